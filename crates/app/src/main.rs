@@ -1,0 +1,3 @@
+//! The `spillway` binary.
+#![forbid(unsafe_code)]
+fn main() {}

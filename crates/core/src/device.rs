@@ -1,0 +1,142 @@
+//! The device: one object-safe trait for the data path.
+//!
+//! ```text
+//!   export  --Request-->  seam  --Request-->  layer  --Request-->  seam  -->  origin
+//!           <--Reply----        <--Reply----         <--Reply----        <--
+//! ```
+//!
+//! A hit is [`Answer::Done`] on the caller's stack; a miss is [`Answer::Pending`], a boxed future that owns all it needs.
+//! Dropping a pending answer withdraws the request: what has not begun does not begin, and what the system below already
+//! has in hand finishes on its own with its buffer kept alive, ordered before any later request that overlaps it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use crate::block::{BlockSize, ByteRange};
+use crate::error::Kind;
+use crate::request::{Reply, Request};
+
+/// A boxed future that stays on its thread.
+pub type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// An answer now, or later.
+pub enum Answer<T> {
+    /// Known on the caller's stack.
+    Done(T),
+    /// To be polled on the thread that submitted.
+    Pending(LocalFuture<T>),
+}
+
+/// The answer to a request.
+pub type Submission = Answer<Reply>;
+
+impl<T: 'static> Answer<T> {
+    /// An answer that `future` will give.
+    pub fn pending(future: impl Future<Output = T> + 'static) -> Self {
+        Answer::Pending(Box::pin(future))
+    }
+}
+
+impl<T: Unpin + 'static> Future for Answer<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        match &mut *self {
+            Answer::Pending(future) => future.as_mut().poll(context),
+            Answer::Done(_) => {
+                let gone = Answer::Pending(Box::pin(std::future::pending()));
+                match std::mem::replace(&mut *self, gone) {
+                    Answer::Done(value) => Poll::Ready(value),
+                    Answer::Pending(_) => unreachable!("the variant was matched above"),
+                }
+            }
+        }
+    }
+}
+
+/// What a device is, as its users need to know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes; 0 while the device has no size yet.
+    pub size: u64,
+    /// Unit of the device: requests are whole blocks.
+    pub block_size: BlockSize,
+    /// Bytes of a request that the device likes best; a multiple of the block size.
+    pub optimal_io: u32,
+    /// Writes are refused with [`Kind::ReadOnly`].
+    pub read_only: bool,
+    /// Nothing survives the end of the process, whatever was flushed.
+    pub volatile: bool,
+    /// Discard frees room; where false it is accepted and does nothing.
+    pub discards: bool,
+    /// `WriteZeroes` is much faster than writing zeroes.
+    pub fast_zeroes: bool,
+    /// The medium has a seek cost.
+    pub rotational: bool,
+}
+
+/// A stretch of a device and what it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes.
+    pub len: u64,
+    /// Nothing is stored here (a hole).
+    pub hole: bool,
+    /// Reads as zero.
+    pub zero: bool,
+}
+
+impl Extent {
+    /// An extent of stored, unknown data.
+    pub const fn data(len: u64) -> Self {
+        Self { len, hole: false, zero: false }
+    }
+
+    /// An unallocated extent that reads as zero.
+    pub const fn hole(len: u64) -> Self {
+        Self { len, hole: true, zero: true }
+    }
+
+    /// Appends to `list`, merging with a last extent of the same nature.
+    pub fn append_to(self, list: &mut Vec<Extent>) {
+        match list.last_mut() {
+            Some(last) if last.hole == self.hole && last.zero == self.zero => last.len += self.len,
+            _ if self.len > 0 => list.push(self),
+            _ => {}
+        }
+    }
+}
+
+/// A block device: an origin, or a layer over another device.
+///
+/// Callers go through [`crate::Seam`], which has checked range, alignment and capability before `submit` is reached.
+pub trait BlockDevice: Send + Sync {
+    /// What the device is now. Size may change from 0 once; everything else is fixed.
+    fn geometry(&self) -> Geometry;
+
+    /// Carries out one request of whole blocks. The reply returns the request's buffer.
+    fn submit(&self, request: Request) -> Submission;
+
+    /// What `range` holds, as consecutive extents from its start: at least one, at most `count_max`; the last may reach
+    /// past the end of the range, never past the end of the device.
+    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
+        let _ = count_max;
+        Answer::Done(Ok(vec![Extent::data(range.len)]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents_of_one_nature_merge() {
+        let mut list = Vec::new();
+        Extent::data(0).append_to(&mut list);
+        Extent::data(512).append_to(&mut list);
+        Extent::data(512).append_to(&mut list);
+        Extent::hole(512).append_to(&mut list);
+        assert_eq!(list, [Extent::data(1024), Extent::hole(512)]);
+    }
+}

@@ -1,0 +1,68 @@
+//! What a layer may have of the outside world: time, chance, tasks and memory.
+//!
+//! The real ones live in the `io` crate, the simulated ones in `sim`; a layer cannot tell which it has.
+
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use crate::device::LocalFuture;
+use crate::error::Kind;
+
+/// Work to be started on another thread: the closure travels, the future it makes stays there.
+pub type Task = Box<dyn FnOnce() -> LocalFuture<()> + Send>;
+
+/// Where a task runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On the background thread: write-back, compaction, flushers. It may use the processor for long as long as it
+    /// yields by `sleep(Duration::ZERO)` between slices of about 100 us.
+    Background,
+    /// On any worker other than the caller's: a share of a large request that somebody waits for.
+    Assist,
+}
+
+/// Time, chance and tasks.
+pub trait Env: Send + Sync {
+    /// Time since a fixed moment in the past; never goes back. Reads a clock: not for every request.
+    fn now(&self) -> Duration;
+
+    /// Like [`Env::now`], at most 100 ms old; costs one load.
+    fn coarse_now(&self) -> Duration;
+
+    /// Completes after `duration`; at once, but after other tasks had their turn, for zero. Create and poll it on the
+    /// thread of a running task.
+    fn sleep(&self, duration: Duration) -> LocalFuture<()>;
+
+    /// Runs a task to its end.
+    fn spawn(&self, place: Place, task: Task);
+
+    /// Workers that had nothing to do when last looked at: a hint for spreading work.
+    fn idle_workers(&self) -> usize;
+
+    /// 64 random bits, not for secrets.
+    fn random(&self) -> u64;
+}
+
+/// A source of large, page-aligned memory.
+pub trait Regions: Send + Sync {
+    /// `bytes` of zeroed memory that costs nothing until touched; [`Kind::OutOfMemory`] where refused.
+    fn map(&self, bytes: usize) -> Result<Box<dyn Region>, Kind>;
+}
+
+/// A piece of memory obtained from [`Regions`]; unmapped on drop.
+pub trait Region: Send + Sync {
+    /// First byte, aligned to 4096. Valid for [`Region::len`] bytes as long as the region lives.
+    fn base(&self) -> NonNull<u8>;
+
+    /// Bytes.
+    fn len(&self) -> usize;
+
+    /// Whether the region has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Gives the memory of whole pages back to the system; they read as zero when touched again. `offset` and `len` are
+    /// multiples of 4096. The caller holds no reference into them.
+    fn release(&self, offset: usize, len: usize);
+}

@@ -1,0 +1,157 @@
+//! What can go wrong in operation, as values.
+//!
+//! [`Kind`] is small and `Copy`: it travels on the data path. [`Error`] adds the words for a person and is made on the
+//! control path, where the failure arises. [`Kind::errno`] is the one place that turns a kind into a number.
+
+use std::fmt;
+
+/// Why an operation failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A parameter outside what is allowed (EINVAL).
+    Invalid,
+    /// No room: past the end for a write, device full, or a memory limit reached (ENOSPC).
+    NoSpace,
+    /// The system refused memory (ENOMEM).
+    OutOfMemory,
+    /// The disk below failed (EIO).
+    Io,
+    /// The data came back, but is not what was written (EIO).
+    Corrupt,
+    /// The device cannot do this (EOPNOTSUPP).
+    NotSupported,
+    /// The device does not take writes (EPERM).
+    ReadOnly,
+    /// The server is stopping (ESHUTDOWN).
+    ShuttingDown,
+    /// In use, or in a state that forbids the change (EBUSY).
+    Busy,
+    /// A number that does not fit its type (ERANGE).
+    Range,
+    /// Text longer than allowed (E2BIG).
+    TooLong,
+    /// No such device, attribute or file (ENOENT).
+    NotFound,
+    /// The caller may not (EACCES).
+    Denied,
+    /// A reply longer than its type can carry (EOVERFLOW).
+    Overflow,
+}
+
+impl Kind {
+    /// The Linux errno of this kind.
+    pub const fn errno(self) -> i32 {
+        match self {
+            Kind::ReadOnly => 1,
+            Kind::NotFound => 2,
+            Kind::Io | Kind::Corrupt => 5,
+            Kind::TooLong => 7,
+            Kind::OutOfMemory => 12,
+            Kind::Denied => 13,
+            Kind::Busy => 16,
+            Kind::Invalid => 22,
+            Kind::NoSpace => 28,
+            Kind::Range => 34,
+            Kind::Overflow => 75,
+            Kind::NotSupported => 95,
+            Kind::ShuttingDown => 108,
+        }
+    }
+
+    /// The symbolic name of the errno, such as `EINVAL`.
+    pub const fn errno_name(self) -> &'static str {
+        match self {
+            Kind::ReadOnly => "EPERM",
+            Kind::NotFound => "ENOENT",
+            Kind::Io | Kind::Corrupt => "EIO",
+            Kind::TooLong => "E2BIG",
+            Kind::OutOfMemory => "ENOMEM",
+            Kind::Denied => "EACCES",
+            Kind::Busy => "EBUSY",
+            Kind::Invalid => "EINVAL",
+            Kind::NoSpace => "ENOSPC",
+            Kind::Range => "ERANGE",
+            Kind::Overflow => "EOVERFLOW",
+            Kind::NotSupported => "EOPNOTSUPP",
+            Kind::ShuttingDown => "ESHUTDOWN",
+        }
+    }
+
+    /// The kind that an errno of the operating system stands for; anything unlisted is [`Kind::Io`].
+    pub const fn of_errno(errno: i32) -> Kind {
+        match errno {
+            1 | 30 => Kind::ReadOnly,
+            2 => Kind::NotFound,
+            7 => Kind::TooLong,
+            12 => Kind::OutOfMemory,
+            13 => Kind::Denied,
+            16 => Kind::Busy,
+            22 => Kind::Invalid,
+            28 | 122 => Kind::NoSpace,
+            34 => Kind::Range,
+            75 | 27 => Kind::Overflow,
+            95 => Kind::NotSupported,
+            108 => Kind::ShuttingDown,
+            _ => Kind::Io,
+        }
+    }
+}
+
+/// A failure with the words a person needs: what was wrong, which value, what is allowed, what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// The kind, for programs.
+    pub kind: Kind,
+    message: String,
+}
+
+impl Error {
+    /// A failure of `kind` explained by `message`.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    /// Shorthand for [`Kind::Invalid`].
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(Kind::Invalid, message)
+    }
+
+    /// The words without the errno.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.message, self.kind.errno_name())
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_survive_the_trip_through_errno() {
+        for kind in [
+            Kind::Invalid,
+            Kind::NoSpace,
+            Kind::OutOfMemory,
+            Kind::Io,
+            Kind::NotSupported,
+            Kind::ReadOnly,
+            Kind::ShuttingDown,
+            Kind::Busy,
+            Kind::Range,
+            Kind::TooLong,
+            Kind::NotFound,
+            Kind::Denied,
+            Kind::Overflow,
+        ] {
+            assert_eq!(Kind::of_errno(kind.errno()), kind);
+        }
+    }
+}

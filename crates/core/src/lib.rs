@@ -1,0 +1,45 @@
+//! Vocabulary and seam of Spillway.
+//!
+//! This crate says what a block device is, what a request is, who owns a buffer, how memory is charged and how an
+//! attribute is read; it performs no I/O, reads no clock and contains no `unsafe`. Every other crate speaks these words.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`block`] | sectors, blocks and byte ranges as distinct types |
+//! | [`buffer`] | [`IoBuf`]: page-aligned buffers that travel with their request, pooled per thread |
+//! | [`request`], [`device`] | [`Request`], [`Reply`], [`BlockDevice`], [`Submission`]: the data path |
+//! | [`seam`], [`align`] | the checks between two layers, and byte ranges turned into whole blocks |
+//! | [`budget`] | the memory promise: charged before a write is acknowledged |
+//! | [`attribute`], [`size`] | the control plane's one table, and the numbers people type |
+//! | [`env`] | time, chance, tasks and memory as a layer may have them |
+//! | [`session`] | a conversation on a byte stream, without the stream |
+//! | [`stats`], [`sync`] | counters summed when read; the only door to locks |
+//! | [`contract`] | what every device must do, as a suite |
+#![forbid(unsafe_code)]
+
+pub mod align;
+pub mod attribute;
+pub mod block;
+pub mod budget;
+pub mod buffer;
+pub mod contract;
+pub mod device;
+pub mod env;
+pub mod error;
+pub mod request;
+pub mod seam;
+pub mod session;
+pub mod size;
+pub mod stats;
+pub mod sync;
+
+pub use align::Aligned;
+pub use attribute::{Attribute, Attributes, Spec, Table, Unit};
+pub use block::{BlockIndex, BlockSize, ByteRange, SECTOR};
+pub use budget::{Budget, Charge};
+pub use buffer::IoBuf;
+pub use device::{Answer, BlockDevice, Extent, Geometry, LocalFuture, Submission};
+pub use env::{Env, Place, Region, Regions, Task};
+pub use error::{Error, Kind};
+pub use request::{Flags, Op, Reply, Request};
+pub use seam::Seam;

@@ -1,0 +1,208 @@
+//! A conversation on a byte stream, without the stream.
+//!
+//! An export writes its protocol as a [`Session`]: it is fed bytes and gives bytes, and never sees a socket. A driver in the
+//! `io` crate owns the socket and runs one loop for each connection, on one thread:
+//!
+//! ```text
+//!   receive what `intake` asks for -> `receive` / `returned` -> `poll` -> send `output` -> again
+//! ```
+//!
+//! The driver stops receiving while `intake` says [`Intake::Pause`], polls whenever a pending request wakes it, closes once
+//! [`Session::finished`] holds and the output is sent, and calls [`Session::hang_up`] when the peer is gone.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::task::Context;
+
+use crate::buffer::IoBuf;
+
+/// What a session can take next.
+pub enum Intake {
+    /// Any bytes, by [`Session::receive`].
+    Bytes,
+    /// The rest of a large payload: receive straight into this window, whole or in part, and hand it back by
+    /// [`Session::returned`].
+    Payload(IoBuf),
+    /// Nothing until [`Session::poll`] was called again: the peer owes us reading, or memory is short.
+    Pause,
+}
+
+/// One end of a conversation.
+pub trait Session {
+    /// What to receive next.
+    fn intake(&mut self) -> Intake;
+
+    /// Takes bytes that the peer sent and returns how many were used. Fewer than given means that the session is paused or
+    /// wants the rest as payload: the driver keeps them and offers them again.
+    fn receive(&mut self, bytes: &[u8]) -> usize;
+
+    /// Takes back the buffer of [`Intake::Payload`], with `filled` bytes of its window received.
+    fn returned(&mut self, buf: IoBuf, filled: usize);
+
+    /// Lets pending requests progress and moves finished ones to the output.
+    fn poll(&mut self, context: &mut Context<'_>);
+
+    /// Bytes to send.
+    fn output(&mut self) -> &mut Output;
+
+    /// The conversation is over: nothing more will be received, and the connection closes when the output is sent.
+    fn finished(&self) -> bool;
+
+    /// The peer is gone, or the server stops without waiting: withdraws everything that has not begun.
+    fn hang_up(&mut self);
+
+    /// The server stops: finish what has been received, then become [`Session::finished`].
+    fn wind_down(&mut self);
+
+    /// Requests received and not yet answered.
+    fn pending(&self) -> usize;
+}
+
+enum Chunk {
+    Bytes(usize),
+    Buffer(IoBuf),
+}
+
+/// A queue of bytes to send: small headers are gathered, payload buffers are sent from where they lie.
+#[derive(Default)]
+pub struct Output {
+    small: VecDeque<u8>,
+    chunks: VecDeque<Chunk>,
+    len: usize,
+}
+
+impl Output {
+    /// Appends a copy of `bytes`.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.small.extend(bytes);
+        self.len += bytes.len();
+        match self.chunks.back_mut() {
+            Some(Chunk::Bytes(count)) => *count += bytes.len(),
+            _ if bytes.is_empty() => {}
+            _ => self.chunks.push_back(Chunk::Bytes(bytes.len())),
+        }
+    }
+
+    /// Appends the window of `buf` without copying.
+    pub fn push_buffer(&mut self, buf: IoBuf) {
+        if !buf.is_empty() {
+            self.len += buf.len();
+            self.chunks.push_back(Chunk::Buffer(buf));
+        }
+    }
+
+    /// Bytes not yet sent.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether everything is sent.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Appends the front of the queue to `slices`, until it holds `slices_max`.
+    pub fn gather<'a>(&'a self, slices: &mut Vec<IoSlice<'a>>, slices_max: usize) {
+        let (front, back) = self.small.as_slices();
+        let mut at = 0;
+        for chunk in &self.chunks {
+            if slices.len() >= slices_max {
+                return;
+            }
+            match chunk {
+                Chunk::Buffer(buf) => slices.push(IoSlice::new(buf)),
+                Chunk::Bytes(count) => {
+                    let end = at + count;
+                    let parts = [
+                        part(front, at, end),
+                        part(back, at.saturating_sub(front.len()), end.saturating_sub(front.len())),
+                    ];
+                    slices.extend(parts.into_iter().filter(|part| !part.is_empty()).map(IoSlice::new));
+                    at = end;
+                }
+            }
+        }
+    }
+
+    /// Forgets the first `sent` bytes.
+    pub fn advance(&mut self, mut sent: usize) {
+        assert!(sent <= self.len, "{sent} bytes sent of {}", self.len);
+        self.len -= sent;
+        while sent > 0 {
+            let chunk = self.chunks.front_mut().expect("the queue is as long as its chunks");
+            let whole = match chunk {
+                Chunk::Bytes(count) => {
+                    let used = sent.min(*count);
+                    self.small.drain(..used);
+                    *count -= used;
+                    sent -= used;
+                    *count == 0
+                }
+                Chunk::Buffer(buf) => {
+                    let used = sent.min(buf.len());
+                    buf.narrow(used, buf.len() - used);
+                    sent -= used;
+                    buf.is_empty()
+                }
+            };
+            if whole {
+                self.chunks.pop_front();
+            }
+        }
+    }
+
+    /// Drops everything unsent.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+fn part(bytes: &[u8], start: usize, end: usize) -> &[u8] {
+    &bytes[start.min(bytes.len())..end.min(bytes.len())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flat(output: &Output) -> Vec<u8> {
+        let mut slices = Vec::new();
+        output.gather(&mut slices, usize::MAX);
+        slices.iter().flat_map(|slice| slice.to_vec()).collect()
+    }
+
+    #[test]
+    fn any_split_of_sends_gives_the_same_bytes() {
+        for step in 1..40 {
+            let mut output = Output::default();
+            let mut sent = Vec::new();
+            for round in 0..10u8 {
+                output.push(&[round; 16]);
+                output.push_buffer(IoBuf::copy_of(&[100 + round; 9]));
+                output.push(&[200; 3]);
+                let front = flat(&output);
+                assert_eq!(front.len(), output.len());
+                let count = step.min(front.len());
+                sent.extend(&front[..count]);
+                output.advance(count);
+            }
+            sent.extend(flat(&output));
+            let expected: Vec<u8> = (0..10u8)
+                .flat_map(|round| [vec![round; 16], vec![100 + round; 9], vec![200; 3]].concat())
+                .collect();
+            assert_eq!(sent, expected, "step {step}");
+        }
+    }
+
+    #[test]
+    fn gathering_stops_at_the_limit() {
+        let mut output = Output::default();
+        for _ in 0..10 {
+            output.push(&[1; 16]);
+            output.push_buffer(IoBuf::zeroed(4));
+        }
+        let mut slices = Vec::new();
+        output.gather(&mut slices, 6);
+        assert!(slices.len() <= 7, "a run of small bytes may take two slices");
+    }
+}

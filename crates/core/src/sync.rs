@@ -1,0 +1,168 @@
+//! The only door to locks and atomics shared between threads.
+//!
+//! Everything that locks takes its lock from here, so that a model checker can be put behind the same names. Lock order
+//! of the whole project: a shard's mutex, then a class's or a folio's, then counters. No lock is held across an await or
+//! across I/O.
+
+pub use parking_lot::{Mutex, MutexGuard, RwLock};
+pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+
+/// Tasks that wait for a condition which somebody else makes true.
+///
+/// The waiter checks its condition, registers, and checks again; whoever makes the condition true calls
+/// [`WaitList::wake_one`] or [`WaitList::wake_all`] afterwards. The fences on both sides forbid the outcome where the
+/// waiter misses the change and the waker misses the waiter.
+#[derive(Default)]
+pub struct WaitList {
+    waiting: AtomicUsize,
+    queue: Mutex<VecDeque<(u64, Waker)>>,
+    tickets: AtomicU64,
+}
+
+impl WaitList {
+    /// Waits until `ready` gives a value. Woken in the order of arrival; a waiter that is dropped passes its turn on.
+    pub async fn until<T>(&self, mut ready: impl FnMut() -> Option<T>) -> T {
+        let mut turn = Turn { list: self, ticket: None };
+        poll_fn(|context| {
+            if let Some(value) = ready() {
+                return Poll::Ready(value);
+            }
+            turn.register(context.waker());
+            fence(Ordering::SeqCst);
+            match ready() {
+                Some(value) => Poll::Ready(value),
+                None => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Wakes the task that has waited longest. One load when nobody waits.
+    pub fn wake_one(&self) {
+        fence(Ordering::SeqCst);
+        if self.waiting.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let first = self.pop();
+        if let Some(waker) = first {
+            waker.wake();
+        }
+    }
+
+    /// Wakes every waiting task.
+    pub fn wake_all(&self) {
+        fence(Ordering::SeqCst);
+        if self.waiting.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let all: Vec<Waker> = {
+            let mut queue = self.queue.lock();
+            self.waiting.store(0, Ordering::Relaxed);
+            queue.drain(..).map(|(_, waker)| waker).collect()
+        };
+        all.into_iter().for_each(Waker::wake);
+    }
+
+    /// Number of registered tasks.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    fn pop(&self) -> Option<Waker> {
+        let mut queue = self.queue.lock();
+        let first = queue.pop_front();
+        self.waiting.store(queue.len(), Ordering::Relaxed);
+        first.map(|(_, waker)| waker)
+    }
+}
+
+/// A place in the queue; gives it back when the waiter is dropped or served.
+struct Turn<'a> {
+    list: &'a WaitList,
+    ticket: Option<u64>,
+}
+
+impl Turn<'_> {
+    fn register(&mut self, waker: &Waker) {
+        let mut queue = self.list.queue.lock();
+        if let Some(entry) = self.ticket.and_then(|t| queue.iter_mut().find(|(ticket, _)| *ticket == t)) {
+            entry.1.clone_from(waker);
+            return;
+        }
+        let ticket = self.list.tickets.fetch_add(1, Ordering::Relaxed);
+        queue.push_back((ticket, waker.clone()));
+        self.ticket = Some(ticket);
+        self.list.waiting.store(queue.len(), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket else { return };
+        let was_queued = {
+            let mut queue = self.list.queue.lock();
+            let before = queue.len();
+            queue.retain(|(t, _)| *t != ticket);
+            self.list.waiting.store(queue.len(), Ordering::Relaxed);
+            queue.len() < before
+        };
+        // Woken but leaving: whether served or dropped, the next in line may find the condition true as well.
+        if !was_queued {
+            self.list.wake_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::block_on;
+    use std::sync::Arc;
+
+    #[test]
+    fn every_waiter_gets_its_token() {
+        let state = Arc::new((WaitList::default(), AtomicUsize::new(0)));
+        let take = |n: &AtomicUsize| {
+            n.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |v| v.checked_sub(1)).ok().map(|_| ())
+        };
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let state = state.clone();
+                std::thread::spawn(move || {
+                    for _ in 0..2000 {
+                        block_on(state.0.until(|| take(&state.1)));
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..8000 {
+            state.1.fetch_add(1, Ordering::SeqCst);
+            state.0.wake_one();
+        }
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        assert_eq!(state.0.waiting(), 0);
+    }
+
+    #[test]
+    fn a_dropped_waiter_passes_its_wake_on() {
+        use std::future::Future;
+        use std::task::{Context, Poll};
+        let list = WaitList::default();
+        let mut context = Context::from_waker(Waker::noop());
+        let flag = AtomicBool::new(false);
+        let ready = || flag.load(Ordering::SeqCst).then_some(());
+        let mut first = Box::pin(list.until(ready));
+        let mut second = Box::pin(list.until(ready));
+        assert!(first.as_mut().poll(&mut context).is_pending());
+        assert!(second.as_mut().poll(&mut context).is_pending());
+        flag.store(true, Ordering::SeqCst);
+        list.wake_one();
+        drop(first);
+        assert_eq!(list.waiting(), 0, "the wake was passed to the second");
+        assert!(matches!(second.as_mut().poll(&mut context), Poll::Ready(())));
+    }
+}

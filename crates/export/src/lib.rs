@@ -1,0 +1,1 @@
+//! Protocols as sessions without I/O.

@@ -1,0 +1,1 @@
+//! Workers, files, sockets, clock and memory of the operating system.

@@ -1,0 +1,1 @@
+//! The compressed RAM origin.

@@ -1,0 +1,5 @@
+//! A deterministic world for layers: memory that runs out, a virtual clock and an executor on one thread.
+#![forbid(unsafe_code)]
+
+pub mod memory;
+pub mod world;

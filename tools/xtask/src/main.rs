@@ -1,0 +1,2 @@
+//! Errands.
+fn main() {}
