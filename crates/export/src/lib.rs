@@ -1,1 +1,3 @@
 //! Protocols as sessions without I/O.
+
+pub mod control;

@@ -1,0 +1,51 @@
+//! What a server answers to a control client, whatever the protocol between them.
+
+use spillway_core::{Answer, Error};
+
+use super::message::{AttributeRow, DeviceRow, ServerVersion};
+
+/// A change that a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Stores `value` in an attribute.
+    Set {
+        /// Name of the device.
+        device: String,
+        /// Name of the attribute.
+        attribute: String,
+        /// The new value as text.
+        value: String,
+    },
+    /// Forgets everything a device holds and takes its size away.
+    Reset {
+        /// Name of the device.
+        device: String,
+    },
+    /// Flushes a device, disconnects its clients and removes it.
+    Stop {
+        /// Name of the device.
+        device: String,
+    },
+    /// Stops every device and ends the server.
+    StopServer,
+}
+
+/// The devices of a server, for those who look and those who change.
+///
+/// Looking answers at once and may be called from any thread. A change may take long and is answered later.
+pub trait Catalog: Send + Sync {
+    /// What answers.
+    fn version(&self) -> ServerVersion;
+
+    /// Every device, in the order in which they were configured.
+    fn devices(&self) -> Vec<DeviceRow>;
+
+    /// The attributes of a device; [`spillway_core::Kind::NotFound`] where there is none of this name.
+    fn attributes(&self, device: &str) -> Result<Vec<AttributeRow>, Error>;
+
+    /// The value of an attribute.
+    fn show(&self, device: &str, attribute: &str) -> Result<String, Error>;
+
+    /// Carries out a change; the answer comes when it is complete.
+    fn change(&self, change: Change) -> Answer<Result<(), Error>>;
+}

@@ -1,0 +1,343 @@
+//! Requests and replies of the control protocol, as types and as lines of JSON.
+//!
+//! Unknown operations and unknown fields of a request are refused, so that a misspelt field is not silently ignored.
+//! Unknown fields of a reply are accepted: a newer server may say more within the same version.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json};
+use spillway_core::{Error, Kind, Spec};
+
+/// Version of the protocol: `v` in every message.
+pub const PROTOCOL_VERSION: u64 = 1;
+
+/// Longest request line in bytes, without its newline.
+pub const LINE_BYTES_MAX: usize = 64 << 10;
+
+/// What a client asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Operation {
+    /// Which server this is.
+    Version {},
+    /// Every device.
+    List {},
+    /// The attributes that a device has.
+    Attributes {
+        /// Name of the device.
+        device: String,
+    },
+    /// The value of one attribute, or of all that can be read.
+    Get {
+        /// Name of the device.
+        device: String,
+        /// Name of the attribute; all where absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        attribute: Option<String>,
+    },
+    /// Stores a value in an attribute.
+    Set {
+        /// Name of the device.
+        device: String,
+        /// Name of the attribute.
+        attribute: String,
+        /// The new value as text.
+        value: String,
+    },
+    /// Forgets everything a device holds.
+    Reset {
+        /// Name of the device.
+        device: String,
+    },
+    /// Flushes and removes a device.
+    Stop {
+        /// Name of the device.
+        device: String,
+    },
+    /// Stops every device and ends the server.
+    StopServer {},
+}
+
+/// What answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerVersion {
+    /// Version of the program.
+    pub version: String,
+    /// Process id of the server.
+    pub pid: u32,
+}
+
+/// A device in a listing. What a device does not have, such as a compression algorithm, is absent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DeviceRow {
+    /// Name of the device.
+    pub name: String,
+    /// Its layers from top to origin, such as `zram`.
+    pub stack: String,
+    /// Selected compression algorithm.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub algorithm: Option<String>,
+    /// Size in bytes; 0 until it is set.
+    pub disksize: u64,
+    /// Bytes stored, before compression.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<u64>,
+    /// The same bytes after compression.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compr: Option<u64>,
+    /// Bytes of memory in use for them, tables and free room included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<u64>,
+    /// `data` divided by `total`, once something is stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    /// Compression streams.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<u64>,
+    /// Whether clients may only read.
+    pub read_only: bool,
+    /// Connected clients.
+    pub clients: u64,
+    /// URIs under which clients reach it; none while it has no size.
+    #[serde(default)]
+    pub exports: Vec<String>,
+}
+
+/// An attribute that a device has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttributeRow {
+    /// Name as typed.
+    pub name: String,
+    /// What the value counts.
+    pub unit: String,
+    /// Whether it can be read.
+    pub readable: bool,
+    /// Whether it can be written.
+    pub writable: bool,
+    /// What it is and what it accepts.
+    pub help: String,
+}
+
+impl From<Spec> for AttributeRow {
+    fn from(spec: Spec) -> Self {
+        Self {
+            name: spec.name.to_owned(),
+            unit: spec.unit.name().to_owned(),
+            readable: spec.readable,
+            writable: spec.writable,
+            help: spec.help.to_owned(),
+        }
+    }
+}
+
+/// An attribute and its value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Value {
+    /// Name of the attribute.
+    pub name: String,
+    /// Its value as text, possibly of several lines, without a final newline.
+    pub value: String,
+}
+
+/// A successful answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    /// To [`Operation::Version`].
+    Server(ServerVersion),
+    /// To [`Operation::List`].
+    Devices(Vec<DeviceRow>),
+    /// To [`Operation::Attributes`].
+    Attributes(Vec<AttributeRow>),
+    /// To [`Operation::Get`].
+    Values(Vec<Value>),
+    /// To every change: it is complete.
+    Done,
+}
+
+/// Why a request failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Symbolic errno, such as `EBUSY`.
+    pub errno: String,
+    /// The same as a number.
+    pub code: i32,
+    /// The words for a person.
+    pub message: String,
+}
+
+impl From<&Error> for Failure {
+    fn from(error: &Error) -> Self {
+        Self {
+            errno: error.kind.errno_name().to_owned(),
+            code: error.kind.errno(),
+            message: error.message().to_owned(),
+        }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        Error::new(Kind::of_errno(failure.code), failure.message)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Outcome {
+    Result(Reply),
+    Error(Failure),
+}
+
+#[derive(Serialize)]
+struct Versioned<T> {
+    v: u64,
+    #[serde(flatten)]
+    body: T,
+}
+
+impl Operation {
+    /// The line of this request, newline included.
+    pub fn encode(&self) -> String {
+        line(self)
+    }
+
+    /// Reads a request line. [`Kind::Invalid`] where it is not one; [`Kind::NotSupported`] for another version.
+    pub fn decode(line: &[u8]) -> Result<Self, Error> {
+        let mut object = object(line)?;
+        check_version(&mut object)?;
+        serde_json::from_value(Json::Object(object))
+            .map_err(|why| Error::invalid(format!("this is not a request that is known here: {why}")))
+    }
+}
+
+/// The line that answers a request, newline included.
+pub fn encode_reply(reply: Result<Reply, &Error>) -> String {
+    line(&match reply {
+        Ok(reply) => Outcome::Result(reply),
+        Err(error) => Outcome::Error(error.into()),
+    })
+}
+
+/// Reads the line that answers a request; the server's refusal and a line that makes no sense are both errors.
+pub fn decode_reply(line: &[u8]) -> Result<Reply, Error> {
+    let mut object = object(line)?;
+    check_version(&mut object)?;
+    let outcome: Outcome = serde_json::from_value(Json::Object(object))
+        .map_err(|why| Error::invalid(format!("the server's reply cannot be understood: {why}")))?;
+    match outcome {
+        Outcome::Result(reply) => Ok(reply),
+        Outcome::Error(failure) => Err(failure.into()),
+    }
+}
+
+fn line(body: &impl Serialize) -> String {
+    let message = Versioned { v: PROTOCOL_VERSION, body };
+    let mut text = serde_json::to_string(&message).expect("maps have string keys and no value can fail");
+    text.push('\n');
+    text
+}
+
+fn object(line: &[u8]) -> Result<Map<String, Json>, Error> {
+    let json = serde_json::from_slice(line)
+        .map_err(|why| Error::invalid(format!("the line is not JSON ({why}): send one JSON object a line")))?;
+    match json {
+        Json::Object(object) => Ok(object),
+        _ => Err(Error::invalid("the line is JSON but not an object: send one JSON object a line")),
+    }
+}
+
+fn check_version(object: &mut Map<String, Json>) -> Result<(), Error> {
+    match object.remove("v") {
+        Some(Json::Number(v)) if v.as_u64() == Some(PROTOCOL_VERSION) => Ok(()),
+        Some(other) => Err(Error::new(
+            Kind::NotSupported,
+            format!(
+                "version {other} of the control protocol is not spoken here, {PROTOCOL_VERSION} is: \
+                 use client and server of the same release"
+            ),
+        )),
+        None => Err(Error::invalid(format!("the message has no version: add \"v\":{PROTOCOL_VERSION}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn operations() -> Vec<Operation> {
+        let device = || "ram0".to_owned();
+        vec![
+            Operation::Version {},
+            Operation::List {},
+            Operation::Attributes { device: device() },
+            Operation::Get { device: device(), attribute: None },
+            Operation::Get { device: device(), attribute: Some("mm_stat".into()) },
+            Operation::Set { device: device(), attribute: "mem_limit".into(), value: "1G\n\"\u{1f980}".into() },
+            Operation::Reset { device: device() },
+            Operation::Stop { device: device() },
+            Operation::StopServer {},
+        ]
+    }
+
+    #[test]
+    fn every_request_survives_the_line() {
+        for operation in operations() {
+            let line = operation.encode();
+            assert!(line.ends_with('\n') && line.matches('\n').count() == 1, "{line:?}");
+            assert_eq!(Operation::decode(line.as_bytes()).unwrap(), operation);
+        }
+    }
+
+    #[test]
+    fn every_reply_survives_the_line() {
+        let row = DeviceRow { name: "ram0".into(), stack: "zram".into(), ratio: Some(2.5), ..Default::default() };
+        let value = Value { name: "io_stat".into(), value: "1\n2".into() };
+        for reply in [
+            Reply::Server(ServerVersion { version: "0.1.0".into(), pid: 7 }),
+            Reply::Devices(vec![row]),
+            Reply::Attributes(vec![]),
+            Reply::Values(vec![value]),
+            Reply::Done,
+        ] {
+            let line = encode_reply(Ok(reply.clone()));
+            assert_eq!(decode_reply(line.as_bytes()), Ok(reply), "{line}");
+        }
+        let refusal = Error::new(Kind::Busy, "a client is connected");
+        let line = encode_reply(Err(&refusal));
+        assert!(line.contains(r#""errno":"EBUSY","code":16"#), "{line}");
+        assert_eq!(decode_reply(line.as_bytes()), Err(refusal));
+    }
+
+    #[test]
+    fn the_wire_is_as_documented() {
+        let get = Operation::Get { device: "ram0".into(), attribute: Some("mm_stat".into()) };
+        assert_eq!(get.encode(), "{\"v\":1,\"op\":\"get\",\"device\":\"ram0\",\"attribute\":\"mm_stat\"}\n");
+        assert_eq!(encode_reply(Ok(Reply::Done)), "{\"v\":1,\"result\":\"done\"}\n");
+    }
+
+    #[test]
+    fn bad_lines_are_refused_with_a_reason() {
+        for (line, kind, part) in [
+            (&b""[..], Kind::Invalid, "not JSON"),
+            (b"get ram0", Kind::Invalid, "not JSON"),
+            (b"\xff\xfe", Kind::Invalid, "not JSON"),
+            (b"[1]", Kind::Invalid, "not an object"),
+            (b"{}", Kind::Invalid, "\"v\":1"),
+            (br#"{"op":"list"}"#, Kind::Invalid, "\"v\":1"),
+            (br#"{"v":2,"op":"list"}"#, Kind::NotSupported, "version 2"),
+            (br#"{"v":"1","op":"list"}"#, Kind::NotSupported, "version \"1\""),
+            (br#"{"v":1}"#, Kind::Invalid, "op"),
+            (br#"{"v":1,"op":"format"}"#, Kind::Invalid, "format"),
+            (br#"{"v":1,"op":"get"}"#, Kind::Invalid, "device"),
+            (br#"{"v":1,"op":"get","device":3}"#, Kind::Invalid, "string"),
+            (br#"{"v":1,"op":"get","device":"a","atribute":"b"}"#, Kind::Invalid, "atribute"),
+            (br#"{"v":1,"op":"list","device":"a"}"#, Kind::Invalid, "device"),
+        ] {
+            let error = Operation::decode(line).unwrap_err();
+            assert_eq!(error.kind, kind, "{error}");
+            assert!(error.message().contains(part), "{error}");
+        }
+        let deep = [br#"{"v":1,"op":"#.to_vec(), vec![b'['; 60_000]].concat();
+        assert_eq!(Operation::decode(&deep).unwrap_err().kind, Kind::Invalid);
+    }
+}

@@ -1,0 +1,163 @@
+//! The conversation with one control client, without the socket.
+//!
+//! States: *reading* a line; *waiting* for a change that the catalog completes later, with no further input taken;
+//! *closing*, once the server stops or a line was too long: what is in progress is answered, nothing more is read.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use spillway_core::session::{Intake, Output, Session};
+use spillway_core::{Answer, Error, IoBuf, Kind};
+
+use super::catalog::{Catalog, Change};
+use super::message::{LINE_BYTES_MAX, Operation, Reply, Value, encode_reply};
+
+/// Unsent bytes of replies above which no further request is read.
+const UNSENT_BYTES_MAX: usize = 1 << 20;
+
+/// A control client's session.
+pub struct ControlSession {
+    catalog: Arc<dyn Catalog>,
+    line: Vec<u8>,
+    waiting: Option<Answer<Result<(), Error>>>,
+    output: Output,
+    closing: bool,
+}
+
+impl ControlSession {
+    /// A session that answers from `catalog`.
+    pub fn new(catalog: Arc<dyn Catalog>) -> Self {
+        Self { catalog, line: Vec::new(), waiting: None, output: Output::default(), closing: false }
+    }
+
+    fn pauses(&self) -> bool {
+        self.closing || self.waiting.is_some() || self.output.len() > UNSENT_BYTES_MAX
+    }
+
+    /// Takes the bytes up to the end of the line, or all of them, and returns how many.
+    fn take_line(&mut self, bytes: &[u8]) -> usize {
+        let end = bytes.iter().position(|&byte| byte == b'\n');
+        let part = &bytes[..end.unwrap_or(bytes.len())];
+        if self.line.len() + part.len() > LINE_BYTES_MAX {
+            self.refuse_long_line();
+            return bytes.len();
+        }
+        self.line.extend_from_slice(part);
+        if end.is_none() {
+            return part.len();
+        }
+        let line = std::mem::take(&mut self.line);
+        if !line.trim_ascii().is_empty() {
+            self.carry_out(&line);
+        }
+        part.len() + 1
+    }
+
+    fn refuse_long_line(&mut self) {
+        let message = format!("the line is longer than {LINE_BYTES_MAX} bytes: the connection is closed");
+        self.answer(Err(Error::new(Kind::TooLong, message)));
+        self.line = Vec::new();
+        self.closing = true;
+    }
+
+    fn carry_out(&mut self, line: &[u8]) {
+        let reply = match Operation::decode(line) {
+            Ok(Operation::Version {}) => Ok(Reply::Server(self.catalog.version())),
+            Ok(Operation::List {}) => Ok(Reply::Devices(self.catalog.devices())),
+            Ok(Operation::Attributes { device }) => self.catalog.attributes(&device).map(Reply::Attributes),
+            Ok(Operation::Get { device, attribute }) => {
+                values(&*self.catalog, &device, attribute).map(Reply::Values)
+            }
+            Ok(Operation::Set { device, attribute, value }) => {
+                return self.change(Change::Set { device, attribute, value });
+            }
+            Ok(Operation::Reset { device }) => return self.change(Change::Reset { device }),
+            Ok(Operation::Stop { device }) => return self.change(Change::Stop { device }),
+            Ok(Operation::StopServer {}) => return self.change(Change::StopServer),
+            Err(error) => Err(error),
+        };
+        self.answer(reply);
+    }
+
+    fn change(&mut self, change: Change) {
+        tracing::info!(?change, "a control client asks for a change");
+        match self.catalog.change(change) {
+            Answer::Done(result) => self.answer(result.map(|()| Reply::Done)),
+            pending => self.waiting = Some(pending),
+        }
+    }
+
+    fn answer(&mut self, reply: Result<Reply, Error>) {
+        let line = match reply {
+            Ok(reply) => encode_reply(Ok(reply)),
+            Err(error) => encode_reply(Err(&error)),
+        };
+        self.output.push(line.as_bytes());
+    }
+}
+
+fn values(catalog: &dyn Catalog, device: &str, attribute: Option<String>) -> Result<Vec<Value>, Error> {
+    let value = |name: String| catalog.show(device, &name).map(|value| Value { name, value });
+    match attribute {
+        Some(name) => Ok(vec![value(name)?]),
+        None => catalog
+            .attributes(device)?
+            .into_iter()
+            .filter(|row| row.readable)
+            .map(|row| value(row.name))
+            .collect(),
+    }
+}
+
+impl Session for ControlSession {
+    fn intake(&mut self) -> Intake {
+        if self.pauses() { Intake::Pause } else { Intake::Bytes }
+    }
+
+    fn receive(&mut self, bytes: &[u8]) -> usize {
+        let mut used = 0;
+        while used < bytes.len() && !self.pauses() {
+            used += self.take_line(&bytes[used..]);
+        }
+        used
+    }
+
+    fn returned(&mut self, _buf: IoBuf, _filled: usize) {
+        unreachable!("a control session never asks for a payload");
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) {
+        let Some(waiting) = &mut self.waiting else { return };
+        if let Poll::Ready(result) = Pin::new(waiting).poll(context) {
+            self.waiting = None;
+            self.answer(result.map(|()| Reply::Done));
+        }
+    }
+
+    fn output(&mut self) -> &mut Output {
+        &mut self.output
+    }
+
+    fn finished(&self) -> bool {
+        self.closing && self.waiting.is_none()
+    }
+
+    /// A change that has begun completes without this client.
+    fn hang_up(&mut self) {
+        self.waiting = None;
+        self.closing = true;
+    }
+
+    fn wind_down(&mut self) {
+        self.closing = true;
+    }
+
+    fn pending(&self) -> usize {
+        usize::from(self.waiting.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests;

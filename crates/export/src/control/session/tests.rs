@@ -1,0 +1,171 @@
+//! The conversation against a catalog of one device that answers changes when told to.
+
+use std::task::Waker;
+
+use spillway_core::sync::{AtomicBool, Mutex, Ordering};
+
+use super::super::message::{AttributeRow, DeviceRow, ServerVersion, decode_reply};
+use super::*;
+
+#[derive(Default)]
+struct Toy {
+    changes: Mutex<Vec<Change>>,
+    slow: AtomicBool,
+    complete: Arc<AtomicBool>,
+}
+
+impl Catalog for Toy {
+    fn version(&self) -> ServerVersion {
+        ServerVersion { version: "1.2.3".into(), pid: 42 }
+    }
+
+    fn devices(&self) -> Vec<DeviceRow> {
+        vec![DeviceRow { name: "ram0".into(), ..Default::default() }]
+    }
+
+    fn attributes(&self, device: &str) -> Result<Vec<AttributeRow>, Error> {
+        if device != "ram0" {
+            return Err(Error::new(Kind::NotFound, format!("there is no device {device:?}")));
+        }
+        let row = |name: &str, readable| AttributeRow {
+            name: name.into(),
+            unit: "text".into(),
+            readable,
+            writable: true,
+            help: String::new(),
+        };
+        Ok(vec![row("disksize", true), row("compact", false)])
+    }
+
+    fn show(&self, device: &str, attribute: &str) -> Result<String, Error> {
+        self.attributes(device)?;
+        Ok(format!("value of {attribute}"))
+    }
+
+    fn change(&self, change: Change) -> Answer<Result<(), Error>> {
+        self.changes.lock().push(change);
+        if !self.slow.load(Ordering::SeqCst) {
+            return Answer::Done(Ok(()));
+        }
+        let complete = self.complete.clone();
+        Answer::pending(std::future::poll_fn(move |_| {
+            if complete.load(Ordering::SeqCst) { Poll::Ready(Err(busy())) } else { Poll::Pending }
+        }))
+    }
+}
+
+fn busy() -> Error {
+    Error::new(Kind::Busy, "in use")
+}
+
+fn sent(session: &mut ControlSession) -> Vec<u8> {
+    let mut slices = Vec::new();
+    session.output().gather(&mut slices, usize::MAX);
+    let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
+    session.output().advance(bytes.len());
+    bytes
+}
+
+fn replies(session: &mut ControlSession) -> Vec<Result<Reply, Error>> {
+    sent(session).split_inclusive(|&byte| byte == b'\n').map(decode_reply).collect()
+}
+
+fn poll(session: &mut ControlSession) {
+    session.poll(&mut Context::from_waker(Waker::noop()));
+}
+
+#[test]
+fn any_split_of_the_bytes_gives_the_same_replies() {
+    let text = [
+        Operation::Version {}.encode(),
+        "\r\n".into(),
+        Operation::Get { device: "ram0".into(), attribute: None }.encode(),
+        Operation::Get { device: "ram9".into(), attribute: None }.encode(),
+        "nonsense\n".into(),
+        Operation::Reset { device: "ram0".into() }.encode(),
+    ]
+    .concat();
+    for step in 1..text.len() {
+        let mut session = ControlSession::new(Arc::new(Toy::default()));
+        for part in text.as_bytes().chunks(step) {
+            assert!(matches!(session.intake(), Intake::Bytes));
+            assert_eq!(session.receive(part), part.len());
+        }
+        let replies = replies(&mut session);
+        assert_eq!(replies.len(), 5);
+        let value = Value { name: "disksize".into(), value: "value of disksize".into() };
+        assert_eq!(replies[1], Ok(Reply::Values(vec![value])), "write-only attributes are left out");
+        assert_eq!(replies[2].as_ref().unwrap_err().kind, Kind::NotFound);
+        assert_eq!(replies[3].as_ref().unwrap_err().kind, Kind::Invalid);
+        assert_eq!(replies[4], Ok(Reply::Done));
+        assert!(!session.finished());
+    }
+}
+
+#[test]
+fn one_change_at_a_time_and_in_order() {
+    let toy = Arc::new(Toy { slow: true.into(), ..Default::default() });
+    let mut session = ControlSession::new(toy.clone());
+    let stop = Operation::Stop { device: "ram0".into() }.encode();
+    let both = [stop.clone(), Operation::List {}.encode()].concat();
+    assert_eq!(session.receive(both.as_bytes()), stop.len(), "the second request waits outside");
+    assert!(matches!(session.intake(), Intake::Pause));
+    poll(&mut session);
+    assert!(sent(&mut session).is_empty() && session.pending() == 1);
+    toy.complete.store(true, Ordering::SeqCst);
+    poll(&mut session);
+    assert_eq!(replies(&mut session), [Err(busy())]);
+    assert_eq!(session.receive(&both.as_bytes()[stop.len()..]), both.len() - stop.len());
+    assert!(matches!(&replies(&mut session)[..], [Ok(Reply::Devices(rows))] if rows.len() == 1));
+}
+
+#[test]
+fn winding_down_answers_what_is_in_progress() {
+    let toy = Arc::new(Toy { slow: true.into(), ..Default::default() });
+    let mut session = ControlSession::new(toy.clone());
+    session.receive(Operation::StopServer {}.encode().as_bytes());
+    session.wind_down();
+    assert!(!session.finished(), "the change is not answered yet");
+    toy.complete.store(true, Ordering::SeqCst);
+    poll(&mut session);
+    assert!(session.finished() && !session.output().is_empty());
+}
+
+#[test]
+fn a_line_without_end_closes_the_conversation() {
+    let mut session = ControlSession::new(Arc::new(Toy::default()));
+    let flood = vec![b' '; 4096];
+    for _ in 0..LINE_BYTES_MAX / flood.len() {
+        assert_eq!(session.receive(&flood), flood.len());
+    }
+    assert!(!session.finished(), "a line of the full length is allowed");
+    session.receive(b" ");
+    assert!(session.finished());
+    assert_eq!(replies(&mut session)[0].as_ref().unwrap_err().kind, Kind::TooLong);
+    assert_eq!(session.receive(b"more"), 0);
+}
+
+#[test]
+fn a_client_that_never_reads_is_not_listened_to() {
+    let mut session = ControlSession::new(Arc::new(Toy::default()));
+    let line = Operation::List {}.encode();
+    let mut rounds = 0;
+    while matches!(session.intake(), Intake::Bytes) {
+        session.receive(line.as_bytes());
+        rounds += 1;
+        assert!(rounds < UNSENT_BYTES_MAX, "it must pause");
+    }
+    assert!(session.output().len() < UNSENT_BYTES_MAX + 4096);
+    sent(&mut session);
+    assert!(matches!(session.intake(), Intake::Bytes));
+}
+
+#[test]
+fn a_client_that_hangs_up_leaves_its_change_behind() {
+    let toy = Arc::new(Toy { slow: true.into(), ..Default::default() });
+    let mut session = ControlSession::new(toy.clone());
+    session.receive(Operation::Reset { device: "ram0".into() }.encode().as_bytes());
+    session.hang_up();
+    assert!(session.finished() && session.pending() == 0);
+    assert_eq!(toy.changes.lock().len(), 1);
+}
