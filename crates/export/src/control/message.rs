@@ -238,8 +238,9 @@ fn line(body: &impl Serialize) -> String {
 }
 
 fn object(line: &[u8]) -> Result<Map<String, Json>, Error> {
-    let json = serde_json::from_slice(line)
-        .map_err(|why| Error::invalid(format!("the line is not JSON ({why}): send one JSON object a line")))?;
+    let json = serde_json::from_slice(line).map_err(|why| {
+        Error::invalid(format!("the line is not JSON ({why}): send one JSON object a line"))
+    })?;
     match json {
         Json::Object(object) => Ok(object),
         _ => Err(Error::invalid("the line is JSON but not an object: send one JSON object a line")),
@@ -272,7 +273,11 @@ mod tests {
             Operation::Attributes { device: device() },
             Operation::Get { device: device(), attribute: None },
             Operation::Get { device: device(), attribute: Some("mm_stat".into()) },
-            Operation::Set { device: device(), attribute: "mem_limit".into(), value: "1G\n\"\u{1f980}".into() },
+            Operation::Set {
+                device: device(),
+                attribute: "mem_limit".into(),
+                value: "1G\n\"\u{1f980}".into(),
+            },
             Operation::Reset { device: device() },
             Operation::Stop { device: device() },
             Operation::StopServer {},
@@ -290,7 +295,8 @@ mod tests {
 
     #[test]
     fn every_reply_survives_the_line() {
-        let row = DeviceRow { name: "ram0".into(), stack: "zram".into(), ratio: Some(2.5), ..Default::default() };
+        let row =
+            DeviceRow { name: "ram0".into(), stack: "zram".into(), ratio: Some(2.5), ..Default::default() };
         let value = Value { name: "io_stat".into(), value: "1\n2".into() };
         for reply in [
             Reply::Server(ServerVersion { version: "0.1.0".into(), pid: 7 }),

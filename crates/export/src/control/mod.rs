@@ -29,6 +29,7 @@ pub mod session;
 
 pub use catalog::{Catalog, Change};
 pub use message::{
-    AttributeRow, DeviceRow, Failure, LINE_BYTES_MAX, Operation, PROTOCOL_VERSION, Reply, ServerVersion, Value,
+    AttributeRow, DeviceRow, Failure, LINE_BYTES_MAX, Operation, PROTOCOL_VERSION, Reply, ServerVersion,
+    Value,
 };
 pub use session::ControlSession;
