@@ -1,0 +1,36 @@
+//! Starting cargo and other programs from the root of the workspace.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+/// The cargo that runs this program, or the one in the path.
+pub(crate) fn command(root: &Path) -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(root).stdin(Stdio::null());
+    command
+}
+
+/// Runs `command` to its end; anything but success is an error that shows the command.
+pub(crate) fn succeed(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("cannot start {}", shown(command)))?;
+    ensure!(status.success(), "{} ended with {status}", shown(command));
+    Ok(())
+}
+
+/// The command as a person would type it.
+pub(crate) fn shown(command: &Command) -> String {
+    let program = Path::new(command.get_program());
+    let name = program.file_name().unwrap_or(command.get_program());
+    let words = std::iter::once(name).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+/// The benchmarks, in a release build.
+pub(crate) fn bench(root: &Path, words: &[&str]) -> Result<()> {
+    succeed(
+        command(root).args(["run", "--release", "--quiet", "--package", "spillway-bench", "--"]).args(words),
+    )
+}

@@ -1,0 +1,78 @@
+//! The test command: each step named, timed and summed up; the first failure ends it.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::cargo::{command, succeed};
+use crate::{fuzz, tidy, tools};
+
+type Step = (&'static str, fn(&Path) -> Result<()>);
+
+/// Cheap and telling first. Clippy, tests and docs share the development profile and one target folder.
+const STEPS: &[Step] = &[
+    ("tools", |_| tools::require()),
+    ("fmt", |root| succeed(command(root).args(["fmt", "--all", "--check"]))),
+    ("tidy", tidy::check),
+    ("clippy", clippy),
+    ("tests", tests),
+    ("docs", docs),
+];
+
+const FUZZ: Step = ("fuzz", |root| fuzz::run(root, fuzz::SECONDS));
+
+/// Runs every step; `quick` leaves the fuzzing out.
+pub(crate) fn run(root: &Path, quick: bool) -> Result<()> {
+    let last = if quick { None } else { Some(&FUZZ) };
+    let mut taken = Vec::new();
+    for (name, step) in STEPS.iter().chain(last) {
+        println!("==> {name}");
+        let start = Instant::now();
+        let result = step(root);
+        taken.push((*name, start.elapsed()));
+        result.with_context(|| format!("step `{name}` failed after {}", seconds(start.elapsed())))?;
+        println!("<== {name}: {}", seconds(start.elapsed()));
+    }
+    println!("{}", summary(&taken));
+    Ok(())
+}
+
+fn clippy(root: &Path) -> Result<()> {
+    succeed(command(root).args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+}
+
+fn tests(root: &Path) -> Result<()> {
+    succeed(command(root).args(["test", "--workspace", "--no-fail-fast"]))
+}
+
+fn docs(root: &Path) -> Result<()> {
+    let mut doc = command(root);
+    doc.args(["doc", "--workspace", "--no-deps", "--document-private-items"])
+        .env("RUSTDOCFLAGS", "-D warnings");
+    succeed(&mut doc)
+}
+
+fn summary(taken: &[(&str, Duration)]) -> String {
+    let rows = taken.iter().map(|(name, time)| format!("    {name:<8} {:>8}", seconds(*time)));
+    let total: Duration = taken.iter().map(|(_, time)| *time).sum();
+    let rows: Vec<_> = rows.chain([format!("    {:<8} {:>8}", "total", seconds(total))]).collect();
+    format!("all steps passed\n{}", rows.join("\n"))
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_has_a_row_for_each_step_and_the_total() {
+        let text = summary(&[("fmt", Duration::from_millis(1500)), ("tests", Duration::from_secs(60))]);
+        let rows: Vec<_> = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
+        assert_eq!(rows[1], ["fmt", "1.5", "s"]);
+        assert_eq!(rows[3], ["total", "61.5", "s"]);
+    }
+}

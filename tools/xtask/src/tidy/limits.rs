@@ -1,0 +1,120 @@
+//! Sizes of functions and files, and the list of reasons for exceptions.
+
+use super::Finding;
+use super::tree::Tree;
+
+const FUNCTION_LINES_MAX: usize = 70;
+const FILE_LINES_MAX: usize = 800;
+const REASONS: &str = "tools/xtask/reasons.txt";
+
+/// One line of the list.
+struct Entry<'a> {
+    line: usize,
+    subject: &'a str,
+    reason: &'a str,
+}
+
+/// Something too long, named as the list names it.
+struct Excess {
+    subject: String,
+    finding: Finding,
+}
+
+/// Rule: nothing is over its size without a listed reason, and no reason outlives its excess.
+pub(super) fn sizes(tree: &Tree) -> Vec<Finding> {
+    let entries = entries(tree.text(REASONS));
+    let excesses = excesses(tree);
+    let is_listed = |excess: &Excess| entries.iter().any(|entry| entry.subject == excess.subject);
+    let is_stale = |entry: &&Entry| !excesses.iter().any(|excess| excess.subject == entry.subject);
+    let stale =
+        entries.iter().filter(is_stale).map(|entry| complaint(entry, "nothing here is over its size"));
+    let empty = entries.iter().filter(|entry| entry.reason.is_empty());
+    let mut found: Vec<_> =
+        stale.chain(empty.map(|entry| complaint(entry, "an entry needs a reason"))).collect();
+    found.extend(excesses.iter().filter(|excess| !is_listed(excess)).map(|excess| excess.finding.clone()));
+    found
+}
+
+fn complaint(entry: &Entry<'_>, what: &str) -> Finding {
+    Finding::new("reasons", REASONS, entry.line, format!("{what}: {}", entry.subject))
+}
+
+fn entries(text: &str) -> Vec<Entry<'_>> {
+    let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
+    lines
+        .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+        .map(|(line, text)| {
+            let (subject, reason) = text.split_once('=').unwrap_or((text, ""));
+            Entry { line, subject: subject.trim(), reason: reason.trim() }
+        })
+        .collect()
+}
+
+fn excesses(tree: &Tree) -> Vec<Excess> {
+    let mut found = Vec::new();
+    for source in &tree.sources {
+        let path = &source.path;
+        let lines = source.text.lines().count();
+        if lines > FILE_LINES_MAX {
+            let message = format!("{lines} lines where {FILE_LINES_MAX} are allowed");
+            found
+                .push(Excess { subject: path.clone(), finding: Finding::new("file-size", path, 1, message) });
+        }
+        for function in &source.functions {
+            let lines = function.lines.clone().count();
+            if lines > FUNCTION_LINES_MAX {
+                let message =
+                    format!("fn {}: {lines} lines where {FUNCTION_LINES_MAX} are allowed", function.name);
+                let finding = Finding::new("function-size", path, *function.lines.start(), message);
+                found.push(Excess { subject: format!("{path} fn {}", function.name), finding });
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATH: &str = "crates/core/src/long.rs";
+
+    fn function(lines: usize) -> String {
+        format!("fn long() {{\n{}}}\n", "    step();\n".repeat(lines - 2))
+    }
+
+    fn rules(files: &[(&str, &str)]) -> Vec<&'static str> {
+        sizes(&Tree::of(files)).iter().map(|finding| finding.rule).collect()
+    }
+
+    #[test]
+    fn seventy_one_lines_are_too_many_for_a_function() {
+        assert!(rules(&[(PATH, &function(70))]).is_empty());
+        assert_eq!(rules(&[(PATH, &function(71))]), ["function-size"]);
+        let method = format!("impl A {{\n{}}}\n", function(71));
+        assert_eq!(rules(&[(PATH, &method)]), ["function-size"]);
+        let default = format!("trait A {{\n{}}}\n", function(71));
+        assert_eq!(rules(&[(PATH, &default)]), ["function-size"]);
+    }
+
+    #[test]
+    fn eight_hundred_and_one_lines_are_too_many_for_a_file() {
+        assert!(rules(&[(PATH, &"//\n".repeat(800))]).is_empty());
+        assert_eq!(rules(&[(PATH, &"//\n".repeat(801))]), ["file-size"]);
+    }
+
+    #[test]
+    fn a_reason_excuses_exactly_what_it_names() {
+        let text = function(71);
+        let listed = format!("# why\n{PATH} fn long = a table that reads best whole\n");
+        assert!(rules(&[(PATH, &text), (REASONS, &listed)]).is_empty());
+        let other = format!("{PATH} fn short = no such thing\n");
+        assert_eq!(rules(&[(PATH, &text), (REASONS, &other)]), ["reasons", "function-size"]);
+    }
+
+    #[test]
+    fn an_entry_without_a_reason_is_found() {
+        let listed = format!("{PATH} fn long =\n");
+        assert_eq!(rules(&[(PATH, &function(71)), (REASONS, &listed)]), ["reasons"]);
+    }
+}

@@ -1,0 +1,111 @@
+//! What neither the compiler nor clippy checks: arrows between crates, sizes, places, names.
+//!
+//! A rule is a function from the [`Tree`] of the repository to its [`Finding`]s. The tree can be made of snippets, and
+//! each rule has a test with snippets that break it: a check that cannot fail is a defect.
+
+mod arrows;
+mod doors;
+mod heads;
+mod limits;
+mod marks;
+mod names;
+mod source;
+mod tokens;
+mod tree;
+mod unsafety;
+mod unwraps;
+
+use std::fmt;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use tree::Tree;
+
+/// One violation.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Finding {
+    path: String,
+    /// Counted from 1.
+    line: usize,
+    rule: &'static str,
+    message: String,
+}
+
+impl Finding {
+    fn new(rule: &'static str, path: &str, line: usize, message: impl Into<String>) -> Self {
+        Self { path: path.into(), line, rule, message: message.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}: {}", self.path, self.line, self.rule, self.message)
+    }
+}
+
+type Rule = fn(&Tree) -> Vec<Finding>;
+
+const RULES: &[Rule] = &[
+    tree::parses,
+    tree::root_is_small,
+    arrows::between_crates,
+    arrows::one_runtime,
+    limits::sizes,
+    unsafety::places,
+    unsafety::forbidden,
+    heads::present,
+    unwraps::only_in_tests,
+    names::words,
+    marks::machine_paths,
+    marks::unfinished,
+    doors::locks,
+    doors::time,
+];
+
+/// Checks the repository at `root`; prints each violation and fails if there is any.
+pub(crate) fn check(root: &Path) -> Result<()> {
+    let tree = Tree::read(root)?;
+    let findings = findings(&tree);
+    for finding in &findings {
+        println!("{finding}");
+    }
+    match findings.len() {
+        0 => Ok(()),
+        1 => bail!("tidy found a violation"),
+        count => bail!("tidy found {count} violations"),
+    }
+}
+
+fn findings(tree: &Tree) -> Vec<Finding> {
+    let mut all: Vec<_> = RULES.iter().flat_map(|rule| rule(tree)).collect();
+    all.sort();
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clean_tree_has_no_findings() {
+        let tree = Tree::of(&[
+            ("crates/core/Cargo.toml", "[package]\nname = \"spillway-core\"\n"),
+            (
+                "crates/core/src/lib.rs",
+                "//! Words.\n#![forbid(unsafe_code)]\n\npub fn size() -> u32 {\n    4096\n}\n",
+            ),
+            ("README.md", "Spillway\n"),
+        ]);
+        assert_eq!(findings(&tree), []);
+    }
+
+    #[test]
+    fn a_finding_names_file_line_and_rule() {
+        let tree =
+            Tree::of(&[("crates/core/src/block.rs", "//! Blocks.\npub fn size() {\n    None.unwrap()\n}\n")]);
+        let shown: Vec<_> = findings(&tree).iter().map(ToString::to_string).collect();
+        assert_eq!(shown.len(), 1);
+        assert!(shown[0].starts_with("crates/core/src/block.rs:3: unwrap: "), "{}", shown[0]);
+    }
+}

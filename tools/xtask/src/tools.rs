@@ -1,0 +1,119 @@
+//! What the end-to-end tests need from the system: found, installed from Debian's packages, or named as missing.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Result, bail};
+
+use crate::cargo;
+
+/// A Debian package and the command that succeeds once it is installed.
+struct Need {
+    package: &'static str,
+    probe: &'static [&'static str],
+}
+
+const NEEDS: &[Need] = &[
+    Need { package: "qemu-utils", probe: &["qemu-img", "--version"] },
+    Need { package: "libnbd-bin", probe: &["nbdinfo", "--version"] },
+    // The bindings belong to Debian's interpreter, not to whichever comes first in the path.
+    Need { package: "python3-libnbd", probe: &["/usr/bin/python3", "-c", "import nbd"] },
+    Need { package: "nbdkit", probe: &["nbdkit", "--version"] },
+    Need { package: "fio", probe: &["fio", "--enghelp=nbd"] },
+    Need { package: "gcc", probe: &["cc", "--version"] },
+    Need { package: "procps", probe: &["kill", "-V"] },
+];
+
+/// How this user may install packages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Right {
+    Root,
+    Sudo,
+    None,
+}
+
+/// Installs what is missing where that is allowed; otherwise fails and says what to type.
+pub(crate) fn require() -> Result<()> {
+    let absent = missing(NEEDS, works);
+    if absent.is_empty() {
+        println!("all tools are present");
+        return Ok(());
+    }
+    install(&absent, right())?;
+    let still = missing(NEEDS, works);
+    if still.is_empty() {
+        return Ok(());
+    }
+    bail!("installed, but still not working: {}", still.join(", "))
+}
+
+fn missing(needs: &[Need], works: impl Fn(&[&str]) -> bool) -> Vec<&'static str> {
+    needs.iter().filter(|need| !works(need.probe)).map(|need| need.package).collect()
+}
+
+fn works(words: &[&str]) -> bool {
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+fn right() -> Right {
+    if !works(&["apt-get", "--version"]) {
+        return Right::None;
+    }
+    let id = Command::new("id").arg("-u").output();
+    if id.is_ok_and(|output| output.stdout.trim_ascii() == b"0") {
+        return Right::Root;
+    }
+    if works(&["sudo", "-n", "true"]) { Right::Sudo } else { Right::None }
+}
+
+fn install(packages: &[&str], right: Right) -> Result<()> {
+    println!("missing: {}", packages.join(", "));
+    let prefix: &[&str] = match right {
+        Right::Root => &["env"],
+        Right::Sudo => &["sudo", "-n", "env"],
+        Right::None => bail!("{}", advice(packages)),
+    };
+    let apt = [prefix, &["DEBIAN_FRONTEND=noninteractive", "apt-get"]].concat();
+    let words = [&["install", "--yes", "--no-install-recommends"], packages].concat();
+    apt_get(&apt, &["update", "--quiet"])?;
+    apt_get(&apt, &words)
+}
+
+fn apt_get(apt: &[&str], words: &[&str]) -> Result<()> {
+    cargo::succeed(Command::new(apt[0]).args(&apt[1..]).args(words).stdin(Stdio::null()))
+}
+
+fn advice(packages: &[&str]) -> String {
+    let packages = packages.join(" ");
+    format!(
+        "the end-to-end tests need packages that are not here and that this user may not install: {packages}\n\
+         install them, then try again:\n\n    sudo apt-get install {packages}\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_its_probe_is_missing() {
+        let all = missing(NEEDS, |_| false);
+        assert_eq!(all.len(), NEEDS.len());
+        assert_eq!(missing(NEEDS, |probe| probe[0] != "fio"), ["fio"]);
+        assert!(missing(NEEDS, |_| true).is_empty());
+    }
+
+    #[test]
+    fn a_program_that_is_absent_or_fails_does_not_work() {
+        assert!(works(&["true"]));
+        assert!(!works(&["false"]));
+        assert!(!works(&["spillway-no-such-program"]));
+    }
+
+    #[test]
+    fn without_the_right_to_install_the_error_says_what_to_type() {
+        let error = install(&["fio", "nbdkit"], Right::None).unwrap_err().to_string();
+        assert!(error.contains("sudo apt-get install fio nbdkit"), "{error}");
+    }
+}
