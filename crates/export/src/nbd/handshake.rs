@@ -1,0 +1,389 @@
+//! Options, until the client has chosen an export or leaves.
+//!
+//! The handshake collects one item at a time (client flags, an option's header, its data) and answers each option as it
+//! completes. What a client may make us hold is one option's data; longer options are skipped and refused.
+
+use std::sync::Arc;
+
+use spillway_core::session::Output;
+
+use super::export::{Connected, Export, Exports};
+use super::reply::{BASE_ALLOCATION_ID, ReplyStyle};
+use super::request::{Rules, SKIPPED_LEN_MAX};
+use super::session::Config;
+use super::wire::{self, OptionHeader, OptionReplyHeader, Reader, flag, handshake_flag, info, opt, rep};
+
+/// Longest data of an option, in bytes: an export's name and more queries than anybody has.
+const OPTION_LEN_MAX: u32 = 64 << 10;
+
+/// Most options of one handshake. Far above any real client; an endless handshake is an attack.
+const OPTIONS_MAX: u32 = 4096;
+
+/// Smallest preferred block in bytes: what clients assume where nothing is said.
+const PREFERRED_MIN: u64 = 4096;
+
+/// How a handshake goes on.
+pub(super) enum Step {
+    /// More bytes are needed, or the output is full.
+    More,
+    /// The connection ends once the output is sent.
+    Close,
+    /// The client has chosen.
+    Transmit(Chosen),
+}
+
+/// The result of a handshake.
+pub(super) struct Chosen {
+    pub(super) connected: Connected,
+    pub(super) rules: Rules,
+}
+
+enum Item {
+    ClientFlags,
+    OptionHeader,
+    OptionData(OptionHeader),
+    /// Bytes of a refused option still to be thrown away.
+    Skip(u32),
+}
+
+/// An option that is refused: the reply and the words that go with it.
+type Refused = (u32, &'static str);
+
+/// The handshake of one client.
+pub(super) struct Handshake {
+    exports: Arc<Exports>,
+    config: Config,
+    item: Item,
+    collected: Vec<u8>,
+    options: u32,
+    fixed_newstyle: bool,
+    no_zeroes: bool,
+    replies: ReplyStyle,
+    /// The export for which `base:allocation` was selected last.
+    context_of: Option<Arc<Export>>,
+}
+
+impl Handshake {
+    /// Greets the client.
+    pub(super) fn new(exports: Arc<Exports>, config: Config, out: &mut Output) -> Self {
+        out.push(&wire::greeting(handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES));
+        Self {
+            exports,
+            config,
+            item: Item::ClientFlags,
+            collected: Vec::new(),
+            options: 0,
+            fixed_newstyle: false,
+            no_zeroes: false,
+            replies: ReplyStyle::Simple,
+            context_of: None,
+        }
+    }
+
+    /// Whether the client owes us reading before it may say more.
+    pub(super) fn paused(&self, out: &Output) -> bool {
+        out.len() > self.config.held_bytes_max
+    }
+
+    /// Takes bytes; returns how many, and how it goes on.
+    pub(super) fn receive(&mut self, bytes: &[u8], out: &mut Output) -> (usize, Step) {
+        let mut at = 0;
+        while !self.paused(out) {
+            if let Item::Skip(left) = &mut self.item {
+                let used = (*left as usize).min(bytes.len() - at);
+                *left -= used as u32;
+                at += used;
+                if *left > 0 {
+                    break;
+                }
+                self.item = Item::OptionHeader;
+            }
+            let used = self.missing().min(bytes.len() - at);
+            self.collected.extend_from_slice(&bytes[at..at + used]);
+            at += used;
+            if self.missing() > 0 {
+                break;
+            }
+            match self.complete(out) {
+                Step::More => {}
+                end => return (at, end),
+            }
+        }
+        (at, Step::More)
+    }
+
+    fn missing(&self) -> usize {
+        let whole = match &self.item {
+            Item::ClientFlags => 4,
+            Item::OptionHeader => OptionHeader::LEN,
+            Item::OptionData(header) => header.len as usize,
+            Item::Skip(_) => 0,
+        };
+        whole - self.collected.len()
+    }
+
+    /// Acts on an item that is here whole.
+    fn complete(&mut self, out: &mut Output) -> Step {
+        let bytes = std::mem::take(&mut self.collected);
+        let item = std::mem::replace(&mut self.item, Item::OptionHeader);
+        match item {
+            Item::ClientFlags => self.client_flags(&bytes),
+            Item::OptionHeader => self.option_header(&bytes, out),
+            Item::OptionData(header) => self.option(header.option, &bytes, out),
+            Item::Skip(_) => Step::More,
+        }
+    }
+
+    fn client_flags(&mut self, bytes: &[u8]) -> Step {
+        let flags = Reader(bytes).u32().expect("four bytes were collected");
+        let (fixed, no_zeroes) =
+            (u32::from(handshake_flag::FIXED_NEWSTYLE), u32::from(handshake_flag::NO_ZEROES));
+        self.fixed_newstyle = flags & fixed != 0;
+        self.no_zeroes = flags & no_zeroes != 0;
+        if flags & !(fixed | no_zeroes) == 0 { Step::More } else { Step::Close }
+    }
+
+    fn option_header(&mut self, bytes: &[u8], out: &mut Output) -> Step {
+        let Some(header) = OptionHeader::decode(bytes) else { return Step::Close };
+        self.options += 1;
+        // A client of the first newstyle cannot read replies to options, and has only one option.
+        let readable = self.fixed_newstyle || header.option == opt::EXPORT_NAME;
+        if self.options > OPTIONS_MAX || !readable {
+            return Step::Close;
+        }
+        if header.len <= OPTION_LEN_MAX {
+            self.item = Item::OptionData(header);
+            return Step::More;
+        }
+        if header.option == opt::EXPORT_NAME || u64::from(header.len) > SKIPPED_LEN_MAX {
+            return Step::Close;
+        }
+        refuse(header.option, (rep::ERR_TOO_BIG, "the option is too long"), out);
+        self.item = Item::Skip(header.len);
+        Step::More
+    }
+
+    fn option(&mut self, option: u32, data: &[u8], out: &mut Output) -> Step {
+        let answer = match option {
+            opt::EXPORT_NAME => return self.export_name(data, out),
+            opt::ABORT => {
+                reply(option, rep::ACK, &[], out);
+                return Step::Close;
+            }
+            opt::GO => match self.go(data, out) {
+                Ok(chosen) => return Step::Transmit(chosen),
+                Err(refused) => Err(refused),
+            },
+            opt::INFO => self.describe(option, data, out).map(|_| ()),
+            opt::LIST => self.list(data, out),
+            opt::STARTTLS => no_data(data).and(Err((rep::ERR_POLICY, "this server does not speak TLS"))),
+            opt::STRUCTURED_REPLY => self.structured_reply(data),
+            opt::EXTENDED_HEADERS => no_data(data).map(|()| self.replies = ReplyStyle::Extended),
+            opt::LIST_META_CONTEXT => self.list_meta_context(data, out),
+            opt::SET_META_CONTEXT => self.set_meta_context(data, out),
+            _ => Err((rep::ERR_UNSUP, "unknown option")),
+        };
+        match answer {
+            Ok(()) => reply(option, rep::ACK, &[], out),
+            Err(refused) => refuse(option, refused, out),
+        }
+        Step::More
+    }
+
+    /// The old way to choose, which has no reply for errors: they close the connection.
+    fn export_name(&mut self, name: &[u8], out: &mut Output) -> Step {
+        if self.replies == ReplyStyle::Extended {
+            return Step::Close;
+        }
+        let Some(connected) = self.exports.find(name).and_then(|export| export.connect()) else {
+            return Step::Close;
+        };
+        let rules = self.rules(connected.export());
+        out.push(&rules.geometry.size.to_be_bytes());
+        out.push(&transmission_flags(&rules).to_be_bytes());
+        if !self.no_zeroes {
+            out.push(&[0; 124]);
+        }
+        Step::Transmit(Chosen { connected, rules })
+    }
+
+    fn go(&mut self, data: &[u8], out: &mut Output) -> Result<Chosen, Refused> {
+        // Counted in before it is described, so that what is described stays true.
+        let (name, _) = parse_info(data)?;
+        let connected =
+            self.find(name)?.connect().ok_or((rep::ERR_UNKNOWN, "the export is being changed"))?;
+        let export = self.describe(opt::GO, data, out)?;
+        if !Arc::ptr_eq(&export, connected.export()) {
+            return Err((rep::ERR_UNKNOWN, "the export is being changed"));
+        }
+        reply(opt::GO, rep::ACK, &[], out);
+        Ok(Chosen { rules: self.rules(&export), connected })
+    }
+
+    /// Sends what the client wants to know of an export, for `OPT_INFO` and `OPT_GO`.
+    fn describe(&self, option: u32, data: &[u8], out: &mut Output) -> Result<Arc<Export>, Refused> {
+        let (name, wanted) = parse_info(data)?;
+        let export = self.find(name)?;
+        let rules = self.rules(&export);
+        let size = rules.geometry.size.to_be_bytes();
+        let flags = transmission_flags(&rules).to_be_bytes();
+        reply(option, rep::INFO, &[&info::EXPORT.to_be_bytes(), &size, &flags], out);
+        if wanted.contains(&info::NAME) {
+            reply(option, rep::INFO, &[&info::NAME.to_be_bytes(), export.name().as_bytes()], out);
+        }
+        if wanted.contains(&info::DESCRIPTION) && !export.description().is_empty() {
+            let text = export.description().as_bytes();
+            reply(option, rep::INFO, &[&info::DESCRIPTION.to_be_bytes(), text], out);
+        }
+        // Sent unasked as well: it is enforced whether the client asked or not.
+        reply(option, rep::INFO, &[&info::BLOCK_SIZE.to_be_bytes(), &self.block_sizes(&export)], out);
+        Ok(export)
+    }
+
+    fn find(&self, name: &[u8]) -> Result<Arc<Export>, Refused> {
+        self.exports.find(name).ok_or((rep::ERR_UNKNOWN, "no such export"))
+    }
+
+    fn block_sizes(&self, export: &Export) -> [u8; 12] {
+        let minimum = spillway_core::SECTOR as u32;
+        let preferred = export.device().preferred_block().bytes().max(PREFERRED_MIN) as u32;
+        let mut sizes = [0; 12];
+        for (field, size) in sizes.chunks_exact_mut(4).zip([minimum, preferred, self.config.payload_len_max])
+        {
+            field.copy_from_slice(&size.to_be_bytes());
+        }
+        sizes
+    }
+
+    fn rules(&self, export: &Arc<Export>) -> Rules {
+        Rules {
+            geometry: export.geometry(),
+            replies: self.replies,
+            base_allocation: self.context_of.as_ref().is_some_and(|of| Arc::ptr_eq(of, export)),
+            payload_len_max: self.config.payload_len_max,
+        }
+    }
+
+    fn list(&self, data: &[u8], out: &mut Output) -> Result<(), Refused> {
+        no_data(data)?;
+        for export in self.exports.served() {
+            let name = export.name().as_bytes();
+            let name_len = (name.len() as u32).to_be_bytes();
+            reply(opt::LIST, rep::SERVER, &[&name_len, name, export.description().as_bytes()], out);
+        }
+        Ok(())
+    }
+
+    fn structured_reply(&mut self, data: &[u8]) -> Result<(), Refused> {
+        no_data(data)?;
+        if self.replies == ReplyStyle::Extended {
+            return Err((rep::ERR_EXT_HEADER_REQD, "extended headers are in use already"));
+        }
+        self.replies = ReplyStyle::Structured;
+        Ok(())
+    }
+
+    fn list_meta_context(&self, data: &[u8], out: &mut Output) -> Result<(), Refused> {
+        let (_, queries) = self.parse_queries(data)?;
+        let all = queries.is_empty();
+        if all || queries.iter().any(|query| [b"base:".as_slice(), BASE_ALLOCATION].contains(query)) {
+            reply(opt::LIST_META_CONTEXT, rep::META_CONTEXT, &[&[0; 4], BASE_ALLOCATION], out);
+        }
+        Ok(())
+    }
+
+    fn set_meta_context(&mut self, data: &[u8], out: &mut Output) -> Result<(), Refused> {
+        // Whatever was selected before is gone, even if this option fails.
+        self.context_of = None;
+        let (export, queries) = self.parse_queries(data)?;
+        if queries.contains(&BASE_ALLOCATION) {
+            let id = BASE_ALLOCATION_ID.to_be_bytes();
+            reply(opt::SET_META_CONTEXT, rep::META_CONTEXT, &[&id, BASE_ALLOCATION], out);
+            self.context_of = Some(export);
+        }
+        Ok(())
+    }
+
+    fn parse_queries<'a>(&self, data: &'a [u8]) -> Result<(Arc<Export>, Vec<&'a [u8]>), Refused> {
+        if self.replies == ReplyStyle::Simple {
+            return Err((rep::ERR_INVALID, "structured replies come first"));
+        }
+        let (name, queries) = split_queries(data).ok_or((rep::ERR_INVALID, "the lengths do not add up"))?;
+        let too_long = |text: &[u8]| text.len() > wire::STRING_LEN_MAX;
+        if too_long(name) || queries.iter().any(|query| too_long(query)) {
+            return Err((rep::ERR_TOO_BIG, "a name or query is too long"));
+        }
+        if queries.iter().any(|query| !query.contains(&b':')) {
+            return Err((rep::ERR_INVALID, "a query is NAMESPACE:NAME"));
+        }
+        Ok((self.find(name)?, queries))
+    }
+}
+
+const BASE_ALLOCATION: &[u8] = wire::BASE_ALLOCATION.as_bytes();
+
+/// The name and the queries of the two options on metadata contexts.
+fn split_queries(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
+    let mut reader = Reader(data);
+    let name = reader.string()?;
+    let count = reader.u32()?;
+    let mut queries = Vec::new();
+    for _ in 0..count {
+        queries.push(reader.string()?);
+    }
+    reader.at_end().then_some((name, queries))
+}
+
+/// The name and the kinds of information that `OPT_INFO` and `OPT_GO` ask for.
+fn parse_info(data: &[u8]) -> Result<(&[u8], Vec<u16>), Refused> {
+    let mut reader = Reader(data);
+    let name = reader.string();
+    let count = reader.u16().unwrap_or(0);
+    let wanted: Option<Vec<u16>> = (0..count).map(|_| reader.u16()).collect();
+    match (name, wanted) {
+        (Some(name), Some(wanted)) if reader.at_end() && data.len() >= name.len() + 6 => {
+            match name.len() > wire::STRING_LEN_MAX {
+                true => Err((rep::ERR_TOO_BIG, "the name is too long")),
+                false => Ok((name, wanted)),
+            }
+        }
+        _ => Err((rep::ERR_INVALID, "the lengths do not add up")),
+    }
+}
+
+fn no_data(data: &[u8]) -> Result<(), Refused> {
+    if data.is_empty() { Ok(()) } else { Err((rep::ERR_INVALID, "this option has no data")) }
+}
+
+/// What the export can do, for clients. Whoever may not write is not told how.
+fn transmission_flags(rules: &Rules) -> u16 {
+    let geometry = &rules.geometry;
+    let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA;
+    // The state of a device is shared by all connections, and a flush of one covers what all had acknowledged.
+    flags |= flag::CAN_MULTI_CONN | flag::SEND_CACHE;
+    if geometry.read_only {
+        flags |= flag::READ_ONLY;
+    } else {
+        flags |= flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
+    }
+    if geometry.discards && !geometry.read_only {
+        flags |= flag::SEND_TRIM;
+    }
+    if geometry.rotational {
+        flags |= flag::ROTATIONAL;
+    }
+    if rules.replies != ReplyStyle::Simple {
+        flags |= flag::SEND_DF;
+    }
+    flags
+}
+
+fn reply(option: u32, reply: u32, data: &[&[u8]], out: &mut Output) {
+    let len = data.iter().map(|part| part.len()).sum::<usize>() as u32;
+    out.push(&OptionReplyHeader { option, reply, len }.encode());
+    data.iter().for_each(|part| out.push(part));
+}
+
+fn refuse(option: u32, (error, message): Refused, out: &mut Output) {
+    reply(option, error, &[message.as_bytes()], out);
+}

@@ -1,0 +1,44 @@
+//! The server's side of the NBD protocol, without I/O.
+//!
+//! What it is: [`NbdSession`] is a [`Session`](spillway_core::session::Session) for one client: bytes in, requests to an
+//! [`Aligned`](spillway_core::Aligned) device, bytes out. Fixed newstyle handshake with every option but TLS; simple,
+//! structured and extended replies; every command of the protocol. The source of all facts is the NBD project's public
+//! protocol description (doc/proto.md).
+//!
+//! What it promises upwards: any bytes in any pieces give either replies or an end, never a panic; what a session holds is
+//! bounded by its [`Config`] plus one request; a request is answered exactly once or not at all (after
+//! [`hang_up`](spillway_core::session::Session::hang_up)); nothing of a session reaches the device after its hang-up.
+//!
+//! What it needs below: a device that answers, and a driver that keeps the loop of [`spillway_core::session`].
+//!
+//! States: handshake (client flags, then options) -> transmission (headers, payloads) -> over. Winding down is a mode of
+//! transmission: requests are refused, those in flight finish, the device is flushed, then it is over.
+//!
+//! Lock order: the list of exports and the waker of a session are leaves; neither is held while a device or another waker
+//! is called.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `wire` | constants and the codec of fixed structures |
+//! | `export` | exports by name, and who is connected |
+//! | `handshake` | options until the client has chosen an export |
+//! | `request` | which requests are allowed, and the errno of each refusal |
+//! | `transmission` | the stream of requests, their submission, backpressure |
+//! | `pending` | answers that are still to come, and which of them have news |
+//! | `reply` | replies in the three styles, and the errno of each failure |
+//! | `session` | the whole conversation |
+
+mod export;
+mod handshake;
+mod pending;
+mod reply;
+mod request;
+mod session;
+mod transmission;
+pub mod wire;
+
+#[cfg(test)]
+mod tests;
+
+pub use export::{Export, Exports, Reserved, Statistics};
+pub use session::{Config, NbdSession};

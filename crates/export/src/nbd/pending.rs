@@ -1,0 +1,190 @@
+//! Answers that are still to come, and which of them have news.
+//!
+//! Each pending answer has a slot with a waker of its own. A wake sets the slot's bit and wakes the session's task once;
+//! the session then polls exactly the slots whose bits are set. A waker stays with its slot: a late wake of an earlier
+//! occupant costs one needless poll.
+//!
+//! Why no wake is lost: a wake sets its bit before it swaps `notified`, a poll swaps `notified` back before it collects the
+//! bits. Whichever swap is second sees what the other side did: the poll finds the bit, or the wake wakes the task.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+
+use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+use spillway_core::{Extent, Kind, LocalFuture, Reply};
+
+use super::request::Ticket;
+
+/// Most pending answers of one session.
+pub(super) const PENDING_MAX: usize = 1024;
+
+const WORDS: usize = PENDING_MAX / 64;
+
+/// An answer that is still to come.
+pub(super) enum Work {
+    Io(LocalFuture<Reply>),
+    Extents(LocalFuture<Result<Vec<Extent>, Kind>>),
+}
+
+/// An answer.
+pub(super) enum Outcome {
+    Io(Reply),
+    Extents(Result<Vec<Extent>, Kind>),
+}
+
+impl Work {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+        match self {
+            Work::Io(future) => future.as_mut().poll(context).map(Outcome::Io),
+            Work::Extents(future) => future.as_mut().poll(context).map(Outcome::Extents),
+        }
+    }
+}
+
+/// Which slots have news, and whom to tell.
+#[derive(Default)]
+struct Ready {
+    bits: [AtomicU64; WORDS],
+    notified: AtomicBool,
+    task: Mutex<Option<Waker>>,
+}
+
+impl Ready {
+    fn notify(&self) {
+        if !self.notified.swap(true, Ordering::AcqRel) {
+            // Cloned, so that the task is woken with no lock held.
+            let task = self.task.lock().clone();
+            if let Some(task) = task {
+                task.wake();
+            }
+        }
+    }
+
+    fn register(&self, waker: &Waker) {
+        let mut task = self.task.lock();
+        match &mut *task {
+            Some(known) => known.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+    }
+}
+
+struct SlotWaker {
+    ready: Arc<Ready>,
+    slot: usize,
+}
+
+impl Wake for SlotWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ready.bits[self.slot / 64].fetch_or(1 << (self.slot % 64), Ordering::Release);
+        self.ready.notify();
+    }
+}
+
+struct Slot {
+    waker: Waker,
+    occupant: Option<(Ticket, Work)>,
+}
+
+/// The pending answers of a session.
+#[derive(Default)]
+pub(super) struct Pending {
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    ready: Arc<Ready>,
+    news: [u64; WORDS],
+    bytes: u64,
+}
+
+impl Pending {
+    /// Number of pending answers.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of the buffers that the pending requests hold.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Starts an answer: polls it once, and keeps it unless that was enough.
+    pub(super) fn begin(&mut self, ticket: Ticket, mut work: Work) -> Option<Outcome> {
+        let index = self.free_slot();
+        let slot = &mut self.slots[index];
+        match work.poll(&mut Context::from_waker(&slot.waker)) {
+            Poll::Ready(outcome) => {
+                self.free.push(index);
+                Some(outcome)
+            }
+            Poll::Pending => {
+                slot.occupant = Some((ticket, work));
+                self.bytes += held_by(&ticket);
+                None
+            }
+        }
+    }
+
+    fn free_slot(&mut self) -> usize {
+        self.free.pop().unwrap_or_else(|| {
+            let slot = self.slots.len();
+            assert!(slot < PENDING_MAX, "requests are limited before they are submitted");
+            let waker = Waker::from(Arc::new(SlotWaker { ready: self.ready.clone(), slot }));
+            self.slots.push(Slot { waker, occupant: None });
+            slot
+        })
+    }
+
+    /// From now on news wake this task; [`Pending::next_done`] looks at the news so far.
+    pub(super) fn collect(&mut self, context: &Context<'_>) {
+        self.ready.register(context.waker());
+        self.ready.notified.swap(false, Ordering::AcqRel);
+        let words = self.slots.len().div_ceil(64);
+        for (bits, news) in self.ready.bits[..words].iter().zip(&mut self.news) {
+            if bits.load(Ordering::Relaxed) != 0 {
+                *news |= bits.swap(0, Ordering::Acquire);
+            }
+        }
+    }
+
+    /// The next finished answer among the collected news.
+    pub(super) fn next_done(&mut self) -> Option<(Ticket, Outcome)> {
+        loop {
+            let word = self.news.iter().position(|news| *news != 0)?;
+            let index = word * 64 + self.news[word].trailing_zeros() as usize;
+            self.news[word] &= self.news[word] - 1;
+            if let Some(done) = self.poll_slot(index) {
+                return Some(done);
+            }
+        }
+    }
+
+    fn poll_slot(&mut self, index: usize) -> Option<(Ticket, Outcome)> {
+        let slot = &mut self.slots[index];
+        let (ticket, work) = slot.occupant.as_mut()?;
+        let Poll::Ready(outcome) = work.poll(&mut Context::from_waker(&slot.waker)) else { return None };
+        let ticket = *ticket;
+        slot.occupant = None;
+        self.free.push(index);
+        let held = held_by(&ticket);
+        assert!(self.bytes >= held, "a request gives back {held} bytes of {}", self.bytes);
+        self.bytes -= held;
+        Some((ticket, outcome))
+    }
+
+    /// Asks for a poll of the session's task.
+    pub(super) fn wake_task(&self) {
+        self.ready.notify();
+    }
+}
+
+fn held_by(ticket: &Ticket) -> u64 {
+    if ticket.command.carries_buffer() { ticket.length } else { 0 }
+}

@@ -1,0 +1,127 @@
+//! Replies, in the style that the client negotiated, and the errno of each failure.
+
+use spillway_core::session::Output;
+use spillway_core::{Extent, IoBuf, Kind};
+
+use super::request::Ticket;
+use super::wire::{self, ChunkHeader, REPLY_FLAG_DONE, STATE_HOLE, STATE_ZERO, chunk, errno};
+
+/// The one metadata context that is served has this id.
+pub(super) const BASE_ALLOCATION_ID: u32 = 1;
+
+/// Why a request fails: the protocol's number, and words for whoever reads the client's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) error: u32,
+    pub(super) message: &'static str,
+}
+
+impl Refusal {
+    pub(super) const fn new(error: u32, message: &'static str) -> Self {
+        Self { error, message }
+    }
+
+    pub(super) const fn invalid(message: &'static str) -> Self {
+        Self::new(errno::EINVAL, message)
+    }
+}
+
+/// The protocol has eight numbers for all failures of devices: this is the one place that chooses.
+impl From<Kind> for Refusal {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Invalid | Kind::Range | Kind::TooLong => Self::invalid("the device refused the request"),
+            Kind::NoSpace => Self::new(errno::ENOSPC, "the device is full or a memory limit is reached"),
+            Kind::OutOfMemory => Self::new(errno::ENOMEM, "the system refused memory"),
+            Kind::Io => Self::new(errno::EIO, "the disk below failed"),
+            Kind::Corrupt => Self::new(errno::EIO, "the data is not what was written"),
+            Kind::Busy | Kind::NotFound => Self::new(errno::EIO, "the device is not ready"),
+            Kind::NotSupported => Self::new(errno::ENOTSUP, "the device cannot do this"),
+            Kind::ReadOnly | Kind::Denied => Self::new(errno::EPERM, "the device does not take writes"),
+            Kind::ShuttingDown => Self::new(errno::ESHUTDOWN, "the server is stopping"),
+            Kind::Overflow => Self::new(errno::EOVERFLOW, "the answer does not fit a reply"),
+        }
+    }
+}
+
+/// How replies look on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReplyStyle {
+    /// The default.
+    Simple,
+    /// After `OPT_STRUCTURED_REPLY`: chunks, but simple replies where there is nothing to say.
+    Structured,
+    /// After `OPT_EXTENDED_HEADERS`: chunks only, with headers of 32 bytes.
+    Extended,
+}
+
+impl ReplyStyle {
+    /// The request succeeded and has no data to show.
+    #[inline]
+    pub(super) fn success(self, ticket: &Ticket, out: &mut Output) {
+        match self {
+            ReplyStyle::Simple | ReplyStyle::Structured => out.push(&wire::simple_reply(0, ticket.cookie)),
+            ReplyStyle::Extended => self.chunk(chunk::NONE, ticket, 0, out),
+        }
+    }
+
+    /// A read succeeded.
+    #[inline]
+    pub(super) fn data(self, ticket: &Ticket, buf: IoBuf, out: &mut Output) {
+        if self == ReplyStyle::Simple {
+            out.push(&wire::simple_reply(0, ticket.cookie));
+        } else {
+            self.chunk(chunk::OFFSET_DATA, ticket, 8 + buf.len() as u64, out);
+            out.push(&ticket.offset.to_be_bytes());
+        }
+        out.push_buffer(buf);
+    }
+
+    /// The request failed.
+    pub(super) fn refusal(self, ticket: &Ticket, refusal: Refusal, out: &mut Output) {
+        let Refusal { error, message } = refusal;
+        if self == ReplyStyle::Simple {
+            return out.push(&wire::simple_reply(error, ticket.cookie));
+        }
+        let message_len = message.len() as u16;
+        self.chunk(chunk::ERROR, ticket, 6 + u64::from(message_len), out);
+        out.push(&error.to_be_bytes());
+        out.push(&message_len.to_be_bytes());
+        out.push(message.as_bytes());
+    }
+
+    /// What the range of a `CMD_BLOCK_STATUS` holds: `extents` lie one after the other from its start and within it.
+    pub(super) fn block_status(self, ticket: &Ticket, extents: &[Extent], out: &mut Output) {
+        let mut payload = BASE_ALLOCATION_ID.to_be_bytes().to_vec();
+        if self == ReplyStyle::Extended {
+            payload.extend((extents.len() as u32).to_be_bytes());
+            for extent in extents {
+                payload.extend(extent.len.to_be_bytes());
+                payload.extend(u64::from(state(extent)).to_be_bytes());
+            }
+            self.chunk(chunk::BLOCK_STATUS_EXT, ticket, payload.len() as u64, out);
+        } else {
+            for extent in extents {
+                let len = u32::try_from(extent.len).expect("an extent lies within its compact request");
+                payload.extend(len.to_be_bytes());
+                payload.extend(state(extent).to_be_bytes());
+            }
+            self.chunk(chunk::BLOCK_STATUS, ticket, payload.len() as u64, out);
+        }
+        out.push(&payload);
+    }
+
+    #[inline]
+    fn chunk(self, kind: u16, ticket: &Ticket, length: u64, out: &mut Output) {
+        let Ticket { cookie, offset, .. } = *ticket;
+        let header = ChunkHeader { flags: REPLY_FLAG_DONE, kind, cookie, offset, length };
+        match self {
+            ReplyStyle::Extended => out.push(&header.extended()),
+            _ => out.push(&header.structured()),
+        }
+    }
+}
+
+fn state(extent: &Extent) -> u32 {
+    (u32::from(extent.hole) * STATE_HOLE) | (u32::from(extent.zero) * STATE_ZERO)
+}

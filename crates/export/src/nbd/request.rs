@@ -1,0 +1,192 @@
+//! Which requests are allowed, and the errno of each refusal: a pure function of the header and the negotiated rules.
+
+use spillway_core::{ByteRange, Flags, Geometry, SECTOR};
+
+use super::reply::{Refusal, ReplyStyle};
+use super::wire::{HeaderStyle, RequestHeader, cmd, cmd_flag, errno};
+
+/// Longest refused payload, in bytes, that is read and thrown away; the connection ends before a longer one. Twice what a
+/// well-behaved client may send, so that a client with other ideas about the limit learns of it by an error.
+pub(super) const SKIPPED_LEN_MAX: u64 = 64 << 20;
+
+/// The commands that are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Command {
+    Read,
+    Write,
+    Flush,
+    Trim,
+    Cache,
+    WriteZeroes,
+    BlockStatus,
+}
+
+impl Command {
+    fn of(number: u16) -> Option<Self> {
+        Some(match number {
+            cmd::READ => Command::Read,
+            cmd::WRITE => Command::Write,
+            cmd::FLUSH => Command::Flush,
+            cmd::TRIM => Command::Trim,
+            cmd::CACHE => Command::Cache,
+            cmd::WRITE_ZEROES => Command::WriteZeroes,
+            cmd::BLOCK_STATUS => Command::BlockStatus,
+            _ => return None,
+        })
+    }
+
+    const fn writes(self) -> bool {
+        matches!(self, Command::Write | Command::Trim | Command::WriteZeroes)
+    }
+
+    /// Whether a buffer as long as the range travels with the request.
+    pub(super) const fn carries_buffer(self) -> bool {
+        matches!(self, Command::Read | Command::Write)
+    }
+}
+
+/// What is kept of a request until its reply.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ticket {
+    pub(super) command: Command,
+    pub(super) flags: u16,
+    pub(super) cookie: u64,
+    pub(super) offset: u64,
+    pub(super) length: u64,
+}
+
+impl Ticket {
+    /// The range of the export that the request is about.
+    pub(super) const fn range(&self) -> ByteRange {
+        ByteRange::new(self.offset, self.length)
+    }
+
+    /// The modifiers as the device knows them.
+    pub(super) const fn device_flags(&self) -> Flags {
+        Flags { fua: self.has(cmd_flag::FUA), no_hole: self.has(cmd_flag::NO_HOLE) }
+    }
+
+    /// Whether the client set one of these command flags.
+    pub(super) const fn has(&self, flags: u16) -> bool {
+        self.flags & flags != 0
+    }
+}
+
+/// What the handshake settled, as far as requests are concerned.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    /// The device as this client sees it. Its size is above 0 and stays as it is while the client is connected.
+    pub(super) geometry: Geometry,
+    pub(super) replies: ReplyStyle,
+    /// Whether the context `base:allocation` was selected.
+    pub(super) base_allocation: bool,
+    /// Longest payload in bytes.
+    pub(super) payload_len_max: u32,
+}
+
+impl Rules {
+    /// How request headers look.
+    pub(super) const fn headers(&self) -> HeaderStyle {
+        match self.replies {
+            ReplyStyle::Extended => HeaderStyle::Extended,
+            _ => HeaderStyle::Compact,
+        }
+    }
+
+    /// Bytes of payload that follow a header, whether the request is allowed or not; `None` where there are so many that
+    /// the connection ends instead.
+    #[inline]
+    pub(super) fn payload_len(&self, header: &RequestHeader) -> Option<u64> {
+        let (follows, limit) = match self.headers() {
+            HeaderStyle::Compact => (header.command == cmd::WRITE, SKIPPED_LEN_MAX),
+            // Extended headers come with the rule to hang up on a payload above the limit.
+            HeaderStyle::Extended => {
+                (header.flags & cmd_flag::PAYLOAD_LEN != 0, u64::from(self.payload_len_max))
+            }
+        };
+        match follows {
+            true => (header.length <= limit).then_some(header.length),
+            false => Some(0),
+        }
+    }
+
+    /// The ticket of an allowed request.
+    #[inline]
+    pub(super) fn admit(&self, header: &RequestHeader) -> Result<Ticket, Refusal> {
+        let RequestHeader { flags, cookie, offset, length, .. } = *header;
+        let command = Command::of(header.command).ok_or(Refusal::invalid("unknown command"))?;
+        if flags & !self.flags_allowed(command) != 0 {
+            return Err(Refusal::invalid("a flag that this command does not know"));
+        }
+        let ticket = Ticket { command, flags, cookie, offset, length };
+        if command == Command::Flush {
+            return match (offset, length) {
+                (0, 0) => Ok(ticket),
+                _ => Err(Refusal::invalid("a flush has neither offset nor length")),
+            };
+        }
+        self.check_ability(&ticket)?;
+        self.check_range(&ticket)?;
+        Ok(ticket)
+    }
+
+    const fn flags_allowed(&self, command: Command) -> u16 {
+        let own = match command {
+            Command::Read if matches!(self.replies, ReplyStyle::Simple) => 0,
+            Command::Read => cmd_flag::DF,
+            Command::Write if matches!(self.replies, ReplyStyle::Extended) => cmd_flag::PAYLOAD_LEN,
+            Command::WriteZeroes => cmd_flag::NO_HOLE | cmd_flag::FAST_ZERO,
+            Command::BlockStatus => cmd_flag::REQ_ONE,
+            Command::Write | Command::Flush | Command::Trim | Command::Cache => 0,
+        };
+        own | cmd_flag::FUA
+    }
+
+    #[inline]
+    fn check_ability(&self, ticket: &Ticket) -> Result<(), Refusal> {
+        let too_long = ticket.command.carries_buffer() && ticket.length > u64::from(self.payload_len_max);
+        match ticket.command {
+            command if command.writes() && self.geometry.read_only => {
+                Err(Refusal::new(errno::EPERM, "the export is read-only"))
+            }
+            Command::Write if self.replies == ReplyStyle::Extended && !ticket.has(cmd_flag::PAYLOAD_LEN) => {
+                Err(Refusal::invalid("a write without the flag that announces its payload"))
+            }
+            Command::Read if too_long && ticket.has(cmd_flag::DF) => {
+                Err(Refusal::new(errno::EOVERFLOW, "longer than the largest payload"))
+            }
+            Command::Read | Command::Write if too_long => {
+                Err(Refusal::invalid("longer than the largest payload"))
+            }
+            Command::WriteZeroes if ticket.has(cmd_flag::FAST_ZERO) && !self.geometry.fast_zeroes => {
+                Err(Refusal::new(errno::ENOTSUP, "zeroes are not faster than data here"))
+            }
+            Command::BlockStatus if !self.base_allocation => {
+                Err(Refusal::invalid("no metadata context was selected"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    #[inline]
+    fn check_range(&self, ticket: &Ticket) -> Result<(), Refusal> {
+        let range = ticket.range();
+        if !range.within(self.geometry.size) {
+            return Err(match ticket.command {
+                Command::Write | Command::WriteZeroes => {
+                    Refusal::new(errno::ENOSPC, "past the end of the export")
+                }
+                _ => Refusal::invalid("past the end of the export"),
+            });
+        }
+        if range.len == 0 {
+            return Err(Refusal::invalid("a length of 0"));
+        }
+        if !range.aligned(SECTOR) {
+            return Err(Refusal::invalid(
+                "offset and length are not multiples of the minimum block size, 512",
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,147 @@
+//! The whole conversation with one client.
+
+use std::sync::Arc;
+use std::task::Context;
+
+use spillway_core::IoBuf;
+use spillway_core::buffer::LEN_MAX;
+use spillway_core::session::{Intake, Output, Session};
+
+use super::export::Exports;
+use super::handshake::{Handshake, Step};
+use super::pending::PENDING_MAX;
+use super::transmission::Transmission;
+
+/// Limits of one session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Longest payload of a request or reply in bytes; a multiple of 64 KiB up to 32 MiB, others are brought into range.
+    pub payload_len_max: u32,
+    /// Bytes of unsent replies and pending buffers from which on no further request is taken. One more request, of
+    /// `payload_len_max` at most, may be on its way already.
+    pub held_bytes_max: usize,
+    /// Most pending requests, 1 to 1024; others are brought into range.
+    pub requests_max: usize,
+}
+
+/// What every server must take unfragmented, in bytes.
+const PAYLOAD_UNIT: u32 = 64 << 10;
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { payload_len_max: LEN_MAX as u32, held_bytes_max: 8 << 20, requests_max: PENDING_MAX }
+    }
+}
+
+impl Config {
+    fn in_range(self) -> Self {
+        let payload_len_max = self.payload_len_max.clamp(PAYLOAD_UNIT, LEN_MAX as u32);
+        Self {
+            payload_len_max: payload_len_max / PAYLOAD_UNIT * PAYLOAD_UNIT,
+            held_bytes_max: self.held_bytes_max,
+            requests_max: self.requests_max.clamp(1, PENDING_MAX),
+        }
+    }
+}
+
+enum Stage {
+    Handshake(Box<Handshake>),
+    Transmission(Box<Transmission>),
+    Over,
+}
+
+/// A conversation with one NBD client. See [the module](super) for what it promises.
+pub struct NbdSession {
+    stage: Stage,
+    config: Config,
+    output: Output,
+}
+
+impl NbdSession {
+    /// A conversation with a client that has just connected; its first output is the greeting.
+    pub fn new(exports: Arc<Exports>, config: Config) -> Self {
+        let config = config.in_range();
+        let mut output = Output::default();
+        let handshake = Handshake::new(exports, config, &mut output);
+        Self { stage: Stage::Handshake(Box::new(handshake)), config, output }
+    }
+
+    fn enter(&mut self, step: Step) {
+        match step {
+            Step::More => {}
+            Step::Close => self.stage = Stage::Over,
+            Step::Transmit(chosen) => {
+                self.stage = Stage::Transmission(Box::new(Transmission::new(chosen, self.config)));
+            }
+        }
+    }
+}
+
+impl Session for NbdSession {
+    fn intake(&mut self) -> Intake {
+        match &mut self.stage {
+            Stage::Handshake(handshake) if handshake.paused(&self.output) => Intake::Pause,
+            Stage::Handshake(_) => Intake::Bytes,
+            Stage::Transmission(transmission) => transmission.intake(&self.output),
+            Stage::Over => Intake::Pause,
+        }
+    }
+
+    fn receive(&mut self, bytes: &[u8]) -> usize {
+        let mut at = 0;
+        if let Stage::Handshake(handshake) = &mut self.stage {
+            let (used, step) = handshake.receive(bytes, &mut self.output);
+            at = used;
+            self.enter(step);
+        }
+        match &mut self.stage {
+            Stage::Handshake(_) => at,
+            Stage::Transmission(transmission) => at + transmission.receive(&bytes[at..], &mut self.output),
+            Stage::Over => bytes.len(),
+        }
+    }
+
+    fn returned(&mut self, buf: IoBuf, filled: usize) {
+        if let Stage::Transmission(transmission) = &mut self.stage {
+            transmission.returned(buf, filled, &mut self.output);
+        }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) {
+        if let Stage::Transmission(transmission) = &mut self.stage {
+            transmission.poll(context, &mut self.output);
+        }
+    }
+
+    fn output(&mut self) -> &mut Output {
+        &mut self.output
+    }
+
+    fn finished(&self) -> bool {
+        match &self.stage {
+            Stage::Handshake(_) => false,
+            Stage::Transmission(transmission) => transmission.over(),
+            Stage::Over => true,
+        }
+    }
+
+    fn hang_up(&mut self) {
+        self.stage = Stage::Over;
+        self.output.clear();
+    }
+
+    fn wind_down(&mut self) {
+        match &mut self.stage {
+            Stage::Handshake(_) => self.stage = Stage::Over,
+            Stage::Transmission(transmission) => transmission.wind_down(&mut self.output),
+            Stage::Over => {}
+        }
+    }
+
+    fn pending(&self) -> usize {
+        match &self.stage {
+            Stage::Transmission(transmission) => transmission.pending(),
+            Stage::Handshake(_) | Stage::Over => 0,
+        }
+    }
+}

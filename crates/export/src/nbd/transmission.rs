@@ -1,0 +1,512 @@
+//! The stream of requests: headers and payloads in, submissions to the device, replies out.
+//!
+//! Each request is submitted as soon as it is here whole. An answer that is known at once is replied to at once; the
+//! others go to [`Pending`]. Replies leave in the order in which answers come.
+//!
+//! Backpressure: no new request is begun while unsent replies and pending buffers together exceed
+//! [`Config::held_bytes_max`], or [`Config::requests_max`] are pending. Where buffers are short the stream stops at the
+//! request that needs one until [`buffer::room`] has it; a connection that holds nothing gets a small buffer in any case,
+//! so that every client proceeds.
+
+use std::task::{Context, Poll};
+
+use spillway_core::session::{Intake, Output};
+use spillway_core::{Aligned, Answer, ByteRange, Extent, IoBuf, LocalFuture, Op, Reply, Request, buffer};
+
+use super::export::{COUNTERS, Connected, Counter};
+use super::handshake::Chosen;
+use super::pending::{Outcome, Pending, Work};
+use super::reply::Refusal;
+use super::request::{Command, Rules, Ticket};
+use super::session::Config;
+use super::wire::{RequestHeader, cmd, cmd_flag, errno};
+
+/// Payloads from this length on, in bytes, are received where they will stay ...
+const DIRECT_LEN_MIN: usize = 64 << 10;
+
+/// ... as long as this much of them is missing: below it a copy costs less than a system call.
+const DIRECT_REST_MIN: usize = 16 << 10;
+
+/// Longest buffer in bytes that a connection gets in any case when it holds nothing else.
+const ASSURED_LEN_MAX: usize = 64 << 10;
+
+/// Most extents in one reply to `CMD_BLOCK_STATUS`.
+const EXTENTS_MAX: usize = 8192;
+
+/// A write whose payload is arriving.
+struct Incoming {
+    ticket: Ticket,
+    buf: IoBuf,
+    filled: usize,
+}
+
+/// Where in the stream we are.
+enum Place {
+    /// At a request's header.
+    Header,
+    /// In a payload.
+    Payload(Incoming),
+    /// In a payload whose buffer the driver has.
+    Lent(Ticket, usize),
+    /// In a payload that nobody wants: bytes left.
+    Skip(u64),
+    /// Behind a header whose request waits for a buffer.
+    Parked(Ticket, LocalFuture<IoBuf>),
+    /// Behind the last request: nothing is taken any more.
+    End,
+}
+
+/// Whether and how the transmission ends once nothing is pending.
+enum Ending {
+    No,
+    /// The client said goodbye or broke the protocol.
+    Disconnect,
+    /// The server stops: a last flush comes first.
+    WindDown,
+    /// That flush.
+    Flushing(LocalFuture<Reply>),
+    Over,
+}
+
+/// The transmission phase of one client.
+pub(super) struct Transmission {
+    device: Aligned,
+    rules: Rules,
+    config: Config,
+    place: Place,
+    partial: [u8; RequestHeader::LEN_MAX],
+    partial_len: usize,
+    pending: Pending,
+    ending: Ending,
+    tally: [u64; COUNTERS],
+    /// Last, so that the client is counted out after its pending requests are gone.
+    connected: Connected,
+}
+
+impl Transmission {
+    pub(super) fn new(chosen: Chosen, config: Config) -> Self {
+        Self {
+            device: chosen.connected.export().device().clone(),
+            rules: chosen.rules,
+            config,
+            place: Place::Header,
+            partial: [0; RequestHeader::LEN_MAX],
+            partial_len: 0,
+            pending: Pending::default(),
+            ending: Ending::No,
+            tally: [0; COUNTERS],
+            connected: chosen.connected,
+        }
+    }
+
+    /// Nothing more will be answered.
+    pub(super) fn over(&self) -> bool {
+        matches!(self.ending, Ending::Over)
+    }
+
+    /// Requests received whole and not answered.
+    pub(super) fn pending(&self) -> usize {
+        let parked = matches!(&self.place, Place::Parked(ticket, _) if ticket.command == Command::Read);
+        self.pending.len() + usize::from(parked)
+    }
+
+    fn full(&self, out: &Output) -> bool {
+        out.len() as u64 + self.pending.bytes() > self.config.held_bytes_max as u64
+            || self.pending.len() >= self.config.requests_max
+    }
+
+    /// What to receive next.
+    pub(super) fn intake(&mut self, out: &Output) -> Intake {
+        let full = self.full(out);
+        match &mut self.place {
+            Place::Header if full => Intake::Pause,
+            Place::Header | Place::Skip(_) => Intake::Bytes,
+            Place::Lent(..) | Place::End => Intake::Pause,
+            Place::Parked(..) => {
+                if self.holds_nothing(out) {
+                    self.pending.wake_task();
+                }
+                Intake::Pause
+            }
+            Place::Payload(incoming) => match incoming.lend() {
+                Some(buf) => {
+                    self.place = Place::Lent(incoming.ticket, incoming.filled);
+                    Intake::Payload(buf)
+                }
+                None => Intake::Bytes,
+            },
+        }
+    }
+
+    /// Takes back a lent buffer with `filled` more bytes in it.
+    pub(super) fn returned(&mut self, mut buf: IoBuf, filled: usize, out: &mut Output) {
+        let Place::Lent(ticket, before) = self.place else { return };
+        assert!(filled <= buf.len(), "{filled} bytes filled of a window of {}", buf.len());
+        buf.widen(ticket.length as usize);
+        self.go_on(Incoming { ticket, buf, filled: before + filled }, out);
+        self.settle();
+    }
+
+    /// Takes bytes; returns how many.
+    pub(super) fn receive(&mut self, bytes: &[u8], out: &mut Output) -> usize {
+        let mut at = 0;
+        while at < bytes.len() {
+            let rest = &bytes[at..];
+            let full = self.full(out);
+            at += match &mut self.place {
+                Place::Header if full => break,
+                Place::Header => self.take_header(rest, out),
+                Place::Payload(_) => self.take_payload(rest, out),
+                Place::Skip(left) => {
+                    let used = (*left).min(rest.len() as u64);
+                    *left -= used;
+                    if *left == 0 {
+                        self.place = Place::Header;
+                    }
+                    used as usize
+                }
+                Place::Lent(..) | Place::Parked(..) => break,
+                Place::End => rest.len(),
+            };
+        }
+        self.settle();
+        at
+    }
+
+    fn take_header(&mut self, bytes: &[u8], out: &mut Output) -> usize {
+        let len = self.rules.headers().request_len();
+        if self.partial_len == 0 && bytes.len() >= len {
+            let (header, rest) = bytes.split_at(len);
+            return len + self.begin(header, rest, out);
+        }
+        let used = (len - self.partial_len).min(bytes.len());
+        self.partial[self.partial_len..self.partial_len + used].copy_from_slice(&bytes[..used]);
+        self.partial_len += used;
+        if self.partial_len < len {
+            return used;
+        }
+        self.partial_len = 0;
+        let header = self.partial;
+        used + self.begin(&header[..len], &bytes[used..], out)
+    }
+
+    /// Begins a request; returns how many bytes of `rest` it took.
+    fn begin(&mut self, header: &[u8], rest: &[u8], out: &mut Output) -> usize {
+        let Some(header) = RequestHeader::decode(self.rules.headers(), header) else {
+            return self.disconnect();
+        };
+        if header.command == cmd::DISC {
+            return self.disconnect();
+        }
+        let Some(payload_len) = self.rules.payload_len(&header) else { return self.disconnect() };
+        match self.admit(&header) {
+            Ok(ticket) => self.accept(ticket, rest, out),
+            Err(refusal) => {
+                self.place = if payload_len > 0 { Place::Skip(payload_len) } else { Place::Header };
+                self.refuse_header(&header, refusal, out);
+                0
+            }
+        }
+    }
+
+    fn admit(&self, header: &RequestHeader) -> Result<Ticket, Refusal> {
+        match self.ending {
+            Ending::No => self.rules.admit(header),
+            _ => Err(SHUTTING_DOWN),
+        }
+    }
+
+    fn refuse_header(&mut self, header: &RequestHeader, refusal: Refusal, out: &mut Output) {
+        let RequestHeader { flags, cookie, offset, length, .. } = *header;
+        // A reply needs the mark and the offset; the command no longer matters.
+        let ticket = Ticket { command: Command::Flush, flags, cookie, offset, length };
+        self.refuse(&ticket, refusal, out);
+    }
+
+    fn accept(&mut self, ticket: Ticket, rest: &[u8], out: &mut Output) -> usize {
+        match ticket.command {
+            Command::Read | Command::Write => match self.buffer(ticket.length as usize, out) {
+                Some(buf) => return self.begin_with_buffer(ticket, buf, rest, out),
+                None => self.place = Place::Parked(ticket, Box::pin(buffer::room(ticket.length as usize))),
+            },
+            Command::Flush => self.submit(ticket, Request::flush(), out),
+            Command::Trim => self.submit_bare(ticket, Op::Discard, out),
+            Command::WriteZeroes => self.submit_bare(ticket, Op::WriteZeroes, out),
+            Command::Cache => self.succeed(&ticket, out),
+            Command::BlockStatus => self.query_extents(ticket, out),
+        }
+        0
+    }
+
+    fn buffer(&self, len: usize, out: &Output) -> Option<IoBuf> {
+        IoBuf::try_new(len)
+            .or_else(|| (len <= ASSURED_LEN_MAX && self.holds_nothing(out)).then(|| IoBuf::new(len)))
+    }
+
+    fn holds_nothing(&self, out: &Output) -> bool {
+        self.pending.is_empty() && out.is_empty()
+    }
+
+    fn begin_with_buffer(&mut self, ticket: Ticket, buf: IoBuf, rest: &[u8], out: &mut Output) -> usize {
+        if ticket.command == Command::Read {
+            self.submit(ticket, Request { buf, ..request(&ticket, Op::Read) }, out);
+            return 0;
+        }
+        let mut incoming = Incoming { ticket, buf, filled: 0 };
+        let used = incoming.fill(rest);
+        self.go_on(incoming, out);
+        used
+    }
+
+    fn take_payload(&mut self, bytes: &[u8], out: &mut Output) -> usize {
+        let Place::Payload(mut incoming) = std::mem::replace(&mut self.place, Place::Header) else {
+            return 0;
+        };
+        let used = incoming.fill(bytes);
+        self.go_on(incoming, out);
+        used
+    }
+
+    /// Waits for the rest of a payload, or submits it.
+    fn go_on(&mut self, incoming: Incoming, out: &mut Output) {
+        if incoming.missing() > 0 {
+            self.place = Place::Payload(incoming);
+            return;
+        }
+        self.place = Place::Header;
+        let Incoming { ticket, buf, .. } = incoming;
+        match self.ending {
+            Ending::No => self.submit(ticket, Request { buf, ..request(&ticket, Op::Write) }, out),
+            _ => self.refuse(&ticket, SHUTTING_DOWN, out),
+        }
+    }
+
+    fn submit_bare(&mut self, ticket: Ticket, op: Op, out: &mut Output) {
+        self.submit(ticket, request(&ticket, op), out);
+    }
+
+    fn submit(&mut self, ticket: Ticket, request: Request, out: &mut Output) {
+        match self.device.submit(request) {
+            Answer::Done(reply) => self.answer(&ticket, reply, out),
+            Answer::Pending(future) => self.await_work(ticket, Work::Io(future), out),
+        }
+    }
+
+    fn query_extents(&mut self, ticket: Ticket, out: &mut Output) {
+        let count_max = if ticket.has(cmd_flag::REQ_ONE) { 1 } else { EXTENTS_MAX };
+        match self.device.extents(self.blocks_around(ticket.range()), count_max) {
+            Answer::Done(extents) => self.finish(&ticket, Outcome::Extents(extents), out),
+            Answer::Pending(future) => self.await_work(ticket, Work::Extents(future), out),
+        }
+    }
+
+    /// Devices know whole blocks only.
+    fn blocks_around(&self, range: ByteRange) -> ByteRange {
+        let cover = self.device.preferred_block().cover(range);
+        ByteRange::new(cover.offset, cover.len.min(self.rules.geometry.size - cover.offset))
+    }
+
+    fn await_work(&mut self, ticket: Ticket, work: Work, out: &mut Output) {
+        if let Some(outcome) = self.pending.begin(ticket, work) {
+            self.finish(&ticket, outcome, out);
+        }
+    }
+
+    fn finish(&mut self, ticket: &Ticket, outcome: Outcome, out: &mut Output) {
+        match outcome {
+            Outcome::Io(reply) => self.answer(ticket, reply, out),
+            Outcome::Extents(Err(kind)) => self.refuse(ticket, kind.into(), out),
+            Outcome::Extents(Ok(extents)) => {
+                let head = ticket.offset - self.blocks_around(ticket.range()).offset;
+                let extents = cut(&extents, head, ticket);
+                self.count(ticket);
+                self.rules.replies.block_status(ticket, &extents, out);
+            }
+        }
+    }
+
+    #[inline]
+    fn answer(&mut self, ticket: &Ticket, reply: Reply, out: &mut Output) {
+        match reply.result {
+            Err(kind) => self.refuse(ticket, kind.into(), out),
+            Ok(()) if ticket.command == Command::Read => {
+                self.count(ticket);
+                self.rules.replies.data(ticket, reply.buf, out);
+            }
+            Ok(()) => self.succeed(ticket, out),
+        }
+    }
+
+    #[inline]
+    fn succeed(&mut self, ticket: &Ticket, out: &mut Output) {
+        self.count(ticket);
+        self.rules.replies.success(ticket, out);
+    }
+
+    fn refuse(&mut self, ticket: &Ticket, refusal: Refusal, out: &mut Output) {
+        self.tally[Counter::Errors as usize] += 1;
+        self.rules.replies.refusal(ticket, refusal, out);
+    }
+
+    #[inline]
+    fn count(&mut self, ticket: &Ticket) {
+        let (requests, bytes) = match ticket.command {
+            Command::Read => (Counter::Reads, Some(Counter::ReadBytes)),
+            Command::Write => (Counter::Writes, Some(Counter::WriteBytes)),
+            Command::Flush => (Counter::Flushes, None),
+            Command::Trim => (Counter::Trims, None),
+            Command::WriteZeroes => (Counter::WriteZeroes, None),
+            Command::Cache | Command::BlockStatus => (Counter::Others, None),
+        };
+        self.tally[requests as usize] += 1;
+        if let Some(bytes) = bytes {
+            self.tally[bytes as usize] += ticket.length;
+        }
+    }
+
+    /// Lets pending answers progress and replies to those that came.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>, out: &mut Output) {
+        if !self.pending.is_empty() || matches!(self.place, Place::Parked(..)) {
+            self.pending.collect(context);
+            while let Some((ticket, outcome)) = self.pending.next_done() {
+                self.finish(&ticket, outcome, out);
+            }
+            self.poll_parked(context, out);
+        }
+        self.settle();
+        self.poll_farewell(context);
+        self.publish();
+    }
+
+    fn poll_parked(&mut self, context: &mut Context<'_>, out: &mut Output) {
+        let holds_nothing = self.holds_nothing(out);
+        let Place::Parked(ticket, room) = &mut self.place else { return };
+        let ticket = *ticket;
+        let buf = match room.as_mut().poll(context) {
+            Poll::Ready(buf) => buf,
+            Poll::Pending if holds_nothing && ticket.length <= ASSURED_LEN_MAX as u64 => {
+                IoBuf::new(ticket.length as usize)
+            }
+            Poll::Pending => return,
+        };
+        self.place = Place::Header;
+        self.begin_with_buffer(ticket, buf, &[], out);
+    }
+
+    /// Nothing more is taken; what is pending is still answered.
+    fn disconnect(&mut self) -> usize {
+        self.place = Place::End;
+        if matches!(self.ending, Ending::No) {
+            self.ending = Ending::Disconnect;
+        }
+        0
+    }
+
+    /// Refuses what comes from now on, and ends after what is pending.
+    pub(super) fn wind_down(&mut self, out: &mut Output) {
+        if matches!(self.ending, Ending::No | Ending::Disconnect) {
+            self.ending = Ending::WindDown;
+        }
+        if let Place::Parked(ticket, _) = &self.place
+            && ticket.command == Command::Write
+        {
+            let ticket = *ticket;
+            self.place = Place::Skip(ticket.length);
+            self.refuse(&ticket, SHUTTING_DOWN, out);
+        }
+        self.settle();
+    }
+
+    /// Ends, where the end was asked for and nothing is pending any more.
+    fn settle(&mut self) {
+        if matches!(self.ending, Ending::No) || self.pending() > 0 {
+            return;
+        }
+        match self.ending {
+            Ending::Disconnect => self.ending = Ending::Over,
+            Ending::WindDown if self.rules.geometry.read_only => self.ending = Ending::Over,
+            Ending::WindDown => match self.device.submit(Request::flush()) {
+                Answer::Done(reply) => self.farewell(&reply),
+                Answer::Pending(future) => self.ending = Ending::Flushing(future),
+            },
+            Ending::No | Ending::Flushing(_) | Ending::Over => {}
+        }
+    }
+
+    fn poll_farewell(&mut self, context: &mut Context<'_>) {
+        if let Ending::Flushing(future) = &mut self.ending
+            && let Poll::Ready(reply) = future.as_mut().poll(context)
+        {
+            self.farewell(&reply);
+        }
+    }
+
+    fn farewell(&mut self, reply: &Reply) {
+        if let Err(kind) = reply.result {
+            let export = self.connected.export().name();
+            tracing::error!(export, error = kind.errno_name(), "the last flush of a connection failed");
+        }
+        self.ending = Ending::Over;
+    }
+
+    /// Adds what happened since the last time to the export's counters.
+    fn publish(&mut self) {
+        let counters = &self.connected.export().counters;
+        for (index, count) in self.tally.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
+            counters.add(index, std::mem::take(count));
+        }
+    }
+}
+
+impl Drop for Transmission {
+    fn drop(&mut self) {
+        self.publish();
+    }
+}
+
+const SHUTTING_DOWN: Refusal = Refusal::new(errno::ESHUTDOWN, "the server is stopping");
+
+/// The request to the device, still without its buffer.
+fn request(ticket: &Ticket, op: Op) -> Request {
+    Request { op, range: ticket.range(), flags: ticket.device_flags(), buf: IoBuf::empty() }
+}
+
+impl Incoming {
+    fn missing(&self) -> usize {
+        self.buf.len() - self.filled
+    }
+
+    fn fill(&mut self, bytes: &[u8]) -> usize {
+        let used = self.missing().min(bytes.len());
+        self.buf[self.filled..self.filled + used].copy_from_slice(&bytes[..used]);
+        self.filled += used;
+        used
+    }
+
+    /// The buffer with the missing part as its window, where it is worth receiving into.
+    fn lend(&mut self) -> Option<IoBuf> {
+        if self.buf.len() < DIRECT_LEN_MIN || self.missing() < DIRECT_REST_MIN {
+            return None;
+        }
+        let mut buf = std::mem::take(&mut self.buf);
+        buf.narrow(self.filled, buf.len() - self.filled);
+        Some(buf)
+    }
+}
+
+/// The part of `extents`, which start `head` bytes before the ticket's range, that lies within it; at least one extent.
+fn cut(extents: &[Extent], head: u64, ticket: &Ticket) -> Vec<Extent> {
+    let (mut skip, mut left) = (head, ticket.length);
+    let mut list = Vec::with_capacity(extents.len());
+    for extent in extents {
+        let skipped = skip.min(extent.len);
+        let len = (extent.len - skipped).min(left);
+        Extent { len, ..*extent }.append_to(&mut list);
+        skip -= skipped;
+        left -= len;
+    }
+    if list.is_empty() {
+        list.push(Extent::data(ticket.length));
+    }
+    list
+}
