@@ -1,1 +1,210 @@
-//! Placeholder until the first commit of this layer.
+//! A layer that makes a device slow to answer: a fixed time for each kind of operation, more or less at random.
+//!
+//! It promises that a request begins below no earlier than its delay after it was polled first; requests wait side by
+//! side, so throughput at depth is not limited (see `rate` for that). A request withdrawn while it waits never begins.
+//! It needs a clock and, for jitter, chance; it holds no lock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use spillway_core::{
+    Answer, Attribute, BlockDevice, ByteRange, Env, Error, Extent, Geometry, Kind, Op, Request, Seam,
+    Submission, Table, Unit,
+};
+
+use crate::config::Setting;
+
+/// Longest delay in microseconds: an hour.
+const DELAY_US_MAX: u64 = 3_600_000_000;
+
+/// What a configuration says about a delay. Delays are in microseconds, at most an hour; 0, the default, is none.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Before each read.
+    pub read_us: u64,
+    /// Before each write, zeroes included.
+    pub write_us: u64,
+    /// Before each discard.
+    pub discard_us: u64,
+    /// Before each flush.
+    pub flush_us: u64,
+    /// Up to this share of a delay, 0 to 100, is added to it at random.
+    pub jitter_percent: u64,
+}
+
+/// See the head of this file.
+pub struct Delay {
+    below: Seam,
+    env: Arc<dyn Env>,
+    read: Setting,
+    write: Setting,
+    discard: Setting,
+    flush: Setting,
+    jitter: Setting,
+}
+
+impl Delay {
+    /// Delays over `below`; [`Kind::Invalid`] for a number outside its range.
+    pub fn new(config: &Config, below: Arc<dyn BlockDevice>, env: Arc<dyn Env>) -> Result<Arc<Self>, Error> {
+        let delay = |key, value| Setting::new(key, value, 0..=DELAY_US_MAX);
+        Ok(Arc::new(Self {
+            below: Seam::new(below),
+            env,
+            read: delay("read_us", config.read_us)?,
+            write: delay("write_us", config.write_us)?,
+            discard: delay("discard_us", config.discard_us)?,
+            flush: delay("flush_us", config.flush_us)?,
+            jitter: Setting::new("jitter_percent", config.jitter_percent, 0..=100)?,
+        }))
+    }
+
+    fn wait(&self, op: Op) -> Duration {
+        let fixed = match op {
+            Op::Read => &self.read,
+            Op::Write | Op::WriteZeroes => &self.write,
+            Op::Discard => &self.discard,
+            Op::Flush => &self.flush,
+        };
+        let nanos = fixed.get() * 1000;
+        let most = nanos / 100 * self.jitter.get();
+        let extra = if most == 0 { 0 } else { self.env.random() % (most + 1) };
+        Duration::from_nanos(nanos + extra)
+    }
+}
+
+impl BlockDevice for Delay {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        let wait = self.wait(request.op);
+        if wait.is_zero() {
+            return self.below.submit(request);
+        }
+        let (below, env) = (self.below.clone(), self.env.clone());
+        Answer::pending(async move {
+            env.sleep(wait).await;
+            below.submit(request).await
+        })
+    }
+
+    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
+        self.below.extents(range, count_max)
+    }
+}
+
+static ROWS: &[Attribute<Delay>] = &[
+    Attribute::both(
+        "read_us",
+        Unit::Count,
+        "Microseconds before each read, at most an hour.",
+        |delay| delay.read.show(),
+        |delay, text| delay.read.store(text),
+    ),
+    Attribute::both(
+        "write_us",
+        Unit::Count,
+        "Microseconds before each write or write of zeroes, at most an hour.",
+        |delay| delay.write.show(),
+        |delay, text| delay.write.store(text),
+    ),
+    Attribute::both(
+        "discard_us",
+        Unit::Count,
+        "Microseconds before each discard, at most an hour.",
+        |delay| delay.discard.show(),
+        |delay, text| delay.discard.store(text),
+    ),
+    Attribute::both(
+        "flush_us",
+        Unit::Count,
+        "Microseconds before each flush, at most an hour.",
+        |delay| delay.flush.show(),
+        |delay, text| delay.flush.store(text),
+    ),
+    Attribute::both(
+        "jitter_percent",
+        Unit::Count,
+        "Up to this share of a delay, 0 to 100, is added to it at random.",
+        |delay| delay.jitter.show(),
+        |delay, text| delay.jitter.store(text),
+    ),
+];
+
+/// The attributes of `delay`.
+pub fn attributes(delay: Arc<Delay>) -> Table<Delay> {
+    Table::new(delay, ROWS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::null::{self, Null};
+    use spillway_core::{Attributes, IoBuf};
+    use spillway_sim::world::World;
+
+    fn delay(config: &Config, world: &Arc<World>) -> Arc<Delay> {
+        let null = Null::new(&null::Config { size: "1M".into() }).unwrap();
+        Delay::new(config, null, world.clone()).unwrap()
+    }
+
+    fn read() -> Request {
+        Request::read(0, IoBuf::new(4096))
+    }
+
+    fn micros(world: &World, submit: impl FnOnce() -> Submission) -> u128 {
+        let start = world.now();
+        assert_eq!(world.run(submit()).result, Ok(()));
+        (world.now() - start).as_micros()
+    }
+
+    #[test]
+    fn each_kind_of_operation_has_its_time() {
+        let world = World::new(1);
+        let config = Config { read_us: 100, write_us: 20, flush_us: 3000, ..Config::default() };
+        let layer = delay(&config, &world);
+        let zeroes = || Request::bare(Op::WriteZeroes, ByteRange::new(0, 4096));
+        let discard = || Request::bare(Op::Discard, ByteRange::new(0, 4096));
+        assert_eq!(micros(&world, || layer.submit(read())), 100);
+        assert_eq!(micros(&world, || layer.submit(Request::write(0, IoBuf::zeroed(4096)))), 20);
+        assert_eq!(micros(&world, || layer.submit(zeroes())), 20);
+        assert_eq!(micros(&world, || layer.submit(discard())), 0);
+        assert_eq!(micros(&world, || layer.submit(Request::flush())), 3000);
+        attributes(layer.clone()).store("read_us", "7").unwrap();
+        assert_eq!(micros(&world, || layer.submit(read())), 7);
+    }
+
+    #[test]
+    fn requests_wait_side_by_side() {
+        let world = World::new(1);
+        let layer = delay(&Config { read_us: 100, ..Config::default() }, &world);
+        world.run_all((0..8).map(|_| layer.submit(read())).collect());
+        assert_eq!(world.now(), Duration::from_micros(100));
+    }
+
+    #[test]
+    fn jitter_stays_in_its_share_and_follows_from_the_seed() {
+        let times = |seed| -> Vec<u128> {
+            let world = World::new(seed);
+            let layer = delay(&Config { read_us: 1000, jitter_percent: 20, ..Config::default() }, &world);
+            (0..50).map(|_| micros(&world, || layer.submit(read()))).collect()
+        };
+        let first = times(3);
+        assert!(first.iter().all(|micros| (1000..=1200).contains(micros)));
+        assert!(first.iter().min().unwrap() + 100 < *first.iter().max().unwrap());
+        assert_eq!(first, times(3));
+    }
+
+    #[test]
+    fn a_number_out_of_range_is_refused_by_name() {
+        let world = World::new(1);
+        let table = attributes(delay(&Config::default(), &world));
+        for (key, value) in [("jitter_percent", "101"), ("read_us", "3600000001"), ("flush_us", "soon")] {
+            let text = table.store(key, value).unwrap_err().to_string();
+            assert!(text.contains(key) && text.contains(value) && text.contains("from 0 to"), "{text}");
+        }
+    }
+}
