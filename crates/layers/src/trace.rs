@@ -1,1 +1,333 @@
-//! Placeholder until the first commit of this layer.
+//! A layer that watches: counts of requests by operation, and the latest of them with result and latency.
+//!
+//! It changes nothing that passes. A record is written when the request is answered, or withdrawn; the ring keeps the
+//! latest `records_max`, and its memory is charged to the budget when the layer is made. It needs a clock, which it reads
+//! twice for each request. The ring's lock is held to add a record or to copy the ring, never across I/O.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use spillway_core::stats::Counters;
+use spillway_core::sync::Mutex;
+use spillway_core::{
+    Answer, Attribute, BlockDevice, Budget, ByteRange, Charge, Env, Error, Extent, Flags, Geometry, Kind, Op,
+    Request, Seam, Submission, Table, Unit,
+};
+
+use crate::config::{Setting, about};
+
+/// Most records that a ring may hold.
+const RECORDS_MAX: u64 = 65_536;
+
+/// What a configuration says about a trace.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Requests remembered: 1 to 65536, 1024 by default.
+    pub records_max: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { records_max: 1024 }
+    }
+}
+
+/// One request that passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Position in the order of answers, from 0.
+    pub sequence: u64,
+    /// What was asked.
+    pub op: Op,
+    /// Where.
+    pub range: ByteRange,
+    /// How.
+    pub flags: Flags,
+    /// The answer; `None` for a request withdrawn before it had one.
+    pub result: Option<Result<(), Kind>>,
+    /// From submission to answer.
+    pub latency: Duration,
+}
+
+impl Record {
+    fn line(&self) -> String {
+        let Self { sequence, op, range, flags, result, latency } = self;
+        let flags = match (flags.fua, flags.no_hole) {
+            (false, false) => "-",
+            (true, false) => "fua",
+            (false, true) => "no_hole",
+            (true, true) => "fua,no_hole",
+        };
+        let result = match result {
+            None => "withdrawn",
+            Some(Ok(())) => "ok",
+            Some(Err(kind)) => kind.errno_name(),
+        };
+        let (op, nanos) = (name(*op), latency.as_nanos());
+        format!("{sequence} {op} {} {} {flags} {result} {nanos}", range.offset, range.len)
+    }
+}
+
+fn name(op: Op) -> &'static str {
+    match op {
+        Op::Read => "read",
+        Op::Write => "write",
+        Op::WriteZeroes => "write_zeroes",
+        Op::Discard => "discard",
+        Op::Flush => "flush",
+    }
+}
+
+/// Counters: one for each operation in the order of [`Op`], then these.
+const FAILURES: usize = 5;
+const WITHDRAWN: usize = 6;
+const COUNTERS: usize = 7;
+
+#[derive(Default)]
+struct Ring {
+    next: u64,
+    records: VecDeque<Record>,
+}
+
+/// What a request that is still on its way needs of the layer.
+struct Log {
+    env: Arc<dyn Env>,
+    records_max: usize,
+    ring: Mutex<Ring>,
+    counters: Counters<COUNTERS>,
+    _charge: Charge,
+}
+
+impl Log {
+    fn add(&self, mut record: Record) {
+        self.counters.add(record.op as usize, 1);
+        match record.result {
+            Some(Ok(())) => {}
+            Some(Err(_)) => self.counters.add(FAILURES, 1),
+            None => self.counters.add(WITHDRAWN, 1),
+        }
+        let mut ring = self.ring.lock();
+        record.sequence = ring.next;
+        ring.next += 1;
+        if ring.records.len() == self.records_max {
+            ring.records.pop_front();
+        }
+        ring.records.push_back(record);
+    }
+}
+
+/// A request on its way; recorded on drop.
+struct Passage {
+    log: Arc<Log>,
+    start: Duration,
+    record: Record,
+}
+
+impl Passage {
+    fn new(log: Arc<Log>, request: &Request) -> Self {
+        let Request { op, range, flags, .. } = *request;
+        let record = Record { sequence: 0, op, range, flags, result: None, latency: Duration::ZERO };
+        Self { start: log.env.now(), log, record }
+    }
+
+    fn end(mut self, result: Result<(), Kind>) {
+        self.record.result = Some(result);
+    }
+}
+
+impl Drop for Passage {
+    fn drop(&mut self) {
+        self.record.latency = self.log.env.now().saturating_sub(self.start);
+        self.log.add(self.record);
+    }
+}
+
+/// See the head of this file.
+pub struct Trace {
+    below: Seam,
+    log: Arc<Log>,
+}
+
+impl Trace {
+    /// A trace over `below`, its ring charged to `budget`; [`Kind::Invalid`] for a number outside its range,
+    /// [`Kind::NoSpace`] where the budget has no room.
+    pub fn new(
+        config: &Config,
+        below: Arc<dyn BlockDevice>,
+        env: Arc<dyn Env>,
+        budget: &Arc<Budget>,
+    ) -> Result<Arc<Self>, Error> {
+        let records_max = Setting::new("records_max", config.records_max, 1..=RECORDS_MAX)?.get() as usize;
+        let bytes = (records_max * size_of::<Record>()) as u64;
+        let no_room =
+            |kind| Error::new(kind, format!("{bytes} bytes of records do not fit the memory budget"));
+        let charge = budget.hold(bytes).map_err(no_room).map_err(|error| about("records_max", &error))?;
+        let ring = Mutex::new(Ring { next: 0, records: VecDeque::with_capacity(records_max) });
+        let log = Log { env, records_max, ring, counters: Counters::default(), _charge: charge };
+        Ok(Arc::new(Self { below: Seam::new(below), log: Arc::new(log) }))
+    }
+
+    /// The records in the ring, oldest first.
+    pub fn records(&self) -> Vec<Record> {
+        self.log.ring.lock().records.iter().copied().collect()
+    }
+
+    fn lines(&self) -> String {
+        let lines: Vec<_> = self.records().iter().map(Record::line).collect();
+        lines.join("\n")
+    }
+
+    fn count(&self, counter: usize) -> String {
+        self.log.counters.sum(counter).to_string()
+    }
+
+    fn clear(&self) {
+        self.log.counters.clear();
+        self.log.ring.lock().records.clear();
+    }
+}
+
+impl BlockDevice for Trace {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        let passage = Passage::new(self.log.clone(), &request);
+        match self.below.submit(request) {
+            Answer::Done(reply) => {
+                passage.end(reply.result);
+                Answer::Done(reply)
+            }
+            Answer::Pending(future) => Answer::pending(async move {
+                let reply = future.await;
+                passage.end(reply.result);
+                reply
+            }),
+        }
+    }
+
+    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
+        self.below.extents(range, count_max)
+    }
+}
+
+static ROWS: &[Attribute<Trace>] = &[
+    Attribute::read(
+        "records",
+        Unit::Text,
+        "The latest requests, oldest first: sequence, op, offset, len, flags, result, latency in nanoseconds.",
+        Trace::lines,
+    ),
+    Attribute::read("records_max", Unit::Count, "Requests remembered.", |trace| {
+        trace.log.records_max.to_string()
+    }),
+    Attribute::read("reads", Unit::Count, "Reads that passed.", |trace| trace.count(Op::Read as usize)),
+    Attribute::read("writes", Unit::Count, "Writes that passed.", |trace| trace.count(Op::Write as usize)),
+    Attribute::read("write_zeroes", Unit::Count, "Writes of zeroes that passed.", |trace| {
+        trace.count(Op::WriteZeroes as usize)
+    }),
+    Attribute::read("discards", Unit::Count, "Discards that passed.", |trace| {
+        trace.count(Op::Discard as usize)
+    }),
+    Attribute::read("flushes", Unit::Count, "Flushes that passed.", |trace| trace.count(Op::Flush as usize)),
+    Attribute::read("failures", Unit::Count, "Requests answered with an error.", |trace| {
+        trace.count(FAILURES)
+    }),
+    Attribute::read("withdrawn", Unit::Count, "Requests given up before their answer.", |trace| {
+        trace.count(WITHDRAWN)
+    }),
+    Attribute::write(
+        "clear",
+        Unit::Switch,
+        "Writing anything forgets all records and counts.",
+        |trace, _| {
+            trace.clear();
+            Ok(())
+        },
+    ),
+];
+
+/// The attributes of `trace`.
+pub fn attributes(trace: Arc<Trace>) -> Table<Trace> {
+    Table::new(trace, ROWS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::delay::{self, Delay};
+    use crate::fault::{self, Fault};
+    use crate::null::{self, Null};
+    use spillway_core::{Attributes, IoBuf};
+    use spillway_sim::world::World;
+
+    fn null() -> Arc<Null> {
+        Null::new(&null::Config { size: "1M".into() }).unwrap()
+    }
+
+    fn trace(records_max: u64, below: Arc<dyn BlockDevice>, world: &Arc<World>) -> Arc<Trace> {
+        let budget = Budget::new(1 << 20);
+        Trace::new(&Config { records_max }, below, world.clone(), &budget).unwrap()
+    }
+
+    #[test]
+    fn requests_are_recorded_with_result_and_latency() {
+        let world = World::new(1);
+        let config = fault::Config { op: "flush".into(), nth: 1, ..fault::Config::default() };
+        let fault = Fault::new(&config, null(), world.clone()).unwrap();
+        let config = delay::Config { write_us: 5, ..delay::Config::default() };
+        let layer = trace(10, Delay::new(&config, fault, world.clone()).unwrap(), &world);
+        world.run(layer.submit(Request::read(4096, IoBuf::new(8192))));
+        world.run(layer.submit(Request::write(0, IoBuf::zeroed(4096)).with_fua()));
+        world.run(layer.submit(Request::flush()));
+        let lines = ["0 read 4096 8192 - ok 0", "1 write 0 4096 fua ok 5000", "2 flush 0 0 - EIO 0"];
+        let table = attributes(layer);
+        assert_eq!(table.show("records").unwrap(), lines.join("\n"));
+        for (name, count) in [("reads", "1"), ("writes", "1"), ("flushes", "1"), ("failures", "1")] {
+            assert_eq!(table.show(name).unwrap(), count, "{name}");
+        }
+        table.store("clear", "1").unwrap();
+        assert_eq!((table.show("records").unwrap(), table.show("reads").unwrap()), ("".into(), "0".into()));
+    }
+
+    #[test]
+    fn the_ring_keeps_the_latest() {
+        let world = World::new(1);
+        let layer = trace(3, null(), &world);
+        for block in 0..10 {
+            world.run(layer.submit(Request::read(block * 4096, IoBuf::new(4096))));
+        }
+        let kept: Vec<_> =
+            layer.records().iter().map(|record| (record.sequence, record.range.offset)).collect();
+        assert_eq!(kept, [(7, 7 * 4096), (8, 8 * 4096), (9, 9 * 4096)]);
+    }
+
+    #[test]
+    fn a_withdrawn_request_is_recorded_as_such() {
+        let world = World::new(1);
+        let config = delay::Config { read_us: 1000, ..delay::Config::default() };
+        let layer = trace(3, Delay::new(&config, null(), world.clone()).unwrap(), &world);
+        drop(layer.submit(Request::read(0, IoBuf::new(4096))));
+        assert_eq!(layer.records()[0].result, None);
+        assert_eq!(attributes(layer).show("withdrawn").unwrap(), "1");
+    }
+
+    #[test]
+    fn a_ring_is_charged_while_it_lives() {
+        let budget = Budget::new(10 * size_of::<Record>() as u64);
+        let world = World::new(1);
+        let make = |records_max| Trace::new(&Config { records_max }, null(), world.clone(), &budget);
+        let layer = make(10).unwrap();
+        assert_eq!(budget.room(), 0);
+        assert_eq!(make(1).map(|_| ()).unwrap_err().kind, Kind::NoSpace);
+        drop(layer);
+        assert_eq!(budget.used(), 0);
+        for refused in [0, 65_537] {
+            assert!(make(refused).map(|_| ()).unwrap_err().message().contains("from 1 to 65536"));
+        }
+    }
+}
