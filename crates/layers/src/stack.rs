@@ -1,1 +1,264 @@
-//! Placeholder until the first commit of this layer.
+//! The one match over the kinds of origins and layers: from a configuration to a device.
+//!
+//! ```toml
+//! origin = { kind = "zram", disksize = "4G", comp_algorithm = "lz4" }
+//! layers = [ { kind = "delay", read_us = 100 }, { kind = "trace" } ]     # bottom up
+//! ```
+//!
+//! A key of the configuration is the name of an attribute. Whoever builds a stack hands in its [`Surroundings`]; opening a
+//! file is among them, because a layer cannot reach the operating system.
+//!
+//! A new kind is one variant of [`OriginConfig`] or [`LayerConfig`], and one line in the match below it.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use spillway_core::{
+    Attribute, Attributes, BlockDevice, Budget, Env, Error, Kind, Regions, Spec, Table, Unit,
+};
+
+use crate::config::{Size, about};
+use crate::{delay, fault, memory, null, rate, trace};
+
+/// An origin and the layers over it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StackConfig {
+    /// Where the data lives.
+    pub origin: OriginConfig,
+    /// What stands on it, bottom up; nothing by default.
+    #[serde(default)]
+    pub layers: Vec<LayerConfig>,
+}
+
+/// Where data lives; in a file, `kind` names the variant.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum OriginConfig {
+    /// Compressed RAM.
+    Zram(ZramConfig),
+    /// Plain RAM.
+    Memory(memory::Config),
+    /// Nowhere.
+    Null(null::Config),
+    /// A file or block device.
+    File(FileConfig),
+}
+
+/// What stands on an origin; in a file, `kind` names the variant.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum LayerConfig {
+    /// Makes it slow to answer.
+    Delay(delay::Config),
+    /// Makes it slow to move bytes.
+    Rate(rate::Config),
+    /// Makes it fail.
+    Fault(fault::Config),
+    /// Watches it.
+    Trace(trace::Config),
+}
+
+/// What a configuration says about compressed RAM.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ZramConfig {
+    /// Bytes of the device; 0, the default, until the attribute is written.
+    pub disksize: Size,
+    /// `lz4` by default.
+    pub comp_algorithm: String,
+    /// As the attribute takes them, such as `level=3`; none by default.
+    pub algorithm_params: Option<String>,
+    /// Compression streams; as many as [`Surroundings::cores`] by default.
+    pub max_comp_streams: Option<usize>,
+    /// Bytes that the device may take of the budget; 0, the default, is no limit of its own.
+    pub mem_limit: Size,
+}
+
+impl Default for ZramConfig {
+    fn default() -> Self {
+        Self {
+            disksize: Size::default(),
+            comp_algorithm: "lz4".into(),
+            algorithm_params: None,
+            max_comp_streams: None,
+            mem_limit: Size::default(),
+        }
+    }
+}
+
+/// What a configuration says about a file or block device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileConfig {
+    /// Path of an existing file or block device.
+    pub path: std::path::PathBuf,
+    /// Whether writes are refused; they are not by default.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// Opens what a [`FileConfig`] names.
+pub type OpenFile = Box<dyn Fn(&FileConfig) -> Result<Arc<dyn BlockDevice>, Error> + Send + Sync>;
+
+/// What a stack may have of the world around it.
+pub struct Surroundings {
+    /// Time, chance and tasks.
+    pub env: Arc<dyn Env>,
+    /// Large memory.
+    pub regions: Arc<dyn Regions>,
+    /// What all memory is charged to.
+    pub budget: Arc<Budget>,
+    /// Processors to spread compression over where a configuration does not say.
+    pub cores: usize,
+    /// Opens a file for the origin `file`.
+    pub open_file: OpenFile,
+}
+
+/// A layer or origin of a stack, as the control plane sees it.
+#[derive(Clone)]
+pub struct Part {
+    /// The `kind` of the configuration.
+    pub kind: &'static str,
+    /// Its attributes.
+    pub attributes: Arc<dyn Attributes>,
+}
+
+/// A device, and the parts it is made of.
+pub struct Stack {
+    /// The top: what an export serves.
+    pub device: Arc<dyn BlockDevice>,
+    /// From the top to the origin.
+    pub parts: Vec<Part>,
+}
+
+impl Stack {
+    /// Builds what `config` says. An error names the part, the key, the value and what is allowed.
+    pub fn build(config: &StackConfig, around: &Surroundings) -> Result<Self, Error> {
+        let (mut device, part) = origin(&config.origin, around).map_err(|error| about("origin", &error))?;
+        let mut parts = vec![part];
+        for (index, config) in config.layers.iter().enumerate() {
+            let place = || format!("layers[{index}]");
+            let (above, part) = layer(config, device, around).map_err(|error| about(&place(), &error))?;
+            device = above;
+            parts.insert(0, part);
+        }
+        Ok(Self { device, parts })
+    }
+
+    /// The kinds from the top to the origin: `trace > delay > zram`.
+    pub fn describe(&self) -> String {
+        let kinds: Vec<_> = self.parts.iter().map(|part| part.kind).collect();
+        kinds.join(" > ")
+    }
+
+    /// The part that `name` means, and the attribute's own name: `NAME` is looked for from the top, `KIND.NAME` in the
+    /// topmost part of that kind. [`Kind::NotFound`] lists what there is.
+    pub fn find<'a>(&self, name: &'a str) -> Result<(&Part, &'a str), Error> {
+        let (kind, own) = match name.split_once('.') {
+            Some((kind, own)) => (Some(kind), own),
+            None => (None, name),
+        };
+        let means = |part: &&Part| {
+            kind.is_none_or(|kind| kind == part.kind)
+                && part.attributes.specs().iter().any(|spec| spec.name == own)
+        };
+        let part = self.parts.iter().find(means).ok_or_else(|| self.unknown(name))?;
+        Ok((part, own))
+    }
+
+    fn unknown(&self, name: &str) -> Error {
+        let names = |part: &Part| {
+            let specs = part.attributes.specs();
+            specs.iter().map(|spec| format!("{}.{}", part.kind, spec.name)).collect::<Vec<_>>()
+        };
+        let known: Vec<_> = self.parts.iter().flat_map(names).collect();
+        Error::new(Kind::NotFound, format!("there is no attribute {name:?}; there are: {}", known.join(", ")))
+    }
+}
+
+/// The stack as one set of attributes; names as in [`Stack::find`].
+impl Attributes for Stack {
+    fn specs(&self) -> Vec<Spec> {
+        self.parts.iter().flat_map(|part| part.attributes.specs()).collect()
+    }
+
+    fn show(&self, name: &str) -> Result<String, Error> {
+        let (part, own) = self.find(name)?;
+        part.attributes.show(own)
+    }
+
+    fn store(&self, name: &str, value: &str) -> Result<(), Error> {
+        let (part, own) = self.find(name)?;
+        part.attributes.store(own, value)
+    }
+}
+
+type Built = (Arc<dyn BlockDevice>, Part);
+
+fn origin(config: &OriginConfig, around: &Surroundings) -> Result<Built, Error> {
+    let budget = &around.budget;
+    Ok(match config {
+        OriginConfig::Zram(config) => zram(config, around)?,
+        OriginConfig::Memory(config) => {
+            built("memory", memory::Memory::new(config, budget.clone())?, memory::attributes)
+        }
+        OriginConfig::Null(config) => built("null", null::Null::new(config)?, null::attributes),
+        OriginConfig::File(config) => file(config, around)?,
+    })
+}
+
+fn layer(config: &LayerConfig, below: Arc<dyn BlockDevice>, around: &Surroundings) -> Result<Built, Error> {
+    let (env, budget) = (around.env.clone(), &around.budget);
+    Ok(match config {
+        LayerConfig::Delay(config) => {
+            built("delay", delay::Delay::new(config, below, env)?, delay::attributes)
+        }
+        LayerConfig::Rate(config) => built("rate", rate::Rate::new(config, below, env)?, rate::attributes),
+        LayerConfig::Fault(config) => {
+            built("fault", fault::Fault::new(config, below, env)?, fault::attributes)
+        }
+        LayerConfig::Trace(config) => {
+            built("trace", trace::Trace::new(config, below, env, budget)?, trace::attributes)
+        }
+    })
+}
+
+fn built<T: BlockDevice + 'static>(
+    kind: &'static str,
+    device: Arc<T>,
+    attributes: fn(Arc<T>) -> Table<T>,
+) -> Built {
+    (device.clone(), Part { kind, attributes: Arc::new(attributes(device)) })
+}
+
+/// Checks what can be checked until the device itself is here.
+fn zram(config: &ZramConfig, _around: &Surroundings) -> Result<Built, Error> {
+    config.disksize.bytes("disksize")?;
+    config.mem_limit.bytes("mem_limit")?;
+    Err(Error::new(Kind::NotSupported, "kind \"zram\" is not built in: use \"memory\""))
+}
+
+/// A file as the control plane sees it; the device itself comes from outside.
+struct File {
+    config: FileConfig,
+    device: Arc<dyn BlockDevice>,
+}
+
+static FILE_ROWS: &[Attribute<File>] = &[
+    Attribute::read("path", Unit::Text, "The file or block device.", |file| {
+        file.config.path.display().to_string()
+    }),
+    Attribute::read("read_only", Unit::Switch, "Whether writes are refused.", |file| {
+        u8::from(file.device.geometry().read_only).to_string()
+    }),
+    Attribute::read("size", Unit::Bytes, "Size of the device.", |file| {
+        file.device.geometry().size.to_string()
+    }),
+];
+
+fn file(config: &FileConfig, around: &Surroundings) -> Result<Built, Error> {
+    let device = (around.open_file)(config)?;
+    let file = File { config: config.clone(), device: device.clone() };
+    Ok((device, Part { kind: "file", attributes: Arc::new(Table::new(Arc::new(file), FILE_ROWS)) }))
+}

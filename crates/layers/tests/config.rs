@@ -1,0 +1,144 @@
+//! Configurations become stacks; what is wrong in one is refused in words that name the key, the value and the remedy.
+
+use std::sync::Arc;
+
+use spillway_core::{Attributes, BlockDevice, Budget, Error, Kind};
+use spillway_layers::null::{self, Null};
+use spillway_layers::stack::{FileConfig, LayerConfig, OriginConfig, Stack, StackConfig, Surroundings};
+use spillway_layers::{delay, memory};
+use spillway_sim::memory::VecRegions;
+use spillway_sim::world::World;
+
+fn surroundings() -> Surroundings {
+    Surroundings {
+        env: World::new(1),
+        regions: Arc::new(VecRegions::new(64 << 20)),
+        budget: Budget::new(64 << 20),
+        cores: 3,
+        open_file: Box::new(open_file),
+    }
+}
+
+fn open_file(config: &FileConfig) -> Result<Arc<dyn BlockDevice>, Error> {
+    if config.path.as_os_str() == "missing.img" {
+        return Err(Error::new(Kind::NotFound, "there is no file missing.img: create it first"));
+    }
+    assert!(config.read_only);
+    Ok(Null::new(&null::Config { size: "2M".into() })?)
+}
+
+fn build(text: &str) -> Result<Stack, String> {
+    let config: StackConfig = toml::from_str(text).map_err(|error| error.to_string())?;
+    Stack::build(&config, &surroundings()).map_err(|error| error.to_string())
+}
+
+/// Asserts that `text` is refused with all of `words`.
+fn refused(text: &str, words: &[&str]) {
+    let message = build(text).map(|stack| stack.describe()).expect_err("it is wrong");
+    for word in words {
+        assert!(message.contains(word), "{word:?} is missing in: {message}");
+    }
+}
+
+#[test]
+fn sizes_are_numbers_or_text() {
+    for size in ["1048576", r#""1M""#, r#""1MiB""#, r#""1024K""#] {
+        let stack = build(&format!(r#"origin = {{ kind = "memory", size = {size} }}"#)).unwrap();
+        assert_eq!(stack.show("size").unwrap(), "1048576");
+    }
+}
+
+#[test]
+fn attributes_are_found_from_the_top_or_by_kind() {
+    let text = r#"
+        origin = { kind = "null", size = "1M" }
+        layers = [
+            { kind = "fault" },
+            { kind = "trace", records_max = 5 },
+            { kind = "delay", read_us = 3 },
+            { kind = "delay", read_us = 4 },
+        ]"#;
+    let stack = build(text).unwrap();
+    assert_eq!(stack.describe(), "delay > delay > trace > fault > null");
+    let show = |name| stack.show(name).unwrap();
+    assert_eq!([show("read_us"), show("delay.read_us"), show("null.size")], ["4", "4", "1048576"]);
+    stack.store("fault.nth", "8").unwrap();
+    assert_eq!(
+        (show("nth"), show("trace.failures"), show("fault.failures")),
+        ("8".into(), "0".into(), "0".into())
+    );
+    for name in ["speed", "rate.read_us", "fault.read_us"] {
+        let error = stack.show(name).unwrap_err();
+        assert_eq!(error.kind, Kind::NotFound);
+        assert!(
+            error.message().contains(name) && error.message().contains("delay.jitter_percent, "),
+            "{error}"
+        );
+    }
+    assert_eq!(stack.store("records", "1").unwrap_err().kind, Kind::Denied);
+    assert_eq!(stack.specs().len(), stack.parts.iter().map(|part| part.attributes.specs().len()).sum());
+}
+
+#[test]
+fn a_file_is_opened_by_whoever_builds_the_stack() {
+    let stack = build(r#"origin = { kind = "file", path = "disk.img", read_only = true }"#).unwrap();
+    assert_eq!(
+        (stack.show("path").unwrap(), stack.show("size").unwrap()),
+        ("disk.img".into(), "2097152".into())
+    );
+    refused(r#"origin = { kind = "file", path = "missing.img" }"#, &["origin: there is no file missing.img"]);
+}
+
+#[test]
+fn a_stack_is_built_from_code_as_well() {
+    let config = StackConfig {
+        origin: OriginConfig::Memory(memory::Config { size: (1 << 20).into(), block_size: 512 }),
+        layers: vec![LayerConfig::Delay(delay::Config { read_us: 1, ..delay::Config::default() })],
+    };
+    assert_eq!(Stack::build(&config, &surroundings()).unwrap().describe(), "delay > memory");
+}
+
+#[test]
+fn unknown_kinds_and_keys_are_refused_with_what_there_is() {
+    refused(r#"origin = { kind = "floppy" }"#, &["floppy", "zram", "memory", "null", "file"]);
+    refused(r#"origin = { kind = "memory", sise = "1M" }"#, &["sise", "`size`"]);
+    refused(r#"origin = { size = "1M" }"#, &["kind"]);
+    refused(r#"layers = []"#, &["origin"]);
+    refused("origin = { kind = \"null\", size = 4096 }\nlayer = []", &["layer", "`layers`"]);
+    let layer = |layer: &str| format!("origin = {{ kind = \"null\", size = 4096 }}\nlayers = [{layer}]");
+    refused(&layer(r#"{ kind = "lag" }"#), &["lag", "delay", "rate", "fault", "trace"]);
+    refused(&layer(r#"{ kind = "delay", read_ms = 1 }"#), &["read_ms", "read_us", "jitter_percent"]);
+    refused(&layer(r#"{ kind = "delay", read_us = "soon" }"#), &["soon"]);
+}
+
+#[test]
+fn values_that_are_not_allowed_are_refused_with_place_key_value_and_remedy() {
+    let origin = |origin: &str| format!("origin = {{ {origin} }}");
+    let memory = |keys: &str| origin(&format!(r#"kind = "memory", {keys}"#));
+    refused(&memory(r#"size = "4X""#), &["origin: size: ", "\"4X\"", "use K, M, G, T"]);
+    refused(&memory(r#"size = "1000""#), &["origin: size cannot be 1000", "multiple of 4096"]);
+    refused(&memory(r#"size = 0"#), &["origin: size cannot be 0", "multiple of 4096"]);
+    refused(&memory(r#"size = true"#), &["expected a size", "\"4G\""]);
+    refused(&memory(r#"size = "1M", block_size = 1000"#), &["origin: block_size", "1000", "power of two"]);
+    refused(&origin(r#"kind = "zram", mem_limit = "lots""#), &["origin: mem_limit: ", "\"lots\""]);
+    let layer = |layer: &str| {
+        format!(
+            "origin = {{ kind = \"null\", size = 4096 }}\nlayers = [{{ kind = \"trace\" }}, {{ {layer} }}]"
+        )
+    };
+    refused(
+        &layer(r#"kind = "delay", jitter_percent = 200"#),
+        &["layers[1]: jitter_percent cannot be 200", "from 0 to 100"],
+    );
+    refused(
+        &layer(r#"kind = "rate", bytes_per_second = "fast""#),
+        &["layers[1]: bytes_per_second: ", "\"fast\"", "512MiB"],
+    );
+    refused(
+        &layer(r#"kind = "fault", probability = 1.5"#),
+        &["layers[1]: probability cannot be 1.5", "from 0 to 1"],
+    );
+    refused(&layer(r#"kind = "fault", op = "erase""#), &["layers[1]: op", "\"erase\"", "any, read, write"]);
+    refused(&layer(r#"kind = "fault", error = "EWHAT""#), &["layers[1]: error", "\"EWHAT\"", "EIO, ENOSPC"]);
+    refused(&layer(r#"kind = "trace", records_max = 0"#), &["layers[1]: records_max cannot be 0", "65536"]);
+}
