@@ -69,7 +69,7 @@ pub struct ZramConfig {
     pub comp_algorithm: String,
     /// As the attribute takes them, such as `level=3`; none by default.
     pub algorithm_params: Option<String>,
-    /// Compression streams; as many as [`Surroundings::cores`] by default.
+    /// Compression streams; one for each core by default.
     pub max_comp_streams: Option<usize>,
     /// Bytes that the device may take of the budget; 0, the default, is no limit of its own.
     pub mem_limit: Size,
@@ -109,8 +109,6 @@ pub struct Surroundings {
     pub regions: Arc<dyn Regions>,
     /// What all memory is charged to.
     pub budget: Arc<Budget>,
-    /// Processors to spread compression over where a configuration does not say.
-    pub cores: usize,
     /// Opens a file for the origin `file`.
     pub open_file: OpenFile,
 }

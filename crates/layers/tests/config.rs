@@ -14,7 +14,6 @@ fn surroundings() -> Surroundings {
         env: World::new(1),
         regions: Arc::new(VecRegions::new(64 << 20)),
         budget: Budget::new(64 << 20),
-        cores: 3,
         open_file: Box::new(open_file),
     }
 }

@@ -16,7 +16,6 @@ fn surroundings(world: &Arc<World>) -> Surroundings {
         env: world.clone(),
         regions: Arc::new(VecRegions::new(64 << 20)),
         budget: Budget::new(256 << 20),
-        cores: 2,
         open_file: Box::new(open_file),
     }
 }
