@@ -1,1 +1,20 @@
-//! Placeholder.
+//! What the end-to-end tests share: a running server, real clients, and a raw client that breaks rules.
+//!
+//! Tests wait for conditions, never for time; each has a folder and sockets of its own, so that all run side by side. A
+//! tool that is missing fails the test and names its Debian package.
+#![forbid(unsafe_code)]
+
+mod binary;
+pub mod clients;
+pub mod pattern;
+pub mod raw;
+mod scratch;
+mod server;
+pub mod tool;
+mod vitals;
+mod wait;
+
+pub use scratch::Scratch;
+pub use server::{Launch, Server};
+pub use vitals::Vitals;
+pub use wait::{PATIENCE, until};

@@ -1,0 +1,154 @@
+//! A client that speaks NBD by hand, so that it can break any rule.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use crate::PATIENCE;
+
+/// Commands of the protocol.
+pub mod command {
+    /// Read.
+    pub const READ: u16 = 0;
+    /// Write.
+    pub const WRITE: u16 = 1;
+    /// Polite end.
+    pub const DISC: u16 = 2;
+    /// Flush.
+    pub const FLUSH: u16 = 3;
+    /// Discard.
+    pub const TRIM: u16 = 4;
+}
+
+/// Errors of the protocol.
+pub mod errno {
+    /// Not allowed, as a write to a read-only export.
+    pub const EPERM: u32 = 1;
+    /// Malformed.
+    pub const EINVAL: u32 = 22;
+    /// No space.
+    pub const ENOSPC: u32 = 28;
+}
+
+const FIXED_NEWSTYLE_NO_ZEROES: u32 = 3;
+const OPTION_MAGIC: &[u8; 8] = b"IHAVEOPT";
+const OPTION_EXPORT_NAME: u32 = 1;
+const REQUEST_MAGIC: u32 = 0x2560_9513;
+const REPLY_MAGIC: u32 = 0x6744_6698;
+
+/// A connection in which nothing was said yet; reads and writes fail after [`PATIENCE`].
+pub fn connect(socket: &Path) -> io::Result<UnixStream> {
+    let stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// A negotiated connection with simple replies.
+pub struct Client {
+    /// The connection, for whatever the methods do not do.
+    pub stream: UnixStream,
+    /// Size of the export in bytes.
+    pub size: u64,
+    cookie: u64,
+}
+
+impl Client {
+    /// Connects and negotiates; panics where the server refuses.
+    pub fn open(socket: &Path, export: &str) -> Self {
+        Self::try_open(socket, export).expect("the server negotiates")
+    }
+
+    /// Connects and negotiates.
+    pub fn try_open(socket: &Path, export: &str) -> io::Result<Self> {
+        let mut stream = connect(socket)?;
+        let mut greeting = [0; 18];
+        stream.read_exact(&mut greeting)?;
+        assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
+        let mut words = FIXED_NEWSTYLE_NO_ZEROES.to_be_bytes().to_vec();
+        words.extend(OPTION_MAGIC);
+        words.extend(OPTION_EXPORT_NAME.to_be_bytes());
+        words.extend((export.len() as u32).to_be_bytes());
+        words.extend(export.as_bytes());
+        stream.write_all(&words)?;
+        let mut answer = [0; 10];
+        stream.read_exact(&mut answer)?;
+        let size = u64::from_be_bytes(answer[..8].try_into().expect("8 bytes"));
+        Ok(Self { stream, size, cookie: 0 })
+    }
+
+    /// Sends a request without its payload, and without waiting. Returns its cookie.
+    pub fn send(&mut self, command: u16, offset: u64, len: u32) -> io::Result<u64> {
+        self.cookie += 1;
+        self.stream.write_all(&header(command, self.cookie, offset, len))?;
+        Ok(self.cookie)
+    }
+
+    /// Sends requests of command, offset and length at once, without payload and without waiting: small enough to fit into
+    /// the socket even where the server does not read.
+    pub fn send_all(&mut self, requests: impl IntoIterator<Item = (u16, u64, u32)>) -> io::Result<()> {
+        let mut words = Vec::new();
+        for (command, offset, len) in requests {
+            self.cookie += 1;
+            words.extend(header(command, self.cookie, offset, len));
+        }
+        self.stream.write_all(&words)
+    }
+
+    /// Receives the head of a reply: error and cookie.
+    pub fn reply(&mut self) -> io::Result<(u32, u64)> {
+        let mut head = [0; 16];
+        self.stream.read_exact(&mut head)?;
+        let word = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().expect("4 bytes"));
+        assert_eq!(word(0), REPLY_MAGIC, "a reply begins with its magic");
+        Ok((word(4), u64::from_be_bytes(head[8..].try_into().expect("8 bytes"))))
+    }
+
+    /// Whether bytes of a reply, or the end, can be received without waiting.
+    pub fn is_answered(&self) -> bool {
+        self.stream.set_nonblocking(true).expect("a socket can be switched");
+        let mut byte = [0];
+        let peeked = rustix::net::recv(&self.stream, &mut byte, rustix::net::RecvFlags::PEEK);
+        self.stream.set_nonblocking(false).expect("a socket can be switched");
+        peeked.is_ok()
+    }
+
+    /// A request with its answer, for a client with nothing else in flight. `Err` is the protocol's error.
+    pub fn ask(&mut self, command: u16, offset: u64, len: u32) -> Result<(), u32> {
+        let cookie = self.send(command, offset, len).expect("the server takes requests");
+        self.answer(cookie)
+    }
+
+    fn answer(&mut self, cookie: u64) -> Result<(), u32> {
+        let (error, answered) = self.reply().expect("the server answers");
+        assert_eq!(answered, cookie, "the answer is to the request");
+        if error == 0 { Ok(()) } else { Err(error) }
+    }
+
+    /// Reads.
+    pub fn read(&mut self, offset: u64, len: usize) -> Result<Vec<u8>, u32> {
+        self.ask(command::READ, offset, len as u32)?;
+        let mut bytes = vec![0; len];
+        self.stream.read_exact(&mut bytes).expect("the answer has its bytes");
+        Ok(bytes)
+    }
+
+    /// Writes.
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), u32> {
+        let cookie =
+            self.send(command::WRITE, offset, bytes.len() as u32).expect("the server takes requests");
+        self.stream.write_all(bytes).expect("the server takes the payload");
+        self.answer(cookie)
+    }
+}
+
+/// The 28 bytes of a request.
+pub fn header(command: u16, cookie: u64, offset: u64, len: u32) -> Vec<u8> {
+    let mut bytes = REQUEST_MAGIC.to_be_bytes().to_vec();
+    bytes.extend(0u16.to_be_bytes());
+    bytes.extend(command.to_be_bytes());
+    bytes.extend(cookie.to_be_bytes());
+    bytes.extend(offset.to_be_bytes());
+    bytes.extend(len.to_be_bytes());
+    bytes
+}

@@ -1,0 +1,177 @@
+//! A running server: started in a folder of its own, killed when the test ends.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::raw::Client;
+use crate::tool::{self, Said};
+use crate::{Scratch, Vitals, binary, until};
+
+/// A server about to be started.
+#[derive(Clone)]
+pub struct Launch {
+    arguments: Vec<OsString>,
+    folder: Arc<Scratch>,
+    socket: PathBuf,
+}
+
+impl Launch {
+    /// Any command line; the server is expected to listen on `socket` in the folder.
+    pub fn new(arguments: &[&str], folder: Arc<Scratch>, socket: PathBuf) -> Self {
+        let arguments = arguments.iter().map(OsString::from).collect();
+        Self { arguments, folder, socket }
+    }
+
+    /// `spillway ram` with a device of `size`.
+    pub fn ram(size: &str) -> Self {
+        let folder = Arc::new(Scratch::new());
+        let socket = folder.join("nbd.sock");
+        Self::new(&["ram", "--size", size], folder, socket.clone()).with("--socket", socket)
+    }
+
+    /// `spillway disk` over `origin`, which lies in `folder`.
+    pub fn disk(folder: Arc<Scratch>, origin: &Path) -> Self {
+        let socket = folder.join("disk.sock");
+        Self::new(&["disk"], folder, socket.clone()).with("--origin", origin).with("--socket", socket)
+    }
+
+    /// Adds an option with its value.
+    pub fn with(mut self, option: &str, value: impl AsRef<OsStr>) -> Self {
+        self.arguments.extend([option.into(), value.as_ref().into()]);
+        self
+    }
+
+    /// Adds an option without a value.
+    pub fn flag(mut self, option: &str) -> Self {
+        self.arguments.push(option.into());
+        self
+    }
+
+    /// Where the server will listen.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    fn command(&self) -> Command {
+        let mut command = command_in(&self.folder);
+        command.args(&self.arguments);
+        command
+    }
+
+    /// Runs a server that is expected to end by itself.
+    pub fn run(&self) -> Said {
+        tool::finish(&mut self.command())
+    }
+
+    /// Starts the server and waits until its socket accepts.
+    pub fn start(self) -> Server {
+        let log =
+            self.folder.join(&format!("{}.log", self.socket.file_name().expect("a file").to_string_lossy()));
+        let file = File::create(&log).expect("the folder is ours");
+        let mut command = self.command();
+        command.stdin(Stdio::null()).stdout(file.try_clone().expect("a descriptor")).stderr(file);
+        let child = command.spawn().expect("the program was built");
+        let mut server = Server { child, launch: self, log };
+        until("the server accepts", || server.accepts().then_some(()));
+        server
+    }
+}
+
+fn command_in(folder: &Scratch) -> Command {
+    let mut command = Command::new(binary::path());
+    command.env("XDG_RUNTIME_DIR", folder.path());
+    command
+}
+
+/// A running server. Dropping it kills it, without asking.
+pub struct Server {
+    child: Child,
+    launch: Launch,
+    log: PathBuf,
+}
+
+impl Server {
+    fn accepts(&mut self) -> bool {
+        let ended = self.child.try_wait().expect("the server is our child");
+        assert!(ended.is_none(), "the server ended at its start: {ended:?}\n{}", self.log());
+        UnixStream::connect(&self.launch.socket).is_ok()
+    }
+
+    /// What it printed so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).expect("the log was created at the start")
+    }
+
+    /// Its NBD socket.
+    pub fn socket(&self) -> &Path {
+        &self.launch.socket
+    }
+
+    /// The folder with its sockets.
+    pub fn folder(&self) -> Arc<Scratch> {
+        self.launch.folder.clone()
+    }
+
+    /// The URI of its default export.
+    pub fn uri(&self) -> String {
+        self.uri_of("")
+    }
+
+    /// The URI of an export by name.
+    pub fn uri_of(&self, export: &str) -> String {
+        format!("nbd+unix:///{export}?socket={}", self.socket().display())
+    }
+
+    /// A raw client of its default export.
+    pub fn client(&self) -> Client {
+        Client::open(self.socket(), "")
+    }
+
+    /// Runs `spillway` as a user beside the server.
+    pub fn spillway(&self, arguments: &[&str]) -> Said {
+        tool::finish(command_in(&self.launch.folder).args(arguments))
+    }
+
+    /// What the kernel says about it.
+    pub fn vitals(&self) -> Vitals {
+        Vitals::of(self.child.id())
+    }
+
+    /// Waits until the server holds no more than `count` descriptors.
+    pub fn settles_at(&self, count: usize) {
+        until("the server closes descriptors", || (self.vitals().descriptors <= count).then_some(()));
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        let id = i32::try_from(self.child.id()).expect("the kernel's ids fit");
+        kill_process(Pid::from_raw(id).expect("an id is not 0"), signal).expect("the server is our child");
+    }
+
+    /// Waits for the end.
+    pub fn ends(&mut self) -> ExitStatus {
+        let child = &mut self.child;
+        until("the server ends", || child.try_wait().expect("the server is our child"))
+    }
+
+    /// Whether it still runs.
+    pub fn lives(&mut self) -> bool {
+        self.child.try_wait().expect("the server is our child").is_none()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("the server said:\n{}", self.log());
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The memory promise, seen from outside.
+
+use spillway_tests::raw::{command, errno};
+use spillway_tests::{Launch, pattern};
+
+const BUDGET: u64 = 128 << 20;
+
+/// What a server may be resident above its budget, in bytes.
+const ALLOWANCE: u64 = 64 << 20;
+
+const STEP: u64 = 128 << 10;
+
+/// Steps that the device has room for: 4 GiB.
+const STEPS: u64 = (4 << 30) / STEP;
+
+/// Incompressible data until nothing more fits: memory stays within the promise, and everything acknowledged is read back.
+#[test]
+fn a_full_budget_answers_enospc_and_loses_nothing() {
+    let mut server = Launch::ram("4G").with("--memory", "128M").start();
+    let mut client = server.client();
+    let resident = || server.vitals().resident;
+    let written = (0..STEPS).take_while(|step| {
+        assert!(resident() < BUDGET + ALLOWANCE, "{} bytes resident after {step} steps", resident());
+        match client.write(step * STEP, &pattern::random(1, step * STEP, STEP as usize)) {
+            Ok(()) => true,
+            Err(error) => {
+                assert_eq!(error, errno::ENOSPC);
+                false
+            }
+        }
+    });
+    let count = written.count() as u64;
+    assert!(count < STEPS, "4 GiB of noise fitted into {BUDGET} bytes");
+    assert!(count * STEP > BUDGET / 2, "only {} of {BUDGET} bytes were usable", count * STEP);
+    for step in 0..count {
+        let bytes = client.read(step * STEP, STEP as usize).expect("a read");
+        assert!(bytes == pattern::random(1, step * STEP, STEP as usize), "step {step} is lost");
+    }
+    assert!(resident() < BUDGET + ALLOWANCE, "{} bytes resident after reading", resident());
+    assert!(server.lives());
+}
+
+/// An overwrite that finds no room leaves the old bytes; a discard makes room again.
+#[test]
+fn a_failed_overwrite_leaves_the_old_bytes_and_a_discard_makes_room() {
+    let server = Launch::ram("4G").with("--memory", "64M").start();
+    let mut client = server.client();
+    client.write(0, &vec![7; STEP as usize]).expect("a write of one repeated byte");
+    let full =
+        |step: &u64| client.write(step * STEP, &pattern::random(2, step * STEP, STEP as usize)).is_err();
+    let step = (1..STEPS).find(full).expect("noise fills the budget");
+    // The end of a failed write may have been stored block by block; a single block is all or nothing.
+    let overwrite = client.write(0, &pattern::random(3, 0, 4096));
+    let wanted = if overwrite.is_ok() { pattern::random(3, 0, 4096) } else { vec![7; 4096] };
+    assert!(client.read(0, 4096) == Ok(wanted), "a block changed without an acknowledgement");
+    client.ask(command::TRIM, STEP, ((step / 2) * STEP) as u32).expect("a discard");
+    client.write(0, &pattern::random(4, 0, STEP as usize)).expect("the discard made room");
+}

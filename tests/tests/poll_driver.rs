@@ -1,0 +1,48 @@
+//! The core of the client tests once more on the driver that takes over where io_uring is refused.
+
+use std::sync::Arc;
+
+use spillway_tests::{Launch, Scratch, Server, clients, pattern};
+
+fn ram(size: &str) -> Server {
+    let server = Launch::ram(size).with("--driver", "poll").start();
+    assert!(server.log().contains("poll"), "the start line names the driver: {}", server.log());
+    server
+}
+
+#[test]
+fn qemu_images_round_trip() {
+    clients::images_round_trip(&ram("32M"));
+}
+
+#[test]
+fn qemu_patterns_verify() {
+    clients::patterns_verify(&ram("8M"));
+}
+
+#[test]
+fn nbdcopy_round_trips() {
+    clients::copies_round_trip(&ram("32M"));
+}
+
+#[test]
+fn fio_verifies() {
+    clients::mixed_writes_verify_also_after_a_reconnect(&ram("64M"));
+}
+
+#[test]
+fn overlapping_writes_are_whole() {
+    clients::overlapping_writes_are_whole(&ram("1M"));
+}
+
+#[test]
+fn a_file_is_served() {
+    let folder = Arc::new(Scratch::new());
+    let origin = folder.write("origin.raw", pattern::random(9, 0, 32 << 20));
+    let server = Launch::disk(folder, &origin).with("--driver", "poll").start();
+    assert!(
+        server.client().read(4096, 8192) == Ok(pattern::random(9, 4096, 8192)),
+        "the file's bytes differ"
+    );
+    clients::copies_round_trip(&server);
+}

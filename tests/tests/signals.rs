@@ -1,0 +1,139 @@
+//! How a server ends, and who may stand in its place.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::process::Signal;
+use spillway_tests::raw::{Client, command, header};
+use spillway_tests::{Launch, Scratch, pattern, until};
+
+const MIB: usize = 1 << 20;
+
+/// Exit code for a name or socket that is taken.
+const BUSY: i32 = 4;
+
+#[test]
+fn either_signal_ends_an_idle_server_with_zero_and_without_its_socket() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut server = Launch::ram("16M").start();
+        let idle = server.client();
+        server.signal(signal);
+        assert_eq!(server.ends().code(), Some(0), "{}", server.log());
+        assert!(!server.socket().exists(), "the socket is left behind");
+        drop(idle);
+    }
+}
+
+#[test]
+fn what_was_acknowledged_before_the_end_is_in_the_file() {
+    let folder = Arc::new(Scratch::new());
+    let origin = folder.write("origin.raw", vec![0; 64 * MIB]);
+    let mut server = Launch::disk(folder, &origin).start();
+    let mut client = server.client();
+    let stream = client.stream.try_clone().expect("a descriptor");
+    let sender = std::thread::spawn(move || send_until_closed(stream));
+    let mut answered = Vec::new();
+    while let Ok((error, cookie)) = client.reply() {
+        if error == 0 {
+            answered.push(cookie);
+        }
+        if answered.len() == 8 {
+            server.signal(Signal::TERM);
+        }
+    }
+    sender.join().expect("the sender ends when the connection is closed");
+    assert_eq!(server.ends().code(), Some(0), "{}", server.log());
+    let file = fs::read(&origin).expect("the origin exists");
+    assert!(answered.len() >= 8, "the connection ended before the signal");
+    for cookie in answered {
+        let at = cookie as usize % 64 * MIB;
+        assert!(
+            file[at..at + MIB] == pattern::random(cookie, 0, MIB),
+            "acknowledged write {cookie} is missing"
+        );
+    }
+}
+
+/// Writes a MiB after the other, each in its own place, until the server takes no more; at most the whole file once.
+fn send_until_closed(mut stream: UnixStream) {
+    for cookie in 0..64u64 {
+        let mut words = header(command::WRITE, cookie, cookie * MIB as u64, MIB as u32);
+        words.extend(pattern::random(cookie, 0, MIB));
+        if stream.write_all(&words).is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_second_signal_ends_the_server_at_once() {
+    let mut server = Launch::ram("64M").start();
+    let mut stuck = server.client();
+    stuck.write(0, &pattern::random(1, 0, MIB)).expect("a write");
+    stuck.send_all((0..200).map(|_| (command::READ, 0, MIB as u32))).expect("headers fit in the socket");
+    server.signal(Signal::TERM);
+    until("the server stops to accept", || UnixStream::connect(server.socket()).is_err().then_some(()));
+    assert!(server.lives(), "the server ended without waiting for its client: {}", server.log());
+    server.signal(Signal::TERM);
+    assert_eq!(server.ends().code(), Some(143), "{}", server.log());
+}
+
+#[test]
+fn a_second_server_on_the_same_socket_is_refused() {
+    let launch = Launch::ram("16M");
+    let server = launch.clone().start();
+    let socket = server.socket().to_string_lossy().into_owned();
+    launch.clone().with("--name", "other").run().refused(BUSY, &socket);
+    launch.run().refused(BUSY, "ram0");
+    server.client().write(0, &[1; 512]).expect("the first one still serves");
+}
+
+#[test]
+fn the_socket_of_a_dead_server_is_replaced() {
+    let launch = Launch::ram("16M");
+    let mut dead = launch.clone().start();
+    dead.signal(Signal::KILL);
+    dead.ends();
+    assert!(dead.socket().exists(), "a killed server leaves its socket");
+    launch.start().client().write(0, &[1; 512]).expect("a write");
+}
+
+#[test]
+fn something_else_in_the_socket_s_place_is_left_alone() {
+    let launch = Launch::ram("16M");
+    fs::write(launch.socket(), "precious").expect("the folder is ours");
+    let said = launch.run();
+    assert_ne!(said.code, Some(0), "{said}");
+    assert_eq!(fs::read(launch.socket()).expect("it is still there"), b"precious");
+}
+
+#[test]
+fn sockets_are_for_their_owner_only() {
+    let server = Launch::ram("16M").start();
+    let folder = server.folder().join("spillway");
+    assert_eq!(mode(server.socket()), 0o600);
+    assert_eq!(mode(&folder.join("ram0.ctl")), 0o600);
+    assert_eq!(mode(&folder), 0o700);
+}
+
+fn mode(path: &Path) -> u32 {
+    let found = fs::metadata(path).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
+    found.permissions().mode() & 0o777
+}
+
+#[test]
+fn without_a_socket_option_the_server_is_found_in_the_runtime_folder() {
+    let folder = Arc::new(Scratch::new());
+    let socket = folder.join("spillway/ram0.sock");
+    let server = Launch::new(&["ram", "--size", "16M"], folder, socket.clone()).start();
+    assert!(
+        server.log().contains(&format!("nbd+unix:///ram0?socket={}", socket.display())),
+        "{}",
+        server.log()
+    );
+    Client::open(&socket, "ram0").write(0, &[1; 512]).expect("a write");
+}
