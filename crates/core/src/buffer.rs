@@ -49,6 +49,11 @@ pub async fn room(len: usize) -> IoBuf {
     ROOM.until(|| IoBuf::try_new(len)).await
 }
 
+/// Tasks that wait for [`room`] now.
+pub fn waiting() -> usize {
+    ROOM.waiting()
+}
+
 thread_local! {
     static POOL: RefCell<Pool> = RefCell::new(Pool::default());
 }

@@ -1,1 +1,31 @@
-//! Workers, files, sockets, clock and memory of the operating system.
+//! The operating system, as the rest of Spillway may have it.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`driver`] | io_uring, or poll with blocking threads where io_uring is refused |
+//! | [`workers`] | [`Workers`]: one thread for each core plus one for background work |
+//! | [`local`] | [`block_on`] and [`Local`]: the same runtime on the calling thread, for tests and tools |
+//! | [`env`] | [`SystemEnv`]: clock, timers, tasks and chance |
+//! | [`memory`] | [`MmapRegions`]: memory that costs nothing until touched |
+//! | [`socket`], [`serve`] | [`Listener`], [`Serving`]: sessions on unix and TCP sockets |
+//!
+//! Futures of this crate live and die on the thread that polls them first. Nothing outside names the asynchronous runtime.
+
+pub mod driver;
+pub mod env;
+pub mod local;
+pub mod memory;
+pub mod serve;
+pub mod socket;
+pub mod workers;
+
+mod connection;
+mod op;
+
+pub use driver::{Driver, DriverChoice};
+pub use env::SystemEnv;
+pub use local::{Local, block_on};
+pub use memory::MmapRegions;
+pub use serve::{Limits, NewSession, Serving, serve};
+pub use socket::Listener;
+pub use workers::{Workers, WorkersOptions};

@@ -1,0 +1,501 @@
+//! One connection: a socket, a session, and the loop between them.
+//!
+//! The whole connection is one task with one hand-written poll. A turn of it:
+//!
+//! ```text
+//!   take what was received -> session -> poll the session -> send its output -> ask what to receive next
+//! ```
+//!
+//! A small receive is always in flight while the session takes bytes. Where it comes back full, what else has arrived is
+//! fetched at once with one large receive into a pooled buffer: a busy stream is read half a megabyte at a time, and an
+//! idle connection costs 16 KiB. Large payloads are received where they belong. Output is sent by non-blocking gathering
+//! sends; only a full socket makes the loop wait for writability.
+//!
+//! Ends: the session has finished and its output is sent; or the peer is gone or the order is to abort, then the session
+//! hangs up first. Dropping a connection shuts its socket down, so that no operation on it stays behind.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use compio::BufResult;
+use compio::runtime::{Runtime, Submit};
+use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sendmsg, shutdown};
+use spillway_core::IoBuf;
+use spillway_core::session::{Intake, Session};
+use spillway_core::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+
+use crate::op::{Await, Event, Receive, receive_now, would_block};
+use crate::serve::Admission;
+use crate::workers::Pool;
+
+/// Bytes of the receive that is always in flight.
+const RECEIVE_LEN: usize = 16 << 10;
+
+/// Bytes fetched at once when more has arrived than that.
+const BULK_LEN: usize = 512 << 10;
+
+/// Slices in one send: half of what the system allows.
+const SLICES_MAX: usize = 512;
+
+/// Turns before other connections get theirs.
+const TURNS_MAX: usize = 8;
+
+/// Bytes thrown away at the end, so that closing does not reset a peer that still has output to read.
+const DISCARD_MAX: usize = 1 << 20;
+
+/// What the server wants of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub(crate) enum Order {
+    Serve,
+    WindDown,
+    Abort,
+}
+
+impl Order {
+    pub(crate) fn of(number: u32) -> Self {
+        match number {
+            0 => Order::Serve,
+            1 => Order::WindDown,
+            _ => Order::Abort,
+        }
+    }
+}
+
+/// The server's hand on a connection, or on the acceptor.
+pub(crate) struct Control {
+    order: AtomicU32,
+    waker: Mutex<Option<Waker>>,
+    /// Coarse milliseconds plus one since when the peer has not taken what there is for it; 0 while it does.
+    stalled_ms: AtomicU64,
+}
+
+impl Control {
+    pub(crate) fn new(order: Order) -> Self {
+        let order = AtomicU32::new(order as u32);
+        Self { order, waker: Mutex::new(None), stalled_ms: AtomicU64::new(0) }
+    }
+
+    /// Gives an order; it only ever gets stricter.
+    pub(crate) fn order(&self, order: Order) {
+        self.order.fetch_max(order as u32, Ordering::AcqRel);
+        let waker = self.waker.lock().clone();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn ordered(&self) -> Order {
+        Order::of(self.order.load(Ordering::Acquire))
+    }
+
+    /// Makes orders wake this task. The order is read after this.
+    pub(crate) fn listen(&self, waker: &Waker) {
+        *self.waker.lock() = Some(waker.clone());
+    }
+
+    /// How long the peer has not taken what there is for it.
+    pub(crate) fn stalled_for(&self, now: Duration) -> Duration {
+        match self.stalled_ms.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => now.saturating_sub(Duration::from_millis(since - 1)),
+        }
+    }
+
+    fn stall(&self, now: Duration) {
+        let since = now.as_millis() as u64 + 1;
+        let _ = self.stalled_ms.compare_exchange(0, since, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    fn unstall(&self) {
+        self.stalled_ms.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Why a connection ends without its session having finished.
+struct Gone;
+
+/// What asking the session for its next intake led to.
+#[derive(PartialEq, Eq)]
+enum Asked {
+    /// A receive is in flight; it will wake the task.
+    Receiving,
+    /// The session got bytes and has to be polled.
+    Fed,
+    /// The session takes nothing until it is polled after some change.
+    Paused,
+}
+
+pub(crate) struct Connection {
+    socket: Arc<OwnedFd>,
+    session: Box<dyn Session>,
+    control: Arc<Control>,
+    pool: Arc<Pool>,
+    /// The receive in flight, and whether its buffer is a payload's.
+    receiving: Option<(Submit<Receive>, bool)>,
+    /// Received, not yet taken by the session. While there is some, nothing but payload is received.
+    kept: IoBuf,
+    /// The buffer of the small receive while none is in flight.
+    spare: IoBuf,
+    /// The last receive filled its buffer: more has probably arrived.
+    more: bool,
+    writable: Option<Submit<Await>>,
+    hung_up: Option<Submit<Await>>,
+    listening: bool,
+    wound_down: bool,
+    polling_driver: bool,
+    _admission: Admission,
+}
+
+impl Connection {
+    /// To be made and polled on the thread that serves it.
+    pub(crate) fn new(
+        socket: OwnedFd,
+        session: Box<dyn Session>,
+        control: Arc<Control>,
+        pool: Arc<Pool>,
+        admission: Admission,
+    ) -> Self {
+        Self {
+            socket: Arc::new(socket),
+            session,
+            control,
+            pool,
+            receiving: None,
+            kept: IoBuf::empty(),
+            spare: IoBuf::empty(),
+            more: false,
+            writable: None,
+            hung_up: None,
+            listening: false,
+            wound_down: false,
+            polling_driver: Runtime::with_current(|runtime| runtime.driver_type().is_polling()),
+            _admission: admission,
+        }
+    }
+
+    /// One turn. True if another one is worth while at once, false if something will wake the task.
+    fn turn(&mut self, context: &mut Context<'_>) -> Result<bool, Gone> {
+        self.take_received(context)?;
+        if self.more {
+            self.ask(context)?;
+        }
+        self.session.poll(context);
+        let sent = self.send(context)?;
+        if self.session.finished() {
+            return Ok(false);
+        }
+        Ok(match self.ask(context)? {
+            Asked::Receiving => false,
+            Asked::Fed => true,
+            // What was sent may have made room for what the session waits for.
+            Asked::Paused => sent || self.peer_is_watched(context)?,
+        })
+    }
+
+    /// Hands the session what the receive in flight has brought. True if it has completed.
+    fn take_received(&mut self, context: &mut Context<'_>) -> Result<bool, Gone> {
+        let Some((receive, payload)) = &mut self.receiving else { return Ok(false) };
+        let Poll::Ready(BufResult(result, Receive { buf, .. })) = Pin::new(receive).poll(context) else {
+            return Ok(false);
+        };
+        let payload = *payload;
+        self.receiving = None;
+        match result {
+            Ok(count) => self.feed(buf, count, payload).map(|()| true),
+            Err(error) if would_block(&error) => {
+                self.feed_nothing(buf, payload);
+                Ok(true)
+            }
+            Err(_) => Err(Gone),
+        }
+    }
+
+    fn feed(&mut self, mut buf: IoBuf, count: usize, payload: bool) -> Result<(), Gone> {
+        if count == 0 {
+            return Err(Gone);
+        }
+        self.more = count == buf.len();
+        if payload {
+            self.session.returned(buf, count);
+            return Ok(());
+        }
+        let used = self.session.receive(&buf[..count]);
+        assert!(used <= count, "a session took {used} of {count} bytes");
+        assert!(self.kept.is_empty(), "received over bytes that the session had not taken");
+        if used < count {
+            buf.narrow(used, count - used);
+            self.kept = buf;
+        } else {
+            self.recycle(buf);
+        }
+        Ok(())
+    }
+
+    fn feed_nothing(&mut self, buf: IoBuf, payload: bool) {
+        self.more = false;
+        if payload {
+            self.session.returned(buf, 0);
+        } else {
+            self.recycle(buf);
+        }
+    }
+
+    fn recycle(&mut self, mut buf: IoBuf) {
+        if buf.capacity() == RECEIVE_LEN {
+            buf.widen(RECEIVE_LEN);
+            self.spare = buf;
+        }
+    }
+
+    /// Asks the session what it takes, and gets it: from what was kept, from what has arrived, or by a receive.
+    fn ask(&mut self, context: &mut Context<'_>) -> Result<Asked, Gone> {
+        if self.receiving.is_some() {
+            return Ok(Asked::Receiving);
+        }
+        match self.session.intake() {
+            Intake::Pause => Ok(Asked::Paused),
+            Intake::Bytes if !self.kept.is_empty() => Ok(self.offer_kept()),
+            Intake::Payload(buf) if !self.kept.is_empty() => Ok(self.copy_kept(buf)),
+            Intake::Payload(buf) if self.more => self.fetch(buf, true),
+            Intake::Payload(buf) => self.receive(buf, true, context),
+            Intake::Bytes => {
+                let bulk = if self.more { IoBuf::try_new(BULK_LEN) } else { None };
+                match bulk {
+                    Some(buf) => self.fetch(buf, false),
+                    None => {
+                        let buf = self.take_spare();
+                        self.receive(buf, false, context)
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_spare(&mut self) -> IoBuf {
+        let spare = std::mem::take(&mut self.spare);
+        if spare.is_empty() { IoBuf::new(RECEIVE_LEN) } else { spare }
+    }
+
+    fn offer_kept(&mut self) -> Asked {
+        let used = self.session.receive(&self.kept);
+        self.use_kept(used);
+        if used > 0 { Asked::Fed } else { Asked::Paused }
+    }
+
+    fn copy_kept(&mut self, mut buf: IoBuf) -> Asked {
+        let count = buf.len().min(self.kept.len());
+        buf[..count].copy_from_slice(&self.kept[..count]);
+        self.use_kept(count);
+        self.session.returned(buf, count);
+        Asked::Fed
+    }
+
+    fn use_kept(&mut self, used: usize) {
+        let left = self.kept.len() - used;
+        self.kept.narrow(used, left);
+        if left == 0 {
+            let buf = std::mem::take(&mut self.kept);
+            self.recycle(buf);
+        }
+    }
+
+    /// Receives what has arrived, without waiting.
+    fn fetch(&mut self, mut buf: IoBuf, payload: bool) -> Result<Asked, Gone> {
+        match receive_now(&self.socket, &mut buf) {
+            Ok(count) => self.feed(buf, count, payload)?,
+            Err(error) if would_block(&error) => self.feed_nothing(buf, payload),
+            Err(_) => {
+                self.feed_nothing(buf, payload);
+                return Err(Gone);
+            }
+        }
+        Ok(Asked::Fed)
+    }
+
+    /// Starts a receive; where the driver has it done at once, the session is fed.
+    fn receive(&mut self, buf: IoBuf, payload: bool, context: &mut Context<'_>) -> Result<Asked, Gone> {
+        let receive = Receive { fd: self.socket.clone(), buf };
+        self.receiving = Some((compio::runtime::submit(receive), payload));
+        Ok(if self.take_received(context)? { Asked::Fed } else { Asked::Receiving })
+    }
+
+    /// While nothing is received, only this notices that the peer has gone. Never asks for another turn.
+    fn peer_is_watched(&mut self, context: &mut Context<'_>) -> Result<bool, Gone> {
+        if self.polling_driver {
+            return Ok(false);
+        }
+        let socket = &self.socket;
+        let watch = self.hung_up.get_or_insert_with(|| {
+            compio::runtime::submit(Await { fd: socket.clone(), event: Event::HangUp })
+        });
+        match Pin::new(watch).poll(context) {
+            Poll::Pending => Ok(false),
+            Poll::Ready(_) => Err(Gone),
+        }
+    }
+
+    /// Sends until everything is sent or the socket is full. True if anything was sent.
+    fn send(&mut self, context: &mut Context<'_>) -> Result<bool, Gone> {
+        let mut sent = false;
+        while !self.session.output().is_empty() {
+            if !self.can_send(context) {
+                break;
+            }
+            match send_now(&self.socket, self.session.output()) {
+                Ok(count) => {
+                    self.session.output().advance(count);
+                    self.control.unstall();
+                    sent = true;
+                }
+                Err(error) if would_block(&error) => self.await_room(),
+                Err(_) => return Err(Gone),
+            }
+        }
+        Ok(sent)
+    }
+
+    fn can_send(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(writable) = &mut self.writable else { return true };
+        let ready = Pin::new(writable).poll(context).is_ready();
+        if ready {
+            self.writable = None;
+        }
+        ready
+    }
+
+    fn await_room(&mut self) {
+        self.control.stall(self.pool.clock.coarse_now());
+        let room = Await { fd: self.socket.clone(), event: Event::Writable };
+        self.writable = Some(compio::runtime::submit(room));
+    }
+
+    fn heed(&mut self, context: &Context<'_>) -> Result<(), Gone> {
+        if !self.listening {
+            self.control.listen(context.waker());
+            self.listening = true;
+        }
+        match self.control.ordered() {
+            Order::Serve => {}
+            Order::WindDown if self.wound_down => {}
+            Order::WindDown => {
+                self.wound_down = true;
+                self.session.wind_down();
+            }
+            Order::Abort => return Err(Gone),
+        }
+        Ok(())
+    }
+
+    fn turns(&mut self, context: &mut Context<'_>) -> Result<Poll<()>, Gone> {
+        self.heed(context)?;
+        for _ in 0..TURNS_MAX {
+            let again = self.turn(context)?;
+            if self.session.finished() && self.session.output().is_empty() {
+                return Ok(Poll::Ready(()));
+            }
+            if !again {
+                return Ok(Poll::Pending);
+            }
+        }
+        context.waker().wake_by_ref();
+        Ok(Poll::Pending)
+    }
+
+    /// Closing with unread bytes resets the connection, and the peer may lose replies: reads what is there first.
+    fn take_leave(&mut self) {
+        let _ = shutdown(&self.socket, Shutdown::Write);
+        let mut buf = self.take_spare();
+        let mut discarded = 0;
+        while discarded < DISCARD_MAX {
+            match receive_now(&self.socket, &mut buf) {
+                Ok(count) if count > 0 => discarded += count,
+                _ => return,
+            }
+        }
+    }
+}
+
+impl Future for Connection {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let connection = self.get_mut();
+        match connection.turns(context) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(())) => {
+                connection.take_leave();
+                Poll::Ready(())
+            }
+            Err(Gone) => {
+                connection.session.hang_up();
+                Poll::Ready(())
+            }
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let _ = shutdown(&self.socket, Shutdown::Both);
+    }
+}
+
+thread_local! {
+    static SLICES: Cell<Vec<IoSlice<'static>>> = const { Cell::new(Vec::new()) };
+}
+
+/// Sends the front of `output` without waiting.
+fn send_now(socket: &OwnedFd, output: &spillway_core::session::Output) -> io::Result<usize> {
+    let mut slices: Vec<IoSlice<'_>> = SLICES.take();
+    output.gather(&mut slices, SLICES_MAX);
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let result = sendmsg(socket, &slices, &mut SendAncillaryBuffer::default(), flags);
+    SLICES.set(emptied(slices));
+    Ok(result?)
+}
+
+/// The same allocation, without its slices: collecting an empty vector in place keeps its memory.
+fn emptied(mut slices: Vec<IoSlice<'_>>) -> Vec<IoSlice<'static>> {
+    slices.clear();
+    slices.into_iter().map(|_| unreachable!("the vector was cleared")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_vector_of_slices_is_used_again() {
+        let bytes = [0; 8];
+        let mut slices = Vec::with_capacity(64);
+        slices.push(IoSlice::new(&bytes));
+        let address = slices.as_ptr() as usize;
+        let empty = emptied(slices);
+        assert_eq!((empty.as_ptr() as usize, empty.len(), empty.capacity()), (address, 0, 64));
+    }
+
+    #[test]
+    fn orders_only_get_stricter() {
+        let control = Control::new(Order::Serve);
+        control.order(Order::Abort);
+        control.order(Order::WindDown);
+        assert_eq!(control.ordered(), Order::Abort);
+    }
+
+    #[test]
+    fn a_stall_lasts_until_progress() {
+        let control = Control::new(Order::Serve);
+        control.stall(Duration::from_secs(1));
+        control.stall(Duration::from_secs(5));
+        assert_eq!(control.stalled_for(Duration::from_secs(11)), Duration::from_secs(10));
+        control.unstall();
+        assert_eq!(control.stalled_for(Duration::from_secs(11)), Duration::ZERO);
+    }
+}

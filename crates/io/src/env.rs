@@ -1,0 +1,132 @@
+//! Time, timers, tasks and chance of the real world.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use spillway_core::sync::{AtomicU64, Ordering};
+use spillway_core::{Env, LocalFuture, Place, Task};
+
+use crate::workers::Pool;
+
+/// How often the coarse clock is set: half of what is promised for its age, so that a late tick does not break the promise.
+pub(crate) const TICK: Duration = Duration::from_millis(50);
+
+/// A monotonic clock, and a copy of it that costs one load.
+pub(crate) struct Clock {
+    start: Instant,
+    coarse_ns: AtomicU64,
+}
+
+impl Clock {
+    pub(crate) fn new() -> Self {
+        Self { start: Instant::now(), coarse_ns: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    pub(crate) fn coarse_now(&self) -> Duration {
+        Duration::from_nanos(self.coarse_ns.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn tick(&self) {
+        self.coarse_ns.store(self.now().as_nanos() as u64, Ordering::Relaxed);
+    }
+}
+
+/// The environment that the workers give to layers.
+pub struct SystemEnv {
+    pool: Arc<Pool>,
+}
+
+impl SystemEnv {
+    pub(crate) fn new(pool: Arc<Pool>) -> Self {
+        Self { pool }
+    }
+}
+
+impl Env for SystemEnv {
+    fn now(&self) -> Duration {
+        self.pool.clock.now()
+    }
+
+    fn coarse_now(&self) -> Duration {
+        self.pool.clock.coarse_now()
+    }
+
+    fn sleep(&self, duration: Duration) -> LocalFuture<()> {
+        if duration.is_zero() {
+            return Box::pin(yield_now());
+        }
+        Box::pin(compio::time::sleep(duration))
+    }
+
+    fn spawn(&self, place: Place, task: Task) {
+        match place {
+            Place::Background => self.pool.background().post(task),
+            Place::Assist => self.pool.assistant().post(task),
+        }
+    }
+
+    fn idle_workers(&self) -> usize {
+        self.pool.idle_workers()
+    }
+
+    fn random(&self) -> u64 {
+        random()
+    }
+}
+
+/// Lets the other tasks of this thread run once.
+pub(crate) async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|context| {
+        if yielded {
+            return Poll::Ready(());
+        }
+        yielded = true;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
+}
+
+thread_local! {
+    static STATE: Cell<u64> = Cell::new(std::hash::RandomState::new().build_hasher().finish());
+}
+
+/// SplitMix64 (Sebastiano Vigna, public domain), seeded for each thread from the system's entropy.
+fn random() -> u64 {
+    STATE.with(|state| {
+        let mut source = spillway_core::contract::Random(state.get());
+        let value = source.draw();
+        state.set(source.0);
+        value
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_coarse_clock_follows_its_ticks_only() {
+        let clock = Clock::new();
+        assert_eq!(clock.coarse_now(), Duration::ZERO);
+        clock.tick();
+        let coarse = clock.coarse_now();
+        assert!(coarse > Duration::ZERO && coarse <= clock.now());
+    }
+
+    #[test]
+    fn numbers_differ_between_threads_and_draws() {
+        let here = [random(), random()];
+        let there = std::thread::spawn(random).join().unwrap();
+        assert!(here[0] != here[1] && !here.contains(&there));
+    }
+}

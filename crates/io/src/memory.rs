@@ -1,0 +1,132 @@
+//! Large memory from the operating system.
+//!
+//! Regions are private, anonymous, without reserved swap and without huge pages: a page costs memory from its first touch
+//! until it is released, and a released page costs nothing again. (Huge pages would commit 2 MiB at the first touch and
+//! keep them after a release of less.)
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use spillway_core::{Kind, Region, Regions};
+
+const PAGE: usize = 4096;
+
+/// Regions by `mmap`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MmapRegions;
+
+impl Regions for MmapRegions {
+    fn map(&self, bytes: usize) -> Result<Box<dyn Region>, Kind> {
+        Ok(Box::new(Mapping::new(bytes)?))
+    }
+}
+
+struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone and its address does not depend on the thread; how its bytes are shared
+// is the business of whoever dereferences `base`.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; `&self` gives out the address only, and `release` is an atomic system call.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(bytes: usize) -> Result<Self, Kind> {
+        let len = bytes.checked_next_multiple_of(PAGE).ok_or(Kind::OutOfMemory)?;
+        if len == 0 {
+            return Ok(Self { base: NonNull::<Aligned>::dangling().cast(), len });
+        }
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: no address is asked for, so no existing mapping is replaced.
+        let base =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) };
+        let base = base.map_err(|_| Kind::OutOfMemory)?;
+        // A kernel without huge pages refuses the advice, and needs it as little.
+        // SAFETY: the range was mapped above and nobody else has it yet.
+        let _ = unsafe { madvise(base, len, Advice::LinuxNoHugepage) };
+        Ok(Self { base: NonNull::new(base.cast()).ok_or(Kind::OutOfMemory)?, len })
+    }
+
+    fn at(&self, offset: usize) -> *mut c_void {
+        self.base.as_ptr().wrapping_add(offset).cast()
+    }
+}
+
+#[repr(align(4096))]
+struct Aligned;
+
+impl Region for Mapping {
+    fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn release(&self, offset: usize, len: usize) {
+        assert!(
+            offset.is_multiple_of(PAGE) && len.is_multiple_of(PAGE),
+            "release {offset}+{len}: whole pages only"
+        );
+        assert!(
+            offset.checked_add(len).is_some_and(|end| end <= self.len),
+            "release {offset}+{len} of {}",
+            self.len
+        );
+        if len == 0 {
+            return;
+        }
+        // SAFETY: the range lies in this mapping, and the caller holds no reference into it.
+        let result = unsafe { madvise(self.at(offset), len, Advice::LinuxDontNeed) };
+        assert!(result.is_ok(), "the kernel refused to take back {offset}+{len}: {result:?}");
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            // SAFETY: the range was mapped by `new`, is unmapped once, and outlived all its users.
+            let result = unsafe { munmap(self.at(0), self.len) };
+            assert!(result.is_ok(), "munmap of a mapping of our own: {result:?}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resident(region: &dyn Region) -> usize {
+        let mut pages = vec![0u8; region.len() / PAGE];
+        // SAFETY: the range is a live mapping and the vector holds one byte a page.
+        let result =
+            unsafe { libc::mincore(region.base().as_ptr().cast(), region.len(), pages.as_mut_ptr()) };
+        assert_eq!(result, 0);
+        pages.iter().filter(|&&page| page & 1 == 1).count()
+    }
+
+    #[test]
+    fn pages_cost_from_touch_to_release_and_read_as_zero_after() {
+        let region = MmapRegions.map(64 << 20).unwrap();
+        assert_eq!(region.base().as_ptr() as usize % PAGE, 0);
+        assert_eq!(resident(region.as_ref()), 0, "untouched memory is free");
+        // SAFETY: the region is 64 MiB long and this test is its only user.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(region.base().as_ptr(), region.len()) };
+        bytes[..8 * PAGE].fill(7);
+        assert_eq!(resident(region.as_ref()), 8, "exactly what was touched");
+        region.release(PAGE, 4 * PAGE);
+        assert_eq!(resident(region.as_ref()), 4);
+        // SAFETY: the region lives, and no other reference into it does.
+        assert_eq!(unsafe { region.base().add(PAGE).read_volatile() }, 0);
+    }
+
+    #[test]
+    fn more_than_the_address_space_is_refused() {
+        assert_eq!(MmapRegions.map(usize::MAX / 2).err(), Some(Kind::OutOfMemory));
+        assert!(MmapRegions.map(0).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,279 @@
+//! Listening sockets.
+//!
+//! A unix socket belongs to one server: a second one refuses, a socket file left by a dead server is replaced. Two servers
+//! that start at the same moment are kept apart by a lock on the folder, held from the look at the old file until the new
+//! one listens.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, Mode, fchmod, flock};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
+};
+use spillway_core::{Error, Kind};
+
+use crate::driver::kind_of;
+
+/// Connections that may wait to be accepted; the system's own limit applies too.
+const BACKLOG: i32 = 1024;
+
+/// Times to try for the folder's lock, and the pause between.
+const LOCK_TRIES: usize = 100;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// A socket that clients can connect to. A unix socket's file goes away with it.
+pub struct Listener {
+    pub(crate) fd: Arc<OwnedFd>,
+    address: Address,
+}
+
+enum Address {
+    Unix { path: PathBuf, identity: (u64, u64) },
+    Tcp(SocketAddr),
+}
+
+impl fmt::Display for Listener {
+    /// `unix:/path` or `tcp:host:port`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.address {
+            Address::Unix { path, .. } => write!(f, "unix:{}", path.display()),
+            Address::Tcp(address) => write!(f, "tcp:{address}"),
+        }
+    }
+}
+
+impl Listener {
+    /// Listens on a socket file of the given access mode (0600: this user only).
+    ///
+    /// [`Kind::Busy`] if a server answers there, or if something other than a socket is in the way.
+    pub fn unix(path: impl AsRef<Path>, mode: u32) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let address = SocketAddrUnix::new(path).map_err(|_| {
+            let text = format!(
+                "the socket path {} is too long: the system allows 107 bytes, this has {}; choose a shorter one",
+                path.display(),
+                path.as_os_str().len()
+            );
+            Error::new(Kind::TooLong, text)
+        })?;
+        let _lock = lock_folder(path)?;
+        remove_stale(path, &address)?;
+        let failed = |error: io::Error| {
+            Error::new(kind_of(&error), format!("the socket {} could not be made: {error}", path.display()))
+        };
+        let fd = listening_file(&address, mode).map_err(|error| failed(error.into()))?;
+        let made = std::fs::symlink_metadata(path).map_err(failed)?;
+        let identity = (made.dev(), made.ino());
+        Ok(Self { fd: Arc::new(fd), address: Address::Unix { path: path.into(), identity } })
+    }
+
+    /// Listens on `host:port`; port 0 takes a free one, see [`Listener::tcp_address`].
+    pub fn tcp(address: &str) -> Result<Self, Error> {
+        let failed = |error: io::Error| {
+            let text =
+                format!("cannot listen on {address}: {error}; give HOST:PORT, such as 127.0.0.1:10809");
+            Error::new(kind_of(&error), text)
+        };
+        let mut last = io::Error::from_raw_os_error(libc::EADDRNOTAVAIL);
+        for candidate in address.to_socket_addrs().map_err(failed)? {
+            match listening_port(candidate) {
+                Ok((fd, bound)) => return Ok(Self { fd: Arc::new(fd), address: Address::Tcp(bound) }),
+                Err(error) => last = error,
+            }
+        }
+        Err(failed(last))
+    }
+
+    /// The path of a unix socket.
+    pub fn unix_path(&self) -> Option<&Path> {
+        match &self.address {
+            Address::Unix { path, .. } => Some(path),
+            Address::Tcp(_) => None,
+        }
+    }
+
+    /// The address of a TCP socket, with the port that was taken.
+    pub fn tcp_address(&self) -> Option<SocketAddr> {
+        match self.address {
+            Address::Unix { .. } => None,
+            Address::Tcp(address) => Some(address),
+        }
+    }
+
+    /// Takes the next waiting connection.
+    pub(crate) fn accept(&self) -> io::Result<OwnedFd> {
+        let fd = accept_with(&self.fd, SocketFlags::CLOEXEC)?;
+        if matches!(self.address, Address::Tcp(_)) {
+            rustix::net::sockopt::set_tcp_nodelay(&fd, true)?;
+            rustix::net::sockopt::set_socket_keepalive(&fd, true)?;
+        }
+        Ok(fd)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let Address::Unix { path, identity } = &self.address else { return };
+        let ours = std::fs::symlink_metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == *identity);
+        if ours && let Err(error) = std::fs::remove_file(path) {
+            tracing::warn!("the socket file {} could not be removed: {error}", path.display());
+        }
+    }
+}
+
+fn listening_file(address: &SocketAddrUnix, mode: u32) -> rustix::io::Result<OwnedFd> {
+    let fd = new_socket(AddressFamily::UNIX)?;
+    // The file inherits the socket's mode: it never exists with a wider one.
+    fchmod(&fd, Mode::from_bits_truncate(mode))?;
+    bind(&fd, address)?;
+    listen(&fd, BACKLOG)?;
+    Ok(fd)
+}
+
+fn listening_port(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let fd = new_socket(family)?;
+    rustix::net::sockopt::set_socket_reuseaddr(&fd, true)?;
+    bind(&fd, &address)?;
+    listen(&fd, BACKLOG)?;
+    let bound = rustix::net::getsockname(&fd)?;
+    Ok((fd, SocketAddr::try_from(bound)?))
+}
+
+/// Non-blocking: a connection may be gone again between readiness and accept.
+fn new_socket(family: AddressFamily) -> rustix::io::Result<OwnedFd> {
+    socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+}
+
+fn lock_folder(path: &Path) -> Result<File, Error> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let failed = |error: io::Error| {
+        let text = format!("the folder {} of the socket cannot be used: {error}", folder.display());
+        Error::new(kind_of(&error), text)
+    };
+    let file = File::open(folder).map_err(failed)?;
+    for _ in 0..LOCK_TRIES {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
+            Err(error) => return Err(failed(error.into())),
+        }
+    }
+    let text = format!(
+        "another program holds a lock on the folder {}: wait until it is done, or choose a socket in another folder",
+        folder.display()
+    );
+    Err(Error::new(Kind::Busy, text))
+}
+
+fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), Error> {
+    let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    let name = path.display();
+    if !found.file_type().is_socket() {
+        let text = format!("{name} exists and is not a socket: remove it, or choose another socket path");
+        return Err(Error::new(Kind::Busy, text));
+    }
+    if answers(address) {
+        let text = format!("a server already answers on {name}: stop it, or choose another socket path");
+        return Err(Error::new(Kind::Busy, text));
+    }
+    std::fs::remove_file(path).map_err(|error| {
+        let text = format!("the socket file {name} of a dead server could not be removed: {error}");
+        Error::new(kind_of(&error), text)
+    })
+}
+
+/// Whether somebody listens there: only a refusal proves that nobody does.
+fn answers(address: &SocketAddrUnix) -> bool {
+    let Ok(fd) = new_socket(AddressFamily::UNIX) else { return true };
+    !matches!(
+        connect(fd.as_fd(), address),
+        Err(rustix::io::Errno::CONNREFUSED | rustix::io::Errno::NOENT | rustix::io::Errno::PROTOTYPE)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("spillway-{}-{name}.sock", std::process::id()))
+    }
+
+    #[test]
+    fn a_live_server_is_respected_and_its_file_goes_with_it() {
+        let path = scratch("live");
+        let first = Listener::unix(&path, 0o600).unwrap();
+        assert_eq!(std::fs::symlink_metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let error = Listener::unix(&path, 0o600).err().expect("the first one answers");
+        assert!(error.kind == Kind::Busy && error.message().contains("already answers"), "{error}");
+        drop(first);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn the_socket_of_a_dead_server_is_replaced() {
+        let path = scratch("stale");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "the standard library leaves the file");
+        let listener = Listener::unix(&path, 0o600).unwrap();
+        assert!(listener.to_string().ends_with("stale.sock"));
+    }
+
+    #[test]
+    fn anything_else_in_the_way_is_left_alone() {
+        let path = scratch("file");
+        std::fs::write(&path, "precious").unwrap();
+        let error = Listener::unix(&path, 0o600).err().expect("not a socket");
+        assert!(error.message().contains("not a socket"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_no_longer_ours_stays() {
+        let path = scratch("taken");
+        let listener = Listener::unix(&path, 0o600).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "another").unwrap();
+        drop(listener);
+        assert!(path.exists());
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn of_many_that_start_at_once_one_wins() {
+        let path = scratch("race");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let start = std::sync::Barrier::new(8);
+        let winners: Vec<Listener> = std::thread::scope(|scope| {
+            let one = || {
+                start.wait();
+                Listener::unix(&path, 0o600).ok()
+            };
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(one)).collect();
+            threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(winners.len(), 1);
+    }
+
+    #[test]
+    fn bad_addresses_are_named() {
+        let long = "x".repeat(200);
+        assert!(Listener::unix(format!("/tmp/{long}"), 0o600).err().unwrap().message().contains("too long"));
+        assert!(Listener::tcp("nonsense").err().unwrap().message().contains("nonsense"));
+        let listener = Listener::tcp("127.0.0.1:0").unwrap();
+        assert_ne!(listener.tcp_address().unwrap().port(), 0);
+    }
+}

@@ -1,0 +1,352 @@
+//! The threads: one worker for each core, and one for background work.
+//!
+//! Each thread owns a runtime and a mailbox. A task arrives as a closure by mail, is started on the thread and stays there.
+//! A panic on one of these threads ends the process: a server that has lost a task, and does not know which, is worse than
+//! none. [`Workers::stop`] drops what still runs, so exports and devices are wound down before.
+//!
+//! Needs: nothing but the kernel. Locks: a mailbox is a leaf, taken with nothing else held.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock, mpsc};
+use std::task::{Context, Poll, Waker};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use compio::runtime::Runtime;
+use spillway_core::sync::{AtomicBool, AtomicUsize, Mutex, Ordering};
+use spillway_core::{Env, Error, Task};
+
+use crate::driver::{Driver, DriverChoice, Plan, kind_of};
+use crate::env::{Clock, SystemEnv, TICK};
+
+/// Workers at most; more cores than this are left to other things.
+pub const WORKERS_MAX: usize = 256;
+
+/// Tasks that run between two looks at the ring: on a worker, and on the background thread, whose tasks are long.
+const TASKS_BETWEEN_POLLS: usize = 16;
+const TASKS_BETWEEN_POLLS_BACKGROUND: usize = 4;
+
+/// How many threads, and what carries their I/O.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkersOptions {
+    /// Export workers, 1 to [`WORKERS_MAX`].
+    pub count: usize,
+    /// What the I/O runs on.
+    pub driver: DriverChoice,
+}
+
+impl Default for WorkersOptions {
+    /// One worker for each processor that this process may use.
+    fn default() -> Self {
+        let count = std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX);
+        Self { count, driver: DriverChoice::Auto }
+    }
+}
+
+/// The running threads.
+pub struct Workers {
+    pool: Arc<Pool>,
+    threads: Vec<JoinHandle<()>>,
+    driver: Driver,
+}
+
+impl Workers {
+    /// Starts the threads and waits until each has its runtime.
+    pub fn start(options: WorkersOptions) -> Result<Self, Error> {
+        if !(1..=WORKERS_MAX).contains(&options.count) {
+            let count = options.count;
+            return Err(Error::invalid(format!("{count} workers are not allowed: give 1 to {WORKERS_MAX}")));
+        }
+        let plan = Plan::choose(options.driver)?;
+        let mut workers = Self {
+            pool: Arc::new(Pool::new(options.count)),
+            threads: Vec::new(),
+            driver: plan.driver.clone(),
+        };
+        workers.launch(&plan)?;
+        let pool = workers.pool.clone();
+        workers.pool.background().post(Box::new(move || Box::pin(keep_time(pool))));
+        Ok(workers)
+    }
+
+    fn launch(&mut self, plan: &Plan) -> Result<(), Error> {
+        let (ready, started) = mpsc::channel();
+        for index in 0..self.pool.seats.len() {
+            let (pool, plan, ready) = (self.pool.clone(), plan.clone(), ready.clone());
+            let thread = std::thread::Builder::new()
+                .name(pool.thread_name(index))
+                .spawn(move || thread_main(&pool, index, &plan, &ready));
+            self.threads.push(thread.map_err(|error| {
+                Error::new(kind_of(&error), format!("worker thread {index} could not be started: {error}"))
+            })?);
+        }
+        drop(ready);
+        for outcome in started {
+            outcome?;
+        }
+        Ok(())
+    }
+
+    /// What carries the I/O, and why if it is not io_uring.
+    pub fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// Number of export workers.
+    pub fn count(&self) -> usize {
+        self.pool.workers()
+    }
+
+    /// Starts a task on the worker `index`, which is below [`Workers::count`].
+    pub fn run_on(&self, index: usize, task: Task) {
+        assert!(index < self.count(), "worker {index} of {}", self.count());
+        self.pool.seats[index].post(task);
+    }
+
+    /// The environment that layers get.
+    pub fn env(&self) -> Arc<dyn Env> {
+        Arc::new(SystemEnv::new(self.pool.clone()))
+    }
+
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// Ends the threads and waits for them. Requests that the kernel has in hand are finished, all other tasks dropped.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        for seat in &self.pool.seats {
+            seat.stopping.store(true, Ordering::Release);
+            seat.wake();
+        }
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                fatal("a worker thread ended with a panic");
+            }
+        }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// What the threads share. The last seat is the background thread's.
+pub(crate) struct Pool {
+    seats: Vec<Seat>,
+    next: AtomicUsize,
+    pub(crate) clock: Clock,
+}
+
+impl Pool {
+    fn new(workers: usize) -> Self {
+        let seats = (0..=workers).map(|_| Seat::new()).collect();
+        Self { seats, next: AtomicUsize::new(0), clock: Clock::new() }
+    }
+
+    pub(crate) fn workers(&self) -> usize {
+        self.seats.len() - 1
+    }
+
+    pub(crate) fn seat(&self, index: usize) -> &Seat {
+        &self.seats[index]
+    }
+
+    pub(crate) fn background(&self) -> &Seat {
+        &self.seats[self.workers()]
+    }
+
+    /// A worker other than the caller's, an idle one if there is any; the caller's own if it is the only one.
+    pub(crate) fn assistant(&self) -> &Seat {
+        let count = self.workers();
+        let first = self.next.fetch_add(1, Ordering::Relaxed);
+        let caller = CURRENT.get();
+        let others = || {
+            let all = (0..count).map(|step| &self.seats[(first.wrapping_add(step)) % count]);
+            all.filter(|seat| !std::ptr::eq(*seat, caller))
+        };
+        let idle = others().find(|seat| seat.idle.load(Ordering::Relaxed));
+        idle.or_else(|| others().next()).unwrap_or(&self.seats[0])
+    }
+
+    pub(crate) fn idle_workers(&self) -> usize {
+        self.seats[..self.workers()].iter().filter(|seat| seat.idle.load(Ordering::Relaxed)).count()
+    }
+
+    fn thread_name(&self, index: usize) -> String {
+        if index == self.workers() { "spillway-bg".into() } else { format!("spillway-{index}") }
+    }
+}
+
+/// One thread's mailbox and flags, on cache lines of its own.
+#[repr(align(128))]
+pub(crate) struct Seat {
+    idle: AtomicBool,
+    stopping: AtomicBool,
+    has_mail: AtomicBool,
+    /// `None` once the thread has ended.
+    mail: Mutex<Option<VecDeque<Task>>>,
+    waker: OnceLock<Waker>,
+}
+
+impl Seat {
+    fn new() -> Self {
+        Self {
+            idle: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            has_mail: AtomicBool::new(false),
+            mail: Mutex::new(Some(VecDeque::new())),
+            waker: OnceLock::new(),
+        }
+    }
+
+    /// Starts a task on the thread, or drops it if the thread has ended.
+    pub(crate) fn post(&self, task: Task) {
+        let mut mail = self.mail.lock();
+        let Some(tasks) = &mut *mail else {
+            drop(mail);
+            return drop(task);
+        };
+        tasks.push_back(task);
+        drop(mail);
+        self.has_mail.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Interrupts the thread's wait. What it is woken for is stored before: it looks after each wait.
+    fn wake(&self) {
+        if let Some(waker) = self.waker.get() {
+            waker.wake_by_ref();
+        }
+    }
+
+    fn open_mail(&self) {
+        if !self.has_mail.swap(false, Ordering::Acquire) {
+            return;
+        }
+        let tasks = self.mail.lock().as_mut().map(std::mem::take);
+        for task in tasks.unwrap_or_default() {
+            spawn_here(task());
+        }
+    }
+
+    fn run(&self, runtime: &Runtime) {
+        while !self.stopping.load(Ordering::Acquire) || detached() > 0 {
+            self.open_mail();
+            if runtime.run() {
+                runtime.poll_with(Some(Duration::ZERO));
+            } else {
+                self.idle.store(true, Ordering::Relaxed);
+                runtime.poll();
+                self.idle.store(false, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+fn thread_main(pool: &Pool, index: usize, plan: &Plan, ready: &mpsc::Sender<Result<(), Error>>) {
+    let _guard = AbortOnPanic;
+    let background = index == pool.workers();
+    let tasks = if background { TASKS_BETWEEN_POLLS_BACKGROUND } else { TASKS_BETWEEN_POLLS };
+    let runtime = match plan.runtime(tasks) {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let text = format!("the {} driver of a worker could not be set up: {error}", plan.driver.name());
+            let _ = ready.send(Err(Error::new(kind_of(&error), text)));
+            return;
+        }
+    };
+    let seat = &pool.seats[index];
+    let _ = seat.waker.set(runtime.waker());
+    let _ = ready.send(Ok(()));
+    CURRENT.set(seat);
+    runtime.enter(|| seat.run(&runtime));
+    close(runtime);
+    let unread = seat.mail.lock().take();
+    drop(unread);
+}
+
+async fn keep_time(pool: Arc<Pool>) {
+    loop {
+        pool.clock.tick();
+        compio::time::sleep(TICK).await;
+    }
+}
+
+thread_local! {
+    static CURRENT: Cell<*const Seat> = const { Cell::new(std::ptr::null()) };
+    static CLOSING: Cell<bool> = const { Cell::new(false) };
+    static DETACHED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Whether a task can be started on this thread: it has a runtime, and is not taking it down.
+pub(crate) fn can_spawn() -> bool {
+    !CLOSING.get() && Runtime::try_with_current(|_| ()).is_ok()
+}
+
+/// Starts a task on this thread, which has a runtime.
+pub(crate) fn spawn_here(future: impl Future<Output = ()> + 'static) {
+    compio::runtime::spawn(Guarded(future)).detach();
+}
+
+/// Like [`spawn_here`], for work that the kernel has in hand: the thread does not end before it is done.
+pub(crate) fn spawn_detached(future: impl Future<Output = ()> + 'static) {
+    DETACHED.set(DETACHED.get() + 1);
+    spawn_here(async move {
+        future.await;
+        DETACHED.set(DETACHED.get() - 1);
+    });
+}
+
+/// Number of unfinished tasks of [`spawn_detached`] on this thread.
+pub(crate) fn detached() -> usize {
+    DETACHED.get()
+}
+
+/// Drops a runtime with all its tasks. A task that is dropped here must not start another one.
+pub(crate) fn close(runtime: Runtime) {
+    CLOSING.set(true);
+    drop(runtime);
+    CLOSING.set(false);
+}
+
+/// A task of the process: if it panics, the process ends.
+struct Guarded<F>(F);
+
+impl<F: Future> Future for Guarded<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let guard = AbortOnPanic;
+        // SAFETY: the field is never moved out of the pinned value, which has no Drop and is Unpin only if the field is.
+        let future = unsafe { self.map_unchecked_mut(|guarded| &mut guarded.0) };
+        let outcome = future.poll(context);
+        std::mem::forget(guard);
+        outcome
+    }
+}
+
+/// Turns a panic that unwinds through its scope into the end of the process.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            fatal("a task of the server panicked (see above)");
+        }
+    }
+}
+
+fn fatal(what: &str) -> ! {
+    let thread = std::thread::current();
+    eprintln!("spillway: {what}; thread {}; aborting", thread.name().unwrap_or("?"));
+    std::process::abort()
+}

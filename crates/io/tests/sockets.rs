@@ -1,0 +1,291 @@
+//! Sessions on real sockets, with both drivers.
+
+mod toy;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use spillway_core::contract::Random;
+use spillway_io::{DriverChoice, Limits, Listener, Serving, Workers, WorkersOptions, serve};
+use toy::{BYE, ECHO, GATED, Toy, Watch, answer, request, until};
+
+struct House {
+    workers: Workers,
+    serving: Option<Serving>,
+    watch: Arc<Watch>,
+    path: PathBuf,
+}
+
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+impl House {
+    fn new(driver: DriverChoice, limits: Limits) -> Self {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("spillway-sockets-{}-{number}.sock", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let workers = Workers::start(WorkersOptions { count: 2, driver }).unwrap();
+        let watch = Arc::new(Watch::default());
+        let listener = Listener::unix(&path, 0o600).unwrap();
+        let serving = Some(serve(listener, &workers, sessions(&watch), limits));
+        Self { workers, serving, watch, path }
+    }
+
+    fn connect(&self) -> UnixStream {
+        UnixStream::connect(&self.path).unwrap()
+    }
+
+    fn stop(mut self) {
+        self.serving.take().unwrap().stop();
+        assert_eq!(self.watch.alive.load(Ordering::SeqCst), 0, "sessions outlive the server");
+        assert!(!self.path.exists(), "the socket file stays");
+        self.workers.stop();
+    }
+}
+
+fn sessions(watch: &Arc<Watch>) -> spillway_io::NewSession {
+    let watch = watch.clone();
+    Arc::new(move || Box::new(Toy::new(&watch)))
+}
+
+fn both(test: impl Fn(DriverChoice)) {
+    test(DriverChoice::Auto);
+    test(DriverChoice::Poll);
+}
+
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    let mut random = Random(seed);
+    bytes.chunks_mut(8).for_each(|chunk| {
+        let word = random.draw().to_le_bytes();
+        chunk.copy_from_slice(&word[..chunk.len()]);
+    });
+    bytes
+}
+
+#[test]
+fn messages_of_every_size_come_back_whole() {
+    both(|driver| {
+        let house = House::new(driver, Limits::default());
+        let mut stream = house.connect();
+        for (seed, len) in
+            [0, 1, 7, 4096, 16376, 16384, 65535, 65536, 100_000, 3 << 20].into_iter().enumerate()
+        {
+            let payload = noise(seed as u64, len);
+            request(&mut stream, ECHO, &payload);
+            assert_eq!(answer(&mut stream), (ECHO, payload), "{len} bytes");
+        }
+        assert!(house.watch.straight.load(Ordering::SeqCst) >= 3 << 20, "large payloads skip the copy");
+        house.stop();
+    });
+}
+
+#[test]
+fn a_stream_of_mixed_messages_keeps_its_place() {
+    both(|driver| {
+        let house = House::new(driver, Limits::default());
+        let mut writer = house.connect();
+        let mut reader = writer.try_clone().unwrap();
+        let sizes: Vec<usize> = {
+            let mut random = Random(7);
+            let mut size = || {
+                let top = 1 << random.below(19);
+                random.below(top) as usize
+            };
+            (0..400).map(|_| size()).collect()
+        };
+        let expected = sizes.clone();
+        let reading = std::thread::spawn(move || {
+            for (seed, len) in expected.into_iter().enumerate() {
+                assert_eq!(answer(&mut reader), (ECHO, noise(seed as u64, len)), "message {seed}");
+            }
+        });
+        for (seed, len) in sizes.into_iter().enumerate() {
+            request(&mut writer, ECHO, &noise(seed as u64, len));
+        }
+        reading.join().unwrap();
+        house.stop();
+    });
+}
+
+#[test]
+fn bytes_that_trickle_in_are_put_together() {
+    both(|driver| {
+        let house = House::new(driver, Limits::default());
+        let mut stream = house.connect();
+        let mut message = Vec::new();
+        request(&mut message, ECHO, b"one byte at a time");
+        for byte in &message {
+            stream.write_all(&[*byte]).unwrap();
+        }
+        assert_eq!(answer(&mut stream).1, b"one byte at a time");
+        house.stop();
+    });
+}
+
+#[test]
+fn a_slow_reader_gets_everything_and_holds_nobody_up() {
+    both(|driver| {
+        let house = House::new(driver, Limits::default());
+        let mut slow = house.connect();
+        let mut writer = slow.try_clone().unwrap();
+        let payload = noise(1, 1 << 20);
+        let sent = payload.clone();
+        let writing = std::thread::spawn(move || (0..16).for_each(|_| request(&mut writer, ECHO, &sent)));
+        // Sixteen others, so that some share the slow one's worker.
+        for _ in 0..16 {
+            let mut other = house.connect();
+            request(&mut other, ECHO, b"meanwhile");
+            assert_eq!(answer(&mut other).1, b"meanwhile");
+        }
+        assert!(!writing.is_finished(), "more than the sockets hold is on its way");
+        for _ in 0..16 {
+            assert_eq!(answer(&mut slow).1, payload);
+        }
+        writing.join().unwrap();
+        house.stop();
+    });
+}
+
+#[test]
+fn a_disconnect_in_mid_message_ends_the_session() {
+    both(|driver| {
+        let house = House::new(driver, Limits::default());
+        for cut in [1, 8, 9, 4000, 70_000, 200_000] {
+            let mut stream = house.connect();
+            let mut message = Vec::new();
+            request(&mut message, ECHO, &noise(3, 300_000));
+            stream.write_all(&message[..cut]).unwrap();
+        }
+        let mut stream = house.connect();
+        request(&mut stream, GATED, b"");
+        until("the gated request", || house.watch.gated.load(Ordering::SeqCst) == 1);
+        drop(stream);
+        until("hang-ups", || house.watch.hung_up.load(Ordering::SeqCst) == 7);
+        until("ends", || house.watch.alive.load(Ordering::SeqCst) == 0);
+        house.stop();
+    });
+}
+
+#[test]
+fn a_thousand_reconnects_leak_no_descriptor() {
+    both(|driver| {
+        let house = House::new(driver, Limits::default());
+        let once = || {
+            let mut stream = house.connect();
+            request(&mut stream, ECHO, b"hello");
+            assert_eq!(answer(&mut stream).1, b"hello");
+            request(&mut stream, BYE, b"");
+            let mut rest = Vec::new();
+            assert_eq!(stream.read_to_end(&mut rest).unwrap(), 0);
+        };
+        once();
+        // Descriptors of sockets only: tests that run beside this one come and go.
+        let mine = |target: &str| target.starts_with("socket:");
+        let count = || {
+            let all = std::fs::read_dir("/proc/self/fd").unwrap();
+            all.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+                .filter(|link| mine(&link.to_string_lossy()))
+                .count()
+        };
+        let before = count();
+        (0..1000).for_each(|_| once());
+        until("sockets to be closed", || count() < before + 500);
+        until("sessions to end", || house.watch.alive.load(Ordering::SeqCst) == 0);
+        house.stop();
+    });
+}
+
+#[test]
+fn stop_waits_for_what_is_in_flight() {
+    both(|driver| {
+        let mut house = House::new(driver, Limits::default());
+        let mut idle = house.connect();
+        let mut busy = house.connect();
+        request(&mut idle, ECHO, b"hi");
+        assert_eq!(answer(&mut idle).1, b"hi");
+        (0..3).for_each(|_| request(&mut busy, GATED, b""));
+        until("the requests", || house.watch.gated.load(Ordering::SeqCst) == 3);
+        let serving = house.serving.take().unwrap();
+        let stopping = std::thread::spawn(move || serving.stop());
+        assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0, "an idle connection is closed at once");
+        assert!(!stopping.is_finished(), "the busy one is waited for");
+        assert!(UnixStream::connect(&house.path).is_err() || house.path.exists());
+        house.watch.open_gate();
+        (0..3).for_each(|_| assert_eq!(answer(&mut busy).0, GATED));
+        assert_eq!(busy.read(&mut [0; 1]).unwrap(), 0);
+        stopping.join().unwrap();
+        assert!(!house.path.exists());
+        house.workers.stop();
+    });
+}
+
+#[test]
+fn stop_gives_up_on_a_peer_that_does_not_read() {
+    both(|driver| {
+        let limits = Limits { stop_grace: std::time::Duration::from_millis(100), ..Limits::default() };
+        let house = House::new(driver, limits);
+        let mut stream = house.connect();
+        request(&mut stream, ECHO, &noise(1, 3 << 20));
+        until("the payload", || house.watch.straight.load(Ordering::SeqCst) == 3 << 20);
+        house.stop();
+    });
+}
+
+#[test]
+fn abort_ends_what_is_in_flight() {
+    both(|driver| {
+        let mut house = House::new(driver, Limits::default());
+        let mut stream = house.connect();
+        request(&mut stream, GATED, b"");
+        until("the request", || house.watch.gated.load(Ordering::SeqCst) == 1);
+        house.serving.take().unwrap().abort();
+        assert_eq!(house.watch.hung_up.load(Ordering::SeqCst), 1);
+        assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
+        house.workers.stop();
+    });
+}
+
+#[test]
+fn connections_above_the_limit_are_closed() {
+    both(|driver| {
+        let house = House::new(driver, Limits { connections_max: 2, ..Limits::default() });
+        let mut kept: Vec<_> = (0..2).map(|_| house.connect()).collect();
+        for stream in &mut kept {
+            request(stream, ECHO, b"in");
+            assert_eq!(answer(stream).1, b"in");
+        }
+        assert_eq!(house.connect().read(&mut [0; 1]).unwrap_or(0), 0, "the third is closed");
+        kept.pop();
+        until("room", || {
+            let mut stream = house.connect();
+            let mut header = [0; 8];
+            stream.write_all(&[1, 0, 0, 0, 0, 0, 0, 0]).is_ok() && stream.read_exact(&mut header).is_ok()
+        });
+        house.stop();
+    });
+}
+
+#[test]
+fn tcp_serves_as_well() {
+    both(|driver| {
+        let workers = Workers::start(WorkersOptions { count: 1, driver }).unwrap();
+        let watch = Arc::new(Watch::default());
+        let listener = Listener::tcp("127.0.0.1:0").unwrap();
+        let address = listener.tcp_address().unwrap();
+        let serving = serve(listener, &workers, sessions(&watch), Limits::default());
+        let mut stream = TcpStream::connect(address).unwrap();
+        let payload = noise(9, 1 << 20);
+        request(&mut stream, ECHO, &payload);
+        assert_eq!(answer(&mut stream).1, payload);
+        request(&mut stream, ECHO, b"last words");
+        request(&mut stream, BYE, b"");
+        stream.write_all(&[0; 5000]).unwrap();
+        assert_eq!(answer(&mut stream).1, b"last words", "unread bytes do not reset the connection");
+        serving.stop();
+        workers.stop();
+    });
+}
