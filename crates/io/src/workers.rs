@@ -84,7 +84,7 @@ impl Workers {
             })?);
         }
         drop(ready);
-        for outcome in started {
+        for outcome in started.iter().take(self.threads.len()) {
             outcome?;
         }
         Ok(())

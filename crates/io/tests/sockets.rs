@@ -213,7 +213,6 @@ fn stop_waits_for_what_is_in_flight() {
         let stopping = std::thread::spawn(move || serving.stop());
         assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0, "an idle connection is closed at once");
         assert!(!stopping.is_finished(), "the busy one is waited for");
-        assert!(UnixStream::connect(&house.path).is_err() || house.path.exists());
         house.watch.open_gate();
         (0..3).for_each(|_| assert_eq!(answer(&mut busy).0, GATED));
         assert_eq!(busy.read(&mut [0; 1]).unwrap(), 0);
