@@ -336,19 +336,19 @@ fn split_queries(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
 
 /// The name and the kinds of information that `OPT_INFO` and `OPT_GO` ask for.
 fn parse_info(data: &[u8]) -> Result<(&[u8], Vec<u16>), Refused> {
-    let mut reader = Reader(data);
-    let name = reader.string();
-    let count = reader.u16().unwrap_or(0);
-    let wanted: Option<Vec<u16>> = (0..count).map(|_| reader.u16()).collect();
-    match (name, wanted) {
-        (Some(name), Some(wanted)) if reader.at_end() && data.len() >= name.len() + 6 => {
-            match name.len() > wire::STRING_LEN_MAX {
-                true => Err((rep::ERR_TOO_BIG, "the name is too long")),
-                false => Ok((name, wanted)),
-            }
-        }
-        _ => Err((rep::ERR_INVALID, "the lengths do not add up")),
+    let (name, wanted) = split_info(data).ok_or((rep::ERR_INVALID, "the lengths do not add up"))?;
+    match name.len() > wire::STRING_LEN_MAX {
+        true => Err((rep::ERR_TOO_BIG, "the name is too long")),
+        false => Ok((name, wanted)),
     }
+}
+
+fn split_info(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
+    let mut reader = Reader(data);
+    let name = reader.string()?;
+    let count = reader.u16()?;
+    let wanted: Vec<u16> = (0..count).map(|_| reader.u16()).collect::<Option<_>>()?;
+    reader.at_end().then_some((name, wanted))
 }
 
 fn no_data(data: &[u8]) -> Result<(), Refused> {

@@ -24,12 +24,14 @@
 //! | `handshake` | options until the client has chosen an export |
 //! | `request` | which requests are allowed, and the errno of each refusal |
 //! | `transmission` | the stream of requests, their submission, backpressure |
+//! | `incoming` | the payload of a write while it arrives |
 //! | `pending` | answers that are still to come, and which of them have news |
 //! | `reply` | replies in the three styles, and the errno of each failure |
 //! | `session` | the whole conversation |
 
 mod export;
 mod handshake;
+mod incoming;
 mod pending;
 mod reply;
 mod request;

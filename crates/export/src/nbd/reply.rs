@@ -6,6 +6,10 @@ use spillway_core::{Extent, IoBuf, Kind};
 use super::request::Ticket;
 use super::wire::{self, ChunkHeader, REPLY_FLAG_DONE, STATE_HOLE, STATE_ZERO, chunk, errno};
 
+/// Data below this length, in bytes, is copied behind its header: a buffer takes a page at least, so that many unsent short
+/// replies would hold far more memory than is counted.
+const COPIED_LEN_MAX: usize = 2048;
+
 /// The one metadata context that is served has this id.
 pub(super) const BASE_ALLOCATION_ID: u32 = 1;
 
@@ -74,7 +78,11 @@ impl ReplyStyle {
             self.chunk(chunk::OFFSET_DATA, ticket, 8 + buf.len() as u64, out);
             out.push(&ticket.offset.to_be_bytes());
         }
-        out.push_buffer(buf);
+        if buf.len() < COPIED_LEN_MAX {
+            out.push(&buf);
+        } else {
+            out.push_buffer(buf);
+        }
     }
 
     /// The request failed.
@@ -124,4 +132,61 @@ impl ReplyStyle {
 
 fn state(extent: &Extent) -> u32 {
     (u32::from(extent.hole) * STATE_HOLE) | (u32::from(extent.zero) * STATE_ZERO)
+}
+
+/// The part of `extents`, which start `head` bytes before a range of `len` bytes, that lies within it; at least one extent.
+pub(super) fn cut(extents: &[Extent], head: u64, len: u64) -> Vec<Extent> {
+    let (mut skip, mut left) = (head, len);
+    let mut list = Vec::with_capacity(extents.len());
+    for extent in extents {
+        let skipped = skip.min(extent.len);
+        let len = (extent.len - skipped).min(left);
+        Extent { len, ..*extent }.append_to(&mut list);
+        skip -= skipped;
+        left -= len;
+    }
+    if list.is_empty() {
+        list.push(Extent::data(len));
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents_are_cut_to_the_range_that_was_asked_for() {
+        let extents = [Extent::hole(4096), Extent::data(4096), Extent::hole(1 << 40)];
+        assert_eq!(cut(&extents, 0, 4096), [Extent::hole(4096)]);
+        assert_eq!(cut(&extents, 512, 4096), [Extent::hole(3584), Extent::data(512)]);
+        assert_eq!(cut(&extents, 4096, 8192), [Extent::data(4096), Extent::hole(4096)]);
+        assert_eq!(cut(&[], 512, 1024), [Extent::data(1024)]);
+        assert_eq!(cut(&extents[..1], 4096, 512), [Extent::data(512)]);
+    }
+
+    #[test]
+    fn every_failure_has_a_number_of_the_protocol() {
+        let all = [
+            Kind::Invalid,
+            Kind::NoSpace,
+            Kind::OutOfMemory,
+            Kind::Io,
+            Kind::Corrupt,
+            Kind::NotSupported,
+            Kind::ReadOnly,
+            Kind::ShuttingDown,
+            Kind::Busy,
+            Kind::Range,
+            Kind::TooLong,
+            Kind::NotFound,
+            Kind::Denied,
+            Kind::Overflow,
+        ];
+        for kind in all {
+            let Refusal { error, message } = kind.into();
+            assert!([1, 5, 12, 22, 28, 75, 95, 108].contains(&error), "{kind:?}");
+            assert!(!message.is_empty());
+        }
+    }
 }

@@ -63,7 +63,8 @@ impl Ticket {
 
     /// The modifiers as the device knows them.
     pub(super) const fn device_flags(&self) -> Flags {
-        Flags { fua: self.has(cmd_flag::FUA), no_hole: self.has(cmd_flag::NO_HOLE) }
+        // Clients may set FUA on any command; it means something for those that write.
+        Flags { fua: self.command.writes() && self.has(cmd_flag::FUA), no_hole: self.has(cmd_flag::NO_HOLE) }
     }
 
     /// Whether the client set one of these command flags.

@@ -11,34 +11,22 @@
 use std::task::{Context, Poll};
 
 use spillway_core::session::{Intake, Output};
-use spillway_core::{Aligned, Answer, ByteRange, Extent, IoBuf, LocalFuture, Op, Reply, Request, buffer};
+use spillway_core::{Aligned, Answer, ByteRange, IoBuf, LocalFuture, Op, Reply, Request, buffer};
 
 use super::export::{COUNTERS, Connected, Counter};
 use super::handshake::Chosen;
+use super::incoming::Incoming;
 use super::pending::{Outcome, Pending, Work};
-use super::reply::Refusal;
+use super::reply::{Refusal, cut};
 use super::request::{Command, Rules, Ticket};
 use super::session::Config;
 use super::wire::{RequestHeader, cmd, cmd_flag, errno};
-
-/// Payloads from this length on, in bytes, are received where they will stay ...
-const DIRECT_LEN_MIN: usize = 64 << 10;
-
-/// ... as long as this much of them is missing: below it a copy costs less than a system call.
-const DIRECT_REST_MIN: usize = 16 << 10;
 
 /// Longest buffer in bytes that a connection gets in any case when it holds nothing else.
 const ASSURED_LEN_MAX: usize = 64 << 10;
 
 /// Most extents in one reply to `CMD_BLOCK_STATUS`.
 const EXTENTS_MAX: usize = 8192;
-
-/// A write whose payload is arriving.
-struct Incoming {
-    ticket: Ticket,
-    buf: IoBuf,
-    filled: usize,
-}
 
 /// Where in the stream we are.
 enum Place {
@@ -117,24 +105,22 @@ impl Transmission {
 
     /// What to receive next.
     pub(super) fn intake(&mut self, out: &Output) -> Intake {
-        let full = self.full(out);
-        match &mut self.place {
-            Place::Header if full => Intake::Pause,
-            Place::Header | Place::Skip(_) => Intake::Bytes,
+        if let Place::Payload(incoming) = &mut self.place {
+            let Some(buf) = incoming.lend() else { return Intake::Bytes };
+            self.place = Place::Lent(incoming.ticket, incoming.filled);
+            return Intake::Payload(buf);
+        }
+        match &self.place {
+            Place::Header if self.full(out) => Intake::Pause,
+            Place::Header | Place::Skip(_) | Place::Payload(_) => Intake::Bytes,
             Place::Lent(..) | Place::End => Intake::Pause,
-            Place::Parked(..) => {
-                if self.holds_nothing(out) {
+            Place::Parked(ticket, _) => {
+                // Only sending made this so: nothing else would wake the task to look again.
+                if self.assured(ticket.length as usize, out) {
                     self.pending.wake_task();
                 }
                 Intake::Pause
             }
-            Place::Payload(incoming) => match incoming.lend() {
-                Some(buf) => {
-                    self.place = Place::Lent(incoming.ticket, incoming.filled);
-                    Intake::Payload(buf)
-                }
-                None => Intake::Bytes,
-            },
         }
     }
 
@@ -143,7 +129,7 @@ impl Transmission {
         let Place::Lent(ticket, before) = self.place else { return };
         assert!(filled <= buf.len(), "{filled} bytes filled of a window of {}", buf.len());
         buf.widen(ticket.length as usize);
-        self.go_on(Incoming { ticket, buf, filled: before + filled }, out);
+        self.go_on(Incoming::new(ticket, buf, before + filled), out);
         self.settle();
     }
 
@@ -239,12 +225,12 @@ impl Transmission {
     }
 
     fn buffer(&self, len: usize, out: &Output) -> Option<IoBuf> {
-        IoBuf::try_new(len)
-            .or_else(|| (len <= ASSURED_LEN_MAX && self.holds_nothing(out)).then(|| IoBuf::new(len)))
+        IoBuf::try_new(len).or_else(|| self.assured(len, out).then(|| IoBuf::new(len)))
     }
 
-    fn holds_nothing(&self, out: &Output) -> bool {
-        self.pending.is_empty() && out.is_empty()
+    /// Whether a buffer of `len` bytes is due however short memory is.
+    fn assured(&self, len: usize, out: &Output) -> bool {
+        len <= ASSURED_LEN_MAX && self.pending.is_empty() && out.is_empty()
     }
 
     fn begin_with_buffer(&mut self, ticket: Ticket, buf: IoBuf, rest: &[u8], out: &mut Output) -> usize {
@@ -252,7 +238,7 @@ impl Transmission {
             self.submit(ticket, Request { buf, ..request(&ticket, Op::Read) }, out);
             return 0;
         }
-        let mut incoming = Incoming { ticket, buf, filled: 0 };
+        let mut incoming = Incoming::new(ticket, buf, 0);
         let used = incoming.fill(rest);
         self.go_on(incoming, out);
         used
@@ -274,7 +260,7 @@ impl Transmission {
             return;
         }
         self.place = Place::Header;
-        let Incoming { ticket, buf, .. } = incoming;
+        let (ticket, buf) = incoming.into_parts();
         match self.ending {
             Ending::No => self.submit(ticket, Request { buf, ..request(&ticket, Op::Write) }, out),
             _ => self.refuse(&ticket, SHUTTING_DOWN, out),
@@ -318,9 +304,8 @@ impl Transmission {
             Outcome::Extents(Err(kind)) => self.refuse(ticket, kind.into(), out),
             Outcome::Extents(Ok(extents)) => {
                 let head = ticket.offset - self.blocks_around(ticket.range()).offset;
-                let extents = cut(&extents, head, ticket);
                 self.count(ticket);
-                self.rules.replies.block_status(ticket, &extents, out);
+                self.rules.replies.block_status(ticket, &cut(&extents, head, ticket.length), out);
             }
         }
     }
@@ -379,14 +364,12 @@ impl Transmission {
     }
 
     fn poll_parked(&mut self, context: &mut Context<'_>, out: &mut Output) {
-        let holds_nothing = self.holds_nothing(out);
         let Place::Parked(ticket, room) = &mut self.place else { return };
-        let ticket = *ticket;
-        let buf = match room.as_mut().poll(context) {
+        let (ticket, room) = (*ticket, room.as_mut().poll(context));
+        let len = ticket.length as usize;
+        let buf = match room {
             Poll::Ready(buf) => buf,
-            Poll::Pending if holds_nothing && ticket.length <= ASSURED_LEN_MAX as u64 => {
-                IoBuf::new(ticket.length as usize)
-            }
+            Poll::Pending if self.assured(len, out) => IoBuf::new(len),
             Poll::Pending => return,
         };
         self.place = Place::Header;
@@ -469,44 +452,4 @@ const SHUTTING_DOWN: Refusal = Refusal::new(errno::ESHUTDOWN, "the server is sto
 /// The request to the device, still without its buffer.
 fn request(ticket: &Ticket, op: Op) -> Request {
     Request { op, range: ticket.range(), flags: ticket.device_flags(), buf: IoBuf::empty() }
-}
-
-impl Incoming {
-    fn missing(&self) -> usize {
-        self.buf.len() - self.filled
-    }
-
-    fn fill(&mut self, bytes: &[u8]) -> usize {
-        let used = self.missing().min(bytes.len());
-        self.buf[self.filled..self.filled + used].copy_from_slice(&bytes[..used]);
-        self.filled += used;
-        used
-    }
-
-    /// The buffer with the missing part as its window, where it is worth receiving into.
-    fn lend(&mut self) -> Option<IoBuf> {
-        if self.buf.len() < DIRECT_LEN_MIN || self.missing() < DIRECT_REST_MIN {
-            return None;
-        }
-        let mut buf = std::mem::take(&mut self.buf);
-        buf.narrow(self.filled, buf.len() - self.filled);
-        Some(buf)
-    }
-}
-
-/// The part of `extents`, which start `head` bytes before the ticket's range, that lies within it; at least one extent.
-fn cut(extents: &[Extent], head: u64, ticket: &Ticket) -> Vec<Extent> {
-    let (mut skip, mut left) = (head, ticket.length);
-    let mut list = Vec::with_capacity(extents.len());
-    for extent in extents {
-        let skipped = skip.min(extent.len);
-        let len = (extent.len - skipped).min(left);
-        Extent { len, ..*extent }.append_to(&mut list);
-        skip -= skipped;
-        left -= len;
-    }
-    if list.is_empty() {
-        list.push(Extent::data(ticket.length));
-    }
-    list
 }
