@@ -1,0 +1,342 @@
+//! The command line: options, their help and their checks.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use spillway_core::block::DEVICE_BYTES_MAX;
+use spillway_core::size;
+
+use crate::exit;
+
+const EXAMPLES: &str = "\
+Examples:
+  spillway ram --size 4G                          a compressed RAM disk of 4 GiB
+  qemu-img info 'nbd+unix:///ram0?socket=...'     use it; the server prints the URI
+  spillway ls                                     what is served, and how well it compresses
+  spillway get ram0 mm_stat                       one attribute, as zram shows it
+  spillway set ram0 mem_limit 1G                  change an attribute of a running device
+  spillway stop ram0                              flush, disconnect clients, end";
+
+const RAM_EXAMPLES: &str = "\
+Examples:
+  spillway ram --size 4G
+  spillway ram --size 64G --memory 8G --algorithm zstd --background
+  spillway ram --size 1G --name scratch --listen 127.0.0.1:10809
+
+Without --size the device has no size and is not exported until it gets one:
+  spillway ram --background
+  spillway set ram0 comp_algorithm zstd
+  spillway set ram0 disksize 4G
+
+The content lives in memory only: it is gone when the server ends.";
+
+const DISK_EXAMPLES: &str = "\
+Examples:
+  spillway disk --origin image.raw
+  spillway disk --origin /dev/vdb --name data --read-only
+
+The file or block device is opened without the kernel's page cache where it allows that, and locked against a second
+server. A flush of a client reaches the disk.";
+
+/// A userspace block storage engine: compressed RAM disks and disks, served over NBD, without root and without a kernel
+/// module.
+#[derive(Debug, Parser)]
+#[command(name = "spillway", version, max_term_width = 110, arg_required_else_help = true)]
+#[command(after_long_help = [EXAMPLES, "\n\n", exit::TABLE].concat(), after_help = "Try --help for examples and exit codes.")]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) log: LogOptions,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What is logged, to where.
+#[derive(Debug, Args)]
+pub(crate) struct LogOptions {
+    /// Log more to standard error: -v what happens, -vv how
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    pub(crate) verbose: u8,
+
+    /// Form of the log
+    #[arg(long, value_enum, value_name = "FORM", default_value_t = LogFormat::Text, global = true)]
+    pub(crate) log_format: LogFormat,
+
+    /// Append the log to a file instead of standard error
+    #[arg(long, value_name = "PATH", global = true)]
+    pub(crate) log_file: Option<PathBuf>,
+}
+
+/// Form of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// Lines for people
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve a compressed RAM disk
+    #[command(after_long_help = RAM_EXAMPLES)]
+    Ram(RamOptions),
+    /// Serve a file or block device as it is
+    #[command(after_long_help = DISK_EXAMPLES)]
+    Disk(DiskOptions),
+    /// Serve any devices, described in a file
+    #[command(after_long_help = crate::config::help())]
+    Serve(ServeOptions),
+    /// List the devices of all your servers
+    Ls(LsOptions),
+    /// Show the attributes of a device, or one of them
+    Get(GetOptions),
+    /// Change an attribute of a running device
+    Set(SetOptions),
+    /// Forget everything a device holds and take its size away
+    ///
+    /// Refused while clients are connected. Afterwards the device is not exported until it gets a size again:
+    /// spillway set DEVICE disksize 4G
+    Reset(DeviceOption),
+    /// Flush a device, disconnect its clients and end its server with its last device
+    Stop(DeviceOption),
+    /// Print a completion script for a shell
+    Completions {
+        /// For which shell
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Options of every server.
+#[derive(Debug, Args)]
+pub(crate) struct ServerOptions {
+    /// Memory that the server may use in all, at least 32M [default: half of the smaller of RAM and cgroup limit]
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub(crate) memory: Option<u64>,
+
+    /// How system calls are made: auto takes io_uring where the system allows it
+    #[arg(long, value_enum, value_name = "DRIVER")]
+    pub(crate) driver: Option<Driver>,
+
+    /// Threads that serve clients [default: number of cores]
+    #[arg(long, value_name = "N")]
+    pub(crate) workers: Option<NonZeroUsize>,
+
+    /// Detach from the terminal once clients can connect
+    #[arg(long)]
+    pub(crate) background: bool,
+}
+
+/// Where clients connect.
+#[derive(Debug, Default, Args)]
+#[group(multiple = false)]
+pub(crate) struct Endpoint {
+    /// Unix socket for NBD [default: NAME.sock in spillway's runtime folder]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+
+    /// Serve NBD over TCP instead, without encryption or password: anybody who can connect can read and write
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) listen: Option<String>,
+}
+
+/// How system calls are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Driver {
+    /// io_uring where the system allows it, otherwise poll
+    Auto,
+    /// io_uring, or fail
+    #[value(name = "io_uring")]
+    IoUring,
+    /// poll and threads
+    Poll,
+}
+
+/// Options of `spillway ram`.
+#[derive(Debug, Args)]
+pub(crate) struct RamOptions {
+    /// Size of the device: bytes, or with K, M, G, T (powers of 1024, also written KiB)
+    #[arg(long, value_name = "SIZE", value_parser = device_size)]
+    pub(crate) size: Option<u64>,
+
+    /// Name of the device, by which clients and commands find it
+    #[arg(long, default_value = "ram0")]
+    pub(crate) name: String,
+
+    /// Compression algorithm, such as lz4 or zstd [default: lz4]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) algorithm: Option<String>,
+
+    /// Compression streams: how many writers compress at once [default: number of cores]
+    #[arg(long, value_name = "N")]
+    pub(crate) streams: Option<NonZeroUsize>,
+
+    /// Let clients read only
+    #[arg(long)]
+    pub(crate) read_only: bool,
+
+    #[command(flatten)]
+    pub(crate) endpoint: Endpoint,
+
+    #[command(flatten)]
+    pub(crate) server: ServerOptions,
+}
+
+/// Options of `spillway disk`.
+#[derive(Debug, Args)]
+pub(crate) struct DiskOptions {
+    /// File or block device to serve
+    #[arg(long, value_name = "PATH")]
+    pub(crate) origin: PathBuf,
+
+    /// Name of the device, by which clients and commands find it
+    #[arg(long, default_value = "disk0")]
+    pub(crate) name: String,
+
+    /// Open the origin for reading only, and let clients read only
+    #[arg(long)]
+    pub(crate) read_only: bool,
+
+    #[command(flatten)]
+    pub(crate) endpoint: Endpoint,
+
+    #[command(flatten)]
+    pub(crate) server: ServerOptions,
+}
+
+/// Options of `spillway serve`.
+#[derive(Debug, Args)]
+pub(crate) struct ServeOptions {
+    /// Description of the devices, in TOML
+    pub(crate) config: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) endpoint: Endpoint,
+
+    #[command(flatten)]
+    pub(crate) server: ServerOptions,
+}
+
+/// Options of `spillway ls`.
+#[derive(Debug, Args)]
+pub(crate) struct LsOptions {
+    /// Print JSON: a list of devices with sizes in bytes
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Print sizes in bytes
+    #[arg(long, short)]
+    pub(crate) bytes: bool,
+}
+
+/// Options of `spillway get`.
+#[derive(Debug, Args)]
+pub(crate) struct GetOptions {
+    /// Name of the device
+    pub(crate) device: String,
+
+    /// Name of the attribute; all that can be read where absent
+    pub(crate) attribute: Option<String>,
+
+    /// Print JSON: an object of names and values
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// List the attributes with unit, access and help instead of their values
+    #[arg(long, conflicts_with = "attribute")]
+    pub(crate) describe: bool,
+}
+
+/// Options of `spillway set`.
+#[derive(Debug, Args)]
+pub(crate) struct SetOptions {
+    /// Name of the device
+    pub(crate) device: String,
+
+    /// Name of the attribute
+    pub(crate) attribute: String,
+
+    /// New value
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) value: String,
+}
+
+/// A command about one device.
+#[derive(Debug, Args)]
+pub(crate) struct DeviceOption {
+    /// Name of the device
+    pub(crate) device: String,
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    size::parse(text).map_err(|error| error.message().to_owned())
+}
+
+fn device_size(text: &str) -> Result<u64, String> {
+    match bytes(text)? {
+        size @ 1..=DEVICE_BYTES_MAX => Ok(size),
+        0 => Err("a device of 0 bytes holds nothing: leave --size out to set it later".to_owned()),
+        _ => Err(format!("larger than the {} that a device can have", size::human(DEVICE_BYTES_MAX))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(line: &str) -> Result<Cli, String> {
+        Cli::try_parse_from(line.split_whitespace()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_documented_lines_are_accepted() {
+        for line in [
+            "spillway ram --size 4G",
+            "spillway ram --size 1.5GiB --name r --memory 1G --algorithm lz4 --streams 3 --socket /tmp/s",
+            "spillway ram --listen 127.0.0.1:10809 --read-only --background --driver io_uring --workers 2",
+            "spillway disk --origin /dev/vdb --name d --read-only --driver poll",
+            "spillway serve config.toml --log-format json -vv",
+            "spillway ls --json",
+            "spillway get ram0",
+            "spillway get ram0 mm_stat",
+            "spillway set ram0 compact -1",
+            "spillway reset ram0",
+            "spillway stop ram0",
+            "spillway completions bash",
+        ] {
+            parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+    }
+
+    #[test]
+    fn bad_values_are_named_with_what_is_allowed() {
+        for (line, part) in [
+            ("spillway ram --size 4X", "unknown unit"),
+            ("spillway ram --size 0", "leave --size out"),
+            ("spillway ram --size 8E", "can have"),
+            ("spillway ram --streams 0", "0"),
+            ("spillway ram --socket a --listen b", "cannot be used with"),
+            ("spillway disk", "--origin"),
+            ("spillway ram --driver kqueue", "io_uring"),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert!(error.contains(part), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn help_shows_examples_and_exit_codes() {
+        let help = Cli::command().render_long_help().to_string();
+        assert!(help.contains("spillway ram --size 4G") && help.contains("130"), "{help}");
+    }
+}

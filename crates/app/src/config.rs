@@ -1,0 +1,128 @@
+//! The file of `spillway serve`: TOML, unknown keys refused.
+
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use serde::Deserialize;
+use spillway_layers::config::Size;
+use spillway_layers::stack::{LayerConfig, OriginConfig};
+
+use crate::cli::Driver;
+use crate::exit::Failure;
+
+/// The documented example.
+const EXAMPLE: &str = include_str!("../../../docs/serve-example.toml");
+
+/// Help of `spillway serve`: an example that can be copied.
+pub(crate) fn help() -> String {
+    format!("The file is TOML. An example that can be copied:\n\n{}", EXAMPLE.trim_end())
+}
+
+/// Everything that a file may say.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Config {
+    /// Budget of the server.
+    pub(crate) memory: Option<Size>,
+    /// How system calls are made.
+    pub(crate) driver: Option<Driver>,
+    /// Threads that serve clients.
+    pub(crate) workers: Option<NonZeroUsize>,
+    /// One unix socket for all devices.
+    pub(crate) socket: Option<PathBuf>,
+    /// One TCP address for all devices.
+    pub(crate) listen: Option<String>,
+    /// The devices.
+    #[serde(default, rename = "device")]
+    pub(crate) devices: Vec<DeviceConfig>,
+}
+
+/// One device.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DeviceConfig {
+    /// Name by which clients and commands find it.
+    pub(crate) name: String,
+    /// Whether clients may only read.
+    #[serde(default)]
+    pub(crate) read_only: bool,
+    /// Where the data lives.
+    pub(crate) origin: OriginConfig,
+    /// What stands on it, bottom up.
+    #[serde(default)]
+    pub(crate) layers: Vec<LayerConfig>,
+}
+
+impl Config {
+    /// Reads a file.
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let refuse = |why: String| Failure::usage(format!("{}: {why}", path.display()));
+        let text = fs::read_to_string(path).map_err(|why| refuse(why.to_string()))?;
+        let config: Self = toml::from_str(&text).map_err(|why| refuse(why.to_string()))?;
+        config.check().map_err(|error| refuse(error.to_string()))?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<()> {
+        anyhow::ensure!(
+            !self.devices.is_empty(),
+            "there is no device: add a [[device]] with name and origin"
+        );
+        anyhow::ensure!(
+            self.socket.is_none() || self.listen.is_none(),
+            "both socket and listen are given: leave one out"
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    fn read(text: &str) -> Result<Config> {
+        let scratch = Scratch::new("config");
+        scratch.write("c.toml", text);
+        Config::read(&scratch.path().join("c.toml"))
+    }
+
+    #[test]
+    fn the_documented_example_is_accepted() {
+        let config = read(EXAMPLE).unwrap();
+        let names: Vec<_> = config.devices.iter().map(|device| device.name.as_str()).collect();
+        assert_eq!(names, ["ram0", "scratch", "slow"]);
+        assert_eq!(config.devices[2].layers.len(), 2);
+    }
+
+    #[test]
+    fn every_commented_line_of_the_example_is_accepted_too() {
+        let full = EXAMPLE.replace("# [[", "[[").replace("# name =", "name =").replace("# origin", "origin");
+        assert_eq!(read(&full).unwrap().devices.len(), 4);
+        let socket = EXAMPLE.replace("# socket", "socket");
+        assert!(read(&socket).unwrap().socket.is_some());
+        let both = socket.replace("# listen", "listen");
+        assert!(read(&both).unwrap_err().to_string().contains("leave one out"));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let device = "[[device]]\nname = \"a\"\n";
+        for (text, part) in [
+            ("", "add a [[device]]"),
+            ("memroy = 1", "memroy"),
+            ("[[device]]\norigin = { kind = \"zram\" }", "name"),
+            (device, "origin"),
+            (&format!("{device}origin = {{ kind = \"floppy\" }}"), "floppy"),
+            (&format!("{device}origin = {{ kind = \"zram\", disk_size = 1 }}"), "disk_size"),
+            (&format!("{device}origin = {{ kind = \"zram\" }}\nreadonly = true"), "readonly"),
+            ("driver = \"kqueue\"", "io_uring"),
+            ("workers = 0", "workers"),
+        ] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains(part) && error.contains("c.toml"), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Exit codes, and failures that know theirs.
+
+use std::fmt;
+
+use spillway_core::{Error, Kind};
+
+/// What the documented exit codes mean; shown by `spillway --help`.
+pub(crate) const TABLE: &str = "\
+Exit codes:
+  0    success; for a server: it was asked to stop and has flushed
+  1    failure; the message says what, why and what to do
+  2    wrong usage: an option, a value or the configuration file
+  3    there is no such server, device or attribute
+  4    in use: the name or socket is taken, or a client is connected
+  130  ended at once by a second SIGINT (Ctrl-C); 143 by a second SIGTERM";
+
+/// How the program ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// All went well.
+    Success = 0,
+    /// Something failed.
+    Failed = 1,
+    /// The command line or the configuration is wrong.
+    Usage = 2,
+    /// No such server, device or attribute.
+    Missing = 3,
+    /// In use by somebody else.
+    Busy = 4,
+}
+
+/// A failure with an exit code other than 1.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    exit: Exit,
+    message: String,
+}
+
+impl Failure {
+    /// A failure that ends the program by `exit`.
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { exit, message: message.into() }
+    }
+
+    /// The command line or the configuration is wrong.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, message)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// A server's refusal, as the client program reports it.
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let exit = match error.kind {
+            Kind::NotFound => Exit::Missing,
+            Kind::Busy => Exit::Busy,
+            _ => Exit::Failed,
+        };
+        Self::new(exit, error.to_string())
+    }
+}
+
+/// The exit code of a failed run.
+pub(crate) fn code_of(error: &anyhow::Error) -> Exit {
+    let known = error.chain().find_map(|cause| cause.downcast_ref::<Failure>());
+    known.map_or(Exit::Failed, |failure| failure.exit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn the_code_is_found_below_any_context() {
+        let busy = Failure::from(Error::new(Kind::Busy, "taken"));
+        let error = Err::<(), _>(busy).context("starting").unwrap_err();
+        assert_eq!(code_of(&error), Exit::Busy);
+        assert_eq!(format!("{error:#}"), "starting: taken (EBUSY)");
+        assert_eq!(code_of(&anyhow::anyhow!("plain")), Exit::Failed);
+    }
+}

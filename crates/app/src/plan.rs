@@ -1,0 +1,175 @@
+//! What a server is asked to serve, whichever command or file asked.
+
+use std::num::NonZeroUsize;
+use std::path::absolute;
+use std::thread::available_parallelism;
+
+use anyhow::{Context, Result};
+use spillway_layers::config::Size;
+use spillway_layers::stack::{FileConfig, OriginConfig, StackConfig, ZramConfig};
+
+use crate::cli::{DiskOptions, Driver, Endpoint, RamOptions, ServeOptions, ServerOptions};
+use crate::config::Config;
+use crate::exit::Failure;
+use crate::runtime_folder::check_name;
+
+/// A server to be.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// Budget in bytes, where one was given.
+    pub(crate) memory: Option<u64>,
+    /// How system calls are made.
+    pub(crate) driver: Driver,
+    /// Threads that serve clients.
+    pub(crate) workers: NonZeroUsize,
+    /// One place for all devices; each has its own socket where neither is given.
+    pub(crate) endpoint: Endpoint,
+    /// The devices, at least one, with distinct names.
+    pub(crate) devices: Vec<DevicePlan>,
+}
+
+/// A device to be.
+#[derive(Debug)]
+pub(crate) struct DevicePlan {
+    /// Checked name.
+    pub(crate) name: String,
+    /// Whether clients may only read.
+    pub(crate) read_only: bool,
+    /// Origin and layers.
+    pub(crate) stack: StackConfig,
+}
+
+impl Plan {
+    fn new(server: &ServerOptions, endpoint: Endpoint, devices: Vec<DevicePlan>) -> Result<Self> {
+        let socket = endpoint.socket.map(absolute).transpose().context("cannot resolve the socket's path")?;
+        let plan = Self {
+            memory: server.memory,
+            driver: server.driver.unwrap_or(Driver::Auto),
+            workers: server.workers.unwrap_or_else(cores),
+            endpoint: Endpoint { socket, listen: endpoint.listen },
+            devices,
+        };
+        plan.check()?;
+        Ok(plan)
+    }
+
+    fn check(&self) -> Result<()> {
+        let mut names: Vec<_> = self.devices.iter().map(|device| device.name.as_str()).collect();
+        names.iter().try_for_each(|name| check_name(name))?;
+        names.sort_unstable();
+        match names.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => {
+                Err(Failure::usage(format!("two devices are named {:?}: rename one", pair[0])).into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// What `spillway ram` asks for.
+    pub(crate) fn ram(options: RamOptions) -> Result<Self> {
+        let defaults = ZramConfig::default();
+        let zram = ZramConfig {
+            disksize: Size::Bytes(options.size.unwrap_or(0)),
+            comp_algorithm: options.algorithm.unwrap_or(defaults.comp_algorithm.clone()),
+            max_comp_streams: options.streams.map(NonZeroUsize::get),
+            ..defaults
+        };
+        let (name, read_only) = (options.name, options.read_only);
+        let device = DevicePlan { name, read_only, stack: alone(OriginConfig::Zram(zram)) };
+        Self::new(&options.server, options.endpoint, vec![device])
+    }
+
+    /// What `spillway disk` asks for.
+    pub(crate) fn disk(options: DiskOptions) -> Result<Self> {
+        let (name, read_only) = (options.name, options.read_only);
+        let path = absolute(&options.origin).context("cannot resolve the origin's path")?;
+        let origin = OriginConfig::File(FileConfig { path, read_only });
+        let device = DevicePlan { name, read_only, stack: alone(origin) };
+        Self::new(&options.server, options.endpoint, vec![device])
+    }
+
+    /// What a file asks for; the command line overrides it.
+    pub(crate) fn serve(options: ServeOptions) -> Result<Self> {
+        let config = Config::read(&options.config)?;
+        let memory = config.memory.map(|size| size.bytes("memory")).transpose();
+        let memory = memory.map_err(|error| Failure::usage(error.to_string()))?;
+        let server = ServerOptions {
+            memory: options.server.memory.or(memory),
+            driver: options.server.driver.or(config.driver),
+            workers: options.server.workers.or(config.workers),
+            background: options.server.background,
+        };
+        let given = options.endpoint.socket.is_some() || options.endpoint.listen.is_some();
+        let in_file = Endpoint { socket: config.socket, listen: config.listen };
+        let devices = config.devices.into_iter().map(|device| DevicePlan {
+            name: device.name,
+            read_only: device.read_only,
+            stack: StackConfig { origin: device.origin, layers: device.layers },
+        });
+        Self::new(&server, if given { options.endpoint } else { in_file }, devices.collect())
+    }
+}
+
+fn alone(origin: OriginConfig) -> StackConfig {
+    StackConfig { origin, layers: Vec::new() }
+}
+
+/// Processors that this process may use.
+pub(crate) fn cores() -> NonZeroUsize {
+    available_parallelism().unwrap_or(NonZeroUsize::MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use crate::scratch::Scratch;
+    use clap::Parser;
+
+    fn plan(line: &str) -> Result<Plan> {
+        match Cli::try_parse_from(line.split_whitespace()).unwrap().command {
+            Command::Ram(options) => Plan::ram(options),
+            Command::Disk(options) => Plan::disk(options),
+            Command::Serve(options) => Plan::serve(options),
+            other => panic!("{other:?} serves nothing"),
+        }
+    }
+
+    #[test]
+    fn options_become_attributes() {
+        let plan = plan("spillway ram --size 1G --algorithm zstd --streams 3 --memory 64M").unwrap();
+        let OriginConfig::Zram(zram) = &plan.devices[0].stack.origin else { panic!("not zram") };
+        assert_eq!((zram.disksize.bytes("disksize"), zram.comp_algorithm.as_str()), (Ok(1 << 30), "zstd"));
+        assert_eq!((zram.max_comp_streams, plan.memory), (Some(3), Some(64 << 20)));
+        assert_eq!((plan.devices[0].name.as_str(), plan.driver), ("ram0", Driver::Auto));
+    }
+
+    #[test]
+    fn paths_are_resolved_while_the_working_folder_is_known() {
+        let plan = plan("spillway disk --origin image.raw --socket s --read-only").unwrap();
+        let OriginConfig::File(file) = &plan.devices[0].stack.origin else { panic!("not a file") };
+        assert!(file.path.is_absolute() && file.read_only && plan.devices[0].read_only);
+        assert!(plan.endpoint.socket.unwrap().is_absolute());
+    }
+
+    #[test]
+    fn the_command_line_overrides_the_file() {
+        let scratch = Scratch::new("plan");
+        let device = |name: &str| format!("[[device]]\nname = \"{name}\"\norigin = {{ kind = \"zram\" }}\n");
+        scratch.write("c.toml", &format!("memory = \"64M\"\nworkers = 7\nlisten = \"a:1\"\n{}", device("a")));
+        let path = scratch.path().display();
+        let plan_of = |more: &str| plan(&format!("spillway serve {path}/c.toml {more}"));
+        let from_file = plan_of("").unwrap();
+        assert_eq!((from_file.memory, from_file.workers.get()), (Some(64 << 20), 7));
+        assert_eq!(from_file.endpoint.listen.as_deref(), Some("a:1"));
+        let overridden = plan_of("--memory 1G --socket /tmp/s").unwrap();
+        assert_eq!((overridden.memory, overridden.endpoint.listen), (Some(1 << 30), None));
+        scratch.write("c.toml", &format!("{}{}", device("a"), device("a")));
+        assert!(plan_of("").unwrap_err().to_string().contains("two devices are named \"a\""));
+    }
+
+    #[test]
+    fn bad_names_are_refused() {
+        assert!(plan("spillway ram --name ../x").is_err());
+    }
+}
