@@ -1,0 +1,226 @@
+//! The commands that talk to running servers: `ls`, `get`, `set`, `reset`, `stop`.
+
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write, stdout};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use spillway_core::size::human;
+use spillway_export::control::message::decode_reply;
+use spillway_export::control::{AttributeRow, DeviceRow, Operation, Reply, Value};
+
+use crate::cli::{GetOptions, LsOptions, SetOptions};
+use crate::exit::{Exit, Failure};
+use crate::runtime_folder::{RuntimeFolder, check_name};
+use crate::table::{Side, lay_out};
+
+/// Longest reply line in bytes that is believed.
+const REPLY_BYTES_MAX: u64 = 64 << 20;
+
+/// How long a listing, and how long any other question, waits for a server that does not answer. A change may take longer.
+const LISTING_PATIENCE: Duration = Duration::from_secs(5);
+const QUESTION_PATIENCE: Duration = Duration::from_secs(30);
+
+/// A connection to a server's control socket.
+struct Connection {
+    stream: BufReader<UnixStream>,
+}
+
+impl Connection {
+    fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self { stream: BufReader::new(UnixStream::connect(path)?) })
+    }
+
+    /// The server of `device`, or [`Exit::Missing`].
+    fn to_device(folder: &RuntimeFolder, device: &str) -> Result<Self> {
+        check_name(device)?;
+        let path = folder.control_socket(device);
+        match Self::open(&path) {
+            Ok(connection) => Ok(connection),
+            Err(why) if gone(why.kind()) => {
+                Err(Failure::new(Exit::Missing, no_device(device, folder)).into())
+            }
+            Err(why) => Err(why).with_context(|| format!("cannot connect to {}", path.display())),
+        }
+    }
+
+    fn wait_at_most(&mut self, patience: Duration) -> io::Result<()> {
+        self.stream.get_ref().set_read_timeout(Some(patience))
+    }
+
+    fn ask(&mut self, operation: &Operation) -> Result<Reply> {
+        let sent = self.stream.get_mut().write_all(operation.encode().as_bytes());
+        sent.context("cannot send the request to the server")?;
+        let mut line = Vec::new();
+        let read = (&mut self.stream).take(REPLY_BYTES_MAX).read_until(b'\n', &mut line);
+        read.context("cannot read the server's reply")?;
+        anyhow::ensure!(line.ends_with(b"\n"), "the server ended before it answered");
+        Ok(decode_reply(&line).map_err(Failure::from)?)
+    }
+}
+
+/// Whether a failed connect means that no server is there.
+fn gone(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::NotFound | ErrorKind::ConnectionRefused)
+}
+
+fn no_device(device: &str, folder: &RuntimeFolder) -> String {
+    let running: Vec<_> = listing(folder).unwrap_or_default().into_iter().map(|row| row.name).collect();
+    let there = match &running[..] {
+        [] => "none of your servers is running: start one with spillway ram --size 4G".to_owned(),
+        names => format!("there are: {}", names.join(", ")),
+    };
+    format!("no server has a device {device:?}; {there}")
+}
+
+/// The devices of all servers of this user. A socket whose server is gone, and a server that does not answer, are left out.
+fn listing(folder: &RuntimeFolder) -> Result<Vec<DeviceRow>> {
+    let names = folder.devices()?;
+    Ok(names.iter().filter_map(|name| row_of(folder, name)).collect())
+}
+
+fn row_of(folder: &RuntimeFolder, name: &str) -> Option<DeviceRow> {
+    let mut connection = Connection::open(&folder.control_socket(name)).ok()?;
+    connection.wait_at_most(LISTING_PATIENCE).ok()?;
+    match connection.ask(&Operation::List {}) {
+        Ok(Reply::Devices(rows)) => rows.into_iter().find(|row| row.name == name),
+        Ok(_) => None,
+        Err(error) => {
+            tracing::warn!("the server of {name} does not answer: {error:#}");
+            None
+        }
+    }
+}
+
+/// `spillway ls`.
+pub(crate) fn list(folder: &RuntimeFolder, options: &LsOptions) -> Result<()> {
+    let rows = listing(folder)?;
+    if options.json {
+        return print(&format!("{}\n", serde_json::to_string_pretty(&rows)?));
+    }
+    print(&device_table(&rows, if options.bytes { |bytes| bytes.to_string() } else { human }))
+}
+
+fn device_table(rows: &[DeviceRow], size: fn(u64) -> String) -> String {
+    use Side::{Left, Right};
+    let head = [
+        ("NAME", Left),
+        ("STACK", Left),
+        ("ALGORITHM", Left),
+        ("DISKSIZE", Right),
+        ("DATA", Right),
+        ("COMPR", Right),
+        ("TOTAL", Right),
+        ("RATIO", Right),
+        ("STREAMS", Right),
+        ("EXPORT", Left),
+    ];
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let cells = |row: &DeviceRow| {
+        [
+            row.name.clone(),
+            row.stack.clone(),
+            or_dash(row.algorithm.clone()),
+            size(row.disksize),
+            or_dash(row.data.map(size)),
+            or_dash(row.compr.map(size)),
+            or_dash(row.total.map(size)),
+            or_dash(row.ratio.map(|ratio| format!("{ratio:.2}"))),
+            or_dash(row.streams.map(|streams| streams.to_string())),
+            or_dash((!row.exports.is_empty()).then(|| row.exports.join(" "))),
+        ]
+    };
+    lay_out(&head, &rows.iter().map(cells).collect::<Vec<_>>())
+}
+
+/// `spillway get`.
+pub(crate) fn get(folder: &RuntimeFolder, options: GetOptions) -> Result<()> {
+    let mut connection = Connection::to_device(folder, &options.device)?;
+    connection.wait_at_most(QUESTION_PATIENCE)?;
+    if options.describe {
+        let rows = match connection.ask(&Operation::Attributes { device: options.device })? {
+            Reply::Attributes(rows) => rows,
+            other => return Err(unexpected(&other)),
+        };
+        return print(&if options.json { json(&rows)? } else { descriptions(&rows) });
+    }
+    let one = options.attribute.is_some();
+    let operation = Operation::Get { device: options.device, attribute: options.attribute };
+    let values = match connection.ask(&operation)? {
+        Reply::Values(values) => values,
+        other => return Err(unexpected(&other)),
+    };
+    print(&match (options.json, &values[..]) {
+        (true, values) => json(&object(values))?,
+        (false, [only]) if one => format!("{}\n", only.value),
+        (false, values) => listed(values),
+    })
+}
+
+fn json(value: &impl serde::Serialize) -> Result<String> {
+    Ok(format!("{}\n", serde_json::to_string_pretty(value)?))
+}
+
+fn object(values: &[Value]) -> serde_json::Map<String, serde_json::Value> {
+    values.iter().map(|value| (value.name.clone(), value.value.clone().into())).collect()
+}
+
+/// Name and value in two columns; the further lines of a value stand below its first.
+fn listed(values: &[Value]) -> String {
+    let width = values.iter().map(|value| value.name.len()).max().unwrap_or(0);
+    let indent = format!("\n{:width$}  ", "");
+    let line = |value: &Value| format!("{:width$}  {}\n", value.name, value.value.replace('\n', &indent));
+    values.iter().map(line).collect()
+}
+
+fn descriptions(rows: &[AttributeRow]) -> String {
+    let line = |row: &AttributeRow| {
+        let access = match (row.readable, row.writable) {
+            (true, true) => "read, write",
+            (true, false) => "read only",
+            _ => "write only",
+        };
+        format!("{} ({}; {access})\n    {}\n", row.name, row.unit, row.help.replace('\n', "\n    "))
+    };
+    rows.iter().map(line).collect()
+}
+
+/// `spillway set`.
+pub(crate) fn set(folder: &RuntimeFolder, options: SetOptions) -> Result<()> {
+    let SetOptions { device, attribute, value } = options;
+    change(folder, &device.clone(), &Operation::Set { device, attribute, value })
+}
+
+/// `spillway reset`.
+pub(crate) fn reset(folder: &RuntimeFolder, device: String) -> Result<()> {
+    change(folder, &device.clone(), &Operation::Reset { device })
+}
+
+/// `spillway stop`.
+pub(crate) fn stop(folder: &RuntimeFolder, device: String) -> Result<()> {
+    change(folder, &device.clone(), &Operation::Stop { device })
+}
+
+fn change(folder: &RuntimeFolder, device: &str, operation: &Operation) -> Result<()> {
+    match Connection::to_device(folder, device)?.ask(operation)? {
+        Reply::Done => Ok(()),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn unexpected(reply: &Reply) -> anyhow::Error {
+    anyhow::anyhow!("the server answered something else than was asked: {reply:?}")
+}
+
+/// Prints to standard output; that nobody reads to the end is no failure.
+pub(crate) fn print(text: &str) -> Result<()> {
+    let mut out = stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(why) if why.kind() == ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("cannot write to standard output"),
+    }
+}
+
+#[cfg(test)]
+mod tests;
