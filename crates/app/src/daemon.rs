@@ -1,0 +1,103 @@
+//! `--background`: a server that leaves the terminal once clients can connect.
+//!
+//! The program starts itself again as a child with the same arguments and [`MARK`] in its environment, so that nothing is
+//! forked that already has threads. The child becomes the leader of a session of its own, says what there is to say on its
+//! standard output, ends that by [`READY`] and lets go of the three standard streams. The parent passes everything on and
+//! ends well at `READY`; where the child ends before it, the parent ends with the child's exit code.
+
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Read, Write, stdout};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+
+/// Environment variable that tells the child what it is.
+const MARK: &str = "SPILLWAY_BACKGROUND_CHILD";
+
+/// The byte that ends the child's words. No text that is printed contains it.
+const READY: u8 = 0;
+
+/// Whether this process is the child.
+pub(crate) fn is_child() -> bool {
+    std::env::var_os(MARK).is_some()
+}
+
+/// Starts the child, passes on what it says and returns the exit code for the parent.
+pub(crate) fn launch() -> Result<u8> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let mut child = Command::new(program)
+        .args(std::env::args_os().skip(1))
+        .env(MARK, "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start the background process")?;
+    let words = child.stdout.take().expect("its standard output was asked to be a pipe");
+    if relay(words, &mut stdout())? {
+        return Ok(0);
+    }
+    let status = child.wait().context("cannot learn how the background process ended")?;
+    Ok(exit_code(status.code(), status.signal()))
+}
+
+/// Copies until [`READY`] or the end; says whether `READY` came.
+fn relay(mut from: impl Read, to: &mut impl Write) -> Result<bool> {
+    let mut bytes = [0; 4096];
+    loop {
+        let count = match from.read(&mut bytes) {
+            Err(why) if why.kind() == ErrorKind::Interrupted => continue,
+            count => count.context("cannot read from the background process")?,
+        };
+        let ready = bytes[..count].iter().position(|&byte| byte == READY);
+        to.write_all(&bytes[..ready.unwrap_or(count)])?;
+        to.flush()?;
+        if ready.is_some() || count == 0 {
+            return Ok(ready.is_some());
+        }
+    }
+}
+
+/// A child that ended without being ready did not succeed, whatever it says.
+fn exit_code(code: Option<i32>, signal: Option<i32>) -> u8 {
+    let number = code.or(signal.map(|signal| 128 + signal)).unwrap_or(1);
+    u8::try_from(number).ok().filter(|&code| code != 0).unwrap_or(1)
+}
+
+/// Leaves the terminal's session. Called in the child before it starts threads.
+pub(crate) fn leave_session() -> Result<()> {
+    rustix::process::setsid().context("cannot leave the terminal's session")?;
+    Ok(())
+}
+
+/// Tells the parent that clients can connect, and lets go of the standard streams and of the working folder.
+pub(crate) fn ready() -> Result<()> {
+    let mut out = stdout();
+    out.write_all(&[READY]).and_then(|()| out.flush()).context("the starting process is gone")?;
+    let null =
+        OpenOptions::new().read(true).write(true).open("/dev/null").context("cannot open /dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    std::env::set_current_dir("/").context("cannot leave the working folder")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_passed_on_up_to_the_mark() {
+        let mut out = Vec::new();
+        assert!(relay(&b"started\n\0ignored"[..], &mut out).unwrap());
+        assert_eq!(out, b"started\n");
+        assert!(!relay(&b"half"[..], &mut out).unwrap(), "an end without the mark is a failed start");
+    }
+
+    #[test]
+    fn a_child_that_was_never_ready_is_a_failure() {
+        assert_eq!(exit_code(Some(4), None), 4);
+        assert_eq!(exit_code(Some(0), None), 1);
+        assert_eq!(exit_code(None, Some(9)), 137);
+    }
+}

@@ -1,0 +1,182 @@
+//! How much memory a server may use: what was asked for, or half of what the machine and the cgroups allow.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use spillway_core::size::human;
+
+use crate::exit::Failure;
+
+/// Least budget in bytes: below it the buffers alone would not leave room for data.
+pub(crate) const BUDGET_BYTES_MIN: u64 = 32 << 20;
+
+const BUFFERS_BYTES_MIN: u64 = 16 << 20;
+const BUFFERS_BYTES_MAX: u64 = 256 << 20;
+
+/// Memory that a connection is reckoned to take besides request buffers.
+const CONNECTION_BYTES: u64 = 32 << 10;
+
+/// Taken where the system says nothing about its memory.
+const FALLBACK_BYTES: u64 = 1 << 30;
+
+/// A server's memory budget.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Memory {
+    /// The whole budget in bytes.
+    pub(crate) bytes: u64,
+    /// How it was chosen, for the start line.
+    pub(crate) reason: String,
+    /// The share in bytes that request buffers may take, charged up front.
+    pub(crate) buffers: u64,
+    /// The share in bytes for connections, charged up front.
+    pub(crate) connections: u64,
+}
+
+impl Memory {
+    /// The budget `asked` for, or the default for the machine whose file systems are mounted below `root`.
+    pub(crate) fn choose(asked: Option<u64>, root: &Path) -> Result<Self> {
+        let ceiling = Ceiling::read(root);
+        let (bytes, reason) = match asked {
+            Some(bytes) => (bytes, "as given".to_owned()),
+            None => (ceiling.bytes / 2, format!("half of {}", ceiling.describe())),
+        };
+        if bytes < BUDGET_BYTES_MIN {
+            return Err(Failure::usage(format!(
+                "a memory budget of {} ({reason}) is too small: give --memory at least {}",
+                human(bytes),
+                human(BUDGET_BYTES_MIN)
+            ))
+            .into());
+        }
+        if bytes > ceiling.bytes {
+            tracing::warn!("the memory budget of {} is more than {}", human(bytes), ceiling.describe());
+        }
+        let buffers = (bytes / 8).clamp(BUFFERS_BYTES_MIN, BUFFERS_BYTES_MAX);
+        Ok(Self { bytes, reason, buffers, connections: buffers / 4 })
+    }
+
+    /// Connections that may be open at a time.
+    pub(crate) fn connections_max(&self) -> usize {
+        (self.connections / CONNECTION_BYTES) as usize
+    }
+}
+
+/// The most that this process could use.
+struct Ceiling {
+    bytes: u64,
+    source: &'static str,
+}
+
+impl Ceiling {
+    fn read(root: &Path) -> Self {
+        let ram = ram_bytes(root).map(|bytes| Self { bytes, source: "RAM" });
+        let cgroup = cgroup_bytes(root).map(|bytes| Self { bytes, source: "the cgroup limit" });
+        let known = ram.into_iter().chain(cgroup).min_by_key(|ceiling| ceiling.bytes);
+        known.unwrap_or(Self { bytes: FALLBACK_BYTES, source: "an assumed" })
+    }
+
+    fn describe(&self) -> String {
+        format!("{} {}", self.source, human(self.bytes))
+    }
+}
+
+fn ram_bytes(root: &Path) -> Option<u64> {
+    let text = fs::read_to_string(root.join("proc/meminfo")).ok()?;
+    let rest = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = rest.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// The least memory limit of the cgroups that hold this process, of either version.
+fn cgroup_bytes(root: &Path) -> Option<u64> {
+    let membership = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
+    membership.lines().filter_map(|line| line_limit(root, line)).min()
+}
+
+/// The least limit up the tree of one line `ID:CONTROLLERS:PATH`. A path that does not exist, as seen from a container whose
+/// own group is mounted as the top, is climbed from as well.
+fn line_limit(root: &Path, line: &str) -> Option<u64> {
+    let mut fields = line.splitn(3, ':');
+    let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+    let (top, file) = match controllers {
+        "" => ("sys/fs/cgroup", "memory.max"),
+        list if list.split(',').any(|name| name == "memory") => {
+            ("sys/fs/cgroup/memory", "memory.limit_in_bytes")
+        }
+        _ => return None,
+    };
+    let top = root.join(top);
+    let group = top.join(path.trim_start_matches('/'));
+    let up = group.ancestors().take_while(|folder| folder.starts_with(&top)).map(PathBuf::from);
+    up.filter_map(|folder| fs::read_to_string(folder.join(file)).ok()?.trim().parse().ok()).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    fn machine(files: &[(&str, &str)]) -> Scratch {
+        let root = Scratch::new("memory");
+        for (path, text) in files {
+            root.write(path, text);
+        }
+        root
+    }
+
+    const RAM: (&str, &str) = ("proc/meminfo", "MemTotal:        4194304 kB\nMemFree: 1 kB\n");
+
+    #[test]
+    fn half_of_ram_without_cgroups() {
+        let memory = Memory::choose(None, machine(&[RAM]).path()).unwrap();
+        assert_eq!((memory.bytes, memory.reason.as_str()), (2 << 30, "half of RAM 4G"));
+        assert_eq!(memory.buffers, 256 << 20);
+    }
+
+    #[test]
+    fn the_least_limit_up_the_tree_counts() {
+        let root = machine(&[
+            RAM,
+            ("proc/self/cgroup", "0::/a/b\n"),
+            ("sys/fs/cgroup/a/memory.max", "1073741824\n"),
+            ("sys/fs/cgroup/a/b/memory.max", "max\n"),
+        ]);
+        let memory = Memory::choose(None, root.path()).unwrap();
+        assert_eq!((memory.bytes, memory.reason.as_str()), (1 << 29, "half of the cgroup limit 1G"));
+    }
+
+    #[test]
+    fn a_container_sees_its_own_group_as_the_top() {
+        let root = machine(&[
+            RAM,
+            ("proc/self/cgroup", "5:cpu:/x\n4:memory,hugetlb:/outside/container\n0::/\n"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "536870912\n"),
+        ]);
+        assert_eq!(Memory::choose(None, root.path()).unwrap().bytes, 256 << 20);
+    }
+
+    #[test]
+    fn no_limit_in_version_1_is_a_huge_number() {
+        let root = machine(&[
+            RAM,
+            ("proc/self/cgroup", "4:memory:/\n"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+        ]);
+        assert_eq!(Memory::choose(None, root.path()).unwrap().reason, "half of RAM 4G");
+    }
+
+    #[test]
+    fn what_was_asked_for_is_taken_or_refused() {
+        let root = machine(&[RAM]);
+        let memory = Memory::choose(Some(64 << 20), root.path()).unwrap();
+        assert_eq!((memory.bytes, memory.buffers, memory.connections_max()), (64 << 20, 16 << 20, 128));
+        let error = Memory::choose(Some(1 << 20), root.path()).unwrap_err().to_string();
+        assert!(error.contains("1M") && error.contains("at least 32M"), "{error}");
+    }
+
+    #[test]
+    fn a_system_that_says_nothing_gets_a_modest_budget() {
+        assert_eq!(Memory::choose(None, machine(&[]).path()).unwrap().bytes, FALLBACK_BYTES / 2);
+    }
+}

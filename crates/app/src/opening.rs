@@ -1,0 +1,45 @@
+//! What a stack may have of this process: its clock, its memory, its files.
+
+use std::sync::Arc;
+
+use spillway_core::sync::Mutex;
+use spillway_core::{Budget, Error, Kind};
+use spillway_io::{DriverChoice, MmapRegions, Workers};
+use spillway_layers::stack::{Stack, StackConfig, Surroundings};
+
+use crate::cli::Driver;
+
+/// Builds stacks.
+pub(crate) struct Opening {
+    around: Surroundings,
+    notes: Arc<Mutex<Vec<String>>>,
+}
+
+impl Opening {
+    /// Stacks that run on `workers` and charge `budget`.
+    pub(crate) fn new(workers: &Workers, budget: &Arc<Budget>) -> Self {
+        let notes = Arc::new(Mutex::new(Vec::new()));
+        let around = Surroundings {
+            env: workers.env(),
+            regions: Arc::new(MmapRegions),
+            budget: budget.clone(),
+            open_file: Box::new(|_| Err(Error::new(Kind::NotSupported, "files come with the file origin"))),
+        };
+        Self { around, notes }
+    }
+
+    /// A stack, and what is worth knowing about how its files were opened.
+    pub(crate) fn stack(&self, config: &StackConfig) -> Result<(Stack, Vec<String>), Error> {
+        let stack = Stack::build(config, &self.around)?;
+        Ok((stack, std::mem::take(&mut *self.notes.lock())))
+    }
+}
+
+/// The driver as the io crate calls it.
+pub(crate) fn driver_choice(driver: Driver) -> DriverChoice {
+    match driver {
+        Driver::Auto => DriverChoice::Auto,
+        Driver::IoUring => DriverChoice::IoUring,
+        Driver::Poll => DriverChoice::Poll,
+    }
+}

@@ -1,0 +1,71 @@
+//! What a server says when it is ready: one line about itself, then how to reach each device.
+
+use std::fmt::Write;
+
+use spillway_core::size::human;
+use spillway_export::control::DeviceRow;
+
+use crate::devices::Device;
+use crate::memory::Memory;
+
+/// The words for a server with these `devices`.
+pub(crate) fn compose(devices: &[&Device], memory: &Memory, workers: usize, driver: &str) -> String {
+    let rows: Vec<_> = devices.iter().map(|device| summary(&device.row(), &device.notes)).collect();
+    let workers = counted(workers as u64, "worker");
+    let mut text = format!(
+        "spillway: {}; memory {} ({}); {workers}, {driver}; pid {}\n",
+        rows.join(", "),
+        human(memory.bytes),
+        memory.reason,
+        std::process::id()
+    );
+    devices.iter().for_each(|device| describe(device, &mut text));
+    text
+}
+
+/// `ram0 4G (zram, lz4, 2 streams)`.
+fn summary(row: &DeviceRow, notes: &[String]) -> String {
+    let size = if row.disksize == 0 { "without size".to_owned() } else { human(row.disksize) };
+    let mut parts = vec![row.stack.clone()];
+    parts.extend(row.algorithm.clone());
+    parts.extend(row.streams.map(|streams| counted(streams, "stream")));
+    parts.extend(row.read_only.then(|| "read-only".to_owned()));
+    parts.extend(notes.iter().cloned());
+    format!("{} {size} ({})", row.name, parts.join(", "))
+}
+
+fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+fn describe(device: &Device, text: &mut String) {
+    let name = device.name();
+    let written = if device.export.geometry().size == 0 {
+        writeln!(text, "  {name} is exported once it has a size: spillway set {name} disksize 4G")
+    } else {
+        let commands = device.address.commands(name, "    ");
+        writeln!(text, "  {}\n{}", device.address.uri(name), commands.trim_end())
+    };
+    written.expect("writing to a string cannot fail");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_summed_up_in_a_few_words() {
+        let row = DeviceRow {
+            name: "ram0".into(),
+            stack: "zram".into(),
+            algorithm: Some("lz4".into()),
+            streams: Some(1),
+            disksize: 4 << 30,
+            ..Default::default()
+        };
+        assert_eq!(summary(&row, &[]), "ram0 4G (zram, lz4, 1 stream)");
+        let file =
+            DeviceRow { name: "d".into(), stack: "file".into(), read_only: true, ..Default::default() };
+        assert_eq!(summary(&file, &["O_DIRECT".into()]), "d without size (file, read-only, O_DIRECT)");
+    }
+}
