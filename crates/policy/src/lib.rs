@@ -1,2 +1,11 @@
-//! Pure decisions: no I/O, no clock, no randomness, no state shared between threads.
+//! Pure decisions: no I/O, no clock, no randomness, no state shared between threads. What is decided here is tested by
+//! exhausting small worlds.
+//!
+//! | module | decides |
+//! | --- | --- |
+//! | [`size_classes`] | how objects of any length are packed into spans of pages |
+//! | [`compaction`] | when moving objects is worth it, and which |
 #![forbid(unsafe_code)]
+
+pub mod compaction;
+pub mod size_classes;
