@@ -18,6 +18,7 @@ use spillway_core::{
 };
 
 use crate::config::{Size, about};
+use crate::zram::{self, Zram};
 use crate::{delay, fault, memory, null, rate, trace};
 
 /// An origin and the layers over it.
@@ -197,7 +198,7 @@ type Built = (Arc<dyn BlockDevice>, Part);
 fn origin(config: &OriginConfig, around: &Surroundings) -> Result<Built, Error> {
     let budget = &around.budget;
     Ok(match config {
-        OriginConfig::Zram(config) => zram(config, around)?,
+        OriginConfig::Zram(config) => built("zram", zram(config, around)?, zram::attributes),
         OriginConfig::Memory(config) => {
             built("memory", memory::Memory::new(config, budget.clone())?, memory::attributes)
         }
@@ -230,11 +231,15 @@ fn built<T: BlockDevice + 'static>(
     (device.clone(), Part { kind, attributes: Arc::new(attributes(device)) })
 }
 
-/// Checks what can be checked until the device itself is here.
-fn zram(config: &ZramConfig, _around: &Surroundings) -> Result<Built, Error> {
-    config.disksize.bytes("disksize")?;
-    config.mem_limit.bytes("mem_limit")?;
-    Err(Error::new(Kind::NotSupported, "kind \"zram\" is not built in: use \"memory\""))
+fn zram(config: &ZramConfig, around: &Surroundings) -> Result<Arc<Zram>, Error> {
+    let config = zram::Config {
+        disksize: config.disksize.bytes("disksize")?,
+        comp_algorithm: config.comp_algorithm.clone(),
+        algorithm_params: config.algorithm_params.clone(),
+        max_comp_streams: config.max_comp_streams.unwrap_or(0),
+        mem_limit: config.mem_limit.bytes("mem_limit")?,
+    };
+    Zram::new(config, around.env.clone(), around.regions.clone(), around.budget.clone())
 }
 
 /// A file as the control plane sees it; the device itself comes from outside.

@@ -89,6 +89,22 @@ fn a_file_is_opened_by_whoever_builds_the_stack() {
 }
 
 #[test]
+fn zram_takes_its_keys_and_defaults() {
+    let text = r#"
+        [origin]
+        kind = "zram"
+        disksize = "4G"
+        comp_algorithm = "lz4"
+        max_comp_streams = 2
+        mem_limit = "1G""#;
+    let stack = build(text).unwrap();
+    assert_eq!(stack.show("zram.max_comp_streams").unwrap(), "2");
+    assert_eq!(stack.device.geometry().size, 4 << 30);
+    let stack = build(r#"origin = { kind = "zram", disksize = "1M" }"#).unwrap();
+    assert_ne!(stack.show("max_comp_streams").unwrap(), "0", "one for each core");
+}
+
+#[test]
 fn a_stack_is_built_from_code_as_well() {
     let config = StackConfig {
         origin: OriginConfig::Memory(memory::Config { size: (1 << 20).into(), block_size: 512 }),

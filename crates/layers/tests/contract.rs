@@ -43,6 +43,7 @@ fn conforms(text: &str) {
 #[test]
 fn origins() {
     conforms(r#"origin = { kind = "null", size = "1M" }"#);
+    conforms(r#"origin = { kind = "zram", disksize = "8M" }"#);
     conforms(r#"origin = { kind = "file", path = "disk.img" }"#);
     for block_size in ["512", "4096", "65536"] {
         conforms(&format!(r#"origin = {{ kind = "memory", size = "8M", block_size = {block_size} }}"#));
@@ -75,6 +76,9 @@ const FOUR: &str = r#"
 #[test]
 fn a_stack_of_four() {
     conforms(FOUR);
+    let memory = r#"kind = "memory", size"#;
+    assert!(FOUR.contains(memory));
+    conforms(&FOUR.replace(memory, r#"kind = "zram", disksize"#));
     assert_eq!(build(&World::new(1), FOUR).describe(), "trace > delay > fault > rate > memory");
 }
 

@@ -1,1 +1,229 @@
-//! The compressed RAM origin.
+//! zram: compressed RAM as an origin.
+//!
+//! A device of 4096-byte slots. A page of one repeated word is kept in its slot; any other is compressed and kept as an
+//! object of the pool, or raw if compression does not pay. What was never written, or was discarded, reads as zero and
+//! costs nothing. Behaviour, attribute names, columns and errors follow the kernel's driver of this name; where that is
+//! surprising, docs/zram.md says what is done here instead.
+//!
+//! *Promises upwards*: a write is answered after its memory is charged, and a failed one leaves the old content; reads see
+//! whole pages; discards free memory; flush and forced unit access succeed at once, for nothing survives the process.
+//! *Needs below*: [`Regions`] for memory, a [`Budget`] to charge it to, [`Env`] for a coarse clock and the compactor's task.
+//!
+//! *States*: without a size (0 bytes, attributes can be set) -> `disksize` -> in use -> `reset` -> without a size.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `store`, `load`, `discard` | the paths of a write, a read, a discard |
+//! | `spread` | a large write shared out to idle workers |
+//! | `table` | slots, in shards |
+//! | `pool`, `shelf`, `pages` | objects, spans of a size class, memory |
+//! | `compactor` | moving objects so that memory returns |
+//! | `streams`, `codec` | compression, and how much of it at once |
+//! | `attributes` | the control table |
+//!
+//! *Lock order*: a shard of the table, then a shelf, then pages. A compression stream is a leaf and held alone.
+//!
+//! Spilling to a file, idle marking and recompression will each be a file here; a slot's mark has room for their flags.
+
+mod attributes;
+mod codec;
+mod compactor;
+mod discard;
+mod load;
+mod pages;
+mod pool;
+mod shelf;
+mod spread;
+mod store;
+mod streams;
+mod table;
+
+use std::sync::Arc;
+
+use spillway_core::stats::Counters;
+use spillway_core::sync::{AtomicU64, Mutex, Ordering};
+use spillway_core::{
+    Answer, BlockDevice, BlockSize, Budget, ByteRange, Env, Error, Extent, Geometry, Kind, Op, Regions,
+    Request, Submission, Table as AttributeTable,
+};
+
+use codec::Params;
+use compactor::Compactor;
+use load::Decoders;
+use pages::Pages;
+use pool::Pool;
+use streams::{Choice, Streams};
+use table::Table;
+
+/// Bytes of a slot.
+pub(crate) const PAGE: usize = 4096;
+
+/// Largest device in bytes (16 TiB): a pool object names its slot in 32 bits.
+pub const DISKSIZE_MAX: u64 = (PAGE as u64) << 32;
+
+/// Pages that a request may take up on its caller's stack; longer ones yield in between.
+const PAGES_AT_ONCE: u64 = 64;
+
+/// How a device begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// Bytes, rounded up to a page; 0 leaves the device without a size until `disksize` is written.
+    pub disksize: u64,
+    /// Name of the codec; empty for the default, lz4.
+    pub comp_algorithm: String,
+    /// As the attribute of this name, such as `level=3`.
+    pub algorithm_params: Option<String>,
+    /// How many writers may compress at once; 0 for [`Config::default_streams`]' answer.
+    pub max_comp_streams: usize,
+    /// Most bytes of pool and table, rounded up to a page; 0 for no limit but the budget's.
+    pub mem_limit: u64,
+}
+
+impl Config {
+    /// The number of streams where none is given: one for each core.
+    pub fn default_streams() -> usize {
+        std::thread::available_parallelism().map_or(1, usize::from).min(streams::STREAMS_MAX)
+    }
+}
+
+/// What is counted; the numbers are indices into [`Zram::counters`].
+#[derive(Clone, Copy, Debug)]
+#[repr(usize)]
+enum Count {
+    PagesRead,
+    PagesWritten,
+    FailedReads,
+    FailedWrites,
+    NotifyFree,
+    PagesCompacted,
+    HugePagesSince,
+}
+
+const COUNTS: usize = Count::HugePagesSince as usize + 1;
+
+/// A compressed RAM device.
+pub struct Zram {
+    core: Arc<Core>,
+}
+
+/// The state that requests, the compactor and the attributes share.
+struct Core {
+    env: Arc<dyn Env>,
+    /// `mem_limit`'s share of the process's budget: pool and table.
+    budget: Arc<Budget>,
+    size: AtomicU64,
+    pages: Pages,
+    pool: Pool,
+    table: Table,
+    streams: Streams,
+    decoders: Decoders,
+    compactor: Compactor,
+    counters: Counters<COUNTS>,
+    /// Serialises what changes the device's state: disksize, reset, algorithm.
+    setup: Mutex<()>,
+}
+
+impl Zram {
+    /// A device that charges what it holds to `budget`. [`Kind::Invalid`] for a value that its attribute would refuse.
+    pub fn new(
+        config: Config,
+        env: Arc<dyn Env>,
+        regions: Arc<dyn Regions>,
+        budget: Arc<Budget>,
+    ) -> Result<Arc<Self>, Error> {
+        let name =
+            if config.comp_algorithm.is_empty() { codec::CODECS[0].name } else { &config.comp_algorithm };
+        let choice = Choice { codec: codec::find(name)?, params: Params::default() };
+        let streams =
+            if config.max_comp_streams == 0 { Config::default_streams() } else { config.max_comp_streams };
+        let share = Budget::share(&budget, Budget::UNLIMITED);
+        let core = Core {
+            pages: Pages::new(regions, share.clone()),
+            pool: Pool::new(),
+            table: Table::new(),
+            streams: Streams::new(attributes::checked_streams(streams)?, choice, budget),
+            decoders: Decoders::default(),
+            compactor: Compactor::default(),
+            counters: Counters::default(),
+            size: AtomicU64::new(0),
+            setup: Mutex::new(()),
+            budget: share,
+            env,
+        };
+        let zram = Arc::new(Self { core: Arc::new(core) });
+        zram.configure(&config)?;
+        compactor::start(&zram.core);
+        Ok(zram)
+    }
+
+    fn configure(&self, config: &Config) -> Result<(), Error> {
+        if let Some(params) = &config.algorithm_params {
+            attributes::set_params(self, params)?;
+        }
+        attributes::set_limit(self, config.mem_limit);
+        if config.disksize > 0 {
+            attributes::set_size(self, config.disksize)?;
+        }
+        Ok(())
+    }
+}
+
+/// The attributes of a device.
+pub fn attributes(zram: Arc<Zram>) -> AttributeTable<Zram> {
+    AttributeTable::new(zram, attributes::ROWS)
+}
+
+impl Core {
+    fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    fn count(&self, what: Count, by: u64) {
+        self.counters.add(what as usize, by);
+    }
+
+    fn counted(&self, what: Count) -> u64 {
+        self.counters.sum(what as usize)
+    }
+
+    /// Seconds for the access time of a slot: 24 bits, 194 days.
+    fn seconds(&self) -> u32 {
+        self.env.coarse_now().as_secs() as u32 & 0xff_ffff
+    }
+}
+
+/// First slot of a range and the number of slots.
+fn slots(range: ByteRange) -> (u64, u64) {
+    (range.offset / PAGE as u64, range.len / PAGE as u64)
+}
+
+impl BlockDevice for Zram {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            size: self.core.size(),
+            block_size: BlockSize::PAGE,
+            optimal_io: 65536,
+            read_only: false,
+            volatile: true,
+            discards: true,
+            fast_zeroes: true,
+            rotational: false,
+        }
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        match request.op {
+            Op::Read => load::submit(&self.core, request),
+            Op::Write => store::submit(&self.core, request),
+            Op::WriteZeroes | Op::Discard => discard::submit(&self.core, request),
+            Op::Flush => Answer::Done(request.answer(Ok(()))),
+        }
+    }
+
+    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
+        Answer::Done(Ok(discard::extents(&self.core, range, count_max)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,118 @@
+//! The path of a read: the object is copied out under its shard's lock (a few tens of nanoseconds for what is at most a
+//! page, and it is about to be read anyway) and decompressed outside it, straight into the reply.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_utils::CachePadded;
+use spillway_core::stats::lane;
+use spillway_core::sync::Mutex;
+use spillway_core::{Answer, Kind, Reply, Request, Submission};
+
+use super::codec::{CODECS, Decompressor};
+use super::pool::Scratch;
+use super::table::Slot;
+use super::{Core, Count, PAGE, PAGES_AT_ONCE, slots};
+
+const LANES: usize = 16;
+
+type Lane = Mutex<Option<(usize, Box<dyn Decompressor>)>>;
+
+/// Decompressors, one for each lane of threads, made when first needed.
+pub(super) struct Decoders {
+    lanes: Box<[CachePadded<Lane>]>,
+}
+
+impl Default for Decoders {
+    fn default() -> Self {
+        Self { lanes: (0..LANES).map(|_| CachePadded::default()).collect() }
+    }
+}
+
+impl Decoders {
+    fn decompress(&self, codec: usize, bytes: &[u8], page: &mut [u8]) -> Result<(), Kind> {
+        let first = lane() % LANES;
+        let mut order = (first..LANES).chain(0..first);
+        let free = order.find_map(|index| self.lanes[index].try_lock());
+        let mut lane = free.unwrap_or_else(|| self.lanes[first].lock());
+        if lane.as_ref().is_none_or(|(known, _)| *known != codec) {
+            *lane = Some((codec, (CODECS[codec].decompressor)()));
+        }
+        let (_, decompressor) = lane.as_mut().expect("made above");
+        decompressor.decompress(bytes, page)
+    }
+}
+
+pub(super) fn submit(core: &Arc<Core>, mut request: Request) -> Submission {
+    let (first, count) = slots(request.range);
+    core.count(Count::PagesRead, count);
+    if count > PAGES_AT_ONCE {
+        return Answer::pending(read_in_turns(core.clone(), request));
+    }
+    let result = core.load_pages(first, &mut request.buf);
+    Answer::Done(core.answer_read(request, result))
+}
+
+async fn read_in_turns(core: Arc<Core>, mut request: Request) -> Reply {
+    let (mut index, _) = slots(request.range);
+    for turn in request.buf.chunks_mut(PAGE * PAGES_AT_ONCE as usize) {
+        if let Err(kind) = core.load_pages(index, turn) {
+            return core.answer_read(request, Err(kind));
+        }
+        index += PAGES_AT_ONCE;
+        core.env.sleep(Duration::ZERO).await;
+    }
+    core.answer_read(request, Ok(()))
+}
+
+impl Core {
+    fn answer_read(&self, request: Request, result: Result<(), Kind>) -> Reply {
+        if result.is_err() {
+            self.count(Count::FailedReads, 1);
+        }
+        request.answer(result)
+    }
+
+    fn load_pages(&self, first: u64, target: &mut [u8]) -> Result<(), Kind> {
+        let (now, codec) = (self.seconds(), self.streams.codec());
+        let mut scratch = Scratch::new();
+        let pages = target.chunks_exact_mut(PAGE).enumerate();
+        pages.map(|(page, target)| self.load(first + page as u64, target, codec, now, &mut scratch)).collect()
+    }
+
+    fn load(
+        &self,
+        index: u64,
+        page: &mut [u8],
+        codec: usize,
+        now: u32,
+        scratch: &mut Scratch,
+    ) -> Result<(), Kind> {
+        let mut slot = self.table.lock(index);
+        match slot.get() {
+            Slot::Empty => {
+                drop(slot);
+                page.fill(0);
+                Ok(())
+            }
+            Slot::Same(word) => {
+                slot.touch(now);
+                drop(slot);
+                page.chunks_exact_mut(size_of::<u64>())
+                    .for_each(|at| at.copy_from_slice(&word.to_ne_bytes()));
+                Ok(())
+            }
+            Slot::Stored(cell) if cell.len() == PAGE => {
+                slot.touch(now);
+                slot.copy_into(&self.pool, &self.pages, cell, page);
+                Ok(())
+            }
+            Slot::Stored(cell) => {
+                slot.touch(now);
+                let bytes = slot.copy_to(&self.pool, &self.pages, cell, scratch);
+                drop(slot);
+                self.decoders.decompress(codec, bytes, page)
+            }
+        }
+    }
+}

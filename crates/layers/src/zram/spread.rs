@@ -1,0 +1,144 @@
+//! A large write shared out to workers that have nothing to do.
+//!
+//! The writer and its assistants take pages of one request from a common counter until none is left. An assistant takes a
+//! stream before it takes a page, so that it never holds a page without making progress; if no stream is idle it leaves.
+//! The writer's answer waits until every assistant has left, and dropping it makes them leave after the page at hand.
+
+use std::sync::Arc;
+
+use spillway_core::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, WaitList};
+use spillway_core::{IoBuf, Kind, Place, Reply, Request};
+
+use super::{Core, Count, PAGE, slots};
+
+/// Shortest write in pages that is shared out (64 KiB).
+const PAGES_MIN: u64 = 16;
+
+/// Pages of a write for each assistant that is called.
+const PAGES_EACH: u64 = 16;
+
+/// Whether sharing out a write of `pages` is a gain: it is large, a second stream exists and somebody is idle.
+pub(super) fn pays(core: &Core, pages: u64) -> bool {
+    pages >= PAGES_MIN && core.streams.limit() > 1 && core.env.idle_workers() > 0
+}
+
+struct Shared {
+    first: u64,
+    count: usize,
+    next: AtomicUsize,
+    closed: AtomicBool,
+    failed: Mutex<Option<Kind>>,
+    buf: Mutex<Option<Arc<IoBuf>>>,
+    assistants: AtomicUsize,
+    left: WaitList,
+}
+
+impl Shared {
+    /// The buffer, for an assistant that joins; `None` once the writer has closed.
+    fn join(&self) -> Option<Arc<IoBuf>> {
+        let buf = self.buf.lock();
+        let joined = buf.as_ref().filter(|_| !self.closed.load(Ordering::Relaxed)).cloned();
+        if joined.is_some() {
+            self.assistants.fetch_add(1, Ordering::Relaxed);
+        }
+        joined
+    }
+
+    fn leave(&self, buf: Arc<IoBuf>) {
+        drop(buf);
+        self.assistants.fetch_sub(1, Ordering::Release);
+        self.left.wake_all();
+    }
+
+    fn take_page(&self) -> Option<usize> {
+        let wanted = !self.closed.load(Ordering::Relaxed);
+        let page = wanted.then(|| self.next.fetch_add(1, Ordering::Relaxed))?;
+        (page < self.count).then_some(page)
+    }
+
+    fn fail(&self, kind: Kind) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.failed.lock().get_or_insert(kind);
+    }
+
+    /// Nobody joins any more.
+    fn close(&self) {
+        let _buf = self.buf.lock();
+        self.closed.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Closes the work when the writer's answer is dropped, and waits for the page that an assistant may be storing: nothing
+/// of a withdrawn request may land after a later one.
+struct Writer(Arc<Shared>);
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.0.close();
+        while self.0.assistants.load(Ordering::Acquire) > 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+pub(super) async fn write(core: Arc<Core>, mut request: Request) -> Reply {
+    let (first, count) = slots(request.range);
+    let buf = Arc::new(std::mem::take(&mut request.buf));
+    let shared = Arc::new(Shared {
+        first,
+        count: count as usize,
+        next: AtomicUsize::new(0),
+        closed: AtomicBool::new(false),
+        failed: Mutex::new(None),
+        buf: Mutex::new(Some(buf.clone())),
+        assistants: AtomicUsize::new(0),
+        left: WaitList::default(),
+    });
+    let writer = Writer(shared.clone());
+    call_assistants(&core, &shared, count);
+    write_pages(&core, &shared, &buf).await;
+    shared.close();
+    shared.left.until(|| (shared.assistants.load(Ordering::Acquire) == 0).then_some(())).await;
+    drop(writer);
+    drop(buf);
+    let buf = shared.buf.lock().take().expect("only the writer takes it");
+    request.buf = Arc::try_unwrap(buf).expect("assistants drop their share before they leave");
+    let failed = *shared.failed.lock();
+    if failed.is_some() {
+        core.count(Count::FailedWrites, 1);
+    }
+    request.answer(failed.map_or(Ok(()), Err))
+}
+
+fn call_assistants(core: &Arc<Core>, shared: &Arc<Shared>, count: u64) {
+    let wanted = (count / PAGES_EACH).min(core.streams.limit() as u64 - 1) as usize;
+    for _ in 0..wanted.min(core.env.idle_workers()) {
+        let (core_there, shared) = (core.clone(), shared.clone());
+        let task = move || -> spillway_core::LocalFuture<()> {
+            assist(&core_there, &shared);
+            Box::pin(std::future::ready(()))
+        };
+        core.env.spawn(Place::Assist, Box::new(task));
+    }
+}
+
+fn assist(core: &Core, shared: &Shared) {
+    let Some(buf) = shared.join() else { return };
+    while let Some(stream) = core.streams.try_take() {
+        let Some(page) = shared.take_page() else { break };
+        let bytes = &buf[page * PAGE..(page + 1) * PAGE];
+        if let Err(kind) = core.store_with(stream, shared.first + page as u64, bytes, core.seconds()) {
+            shared.fail(kind);
+        }
+    }
+    shared.leave(buf);
+}
+
+async fn write_pages(core: &Core, shared: &Shared, buf: &IoBuf) {
+    while let Some(page) = shared.take_page() {
+        let bytes = &buf[page * PAGE..(page + 1) * PAGE];
+        if let Err(kind) = core.store(shared.first + page as u64, bytes).await {
+            shared.fail(kind);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Compression streams: how many writers may compress at once.
+//!
+//! A stream is a codec's working memory and an output buffer. There are as many places as streams are allowed; each is a
+//! lock around a stream that is made when the place is first used. A writer looks first at the place of its own thread,
+//! then at the others, and spins for as long as compressing a page takes; if none is free by then its *task* waits. With
+//! one stream there is nothing to choose: the place is that one.
+//!
+//! The number may be changed at any time in both directions: places beyond it are emptied as they fall free. A stream is a
+//! leaf: taken with no other lock held, and never held across an await.
+
+use std::hint::spin_loop;
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+use spillway_core::stats::lane;
+use spillway_core::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, RwLock, WaitList};
+use spillway_core::{Budget, Charge};
+
+use super::PAGE;
+use super::codec::{CODECS, Compressor, Params};
+
+/// Most streams that may be asked for.
+pub(super) const STREAMS_MAX: usize = 256;
+
+/// Looks at a busy place before a writer's task waits: about the time of compressing a page or two.
+const SPINS: usize = 60;
+
+/// Which codec streams use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Choice {
+    /// Index into [`CODECS`].
+    pub(super) codec: usize,
+    pub(super) params: Params,
+}
+
+/// A stream at work.
+pub(super) struct Stream {
+    compressor: Box<dyn Compressor>,
+    out: Box<[u8; 2 * PAGE]>,
+    _charge: Option<Charge>,
+}
+
+impl Stream {
+    fn new(choice: Choice, budget: &Arc<Budget>) -> Self {
+        let codec = &CODECS[choice.codec];
+        // Small and bounded by the number of streams; a writer is not refused for it.
+        let charge = budget.hold(codec.compressor_bytes + 2 * PAGE as u64).ok();
+        let compressor = (codec.compressor)(choice.params);
+        Self { compressor, out: Box::new([0; 2 * PAGE]), _charge: charge }
+    }
+
+    /// The compressed form of `page`, or `None` where it is no shorter than `len_max` bytes.
+    pub(super) fn compress(&mut self, page: &[u8], len_max: usize) -> Option<&[u8]> {
+        let len = self.compressor.compress(page, &mut self.out[..])?;
+        (len <= len_max).then(|| &self.out[..len])
+    }
+}
+
+type Place = Mutex<Option<Box<Stream>>>;
+
+/// All streams of a device.
+pub(super) struct Streams {
+    places: Box<[CachePadded<Place>]>,
+    limit: AtomicUsize,
+    choice: RwLock<Choice>,
+    codec: AtomicUsize,
+    waiters: WaitList,
+    budget: Arc<Budget>,
+}
+
+impl Streams {
+    pub(super) fn new(limit: usize, choice: Choice, budget: Arc<Budget>) -> Self {
+        assert!((1..=STREAMS_MAX).contains(&limit));
+        let places = (0..STREAMS_MAX).map(|_| CachePadded::default()).collect();
+        let codec = AtomicUsize::new(choice.codec);
+        let (limit, choice) = (AtomicUsize::new(limit), RwLock::new(choice));
+        Self { places, limit, choice, codec, waiters: WaitList::default(), budget }
+    }
+
+    /// How many writers may compress at once.
+    pub(super) fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Changes how many writers may compress at once: 1 to [`STREAMS_MAX`].
+    pub(super) fn set_limit(&self, limit: usize) {
+        assert!((1..=STREAMS_MAX).contains(&limit));
+        self.limit.store(limit, Ordering::Relaxed);
+        self.places[limit..].iter().for_each(|place| *place.lock() = None);
+        self.waiters.wake_all();
+    }
+
+    /// The codec in use.
+    pub(super) fn choice(&self) -> Choice {
+        *self.choice.read()
+    }
+
+    /// Index of the codec in use: one load, for readers.
+    pub(super) fn codec(&self) -> usize {
+        self.codec.load(Ordering::Relaxed)
+    }
+
+    /// Changes the codec. No writer is at work.
+    pub(super) fn choose(&self, choice: Choice) {
+        *self.choice.write() = choice;
+        self.codec.store(choice.codec, Ordering::Relaxed);
+        self.places.iter().for_each(|place| *place.lock() = None);
+    }
+
+    /// An idle stream, after a short spin if need be.
+    pub(super) fn try_take(&self) -> Option<Taken<'_>> {
+        self.look().or_else(|| {
+            (0..SPINS).find_map(|_| {
+                spin_loop();
+                self.look()
+            })
+        })
+    }
+
+    /// An idle stream; waits in line for one.
+    pub(super) async fn take(&self) -> Taken<'_> {
+        self.waiters.until(|| self.try_take()).await
+    }
+
+    fn look(&self) -> Option<Taken<'_>> {
+        let limit = self.limit.load(Ordering::Relaxed);
+        if limit == 1 {
+            return self.try_place(0);
+        }
+        let first = lane() % limit;
+        (first..limit).chain(0..first).find_map(|index| self.try_place(index))
+    }
+
+    fn try_place(&self, index: usize) -> Option<Taken<'_>> {
+        let place = &self.places[index];
+        if place.is_locked() {
+            return None;
+        }
+        let mut guard = place.try_lock()?;
+        if guard.is_none() {
+            *guard = Some(Box::new(Stream::new(self.choice(), &self.budget)));
+        }
+        Some(Taken { guard: Some(guard), streams: self, index })
+    }
+}
+
+/// A stream in use; goes back on drop.
+pub(super) struct Taken<'a> {
+    guard: Option<MutexGuard<'a, Option<Box<Stream>>>>,
+    streams: &'a Streams,
+    index: usize,
+}
+
+impl std::ops::Deref for Taken<'_> {
+    type Target = Stream;
+
+    fn deref(&self) -> &Stream {
+        self.guard
+            .as_ref()
+            .and_then(|guard| guard.as_deref())
+            .expect("a taken place has a stream until it is dropped")
+    }
+}
+
+impl std::ops::DerefMut for Taken<'_> {
+    fn deref_mut(&mut self) -> &mut Stream {
+        self.guard
+            .as_mut()
+            .and_then(|guard| guard.as_deref_mut())
+            .expect("a taken place has a stream until it is dropped")
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if let Some(mut guard) = self.guard.take()
+            && self.index >= self.streams.limit()
+        {
+            *guard = None;
+        }
+        self.streams.waiters.wake_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spillway_core::contract::block_on;
+    use std::sync::atomic::AtomicUsize as Count;
+
+    fn streams(limit: usize) -> Streams {
+        Streams::new(limit, Choice::default(), Budget::new(1 << 30))
+    }
+
+    #[test]
+    fn no_more_writers_than_streams_at_any_time() {
+        let streams = streams(2);
+        let (now, most) = (Count::new(0), Count::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..6 {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        let mut stream = block_on(streams.take());
+                        most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                        assert!(stream.compress(&[7; PAGE], PAGE).is_some());
+                        now.fetch_sub(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+        assert!(most.load(Ordering::SeqCst) <= 2);
+    }
+
+    #[test]
+    fn the_number_changes_while_writers_work_and_surplus_streams_go() {
+        let streams = streams(4);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        block_on(streams.take()).compress(&[7; PAGE], PAGE);
+                    }
+                });
+            }
+            for limit in [1, 8, 2, 1, 3].repeat(50) {
+                streams.set_limit(limit);
+            }
+            streams.set_limit(1);
+        });
+        assert!(streams.places[1..].iter().all(|place| place.lock().is_none()));
+        assert_eq!(streams.waiters.waiting(), 0);
+    }
+
+    #[test]
+    fn a_task_that_finds_none_idle_is_woken_by_the_next_return() {
+        use std::future::Future;
+        use std::task::{Context, Waker};
+        let streams = streams(1);
+        let held = streams.try_take().unwrap();
+        let mut waiting = Box::pin(streams.take());
+        assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert_eq!(streams.waiters.waiting(), 1);
+        drop(held);
+        assert_eq!(streams.waiters.waiting(), 0);
+        assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    }
+}

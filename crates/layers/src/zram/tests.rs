@@ -1,0 +1,309 @@
+//! What a zram device promises, tested on one thread in the simulated world.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use spillway_core::contract::{self, Random, Subject, block_on};
+use spillway_core::{Attributes, Budget, ByteRange, IoBuf, Kind, Op, Reply, Request, Seam, Submission};
+use spillway_sim::memory::VecRegions;
+use spillway_sim::world::World;
+
+use super::*;
+
+struct Bench {
+    world: Arc<World>,
+    budget: Arc<Budget>,
+    zram: Arc<Zram>,
+    seam: Seam,
+    table: AttributeTable<Zram>,
+}
+
+fn bench(config: Config) -> Bench {
+    let (world, budget) = (World::new(1), Budget::new(64 << 20));
+    let regions = Arc::new(VecRegions::new(128 << 20));
+    let zram = Zram::new(config, world.clone(), regions, budget.clone()).unwrap();
+    let (seam, table) = (Seam::new(zram.clone()), attributes(zram.clone()));
+    Bench { world, budget, zram, seam, table }
+}
+
+fn sized(disksize: u64) -> Config {
+    Config { disksize, max_comp_streams: 2, ..Config::default() }
+}
+
+impl Bench {
+    /// Runs an answer, giving the device's background task its turns.
+    fn run(&self, submission: Submission) -> Reply {
+        let mut submission = std::pin::pin!(submission);
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        for _ in 0..100_000 {
+            if let std::task::Poll::Ready(reply) = submission.as_mut().poll(&mut context) {
+                return reply;
+            }
+            self.world.turn();
+            self.world.advance(Duration::from_millis(1));
+        }
+        panic!("no answer");
+    }
+
+    fn write(&self, index: u64, bytes: &[u8]) -> Result<(), Kind> {
+        self.run(self.seam.submit(Request::write(index * PAGE as u64, IoBuf::copy_of(bytes)))).result
+    }
+
+    fn read(&self, index: u64, pages: usize) -> Vec<u8> {
+        let reply = self.run(self.seam.submit(Request::read(index * PAGE as u64, IoBuf::new(pages * PAGE))));
+        assert_eq!(reply.result, Ok(()));
+        reply.buf.to_vec()
+    }
+
+    fn show(&self, name: &str) -> String {
+        self.table.show(name).unwrap()
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        self.show(name).parse().unwrap()
+    }
+
+    fn refuse(&self, name: &str, value: &str) -> Kind {
+        self.table.store(name, value).unwrap_err().kind
+    }
+
+    fn discard(&self, offset: u64, len: u64) {
+        let request = Request::bare(Op::Discard, ByteRange::new(offset, len));
+        assert_eq!(self.run(self.seam.submit(request)).result, Ok(()));
+    }
+}
+
+/// A page that compresses to about `share` percent.
+fn page(random: &mut Random, share: usize) -> Vec<u8> {
+    let mut page = vec![b'x'; PAGE];
+    for chunk in page[..PAGE * share / 100].chunks_mut(8) {
+        let word = random.draw().to_le_bytes();
+        chunk.copy_from_slice(&word[..chunk.len()]);
+    }
+    page
+}
+
+#[test]
+fn it_keeps_the_contract_with_every_codec() {
+    for name in ["lz4", "zstd"] {
+        let bench = bench(Config { comp_algorithm: name.into(), ..sized(8 << 20) });
+        let run = |submission| bench.run(submission);
+        contract::check(&Subject { device: bench.zram.clone(), run: &run, stores: true });
+    }
+}
+
+#[test]
+fn same_filled_pages_cost_no_object_and_raw_pages_exactly_a_page() {
+    let bench = bench(sized(1 << 20));
+    bench.write(0, &[0xab; PAGE]).unwrap();
+    bench.write(1, &[0; PAGE]).unwrap();
+    assert_eq!((bench.number("compr_data_size"), bench.number("zero_pages")), (0, 1));
+    let noise = page(&mut Random(1), 100);
+    bench.write(2, &noise).unwrap();
+    assert_eq!(bench.number("compr_data_size"), PAGE as u64);
+    assert_eq!(bench.read(2, 1), noise);
+    let columns: Vec<u64> = bench.show("mm_stat").split_whitespace().map(|c| c.parse().unwrap()).collect();
+    assert_eq!((columns.len(), columns[0], columns[5], columns[7], columns[8]), (9, 3 * 4096, 2, 1, 1));
+}
+
+#[test]
+fn statistics_have_the_kernels_columns() {
+    let bench = bench(sized(1 << 20));
+    assert_eq!(bench.show("io_stat"), "       0        0 0        0");
+    assert_eq!(bench.show("debug_stat"), "version: 1\n       0        0");
+    assert_eq!(bench.show("mm_stat"), ["       0"; 9].join(" "));
+    assert_eq!(bench.show("comp_algorithm"), "[lz4] zstd ");
+    bench.discard(0, 8192);
+    assert_eq!(bench.show("io_stat"), "       0        0 0        2");
+}
+
+#[test]
+fn a_write_over_the_limit_fails_is_counted_and_loses_nothing() {
+    let bench = bench(sized(32 << 20));
+    let mut random = Random(2);
+    bench.table.store("mem_limit", "1M").unwrap();
+    assert_eq!(bench.number("mem_limit"), 1 << 20);
+    let pages: Vec<_> = (0..400).map(|_| page(&mut random, 100)).collect();
+    let stored: Vec<bool> = (0..400).map(|index| bench.write(index as u64, &pages[index]).is_ok()).collect();
+    let held = stored.iter().filter(|&&ok| ok).count();
+    assert!((200..256).contains(&held), "{held} raw pages in 1 MiB");
+    assert_eq!(bench.number("failed_writes"), 400 - held as u64);
+    assert_eq!(
+        bench.write(0, &page(&mut random, 100)).err(),
+        Some(Kind::NoSpace),
+        "an overwrite needs room too"
+    );
+    for (index, page) in pages.iter().enumerate() {
+        let expected = if stored[index] { page.clone() } else { vec![0; PAGE] };
+        assert_eq!(bench.read(index as u64, 1), expected);
+    }
+    bench.table.store("mem_limit", "0").unwrap();
+    assert_eq!(bench.write(399, &pages[0]), Ok(()));
+    assert!(bench.budget.used() >= bench.number("mem_used_total"));
+}
+
+#[test]
+fn a_discard_of_terabytes_of_nothing_is_instant_and_costs_nothing() {
+    let bench = bench(sized(4 << 40));
+    bench.write((3 << 40) / PAGE as u64, &page(&mut Random(3), 50)).unwrap();
+    bench.discard(0, 2 << 40);
+    assert_eq!(bench.number("orig_data_size"), PAGE as u64);
+    bench.discard(2 << 40, 2 << 40);
+    assert_eq!(bench.number("orig_data_size"), 0);
+    assert_eq!(bench.number("notify_free"), (4 << 40) / PAGE as u64);
+}
+
+#[test]
+fn reset_takes_everything_back_and_restores_the_defaults() {
+    let bench = bench(Config { comp_algorithm: "zstd".into(), ..sized(4 << 20) });
+    let mut random = Random(4);
+    (0..1000).for_each(|index| bench.write(index, &page(&mut random, 40)).unwrap());
+    bench.table.store("mem_limit", "3M").unwrap();
+    bench.table.store("reset", "1").unwrap();
+    for (name, value) in [
+        ("disksize", "0"),
+        ("initstate", "0"),
+        ("mem_used_total", "0"),
+        ("mem_limit", "0"),
+        ("num_writes", "0"),
+    ] {
+        assert_eq!(bench.show(name), value, "{name}");
+    }
+    assert_eq!(bench.show("comp_algorithm"), "[lz4] zstd ");
+    assert_eq!(bench.number("max_comp_streams"), Config::default_streams() as u64);
+    assert_eq!(bench.show("mm_stat"), ["       0"; 9].join(" "));
+    bench.table.store("disksize", "5000").unwrap();
+    assert_eq!(bench.number("disksize"), 8192);
+    assert_eq!(bench.read(0, 2), [0; 8192]);
+}
+
+#[test]
+fn attributes_refuse_as_the_kernel_does() {
+    let bench = bench(Config { max_comp_streams: 2, ..Config::default() });
+    assert_eq!(bench.refuse("disksize", "0"), Kind::Invalid);
+    assert_eq!(bench.refuse("disksize", "none"), Kind::Invalid);
+    assert_eq!(bench.refuse("disksize", "17T"), Kind::Invalid);
+    assert_eq!(bench.refuse("comp_algorithm", "lzo"), Kind::Invalid);
+    assert_eq!(bench.refuse("comp_algorithm", &"x".repeat(128)), Kind::TooLong);
+    assert_eq!(bench.refuse("compact", "1"), Kind::Invalid);
+    assert_eq!(bench.refuse("mem_used_max", "1"), Kind::Invalid);
+    assert_eq!(bench.refuse("mem_limit", "lots"), Kind::Invalid);
+    assert_eq!(bench.refuse("reset", "0"), Kind::Invalid);
+    assert_eq!(bench.refuse("reset", "70000"), Kind::Range);
+    assert_eq!(bench.refuse("initstate", "1"), Kind::Denied);
+    for bad in ["0", "-1", "257", "many", ""] {
+        assert_eq!(bench.refuse("max_comp_streams", bad), Kind::Invalid, "{bad}");
+    }
+    for bad in ["level", "level=0", "level=x", "priority=1", "algo=zstd", "algo=lzo"] {
+        assert_eq!(bench.refuse("algorithm_params", bad), Kind::Invalid, "{bad}");
+    }
+    bench.table.store("algorithm_params", "algo=lz4 level=9 unknown=1").unwrap();
+    bench.table.store("comp_algorithm", "zstd\n").unwrap();
+    bench.table.store("algorithm_params", "level=-5 priority=0").unwrap();
+    bench.table.store("disksize", "1M").unwrap();
+    for name in ["disksize", "algorithm_params", "comp_algorithm"] {
+        let value = if name == "comp_algorithm" { "lz4" } else { "1" };
+        assert_eq!(bench.refuse(name, value), Kind::Busy, "{name}");
+    }
+    assert_eq!(bench.refuse("comp_algorithm", "lzo"), Kind::Invalid, "the name is looked at first");
+    bench.table.store("max_comp_streams", "5\n").unwrap();
+    assert_eq!(bench.number("max_comp_streams"), 5);
+}
+
+#[test]
+fn memory_follows_the_data_after_churn_and_after_discarding_a_random_half() {
+    let bench = bench(sized(64 << 20));
+    let mut random = Random(6);
+    let slots = 8192;
+    let mut model: Vec<Vec<u8>> = Vec::new();
+    for index in 0..slots {
+        let share = 8 + random.below(75) as usize;
+        model.push(page(&mut random, share));
+        bench.write(index, &model[index as usize]).unwrap();
+    }
+    for _ in 0..2 * slots {
+        let (index, share) = (random.below(slots), 8 + random.below(75) as usize);
+        model[index as usize] = page(&mut random, share);
+        bench.write(index, &model[index as usize]).unwrap();
+    }
+    settle(&bench, "after churn", 50);
+    for index in 0..slots {
+        if random.below(2) == 0 {
+            bench.discard(index * PAGE as u64, PAGE as u64);
+            model[index as usize] = vec![0; PAGE];
+        }
+    }
+    settle(&bench, "after discarding half", 60);
+    for (index, page) in model.iter().enumerate() {
+        assert_eq!(&bench.read(index as u64, 1), page, "slot {index}");
+    }
+    bench.discard(0, 64 << 20);
+    settle(&bench, "after discarding all", 0);
+    assert_eq!(bench.number("mem_used_total"), 0);
+}
+
+/// Lets two seconds go by and checks the overhead of pool and table in thousandths of the objects.
+fn settle(bench: &Bench, when: &str, permille: u64) {
+    (0..20).for_each(|_| {
+        bench.world.advance(Duration::from_millis(100));
+        for _ in 0..200 {
+            bench.world.turn();
+        }
+    });
+    let (object, taken) = (bench.number("compr_data_size"), bench.number("mem_used_total"));
+    assert!((taken - object) * 1000 <= object * permille, "{when}: {taken} bytes taken for {object}");
+}
+
+#[test]
+fn compaction_moves_objects_under_readers_and_writers() {
+    let bench = bench(sized(16 << 20));
+    let core = bench.zram.core.clone();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..3u64)
+            .map(|lane| {
+                let seam = bench.seam.clone();
+                scope.spawn(move || {
+                    let mut random = Random(lane);
+                    let mut versions = vec![0u64; 1000];
+                    for _ in 0..20_000 {
+                        let slot = random.below(1000);
+                        let offset = (slot * 3 + lane) * PAGE as u64;
+                        if random.below(3) > 0 {
+                            versions[slot as usize] = random.draw();
+                            let mut content = Random(versions[slot as usize]);
+                            let share = content.below(100) as usize;
+                            let buf = IoBuf::copy_of(&page(&mut content, share));
+                            assert_eq!(block_on(seam.submit(Request::write(offset, buf))).result, Ok(()));
+                        } else if versions[slot as usize] != 0 {
+                            let mut content = Random(versions[slot as usize]);
+                            let share = content.below(100) as usize;
+                            let reply = block_on(seam.submit(Request::read(offset, IoBuf::new(PAGE))));
+                            assert_eq!(reply.result, Ok(()));
+                            assert_eq!(&reply.buf[..], &page(&mut content, share)[..]);
+                        }
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(move || {
+            while workers.iter().any(|worker| !worker.is_finished()) {
+                core.compact_now();
+            }
+        });
+    });
+    bench.table.store("reset", "1").unwrap();
+    assert_eq!(bench.number("mem_used_total"), 0);
+}
+
+#[test]
+fn a_device_that_finds_no_memory_says_so_and_lives() {
+    let (world, budget) = (World::new(1), Budget::new(64 << 20));
+    let regions = Arc::new(VecRegions::new(0));
+    let zram = Zram::new(sized(1 << 20), world, regions, budget.clone()).unwrap();
+    let seam = Seam::new(zram);
+    let noise = page(&mut Random(1), 100);
+    let reply = block_on(seam.submit(Request::write(0, IoBuf::copy_of(&noise))));
+    assert_eq!(reply.result, Err(Kind::OutOfMemory));
+    let reply = block_on(seam.submit(Request::read(0, IoBuf::new(PAGE))));
+    assert_eq!((reply.result, reply.buf.iter().all(|&byte| byte == 0)), (Ok(()), true));
+}
