@@ -7,12 +7,14 @@
 //! | [`local`] | [`block_on`] and [`Local`]: the same runtime on the calling thread, for tests and tools |
 //! | [`env`] | [`SystemEnv`]: clock, timers, tasks and chance |
 //! | [`memory`] | [`MmapRegions`]: memory that costs nothing until touched |
+//! | [`file`] | [`FileOrigin`]: a file or block device as a device |
 //! | [`socket`], [`serve`] | [`Listener`], [`Serving`]: sessions on unix and TCP sockets |
 //!
 //! Futures of this crate live and die on the thread that polls them first. Nothing outside names the asynchronous runtime.
 
 pub mod driver;
 pub mod env;
+pub mod file;
 pub mod local;
 pub mod memory;
 pub mod serve;
@@ -24,6 +26,7 @@ mod op;
 
 pub use driver::{Driver, DriverChoice};
 pub use env::SystemEnv;
+pub use file::{Direct, FileOptions, FileOrigin, Opened};
 pub use local::{Local, block_on};
 pub use memory::MmapRegions;
 pub use serve::{Limits, NewSession, Serving, serve};

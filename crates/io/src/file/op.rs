@@ -1,0 +1,120 @@
+//! Operations on files, for both drivers.
+
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::task::Poll;
+
+use compio::BufResult;
+use compio::buf::IntoInner;
+use compio::driver::op::Asyncify;
+use compio::driver::{Decision, IourOpCode, OpEntry, PollOpCode};
+use io_uring::{opcode, types};
+use rustix::fs::{FallocateFlags, fallocate, fdatasync};
+use rustix::io::{ReadWriteFlags, pread, pwritev2};
+use spillway_core::IoBuf;
+
+/// What to do with the file.
+#[derive(Clone, Copy)]
+pub(super) enum Act {
+    Read,
+    /// Durable: on the medium before it completes.
+    Write {
+        durable: bool,
+    },
+    Sync,
+    Allocate {
+        mode: FallocateFlags,
+        len: u64,
+    },
+}
+
+/// One operation, and how much of its buffer is already transferred.
+pub(super) struct FileOp {
+    fd: Arc<OwnedFd>,
+    act: Act,
+    offset: u64,
+    pub(super) done: usize,
+    pub(super) buf: IoBuf,
+}
+
+impl FileOp {
+    pub(super) fn new(fd: &Arc<OwnedFd>, act: Act, offset: u64, buf: IoBuf) -> Self {
+        Self { fd: fd.clone(), act, offset, done: 0, buf }
+    }
+
+    /// Runs the operation once; the result is a count of bytes or an errno.
+    pub(super) async fn run(self) -> (Result<usize, i32>, Self) {
+        let BufResult(result, op) = compio::runtime::submit(self).await;
+        (result.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)), op)
+    }
+
+    fn position(&self) -> u64 {
+        self.offset + self.done as u64
+    }
+
+    fn call(&mut self) -> io::Result<usize> {
+        let at = self.position();
+        let count = match self.act {
+            Act::Read => pread(&self.fd, &mut self.buf[self.done..], at)?,
+            Act::Write { durable } => {
+                let flags = if durable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
+                pwritev2(&self.fd, &[IoSlice::new(&self.buf[self.done..])], at, flags)?
+            }
+            Act::Sync => fdatasync(&self.fd).map(|()| 0)?,
+            Act::Allocate { mode, len } => fallocate(&self.fd, mode, at, len).map(|()| 0)?,
+        };
+        Ok(count)
+    }
+}
+
+// SAFETY: the entry points into the buffer's heap memory and names the descriptor; both are owned by the operation, which
+// the driver keeps until it has completed.
+unsafe impl IourOpCode for FileOp {
+    type Control = ();
+
+    fn create_entry(&mut self, (): &mut ()) -> OpEntry {
+        let fd = types::Fd(self.fd.as_raw_fd());
+        let at = self.position();
+        let window = &mut self.buf[self.done..];
+        let (address, len) = (window.as_mut_ptr(), window.len() as u32);
+        match self.act {
+            Act::Read => opcode::Read::new(fd, address, len).offset(at).build(),
+            Act::Write { durable } => {
+                let flags = if durable { libc::RWF_DSYNC } else { 0 };
+                opcode::Write::new(fd, address, len).offset(at).rw_flags(flags).build()
+            }
+            Act::Sync => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+            Act::Allocate { mode, len } => {
+                opcode::Fallocate::new(fd, len).offset(at).mode(mode.bits() as i32).build()
+            }
+        }
+        .into()
+    }
+
+    fn call_blocking(&mut self, (): &mut ()) -> io::Result<usize> {
+        self.call()
+    }
+}
+
+// SAFETY: the operation never waits for readiness.
+unsafe impl PollOpCode for FileOp {
+    type Control = ();
+
+    fn pre_submit(&mut self, (): &mut ()) -> io::Result<Decision> {
+        Ok(Decision::Blocking)
+    }
+
+    fn operate(&mut self, (): &mut ()) -> Poll<io::Result<usize>> {
+        Poll::Ready(self.call())
+    }
+}
+
+/// Runs a call that can only block on a thread of its own.
+pub(super) fn on_blocking_thread<T: Send + 'static>(
+    call: impl FnOnce() -> T + Send + 'static,
+) -> impl Future<Output = T> {
+    let op = Asyncify::new(move || BufResult(Ok(0), call()));
+    async move { compio::runtime::submit(op).await.1.into_inner() }
+}

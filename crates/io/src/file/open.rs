@@ -1,0 +1,343 @@
+//! Opening a file or block device: its lock, size, block and whether O_DIRECT works.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{
+    AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Statx, StatxFlags, fallocate,
+    fcntl_getfl, fcntl_setfl, flock, fstat, ftruncate, ioctl_blksszget, major, minor, seek, statx,
+};
+use rustix::io::{Errno, pread};
+use spillway_core::sync::{AtomicBool, AtomicU32};
+use spillway_core::{BlockDevice, BlockSize, Error, Geometry, IoBuf, Kind, SECTOR};
+
+use super::{Backing, Detached, FileOrigin};
+
+/// Times to try for the lock, and the pause between: device managers hold it for a moment after a device appears.
+const LOCK_TRIES: usize = 10;
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
+/// Largest preferred request that is believed, in bytes.
+const OPTIMAL_IO_MAX: u32 = 1 << 20;
+
+/// Whether to go around the kernel's page cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Direct {
+    /// Where it works; otherwise a note says that it does not.
+    #[default]
+    Auto,
+    /// Or fail.
+    On,
+    /// No.
+    Off,
+}
+
+/// What to open, and how.
+#[derive(Clone, Debug, Default)]
+pub struct FileOptions {
+    /// A file or block device.
+    pub path: PathBuf,
+    /// Opens for reading, and shares the lock with other readers.
+    pub read_only: bool,
+    /// O_DIRECT.
+    pub direct: Direct,
+    /// Bytes that a file gets if it does not exist or is empty; it is sparse. A file with content stays as it is.
+    pub create_size: Option<u64>,
+}
+
+/// An opened origin, and what its user should be told at start.
+pub struct Opened {
+    /// The device.
+    pub device: Arc<dyn BlockDevice>,
+    /// Each a sentence without a full stop.
+    pub notes: Vec<String>,
+}
+
+impl FileOrigin {
+    /// Opens and locks a file or block device.
+    ///
+    /// [`Kind::Busy`] if somebody else uses it, [`Kind::NotFound`] if it does not exist and no size to create it with was
+    /// given, [`Kind::ReadOnly`] or [`Kind::Denied`] if it may not be written, [`Kind::Invalid`] if it is something else.
+    pub fn open(options: &FileOptions) -> Result<Opened, Error> {
+        let path = options.path.as_path();
+        let fd = open_fd(options)?;
+        lock(&fd, options)?;
+        let stat = fstat(&fd).map_err(|errno| failed(path, "could not be examined", errno))?;
+        let block_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
+        let len = length(&fd, block_device, stat.st_size as u64, options)?;
+        let mut notes = Vec::new();
+        let access = Access::choose(&fd, block_device, len, options, &mut notes)?;
+        let size = shown_size(path, len, access.block, &mut notes)?;
+        let sysfs = block_device.then(|| Sysfs::of(stat.st_rdev));
+        let punches = !options.read_only && can_punch(&fd, sysfs.as_ref(), len);
+        let geometry = Geometry {
+            size,
+            block_size: access.block,
+            optimal_io: optimal_io(sysfs.as_ref(), stat.st_blksize as u64, access.block),
+            read_only: options.read_only,
+            volatile: false,
+            discards: punches,
+            fast_zeroes: punches,
+            rotational: sysfs.as_ref().is_some_and(|sysfs| sysfs.number("rotational") == Some(1)),
+        };
+        let backing = Backing {
+            fd: Arc::new(fd),
+            geometry,
+            block_device,
+            memory_alignment: access.memory_alignment,
+            punches: AtomicBool::new(punches),
+            zeroes: AtomicBool::new(true),
+            flush_errno: AtomicU32::new(0),
+            detached: Detached::default(),
+        };
+        Ok(Opened { device: Arc::new(FileOrigin { backing: Arc::new(backing) }), notes })
+    }
+}
+
+fn failed(path: &Path, what: &str, errno: Errno) -> Error {
+    let kind = Kind::of_errno(errno.raw_os_error());
+    Error::new(kind, format!("{} {what}: {}", path.display(), std::io::Error::from(errno)))
+}
+
+fn open_fd(options: &FileOptions) -> Result<OwnedFd, Error> {
+    let path = options.path.as_path();
+    let access = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    let flags = access | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let found = std::fs::metadata(path);
+    let opened = match &found {
+        Ok(meta) => {
+            let exclusive = match kind_of(path, meta)? {
+                FileType::BlockDevice if !options.read_only => OFlags::EXCL,
+                _ => OFlags::empty(),
+            };
+            rustix::fs::open(path, flags | exclusive, Mode::empty())
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && options.create_size.is_some() => {
+            rustix::fs::open(path, flags | OFlags::CREATE, Mode::RUSR | Mode::WUSR)
+        }
+        Err(error) => Err(Errno::from_io_error(error).unwrap_or(Errno::IO)),
+    };
+    opened.map_err(|errno| refused(options, errno))
+}
+
+fn kind_of(path: &Path, meta: &std::fs::Metadata) -> Result<FileType, Error> {
+    use std::os::unix::fs::MetadataExt;
+    let kind = FileType::from_raw_mode(meta.mode());
+    match kind {
+        FileType::RegularFile | FileType::BlockDevice => Ok(kind),
+        _ => {
+            let text = format!("{} is neither a file nor a block device: give one of these", path.display());
+            Err(Error::invalid(text))
+        }
+    }
+}
+
+fn refused(options: &FileOptions, errno: Errno) -> Error {
+    let advice = match errno {
+        Errno::NOENT => "does not exist: create it first, for example with 'truncate -s 4G', or give a size",
+        Errno::ACCESS | Errno::PERM | Errno::ROFS if !options.read_only => {
+            "may not be written: change its permissions, or open it read-only"
+        }
+        Errno::ACCESS | Errno::PERM => "may not be read: change its permissions",
+        Errno::BUSY => "is in use, mounted or part of another device: unmount it, or open it read-only",
+        _ => "could not be opened",
+    };
+    failed(&options.path, advice, errno)
+}
+
+/// One writer or many readers. The lock belongs to the open file, so that a second open in this process is refused too.
+fn lock(fd: &OwnedFd, options: &FileOptions) -> Result<(), Error> {
+    let wanted = if options.read_only {
+        FlockOperation::NonBlockingLockShared
+    } else {
+        FlockOperation::NonBlockingLockExclusive
+    };
+    for attempt in 0..LOCK_TRIES {
+        match flock(fd, wanted) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) if attempt + 1 < LOCK_TRIES => std::thread::sleep(LOCK_PAUSE),
+            Err(Errno::WOULDBLOCK) => break,
+            Err(errno) => return Err(failed(&options.path, "could not be locked", errno)),
+        }
+    }
+    let text = format!(
+        "{} is used by another program: stop that, or open it read-only in both",
+        options.path.display()
+    );
+    Err(Error::new(Kind::Busy, text))
+}
+
+fn length(fd: &OwnedFd, block_device: bool, len: u64, options: &FileOptions) -> Result<u64, Error> {
+    if block_device {
+        return seek(fd, SeekFrom::End(0)).map_err(|errno| failed(&options.path, "has no size", errno));
+    }
+    match options.create_size {
+        Some(size) if len == 0 && !options.read_only => {
+            ftruncate(fd, size)
+                .map_err(|errno| failed(&options.path, &format!("could not be given {size} bytes"), errno))?;
+            Ok(size)
+        }
+        _ => Ok(len),
+    }
+}
+
+fn shown_size(path: &Path, len: u64, block: BlockSize, notes: &mut Vec<String>) -> Result<u64, Error> {
+    let size = len / block.bytes() * block.bytes();
+    if size == 0 {
+        let text = format!(
+            "{} has {len} bytes, a device needs {} at least: enlarge it, for example with 'truncate -s 4G'",
+            path.display(),
+            block.bytes()
+        );
+        return Err(Error::invalid(text));
+    }
+    if size < len {
+        let (rest, block) = (len - size, block.bytes());
+        notes.push(format!(
+            "the last {rest} bytes of {} are no whole block of {block}: not shown",
+            path.display()
+        ));
+    }
+    Ok(size)
+}
+
+/// How the file is reached.
+struct Access {
+    block: BlockSize,
+    memory_alignment: usize,
+}
+
+impl Access {
+    const BUFFERED: Self = Self { block: BlockSize::SECTOR, memory_alignment: 1 };
+
+    fn choose(
+        fd: &OwnedFd,
+        block_device: bool,
+        len: u64,
+        options: &FileOptions,
+        notes: &mut Vec<String>,
+    ) -> Result<Self, Error> {
+        let path = options.path.display();
+        let mut buffered = Self::BUFFERED;
+        if block_device {
+            buffered.block = logical_block(fd, &options.path)?;
+        }
+        let outcome = match options.direct {
+            Direct::Off => return Ok(buffered),
+            _ => Self::direct(fd, buffered.block, len),
+        };
+        match outcome {
+            Ok(access) if len.is_multiple_of(access.block.bytes()) || options.direct == Direct::On => {
+                Ok(access)
+            }
+            Ok(access) => {
+                set_direct(fd, false)
+                    .map_err(|errno| failed(&options.path, "could not be reopened", errno))?;
+                let block = access.block.bytes();
+                notes.push(format!(
+                    "O_DIRECT on {path} needs whole blocks of {block}, its size is none: page cache used"
+                ));
+                Ok(buffered)
+            }
+            Err(errno) if options.direct == Direct::On => {
+                Err(failed(&options.path, "does not take O_DIRECT: set direct to 'auto' or 'off'", errno))
+            }
+            Err(errno) => {
+                let reason = std::io::Error::from(errno);
+                notes.push(format!(
+                    "O_DIRECT is refused on {path} ({reason}): the kernel's page cache is used"
+                ));
+                Ok(buffered)
+            }
+        }
+    }
+
+    /// Turns O_DIRECT on and finds the alignment, by asking and then by trying.
+    fn direct(fd: &OwnedFd, least: BlockSize, len: u64) -> Result<Self, Errno> {
+        let told = told_alignment(fd);
+        if told.is_some_and(|(memory, offset)| memory == 0 || offset == 0) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        set_direct(fd, true)?;
+        let candidates = match told {
+            Some((memory, offset)) => vec![(memory as usize, offset)],
+            None => vec![(512, 512), (4096, 4096)],
+        };
+        let mut last = Errno::INVAL;
+        for (memory_alignment, offset) in candidates {
+            let Ok(block) = BlockSize::new(offset.max(least.bytes() as u32)) else { continue };
+            match try_read(fd, block, len) {
+                Ok(()) => return Ok(Self { block, memory_alignment: memory_alignment.max(1) }),
+                Err(errno) => last = errno,
+            }
+        }
+        set_direct(fd, false)?;
+        Err(last)
+    }
+}
+
+fn set_direct(fd: &OwnedFd, on: bool) -> Result<(), Errno> {
+    let mut flags = fcntl_getfl(fd)?;
+    flags.set(OFlags::DIRECT, on);
+    fcntl_setfl(fd, flags)
+}
+
+/// Alignments of memory and offset that the kernel names (Linux 6.1): zeroes mean no O_DIRECT, `None` that it does not say.
+fn told_alignment(fd: &OwnedFd) -> Option<(u32, u32)> {
+    let told: Statx = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    let known = StatxFlags::from_bits_retain(told.stx_mask).contains(StatxFlags::DIOALIGN);
+    known.then_some((told.stx_dio_mem_align, told.stx_dio_offset_align))
+}
+
+fn try_read(fd: &OwnedFd, block: BlockSize, len: u64) -> Result<(), Errno> {
+    if len < block.bytes() {
+        return Ok(());
+    }
+    let mut buf = IoBuf::new(block.bytes() as usize);
+    pread(fd, &mut buf[..], 0).map(|_| ())
+}
+
+fn logical_block(fd: &OwnedFd, path: &Path) -> Result<BlockSize, Error> {
+    let bytes = ioctl_blksszget(fd).map_err(|errno| failed(path, "does not tell its block size", errno))?;
+    BlockSize::new(bytes.max(SECTOR as u32))
+}
+
+/// Whether holes can be punched. On a file it is tried behind the end, where there is nothing to lose.
+fn can_punch(fd: &OwnedFd, sysfs: Option<&Sysfs>, len: u64) -> bool {
+    match sysfs {
+        Some(sysfs) => sysfs.number("discard_max_bytes").is_some_and(|bytes| bytes > 0),
+        None => {
+            let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(fd, mode, len.next_multiple_of(1 << 20), 4096).is_ok()
+        }
+    }
+}
+
+fn optimal_io(sysfs: Option<&Sysfs>, file_block: u64, block: BlockSize) -> u32 {
+    let told = match sysfs {
+        Some(sysfs) => sysfs.number("optimal_io_size").unwrap_or(0),
+        None => file_block,
+    };
+    let least = block.bytes().max(4096) as u32;
+    match u32::try_from(told) {
+        Ok(bytes) if bytes > least && bytes <= OPTIMAL_IO_MAX && bytes.is_multiple_of(least) => bytes,
+        _ => least,
+    }
+}
+
+/// The queue attributes of a block device, or of the disk that it is a part of.
+struct Sysfs(PathBuf);
+
+impl Sysfs {
+    fn of(device: u64) -> Self {
+        let node = PathBuf::from(format!("/sys/dev/block/{}:{}", major(device), minor(device)));
+        let own = node.join("queue");
+        Self(if own.is_dir() { own } else { node.join("../queue") })
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        std::fs::read_to_string(self.0.join(name)).ok()?.trim().parse().ok()
+    }
+}

@@ -1,0 +1,283 @@
+//! The contract and the promises of the module's head, on real files.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Waker};
+
+use spillway_core::contract::{self, Subject};
+use spillway_core::{
+    Answer, BlockDevice, ByteRange, Extent, IoBuf, Kind, Op, Reply, Request, Seam, Submission,
+};
+
+use super::{Direct, FileOptions, FileOrigin, Opened};
+use crate::driver::DriverChoice;
+use crate::local::Local;
+
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// A file that goes away with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn in_folder(folder: PathBuf) -> Self {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self(folder.join(format!("spillway-file-{}-{number}", std::process::id())))
+    }
+
+    fn new() -> Self {
+        Self::in_folder(std::env::temp_dir())
+    }
+
+    fn options(&self) -> FileOptions {
+        FileOptions { path: self.0.clone(), create_size: Some(4 << 20), ..FileOptions::default() }
+    }
+
+    fn open(&self, direct: Direct) -> Opened {
+        FileOrigin::open(&FileOptions { direct, ..self.options() }).unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn check(device: Arc<dyn BlockDevice>, driver: DriverChoice) {
+    let local = Local::new(driver).unwrap();
+    let run = |submission: Submission| local.block_on(submission);
+    contract::check(&Subject { device, run: &run, stores: true });
+}
+
+#[test]
+fn keeps_the_contract_with_both_drivers_direct_and_buffered() {
+    for driver in [DriverChoice::Auto, DriverChoice::Poll] {
+        for direct in [Direct::Auto, Direct::Off] {
+            let scratch = Scratch::new();
+            check(scratch.open(direct).device, driver);
+        }
+    }
+}
+
+#[test]
+fn keeps_the_contract_where_zeroing_calls_are_unknown() {
+    let shm = PathBuf::from("/dev/shm");
+    let scratch = if shm.is_dir() { Scratch::in_folder(shm) } else { Scratch::new() };
+    check(scratch.open(Direct::Off).device, DriverChoice::Auto);
+}
+
+/// A loop device over a file; `None` where this user or this kernel may not have one.
+struct Loop(String);
+
+impl Loop {
+    fn over(scratch: &Scratch) -> Option<Self> {
+        let file = std::fs::File::create(&scratch.0).unwrap();
+        file.set_len(4 << 20).unwrap();
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(&scratch.0).output().ok()?;
+        let name = String::from_utf8(made.stdout).unwrap().trim().to_string();
+        (made.status.success() && !name.is_empty()).then_some(Self(name))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+#[test]
+fn keeps_the_contract_on_a_block_device() {
+    let scratch = Scratch::new();
+    let Some(device) = Loop::over(&scratch) else {
+        eprintln!("no loop device can be had here: the block device part is not tested");
+        return;
+    };
+    for driver in [DriverChoice::Auto, DriverChoice::Poll] {
+        let options = FileOptions { path: device.0.clone().into(), ..FileOptions::default() };
+        let opened = FileOrigin::open(&options).unwrap();
+        assert_eq!(opened.device.geometry().size, 4 << 20);
+        let error = FileOrigin::open(&options).err().expect("a second writer is refused");
+        assert_eq!(error.kind, Kind::Busy, "{error}");
+        let zero = Request::bare(Op::WriteZeroes, ByteRange::new(0, 4 << 20));
+        let local = Local::new(driver).unwrap();
+        assert_eq!(local.block_on(opened.device.submit(zero)).result, Ok(()));
+        drop(local);
+        check(opened.device, driver);
+    }
+}
+
+#[test]
+fn a_second_writer_is_refused_and_readers_share() {
+    let scratch = Scratch::new();
+    let writer = scratch.open(Direct::Auto);
+    for read_only in [false, true] {
+        let options = FileOptions { read_only, ..scratch.options() };
+        let error = FileOrigin::open(&options).err().expect("locked");
+        assert_eq!(error.kind, Kind::Busy);
+        assert!(error.message().contains("another program"), "{error}");
+    }
+    drop(writer);
+    let options = FileOptions { read_only: true, ..scratch.options() };
+    let readers = [FileOrigin::open(&options).unwrap(), FileOrigin::open(&options).unwrap()];
+    assert!(readers[0].device.geometry().read_only);
+    assert_eq!(FileOrigin::open(&scratch.options()).err().unwrap().kind, Kind::Busy);
+}
+
+#[test]
+fn refusals_name_the_path_and_the_way_out() {
+    let scratch = Scratch::new();
+    let missing = FileOptions { create_size: None, ..scratch.options() };
+    let error = FileOrigin::open(&missing).err().unwrap();
+    assert!(error.kind == Kind::NotFound && error.message().contains("truncate"), "{error}");
+    let folder = FileOptions { path: std::env::temp_dir(), ..FileOptions::default() };
+    assert!(FileOrigin::open(&folder).err().unwrap().message().contains("neither a file nor"));
+    std::fs::write(&scratch.0, [1; 100]).unwrap();
+    let error = FileOrigin::open(&scratch.options()).err().unwrap();
+    assert!(error.message().contains("has 100 bytes"), "{error}");
+}
+
+#[test]
+fn an_odd_tail_is_reported_and_not_shown() {
+    let scratch = Scratch::new();
+    std::fs::write(&scratch.0, vec![5; 65536 + 700]).unwrap();
+    let opened = scratch.open(Direct::Auto);
+    assert_eq!(opened.device.geometry().size, 65536 + 512);
+    assert!(opened.notes.iter().any(|note| note.contains("188 bytes")), "{:?}", opened.notes);
+}
+
+#[test]
+fn content_is_never_resized() {
+    let scratch = Scratch::new();
+    std::fs::write(&scratch.0, vec![5; 65536]).unwrap();
+    assert_eq!(scratch.open(Direct::Off).device.geometry().size, 65536);
+}
+
+#[test]
+fn misaligned_memory_goes_through_a_buffer() {
+    let scratch = Scratch::new();
+    let device = scratch.open(Direct::Auto).device;
+    let local = Local::new(DriverChoice::Auto).unwrap();
+    let len = device.geometry().block_size.bytes() as usize;
+    for shift in [512, 3] {
+        let mut source = IoBuf::new(len + shift);
+        source.narrow(shift, len);
+        source.iter_mut().zip(0u8..=255).for_each(|(byte, value)| *byte = value ^ shift as u8);
+        let expected = source.to_vec();
+        let reply = local.block_on(device.submit(Request::write(0, source)));
+        assert_eq!((reply.result, &reply.buf[..]), (Ok(()), &expected[..]), "the buffer comes back");
+        let mut target = IoBuf::new(len + shift);
+        target.narrow(shift, len);
+        let reply = local.block_on(device.submit(Request::read(0, target)));
+        assert_eq!((reply.result, &reply.buf[..]), (Ok(()), &expected[..]), "shift {shift}");
+    }
+}
+
+#[test]
+fn a_dropped_write_lands_before_a_later_one() {
+    for driver in [DriverChoice::Auto, DriverChoice::Poll] {
+        let scratch = Scratch::new();
+        let backing = scratch.open(Direct::Auto).device;
+        let local = Local::new(driver).unwrap();
+        let len = 1 << 20;
+        for round in 0..40u8 {
+            local.block_on(async {
+                let mut first = IoBuf::new(len);
+                first.fill(0xee);
+                let Answer::Pending(mut write) = backing.submit(Request::write(0, first)) else { panic!() };
+                let mut context = Context::from_waker(Waker::noop());
+                assert!(write.as_mut().poll(&mut context).is_pending(), "the kernel has it now");
+                drop(write);
+                let mut second = IoBuf::new(len / 2);
+                second.fill(round);
+                assert_eq!(backing.submit(Request::write(4096, second)).await.result, Ok(()));
+                let reply: Reply = backing.submit(Request::read(4096, IoBuf::new(len / 2))).await;
+                assert!(
+                    reply.buf.iter().all(|&byte| byte == round),
+                    "round {round}: the dropped write came later"
+                );
+            });
+        }
+    }
+}
+
+#[test]
+fn a_write_that_has_not_begun_never_begins() {
+    let scratch = Scratch::new();
+    let opened = scratch.open(Direct::Off);
+    let local = Local::new(DriverChoice::Auto).unwrap();
+    local.block_on(async {
+        let mut buf = IoBuf::new(4096);
+        buf.fill(1);
+        drop(opened.device.submit(Request::write(0, buf)));
+        let reply = opened.device.submit(Request::read(0, IoBuf::new(4096))).await;
+        assert!(reply.buf.iter().all(|&byte| byte == 0));
+    });
+}
+
+#[test]
+fn detached_ranges_are_forgotten_when_done() {
+    let scratch = Scratch::new();
+    let options = scratch.options();
+    drop(FileOrigin::open(&options).unwrap());
+    let local = Local::new(DriverChoice::Auto).unwrap();
+    let opened = FileOrigin::open(&options).unwrap();
+    local.block_on(async {
+        for _ in 0..8 {
+            let Answer::Pending(mut write) = opened.device.submit(Request::write(0, IoBuf::zeroed(65536)))
+            else {
+                panic!()
+            };
+            let _ = write.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        }
+        assert_eq!(opened.device.submit(Request::read(0, IoBuf::new(65536))).await.result, Ok(()));
+    });
+    assert_eq!(crate::workers::detached(), 0, "the read waited for all of them");
+}
+
+#[test]
+fn extents_tell_holes_from_data() {
+    let scratch = Scratch::new();
+    let device = scratch.open(Direct::Off).device;
+    let local = Local::new(DriverChoice::Auto).unwrap();
+    let whole = ByteRange::new(0, 4 << 20);
+    let ask = |count| local.block_on(device.extents(whole, count)).unwrap();
+    assert_eq!(ask(10), [Extent::hole(4 << 20)]);
+    local.block_on(device.submit(Request::write(1 << 20, IoBuf::zeroed(65536))));
+    let list = ask(10);
+    let lens: Vec<_> = list.iter().map(|extent| (extent.len, extent.hole)).collect();
+    assert_eq!(lens, [(1 << 20, true), (65536, false), ((3 << 20) - 65536, true)]);
+    assert_eq!(ask(2).len(), 2);
+    assert_eq!(ask(1), [Extent::hole(1 << 20)]);
+}
+
+#[test]
+fn discard_frees_room() {
+    let scratch = Scratch::new();
+    let device = scratch.open(Direct::Auto).device;
+    if !device.geometry().discards {
+        return;
+    }
+    let local = Local::new(DriverChoice::Auto).unwrap();
+    let mut buf = IoBuf::new(1 << 20);
+    buf.fill(3);
+    let seam = Seam::new(device);
+    local.block_on(seam.submit(Request::write(0, buf).with_fua()));
+    let used = || std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&scratch.0).unwrap());
+    let before = used();
+    let reply = local.block_on(seam.submit(Request::bare(Op::Discard, ByteRange::new(0, 1 << 20))));
+    assert_eq!(reply.result, Ok(()));
+    assert!(used() + 1024 <= before, "{} sectors before, {} after", before, used());
+}
+
+#[test]
+fn a_file_cut_behind_our_back_is_an_error_and_not_a_hang() {
+    let scratch = Scratch::new();
+    let device = scratch.open(Direct::Off).device;
+    std::fs::File::options().write(true).open(&scratch.0).unwrap().set_len(4096).unwrap();
+    let local = Local::new(DriverChoice::Auto).unwrap();
+    let reply = local.block_on(device.submit(Request::read(0, IoBuf::new(65536))));
+    assert_eq!(reply.result, Err(Kind::Io));
+    assert_eq!(reply.buf.len(), 65536);
+}

@@ -1,0 +1,263 @@
+//! The threads: tasks, wakes between them, time, and what a panic does.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod toy;
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use spillway_core::{Env, Place};
+use spillway_io::{Driver, DriverChoice, Local, Workers, WorkersOptions, block_on};
+use toy::until;
+
+fn start(count: usize, driver: DriverChoice) -> Workers {
+    Workers::start(WorkersOptions { count, driver }).unwrap()
+}
+
+fn thread_name() -> String {
+    std::thread::current().name().unwrap_or_default().to_string()
+}
+
+#[test]
+fn tasks_run_where_they_are_sent() {
+    let workers = start(2, DriverChoice::Auto);
+    let (sender, names) = mpsc::channel();
+    for index in [0, 1] {
+        let sender = sender.clone();
+        let task = move || -> spillway_core::LocalFuture<()> {
+            Box::pin(async move { sender.send(thread_name()).unwrap() })
+        };
+        workers.run_on(index, Box::new(task));
+        assert_eq!(names.recv().unwrap(), format!("spillway-{index}"));
+    }
+    let env = workers.env();
+    env.spawn(
+        Place::Background,
+        Box::new(move || Box::pin(async move { sender.send(thread_name()).unwrap() })),
+    );
+    assert_eq!(names.recv().unwrap(), "spillway-bg");
+    workers.stop();
+}
+
+#[test]
+fn assistance_comes_from_another_worker() {
+    let workers = start(2, DriverChoice::Auto);
+    let (sender, names) = mpsc::channel();
+    for index in [0, 1, 0, 1] {
+        let (env, sender) = (workers.env(), sender.clone());
+        workers.run_on(
+            index,
+            Box::new(move || {
+                Box::pin(async move {
+                    let reply = sender.clone();
+                    let task = move || -> spillway_core::LocalFuture<()> {
+                        Box::pin(async move { reply.send(thread_name()).unwrap() })
+                    };
+                    env.spawn(Place::Assist, Box::new(task));
+                })
+            }),
+        );
+        assert_eq!(names.recv().unwrap(), format!("spillway-{}", 1 - index));
+    }
+    workers.stop();
+}
+
+#[test]
+fn workers_without_work_are_idle() {
+    let workers = start(3, DriverChoice::Auto);
+    let env = workers.env();
+    until("idle workers", || env.idle_workers() == 3);
+    let release = Arc::new(AtomicBool::new(false));
+    let gate = release.clone();
+    workers.run_on(
+        1,
+        Box::new(move || {
+            Box::pin(async move {
+                while !gate.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            })
+        }),
+    );
+    until("one busy worker", || env.idle_workers() == 2);
+    release.store(true, Ordering::Relaxed);
+    until("idle workers", || env.idle_workers() == 3);
+    workers.stop();
+}
+
+#[test]
+fn time_passes_and_sleep_zero_lets_others_run() {
+    let workers = start(1, DriverChoice::Auto);
+    let env = workers.env();
+    let before = env.coarse_now();
+    until("the coarse clock to move", || env.coarse_now() > before);
+    assert!(env.coarse_now() <= env.now());
+    let (sender, done) = mpsc::channel();
+    let inside = env.clone();
+    workers.run_on(
+        0,
+        Box::new(move || {
+            Box::pin(async move {
+                let start = inside.now();
+                inside.sleep(Duration::from_millis(20)).await;
+                assert!(inside.now() - start >= Duration::from_millis(20));
+                yields(&inside).await;
+                sender.send(()).unwrap();
+            })
+        }),
+    );
+    done.recv().unwrap();
+    workers.stop();
+}
+
+/// Two tasks of one thread that each wait for the other by `sleep(0)` only.
+async fn yields(env: &Arc<dyn Env>) {
+    let turn = Cell::new(0);
+    let player = |me: usize| {
+        let turn = &turn;
+        async move {
+            for round in 0..100 {
+                while turn.get() != 2 * round + me {
+                    env.sleep(Duration::ZERO).await;
+                }
+                turn.set(turn.get() + 1);
+            }
+        }
+    };
+    let (mut left, mut right) = (Box::pin(player(0)), Box::pin(player(1)));
+    poll_fn(|context| {
+        let both = [left.as_mut().poll(context).is_ready(), turn.get() >= 199];
+        if turn.get() < 200 {
+            let _ = right.as_mut().poll(context);
+        }
+        if both == [true, true] && turn.get() == 200 { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+/// Cells that wake each other across threads, many times the default capacity of a wake queue.
+#[test]
+fn two_workers_that_wake_each_other_massively_do_not_deadlock() {
+    const TASKS: usize = 3000;
+    const ROUNDS: usize = 50;
+    for driver in [DriverChoice::Auto, DriverChoice::Poll] {
+        let workers = start(2, driver);
+        let pairs: Arc<Vec<Mutex<(usize, [Option<Waker>; 2])>>> =
+            Arc::new((0..TASKS).map(|_| Mutex::new((0, [None, None]))).collect());
+        let finished = Arc::new(AtomicUsize::new(0));
+        for side in [0, 1] {
+            for index in 0..TASKS {
+                let (pairs, finished) = (pairs.clone(), finished.clone());
+                let player = move || -> spillway_core::LocalFuture<()> {
+                    Box::pin(async move {
+                        poll_fn(|context| {
+                            let mut pair = pairs[index].lock().unwrap();
+                            pair.1[side] = Some(context.waker().clone());
+                            if pair.0 % 2 == side && pair.0 < 2 * ROUNDS {
+                                pair.0 += 1;
+                                let other = pair.1[1 - side].clone();
+                                drop(pair);
+                                if let Some(other) = other {
+                                    other.wake();
+                                }
+                                return Poll::Pending;
+                            }
+                            if pair.0 < 2 * ROUNDS {
+                                return Poll::Pending;
+                            }
+                            if let Some(other) = pair.1[1 - side].take() {
+                                other.wake();
+                            }
+                            Poll::Ready(())
+                        })
+                        .await;
+                        finished.fetch_add(1, Ordering::SeqCst);
+                    })
+                };
+                workers.run_on(side, Box::new(player));
+            }
+        }
+        until("all pairs", || finished.load(Ordering::SeqCst) == 2 * TASKS);
+        workers.stop();
+    }
+}
+
+#[test]
+fn stop_drops_what_still_runs_on_its_own_thread() {
+    struct Token(mpsc::Sender<String>);
+    impl Drop for Token {
+        fn drop(&mut self) {
+            self.0.send(thread_name()).unwrap();
+        }
+    }
+    for driver in [DriverChoice::Auto, DriverChoice::Poll] {
+        let workers = start(1, driver);
+        let (sender, dropped) = mpsc::channel();
+        let (ready, began) = mpsc::channel();
+        workers.run_on(
+            0,
+            Box::new(move || {
+                Box::pin(async move {
+                    let _token = Token(sender);
+                    ready.send(()).unwrap();
+                    std::future::pending::<()>().await;
+                })
+            }),
+        );
+        began.recv().unwrap();
+        workers.stop();
+        assert_eq!(dropped.try_recv().unwrap(), "spillway-0");
+    }
+}
+
+#[test]
+fn the_driver_is_named() {
+    let workers = start(1, DriverChoice::Poll);
+    assert_eq!(workers.driver(), &Driver::Poll(None));
+    match start(1, DriverChoice::Auto).driver() {
+        Driver::IoUring => {}
+        Driver::Poll(reason) => assert!(reason.is_some(), "a fall-back has a reason"),
+    }
+    assert!(Workers::start(WorkersOptions { count: 0, driver: DriverChoice::Auto }).is_err());
+}
+
+#[test]
+fn block_on_has_timers_and_keeps_its_runtime() {
+    let slept = block_on(async {
+        let workers = start(1, DriverChoice::Auto);
+        let env = workers.env();
+        env.sleep(Duration::from_millis(1)).await;
+        env.sleep(Duration::ZERO).await;
+        env.now() > Duration::ZERO
+    });
+    assert!(slept);
+    assert_eq!(Local::new(DriverChoice::Poll).unwrap().block_on(async { 7 }), 7);
+}
+
+/// The test below runs this one alone in a process of its own.
+#[test]
+#[ignore = "ends its process"]
+fn panics_on_a_worker() {
+    let workers = start(1, DriverChoice::Auto);
+    workers.run_on(0, Box::new(|| Box::pin(async { panic!("on purpose") })));
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn a_panic_on_a_worker_ends_the_process() {
+    let this = std::env::current_exe().unwrap();
+    let output = std::process::Command::new(this)
+        .args(["--ignored", "--exact", "panics_on_a_worker", "--nocapture"])
+        .output()
+        .unwrap();
+    use std::os::unix::process::ExitStatusExt;
+    assert_eq!(output.status.signal(), Some(6), "SIGABRT");
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(words.contains("on purpose") && words.contains("thread spillway-0; aborting"), "{words}");
+}
