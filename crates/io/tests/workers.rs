@@ -139,49 +139,69 @@ async fn yields(env: &Arc<dyn Env>) {
     .await;
 }
 
-/// Cells that wake each other across threads, many times the default capacity of a wake queue.
+/// A task that waits until it has been told to go `rounds` times.
+struct Follower {
+    told: AtomicUsize,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Follower {
+    fn tell(&self) {
+        self.told.fetch_add(1, Ordering::SeqCst);
+        if let Some(waker) = &*self.waker.lock().unwrap() {
+            waker.wake_by_ref();
+        }
+    }
+
+    async fn follow(self: Arc<Self>, rounds: usize) {
+        poll_fn(|context| {
+            *self.waker.lock().unwrap() = Some(context.waker().clone());
+            if self.told.load(Ordering::SeqCst) >= rounds { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+/// On each worker one task wakes thousands of the other worker's tasks in a single poll, both at the same time. A wake queue
+/// that fills up makes both spin, and neither empties its own.
 #[test]
 fn two_workers_that_wake_each_other_massively_do_not_deadlock() {
-    const TASKS: usize = 3000;
-    const ROUNDS: usize = 50;
+    const FOLLOWERS: usize = 8000;
+    const ROUNDS: usize = 20;
     for driver in [DriverChoice::Auto, DriverChoice::Poll] {
         let workers = start(2, driver);
-        let pairs: Arc<Vec<Mutex<(usize, [Option<Waker>; 2])>>> =
-            Arc::new((0..TASKS).map(|_| Mutex::new((0, [None, None]))).collect());
         let finished = Arc::new(AtomicUsize::new(0));
-        for side in [0, 1] {
-            for index in 0..TASKS {
-                let (pairs, finished) = (pairs.clone(), finished.clone());
-                let player = move || -> spillway_core::LocalFuture<()> {
+        let followers: [Arc<Vec<Arc<Follower>>>; 2] = [0, 1].map(|side| {
+            let new = || Arc::new(Follower { told: AtomicUsize::new(0), waker: Mutex::new(None) });
+            let all: Vec<_> = (0..FOLLOWERS).map(|_| new()).collect();
+            for follower in all.iter().cloned() {
+                let finished = finished.clone();
+                let task = move || -> spillway_core::LocalFuture<()> {
                     Box::pin(async move {
-                        poll_fn(|context| {
-                            let mut pair = pairs[index].lock().unwrap();
-                            pair.1[side] = Some(context.waker().clone());
-                            if pair.0 % 2 == side && pair.0 < 2 * ROUNDS {
-                                pair.0 += 1;
-                                let other = pair.1[1 - side].clone();
-                                drop(pair);
-                                if let Some(other) = other {
-                                    other.wake();
-                                }
-                                return Poll::Pending;
-                            }
-                            if pair.0 < 2 * ROUNDS {
-                                return Poll::Pending;
-                            }
-                            if let Some(other) = pair.1[1 - side].take() {
-                                other.wake();
-                            }
-                            Poll::Ready(())
-                        })
-                        .await;
+                        follower.follow(ROUNDS).await;
                         finished.fetch_add(1, Ordering::SeqCst);
                     })
                 };
-                workers.run_on(side, Box::new(player));
+                workers.run_on(side, Box::new(task));
             }
+            Arc::new(all)
+        });
+        let asleep = |one: &Arc<Follower>| one.waker.lock().unwrap().is_some();
+        until("followers", || followers.iter().all(|side| side.iter().all(asleep)));
+        let env = workers.env();
+        for side in [0, 1] {
+            let (others, env) = (followers[1 - side].clone(), env.clone());
+            let task = move || -> spillway_core::LocalFuture<()> {
+                Box::pin(async move {
+                    for _ in 0..ROUNDS {
+                        others.iter().for_each(|follower| follower.tell());
+                        env.sleep(Duration::ZERO).await;
+                    }
+                })
+            };
+            workers.run_on(side, Box::new(task));
         }
-        until("all pairs", || finished.load(Ordering::SeqCst) == 2 * TASKS);
+        until("all followers", || finished.load(Ordering::SeqCst) == 2 * FOLLOWERS);
         workers.stop();
     }
 }
