@@ -182,9 +182,12 @@ impl Connection {
 
     /// One turn. True if another one is worth while at once, false if something will wake the task.
     fn turn(&mut self, context: &mut Context<'_>) -> Result<bool, Gone> {
-        self.take_received(context)?;
-        if self.more {
-            self.ask(context)?;
+        // A finished session takes nothing more; whether its peer still reads is seen by sending.
+        if !self.session.finished() {
+            self.take_received(context)?;
+            if self.more {
+                self.ask(context)?;
+            }
         }
         self.session.poll(context);
         let sent = self.send(context)?;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use spillway_core::contract::Random;
-use spillway_io::{DriverChoice, Limits, Listener, Serving, Workers, WorkersOptions, serve};
+use spillway_io::{Driver, DriverChoice, Limits, Listener, Serving, Workers, WorkersOptions, serve};
 use toy::{BYE, ECHO, GATED, Toy, Watch, answer, request, until};
 
 struct House {
@@ -247,6 +247,104 @@ fn abort_ends_what_is_in_flight() {
         assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
         house.workers.stop();
     });
+}
+
+#[test]
+fn a_peer_that_goes_while_nothing_is_received_is_noticed() {
+    let house = House::new(DriverChoice::Auto, Limits::default());
+    if house.workers.driver() != &Driver::IoUring {
+        return;
+    }
+    let mut stream = house.connect();
+    request(&mut stream, GATED, b"");
+    request(&mut stream, BYE, b"");
+    until("the request", || house.watch.gated.load(Ordering::SeqCst) == 1);
+    drop(stream);
+    until("the hang-up", || house.watch.hung_up.load(Ordering::SeqCst) == 1);
+    house.stop();
+}
+
+#[test]
+fn what_was_asked_before_the_end_is_answered_after_a_half_close() {
+    both(|driver| {
+        let house = House::new(driver, Limits::default());
+        let mut stream = house.connect();
+        let payload = noise(4, 2 << 20);
+        request(&mut stream, ECHO, &payload);
+        request(&mut stream, BYE, b"");
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(answer(&mut stream).1, payload);
+        assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
+        house.stop();
+    });
+}
+
+#[test]
+fn idle_connections_cost_little() {
+    both(|driver| {
+        let house = House::new(driver, Limits::default());
+        let before = spillway_core::buffer::bytes_in_use();
+        let payload = noise(2, 1 << 20);
+        let mut streams: Vec<_> = (0..50).map(|_| house.connect()).collect();
+        for stream in &mut streams {
+            let (mut writer, sent) = (stream.try_clone().unwrap(), payload.clone());
+            let writing = std::thread::spawn(move || request(&mut writer, ECHO, &sent));
+            assert_eq!(answer(stream).1.len(), payload.len());
+            writing.join().unwrap();
+        }
+        // Each holds its small receive; what two threads keep for reuse, and tests beside this one, come on top.
+        until("buffers to be given back", || {
+            spillway_core::buffer::bytes_in_use() < before + 50 * (16 << 10) + (40 << 20)
+        });
+        house.stop();
+    });
+}
+
+#[test]
+fn the_order_of_stopping_does_not_matter() {
+    both(|driver| {
+        let mut house = House::new(driver, Limits::default());
+        let mut stream = house.connect();
+        request(&mut stream, ECHO, b"hi");
+        assert_eq!(answer(&mut stream).1, b"hi");
+        house.workers.stop();
+        house.serving.take().unwrap().stop();
+        assert_eq!(house.watch.alive.load(Ordering::SeqCst), 0);
+        assert!(!house.path.exists());
+    });
+}
+
+/// The test below runs this one alone in a process of its own.
+#[test]
+#[ignore = "uses up the descriptors of its process"]
+fn descriptors_run_out() {
+    both(|driver| {
+        let house = House::new(driver, Limits::default());
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the pointer is to a live structure of the type that the call fills.
+        assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }, 0);
+        limit.rlim_cur = 64;
+        // SAFETY: the pointer is to a live structure of the type that the call reads.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+        let mut kept = Vec::new();
+        while let Ok(stream) = UnixStream::connect(&house.path) {
+            kept.push(stream);
+        }
+        let last = kept.pop().unwrap();
+        kept.clear();
+        let mut stream = last;
+        request(&mut stream, ECHO, b"still here");
+        assert_eq!(answer(&mut stream).1, b"still here");
+        house.stop();
+    });
+}
+
+#[test]
+fn a_shortage_of_descriptors_passes() {
+    let this = std::env::current_exe().unwrap();
+    let arguments = ["--ignored", "--exact", "descriptors_run_out"];
+    let output = std::process::Command::new(this).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
 #[test]
