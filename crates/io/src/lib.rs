@@ -7,8 +7,8 @@
 //! | [`local`] | [`block_on`] and [`Local`]: the same runtime on the calling thread, for tests and tools |
 //! | [`env`] | [`SystemEnv`]: clock, timers, tasks and chance |
 //! | [`memory`] | [`MmapRegions`]: memory that costs nothing until touched |
-//! | [`file`] | [`FileOrigin`]: a file or block device as a device |
-//! | [`socket`], [`serve`] | [`Listener`], [`Serving`]: sessions on unix and TCP sockets |
+//! | [`mod@file`] | [`FileOrigin`]: a file or block device as a device |
+//! | [`socket`], [`mod@serve`] | [`Listener`], [`Serving`]: sessions on unix and TCP sockets |
 //!
 //! Futures of this crate live and die on the thread that polls them first. Nothing outside names the asynchronous runtime.
 

@@ -6,10 +6,11 @@ mod toy;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use spillway_core::sync::Mutex;
 use spillway_core::{Env, Place};
 use spillway_io::{Driver, DriverChoice, Local, Workers, WorkersOptions, block_on};
 use toy::until;
@@ -148,14 +149,14 @@ struct Follower {
 impl Follower {
     fn tell(&self) {
         self.told.fetch_add(1, Ordering::SeqCst);
-        if let Some(waker) = &*self.waker.lock().unwrap() {
+        if let Some(waker) = &*self.waker.lock() {
             waker.wake_by_ref();
         }
     }
 
     async fn follow(self: Arc<Self>, rounds: usize) {
         poll_fn(|context| {
-            *self.waker.lock().unwrap() = Some(context.waker().clone());
+            *self.waker.lock() = Some(context.waker().clone());
             if self.told.load(Ordering::SeqCst) >= rounds { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
@@ -186,7 +187,7 @@ fn two_workers_that_wake_each_other_massively_do_not_deadlock() {
             }
             Arc::new(all)
         });
-        let asleep = |one: &Arc<Follower>| one.waker.lock().unwrap().is_some();
+        let asleep = |one: &Arc<Follower>| one.waker.lock().is_some();
         until("followers", || followers.iter().all(|side| side.iter().all(asleep)));
         let env = workers.env();
         for side in [0, 1] {
@@ -243,6 +244,42 @@ fn the_driver_is_named() {
         Driver::Poll(reason) => assert!(reason.is_some(), "a fall-back has a reason"),
     }
     assert!(Workers::start(WorkersOptions { count: 0, driver: DriverChoice::Auto }).is_err());
+}
+
+/// Makes the kernel refuse io_uring to this process, as container runtimes do.
+fn forbid_io_uring() {
+    let code = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut program = [
+        code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_io_uring_setup as u32),
+        code(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        code(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: the filter and its program live until the call returns; it only ever takes rights from this thread and those
+    // that it starts.
+    let outcome = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter)
+    };
+    assert_eq!(outcome, 0, "a filter can be had without rights");
+}
+
+#[test]
+fn where_io_uring_is_refused_polling_takes_over_and_says_why() {
+    let thread = std::thread::spawn(|| {
+        forbid_io_uring();
+        let error = Workers::start(WorkersOptions { count: 1, driver: DriverChoice::IoUring }).err().unwrap();
+        assert!(error.message().contains("choose 'poll'"), "{error}");
+        let workers = start(1, DriverChoice::Auto);
+        let words = workers.driver().to_string();
+        assert!(words.starts_with("poll (io_uring was refused") && words.contains("os error 1"), "{words}");
+        let (sender, done) = mpsc::channel();
+        workers.run_on(0, Box::new(move || Box::pin(async move { sender.send(()).unwrap() })));
+        done.recv().unwrap();
+        workers.stop();
+    });
+    thread.join().unwrap();
 }
 
 #[test]
