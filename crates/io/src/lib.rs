@@ -5,7 +5,7 @@
 //! | [`driver`] | io_uring, or poll with blocking threads where io_uring is refused |
 //! | [`workers`] | [`Workers`]: one thread for each core plus one for background work |
 //! | [`local`] | [`block_on`] and [`Local`]: the same runtime on the calling thread, for tests and tools |
-//! | [`env`] | [`SystemEnv`]: clock, timers, tasks and chance |
+//! | [`mod@env`] | [`SystemEnv`]: clock, timers, tasks and chance |
 //! | [`memory`] | [`MmapRegions`]: memory that costs nothing until touched |
 //! | [`mod@file`] | [`FileOrigin`]: a file or block device as a device |
 //! | [`socket`], [`mod@serve`] | [`Listener`], [`Serving`]: sessions on unix and TCP sockets |
