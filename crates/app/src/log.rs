@@ -29,5 +29,5 @@ fn writer(options: &LogOptions) -> Result<BoxMakeWriter> {
     let Some(path) = &options.log_file else { return Ok(BoxMakeWriter::new(stderr)) };
     let file = OpenOptions::new().create(true).append(true).open(path);
     let file = file.with_context(|| format!("cannot open the log file {}", path.display()))?;
-    Ok(BoxMakeWriter::new(std::sync::Mutex::new(file)))
+    Ok(BoxMakeWriter::new(std::sync::Arc::new(file)))
 }

@@ -112,13 +112,13 @@ impl Aligned {
     async fn write_in_part(&self, block: BlockSize, request: Request) -> Reply {
         let _alone = Held::alone(&self.gates, gate_set(block.cover(request.range))).await;
         let result = match request.op {
-            Op::Write => self.merge_data(block, &request).await,
+            Op::Write => self.merge_payload(block, &request).await,
             _ => self.merge_zeroes(block, &request).await,
         };
         request.answer(result)
     }
 
-    async fn merge_data(&self, block: BlockSize, request: &Request) -> Result<(), Kind> {
+    async fn merge_payload(&self, block: BlockSize, request: &Request) -> Result<(), Kind> {
         for piece in pieces(block, request.range) {
             let mut buf = self.blocks_around(block, piece).await?;
             buf[window(block.cover(piece), piece)]

@@ -89,7 +89,7 @@ pub struct Extent {
 
 impl Extent {
     /// An extent of stored, unknown data.
-    pub const fn data(len: u64) -> Self {
+    pub const fn stored(len: u64) -> Self {
         Self { len, hole: false, zero: false }
     }
 
@@ -122,7 +122,7 @@ pub trait BlockDevice: Send + Sync {
     /// past the end of the range, never past the end of the device.
     fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
         let _ = count_max;
-        Answer::Done(Ok(vec![Extent::data(range.len)]))
+        Answer::Done(Ok(vec![Extent::stored(range.len)]))
     }
 }
 
@@ -133,10 +133,10 @@ mod tests {
     #[test]
     fn extents_of_one_nature_merge() {
         let mut list = Vec::new();
-        Extent::data(0).append_to(&mut list);
-        Extent::data(512).append_to(&mut list);
-        Extent::data(512).append_to(&mut list);
+        Extent::stored(0).append_to(&mut list);
+        Extent::stored(512).append_to(&mut list);
+        Extent::stored(512).append_to(&mut list);
         Extent::hole(512).append_to(&mut list);
-        assert_eq!(list, [Extent::data(1024), Extent::hole(512)]);
+        assert_eq!(list, [Extent::stored(1024), Extent::hole(512)]);
     }
 }

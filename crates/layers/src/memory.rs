@@ -203,7 +203,7 @@ impl BlockDevice for Memory {
         for piece in pieces(range).take(LOOKUPS_MAX) {
             let len = piece.in_chunk.len() as u64;
             let stored = self.shard(piece.chunk).read().contains_key(&piece.chunk);
-            let extent = if stored { Extent::data(len) } else { Extent::hole(len) };
+            let extent = if stored { Extent::stored(len) } else { Extent::hole(len) };
             extent.append_to(&mut extents);
             if extents.len() > count_max {
                 extents.pop();
@@ -297,7 +297,7 @@ mod tests {
         let extents = |count_max| block_on(seam.extents(ByteRange::new(4096, 1 << 19), count_max)).unwrap();
         let hole = Extent::hole(CHUNK - 4096);
         assert_eq!(extents(1), [hole]);
-        assert_eq!(extents(2), [hole, Extent::data(CHUNK)]);
+        assert_eq!(extents(2), [hole, Extent::stored(CHUNK)]);
         assert_eq!(extents(9).iter().map(|extent| extent.len).sum::<u64>(), 1 << 19);
     }
 

@@ -104,7 +104,7 @@ mod tests {
             assert!(
                 class.cells <= CELLS_MAX
                     && class.pages <= SPAN_PAGES_MAX
-                    && class.cell_bytes % CELL_STEP == 0
+                    && class.cell_bytes.is_multiple_of(CELL_STEP)
             );
         }
     }

@@ -176,9 +176,9 @@ impl Handshake {
             },
             opt::INFO => self.describe(option, data, out).map(|_| ()),
             opt::LIST => self.list(data, out),
-            opt::STARTTLS => no_data(data).and(Err((rep::ERR_POLICY, "this server does not speak TLS"))),
+            opt::STARTTLS => no_payload(data).and(Err((rep::ERR_POLICY, "this server does not speak TLS"))),
             opt::STRUCTURED_REPLY => self.structured_reply(data),
-            opt::EXTENDED_HEADERS => no_data(data).map(|()| self.replies = ReplyStyle::Extended),
+            opt::EXTENDED_HEADERS => no_payload(data).map(|()| self.replies = ReplyStyle::Extended),
             opt::LIST_META_CONTEXT => self.list_meta_context(data, out),
             opt::SET_META_CONTEXT => self.set_meta_context(data, out),
             _ => Err((rep::ERR_UNSUP, "unknown option")),
@@ -209,7 +209,7 @@ impl Handshake {
 
     fn go(&mut self, data: &[u8], out: &mut Output) -> Result<Chosen, Refused> {
         // Counted in before it is described, so that what is described stays true.
-        let (name, _) = parse_info(data)?;
+        let (name, _) = parse_query(data)?;
         let connected =
             self.find(name)?.connect().ok_or((rep::ERR_UNKNOWN, "the export is being changed"))?;
         let export = self.describe(opt::GO, data, out)?;
@@ -222,7 +222,7 @@ impl Handshake {
 
     /// Sends what the client wants to know of an export, for `OPT_INFO` and `OPT_GO`.
     fn describe(&self, option: u32, data: &[u8], out: &mut Output) -> Result<Arc<Export>, Refused> {
-        let (name, wanted) = parse_info(data)?;
+        let (name, wanted) = parse_query(data)?;
         let export = self.find(name)?;
         let rules = self.rules(&export);
         let size = rules.geometry.size.to_be_bytes();
@@ -265,7 +265,7 @@ impl Handshake {
     }
 
     fn list(&self, data: &[u8], out: &mut Output) -> Result<(), Refused> {
-        no_data(data)?;
+        no_payload(data)?;
         for export in self.exports.served() {
             let name = export.name().as_bytes();
             let name_len = (name.len() as u32).to_be_bytes();
@@ -275,7 +275,7 @@ impl Handshake {
     }
 
     fn structured_reply(&mut self, data: &[u8]) -> Result<(), Refused> {
-        no_data(data)?;
+        no_payload(data)?;
         if self.replies == ReplyStyle::Extended {
             return Err((rep::ERR_EXT_HEADER_REQD, "extended headers are in use already"));
         }
@@ -335,15 +335,15 @@ fn split_queries(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
 }
 
 /// The name and the kinds of information that `OPT_INFO` and `OPT_GO` ask for.
-fn parse_info(data: &[u8]) -> Result<(&[u8], Vec<u16>), Refused> {
-    let (name, wanted) = split_info(data).ok_or((rep::ERR_INVALID, "the lengths do not add up"))?;
+fn parse_query(data: &[u8]) -> Result<(&[u8], Vec<u16>), Refused> {
+    let (name, wanted) = split_query(data).ok_or((rep::ERR_INVALID, "the lengths do not add up"))?;
     match name.len() > wire::STRING_LEN_MAX {
         true => Err((rep::ERR_TOO_BIG, "the name is too long")),
         false => Ok((name, wanted)),
     }
 }
 
-fn split_info(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
+fn split_query(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
     let mut reader = Reader(data);
     let name = reader.string()?;
     let count = reader.u16()?;
@@ -351,7 +351,7 @@ fn split_info(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
     reader.at_end().then_some((name, wanted))
 }
 
-fn no_data(data: &[u8]) -> Result<(), Refused> {
+fn no_payload(data: &[u8]) -> Result<(), Refused> {
     if data.is_empty() { Ok(()) } else { Err((rep::ERR_INVALID, "this option has no data")) }
 }
 

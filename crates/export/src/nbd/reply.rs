@@ -71,7 +71,7 @@ impl ReplyStyle {
 
     /// A read succeeded.
     #[inline]
-    pub(super) fn data(self, ticket: &Ticket, buf: IoBuf, out: &mut Output) {
+    pub(super) fn content(self, ticket: &Ticket, buf: IoBuf, out: &mut Output) {
         if self == ReplyStyle::Simple {
             out.push(&wire::simple_reply(0, ticket.cookie));
         } else {
@@ -146,7 +146,7 @@ pub(super) fn cut(extents: &[Extent], head: u64, len: u64) -> Vec<Extent> {
         left -= len;
     }
     if list.is_empty() {
-        list.push(Extent::data(len));
+        list.push(Extent::stored(len));
     }
     list
 }
@@ -157,12 +157,12 @@ mod tests {
 
     #[test]
     fn extents_are_cut_to_the_range_that_was_asked_for() {
-        let extents = [Extent::hole(4096), Extent::data(4096), Extent::hole(1 << 40)];
+        let extents = [Extent::hole(4096), Extent::stored(4096), Extent::hole(1 << 40)];
         assert_eq!(cut(&extents, 0, 4096), [Extent::hole(4096)]);
-        assert_eq!(cut(&extents, 512, 4096), [Extent::hole(3584), Extent::data(512)]);
-        assert_eq!(cut(&extents, 4096, 8192), [Extent::data(4096), Extent::hole(4096)]);
-        assert_eq!(cut(&[], 512, 1024), [Extent::data(1024)]);
-        assert_eq!(cut(&extents[..1], 4096, 512), [Extent::data(512)]);
+        assert_eq!(cut(&extents, 512, 4096), [Extent::hole(3584), Extent::stored(512)]);
+        assert_eq!(cut(&extents, 4096, 8192), [Extent::stored(4096), Extent::hole(4096)]);
+        assert_eq!(cut(&[], 512, 1024), [Extent::stored(1024)]);
+        assert_eq!(cut(&extents[..1], 4096, 512), [Extent::stored(512)]);
     }
 
     #[test]

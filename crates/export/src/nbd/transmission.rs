@@ -316,7 +316,7 @@ impl Transmission {
             Err(kind) => self.refuse(ticket, kind.into(), out),
             Ok(()) if ticket.command == Command::Read => {
                 self.count(ticket);
-                self.rules.replies.data(ticket, reply.buf, out);
+                self.rules.replies.content(ticket, reply.buf, out);
             }
             Ok(()) => self.succeed(ticket, out),
         }

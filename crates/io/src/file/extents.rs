@@ -36,7 +36,7 @@ fn next(fd: &OwnedFd, at: u64, end: u64, block: u64) -> Extent {
     }
     let hole = seek(fd, SeekFrom::Hole(at)).ok().and_then(|hole| hole.checked_next_multiple_of(block));
     match hole.filter(|&hole| hole > at) {
-        Some(hole) => Extent::data(hole.min(end) - at),
-        None => Extent::data(end - at),
+        Some(hole) => Extent::stored(hole.min(end) - at),
+        None => Extent::stored(end - at),
     }
 }

@@ -83,7 +83,7 @@ impl BlockDevice for FileOrigin {
 
     fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
         if self.backing.block_device {
-            return Answer::Done(Ok(vec![Extent::data(range.len)]));
+            return Answer::Done(Ok(vec![Extent::stored(range.len)]));
         }
         let backing = self.backing.clone();
         let block = self.backing.geometry.block_size.bytes();

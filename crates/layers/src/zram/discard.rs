@@ -110,6 +110,6 @@ fn nature(slot: Slot) -> Extent {
     match slot {
         Slot::Empty => Extent::hole(len),
         Slot::Same(word) => Extent { len, hole: false, zero: word == 0 },
-        Slot::Stored(_) => Extent::data(len),
+        Slot::Stored(_) => Extent::stored(len),
     }
 }

@@ -76,8 +76,8 @@ impl Core {
     fn load_pages(&self, first: u64, target: &mut [u8]) -> Result<(), Kind> {
         let (now, codec) = (self.seconds(), self.streams.codec());
         let mut scratch = Scratch::new();
-        let pages = target.chunks_exact_mut(PAGE).enumerate();
-        pages.map(|(page, target)| self.load(first + page as u64, target, codec, now, &mut scratch)).collect()
+        let mut pages = target.chunks_exact_mut(PAGE).enumerate();
+        pages.try_for_each(|(page, target)| self.load(first + page as u64, target, codec, now, &mut scratch))
     }
 
     fn load(

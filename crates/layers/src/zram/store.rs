@@ -44,7 +44,7 @@ pub(super) fn submit(core: &Arc<Core>, request: Request) -> Submission {
 async fn write_from(core: Arc<Core>, request: Request, done: usize) -> Reply {
     let (first, _) = slots(request.range);
     for (index, page) in request.buf.chunks_exact(PAGE).enumerate().skip(done) {
-        if index > done && index as u64 % PAGES_AT_ONCE == 0 {
+        if index > done && (index as u64).is_multiple_of(PAGES_AT_ONCE) {
             core.env.sleep(Duration::ZERO).await;
         }
         if let Err(kind) = core.store(first + index as u64, page).await {

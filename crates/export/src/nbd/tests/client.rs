@@ -105,7 +105,7 @@ impl Client {
             let data = queries("", &["base:allocation"]);
             assert_eq!(self.option(opt::SET_META_CONTEXT, &data).last(), Some(&(rep::ACK, vec![])));
         }
-        assert_eq!(self.option(opt::GO, &info_data("", &[])).last(), Some(&(rep::ACK, vec![])));
+        assert_eq!(self.option(opt::GO, &query_payload("", &[])).last(), Some(&(rep::ACK, vec![])));
         self
     }
 
@@ -327,7 +327,7 @@ fn extent(len: u64, flags: u64) -> Extent {
 }
 
 /// The data of `OPT_INFO` and `OPT_GO`.
-pub(super) fn info_data(name: &str, wanted: &[u16]) -> Vec<u8> {
+pub(super) fn query_payload(name: &str, wanted: &[u16]) -> Vec<u8> {
     let mut data = string(name);
     data.extend((wanted.len() as u16).to_be_bytes());
     wanted.iter().for_each(|kind| data.extend(kind.to_be_bytes()));

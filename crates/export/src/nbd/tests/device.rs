@@ -121,7 +121,7 @@ impl State {
         let mut list = Vec::new();
         for block in range.offset / BLOCK..(range.offset + range.len).div_ceil(BLOCK) {
             let allocated = self.allocated[block as usize];
-            if allocated { Extent::data(BLOCK) } else { Extent::hole(BLOCK) }.append_to(&mut list);
+            if allocated { Extent::stored(BLOCK) } else { Extent::hole(BLOCK) }.append_to(&mut list);
         }
         list.truncate(count_max);
         list

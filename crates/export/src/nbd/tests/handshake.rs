@@ -1,7 +1,7 @@
 //! Options, exports and who is connected.
 
 use super::super::wire::{OptionHeader, greeting, info, opt};
-use super::client::{info_data, queries};
+use super::client::{queries, query_payload};
 use super::*;
 use spillway_core::session::{Intake, Session};
 
@@ -24,7 +24,7 @@ fn go_tells_all_that_was_asked_for() {
     exports.add(export).unwrap();
     let mut client = Client::greeted(&exports);
     let wanted = [info::NAME, info::DESCRIPTION, info::BLOCK_SIZE, 99];
-    let replies = client.option(opt::GO, &info_data("", &wanted));
+    let replies = client.option(opt::GO, &query_payload("", &wanted));
     let size = SIZE.to_be_bytes();
     let flags = (flag::HAS_FLAGS
         | flag::SEND_FLUSH
@@ -52,16 +52,16 @@ fn go_tells_all_that_was_asked_for() {
 fn info_describes_without_connecting() {
     let (_, exports) = one_export();
     let mut client = Client::greeted(&exports);
-    assert_eq!(client.option(opt::INFO, &info_data("disk", &[])).len(), 3);
+    assert_eq!(client.option(opt::INFO, &query_payload("disk", &[])).len(), 3);
     assert_eq!(exports.find(b"disk").unwrap().clients(), 0);
-    assert_eq!(client.option(opt::INFO, &info_data("disk", &[1, 2, 3])).len(), 4);
+    assert_eq!(client.option(opt::INFO, &query_payload("disk", &[1, 2, 3])).len(), 4);
 }
 
 #[test]
 fn flags_follow_the_device_and_the_replies() {
     let (device, exports) = one_export();
     let flags_of = |client: &mut Client| {
-        let replies = client.option(opt::INFO, &info_data("", &[]));
+        let replies = client.option(opt::INFO, &query_payload("", &[]));
         u16::from_be_bytes([replies[0].1[10], replies[0].1[11]])
     };
     let mut client = Client::greeted(&exports);
@@ -145,9 +145,9 @@ fn list_names_what_is_served() {
     let entry = |name: &str| (rep::SERVER, [b"\0\0\0\x03", name.as_bytes(), b"d"].concat());
     assert_eq!(client.option(opt::LIST, &[]), [entry("one"), entry("two"), ack()]);
     assert_eq!(refusal(&mut client, opt::LIST, b"x"), rep::ERR_INVALID);
-    assert_eq!(refusal(&mut client, opt::GO, &info_data("none", &[])), rep::ERR_UNKNOWN);
-    assert_eq!(refusal(&mut client, opt::GO, &info_data("", &[])), rep::ERR_UNKNOWN, "which of the two?");
-    assert_eq!(client.option(opt::GO, &info_data("two", &[])).last(), Some(&ack()));
+    assert_eq!(refusal(&mut client, opt::GO, &query_payload("none", &[])), rep::ERR_UNKNOWN);
+    assert_eq!(refusal(&mut client, opt::GO, &query_payload("", &[])), rep::ERR_UNKNOWN, "which of the two?");
+    assert_eq!(client.option(opt::GO, &query_payload("two", &[])).last(), Some(&ack()));
     assert_eq!(exports.find(b"two").unwrap().clients(), 1);
 }
 
@@ -155,7 +155,7 @@ fn list_names_what_is_served() {
 fn malformed_options_are_refused_and_the_next_one_is_understood() {
     let (_, exports) = one_export();
     let mut client = Client::greeted(&exports);
-    let mut too_many = info_data("disk", &[]);
+    let mut too_many = query_payload("disk", &[]);
     too_many[9] = 7;
     let cases: [(u32, Vec<u8>, u32); 12] = [
         (4, vec![], rep::ERR_UNSUP),
@@ -166,15 +166,15 @@ fn malformed_options_are_refused_and_the_next_one_is_understood() {
         (opt::GO, vec![0, 0, 0, 0], rep::ERR_INVALID),
         (opt::GO, vec![0xff; 6], rep::ERR_INVALID),
         (opt::INFO, too_many, rep::ERR_INVALID),
-        (opt::INFO, info_data("nobody", &[]), rep::ERR_UNKNOWN),
-        (opt::INFO, info_data(&"x".repeat(4097), &[]), rep::ERR_TOO_BIG),
+        (opt::INFO, query_payload("nobody", &[]), rep::ERR_UNKNOWN),
+        (opt::INFO, query_payload(&"x".repeat(4097), &[]), rep::ERR_TOO_BIG),
         (opt::STRUCTURED_REPLY, vec![0], rep::ERR_INVALID),
         (opt::EXTENDED_HEADERS, vec![0], rep::ERR_INVALID),
     ];
     for (option, data, expected) in cases {
         assert_eq!(refusal(&mut client, option, &data), expected, "option {option} {data:?}");
     }
-    assert_eq!(client.option(opt::GO, &info_data("disk", &[])).last(), Some(&ack()));
+    assert_eq!(client.option(opt::GO, &query_payload("disk", &[])).last(), Some(&ack()));
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn a_failed_selection_selects_nothing() {
     client.style = Style::Structured;
     client.option(opt::SET_META_CONTEXT, &queries("", &["base:allocation"]));
     client.option(opt::SET_META_CONTEXT, &[]);
-    client.option(opt::GO, &info_data("", &[]));
+    client.option(opt::GO, &query_payload("", &[]));
     let cookie = client.ask(cmd::BLOCK_STATUS, 0, 0, 4096);
     assert_eq!(client.error_of(cookie), errno::EINVAL);
 }
@@ -263,7 +263,7 @@ fn a_selection_for_another_export_does_not_count() {
     client.option(opt::STRUCTURED_REPLY, &[]);
     client.style = Style::Structured;
     client.option(opt::SET_META_CONTEXT, &queries("one", &["base:allocation"]));
-    client.option(opt::GO, &info_data("two", &[]));
+    client.option(opt::GO, &query_payload("two", &[]));
     let cookie = client.ask(cmd::BLOCK_STATUS, 0, 0, 4096);
     assert_eq!(client.error_of(cookie), errno::EINVAL);
 }
@@ -290,10 +290,10 @@ fn a_reserved_export_has_no_clients_and_gets_none() {
     let reserved = export.reserve().unwrap();
     assert!(export.reserve().is_err() && export.clients() == 0);
     let mut client = Client::greeted(&exports);
-    assert_eq!(refusal(&mut client, opt::GO, &info_data("disk", &[])), rep::ERR_UNKNOWN);
+    assert_eq!(refusal(&mut client, opt::GO, &query_payload("disk", &[])), rep::ERR_UNKNOWN);
     device.change(|geometry| geometry.size = 2 * SIZE);
     drop(reserved);
-    assert_eq!(client.option(opt::GO, &info_data("disk", &[])).last(), Some(&ack()));
+    assert_eq!(client.option(opt::GO, &query_payload("disk", &[])).last(), Some(&ack()));
     assert_eq!(client.fetch(SIZE, 512), [0; 512]);
 }
 

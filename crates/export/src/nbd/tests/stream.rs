@@ -4,7 +4,7 @@ use spillway_core::contract::Random;
 use spillway_core::session::Session;
 
 use super::super::wire::{HeaderStyle, OptionHeader, RequestHeader, opt};
-use super::client::{info_data, queries};
+use super::client::{queries, query_payload};
 use super::*;
 
 /// The bytes of a conversation that uses everything.
@@ -23,8 +23,8 @@ pub(super) fn conversation(style: Style, random: &mut Random) -> Vec<u8> {
     }
     option(opt::LIST_META_CONTEXT, &queries("disk", &[]));
     option(opt::SET_META_CONTEXT, &queries("disk", &["base:allocation"]));
-    option(opt::INFO, &info_data("other", &[1, 2, 3]));
-    option(opt::GO, &info_data("disk", &[3]));
+    option(opt::INFO, &query_payload("other", &[1, 2, 3]));
+    option(opt::GO, &query_payload("disk", &[3]));
     for cookie in 0..200 {
         request(style, cookie, random, &mut bytes);
     }

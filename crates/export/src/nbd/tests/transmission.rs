@@ -227,10 +227,10 @@ fn block_status_tells_data_from_holes() {
             got.extents
         };
         let rest = Extent::hole(SIZE - 12_288);
-        assert_eq!(status(0, 0, SIZE), [Extent::hole(8192), Extent::data(4096), rest]);
+        assert_eq!(status(0, 0, SIZE), [Extent::hole(8192), Extent::stored(4096), rest]);
         assert_eq!(status(cmd_flag::REQ_ONE, 0, SIZE), [Extent::hole(8192)]);
-        assert_eq!(status(0, 512, 9216), [Extent::hole(7680), Extent::data(1536)]);
-        assert_eq!(status(cmd_flag::REQ_ONE, 8704, 512), [Extent::data(512)]);
+        assert_eq!(status(0, 512, 9216), [Extent::hole(7680), Extent::stored(1536)]);
+        assert_eq!(status(cmd_flag::REQ_ONE, 8704, 512), [Extent::stored(512)]);
     }
 }
 
