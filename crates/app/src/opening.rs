@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use spillway_core::sync::Mutex;
-use spillway_core::{Budget, Error, Kind};
-use spillway_io::{DriverChoice, MmapRegions, Workers};
-use spillway_layers::stack::{Stack, StackConfig, Surroundings};
+use spillway_core::{BlockDevice, Budget, Error};
+use spillway_io::{DriverChoice, FileOptions, FileOrigin, MmapRegions, Workers};
+use spillway_layers::stack::{FileConfig, Stack, StackConfig, Surroundings};
 
 use crate::cli::Driver;
 
@@ -23,7 +23,10 @@ impl Opening {
             env: workers.env(),
             regions: Arc::new(MmapRegions),
             budget: budget.clone(),
-            open_file: Box::new(|_| Err(Error::new(Kind::NotSupported, "files come with the file origin"))),
+            open_file: Box::new({
+                let notes = notes.clone();
+                move |config| open(config, &notes)
+            }),
         };
         Self { around, notes }
     }
@@ -42,4 +45,11 @@ pub(crate) fn driver_choice(driver: Driver) -> DriverChoice {
         Driver::IoUring => DriverChoice::IoUring,
         Driver::Poll => DriverChoice::Poll,
     }
+}
+
+fn open(config: &FileConfig, notes: &Mutex<Vec<String>>) -> Result<Arc<dyn BlockDevice>, Error> {
+    let options = FileOptions { path: config.path.clone(), read_only: config.read_only, ..FileOptions::default() };
+    let opened = FileOrigin::open(&options)?;
+    notes.lock().extend(opened.notes);
+    Ok(opened.device)
 }
