@@ -88,7 +88,7 @@ impl BlockDevice for Device {
 
     fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
         let mut list: Vec<Extent> = (0..range.len.div_ceil(4096))
-            .map(|block| if block % 2 == 0 { Extent::data(4096) } else { Extent::hole(4096) })
+            .map(|block| if block % 2 == 0 { Extent::stored(4096) } else { Extent::hole(4096) })
             .collect();
         list.truncate(count_max);
         Answer::Done(Ok(list))
