@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use spillway_tests::{Launch, Scratch, Server, clients, pattern};
+use spillway_tests::{Launch, Scratch, Server, clients, pattern, until};
 
 fn ram(size: &str) -> Server {
     let server = Launch::ram(size).with("--driver", "poll").start();
-    assert!(server.log().contains("poll"), "the start line names the driver: {}", server.log());
+    until("the start line names the driver", || server.log().contains("2 workers, poll").then_some(()));
     server
 }
 

@@ -48,7 +48,8 @@ pub(crate) fn driver_choice(driver: Driver) -> DriverChoice {
 }
 
 fn open(config: &FileConfig, notes: &Mutex<Vec<String>>) -> Result<Arc<dyn BlockDevice>, Error> {
-    let options = FileOptions { path: config.path.clone(), read_only: config.read_only, ..FileOptions::default() };
+    let options =
+        FileOptions { path: config.path.clone(), read_only: config.read_only, ..FileOptions::default() };
     let opened = FileOrigin::open(&options)?;
     notes.lock().extend(opened.notes);
     Ok(opened.device)

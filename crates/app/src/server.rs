@@ -225,8 +225,8 @@ impl Server {
         if let Some(own) = self.own.remove(name) {
             own.serving.stop();
         } else if let Some(shared) = &self.shared {
-            let _reserved = reserve(&device, "stopped alone while its socket serves other devices too")?;
             shared.exports.remove(name);
+            see_out(&device, self.workers.env());
         }
         self.devices.remove(name);
         Ok(flush(&device, &*self.workers.env()))
@@ -244,6 +244,29 @@ impl Server {
         stop_all(self.control.drain().map(|(_, serving)| serving));
         self.workers.stop();
         flushed.map_err(Failure::from)
+    }
+}
+
+/// Has the clients of one device leave a socket that goes on serving others.
+fn see_out(device: &Device, env: Arc<dyn Env>) {
+    let export = device.export.clone();
+    export.close();
+    let (sender, left) = mpsc::channel();
+    let (patient, last) = (export.clone(), sender.clone());
+    env.spawn(
+        Place::Background,
+        Box::new(move || Box::pin(async move { last.send(patient.emptied().await).unwrap_or(()) })),
+    );
+    if left.recv_timeout(Limits::default().stop_grace).is_err() {
+        tracing::warn!(
+            "device {}: {} clients do not leave and are disconnected",
+            device.name(),
+            export.clients()
+        );
+        export.hang_up();
+        // The channel closes with the task that holds its other end.
+        drop(sender);
+        let _ = left.recv();
     }
 }
 

@@ -8,11 +8,13 @@
 //! Lock order: the list's lock is a leaf, never held while a device is asked.
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use spillway_core::stats::Counters;
-use spillway_core::sync::{AtomicUsize, Ordering, RwLock};
+use spillway_core::sync::{AtomicU64, AtomicUsize, Ordering, RwLock};
 use spillway_core::{Aligned, Error, Geometry, Kind};
 
+use super::closing::{Closing, Demand};
 use super::wire::STRING_LEN_MAX;
 
 /// A device under a name.
@@ -22,6 +24,8 @@ pub struct Export {
     device: Aligned,
     read_only: bool,
     clients: AtomicUsize,
+    arrivals: AtomicU64,
+    pub(super) closing: Closing,
     pub(super) counters: Counters<COUNTERS>,
 }
 
@@ -33,8 +37,16 @@ impl Export {
     pub fn new(name: impl Into<String>, device: Aligned) -> Result<Self, Error> {
         let name = name.into();
         check_text("an export's name", &name)?;
-        let (clients, counters) = (AtomicUsize::new(0), Counters::default());
-        Ok(Self { name, description: String::new(), device, read_only: false, clients, counters })
+        Ok(Self {
+            name,
+            description: String::new(),
+            device,
+            read_only: false,
+            clients: AtomicUsize::new(0),
+            arrivals: AtomicU64::new(0),
+            closing: Closing::default(),
+            counters: Counters::default(),
+        })
     }
 
     /// Adds a description for people, under the rules of a name.
@@ -91,9 +103,26 @@ impl Export {
     pub(super) fn connect(self: &Arc<Self>) -> Option<Connected> {
         let one_more = |clients: usize| (clients < RESERVED - 1).then(|| clients + 1);
         self.clients.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_more).ok()?;
-        let connected = Connected(self.clone());
+        let ticket = self.arrivals.fetch_add(1, Ordering::Relaxed);
+        let connected = Connected { export: self.clone(), ticket };
         // Asked only now: while the client is counted the size cannot change any more.
         (self.device.geometry().size > 0).then_some(connected)
+    }
+
+    /// Asks every client to leave: its session answers what it has received, flushes and closes. Take the export from its
+    /// list first, so that nobody comes back; [`Export::emptied`] tells when the last has left.
+    pub fn close(&self) {
+        self.closing.raise(Demand::WindDown);
+    }
+
+    /// Closes the connections of clients that have not left since [`Export::close`].
+    pub fn hang_up(&self) {
+        self.closing.raise(Demand::HangUp);
+    }
+
+    /// Waits until no client is connected.
+    pub async fn emptied(&self) {
+        self.closing.left.until(|| (self.clients() == 0).then_some(())).await;
     }
 
     /// What clients did so far.
@@ -137,18 +166,28 @@ impl Drop for Reserved {
 }
 
 /// One client of an export, for as long as it lives.
-pub(super) struct Connected(Arc<Export>);
+pub(super) struct Connected {
+    export: Arc<Export>,
+    ticket: u64,
+}
 
 impl Connected {
     pub(super) fn export(&self) -> &Arc<Export> {
-        &self.0
+        &self.export
+    }
+
+    /// Has the task woken when the export wants its clients to leave.
+    pub(super) fn watch(&self, waker: &Waker) {
+        self.export.closing.watch(self.ticket, waker);
     }
 }
 
 impl Drop for Connected {
     fn drop(&mut self) {
-        let before = self.0.clients.fetch_sub(1, Ordering::Release);
+        self.export.closing.forget(self.ticket);
+        let before = self.export.clients.fetch_sub(1, Ordering::Release);
         assert!(before != 0 && before != RESERVED, "a client left that was not counted");
+        self.export.closing.left.wake_all();
     }
 }
 

@@ -21,6 +21,7 @@
 //! | --- | --- |
 //! | `wire` | constants and the codec of fixed structures |
 //! | `export` | exports by name, and who is connected |
+//! | `closing` | asking the clients of one export to leave |
 //! | `handshake` | options until the client has chosen an export |
 //! | `request` | which requests are allowed, and the errno of each refusal |
 //! | `transmission` | the stream of requests, their submission, backpressure |
@@ -29,6 +30,7 @@
 //! | `reply` | replies in the three styles, and the errno of each failure |
 //! | `session` | the whole conversation |
 
+mod closing;
 mod export;
 mod handshake;
 mod incoming;

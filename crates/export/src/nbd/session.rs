@@ -7,6 +7,7 @@ use spillway_core::IoBuf;
 use spillway_core::buffer::LEN_MAX;
 use spillway_core::session::{Intake, Output, Session};
 
+use super::closing::Demand;
 use super::export::Exports;
 use super::handshake::{Handshake, Step};
 use super::pending::PENDING_MAX;
@@ -55,6 +56,8 @@ pub struct NbdSession {
     stage: Stage,
     config: Config,
     output: Output,
+    /// Whether the export knows this session's task.
+    watching: bool,
 }
 
 impl NbdSession {
@@ -63,7 +66,7 @@ impl NbdSession {
         let config = config.in_range();
         let mut output = Output::default();
         let handshake = Handshake::new(exports, config, &mut output);
-        Self { stage: Stage::Handshake(Box::new(handshake)), config, output }
+        Self { stage: Stage::Handshake(Box::new(handshake)), config, output, watching: false }
     }
 
     fn enter(&mut self, step: Step) {
@@ -108,9 +111,16 @@ impl Session for NbdSession {
     }
 
     fn poll(&mut self, context: &mut Context<'_>) {
-        if let Stage::Transmission(transmission) = &mut self.stage {
-            transmission.poll(context, &mut self.output);
+        let Stage::Transmission(transmission) = &mut self.stage else { return };
+        if !std::mem::replace(&mut self.watching, true) {
+            transmission.connected().watch(context.waker());
         }
+        match transmission.connected().export().closing.demand() {
+            Demand::Stay => {}
+            Demand::WindDown => transmission.wind_down(&mut self.output),
+            Demand::HangUp => return self.hang_up(),
+        }
+        transmission.poll(context, &mut self.output);
     }
 
     fn output(&mut self) -> &mut Output {

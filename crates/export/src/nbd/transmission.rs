@@ -385,6 +385,11 @@ impl Transmission {
         0
     }
 
+    /// The client's place in its export.
+    pub(super) fn connected(&self) -> &Connected {
+        &self.connected
+    }
+
     /// Refuses what comes from now on, and ends after what is pending.
     pub(super) fn wind_down(&mut self, out: &mut Output) {
         if matches!(self.ending, Ending::No | Ending::Disconnect) {
