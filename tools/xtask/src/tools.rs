@@ -20,6 +20,8 @@ const NEEDS: &[Need] = &[
     Need { package: "nbdkit", probe: &["nbdkit", "--version"] },
     Need { package: "fio", probe: &["fio", "--enghelp=nbd"] },
     Need { package: "gcc", probe: &["cc", "--version"] },
+    // For libFuzzer.
+    Need { package: "g++", probe: &["c++", "--version"] },
     Need { package: "procps", probe: &["kill", "-V"] },
 ];
 
