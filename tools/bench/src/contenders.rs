@@ -1,0 +1,55 @@
+//! A zram device in this process, set up as the server would.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use spillway_core::{Attributes, Budget, ByteRange, Error, IoBuf, Op, Request, Seam};
+use spillway_io::{MmapRegions, Workers, block_on};
+use spillway_layers::zram::{Config, Zram, attributes};
+
+use crate::pages::PAGE;
+
+/// A device and the ways to reach it.
+pub(crate) struct Device {
+    pub(crate) seam: Seam,
+    zram: Arc<Zram>,
+}
+
+impl Device {
+    pub(crate) fn new(workers: &Workers, bytes: u64, algorithm: &str, streams: usize) -> Result<Self, Error> {
+        let config = Config {
+            disksize: bytes,
+            comp_algorithm: algorithm.into(),
+            max_comp_streams: streams,
+            ..Config::default()
+        };
+        let zram = Zram::new(config, workers.env(), Arc::new(MmapRegions), Budget::new(16 << 30))?;
+        Ok(Self { seam: Seam::new(zram.clone()), zram })
+    }
+
+    pub(crate) fn number(&self, name: &str) -> Result<u64> {
+        Ok(attributes(self.zram.clone()).show(name)?.parse()?)
+    }
+
+    pub(crate) fn write(&self, offset: u64, buf: IoBuf) -> IoBuf {
+        let reply = block_on(self.seam.submit(Request::write(offset, buf)));
+        assert_eq!(reply.result, Ok(()));
+        reply.buf
+    }
+
+    pub(crate) fn discard(&self, offset: u64, len: u64) {
+        let request = Request::bare(Op::Discard, ByteRange::new(offset, len));
+        assert_eq!(block_on(self.seam.submit(request)).result, Ok(()));
+    }
+
+    pub(crate) fn read(&self, offset: u64, buf: IoBuf) -> IoBuf {
+        let reply = block_on(self.seam.submit(Request::read(offset, buf)));
+        assert_eq!(reply.result, Ok(()));
+        reply.buf
+    }
+}
+
+/// Offset of page `index`.
+pub(crate) fn at(index: usize) -> u64 {
+    (index * PAGE) as u64
+}

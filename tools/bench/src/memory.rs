@@ -1,0 +1,92 @@
+//! Memory for the same real pages: ours beside the kernel's.
+//!
+//! The kernel's `mem_used_total` leaves its table out, which takes 24 bytes a page (16, and an 8-byte handle in the pool's
+//! own allocation); ours has everything in it.
+
+use anyhow::Result;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use spillway_core::IoBuf;
+use spillway_io::Workers;
+
+use crate::contenders::{Device, at};
+use crate::kernel_zram::KernelZram;
+use crate::pages::{self, PAGE, Pages};
+use crate::report::table;
+
+/// Bytes of table that the kernel keeps for each page beside `mem_used_total`.
+const KERNEL_BYTES_A_PAGE: u64 = 24;
+
+/// In the middle of what a device at rest is given to return memory.
+const SETTLE: Duration = Duration::from_millis(1500);
+
+pub(crate) fn compare(workers: &Workers) -> Result<()> {
+    let mut rows = Vec::new();
+    for set in [pages::elf(256 << 20)?, pages::text(128 << 20)?, pages::heap()?] {
+        rows.push(row(workers, &set)?);
+    }
+    let head = [
+        "pages",
+        "MiB",
+        "ratio",
+        "spillway MiB",
+        "overhead",
+        "after discarding half",
+        "kernel MiB",
+        "ours / kernel",
+    ];
+    table("Memory with lz4, tables included, 1.5 s after the last write", &head, &rows);
+    Ok(())
+}
+
+fn row(workers: &Workers, set: &Pages) -> Result<Vec<String>> {
+    let ours = Device::new(workers, set.bytes.len() as u64, "lz4", 1)?;
+    for index in 0..set.count() {
+        ours.write(at(index), IoBuf::copy_of(set.page(index)));
+    }
+    std::thread::sleep(SETTLE);
+    let (used, objects) = (ours.number("mem_used_total")?, ours.number("compr_data_size")?);
+    let overhead = overhead(&ours)?;
+    discard_half(&ours, set);
+    std::thread::sleep(SETTLE);
+    let thinned = self::overhead(&ours)?;
+    let kernel = kernel_bytes(set);
+    let mib = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
+    Ok(vec![
+        set.name.into(),
+        mib(set.bytes.len() as u64),
+        format!("{:.2}", set.bytes.len() as f64 / objects as f64),
+        mib(used),
+        format!("{overhead:.1} %"),
+        format!("{thinned:.1} %"),
+        kernel.as_ref().map_or_else(|why| format!("none: {why}"), |bytes| mib(*bytes)),
+        kernel.map_or_else(|_| "-".into(), |bytes| format!("{:.3}", used as f64 / bytes as f64)),
+    ])
+}
+
+fn overhead(device: &Device) -> Result<f64> {
+    let (used, objects) = (device.number("mem_used_total")?, device.number("compr_data_size")?);
+    Ok((used as f64 / objects as f64 - 1.0) * 100.0)
+}
+
+fn discard_half(device: &Device, set: &Pages) {
+    let mut random = spillway_core::contract::Random(3);
+    for index in 0..set.count() {
+        if random.below(2) == 0 {
+            device.discard(at(index), PAGE as u64);
+        }
+    }
+}
+
+fn kernel_bytes(set: &Pages) -> Result<u64> {
+    let peer = KernelZram::new(set.bytes.len() as u64)?;
+    let file = peer.open()?;
+    let mut buf = IoBuf::new(PAGE);
+    for index in 0..set.count() {
+        buf.copy_from_slice(set.page(index));
+        file.write_all_at(&buf, at(index))?;
+    }
+    drop(file);
+    Ok(peer.mm_stat(2)? + KERNEL_BYTES_A_PAGE * set.count() as u64)
+}

@@ -1,0 +1,243 @@
+//! E2: how writers and compression streams scale, and what a pool of streams costs.
+//!
+//! The work of a write is C inside its stream and N outside. More streams can gain 2C/(C+N) at most, so a ratio alone
+//! rewards a slow N: therefore two writers on two streams are also held against two writers that share nothing at all,
+//! each with a device of its own.
+
+use std::collections::VecDeque;
+use std::sync::Barrier;
+use std::time::Instant;
+
+use anyhow::Result;
+use parking_lot::{Condvar, Mutex};
+use spillway_core::IoBuf;
+use spillway_core::contract::Random;
+use spillway_io::{Workers, WorkersOptions};
+
+use crate::contenders::Device;
+use crate::lz4::lz4;
+use crate::pages::{self, PAGE, Pages};
+use crate::report::{at_least, median, ratio, table};
+
+/// iozone's sizes in the source: 16 KiB records, 60 MiB a writer.
+const RECORD: usize = 16 << 10;
+const RECORDS: usize = (60 << 20) / RECORD;
+
+/// Rows of the source's table. `pwrite` is positional and scattered by a fixed stride. Its fwrite needs a mount.
+const TESTS: [&str; 4] = ["initial write", "rewrite", "random write", "pwrite"];
+
+pub(crate) fn tables(workers: &Workers, rounds: usize) -> Result<()> {
+    for algorithm in ["lz4", "zstd"] {
+        for set in [pages::elf(64 << 20)?, pages::half(64 << 20)] {
+            grid(workers, algorithm, &set, rounds)?;
+        }
+    }
+    locks(&pages::elf(64 << 20)?, rounds);
+    Ok(())
+}
+
+fn order(test: usize, writer: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..RECORDS).collect();
+    match test {
+        2 => {
+            let mut random = Random(writer as u64);
+            (1..RECORDS).rev().for_each(|index| order.swap(index, random.below(index as u64 + 1) as usize));
+        }
+        3 => order.sort_by_key(|index| (index % 16, *index)),
+        _ => {}
+    }
+    order
+}
+
+/// MiB a second of each test, `writers` threads at once; writer `n` writes to `devices[n % devices.len()]`.
+fn race(devices: &[Device], set: &Pages, writers: usize) -> [f64; 4] {
+    let barrier = Barrier::new(writers + 1);
+    let mut rates = [0.0; 4];
+    std::thread::scope(|scope| {
+        for writer in 0..writers {
+            let (device, barrier) = (&devices[writer % devices.len()], &barrier);
+            scope.spawn(move || {
+                let mut buf = IoBuf::new(RECORD);
+                for test in 0..TESTS.len() {
+                    let order = order(test, writer);
+                    barrier.wait();
+                    for &record in &order {
+                        let source = (record * 4 + test * 7 + writer * 1000) % (set.count() - 4) * PAGE;
+                        buf.copy_from_slice(&set.bytes[source..source + RECORD]);
+                        buf = device.write(((writer * RECORDS + record) * RECORD) as u64, buf);
+                    }
+                    barrier.wait();
+                }
+            });
+        }
+        for rate in &mut rates {
+            barrier.wait();
+            let start = Instant::now();
+            barrier.wait();
+            *rate = (writers * 60) as f64 / start.elapsed().as_secs_f64();
+        }
+    });
+    rates
+}
+
+/// A column of the table: its name, writers, streams; 0 streams means a device of its own for each writer.
+const COLUMNS: [(&str, usize, usize); 9] = [
+    ("1 writer, 1 stream", 1, 1),
+    ("1, 2", 1, 2),
+    ("2, 1", 2, 1),
+    ("2, 2", 2, 2),
+    ("2, apart", 2, 0),
+    ("2, 3", 2, 3),
+    ("3, 1", 3, 1),
+    ("3, 2", 3, 2),
+    ("3, 3", 3, 3),
+];
+const ONE: usize = 0;
+const TWO_BY_ONE: usize = 2;
+const TWO_BY_TWO: usize = 3;
+const TWO_APART: usize = 4;
+
+fn grid(workers: &Workers, algorithm: &str, set: &Pages, rounds: usize) -> Result<()> {
+    let mut rates = vec![vec![Vec::new(); COLUMNS.len()]; TESTS.len()];
+    for _ in 0..rounds {
+        for (column, &(_, writers, streams)) in COLUMNS.iter().enumerate() {
+            let count = if streams == 0 { writers } else { 1 };
+            let devices = (0..count).map(|_| Device::new(workers, 1 << 30, algorithm, streams.max(1)));
+            let devices = devices.collect::<Result<Vec<_>, _>>()?;
+            for (test, rate) in race(&devices, set, writers).into_iter().enumerate() {
+                rates[test][column].push(rate);
+            }
+        }
+    }
+    let medians =
+        |row: &Vec<Vec<f64>>| row.iter().map(|rates| format!("{:.0}", median(rates))).collect::<Vec<_>>();
+    let rows: Vec<Vec<String>> = TESTS
+        .iter()
+        .zip(&rates)
+        .map(|(test, row)| [vec![(*test).to_string()], medians(row)].concat())
+        .collect();
+    let head: Vec<&str> = std::iter::once("MiB/s").chain(COLUMNS.iter().map(|column| column.0)).collect();
+    table(&format!("E2, {algorithm}, {}, {rounds} rounds", set.name), &head, &rows);
+    let gain = match (algorithm, set.name) {
+        ("zstd", _) => 1.8,
+        (_, "ELF files") => 1.65,
+        _ => 1.4,
+    };
+    let bounds: Vec<Vec<String>> = TESTS
+        .iter()
+        .zip(&rates)
+        .map(|(test, row)| {
+            vec![
+                (*test).to_string(),
+                at_least(ratio(&row[TWO_BY_TWO], &row[TWO_BY_ONE]), gain),
+                at_least(ratio(&row[TWO_BY_TWO], &row[TWO_APART]), 0.95),
+                at_least(ratio(&row[TWO_BY_ONE], &row[ONE]), 0.95),
+            ]
+        })
+        .collect();
+    table("Ratios", &["", "2 by 2 / 2 by 1", "2 by 2 / 2 apart", "2 by 1 / 1 by 1"], &bounds);
+    Ok(())
+}
+
+/// One writer on one stream, for counting instructions from outside.
+pub(crate) fn one_writer() -> Result<()> {
+    let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() })?;
+    let device = Device::new(&workers, 64 << 20, "lz4", 1)?;
+    let set = pages::elf(8 << 20)?;
+    for index in 0..set.count() {
+        device.write((index * PAGE) as u64, IoBuf::copy_of(set.page(index)));
+    }
+    Ok(())
+}
+
+/// The source's own comparison: ways to hand out contexts, around the compression alone.
+fn locks(set: &Pages, rounds: usize) {
+    const KINDS: [&str; 3] = ["no pool", "a list of one", "a mutex"];
+    let mut rows = Vec::new();
+    for writers in [1, 3] {
+        let mut rates = vec![Vec::new(); KINDS.len()];
+        for _ in 0..rounds {
+            rates[0].push(compress(set, writers, &|_| Box::new(Private(Mutex::new(vec![0; lz4_flat()])))));
+            rates[1].push(shared(set, writers, &List::new()));
+            rates[2].push(shared(set, writers, &Private(Mutex::new(vec![0; lz4_flat()]))));
+        }
+        let shown = rates.iter().map(|rates| format!("{:.0}", median(rates)));
+        rows.push(std::iter::once(writers.to_string()).chain(shown).collect());
+    }
+    let head: Vec<&str> = std::iter::once("writers").chain(KINDS).collect();
+    table("Handing out one context, lz4, ELF files, compression alone, MiB/s", &head, &rows);
+}
+
+/// Something that runs work with a context.
+trait Contexts: Sync {
+    fn with(&self, work: &mut dyn FnMut(&mut Vec<u8>));
+}
+
+struct Private(Mutex<Vec<u8>>);
+
+impl Contexts for Private {
+    fn with(&self, work: &mut dyn FnMut(&mut Vec<u8>)) {
+        work(&mut self.0.lock());
+    }
+}
+
+/// A list of idle contexts and a queue of waiters, as the source first had it.
+struct List {
+    idle: Mutex<VecDeque<Vec<u8>>>,
+    returned: Condvar,
+}
+
+impl List {
+    fn new() -> Self {
+        Self { idle: Mutex::new(VecDeque::from([vec![0; lz4_flat()]])), returned: Condvar::new() }
+    }
+}
+
+impl Contexts for List {
+    fn with(&self, work: &mut dyn FnMut(&mut Vec<u8>)) {
+        let mut idle = self.idle.lock();
+        let mut context = loop {
+            match idle.pop_front() {
+                Some(context) => break context,
+                None => self.returned.wait(&mut idle),
+            }
+        };
+        drop(idle);
+        work(&mut context);
+        self.idle.lock().push_back(context);
+        self.returned.notify_one();
+    }
+}
+
+/// Bytes that hold the compressed form of any page.
+fn lz4_flat() -> usize {
+    2 * PAGE
+}
+
+fn shared(set: &Pages, writers: usize, contexts: &dyn Contexts) -> f64 {
+    run_writers(set, writers, &|_, work| contexts.with(work))
+}
+
+fn compress(set: &Pages, writers: usize, make: &dyn Fn(usize) -> Box<dyn Contexts>) -> f64 {
+    let own: Vec<_> = (0..writers).map(make).collect();
+    run_writers(set, writers, &|writer, work| own[writer].with(work))
+}
+
+type Lend<'a> = dyn Fn(usize, &mut dyn FnMut(&mut Vec<u8>)) + Sync + 'a;
+
+fn run_writers(set: &Pages, writers: usize, lend: &Lend<'_>) -> f64 {
+    const COUNT: usize = 4096;
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for writer in 0..writers {
+            scope.spawn(move || {
+                for index in 0..COUNT {
+                    lend(writer, &mut |out| {
+                        _ = std::hint::black_box(lz4(set.page(index + writer * COUNT), out))
+                    });
+                }
+            });
+        }
+    });
+    (writers * COUNT * PAGE) as f64 / f64::from(1 << 20) / start.elapsed().as_secs_f64()
+}
