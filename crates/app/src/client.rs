@@ -87,10 +87,18 @@ fn row_of(folder: &RuntimeFolder, name: &str) -> Option<DeviceRow> {
         Ok(Reply::Devices(rows)) => rows.into_iter().find(|row| row.name == name),
         Ok(_) => None,
         Err(error) => {
-            tracing::warn!("the server of {name} does not answer: {error:#}");
+            if is_silence(&error) {
+                tracing::warn!("device {name} is left out: its server does not answer");
+            }
             None
         }
     }
+}
+
+/// Whether a server is there but silent; one that is just ending says so otherwise.
+fn is_silence(error: &anyhow::Error) -> bool {
+    let timed_out = |why: &io::Error| matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+    error.chain().any(|cause| cause.downcast_ref().is_some_and(timed_out))
 }
 
 /// `spillway ls`.

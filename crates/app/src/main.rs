@@ -3,7 +3,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`cli`], [`config`], [`plan`] | what is asked for: options, the file of `serve`, and what both come to |
-//! | [`server`], [`devices`], [`opening`] | a running server, its devices, and what stacks may have of the process |
+//! | [`server`], [`devices`], [`opening`], [`ending`] | a running server, its devices, how they begin and end |
 //! | [`client`], [`table`] | the commands that talk to running servers |
 //! | [`runtime_folder`], [`address`], [`start_text`] | where servers are found, and what they say about it |
 //! | [`memory`], [`log`], [`daemon`], [`signals`], [`promise`] | budget, log, `--background`, signals, answers owed |
@@ -16,6 +16,7 @@ mod client;
 mod config;
 mod daemon;
 mod devices;
+mod ending;
 mod exit;
 mod log;
 mod memory;

@@ -10,18 +10,18 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
-use std::thread;
 
 use anyhow::{Context, Result, ensure};
-use spillway_core::{Aligned, Attributes, Budget, Charge, Env, Error, Kind, Place, Request, Seam, buffer};
+use spillway_core::{Aligned, Attributes, Budget, Charge, Error, Kind, buffer};
 use spillway_export::control::{Change, ControlSession};
-use spillway_export::nbd::{Export, Exports, NbdSession};
+use spillway_export::nbd::{Export, Exports, NbdSession, Reserved};
 use spillway_io::{Limits, Listener, NewSession, Serving, Workers, WorkersOptions, serve};
 use spillway_layers::stack::Stack;
 
 use crate::address::Address;
 use crate::cli::Endpoint;
 use crate::devices::{Device, Devices};
+use crate::ending::{flush, see_out, stop_all};
 use crate::exit::{Exit, Failure};
 use crate::memory::Memory;
 use crate::opening::{Opening, driver_choice};
@@ -226,7 +226,7 @@ impl Server {
             own.serving.stop();
         } else if let Some(shared) = &self.shared {
             shared.exports.remove(name);
-            see_out(&device, self.workers.env());
+            see_out(&device, &*self.workers.env());
         }
         self.devices.remove(name);
         Ok(flush(&device, &*self.workers.env()))
@@ -244,37 +244,6 @@ impl Server {
         stop_all(self.control.drain().map(|(_, serving)| serving));
         self.workers.stop();
         flushed.map_err(Failure::from)
-    }
-}
-
-/// Has the clients of one device leave a socket that goes on serving others.
-fn see_out(device: &Device, env: Arc<dyn Env>) {
-    let export = device.export.clone();
-    export.close();
-    let (sender, left) = mpsc::channel();
-    let (patient, last) = (export.clone(), sender.clone());
-    env.spawn(
-        Place::Background,
-        Box::new(move || Box::pin(async move { last.send(patient.emptied().await).unwrap_or(()) })),
-    );
-    if left.recv_timeout(Limits::default().stop_grace).is_err() {
-        tracing::warn!(
-            "device {}: {} clients do not leave and are disconnected",
-            device.name(),
-            export.clients()
-        );
-        export.hang_up();
-        // The channel closes with the task that holds its other end.
-        drop(sender);
-        let _ = left.recv();
-    }
-}
-
-/// Stops all at once: each may have to wait for its clients.
-fn stop_all(services: impl Iterator<Item = Serving>) {
-    let threads: Vec<_> = services.map(|serving| thread::spawn(move || serving.stop())).collect();
-    for thread in threads {
-        thread.join().expect("stopping does not panic");
     }
 }
 
@@ -354,32 +323,10 @@ fn refused(error: Error) -> Failure {
 }
 
 /// Keeps clients away, or says how many there are.
-fn reserve(device: &Device, what: &str) -> Result<spillway_export::nbd::Reserved, Error> {
+fn reserve(device: &Device, what: &str) -> Result<Reserved, Error> {
     device.export.reserve().map_err(|kind| {
-        let clients = device.export.clients();
-        let message =
-            format!("device {} has {clients} connected clients and cannot be {what}", device.name());
+        let (name, clients) = (device.name(), device.export.clients());
+        let message = format!("device {name} cannot be {what} while clients are connected (now {clients})");
         Error::new(kind, format!("{message}: disconnect them first"))
-    })
-}
-
-/// Makes everything that was acknowledged as durable as the device can.
-fn flush(device: &Device, env: &dyn Env) -> Result<(), Error> {
-    if device.export.geometry().size == 0 {
-        return Ok(());
-    }
-    let (sender, answer) = mpsc::channel();
-    let below = Seam::new(device.stack.device.clone());
-    let task = move || async move {
-        let reply = below.submit(Request::flush()).await;
-        // Nobody waits only where the server's thread is gone.
-        let _ = sender.send(reply.result);
-    };
-    env.spawn(Place::Background, Box::new(move || Box::pin(task())));
-    answer.recv().unwrap_or(Err(Kind::ShuttingDown)).map_err(|kind| {
-        Error::new(
-            kind,
-            format!("the last flush of device {} failed: acknowledged writes may be lost", device.name()),
-        )
     })
 }

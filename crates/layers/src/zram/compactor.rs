@@ -92,6 +92,7 @@ impl Core {
         let asks = self.compactor.asks.load(Ordering::Acquire);
         let asked = self.compactor.is_asked();
         if quiet == QUIET_LOOKS {
+            self.pool.narrow();
             self.pages.cool();
         }
         let step = match compaction::next_step(self.pool_load(quiet < QUIET_LOOKS)) {
@@ -147,7 +148,7 @@ impl Core {
             return Moved::Gone;
         }
         let fresh = match phase {
-            Phase::Merge(_) => self.pool.place_merged(cell.len(), owner),
+            Phase::Merge(_) => self.pool.place_merged(cell.len(), owner, cell),
             _ => self.pool.place_packed(&self.pages, cell.len(), owner).ok(),
         };
         let Some(fresh) = fresh else { return Moved::NoRoom };
@@ -206,9 +207,9 @@ impl Pass {
                 return None;
             }
             self.eviction = match self.phase {
-                Phase::Merge(class) => core.pool.begin_merge(class),
+                Phase::Merge(shelf) => core.pool.begin_merge(shelf),
                 Phase::Rewrite => core.pool.begin_rewrite(),
-                Phase::Pack(class) => core.pool.begin_pack(class),
+                Phase::Pack(shelf) => core.pool.begin_pack(shelf),
                 Phase::Over => None,
             };
             if self.eviction.is_none() {
@@ -235,12 +236,12 @@ impl Pass {
     }
 
     fn advance(&mut self, core: &Core) {
-        let last = core.pool.classes() - 1;
+        let last = core.pool.shelves() - 1;
         self.phase = match self.phase {
-            Phase::Merge(class) if class < last => Phase::Merge(class + 1),
+            Phase::Merge(shelf) if shelf < last => Phase::Merge(shelf + 1),
             Phase::Merge(_) if self.step == Step::Pack => Phase::Rewrite,
             Phase::Rewrite => Phase::Pack(0),
-            Phase::Pack(class) if class < last => Phase::Pack(class + 1),
+            Phase::Pack(shelf) if shelf < last => Phase::Pack(shelf + 1),
             _ => Phase::Over,
         };
     }

@@ -1,6 +1,7 @@
 //! The object pool: compressed pages in cells of size classes.
 //!
-//! A *shelf* holds the spans of one size class behind its own lock. Each cell in use records the slot that owns its object,
+//! A *shelf* holds spans of one size class behind its own lock. A class has one shelf until threads collide on it, then up
+//! to eight side by side, so that pages which all compress alike do not make all writers meet at one lock. Each cell in use records the slot that owns its object,
 //! so that an object can be moved by asking the table: no table of handles stands between. A cell is allocated (nobody else
 //! knows it: [`Fresh`]), filled without any lock, and then published in the owner's slot; from then on its bytes change
 //! only under the owner's shard lock, and only to move. A cell that is allocated and not published is invisible to
@@ -12,28 +13,38 @@
 //! Lock order: the owner's shard, then a shelf or the packed spans, then [`Pages`].
 
 use std::mem::MaybeUninit;
+use std::sync::OnceLock;
 
 use crossbeam_utils::CachePadded;
 use hashbrown::HashMap;
 use spillway_core::Kind;
-use spillway_core::sync::Mutex;
+use spillway_core::stats::lane;
+use spillway_core::sync::{AtomicUsize, Mutex, MutexGuard, Ordering};
 use spillway_policy::compaction;
 use spillway_policy::size_classes::{CELL_STEP, PAGE_BYTES, SPAN_PAGES_MAX, SizeClass, SizeClasses};
 
 use super::pages::{Pages, SPAN_BYTES, Span};
 use super::shelf::Shelf;
 
-/// Where an object lies and how long it is: 56 bits that fit a slot.
+/// Where an object lies and how long it is: 59 bits that fit a slot.
 ///
-/// From the low end: 13 bits length (1 to 4096), 1 bit packed, 12 bits place within the span, 30 bits span. The place is
-/// the cell's number, or for packed objects the start in units of 16 bytes.
+/// From the low end: 13 bits length (1 to 4096), 1 bit packed, 3 bits side, 12 bits place within the span, 30 bits span. The
+/// place is the cell's number, or for packed objects the start in units of 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cell(pub(super) u64);
 
 impl Cell {
-    fn new(span: Span, place: usize, packed: bool, len: usize) -> Self {
-        assert!(place < 1 << 12 && (1..=PAGE_BYTES).contains(&len) && span.0 < 1 << 30);
-        Self(u64::from(span.0) << 26 | (place as u64) << 14 | u64::from(packed) << 13 | len as u64)
+    fn new(span: Span, place: usize, side: usize, len: usize) -> Self {
+        assert!(place < 1 << 12 && side < SIDES && (1..=PAGE_BYTES).contains(&len) && span.0 < 1 << 30);
+        Self(u64::from(span.0) << 29 | (place as u64) << 17 | (side as u64) << 14 | len as u64)
+    }
+
+    fn new_packed(span: Span, place: usize, len: usize) -> Self {
+        Self(Self::new(span, place, 0, len).0 | 1 << 13)
+    }
+
+    fn side(self) -> usize {
+        (self.0 >> 14 & 7) as usize
     }
 
     /// Bytes of the object.
@@ -46,11 +57,11 @@ impl Cell {
     }
 
     fn place(self) -> usize {
-        (self.0 >> 14 & 0xfff) as usize
+        (self.0 >> 17 & 0xfff) as usize
     }
 
     fn span(self) -> Span {
-        Span((self.0 >> 26) as u32)
+        Span((self.0 >> 29) as u32)
     }
 }
 
@@ -76,37 +87,81 @@ impl Scratch {
 
 /// Objects to be moved out of one span.
 pub(super) struct Eviction {
-    class: Option<usize>,
+    /// Number of the shelf; `None` for a packed span.
+    shelf: Option<usize>,
     span: Span,
     /// Cells and their owners at the time of asking.
     pub(super) objects: Vec<(Cell, u32)>,
 }
 
+/// Shelves that one class may have side by side.
+const SIDES: usize = 8;
+
+/// Collisions on a class's shelves after which it gets twice as many.
+const COLLISIONS_PER_WIDENING: usize = 64;
+
+type LockedShelf = CachePadded<Mutex<Shelf>>;
+
+/// The shelves of one size class: one, until threads are seen to collide on it.
+struct Class {
+    class: SizeClass,
+    sides: [OnceLock<Box<LockedShelf>>; SIDES],
+    open_sides: AtomicUsize,
+    collisions: AtomicUsize,
+}
+
+impl Class {
+    fn new(class: SizeClass) -> Self {
+        let (open_sides, collisions) = (AtomicUsize::new(1), AtomicUsize::new(0));
+        Self { class, sides: Default::default(), open_sides, collisions }
+    }
+
+    fn side(&self, side: usize) -> &LockedShelf {
+        self.sides[side].get_or_init(|| Box::new(CachePadded::new(Mutex::new(Shelf::new(self.class)))))
+    }
+
+    /// The shelf of this thread.
+    fn lock_own(&self) -> (usize, MutexGuard<'_, Shelf>) {
+        let side = lane() % self.open_sides.load(Ordering::Relaxed);
+        let shelf = self.side(side);
+        let free = shelf.try_lock();
+        (side, free.unwrap_or_else(|| self.lock_after_collision(shelf)))
+    }
+
+    #[cold]
+    fn lock_after_collision<'a>(&self, shelf: &'a LockedShelf) -> MutexGuard<'a, Shelf> {
+        let collisions = self.collisions.fetch_add(1, Ordering::Relaxed) + 1;
+        let open = self.open_sides.load(Ordering::Relaxed);
+        if collisions.is_multiple_of(COLLISIONS_PER_WIDENING) && open < SIDES {
+            self.open_sides.store(open * 2, Ordering::Relaxed);
+        }
+        shelf.lock()
+    }
+}
+
 /// The pool of one device.
 pub(super) struct Pool {
-    classes: SizeClasses,
-    shelves: Box<[CachePadded<Mutex<Shelf>>]>,
+    sizes: SizeClasses,
+    classes: Box<[Class]>,
     packed: Mutex<Packed>,
 }
 
 impl Pool {
     pub(super) fn new() -> Self {
-        let classes = SizeClasses::new();
-        let shelf = |class: &SizeClass| CachePadded::new(Mutex::new(Shelf::new(*class)));
-        let shelves = classes.classes().iter().map(shelf).collect();
-        Self { classes, shelves, packed: Mutex::default() }
+        let sizes = SizeClasses::new();
+        let classes = sizes.classes().iter().map(|class| Class::new(*class)).collect();
+        Self { sizes, classes, packed: Mutex::default() }
+    }
+
+    fn class(&self, len: usize) -> &Class {
+        &self.classes[self.sizes.of(len)]
     }
 
     /// A cell for `len` bytes (1 to 4096) that will belong to slot `owner`.
     pub(super) fn allocate(&self, pages: &Pages, len: usize, owner: u32) -> Result<Fresh, Kind> {
-        let (span, cell) = self.shelves[self.classes.of(len)].lock().take(pages, owner)?;
-        Ok(Fresh(Cell::new(span, cell, false, len)))
-    }
-
-    /// A cell in a span of the class that is in use already, and not being emptied.
-    fn allocate_in_use(&self, len: usize, owner: u32) -> Option<Fresh> {
-        let (span, cell) = self.shelves[self.classes.of(len)].lock().take_in_use(owner)?;
-        Some(Fresh(Cell::new(span, cell, false, len)))
+        let (side, mut shelf) = self.class(len).lock_own();
+        let (span, cell) = shelf.take(pages, owner)?;
+        Ok(Fresh(Cell::new(span, cell, side, len)))
     }
 
     /// Frees the cell of an object that its slot no longer names.
@@ -114,7 +169,7 @@ impl Pool {
         if cell.packed() {
             return self.packed.lock().free(pages, cell);
         }
-        self.shelves[self.classes.of(cell.len())].lock().give(pages, cell.span(), cell.place());
+        self.class(cell.len()).side(cell.side()).lock().give(pages, cell.span(), cell.place());
     }
 
     /// Fills a fresh cell.
@@ -162,49 +217,59 @@ impl Pool {
     }
 
     fn address(&self, pages: &Pages, cell: Cell) -> *mut u8 {
-        let unit = if cell.packed() {
-            CELL_STEP
-        } else {
-            self.classes.classes()[self.classes.of(cell.len())].cell_bytes
-        };
+        let unit = if cell.packed() { CELL_STEP } else { self.class(cell.len()).class.cell_bytes };
         pages.address(cell.span(), cell.place() * unit).as_ptr()
     }
 
-    /// Number of size classes.
-    pub(super) fn classes(&self) -> usize {
-        self.shelves.len()
+    /// Number of shelves that there may be.
+    pub(super) fn shelves(&self) -> usize {
+        self.classes.len() * SIDES
     }
 
-    /// Begins to empty the sparsest span of `class`, if the others have room for what it holds. End it with
+    fn shelf(&self, number: usize) -> Option<&LockedShelf> {
+        self.classes[number / SIDES].sides[number % SIDES].get().map(|shelf| &**shelf)
+    }
+
+    /// Lets each class begin again with one shelf: the threads that collided have stopped.
+    pub(super) fn narrow(&self) {
+        self.classes.iter().for_each(|class| class.open_sides.store(1, Ordering::Relaxed));
+    }
+
+    /// Begins to empty the sparsest span of a shelf, if its others have room for what it holds. End it with
     /// [`Pool::end_eviction`].
-    pub(super) fn begin_merge(&self, class: usize) -> Option<Eviction> {
-        self.evict(class, self.shelves[class].lock().sparsest_to_merge()?)
+    pub(super) fn begin_merge(&self, shelf: usize) -> Option<Eviction> {
+        let found = self.shelf(shelf)?.lock().sparsest_to_merge()?;
+        Some(Self::evict(shelf, found))
     }
 
-    /// Begins to empty a partly filled span of `class` that is worth packing.
-    pub(super) fn begin_pack(&self, class: usize) -> Option<Eviction> {
-        self.evict(class, self.shelves[class].lock().sparse_to_pack()?)
+    /// Begins to empty a partly filled span of a shelf that is worth packing.
+    pub(super) fn begin_pack(&self, shelf: usize) -> Option<Eviction> {
+        let found = self.shelf(shelf)?.lock().sparse_to_pack()?;
+        Some(Self::evict(shelf, found))
     }
 
-    fn evict(&self, class: usize, (span, cells): (Span, Vec<(usize, u32)>)) -> Option<Eviction> {
+    fn evict(shelf: usize, (span, cells): (Span, Vec<(usize, u32)>)) -> Eviction {
         // Length is not known here: the table completes each cell from its owner's slot.
-        let objects =
-            cells.into_iter().map(|(place, owner)| (Cell::new(span, place, false, 1), owner)).collect();
-        Some(Eviction { class: Some(class), span, objects })
+        let cell = |place| Cell::new(span, place, shelf % SIDES, 1);
+        let objects = cells.into_iter().map(|(place, owner)| (cell(place), owner)).collect();
+        Eviction { shelf: Some(shelf), span, objects }
     }
 
     /// Begins to empty a packed span of which much is dead.
     pub(super) fn begin_rewrite(&self) -> Option<Eviction> {
         let (span, objects) = self.packed.lock().worst()?;
         let objects =
-            objects.into_iter().map(|(place, owner)| (Cell::new(span, place, true, 1), owner)).collect();
-        Some(Eviction { class: None, span, objects })
+            objects.into_iter().map(|(place, owner)| (Cell::new_packed(span, place, 1), owner)).collect();
+        Some(Eviction { shelf: None, span, objects })
     }
 
     /// Ends an eviction and returns the pages that it freed: what could not be moved stays where it is.
     pub(super) fn end_eviction(&self, eviction: Eviction) -> usize {
-        match eviction.class {
-            Some(class) => self.shelves[class].lock().end_eviction(eviction.span),
+        match eviction.shelf {
+            Some(number) => {
+                let shelf = self.shelf(number).expect("a span was found on it");
+                shelf.lock().end_eviction(eviction.span)
+            }
             None if self.packed.lock().spans.contains_key(&eviction.span.0) => 0,
             None => SPAN_PAGES_MAX,
         }
@@ -215,15 +280,16 @@ impl Pool {
         self.packed.lock().spans.len()
     }
 
-    /// A new place for an object of `len` bytes on its way out of a sparse span: in its class where that has room.
-    pub(super) fn place_merged(&self, len: usize, owner: u32) -> Option<Fresh> {
-        self.allocate_in_use(len, owner)
+    /// A new place for an object of `len` bytes that leaves the sparse span of `left`: on the same shelf, if it has room.
+    pub(super) fn place_merged(&self, len: usize, owner: u32, left: Cell) -> Option<Fresh> {
+        let (span, cell) = self.class(len).side(left.side()).lock().take_in_use(owner)?;
+        Some(Fresh(Cell::new(span, cell, left.side(), len)))
     }
 
     /// A new place for an object of `len` bytes among packed ones.
     pub(super) fn place_packed(&self, pages: &Pages, len: usize, owner: u32) -> Result<Fresh, Kind> {
         let (span, place) = self.packed.lock().append(pages, len, owner)?;
-        Ok(Fresh(Cell::new(span, place, true, len)))
+        Ok(Fresh(Cell::new_packed(span, place, len)))
     }
 
     /// Whether `published` is the object at `asked`, whose length was not known.
@@ -369,21 +435,21 @@ mod tests {
     #[test]
     fn a_span_being_emptied_takes_nothing_new() {
         let (pool, pages) = (Pool::new(), pages());
-        let class = pool.classes.of(1000);
-        let cells = pool.classes.classes()[class].cells;
+        let class = pool.sizes.of(1000);
+        let (cells, shelf) = (pool.classes[class].class.cells, class * SIDES);
         let all: Vec<Cell> = (0..2 * cells as u32)
             .map(|owner| pool.allocate(&pages, 1000, owner).unwrap().publish())
             .collect();
         // Leave two in the first span and half in the second.
         all[2..cells].iter().chain(&all[cells + cells / 2..]).for_each(|&cell| pool.free(&pages, cell));
-        let eviction = pool.begin_merge(class).unwrap();
+        let eviction = pool.begin_merge(shelf).unwrap();
         assert_eq!(eviction.objects.iter().map(|(_, owner)| *owner).collect::<Vec<_>>(), [0, 1]);
         for &cell in &all[..2] {
-            let moved = pool.place_merged(1000, 9).unwrap().publish();
+            let moved = pool.place_merged(1000, 9, cell).unwrap().publish();
             assert_ne!(moved.span(), cell.span());
             pool.free(&pages, cell);
         }
         pool.end_eviction(eviction);
-        assert!(pool.begin_merge(class).is_none(), "one span is left");
+        assert!(pool.begin_merge(shelf).is_none(), "one span is left");
     }
 }

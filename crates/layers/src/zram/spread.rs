@@ -124,10 +124,10 @@ fn call_assistants(core: &Arc<Core>, shared: &Arc<Shared>, count: u64) {
 
 fn assist(core: &Core, shared: &Shared) {
     let Some(buf) = shared.join() else { return };
-    while let Some(stream) = core.streams.try_take() {
+    while let Some(mut stream) = core.streams.try_take() {
         let Some(page) = shared.take_page() else { break };
         let bytes = &buf[page * PAGE..(page + 1) * PAGE];
-        if let Err(kind) = core.store_with(stream, shared.first + page as u64, bytes, core.seconds()) {
+        if let Err(kind) = core.store_with(&mut stream, shared.first + page as u64, bytes, core.seconds()) {
             shared.fail(kind);
         }
     }

@@ -10,15 +10,18 @@ use spillway_core::{Answer, Kind, Reply, Request, Submission};
 use spillway_policy::compaction::{self, Step};
 use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
 
-use super::streams::Taken;
+use super::streams::{Stream, Taken};
 use super::table::Slot;
 use super::{Core, Count, PAGE, PAGES_AT_ONCE, slots, spread};
 
-/// Why a page was not stored on the caller's stack.
+/// Pages stored in a row by one stream: handing it over costs a waiting writer's wake, so not after every page.
+const PAGES_PER_STREAM: usize = 16;
+
+/// Why a run of pages ended early.
 enum Refused {
     /// Every stream is busy.
     NoStream,
-    /// It failed.
+    /// A page failed.
     Failed(Kind),
 }
 
@@ -28,90 +31,119 @@ pub(super) fn submit(core: &Arc<Core>, request: Request) -> Submission {
     if spread::pays(core, count) {
         return Answer::pending(spread::write(core.clone(), request));
     }
-    let now = core.seconds();
-    for (done, page) in request.buf.chunks_exact(PAGE).take(PAGES_AT_ONCE as usize).enumerate() {
-        if core.try_store(first + done as u64, page, now).is_err() {
-            return Answer::pending(write_from(core.clone(), request, done));
-        }
+    let (stored, result) = core.store_run(first, &request.buf, None);
+    if stored as u64 == count {
+        return Answer::Done(request.answer(Ok(())));
     }
-    if count > PAGES_AT_ONCE {
-        return Answer::pending(write_from(core.clone(), request, PAGES_AT_ONCE as usize));
+    if let Err(Refused::Failed(kind)) = result
+        && kind != Kind::NoSpace
+    {
+        core.count(Count::FailedWrites, 1);
+        return Answer::Done(request.answer(Err(kind)));
     }
-    Answer::Done(request.answer(Ok(())))
+    Answer::pending(write_from(core.clone(), request, stored))
 }
 
 /// Writes from page `done` on, waiting where it must.
 async fn write_from(core: Arc<Core>, request: Request, done: usize) -> Reply {
     let (first, _) = slots(request.range);
-    for (index, page) in request.buf.chunks_exact(PAGE).enumerate().skip(done) {
-        if index > done && (index as u64).is_multiple_of(PAGES_AT_ONCE) {
-            core.env.sleep(Duration::ZERO).await;
-        }
-        if let Err(kind) = core.store(first + index as u64, page).await {
-            core.count(Count::FailedWrites, 1);
-            return request.answer(Err(kind));
-        }
+    let result = core.store(first + done as u64, &request.buf[done * PAGE..]).await;
+    if result.is_err() {
+        core.count(Count::FailedWrites, 1);
     }
-    request.answer(Ok(()))
+    request.answer(result)
 }
 
 impl Core {
-    /// Stores a page; waits for a stream, and once for the compactor where memory is short.
-    pub(super) async fn store(&self, index: u64, page: &[u8]) -> Result<(), Kind> {
-        let mut relieved = false;
+    /// Stores pages; waits for a stream, and once without progress for the compactor where memory is short.
+    pub(super) async fn store(&self, first: u64, pages: &[u8]) -> Result<(), Kind> {
+        let (mut done, mut relieved, mut stream) = (0, false, None);
         loop {
-            match self.try_store(index, page, self.seconds()) {
-                Ok(()) => return Ok(()),
-                Err(Refused::NoStream) => {
-                    let stream = self.streams.take().await;
-                    match self.store_with(stream, index, page, self.seconds()) {
-                        Err(Kind::NoSpace) if !relieved => {}
-                        result => return result,
-                    }
+            let (stored, result) = self.store_run(first + done as u64, &pages[done * PAGE..], stream.take());
+            done += stored;
+            relieved &= stored == 0;
+            match result {
+                Ok(()) if done * PAGE == pages.len() => return Ok(()),
+                Ok(()) => self.env.sleep(Duration::ZERO).await,
+                // Nothing is awaited between taking it and using it.
+                Err(Refused::NoStream) => stream = Some(self.streams.take().await),
+                Err(Refused::Failed(Kind::NoSpace)) if !relieved && self.can_be_relieved() => {
+                    self.compactor.relieve().await;
+                    relieved = true;
                 }
-                Err(Refused::Failed(Kind::NoSpace)) if !relieved => {}
                 Err(Refused::Failed(kind)) => return Err(kind),
             }
-            relieved = true;
-            if compaction::next_step(self.pool_load(false)) == Step::Rest {
-                return Err(Kind::NoSpace);
+        }
+    }
+
+    fn can_be_relieved(&self) -> bool {
+        compaction::next_step(self.pool_load(false)) != Step::Rest
+    }
+
+    /// Stores pages without waiting, as many as may be stored at once, beginning with `stream`; returns how many.
+    fn store_run<'a>(
+        &'a self,
+        first: u64,
+        pages: &[u8],
+        mut stream: Option<Taken<'a>>,
+    ) -> (usize, Result<(), Refused>) {
+        let now = self.seconds();
+        for (done, page) in pages.chunks_exact(PAGE).take(PAGES_AT_ONCE as usize).enumerate() {
+            if done % PAGES_PER_STREAM == PAGES_PER_STREAM - 1 {
+                stream = None;
             }
-            self.compactor.relieve().await;
+            if let Err(refused) = self.store_page(first + done as u64, page, now, &mut stream) {
+                return (done, Err(refused));
+            }
         }
+        ((pages.len() / PAGE).min(PAGES_AT_ONCE as usize), Ok(()))
     }
 
-    fn try_store(&self, index: u64, page: &[u8], now: u32) -> Result<(), Refused> {
-        if let Some(word) = repeated_word(page) {
-            return self.publish(index, Slot::Same(word), now).map_err(Refused::Failed);
-        }
-        let stream = self.streams.try_take().ok_or(Refused::NoStream)?;
-        self.store_with(stream, index, page, now).map_err(Refused::Failed)
-    }
-
-    /// Stores a page by a stream that was taken for it.
-    pub(super) fn store_with(
-        &self,
-        mut stream: Taken<'_>,
+    fn store_page<'a>(
+        &'a self,
         index: u64,
         page: &[u8],
         now: u32,
-    ) -> Result<(), Kind> {
+        stream: &mut Option<Taken<'a>>,
+    ) -> Result<(), Refused> {
         if let Some(word) = repeated_word(page) {
-            return self.publish(index, Slot::Same(word), now);
+            return self.publish(index, Slot::Same(word), now).map_err(Refused::Failed);
         }
+        if stream.is_none() {
+            *stream = self.streams.try_take();
+        }
+        let stream = stream.as_mut().ok_or(Refused::NoStream)?;
+        self.store_by(stream, index, page, now).map_err(Refused::Failed)
+    }
+
+    /// Compresses and stores a page that repeats no word.
+    fn store_by(&self, stream: &mut Stream, index: u64, page: &[u8], now: u32) -> Result<(), Kind> {
         let owner = u32::try_from(index).expect("a device has at most 2^32 slots");
         let compressed = stream.compress(page, COMPRESSED_BYTES_MAX);
         let raw = compressed.is_none();
         let bytes = compressed.unwrap_or(page);
         let fresh = self.pool.allocate(&self.pages, bytes.len(), owner)?;
         self.pool.fill(&self.pages, &fresh, bytes);
-        drop(stream);
         let cell = fresh.publish();
         self.publish(index, Slot::Stored(cell), now).inspect_err(|_| self.pool.free(&self.pages, cell))?;
         if raw {
             self.count(Count::HugePagesSince, 1);
         }
         Ok(())
+    }
+
+    /// Stores a page by a stream that was taken for it.
+    pub(super) fn store_with(
+        &self,
+        stream: &mut Stream,
+        index: u64,
+        page: &[u8],
+        now: u32,
+    ) -> Result<(), Kind> {
+        match repeated_word(page) {
+            Some(word) => self.publish(index, Slot::Same(word), now),
+            None => self.store_by(stream, index, page, now),
+        }
     }
 
     /// Puts `slot` in place and frees what was there.
