@@ -230,6 +230,7 @@ impl Access {
         };
         match outcome {
             Ok(access) if len.is_multiple_of(access.block.bytes()) || options.direct == Direct::On => {
+                notes.push(format!("O_DIRECT in blocks of {}", access.block.bytes()));
                 Ok(access)
             }
             Ok(access) => {
