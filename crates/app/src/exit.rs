@@ -68,6 +68,16 @@ impl From<Error> for Failure {
     }
 }
 
+/// A start that something refused: in use, wrongly asked for, or failed.
+pub(crate) fn refused(error: Error) -> Failure {
+    let exit = match error.kind {
+        Kind::Busy => Exit::Busy,
+        Kind::Invalid | Kind::Range | Kind::TooLong => Exit::Usage,
+        _ => Exit::Failed,
+    };
+    Failure::new(exit, error.message())
+}
+
 /// The exit code of a failed run.
 pub(crate) fn code_of(error: &anyhow::Error) -> Exit {
     let known = error.chain().find_map(|cause| cause.downcast_ref::<Failure>());

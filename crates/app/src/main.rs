@@ -5,7 +5,7 @@
 //! | [`cli`], [`config`], [`plan`] | what is asked for: options, the file of `serve`, and what both come to |
 //! | [`server`], [`devices`], [`opening`], [`ending`] | a running server, its devices, how they begin and end |
 //! | [`client`], [`table`] | the commands that talk to running servers |
-//! | [`runtime_folder`], [`address`], [`start_text`] | where servers are found, and what they say about it |
+//! | [`runtime_folder`], [`listening`], [`address`], [`start_text`] | where servers are found, and what they say of it |
 //! | [`memory`], [`log`], [`daemon`], [`signals`], [`promise`] | budget, log, `--background`, signals, answers owed |
 //! | [`exit`] | exit codes |
 #![forbid(unsafe_code)]
@@ -18,6 +18,7 @@ mod daemon;
 mod devices;
 mod ending;
 mod exit;
+mod listening;
 mod log;
 mod memory;
 mod opening;

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use spillway_core::{Aligned, Attributes, Budget, Charge, Error, Kind, buffer};
 use spillway_export::control::{Change, ControlSession};
 use spillway_export::nbd::{Export, Exports, NbdSession, Reserved};
@@ -22,16 +22,14 @@ use crate::address::Address;
 use crate::cli::Endpoint;
 use crate::devices::{Device, Devices};
 use crate::ending::{flush, see_out, stop_all};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Failure, refused};
+use crate::listening::address_of;
 use crate::memory::Memory;
 use crate::opening::{Opening, driver_choice};
 use crate::plan::{DevicePlan, Plan};
 use crate::promise::Promise;
-use crate::runtime_folder::{RuntimeFolder, check_socket_path};
-use crate::{client, daemon, signals, start_text};
-
-/// Access mode of every socket file: this user only.
-const SOCKET_MODE: u32 = 0o600;
+use crate::runtime_folder::RuntimeFolder;
+use crate::{client, daemon, listening, signals, start_text};
 
 /// What happens to a server.
 pub(crate) enum Event {
@@ -89,7 +87,7 @@ impl Server {
         let memory = Memory::choose(plan.memory, Path::new("/"))?;
         let names: Vec<String> = plan.devices.iter().map(|device| device.name.clone()).collect();
         // The control socket claims a device's name, so it comes before anything that could disturb another server.
-        let claims = names.iter().map(|name| claim(folder, name)).collect::<Result<Vec<_>>>()?;
+        let claims = names.iter().map(|name| listening::claim(folder, name)).collect::<Result<Vec<_>>>()?;
         let budget = Budget::new(memory.bytes);
         let charges = [hold(&budget, memory.buffers)?, hold(&budget, memory.connections)?];
         buffer::set_limit(memory.buffers);
@@ -118,16 +116,13 @@ impl Server {
         folder: &RuntimeFolder,
         opening: &Opening,
     ) -> Result<()> {
-        let endpoints = if is_shared(endpoint) { 1 } else { plans.len() };
-        let limits = Limits {
-            connections_max: (self.memory.connections_max() / endpoints).max(1),
-            ..Limits::default()
-        };
+        let shared = listening::shared(endpoint)?;
+        let endpoints = if shared.is_some() { 1 } else { plans.len() };
+        let connections_max = (self.memory.connections_max() / endpoints).max(1);
+        let limits = Limits { connections_max, ..Limits::default() };
         let built = plans.into_iter().map(|plan| build(plan, opening)).collect::<Result<Vec<_>>>()?;
-        if is_shared(endpoint) {
-            let listener = listen_shared(endpoint)?;
-            let address = address_of(&listener);
-            let exports = Arc::new(Exports::new());
+        if let Some(listener) = shared {
+            let (exports, address) = (Arc::new(Exports::new()), address_of(&listener));
             for device in built {
                 self.devices.add(Arc::new(device.enter(&exports, address.clone())?));
             }
@@ -135,7 +130,7 @@ impl Server {
             return Ok(());
         }
         for device in built {
-            let listener = listen_own(folder, &device.name)?;
+            let listener = listening::own(folder, &device.name)?;
             let exports = Arc::new(Exports::new());
             let device = device.enter(&exports, address_of(&listener))?;
             let service = self.offer(exports, listener, limits);
@@ -274,52 +269,6 @@ fn hold(budget: &Arc<Budget>, bytes: u64) -> Result<Charge> {
     held.map_err(|kind| {
         anyhow::anyhow!("a budget of {} bytes has no room for buffers ({kind:?})", budget.limit())
     })
-}
-
-fn claim(folder: &RuntimeFolder, name: &str) -> Result<Listener> {
-    folder.create()?;
-    let path = folder.control_socket(name);
-    check_socket_path(&path)?;
-    let listener = Listener::unix(&path, SOCKET_MODE).map_err(refused);
-    listener.with_context(|| {
-        format!("device {name} is taken: stop it by 'spillway stop {name}' or give another --name")
-    })
-}
-
-fn listen_own(folder: &RuntimeFolder, name: &str) -> Result<Listener> {
-    Ok(Listener::unix(folder.nbd_socket(name), SOCKET_MODE).map_err(refused)?)
-}
-
-fn is_shared(endpoint: &Endpoint) -> bool {
-    endpoint.socket.is_some() || endpoint.listen.is_some()
-}
-
-fn listen_shared(endpoint: &Endpoint) -> Result<Listener> {
-    if let Some(path) = &endpoint.socket {
-        check_socket_path(path)?;
-        return Ok(Listener::unix(path, SOCKET_MODE).map_err(refused)?);
-    }
-    let address = endpoint.listen.as_deref();
-    ensure!(address.is_some(), "a shared endpoint has a socket or an address");
-    Ok(Listener::tcp(address.unwrap_or_default()).map_err(refused)?)
-}
-
-fn address_of(listener: &Listener) -> Address {
-    match (listener.unix_path(), listener.tcp_address()) {
-        (Some(path), _) => Address::Unix(path.to_owned()),
-        (None, Some(address)) => Address::Tcp(address),
-        (None, None) => unreachable!("a listener is one or the other"),
-    }
-}
-
-/// A start that something refused: in use, wrongly asked for, or failed.
-fn refused(error: Error) -> Failure {
-    let exit = match error.kind {
-        Kind::Busy => Exit::Busy,
-        Kind::Invalid | Kind::Range | Kind::TooLong => Exit::Usage,
-        _ => Exit::Failed,
-    };
-    Failure::new(exit, error.message())
 }
 
 /// Keeps clients away, or says how many there are.
