@@ -54,6 +54,7 @@ pub(crate) struct Cli {
 
 /// What is logged, to where.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Log")]
 pub(crate) struct LogOptions {
     /// Log more to standard error: -v what happens, -vv how
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
@@ -112,6 +113,7 @@ pub(crate) enum Command {
 
 /// Options of every server.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Server")]
 pub(crate) struct ServerOptions {
     /// Memory that the server may use in all, at least 32M [default: half of the smaller of RAM and cgroup limit]
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
@@ -133,6 +135,7 @@ pub(crate) struct ServerOptions {
 /// Where clients connect.
 #[derive(Debug, Default, Args)]
 #[group(multiple = false)]
+#[command(next_help_heading = "Clients")]
 pub(crate) struct Endpoint {
     /// Unix socket for NBD [default: NAME.sock in spillway's runtime folder]
     #[arg(long, value_name = "PATH")]

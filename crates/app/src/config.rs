@@ -99,7 +99,8 @@ mod tests {
 
     #[test]
     fn every_commented_line_of_the_example_is_accepted_too() {
-        let full = EXAMPLE.replace("# [[", "[[").replace("# name =", "name =").replace("# origin", "origin");
+        let full =
+            EXAMPLE.replace("# [[", "[[").replace("# name =", "name =").replace("# origin =", "origin =");
         assert_eq!(read(&full).unwrap().devices.len(), 4);
         let socket = EXAMPLE.replace("# socket", "socket");
         assert!(read(&socket).unwrap().socket.is_some());

@@ -66,6 +66,9 @@ mod tests {
         assert_eq!(summary(&row, &[]), "ram0 4G (zram, lz4, 1 stream)");
         let file =
             DeviceRow { name: "d".into(), stack: "file".into(), read_only: true, ..Default::default() };
-        assert_eq!(summary(&file, &["O_DIRECT".into()]), "d without size (file, read-only, O_DIRECT)");
+        assert_eq!(
+            summary(&file, &["O_DIRECT in blocks of 512".into()]),
+            "d without size (file, read-only, O_DIRECT in blocks of 512)"
+        );
     }
 }
