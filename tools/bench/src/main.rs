@@ -19,7 +19,8 @@ use anyhow::{Result, bail};
 
 const USAGE: &str = "\
 cargo xtask bench nbd [ROUNDS]        fio over NBD beside nbdkit, qemu-nbd and, as root, the kernel's zram (3 rounds)
-cargo xtask bench zram [ROUNDS]       in process: beside the kernel's zram; streams (E2); memory for real pages (5 rounds)
+cargo xtask bench zram [ROUNDS]       in process: beside the kernel's zram; memory for real pages; streams (E2) (5 rounds)
+cargo xtask bench streams [ROUNDS]    the last of these alone
 cargo xtask bench writer              one writer, one stream, for callgrind: see docs/performance.md
 ";
 
@@ -41,6 +42,8 @@ fn run(words: &[&str]) -> Result<()> {
         ["nbd", rounds] => nbd::run(rounds.parse()?),
         ["zram"] => zram::run(5),
         ["zram", rounds] => zram::run(rounds.parse()?),
+        ["streams"] => zram::streams_alone(5),
+        ["streams", rounds] => zram::streams_alone(rounds.parse()?),
         ["writer"] => streams::one_writer(),
         ["--help" | "-h" | "help"] => {
             print!("{USAGE}");

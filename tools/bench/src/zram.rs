@@ -26,6 +26,10 @@ pub(crate) fn run(rounds: usize) -> Result<()> {
     streams::tables(&workers, rounds)
 }
 
+pub(crate) fn streams_alone(rounds: usize) -> Result<()> {
+    streams::tables(&Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() })?, rounds)
+}
+
 /// Takes and gives pages by number.
 trait Store {
     fn write(&self, index: usize, buf: IoBuf) -> IoBuf;

@@ -37,7 +37,8 @@ impl Closing {
 
     pub(super) fn raise(&self, demand: Demand) {
         self.demand.fetch_max(demand as u32, Ordering::Relaxed);
-        self.watchers.lock().iter().for_each(|(_, waker)| waker.wake_by_ref());
+        let wakers: Vec<Waker> = self.watchers.lock().iter().map(|(_, waker)| waker.clone()).collect();
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Wakes `waker` when the demand rises, until [`Closing::forget`].

@@ -14,9 +14,6 @@ use super::streams::{Stream, Taken};
 use super::table::Slot;
 use super::{Core, Count, PAGE, PAGES_AT_ONCE, slots, spread};
 
-/// Pages stored in a row by one stream: handing it over costs a waiting writer's wake, so not after every page.
-const PAGES_PER_STREAM: usize = 16;
-
 /// Why a run of pages ended early.
 enum Refused {
     /// Every stream is busy.
@@ -89,9 +86,6 @@ impl Core {
     ) -> (usize, Result<(), Refused>) {
         let now = self.seconds();
         for (done, page) in pages.chunks_exact(PAGE).take(PAGES_AT_ONCE as usize).enumerate() {
-            if done % PAGES_PER_STREAM == PAGES_PER_STREAM - 1 {
-                stream = None;
-            }
             if let Err(refused) = self.store_page(first + done as u64, page, now, &mut stream) {
                 return (done, Err(refused));
             }
@@ -109,11 +103,9 @@ impl Core {
         if let Some(word) = repeated_word(page) {
             return self.publish(index, Slot::Same(word), now).map_err(Refused::Failed);
         }
-        if stream.is_none() {
-            *stream = self.streams.try_take();
-        }
-        let stream = stream.as_mut().ok_or(Refused::NoStream)?;
-        self.store_by(stream, index, page, now).map_err(Refused::Failed)
+        // Returned after each page: two writers on one stream then alternate without either going to sleep.
+        let mut stream = stream.take().or_else(|| self.streams.try_take()).ok_or(Refused::NoStream)?;
+        self.store_by(&mut stream, index, page, now).map_err(Refused::Failed)
     }
 
     /// Compresses and stores a page that repeats no word.
