@@ -40,9 +40,9 @@ fn what_was_acknowledged_before_the_end_is_in_the_file() {
     while let Ok((error, cookie)) = client.reply() {
         if error == 0 {
             answered.push(cookie);
-        }
-        if answered.len() == 8 {
-            server.signal(Signal::TERM);
+            if answered.len() == 8 {
+                server.signal(Signal::TERM);
+            }
         }
     }
     sender.join().expect("the sender ends when the connection is closed");

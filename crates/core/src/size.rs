@@ -51,7 +51,8 @@ fn unit_shift(unit: &str) -> Option<u32> {
 }
 
 /// A size by the kernel's rules for attributes: a decimal, `0x` or octal (`0`) number, then optionally one of
-/// `K M G T P E` in either case; whatever follows is ignored. [`crate::Kind::Invalid`] without digits or when too large.
+/// `K M G T P E` in either case, with `B` or `iB` if you like. [`crate::Kind::Invalid`] without digits, when too large, and,
+/// unlike in the kernel, for anything else that follows: it would take `1.5G` for one byte.
 pub fn memparse(text: &str) -> Result<u64, Error> {
     let refuse = || {
         Error::invalid(format!(
@@ -67,8 +68,7 @@ pub fn memparse(text: &str) -> Result<u64, Error> {
     };
     let end = digits.find(|c: char| !c.is_digit(radix)).unwrap_or(digits.len());
     let value = u64::from_str_radix(&digits[..end], radix).map_err(|_| refuse())?;
-    let power = digits[end..].chars().next().and_then(|c| SUFFIXES.find(c.to_ascii_uppercase()));
-    let shift = power.map_or(0, |power| (power as u32 + 1) * 10);
+    let shift = unit_shift(digits[end..].trim()).ok_or_else(refuse)?;
     value.checked_mul(1 << shift).ok_or_else(refuse)
 }
 
@@ -126,19 +126,13 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_ignores_what_follows_the_number() {
-        for (text, bytes) in [
-            ("64M", 64 << 20),
-            ("0x10", 16),
-            ("010", 8),
-            ("1Gigabyte", 1 << 30),
-            ("5 K", 5),
-            ("0", 0),
-            ("0x", 0),
-        ] {
+    fn the_kernels_forms_are_read_and_leftovers_refused() {
+        for (text, bytes) in
+            [("64M", 64 << 20), ("0x10", 16), ("010", 8), ("1GiB", 1 << 30), ("5 K", 5 << 10), ("0", 0)]
+        {
             assert_eq!(memparse(text), Ok(bytes), "{text}");
         }
-        for bad in ["", "K", "-1", "99999999999999999999", "17179869184G"] {
+        for bad in ["", "K", "-1", "0x", "1.5G", "4 lots", "99999999999999999999", "17179869184G"] {
             assert!(memparse(bad).is_err(), "{bad}");
         }
     }

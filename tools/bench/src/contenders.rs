@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use spillway_core::{Attributes, Budget, ByteRange, Error, IoBuf, Op, Request, Seam};
+use spillway_core::{
+    Answer, Attributes, Budget, ByteRange, Error, IoBuf, Op, Reply, Request, Seam, Submission,
+};
 use spillway_io::{MmapRegions, Workers, block_on};
 use spillway_layers::zram::{Config, Zram, attributes};
 
@@ -32,20 +34,28 @@ impl Device {
     }
 
     pub(crate) fn write(&self, offset: u64, buf: IoBuf) -> IoBuf {
-        let reply = block_on(self.seam.submit(Request::write(offset, buf)));
+        let reply = answer(self.seam.submit(Request::write(offset, buf)));
         assert_eq!(reply.result, Ok(()));
         reply.buf
     }
 
     pub(crate) fn discard(&self, offset: u64, len: u64) {
         let request = Request::bare(Op::Discard, ByteRange::new(offset, len));
-        assert_eq!(block_on(self.seam.submit(request)).result, Ok(()));
+        assert_eq!(answer(self.seam.submit(request)).result, Ok(()));
     }
 
     pub(crate) fn read(&self, offset: u64, buf: IoBuf) -> IoBuf {
-        let reply = block_on(self.seam.submit(Request::read(offset, buf)));
+        let reply = answer(self.seam.submit(Request::read(offset, buf)));
         assert_eq!(reply.result, Ok(()));
         reply.buf
+    }
+}
+
+/// The reply, at once or by waiting for it as a client's worker would.
+fn answer(submission: Submission) -> Reply {
+    match submission {
+        Answer::Done(reply) => reply,
+        pending => block_on(pending),
     }
 }
 

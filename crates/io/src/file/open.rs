@@ -136,7 +136,7 @@ fn kind_of(path: &Path, meta: &std::fs::Metadata) -> Result<FileType, Error> {
 
 fn refused(options: &FileOptions, errno: Errno) -> Error {
     let advice = match errno {
-        Errno::NOENT => "does not exist: create it first, for example with 'truncate -s 4G', or give a size",
+        Errno::NOENT => "does not exist: create it first, for example with 'truncate -s 4G PATH'",
         Errno::ACCESS | Errno::PERM | Errno::ROFS if !options.read_only => {
             "may not be written: change its permissions, or open it read-only"
         }
@@ -243,7 +243,7 @@ impl Access {
                 Ok(buffered)
             }
             Err(errno) if options.direct == Direct::On => {
-                Err(failed(&options.path, "does not take O_DIRECT: set direct to 'auto' or 'off'", errno))
+                Err(failed(&options.path, "does not take O_DIRECT", errno))
             }
             Err(errno) => {
                 let reason = std::io::Error::from(errno);

@@ -236,7 +236,12 @@ pub(super) fn set_params(zram: &Zram, text: &str) -> Result<(), Error> {
             "level" => params.level = Some(level(codec, value)?),
             "priority" if value != "0" => return Err(refuse_priority(value)),
             "algo" if codec::find(value)? != codec => return Err(refuse_algo(value, CODECS[codec].name)),
-            _ => {}
+            "priority" | "algo" => {}
+            _ => {
+                return Err(Error::invalid(format!(
+                    "{key:?} is not a parameter here: there are level, algo, priority"
+                )));
+            }
         }
     }
     zram.core.streams.choose(Choice { codec, params });

@@ -21,7 +21,8 @@
 //! | `streams`, `codec` | compression, and how much of it at once |
 //! | `attributes` | the control table |
 //!
-//! *Lock order*: a shard of the table, then a shelf, then pages. A compression stream is a leaf and held alone.
+//! *Lock order*: a compression stream, taken with no other lock held; then a shard of the table, a shelf, pages. None is held
+//! across an await.
 //!
 //! Spilling to a file, idle marking and recompression will each be a file here; a slot's mark has room for their flags.
 

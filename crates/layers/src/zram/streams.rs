@@ -5,8 +5,10 @@
 //! then at the others, and spins for about the time of a page; if none is free by then its *task* waits. With
 //! one stream there is nothing to choose: the place is that one.
 //!
-//! The number may be changed at any time in both directions: places beyond it are emptied as they fall free. A stream is a
-//! leaf: taken with no other lock held, and never held across an await.
+//! The number may be changed at any time in both directions: places beyond it are emptied as they fall free.
+//!
+//! Lock order: a stream is taken with no other lock held, and never held across an await; the locks that storing a page
+//! takes come after it.
 
 use std::hint::spin_loop;
 use std::sync::Arc;
@@ -37,7 +39,7 @@ pub(super) struct Choice {
 /// A stream at work.
 pub(super) struct Stream {
     compressor: Box<dyn Compressor>,
-    out: Box<[u8; 2 * PAGE]>,
+    out: Box<[u8; PAGE]>,
     _charge: Option<Charge>,
 }
 
@@ -45,15 +47,16 @@ impl Stream {
     fn new(choice: Choice, budget: &Arc<Budget>) -> Self {
         let codec = &CODECS[choice.codec];
         // Small and bounded by the number of streams; a writer is not refused for it.
-        let charge = budget.hold(codec.compressor_bytes + 2 * PAGE as u64).ok();
+        let charge = budget.hold(codec.compressor_bytes + PAGE as u64).ok();
         let compressor = (codec.compressor)(choice.params);
-        Self { compressor, out: Box::new([0; 2 * PAGE]), _charge: charge }
+        Self { compressor, out: Box::new([0; PAGE]), _charge: charge }
     }
 
-    /// The compressed form of `page`, or `None` where it is no shorter than `len_max` bytes.
+    /// The compressed form of `page`, or `None` where it is longer than `len_max` bytes, at most a page.
     pub(super) fn compress(&mut self, page: &[u8], len_max: usize) -> Option<&[u8]> {
-        let len = self.compressor.compress(page, &mut self.out[..])?;
-        (len <= len_max).then(|| &self.out[..len])
+        // The codec stops as soon as it passes the limit: most of the work of a page that does not compress is saved.
+        let len = self.compressor.compress(page, &mut self.out[..len_max])?;
+        Some(&self.out[..len])
     }
 }
 
