@@ -56,3 +56,15 @@ fn a_failed_overwrite_leaves_the_old_bytes_and_a_discard_makes_room() {
     client.ask(command::TRIM, STEP, ((step / 2) * STEP) as u32).expect("a discard");
     client.write(0, &pattern::random(4, 0, STEP as usize)).expect("the discard made room");
 }
+
+/// A small budget means small buffers: the longest request is shorter then, and one that is longer is refused and not left
+/// waiting for room that never comes.
+#[test]
+fn the_longest_request_follows_the_budget() {
+    let server = Launch::ram("1G").with("--memory", "64M").start();
+    let mut client = server.client();
+    assert_eq!(client.read(0, 32 << 20), Err(22), "EINVAL");
+    assert_eq!(client.read(0, 4 << 20).map(|bytes| bytes.len()), Ok(4 << 20));
+    let shown = spillway_tests::tool::run("nbdinfo", &["--json", &server.uri()]).well().out;
+    assert!(shown.contains(&format!("\"block_size_maximum\": {}", 4 << 20)), "{shown}");
+}

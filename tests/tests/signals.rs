@@ -130,10 +130,7 @@ fn without_a_socket_option_the_server_is_found_in_the_runtime_folder() {
     let folder = Arc::new(Scratch::new());
     let socket = folder.join("spillway/ram0.sock");
     let server = Launch::new(&["ram", "--size", "16M"], folder, socket.clone()).start();
-    assert!(
-        server.log().contains(&format!("nbd+unix:///ram0?socket={}", socket.display())),
-        "{}",
-        server.log()
-    );
+    let uri = format!("nbd+unix:///ram0?socket={}", socket.display());
+    until("the start text names the URI", || server.log().contains(&uri).then_some(()));
     Client::open(&socket, "ram0").write(0, &[1; 512]).expect("a write");
 }

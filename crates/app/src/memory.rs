@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use spillway_core::size::human;
+use spillway_export::nbd;
 
 use crate::exit::Failure;
 
@@ -54,6 +55,18 @@ impl Memory {
         }
         let buffers = (bytes / 8).clamp(BUFFERS_BYTES_MIN, BUFFERS_BYTES_MAX);
         Ok(Self { bytes, reason, buffers, connections: buffers / 4 })
+    }
+
+    /// Limits of one client: its longest payload and what it may hold are a quarter of all buffers at most, so that a
+    /// payload of the advertised length always finds room and no client takes all of it.
+    pub(crate) fn session_limits(&self) -> nbd::Config {
+        let share = self.buffers / 4;
+        let most = nbd::Config::default();
+        nbd::Config {
+            payload_len_max: most.payload_len_max.min(u32::try_from(share).unwrap_or(u32::MAX)),
+            held_bytes_max: most.held_bytes_max.min(usize::try_from(share).unwrap_or(usize::MAX)),
+            ..most
+        }
     }
 
     /// Connections that may be open at a time.

@@ -142,8 +142,8 @@ impl Server {
 
     fn offer(&self, exports: Arc<Exports>, listener: Listener, limits: Limits) -> Service {
         let offered = exports.clone();
-        let new_session: NewSession =
-            Arc::new(move || Box::new(NbdSession::new(offered.clone(), Default::default())));
+        let config = self.memory.session_limits();
+        let new_session: NewSession = Arc::new(move || Box::new(NbdSession::new(offered.clone(), config)));
         Service { exports, serving: serve(listener, &self.workers, new_session, limits) }
     }
 

@@ -1,5 +1,6 @@
 //! What a zram device promises, tested on one thread in the simulated world.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -306,4 +307,92 @@ fn a_device_that_finds_no_memory_says_so_and_lives() {
     assert_eq!(reply.result, Err(Kind::OutOfMemory));
     let reply = block_on(seam.submit(Request::read(0, IoBuf::new(PAGE))));
     assert_eq!((reply.result, reply.buf.iter().all(|&byte| byte == 0)), (Ok(()), true));
+}
+
+/// A world with workers that have nothing to do: assistants run on threads of their own.
+struct Idle(Arc<World>);
+
+impl Env for Idle {
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn coarse_now(&self) -> Duration {
+        self.0.coarse_now()
+    }
+
+    fn sleep(&self, duration: Duration) -> spillway_core::LocalFuture<()> {
+        self.0.sleep(duration)
+    }
+
+    fn spawn(&self, place: spillway_core::Place, task: spillway_core::Task) {
+        match place {
+            spillway_core::Place::Assist => drop(std::thread::spawn(move || block_on(task()))),
+            spillway_core::Place::Background => self.0.spawn(place, task),
+        }
+    }
+
+    fn idle_workers(&self) -> usize {
+        3
+    }
+
+    fn random(&self) -> u64 {
+        self.0.random()
+    }
+}
+
+#[test]
+fn a_large_write_shared_out_lands_whole_and_a_withdrawn_one_never_late() {
+    let (regions, budget) = (Arc::new(VecRegions::new(128 << 20)), Budget::new(64 << 20));
+    let config = Config { max_comp_streams: 4, ..sized(4 << 20) };
+    let zram = Zram::new(config, Arc::new(Idle(World::new(1))), regions, budget).unwrap();
+    let (seam, mut random) = (Seam::new(zram), Random(9));
+    for round in 0..60 {
+        let pages = 16 + random.below(240) as usize;
+        let content: Vec<u8> = (0..pages).flat_map(|_| page(&mut random, 60)).collect();
+        let submission = seam.submit(Request::write(0, IoBuf::copy_of(&content)));
+        if round % 3 == 0 {
+            let mut submission = Box::pin(submission);
+            let _ = submission.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+            drop(submission);
+        } else {
+            let reply = block_on(submission);
+            assert_eq!((reply.result, reply.buf[..] == content), (Ok(()), true));
+        }
+        let after: Vec<u8> = (0..8).flat_map(|_| page(&mut random, 30)).collect();
+        assert_eq!(
+            block_on(seam.submit(Request::write(8 * PAGE as u64, IoBuf::copy_of(&after)))).result,
+            Ok(())
+        );
+        // Read page by page: longer reads yield, and this world takes no turns.
+        let page_at =
+            |index: usize| block_on(seam.submit(Request::read((index * PAGE) as u64, IoBuf::new(PAGE)))).buf;
+        let read: Vec<u8> = (0..pages).flat_map(|index| page_at(index).to_vec()).collect();
+        assert_eq!(&read[8 * PAGE..16 * PAGE], &after[..], "round {round}");
+        if round % 3 != 0 {
+            assert_eq!(
+                (&read[..8 * PAGE], &read[16 * PAGE..]),
+                (&content[..8 * PAGE], &content[16 * PAGE..])
+            );
+        }
+    }
+}
+
+#[test]
+fn a_large_write_shared_out_fails_as_a_whole_where_memory_ends() {
+    let (regions, budget) = (Arc::new(VecRegions::new(128 << 20)), Budget::new(1 << 20));
+    let config = Config { max_comp_streams: 4, ..sized(4 << 20) };
+    let zram = Zram::new(config, Arc::new(Idle(World::new(1))), regions, budget.clone()).unwrap();
+    let (seam, mut random) = (Seam::new(zram.clone()), Random(9));
+    let content: Vec<u8> = (0..512).flat_map(|_| page(&mut random, 100)).collect();
+    let reply = block_on(seam.submit(Request::write(0, IoBuf::copy_of(&content))));
+    assert_eq!((reply.result, reply.buf.len()), (Err(Kind::NoSpace), content.len()));
+    assert_eq!(attributes(zram).show("failed_writes").unwrap(), "1");
+    assert!(budget.used() <= 1 << 20);
+    let read = block_on(seam.submit(Request::read(0, IoBuf::new(64 * PAGE)))).buf;
+    let pages = read.chunks(PAGE).zip(content.chunks(PAGE));
+    assert!(
+        pages.clone().all(|(read, written)| read == written || read == [0; PAGE]),
+        "whole pages or nothing"
+    );
 }
