@@ -8,7 +8,8 @@ use super::tree::Tree;
 /// Crates whose root file forbids it.
 const SAFE_CRATES: &[&str] = &["core", "policy", "sim", "app", "export"];
 
-/// Folders (ending with `/`) and files that may hold it: the operating system; the pool, its pages and its table; the codecs' C functions, also where one is measured alone.
+/// Folders (ending with `/`) and files that may hold it: the operating system; the pool, its pages and its table; the
+/// codecs' C functions, also where one is measured alone.
 const ALLOWED: &[&str] = &[
     "crates/io/",
     "crates/layers/src/zram/codec.rs",
