@@ -87,7 +87,7 @@ impl Config {
     }
 }
 
-/// What is counted; the numbers are indices into [`Zram::counters`].
+/// What is counted; the numbers are indices into [`Core::counters`].
 #[derive(Clone, Copy, Debug)]
 #[repr(usize)]
 enum Count {
