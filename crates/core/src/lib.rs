@@ -11,7 +11,7 @@
 //! | [`seam`], [`align`] | the checks between two layers, and byte ranges turned into whole blocks |
 //! | [`budget`] | the memory promise: charged before a write is acknowledged |
 //! | [`attribute`], [`size`] | the control plane's one table, and the numbers people type |
-//! | [`env`] | time, chance, tasks and memory as a layer may have them |
+//! | [`mod@env`] | time, chance, tasks and memory as a layer may have them |
 //! | [`session`] | a conversation on a byte stream, without the stream |
 //! | [`stats`], [`sync`] | counters summed when read; the only door to locks |
 //! | [`contract`] | what every device must do, as a suite |
