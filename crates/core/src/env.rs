@@ -36,6 +36,10 @@ pub trait Env: Send + Sync {
     /// Runs a task to its end.
     fn spawn(&self, place: Place, task: Task);
 
+    /// Runs a future of the calling thread to its end, on this thread; what an answer that is dropped must still finish.
+    /// Dropped where the thread runs no tasks.
+    fn spawn_here(&self, task: LocalFuture<()>);
+
     /// Workers that had nothing to do when last looked at: a hint for spreading work.
     fn idle_workers(&self) -> usize;
 

@@ -12,6 +12,7 @@
 //! | [`budget`] | the memory promise: charged before a write is acknowledged |
 //! | [`attribute`], [`size`] | the control plane's one table, and the numbers people type |
 //! | [`mod@env`] | time, chance, tasks and memory as a layer may have them |
+//! | [`storage`] | the calls on a file or block device, real or simulated |
 //! | [`session`] | a conversation on a byte stream, without the stream |
 //! | [`stats`], [`sync`] | counters summed when read; the only door to locks |
 //! | [`contract`] | what every device must do, as a suite |
@@ -31,6 +32,7 @@ pub mod seam;
 pub mod session;
 pub mod size;
 pub mod stats;
+pub mod storage;
 pub mod sync;
 
 pub use align::Aligned;
@@ -43,3 +45,4 @@ pub use env::{Env, Place, Region, Regions, Task};
 pub use error::{Error, Kind};
 pub use request::{Flags, Op, Reply, Request};
 pub use seam::Seam;
+pub use storage::{Room, Storage};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use spillway_core::sync::{AtomicU64, Ordering};
 use spillway_core::{Env, LocalFuture, Place, Task};
 
-use crate::workers::Pool;
+use crate::workers::{Pool, can_spawn, spawn_detached};
 
 /// How often the coarse clock is set: half of what is promised for its age, so that a late tick does not break the promise.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
@@ -70,6 +70,12 @@ impl Env for SystemEnv {
         match place {
             Place::Background => self.pool.background().post(task),
             Place::Assist => self.pool.assistant().post(task),
+        }
+    }
+
+    fn spawn_here(&self, task: LocalFuture<()>) {
+        if can_spawn() {
+            spawn_detached(task);
         }
     }
 

@@ -130,6 +130,10 @@ impl Env for World {
         self.fresh.lock().push_back(task);
     }
 
+    fn spawn_here(&self, task: LocalFuture<()>) {
+        RUNNING.with(|running| running.borrow_mut().push(task));
+    }
+
     fn idle_workers(&self) -> usize {
         0
     }

@@ -332,6 +332,10 @@ impl Env for Idle {
         }
     }
 
+    fn spawn_here(&self, task: spillway_core::LocalFuture<()>) {
+        self.0.spawn_here(task);
+    }
+
     fn idle_workers(&self) -> usize {
         3
     }

@@ -1,0 +1,49 @@
+//! What a system can do with a file or a block device: the calls, without any promise.
+//!
+//! The `io` crate makes them on a descriptor, `sim` on a disk that reorders, tears, loses and fails. The device over them,
+//! which keeps the promises, is one piece of code for both.
+//!
+//! A call begins when its future is first polled. Once begun, whoever drops the future does not know what became of it, and
+//! the system may still carry it out: to be sure, the future is handed to [`crate::Env::spawn_here`].
+
+use crate::block::ByteRange;
+use crate::buffer::IoBuf;
+use crate::device::{Answer, Extent, Geometry, LocalFuture};
+use crate::error::Kind;
+
+/// What one call moved, in bytes, and its buffer. Fewer bytes than asked for are a success; no bytes of a read are the end.
+pub type Moved = (Result<usize, Kind>, IoBuf);
+
+/// How to change the room that a range takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Room {
+    /// Free it; it reads as zero.
+    Punch,
+    /// Keep it; it reads as zero.
+    Zero,
+}
+
+/// A file or block device of the system, opened and locked.
+pub trait Storage: Send + Sync {
+    /// What it is. Calls are made in whole blocks.
+    fn geometry(&self) -> Geometry;
+
+    /// Bytes that memory must be aligned to; 1 where any will do.
+    fn memory_alignment(&self) -> usize;
+
+    /// Reads into `buf[done..]` what lies from byte `at` on.
+    fn read(&self, at: u64, buf: IoBuf, done: usize) -> LocalFuture<Moved>;
+
+    /// Writes `buf[done..]` to byte `at` on; `durable`: it is on the medium before the call ends.
+    fn write(&self, at: u64, buf: IoBuf, done: usize, durable: bool) -> LocalFuture<Moved>;
+
+    /// Makes durable every write whose call had ended. What a failed call leaves undone may be lost, and a later success
+    /// does not bring it back.
+    fn sync(&self) -> LocalFuture<Result<(), Kind>>;
+
+    /// Makes `range` read as zero; [`Kind::NotSupported`] where the system has no such call.
+    fn zero(&self, range: ByteRange, room: Room) -> LocalFuture<Result<(), Kind>>;
+
+    /// See [`crate::BlockDevice::extents`].
+    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>>;
+}
