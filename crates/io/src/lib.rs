@@ -23,6 +23,7 @@ pub mod workers;
 
 mod connection;
 mod op;
+mod rest;
 
 pub use driver::{Driver, DriverChoice};
 pub use env::SystemEnv;

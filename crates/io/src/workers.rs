@@ -21,6 +21,7 @@ use spillway_core::{Env, Error, Task};
 
 use crate::driver::{Driver, DriverChoice, Plan, kind_of};
 use crate::env::{Clock, SystemEnv, TICK};
+use crate::rest::Rest;
 
 /// Workers at most; more cores than this are left to other things.
 pub const WORKERS_MAX: usize = 256;
@@ -239,9 +240,15 @@ impl Seat {
     }
 
     fn run(&self, runtime: &Runtime) {
+        let mut rest = Rest::default();
         while !self.stopping.load(Ordering::Acquire) || detached() > 0 {
             self.open_mail();
-            if runtime.run() {
+            let before = TASKS_POLLED.get();
+            let more = runtime.run();
+            if TASKS_POLLED.get() != before {
+                rest.worked();
+            }
+            if more || rest.let_others_run() {
                 runtime.poll_with(Some(Duration::ZERO));
             } else {
                 self.idle.store(true, Ordering::Relaxed);
@@ -284,6 +291,7 @@ async fn keep_time(pool: Arc<Pool>) {
 thread_local! {
     static CURRENT: Cell<*const Seat> = const { Cell::new(std::ptr::null()) };
     static CLOSING: Cell<bool> = const { Cell::new(false) };
+    static TASKS_POLLED: Cell<usize> = const { Cell::new(0) };
     static DETACHED: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -326,6 +334,7 @@ impl<F: Future> Future for Guarded<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let guard = AbortOnPanic;
+        TASKS_POLLED.set(TASKS_POLLED.get().wrapping_add(1));
         // SAFETY: the field is never moved out of the pinned value, which has no Drop and is Unpin only if the field is.
         let future = unsafe { self.map_unchecked_mut(|guarded| &mut guarded.0) };
         let outcome = future.poll(context);
