@@ -14,6 +14,10 @@ use super::streams::{Stream, Taken};
 use super::table::Slot;
 use super::{Core, Count, PAGE, PAGES_AT_ONCE, slots, spread};
 
+/// Pages for which a writer keeps its stream. What the codec has in the caches of one core is fetched by another when the
+/// stream changes hands; and who waits spins for about as many pages.
+const PAGES_A_STREAM: usize = 4;
+
 /// Why a run of pages ended early.
 enum Refused {
     /// Every stream is busy.
@@ -89,6 +93,9 @@ impl Core {
             if let Err(refused) = self.store_page(first + done as u64, page, now, &mut stream) {
                 return (done, Err(refused));
             }
+            if done % PAGES_A_STREAM == PAGES_A_STREAM - 1 {
+                stream = None;
+            }
         }
         ((pages.len() / PAGE).min(PAGES_AT_ONCE as usize), Ok(()))
     }
@@ -103,9 +110,11 @@ impl Core {
         if let Some(word) = repeated_word(page) {
             return self.publish(index, Slot::Same(word), now).map_err(Refused::Failed);
         }
-        // Returned after each page: two writers on one stream then alternate without either going to sleep.
-        let mut stream = stream.take().or_else(|| self.streams.try_take()).ok_or(Refused::NoStream)?;
-        self.store_by(&mut stream, index, page, now).map_err(Refused::Failed)
+        if stream.is_none() {
+            *stream = self.streams.try_take();
+        }
+        let stream = stream.as_mut().ok_or(Refused::NoStream)?;
+        self.store_by(stream, index, page, now).map_err(Refused::Failed)
     }
 
     /// Compresses and stores a page that repeats no word.

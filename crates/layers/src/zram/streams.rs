@@ -2,7 +2,7 @@
 //!
 //! A stream is a codec's working memory and an output buffer. There are as many places as streams are allowed; each is a
 //! lock around a stream that is made when the place is first used. A writer looks first at the place of its own thread,
-//! then at the others, and spins for about the time of a page; if none is free by then its *task* waits. With
+//! then at the others, and spins for about the time of four pages; if none is free by then its *task* waits. With
 //! one stream there is nothing to choose: the place is that one.
 //!
 //! The number may be changed at any time in both directions: places beyond it are emptied as they fall free.
@@ -24,9 +24,10 @@ use super::codec::{CODECS, Compressor, Params};
 /// Most streams that may be asked for.
 pub(super) const STREAMS_MAX: usize = 256;
 
-/// Looks at busy places before a writer's task waits: some 25 us, the time of a page with a slow codec. A sleep and a wake
-/// cost the returning writer as much, for each page; and places are all busy only where there are fewer than workers.
-const SPINS: usize = 600;
+/// Looks at busy places before a writer's task waits: some 100 us, the time for which a writer keeps a stream with a slow
+/// codec. A sleep and a wake cost the returning writer nearly as much; and places are all busy only where there are fewer
+/// than workers.
+const SPINS: usize = 2400;
 
 /// Which codec streams use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
