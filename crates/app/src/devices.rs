@@ -58,18 +58,16 @@ impl Device {
         }
     }
 
-    /// The attributes of all parts. A name that a part above has too is written `KIND.NAME`.
+    /// The attributes of all parts. A name that a part above has too is written `PART.NAME`.
     fn attributes(&self) -> Vec<AttributeRow> {
         let mut rows: Vec<AttributeRow> = Vec::new();
         for part in &self.stack.parts {
             for spec in part.attributes.specs() {
                 let mut row = AttributeRow::from(spec);
                 if rows.iter().any(|above| above.name == row.name) {
-                    row.name = format!("{}.{}", part.kind, row.name);
+                    row.name = format!("{}.{}", part.name, row.name);
                 }
-                if rows.iter().all(|above| above.name != row.name) {
-                    rows.push(row);
-                }
+                rows.push(row);
             }
         }
         rows

@@ -62,6 +62,7 @@ impl From<Error> for Failure {
         let exit = match error.kind {
             Kind::NotFound => Exit::Missing,
             Kind::Busy => Exit::Busy,
+            Kind::Invalid | Kind::Range | Kind::TooLong => Exit::Usage,
             _ => Exit::Failed,
         };
         Self::new(exit, error.to_string())
@@ -96,5 +97,11 @@ mod tests {
         assert_eq!(code_of(&error), Exit::Busy);
         assert_eq!(format!("{error:#}"), "starting: taken (EBUSY)");
         assert_eq!(code_of(&anyhow::anyhow!("plain")), Exit::Failed);
+    }
+
+    #[test]
+    fn a_value_that_is_not_allowed_is_wrong_usage_at_start_and_later() {
+        let wrong = || Error::invalid("max_comp_streams cannot be 0");
+        assert_eq!((Failure::from(wrong()).exit, refused(wrong()).exit), (Exit::Usage, Exit::Usage));
     }
 }

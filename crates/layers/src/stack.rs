@@ -119,6 +119,8 @@ pub struct Surroundings {
 pub struct Part {
     /// The `kind` of the configuration.
     pub kind: &'static str,
+    /// The kind; of several parts of one kind the topmost, and `KIND2` for the next below it, and so on.
+    pub name: String,
     /// Its attributes.
     pub attributes: Arc<dyn Attributes>,
 }
@@ -142,6 +144,7 @@ impl Stack {
             device = above;
             parts.insert(0, part);
         }
+        name(&mut parts);
         Ok(Self { device, parts })
     }
 
@@ -151,15 +154,15 @@ impl Stack {
         kinds.join(" > ")
     }
 
-    /// The part that `name` means, and the attribute's own name: `NAME` is looked for from the top, `KIND.NAME` in the
-    /// topmost part of that kind. [`Kind::NotFound`] lists what there is.
+    /// The part that `name` means, and the attribute's own name: `NAME` is looked for from the top, `PART.NAME` in the
+    /// part of that name. [`Kind::NotFound`] lists what there is.
     pub fn find<'a>(&self, name: &'a str) -> Result<(&Part, &'a str), Error> {
-        let (kind, own) = match name.split_once('.') {
-            Some((kind, own)) => (Some(kind), own),
+        let (wanted, own) = match name.split_once('.') {
+            Some((part, own)) => (Some(part), own),
             None => (None, name),
         };
         let means = |part: &&Part| {
-            kind.is_none_or(|kind| kind == part.kind)
+            wanted.is_none_or(|wanted| wanted == part.name)
                 && part.attributes.specs().iter().any(|spec| spec.name == own)
         };
         let part = self.parts.iter().find(means).ok_or_else(|| self.unknown(name))?;
@@ -169,7 +172,7 @@ impl Stack {
     fn unknown(&self, name: &str) -> Error {
         let names = |part: &Part| {
             let specs = part.attributes.specs();
-            specs.iter().map(|spec| format!("{}.{}", part.kind, spec.name)).collect::<Vec<_>>()
+            specs.iter().map(|spec| format!("{}.{}", part.name, spec.name)).collect::<Vec<_>>()
         };
         let known: Vec<_> = self.parts.iter().flat_map(names).collect();
         Error::new(Kind::NotFound, format!("there is no attribute {name:?}; there are: {}", known.join(", ")))
@@ -190,6 +193,16 @@ impl Attributes for Stack {
     fn store(&self, name: &str, value: &str) -> Result<(), Error> {
         let (part, own) = self.find(name)?;
         part.attributes.store(own, value)
+    }
+}
+
+/// Numbers the parts of one kind from the top.
+fn name(parts: &mut [Part]) {
+    for index in 0..parts.len() {
+        let above = parts[..index].iter().filter(|part| part.kind == parts[index].kind).count();
+        if above > 0 {
+            parts[index].name = format!("{}{}", parts[index].kind, above + 1);
+        }
     }
 }
 
@@ -228,7 +241,11 @@ fn built<T: BlockDevice + 'static>(
     device: Arc<T>,
     attributes: fn(Arc<T>) -> Table<T>,
 ) -> Built {
-    (device.clone(), Part { kind, attributes: Arc::new(attributes(device)) })
+    (device.clone(), part(kind, Arc::new(attributes(device))))
+}
+
+fn part(kind: &'static str, attributes: Arc<dyn Attributes>) -> Part {
+    Part { kind, name: kind.to_owned(), attributes }
 }
 
 fn zram(config: &ZramConfig, around: &Surroundings) -> Result<Arc<Zram>, Error> {
@@ -263,5 +280,5 @@ static FILE_ROWS: &[Attribute<File>] = &[
 fn file(config: &FileConfig, around: &Surroundings) -> Result<Built, Error> {
     let device = (around.open_file)(config)?;
     let file = File { config: config.clone(), device: device.clone() };
-    Ok((device, Part { kind: "file", attributes: Arc::new(Table::new(Arc::new(file), FILE_ROWS)) }))
+    Ok((device, part("file", Arc::new(Table::new(Arc::new(file), FILE_ROWS)))))
 }

@@ -61,12 +61,15 @@ fn attributes_are_found_from_the_top_or_by_kind() {
     assert_eq!(stack.describe(), "delay > delay > trace > fault > null");
     let show = |name| stack.show(name).unwrap();
     assert_eq!([show("read_us"), show("delay.read_us"), show("null.size")], ["4", "4", "1048576"]);
+    assert_eq!(show("delay2.read_us"), "3");
+    stack.store("delay2.read_us", "5").unwrap();
+    assert_eq!([show("delay.read_us"), show("delay2.read_us")], ["4", "5"]);
     stack.store("fault.nth", "8").unwrap();
     assert_eq!(
         (show("nth"), show("trace.failures"), show("fault.failures")),
         ("8".into(), "0".into(), "0".into())
     );
-    for name in ["speed", "rate.read_us", "fault.read_us"] {
+    for name in ["speed", "rate.read_us", "fault.read_us", "delay3.read_us"] {
         let error = stack.show(name).unwrap_err();
         assert_eq!(error.kind, Kind::NotFound);
         assert!(
