@@ -82,6 +82,7 @@ fn serve(background: bool, plan: impl FnOnce() -> Result<Plan>, folder: &Runtime
     if daemon::is_child() {
         daemon::leave_session()?;
     }
+    spillway_io::memory::return_what_is_freed();
     server::run(plan, folder)?;
     Ok(Exit::Success as u8)
 }

@@ -56,6 +56,11 @@ pub trait Session {
 
     /// Requests received and not yet answered.
     fn pending(&self) -> usize;
+
+    /// The peer has begun something that holds a buffer and owes the rest of it.
+    fn owed(&self) -> bool {
+        false
+    }
 }
 
 enum Chunk {

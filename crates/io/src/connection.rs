@@ -72,14 +72,16 @@ impl Order {
 pub(crate) struct Control {
     order: AtomicU32,
     waker: Mutex<Option<Waker>>,
-    /// Coarse milliseconds plus one since when the peer has not taken what there is for it; 0 while it does.
-    stalled_ms: AtomicU64,
+    /// The peer does not take what there is for it.
+    untaken: Stall,
+    /// The peer does not send the rest of what it has begun.
+    owing: Stall,
 }
 
 impl Control {
     pub(crate) fn new(order: Order) -> Self {
         let order = AtomicU32::new(order as u32);
-        Self { order, waker: Mutex::new(None), stalled_ms: AtomicU64::new(0) }
+        Self { order, waker: Mutex::new(None), untaken: Stall::default(), owing: Stall::default() }
     }
 
     /// Gives an order; it only ever gets stricter.
@@ -100,21 +102,36 @@ impl Control {
         *self.waker.lock() = Some(waker.clone());
     }
 
-    /// How long the peer has not taken what there is for it.
+    /// How long the peer has let us wait with memory in hand.
     pub(crate) fn stalled_for(&self, now: Duration) -> Duration {
-        match self.stalled_ms.load(Ordering::Relaxed) {
-            0 => Duration::ZERO,
-            since => now.saturating_sub(Duration::from_millis(since - 1)),
+        self.untaken.lasts(now).max(self.owing.lasts(now))
+    }
+}
+
+/// Since when something does not go on.
+#[derive(Default)]
+struct Stall {
+    /// Coarse milliseconds plus one; 0 while it goes on.
+    since: AtomicU64,
+}
+
+impl Stall {
+    fn begin(&self, now: Duration) {
+        let since = now.as_millis() as u64 + 1;
+        let _ = self.since.compare_exchange(0, since, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        if self.since.load(Ordering::Relaxed) != 0 {
+            self.since.store(0, Ordering::Relaxed);
         }
     }
 
-    fn stall(&self, now: Duration) {
-        let since = now.as_millis() as u64 + 1;
-        let _ = self.stalled_ms.compare_exchange(0, since, Ordering::Relaxed, Ordering::Relaxed);
-    }
-
-    fn unstall(&self) {
-        self.stalled_ms.store(0, Ordering::Relaxed);
+    fn lasts(&self, now: Duration) -> Duration {
+        match self.since.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => now.saturating_sub(Duration::from_millis(since - 1)),
+        }
     }
 }
 
@@ -195,7 +212,12 @@ impl Connection {
             return Ok(false);
         }
         Ok(match self.ask(context)? {
-            Asked::Receiving => false,
+            Asked::Receiving => {
+                if self.session.owed() {
+                    self.control.owing.begin(self.pool.clock.coarse_now());
+                }
+                false
+            }
             Asked::Fed => true,
             // What was sent may have made room for what the session waits for.
             Asked::Paused => sent || self.peer_is_watched(context)?,
@@ -224,6 +246,7 @@ impl Connection {
         if count == 0 {
             return Err(Gone);
         }
+        self.control.owing.end();
         self.more = count == buf.len();
         if payload {
             self.session.returned(buf, count);
@@ -354,7 +377,7 @@ impl Connection {
             match send_now(&self.socket, self.session.output()) {
                 Ok(count) => {
                     self.session.output().advance(count);
-                    self.control.unstall();
+                    self.control.untaken.end();
                     sent = true;
                 }
                 Err(error) if would_block(&error) => self.await_room(),
@@ -374,7 +397,7 @@ impl Connection {
     }
 
     fn await_room(&mut self) {
-        self.control.stall(self.pool.clock.coarse_now());
+        self.control.untaken.begin(self.pool.clock.coarse_now());
         let room = Await { fd: self.socket.clone(), event: Event::Writable };
         self.writable = Some(compio::runtime::submit(room));
     }
@@ -495,10 +518,13 @@ mod tests {
     #[test]
     fn a_stall_lasts_until_progress() {
         let control = Control::new(Order::Serve);
-        control.stall(Duration::from_secs(1));
-        control.stall(Duration::from_secs(5));
+        control.untaken.begin(Duration::from_secs(1));
+        control.untaken.begin(Duration::from_secs(5));
+        control.owing.begin(Duration::from_secs(9));
         assert_eq!(control.stalled_for(Duration::from_secs(11)), Duration::from_secs(10));
-        control.unstall();
+        control.untaken.end();
+        assert_eq!(control.stalled_for(Duration::from_secs(11)), Duration::from_secs(2));
+        control.owing.end();
         assert_eq!(control.stalled_for(Duration::from_secs(11)), Duration::ZERO);
     }
 }

@@ -12,6 +12,29 @@ use spillway_core::{Kind, Region, Regions};
 
 const PAGE: usize = 4096;
 
+/// Blocks from this length on, in bytes, come from the system by themselves and go back when freed.
+#[cfg(target_env = "gnu")]
+const OWN_MAPPING_MIN: libc::c_int = 256 << 10;
+
+/// Unused bytes at the end of a heap of the C library above which they go back.
+#[cfg(target_env = "gnu")]
+const HEAP_END_MAX: libc::c_int = 1 << 20;
+
+/// Makes the C library's allocator give back what is freed, at once and on every thread.
+///
+/// Left alone, it learns from the first large block that is freed to keep such blocks for reuse, up to 64 MiB for each
+/// thread: memory that no budget knows of. To be called before threads are started. Elsewhere than with glibc it does
+/// nothing.
+pub fn return_what_is_freed() {
+    #[cfg(target_env = "gnu")]
+    for (option, bytes) in [(libc::M_MMAP_THRESHOLD, OWN_MAPPING_MIN), (libc::M_TRIM_THRESHOLD, HEAP_END_MAX)]
+    {
+        // SAFETY: sets a number in the allocator, whose own locks make it safe at any time.
+        let taken = unsafe { libc::mallopt(option, bytes) };
+        assert!(taken == 1, "the allocator refused option {option}");
+    }
+}
+
 /// Regions by `mmap`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MmapRegions;

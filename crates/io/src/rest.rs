@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const OTHERS_RAN: Duration = Duration::from_micros(2);
 
 /// Longest row of rests without a yield after yields in vain.
-const SKIPPED_MAX: u32 = 63;
+const SKIPPED_MAX: u32 = 255;
 
 /// When to yield before sleeping.
 #[derive(Default)]
@@ -73,8 +73,8 @@ mod tests {
         let mut rest = Rest::default();
         assert_eq!(yields(&mut rest, 100, true), 100);
         assert_eq!(yields(&mut rest, 10, false), 3, "the first, the third and the seventh");
-        assert!(yields(&mut rest, 6400, false) <= 110);
-        assert!(yields(&mut rest, 64 + 100, true) >= 100, "one useful yield ends the row");
+        assert!(yields(&mut rest, 25600, false) <= 110);
+        assert!(yields(&mut rest, 256 + 100, true) >= 100, "one useful yield ends the row");
     }
 
     #[test]

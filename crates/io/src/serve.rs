@@ -44,9 +44,10 @@ const COMPLAINT_INTERVAL_S: u64 = 10;
 pub struct Limits {
     /// Connections at a time; further ones are closed at once.
     pub connections_max: usize,
-    /// How long a peer may refuse its replies while others wait for the memory that they take.
+    /// How long a peer may refuse its replies, or send nothing of the rest of a payload, while others wait for the memory
+    /// that these take.
     pub stall: Duration,
-    /// How long a peer may refuse its replies while the server stops.
+    /// The same while the server stops.
     pub stop_grace: Duration,
 }
 
@@ -289,7 +290,8 @@ async fn await_connection(listener: &Listener, control: &Control) {
     .await;
 }
 
-/// While somebody waits for buffers, closes the connections that have long not taken theirs.
+/// While somebody waits for buffers, closes the connections that have long not taken theirs, or not
+/// sent the rest of what they began.
 async fn watch_stalls(hall: std::sync::Weak<Hall>) {
     loop {
         compio::time::sleep(Duration::from_secs(1)).await;

@@ -154,4 +154,8 @@ impl Session for NbdSession {
             Stage::Handshake(_) | Stage::Over => 0,
         }
     }
+
+    fn owed(&self) -> bool {
+        matches!(&self.stage, Stage::Transmission(transmission) if transmission.owed())
+    }
 }

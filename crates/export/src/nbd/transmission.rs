@@ -98,6 +98,11 @@ impl Transmission {
         self.pending.len() + usize::from(parked)
     }
 
+    /// A payload has begun and is not here whole.
+    pub(super) fn owed(&self) -> bool {
+        matches!(self.place, Place::Payload(_) | Place::Lent(..))
+    }
+
     fn full(&self, out: &Output) -> bool {
         out.len() as u64 + self.pending.bytes() > self.config.held_bytes_max as u64
             || self.pending.len() >= self.config.requests_max

@@ -181,6 +181,10 @@ impl Session for Toy {
     fn pending(&self) -> usize {
         self.waiting.len()
     }
+
+    fn owed(&self) -> bool {
+        self.payload.is_some()
+    }
 }
 
 /// Writes one request.
