@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use spillway_core::sync::Mutex;
-use spillway_core::{BlockDevice, Budget, Error};
-use spillway_io::{DriverChoice, FileOptions, FileOrigin, MmapRegions, Workers};
+use spillway_core::{Budget, Error, Storage};
+use spillway_io::{DriverChoice, FileOptions, MmapRegions, Workers};
 use spillway_layers::stack::{FileConfig, Stack, StackConfig, Surroundings};
 
 use crate::cli::Driver;
@@ -47,10 +47,10 @@ pub(crate) fn driver_choice(driver: Driver) -> DriverChoice {
     }
 }
 
-fn open(config: &FileConfig, notes: &Mutex<Vec<String>>) -> Result<Arc<dyn BlockDevice>, Error> {
+fn open(config: &FileConfig, notes: &Mutex<Vec<String>>) -> Result<Arc<dyn Storage>, Error> {
     let options =
         FileOptions { path: config.path.clone(), read_only: config.read_only, ..FileOptions::default() };
-    let opened = FileOrigin::open(&options)?;
+    let opened = spillway_io::open(&options)?;
     notes.lock().extend(opened.notes);
-    Ok(opened.device)
+    Ok(opened.storage)
 }

@@ -15,7 +15,7 @@
 //! | [`storage`] | the calls on a file or block device, real or simulated |
 //! | [`session`] | a conversation on a byte stream, without the stream |
 //! | [`stats`], [`sync`] | counters summed when read; the only door to locks |
-//! | [`contract`] | what every device must do, as a suite |
+//! | [`contract`], [`mutant`] | what every device must do, as a suite; deliberate defects to see that tests bite |
 #![forbid(unsafe_code)]
 
 pub mod align;
@@ -27,6 +27,7 @@ pub mod contract;
 pub mod device;
 pub mod env;
 pub mod error;
+pub mod mutant;
 pub mod request;
 pub mod seam;
 pub mod session;

@@ -7,7 +7,7 @@
 //! | [`local`] | [`block_on`] and [`Local`]: the same runtime on the calling thread, for tests and tools |
 //! | [`mod@env`] | [`SystemEnv`]: clock, timers, tasks and chance |
 //! | [`memory`] | [`MmapRegions`]: memory that costs nothing until touched |
-//! | [`mod@file`] | [`FileOrigin`]: a file or block device as a device |
+//! | [`mod@file`] | [`open`]: files and block devices, and the calls on them |
 //! | [`socket`], [`mod@serve`] | [`Listener`], [`Serving`]: sessions on unix and TCP sockets |
 //!
 //! Futures of this crate live and die on the thread that polls them first. Nothing outside names the asynchronous runtime.
@@ -27,7 +27,7 @@ mod rest;
 
 pub use driver::{Driver, DriverChoice};
 pub use env::SystemEnv;
-pub use file::{Direct, FileOptions, FileOrigin, Opened};
+pub use file::{Direct, FileOptions, Opened, open};
 pub use local::{Local, block_on};
 pub use memory::MmapRegions;
 pub use serve::{Limits, NewSession, Serving, serve};

@@ -6,6 +6,7 @@
 
 pub mod delay;
 pub mod fault;
+pub mod file;
 pub mod memory;
 pub mod null;
 pub mod rate;

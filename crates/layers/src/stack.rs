@@ -14,12 +14,12 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use spillway_core::{
-    Attribute, Attributes, BlockDevice, Budget, Env, Error, Kind, Regions, Spec, Table, Unit,
+    Attribute, Attributes, BlockDevice, Budget, Env, Error, Kind, Regions, Spec, Storage, Table, Unit,
 };
 
 use crate::config::{Size, about};
 use crate::zram::{self, Zram};
-use crate::{delay, fault, memory, null, rate, trace};
+use crate::{delay, fault, file, memory, null, rate, trace};
 
 /// An origin and the layers over it.
 #[derive(Clone, Debug, Deserialize)]
@@ -100,7 +100,7 @@ pub struct FileConfig {
 }
 
 /// Opens what a [`FileConfig`] names.
-pub type OpenFile = Box<dyn Fn(&FileConfig) -> Result<Arc<dyn BlockDevice>, Error> + Send + Sync>;
+pub type OpenFile = Box<dyn Fn(&FileConfig) -> Result<Arc<dyn Storage>, Error> + Send + Sync>;
 
 /// What a stack may have of the world around it.
 pub struct Surroundings {
@@ -260,12 +260,12 @@ fn zram(config: &ZramConfig, around: &Surroundings) -> Result<Arc<Zram>, Error> 
 }
 
 /// A file as the control plane sees it; the device itself comes from outside.
-struct File {
+struct FileView {
     config: FileConfig,
     device: Arc<dyn BlockDevice>,
 }
 
-static FILE_ROWS: &[Attribute<File>] = &[
+static FILE_ROWS: &[Attribute<FileView>] = &[
     Attribute::read("path", Unit::Text, "The file or block device.", |file| {
         file.config.path.display().to_string()
     }),
@@ -278,7 +278,8 @@ static FILE_ROWS: &[Attribute<File>] = &[
 ];
 
 fn file(config: &FileConfig, around: &Surroundings) -> Result<Built, Error> {
-    let device = (around.open_file)(config)?;
-    let file = File { config: config.clone(), device: device.clone() };
-    Ok((device, part("file", Arc::new(Table::new(Arc::new(file), FILE_ROWS)))))
+    let storage = (around.open_file)(config)?;
+    let device: Arc<dyn BlockDevice> = Arc::new(file::File::new(storage, around.env.clone()));
+    let view = FileView { config: config.clone(), device: device.clone() };
+    Ok((device, part("file", Arc::new(Table::new(Arc::new(view), FILE_ROWS)))))
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use spillway_core::{Attributes, BlockDevice, Budget, Error, Kind};
-use spillway_layers::null::{self, Null};
+use spillway_core::{Attributes, BlockSize, Budget, Error, Kind, Storage};
 use spillway_layers::stack::{FileConfig, LayerConfig, OriginConfig, Stack, StackConfig, Surroundings};
 use spillway_layers::{delay, memory};
+use spillway_sim::disk::{Disk, Medium, Plan};
 use spillway_sim::memory::VecRegions;
 use spillway_sim::world::World;
 
@@ -18,12 +18,12 @@ fn surroundings() -> Surroundings {
     }
 }
 
-fn open_file(config: &FileConfig) -> Result<Arc<dyn BlockDevice>, Error> {
+fn open_file(config: &FileConfig) -> Result<Arc<dyn Storage>, Error> {
     if config.path.as_os_str() == "missing.img" {
         return Err(Error::new(Kind::NotFound, "there is no file missing.img: create it first"));
     }
     assert!(config.read_only);
-    Ok(Null::new(&null::Config { size: "2M".into() })?)
+    Ok(Arc::new(Disk::new(World::new(1), Medium::new(2 << 20), BlockSize::PAGE, Plan::default(), 1)))
 }
 
 fn build(text: &str) -> Result<Stack, String> {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use spillway_core::contract::{Subject, check};
-use spillway_core::{Answer, BlockDevice, Budget, ByteRange, Error, IoBuf, Kind, Request};
+use spillway_core::{Answer, BlockSize, Budget, ByteRange, Error, IoBuf, Kind, Request, Storage};
 use spillway_layers::stack::{FileConfig, Stack, StackConfig, Surroundings};
-use spillway_layers::{memory, memory::Memory};
+use spillway_sim::disk::{Disk, Medium, Plan};
 use spillway_sim::memory::VecRegions;
 use spillway_sim::world::World;
 
@@ -20,12 +20,11 @@ fn surroundings(world: &Arc<World>) -> Surroundings {
     }
 }
 
-fn open_file(config: &FileConfig) -> Result<Arc<dyn BlockDevice>, Error> {
+fn open_file(config: &FileConfig) -> Result<Arc<dyn Storage>, Error> {
     if config.path.as_os_str() == "missing" {
         return Err(Error::new(Kind::NotFound, "there is no file \"missing\": create it first"));
     }
-    let config = memory::Config { size: "8M".into(), block_size: 512 };
-    Ok(Memory::new(&config, Budget::new(16 << 20))?)
+    Ok(Arc::new(Disk::new(World::new(1), Medium::new(8 << 20), BlockSize::new(512)?, Plan::default(), 1)))
 }
 
 fn build(world: &Arc<World>, text: &str) -> Stack {

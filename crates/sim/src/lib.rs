@@ -1,5 +1,6 @@
 //! A deterministic world for layers: memory that runs out, a virtual clock and an executor on one thread.
 #![forbid(unsafe_code)]
 
+pub mod disk;
 pub mod memory;
 pub mod world;

@@ -30,18 +30,23 @@ pub(super) enum Act {
     },
 }
 
-/// One operation, and how much of its buffer is already transferred.
+/// One operation, on its buffer from `done` on.
 pub(super) struct FileOp {
     fd: Arc<OwnedFd>,
     act: Act,
-    offset: u64,
-    pub(super) done: usize,
+    at: u64,
+    done: usize,
     pub(super) buf: IoBuf,
 }
 
 impl FileOp {
-    pub(super) fn new(fd: &Arc<OwnedFd>, act: Act, offset: u64, buf: IoBuf) -> Self {
-        Self { fd: fd.clone(), act, offset, done: 0, buf }
+    pub(super) fn new(fd: &Arc<OwnedFd>, act: Act, at: u64, buf: IoBuf, done: usize) -> Self {
+        Self { fd: fd.clone(), act, at, done, buf }
+    }
+
+    /// Whether it allocates or frees.
+    pub(super) fn changes_room(&self) -> bool {
+        matches!(self.act, Act::Allocate { .. })
     }
 
     /// Runs the operation once; the result is a count of bytes or an errno.
@@ -50,12 +55,8 @@ impl FileOp {
         (result.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)), op)
     }
 
-    fn position(&self) -> u64 {
-        self.offset + self.done as u64
-    }
-
     fn call(&mut self) -> io::Result<usize> {
-        let at = self.position();
+        let at = self.at;
         let count = match self.act {
             Act::Read => pread(&self.fd, &mut self.buf[self.done..], at)?,
             Act::Write { durable } => {
@@ -76,7 +77,7 @@ unsafe impl IourOpCode for FileOp {
 
     fn create_entry(&mut self, (): &mut ()) -> OpEntry {
         let fd = types::Fd(self.fd.as_raw_fd());
-        let at = self.position();
+        let at = self.at;
         let window = &mut self.buf[self.done..];
         let (address, len) = (window.as_mut_ptr(), window.len() as u32);
         match self.act {

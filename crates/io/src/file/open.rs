@@ -10,10 +10,9 @@ use rustix::fs::{
     fcntl_getfl, fcntl_setfl, flock, fstat, ftruncate, ioctl_blksszget, major, minor, seek, statx,
 };
 use rustix::io::{Errno, pread};
-use spillway_core::sync::{AtomicBool, AtomicU32};
-use spillway_core::{BlockDevice, BlockSize, Error, Geometry, IoBuf, Kind, SECTOR};
+use spillway_core::{BlockSize, Error, Geometry, IoBuf, Kind, SECTOR, Storage};
 
-use super::{Backing, Detached, FileOrigin};
+use super::OpenFile;
 
 /// Times to try for the lock, and the pause between: device managers hold it for a moment after a device appears.
 const LOCK_TRIES: usize = 10;
@@ -47,53 +46,43 @@ pub struct FileOptions {
     pub create_size: Option<u64>,
 }
 
-/// An opened origin, and what its user should be told at start.
+/// What was opened, and what its user should be told at start.
 pub struct Opened {
-    /// The device.
-    pub device: Arc<dyn BlockDevice>,
+    /// The file or device.
+    pub storage: Arc<dyn Storage>,
     /// Each a sentence without a full stop.
     pub notes: Vec<String>,
 }
 
-impl FileOrigin {
-    /// Opens and locks a file or block device.
-    ///
-    /// [`Kind::Busy`] if somebody else uses it, [`Kind::NotFound`] if it does not exist and no size to create it with was
-    /// given, [`Kind::ReadOnly`] or [`Kind::Denied`] if it may not be written, [`Kind::Invalid`] if it is something else.
-    pub fn open(options: &FileOptions) -> Result<Opened, Error> {
-        let path = options.path.as_path();
-        let fd = open_fd(options)?;
-        lock(&fd, options)?;
-        let stat = fstat(&fd).map_err(|errno| failed(path, "could not be examined", errno))?;
-        let block_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
-        let len = length(&fd, block_device, stat.st_size as u64, options)?;
-        let mut notes = Vec::new();
-        let access = Access::choose(&fd, block_device, len, options, &mut notes)?;
-        let size = shown_size(path, len, access.block, &mut notes)?;
-        let sysfs = block_device.then(|| Sysfs::of(stat.st_rdev));
-        let punches = !options.read_only && can_punch(&fd, sysfs.as_ref(), len);
-        let geometry = Geometry {
-            size,
-            block_size: access.block,
-            optimal_io: optimal_io(sysfs.as_ref(), stat.st_blksize as u64, access.block),
-            read_only: options.read_only,
-            volatile: false,
-            discards: punches,
-            fast_zeroes: punches,
-            rotational: sysfs.as_ref().is_some_and(|sysfs| sysfs.number("rotational") == Some(1)),
-        };
-        let backing = Backing {
-            fd: Arc::new(fd),
-            geometry,
-            block_device,
-            memory_alignment: access.memory_alignment,
-            punches: AtomicBool::new(punches),
-            zeroes: AtomicBool::new(true),
-            flush_errno: AtomicU32::new(0),
-            detached: Detached::default(),
-        };
-        Ok(Opened { device: Arc::new(FileOrigin { backing: Arc::new(backing) }), notes })
-    }
+/// Opens and locks a file or block device.
+///
+/// [`Kind::Busy`] if somebody else uses it, [`Kind::NotFound`] if it does not exist and no size to create it with was
+/// given, [`Kind::ReadOnly`] or [`Kind::Denied`] if it may not be written, [`Kind::Invalid`] if it is something else.
+pub fn open(options: &FileOptions) -> Result<Opened, Error> {
+    let path = options.path.as_path();
+    let fd = open_fd(options)?;
+    lock(&fd, options)?;
+    let stat = fstat(&fd).map_err(|errno| failed(path, "could not be examined", errno))?;
+    let block_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
+    let len = length(&fd, block_device, stat.st_size as u64, options)?;
+    let mut notes = Vec::new();
+    let access = Access::choose(&fd, block_device, len, options, &mut notes)?;
+    let size = shown_size(path, len, access.block, &mut notes)?;
+    let sysfs = block_device.then(|| Sysfs::of(stat.st_rdev));
+    let punches = !options.read_only && can_punch(&fd, sysfs.as_ref(), len);
+    let geometry = Geometry {
+        size,
+        block_size: access.block,
+        optimal_io: optimal_io(sysfs.as_ref(), stat.st_blksize as u64, access.block),
+        read_only: options.read_only,
+        volatile: false,
+        discards: punches,
+        fast_zeroes: punches,
+        rotational: sysfs.as_ref().is_some_and(|sysfs| sysfs.number("rotational") == Some(1)),
+    };
+    let file =
+        OpenFile { fd: Arc::new(fd), geometry, block_device, memory_alignment: access.memory_alignment };
+    Ok(Opened { storage: Arc::new(file), notes })
 }
 
 fn failed(path: &Path, what: &str, errno: Errno) -> Error {

@@ -2,20 +2,41 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Waker};
 
 use spillway_core::contract::{self, Subject};
 use spillway_core::{
-    Answer, BlockDevice, ByteRange, Extent, IoBuf, Kind, Op, Reply, Request, Seam, Submission,
+    Answer, BlockDevice, ByteRange, Env, Error, Extent, IoBuf, Kind, Op, Reply, Request, Seam, Submission,
 };
 
-use super::{Direct, FileOptions, FileOrigin, Opened};
+use spillway_layers::file::File;
+
+use super::{Direct, FileOptions, open};
 use crate::driver::DriverChoice;
 use crate::local::Local;
+use crate::workers::{Workers, WorkersOptions};
 
 static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// The device over what was opened, and the notes.
+struct Opened {
+    device: Arc<dyn BlockDevice>,
+    notes: Vec<String>,
+}
+
+fn open_device(options: &FileOptions) -> Result<Opened, Error> {
+    let opened = open(options)?;
+    Ok(Opened { device: Arc::new(File::new(opened.storage, env())), notes: opened.notes })
+}
+
+/// The environment of workers that do nothing else.
+fn env() -> Arc<dyn Env> {
+    static WORKERS: LazyLock<Workers> =
+        LazyLock::new(|| Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() }).unwrap());
+    WORKERS.env()
+}
 
 /// A file that goes away with the test.
 struct Scratch(PathBuf);
@@ -35,7 +56,7 @@ impl Scratch {
     }
 
     fn open(&self, direct: Direct) -> Opened {
-        FileOrigin::open(&FileOptions { direct, ..self.options() }).unwrap()
+        open_device(&FileOptions { direct, ..self.options() }).unwrap()
     }
 }
 
@@ -96,9 +117,9 @@ fn keeps_the_contract_on_a_block_device() {
     };
     for driver in [DriverChoice::Auto, DriverChoice::Poll] {
         let options = FileOptions { path: device.0.clone().into(), ..FileOptions::default() };
-        let opened = FileOrigin::open(&options).unwrap();
+        let opened = open_device(&options).unwrap();
         assert_eq!(opened.device.geometry().size, 4 << 20);
-        let error = FileOrigin::open(&options).err().expect("a second writer is refused");
+        let error = open_device(&options).err().expect("a second writer is refused");
         assert_eq!(error.kind, Kind::Busy, "{error}");
         let zero = Request::bare(Op::WriteZeroes, ByteRange::new(0, 4 << 20));
         let local = Local::new(driver).unwrap();
@@ -114,27 +135,27 @@ fn a_second_writer_is_refused_and_readers_share() {
     let writer = scratch.open(Direct::Auto);
     for read_only in [false, true] {
         let options = FileOptions { read_only, ..scratch.options() };
-        let error = FileOrigin::open(&options).err().expect("locked");
+        let error = open_device(&options).err().expect("locked");
         assert_eq!(error.kind, Kind::Busy);
         assert!(error.message().contains("another program"), "{error}");
     }
     drop(writer);
     let options = FileOptions { read_only: true, ..scratch.options() };
-    let readers = [FileOrigin::open(&options).unwrap(), FileOrigin::open(&options).unwrap()];
+    let readers = [open_device(&options).unwrap(), open_device(&options).unwrap()];
     assert!(readers[0].device.geometry().read_only);
-    assert_eq!(FileOrigin::open(&scratch.options()).err().unwrap().kind, Kind::Busy);
+    assert_eq!(open_device(&scratch.options()).err().unwrap().kind, Kind::Busy);
 }
 
 #[test]
 fn refusals_name_the_path_and_the_way_out() {
     let scratch = Scratch::new();
     let missing = FileOptions { create_size: None, ..scratch.options() };
-    let error = FileOrigin::open(&missing).err().unwrap();
+    let error = open_device(&missing).err().unwrap();
     assert!(error.kind == Kind::NotFound && error.message().contains("truncate"), "{error}");
     let folder = FileOptions { path: std::env::temp_dir(), ..FileOptions::default() };
-    assert!(FileOrigin::open(&folder).err().unwrap().message().contains("neither a file nor"));
+    assert!(open_device(&folder).err().unwrap().message().contains("neither a file nor"));
     std::fs::write(&scratch.0, [1; 100]).unwrap();
-    let error = FileOrigin::open(&scratch.options()).err().unwrap();
+    let error = open_device(&scratch.options()).err().unwrap();
     assert!(error.message().contains("has 100 bytes"), "{error}");
 }
 
@@ -220,9 +241,9 @@ fn a_write_that_has_not_begun_never_begins() {
 fn detached_ranges_are_forgotten_when_done() {
     let scratch = Scratch::new();
     let options = scratch.options();
-    drop(FileOrigin::open(&options).unwrap());
+    drop(open_device(&options).unwrap());
     let local = Local::new(DriverChoice::Auto).unwrap();
-    let opened = FileOrigin::open(&options).unwrap();
+    let opened = open_device(&options).unwrap();
     local.block_on(async {
         for _ in 0..8 {
             let Answer::Pending(mut write) = opened.device.submit(Request::write(0, IoBuf::zeroed(65536)))

@@ -1,4 +1,4 @@
-//! Ranges whose requests were dropped while the kernel had them.
+//! Ranges whose requests were dropped while the system had them.
 //!
 //! Costs one load while there are none, which is nearly always.
 

@@ -1,0 +1,302 @@
+//! Origin `file`: a file or block device of the system, real or simulated.
+//!
+//! Promises: what a flush or a FUA write has acknowledged is durable as far as the system and the drive tell the truth; a
+//! flush that failed once fails for ever, because the system forgets what it could not write. A request that is dropped
+//! while the system has it finishes on its own, and a later request that overlaps it waits for that.
+//!
+//! Needs: [`Storage`], which makes the calls, and [`Env::spawn_here`] for what a dropped request leaves behind.
+//!
+//! ```text
+//!   submit -> InHand: waits for overlapping detached writes -> works -> reply
+//!                \ dropped at work: the work becomes a task, its range is listed until it is done
+//! ```
+//!
+//! Memory that is not aligned well enough for the storage goes through a buffer that is. Locks: the list of detached ranges
+//! is a leaf.
+
+mod detached;
+#[cfg(test)]
+mod tests;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use spillway_core::sync::{AtomicBool, AtomicU32, Ordering};
+use spillway_core::{
+    Answer, BlockDevice, ByteRange, Env, Extent, Geometry, IoBuf, Kind, LocalFuture, Op, Reply, Request,
+    Room, Storage, Submission, mutant,
+};
+
+use detached::Detached;
+
+/// Zeroes written at a time where the system has no faster way.
+const ZEROES_LEN: u64 = 256 << 10;
+
+/// A file or block device.
+pub struct File {
+    backing: Arc<Backing>,
+}
+
+struct Backing {
+    storage: Arc<dyn Storage>,
+    env: Arc<dyn Env>,
+    geometry: Geometry,
+    memory_alignment: usize,
+    /// Cleared when the system turns out not to know the call.
+    punches: AtomicBool,
+    zeroes: AtomicBool,
+    /// Errno of the first flush that failed, 0 for none.
+    flush_errno: AtomicU32,
+    detached: Detached,
+}
+
+impl File {
+    /// The device over an opened `storage`.
+    pub fn new(storage: Arc<dyn Storage>, env: Arc<dyn Env>) -> Self {
+        let geometry = storage.geometry();
+        let backing = Backing {
+            geometry,
+            memory_alignment: storage.memory_alignment(),
+            punches: AtomicBool::new(geometry.discards),
+            zeroes: AtomicBool::new(true),
+            flush_errno: AtomicU32::new(0),
+            detached: Detached::default(),
+            storage,
+            env,
+        };
+        Self { backing: Arc::new(backing) }
+    }
+}
+
+impl BlockDevice for File {
+    fn geometry(&self) -> Geometry {
+        self.backing.geometry
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        let range = request.range;
+        let backing = self.backing.clone();
+        let work = Box::pin(async move { backing.carry_out(request).await });
+        Answer::Pending(Box::pin(InHand {
+            backing: self.backing.clone(),
+            range,
+            waiting: None,
+            begun: false,
+            work: Some(work),
+        }))
+    }
+
+    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
+        self.backing.storage.extents(range, count_max)
+    }
+}
+
+/// A request from its submission to its answer.
+struct InHand {
+    backing: Arc<Backing>,
+    range: ByteRange,
+    /// Present while a detached write overlaps.
+    waiting: Option<LocalFuture<()>>,
+    begun: bool,
+    /// Absent once answered.
+    work: Option<LocalFuture<Reply>>,
+}
+
+impl InHand {
+    fn poll_begin(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.waiting.is_none() && self.backing.detached.is_empty() {
+            return Poll::Ready(());
+        }
+        let (backing, range) = (&self.backing, self.range);
+        let wait = self.waiting.get_or_insert_with(|| {
+            let backing = backing.clone();
+            Box::pin(async move { backing.detached.clear_of(range).await })
+        });
+        ready!(wait.as_mut().poll(context));
+        self.waiting = None;
+        Poll::Ready(())
+    }
+}
+
+impl Future for InHand {
+    type Output = Reply;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Reply> {
+        if !self.begun {
+            ready!(self.poll_begin(context));
+            self.begun = true;
+        }
+        let work = self.work.as_mut().expect("not polled after its answer");
+        let reply = ready!(work.as_mut().poll(context));
+        self.work = None;
+        Poll::Ready(reply)
+    }
+}
+
+impl Drop for InHand {
+    fn drop(&mut self) {
+        let Some(work) = self.work.take() else { return };
+        if !self.begun {
+            return;
+        }
+        let listed = (!mutant::on("file: forget what a dropped request left in hand"))
+            .then(|| Detached::list(&self.backing, self.range));
+        self.backing.env.spawn_here(Box::pin(async move {
+            work.await;
+            drop(listed);
+        }));
+    }
+}
+
+impl Backing {
+    async fn carry_out(&self, request: Request) -> Reply {
+        let Request { op, range, flags, buf } = request;
+        match op {
+            Op::Read => self.read(range.offset, buf).await,
+            Op::Write => self.write(range.offset, buf, flags.fua).await,
+            Op::WriteZeroes => {
+                let result = self.write_zeroes(range, flags.no_hole).await;
+                Reply { result: self.durable_if(flags.fua, result).await, buf }
+            }
+            Op::Discard => {
+                let result = self.discard(range).await;
+                Reply { result: self.durable_if(flags.fua, result).await, buf }
+            }
+            Op::Flush => Reply { result: self.flush().await, buf },
+        }
+    }
+
+    fn fits(&self, buf: &IoBuf) -> bool {
+        (buf.as_ptr() as usize).is_multiple_of(self.memory_alignment)
+    }
+
+    async fn read(&self, offset: u64, mut buf: IoBuf) -> Reply {
+        if self.fits(&buf) {
+            let (result, buf) = self.read_all(offset, buf).await;
+            return Reply { result, buf };
+        }
+        let (result, bounce) = self.read_all(offset, IoBuf::new(buf.len())).await;
+        if result.is_ok() {
+            buf.copy_from_slice(&bounce);
+        }
+        Reply { result, buf }
+    }
+
+    async fn write(&self, offset: u64, buf: IoBuf, fua: bool) -> Reply {
+        let durable = fua && !mutant::on("file: ack FUA without durability");
+        if self.fits(&buf) {
+            let (result, buf) = self.write_all(offset, buf, durable).await;
+            return Reply { result, buf };
+        }
+        let (result, _) = self.write_all(offset, IoBuf::copy_of(&buf), durable).await;
+        Reply { result, buf }
+    }
+
+    /// Reads the whole buffer, continuing where the system stops short.
+    async fn read_all(&self, offset: u64, mut buf: IoBuf) -> (Result<(), Kind>, IoBuf) {
+        let mut done = 0;
+        while done < buf.len() {
+            let (result, back) = self.storage.read(offset + done as u64, buf, done).await;
+            buf = back;
+            match result {
+                // The end of a file that was cut after it was opened.
+                Ok(0) => return (Err(Kind::Io), buf),
+                Ok(count) => done += count,
+                Err(kind) => return (Err(kind), buf),
+            }
+        }
+        (Ok(()), buf)
+    }
+
+    /// Writes the whole buffer, continuing where the system stops short.
+    async fn write_all(&self, offset: u64, mut buf: IoBuf, durable: bool) -> (Result<(), Kind>, IoBuf) {
+        let mut done = 0;
+        while done < buf.len() {
+            let (result, back) = self.storage.write(offset + done as u64, buf, done, durable).await;
+            buf = back;
+            match result {
+                Ok(0) => return (Err(Kind::Io), buf),
+                Ok(_) if mutant::on("file: stop at a short write") => break,
+                Ok(count) => done += count,
+                Err(kind) => return (Err(kind), buf),
+            }
+        }
+        (Ok(()), buf)
+    }
+
+    async fn durable_if(&self, fua: bool, result: Result<(), Kind>) -> Result<(), Kind> {
+        if fua && result.is_ok() { self.flush().await } else { result }
+    }
+
+    async fn flush(&self) -> Result<(), Kind> {
+        if self.geometry.read_only || mutant::on("file: skip a flush") {
+            return Ok(());
+        }
+        let flushed = self.storage.sync().await;
+        if mutant::on("file: forget that a flush failed") {
+            return flushed;
+        }
+        if let Err(kind) = flushed {
+            self.note_failure(kind);
+        }
+        match self.flush_errno.load(Ordering::Acquire) {
+            0 => Ok(()),
+            errno => Err(Kind::of_errno(errno as i32)),
+        }
+    }
+
+    fn note_failure(&self, kind: Kind) {
+        let errno = kind.errno() as u32;
+        if self.flush_errno.compare_exchange(0, errno, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            tracing::error!(
+                "a flush failed ({}): data may be lost, all further flushes fail",
+                kind.errno_name()
+            );
+        }
+    }
+
+    async fn discard(&self, range: ByteRange) -> Result<(), Kind> {
+        self.change_room(&self.punches, range, Room::Punch).await.map(|_| ())
+    }
+
+    async fn write_zeroes(&self, range: ByteRange, no_hole: bool) -> Result<(), Kind> {
+        if !no_hole && self.change_room(&self.punches, range, Room::Punch).await? {
+            return Ok(());
+        }
+        if self.change_room(&self.zeroes, range, Room::Zero).await? {
+            return Ok(());
+        }
+        self.write_zero_bytes(range).await
+    }
+
+    /// Zeroes by a call of the system; false where it does not know the call, which is then not tried again.
+    async fn change_room(&self, known: &AtomicBool, range: ByteRange, room: Room) -> Result<bool, Kind> {
+        if !known.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        match self.storage.zero(range, room).await {
+            Ok(()) => Ok(true),
+            Err(Kind::NotSupported) => {
+                known.store(false, Ordering::Relaxed);
+                Ok(mutant::on("file: take an unknown call for done"))
+            }
+            Err(kind) => Err(kind),
+        }
+    }
+
+    async fn write_zero_bytes(&self, range: ByteRange) -> Result<(), Kind> {
+        let mut zeroes = IoBuf::zeroed(range.len.min(ZEROES_LEN) as usize);
+        let mut done = 0;
+        while done < range.len {
+            let len = (range.len - done).min(ZEROES_LEN);
+            zeroes.narrow(0, len as usize);
+            let (result, back) = self.write_all(range.offset + done, zeroes, false).await;
+            result?;
+            zeroes = back;
+            done += len;
+        }
+        Ok(())
+    }
+}
