@@ -1,26 +1,58 @@
-//! A clock that moves when told and an executor that runs tasks in a fixed order, on one thread.
+//! A machine of one thread: a clock that moves when nobody has anything to do, and an executor that lets chance decide who
+//! is next.
+//!
+//! Tasks are polled only when woken, so that a lost wake is a hang that [`World::run`] reports. The order among those that
+//! are ready, all random numbers and the time follow from the seed alone; [`World::log`] sums up what happened, and two
+//! runs of one seed must agree in it.
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use spillway_core::contract::Random;
-use spillway_core::sync::Mutex;
+use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 use spillway_core::{Answer, Env, LocalFuture, Place, Task};
 
-/// Rounds after which [`World::run`] calls a future stuck.
-const ROUNDS_MAX: usize = 100_000;
+/// Looks at a world in which nothing happens before [`World::run`] calls it stuck: other threads may be at work.
+const LOOKS_MAX: usize = 200_000;
 
-/// Time, chance and tasks of a simulated machine. Futures live on the thread that calls [`World::turn`].
+/// Time, chance and tasks of a simulated machine. Futures live on the thread that made it, which has one at a time.
 pub struct World {
     clock: Arc<Clock>,
+    ready: Arc<Ready>,
     random: Mutex<Random>,
-    fresh: Mutex<VecDeque<Task>>,
+    order: Mutex<Random>,
+    fresh: Mutex<Vec<Task>>,
+    tasks: AtomicU64,
+    idle_workers: AtomicUsize,
+    log: AtomicU64,
+}
+
+/// Who has been woken, in the order of wakes.
+#[derive(Default)]
+struct Ready(Mutex<Vec<u64>>);
+
+struct TaskWaker {
+    ready: Arc<Ready>,
+    id: u64,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let mut ready = self.ready.0.lock();
+        if !ready.contains(&self.id) {
+            ready.push(self.id);
+        }
+    }
 }
 
 /// The time, and who waits for a later one.
@@ -28,7 +60,7 @@ pub struct World {
 struct Clock {
     nanos: AtomicU64,
     tickets: AtomicU64,
-    sleepers: Mutex<BTreeSet<(u64, u64)>>,
+    sleepers: Mutex<BTreeMap<(u64, u64), Waker>>,
 }
 
 impl Clock {
@@ -36,65 +68,158 @@ impl Clock {
         self.nanos.load(Ordering::Relaxed)
     }
 
-    /// Moves on to the earliest deadline; stays where it is while that is already due or nobody sleeps.
-    fn skip(&self) {
-        if let Some((deadline, _)) = self.sleepers.lock().first() {
-            self.nanos.fetch_max(*deadline, Ordering::Relaxed);
-        }
+    /// Moves on and wakes whose time has come.
+    fn advance_to(&self, nanos: u64) {
+        let now = self.nanos.fetch_max(nanos, Ordering::Relaxed).max(nanos);
+        let due: Vec<Waker> = {
+            let mut sleepers = self.sleepers.lock();
+            let later = sleepers.split_off(&(now + 1, 0));
+            std::mem::replace(&mut *sleepers, later).into_values().collect()
+        };
+        due.into_iter().for_each(Waker::wake);
+    }
+
+    /// Moves on to the earliest deadline; false if nobody sleeps.
+    fn skip(&self) -> bool {
+        let first = self.sleepers.lock().keys().next().copied();
+        first.is_some_and(|(deadline, _)| {
+            self.advance_to(deadline);
+            true
+        })
     }
 }
 
 thread_local! {
-    static RUNNING: RefCell<Vec<LocalFuture<()>>> = const { RefCell::new(Vec::new()) };
+    static TASKS: RefCell<BTreeMap<u64, LocalFuture<()>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
 impl World {
-    /// A world whose chance follows from `seed`.
+    /// A world whose chance follows from `seed`. What an earlier one of this thread left behind is dropped.
     pub fn new(seed: u64) -> Arc<Self> {
-        RUNNING.with(|running| running.borrow_mut().clear());
-        let random = Mutex::new(Random(seed));
-        Arc::new(Self { clock: Arc::default(), random, fresh: Mutex::default() })
+        Self::clear();
+        Arc::new(Self {
+            clock: Arc::default(),
+            ready: Arc::default(),
+            random: Mutex::new(Random(seed)),
+            order: Mutex::new(Random(seed ^ 0x6f72_6465_7200)),
+            fresh: Mutex::default(),
+            tasks: AtomicU64::new(0),
+            idle_workers: AtomicUsize::new(0),
+            log: AtomicU64::new(seed),
+        })
+    }
+
+    /// Drops all tasks of this thread's world, as a power cut does.
+    pub fn clear() {
+        // A task that is dropped may leave another one behind.
+        loop {
+            let tasks = TASKS.with(|tasks| std::mem::take(&mut *tasks.borrow_mut()));
+            if tasks.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// What [`Env::idle_workers`] answers from now on.
+    pub fn set_idle_workers(&self, count: usize) {
+        self.idle_workers.store(count, Ordering::Relaxed);
+    }
+
+    /// Adds an event to the log.
+    pub fn note(&self, event: u64) {
+        let mixed = Random(self.log() ^ event).draw();
+        self.log.store(mixed, Ordering::Relaxed);
+    }
+
+    /// A sum of all that has happened, in its order.
+    pub fn log(&self) -> u64 {
+        self.log.load(Ordering::Relaxed)
     }
 
     /// Moves the clock on.
     pub fn advance(&self, by: Duration) {
-        self.clock.nanos.fetch_add(by.as_nanos() as u64, Ordering::Relaxed);
+        self.clock.advance_to(self.clock.nanos() + by.as_nanos() as u64);
     }
 
-    /// Starts what was spawned and polls every task once; returns how many are left.
-    pub fn turn(&self) -> usize {
+    fn adopt(&self, task: LocalFuture<()>) {
+        let id = self.tasks.fetch_add(1, Ordering::Relaxed);
+        TASKS.with(|tasks| tasks.borrow_mut().insert(id, task));
+        self.ready.0.lock().push(id);
+    }
+
+    fn start_fresh(&self) {
         let fresh: Vec<Task> = self.fresh.lock().drain(..).collect();
-        let mut tasks = RUNNING.with(|running| std::mem::take(&mut *running.borrow_mut()));
-        tasks.extend(fresh.into_iter().map(|task| task()));
-        let mut context = Context::from_waker(Waker::noop());
-        tasks.retain_mut(|task| task.as_mut().poll(&mut context).is_pending());
-        RUNNING.with(|running| running.borrow_mut().append(&mut tasks));
-        RUNNING.with(|running| running.borrow().len())
+        fresh.into_iter().for_each(|task| self.adopt(task()));
     }
 
-    /// Runs `answer` and every task until the answer is there; the clock skips from one deadline to the next. Panics where
-    /// nothing will ever come.
-    pub fn run<T: Unpin + 'static>(&self, answer: Answer<T>) -> T {
+    /// Polls one task that is ready, chosen by chance. False if none is.
+    pub fn step(&self) -> bool {
+        self.start_fresh();
+        let id = {
+            let mut ready = self.ready.0.lock();
+            if ready.is_empty() {
+                return false;
+            }
+            let index = self.order.lock().below(ready.len() as u64) as usize;
+            ready.remove(index)
+        };
+        // A task that has ended may have been woken once more.
+        let Some(mut task) = TASKS.with(|tasks| tasks.borrow_mut().remove(&id)) else { return true };
+        self.note(id << 32 ^ self.clock.nanos());
+        let waker = Waker::from(Arc::new(TaskWaker { ready: self.ready.clone(), id }));
+        if task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            TASKS.with(|tasks| tasks.borrow_mut().insert(id, task));
+        }
+        true
+    }
+
+    /// Polls every task that is ready now once; returns how many tasks are left.
+    pub fn turn(&self) -> usize {
+        self.start_fresh();
+        let count = self.ready.0.lock().len();
+        for _ in 0..count {
+            self.step();
+        }
+        TASKS.with(|tasks| tasks.borrow().len())
+    }
+
+    /// Runs tasks, and moves the clock on whenever none is ready, until `done`. Panics where nothing will ever come.
+    pub fn run_until(&self, done: impl Fn() -> bool) {
+        let mut looks = 0;
+        while !done() {
+            if self.step() || self.clock.skip() {
+                looks = 0;
+                continue;
+            }
+            looks += 1;
+            assert!(looks < LOOKS_MAX, "no task is ready and nobody sleeps: a wake was lost");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Runs `answer` and every task until the answer is there.
+    pub fn run<T: 'static>(&self, answer: Answer<T>) -> T {
         self.run_all(vec![answer]).pop().expect("one answer gives one value")
     }
 
     /// Like [`World::run`] for several answers at once; their values come in the order given.
-    pub fn run_all<T: Unpin + 'static>(&self, answers: Vec<Answer<T>>) -> Vec<T> {
-        let mut context = Context::from_waker(Waker::noop());
-        let mut open: Vec<_> = answers.into_iter().map(|answer| (answer, None)).collect();
-        for _ in 0..ROUNDS_MAX {
-            for (answer, value) in open.iter_mut().filter(|(_, value)| value.is_none()) {
-                if let Poll::Ready(ready) = Pin::new(answer).poll(&mut context) {
-                    *value = Some(ready);
+    pub fn run_all<T: 'static>(&self, answers: Vec<Answer<T>>) -> Vec<T> {
+        let values: Rc<RefCell<Vec<Option<T>>>> = Rc::default();
+        for (index, answer) in answers.into_iter().enumerate() {
+            values.borrow_mut().push(None);
+            match answer {
+                Answer::Done(value) => values.borrow_mut()[index] = Some(value),
+                Answer::Pending(future) => {
+                    let values = values.clone();
+                    self.adopt(Box::pin(async move {
+                        let value = future.await;
+                        values.borrow_mut()[index] = Some(value);
+                    }));
                 }
             }
-            if open.iter().all(|(_, value)| value.is_some()) {
-                return open.into_iter().filter_map(|(_, value)| value).collect();
-            }
-            self.turn();
-            self.clock.skip();
         }
-        panic!("no answer after {ROUNDS_MAX} rounds");
+        self.run_until(|| values.borrow().iter().all(Option::is_some));
+        values.take().into_iter().flatten().collect()
     }
 
     /// Takes turns, each `step` apart, until `condition` holds. Panics after `turns_max` turns.
@@ -122,20 +247,19 @@ impl Env for World {
     fn sleep(&self, duration: Duration) -> LocalFuture<()> {
         let ticket = self.clock.tickets.fetch_add(1, Ordering::Relaxed);
         let deadline = (self.now() + duration).as_nanos() as u64;
-        self.clock.sleepers.lock().insert((deadline, ticket));
         Box::pin(Sleep { clock: self.clock.clone(), deadline, ticket, polled: false })
     }
 
     fn spawn(&self, _place: Place, task: Task) {
-        self.fresh.lock().push_back(task);
+        self.fresh.lock().push(task);
     }
 
     fn spawn_here(&self, task: LocalFuture<()>) {
-        RUNNING.with(|running| running.borrow_mut().push(task));
+        self.adopt(task);
     }
 
     fn idle_workers(&self) -> usize {
-        0
+        self.idle_workers.load(Ordering::Relaxed)
     }
 
     fn random(&self) -> u64 {
@@ -154,9 +278,17 @@ impl Future for Sleep {
     type Output = ();
 
     /// Pending at least once, so that others have their turn even for a sleep of zero.
-    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let due = self.clock.nanos() >= self.deadline;
-        if std::mem::replace(&mut self.polled, true) && due { Poll::Ready(()) } else { Poll::Pending }
+        if std::mem::replace(&mut self.polled, true) && due {
+            return Poll::Ready(());
+        }
+        if due {
+            context.waker().wake_by_ref();
+        } else {
+            self.clock.sleepers.lock().insert((self.deadline, self.ticket), context.waker().clone());
+        }
+        Poll::Pending
     }
 }
 
@@ -170,9 +302,7 @@ impl Drop for Sleep {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_clock_skips_to_each_deadline_in_turn() {
-        let world = World::new(1);
+    fn sleepers(world: &Arc<World>) -> Vec<Answer<u128>> {
         let sleeper = |millis| {
             let env = world.clone();
             Answer::pending(async move {
@@ -181,18 +311,30 @@ mod tests {
                 env.now().as_millis()
             })
         };
-        let answers = [30, 10, 20].map(sleeper);
-        assert_eq!(world.run_all(answers.into()), [30, 10, 20]);
+        [30, 10, 20].map(sleeper).into()
+    }
+
+    #[test]
+    fn the_clock_skips_to_each_deadline_in_turn() {
+        let world = World::new(1);
+        assert_eq!(world.run_all(sleepers(&world)), [30, 10, 20]);
         assert_eq!(world.clock.sleepers.lock().len(), 0);
     }
 
     #[test]
-    fn chance_follows_from_the_seed() {
-        let draws = |seed| {
+    fn chance_and_order_follow_from_the_seed() {
+        let happen = |seed| {
             let world = World::new(seed);
-            [world.random(), world.random()]
+            world.run_all((0..8).flat_map(|_| sleepers(&world)).collect());
+            (world.random(), world.log())
         };
-        assert_eq!(draws(7), draws(7));
-        assert_ne!(draws(7), draws(8));
+        assert_eq!(happen(7), happen(7));
+        assert_ne!(happen(7), happen(8));
+    }
+
+    #[test]
+    #[should_panic(expected = "a wake was lost")]
+    fn a_lost_wake_is_a_hang() {
+        World::new(1).run(Answer::<()>::pending(std::future::pending()));
     }
 }
