@@ -3,4 +3,6 @@
 
 pub mod disk;
 pub mod memory;
+pub mod model;
+pub mod payload;
 pub mod world;
