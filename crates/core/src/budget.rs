@@ -100,6 +100,15 @@ impl Budget {
     }
 }
 
+/// A share whose users are all gone holds nothing any more: its parent gets back what is left of it.
+impl Drop for Budget {
+    fn drop(&mut self) {
+        if let Some(parent) = &self.parent {
+            parent.uncharge(self.used());
+        }
+    }
+}
+
 /// Bytes of a budget, given back on drop.
 pub struct Charge {
     budget: Arc<Budget>,
@@ -122,6 +131,16 @@ impl Drop for Charge {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_share_that_goes_away_gives_back_what_it_held() {
+        let parent = Budget::new(100);
+        let share = Budget::share(&parent, 80);
+        share.charge(60).unwrap();
+        assert_eq!(parent.used(), 60);
+        drop(share);
+        assert_eq!(parent.used(), 0);
+    }
 
     #[test]
     fn a_share_is_refused_where_its_parent_is_full_and_takes_nothing() {

@@ -297,6 +297,18 @@ fn compaction_moves_objects_under_readers_and_writers() {
 }
 
 #[test]
+fn a_device_that_is_stopped_gives_its_memory_back_to_the_server() {
+    let (world, budget) = (World::new(1), Budget::new(64 << 20));
+    let zram = Zram::new(sized(1 << 20), world, Arc::new(VecRegions::new(64 << 20)), budget.clone()).unwrap();
+    let seam = Seam::new(zram);
+    let noise = page(&mut Random(1), 100);
+    assert_eq!(block_on(seam.submit(Request::write(0, IoBuf::copy_of(&noise)))).result, Ok(()));
+    assert!(budget.used() > 0);
+    drop(seam);
+    assert_eq!(budget.used(), 0);
+}
+
+#[test]
 fn a_device_that_finds_no_memory_says_so_and_lives() {
     let (world, budget) = (World::new(1), Budget::new(64 << 20));
     let regions = Arc::new(VecRegions::new(0));
