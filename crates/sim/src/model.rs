@@ -95,9 +95,8 @@ struct OpenWrite {
 
 struct OpenRead {
     first: u64,
+    begin: u64,
     allowed: Vec<Vec<Value>>,
-    /// A write of these sectors began meanwhile.
-    disturbed: bool,
 }
 
 /// What one device may show.
@@ -158,7 +157,6 @@ impl Model {
             let end = read.first + read.allowed.len() as u64;
             for sector in first.max(read.first)..(first + count).min(end) {
                 read.allowed[(sector - read.first) as usize].push(value);
-                read.disturbed = true;
             }
         }
         if !self.values.contains(&value) {
@@ -214,21 +212,19 @@ impl Model {
         let begin = self.tick();
         let values = |sector: &mut Sector| sector.now.iter().map(|version| version.value).collect();
         let allowed = self.span(first, count).iter_mut().map(values).collect();
-        self.reads.insert(begin, OpenRead { first, allowed, disturbed: false });
+        self.reads.insert(begin, OpenRead { first, begin, allowed });
         begin
     }
 
     /// A read ends with `bytes`, or without any.
     pub fn end_read(&mut self, number: Number, bytes: Option<&[u8]>) -> Result<(), Violation> {
-        let OpenRead { first, allowed, disturbed } = self.reads.remove(&number).expect("it has begun");
+        let OpenRead { first, begin, allowed } = self.reads.remove(&number).expect("it has begun");
         let Some(bytes) = bytes else { return Ok(()) };
         for (index, chunk) in bytes.chunks_exact(SECTOR as usize).enumerate() {
             let sector = first + index as u64;
             let found = allowed[index].iter().copied().find(|&value| payload::holds(value, sector, chunk));
             let Some(value) = found else { return Err(self.surprise(sector, chunk, &allowed[index])) };
-            if !disturbed {
-                settle(&mut self.sectors[sector as usize], value);
-            }
+            settle(&mut self.sectors[sector as usize], begin, value);
         }
         Ok(())
     }
@@ -236,7 +232,7 @@ impl Model {
     fn surprise(&self, sector: u64, bytes: &[u8], allowed: &[Value]) -> Violation {
         let mut allowed: Vec<String> = allowed.iter().map(|&value| payload::name(value)).collect();
         allowed.dedup();
-        let found = payload::describe(bytes, self.values.iter().copied(), self.sectors());
+        let found = payload::describe(bytes, sector, &self.values, self.sectors());
         Violation(format!("sector {sector} holds {found}; it may hold {}", allowed.join(" or ")))
     }
 
@@ -266,9 +262,10 @@ fn flushed(sector: &mut Sector, begin: u64) {
     sector.crash.retain(|version| !version.ended_before(latest));
 }
 
-/// A read has shown `value` while nothing was written.
-fn settle(sector: &mut Sector, value: Value) {
-    let stable = sector.now.iter().all(|version| version.end.is_some() && !version.loose);
+/// A read that began at `begin` has shown `value`. That says nothing while writes are in flight, and after those that ended
+/// meanwhile.
+fn settle(sector: &mut Sector, begin: u64, value: Value) {
+    let stable = sector.now.iter().all(|version| version.ended_before(begin) && !version.loose);
     if !stable {
         return;
     }
@@ -365,6 +362,7 @@ mod tests {
         for (read, number, allowed) in [(reads[0], 1, true), (reads[1], 2, true), (reads[2], 3, false)] {
             payload::fill(value(number, 1), 0, &mut bytes);
             assert_eq!(model.end_read(read, Some(&bytes)).is_ok(), allowed, "write {number}");
+            assert_eq!(choices(&mut model), [2], "a late read settles nothing");
         }
     }
 

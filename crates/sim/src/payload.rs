@@ -48,12 +48,14 @@ pub fn holds(value: Value, sector: u64, bytes: &[u8]) -> bool {
     bytes == expected
 }
 
-/// Words for what one sector holds, given the values that were ever written and the sectors that there are.
-pub fn describe(bytes: &[u8], values: impl Iterator<Item = Value> + Clone, sectors: u64) -> String {
-    for sector in 0..sectors {
-        if let Some(value) = values.clone().find(|&value| holds(value, sector, bytes)) {
-            return format!("{} as written to sector {sector}", name(value));
-        }
+/// Words for what sector `here` holds, given the values that were ever written and the sectors that there are.
+pub fn describe(bytes: &[u8], here: u64, values: &[Value], sectors: u64) -> String {
+    let at = |sector| values.iter().copied().find(|&value| holds(value, sector, bytes));
+    if let Some(value) = at(here) {
+        return name(value);
+    }
+    if let Some((sector, value)) = (0..sectors).find_map(|sector| Some((sector, at(sector)?))) {
+        return format!("{} of sector {sector}", name(value));
     }
     let head: Vec<String> = bytes.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     format!("what nobody wrote ({}...)", head.join(" "))
@@ -76,9 +78,10 @@ mod tests {
             assert!(holds(value, 3, &bytes[..512]) && holds(value, 4, &bytes[512..]));
             assert!(!holds(value + 4, 3, &bytes[..512]) && !holds(ZERO, 3, &bytes[..512]));
             assert_eq!(look == 0, holds(value, 5, &bytes[..512]), "one repeated word is the same everywhere");
-            let words = describe(&bytes[512..], [ZERO, value].into_iter(), 8);
-            assert!(words.starts_with("write 7 as written to sector"), "{words}");
+            assert_eq!(describe(&bytes[512..], 4, &[ZERO, value], 8), "write 7");
+            let words = describe(&bytes[512..], 5, &[ZERO, value], 8);
+            assert_eq!(words, if look == 0 { "write 7" } else { "write 7 of sector 4" });
         }
-        assert!(describe(&[9; 512], std::iter::once(ZERO), 8).contains("nobody"));
+        assert!(describe(&[9; 512], 0, &[ZERO], 8).contains("nobody"));
     }
 }

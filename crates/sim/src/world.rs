@@ -109,8 +109,14 @@ impl World {
         })
     }
 
-    /// Drops all tasks of this thread's world, as a power cut does.
-    pub fn clear() {
+    /// Drops all tasks, as a power cut does.
+    pub fn power_off(&self) {
+        self.fresh.lock().clear();
+        Self::clear();
+        self.fresh.lock().clear();
+    }
+
+    fn clear() {
         // A task that is dropped may leave another one behind.
         loop {
             let tasks = TASKS.with(|tasks| std::mem::take(&mut *tasks.borrow_mut()));
@@ -173,6 +179,11 @@ impl World {
         true
     }
 
+    /// Polls a task, or moves the clock on to where one wakes. False if nothing will ever happen by itself.
+    pub fn go_on(&self) -> bool {
+        self.step() || self.clock.skip()
+    }
+
     /// Polls every task that is ready now once; returns how many tasks are left.
     pub fn turn(&self) -> usize {
         self.start_fresh();
@@ -187,7 +198,7 @@ impl World {
     pub fn run_until(&self, done: impl Fn() -> bool) {
         let mut looks = 0;
         while !done() {
-            if self.step() || self.clock.skip() {
+            if self.go_on() {
                 looks = 0;
                 continue;
             }

@@ -28,6 +28,12 @@ pub(crate) fn shown(command: &Command) -> String {
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
+/// The simulated world, with its deliberate defects built in.
+pub(crate) fn simulate(root: &Path, words: &[&str]) -> Result<()> {
+    let package = ["--quiet", "--package", "spillway-simulate", "--features", "mutants", "--"];
+    succeed(command(root).arg("run").args(package).args(words))
+}
+
 /// The benchmarks, in a release build.
 pub(crate) fn bench(root: &Path, words: &[&str]) -> Result<()> {
     succeed(

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::cargo::{command, succeed};
+use crate::cargo::{command, simulate, succeed};
 use crate::{fuzz, tidy, tools};
 
 type Step = (&'static str, fn(&Path) -> Result<()>);
@@ -17,6 +17,7 @@ const STEPS: &[Step] = &[
     ("tidy", tidy::check),
     ("clippy", clippy),
     ("tests", tests),
+    ("sim", |root| simulate(root, &["--check"])),
     ("docs", docs),
 ];
 
@@ -39,7 +40,10 @@ pub(crate) fn run(root: &Path, quick: bool) -> Result<()> {
 }
 
 fn clippy(root: &Path) -> Result<()> {
-    succeed(command(root).args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+    succeed(command(root).args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    // What only a build with deliberate defects has.
+    let package = ["--package", "spillway-simulate", "--features", "mutants", "--all-targets"];
+    succeed(command(root).arg("clippy").args(package).args(["--", "-D", "warnings"]))
 }
 
 fn tests(root: &Path) -> Result<()> {

@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use spillway_core::sync::{AtomicU64, Mutex, Ordering, WaitList};
-use spillway_core::{LocalFuture, Place};
+use spillway_core::{LocalFuture, Place, mutant};
 use spillway_policy::compaction::{self, Load, Step};
 
 use super::pool::{Cell, Eviction, Pool};
@@ -153,6 +153,9 @@ impl Core {
         };
         let Some(fresh) = fresh else { return Moved::NoRoom };
         let left = slot.relocate(&self.pool, &self.pages, cell, fresh);
+        if mutant::on("zram: forget what a moved object held") {
+            let _ = slot.set(&self.pages, Slot::Empty, 0);
+        }
         drop(slot);
         self.pool.free(&self.pages, left);
         Moved::Yes

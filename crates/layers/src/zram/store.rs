@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_core::{Answer, Kind, Reply, Request, Submission};
+use spillway_core::{Answer, Kind, Reply, Request, Submission, mutant};
 use spillway_policy::compaction::{self, Step};
 use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
 
@@ -119,6 +119,9 @@ impl Core {
 
     /// Compresses and stores a page that repeats no word.
     fn store_by(&self, stream: &mut Stream, index: u64, page: &[u8], now: u32) -> Result<(), Kind> {
+        if mutant::on("zram: lose the old page when a write fails") {
+            self.publish(index, Slot::Empty, now)?;
+        }
         let owner = u32::try_from(index).expect("a device has at most 2^32 slots");
         let compressed = stream.compress(page, COMPRESSED_BYTES_MAX);
         let raw = compressed.is_none();
@@ -150,7 +153,9 @@ impl Core {
     /// Puts `slot` in place and frees what was there.
     pub(super) fn publish(&self, index: u64, slot: Slot, now: u32) -> Result<(), Kind> {
         let old = self.table.lock(index).set(&self.pages, slot, now)?;
-        if let Slot::Stored(cell) = old {
+        if let Slot::Stored(cell) = old
+            && !mutant::on("zram: forget to free what was overwritten")
+        {
             self.pool.free(&self.pages, cell);
         }
         Ok(())
@@ -161,7 +166,9 @@ impl Core {
 fn repeated_word(page: &[u8]) -> Option<u64> {
     const WORD: usize = size_of::<u64>();
     let (first, last) = (page.first_chunk::<WORD>()?, page.last_chunk::<WORD>()?);
-    let repeats = first == last && page[WORD..] == page[..page.len() - WORD];
+    let between =
+        || mutant::on("zram: tell a repeated word by its ends") || page[WORD..] == page[..page.len() - WORD];
+    let repeats = first == last && between();
     repeats.then(|| u64::from_ne_bytes(*first))
 }
 

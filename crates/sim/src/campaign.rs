@@ -1,0 +1,139 @@
+//! Many stories: drawn from seeds, all short ones, and every single failure.
+
+use spillway_core::Kind;
+use spillway_core::contract::Random;
+
+use crate::disk::{Effect, Fault, Latency, Plan};
+use crate::model::Violation;
+use crate::run::{Outcome, run};
+use crate::scenario::{Phase, Scenario};
+use crate::stacks::Row;
+use crate::workload::{Act, Step};
+
+/// What has been run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Stories.
+    pub stories: u64,
+    /// Power cuts.
+    pub crashes: u64,
+    /// Requests answered.
+    pub answers: u64,
+}
+
+impl Tally {
+    /// Adds another tally.
+    pub fn add(&mut self, other: Tally) {
+        self.stories += other.stories;
+        self.crashes += other.crashes;
+        self.answers += other.answers;
+    }
+
+    fn count(&mut self, outcome: &Outcome) {
+        self.add(Tally { stories: 1, crashes: outcome.crashes, answers: outcome.answers });
+    }
+}
+
+/// A story that broke a promise.
+pub struct Broken {
+    /// The story.
+    pub scenario: Scenario,
+    /// The promise.
+    pub violation: Violation,
+}
+
+/// A story's result, counted or with the story that broke.
+fn tell(scenario: Scenario, tally: &mut Tally) -> Result<Outcome, Box<Broken>> {
+    match run(&scenario) {
+        Ok(outcome) => {
+            tally.count(&outcome);
+            Ok(outcome)
+        }
+        Err(violation) => Err(Box::new(Broken { scenario, violation })),
+    }
+}
+
+/// The story of one seed.
+pub fn seed(row: &'static Row, seed: u64) -> Result<Tally, Box<Broken>> {
+    let mut tally = Tally::default();
+    tell(Scenario::draw(row, seed), &mut tally)?;
+    Ok(tally)
+}
+
+/// Operations from which all short sequences are made: two blocks, edges, and every flag.
+fn alphabet(row: &Row) -> Vec<Step> {
+    let block = row.block().bytes() / spillway_core::SECTOR;
+    let acts = [
+        Act::Write { look: 2, fua: false },
+        Act::Write { look: 1, fua: true },
+        Act::Zero { fua: false, no_hole: true },
+        Act::Zero { fua: true, no_hole: false },
+        Act::Discard { fua: false },
+        Act::Discard { fua: true },
+    ];
+    let step = |act, first, count| Step { client: 0, act, first, count, withdraw: None };
+    let mut all = vec![step(Act::Flush, 0, 1), step(Act::Read, 0, 2 * block)];
+    for act in acts {
+        all.extend([step(act, 0, block), step(act, 0, 2 * block), step(act, block - 1, 1)]);
+    }
+    all.push(step(Act::Write { look: 2, fua: false }, block / 2, block));
+    all
+}
+
+/// Number of sequences of `len` operations for a stack.
+pub fn sequences(row: &Row, len: u32) -> u64 {
+    (alphabet(row).len() as u64).pow(len)
+}
+
+/// The sequence number `index` of `len` operations, whole and with the power cut at every boundary, each in several outcomes.
+pub fn sequence(row: &'static Row, len: u32, index: u64) -> Result<Tally, Box<Broken>> {
+    let alphabet = alphabet(row);
+    let mut rest = index;
+    let steps: Vec<Step> = (0..len)
+        .map(|_| {
+            let step = alphabet[rest as usize % alphabet.len()];
+            rest /= alphabet.len() as u64;
+            step
+        })
+        .collect();
+    let story = |cut_at, seed| {
+        let plan = Plan { cut_at, ..Plan::default() };
+        let phases = vec![Phase { steps: steps.clone(), plan }];
+        Scenario { row, seed, phases, tight: false, idle_workers: 0 }
+    };
+    let mut tally = Tally::default();
+    let whole = tell(story(None, 1), &mut tally)?;
+    let boundaries = whole.boundaries.first().copied().unwrap_or(0);
+    for cut_at in first_after_looking(row)..boundaries {
+        for seed in 1..=3 {
+            tell(story(Some(cut_at), seed), &mut tally)?;
+        }
+    }
+    Ok(tally)
+}
+
+/// Boundaries of the first look at everything: cutting there is the same for every sequence.
+fn first_after_looking(row: &Row) -> u64 {
+    2 * (row.bytes / spillway_core::SECTOR).div_ceil(64)
+}
+
+/// The workload number `index`: each of its calls fails in turn, with each error, once and for good.
+pub fn every_failure(row: &'static Row, index: u64) -> Result<Tally, Box<Broken>> {
+    let mut random = Random(index ^ 0x6e74_6800);
+    let latency = Latency::ALL[random.below(Latency::ALL.len() as u64) as usize];
+    let mut story = Scenario::draw(row, random.draw());
+    story.phases.truncate(1);
+    story.phases[0].plan = Plan { latency, ..Plan::default() };
+    let mut tally = Tally::default();
+    let calls = tell(story.clone(), &mut tally)?.calls.first().copied().unwrap_or(0);
+    let effects =
+        [Kind::Io, Kind::NoSpace, Kind::NotSupported].map(Effect::Fail).into_iter().chain([Effect::Short]);
+    for nth in 0..calls {
+        for (effect, sticky) in effects.clone().flat_map(|effect| [(effect, false), (effect, true)]) {
+            let mut story = story.clone();
+            story.phases[0].plan.faults = vec![Fault { call: None, nth, effect, sticky }];
+            tell(story, &mut tally)?;
+        }
+    }
+    Ok(tally)
+}

@@ -1,0 +1,346 @@
+//! Runs a story and holds what the stack shows against the model.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use spillway_core::{
+    Aligned, Attributes, Budget, ByteRange, Env, Flags, IoBuf, Kind, Op, Reply, Request, SECTOR, Submission,
+};
+use spillway_layers::stack::Stack;
+
+use crate::disk::{Disk, Medium, Plan};
+use crate::model::{Change, End, Model, Violation};
+use crate::payload;
+use crate::scenario::{Phase, Scenario};
+use crate::stacks::Knob;
+use crate::workload::{Act, Step};
+use crate::world::World;
+
+/// Steps of the executor after which a phase is called stuck: a request is never answered.
+const STEPS_MAX: u64 = 3_000_000;
+
+/// Sectors that are read at once when everything is looked at.
+const LOOK_SECTORS: u64 = 64;
+
+/// What a story came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Power cuts.
+    pub crashes: u64,
+    /// Requests answered.
+    pub answers: u64,
+    /// Boundaries that the disk passed in each phase.
+    pub boundaries: Vec<u64>,
+    /// Calls that the disk got in each phase.
+    pub calls: Vec<u64>,
+    /// A sum of all that happened, in its order.
+    pub log: u64,
+}
+
+/// Runs a story to its end, or to the first broken promise. A panic is one.
+pub fn run(scenario: &Scenario) -> Result<Outcome, Violation> {
+    catch_unwind(AssertUnwindSafe(|| play(scenario))).unwrap_or_else(|panic| {
+        let words = panic.downcast_ref::<String>().map(String::as_str);
+        let words = words.or(panic.downcast_ref::<&str>().copied()).unwrap_or("without words");
+        Err(Violation(format!("a panic: {words}")))
+    })
+}
+
+fn play(scenario: &Scenario) -> Result<Outcome, Violation> {
+    let durable = scenario.row.disk.is_some();
+    let model = Rc::new(RefCell::new(Model::new(scenario.row.bytes, durable)));
+    let story = Story { model: model.clone(), numbers: Rc::default() };
+    let mut medium = Medium::new(scenario.row.bytes);
+    let mut outcome = Outcome::default();
+    let last = Phase { steps: vec![], plan: Plan::default() };
+    for (index, phase) in scenario.phases.iter().chain(durable.then_some(&last)).enumerate() {
+        let seed = scenario.seed.wrapping_add(index as u64 * 0x9e37_79b9);
+        let house = House::new(scenario, phase, medium.clone(), &story, seed);
+        let result = house.live(phase);
+        outcome.answers += house.answers.get();
+        outcome.log = outcome.log.rotate_left(5) ^ house.world.log();
+        if let Some(disk) = &house.disk {
+            outcome.boundaries.push(disk.boundaries());
+            outcome.calls.push(disk.calls());
+            disk.cut();
+        }
+        let disk = house.leave()?;
+        result?;
+        if let Some(disk) = disk {
+            medium = disk.survivors();
+            model.borrow_mut().crash();
+            outcome.crashes += 1;
+        }
+    }
+    Ok(outcome)
+}
+
+/// What lasts from phase to phase.
+struct Story {
+    model: Rc<RefCell<Model>>,
+    numbers: Rc<Cell<u64>>,
+}
+
+/// A stack in a world, and those who use it.
+struct House {
+    world: Arc<World>,
+    disk: Option<Arc<Disk>>,
+    stack: Rc<Stack>,
+    budget: Arc<Budget>,
+    visitor: Visitor,
+    answers: Rc<Cell<u64>>,
+    empty: &'static [(&'static str, u64)],
+}
+
+/// What every client has.
+#[derive(Clone)]
+struct Visitor {
+    device: Aligned,
+    model: Rc<RefCell<Model>>,
+    world: Arc<World>,
+    answers: Rc<Cell<u64>>,
+    violation: Rc<RefCell<Option<Violation>>>,
+    /// Numbers writes through all phases of a story.
+    numbers: Rc<Cell<u64>>,
+    knobs: &'static [Knob],
+    /// Any request may fail.
+    faulty: bool,
+    /// Writes may find no memory.
+    short: bool,
+}
+
+impl House {
+    fn new(scenario: &Scenario, phase: &Phase, medium: Medium, story: &Story, seed: u64) -> Self {
+        let row = scenario.row;
+        let world = World::new(seed);
+        world.set_idle_workers(scenario.idle_workers);
+        let disk = row.disk.map(|_| {
+            Arc::new(Disk::new(world.clone(), medium, row.block(), phase.plan.clone(), seed ^ 0xd15c))
+        });
+        let budget = row.budget(scenario.tight);
+        let stack = row.build(&world, disk.clone(), &budget).expect("the table has valid configurations");
+        let answers: Rc<Cell<u64>> = Rc::default();
+        let visitor = Visitor {
+            device: Aligned::new(stack.device.clone()),
+            model: story.model.clone(),
+            world: world.clone(),
+            answers: answers.clone(),
+            violation: Rc::default(),
+            numbers: story.numbers.clone(),
+            knobs: row.knobs,
+            faulty: !phase.plan.faults.is_empty(),
+            short: scenario.tight || row.knobs.iter().any(|(name, _)| *name == "mem_limit"),
+        };
+        Self { world, disk, stack: Rc::new(stack), budget, visitor, answers, empty: row.empty }
+    }
+
+    /// Recovery, clients, a last look at everything.
+    fn live(&self, phase: &Phase) -> Result<(), Violation> {
+        self.until_done(vec![self.spawn(self.visitor.clone().look_at_everything())])?;
+        let clients = phase.steps.iter().map(|step| step.client).max().map_or(0, |last| last + 1);
+        let mut visits = Vec::new();
+        for client in 0..clients {
+            let steps: Vec<Step> = phase.steps.iter().filter(|step| step.client == client).copied().collect();
+            visits.push(self.spawn(self.visitor.clone().visit(steps, self.stack.clone())));
+        }
+        self.until_done(visits)?;
+        self.until_done(vec![self.spawn(self.visitor.clone().look_at_everything())])?;
+        if self.empty.is_empty() || self.powerless() { Ok(()) } else { self.clear_out() }
+    }
+
+    /// Discards everything: nothing may be left.
+    fn clear_out(&self) -> Result<(), Violation> {
+        let step = Step {
+            client: 0,
+            act: Act::Discard { fua: false },
+            first: 0,
+            count: self.visitor.model.borrow().sectors(),
+            withdraw: None,
+        };
+        self.until_done(vec![self.spawn(self.visitor.clone().visit(vec![step], self.stack.clone()))])?;
+        // Memory kept at hand for the next writes goes back now.
+        self.stack.store("compact", "1").expect("what can be emptied can be compacted");
+        for (name, most) in self.empty {
+            let left = self.stack.show(name).expect("the table names attributes of the stack");
+            if left.trim().parse::<u64>().map_or(true, |left| left > *most) {
+                return Err(Violation(format!("everything is discarded, but {name} is {left}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + 'static) -> Rc<Cell<bool>> {
+        let done: Rc<Cell<bool>> = Rc::default();
+        let seen = done.clone();
+        self.world.spawn_here(Box::pin(async move {
+            task.await;
+            seen.set(true);
+        }));
+        done
+    }
+
+    fn powerless(&self) -> bool {
+        self.disk.as_ref().is_some_and(|disk| disk.is_cut())
+    }
+
+    fn until_done(&self, tasks: Vec<Rc<Cell<bool>>>) -> Result<(), Violation> {
+        for _ in 0..STEPS_MAX {
+            if let Some(violation) = self.visitor.violation.borrow_mut().take() {
+                return Err(violation);
+            }
+            if self.powerless() || tasks.iter().all(|task| task.get()) {
+                return Ok(());
+            }
+            if !self.world.go_on() {
+                return Err(Violation(
+                    "nothing is ready and nobody sleeps: a request is never answered".into(),
+                ));
+            }
+        }
+        Err(Violation(format!("a request is not answered within {STEPS_MAX} steps")))
+    }
+
+    /// Takes everything down; what was charged has to be given back.
+    fn leave(self) -> Result<Option<Arc<Disk>>, Violation> {
+        self.world.power_off();
+        drop((self.stack, self.visitor));
+        self.world.power_off();
+        drop(self.world);
+        match self.budget.used() {
+            0 => Ok(self.disk),
+            used => Err(Violation(format!("the stack is gone, but {used} bytes are still charged"))),
+        }
+    }
+}
+
+impl Visitor {
+    fn fail(&self, violation: Violation) {
+        self.violation.borrow_mut().get_or_insert(violation);
+    }
+
+    async fn look_at_everything(self) {
+        let sectors = self.model.borrow().sectors();
+        for first in (0..sectors).step_by(LOOK_SECTORS as usize) {
+            self.read(first, LOOK_SECTORS.min(sectors - first), None).await;
+        }
+    }
+
+    async fn visit(self, steps: Vec<Step>, stack: Rc<Stack>) {
+        for step in steps {
+            let Step { act, first, count, withdraw, .. } = step;
+            match act {
+                Act::Read => self.read(first, count, withdraw).await,
+                Act::Flush => self.flush(withdraw).await,
+                Act::Sleep(micros) => self.world.sleep(Duration::from_micros(micros)).await,
+                Act::Set { attribute, value } => self.set(&stack, attribute, value),
+                _ => self.write(step).await,
+            }
+        }
+    }
+
+    fn set(&self, stack: &Stack, attribute: usize, value: usize) {
+        let (name, values) = self.knobs[attribute];
+        if let Err(error) = stack.store(name, values[value]) {
+            self.fail(Violation(format!("setting {name} to {} fails: {error}", values[value])));
+        }
+    }
+
+    async fn read(&self, first: u64, count: u64, withdraw: Option<u8>) {
+        let number = self.model.borrow_mut().begin_read(first, count);
+        let request = Request::read(first * SECTOR, IoBuf::new((count * SECTOR) as usize));
+        let reply = self.ask(request, withdraw).await;
+        let bytes = reply.as_ref().filter(|reply| reply.result.is_ok()).map(|reply| &reply.buf[..]);
+        if let Err(violation) = self.model.borrow_mut().end_read(number, bytes) {
+            self.fail(violation);
+        }
+    }
+
+    async fn flush(&self, withdraw: Option<u8>) {
+        let number = self.model.borrow_mut().begin_flush();
+        let reply = self.ask(Request::flush(), withdraw).await;
+        if let Err(violation) = self.model.borrow_mut().end_flush(number, end(reply.as_ref(), false)) {
+            self.fail(violation);
+        }
+    }
+
+    async fn write(&self, step: Step) {
+        let range = ByteRange::new(step.first * SECTOR, step.count * SECTOR);
+        self.numbers.set(self.numbers.get() + 1);
+        let (request, change) = match step.act {
+            Act::Write { look, fua } => {
+                let value = payload::value(self.numbers.get(), look);
+                let mut buf = IoBuf::new(range.len as usize);
+                payload::fill(value, step.first, &mut buf);
+                let flags = Flags { fua, ..Flags::default() };
+                (Request { op: Op::Write, range, flags, buf }, Change::To(value))
+            }
+            Act::Zero { fua, no_hole } => {
+                let mut request = Request::bare(Op::WriteZeroes, range);
+                request.flags = Flags { fua, no_hole };
+                (request, Change::To(payload::ZERO))
+            }
+            Act::Discard { fua } => {
+                let mut request = Request::bare(Op::Discard, range);
+                request.flags.fua = fua;
+                (request, Change::Discarded)
+            }
+            other => unreachable!("{other:?} is not a write"),
+        };
+        let fua = request.flags.fua;
+        let number = self.model.borrow_mut().begin_write(step.first, step.count, change);
+        let reply = self.ask(request, step.withdraw).await;
+        self.model.borrow_mut().end_write(number, end(reply.as_ref(), fua));
+    }
+
+    /// The reply, or nothing if the answer was dropped.
+    async fn ask(&self, request: Request, withdraw: Option<u8>) -> Option<Reply> {
+        let (op, range) = (request.op, request.range);
+        let reply = Dropping { answer: self.device.submit(request), polls: withdraw }.await?;
+        self.answers.set(self.answers.get() + 1);
+        self.world.note(u64::from(reply.result.is_ok()) ^ range.offset << 8);
+        let shortage = matches!(reply.result, Err(Kind::NoSpace | Kind::OutOfMemory));
+        let excused = self.faulty || (self.short && op.writes() && shortage);
+        if let (Err(kind), false) = (reply.result, excused) {
+            self.fail(Violation(format!("{op:?} of {range:?} fails with {kind:?} for no reason")));
+        }
+        Some(reply)
+    }
+}
+
+fn end(reply: Option<&Reply>, durable: bool) -> End {
+    match reply {
+        None => End::Withdrawn,
+        Some(Reply { result: Ok(()), .. }) => End::Done { durable },
+        Some(_) => End::Failed,
+    }
+}
+
+/// An answer that is dropped after so many polls, as by a client that goes away.
+struct Dropping {
+    answer: Submission,
+    polls: Option<u8>,
+}
+
+impl Future for Dropping {
+    type Output = Option<Reply>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Reply>> {
+        if self.polls == Some(0) {
+            return Poll::Ready(None);
+        }
+        if let Poll::Ready(reply) = Pin::new(&mut self.answer).poll(context) {
+            return Poll::Ready(Some(reply));
+        }
+        if let Some(polls) = &mut self.polls {
+            *polls -= 1;
+            context.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+}

@@ -1,0 +1,144 @@
+//! The stacks that are simulated: a table. A new layer is one row.
+
+use std::sync::Arc;
+
+use spillway_core::{BlockSize, Budget, Env, Error, Storage};
+use spillway_layers::stack::{
+    FileConfig, LayerConfig, OriginConfig, Stack, StackConfig, Surroundings, ZramConfig,
+};
+use spillway_layers::{delay, memory, rate, trace};
+
+use crate::disk::Disk;
+use crate::memory::VecRegions;
+use crate::world::World;
+
+/// An attribute that workloads change, and the values they give it.
+pub type Knob = (&'static str, &'static [&'static str]);
+
+/// A stack and what is known of it.
+pub struct Row {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// Its configuration, for a device of so many bytes.
+    pub config: fn(u64) -> StackConfig,
+    /// Bytes of the device.
+    pub bytes: u64,
+    /// Block of the disk below, or `None` for a stack that keeps everything in memory and promises nothing after a crash.
+    pub disk: Option<u32>,
+    /// What workloads change while it runs.
+    pub knobs: &'static [Knob],
+    /// Bytes that memory may be short of: the budget that a hard-pressed run gets.
+    pub tight_budget: Option<u64>,
+    /// Attributes, and the most that they are once the whole device is discarded.
+    pub empty: &'static [(&'static str, u64)],
+}
+
+/// All of them.
+pub const STACKS: &[Row] = &[
+    Row { name: "file", config: |_| over_file(vec![]), disk: Some(4096), ..DURABLE },
+    Row { name: "file-512", config: |_| over_file(vec![]), disk: Some(512), bytes: 32 << 10, ..DURABLE },
+    Row { name: "trace-file", config: |_| over_file(vec![trace()]), disk: Some(4096), ..DURABLE },
+    Row {
+        name: "delay-rate-file",
+        config: |_| over_file(vec![rate(), delay()]),
+        disk: Some(4096),
+        ..DURABLE
+    },
+    Row { name: "memory", config: memory, ..VOLATILE },
+    Row { name: "zram", config: |bytes| zram(bytes, "lz4", vec![]), ..ZRAM },
+    Row { name: "zram-zstd", config: |bytes| zram(bytes, "zstd", vec![]), ..ZRAM },
+    Row { name: "delay-zram", config: |bytes| zram(bytes, "lz4", vec![delay()]), ..ZRAM },
+];
+
+const DURABLE: Row = Row {
+    name: "",
+    config: |_| over_file(vec![]),
+    bytes: 128 << 10,
+    disk: Some(4096),
+    knobs: &[],
+    tight_budget: None,
+    empty: &[],
+};
+
+const VOLATILE: Row = Row { disk: None, ..DURABLE };
+
+const ZRAM: Row = Row {
+    bytes: 512 << 10,
+    knobs: &[
+        ("max_comp_streams", &["1", "2", "5"]),
+        ("mem_limit", &["0", "192K", "64K"]),
+        ("compact", &["1"]),
+        ("mem_used_max", &["0"]),
+    ],
+    tight_budget: Some(160 << 10),
+    // What is left are streams.
+    empty: &[("orig_data_size", 0), ("compr_data_size", 0), ("mem_used_total", 512 << 10)],
+    ..VOLATILE
+};
+
+/// The row called `name`.
+pub fn find(name: &str) -> Option<&'static Row> {
+    STACKS.iter().find(|row| row.name == name)
+}
+
+fn over_file(layers: Vec<LayerConfig>) -> StackConfig {
+    let file = FileConfig { path: "disk".into(), read_only: false };
+    StackConfig { origin: OriginConfig::File(file), layers }
+}
+
+fn memory(bytes: u64) -> StackConfig {
+    let memory = memory::Config { size: bytes.into(), block_size: 4096 };
+    StackConfig { origin: OriginConfig::Memory(memory), layers: vec![] }
+}
+
+fn zram(bytes: u64, algorithm: &str, layers: Vec<LayerConfig>) -> StackConfig {
+    let zram = ZramConfig {
+        disksize: bytes.into(),
+        comp_algorithm: algorithm.into(),
+        max_comp_streams: Some(2),
+        ..ZramConfig::default()
+    };
+    StackConfig { origin: OriginConfig::Zram(zram), layers }
+}
+
+fn trace() -> LayerConfig {
+    LayerConfig::Trace(trace::Config { records_max: 8 })
+}
+
+fn delay() -> LayerConfig {
+    LayerConfig::Delay(delay::Config { read_us: 50, write_us: 80, jitter_percent: 100, ..Default::default() })
+}
+
+fn rate() -> LayerConfig {
+    LayerConfig::Rate(rate::Config { bytes_per_second: (50 << 20).into(), ..Default::default() })
+}
+
+impl Row {
+    /// Block of the disk below, or what the contents are compared in where there is none.
+    pub fn block(&self) -> BlockSize {
+        BlockSize::new(self.disk.unwrap_or(4096)).expect("the table has valid sizes")
+    }
+
+    /// What the stack's memory is charged to. `tight`: as little as the row allows.
+    pub fn budget(&self, tight: bool) -> Arc<Budget> {
+        Budget::new(self.tight_budget.filter(|_| tight).unwrap_or(64 << 20))
+    }
+
+    /// The stack in `world`, over `disk` if it has one.
+    pub fn build(
+        &self,
+        world: &Arc<World>,
+        disk: Option<Arc<Disk>>,
+        budget: &Arc<Budget>,
+    ) -> Result<Stack, Error> {
+        let around = Surroundings {
+            env: world.clone() as Arc<dyn Env>,
+            regions: Arc::new(VecRegions::new(256 << 20)),
+            budget: budget.clone(),
+            open_file: Box::new(move |_| {
+                Ok(disk.clone().expect("a stack over a file has a disk") as Arc<dyn Storage>)
+            }),
+        };
+        Stack::build(&(self.config)(self.bytes), &around)
+    }
+}

@@ -1,0 +1,343 @@
+//! `cargo xtask sim`: runs stories, shortens those that break a promise, and prints how to see them again.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use spillway_core::mutant;
+use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+use spillway_sim::campaign::{self, Broken, Tally};
+use spillway_sim::mutants::MUTANTS;
+use spillway_sim::run::run;
+use spillway_sim::scenario::Scenario;
+use spillway_sim::shrink::shrink;
+use spillway_sim::stacks::{self, Row, STACKS};
+
+const USAGE: &str = "\
+cargo xtask sim [--stack NAME] --seed N [--runs N]     the stories of so many seeds from N on (1 run); all stacks unless one is named
+cargo xtask sim [--stack NAME] --crashes N             stories until there were so many power cuts
+cargo xtask sim [--stack NAME] --sequences LEN         all sequences of LEN operations, the power cut at every boundary
+cargo xtask sim [--stack NAME] --failures N            N workloads in which every call fails in turn
+cargo xtask sim --stack NAME --sequence LEN:INDEX      one of these again
+cargo xtask sim --stack NAME --failure INDEX           one of these again
+cargo xtask sim --mutants                              finds every deliberate defect, or fails
+cargo xtask sim --check                                what CI runs: all of the above in a minute
+";
+
+/// Seeds that once broke a promise, with what was wrong. They are run first.
+const CORPUS: &str = include_str!("../corpus.txt");
+
+/// What the check runs: power cuts, workloads with failures for each stack, sampled sequences of three.
+const CHECK_CRASHES: u64 = 12_000;
+const CHECK_FAILURES: u64 = 20;
+const CHECK_TRIPLES: u64 = 300;
+
+/// How long a mutant may live.
+const MUTANT_SECONDS: u64 = 60;
+
+/// A piece of work that can be named on the command line.
+#[derive(Clone, Copy)]
+enum Job {
+    Seed(u64),
+    Sequence(u32, u64),
+    Failure(u64),
+}
+
+impl Job {
+    fn run(self, row: &'static Row) -> Result<Tally, Box<Broken>> {
+        match self {
+            Job::Seed(seed) => campaign::seed(row, seed),
+            Job::Sequence(len, index) => campaign::sequence(row, len, index),
+            Job::Failure(index) => campaign::every_failure(row, index),
+        }
+    }
+}
+
+impl fmt::Display for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Job::Seed(seed) => write!(f, "--seed {seed}"),
+            Job::Sequence(len, index) => write!(f, "--sequence {len}:{index}"),
+            Job::Failure(index) => write!(f, "--failure {index}"),
+        }
+    }
+}
+
+type Task = (&'static Row, Job);
+
+fn main() -> ExitCode {
+    // A panic of a stack is reported as a broken promise, with the story that led to it.
+    std::panic::set_hook(Box::new(|_| {}));
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match command(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The options, each with its value.
+struct Options<'a>(Vec<(&'a str, &'a str)>);
+
+impl<'a> Options<'a> {
+    fn parse(words: &'a [String]) -> Result<Self, String> {
+        let mut found = Vec::new();
+        let mut words = words.iter().map(String::as_str);
+        while let Some(word) = words.next() {
+            match word {
+                "--mutants" | "--check" => found.push((word, "")),
+                "--stack" | "--seed" | "--runs" | "--crashes" | "--sequences" | "--failures"
+                | "--sequence" | "--failure" => {
+                    let value = words.next().ok_or_else(|| format!("{word} wants a value\n\n{USAGE}"))?;
+                    found.push((word, value));
+                }
+                _ => return Err(format!("`{word}` is not an option\n\n{USAGE}")),
+            }
+        }
+        Ok(Self(found))
+    }
+
+    fn text(&self, name: &str) -> Option<&'a str> {
+        self.0.iter().find(|(key, _)| *key == name).map(|(_, value)| *value)
+    }
+
+    fn number(&self, name: &str) -> Result<Option<u64>, String> {
+        let parse = |text: &str| text.parse().map_err(|_| format!("{name} {text}: give a whole number"));
+        self.text(name).map(parse).transpose()
+    }
+
+    fn rows(&self) -> Result<Vec<&'static Row>, String> {
+        let Some(name) = self.text("--stack") else { return Ok(STACKS.iter().collect()) };
+        let names: Vec<_> = STACKS.iter().map(|row| row.name).collect();
+        let unknown = || format!("there is no stack {name:?}; there are: {}", names.join(", "));
+        stacks::find(name).map(|row| vec![row]).ok_or_else(unknown)
+    }
+}
+
+fn command(words: &[String]) -> Result<(), String> {
+    let options = Options::parse(words)?;
+    let rows = options.rows()?;
+    if options.text("--check").is_some() {
+        return check();
+    }
+    if options.text("--mutants").is_some() {
+        return mutants();
+    }
+    if let Some(crashes) = options.number("--crashes")? {
+        return report("random", until_crashes(&rows, options.number("--seed")?.unwrap_or(1), crashes));
+    }
+    if let Some(len) = options.number("--sequences")? {
+        return report("sequences", race(&all_sequences(&rows, len as u32)));
+    }
+    if let Some(count) = options.number("--failures")? {
+        return report("failures", race(&tasks(&rows, (0..count).map(Job::Failure))));
+    }
+    if let Some(index) = options.number("--failure")? {
+        return report("failure", race(&tasks(&rows, std::iter::once(Job::Failure(index)))));
+    }
+    if let Some(text) = options.text("--sequence") {
+        let parts =
+            text.split_once(':').and_then(|(len, index)| Some((len.parse().ok()?, index.parse().ok()?)));
+        let (len, index) = parts.ok_or_else(|| format!("--sequence {text}: give LEN:INDEX"))?;
+        return report("sequence", race(&tasks(&rows, std::iter::once(Job::Sequence(len, index)))));
+    }
+    let Some(seed) = options.number("--seed")? else { return Err(format!("say what to run\n\n{USAGE}")) };
+    let runs = options.number("--runs")?.unwrap_or(1);
+    report("seeds", race(&tasks(&rows, (seed..seed.saturating_add(runs)).map(Job::Seed))))
+}
+
+fn tasks(rows: &[&'static Row], jobs: impl Iterator<Item = Job> + Clone) -> Vec<Task> {
+    rows.iter().flat_map(|&row| jobs.clone().map(move |job| (row, job))).collect()
+}
+
+/// Sequences are about power cuts: of the stacks without a disk one is enough.
+fn all_sequences(rows: &[&'static Row], len: u32) -> Vec<Task> {
+    let each = |row: &&'static Row| {
+        let row = *row;
+        (0..campaign::sequences(row, len)).map(move |index| (row, Job::Sequence(len, index)))
+    };
+    rows.iter().flat_map(each).collect()
+}
+
+/// Runs every task on all processors.
+fn race(tasks: &[Task]) -> Result<Tally, String> {
+    let next = AtomicU64::new(0);
+    fan_out(&|_| {
+        let index = next.fetch_add(1, Ordering::Relaxed) as usize;
+        tasks.get(index).copied()
+    })
+}
+
+/// Seeds from `first` on, over all stacks in turn, until there were so many crashes.
+fn until_crashes(rows: &[&'static Row], first: u64, crashes: u64) -> Result<Tally, String> {
+    let durable: Vec<&'static Row> = rows.iter().copied().filter(|row| row.disk.is_some()).collect();
+    if durable.is_empty() {
+        return Err("no such stack has a disk whose power could be cut".into());
+    }
+    let next = AtomicU64::new(0);
+    fan_out(&|tally: &Tally| {
+        let index = next.fetch_add(1, Ordering::Relaxed);
+        let row = rows[index as usize % rows.len()];
+        (tally.crashes < crashes).then_some((row, Job::Seed(first + index / rows.len() as u64)))
+    })
+}
+
+/// Runs what `next` hands out, on all processors, until it has no more or a promise is broken.
+fn fan_out(next: &(dyn Fn(&Tally) -> Option<Task> + Sync)) -> Result<Tally, String> {
+    let (total, broken, stop) = (Mutex::new(Tally::default()), Mutex::new(None), AtomicBool::new(false));
+    let start = Instant::now();
+    let said = AtomicU64::new(0);
+    let chosen = chosen_mutant();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                mutant::choose(chosen);
+                while !stop.load(Ordering::Relaxed) {
+                    let so_far = *total.lock();
+                    progress(&so_far, start, &said);
+                    let Some((row, job)) = next(&so_far) else { return };
+                    match job.run(row) {
+                        Ok(tally) => total.lock().add(tally),
+                        Err(found) => {
+                            stop.store(true, Ordering::Relaxed);
+                            let found = (row, job, found.violation.0.clone(), shrink(*found));
+                            broken.lock().get_or_insert(found);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    match broken.into_inner() {
+        None => Ok(total.into_inner()),
+        Some((row, job, first, shortest)) => Err(format!(
+            "BROKEN: {first}\n  again: cargo xtask sim --stack {} {job}\n\nshortest story found: {}\n{}",
+            row.name, shortest.violation.0, shortest.scenario
+        )),
+    }
+}
+
+/// A line every five seconds.
+fn progress(tally: &Tally, start: Instant, said: &AtomicU64) {
+    let seconds = start.elapsed().as_secs() / 5;
+    if seconds > said.swap(seconds, Ordering::Relaxed) && chosen_mutant().is_empty() {
+        eprintln!("{:4} s: {} stories, {} crashes", seconds * 5, tally.stories, tally.crashes);
+    }
+}
+
+static CHOSEN: Mutex<&'static str> = Mutex::new("");
+
+fn chosen_mutant() -> &'static str {
+    *CHOSEN.lock()
+}
+
+fn report(what: &str, outcome: Result<Tally, String>) -> Result<(), String> {
+    let tally = outcome?;
+    println!(
+        "{what}: {} stories, {} crashes, {} answers, 0 violations",
+        tally.stories, tally.crashes, tally.answers
+    );
+    Ok(())
+}
+
+fn timed(what: &str, work: impl FnOnce() -> Result<Tally, String>) -> Result<(), String> {
+    let start = Instant::now();
+    let outcome = work();
+    report(what, outcome)?;
+    println!("    {:.1} s", start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn check() -> Result<(), String> {
+    let all: Vec<&'static Row> = STACKS.iter().collect();
+    let short: Vec<&'static Row> =
+        ["file", "file-512", "zram"].iter().filter_map(|name| stacks::find(name)).collect();
+    timed("corpus", || race(&corpus()?))?;
+    determinism()?;
+    timed("all sequences of one", || race(&all_sequences(&all, 1)))?;
+    timed("all sequences of two", || race(&all_sequences(&short, 2)))?;
+    timed("sampled sequences of three", || race(&triples(&short)))?;
+    timed("every failure", || race(&tasks(&short, (0..CHECK_FAILURES).map(Job::Failure))))?;
+    timed("random", || until_crashes(&all, 1, CHECK_CRASHES))?;
+    mutants()
+}
+
+fn triples(rows: &[&'static Row]) -> Vec<Task> {
+    let each = |row: &&'static Row| {
+        let row = *row;
+        let count = campaign::sequences(row, 3);
+        (0..CHECK_TRIPLES).map(move |index| (row, Job::Sequence(3, index * (count / CHECK_TRIPLES))))
+    };
+    rows.iter().flat_map(each).collect()
+}
+
+/// Lines of the corpus: a stack, a seed, and what it found.
+fn corpus() -> Result<Vec<Task>, String> {
+    let lines = CORPUS.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let mut words = line.split_whitespace();
+            let row = words.next().and_then(stacks::find);
+            let seed = words.next().and_then(|word| word.parse().ok());
+            row.zip(seed).map(|(row, seed)| (row, Job::Seed(seed))).ok_or_else(|| format!("corpus: {line:?}"))
+        })
+        .collect()
+}
+
+/// Two runs of one seed have one log.
+fn determinism() -> Result<(), String> {
+    for row in STACKS {
+        for seed in 1..=20 {
+            let log = || run(&Scenario::draw(row, seed)).map_err(|violation| violation.0);
+            let (first, second) = (log()?, log()?);
+            if first != second {
+                return Err(format!("{} seed {seed}: two runs differ\n{first:?}\n{second:?}", row.name));
+            }
+        }
+    }
+    println!("determinism: {} seeds twice, one log each", STACKS.len() * 20);
+    Ok(())
+}
+
+/// The table of mutants.
+fn mutants() -> Result<(), String> {
+    println!("| mutant | stack | found by | after | as |\n| --- | --- | --- | --- | --- |");
+    let mut alive = Vec::new();
+    for candidate in MUTANTS {
+        let row = stacks::find(candidate.stack).ok_or("the table of mutants names stacks")?;
+        *CHOSEN.lock() = candidate.name;
+        let start = Instant::now();
+        let found = hunt(row, start);
+        *CHOSEN.lock() = "";
+        let seconds = start.elapsed().as_secs_f64();
+        match found {
+            Some((job, words)) => {
+                println!("| {} | {} | {job} | {seconds:.1} s | {words} |", candidate.name, row.name);
+            }
+            None => alive.push(candidate.name),
+        }
+    }
+    if alive.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("not found within {MUTANT_SECONDS} s: {}", alive.join("; ")))
+    }
+}
+
+/// The first job that notices the chosen mutant.
+fn hunt(row: &'static Row, start: Instant) -> Option<(Job, String)> {
+    mutant::choose(chosen_mutant());
+    let jobs =
+        (1u64..).map(|number| if number % 16 == 0 { Job::Failure(number / 16) } else { Job::Seed(number) });
+    let in_time = || start.elapsed() < Duration::from_secs(MUTANT_SECONDS);
+    let found = jobs.take_while(|_| in_time()).find_map(|job| {
+        let broken = job.run(row).err()?;
+        Some((job, broken.violation.0))
+    });
+    mutant::choose("");
+    found
+}
