@@ -296,9 +296,13 @@ impl Held {
         let mut held = Held { gates: gates.clone(), set: 0, alone: false };
         for index in members(set) {
             let gate = &gates.gates[index];
-            // Polite once: who has waited does not yield again, so that neither side starves.
-            let mut polite = true;
-            gate.waiters.until(|| gate.try_share(std::mem::take(&mut polite)).then_some(())).await;
+            // Polite until woken once: who has waited does not yield again, so that neither side starves.
+            let mut looks = 0;
+            let look = || {
+                looks += 1;
+                gate.try_share(looks <= WaitList::LOOKS_BEFORE_WAITING).then_some(())
+            };
+            gate.waiters.until(look).await;
             held.set |= 1 << index;
         }
         held
@@ -342,9 +346,69 @@ impl Drop for Wish<'_> {
     }
 }
 
+#[cfg(all(test, feature = "shuttle", feature = "mutants"))]
+mod threads {
+    use super::*;
+    use crate::sync::AtomicUsize;
+    use crate::threads::every_order;
+    use shuttle::future::block_on;
+    use shuttle::thread;
+
+    /// Goes through the gates of `set` and counts who is inside: a sharer by one, who is alone by a hundred.
+    fn pass(gates: &Arc<Gates>, inside: &[AtomicUsize; 2], alone: bool, set: u64) {
+        let weight = if alone { 100 } else { 1 };
+        let held = block_on(async {
+            if alone { Held::alone(gates, set).await } else { Held::shared(gates, set).await }
+        });
+        for gate in members(set) {
+            let before = inside[gate].fetch_add(weight, Ordering::SeqCst);
+            assert!(before < if alone { 1 } else { 100 }, "{before} in gate {gate} with {weight}");
+        }
+        for gate in members(set) {
+            inside[gate].fetch_sub(weight, Ordering::SeqCst);
+        }
+        drop(held);
+    }
+
+    #[test]
+    fn nobody_shares_a_gate_that_somebody_has_alone() {
+        every_order(|| {
+            let shared = Arc::new((Arc::new(Gates::default()), [const { AtomicUsize::new(0) }; 2]));
+            let users: Vec<_> = [(false, 0b01), (true, 0b11), (false, 0b11), (true, 0b01)]
+                .into_iter()
+                .map(|(alone, set)| {
+                    let shared = shared.clone();
+                    thread::spawn(move || pass(&shared.0, &shared.1, alone, set))
+                })
+                .collect();
+            users.into_iter().for_each(|user| user.join().expect("everybody gets in"));
+        });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_merge_that_waits_goes_before_newcomers_and_they_go_next() {
+        use std::future::Future;
+        use std::pin::pin;
+        use std::task::{Context, Poll, Waker};
+        let gates = Arc::new(Gates::default());
+        let mut context = Context::from_waker(Waker::noop());
+        let mut writer = pin!(Held::shared(&gates, 1));
+        let Poll::Ready(held) = writer.as_mut().poll(&mut context) else { panic!("nobody is there") };
+        let mut merge = pin!(Held::alone(&gates, 1));
+        assert!(merge.as_mut().poll(&mut context).is_pending());
+        let mut newcomer = pin!(Held::shared(&gates, 1));
+        assert!(newcomer.as_mut().poll(&mut context).is_pending(), "the merge was there before");
+        drop(held);
+        let Poll::Ready(alone) = merge.as_mut().poll(&mut context) else { panic!("nobody holds the gate") };
+        assert!(newcomer.as_mut().poll(&mut context).is_pending());
+        drop(alone);
+        assert!(newcomer.as_mut().poll(&mut context).is_ready());
+    }
 
     #[test]
     fn edges_cover_exactly_what_inside_leaves() {

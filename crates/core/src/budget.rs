@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use crate::error::Kind;
+use crate::mutant;
 use crate::sync::{AtomicU64, Ordering};
 
 /// A limit on bytes, and how much of it is in use.
@@ -41,6 +42,10 @@ impl Budget {
     pub fn charge(&self, bytes: u64) -> Result<(), Kind> {
         let limit = self.limit.load(Ordering::Relaxed);
         let fits = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= limit);
+        if mutant::on("budget: look, then charge") && fits(self.used()).is_some() {
+            self.used.fetch_add(bytes, Ordering::Relaxed);
+            return self.parent.as_ref().map_or(Ok(()), |parent| parent.charge(bytes));
+        }
         let before =
             self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_err(|_| Kind::NoSpace)?;
         if let Some(parent) = &self.parent

@@ -35,6 +35,8 @@ pub mod size;
 pub mod stats;
 pub mod storage;
 pub mod sync;
+#[cfg(all(test, feature = "shuttle", feature = "mutants"))]
+mod threads;
 
 pub use align::Aligned;
 pub use attribute::{Attribute, Attributes, Spec, Table, Unit};

@@ -4,12 +4,25 @@
 //! of the whole project: a shard's mutex, then a class's or a folio's, then counters. No lock is held across an await or
 //! across I/O.
 
+#[cfg(feature = "shuttle")]
+mod checked;
+
+#[cfg(feature = "shuttle")]
+pub use checked::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, RwLock, fence,
+};
+#[cfg(not(feature = "shuttle"))]
 pub use parking_lot::{Mutex, MutexGuard, RwLock};
+#[cfg(feature = "shuttle")]
+pub use shuttle;
+#[cfg(not(feature = "shuttle"))]
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
+
+use crate::mutant;
 
 /// Tasks that wait for a condition which somebody else makes true.
 ///
@@ -24,6 +37,9 @@ pub struct WaitList {
 }
 
 impl WaitList {
+    /// How often [`WaitList::until`] looks at the condition before it waits for the first time.
+    pub const LOOKS_BEFORE_WAITING: usize = 2;
+
     /// Waits until `ready` gives a value. Woken in the order of arrival; a waiter that is dropped passes its turn on.
     pub async fn until<T>(&self, mut ready: impl FnMut() -> Option<T>) -> T {
         let mut turn = Turn { list: self, ticket: None };
@@ -33,6 +49,9 @@ impl WaitList {
             }
             turn.register(context.waker());
             fence(Ordering::SeqCst);
+            if mutant::on("wait list: register without looking again") {
+                return Poll::Pending;
+            }
             match ready() {
                 Some(value) => Poll::Ready(value),
                 None => Poll::Pending,
@@ -111,7 +130,7 @@ impl Drop for Turn<'_> {
             queue.len() < before
         };
         // Woken but leaving: whether served or dropped, the next in line may find the condition true as well.
-        if !was_queued {
+        if !was_queued && !mutant::on("wait list: keep a wake that comes too late") {
             self.list.wake_one();
         }
     }

@@ -28,6 +28,16 @@ pub(crate) fn shown(command: &Command) -> String {
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
+/// Features of a build for the models of threads.
+pub(crate) const THREADS: &str = "spillway-core/mutants,spillway-core/shuttle,spillway-layers/shuttle";
+
+/// The models of threads, with their checker and deliberate defects built in.
+pub(crate) fn threads(root: &Path) -> Result<()> {
+    let packages = ["--package", "spillway-core", "--package", "spillway-layers", "--lib"];
+    let features = ["--features", THREADS, "threads::"];
+    succeed(command(root).args(["test", "--quiet"]).args(packages).args(features))
+}
+
 /// The simulated world, with its deliberate defects built in.
 pub(crate) fn simulate(root: &Path, words: &[&str]) -> Result<()> {
     let package = ["--quiet", "--package", "spillway-simulate", "--features", "mutants", "--"];

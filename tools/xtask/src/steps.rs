@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::cargo::{command, simulate, succeed};
+use crate::cargo::{command, simulate, succeed, threads};
 use crate::{fuzz, tidy, tools};
 
 type Step = (&'static str, fn(&Path) -> Result<()>);
@@ -17,6 +17,7 @@ const STEPS: &[Step] = &[
     ("tidy", tidy::check),
     ("clippy", clippy),
     ("tests", tests),
+    ("threads", threads),
     ("sim", |root| simulate(root, &["--check"])),
     ("docs", docs),
 ];
@@ -41,9 +42,15 @@ pub(crate) fn run(root: &Path, quick: bool) -> Result<()> {
 
 fn clippy(root: &Path) -> Result<()> {
     succeed(command(root).args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
-    // What only a build with deliberate defects has.
-    let package = ["--package", "spillway-simulate", "--features", "mutants", "--all-targets"];
-    succeed(command(root).arg("clippy").args(package).args(["--", "-D", "warnings"]))
+    // What only builds with deliberate defects and the checker of threads have.
+    for (packages, features) in [
+        (&["--package=spillway-simulate"][..], "mutants"),
+        (&["--package=spillway-core", "--package=spillway-layers"], crate::cargo::THREADS),
+    ] {
+        let features = ["--features", features, "--all-targets", "--", "-D", "warnings"];
+        succeed(command(root).arg("clippy").args(packages).args(features))?;
+    }
+    Ok(())
 }
 
 fn tests(root: &Path) -> Result<()> {

@@ -228,3 +228,5 @@ impl BlockDevice for Zram {
 
 #[cfg(test)]
 mod tests;
+#[cfg(all(test, feature = "shuttle"))]
+mod threads;

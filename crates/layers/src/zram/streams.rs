@@ -27,7 +27,8 @@ pub(super) const STREAMS_MAX: usize = 256;
 /// Looks at busy places before a writer's task waits: some 100 us, the time for which a writer keeps a stream with a slow
 /// codec. A sleep and a wake cost the returning writer nearly as much; and places are all busy only where there are fewer
 /// than workers.
-const SPINS: usize = 2400;
+/// The checker of threads tries every order anyway.
+const SPINS: usize = if cfg!(feature = "shuttle") { 1 } else { 2400 };
 
 /// Which codec streams use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

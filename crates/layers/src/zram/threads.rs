@@ -1,0 +1,107 @@
+//! Models for the checker of threads: streams, and one slot under writers, readers, a discard and the compactor.
+
+use std::sync::Arc;
+
+use spillway_core::contract::Random;
+use spillway_core::sync::shuttle::future::block_on;
+use spillway_core::sync::shuttle::scheduler::RandomScheduler;
+use spillway_core::sync::shuttle::{self, Runner, thread};
+use spillway_core::sync::{AtomicUsize, Ordering};
+use spillway_core::{BlockDevice, Budget, ByteRange, IoBuf, Op, Request};
+use spillway_sim::memory::VecRegions;
+use spillway_sim::world::World;
+
+use super::codec::Params;
+use super::streams::{Choice, Streams};
+use super::{Config, PAGE, Zram};
+
+fn every_order(orders: usize, model: impl Fn() + Send + Sync + 'static) {
+    let scheduler = RandomScheduler::new_from_seed(1, orders);
+    Runner::new(scheduler, shuttle::Config::default()).run(model);
+}
+
+#[test]
+fn no_more_writers_than_streams_and_nobody_waits_for_ever() {
+    every_order(1500, || {
+        let choice = Choice { codec: 0, params: Params::default() };
+        let streams = Arc::new(Streams::new(1, choice, Budget::new(1 << 20)));
+        let busy = Arc::new(AtomicUsize::new(0));
+        let writers: Vec<_> = (0..3)
+            .map(|_| {
+                let (streams, busy) = (streams.clone(), busy.clone());
+                thread::spawn(move || {
+                    let taken = block_on(streams.take());
+                    let others = busy.fetch_add(1, Ordering::SeqCst);
+                    assert!(others < 2, "{others} others compress on at most two streams");
+                    thread::yield_now();
+                    busy.fetch_sub(1, Ordering::SeqCst);
+                    drop(taken);
+                })
+            })
+            .collect();
+        streams.set_limit(2);
+        thread::yield_now();
+        streams.set_limit(1);
+        writers.into_iter().for_each(|writer| writer.join().expect("a writer ends"));
+    });
+}
+
+fn zram(budget: &Arc<Budget>) -> Arc<Zram> {
+    let config = Config { disksize: 64 << 10, max_comp_streams: 1, ..Config::default() };
+    Zram::new(config, World::new(1), Arc::new(VecRegions::new(256 << 20)), budget.clone())
+        .expect("a valid configuration")
+}
+
+fn page(number: u64) -> Vec<u8> {
+    let mut page = vec![0; PAGE];
+    let mut random = Random(number);
+    page[..1500]
+        .chunks_exact_mut(4)
+        .for_each(|word| word.copy_from_slice(&(random.draw() as u32).to_le_bytes()));
+    page
+}
+
+fn write(zram: &Zram, index: u64, bytes: &[u8]) {
+    let reply = block_on(zram.submit(Request::write(index * PAGE as u64, IoBuf::copy_of(bytes))));
+    assert_eq!(reply.result, Ok(()));
+}
+
+fn discard(zram: &Zram, index: u64) {
+    let range = ByteRange::new(index * PAGE as u64, PAGE as u64);
+    assert_eq!(block_on(zram.submit(Request::bare(Op::Discard, range))).result, Ok(()));
+}
+
+#[test]
+fn a_slot_is_whole_under_writers_readers_discards_and_the_compactor() {
+    every_order(1000, || {
+        let budget = Budget::new(64 << 20);
+        let zram = zram(&budget);
+        (0..4).for_each(|index| write(&zram, index, &page(index)));
+        discard(&zram, 1);
+        let writer = {
+            let zram = zram.clone();
+            thread::spawn(move || (10..12).for_each(|number| write(&zram, 0, &page(number))))
+        };
+        let remover = {
+            let zram = zram.clone();
+            thread::spawn(move || discard(&zram, 0))
+        };
+        let compactor = {
+            let zram = zram.clone();
+            thread::spawn(move || zram.core.compact_now())
+        };
+        let reply = block_on(zram.submit(Request::read(0, IoBuf::new(PAGE))));
+        assert_eq!(reply.result, Ok(()));
+        let allowed = [page(0), page(10), page(11), vec![0; PAGE]];
+        assert!(allowed.iter().any(|page| page[..] == reply.buf[..]), "a reader saw a mixture");
+        for thread in [writer, remover, compactor] {
+            thread.join().expect("it ends");
+        }
+        let reply = block_on(zram.submit(Request::read(2 * PAGE as u64, IoBuf::new(PAGE))));
+        assert_eq!(&reply.buf[..], &page(2)[..], "a neighbour changed");
+        (0..4).for_each(|index| discard(&zram, index));
+        assert_eq!(zram.core.table.holdings(), Default::default());
+        drop(zram);
+        assert_eq!(budget.used(), 0);
+    });
+}
