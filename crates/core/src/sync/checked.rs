@@ -5,8 +5,9 @@
 
 use std::fmt;
 
+pub use shuttle::sync::MutexGuard;
 pub use shuttle::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-pub use shuttle::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+use shuttle::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 const UNPOISONED: &str = "a model ends with its first panic";
 
@@ -33,16 +34,6 @@ impl<T> Mutex<T> {
     /// Whether somebody has the lock.
     pub fn is_locked(&self) -> bool {
         self.0.try_lock().is_err()
-    }
-
-    /// The value, of which there is no other user.
-    pub fn get_mut(&mut self) -> &mut T {
-        self.0.get_mut().expect(UNPOISONED)
-    }
-
-    /// The value.
-    pub fn into_inner(self) -> T {
-        self.0.into_inner().expect(UNPOISONED)
     }
 }
 
