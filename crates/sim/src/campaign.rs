@@ -99,7 +99,7 @@ pub fn sequence(row: &'static Row, len: u32, index: u64) -> Result<Tally, Box<Br
     let story = |cut_at, seed| {
         let plan = Plan { cut_at, ..Plan::default() };
         let phases = vec![Phase { steps: steps.clone(), plan }];
-        Scenario { row, seed, phases, tight: false, idle_workers: 0 }
+        Scenario { row, seed, phases, tight: false, refused: false, idle_workers: 0 }
     };
     let mut tally = Tally::default();
     let whole = tell(story(None, 1), &mut tally)?;

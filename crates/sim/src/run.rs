@@ -25,6 +25,9 @@ use crate::world::World;
 /// Steps of the executor after which a phase is called stuck: a request is never answered.
 const STEPS_MAX: u64 = 3_000_000;
 
+/// Memory for regions, where the system does not refuse it.
+const REGIONS_BYTES: u64 = 256 << 20;
+
 /// Sectors that are read at once when everything is looked at.
 const LOOK_SECTORS: u64 = 64;
 
@@ -124,7 +127,9 @@ impl House {
             Arc::new(Disk::new(world.clone(), medium, row.block(), phase.plan.clone(), seed ^ 0xd15c))
         });
         let budget = row.budget(scenario.tight);
-        let stack = row.build(&world, disk.clone(), &budget).expect("the table has valid configurations");
+        let stack = row
+            .build(&world, disk.clone(), &budget, if scenario.refused { 0 } else { REGIONS_BYTES })
+            .expect("the table has valid configurations");
         let answers: Rc<Cell<u64>> = Rc::default();
         let visitor = Visitor {
             device: Aligned::new(stack.device.clone()),
@@ -135,7 +140,9 @@ impl House {
             numbers: story.numbers.clone(),
             knobs: row.knobs,
             faulty: !phase.plan.faults.is_empty(),
-            short: scenario.tight || row.knobs.iter().any(|(name, _)| *name == "mem_limit"),
+            short: scenario.tight
+                || scenario.refused
+                || row.knobs.iter().any(|(name, _)| *name == "mem_limit"),
         };
         Self { world, disk, stack: Rc::new(stack), budget, visitor, answers, empty: row.empty }
     }

@@ -35,6 +35,8 @@ pub struct Scenario {
     pub phases: Vec<Phase>,
     /// With as little memory as the stack's row allows.
     pub tight: bool,
+    /// The system refuses memory for regions.
+    pub refused: bool,
     /// Workers that have nothing to do, as the stack is told.
     pub idle_workers: usize,
 }
@@ -47,7 +49,8 @@ impl Scenario {
         let faulty = row.disk.is_some() && random.below(3) == 0;
         let phases = (0..count).map(|_| Phase::draw(row, &mut random, faulty)).collect();
         let (tight, idle_workers) = (random.below(4) == 0, random.below(4) as usize);
-        Self { row, seed, phases, tight, idle_workers }
+        let refused = random.below(32) == 0;
+        Self { row, seed, phases, tight, refused, idle_workers }
     }
 
     /// Whether a request may fail at all.
@@ -90,7 +93,11 @@ fn draw_fault(random: &mut Random) -> Fault {
 /// One line for each thing that happens.
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let memory = if self.tight { ", little memory" } else { "" };
+        let memory = match (self.refused, self.tight) {
+            (true, _) => ", memory is refused",
+            (_, true) => ", little memory",
+            _ => "",
+        };
         writeln!(f, "stack {}, {} idle workers{memory}", self.row.name, self.idle_workers)?;
         for (index, phase) in self.phases.iter().enumerate() {
             writeln!(f, "phase {index}: latency {:?}", phase.plan.latency)?;

@@ -124,16 +124,17 @@ impl Row {
         Budget::new(self.tight_budget.filter(|_| tight).unwrap_or(64 << 20))
     }
 
-    /// The stack in `world`, over `disk` if it has one.
+    /// The stack in `world`, over `disk` if it has one, with so many bytes of regions.
     pub fn build(
         &self,
         world: &Arc<World>,
         disk: Option<Arc<Disk>>,
         budget: &Arc<Budget>,
+        regions_bytes: u64,
     ) -> Result<Stack, Error> {
         let around = Surroundings {
             env: world.clone() as Arc<dyn Env>,
-            regions: Arc::new(VecRegions::new(256 << 20)),
+            regions: Arc::new(VecRegions::new(regions_bytes)),
             budget: budget.clone(),
             open_file: Box::new(move |_| {
                 Ok(disk.clone().expect("a stack over a file has a disk") as Arc<dyn Storage>)
