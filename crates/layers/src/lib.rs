@@ -12,6 +12,7 @@ pub mod null;
 pub mod rate;
 pub mod stack;
 pub mod trace;
+pub mod write_cache;
 pub mod zram;
 
 /// Values as configurations and attributes write them, and the words for those that are refused.

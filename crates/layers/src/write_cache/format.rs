@@ -1,0 +1,345 @@
+//! What lies on a cache device, to the byte.
+//!
+//! The format is that of Linux's dm-writecache, version 1, as its behaviour shows it. All numbers are little endian.
+//!
+//! ```text
+//!   start      superblock, 64 bytes: magic 4, version 4, block_size 4, pad 4, n_blocks 8, seq_count 8, zeroes 32
+//!   start+64   entries, 16 bytes each: original_sector 8, seq_count 8
+//!   then up to the next block: the metadata's padding
+//!   then       block 0, block 1, ...: entry i describes block i
+//! ```
+//!
+//! An entry is free with seq_count 2^64-1, committed below the superblock's seq_count, uncommitted otherwise.
+
+use spillway_core::{BlockSize, Error, Kind, SECTOR};
+
+/// Bytes of the superblock.
+pub const SUPERBLOCK_LEN: usize = 64;
+
+/// Bytes of an entry.
+pub const ENTRY_LEN: usize = 16;
+
+/// The seq_count of an entry that describes nothing.
+pub const FREE: u64 = u64::MAX;
+
+const MAGIC: u32 = 0x2348_9321;
+const VERSION: u32 = 1;
+
+/// Blocks that a cache may have: indices are of 47 bits.
+const BLOCKS_MAX: u64 = 1 << 47;
+
+/// Where things lie on a cache device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// First byte of the superblock on the device.
+    pub start: u64,
+    /// Unit of the cache.
+    pub block_size: BlockSize,
+    /// Blocks of data.
+    pub n_blocks: u64,
+}
+
+impl Layout {
+    /// The largest cache on a device of `device_bytes`, beginning at `start_sector`.
+    ///
+    /// [`Kind::Invalid`] if that is not on the device, [`Kind::NoSpace`] if not one block fits, [`Kind::Overflow`] if there would
+    /// be more than 2^47 blocks.
+    pub fn largest(device_bytes: u64, start_sector: u64, block_size: BlockSize) -> Result<Self, Error> {
+        let (start, room) = room(device_bytes, start_sector)?;
+        let block = block_size.bytes();
+        let mut n_blocks = room / (block + ENTRY_LEN as u64);
+        while n_blocks > 0 && bytes_of(n_blocks, block).is_none_or(|bytes| bytes > room) {
+            n_blocks -= 1;
+        }
+        if n_blocks == 0 {
+            return Err(Error::new(
+                Kind::NoSpace,
+                format!(
+                    "a cache device of {room} bytes has no room for a block of {block} bytes and its metadata"
+                ),
+            ));
+        }
+        check_count(n_blocks)?;
+        Ok(Self { start, block_size, n_blocks })
+    }
+
+    /// Bytes from the superblock to the first block.
+    pub fn metadata_bytes(&self) -> u64 {
+        metadata_bytes(self.n_blocks, self.block_size.bytes()).expect("checked when the layout was made")
+    }
+
+    /// Byte of the device at which block `index` begins.
+    pub fn block_offset(&self, index: u64) -> u64 {
+        assert!(index < self.n_blocks, "block {index} of {}", self.n_blocks);
+        self.start + self.metadata_bytes() + index * self.block_size.bytes()
+    }
+
+    /// Byte of the device at which entry `index` begins.
+    pub fn entry_offset(&self, index: u64) -> u64 {
+        assert!(index < self.n_blocks, "entry {index} of {}", self.n_blocks);
+        self.start + SUPERBLOCK_LEN as u64 + index * ENTRY_LEN as u64
+    }
+
+    /// Sectors of a block.
+    pub fn block_sectors(&self) -> u64 {
+        self.block_size.bytes() / SECTOR
+    }
+
+    /// How many blocks are free when `percent` of them are used: what a watermark means.
+    pub fn free_at(&self, percent: u64) -> u64 {
+        assert!(percent <= 100);
+        let share = u128::from(self.n_blocks) * u128::from(100 - percent) + 50;
+        (share / 100) as u64
+    }
+}
+
+/// The start in bytes, and the bytes from there on.
+fn room(device_bytes: u64, start_sector: u64) -> Result<(u64, u64), Error> {
+    let start = start_sector.checked_mul(SECTOR).filter(|&start| start < device_bytes);
+    let start = start.ok_or_else(|| {
+        let sectors = device_bytes / SECTOR;
+        Error::invalid(format!("start_sector {start_sector} is not on a cache device of {sectors} sectors"))
+    })?;
+    Ok((start, device_bytes - start))
+}
+
+fn check_count(n_blocks: u64) -> Result<(), Error> {
+    if n_blocks <= BLOCKS_MAX {
+        return Ok(());
+    }
+    Err(Error::new(
+        Kind::Overflow,
+        format!("a cache of {n_blocks} blocks is too large: at most {BLOCKS_MAX}; choose larger blocks"),
+    ))
+}
+
+fn metadata_bytes(n_blocks: u64, block: u64) -> Option<u64> {
+    let bytes = n_blocks.checked_mul(ENTRY_LEN as u64)?.checked_add(SUPERBLOCK_LEN as u64)?;
+    bytes.checked_next_multiple_of(block)
+}
+
+/// Bytes of a cache of so many blocks.
+fn bytes_of(n_blocks: u64, block: u64) -> Option<u64> {
+    metadata_bytes(n_blocks, block)?.checked_add(n_blocks.checked_mul(block)?)
+}
+
+/// The head of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Blocks of data.
+    pub n_blocks: u64,
+    /// Entries with a lower seq_count are committed.
+    pub seq_count: u64,
+}
+
+/// What the first bytes of a cache device are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Magic and version are zero: it may be formatted.
+    Blank,
+    /// A superblock of this format.
+    Cache(Superblock),
+    /// Something else, which must not be overwritten.
+    Foreign {
+        /// The four bytes in the place of the magic.
+        magic: u32,
+        /// The four bytes in the place of the version.
+        version: u32,
+    },
+}
+
+impl Superblock {
+    /// That of an empty cache.
+    pub fn fresh(layout: &Layout) -> Self {
+        Self { block_size: layout.block_size.bytes() as u32, n_blocks: layout.n_blocks, seq_count: 0 }
+    }
+
+    /// What `bytes` are.
+    pub fn decode(bytes: &[u8; SUPERBLOCK_LEN]) -> Found {
+        let (magic, version) = (le32(bytes, 0), le32(bytes, 4));
+        match (magic, version) {
+            (0, 0) => Found::Blank,
+            (MAGIC, VERSION) => Found::Cache(Self {
+                block_size: le32(bytes, 8),
+                n_blocks: le64(bytes, 16),
+                seq_count: le64(bytes, 24),
+            }),
+            _ => Found::Foreign { magic, version },
+        }
+    }
+
+    /// Its bytes. Without `magic` they are those of a cache whose formatting has not ended.
+    pub fn encode(&self, magic: bool) -> [u8; SUPERBLOCK_LEN] {
+        let mut bytes = [0; SUPERBLOCK_LEN];
+        if magic {
+            bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        }
+        bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.block_size.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.n_blocks.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.seq_count.to_le_bytes());
+        bytes
+    }
+
+    /// Makes the checks of the kernel before a cache is used: its blocks are of the size asked for, if one was, and lie on the
+    /// device. Fewer blocks than would fit are allowed.
+    pub fn accept(
+        &self,
+        device_bytes: u64,
+        start_sector: u64,
+        wanted: Option<BlockSize>,
+    ) -> Result<Layout, Error> {
+        let (start, room) = room(device_bytes, start_sector)?;
+        let block_size = BlockSize::new(self.block_size).map_err(|error| {
+            Error::new(Kind::Corrupt, format!("the cache's superblock is damaged: {}", error.message()))
+        })?;
+        if let Some(wanted) = wanted.filter(|&wanted| wanted != block_size) {
+            let (wanted, found) = (wanted.bytes(), block_size.bytes());
+            return Err(Error::invalid(format!(
+                "the cache has blocks of {found} bytes, not of {wanted}: give --block-size {found} or leave it out"
+            )));
+        }
+        check_count(self.n_blocks)?;
+        let bytes = bytes_of(self.n_blocks, block_size.bytes()).filter(|_| self.n_blocks > 0);
+        match bytes {
+            Some(bytes) if bytes <= room => Ok(Layout { start, block_size, n_blocks: self.n_blocks }),
+            Some(bytes) => Err(Error::invalid(format!(
+                "the cache takes {bytes} bytes, but its device has only {room} from sector {start_sector} on: \
+                 was it shrunk, or is the start_sector wrong?"
+            ))),
+            None => Err(Error::new(
+                Kind::Corrupt,
+                format!("the cache's superblock is damaged: it tells of {} blocks", self.n_blocks),
+            )),
+        }
+    }
+}
+
+/// What a block of the cache is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// First sector of the block on the origin.
+    pub original_sector: u64,
+    /// When it was written; [`FREE`] for never.
+    pub seq_count: u64,
+}
+
+impl Entry {
+    /// The entry of a freshly formatted cache.
+    pub const BLANK: Self = Self { original_sector: u64::MAX, seq_count: FREE };
+
+    /// The entry in `bytes`.
+    pub fn decode(bytes: &[u8; ENTRY_LEN]) -> Self {
+        Self { original_sector: le64(bytes, 0), seq_count: le64(bytes, 8) }
+    }
+
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; ENTRY_LEN] {
+        let mut bytes = [0; ENTRY_LEN];
+        bytes[..8].copy_from_slice(&self.original_sector.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.seq_count.to_le_bytes());
+        bytes
+    }
+}
+
+fn le32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn le64(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn layout(bytes: u64, block: u32) -> Layout {
+        Layout::largest(bytes, 0, BlockSize::new(block).unwrap()).unwrap()
+    }
+
+    /// The reference's table: device, block, blocks, bytes of metadata, free at 50 % and at 45 %.
+    #[test]
+    fn layouts_are_those_of_the_kernel() {
+        for (device, block, blocks, metadata, half, low) in [
+            (1 << 20, 4096, 254, 8192, 127, 140),
+            (64 << 20, 4096, 16320, 262_144, 8160, 8976),
+            (1 << 30, 4096, 261_123, 4_182_016, 130_562, 143_618),
+            (1 << 30, 512, 2_033_601, 32_538_112, 1_016_801, 1_118_481),
+            (10 << 30, 4096, 2_611_239, 41_783_296, 1_305_620, 1_436_181),
+        ] {
+            let layout = layout(device, block);
+            assert_eq!((layout.n_blocks, layout.metadata_bytes()), (blocks, metadata));
+            assert_eq!((layout.free_at(50), layout.free_at(45)), (half, low));
+            assert!(layout.block_offset(blocks - 1) + u64::from(block) <= device);
+        }
+    }
+
+    #[test]
+    fn a_superblock_has_the_bytes_of_the_documented_layout() {
+        let superblock = Superblock { block_size: 4096, n_blocks: 254, seq_count: 0x0102_0304 };
+        let mut golden = [0; SUPERBLOCK_LEN];
+        golden[..4].copy_from_slice(&[0x21, 0x93, 0x48, 0x23]);
+        golden[4] = 1;
+        golden[9] = 0x10;
+        golden[16] = 254;
+        golden[24..28].copy_from_slice(&[4, 3, 2, 1]);
+        assert_eq!(superblock.encode(true), golden);
+        assert_eq!(Superblock::decode(&golden), Found::Cache(superblock));
+        golden[..4].fill(0);
+        assert_eq!(superblock.encode(false), golden);
+        assert_eq!(Superblock::decode(&golden), Found::Foreign { magic: 0, version: 1 });
+        assert_eq!(Superblock::decode(&[0; SUPERBLOCK_LEN]), Found::Blank);
+        let entry = Entry { original_sector: 0x0808, seq_count: 2 };
+        assert_eq!(entry.encode(), [8, 8, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(Entry::BLANK.encode(), [0xff; ENTRY_LEN]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_the_value_and_the_remedy() {
+        let device = 1 << 20;
+        let right = Superblock::fresh(&layout(device, 4096));
+        let refused = |superblock: Superblock, device, start, wanted| {
+            let error = superblock.accept(device, start, wanted).unwrap_err();
+            (error.kind, error.message().to_owned())
+        };
+        assert_eq!(right.accept(device, 0, None), Ok(layout(device, 4096)));
+        let fewer = Superblock { n_blocks: 3, ..right };
+        assert_eq!(fewer.accept(device, 0, None).map(|layout| layout.n_blocks), Ok(3));
+        let (kind, words) = refused(right, device, 0, Some(BlockSize::SECTOR));
+        assert!(kind == Kind::Invalid && words.contains("--block-size 4096"), "{words}");
+        let (kind, words) = refused(right, device - 512, 0, None);
+        assert!(kind == Kind::Invalid && words.contains("shrunk"), "{words}");
+        assert!(refused(right, device, 1, None).1.contains("start_sector"));
+        assert!(refused(right, device, 2048, None).1.contains("start_sector 2048"));
+        for block_size in [0, 1, 511, 513, 65537, 131_072, u32::MAX] {
+            assert_eq!(refused(Superblock { block_size, ..right }, device, 0, None).0, Kind::Corrupt);
+        }
+        for n_blocks in [0, right.n_blocks + 1, BLOCKS_MAX, BLOCKS_MAX + 1, u64::MAX] {
+            refused(Superblock { n_blocks, ..right }, device, 0, None);
+        }
+        let none = Layout::largest(4096, 0, BlockSize::PAGE).unwrap_err();
+        assert_eq!(none.kind, Kind::NoSpace);
+        let many = Layout::largest(1 << 62, 0, BlockSize::SECTOR).unwrap_err();
+        assert_eq!(many.kind, Kind::Overflow);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_told_apart_and_survive_the_trip(bytes: [u8; 32], device: u64, start in 0u64..64) {
+            let mut whole = [0; SUPERBLOCK_LEN];
+            whole[..32].copy_from_slice(&bytes);
+            whole[..8].copy_from_slice(&[0x21, 0x93, 0x48, 0x23, 1, 0, 0, 0]);
+            let Found::Cache(superblock) = Superblock::decode(&whole) else { panic!("the magic is right") };
+            whole[12..16].fill(0);
+            prop_assert_eq!(superblock.encode(true), whole);
+            if let Ok(layout) = superblock.accept(device, start, None) {
+                let end = layout.block_offset(layout.n_blocks - 1) + layout.block_size.bytes();
+                prop_assert!(end <= device && layout.entry_offset(layout.n_blocks - 1) < end);
+            }
+        }
+    }
+}
