@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`format`] | superblock, entries, layout, and the checks before a cache is taken for one |
+//! | [`mod@format`] | superblock, entries, layout, and the checks before a cache is taken for one |
 //! | [`recovery`] | which blocks of a cache are alive after a crash |
 
 pub mod format;
