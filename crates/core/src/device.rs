@@ -68,6 +68,8 @@ pub struct Geometry {
     pub read_only: bool,
     /// Nothing survives the end of the process, whatever was flushed.
     pub volatile: bool,
+    /// A write is durable once it is acknowledged: there is nothing that a flush would add.
+    pub write_through: bool,
     /// Discard frees room; where false it is accepted and does nothing.
     pub discards: bool,
     /// `WriteZeroes` is much faster than writing zeroes.

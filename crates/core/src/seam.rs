@@ -113,6 +113,7 @@ mod tests {
                 read_only: self.0,
                 volatile: true,
                 discards: false,
+                write_through: false,
                 fast_zeroes: false,
                 rotational: false,
             }

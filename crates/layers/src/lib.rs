@@ -131,7 +131,7 @@ pub mod config {
             self.set(Size::from(text).bytes(self.key)?)
         }
 
-        fn set(&self, value: u64) -> Result<(), Error> {
+        pub(crate) fn set(&self, value: u64) -> Result<(), Error> {
             if !self.allowed.contains(&value) {
                 return Err(self.refusal(&value.to_string()));
             }

@@ -175,6 +175,7 @@ impl BlockDevice for Memory {
             read_only: false,
             volatile: true,
             discards: true,
+            write_through: false,
             fast_zeroes: true,
             rotational: false,
         }

@@ -41,6 +41,7 @@ impl BlockDevice for Null {
             read_only: false,
             volatile: true,
             discards: true,
+            write_through: false,
             fast_zeroes: true,
             rotational: false,
         }

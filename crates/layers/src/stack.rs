@@ -14,12 +14,13 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use spillway_core::{
-    Attribute, Attributes, BlockDevice, Budget, Env, Error, Kind, Regions, Spec, Storage, Table, Unit,
+    Attribute, Attributes, BlockDevice, Budget, Env, Error, Kind, LocalFuture, Regions, Spec, Storage, Table,
+    Unit,
 };
 
 use crate::config::{Size, about};
 use crate::zram::{self, Zram};
-use crate::{delay, fault, file, memory, null, rate, trace};
+use crate::{delay, fault, file, memory, null, rate, trace, write_cache};
 
 /// An origin and the layers over it.
 #[derive(Clone, Debug, Deserialize)]
@@ -58,6 +59,8 @@ pub enum LayerConfig {
     Fault(fault::Config),
     /// Watches it.
     Trace(trace::Config),
+    /// Acknowledges its writes from a faster device.
+    WriteCache(write_cache::Config),
 }
 
 /// What a configuration says about compressed RAM.
@@ -114,6 +117,15 @@ pub struct Surroundings {
     pub open_file: OpenFile,
 }
 
+/// What a part does when its device begins and ends to be served.
+pub trait Lifecycle: Send + Sync {
+    /// Makes ready, before the first client. An error says what was found, and what to do.
+    fn open(&self) -> LocalFuture<Result<(), Error>>;
+
+    /// Ends, after the last client and before the last flush.
+    fn suspend(&self) -> LocalFuture<Result<(), Error>>;
+}
+
 /// A layer or origin of a stack, as the control plane sees it.
 #[derive(Clone)]
 pub struct Part {
@@ -123,6 +135,8 @@ pub struct Part {
     pub name: String,
     /// Its attributes.
     pub attributes: Arc<dyn Attributes>,
+    /// Its begin and end, where it has to do something then.
+    pub lifecycle: Option<Arc<dyn Lifecycle>>,
 }
 
 /// A device, and the parts it is made of.
@@ -146,6 +160,11 @@ impl Stack {
         }
         name(&mut parts);
         Ok(Self { device, parts })
+    }
+
+    /// Those parts that do something when the device begins and ends to be served, from the origin to the top.
+    pub fn lifecycles(&self) -> Vec<Arc<dyn Lifecycle>> {
+        self.parts.iter().rev().filter_map(|part| part.lifecycle.clone()).collect()
     }
 
     /// The kinds from the top to the origin: `trace > delay > zram`.
@@ -233,7 +252,24 @@ fn layer(config: &LayerConfig, below: Arc<dyn BlockDevice>, around: &Surrounding
         LayerConfig::Trace(config) => {
             built("trace", trace::Trace::new(config, below, env, budget)?, trace::attributes)
         }
+        LayerConfig::WriteCache(config) => write_cache(config, below, around)?,
     })
+}
+
+fn write_cache(
+    config: &write_cache::Config,
+    below: Arc<dyn BlockDevice>,
+    around: &Surroundings,
+) -> Result<Built, Error> {
+    if config.path.as_os_str().is_empty() {
+        return Err(Error::invalid("path is missing: give the file or block device that is the cache"));
+    }
+    let storage = (around.open_file)(&FileConfig { path: config.path.clone(), read_only: false })?;
+    let device: Arc<dyn BlockDevice> = Arc::new(file::File::new(storage, around.env.clone()));
+    let (env, budget) = (around.env.clone(), around.budget.clone());
+    let cache = write_cache::WriteCache::new(config, below, device, env, budget)?;
+    let (device, part) = built("write_cache", cache.clone(), write_cache::attributes);
+    Ok((device, Part { lifecycle: Some(cache), ..part }))
 }
 
 fn built<T: BlockDevice + 'static>(
@@ -245,7 +281,7 @@ fn built<T: BlockDevice + 'static>(
 }
 
 fn part(kind: &'static str, attributes: Arc<dyn Attributes>) -> Part {
-    Part { kind, name: kind.to_owned(), attributes }
+    Part { kind, name: kind.to_owned(), attributes, lifecycle: None }
 }
 
 fn zram(config: &ZramConfig, around: &Surroundings) -> Result<Arc<Zram>, Error> {

@@ -96,25 +96,29 @@ pub fn sequence(row: &'static Row, len: u32, index: u64) -> Result<Tally, Box<Br
             step
         })
         .collect();
-    let story = |cut_at, seed| {
-        let plan = Plan { cut_at, ..Plan::default() };
-        let phases = vec![Phase { steps: steps.clone(), plan }];
+    let story = |disk: usize, cut_at, seed| {
+        let mut plans = [Plan::default(), Plan::default()];
+        plans[disk].cut_at = cut_at;
+        let [plan, cache_plan] = plans;
+        let phases = vec![Phase { steps: steps.clone(), plan, cache_plan }];
         Scenario { row, seed, phases, tight: false, refused: false, idle_workers: 0 }
     };
     let mut tally = Tally::default();
-    let whole = tell(story(None, 1), &mut tally)?;
-    let boundaries = whole.boundaries.first().copied().unwrap_or(0);
-    for cut_at in first_after_looking(row)..boundaries {
-        for seed in 1..=3 {
-            tell(story(Some(cut_at), seed), &mut tally)?;
+    let whole = tell(story(0, None, 1), &mut tally)?;
+    for (disk, &boundaries) in whole.boundaries.first().into_iter().flatten().enumerate() {
+        for cut_at in first_boundary(row)..boundaries {
+            for seed in 1..=3 {
+                tell(story(disk, Some(cut_at), seed), &mut tally)?;
+            }
         }
     }
     Ok(tally)
 }
 
-/// Boundaries of the first look at everything: cutting there is the same for every sequence.
-fn first_after_looking(row: &Row) -> u64 {
-    2 * (row.bytes / spillway_core::SECTOR).div_ceil(64)
+/// The first boundary that matters. Looking at everything is the same for every sequence where it changes nothing; a write cache
+/// is formatted by it.
+fn first_boundary(row: &Row) -> u64 {
+    if row.cache.is_some() { 0 } else { 2 * (row.bytes / spillway_core::SECTOR).div_ceil(64) }
 }
 
 /// The workload number `index`: each of its calls fails in turn, with each error, once and for good.
@@ -124,14 +128,18 @@ pub fn every_failure(row: &'static Row, index: u64) -> Result<Tally, Box<Broken>
     let mut story = Scenario::draw(row, random.draw());
     story.phases.truncate(1);
     story.phases[0].plan = Plan { latency, ..Plan::default() };
+    story.phases[0].cache_plan = Plan { latency, ..Plan::default() };
     let mut tally = Tally::default();
-    let calls = tell(story.clone(), &mut tally)?.calls.first().copied().unwrap_or(0);
+    let calls = tell(story.clone(), &mut tally)?.calls.first().cloned().unwrap_or_default();
     let effects =
         [Kind::Io, Kind::NoSpace, Kind::NotSupported].map(Effect::Fail).into_iter().chain([Effect::Short]);
-    for nth in 0..calls {
+    let each = calls.iter().enumerate().flat_map(|(disk, &calls)| (0..calls).map(move |nth| (disk, nth)));
+    for (disk, nth) in each {
         for (effect, sticky) in effects.clone().flat_map(|effect| [(effect, false), (effect, true)]) {
             let mut story = story.clone();
-            story.phases[0].plan.faults = vec![Fault { call: None, nth, effect, sticky }];
+            let phase = &mut story.phases[0];
+            let plan = if disk == 0 { &mut phase.plan } else { &mut phase.cache_plan };
+            plan.faults = vec![Fault { call: None, nth, effect, sticky }];
             tell(story, &mut tally)?;
         }
     }

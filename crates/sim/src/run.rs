@@ -38,10 +38,10 @@ pub struct Outcome {
     pub crashes: u64,
     /// Requests answered.
     pub answers: u64,
-    /// Boundaries that the disk passed in each phase.
-    pub boundaries: Vec<u64>,
-    /// Calls that the disk got in each phase.
-    pub calls: Vec<u64>,
+    /// Boundaries that each disk passed in each phase.
+    pub boundaries: Vec<Vec<u64>>,
+    /// Calls that each disk got in each phase.
+    pub calls: Vec<Vec<u64>>,
     /// A sum of all that happened, in its order.
     pub log: u64,
 }
@@ -59,24 +59,22 @@ fn play(scenario: &Scenario) -> Result<Outcome, Violation> {
     let durable = scenario.row.disk.is_some();
     let model = Rc::new(RefCell::new(Model::new(scenario.row.bytes, durable)));
     let story = Story { model: model.clone(), numbers: Rc::default() };
-    let mut medium = Medium::new(scenario.row.bytes);
+    let mut media = scenario.row.media();
     let mut outcome = Outcome::default();
-    let last = Phase { steps: vec![], plan: Plan::default() };
+    let last = Phase { steps: vec![], plan: Plan::default(), cache_plan: Plan::default() };
     for (index, phase) in scenario.phases.iter().chain(durable.then_some(&last)).enumerate() {
         let seed = scenario.seed.wrapping_add(index as u64 * 0x9e37_79b9);
-        let house = House::new(scenario, phase, medium.clone(), &story, seed);
+        let house = House::new(scenario, phase, &media, &story, seed);
         let result = house.live(phase);
         outcome.answers += house.answers.get();
         outcome.log = outcome.log.rotate_left(5) ^ house.world.log();
-        if let Some(disk) = &house.disk {
-            outcome.boundaries.push(disk.boundaries());
-            outcome.calls.push(disk.calls());
-            disk.cut();
-        }
-        let disk = house.leave()?;
+        outcome.boundaries.push(house.disks.iter().map(|disk| disk.boundaries()).collect());
+        outcome.calls.push(house.disks.iter().map(|disk| disk.calls()).collect());
+        house.disks.iter().for_each(|disk| disk.cut());
+        let disks = house.leave()?;
         result?;
-        if let Some(disk) = disk {
-            medium = disk.survivors();
+        if durable {
+            media = disks.iter().map(|disk| disk.survivors()).collect();
             model.borrow_mut().crash();
             outcome.crashes += 1;
         }
@@ -93,7 +91,7 @@ struct Story {
 /// A stack in a world, and those who use it.
 struct House {
     world: Arc<World>,
-    disk: Option<Arc<Disk>>,
+    disks: Vec<Arc<Disk>>,
     stack: Rc<Stack>,
     budget: Arc<Budget>,
     visitor: Visitor,
@@ -119,16 +117,19 @@ struct Visitor {
 }
 
 impl House {
-    fn new(scenario: &Scenario, phase: &Phase, medium: Medium, story: &Story, seed: u64) -> Self {
+    fn new(scenario: &Scenario, phase: &Phase, media: &[Medium], story: &Story, seed: u64) -> Self {
         let row = scenario.row;
         let world = World::new(seed);
         world.set_idle_workers(scenario.idle_workers);
-        let disk = row.disk.map(|_| {
-            Arc::new(Disk::new(world.clone(), medium, row.block(), phase.plan.clone(), seed ^ 0xd15c))
-        });
+        let plans = [&phase.plan, &phase.cache_plan];
+        let power_up = |(number, medium): (usize, &Medium)| {
+            let (plan, seed) = (plans[number].clone(), seed ^ 0xd15c << number);
+            Arc::new(Disk::new(world.clone(), medium.clone(), row.disk_block(number), plan, seed))
+        };
+        let disks: Vec<_> = media.iter().enumerate().map(power_up).collect();
         let budget = row.budget(scenario.tight);
         let stack = row
-            .build(&world, disk.clone(), &budget, if scenario.refused { 0 } else { REGIONS_BYTES })
+            .build(&world, &disks, &budget, if scenario.refused { 0 } else { REGIONS_BYTES })
             .expect("the table has valid configurations");
         let answers: Rc<Cell<u64>> = Rc::default();
         let visitor = Visitor {
@@ -139,12 +140,12 @@ impl House {
             violation: Rc::default(),
             numbers: story.numbers.clone(),
             knobs: row.knobs,
-            faulty: !phase.plan.faults.is_empty(),
+            faulty: phase.faulty(),
             short: scenario.tight
                 || scenario.refused
                 || row.knobs.iter().any(|(name, _)| *name == "mem_limit"),
         };
-        Self { world, disk, stack: Rc::new(stack), budget, visitor, answers, empty: row.empty }
+        Self { world, disks, stack: Rc::new(stack), budget, visitor, answers, empty: row.empty }
     }
 
     /// Recovery, clients, a last look at everything.
@@ -193,7 +194,7 @@ impl House {
     }
 
     fn powerless(&self) -> bool {
-        self.disk.as_ref().is_some_and(|disk| disk.is_cut())
+        self.disks.iter().any(|disk| disk.is_cut())
     }
 
     fn until_done(&self, tasks: Vec<Rc<Cell<bool>>>) -> Result<(), Violation> {
@@ -214,13 +215,13 @@ impl House {
     }
 
     /// Takes everything down; what was charged has to be given back.
-    fn leave(self) -> Result<Option<Arc<Disk>>, Violation> {
+    fn leave(self) -> Result<Vec<Arc<Disk>>, Violation> {
         self.world.power_off();
         drop((self.stack, self.visitor));
         self.world.power_off();
         drop(self.world);
         match self.budget.used() {
-            0 => Ok(self.disk),
+            0 => Ok(self.disks),
             used => Err(Violation(format!("the stack is gone, but {used} bytes are still charged"))),
         }
     }
@@ -253,7 +254,8 @@ impl Visitor {
 
     fn set(&self, stack: &Stack, attribute: usize, value: usize) {
         let (name, values) = self.knobs[attribute];
-        if let Err(error) = stack.store(name, values[value]) {
+        let stored = stack.store(name, values[value]);
+        if let (Err(error), false) = (stored, self.faulty) {
             self.fail(Violation(format!("setting {name} to {} fails: {error}", values[value])));
         }
     }
@@ -299,10 +301,10 @@ impl Visitor {
             }
             other => unreachable!("{other:?} is not a write"),
         };
-        let fua = request.flags.fua;
+        let durable = request.flags.fua || self.device.geometry().write_through;
         let number = self.model.borrow_mut().begin_write(step.first, step.count, change);
         let reply = self.ask(request, step.withdraw).await;
-        self.model.borrow_mut().end_write(number, end(reply.as_ref(), fua));
+        self.model.borrow_mut().end_write(number, end(reply.as_ref(), durable));
     }
 
     /// The reply, or nothing if the answer was dropped.

@@ -22,6 +22,8 @@ pub struct Phase {
     pub steps: Vec<Step>,
     /// What goes wrong with the disk.
     pub plan: Plan,
+    /// What goes wrong with the disk of a write cache.
+    pub cache_plan: Plan,
 }
 
 /// A story, fully determined.
@@ -55,11 +57,16 @@ impl Scenario {
 
     /// Whether a request may fail at all.
     pub fn may_fail(&self) -> bool {
-        self.phases.iter().any(|phase| !phase.plan.faults.is_empty())
+        self.phases.iter().any(|phase| phase.faulty())
     }
 }
 
 impl Phase {
+    /// Whether a disk is to fail.
+    pub fn faulty(&self) -> bool {
+        !self.plan.faults.is_empty() || !self.cache_plan.faults.is_empty()
+    }
+
     fn draw(row: &Row, random: &mut Random, faulty: bool) -> Self {
         let knobs: Vec<usize> = row.knobs.iter().map(|(_, values)| values.len()).collect();
         let shape = Shape {
@@ -69,13 +76,21 @@ impl Phase {
             attributes: &knobs,
         };
         let steps = swarm(random, &shape);
-        let count = if faulty { random.below(3) } else { 0 };
-        let faults = (0..count).map(|_| draw_fault(random)).collect();
-        let likely = 8 + steps.len() as u64 * 4;
-        let cut_at = (random.below(4) > 0).then(|| random.below(likely));
-        let latency = Latency::ALL[random.below(Latency::ALL.len() as u64) as usize];
-        Self { steps, plan: Plan { faults, cut_at, latency } }
+        let plan = draw_plan(random, faulty, steps.len() as u64);
+        let cache_plan = match row.cache {
+            Some(_) => draw_plan(random, faulty, steps.len() as u64),
+            None => Plan::default(),
+        };
+        Self { steps, plan, cache_plan }
     }
+}
+
+fn draw_plan(random: &mut Random, faulty: bool, steps: u64) -> Plan {
+    let count = if faulty { random.below(3) } else { 0 };
+    let faults = (0..count).map(|_| draw_fault(random)).collect();
+    let cut_at = (random.below(4) > 0).then(|| random.below(8 + steps * 4));
+    let latency = Latency::ALL[random.below(Latency::ALL.len() as u64) as usize];
+    Plan { faults, cut_at, latency }
 }
 
 fn draw_fault(random: &mut Random) -> Fault {
@@ -100,22 +115,28 @@ impl fmt::Display for Scenario {
         };
         writeln!(f, "stack {}, {} idle workers{memory}", self.row.name, self.idle_workers)?;
         for (index, phase) in self.phases.iter().enumerate() {
-            writeln!(f, "phase {index}: latency {:?}", phase.plan.latency)?;
-            for fault in &phase.plan.faults {
-                let which = fault.call.map_or("call".into(), |call| format!("{call:?}"));
-                let often = if fault.sticky { "from then on" } else { "once" };
-                writeln!(f, "  fault at {which} {}: {:?}, {often}", fault.nth, fault.effect)?;
+            writeln!(f, "phase {index}")?;
+            write_plan(f, "disk", &phase.plan)?;
+            if self.row.cache.is_some() {
+                write_plan(f, "cache", &phase.cache_plan)?;
             }
             for step in &phase.steps {
                 writeln!(f, "  {}", words(step, self.row))?;
             }
-            match phase.plan.cut_at {
-                Some(at) => writeln!(f, "  power cut at boundary {at}, or else when all is done")?,
-                None => writeln!(f, "  power cut when all is done")?,
-            }
         }
         Ok(())
     }
+}
+
+fn write_plan(f: &mut fmt::Formatter<'_>, disk: &str, plan: &Plan) -> fmt::Result {
+    let cut = plan.cut_at.map_or("when all is done".into(), |at| format!("at boundary {at}"));
+    writeln!(f, "  {disk}: latency {:?}, power cut {cut}", plan.latency)?;
+    for fault in &plan.faults {
+        let which = fault.call.map_or("call".into(), |call| format!("{call:?}"));
+        let often = if fault.sticky { "from then on" } else { "once" };
+        writeln!(f, "  {disk}: fault at {which} {}: {:?}, {often}", fault.nth, fault.effect)?;
+    }
+    Ok(())
 }
 
 fn words(step: &Step, row: &Row) -> String {

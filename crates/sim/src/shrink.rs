@@ -32,9 +32,18 @@ fn candidates(scenario: &Scenario) -> impl Iterator<Item = Scenario> + '_ {
         shorter
     });
     let without_faults = phases.clone().flat_map(move |index| {
-        (0..scenario.phases[index].plan.faults.len()).map(move |fault| {
+        let plan = &scenario.phases[index].plan;
+        (0..plan.faults.len()).map(move |fault| {
             let mut shorter = scenario.clone();
             shorter.phases[index].plan.faults.remove(fault);
+            shorter
+        })
+    });
+    let without_cache_faults = phases.clone().flat_map(move |index| {
+        let plan = &scenario.phases[index].cache_plan;
+        (0..plan.faults.len()).map(move |fault| {
+            let mut shorter = scenario.clone();
+            shorter.phases[index].cache_plan.faults.remove(fault);
             shorter
         })
     });
@@ -50,5 +59,5 @@ fn candidates(scenario: &Scenario) -> impl Iterator<Item = Scenario> + '_ {
         steps.drain(from..(from + size).min(steps.len()));
         shorter
     });
-    without_phase.chain(without_steps).chain(without_faults)
+    without_phase.chain(without_steps).chain(without_faults).chain(without_cache_faults)
 }

@@ -6,9 +6,9 @@ use spillway_core::{BlockSize, Budget, Env, Error, Storage};
 use spillway_layers::stack::{
     FileConfig, LayerConfig, OriginConfig, Stack, StackConfig, Surroundings, ZramConfig,
 };
-use spillway_layers::{delay, memory, rate, trace};
+use spillway_layers::{delay, memory, rate, trace, write_cache};
 
-use crate::disk::Disk;
+use crate::disk::{Disk, Medium};
 use crate::memory::VecRegions;
 use crate::world::World;
 
@@ -25,6 +25,8 @@ pub struct Row {
     pub bytes: u64,
     /// Block of the disk below, or `None` for a stack that keeps everything in memory and promises nothing after a crash.
     pub disk: Option<u32>,
+    /// A write cache on a disk of its own above it.
+    pub cache: Option<Cache>,
     /// What workloads change while it runs.
     pub knobs: &'static [Knob],
     /// Bytes that memory may be short of: the budget that a hard-pressed run gets.
@@ -32,6 +34,18 @@ pub struct Row {
     /// Attributes, and the most that they are once the whole device is discarded.
     pub empty: &'static [(&'static str, u64)],
 }
+
+/// A write cache.
+#[derive(Clone, Copy)]
+pub struct Cache {
+    /// Bytes of its disk.
+    pub bytes: u64,
+    /// Block of its disk.
+    pub disk: u32,
+}
+
+/// Path of the write cache's disk; that of the origin is any other.
+const CACHE: &str = "cache";
 
 /// All of them.
 pub const STACKS: &[Row] = &[
@@ -44,6 +58,36 @@ pub const STACKS: &[Row] = &[
         disk: Some(4096),
         ..DURABLE
     },
+    Row {
+        name: "write-cache",
+        config: |_| cached(write_cache::Config::default()),
+        cache: Some(Cache { bytes: 256 << 10, disk: 4096 }),
+        ..CACHED
+    },
+    Row {
+        name: "write-cache-small",
+        config: |_| {
+            cached(write_cache::Config { block_size: 512.into(), pause_writeback: 0, ..Default::default() })
+        },
+        bytes: 32 << 10,
+        disk: Some(512),
+        cache: Some(Cache { bytes: 12 << 10, disk: 512 }),
+        ..CACHED
+    },
+    Row {
+        name: "write-cache-eager",
+        config: |_| cached(eager()),
+        bytes: 32 << 10,
+        disk: Some(512),
+        cache: Some(Cache { bytes: 96 << 10, disk: 512 }),
+        ..CACHED
+    },
+    Row {
+        name: "write-cache-through",
+        config: |_| cached(write_cache::Config { ack: "committed".into(), ..Default::default() }),
+        cache: Some(Cache { bytes: 64 << 10, disk: 4096 }),
+        ..CACHED
+    },
     Row { name: "memory", config: memory, ..VOLATILE },
     Row { name: "zram", config: |bytes| zram(bytes, "lz4", vec![]), ..ZRAM },
     Row { name: "zram-zstd", config: |bytes| zram(bytes, "zstd", vec![]), ..ZRAM },
@@ -55,9 +99,27 @@ const DURABLE: Row = Row {
     config: |_| over_file(vec![]),
     bytes: 128 << 10,
     disk: Some(4096),
+    cache: None,
     knobs: &[],
     tight_budget: None,
     empty: &[],
+};
+
+const CACHED: Row = Row {
+    knobs: &[
+        ("low_watermark", &["0", "20"]),
+        ("high_watermark", &["50", "90"]),
+        ("cleaner", &["0", "1"]),
+        ("metadata_only", &["0", "1"]),
+        ("autocommit_blocks", &["1", "5", "65536"]),
+        ("autocommit_time", &["1", "1000"]),
+        ("max_age", &["none", "16", "0"]),
+        ("writeback_jobs", &["0", "1", "3"]),
+        ("pause_writeback", &["0", "30"]),
+        ("message", &["flush", "flush_on_suspend", "clear_stats"]),
+        ("drain", &["1"]),
+    ],
+    ..DURABLE
 };
 
 const VOLATILE: Row = Row { disk: None, ..DURABLE };
@@ -84,6 +146,24 @@ pub fn find(name: &str) -> Option<&'static Row> {
 fn over_file(layers: Vec<LayerConfig>) -> StackConfig {
     let file = FileConfig { path: "disk".into(), read_only: false };
     StackConfig { origin: OriginConfig::File(file), layers }
+}
+
+fn cached(config: write_cache::Config) -> StackConfig {
+    over_file(vec![LayerConfig::WriteCache(write_cache::Config { path: CACHE.into(), ..config })])
+}
+
+/// The kernel's ways, and copies of everything at once.
+fn eager() -> write_cache::Config {
+    write_cache::Config {
+        block_size: 512.into(),
+        high_watermark: 20,
+        low_watermark: 0,
+        pause_writeback: 0,
+        allocation: "next_fit".into(),
+        large_writes: false,
+        group_commit: false,
+        ..Default::default()
+    }
 }
 
 fn memory(bytes: u64) -> StackConfig {
@@ -119,16 +199,28 @@ impl Row {
         BlockSize::new(self.disk.unwrap_or(4096)).expect("the table has valid sizes")
     }
 
+    /// Its disks, blank: the origin's and the write cache's.
+    pub fn media(&self) -> Vec<Medium> {
+        let origin = self.disk.map(|_| Medium::new(self.bytes));
+        origin.into_iter().chain(self.cache.map(|cache| Medium::new(cache.bytes))).collect()
+    }
+
+    /// Block of disk `number`.
+    pub fn disk_block(&self, number: usize) -> BlockSize {
+        let bytes = if number == 0 { self.disk } else { self.cache.map(|cache| cache.disk) };
+        BlockSize::new(bytes.expect("it has that disk")).expect("the table has valid sizes")
+    }
+
     /// What the stack's memory is charged to. `tight`: as little as the row allows.
     pub fn budget(&self, tight: bool) -> Arc<Budget> {
         Budget::new(self.tight_budget.filter(|_| tight).unwrap_or(64 << 20))
     }
 
-    /// The stack in `world`, over `disk` if it has one, with so many bytes of regions.
+    /// The stack in `world`, over its disks, with so many bytes of regions.
     pub fn build(
         &self,
         world: &Arc<World>,
-        disk: Option<Arc<Disk>>,
+        disks: &[Arc<Disk>],
         budget: &Arc<Budget>,
         regions_bytes: u64,
     ) -> Result<Stack, Error> {
@@ -136,8 +228,12 @@ impl Row {
             env: world.clone() as Arc<dyn Env>,
             regions: Arc::new(VecRegions::new(regions_bytes)),
             budget: budget.clone(),
-            open_file: Box::new(move |_| {
-                Ok(disk.clone().expect("a stack over a file has a disk") as Arc<dyn Storage>)
+            open_file: Box::new({
+                let disks = disks.to_vec();
+                move |config: &FileConfig| {
+                    let number = usize::from(config.path.as_os_str() == CACHE);
+                    Ok(disks.get(number).cloned().expect("the row has that disk") as Arc<dyn Storage>)
+                }
             }),
         };
         Stack::build(&(self.config)(self.bytes), &around)

@@ -64,6 +64,7 @@ impl BlockDevice for Device {
             read_only: false,
             volatile: true,
             discards: true,
+            write_through: false,
             fast_zeroes: true,
             rotational: false,
         }

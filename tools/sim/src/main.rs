@@ -254,8 +254,10 @@ fn timed(what: &str, work: impl FnOnce() -> Result<Tally, String>) -> Result<(),
 
 fn check() -> Result<(), String> {
     let all: Vec<&'static Row> = STACKS.iter().collect();
-    let short: Vec<&'static Row> =
-        ["file", "file-512", "zram"].iter().filter_map(|name| stacks::find(name)).collect();
+    let short: Vec<&'static Row> = ["file", "file-512", "write-cache-small", "write-cache-eager", "zram"]
+        .iter()
+        .filter_map(|name| stacks::find(name))
+        .collect();
     timed("corpus", || race(&corpus()?))?;
     determinism()?;
     timed("all sequences of one", || race(&all_sequences(&all, 1)))?;
@@ -311,7 +313,7 @@ fn mutants() -> Result<(), String> {
         let row = stacks::find(candidate.stack).ok_or("the table of mutants names stacks")?;
         *CHOSEN.lock() = candidate.name;
         let start = Instant::now();
-        let found = hunt(row, start);
+        let found = hunt(row, candidate.from, start);
         *CHOSEN.lock() = "";
         let seconds = start.elapsed().as_secs_f64();
         match found {
@@ -329,10 +331,10 @@ fn mutants() -> Result<(), String> {
 }
 
 /// The first job that notices the chosen mutant.
-fn hunt(row: &'static Row, start: Instant) -> Option<(Job, String)> {
+fn hunt(row: &'static Row, from: u64, start: Instant) -> Option<(Job, String)> {
     mutant::choose(chosen_mutant());
     let jobs =
-        (1u64..).map(|number| if number % 16 == 0 { Job::Failure(number / 16) } else { Job::Seed(number) });
+        (from..).map(|number| if number % 16 == 0 { Job::Failure(number / 16) } else { Job::Seed(number) });
     let in_time = || start.elapsed() < Duration::from_secs(MUTANT_SECONDS);
     let found = jobs.take_while(|_| in_time()).find_map(|job| {
         let broken = job.run(row).err()?;

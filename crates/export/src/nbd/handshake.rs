@@ -358,7 +358,10 @@ fn no_payload(data: &[u8]) -> Result<(), Refused> {
 /// What the export can do, for clients. Whoever may not write is not told how.
 fn transmission_flags(rules: &Rules) -> u16 {
     let geometry = &rules.geometry;
-    let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA;
+    let mut flags = flag::HAS_FLAGS;
+    if !geometry.write_through {
+        flags |= flag::SEND_FLUSH | flag::SEND_FUA;
+    }
     // The state of a device is shared by all connections, and a flush of one covers what all had acknowledged.
     flags |= flag::CAN_MULTI_CONN | flag::SEND_CACHE;
     if geometry.read_only {

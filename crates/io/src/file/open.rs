@@ -77,6 +77,7 @@ pub fn open(options: &FileOptions) -> Result<Opened, Error> {
         read_only: options.read_only,
         volatile: false,
         discards: punches,
+        write_through: false,
         fast_zeroes: punches,
         rotational: sysfs.as_ref().is_some_and(|sysfs| sysfs.number("rotational") == Some(1)),
     };

@@ -1,9 +1,379 @@
-//! SSD write cache, in dm-writecache's own format. So far the format: what lies on a cache device, and what it means.
+//! SSD write cache: acknowledges at the speed of a cache device and loses nothing, over a slow origin.
+//!
+//! The cache device is in dm-writecache's own format (mode `s`), so that the kernel and this layer take over from each other.
+//!
+//! ```text
+//!   write  -> blocks that follow each other are reserved -> one I/O to the cache device -> published
+//!   flush  -> the keeper commits: writes under way end -> entries -> flush -> superblock, FUA -> acknowledged
+//!             then it clears the entries of versions that were replaced -> flush -> their blocks are free
+//!   read   -> stretches of the cache device and of the origin, each one I/O; what is read is pinned
+//!   used above the high watermark -> a sweep over the origin: runs of blocks are read, written to the origin, origin flushed,
+//!             handed to the keeper to be cleared
+//!   full   -> what is not in the cache goes around it, as far as the origin keeps up; the rest waits
+//! ```
+//!
+//! Promises: what a flush or FUA acknowledged survives a crash of either device's power. A version that was committed is never
+//! written over, so that no block is a mixture after a crash. A request that is dropped is withdrawn: its blocks go back, and the
+//! device below orders who gets them next behind what it still has in hand. The first error of the metadata or of a copy
+//! sticks: writes and flushes fail from then on, reads go on, and nothing is freed, so that what was acknowledged stays on the
+//! cache device.
+//!
+//! Needs: a cache device whose blocks are not larger than the cache's, and which flushes for real. Locks: the index, then the
+//! pace; the others are leaves.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | [`mod@format`] | superblock, entries, layout, and the checks before a cache is taken for one |
 //! | [`recovery`] | which blocks of a cache are alive after a crash |
+//! | `settings`, `counts`, `attributes` | options, figures, and both as the control plane sees them |
+//! | `index`, `block`, `sweep` | what is where and what leaves next, without I/O |
+//! | `metadata` | entries to and from the device |
+//! | `keeper` | commits and clearing, one at a time |
+//! | `transfer`, `around` | requests of clients, through the cache and around it |
+//! | `write_back`, `drain`, `pace` | copies to the origin |
 
 pub mod format;
 pub mod recovery;
+
+mod around;
+mod attributes;
+mod block;
+mod counts;
+mod drain;
+mod index;
+mod keeper;
+mod metadata;
+mod pace;
+mod settings;
+mod sweep;
+#[cfg(test)]
+mod tests;
+mod transfer;
+mod write_back;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use spillway_core::sync::{AtomicBool, Mutex, Ordering, WaitList};
+use spillway_core::{
+    Answer, BlockDevice, Budget, ByteRange, Charge, Env, Error, Extent, Geometry, IoBuf, Kind, LocalFuture,
+    Op, Place, Reply, Request, Seam, Submission,
+};
+
+use crate::stack::Lifecycle;
+use around::Arounds;
+use counts::{Count, Counts};
+use drain::Drain;
+use index::Index;
+use pace::Pace;
+use settings::Settings;
+use write_back::OriginFlush;
+
+pub use attributes::attributes;
+pub use settings::Config;
+
+/// See the head of this module.
+pub struct WriteCache {
+    core: Arc<Core>,
+}
+
+struct Core {
+    origin: Seam,
+    cache: Seam,
+    env: Arc<dyn Env>,
+    budget: Arc<Budget>,
+    settings: Settings,
+    geometry: Geometry,
+    counts: Counts,
+    /// Absent until the cache is open.
+    open: Mutex<Opening>,
+    opened: WaitList,
+    /// Something was freed.
+    room: WaitList,
+    /// A write has ended, a commit, a clearing, or a copy.
+    progress: WaitList,
+    /// A commit up to here is wanted: the seq_count it is to leave.
+    wanted: Mutex<u64>,
+    /// Who flushes alone, where flushes do not share commits.
+    turn: Turn,
+    keeping: AtomicBool,
+    copying: AtomicBool,
+    /// Timers that run: for the next commit, for blocks that become too old.
+    commit_timer: AtomicBool,
+    age_timer: AtomicBool,
+    pace: Mutex<Pace>,
+    arounds: Arounds,
+    origin_flush: OriginFlush,
+    /// One shot: everything is to be copied when the device is stopped.
+    flush_on_suspend: AtomicBool,
+}
+
+enum Opening {
+    Closed,
+    Reading,
+    Open(Box<Opened>),
+    Failed(Error),
+}
+
+/// A cache in use.
+struct Opened {
+    layout: format::Layout,
+    index: Index,
+    error: Option<Kind>,
+    drain: Drain,
+    /// Versions of epochs below this one are too old.
+    aged: Option<u64>,
+    /// When the superblock got which seq_count, the oldest first, coarsely.
+    commit_times: VecDeque<(Duration, u64)>,
+    _charge: Charge,
+}
+
+impl Opened {
+    /// Free blocks at this share of used ones.
+    fn free_at(&self, percent: u64) -> u32 {
+        self.layout.free_at(percent) as u32
+    }
+}
+
+/// A turn that one at a time has.
+#[derive(Default)]
+struct Turn {
+    taken: AtomicBool,
+    list: WaitList,
+}
+
+impl WriteCache {
+    /// A cache on `cache` over `origin`. It is opened, or formatted where its device is blank, by [`Lifecycle::open`] or the
+    /// first request; its index is charged to `budget` then.
+    ///
+    /// [`Kind::Invalid`] where an option is out of its range, or the block size below that of a device.
+    pub fn new(
+        config: &Config,
+        origin: Arc<dyn BlockDevice>,
+        cache: Arc<dyn BlockDevice>,
+        env: Arc<dyn Env>,
+        budget: Arc<Budget>,
+    ) -> Result<Arc<Self>, Error> {
+        let settings = Settings::new(config)?;
+        let (origin, cache) = (Seam::new(origin), Seam::new(cache));
+        let geometry = geometry(&settings, &origin.geometry(), &cache.geometry())?;
+        let core = Core {
+            origin,
+            cache,
+            env,
+            budget,
+            settings,
+            geometry,
+            counts: Counts::default(),
+            open: Mutex::new(Opening::Closed),
+            opened: WaitList::default(),
+            room: WaitList::default(),
+            progress: WaitList::default(),
+            wanted: Mutex::new(0),
+            turn: Turn::default(),
+            keeping: AtomicBool::new(false),
+            copying: AtomicBool::new(false),
+            commit_timer: AtomicBool::new(false),
+            age_timer: AtomicBool::new(false),
+            pace: Mutex::default(),
+            arounds: Arounds::default(),
+            origin_flush: OriginFlush::default(),
+            flush_on_suspend: AtomicBool::new(false),
+        };
+        Ok(Arc::new(Self { core: Arc::new(core) }))
+    }
+}
+
+impl Lifecycle for WriteCache {
+    /// Reads the metadata and recovers what is there, or formats a blank device.
+    fn open(&self) -> LocalFuture<Result<(), Error>> {
+        let core = self.core.clone();
+        Box::pin(async move { core.be_open().await })
+    }
+
+    /// Copies everything to the origin where that was asked for.
+    fn suspend(&self) -> LocalFuture<Result<(), Error>> {
+        let core = self.core.clone();
+        Box::pin(async move {
+            if core.flush_on_suspend.swap(false, Ordering::AcqRel) {
+                core.be_open().await?;
+                core.drain(false)?;
+                core.drained().await?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// What the cache looks like from above; [`Kind::Invalid`] where its devices do not fit.
+fn geometry(settings: &Settings, origin: &Geometry, cache: &Geometry) -> Result<Geometry, Error> {
+    let block = settings.block_size.bytes();
+    let largest = origin.block_size.bytes().max(cache.block_size.bytes());
+    if block < largest {
+        return Err(Error::invalid(format!(
+            "block size {block} is below that of a device: give a power of two from {largest} to 65536"
+        )));
+    }
+    let (blocks, most) = (origin.size / block, u64::from(u32::MAX));
+    if blocks == 0 || blocks > most {
+        return Err(Error::invalid(format!(
+            "an origin of {} bytes cannot be cached in blocks of {block}: it has to have from 1 to {most} of them",
+            origin.size
+        )));
+    }
+    if cache.read_only {
+        return Err(Error::new(Kind::ReadOnly, "the cache device is read-only: it has to be written"));
+    }
+    Ok(Geometry {
+        size: blocks * block,
+        block_size: settings.block_size,
+        optimal_io: origin.optimal_io.max(block as u32),
+        volatile: origin.volatile || cache.volatile,
+        write_through: settings.ack_committed,
+        ..*origin
+    })
+}
+
+impl BlockDevice for WriteCache {
+    fn geometry(&self) -> Geometry {
+        self.core.geometry
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        let core = self.core.clone();
+        Answer::pending(async move {
+            if let Err(error) = core.be_open().await {
+                return request.answer(Err(error.kind));
+            }
+            match request.op {
+                Op::Read => core.read(request).await,
+                Op::Write => core.write(request).await,
+                Op::WriteZeroes => core.write_zeroes(request).await,
+                Op::Discard => core.discard(request).await,
+                Op::Flush => {
+                    core.counts.add(Count::Flushes, 1);
+                    let result = core.flush().await;
+                    request.answer(result)
+                }
+            }
+        })
+    }
+
+    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
+        let core = self.core.clone();
+        Answer::pending(async move {
+            core.be_open().await.map_err(|error| error.kind)?;
+            core.extents(range, count_max).await
+        })
+    }
+}
+
+impl Core {
+    /// Waits until the cache is open; opens it if nobody does.
+    async fn be_open(self: &Arc<Self>) -> Result<(), Error> {
+        let begin = {
+            let mut open = self.open.lock();
+            match &*open {
+                Opening::Open(_) => return Ok(()),
+                Opening::Failed(error) => return Err(error.clone()),
+                Opening::Reading => false,
+                Opening::Closed => {
+                    *open = Opening::Reading;
+                    true
+                }
+            }
+        };
+        if begin {
+            let core = self.clone();
+            self.env.spawn_here(Box::pin(async move {
+                let opened = core.read_metadata().await;
+                if let Err(error) = &opened {
+                    tracing::error!("the write cache cannot be used: {error}");
+                }
+                *core.open.lock() =
+                    opened.map_or_else(Opening::Failed, |opened| Opening::Open(Box::new(opened)));
+                core.opened.wake_all();
+            }));
+        }
+        self.opened
+            .until(|| match &*self.open.lock() {
+                Opening::Open(_) => Some(Ok(())),
+                Opening::Failed(error) => Some(Err(error.clone())),
+                _ => None,
+            })
+            .await
+    }
+
+    /// Looks at the cache if it is open.
+    fn look<T>(&self, work: impl FnOnce(&mut Opened) -> T) -> Option<T> {
+        match &mut *self.open.lock() {
+            Opening::Open(opened) => Some(work(opened)),
+            _ => None,
+        }
+    }
+
+    /// Looks at the open cache, or changes it.
+    fn with<T>(&self, work: impl FnOnce(&mut Opened) -> T) -> T {
+        self.look(work).expect("requests wait until the cache is open")
+    }
+
+    fn error(&self) -> Option<Kind> {
+        self.with(|opened| opened.error)
+    }
+
+    /// The first error sticks.
+    fn fail(&self, what: &str, kind: Kind) {
+        let first = self.with(|opened| opened.error.replace(opened.error.unwrap_or(kind)).is_none());
+        if first {
+            tracing::error!("write cache: {what} failed ({}): writes fail from now on", kind.errno_name());
+        }
+        self.wake();
+    }
+
+    /// Something has changed.
+    fn wake(&self) {
+        self.room.wake_all();
+        self.progress.wake_all();
+    }
+
+    /// Does `work` after `delay`, and again as long as it says so; unless `busy` says that this is under way.
+    fn later(
+        self: &Arc<Self>,
+        busy: fn(&Core) -> &AtomicBool,
+        delay: Duration,
+        work: fn(&Arc<Core>) -> bool,
+    ) {
+        if busy(self).load(Ordering::Acquire) || busy(self).swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (weak, env) = (Arc::downgrade(self), self.env.clone());
+        let task = move || repeat(weak, env, busy, delay, work);
+        self.env.spawn(Place::Background, Box::new(move || Box::pin(task())));
+    }
+}
+
+/// Does `work` after each `delay` as long as it asks for that, and the device is there.
+async fn repeat(
+    weak: Weak<Core>,
+    env: Arc<dyn Env>,
+    busy: fn(&Core) -> &AtomicBool,
+    delay: Duration,
+    work: fn(&Arc<Core>) -> bool,
+) {
+    loop {
+        env.sleep(delay).await;
+        let Some(core) = weak.upgrade() else { return };
+        if !work(&core) {
+            return busy(&core).store(false, Ordering::Release);
+        }
+    }
+}
+
+fn piece(buf: &IoBuf, from: usize, len: usize) -> IoBuf {
+    IoBuf::copy_of(&buf[from..from + len])
+}
+
+fn result_of(reply: Reply) -> Result<IoBuf, Kind> {
+    reply.result.map(|()| reply.buf)
+}

@@ -71,18 +71,21 @@ impl Recovery {
         Ok(())
     }
 
-    /// After the last entry. [`Kind::Corrupt`] where two committed entries cannot be told apart.
-    pub fn finish(mut self) -> Result<Recovered, Error> {
+    /// After the last entry. Where two committed entries cannot be told apart: [`Kind::Corrupt`], or with `later` the one in
+    /// the later block is taken, because the kernel's cursor moves forward.
+    pub fn finish(mut self, later: bool) -> Result<Recovered, Error> {
         assert!(self.next == self.layout.n_blocks, "{} of {} entries", self.next, self.layout.n_blocks);
         let Recovered { live, stale } = &mut self.found;
-        live.sort_unstable_by_key(|live| (live.origin_block, Reverse(live.seq_count)));
-        if let Some(pair) = live.windows(2).find(|pair| same_version(&pair[0], &pair[1])) {
+        live.sort_unstable_by_key(|live| (live.origin_block, Reverse(live.seq_count), Reverse(live.index)));
+        let alike = live.windows(2).find(|pair| same_version(&pair[0], &pair[1]));
+        if let Some(pair) = alike.filter(|_| !later) {
             let (first, second) = (pair[0].index.min(pair[1].index), pair[0].index.max(pair[1].index));
             let block = pair[0].origin_block;
             return Err(Error::new(
                 Kind::Corrupt,
                 format!(
-                    "entries {first} and {second} of the cache both hold block {block} of the origin, equally new"
+                    "entries {first} and {second} of the cache both hold block {block} of the origin, equally new: \
+                     --recover takes the second"
                 ),
             ));
         }
@@ -116,7 +119,7 @@ mod tests {
         for (original_sector, seq_count) in entries {
             recovery.take(Entry { original_sector, seq_count })?;
         }
-        recovery.finish()
+        recovery.finish(false)
     }
 
     #[test]

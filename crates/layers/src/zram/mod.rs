@@ -207,6 +207,7 @@ impl BlockDevice for Zram {
             read_only: false,
             volatile: true,
             discards: true,
+            write_through: false,
             fast_zeroes: true,
             rotational: false,
         }

@@ -137,6 +137,7 @@ impl Disk {
             read_only: false,
             volatile: false,
             discards: true,
+            write_through: false,
             fast_zeroes: true,
             rotational: false,
         };

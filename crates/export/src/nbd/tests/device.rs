@@ -35,6 +35,7 @@ impl TestDevice {
             read_only: false,
             volatile: true,
             discards: true,
+            write_through: false,
             fast_zeroes: true,
             rotational: false,
         };

@@ -1,0 +1,184 @@
+//! Requests that go around the cache, to the origin.
+//!
+//! A write goes around only where the cache has no version of its blocks. Zeroes and discards of a range replace the versions that
+//! were there before: these leave like copies do, once the origin holds what replaces them.
+//!
+//! An entry on the device may outlive its block's stay for a moment, until it is cleared. What went around is durable only after
+//! that, and after a flush of the origin.
+
+use std::sync::Arc;
+
+use spillway_core::sync::{AtomicU64, Ordering};
+use spillway_core::{ByteRange, IoBuf, Kind, Op, Reply, Request};
+
+use super::index::InRange;
+use super::write_back::{Batch, Writing};
+use super::{Core, Count};
+
+/// Versions that are replaced at a time.
+const REPLACED_MAX: usize = 65536;
+
+/// Requests that went around the cache: how many have ended, and how many of these a flush has covered.
+#[derive(Default)]
+pub(super) struct Arounds {
+    ended: AtomicU64,
+    durable: AtomicU64,
+}
+
+/// A write that may go around the cache; takes its share of what may be in hand there.
+pub(super) struct Around {
+    core: Arc<Core>,
+    pub(super) len: u32,
+}
+
+impl Around {
+    pub(super) fn new(core: Arc<Core>, len: u32) -> Self {
+        let around = Self { core, len };
+        around.core.pace.lock().begin_around(around.bytes());
+        around
+    }
+
+    fn bytes(&self) -> u64 {
+        u64::from(self.len) * self.core.block_bytes()
+    }
+
+    /// Writes the blocks from `origin` on.
+    pub(super) async fn write(self, origin: u32, bytes: IoBuf) -> (Result<(), Kind>, IoBuf) {
+        let core = &self.core;
+        core.counts.add(Count::Around, self.len);
+        let writing = Writing::new(core.clone(), self.bytes());
+        let at = u64::from(origin) * core.block_bytes();
+        let reply = core.origin.submit(Request::write(at, bytes)).await;
+        drop(writing);
+        core.arounds.ended.fetch_add(1, Ordering::AcqRel);
+        (reply.result, reply.buf)
+    }
+}
+
+impl Drop for Around {
+    fn drop(&mut self) {
+        self.core.pace.lock().end_around(self.core.env.coarse_now(), self.bytes());
+        self.core.room.wake_all();
+    }
+}
+
+impl Core {
+    /// Makes what went around the cache before durable.
+    pub(super) async fn settle_arounds(self: &Arc<Self>) -> Result<(), Kind> {
+        let ended = self.arounds.ended.load(Ordering::Acquire);
+        if self.arounds.durable.load(Ordering::Acquire) >= ended {
+            return Ok(());
+        }
+        let marked = self.with(|opened| opened.index.marked());
+        self.keep();
+        let clear = || {
+            self.with(|opened| match opened.error {
+                Some(kind) => Some(Err(kind)),
+                None => opened.index.is_clear_to(marked).then_some(Ok(())),
+            })
+        };
+        if !spillway_core::mutant::on("write_cache: flush what went around before old entries are clear") {
+            self.progress.until(clear).await?;
+        }
+        self.flush_origin().await?;
+        self.arounds.durable.fetch_max(ended, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// What a failed flush covered may be lost: nothing is promised any more.
+    async fn flush_origin(&self) -> Result<(), Kind> {
+        let result = self.origin.submit(Request::flush()).await.result;
+        result.inspect_err(|&kind| self.fail("flushing the origin", kind))
+    }
+
+    /// Makes a write durable: what went to the cache, and what went around it.
+    pub(super) async fn settle(self: &Arc<Self>, epoch: Option<u64>, around: bool) -> Result<(), Kind> {
+        if let Some(epoch) = epoch {
+            self.commit_to(epoch + 1).await?;
+        }
+        if around { self.settle_arounds().await } else { Ok(()) }
+    }
+
+    /// Discards where the origin does. Cached blocks are dropped where the origin can zero them at no cost; elsewhere they are
+    /// left as they are.
+    pub(super) async fn discard(self: &Arc<Self>, request: Request) -> Reply {
+        if !self.origin.geometry().discards {
+            return request.answer(Ok(()));
+        }
+        self.counts.add(Count::Discards, self.blocks(request.range).1);
+        self.replace(request).await
+    }
+
+    /// Zeroes or discards on the origin; the versions of the range that were there before give way.
+    pub(super) async fn replace(self: &Arc<Self>, request: Request) -> Reply {
+        let result = self.replace_range(&request).await;
+        let durable = request.flags.fua || self.settings.ack_committed;
+        let result = match (result, durable) {
+            (Ok(()), true) => self.settle(None, true).await,
+            (result, _) => result,
+        };
+        request.answer(result)
+    }
+
+    async fn replace_range(self: &Arc<Self>, request: &Request) -> Result<(), Kind> {
+        let (mut at, len) = self.blocks(request.range);
+        let end = at + len;
+        if self.with(|opened| opened.index.is_fresh(at, len)) {
+            self.flush().await?;
+        }
+        let before = self.with(|opened| opened.index.committed);
+        while at < end {
+            if let Some(kind) = self.error() {
+                return Err(kind);
+            }
+            let (seen, found) = self.with(|opened| {
+                (opened.index.changes, opened.index.take_range(at, end - at, before, REPLACED_MAX))
+            });
+            match found {
+                InRange::Copying => self.changed_since(seen).await,
+                InRange::Taken(victims, to) => {
+                    let batch = Batch::new(self.clone(), victims);
+                    self.replace_part(request, at, to, batch).await?;
+                    at = to;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn replace_part(
+        self: &Arc<Self>,
+        request: &Request,
+        at: u32,
+        to: u32,
+        mut batch: Batch,
+    ) -> Result<(), Kind> {
+        let block = self.block_bytes();
+        let range = ByteRange::new(u64::from(at) * block, u64::from(to - at) * block);
+        let mut part = Request { op: request.op, range, flags: request.flags, buf: IoBuf::default() };
+        part.flags.fua = false;
+        if part.op == Op::Discard && !batch.is_empty() {
+            if !self.origin.geometry().fast_zeroes {
+                return Ok(());
+            }
+            // A discard may leave what was there; here that would be something older than what the cache holds.
+            part.op = Op::WriteZeroes;
+        }
+        self.origin.submit(part).await.result?;
+        if !batch.is_empty() {
+            self.flush_origin().await?;
+            batch.durable = true;
+        }
+        drop(batch);
+        self.keep();
+        self.arounds.ended.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Waits until the index has changed since `seen`, or the cache has failed.
+    pub(super) async fn changed_since(&self, seen: u64) {
+        let changed =
+            || self.with(|opened| (opened.index.changes != seen || opened.error.is_some()).then_some(()));
+        self.progress.until(changed).await;
+    }
+}

@@ -1,0 +1,119 @@
+//! Emptying the cache, in bounded time: nothing new enters, then nothing that is there changes.
+
+use std::sync::Arc;
+
+use spillway_core::{Error, Kind, Place};
+
+use super::{Core, Opened};
+
+/// Laps of the sweep in which clients may still write to cached blocks; afterwards they wait until a block has left.
+const OPEN_LAPS: u64 = 2;
+
+/// How far a drain is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Drain {
+    /// Nobody asked, or it was asked for once and is over.
+    #[default]
+    Off,
+    /// Blocks that were there at its begin, and the lap that was under way.
+    Running {
+        total: u32,
+        lap: u64,
+        stays_clean: bool,
+    },
+    /// The cache is empty and stays so.
+    Complete,
+    Failed(Kind),
+}
+
+impl Drain {
+    pub(super) fn is_running(&self) -> bool {
+        matches!(self, Drain::Running { .. })
+    }
+}
+
+impl Opened {
+    /// Whether cached blocks must not be written any more, so that they get fewer.
+    pub(super) fn is_closed(&self) -> bool {
+        let laps = self.index.sweep.laps;
+        matches!(self.drain, Drain::Running { lap, .. } if laps >= lap + OPEN_LAPS)
+    }
+
+    /// A line for people and for `spillway drain`.
+    pub(super) fn drain_text(&self) -> String {
+        match &self.drain {
+            Drain::Off => "off".into(),
+            Drain::Running { total, .. } => format!("running {} {total}", self.index.used()),
+            Drain::Complete => "complete".into(),
+            Drain::Failed(kind) => format!("failed {}", kind.errno_name()),
+        }
+    }
+}
+
+impl Core {
+    /// Starts to empty the cache; with `stays_clean` nothing new enters afterwards.
+    pub(super) fn drain(self: &Arc<Self>, stays_clean: bool) -> Result<(), Error> {
+        if let Some(kind) = self.look(|opened| opened.error).flatten() {
+            return Err(Error::new(kind, "the cache has failed: restart its server, then drain it"));
+        }
+        if stays_clean {
+            self.settings.cleaner.set(1)?;
+        }
+        let begins = self.with(|opened| {
+            let begins = !opened.drain.is_running();
+            if begins {
+                let (total, lap) = (opened.index.used(), opened.index.sweep.laps);
+                opened.drain = Drain::Running { total, lap, stays_clean };
+            }
+            begins
+        });
+        if begins {
+            let core = self.clone();
+            self.env.spawn(Place::Background, Box::new(move || Box::pin(async move { core.empty().await })));
+        }
+        Ok(())
+    }
+
+    /// Waits for the end of a drain.
+    pub(super) async fn drained(&self) -> Result<(), Error> {
+        let ended = || {
+            self.with(|opened| match opened.drain {
+                Drain::Running { .. } => None,
+                Drain::Failed(kind) => {
+                    Some(Err(Error::new(kind, "the cache could not be copied to the origin")))
+                }
+                Drain::Off | Drain::Complete => Some(Ok(())),
+            })
+        };
+        self.progress.until(ended).await
+    }
+
+    async fn empty(self: Arc<Self>) {
+        let result = self.copy_everything().await;
+        self.with(|opened| {
+            let Drain::Running { stays_clean, .. } = opened.drain else { return };
+            opened.drain = match result {
+                Err(kind) => Drain::Failed(kind),
+                Ok(()) if stays_clean => Drain::Complete,
+                Ok(()) => Drain::Off,
+            };
+        });
+        self.wake();
+    }
+
+    async fn copy_everything(self: &Arc<Self>) -> Result<(), Kind> {
+        self.flush().await?;
+        loop {
+            let (seen, error, empty) =
+                self.with(|opened| (opened.index.changes, opened.error, opened.index.is_empty()));
+            if let Some(kind) = error {
+                return Err(kind);
+            }
+            if empty {
+                return self.settle_arounds().await;
+            }
+            self.copy();
+            self.changed_since(seen).await;
+        }
+    }
+}

@@ -1,0 +1,493 @@
+//! What the cache holds, in memory: a plain structure without I/O, under the layer's one lock.
+//!
+//! Each origin block has at most a chain of versions, the newest first. A version is *published* once its data is written, belongs
+//! to the *epoch* in which its blocks were reserved, and is *committed* once the superblock's seq_count is above that epoch. A
+//! committed version is never written over; its block is free again only after its entry was cleared on the device. A
+//! block that readers hold is freed by the last of them.
+//!
+//! Memory: 12 bytes for each block; for a used one 10 to 16 more in the tree of newest versions, for a free one at most 12 more in
+//! the runs of free blocks. Older versions are in a table of their own, because they are few: those of one commit.
+
+use std::collections::BTreeMap;
+
+use hashbrown::{HashMap, HashSet};
+use spillway_core::mutant;
+use spillway_policy::free_runs::{FreeRuns, Run};
+
+use super::block::{Block, Stage};
+use super::format::{Entry, FREE};
+use super::recovery::Live;
+use super::sweep::Sweep;
+
+/// Where a stretch of a range is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// On the cache device, from this block on; pinned.
+    Cache(u32),
+    /// On the origin.
+    Origin,
+}
+
+/// A stretch of blocks in one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stretch {
+    pub(super) place: Place,
+    pub(super) len: u32,
+}
+
+/// Blocks reserved for a write.
+#[derive(Clone, Debug)]
+pub(super) struct Reserved {
+    pub(super) runs: Vec<Run>,
+    pub(super) epoch: u64,
+}
+
+/// A version that leaves for the origin, or because the origin holds something newer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Victim {
+    pub(super) origin: u32,
+    pub(super) index: u32,
+}
+
+/// What happened to a version when it was published.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Published {
+    /// All of it is committed with this epoch.
+    pub(super) epoch: u64,
+    /// Blocks that had no version.
+    pub(super) added: u32,
+    /// Blocks that had an uncommitted one.
+    pub(super) over_uncommitted: u32,
+    /// Blocks that had a committed one.
+    pub(super) over_committed: u32,
+}
+
+/// What is found when victims are looked for in a range.
+pub(super) enum InRange {
+    /// These, up to a block of the origin; they are marked.
+    Taken(Vec<Victim>, u32),
+    /// A copy is under way: look again when it has ended.
+    Copying,
+}
+
+pub(super) struct Index {
+    pub(super) blocks: Vec<Block>,
+    pub(super) newest: BTreeMap<u32, u32>,
+    /// What a version replaced, where that is still there.
+    older: HashMap<u32, u32>,
+    pub(super) free: FreeRuns,
+    /// Whether blocks are taken at a cursor, as the kernel does.
+    pub(super) next_fit: bool,
+    /// The epoch of new reservations.
+    pub(super) epoch: u64,
+    /// The superblock's seq_count on the device.
+    pub(super) committed: u64,
+    /// Writes under way, by epoch.
+    reserved: BTreeMap<u64, usize>,
+    /// Published and not in a commit yet.
+    fresh: Vec<u32>,
+    /// To be cleared on the device, in the order of marking, with its number.
+    stale: Vec<(u64, u32)>,
+    marked: u64,
+    /// The first number among those that are being cleared.
+    clearing_from: Option<u64>,
+    clearing: u32,
+    copying: u32,
+    /// Counts what may make a copy possible: publications, commits, clearings, copies.
+    pub(super) changes: u64,
+    pub(super) sweep: Sweep,
+}
+
+impl Index {
+    /// Bytes that an index of `n_blocks` blocks may take.
+    pub(super) fn bytes(n_blocks: u32) -> u64 {
+        32 * u64::from(n_blocks) + (64 << 10)
+    }
+
+    /// An index of `n_blocks` blocks, of which `live` are in use.
+    pub(super) fn new(n_blocks: u32, seq_count: u64, live: &[Live]) -> Self {
+        let mut index = Self {
+            blocks: vec![Block::EMPTY; n_blocks as usize],
+            newest: live.iter().map(|live| (live.origin_block as u32, live.index as u32)).collect(),
+            older: HashMap::new(),
+            free: FreeRuns::none(n_blocks),
+            next_fit: false,
+            epoch: seq_count,
+            committed: seq_count,
+            reserved: BTreeMap::new(),
+            fresh: Vec::new(),
+            stale: Vec::new(),
+            marked: 0,
+            clearing_from: None,
+            clearing: 0,
+            copying: 0,
+            changes: 0,
+            sweep: Sweep::from(seq_count),
+        };
+        for live in live {
+            *index.at(live.index as u32) = Block::live(live.origin_block as u32, live.seq_count);
+        }
+        index.free_all_empty();
+        index
+    }
+
+    fn free_all_empty(&mut self) {
+        let mut start = 0;
+        while start < self.blocks.len() {
+            let empty = |block: &&Block| block.stage() == Stage::Empty;
+            let len = self.blocks[start..].iter().take_while(empty).count();
+            if len > 0 {
+                self.free.free(Run { start: start as u32, len: len as u32 });
+            }
+            start += len + 1;
+        }
+    }
+
+    pub(super) fn at(&mut self, index: u32) -> &mut Block {
+        &mut self.blocks[index as usize]
+    }
+
+    /// Origin blocks that the cache holds.
+    pub(super) fn used(&self) -> u32 {
+        self.newest.len() as u32
+    }
+
+    /// Whether nothing is cached, on the device either, nor about to be.
+    pub(super) fn is_empty(&self) -> bool {
+        self.newest.is_empty() && self.is_clear_to(self.marked) && self.reserved.is_empty()
+    }
+
+    /// Versions that are being copied or dropped.
+    pub(super) fn copying(&self) -> u32 {
+        self.copying
+    }
+
+    /// Versions that are in no commit yet.
+    pub(super) fn uncommitted(&self) -> u32 {
+        self.fresh.len() as u32
+    }
+
+    /// Blocks that are free, or will be without another copy.
+    pub(super) fn free_soon(&self) -> u32 {
+        self.free.count() + self.copying + self.clearing + self.stale.len() as u32
+    }
+
+    /// Whether the first of `len` blocks from `origin` on is here, and how many that follow are like it.
+    pub(super) fn presence(&self, origin: u32, len: u32) -> (bool, u32) {
+        let mut held = self.newest.range(origin..origin + len).map(|(&origin, _)| origin).peekable();
+        match held.peek() {
+            Some(&first) if first == origin => {
+                (true, (origin..).zip(held).take_while(|(at, held)| at == held).count() as u32)
+            }
+            Some(&first) => (false, first - origin),
+            None => (false, len),
+        }
+    }
+
+    /// Takes up to `wanted` blocks, in as few runs as can be had; `None` if nothing is free.
+    pub(super) fn reserve(&mut self, wanted: u32) -> Option<Reserved> {
+        let (mut runs, mut left) = (Vec::new(), wanted);
+        while left > 0 {
+            let run = if self.next_fit { self.free.take_next(left) } else { self.free.take_fit(left) };
+            let Some(run) = run else { break };
+            left -= run.len;
+            runs.push(run);
+        }
+        if runs.is_empty() {
+            return None;
+        }
+        *self.reserved.entry(self.epoch).or_default() += 1;
+        Some(Reserved { runs, epoch: self.epoch })
+    }
+
+    fn settle(&mut self, epoch: u64) {
+        let count = self.reserved.get_mut(&epoch).expect("it was reserved");
+        *count -= 1;
+        if *count == 0 {
+            self.reserved.remove(&epoch);
+        }
+    }
+
+    /// Whether writes of `epoch` or an earlier one are under way.
+    pub(super) fn writes_until(&self, epoch: u64) -> bool {
+        self.reserved.keys().next().is_some_and(|&first| first <= epoch)
+    }
+
+    /// A write failed or was withdrawn.
+    pub(super) fn abandon(&mut self, reserved: Reserved) {
+        self.changes += 1;
+        self.settle(reserved.epoch);
+        reserved.runs.into_iter().for_each(|run| self.free.free(run));
+    }
+
+    /// A write has ended: its blocks hold the versions of the blocks from `origin` on.
+    pub(super) fn publish(&mut self, reserved: Reserved, origin: u32) -> Published {
+        self.changes += 1;
+        self.settle(reserved.epoch);
+        let mut published = Published { epoch: reserved.epoch, ..Published::default() };
+        let blocks = reserved.runs.iter().flat_map(|run| run.start..run.start + run.len);
+        for (index, origin) in blocks.zip(origin..) {
+            self.publish_block(index, reserved.epoch, origin, &mut published);
+        }
+        published
+    }
+
+    fn publish_block(&mut self, index: u32, epoch: u64, origin: u32, published: &mut Published) {
+        let before = self.newest.get(&origin).copied();
+        let Some(before) = before else {
+            published.added += 1;
+            return self.put(index, epoch, origin);
+        };
+        let known = self.blocks[before as usize].epoch();
+        match known < self.committed {
+            true => published.over_committed += 1,
+            false => published.over_uncommitted += 1,
+        }
+        if known > epoch {
+            // A write that began later has ended before: it is the newer one, and has to be committed for this one to be.
+            if !mutant::on("write_cache: commit what was overtaken, not what overtook it") {
+                published.epoch = published.epoch.max(known);
+            }
+            return self.free.free(Run { start: index, len: 1 });
+        }
+        let older = if known == epoch { self.older.remove(&before) } else { Some(before) };
+        if let Some(older) = older {
+            self.older.insert(index, older);
+        }
+        self.put(index, epoch, origin);
+        if known == epoch {
+            self.leave(before);
+        }
+    }
+
+    fn put(&mut self, index: u32, epoch: u64, origin: u32) {
+        *self.at(index) = Block::live(origin, epoch);
+        self.newest.insert(origin, index);
+        self.fresh.push(index);
+    }
+
+    /// Frees a block that the device has no entry of, or no more.
+    fn leave(&mut self, index: u32) {
+        let block = self.at(index);
+        if block.readers() > 0 {
+            return block.set_stage(Stage::Leaving);
+        }
+        *block = Block::EMPTY;
+        self.free.free(Run { start: index, len: 1 });
+    }
+
+    /// Where `len` blocks from `origin` on are to be read; what lies on the cache device is pinned.
+    pub(super) fn look_up(&mut self, origin: u32, len: u32) -> Vec<Stretch> {
+        let (blocks, mut at) = (&mut self.blocks, origin);
+        let mut stretches: Vec<Stretch> = Vec::new();
+        for (&held, &index) in self.newest.range(origin..origin + len) {
+            blocks[index as usize].pin();
+            if held > at {
+                stretches.push(Stretch { place: Place::Origin, len: held - at });
+            }
+            match stretches.last_mut() {
+                Some(Stretch { place: Place::Cache(first), len }) if *first + *len == index => *len += 1,
+                _ => stretches.push(Stretch { place: Place::Cache(index), len: 1 }),
+            }
+            at = held + 1;
+        }
+        if at < origin + len {
+            stretches.push(Stretch { place: Place::Origin, len: origin + len - at });
+        }
+        stretches
+    }
+
+    /// Readers of `len` blocks of the cache are done.
+    pub(super) fn unpin(&mut self, index: u32, len: u32) {
+        for index in index..index + len {
+            let block = self.at(index);
+            block.unpin();
+            if block.readers() == 0 && block.stage() == Stage::Leaving {
+                self.leave(index);
+            }
+        }
+    }
+
+    /// Whether something is published that is in no commit yet.
+    pub(super) fn has_fresh(&self) -> bool {
+        !self.fresh.is_empty()
+    }
+
+    /// Ends the present epoch; returns its number.
+    pub(super) fn seal(&mut self) -> u64 {
+        self.epoch += 1;
+        self.epoch - 1
+    }
+
+    /// What a commit up to `epoch` covers. No write of these epochs is under way any more.
+    pub(super) fn take_fresh(&mut self, epoch: u64) -> Vec<u32> {
+        let blocks = &self.blocks;
+        let here = |index: &u32| blocks[*index as usize].stage() == Stage::Live;
+        let covered = |index: &u32| blocks[*index as usize].epoch() <= epoch;
+        let fresh = std::mem::take(&mut self.fresh).into_iter().filter(here);
+        let (mut taken, left): (Vec<u32>, Vec<u32>) = fresh.partition(covered);
+        self.fresh = left;
+        taken.sort_unstable();
+        taken.dedup();
+        taken
+    }
+
+    /// A commit up to `epoch` is on the device: versions that `taken` replaced are stale.
+    pub(super) fn commit(&mut self, epoch: u64, taken: &[u32]) {
+        self.committed = epoch + 1;
+        self.changes += 1;
+        for &index in taken {
+            let Some(&older) = self.older.get(&index) else { continue };
+            if self.at(older).stage() == Stage::Live {
+                // What is older still is on its way to the origin, and stays in the chain until it is there.
+                self.unchain(index, older);
+                self.mark_stale(older);
+            }
+        }
+    }
+
+    /// Takes `older` out of the chain behind `newer`.
+    fn unchain(&mut self, newer: u32, older: u32) {
+        match self.older.remove(&older) {
+            Some(oldest) => self.older.insert(newer, oldest),
+            None => self.older.remove(&newer),
+        };
+    }
+
+    fn mark_stale(&mut self, index: u32) {
+        self.at(index).set_stage(Stage::Stale);
+        self.marked += 1;
+        self.stale.push((self.marked, index));
+    }
+
+    /// Whether entries are to be cleared.
+    pub(super) fn has_stale(&self) -> bool {
+        !self.stale.is_empty()
+    }
+
+    /// The number of the last entry that was marked to be cleared.
+    pub(super) fn marked(&self) -> u64 {
+        self.marked
+    }
+
+    /// Whether all entries up to the one of this number are clear on the device.
+    pub(super) fn is_clear_to(&self, number: u64) -> bool {
+        let first = self.stale.first().map(|(number, _)| *number);
+        self.clearing_from.into_iter().chain(first).all(|first| first > number)
+    }
+
+    /// Entries to be cleared on the device, in one go. Of one origin block only the oldest is among them: were a newer one clear
+    /// first, a crash would bring the older one back.
+    pub(super) fn take_stale(&mut self) -> Vec<u32> {
+        let mut origins = HashSet::new();
+        let blocks = &self.blocks;
+        let all = mutant::on("write_cache: clear all versions at once");
+        let oldest = |(_, index): &(u64, u32)| origins.insert(blocks[*index as usize].origin()) || all;
+        let (taken, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.stale).into_iter().partition(oldest);
+        self.stale = left;
+        self.clearing_from = taken.first().map(|(number, _)| *number);
+        self.clearing = taken.len() as u32;
+        let clearing = |(_, index)| {
+            self.blocks[index as usize].set_stage(Stage::Clearing);
+            index
+        };
+        taken.into_iter().map(clearing).collect()
+    }
+
+    /// The entries of these blocks are clear on the device.
+    pub(super) fn cleared(&mut self, stale: &[u32]) {
+        self.changes += 1;
+        (self.clearing_from, self.clearing) = (None, 0);
+        stale.iter().for_each(|&index| self.leave(index));
+    }
+
+    /// What the entry of a block says on the device once the superblock has `seq_count`. What is not committed then is not told:
+    /// a crash must not find it, nor a later superblock commit it unseen. What is stale is told until it is cleared in its turn,
+    /// because it may hide something older.
+    pub(super) fn entry(&self, index: u32, seq_count: u64, block_sectors: u64) -> Entry {
+        let block = &self.blocks[index as usize];
+        let told = matches!(block.stage(), Stage::Live | Stage::Copying)
+            || block.stage() == Stage::Stale && !mutant::on("write_cache: clear with others before its turn");
+        let shown = told && block.epoch() < seq_count;
+        match shown {
+            true => {
+                Entry { original_sector: u64::from(block.origin()) * block_sectors, seq_count: block.epoch() }
+            }
+            false => Entry { original_sector: u64::MAX, seq_count: FREE },
+        }
+    }
+
+    /// Whether a version may leave: it is committed in an epoch before `before`, and no older one is on its way to the origin.
+    pub(super) fn may_leave(&self, index: u32, before: u64) -> bool {
+        let block = &self.blocks[index as usize];
+        block.stage() == Stage::Live
+            && block.epoch() < before.min(self.committed)
+            && !self.older.contains_key(&index)
+    }
+
+    /// Marks and pins the newest versions of these blocks.
+    pub(super) fn take(&mut self, origins: impl Iterator<Item = u32>) -> Vec<Victim> {
+        let victims: Vec<Victim> =
+            origins.map(|origin| Victim { origin, index: self.newest[&origin] }).collect();
+        for victim in &victims {
+            let block = self.at(victim.index);
+            block.set_stage(Stage::Copying);
+            block.pin();
+        }
+        self.copying += victims.len() as u32;
+        victims
+    }
+
+    /// Whether a version of a range is in no commit up to `epoch`.
+    pub(super) fn is_fresh(&self, origin: u32, len: u32) -> bool {
+        self.newest
+            .range(origin..origin + len)
+            .any(|(_, &index)| self.blocks[index as usize].epoch() >= self.committed)
+    }
+
+    /// Takes up to `count_max` versions of a range that were there when `before` was the seq_count.
+    pub(super) fn take_range(&mut self, origin: u32, len: u32, before: u64, count_max: usize) -> InRange {
+        let (mut origins, mut end) = (Vec::new(), origin + len);
+        for (looks, (&origin, &index)) in self.newest.range(origin..origin + len).enumerate() {
+            if looks == count_max {
+                end = origin;
+                break;
+            }
+            if self.may_leave(index, before) {
+                origins.push(origin);
+            } else if self.blocks[index as usize].epoch() < before {
+                return InRange::Copying;
+            }
+        }
+        InRange::Taken(self.take(origins.into_iter()), end)
+    }
+
+    /// The victims are durable on the origin, or the attempt has failed.
+    pub(super) fn end_write_back(&mut self, victims: &[Victim], durable: bool) {
+        self.changes += 1;
+        self.copying -= victims.len() as u32;
+        for &Victim { origin, index } in victims {
+            self.unpin(index, 1);
+            if !durable {
+                self.at(index).set_stage(Stage::Live);
+                continue;
+            }
+            match self.newest[&origin] {
+                newest if newest == index => {
+                    self.newest.remove(&origin);
+                }
+                newest => self.unchain(self.above(newest, index), index),
+            }
+            self.mark_stale(index);
+        }
+    }
+
+    /// The version that replaced `index`, in the chain that begins with `newest`.
+    fn above(&self, newest: u32, index: u32) -> u32 {
+        let mut newer = newest;
+        while self.older[&newer] != index {
+            newer = self.older[&newer];
+        }
+        newer
+    }
+}

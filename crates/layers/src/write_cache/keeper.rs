@@ -1,0 +1,189 @@
+//! The keeper: the one task that writes metadata of an open cache. Commits come before clearing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use spillway_core::sync::Ordering;
+use spillway_core::{Kind, mutant};
+
+use super::{Core, Count, Opened, Turn};
+
+/// Commit times are kept this far apart.
+const TIMES_APART: Duration = Duration::from_millis(100);
+
+impl Core {
+    /// Makes everything that was acknowledged before durable.
+    pub(super) async fn flush(self: &Arc<Self>) -> Result<(), Kind> {
+        match self.settings.group_commit {
+            true => {
+                let target = self.with(|opened| opened.index.epoch + u64::from(opened.index.has_fresh()));
+                self.commit_to(target).await?;
+            }
+            false => {
+                let _turn = Turn::take(&self.turn).await;
+                let target = self.with(|opened| opened.index.epoch + 1);
+                self.commit_to(target).await?;
+            }
+        }
+        self.settle_arounds().await?;
+        // A flush that succeeds does so before any that has failed.
+        self.error().map_or(Ok(()), Err)
+    }
+
+    /// Waits until the superblock has `seq_count`; many wait for one commit.
+    pub(super) async fn commit_to(self: &Arc<Self>, seq_count: u64) -> Result<(), Kind> {
+        if mutant::on("write_cache: acknowledge a flush before the commit") {
+            return Ok(());
+        }
+        self.want(seq_count);
+        let done = || {
+            self.with(|opened| match opened.error {
+                Some(kind) => Some(Err(kind)),
+                None => (opened.index.committed >= seq_count).then_some(Ok(())),
+            })
+        };
+        self.progress.until(done).await
+    }
+
+    /// Asks for a commit that leaves `seq_count`.
+    pub(super) fn want(self: &Arc<Self>, seq_count: u64) {
+        {
+            let mut wanted = self.wanted.lock();
+            *wanted = (*wanted).max(seq_count);
+        }
+        self.keep();
+    }
+
+    /// Asks for a commit of what is in none yet.
+    pub(super) fn want_fresh(self: &Arc<Self>) {
+        let fresh = self.with(|opened| opened.index.has_fresh().then_some(opened.index.epoch));
+        if let Some(epoch) = fresh {
+            self.want(epoch + 1);
+        }
+    }
+
+    /// Has the keeper look whether there is something to do.
+    pub(super) fn keep(self: &Arc<Self>) {
+        if !self.keeping.swap(true, Ordering::AcqRel) {
+            self.env.spawn_here(Box::pin(self.clone().work()));
+        }
+    }
+
+    async fn work(self: Arc<Self>) {
+        loop {
+            let step = self.step().await;
+            if let Err(kind) = step {
+                self.fail("writing metadata", kind);
+            }
+            if !matches!(step, Ok(true)) {
+                self.keeping.store(false, Ordering::Release);
+                // Whoever asked between the last look and the store found a keeper at work.
+                if step.is_err() || !self.has_work() || self.keeping.swap(true, Ordering::AcqRel) {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        let wanted = *self.wanted.lock();
+        self.with(|opened| {
+            opened.error.is_none() && (opened.index.committed < wanted || opened.index.has_stale())
+        })
+    }
+
+    /// One commit or one clearing; false if there is nothing to do.
+    async fn step(self: &Arc<Self>) -> Result<bool, Kind> {
+        if self.error().is_some() {
+            return Ok(false);
+        }
+        let wanted = *self.wanted.lock();
+        if self.with(|opened| opened.index.committed) < wanted {
+            self.commit().await?;
+            return Ok(true);
+        }
+        let stale = self.with(|opened| opened.index.take_stale());
+        if stale.is_empty() {
+            return Ok(false);
+        }
+        self.clear(&stale).await?;
+        Ok(true)
+    }
+
+    async fn commit(self: &Arc<Self>) -> Result<(), Kind> {
+        let sealed = self.with(|opened| opened.index.seal());
+        let ended = || self.with(|opened| !opened.index.writes_until(sealed)).then_some(());
+        if !mutant::on("write_cache: commit without waiting for writes") {
+            self.progress.until(ended).await;
+        }
+        let (taken, before) = self.with(|opened| (opened.index.take_fresh(sealed), opened.index.committed));
+        self.write_open_entries(&taken, sealed + 1, before).await?;
+        if !mutant::on("write_cache: skip the flush before the superblock") {
+            self.flush_cache().await?;
+        }
+        self.write_superblock(sealed + 1).await?;
+        let now = self.env.coarse_now();
+        self.with(|opened| {
+            opened.index.commit(sealed, &taken);
+            opened.note_commit(now);
+        });
+        self.counts.add(Count::Commits, 1);
+        self.wake();
+        self.copy_if_due();
+        self.copy_for_waiters();
+        self.age_if_due();
+        Ok(())
+    }
+
+    /// Clears entries; only then are their blocks free.
+    async fn clear(self: &Arc<Self>, stale: &[u32]) -> Result<(), Kind> {
+        let committed = self.with(|opened| opened.index.committed);
+        if !mutant::on("write_cache: free a block before its entry is clear") {
+            self.write_open_entries(stale, committed, committed).await?;
+            self.flush_cache().await?;
+        }
+        self.with(|opened| opened.index.cleared(stale));
+        self.wake();
+        self.copy_for_waiters();
+        Ok(())
+    }
+}
+
+impl Opened {
+    /// Remembers when the superblock got its present seq_count.
+    pub(super) fn note_commit(&mut self, now: Duration) {
+        match self.commit_times.back_mut() {
+            Some((at, seq_count)) if now.saturating_sub(*at) < TIMES_APART => {
+                *seq_count = self.index.committed
+            }
+            _ => self.commit_times.push_back((now, self.index.committed)),
+        }
+    }
+
+    /// The seq_count at `time`: what is in epochs below was committed before. Times before that are forgotten.
+    pub(super) fn seq_count_at(&mut self, time: Duration) -> Option<u64> {
+        let mut found = None;
+        while self.commit_times.front().is_some_and(|(at, _)| *at <= time) {
+            found = self.commit_times.pop_front().map(|(_, seq_count)| seq_count);
+        }
+        found
+    }
+}
+
+impl Turn {
+    /// Waits for the turn.
+    async fn take(&self) -> TurnTaken<'_> {
+        self.list.until(|| (!self.taken.swap(true, Ordering::AcqRel)).then_some(())).await;
+        TurnTaken(self)
+    }
+}
+
+/// Has the turn, and passes it on when dropped.
+struct TurnTaken<'a>(&'a Turn);
+
+impl Drop for TurnTaken<'_> {
+    fn drop(&mut self) {
+        self.0.taken.store(false, Ordering::Release);
+        self.0.list.wake_one();
+    }
+}

@@ -1,0 +1,277 @@
+//! The metadata on its way to the cache device and back, in whole blocks of the cache.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use futures_util::future::join_all;
+use spillway_core::{Charge, Error, IoBuf, Kind, Request};
+
+use super::block::EPOCHS;
+use super::drain::Drain;
+use super::format::{ENTRY_LEN, Entry, Found, Layout, SUPERBLOCK_LEN, Superblock};
+use super::index::Index;
+use super::recovery::{Recovered, Recovery};
+use super::{Core, Opened};
+
+/// Bytes of metadata that are read or written at once.
+const PIECE_BYTES: u64 = 256 << 10;
+
+/// Runs of entries that are written at the same time.
+const RUNS_AT_A_TIME: usize = 32;
+
+/// Blocks of metadata between two that are to be written are written too where they are not more than this.
+const GAP_BYTES: u64 = 8 << 10;
+
+impl Core {
+    /// Opens the cache: recovers what it holds, or formats a blank one.
+    pub(super) async fn read_metadata(&self) -> Result<Opened, Error> {
+        let (device, start) = (self.cache.geometry().size, self.settings.start_sector);
+        let block_size = self.settings.block_size;
+        let largest = Layout::largest(device, start, block_size)?;
+        let first = self.read_meta(&largest, 0, block_size.bytes()).await?;
+        let head = first[..SUPERBLOCK_LEN].try_into().expect("a block is longer than a superblock");
+        match Superblock::decode(head) {
+            Found::Blank => self.format(largest).await,
+            Found::Cache(superblock) => {
+                let layout = superblock.accept(device, start, Some(block_size))?;
+                let opened = self.recover(layout, superblock).await?;
+                match self.settings.create {
+                    true => self.format_again(opened, largest).await,
+                    false => Ok(opened),
+                }
+            }
+            Found::Foreign { .. } if self.settings.create => self.format(largest).await,
+            Found::Foreign { magic, version } => Err(Error::invalid(format!(
+                "the cache device holds something else: magic {magic:#010x}, version {version}; \
+                 to make it a cache anyway, which destroys that, use --create"
+            ))),
+        }
+    }
+
+    async fn format_again(&self, opened: Opened, layout: Layout) -> Result<Opened, Error> {
+        let used = opened.index.used();
+        if used > 0 {
+            return Err(Error::new(
+                Kind::Busy,
+                format!(
+                    "the cache holds {used} blocks that the origin does not have: open it without --create and drain it; \
+                     or clear its first sector, if they are not wanted"
+                ),
+            ));
+        }
+        drop(opened);
+        self.format(layout).await
+    }
+
+    async fn read_meta(&self, layout: &Layout, at: u64, len: u64) -> Result<IoBuf, Error> {
+        let reply = self.cache.submit(Request::read(layout.start + at, IoBuf::new(len as usize))).await;
+        super::result_of(reply).map_err(|kind| Error::new(kind, "the metadata of the cache cannot be read"))
+    }
+
+    async fn recover(&self, layout: Layout, superblock: Superblock) -> Result<Opened, Error> {
+        let charge = self.charge(&layout)?;
+        let found = self.read_entries(&layout, &superblock).await?;
+        let (live, stale) = (found.live.len(), found.stale.len());
+        tracing::info!(
+            "write cache: {} blocks of {}, seq_count {}: {live} hold what the origin does not have, {stale} entries to be cleared",
+            layout.n_blocks,
+            layout.block_size.bytes(),
+            superblock.seq_count,
+        );
+        let blocks = self.geometry.size / layout.block_size.bytes();
+        if let Some(beyond) = found.live.iter().find(|live| live.origin_block >= blocks) {
+            return Err(Error::invalid(format!(
+                "the cache holds block {} of the origin, which has only {blocks}: is it the right one, or was it shrunk?",
+                beyond.origin_block
+            )));
+        }
+        let index = Index::new(count(&layout)?, superblock.seq_count, &found.live);
+        let opened = self.opened(layout, index, charge);
+        let stale: Vec<u32> = found.stale.iter().map(|&index| index as u32).collect();
+        if !stale.is_empty() {
+            for blocks in meta_runs(&layout, &stale) {
+                let buf = meta_blocks(&opened, blocks.clone(), superblock.seq_count);
+                self.write_meta(&opened, blocks.start, buf, false).await.map_err(unwritable)?;
+            }
+            self.flush_cache().await.map_err(unwritable)?;
+        }
+        Ok(opened)
+    }
+
+    async fn read_entries(&self, layout: &Layout, superblock: &Superblock) -> Result<Recovered, Error> {
+        if superblock.seq_count >= EPOCHS {
+            return Err(Error::new(
+                Kind::Corrupt,
+                format!(
+                    "the cache's superblock is damaged: seq_count {} cannot come from commits, which are below {EPOCHS}",
+                    superblock.seq_count
+                ),
+            ));
+        }
+        let mut recovery = Recovery::new(*layout, superblock);
+        let (total, mut at, mut index) = (layout.metadata_bytes(), 0, 0);
+        while at < total {
+            let len = PIECE_BYTES.min(total - at);
+            let bytes = self.read_meta(layout, at, len).await?;
+            let skip = if at == 0 { SUPERBLOCK_LEN } else { 0 };
+            for chunk in bytes[skip..].chunks_exact(ENTRY_LEN) {
+                if index < layout.n_blocks {
+                    recovery.take(Entry::decode(chunk.try_into().expect("chunks are entries")))?;
+                    index += 1;
+                }
+            }
+            at += len;
+            tracing::debug!("write cache: {at} of {total} bytes of metadata read");
+        }
+        recovery.finish(self.settings.recover)
+    }
+
+    fn charge(&self, layout: &Layout) -> Result<Charge, Error> {
+        let bytes = Index::bytes(count(layout)?);
+        self.budget.hold(bytes).map_err(|kind| {
+            let (limit, used) = (self.budget.limit(), self.budget.used());
+            Error::new(
+                kind,
+                format!(
+                    "the index of {} blocks takes {bytes} bytes of memory, but of the {limit} allowed {used} are in use: \
+                     give more --memory, or use larger blocks",
+                    layout.n_blocks
+                ),
+            )
+        })
+    }
+
+    fn opened(&self, layout: Layout, mut index: Index, charge: Charge) -> Opened {
+        index.next_fit = self.settings.next_fit;
+        let commit_times = VecDeque::from([(self.env.coarse_now(), index.committed)]);
+        Opened { layout, index, error: None, drain: Drain::Off, aged: None, commit_times, _charge: charge }
+    }
+
+    /// Writes the entries first and the superblock last: a crash in between leaves a blank device.
+    async fn format(&self, layout: Layout) -> Result<Opened, Error> {
+        let charge = self.charge(&layout)?;
+        let opened = self.opened(layout, Index::new(count(&layout)?, 0, &[]), charge);
+        let block = layout.block_size.bytes();
+        let blocks = layout.metadata_bytes() / block;
+        // What was there before is not to be taken for a cache, nor for what it was.
+        self.write_meta(&opened, 0, IoBuf::zeroed(block as usize), true).await.map_err(unwritable)?;
+        let mut from = 0;
+        while from < blocks {
+            let to = blocks.min(from + (PIECE_BYTES / block).max(1));
+            let mut buf = meta_blocks(&opened, from..to, 0);
+            if from == 0 {
+                buf[..SUPERBLOCK_LEN].fill(0);
+            }
+            self.write_meta(&opened, from, buf, false).await.map_err(unwritable)?;
+            from = to;
+        }
+        self.flush_cache().await.map_err(unwritable)?;
+        self.write_meta(&opened, 0, meta_blocks(&opened, 0..1, 0), true).await.map_err(unwritable)?;
+        tracing::info!("write cache: formatted, {} blocks of {block}", layout.n_blocks);
+        Ok(opened)
+    }
+
+    async fn write_meta(&self, opened: &Opened, block: u64, buf: IoBuf, fua: bool) -> Result<(), Kind> {
+        let at = opened.layout.start + block * opened.layout.block_size.bytes();
+        let mut request = Request::write(at, buf);
+        request.flags.fua = fua;
+        self.cache.submit(request).await.result
+    }
+
+    /// Writes the entries of an open cache. They say what is committed once the superblock has `shown`; the superblock itself
+    /// keeps `seq_count`.
+    pub(super) async fn write_open_entries(
+        &self,
+        entries: &[u32],
+        shown: u64,
+        seq_count: u64,
+    ) -> Result<(), Kind> {
+        let runs = self.with(|opened| meta_runs(&opened.layout, entries));
+        for some in runs.chunks(RUNS_AT_A_TIME) {
+            let write = |blocks: &Range<u64>| {
+                let (at, buf) = self.with(|opened| {
+                    let mut buf = meta_blocks(opened, blocks.clone(), shown);
+                    if blocks.start == 0 {
+                        set_superblock(opened, &mut buf, seq_count);
+                    }
+                    (opened.layout.start + blocks.start * opened.layout.block_size.bytes(), buf)
+                });
+                self.cache.submit(Request::write(at, buf))
+            };
+            let replies = join_all(some.iter().map(write).collect::<Vec<_>>()).await;
+            replies.into_iter().try_for_each(|reply| reply.result)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the superblock: from now on everything below `seq_count` is committed.
+    pub(super) async fn write_superblock(&self, seq_count: u64) -> Result<(), Kind> {
+        let (at, buf) = self.with(|opened| (opened.layout.start, meta_blocks(opened, 0..1, seq_count)));
+        self.cache.submit(Request::write(at, buf).with_fua()).await.result
+    }
+
+    pub(super) async fn flush_cache(&self) -> Result<(), Kind> {
+        self.cache.submit(Request::flush()).await.result
+    }
+}
+
+fn unwritable(kind: Kind) -> Error {
+    Error::new(kind, "the metadata of the cache cannot be written")
+}
+
+/// Blocks of a cache as the index counts them.
+fn count(layout: &Layout) -> Result<u32, Error> {
+    u32::try_from(layout.n_blocks).ok().filter(|&count| count < u32::MAX).ok_or_else(|| {
+        Error::invalid(format!(
+            "a cache of {} blocks is too large here: choose larger blocks",
+            layout.n_blocks
+        ))
+    })
+}
+
+/// The blocks of metadata that hold these entries, in runs of at most [`PIECE_BYTES`].
+fn meta_runs(layout: &Layout, entries: &[u32]) -> Vec<Range<u64>> {
+    let block = layout.block_size.bytes();
+    let mut blocks: Vec<u64> =
+        entries.iter().map(|&entry| (layout.entry_offset(u64::from(entry)) - layout.start) / block).collect();
+    blocks.sort_unstable();
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for at in blocks {
+        match runs.last_mut() {
+            Some(run) if at < run.end => {}
+            Some(run)
+                if (at - run.end) * block <= GAP_BYTES && (at + 1 - run.start) * block <= PIECE_BYTES =>
+            {
+                run.end = at + 1;
+            }
+            _ => runs.push(at..at + 1),
+        }
+    }
+    runs
+}
+
+/// The bytes of these blocks of metadata, as they are once the superblock has `seq_count`.
+fn meta_blocks(opened: &Opened, blocks: Range<u64>, seq_count: u64) -> IoBuf {
+    let layout = &opened.layout;
+    let block = layout.block_size.bytes();
+    let mut buf = IoBuf::zeroed(((blocks.end - blocks.start) * block) as usize);
+    let sectors = layout.block_size.bytes() / spillway_core::SECTOR;
+    let head = SUPERBLOCK_LEN as u64;
+    for (slot, chunk) in buf.chunks_exact_mut(ENTRY_LEN).enumerate() {
+        let at = blocks.start * block + (slot * ENTRY_LEN) as u64;
+        let Some(offset) = at.checked_sub(head) else { continue };
+        let index = offset / ENTRY_LEN as u64;
+        if index < layout.n_blocks {
+            chunk.copy_from_slice(&opened.index.entry(index as u32, seq_count, sectors).encode());
+        }
+    }
+    if blocks.start == 0 {
+        set_superblock(opened, &mut buf, seq_count);
+    }
+    buf
+}
+
+fn set_superblock(opened: &Opened, buf: &mut IoBuf, seq_count: u64) {
+    let superblock = Superblock { seq_count, ..Superblock::fresh(&opened.layout) };
+    buf[..SUPERBLOCK_LEN].copy_from_slice(&superblock.encode(true));
+}

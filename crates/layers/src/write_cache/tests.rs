@@ -1,0 +1,313 @@
+//! The write cache over two simulated disks: its format to the byte, what it refuses, and what it says of itself.
+
+use std::sync::Arc;
+
+use spillway_core::contract::{self, Subject};
+use spillway_core::{Attributes, BlockSize, Reply, SECTOR};
+use spillway_sim::disk::{Disk, Latency, Medium, Plan};
+use spillway_sim::world::World;
+
+use super::format::{ENTRY_LEN, FREE, SUPERBLOCK_LEN};
+use super::*;
+use crate::file::File;
+
+const BLOCK: usize = 4096;
+
+/// Two disks that keep their power unless it is cut.
+struct House {
+    world: Arc<World>,
+    disks: [Arc<Disk>; 2],
+    budget: Arc<Budget>,
+}
+
+impl House {
+    fn new(origin_bytes: u64, cache_bytes: u64) -> Self {
+        Self::over([Medium::new(origin_bytes), Medium::new(cache_bytes)])
+    }
+
+    fn over(media: [Medium; 2]) -> Self {
+        let world = World::new(7);
+        let power_up = |medium| {
+            let plan = Plan { latency: Latency::Nvme, ..Plan::default() };
+            Arc::new(Disk::new(world.clone(), medium, BlockSize::new(512).unwrap(), plan, 7))
+        };
+        Self { disks: media.map(power_up), world: world.clone(), budget: Budget::new(64 << 20) }
+    }
+
+    /// The same disks after a power cut.
+    fn again(&self) -> Self {
+        self.disks.iter().for_each(|disk| disk.cut());
+        Self::over([0, 1].map(|disk: usize| self.disks[disk].survivors()))
+    }
+
+    fn device(&self, disk: usize) -> Arc<dyn BlockDevice> {
+        Arc::new(File::new(self.disks[disk].clone(), self.world.clone()))
+    }
+
+    fn cache(&self, config: &Config) -> Arc<WriteCache> {
+        let (env, budget) = (self.world.clone(), self.budget.clone());
+        WriteCache::new(config, self.device(0), self.device(1), env, budget).unwrap()
+    }
+
+    fn open(&self, config: &Config) -> Result<Arc<WriteCache>, Error> {
+        let cache = self.cache(config);
+        self.world.run(Answer::pending(cache.open()))?;
+        Ok(cache)
+    }
+
+    fn refusal(&self, config: &Config) -> String {
+        self.open(config).err().expect("it is refused").to_string()
+    }
+
+    fn ask(&self, device: Arc<dyn BlockDevice>, request: Request) -> Reply {
+        self.world.run(Seam::new(device).submit(request))
+    }
+
+    fn write(&self, cache: &Arc<WriteCache>, block: u64, value: u8, blocks: usize) {
+        let mut buf = IoBuf::new(blocks * BLOCK);
+        buf.fill(value);
+        assert_eq!(self.ask(cache.clone(), Request::write(block * BLOCK as u64, buf)).result, Ok(()));
+    }
+
+    fn flush(&self, cache: &Arc<WriteCache>) {
+        assert_eq!(self.ask(cache.clone(), Request::flush()).result, Ok(()));
+    }
+
+    fn read(&self, device: Arc<dyn BlockDevice>, at: u64, len: usize) -> Vec<u8> {
+        let reply = self.ask(device, Request::read(at, IoBuf::new(len)));
+        assert_eq!(reply.result, Ok(()));
+        reply.buf.to_vec()
+    }
+
+    /// Writes bytes to a disk as they are.
+    fn put(&self, disk: usize, at: u64, bytes: &[u8]) {
+        let mut sector = self.read(self.device(disk), at / SECTOR * SECTOR, SECTOR as usize);
+        sector[(at % SECTOR) as usize..][..bytes.len()].copy_from_slice(bytes);
+        let request = Request::write(at / SECTOR * SECTOR, IoBuf::copy_of(&sector)).with_fua();
+        assert_eq!(self.ask(self.device(disk), request).result, Ok(()));
+    }
+
+    fn wait_for(&self, what: &str, mut condition: impl FnMut() -> bool) {
+        for _ in 0..100_000 {
+            if condition() {
+                return;
+            }
+            self.world.go_on();
+        }
+        panic!("{what} does not come");
+    }
+}
+
+impl Drop for House {
+    fn drop(&mut self) {
+        self.world.power_off();
+    }
+}
+
+/// A superblock as the reference describes it.
+fn superblock(block_size: u32, n_blocks: u64, seq_count: u64) -> Vec<u8> {
+    let mut bytes = vec![0x21, 0x93, 0x48, 0x23, 1, 0, 0, 0];
+    bytes.extend(block_size.to_le_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend(n_blocks.to_le_bytes());
+    bytes.extend(seq_count.to_le_bytes());
+    bytes
+}
+
+fn entry(sector: u64, seq_count: u64) -> Vec<u8> {
+    [sector.to_le_bytes(), seq_count.to_le_bytes()].concat()
+}
+
+fn config() -> Config {
+    Config::default()
+}
+
+fn show(cache: &Arc<WriteCache>, name: &str) -> String {
+    attributes(cache.clone()).show(name).unwrap()
+}
+
+fn set(cache: &Arc<WriteCache>, name: &str, value: &str) -> Result<(), Error> {
+    attributes(cache.clone()).store(name, value)
+}
+
+#[test]
+fn it_keeps_the_contract() {
+    for (block_size, cache_bytes) in [(512, 64 << 10), (4096, 128 << 10), (65536, 1 << 20)] {
+        let house = House::new(1 << 20, cache_bytes);
+        let device = house.cache(&Config { block_size: block_size.into(), ..config() });
+        let run = |submission: Submission| house.world.run(submission);
+        contract::check(&Subject { device, run: &run, stores: true });
+    }
+}
+
+#[test]
+fn a_cache_made_by_hand_is_served() {
+    let house = House::new(1 << 20, 1 << 20);
+    house.put(1, 0, &superblock(4096, 254, 5));
+    house.put(1, 64, &[entry(16, 3), entry(16, 2), entry(8, 5), entry(u64::MAX, FREE)].concat());
+    for slot in 4..254 {
+        house.put(1, 64 + 16 * slot, &entry(u64::MAX, FREE));
+    }
+    (0..3).for_each(|block| house.put(1, 8192 + block * 4096, &[block as u8 + 1; 16]));
+    let cache = house.open(&config()).unwrap();
+    assert_eq!(house.read(cache.clone(), 8192, 4096)[..16], [1; 16], "the higher seq_count counts");
+    assert_eq!(house.read(cache.clone(), 4096, 4096)[..16], [0; 16], "5 is not committed");
+    assert_eq!((show(&cache, "dirty_blocks"), show(&cache, "seq_count")), ("1".into(), "5".into()));
+    let entries = house.read(house.device(1), 0, 512);
+    for slot in [1, 2] {
+        assert_eq!(entries[64 + 16 * slot + 8..][..8], [0xff; 8], "entry {slot} is free on the device");
+    }
+}
+
+#[test]
+fn what_is_committed_lies_where_the_format_says() {
+    let house = House::new(1 << 20, 1 << 20);
+    let cache = house.open(&config()).unwrap();
+    house.write(&cache, 7, 0xaa, 2);
+    house.flush(&cache);
+    let head = house.read(house.device(1), 0, 8192);
+    assert_eq!(head[..32], superblock(4096, 254, 1)[..]);
+    assert_eq!(head[32..64], [0; 32]);
+    let entries: Vec<&[u8]> = head[SUPERBLOCK_LEN..].chunks_exact(ENTRY_LEN).take(254).collect();
+    for origin in [7, 8] {
+        let index = entries.iter().position(|found| *found == entry(origin * 8, 0)).expect("committed");
+        assert_eq!(house.read(house.device(1), 8192 + index as u64 * 4096, 4096), [0xaa; 4096]);
+    }
+    assert_eq!(entries.iter().filter(|found| found[8..] == [0xff; 8]).count(), 252);
+    assert_eq!(house.read(house.device(0), 7 * 4096, 4096), [0; 4096], "the origin has nothing yet");
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_left_as_it_is() {
+    let house = House::new(1 << 20, 1 << 20);
+    house.put(1, 0, b"something else");
+    let before = house.read(house.device(1), 0, 512);
+    assert!(house.refusal(&config()).contains("use --create"));
+    assert_eq!(house.read(house.device(1), 0, 512), before);
+    house.open(&Config { create: true, ..config() }).unwrap();
+    assert!(house.refusal(&Config { block_size: 8192.into(), ..config() }).contains("--block-size 4096"));
+    assert!(house.refusal(&Config { start_sector: 4096, ..config() }).contains("2048 sectors"));
+    for (at, bytes, part) in [
+        (16, &1000u64.to_le_bytes()[..], "was it shrunk"),
+        (16, &u64::MAX.to_le_bytes(), "cache of 18446744073709551615 blocks"),
+        (16, &0u64.to_le_bytes(), "it tells of 0 blocks"),
+        (24, &u64::MAX.to_le_bytes(), "seq_count 18446744073709551615 cannot come"),
+        (4, &2u32.to_le_bytes(), "version 2"),
+        (8, &3000u32.to_le_bytes(), "superblock is damaged"),
+    ] {
+        let house = house.again();
+        house.put(1, at, bytes);
+        let refusal = house.refusal(&config());
+        assert!(refusal.contains(part), "{part}: {refusal}");
+    }
+}
+
+#[test]
+fn entries_that_cannot_be_are_refused() {
+    for (entries, part) in [
+        ([entry(8, 0), entry(8, 0)], "entries 0 and 1 of the cache both hold block 1"),
+        ([entry(9, 0), entry(u64::MAX, FREE)], "sector 9 of the origin is not a multiple of 8"),
+        ([entry(2048, 0), entry(u64::MAX, FREE)], "block 256 of the origin, which has only 256"),
+    ] {
+        let house = House::new(1 << 20, 1 << 20);
+        house.open(&config()).unwrap();
+        house.put(1, 0, &superblock(4096, 254, 1));
+        house.put(1, 64, &entries.concat());
+        let refusal = house.refusal(&config());
+        assert!(refusal.contains(part), "{part}: {refusal}");
+    }
+}
+
+#[test]
+fn of_two_equal_versions_the_later_block_is_taken_when_asked_for() {
+    let house = House::new(1 << 20, 1 << 20);
+    house.open(&config()).unwrap();
+    house.put(1, 0, &superblock(4096, 254, 1));
+    house.put(1, 64, &[entry(8, 0), entry(8, 0)].concat());
+    house.put(1, 8192 + 4096, &[9; 16]);
+    let cache = house.open(&Config { recover: true, ..config() }).unwrap();
+    assert_eq!(house.read(cache, 4096, 4096)[..16], [9; 16]);
+    house.open(&config()).expect("the other one is gone for good");
+}
+
+#[test]
+fn a_cache_that_holds_something_is_not_formatted() {
+    let house = House::new(1 << 20, 1 << 20);
+    let cache = house.open(&config()).unwrap();
+    house.write(&cache, 3, 5, 1);
+    house.flush(&cache);
+    let house = house.again();
+    assert!(house.refusal(&Config { create: true, ..config() }).contains("holds 1 blocks"));
+    let cache = house.open(&config()).unwrap();
+    assert_eq!(house.read(cache, 3 * 4096, 4096), [5; 4096]);
+}
+
+#[test]
+fn a_drain_leaves_a_complete_origin_and_an_empty_cache() {
+    let house = House::new(1 << 20, 1 << 20);
+    let cache = house.open(&config()).unwrap();
+    (0..20).for_each(|block| house.write(&cache, 5 * block, block as u8 + 1, 3));
+    assert_eq!(show(&cache, "drain"), "off");
+    set(&cache, "drain", "1").unwrap();
+    assert!(show(&cache, "drain").starts_with("running 60 60"));
+    house.write(&cache, 200, 77, 1);
+    house.wait_for("the end", || show(&cache, "drain") == "complete");
+    house.write(&cache, 0, 88, 1);
+    house.flush(&cache);
+    assert_eq!((show(&cache, "dirty_blocks"), show(&cache, "cleaner")), ("0".into(), "1".into()));
+    let house = house.again();
+    assert_eq!(house.read(house.device(0), 5 * 19 * 4096, 4096), [20; 4096]);
+    assert_eq!(house.read(house.device(0), 200 * 4096, 4096), [77; 4096]);
+    assert_eq!(house.read(house.device(0), 0, 4096), [88; 4096]);
+}
+
+#[test]
+fn the_status_line_has_the_kernels_fields() {
+    let house = House::new(1 << 20, 1 << 20);
+    let cache = house.open(&config()).unwrap();
+    house.write(&cache, 0, 1, 4);
+    house.write(&cache, 1, 2, 1);
+    house.flush(&cache);
+    house.write(&cache, 1, 3, 1);
+    house.read(cache.clone(), 0, 8 * 4096);
+    assert_eq!(show(&cache, "status"), "0 254 249 0 8 4 6 1 1 0 4 0 1 0");
+    set(&cache, "message", "clear_stats").unwrap();
+    assert_eq!(show(&cache, "status"), "0 254 249 0 0 0 0 0 0 0 0 0 0 0");
+    assert!(set(&cache, "message", "flushes").unwrap_err().to_string().contains("flush_on_suspend"));
+}
+
+#[test]
+fn a_stop_copies_everything_where_that_was_asked_for() {
+    let house = House::new(1 << 20, 1 << 20);
+    let cache = house.open(&config()).unwrap();
+    house.write(&cache, 9, 1, 1);
+    house.world.run(Answer::pending(cache.suspend())).unwrap();
+    assert_eq!(show(&cache, "dirty_blocks"), "1");
+    set(&cache, "message", "flush_on_suspend").unwrap();
+    house.world.run(Answer::pending(cache.suspend())).unwrap();
+    assert_eq!(house.read(house.device(0), 9 * 4096, 4096), [1; 4096]);
+}
+
+#[test]
+fn old_blocks_leave() {
+    let house = House::new(1 << 20, 1 << 20);
+    let cache = house.open(&Config { max_age: Some(3200), autocommit_time: 10, ..config() }).unwrap();
+    house.write(&cache, 9, 1, 2);
+    let begin = house.world.now();
+    house.wait_for("the copy", || show(&cache, "dirty_blocks") == "0");
+    let waited = (house.world.now() - begin).as_millis();
+    assert!((2800..=3500).contains(&waited), "{waited} ms");
+}
+
+#[test]
+fn the_index_is_charged_and_given_back() {
+    let house = House::new(1 << 20, 8 << 20);
+    let cache = house.open(&config()).unwrap();
+    let blocks: u64 = show(&cache, "blocks").parse().unwrap();
+    assert_eq!(house.budget.used(), blocks * 32 + (64 << 10));
+    drop(cache);
+    assert_eq!(house.budget.used(), 0);
+    let mut narrow = house.again();
+    narrow.budget = Budget::new(64 << 10);
+    assert!(narrow.refusal(&config()).contains("give more --memory"));
+}

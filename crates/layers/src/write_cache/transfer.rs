@@ -1,0 +1,324 @@
+//! Reads and writes of clients, through the cache.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use spillway_core::{ByteRange, Extent, Flags, IoBuf, Kind, Op, Reply, Request, Seam};
+
+use super::around::Around;
+use super::index::{Place, Published, Reserved, Stretch};
+use super::{Core, Count, piece, result_of};
+
+/// Zeroes written through the cache at a time; more go around it.
+pub(super) const ZEROES_BYTES: u64 = 1 << 20;
+
+/// Blocks reserved for a write; given back unless they are published.
+pub(super) struct Reservation {
+    core: Arc<Core>,
+    reserved: Option<Reserved>,
+    len: u32,
+}
+
+impl Reservation {
+    fn new(core: Arc<Core>, reserved: Reserved) -> Self {
+        let len = reserved.runs.iter().map(|run| run.len).sum();
+        Self { core, reserved: Some(reserved), len }
+    }
+
+    fn publish(mut self, origin: u32) -> Published {
+        let reserved = self.reserved.take().expect("published once");
+        let published = self.core.with(|opened| opened.index.publish(reserved, origin));
+        self.core.progress.wake_all();
+        self.core.copy_for_waiters();
+        published
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if let Some(reserved) = self.reserved.take() {
+            self.core.with(|opened| opened.index.abandon(reserved));
+            self.core.wake();
+        }
+    }
+}
+
+/// Blocks of the cache device that are being read.
+struct Pinned {
+    core: Arc<Core>,
+    index: u32,
+    len: u32,
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.core.with(|opened| opened.index.unpin(self.index, self.len));
+        self.core.room.wake_all();
+    }
+}
+
+/// Where the first blocks of a write go.
+pub(super) enum Room {
+    Cache(Reservation),
+    Around(Around),
+}
+
+impl Core {
+    pub(super) fn block_bytes(&self) -> u64 {
+        self.settings.block_size.bytes()
+    }
+
+    /// First block and number of blocks; a range of more than 2^32 - 1 bytes has fewer blocks than that.
+    pub(super) fn blocks(&self, range: ByteRange) -> (u32, u32) {
+        ((range.offset / self.block_bytes()) as u32, (range.len / self.block_bytes()) as u32)
+    }
+
+    fn stretches(self: &Arc<Self>, range: ByteRange) -> Vec<(Option<Pinned>, u32, u32)> {
+        let (origin, len) = self.blocks(range);
+        let stretches = self.with(|opened| opened.index.look_up(origin, len));
+        let mut at = origin;
+        let place = |Stretch { place, len }| {
+            let pinned = match place {
+                Place::Cache(index) => Some(Pinned { core: self.clone(), index, len }),
+                Place::Origin => None,
+            };
+            at += len;
+            (pinned, at - len, len)
+        };
+        stretches.into_iter().map(place).collect()
+    }
+
+    pub(super) async fn read(self: &Arc<Self>, request: Request) -> Reply {
+        let pieces = self.stretches(request.range);
+        let hits = pieces.iter().filter(|(pinned, ..)| pinned.is_some()).map(|(.., len)| len).sum();
+        self.counts.add(Count::Reads, self.blocks(request.range).1);
+        self.counts.add(Count::ReadHits, hits);
+        if let [(pinned, at, len)] = &pieces[..] {
+            let (device, at, _) = self.source(pinned.as_ref(), *at, *len);
+            return device.submit(Request::read(at, request.buf)).await;
+        }
+        self.read_pieces(request, pieces).await
+    }
+
+    fn source(&self, pinned: Option<&Pinned>, origin: u32, len: u32) -> (&Seam, u64, usize) {
+        let bytes = (u64::from(len) * self.block_bytes()) as usize;
+        match pinned {
+            Some(pinned) => (&self.cache, self.cache_offset(pinned.index), bytes),
+            None => (&self.origin, u64::from(origin) * self.block_bytes(), bytes),
+        }
+    }
+
+    pub(super) fn cache_offset(&self, index: u32) -> u64 {
+        self.with(|opened| opened.layout.block_offset(u64::from(index)))
+    }
+
+    /// All pieces are under way at the same time.
+    async fn read_pieces(&self, request: Request, pieces: Vec<(Option<Pinned>, u32, u32)>) -> Reply {
+        let answers = pieces.iter().map(|(pinned, at, len)| {
+            let (device, at, bytes) = self.source(pinned.as_ref(), *at, *len);
+            device.submit(Request::read(at, IoBuf::new(bytes)))
+        });
+        let replies = join_all(answers.collect::<Vec<_>>()).await;
+        let Request { mut buf, .. } = request;
+        let (mut done, mut result) = (0, Ok(()));
+        for reply in replies {
+            let len = reply.buf.len();
+            match result_of(reply) {
+                Ok(read) => buf[done..done + len].copy_from_slice(&read),
+                Err(kind) => result = result.and(Err(kind)),
+            }
+            done += len;
+        }
+        Reply { result, buf }
+    }
+
+    /// What is cached is stored; of the rest the origin knows.
+    pub(super) async fn extents(
+        self: &Arc<Self>,
+        range: ByteRange,
+        count_max: usize,
+    ) -> Result<Vec<Extent>, Kind> {
+        let mut list = Vec::new();
+        let block = self.block_bytes();
+        let mut at = range.offset;
+        while at < range.offset + range.len && list.len() < count_max {
+            let (origin, len) = self.blocks(ByteRange::new(at, range.offset + range.len - at));
+            let (held, count) = self.with(|opened| opened.index.presence(origin, len));
+            let part = ByteRange::new(at, u64::from(count) * block);
+            if held {
+                Extent::stored(part.len).append_to(&mut list);
+                at += part.len;
+                continue;
+            }
+            for below in self.origin.extents(part, count_max).await? {
+                let len = below.len.min(part.offset + part.len - at);
+                Extent { len, ..below }.append_to(&mut list);
+                at += len;
+            }
+        }
+        list.truncate(count_max);
+        Ok(list)
+    }
+
+    pub(super) async fn write(self: &Arc<Self>, request: Request) -> Reply {
+        let (origin, len) = self.blocks(request.range);
+        self.counts.add(Count::Writes, len);
+        let Request { flags, mut buf, .. } = request;
+        let (mut done, mut committed_with, mut around) = (0, None, false);
+        while done < len {
+            let room = match self.room_for(origin + done, len - done).await {
+                Ok(room) => room,
+                Err(kind) => return Reply { result: Err(kind), buf },
+            };
+            let part = match &room {
+                Room::Cache(reservation) => reservation.len,
+                Room::Around(around) => around.len,
+            };
+            let block = self.block_bytes() as usize;
+            let bytes = match part == len {
+                true => std::mem::take(&mut buf),
+                false => piece(&buf, done as usize * block, part as usize * block),
+            };
+            let (result, bytes) = match room {
+                Room::Cache(reservation) => {
+                    let (result, bytes) = self.write_cached(reservation, origin + done, bytes).await;
+                    (result.map(|epoch| committed_with = committed_with.max(Some(epoch))), bytes)
+                }
+                Room::Around(way) => {
+                    around = true;
+                    way.write(origin + done, bytes).await
+                }
+            };
+            if part == len {
+                buf = bytes;
+            }
+            if let Err(kind) = result {
+                return Reply { result: Err(kind), buf };
+            }
+            done += part;
+        }
+        let result = match flags.fua || self.settings.ack_committed {
+            true => self.settle(committed_with, around).await,
+            false => Ok(()),
+        };
+        Reply { result, buf }
+    }
+
+    /// Writes `bytes` to reserved blocks and publishes them; returns the epoch with which they are committed.
+    async fn write_cached(
+        self: &Arc<Self>,
+        reservation: Reservation,
+        origin: u32,
+        bytes: IoBuf,
+    ) -> (Result<u64, Kind>, IoBuf) {
+        let (result, bytes) = self.write_runs(&reservation, bytes).await;
+        if let Err(kind) = result {
+            return (Err(kind), bytes);
+        }
+        let published = reservation.publish(origin);
+        self.counts.add(Count::Allocated, published.added);
+        self.counts.add(Count::HitsUncommitted, published.over_uncommitted);
+        self.counts.add(Count::HitsCommitted, published.over_committed);
+        self.commit_if_due();
+        self.copy_if_due();
+        (Ok(published.epoch), bytes)
+    }
+
+    /// One I/O for each run, or for each block; all are under way at the same time.
+    async fn write_runs(&self, reservation: &Reservation, bytes: IoBuf) -> (Result<(), Kind>, IoBuf) {
+        let runs = &reservation.reserved.as_ref().expect("not published yet").runs;
+        let unit = if self.settings.large_writes { u32::MAX } else { 1 };
+        self.counts.add(Count::CacheWrites, 1);
+        if let [run] = &runs[..]
+            && run.len <= unit
+        {
+            self.counts.add(Count::Pieces, 1);
+            let reply = self.cache.submit(Request::write(self.cache_offset(run.start), bytes)).await;
+            return (reply.result, reply.buf);
+        }
+        let block = self.block_bytes() as usize;
+        let (mut done, mut answers) = (0, Vec::new());
+        for run in runs {
+            let mut start = run.start;
+            while start < run.start + run.len {
+                let count = unit.min(run.start + run.len - start);
+                let len = count as usize * block;
+                let at = self.cache_offset(start);
+                answers.push(self.cache.submit(Request::write(at, piece(&bytes, done, len))));
+                (done, start) = (done + len, start + count);
+            }
+        }
+        self.counts.add(Count::Pieces, answers.len() as u32);
+        let replies = join_all(answers).await;
+        (replies.into_iter().map(|reply| reply.result).fold(Ok(()), Result::and), bytes)
+    }
+
+    /// Waits until some of the blocks can be written.
+    async fn room_for(self: &Arc<Self>, origin: u32, len: u32) -> Result<Room, Kind> {
+        let mut blocked = false;
+        let look = || {
+            let room = self.look_for_room(origin, len);
+            if room.is_none() {
+                if !std::mem::replace(&mut blocked, true) {
+                    self.counts.add(Count::Blocked, 1);
+                }
+                self.copy();
+            }
+            room
+        };
+        self.room.until(look).await
+    }
+
+    fn look_for_room(self: &Arc<Self>, origin: u32, len: u32) -> Option<Result<Room, Kind>> {
+        let bypasses = self.settings.bypasses();
+        self.with(|opened| {
+            if let Some(kind) = opened.error {
+                return Some(Err(kind));
+            }
+            let bypasses = bypasses || opened.drain.is_running();
+            let alike = |opened: &super::Opened| opened.index.presence(origin, len);
+            let (held, count) = if bypasses { alike(opened) } else { (true, len) };
+            if !held {
+                return Some(Ok(Room::Around(Around::new(self.clone(), count))));
+            }
+            if !opened.is_closed()
+                && let Some(reserved) = opened.index.reserve(count)
+            {
+                return Some(Ok(Room::Cache(Reservation::new(self.clone(), reserved))));
+            }
+            let (held, count) = alike(opened);
+            let bytes = u64::from(count) * self.block_bytes();
+            let goes = !held && self.pace.lock().has_room(bytes);
+            goes.then(|| Ok(Room::Around(Around::new(self.clone(), count))))
+        })
+    }
+
+    /// Commits after so many blocks, or so much time.
+    fn commit_if_due(self: &Arc<Self>) {
+        let (uncommitted, epoch) = self.with(|opened| (opened.index.uncommitted(), opened.index.epoch));
+        if u64::from(uncommitted) >= self.settings.autocommit_blocks.get().max(1) {
+            return self.want(epoch + 1);
+        }
+        let delay = Duration::from_millis(self.settings.autocommit_time.get());
+        self.later(
+            |core| &core.commit_timer,
+            delay,
+            |core| {
+                core.want_fresh();
+                false
+            },
+        );
+    }
+
+    pub(super) async fn write_zeroes(self: &Arc<Self>, request: Request) -> Reply {
+        if request.range.len > ZEROES_BYTES {
+            return self.replace(request).await;
+        }
+        let Request { range, flags, .. } = request;
+        let flags = Flags { fua: flags.fua, ..Flags::default() };
+        let zeroes = IoBuf::zeroed(range.len as usize);
+        let reply = self.write(Request { op: Op::Write, range, flags, buf: zeroes }).await;
+        request.answer(reply.result)
+    }
+}

@@ -1,0 +1,349 @@
+//! Copies to the origin: the sweep tells which blocks, each run is one write there, many are under way, and those that have been
+//! written at the same time share a flush of the origin.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{FutureExt, join_all};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use spillway_core::sync::{Mutex, Ordering, WaitList};
+use spillway_core::{IoBuf, Kind, LocalFuture, Place, Request, mutant};
+
+use super::index::Victim;
+use super::sweep::Next;
+use super::{Core, Count, Opened, result_of};
+
+/// Bytes of one copy, where so many follow each other.
+const COPY_BYTES: u64 = 1 << 20;
+
+/// Bytes of all copies under way.
+const COPIES_BYTES: u64 = 16 << 20;
+
+/// Copies under way, however small.
+const COPIES_MAX: usize = 64;
+
+/// Longest rest of the copier before it looks again.
+const REST_MAX: Duration = Duration::from_secs(1);
+
+/// Ages are looked at this often in `max_age`, and blocks are too old from 15 of 16 parts of it on, as in the kernel.
+const AGE_PARTS: u32 = 16;
+
+/// Victims of a copy; whatever happens, the index learns how it ended.
+pub(super) struct Batch {
+    core: Arc<Core>,
+    victims: Vec<Victim>,
+    pub(super) durable: bool,
+}
+
+impl Batch {
+    pub(super) fn new(core: Arc<Core>, victims: Vec<Victim>) -> Self {
+        Self { core, victims, durable: false }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.victims.is_empty()
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        if !self.victims.is_empty() {
+            self.core.with(|opened| opened.index.end_write_back(&self.victims, self.durable));
+            self.core.wake();
+        }
+    }
+}
+
+/// A write to the origin whose time is measured.
+pub(super) struct Writing {
+    core: Arc<Core>,
+    bytes: u64,
+}
+
+impl Writing {
+    pub(super) fn new(core: Arc<Core>, bytes: u64) -> Self {
+        core.pace.lock().begin(core.env.now());
+        Self { core, bytes }
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.core.pace.lock().end(self.core.env.now(), self.bytes);
+    }
+}
+
+/// Flushes of the origin, shared by copies.
+#[derive(Default)]
+pub(super) struct OriginFlush {
+    state: Mutex<Flushed>,
+    ended: WaitList,
+}
+
+#[derive(Default)]
+struct Flushed {
+    written: u64,
+    durable: u64,
+    busy: bool,
+}
+
+/// What the copier is to do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    /// Nothing.
+    Rest,
+    /// Copy what is too old.
+    Aged(u64),
+    /// Copy.
+    Some,
+    /// Copy everything, and commit what cannot be copied before.
+    All,
+}
+
+impl Core {
+    /// Begins to copy where a watermark or an option says so.
+    pub(super) fn copy_if_due(self: &Arc<Self>) {
+        let high = self.settings.high_watermark.get();
+        let cleaner = self.settings.cleaner.get() == 1;
+        let due = self.with(|opened| {
+            opened.index.used() > 0
+                && (opened.index.free_soon() <= opened.free_at(high) || cleaner || opened.drain.is_running())
+        });
+        if due {
+            self.copy();
+        }
+    }
+
+    /// Something has changed: whoever waits for room may get it by a copy now.
+    pub(super) fn copy_for_waiters(self: &Arc<Self>) {
+        if self.room.waiting() > 0 {
+            self.copy();
+        }
+    }
+
+    /// Begins to copy, if that is not being done.
+    pub(super) fn copy(self: &Arc<Self>) {
+        if !self.copying.swap(true, Ordering::AcqRel) {
+            let core = self.clone();
+            self.env.spawn(Place::Background, Box::new(move || Box::pin(core.copy_down())));
+        }
+    }
+
+    /// Copies until nothing is wished for, or nothing can be copied before something changes.
+    async fn copy_down(self: Arc<Self>) {
+        let mut copies = FuturesUnordered::new();
+        loop {
+            let seen = self.changes();
+            let more = self.start_copy(&mut copies).await;
+            let ended = match more {
+                true => copies.next().now_or_never(),
+                false => Some(copies.next().await),
+            };
+            match ended {
+                Some(Some(Err(kind))) => self.fail("copying to the origin", kind),
+                Some(None) if !more => {
+                    if self.changes() != seen && self.wish() != Wish::Rest {
+                        continue;
+                    }
+                    self.copying.store(false, Ordering::Release);
+                    // Whoever asked, or changed something, between the last look and the store found somebody at work.
+                    let resumes = self.changes() != seen && self.wish() != Wish::Rest;
+                    if !resumes || self.copying.swap(true, Ordering::AcqRel) {
+                        return;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Starts one copy if one is wished for; false if there is to be no other before something changes.
+    async fn start_copy(
+        self: &Arc<Self>,
+        copies: &mut FuturesUnordered<LocalFuture<Result<(), Kind>>>,
+    ) -> bool {
+        let wish = self.wish();
+        let room = self.blocks_at_a_time();
+        let under_way = self.with(|opened| opened.index.copying());
+        if wish == Wish::Rest || copies.len() >= COPIES_MAX || under_way >= room {
+            return false;
+        }
+        if wish == Wish::Some && copies.is_empty() && self.rest().await {
+            return true;
+        }
+        let before = if let Wish::Aged(before) = wish { before } else { u64::MAX };
+        let len_max = (COPY_BYTES / self.block_bytes()).min(u64::from(room - under_way)) as u32;
+        match self.with(|opened| opened.index.take_next(len_max.max(1), before)) {
+            Next::Victims(victims) => {
+                let core = self.clone();
+                copies.push(Box::pin(async move { core.copy_out(victims).await }));
+                true
+            }
+            Next::Later => {
+                self.env.sleep(Duration::ZERO).await;
+                true
+            }
+            Next::Nothing => {
+                if let Wish::Aged(_) = wish {
+                    self.with(|opened| opened.aged = None);
+                }
+                if wish == Wish::All && copies.is_empty() && self.with(|opened| opened.index.has_fresh()) {
+                    self.want_fresh();
+                }
+                false
+            }
+        }
+    }
+
+    /// Blocks that may be under way.
+    fn blocks_at_a_time(&self) -> u32 {
+        let jobs = match self.settings.writeback_jobs.get() {
+            0 => u64::MAX,
+            jobs => jobs,
+        };
+        jobs.min(COPIES_BYTES / self.block_bytes()).max(1) as u32
+    }
+
+    /// Rests for a while where the origin was written to directly a moment ago and there is still room; whether it did.
+    async fn rest(&self) -> bool {
+        let pause = Duration::from_millis(self.settings.pause_writeback.get());
+        let full = self.with(|opened| opened.index.free.count() == 0);
+        let rest = self.pace.lock().rest(self.env.coarse_now(), pause);
+        if full || rest.is_zero() {
+            return false;
+        }
+        self.env.sleep(rest.min(REST_MAX)).await;
+        true
+    }
+
+    fn changes(&self) -> u64 {
+        self.with(|opened| opened.index.changes)
+    }
+
+    fn wish(&self) -> Wish {
+        let low = self.settings.low_watermark.get();
+        let cleaner = self.settings.cleaner.get() == 1;
+        let waiting = self.room.waiting() > 0;
+        self.with(|opened| {
+            let index = &opened.index;
+            if opened.error.is_some() || index.used() == 0 {
+                return Wish::Rest;
+            }
+            // Whoever waits gets the blocks that are about to be free; without any, some have to be made so.
+            let starved = waiting && index.free_soon() == 0;
+            if opened.drain.is_running() || starved {
+                return Wish::All;
+            }
+            if cleaner || index.free_soon() < opened.free_at(low) {
+                return Wish::Some;
+            }
+            opened.aged.map_or(Wish::Rest, Wish::Aged)
+        })
+    }
+
+    /// One copy, from the cache to entries that are to be cleared.
+    async fn copy_out(self: &Arc<Self>, victims: Vec<Victim>) -> Result<(), Kind> {
+        let mut batch = Batch::new(self.clone(), victims);
+        let bytes = self.gather(&batch.victims).await?;
+        let at = u64::from(batch.victims[0].origin) * self.block_bytes();
+        let writing = Writing::new(self.clone(), bytes.len() as u64);
+        self.origin.submit(Request::write(at, bytes)).await.result?;
+        drop(writing);
+        if !mutant::on("write_cache: free before the origin is durable") {
+            self.make_origin_durable().await?;
+        }
+        self.counts.add(Count::Copies, 1);
+        self.counts.add(Count::Copied, batch.victims.len() as u32);
+        batch.durable = true;
+        drop(batch);
+        self.keep();
+        Ok(())
+    }
+
+    /// The contents of the victims, in their order; consecutive blocks of the cache are one read.
+    async fn gather(&self, victims: &[Victim]) -> Result<IoBuf, Kind> {
+        let block = self.block_bytes();
+        let runs = victims.chunk_by(|one, next| one.index + 1 == next.index);
+        let answers = runs.map(|run| {
+            let buf = IoBuf::new(run.len() * block as usize);
+            self.cache.submit(Request::read(self.cache_offset(run[0].index), buf))
+        });
+        let mut replies = join_all(answers.collect::<Vec<_>>()).await;
+        if replies.len() == 1 {
+            return result_of(replies.remove(0));
+        }
+        let mut whole = IoBuf::new(victims.len() * block as usize);
+        let mut done = 0;
+        for reply in replies {
+            let read = result_of(reply)?;
+            whole[done..done + read.len()].copy_from_slice(&read);
+            done += read.len();
+        }
+        Ok(whole)
+    }
+
+    /// Makes what has been written to the origin durable; those who ask meanwhile share the next flush.
+    async fn make_origin_durable(&self) -> Result<(), Kind> {
+        let flush = &self.origin_flush;
+        let ticket = {
+            let mut state = flush.state.lock();
+            state.written += 1;
+            state.written
+        };
+        loop {
+            let lead = flush.ended.until(|| flush.state.lock().turn(ticket)).await;
+            let Some(covers) = lead else { return Ok(()) };
+            let result = self.origin.submit(Request::flush()).await.result;
+            {
+                let mut state = flush.state.lock();
+                state.busy = false;
+                if result.is_ok() {
+                    state.durable = covers;
+                }
+            }
+            flush.ended.wake_all();
+            result?;
+        }
+    }
+
+    /// Looks at ages now and then while there is something to become too old.
+    pub(super) fn age_if_due(self: &Arc<Self>) {
+        let Some(age) = self.settings.max_age.get() else { return };
+        let every = (Duration::from_millis(age) / AGE_PARTS).max(Duration::from_millis(1));
+        self.later(|core| &core.age_timer, every, |core| core.age());
+    }
+
+    /// Has what is too old copied; false when nothing is left to become so.
+    fn age(self: &Arc<Self>) -> bool {
+        let Some(age) = self.settings.max_age.get() else { return false };
+        let age = Duration::from_millis(age) / AGE_PARTS * (AGE_PARTS - 1);
+        let Some(time) = self.env.coarse_now().checked_sub(age) else { return true };
+        let (aged, used) = self.with(|opened| (opened.note_aged(time), opened.index.used()));
+        if aged {
+            self.copy();
+        }
+        used > 0
+    }
+}
+
+impl Opened {
+    fn note_aged(&mut self, time: Duration) -> bool {
+        let before = self.seq_count_at(time);
+        self.aged = self.aged.max(before);
+        self.aged.is_some()
+    }
+}
+
+impl Flushed {
+    /// `Some(None)` once the write of this ticket is durable, `Some(Some(N))` for whoever is to flush for the first N.
+    fn turn(&mut self, ticket: u64) -> Option<Option<u64>> {
+        if self.durable >= ticket {
+            return Some(None);
+        }
+        if self.busy {
+            return None;
+        }
+        self.busy = true;
+        Some(Some(self.written))
+    }
+}
