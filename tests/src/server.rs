@@ -41,6 +41,13 @@ impl Launch {
         Self::new(&["disk"], folder, socket.clone()).with("--origin", origin).with("--socket", socket)
     }
 
+    /// `spillway cache` over `origin` and `cache`, which lie in `folder`.
+    pub fn cache(folder: Arc<Scratch>, origin: &Path, cache: &Path) -> Self {
+        let socket = folder.join("cache.sock");
+        let launch = Self::new(&["cache"], folder, socket.clone()).with("--socket", socket);
+        launch.with("--origin", origin).with("--cache", cache)
+    }
+
     /// Adds an option with its value.
     pub fn with(mut self, option: &str, value: impl AsRef<OsStr>) -> Self {
         self.arguments.extend([option.into(), value.as_ref().into()]);
@@ -100,7 +107,9 @@ impl Server {
     fn accepts(&mut self) -> bool {
         let ended = self.child.try_wait().expect("the server is our child");
         assert!(ended.is_none(), "the server ended at its start: {ended:?}\n{}", self.log());
-        UnixStream::connect(&self.launch.socket).is_ok()
+        // The socket of a server that was killed accepts for a moment longer.
+        self.log().contains(&format!("pid {}", self.child.id()))
+            && UnixStream::connect(&self.launch.socket).is_ok()
     }
 
     /// What it printed so far.

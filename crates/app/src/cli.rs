@@ -39,6 +39,19 @@ Examples:
 The file or block device is opened without the kernel's page cache where it allows that, and locked against a second
 server. A flush of a client reaches the disk.";
 
+const CACHE_EXAMPLES: &str = "\
+Examples:
+  spillway cache --origin /dev/vdb --cache /ssd/cache.img
+  spillway cache --origin big.img --cache cache.img --block-size 16K --high-watermark 80 --low-watermark 70
+  spillway get cache0 status                      the kernel's status line; get cache0 shows each field by name
+  spillway drain cache0                           copy everything to the origin, to remove the cache
+
+Writes go to the cache and are copied to the origin later. A flush of a client commits to the cache: what it covers survives a
+crash, and is there when the same command is given again. The cache is in the format of Linux's dm-writecache (mode s), which
+can take it over, and back. A blank file becomes a cache at the first start: truncate -s 10G /ssd/cache.img
+
+After an error of either device writes fail until the command is given again; what was committed is still in the cache.";
+
 /// A userspace block storage engine: compressed RAM disks and disks, served over NBD, without root and without a kernel
 /// module.
 #[derive(Debug, Parser)]
@@ -87,6 +100,9 @@ pub(crate) enum Command {
     /// Serve a file or block device as it is
     #[command(after_long_help = DISK_EXAMPLES)]
     Disk(DiskOptions),
+    /// Serve a slow disk with a crash-safe write cache on a fast one
+    #[command(after_long_help = CACHE_EXAMPLES)]
+    Cache(CacheOptions),
     /// Serve any devices, described in a file
     #[command(after_long_help = crate::config::help())]
     Serve(ServeOptions),
@@ -101,6 +117,11 @@ pub(crate) enum Command {
     /// Refused while clients are connected. Afterwards the device is not exported until it gets a size again:
     /// spillway set DEVICE disksize 4G
     Reset(DeviceOption),
+    /// Copy everything in a write cache to the origin, and let nothing enter it any more
+    ///
+    /// Clients may go on; their writes go to the origin. Ends when the origin is complete. spillway set DEVICE cleaner 0
+    /// uses the cache again.
+    Drain(DeviceOption),
     /// Flush a device, disconnect its clients and end its server with its last device
     Stop(DeviceOption),
     /// Print a completion script for a shell
@@ -211,6 +232,96 @@ pub(crate) struct DiskOptions {
     pub(crate) server: ServerOptions,
 }
 
+/// Options of `spillway cache`.
+#[derive(Debug, Args)]
+pub(crate) struct CacheOptions {
+    /// File or block device that is served: large and slow
+    #[arg(long, value_name = "PATH")]
+    pub(crate) origin: PathBuf,
+
+    /// File or block device that holds the cache: fast, and safe against crashes
+    #[arg(long, value_name = "PATH")]
+    pub(crate) cache: PathBuf,
+
+    /// Format the cache whatever it holds, except for a cache that has what the origin does not
+    #[arg(long)]
+    pub(crate) create: bool,
+
+    /// Take a cache that is refused because of two equally new versions of a block: the one in the later block counts
+    #[arg(long, conflicts_with = "create")]
+    pub(crate) recover: bool,
+
+    /// Name of the device, by which clients and commands find it
+    #[arg(long, default_value = "cache0")]
+    pub(crate) name: String,
+
+    /// Bytes of a block: a power of two from 512 to 64K [default: 4096]
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub(crate) block_size: Option<u64>,
+
+    /// When a write is acknowledged: received or committed; committed survives a crash without a flush [default: received]
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) ack: Option<String>,
+
+    /// Let clients read only
+    #[arg(long)]
+    pub(crate) read_only: bool,
+
+    #[command(flatten)]
+    pub(crate) target: TargetOptions,
+
+    #[command(flatten)]
+    pub(crate) endpoint: Endpoint,
+
+    #[command(flatten)]
+    pub(crate) server: ServerOptions,
+}
+
+/// Options of the kernel's writecache target.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "As dm-writecache has them")]
+pub(crate) struct TargetOptions {
+    /// Where the cache begins on its device, in sectors of 512 bytes [default: 0]
+    #[arg(long, value_name = "N")]
+    pub(crate) start_sector: Option<u64>,
+
+    /// Begin to copy to the origin when so many percent of the blocks are used [default: 50]
+    #[arg(long, value_name = "PERCENT")]
+    pub(crate) high_watermark: Option<u64>,
+
+    /// Stop when fewer than this are used [default: 45]
+    #[arg(long, value_name = "PERCENT")]
+    pub(crate) low_watermark: Option<u64>,
+
+    /// Blocks that are copied at a time; 0 is as many as 16 MiB hold, which is the most [default: 65536]
+    #[arg(long, value_name = "N")]
+    pub(crate) writeback_jobs: Option<u64>,
+
+    /// Commit after so many uncommitted blocks [default: 65536]
+    #[arg(long, value_name = "N")]
+    pub(crate) autocommit_blocks: Option<u64>,
+
+    /// Commit what was written so many milliseconds ago, at most 3600000 [default: 1000]
+    #[arg(long, value_name = "MS")]
+    pub(crate) autocommit_time: Option<u64>,
+
+    /// Copy blocks to the origin that are older than this, at most 86400000 [default: none]
+    #[arg(long, value_name = "MS")]
+    pub(crate) max_age: Option<u64>,
+
+    /// Copy everything to the origin, and let nothing new enter the cache
+    #[arg(long)]
+    pub(crate) cleaner: bool,
+
+    /// Let only metadata of file systems enter the cache; NBD does not tell what is metadata, so nothing new does
+    #[arg(long)]
+    pub(crate) metadata_only: bool,
+
+    /// Copy only when the last write around the cache is so long ago, at most 60000 [default: 3000]
+    #[arg(long, value_name = "MS")]
+    pub(crate) pause_writeback: Option<u64>,
+}
+
 /// Options of `spillway serve`.
 #[derive(Debug, Args)]
 pub(crate) struct ServeOptions {
@@ -308,6 +419,8 @@ mod tests {
             "spillway ram --size 1.5GiB --name r --memory 1G --algorithm lz4 --streams 3 --socket /tmp/s",
             "spillway ram --listen 127.0.0.1:10809 --read-only --background --driver io_uring --workers 2",
             "spillway disk --origin /dev/vdb --name d --read-only --driver poll",
+            "spillway cache --origin o --cache c --create --block-size 4K --max-age 1000 --cleaner --ack committed",
+            "spillway drain cache0",
             "spillway serve config.toml --log-format json -vv",
             "spillway ls --json",
             "spillway get ram0",
@@ -330,6 +443,7 @@ mod tests {
             ("spillway ram --streams 0", "0"),
             ("spillway ram --socket a --listen b", "cannot be used with"),
             ("spillway disk", "--origin"),
+            ("spillway cache --origin o", "--cache"),
             ("spillway ram --driver kqueue", "io_uring"),
         ] {
             let error = parse(line).unwrap_err();

@@ -1,4 +1,6 @@
-//! The commands that talk to running servers: `ls`, `get`, `set`, `reset`, `stop`.
+//! The commands that talk to running servers: `ls`, `get`, `set`, `reset`, `drain`, `stop`.
+
+mod drain;
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write, stdout};
 use std::os::unix::net::UnixStream;
@@ -14,6 +16,8 @@ use crate::cli::{GetOptions, LsOptions, SetOptions};
 use crate::exit::{Exit, Failure};
 use crate::runtime_folder::{RuntimeFolder, check_name};
 use crate::table::{Side, lay_out};
+
+pub(crate) use drain::drain;
 
 /// Longest reply line in bytes that is believed.
 const REPLY_BYTES_MAX: u64 = 64 << 20;

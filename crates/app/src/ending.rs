@@ -32,17 +32,35 @@ pub(crate) fn stop_all(services: impl Iterator<Item = Serving>) {
     }
 }
 
-/// Makes everything that was acknowledged as durable as the device can.
+/// Has the layers end, and makes everything that was acknowledged as durable as the device can.
 pub(crate) fn flush(device: &Device, env: &dyn Env) -> Result<(), Error> {
     if device.export.geometry().size == 0 {
         return Ok(());
     }
+    let name = device.name();
+    for part in device.stack.lifecycles().into_iter().rev() {
+        wait_in_background(env, move || part.suspend()).map_err(|error| {
+            Error::new(error.kind, format!("device {name} did not end as asked for: {}", error.message()))
+        })?;
+    }
     let below = Seam::new(Arc::clone(&device.stack.device));
     let answer = in_background(env, move || async move { below.submit(Request::flush()).await.result });
     wait_for(&answer).unwrap_or(Err(Kind::ShuttingDown)).map_err(|kind| {
-        let name = device.name();
         Error::new(kind, format!("the last flush of device {name} failed: acknowledged writes may be lost"))
     })
+}
+
+/// Runs `work` on the background thread, and waits for it.
+pub(crate) fn wait_in_background<T, F>(
+    env: &dyn Env,
+    work: impl FnOnce() -> F + Send + 'static,
+) -> Result<T, Error>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, Error>> + 'static,
+{
+    let outcome = wait_for(&in_background(env, work));
+    outcome.unwrap_or_else(|| Err(Error::new(Kind::ShuttingDown, "the server ends")))
 }
 
 /// Runs `work` on the background thread; its outcome arrives once.

@@ -58,11 +58,13 @@ fn carry_out(command: Command) -> Result<u8> {
     match command {
         Command::Ram(options) => return serve(options.server.background, || Plan::ram(options), &folder),
         Command::Disk(options) => return serve(options.server.background, || Plan::disk(options), &folder),
+        Command::Cache(options) => return serve(options.server.background, || Plan::cache(options), &folder),
         Command::Serve(options) => return serve(options.server.background, || Plan::serve(options), &folder),
         Command::Ls(options) => client::list(&folder, &options)?,
         Command::Get(options) => client::get(&folder, options)?,
         Command::Set(options) => client::set(&folder, options)?,
         Command::Reset(option) => client::reset(&folder, option.device)?,
+        Command::Drain(option) => client::drain(&folder, option.device)?,
         Command::Stop(option) => client::stop(&folder, option.device)?,
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -8,6 +8,7 @@ use spillway_io::{DriverChoice, FileOptions, MmapRegions, Workers};
 use spillway_layers::stack::{FileConfig, Stack, StackConfig, Surroundings};
 
 use crate::cli::Driver;
+use crate::ending::wait_in_background;
 
 /// Builds stacks.
 pub(crate) struct Opening {
@@ -31,10 +32,15 @@ impl Opening {
         Self { around, notes }
     }
 
-    /// A stack, and what is worth knowing about how its files were opened.
+    /// A stack that is ready for clients, and what is worth knowing about what was opened.
     pub(crate) fn stack(&self, config: &StackConfig) -> Result<(Stack, Vec<String>), Error> {
         let stack = Stack::build(config, &self.around)?;
-        Ok((stack, std::mem::take(&mut *self.notes.lock())))
+        let mut notes = std::mem::take(&mut *self.notes.lock());
+        notes.dedup();
+        for part in stack.lifecycles() {
+            notes.push(wait_in_background(&*self.around.env, move || part.open())?);
+        }
+        Ok((stack, notes))
     }
 }
 

@@ -6,9 +6,10 @@ use std::thread::available_parallelism;
 
 use anyhow::{Context, Result};
 use spillway_layers::config::Size;
-use spillway_layers::stack::{FileConfig, OriginConfig, StackConfig, ZramConfig};
+use spillway_layers::stack::{FileConfig, LayerConfig, OriginConfig, StackConfig, ZramConfig};
+use spillway_layers::write_cache;
 
-use crate::cli::{DiskOptions, Driver, Endpoint, RamOptions, ServeOptions, ServerOptions};
+use crate::cli::{CacheOptions, DiskOptions, Driver, Endpoint, RamOptions, ServeOptions, ServerOptions};
 use crate::config::Config;
 use crate::exit::Failure;
 use crate::runtime_folder::check_name;
@@ -88,6 +89,40 @@ impl Plan {
         Self::new(&options.server, options.endpoint, vec![device])
     }
 
+    /// What `spillway cache` asks for.
+    pub(crate) fn cache(options: CacheOptions) -> Result<Self> {
+        let origin = absolute(&options.origin).context("cannot resolve the origin's path")?;
+        let path = absolute(&options.cache).context("cannot resolve the cache's path")?;
+        if origin == path {
+            return Err(Failure::usage("--origin and --cache name the same file: give two").into());
+        }
+        let (defaults, target) = (write_cache::Config::default(), options.target);
+        let config = write_cache::Config {
+            path,
+            create: options.create,
+            recover: options.recover,
+            block_size: options.block_size.map_or(defaults.block_size, Size::Bytes),
+            ack: options.ack.unwrap_or(defaults.ack),
+            start_sector: target.start_sector.unwrap_or(defaults.start_sector),
+            high_watermark: target.high_watermark.unwrap_or(defaults.high_watermark),
+            low_watermark: target.low_watermark.unwrap_or(defaults.low_watermark),
+            writeback_jobs: target.writeback_jobs.unwrap_or(defaults.writeback_jobs),
+            autocommit_blocks: target.autocommit_blocks.unwrap_or(defaults.autocommit_blocks),
+            autocommit_time: target.autocommit_time.unwrap_or(defaults.autocommit_time),
+            max_age: target.max_age,
+            cleaner: target.cleaner,
+            metadata_only: target.metadata_only,
+            pause_writeback: target.pause_writeback.unwrap_or(defaults.pause_writeback),
+            allocation: defaults.allocation,
+            large_writes: defaults.large_writes,
+            group_commit: defaults.group_commit,
+        };
+        let origin = OriginConfig::File(FileConfig { path: origin, read_only: false });
+        let stack = StackConfig { origin, layers: vec![LayerConfig::WriteCache(config)] };
+        let device = DevicePlan { name: options.name, read_only: options.read_only, stack };
+        Self::new(&options.server, options.endpoint, vec![device])
+    }
+
     /// What a file asks for; the command line overrides it.
     pub(crate) fn serve(options: ServeOptions) -> Result<Self> {
         let config = Config::read(&options.config)?;
@@ -130,6 +165,7 @@ mod tests {
         match Cli::try_parse_from(line.split_whitespace()).unwrap().command {
             Command::Ram(options) => Plan::ram(options),
             Command::Disk(options) => Plan::disk(options),
+            Command::Cache(options) => Plan::cache(options),
             Command::Serve(options) => Plan::serve(options),
             other => panic!("{other:?} serves nothing"),
         }
@@ -150,6 +186,20 @@ mod tests {
         let OriginConfig::File(file) = &plan.devices[0].stack.origin else { panic!("not a file") };
         assert!(file.path.is_absolute() && file.read_only && plan.devices[0].read_only);
         assert!(plan.endpoint.socket.unwrap().is_absolute());
+    }
+
+    #[test]
+    fn a_cache_stands_on_its_origin() {
+        let line = "spillway cache --origin o --cache c --block-size 512 --high-watermark 80 --max-age 9";
+        let asked = plan(line).unwrap();
+        let [LayerConfig::WriteCache(config)] = &asked.devices[0].stack.layers[..] else {
+            panic!("no cache")
+        };
+        assert!(config.path.is_absolute() && config.path.ends_with("c"));
+        assert_eq!((config.block_size.clone(), config.high_watermark), (Size::Bytes(512), 80));
+        assert_eq!((config.low_watermark, config.max_age), (45, Some(9)));
+        assert_eq!(asked.devices[0].name, "cache0");
+        assert!(plan("spillway cache --origin /a --cache /a").is_err());
     }
 
     #[test]

@@ -119,8 +119,8 @@ pub struct Surroundings {
 
 /// What a part does when its device begins and ends to be served.
 pub trait Lifecycle: Send + Sync {
-    /// Makes ready, before the first client. An error says what was found, and what to do.
-    fn open(&self) -> LocalFuture<Result<(), Error>>;
+    /// Makes ready, before the first client; returns what was found, for people. An error says that too, and what to do.
+    fn open(&self) -> LocalFuture<Result<String, Error>>;
 
     /// Ends, after the last client and before the last flush.
     fn suspend(&self) -> LocalFuture<Result<(), Error>>;

@@ -253,6 +253,9 @@ static ROWS: &[Attribute<WriteCache>] = &[
         Count,
         "Milliseconds since the last write around the cache before copies go on; 0 to 60000."
     ),
+    Attribute::read("path", Unit::Text, "The cache device.", |cache| {
+        cache.core.settings.path.display().to_string()
+    }),
     Attribute::read("block_size", Unit::Bytes, "Bytes of a block.", |cache| {
         cache.core.block_bytes().to_string()
     }),

@@ -198,7 +198,7 @@ impl Superblock {
         if let Some(wanted) = wanted.filter(|&wanted| wanted != block_size) {
             let (wanted, found) = (wanted.bytes(), block_size.bytes());
             return Err(Error::invalid(format!(
-                "the cache has blocks of {found} bytes, not of {wanted}: give --block-size {found} or leave it out"
+                "the cache has blocks of {found} bytes, not of {wanted}: give --block-size {found}"
             )));
         }
         check_count(self.n_blocks)?;

@@ -72,12 +72,13 @@ impl Core {
         let charge = self.charge(&layout)?;
         let found = self.read_entries(&layout, &superblock).await?;
         let (live, stale) = (found.live.len(), found.stale.len());
-        tracing::info!(
-            "write cache: {} blocks of {}, seq_count {}: {live} hold what the origin does not have, {stale} entries to be cleared",
+        let text = format!(
+            "cache of {} blocks of {} bytes, {live} of them dirty, {stale} entries cleared, seq_count {}",
             layout.n_blocks,
             layout.block_size.bytes(),
             superblock.seq_count,
         );
+        tracing::info!("write cache: found a {text}");
         let blocks = self.geometry.size / layout.block_size.bytes();
         if let Some(beyond) = found.live.iter().find(|live| live.origin_block >= blocks) {
             return Err(Error::invalid(format!(
@@ -86,7 +87,7 @@ impl Core {
             )));
         }
         let index = Index::new(count(&layout)?, superblock.seq_count, &found.live);
-        let opened = self.opened(layout, index, charge);
+        let opened = self.opened(layout, index, charge, text);
         let stale: Vec<u32> = found.stale.iter().map(|&index| index as u32).collect();
         if !stale.is_empty() {
             for blocks in meta_runs(&layout, &stale) {
@@ -141,17 +142,27 @@ impl Core {
         })
     }
 
-    fn opened(&self, layout: Layout, mut index: Index, charge: Charge) -> Opened {
+    fn opened(&self, layout: Layout, mut index: Index, charge: Charge, found: String) -> Opened {
         index.next_fit = self.settings.next_fit;
         let commit_times = VecDeque::from([(self.env.coarse_now(), index.committed)]);
-        Opened { layout, index, error: None, drain: Drain::Off, aged: None, commit_times, _charge: charge }
+        Opened {
+            layout,
+            index,
+            error: None,
+            drain: Drain::Off,
+            found,
+            aged: None,
+            commit_times,
+            _charge: charge,
+        }
     }
 
     /// Writes the entries first and the superblock last: a crash in between leaves a blank device.
     async fn format(&self, layout: Layout) -> Result<Opened, Error> {
         let charge = self.charge(&layout)?;
-        let opened = self.opened(layout, Index::new(count(&layout)?, 0, &[]), charge);
         let block = layout.block_size.bytes();
+        let text = format!("new cache of {} blocks of {block} bytes", layout.n_blocks);
+        let opened = self.opened(layout, Index::new(count(&layout)?, 0, &[]), charge, text);
         let blocks = layout.metadata_bytes() / block;
         // What was there before is not to be taken for a cache, nor for what it was.
         self.write_meta(&opened, 0, IoBuf::zeroed(block as usize), true).await.map_err(unwritable)?;

@@ -122,6 +122,8 @@ struct Opened {
     index: Index,
     error: Option<Kind>,
     drain: Drain,
+    /// What was found when it was opened.
+    found: String,
     /// Versions of epochs below this one are too old.
     aged: Option<u64>,
     /// When the superblock got which seq_count, the oldest first, coarsely.
@@ -187,9 +189,12 @@ impl WriteCache {
 
 impl Lifecycle for WriteCache {
     /// Reads the metadata and recovers what is there, or formats a blank device.
-    fn open(&self) -> LocalFuture<Result<(), Error>> {
+    fn open(&self) -> LocalFuture<Result<String, Error>> {
         let core = self.core.clone();
-        Box::pin(async move { core.be_open().await })
+        Box::pin(async move {
+            core.be_open().await?;
+            Ok(core.with(|opened| opened.found.clone()))
+        })
     }
 
     /// Copies everything to the origin where that was asked for.
@@ -289,7 +294,7 @@ impl Core {
             self.env.spawn_here(Box::pin(async move {
                 let opened = core.read_metadata().await;
                 if let Err(error) = &opened {
-                    tracing::error!("the write cache cannot be used: {error}");
+                    tracing::debug!("the write cache cannot be used: {error}");
                 }
                 *core.open.lock() =
                     opened.map_or_else(Opening::Failed, |opened| Opening::Open(Box::new(opened)));

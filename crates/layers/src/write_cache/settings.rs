@@ -84,6 +84,7 @@ const SWITCH: &[(bool, &str)] = &[(false, "0"), (true, "1")];
 
 /// A [`Config`] that was found to be good; what may change while the cache is in use does so here.
 pub(super) struct Settings {
+    pub(super) path: PathBuf,
     pub(super) create: bool,
     pub(super) recover: bool,
     pub(super) block_size: BlockSize,
@@ -109,6 +110,7 @@ impl Settings {
         let block = config.block_size.bytes("block_size")?;
         let block_size = BlockSize::new(u32::try_from(block).unwrap_or(u32::MAX));
         let settings = Self {
+            path: config.path.clone(),
             create: config.create,
             recover: config.recover,
             block_size: block_size.map_err(|error| about("block_size", &error))?,

@@ -1,0 +1,260 @@
+//! The write cache with real clients: killed at any moment, drained, refused, taken over.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use rustix::process::Signal;
+use spillway_tests::raw::{Client, command};
+use spillway_tests::tool::run;
+use spillway_tests::{Launch, Scratch, Server, clients, pattern, until};
+
+const MIB: usize = 1 << 20;
+const BLOCK: usize = 4096;
+
+/// Exit codes: wrong usage, and in use.
+const USAGE: i32 = 2;
+const BUSY: i32 = 4;
+
+/// Writers, and the blocks that each has for itself.
+const WRITERS: u64 = 4;
+const BLOCKS: u64 = 512;
+
+fn disks(origin: usize, cache: usize) -> (Arc<Scratch>, std::path::PathBuf, std::path::PathBuf) {
+    let folder = Arc::new(Scratch::new());
+    let (origin, cache) =
+        (folder.write("origin.raw", vec![0; origin]), folder.write("cache.raw", vec![0; cache]));
+    (folder, origin, cache)
+}
+
+/// What a writer knows of one of its blocks: the version that a flush has covered, the last that was acknowledged, and the last
+/// that was sent.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    durable: u64,
+    acknowledged: u64,
+    sent: u64,
+}
+
+/// Writes its blocks in no order, most of them more than once, and flushes now and then, until the server is gone.
+fn write_until_killed(
+    socket: &Path,
+    writer: u64,
+    round: u64,
+    known: &mut [Known],
+    done: &AtomicU64,
+) -> io::Result<()> {
+    let mut client = Client::try_open(socket, "")?;
+    let mut state = writer * 7919 + round * 104_729 + 1;
+    for step in 0u64.. {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let block = (state >> 33) % BLOCKS;
+        let count = (1 + (state >> 50) % 8).min(BLOCKS - block);
+        let version = (round << 32) + step + 1;
+        let bytes: Vec<u8> =
+            (block..block + count).flat_map(|block| contents(writer, block, version)).collect();
+        let range = block as usize..(block + count) as usize;
+        known[range.clone()].iter_mut().for_each(|known| known.sent = version);
+        client.send(command::WRITE, (writer * BLOCKS + block) * BLOCK as u64, bytes.len() as u32)?;
+        client.stream.write_all(&bytes)?;
+        assert_eq!(client.reply()?.0, 0, "a write fails");
+        known[range].iter_mut().for_each(|known| known.acknowledged = version);
+        if state >> 60 == 0 {
+            client.send(command::FLUSH, 0, 0)?;
+            assert_eq!(client.reply()?.0, 0, "a flush fails");
+            known.iter_mut().for_each(|known| known.durable = known.acknowledged);
+        }
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+fn contents(writer: u64, block: u64, version: u64) -> Vec<u8> {
+    let words = [version, writer * BLOCKS + block];
+    words.iter().flat_map(|word| word.to_le_bytes()).cycle().take(BLOCK).collect()
+}
+
+/// What a block holds has to be one version of it, not older than what a flush covered.
+fn check(client: &mut Client, writer: u64, known: &mut [Known]) {
+    for (block, known) in (0..).zip(known) {
+        let found = client.read((writer * BLOCKS + block) * BLOCK as u64, BLOCK).expect("a read");
+        let version = u64::from_le_bytes(found[..8].try_into().expect("8 bytes"));
+        let whole = version == 0 && found == vec![0; BLOCK] || found == contents(writer, block, version);
+        assert!(whole, "block {block} of writer {writer} is a mixture");
+        let Known { durable, sent, .. } = *known;
+        assert!(
+            (durable..=sent).contains(&version),
+            "block {block} of writer {writer} holds {version:x}, allowed is {durable:x} to {sent:x}"
+        );
+        *known = Known { durable: version, acknowledged: version, sent: version };
+    }
+}
+
+fn survives_kills(options: &[(&str, &str)]) {
+    let (folder, origin, cache) = disks(8 * MIB, 3 * MIB);
+    let launch = options
+        .iter()
+        .fold(Launch::cache(folder, &origin, &cache), |launch, (option, value)| launch.with(option, value));
+    let mut all = vec![vec![Known::default(); BLOCKS as usize]; WRITERS as usize];
+    for round in 0..6 {
+        let mut server = launch.clone().start();
+        let mut client = server.client();
+        (0..).zip(&mut all).for_each(|(writer, known)| check(&mut client, writer, known));
+        let (socket, done) = (server.socket().to_owned(), AtomicU64::new(0));
+        thread::scope(|scope| {
+            for (writer, known) in (0..).zip(&mut all) {
+                let (socket, done) = (&socket, &done);
+                scope.spawn(move || {
+                    write_until_killed(socket, writer, round, known, done).expect_err("it is killed")
+                });
+            }
+            let enough = 150 + 431 * round;
+            until("the writers write", || (done.load(Ordering::Relaxed) >= enough).then_some(()));
+            server.signal(Signal::KILL);
+        });
+        server.ends();
+    }
+}
+
+#[test]
+fn what_was_flushed_survives_a_kill() {
+    survives_kills(&[("--pause-writeback", "0")]);
+}
+
+#[test]
+fn what_was_flushed_survives_a_kill_while_nothing_stays() {
+    survives_kills(&[("--high-watermark", "0"), ("--low-watermark", "0"), ("--autocommit-time", "5")]);
+}
+
+#[test]
+fn a_drain_completes_the_origin_while_clients_write() {
+    let (folder, origin, cache) = disks(16 * MIB, 8 * MIB);
+    let mut server = Launch::cache(folder, &origin, &cache).with("--name", "c").start();
+    let mut client = server.client();
+    let bytes = pattern::random(5, 0, 3 * MIB);
+    client.write(MIB as u64, &bytes).expect("a write");
+    let said = server.spillway(&["drain", "c"]).well();
+    assert!(said.out.contains("origin is complete, the cache may be removed"), "{said}");
+    client.write(9 * MIB as u64, &bytes[..MIB]).expect("a write");
+    client.ask(command::FLUSH, 0, 0).expect("a flush");
+    let found = fs::read(&origin).expect("the origin exists");
+    assert!(found[MIB..4 * MIB] == bytes, "the origin is not complete");
+    assert!(found[9 * MIB..10 * MIB] == bytes[..MIB], "a later write is not on the origin");
+    assert_eq!(dirty_entries(&cache), 0);
+    server.signal(Signal::TERM);
+    assert_eq!(server.ends().code(), Some(0), "{}", server.log());
+}
+
+/// Entries in use, as the documented format has them.
+fn dirty_entries(cache: &Path) -> usize {
+    let bytes = fs::read(cache).expect("the cache exists");
+    assert_eq!(bytes[..8], [0x21, 0x93, 0x48, 0x23, 1, 0, 0, 0]);
+    let n_blocks = u64::from_le_bytes(bytes[16..24].try_into().expect("8 bytes")) as usize;
+    bytes[64..].chunks_exact(16).take(n_blocks).filter(|entry| entry[8..] != [0xff; 8]).count()
+}
+
+#[test]
+fn what_was_committed_waits_in_the_cache_for_the_next_server() {
+    let (folder, origin, cache) = disks(16 * MIB, 8 * MIB);
+    let launch = Launch::cache(folder, &origin, &cache);
+    let bytes = pattern::random(6, 0, MIB);
+    let mut server = launch.clone().start();
+    server.client().write(0, &bytes).expect("a write");
+    server.signal(Signal::TERM);
+    assert_eq!(server.ends().code(), Some(0), "{}", server.log());
+    assert_eq!(dirty_entries(&cache), MIB / BLOCK);
+    assert!(fs::read(&origin).expect("the origin exists").iter().all(|byte| *byte == 0));
+    let server = launch.start();
+    assert!(server.log().contains("256 of them dirty"), "{}", server.log());
+    assert!(server.client().read(0, MIB).expect("a read") == bytes);
+}
+
+#[test]
+fn real_clients_verify_through_a_cache_that_is_too_small() {
+    let (folder, origin, cache) = disks(64 * MIB, 4 * MIB);
+    let server = Launch::cache(folder, &origin, &cache).with("--pause-writeback", "0").start();
+    clients::images_round_trip(&server);
+    clients::mixed_writes_verify_also_after_a_reconnect(&server);
+    clients::copies_round_trip(&server);
+    clients::trims_verify(&server);
+}
+
+#[test]
+fn overlapping_writes_are_whole() {
+    let (folder, origin, cache) = disks(MIB, MIB / 8);
+    let launch = Launch::cache(folder, &origin, &cache).with("--pause-writeback", "0");
+    clients::overlapping_writes_are_whole(&launch.start());
+}
+
+fn capabilities(server: &Server) -> String {
+    run("nbdinfo", &["--json", &server.uri()]).well().out
+}
+
+#[test]
+fn a_cache_that_commits_each_write_advertises_no_volatile_cache() {
+    let (folder, origin, cache) = disks(16 * MIB, 8 * MIB);
+    let launch = Launch::cache(folder, &origin, &cache);
+    let server = launch.clone().start();
+    assert!(capabilities(&server).contains("\"can_flush\": true"));
+    drop(server);
+    let mut server = launch.with("--ack", "committed").start();
+    assert!(capabilities(&server).contains("\"can_flush\": false"));
+    server.client().write(0, &[7; BLOCK]).expect("a write");
+    server.signal(Signal::KILL);
+    server.ends();
+    assert_eq!(dirty_entries(&cache), 1);
+}
+
+#[test]
+fn a_cache_is_refused_in_words() {
+    let (folder, origin, cache) = disks(16 * MIB, 8 * MIB);
+    let launch = Launch::cache(folder.clone(), &origin, &cache);
+    let first = launch.clone().start();
+    let second = Launch::cache(Arc::new(Scratch::new()), &folder.write("other.raw", vec![0; MIB]), &cache);
+    second.with("--name", "other").run().refused(BUSY, "used by another program");
+    drop(first);
+    launch.clone().with("--block-size", "512").run().refused(USAGE, "--block-size 4096");
+    launch.clone().with("--low-watermark", "60").run().refused(USAGE, "low_watermark 60 is above");
+    let foreign = folder.write("foreign.raw", pattern::random(1, 0, MIB));
+    Launch::cache(folder.clone(), &origin, &foreign).run().refused(USAGE, "--create");
+    assert!(fs::read(&foreign).expect("it exists") == pattern::random(1, 0, MIB), "it was touched");
+    let tiny = folder.write("tiny.raw", vec![0; BLOCK]);
+    Launch::cache(folder.clone(), &origin, &tiny).run().refused(1, "has no room for a block");
+    Launch::cache(folder.clone(), &origin, &folder.join("none")).run().refused(1, "none");
+}
+
+#[test]
+fn an_origin_that_shrank_is_refused() {
+    let (folder, origin, cache) = disks(16 * MIB, 8 * MIB);
+    let launch = Launch::cache(folder, &origin, &cache);
+    let mut server = launch.clone().start();
+    server.client().write(15 * MIB as u64, &[1; BLOCK]).expect("a write");
+    server.signal(Signal::TERM);
+    server.ends();
+    let file = fs::OpenOptions::new().write(true).open(&origin).expect("it exists");
+    file.set_len(8 * MIB as u64).expect("it can shrink");
+    launch.run().refused(USAGE, "which has only 2048");
+    assert_eq!(dirty_entries(&cache), 1);
+}
+
+#[test]
+fn the_kernels_options_and_messages_are_attributes() {
+    let (folder, origin, cache) = disks(16 * MIB, 8 * MIB);
+    let server =
+        Launch::cache(folder, &origin, &cache).with("--name", "c").with("--max-age", "60000").start();
+    let shows = |name: &str| server.spillway(&["get", "c", name]).well().out.trim().to_owned();
+    assert_eq!((shows("high_watermark"), shows("max_age")), ("50".into(), "60000".into()));
+    server.spillway(&["set", "c", "high_watermark", "101"]).refused(USAGE, "0 to 100");
+    server.spillway(&["set", "c", "message", "nonsense"]).refused(USAGE, "clear_stats");
+    server.client().write(0, &[1; BLOCK]).expect("a write");
+    assert_eq!(shows("status").split(' ').count(), 14);
+    server.spillway(&["set", "c", "message", "flush"]).well();
+    until("the copy", || (shows("dirty_blocks") == "0").then_some(()));
+    assert_eq!(shows("cleaner"), "0");
+    server.spillway(&["set", "c", "message", "clear_stats"]).well();
+    assert_eq!(shows("writes"), "0");
+    assert!(shows("status").starts_with("0 "));
+}
