@@ -36,7 +36,7 @@ impl BlockDevice for Null {
     fn geometry(&self) -> Geometry {
         Geometry {
             size: self.size,
-            block_size: BlockSize::PAGE,
+            block_size: BlockSize::new(512).expect("a power of two"),
             optimal_io: 65536,
             read_only: false,
             volatile: true,

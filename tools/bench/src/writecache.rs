@@ -1,0 +1,395 @@
+//! E4: large writes through the write cache, fresh and after churn; flushes that share commits; a flush under load.
+//!
+//! The cache lies on tmpfs, its pages touched before. The peers are our own modes: all blocks of a request submitted at once as one
+//! I/O each (before the source's change), and a next-fit cursor for free blocks (the kernel's).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use futures_util::future::join_all;
+use spillway_core::contract::Random;
+use spillway_core::{Attributes, BlockDevice, Budget, IoBuf, Request, Seam};
+use spillway_io::{FileOptions, Workers, WorkersOptions};
+use spillway_layers::file::File;
+use spillway_layers::stack::Lifecycle;
+use spillway_layers::write_cache::{Config, WriteCache, attributes};
+use spillway_layers::{delay, null, rate};
+
+use crate::report::{at_least, median, ratio, table};
+
+const MIB: u64 = 1 << 20;
+const CACHE_BYTES: u64 = 2 << 30;
+const ORIGIN_BYTES: u64 = 8 << 30;
+
+/// The source's request and amount.
+const WRITE_BYTES: usize = 512 << 10;
+const WRITTEN: u64 = 400 * MIB;
+
+/// Block size, and the ratio of the source.
+const SOURCE: [(u64, f64); 8] = [
+    (512, 3.87),
+    (1024, 3.62),
+    (2048, 3.14),
+    (4096, 2.33),
+    (8192, 1.80),
+    (16384, 1.42),
+    (32768, 1.23),
+    (65536, 1.12),
+];
+
+/// A file on tmpfs, or elsewhere; gone afterwards.
+struct Medium(PathBuf);
+
+impl Medium {
+    fn new(folder: &str, bytes: u64) -> Result<Self> {
+        let path = PathBuf::from(folder).join(format!("spillway-bench-{}.cache", std::process::id()));
+        let medium = Self(path);
+        let file =
+            std::fs::File::create(&medium.0).with_context(|| format!("{} is needed", medium.0.display()))?;
+        file.set_len(bytes)?;
+        let zeroes = vec![0; MIB as usize];
+        for at in (0..bytes).step_by(MIB as usize) {
+            std::os::unix::fs::FileExt::write_all_at(&file, &zeroes, at)?;
+        }
+        Ok(medium)
+    }
+
+    fn open(&self, workers: &Workers) -> Result<Arc<dyn BlockDevice>> {
+        let options = FileOptions { path: self.0.clone(), ..FileOptions::default() };
+        Ok(Arc::new(File::new(spillway_io::open(&options)?.storage, workers.env())))
+    }
+
+    /// Forgets the cache that is there.
+    fn clear(&self) -> Result<()> {
+        let file = std::fs::OpenOptions::new().write(true).open(&self.0)?;
+        std::os::unix::fs::FileExt::write_all_at(&file, &[0; 4096], 0)?;
+        Ok(file.sync_all()?)
+    }
+}
+
+impl Drop for Medium {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+struct Bench {
+    workers: Workers,
+    medium: Medium,
+}
+
+/// What requests are made of.
+#[derive(Clone, Copy)]
+struct Load {
+    len: usize,
+    depth: usize,
+    bytes: u64,
+    /// Bytes of the device that are written to, from the begin.
+    area: u64,
+    seed: u64,
+}
+
+impl Bench {
+    fn new(folder: &str, bytes: u64) -> Result<Self> {
+        let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() })?;
+        Ok(Self { workers, medium: Medium::new(folder, bytes)? })
+    }
+
+    fn null(&self) -> Result<Arc<dyn BlockDevice>> {
+        let config = null::Config { size: ORIGIN_BYTES.into() };
+        Ok(null::Null::new(&config)?)
+    }
+
+    fn cache(
+        &self,
+        config: &Config,
+        origin: Arc<dyn BlockDevice>,
+        device: Arc<dyn BlockDevice>,
+    ) -> Result<Arc<WriteCache>> {
+        self.medium.clear()?;
+        let cache = WriteCache::new(config, origin, device, self.workers.env(), Budget::new(4 << 30))?;
+        let opening = cache.clone();
+        self.on_worker(move || async move { opening.open().await })?;
+        Ok(cache)
+    }
+
+    fn fresh(&self, config: &Config) -> Result<Arc<WriteCache>> {
+        self.cache(config, self.null()?, self.medium.open(&self.workers)?)
+    }
+
+    fn on_worker<T: Send + 'static, F: Future<Output = T> + 'static>(
+        &self,
+        work: impl FnOnce() -> F + Send + 'static,
+    ) -> T {
+        let (sender, outcome) = mpsc::channel();
+        let task = move || async move {
+            let _ = sender.send(work().await);
+        };
+        self.workers.run_on(0, Box::new(move || Box::pin(task())));
+        outcome.recv().expect("the worker answers")
+    }
+
+    /// MiB a second of random writes.
+    fn write(&self, device: Arc<dyn BlockDevice>, load: Load) -> f64 {
+        let time = self.on_worker(move || async move {
+            let seam = Seam::new(device);
+            let start = Instant::now();
+            join_all((0..load.depth).map(|lane| write_lane(&seam, load, lane as u64))).await;
+            start.elapsed()
+        });
+        load.bytes as f64 / MIB as f64 / time.as_secs_f64()
+    }
+
+    fn flush(&self, device: Arc<dyn BlockDevice>) {
+        let result =
+            self.on_worker(move || async move { Seam::new(device).submit(Request::flush()).await.result });
+        assert_eq!(result, Ok(()));
+    }
+}
+
+async fn write_lane(seam: &Seam, load: Load, lane: u64) {
+    let mut random = Random(load.seed * 1000 + lane);
+    let count = load.bytes / load.len as u64 / load.depth as u64;
+    let mut buf = IoBuf::zeroed(load.len);
+    for number in 0..count {
+        buf[..8].copy_from_slice(&number.to_le_bytes());
+        let at = random.below(load.area / load.len as u64) * load.len as u64;
+        let reply = seam.submit(Request::write(at, buf)).await;
+        assert_eq!(reply.result, Ok(()));
+        buf = reply.buf;
+    }
+}
+
+/// Nothing is copied to the origin.
+fn still(block_size: u64) -> Config {
+    Config { block_size: block_size.into(), high_watermark: 100, low_watermark: 100, ..Config::default() }
+}
+
+pub(crate) fn run(rounds: usize) -> Result<()> {
+    let bench = Bench::new("/dev/shm", CACHE_BYTES)?;
+    for depth in [1, 32] {
+        large_writes(&bench, depth, rounds)?;
+    }
+    churn(&bench, rounds.min(3))?;
+    index_memory(&bench)?;
+    drop(bench);
+    let disk = std::env::var("SPILLWAY_BENCH_DISK").unwrap_or_else(|_| "target".into());
+    group_commit("/dev/shm", "tmpfs, and a flush that takes 200 us", 200, rounds)?;
+    group_commit(&disk, "a file on the disk of this machine", 0, rounds)?;
+    flush_under_load()
+}
+
+fn large_writes(bench: &Bench, depth: usize, rounds: usize) -> Result<()> {
+    let mut rows = Vec::new();
+    for (block, wanted) in SOURCE {
+        let (mut large, mut single, mut plain) = (Vec::new(), Vec::new(), Vec::new());
+        for round in 0..rounds as u64 {
+            let load = Load { len: WRITE_BYTES, depth, bytes: WRITTEN, area: CACHE_BYTES / 2, seed: round };
+            large.push(bench.write(bench.fresh(&still(block))?, load));
+            let one_by_one = Config { large_writes: false, ..still(block) };
+            single.push(bench.write(bench.fresh(&one_by_one)?, load));
+            plain.push(bench.write(bench.medium.open(&bench.workers)?, load));
+        }
+        let of_plain = ratio(&large, &plain);
+        rows.push(vec![
+            block.to_string(),
+            format!("{:.0}", median(&single)),
+            format!("{:.0}", median(&large)),
+            at_least(ratio(&large, &single), wanted),
+            format!("{:.0}", median(&plain)),
+            if block >= 4096 { at_least(of_plain, 0.8) } else { format!("{of_plain:.2}") },
+        ]);
+    }
+    let title = format!("E4: 512 KiB random writes, depth {depth}, 400 MiB, {rounds} rounds, MiB a second");
+    let head = ["block", "one I/O a block", "large", "ratio (source)", "plain file", "of plain"];
+    table(&title, &head, &rows);
+    Ok(())
+}
+
+/// After ten times the capacity in random 4 KiB writes over 45 % of it: 512 KiB writes again, 20 % of the capacity.
+fn churn(bench: &Bench, rounds: usize) -> Result<()> {
+    let mut rows = Vec::new();
+    for allocation in ["best_fit", "next_fit"] {
+        let config = Config { allocation: allocation.into(), ..still(4096) };
+        let (mut fresh, mut aged, mut pieces, mut runs) =
+            (Vec::new(), Vec::new(), String::new(), String::new());
+        for round in 0..rounds as u64 {
+            let large = |seed| Load {
+                len: WRITE_BYTES,
+                depth: 1,
+                bytes: CACHE_BYTES / 5 / MIB * MIB,
+                area: ORIGIN_BYTES / 2,
+                seed,
+            };
+            fresh.push(bench.write(bench.fresh(&config)?, large(round)));
+            let cache = bench.fresh(&config)?;
+            let area = CACHE_BYTES / 100 * 45 / 4096 * 4096;
+            let small = Load { len: 4096, depth: 32, bytes: 10 * CACHE_BYTES, area, seed: round };
+            bench.write(cache.clone(), small);
+            bench.flush(cache.clone());
+            let show = attributes(cache.clone());
+            runs = format!("{}, {}", show.show("free_run_mean")?, show.show("free_run_p10")?);
+            show.store("message", "clear_stats")?;
+            aged.push(bench.write(Arc::new(Shifted(Seam::new(cache.clone()))), large(round)));
+            pieces = show.show("pieces_per_write")?;
+        }
+        let kept = ratio(&aged, &fresh);
+        rows.push(vec![
+            allocation.into(),
+            format!("{:.0}", median(&fresh)),
+            format!("{:.0}", median(&aged)),
+            if allocation == "best_fit" { at_least(kept, 0.9) } else { format!("{kept:.2}") },
+            pieces,
+            runs,
+        ]);
+    }
+    let title = format!(
+        "E4 after churn: block 4096, ten times the capacity rewritten, {rounds} rounds, MiB a second"
+    );
+    table(
+        &title,
+        &["free blocks", "fresh", "aged", "of fresh", "I/Os a write", "free runs: mean, p10"],
+        &rows,
+    );
+    Ok(())
+}
+
+/// The upper half of a device.
+struct Shifted(Seam);
+
+impl BlockDevice for Shifted {
+    fn geometry(&self) -> spillway_core::Geometry {
+        let below = self.0.geometry();
+        spillway_core::Geometry { size: below.size / 2, ..below }
+    }
+
+    fn submit(&self, mut request: Request) -> spillway_core::Submission {
+        request.range.offset += self.0.geometry().size / 2;
+        self.0.submit(request)
+    }
+}
+
+/// What the index takes: resident memory before and after a cache is filled.
+fn index_memory(bench: &Bench) -> Result<()> {
+    let mut rows = Vec::new();
+    for (what, len) in [("random 4 KiB", 4096), ("random 512 KiB", WRITE_BYTES)] {
+        let before = resident()?;
+        let cache = bench.fresh(&still(4096))?;
+        let load = Load { len, depth: 32, bytes: CACHE_BYTES * 7 / 8, area: ORIGIN_BYTES, seed: 5 };
+        bench.write(cache.clone(), load);
+        bench.flush(cache.clone());
+        let show = attributes(cache.clone());
+        let (blocks, used): (f64, f64) = (show.show("blocks")?.parse()?, show.show("dirty_blocks")?.parse()?);
+        let bytes = resident()?.saturating_sub(before) as f64 / blocks;
+        rows.push(vec![what.into(), format!("{:.0} %", used / blocks * 100.0), format!("{bytes:.1}")]);
+    }
+    table("Memory of the index, bytes for each block of the cache", &["filled by", "used", "bytes"], &rows);
+    Ok(())
+}
+
+fn resident() -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/statm")?;
+    Ok(text.split_whitespace().nth(1).context("statm has columns")?.parse::<u64>()? * 4096)
+}
+
+/// Clients that write 4 KiB and flush, as a database does.
+fn group_commit(folder: &str, place: &str, flush_us: u64, rounds: usize) -> Result<()> {
+    let bench = Bench::new(folder, 256 * MIB)?;
+    let mut rows = Vec::new();
+    for clients in [1, 4, 8, 16, 32] {
+        let (mut shared, mut alone) = (Vec::new(), Vec::new());
+        for _ in 0..rounds {
+            for (group_commit, rates) in [(true, &mut shared), (false, &mut alone)] {
+                let config = Config { group_commit, ..still(4096) };
+                let delay = delay::Config { flush_us, ..delay::Config::default() };
+                let device =
+                    delay::Delay::new(&delay, bench.medium.open(&bench.workers)?, bench.workers.env())?;
+                let cache = bench.cache(&config, bench.null()?, device)?;
+                rates.push(flushes_a_second(&bench, cache, clients, Duration::from_millis(700)));
+            }
+        }
+        let gain = ratio(&shared, &alone);
+        rows.push(vec![
+            clients.to_string(),
+            format!("{:.0}", median(&alone)),
+            format!("{:.0}", median(&shared)),
+            if clients == 32 { at_least(gain, 12.0) } else { format!("{gain:.2}") },
+        ]);
+    }
+    let title = format!("4 KiB and a flush, cache on {place}, {rounds} rounds, flushes a second");
+    table(&title, &["clients", "one commit each", "shared commits", "ratio"], &rows);
+    Ok(())
+}
+
+fn flushes_a_second(bench: &Bench, cache: Arc<WriteCache>, clients: usize, span: Duration) -> f64 {
+    let flushes: u64 = bench.on_worker(move || async move {
+        let seam = Seam::new(cache);
+        let start = Instant::now();
+        let client = async |lane: u64| {
+            let (mut random, mut flushes) = (Random(lane), 0);
+            while start.elapsed() < span {
+                let at = random.below(16384) * 4096;
+                assert_eq!(seam.submit(Request::write(at, IoBuf::zeroed(4096))).await.result, Ok(()));
+                assert_eq!(seam.submit(Request::flush()).await.result, Ok(()));
+                flushes += 1;
+            }
+            flushes
+        };
+        join_all((0..clients as u64).map(client)).await.into_iter().sum()
+    });
+    flushes as f64 / span.as_secs_f64()
+}
+
+/// Writers that fill a small cache over a slow origin, and a client that flushes: its slowest answer.
+fn flush_under_load() -> Result<()> {
+    let bench = Bench::new("/dev/shm", 64 * MIB)?;
+    let mut rows = Vec::new();
+    for (len, origin_rate) in [(4096, 20 * MIB), (WRITE_BYTES, 20 * MIB), (4096, 5 * MIB)] {
+        let slow = rate::Config { bytes_per_second: origin_rate.into(), seek_us: 0 };
+        let origin = rate::Rate::new(&slow, bench.null()?, bench.workers.env())?;
+        let config = Config { pause_writeback: 0, ..Config::default() };
+        let cache = bench.cache(&config, origin, bench.medium.open(&bench.workers)?)?;
+        let shown = attributes(cache.clone());
+        let span = Duration::from_secs(15);
+        let (slowest, count) = bench.on_worker(move || async move { slowest_flush(cache, len, span).await });
+        rows.push(vec![
+            format!("{} KiB", len >> 10),
+            format!("{} MiB/s", origin_rate / MIB),
+            count.to_string(),
+            format!(
+                "{:.3} s ({} 2 s)",
+                slowest.as_secs_f64(),
+                if slowest.as_secs() < 2 { "<=" } else { "MISSED, wanted" }
+            ),
+            format!("{} of {}", shown.show("writes_around")?, shown.show("writes")?),
+        ]);
+    }
+    let title = "A flush under full write load, 32 writers, cache of 64 MiB, slow origin, 15 s each";
+    table(title, &["writes", "origin", "flushes", "slowest", "blocks around"], &rows);
+    Ok(())
+}
+
+async fn slowest_flush(cache: Arc<WriteCache>, len: usize, span: Duration) -> (Duration, u32) {
+    let seam = Seam::new(cache);
+    let start = Instant::now();
+    let writer = async |lane: u64| {
+        let mut random = Random(lane);
+        while start.elapsed() < span {
+            let at = random.below(ORIGIN_BYTES / len as u64) * len as u64;
+            assert_eq!(seam.submit(Request::write(at, IoBuf::zeroed(len))).await.result, Ok(()));
+        }
+    };
+    let flusher = async {
+        let (mut slowest, mut count) = (Duration::ZERO, 0);
+        while start.elapsed() < span {
+            let begin = Instant::now();
+            assert_eq!(seam.submit(Request::flush()).await.result, Ok(()));
+            (slowest, count) = (slowest.max(begin.elapsed()), count + 1);
+        }
+        (slowest, count)
+    };
+    futures_util::future::join(flusher, join_all((0..32).map(writer))).await.0
+}
