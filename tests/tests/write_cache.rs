@@ -227,6 +227,29 @@ fn a_cache_is_refused_in_words() {
 }
 
 #[test]
+fn another_origin_is_refused_while_the_cache_holds_something() {
+    let (folder, origin, cache) = disks(16 * MIB, 8 * MIB);
+    let other = folder.write("other.raw", vec![0; 16 * MIB]);
+    let mut server = Launch::cache(folder.clone(), &origin, &cache).start();
+    server.client().write(0, &[1; BLOCK]).expect("a write");
+    server.signal(Signal::TERM);
+    server.ends();
+    let wrong = Launch::cache(folder.clone(), &other, &cache);
+    wrong.run().refused(USAGE, "blocks of another origin");
+    let server = Launch::cache(folder.clone(), &origin, &cache).with("--name", "c").start();
+    server.spillway(&["drain", "c"]).well();
+    drop(server);
+    let mut server = wrong.clone().start();
+    server.client().write(0, &[2; BLOCK]).expect("a write");
+    server.signal(Signal::TERM);
+    server.ends();
+    let moved = Launch::cache(folder, &origin, &cache);
+    moved.run().refused(USAGE, "--recover");
+    let server = moved.flag("--recover").start();
+    assert_eq!(server.client().read(0, BLOCK).expect("a read"), [2; BLOCK]);
+}
+
+#[test]
 fn an_origin_that_shrank_is_refused() {
     let (folder, origin, cache) = disks(16 * MIB, 8 * MIB);
     let launch = Launch::cache(folder, &origin, &cache);

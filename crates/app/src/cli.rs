@@ -247,7 +247,7 @@ pub(crate) struct CacheOptions {
     #[arg(long)]
     pub(crate) create: bool,
 
-    /// Take a cache that is refused because of two equally new versions of a block: the one in the later block counts
+    /// Take a cache that is refused for its origin, or for two equally new versions of a block, of which the later one counts
     #[arg(long, conflicts_with = "create")]
     pub(crate) recover: bool,
 

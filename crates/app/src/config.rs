@@ -99,9 +99,10 @@ mod tests {
 
     #[test]
     fn every_commented_line_of_the_example_is_accepted_too() {
-        let full =
-            EXAMPLE.replace("# [[", "[[").replace("# name =", "name =").replace("# origin =", "origin =");
-        assert_eq!(read(&full).unwrap().devices.len(), 4);
+        let full = ["[[", "name =", "origin =", "layers ="]
+            .iter()
+            .fold(EXAMPLE.to_owned(), |text, key| text.replace(&format!("# {key}"), key));
+        assert_eq!(read(&full).unwrap().devices.len(), 5);
         let socket = EXAMPLE.replace("# socket", "socket");
         assert!(read(&socket).unwrap().socket.is_some());
         let both = socket.replace("# listen", "listen");

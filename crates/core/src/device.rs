@@ -10,6 +10,7 @@
 //! has in hand finishes on its own with its buffer kept alive, ordered before any later request that overlaps it.
 
 use std::future::Future;
+use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -76,6 +77,8 @@ pub struct Geometry {
     pub fast_zeroes: bool,
     /// The medium has a seek cost.
     pub rotational: bool,
+    /// Tells it from others, also after it was opened again; `None` where there is nothing to tell it by.
+    pub identity: Option<NonZeroU64>,
 }
 
 /// A stretch of a device and what it holds.

@@ -116,6 +116,7 @@ mod tests {
                 write_through: false,
                 fast_zeroes: false,
                 rotational: false,
+                identity: None,
             }
         }
 

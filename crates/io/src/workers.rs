@@ -241,10 +241,14 @@ impl Seat {
 
     fn run(&self, runtime: &Runtime) {
         let mut rest = Rest::default();
-        while !self.stopping.load(Ordering::Acquire) || detached() > 0 {
+        loop {
             self.open_mail();
             let before = TASKS_POLLED.get();
             let more = runtime.run();
+            // The last task to be finished may just have been: nothing would wake the thread any more.
+            if self.stopping.load(Ordering::Acquire) && detached() == 0 {
+                return;
+            }
             if TASKS_POLLED.get() != before {
                 rest.worked();
             }

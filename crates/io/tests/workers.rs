@@ -45,6 +45,35 @@ fn tasks_run_where_they_are_sent() {
 }
 
 #[test]
+fn a_worker_ends_with_the_last_task_that_it_has_to_finish() {
+    let workers = start(1, DriverChoice::Auto);
+    let (sender, events) = mpsc::channel();
+    let env = workers.env();
+    let task = move || -> spillway_core::LocalFuture<()> {
+        Box::pin(async move {
+            let (clock, finished) = (env.clone(), sender.clone());
+            env.spawn_here(Box::pin(async move {
+                // Many short sleeps: the worker has learned by then that yielding before it sleeps is in vain.
+                for _ in 0..40 {
+                    clock.sleep(Duration::from_millis(1)).await;
+                }
+                finished.send("finished").unwrap();
+            }));
+            sender.send("begun").unwrap();
+        })
+    };
+    workers.run_on(0, Box::new(task));
+    assert_eq!(events.recv().unwrap(), "begun");
+    let (stopped, end) = mpsc::channel();
+    std::thread::spawn(move || {
+        workers.stop();
+        stopped.send(()).unwrap();
+    });
+    assert_eq!(events.recv().unwrap(), "finished");
+    end.recv_timeout(Duration::from_secs(60)).expect("the worker ends");
+}
+
+#[test]
 fn assistance_comes_from_another_worker() {
     let workers = start(2, DriverChoice::Auto);
     let (sender, names) = mpsc::channel();

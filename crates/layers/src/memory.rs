@@ -178,6 +178,7 @@ impl BlockDevice for Memory {
             write_through: false,
             fast_zeroes: true,
             rotational: false,
+            identity: None,
         }
     }
 

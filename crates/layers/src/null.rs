@@ -44,6 +44,7 @@ impl BlockDevice for Null {
             write_through: false,
             fast_zeroes: true,
             rotational: false,
+            identity: None,
         }
     }
 

@@ -38,11 +38,12 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "write_cache: commit what was overtaken, not what overtook it",
         stack: "write-cache-small",
-        from: 3918,
+        from: 10649,
     },
     Mutant {
         name: "write_cache: flush what went around before old entries are clear",
         stack: "write-cache-eager",
         from: 225,
     },
+    Mutant { name: "write_cache: copy what is being written around", stack: "write-cache", from: 33769 },
 ];

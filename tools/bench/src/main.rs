@@ -22,7 +22,8 @@ const USAGE: &str = "\
 cargo xtask bench nbd [ROUNDS]        fio over NBD beside nbdkit, qemu-nbd and, as root, the kernel's zram (3 rounds)
 cargo xtask bench zram [ROUNDS]       in process: beside the kernel's zram; memory for real pages; streams (E2) (5 rounds)
 cargo xtask bench streams [ROUNDS]    the last of these alone
-cargo xtask bench writecache [ROUNDS] the write cache (E4): large writes, churn, shared commits, a flush under load (3 rounds)
+cargo xtask bench writecache [ROUNDS [PART]]
+                                      the write cache (E4): memory, large, churn, commits, load (3 rounds)
 cargo xtask bench writer              one writer, one stream, for callgrind: see docs/performance.md
 ";
 
@@ -46,8 +47,9 @@ fn run(words: &[&str]) -> Result<()> {
         ["zram", rounds] => zram::run(rounds.parse()?),
         ["streams"] => zram::streams_alone(5),
         ["streams", rounds] => zram::streams_alone(rounds.parse()?),
-        ["writecache"] => writecache::run(3),
-        ["writecache", rounds] => writecache::run(rounds.parse()?),
+        ["writecache"] => writecache::run(3, None),
+        ["writecache", rounds] => writecache::run(rounds.parse()?, None),
+        ["writecache", rounds, part] => writecache::run(rounds.parse()?, Some(part)),
         ["writer"] => streams::one_writer(),
         ["--help" | "-h" | "help"] => {
             print!("{USAGE}");

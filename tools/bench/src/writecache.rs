@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use futures_util::future::join_all;
 use spillway_core::contract::Random;
-use spillway_core::{Attributes, BlockDevice, Budget, IoBuf, Request, Seam};
+use spillway_core::{Attributes, BlockDevice, Budget, Env, IoBuf, Request, Seam};
 use spillway_io::{FileOptions, Workers, WorkersOptions};
 use spillway_layers::file::File;
 use spillway_layers::stack::Lifecycle;
@@ -28,11 +28,13 @@ const ORIGIN_BYTES: u64 = 8 << 30;
 const WRITE_BYTES: usize = 512 << 10;
 const WRITTEN: u64 = 400 * MIB;
 
+const PARTS: [&str; 5] = ["memory", "large", "churn", "commits", "load"];
+
 /// Block size, and the ratio of the source.
 const SOURCE: [(u64, f64); 8] = [
     (512, 3.87),
     (1024, 3.62),
-    (2048, 3.14),
+    (2048, 2020.0 / 644.0),
     (4096, 2.33),
     (8192, 1.80),
     (16384, 1.42),
@@ -168,18 +170,35 @@ fn still(block_size: u64) -> Config {
     Config { block_size: block_size.into(), high_watermark: 100, low_watermark: 100, ..Config::default() }
 }
 
-pub(crate) fn run(rounds: usize) -> Result<()> {
-    let bench = Bench::new("/dev/shm", CACHE_BYTES)?;
-    for depth in [1, 32] {
-        large_writes(&bench, depth, rounds)?;
+/// The parts that `wanted` names; all of them by default.
+pub(crate) fn run(rounds: usize, wanted: Option<&str>) -> Result<()> {
+    let is_wanted = |part: &str| wanted.is_none_or(|wanted| wanted == part);
+    if let Some(wanted) = wanted.filter(|wanted| !PARTS.contains(wanted)) {
+        bail!("there is no part {wanted:?}; there are: {}", PARTS.join(", "));
     }
-    churn(&bench, rounds.min(3))?;
-    index_memory(&bench)?;
-    drop(bench);
+    if is_wanted("memory") {
+        index_memory(&Bench::new("/dev/shm", CACHE_BYTES)?)?;
+    }
+    if is_wanted("large") {
+        let bench = Bench::new("/dev/shm", CACHE_BYTES)?;
+        [1, 32].into_iter().try_for_each(|depth| large_writes(&bench, depth, rounds))?;
+    }
+    if is_wanted("churn") {
+        churn(&Bench::new("/dev/shm", CACHE_BYTES)?, rounds)?;
+    }
+    if is_wanted("commits") {
+        commits(rounds)?;
+    }
+    if is_wanted("load") {
+        flush_under_load()?;
+    }
+    Ok(())
+}
+
+fn commits(rounds: usize) -> Result<()> {
     let disk = std::env::var("SPILLWAY_BENCH_DISK").unwrap_or_else(|_| "target".into());
     group_commit("/dev/shm", "tmpfs, and a flush that takes 200 us", 200, rounds)?;
-    group_commit(&disk, "a file on the disk of this machine", 0, rounds)?;
-    flush_under_load()
+    group_commit(&disk, "a file on the disk of this machine", 0, rounds)
 }
 
 fn large_writes(bench: &Bench, depth: usize, rounds: usize) -> Result<()> {
@@ -231,6 +250,7 @@ fn churn(bench: &Bench, rounds: usize) -> Result<()> {
             bench.write(cache.clone(), small);
             bench.flush(cache.clone());
             let show = attributes(cache.clone());
+            until_cleared(&show)?;
             runs = format!("{}, {}", show.show("free_run_mean")?, show.show("free_run_p10")?);
             show.store("message", "clear_stats")?;
             aged.push(bench.write(Arc::new(Shifted(Seam::new(cache.clone()))), large(round)));
@@ -257,6 +277,15 @@ fn churn(bench: &Bench, rounds: usize) -> Result<()> {
     Ok(())
 }
 
+/// Waits until the entries of versions that were replaced are clear.
+fn until_cleared(show: &dyn Attributes) -> Result<()> {
+    let number = |name: &str| -> Result<u64> { Ok(show.show(name)?.parse()?) };
+    while number("free_blocks")? + number("dirty_blocks")? < number("blocks")? {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
 /// The upper half of a device.
 struct Shifted(Seam);
 
@@ -275,10 +304,10 @@ impl BlockDevice for Shifted {
 /// What the index takes: resident memory before and after a cache is filled.
 fn index_memory(bench: &Bench) -> Result<()> {
     let mut rows = Vec::new();
-    for (what, len) in [("random 4 KiB", 4096), ("random 512 KiB", WRITE_BYTES)] {
+    for (what, len) in [("random 512 bytes", 512), ("random 64 KiB", 64 << 10)] {
         let before = resident()?;
-        let cache = bench.fresh(&still(4096))?;
-        let load = Load { len, depth: 32, bytes: CACHE_BYTES * 7 / 8, area: ORIGIN_BYTES, seed: 5 };
+        let cache = bench.fresh(&still(512))?;
+        let load = Load { len, depth: 32, bytes: CACHE_BYTES * 7 / 8, area: ORIGIN_BYTES / 4 * 3, seed: 5 };
         bench.write(cache.clone(), load);
         bench.flush(cache.clone());
         let show = attributes(cache.clone());
@@ -345,16 +374,18 @@ fn flushes_a_second(bench: &Bench, cache: Arc<WriteCache>, clients: usize, span:
 
 /// Writers that fill a small cache over a slow origin, and a client that flushes: its slowest answer.
 fn flush_under_load() -> Result<()> {
-    let bench = Bench::new("/dev/shm", 64 * MIB)?;
     let mut rows = Vec::new();
     for (len, origin_rate) in [(4096, 20 * MIB), (WRITE_BYTES, 20 * MIB), (4096, 5 * MIB)] {
+        let bench = Bench::new("/dev/shm", 64 * MIB)?;
         let slow = rate::Config { bytes_per_second: origin_rate.into(), seek_us: 0 };
         let origin = rate::Rate::new(&slow, bench.null()?, bench.workers.env())?;
         let config = Config { pause_writeback: 0, ..Config::default() };
         let cache = bench.cache(&config, origin, bench.medium.open(&bench.workers)?)?;
         let shown = attributes(cache.clone());
         let span = Duration::from_secs(15);
-        let (slowest, count) = bench.on_worker(move || async move { slowest_flush(cache, len, span).await });
+        let env = bench.workers.env();
+        let (slowest, count) =
+            bench.on_worker(move || async move { slowest_flush(cache, env, len, span).await });
         rows.push(vec![
             format!("{} KiB", len >> 10),
             format!("{} MiB/s", origin_rate / MIB),
@@ -372,7 +403,12 @@ fn flush_under_load() -> Result<()> {
     Ok(())
 }
 
-async fn slowest_flush(cache: Arc<WriteCache>, len: usize, span: Duration) -> (Duration, u32) {
+async fn slowest_flush(
+    cache: Arc<WriteCache>,
+    env: Arc<dyn Env>,
+    len: usize,
+    span: Duration,
+) -> (Duration, u32) {
     let seam = Seam::new(cache);
     let start = Instant::now();
     let writer = async |lane: u64| {
@@ -388,6 +424,7 @@ async fn slowest_flush(cache: Arc<WriteCache>, len: usize, span: Duration) -> (D
             let begin = Instant::now();
             assert_eq!(seam.submit(Request::flush()).await.result, Ok(()));
             (slowest, count) = (slowest.max(begin.elapsed()), count + 1);
+            env.sleep(Duration::from_millis(1)).await;
         }
         (slowest, count)
     };

@@ -67,6 +67,7 @@ impl BlockDevice for Device {
             write_through: false,
             fast_zeroes: true,
             rotational: false,
+            identity: None,
         }
     }
 

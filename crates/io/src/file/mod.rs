@@ -9,6 +9,7 @@
 //! Without O_DIRECT the kernel's page cache lies below, with it nothing does.
 
 mod extents;
+mod identity;
 mod op;
 mod open;
 #[cfg(test)]

@@ -13,6 +13,7 @@ use rustix::io::{Errno, pread};
 use spillway_core::{BlockSize, Error, Geometry, IoBuf, Kind, SECTOR, Storage};
 
 use super::OpenFile;
+use super::identity::identity;
 
 /// Times to try for the lock, and the pause between: device managers hold it for a moment after a device appears.
 const LOCK_TRIES: usize = 10;
@@ -80,6 +81,7 @@ pub fn open(options: &FileOptions) -> Result<Opened, Error> {
         write_through: false,
         fast_zeroes: punches,
         rotational: sysfs.as_ref().is_some_and(|sysfs| sysfs.number("rotational") == Some(1)),
+        identity: identity(&fd, block_device),
     };
     let file =
         OpenFile { fd: Arc::new(fd), geometry, block_device, memory_alignment: access.memory_alignment };

@@ -13,7 +13,7 @@ use spillway_core::{ByteRange, IoBuf, Kind, Op, Reply, Request};
 
 use super::index::InRange;
 use super::write_back::{Batch, Writing};
-use super::{Core, Count};
+use super::{Core, Count, Opened};
 
 /// Versions that are replaced at a time.
 const REPLACED_MAX: usize = 65536;
@@ -25,29 +25,54 @@ pub(super) struct Arounds {
     durable: AtomicU64,
 }
 
+/// Blocks of the origin that are changed around the cache; nothing else may write them there meanwhile.
+struct Outside {
+    core: Arc<Core>,
+    origin: u32,
+    len: u32,
+}
+
+impl Outside {
+    fn new(core: Arc<Core>, opened: &mut Opened, origin: u32, len: u32) -> Self {
+        opened.index.begin_outside(origin, len);
+        Self { core, origin, len }
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        self.core.with(|opened| opened.index.end_outside(self.origin, self.len));
+        self.core.wake();
+        self.core.copy_if_due();
+    }
+}
+
 /// A write that may go around the cache; takes its share of what may be in hand there.
 pub(super) struct Around {
-    core: Arc<Core>,
-    pub(super) len: u32,
+    outside: Outside,
 }
 
 impl Around {
-    pub(super) fn new(core: Arc<Core>, len: u32) -> Self {
-        let around = Self { core, len };
-        around.core.pace.lock().begin_around(around.bytes());
+    pub(super) fn new(core: Arc<Core>, opened: &mut Opened, origin: u32, len: u32) -> Self {
+        let around = Self { outside: Outside::new(core, opened, origin, len) };
+        around.outside.core.pace.lock().begin_around(around.bytes());
         around
     }
 
-    fn bytes(&self) -> u64 {
-        u64::from(self.len) * self.core.block_bytes()
+    pub(super) fn len(&self) -> u32 {
+        self.outside.len
     }
 
-    /// Writes the blocks from `origin` on.
-    pub(super) async fn write(self, origin: u32, bytes: IoBuf) -> (Result<(), Kind>, IoBuf) {
-        let core = &self.core;
-        core.counts.add(Count::Around, self.len);
+    fn bytes(&self) -> u64 {
+        u64::from(self.len()) * self.outside.core.block_bytes()
+    }
+
+    /// Writes its blocks.
+    pub(super) async fn write(self, bytes: IoBuf) -> (Result<(), Kind>, IoBuf) {
+        let core = &self.outside.core;
+        core.counts.add(Count::Around, self.len());
         let writing = Writing::new(core.clone(), self.bytes());
-        let at = u64::from(origin) * core.block_bytes();
+        let at = u64::from(self.outside.origin) * core.block_bytes();
         let reply = core.origin.submit(Request::write(at, bytes)).await;
         drop(writing);
         core.arounds.ended.fetch_add(1, Ordering::AcqRel);
@@ -57,8 +82,8 @@ impl Around {
 
 impl Drop for Around {
     fn drop(&mut self) {
-        self.core.pace.lock().end_around(self.core.env.coarse_now(), self.bytes());
-        self.core.room.wake_all();
+        let core = &self.outside.core;
+        core.pace.lock().end_around(core.env.coarse_now(), self.bytes());
     }
 }
 
@@ -132,16 +157,21 @@ impl Core {
                 return Err(kind);
             }
             let (seen, found) = self.with(|opened| {
-                (opened.index.changes, opened.index.take_range(at, end - at, before, REPLACED_MAX))
+                let found = match opened.index.take_range(at, end - at, before, REPLACED_MAX) {
+                    InRange::Taken(victims, to) => {
+                        Some((victims, Outside::new(self.clone(), opened, at, to - at)))
+                    }
+                    InRange::Copying => None,
+                };
+                (opened.index.changes, found)
             });
-            match found {
-                InRange::Copying => self.changed_since(seen).await,
-                InRange::Taken(victims, to) => {
-                    let batch = Batch::new(self.clone(), victims);
-                    self.replace_part(request, at, to, batch).await?;
-                    at = to;
-                }
-            }
+            let Some((victims, outside)) = found else {
+                self.changed_since(seen).await;
+                continue;
+            };
+            let batch = Batch::new(self.clone(), victims);
+            at += outside.len;
+            self.replace_part(request, &outside, batch).await?;
         }
         Ok(())
     }
@@ -149,12 +179,11 @@ impl Core {
     async fn replace_part(
         self: &Arc<Self>,
         request: &Request,
-        at: u32,
-        to: u32,
+        outside: &Outside,
         mut batch: Batch,
     ) -> Result<(), Kind> {
         let block = self.block_bytes();
-        let range = ByteRange::new(u64::from(at) * block, u64::from(to - at) * block);
+        let range = ByteRange::new(u64::from(outside.origin) * block, u64::from(outside.len) * block);
         let mut part = Request { op: request.op, range, flags: request.flags, buf: IoBuf::default() };
         part.flags.fua = false;
         if part.op == Op::Discard && !batch.is_empty() {

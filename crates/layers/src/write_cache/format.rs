@@ -3,11 +3,14 @@
 //! The format is that of Linux's dm-writecache, version 1, as its behaviour shows it. All numbers are little endian.
 //!
 //! ```text
-//!   start      superblock, 64 bytes: magic 4, version 4, block_size 4, pad 4, n_blocks 8, seq_count 8, zeroes 32
+//!   start      superblock, 64 bytes: magic 4, version 4, block_size 4, pad 4, n_blocks 8, seq_count 8, padding 32
 //!   start+64   entries, 16 bytes each: original_sector 8, seq_count 8
 //!   then up to the next block: the metadata's padding
 //!   then       block 0, block 1, ...: entry i describes block i
 //! ```
+//!
+//! The kernel leaves the superblock's padding as it finds it. There we write which origin the cache belongs to: "spillway" 8,
+//! bytes 8, identity 8, zeroes 8.
 //!
 //! An entry is free with seq_count 2^64-1, committed below the superblock's seq_count, uncommitted otherwise.
 
@@ -15,6 +18,13 @@ use spillway_core::{BlockSize, Error, Kind, SECTOR};
 
 /// Bytes of the superblock.
 pub const SUPERBLOCK_LEN: usize = 64;
+
+/// Where the superblock's padding begins, and its bytes.
+const PADDING_AT: usize = 32;
+pub(super) const PADDING_LEN: usize = SUPERBLOCK_LEN - PADDING_AT;
+
+/// Our padding begins with it.
+const MARK: &[u8] = b"spillway";
 
 /// Bytes of an entry.
 pub const ENTRY_LEN: usize = 16;
@@ -132,6 +142,39 @@ pub struct Superblock {
     pub n_blocks: u64,
     /// Entries with a lower seq_count are committed.
     pub seq_count: u64,
+    /// What the kernel has no use for.
+    pub padding: [u8; PADDING_LEN],
+}
+
+/// Which origin a cache belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OriginMark {
+    /// Bytes of the origin.
+    pub bytes: u64,
+    /// Tells it from others of the same size; 0 where there is nothing to tell it by.
+    pub identity: u64,
+}
+
+impl OriginMark {
+    /// What a superblock's padding says, if it is ours.
+    pub fn decode(padding: &[u8; PADDING_LEN]) -> Option<Self> {
+        let ours = padding.starts_with(MARK);
+        ours.then(|| Self { bytes: le64(padding, 8), identity: le64(padding, 16) })
+    }
+
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; PADDING_LEN] {
+        let mut padding = [0; PADDING_LEN];
+        padding[..8].copy_from_slice(MARK);
+        padding[8..16].copy_from_slice(&self.bytes.to_le_bytes());
+        padding[16..24].copy_from_slice(&self.identity.to_le_bytes());
+        padding
+    }
+
+    /// Whether the two cannot be the same origin.
+    pub fn differs(&self, other: &Self) -> bool {
+        self.identity != 0 && other.identity != 0 && self.identity != other.identity
+    }
 }
 
 /// What the first bytes of a cache device are.
@@ -153,7 +196,8 @@ pub enum Found {
 impl Superblock {
     /// That of an empty cache.
     pub fn fresh(layout: &Layout) -> Self {
-        Self { block_size: layout.block_size.bytes() as u32, n_blocks: layout.n_blocks, seq_count: 0 }
+        let block_size = layout.block_size.bytes() as u32;
+        Self { block_size, n_blocks: layout.n_blocks, seq_count: 0, padding: [0; PADDING_LEN] }
     }
 
     /// What `bytes` are.
@@ -165,6 +209,7 @@ impl Superblock {
                 block_size: le32(bytes, 8),
                 n_blocks: le64(bytes, 16),
                 seq_count: le64(bytes, 24),
+                padding: bytes[PADDING_AT..].try_into().expect("the rest of a superblock"),
             }),
             _ => Found::Foreign { magic, version },
         }
@@ -179,7 +224,8 @@ impl Superblock {
         bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.block_size.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.n_blocks.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.seq_count.to_le_bytes());
+        bytes[24..PADDING_AT].copy_from_slice(&self.seq_count.to_le_bytes());
+        bytes[PADDING_AT..].copy_from_slice(&self.padding);
         bytes
     }
 
@@ -280,7 +326,8 @@ mod tests {
 
     #[test]
     fn a_superblock_has_the_bytes_of_the_documented_layout() {
-        let superblock = Superblock { block_size: 4096, n_blocks: 254, seq_count: 0x0102_0304 };
+        let superblock =
+            Superblock { block_size: 4096, n_blocks: 254, seq_count: 0x0102_0304, padding: [0; PADDING_LEN] };
         let mut golden = [0; SUPERBLOCK_LEN];
         golden[..4].copy_from_slice(&[0x21, 0x93, 0x48, 0x23]);
         golden[4] = 1;

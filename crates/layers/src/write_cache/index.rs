@@ -93,6 +93,9 @@ pub(super) struct Index {
     clearing_from: Option<u64>,
     clearing: u32,
     copying: u32,
+    /// First blocks and lengths of what goes to the origin around the cache. Nothing of that is copied meanwhile: which of the two
+    /// would last is open.
+    outside: Vec<(u32, u32)>,
     /// Counts what may make a copy possible: publications, commits, clearings, copies.
     pub(super) changes: u64,
     pub(super) sweep: Sweep,
@@ -121,6 +124,7 @@ impl Index {
             clearing_from: None,
             clearing: 0,
             copying: 0,
+            outside: Vec::new(),
             changes: 0,
             sweep: Sweep::from(seq_count),
         };
@@ -337,21 +341,27 @@ impl Index {
         self.committed = epoch + 1;
         self.changes += 1;
         for &index in taken {
-            let Some(&older) = self.older.get(&index) else { continue };
-            if self.at(older).stage() == Stage::Live {
-                // What is older still is on its way to the origin, and stays in the chain until it is there.
-                self.unchain(index, older);
-                self.mark_stale(older);
+            if let Some(&older) = self.older.get(&index) {
+                self.drop_if_replaced(index, older);
             }
         }
     }
 
-    /// Takes `older` out of the chain behind `newer`.
-    fn unchain(&mut self, newer: u32, older: u32) {
+    /// A version that a committed one has replaced is stale, unless it is on its way to the origin: then it stays in the chain
+    /// until it is there.
+    fn drop_if_replaced(&mut self, newer: u32, older: u32) {
+        if self.at(older).stage() == Stage::Live && self.at(newer).epoch() < self.committed {
+            self.drop_older(newer, older);
+        }
+    }
+
+    /// Takes `older` out of the chain behind `newer`, and marks it.
+    fn drop_older(&mut self, newer: u32, older: u32) {
         match self.older.remove(&older) {
             Some(oldest) => self.older.insert(newer, oldest),
             None => self.older.remove(&newer),
         };
+        self.mark_stale(older);
     }
 
     fn mark_stale(&mut self, index: u32) {
@@ -423,6 +433,24 @@ impl Index {
         block.stage() == Stage::Live
             && block.epoch() < before.min(self.committed)
             && !self.older.contains_key(&index)
+            && !self.is_outside(block.origin())
+    }
+
+    fn is_outside(&self, origin: u32) -> bool {
+        self.outside.iter().any(|&(first, len)| (first..first + len).contains(&origin))
+            && !mutant::on("write_cache: copy what is being written around")
+    }
+
+    /// Something goes around the cache.
+    pub(super) fn begin_outside(&mut self, origin: u32, len: u32) {
+        self.outside.push((origin, len));
+    }
+
+    /// It is done.
+    pub(super) fn end_outside(&mut self, origin: u32, len: u32) {
+        self.changes += 1;
+        let at = self.outside.iter().position(|&range| range == (origin, len)).expect("it had begun");
+        self.outside.swap_remove(at);
     }
 
     /// Marks and pins the newest versions of these blocks.
@@ -468,17 +496,19 @@ impl Index {
         self.copying -= victims.len() as u32;
         for &Victim { origin, index } in victims {
             self.unpin(index, 1);
-            if !durable {
-                self.at(index).set_stage(Stage::Live);
-                continue;
-            }
-            match self.newest[&origin] {
-                newest if newest == index => {
+            match (self.newest[&origin], durable) {
+                (newest, true) if newest == index => {
                     self.newest.remove(&origin);
+                    self.mark_stale(index);
                 }
-                newest => self.unchain(self.above(newest, index), index),
+                (newest, true) => self.drop_older(self.above(newest, index), index),
+                (newest, false) => {
+                    self.at(index).set_stage(Stage::Live);
+                    if newest != index {
+                        self.drop_if_replaced(self.above(newest, index), index);
+                    }
+                }
             }
-            self.mark_stale(index);
         }
     }
 

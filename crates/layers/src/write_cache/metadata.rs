@@ -1,14 +1,15 @@
 //! The metadata on its way to the cache device and back, in whole blocks of the cache.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::ops::Range;
 
 use futures_util::future::join_all;
-use spillway_core::{Charge, Error, IoBuf, Kind, Request};
+use spillway_core::{Charge, Error, Geometry, IoBuf, Kind, Request};
 
 use super::block::EPOCHS;
 use super::drain::Drain;
-use super::format::{ENTRY_LEN, Entry, Found, Layout, SUPERBLOCK_LEN, Superblock};
+use super::format::{ENTRY_LEN, Entry, Found, Layout, OriginMark, PADDING_LEN, SUPERBLOCK_LEN, Superblock};
 use super::index::Index;
 use super::recovery::{Recovered, Recovery};
 use super::{Core, Opened};
@@ -87,7 +88,8 @@ impl Core {
             )));
         }
         let index = Index::new(count(&layout)?, superblock.seq_count, &found.live);
-        let opened = self.opened(layout, index, charge, text);
+        let mut opened = self.opened(layout, index, charge, text);
+        opened.padding = self.padding(&superblock, live > 0)?;
         let stale: Vec<u32> = found.stale.iter().map(|&index| index as u32).collect();
         if !stale.is_empty() {
             for blocks in meta_runs(&layout, &stale) {
@@ -97,6 +99,28 @@ impl Core {
             self.flush_cache().await.map_err(unwritable)?;
         }
         Ok(opened)
+    }
+
+    /// The origin as a cache remembers it.
+    fn origin_mark(&self) -> OriginMark {
+        let Geometry { size, identity, .. } = self.origin.geometry();
+        OriginMark { bytes: size, identity: identity.map_or(0, NonZeroU64::get) }
+    }
+
+    /// The padding to be written from now on. A cache that holds something is used with its own origin only.
+    fn padding(&self, superblock: &Superblock, holds: bool) -> Result<[u8; PADDING_LEN], Error> {
+        let mark = self.origin_mark();
+        let found = OriginMark::decode(&superblock.padding);
+        match found.filter(|found| found.differs(&mark) && holds && !self.settings.recover) {
+            Some(found) => Err(Error::invalid(format!(
+                "the cache holds blocks of another origin, of {} bytes: give that one; if this is the same one, moved or copied, \
+                 --recover takes it",
+                found.bytes
+            ))),
+            // Somebody else's bytes are left as they are.
+            None if found.is_none() && superblock.padding != [0; PADDING_LEN] => Ok(superblock.padding),
+            None => Ok(mark.encode()),
+        }
     }
 
     async fn read_entries(&self, layout: &Layout, superblock: &Superblock) -> Result<Recovered, Error> {
@@ -145,8 +169,10 @@ impl Core {
     fn opened(&self, layout: Layout, mut index: Index, charge: Charge, found: String) -> Opened {
         index.next_fit = self.settings.next_fit;
         let commit_times = VecDeque::from([(self.env.coarse_now(), index.committed)]);
+        let padding = self.origin_mark().encode();
         Opened {
             layout,
+            padding,
             index,
             error: None,
             drain: Drain::Off,
@@ -283,6 +309,6 @@ fn meta_blocks(opened: &Opened, blocks: Range<u64>, seq_count: u64) -> IoBuf {
 }
 
 fn set_superblock(opened: &Opened, buf: &mut IoBuf, seq_count: u64) {
-    let superblock = Superblock { seq_count, ..Superblock::fresh(&opened.layout) };
+    let superblock = Superblock { seq_count, padding: opened.padding, ..Superblock::fresh(&opened.layout) };
     buf[..SUPERBLOCK_LEN].copy_from_slice(&superblock.encode(true));
 }

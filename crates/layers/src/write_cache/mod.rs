@@ -119,6 +119,8 @@ enum Opening {
 /// A cache in use.
 struct Opened {
     layout: format::Layout,
+    /// Of the superblock.
+    padding: [u8; format::PADDING_LEN],
     index: Index,
     error: Option<Kind>,
     drain: Drain,

@@ -1,8 +1,9 @@
-//! How fast the origin takes writes, and how much of it writes around the cache may have in hand.
+//! How fast the origin takes writes, and how much of it writes around the cache and copies may each have in hand: a flush of the
+//! origin waits for them.
 
 use std::time::Duration;
 
-/// Writes around the cache may take so much of the origin's time ahead.
+/// So much of the origin's time may be taken ahead.
 const AHEAD: Duration = Duration::from_millis(500);
 
 /// What may be in hand before anything was measured, and at least.
@@ -51,13 +52,14 @@ impl Pace {
         self.bytes_per_second
     }
 
-    fn around_max(&self) -> u64 {
+    /// Bytes that the origin takes in half a second; some before that was measured.
+    pub(super) fn ahead(&self) -> u64 {
         (u128::from(self.bytes_per_second) * AHEAD.as_millis() / 1000).max(u128::from(BYTES_MIN)) as u64
     }
 
     /// Whether so much more may go around the cache. A single write always may.
     pub(super) fn has_room(&self, bytes: u64) -> bool {
-        self.around_bytes == 0 || self.around_bytes + bytes <= self.around_max()
+        self.around_bytes == 0 || self.around_bytes + bytes <= self.ahead()
     }
 
     /// So much goes around the cache.

@@ -115,7 +115,8 @@ mod tests {
     const LAYOUT: Layout = Layout { start: 0, block_size: BlockSize::PAGE, n_blocks: 6 };
 
     fn recover(seq_count: u64, entries: [(u64, u64); 6]) -> Result<Recovered, Error> {
-        let mut recovery = Recovery::new(LAYOUT, &Superblock { block_size: 4096, n_blocks: 6, seq_count });
+        let mut recovery =
+            Recovery::new(LAYOUT, &Superblock { n_blocks: 6, seq_count, ..Superblock::fresh(&LAYOUT) });
         for (original_sector, seq_count) in entries {
             recovery.take(Entry { original_sector, seq_count })?;
         }

@@ -167,7 +167,9 @@ fn what_is_committed_lies_where_the_format_says() {
     house.flush(&cache);
     let head = house.read(house.device(1), 0, 8192);
     assert_eq!(head[..32], superblock(4096, 254, 1)[..]);
-    assert_eq!(head[32..64], [0; 32]);
+    assert_eq!(head[32..40], *b"spillway");
+    assert_eq!(head[40..48], (1u64 << 20).to_le_bytes());
+    assert_eq!(head[48..64], [0; 16], "a simulated disk has no identity");
     let entries: Vec<&[u8]> = head[SUPERBLOCK_LEN..].chunks_exact(ENTRY_LEN).take(254).collect();
     for origin in [7, 8] {
         let index = entries.iter().position(|found| *found == entry(origin * 8, 0)).expect("committed");
@@ -199,6 +201,61 @@ fn what_does_not_fit_is_refused_and_left_as_it_is() {
         house.put(1, at, bytes);
         let refusal = house.refusal(&config());
         assert!(refusal.contains(part), "{part}: {refusal}");
+    }
+}
+
+/// A cache that holds block 3, after a power cut.
+fn dirty() -> House {
+    let house = House::new(1 << 20, 1 << 20);
+    let cache = house.open(&config()).unwrap();
+    house.write(&cache, 3, 9, 1);
+    house.flush(&cache);
+    house.again()
+}
+
+#[test]
+fn a_superblock_with_any_field_changed_is_refused_or_serves() {
+    let first = dirty();
+    let head = first.read(first.device(1), 0, 4096);
+    let entry = (0..254).find(|slot| head[64 + 16 * slot + 8] != 0xff).expect("one block is committed");
+    let fields = [(0, 4), (4, 4), (8, 4), (12, 4), (16, 8), (24, 8), (32, 8), (40, 8), (48, 8)];
+    let entries = [(64 + 16 * entry, 8), (64 + 16 * entry + 8, 8)];
+    for (at, len) in fields.into_iter().chain(entries) {
+        let mut now = [0; 8];
+        now[..len].copy_from_slice(&head[at..at + len]);
+        let now = u64::from_le_bytes(now);
+        for value in [0, 1, u64::MAX, now.wrapping_add(1), now.wrapping_sub(1)] {
+            let house = first.again();
+            house.put(1, at as u64, &value.to_le_bytes()[..len]);
+            match house.open(&config()) {
+                Ok(cache) => {
+                    house.read(cache.clone(), 0, 1 << 20);
+                    house.write(&cache, 3, 1, 4);
+                    house.flush(&cache);
+                }
+                Err(error) => assert!(error.message().len() > 20, "{at}: {value:#x}: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_cache_device_of_any_length_is_refused_or_serves() {
+    for sectors in (1..64).chain(2000..2048) {
+        let house = House::new(1 << 20, sectors * SECTOR);
+        match house.open(&config()) {
+            Ok(cache) => {
+                house.write(&cache, 3, 1, 1);
+                house.flush(&cache);
+            }
+            Err(error) => assert!(error.message().contains("has no room"), "{sectors}: {error}"),
+        }
+        let cut = dirty();
+        let whole = cut.read(cut.device(1), 0, (sectors * SECTOR) as usize);
+        for (at, sector) in (0..).step_by(SECTOR as usize).zip(whole.chunks(SECTOR as usize)) {
+            house.put(1, at, sector);
+        }
+        assert!(house.open(&config()).is_err(), "a cache of 2048 sectors on {sectors}");
     }
 }
 

@@ -173,7 +173,7 @@ impl Core {
             };
             let part = match &room {
                 Room::Cache(reservation) => reservation.len,
-                Room::Around(around) => around.len,
+                Room::Around(around) => around.len(),
             };
             let block = self.block_bytes() as usize;
             let bytes = match part == len {
@@ -187,7 +187,7 @@ impl Core {
                 }
                 Room::Around(way) => {
                     around = true;
-                    way.write(origin + done, bytes).await
+                    way.write(bytes).await
                 }
             };
             if part == len {
@@ -280,7 +280,7 @@ impl Core {
             let alike = |opened: &super::Opened| opened.index.presence(origin, len);
             let (held, count) = if bypasses { alike(opened) } else { (true, len) };
             if !held {
-                return Some(Ok(Room::Around(Around::new(self.clone(), count))));
+                return Some(Ok(Room::Around(Around::new(self.clone(), opened, origin, count))));
             }
             if !opened.is_closed()
                 && let Some(reserved) = opened.index.reserve(count)
@@ -290,7 +290,7 @@ impl Core {
             let (held, count) = alike(opened);
             let bytes = u64::from(count) * self.block_bytes();
             let goes = !held && self.pace.lock().has_room(bytes);
-            goes.then(|| Ok(Room::Around(Around::new(self.clone(), count))))
+            goes.then(|| Ok(Room::Around(Around::new(self.clone(), opened, origin, count))))
         })
     }
 

@@ -16,7 +16,7 @@ use super::{Core, Count, Opened, result_of};
 /// Bytes of one copy, where so many follow each other.
 const COPY_BYTES: u64 = 1 << 20;
 
-/// Bytes of all copies under way.
+/// Bytes of all copies under way, where the origin is fast enough.
 const COPIES_BYTES: u64 = 16 << 20;
 
 /// Copies under way, however small.
@@ -201,7 +201,8 @@ impl Core {
             0 => u64::MAX,
             jobs => jobs,
         };
-        jobs.min(COPIES_BYTES / self.block_bytes()).max(1) as u32
+        let bytes = self.pace.lock().ahead().min(COPIES_BYTES);
+        jobs.min(bytes / self.block_bytes()).max(1) as u32
     }
 
     /// Rests for a while where the origin was written to directly a moment ago and there is still room; whether it did.

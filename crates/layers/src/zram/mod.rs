@@ -210,6 +210,7 @@ impl BlockDevice for Zram {
             write_through: false,
             fast_zeroes: true,
             rotational: false,
+            identity: None,
         }
     }
 

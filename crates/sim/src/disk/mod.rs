@@ -140,6 +140,7 @@ impl Disk {
             write_through: false,
             fast_zeroes: true,
             rotational: false,
+            identity: None,
         };
         let state = State {
             cache: Cache::new(medium),

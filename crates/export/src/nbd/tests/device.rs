@@ -38,6 +38,7 @@ impl TestDevice {
             write_through: false,
             fast_zeroes: true,
             rotational: false,
+            identity: None,
         };
         let state = State {
             bytes: vec![0; size as usize],

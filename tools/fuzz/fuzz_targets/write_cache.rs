@@ -1,0 +1,95 @@
+//! A cache device that holds anything, opened as a write cache.
+//!
+//! Input: bytes of the device in sectors, block size, start sector, a byte of choices, then what the device begins with; all else is
+//! zero. Checked: it is refused with words, or it serves: everything can be read, what is written and flushed reads back, and is
+//! there when the device is opened again.
+#![no_main]
+
+use std::sync::Arc;
+
+use libfuzzer_sys::fuzz_target;
+use spillway_core::{Answer, BlockDevice, Budget, IoBuf, Request, SECTOR, Seam};
+use spillway_layers::memory::{self, Memory};
+use spillway_layers::stack::Lifecycle;
+use spillway_layers::write_cache::{Config, WriteCache};
+use spillway_sim::world::World;
+
+const ORIGIN_BYTES: u64 = 128 << 10;
+const HEAD: usize = 4;
+
+struct House {
+    world: Arc<World>,
+    cache: Arc<Memory>,
+    origin: Arc<Memory>,
+    config: Config,
+}
+
+fn memory(bytes: u64) -> Arc<Memory> {
+    let config = memory::Config { size: bytes.into(), block_size: SECTOR as u32 };
+    Memory::new(&config, Budget::new(Budget::UNLIMITED)).expect("a valid size")
+}
+
+impl House {
+    fn ask(&self, device: Arc<dyn BlockDevice>, request: Request) -> IoBuf {
+        let reply = self.world.run(Seam::new(device).submit(request));
+        assert_eq!(reply.result, Ok(()));
+        reply.buf
+    }
+
+    fn open(&self) -> Option<Arc<WriteCache>> {
+        let (origin, cache) = (self.origin.clone(), self.cache.clone());
+        let budget = Budget::new(64 << 20);
+        let device = WriteCache::new(&self.config, origin, cache, self.world.clone(), budget).ok()?;
+        match self.world.run(Answer::pending(device.open())) {
+            Ok(_) => Some(device),
+            Err(error) => {
+                assert!(!error.message().is_empty());
+                None
+            }
+        }
+    }
+
+    fn read_all(&self, device: &Arc<WriteCache>) -> Vec<u8> {
+        let len = device.geometry().size as usize;
+        self.ask(device.clone(), Request::read(0, IoBuf::new(len))).to_vec()
+    }
+}
+
+fuzz_target!(|input: &[u8]| {
+    if input.len() < HEAD {
+        return;
+    }
+    let (head, bytes) = input.split_at(HEAD);
+    let sectors = 1 + u64::from(head[0]);
+    let config = Config {
+        block_size: (512u64 << (head[1] % 8)).into(),
+        start_sector: u64::from(head[2] % 4),
+        create: head[3] & 1 == 1,
+        recover: head[3] & 2 == 2,
+        ..Config::default()
+    };
+    let house =
+        House { world: World::new(1), cache: memory(sectors * SECTOR), origin: memory(ORIGIN_BYTES), config };
+    let mut content = bytes.to_vec();
+    content.resize((sectors * SECTOR) as usize, 0);
+    house.ask(house.cache.clone(), Request::write(0, IoBuf::copy_of(&content)));
+    if let Some(device) = house.open() {
+        let mut wanted = house.read_all(&device);
+        let block = device.geometry().block_size.bytes() as usize;
+        let at = block * (usize::from(head[3] >> 2) % (wanted.len() / block));
+        wanted[at..at + block].fill(0x5a);
+        house.ask(device.clone(), Request::write(at as u64, IoBuf::copy_of(&wanted[at..at + block])));
+        house.ask(device.clone(), Request::flush());
+        assert!(house.read_all(&device) == wanted);
+        drop(device);
+        house.world.power_off();
+        let again =
+            House { world: World::new(2), config: Config { create: false, ..house.config.clone() }, ..house };
+        let device = again.open().expect("what was served is accepted");
+        assert!(again.read_all(&device) == wanted);
+        drop(device);
+        again.world.power_off();
+    } else {
+        house.world.power_off();
+    }
+});
