@@ -138,8 +138,9 @@ impl Core {
     pub(super) async fn replace(self: &Arc<Self>, request: Request) -> Reply {
         let result = self.replace_range(&request).await;
         let durable = request.flags.fua || self.settings.ack_committed;
+        // What is newer than the request may hide something older in the cache until it is committed: a flush does both.
         let result = match (result, durable) {
-            (Ok(()), true) => self.settle(None, true).await,
+            (Ok(()), true) => self.flush().await,
             (result, _) => result,
         };
         request.answer(result)
@@ -148,30 +149,26 @@ impl Core {
     async fn replace_range(self: &Arc<Self>, request: &Request) -> Result<(), Kind> {
         let (mut at, len) = self.blocks(request.range);
         let end = at + len;
+        // From now on nothing of the range is copied any more; what is under way is waited for.
+        let _outside = self.with(|opened| Outside::new(self.clone(), opened, at, len));
         if self.with(|opened| opened.index.is_fresh(at, len)) {
             self.flush().await?;
         }
         let before = self.with(|opened| opened.index.committed);
         while at < end {
-            if let Some(kind) = self.error() {
-                return Err(kind);
-            }
-            let (seen, found) = self.with(|opened| {
-                let found = match opened.index.take_range(at, end - at, before, REPLACED_MAX) {
-                    InRange::Taken(victims, to) => {
-                        Some((victims, Outside::new(self.clone(), opened, at, to - at)))
-                    }
-                    InRange::Copying => None,
-                };
-                (opened.index.changes, found)
+            let (seen, error, found) = self.with(|opened| {
+                let found = opened.index.take_range(at, end - at, before, REPLACED_MAX);
+                (opened.index.changes, opened.error, found)
             });
-            let Some((victims, outside)) = found else {
-                self.changed_since(seen).await;
-                continue;
-            };
-            let batch = Batch::new(self.clone(), victims);
-            at += outside.len;
-            self.replace_part(request, &outside, batch).await?;
+            match (error, found) {
+                (_, InRange::Taken(victims, to)) => {
+                    let batch = Batch::new(self.clone(), victims);
+                    self.replace_part(request, at, to, batch).await?;
+                    at = to;
+                }
+                (Some(kind), InRange::Copying) => return Err(kind),
+                (None, InRange::Copying) => self.changed_since(seen).await,
+            }
         }
         Ok(())
     }
@@ -179,13 +176,17 @@ impl Core {
     async fn replace_part(
         self: &Arc<Self>,
         request: &Request,
-        outside: &Outside,
+        at: u32,
+        to: u32,
         mut batch: Batch,
     ) -> Result<(), Kind> {
         let block = self.block_bytes();
-        let range = ByteRange::new(u64::from(outside.origin) * block, u64::from(outside.len) * block);
+        let range = ByteRange::new(u64::from(at) * block, u64::from(to - at) * block);
         let mut part = Request { op: request.op, range, flags: request.flags, buf: IoBuf::default() };
         part.flags.fua = false;
+        if let Some(kind) = self.error() {
+            return Err(kind);
+        }
         if part.op == Op::Discard && !batch.is_empty() {
             if !self.origin.geometry().fast_zeroes {
                 return Ok(());

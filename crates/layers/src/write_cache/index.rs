@@ -433,10 +433,10 @@ impl Index {
         block.stage() == Stage::Live
             && block.epoch() < before.min(self.committed)
             && !self.older.contains_key(&index)
-            && !self.is_outside(block.origin())
     }
 
-    fn is_outside(&self, origin: u32) -> bool {
+    /// Whether a block is on its way to the origin around the cache.
+    pub(super) fn is_outside(&self, origin: u32) -> bool {
         self.outside.iter().any(|&(first, len)| (first..first + len).contains(&origin))
             && !mutant::on("write_cache: copy what is being written around")
     }
@@ -473,7 +473,13 @@ impl Index {
             .any(|(_, &index)| self.blocks[index as usize].epoch() >= self.committed)
     }
 
-    /// Takes up to `count_max` versions of a range that were there when `before` was the seq_count.
+    /// Whether this version, or one that it replaced, is being copied to the origin.
+    fn is_on_its_way(&self, index: u32) -> bool {
+        let chain = std::iter::successors(Some(index), |index| self.older.get(index).copied());
+        chain.into_iter().any(|index| self.blocks[index as usize].stage() == Stage::Copying)
+    }
+
+    /// Takes versions of a range that were there when `before` was the seq_count, of up to `count_max` blocks.
     pub(super) fn take_range(&mut self, origin: u32, len: u32, before: u64, count_max: usize) -> InRange {
         let (mut origins, mut end) = (Vec::new(), origin + len);
         for (looks, (&origin, &index)) in self.newest.range(origin..origin + len).enumerate() {
@@ -481,10 +487,11 @@ impl Index {
                 end = origin;
                 break;
             }
+            if self.is_on_its_way(index) {
+                return InRange::Copying;
+            }
             if self.may_leave(index, before) {
                 origins.push(origin);
-            } else if self.blocks[index as usize].epoch() < before {
-                return InRange::Copying;
             }
         }
         InRange::Taken(self.take(origins.into_iter()), end)

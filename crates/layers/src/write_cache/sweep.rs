@@ -46,8 +46,7 @@ impl Index {
             self.sweep.idle = false;
             let limit = self.sweep.before.min(before);
             let run = self.newest.range(first..).zip(first..).take(len_max as usize);
-            let ripe =
-                run.take_while(|&((&origin, &index), at)| origin == at && self.may_leave(index, limit));
+            let ripe = run.take_while(|&((&origin, &index), at)| origin == at && self.is_next(index, limit));
             let origins: Vec<u32> = ripe.map(|((&origin, _), _)| origin).collect();
             self.sweep.at = first + origins.len() as u32;
             return Next::Victims(self.take(origins.into_iter()));
@@ -64,11 +63,15 @@ impl Index {
         Next::Later
     }
 
+    fn is_next(&self, index: u32, before: u64) -> bool {
+        self.may_leave(index, before) && !self.is_outside(self.blocks[index as usize].origin())
+    }
+
     /// The first block at or behind the sweep that may leave, or else where to go on; neither at the end of the lap.
     fn seek(&self, before: u64) -> (Option<u32>, Option<u32>) {
         let limit = self.sweep.before.min(before);
         for (looks, (&origin, &index)) in self.newest.range(self.sweep.at..).enumerate() {
-            if self.may_leave(index, limit) {
+            if self.is_next(index, limit) {
                 return (Some(origin), None);
             }
             if looks == LOOKS {

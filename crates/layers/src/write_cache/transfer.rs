@@ -10,8 +10,9 @@ use super::around::Around;
 use super::index::{Place, Published, Reserved, Stretch};
 use super::{Core, Count, piece, result_of};
 
-/// Zeroes written through the cache at a time; more go around it.
-pub(super) const ZEROES_BYTES: u64 = 1 << 20;
+/// Zeroes go through the cache up to so many bytes, and up to this part of the cache; more go around it.
+const ZEROES_BYTES: u64 = 1 << 20;
+const ZEROES_SHARE: u64 = 8;
 
 /// Blocks reserved for a write; given back unless they are published.
 pub(super) struct Reservation {
@@ -312,7 +313,8 @@ impl Core {
     }
 
     pub(super) async fn write_zeroes(self: &Arc<Self>, request: Request) -> Reply {
-        if request.range.len > ZEROES_BYTES {
+        let share = self.with(|opened| opened.layout.n_blocks) * self.block_bytes() / ZEROES_SHARE;
+        if request.range.len > ZEROES_BYTES.min(share) {
             return self.replace(request).await;
         }
         let Request { range, flags, .. } = request;
