@@ -95,9 +95,13 @@ fn check(client: &mut Client, writer: u64, known: &mut [Known]) {
 
 fn survives_kills(options: &[(&str, &str)]) {
     let (folder, origin, cache) = disks(8 * MIB, 3 * MIB);
+    survives_kills_on(folder, &origin, &cache, options);
+}
+
+fn survives_kills_on(folder: Arc<Scratch>, origin: &Path, cache: &Path, options: &[(&str, &str)]) {
     let launch = options
         .iter()
-        .fold(Launch::cache(folder, &origin, &cache), |launch, (option, value)| launch.with(option, value));
+        .fold(Launch::cache(folder, origin, cache), |launch, (option, value)| launch.with(option, value));
     let mut all = vec![vec![Known::default(); BLOCKS as usize]; WRITERS as usize];
     for round in 0..6 {
         let mut server = launch.clone().start();
@@ -127,6 +131,20 @@ fn what_was_flushed_survives_a_kill() {
 #[test]
 fn what_was_flushed_survives_a_kill_while_nothing_stays() {
     survives_kills(&[("--high-watermark", "0"), ("--low-watermark", "0"), ("--autocommit-time", "5")]);
+}
+
+#[test]
+fn what_was_flushed_survives_a_kill_in_a_mapping() {
+    survives_kills(&[("--mode", "p")]);
+}
+
+#[test]
+fn what_was_flushed_survives_a_kill_in_a_mapping_of_tmpfs() {
+    let (folder, origin, _) = disks(8 * MIB, MIB);
+    let cache = std::path::PathBuf::from(format!("/dev/shm/spillway-test-{}", std::process::id()));
+    fs::write(&cache, vec![0; 3 * MIB]).expect("tmpfs takes a file");
+    survives_kills_on(folder, &origin, &cache, &[("--mode", "p"), ("--low-watermark", "10")]);
+    fs::remove_file(&cache).expect("it is there");
 }
 
 #[test]

@@ -281,6 +281,18 @@ pub(crate) struct CacheOptions {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "As dm-writecache has them")]
 pub(crate) struct TargetOptions {
+    /// How the cache device is reached: s, by I/O; p, as memory, for persistent memory and tmpfs [default: s]
+    #[arg(long, value_name = "MODE")]
+    pub(crate) mode: Option<String>,
+
+    /// In mode p: write copies to the origin with FUA, which is the default there
+    #[arg(long, conflicts_with = "nofua")]
+    pub(crate) fua: bool,
+
+    /// In mode p: write copies to the origin plainly, and flush it after them
+    #[arg(long)]
+    pub(crate) nofua: bool,
+
     /// Where the cache begins on its device, in sectors of 512 bytes [default: 0]
     #[arg(long, value_name = "N")]
     pub(crate) start_sector: Option<u64>,
@@ -297,7 +309,7 @@ pub(crate) struct TargetOptions {
     #[arg(long, value_name = "N")]
     pub(crate) writeback_jobs: Option<u64>,
 
-    /// Commit after so many uncommitted blocks [default: 65536]
+    /// Commit after so many uncommitted blocks [default: 65536, 64 in mode p]
     #[arg(long, value_name = "N")]
     pub(crate) autocommit_blocks: Option<u64>,
 
@@ -317,7 +329,7 @@ pub(crate) struct TargetOptions {
     #[arg(long)]
     pub(crate) metadata_only: bool,
 
-    /// Copy only when the last write around the cache is so long ago, at most 60000 [default: 3000]
+    /// Copy only when the last write around the cache is so long ago, at most 60000; not in mode p [default: 3000]
     #[arg(long, value_name = "MS")]
     pub(crate) pause_writeback: Option<u64>,
 }

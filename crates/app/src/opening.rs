@@ -54,8 +54,12 @@ pub(crate) fn driver_choice(driver: Driver) -> DriverChoice {
 }
 
 fn open(config: &FileConfig, notes: &Mutex<Vec<String>>) -> Result<Arc<dyn Storage>, Error> {
-    let options =
-        FileOptions { path: config.path.clone(), read_only: config.read_only, ..FileOptions::default() };
+    let options = FileOptions {
+        path: config.path.clone(),
+        read_only: config.read_only,
+        mapped: config.mapped,
+        ..FileOptions::default()
+    };
     let opened = spillway_io::open(&options)?;
     notes.lock().extend(opened.notes);
     Ok(opened.storage)

@@ -84,7 +84,7 @@ impl Plan {
     pub(crate) fn disk(options: DiskOptions) -> Result<Self> {
         let (name, read_only) = (options.name, options.read_only);
         let path = absolute(&options.origin).context("cannot resolve the origin's path")?;
-        let origin = OriginConfig::File(FileConfig { path, read_only });
+        let origin = OriginConfig::File(FileConfig { path, read_only, ..FileConfig::default() });
         let device = DevicePlan { name, read_only, stack: alone(origin) };
         Self::new(&options.server, options.endpoint, vec![device])
     }
@@ -102,22 +102,24 @@ impl Plan {
             create: options.create,
             recover: options.recover,
             block_size: options.block_size.map_or(defaults.block_size, Size::Bytes),
+            mode: target.mode.unwrap_or(defaults.mode),
+            fua: target.fua.then_some(true).or(target.nofua.then_some(false)),
             ack: options.ack.unwrap_or(defaults.ack),
             start_sector: target.start_sector.unwrap_or(defaults.start_sector),
             high_watermark: target.high_watermark.unwrap_or(defaults.high_watermark),
             low_watermark: target.low_watermark.unwrap_or(defaults.low_watermark),
             writeback_jobs: target.writeback_jobs.unwrap_or(defaults.writeback_jobs),
-            autocommit_blocks: target.autocommit_blocks.unwrap_or(defaults.autocommit_blocks),
+            autocommit_blocks: target.autocommit_blocks,
             autocommit_time: target.autocommit_time.unwrap_or(defaults.autocommit_time),
             max_age: target.max_age,
             cleaner: target.cleaner,
             metadata_only: target.metadata_only,
-            pause_writeback: target.pause_writeback.unwrap_or(defaults.pause_writeback),
+            pause_writeback: target.pause_writeback,
             allocation: defaults.allocation,
             large_writes: defaults.large_writes,
             group_commit: defaults.group_commit,
         };
-        let origin = OriginConfig::File(FileConfig { path: origin, read_only: false });
+        let origin = OriginConfig::File(FileConfig { path: origin, ..FileConfig::default() });
         let stack = StackConfig { origin, layers: vec![LayerConfig::WriteCache(config)] };
         let device = DevicePlan { name: options.name, read_only: options.read_only, stack };
         Self::new(&options.server, options.endpoint, vec![device])

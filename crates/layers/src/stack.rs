@@ -100,6 +100,9 @@ pub struct FileConfig {
     /// Whether writes are refused; they are not by default.
     #[serde(default)]
     pub read_only: bool,
+    /// Whether it is reached through a mapping: a write cache in mode `p`.
+    #[serde(skip)]
+    pub mapped: bool,
 }
 
 /// Opens what a [`FileConfig`] names.
@@ -264,7 +267,8 @@ fn write_cache(
     if config.path.as_os_str().is_empty() {
         return Err(Error::invalid("path is missing: give the file or block device that is the cache"));
     }
-    let storage = (around.open_file)(&FileConfig { path: config.path.clone(), read_only: false })?;
+    let file = FileConfig { path: config.path.clone(), mapped: config.is_mapped(), ..FileConfig::default() };
+    let storage = (around.open_file)(&file)?;
     let device: Arc<dyn BlockDevice> = Arc::new(file::File::new(storage, around.env.clone()));
     let (env, budget) = (around.env.clone(), around.budget.clone());
     let cache = write_cache::WriteCache::new(config, below, device, env, budget)?;

@@ -33,8 +33,8 @@ pub const MUTANTS: &[Mutant] = &[
         from: 1,
     },
     Mutant { name: "write_cache: free before the origin is durable", stack: "write-cache-small", from: 1 },
-    Mutant { name: "write_cache: clear all versions at once", stack: "write-cache-eager", from: 662 },
-    Mutant { name: "write_cache: clear with others before its turn", stack: "write-cache-eager", from: 662 },
+    Mutant { name: "write_cache: clear all versions at once", stack: "write-cache-eager", from: 2192 },
+    Mutant { name: "write_cache: clear with others before its turn", stack: "write-cache-eager", from: 3360 },
     Mutant {
         name: "write_cache: commit what was overtaken, not what overtook it",
         stack: "write-cache-small",

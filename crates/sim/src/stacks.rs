@@ -67,7 +67,11 @@ pub const STACKS: &[Row] = &[
     Row {
         name: "write-cache-small",
         config: |_| {
-            cached(write_cache::Config { block_size: 512.into(), pause_writeback: 0, ..Default::default() })
+            cached(write_cache::Config {
+                block_size: 512.into(),
+                pause_writeback: Some(0),
+                ..Default::default()
+            })
         },
         bytes: 32 << 10,
         disk: Some(512),
@@ -144,7 +148,7 @@ pub fn find(name: &str) -> Option<&'static Row> {
 }
 
 fn over_file(layers: Vec<LayerConfig>) -> StackConfig {
-    let file = FileConfig { path: "disk".into(), read_only: false };
+    let file = FileConfig { path: "disk".into(), ..FileConfig::default() };
     StackConfig { origin: OriginConfig::File(file), layers }
 }
 
@@ -152,14 +156,14 @@ fn cached(config: write_cache::Config) -> StackConfig {
     over_file(vec![LayerConfig::WriteCache(write_cache::Config { path: CACHE.into(), ..config })])
 }
 
-/// The kernel's ways, and copies of everything at once.
+/// The kernel's ways, mode p's writes with FUA, and copies of everything at once.
 fn eager() -> write_cache::Config {
     write_cache::Config {
         block_size: 512.into(),
         high_watermark: 20,
         low_watermark: 0,
-        pause_writeback: 0,
         allocation: "next_fit".into(),
+        mode: "p".into(),
         large_writes: false,
         group_commit: false,
         ..Default::default()

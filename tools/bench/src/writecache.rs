@@ -379,7 +379,7 @@ fn flush_under_load() -> Result<()> {
         let bench = Bench::new("/dev/shm", 64 * MIB)?;
         let slow = rate::Config { bytes_per_second: origin_rate.into(), seek_us: 0 };
         let origin = rate::Rate::new(&slow, bench.null()?, bench.workers.env())?;
-        let config = Config { pause_writeback: 0, ..Config::default() };
+        let config = Config { pause_writeback: Some(0), ..Config::default() };
         let cache = bench.cache(&config, origin, bench.medium.open(&bench.workers)?)?;
         let shown = attributes(cache.clone());
         let span = Duration::from_secs(15);

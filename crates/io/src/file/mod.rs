@@ -10,6 +10,7 @@
 
 mod extents;
 mod identity;
+mod mapped;
 mod op;
 mod open;
 #[cfg(test)]

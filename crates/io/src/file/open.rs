@@ -14,6 +14,7 @@ use spillway_core::{BlockSize, Error, Geometry, IoBuf, Kind, SECTOR, Storage};
 
 use super::OpenFile;
 use super::identity::identity;
+use super::mapped::MappedFile;
 
 /// Times to try for the lock, and the pause between: device managers hold it for a moment after a device appears.
 const LOCK_TRIES: usize = 10;
@@ -43,6 +44,8 @@ pub struct FileOptions {
     pub read_only: bool,
     /// O_DIRECT.
     pub direct: Direct,
+    /// Reaches it through a mapping instead, without the kernel's help; see the module `mapped`.
+    pub mapped: bool,
     /// Bytes that a file gets if it does not exist or is empty; it is sparse. A file with content stays as it is.
     pub create_size: Option<u64>,
 }
@@ -67,7 +70,10 @@ pub fn open(options: &FileOptions) -> Result<Opened, Error> {
     let block_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
     let len = length(&fd, block_device, stat.st_size as u64, options)?;
     let mut notes = Vec::new();
-    let access = Access::choose(&fd, block_device, len, options, &mut notes)?;
+    let access = match options.mapped {
+        true => Access::BUFFERED,
+        false => Access::choose(&fd, block_device, len, options, &mut notes)?,
+    };
     let size = shown_size(path, len, access.block, &mut notes)?;
     let sysfs = block_device.then(|| Sysfs::of(stat.st_rdev));
     let punches = !options.read_only && can_punch(&fd, sysfs.as_ref(), len);
@@ -83,6 +89,13 @@ pub fn open(options: &FileOptions) -> Result<Opened, Error> {
         rotational: sysfs.as_ref().is_some_and(|sysfs| sysfs.number("rotational") == Some(1)),
         identity: identity(&fd, block_device),
     };
+    if options.mapped {
+        let geometry = Geometry { discards: false, fast_zeroes: false, ..geometry };
+        let (file, note) =
+            MappedFile::new(fd, geometry).map_err(|errno| failed(path, "could not be mapped", errno))?;
+        notes.push(note.to_owned());
+        return Ok(Opened { storage: Arc::new(file), notes });
+    }
     let file =
         OpenFile { fd: Arc::new(fd), geometry, block_device, memory_alignment: access.memory_alignment };
     Ok(Opened { storage: Arc::new(file), notes })

@@ -266,6 +266,18 @@ static ROWS: &[Attribute<WriteCache>] = &[
         |cache| cache.core.settings.start_sector.to_string(),
     ),
     Attribute::read(
+        "mode",
+        Unit::Text,
+        "s: the cache device is reached by I/O; p: through a mapping.",
+        |cache| cache.core.settings.mode().into(),
+    ),
+    Attribute::read(
+        "fua",
+        Unit::Switch,
+        "Whether copies are written to the origin with FUA instead of a flush after them.",
+        |cache| switch(cache.core.settings.fua),
+    ),
+    Attribute::read(
         "ack",
         Unit::Text,
         "When a write is acknowledged: received, or committed (then a flush is free).",

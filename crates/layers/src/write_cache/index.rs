@@ -419,12 +419,12 @@ impl Index {
         let told = matches!(block.stage(), Stage::Live | Stage::Copying)
             || block.stage() == Stage::Stale && !mutant::on("write_cache: clear with others before its turn");
         let shown = told && block.epoch() < seq_count;
-        match shown {
-            true => {
-                Entry { original_sector: u64::from(block.origin()) * block_sectors, seq_count: block.epoch() }
-            }
-            false => Entry { original_sector: u64::MAX, seq_count: FREE },
-        }
+        let original_sector = match shown || block.stage() == Stage::Clearing {
+            // Memory may tear between the two words of an entry: what is being cleared keeps its sector.
+            true => u64::from(block.origin()) * block_sectors,
+            false => u64::MAX,
+        };
+        Entry { original_sector, seq_count: if shown { block.epoch() } else { FREE } }
     }
 
     /// Whether a version may leave: it is committed in an epoch before `before`, and no older one is on its way to the origin.

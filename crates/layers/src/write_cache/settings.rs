@@ -21,6 +21,10 @@ pub struct Config {
     pub create: bool,
     /// Whether of two versions that cannot be told apart the one in the later block is taken, instead of refusing the cache.
     pub recover: bool,
+    /// `s` (an SSD, by I/O) or `p` (persistent memory, through a mapping); `s` by default.
+    pub mode: String,
+    /// Only in mode `p`: whether copies are written to the origin with FUA (the default there), or plainly with a flush after them.
+    pub fua: Option<bool>,
     /// Bytes of a block: a power of two from 512 to 65536, 4096 by default.
     pub block_size: Size,
     /// Where the cache begins on its device, in sectors of 512 bytes; 0 by default.
@@ -31,8 +35,8 @@ pub struct Config {
     pub low_watermark: u64,
     /// Blocks that are copied at a time; 0 is as many as memory for copies allows, 65536 by default.
     pub writeback_jobs: u64,
-    /// A commit begins after so many uncommitted blocks; 0 to 2^32 - 1, 65536 by default.
-    pub autocommit_blocks: u64,
+    /// A commit begins after so many uncommitted blocks; 0 to 2^32 - 1, 65536 by default, 64 in mode `p`.
+    pub autocommit_blocks: Option<u64>,
     /// Milliseconds after which something that was written is committed; 0 to 3,600,000, 1000 by default.
     pub autocommit_time: u64,
     /// Milliseconds after which a block is copied to the origin; 0 to 86,400,000, none by default.
@@ -41,8 +45,8 @@ pub struct Config {
     pub cleaner: bool,
     /// Whether only metadata of file systems enters the cache. NBD does not tell what is metadata: nothing new enters then.
     pub metadata_only: bool,
-    /// Milliseconds since the last direct write to the origin before copies begin; 0 to 60,000, 3000 by default.
-    pub pause_writeback: u64,
+    /// Milliseconds since the last direct write to the origin before copies begin; 0 to 60,000, 3000 by default. Not in mode `p`.
+    pub pause_writeback: Option<u64>,
     /// When a write is acknowledged: `received` (by the cache device) or `committed` (it survives a crash).
     pub ack: String,
     /// How free blocks are chosen: `best_fit`, or `next_fit` as the kernel does.
@@ -57,6 +61,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             path: PathBuf::new(),
+            mode: "s".into(),
+            fua: None,
             create: false,
             recover: false,
             block_size: Size::Bytes(4096),
@@ -64,12 +70,12 @@ impl Default for Config {
             high_watermark: 50,
             low_watermark: 45,
             writeback_jobs: 65536,
-            autocommit_blocks: 65536,
+            autocommit_blocks: None,
             autocommit_time: 1000,
             max_age: None,
             cleaner: false,
             metadata_only: false,
-            pause_writeback: 3000,
+            pause_writeback: None,
             ack: "received".into(),
             allocation: "best_fit".into(),
             large_writes: true,
@@ -78,6 +84,26 @@ impl Default for Config {
     }
 }
 
+impl Config {
+    /// Whether the cache device is reached through a mapping.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.mode == "p"
+    }
+
+    /// The mode, with the options that belong to the other one refused.
+    fn checked_mode(&self) -> Result<bool, Error> {
+        let mapped = choose("mode", &self.mode, MODES)?;
+        if !mapped && self.fua.is_some() {
+            return Err(Error::invalid("fua and nofua are for mode p: leave them out in mode s"));
+        }
+        if mapped && self.pause_writeback.is_some() {
+            return Err(Error::invalid("pause_writeback is for mode s: leave it out in mode p"));
+        }
+        Ok(mapped)
+    }
+}
+
+const MODES: &[(bool, &str)] = &[(false, "s"), (true, "p")];
 const ACKS: &[(bool, &str)] = &[(false, "received"), (true, "committed")];
 const ALLOCATIONS: &[(bool, &str)] = &[(false, "best_fit"), (true, "next_fit")];
 const SWITCH: &[(bool, &str)] = &[(false, "0"), (true, "1")];
@@ -85,6 +111,9 @@ const SWITCH: &[(bool, &str)] = &[(false, "0"), (true, "1")];
 /// A [`Config`] that was found to be good; what may change while the cache is in use does so here.
 pub(super) struct Settings {
     pub(super) path: PathBuf,
+    pub(super) mapped: bool,
+    /// Whether copies are written with FUA, and need no flush of the origin.
+    pub(super) fua: bool,
     pub(super) create: bool,
     pub(super) recover: bool,
     pub(super) block_size: BlockSize,
@@ -109,8 +138,11 @@ impl Settings {
     pub(super) fn new(config: &Config) -> Result<Self, Error> {
         let block = config.block_size.bytes("block_size")?;
         let block_size = BlockSize::new(u32::try_from(block).unwrap_or(u32::MAX));
+        let mapped = config.checked_mode()?;
         let settings = Self {
             path: config.path.clone(),
+            mapped,
+            fua: config.fua.unwrap_or(mapped),
             create: config.create,
             recover: config.recover,
             block_size: block_size.map_err(|error| about("block_size", &error))?,
@@ -124,14 +156,18 @@ impl Settings {
             writeback_jobs: Setting::new("writeback_jobs", config.writeback_jobs, 0..=u64::from(u32::MAX))?,
             autocommit_blocks: Setting::new(
                 "autocommit_blocks",
-                config.autocommit_blocks,
+                config.autocommit_blocks.unwrap_or(if mapped { 64 } else { 65536 }),
                 0..=u64::from(u32::MAX),
             )?,
             autocommit_time: Setting::new("autocommit_time", config.autocommit_time, 0..=3_600_000)?,
             max_age: Age::new(config.max_age)?,
             cleaner: Setting::new("cleaner", u64::from(config.cleaner), 0..=1)?,
             metadata_only: Setting::new("metadata_only", u64::from(config.metadata_only), 0..=1)?,
-            pause_writeback: Setting::new("pause_writeback", config.pause_writeback, 0..=60_000)?,
+            pause_writeback: Setting::new(
+                "pause_writeback",
+                config.pause_writeback.unwrap_or(if mapped { 0 } else { 3000 }),
+                0..=60_000,
+            )?,
         };
         in_order(config.low_watermark, config.high_watermark)?;
         Ok(settings)
@@ -148,6 +184,10 @@ impl Settings {
 
     pub(super) fn store_low(&self, text: &str) -> Result<(), Error> {
         store_ordered(&self.low_watermark, text, |low| in_order(low, self.high_watermark.get()))
+    }
+
+    pub(super) fn mode(&self) -> &'static str {
+        name_of(self.mapped, MODES)
     }
 
     pub(super) fn ack(&self) -> &'static str {
@@ -240,8 +280,14 @@ mod tests {
         assert!(refusal(|config| config.high_watermark = 44).contains("low_watermark 45 is above"));
         assert!(refusal(|config| config.autocommit_time = 3_600_001).contains("3600000"));
         assert!(refusal(|config| config.max_age = Some(86_400_001)).contains("86400000, or none"));
-        assert!(refusal(|config| config.pause_writeback = 60_001).contains("60000"));
+        assert!(refusal(|config| config.pause_writeback = Some(60_001)).contains("60000"));
         assert!(refusal(|config| config.writeback_jobs = 1 << 32).contains("4294967295"));
+        assert!(refusal(|config| config.mode = "q".into()).contains("s, p"));
+        assert!(refusal(|config| config.fua = Some(false)).contains("mode p"));
+        assert!(
+            refusal(|config| (config.mode, config.pause_writeback) = ("p".into(), Some(1)))
+                .contains("mode s")
+        );
         assert!(refusal(|config| config.ack = "soon".into()).contains("received, committed"));
         assert!(refusal(|config| config.allocation = "worst".into()).contains("best_fit, next_fit"));
         assert!(refusal(|config| config.block_size = Size::Bytes(3000)).contains("block_size"));

@@ -248,9 +248,11 @@ impl Core {
         let bytes = self.gather(&batch.victims).await?;
         let at = u64::from(batch.victims[0].origin) * self.block_bytes();
         let writing = Writing::new(self.clone(), bytes.len() as u64);
-        self.origin.submit(Request::write(at, bytes)).await.result?;
+        let fua = self.settings.fua;
+        let write = Request::write(at, bytes);
+        self.origin.submit(if fua { write.with_fua() } else { write }).await.result?;
         drop(writing);
-        if !mutant::on("write_cache: free before the origin is durable") {
+        if !fua && !mutant::on("write_cache: free before the origin is durable") {
             self.make_origin_durable().await?;
         }
         self.counts.add(Count::Copies, 1);

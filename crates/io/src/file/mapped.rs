@@ -1,0 +1,252 @@
+//! A file or DAX device as memory: calls of [`Storage`] that copy, and are done when they return.
+//!
+//! Durable without a system call is a mapping of persistent memory (MAP_SYNC) or of tmpfs, which is as durable as it gets: bytes go past
+//! the processor's caches to memory, and `sync` is a fence. On other files, and on other processors than x86-64, bytes go to the
+//! page cache and `sync` is msync. A note says which.
+//!
+//! Needs: no two calls of which one writes overlap in time; the write cache, whose blocks have one owner, keeps to that. All room is
+//! allocated when the file is mapped, because a page that cannot be had later, or that somebody cuts off, ends the process (SIGBUS).
+
+use std::ffi::c_void;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, fallocate, fstatfs};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+use spillway_core::storage::Moved;
+use spillway_core::{Answer, ByteRange, Extent, Geometry, IoBuf, Kind, LocalFuture, Room, Storage};
+
+const PAGE: usize = 4096;
+
+/// Type of tmpfs in `statfs`.
+const TMPFS: i64 = 0x0102_1994;
+
+/// How bytes become durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Durable {
+    /// By going past the caches, and a fence.
+    Stores,
+    /// By msync.
+    Msync,
+}
+
+/// A mapping of the whole file.
+struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    /// Keeps the lock.
+    _fd: OwnedFd,
+}
+
+// SAFETY: the mapping belongs to this value alone, and its address does not depend on the thread.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; bytes are reached through the methods below, whose callers keep writes apart from all else.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped with this length and nobody has a reference into it: bytes are only ever copied.
+        let unmapped = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.len) };
+        debug_assert!(unmapped.is_ok(), "munmap: {unmapped:?}");
+    }
+}
+
+/// See the head of this file.
+pub(super) struct MappedFile {
+    mapping: Arc<Mapping>,
+    durable: Durable,
+    geometry: Geometry,
+}
+
+impl MappedFile {
+    /// Maps `geometry.size` bytes; returns how they become durable, for people.
+    pub(super) fn new(fd: OwnedFd, geometry: Geometry) -> Result<(Self, &'static str), Errno> {
+        let len = usize::try_from(geometry.size).map_err(|_| Errno::FBIG)?;
+        match fallocate(&fd, FallocateFlags::empty(), 0, geometry.size) {
+            // A block device has its room.
+            Ok(()) | Err(Errno::NODEV) => {}
+            Err(errno) => return Err(errno),
+        }
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let map = |flags| {
+            // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+            unsafe { mmap(std::ptr::null_mut(), len, protection, flags, &fd, 0) }
+        };
+        let sync = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
+        let (base, durable, note) = match map(sync) {
+            Ok(base) if STORES => (base, Durable::Stores, "mapped persistent memory, stores past the caches"),
+            Ok(base) => (base, Durable::Msync, "mapped persistent memory, msync"),
+            Err(_) => {
+                let on_tmpfs = fstatfs(&fd).is_ok_and(|found| found.f_type == TMPFS);
+                let base = map(MapFlags::SHARED)?;
+                match on_tmpfs && STORES {
+                    true => (base, Durable::Stores, "mapped tmpfs: survives the server, not the machine"),
+                    false => (base, Durable::Msync, "mapped file, msync"),
+                }
+            }
+        };
+        let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::FAULT)?;
+        let mapping = Arc::new(Mapping { base, len, _fd: fd });
+        Ok((Self { mapping, durable, geometry }, note))
+    }
+}
+
+impl Mapping {
+    fn read(&self, at: usize, to: &mut [u8]) {
+        self.check(at, to.len());
+        // SAFETY: the range lies in the mapping, and nobody writes it meanwhile; `to` is memory of its own.
+        unsafe { std::ptr::copy_nonoverlapping(self.base.as_ptr().add(at), to.as_mut_ptr(), to.len()) }
+    }
+
+    fn write(&self, at: usize, from: &[u8], durable: Durable) {
+        self.check(at, from.len());
+        // SAFETY: the range lies in the mapping, and nobody reads or writes it meanwhile; `from` is memory of its own.
+        unsafe {
+            let to = self.base.as_ptr().add(at);
+            match durable {
+                Durable::Stores => store(to, from),
+                Durable::Msync => std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()),
+            }
+        }
+    }
+
+    fn check(&self, at: usize, len: usize) {
+        assert!(at.checked_add(len).is_some_and(|end| end <= self.len), "{at}+{len} of {}", self.len);
+    }
+
+    /// Makes what was written to a range durable.
+    fn settle(&self, at: usize, len: usize, durable: Durable) -> Result<(), Kind> {
+        if durable == Durable::Stores {
+            fence();
+            return Ok(());
+        }
+        let from = at / PAGE * PAGE;
+        self.check(from, at - from + len);
+        // SAFETY: the range lies in the mapping; the call changes no memory.
+        let synced = unsafe {
+            msync(self.base.as_ptr().add(from).cast::<c_void>(), at - from + len, MsyncFlags::SYNC)
+        };
+        synced.map_err(|errno| Kind::of_errno(errno.raw_os_error()))
+    }
+}
+
+/// Whether stores can go past the caches.
+const STORES: bool = cfg!(target_arch = "x86_64");
+
+/// Copies past the caches.
+///
+/// # Safety
+///
+/// `to` has room for `from`, is aligned to 16 bytes, and nobody reads or writes it meanwhile; the length is a multiple of 16.
+#[cfg(target_arch = "x86_64")]
+unsafe fn store(to: *mut u8, from: &[u8]) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+    assert!(to.addr().is_multiple_of(16) && from.len().is_multiple_of(16), "whole sectors are aligned");
+    for (index, chunk) in from.chunks_exact(16).enumerate() {
+        // SAFETY: 16 bytes are read from the chunk and written to the room that the caller promises, aligned as was checked.
+        unsafe {
+            let value = _mm_loadu_si128(chunk.as_ptr().cast::<__m128i>());
+            _mm_stream_si128(to.add(index * 16).cast::<__m128i>(), value);
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn store(to: *mut u8, from: &[u8]) {
+    // SAFETY: as the caller promises.
+    unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) }
+}
+
+/// Orders stores past the caches before all that follows.
+fn fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the instruction is part of every x86-64 processor.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}
+
+/// An answer that is there.
+fn ready<T: 'static>(value: T) -> LocalFuture<T> {
+    Box::pin(std::future::ready(value))
+}
+
+impl Storage for MappedFile {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn memory_alignment(&self) -> usize {
+        1
+    }
+
+    fn read(&self, at: u64, mut buf: IoBuf, done: usize) -> LocalFuture<Moved> {
+        let mapping = self.mapping.clone();
+        Box::pin(async move {
+            mapping.read(at as usize, &mut buf[done..]);
+            (Ok(buf.len() - done), buf)
+        })
+    }
+
+    fn write(&self, at: u64, buf: IoBuf, done: usize, durable: bool) -> LocalFuture<Moved> {
+        let (mapping, how) = (self.mapping.clone(), self.durable);
+        Box::pin(async move {
+            let (at, len) = (at as usize, buf.len() - done);
+            if how == Durable::Stores {
+                // What was stored before is durable before this is.
+                fence();
+            }
+            mapping.write(at, &buf[done..], how);
+            let result = if durable { mapping.settle(at, len, how) } else { Ok(()) };
+            (result.map(|()| len), buf)
+        })
+    }
+
+    fn sync(&self) -> LocalFuture<Result<(), Kind>> {
+        let (mapping, how) = (self.mapping.clone(), self.durable);
+        Box::pin(async move { mapping.settle(0, mapping.len, how) })
+    }
+
+    fn zero(&self, _range: ByteRange, _room: Room) -> LocalFuture<Result<(), Kind>> {
+        ready(Err(Kind::NotSupported))
+    }
+
+    fn extents(&self, range: ByteRange, _count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
+        Answer::Done(Ok(vec![Extent::stored(range.len)]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{FileOptions, open};
+    use crate::block_on;
+    use spillway_core::IoBuf;
+
+    fn keeps_bytes(folder: &std::path::Path, word: &str) {
+        let path = folder.join(format!("spillway-mapped-{}-{}", std::process::id(), word.len()));
+        std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+        let opened =
+            open(&FileOptions { path: path.clone(), mapped: true, ..FileOptions::default() }).unwrap();
+        assert!(opened.notes.iter().any(|note| note.contains(word)), "{:?}", opened.notes);
+        let bytes: Vec<u8> = (0..8192u32).map(|index| (index % 251) as u8).collect();
+        for (at, durable) in [(512, false), (65536, true)] {
+            let moved = block_on(opened.storage.write(at, IoBuf::copy_of(&bytes), 0, durable));
+            assert_eq!(moved.0, Ok(8192));
+        }
+        assert_eq!(block_on(opened.storage.sync()), Ok(()));
+        let (read, buf) = block_on(opened.storage.read(512, IoBuf::new(8192), 0));
+        assert_eq!((read, &buf[..]), (Ok(8192), &bytes[..]));
+        let file = std::fs::read(&path).unwrap();
+        assert!(file[512..8704] == bytes && file[65536..73728] == bytes, "the file has other bytes");
+        drop(opened);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn what_is_written_through_a_mapping_is_in_the_file() {
+        keeps_bytes(std::path::Path::new("/dev/shm"), "mapped tmpfs");
+        keeps_bytes(std::path::Path::new(env!("CARGO_MANIFEST_DIR")), "mapped file");
+    }
+}
