@@ -58,7 +58,12 @@ impl FreeRuns {
 
     /// Blocks of the longest run; 0 without any.
     pub fn longest(&self) -> u32 {
-        self.by_len.last().map_or(0, |(len, _)| *len)
+        self.longest_run().map_or(0, |run| run.len)
+    }
+
+    /// The longest run; of several the last.
+    pub fn longest_run(&self) -> Option<Run> {
+        self.by_len.last().map(|&(len, start)| Run { start, len })
     }
 
     /// Mean length of runs in blocks; 0 without any.

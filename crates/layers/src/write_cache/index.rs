@@ -8,7 +8,7 @@
 //! Memory: 12 bytes for each block; for a used one 10 to 16 more in the tree of newest versions, for a free one at most 12 more in
 //! the runs of free blocks. Older versions are in a table of their own, because they are few: those of one commit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 
 use hashbrown::{HashMap, HashSet};
 use spillway_core::mutant;
@@ -99,6 +99,8 @@ pub(super) struct Index {
     /// Counts what may make a copy possible: publications, commits, clearings, copies.
     pub(super) changes: u64,
     pub(super) sweep: Sweep,
+    /// Whether the next batch may come from the neighbourhood of free blocks.
+    pub(super) island_next: bool,
 }
 
 impl Index {
@@ -127,6 +129,7 @@ impl Index {
             outside: Vec::new(),
             changes: 0,
             sweep: Sweep::from(seq_count),
+            island_next: false,
         };
         for live in live {
             *index.at(live.index as u32) = Block::live(live.origin_block as u32, live.seq_count);
@@ -237,11 +240,15 @@ impl Index {
     }
 
     fn publish_block(&mut self, index: u32, epoch: u64, origin: u32, published: &mut Published) {
-        let before = self.newest.get(&origin).copied();
-        let Some(before) = before else {
-            published.added += 1;
-            return self.put(index, epoch, origin);
+        let mut newest = match self.newest.entry(origin) {
+            btree_map::Entry::Occupied(newest) => newest,
+            btree_map::Entry::Vacant(none) => {
+                none.insert(index);
+                published.added += 1;
+                return self.put(index, epoch, origin);
+            }
         };
+        let before = *newest.get();
         let known = self.blocks[before as usize].epoch();
         match known < self.committed {
             true => published.over_committed += 1,
@@ -254,6 +261,7 @@ impl Index {
             }
             return self.free.free(Run { start: index, len: 1 });
         }
+        newest.insert(index);
         let older = if known == epoch { self.older.remove(&before) } else { Some(before) };
         if let Some(older) = older {
             self.older.insert(index, older);
@@ -266,7 +274,6 @@ impl Index {
 
     fn put(&mut self, index: u32, epoch: u64, origin: u32) {
         *self.at(index) = Block::live(origin, epoch);
-        self.newest.insert(origin, index);
         self.fresh.push(index);
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_core::sync::Ordering;
-use spillway_core::{Kind, mutant};
+use spillway_core::{Kind, Place, mutant};
 
 use super::{Core, Count, Opened, Turn};
 
@@ -52,6 +52,21 @@ impl Core {
             *wanted = (*wanted).max(seq_count);
         }
         self.keep();
+    }
+
+    /// The same where nobody waits for it: clients go on meanwhile, on their own threads.
+    pub(super) fn want_in_background(self: &Arc<Self>, seq_count: u64) {
+        let before = {
+            let mut wanted = self.wanted.lock();
+            let before = *wanted;
+            *wanted = before.max(seq_count);
+            before
+        };
+        if before < seq_count {
+            let core = self.clone();
+            let keep = move || async move { core.keep() };
+            self.env.spawn(Place::Background, Box::new(move || Box::pin(keep())));
+        }
     }
 
     /// Asks for a commit of what is in none yet.

@@ -26,7 +26,7 @@
 //! | [`mod@format`] | superblock, entries, layout, and the checks before a cache is taken for one |
 //! | [`recovery`] | which blocks of a cache are alive after a crash |
 //! | `settings`, `counts`, `attributes` | options, figures, and both as the control plane sees them |
-//! | `index`, `block`, `sweep` | what is where and what leaves next, without I/O |
+//! | `index`, `block`, `sweep`, `islands` | what is where and what leaves next, without I/O |
 //! | `metadata` | entries to and from the device |
 //! | `keeper` | commits and clearing, one at a time |
 //! | `transfer`, `around` | requests of clients, through the cache and around it |
@@ -41,6 +41,7 @@ mod block;
 mod counts;
 mod drain;
 mod index;
+mod islands;
 mod keeper;
 mod metadata;
 mod pace;

@@ -63,7 +63,8 @@ impl Index {
         Next::Later
     }
 
-    fn is_next(&self, index: u32, before: u64) -> bool {
+    /// Whether a version may be copied now.
+    pub(super) fn is_next(&self, index: u32, before: u64) -> bool {
         self.may_leave(index, before) && !self.is_outside(self.blocks[index as usize].origin())
     }
 

@@ -319,6 +319,22 @@ fn a_drain_leaves_a_complete_origin_and_an_empty_cache() {
 }
 
 #[test]
+fn free_blocks_grow_together() {
+    let house = House::new(8 << 20, 1 << 20);
+    let still = Config { high_watermark: 100, low_watermark: 100, pause_writeback: Some(0), ..config() };
+    let cache = house.open(&still).unwrap();
+    // Neighbours in the cache are far apart on the origin: a sweep alone would free every eighth block.
+    (0..248).for_each(|block| house.write(&cache, block % 8 * 40 + block / 8, 1, 1));
+    house.flush(&cache);
+    set(&cache, "low_watermark", "80").unwrap();
+    set(&cache, "high_watermark", "80").unwrap();
+    house.wait_for("the copies", || show(&cache, "free_blocks").parse::<u32>().unwrap() >= 50);
+    house.wait_for("their end", || show(&cache, "writeback_blocks") == "0");
+    let mean: f64 = show(&cache, "free_run_mean").parse().unwrap();
+    assert!(mean > 10.0, "{mean} blocks");
+}
+
+#[test]
 fn the_status_line_has_the_kernels_fields() {
     let house = House::new(1 << 20, 1 << 20);
     let cache = house.open(&config()).unwrap();

@@ -299,7 +299,7 @@ impl Core {
     fn commit_if_due(self: &Arc<Self>) {
         let (uncommitted, epoch) = self.with(|opened| (opened.index.uncommitted(), opened.index.epoch));
         if u64::from(uncommitted) >= self.settings.autocommit_blocks.get().max(1) {
-            return self.want(epoch + 1);
+            return self.want_in_background(epoch + 1);
         }
         let delay = Duration::from_millis(self.settings.autocommit_time.get());
         self.later(

@@ -173,10 +173,24 @@ impl Core {
         }
         let before = if let Wish::Aged(before) = wish { before } else { u64::MAX };
         let len_max = (COPY_BYTES / self.block_bytes()).min(u64::from(room - under_way)) as u32;
+        let push = |victims| {
+            let core = self.clone();
+            copies.push(Box::pin(async move { core.copy_out(victims).await }));
+        };
+        if wish == Wish::Some {
+            let low = self.settings.low_watermark.get();
+            let islands = self.with(|opened| {
+                let missing = opened.free_at(low).saturating_sub(opened.index.free_soon());
+                opened.index.take_island((COPY_BYTES / self.block_bytes()) as u32, missing.min(len_max))
+            });
+            if !islands.is_empty() {
+                islands.into_iter().for_each(push);
+                return true;
+            }
+        }
         match self.with(|opened| opened.index.take_next(len_max.max(1), before)) {
             Next::Victims(victims) => {
-                let core = self.clone();
-                copies.push(Box::pin(async move { core.copy_out(victims).await }));
+                push(victims);
                 true
             }
             Next::Later => {
