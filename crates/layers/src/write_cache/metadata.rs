@@ -17,6 +17,9 @@ use super::{Core, Opened};
 /// Bytes of metadata that are read or written at once.
 const PIECE_BYTES: u64 = 256 << 10;
 
+/// How far reading is, is told each time so much was read.
+const TOLD_BYTES: u64 = 64 << 20;
+
 /// Runs of entries that are written at the same time.
 const RUNS_AT_A_TIME: usize = 32;
 
@@ -70,7 +73,8 @@ impl Core {
     }
 
     async fn recover(&self, layout: Layout, superblock: Superblock) -> Result<Opened, Error> {
-        let charge = self.charge(&layout)?;
+        let charge = self.charge(&layout, Index::bytes(count(&layout)?))?;
+        let recovering = self.charge(&layout, Recovery::bytes(layout.n_blocks))?;
         let found = self.read_entries(&layout, &superblock).await?;
         let (live, stale) = (found.live.len(), found.stale.len());
         let text = format!(
@@ -98,6 +102,7 @@ impl Core {
             }
             self.flush_cache().await.map_err(unwritable)?;
         }
+        drop(recovering);
         Ok(opened)
     }
 
@@ -146,13 +151,14 @@ impl Core {
                 }
             }
             at += len;
-            tracing::debug!("write cache: {at} of {total} bytes of metadata read");
+            if at % TOLD_BYTES == 0 {
+                tracing::info!("write cache: {} % of {total} bytes of metadata read", at * 100 / total);
+            }
         }
         recovery.finish(self.settings.recover)
     }
 
-    fn charge(&self, layout: &Layout) -> Result<Charge, Error> {
-        let bytes = Index::bytes(count(layout)?);
+    fn charge(&self, layout: &Layout, bytes: u64) -> Result<Charge, Error> {
         self.budget.hold(bytes).map_err(|kind| {
             let (limit, used) = (self.budget.limit(), self.budget.used());
             Error::new(
@@ -185,7 +191,7 @@ impl Core {
 
     /// Writes the entries first and the superblock last: a crash in between leaves a blank device.
     async fn format(&self, layout: Layout) -> Result<Opened, Error> {
-        let charge = self.charge(&layout)?;
+        let charge = self.charge(&layout, Index::bytes(count(&layout)?))?;
         let block = layout.block_size.bytes();
         let text = format!("new cache of {} blocks of {block} bytes", layout.n_blocks);
         let opened = self.opened(layout, Index::new(count(&layout)?, 0, &[]), charge, text);

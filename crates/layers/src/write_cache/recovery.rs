@@ -39,6 +39,11 @@ pub struct Recovery {
 }
 
 impl Recovery {
+    /// Bytes that the recovery of so many entries takes at most, while its list grows.
+    pub fn bytes(n_blocks: u64) -> u64 {
+        36 * n_blocks
+    }
+
     /// Before the first entry. Takes 24 bytes for each committed entry, and 8 for each stale one.
     pub fn new(layout: Layout, superblock: &Superblock) -> Self {
         Self { layout, seq_count: superblock.seq_count, next: 0, found: Recovered::default() }
