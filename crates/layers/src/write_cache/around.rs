@@ -200,7 +200,6 @@ impl Core {
             batch.durable = true;
         }
         drop(batch);
-        self.keep();
         self.arounds.ended.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }

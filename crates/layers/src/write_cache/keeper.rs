@@ -63,6 +63,13 @@ impl Core {
             before
         };
         if before < seq_count {
+            self.keep_in_background();
+        }
+    }
+
+    /// Has the keeper look, from whatever thread.
+    pub(super) fn keep_in_background(self: &Arc<Self>) {
+        if self.has_work() && !self.keeping.load(Ordering::Acquire) {
             let core = self.clone();
             let keep = move || async move { core.keep() };
             self.env.spawn(Place::Background, Box::new(move || Box::pin(keep())));

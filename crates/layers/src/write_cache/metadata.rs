@@ -17,6 +17,9 @@ use super::{Core, Opened};
 /// Bytes of metadata that are read or written at once.
 const PIECE_BYTES: u64 = 256 << 10;
 
+/// Seq_counts that a cache may begin with: as many are left for commits.
+const SEQ_COUNTS: u64 = EPOCHS / 2;
+
 /// How far reading is, is told each time so much was read.
 const TOLD_BYTES: u64 = 64 << 20;
 
@@ -129,11 +132,11 @@ impl Core {
     }
 
     async fn read_entries(&self, layout: &Layout, superblock: &Superblock) -> Result<Recovered, Error> {
-        if superblock.seq_count >= EPOCHS {
+        if superblock.seq_count >= SEQ_COUNTS {
             return Err(Error::new(
                 Kind::Corrupt,
                 format!(
-                    "the cache's superblock is damaged: seq_count {} cannot come from commits, which are below {EPOCHS}",
+                    "the cache's superblock is damaged: seq_count {} cannot come from commits, which are below {SEQ_COUNTS}",
                     superblock.seq_count
                 ),
             ));

@@ -56,7 +56,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use spillway_core::sync::{AtomicBool, Mutex, Ordering, WaitList};
+use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering, WaitList};
 use spillway_core::{
     Answer, BlockDevice, Budget, ByteRange, Charge, Env, Error, Extent, Geometry, IoBuf, Kind, LocalFuture,
     Op, Place, Reply, Request, Seam, Submission,
@@ -103,6 +103,8 @@ struct Core {
     /// Timers that run: for the next commit, for blocks that become too old.
     commit_timer: AtomicBool,
     age_timer: AtomicBool,
+    /// When the timer for the next commit was set, in microseconds.
+    commit_timer_us: AtomicU64,
     pace: Mutex<Pace>,
     arounds: Arounds,
     origin_flush: OriginFlush,
@@ -181,6 +183,7 @@ impl WriteCache {
             copying: AtomicBool::new(false),
             commit_timer: AtomicBool::new(false),
             age_timer: AtomicBool::new(false),
+            commit_timer_us: AtomicU64::new(0),
             pace: Mutex::default(),
             arounds: Arounds::default(),
             origin_flush: OriginFlush::default(),
@@ -345,36 +348,30 @@ impl Core {
         self.progress.wake_all();
     }
 
-    /// Does `work` after `delay`, and again as long as it says so; unless `busy` says that this is under way.
-    fn later(
-        self: &Arc<Self>,
-        busy: fn(&Core) -> &AtomicBool,
-        delay: Duration,
-        work: fn(&Arc<Core>) -> bool,
-    ) {
-        if busy(self).load(Ordering::Acquire) || busy(self).swap(true, Ordering::AcqRel) {
+    /// Does `work` after `delay`, and again after what it returns. It is not begun while `busy` is set; `work` clears that before
+    /// its last look, so that nothing which comes later is missed.
+    fn later(self: &Arc<Self>, busy: &AtomicBool, delay: Duration, work: TimedWork) {
+        if busy.load(Ordering::Acquire) || busy.swap(true, Ordering::AcqRel) {
             return;
         }
         let (weak, env) = (Arc::downgrade(self), self.env.clone());
-        let task = move || repeat(weak, env, busy, delay, work);
+        let task = move || repeat(weak, env, delay, work);
         self.env.spawn(Place::Background, Box::new(move || Box::pin(task())));
     }
 }
 
-/// Does `work` after each `delay` as long as it asks for that, and the device is there.
-async fn repeat(
-    weak: Weak<Core>,
-    env: Arc<dyn Env>,
-    busy: fn(&Core) -> &AtomicBool,
-    delay: Duration,
-    work: fn(&Arc<Core>) -> bool,
-) {
-    loop {
-        env.sleep(delay).await;
+/// What a timer does; returns when to do it again.
+type TimedWork = fn(&Arc<Core>) -> Option<Duration>;
+
+/// Longest sleep of a timer: a setting that changes meanwhile is seen after that.
+const TIMER_MAX: Duration = Duration::from_secs(1);
+
+async fn repeat(weak: Weak<Core>, env: Arc<dyn Env>, delay: Duration, work: TimedWork) {
+    let mut delay = Some(delay);
+    while let Some(time) = delay {
+        env.sleep(time.min(TIMER_MAX)).await;
         let Some(core) = weak.upgrade() else { return };
-        if !work(&core) {
-            return busy(&core).store(false, Ordering::Release);
-        }
+        delay = work(&core);
     }
 }
 

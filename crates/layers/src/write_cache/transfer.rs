@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use spillway_core::sync::Ordering;
 use spillway_core::{ByteRange, Extent, Flags, IoBuf, Kind, Op, Reply, Request, Seam};
 
 use super::around::Around;
@@ -301,15 +302,26 @@ impl Core {
         if u64::from(uncommitted) >= self.settings.autocommit_blocks.get().max(1) {
             return self.want_in_background(epoch + 1);
         }
-        let delay = Duration::from_millis(self.settings.autocommit_time.get());
-        self.later(
-            |core| &core.commit_timer,
-            delay,
-            |core| {
-                core.want_fresh();
-                false
-            },
-        );
+        if !self.commit_timer.load(Ordering::Acquire) {
+            self.commit_timer_us.store(self.env.now().as_micros() as u64, Ordering::Release);
+            self.later(&self.commit_timer, self.autocommit_time(), Self::commit_in_time);
+        }
+    }
+
+    fn autocommit_time(&self) -> Duration {
+        Duration::from_millis(self.settings.autocommit_time.get())
+    }
+
+    /// The timer of commits: when to look again.
+    fn commit_in_time(self: &Arc<Self>) -> Option<Duration> {
+        let set = Duration::from_micros(self.commit_timer_us.load(Ordering::Acquire));
+        let left = (set + self.autocommit_time()).saturating_sub(self.env.now());
+        if left > Duration::ZERO {
+            return Some(left);
+        }
+        self.commit_timer.store(false, Ordering::Release);
+        self.want_fresh();
+        None
     }
 
     pub(super) async fn write_zeroes(self: &Arc<Self>, request: Request) -> Reply {

@@ -23,7 +23,7 @@ const COPIES_BYTES: u64 = 16 << 20;
 const COPIES_MAX: usize = 64;
 
 /// Longest rest of the copier before it looks again.
-const REST_MAX: Duration = Duration::from_secs(1);
+const REST_MAX: Duration = Duration::from_millis(100);
 
 /// Ages are looked at this often in `max_age`, and blocks are too old from 15 of 16 parts of it on, as in the kernel.
 const AGE_PARTS: u32 = 16;
@@ -50,6 +50,7 @@ impl Drop for Batch {
         if !self.victims.is_empty() {
             self.core.with(|opened| opened.index.end_write_back(&self.victims, self.durable));
             self.core.wake();
+            self.core.keep_in_background();
         }
     }
 }
@@ -133,8 +134,9 @@ impl Core {
     async fn copy_down(self: Arc<Self>) {
         let mut copies = FuturesUnordered::new();
         loop {
-            let seen = self.changes();
-            let more = self.start_copy(&mut copies).await;
+            let (seen, wish) = (self.changes(), self.wish());
+            let more = self.start_copy(wish, &mut copies).await;
+            let has_news = || self.wish() != Wish::Rest && (wish == Wish::Rest || self.changes() != seen);
             let ended = match more {
                 true => copies.next().now_or_never(),
                 false => Some(copies.next().await),
@@ -142,13 +144,12 @@ impl Core {
             match ended {
                 Some(Some(Err(kind))) => self.fail("copying to the origin", kind),
                 Some(None) if !more => {
-                    if self.changes() != seen && self.wish() != Wish::Rest {
+                    if has_news() {
                         continue;
                     }
                     self.copying.store(false, Ordering::Release);
                     // Whoever asked, or changed something, between the last look and the store found somebody at work.
-                    let resumes = self.changes() != seen && self.wish() != Wish::Rest;
-                    if !resumes || self.copying.swap(true, Ordering::AcqRel) {
+                    if !has_news() || self.copying.swap(true, Ordering::AcqRel) {
                         return;
                     }
                 }
@@ -160,9 +161,9 @@ impl Core {
     /// Starts one copy if one is wished for; false if there is to be no other before something changes.
     async fn start_copy(
         self: &Arc<Self>,
+        wish: Wish,
         copies: &mut FuturesUnordered<LocalFuture<Result<(), Kind>>>,
     ) -> bool {
-        let wish = self.wish();
         let room = self.blocks_at_a_time();
         let under_way = self.with(|opened| opened.index.copying());
         if wish == Wish::Rest || copies.len() >= COPIES_MAX || under_way >= room {
@@ -272,8 +273,6 @@ impl Core {
         self.counts.add(Count::Copies, 1);
         self.counts.add(Count::Copied, batch.victims.len() as u32);
         batch.durable = true;
-        drop(batch);
-        self.keep();
         Ok(())
     }
 
@@ -325,21 +324,30 @@ impl Core {
 
     /// Looks at ages now and then while there is something to become too old.
     pub(super) fn age_if_due(self: &Arc<Self>) {
-        let Some(age) = self.settings.max_age.get() else { return };
-        let every = (Duration::from_millis(age) / AGE_PARTS).max(Duration::from_millis(1));
-        self.later(|core| &core.age_timer, every, |core| core.age());
+        if let Some(every) = self.age_every() {
+            self.later(&self.age_timer, every, Self::age);
+        }
     }
 
-    /// Has what is too old copied; false when nothing is left to become so.
-    fn age(self: &Arc<Self>) -> bool {
-        let Some(age) = self.settings.max_age.get() else { return false };
-        let age = Duration::from_millis(age) / AGE_PARTS * (AGE_PARTS - 1);
-        let Some(time) = self.env.coarse_now().checked_sub(age) else { return true };
-        let (aged, used) = self.with(|opened| (opened.note_aged(time), opened.index.used()));
+    fn age_every(&self) -> Option<Duration> {
+        let age = Duration::from_millis(self.settings.max_age.get()?);
+        Some((age / AGE_PARTS).max(Duration::from_millis(1)))
+    }
+
+    /// Has what is too old copied; when to look again, while something is left to become so.
+    fn age(self: &Arc<Self>) -> Option<Duration> {
+        self.age_timer.store(false, Ordering::Release);
+        let every = self.age_every()?;
+        let time = self.env.coarse_now().checked_sub(every * (AGE_PARTS - 1));
+        let (aged, used) = self.with(|opened| {
+            let aged = time.is_some_and(|time| opened.note_aged(time));
+            (aged, opened.index.used())
+        });
         if aged {
             self.copy();
         }
-        used > 0
+        let goes_on = used > 0 && !self.age_timer.swap(true, Ordering::AcqRel);
+        goes_on.then_some(every)
     }
 }
 
