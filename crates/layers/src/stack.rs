@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use spillway_core::{
-    Attribute, Attributes, BlockDevice, Budget, Env, Error, Kind, LocalFuture, Regions, Spec, Storage, Table,
+    Attribute, Attributes, BlockDevice, Budget, Env, Error, Kind, Lifecycle, Regions, Spec, Storage, Table,
     Unit,
 };
 
@@ -118,15 +118,6 @@ pub struct Surroundings {
     pub budget: Arc<Budget>,
     /// Opens a file for the origin `file`.
     pub open_file: OpenFile,
-}
-
-/// What a part does when its device begins and ends to be served.
-pub trait Lifecycle: Send + Sync {
-    /// Makes ready, before the first client; returns what was found, for people. An error says that too, and what to do.
-    fn open(&self) -> LocalFuture<Result<String, Error>>;
-
-    /// Ends, after the last client and before the last flush.
-    fn suspend(&self) -> LocalFuture<Result<(), Error>>;
 }
 
 /// A layer or origin of a stack, as the control plane sees it.

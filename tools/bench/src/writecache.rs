@@ -11,10 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use futures_util::future::join_all;
 use spillway_core::contract::Random;
-use spillway_core::{Attributes, BlockDevice, Budget, Env, IoBuf, Request, Seam};
+use spillway_core::{Attributes, BlockDevice, Budget, Env, IoBuf, Lifecycle, Request, Seam};
 use spillway_io::{FileOptions, Workers, WorkersOptions};
 use spillway_layers::file::File;
-use spillway_layers::stack::Lifecycle;
 use spillway_layers::write_cache::{Config, WriteCache, attributes};
 use spillway_layers::{delay, null, rate};
 

@@ -9,9 +9,8 @@
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use spillway_core::{Answer, BlockDevice, BlockSize, Budget, IoBuf, Request, SECTOR, Seam};
+use spillway_core::{Answer, BlockDevice, BlockSize, Budget, IoBuf, Lifecycle, Request, SECTOR, Seam};
 use spillway_layers::memory::{self, Memory};
-use spillway_layers::stack::Lifecycle;
 use spillway_layers::write_cache::format::{ENTRY_LEN, Entry, Layout, SUPERBLOCK_LEN, Superblock};
 use spillway_layers::write_cache::{Config, WriteCache};
 use spillway_sim::world::World;

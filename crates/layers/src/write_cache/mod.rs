@@ -58,11 +58,10 @@ use std::time::Duration;
 
 use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering, WaitList};
 use spillway_core::{
-    Answer, BlockDevice, Budget, ByteRange, Charge, Env, Error, Extent, Geometry, IoBuf, Kind, LocalFuture,
-    Op, Place, Reply, Request, Seam, Submission,
+    Answer, BlockDevice, Budget, ByteRange, Charge, Env, Error, Extent, Geometry, IoBuf, Kind, Lifecycle,
+    LocalFuture, Op, Place, Reply, Request, Seam, Submission,
 };
 
-use crate::stack::Lifecycle;
 use around::Arounds;
 use counts::{Count, Counts};
 use drain::Drain;
