@@ -15,8 +15,9 @@ use spillway_tests::{Launch, Scratch, Server, clients, pattern, until};
 const MIB: usize = 1 << 20;
 const BLOCK: usize = 4096;
 
-/// Exit codes: wrong usage, and in use.
+/// Exit codes: wrong usage, no such thing, and in use.
 const USAGE: i32 = 2;
+const MISSING: i32 = 3;
 const BUSY: i32 = 4;
 
 /// Writers, and the blocks that each has for itself.
@@ -172,6 +173,13 @@ fn dirty_entries(cache: &Path) -> usize {
     assert_eq!(bytes[..8], [0x21, 0x93, 0x48, 0x23, 1, 0, 0, 0]);
     let n_blocks = u64::from_le_bytes(bytes[16..24].try_into().expect("8 bytes")) as usize;
     bytes[64..].chunks_exact(16).take(n_blocks).filter(|entry| entry[8..] != [0xff; 8]).count()
+}
+
+#[test]
+fn a_device_without_a_cache_has_nothing_to_drain() {
+    let server = Launch::ram("16M").with("--name", "r").start();
+    server.spillway(&["drain", "r"]).refused(MISSING, "has no write cache");
+    server.spillway(&["drain", "x"]).refused(MISSING, "no server has a device");
 }
 
 #[test]

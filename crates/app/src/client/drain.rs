@@ -42,6 +42,14 @@ impl Progress {
 pub(crate) fn drain(folder: &RuntimeFolder, device: String) -> Result<()> {
     let mut connection = Connection::to_device(folder, &device)?;
     let attribute = "drain".to_owned();
+    let rows = match connection.ask(&Operation::Attributes { device: device.clone() })? {
+        Reply::Attributes(rows) => rows,
+        other => return Err(unexpected(&other)),
+    };
+    if rows.iter().all(|row| row.name != attribute) {
+        let message = format!("device {device} has no write cache: there is nothing to drain");
+        return Err(Failure::new(Exit::Missing, message).into());
+    }
     let start = Operation::Set { device: device.clone(), attribute: attribute.clone(), value: "1".into() };
     match connection.ask(&start)? {
         Reply::Done => {}
