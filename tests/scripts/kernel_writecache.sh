@@ -60,7 +60,9 @@ initramfs() {
     done
     : > "$tree/modules/order"
     for module in virtio_pci virtio_blk dm-writecache; do
-        modprobe -d "$work/kernel" -S "$release" --show-depends "$module" | grep '^insmod' | while read -r _ path _; do
+        # A module that is part of the kernel has a line "builtin" instead.
+        modprobe -d "$work/kernel" -S "$release" --show-depends "$module" | while read -r how path _; do
+            [ "$how" = insmod ] || continue
             cp "$path" "$tree/modules/"
             grep -qx "${path##*/}" "$tree/modules/order" || echo "${path##*/}" >> "$tree/modules/order"
         done
