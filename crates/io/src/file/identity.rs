@@ -67,7 +67,8 @@ mod tests {
         std::fs::copy(&first, &second).unwrap();
         let of = |path: &Path| identity(std::fs::File::open(path).unwrap(), false);
         let before = of(&first);
-        assert_ne!(of(&second), before);
+        // Where a file system does not know when a file was born, no file has an identity.
+        assert!(before.is_none() && of(&second).is_none() || of(&second) != before);
         std::fs::write(&first, "something else").unwrap();
         std::fs::rename(&first, folder.join("moved")).unwrap();
         assert_eq!(of(&folder.join("moved")), before);
