@@ -1,7 +1,7 @@
 //! A file or DAX device as memory: calls of [`Storage`] that copy, and are done when they return.
 //!
 //! Durable without a system call is a mapping of persistent memory (MAP_SYNC) or of tmpfs, which is as durable as it gets: bytes go past
-//! the processor's caches to memory, and `sync` is a fence. On other files, and on other processors than x86-64, bytes go to the
+//! the processor's caches to memory, each write ends with a fence, and `sync` has nothing left to do. On other files, and on other processors than x86-64, bytes go to the
 //! page cache and `sync` is msync. A note says which.
 //!
 //! Needs: no two calls of which one writes overlap in time; the write cache, whose blocks have one owner, keeps to that. All room is
@@ -26,7 +26,7 @@ const TMPFS: i64 = 0x0102_1994;
 /// How bytes become durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Durable {
-    /// By going past the caches, and a fence.
+    /// By going past the caches, with a fence after each write.
     Stores,
     /// By msync.
     Msync,
@@ -106,7 +106,11 @@ impl Mapping {
         unsafe {
             let to = self.base.as_ptr().add(at);
             match durable {
-                Durable::Stores => store(to, from),
+                Durable::Stores => {
+                    store(to, from);
+                    // On the thread that stored: a fence of another one does not wait for these stores.
+                    fence();
+                }
                 Durable::Msync => std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()),
             }
         }
@@ -119,7 +123,7 @@ impl Mapping {
     /// Makes what was written to a range durable.
     fn settle(&self, at: usize, len: usize, durable: Durable) -> Result<(), Kind> {
         if durable == Durable::Stores {
-            fence();
+            // Each write has ended with a fence.
             return Ok(());
         }
         let from = at / PAGE * PAGE;
@@ -194,10 +198,6 @@ impl Storage for MappedFile {
         let (mapping, how) = (self.mapping.clone(), self.durable);
         Box::pin(async move {
             let (at, len) = (at as usize, buf.len() - done);
-            if how == Durable::Stores {
-                // What was stored before is durable before this is.
-                fence();
-            }
             mapping.write(at, &buf[done..], how);
             let result = if durable { mapping.settle(at, len, how) } else { Ok(()) };
             (result.map(|()| len), buf)

@@ -75,6 +75,9 @@ impl WriteCache {
 
     fn set_cleaner(&self, text: &str) -> Result<(), Error> {
         self.core.settings.cleaner.store(text)?;
+        if self.core.settings.cleaner.get() == 0 {
+            self.core.forget_drain();
+        }
         self.changed();
         Ok(())
     }

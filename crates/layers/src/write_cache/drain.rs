@@ -60,18 +60,27 @@ impl Core {
             self.settings.cleaner.set(1)?;
         }
         let begins = self.with(|opened| {
-            let begins = !opened.drain.is_running();
-            if begins {
-                let (total, lap) = (opened.index.used(), opened.index.sweep.laps);
-                opened.drain = Drain::Running { total, lap, stays_clean };
+            if let Drain::Running { stays_clean: asked, .. } = &mut opened.drain {
+                *asked |= stays_clean;
+                return false;
             }
-            begins
+            let (total, lap) = (opened.index.used(), opened.index.sweep.laps);
+            opened.drain = Drain::Running { total, lap, stays_clean };
+            true
         });
         if begins {
             let core = self.clone();
             self.env.spawn(Place::Background, Box::new(move || Box::pin(async move { core.empty().await })));
         }
         Ok(())
+    }
+
+    /// The cache is used again: a drain that is under way ends without a promise, and one that has ended keeps it no more.
+    pub(super) fn forget_drain(&self) {
+        self.look(|opened| match &mut opened.drain {
+            Drain::Running { stays_clean, .. } => *stays_clean = false,
+            drain => *drain = Drain::Off,
+        });
     }
 
     /// Waits for the end of a drain.

@@ -482,8 +482,8 @@ impl Index {
 
     /// Whether this version, or one that it replaced, is being copied to the origin.
     fn is_on_its_way(&self, index: u32) -> bool {
-        let chain = std::iter::successors(Some(index), |index| self.older.get(index).copied());
-        chain.into_iter().any(|index| self.blocks[index as usize].stage() == Stage::Copying)
+        let mut chain = std::iter::successors(Some(index), |index| self.older.get(index).copied());
+        chain.any(|index| self.blocks[index as usize].stage() == Stage::Copying)
     }
 
     /// Takes versions of a range that were there when `before` was the seq_count, of up to `count_max` blocks.

@@ -1,15 +1,11 @@
 //! The keeper: the one task that writes metadata of an open cache. Commits come before clearing.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use spillway_core::sync::Ordering;
 use spillway_core::{Kind, Place, mutant};
 
-use super::{Core, Count, Opened, Turn};
-
-/// Commit times are kept this far apart.
-const TIMES_APART: Duration = Duration::from_millis(100);
+use super::{Core, Count, Turn};
 
 impl Core {
     /// Makes everything that was acknowledged before durable.
@@ -147,7 +143,7 @@ impl Core {
         let now = self.env.coarse_now();
         self.with(|opened| {
             opened.index.commit(sealed, &taken);
-            opened.note_commit(now);
+            opened.commit_times.note(now, opened.index.committed);
         });
         self.counts.add(Count::Commits, 1);
         self.wake();
@@ -168,27 +164,6 @@ impl Core {
         self.wake();
         self.copy_for_waiters();
         Ok(())
-    }
-}
-
-impl Opened {
-    /// Remembers when the superblock got its present seq_count.
-    pub(super) fn note_commit(&mut self, now: Duration) {
-        match self.commit_times.back_mut() {
-            Some((at, seq_count)) if now.saturating_sub(*at) < TIMES_APART => {
-                *seq_count = self.index.committed
-            }
-            _ => self.commit_times.push_back((now, self.index.committed)),
-        }
-    }
-
-    /// The seq_count at `time`: what is in epochs below was committed before. Times before that are forgotten.
-    pub(super) fn seq_count_at(&mut self, time: Duration) -> Option<u64> {
-        let mut found = None;
-        while self.commit_times.front().is_some_and(|(at, _)| *at <= time) {
-            found = self.commit_times.pop_front().map(|(_, seq_count)| seq_count);
-        }
-        found
     }
 }
 

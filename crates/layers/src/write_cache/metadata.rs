@@ -1,6 +1,5 @@
 //! The metadata on its way to the cache device and back, in whole blocks of the cache.
 
-use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::ops::Range;
 
@@ -12,6 +11,7 @@ use super::drain::Drain;
 use super::format::{ENTRY_LEN, Entry, Found, Layout, OriginMark, PADDING_LEN, SUPERBLOCK_LEN, Superblock};
 use super::index::Index;
 use super::recovery::{Recovered, Recovery};
+use super::times::CommitTimes;
 use super::{Core, Opened};
 
 /// Bytes of metadata that are read or written at once.
@@ -40,7 +40,9 @@ impl Core {
         match Superblock::decode(head) {
             Found::Blank => self.format(largest).await,
             Found::Cache(superblock) => {
-                let layout = superblock.accept(device, start, Some(block_size))?;
+                // What is formatted anew may have had other blocks.
+                let wanted = (!self.settings.create).then_some(block_size);
+                let layout = superblock.accept(device, start, wanted)?;
                 let opened = self.recover(layout, superblock).await?;
                 match self.settings.create {
                     true => self.format_again(opened, largest).await,
@@ -177,7 +179,7 @@ impl Core {
 
     fn opened(&self, layout: Layout, mut index: Index, charge: Charge, found: String) -> Opened {
         index.next_fit = self.settings.next_fit;
-        let commit_times = VecDeque::from([(self.env.coarse_now(), index.committed)]);
+        let commit_times = CommitTimes::new(self.env.coarse_now(), index.committed);
         let padding = self.origin_mark().encode();
         Opened {
             layout,

@@ -30,7 +30,7 @@
 //! | `metadata` | entries to and from the device |
 //! | `keeper` | commits and clearing, one at a time |
 //! | `transfer`, `around` | requests of clients, through the cache and around it |
-//! | `write_back`, `drain`, `pace` | copies to the origin |
+//! | `write_back`, `drain`, `pace`, `times` | copies to the origin, how fast it is, and what is too old |
 
 pub mod format;
 pub mod recovery;
@@ -49,10 +49,10 @@ mod settings;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod times;
 mod transfer;
 mod write_back;
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -68,6 +68,7 @@ use drain::Drain;
 use index::Index;
 use pace::Pace;
 use settings::Settings;
+use times::CommitTimes;
 use write_back::OriginFlush;
 
 pub use attributes::attributes;
@@ -130,8 +131,7 @@ struct Opened {
     found: String,
     /// Versions of epochs below this one are too old.
     aged: Option<u64>,
-    /// When the superblock got which seq_count, the oldest first, coarsely.
-    commit_times: VecDeque<(Duration, u64)>,
+    commit_times: CommitTimes,
     _charge: Charge,
 }
 

@@ -319,6 +319,32 @@ fn a_drain_leaves_a_complete_origin_and_an_empty_cache() {
 }
 
 #[test]
+fn a_drain_is_complete_only_while_nothing_can_enter() {
+    let house = House::new(1 << 20, 1 << 20);
+    let cache = house.open(&config()).unwrap();
+    house.write(&cache, 3, 1, 2);
+    set(&cache, "message", "flush").unwrap();
+    set(&cache, "drain", "1").unwrap();
+    house.wait_for("the end", || show(&cache, "drain") == "complete");
+    set(&cache, "cleaner", "0").unwrap();
+    assert_eq!(show(&cache, "drain"), "off");
+    house.write(&cache, 3, 1, 2);
+    set(&cache, "drain", "1").unwrap();
+    set(&cache, "cleaner", "0").unwrap();
+    house.wait_for("the end", || show(&cache, "drain") == "off");
+}
+
+#[test]
+fn an_empty_cache_is_formatted_with_other_blocks() {
+    let house = House::new(1 << 20, 1 << 20);
+    house.open(&config()).unwrap();
+    let other = Config { block_size: 512.into(), ..config() };
+    assert!(house.refusal(&other).contains("--block-size 4096"));
+    let cache = house.open(&Config { create: true, ..other }).unwrap();
+    assert_eq!(show(&cache, "block_size"), "512");
+}
+
+#[test]
 fn free_blocks_grow_together() {
     let house = House::new(8 << 20, 1 << 20);
     let still = Config { high_watermark: 100, low_watermark: 100, pause_writeback: Some(0), ..config() };

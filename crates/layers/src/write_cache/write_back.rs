@@ -353,7 +353,7 @@ impl Core {
 
 impl Opened {
     fn note_aged(&mut self, time: Duration) -> bool {
-        let before = self.seq_count_at(time);
+        let before = self.commit_times.take_until(time);
         self.aged = self.aged.max(before);
         self.aged.is_some()
     }
