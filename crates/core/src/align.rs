@@ -346,7 +346,7 @@ impl Drop for Wish<'_> {
     }
 }
 
-#[cfg(all(test, feature = "shuttle", feature = "mutants"))]
+#[cfg(all(test, feature = "shuttle"))]
 mod threads {
     use super::*;
     use crate::sync::AtomicUsize;

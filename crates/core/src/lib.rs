@@ -36,7 +36,7 @@ pub mod size;
 pub mod stats;
 pub mod storage;
 pub mod sync;
-#[cfg(all(test, feature = "shuttle", feature = "mutants"))]
+#[cfg(all(test, feature = "shuttle"))]
 mod threads;
 
 pub use align::Aligned;

@@ -6,11 +6,16 @@
 
 #[cfg(feature = "shuttle")]
 mod checked;
+#[cfg(feature = "shuttle")]
+pub mod models;
 
 #[cfg(feature = "shuttle")]
 pub use checked::{
     AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, RwLock, fence,
 };
+/// A lock that the checker does not see: for what belongs to a model, not to what it is about.
+#[cfg(feature = "shuttle")]
+pub use parking_lot::Mutex as Unseen;
 #[cfg(not(feature = "shuttle"))]
 pub use parking_lot::{Mutex, MutexGuard, RwLock};
 #[cfg(feature = "shuttle")]

@@ -3,40 +3,22 @@
 //! `cargo xtask threads` runs these, and those of the same name beside the code they are about. A model that says `finds` shows that the checker notices the defect of that name.
 
 use std::collections::VecDeque;
-use std::process::Command;
 use std::sync::Arc;
 
 use shuttle::future::block_on;
-use shuttle::scheduler::RandomScheduler;
-use shuttle::{Config, Runner, thread};
+use shuttle::thread;
 
 use crate::budget::Budget;
 use crate::stats::Counters;
-use crate::sync::{AtomicUsize, Mutex, Ordering, WaitList};
+use crate::sync::{AtomicUsize, Mutex, Ordering, WaitList, models};
 
-/// Orders tried for each model; the same ones in every run.
-const ORDERS: usize = 30_000;
-const SEED: u64 = 1;
-
-/// Names the mutant that a model run by [`finds`] has.
-const MUTANT: &str = "SPILLWAY_MUTANT";
-
+/// Runs a model in every order that is tried of it.
 pub(crate) fn every_order(model: impl Fn() + Send + Sync + 'static) {
-    if let Ok(name) = std::env::var(MUTANT) {
-        crate::mutant::choose(name.leak());
-    }
-    let scheduler = RandomScheduler::new_from_seed(SEED, ORDERS);
-    Runner::new(scheduler, Config::default()).run(model);
+    models::every_order(30_000, model);
 }
 
-/// The model of that test fails once `mutant` is on. In a process of its own: a deadlock cannot be unwound.
 fn finds(mutant: &str, test: &str) {
-    let model = std::env::current_exe().expect("a test has a program");
-    let test = format!("threads::{test}");
-    let run = |mutant: &str| Command::new(&model).args([&test, "--exact"]).env(MUTANT, mutant).output();
-    let passes = |mutant| run(mutant).expect("the program runs again").status.success();
-    assert!(passes(""), "{test} fails by itself");
-    assert!(!passes(mutant), "{mutant:?} was not noticed");
+    models::finds(mutant, &format!("threads::{test}"));
 }
 
 /// Tokens that one side hands out and the other takes: nobody waits for ever.

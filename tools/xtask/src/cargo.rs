@@ -29,7 +29,7 @@ pub(crate) fn shown(command: &Command) -> String {
 }
 
 /// Features of a build for the models of threads.
-pub(crate) const THREADS: &str = "spillway-core/mutants,spillway-core/shuttle,spillway-layers/shuttle";
+pub(crate) const THREADS: &str = "spillway-core/shuttle,spillway-layers/shuttle";
 
 /// The models of threads, with their checker and deliberate defects built in.
 pub(crate) fn threads(root: &Path) -> Result<()> {

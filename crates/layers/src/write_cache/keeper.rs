@@ -65,7 +65,7 @@ impl Core {
 
     /// Has the keeper look, from whatever thread.
     pub(super) fn keep_in_background(self: &Arc<Self>) {
-        if self.has_work() && !self.keeping.load(Ordering::Acquire) {
+        if self.has_work() && !self.keeping.is_begun() {
             let core = self.clone();
             let keep = move || async move { core.keep() };
             self.env.spawn(Place::Background, Box::new(move || Box::pin(keep())));
@@ -82,7 +82,7 @@ impl Core {
 
     /// Has the keeper look whether there is something to do.
     pub(super) fn keep(self: &Arc<Self>) {
-        if !self.keeping.swap(true, Ordering::AcqRel) {
+        if self.keeping.begin() {
             self.env.spawn_here(Box::pin(self.clone().work()));
         }
     }
@@ -94,9 +94,10 @@ impl Core {
                 self.fail("writing metadata", kind);
             }
             if !matches!(step, Ok(true)) {
-                self.keeping.store(false, Ordering::Release);
-                // Whoever asked between the last look and the store found a keeper at work.
-                if step.is_err() || !self.has_work() || self.keeping.swap(true, Ordering::AcqRel) {
+                self.keeping.end();
+                // Whoever asked between the last look and that found a keeper at work.
+                let blind = mutant::on("write_cache: the keeper stops without looking again");
+                if step.is_err() || blind || !self.has_work() || !self.keeping.begin() {
                     return;
                 }
             }

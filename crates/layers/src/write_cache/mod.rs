@@ -49,6 +49,8 @@ mod settings;
 mod sweep;
 #[cfg(test)]
 mod tests;
+#[cfg(all(test, feature = "shuttle"))]
+mod threads;
 mod times;
 mod transfer;
 mod write_back;
@@ -56,7 +58,7 @@ mod write_back;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering, WaitList};
+use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering, WaitList, fence};
 use spillway_core::{
     Answer, BlockDevice, Budget, ByteRange, Charge, Env, Error, Extent, Geometry, IoBuf, Kind, Lifecycle,
     LocalFuture, Op, Place, Reply, Request, Seam, Submission,
@@ -98,11 +100,11 @@ struct Core {
     wanted: Mutex<u64>,
     /// Who flushes alone, where flushes do not share commits.
     turn: Turn,
-    keeping: AtomicBool,
-    copying: AtomicBool,
+    keeping: UnderWay,
+    copying: UnderWay,
     /// Timers that run: for the next commit, for blocks that become too old.
-    commit_timer: AtomicBool,
-    age_timer: AtomicBool,
+    commit_timer: UnderWay,
+    age_timer: UnderWay,
     /// When the timer for the next commit was set, in microseconds.
     commit_timer_us: AtomicU64,
     pace: Mutex<Pace>,
@@ -142,6 +144,29 @@ impl Opened {
     }
 }
 
+/// A task of which there is one at most. Whoever wants something of it changes what it looks at and then begins it, if nobody has;
+/// it ends first and looks after that, so that of what is wanted either it or whoever wants it sees the other. The fences keep both
+/// in that order.
+#[derive(Default)]
+struct UnderWay(AtomicBool);
+
+impl UnderWay {
+    /// Whether it is not under way and the caller is to start it now.
+    fn begin(&self) -> bool {
+        !self.is_begun() && !self.0.swap(true, Ordering::AcqRel)
+    }
+
+    fn is_begun(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn end(&self) {
+        self.0.store(false, Ordering::Release);
+        fence(Ordering::SeqCst);
+    }
+}
+
 /// A turn that one at a time has.
 #[derive(Default)]
 struct Turn {
@@ -178,10 +203,10 @@ impl WriteCache {
             progress: WaitList::default(),
             wanted: Mutex::new(0),
             turn: Turn::default(),
-            keeping: AtomicBool::new(false),
-            copying: AtomicBool::new(false),
-            commit_timer: AtomicBool::new(false),
-            age_timer: AtomicBool::new(false),
+            keeping: UnderWay::default(),
+            copying: UnderWay::default(),
+            commit_timer: UnderWay::default(),
+            age_timer: UnderWay::default(),
             commit_timer_us: AtomicU64::new(0),
             pace: Mutex::default(),
             arounds: Arounds::default(),
@@ -347,10 +372,9 @@ impl Core {
         self.progress.wake_all();
     }
 
-    /// Does `work` after `delay`, and again after what it returns. It is not begun while `busy` is set; `work` clears that before
-    /// its last look, so that nothing which comes later is missed.
-    fn later(self: &Arc<Self>, busy: &AtomicBool, delay: Duration, work: TimedWork) {
-        if busy.load(Ordering::Acquire) || busy.swap(true, Ordering::AcqRel) {
+    /// Does `work` after `delay`, and again after what it returns; `work` ends the timer before its last look.
+    fn later(self: &Arc<Self>, timer: &UnderWay, delay: Duration, work: TimedWork) {
+        if !timer.begin() {
             return;
         }
         let (weak, env) = (Arc::downgrade(self), self.env.clone());

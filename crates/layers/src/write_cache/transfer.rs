@@ -302,7 +302,7 @@ impl Core {
         if u64::from(uncommitted) >= self.settings.autocommit_blocks.get().max(1) {
             return self.want_in_background(epoch + 1);
         }
-        if !self.commit_timer.load(Ordering::Acquire) {
+        if !self.commit_timer.is_begun() {
             self.commit_timer_us.store(self.env.now().as_micros() as u64, Ordering::Release);
             self.later(&self.commit_timer, self.autocommit_time(), Self::commit_in_time);
         }
@@ -319,7 +319,7 @@ impl Core {
         if left > Duration::ZERO {
             return Some(left);
         }
-        self.commit_timer.store(false, Ordering::Release);
+        self.commit_timer.end();
         self.want_fresh();
         None
     }

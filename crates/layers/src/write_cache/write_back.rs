@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::{FutureExt, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use spillway_core::sync::{Mutex, Ordering, WaitList};
+use spillway_core::sync::{Mutex, WaitList};
 use spillway_core::{IoBuf, Kind, LocalFuture, Place, Request, mutant};
 
 use super::index::Victim;
@@ -124,7 +124,7 @@ impl Core {
 
     /// Begins to copy, if that is not being done.
     pub(super) fn copy(self: &Arc<Self>) {
-        if !self.copying.swap(true, Ordering::AcqRel) {
+        if self.copying.begin() {
             let core = self.clone();
             self.env.spawn(Place::Background, Box::new(move || Box::pin(core.copy_down())));
         }
@@ -147,9 +147,10 @@ impl Core {
                     if has_news() {
                         continue;
                     }
-                    self.copying.store(false, Ordering::Release);
-                    // Whoever asked, or changed something, between the last look and the store found somebody at work.
-                    if !has_news() || self.copying.swap(true, Ordering::AcqRel) {
+                    self.copying.end();
+                    // Whoever asked, or changed something, between the last look and that found somebody at work.
+                    let blind = mutant::on("write_cache: the copier stops without looking again");
+                    if blind || !has_news() || !self.copying.begin() {
                         return;
                     }
                 }
@@ -336,7 +337,7 @@ impl Core {
 
     /// Has what is too old copied; when to look again, while something is left to become so.
     fn age(self: &Arc<Self>) -> Option<Duration> {
-        self.age_timer.store(false, Ordering::Release);
+        self.age_timer.end();
         let every = self.age_every()?;
         let time = self.env.coarse_now().checked_sub(every * (AGE_PARTS - 1));
         let (aged, used) = self.with(|opened| {
@@ -346,7 +347,7 @@ impl Core {
         if aged {
             self.copy();
         }
-        let goes_on = used > 0 && !self.age_timer.swap(true, Ordering::AcqRel);
+        let goes_on = used > 0 && self.age_timer.begin();
         goes_on.then_some(every)
     }
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use spillway_core::contract::Random;
+use spillway_core::sync::models::every_order;
 use spillway_core::sync::shuttle::future::block_on;
-use spillway_core::sync::shuttle::scheduler::RandomScheduler;
-use spillway_core::sync::shuttle::{self, Runner, thread};
+use spillway_core::sync::shuttle::thread;
 use spillway_core::sync::{AtomicUsize, Ordering};
 use spillway_core::{BlockDevice, Budget, ByteRange, IoBuf, Op, Request};
 use spillway_sim::memory::VecRegions;
@@ -14,11 +14,6 @@ use spillway_sim::world::World;
 use super::codec::Params;
 use super::streams::{Choice, Streams};
 use super::{Config, PAGE, Zram};
-
-fn every_order(orders: usize, model: impl Fn() + Send + Sync + 'static) {
-    let scheduler = RandomScheduler::new_from_seed(1, orders);
-    Runner::new(scheduler, shuttle::Config::default()).run(model);
-}
 
 #[test]
 fn no_more_writers_than_streams_and_nobody_waits_for_ever() {

@@ -1,0 +1,219 @@
+//! Models for the checker of threads: clients, keeper and copier hand work to each other on whatever thread they are, and nobody
+//! waits for ever. Time stands still in them, so that no timer comes to the rescue.
+
+use std::future::pending;
+
+use spillway_core::sync::Unseen;
+use spillway_core::sync::models::{every_order, finds};
+use spillway_core::sync::shuttle::future::{block_on, spawn_local, yield_now};
+use spillway_core::sync::shuttle::thread;
+use spillway_core::{BlockSize, Task};
+
+use super::*;
+
+const BLOCK: usize = 512;
+
+/// Every task is a thread of its own.
+struct Tasks;
+
+impl Env for Tasks {
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn coarse_now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn sleep(&self, duration: Duration) -> LocalFuture<()> {
+        if duration.is_zero() { Box::pin(yield_now()) } else { Box::pin(pending()) }
+    }
+
+    fn spawn(&self, _: Place, task: Task) {
+        self.spawn_here(task());
+    }
+
+    fn spawn_here(&self, task: LocalFuture<()>) {
+        spawn_local(task);
+    }
+
+    fn idle_workers(&self) -> usize {
+        0
+    }
+
+    fn random(&self) -> u64 {
+        0
+    }
+}
+
+/// A disk that takes a moment for each answer, in which others go on.
+struct Disk(Unseen<Vec<u8>>);
+
+impl Disk {
+    fn new(bytes: usize) -> Arc<Self> {
+        Arc::new(Self(Unseen::new(vec![0; bytes])))
+    }
+
+    fn carry_out(&self, request: &mut Request) {
+        let mut bytes = self.0.lock();
+        let place = request.range.offset as usize..(request.range.offset + request.range.len) as usize;
+        match request.op {
+            Op::Read => request.buf.copy_from_slice(&bytes[place]),
+            Op::Write => bytes[place].copy_from_slice(&request.buf),
+            Op::WriteZeroes => bytes[place].fill(0),
+            Op::Discard | Op::Flush => {}
+        }
+    }
+}
+
+impl BlockDevice for Disk {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            size: self.0.lock().len() as u64,
+            block_size: BlockSize::new(BLOCK as u32).expect("a power of two"),
+            optimal_io: BLOCK as u32,
+            read_only: false,
+            volatile: false,
+            write_through: false,
+            discards: false,
+            fast_zeroes: false,
+            rotational: false,
+            identity: None,
+        }
+    }
+
+    fn submit(&self, mut request: Request) -> Submission {
+        self.carry_out(&mut request);
+        Answer::pending(async move {
+            yield_now().await;
+            request.answer(Ok(()))
+        })
+    }
+}
+
+/// An origin of 16 blocks and a cache device.
+struct House {
+    origin: Arc<Disk>,
+    cache: Arc<Disk>,
+}
+
+impl House {
+    /// With a cache of so many blocks; its metadata fills one.
+    fn new(blocks: usize) -> Self {
+        Self { origin: Disk::new(16 * BLOCK), cache: Disk::new((1 + blocks) * BLOCK) }
+    }
+
+    fn open(&self) -> Arc<WriteCache> {
+        let config = Config {
+            block_size: (BLOCK as u64).into(),
+            high_watermark: 100,
+            low_watermark: 100,
+            ..Config::default()
+        };
+        let (origin, cache, budget) = (self.origin.clone(), self.cache.clone(), Budget::new(1 << 20));
+        let opened =
+            WriteCache::new(&config, origin, cache, Arc::new(Tasks), budget).expect("a valid configuration");
+        block_on(opened.open()).expect("it opens");
+        opened
+    }
+
+    /// What the origin has in a block.
+    fn below(&self, block: usize) -> u8 {
+        self.origin.0.lock()[block * BLOCK]
+    }
+}
+
+fn write(cache: &WriteCache, block: u64, value: u8) {
+    let buf = IoBuf::copy_of(&[value; BLOCK]);
+    assert_eq!(block_on(cache.submit(Request::write(block * BLOCK as u64, buf))).result, Ok(()));
+}
+
+fn flush(cache: &WriteCache) {
+    assert_eq!(block_on(cache.submit(Request::flush())).result, Ok(()));
+}
+
+fn read(cache: &WriteCache, block: u64) -> u8 {
+    let reply = block_on(cache.submit(Request::read(block * BLOCK as u64, IoBuf::new(BLOCK))));
+    assert_eq!(reply.result, Ok(()));
+    assert!(reply.buf.iter().all(|byte| *byte == reply.buf[0]), "a mixture");
+    reply.buf[0]
+}
+
+/// Runs each in a thread of its own, and waits for all.
+fn together(cache: &Arc<WriteCache>, clients: &[fn(&WriteCache)]) {
+    let spawn = |client: &fn(&WriteCache)| {
+        let (cache, client) = (cache.clone(), *client);
+        thread::spawn(move || client(&cache))
+    };
+    let clients: Vec<_> = clients.iter().map(spawn).collect();
+    clients.into_iter().for_each(|client| client.join().expect("a client ends"));
+}
+
+/// Flushes share commits, versions replace each other, and what was flushed is there when the cache is opened again.
+#[test]
+fn every_flush_is_answered() {
+    every_order(8000, || {
+        let house = House::new(12);
+        let cache = house.open();
+        let client: fn(&WriteCache) = |cache| {
+            write(cache, 0, 1);
+            flush(cache);
+        };
+        let other: fn(&WriteCache) = |cache| {
+            write(cache, 1, 2);
+            flush(cache);
+            write(cache, 1, 3);
+            flush(cache);
+        };
+        together(&cache, &[client, other, flush]);
+        let again = house.open();
+        assert_eq!((read(&again, 0), read(&again, 1)), (1, 3));
+    });
+}
+
+/// New versions of committed blocks where no block is free: they wait for copies, which may wait for commits.
+#[test]
+fn every_write_gets_room() {
+    every_order(8000, || {
+        let house = House::new(3);
+        let cache = house.open();
+        (0..3).for_each(|block| write(&cache, block, 1));
+        flush(&cache);
+        let low: fn(&WriteCache) = |cache| (2..4).for_each(|value| write(cache, 0, value));
+        let high: fn(&WriteCache) = |cache| (0..2).for_each(|_| write(cache, 2, 4));
+        together(&cache, &[low, high]);
+        assert_eq!([0, 1, 2].map(|block| read(&cache, block)), [3, 1, 4]);
+    });
+}
+
+/// A client goes on to write while everything is copied.
+#[test]
+fn every_drain_ends() {
+    every_order(8000, || {
+        let house = House::new(8);
+        let cache = house.open();
+        (0..2).for_each(|block| write(&cache, block, 1));
+        cache.core.drain(true).expect("it is sound");
+        let client: fn(&WriteCache) = |cache| (1..4).for_each(|block| write(cache, block, 2));
+        let drained: fn(&WriteCache) = |cache| block_on(cache.core.drained()).expect("it ends");
+        together(&cache, &[client, drained]);
+        assert!(cache.core.with(|opened| opened.index.is_empty()));
+        assert_eq!([0, 1, 2, 3].map(|block| house.below(block)), [1, 2, 2, 2]);
+    });
+}
+
+#[test]
+fn the_checker_finds_a_keeper_that_does_not_look_again() {
+    finds(
+        "write_cache: the keeper stops without looking again",
+        "write_cache::threads::every_flush_is_answered",
+    );
+}
+
+#[test]
+fn the_checker_finds_a_copier_that_does_not_look_again() {
+    finds(
+        "write_cache: the copier stops without looking again",
+        "write_cache::threads::every_write_gets_room",
+    );
+}
