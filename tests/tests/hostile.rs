@@ -164,6 +164,23 @@ fn a_thousand_reads_of_a_mib_that_nobody_takes() {
     });
 }
 
+/// More requests than fit in the sockets while their replies wait: the server has to take them all the same.
+#[test]
+fn many_requests_before_the_first_reply_is_read() {
+    let server = Launch::ram("64M").start();
+    let mut client = server.client();
+    client.write(0, &[7; 4096]).expect("a write");
+    for _ in 0..1500 {
+        client.send(command::READ, 0, 4096).expect("the server takes requests");
+    }
+    for _ in 0..1500 {
+        assert_eq!(client.reply().expect("a reply").0, 0);
+        let mut bytes = [0; 4096];
+        client.stream.read_exact(&mut bytes).expect("its bytes");
+        assert_eq!(bytes, [7; 4096]);
+    }
+}
+
 #[test]
 fn a_disconnect_in_the_middle_of_a_write_changes_nothing() {
     survives(|server| {

@@ -32,8 +32,8 @@ pub trait Session {
     /// What to receive next.
     fn intake(&mut self) -> Intake;
 
-    /// Takes bytes that the peer sent and returns how many were used. Fewer than given means that the session is paused or
-    /// wants the rest as payload: the driver keeps them and offers them again.
+    /// Takes bytes that the peer sent and returns how many were used. Fewer than given means that the session is paused,
+    /// wants the rest as payload, or has output worth sending first: the driver keeps them and offers them again.
     fn receive(&mut self, bytes: &[u8]) -> usize;
 
     /// Takes back the buffer of [`Intake::Payload`], with `filled` bytes of its window received.

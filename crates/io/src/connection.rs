@@ -9,7 +9,8 @@
 //! A small receive is always in flight while the session takes bytes. Where it comes back full, what else has arrived is
 //! fetched at once with one large receive into a pooled buffer: a busy stream is read half a megabyte at a time, and an
 //! idle connection costs 16 KiB. Large payloads are received where they belong. Output is sent by non-blocking gathering
-//! sends; only a full socket makes the loop wait for writability.
+//! sends; only a full socket makes the loop wait for writability. For a moment it then waits for nothing else, so that what
+//! a peer with a deep queue asks for meanwhile wakes nobody and is received together.
 //!
 //! Ends: the session has finished and its output is sent; or the peer is gone or the order is to abort, then the session
 //! hangs up first. Dropping a connection shuts its socket down, so that no operation on it stays behind.
@@ -26,9 +27,9 @@ use std::time::Duration;
 use compio::BufResult;
 use compio::runtime::{Runtime, Submit};
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sendmsg, shutdown};
-use spillway_core::IoBuf;
 use spillway_core::session::{Intake, Session};
 use spillway_core::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+use spillway_core::{IoBuf, LocalFuture};
 
 use crate::op::{Await, Event, Receive, receive_now, would_block};
 use crate::serve::Admission;
@@ -42,6 +43,10 @@ const BULK_LEN: usize = 512 << 10;
 
 /// Slices in one send: half of what the system allows.
 const SLICES_MAX: usize = 512;
+
+/// How long requests are left in their socket while replies do not fit in it. A peer that sends many before it reads gets on
+/// after that.
+const PATIENCE: Duration = Duration::from_millis(1);
 
 /// Turns before other connections get theirs.
 const TURNS_MAX: usize = 8;
@@ -143,10 +148,19 @@ struct Gone;
 enum Asked {
     /// A receive is in flight; it will wake the task.
     Receiving,
+    /// The socket has to get room first, or time to pass; either will wake the task.
+    Waiting,
     /// The session got bytes and has to be polled.
     Fed,
     /// The session takes nothing until it is polled after some change.
     Paused,
+}
+
+/// The peer does not take what there is for it.
+struct Full {
+    writable: Submit<Await>,
+    /// [`PATIENCE`], while it lasts.
+    patience: Option<LocalFuture<()>>,
 }
 
 pub(crate) struct Connection {
@@ -162,7 +176,7 @@ pub(crate) struct Connection {
     spare: IoBuf,
     /// The last receive filled its buffer: more has probably arrived.
     more: bool,
-    writable: Option<Submit<Await>>,
+    full: Option<Full>,
     hung_up: Option<Submit<Await>>,
     listening: bool,
     wound_down: bool,
@@ -188,7 +202,7 @@ impl Connection {
             kept: IoBuf::empty(),
             spare: IoBuf::empty(),
             more: false,
-            writable: None,
+            full: None,
             hung_up: None,
             listening: false,
             wound_down: false,
@@ -202,7 +216,7 @@ impl Connection {
         // A finished session takes nothing more; whether its peer still reads is seen by sending.
         if !self.session.finished() {
             self.take_received(context)?;
-            if self.more {
+            if self.more && self.kept.is_empty() {
                 self.ask(context)?;
             }
         }
@@ -218,6 +232,7 @@ impl Connection {
                 }
                 false
             }
+            Asked::Waiting => false,
             Asked::Fed => true,
             // What was sent may have made room for what the session waits for.
             Asked::Paused => sent || self.peer_is_watched(context)?,
@@ -291,6 +306,7 @@ impl Connection {
             Intake::Payload(buf) if !self.kept.is_empty() => Ok(self.copy_kept(buf)),
             Intake::Payload(buf) if self.more => self.fetch(buf, true),
             Intake::Payload(buf) => self.receive(buf, true, context),
+            Intake::Bytes if self.is_patient(context) => Ok(Asked::Waiting),
             Intake::Bytes => {
                 let bulk = if self.more { IoBuf::try_new(BULK_LEN) } else { None };
                 match bulk {
@@ -388,18 +404,29 @@ impl Connection {
     }
 
     fn can_send(&mut self, context: &mut Context<'_>) -> bool {
-        let Some(writable) = &mut self.writable else { return true };
-        let ready = Pin::new(writable).poll(context).is_ready();
+        let Some(full) = &mut self.full else { return true };
+        let ready = Pin::new(&mut full.writable).poll(context).is_ready();
         if ready {
-            self.writable = None;
+            self.full = None;
         }
         ready
+    }
+
+    /// Whether the peer is given time to take its replies before more is received from it.
+    fn is_patient(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(full) = &mut self.full else { return false };
+        let lasts = full.patience.as_mut().is_some_and(|time| time.as_mut().poll(context).is_pending());
+        if !lasts {
+            full.patience = None;
+        }
+        lasts
     }
 
     fn await_room(&mut self) {
         self.control.untaken.begin(self.pool.clock.coarse_now());
         let room = Await { fd: self.socket.clone(), event: Event::Writable };
-        self.writable = Some(compio::runtime::submit(room));
+        let patience = Box::pin(compio::time::sleep(PATIENCE));
+        self.full = Some(Full { writable: compio::runtime::submit(room), patience: Some(patience) });
     }
 
     fn heed(&mut self, context: &Context<'_>) -> Result<(), Gone> {

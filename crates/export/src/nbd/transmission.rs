@@ -25,6 +25,9 @@ use super::wire::{RequestHeader, cmd, cmd_flag, errno};
 /// Longest buffer in bytes that a connection gets in any case when it holds nothing else.
 const ASSURED_LEN_MAX: usize = 64 << 10;
 
+/// Bytes of replies that are sent before more requests are taken: the client has something to do meanwhile.
+const SENT_SOON: usize = 64 << 10;
+
 /// Most extents in one reply to `CMD_BLOCK_STATUS`.
 const EXTENTS_MAX: usize = 8192;
 
@@ -141,11 +144,12 @@ impl Transmission {
     /// Takes bytes; returns how many.
     pub(super) fn receive(&mut self, bytes: &[u8], out: &mut Output) -> usize {
         let mut at = 0;
+        let before = out.len();
         while at < bytes.len() {
             let rest = &bytes[at..];
-            let full = self.full(out);
+            let enough = out.len() - before >= SENT_SOON || self.full(out);
             at += match &mut self.place {
-                Place::Header if full => break,
+                Place::Header if enough => break,
                 Place::Header => self.take_header(rest, out),
                 Place::Payload(_) => self.take_payload(rest, out),
                 Place::Skip(left) => {

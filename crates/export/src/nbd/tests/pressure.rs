@@ -147,6 +147,21 @@ fn a_client_that_never_reads_is_left_waiting() {
 }
 
 #[test]
+fn replies_worth_sending_come_before_further_requests() {
+    each_style(|mut client, _| {
+        let mut bytes = Vec::new();
+        for _ in 0..40 {
+            let (_, header) = client.request(cmd::READ, 0, 0, 8192);
+            header.encode(client.header_style(), &mut bytes);
+        }
+        let header_len = bytes.len() / 40;
+        for taken in (0..40).step_by(8) {
+            assert_eq!(client.session.receive(&bytes[taken * header_len..]), 8 * header_len);
+        }
+    });
+}
+
+#[test]
 fn short_unread_replies_are_limited_as_well() {
     let (_, exports) = one_export();
     let config = Config { held_bytes_max: 10_000, ..Config::default() };
