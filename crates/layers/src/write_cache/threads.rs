@@ -103,11 +103,11 @@ impl House {
         Self { origin: Disk::new(16 * BLOCK), cache: Disk::new((1 + blocks) * BLOCK) }
     }
 
-    fn open(&self) -> Arc<WriteCache> {
+    fn open(&self, watermark: u64) -> Arc<WriteCache> {
         let config = Config {
             block_size: (BLOCK as u64).into(),
-            high_watermark: 100,
-            low_watermark: 100,
+            high_watermark: watermark,
+            low_watermark: watermark,
             ..Config::default()
         };
         let (origin, cache, budget) = (self.origin.clone(), self.cache.clone(), Budget::new(1 << 20));
@@ -154,7 +154,7 @@ fn together(cache: &Arc<WriteCache>, clients: &[fn(&WriteCache)]) {
 fn every_flush_is_answered() {
     every_order(8000, || {
         let house = House::new(12);
-        let cache = house.open();
+        let cache = house.open(100);
         let client: fn(&WriteCache) = |cache| {
             write(cache, 0, 1);
             flush(cache);
@@ -166,24 +166,34 @@ fn every_flush_is_answered() {
             flush(cache);
         };
         together(&cache, &[client, other, flush]);
-        let again = house.open();
+        let again = house.open(100);
         assert_eq!((read(&again, 0), read(&again, 1)), (1, 3));
     });
 }
 
-/// New versions of committed blocks where no block is free: they wait for copies, which may wait for commits.
+/// New versions where no block is free: they wait for copies, which may wait for commits.
+fn rewrites(watermark: u64, flushes: bool) {
+    let house = House::new(3);
+    let cache = house.open(watermark);
+    (0..3).for_each(|block| write(&cache, block, 1));
+    if flushes {
+        flush(&cache);
+    }
+    let low: fn(&WriteCache) = |cache| (2..4).for_each(|value| write(cache, 0, value));
+    let high: fn(&WriteCache) = |cache| (0..2).for_each(|_| write(cache, 2, 4));
+    together(&cache, &[low, high]);
+    assert_eq!([0, 1, 2].map(|block| read(&cache, block)), [3, 1, 4]);
+}
+
 #[test]
 fn every_write_gets_room() {
-    every_order(8000, || {
-        let house = House::new(3);
-        let cache = house.open();
-        (0..3).for_each(|block| write(&cache, block, 1));
-        flush(&cache);
-        let low: fn(&WriteCache) = |cache| (2..4).for_each(|value| write(cache, 0, value));
-        let high: fn(&WriteCache) = |cache| (0..2).for_each(|_| write(cache, 2, 4));
-        together(&cache, &[low, high]);
-        assert_eq!([0, 1, 2].map(|block| read(&cache, block)), [3, 1, 4]);
-    });
+    every_order(8000, || rewrites(100, true));
+}
+
+/// The copier is at work for a watermark, and can do nothing, when somebody begins to wait.
+#[test]
+fn every_write_gets_room_beside_copies() {
+    every_order(8000, || rewrites(0, false));
 }
 
 /// A client goes on to write while everything is copied.
@@ -191,7 +201,7 @@ fn every_write_gets_room() {
 fn every_drain_ends() {
     every_order(8000, || {
         let house = House::new(8);
-        let cache = house.open();
+        let cache = house.open(100);
         (0..2).for_each(|block| write(&cache, block, 1));
         cache.core.drain(true).expect("it is sound");
         let client: fn(&WriteCache) = |cache| (1..4).for_each(|block| write(cache, block, 2));

@@ -136,7 +136,11 @@ impl Core {
         loop {
             let (seen, wish) = (self.changes(), self.wish());
             let more = self.start_copy(wish, &mut copies).await;
-            let has_news = || self.wish() != Wish::Rest && (wish == Wish::Rest || self.changes() != seen);
+            // Somebody may begin to wait, which changes the wish and nothing else.
+            let has_news = || {
+                let now = self.wish();
+                now != Wish::Rest && (now != wish || self.changes() != seen)
+            };
             let ended = match more {
                 true => copies.next().now_or_never(),
                 false => Some(copies.next().await),
