@@ -1,6 +1,7 @@
 //! Models for the checker of threads: what must hold in every order in which threads may run.
 //!
-//! `cargo xtask threads` runs these, and those of the same name beside the code they are about. A model that says `finds` shows that the checker notices the defect of that name.
+//! `cargo xtask threads` runs these, and those of the same name beside the code they are about. A model that says `finds` shows that
+//! the checker notices the defect of that name.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //!
 //! Input: bytes of the device in sectors, block size, start sector, a byte of choices, then what the device begins with; all else is
 //! zero. So that the fuzzer need not find magic numbers, what follows may be the fields of a valid superblock's seq_count and of its
-//! entries instead, two bytes for each. Checked: it is refused with words, or it serves: everything can be read, what is written and flushed reads back, and is
-//! there when the device is opened again.
+//! entries instead, two bytes for each. Checked: it is refused with words, or it serves: everything can be read, what is written and
+//! flushed reads back, and is there when the device is opened again.
 #![no_main]
 
 use std::sync::Arc;

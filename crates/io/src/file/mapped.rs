@@ -1,8 +1,8 @@
 //! A file or DAX device as memory: calls of [`Storage`] that copy, and are done when they return.
 //!
 //! Durable without a system call is a mapping of persistent memory (MAP_SYNC) or of tmpfs, which is as durable as it gets: bytes go past
-//! the processor's caches to memory, each write ends with a fence, and `sync` has nothing left to do. On other files, and on other processors than x86-64, bytes go to the
-//! page cache and `sync` is msync. A note says which.
+//! the processor's caches to memory, each write ends with a fence, and `sync` has nothing left to do. On other files, and on other
+//! processors than x86-64, bytes go to the page cache and `sync` is msync. A note says which.
 //!
 //! Needs: no two calls of which one writes overlap in time; the write cache, whose blocks have one owner, keeps to that. All room is
 //! allocated when the file is mapped, because a page that cannot be had later, or that somebody cuts off, ends the process (SIGBUS).

@@ -1,6 +1,6 @@
 //! SSD write cache: acknowledges at the speed of a cache device and loses nothing, over a slow origin.
 //!
-//! The cache device is in dm-writecache's own format (mode `s`), so that the kernel and this layer take over from each other.
+//! The cache device is in dm-writecache's own format (modes `s` and `p`), so that the kernel and this layer take over from each other.
 //!
 //! ```text
 //!   write  -> blocks that follow each other are reserved -> one I/O to the cache device -> published
