@@ -85,14 +85,7 @@ impl WriteCache {
     /// An option has changed: what it asks for begins, on a thread that runs tasks.
     fn changed(&self) {
         let core = self.core.clone();
-        let begin = async move || {
-            if core.look(|_| ()).is_some() {
-                core.want_fresh();
-                core.copy_if_due();
-                core.age_if_due();
-            }
-        };
-        self.core.env.spawn(Place::Background, Box::new(move || Box::pin(async move { begin().await })));
+        self.core.env.spawn(Place::Background, Box::new(move || Box::pin(async move { core.resume() })));
     }
 }
 

@@ -61,7 +61,7 @@ use std::time::Duration;
 use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering, WaitList, fence};
 use spillway_core::{
     Answer, BlockDevice, Budget, ByteRange, Charge, Env, Error, Extent, Geometry, IoBuf, Kind, Lifecycle,
-    LocalFuture, Op, Place, Reply, Request, Seam, Submission,
+    LocalFuture, Op, Place, Reply, Request, Seam, Submission, mutant,
 };
 
 use around::Arounds;
@@ -329,6 +329,7 @@ impl Core {
                 *core.open.lock() =
                     opened.map_or_else(Opening::Failed, |opened| Opening::Open(Box::new(opened)));
                 core.opened.wake_all();
+                core.resume();
             }));
         }
         self.opened
@@ -338,6 +339,17 @@ impl Core {
                 _ => None,
             })
             .await
+    }
+
+    /// Begins what the cache's content and the options ask for: after it was opened, and when an option has changed.
+    fn resume(self: &Arc<Self>) {
+        if self.look(|_| ()).is_none() || mutant::on("write_cache: sleep after a restart") {
+            return;
+        }
+        self.want_fresh();
+        self.keep_in_background();
+        self.copy_if_due();
+        self.age_if_due();
     }
 
     /// Looks at the cache if it is open.

@@ -11,6 +11,8 @@ use super::format::{ENTRY_LEN, FREE, SUPERBLOCK_LEN};
 use super::*;
 use crate::file::File;
 
+mod restart;
+
 const BLOCK: usize = 4096;
 
 /// Two disks that keep their power unless it is cut.

@@ -329,7 +329,8 @@ impl Core {
 
     /// Looks at ages now and then while there is something to become too old.
     pub(super) fn age_if_due(self: &Arc<Self>) {
-        if let Some(every) = self.age_every() {
+        let every = self.age_every().filter(|_| self.with(|opened| opened.index.used() > 0));
+        if let Some(every) = every {
             self.later(&self.age_timer, every, Self::age);
         }
     }
