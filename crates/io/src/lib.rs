@@ -3,7 +3,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`driver`] | io_uring, or poll with blocking threads where io_uring is refused |
-//! | [`workers`] | [`Workers`]: one thread for each core plus one for background work |
+//! | [`workers`] | [`Workers`]: one thread for each core, one for background work, one that accepts |
 //! | [`local`] | [`block_on`] and [`Local`]: the same runtime on the calling thread, for tests and tools |
 //! | [`mod@env`] | [`SystemEnv`]: clock, timers, tasks and chance |
 //! | [`memory`] | [`MmapRegions`]: memory that costs nothing until touched |

@@ -80,9 +80,9 @@ pub fn serve(listener: Listener, workers: &Workers, new_session: NewSession, lim
     // The acceptor counts as open until it has ended, and the listener with it.
     let admission = Admission::new(hall.clone(), acceptor.clone(), None);
     let (host, control) = (hall.clone(), acceptor);
-    pool.background().post(Box::new(move || Box::pin(accept_all(host, listener, control, admission))));
+    pool.front().post(Box::new(move || Box::pin(accept_all(host, listener, control, admission))));
     let watched = Arc::downgrade(&hall);
-    pool.background().post(Box::new(move || Box::pin(watch_stalls(watched))));
+    pool.front().post(Box::new(move || Box::pin(watch_stalls(watched))));
     Serving { hall: Some(hall) }
 }
 

@@ -1,4 +1,7 @@
-//! The threads: one worker for each core, and one for background work.
+//! The threads: one worker for each core, one for background work, and one in front.
+//!
+//! The front thread accepts connections, sets the coarse clock and looks for peers that stall. It runs nothing that takes
+//! long, so that these wait for nothing else.
 //!
 //! Each thread owns a runtime and a mailbox. A task arrives as a closure by mail, is started on the thread and stays there.
 //! A panic on one of these threads ends the process: a server that has lost a task, and does not know which, is worse than
@@ -26,9 +29,12 @@ use crate::rest::Rest;
 /// Workers at most; more cores than this are left to other things.
 pub const WORKERS_MAX: usize = 256;
 
-/// Tasks that run between two looks at the ring: on a worker, and on the background thread, whose tasks are long.
+/// Tasks that run between two looks at the ring: on a worker, and on the other threads, whose tasks are long or few.
 const TASKS_BETWEEN_POLLS: usize = 16;
 const TASKS_BETWEEN_POLLS_BACKGROUND: usize = 4;
+
+/// Threads besides the workers.
+const OTHER_THREADS: usize = 2;
 
 /// How many threads, and what carries their I/O.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +75,7 @@ impl Workers {
         };
         workers.launch(&plan)?;
         let pool = workers.pool.clone();
-        workers.pool.background().post(Box::new(move || Box::pin(keep_time(pool))));
+        workers.pool.front().post(Box::new(move || Box::pin(keep_time(pool))));
         Ok(workers)
     }
 
@@ -140,7 +146,7 @@ impl Drop for Workers {
     }
 }
 
-/// What the threads share. The last seat is the background thread's.
+/// What the threads share. Behind the workers' seats come the background thread's and the front thread's.
 pub(crate) struct Pool {
     seats: Vec<Seat>,
     next: AtomicUsize,
@@ -149,12 +155,12 @@ pub(crate) struct Pool {
 
 impl Pool {
     fn new(workers: usize) -> Self {
-        let seats = (0..=workers).map(|_| Seat::new()).collect();
+        let seats = (0..workers + OTHER_THREADS).map(|_| Seat::new()).collect();
         Self { seats, next: AtomicUsize::new(0), clock: Clock::new() }
     }
 
     pub(crate) fn workers(&self) -> usize {
-        self.seats.len() - 1
+        self.seats.len() - OTHER_THREADS
     }
 
     pub(crate) fn seat(&self, index: usize) -> &Seat {
@@ -163,6 +169,11 @@ impl Pool {
 
     pub(crate) fn background(&self) -> &Seat {
         &self.seats[self.workers()]
+    }
+
+    /// Accepting, the clock and what looks after connections; nothing that takes long.
+    pub(crate) fn front(&self) -> &Seat {
+        &self.seats[self.workers() + 1]
     }
 
     /// A worker other than the caller's, an idle one if there is any; the caller's own if it is the only one.
@@ -183,7 +194,11 @@ impl Pool {
     }
 
     fn thread_name(&self, index: usize) -> String {
-        if index == self.workers() { "spillway-bg".into() } else { format!("spillway-{index}") }
+        match index.checked_sub(self.workers()) {
+            None => format!("spillway-{index}"),
+            Some(0) => "spillway-bg".into(),
+            Some(_) => "spillway-front".into(),
+        }
     }
 }
 
@@ -265,8 +280,8 @@ impl Seat {
 
 fn thread_main(pool: &Pool, index: usize, plan: &Plan, ready: &mpsc::Sender<Result<(), Error>>) {
     let _guard = AbortOnPanic;
-    let background = index == pool.workers();
-    let tasks = if background { TASKS_BETWEEN_POLLS_BACKGROUND } else { TASKS_BETWEEN_POLLS };
+    let worker = index < pool.workers();
+    let tasks = if worker { TASKS_BETWEEN_POLLS } else { TASKS_BETWEEN_POLLS_BACKGROUND };
     let runtime = match plan.runtime(tasks) {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -1,0 +1,46 @@
+//! The front thread: accepting, and the coarse clock, while the background thread does not come back from a task.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod toy;
+
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, mpsc};
+
+use spillway_core::Place;
+use spillway_io::{DriverChoice, Limits, Listener, Workers, WorkersOptions, serve};
+use toy::{ECHO, Toy, Watch, answer, request, until};
+
+#[test]
+fn clients_connect_and_the_clock_moves_while_the_background_thread_is_busy() {
+    for driver in [DriverChoice::Auto, DriverChoice::Poll] {
+        let path = std::env::temp_dir().join(format!("spillway-front-{}.sock", std::process::id()));
+        let workers = Workers::start(WorkersOptions { count: 1, driver }).unwrap();
+        let watch = Arc::new(Watch::default());
+        let listener = Listener::unix(&path, 0o600).unwrap();
+        let new_session =
+            Arc::new(move || -> Box<dyn spillway_core::session::Session> { Box::new(Toy::new(&watch)) });
+        let serving = serve(listener, &workers, new_session, Limits::default());
+        let (blocked, is_blocked) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let long = move || -> spillway_core::LocalFuture<()> {
+            Box::pin(async move {
+                blocked.send(()).unwrap();
+                released.recv().unwrap();
+            })
+        };
+        workers.env().spawn(Place::Background, Box::new(long));
+        is_blocked.recv().unwrap();
+        let env = workers.env();
+        for _ in 0..2 {
+            let mut stream = UnixStream::connect(&path).unwrap();
+            stream.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+            request(&mut stream, ECHO, b"served");
+            assert_eq!(answer(&mut stream).1, b"served");
+            let before = env.coarse_now();
+            until("the coarse clock", || env.coarse_now() > before);
+        }
+        serving.stop();
+        release.send(()).unwrap();
+        workers.stop();
+    }
+}
