@@ -7,19 +7,31 @@
 //! counted but never refused.
 //!
 //! A recycled buffer holds what its last user left: whoever answers a read fills it whole.
+//!
+//! Two kinds of buffers are not counted there: those of a [`Workspace`], which a layer charges for its own use, and
+//! [`IoBuf::zeroes`], views of one zero buffer for the whole process, which nobody may write to.
+
+mod workspace;
 
 use std::cell::RefCell;
 use std::fmt;
+use std::sync::{Arc, LazyLock};
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::sync::{AtomicU64, Ordering, WaitList};
+
+use workspace::Lender;
+pub use workspace::Workspace;
 
 /// Alignment of every buffer in bytes: what O_DIRECT asks for at most.
 pub const ALIGNMENT: usize = 4096;
 
 /// Largest buffer in bytes (32 MiB, the largest payload an NBD client may send by default).
 pub const LEN_MAX: usize = 32 << 20;
+
+/// Bytes of the shared zero buffer: the longest [`IoBuf::zeroes`].
+pub const ZEROES_LEN: usize = 1 << 20;
 
 /// Bytes of unused buffers that one thread keeps for itself. In a model of the checker of threads nothing outlives it.
 pub const KEPT_BYTES_MAX: usize = if cfg!(feature = "shuttle") { 0 } else { 2 << 20 };
@@ -32,7 +44,10 @@ struct Page([u8; ALIGNMENT]);
 
 static IN_USE: AtomicU64 = AtomicU64::new(0);
 static LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
-static ROOM: std::sync::LazyLock<WaitList> = std::sync::LazyLock::new(WaitList::default);
+static ROOM: LazyLock<WaitList> = LazyLock::new(WaitList::default);
+
+/// Never written to, so that the system backs it with its own page of zeroes.
+static ZEROES: LazyLock<Box<[Page]>> = LazyLock::new(|| new_pages(ZEROES_LEN / ALIGNMENT));
 
 /// Sets the bytes that all buffers of the process together may take. Called once, before the first request.
 pub fn set_limit(bytes: u64) {
@@ -60,18 +75,18 @@ thread_local! {
 
 #[derive(Default)]
 struct Pool {
-    free: [Vec<Vec<Page>>; CLASSES],
+    free: [Vec<Box<[Page]>>; CLASSES],
     kept_bytes: usize,
 }
 
 impl Pool {
-    fn take(&mut self, class: usize) -> Option<Vec<Page>> {
+    fn take(&mut self, class: usize) -> Option<Box<[Page]>> {
         let pages = self.free[class].pop()?;
         self.kept_bytes -= pages.len() * ALIGNMENT;
         Some(pages)
     }
 
-    fn keep(&mut self, pages: Vec<Page>) -> Result<(), Vec<Page>> {
+    fn keep(&mut self, pages: Box<[Page]>) -> Result<(), Box<[Page]>> {
         let bytes = pages.len() * ALIGNMENT;
         if self.kept_bytes + bytes > KEPT_BYTES_MAX {
             return Err(pages);
@@ -95,7 +110,7 @@ impl Drop for Pool {
     }
 }
 
-fn free(pages: Vec<Page>) {
+fn free(pages: Box<[Page]>) {
     let bytes = (pages.len() * ALIGNMENT) as u64;
     drop(pages);
     let before = IN_USE.fetch_sub(bytes, Ordering::Relaxed);
@@ -103,29 +118,43 @@ fn free(pages: Vec<Page>) {
     ROOM.wake_all();
 }
 
-fn allocate(pages: usize, limited: bool) -> Option<Vec<Page>> {
+fn allocate(pages: usize, limited: bool) -> Option<Box<[Page]>> {
     let bytes = (pages * ALIGNMENT) as u64;
     let limit = if limited { LIMIT.load(Ordering::Relaxed) } else { u64::MAX };
     let fits = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= limit);
     IN_USE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
-    Some(bytemuck::zeroed_vec(pages))
+    Some(new_pages(pages))
+}
+
+fn new_pages(pages: usize) -> Box<[Page]> {
+    bytemuck::zeroed_slice_box(pages)
+}
+
+/// Whole pages that hold `len` bytes.
+fn pages_for(len: usize) -> usize {
+    assert!(len <= LEN_MAX, "a buffer of {len} bytes was asked for, {LEN_MAX} is the limit");
+    len.div_ceil(ALIGNMENT)
 }
 
 /// A page-aligned buffer of up to [`LEN_MAX`] bytes.
 #[derive(Default)]
 pub struct IoBuf {
-    pages: Vec<Page>,
-    start: usize,
-    len: usize,
+    /// Absent for a view of [`ZEROES`], which the empty buffer is one of.
+    pages: Option<Box<[Page]>>,
+    start: u32,
+    len: u32,
+    /// The workspace that lent it, if one did.
+    lender: Option<Arc<Lender>>,
 }
 
 impl IoBuf {
     /// A buffer without memory, for requests without payload.
     pub const fn empty() -> Self {
-        Self { pages: Vec::new(), start: 0, len: 0 }
+        Self { pages: None, start: 0, len: 0, lender: None }
     }
 
-    /// A buffer of `len` bytes of arbitrary content, counted but not limited. Panics above [`LEN_MAX`].
+    /// A buffer of `len` bytes of arbitrary content, counted but not limited: for tests, and for what is bounded by a
+    /// constant that is charged elsewhere. Panics above [`LEN_MAX`].
     pub fn new(len: usize) -> Self {
         Self::obtain(len, false).expect("only a limited request can be refused")
     }
@@ -135,7 +164,14 @@ impl IoBuf {
         Self::obtain(len, true)
     }
 
-    /// A buffer of `len` zero bytes.
+    /// `len` zero bytes to be written somewhere, without memory of their own. Changing them panics. Panics above
+    /// [`ZEROES_LEN`]: write more in pieces.
+    pub fn zeroes(len: usize) -> Self {
+        assert!(len <= ZEROES_LEN, "{len} zeroes were asked for, {ZEROES_LEN} is the limit");
+        Self { pages: None, start: 0, len: len as u32, lender: None }
+    }
+
+    /// A buffer of `len` zero bytes that may be changed.
     pub fn zeroed(len: usize) -> Self {
         let mut buf = Self::new(len);
         buf.fill(0);
@@ -150,36 +186,54 @@ impl IoBuf {
     }
 
     fn obtain(len: usize, limited: bool) -> Option<Self> {
-        assert!(len <= LEN_MAX, "a buffer of {len} bytes was asked for, {LEN_MAX} is the limit");
         if len == 0 {
             return Some(Self::empty());
         }
-        let class = len.div_ceil(ALIGNMENT).next_power_of_two().trailing_zeros() as usize;
+        let class = pages_for(len).next_power_of_two().trailing_zeros() as usize;
         let kept = POOL.try_with(|pool| pool.borrow_mut().take(class)).ok().flatten();
         let pages = kept.or_else(|| allocate(1 << class, limited)).or_else(|| {
             let _ = POOL.try_with(|pool| pool.borrow_mut().empty());
             allocate(1 << class, limited)
         })?;
-        Some(Self { pages, start: 0, len })
+        Some(Self { pages: Some(pages), start: 0, len: len as u32, lender: None })
+    }
+
+    fn lent(pages: Box<[Page]>, len: usize, lender: Arc<Lender>) -> Self {
+        assert!(len <= pages.len() * ALIGNMENT, "{len} bytes in {} pages", pages.len());
+        Self { pages: Some(pages), start: 0, len: len as u32, lender: Some(lender) }
     }
 
     /// Narrows the window to `len` bytes from `start` of the present one. The memory stays; see [`IoBuf::widen`].
     pub fn narrow(&mut self, start: usize, len: usize) {
-        assert!(start + len <= self.len, "{start}+{len} is outside a window of {} bytes", self.len);
-        self.start += start;
-        self.len = len;
+        let fits = start.checked_add(len).is_some_and(|end| end <= self.len as usize);
+        assert!(fits, "{start}+{len} is outside a window of {} bytes", self.len);
+        self.start += start as u32;
+        self.len = len as u32;
     }
 
     /// Sets the window to `len` bytes from the start of the memory.
     pub fn widen(&mut self, len: usize) {
         assert!(len <= self.capacity(), "{len} is more than the {} bytes of the buffer", self.capacity());
         self.start = 0;
-        self.len = len;
+        self.len = len as u32;
     }
 
-    /// Bytes of memory behind the window.
+    /// Bytes of memory behind the window, which this buffer keeps from others: none for [`IoBuf::zeroes`].
     pub fn capacity(&self) -> usize {
-        self.pages.len() * ALIGNMENT
+        self.pages.as_ref().map_or(0, |pages| pages.len() * ALIGNMENT)
+    }
+
+    fn window(&self) -> std::ops::Range<usize> {
+        self.start as usize..self.start as usize + self.len as usize
+    }
+
+    /// The window where the buffer has no memory of its own.
+    #[cold]
+    fn shared(&self) -> &[u8] {
+        if self.len == 0 {
+            return &[];
+        }
+        &bytemuck::cast_slice(&ZEROES)[self.window()]
     }
 }
 
@@ -187,13 +241,23 @@ impl std::ops::Deref for IoBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.pages)[self.start..self.start + self.len]
+        match &self.pages {
+            Some(pages) => &bytemuck::cast_slice(pages)[self.window()],
+            None => self.shared(),
+        }
     }
 }
 
 impl std::ops::DerefMut for IoBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut bytemuck::cast_slice_mut(&mut self.pages)[self.start..self.start + self.len]
+        let window = self.window();
+        match &mut self.pages {
+            Some(pages) => &mut bytemuck::cast_slice_mut(pages)[window],
+            None => {
+                assert!(window.is_empty(), "{} shared zeroes are to be written to", window.len());
+                &mut []
+            }
+        }
     }
 }
 
@@ -205,24 +269,30 @@ impl fmt::Debug for IoBuf {
 
 impl Drop for IoBuf {
     fn drop(&mut self) {
-        if self.pages.is_empty() {
-            return;
+        let Some(pages) = self.pages.take() else { return };
+        match self.lender.take() {
+            Some(lender) => lender.give_back(pages),
+            None => recycle(pages),
         }
-        let mut pages = Some(std::mem::take(&mut self.pages));
-        let kept = POOL.try_with(|pool| match pool.borrow_mut().keep(pages.take().expect("set above")) {
-            Ok(()) => ROOM.waiting() > 0,
-            Err(back) => {
-                pages = Some(back);
-                false
-            }
-        });
-        if let Some(pages) = pages {
-            free(pages);
+    }
+}
+
+/// Keeps memory for the next user on this thread, or frees it.
+fn recycle(pages: Box<[Page]>) {
+    let mut pages = Some(pages);
+    let kept = POOL.try_with(|pool| match pool.borrow_mut().keep(pages.take().expect("set above")) {
+        Ok(()) => ROOM.waiting() > 0,
+        Err(back) => {
+            pages = Some(back);
+            false
         }
-        // Somebody waits for room: what this thread keeps is of more use to them.
-        if kept == Ok(true) {
-            let _ = POOL.try_with(|pool| pool.borrow_mut().empty());
-        }
+    });
+    if let Some(pages) = pages {
+        free(pages);
+    }
+    // Somebody waits for room: what this thread keeps is of more use to them.
+    if kept == Ok(true) {
+        let _ = POOL.try_with(|pool| pool.borrow_mut().empty());
     }
 }
 
@@ -254,5 +324,30 @@ mod tests {
         let address = first.as_ptr();
         drop(first);
         assert_eq!(IoBuf::new(100).as_ptr(), address);
+    }
+
+    #[test]
+    fn zeroes_are_read_and_take_no_memory() {
+        let mut zeroes = IoBuf::zeroes(ZEROES_LEN);
+        assert!(zeroes.iter().all(|&byte| byte == 0));
+        assert_eq!(
+            (zeroes.len(), zeroes.capacity(), zeroes.as_ptr() as usize % ALIGNMENT),
+            (ZEROES_LEN, 0, 0)
+        );
+        let start = zeroes.as_ptr() as usize;
+        zeroes.narrow(512, 1024);
+        assert_eq!((zeroes.len(), zeroes.as_ptr() as usize - start), (1024, 512));
+        assert!(IoBuf::zeroes(0).is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "shared zeroes are to be written to")]
+    fn zeroes_are_not_to_be_changed() {
+        IoBuf::zeroes(512)[0] = 1;
+    }
+
+    #[test]
+    fn a_buffer_is_small() {
+        assert_eq!(std::mem::size_of::<IoBuf>(), 32);
     }
 }

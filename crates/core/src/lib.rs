@@ -6,7 +6,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`block`] | sectors, blocks and byte ranges as distinct types |
-//! | [`buffer`] | [`IoBuf`]: page-aligned buffers that travel with their request, pooled per thread |
+//! | [`buffer`] | [`IoBuf`]: page-aligned buffers that travel with their request; [`Workspace`]: a layer's own |
 //! | [`request`], [`device`] | [`Request`], [`Reply`], [`BlockDevice`], [`Submission`]: the data path |
 //! | [`seam`], [`align`] | the checks between two layers, and byte ranges turned into whole blocks |
 //! | [`budget`] | the memory promise: charged before a write is acknowledged |
@@ -43,7 +43,7 @@ pub use align::Aligned;
 pub use attribute::{Attribute, Attributes, Spec, Table, Unit};
 pub use block::{BlockIndex, BlockSize, ByteRange, SECTOR};
 pub use budget::{Budget, Charge};
-pub use buffer::IoBuf;
+pub use buffer::{IoBuf, Workspace};
 pub use device::{Answer, BlockDevice, Extent, Geometry, LocalFuture, Submission};
 pub use env::{Env, Place, Region, Regions, Task};
 pub use error::{Error, Kind};

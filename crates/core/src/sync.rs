@@ -8,6 +8,7 @@
 mod checked;
 #[cfg(feature = "shuttle")]
 pub mod models;
+mod semaphore;
 
 #[cfg(feature = "shuttle")]
 pub use checked::{
@@ -22,6 +23,8 @@ pub use parking_lot::{Mutex, MutexGuard, RwLock};
 pub use shuttle;
 #[cfg(not(feature = "shuttle"))]
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+pub use semaphore::{Semaphore, Take};
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

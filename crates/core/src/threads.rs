@@ -5,11 +5,13 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::task::Poll;
 
 use shuttle::future::block_on;
 use shuttle::thread;
 
 use crate::budget::Budget;
+use crate::buffer::Workspace;
 use crate::stats::Counters;
 use crate::sync::{AtomicUsize, Mutex, Ordering, WaitList, models};
 
@@ -104,6 +106,60 @@ fn the_checker_finds_a_wait_list_that_does_not_look_again() {
 #[test]
 fn the_checker_finds_a_wait_list_that_keeps_wakes() {
     finds("wait list: keep a wake that comes too late", "a_waiter_that_leaves_passes_its_wake_on");
+}
+
+/// Three want more of a workspace than there is, and one of them may leave: no more than the whole is ever lent, everybody who
+/// stays is served, and in the end all is back.
+fn lending() {
+    const PAGE: usize = crate::buffer::ALIGNMENT;
+    let budget = Budget::new(3 * PAGE as u64);
+    let workspace = Workspace::new("a model", &budget, 3 * PAGE).expect("the budget has room");
+    let lent = Arc::new(AtomicUsize::new(0));
+    let mut takers: Vec<_> = [1, 2, 3]
+        .map(|pages| {
+            let (workspace, lent) = (workspace.clone(), lent.clone());
+            thread::spawn(move || {
+                let buf = block_on(workspace.take(pages * PAGE));
+                let before = lent.fetch_add(pages, Ordering::SeqCst);
+                assert!(before + pages <= 3, "{pages} pages were lent beside {before}");
+                lent.fetch_sub(pages, Ordering::SeqCst);
+                drop(buf);
+            })
+        })
+        .into();
+    let hasty = workspace.clone();
+    takers.push(thread::spawn(move || block_on(async { leave_early(hasty.take(3 * PAGE)).await })));
+    takers.into_iter().for_each(|taker| taker.join().expect("a taker ends"));
+    assert!(workspace.try_take(3 * PAGE).is_some(), "something was not given back");
+}
+
+/// Polls twice at most.
+async fn leave_early<T>(wait: impl Future<Output = T>) {
+    let (mut wait, mut looks) = (std::pin::pin!(wait), 0);
+    std::future::poll_fn(|context| {
+        looks += 1;
+        context.waker().wake_by_ref();
+        match wait.as_mut().poll(context) {
+            Poll::Pending if looks < 2 => Poll::Pending,
+            _ => Poll::Ready(()),
+        }
+    })
+    .await
+}
+
+#[test]
+fn a_workspace_lends_what_it_has_to_everybody_in_turn() {
+    every_order(lending);
+}
+
+#[test]
+fn the_checker_finds_a_semaphore_that_does_not_look_again() {
+    finds("semaphore: wait without looking again", "a_workspace_lends_what_it_has_to_everybody_in_turn");
+}
+
+#[test]
+fn the_checker_finds_a_semaphore_that_keeps_what_a_waiter_left() {
+    finds("semaphore: keep what a waiter left", "a_workspace_lends_what_it_has_to_everybody_in_turn");
 }
 
 fn charges() {

@@ -78,13 +78,16 @@ unsafe impl IourOpCode for FileOp {
     fn create_entry(&mut self, (): &mut ()) -> OpEntry {
         let fd = types::Fd(self.fd.as_raw_fd());
         let at = self.at;
-        let window = &mut self.buf[self.done..];
-        let (address, len) = (window.as_mut_ptr(), window.len() as u32);
         match self.act {
-            Act::Read => opcode::Read::new(fd, address, len).offset(at).build(),
+            Act::Read => {
+                let window = &mut self.buf[self.done..];
+                opcode::Read::new(fd, window.as_mut_ptr(), window.len() as u32).offset(at).build()
+            }
             Act::Write { durable } => {
+                let window = &self.buf[self.done..];
                 let flags = if durable { libc::RWF_DSYNC } else { 0 };
-                opcode::Write::new(fd, address, len).offset(at).rw_flags(flags).build()
+                let write = opcode::Write::new(fd, window.as_ptr(), window.len() as u32);
+                write.offset(at).rw_flags(flags).build()
             }
             Act::Sync => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
             Act::Allocate { mode, len } => {

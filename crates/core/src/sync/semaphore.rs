@@ -1,0 +1,237 @@
+//! A counting semaphore: units are taken and given back, first come, first served.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use super::{AtomicU64, AtomicUsize, Mutex, Ordering, fence};
+use crate::mutant;
+
+/// Units of something that there is a limited number of.
+///
+/// Whoever waits is served in the order of arrival, also where a later and smaller request would fit: a large one is never
+/// starved. Units that come back are handed to the first waiters that they suffice for; nobody else is woken. A waiter that
+/// is dropped gives back what it was handed.
+pub struct Semaphore {
+    limit: AtomicU64,
+    used: AtomicU64,
+    waiting: AtomicUsize,
+    queue: Mutex<Queue>,
+}
+
+struct Queue {
+    next: u64,
+    waiters: BTreeMap<u64, Waiter>,
+}
+
+struct Waiter {
+    units: u64,
+    waker: Waker,
+}
+
+impl Semaphore {
+    /// `limit` units, all of them free.
+    pub const fn new(limit: u64) -> Self {
+        let queue = Mutex::new(Queue { next: 0, waiters: BTreeMap::new() });
+        Self { limit: AtomicU64::new(limit), used: AtomicU64::new(0), waiting: AtomicUsize::new(0), queue }
+    }
+
+    /// Changes the limit. Below what is taken it refuses newcomers until enough has come back.
+    pub fn set_limit(&self, units: u64) {
+        self.limit.store(units, Ordering::Relaxed);
+        self.serve();
+    }
+
+    /// Units taken.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Tasks that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Takes `units` unless they are not free or somebody waits.
+    pub fn try_take(&self, units: u64) -> bool {
+        self.waiting() == 0 && self.claim(units)
+    }
+
+    /// Takes `units` whatever the limit is.
+    pub fn force(&self, units: u64) {
+        self.used.fetch_add(units, Ordering::Relaxed);
+    }
+
+    /// Takes `units`, after everybody who asked before.
+    pub fn take(&self, units: u64) -> Take<'_> {
+        Take { semaphore: self, units, ticket: None }
+    }
+
+    /// Gives `units` back. More than were taken is a bug, and asserted.
+    pub fn give(&self, units: u64) {
+        let before = self.used.fetch_sub(units, Ordering::Relaxed);
+        assert!(before >= units, "{units} units were given back of {before}");
+        self.serve();
+    }
+
+    fn claim(&self, units: u64) -> bool {
+        let limit = self.limit.load(Ordering::Relaxed);
+        let fits = |used: u64| used.checked_add(units).filter(|&sum| sum <= limit);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+    }
+
+    /// Hands free units to the first waiters. One load when nobody waits. The fence pairs with the one of [`Take::enter`]:
+    /// either the waiter sees the units, or this sees the waiter.
+    fn serve(&self) {
+        fence(Ordering::SeqCst);
+        if self.waiting() == 0 {
+            return;
+        }
+        let mut served = Vec::new();
+        {
+            let mut queue = self.queue.lock();
+            while let Some(first) = queue.waiters.first_entry() {
+                if !self.claim(first.get().units) {
+                    break;
+                }
+                served.push(first.remove().waker);
+            }
+            self.waiting.store(queue.waiters.len(), Ordering::Relaxed);
+        }
+        served.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Waits for units of a [`Semaphore`]; they belong to the caller once it is ready.
+pub struct Take<'a> {
+    semaphore: &'a Semaphore,
+    units: u64,
+    ticket: Option<u64>,
+}
+
+impl Take<'_> {
+    fn enter(&mut self, waker: &Waker) -> u64 {
+        let ticket = {
+            let mut queue = self.semaphore.queue.lock();
+            let ticket = queue.next;
+            queue.next += 1;
+            queue.waiters.insert(ticket, Waiter { units: self.units, waker: waker.clone() });
+            self.semaphore.waiting.store(queue.waiters.len(), Ordering::Relaxed);
+            ticket
+        };
+        self.ticket = Some(ticket);
+        if !mutant::on("semaphore: wait without looking again") {
+            self.semaphore.serve();
+        }
+        ticket
+    }
+}
+
+impl Future for Take<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let ticket = match self.ticket {
+            Some(ticket) => ticket,
+            None if self.semaphore.try_take(self.units) => return Poll::Ready(()),
+            None => self.enter(context.waker()),
+        };
+        let mut queue = self.semaphore.queue.lock();
+        if let Some(waiter) = queue.waiters.get_mut(&ticket) {
+            waiter.waker.clone_from(context.waker());
+            return Poll::Pending;
+        }
+        drop(queue);
+        self.ticket = None;
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Take<'_> {
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket else { return };
+        let still_waits = {
+            let mut queue = self.semaphore.queue.lock();
+            let waiter = queue.waiters.remove(&ticket);
+            self.semaphore.waiting.store(queue.waiters.len(), Ordering::Relaxed);
+            waiter.is_some()
+        };
+        match still_waits {
+            // What did not suffice for this one may suffice for the next.
+            true => self.semaphore.serve(),
+            false if mutant::on("semaphore: keep what a waiter left") => {}
+            false => self.semaphore.give(self.units),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+
+    #[test]
+    fn a_large_request_is_not_starved_by_small_ones_behind_it() {
+        let semaphore = Semaphore::new(10);
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(semaphore.try_take(5));
+        let mut large = pin!(semaphore.take(8));
+        let mut small = pin!(semaphore.take(1));
+        assert!(large.as_mut().poll(&mut context).is_pending());
+        assert!(small.as_mut().poll(&mut context).is_pending(), "it would fit, but is not the first");
+        assert!(!semaphore.try_take(1));
+        semaphore.give(5);
+        assert!(large.as_mut().poll(&mut context).is_ready());
+        assert!(small.as_mut().poll(&mut context).is_ready());
+        assert_eq!((semaphore.used(), semaphore.waiting()), (9, 0));
+    }
+
+    #[test]
+    fn only_the_first_that_fit_are_woken() {
+        use std::sync::Arc;
+        use std::task::Wake;
+        struct Count(AtomicUsize);
+        impl Wake for Count {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let semaphore = Semaphore::new(10);
+        assert!(semaphore.try_take(10));
+        let counts = [2u64, 2, 5, 1].map(|units| (units, Arc::new(Count(AtomicUsize::new(0)))));
+        let mut waiters: Vec<_> = counts.iter().map(|(units, _)| Box::pin(semaphore.take(*units))).collect();
+        for (waiter, (_, count)) in waiters.iter_mut().zip(&counts) {
+            let waker = Waker::from(count.clone());
+            assert!(waiter.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        semaphore.give(4);
+        semaphore.give(1);
+        let woken: Vec<_> = counts.iter().map(|(_, count)| count.0.load(Ordering::Relaxed)).collect();
+        assert_eq!(woken, [1, 1, 0, 0]);
+        drop(waiters);
+        assert_eq!((semaphore.used(), semaphore.waiting()), (5, 0), "what they were handed came back");
+    }
+
+    #[test]
+    fn a_waiter_that_leaves_the_head_lets_the_next_one_in() {
+        let semaphore = Semaphore::new(10);
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(semaphore.try_take(5));
+        let mut large = Box::pin(semaphore.take(8));
+        let mut small = pin!(semaphore.take(3));
+        assert!(large.as_mut().poll(&mut context).is_pending());
+        assert!(small.as_mut().poll(&mut context).is_pending());
+        drop(large);
+        assert!(small.as_mut().poll(&mut context).is_ready());
+    }
+
+    #[test]
+    fn a_raised_limit_serves_who_waits() {
+        let semaphore = Semaphore::new(1);
+        let mut take = pin!(semaphore.take(2));
+        assert!(take.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        semaphore.set_limit(2);
+        assert!(take.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    }
+}
