@@ -6,6 +6,8 @@
 
 #[cfg(feature = "shuttle")]
 mod checked;
+#[cfg(all(feature = "count-locks", not(feature = "shuttle")))]
+mod counted;
 #[cfg(feature = "shuttle")]
 pub mod models;
 mod semaphore;
@@ -14,10 +16,12 @@ mod semaphore;
 pub use checked::{
     AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, RwLock, fence,
 };
+#[cfg(all(feature = "count-locks", not(feature = "shuttle")))]
+pub use counted::{Mutex, MutexGuard, RwLock, locks_taken};
 /// A lock that the checker does not see: for what belongs to a model, not to what it is about.
 #[cfg(feature = "shuttle")]
 pub use parking_lot::Mutex as Unseen;
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(any(feature = "shuttle", feature = "count-locks")))]
 pub use parking_lot::{Mutex, MutexGuard, RwLock};
 #[cfg(feature = "shuttle")]
 pub use shuttle;

@@ -3,13 +3,17 @@
 //! Machines are noisy, so contenders take turns in rounds, and what is reported is the median over rounds of the ratio
 //! inside each round. Every figure of docs/performance.md comes from here.
 
+mod allocator;
 mod contenders;
+mod empty;
 mod kernel_zram;
 mod lz4;
 mod memory;
 mod nbd;
 mod pages;
 mod report;
+#[cfg(feature = "count-locks")]
+mod scale;
 mod streams;
 mod writecache;
 mod zram;
@@ -19,11 +23,13 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 const USAGE: &str = "\
-cargo xtask bench nbd [ROUNDS]        fio over NBD beside nbdkit, qemu-nbd and, as root, the kernel's zram (3 rounds)
+cargo xtask bench nbd [ROUNDS]        fio over NBD beside nbdkit, qemu-nbd, a server without storage and, as root,
+                                      the kernel's zram (5 rounds)
 cargo xtask bench zram [ROUNDS]       in process: beside the kernel's zram; memory for real pages; streams (E2) (5 rounds)
 cargo xtask bench streams [ROUNDS]    the last of these alone
 cargo xtask bench writecache [ROUNDS [PART]]
-                                      the write cache (E4): memory, large, churn, commits, load (3 rounds)
+                                      the write cache (E4): memory, large, churn, commits, load (5 rounds)
+cargo xtask bench scale [ROUNDS]      throughput against workers, and locks a request, of zram and the write cache
 cargo xtask bench writer              one writer, one stream, for callgrind: see docs/performance.md
 ";
 
@@ -39,18 +45,32 @@ fn main() -> ExitCode {
     }
 }
 
+#[cfg(feature = "count-locks")]
+fn scale(rounds: usize) -> Result<()> {
+    scale::run(rounds)
+}
+
+#[cfg(not(feature = "count-locks"))]
+fn scale(_: usize) -> Result<()> {
+    bail!("locks are counted in a build with the feature count-locks only: use `cargo xtask bench scale`")
+}
+
 fn run(words: &[&str]) -> Result<()> {
     match words {
-        ["nbd"] => nbd::run(3),
+        ["nbd"] => nbd::run(5),
         ["nbd", rounds] => nbd::run(rounds.parse()?),
         ["zram"] => zram::run(5),
         ["zram", rounds] => zram::run(rounds.parse()?),
         ["streams"] => zram::streams_alone(5),
         ["streams", rounds] => zram::streams_alone(rounds.parse()?),
-        ["writecache"] => writecache::run(3, None),
+        ["writecache"] => writecache::run(5, None),
         ["writecache", rounds] => writecache::run(rounds.parse()?, None),
         ["writecache", rounds, part] => writecache::run(rounds.parse()?, Some(part)),
+        ["scale"] => scale(5),
+        ["scale", rounds] => scale(rounds.parse()?),
         ["writer"] => streams::one_writer(),
+        // A contender of `nbd`.
+        ["empty", socket, size] => empty::serve(socket.as_ref(), size.parse()?),
         ["--help" | "-h" | "help"] => {
             print!("{USAGE}");
             Ok(())

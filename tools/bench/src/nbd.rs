@@ -1,7 +1,8 @@
-//! fio over NBD: Spillway beside nbdkit and qemu-nbd, on unix sockets, with the same jobs in turn.
+//! fio over NBD: Spillway beside nbdkit and qemu-nbd, on unix sockets, the same jobs in a drawn order.
 //!
-//! Also beside the kernel's zram, driven by fio's io_uring engine on its block device; and the server's processor time for
-//! a request at depth 64, held against what compressing and decompressing alone cost here.
+//! Also beside the kernel's zram, driven by fio's io_uring engine on its block device, and beside a server without storage,
+//! the ceiling of this transport; and the server's processor time for a request at depth 64, held against what compressing
+//! and decompressing alone cost here.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -14,11 +15,11 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::kernel_zram::KernelZram;
 use crate::lz4::{lz4, unlz4};
 use crate::pages::{self, PAGE};
-use crate::report::{at_least, median, ratio, table};
+use crate::report::{Rounds, bounded, drawn_order, median, ratio, table};
 
 const SIZE: u64 = 1 << 30;
 const JOB_BYTES: u64 = 256 << 20;
-const SECONDS: u64 = 3;
+const SECONDS: u64 = 2;
 
 /// A running server or device, and how fio reaches it.
 struct Contender {
@@ -36,83 +37,118 @@ impl Drop for Contender {
     }
 }
 
-/// At least these ratios, by job count and direction: (2 writes, 2 reads, 1 write, 1 read).
-const WANTED: [(&str, [f64; 4]); 4] = [
-    ("nbdkit memory, zstd", [20.0, 3.0, 15.0, 1.7]),
-    ("nbdkit memory", [1.2, 2.0, 0.9, 1.1]),
-    ("qemu-nbd on tmpfs", [2.5, 3.5, 1.4, 2.0]),
-    ("kernel zram, io_uring", [0.7, 0.8, 0.7, 0.8]),
+/// One job of fio, and how it is named in the tables.
+struct Case {
+    name: &'static str,
+    rw: &'static str,
+    kib: u64,
+    jobs: usize,
+    depth: usize,
+}
+
+const fn case(name: &'static str, rw: &'static str, kib: u64, jobs: usize, depth: usize) -> Case {
+    Case { name, rw, kib, jobs, depth }
+}
+
+const CASES: [Case; 9] = [
+    case("4K writes, 2 jobs", "randwrite", 4, 2, 16),
+    case("4K reads, 2 jobs", "randread", 4, 2, 16),
+    case("4K writes", "randwrite", 4, 1, 16),
+    case("4K reads", "randread", 4, 1, 16),
+    case("4K 70/30, 2 jobs", "randrw", 4, 2, 16),
+    case("4K writes, depth 1", "randwrite", 4, 1, 1),
+    case("4K reads, depth 1", "randread", 4, 1, 1),
+    case("128K writes", "write", 128, 1, 16),
+    case("128K reads", "read", 128, 1, 16),
 ];
 
-const CASES: [(&str, usize); 4] = [("randwrite", 2), ("randread", 2), ("randwrite", 1), ("randread", 1)];
+/// Least ratios to a peer, by case; 0 where none is wanted.
+const WANTED: [(&str, [f64; CASES.len()]); 5] = [
+    ("nbdkit memory, zstd", [20.0, 3.0, 15.0, 1.7, 0.0, 0.0, 0.0, 0.0, 1.0]),
+    ("nbdkit memory", [1.2, 2.0, 0.9, 1.1, 0.0, 1.1, 1.1, 0.0, 0.8]),
+    ("qemu-nbd on tmpfs", [2.5, 3.5, 1.4, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0]),
+    ("kernel zram, io_uring", [0.7, 0.8, 0.7, 0.8, 0.0, 0.0, 0.0, 0.0, 0.95]),
+    ("empty server", [0.87, 0.87, 0.87, 0.87, 0.0, 0.0, 0.0, 0.0, 0.0]),
+];
 
-pub(crate) fn run(rounds: usize) -> Result<()> {
+pub(crate) fn run(count: usize) -> Result<()> {
+    let rounds = Rounds { count, command: "nbd" };
     let folder = Folder::new()?;
     let peer = KernelZram::new(SIZE);
     if let Err(why) = &peer {
         println!("No comparison with the kernel's zram: {why:#}");
     }
     let contenders = start(&folder.0, peer.as_ref().ok())?;
+    let fill = case("fill", "write", 128, 2, 16);
     for contender in &contenders {
-        fio(contender, "write", 2, 16, &format!("--io_size={JOB_BYTES}"))?;
+        fio(contender, &fill, &format!("--io_size={JOB_BYTES}"))?;
     }
-    let mut rates = vec![vec![Vec::new(); CASES.len()]; contenders.len()];
-    for round in 0..rounds {
-        eprintln!("round {} of {rounds}", round + 1);
-        for (case, (direction, jobs)) in CASES.iter().enumerate() {
-            for (contender, rates) in contenders.iter().zip(&mut rates) {
-                rates[case].push(timed(contender, direction, *jobs, 16)?.requests / SECONDS as f64);
-            }
-        }
-    }
-    show(&contenders, &rates, rounds);
+    let figures = rounds.measure(|round| {
+        eprintln!("round {round} of {count}");
+        one_round(&contenders, round)
+    })?;
+    show(&contenders, &figures, rounds);
     processor_time(&contenders[0], rounds)
 }
 
-fn show(contenders: &[Contender], rates: &[Vec<Vec<f64>>], rounds: usize) {
-    let thousands =
-        |rates: &[Vec<f64>]| rates.iter().map(|r| format!("{:.1}", median(r) / 1e3)).collect::<Vec<_>>();
-    let mut rows = vec![[vec![contenders[0].name.to_string()], thousands(&rates[0])].concat()];
-    let mut bounds = Vec::new();
-    for (contender, their) in contenders.iter().zip(rates).skip(1) {
-        rows.push([vec![contender.name.to_string()], thousands(their)].concat());
-        let wanted =
-            WANTED.iter().find(|(name, _)| *name == contender.name).map_or([0.0; 4], |(_, wanted)| *wanted);
-        let ratios =
-            (0..CASES.len()).map(|case| at_least(ratio(&rates[0][case], &their[case]), wanted[case]));
-        bounds.push(std::iter::once(contender.name.to_string()).chain(ratios).collect());
+/// Requests a second of every contender in every case, in a drawn order: what ran before must not decide.
+fn one_round(contenders: &[Contender], round: usize) -> Result<Vec<f64>> {
+    let mut rates = vec![0.0; contenders.len() * CASES.len()];
+    for turn in drawn_order(rates.len(), round) {
+        let (contender, case) = (&contenders[turn / CASES.len()], &CASES[turn % CASES.len()]);
+        rates[turn] = timed(contender, case)?.requests / SECONDS as f64;
     }
-    let head = |first| [first, "2 jobs, writes", "2 jobs, reads", "1 job, writes", "1 job, reads"];
+    Ok(rates)
+}
+
+fn show(contenders: &[Contender], figures: &[Vec<f64>], rounds: Rounds) {
+    let head: Vec<&str> = std::iter::once("").chain(CASES.iter().map(|case| case.name)).collect();
+    let of: Vec<&[Vec<f64>]> = figures.chunks(CASES.len()).collect();
+    let thousands = |contender: usize| {
+        let rates = of[contender].iter().map(|rates| format!("{:.1}", median(rates) / 1e3));
+        std::iter::once(contenders[contender].name.to_string()).chain(rates).collect::<Vec<_>>()
+    };
     let title = format!(
-        "fio, 4 KiB, depth 16, 50 % compressible, {rounds} rounds of {SECONDS} s, thousand requests a second"
+        "fio, depth 16 or 1, 50 % compressible, one job or two, runs of {SECONDS} s, thousand requests a second"
     );
-    table(&title, &head("server"), &rows);
-    table("Spillway's ratio to each, median over rounds", &head("to"), &bounds);
+    table(&rounds.title(&title), &head, &(0..contenders.len()).map(thousands).collect::<Vec<_>>());
+    // Ours: lz4, then zstd.
+    for ours in 0..2 {
+        let ratios = |peer: usize| {
+            let wanted = WANTED.iter().find(|(name, _)| ours == 0 && *name == contenders[peer].name);
+            let bound = |case: usize| wanted.map(|(_, wanted)| wanted[case]).filter(|wanted| *wanted > 0.0);
+            let each =
+                (0..CASES.len()).map(|case| bounded(ratio(&of[ours][case], &of[peer][case]), bound(case)));
+            std::iter::once(contenders[peer].name.to_string()).chain(each).collect::<Vec<_>>()
+        };
+        let title = format!("{}: ratio to each, median over the rounds", contenders[ours].name);
+        table(&rounds.title(&title), &head, &(2..contenders.len()).map(ratios).collect::<Vec<_>>());
+    }
 }
 
 /// Server time for a request at depth 64, and the codec's part of it.
-fn processor_time(server: &Contender, rounds: usize) -> Result<()> {
-    let (compress, decompress) = codec_micros(rounds);
+fn processor_time(server: &Contender, rounds: Rounds) -> Result<()> {
+    let (compress, decompress) = codec_micros(rounds.count);
     let mut rows = Vec::new();
     let costs = [("randwrite", compress), ("randread", decompress)];
     for (jobs, (direction, codec)) in [1, 2].into_iter().flat_map(|jobs| costs.map(|cost| (jobs, cost))) {
-        let mut beyond = Vec::new();
-        let mut whole = Vec::new();
-        for _ in 0..rounds {
-            let done = timed(server, direction, jobs, 64)?;
+        let job = case("", direction, 4, jobs, 64);
+        let figures = rounds.measure(|_| {
+            let done = timed(server, &job)?;
             let micros = done.server.as_secs_f64() * 1e6 / done.requests;
-            whole.push(micros);
-            beyond.push(micros - codec);
-        }
-        let verdict = if median(&beyond) <= 3.5 { "<= 3.5" } else { "MISSED, wanted 3.5" };
+            Ok(vec![micros, micros - codec])
+        })?;
+        let [whole, beyond] = &figures[..] else { unreachable!("two figures a round") };
+        let verdict = if median(beyond) <= 3.5 { "<= 3.5" } else { "MISSED, wanted 3.5" };
         rows.push(vec![
             format!("{direction}, {}", if jobs == 1 { "1 job" } else { "2 jobs" }),
-            format!("{:.2}", median(&whole)),
+            format!("{:.2}", median(whole)),
             format!("{codec:.2}"),
-            format!("{:.2} ({verdict})", median(&beyond)),
+            format!("{:.2} ({verdict})", median(beyond)),
         ]);
     }
-    table("Server processor time at depth 64, us a request", &["", "in all", "codec alone", "beyond"], &rows);
+    let title = rounds.title("Server processor time at depth 64, us a request");
+    table(&title, &["", "in all", "codec alone", "beyond"], &rows);
     Ok(())
 }
 
@@ -142,10 +178,9 @@ struct Done {
     server: Duration,
 }
 
-fn timed(contender: &Contender, direction: &str, jobs: usize, depth: usize) -> Result<Done> {
+fn timed(contender: &Contender, case: &Case) -> Result<Done> {
     let before = server_time(contender)?;
-    let limits = format!("--time_based --runtime={SECONDS}");
-    let requests = fio(contender, direction, jobs, depth, &limits)?;
+    let requests = fio(contender, case, &format!("--time_based --runtime={SECONDS}"))?;
     Ok(Done { requests, server: server_time(contender)? - before })
 }
 
@@ -160,11 +195,12 @@ fn server_time(contender: &Contender) -> Result<Duration> {
 }
 
 /// Runs fio and returns how many requests were answered.
-fn fio(contender: &Contender, direction: &str, jobs: usize, depth: usize, limits: &str) -> Result<f64> {
+fn fio(contender: &Contender, case: &Case, limits: &str) -> Result<f64> {
     let mut command = Command::new("fio");
-    command.args(["--name=job", "--bs=4k", "--group_reporting", "--refill_buffers", "--minimal", "--thread"]);
-    command.args(["--buffer_compress_percentage=50", "--norandommap", "--randrepeat=0"]);
-    command.args([format!("--rw={direction}"), format!("--numjobs={jobs}"), format!("--iodepth={depth}")]);
+    command.args(["--name=job", "--group_reporting", "--refill_buffers", "--minimal", "--thread"]);
+    command.args(["--buffer_compress_percentage=50", "--norandommap", "--randrepeat=0", "--rwmixread=70"]);
+    command.args([format!("--rw={}", case.rw), format!("--bs={}k", case.kib)]);
+    command.args([format!("--numjobs={}", case.jobs), format!("--iodepth={}", case.depth)]);
     command.args([format!("--size={JOB_BYTES}"), format!("--offset_increment={JOB_BYTES}")]);
     command.args(limits.split_whitespace()).args(&contender.target);
     let output = command.stdin(Stdio::null()).output().context("fio cannot be started")?;
@@ -176,7 +212,7 @@ fn fio(contender: &Contender, direction: &str, jobs: usize, depth: usize, limits
     // Columns of fio's terse format, version 3: KiB read and KiB written.
     let columns: Vec<&str> = line.split(';').collect();
     let kib: f64 = columns[5].parse::<f64>()? + columns[46].parse::<f64>()?;
-    Ok(kib / 4.0)
+    Ok(kib / case.kib as f64)
 }
 
 fn start(folder: &Path, peer: Option<&KernelZram>) -> Result<Vec<Contender>> {
@@ -185,21 +221,20 @@ fn start(folder: &Path, peer: Option<&KernelZram>) -> Result<Vec<Contender>> {
     let size = SIZE.to_string();
     let spillway = binary()?.to_string_lossy().into_owned();
     let image = image.to_string_lossy().into_owned();
+    let ours = |name, algorithm| {
+        let words = [&spillway, "ram", "--size", &size, "--algorithm", algorithm, "--name", algorithm];
+        server(name, folder, algorithm, &[&words[..], &["--socket", "SOCKET"]].concat())
+    };
+    let nbdkit = ["nbdkit", "-f", "-U", "SOCKET", "memory", &size];
+    let qemu = ["qemu-nbd", "-t", "-e", "16", "-f", "raw", "-k", "SOCKET", &image];
+    let here = std::env::current_exe()?.to_string_lossy().into_owned();
     let mut all = vec![
-        server("spillway", folder, "ram0", &[&spillway, "ram", "--size", &size, "--socket", "SOCKET"])?,
-        server(
-            "nbdkit memory, zstd",
-            folder,
-            "",
-            &["nbdkit", "-f", "-U", "SOCKET", "memory", &size, "allocator=zstd"],
-        )?,
-        server("nbdkit memory", folder, "", &["nbdkit", "-f", "-U", "SOCKET", "memory", &size])?,
-        server(
-            "qemu-nbd on tmpfs",
-            folder,
-            "",
-            &["qemu-nbd", "-t", "-e", "16", "-f", "raw", "-k", "SOCKET", &image],
-        )?,
+        ours("spillway", "lz4")?,
+        ours("spillway, zstd", "zstd")?,
+        server("nbdkit memory, zstd", folder, "", &[&nbdkit[..], &["allocator=zstd"]].concat())?,
+        server("nbdkit memory", folder, "", &nbdkit)?,
+        server("qemu-nbd on tmpfs", folder, "", &qemu)?,
+        server("empty server", folder, "", &[&here, "empty", "SOCKET", &size])?,
     ];
     if let Some(peer) = peer {
         drop(peer.open()?);

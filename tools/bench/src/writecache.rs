@@ -17,7 +17,8 @@ use spillway_layers::file::File;
 use spillway_layers::write_cache::{Config, WriteCache, attributes};
 use spillway_layers::{delay, null, rate};
 
-use crate::report::{at_least, median, ratio, table};
+use crate::allocator;
+use crate::report::{Rounds, at_least, drawn_order, median, ratio, table};
 
 const MIB: u64 = 1 << 20;
 const CACHE_BYTES: u64 = 2 << 30;
@@ -77,7 +78,7 @@ impl Drop for Medium {
     }
 }
 
-struct Bench {
+pub(crate) struct Bench {
     workers: Workers,
     medium: Medium,
 }
@@ -94,7 +95,7 @@ struct Load {
 }
 
 impl Bench {
-    fn new(folder: &str, bytes: u64) -> Result<Self> {
+    pub(crate) fn new(folder: &str, bytes: u64) -> Result<Self> {
         let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() })?;
         Ok(Self { workers, medium: Medium::new(folder, bytes)? })
     }
@@ -114,6 +115,15 @@ impl Bench {
         let cache = WriteCache::new(config, origin, device, self.workers.env(), Budget::new(4 << 30))?;
         let opening = cache.clone();
         self.on_worker(move || async move { opening.open().await })?;
+        Ok(cache)
+    }
+
+    /// A cache that outlives this bench, for the workers of another.
+    #[cfg(feature = "count-locks")]
+    pub(crate) fn fresh_on(self, workers: &Workers, config: &Config) -> Result<Arc<WriteCache>> {
+        let device = self.medium.open(workers)?;
+        let cache = WriteCache::new(config, self.null()?, device, workers.env(), Budget::new(4 << 30))?;
+        spillway_io::block_on(cache.open())?;
         Ok(cache)
     }
 
@@ -165,12 +175,13 @@ async fn write_lane(seam: &Seam, load: Load, lane: u64) {
 }
 
 /// Nothing is copied to the origin.
-fn still(block_size: u64) -> Config {
+pub(crate) fn still(block_size: u64) -> Config {
     Config { block_size: block_size.into(), high_watermark: 100, low_watermark: 100, ..Config::default() }
 }
 
 /// The parts that `wanted` names; all of them by default.
-pub(crate) fn run(rounds: usize, wanted: Option<&str>) -> Result<()> {
+pub(crate) fn run(count: usize, wanted: Option<&str>) -> Result<()> {
+    let rounds = Rounds { count, command: "writecache" };
     let is_wanted = |part: &str| wanted.is_none_or(|wanted| wanted == part);
     if let Some(wanted) = wanted.filter(|wanted| !PARTS.contains(wanted)) {
         bail!("there is no part {wanted:?}; there are: {}", PARTS.join(", "));
@@ -194,93 +205,89 @@ pub(crate) fn run(rounds: usize, wanted: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-fn commits(rounds: usize) -> Result<()> {
+fn commits(rounds: Rounds) -> Result<()> {
     let disk = std::env::var("SPILLWAY_BENCH_DISK").unwrap_or_else(|_| "target".into());
     group_commit("/dev/shm", "tmpfs, and a flush that takes 200 us", 200, rounds)?;
     group_commit(&disk, "a file on the disk of this machine", 0, rounds)
 }
 
-fn large_writes(bench: &Bench, depth: usize, rounds: usize) -> Result<()> {
+fn large_writes(bench: &Bench, depth: usize, rounds: Rounds) -> Result<()> {
     let mut rows = Vec::new();
     for (block, wanted) in SOURCE {
-        let [mut large, mut single, mut plain] = [const { Vec::new() }; 3];
-        for round in 0..rounds {
+        let figures = rounds.measure(|round| {
             let load =
                 Load { len: WRITE_BYTES, depth, bytes: WRITTEN, area: CACHE_BYTES / 2, seed: round as u64 };
-            // Whoever comes first in a round has no advantage over all rounds.
-            for turn in 0..3 {
-                match (turn + round) % 3 {
-                    0 => large.push(bench.write(bench.fresh(&still(block))?, load)),
-                    1 => {
-                        let one_by_one = Config { large_writes: false, ..still(block) };
-                        single.push(bench.write(bench.fresh(&one_by_one)?, load));
-                    }
-                    _ => plain.push(bench.write(bench.medium.open(&bench.workers)?, load)),
-                }
+            let one_by_one = Config { large_writes: false, ..still(block) };
+            let mut rates = vec![0.0; 3];
+            for turn in drawn_order(3, round) {
+                let device: Arc<dyn BlockDevice> = match turn {
+                    0 => bench.fresh(&still(block))?,
+                    1 => bench.fresh(&one_by_one)?,
+                    _ => bench.medium.open(&bench.workers)?,
+                };
+                rates[turn] = bench.write(device, load);
             }
-        }
-        let of_plain = ratio(&large, &plain);
+            Ok(rates)
+        })?;
+        let [large, single, plain] = &figures[..] else { unreachable!("three contenders") };
+        let of_plain = ratio(large, plain);
         rows.push(vec![
             block.to_string(),
-            format!("{:.0}", median(&single)),
-            format!("{:.0}", median(&large)),
-            at_least(ratio(&large, &single), wanted),
-            format!("{:.0}", median(&plain)),
+            format!("{:.0}", median(single)),
+            format!("{:.0}", median(large)),
+            at_least(ratio(large, single), wanted),
+            format!("{:.0}", median(plain)),
             if block >= 4096 { at_least(of_plain, 0.8) } else { format!("{of_plain:.2}") },
         ]);
     }
-    let title = format!("E4: 512 KiB random writes, depth {depth}, 400 MiB, {rounds} rounds, MiB a second");
+    let title = format!("E4: 512 KiB random writes, depth {depth}, 400 MiB, MiB a second");
     let head = ["block", "one I/O a block", "large", "ratio (source)", "plain file", "of plain"];
-    table(&title, &head, &rows);
+    table(&rounds.title(&title), &head, &rows);
     Ok(())
 }
 
 /// After ten times the capacity in random 4 KiB writes over 45 % of it: 512 KiB writes again, 20 % of the capacity.
-fn churn(bench: &Bench, rounds: usize) -> Result<()> {
+fn churn(bench: &Bench, rounds: Rounds) -> Result<()> {
     let mut rows = Vec::new();
     for allocation in ["best_fit", "next_fit"] {
         let config = Config { allocation: allocation.into(), ..still(4096) };
-        let (mut fresh, mut aged, mut pieces, mut runs) =
-            (Vec::new(), Vec::new(), String::new(), String::new());
-        for round in 0..rounds as u64 {
-            let large = |seed| Load {
+        let (mut pieces, mut runs) = (String::new(), String::new());
+        let figures = rounds.measure(|round| {
+            let large = Load {
                 len: WRITE_BYTES,
                 depth: 1,
                 bytes: CACHE_BYTES / 5 / MIB * MIB,
                 area: ORIGIN_BYTES / 2,
-                seed,
+                seed: round as u64,
             };
-            fresh.push(bench.write(bench.fresh(&config)?, large(round)));
+            let fresh = bench.write(bench.fresh(&config)?, large);
             let cache = bench.fresh(&config)?;
             let area = CACHE_BYTES / 100 * 45 / 4096 * 4096;
-            let small = Load { len: 4096, depth: 32, bytes: 10 * CACHE_BYTES, area, seed: round };
+            let small = Load { len: 4096, depth: 32, bytes: 10 * CACHE_BYTES, area, seed: round as u64 };
             bench.write(cache.clone(), small);
             bench.flush(cache.clone());
             let show = attributes(cache.clone());
             until_cleared(&show)?;
             runs = format!("{}, {}", show.show("free_run_mean")?, show.show("free_run_p10")?);
             show.store("message", "clear_stats")?;
-            aged.push(bench.write(Arc::new(Shifted(Seam::new(cache.clone()))), large(round)));
+            let aged = bench.write(Arc::new(Shifted(Seam::new(cache.clone()))), large);
             pieces = show.show("pieces_per_write")?;
-        }
-        let kept = ratio(&aged, &fresh);
+            Ok(vec![fresh, aged])
+        })?;
+        let [fresh, aged] = &figures[..] else { unreachable!("two figures a round") };
+        let kept = ratio(aged, fresh);
         rows.push(vec![
             allocation.into(),
-            format!("{:.0}", median(&fresh)),
-            format!("{:.0}", median(&aged)),
+            format!("{:.0}", median(fresh)),
+            format!("{:.0}", median(aged)),
             if allocation == "best_fit" { at_least(kept, 0.9) } else { format!("{kept:.2}") },
             pieces,
             runs,
         ]);
     }
-    let title = format!(
-        "E4 after churn: block 4096, ten times the capacity rewritten, {rounds} rounds, MiB a second"
-    );
-    table(
-        &title,
-        &["free blocks", "fresh", "aged", "of fresh", "I/Os a write", "free runs: mean, p10"],
-        &rows,
-    );
+    let title = "E4 after churn: block 4096, ten times the capacity rewritten, MiB a second";
+    let head = ["free blocks", "fresh", "aged", "of fresh", "I/Os a write", "free runs: mean, p10"];
+    table(&rounds.title(title), &head, &rows);
     Ok(())
 }
 
@@ -308,55 +315,58 @@ impl BlockDevice for Shifted {
     }
 }
 
-/// What the index takes: resident memory before and after a cache is filled.
+/// What the index takes, by the allocator's count, from a cache that is opened until it is filled and committed.
 fn index_memory(bench: &Bench) -> Result<()> {
     let mut rows = Vec::new();
     for (what, len) in [("random 512 bytes", 512), ("random 64 KiB", 64 << 10)] {
-        let before = resident()?;
+        allocator::count_from_now();
         let cache = bench.fresh(&still(512))?;
         let load = Load { len, depth: 32, bytes: CACHE_BYTES * 7 / 8, area: ORIGIN_BYTES / 4 * 3, seed: 5 };
         bench.write(cache.clone(), load);
         bench.flush(cache.clone());
+        let counted = allocator::counted();
         let show = attributes(cache.clone());
         let (blocks, used): (f64, f64) = (show.show("blocks")?.parse()?, show.show("dirty_blocks")?.parse()?);
-        let bytes = resident()?.saturating_sub(before) as f64 / blocks;
-        rows.push(vec![what.into(), format!("{:.0} %", used / blocks * 100.0), format!("{bytes:.1}")]);
+        rows.push(vec![
+            what.into(),
+            format!("{:.0} %", used / blocks * 100.0),
+            format!("{:.1}", counted as f64 / blocks),
+        ]);
     }
-    table("Memory of the index, bytes for each block of the cache", &["filled by", "used", "bytes"], &rows);
+    let title = "**Memory of the index, counted by the allocator, bytes for each block of the cache.** \
+        `cargo xtask bench writecache 5 memory`";
+    table(title, &["filled by", "used", "bytes"], &rows);
     Ok(())
 }
 
-fn resident() -> Result<u64> {
-    let text = std::fs::read_to_string("/proc/self/statm")?;
-    Ok(text.split_whitespace().nth(1).context("statm has columns")?.parse::<u64>()? * 4096)
-}
-
 /// Clients that write 4 KiB and flush, as a database does.
-fn group_commit(folder: &str, place: &str, flush_us: u64, rounds: usize) -> Result<()> {
+fn group_commit(folder: &str, place: &str, flush_us: u64, rounds: Rounds) -> Result<()> {
     let bench = Bench::new(folder, 256 * MIB)?;
     let mut rows = Vec::new();
     for clients in [1, 4, 8, 16, 32] {
-        let (mut shared, mut alone) = (Vec::new(), Vec::new());
-        for _ in 0..rounds {
-            for (group_commit, rates) in [(true, &mut shared), (false, &mut alone)] {
-                let config = Config { group_commit, ..still(4096) };
+        let figures = rounds.measure(|round| {
+            let mut rates = vec![0.0; 2];
+            for turn in drawn_order(2, round) {
+                let config = Config { group_commit: turn == 0, ..still(4096) };
                 let delay = delay::Config { flush_us, ..delay::Config::default() };
                 let device =
                     delay::Delay::new(&delay, bench.medium.open(&bench.workers)?, bench.workers.env())?;
                 let cache = bench.cache(&config, bench.null()?, device)?;
-                rates.push(flushes_a_second(&bench, cache, clients, Duration::from_millis(700)));
+                rates[turn] = flushes_a_second(&bench, cache, clients, Duration::from_millis(700));
             }
-        }
-        let gain = ratio(&shared, &alone);
+            Ok(rates)
+        })?;
+        let [shared, alone] = &figures[..] else { unreachable!("two figures a round") };
+        let gain = ratio(shared, alone);
         rows.push(vec![
             clients.to_string(),
-            format!("{:.0}", median(&alone)),
-            format!("{:.0}", median(&shared)),
+            format!("{:.0}", median(alone)),
+            format!("{:.0}", median(shared)),
             if clients == 32 { at_least(gain, 12.0) } else { format!("{gain:.2}") },
         ]);
     }
-    let title = format!("4 KiB and a flush, cache on {place}, {rounds} rounds, flushes a second");
-    table(&title, &["clients", "one commit each", "shared commits", "ratio"], &rows);
+    let title = format!("4 KiB and a flush, cache on {place}, flushes a second");
+    table(&rounds.title(&title), &["clients", "one commit each", "shared commits", "ratio"], &rows);
     Ok(())
 }
 
@@ -379,6 +389,9 @@ fn flushes_a_second(bench: &Bench, cache: Arc<WriteCache>, clients: usize, span:
     flushes as f64 / span.as_secs_f64()
 }
 
+/// What a flush costs on the cache device and on the origin: an SSD without protection against power loss, and a disk.
+const FLUSH_US: [u64; 2] = [5_000, 30_000];
+
 /// Writers that fill a small cache over a slow origin, and a client that flushes: its slowest answer.
 fn flush_under_load() -> Result<()> {
     let mut rows = Vec::new();
@@ -386,8 +399,14 @@ fn flush_under_load() -> Result<()> {
         let bench = Bench::new("/dev/shm", 64 * MIB)?;
         let slow = rate::Config { bytes_per_second: origin_rate.into(), seek_us: 0 };
         let origin = rate::Rate::new(&slow, bench.null()?, bench.workers.env())?;
+        let costly = |device, flush_us| {
+            let config = delay::Config { flush_us, ..delay::Config::default() };
+            delay::Delay::new(&config, device, bench.workers.env())
+        };
+        let origin = costly(origin, FLUSH_US[1])?;
+        let device = costly(bench.medium.open(&bench.workers)?, FLUSH_US[0])?;
         let config = Config { pause_writeback: Some(0), ..Config::default() };
-        let cache = bench.cache(&config, origin, bench.medium.open(&bench.workers)?)?;
+        let cache = bench.cache(&config, origin, device)?;
         let shown = attributes(cache.clone());
         let span = Duration::from_secs(15);
         let env = bench.workers.env();
@@ -405,7 +424,8 @@ fn flush_under_load() -> Result<()> {
             format!("{} of {}", shown.show("writes_around")?, shown.show("writes")?),
         ]);
     }
-    let title = "A flush under full write load, 32 writers, cache of 64 MiB, slow origin, 15 s each";
+    let title = "**A flush under full write load, 32 writers, cache of 64 MiB, slow origin, flushes of 5 ms below the cache \
+        and of 30 ms on the origin, 15 s each.** `cargo xtask bench writecache 1 load`";
     table(title, &["writes", "origin", "flushes", "slowest", "blocks around"], &rows);
     Ok(())
 }

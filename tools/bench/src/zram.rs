@@ -1,33 +1,43 @@
-//! In process: one loop drives our device and the kernel's, with the same pages in the same order.
+//! In process: one loop drives our device, bare lz4 and the kernel's device, with the same pages in the same order.
+//!
+//! Bare lz4 compresses into a buffer of its own for each page and keeps no table, so that it is what any store over this codec
+//! can reach. The kernel's device is reached by a system call for each page, which ours is not: the ratio to it is shown, and
+//! no bound is set on it.
 
+use std::cell::RefCell;
 use std::os::unix::fs::FileExt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use spillway_core::IoBuf;
-use spillway_core::contract::Random;
 use spillway_io::{Workers, WorkersOptions};
 
 use crate::contenders::{Device, at};
 use crate::kernel_zram::KernelZram;
+use crate::lz4::{lz4, unlz4};
 use crate::pages::{self, PAGE, Pages};
-use crate::report::{at_least, median, ratio, table};
+use crate::report::{Rounds, at_least, drawn_order, median, ratio, table};
 use crate::{memory, streams};
 
 /// Bytes of each set of pages.
 const SET_BYTES: usize = 128 << 20;
 
-pub(crate) fn run(rounds: usize) -> Result<()> {
+/// Share of bare lz4's pages a second that is wanted.
+const OF_BARE: f64 = 0.92;
+
+pub(crate) fn run(count: usize) -> Result<()> {
+    let rounds = Rounds { count, command: "zram" };
     let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() })?;
     for set in [pages::elf(SET_BYTES)?, pages::half(SET_BYTES)] {
-        beside_the_kernel(&workers, &set, rounds)?;
+        beside_the_codec_and_the_kernel(&workers, &set, rounds)?;
     }
     memory::compare(&workers)?;
     streams::tables(&workers, rounds)
 }
 
-pub(crate) fn streams_alone(rounds: usize) -> Result<()> {
-    streams::tables(&Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() })?, rounds)
+pub(crate) fn streams_alone(count: usize) -> Result<()> {
+    let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() })?;
+    streams::tables(&workers, Rounds { count, command: "streams" })
 }
 
 /// Takes and gives pages by number.
@@ -58,12 +68,40 @@ impl Store for std::fs::File {
     }
 }
 
-fn shuffled(count: usize) -> Vec<usize> {
-    let (mut order, mut random): (Vec<usize>, _) = ((0..count).collect(), Random(7));
-    for index in (1..count).rev() {
-        order.swap(index, random.below(index as u64 + 1) as usize);
+/// lz4 and nothing else: the compressed form of each page in its own place, or the page as it is.
+struct Bare(RefCell<Vec<Slot>>);
+
+struct Slot {
+    bytes: [u8; PAGE],
+    len: usize,
+}
+
+impl Bare {
+    fn new(count: usize) -> Self {
+        Self(RefCell::new((0..count).map(|_| Slot { bytes: [0; PAGE], len: 0 }).collect()))
     }
-    order
+}
+
+impl Store for Bare {
+    fn write(&self, index: usize, buf: IoBuf) -> IoBuf {
+        let slot = &mut self.0.borrow_mut()[index];
+        // 0: it does not fit.
+        slot.len = lz4(&buf, &mut slot.bytes[..PAGE - 1]) as usize;
+        if slot.len == 0 {
+            slot.bytes.copy_from_slice(&buf);
+            slot.len = PAGE;
+        }
+        buf
+    }
+
+    fn read(&self, index: usize, mut buf: IoBuf) -> IoBuf {
+        let slot = &self.0.borrow()[index];
+        match slot.len {
+            PAGE => buf.copy_from_slice(&slot.bytes),
+            len => unlz4(&slot.bytes[..len], &mut buf),
+        }
+        buf
+    }
 }
 
 /// Thousands of pages a second, writing then reading every page once in random order.
@@ -79,41 +117,45 @@ fn race(store: &dyn Store, set: &Pages, order: &[usize]) -> (f64, f64) {
     for &index in order {
         buf = store.read(index, buf);
     }
-    let rate = |time: std::time::Duration| order.len() as f64 / time.as_secs_f64() / 1e3;
+    let rate = |time: Duration| order.len() as f64 / time.as_secs_f64() / 1e3;
     (rate(wrote), rate(start.elapsed()))
 }
 
-fn beside_the_kernel(workers: &Workers, set: &Pages, rounds: usize) -> Result<()> {
+fn beside_the_codec_and_the_kernel(workers: &Workers, set: &Pages, rounds: Rounds) -> Result<()> {
     let bytes = set.bytes.len() as u64;
-    let peer = match KernelZram::new(bytes) {
-        Ok(peer) => peer,
+    let peer = KernelZram::new(bytes);
+    let file = match &peer {
+        Ok(peer) => Some(peer.open()?),
         Err(why) => {
             println!("\nNo comparison with the kernel's zram for {}: {why:#}", set.name);
-            return Ok(());
+            None
         }
     };
-    let (file, order) = (peer.open()?, shuffled(set.count()));
-    let ours = Device::new(workers, bytes, "lz4", 1)?;
-    let (mut our, mut their) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
-    for _ in 0..rounds {
-        for (rates, store) in [(&mut our, &ours as &dyn Store), (&mut their, &file)] {
-            let (write, read) = race(store, set, &order);
-            rates.0.push(write);
-            rates.1.push(read);
+    let order = drawn_order(set.count(), 7);
+    let (ours, bare) = (Device::new(workers, bytes, "lz4", 1)?, Bare::new(set.count()));
+    let mut stores: Vec<&dyn Store> = vec![&ours, &bare];
+    stores.extend(file.as_ref().map(|file| file as &dyn Store));
+    let figures = rounds.measure(|round| {
+        let mut rates = vec![0.0; 2 * stores.len()];
+        for turn in drawn_order(stores.len(), round) {
+            (rates[2 * turn], rates[2 * turn + 1]) = race(stores[turn], set, &order);
         }
-    }
-    let row = |what: &str, our: &[f64], their: &[f64], wanted| {
-        vec![
-            what.into(),
-            format!("{:.0}", median(our)),
-            format!("{:.0}", median(their)),
-            at_least(ratio(our, their), wanted),
-        ]
+        Ok(rates)
+    })?;
+    let row = |what: &str, offset: usize| {
+        let of = |store: usize| figures.get(2 * store + offset);
+        let (our, bare) = (&figures[offset], &figures[2 + offset]);
+        let kernel = of(2).map_or_else(
+            || ["none".into(), "-".into()],
+            |their| [format!("{:.0}", median(their)), format!("{:.2}", ratio(our, their))],
+        );
+        let [rate, to_kernel] = kernel;
+        let shown = |rates: &[f64]| format!("{:.0}", median(rates));
+        vec![what.into(), shown(our), shown(bare), at_least(ratio(our, bare), OF_BARE), rate, to_kernel]
     };
-    let title =
-        format!("In process, lz4, {}, one thread, {rounds} rounds, thousand pages a second", set.name);
-    let rows = [row("write", &our.0, &their.0, 1.3), row("read", &our.1, &their.1, 2.0)];
-    table(&title, &["", "spillway", "kernel zram", "ratio"], &rows);
+    let title = format!("In process, lz4, {}, one thread, thousand pages a second", set.name);
+    let head = ["", "spillway", "bare lz4", "ratio", "kernel zram, a system call a page", "ratio"];
+    table(&rounds.title(&title), &head, &[row("write", 0), row("read", 1)]);
     drop(file);
     Ok(())
 }

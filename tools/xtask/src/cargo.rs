@@ -46,7 +46,8 @@ pub(crate) fn simulate(root: &Path, words: &[&str]) -> Result<()> {
 
 /// The benchmarks, in a release build.
 pub(crate) fn bench(root: &Path, words: &[&str]) -> Result<()> {
-    succeed(
-        command(root).args(["run", "--release", "--quiet", "--package", "spillway-bench", "--"]).args(words),
-    )
+    let features = if words.first() == Some(&"scale") { "count-locks" } else { "" };
+    let program =
+        ["run", "--release", "--quiet", "--package", "spillway-bench", "--features", features, "--"];
+    succeed(command(root).args(program).args(words))
 }

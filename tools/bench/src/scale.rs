@@ -1,0 +1,146 @@
+//! How throughput grows with workers, and how many locks a request takes: 4 KiB requests within the devices, without exports.
+//!
+//! Each worker has a part of the device of its own, so that what is shared is only what the layers share. Locks are counted on
+//! the worker that carries the request, by the feature `count-locks`. Beyond the cores of the machine there is nothing to see.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use futures_util::future::join_all;
+use spillway_core::contract::Random;
+use spillway_core::sync::locks_taken;
+use spillway_core::{BlockDevice, Budget, IoBuf, Op, Request, Seam};
+use spillway_io::{MmapRegions, Workers, WorkersOptions};
+use spillway_layers::zram;
+
+use crate::pages::{self, PAGE, Pages};
+use crate::report::{Rounds, median, ratio, table};
+use crate::writecache::{self, Bench};
+
+/// Pages of a worker's part of the device, and requests that it makes in one measurement.
+const PART: usize = 16 << 10;
+const REQUESTS: usize = 64 << 10;
+
+/// Requests in flight on each worker of a device that answers later.
+const DEPTH: usize = 16;
+
+/// What a worker did.
+struct Done {
+    time: Duration,
+    locks: u64,
+}
+
+pub(crate) fn run(count: usize) -> Result<()> {
+    let rounds = Rounds { count, command: "scale" };
+    let cores = std::thread::available_parallelism()?.get();
+    let counts: Vec<usize> =
+        std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n <= cores).collect();
+    let set = Arc::new(pages::elf(64 << 20)?);
+    zram_rows(&counts, &set, rounds)?;
+    write_cache_rows(&counts, &set, rounds)
+}
+
+/// Runs the same work on each of `workers` and returns thousand requests a second of all together, and locks a request.
+fn on_all(
+    workers: &Workers,
+    device: &Arc<dyn BlockDevice>,
+    set: &Arc<Pages>,
+    op: Op,
+    depth: usize,
+) -> [f64; 2] {
+    let (sender, done) = mpsc::channel();
+    for index in 0..workers.count() {
+        let (sender, device, set) = (sender.clone(), device.clone(), set.clone());
+        let task = move || async move {
+            let _ = sender.send(one_worker(device, &set, index, op, depth).await);
+        };
+        workers.run_on(index, Box::new(move || Box::pin(task())));
+    }
+    drop(sender);
+    let all: Vec<Done> = done.iter().collect();
+    assert_eq!(all.len(), workers.count(), "every worker answers");
+    let slowest = all.iter().map(|done| done.time).max().expect("there is a worker");
+    let locks: u64 = all.iter().map(|done| done.locks).sum();
+    let requests = (all.len() * REQUESTS) as f64;
+    [requests / slowest.as_secs_f64() / 1e3, locks as f64 / requests]
+}
+
+async fn one_worker(device: Arc<dyn BlockDevice>, set: &Pages, worker: usize, op: Op, depth: usize) -> Done {
+    let seam = Seam::new(device);
+    let (start, before) = (Instant::now(), locks_taken());
+    join_all((0..depth).map(|lane| one_lane(&seam, set, worker, lane, op, REQUESTS / depth))).await;
+    Done { time: start.elapsed(), locks: locks_taken() - before }
+}
+
+async fn one_lane(seam: &Seam, set: &Pages, worker: usize, lane: usize, op: Op, count: usize) {
+    let mut random = Random((worker * DEPTH + lane) as u64 + 1);
+    let mut buf = IoBuf::new(PAGE);
+    for number in 0..count {
+        let page = match op {
+            // Each page once before any is read.
+            Op::Write => (lane * count + number) % PART,
+            _ => random.below(PART as u64) as usize,
+        };
+        let at = ((worker * PART + page) * PAGE) as u64;
+        let request = match op {
+            Op::Write => {
+                buf.copy_from_slice(set.page(page));
+                Request::write(at, buf)
+            }
+            _ => Request::read(at, buf),
+        };
+        let reply = seam.submit(request).await;
+        assert_eq!(reply.result, Ok(()));
+        buf = reply.buf;
+    }
+}
+
+fn zram_rows(counts: &[usize], set: &Arc<Pages>, rounds: Rounds) -> Result<()> {
+    let make = |workers: &Workers| -> Result<Arc<dyn BlockDevice>> {
+        let disksize = (workers.count() * PART * PAGE) as u64;
+        let config = zram::Config { disksize, max_comp_streams: workers.count(), ..Default::default() };
+        Ok(zram::Zram::new(config, workers.env(), Arc::new(MmapRegions), Budget::new(16 << 30))?)
+    };
+    show("zram, lz4, ELF files", counts, set, 1, rounds, &make)
+}
+
+fn write_cache_rows(counts: &[usize], set: &Arc<Pages>, rounds: Rounds) -> Result<()> {
+    let bytes = counts.last().copied().unwrap_or(1) * PART * PAGE;
+    let make = |workers: &Workers| -> Result<Arc<dyn BlockDevice>> {
+        let bench = Bench::new("/dev/shm", 2 * bytes as u64)?;
+        Ok(bench.fresh_on(workers, &writecache::still(4096))?)
+    };
+    show("write cache on tmpfs, no write-back", counts, set, DEPTH, rounds, &make)
+}
+
+type Make<'a> = &'a dyn Fn(&Workers) -> Result<Arc<dyn BlockDevice>>;
+
+fn show(
+    what: &str,
+    counts: &[usize],
+    set: &Arc<Pages>,
+    depth: usize,
+    rounds: Rounds,
+    make: Make<'_>,
+) -> Result<()> {
+    let mut rows = Vec::new();
+    let mut alone: Option<Vec<Vec<f64>>> = None;
+    for &count in counts {
+        let workers = Workers::start(WorkersOptions { count, ..WorkersOptions::default() })?;
+        let device = make(&workers)?;
+        let figures = rounds.measure(|_| {
+            Ok([Op::Write, Op::Read].map(|op| on_all(&workers, &device, set, op, depth)).concat())
+        })?;
+        let first = alone.get_or_insert_with(|| figures.clone());
+        let rate = |figure: usize| format!("{:.0}", median(&figures[figure]));
+        let gain = |figure: usize| format!("{:.2}", ratio(&figures[figure], &first[figure]));
+        let locks = |figure: usize| format!("{:.2}", median(&figures[figure]));
+        rows.push(vec![count.to_string(), rate(0), gain(0), locks(1), rate(2), gain(2), locks(3)]);
+    }
+    let title = format!("{what}: 4 KiB, thousand requests a second, each worker on a part of its own");
+    let head = ["workers", "writes", "to one", "locks a write", "reads", "to one", "locks a read"];
+    table(&rounds.title(&title), &head, &rows);
+    Ok(())
+}
