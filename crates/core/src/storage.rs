@@ -31,6 +31,10 @@ pub trait Storage: Send + Sync {
     /// Bytes that memory must be aligned to; 1 where any will do.
     fn memory_alignment(&self) -> usize;
 
+    /// Whether writes go around the system's cache (O_DIRECT). Without, a write that the system could not do later is
+    /// reported by some other call.
+    fn direct(&self) -> bool;
+
     /// Reads into `buf[done..]` what lies from byte `at` on.
     fn read(&self, at: u64, buf: IoBuf, done: usize) -> LocalFuture<Moved>;
 
@@ -38,7 +42,7 @@ pub trait Storage: Send + Sync {
     fn write(&self, at: u64, buf: IoBuf, done: usize, durable: bool) -> LocalFuture<Moved>;
 
     /// Makes durable every write whose call had ended. What a failed call leaves undone may be lost, and a later success
-    /// does not bring it back.
+    /// does not bring it back. What was lost is reported once, to the sync or durable write that looks first.
     fn sync(&self) -> LocalFuture<Result<(), Kind>>;
 
     /// Makes `range` read as zero; [`Kind::NotSupported`] where the system has no such call.

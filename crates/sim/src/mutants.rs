@@ -15,6 +15,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant { name: "file: skip a flush", stack: "file", from: 1 },
     Mutant { name: "file: ack FUA without durability", stack: "file", from: 1 },
     Mutant { name: "file: forget that a flush failed", stack: "file", from: 1 },
+    Mutant { name: "file: share a sync that had begun", stack: "file", from: 1 },
     Mutant { name: "file: stop at a short write", stack: "file", from: 1 },
     Mutant { name: "file: take an unknown call for done", stack: "file", from: 1 },
     Mutant { name: "file: forget what a dropped request left in hand", stack: "file", from: 1 },

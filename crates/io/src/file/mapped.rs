@@ -186,6 +186,10 @@ impl Storage for MappedFile {
         1
     }
 
+    fn direct(&self) -> bool {
+        false
+    }
+
     fn read(&self, at: u64, mut buf: IoBuf, done: usize) -> LocalFuture<Moved> {
         let mapping = self.mapping.clone();
         Box::pin(async move {

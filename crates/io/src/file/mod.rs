@@ -32,6 +32,8 @@ struct OpenFile {
     fd: Arc<OwnedFd>,
     geometry: Geometry,
     block_device: bool,
+    /// O_DIRECT is on.
+    direct: bool,
     /// Alignment of memory that the kernel asks for; 1 without O_DIRECT.
     memory_alignment: usize,
 }
@@ -43,6 +45,10 @@ impl Storage for OpenFile {
 
     fn memory_alignment(&self) -> usize {
         self.memory_alignment
+    }
+
+    fn direct(&self) -> bool {
+        self.direct
     }
 
     fn read(&self, at: u64, buf: IoBuf, done: usize) -> LocalFuture<Moved> {

@@ -96,8 +96,8 @@ pub fn open(options: &FileOptions) -> Result<Opened, Error> {
         notes.push(note.to_owned());
         return Ok(Opened { storage: Arc::new(file), notes });
     }
-    let file =
-        OpenFile { fd: Arc::new(fd), geometry, block_device, memory_alignment: access.memory_alignment };
+    let Access { direct, memory_alignment, .. } = access;
+    let file = OpenFile { fd: Arc::new(fd), geometry, block_device, direct, memory_alignment };
     Ok(Opened { storage: Arc::new(file), notes })
 }
 
@@ -211,11 +211,12 @@ fn shown_size(path: &Path, len: u64, block: BlockSize, notes: &mut Vec<String>) 
 /// How the file is reached.
 struct Access {
     block: BlockSize,
+    direct: bool,
     memory_alignment: usize,
 }
 
 impl Access {
-    const BUFFERED: Self = Self { block: BlockSize::SECTOR, memory_alignment: 1 };
+    const BUFFERED: Self = Self { block: BlockSize::SECTOR, direct: false, memory_alignment: 1 };
 
     fn choose(
         fd: &OwnedFd,
@@ -275,7 +276,9 @@ impl Access {
         for (memory_alignment, offset) in candidates {
             let Ok(block) = BlockSize::new(offset.max(least.bytes() as u32)) else { continue };
             match try_read(fd, block, len) {
-                Ok(()) => return Ok(Self { block, memory_alignment: memory_alignment.max(1) }),
+                Ok(()) => {
+                    return Ok(Self { block, direct: true, memory_alignment: memory_alignment.max(1) });
+                }
                 Err(errno) => last = errno,
             }
         }

@@ -1,8 +1,9 @@
 //! Origin `file`: a file or block device of the system, real or simulated.
 //!
 //! Promises: what a flush or a FUA write has acknowledged is durable as far as the system and the drive tell the truth; a
-//! flush that failed once fails for ever, because the system forgets what it could not write. A request that is dropped
-//! while the system has it finishes on its own, and a later request that overlaps it waits for that.
+//! flush that failed once fails for ever, because the system forgets what it could not write, and reports that once (see
+//! [`syncs`]). A FUA write that failed counts as such a flush, and without O_DIRECT so does a failed write of any kind. A
+//! request that is dropped while the system has it finishes on its own, and a later request that overlaps it waits for that.
 //!
 //! Needs: [`Storage`], which makes the calls, and [`Env::spawn_here`] for what a dropped request leaves behind.
 //!
@@ -12,9 +13,10 @@
 //! ```
 //!
 //! Memory that is not aligned well enough for the storage goes through a buffer that is. Locks: the list of detached ranges
-//! is a leaf.
+//! and the state of syncs are leaves.
 
 mod detached;
+mod syncs;
 #[cfg(test)]
 mod tests;
 
@@ -23,13 +25,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use spillway_core::sync::{AtomicBool, AtomicU32, Ordering};
+use spillway_core::sync::{AtomicBool, Ordering};
 use spillway_core::{
     Answer, BlockDevice, ByteRange, Env, Extent, Geometry, IoBuf, Kind, LocalFuture, Op, Reply, Request,
     Room, Storage, Submission, mutant,
 };
 
 use detached::Detached;
+use syncs::Syncs;
 
 /// Zeroes written at a time where the system has no faster way.
 const ZEROES_LEN: u64 = 256 << 10;
@@ -44,11 +47,11 @@ struct Backing {
     env: Arc<dyn Env>,
     geometry: Geometry,
     memory_alignment: usize,
+    direct: bool,
     /// Cleared when the system turns out not to know the call.
     punches: AtomicBool,
     zeroes: AtomicBool,
-    /// Errno of the first flush that failed, 0 for none.
-    flush_errno: AtomicU32,
+    syncs: Syncs,
     detached: Detached,
 }
 
@@ -59,9 +62,10 @@ impl File {
         let backing = Backing {
             geometry,
             memory_alignment: storage.memory_alignment(),
+            direct: storage.direct(),
             punches: AtomicBool::new(geometry.discards),
             zeroes: AtomicBool::new(true),
-            flush_errno: AtomicU32::new(0),
+            syncs: Syncs::default(),
             detached: Detached::default(),
             storage,
             env,
@@ -187,11 +191,27 @@ impl Backing {
     async fn write(&self, offset: u64, buf: IoBuf, fua: bool) -> Reply {
         let durable = fua && !mutant::on("file: ack FUA without durability");
         if self.fits(&buf) {
-            let (result, buf) = self.write_all(offset, buf, durable).await;
+            let (result, buf) = self.write_as(offset, buf, durable).await;
             return Reply { result, buf };
         }
-        let (result, _) = self.write_all(offset, IoBuf::copy_of(&buf), durable).await;
+        let (result, _) = self.write_as(offset, IoBuf::copy_of(&buf), durable).await;
         Reply { result, buf }
+    }
+
+    async fn write_as(&self, offset: u64, buf: IoBuf, durable: bool) -> (Result<(), Kind>, IoBuf) {
+        if durable { self.write_durably(offset, buf).await } else { self.write_all(offset, buf, false).await }
+    }
+
+    /// With O_DIRECT a durable write answers for itself; without, its failure may have been told to another call.
+    async fn write_durably(&self, offset: u64, buf: IoBuf) -> (Result<(), Kind>, IoBuf) {
+        let call = self.syncs.begin();
+        let (result, buf) = self.write_all(offset, buf, true).await;
+        call.end(if mutant::on("file: forget that a durable write failed") { Ok(()) } else { result });
+        if self.direct || result.is_err() {
+            return (result, buf);
+        }
+        self.syncs.earlier_ended().await;
+        (self.syncs.verdict(), buf)
     }
 
     /// Reads the whole buffer, continuing where the system stops short.
@@ -217,10 +237,10 @@ impl Backing {
             let (result, back) = self.storage.write(offset + done as u64, buf, done, durable).await;
             buf = back;
             match result {
-                Ok(0) => return (Err(Kind::Io), buf),
+                Ok(0) => return (self.note_failure(Err(Kind::Io)), buf),
                 Ok(_) if mutant::on("file: stop at a short write") => break,
                 Ok(count) => done += count,
-                Err(kind) => return (Err(kind), buf),
+                Err(kind) => return (self.note_failure(Err(kind)), buf),
             }
         }
         (Ok(()), buf)
@@ -234,27 +254,16 @@ impl Backing {
         if self.geometry.read_only || mutant::on("file: skip a flush") {
             return Ok(());
         }
-        let flushed = self.storage.sync().await;
-        if mutant::on("file: forget that a flush failed") {
-            return flushed;
-        }
-        if let Err(kind) = flushed {
-            self.note_failure(kind);
-        }
-        match self.flush_errno.load(Ordering::Acquire) {
-            0 => Ok(()),
-            errno => Err(Kind::of_errno(errno as i32)),
-        }
+        self.syncs.flush(self.storage.sync()).await
     }
 
-    fn note_failure(&self, kind: Kind) {
-        let errno = kind.errno() as u32;
-        if self.flush_errno.compare_exchange(0, errno, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            tracing::error!(
-                "a flush failed ({}): data may be lost, all further flushes fail",
-                kind.errno_name()
-            );
-        }
+    /// What is below may have used this failure to report one of another write.
+    fn note_failure<T>(&self, result: Result<T, Kind>) -> Result<T, Kind> {
+        result.inspect_err(|&kind| {
+            if !self.direct && !mutant::on("file: forget that a buffered write failed") {
+                self.syncs.fail(kind);
+            }
+        })
     }
 
     async fn discard(&self, range: ByteRange) -> Result<(), Kind> {
@@ -282,7 +291,7 @@ impl Backing {
                 known.store(false, Ordering::Relaxed);
                 Ok(mutant::on("file: take an unknown call for done"))
             }
-            Err(kind) => Err(kind),
+            Err(kind) => self.note_failure(Err(kind)),
         }
     }
 

@@ -1,5 +1,7 @@
 //! The promises of the module's head, over a simulated disk.
 
+mod errseq;
+
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;

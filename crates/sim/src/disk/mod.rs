@@ -331,6 +331,10 @@ impl Storage for Disk {
         1
     }
 
+    fn direct(&self) -> bool {
+        true
+    }
+
     fn read(&self, at: u64, buf: IoBuf, done: usize) -> LocalFuture<Moved> {
         Box::pin(self.share().read_at(at, buf, done))
     }
