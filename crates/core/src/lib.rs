@@ -15,6 +15,7 @@
 //! | [`storage`] | the calls on a file or block device, real or simulated |
 //! | [`session`] | a conversation on a byte stream, without the stream |
 //! | [`stats`], [`sync`] | counters summed when read; the only door to locks |
+//! | [`work`] | how much a task does before others get their turn |
 //! | [`contract`], [`mutant`] | what every device must do, as a suite; deliberate defects to see that tests bite |
 #![forbid(unsafe_code)]
 
@@ -38,6 +39,7 @@ pub mod storage;
 pub mod sync;
 #[cfg(all(test, feature = "shuttle"))]
 mod threads;
+pub mod work;
 
 pub use align::Aligned;
 pub use attribute::{Attribute, Attributes, Spec, Table, Unit};

@@ -7,6 +7,9 @@
 //!   receive what `intake` asks for -> `receive` / `returned` -> `poll` -> send `output` -> again
 //! ```
 //!
+//! A driver that serves others too gives each a turn of [`work`](crate::work): a session that finds it spent leaves the rest of
+//! its bytes and of its pending requests for later, and the driver polls it again after the others.
+//!
 //! The driver stops receiving while `intake` says [`Intake::Pause`], polls whenever a pending request wakes it, closes once
 //! [`Session::finished`] holds and the output is sent, and calls [`Session::hang_up`] when the peer is gone.
 
@@ -33,13 +36,15 @@ pub trait Session {
     fn intake(&mut self) -> Intake;
 
     /// Takes bytes that the peer sent and returns how many were used. Fewer than given means that the session is paused,
-    /// wants the rest as payload, or has output worth sending first: the driver keeps them and offers them again.
+    /// wants the rest as payload, has output worth sending first, or found its turn spent: the driver keeps them and offers
+    /// them again.
     fn receive(&mut self, bytes: &[u8]) -> usize;
 
     /// Takes back the buffer of [`Intake::Payload`], with `filled` bytes of its window received.
     fn returned(&mut self, buf: IoBuf, filled: usize);
 
-    /// Lets pending requests progress and moves finished ones to the output.
+    /// Lets pending requests progress and moves finished ones to the output, at least one of those with news. Where the turn
+    /// is spent then, others may have news too: poll again.
     fn poll(&mut self, context: &mut Context<'_>);
 
     /// Bytes to send.

@@ -1,6 +1,7 @@
 //! One connection: a socket, a session, and the loop between them.
 //!
-//! The whole connection is one task with one hand-written poll. A turn of it:
+//! The whole connection is one task with one hand-written poll, a *turn*. It goes round as long as there is something to do
+//! and its share of [`work`] lasts; then the other connections of the worker have their turns. A round:
 //!
 //! ```text
 //!   take what was received -> session -> poll the session -> send its output -> ask what to receive next
@@ -29,7 +30,7 @@ use compio::runtime::{Runtime, Submit};
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sendmsg, shutdown};
 use spillway_core::session::{Intake, Session};
 use spillway_core::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
-use spillway_core::{IoBuf, LocalFuture};
+use spillway_core::{IoBuf, LocalFuture, work};
 
 use crate::op::{Await, Event, Receive, receive_now, would_block};
 use crate::serve::Admission;
@@ -48,8 +49,8 @@ const SLICES_MAX: usize = 512;
 /// after that.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// Turns before other connections get theirs.
-const TURNS_MAX: usize = 8;
+/// Units of work for a round, besides the bytes that it moves: a few system calls.
+const ROUND_UNITS: u32 = 20;
 
 /// Bytes thrown away at the end, so that closing does not reset a peer that still has output to read.
 const DISCARD_MAX: usize = 1 << 20;
@@ -211,8 +212,8 @@ impl Connection {
         }
     }
 
-    /// One turn. True if another one is worth while at once, false if something will wake the task.
-    fn turn(&mut self, context: &mut Context<'_>) -> Result<bool, Gone> {
+    /// One round. True if another one is worth while at once, false if something will wake the task or the turn is spent.
+    fn round(&mut self, context: &mut Context<'_>) -> Result<bool, Gone> {
         // A finished session takes nothing more; whether its peer still reads is seen by sending.
         if !self.session.finished() {
             self.take_received(context)?;
@@ -235,7 +236,7 @@ impl Connection {
             Asked::Waiting => false,
             Asked::Fed => true,
             // What was sent may have made room for what the session waits for.
-            Asked::Paused => sent || self.peer_is_watched(context)?,
+            Asked::Paused => sent || (!work::spent() && self.peer_is_watched(context)?),
         })
     }
 
@@ -263,6 +264,7 @@ impl Connection {
         }
         self.control.owing.end();
         self.more = count == buf.len();
+        work::spend_bytes(count, work::BYTES_COPIED);
         if payload {
             self.session.returned(buf, count);
             return Ok(());
@@ -368,7 +370,7 @@ impl Connection {
         Ok(if self.take_received(context)? { Asked::Fed } else { Asked::Receiving })
     }
 
-    /// While nothing is received, only this notices that the peer has gone. Never asks for another turn.
+    /// While nothing is received, only this notices that the peer has gone. Never asks for another round.
     fn peer_is_watched(&mut self, context: &mut Context<'_>) -> Result<bool, Gone> {
         if self.polling_driver {
             return Ok(false);
@@ -383,7 +385,7 @@ impl Connection {
         }
     }
 
-    /// Sends until everything is sent or the socket is full. True if anything was sent.
+    /// Sends until everything is sent, the socket is full or the turn is spent. True if anything was sent.
     fn send(&mut self, context: &mut Context<'_>) -> Result<bool, Gone> {
         let mut sent = false;
         while !self.session.output().is_empty() {
@@ -395,6 +397,10 @@ impl Connection {
                     self.session.output().advance(count);
                     self.control.untaken.end();
                     sent = true;
+                    work::spend_bytes(count, work::BYTES_COPIED);
+                    if work::spent() {
+                        break;
+                    }
                 }
                 Err(error) if would_block(&error) => self.await_room(),
                 Err(_) => return Err(Gone),
@@ -446,19 +452,23 @@ impl Connection {
         Ok(())
     }
 
-    fn turns(&mut self, context: &mut Context<'_>) -> Result<Poll<()>, Gone> {
+    fn turn(&mut self, context: &mut Context<'_>) -> Result<Poll<()>, Gone> {
+        let _turn = work::turn(work::TURN);
         self.heed(context)?;
-        for _ in 0..TURNS_MAX {
-            let again = self.turn(context)?;
+        loop {
+            work::spend(ROUND_UNITS);
+            let again = self.round(context)?;
             if self.session.finished() && self.session.output().is_empty() {
                 return Ok(Poll::Ready(()));
+            }
+            if work::spent() {
+                context.waker().wake_by_ref();
+                return Ok(Poll::Pending);
             }
             if !again {
                 return Ok(Poll::Pending);
             }
         }
-        context.waker().wake_by_ref();
-        Ok(Poll::Pending)
     }
 
     /// Closing with unread bytes resets the connection, and the peer may lose replies: reads what is there first.
@@ -480,7 +490,7 @@ impl Future for Connection {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let connection = self.get_mut();
-        match connection.turns(context) {
+        match connection.turn(context) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(())) => {
                 connection.take_leave();

@@ -9,13 +9,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use spillway_core::session::{Intake, Output, Session};
-use spillway_core::{Answer, Error, IoBuf, Kind};
+use spillway_core::{Answer, Error, IoBuf, Kind, work};
 
 use super::catalog::{Catalog, Change};
 use super::message::{LINE_BYTES_MAX, Operation, Reply, Value, encode_reply};
 
 /// Unsent bytes of replies above which no further request is read.
 const UNSENT_BYTES_MAX: usize = 1 << 20;
+
+/// Units of work for a line: an attribute may sum over a whole device.
+const LINE_UNITS: u32 = work::TURN / 4;
 
 /// A control client's session.
 pub struct ControlSession {
@@ -63,6 +66,7 @@ impl ControlSession {
     }
 
     fn carry_out(&mut self, line: &[u8]) {
+        work::spend(LINE_UNITS);
         let reply = match Operation::decode(line) {
             Ok(Operation::Version {}) => Ok(Reply::Server(self.catalog.version())),
             Ok(Operation::List {}) => Ok(Reply::Devices(self.catalog.devices())),
@@ -118,7 +122,7 @@ impl Session for ControlSession {
 
     fn receive(&mut self, bytes: &[u8]) -> usize {
         let mut used = 0;
-        while used < bytes.len() && !self.pauses() {
+        while used < bytes.len() && !self.pauses() && !work::spent() {
             used += self.take_line(&bytes[used..]);
         }
         used

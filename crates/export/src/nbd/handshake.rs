@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use spillway_core::session::Output;
+use spillway_core::work;
 
 use super::export::{Connected, Export, Exports};
 use super::reply::{BASE_ALLOCATION_ID, ReplyStyle};
@@ -18,6 +19,9 @@ const OPTION_LEN_MAX: u32 = 64 << 10;
 
 /// Most options of one handshake. Far above any real client; an endless handshake is an attack.
 const OPTIONS_MAX: u32 = 4096;
+
+/// Units of work for an export in a list.
+const LISTED_UNITS: u32 = 2;
 
 /// Smallest preferred block in bytes: what clients assume where nothing is said.
 const PREFERRED_MIN: u64 = 4096;
@@ -88,7 +92,8 @@ impl Handshake {
     /// Takes bytes; returns how many, and how it goes on.
     pub(super) fn receive(&mut self, bytes: &[u8], out: &mut Output) -> (usize, Step) {
         let mut at = 0;
-        while !self.paused(out) {
+        // With no bytes left one more item may be complete: nobody would offer it again.
+        while !self.paused(out) && (at == bytes.len() || !work::spent()) {
             if let Item::Skip(left) = &mut self.item {
                 let used = (*left as usize).min(bytes.len() - at);
                 *left -= used as u32;
@@ -124,6 +129,7 @@ impl Handshake {
 
     /// Acts on an item that is here whole.
     fn complete(&mut self, out: &mut Output) -> Step {
+        work::spend(work::REQUEST);
         let bytes = std::mem::take(&mut self.collected);
         let item = std::mem::replace(&mut self.item, Item::OptionHeader);
         match item {
@@ -267,6 +273,7 @@ impl Handshake {
     fn list(&self, data: &[u8], out: &mut Output) -> Result<(), Refused> {
         no_payload(data)?;
         for export in self.exports.served() {
+            work::spend(LISTED_UNITS);
             let name = export.name().as_bytes();
             let name_len = (name.len() as u32).to_be_bytes();
             reply(opt::LIST, rep::SERVER, &[&name_len, name, export.description().as_bytes()], out);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
-use spillway_core::{Extent, Kind, LocalFuture, Reply};
+use spillway_core::{Extent, Kind, LocalFuture, Reply, work};
 
 use super::request::Ticket;
 
@@ -19,6 +19,9 @@ use super::request::Ticket;
 pub(super) const PENDING_MAX: usize = 1024;
 
 const WORDS: usize = PENDING_MAX / 64;
+
+/// Units of work for a poll of an answer, besides what its device does.
+const POLL_UNITS: u32 = 5;
 
 /// An answer that is still to come.
 pub(super) enum Work {
@@ -154,7 +157,7 @@ impl Pending {
         }
     }
 
-    /// The next finished answer among the collected news.
+    /// The next finished answer among the collected news, of which some are left for later where the turn is spent.
     pub(super) fn next_done(&mut self) -> Option<(Ticket, Outcome)> {
         loop {
             let word = self.news.iter().position(|news| *news != 0)?;
@@ -163,10 +166,14 @@ impl Pending {
             if let Some(done) = self.poll_slot(index) {
                 return Some(done);
             }
+            if work::spent() {
+                return None;
+            }
         }
     }
 
     fn poll_slot(&mut self, index: usize) -> Option<(Ticket, Outcome)> {
+        work::spend(POLL_UNITS);
         let slot = &mut self.slots[index];
         let (ticket, work) = slot.occupant.as_mut()?;
         let Poll::Ready(outcome) = work.poll(&mut Context::from_waker(&slot.waker)) else { return None };

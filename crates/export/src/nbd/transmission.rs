@@ -7,11 +7,14 @@
 //! [`Config::held_bytes_max`], or [`Config::requests_max`] are pending. Where buffers are short the stream stops at the
 //! request that needs one until [`buffer::room`] has it; a connection that holds nothing gets a small buffer in any case,
 //! so that every client proceeds.
+//!
+//! Fairness: each request and each poll of an answer is counted as [`work`]; once the turn is spent no other is begun, and the
+//! bytes behind it stay with the driver.
 
 use std::task::{Context, Poll};
 
 use spillway_core::session::{Intake, Output};
-use spillway_core::{Aligned, Answer, ByteRange, IoBuf, LocalFuture, Op, Reply, Request, buffer};
+use spillway_core::{Aligned, Answer, ByteRange, IoBuf, LocalFuture, Op, Reply, Request, buffer, work};
 
 use super::export::{COUNTERS, Connected, Counter};
 use super::handshake::Chosen;
@@ -30,6 +33,13 @@ const SENT_SOON: usize = 64 << 10;
 
 /// Most extents in one reply to `CMD_BLOCK_STATUS`.
 const EXTENTS_MAX: usize = 8192;
+
+/// Bytes that a request without payload covers in one unit of work, and the most units that one is reckoned: what it
+/// really does beyond that its device counts.
+const BYTES_COVERED: u64 = 64 << 10;
+
+/// Extents sent in one unit of work.
+const EXTENTS_A_UNIT: u32 = 8;
 
 /// Where in the stream we are.
 enum Place {
@@ -147,7 +157,7 @@ impl Transmission {
         let before = out.len();
         while at < bytes.len() {
             let rest = &bytes[at..];
-            let enough = out.len() - before >= SENT_SOON || self.full(out);
+            let enough = out.len() - before >= SENT_SOON || self.full(out) || work::spent();
             at += match &mut self.place {
                 Place::Header if enough => break,
                 Place::Header => self.take_header(rest, out),
@@ -187,6 +197,7 @@ impl Transmission {
 
     /// Begins a request; returns how many bytes of `rest` it took.
     fn begin(&mut self, header: &[u8], rest: &[u8], out: &mut Output) -> usize {
+        work::spend(work::REQUEST);
         let Some(header) = RequestHeader::decode(self.rules.headers(), header) else {
             return self.disconnect();
         };
@@ -277,17 +288,22 @@ impl Transmission {
     }
 
     fn submit_bare(&mut self, ticket: Ticket, op: Op, out: &mut Output) {
+        spend_for(ticket.length);
         self.submit(ticket, request(&ticket, op), out);
     }
 
     fn submit(&mut self, ticket: Ticket, request: Request, out: &mut Output) {
         match self.device.submit(request) {
-            Answer::Done(reply) => self.answer(&ticket, reply, out),
+            Answer::Done(reply) => {
+                work::spend_bytes(reply.buf.len(), work::BYTES_STORED);
+                self.answer(&ticket, reply, out);
+            }
             Answer::Pending(future) => self.await_work(ticket, Work::Io(future), out),
         }
     }
 
     fn query_extents(&mut self, ticket: Ticket, out: &mut Output) {
+        spend_for(ticket.length);
         let count_max = if ticket.has(cmd_flag::REQ_ONE) { 1 } else { EXTENTS_MAX };
         match self.device.extents(self.blocks_around(ticket.range()), count_max) {
             Answer::Done(extents) => self.finish(&ticket, Outcome::Extents(extents), out),
@@ -314,6 +330,7 @@ impl Transmission {
             Outcome::Extents(Ok(extents)) => {
                 let head = ticket.offset - self.blocks_around(ticket.range()).offset;
                 self.count(ticket);
+                work::spend(extents.len() as u32 / EXTENTS_A_UNIT);
                 self.rules.replies.block_status(ticket, &cut(&extents, head, ticket.length), out);
             }
         }
@@ -364,6 +381,9 @@ impl Transmission {
             self.pending.collect(context);
             while let Some((ticket, outcome)) = self.pending.next_done() {
                 self.finish(&ticket, outcome, out);
+                if work::spent() {
+                    break;
+                }
             }
             self.poll_parked(context, out);
         }
@@ -462,6 +482,11 @@ impl Drop for Transmission {
 }
 
 const SHUTTING_DOWN: Refusal = Refusal::new(errno::ESHUTDOWN, "the server is stopping");
+
+/// Counts the work of a request that carries no payload and may cover much.
+fn spend_for(covered: u64) {
+    work::spend((covered / BYTES_COVERED).min(u64::from(work::TURN)) as u32);
+}
 
 /// The request to the device, still without its buffer.
 fn request(ticket: &Ticket, op: Op) -> Request {

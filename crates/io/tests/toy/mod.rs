@@ -9,13 +9,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use spillway_core::session::{Intake, Output, Session};
-use spillway_core::{IoBuf, LocalFuture};
+use spillway_core::sync::Mutex;
+use spillway_core::{IoBuf, LocalFuture, work};
 
 pub const ECHO: u32 = 1;
 /// Answered with the header once the gate opens.
 pub const GATED: u32 = 2;
+/// Counted as `WORK_UNITS` of work, and not answered.
+pub const WORK: u32 = 4;
 /// Ends the conversation after what came before it is answered.
 pub const BYE: u32 = 3;
+
+/// A fifth of a turn.
+pub const WORK_UNITS: u32 = work::TURN / 5;
 
 /// Payloads from here on are received straight into their buffer.
 pub const LARGE: usize = 64 << 10;
@@ -32,6 +38,9 @@ pub struct Watch {
     pub open: std::sync::atomic::AtomicBool,
     pub waiters: spillway_core::sync::WaitList,
     pub straight: AtomicUsize,
+    /// The session of each `WORK`, in the order in which they were done.
+    pub worked: Mutex<Vec<usize>>,
+    sessions: AtomicUsize,
 }
 
 impl Watch {
@@ -43,6 +52,7 @@ impl Watch {
 
 pub struct Toy {
     watch: Arc<Watch>,
+    number: usize,
     header: Vec<u8>,
     payload: Option<(IoBuf, usize)>,
     waiting: Vec<LocalFuture<()>>,
@@ -55,6 +65,7 @@ impl Toy {
         watch.alive.fetch_add(1, Ordering::SeqCst);
         Self {
             watch: watch.clone(),
+            number: watch.sessions.fetch_add(1, Ordering::SeqCst),
             header: Vec::new(),
             payload: None,
             waiting: Vec::new(),
@@ -74,6 +85,11 @@ impl Toy {
                 self.waiting.push(Box::pin(async move {
                     watch.waiters.until(|| watch.open.load(Ordering::SeqCst).then_some(())).await;
                 }));
+                self.header.clear();
+            }
+            WORK => {
+                work::spend(WORK_UNITS);
+                self.watch.worked.lock().push(self.number);
                 self.header.clear();
             }
             _ => {
@@ -118,7 +134,7 @@ impl Session for Toy {
 
     fn receive(&mut self, bytes: &[u8]) -> usize {
         let mut used = 0;
-        while used < bytes.len() && !self.ending && self.output.len() <= OUTPUT_MAX {
+        while used < bytes.len() && !self.ending && self.output.len() <= OUTPUT_MAX && !work::spent() {
             match &mut self.payload {
                 Some((buf, _)) if buf.len() >= LARGE => return used,
                 Some((buf, filled)) => {

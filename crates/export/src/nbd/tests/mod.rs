@@ -3,6 +3,7 @@
 mod chaos;
 mod client;
 mod device;
+mod fairness;
 mod handshake;
 mod pressure;
 mod stream;
@@ -14,7 +15,7 @@ use spillway_core::Aligned;
 
 use self::client::{Client, Style};
 use self::device::TestDevice;
-use super::wire::{cmd, cmd_flag, errno, flag, rep};
+use super::wire::{cmd, cmd_flag, errno, flag, opt, rep};
 use super::{Config, Export, Exports};
 
 /// Bytes of the test device.

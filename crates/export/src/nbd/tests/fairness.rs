@@ -1,0 +1,137 @@
+//! What one turn of a worker does for one client, counted.
+
+use spillway_core::session::Session;
+use spillway_core::{
+    Answer, BlockDevice, BlockSize, ByteRange, Extent, Geometry, Kind, Request, Submission, work,
+};
+
+use super::*;
+
+/// Requests that one turn takes at most, and the one that spends it.
+const REQUESTS_MAX: usize = (work::TURN / work::REQUEST) as usize + 1;
+
+const COUNT: usize = 3000;
+
+/// 4 GiB of nothing, where everything succeeds at once.
+struct Vast;
+
+impl BlockDevice for Vast {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            size: 4 << 30,
+            block_size: BlockSize::PAGE,
+            optimal_io: 4096,
+            read_only: false,
+            volatile: true,
+            discards: true,
+            write_through: false,
+            fast_zeroes: true,
+            rotational: false,
+            identity: None,
+        }
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        Answer::Done(request.answer(Ok(())))
+    }
+
+    fn extents(&self, range: ByteRange, _: usize) -> Answer<Result<Vec<Extent>, Kind>> {
+        Answer::Done(Ok(vec![Extent::hole(range.len)]))
+    }
+}
+
+/// Bytes of as many requests, all alike, as a large receive may hold at once.
+fn pipelined(client: &mut Client, command: u16, length: u64, payload: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for _ in 0..COUNT {
+        let (_, header) = client.request(command, 0, 0, length);
+        header.encode(client.header_style(), &mut bytes);
+        bytes.extend(vec![1; payload]);
+    }
+    bytes
+}
+
+/// Offers bytes in turns until all are taken; returns the most requests that were taken in one.
+fn most_in_a_turn(client: &mut Client, bytes: &[u8]) -> usize {
+    let (mut at, mut most, len) = (0, 0, bytes.len() / COUNT);
+    while at < bytes.len() {
+        let _turn = work::turn(work::TURN);
+        let before = at;
+        while !work::spent() && at < bytes.len() {
+            at += client.session.receive(&bytes[at..]);
+            client.session.output().clear();
+        }
+        assert!(at > before, "each turn gets on");
+        most = most.max((at - before).div_ceil(len));
+    }
+    most
+}
+
+#[test]
+fn a_turn_takes_so_many_requests_and_leaves_the_rest() {
+    for (command, length, payload, most) in [
+        (cmd::CACHE, 4096, 0, REQUESTS_MAX),
+        (cmd::TRIM, 4096, 0, REQUESTS_MAX),
+        (99, 4096, 0, REQUESTS_MAX),
+        (cmd::FLUSH, 0, 0, REQUESTS_MAX),
+        (cmd::WRITE, 512, 512, REQUESTS_MAX),
+        (cmd::READ, 65_536, 0, REQUESTS_MAX / 25),
+        (cmd::WRITE_ZEROES, SIZE, 0, REQUESTS_MAX / 2),
+        (cmd::BLOCK_STATUS, SIZE, 0, REQUESTS_MAX / 2),
+    ] {
+        let (_, exports) = one_export();
+        let mut client = Client::transmitting(&exports, Style::Structured);
+        let bytes = pipelined(&mut client, command, length, payload);
+        let taken = most_in_a_turn(&mut client, &bytes);
+        assert!((2..=most).contains(&taken), "{taken} requests {command} in a turn, {most} allowed");
+    }
+}
+
+#[test]
+fn a_request_over_much_of_a_device_is_a_turn_of_its_own() {
+    let exports = Arc::new(Exports::new());
+    exports.add(Export::new("vast", Aligned::new(Arc::new(Vast))).unwrap()).unwrap();
+    let mut client = Client::transmitting(&exports, Style::Structured);
+    for command in [cmd::BLOCK_STATUS, cmd::TRIM, cmd::WRITE_ZEROES] {
+        let bytes = pipelined(&mut client, command, 3 << 30, 0);
+        assert_eq!(most_in_a_turn(&mut client, &bytes), 1);
+    }
+}
+
+#[test]
+fn answers_that_come_together_are_taken_in_turns() {
+    let (device, exports) = one_export();
+    let mut client = Client::transmitting(&exports, Style::Simple);
+    device.hold();
+    for _ in 0..1000 {
+        client.ask(cmd::TRIM, 0, 0, 4096);
+    }
+    assert_eq!(client.session.pending(), 1000);
+    device.release(1000);
+    let mut turns = 0;
+    while client.session.pending() > 0 {
+        let before = client.session.pending();
+        let _turn = work::turn(work::TURN / 10);
+        client.session.poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+        let answered = before - client.session.pending();
+        assert!((1..=41).contains(&answered), "{answered} answers in a tenth of a turn");
+        turns += 1;
+    }
+    assert!(turns >= 1000 / 41);
+}
+
+#[test]
+fn options_are_taken_in_turns_too() {
+    let (_, exports) = one_export();
+    let mut client = Client::greeted(&exports);
+    let option = [&b"IHAVEOPT"[..], &opt::LIST.to_be_bytes(), &[0; 4]].concat();
+    let bytes = option.repeat(4000);
+    let mut at = 0;
+    while at < bytes.len() {
+        let _turn = work::turn(work::TURN);
+        let used = client.session.receive(&bytes[at..]);
+        client.session.output().clear();
+        assert!((1..=REQUESTS_MAX).contains(&(used / option.len())), "{used} bytes of options in a turn");
+        at += used;
+    }
+}

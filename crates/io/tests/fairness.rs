@@ -1,0 +1,67 @@
+//! Connections of one worker share it by work, not by requests.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod toy;
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, mpsc};
+
+use spillway_core::work;
+use spillway_io::{DriverChoice, Limits, Listener, Workers, WorkersOptions, serve};
+use toy::{ECHO, Toy, WORK, WORK_UNITS, Watch, answer, request};
+
+/// Requests that each client sends at once: they fit into one large receive.
+const GREED: usize = 4000;
+
+/// Requests that are a turn's work, with the one that spends it.
+const IN_A_TURN: usize = (work::TURN / WORK_UNITS) as usize + 1;
+
+/// Turns of one client in a row: until the other one's bytes are received, at the start.
+const TURNS: usize = 6;
+
+#[test]
+fn clients_with_much_work_in_one_receive_take_turns() {
+    for driver in [DriverChoice::Auto, DriverChoice::Poll] {
+        let path = std::env::temp_dir().join(format!("spillway-fair-{}.sock", std::process::id()));
+        let workers = Workers::start(WorkersOptions { count: 1, driver }).unwrap();
+        let watch = Arc::new(Watch::default());
+        let sessions = watch.clone();
+        let listener = Listener::unix(&path, 0o600).unwrap();
+        let serving =
+            serve(listener, &workers, Arc::new(move || Box::new(Toy::new(&sessions))), Limits::default());
+        let mut clients = [(); 2].map(|()| UnixStream::connect(&path).unwrap());
+        for client in &mut clients {
+            request(client, ECHO, b"here");
+            assert_eq!(answer(client).1, b"here");
+        }
+        let release = hold(&workers);
+        let mut many = Vec::new();
+        (0..GREED).for_each(|_| request(&mut many, WORK, b""));
+        request(&mut many, ECHO, b"done");
+        clients.iter_mut().for_each(|client| client.write_all(&many).unwrap());
+        release.send(()).unwrap();
+        clients.iter_mut().for_each(|client| assert_eq!(answer(client).1, b"done"));
+        let order = watch.worked.lock().clone();
+        assert_eq!(order.len(), 2 * GREED);
+        let longest = order.chunk_by(|a, b| a == b).map(<[usize]>::len).max().unwrap();
+        assert!(longest <= TURNS * IN_A_TURN, "{longest} requests of one client in a row");
+        serving.stop();
+        workers.stop();
+    }
+}
+
+/// Keeps the worker from everything until it is released.
+fn hold(workers: &Workers) -> mpsc::Sender<()> {
+    let (held, is_held) = mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    let task = move || -> spillway_core::LocalFuture<()> {
+        Box::pin(async move {
+            held.send(()).unwrap();
+            released.recv().unwrap();
+        })
+    };
+    workers.run_on(0, Box::new(task));
+    is_held.recv().unwrap();
+    release
+}
