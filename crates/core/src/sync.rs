@@ -18,8 +18,7 @@ pub use checked::{
 };
 #[cfg(all(feature = "count-locks", not(feature = "shuttle")))]
 pub use counted::{Mutex, MutexGuard, RwLock, locks_taken};
-/// A lock that the checker does not see: for what belongs to a model, not to what it is about.
-#[cfg(feature = "shuttle")]
+/// A lock that the checker does not see: for what belongs to a model or outlives it, not to what it is about.
 pub use parking_lot::Mutex as Unseen;
 #[cfg(not(any(feature = "shuttle", feature = "count-locks")))]
 pub use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -30,7 +29,7 @@ pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Order
 
 pub use semaphore::{Semaphore, Take};
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
@@ -44,14 +43,17 @@ use crate::mutant;
 #[derive(Default)]
 pub struct WaitList {
     waiting: AtomicUsize,
-    queue: Mutex<VecDeque<(u64, Waker)>>,
-    tickets: AtomicU64,
+    queue: Mutex<Queue>,
+}
+
+/// Waiters by ticket, which is the order of arrival.
+#[derive(Default)]
+struct Queue {
+    next: u64,
+    waiters: BTreeMap<u64, Waker>,
 }
 
 impl WaitList {
-    /// How often [`WaitList::until`] looks at the condition before it waits for the first time.
-    pub const LOOKS_BEFORE_WAITING: usize = 2;
-
     /// Waits until `ready` gives a value. Woken in the order of arrival; a waiter that is dropped passes its turn on.
     pub async fn until<T>(&self, mut ready: impl FnMut() -> Option<T>) -> T {
         let mut turn = Turn { list: self, ticket: None };
@@ -93,7 +95,7 @@ impl WaitList {
         let all: Vec<Waker> = {
             let mut queue = self.queue.lock();
             self.waiting.store(0, Ordering::Relaxed);
-            queue.drain(..).map(|(_, waker)| waker).collect()
+            std::mem::take(&mut queue.waiters).into_values().collect()
         };
         all.into_iter().for_each(Waker::wake);
     }
@@ -105,8 +107,8 @@ impl WaitList {
 
     fn pop(&self) -> Option<Waker> {
         let mut queue = self.queue.lock();
-        let first = queue.pop_front();
-        self.waiting.store(queue.len(), Ordering::Relaxed);
+        let first = queue.waiters.pop_first();
+        self.waiting.store(queue.waiters.len(), Ordering::Relaxed);
         first.map(|(_, waker)| waker)
     }
 }
@@ -120,14 +122,15 @@ struct Turn<'a> {
 impl Turn<'_> {
     fn register(&mut self, waker: &Waker) {
         let mut queue = self.list.queue.lock();
-        if let Some(entry) = self.ticket.and_then(|t| queue.iter_mut().find(|(ticket, _)| *ticket == t)) {
-            entry.1.clone_from(waker);
+        if let Some(known) = self.ticket.and_then(|ticket| queue.waiters.get_mut(&ticket)) {
+            known.clone_from(waker);
             return;
         }
-        let ticket = self.list.tickets.fetch_add(1, Ordering::Relaxed);
-        queue.push_back((ticket, waker.clone()));
+        let ticket = queue.next;
+        queue.next += 1;
+        queue.waiters.insert(ticket, waker.clone());
         self.ticket = Some(ticket);
-        self.list.waiting.store(queue.len(), Ordering::Relaxed);
+        self.list.waiting.store(queue.waiters.len(), Ordering::Relaxed);
     }
 }
 
@@ -136,10 +139,9 @@ impl Drop for Turn<'_> {
         let Some(ticket) = self.ticket else { return };
         let was_queued = {
             let mut queue = self.list.queue.lock();
-            let before = queue.len();
-            queue.retain(|(t, _)| *t != ticket);
-            self.list.waiting.store(queue.len(), Ordering::Relaxed);
-            queue.len() < before
+            let waiter = queue.waiters.remove(&ticket);
+            self.list.waiting.store(queue.waiters.len(), Ordering::Relaxed);
+            waiter.is_some()
         };
         // Woken but leaving: whether served or dropped, the next in line may find the condition true as well.
         if !was_queued && !mutant::on("wait list: keep a wake that comes too late") {

@@ -5,14 +5,17 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use super::{AtomicU64, AtomicUsize, Mutex, Ordering, fence};
+use super::{AtomicU64, AtomicUsize, Mutex, Ordering};
 use crate::mutant;
 
 /// Units of something that there is a limited number of.
 ///
 /// Whoever waits is served in the order of arrival, also where a later and smaller request would fit: a large one is never
 /// starved. Units that come back are handed to the first waiters that they suffice for; nobody else is woken. A waiter that
-/// is dropped gives back what it was handed.
+/// is dropped gives back what it was handed. As a lock, one unit is a share and all of them the whole.
+///
+/// Why no waiter is forgotten: `used` and `waiting` are changed and read in one order that all threads agree on. Either the
+/// waiter, which has counted itself in `waiting`, then sees the units that came back; or who gave them back sees the waiter.
 pub struct Semaphore {
     limit: AtomicU64,
     used: AtomicU64,
@@ -60,7 +63,7 @@ impl Semaphore {
 
     /// Takes `units` whatever the limit is.
     pub fn force(&self, units: u64) {
-        self.used.fetch_add(units, Ordering::Relaxed);
+        self.used.fetch_add(units, Ordering::SeqCst);
     }
 
     /// Takes `units`, after everybody who asked before.
@@ -70,7 +73,7 @@ impl Semaphore {
 
     /// Gives `units` back. More than were taken is a bug, and asserted.
     pub fn give(&self, units: u64) {
-        let before = self.used.fetch_sub(units, Ordering::Relaxed);
+        let before = self.used.fetch_sub(units, Ordering::SeqCst);
         assert!(before >= units, "{units} units were given back of {before}");
         self.serve();
     }
@@ -78,14 +81,12 @@ impl Semaphore {
     fn claim(&self, units: u64) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
         let fits = |used: u64| used.checked_add(units).filter(|&sum| sum <= limit);
-        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+        self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fits).is_ok()
     }
 
-    /// Hands free units to the first waiters. One load when nobody waits. The fence pairs with the one of [`Take::enter`]:
-    /// either the waiter sees the units, or this sees the waiter.
+    /// Hands free units to the first waiters. One load when nobody waits.
     fn serve(&self) {
-        fence(Ordering::SeqCst);
-        if self.waiting() == 0 {
+        if self.waiting.load(Ordering::SeqCst) == 0 {
             return;
         }
         let mut served = Vec::new();
@@ -117,7 +118,7 @@ impl Take<'_> {
             let ticket = queue.next;
             queue.next += 1;
             queue.waiters.insert(ticket, Waiter { units: self.units, waker: waker.clone() });
-            self.semaphore.waiting.store(queue.waiters.len(), Ordering::Relaxed);
+            self.semaphore.waiting.store(queue.waiters.len(), Ordering::SeqCst);
             ticket
         };
         self.ticket = Some(ticket);
