@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use spillway_core::sync::Mutex;
-use spillway_core::{Budget, Error, Storage};
+use spillway_core::{Aligned, Budget, Error, Storage};
 use spillway_io::{DriverChoice, FileOptions, MmapRegions, Workers};
 use spillway_layers::stack::{FileConfig, Stack, StackConfig, Surroundings};
 
@@ -41,6 +41,11 @@ impl Opening {
             notes.push(wait_in_background(&*self.around.env, move || part.open())?);
         }
         Ok((stack, notes))
+    }
+
+    /// The device as exports see it.
+    pub(crate) fn aligned(&self, stack: &Stack) -> Result<Aligned, Error> {
+        Aligned::charged(stack.device.clone(), &self.around.budget)
     }
 }
 

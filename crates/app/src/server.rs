@@ -247,18 +247,21 @@ struct Built {
     name: String,
     read_only: bool,
     stack: Stack,
+    aligned: Aligned,
     notes: Vec<String>,
 }
 
 fn build(plan: DevicePlan, opening: &Opening) -> Result<Built> {
     let built = opening.stack(&plan.stack).map_err(refused);
-    let (stack, notes) = built.with_context(|| format!("cannot build device {}", plan.name))?;
-    Ok(Built { name: plan.name, read_only: plan.read_only, stack, notes })
+    let cannot = || format!("cannot build device {}", plan.name);
+    let (stack, notes) = built.with_context(cannot)?;
+    let aligned = opening.aligned(&stack).map_err(refused).with_context(cannot)?;
+    Ok(Built { name: plan.name, read_only: plan.read_only, stack, aligned, notes })
 }
 
 impl Built {
     fn enter(self, exports: &Exports, address: Address) -> Result<Device> {
-        let export = Export::new(self.name, Aligned::new(self.stack.device.clone()))?;
+        let export = Export::new(self.name, self.aligned)?;
         let export = export.with_description(self.stack.describe())?.with_read_only(self.read_only);
         Ok(Device { export: exports.add(export)?, stack: self.stack, address, notes: self.notes })
     }

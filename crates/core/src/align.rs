@@ -2,37 +2,62 @@
 //!
 //! [`Aligned`] stands on top of a stack, below its exports. Whole-block requests pass through. A write that covers a block
 //! in part becomes read, merge, write. So that no whole-block write of the same block slips in between (and is undone by
-//! the merge), writers pass a gate: whole-block writes share it, a merge has it alone. Gates are cut by 64 KiB regions;
-//! a request over several regions takes its gates in ascending order, and none is held while another layer's lock is.
+//! the merge), writers pass gates: whole-block writes share them, a merge has those of the blocks at its edges alone.
+//!
+//! Long requests go in pieces, each with its own gates, so that nobody keeps a gate for long: merged writes and reads of
+//! parts in pieces of 256 KiB, which also bounds their buffers, and zeroing and discards in pieces of 64 MiB. Which of two
+//! overlapping writes wins may differ from piece to piece, as it may from block to block below; each sector is of one.
+//!
+//! Order: a piece takes its buffers from the [`Workspace`] first, then its gates in ascending order, then calls below. None
+//! is held while another layer's lock is.
+
+mod gates;
 
 use std::sync::Arc;
 
-use crossbeam_utils::CachePadded;
-
 use crate::block::{BlockSize, ByteRange};
-use crate::buffer::IoBuf;
+use crate::budget::Budget;
+use crate::buffer::{IoBuf, Workspace};
 use crate::device::{Answer, BlockDevice, Extent, Geometry, Submission};
-use crate::error::Kind;
+use crate::error::{Error, Kind};
 use crate::mutant;
 use crate::request::{Flags, Op, Reply, Request};
 use crate::seam::Seam;
-use crate::sync::{AtomicU32, Ordering, WaitList};
 
-const REGION_SHIFT: u32 = 16;
-const GATES: u64 = 64;
-const MERGE_BYTES_MAX: u64 = 1 << 20;
+use gates::{Gates, Held, Set};
+
+/// Bytes of a piece of a merge or of a read of parts.
+const MERGE_BYTES_MAX: u64 = 256 << 10;
+
+/// Bytes of a piece of a zeroing or discard.
+const BARE_BYTES_MAX: u64 = 64 << 20;
+
+/// Bytes of the buffers for all merges and reads of parts of a device together: three of the longest pieces, or a hundred
+/// of a block of 4096.
+const WORKSPACE_BYTES: usize = 1 << 20;
 
 /// A device with 512-byte granularity over one with larger blocks.
 #[derive(Clone)]
 pub struct Aligned {
     below: Seam,
     gates: Arc<Gates>,
+    workspace: Workspace,
 }
 
 impl Aligned {
-    /// Gives `device` a granularity of 512 bytes.
+    /// Gives `device` a granularity of 512 bytes. Charges its own buffers to `budget`: 1 MiB, nothing where the device has
+    /// that granularity itself.
+    pub fn charged(device: Arc<dyn BlockDevice>, budget: &Arc<Budget>) -> Result<Self, Error> {
+        let below = Seam::new(device);
+        let bytes = if below.geometry().block_size == BlockSize::SECTOR { 0 } else { WORKSPACE_BYTES };
+        let workspace = Workspace::new("buffers for parts of blocks", budget, bytes)?;
+        Ok(Self { below, gates: Arc::default(), workspace })
+    }
+
+    /// The same where no budget counts: for tests.
     pub fn new(device: Arc<dyn BlockDevice>) -> Self {
-        Self { below: Seam::new(device), gates: Arc::new(Gates::default()) }
+        let unlimited = Budget::new(Budget::UNLIMITED);
+        Self::charged(device, &unlimited).expect("an unlimited budget has room")
     }
 
     /// The block size of the device below: requests of whole blocks need no merge.
@@ -74,8 +99,12 @@ impl Aligned {
     }
 
     fn write_whole(&self, request: Request) -> Submission {
-        let set = gate_set(request.range);
-        if !self.gates.try_share(set) {
+        if request.op != Op::Write && bare_pieces(request.range).nth(1).is_some() {
+            let this = self.clone();
+            return Answer::pending(async move { this.change_in_pieces(request).await });
+        }
+        let set = Set::of(request.range);
+        if !self.gates.try_share(&set) {
             let this = self.clone();
             return Answer::pending(async move {
                 let _shared = Held::shared(&this.gates, set).await;
@@ -84,11 +113,11 @@ impl Aligned {
         }
         match self.below.submit(request) {
             Answer::Done(reply) => {
-                self.gates.unshare(set);
+                self.gates.unshare(&set);
                 Answer::Done(reply)
             }
             Answer::Pending(future) => {
-                let shared = Held { gates: self.gates.clone(), set, alone: false };
+                let shared = Held::of_shared(&self.gates, set);
                 Answer::pending(async move {
                     let _shared = shared;
                     future.await
@@ -97,10 +126,30 @@ impl Aligned {
         }
     }
 
+    /// A long zeroing or discard. Durable by one flush at its end, where that was asked for: a piece with forced unit
+    /// access each would cost a commit each.
+    async fn change_in_pieces(&self, request: Request) -> Reply {
+        let flags = Flags { fua: false, ..request.flags };
+        let mut result = Ok(());
+        for range in bare_pieces(request.range) {
+            let piece = Request { op: request.op, range, flags, buf: IoBuf::empty() };
+            let _shared = Held::shared(&self.gates, Set::of(range)).await;
+            result = self.below.submit(piece).await.result;
+            if result.is_err() {
+                break;
+            }
+        }
+        if result.is_ok() && request.flags.fua {
+            result = self.below.submit(Request::flush()).await.result;
+        }
+        request.answer(result)
+    }
+
     async fn read_in_part(&self, block: BlockSize, mut request: Request) -> Reply {
         for piece in pieces(block, request.range) {
             let whole = block.cover(piece);
-            let reply = self.below.submit(Request::read(whole.offset, IoBuf::new(whole.len as usize))).await;
+            let buf = self.workspace.take(whole.len as usize).await;
+            let reply = self.below.submit(Request::read(whole.offset, buf)).await;
             if reply.result.is_err() {
                 return request.answer(reply.result);
             }
@@ -111,8 +160,6 @@ impl Aligned {
     }
 
     async fn write_in_part(&self, block: BlockSize, request: Request) -> Reply {
-        let alone = Held::alone(&self.gates, gate_set(block.cover(request.range)));
-        let _held = if mutant::on("align: merge without the gates") { None } else { Some(alone.await) };
         let result = match request.op {
             Op::Write => self.merge_payload(block, &request).await,
             _ => self.merge_zeroes(block, &request).await,
@@ -122,45 +169,79 @@ impl Aligned {
 
     async fn merge_payload(&self, block: BlockSize, request: &Request) -> Result<(), Kind> {
         for piece in pieces(block, request.range) {
-            let mut buf = self.blocks_around(block, piece).await?;
-            buf[window(block.cover(piece), piece)]
-                .copy_from_slice(&request.buf[window(request.range, piece)]);
-            self.write_blocks(block.cover(piece), buf, request.flags).await?;
+            let payload = &request.buf[window(request.range, piece)];
+            self.merge(block, piece, Some(payload), request.flags).await?;
         }
         Ok(())
     }
 
+    /// The edges one after the other, then the middle as a zeroing of whole blocks.
     async fn merge_zeroes(&self, block: BlockSize, request: &Request) -> Result<(), Kind> {
-        let inside = block.inside(request.range);
+        let flags = Flags { fua: request.flags.fua, no_hole: false };
         for edge in edges(block, request.range) {
-            let mut buf = self.blocks_around(block, edge).await?;
-            buf[window(block.cover(edge), edge)].fill(0);
-            self.write_blocks(block.cover(edge), buf, Flags { fua: request.flags.fua, no_hole: false })
-                .await?;
+            self.merge(block, edge, None, flags).await?;
         }
-        if inside.len == 0 {
+        let range = block.inside(request.range);
+        if range.len == 0 {
             return Ok(());
         }
-        let middle =
-            Request { op: Op::WriteZeroes, range: inside, flags: request.flags, buf: IoBuf::empty() };
-        self.below.submit(middle).await.result
+        let middle = Request { op: Op::WriteZeroes, range, flags: request.flags, buf: IoBuf::empty() };
+        self.write_whole(middle).await.result
     }
 
-    /// A buffer for the blocks around `piece`, with those that `piece` covers only in part read in.
-    async fn blocks_around(&self, block: BlockSize, piece: ByteRange) -> Result<IoBuf, Kind> {
+    /// Writes `payload`, or zeroes, as the blocks around `piece`, with those that it covers only in part read in before.
+    async fn merge(
+        &self,
+        block: BlockSize,
+        piece: ByteRange,
+        payload: Option<&[u8]>,
+        flags: Flags,
+    ) -> Result<(), Kind> {
         let whole = block.cover(piece);
-        let mut buf = IoBuf::new(whole.len as usize);
+        // A lone block is read where it stays.
+        let edge_len = if whole.len == block.bytes() { 0 } else { block.bytes() };
+        let mut bufs = self.workspace.take_each(&[whole.len as usize, edge_len as usize]).await;
+        let edge_buf = bufs.pop().expect("two were taken");
+        let mut buf = bufs.pop().expect("two were taken");
+        let alone = edges(block, piece).map(|edge| Set::of(block.cover(edge))).fold(Set::default(), Set::or);
+        let held = Held::merging(&self.gates, Set::of(whole), alone);
+        let _held = if mutant::on("align: merge without the gates") { None } else { Some(held.await) };
+        buf = self.read_edges(block, piece, buf, edge_buf).await?;
+        let target = &mut buf[window(whole, piece)];
+        match payload {
+            Some(payload) => target.copy_from_slice(payload),
+            None => target.fill(0),
+        }
+        self.below.submit(Request { op: Op::Write, range: whole, flags, buf }).await.result
+    }
+}
+
+impl Aligned {
+    /// Fills the blocks of `buf`, which is for all blocks around `piece`, that `piece` covers only in part.
+    async fn read_edges(
+        &self,
+        block: BlockSize,
+        piece: ByteRange,
+        mut buf: IoBuf,
+        mut edge_buf: IoBuf,
+    ) -> Result<IoBuf, Kind> {
+        if edge_buf.is_empty() {
+            let whole = block.cover(piece);
+            // Two edges may lie in the one block.
+            if edges(block, piece).next().is_none() {
+                return Ok(buf);
+            }
+            let reply = self.below.submit(Request::read(whole.offset, buf)).await;
+            return reply.result.map(|()| reply.buf);
+        }
         for edge in edges(block, piece) {
             let old = block.cover(edge);
-            let reply = self.below.submit(Request::read(old.offset, IoBuf::new(old.len as usize))).await;
+            let reply = self.below.submit(Request::read(old.offset, edge_buf)).await;
             reply.result?;
-            buf[window(whole, old)].copy_from_slice(&reply.buf);
+            edge_buf = reply.buf;
+            buf[window(block.cover(piece), old)].copy_from_slice(&edge_buf);
         }
         Ok(buf)
-    }
-
-    async fn write_blocks(&self, range: ByteRange, buf: IoBuf, flags: Flags) -> Result<(), Kind> {
-        self.below.submit(Request { op: Op::Write, range, flags, buf }).await.result
     }
 }
 
@@ -180,6 +261,16 @@ fn pieces(block: BlockSize, range: ByteRange) -> impl Iterator<Item = ByteRange>
     })
 }
 
+/// Cuts `range` at multiples of [`BARE_BYTES_MAX`].
+fn bare_pieces(range: ByteRange) -> impl Iterator<Item = ByteRange> {
+    let end = range.offset + range.len;
+    let first = range.offset / BARE_BYTES_MAX * BARE_BYTES_MAX;
+    (first..end).step_by(BARE_BYTES_MAX as usize).map(move |start| {
+        let from = start.max(range.offset);
+        ByteRange::new(from, (start + BARE_BYTES_MAX).min(end) - from)
+    })
+}
+
 /// The parts of `range` that lie in blocks which it does not cover whole: none, one or two, each within one block.
 fn edges(block: BlockSize, range: ByteRange) -> impl Iterator<Item = ByteRange> {
     let (start, end) = (range.offset, range.offset + range.len);
@@ -195,220 +286,12 @@ fn edges(block: BlockSize, range: ByteRange) -> impl Iterator<Item = ByteRange> 
     [head, tail].into_iter().filter(|edge| edge.len > 0)
 }
 
-/// The gates of a range, as a set of bits.
-fn gate_set(range: ByteRange) -> u64 {
-    if range.len == 0 {
-        return 0;
-    }
-    let first = range.offset >> REGION_SHIFT;
-    let last = (range.offset + range.len - 1) >> REGION_SHIFT;
-    if last - first + 1 >= GATES {
-        return u64::MAX;
-    }
-    let run = (1u64 << (last - first + 1)) - 1;
-    run.rotate_left((first % GATES) as u32)
-}
-
-fn members(set: u64) -> impl Iterator<Item = usize> {
-    (0..GATES as usize).filter(move |index| set >> index & 1 == 1)
-}
-
-const ALONE: u32 = u32::MAX;
-
-/// A gate: how many share it, or [`ALONE`].
-#[derive(Default)]
-struct Gate {
-    holders: AtomicU32,
-    wish_alone: AtomicU32,
-    waiters: WaitList,
-}
-
-impl Gate {
-    /// Shares the gate unless somebody has it alone, or, for a polite caller, wishes to.
-    fn try_share(&self, polite: bool) -> bool {
-        if polite && self.wish_alone.load(Ordering::Relaxed) > 0 {
-            return false;
-        }
-        let more = |holders: u32| (holders != ALONE).then(|| holders + 1);
-        self.holders.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).is_ok()
-    }
-
-    fn unshare(&self) {
-        let before = self.holders.fetch_sub(1, Ordering::Release);
-        assert!(before != 0 && before != ALONE, "a gate was left that nobody shared");
-        if before == 1 {
-            self.waiters.wake_all();
-        }
-    }
-
-    fn try_alone(&self) -> bool {
-        self.holders.compare_exchange(0, ALONE, Ordering::Acquire, Ordering::Relaxed).is_ok()
-    }
-
-    fn leave(&self) {
-        let before = self.holders.swap(0, Ordering::Release);
-        assert_eq!(before, ALONE, "a gate was left that nobody had alone");
-        self.waiters.wake_all();
-    }
-}
-
-struct Gates {
-    gates: Box<[CachePadded<Gate>]>,
-}
-
-impl Default for Gates {
-    fn default() -> Self {
-        Self { gates: (0..GATES).map(|_| CachePadded::default()).collect() }
-    }
-}
-
-impl Gates {
-    fn try_share(&self, set: u64) -> bool {
-        let refused = members_fast(set).find(|&index| !self.gates[index].try_share(true));
-        let Some(refused) = refused else { return true };
-        self.unshare(set & ((1 << refused) - 1));
-        false
-    }
-
-    fn unshare(&self, set: u64) {
-        members_fast(set).for_each(|index| self.gates[index].unshare());
-    }
-}
-
-/// Like [`members`], in as many steps as the set has members: on the path of every write.
-fn members_fast(mut set: u64) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let index = (set != 0).then(|| set.trailing_zeros() as usize)?;
-        set &= set - 1;
-        Some(index)
-    })
-}
-
-/// Gates held, in part while they are being taken; left on drop.
-struct Held {
-    gates: Arc<Gates>,
-    set: u64,
-    alone: bool,
-}
-
-impl Held {
-    async fn shared(gates: &Arc<Gates>, set: u64) -> Self {
-        let mut held = Held { gates: gates.clone(), set: 0, alone: false };
-        for index in members(set) {
-            let gate = &gates.gates[index];
-            // Polite until woken once: who has waited does not yield again, so that neither side starves.
-            let mut looks = 0;
-            let look = || {
-                looks += 1;
-                gate.try_share(looks <= WaitList::LOOKS_BEFORE_WAITING).then_some(())
-            };
-            gate.waiters.until(look).await;
-            held.set |= 1 << index;
-        }
-        held
-    }
-
-    async fn alone(gates: &Arc<Gates>, set: u64) -> Self {
-        let mut held = Held { gates: gates.clone(), set: 0, alone: true };
-        for index in members(set) {
-            let gate = &gates.gates[index];
-            let _wish = Wish::new(gate);
-            gate.waiters.until(|| gate.try_alone().then_some(())).await;
-            held.set |= 1 << index;
-        }
-        held
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if !self.alone {
-            return self.gates.unshare(self.set);
-        }
-        members(self.set).for_each(|index| self.gates.gates[index].leave());
-    }
-}
-
-/// Announces that somebody waits to have a gate alone.
-struct Wish<'a>(&'a Gate);
-
-impl<'a> Wish<'a> {
-    fn new(gate: &'a Gate) -> Self {
-        gate.wish_alone.fetch_add(1, Ordering::Relaxed);
-        Self(gate)
-    }
-}
-
-impl Drop for Wish<'_> {
-    fn drop(&mut self) {
-        self.0.wish_alone.fetch_sub(1, Ordering::Relaxed);
-        self.0.waiters.wake_all();
-    }
-}
-
-#[cfg(all(test, feature = "shuttle"))]
-mod threads {
-    use super::*;
-    use crate::sync::AtomicUsize;
-    use crate::threads::every_order;
-    use shuttle::future::block_on;
-    use shuttle::thread;
-
-    /// Goes through the gates of `set` and counts who is inside: a sharer by one, who is alone by a hundred.
-    fn pass(gates: &Arc<Gates>, inside: &[AtomicUsize; 2], alone: bool, set: u64) {
-        let weight = if alone { 100 } else { 1 };
-        let held = block_on(async {
-            if alone { Held::alone(gates, set).await } else { Held::shared(gates, set).await }
-        });
-        for gate in members(set) {
-            let before = inside[gate].fetch_add(weight, Ordering::SeqCst);
-            assert!(before < if alone { 1 } else { 100 }, "{before} in gate {gate} with {weight}");
-        }
-        for gate in members(set) {
-            inside[gate].fetch_sub(weight, Ordering::SeqCst);
-        }
-        drop(held);
-    }
-
-    #[test]
-    fn nobody_shares_a_gate_that_somebody_has_alone() {
-        every_order(|| {
-            let shared = Arc::new((Arc::new(Gates::default()), [const { AtomicUsize::new(0) }; 2]));
-            let users: Vec<_> = [(false, 0b01), (true, 0b11), (false, 0b11), (true, 0b01)]
-                .into_iter()
-                .map(|(alone, set)| {
-                    let shared = shared.clone();
-                    thread::spawn(move || pass(&shared.0, &shared.1, alone, set))
-                })
-                .collect();
-            users.into_iter().for_each(|user| user.join().expect("everybody gets in"));
-        });
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_merge_that_waits_goes_before_newcomers_and_they_go_next() {
-        use std::future::Future;
-        use std::pin::pin;
-        use std::task::{Context, Poll, Waker};
-        let gates = Arc::new(Gates::default());
-        let mut context = Context::from_waker(Waker::noop());
-        let mut writer = pin!(Held::shared(&gates, 1));
-        let Poll::Ready(held) = writer.as_mut().poll(&mut context) else { panic!("nobody is there") };
-        let mut merge = pin!(Held::alone(&gates, 1));
-        assert!(merge.as_mut().poll(&mut context).is_pending());
-        let mut newcomer = pin!(Held::shared(&gates, 1));
-        assert!(newcomer.as_mut().poll(&mut context).is_pending(), "the merge was there before");
-        drop(held);
-        let Poll::Ready(alone) = merge.as_mut().poll(&mut context) else { panic!("nobody holds the gate") };
-        assert!(newcomer.as_mut().poll(&mut context).is_pending());
-        drop(alone);
-        assert!(newcomer.as_mut().poll(&mut context).is_ready());
-    }
+    use crate::sync::{AtomicUsize, Mutex, Ordering, WaitList};
+    use std::future::Future;
+    use std::task::{Context, Waker};
 
     #[test]
     fn edges_cover_exactly_what_inside_leaves() {
@@ -441,33 +324,137 @@ mod tests {
     }
 
     #[test]
-    fn a_range_takes_the_gates_of_its_regions() {
-        assert_eq!(gate_set(ByteRange::new(0, 4096)), 1);
-        assert_eq!(gate_set(ByteRange::new(65535, 2)), 3);
-        assert_eq!(gate_set(ByteRange::new(63 << 16, 65537)), 1 << 63 | 1);
-        assert_eq!(gate_set(ByteRange::new(0, 1 << 40)), u64::MAX);
-        assert!(members(5).eq(members_fast(5)) && members(u64::MAX).eq(members_fast(u64::MAX)));
+    fn long_zeroing_goes_in_pieces_that_add_up() {
+        let range = ByteRange::new(4096, 3 * BARE_BYTES_MAX);
+        let pieces: Vec<_> = bare_pieces(range).collect();
+        assert_eq!(pieces.len(), 4);
+        assert_eq!(pieces.iter().map(|piece| piece.len).sum::<u64>(), range.len);
+        assert!(pieces[1..].iter().all(|piece| piece.offset % BARE_BYTES_MAX == 0));
+    }
+
+    /// A device of 1 TiB that keeps writes and zeroings waiting until they are let through, and notes what it has.
+    struct Slow {
+        permits: AtomicUsize,
+        waiters: WaitList,
+        log: Mutex<Vec<(Op, ByteRange, bool)>>,
+        held: AtomicUsize,
+    }
+
+    struct Shared(Arc<Slow>);
+
+    impl BlockDevice for Shared {
+        fn geometry(&self) -> Geometry {
+            Geometry {
+                size: 1 << 40,
+                block_size: BlockSize::PAGE,
+                optimal_io: 4096,
+                read_only: false,
+                volatile: true,
+                write_through: false,
+                discards: true,
+                fast_zeroes: true,
+                rotational: false,
+                identity: None,
+            }
+        }
+
+        fn submit(&self, request: Request) -> Submission {
+            let slow = self.0.clone();
+            slow.held.fetch_add(request.buf.capacity(), Ordering::SeqCst);
+            Answer::pending(async move {
+                let take = |permits: usize| permits.checked_sub(1);
+                let permit =
+                    || slow.permits.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).ok().map(drop);
+                if request.op.writes() {
+                    slow.waiters.until(permit).await;
+                }
+                slow.held.fetch_sub(request.buf.capacity(), Ordering::SeqCst);
+                slow.log.lock().push((request.op, request.range, request.flags.fua));
+                request.answer(Ok(()))
+            })
+        }
+    }
+
+    impl Slow {
+        fn new() -> (Arc<Self>, Aligned) {
+            let slow = Arc::new(Slow {
+                permits: AtomicUsize::new(0),
+                waiters: WaitList::default(),
+                log: Mutex::default(),
+                held: AtomicUsize::new(0),
+            });
+            let aligned = Aligned::new(Arc::new(Shared(slow.clone())));
+            (slow, aligned)
+        }
+
+        fn let_through(&self, count: usize) {
+            self.permits.fetch_add(count, Ordering::SeqCst);
+            self.waiters.wake_all();
+        }
+
+        fn logged(&self) -> Vec<(Op, ByteRange, bool)> {
+            std::mem::take(&mut self.log.lock())
+        }
+    }
+
+    fn poll(submission: &mut Submission) -> bool {
+        std::pin::Pin::new(submission).poll(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
     #[test]
-    fn a_merge_waits_for_writers_and_writers_wait_for_a_merge() {
-        use std::future::Future;
-        use std::task::{Context, Waker};
-        let gates = Arc::new(Gates::default());
-        let mut context = Context::from_waker(Waker::noop());
-        assert!(gates.try_share(1));
-        let mut alone = Box::pin(Held::alone(&gates, 1));
-        assert!(alone.as_mut().poll(&mut context).is_pending());
-        assert!(!gates.try_share(1), "a newcomer yields to the wish");
-        assert!(gates.try_share(2), "other gates are open");
-        gates.unshare(1);
-        let std::task::Poll::Ready(held) = alone.as_mut().poll(&mut context) else {
-            panic!("the gate is free")
-        };
-        let mut shared = Box::pin(Held::shared(&gates, 1));
-        assert!(shared.as_mut().poll(&mut context).is_pending());
-        drop(held);
-        assert!(shared.as_mut().poll(&mut context).is_ready());
-        drop(shared);
+    fn merges_hold_no_more_memory_than_their_workspace() {
+        let (slow, aligned) = Slow::new();
+        let request = |at: u64| Request::write(at + 512, IoBuf::new(1 << 20));
+        let mut writes: Vec<_> = (0..40).map(|at| aligned.submit(request(at << 21))).collect();
+        for _ in 0..400 {
+            writes.retain_mut(|write| !poll(write));
+            let held = slow.held.load(Ordering::SeqCst);
+            assert!(held <= WORKSPACE_BYTES, "merges hold {held} bytes");
+            slow.let_through(1);
+        }
+        assert!(writes.is_empty(), "{} writes are left", writes.len());
+    }
+
+    #[test]
+    fn a_read_of_parts_waits_for_memory_with_nothing_held() {
+        let (slow, aligned) = Slow::new();
+        let mut write = aligned.submit(Request::write(512, IoBuf::new(4096)));
+        assert!(!poll(&mut write));
+        let mut reads: Vec<_> =
+            (0..30).map(|at| aligned.submit(Request::read((at << 20) + 512, IoBuf::new(1 << 20)))).collect();
+        for _ in 0..40 {
+            reads.retain_mut(|read| !poll(read));
+        }
+        assert!(reads.is_empty(), "reads pass a merge that waits for its write");
+        slow.let_through(1);
+        assert!(poll(&mut write));
+    }
+
+    #[test]
+    fn a_merge_waits_for_one_piece_of_a_long_zeroing_at_most() {
+        let (slow, aligned) = Slow::new();
+        let long = ByteRange::new(512, 20 * BARE_BYTES_MAX);
+        let mut zeroing = aligned.submit(Request::bare(Op::WriteZeroes, long).with_fua());
+        slow.let_through(2);
+        assert!(!poll(&mut zeroing));
+        let edges = slow.logged();
+        assert_eq!(edges.len(), 4, "each edge was read and written: {edges:?}");
+        let mut merge = aligned.submit(Request::write(512 << 30, IoBuf::new(512)));
+        for pieces in 0.. {
+            assert!(pieces < 3, "a merge waits for a third piece");
+            slow.let_through(1);
+            let (_, done) = (poll(&mut zeroing), poll(&mut merge));
+            if done {
+                break;
+            }
+        }
+        slow.let_through(30);
+        assert!(poll(&mut zeroing));
+        let log = slow.logged();
+        let zeroed: u64 =
+            log.iter().filter(|(op, ..)| *op == Op::WriteZeroes).map(|(_, range, _)| range.len).sum();
+        assert_eq!(zeroed, long.len - 4096);
+        let last = log.last().expect("something was done");
+        assert!(last.0 == Op::Flush && log.iter().all(|entry| !entry.2), "durable by one flush");
     }
 }

@@ -118,7 +118,8 @@ impl Client {
     /// Runs the driver's loop until nothing moves.
     pub(super) fn drive(&mut self) {
         loop {
-            let before = (self.in_transit.len(), self.received.len(), self.windows);
+            let now = |client: &Self| (client.in_transit.len(), client.received.len(), client.windows);
+            let before = (now(self), self.wake_count());
             if !self.session.finished() && !self.in_transit.is_empty() {
                 self.deliver();
             }
@@ -127,7 +128,7 @@ impl Client {
             if self.reads {
                 self.read();
             }
-            if before == (self.in_transit.len(), self.received.len(), self.windows) {
+            if before == (now(self), self.wake_count()) {
                 return;
             }
         }
