@@ -1,0 +1,92 @@
+//! The `spillway` program: serves devices, and asks running servers. `src/main.rs` is the binary that ships; the end-to-end
+//! tests wrap the same [`main`] in one with a counting allocator.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`cli`], [`config`], [`plan`] | what is asked for: options, the file of `serve`, and what both come to |
+//! | [`server`], [`devices`], [`opening`], [`ending`] | a running server, its devices, how they begin and end |
+//! | [`client`], [`table`] | the commands that talk to running servers |
+//! | [`runtime_folder`], [`listening`], [`address`], [`start_text`] | where servers are found, and what they say of it |
+//! | [`memory`], [`log`], [`daemon`], [`signals`], [`promise`] | budget, log, `--background`, signals, answers owed |
+//! | [`exit`] | exit codes |
+#![forbid(unsafe_code)]
+
+mod address;
+mod cli;
+mod client;
+mod config;
+mod daemon;
+mod devices;
+mod ending;
+mod exit;
+mod listening;
+mod log;
+mod memory;
+mod opening;
+mod plan;
+mod promise;
+mod runtime_folder;
+#[cfg(test)]
+mod scratch;
+mod server;
+mod signals;
+mod start_text;
+mod table;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory, Parser};
+
+use crate::cli::{Cli, Command};
+use crate::exit::Exit;
+use crate::plan::Plan;
+use crate::runtime_folder::RuntimeFolder;
+
+/// Does what the command line says; the result is the process's exit code.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match log::start(&cli.log).and_then(|()| carry_out(cli.command)) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("spillway: {error:#}");
+            ExitCode::from(exit::code_of(&error) as u8)
+        }
+    }
+}
+
+fn carry_out(command: Command) -> Result<u8> {
+    let folder = RuntimeFolder::locate();
+    match command {
+        Command::Ram(options) => return serve(options.server.background, || Plan::ram(options), &folder),
+        Command::Disk(options) => return serve(options.server.background, || Plan::disk(options), &folder),
+        Command::Cache(options) => return serve(options.server.background, || Plan::cache(options), &folder),
+        Command::Serve(options) => return serve(options.server.background, || Plan::serve(options), &folder),
+        Command::Ls(options) => client::list(&folder, &options)?,
+        Command::Get(options) => client::get(&folder, options)?,
+        Command::Set(options) => client::set(&folder, options)?,
+        Command::Reset(option) => client::reset(&folder, option.device)?,
+        Command::Drain(option) => client::drain(&folder, option.device)?,
+        Command::Stop(option) => client::stop(&folder, option.device)?,
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "spillway", &mut script);
+            client::print(&String::from_utf8_lossy(&script))?;
+        }
+    }
+    Ok(Exit::Success as u8)
+}
+
+/// Serves in this process, or in one of its own in the background.
+fn serve(background: bool, plan: impl FnOnce() -> Result<Plan>, folder: &RuntimeFolder) -> Result<u8> {
+    let plan = plan()?;
+    if background && !daemon::is_child() {
+        return daemon::launch();
+    }
+    if daemon::is_child() {
+        daemon::leave_session()?;
+    }
+    spillway_io::memory::return_what_is_freed();
+    server::run(plan, folder)?;
+    Ok(Exit::Success as u8)
+}
