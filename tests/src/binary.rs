@@ -14,6 +14,15 @@ pub(crate) fn path() -> &'static Path {
     BINARY.get_or_init(|| std::env::var_os(OVERRIDE).map_or_else(build, PathBuf::from))
 }
 
+/// The path of the same program with an allocator that counts, which cargo builds together with the tests.
+pub(crate) fn counted() -> PathBuf {
+    let running = std::env::current_exe().expect("the kernel knows the running program");
+    // A test lies in TARGET/PROFILE/deps, a program in TARGET/PROFILE.
+    let places = running.ancestors().skip(1).take(2).map(|folder| folder.join("spillway-counted"));
+    let found = places.into_iter().find(|path| path.is_file());
+    found.expect("spillway-counted is built: cargo build --package spillway-tests --bins")
+}
+
 fn build() -> PathBuf {
     let test = std::env::current_exe().expect("the kernel knows the running program");
     let profile = test.ancestors().nth(2).expect("tests lie in TARGET/PROFILE/deps");

@@ -6,6 +6,8 @@
 
 mod binary;
 pub mod clients;
+pub mod counted;
+pub mod hostile;
 pub mod pattern;
 pub mod raw;
 mod scratch;

@@ -18,6 +18,12 @@ pub mod command {
     pub const FLUSH: u16 = 3;
     /// Discard.
     pub const TRIM: u16 = 4;
+    /// Announcement of reads.
+    pub const CACHE: u16 = 5;
+    /// Zeroing.
+    pub const WRITE_ZEROES: u16 = 6;
+    /// What is allocated.
+    pub const BLOCK_STATUS: u16 = 7;
 }
 
 /// Errors of the protocol.

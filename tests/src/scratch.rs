@@ -13,8 +13,17 @@ pub struct Scratch(PathBuf);
 impl Scratch {
     /// An empty folder that nobody else uses.
     pub fn new() -> Self {
+        Self::below(&std::env::temp_dir())
+    }
+
+    /// The same on tmpfs.
+    pub fn on_tmpfs() -> Self {
+        Self::below(Path::new("/dev/shm"))
+    }
+
+    fn below(folder: &Path) -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("spw-{}-{number}", std::process::id()));
+        let path = folder.join(format!("spw-{}-{number}", std::process::id()));
         fs::create_dir(&path).unwrap_or_else(|why| panic!("cannot create {}: {why}", path.display()));
         Self(path)
     }

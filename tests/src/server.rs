@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::counted::Counts;
 use crate::raw::Client;
 use crate::tool::{self, Said};
-use crate::{Scratch, Vitals, binary, until};
+use crate::{Scratch, Vitals, binary, counted, until};
 
 /// A server about to be started.
 #[derive(Clone)]
@@ -19,13 +20,15 @@ pub struct Launch {
     arguments: Vec<OsString>,
     folder: Arc<Scratch>,
     socket: PathBuf,
+    /// The limit that the counting allocator keeps an eye on.
+    counted: Option<u64>,
 }
 
 impl Launch {
     /// Any command line; the server is expected to listen on `socket` in the folder.
     pub fn new(arguments: &[&str], folder: Arc<Scratch>, socket: PathBuf) -> Self {
         let arguments = arguments.iter().map(OsString::from).collect();
-        Self { arguments, folder, socket }
+        Self { arguments, folder, socket, counted: None }
     }
 
     /// `spillway ram` with a device of `size`.
@@ -60,15 +63,32 @@ impl Launch {
         self
     }
 
+    /// Counts the server's memory, which is not to exceed `limit` bytes; see [`Server::counts`].
+    pub fn counted(mut self, limit: u64) -> Self {
+        self.counted = Some(limit);
+        self
+    }
+
     /// Where the server will listen.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
     fn command(&self) -> Command {
-        let mut command = command_in(&self.folder);
+        let mut command = match self.counted {
+            None => command_in(binary::path(), &self.folder),
+            Some(limit) => {
+                let mut command = command_in(&binary::counted(), &self.folder);
+                command.env(counted::FILE, self.counts()).env(counted::LIMIT, limit.to_string());
+                command
+            }
+        };
         command.args(&self.arguments);
         command
+    }
+
+    fn counts(&self) -> PathBuf {
+        self.folder.join("counts")
     }
 
     /// Runs a server that is expected to end by itself.
@@ -90,8 +110,8 @@ impl Launch {
     }
 }
 
-fn command_in(folder: &Scratch) -> Command {
-    let mut command = Command::new(binary::path());
+fn command_in(program: &Path, folder: &Scratch) -> Command {
+    let mut command = Command::new(program);
     command.env("XDG_RUNTIME_DIR", folder.path());
     command
 }
@@ -144,12 +164,20 @@ impl Server {
 
     /// Runs `spillway` as a user beside the server.
     pub fn spillway(&self, arguments: &[&str]) -> Said {
-        tool::finish(command_in(&self.launch.folder).args(arguments))
+        tool::finish(command_in(binary::path(), &self.launch.folder).args(arguments))
     }
 
     /// What the kernel says about it.
     pub fn vitals(&self) -> Vitals {
         Vitals::of(self.child.id())
+    }
+
+    /// What a counted server has counted, a look at its regions that began after this call included.
+    pub fn counts(&self) -> Counts {
+        let path = self.launch.counts();
+        let read = || Counts::read(&path).expect("a counted server writes its counts").unwrap_or_default();
+        let before = read().looks;
+        until("the server looks at its regions twice", || Some(read()).filter(|now| now.looks >= before + 2))
     }
 
     /// Waits until the server holds no more than `count` descriptors.

@@ -44,6 +44,13 @@ pub(crate) fn simulate(root: &Path, words: &[&str]) -> Result<()> {
     succeed(command(root).arg("run").args(package).args(words))
 }
 
+/// Hostile clients against servers whose memory is counted, both in a release build.
+pub(crate) fn hostile(root: &Path, words: &[&str]) -> Result<()> {
+    let package = ["--release", "--quiet", "--package", "spillway-tests"];
+    succeed(command(root).arg("build").args(package).arg("--bins"))?;
+    succeed(command(root).arg("run").args(package).args(["--bin", "spillway-hostile", "--"]).args(words))
+}
+
 /// The benchmarks, in a release build.
 pub(crate) fn bench(root: &Path, words: &[&str]) -> Result<()> {
     let features = if words.first() == Some(&"scale") { "count-locks" } else { "" };

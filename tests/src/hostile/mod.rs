@@ -1,0 +1,22 @@
+//! Clients drawn at random that try to make a server take more memory than it may, beside one that behaves.
+//!
+//! Nothing here knows what the server keeps where: a client is a handshake and bursts of requests, each of any command, flags, length
+//! and place, whose payloads come whole, in part or drop by drop, and whose replies may never be read. Many such clients come at a time,
+//! and often with the same requests, because one alone seldom hurts. A [`round`](round::run) is one server under waves of them, and is
+//! repeated by its seed as far as threads allow.
+//!
+//! What is checked: the server's own count of its memory and its resident memory stay below `--memory` + 64 MiB; the client that
+//! behaves gets every answer, and its own data; what it flushed is there after the server was killed; the server lives, and keeps no
+//! descriptor of a client that is gone.
+
+mod attack;
+mod bystander;
+mod chance;
+mod round;
+mod speech;
+mod stacks;
+
+pub use bystander::Slowest;
+pub use chance::Chance;
+pub use round::{Report, Size, run};
+pub use stacks::{STACKS, Stack};

@@ -1,0 +1,173 @@
+//! The stacks that ship, each as a server that a round attacks.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::Chance;
+use crate::{Launch, Scratch};
+
+const MIB: u64 = 1 << 20;
+
+/// Bytes of the write cache and of the file behind it: writes find it full before long.
+const CACHE: u64 = 48 * MIB;
+const ORIGIN: u64 = 1 << 30;
+
+/// What a stack promises of data when its server is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keeps {
+    Nothing,
+    /// What a flush has covered.
+    Flushed,
+    /// What was acknowledged.
+    Acknowledged,
+}
+
+/// A stack by name.
+pub struct Stack {
+    /// How it is called on the command line.
+    pub name: &'static str,
+    build: fn(Setting) -> Target,
+}
+
+/// What every stack is built in.
+struct Setting {
+    folder: Arc<Scratch>,
+    memory: u64,
+    chance: Chance,
+}
+
+/// A server to attack, with what its clients need to know.
+pub(super) struct Target {
+    pub(super) launch: Launch,
+    /// The budget in bytes.
+    pub(super) memory: u64,
+    /// Bytes of a file that is mapped and may be resident besides.
+    pub(super) mapped: u64,
+    pub(super) exports: Vec<Export>,
+    /// What lies outside the folder of the server.
+    _elsewhere: Option<Scratch>,
+}
+
+/// A device of a server.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Export {
+    pub(super) name: &'static str,
+    /// In bytes.
+    pub(super) size: u64,
+    pub(super) keeps: Keeps,
+}
+
+/// All of them.
+pub const STACKS: &[Stack] = &[
+    Stack { name: "ram-lz4", build: |setting| ram(setting, "lz4") },
+    Stack { name: "ram-zstd", build: |setting| ram(setting, "zstd") },
+    Stack { name: "disk", build: disk },
+    Stack { name: "cache-s", build: |setting| cache(setting, "received", Keeps::Flushed) },
+    Stack { name: "cache-p", build: mapped_cache },
+    Stack { name: "cache-committed", build: |setting| cache(setting, "committed", Keeps::Acknowledged) },
+    Stack { name: "serve", build: serve },
+];
+
+impl Stack {
+    /// The stack called `name`.
+    pub fn find(name: &str) -> Option<&'static Self> {
+        STACKS.iter().find(|stack| stack.name == name)
+    }
+
+    /// A server of this stack, of a size that `chance` draws.
+    pub(super) fn target(&self, chance: &mut Chance) -> Target {
+        let memory = chance.pick(&[48 * MIB, 64 * MIB, 128 * MIB]);
+        let setting = Setting { folder: Arc::new(Scratch::new()), memory, chance: chance.fork() };
+        let mut target = (self.build)(setting);
+        target.launch = target.launch.with("--memory", memory.to_string());
+        target
+    }
+}
+
+impl Setting {
+    /// A file of `len` bytes that takes no room yet.
+    fn file(&self, name: &str, len: u64) -> PathBuf {
+        let path = self.folder.join(name);
+        sparse(&path, len);
+        path
+    }
+
+    fn over(self, launch: Launch, exports: Vec<Export>) -> Target {
+        Target { launch, memory: self.memory, mapped: 0, exports, _elsewhere: None }
+    }
+}
+
+impl Export {
+    const fn new(name: &'static str, size: u64, keeps: Keeps) -> Self {
+        Self { name, size, keeps }
+    }
+}
+
+fn sparse(path: &std::path::Path, len: u64) {
+    let made = File::create(path).and_then(|file| file.set_len(len));
+    made.unwrap_or_else(|why| panic!("cannot create {}: {why}", path.display()));
+}
+
+fn ram(mut setting: Setting, algorithm: &str) -> Target {
+    let (text, size) = setting.chance.pick(&[("1G", 1 << 30), ("64G", 64 << 30), ("4T", 4 << 40)]);
+    let socket = setting.folder.join("ram.sock");
+    let launch = Launch::new(&["ram", "--size", text], setting.folder.clone(), socket.clone());
+    let launch = launch.with("--socket", socket).with("--algorithm", algorithm);
+    setting.over(launch, vec![Export::new("", size, Keeps::Nothing)])
+}
+
+fn disk(setting: Setting) -> Target {
+    let origin = setting.file("origin", ORIGIN);
+    let launch = Launch::disk(setting.folder.clone(), &origin);
+    setting.over(launch, vec![Export::new("", ORIGIN, Keeps::Flushed)])
+}
+
+fn cache(mut setting: Setting, ack: &str, keeps: Keeps) -> Target {
+    let (origin, cache) = (setting.file("origin", ORIGIN), setting.file("cache", CACHE));
+    let launch = Launch::cache(setting.folder.clone(), &origin, &cache).with("--ack", ack);
+    let launch = launch.with("--block-size", setting.chance.pick(&["512", "4096", "4096", "65536"]));
+    setting.over(launch, vec![Export::new("", ORIGIN, keeps)])
+}
+
+/// On tmpfs, where stores are durable, or on the file system of temporary files, where msync is.
+fn mapped_cache(mut setting: Setting) -> Target {
+    let elsewhere = setting.chance.one_in(2).then(Scratch::on_tmpfs);
+    let origin = setting.file("origin", ORIGIN);
+    let cache = elsewhere.as_ref().unwrap_or(&setting.folder).join("cache");
+    sparse(&cache, CACHE);
+    let launch = Launch::cache(setting.folder.clone(), &origin, &cache).with("--mode", "p");
+    let exports = vec![Export::new("", ORIGIN, Keeps::Flushed)];
+    Target { mapped: CACHE, _elsewhere: elsewhere, ..setting.over(launch, exports) }
+}
+
+/// Two devices in one budget: a slow one in RAM, and a write cache over a slow file.
+fn serve(setting: Setting) -> Target {
+    let (origin, cache) = (setting.file("origin", ORIGIN), setting.file("cache", CACHE));
+    let text = format!(
+        r#"
+        [[device]]
+        name = "slow"
+        origin = {{ kind = "zram", disksize = "1G" }}
+        layers = [
+            {{ kind = "rate", bytes_per_second = "400M", seek_us = 100 }},
+            {{ kind = "delay", read_us = 500, write_us = 500, flush_us = 5000, jitter_percent = 50 }},
+            {{ kind = "trace" }},
+        ]
+        [[device]]
+        name = "cached"
+        origin = {{ kind = "file", path = "{}" }}
+        layers = [{{ kind = "delay", write_us = 1000, flush_us = 5000 }}, {{ kind = "write_cache", path = "{}" }}]
+        "#,
+        origin.display(),
+        cache.display()
+    );
+    let config = setting.folder.write("serve.toml", text);
+    let socket = setting.folder.join("all.sock");
+    let path = config.to_str().expect("the folder's name is ASCII");
+    let launch =
+        Launch::new(&["serve", path], setting.folder.clone(), socket.clone()).with("--socket", socket);
+    let exports =
+        vec![Export::new("slow", 1 << 30, Keeps::Nothing), Export::new("cached", ORIGIN, Keeps::Flushed)];
+    setting.over(launch, exports)
+}
