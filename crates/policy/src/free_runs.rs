@@ -95,6 +95,14 @@ impl FreeRuns {
         Some(taken)
     }
 
+    /// Takes `run`, all of which is free.
+    pub fn take_out(&mut self, run: Run) {
+        let holding = self.run_at_or_behind(run.start).filter(|holding| {
+            holding.start <= run.start && run.start + run.len <= holding.start + holding.len
+        });
+        self.take(holding.expect("it is free"), run.start, run.len);
+    }
+
     /// The run that holds `block`, or else the next one, around the end.
     fn run_at_or_behind(&self, block: u32) -> Option<Run> {
         let run = |(&start, &len): (&u32, &u32)| Run { start, len };
@@ -211,6 +219,15 @@ mod tests {
                 for cursor in 0..8 {
                     let mut next = FreeRuns { cursor, ..runs.clone() };
                     assert_eq!(next.take_next(wanted), plain.next(cursor, wanted), "{set:08b} at {cursor}");
+                }
+            }
+            for Run { start, len } in plain.runs() {
+                let parts = (0..len).flat_map(|skip| (1..=len - skip).map(move |len| (start + skip, len)));
+                for (start, len) in parts {
+                    let (mut without, mut part) = (runs.clone(), Plain(plain.0.clone()));
+                    without.take_out(Run { start, len });
+                    part.set(Run { start, len }, false);
+                    agree(&without, &part);
                 }
             }
             if let Some(run) = plain.fit(2) {

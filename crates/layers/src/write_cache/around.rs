@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use spillway_core::sync::{AtomicU64, Ordering};
-use spillway_core::{ByteRange, IoBuf, Kind, Op, Reply, Request};
+use spillway_core::{ByteRange, IoBuf, Kind, Op, Place, Reply, Request, mutant};
 
 use super::index::InRange;
 use super::write_back::{Batch, Writing};
@@ -19,10 +19,17 @@ use super::{Core, Count, Opened};
 const REPLACED_MAX: usize = 65536;
 
 /// Requests that went around the cache: how many have ended, and how many of these a flush has covered.
-#[derive(Default)]
 pub(super) struct Arounds {
     ended: AtomicU64,
     durable: AtomicU64,
+}
+
+impl Arounds {
+    /// One that no flush has covered: a server that was killed may have acknowledged some.
+    pub(super) fn after_another_server() -> Self {
+        let forgets = mutant::on("write_cache: forget what the former process wrote around");
+        Self { ended: AtomicU64::new(u64::from(!forgets)), durable: AtomicU64::new(0) }
+    }
 }
 
 /// Blocks of the origin that are changed around the cache; nothing else may write them there meanwhile.
@@ -102,7 +109,7 @@ impl Core {
                 None => opened.index.is_clear_to(marked).then_some(Ok(())),
             })
         };
-        if !spillway_core::mutant::on("write_cache: flush what went around before old entries are clear") {
+        if !mutant::on("write_cache: flush what went around before old entries are clear") {
             self.progress.until(clear).await?;
         }
         self.flush_origin().await?;
@@ -112,8 +119,31 @@ impl Core {
 
     /// What a failed flush covered may be lost: nothing is promised any more.
     async fn flush_origin(&self) -> Result<(), Kind> {
-        let result = self.origin.submit(Request::flush()).await.result;
-        result.inspect_err(|&kind| self.fail("flushing the origin", kind))
+        self.sync_origin().await.inspect_err(|&kind| self.fail("flushing the origin", kind))
+    }
+
+    /// Flushes the origin; writes around the cache that wait for that may go on.
+    pub(super) async fn sync_origin(&self) -> Result<(), Kind> {
+        let (covers, begun) = (self.pace.lock().begin_flush(), self.env.now());
+        self.origin.submit(Request::flush()).await.result?;
+        self.pace.lock().end_flush(covers, self.env.now() - begun);
+        self.room.wake_all();
+        Ok(())
+    }
+
+    /// Flushes the origin for who waits to write around the cache, if nobody does.
+    pub(super) fn flush_for_waiters(self: &Arc<Self>) {
+        if self.pace.lock().unflushed() == 0 || !self.origin_flushing.begin() {
+            return;
+        }
+        let core = self.clone();
+        let flush = async move || {
+            // A failure sticks, and waiters see it.
+            let _ = core.flush_origin().await;
+            core.origin_flushing.end();
+            core.room.wake_all();
+        };
+        self.env.spawn(Place::Background, Box::new(move || Box::pin(async move { flush().await })));
     }
 
     /// Makes a write durable: what went to the cache, and what went around it.

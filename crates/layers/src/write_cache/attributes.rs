@@ -136,6 +136,11 @@ static ROWS: &[Attribute<WriteCache>] = &[
         },
     ),
     field!("blocks", "Blocks of the cache.", |opened| opened.layout.n_blocks),
+    field!(
+        "bad_blocks",
+        "Blocks set aside for ten minutes or until the next start: writing them failed.",
+        |opened| { u64::from(opened.index.aside.blocks()) }
+    ),
     field!("free_blocks", "Blocks that hold nothing.", |opened| u64::from(opened.index.free.count())),
     field!("dirty_blocks", "Blocks of the origin that the cache holds.", |opened| u64::from(
         opened.index.used()

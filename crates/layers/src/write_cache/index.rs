@@ -9,11 +9,13 @@
 //! the runs of free blocks. Older versions are in a table of their own, because they are few: those of one commit.
 
 use std::collections::{BTreeMap, btree_map};
+use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
 use spillway_core::mutant;
 use spillway_policy::free_runs::{FreeRuns, Run};
 
+use super::aside::Aside;
 use super::block::{Block, Stage};
 use super::format::{Entry, FREE};
 use super::recovery::Live;
@@ -76,6 +78,7 @@ pub(super) struct Index {
     /// What a version replaced, where that is still there.
     older: HashMap<u32, u32>,
     pub(super) free: FreeRuns,
+    pub(super) aside: Aside,
     /// Whether blocks are taken at a cursor, as the kernel does.
     pub(super) next_fit: bool,
     /// The epoch of new reservations.
@@ -116,6 +119,7 @@ impl Index {
             newest: live.iter().map(|live| (live.origin_block as u32, live.index as u32)).collect(),
             older: HashMap::new(),
             free: FreeRuns::none(n_blocks),
+            aside: Aside::default(),
             next_fit: false,
             epoch: seq_count,
             committed: seq_count,
@@ -220,11 +224,22 @@ impl Index {
         self.reserved.keys().next().is_some_and(|&first| first <= epoch)
     }
 
-    /// A write failed or was withdrawn.
-    pub(super) fn abandon(&mut self, reserved: Reserved) {
+    /// A write was withdrawn, or failed: what of it is in `bad` could not be written, and is set aside.
+    pub(super) fn abandon(&mut self, reserved: Reserved, bad: Vec<Run>, now: Duration) {
         self.changes += 1;
         self.settle(reserved.epoch);
         reserved.runs.into_iter().for_each(|run| self.free.free(run));
+        for run in bad {
+            self.free.take_out(run);
+            self.aside.put(run, now);
+        }
+    }
+
+    /// Hands out again what was set aside long ago.
+    pub(super) fn retry_aside(&mut self, now: Duration) {
+        while let Some(run) = self.aside.take_due(now) {
+            self.free.free(run);
+        }
     }
 
     /// A write has ended: its blocks hold the versions of the blocks from `origin` on.

@@ -26,7 +26,7 @@
 //! | [`mod@format`] | superblock, entries, layout, and the checks before a cache is taken for one |
 //! | [`recovery`] | which blocks of a cache are alive after a crash |
 //! | `settings`, `counts`, `attributes` | options, figures, and both as the control plane sees them |
-//! | `index`, `block`, `sweep`, `islands` | what is where and what leaves next, without I/O |
+//! | `index`, `block`, `sweep`, `islands`, `aside` | what is where and what leaves next, without I/O |
 //! | `metadata` | entries to and from the device |
 //! | `keeper` | commits and clearing, one at a time |
 //! | `transfer`, `around` | requests of clients, through the cache and around it |
@@ -36,6 +36,7 @@ pub mod format;
 pub mod recovery;
 
 mod around;
+mod aside;
 mod attributes;
 mod block;
 mod counts;
@@ -110,6 +111,8 @@ struct Core {
     pace: Mutex<Pace>,
     arounds: Arounds,
     origin_flush: OriginFlush,
+    /// A flush for writes that wait to go around the cache.
+    origin_flushing: UnderWay,
     /// One shot: everything is to be copied when the device is stopped.
     flush_on_suspend: AtomicBool,
 }
@@ -209,8 +212,9 @@ impl WriteCache {
             age_timer: UnderWay::default(),
             commit_timer_us: AtomicU64::new(0),
             pace: Mutex::default(),
-            arounds: Arounds::default(),
+            arounds: Arounds::after_another_server(),
             origin_flush: OriginFlush::default(),
+            origin_flushing: UnderWay::default(),
             flush_on_suspend: AtomicBool::new(false),
         };
         Ok(Arc::new(Self { core: Arc::new(core) }))

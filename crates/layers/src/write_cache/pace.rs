@@ -1,7 +1,11 @@
-//! How fast the origin takes writes, and how much of it writes around the cache and copies may each have in hand: a flush of the
-//! origin waits for them.
+//! How fast the origin takes writes, and how much of it copies may have in flight and writes around the cache may leave
+//! unflushed: a flush of the origin waits for them.
+//!
+//! An origin with a page cache takes writes faster than it makes them durable, so flushes are measured too.
 
 use std::time::Duration;
+
+use spillway_core::mutant;
 
 /// So much of the origin's time may be taken ahead.
 const AHEAD: Duration = Duration::from_millis(500);
@@ -12,22 +16,38 @@ const BYTES_MIN: u64 = 1 << 20;
 /// A measure is taken over at least this time.
 const SPAN: Duration = Duration::from_millis(100);
 
-/// See the head of this file. Time is told by whoever asks.
+/// See the head of this file. Callers pass the time.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     writes: u32,
+    /// When the present measure, or the present stretch of time with writes in flight, began.
     since: Duration,
+    /// Time with writes in flight that belongs to the present measure, before `since`.
+    busy: Duration,
     bytes: u64,
     bytes_per_second: u64,
+    /// Of flushes; 0 before one was measured.
+    flush_bytes_per_second: u64,
+    /// Bytes of writes around the cache in flight.
     around_bytes: u64,
     around_at: Option<Duration>,
+    written: Written,
+    /// The part of `written` that flushes have covered.
+    flushed: Written,
+}
+
+/// Bytes of writes to the origin that have ended since the cache was opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Written {
+    all: u64,
+    around: u64,
 }
 
 impl Pace {
     /// A write to the origin begins.
     pub(super) fn begin(&mut self, now: Duration) {
         if self.writes == 0 {
-            (self.since, self.bytes) = (now, 0);
+            self.since = now;
         }
         self.writes += 1;
     }
@@ -36,14 +56,18 @@ impl Pace {
     pub(super) fn end(&mut self, now: Duration, bytes: u64) {
         self.writes -= 1;
         self.bytes += bytes;
-        let span = now.saturating_sub(self.since);
+        self.written.all += bytes;
+        let span = self.busy + now.saturating_sub(self.since);
+        if self.writes == 0 {
+            self.busy = span;
+        }
         if span >= SPAN {
             let measured = (u128::from(self.bytes) * 1_000_000_000 / span.as_nanos()) as u64;
             self.bytes_per_second = match self.bytes_per_second {
                 0 => measured,
                 before => before / 2 + measured / 2,
             };
-            (self.since, self.bytes) = (now, 0);
+            (self.since, self.busy, self.bytes) = (now, Duration::ZERO, 0);
         }
     }
 
@@ -52,14 +76,41 @@ impl Pace {
         self.bytes_per_second
     }
 
-    /// Bytes that the origin takes in half a second; some before that was measured.
+    /// Bytes that the origin takes, and flushes, in half a second; some before that was measured.
     pub(super) fn ahead(&self) -> u64 {
-        (u128::from(self.bytes_per_second) * AHEAD.as_millis() / 1000).max(u128::from(BYTES_MIN)) as u64
+        let flushed = Some(self.flush_bytes_per_second).filter(|&speed| speed > 0).unwrap_or(u64::MAX);
+        let speed = u128::from(self.bytes_per_second.min(flushed));
+        (speed * AHEAD.as_millis() / 1000).max(u128::from(BYTES_MIN)) as u64
+    }
+
+    /// Bytes of writes around the cache that have ended and are not flushed.
+    pub(super) fn unflushed(&self) -> u64 {
+        self.written.around - self.flushed.around
     }
 
     /// Whether so much more may go around the cache. A single write always may.
     pub(super) fn has_room(&self, bytes: u64) -> bool {
-        self.around_bytes == 0 || self.around_bytes + bytes <= self.ahead()
+        let mut waiting = self.around_bytes;
+        if !mutant::on("write_cache: leave any number of writes around the cache unflushed") {
+            waiting += self.unflushed();
+        }
+        waiting == 0 || waiting + bytes <= self.ahead()
+    }
+
+    /// A flush of the origin begins: it covers what has been written so far.
+    pub(super) fn begin_flush(&self) -> Written {
+        self.written
+    }
+
+    /// A flush that covers `covers` has succeeded, and took so long.
+    pub(super) fn end_flush(&mut self, covers: Written, took: Duration) {
+        let bytes = covers.all.saturating_sub(self.flushed.all);
+        // Little work says more of the cost of a flush than of its speed.
+        if bytes >= BYTES_MIN && took > Duration::ZERO {
+            self.flush_bytes_per_second = (u128::from(bytes) * 1_000_000_000 / took.as_nanos()) as u64;
+        }
+        self.flushed.all = self.flushed.all.max(covers.all);
+        self.flushed.around = self.flushed.around.max(covers.around);
     }
 
     /// So much goes around the cache.
@@ -70,6 +121,7 @@ impl Pace {
     /// So much went around the cache.
     pub(super) fn end_around(&mut self, now: Duration, bytes: u64) {
         self.around_bytes -= bytes;
+        self.written.around += bytes;
         self.around_at = Some(now);
     }
 
@@ -99,7 +151,29 @@ mod tests {
         assert_eq!(pace.bytes_per_second(), 100_000_000);
         assert!(pace.has_room(50_000_000 - 4096) && !pace.has_room(50_000_000));
         pace.end_around(MS(400), 4096);
+        assert!(!pace.has_room(60_000_000), "what has ended is not flushed");
+        let covers = pace.begin_flush();
+        pace.begin_around(4096);
+        pace.end_around(MS(400), 4096);
+        pace.end_flush(covers, MS(5));
+        assert_eq!(pace.unflushed(), 4096, "what ended meanwhile");
+        pace.end_flush(pace.begin_flush(), MS(5));
         assert!(pace.has_room(60_000_000), "one write always goes");
+    }
+
+    #[test]
+    fn flushes_that_take_long_leave_less_ahead() {
+        let mut pace = Pace::default();
+        pace.begin(MS(0));
+        pace.end(MS(100), 100 << 20);
+        assert_eq!(pace.ahead(), 500 << 20);
+        pace.end_flush(pace.begin_flush(), MS(1000));
+        assert_eq!(pace.ahead(), 50 << 20);
+        pace.begin(MS(0));
+        pace.end(MS(100), 4096);
+        let ahead = pace.ahead();
+        pace.end_flush(pace.begin_flush(), MS(1000));
+        assert_eq!(pace.ahead(), ahead, "little work says nothing of speed");
     }
 
     #[test]
@@ -110,6 +184,11 @@ mod tests {
         pace.begin(MS(5100));
         pace.end(MS(5200), 1_000_000);
         assert_eq!(pace.bytes_per_second(), 10_000_000);
+        for second in 6..16 {
+            pace.begin(MS(1000 * second));
+            pace.end(MS(1000 * second + 10), 300_000);
+        }
+        assert_eq!(pace.bytes_per_second(), 20_000_000, "short stretches add up");
     }
 
     #[test]

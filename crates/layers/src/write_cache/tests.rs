@@ -11,6 +11,8 @@ use super::format::{ENTRY_LEN, FREE, SUPERBLOCK_LEN};
 use super::*;
 use crate::file::File;
 
+mod bad_blocks;
+mod bypass;
 mod restart;
 
 const BLOCK: usize = 4096;
@@ -28,9 +30,18 @@ impl House {
     }
 
     fn over(media: [Medium; 2]) -> Self {
+        Self::with_latency(media, Latency::Nvme)
+    }
+
+    /// Disks of 19 MB/s.
+    fn slow(origin_bytes: u64, cache_bytes: u64) -> Self {
+        Self::with_latency([Medium::new(origin_bytes), Medium::new(cache_bytes)], Latency::UsbStick)
+    }
+
+    fn with_latency(media: [Medium; 2], latency: Latency) -> Self {
         let world = World::new(7);
         let power_up = |medium| {
-            let plan = Plan { latency: Latency::Nvme, ..Plan::default() };
+            let plan = Plan { latency, ..Plan::default() };
             Arc::new(Disk::new(world.clone(), medium, BlockSize::new(512).unwrap(), plan, 7))
         };
         Self { disks: media.map(power_up), world: world.clone(), budget: Budget::new(64 << 20) }
@@ -40,6 +51,12 @@ impl House {
     fn again(&self) -> Self {
         self.disks.iter().for_each(|disk| disk.cut());
         Self::over([0, 1].map(|disk: usize| self.disks[disk].survivors()))
+    }
+
+    /// What a disk keeps when its power is cut.
+    fn survivor(&self, disk: usize) -> Medium {
+        self.disks[disk].cut();
+        self.disks[disk].survivors()
     }
 
     fn device(&self, disk: usize) -> Arc<dyn BlockDevice> {

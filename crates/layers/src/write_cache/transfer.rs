@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use spillway_core::sync::Ordering;
-use spillway_core::{ByteRange, Extent, Flags, IoBuf, Kind, Op, Reply, Request, Seam};
+use spillway_core::{ByteRange, Extent, Flags, IoBuf, Kind, Op, Reply, Request, Seam, mutant};
+use spillway_policy::free_runs::Run;
 
 use super::around::Around;
 use super::index::{Place, Published, Reserved, Stretch};
@@ -20,12 +21,14 @@ pub(super) struct Reservation {
     core: Arc<Core>,
     reserved: Option<Reserved>,
     len: u32,
+    /// Blocks that could not be written.
+    bad: Vec<Run>,
 }
 
 impl Reservation {
     fn new(core: Arc<Core>, reserved: Reserved) -> Self {
         let len = reserved.runs.iter().map(|run| run.len).sum();
-        Self { core, reserved: Some(reserved), len }
+        Self { core, reserved: Some(reserved), len, bad: Vec::new() }
     }
 
     fn publish(mut self, origin: u32) -> Published {
@@ -40,7 +43,8 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         if let Some(reserved) = self.reserved.take() {
-            self.core.with(|opened| opened.index.abandon(reserved));
+            let (bad, now) = (std::mem::take(&mut self.bad), self.core.env.coarse_now());
+            self.core.with(|opened| opened.index.abandon(reserved, bad, now));
             self.core.wake();
         }
     }
@@ -210,11 +214,11 @@ impl Core {
     /// Writes `bytes` to reserved blocks and publishes them; returns the epoch with which they are committed.
     async fn write_cached(
         self: &Arc<Self>,
-        reservation: Reservation,
+        mut reservation: Reservation,
         origin: u32,
         bytes: IoBuf,
     ) -> (Result<u64, Kind>, IoBuf) {
-        let (result, bytes) = self.write_runs(&reservation, bytes).await;
+        let (result, bytes) = self.write_runs(&mut reservation, bytes).await;
         if let Err(kind) = result {
             return (Err(kind), bytes);
         }
@@ -228,8 +232,9 @@ impl Core {
     }
 
     /// One I/O for each run, or for each block; all are under way at the same time.
-    async fn write_runs(&self, reservation: &Reservation, bytes: IoBuf) -> (Result<(), Kind>, IoBuf) {
-        let runs = &reservation.reserved.as_ref().expect("not published yet").runs;
+    async fn write_runs(&self, reservation: &mut Reservation, bytes: IoBuf) -> (Result<(), Kind>, IoBuf) {
+        let Reservation { reserved, bad, .. } = reservation;
+        let runs = &reserved.as_ref().expect("not published yet").runs;
         let unit = if self.settings.large_writes { u32::MAX } else { 1 };
         self.counts.add(Count::CacheWrites, 1);
         if let [run] = &runs[..]
@@ -237,10 +242,10 @@ impl Core {
         {
             self.counts.add(Count::Pieces, 1);
             let reply = self.cache.submit(Request::write(self.cache_offset(run.start), bytes)).await;
-            return (reply.result, reply.buf);
+            return (set_aside(bad, *run, reply.result), reply.buf);
         }
         let block = self.block_bytes() as usize;
-        let (mut done, mut answers) = (0, Vec::new());
+        let (mut done, mut answers, mut written) = (0, Vec::new(), Vec::new());
         for run in runs {
             let mut start = run.start;
             while start < run.start + run.len {
@@ -248,12 +253,14 @@ impl Core {
                 let len = count as usize * block;
                 let at = self.cache_offset(start);
                 answers.push(self.cache.submit(Request::write(at, piece(&bytes, done, len))));
+                written.push(Run { start, len: count });
                 (done, start) = (done + len, start + count);
             }
         }
         self.counts.add(Count::Pieces, answers.len() as u32);
-        let replies = join_all(answers).await;
-        (replies.into_iter().map(|reply| reply.result).fold(Ok(()), Result::and), bytes)
+        let results = join_all(answers).await.into_iter().map(|reply| reply.result);
+        let noted = results.zip(written).map(|(result, run)| set_aside(bad, run, result));
+        (noted.fold(Ok(()), Result::and), bytes)
     }
 
     /// Waits until some of the blocks can be written.
@@ -266,6 +273,7 @@ impl Core {
                     self.counts.add(Count::Blocked, 1);
                 }
                 self.copy();
+                self.flush_for_waiters();
             }
             room
         };
@@ -275,14 +283,21 @@ impl Core {
     fn look_for_room(self: &Arc<Self>, origin: u32, len: u32) -> Option<Result<Room, Kind>> {
         let bypasses = self.settings.bypasses();
         self.with(|opened| {
+            if opened.index.aside.blocks() > 0 {
+                opened.index.retry_aside(self.env.coarse_now());
+            }
             if let Some(kind) = opened.error {
                 return Some(Err(kind));
             }
             let bypasses = bypasses || opened.drain.is_running();
             let alike = |opened: &super::Opened| opened.index.presence(origin, len);
             let (held, count) = if bypasses { alike(opened) } else { (true, len) };
+            let around = |opened: &mut super::Opened, count: u32| {
+                let goes = self.pace.lock().has_room(u64::from(count) * self.block_bytes());
+                goes.then(|| Ok(Room::Around(Around::new(self.clone(), opened, origin, count))))
+            };
             if !held {
-                return Some(Ok(Room::Around(Around::new(self.clone(), opened, origin, count))));
+                return around(opened, count);
             }
             if !opened.is_closed()
                 && let Some(reserved) = opened.index.reserve(count)
@@ -290,9 +305,7 @@ impl Core {
                 return Some(Ok(Room::Cache(Reservation::new(self.clone(), reserved))));
             }
             let (held, count) = alike(opened);
-            let bytes = u64::from(count) * self.block_bytes();
-            let goes = !held && self.pace.lock().has_room(bytes);
-            goes.then(|| Ok(Room::Around(Around::new(self.clone(), opened, origin, count))))
+            if held { None } else { around(opened, count) }
         })
     }
 
@@ -335,4 +348,12 @@ impl Core {
         let reply = self.write(Request { op: Op::Write, range, flags, buf: zeroes }).await;
         request.answer(reply.result)
     }
+}
+
+/// Notes blocks whose write failed. Want of room or memory says nothing of them.
+fn set_aside(bad: &mut Vec<Run>, run: Run, result: Result<(), Kind>) -> Result<(), Kind> {
+    if result == Err(Kind::Io) && !mutant::on("write_cache: hand out a bad block again") {
+        bad.push(run);
+    }
+    result
 }

@@ -314,7 +314,7 @@ impl Core {
         loop {
             let lead = flush.ended.until(|| flush.state.lock().turn(ticket)).await;
             let Some(covers) = lead else { return Ok(()) };
-            let result = self.origin.submit(Request::flush()).await.result;
+            let result = self.sync_origin().await;
             {
                 let mut state = flush.state.lock();
                 state.busy = false;
