@@ -18,6 +18,9 @@ use super::{Core, Count, Opened};
 /// Versions that are replaced at a time.
 const REPLACED_MAX: usize = 65536;
 
+/// Entries that may wait to be cleared before more are replaced: a flush that follows waits until they are clear.
+const STALE_MAX: u32 = 4 * REPLACED_MAX as u32;
+
 /// Requests that went around the cache: how many have ended, and how many of these a flush has covered.
 pub(super) struct Arounds {
     ended: AtomicU64,
@@ -181,26 +184,51 @@ impl Core {
         let end = at + len;
         // From now on nothing of the range is copied any more; what is under way is waited for.
         let _outside = self.with(|opened| Outside::new(self.clone(), opened, at, len));
-        if self.with(|opened| opened.index.is_fresh(at, len)) {
-            self.flush().await?;
+        if self.with(|opened| opened.index.may_be_fresh(at, len)) {
+            self.commit_all().await?;
         }
         let before = self.with(|opened| opened.index.committed);
         while at < end {
+            let (batch, to) = self.take_replaced(at, end, before).await?;
+            self.replace_part(request, at, to, batch).await?;
+            self.until_few_are_stale().await?;
+            at = to;
+        }
+        Ok(())
+    }
+
+    /// Versions of blocks from `at` to `end` that are to be replaced together, and the block behind them.
+    async fn take_replaced(self: &Arc<Self>, at: u32, end: u32, before: u64) -> Result<(Batch, u32), Kind> {
+        let (mut batch, mut to) = (Batch::new(self.clone(), Vec::new()), at);
+        while to < end && batch.len() < REPLACED_MAX {
             let (seen, error, found) = self.with(|opened| {
-                let found = opened.index.take_range(at, end - at, before, REPLACED_MAX);
+                let found = opened.index.take_range(to, end - to, before);
                 (opened.index.changes, opened.error, found)
             });
             match (error, found) {
-                (_, InRange::Taken(victims, to)) => {
-                    let batch = Batch::new(self.clone(), victims);
-                    self.replace_part(request, at, to, batch).await?;
-                    at = to;
+                (_, InRange::Taken(victims, next)) => {
+                    batch.add(victims);
+                    to = next;
+                    if to < end {
+                        self.give_way().await;
+                    }
                 }
+                (_, InRange::Copying) if to > at => break,
                 (Some(kind), InRange::Copying) => return Err(kind),
                 (None, InRange::Copying) => self.changed_since(seen).await,
             }
         }
-        Ok(())
+        Ok((batch, to))
+    }
+
+    async fn until_few_are_stale(self: &Arc<Self>) -> Result<(), Kind> {
+        let few = || {
+            self.with(|opened| match opened.error {
+                Some(kind) => Some(Err(kind)),
+                None => (opened.index.to_be_cleared() <= STALE_MAX).then_some(Ok(())),
+            })
+        };
+        self.progress.until(few).await
     }
 
     async fn replace_part(
@@ -208,7 +236,7 @@ impl Core {
         request: &Request,
         at: u32,
         to: u32,
-        mut batch: Batch,
+        batch: Batch,
     ) -> Result<(), Kind> {
         let block = self.block_bytes();
         let range = ByteRange::new(u64::from(at) * block, u64::from(to - at) * block);
@@ -227,9 +255,8 @@ impl Core {
         self.origin.submit(part).await.result?;
         if !batch.is_empty() {
             self.flush_origin().await?;
-            batch.durable = true;
+            batch.end_durable().await;
         }
-        drop(batch);
         self.arounds.ended.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }

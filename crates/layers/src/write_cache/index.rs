@@ -8,7 +8,7 @@
 //! Memory: 12 bytes for each block; for a used one 10 to 16 more in the tree of newest versions, for a free one at most 12 more in
 //! the runs of free blocks. Older versions are in a table of their own, because they are few: those of one commit.
 
-use std::collections::{BTreeMap, btree_map};
+use std::collections::{BTreeMap, VecDeque, btree_map};
 use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
@@ -68,9 +68,12 @@ pub(super) struct Published {
 pub(super) enum InRange {
     /// These, up to a block of the origin; they are marked.
     Taken(Vec<Victim>, u32),
-    /// A copy is under way: look again when it has ended.
+    /// The first block is being copied: look again when that has ended.
     Copying,
 }
+
+/// Entries looked at under one lock. Longer walks let others have it in between.
+pub(super) const LOOKS: usize = 2048;
 
 pub(super) struct Index {
     pub(super) blocks: Vec<Block>,
@@ -90,7 +93,11 @@ pub(super) struct Index {
     /// Published and not in a commit yet.
     fresh: Vec<u32>,
     /// To be cleared on the device, in the order of marking, with its number.
-    stale: Vec<(u64, u32)>,
+    stale: VecDeque<(u64, u32)>,
+    /// The same, marked earlier: an older version of their block is being cleared.
+    deferred: VecDeque<(u64, u32)>,
+    /// Blocks of the origin with an entry that is being cleared.
+    clearing_origins: HashSet<u32>,
     marked: u64,
     /// The first number among those that are being cleared.
     clearing_from: Option<u64>,
@@ -125,7 +132,9 @@ impl Index {
             committed: seq_count,
             reserved: BTreeMap::new(),
             fresh: Vec::new(),
-            stale: Vec::new(),
+            stale: VecDeque::new(),
+            deferred: VecDeque::new(),
+            clearing_origins: HashSet::new(),
             marked: 0,
             clearing_from: None,
             clearing: 0,
@@ -180,15 +189,20 @@ impl Index {
 
     /// Blocks that are free, or will be without another copy.
     pub(super) fn free_soon(&self) -> u32 {
-        self.free.count() + self.copying + self.clearing + self.stale.len() as u32
+        self.free.count() + self.copying + self.clearing + self.to_be_cleared()
     }
 
-    /// Whether the first of `len` blocks from `origin` on is here, and how many that follow are like it.
+    /// Entries that are to be cleared, and are not being cleared yet.
+    pub(super) fn to_be_cleared(&self) -> u32 {
+        (self.deferred.len() + self.stale.len()) as u32
+    }
+
+    /// Whether the first of `len` blocks from `origin` on is here, and how many that follow are like it, or [`LOOKS`].
     pub(super) fn presence(&self, origin: u32, len: u32) -> (bool, u32) {
         let mut held = self.newest.range(origin..origin + len).map(|(&origin, _)| origin).peekable();
         match held.peek() {
             Some(&first) if first == origin => {
-                (true, (origin..).zip(held).take_while(|(at, held)| at == held).count() as u32)
+                (true, (origin..).zip(held).take(LOOKS).take_while(|(at, held)| at == held).count() as u32)
             }
             Some(&first) => (false, first - origin),
             None => (false, len),
@@ -345,34 +359,45 @@ impl Index {
         self.epoch - 1
     }
 
-    /// What a commit up to `epoch` covers. No write of these epochs is under way any more.
-    pub(super) fn take_fresh(&mut self, epoch: u64) -> Vec<u32> {
-        let blocks = &self.blocks;
-        let here = |index: &u32| blocks[*index as usize].stage() == Stage::Live;
-        let covered = |index: &u32| blocks[*index as usize].epoch() <= epoch;
-        let fresh = std::mem::take(&mut self.fresh).into_iter().filter(here);
-        let (mut taken, left): (Vec<u32>, Vec<u32>) = fresh.partition(covered);
-        self.fresh = left;
-        taken.sort_unstable();
-        taken.dedup();
-        taken
+    /// Adds to `taken` what a commit up to `epoch` covers, as far as it is found in [`LOOKS`] looks from `from` on; returns
+    /// where to go on, if there is more. No write of these epochs is under way any more.
+    pub(super) fn take_fresh(&mut self, epoch: u64, from: usize, taken: &mut Vec<u32>) -> Option<usize> {
+        let mut at = from;
+        for _ in 0..LOOKS {
+            let &index = self.fresh.get(at)?;
+            let block = &self.blocks[index as usize];
+            let covered = block.epoch() <= epoch;
+            if block.stage() != Stage::Live || covered {
+                self.fresh.swap_remove(at);
+            } else {
+                at += 1;
+            }
+            if block.stage() == Stage::Live && covered {
+                taken.push(index);
+            }
+        }
+        Some(at)
     }
 
-    /// A commit up to `epoch` is on the device: versions that `taken` replaced are stale.
-    pub(super) fn commit(&mut self, epoch: u64, taken: &[u32]) {
-        self.committed = epoch + 1;
-        self.changes += 1;
+    /// The superblock on the device has `seq_count`: versions that these, which it has committed, replaced are stale.
+    pub(super) fn drop_replaced(&mut self, taken: &[u32], seq_count: u64) {
         for &index in taken {
             if let Some(&older) = self.older.get(&index) {
-                self.drop_if_replaced(index, older);
+                self.drop_if_replaced(index, older, seq_count);
             }
         }
     }
 
+    /// A commit is on the device, and what it replaced is marked.
+    pub(super) fn commit(&mut self, seq_count: u64) {
+        self.committed = seq_count;
+        self.changes += 1;
+    }
+
     /// A version that a committed one has replaced is stale, unless it is on its way to the origin: then it stays in the chain
     /// until it is there.
-    fn drop_if_replaced(&mut self, newer: u32, older: u32) {
-        if self.at(older).stage() == Stage::Live && self.at(newer).epoch() < self.committed {
+    fn drop_if_replaced(&mut self, newer: u32, older: u32, seq_count: u64) {
+        if self.at(older).stage() == Stage::Live && self.at(newer).epoch() < seq_count {
             self.drop_older(newer, older);
         }
     }
@@ -389,12 +414,12 @@ impl Index {
     fn mark_stale(&mut self, index: u32) {
         self.at(index).set_stage(Stage::Stale);
         self.marked += 1;
-        self.stale.push((self.marked, index));
+        self.stale.push_back((self.marked, index));
     }
 
     /// Whether entries are to be cleared.
     pub(super) fn has_stale(&self) -> bool {
-        !self.stale.is_empty()
+        self.to_be_cleared() > 0
     }
 
     /// The number of the last entry that was marked to be cleared.
@@ -404,33 +429,44 @@ impl Index {
 
     /// Whether all entries up to the one of this number are clear on the device.
     pub(super) fn is_clear_to(&self, number: u64) -> bool {
-        let first = self.stale.first().map(|(number, _)| *number);
-        self.clearing_from.into_iter().chain(first).all(|first| first > number)
+        let waiting = [&self.deferred, &self.stale].map(|list| list.front().map(|(number, _)| *number));
+        self.clearing_from.into_iter().chain(waiting.into_iter().flatten()).all(|first| first > number)
     }
 
-    /// Entries to be cleared on the device, in one go. Of one origin block only the oldest is among them: were a newer one clear
-    /// first, a crash would bring the older one back.
-    pub(super) fn take_stale(&mut self) -> Vec<u32> {
-        let mut origins = HashSet::new();
-        let blocks = &self.blocks;
+    /// Adds to `taken`, as far as they are found in [`LOOKS`] looks, entries to be cleared on the device together; whether there
+    /// may be more. Of one origin block only the oldest is among them: were a newer one clear first, a crash would bring the
+    /// older one back.
+    pub(super) fn take_stale(&mut self, taken: &mut Vec<u32>) -> bool {
         let all = mutant::on("write_cache: clear all versions at once");
-        let oldest = |(_, index): &(u64, u32)| origins.insert(blocks[*index as usize].origin()) || all;
-        let (taken, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.stale).into_iter().partition(oldest);
-        self.stale = left;
-        self.clearing_from = taken.first().map(|(number, _)| *number);
-        self.clearing = taken.len() as u32;
-        let clearing = |(_, index)| {
-            self.blocks[index as usize].set_stage(Stage::Clearing);
-            index
-        };
-        taken.into_iter().map(clearing).collect()
+        for _ in 0..LOOKS {
+            let Some((number, index)) = self.stale.pop_front() else { return false };
+            let origin = self.at(index).origin();
+            if !self.clearing_origins.insert(origin) && !all {
+                self.deferred.push_back((number, index));
+                continue;
+            }
+            self.at(index).set_stage(Stage::Clearing);
+            self.clearing_from.get_or_insert(number);
+            self.clearing += 1;
+            taken.push(index);
+        }
+        true
     }
 
     /// The entries of these blocks are clear on the device.
     pub(super) fn cleared(&mut self, stale: &[u32]) {
-        self.changes += 1;
-        (self.clearing_from, self.clearing) = (None, 0);
+        self.clearing -= stale.len() as u32;
         stale.iter().for_each(|&index| self.leave(index));
+    }
+
+    /// All entries that were taken are clear: what waited for that is next.
+    pub(super) fn end_clearing(&mut self) {
+        self.changes += 1;
+        self.clearing_from = None;
+        self.clearing_origins.clear();
+        while let Some(deferred) = self.deferred.pop_back() {
+            self.stale.push_front(deferred);
+        }
     }
 
     /// What the entry of a block says on the device once the superblock has `seq_count`. What is not committed then is not told:
@@ -488,11 +524,11 @@ impl Index {
         victims
     }
 
-    /// Whether a version of a range is in no commit up to `epoch`.
-    pub(super) fn is_fresh(&self, origin: u32, len: u32) -> bool {
-        self.newest
-            .range(origin..origin + len)
-            .any(|(_, &index)| self.blocks[index as usize].epoch() >= self.committed)
+    /// Whether a version of a range is in no commit, or there are too many to tell.
+    pub(super) fn may_be_fresh(&self, origin: u32, len: u32) -> bool {
+        let mut range = self.newest.range(origin..origin + len);
+        let fresh = |(_, &index): (&u32, &u32)| self.blocks[index as usize].epoch() >= self.committed;
+        range.by_ref().take(LOOKS).any(fresh) || range.next().is_some()
     }
 
     /// Whether this version, or one that it replaced, is being copied to the origin.
@@ -501,16 +537,18 @@ impl Index {
         chain.any(|index| self.blocks[index as usize].stage() == Stage::Copying)
     }
 
-    /// Takes versions of a range that were there when `before` was the seq_count, of up to `count_max` blocks.
-    pub(super) fn take_range(&mut self, origin: u32, len: u32, before: u64, count_max: usize) -> InRange {
-        let (mut origins, mut end) = (Vec::new(), origin + len);
-        for (looks, (&origin, &index)) in self.newest.range(origin..origin + len).enumerate() {
-            if looks == count_max {
+    /// Takes versions of a range that were there when `before` was the seq_count, up to one that is being copied, or as far as
+    /// [`LOOKS`] looks go.
+    pub(super) fn take_range(&mut self, first: u32, len: u32, before: u64) -> InRange {
+        let (mut origins, mut end) = (Vec::new(), first + len);
+        for (looks, (&origin, &index)) in self.newest.range(first..first + len).enumerate() {
+            let copying = self.is_on_its_way(index);
+            if copying && origin == first {
+                return InRange::Copying;
+            }
+            if copying || looks == LOOKS {
                 end = origin;
                 break;
-            }
-            if self.is_on_its_way(index) {
-                return InRange::Copying;
             }
             if self.may_leave(index, before) {
                 origins.push(origin);
@@ -534,7 +572,7 @@ impl Index {
                 (newest, false) => {
                     self.at(index).set_stage(Stage::Live);
                     if newest != index {
-                        self.drop_if_replaced(self.above(newest, index), index);
+                        self.drop_if_replaced(self.above(newest, index), index, self.committed);
                     }
                 }
             }

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use spillway_core::sync::Ordering;
 use spillway_core::{Kind, Place, mutant};
 
+use super::index::LOOKS;
 use super::{Core, Count, Turn};
+
+/// Entries that are cleared together, or hardly more: a commit waits for that.
+const CLEARED_MAX: usize = 65536;
 
 impl Core {
     /// Makes everything that was acknowledged before durable.
     pub(super) async fn flush(self: &Arc<Self>) -> Result<(), Kind> {
         match self.settings.group_commit {
-            true => {
-                let target = self.with(|opened| opened.index.epoch + u64::from(opened.index.has_fresh()));
-                self.commit_to(target).await?;
-            }
+            true => self.commit_all().await?,
             false => {
                 let _turn = Turn::take(&self.turn).await;
                 let target = self.with(|opened| opened.index.epoch + 1);
@@ -24,6 +25,12 @@ impl Core {
         self.settle_arounds().await?;
         // A flush that succeeds does so before any that has failed.
         self.error().map_or(Ok(()), Err)
+    }
+
+    /// Commits what was acknowledged before.
+    pub(super) async fn commit_all(self: &Arc<Self>) -> Result<(), Kind> {
+        let target = self.with(|opened| opened.index.epoch + u64::from(opened.index.has_fresh()));
+        self.commit_to(target).await
     }
 
     /// Waits until the superblock has `seq_count`; many wait for one commit.
@@ -121,11 +128,10 @@ impl Core {
             self.commit().await?;
             return Ok(true);
         }
-        let stale = self.with(|opened| opened.index.take_stale());
-        if stale.is_empty() {
+        if !self.with(|opened| opened.index.has_stale()) {
             return Ok(false);
         }
-        self.clear(&stale).await?;
+        self.clear_some().await?;
         Ok(true)
     }
 
@@ -135,15 +141,20 @@ impl Core {
         if !mutant::on("write_cache: commit without waiting for writes") {
             self.progress.until(ended).await;
         }
-        let (taken, before) = self.with(|opened| (opened.index.take_fresh(sealed), opened.index.committed));
+        let taken = self.take_fresh(sealed).await;
+        let before = self.with(|opened| opened.index.committed);
         self.write_open_entries(&taken, sealed + 1, before).await?;
         if !mutant::on("write_cache: skip the flush before the superblock") {
             self.flush_cache().await?;
         }
         self.write_superblock(sealed + 1).await?;
+        for some in taken.chunks(LOOKS) {
+            self.with(|opened| opened.index.drop_replaced(some, sealed + 1));
+            self.give_way_after(some).await;
+        }
         let now = self.env.coarse_now();
         self.with(|opened| {
-            opened.index.commit(sealed, &taken);
+            opened.index.commit(sealed + 1);
             opened.commit_times.note(now, opened.index.committed);
         });
         self.counts.add(Count::Commits, 1);
@@ -154,14 +165,41 @@ impl Core {
         Ok(())
     }
 
-    /// Clears entries; only then are their blocks free.
-    async fn clear(self: &Arc<Self>, stale: &[u32]) -> Result<(), Kind> {
+    /// What a commit up to `sealed` covers.
+    async fn take_fresh(&self, sealed: u64) -> Vec<u32> {
+        let (mut taken, mut from) = (Vec::new(), Some(0));
+        while let Some(at) = from {
+            from = self.with(|opened| opened.index.take_fresh(sealed, at, &mut taken));
+            if from.is_some() {
+                self.give_way().await;
+            }
+        }
+        taken
+    }
+
+    /// Lets others have their turn where `slice` was a whole one, and so perhaps not the last.
+    async fn give_way_after(&self, slice: &[u32]) {
+        if slice.len() == LOOKS {
+            self.give_way().await;
+        }
+    }
+
+    /// Clears some entries; only then are their blocks free. A commit that is wanted meanwhile comes before the next ones.
+    async fn clear_some(self: &Arc<Self>) -> Result<(), Kind> {
+        let mut stale = Vec::new();
+        while stale.len() < CLEARED_MAX && self.with(|opened| opened.index.take_stale(&mut stale)) {
+            self.give_way().await;
+        }
         let committed = self.with(|opened| opened.index.committed);
         if !mutant::on("write_cache: free a block before its entry is clear") {
-            self.write_open_entries(stale, committed, committed).await?;
+            self.write_open_entries(&stale, committed, committed).await?;
             self.flush_cache().await?;
         }
-        self.with(|opened| opened.index.cleared(stale));
+        for some in stale.chunks(LOOKS) {
+            self.with(|opened| opened.index.cleared(some));
+            self.give_way_after(some).await;
+        }
+        self.with(|opened| opened.index.end_clearing());
         self.wake();
         self.copy_for_waiters();
         Ok(())

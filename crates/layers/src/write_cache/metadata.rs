@@ -189,6 +189,7 @@ impl Core {
             drain: Drain::Off,
             found,
             aged: None,
+            aged_again: None,
             commit_times,
             _charge: charge,
         }

@@ -62,7 +62,7 @@ use std::time::Duration;
 use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering, WaitList, fence};
 use spillway_core::{
     Answer, BlockDevice, Budget, ByteRange, Charge, Env, Error, Extent, Geometry, IoBuf, Kind, Lifecycle,
-    LocalFuture, Op, Place, Reply, Request, Seam, Submission, mutant,
+    LocalFuture, Op, Place, Reply, Request, Seam, Submission,
 };
 
 use around::Arounds;
@@ -136,6 +136,8 @@ struct Opened {
     found: String,
     /// Versions of epochs below this one are too old.
     aged: Option<u64>,
+    /// The same of those that could not be copied yet.
+    aged_again: Option<u64>,
     commit_times: CommitTimes,
     _charge: Charge,
 }
@@ -347,7 +349,7 @@ impl Core {
 
     /// Begins what the cache's content and the options ask for: after it was opened, and when an option has changed.
     fn resume(self: &Arc<Self>) {
-        if self.look(|_| ()).is_none() || mutant::on("write_cache: sleep after a restart") {
+        if self.look(|_| ()).is_none() {
             return;
         }
         self.want_fresh();
@@ -380,6 +382,11 @@ impl Core {
             tracing::error!("write cache: {what} failed ({}): writes fail from now on", kind.errno_name());
         }
         self.wake();
+    }
+
+    /// Ends a slice of a longer work: others have their turn.
+    async fn give_way(&self) {
+        self.env.sleep(Duration::ZERO).await;
     }
 
     /// Something has changed.

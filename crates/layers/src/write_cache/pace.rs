@@ -5,8 +5,6 @@
 
 use std::time::Duration;
 
-use spillway_core::mutant;
-
 /// So much of the origin's time may be taken ahead.
 const AHEAD: Duration = Duration::from_millis(500);
 
@@ -90,10 +88,7 @@ impl Pace {
 
     /// Whether so much more may go around the cache. A single write always may.
     pub(super) fn has_room(&self, bytes: u64) -> bool {
-        let mut waiting = self.around_bytes;
-        if !mutant::on("write_cache: leave any number of writes around the cache unflushed") {
-            waiting += self.unflushed();
-        }
+        let waiting = self.around_bytes + self.unflushed();
         waiting == 0 || waiting + bytes <= self.ahead()
     }
 

@@ -4,10 +4,7 @@
 //! A lap takes what was committed before it began. A block that is written over and over is left to the next lap, and no version
 //! waits longer than a lap and a half.
 
-use super::index::{Index, Victim};
-
-/// Versions looked at before others get the lock.
-const LOOKS: usize = 2048;
+use super::index::{Index, LOOKS, Victim};
 
 /// Where a lap is.
 pub(super) struct Sweep {
@@ -16,6 +13,8 @@ pub(super) struct Sweep {
     before: u64,
     /// Nothing was taken since the lap began.
     idle: bool,
+    /// A version of these epochs was passed over, since it could not leave.
+    skipped: bool,
     /// Laps that were begun.
     pub(super) laps: u64,
 }
@@ -23,7 +22,7 @@ pub(super) struct Sweep {
 impl Sweep {
     /// Before the first lap over what was committed before `seq_count`.
     pub(super) fn from(seq_count: u64) -> Self {
-        Self { at: 0, before: seq_count, idle: true, laps: 0 }
+        Self { at: 0, before: seq_count, idle: true, skipped: false, laps: 0 }
     }
 }
 
@@ -34,14 +33,23 @@ pub(super) enum Next {
     Victims(Vec<Victim>),
     /// Nothing yet: ask again.
     Later,
-    /// Nothing in a whole lap.
-    Nothing,
+    /// Nothing in a whole lap, but for versions that cannot leave yet where some were `skipped`.
+    Nothing { skipped: bool },
+}
+
+/// What a look for the next version came to: that one's block, or where to go on, or neither at the end of the lap.
+#[derive(Default)]
+struct Found {
+    next: Option<u32>,
+    end: Option<u32>,
+    skipped: bool,
 }
 
 impl Index {
     /// The next versions of epochs below `before`, at most `len_max` of consecutive blocks.
     pub(super) fn take_next(&mut self, len_max: u32, before: u64) -> Next {
-        let (found, end) = self.seek(before);
+        let Found { next: found, end, skipped } = self.seek(before);
+        self.sweep.skipped |= skipped;
         if let Some(first) = found {
             self.sweep.idle = false;
             let limit = self.sweep.before.min(before);
@@ -55,8 +63,9 @@ impl Index {
             Some(at) => self.sweep.at = at,
             // A lap that began after the last commit and found nothing.
             None if self.sweep.idle && self.sweep.before >= self.committed.min(before) => {
+                let skipped = self.sweep.skipped;
                 self.begin_lap();
-                return Next::Nothing;
+                return Next::Nothing { skipped };
             }
             None => self.begin_lap(),
         }
@@ -68,22 +77,24 @@ impl Index {
         self.may_leave(index, before) && !self.is_outside(self.blocks[index as usize].origin())
     }
 
-    /// The first block at or behind the sweep that may leave, or else where to go on; neither at the end of the lap.
-    fn seek(&self, before: u64) -> (Option<u32>, Option<u32>) {
+    /// Looks for a version that may leave, at or behind the sweep.
+    fn seek(&self, before: u64) -> Found {
         let limit = self.sweep.before.min(before);
+        let mut found = Found::default();
         for (looks, (&origin, &index)) in self.newest.range(self.sweep.at..).enumerate() {
             if self.is_next(index, limit) {
-                return (Some(origin), None);
+                return Found { next: Some(origin), ..found };
             }
+            found.skipped |= self.blocks[index as usize].epoch() < limit;
             if looks == LOOKS {
-                return (None, Some(origin));
+                return Found { end: Some(origin), ..found };
             }
         }
-        (None, None)
+        found
     }
 
     fn begin_lap(&mut self) {
         let laps = self.sweep.laps + 1;
-        self.sweep = Sweep { at: 0, before: self.committed, idle: true, laps };
+        self.sweep = Sweep { at: 0, before: self.committed, idle: true, skipped: false, laps };
     }
 }

@@ -13,6 +13,7 @@ use crate::file::File;
 
 mod bad_blocks;
 mod bypass;
+mod clearing;
 mod restart;
 
 const BLOCK: usize = 4096;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use spillway_core::sync::Ordering;
-use spillway_core::{ByteRange, Extent, Flags, IoBuf, Kind, Op, Reply, Request, Seam, mutant};
+use spillway_core::{ByteRange, Extent, Flags, IoBuf, Kind, Op, Reply, Request, Seam};
 use spillway_policy::free_runs::Run;
 
 use super::around::Around;
@@ -352,7 +352,7 @@ impl Core {
 
 /// Notes blocks whose write failed. Want of room or memory says nothing of them.
 fn set_aside(bad: &mut Vec<Run>, run: Run, result: Result<(), Kind>) -> Result<(), Kind> {
-    if result == Err(Kind::Io) && !mutant::on("write_cache: hand out a bad block again") {
+    if result == Err(Kind::Io) {
         bad.push(run);
     }
     result

@@ -9,7 +9,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use spillway_core::sync::{Mutex, WaitList};
 use spillway_core::{IoBuf, Kind, LocalFuture, Place, Request, mutant};
 
-use super::index::Victim;
+use super::index::{LOOKS, Victim};
 use super::sweep::Next;
 use super::{Core, Count, Opened, result_of};
 
@@ -42,6 +42,24 @@ impl Batch {
 
     pub(super) fn is_empty(&self) -> bool {
         self.victims.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.victims.len()
+    }
+
+    pub(super) fn add(&mut self, victims: Vec<Victim>) {
+        self.victims.extend(victims);
+    }
+
+    /// Tells the index in slices that all of it is durable on the origin.
+    pub(super) async fn end_durable(mut self) {
+        self.durable = true;
+        while self.victims.len() > LOOKS {
+            let some = self.victims.split_off(self.victims.len() - LOOKS);
+            self.core.with(|opened| opened.index.end_write_back(&some, true));
+            self.core.give_way().await;
+        }
     }
 }
 
@@ -203,9 +221,9 @@ impl Core {
                 self.env.sleep(Duration::ZERO).await;
                 true
             }
-            Next::Nothing => {
-                if let Wish::Aged(_) = wish {
-                    self.with(|opened| opened.aged = None);
+            Next::Nothing { skipped } => {
+                if let Wish::Aged(before) = wish {
+                    self.with(|opened| opened.end_aged(before, skipped));
                 }
                 if wish == Wish::All && copies.is_empty() && self.with(|opened| opened.index.has_fresh()) {
                     self.want_fresh();
@@ -360,8 +378,15 @@ impl Core {
 impl Opened {
     fn note_aged(&mut self, time: Duration) -> bool {
         let before = self.commit_times.take_until(time);
-        self.aged = self.aged.max(before);
+        self.aged = self.aged.max(before).max(self.aged_again.take());
         self.aged.is_some()
+    }
+
+    /// What is of an epoch below `before` has been copied, except for what had to be `skipped`: the next look at ages tries that
+    /// again.
+    fn end_aged(&mut self, before: u64, skipped: bool) {
+        self.aged = None;
+        self.aged_again = Some(before).filter(|_| skipped);
     }
 }
 

@@ -1,0 +1,217 @@
+//! Flushes while very many entries are to be cleared, and ages of versions that could not leave at once.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use super::*;
+
+const SMALL: u64 = 512;
+const BLOCKS: u64 = 600_000;
+const PIECE: u64 = 1 << 20;
+
+/// A device that serves one request after the other: 20 us and 200 MB/s for each, and what a flush costs. It keeps its first
+/// bytes only; so much data would take too long to store.
+struct Slow {
+    kept: Mutex<Vec<u8>>,
+    size: u64,
+    flush: Duration,
+    busy_until: Mutex<Duration>,
+    written: AtomicU64,
+    world: Arc<World>,
+}
+
+impl Slow {
+    fn new(world: &Arc<World>, size: u64, kept: usize, flush_ms: u64) -> Arc<Self> {
+        Arc::new(Self {
+            kept: Mutex::new(vec![0; kept]),
+            size,
+            flush: Duration::from_millis(flush_ms),
+            busy_until: Mutex::default(),
+            written: AtomicU64::new(0),
+            world: world.clone(),
+        })
+    }
+
+    /// How long a request has to wait for its end.
+    fn time(&self, request: &Request) -> Duration {
+        let moved = if matches!(request.op, Op::Read | Op::Write) { request.range.len } else { 0 };
+        let flush = if request.op == Op::Flush || request.flags.fua { self.flush } else { Duration::ZERO };
+        let mut busy_until = self.busy_until.lock();
+        let begin = (*busy_until).max(self.world.now());
+        *busy_until = begin + Duration::from_nanos(20_000 + moved * 5) + flush;
+        *busy_until - self.world.now()
+    }
+
+    fn carry_out(&self, request: &mut Request) {
+        let mut kept = self.kept.lock();
+        let len = kept.len() as u64;
+        let end = (request.range.offset + request.range.len).min(len);
+        let place = request.range.offset.min(len) as usize..end as usize;
+        match request.op {
+            Op::Read => request.buf[..place.len()].copy_from_slice(&kept[place]),
+            Op::Write => {
+                self.written.fetch_add(place.len() as u64, Ordering::Relaxed);
+                kept[place.clone()].copy_from_slice(&request.buf[..place.len()]);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl BlockDevice for Slow {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            size: self.size,
+            block_size: BlockSize::new(512).unwrap(),
+            optimal_io: 4096,
+            read_only: false,
+            volatile: false,
+            write_through: false,
+            discards: true,
+            fast_zeroes: true,
+            rotational: false,
+            identity: None,
+        }
+    }
+
+    fn submit(&self, mut request: Request) -> Submission {
+        self.carry_out(&mut request);
+        let ended = self.world.sleep(self.time(&request));
+        Answer::pending(async move {
+            ended.await;
+            request.answer(Ok(()))
+        })
+    }
+}
+
+/// A cache of many small blocks over an origin of as many.
+struct Large {
+    world: Arc<World>,
+    meta: Arc<Slow>,
+    cache: Arc<WriteCache>,
+}
+
+impl Large {
+    fn new(flush_ms: u64) -> Self {
+        let world = World::new(7);
+        let origin = Slow::new(&world, BLOCKS * SMALL, 0, flush_ms);
+        // Twice the blocks: all may be overwritten before a commit.
+        let meta = Slow::new(&world, 2 * BLOCKS * SMALL + (40 << 20), 40 << 20, flush_ms);
+        let config = Config {
+            block_size: SMALL.into(),
+            high_watermark: 100,
+            low_watermark: 100,
+            autocommit_blocks: Some(u64::from(u32::MAX)),
+            autocommit_time: 3_600_000,
+            ..config()
+        };
+        let budget = Budget::new(256 << 20);
+        let cache = WriteCache::new(&config, origin, meta.clone(), world.clone(), budget).unwrap();
+        world.run(Answer::pending(cache.open())).unwrap();
+        Self { world, meta, cache }
+    }
+
+    fn ask(&self, request: Request) {
+        assert_eq!(self.world.run(Seam::new(self.cache.clone()).submit(request)).result, Ok(()));
+    }
+
+    fn write_all(&self) {
+        for at in (0..BLOCKS * SMALL).step_by(PIECE as usize) {
+            let len = PIECE.min(BLOCKS * SMALL - at);
+            self.ask(Request::write(at, IoBuf::new(len as usize)));
+        }
+    }
+
+    /// Flushes; how long that took, and the bytes of metadata that were written meanwhile.
+    fn flush(&self) -> (Duration, u64) {
+        let (begin, before) = (self.world.now(), self.meta.written.load(Ordering::Relaxed));
+        self.ask(Request::flush());
+        (self.world.now() - begin, self.meta.written.load(Ordering::Relaxed) - before)
+    }
+}
+
+/// A flush waits for what is being cleared at the moment, not for all that is to be.
+#[test]
+fn a_flush_comes_between_slices_of_a_clear() {
+    for flush_ms in [5, 30] {
+        let large = Large::new(flush_ms);
+        large.write_all();
+        large.flush();
+        large.write_all();
+        large.flush();
+        let stale = large.cache.core.with(|opened| opened.index.to_be_cleared());
+        assert!(stale > 500_000, "everything was overwritten: {stale}");
+        for _ in 0..4 {
+            large.ask(Request::write(0, IoBuf::new(512)));
+            let (took, written) = large.flush();
+            assert!(took < Duration::from_secs(2), "{took:?}");
+            assert!(written < 4 << 20, "{written} bytes of metadata, of {} in all", BLOCKS * 16);
+        }
+        large.world.power_off();
+    }
+}
+
+/// A flush after a discard has to wait until the entries are clear: a discard does not end before few are left.
+#[test]
+fn a_flush_after_a_discard_of_everything_is_answered_soon() {
+    for flush_ms in [5, 30] {
+        let large = Large::new(flush_ms);
+        large.write_all();
+        large.flush();
+        large.ask(Request::bare(Op::Discard, ByteRange::new(0, BLOCKS * SMALL)));
+        let left = large.cache.core.with(|opened| opened.index.to_be_cleared());
+        assert!(left <= 300_000, "{left} entries are to be cleared");
+        let (took, _) = large.flush();
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        assert_eq!(show(&large.cache, "dirty_blocks"), "0");
+        large.world.power_off();
+    }
+}
+
+/// A discard walks the index in slices: others have their turn in between.
+#[test]
+fn a_discard_of_everything_gives_way() {
+    let large = Large::new(5);
+    large.write_all();
+    large.flush();
+    let discard = Request::bare(Op::Discard, ByteRange::new(0, BLOCKS * SMALL));
+    let done: Rc<Cell<bool>> = Rc::default();
+    let answer = Seam::new(large.cache.clone()).submit(discard);
+    large.world.spawn_here(Box::pin({
+        let done = done.clone();
+        async move {
+            answer.await;
+            done.set(true);
+        }
+    }));
+    let mut steps = 0;
+    while !done.get() {
+        let left = || large.cache.core.with(|opened| opened.index.used() - opened.index.copying());
+        let before = left();
+        assert!(large.world.go_on());
+        assert!(before - left() <= 2 * super::super::index::LOOKS as u32, "{before} to {}", left());
+        steps += 1;
+    }
+    assert!(steps > 2 * BLOCKS / 2048, "{steps} steps");
+    large.world.power_off();
+}
+
+/// What goes around the cache is passed over by a lap for what is too old, and so is what is written there again meanwhile. It is
+/// copied all the same, though nothing else is ever committed.
+#[test]
+fn what_could_not_leave_when_it_was_too_old_leaves_later() {
+    let house = House::new(1 << 20, 1 << 20);
+    let lazy = Config { high_watermark: 100, low_watermark: 100, autocommit_time: 10, ..config() };
+    let cache = house.open(&Config { max_age: Some(3200), ..lazy }).unwrap();
+    house.write(&cache, 9, 1, 2);
+    let core = &cache.core;
+    core.with(|opened| opened.index.begin_outside(9, 1));
+    house.wait_for("the other block's copy", || show(&cache, "dirty_blocks") == "1");
+    let begin = house.world.now();
+    while house.world.now() < begin + Duration::from_secs(10) {
+        assert!(house.world.go_on(), "the age timer runs as long as something is left");
+    }
+    assert_eq!(show(&cache, "dirty_blocks"), "1", "it is in nobody's way yet");
+    core.with(|opened| opened.index.end_outside(9, 1));
+    house.wait_for("the copy", || show(&cache, "dirty_blocks") == "0");
+}
