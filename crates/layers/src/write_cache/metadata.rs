@@ -105,8 +105,10 @@ impl Core {
                 let buf = meta_blocks(&opened, blocks.clone(), superblock.seq_count);
                 self.write_meta(&opened, blocks.start, buf, false).await.map_err(unwritable)?;
             }
-            self.flush_cache().await.map_err(unwritable)?;
         }
+        // What was read may not be durable, where a server was killed: an entry that it cleared would come back with a power cut,
+        // and its block hold something else by then.
+        self.flush_cache().await.map_err(unwritable)?;
         drop(recovering);
         Ok(opened)
     }
