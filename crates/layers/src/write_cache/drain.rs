@@ -20,6 +20,8 @@ pub(super) enum Drain {
         total: u32,
         lap: u64,
         stays_clean: bool,
+        /// Asked for again meanwhile: what was written before that has to be on the origin, too.
+        again: bool,
     },
     /// The cache is empty and stays so.
     Complete,
@@ -37,6 +39,20 @@ impl Opened {
     pub(super) fn is_closed(&self) -> bool {
         let laps = self.index.sweep.laps;
         matches!(self.drain, Drain::Running { lap, .. } if laps >= lap + OPEN_LAPS)
+    }
+
+    /// A drain has copied everything, or failed; false if it was asked for again meanwhile.
+    fn end_drain(&mut self, result: Result<(), Kind>) -> bool {
+        let Drain::Running { stays_clean, again, .. } = &mut self.drain else { return true };
+        if result.is_ok() && std::mem::take(again) {
+            return false;
+        }
+        self.drain = match result {
+            Err(kind) => Drain::Failed(kind),
+            Ok(()) if *stays_clean => Drain::Complete,
+            Ok(()) => Drain::Off,
+        };
+        true
     }
 
     /// A line for people and for `spillway drain`.
@@ -60,12 +76,13 @@ impl Core {
             self.settings.cleaner.set(1)?;
         }
         let begins = self.with(|opened| {
-            if let Drain::Running { stays_clean: asked, .. } = &mut opened.drain {
+            if let Drain::Running { stays_clean: asked, again, .. } = &mut opened.drain {
                 *asked |= stays_clean;
+                *again = true;
                 return false;
             }
             let (total, lap) = (opened.index.used(), opened.index.sweep.laps);
-            opened.drain = Drain::Running { total, lap, stays_clean };
+            opened.drain = Drain::Running { total, lap, stays_clean, again: false };
             true
         });
         if begins {
@@ -98,16 +115,13 @@ impl Core {
     }
 
     async fn empty(self: Arc<Self>) {
-        let result = self.copy_everything().await;
-        self.with(|opened| {
-            let Drain::Running { stays_clean, .. } = opened.drain else { return };
-            opened.drain = match result {
-                Err(kind) => Drain::Failed(kind),
-                Ok(()) if stays_clean => Drain::Complete,
-                Ok(()) => Drain::Off,
-            };
-        });
-        self.wake();
+        loop {
+            let result = self.copy_everything().await;
+            let ended = self.with(|opened| opened.end_drain(result));
+            if ended {
+                return self.wake();
+            }
+        }
     }
 
     async fn copy_everything(self: &Arc<Self>) -> Result<(), Kind> {
