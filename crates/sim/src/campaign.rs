@@ -97,10 +97,11 @@ pub fn sequence(row: &'static Row, len: u32, index: u64) -> Result<Tally, Box<Br
         })
         .collect();
     let story = |disk: usize, cut_at, seed| {
-        let mut plans = [Plan::default(), Plan::default()];
-        plans[disk].cut_at = cut_at;
-        let [plan, cache_plan] = plans;
-        let phases = vec![Phase { steps: steps.clone(), plan, cache_plan }];
+        let mut phase = Phase { steps: steps.clone(), ..Phase::quiet() };
+        phase.plan_mut(disk).cut_at = cut_at;
+        // One outcome of three: the other disk keeps its power.
+        phase.keeps_power[1 - disk] = seed == 3 && row.keeps;
+        let phases = vec![phase];
         Scenario { row, seed, phases, tight: false, refused: false, idle_workers: 0 }
     };
     let mut tally = Tally::default();
@@ -121,25 +122,33 @@ fn first_boundary(row: &Row) -> u64 {
     if row.cache.is_some() { 0 } else { 2 * (row.bytes / spillway_core::SECTOR).div_ceil(64) }
 }
 
-/// The workload number `index`: each of its calls fails in turn, with each error, once and for good.
+/// The workload number `index`: each of its calls fails in turn, with each error, once and for good. Every other workload is one
+/// that follows a power cut and ends with a drain, so that what fails is also a recovery and copies.
 pub fn every_failure(row: &'static Row, index: u64) -> Result<Tally, Box<Broken>> {
     let mut random = Random(index ^ 0x6e74_6800);
     let latency = Latency::ALL[random.below(Latency::ALL.len() as u64) as usize];
     let mut story = Scenario::draw(row, random.draw());
-    story.phases.truncate(1);
-    story.phases[0].plan = Plan { latency, ..Plan::default() };
-    story.phases[0].cache_plan = Plan { latency, ..Plan::default() };
+    let struck = (index % 2) as usize;
+    story.phases.truncate(1 + struck);
+    story.phases.resize_with(1 + struck, Phase::quiet);
+    for phase in &mut story.phases {
+        (0..2).for_each(|number| phase.plan_mut(number).faults.clear());
+        (0..2).for_each(|number| phase.plan_mut(number).alone = false);
+    }
+    let phase = &mut story.phases[struck];
+    (phase.plan, phase.cache_plan) =
+        (Plan { latency, ..Plan::default() }, Plan { latency, ..Plan::default() });
+    phase.keeps_power = [false; 2];
+    phase.drain = row.cache.is_some() && !row.full && struck == 1;
     let mut tally = Tally::default();
-    let calls = tell(story.clone(), &mut tally)?.calls.first().cloned().unwrap_or_default();
+    let calls = tell(story.clone(), &mut tally)?.calls.get(struck).cloned().unwrap_or_default();
     let effects =
         [Kind::Io, Kind::NoSpace, Kind::NotSupported].map(Effect::Fail).into_iter().chain([Effect::Short]);
     let each = calls.iter().enumerate().flat_map(|(disk, &calls)| (0..calls).map(move |nth| (disk, nth)));
     for (disk, nth) in each {
         for (effect, sticky) in effects.clone().flat_map(|effect| [(effect, false), (effect, true)]) {
             let mut story = story.clone();
-            let phase = &mut story.phases[0];
-            let plan = if disk == 0 { &mut phase.plan } else { &mut phase.cache_plan };
-            plan.faults = vec![Fault { call: None, nth, effect, sticky }];
+            story.phases[struck].plan_mut(disk).faults = vec![Fault { call: None, nth, effect, sticky }];
             tell(story, &mut tally)?;
         }
     }

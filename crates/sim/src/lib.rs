@@ -7,6 +7,7 @@ pub mod memory;
 pub mod model;
 pub mod mutants;
 pub mod payload;
+pub mod preset;
 pub mod run;
 pub mod scenario;
 pub mod shrink;

@@ -11,7 +11,10 @@
 //! - A flush that succeeded replaces, for a crash, what the writes that had succeeded before it began replace for readers. A
 //!   write with FUA does so for itself.
 //! - A flush that failed may have lost what it covered. A device whose flush errors are sticky flushes no more.
-//! - After a crash a sector holds one of its versions, and goes on holding it.
+//! - After a crash a sector holds one of its versions, and goes on holding it. Where not all disks lost their power, what it holds
+//!   may still be lost by a later power cut, until it is flushed.
+//! - What a disk stored wrong may read as anything until it is written again; its neighbours may not.
+//! - Where a disk may lose what it has not made durable, a read may return what a crash may leave.
 
 use std::collections::BTreeMap;
 
@@ -29,6 +32,17 @@ pub enum Change {
     To(Value),
     /// It holds zeroes, or what it held.
     Discarded,
+}
+
+/// What is lost when a machine stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// All disks lose their power: what is left is durable.
+    All,
+    /// Some disks lose their power, or a device loses what it was not asked to keep.
+    Some,
+    /// Only what was in flight: a process was killed, and what it acknowledged is there.
+    Nothing,
 }
 
 /// How a write or flush ended.
@@ -59,6 +73,8 @@ struct Version {
     sure: bool,
     /// It may still show up or vanish by itself: its answer was dropped.
     loose: bool,
+    /// A disk has stored it wrong: a read may return anything.
+    wrong: bool,
     write: Number,
 }
 
@@ -68,23 +84,65 @@ impl Version {
     }
 }
 
+/// What the last restart says about what a read finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Since {
+    /// It is what is there, and durable.
+    PowerCut,
+    /// It is what is there, and the next flush makes it durable.
+    Kill,
+    /// Something was written since.
+    Write,
+}
+
 #[derive(Clone)]
 struct Sector {
     now: Vec<Version>,
     crash: Vec<Version>,
-    /// Nothing was written since the crash.
-    restarted: bool,
+    since: Since,
 }
 
 impl Sector {
-    fn new() -> Self {
-        let zero = Version { value: ZERO, begin: 0, end: Some(0), sure: true, loose: false, write: 0 };
-        Self { now: vec![zero.clone()], crash: vec![zero], restarted: true }
+    fn new(value: Value) -> Self {
+        let first =
+            Version { value, begin: 0, end: Some(0), sure: true, loose: false, wrong: false, write: 0 };
+        Self { now: vec![first.clone()], crash: vec![first], since: Since::PowerCut }
     }
 
     fn both(&mut self) -> impl Iterator<Item = &mut Version> {
         self.now.iter_mut().chain(&mut self.crash)
     }
+
+    /// What a read may return.
+    fn allowed(&self, losing: bool) -> Allowed {
+        let crash = self.crash.iter().filter(|_| losing);
+        let mut allowed = Allowed::default();
+        for version in self.now.iter().chain(crash) {
+            allowed.values.push(version.value);
+            allowed.anything |= version.wrong;
+        }
+        allowed
+    }
+
+    /// The machine has stopped at `time`.
+    fn restart(&mut self, loss: Loss, time: u64) {
+        for version in self.both() {
+            version.sure &= loss == Loss::Nothing && version.end.is_some();
+            version.end = Some(version.end.unwrap_or(time));
+            version.loose = false;
+        }
+        if loss != Loss::Nothing {
+            self.now.clone_from(&self.crash);
+        }
+        self.since = if loss == Loss::All { Since::PowerCut } else { Since::Kill };
+    }
+}
+
+/// What a read may return.
+#[derive(Default)]
+struct Allowed {
+    values: Vec<Value>,
+    anything: bool,
 }
 
 struct OpenWrite {
@@ -96,18 +154,24 @@ struct OpenWrite {
 struct OpenRead {
     first: u64,
     begin: u64,
-    allowed: Vec<Vec<Value>>,
+    allowed: Vec<Allowed>,
 }
 
 /// What one device may show.
 pub struct Model {
-    sectors: Vec<Sector>,
+    /// Sectors that were written; the others hold what they did at the begin.
+    touched: BTreeMap<u64, Sector>,
+    sectors: u64,
+    /// So many sectors at the begin of the device hold this value, the others zeroes.
+    filled: (u64, Value),
     time: u64,
     writes: BTreeMap<Number, OpenWrite>,
     reads: BTreeMap<Number, OpenRead>,
     flushes: BTreeMap<Number, u64>,
     sticky_flush: bool,
     flush_failed: bool,
+    /// A disk may lose what it has not made durable.
+    losing: bool,
     values: Vec<Value>,
 }
 
@@ -115,20 +179,35 @@ impl Model {
     /// A device of `bytes` zeroes. `sticky_flush`: after a flush that failed none succeeds until a restart.
     pub fn new(bytes: u64, sticky_flush: bool) -> Self {
         Self {
-            sectors: vec![Sector::new(); (bytes / SECTOR) as usize],
+            touched: BTreeMap::new(),
+            sectors: bytes / SECTOR,
+            filled: (0, ZERO),
             time: 1,
             writes: BTreeMap::new(),
             reads: BTreeMap::new(),
             flushes: BTreeMap::new(),
             sticky_flush,
             flush_failed: false,
+            losing: false,
             values: vec![ZERO],
         }
     }
 
+    /// The same, of which the first `count` sectors hold `value`.
+    pub fn with_filled(mut self, count: u64, value: Value) -> Self {
+        self.filled = (count, value);
+        self.values.push(value);
+        self
+    }
+
+    /// Whether a disk may lose what it has not made durable, from now on.
+    pub fn set_losing(&mut self, losing: bool) {
+        self.losing = losing;
+    }
+
     /// Sectors of the device.
     pub fn sectors(&self) -> u64 {
-        self.sectors.len() as u64
+        self.sectors
     }
 
     fn tick(&mut self) -> u64 {
@@ -136,8 +215,33 @@ impl Model {
         self.time
     }
 
-    fn span(&mut self, first: u64, count: u64) -> &mut [Sector] {
-        &mut self.sectors[first as usize..(first + count) as usize]
+    fn at_first(&self, sector: u64) -> Value {
+        if sector < self.filled.0 { self.filled.1 } else { ZERO }
+    }
+
+    fn touch(&mut self, sector: u64) -> &mut Sector {
+        let value = self.at_first(sector);
+        self.touched.entry(sector).or_insert_with(|| Sector::new(value))
+    }
+
+    fn allowed(&self, sector: u64) -> Allowed {
+        match self.touched.get(&sector) {
+            Some(sector) => sector.allowed(self.losing),
+            None => Allowed { values: vec![self.at_first(sector)], anything: false },
+        }
+    }
+
+    /// A disk has stored these sectors wrong.
+    pub fn store_wrong(&mut self, first: u64, count: u64) {
+        for sector in first..(first + count).min(self.sectors) {
+            self.touch(sector).both().for_each(|version| version.wrong = true);
+        }
+        for read in self.reads.values_mut() {
+            let last = read.first + read.allowed.len() as u64;
+            for sector in first.max(read.first)..(first + count).min(last) {
+                read.allowed[(sector - read.first) as usize].anything = true;
+            }
+        }
     }
 
     /// A write of any kind to `count` sectors begins.
@@ -147,16 +251,17 @@ impl Model {
             Change::To(value) => (value, true),
             Change::Discarded => (ZERO, false),
         };
-        let version = Version { value, begin, end: None, sure, loose: false, write: begin };
-        for sector in self.span(first, count) {
+        let version = Version { value, begin, end: None, sure, loose: false, wrong: false, write: begin };
+        for sector in first..first + count {
+            let sector = self.touch(sector);
             sector.now.push(version.clone());
             sector.crash.push(version.clone());
-            sector.restarted = false;
+            sector.since = Since::Write;
         }
         for read in self.reads.values_mut() {
             let end = read.first + read.allowed.len() as u64;
             for sector in first.max(read.first)..(first + count).min(end) {
-                read.allowed[(sector - read.first) as usize].push(value);
+                read.allowed[(sector - read.first) as usize].values.push(value);
             }
         }
         if !self.values.contains(&value) {
@@ -170,7 +275,7 @@ impl Model {
     pub fn end_write(&mut self, number: Number, end: End) {
         let time = self.tick();
         let OpenWrite { first, count, begin } = self.writes.remove(&number).expect("it has begun");
-        for sector in self.span(first, count) {
+        for (_, sector) in self.touched.range_mut(first..first + count) {
             for version in sector.both().filter(|version| version.write == number) {
                 version.end = Some(time);
                 version.sure &= matches!(end, End::Done { .. });
@@ -202,7 +307,7 @@ impl Model {
             End::Done { .. } if self.flush_failed && self.sticky_flush => {
                 return Err(Violation("a flush succeeded after one had failed".into()));
             }
-            End::Done { .. } => self.sectors.iter_mut().for_each(|sector| flushed(sector, begin)),
+            End::Done { .. } => self.touched.values_mut().for_each(|sector| flushed(sector, begin)),
         }
         Ok(())
     }
@@ -210,8 +315,7 @@ impl Model {
     /// A read of `count` sectors begins.
     pub fn begin_read(&mut self, first: u64, count: u64) -> Number {
         let begin = self.tick();
-        let values = |sector: &mut Sector| sector.now.iter().map(|version| version.value).collect();
-        let allowed = self.span(first, count).iter_mut().map(values).collect();
+        let allowed = (first..first + count).map(|sector| self.allowed(sector)).collect();
         self.reads.insert(begin, OpenRead { first, begin, allowed });
         begin
     }
@@ -222,11 +326,40 @@ impl Model {
         let Some(bytes) = bytes else { return Ok(()) };
         for (index, chunk) in bytes.chunks_exact(SECTOR as usize).enumerate() {
             let sector = first + index as u64;
-            let found = allowed[index].iter().copied().find(|&value| payload::holds(value, sector, chunk));
-            let Some(value) = found else { return Err(self.surprise(sector, chunk, &allowed[index])) };
-            settle(&mut self.sectors[sector as usize], begin, value);
+            let Allowed { values, anything } = &allowed[index];
+            let found = values.iter().copied().find(|&value| payload::holds(value, sector, chunk));
+            match (found, self.touched.get_mut(&sector)) {
+                (Some(value), Some(sector)) if !anything && !self.losing => settle(sector, begin, value),
+                (None, _) if !anything => return Err(self.surprise(sector, chunk, values)),
+                _ => {}
+            }
         }
         Ok(())
+    }
+
+    /// What a read of `bytes` from sector `first` on would have to show now. It tells nothing about what is there.
+    pub fn compare(&self, first: u64, bytes: &[u8]) -> Result<(), Violation> {
+        for (sector, chunk) in (first..).zip(bytes.chunks_exact(SECTOR as usize)) {
+            let Allowed { values, anything } = self.allowed(sector);
+            if !anything && !values.iter().any(|&value| payload::holds(value, sector, chunk)) {
+                return Err(self.surprise(sector, chunk, &values));
+            }
+        }
+        Ok(())
+    }
+
+    /// A look at extents that began as a read ends: for each sector from the first on, whether it is said to hold zeroes.
+    pub fn end_extents(&mut self, number: Number, zeroes: &[bool]) -> Result<(), Violation> {
+        let OpenRead { first, allowed, .. } = self.reads.remove(&number).expect("it has begun");
+        let wrong = |((_, allowed), zero): &((u64, &Allowed), &bool)| {
+            **zero && !allowed.anything && !allowed.values.contains(&ZERO)
+        };
+        match (first..).zip(&allowed).zip(zeroes).find(wrong) {
+            Some(((sector, _), _)) => {
+                Err(Violation(format!("sector {sector} is said to hold zeroes, and holds data")))
+            }
+            None => Ok(()),
+        }
     }
 
     fn surprise(&self, sector: u64, bytes: &[u8], allowed: &[Value]) -> Violation {
@@ -236,22 +369,14 @@ impl Model {
         Violation(format!("sector {sector} holds {found}; it may hold {}", allowed.join(" or ")))
     }
 
-    /// The power is gone, and with it all that was in flight.
-    pub fn crash(&mut self) {
+    /// The machine has stopped, and with it all that was in flight.
+    pub fn crash(&mut self, loss: Loss) {
         let time = self.tick();
         self.writes.clear();
         self.reads.clear();
         self.flushes.clear();
         self.flush_failed = false;
-        for sector in &mut self.sectors {
-            for version in &mut sector.crash {
-                version.end = Some(version.end.unwrap_or(time));
-                version.sure = false;
-                version.loose = false;
-            }
-            sector.now.clone_from(&sector.crash);
-            sector.restarted = true;
-        }
+        self.touched.values_mut().for_each(|sector| sector.restart(loss, time));
     }
 }
 
@@ -270,8 +395,15 @@ fn settle(sector: &mut Sector, begin: u64, value: Value) {
         return;
     }
     sector.now.retain(|version| version.value == value);
-    if sector.restarted {
-        sector.crash.clone_from(&sector.now);
+    match sector.since {
+        Since::PowerCut => sector.crash.clone_from(&sector.now),
+        Since::Kill => {
+            let there = Version { begin, end: Some(begin), sure: true, ..sector.now[0].clone() };
+            sector.now = vec![there.clone()];
+            sector.crash.push(there);
+            sector.since = Since::Write;
+        }
+        Since::Write => {}
     }
 }
 
@@ -291,10 +423,10 @@ mod tests {
     fn may_be(model: &mut Model, number: u64) -> bool {
         let mut bytes = [0; 512];
         payload::fill(if number == 0 { ZERO } else { value(number, 1) }, 0, &mut bytes);
-        let sector = model.sectors[0].clone();
+        let sector = model.touch(0).clone();
         let read = model.begin_read(0, 1);
         let allowed = model.end_read(read, Some(&bytes)).is_ok();
-        model.sectors[0] = sector;
+        *model.touch(0) = sector;
         allowed
     }
 
@@ -329,10 +461,10 @@ mod tests {
         write(&mut model, 3, DONE);
         model.end_flush(flush, DONE).unwrap();
         write(&mut model, 4, End::Failed);
-        model.crash();
+        model.crash(Loss::All);
         assert_eq!(choices(&mut model), [2, 3, 4]);
         write(&mut model, 5, DURABLE);
-        model.crash();
+        model.crash(Loss::All);
         assert_eq!(choices(&mut model), [5]);
     }
 
@@ -344,12 +476,58 @@ mod tests {
         payload::fill(value(1, 1), 0, &mut bytes);
         model.end_read(read, Some(&bytes)).unwrap();
         assert_eq!(choices(&mut model), [1]);
-        model.crash();
+        model.crash(Loss::All);
         assert_eq!(choices(&mut model), [0, 1], "it was never flushed");
         let read = model.begin_read(0, 1);
         model.end_read(read, Some(&bytes)).unwrap();
-        model.crash();
+        model.crash(Loss::All);
         assert_eq!(choices(&mut model), [1], "after a crash the medium has it");
+    }
+
+    #[test]
+    fn after_a_kill_what_is_there_may_be_lost_until_it_is_flushed() {
+        let mut model = Model::new(512, true);
+        write(&mut model, 1, DONE);
+        model.crash(Loss::Nothing);
+        assert_eq!(choices(&mut model), [1], "it was acknowledged");
+        let mut lost = Model::new(512, true);
+        write(&mut lost, 1, DONE);
+        lost.crash(Loss::Some);
+        assert_eq!(choices(&mut lost), [0, 1]);
+        for model in [&mut model, &mut lost] {
+            let (mut bytes, read) = ([0; 512], model.begin_read(0, 1));
+            payload::fill(value(1, 1), 0, &mut bytes);
+            model.end_read(read, Some(&bytes)).unwrap();
+            model.crash(Loss::Nothing);
+            assert_eq!(choices(model), [1]);
+            let flush = model.begin_flush();
+            model.end_flush(flush, DONE).unwrap();
+            model.crash(Loss::All);
+            assert_eq!(choices(model), [1], "flushed by the next process");
+        }
+        write(&mut model, 2, DONE);
+        model.crash(Loss::Nothing);
+        model.crash(Loss::All);
+        assert_eq!(choices(&mut model), [1, 2], "never flushed");
+    }
+
+    #[test]
+    fn what_was_stored_wrong_or_lost_is_excused_until_it_is_written_or_flushed() {
+        let mut model = Model::new(1024, true);
+        write(&mut model, 1, DONE);
+        model.store_wrong(0, 1);
+        assert_eq!(choices(&mut model).len(), 8);
+        write(&mut model, 2, DONE);
+        assert_eq!(choices(&mut model), [2]);
+        let neighbour = model.begin_read(1, 1);
+        assert!(model.end_read(neighbour, Some(&[9; 512])).is_err());
+        let mut model = Model::new(512, true);
+        model.set_losing(true);
+        write(&mut model, 1, DONE);
+        assert_eq!(choices(&mut model), [0, 1]);
+        let flush = model.begin_flush();
+        model.end_flush(flush, DONE).unwrap();
+        assert_eq!(choices(&mut model), [1]);
     }
 
     #[test]

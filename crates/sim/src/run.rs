@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use spillway_core::contract::Random;
 use spillway_core::{
     Aligned, Attributes, Budget, ByteRange, Env, Flags, IoBuf, Kind, Op, Reply, Request, SECTOR, Submission,
 };
 use spillway_layers::stack::Stack;
 
-use crate::disk::{Disk, Medium, Plan};
-use crate::model::{Change, End, Model, Violation};
+use crate::disk::{Disk, Medium};
+use crate::model::{Change, End, Loss, Model, Violation};
 use crate::payload;
 use crate::scenario::{Phase, Scenario};
 use crate::stacks::Knob;
@@ -27,6 +28,9 @@ const STEPS_MAX: u64 = 3_000_000;
 
 /// Memory for regions, where the system does not refuse it.
 const REGIONS_BYTES: u64 = 256 << 20;
+
+/// Extents that are asked for at a time.
+const EXTENTS_MAX: usize = 16;
 
 /// Sectors that are read at once when everything is looked at.
 const LOOK_SECTORS: u64 = 64;
@@ -57,11 +61,13 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, Violation> {
 
 fn play(scenario: &Scenario) -> Result<Outcome, Violation> {
     let durable = scenario.row.disk.is_some();
-    let model = Rc::new(RefCell::new(Model::new(scenario.row.bytes, durable)));
-    let story = Story { model: model.clone(), numbers: Rc::default() };
+    let model = Rc::new(RefCell::new(scenario.row.model()));
+    let story = Story { model: model.clone(), numbers: Rc::default(), looks: looks(scenario).into() };
     let mut media = scenario.row.media();
     let mut outcome = Outcome::default();
-    let last = Phase { steps: vec![], plan: Plan::default(), cache_plan: Plan::default() };
+    // A cache that is large is drained in few stories.
+    let drain = scenario.row.cache.is_some() && (!scenario.row.full || scenario.seed.is_multiple_of(16));
+    let last = Phase { drain, ..Phase::quiet() };
     for (index, phase) in scenario.phases.iter().chain(durable.then_some(&last)).enumerate() {
         let seed = scenario.seed.wrapping_add(index as u64 * 0x9e37_79b9);
         let house = House::new(scenario, phase, &media, &story, seed);
@@ -71,21 +77,85 @@ fn play(scenario: &Scenario) -> Result<Outcome, Violation> {
         outcome.boundaries.push(house.disks.iter().map(|disk| disk.boundaries()).collect());
         outcome.calls.push(house.disks.iter().map(|disk| disk.calls()).collect());
         house.disks.iter().for_each(|disk| disk.cut());
+        let drained = house.drained.get();
         let disks = house.leave()?;
         result?;
         if durable {
-            media = disks.iter().map(|disk| disk.survivors()).collect();
-            model.borrow_mut().crash();
+            let (next, loss) = stop(scenario, phase, &disks);
+            media = next;
+            model.borrow_mut().crash(loss);
             outcome.crashes += 1;
+        }
+        if drained {
+            story.look_at_origin(&media[0])?;
         }
     }
     Ok(outcome)
+}
+
+/// The machine stops: what its disks hold then, and what that means for the device.
+fn stop(scenario: &Scenario, phase: &Phase, disks: &[Arc<Disk>]) -> (Vec<Medium>, Loss) {
+    let keeps = |number: usize| phase.keeps_power[number] && !disks[number].is_gone();
+    let after = |(number, disk): (usize, &Arc<Disk>)| match keeps(number) {
+        true => disk.kept(),
+        false => disk.survivors(),
+    };
+    let media = disks.iter().enumerate().map(after).collect();
+    let kept = (0..disks.len()).filter(|&number| keeps(number)).count();
+    let loss = match kept {
+        0 => Loss::All,
+        _ if kept == disks.len() && scenario.row.keeps => Loss::Nothing,
+        _ => Loss::Some,
+    };
+    (media, loss)
+}
+
+/// What is looked at in each phase: everything, or of a large device what the story is about, and some more.
+fn looks(scenario: &Scenario) -> Vec<(u64, u64)> {
+    let (sectors, anchors) = (scenario.row.sectors(), scenario.row.anchors());
+    if anchors.is_empty() {
+        return vec![(0, sectors)];
+    }
+    let steps = scenario.phases.iter().flat_map(|phase| &phase.steps);
+    let steps = steps.map(|step| (step.first, step.first + step.count));
+    let elsewhere = Random(scenario.seed).below(sectors);
+    let near = anchors
+        .into_iter()
+        .chain([elsewhere])
+        .map(|at| (at.saturating_sub(LOOK_SECTORS / 2), at + LOOK_SECTORS / 2));
+    let mut ranges: Vec<(u64, u64)> = steps.chain(near).collect();
+    ranges.sort_unstable();
+    let mut looks: Vec<(u64, u64)> = Vec::new();
+    for (first, end) in ranges {
+        let end = end.min(sectors);
+        match looks.last_mut() {
+            Some((_, last)) if first <= *last => *last = end.max(*last),
+            _ => looks.push((first, end)),
+        }
+    }
+    looks
 }
 
 /// What lasts from phase to phase.
 struct Story {
     model: Rc<RefCell<Model>>,
     numbers: Rc<Cell<u64>>,
+    /// What is looked at in each phase: first sectors and ends.
+    looks: Rc<[(u64, u64)]>,
+}
+
+impl Story {
+    /// After a drain: the origin alone has everything.
+    fn look_at_origin(&self, origin: &Medium) -> Result<(), Violation> {
+        let model = self.model.borrow();
+        for &(first, end) in &self.looks[..] {
+            let mut bytes = vec![0; ((end - first) * SECTOR) as usize];
+            origin.read_durable(first * SECTOR, &mut bytes);
+            let words = |Violation(words)| Violation(format!("after a drain, on the origin: {words}"));
+            model.compare(first, &bytes).map_err(words)?;
+        }
+        Ok(())
+    }
 }
 
 /// A stack in a world, and those who use it.
@@ -97,6 +167,8 @@ struct House {
     visitor: Visitor,
     answers: Rc<Cell<u64>>,
     empty: &'static [(&'static str, u64)],
+    /// The cache was emptied, and nothing was written since.
+    drained: Cell<bool>,
 }
 
 /// What every client has.
@@ -110,8 +182,16 @@ struct Visitor {
     /// Numbers writes through all phases of a story.
     numbers: Rc<Cell<u64>>,
     knobs: &'static [Knob],
+    /// What is looked at in each phase.
+    looks: Rc<[(u64, u64)]>,
     /// Any request may fail.
     faulty: bool,
+    /// Reads may fail, also after one has succeeded.
+    reads_fail: bool,
+    /// A read has succeeded: the stack is in use.
+    opened: Rc<Cell<bool>>,
+    /// Every write that is acknowledged is durable.
+    commits: bool,
     /// Writes may find no memory.
     short: bool,
 }
@@ -121,9 +201,9 @@ impl House {
         let row = scenario.row;
         let world = World::new(seed);
         world.set_idle_workers(scenario.idle_workers);
-        let plans = [&phase.plan, &phase.cache_plan];
+        world.set_order(phase.order);
         let power_up = |(number, medium): (usize, &Medium)| {
-            let (plan, seed) = (plans[number].clone(), seed ^ 0xd15c << number);
+            let (plan, seed) = (phase.plan(number).clone(), seed ^ 0xd15c << number);
             Arc::new(Disk::new(world.clone(), medium.clone(), row.disk_block(number), plan, seed))
         };
         let disks: Vec<_> = media.iter().enumerate().map(power_up).collect();
@@ -132,6 +212,9 @@ impl House {
             .build(&world, &disks, &budget, if scenario.refused { 0 } else { REGIONS_BYTES })
             .expect("the table has valid configurations");
         let answers: Rc<Cell<u64>> = Rc::default();
+        story.model.borrow_mut().set_losing(phase.loses());
+        // What cannot be read stays so in later phases.
+        let bad = media.iter().any(Medium::has_bad_sectors);
         let visitor = Visitor {
             device: Aligned::new(stack.device.clone()),
             model: story.model.clone(),
@@ -140,16 +223,24 @@ impl House {
             violation: Rc::default(),
             numbers: story.numbers.clone(),
             knobs: row.knobs,
-            faulty: phase.faulty(),
+            looks: story.looks.clone(),
+            faulty: phase.faulty() || bad,
+            reads_fail: phase.reads_fail() || bad,
+            opened: Rc::default(),
+            commits: row.commits,
             short: scenario.tight
                 || scenario.refused
                 || row.knobs.iter().any(|(name, _)| *name == "mem_limit"),
         };
-        Self { world, disks, stack: Rc::new(stack), budget, visitor, answers, empty: row.empty }
+        let drained = Cell::new(false);
+        Self { world, disks, stack: Rc::new(stack), budget, visitor, answers, empty: row.empty, drained }
     }
 
     /// Recovery, clients, a last look at everything.
     fn live(&self, phase: &Phase) -> Result<(), Violation> {
+        for &(attribute, value) in &phase.knobs {
+            self.visitor.set(&self.stack, attribute, value);
+        }
         self.until_done(vec![self.spawn(self.visitor.clone().look_at_everything())])?;
         let clients = phase.steps.iter().map(|step| step.client).max().map_or(0, |last| last + 1);
         let mut visits = Vec::new();
@@ -159,7 +250,30 @@ impl House {
         }
         self.until_done(visits)?;
         self.until_done(vec![self.spawn(self.visitor.clone().look_at_everything())])?;
+        if phase.drain && !self.powerless() {
+            self.drain()?;
+        }
         if self.empty.is_empty() || self.powerless() { Ok(()) } else { self.clear_out() }
+    }
+
+    /// Empties a write cache, and looks at everything once more.
+    fn drain(&self) -> Result<(), Violation> {
+        let flush = self.visitor.model.borrow_mut().begin_flush();
+        let text = || self.stack.show("drain").unwrap_or_default();
+        let begun = self.stack.store("drain", "1");
+        self.until(|| !text().starts_with("running"))?;
+        if self.powerless() {
+            return Ok(());
+        }
+        let complete = begun.is_ok() && text().trim() == "complete";
+        if !complete && !self.visitor.faulty {
+            return Err(Violation(format!("a drain ends as {:?} for no reason: {begun:?}", text())));
+        }
+        if complete {
+            self.visitor.model.borrow_mut().end_flush(flush, End::Done { durable: false })?;
+        }
+        self.drained.set(complete);
+        self.until_done(vec![self.spawn(self.visitor.clone().look_at_everything())])
     }
 
     /// Discards everything: nothing may be left.
@@ -198,17 +312,26 @@ impl House {
     }
 
     fn until_done(&self, tasks: Vec<Rc<Cell<bool>>>) -> Result<(), Violation> {
+        self.until(|| tasks.iter().all(|task| task.get()))
+    }
+
+    /// Goes on until something is done, or the power is gone.
+    fn until(&self, done: impl Fn() -> bool) -> Result<(), Violation> {
         for _ in 0..STEPS_MAX {
             if let Some(violation) = self.visitor.violation.borrow_mut().take() {
                 return Err(violation);
             }
-            if self.powerless() || tasks.iter().all(|task| task.get()) {
+            if self.powerless() || done() {
                 return Ok(());
             }
             if !self.world.go_on() {
                 return Err(Violation(
                     "nothing is ready and nobody sleeps: a request is never answered".into(),
                 ));
+            }
+            // Stories store something wrong only where the disk's sectors are the device's.
+            for (first, count) in self.disks.first().map(|disk| disk.take_wrong()).unwrap_or_default() {
+                self.visitor.model.borrow_mut().store_wrong(first, count);
             }
         }
         Err(Violation(format!("a request is not answered within {STEPS_MAX} steps")))
@@ -233,9 +356,10 @@ impl Visitor {
     }
 
     async fn look_at_everything(self) {
-        let sectors = self.model.borrow().sectors();
-        for first in (0..sectors).step_by(LOOK_SECTORS as usize) {
-            self.read(first, LOOK_SECTORS.min(sectors - first), None).await;
+        for &(from, end) in &self.looks[..] {
+            for first in (from..end).step_by(LOOK_SECTORS as usize) {
+                self.read(first, LOOK_SECTORS.min(end - first), None).await;
+            }
         }
     }
 
@@ -244,6 +368,7 @@ impl Visitor {
             let Step { act, first, count, withdraw, .. } = step;
             match act {
                 Act::Read => self.read(first, count, withdraw).await,
+                Act::Extents => self.extents(first, count).await,
                 Act::Flush => self.flush(withdraw).await,
                 Act::Sleep(micros) => self.world.sleep(Duration::from_micros(micros)).await,
                 Act::Set { attribute, value } => self.set(&stack, attribute, value),
@@ -266,6 +391,31 @@ impl Visitor {
         let reply = self.ask(request, withdraw).await;
         let bytes = reply.as_ref().filter(|reply| reply.result.is_ok()).map(|reply| &reply.buf[..]);
         if let Err(violation) = self.model.borrow_mut().end_read(number, bytes) {
+            self.fail(violation);
+        }
+    }
+
+    /// What is said to be zeroes has to be.
+    async fn extents(&self, first: u64, count: u64) {
+        let block = self.device.preferred_block();
+        let range = block.cover(ByteRange::new(first * SECTOR, count * SECTOR));
+        let (first, count) = (range.offset / SECTOR, range.len / SECTOR);
+        let number = self.model.borrow_mut().begin_read(first, count);
+        let extents = self.device.extents(range, EXTENTS_MAX).await;
+        let mut zeroes = Vec::new();
+        match extents {
+            Ok(extents) => {
+                for extent in extents {
+                    zeroes.extend(std::iter::repeat_n(extent.zero, (extent.len / SECTOR) as usize));
+                }
+            }
+            Err(kind) if !self.faulty => {
+                self.fail(Violation(format!("extents of {range:?} fail with {kind:?} for no reason")));
+            }
+            Err(_) => {}
+        }
+        zeroes.truncate(count as usize);
+        if let Err(violation) = self.model.borrow_mut().end_extents(number, &zeroes) {
             self.fail(violation);
         }
     }
@@ -301,7 +451,7 @@ impl Visitor {
             }
             other => unreachable!("{other:?} is not a write"),
         };
-        let durable = request.flags.fua || self.device.geometry().write_through;
+        let durable = request.flags.fua || self.commits;
         let number = self.model.borrow_mut().begin_write(step.first, step.count, change);
         let reply = self.ask(request, step.withdraw).await;
         self.model.borrow_mut().end_write(number, end(reply.as_ref(), durable));
@@ -314,7 +464,10 @@ impl Visitor {
         self.answers.set(self.answers.get() + 1);
         self.world.note(u64::from(reply.result.is_ok()) ^ range.offset << 8);
         let shortage = matches!(reply.result, Err(Kind::NoSpace | Kind::OutOfMemory));
-        let excused = self.faulty || (self.short && op.writes() && shortage);
+        self.opened.set(self.opened.get() || (op == Op::Read && reply.result.is_ok()));
+        // Reads go on after an error.
+        let faulty = if op == Op::Read && self.opened.get() { self.reads_fail } else { self.faulty };
+        let excused = faulty || (self.short && op.writes() && shortage);
         if let (Err(kind), false) = (reply.result, excused) {
             self.fail(Violation(format!("{op:?} of {range:?} fails with {kind:?} for no reason")));
         }

@@ -1,4 +1,15 @@
 //! One simulated story: a stack, and what happens to it from one power cut to the next.
+//!
+//! What goes wrong with a disk, by what the layers above promise:
+//!
+//! - Calls fail and stop short, sectors become unreadable, and a disk loses its power alone: everywhere. Reads fail only for a reason,
+//!   and what they show is true.
+//! - What was not synced is lost, reported once: on the disk of a file, and on a write cache's origin. On the cache's own disk a block
+//!   would go back to what it held before, which is another block's data: without checksums nothing can tell.
+//! - Rot and misdirected writes: on the same disks, for the same reason. No layer has checksums, so that what was stored wrong is read
+//!   as it is; but it stays where it is, and goes when it is written again.
+//! - A disk keeps its power when the machine stops, as after a kill, where nothing is planned to fail on it: what a failed sync
+//!   forgot is lost without a word to the next process, whatever it does.
 
 use std::fmt;
 
@@ -8,6 +19,7 @@ use spillway_core::contract::Random;
 use crate::disk::{Call, Effect, Fault, Latency, Plan};
 use crate::stacks::Row;
 use crate::workload::{Act, Shape, Step, swarm};
+use crate::world::Order;
 
 /// Most phases of a story: a cut within a recovery within a recovery ...
 const PHASES_MAX: u64 = 6;
@@ -24,6 +36,14 @@ pub struct Phase {
     pub plan: Plan,
     /// What goes wrong with the disk of a write cache.
     pub cache_plan: Plan,
+    /// What attributes are set to before anything else: which one, and which of its values.
+    pub knobs: Vec<(usize, usize)>,
+    /// A write cache is drained at the end, if nothing fails: its origin alone holds everything then.
+    pub drain: bool,
+    /// Which disks keep their power when the machine stops.
+    pub keeps_power: [bool; 2],
+    /// Who is next among the tasks that are ready.
+    pub order: Order,
 }
 
 /// A story, fully determined.
@@ -62,47 +82,127 @@ impl Scenario {
 }
 
 impl Phase {
+    /// A phase in which nothing happens and nothing fails.
+    pub fn quiet() -> Self {
+        Self {
+            steps: vec![],
+            plan: Plan::default(),
+            cache_plan: Plan::default(),
+            knobs: vec![],
+            drain: false,
+            keeps_power: [false; 2],
+            order: Order::Chance,
+        }
+    }
+
+    /// What goes wrong with disk `number`.
+    pub fn plan(&self, number: usize) -> &Plan {
+        if number == 0 { &self.plan } else { &self.cache_plan }
+    }
+
+    /// The same, to be changed.
+    pub fn plan_mut(&mut self, number: usize) -> &mut Plan {
+        if number == 0 { &mut self.plan } else { &mut self.cache_plan }
+    }
+
     /// Whether a disk is to fail.
     pub fn faulty(&self) -> bool {
-        !self.plan.faults.is_empty() || !self.cache_plan.faults.is_empty()
+        [&self.plan, &self.cache_plan].into_iter().any(|plan| !plan.faults.is_empty() || plan.alone)
+    }
+
+    /// Whether a read of a disk may fail.
+    pub fn reads_fail(&self) -> bool {
+        let fails = |fault: &Fault| {
+            matches!(fault.call, None | Some(Call::Read))
+                && matches!(fault.effect, Effect::Fail(_) | Effect::GoBad)
+        };
+        [&self.plan, &self.cache_plan].into_iter().any(|plan| plan.alone || plan.faults.iter().any(fails))
+    }
+
+    /// Whether a disk may lose what was not synced.
+    pub fn loses(&self) -> bool {
+        [&self.plan, &self.cache_plan]
+            .into_iter()
+            .any(|plan| plan.faults.iter().any(|fault| fault.effect == Effect::Lose))
     }
 
     fn draw(row: &Row, random: &mut Random, faulty: bool) -> Self {
         let knobs: Vec<usize> = row.knobs.iter().map(|(_, values)| values.len()).collect();
+        let anchors = row.anchors();
         let shape = Shape {
-            sectors: row.bytes / spillway_core::SECTOR,
+            sectors: row.sectors(),
             block: row.block().bytes() / spillway_core::SECTOR,
             steps_max: STEPS_MAX,
             attributes: &knobs,
+            anchors: &anchors,
         };
         let steps = swarm(random, &shape);
-        let plan = draw_plan(random, faulty, steps.len() as u64);
-        let cache_plan = match row.cache {
-            Some(_) => draw_plan(random, faulty, steps.len() as u64),
-            None => Plan::default(),
-        };
-        Self { steps, plan, cache_plan }
+        let count = steps.len() as u64;
+        let mut phase = Self { steps, ..Self::quiet() };
+        phase.plan = draw_plan(random, faulty, count, true);
+        if row.cache.is_some() {
+            phase.cache_plan = draw_plan(random, faulty, count, false);
+            phase.drain = random.below(if row.full { 32 } else { 8 }) == 0;
+            // One power cut is enough, and one disk that is gone.
+            phase.cache_plan.alone &= !phase.plan.alone;
+        }
+        if row.disk.is_some() && row.keeps {
+            let all = random.below(4) > 0;
+            let keeps = |plan: &Plan, lot: u64| !all && plan.faults.is_empty() && !plan.alone && lot > 0;
+            let lots = [random.below(3), random.below(3)];
+            phase.keeps_power = [keeps(&phase.plan, lots[0]), keeps(&phase.cache_plan, lots[1])];
+        }
+        phase.knobs = draw_knobs(row, random);
+        phase.order = [Order::Chance, Order::Chance, Order::Last, Order::Favour][random.below(4) as usize];
+        phase
     }
 }
 
-fn draw_plan(random: &mut Random, faulty: bool, steps: u64) -> Plan {
-    let count = if faulty { random.below(3) } else { 0 };
-    let faults = (0..count).map(|_| draw_fault(random)).collect();
-    let cut_at = (random.below(4) > 0).then(|| random.below(8 + steps * 4));
-    let latency = Latency::ALL[random.below(Latency::ALL.len() as u64) as usize];
-    Plan { faults, cut_at, latency }
+/// A third of the attributes, in half of the phases. What is not a setting but something to be done is left to clients.
+fn draw_knobs(row: &Row, random: &mut Random) -> Vec<(usize, usize)> {
+    if random.below(2) == 0 {
+        return vec![];
+    }
+    let settings =
+        row.knobs.iter().enumerate().filter(|(_, (name, values))| values.len() > 1 && *name != "message");
+    let mut drawn = Vec::new();
+    for (attribute, (_, values)) in settings {
+        let value = random.below(3 * values.len() as u64) as usize;
+        drawn.extend((value < values.len()).then_some((attribute, value)));
+    }
+    drawn
 }
 
-fn draw_fault(random: &mut Random) -> Fault {
+/// `plain`: the device's sectors are the disk's, so that what is lost or stored wrong is known by its sector.
+fn draw_plan(random: &mut Random, faulty: bool, steps: u64, plain: bool) -> Plan {
+    let count = if faulty { random.below(3) } else { 0 };
+    let faults = (0..count).map(|_| draw_fault(random, plain)).collect();
+    let cut_at = (random.below(4) > 0).then(|| random.below(8 + steps * 4));
+    let latency = Latency::ALL[random.below(Latency::ALL.len() as u64) as usize];
+    let alone = faulty && cut_at.is_some() && random.below(4) == 0;
+    Plan { faults, cut_at, alone, latency }
+}
+
+fn draw_fault(random: &mut Random, plain: bool) -> Fault {
     let effect = [
         Effect::Fail(Kind::Io),
         Effect::Fail(Kind::NoSpace),
         Effect::Fail(Kind::NotSupported),
         Effect::Short,
-    ][random.below(4) as usize];
-    let call = [None, Some(Call::Read), Some(Call::Write), Some(Call::Sync), Some(Call::Zero)]
-        [random.below(5) as usize];
-    Fault { call, nth: random.below(20), effect, sticky: random.below(3) == 0 }
+        Effect::GoBad,
+        Effect::Lose,
+        Effect::Rot,
+        Effect::Misdirect,
+    ][random.below(if plain { 8 } else { 5 }) as usize];
+    let call = match effect {
+        Effect::GoBad => Some(Call::Read),
+        Effect::Rot | Effect::Misdirect => Some(Call::Write),
+        _ => [None, Some(Call::Read), Some(Call::Write), Some(Call::Sync), Some(Call::Zero)]
+            [random.below(5) as usize],
+    };
+    let effect = if effect == Effect::Lose { Effect::Short } else { effect };
+    let sticky = random.below(3) == 0 && !matches!(effect, Effect::Lose | Effect::GoBad);
+    Fault { call, nth: random.below(20), effect, sticky }
 }
 
 /// One line for each thing that happens.
@@ -120,6 +220,20 @@ impl fmt::Display for Scenario {
             if self.row.cache.is_some() {
                 write_plan(f, "cache", &phase.cache_plan)?;
             }
+            let which = ["disk", "cache"].into_iter().zip(phase.keeps_power).filter(|(_, keeps)| *keeps);
+            which
+                .into_iter()
+                .try_for_each(|(disk, _)| writeln!(f, "  {disk}: keeps its power at the end"))?;
+            for &(attribute, value) in &phase.knobs {
+                let (name, values) = self.row.knobs[attribute];
+                writeln!(f, "  set {name} {} at the start", values[value])?;
+            }
+            writeln!(
+                f,
+                "  order {:?}{}",
+                phase.order,
+                if phase.drain { ", drained at the end" } else { "" }
+            )?;
             for step in &phase.steps {
                 writeln!(f, "  {}", words(step, self.row))?;
             }
@@ -130,7 +244,8 @@ impl fmt::Display for Scenario {
 
 fn write_plan(f: &mut fmt::Formatter<'_>, disk: &str, plan: &Plan) -> fmt::Result {
     let cut = plan.cut_at.map_or("when all is done".into(), |at| format!("at boundary {at}"));
-    writeln!(f, "  {disk}: latency {:?}, power cut {cut}", plan.latency)?;
+    let alone = if plan.alone { ", for this disk alone" } else { "" };
+    writeln!(f, "  {disk}: latency {:?}, power cut {cut}{alone}", plan.latency)?;
     for fault in &plan.faults {
         let which = fault.call.map_or("call".into(), |call| format!("{call:?}"));
         let often = if fault.sticky { "from then on" } else { "once" };
@@ -143,6 +258,7 @@ fn words(step: &Step, row: &Row) -> String {
     let range = format!("{}+{}", step.first, step.count);
     let act = match step.act {
         Act::Read => format!("read {range}"),
+        Act::Extents => format!("extents of {range}"),
         Act::Write { look, fua } => format!("write {range}, look {look}{}", if fua { ", FUA" } else { "" }),
         Act::Zero { fua, no_hole } => {
             let (fua, no_hole) = (if fua { ", FUA" } else { "" }, if no_hole { ", NO_HOLE" } else { "" });

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use spillway_core::{BlockSize, Budget, Env, Error, Storage};
+use spillway_core::{BlockSize, Budget, Env, Error, SECTOR, Storage};
 use spillway_layers::stack::{
     FileConfig, LayerConfig, OriginConfig, Stack, StackConfig, Surroundings, ZramConfig,
 };
@@ -10,6 +10,8 @@ use spillway_layers::{delay, memory, rate, trace, write_cache};
 
 use crate::disk::{Disk, Medium};
 use crate::memory::VecRegions;
+use crate::model::Model;
+use crate::preset;
 use crate::world::World;
 
 /// An attribute that workloads change, and the values they give it.
@@ -27,6 +29,12 @@ pub struct Row {
     pub disk: Option<u32>,
     /// A write cache on a disk of its own above it.
     pub cache: Option<Cache>,
+    /// Every write that is acknowledged survives a crash: what it is configured to promise, whatever it says of itself.
+    pub commits: bool,
+    /// What is acknowledged is there after a kill, flushed or not.
+    pub keeps: bool,
+    /// A cache that is full but for small islands, as [`crate::preset`] makes it.
+    pub full: bool,
     /// What workloads change while it runs.
     pub knobs: &'static [Knob],
     /// Bytes that memory may be short of: the budget that a hard-pressed run gets.
@@ -90,6 +98,24 @@ pub const STACKS: &[Row] = &[
         name: "write-cache-through",
         config: |_| cached(write_cache::Config { ack: "committed".into(), ..Default::default() }),
         cache: Some(Cache { bytes: 64 << 10, disk: 4096 }),
+        commits: true,
+        ..CACHED
+    },
+    Row {
+        name: "write-cache-full",
+        config: |_| cached(full()),
+        bytes: preset::ORIGIN_BYTES,
+        disk: Some(512),
+        cache: Some(Cache { bytes: preset::CACHE_BYTES, disk: 512 }),
+        full: true,
+        knobs: &[
+            ("cleaner", &["0", "0", "0", "1"]),
+            ("metadata_only", &["0", "1"]),
+            ("autocommit_blocks", &["1", "5", "65536"]),
+            ("autocommit_time", &["1", "1000"]),
+            ("writeback_jobs", &["1", "3", "64"]),
+            ("message", &["flush_on_suspend", "clear_stats"]),
+        ],
         ..CACHED
     },
     Row { name: "memory", config: memory, ..VOLATILE },
@@ -104,12 +130,16 @@ const DURABLE: Row = Row {
     bytes: 128 << 10,
     disk: Some(4096),
     cache: None,
+    commits: false,
+    keeps: true,
+    full: false,
     knobs: &[],
     tight_budget: None,
     empty: &[],
 };
 
 const CACHED: Row = Row {
+    keeps: false,
     knobs: &[
         ("low_watermark", &["0", "20"]),
         ("high_watermark", &["50", "90"]),
@@ -170,6 +200,18 @@ fn eager() -> write_cache::Config {
     }
 }
 
+/// Nothing is copied before it has to be.
+fn full() -> write_cache::Config {
+    write_cache::Config {
+        block_size: 512.into(),
+        high_watermark: 100,
+        low_watermark: 100,
+        pause_writeback: Some(0),
+        writeback_jobs: 64,
+        ..Default::default()
+    }
+}
+
 fn memory(bytes: u64) -> StackConfig {
     let memory = memory::Config { size: bytes.into(), block_size: 4096 };
     StackConfig { origin: OriginConfig::Memory(memory), layers: vec![] }
@@ -206,7 +248,25 @@ impl Row {
     /// Its disks, blank: the origin's and the write cache's.
     pub fn media(&self) -> Vec<Medium> {
         let origin = self.disk.map(|_| Medium::new(self.bytes));
-        origin.into_iter().chain(self.cache.map(|cache| Medium::new(cache.bytes))).collect()
+        let cache =
+            self.cache.map(|cache| if self.full { preset::cache() } else { Medium::new(cache.bytes) });
+        origin.into_iter().chain(cache).collect()
+    }
+
+    /// Sectors of the device.
+    pub fn sectors(&self) -> u64 {
+        self.bytes / SECTOR
+    }
+
+    /// Sectors near which something changes below; workloads favour them.
+    pub fn anchors(&self) -> Vec<u64> {
+        if self.full { preset::anchors() } else { vec![] }
+    }
+
+    /// What it may show, before anything is written.
+    pub fn model(&self) -> Model {
+        let model = Model::new(self.bytes, self.disk.is_some());
+        if self.full { model.with_filled(preset::cached_sectors(), preset::VALUE) } else { model }
     }
 
     /// Block of disk `number`.

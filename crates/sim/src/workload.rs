@@ -10,6 +10,8 @@ use spillway_core::contract::Random;
 pub enum Act {
     /// Read.
     Read,
+    /// Ask where data and zeroes are.
+    Extents,
     /// Write with contents of this look (see [`crate::payload`]).
     Write {
         /// Of 0 to 3.
@@ -68,6 +70,18 @@ pub struct Shape<'a> {
     pub steps_max: u64,
     /// How many values each attribute of the stack may be given.
     pub attributes: &'a [usize],
+    /// Sectors near which something changes below; on a device that has some, most operations are there.
+    pub anchors: &'a [u64],
+}
+
+/// Sectors of the longest operation on a large device, and what is near an anchor.
+const LONG: u64 = 192;
+const NEAR: u64 = 24;
+
+impl Shape<'_> {
+    fn longest(&self) -> u64 {
+        if self.anchors.is_empty() { self.sectors } else { self.sectors.min(LONG) }
+    }
 }
 
 /// What one workload favours.
@@ -94,21 +108,28 @@ impl Swarm {
             weights[5] = 0;
         }
         weights[6] = weights[6].min(1);
-        let hot = (random.below(2) == 0).then(|| {
-            let count = 1 + random.below(shape.sectors / 4);
-            (random.below(shape.sectors - count), count)
-        });
+        let hot = Self::hot(random, shape);
         Self {
             weights,
             clients: 1 + random.below(4),
             aligned: random.below(2) == 0,
             hot,
-            count_max: [shape.block, 2 * shape.block, 16 * shape.block, shape.sectors]
+            count_max: [shape.block, 2 * shape.block, 16 * shape.block, shape.longest()]
                 [random.below(4) as usize],
             fua: [0, 1, 4, 8][random.below(4) as usize],
             withdraw: [0, 0, 1, 3][random.below(4) as usize],
             looks: random.below(5),
         }
+    }
+
+    /// Where most operations are: on a few blocks, on a part of the device, or anywhere.
+    fn hot(random: &mut Random, shape: &Shape<'_>) -> Option<(u64, u64)> {
+        let count = match random.below(4) {
+            0 => return None,
+            1 => 1 + random.below(shape.longest() / 4),
+            _ => shape.block * (1 + random.below(3)),
+        };
+        Some((random.below(shape.sectors - count), count))
     }
 
     fn step(&self, random: &mut Random, shape: &Shape<'_>) -> Step {
@@ -128,6 +149,7 @@ impl Swarm {
             here
         });
         match chosen.expect("a lot below the sum falls on somebody") {
+            0 if random.below(8) == 0 => Act::Extents,
             0 => Act::Read,
             1 => Act::Write { look, fua },
             2 => Act::Zero { fua, no_hole: random.below(2) == 0 },
@@ -143,8 +165,13 @@ impl Swarm {
 
     fn range(&self, random: &mut Random, shape: &Shape<'_>) -> (u64, u64) {
         let (from, span) = match self.hot {
-            Some(hot) if random.below(4) > 0 => hot,
-            _ => (0, shape.sectors),
+            Some(hot) if random.below(8) > 0 => hot,
+            _ if shape.anchors.is_empty() => (0, shape.sectors),
+            _ => {
+                let anchor = shape.anchors[random.below(shape.anchors.len() as u64) as usize];
+                let from = anchor.saturating_sub(NEAR);
+                (from, (2 * NEAR).min(shape.sectors - from))
+            }
         };
         let unit = if self.aligned { shape.block } else { 1 };
         let first = (from + random.below(span)) / unit * unit;
@@ -166,7 +193,7 @@ mod tests {
 
     #[test]
     fn workloads_stay_on_the_device_and_differ() {
-        let shape = Shape { sectors: 128, block: 8, steps_max: 40, attributes: &[3, 2] };
+        let shape = Shape { sectors: 128, block: 8, steps_max: 40, attributes: &[3, 2], anchors: &[] };
         let mut flushes = Vec::new();
         for seed in 0..200 {
             let steps = swarm(&mut Random(seed), &shape);

@@ -21,6 +21,18 @@ use spillway_core::{Answer, Env, LocalFuture, Place, Task};
 /// Looks at a world in which nothing happens before [`World::run`] calls it stuck: other threads may be at work.
 const LOOKS_MAX: usize = 200_000;
 
+/// Who is next among the tasks that are ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Anybody.
+    #[default]
+    Chance,
+    /// Mostly who was woken last: some wait for long.
+    Last,
+    /// Mostly one half of the tasks: the others are late wherever they can be.
+    Favour,
+}
+
 /// Time, chance and tasks of a simulated machine. Futures live on the thread that made it, which has one at a time.
 pub struct World {
     clock: Arc<Clock>,
@@ -30,6 +42,7 @@ pub struct World {
     fresh: Mutex<Vec<Task>>,
     tasks: AtomicU64,
     idle_workers: AtomicUsize,
+    choice: Mutex<Order>,
     log: AtomicU64,
 }
 
@@ -105,6 +118,7 @@ impl World {
             fresh: Mutex::default(),
             tasks: AtomicU64::new(0),
             idle_workers: AtomicUsize::new(0),
+            choice: Mutex::default(),
             log: AtomicU64::new(seed),
         })
     }
@@ -129,6 +143,26 @@ impl World {
     /// What [`Env::idle_workers`] answers from now on.
     pub fn set_idle_workers(&self, count: usize) {
         self.idle_workers.store(count, Ordering::Relaxed);
+    }
+
+    /// Who is next from now on.
+    pub fn set_order(&self, order: Order) {
+        *self.choice.lock() = order;
+    }
+
+    /// Which of `ready` is next.
+    fn next(&self, ready: &[u64]) -> usize {
+        let mut random = self.order.lock();
+        let any = random.below(ready.len() as u64) as usize;
+        let fair = random.below(16) == 0;
+        match *self.choice.lock() {
+            Order::Last if !fair => ready.len() - 1,
+            Order::Favour if !fair => {
+                let early = |id: &u64| Random(*id ^ 0x7461_736b).draw().is_multiple_of(2);
+                ready.iter().position(early).unwrap_or(any)
+            }
+            _ => any,
+        }
     }
 
     /// Adds an event to the log.
@@ -166,7 +200,7 @@ impl World {
             if ready.is_empty() {
                 return false;
             }
-            let index = self.order.lock().below(ready.len() as u64) as usize;
+            let index = self.next(&ready);
             ready.remove(index)
         };
         // A task that has ended may have been woken once more.

@@ -1,4 +1,4 @@
-//! What a disk holds: the medium, the versions written since, and the writes on their way.
+//! A disk in use: the medium, the versions written since, and the writes on their way.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,35 +6,7 @@ use std::sync::Arc;
 use spillway_core::SECTOR;
 use spillway_core::contract::Random;
 
-const LEN: usize = SECTOR as usize;
-
-type Content = Arc<[u8; LEN]>;
-
-/// What is durable, sector by sector. Survives power cuts.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Medium(Vec<Content>);
-
-impl Medium {
-    /// A medium of `bytes` zeroes, a multiple of 512.
-    pub fn new(bytes: u64) -> Self {
-        assert!(bytes.is_multiple_of(SECTOR));
-        let zero: Content = Arc::new([0; LEN]);
-        Self((0..bytes / SECTOR).map(|_| zero.clone()).collect())
-    }
-
-    /// Bytes.
-    pub fn bytes(&self) -> u64 {
-        self.0.len() as u64 * SECTOR
-    }
-}
-
-/// A version of a sector that is not known to be durable.
-struct Version {
-    number: u64,
-    content: Content,
-    /// A sync that failed was to cover it.
-    forgotten: bool,
-}
+use super::medium::{Content, LEN, Medium, Version};
 
 /// A write that has not ended.
 struct Airborne {
@@ -46,25 +18,27 @@ struct Airborne {
 
 pub(super) struct Cache {
     medium: Medium,
-    versions: BTreeMap<usize, Vec<Version>>,
     airborne: BTreeMap<u64, Airborne>,
-    next: u64,
 }
 
 impl Cache {
     pub(super) fn new(medium: Medium) -> Self {
-        Self { medium, versions: BTreeMap::new(), airborne: BTreeMap::new(), next: 0 }
+        Self { medium, airborne: BTreeMap::new() }
     }
 
-    fn visible(&self, sector: usize) -> &Content {
-        let newest = self.versions.get(&sector).and_then(|versions| versions.last());
-        newest.map_or(&self.medium.0[sector], |version| &version.content)
+    pub(super) fn bytes(&self) -> u64 {
+        self.medium.bytes()
     }
 
     pub(super) fn read(&self, at: u64, into: &mut [u8]) {
         for (index, chunk) in into.chunks_exact_mut(LEN).enumerate() {
-            chunk.copy_from_slice(&self.visible((at / SECTOR) as usize + index)[..]);
+            chunk.copy_from_slice(&self.medium.visible((at / SECTOR) as usize + index)[..]);
         }
+    }
+
+    pub(super) fn is_zero(&self, at: u64, len: u64) -> bool {
+        let sectors = (at / SECTOR) as usize..((at + len) / SECTOR) as usize;
+        sectors.into_iter().all(|sector| self.medium.visible(sector).iter().all(|&byte| byte == 0))
     }
 
     pub(super) fn write(&mut self, at: u64, bytes: &[u8], durable: bool) {
@@ -74,41 +48,64 @@ impl Cache {
     }
 
     fn store(&mut self, sector: usize, content: Content, durable: bool) {
+        let Medium { versions, next, bad, .. } = &mut self.medium;
+        bad.remove(&sector);
         if durable {
-            self.versions.remove(&sector);
-            self.medium.0[sector] = content;
+            versions.remove(&sector);
+            self.medium.set_durable(sector, content);
             return;
         }
-        let version = Version { number: self.next, content, forgotten: false };
-        self.next += 1;
-        self.versions.entry(sector).or_default().push(version);
+        versions.entry(sector).or_default().push(Version { number: *next, content, forgotten: false });
+        *next += 1;
     }
 
     /// The number above all versions so far.
     pub(super) fn newest(&self) -> u64 {
-        self.next
+        self.medium.next
     }
 
     /// Makes durable what has a number below `covered`.
     pub(super) fn sync(&mut self, covered: u64) {
-        for (&sector, versions) in &mut self.versions {
+        let mut versions = std::mem::take(&mut self.medium.versions);
+        for (&sector, versions) in &mut versions {
             let last = versions.iter().rposition(|version| version.number < covered && !version.forgotten);
             if let Some(last) = last {
-                self.medium.0[sector] = versions.drain(..=last).next_back().expect("not empty").content;
+                let newest = versions.drain(..=last).next_back().expect("not empty");
+                self.medium.set_durable(sector, newest.content);
             }
         }
-        self.versions.retain(|_, versions| !versions.is_empty());
+        versions.retain(|_, versions| !versions.is_empty());
+        self.medium.versions = versions;
     }
 
     /// A sync of what is below `covered` failed.
     pub(super) fn forget(&mut self, covered: u64) {
-        let all = self.versions.values_mut().flatten();
+        let all = self.medium.versions.values_mut().flatten();
         all.filter(|version| version.number < covered).for_each(|version| version.forgotten = true);
     }
 
+    /// What is not durable is gone, and reads see what was there before.
+    pub(super) fn lose(&mut self) {
+        self.medium.versions.clear();
+    }
+
+    /// From now on the sector at byte `at` cannot be read.
+    pub(super) fn go_bad(&mut self, at: u64) {
+        self.medium.bad.insert((at / SECTOR) as usize);
+    }
+
+    /// Whether one of these sectors cannot be read.
+    pub(super) fn is_bad(&self, at: u64, len: u64) -> bool {
+        self.medium.bad.range((at / SECTOR) as usize..((at + len) / SECTOR) as usize).next().is_some()
+    }
+
+    pub(super) fn has_bad_sectors(&self) -> bool {
+        self.medium.has_bad_sectors()
+    }
+
     pub(super) fn take_off(&mut self, at: u64, bytes: &[u8]) -> u64 {
-        let number = self.next;
-        self.next += 1;
+        let number = self.medium.next;
+        self.medium.next += 1;
         self.airborne.insert(number, Airborne { at, content: sectors(bytes), ghost: None });
         number
     }
@@ -146,7 +143,7 @@ impl Cache {
     /// What a power cut leaves: mostly each sector by itself, sometimes the newest of all, sometimes nothing of it.
     pub(super) fn lose_power(&mut self, random: &mut Random) -> Medium {
         let mut candidates: BTreeMap<usize, Vec<Content>> = BTreeMap::new();
-        for (&sector, versions) in &self.versions {
+        for (&sector, versions) in &self.medium.versions {
             let contents = versions.iter().map(|version| version.content.clone());
             candidates.entry(sector).or_default().extend(contents);
         }
@@ -163,11 +160,25 @@ impl Cache {
                 _ => random.below(contents.len() as u64 + 1),
             };
             if kept > 0 {
-                self.medium.0[sector] = contents.swap_remove(kept as usize - 1);
+                self.medium.bad.remove(&sector);
+                self.medium.set_durable(sector, contents.swap_remove(kept as usize - 1));
             }
         }
-        self.versions.clear();
+        self.medium.versions.clear();
         self.airborne.clear();
+        self.medium.clone()
+    }
+
+    /// What is left once nobody uses it, while it keeps its power: calls that are under way are carried out, or not.
+    pub(super) fn keep_power(&mut self, random: &mut Random) -> Medium {
+        for airborne in std::mem::take(&mut self.airborne).into_values() {
+            let whole = random.below(2) == 0;
+            for (index, content) in airborne.content.into_iter().enumerate() {
+                if whole || random.below(2) == 0 {
+                    self.store((airborne.at / SECTOR) as usize + index, content, false);
+                }
+            }
+        }
         self.medium.clone()
     }
 }
@@ -188,7 +199,7 @@ mod tests {
 
     fn after_cuts(cache: impl Fn() -> Cache, sector: usize) -> Vec<u8> {
         let mut seen: Vec<u8> =
-            (0..200).map(|seed| cache().lose_power(&mut Random(seed)).0[sector][0]).collect();
+            (0..200).map(|seed| cache().lose_power(&mut Random(seed)).durable(sector)[0]).collect();
         seen.sort_unstable();
         seen.dedup();
         seen

@@ -9,13 +9,22 @@
 //!   it should have covered is no longer made durable by a later one, as with Linux's page cache.
 //! - A durable write makes its own sectors durable, and no other.
 //! - A call may fail once or from then on, move less than it was asked to, or not be known to the system. A write that fails
-//!   may have stored some of its sectors. Bits rot and writes go to the wrong place where a plan says so: for layers that
-//!   check what they read.
+//!   may have stored some of its sectors.
+//! - What is not durable may be lost while the disk is in use, as when Linux fails to write back what its page cache holds:
+//!   reads go back to what is durable, one sync or durable write reports it, and later ones succeed.
+//! - A sector may become unreadable: reads of it fail, after a restart too, until something is written there.
+//! - Bits rot and writes go to the wrong place, and nothing says so.
 //! - A call whose future is dropped is carried out all the same, or not, now or after some later calls.
-//! - The power is cut at a boundary: each call has one when it begins and one when it ends.
+//! - The power is cut at a boundary: each call has one when it begins and one when it ends. It is cut for the whole machine, or
+//!   for this disk alone, whose calls fail from then on.
+//! - When the machine stops, the disk may have lost its power or kept it, as when a process is killed. What it kept in its cache
+//!   is still seen, and not yet durable.
+//!
+//! What stories draw of it is what the layers above promise something about; see `scenario`.
 
 mod cache;
 mod latency;
+mod medium;
 
 use std::sync::Arc;
 
@@ -28,8 +37,8 @@ use spillway_core::{
 
 use cache::Cache;
 
-pub use cache::Medium;
 pub use latency::Latency;
+pub use medium::Medium;
 
 /// The calls of [`Storage`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,6 +64,10 @@ pub enum Effect {
     Rot,
     /// A write lands one block further on.
     Misdirect,
+    /// What is not durable is lost before the call, and reads go back; the next sync or durable write reports it.
+    Lose,
+    /// The first sector of a read cannot be read until it is written.
+    GoBad,
 }
 
 /// A planned fault.
@@ -77,6 +90,8 @@ pub struct Plan {
     pub faults: Vec<Fault>,
     /// Boundary at which the power is cut; never if `None`.
     pub cut_at: Option<u64>,
+    /// The power is cut for this disk alone: its calls fail from then on.
+    pub alone: bool,
     /// How long calls take.
     pub latency: Latency,
 }
@@ -89,13 +104,21 @@ struct State {
     calls: u64,
     boundaries: u64,
     cut: bool,
+    /// This disk alone has no power.
+    gone: bool,
+    /// A loss that no call has reported yet.
+    unreported: bool,
+    /// Sectors that hold what nobody wrote there, since they were last asked for: first and count.
+    wrong: Vec<(u64, u64)>,
     head: u64,
 }
 
 impl State {
     /// Passes a boundary; false once the power is gone.
     fn pass(&mut self) -> bool {
-        self.cut |= self.plan.cut_at == Some(self.boundaries);
+        if self.plan.cut_at == Some(self.boundaries) {
+            *(if self.plan.alone { &mut self.gone } else { &mut self.cut }) = true;
+        }
         self.boundaries += 1;
         if !self.cut {
             self.cache.ghosts_pass(&mut self.random);
@@ -116,7 +139,63 @@ impl State {
             };
             if fault.sticky { count >= fault.nth } else { count == fault.nth }
         };
-        self.plan.faults.iter().find(strikes).map(|fault| fault.effect)
+        let effect = self.plan.faults.iter().find(strikes).map(|fault| fault.effect);
+        if self.gone {
+            return Some(Effect::Fail(Kind::Io));
+        }
+        if effect == Some(Effect::Lose) {
+            self.cache.lose();
+            self.unreported = true;
+        }
+        effect
+    }
+
+    /// A write ends.
+    fn write(
+        &mut self,
+        at: u64,
+        bytes: &[u8],
+        durable: bool,
+        effect: Option<Effect>,
+        block: u64,
+    ) -> Result<usize, Kind> {
+        let len = bytes.len() as u64;
+        let failed = match effect {
+            Some(Effect::Fail(kind)) => Err(kind),
+            _ if durable => self.report_loss(),
+            _ => Ok(()),
+        };
+        if let Err(kind) = failed {
+            let sectors = self.random.below(len / SECTOR + 1);
+            self.cache.write(at, &bytes[..(sectors * SECTOR) as usize], false);
+            return Err(kind);
+        }
+        match effect {
+            Some(Effect::Short) => {
+                let len = len.min(block);
+                self.cache.write(at, &bytes[..len as usize], durable);
+                return Ok(len as usize);
+            }
+            Some(Effect::Rot) => {
+                let mut rotten = bytes.to_vec();
+                rotten[self.random.below(SECTOR) as usize] ^= 1 << self.random.below(8);
+                self.cache.write(at, &rotten, durable);
+                self.wrong.push((at / SECTOR, 1));
+            }
+            Some(Effect::Misdirect) => {
+                let last = self.cache.bytes() - len;
+                let elsewhere = ((at + block) % (last + block)).min(last);
+                self.cache.write(elsewhere, bytes, durable);
+                self.wrong.extend([at, elsewhere].map(|at| (at / SECTOR, len / SECTOR)));
+            }
+            _ => self.cache.write(at, bytes, durable),
+        }
+        Ok(len as usize)
+    }
+
+    /// Reports a loss, once.
+    fn report_loss(&mut self) -> Result<(), Kind> {
+        if std::mem::take(&mut self.unreported) { Err(Kind::Io) } else { Ok(()) }
     }
 }
 
@@ -150,6 +229,9 @@ impl Disk {
             calls: 0,
             boundaries: 0,
             cut: false,
+            gone: false,
+            unreported: false,
+            wrong: Vec::new(),
             head: 0,
         };
         Self { state: Arc::new(Mutex::new(state)), env, geometry }
@@ -180,6 +262,28 @@ impl Disk {
         let state = &mut *self.state.lock();
         assert!(state.cut, "the power is cut first");
         state.cache.lose_power(&mut state.random)
+    }
+
+    /// What it holds after its machine stopped, where it kept its power. All futures of calls are gone by now.
+    pub fn kept(&self) -> Medium {
+        let state = &mut *self.state.lock();
+        assert!(state.cut && !state.gone, "the machine stops first, and the disk has power");
+        state.cache.keep_power(&mut state.random)
+    }
+
+    /// Whether this disk alone has lost its power.
+    pub fn is_gone(&self) -> bool {
+        self.state.lock().gone
+    }
+
+    /// Whether some sectors cannot be read.
+    pub fn has_bad_sectors(&self) -> bool {
+        self.state.lock().cache.has_bad_sectors()
+    }
+
+    /// Sectors that hold what nobody wrote there, since this was last asked: first and count.
+    pub fn take_wrong(&self) -> Vec<(u64, u64)> {
+        std::mem::take(&mut self.state.lock().wrong)
     }
 
     /// Begins a call: waits out its time and returns what strikes it. Never returns without power.
@@ -222,8 +326,19 @@ impl Disk {
             _ => range.len,
         };
         let into = &mut buf[done..done + len as usize];
-        self.end(|state| state.cache.read(at, into)).await;
-        (Ok(len as usize), buf)
+        let result = self
+            .end(|state| {
+                if effect == Some(Effect::GoBad) {
+                    state.cache.go_bad(at);
+                }
+                if state.cache.is_bad(at, len) {
+                    return Err(Kind::Io);
+                }
+                state.cache.read(at, into);
+                Ok(len as usize)
+            })
+            .await;
+        (result, buf)
     }
 
     async fn write_at(self, at: u64, buf: IoBuf, done: usize, durable: bool) -> Moved {
@@ -234,30 +349,7 @@ impl Disk {
         let result = self
             .end(|state| {
                 flight.land(state);
-                let bytes = &buf[done..];
-                match effect {
-                    None => state.cache.write(at, bytes, durable),
-                    Some(Effect::Fail(kind)) => {
-                        let sectors = state.random.below(range.len / SECTOR + 1);
-                        state.cache.write(at, &bytes[..(sectors * SECTOR) as usize], false);
-                        return Err(kind);
-                    }
-                    Some(Effect::Short) => {
-                        let len = range.len.min(block);
-                        state.cache.write(at, &bytes[..len as usize], durable);
-                        return Ok(len as usize);
-                    }
-                    Some(Effect::Rot) => {
-                        let mut rotten = bytes.to_vec();
-                        rotten[state.random.below(SECTOR) as usize] ^= 1 << state.random.below(8);
-                        state.cache.write(at, &rotten, durable);
-                    }
-                    Some(Effect::Misdirect) => {
-                        let elsewhere = (at + block) % (self.geometry.size - range.len + block);
-                        state.cache.write(elsewhere.min(self.geometry.size - range.len), bytes, durable);
-                    }
-                }
-                Ok(range.len as usize)
+                state.write(at, &buf[done..], durable, effect, block)
             })
             .await;
         (result, buf)
@@ -273,7 +365,7 @@ impl Disk {
             }
             _ => {
                 state.cache.sync(covered);
-                Ok(())
+                state.report_loss()
             }
         })
         .await
@@ -351,8 +443,16 @@ impl Storage for Disk {
         Box::pin(self.share().zero_at(range))
     }
 
-    fn extents(&self, range: ByteRange, _count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
-        Answer::Done(Ok(vec![Extent::stored(range.len)]))
+    /// Blocks that hold zeroes are holes.
+    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
+        let (state, block) = (self.state.lock(), self.geometry.block_size.bytes());
+        let mut list = Vec::new();
+        for at in (range.offset..range.offset + range.len).step_by(block as usize) {
+            let stored = Extent::stored(block.min(range.offset + range.len - at));
+            Extent { zero: state.cache.is_zero(at, stored.len), ..stored }.append_to(&mut list);
+        }
+        list.truncate(count_max);
+        Answer::Done(Ok(list))
     }
 }
 
