@@ -25,6 +25,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant { name: "zram: tell a repeated word by its ends", stack: "zram", from: 1 },
     Mutant { name: "zram: forget to free what was overwritten", stack: "zram", from: 1 },
     Mutant { name: "zram: forget what a moved object held", stack: "zram", from: 1 },
+    Mutant { name: "zram: forget that a leaf exists", stack: "zram", from: 1 },
     Mutant { name: "write_cache: acknowledge a flush before the commit", stack: "write-cache", from: 1 },
     Mutant { name: "write_cache: commit without waiting for writes", stack: "write-cache", from: 164 },
     Mutant { name: "write_cache: skip the flush before the superblock", stack: "write-cache", from: 1 },

@@ -9,6 +9,7 @@ use spillway_core::{Attribute, Budget, Error, Kind, Unit};
 
 use super::codec::{self, CODECS, Params};
 use super::streams::{Choice, STREAMS_MAX};
+use super::table::LEAF_SLOTS;
 use super::{Config, Count, DISKSIZE_MAX, PAGE, Zram};
 
 const TEXT_MAX: usize = 128;
@@ -195,8 +196,18 @@ pub(super) fn set_size(zram: &Zram, bytes: u64) -> Result<(), Error> {
             "disksize {bytes} is not allowed: give 1 byte to {most}, such as 4G"
         )));
     }
-    zram.core.size.store(bytes.next_multiple_of(PAGE as u64), Ordering::Release);
+    let size = bytes.next_multiple_of(PAGE as u64);
+    zram.core.table.resize(size / PAGE as u64, &zram.core.fixed).map_err(|kind| no_room_for(size, kind))?;
+    zram.core.size.store(size, Ordering::Release);
     Ok(())
+}
+
+fn no_room_for(size: u64, kind: Kind) -> Error {
+    let (size, table) = (human(size), human(size / PAGE as u64 / LEAF_SLOTS / 8));
+    Error::new(
+        kind,
+        format!("disksize {size} takes a table of {table} at once, and --memory has less left: give more"),
+    )
 }
 
 pub(super) fn set_limit(zram: &Zram, bytes: u64) {
@@ -287,6 +298,7 @@ fn reset(zram: &Zram, text: &str) -> Result<(), Error> {
     let _setup = core.setup.lock();
     core.size.store(0, Ordering::Release);
     core.free_all();
+    core.table.resize(0, &core.fixed).expect("a table without slots takes nothing");
     core.pages.cool();
     core.streams.choose(Choice::default());
     core.streams.set_limit(Config::default_streams());

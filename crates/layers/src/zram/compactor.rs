@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use spillway_core::sync::{AtomicU64, Mutex, Ordering, WaitList};
-use spillway_core::{LocalFuture, Place, mutant};
+use spillway_core::{Kind, LocalFuture, Place, mutant};
 use spillway_policy::compaction::{self, Load, Step};
 
 use super::pool::{Cell, Eviction, Pool};
@@ -27,7 +27,7 @@ const QUIET_LOOKS: u32 = 3;
 /// Objects moved in one step: about 100 us.
 const MOVES_PER_STEP: usize = 200;
 
-/// Who waits for a pass, and who makes one.
+/// Who asked for a pass, and who makes one.
 #[derive(Default)]
 pub(super) struct Compactor {
     pass: Mutex<()>,
@@ -35,15 +35,39 @@ pub(super) struct Compactor {
     asks: AtomicU64,
     served: AtomicU64,
     asked: WaitList,
-    finished: WaitList,
+}
+
+/// What a writer that found no memory has done about it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum Relief {
+    #[default]
+    Unasked,
+    /// It asked for a pass, by this number.
+    Asked(u64),
+    /// A pass that began afterwards has ended.
+    Over,
 }
 
 impl Compactor {
-    /// Asks for a pass and waits until one that began after this call has ended.
-    pub(super) async fn relieve(&self) {
+    /// Asks for a pass; returns the number of the question.
+    fn ask(&self) -> u64 {
         let ticket = self.asks.fetch_add(1, Ordering::AcqRel) + 1;
         self.asked.wake_all();
-        self.finished.until(|| (self.served.load(Ordering::Acquire) >= ticket).then_some(())).await;
+        ticket
+    }
+
+    fn has_served(&self, ticket: u64) -> bool {
+        self.served.load(Ordering::Acquire) >= ticket
+    }
+
+    #[cfg(test)]
+    pub(super) fn was_asked(&self) -> bool {
+        self.asks.load(Ordering::Acquire) > 0
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_served_any(&self) -> bool {
+        self.served.load(Ordering::Acquire) > 0
     }
 
     fn is_asked(&self) -> bool {
@@ -88,6 +112,21 @@ impl Core {
         Load { object_bytes: held.object_bytes, taken_bytes: self.budget.used(), busy }
     }
 
+    /// Waits where memory is short and can be freed; true if it is worth trying again. Each span that comes free lets one
+    /// task try; once a whole pass has begun and ended since this one asked, it tries a last time.
+    pub(super) async fn relieve(&self, refused: Kind, relief: &mut Relief) -> bool {
+        let ticket = match *relief {
+            _ if refused != Kind::NoSpace => return false,
+            Relief::Over => return false,
+            Relief::Unasked if compaction::next_step(self.pool_load(false)) == Step::Rest => return false,
+            Relief::Unasked => self.compactor.ask(),
+            Relief::Asked(ticket) => ticket,
+        };
+        self.pages.freed(|| self.compactor.has_served(ticket)).await;
+        *relief = if self.compactor.has_served(ticket) { Relief::Over } else { Relief::Asked(ticket) };
+        true
+    }
+
     async fn look(&self, quiet: u32) {
         let asks = self.compactor.asks.load(Ordering::Acquire);
         let asked = self.compactor.is_asked();
@@ -95,10 +134,12 @@ impl Core {
             self.pool.narrow();
             self.pages.cool();
         }
-        let step = match compaction::next_step(self.pool_load(quiet < QUIET_LOOKS)) {
+        // Who waits for memory is given all that moving objects can free.
+        let busy = quiet < QUIET_LOOKS && !asked;
+        let step = match compaction::next_step(self.pool_load(busy)) {
             Step::Rest if asked => Step::Merge,
             // At rest a second pass over the same pool would find what the first left.
-            Step::Pack if quiet > QUIET_LOOKS => Step::Rest,
+            Step::Pack if quiet > QUIET_LOOKS && !asked => Step::Rest,
             step => step,
         };
         if step != Step::Rest {
@@ -106,7 +147,7 @@ impl Core {
         }
         if asked {
             self.compactor.served.store(asks, Ordering::Release);
-            self.compactor.finished.wake_all();
+            self.pages.tell_all();
         }
     }
 
@@ -115,6 +156,7 @@ impl Core {
         while self.step(&mut pass) {
             self.env.sleep(Duration::ZERO).await;
         }
+        self.pool.end_packing(&self.pages);
         if step == Step::Pack {
             self.pages.cool();
         }
@@ -124,6 +166,7 @@ impl Core {
     pub(super) fn compact_now(&self) {
         let mut pass = Pass::new(Step::Pack);
         while self.step(&mut pass) {}
+        self.pool.end_packing(&self.pages);
         self.pages.cool();
     }
 
@@ -132,6 +175,9 @@ impl Core {
         let _one_at_a_time = self.compactor.pass.lock();
         for _ in 0..MOVES_PER_STEP {
             let Some((cell, owner)) = pass.next_object(self) else { return false };
+            if !matches!(pass.phase, Phase::Merge(_)) {
+                self.pool.prepare_packing(&self.pages);
+            }
             match self.move_object(cell, owner, pass.phase) {
                 Moved::Yes => pass.moved += 1,
                 Moved::Gone => {}
@@ -154,7 +200,7 @@ impl Core {
         let Some(fresh) = fresh else { return Moved::NoRoom };
         let left = slot.relocate(&self.pool, &self.pages, cell, fresh);
         if mutant::on("zram: forget what a moved object held") {
-            let _ = slot.set(&self.pages, Slot::Empty, 0);
+            drop(slot.set(&self.pages, Slot::Empty, 0));
         }
         drop(slot);
         self.pool.free(&self.pages, left);
@@ -224,7 +270,7 @@ impl Pass {
     /// Ends the present eviction. One that moved nothing would come again: on to the next phase.
     fn end_eviction(&mut self, core: &Core) {
         let Some(eviction) = self.eviction.take() else { return };
-        self.pages_freed += core.pool.end_eviction(eviction);
+        self.pages_freed += core.pool.end_eviction(&core.pages, eviction);
         if std::mem::take(&mut self.moved) == 0 {
             self.advance(core);
         }

@@ -1,7 +1,7 @@
 //! Freeing slots, and telling which are in use.
 //!
-//! A range is walked by the leaves that exist in it, so that discarding terabytes of nothing costs nothing; many slots in
-//! use are freed in turns.
+//! A range is walked by the leaves that exist in it, so that discarding terabytes of nothing costs nothing. Long walks are cut
+//! into slices: a discard or a zeroing yields in between, a question about extents is answered as far as one slice goes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,14 +9,10 @@ use std::time::Duration;
 
 use spillway_core::{Answer, ByteRange, Extent, Kind, Op, Reply, Request, Submission, mutant};
 
-use super::table::{LEAF_SLOTS, Slot};
+use super::compactor::Relief;
+use super::table::{LEAF_SLOTS, Next, Slot};
+use super::work::{self, Slice};
 use super::{Core, Count, PAGE, slots};
-
-/// Leaves that are freed on the caller's stack.
-const LEAVES_AT_ONCE: usize = 4;
-
-/// Slots that one call of [`extents`] looks at: a client may ask about terabytes.
-const EXTENT_SLOTS_MAX: u64 = 1 << 24;
 
 pub(super) fn submit(core: &Arc<Core>, request: Request) -> Submission {
     let (first, count) = slots(request.range);
@@ -24,35 +20,43 @@ pub(super) fn submit(core: &Arc<Core>, request: Request) -> Submission {
         return Answer::pending(write_zero_words(core.clone(), request));
     }
     core.count(Count::NotifyFree, count);
-    let range = first..first + count;
-    let leaves = core.table.leaves_within(leaves_of(&range));
-    if leaves.len() > LEAVES_AT_ONCE {
-        return Answer::pending(free_in_turns(core.clone(), request, leaves));
+    let mut left = first..first + count;
+    core.free_some(&mut left);
+    if left.is_empty() {
+        Answer::Done(request.answer(Ok(())))
+    } else {
+        free_rest(core.clone(), request, left)
     }
-    leaves.into_iter().for_each(|leaf| core.free_slots(leaf, &range));
-    Answer::Done(request.answer(Ok(())))
 }
 
-async fn free_in_turns(core: Arc<Core>, request: Request, leaves: Vec<u64>) -> Reply {
-    let (first, count) = slots(request.range);
-    for turn in leaves.chunks(LEAVES_AT_ONCE) {
-        turn.iter().for_each(|&leaf| core.free_slots(leaf, &(first..first + count)));
-        core.env.sleep(Duration::ZERO).await;
-    }
-    request.answer(Ok(()))
+fn free_rest(core: Arc<Core>, request: Request, mut left: Range<u64>) -> Submission {
+    Answer::pending(async move {
+        while !left.is_empty() {
+            core.env.sleep(Duration::ZERO).await;
+            core.free_some(&mut left);
+        }
+        request.answer(Ok(()))
+    })
 }
 
-/// `WriteZeroes` that keeps the range allocated: a same-filled page of zero in each slot.
+/// `WriteZeroes` that keeps the range allocated: a same-filled page of zero in each slot. Waits for memory as a write does.
 async fn write_zero_words(core: Arc<Core>, request: Request) -> Reply {
     let (first, count) = slots(request.range);
     core.count(Count::PagesWritten, count);
-    for index in first..first + count {
-        if (index - first) % LEAF_SLOTS == LEAF_SLOTS - 1 {
-            core.env.sleep(Duration::ZERO).await;
+    let (mut index, mut relief) = (first, Relief::default());
+    while index < first + count {
+        let (stored, result) = core.zero_some(index..first + count);
+        index += stored;
+        if stored > 0 {
+            relief = Relief::default();
         }
-        if let Err(kind) = core.publish(index, Slot::Same(0), core.seconds()) {
-            core.count(Count::FailedWrites, 1);
-            return request.answer(Err(kind));
+        match result {
+            Ok(()) => core.env.sleep(Duration::ZERO).await,
+            Err(kind) if !core.relieve(kind, &mut relief).await => {
+                core.count(Count::FailedWrites, 1);
+                return request.answer(Err(kind));
+            }
+            Err(_) => {}
         }
     }
     request.answer(Ok(()))
@@ -63,41 +67,70 @@ fn leaves_of(range: &Range<u64>) -> Range<u64> {
 }
 
 impl Core {
-    /// Frees the slots of one leaf that lie in `range`.
-    fn free_slots(&self, leaf: u64, range: &Range<u64>) {
-        let start = range.start.max(leaf * LEAF_SLOTS);
-        let end = range.end + u64::from(mutant::on("zram: discard a page too many"));
-        for index in start..end.min((leaf + 1) * LEAF_SLOTS) {
-            let freed: Result<(), Kind> = self.publish(index, Slot::Empty, 0);
-            freed.expect("emptying a slot takes no memory");
+    /// Frees slots of `left` for one slice, and leaves the rest of the range there.
+    fn free_some(&self, left: &mut Range<u64>) {
+        let mut slice = Slice::new();
+        while !left.is_empty() && !slice.is_over() {
+            match self.table.next_leaf(leaves_of(left), &mut slice) {
+                Next::Leaf(leaf) => left.start = self.free_slots(leaf, left, &mut slice),
+                Next::Later(leaf) => left.start = left.start.max(leaf * LEAF_SLOTS).min(left.end),
+                Next::None => left.start = left.end,
+            }
         }
+    }
+
+    /// Frees the slots of one leaf that lie in `range`; returns the first slot after them.
+    fn free_slots(&self, leaf: u64, range: &Range<u64>, slice: &mut Slice) -> u64 {
+        let start = range.start.max(leaf * LEAF_SLOTS);
+        let end = range.end.min((leaf + 1) * LEAF_SLOTS);
+        let too_many = u64::from(mutant::on("zram: discard a page too many"));
+        for index in start..end + too_many {
+            self.publish(index, Slot::Empty, 0).expect("emptying a slot takes no memory");
+            slice.spend(work::SLOT);
+        }
+        end
+    }
+
+    /// Puts zeroes into the slots of `range` for one slice; returns how many.
+    fn zero_some(&self, range: Range<u64>) -> (u64, Result<(), Kind>) {
+        let (mut slice, now) = (Slice::new(), self.seconds());
+        for index in range.clone() {
+            if slice.is_over() {
+                return (index - range.start, Ok(()));
+            }
+            slice.spend(work::SLOT);
+            if let Err(kind) = self.publish(index, Slot::Same(0), now) {
+                return (index - range.start, Err(kind));
+            }
+        }
+        (range.end - range.start, Ok(()))
     }
 
     /// Frees every slot.
     pub(super) fn free_all(&self) {
-        let all = 0..u64::MAX / LEAF_SLOTS / 2;
-        for leaf in self.table.leaves_within(all) {
-            self.free_slots(leaf, &(0..u64::MAX));
+        let mut all = 0..u64::MAX / 2;
+        while !all.is_empty() {
+            self.free_some(&mut all);
         }
     }
 }
 
+/// What the start of `range` holds, as far as one slice of work goes: the client asks on from there.
 pub(super) fn extents(core: &Core, range: ByteRange, count_max: usize) -> Vec<Extent> {
     let (first, count) = slots(range);
-    let end = first + count.min(EXTENT_SLOTS_MAX);
-    let mut list = Vec::new();
-    let mut at = first;
-    for leaf in core.table.leaves_within(leaves_of(&(first..end))) {
-        hole(&mut list, at, (leaf * LEAF_SLOTS).max(at));
-        let start = first.max(leaf * LEAF_SLOTS);
-        at = end.min((leaf + 1) * LEAF_SLOTS);
-        (start..at).for_each(|index| nature(core.table.lock(index).get()).append_to(&mut list));
-        if list.len() > count_max {
-            list.truncate(count_max);
-            return list;
+    let (end, mut at, mut list, mut slice) = (first + count, first, Vec::new(), Slice::new());
+    while at < end && !slice.is_over() && list.len() <= count_max {
+        let next = match core.table.next_leaf(leaves_of(&(at..end)), &mut slice) {
+            Next::Leaf(leaf) | Next::Later(leaf) => (leaf * LEAF_SLOTS).clamp(at, end),
+            Next::None => end,
+        };
+        hole(&mut list, at, next);
+        at = end.min((next / LEAF_SLOTS + 1) * LEAF_SLOTS);
+        if next < at {
+            core.table.look(next..at, |slot| nature(slot).append_to(&mut list));
+            slice.spend(work::LEAF);
         }
     }
-    hole(&mut list, at, end);
     list.truncate(count_max);
     list
 }

@@ -12,7 +12,7 @@ use spillway_core::{Answer, Kind, Reply, Request, Submission};
 use super::codec::{CODECS, Decompressor};
 use super::pool::Scratch;
 use super::table::Slot;
-use super::{Core, Count, PAGE, PAGES_AT_ONCE, slots};
+use super::{Core, Count, PAGE, slots, work};
 
 const LANES: usize = 16;
 
@@ -31,6 +31,7 @@ impl Default for Decoders {
 
 impl Decoders {
     fn decompress(&self, codec: usize, bytes: &[u8], page: &mut [u8]) -> Result<(), Kind> {
+        work::note(CODECS[codec].decompress_units);
         let first = lane() % LANES;
         let mut order = (first..LANES).chain(0..first);
         let free = order.find_map(|index| self.lanes[index].try_lock());
@@ -46,20 +47,21 @@ impl Decoders {
 pub(super) fn submit(core: &Arc<Core>, mut request: Request) -> Submission {
     let (first, count) = slots(request.range);
     core.count(Count::PagesRead, count);
-    if count > PAGES_AT_ONCE {
-        return Answer::pending(read_in_turns(core.clone(), request));
+    if count > CODECS[core.streams.codec()].pages_a_read() as u64 {
+        return Answer::pending(read_in_slices(core.clone(), request));
     }
     let result = core.load_pages(first, &mut request.buf);
     Answer::Done(core.answer_read(request, result))
 }
 
-async fn read_in_turns(core: Arc<Core>, mut request: Request) -> Reply {
+async fn read_in_slices(core: Arc<Core>, mut request: Request) -> Reply {
     let (mut index, _) = slots(request.range);
-    for turn in request.buf.chunks_mut(PAGE * PAGES_AT_ONCE as usize) {
-        if let Err(kind) = core.load_pages(index, turn) {
+    let most = CODECS[core.streams.codec()].pages_a_read();
+    for slice in request.buf.chunks_mut(PAGE * most) {
+        if let Err(kind) = core.load_pages(index, slice) {
             return core.answer_read(request, Err(kind));
         }
-        index += PAGES_AT_ONCE;
+        index += most as u64;
         core.env.sleep(Duration::ZERO).await;
     }
     core.answer_read(request, Ok(()))

@@ -16,13 +16,14 @@
 //! | `store`, `load`, `discard` | the paths of a write, a read, a discard |
 //! | `spread` | a large write shared out to idle workers |
 //! | `table` | slots, in shards |
-//! | `pool`, `shelf`, `pages` | objects, spans of a size class, memory |
+//! | `pool`, `shelf`, `spans`, `pages` | objects, a size class, what is known of spans, memory |
+//! | `work` | how much one poll may do |
 //! | `compactor` | moving objects so that memory returns |
 //! | `streams`, `codec` | compression, and how much of it at once |
 //! | `attributes` | the control table |
 //!
 //! *Lock order*: a compression stream, taken with no other lock held; then a shard of the table, a shelf, pages. None is held
-//! across an await.
+//! across an await, nor while memory goes back to the system.
 //!
 //! Spilling to a file, idle marking and recompression will each be a file here; a slot's mark has room for their flags.
 
@@ -34,10 +35,12 @@ mod load;
 mod pages;
 mod pool;
 mod shelf;
+mod spans;
 mod spread;
 mod store;
 mod streams;
 mod table;
+mod work;
 
 use std::sync::Arc;
 
@@ -61,9 +64,6 @@ pub(crate) const PAGE: usize = 4096;
 
 /// Largest device in bytes (16 TiB): a pool object names its slot in 32 bits.
 pub const DISKSIZE_MAX: u64 = (PAGE as u64) << 32;
-
-/// Pages that a request may take up on its caller's stack; longer ones yield in between.
-const PAGES_AT_ONCE: u64 = 64;
 
 /// How a device begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -112,6 +112,8 @@ struct Core {
     env: Arc<dyn Env>,
     /// `mem_limit`'s share of the process's budget: pool and table.
     budget: Arc<Budget>,
+    /// The process's budget, for what a device takes however little it holds.
+    fixed: Arc<Budget>,
     size: AtomicU64,
     pages: Pages,
     pool: Pool,
@@ -139,16 +141,17 @@ impl Zram {
             if config.max_comp_streams == 0 { Config::default_streams() } else { config.max_comp_streams };
         let share = Budget::share(&budget, Budget::UNLIMITED);
         let core = Core {
-            pages: Pages::new(regions, share.clone()),
-            pool: Pool::new(),
+            pages: Pages::new(regions, share.clone(), budget.clone()),
+            pool: Pool::new(&budget).map_err(no_room_to_begin)?,
             table: Table::new(),
-            streams: Streams::new(attributes::checked_streams(streams)?, choice, budget),
+            streams: Streams::new(attributes::checked_streams(streams)?, choice, budget.clone()),
             decoders: Decoders::default(),
             compactor: Compactor::default(),
             counters: Counters::default(),
             size: AtomicU64::new(0),
             setup: Mutex::new(()),
             budget: share,
+            fixed: budget,
             env,
         };
         let zram = Arc::new(Self { core: Arc::new(core) });
@@ -167,6 +170,13 @@ impl Zram {
         }
         Ok(())
     }
+}
+
+fn no_room_to_begin(kind: Kind) -> Error {
+    Error::new(
+        kind,
+        "a zram device takes about 1 MiB before it holds anything, and --memory has less left: give more",
+    )
 }
 
 /// The attributes of a device.

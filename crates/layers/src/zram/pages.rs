@@ -3,16 +3,19 @@
 //! Memory is mapped in large *chunks* that cost nothing until touched, and handed out as *spans* (runs of 1 to 8 pages at a
 //! fixed distance of 32 KiB) and *leaves* (single pages of the slot table). Every page handed out is charged to the budget
 //! first. A span given back is kept warm for the next taker up to a small bound, still charged; the rest goes back to the
-//! system at once.
+//! system at once. Warm spans serve any taker: whoever finds the budget full has them cooled before it is refused.
 //!
-//! Lock order: this lock is a leaf, taken with a class's or a shard's lock held; it is never held across I/O, only across
-//! the system's giving and taking of memory.
+//! Each span has a *tag*, a word that says of a span in use where it is listed, and of a free one which is the next free one. So
+//! neither a map nor a list grows with the device. Tags are charged with their chunk.
+//!
+//! Lock order: this lock is a leaf. It is not held while memory goes back to the system; [`Pages::take_span`],
+//! [`Pages::give_span`], [`Pages::give_leaf`] and [`Pages::cool`], which may return memory, are called with no lock held.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
-use spillway_core::sync::Mutex;
-use spillway_core::{Budget, Kind, Region, Regions};
+use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, WaitList};
+use spillway_core::{Budget, Charge, Kind, Region, Regions};
 use spillway_policy::size_classes::{PAGE_BYTES, SPAN_PAGES_MAX};
 
 /// Distance between the starts of two spans in bytes.
@@ -58,33 +61,53 @@ impl std::ops::DerefMut for Leaf {
 
 struct Chunk {
     region: Box<dyn Region>,
+    tags: Box<[AtomicU64]>,
+    _charge: Charge,
 }
 
-#[derive(Default)]
+/// In a tag: no other span follows.
+const NO_SPAN: u32 = u32::MAX;
+
+/// Where a tag of a span of leaves has a bit for each page that is free; the next such span is below.
+const FREE_SHIFT: u32 = 32;
+
 struct State {
+    /// Spans from this one on were never handed out.
     fresh: u32,
-    clean: Vec<Span>,
+    /// First of the spans that hold no memory, linked by their tags.
+    clean: u32,
     warm: Vec<(Span, u8)>,
     warm_pages: usize,
-    leaves: Vec<(Span, u8)>,
+    /// First of the spans of leaves that have a free page, linked by their tags.
+    leaves: u32,
 }
+
+/// What waits for memory is told of so many spans at most that came free while nobody waited.
+const FREED_MAX: usize = 16;
 
 /// The source of spans and leaves of one device.
 pub(super) struct Pages {
     regions: Arc<dyn Regions>,
     budget: Arc<Budget>,
+    fixed: Arc<Budget>,
     chunk_shift: u32,
     chunks: Box<[OnceLock<Chunk>]>,
     state: Mutex<State>,
+    /// Spans and leaves that came free and that nobody has been told of.
+    freed: AtomicUsize,
+    waiters: WaitList,
 }
 
 impl Pages {
-    /// Pages charged to `budget`.
-    pub(super) fn new(regions: Arc<dyn Regions>, budget: Arc<Budget>) -> Self {
+    /// Pages charged to `budget`; tags, which go back with the device alone, to `fixed`.
+    pub(super) fn new(regions: Arc<dyn Regions>, budget: Arc<Budget>, fixed: Arc<Budget>) -> Self {
         let wished = (budget.room() / 256).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX).next_power_of_two();
         let chunk_shift = wished.trailing_zeros() - SPAN_BYTES.trailing_zeros();
         let chunks = (0..CHUNKS_MAX).map(|_| OnceLock::new()).collect();
-        Self { regions, budget, chunk_shift, chunks, state: Mutex::default() }
+        let warm = Vec::with_capacity(WARM_BYTES_MAX / PAGE_BYTES);
+        let state = State { fresh: 0, clean: NO_SPAN, warm, warm_pages: 0, leaves: NO_SPAN };
+        let (freed, waiters) = (AtomicUsize::new(0), WaitList::default());
+        Self { regions, budget, fixed, chunk_shift, chunks, state: Mutex::new(state), freed, waiters }
     }
 
     /// The budget that pages are charged to.
@@ -92,84 +115,133 @@ impl Pages {
         &self.budget
     }
 
+    /// Charges `bytes`; warm spans are given back for it where need be. Called with no lock held.
+    pub(super) fn charge(&self, bytes: u64) -> Result<(), Kind> {
+        loop {
+            match self.budget.charge(bytes) {
+                Err(_) if self.cool_one() => {}
+                charged => return charged,
+            }
+        }
+    }
+
     /// A span with `pages` pages, zeroed or warm. [`Kind::NoSpace`] at the budget, [`Kind::OutOfMemory`] where the system
     /// refuses.
     pub(super) fn take_span(&self, pages: usize) -> Result<Span, Kind> {
+        if let Some((span, had)) = self.take_warm() {
+            return self.fit_warm(span, had, pages);
+        }
+        let bytes = (pages * PAGE_BYTES) as u64;
+        self.charge(bytes)?;
+        let span = self.state_with_span();
+        span.map(|(_, span)| span).inspect_err(|_| self.budget.uncharge(bytes))
+    }
+
+    fn take_warm(&self) -> Option<(Span, usize)> {
         let mut state = self.state.lock();
-        if let Some((span, had)) = state.warm.pop() {
-            state.warm_pages -= usize::from(had);
-            return self.fit_warm(&mut state, span, usize::from(had), pages);
-        }
-        self.budget.charge((pages * PAGE_BYTES) as u64)?;
-        let span = self.place_for_span(&mut state);
-        if span.is_err() {
-            self.budget.uncharge((pages * PAGE_BYTES) as u64);
-        }
-        span
+        let (span, pages) = state.warm.pop()?;
+        state.warm_pages -= usize::from(pages);
+        Some((span, usize::from(pages)))
     }
 
     /// Makes a warm span of `had` pages one of `pages`.
-    fn fit_warm(&self, state: &mut State, span: Span, had: usize, pages: usize) -> Result<Span, Kind> {
+    fn fit_warm(&self, span: Span, had: usize, pages: usize) -> Result<Span, Kind> {
         if pages <= had {
             self.release(span, pages, had - pages);
-            return Ok(span);
-        }
-        let charged = self.budget.charge(((pages - had) * PAGE_BYTES) as u64);
-        if let Err(kind) = charged {
-            state.warm.push((span, had as u8));
-            state.warm_pages += had;
+        } else if let Err(kind) = self.charge(((pages - had) * PAGE_BYTES) as u64) {
+            self.put_back(span, had);
             return Err(kind);
         }
         Ok(span)
     }
 
-    fn place_for_span(&self, state: &mut State) -> Result<Span, Kind> {
-        if let Some(span) = state.clean.pop() {
-            return Ok(span);
+    /// The state, locked, and a span without memory.
+    fn state_with_span(&self) -> Result<(MutexGuard<'_, State>, Span), Kind> {
+        let mut state = self.state.lock();
+        if state.clean != NO_SPAN {
+            let span = Span(state.clean);
+            state.clean = self.tag(span);
+            return Ok((state, span));
         }
         let span = Span(state.fresh);
         let chunk = self.chunks.get(self.chunk_of(span)).ok_or(Kind::OutOfMemory)?;
         if chunk.get().is_none() {
-            let region = self.regions.map(SPAN_BYTES << self.chunk_shift)?;
-            assert!(chunk.set(Chunk { region }).is_ok(), "chunks are added under the lock");
+            assert!(chunk.set(self.map_chunk()?).is_ok(), "chunks are added under the lock");
         }
         state.fresh += 1;
-        Ok(span)
+        Ok((state, span))
+    }
+
+    fn map_chunk(&self) -> Result<Chunk, Kind> {
+        let charge = self.fixed.hold(size_of::<AtomicU64>() as u64 * self.chunk_spans() as u64)?;
+        let region = self.regions.map(SPAN_BYTES << self.chunk_shift)?;
+        let tags = (0..self.chunk_spans()).map(|_| AtomicU64::new(0)).collect();
+        Ok(Chunk { region, tags, _charge: charge })
     }
 
     /// Takes back a span of `pages` pages. No reference into it is left.
     pub(super) fn give_span(&self, span: Span, pages: usize) {
-        let mut state = self.state.lock();
-        if (state.warm_pages + pages) * PAGE_BYTES <= WARM_BYTES_MAX {
-            state.warm_pages += pages;
-            state.warm.push((span, pages as u8));
-            return;
+        self.put_back(span, pages);
+        self.tell();
+    }
+
+    fn put_back(&self, span: Span, pages: usize) {
+        {
+            let mut state = self.state.lock();
+            if (state.warm_pages + pages) * PAGE_BYTES <= WARM_BYTES_MAX {
+                state.warm_pages += pages;
+                state.warm.push((span, pages as u8));
+                return;
+            }
         }
+        self.clean(span, pages);
+    }
+
+    /// Gives the memory of a span back to the system.
+    fn clean(&self, span: Span, pages: usize) {
         self.release(span, 0, pages);
-        state.clean.push(span);
+        let mut state = self.state.lock();
+        self.set_tag(span, state.clean);
+        state.clean = span.0;
+    }
+
+    /// Gives a warm span back to the system; false where there is none.
+    pub(super) fn cool_one(&self) -> bool {
+        let warm = self.take_warm();
+        warm.is_some_and(|(span, pages)| {
+            self.clean(span, pages);
+            true
+        })
     }
 
     /// Gives all warm spans back to the system.
     pub(super) fn cool(&self) {
-        let mut state = self.state.lock();
-        let warm = std::mem::take(&mut state.warm);
-        state.warm_pages = 0;
-        for (span, pages) in warm {
-            self.release(span, 0, usize::from(pages));
-            state.clean.push(span);
-        }
+        while self.cool_one() {}
     }
 
-    /// A zeroed page for the table.
+    /// A zeroed page for the table. Returns no memory to the system and may be called with a shard locked.
     pub(super) fn take_leaf(&self) -> Result<Leaf, Kind> {
         self.budget.charge(PAGE_BYTES as u64)?;
+        self.place_for_leaf().inspect_err(|_| self.budget.uncharge(PAGE_BYTES as u64))
+    }
+
+    fn place_for_leaf(&self) -> Result<Leaf, Kind> {
         let mut state = self.state.lock();
-        if state.leaves.is_empty() {
-            let span =
-                self.place_for_span(&mut state).inspect_err(|_| self.budget.uncharge(PAGE_BYTES as u64))?;
-            state.leaves.extend((0..SPAN_PAGES_MAX as u8).rev().map(|page| (span, page)));
+        if state.leaves == NO_SPAN {
+            drop(state);
+            let (locked, span) = self.state_with_span()?;
+            state = locked;
+            self.word(span).store(0xff << FREE_SHIFT | u64::from(state.leaves), Ordering::Relaxed);
+            state.leaves = span.0;
         }
-        let (span, page) = state.leaves.pop().expect("filled above");
+        let span = Span(state.leaves);
+        let word = self.word(span).load(Ordering::Relaxed);
+        let page = (word >> FREE_SHIFT).trailing_zeros() as u8;
+        let left = word & !(1 << (FREE_SHIFT + u32::from(page)));
+        self.word(span).store(left, Ordering::Relaxed);
+        if left >> FREE_SHIFT == 0 {
+            state.leaves = left as u32;
+        }
         let words = self.address(span, usize::from(page) * PAGE_BYTES).cast();
         Ok(Leaf { words, span, page })
     }
@@ -177,13 +249,79 @@ impl Pages {
     /// Takes a leaf back.
     pub(super) fn give_leaf(&self, leaf: Leaf) {
         self.release(leaf.span, usize::from(leaf.page), 1);
-        self.state.lock().leaves.push((leaf.span, leaf.page));
+        {
+            let mut state = self.state.lock();
+            let word = self.word(leaf.span).load(Ordering::Relaxed);
+            let free = word | 1 << (FREE_SHIFT + u32::from(leaf.page));
+            if word >> FREE_SHIFT == 0 {
+                let next = u64::from(std::mem::replace(&mut state.leaves, leaf.span.0));
+                self.word(leaf.span).store(free & !u64::from(u32::MAX) | next, Ordering::Relaxed);
+            } else {
+                self.word(leaf.span).store(free, Ordering::Relaxed);
+            }
+        }
+        self.tell();
+    }
+
+    /// Tells one task that waits for memory that some came free.
+    fn tell(&self) {
+        if self.freed.load(Ordering::Relaxed) < FREED_MAX {
+            self.freed.fetch_add(1, Ordering::AcqRel);
+        }
+        self.waiters.wake_one();
+    }
+
+    /// Wakes all tasks that wait for memory: what they wait for otherwise may have come true.
+    pub(super) fn tell_all(&self) {
+        self.waiters.wake_all();
+    }
+
+    /// Waits until a span or a leaf came free that no other task has been told of, or until `otherwise` holds.
+    pub(super) async fn freed(&self, otherwise: impl Fn() -> bool) {
+        let freed = || {
+            let taken = self.freed.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1));
+            (taken.is_ok() || otherwise()).then_some(())
+        };
+        self.waiters.until(freed).await;
+    }
+
+    /// The word that goes with a span: whoever has the span may use the lower half.
+    fn word(&self, span: Span) -> &AtomicU64 {
+        let chunk = self.chunks[self.chunk_of(span)].get().expect("a span lies in a mapped chunk");
+        &chunk.tags[span.0 as usize & (self.chunk_spans() - 1)]
+    }
+
+    /// What [`Pages::set_tag`] set last, under the lock of whoever has the span.
+    pub(super) fn tag(&self, span: Span) -> u32 {
+        self.word(span).load(Ordering::Relaxed) as u32
+    }
+
+    /// Sets the tag of a span that was handed out to the caller.
+    pub(super) fn set_tag(&self, span: Span, tag: u32) {
+        self.word(span).store(u64::from(tag), Ordering::Relaxed);
+    }
+
+    /// Spans of a chunk.
+    fn chunk_spans(&self) -> usize {
+        1 << self.chunk_shift
+    }
+
+    /// Tasks that wait for memory.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.waiters.waiting()
+    }
+
+    /// Bytes of all tags.
+    #[cfg(test)]
+    pub(super) fn tag_bytes(&self) -> u64 {
+        self.chunks.iter().filter_map(OnceLock::get).map(|chunk| chunk._charge.bytes()).sum()
     }
 
     /// The byte at `offset` of a span that has been handed out.
     pub(super) fn address(&self, span: Span, offset: usize) -> NonNull<u8> {
         let chunk = self.chunks[self.chunk_of(span)].get().expect("a span lies in a mapped chunk");
-        let start = (span.0 as usize & ((1 << self.chunk_shift) - 1)) * SPAN_BYTES;
+        let start = (span.0 as usize & (self.chunk_spans() - 1)) * SPAN_BYTES;
         assert!(start + offset < chunk.region.len());
         // SAFETY: the sum stays within the region, as asserted, and a region is one mapping.
         unsafe { chunk.region.base().add(start + offset) }
@@ -199,7 +337,7 @@ impl Pages {
             return;
         }
         let chunk = self.chunks[self.chunk_of(span)].get().expect("a span lies in a mapped chunk");
-        let start = (span.0 as usize & ((1 << self.chunk_shift) - 1)) * SPAN_BYTES;
+        let start = (span.0 as usize & (self.chunk_spans() - 1)) * SPAN_BYTES;
         chunk.region.release(start + first * PAGE_BYTES, count * PAGE_BYTES);
         self.budget.uncharge((count * PAGE_BYTES) as u64);
     }
@@ -210,8 +348,8 @@ mod tests {
     use super::*;
     use spillway_sim::memory::VecRegions;
 
-    fn pages(budget: u64) -> Pages {
-        Pages::new(Arc::new(VecRegions::new(64 << 20)), Budget::new(budget))
+    fn pages(bytes: u64) -> Pages {
+        Pages::new(Arc::new(VecRegions::new(64 << 20)), Budget::new(bytes), Budget::new(1 << 20))
     }
 
     #[test]
@@ -231,6 +369,61 @@ mod tests {
     }
 
     #[test]
+    fn warm_spans_serve_any_size_before_anything_is_refused() {
+        let pages = pages(16 * PAGE_BYTES as u64);
+        let small: Vec<_> = (0..16).map(|_| pages.take_span(1).unwrap()).collect();
+        small.into_iter().for_each(|span| pages.give_span(span, 1));
+        assert_eq!(pages.budget().used(), 16 * PAGE_BYTES as u64, "sixteen warm spans of a page");
+        let large = pages.take_span(8).expect("seven of them go for it");
+        assert_eq!(pages.budget().used(), 16 * PAGE_BYTES as u64);
+        pages.charge(8 * PAGE_BYTES as u64).expect("the others go for bookkeeping");
+        assert_eq!(pages.take_span(1), Err(Kind::NoSpace));
+        pages.budget().uncharge(8 * PAGE_BYTES as u64);
+        pages.give_span(large, 8);
+        assert!(pages.cool_one() && !pages.cool_one());
+        assert_eq!(pages.budget().used(), 0);
+    }
+
+    #[test]
+    fn every_span_and_every_leaf_is_handed_out_once_however_they_come_and_go() {
+        let (pages, mut random) = (pages(32 << 20), spillway_core::contract::Random(3));
+        let (mut spans, mut leaves) = (Vec::new(), Vec::new());
+        for step in 0..6000 {
+            let least = if step < 3000 { 2 } else { 3 };
+            match random.below(4) {
+                0 => {
+                    let (span, len) = (pages.take_span(8).unwrap(), 1 + random.below(8) as usize);
+                    pages.release(span, len, 8 - len);
+                    spans.push((span, len));
+                }
+                1 => leaves.push(pages.take_leaf().unwrap()),
+                at if at >= least || spans.len() > 300 => {
+                    while spans.len() > 150 {
+                        let (span, len) = spans.swap_remove(random.below(spans.len() as u64) as usize);
+                        pages.give_span(span, len);
+                    }
+                    while leaves.len() > 100 {
+                        pages.give_leaf(leaves.swap_remove(random.below(leaves.len() as u64) as usize));
+                    }
+                }
+                _ => {}
+            }
+            let mut known: Vec<u32> = spans.iter().map(|(span, _)| span.0 * 8 + 7).collect();
+            known.extend(leaves.iter().map(|leaf| leaf.span.0 * 8 + u32::from(leaf.page)));
+            let count = known.len();
+            known.sort_unstable();
+            known.dedup();
+            // A span and a leaf of the same span would meet at page 7 at the latest once eight leaves are out.
+            assert_eq!(known.len(), count, "step {step}");
+            assert!(spans.iter().all(|(span, _)| leaves.iter().all(|leaf| leaf.span != *span)));
+        }
+        spans.into_iter().for_each(|(span, len)| pages.give_span(span, len));
+        leaves.into_iter().for_each(|leaf| pages.give_leaf(leaf));
+        pages.cool();
+        assert_eq!(pages.budget().used(), 0);
+    }
+
+    #[test]
     fn a_leaf_is_zero_again_when_taken_again() {
         let pages = pages(1 << 20);
         let mut leaf = pages.take_leaf().unwrap();
@@ -245,9 +438,10 @@ mod tests {
 
     #[test]
     fn a_refusing_system_is_an_error_and_charges_nothing() {
-        let pages = Pages::new(Arc::new(VecRegions::new(0)), Budget::new(1 << 20));
+        let fixed = Budget::new(1 << 20);
+        let pages = Pages::new(Arc::new(VecRegions::new(0)), Budget::new(1 << 20), fixed.clone());
         assert_eq!(pages.take_span(1), Err(Kind::OutOfMemory));
         assert!(pages.take_leaf().is_err());
-        assert_eq!(pages.budget().used(), 0);
+        assert_eq!((pages.budget().used(), fixed.used()), (0, 0));
     }
 }

@@ -10,21 +10,23 @@
 //! Objects left over in the last, partly filled span of each class can be moved to *packed* spans, where objects of all
 //! lengths follow each other; only the compactor writes there.
 //!
+//! Memory is taken and returned with no lock of the pool held; what is known of spans is charged with them.
+//!
 //! Lock order: the owner's shard, then a shelf or the packed spans, then [`Pages`].
 
 use std::mem::MaybeUninit;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use crossbeam_utils::CachePadded;
-use hashbrown::HashMap;
-use spillway_core::Kind;
 use spillway_core::stats::lane;
 use spillway_core::sync::{AtomicUsize, Mutex, MutexGuard, Ordering};
+use spillway_core::{Budget, Charge, Kind};
 use spillway_policy::compaction;
 use spillway_policy::size_classes::{CELL_STEP, PAGE_BYTES, SPAN_PAGES_MAX, SizeClass, SizeClasses};
 
 use super::pages::{Pages, SPAN_BYTES, Span};
-use super::shelf::Shelf;
+use super::shelf::{Shelf, SpanState};
+use super::spans::Spans;
 
 /// Where an object lies and how long it is: 59 bits that fit a slot.
 ///
@@ -102,27 +104,46 @@ const COLLISIONS_PER_WIDENING: usize = 64;
 
 type LockedShelf = CachePadded<Mutex<Shelf>>;
 
+/// A shelf and its bookkeeping; that of a class's first shelf is charged with the pool.
+struct Side {
+    shelf: LockedShelf,
+    _charge: Option<Charge>,
+}
+
 /// The shelves of one size class: one, until threads are seen to collide on it.
 struct Class {
     class: SizeClass,
-    sides: [OnceLock<Box<LockedShelf>>; SIDES],
+    sides: [OnceLock<Box<Side>>; SIDES],
     open_sides: AtomicUsize,
     collisions: AtomicUsize,
+    fixed: Arc<Budget>,
 }
 
 impl Class {
-    fn new(class: SizeClass) -> Self {
+    fn new(class: SizeClass, fixed: Arc<Budget>) -> Self {
         let (open_sides, collisions) = (AtomicUsize::new(1), AtomicUsize::new(0));
-        Self { class, sides: Default::default(), open_sides, collisions }
+        let class = Self { class, sides: Default::default(), open_sides, collisions, fixed };
+        class.add_side(0, None);
+        class
+    }
+
+    /// Bytes of a shelf without spans.
+    fn side_bytes(class: &SizeClass) -> u64 {
+        size_of::<Side>() as u64 + Shelf::fixed_bytes(class)
+    }
+
+    fn add_side(&self, side: usize, charge: Option<Charge>) {
+        let shelf = CachePadded::new(Mutex::new(Shelf::new(self.class)));
+        self.sides[side].get_or_init(|| Box::new(Side { shelf, _charge: charge }));
     }
 
     fn side(&self, side: usize) -> &LockedShelf {
-        self.sides[side].get_or_init(|| Box::new(CachePadded::new(Mutex::new(Shelf::new(self.class)))))
+        &self.sides[side].get().expect("a side is made before it is opened").shelf
     }
 
     /// The shelf of this thread.
     fn lock_own(&self) -> (usize, MutexGuard<'_, Shelf>) {
-        let side = lane() % self.open_sides.load(Ordering::Relaxed);
+        let side = lane() % self.open_sides.load(Ordering::Acquire);
         let shelf = self.side(side);
         let free = shelf.try_lock();
         (side, free.unwrap_or_else(|| self.lock_after_collision(shelf)))
@@ -131,11 +152,36 @@ impl Class {
     #[cold]
     fn lock_after_collision<'a>(&self, shelf: &'a LockedShelf) -> MutexGuard<'a, Shelf> {
         let collisions = self.collisions.fetch_add(1, Ordering::Relaxed) + 1;
-        let open = self.open_sides.load(Ordering::Relaxed);
-        if collisions.is_multiple_of(COLLISIONS_PER_WIDENING) && open < SIDES {
-            self.open_sides.store(open * 2, Ordering::Relaxed);
+        if collisions.is_multiple_of(COLLISIONS_PER_WIDENING) {
+            self.widen();
         }
         shelf.lock()
+    }
+
+    /// Opens twice as many shelves, if there is memory for them.
+    fn widen(&self) {
+        let open = self.open_sides.load(Ordering::Relaxed);
+        for side in open..(open * 2).min(SIDES) {
+            if self.sides[side].get().is_none() {
+                let Ok(charge) = self.fixed.hold(Self::side_bytes(&self.class)) else { return };
+                self.add_side(side, Some(charge));
+            }
+        }
+        self.open_sides.store((open * 2).min(SIDES), Ordering::Release);
+    }
+
+    /// A span, its bookkeeping charged. Holds no lock.
+    fn take_span(&self, pages: &Pages) -> Result<SpanState, Kind> {
+        let bookkeeping = Shelf::bytes_a_span(&self.class);
+        pages.charge(bookkeeping)?;
+        let span = pages.take_span(self.class.pages).inspect_err(|_| pages.budget().uncharge(bookkeeping))?;
+        Ok(SpanState::new(span, &self.class))
+    }
+
+    /// Gives a span back that has left its shelf. Holds no lock.
+    fn give_span(&self, pages: &Pages, span: Span) {
+        pages.budget().uncharge(Shelf::bytes_a_span(&self.class));
+        pages.give_span(span, self.class.pages);
     }
 }
 
@@ -144,32 +190,56 @@ pub(super) struct Pool {
     sizes: SizeClasses,
     classes: Box<[Class]>,
     packed: Mutex<Packed>,
+    _charge: Charge,
 }
 
 impl Pool {
-    pub(super) fn new() -> Self {
+    /// A pool without objects. What it takes itself is charged to `fixed`.
+    pub(super) fn new(fixed: &Arc<Budget>) -> Result<Self, Kind> {
         let sizes = SizeClasses::new();
-        let classes = sizes.classes().iter().map(|class| Class::new(*class)).collect();
-        Self { sizes, classes, packed: Mutex::default() }
+        let shelves: u64 = sizes.classes().iter().map(Class::side_bytes).sum();
+        let packed =
+            Spans::<PackedSpan>::fixed_bytes(PACKED_BINS) + sizes.classes().len() * size_of::<Class>();
+        let charge = fixed.hold(shelves + packed as u64)?;
+        let classes = sizes.classes().iter().map(|class| Class::new(*class, fixed.clone())).collect();
+        Ok(Self { sizes, classes, packed: Mutex::new(Packed::new()), _charge: charge })
     }
 
     fn class(&self, len: usize) -> &Class {
         &self.classes[self.sizes.of(len)]
     }
 
-    /// A cell for `len` bytes (1 to 4096) that will belong to slot `owner`.
+    /// A cell for `len` bytes (1 to 4096) that will belong to slot `owner`. Called with no lock held.
     pub(super) fn allocate(&self, pages: &Pages, len: usize, owner: u32) -> Result<Fresh, Kind> {
-        let (side, mut shelf) = self.class(len).lock_own();
-        let (span, cell) = shelf.take(pages, owner)?;
+        let class = self.class(len);
+        let (side, mut shelf) = class.lock_own();
+        if let Some((span, cell)) = shelf.take(owner) {
+            return Ok(Fresh(Cell::new(span, cell, side, len)));
+        }
+        drop(shelf);
+        Self::allocate_in_new_span(class, pages, len, owner)
+    }
+
+    #[cold]
+    fn allocate_in_new_span(class: &Class, pages: &Pages, len: usize, owner: u32) -> Result<Fresh, Kind> {
+        let state = class.take_span(pages)?;
+        let (side, mut shelf) = class.lock_own();
+        shelf.add(pages, state);
+        let (span, cell) = shelf.take(owner).expect("a span was added");
         Ok(Fresh(Cell::new(span, cell, side, len)))
     }
 
-    /// Frees the cell of an object that its slot no longer names.
+    /// Frees the cell of an object that its slot no longer names. Called with no lock held.
     pub(super) fn free(&self, pages: &Pages, cell: Cell) {
         if cell.packed() {
-            return self.packed.lock().free(pages, cell);
+            let emptied = self.packed.lock().free(pages, cell);
+            return emptied.into_iter().for_each(|packed| packed.give(pages));
         }
-        self.class(cell.len()).side(cell.side()).lock().give(pages, cell.span(), cell.place());
+        let class = self.class(cell.len());
+        let emptied = class.side(cell.side()).lock().give(pages, cell.span(), cell.place());
+        if emptied {
+            class.give_span(pages, cell.span());
+        }
     }
 
     /// Fills a fresh cell.
@@ -227,7 +297,7 @@ impl Pool {
     }
 
     fn shelf(&self, number: usize) -> Option<&LockedShelf> {
-        self.classes[number / SIDES].sides[number % SIDES].get().map(|shelf| &**shelf)
+        self.classes[number / SIDES].sides[number % SIDES].get().map(|side| &side.shelf)
     }
 
     /// Lets each class begin again with one shelf: the threads that collided have stopped.
@@ -264,13 +334,13 @@ impl Pool {
     }
 
     /// Ends an eviction and returns the pages that it freed: what could not be moved stays where it is.
-    pub(super) fn end_eviction(&self, eviction: Eviction) -> usize {
+    pub(super) fn end_eviction(&self, pages: &Pages, eviction: Eviction) -> usize {
         match eviction.shelf {
             Some(number) => {
                 let shelf = self.shelf(number).expect("a span was found on it");
-                shelf.lock().end_eviction(eviction.span)
+                shelf.lock().end_eviction(pages, eviction.span)
             }
-            None if self.packed.lock().spans.contains_key(&eviction.span.0) => 0,
+            None if self.packed.lock().holds(pages, eviction.span) => 0,
             None => SPAN_PAGES_MAX,
         }
     }
@@ -282,11 +352,27 @@ impl Pool {
 
     /// A new place for an object of `len` bytes that leaves the sparse span of `left`: on the same shelf, if it has room.
     pub(super) fn place_merged(&self, len: usize, owner: u32, left: Cell) -> Option<Fresh> {
-        let (span, cell) = self.class(len).side(left.side()).lock().take_in_use(owner)?;
+        let (span, cell) = self.class(len).side(left.side()).lock().take(owner)?;
         Some(Fresh(Cell::new(span, cell, left.side(), len)))
     }
 
-    /// A new place for an object of `len` bytes among packed ones.
+    /// Sees to it that the next object to be packed finds a span, if there is memory for one. Called with no lock held.
+    pub(super) fn prepare_packing(&self, pages: &Pages) {
+        if self.packed.lock().spare.is_some() {
+            return;
+        }
+        let Ok(spare) = PackedSpan::take(pages) else { return };
+        let second = self.packed.lock().spare.replace(spare);
+        second.into_iter().for_each(|spare| spare.give(pages));
+    }
+
+    /// Gives back what [`Pool::prepare_packing`] took and nobody needed. Called with no lock held.
+    pub(super) fn end_packing(&self, pages: &Pages) {
+        let spare = self.packed.lock().spare.take();
+        spare.into_iter().for_each(|spare| spare.give(pages));
+    }
+
+    /// A new place for an object of `len` bytes among packed ones. Takes no memory but what was prepared.
     pub(super) fn place_packed(&self, pages: &Pages, len: usize, owner: u32) -> Result<Fresh, Kind> {
         let (span, place) = self.packed.lock().append(pages, len, owner)?;
         Ok(Fresh(Cell::new_packed(span, place, len)))
@@ -299,88 +385,138 @@ impl Pool {
     }
 }
 
-/// Spans in which objects of all lengths follow each other.
-#[derive(Default)]
+/// Spans in which objects of all lengths follow each other, in bins by what is still in use of them.
 struct Packed {
-    spans: HashMap<u32, PackedSpan>,
-    /// The span that is being filled, and its first free unit.
-    open: Option<(Span, usize)>,
+    spans: Spans<PackedSpan>,
+    /// Number of the span that is being filled, in no bin, and its first free unit.
+    open: Option<(u32, usize)>,
+    /// The next one.
+    spare: Option<PackedSpan>,
 }
 
-#[derive(Default)]
 struct PackedSpan {
+    span: Span,
     live_units: usize,
     /// Start in units and owner of each object ever put here.
     objects: Vec<(u16, u32)>,
-    charged: u64,
 }
 
 const UNITS: usize = SPAN_BYTES / CELL_STEP;
+
+/// Bins of 32 units.
+const PACKED_BINS: usize = UNITS / 32 + 1;
+
+/// Objects of a packed span for which there is room at first: as many as there are of half a KiB.
+const OBJECTS_AT_FIRST: usize = 64;
 
 fn units(len: usize) -> usize {
     len.div_ceil(CELL_STEP)
 }
 
+impl PackedSpan {
+    fn take(pages: &Pages) -> Result<Self, Kind> {
+        let bookkeeping = Self::bookkeeping(OBJECTS_AT_FIRST);
+        pages.charge(bookkeeping)?;
+        let span = pages.take_span(SPAN_PAGES_MAX).inspect_err(|_| pages.budget().uncharge(bookkeeping))?;
+        Ok(Self { span, live_units: 0, objects: Vec::with_capacity(OBJECTS_AT_FIRST) })
+    }
+
+    fn bookkeeping(objects: usize) -> u64 {
+        (Spans::<Self>::BYTES_EACH + objects * size_of::<(u16, u32)>() + 16) as u64
+    }
+
+    /// Notes an object, charging the growth of the list first.
+    fn note(&mut self, pages: &Pages, at: usize, owner: u32) -> Result<(), Kind> {
+        let room = self.objects.capacity();
+        if self.objects.len() == room {
+            pages.budget().charge(Self::bookkeeping(room * 2) - Self::bookkeeping(room))?;
+            self.objects.reserve_exact(room);
+            assert_eq!(self.objects.capacity(), room * 2, "a vector takes what it was asked to, exactly");
+        }
+        self.objects.push((at as u16, owner));
+        Ok(())
+    }
+
+    /// Gives it back once it is empty. Holds no lock.
+    fn give(self, pages: &Pages) {
+        pages.budget().uncharge(Self::bookkeeping(self.objects.capacity()));
+        pages.give_span(self.span, SPAN_PAGES_MAX);
+    }
+}
+
 impl Packed {
+    fn new() -> Self {
+        Self { spans: Spans::new(PACKED_BINS), open: None, spare: None }
+    }
+
+    fn holds(&self, pages: &Pages, span: Span) -> bool {
+        self.spans.get(pages.tag(span)).is_some_and(|packed| packed.span == span)
+    }
+
     fn append(&mut self, pages: &Pages, len: usize, owner: u32) -> Result<(Span, usize), Kind> {
         let wanted = units(len);
-        let (span, at) = match self.open {
-            Some((span, at)) if at + wanted <= UNITS => (span, at),
+        let (index, at) = match self.open {
+            Some((index, at)) if at + wanted <= UNITS => (index, at),
             _ => (self.open_span(pages)?, 0),
         };
-        let packed = self.spans.get_mut(&span.0).expect("the open span is listed");
-        let before = packed.objects.capacity();
-        packed.objects.push((at as u16, owner));
+        let packed = self.spans.at_mut(index);
+        packed.note(pages, at, owner)?;
         packed.live_units += wanted;
-        let grown = ((packed.objects.capacity() - before) * size_of::<(u16, u32)>()) as u64;
-        // Bookkeeping of an object that is moved to save memory: where even this is refused it goes uncharged.
-        if pages.budget().charge(grown).is_ok() {
-            packed.charged += grown;
+        self.open = Some((index, at + wanted));
+        Ok((packed.span, at))
+    }
+
+    fn open_span(&mut self, pages: &Pages) -> Result<u32, Kind> {
+        let spare = self.spare.take().ok_or(Kind::NoSpace)?;
+        if let Some((full, _)) = self.open.take() {
+            self.rebin(full);
         }
-        self.open = Some((span, at + wanted));
-        Ok((span, at))
+        let span = spare.span;
+        let index = self.spans.push(spare);
+        pages.set_tag(span, index);
+        self.open = Some((index, 0));
+        Ok(index)
     }
 
-    fn open_span(&mut self, pages: &Pages) -> Result<Span, Kind> {
-        let span = pages.take_span(SPAN_PAGES_MAX)?;
-        self.seal(pages);
-        self.spans.insert(span.0, PackedSpan::default());
-        self.open = Some((span, 0));
-        Ok(span)
+    fn rebin(&mut self, index: u32) {
+        let bin = self.spans.at(index).live_units * (PACKED_BINS - 1) / UNITS;
+        self.spans.list(index, bin);
     }
 
-    /// Closes the open span; if its objects are all gone already it goes back.
-    fn seal(&mut self, pages: &Pages) {
-        let Some((span, _)) = self.open.take() else { return };
-        if self.spans[&span.0].live_units == 0 {
-            self.remove(pages, span);
-        }
-    }
-
-    fn free(&mut self, pages: &Pages, cell: Cell) {
-        let packed = self.spans.get_mut(&cell.span().0).expect("a packed cell lies in a packed span");
+    /// Frees an object; the span with its last one, which is the caller's then.
+    fn free(&mut self, pages: &Pages, cell: Cell) -> Option<PackedSpan> {
+        let index = pages.tag(cell.span());
+        let packed = self.spans.at_mut(index);
+        assert_eq!(packed.span, cell.span(), "a packed cell lies in a packed span");
         packed.live_units =
             packed.live_units.checked_sub(units(cell.len())).expect("no more is freed than was packed");
-        if packed.live_units == 0 {
-            self.open = self.open.filter(|(open, _)| *open != cell.span());
-            self.remove(pages, cell.span());
+        let (emptied, open) = (packed.live_units == 0, self.open.map(|(open, _)| open));
+        if emptied {
+            return Some(self.remove(pages, index));
         }
+        if open != Some(index) {
+            self.rebin(index);
+        }
+        None
     }
 
-    fn remove(&mut self, pages: &Pages, span: Span) {
-        let packed = self.spans.remove(&span.0).expect("the span is listed");
-        pages.budget().uncharge(packed.charged);
-        pages.give_span(span, SPAN_PAGES_MAX);
+    fn remove(&mut self, pages: &Pages, index: u32) -> PackedSpan {
+        let last = self.spans.len() as u32 - 1;
+        self.open = match self.open {
+            Some((open, _)) if open == index => None,
+            Some((open, at)) if open == last => Some((index, at)),
+            open => open,
+        };
+        self.spans.remove(index, |moved| pages.set_tag(moved.span, index))
     }
 
-    /// The closed span with the most dead units, if it is worth rewriting.
+    /// A closed span with the most dead units, if it is worth rewriting.
     fn worst(&self) -> Option<(Span, Vec<(usize, u32)>)> {
-        let open = self.open.map(|(span, _)| span.0);
-        let closed = self.spans.iter().filter(|(span, _)| Some(**span) != open);
-        let (span, packed) = closed.min_by_key(|(_, packed)| packed.live_units)?;
+        let packed = self.spans.at(self.spans.sparsest()?);
         let worth = compaction::worth_rewriting(packed.live_units, UNITS - packed.live_units);
         worth.then(|| {
-            (Span(*span), packed.objects.iter().map(|&(at, owner)| (usize::from(at), owner)).collect())
+            let objects = packed.objects.iter().map(|&(at, owner)| (usize::from(at), owner)).collect();
+            (packed.span, objects)
         })
     }
 }
@@ -388,13 +524,15 @@ impl Packed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spillway_core::Budget;
     use spillway_core::contract::Random;
     use spillway_sim::memory::VecRegions;
-    use std::sync::Arc;
 
     fn pages() -> Pages {
-        Pages::new(Arc::new(VecRegions::new(64 << 20)), Budget::new(32 << 20))
+        Pages::new(Arc::new(VecRegions::new(64 << 20)), Budget::new(32 << 20), Budget::new(1 << 20))
+    }
+
+    fn pool() -> Pool {
+        Pool::new(&Budget::new(1 << 20)).unwrap()
     }
 
     fn read(pool: &Pool, pages: &Pages, cell: Cell) -> Vec<u8> {
@@ -405,7 +543,7 @@ mod tests {
 
     #[test]
     fn objects_keep_their_bytes_among_each_other_and_all_memory_returns() {
-        let (pool, pages, mut random) = (Pool::new(), pages(), Random(5));
+        let (pool, pages, mut random) = (pool(), pages(), Random(5));
         let mut kept: Vec<(Cell, Vec<u8>)> = Vec::new();
         for step in 0..20_000u32 {
             if kept.len() > 500 || (random.below(3) == 0 && !kept.is_empty()) {
@@ -417,6 +555,7 @@ mod tests {
             let mut bytes = vec![0; 1 + random.below(4096) as usize];
             random.fill(&mut bytes);
             let fresh = if step % 5 == 0 {
+                pool.prepare_packing(&pages);
                 pool.place_packed(&pages, bytes.len(), step).unwrap()
             } else {
                 pool.allocate(&pages, bytes.len(), step).unwrap()
@@ -428,13 +567,14 @@ mod tests {
             assert_eq!(read(&pool, &pages, cell), bytes);
             pool.free(&pages, cell);
         }
+        pool.end_packing(&pages);
         pages.cool();
         assert_eq!(pages.budget().used(), 0);
     }
 
     #[test]
     fn a_span_being_emptied_takes_nothing_new() {
-        let (pool, pages) = (Pool::new(), pages());
+        let (pool, pages) = (pool(), pages());
         let class = pool.sizes.of(1000);
         let (cells, shelf) = (pool.classes[class].class.cells, class * SIDES);
         let all: Vec<Cell> = (0..2 * cells as u32)
@@ -449,7 +589,50 @@ mod tests {
             assert_ne!(moved.span(), cell.span());
             pool.free(&pages, cell);
         }
-        pool.end_eviction(eviction);
+        pool.end_eviction(&pages, eviction);
         assert!(pool.begin_merge(shelf).is_none(), "one span is left");
+    }
+
+    /// Looks at spans that it takes to empty one of `count` spans of one class, each half full.
+    fn looks_a_merge(count: usize) -> u64 {
+        let (pool, pages) = (pool(), pages());
+        let class = pool.sizes.of(1000);
+        let (cells, shelf) = (pool.classes[class].class.cells, class * SIDES);
+        let all: Vec<Cell> = (0..(count * cells) as u32)
+            .map(|owner| pool.allocate(&pages, 1000, owner).unwrap().publish())
+            .collect();
+        all.iter().skip(1).step_by(2).for_each(|&cell| pool.free(&pages, cell));
+        crate::zram::work::meter::take_looks();
+        let eviction = pool.begin_merge(shelf).unwrap();
+        for (asked, owner) in &eviction.objects {
+            let left = Cell::new(asked.span(), asked.place(), 0, 1000);
+            let _ = pool.place_merged(1000, *owner, left).unwrap().publish();
+            pool.free(&pages, left);
+        }
+        pool.end_eviction(&pages, eviction);
+        crate::zram::work::meter::take_looks()
+    }
+
+    #[test]
+    fn emptying_a_span_costs_the_same_however_many_there_are() {
+        let (few, many) = (looks_a_merge(10), looks_a_merge(500));
+        assert!(many <= few + few / 4, "{few} looks among 10 spans, {many} among 500");
+    }
+
+    #[test]
+    fn an_empty_pool_takes_little_and_none_where_that_is_refused() {
+        let budget = Budget::new(1 << 20);
+        let pool = Pool::new(&budget).unwrap();
+        assert!((32 << 10..384 << 10).contains(&budget.used()), "{} bytes", budget.used());
+        budget.set_limit(budget.used() + 100);
+        assert_eq!(Pool::new(&budget).err(), Some(Kind::NoSpace));
+        let class = &pool.classes[0];
+        class.widen();
+        assert_eq!(class.open_sides.load(Ordering::Relaxed), 1, "no memory, no second shelf");
+        budget.set_limit(1 << 20);
+        class.widen();
+        assert_eq!(class.open_sides.load(Ordering::Relaxed), 2);
+        drop(pool);
+        assert_eq!(budget.used(), 0);
     }
 }

@@ -1,38 +1,32 @@
 //! The spans of one size class.
 //!
-//! A plain single-threaded structure; [`super::pool`] puts it behind a lock. Spans with free cells wait in bins by fullness,
-//! and the fullest serves first, so that sparse spans run empty and go back. A span that is being emptied is in no bin.
+//! A plain single-threaded structure; [`super::pool`] puts it behind a lock. Spans with free cells wait in bins by the number
+//! of cells in use, and the fullest serves first, so that sparse spans run empty and go back. A span that is being emptied is in no
+//! bin. Memory is taken and returned by the caller, outside the lock.
 
-use hashbrown::HashMap;
-use spillway_core::Kind;
 use spillway_policy::compaction;
 use spillway_policy::size_classes::{CELLS_MAX, SizeClass};
 
 use super::pages::{Pages, Span};
+use super::spans::Spans;
 
-const BINS: usize = 8;
 const WORDS: usize = CELLS_MAX / 64;
 
-/// Where a span waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Bin {
-    /// All cells are in use.
-    Full,
-    /// Some are: bin number and place in it.
-    Partial(usize, usize),
-    /// It is being emptied.
-    Leaving,
-}
-
-struct SpanState {
-    span: Span,
-    used: usize,
-    bin: Bin,
+/// A span, its cells in use and their owners.
+pub(super) struct SpanState {
     live: [u64; WORDS],
     owners: Box<[u32]>,
+    span: Span,
+    used: u16,
+    leaving: bool,
 }
 
 impl SpanState {
+    /// A span of `class` with no cell in use.
+    pub(super) fn new(span: Span, class: &SizeClass) -> Self {
+        Self { live: [0; WORDS], owners: vec![0; class.cells].into(), span, used: 0, leaving: false }
+    }
+
     fn first_free(&self) -> usize {
         let word = self.live.iter().position(|&word| word != u64::MAX).expect("the span is not full");
         word * 64 + self.live[word].trailing_ones() as usize
@@ -40,6 +34,10 @@ impl SpanState {
 
     fn is_live(&self, cell: usize) -> bool {
         self.live[cell / 64] >> (cell % 64) & 1 == 1
+    }
+
+    fn used(&self) -> usize {
+        usize::from(self.used)
     }
 
     fn objects(&self) -> Vec<(usize, u32)> {
@@ -50,33 +48,30 @@ impl SpanState {
 
 pub(super) struct Shelf {
     class: SizeClass,
-    spans: Vec<Option<SpanState>>,
-    vacant: Vec<u32>,
-    by_span: HashMap<u32, u32>,
-    bins: [Vec<u32>; BINS],
+    spans: Spans<SpanState>,
     /// Free cells in spans that wait in bins.
     free_cells: usize,
 }
 
 impl Shelf {
     pub(super) fn new(class: SizeClass) -> Self {
-        let (spans, vacant, bins) = (Vec::new(), Vec::new(), Default::default());
-        Self { class, spans, vacant, by_span: HashMap::new(), bins, free_cells: 0 }
+        Self { class, spans: Spans::new(class.cells), free_cells: 0 }
     }
 
-    /// A free cell, in a new span if need be.
-    pub(super) fn take(&mut self, pages: &Pages, owner: u32) -> Result<(Span, usize), Kind> {
-        if let Some(taken) = self.take_in_use(owner) {
-            return Ok(taken);
-        }
-        self.add_span(pages)?;
-        Ok(self.take_in_use(owner).expect("a span was added"))
+    /// Bytes of a shelf without spans.
+    pub(super) fn fixed_bytes(class: &SizeClass) -> u64 {
+        (size_of::<Self>() + Spans::<SpanState>::fixed_bytes(class.cells)) as u64
+    }
+
+    /// Bytes beside the span itself that each span takes: its entry, and its owners with the allocator's word.
+    pub(super) fn bytes_a_span(class: &SizeClass) -> u64 {
+        (Spans::<SpanState>::BYTES_EACH + class.cells * size_of::<u32>() + 16) as u64
     }
 
     /// A free cell in the fullest span that has one.
-    pub(super) fn take_in_use(&mut self, owner: u32) -> Option<(Span, usize)> {
-        let index = *self.bins.iter().rev().find_map(|bin| bin.last())?;
-        let state = self.spans[index as usize].as_mut().expect("a binned span exists");
+    pub(super) fn take(&mut self, owner: u32) -> Option<(Span, usize)> {
+        let index = self.spans.fullest()?;
+        let state = self.spans.at_mut(index);
         let cell = state.first_free();
         assert!(cell < self.class.cells, "a binned span has a free cell");
         state.live[cell / 64] |= 1 << (cell % 64);
@@ -88,19 +83,35 @@ impl Shelf {
         Some((span, cell))
     }
 
-    /// Frees a cell, and the span with its last one.
-    pub(super) fn give(&mut self, pages: &Pages, span: Span, cell: usize) {
-        let index = self.by_span[&span.0];
-        let state = self.spans[index as usize].as_mut().expect("a listed span exists");
-        assert!(state.is_live(cell), "cell {cell} of {span:?} was freed twice");
+    /// Frees a cell. True with the span's last one: then the span is the caller's.
+    #[must_use]
+    pub(super) fn give(&mut self, pages: &Pages, span: Span, cell: usize) -> bool {
+        let index = pages.tag(span);
+        let state = self.spans.at_mut(index);
+        assert!(state.span == span && state.is_live(cell), "cell {cell} of {span:?} was freed twice");
         state.live[cell / 64] &= !(1 << (cell % 64));
         state.used -= 1;
-        if state.bin != Bin::Leaving {
+        let (emptied, leaving) = (state.used == 0, state.leaving);
+        if !leaving {
             self.free_cells += 1;
         }
-        if self.spans[index as usize].as_ref().is_some_and(|state| state.used == 0) {
-            return self.remove_span(pages, index);
+        if !emptied {
+            self.rebin(index);
+            return false;
         }
+        if !leaving {
+            self.free_cells -= self.class.cells;
+        }
+        self.spans.remove(index, |moved| pages.set_tag(moved.span, index));
+        true
+    }
+
+    /// Adds an empty span.
+    pub(super) fn add(&mut self, pages: &Pages, state: SpanState) {
+        let span = state.span;
+        let index = self.spans.push(state);
+        pages.set_tag(span, index);
+        self.free_cells += self.class.cells;
         self.rebin(index);
     }
 
@@ -109,99 +120,47 @@ impl Shelf {
         if !compaction::can_free_a_span(self.free_cells, self.class.cells) {
             return None;
         }
-        let bin = self.bins.iter().find(|bin| !bin.is_empty())?;
-        let used =
-            |index: &&u32| self.spans[**index as usize].as_ref().map_or(usize::MAX, |state| state.used);
-        let index = *bin.iter().min_by_key(used)?;
+        let index = self.spans.sparsest()?;
         Some(self.begin_eviction(index))
     }
 
-    /// A span with enough free cells to be worth packing, and its objects, taken out of its bin.
+    /// The sparsest span and its objects, taken out of its bin, if it has enough free cells to be worth packing.
     pub(super) fn sparse_to_pack(&mut self) -> Option<(Span, Vec<(usize, u32)>)> {
-        let index = *self.bins.iter().find_map(|bin| bin.last())?;
-        let used = self.spans[index as usize].as_ref().map_or(0, |state| state.used);
+        let index = self.spans.sparsest()?;
+        let used = self.spans.at(index).used();
         compaction::worth_rewriting(used, self.class.cells - used).then(|| self.begin_eviction(index))
     }
 
     fn begin_eviction(&mut self, index: u32) -> (Span, Vec<(usize, u32)>) {
-        self.unbin(index);
-        let state = self.spans[index as usize].as_mut().expect("a binned span exists");
-        state.bin = Bin::Leaving;
-        self.free_cells -= self.class.cells - state.used;
+        self.spans.unlist(index);
+        let state = self.spans.at_mut(index);
+        state.leaving = true;
+        self.free_cells -= self.class.cells - state.used();
         (state.span, state.objects())
     }
 
     /// Puts a span that was being emptied back, if objects are left in it; returns the pages that went otherwise.
-    pub(super) fn end_eviction(&mut self, span: Span) -> usize {
-        let Some(&index) = self.by_span.get(&span.0) else { return self.class.pages };
-        let state = self.spans[index as usize].as_mut().expect("a listed span exists");
-        if state.bin == Bin::Leaving {
-            self.free_cells += self.class.cells - state.used;
-            state.bin = Bin::Full;
+    pub(super) fn end_eviction(&mut self, pages: &Pages, span: Span) -> usize {
+        // Its tag may be another's by now; what lies at that number here tells.
+        let index = pages.tag(span);
+        let Some(state) = self.spans.get(index).filter(|state| state.span == span) else {
+            return self.class.pages;
+        };
+        if state.leaving {
+            self.free_cells += self.class.cells - state.used();
+            self.spans.at_mut(index).leaving = false;
             self.rebin(index);
         }
         0
     }
 
-    fn add_span(&mut self, pages: &Pages) -> Result<(), Kind> {
-        let bookkeeping = self.bookkeeping_bytes();
-        pages.budget().charge(bookkeeping)?;
-        let span = pages.take_span(self.class.pages).inspect_err(|_| pages.budget().uncharge(bookkeeping))?;
-        let owners = vec![0; self.class.cells].into_boxed_slice();
-        let state = SpanState { span, used: 0, bin: Bin::Full, live: [0; WORDS], owners };
-        let index = self.vacant.pop().unwrap_or(self.spans.len() as u32);
-        if index as usize == self.spans.len() {
-            self.spans.push(None);
-        }
-        self.spans[index as usize] = Some(state);
-        let known = self.by_span.insert(span.0, index);
-        assert!(known.is_none(), "{span:?} was handed out twice");
-        self.free_cells += self.class.cells;
-        self.rebin(index);
-        Ok(())
-    }
-
-    fn remove_span(&mut self, pages: &Pages, index: u32) {
-        self.unbin(index);
-        let state = self.spans[index as usize].take().expect("a listed span exists");
-        if state.bin != Bin::Leaving {
-            self.free_cells -= self.class.cells;
-        }
-        self.by_span.remove(&state.span.0);
-        self.vacant.push(index);
-        pages.give_span(state.span, self.class.pages);
-        pages.budget().uncharge(self.bookkeeping_bytes());
-    }
-
-    /// Bytes beside the span itself: its state, its owners and its place in the map.
-    fn bookkeeping_bytes(&self) -> u64 {
-        (size_of::<Option<SpanState>>() + self.class.cells * size_of::<u32>() + 16) as u64
-    }
-
     /// Moves a span to the bin of its fullness.
     fn rebin(&mut self, index: u32) {
-        let state = self.spans[index as usize].as_ref().expect("a listed span exists");
-        let wanted = (state.used < self.class.cells).then(|| state.used * BINS / self.class.cells);
-        match (state.bin, wanted) {
-            (Bin::Leaving, _) | (Bin::Full, None) => return,
-            (Bin::Partial(bin, _), Some(wanted)) if bin == wanted => return,
-            _ => self.unbin(index),
-        }
-        let bin = wanted.map_or(Bin::Full, |bin| {
-            self.bins[bin].push(index);
-            Bin::Partial(bin, self.bins[bin].len() - 1)
-        });
-        self.spans[index as usize].as_mut().expect("a listed span exists").bin = bin;
-    }
-
-    fn unbin(&mut self, index: u32) {
-        let Some(Bin::Partial(bin, place)) = self.spans[index as usize].as_ref().map(|state| state.bin)
-        else {
-            return;
-        };
-        self.bins[bin].swap_remove(place);
-        if let Some(&moved) = self.bins[bin].get(place) {
-            self.spans[moved as usize].as_mut().expect("a binned span exists").bin = Bin::Partial(bin, place);
+        let state = self.spans.at(index);
+        match state.used() {
+            _ if state.leaving => {}
+            used if used == self.class.cells => self.spans.unlist(index),
+            used => self.spans.list(index, used),
         }
     }
 }
@@ -214,39 +173,63 @@ mod tests {
     use spillway_sim::memory::VecRegions;
     use std::sync::Arc;
 
-    #[test]
-    fn cells_are_unique_and_counts_agree_under_random_use() {
-        let class = SizeClass { cell_bytes: 1360, cells: 6, pages: 2 };
-        let pages = Pages::new(Arc::new(VecRegions::new(64 << 20)), Budget::new(32 << 20));
-        let (mut shelf, mut random, mut kept) = (Shelf::new(class), Random(3), Vec::new());
-        for step in 0..20_000u32 {
-            if random.below(2) == 0 || kept.is_empty() {
-                let taken = shelf.take(&pages, step).unwrap();
-                assert!(!kept.contains(&taken));
-                kept.push(taken);
-            } else {
-                let (span, cell) = kept.swap_remove(random.below(kept.len() as u64) as usize);
-                shelf.give(&pages, span, cell);
-            }
-            let spans = shelf.spans.iter().flatten();
-            let free: usize = spans.map(|state| class.cells - state.used).sum();
-            assert_eq!(shelf.free_cells, free);
+    fn pages() -> Pages {
+        let budget = Budget::new(32 << 20);
+        Pages::new(Arc::new(VecRegions::new(64 << 20)), budget.clone(), budget)
+    }
+
+    fn take(shelf: &mut Shelf, pages: &Pages, owner: u32) -> (Span, usize) {
+        shelf.take(owner).unwrap_or_else(|| {
+            let span = pages.take_span(shelf.class.pages).unwrap();
+            shelf.add(pages, SpanState::new(span, &shelf.class));
+            shelf.take(owner).unwrap()
+        })
+    }
+
+    fn give(shelf: &mut Shelf, pages: &Pages, (span, cell): (Span, usize)) {
+        if shelf.give(pages, span, cell) {
+            pages.give_span(span, shelf.class.pages);
         }
-        kept.into_iter().for_each(|(span, cell)| shelf.give(&pages, span, cell));
-        assert!(shelf.by_span.is_empty() && shelf.free_cells == 0);
-        pages.cool();
-        assert_eq!(pages.budget().used(), 0);
     }
 
     #[test]
-    fn the_fullest_span_serves_first() {
-        let class = SizeClass { cell_bytes: 2048, cells: 8, pages: 4 };
-        let pages = Pages::new(Arc::new(VecRegions::new(64 << 20)), Budget::new(32 << 20));
-        let mut shelf = Shelf::new(class);
-        let all: Vec<_> = (0..16).map(|owner| shelf.take(&pages, owner).unwrap()).collect();
-        all[1..8].iter().for_each(|&(span, cell)| shelf.give(&pages, span, cell));
-        shelf.give(&pages, all[8].0, all[8].1);
-        assert_eq!(shelf.take(&pages, 99).unwrap().0, all[8].0);
-        assert_eq!(shelf.take(&pages, 99).unwrap().0, all[0].0);
+    fn cells_are_unique_and_counts_agree_under_random_use() {
+        let class = SizeClass { cell_bytes: 1360, cells: 6, pages: 2 };
+        let (pages, mut shelf, mut random, mut kept) = (pages(), Shelf::new(class), Random(3), Vec::new());
+        for step in 0..20_000u32 {
+            if random.below(2) == 0 || kept.is_empty() {
+                let taken = take(&mut shelf, &pages, step);
+                assert!(!kept.contains(&taken));
+                kept.push(taken);
+            } else {
+                let place = kept.swap_remove(random.below(kept.len() as u64) as usize);
+                give(&mut shelf, &pages, place);
+            }
+            let free: usize = shelf.spans.iter().map(|state| class.cells - state.used()).sum();
+            assert_eq!(shelf.free_cells, free);
+        }
+        kept.into_iter().for_each(|place| give(&mut shelf, &pages, place));
+        assert!(shelf.spans.len() == 0 && shelf.free_cells == 0);
+        pages.cool();
+        assert_eq!(pages.budget().used(), pages.tag_bytes());
+    }
+
+    #[test]
+    fn the_fullest_span_serves_first_and_the_sparsest_leaves_first() {
+        // Of 40 cells: eighths of fullness would not tell 21 in use from 22.
+        let class = SizeClass { cell_bytes: 816, cells: 40, pages: 8 };
+        let (pages, mut shelf) = (pages(), Shelf::new(class));
+        let all: Vec<_> = (0..160).map(|owner| take(&mut shelf, &pages, owner)).collect();
+        for (span, used) in [(0, 22), (1, 21), (2, 23), (3, 21)] {
+            let cells = &all[span * 40 + used..(span + 1) * 40];
+            cells.iter().for_each(|&place| give(&mut shelf, &pages, place));
+        }
+        assert_eq!(take(&mut shelf, &pages, 999).0, all[80].0);
+        let (first, objects) = shelf.sparsest_to_merge().unwrap();
+        assert!((first == all[40].0 || first == all[120].0) && objects.len() == 21);
+        assert_eq!(take(&mut shelf, &pages, 999).0, all[80].0, "the fullest, still");
+        assert_eq!(shelf.end_eviction(&pages, first), 0);
+        let (again, _) = shelf.sparsest_to_merge().unwrap();
+        assert!(again == all[40].0 || again == all[120].0);
     }
 }

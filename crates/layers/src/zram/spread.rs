@@ -5,6 +5,7 @@
 //! The writer's answer waits until every assistant has left, and dropping it makes them leave after the page at hand.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use spillway_core::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, WaitList};
 use spillway_core::{IoBuf, Kind, Place, Reply, Request};
@@ -28,6 +29,8 @@ struct Shared {
     next: AtomicUsize,
     closed: AtomicBool,
     failed: Mutex<Option<Kind>>,
+    /// Pages for which assistants found no memory: the writer waits for it.
+    returned: Mutex<Vec<usize>>,
     buf: Mutex<Option<Arc<IoBuf>>>,
     assistants: AtomicUsize,
     left: WaitList,
@@ -90,6 +93,7 @@ pub(super) async fn write(core: Arc<Core>, mut request: Request) -> Reply {
         next: AtomicUsize::new(0),
         closed: AtomicBool::new(false),
         failed: Mutex::new(None),
+        returned: Mutex::new(Vec::new()),
         buf: Mutex::new(Some(buf.clone())),
         assistants: AtomicUsize::new(0),
         left: WaitList::default(),
@@ -99,6 +103,7 @@ pub(super) async fn write(core: Arc<Core>, mut request: Request) -> Reply {
     write_pages(&core, &shared, &buf).await;
     shared.close();
     shared.left.until(|| (shared.assistants.load(Ordering::Acquire) == 0).then_some(())).await;
+    write_returned(&core, &shared, &buf).await;
     drop(writer);
     drop(buf);
     let buf = shared.buf.lock().take().expect("only the writer takes it");
@@ -114,31 +119,68 @@ fn call_assistants(core: &Arc<Core>, shared: &Arc<Shared>, count: u64) {
     let wanted = (count / PAGES_EACH).min(core.streams.limit() as u64 - 1) as usize;
     for _ in 0..wanted.min(core.env.idle_workers()) {
         let (core_there, shared) = (core.clone(), shared.clone());
-        let task = move || -> spillway_core::LocalFuture<()> {
-            assist(&core_there, &shared);
-            Box::pin(std::future::ready(()))
-        };
-        core.env.spawn(Place::Assist, Box::new(task));
+        core.env.spawn(Place::Assist, Box::new(move || Box::pin(assist(core_there, shared))));
     }
 }
 
-fn assist(core: &Core, shared: &Shared) {
-    let Some(buf) = shared.join() else { return };
-    while let Some(mut stream) = core.streams.try_take() {
-        let Some(page) = shared.take_page() else { break };
+/// Stores pages of a large write, a slice at a time. It leaves before it yields: whoever withdraws the write waits for those who
+/// have joined, and must not wait for one that waits for its turn.
+async fn assist(core: Arc<Core>, shared: Arc<Shared>) {
+    while let Some(buf) = shared.join() {
+        let goes_on = assist_for_a_slice(&core, &shared, &buf);
+        shared.leave(buf);
+        if !goes_on {
+            return;
+        }
+        core.env.sleep(Duration::ZERO).await;
+    }
+}
+
+/// False once there is nothing left to do here.
+fn assist_for_a_slice(core: &Core, shared: &Shared, buf: &IoBuf) -> bool {
+    let now = core.seconds();
+    for _ in 0..core.streams.pages_a_slice() {
+        let Some(mut stream) = core.streams.try_take() else { return false };
+        let Some(page) = shared.take_page() else { return false };
         let bytes = &buf[page * PAGE..(page + 1) * PAGE];
-        if let Err(kind) = core.store_with(&mut stream, shared.first + page as u64, bytes, core.seconds()) {
-            shared.fail(kind);
+        match core.store_with(&mut stream, shared.first + page as u64, bytes, now) {
+            Ok(()) => {}
+            Err(Kind::NoSpace) => {
+                shared.returned.lock().push(page);
+                return false;
+            }
+            Err(kind) => shared.fail(kind),
         }
     }
-    shared.leave(buf);
+    true
 }
 
 async fn write_pages(core: &Core, shared: &Shared, buf: &IoBuf) {
+    let most = core.streams.pages_a_slice();
+    let mut stored = 0;
     while let Some(page) = shared.take_page() {
-        let bytes = &buf[page * PAGE..(page + 1) * PAGE];
-        if let Err(kind) = core.store(shared.first + page as u64, bytes).await {
-            shared.fail(kind);
+        if stored == most {
+            core.env.sleep(Duration::ZERO).await;
+            stored = 0;
+        }
+        write_page(core, shared, buf, page).await;
+        stored += 1;
+    }
+}
+
+async fn write_page(core: &Core, shared: &Shared, buf: &IoBuf, page: usize) {
+    let bytes = &buf[page * PAGE..(page + 1) * PAGE];
+    if let Err(kind) = core.store(shared.first + page as u64, bytes).await {
+        shared.fail(kind);
+    }
+}
+
+/// Waits for memory for what assistants had to leave.
+async fn write_returned(core: &Core, shared: &Shared, buf: &IoBuf) {
+    let returned = std::mem::take(&mut *shared.returned.lock());
+    for page in returned {
+        if shared.failed.lock().is_none() {
+            write_page(core, shared, buf, page).await;
         }
     }
 }

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_core::{Answer, Kind, Reply, Request, Submission, mutant};
-use spillway_policy::compaction::{self, Step};
 use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
 
+use super::compactor::Relief;
 use super::streams::{Stream, Taken};
-use super::table::Slot;
-use super::{Core, Count, PAGE, PAGES_AT_ONCE, slots, spread};
+use super::table::{Replaced, Slot};
+use super::{Core, Count, PAGE, slots, spread};
 
 /// Pages for which a writer keeps its stream. What the codec has in the caches of one core is fetched by another when the
 /// stream changes hands; and who waits spins for about as many pages.
@@ -42,11 +42,14 @@ pub(super) fn submit(core: &Arc<Core>, request: Request) -> Submission {
         core.count(Count::FailedWrites, 1);
         return Answer::Done(request.answer(Err(kind)));
     }
-    Answer::pending(write_from(core.clone(), request, stored))
+    Answer::pending(write_from(core.clone(), request, stored, result.is_ok()))
 }
 
-/// Writes from page `done` on, waiting where it must.
-async fn write_from(core: Arc<Core>, request: Request, done: usize) -> Reply {
+/// Writes from page `done` on, after others if a slice of work has been done already, waiting where it must.
+async fn write_from(core: Arc<Core>, request: Request, done: usize, slice_over: bool) -> Reply {
+    if slice_over {
+        core.env.sleep(Duration::ZERO).await;
+    }
     let (first, _) = slots(request.range);
     let result = core.store(first + done as u64, &request.buf[done * PAGE..]).await;
     if result.is_err() {
@@ -56,40 +59,35 @@ async fn write_from(core: Arc<Core>, request: Request, done: usize) -> Reply {
 }
 
 impl Core {
-    /// Stores pages; waits for a stream, and once without progress for the compactor where memory is short.
+    /// Stores pages; yields between slices, and waits for a stream and where memory is short.
     pub(super) async fn store(&self, first: u64, pages: &[u8]) -> Result<(), Kind> {
-        let (mut done, mut relieved, mut stream) = (0, false, None);
+        let (mut done, mut relief, mut stream) = (0, Relief::default(), None);
         loop {
             let (stored, result) = self.store_run(first + done as u64, &pages[done * PAGE..], stream.take());
             done += stored;
-            relieved &= stored == 0;
+            if stored > 0 {
+                relief = Relief::default();
+            }
             match result {
                 Ok(()) if done * PAGE == pages.len() => return Ok(()),
                 Ok(()) => self.env.sleep(Duration::ZERO).await,
                 // Nothing is awaited between taking it and using it.
                 Err(Refused::NoStream) => stream = Some(self.streams.take().await),
-                Err(Refused::Failed(Kind::NoSpace)) if !relieved && self.can_be_relieved() => {
-                    self.compactor.relieve().await;
-                    relieved = true;
-                }
-                Err(Refused::Failed(kind)) => return Err(kind),
+                Err(Refused::Failed(kind)) if !self.relieve(kind, &mut relief).await => return Err(kind),
+                Err(Refused::Failed(_)) => {}
             }
         }
     }
 
-    fn can_be_relieved(&self) -> bool {
-        compaction::next_step(self.pool_load(false)) != Step::Rest
-    }
-
-    /// Stores pages without waiting, as many as may be stored at once, beginning with `stream`; returns how many.
+    /// Stores pages without waiting, as many as a slice of work allows, beginning with `stream`; returns how many.
     fn store_run<'a>(
         &'a self,
         first: u64,
         pages: &[u8],
         mut stream: Option<Taken<'a>>,
     ) -> (usize, Result<(), Refused>) {
-        let now = self.seconds();
-        for (done, page) in pages.chunks_exact(PAGE).take(PAGES_AT_ONCE as usize).enumerate() {
+        let (now, most) = (self.seconds(), self.streams.pages_a_slice());
+        for (done, page) in pages.chunks_exact(PAGE).take(most).enumerate() {
             if let Err(refused) = self.store_page(first + done as u64, page, now, &mut stream) {
                 return (done, Err(refused));
             }
@@ -97,7 +95,7 @@ impl Core {
                 stream = None;
             }
         }
-        ((pages.len() / PAGE).min(PAGES_AT_ONCE as usize), Ok(()))
+        ((pages.len() / PAGE).min(most), Ok(()))
     }
 
     fn store_page<'a>(
@@ -152,7 +150,17 @@ impl Core {
 
     /// Puts `slot` in place and frees what was there.
     pub(super) fn publish(&self, index: u64, slot: Slot, now: u32) -> Result<(), Kind> {
-        let old = self.table.lock(index).set(&self.pages, slot, now)?;
+        let Replaced { slot: old, leaf } = loop {
+            let replaced = self.table.lock(index).set(&self.pages, slot, now);
+            match replaced {
+                // Memory goes back to the system without the lock of the shard.
+                Err(Kind::NoSpace) if self.pages.cool_one() => {}
+                replaced => break replaced?,
+            }
+        };
+        if let Some(leaf) = leaf {
+            self.pages.give_leaf(leaf);
+        }
         if let Slot::Stored(cell) = old
             && !mutant::on("zram: forget to free what was overwritten")
         {

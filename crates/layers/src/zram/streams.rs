@@ -18,8 +18,8 @@ use spillway_core::stats::lane;
 use spillway_core::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, RwLock, WaitList};
 use spillway_core::{Budget, Charge};
 
-use super::PAGE;
 use super::codec::{CODECS, Compressor, Params};
+use super::{PAGE, work};
 
 /// Most streams that may be asked for.
 pub(super) const STREAMS_MAX: usize = 256;
@@ -42,6 +42,7 @@ pub(super) struct Choice {
 pub(super) struct Stream {
     compressor: Box<dyn Compressor>,
     out: Box<[u8; PAGE]>,
+    units: u32,
     _charge: Option<Charge>,
 }
 
@@ -51,15 +52,21 @@ impl Stream {
         // Small and bounded by the number of streams; a writer is not refused for it.
         let charge = budget.hold(codec.compressor_bytes + PAGE as u64).ok();
         let compressor = (codec.compressor)(choice.params);
-        Self { compressor, out: Box::new([0; PAGE]), _charge: charge }
+        let units = (codec.compress_units)(choice.params);
+        Self { compressor, out: Box::new([0; PAGE]), units, _charge: charge }
     }
 
     /// The compressed form of `page`, or `None` where it is longer than `len_max` bytes, at most a page.
     pub(super) fn compress(&mut self, page: &[u8], len_max: usize) -> Option<&[u8]> {
+        work::note(self.units);
         // The codec stops as soon as it passes the limit: most of the work of a page that does not compress is saved.
         let len = self.compressor.compress(page, &mut self.out[..len_max])?;
         Some(&self.out[..len])
     }
+}
+
+fn pages_a_slice(choice: Choice) -> usize {
+    CODECS[choice.codec].pages_a_write(choice.params)
 }
 
 type Place = Mutex<Option<Box<Stream>>>;
@@ -70,6 +77,7 @@ pub(super) struct Streams {
     limit: AtomicUsize,
     choice: RwLock<Choice>,
     codec: AtomicUsize,
+    pages_a_slice: AtomicUsize,
     waiters: WaitList,
     budget: Arc<Budget>,
 }
@@ -79,8 +87,9 @@ impl Streams {
         assert!((1..=STREAMS_MAX).contains(&limit));
         let places = (0..STREAMS_MAX).map(|_| CachePadded::default()).collect();
         let codec = AtomicUsize::new(choice.codec);
+        let pages_a_slice = AtomicUsize::new(pages_a_slice(choice));
         let (limit, choice) = (AtomicUsize::new(limit), RwLock::new(choice));
-        Self { places, limit, choice, codec, waiters: WaitList::default(), budget }
+        Self { places, limit, choice, codec, pages_a_slice, waiters: WaitList::default(), budget }
     }
 
     /// How many writers may compress at once.
@@ -106,10 +115,16 @@ impl Streams {
         self.codec.load(Ordering::Relaxed)
     }
 
+    /// Pages that a poll may compress.
+    pub(super) fn pages_a_slice(&self) -> usize {
+        self.pages_a_slice.load(Ordering::Relaxed)
+    }
+
     /// Changes the codec. No writer is at work.
     pub(super) fn choose(&self, choice: Choice) {
         *self.choice.write() = choice;
         self.codec.store(choice.codec, Ordering::Relaxed);
+        self.pages_a_slice.store(pages_a_slice(choice), Ordering::Relaxed);
         self.places.iter().for_each(|place| *place.lock() = None);
     }
 

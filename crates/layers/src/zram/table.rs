@@ -6,16 +6,20 @@
 //! each a plain structure behind its own lock, which is held for tens of nanoseconds: to look, to swap, and to copy an
 //! object out. Nothing is compressed or decompressed under it.
 //!
-//! Lock order: a shard's lock first; a shelf's and [`Pages`]' may be taken under it, another shard's never.
+//! Beside the shards a bitmap says which leaves exist, so that a walk finds the next one at 64 a word and can stop and go
+//! on anywhere. A bit changes under the lock of its leaf's shard.
+//!
+//! Lock order: a shard's lock first; a shelf's, [`Pages`]' and the bitmap's may be taken under it, another shard's never.
 
 use crossbeam_utils::CachePadded;
 use hashbrown::HashMap;
-use spillway_core::Kind;
-use spillway_core::sync::{Mutex, MutexGuard};
+use spillway_core::sync::{AtomicU64, Mutex, MutexGuard, Ordering, RwLock};
+use spillway_core::{Budget, Charge, Kind, mutant};
 
 use super::PAGE;
 use super::pages::{Leaf, Pages};
 use super::pool::{Cell, Fresh, Pool, Scratch};
+use super::work::{self, Slice};
 
 /// Slots of a leaf: 340 words, 340 half-words of marks and a count fill a page but for 8 bytes.
 pub(super) const LEAF_SLOTS: u64 = 340;
@@ -112,21 +116,134 @@ struct Shard {
     holdings: Holdings,
 }
 
+impl Shard {
+    /// Takes a page for `leaf` and lists it; the map's growth is charged first. Changes nothing where that is refused.
+    fn add_leaf(&mut self, pages: &Pages, leaf: u64) -> Result<&mut Leaf, Kind> {
+        let before = self.leaves.allocation_size() as u64;
+        let grows = self.leaves.len() == self.leaves.capacity();
+        let growth = if grows { 2 * before + MAP_BYTES_MIN } else { 0 };
+        // The old map lives until all is moved to the new one.
+        pages.budget().charge(growth)?;
+        let page = pages.take_leaf().inspect_err(|_| pages.budget().uncharge(growth))?;
+        self.leaves.reserve(1);
+        if growth > 0 {
+            let charged = before + growth;
+            let needed = self.leaves.allocation_size() as u64;
+            assert!(needed <= growth, "a map of {needed} bytes was charged with {growth}");
+            pages.budget().uncharge(charged - needed);
+        }
+        Ok(self.leaves.entry(leaf).insert(page).into_mut())
+    }
+
+    /// Drops the map once nothing is in it.
+    fn shrink(&mut self, pages: &Pages) {
+        if self.leaves.is_empty() {
+            pages.budget().uncharge(self.leaves.allocation_size() as u64);
+            self.leaves = HashMap::new();
+        }
+    }
+}
+
+/// At least what a map of leaves takes first; later it doubles.
+const MAP_BYTES_MIN: u64 = 1024;
+
+/// Which leaves exist.
+#[derive(Default)]
+struct Present {
+    words: Box<[AtomicU64]>,
+    _charge: Option<Charge>,
+}
+
+impl Present {
+    fn set(&self, leaf: u64, exists: bool) {
+        let (word, bit) = (&self.words[(leaf / 64) as usize], 1 << (leaf % 64));
+        if exists {
+            word.fetch_or(bit, Ordering::AcqRel)
+        } else {
+            word.fetch_and(!bit, Ordering::AcqRel)
+        };
+    }
+
+    /// The first leaf of `leaves` that exists, or where the slice ended.
+    fn next(&self, leaves: std::ops::Range<u64>, slice: &mut Slice) -> Next {
+        let end = leaves.end.min(self.words.len() as u64 * 64);
+        let (mut at, mut looked) = (leaves.start, 0);
+        while at < end {
+            let word = self.words[(at / 64) as usize].load(Ordering::Acquire) >> (at % 64);
+            if word != 0 {
+                let found = at + u64::from(word.trailing_zeros());
+                return if found < end { Next::Leaf(found) } else { Next::None };
+            }
+            at = (at / 64 + 1) * 64;
+            looked += 1;
+            if looked % work::WORDS_A_UNIT == 0 {
+                work::note(1);
+                slice.spend(1);
+                if slice.is_over() {
+                    return Next::Later(at.min(end));
+                }
+            }
+        }
+        Next::None
+    }
+}
+
+/// What a walk over leaves finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Leaf(u64),
+    /// The slice is over; nothing exists before this leaf.
+    Later(u64),
+    None,
+}
+
 /// The slots of one device.
 pub(super) struct Table {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
+    present: RwLock<Present>,
 }
 
 impl Table {
+    /// A table without slots.
     pub(super) fn new() -> Self {
-        Self { shards: (0..SHARDS).map(|_| CachePadded::default()).collect() }
+        let present = RwLock::new(Present::default());
+        Self { shards: (0..SHARDS).map(|_| CachePadded::default()).collect(), present }
+    }
+
+    /// Makes room for `slots` slots, none of which is in use, and charges the bitmap to `budget`: a bit for 340 slots.
+    pub(super) fn resize(&self, slots: u64, budget: &std::sync::Arc<Budget>) -> Result<(), Kind> {
+        let words = slots.div_ceil(LEAF_SLOTS).div_ceil(64);
+        let charge = budget.hold(words * size_of::<AtomicU64>() as u64)?;
+        let words = (0..words).map(|_| AtomicU64::new(0)).collect();
+        *self.present.write() = Present { words, _charge: Some(charge) };
+        Ok(())
     }
 
     /// Locks the shard of a slot.
     pub(super) fn lock(&self, index: u64) -> Locked<'_> {
+        work::note(work::SLOT);
+        self.lock_slot(index)
+    }
+
+    fn lock_slot(&self, index: u64) -> Locked<'_> {
         let leaf = index / LEAF_SLOTS;
         let shard = self.shards[(leaf % SHARDS) as usize].lock();
-        Locked { shard, leaf, place: (index % LEAF_SLOTS) as usize }
+        Locked { shard, present: &self.present, leaf, place: (index % LEAF_SLOTS) as usize }
+    }
+
+    /// Shows the slots of `range`, which lie in one leaf, under one lock.
+    pub(super) fn look(&self, range: std::ops::Range<u64>, mut see: impl FnMut(Slot)) {
+        work::note(work::LEAF);
+        let first = self.lock_slot(range.start);
+        let leaf = first.shard.leaves.get(&first.leaf);
+        for place in (first.place..).take((range.end - range.start) as usize) {
+            see(leaf.map_or(Slot::Empty, |leaf| mark(leaf, place).slot(leaf[place])));
+        }
+    }
+
+    /// The first leaf that exists within `leaves`, as far as the slice reaches.
+    pub(super) fn next_leaf(&self, leaves: std::ops::Range<u64>, slice: &mut Slice) -> Next {
+        self.present.read().next(leaves, slice)
     }
 
     /// Sums over all shards; exact while nobody writes.
@@ -136,28 +253,12 @@ impl Table {
             sum
         })
     }
-
-    /// Numbers of the leaves that exist within `leaves`, in order.
-    pub(super) fn leaves_within(&self, leaves: std::ops::Range<u64>) -> Vec<u64> {
-        let mut found = Vec::new();
-        for (number, shard) in self.shards.iter().enumerate() {
-            let shard = shard.lock();
-            let first = leaves.start + (number as u64 + SHARDS - leaves.start % SHARDS) % SHARDS;
-            if (leaves.end.saturating_sub(first)).div_ceil(SHARDS) < shard.leaves.len() as u64 {
-                let here = (first..leaves.end).step_by(SHARDS as usize);
-                found.extend(here.filter(|leaf| shard.leaves.contains_key(leaf)));
-            } else {
-                found.extend(shard.leaves.keys().filter(|leaf| leaves.contains(leaf)));
-            }
-        }
-        found.sort_unstable();
-        found
-    }
 }
 
 /// A slot whose shard is locked.
 pub(super) struct Locked<'a> {
     shard: MutexGuard<'a, Shard>,
+    present: &'a RwLock<Present>,
     leaf: u64,
     place: usize,
 }
@@ -215,27 +316,34 @@ impl Locked<'_> {
     }
 
     /// Sets the slot and returns what it held. Fails without a change where a new leaf is refused.
-    pub(super) fn set(&mut self, pages: &Pages, slot: Slot, seconds: u32) -> Result<Slot, Kind> {
+    pub(super) fn set(&mut self, pages: &Pages, slot: Slot, seconds: u32) -> Result<Replaced, Kind> {
         let place = self.place;
         let shard = &mut *self.shard;
         let Some(leaf) = shard.leaves.get_mut(&self.leaf) else {
             if slot != Slot::Empty {
-                let mut leaf = pages.take_leaf()?;
-                put(&mut leaf, place, slot, seconds);
-                shard.leaves.insert(self.leaf, leaf);
+                put(shard.add_leaf(pages, self.leaf)?, place, slot, seconds);
                 shard.holdings.change(slot, 1);
+                self.present.read().set(self.leaf, !mutant::on("zram: forget that a leaf exists"));
             }
-            return Ok(Slot::Empty);
+            return Ok(Replaced { slot: Slot::Empty, leaf: None });
         };
         let old = put(leaf, place, slot, seconds);
         shard.holdings.change(old, -1);
         shard.holdings.change(slot, 1);
-        if leaf[COUNT] == 0 {
-            let leaf = shard.leaves.remove(&self.leaf).expect("looked up above");
-            pages.give_leaf(leaf);
+        let leaf = if leaf[COUNT] == 0 { shard.leaves.remove(&self.leaf) } else { None };
+        if leaf.is_some() {
+            self.present.read().set(self.leaf, false);
+            shard.shrink(pages);
         }
-        Ok(old)
+        Ok(Replaced { slot: old, leaf })
     }
+}
+
+/// What a slot held before, and the leaf that it leaves empty: to be given back once the shard is unlocked.
+#[must_use]
+pub(super) struct Replaced {
+    pub(super) slot: Slot,
+    pub(super) leaf: Option<Leaf>,
 }
 
 fn mark(leaf: &Leaf, place: usize) -> Mark {
@@ -270,20 +378,35 @@ mod tests {
     use std::sync::Arc;
 
     fn pages() -> Pages {
-        Pages::new(Arc::new(VecRegions::new(64 << 20)), Budget::new(1 << 20))
+        let budget = Budget::new(1 << 20);
+        Pages::new(Arc::new(VecRegions::new(64 << 20)), Budget::share(&budget, Budget::UNLIMITED), budget)
+    }
+
+    fn table() -> Table {
+        let table = Table::new();
+        table.resize(1 << 32, &Budget::new(2 << 20)).unwrap();
+        table
+    }
+
+    /// Sets a slot and returns what it held.
+    fn set(table: &Table, pages: &Pages, index: u64, slot: Slot) -> Result<Slot, Kind> {
+        let old = table.lock(index).set(pages, slot, 5)?;
+        old.leaf.into_iter().for_each(|leaf| pages.give_leaf(leaf));
+        Ok(old.slot)
     }
 
     #[test]
     fn slots_hold_what_was_set_and_leaves_come_and_go() {
-        let (table, pages) = (Table::new(), pages());
+        let (table, pages) = (table(), pages());
         let far = 1 << 31;
         for index in [0, 1, 339, 340, far] {
-            assert_eq!(table.lock(index).set(&pages, Slot::Same(index), 5), Ok(Slot::Empty));
+            assert_eq!(set(&table, &pages, index, Slot::Same(index)), Ok(Slot::Empty));
         }
-        assert_eq!(pages.budget().used(), 3 * PAGE as u64);
+        let maps = pages.budget().used() - 3 * PAGE as u64;
+        assert!((1..=3 * MAP_BYTES_MIN).contains(&maps), "{maps} bytes for three maps");
         for index in [0, 1, 339, 340, far] {
             assert_eq!(table.lock(index).get(), Slot::Same(index));
-            assert_eq!(table.lock(index).set(&pages, Slot::Empty, 0), Ok(Slot::Same(index)));
+            assert_eq!(set(&table, &pages, index, Slot::Empty), Ok(Slot::Same(index)));
             assert_eq!(table.lock(index).get(), Slot::Empty);
         }
         assert_eq!((pages.budget().used(), table.holdings()), (0, Holdings::default()));
@@ -291,22 +414,79 @@ mod tests {
 
     #[test]
     fn a_refused_leaf_changes_nothing() {
-        let (table, pages) = (Table::new(), pages());
-        pages.budget().set_limit(0);
-        assert_eq!(table.lock(7).set(&pages, Slot::Same(1), 0), Err(Kind::NoSpace));
-        assert_eq!(table.lock(7).get(), Slot::Empty);
-        assert_eq!(table.holdings(), Holdings::default());
+        let (table, pages) = (table(), pages());
+        for limit in [0, MAP_BYTES_MIN] {
+            pages.budget().set_limit(limit);
+            assert_eq!(set(&table, &pages, 7, Slot::Same(1)), Err(Kind::NoSpace));
+            assert_eq!(table.lock(7).get(), Slot::Empty);
+            assert_eq!((pages.budget().used(), table.holdings()), (0, Holdings::default()));
+            assert!(leaves_within(&table, 0..100).is_empty());
+        }
+    }
+
+    #[test]
+    fn the_maps_of_many_leaves_are_charged_for_what_they_take() {
+        let budget = Budget::new(256 << 20);
+        let pages = Pages::new(Arc::new(VecRegions::new(256 << 20)), budget.clone(), budget.clone());
+        let (table, fixed) = (table(), budget.used());
+        let maps =
+            || table.shards.iter().map(|shard| shard.lock().leaves.allocation_size() as u64).sum::<u64>();
+        let check = |leaves: u64| {
+            assert_eq!(budget.used() - pages.tag_bytes() - fixed, leaves * PAGE as u64 + maps());
+        };
+        for leaf in 0..20_000 {
+            set(&table, &pages, leaf * LEAF_SLOTS, Slot::Same(1)).unwrap();
+            if leaf % 1000 == 999 {
+                check(leaf + 1);
+            }
+        }
+        for leaf in 0..20_000 {
+            set(&table, &pages, leaf * LEAF_SLOTS, Slot::Empty).unwrap();
+        }
+        check(0);
+        assert_eq!(maps(), 0);
+    }
+
+    fn leaves_within(table: &Table, leaves: std::ops::Range<u64>) -> Vec<u64> {
+        let (mut at, mut found) = (leaves.start, Vec::new());
+        loop {
+            match table.next_leaf(at..leaves.end, &mut Slice::new()) {
+                Next::Leaf(leaf) => {
+                    found.push(leaf);
+                    at = leaf + 1;
+                }
+                Next::Later(next) => {
+                    assert!(next > at, "a slice gets on");
+                    at = next;
+                }
+                Next::None => return found,
+            }
+        }
     }
 
     #[test]
     fn leaves_are_found_within_any_range() {
-        let (table, pages) = (Table::new(), pages());
-        for leaf in [0, 3, 255, 256, 5000] {
-            table.lock(leaf * LEAF_SLOTS).set(&pages, Slot::Same(1), 0).unwrap();
+        let (table, pages) = (table(), pages());
+        for leaf in [0, 3, 63, 64, 255, 256, 5000, 12_000_000] {
+            let _ = set(&table, &pages, leaf * LEAF_SLOTS, Slot::Same(1)).unwrap();
         }
-        assert_eq!(table.leaves_within(0..u64::MAX / LEAF_SLOTS), [0, 3, 255, 256, 5000]);
-        assert_eq!(table.leaves_within(1..256), [3, 255]);
-        assert_eq!(table.leaves_within(255..257), [255, 256]);
-        assert!(table.leaves_within(4..4).is_empty());
+        let all = [0, 3, 63, 64, 255, 256, 5000, 12_000_000];
+        assert_eq!(leaves_within(&table, 0..u64::MAX / LEAF_SLOTS), all);
+        assert_eq!(leaves_within(&table, 1..256), [3, 63, 64, 255]);
+        assert_eq!(leaves_within(&table, 255..257), [255, 256]);
+        assert!(leaves_within(&table, 4..4).is_empty());
+        assert!(leaves_within(&table, 4..63).is_empty());
+    }
+
+    #[test]
+    fn a_walk_over_nothing_is_cut_into_slices_too() {
+        let table = table();
+        work::meter::take();
+        let (mut at, mut slices) = (0, 0);
+        while let Next::Later(next) = table.next_leaf(at..1 << 24, &mut Slice::new()) {
+            assert!(work::meter::take() <= u64::from(work::SLICE));
+            (at, slices) = (next, slices + 1);
+        }
+        assert!(slices >= 1, "the bitmap of 16 TiB is more than a slice");
     }
 }

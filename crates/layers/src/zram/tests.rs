@@ -11,6 +11,9 @@ use spillway_sim::world::World;
 
 use super::*;
 
+mod relief;
+mod slices;
+
 struct Bench {
     world: Arc<World>,
     budget: Arc<Budget>,

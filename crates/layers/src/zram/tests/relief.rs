@@ -1,0 +1,92 @@
+//! What happens where memory ends and some can be freed soon.
+
+use super::*;
+
+/// A device at its limit whose objects lie scattered: half of each span is free, and none of it serves a page of another size.
+fn scattered(limit: &str) -> Bench {
+    let (bench, mut random) = (bench(sized(1 << 30)), Random(11));
+    bench.table.store("mem_limit", limit).unwrap();
+    let full = (0..).find(|&index| {
+        let reply =
+            bench.seam.submit(Request::write(index * PAGE as u64, IoBuf::copy_of(&page(&mut random, 45))));
+        !matches!(reply, Answer::Done(reply) if reply.result == Ok(()))
+    });
+    let full = full.expect("memory ends");
+    (0..full).filter(|index| index % 2 > 0).for_each(|index| discard_now(&bench, index));
+    bench.zram.core.pages.cool();
+    bench
+}
+
+/// Discards without giving the compactor a turn.
+fn discard_now(bench: &Bench, index: u64) {
+    let range = ByteRange::new(index * PAGE as u64, PAGE as u64);
+    let Answer::Done(reply) = bench.seam.submit(Request::bare(Op::Discard, range)) else {
+        panic!("one page is discarded at once")
+    };
+    assert_eq!(reply.result, Ok(()));
+}
+
+const FAR: u64 = (512 << 20) / PAGE as u64;
+
+/// Leaves room for nothing: neither a leaf nor a span.
+fn fill_up(bench: &Bench) {
+    let core = &bench.zram.core;
+    core.budget.set_limit(core.budget.used());
+}
+
+#[test]
+fn a_writer_goes_on_with_the_first_span_that_comes_free() {
+    let bench = scattered("16M");
+    fill_up(&bench);
+    let noise = page(&mut Random(1), 100);
+    assert_eq!(bench.write(FAR, &noise), Ok(()));
+    let compactor = &bench.zram.core.compactor;
+    assert!(compactor.was_asked() && !compactor.has_served_any(), "it did not wait for the whole pass");
+    assert_eq!(bench.read(FAR, 1), noise);
+}
+
+#[test]
+fn of_many_that_wait_each_goes_on_as_soon_as_there_is_memory_for_it() {
+    let bench = scattered("16M");
+    fill_up(&bench);
+    let noise = page(&mut Random(1), 100);
+    let writes = (0..300)
+        .map(|index| bench.seam.submit(Request::write((FAR + index) * PAGE as u64, IoBuf::copy_of(&noise))));
+    let replies = bench.world.run_all(writes.collect());
+    assert!(replies.iter().all(|reply| reply.result == Ok(())));
+    assert_eq!(bench.zram.core.pages.waiting(), 0);
+}
+
+#[test]
+fn a_zeroing_that_needs_a_leaf_waits_as_a_write_does() {
+    let bench = scattered("16M");
+    fill_up(&bench);
+    let mut request = Request::bare(Op::WriteZeroes, ByteRange::new(FAR * PAGE as u64, 16 << 20));
+    request.flags.no_hole = true;
+    assert_eq!(bench.run(bench.seam.submit(request)).result, Ok(()));
+    assert_eq!(bench.number("failed_writes"), 0);
+}
+
+#[test]
+fn a_large_write_shared_out_waits_for_what_its_assistants_found_no_memory_for() {
+    let bench = scattered("16M");
+    fill_up(&bench);
+    bench.world.set_idle_workers(3);
+    let mut random = Random(2);
+    let content: Vec<u8> = (0..512).flat_map(|_| page(&mut random, 100)).collect();
+    let write = Request::write(FAR * PAGE as u64, IoBuf::copy_of(&content));
+    assert_eq!(bench.world.run(bench.seam.submit(write)).result, Ok(()));
+    assert_eq!(bench.read(FAR, 512), content);
+}
+
+#[test]
+fn where_nothing_more_can_be_freed_a_write_fails_after_one_pass() {
+    let bench = scattered("16M");
+    fill_up(&bench);
+    let mut random = Random(2);
+    let content: Vec<u8> = (0..4096).flat_map(|_| page(&mut random, 100)).collect();
+    let write = Request::write(FAR * PAGE as u64, IoBuf::copy_of(&content));
+    assert_eq!(bench.world.run(bench.seam.submit(write)).result, Err(Kind::NoSpace));
+    let (object, taken) = (bench.number("compr_data_size"), bench.number("mem_used_total"));
+    assert!((taken - object) * 1000 <= object * 50, "{taken} bytes were taken for {object} when it failed");
+}

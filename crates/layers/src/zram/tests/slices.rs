@@ -1,0 +1,133 @@
+//! No poll does more than a slice of work, whatever a client asks for. Counted where it is done, not where it is planned.
+
+use super::*;
+use crate::zram::work::{SLICE, meter};
+
+/// A slice, and the page or leaf at which it was seen to be over.
+fn most(one_page: u32) -> u64 {
+    u64::from(SLICE + SLICE / 8).max(u64::from(one_page) + 100)
+}
+
+/// Runs an answer; returns it, the most units of work in one poll of it or of any task, and all units.
+fn metered(bench: &Bench, submit: impl FnOnce() -> Submission) -> (Reply, u64, u64) {
+    let mut worst = (0, 0);
+    let mut note = || {
+        let units = meter::take();
+        worst = (units.max(worst.0), units + worst.1);
+    };
+    meter::take();
+    let mut submission = std::pin::pin!(submit());
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    for _ in 0..1_000_000 {
+        let polled = submission.as_mut().poll(&mut context);
+        note();
+        if let std::task::Poll::Ready(reply) = polled {
+            return (reply, worst.0, worst.1);
+        }
+        bench.world.step();
+        note();
+    }
+    panic!("no answer");
+}
+
+fn zeroing(range: ByteRange) -> Request {
+    let mut request = Request::bare(Op::WriteZeroes, range);
+    request.flags.no_hole = true;
+    request
+}
+
+#[test]
+fn zeroing_describing_and_discarding_gigabytes_take_a_slice_at_a_time() {
+    const BYTES: u64 = 2 << 30;
+    let bench = bench(sized(BYTES));
+    let range = ByteRange::new(0, BYTES);
+    let (reply, worst, all) = metered(&bench, || bench.seam.submit(zeroing(range)));
+    assert_eq!(reply.result, Ok(()));
+    assert!(worst <= most(0) && all > 100 * most(0), "zeroing: {worst} units in a poll, {all} in all");
+
+    let (mut at, mut asked) = (0, 0);
+    while at < BYTES {
+        meter::take();
+        let Answer::Done(extents) = bench.seam.extents(ByteRange::new(at, BYTES - at), 100) else {
+            panic!("a part is known at once");
+        };
+        let (extents, units) = (extents.unwrap(), meter::take());
+        assert!(units <= most(0), "extents: {units} units in a call");
+        assert!(extents.iter().all(|extent| extent.zero && !extent.hole));
+        at += extents.iter().map(|extent| extent.len).sum::<u64>();
+        asked += 1;
+    }
+    assert!(at == BYTES && (2..100).contains(&asked), "{asked} calls for {at} bytes");
+
+    let discard = Request::bare(Op::Discard, range);
+    let (reply, worst, all) = metered(&bench, || bench.seam.submit(discard));
+    assert_eq!((reply.result, bench.number("orig_data_size")), (Ok(()), 0));
+    assert!(worst <= most(0) && all > 100 * most(0), "discard: {worst} units in a poll, {all} in all");
+}
+
+#[test]
+fn a_device_of_terabytes_with_little_on_it_is_described_in_few_questions() {
+    let bench = bench(sized(16 << 40));
+    bench.write((9 << 40) / PAGE as u64, &page(&mut Random(3), 50)).unwrap();
+    let (mut at, mut asked, mut stored) = (0, 0, 0);
+    while at < 16 << 40 {
+        meter::take();
+        let answer = bench.seam.extents(ByteRange::new(at, (16 << 40) - at), 100);
+        let Answer::Done(Ok(extents)) = answer else { panic!("a part is known at once") };
+        assert!(meter::take() <= most(0));
+        stored += extents.iter().filter(|extent| !extent.hole).map(|extent| extent.len).sum::<u64>();
+        at += extents.iter().map(|extent| extent.len).sum::<u64>();
+        asked += 1;
+    }
+    assert_eq!((at, stored), (16 << 40, PAGE as u64));
+    assert!(asked < 10, "{asked} questions");
+}
+
+#[test]
+fn large_writes_and_reads_compress_a_slice_at_a_time_with_every_codec_and_level() {
+    for (name, params, one_page) in [
+        ("lz4", None, 31),
+        ("zstd", Some("level=-3"), 250),
+        ("zstd", None, 250),
+        ("zstd", Some("level=9"), 1000),
+        ("zstd", Some("level=19"), 10_000),
+    ] {
+        for idle in [0, 3] {
+            let config = Config {
+                comp_algorithm: name.into(),
+                algorithm_params: params.map(str::to_string),
+                ..sized(4 << 20)
+            };
+            let (bench, mut random) = (bench(config), Random(5));
+            bench.world.set_idle_workers(idle);
+            let content: Vec<u8> = (0..512).flat_map(|_| page(&mut random, 40)).collect();
+            let write = || bench.seam.submit(Request::write(0, IoBuf::copy_of(&content)));
+            let (reply, worst, all) = metered(&bench, write);
+            assert_eq!(reply.result, Ok(()));
+            let what = format!("{name} {params:?}, {idle} idle: {worst} units in a poll, {all} in all");
+            assert!(worst <= most(one_page) && all >= 512 * u64::from(one_page), "write with {what}");
+            let read = || bench.seam.submit(Request::read(0, IoBuf::new(content.len())));
+            let (reply, worst, all) = metered(&bench, read);
+            assert!(reply.result == Ok(()) && reply.buf[..] == content[..]);
+            assert!(worst <= most(0) && all > 4 * most(0), "read with {what}: {worst}, {all}");
+        }
+    }
+}
+
+#[test]
+fn compaction_takes_a_slice_at_a_time() {
+    let (bench, mut random) = (bench(sized(64 << 20)), Random(8));
+    (0..4000).for_each(|index| bench.write(index, &page(&mut random, 40)).unwrap());
+    (0..4000).filter(|index| index % 3 > 0).for_each(|index| bench.discard(index * PAGE as u64, PAGE as u64));
+    let (before, mut worst) = (bench.number("mem_used_total"), 0);
+    for _ in 0..20 {
+        bench.world.advance(Duration::from_millis(100));
+        for _ in 0..200 {
+            meter::take();
+            bench.world.step();
+            worst = meter::take().max(worst);
+        }
+    }
+    assert!(bench.number("mem_used_total") < before / 2, "something was moved");
+    assert!(worst > 0 && worst <= most(0), "{worst} units in a poll");
+}

@@ -1,0 +1,77 @@
+//! How much one poll may do.
+//!
+//! A worker serves many clients, so a request works in *slices* of about 200 us and yields between them. Work is counted,
+//! not timed: a hit reads no clock, and tests can count the same way.
+
+/// Units of 100 ns in a slice.
+pub(super) const SLICE: u32 = 2000;
+
+/// Units for a slot that is emptied, or filled with a word: with what was there, and now and then a span, going back.
+pub(super) const SLOT: u32 = 3;
+
+/// Units for looking at the slots of one leaf under one lock.
+pub(super) const LEAF: u32 = 10;
+
+/// Words of the table's bitmap that are scanned in one unit.
+pub(super) const WORDS_A_UNIT: u64 = 64;
+
+/// What is left of a slice.
+pub(super) struct Slice {
+    left: u32,
+}
+
+impl Slice {
+    pub(super) const fn new() -> Self {
+        Self { left: SLICE }
+    }
+
+    pub(super) fn spend(&mut self, units: u32) {
+        self.left = self.left.saturating_sub(units);
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.left == 0
+    }
+}
+
+#[cfg(not(test))]
+#[inline(always)]
+pub(super) fn note(_units: u32) {}
+
+#[cfg(not(test))]
+#[inline(always)]
+pub(super) fn note_look() {}
+
+#[cfg(test)]
+pub(super) use meter::{note, note_look};
+
+/// Counts what is really done, at the places that do it, for tests: it knows nothing of slices.
+#[cfg(test)]
+pub(super) mod meter {
+    use std::cell::Cell;
+
+    thread_local! {
+        static UNITS: Cell<u64> = const { Cell::new(0) };
+        static LOOKS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// Notes a look at what is known of a span.
+    pub(in super::super) fn note_look() {
+        LOOKS.with(|sum| sum.set(sum.get() + 1));
+    }
+
+    /// Looks noted on this thread since the last call.
+    pub(in super::super) fn take_looks() -> u64 {
+        LOOKS.with(|sum| sum.replace(0))
+    }
+
+    /// Notes work done on this thread.
+    pub(in super::super) fn note(units: u32) {
+        UNITS.with(|sum| sum.set(sum.get() + u64::from(units)));
+    }
+
+    /// Units noted on this thread since the last call.
+    pub(in super::super) fn take() -> u64 {
+        UNITS.with(|sum| sum.replace(0))
+    }
+}
