@@ -71,9 +71,10 @@ pub struct Geometry {
     pub volatile: bool,
     /// A write is durable once it is acknowledged: there is nothing that a flush would add.
     pub write_through: bool,
-    /// Discard frees room; where false it is accepted and does nothing.
+    /// Discard frees room, and never writes for that. Where false it is accepted and does nothing, and exports do not offer it.
     pub discards: bool,
-    /// `WriteZeroes` is much faster than writing zeroes.
+    /// `WriteZeroes` writes no data and takes no room, unless a request says that the range is to stay allocated. Where false
+    /// it may write zeroes over the whole range: nothing that costs nothing, such as a discard, is turned into it.
     pub fast_zeroes: bool,
     /// The medium has a seek cost.
     pub rotational: bool,

@@ -13,7 +13,7 @@ pub enum Op {
     Write,
     /// Make the range read as zero.
     WriteZeroes,
-    /// The range is no longer needed: afterwards it reads as its old content or as zero.
+    /// The range is no longer needed: afterwards it reads as its old content or as zero, or as a drive below gives it.
     Discard,
     /// Everything acknowledged before is made as durable as the device can.
     Flush,

@@ -17,9 +17,11 @@ pub type Moved = (Result<usize, Kind>, IoBuf);
 /// How to change the room that a range takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Room {
-    /// Free it; it reads as zero.
+    /// Free what can be freed without writing; what is freed reads as zero or as the drive likes, the rest as before.
+    Discard,
+    /// Make it read as zero without writing data, and free it.
     Punch,
-    /// Keep it; it reads as zero.
+    /// Make it read as zero and keep it; the system may write zeroes for that.
     Zero,
 }
 
@@ -45,7 +47,7 @@ pub trait Storage: Send + Sync {
     /// does not bring it back. What was lost is reported once, to the sync or durable write that looks first.
     fn sync(&self) -> LocalFuture<Result<(), Kind>>;
 
-    /// Makes `range` read as zero; [`Kind::NotSupported`] where the system has no such call.
+    /// Zeroes or discards `range`; [`Kind::NotSupported`] where the system has no such call.
     fn zero(&self, range: ByteRange, room: Room) -> LocalFuture<Result<(), Kind>>;
 
     /// See [`crate::BlockDevice::extents`].

@@ -65,12 +65,14 @@ impl Storage for OpenFile {
     }
 
     fn zero(&self, range: ByteRange, room: Room) -> LocalFuture<Result<(), Kind>> {
-        let mode = FallocateFlags::KEEP_SIZE
-            | match room {
-                Room::Punch => FallocateFlags::PUNCH_HOLE,
-                Room::Zero => FallocateFlags::ZERO_RANGE,
-            };
-        let act = Act::Allocate { mode, len: range.len };
+        let len = range.len;
+        let allocate = |mode| Act::Allocate { mode: mode | FallocateFlags::KEEP_SIZE, len };
+        let act = match room {
+            // Of a block device, punching asks for zeroes, which not every one that discards can make.
+            Room::Discard if self.block_device => Act::Discard { len },
+            Room::Discard | Room::Punch => allocate(FallocateFlags::PUNCH_HOLE),
+            Room::Zero => allocate(FallocateFlags::ZERO_RANGE),
+        };
         let op = FileOp::new(&self.fd, act, range.offset, IoBuf::empty(), 0);
         Box::pin(async { perform(op).await.0.map(|_| ()) })
     }
@@ -92,8 +94,8 @@ async fn perform(mut op: FileOp) -> Moved {
         match result {
             Ok(count) => return (Ok(count), op.buf),
             Err(libc::EINTR | libc::EAGAIN) => {}
-            // What a file system answers that has no such call.
-            Err(libc::ENOSYS | libc::ENODEV) if op.changes_room() => {
+            // What a file system, a device and a SCSI disk answer that have no such call.
+            Err(libc::ENOSYS | libc::ENODEV | libc::ENOTTY | libc::EREMOTEIO) if op.changes_room() => {
                 return (Err(Kind::NotSupported), op.buf);
             }
             Err(errno) => return (Err(Kind::of_errno(errno)), op.buf),

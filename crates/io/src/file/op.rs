@@ -28,7 +28,14 @@ pub(super) enum Act {
         mode: FallocateFlags,
         len: u64,
     },
+    /// Of a block device.
+    Discard {
+        len: u64,
+    },
 }
+
+/// `BLKDISCARD` of `linux/fs.h`, `_IO(0x12, 119)`.
+const BLKDISCARD: libc::Ioctl = 0x1277;
 
 /// One operation, on its buffer from `done` on.
 pub(super) struct FileOp {
@@ -46,7 +53,7 @@ impl FileOp {
 
     /// Whether it allocates or frees.
     pub(super) fn changes_room(&self) -> bool {
-        matches!(self.act, Act::Allocate { .. })
+        matches!(self.act, Act::Allocate { .. } | Act::Discard { .. })
     }
 
     /// Runs the operation once; the result is a count of bytes or an errno.
@@ -65,8 +72,18 @@ impl FileOp {
             }
             Act::Sync => fdatasync(&self.fd).map(|()| 0)?,
             Act::Allocate { mode, len } => fallocate(&self.fd, mode, at, len).map(|()| 0)?,
+            Act::Discard { len } => discard(&self.fd, at, len).map(|()| 0)?,
         };
         Ok(count)
+    }
+}
+
+fn discard(fd: &OwnedFd, at: u64, len: u64) -> io::Result<()> {
+    let range = [at, len];
+    // SAFETY: the call reads two words at the address that it is given.
+    match unsafe { libc::ioctl(fd.as_raw_fd(), BLKDISCARD, range.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -93,6 +110,7 @@ unsafe impl IourOpCode for FileOp {
             Act::Allocate { mode, len } => {
                 opcode::Fallocate::new(fd, len).offset(at).mode(mode.bits() as i32).build()
             }
+            Act::Discard { .. } => return OpEntry::Blocking,
         }
         .into()
     }

@@ -76,21 +76,23 @@ pub fn open(options: &FileOptions) -> Result<Opened, Error> {
     };
     let size = shown_size(path, len, access.block, &mut notes)?;
     let sysfs = block_device.then(|| Sysfs::of(stat.st_rdev));
-    let punches = !options.read_only && can_punch(&fd, sysfs.as_ref(), len);
+    let (discards, fast_zeroes) = room_calls(&fd, sysfs.as_ref(), len, options);
+    if !options.read_only && !options.mapped && !discards {
+        notes.push(format!("{} frees no room: discards are not offered", path.display()));
+    }
     let geometry = Geometry {
         size,
         block_size: access.block,
         optimal_io: optimal_io(sysfs.as_ref(), stat.st_blksize as u64, access.block),
         read_only: options.read_only,
         volatile: false,
-        discards: punches,
+        discards,
         write_through: false,
-        fast_zeroes: punches,
+        fast_zeroes,
         rotational: sysfs.as_ref().is_some_and(|sysfs| sysfs.number("rotational") == Some(1)),
         identity: identity(&fd, block_device),
     };
     if options.mapped {
-        let geometry = Geometry { discards: false, fast_zeroes: false, ..geometry };
         let (file, note) =
             MappedFile::new(fd, geometry).map_err(|errno| failed(path, "could not be mapped", errno))?;
         notes.push(note.to_owned());
@@ -313,13 +315,23 @@ fn logical_block(fd: &OwnedFd, path: &Path) -> Result<BlockSize, Error> {
     BlockSize::new(bytes.max(SECTOR as u32))
 }
 
-/// Whether holes can be punched. On a file it is tried behind the end, where there is nothing to lose.
-fn can_punch(fd: &OwnedFd, sysfs: Option<&Sysfs>, len: u64) -> bool {
+/// Whether room can be freed, and whether zeroes can be made without writing them. On a file a hole does both; punching one
+/// is tried behind the end, where there is nothing to lose. A block device that discards may have no call for zeroes (thin
+/// volumes, many SSDs), and the kernel would write them; one that has only the call may write them itself.
+fn room_calls(fd: &OwnedFd, sysfs: Option<&Sysfs>, len: u64, options: &FileOptions) -> (bool, bool) {
+    if options.read_only || options.mapped {
+        return (false, false);
+    }
     match sysfs {
-        Some(sysfs) => sysfs.number("discard_max_bytes").is_some_and(|bytes| bytes > 0),
+        Some(sysfs) => {
+            let has = |name| sysfs.number(name).is_some_and(|bytes| bytes > 0);
+            let discards = has("discard_max_bytes");
+            (discards, discards && has("write_zeroes_max_bytes"))
+        }
         None => {
             let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            fallocate(fd, mode, len.next_multiple_of(1 << 20), 4096).is_ok()
+            let punches = fallocate(fd, mode, len.next_multiple_of(1 << 20), 4096).is_ok();
+            (punches, punches)
         }
     }
 }

@@ -89,34 +89,71 @@ fn keeps_the_contract_where_zeroing_calls_are_unknown() {
     check(scratch.open(Direct::Off).device, DriverChoice::Auto);
 }
 
-/// A loop device over a file; `None` where this user or this kernel may not have one.
-struct Loop(String);
+/// A loop device over a sparse file of 4 MiB. These tests need the right to have one.
+pub(super) struct Loop {
+    pub(super) path: PathBuf,
+    backing: Scratch,
+}
 
 impl Loop {
-    fn over(scratch: &Scratch) -> Option<Self> {
-        let file = std::fs::File::create(&scratch.0).unwrap();
-        file.set_len(4 << 20).unwrap();
-        let made = Command::new("losetup").args(["--find", "--show"]).arg(&scratch.0).output().ok()?;
-        let name = String::from_utf8(made.stdout).unwrap().trim().to_string();
-        (made.status.success() && !name.is_empty()).then_some(Self(name))
+    pub(super) fn new() -> Self {
+        Self::over(Scratch::new())
     }
+
+    fn over(backing: Scratch) -> Self {
+        std::fs::File::create(&backing.0).unwrap().set_len(4 << 20).unwrap();
+        let path = must("losetup", &["--find".as_ref(), "--show".as_ref(), backing.0.as_os_str()]);
+        Self { path: PathBuf::from(path.trim()), backing }
+    }
+
+    /// One that cannot discard: its file lies in RAM without holes, which is there as long as the device.
+    fn without_discards() -> Self {
+        let folder = Scratch::new();
+        std::fs::create_dir(&folder.0).unwrap();
+        must("mount", &["-t".as_ref(), "ramfs".as_ref(), "none".as_ref(), folder.0.as_os_str()]);
+        let device = Self::over(Scratch::in_folder(folder.0.clone()));
+        must("umount", &["--lazy".as_ref(), folder.0.as_os_str()]);
+        std::fs::remove_dir(&folder.0).unwrap();
+        device
+    }
+
+    /// What has reached the medium: nothing of the device's page cache is in here.
+    pub(super) fn medium(&self) -> Vec<u8> {
+        std::fs::read(&self.backing.0).unwrap()
+    }
+
+    /// Bytes that the medium takes.
+    fn taken(&self) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::File::open(&self.backing.0).unwrap().sync_all().unwrap();
+        std::fs::metadata(&self.backing.0).unwrap().blocks() * 512
+    }
+
+    fn open(&self) -> Opened {
+        open_device(&FileOptions { path: self.path.clone(), ..FileOptions::default() }).unwrap()
+    }
+}
+
+/// Runs what prepares a test as root; returns what it says.
+fn must(program: &str, arguments: &[&std::ffi::OsStr]) -> String {
+    let done = Command::new(program).args(arguments).output();
+    let done = done.unwrap_or_else(|error| panic!("this test needs {program} (package mount): {error}"));
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "this test needs root and loop devices; {program}: {said}");
+    String::from_utf8(done.stdout).unwrap()
 }
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+        let _ = Command::new("losetup").arg("--detach").arg(&self.path).status();
     }
 }
 
 #[test]
 fn keeps_the_contract_on_a_block_device() {
-    let scratch = Scratch::new();
-    let Some(device) = Loop::over(&scratch) else {
-        eprintln!("no loop device can be had here: the block device part is not tested");
-        return;
-    };
+    let device = Loop::new();
     for driver in [DriverChoice::Auto, DriverChoice::Poll] {
-        let options = FileOptions { path: device.0.clone().into(), ..FileOptions::default() };
+        let options = FileOptions { path: device.path.clone(), ..FileOptions::default() };
         let opened = open_device(&options).unwrap();
         assert_eq!(opened.device.geometry().size, 4 << 20);
         let error = open_device(&options).err().expect("a second writer is refused");
@@ -127,6 +164,46 @@ fn keeps_the_contract_on_a_block_device() {
         drop(local);
         check(opened.device, driver);
     }
+}
+
+#[test]
+fn a_discard_of_a_block_device_frees_room_and_takes_none() {
+    for driver in [DriverChoice::Auto, DriverChoice::Poll] {
+        let device = Loop::new();
+        let opened = device.open();
+        let geometry = opened.device.geometry();
+        assert!(geometry.discards && geometry.fast_zeroes, "loop devices over a file with holes do both");
+        let local = Local::new(driver).unwrap();
+        let seam = Seam::new(opened.device);
+        let ask = |request| assert_eq!(local.block_on(seam.submit(request)).result, Ok(()));
+        let mut buf = IoBuf::new(1 << 20);
+        buf.fill(3);
+        ask(Request::write(1 << 20, buf).with_fua());
+        assert!(device.taken() >= 1 << 20);
+        for op in [Op::Discard, Op::WriteZeroes] {
+            ask(Request::bare(op, ByteRange::new(0, 4 << 20)).with_fua());
+            assert!(device.taken() < 1 << 16, "{op:?}: {} bytes are taken", device.taken());
+        }
+    }
+}
+
+#[test]
+fn a_block_device_that_cannot_discard_says_so_and_is_left_alone_by_a_discard() {
+    let device = Loop::without_discards();
+    let opened = device.open();
+    let geometry = opened.device.geometry();
+    assert!(!geometry.discards && !geometry.fast_zeroes, "{geometry:?}");
+    assert!(opened.notes.iter().any(|note| note.contains("frees no room")), "{:?}", opened.notes);
+    let local = Local::new(DriverChoice::Auto).unwrap();
+    let ask = |request| local.block_on(opened.device.submit(request));
+    let mut buf = IoBuf::new(1 << 20);
+    buf.fill(3);
+    assert_eq!(ask(Request::write(1 << 20, buf).with_fua()).result, Ok(()));
+    assert_eq!(ask(Request::bare(Op::Discard, ByteRange::new(0, 4 << 20)).with_fua()).result, Ok(()));
+    assert!(ask(Request::read(1 << 20, IoBuf::new(1 << 20))).buf.iter().all(|&byte| byte == 3));
+    let zero = Request::bare(Op::WriteZeroes, ByteRange::new(1 << 20, 1 << 20));
+    assert_eq!(ask(zero).result, Ok(()));
+    assert!(ask(Request::read(1 << 20, IoBuf::new(1 << 20))).buf.iter().all(|&byte| byte == 0));
 }
 
 #[test]
@@ -277,9 +354,7 @@ fn extents_tell_holes_from_data() {
 fn discard_frees_room() {
     let scratch = Scratch::new();
     let device = scratch.open(Direct::Auto).device;
-    if !device.geometry().discards {
-        return;
-    }
+    assert!(device.geometry().discards, "TMPDIR has to be on a file system with holes for this test");
     let local = Local::new(DriverChoice::Auto).unwrap();
     let mut buf = IoBuf::new(1 << 20);
     buf.fill(3);

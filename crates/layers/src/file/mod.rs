@@ -49,6 +49,7 @@ struct Backing {
     memory_alignment: usize,
     direct: bool,
     /// Cleared when the system turns out not to know the call.
+    discards: AtomicBool,
     punches: AtomicBool,
     zeroes: AtomicBool,
     syncs: Syncs,
@@ -63,7 +64,8 @@ impl File {
             geometry,
             memory_alignment: storage.memory_alignment(),
             direct: storage.direct(),
-            punches: AtomicBool::new(geometry.discards),
+            discards: AtomicBool::new(geometry.discards),
+            punches: AtomicBool::new(true),
             zeroes: AtomicBool::new(true),
             syncs: Syncs::default(),
             detached: Detached::default(),
@@ -266,8 +268,14 @@ impl Backing {
         })
     }
 
+    /// Frees room where the system can; never writes zeroes for it.
     async fn discard(&self, range: ByteRange) -> Result<(), Kind> {
-        self.change_room(&self.punches, range, Room::Punch).await.map(|_| ())
+        let knew = self.discards.load(Ordering::Relaxed);
+        let done = self.change_room(&self.discards, range, Room::Discard).await?;
+        if knew && !done {
+            tracing::warn!("the device does not know discards after all: from now on they do nothing");
+        }
+        Ok(())
     }
 
     async fn write_zeroes(&self, range: ByteRange, no_hole: bool) -> Result<(), Kind> {
@@ -280,7 +288,7 @@ impl Backing {
         self.write_zero_bytes(range).await
     }
 
-    /// Zeroes by a call of the system; false where it does not know the call, which is then not tried again.
+    /// Makes a call of the system; false where it does not know the call, which is then not tried again.
     async fn change_room(&self, known: &AtomicBool, range: ByteRange, room: Room) -> Result<bool, Kind> {
         if !known.load(Ordering::Relaxed) {
             return Ok(false);

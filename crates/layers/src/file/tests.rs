@@ -1,6 +1,7 @@
 //! The promises of the module's head, over a simulated disk.
 
 mod errseq;
+mod thin;
 
 use std::sync::Arc;
 use std::task::{Context, Waker};
