@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, fallocate, fstatfs};
+use rustix::fs::{FallocateFlags, FileType, fallocate, fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use spillway_core::storage::Moved;
@@ -65,8 +65,8 @@ impl MappedFile {
     pub(super) fn new(fd: OwnedFd, geometry: Geometry) -> Result<(Self, &'static str), Errno> {
         let len = usize::try_from(geometry.size).map_err(|_| Errno::FBIG)?;
         match fallocate(&fd, FallocateFlags::empty(), 0, geometry.size) {
-            // A block device has its room.
-            Ok(()) | Err(Errno::NODEV) => {}
+            // A block device has its room, and nothing that could be allocated.
+            Ok(()) | Err(Errno::NODEV | Errno::OPNOTSUPP) => {}
             Err(errno) => return Err(errno),
         }
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -79,7 +79,9 @@ impl MappedFile {
             Ok(base) if STORES => (base, Durable::Stores, "mapped persistent memory, stores past the caches"),
             Ok(base) => (base, Durable::Msync, "mapped persistent memory, msync"),
             Err(_) => {
-                let on_tmpfs = fstatfs(&fd).is_ok_and(|found| found.f_type == TMPFS);
+                // The nodes of block devices lie on a tmpfs, their bytes do not.
+                let is_file = FileType::from_raw_mode(fstat(&fd)?.st_mode) == FileType::RegularFile;
+                let on_tmpfs = is_file && fstatfs(&fd).is_ok_and(|found| found.f_type == TMPFS);
                 let base = map(MapFlags::SHARED)?;
                 match on_tmpfs && STORES {
                     true => (base, Durable::Stores, "mapped tmpfs: survives the server, not the machine"),
@@ -224,7 +226,8 @@ impl Storage for MappedFile {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{FileOptions, open};
+    use super::super::tests::Loop;
+    use super::super::{FileOptions, Opened, open};
     use crate::block_on;
     use spillway_core::IoBuf;
 
@@ -253,5 +256,54 @@ mod tests {
         // Most systems have tmpfs in one place and something else in the other; each is known by itself.
         keeps_bytes(std::path::Path::new("/dev/shm"));
         keeps_bytes(&std::env::temp_dir());
+    }
+
+    const LEN: usize = 8192;
+
+    fn bytes(value: u8) -> IoBuf {
+        let mut buf = IoBuf::new(LEN);
+        buf.fill(value);
+        buf
+    }
+
+    fn open_mapped(device: &Loop) -> Opened {
+        let options = FileOptions { path: device.path.clone(), mapped: true, ..FileOptions::default() };
+        let opened = open(&options).unwrap();
+        assert!(opened.notes.iter().any(|note| note.contains("msync")), "{:?}", opened.notes);
+        opened
+    }
+
+    /// Whether the medium holds what was written at `at`. The mapping's dirty pages are no part of it: they belong to the loop
+    /// device, the medium is the file below.
+    fn is_settled(device: &Loop, at: u64, value: u8) -> bool {
+        device.medium()[at as usize..at as usize + LEN].iter().all(|&byte| byte == value)
+    }
+
+    #[test]
+    fn what_a_sync_covers_is_on_the_medium_when_dirty_pages_are_dropped() {
+        let device = Loop::new();
+        let opened = open_mapped(&device);
+        let mut was_dirty = false;
+        for value in 1..=16u8 {
+            let at = u64::from(value) * 65536 + 512;
+            let moved = block_on(opened.storage.write(at, bytes(value), 0, false));
+            assert_eq!(moved.0, Ok(LEN));
+            was_dirty |= !is_settled(&device, at, value);
+            assert_eq!(block_on(opened.storage.sync()), Ok(()));
+            assert!(is_settled(&device, at, value), "sync {value} left dirty pages");
+        }
+        assert!(was_dirty, "writes reached the medium without a sync: this test would see no missing one");
+    }
+
+    #[test]
+    fn a_durable_write_is_on_the_medium_when_dirty_pages_are_dropped() {
+        let device = Loop::new();
+        let opened = open_mapped(&device);
+        for value in 1..=16u8 {
+            let at = u64::from(value) * 65536 + 512;
+            let moved = block_on(opened.storage.write(at, bytes(value), 0, true));
+            assert_eq!(moved.0, Ok(LEN));
+            assert!(is_settled(&device, at, value), "write {value} left dirty pages");
+        }
     }
 }
