@@ -13,6 +13,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("nbdcopy", "libnbd-bin"),
     ("/usr/bin/python3", "python3-libnbd"),
     ("fio", "fio"),
+    ("/usr/sbin/mke2fs", "e2fsprogs"),
+    ("/usr/sbin/mkswap", "util-linux"),
 ];
 
 /// How a program ended and what it said.

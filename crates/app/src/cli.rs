@@ -243,9 +243,13 @@ pub(crate) struct CacheOptions {
     #[arg(long, value_name = "PATH")]
     pub(crate) cache: PathBuf,
 
-    /// Format the cache whatever it holds, except for a cache that has what the origin does not
+    /// Format the cache although it is not blank, unless it holds a cache with dirty blocks or something that is recognised
     #[arg(long)]
     pub(crate) create: bool,
+
+    /// With --create: format the cache whatever it holds. Also use an origin that holds a write cache
+    #[arg(long)]
+    pub(crate) force: bool,
 
     /// Take a cache that is refused for its origin, or for two equally new versions of a block, of which the later one counts
     #[arg(long, conflicts_with = "create")]

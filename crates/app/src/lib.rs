@@ -17,6 +17,7 @@ mod client;
 mod config;
 mod daemon;
 mod devices;
+mod distinct;
 mod ending;
 mod exit;
 mod listening;

@@ -11,6 +11,7 @@ use spillway_layers::write_cache;
 
 use crate::cli::{CacheOptions, DiskOptions, Driver, Endpoint, RamOptions, ServeOptions, ServerOptions};
 use crate::config::Config;
+use crate::distinct;
 use crate::exit::Failure;
 use crate::runtime_folder::check_name;
 
@@ -62,7 +63,7 @@ impl Plan {
             Some(pair) => {
                 Err(Failure::usage(format!("two devices are named {:?}: rename one", pair[0])).into())
             }
-            None => Ok(()),
+            None => distinct::check(&self.devices),
         }
     }
 
@@ -93,13 +94,11 @@ impl Plan {
     pub(crate) fn cache(options: CacheOptions) -> Result<Self> {
         let origin = absolute(&options.origin).context("cannot resolve the origin's path")?;
         let path = absolute(&options.cache).context("cannot resolve the cache's path")?;
-        if origin == path {
-            return Err(Failure::usage("--origin and --cache name the same file: give two").into());
-        }
         let (defaults, target) = (write_cache::Config::default(), options.target);
         let config = write_cache::Config {
             path,
             create: options.create,
+            force: options.force,
             recover: options.recover,
             block_size: options.block_size.map_or(defaults.block_size, Size::Bytes),
             mode: target.mode.unwrap_or(defaults.mode),

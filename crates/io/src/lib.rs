@@ -27,7 +27,7 @@ mod rest;
 
 pub use driver::{Driver, DriverChoice};
 pub use env::SystemEnv;
-pub use file::{Direct, FileOptions, Opened, open};
+pub use file::{Direct, FileOptions, Footprint, Opened, open};
 pub use local::{Local, block_on};
 pub use memory::MmapRegions;
 pub use serve::{Limits, NewSession, Serving, serve};

@@ -47,5 +47,6 @@ pub const MUTANTS: &[Mutant] = &[
         stack: "write-cache-eager",
         from: 225,
     },
+    Mutant { name: "write_cache: forget that formatting has begun", stack: "write-cache", from: 1 },
     Mutant { name: "write_cache: copy what is being written around", stack: "write-cache", from: 33769 },
 ];

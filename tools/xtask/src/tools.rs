@@ -22,6 +22,9 @@ const NEEDS: &[Need] = &[
     Need { package: "gcc", probe: &["cc", "--version"] },
     // For libFuzzer.
     Need { package: "g++", probe: &["c++", "--version"] },
+    // Outside the path of many users; run by their full names.
+    Need { package: "e2fsprogs", probe: &["/usr/sbin/mke2fs", "-V"] },
+    Need { package: "util-linux", probe: &["/usr/sbin/mkswap", "--version"] },
     Need { package: "procps", probe: &["kill", "-V"] },
 ];
 

@@ -9,6 +9,7 @@
 //! Without O_DIRECT the kernel's page cache lies below, with it nothing does.
 
 mod extents;
+mod footprint;
 mod identity;
 mod mapped;
 mod op;
@@ -25,6 +26,7 @@ use spillway_core::{Answer, ByteRange, Extent, Geometry, IoBuf, Kind, LocalFutur
 
 use op::{Act, FileOp};
 
+pub use footprint::Footprint;
 pub use open::{Direct, FileOptions, Opened, open};
 
 /// An open file or block device.

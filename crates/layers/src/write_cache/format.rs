@@ -10,7 +10,8 @@
 //! ```
 //!
 //! The kernel leaves the superblock's padding as it finds it. There we write which origin the cache belongs to: "spillway" 8,
-//! bytes 8, identity 8, zeroes 8.
+//! bytes 8, identity 8, zeroes 8. While a device is being formatted, the padding says so behind zeroes, which the kernel
+//! takes for a blank device.
 //!
 //! An entry is free with seq_count 2^64-1, committed below the superblock's seq_count, uncommitted otherwise.
 
@@ -32,8 +33,8 @@ pub const ENTRY_LEN: usize = 16;
 /// The seq_count of an entry that describes nothing.
 pub const FREE: u64 = u64::MAX;
 
-const MAGIC: u32 = 0x2348_9321;
-const VERSION: u32 = 1;
+pub(super) const MAGIC: u32 = 0x2348_9321;
+pub(super) const VERSION: u32 = 1;
 
 /// Blocks that a cache may have: indices are of 47 bits.
 const BLOCKS_MAX: u64 = 1 << 47;
@@ -171,6 +172,11 @@ impl OriginMark {
         padding
     }
 
+    /// Whether the two are the same origin, as far as can be told.
+    pub fn is(&self, other: &Self) -> bool {
+        self.bytes == other.bytes && !self.differs(other)
+    }
+
     /// Whether the two cannot be the same origin.
     pub fn differs(&self, other: &Self) -> bool {
         self.identity != 0 && other.identity != 0 && self.identity != other.identity
@@ -180,8 +186,10 @@ impl OriginMark {
 /// What the first bytes of a cache device are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Magic and version are zero: it may be formatted.
+    /// Magic and version are zero.
     Blank,
+    /// Formatting was begun here and did not end: nothing is lost if it begins again.
+    Unfinished,
     /// A superblock of this format.
     Cache(Superblock),
     /// Something else, which must not be overwritten.
@@ -200,10 +208,18 @@ impl Superblock {
         Self { block_size, n_blocks: layout.n_blocks, seq_count: 0, padding: [0; PADDING_LEN] }
     }
 
+    /// What stands here while a device of this `origin` is being formatted.
+    pub fn unfinished(origin: &OriginMark) -> [u8; SUPERBLOCK_LEN] {
+        let mut bytes = [0; SUPERBLOCK_LEN];
+        bytes[PADDING_AT..].copy_from_slice(&origin.encode());
+        bytes
+    }
+
     /// What `bytes` are.
     pub fn decode(bytes: &[u8; SUPERBLOCK_LEN]) -> Found {
         let (magic, version) = (le32(bytes, 0), le32(bytes, 4));
         match (magic, version) {
+            (0, 0) if bytes[PADDING_AT..].starts_with(MARK) => Found::Unfinished,
             (0, 0) => Found::Blank,
             (MAGIC, VERSION) => Found::Cache(Self {
                 block_size: le32(bytes, 8),
@@ -340,6 +356,9 @@ mod tests {
         assert_eq!(superblock.encode(false), golden);
         assert_eq!(Superblock::decode(&golden), Found::Foreign { magic: 0, version: 1 });
         assert_eq!(Superblock::decode(&[0; SUPERBLOCK_LEN]), Found::Blank);
+        let begun = Superblock::unfinished(&OriginMark { bytes: 7, identity: 9 });
+        assert_eq!(begun[..32], [0; 32], "the kernel takes it for blank");
+        assert_eq!(Superblock::decode(&begun), Found::Unfinished);
         let entry = Entry { original_sector: 0x0808, seq_count: 2 };
         assert_eq!(entry.encode(), [8, 8, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(Entry::BLANK.encode(), [0xff; ENTRY_LEN]);

@@ -4,11 +4,13 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 
 use futures_util::future::join_all;
-use spillway_core::{Charge, Error, Geometry, IoBuf, Kind, Request};
+use spillway_core::{Charge, Error, Geometry, IoBuf, Kind, Request, mutant};
 
 use super::block::EPOCHS;
 use super::drain::Drain;
-use super::format::{ENTRY_LEN, Entry, Found, Layout, OriginMark, PADDING_LEN, SUPERBLOCK_LEN, Superblock};
+use super::format::{
+    ENTRY_LEN, Entry, Found, Layout, MAGIC, OriginMark, PADDING_LEN, SUPERBLOCK_LEN, Superblock, VERSION,
+};
 use super::index::Index;
 use super::recovery::{Recovered, Recovery};
 use super::times::CommitTimes;
@@ -38,38 +40,69 @@ impl Core {
         let first = self.read_meta(&largest, 0, block_size.bytes()).await?;
         let head = first[..SUPERBLOCK_LEN].try_into().expect("a block is longer than a superblock");
         match Superblock::decode(head) {
-            Found::Blank => self.format(largest).await,
             Found::Cache(superblock) => {
-                // What is formatted anew may have had other blocks.
-                let wanted = (!self.settings.create).then_some(block_size);
-                let layout = superblock.accept(device, start, wanted)?;
-                let opened = self.recover(layout, superblock).await?;
+                self.check_origin(Some(&superblock)).await?;
                 match self.settings.create {
-                    true => self.format_again(opened, largest).await,
-                    false => Ok(opened),
+                    true => self.format_again(&superblock, largest).await,
+                    false => {
+                        self.recover(superblock.accept(device, start, Some(block_size))?, superblock).await
+                    }
                 }
             }
-            Found::Foreign { .. } if self.settings.create => self.format(largest).await,
-            Found::Foreign { magic, version } => Err(Error::invalid(format!(
-                "the cache device holds something else: magic {magic:#010x}, version {version}; \
-                 to make it a cache anyway, which destroys that, use --create"
-            ))),
+            Found::Foreign { magic: MAGIC, version } if !self.settings.create => {
+                Err(Error::invalid(format!(
+                    "the cache device holds a write cache of version {version}, but only version {VERSION} is known here"
+                )))
+            }
+            found => {
+                self.check_origin(None).await?;
+                if found != Found::Unfinished {
+                    self.check_blank(&largest).await?;
+                }
+                self.format(largest).await
+            }
         }
     }
 
-    async fn format_again(&self, opened: Opened, layout: Layout) -> Result<Opened, Error> {
-        let used = opened.index.used();
-        if used > 0 {
-            return Err(Error::new(
-                Kind::Busy,
-                format!(
-                    "the cache holds {used} blocks that the origin does not have: open it without --create and drain it; \
-                     or clear its first sector, if they are not wanted"
-                ),
-            ));
+    /// Formats a cache. What it holds that the origin does not, or may hold, is lost only if that was said.
+    async fn format_again(&self, superblock: &Superblock, layout: Layout) -> Result<Opened, Error> {
+        let held = self.held(superblock).await;
+        match held {
+            Ok(0) => {}
+            _ if self.settings.force => {
+                let what =
+                    held.map_or_else(|error| error.to_string(), |blocks| format!("{blocks} dirty blocks"));
+                tracing::warn!("write cache: formatting over a cache, which is destroyed: {what}");
+            }
+            Ok(blocks) => {
+                return Err(Error::new(
+                    Kind::Busy,
+                    format!(
+                        "the cache holds {blocks} blocks that the origin does not have: open it without --create and drain it; \
+                         or destroy them by --create --force"
+                    ),
+                ));
+            }
+            Err(error) => {
+                return Err(Error::new(
+                    error.kind,
+                    format!(
+                        "--create would destroy a cache that may hold blocks which the origin does not have ({}): \
+                         if that is wanted, use --create --force",
+                        error.message()
+                    ),
+                ));
+            }
         }
-        drop(opened);
         self.format(layout).await
+    }
+
+    /// Blocks that a cache holds for its origin.
+    async fn held(&self, superblock: &Superblock) -> Result<usize, Error> {
+        // What is formatted anew may have had other blocks.
+        let layout = superblock.accept(self.cache.geometry().size, self.settings.start_sector, None)?;
+        let _recovering = self.charge(&layout, Recovery::bytes(layout.n_blocks))?;
+        Ok(self.read_entries(&layout, superblock).await?.live.len())
     }
 
     async fn read_meta(&self, layout: &Layout, at: u64, len: u64) -> Result<IoBuf, Error> {
@@ -114,7 +147,7 @@ impl Core {
     }
 
     /// The origin as a cache remembers it.
-    fn origin_mark(&self) -> OriginMark {
+    pub(super) fn origin_mark(&self) -> OriginMark {
         let Geometry { size, identity, .. } = self.origin.geometry();
         OriginMark { bytes: size, identity: identity.map_or(0, NonZeroU64::get) }
     }
@@ -197,21 +230,27 @@ impl Core {
         }
     }
 
-    /// Writes the entries first and the superblock last: a crash in between leaves a blank device.
+    /// Writes the entries first and the superblock last: a crash in between leaves a device whose formatting did not end.
     async fn format(&self, layout: Layout) -> Result<Opened, Error> {
         let charge = self.charge(&layout, Index::bytes(count(&layout)?))?;
         let block = layout.block_size.bytes();
         let text = format!("new cache of {} blocks of {block} bytes", layout.n_blocks);
         let opened = self.opened(layout, Index::new(count(&layout)?, 0, &[]), charge, text);
         let blocks = layout.metadata_bytes() / block;
-        // What was there before is not to be taken for a cache, nor for what it was.
-        self.write_meta(&opened, 0, IoBuf::zeroed(block as usize), true).await.map_err(unwritable)?;
+        // What was there before is not to be taken for a cache, nor for what it was; a crash leaves a device that may be formatted.
+        let begun = match mutant::on("write_cache: forget that formatting has begun") {
+            true => [0; SUPERBLOCK_LEN],
+            false => Superblock::unfinished(&self.origin_mark()),
+        };
+        let mut first = IoBuf::zeroed(block as usize);
+        first[..SUPERBLOCK_LEN].copy_from_slice(&begun);
+        self.write_meta(&opened, 0, first, true).await.map_err(unwritable)?;
         let mut from = 0;
         while from < blocks {
             let to = blocks.min(from + (PIECE_BYTES / block).max(1));
             let mut buf = meta_blocks(&opened, from..to, 0);
             if from == 0 {
-                buf[..SUPERBLOCK_LEN].fill(0);
+                buf[..SUPERBLOCK_LEN].copy_from_slice(&begun);
             }
             self.write_meta(&opened, from, buf, false).await.map_err(unwritable)?;
             from = to;

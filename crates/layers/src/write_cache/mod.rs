@@ -25,6 +25,7 @@
 //! | --- | --- |
 //! | [`mod@format`] | superblock, entries, layout, and the checks before a cache is taken for one |
 //! | [`recovery`] | which blocks of a cache are alive after a crash |
+//! | `blank`, `signatures` | what a device holds that is not a cache: named, and not formatted |
 //! | `settings`, `counts`, `attributes` | options, figures, and both as the control plane sees them |
 //! | `index`, `block`, `sweep`, `islands`, `aside` | what is where and what leaves next, without I/O |
 //! | `metadata` | entries to and from the device |
@@ -38,6 +39,7 @@ pub mod recovery;
 mod around;
 mod aside;
 mod attributes;
+mod blank;
 mod block;
 mod counts;
 mod drain;
@@ -47,6 +49,7 @@ mod keeper;
 mod metadata;
 mod pace;
 mod settings;
+mod signatures;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -224,7 +227,7 @@ impl WriteCache {
 }
 
 impl Lifecycle for WriteCache {
-    /// Reads the metadata and recovers what is there, or formats a blank device.
+    /// Reads the metadata and recovers what is there, or formats a blank device. Refused, nothing is written.
     fn open(&self) -> LocalFuture<Result<String, Error>> {
         let core = self.core.clone();
         Box::pin(async move {

@@ -17,8 +17,11 @@ const AGE_MS_MAX: u64 = 86_400_000;
 pub struct Config {
     /// The cache device: a file or block device.
     pub path: PathBuf,
-    /// Whether it is formatted at the start, whatever it holds.
+    /// Whether it is formatted at the start although it holds something that is not recognised, or an empty cache.
     pub create: bool,
+    /// With `create`: whatever it holds. Also takes an origin that holds a cache. For one start, so never in a file.
+    #[serde(skip)]
+    pub force: bool,
     /// Whether of two versions that cannot be told apart the one in the later block is taken, instead of refusing the cache.
     pub recover: bool,
     /// `s` (an SSD, by I/O) or `p` (persistent memory, through a mapping); `s` by default.
@@ -64,6 +67,7 @@ impl Default for Config {
             mode: "s".into(),
             fua: None,
             create: false,
+            force: false,
             recover: false,
             block_size: Size::Bytes(4096),
             start_sector: 0,
@@ -115,6 +119,7 @@ pub(super) struct Settings {
     /// Whether copies are written with FUA, and need no flush of the origin.
     pub(super) fua: bool,
     pub(super) create: bool,
+    pub(super) force: bool,
     pub(super) recover: bool,
     pub(super) block_size: BlockSize,
     pub(super) start_sector: u64,
@@ -144,6 +149,7 @@ impl Settings {
             mapped,
             fua: config.fua.unwrap_or(mapped),
             create: config.create,
+            force: config.force,
             recover: config.recover,
             block_size: block_size.map_err(|error| about("block_size", &error))?,
             start_sector: config.start_sector,

@@ -1,5 +1,7 @@
 //! The write cache over two simulated disks: its format to the byte, what it refuses, and what it says of itself.
 
+mod opening;
+
 use std::sync::Arc;
 
 use spillway_core::contract::{self, Subject};

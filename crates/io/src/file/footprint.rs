@@ -1,0 +1,166 @@
+//! Which bytes of which file or disk a path stands on, to see that two paths are not the same storage.
+//!
+//! Links and other nodes of a device lead to the same inode or device number. A partition is a range of its disk. A loop device
+//! is a disk of its own and a range of the file behind it. What other devices are made of is not followed: their parts are
+//! claimed by the system, so that opening them is refused.
+
+use std::fs;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, major, minor};
+
+/// What a path stands on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Footprint(Vec<Stretch>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stretch {
+    ground: Ground,
+    bytes: Range<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ground {
+    /// Device and number of the inode.
+    File(u64, u64),
+    /// Device number of a whole disk.
+    Disk(u64),
+}
+
+const SECTOR: u64 = 512;
+
+impl Footprint {
+    /// That of an existing file or block device; `None` where there is none, or it is something else.
+    pub fn of(path: &Path) -> Option<Self> {
+        let found = fs::metadata(path).ok()?;
+        match FileType::from_raw_mode(found.mode()) {
+            FileType::RegularFile => Some(Self(vec![file(&found, 0..u64::MAX)])),
+            FileType::BlockDevice => {
+                let device = found.rdev();
+                let node = format!("/sys/dev/block/{}:{}", major(device), minor(device));
+                Some(Self(device_stretches(device, Path::new(&node))))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the two share a byte.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.0.iter().any(|one| other.0.iter().any(|other| one.overlaps(other)))
+    }
+}
+
+impl Stretch {
+    fn overlaps(&self, other: &Self) -> bool {
+        let (one, other_bytes) = (&self.bytes, &other.bytes);
+        self.ground == other.ground && one.start < other_bytes.end && other_bytes.start < one.end
+    }
+}
+
+fn file(found: &fs::Metadata, bytes: Range<u64>) -> Stretch {
+    Stretch { ground: Ground::File(found.dev(), found.ino()), bytes }
+}
+
+/// What a device stands on, as the system tells at `node`. Where it tells nothing, the device is a disk of its own.
+fn device_stretches(device: u64, node: &Path) -> Vec<Stretch> {
+    let (disk, folder, bytes) = match partition(node) {
+        Some(partition) => partition,
+        None => (device, node.to_owned(), 0..u64::MAX),
+    };
+    let mut stretches = vec![Stretch { ground: Ground::Disk(disk), bytes: bytes.clone() }];
+    stretches.extend(behind_loop(&folder.join("loop"), &bytes));
+    stretches
+}
+
+/// The disk of a partition, where the system tells of it, and the partition's bytes.
+fn partition(node: &Path) -> Option<(u64, PathBuf, Range<u64>)> {
+    number(&node.join("partition"))?;
+    // The folder of a partition lies in that of its disk; the link has to be followed first.
+    let folder = fs::canonicalize(node).ok()?.parent()?.to_owned();
+    let text = fs::read_to_string(folder.join("dev")).ok()?;
+    let (major, minor) = text.trim().split_once(':')?;
+    let disk = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
+    let (start, len) = (number(&node.join("start"))?, number(&node.join("size"))?);
+    let start = start.checked_mul(SECTOR)?;
+    Some((disk, folder, start..start.checked_add(len.checked_mul(SECTOR)?)?))
+}
+
+/// The bytes of the file behind a loop device that `bytes` of the device are.
+fn behind_loop(node: &Path, bytes: &Range<u64>) -> Option<Stretch> {
+    let path = fs::read_to_string(node.join("backing_file")).ok()?;
+    let found = fs::metadata(path.strip_suffix('\n').unwrap_or(&path)).ok()?;
+    let offset = number(&node.join("offset")).unwrap_or(0);
+    let limit = number(&node.join("sizelimit")).filter(|&limit| limit > 0).unwrap_or(u64::MAX);
+    let end = bytes.end.min(limit);
+    Some(file(&found, offset.saturating_add(bytes.start)..offset.saturating_add(end)))
+}
+
+fn number(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("spillway-footprint-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn links_stand_on_their_file() {
+        let folder = folder("links");
+        let path = |name: &str| folder.join(name);
+        fs::write(path("one"), "").unwrap();
+        fs::write(path("two"), "").unwrap();
+        fs::hard_link(path("one"), path("hard")).unwrap();
+        std::os::unix::fs::symlink("hard", path("soft")).unwrap();
+        let of = |name: &str| Footprint::of(&path(name)).expect("it exists");
+        for (name, same) in [("one", true), ("hard", true), ("soft", true), ("two", false)] {
+            assert_eq!(of(name).overlaps(&of("one")), same, "{name}");
+        }
+        assert_eq!(Footprint::of(&path("none")), None);
+        assert_eq!(Footprint::of(&folder), None);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// A disk 8:0 with two partitions, and a loop device over a file, as sysfs shows them.
+    #[test]
+    fn disks_partitions_and_loops_are_told_apart_by_their_bytes() {
+        let folder = folder("disks");
+        let write = |path: &str, text: &str| {
+            let path = folder.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("sda/dev", "8:0\n");
+        for (name, number, start) in [("sda/sda1", "1\n", "2048\n"), ("sda/sda2", "2\n", "4096\n")] {
+            write(&format!("{name}/partition"), number);
+            write(&format!("{name}/start"), start);
+            write(&format!("{name}/size"), "2048\n");
+        }
+        let image = folder.join("image");
+        fs::write(&image, "").unwrap();
+        write("loop0/loop/backing_file", &format!("{}\n", image.display()));
+        write("loop0/loop/offset", "0\n");
+        write("loop0/loop/sizelimit", "4096\n");
+        write("loop1/loop/backing_file", &format!("{}\n", image.display()));
+        write("loop1/loop/offset", "4096\n");
+        write("loop1/loop/sizelimit", "0\n");
+        let device = |name: &str, minor| {
+            Footprint(device_stretches(rustix::fs::makedev(8, minor), &folder.join(name)))
+        };
+        let (disk, first, second) = (device("sda", 0), device("sda/sda1", 1), device("sda/sda2", 2));
+        assert!(disk.overlaps(&first) && second.overlaps(&disk) && first.overlaps(&first));
+        assert!(!first.overlaps(&second), "they are neighbours");
+        let (low, high) = (device("loop0", 16), device("loop1", 17));
+        let whole = Footprint::of(&image).expect("it exists");
+        assert!(low.overlaps(&whole) && whole.overlaps(&high) && !low.overlaps(&high));
+        assert!(!low.overlaps(&disk) && device("unknown", 16).overlaps(&low));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,168 @@
+//! What the two devices hold before a cache is formatted or used: nothing is destroyed that nobody gave up.
+//!
+//! A device is blank where the whole area of the metadata, and the first and the last MiB of the device, read as zeroes; or where
+//! formatting was begun and did not end, which the superblock's padding says. Anything else is named, and formatted only with
+//! `create`; what is recognised only with `force` as well.
+
+use std::ops::Range;
+
+use spillway_core::{Error, IoBuf, Request, Seam};
+
+use super::Core;
+use super::format::{Found, Layout, OriginMark, SUPERBLOCK_LEN, Superblock};
+use super::signatures::{Scan, WINDOW};
+
+/// Bytes that are read at once.
+const PIECE_BYTES: u64 = 256 << 10;
+
+impl Core {
+    /// [`spillway_core::Kind::Invalid`] unless the cache device may be formatted as `layout`.
+    pub(super) async fn check_blank(&self, layout: &Layout) -> Result<(), Error> {
+        let scan = self.scan(layout).await?;
+        let Some(byte) = scan.nonzero else { return Ok(()) };
+        let names = scan.names.join(", ");
+        match (self.settings.create, self.settings.force, names.is_empty()) {
+            (true, true, _) => {
+                let what = if names.is_empty() { "something not recognised" } else { &names };
+                tracing::warn!("write cache: formatting over {what}, which is destroyed");
+                Ok(())
+            }
+            (true, false, true) => Ok(()),
+            (true, false, false) => Err(Error::invalid(format!(
+                "--create would destroy {names} on the cache device: if that is wanted, use --create --force"
+            ))),
+            (false, _, true) => Err(Error::invalid(format!(
+                "the cache device is not blank: byte {byte} is not zero, and what it belongs to is not recognised; \
+                 to make it a cache anyway, which destroys that, use --create"
+            ))),
+            (false, _, false) => Err(Error::invalid(format!(
+                "the cache device holds something else: {names}; \
+                 to make it a cache anyway, which destroys that, use --create --force"
+            ))),
+        }
+    }
+
+    /// Both ends of the cache device, and the area of the metadata up to the first byte that is not zero.
+    async fn scan(&self, layout: &Layout) -> Result<Scan, Error> {
+        let geometry = self.cache.geometry();
+        let mut scan = Scan::new(geometry.size);
+        let (ends, metadata) = areas(layout, geometry.size, geometry.block_size.bytes());
+        for range in ends {
+            self.scan_range(&mut scan, range).await?;
+        }
+        let mut at = metadata.start;
+        while at < metadata.end && scan.nonzero.is_none() {
+            let end = metadata.end.min(at + PIECE_BYTES);
+            self.scan_range(&mut scan, at..end).await?;
+            at = end;
+        }
+        Ok(scan)
+    }
+
+    async fn scan_range(&self, scan: &mut Scan, range: Range<u64>) -> Result<(), Error> {
+        let mut at = range.start;
+        while at < range.end {
+            let len = PIECE_BYTES.min(range.end - at);
+            scan.take(at, &read(&self.cache, at, len, "the cache device").await?);
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// [`spillway_core::Kind::Invalid`] where the origin is a cache itself, as it is where the two were swapped, unless `cache` was
+    /// made for this origin: what clients write to a device is theirs to choose.
+    pub(super) async fn check_origin(&self, cache: Option<&Superblock>) -> Result<(), Error> {
+        let belongs = |cache: &Superblock| {
+            OriginMark::decode(&cache.padding).is_some_and(|mark| mark.is(&self.origin_mark()))
+        };
+        if self.settings.force || cache.is_some_and(belongs) {
+            return Ok(());
+        }
+        for at in [0, self.settings.start_sector.saturating_mul(spillway_core::SECTOR)] {
+            match holds_superblock(&self.origin, at).await {
+                // What a cache holds has to get out, also where the origin cannot be read.
+                Ok(false) => {}
+                Err(error) if cache.is_some() => tracing::warn!("write cache: {error}"),
+                Err(error) => return Err(error),
+                Ok(true) => {
+                    return Err(Error::invalid(format!(
+                        "the origin holds a write cache at byte {at}: are origin and cache swapped? \
+                         If a client has written that, use --force"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The two ends of a device, and what of the metadata they do not cover; in whole blocks of the device.
+fn areas(layout: &Layout, size: u64, block: u64) -> ([Range<u64>; 2], Range<u64>) {
+    let head = 0..WINDOW.min(size);
+    let tail = (size.saturating_sub(WINDOW) / block * block).max(head.end)..size;
+    let end = (layout.start + layout.metadata_bytes().max(WINDOW)).next_multiple_of(block);
+    let start = (layout.start / block * block).clamp(head.end, tail.start);
+    let metadata = start..end.clamp(start, tail.start);
+    ([head, tail], metadata)
+}
+
+async fn holds_superblock(device: &Seam, at: u64) -> Result<bool, Error> {
+    let geometry = device.geometry();
+    let block = geometry.block_size.bytes();
+    let first = at / block * block;
+    if at.checked_add(SUPERBLOCK_LEN as u64).is_none_or(|end| end > geometry.size) {
+        return Ok(false);
+    }
+    let bytes = read(device, first, block, "the origin").await?;
+    let head = &bytes[(at - first) as usize..][..SUPERBLOCK_LEN];
+    let found = Superblock::decode(head.try_into().expect("the length of a superblock"));
+    Ok(matches!(found, Found::Cache(_) | Found::Unfinished))
+}
+
+async fn read(device: &Seam, at: u64, len: u64, what: &str) -> Result<IoBuf, Error> {
+    let reply = device.submit(Request::read(at, IoBuf::new(len as usize))).await;
+    super::result_of(reply).map_err(|kind| {
+        Error::new(kind, format!("{what} cannot be read, to see whether it is blank or a cache"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spillway_core::BlockSize;
+
+    const MIB: u64 = 1 << 20;
+
+    fn check(size: u64, start_sector: u64, block: u64) {
+        let cache = BlockSize::new(4096.max(block as u32)).unwrap();
+        let layout = Layout::largest(size, start_sector, cache).unwrap();
+        let (ends, metadata) = areas(&layout, size, block);
+        let ranges: Vec<_> = ends.into_iter().chain([metadata]).collect();
+        for range in &ranges {
+            assert!(range.start % block == 0 && range.end % block == 0, "{range:?} of {size} in {block}");
+            assert!(range.is_empty() || range.end <= size);
+        }
+        for sector in 0..size / 512 {
+            let at = sector * 512;
+            let count = ranges.iter().filter(|range| range.contains(&at)).count();
+            assert!(count <= 1, "byte {at} of {size} is read twice");
+            let needed = at < MIB
+                || at >= size.saturating_sub(MIB)
+                || (layout.start..layout.start + layout.metadata_bytes().max(MIB)).contains(&at);
+            assert!(count == 1 || !needed, "byte {at} of {size} from sector {start_sector} on is not read");
+        }
+    }
+
+    /// Over the ends that meet, the metadata that is longer than the first window, and a start within and behind it.
+    #[test]
+    fn all_that_matters_is_looked_at_once() {
+        for size in [64 << 10, MIB, MIB + 4096, 2 * MIB - 4096, 2 * MIB, 2 * MIB + 4096, 3 * MIB, 400 * MIB] {
+            for start in [0, 8, 2048, 4096].into_iter().filter(|start| (start + 64) * 512 < size) {
+                check(size, start, 512);
+                check(size, start, 4096);
+            }
+        }
+        check(64 * MIB, 3, 512);
+        check(64 * MIB, 3, 4096);
+    }
+}

@@ -1,0 +1,141 @@
+//! What is formatted, what is refused, and that a refusal leaves both devices as they are.
+
+use super::super::format::{Entry, Layout, OriginMark, Superblock};
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+/// The whole content of a disk.
+fn content(house: &House, disk: usize) -> Vec<u8> {
+    house.read(house.device(disk), 0, house.device(disk).geometry().size as usize)
+}
+
+fn create() -> Config {
+    Config { create: true, ..config() }
+}
+
+fn force() -> Config {
+    Config { force: true, ..create() }
+}
+
+/// The refusal, after which both disks are as before.
+fn refused_untouched(house: &House, config: &Config) -> String {
+    let before = [0, 1].map(|disk| content(house, disk));
+    let refusal = house.refusal(config);
+    assert!([0, 1].map(|disk| content(house, disk)) == before, "written in spite of: {refusal}");
+    refusal
+}
+
+/// All of these begin with eight zero bytes, as a blank device does.
+#[test]
+fn what_is_recognised_is_formatted_by_force_alone() {
+    for (at, magic, name) in [
+        (1024 + 56, &[0x53, 0xef][..], "ext4"),
+        (4086, b"SWAPSPACE2", "swap"),
+        (512, b"LABELONE\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0LVM2 001", "LVM2"),
+        (510, &[0x55, 0xaa], "MBR"),
+        (4 * MIB - 512, b"EFI PART", "GPT"),
+        (4 * MIB - 65536, &[0xfc, 0x4e, 0x2b, 0xa9], "md array"),
+    ] {
+        let house = House::new(MIB, 4 * MIB);
+        house.put(1, at, magic);
+        let refusal = refused_untouched(&house, &config());
+        assert!(refusal.contains(name) && refusal.contains("--create --force"), "{name}: {refusal}");
+        let refusal = refused_untouched(&house, &create());
+        assert!(refusal.contains("would destroy") && refusal.contains(name), "{name}: {refusal}");
+        house.open(&force()).unwrap();
+        let house = house.again();
+        house.open(&config()).expect("it is a cache now");
+    }
+}
+
+#[test]
+fn what_is_not_recognised_is_named_by_its_byte_and_formatted_when_asked() {
+    // 96 MiB in blocks of 512: the metadata ends behind the first 2 MiB.
+    let small = Config { block_size: 512.into(), ..config() };
+    let layout = Layout::largest(96 * MIB, 0, BlockSize::SECTOR).unwrap();
+    assert!(layout.metadata_bytes() > 2 * MIB);
+    for at in [0, 300 << 10, MIB - 1, MIB, layout.metadata_bytes() - 1, 95 * MIB, 96 * MIB - 1] {
+        let house = House::new(MIB, 96 * MIB);
+        house.put(1, at, &[7]);
+        let refusal = house.refusal(&small);
+        assert!(refusal.contains(&format!("byte {at} is not zero")), "{at}: {refusal}");
+        assert_eq!(house.read(house.device(1), at / 512 * 512, 512)[(at % 512) as usize], 7);
+        house.open(&Config { create: true, ..small.clone() }).unwrap();
+    }
+    let house = House::new(MIB, 96 * MIB);
+    house.put(1, layout.metadata_bytes(), &[7]);
+    house.open(&small).expect("what lies in no metadata and at no end is not looked at");
+}
+
+/// Where the cache does not begin at the first sector, the whole device counts all the same.
+#[test]
+fn what_lies_before_the_start_is_looked_at_too() {
+    let late = Config { start_sector: 4096, ..config() };
+    for at in [0, 2 * MIB + 4096] {
+        let house = House::new(MIB, 8 * MIB);
+        house.put(1, at, &[7]);
+        assert!(refused_untouched(&house, &late).contains(&format!("byte {at} is not zero")));
+    }
+    let house = House::new(MIB, 8 * MIB);
+    house.put(1, 0, &superblock(4096, 254, 5));
+    assert!(refused_untouched(&house, &late).contains("a write cache"), "a forgotten start_sector");
+}
+
+#[test]
+fn formatting_that_was_interrupted_goes_on() {
+    let house = House::new(MIB, MIB);
+    let mark = OriginMark { bytes: MIB, identity: 0 };
+    house.put(1, 0, &Superblock::unfinished(&mark));
+    house.put(1, 64, &Entry::BLANK.encode().repeat(28));
+    house.put(1, 4096, &[0xff; 512]);
+    house.open(&config()).expect("nothing but the entries of a new cache was there");
+}
+
+#[test]
+fn an_origin_that_is_a_cache_is_refused() {
+    for at in [0, 4096] {
+        let swapped = Config { start_sector: at / SECTOR, ..config() };
+        let house = House::new(MIB, MIB);
+        house.put(0, at, &superblock(4096, 200, 5));
+        let refusal = refused_untouched(&house, &swapped);
+        assert!(refusal.contains("swapped") && refusal.contains(&format!("byte {at}")), "{refusal}");
+        assert!(refused_untouched(&house, &Config { create: true, ..swapped.clone() }).contains("swapped"));
+        house.open(&Config { force: true, ..swapped }).expect("it may be what a client has written");
+    }
+}
+
+/// Otherwise a client could lock its own server out.
+#[test]
+fn a_client_may_write_a_cache_to_the_origin() {
+    let house = House::new(MIB, MIB);
+    let cache = house.open(&config()).unwrap();
+    let mut block = IoBuf::new(BLOCK);
+    block[..32].copy_from_slice(&superblock(4096, 254, 5));
+    house.ask(cache.clone(), Request::write(0, block).with_fua());
+    set(&cache, "message", "flush").unwrap();
+    house.wait_for("the copy", || show(&cache, "dirty_blocks") == "0");
+    let house = house.again();
+    let cache = house.open(&config()).expect("the cache knows its origin");
+    assert_eq!(house.read(cache, 0, BLOCK)[..32], superblock(4096, 254, 5));
+}
+
+#[test]
+fn a_cache_that_holds_something_is_formatted_by_force_alone() {
+    let house = dirty();
+    let refusal = refused_untouched(&house, &create());
+    assert!(refusal.contains("holds 1 blocks") && refusal.contains("--create --force"), "{refusal}");
+    let cache = house.open(&force()).unwrap();
+    assert_eq!(house.read(cache, 3 * 4096, 4096), [0; 4096]);
+}
+
+#[test]
+fn a_cache_that_cannot_be_read_is_formatted_by_force_alone() {
+    let house = House::new(MIB, MIB);
+    house.open(&config()).unwrap();
+    house.put(1, 0, &superblock(4096, 254, 1));
+    house.put(1, 64, &entry(9, 0));
+    let refusal = refused_untouched(&house, &create());
+    assert!(refusal.contains("sector 9 of the origin") && refusal.contains("--force"), "{refusal}");
+    house.open(&force()).unwrap();
+}
