@@ -1,16 +1,19 @@
 //! What `spillway cache` and `spillway serve` format, and what they refuse, with what real tools have made.
 
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::process::Signal;
 use spillway_tests::raw::command;
 use spillway_tests::tool::run;
 use spillway_tests::{Launch, Scratch};
 
 const MIB: usize = 1 << 20;
 
-/// Exit code of wrong usage.
+/// Exit codes: a failure, and wrong usage.
+const FAILED: i32 = 1;
 const USAGE: i32 = 2;
 
 fn disks(origin: usize, cache: usize) -> (Arc<Scratch>, PathBuf, PathBuf) {
@@ -95,4 +98,30 @@ fn swapped_devices_are_refused() {
     assert!(after == before, "something was written");
     let server = Launch::cache(folder, &origin, &cache).start();
     assert!(server.client().read(0, MIB).expect("a read") == [7; MIB]);
+}
+
+/// The figures of a cache of 8 GiB that was created and then refused: an index of 64 MiB, and nothing as large beside it.
+#[test]
+fn a_cache_opens_with_the_memory_it_was_created_with() {
+    let (folder, origin, cache) = disks(16 * MIB, MIB);
+    fs::File::options()
+        .write(true)
+        .open(&cache)
+        .and_then(|file| file.set_len(8 << 30))
+        .expect("a sparse file");
+    let launch = Launch::cache(folder, &origin, &cache);
+    let said = launch.clone().with("--memory", "64M").run().refused(FAILED, "give --memory");
+    let mut head = [0; 4096];
+    fs::File::open(&cache).and_then(|mut file| file.read_exact(&mut head)).expect("it exists");
+    assert!(head == [0; 4096], "it was formatted");
+    let words: Vec<&str> = said.err.split_whitespace().collect();
+    let at = words.iter().position(|word| *word == "--memory").expect("it says how much is enough");
+    let enough = launch.with("--memory", words[at + 1]);
+    for block in 0..2 {
+        let mut server = enough.clone().start();
+        server.client().write(block * 4096, &[7; 4096]).expect("a write");
+        server.signal(Signal::TERM);
+        assert_eq!(server.ends().code(), Some(0), "{}", server.log());
+    }
+    assert!(enough.start().log().contains("2 of them dirty"));
 }

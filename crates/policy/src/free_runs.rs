@@ -46,6 +46,21 @@ impl FreeRuns {
         all
     }
 
+    /// `blocks` blocks, of which these are free: runs in order, none beside another. The trees are as dense as can be, and all
+    /// is done in 28 bytes for each run.
+    pub fn of(blocks: u32, runs: Vec<Run>) -> Self {
+        let apart = |pair: &[Run]| pair[0].start + pair[0].len < pair[1].start;
+        assert!(runs.windows(2).all(apart), "runs in order with blocks between them");
+        assert!(runs.iter().all(|run| run.len > 0), "a run has blocks");
+        assert!(runs.last().is_none_or(|run| run.start + run.len <= blocks), "runs among {blocks} blocks");
+        let free = runs.iter().map(|run| run.len).sum();
+        // Both lists are made in the place of the one before, and the trees of lists in order.
+        let mut lens: Vec<(u32, u32)> = runs.into_iter().map(|run| (run.len, run.start)).collect();
+        let by_start = lens.iter().map(|&(len, start)| (start, len)).collect();
+        lens.sort_unstable();
+        Self { blocks, by_start, by_len: lens.into_iter().collect(), free, cursor: 0 }
+    }
+
     /// Free blocks.
     pub fn count(&self) -> u32 {
         self.free
@@ -213,6 +228,9 @@ mod tests {
             let mut runs = FreeRuns::none(8);
             plain.runs().into_iter().rev().for_each(|run| runs.free(run));
             agree(&runs, &plain);
+            let at_once = FreeRuns::of(8, plain.runs());
+            agree(&at_once, &plain);
+            assert_eq!(at_once.by_len, runs.by_len);
             for wanted in 1..=9 {
                 let mut fit = runs.clone();
                 assert_eq!(fit.take_fit(wanted), plain.fit(wanted), "set {set:08b}, {wanted} wanted");

@@ -6,9 +6,11 @@
 //! block that readers hold is freed by the last of them.
 //!
 //! Memory: 12 bytes for each block; for a used one 10 to 16 more in the tree of newest versions, for a free one at most 12 more in
-//! the runs of free blocks. Older versions are in a table of their own, because they are few: those of one commit.
+//! the runs of free blocks: an index that was just opened takes 31 at most, whatever it holds, also while it is made. Older versions are
+//! in a table of their own, because they are few: those of one commit.
 
 use std::collections::{BTreeMap, VecDeque, btree_map};
+use std::ops::Range;
 use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
@@ -18,7 +20,6 @@ use spillway_policy::free_runs::{FreeRuns, Run};
 use super::aside::Aside;
 use super::block::{Block, Stage};
 use super::format::{Entry, FREE};
-use super::recovery::Live;
 use super::sweep::Sweep;
 
 /// Where a stretch of a range is to be read.
@@ -119,13 +120,22 @@ impl Index {
         32 * u64::from(n_blocks) + (64 << 10)
     }
 
-    /// An index of `n_blocks` blocks, of which `live` are in use.
-    pub(super) fn new(n_blocks: u32, seq_count: u64, live: &[Live]) -> Self {
-        let mut index = Self {
-            blocks: vec![Block::EMPTY; n_blocks as usize],
-            newest: live.iter().map(|live| (live.origin_block as u32, live.index as u32)).collect(),
+    /// An index of `n_blocks` free blocks.
+    pub(super) fn new(n_blocks: u32) -> Self {
+        let mut index = Self::recovered(vec![Block::EMPTY; n_blocks as usize], Vec::new(), 0);
+        index.free_all_empty();
+        index
+    }
+
+    /// An index of what was found, the `newest` versions in the order of the origin. Nothing is free before [`Index::end_recovery`].
+    pub(super) fn recovered(blocks: Vec<Block>, newest: Vec<(u32, u32)>, seq_count: u64) -> Self {
+        let free = FreeRuns::none(blocks.len() as u32);
+        Self {
+            blocks,
+            // Its nodes are full when it is made of a list in order.
+            newest: newest.into_iter().collect(),
             older: HashMap::new(),
-            free: FreeRuns::none(n_blocks),
+            free,
             aside: Aside::default(),
             next_fit: false,
             epoch: seq_count,
@@ -143,24 +153,39 @@ impl Index {
             changes: 0,
             sweep: Sweep::from(seq_count),
             island_next: false,
-        };
-        for live in live {
-            *index.at(live.index as u32) = Block::live(live.origin_block as u32, live.seq_count);
         }
-        index.free_all_empty();
-        index
+    }
+
+    /// Those of these blocks whose entries are being cleared.
+    pub(super) fn being_cleared(&self, range: Range<u32>) -> impl Iterator<Item = u32> {
+        range.filter(|&index| self.blocks[index as usize].stage() == Stage::Clearing)
+    }
+
+    /// All entries that were being cleared are clear on the device: what holds nothing is free.
+    pub(super) fn end_recovery(&mut self) {
+        let clear = self.blocks.iter_mut().filter(|block| block.stage() == Stage::Clearing);
+        clear.for_each(|block| *block = Block::EMPTY);
+        self.free_all_empty();
     }
 
     fn free_all_empty(&mut self) {
+        let count = self.empty_runs().count();
+        let mut runs = Vec::with_capacity(count);
+        runs.extend(self.empty_runs());
+        self.free = FreeRuns::of(self.blocks.len() as u32, runs);
+    }
+
+    /// Runs of empty blocks, in order.
+    fn empty_runs(&self) -> impl Iterator<Item = Run> {
+        let alike =
+            |one: &Block, next: &Block| (one.stage() == Stage::Empty) == (next.stage() == Stage::Empty);
         let mut start = 0;
-        while start < self.blocks.len() {
-            let empty = |block: &&Block| block.stage() == Stage::Empty;
-            let len = self.blocks[start..].iter().take_while(empty).count();
-            if len > 0 {
-                self.free.free(Run { start: start as u32, len: len as u32 });
-            }
-            start += len + 1;
-        }
+        let runs = self.blocks.chunk_by(alike).map(move |blocks| {
+            let run = Run { start, len: blocks.len() as u32 };
+            start += run.len;
+            (run, blocks[0].stage() == Stage::Empty)
+        });
+        runs.filter_map(|(run, empty)| empty.then_some(run))
     }
 
     pub(super) fn at(&mut self, index: u32) -> &mut Block {

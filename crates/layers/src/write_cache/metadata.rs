@@ -98,11 +98,11 @@ impl Core {
     }
 
     /// Blocks that a cache holds for its origin.
-    async fn held(&self, superblock: &Superblock) -> Result<usize, Error> {
+    async fn held(&self, superblock: &Superblock) -> Result<u32, Error> {
         // What is formatted anew may have had other blocks.
         let layout = superblock.accept(self.cache.geometry().size, self.settings.start_sector, None)?;
-        let _recovering = self.charge(&layout, Recovery::bytes(layout.n_blocks))?;
-        Ok(self.read_entries(&layout, superblock).await?.live.len())
+        let _charge = self.charge(&layout, Index::bytes(count(&layout)?))?;
+        Ok(self.read_entries(&layout, superblock).await?.index.used())
     }
 
     async fn read_meta(&self, layout: &Layout, at: u64, len: u64) -> Result<IoBuf, Error> {
@@ -112,9 +112,8 @@ impl Core {
 
     async fn recover(&self, layout: Layout, superblock: Superblock) -> Result<Opened, Error> {
         let charge = self.charge(&layout, Index::bytes(count(&layout)?))?;
-        let recovering = self.charge(&layout, Recovery::bytes(layout.n_blocks))?;
-        let found = self.read_entries(&layout, &superblock).await?;
-        let (live, stale) = (found.live.len(), found.stale.len());
+        let Recovered { index, stale } = self.read_entries(&layout, &superblock).await?;
+        let live = index.used();
         let text = format!(
             "cache of {} blocks of {} bytes, {live} of them dirty, {stale} entries cleared, seq_count {}",
             layout.n_blocks,
@@ -122,28 +121,32 @@ impl Core {
             superblock.seq_count,
         );
         tracing::info!("write cache: found a {text}");
-        let blocks = self.geometry.size / layout.block_size.bytes();
-        if let Some(beyond) = found.live.iter().find(|live| live.origin_block >= blocks) {
-            return Err(Error::invalid(format!(
-                "the cache holds block {} of the origin, which has only {blocks}: is it the right one, or was it shrunk?",
-                beyond.origin_block
-            )));
-        }
-        let index = Index::new(count(&layout)?, superblock.seq_count, &found.live);
         let mut opened = self.opened(layout, index, charge, text);
         opened.padding = self.padding(&superblock, live > 0)?;
-        let stale: Vec<u32> = found.stale.iter().map(|&index| index as u32).collect();
-        if !stale.is_empty() {
-            for blocks in meta_runs(&layout, &stale) {
-                let buf = meta_blocks(&opened, blocks.clone(), superblock.seq_count);
-                self.write_meta(&opened, blocks.start, buf, false).await.map_err(unwritable)?;
-            }
+        if stale > 0 {
+            self.clear_found(&opened).await.map_err(unwritable)?;
         }
         // What was read may not be durable, where a server was killed: an entry that it cleared would come back with a power cut,
         // and its block hold something else by then.
         self.flush_cache().await.map_err(unwritable)?;
-        drop(recovering);
+        opened.index.end_recovery();
         Ok(opened)
+    }
+
+    /// Frees on the device what recovery found to be stale, a piece of the metadata at a time.
+    async fn clear_found(&self, opened: &Opened) -> Result<(), Kind> {
+        let (layout, seq_count) = (&opened.layout, opened.index.committed);
+        let entries = opened.index.blocks.len() as u32;
+        let step = (PIECE_BYTES / ENTRY_LEN as u64) as usize;
+        for first in (0..entries).step_by(step) {
+            let stale: Vec<u32> =
+                opened.index.being_cleared(first..entries.min(first + step as u32)).collect();
+            for blocks in meta_runs(layout, &stale) {
+                let buf = meta_blocks(opened, blocks.clone(), seq_count);
+                self.write_meta(opened, blocks.start, buf, false).await?;
+            }
+        }
+        Ok(())
     }
 
     /// The origin as a cache remembers it.
@@ -178,7 +181,8 @@ impl Core {
                 ),
             ));
         }
-        let mut recovery = Recovery::new(*layout, superblock);
+        let origin_blocks = self.geometry.size / layout.block_size.bytes();
+        let mut recovery = Recovery::new(*layout, count(layout)?, superblock.seq_count, origin_blocks);
         let (total, mut at, mut index) = (layout.metadata_bytes(), 0, 0);
         while at < total {
             let len = PIECE_BYTES.min(total - at);
@@ -201,12 +205,14 @@ impl Core {
     fn charge(&self, layout: &Layout, bytes: u64) -> Result<Charge, Error> {
         self.budget.hold(bytes).map_err(|kind| {
             let (limit, used) = (self.budget.limit(), self.budget.used());
+            let enough = enough(limit, used, bytes) >> 20;
             Error::new(
                 kind,
                 format!(
-                    "the index of {} blocks takes {bytes} bytes of memory, but of the {limit} allowed {used} are in use: \
-                     give more --memory, or use larger blocks",
-                    layout.n_blocks
+                    "the index of {} blocks of {} bytes takes {bytes} bytes of memory, but of the {limit} allowed {used} are in use: \
+                     give --memory {enough}M or more, or use larger blocks",
+                    layout.n_blocks,
+                    layout.block_size.bytes(),
                 ),
             )
         })
@@ -235,7 +241,7 @@ impl Core {
         let charge = self.charge(&layout, Index::bytes(count(&layout)?))?;
         let block = layout.block_size.bytes();
         let text = format!("new cache of {} blocks of {block} bytes", layout.n_blocks);
-        let opened = self.opened(layout, Index::new(count(&layout)?, 0, &[]), charge, text);
+        let opened = self.opened(layout, Index::new(count(&layout)?), charge, text);
         let blocks = layout.metadata_bytes() / block;
         // What was there before is not to be taken for a cache, nor for what it was; a crash leaves a device that may be formatted.
         let begun = match mutant::on("write_cache: forget that formatting has begun") {
@@ -303,6 +309,13 @@ impl Core {
     pub(super) async fn flush_cache(&self) -> Result<(), Kind> {
         self.cache.submit(Request::flush()).await.result
     }
+}
+
+/// A limit at which `bytes` more fit, in whole MiB. What a server takes for buffers and connections grows with the limit, by less than a
+/// fifth.
+fn enough(limit: u64, used: u64, bytes: u64) -> u64 {
+    let missing = used.saturating_add(bytes).saturating_sub(limit);
+    limit.saturating_add(missing / 4 * 5).saturating_add(1 << 20).next_multiple_of(1 << 20)
 }
 
 fn unwritable(kind: Kind) -> Error {

@@ -24,7 +24,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`mod@format`] | superblock, entries, layout, and the checks before a cache is taken for one |
-//! | [`recovery`] | which blocks of a cache are alive after a crash |
+//! | `recovery` | which blocks of a cache are alive after a crash |
 //! | `blank`, `signatures` | what a device holds that is not a cache: named, and not formatted |
 //! | `settings`, `counts`, `attributes` | options, figures, and both as the control plane sees them |
 //! | `index`, `block`, `sweep`, `islands`, `aside` | what is where and what leaves next, without I/O |
@@ -34,7 +34,6 @@
 //! | `write_back`, `drain`, `pace`, `times` | copies to the origin, how fast it is, and what is too old |
 
 pub mod format;
-pub mod recovery;
 
 mod around;
 mod aside;
@@ -48,6 +47,7 @@ mod islands;
 mod keeper;
 mod metadata;
 mod pace;
+mod recovery;
 mod settings;
 mod signatures;
 mod sweep;

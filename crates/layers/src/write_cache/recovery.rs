@@ -1,67 +1,66 @@
-//! Which blocks of a cache are alive after a crash: a pure function of its metadata.
+//! Which blocks of a cache are alive after a crash: a pure function of its metadata, made where the index will be.
 //!
 //! The rules are those of the kernel. A committed entry is alive unless a committed one of the same origin block has a higher
 //! seq_count. All others that are not free have to be freed on the device before it is used. Two committed entries of one
 //! block with the same seq_count cannot be told apart: the cache is not used.
+//!
+//! Memory: 12 bytes for each block, which become the index's, and 8 for each committed entry until they are in its tree. With that
+//! tree it is 31 for each block at most, less than what is charged for the index.
 
 use std::cmp::Reverse;
 
 use spillway_core::{Error, Kind};
 
-use super::format::{Entry, FREE, Layout, Superblock};
-
-/// A block of the cache that is alive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Live {
-    /// Block of the origin.
-    pub origin_block: u64,
-    /// When it was written.
-    pub seq_count: u64,
-    /// Block of the cache.
-    pub index: u64,
-}
+use super::block::{Block, Stage};
+use super::format::{Entry, FREE, Layout};
+use super::index::Index;
 
 /// What a cache holds.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recovered {
-    /// In the order of the origin, each origin block once.
-    pub live: Vec<Live>,
-    /// Entries to be freed on the device, in order.
-    pub stale: Vec<u64>,
+pub(super) struct Recovered {
+    /// What is alive; blocks whose entries are to be freed on the device are being cleared, and no block is free yet.
+    pub(super) index: Index,
+    /// Entries to be freed on the device.
+    pub(super) stale: u32,
 }
 
 /// Takes the entries of a cache in their order, in pieces of any size.
-pub struct Recovery {
+pub(super) struct Recovery {
     layout: Layout,
     seq_count: u64,
-    next: u64,
-    found: Recovered,
+    origin_blocks: u64,
+    next: usize,
+    blocks: Vec<Block>,
+    committed: usize,
+    stale: u32,
 }
 
 impl Recovery {
-    /// Bytes that the recovery of so many entries takes at most, while its list grows.
-    pub fn bytes(n_blocks: u64) -> u64 {
-        36 * n_blocks
+    /// Before the first entry of a cache of `n_blocks` blocks, whose superblock has `seq_count`, over an origin of `origin_blocks`.
+    pub(super) fn new(layout: Layout, n_blocks: u32, seq_count: u64, origin_blocks: u64) -> Self {
+        let blocks = vec![Block::EMPTY; n_blocks as usize];
+        Self { layout, seq_count, origin_blocks, next: 0, blocks, committed: 0, stale: 0 }
     }
 
-    /// Before the first entry. Takes 24 bytes for each committed entry, and 8 for each stale one.
-    pub fn new(layout: Layout, superblock: &Superblock) -> Self {
-        Self { layout, seq_count: superblock.seq_count, next: 0, found: Recovered::default() }
-    }
-
-    /// Takes the next entry. [`Kind::Corrupt`] for a committed one whose place on the origin cannot be.
-    pub fn take(&mut self, entry: Entry) -> Result<(), Error> {
-        assert!(self.next < self.layout.n_blocks, "more entries than blocks");
+    /// Takes the next entry. A committed one whose place on the origin cannot be: [`Kind::Corrupt`], or [`Kind::Invalid`] if it lies
+    /// behind its end.
+    pub(super) fn take(&mut self, entry: Entry) -> Result<(), Error> {
+        assert!(self.next < self.blocks.len(), "more entries than blocks");
         let index = self.next;
         self.next += 1;
         if entry.seq_count == FREE {
             return Ok(());
         }
         if entry.seq_count >= self.seq_count {
-            self.found.stale.push(index);
+            self.clear(index);
             return Ok(());
         }
-        let sectors = self.layout.block_sectors();
+        self.blocks[index] = Block::live(self.origin_block(index, &entry)?, entry.seq_count);
+        self.committed += 1;
+        Ok(())
+    }
+
+    fn origin_block(&self, index: usize, entry: &Entry) -> Result<u32, Error> {
+        let (sectors, blocks) = (self.layout.block_sectors(), self.origin_blocks);
         if !entry.original_sector.is_multiple_of(sectors) {
             return Err(Error::new(
                 Kind::Corrupt,
@@ -71,44 +70,62 @@ impl Recovery {
                 ),
             ));
         }
-        let origin_block = entry.original_sector / sectors;
-        self.found.live.push(Live { origin_block, seq_count: entry.seq_count, index });
-        Ok(())
+        let block = entry.original_sector / sectors;
+        if block >= blocks {
+            return Err(Error::invalid(format!(
+                "the cache holds block {block} of the origin, which has only {blocks}: is it the right one, or was it shrunk?"
+            )));
+        }
+        Ok(u32::try_from(block).expect("an origin has fewer than 2^32 blocks"))
+    }
+
+    /// The entry is to be freed on the device.
+    fn clear(&mut self, index: usize) {
+        self.stale += 1;
+        self.blocks[index].set_stage(Stage::Clearing);
     }
 
     /// After the last entry. Where two committed entries cannot be told apart: [`Kind::Corrupt`], or with `later` the one in
     /// the later block is taken, because the kernel's cursor moves forward.
-    pub fn finish(mut self, later: bool) -> Result<Recovered, Error> {
-        assert!(self.next == self.layout.n_blocks, "{} of {} entries", self.next, self.layout.n_blocks);
-        let Recovered { live, stale } = &mut self.found;
-        live.sort_unstable_by_key(|live| (live.origin_block, Reverse(live.seq_count), Reverse(live.index)));
-        let alike = live.windows(2).find(|pair| same_version(&pair[0], &pair[1]));
-        if let Some(pair) = alike.filter(|_| !later) {
-            let (first, second) = (pair[0].index.min(pair[1].index), pair[0].index.max(pair[1].index));
-            let block = pair[0].origin_block;
-            return Err(Error::new(
-                Kind::Corrupt,
-                format!(
-                    "entries {first} and {second} of the cache both hold block {block} of the origin, equally new: \
-                     --recover takes the second"
-                ),
-            ));
+    pub(super) fn finish(mut self, later: bool) -> Result<Recovered, Error> {
+        assert!(self.next == self.blocks.len(), "{} of {} entries", self.next, self.blocks.len());
+        let mut versions = self.versions();
+        let of_one_block = |one: &(u32, u32), next: &(u32, u32)| one.0 == next.0;
+        for versions in versions.chunk_by_mut(of_one_block).filter(|versions| versions.len() > 1) {
+            versions.sort_unstable_by_key(|&(_, index)| (Reverse(self.epoch(index)), Reverse(index)));
+            let alike = versions.windows(2).find(|pair| self.epoch(pair[0].1) == self.epoch(pair[1].1));
+            if let Some(pair) = alike.filter(|_| !later) {
+                return Err(indistinct(pair[0].0, pair[1].1, pair[0].1));
+            }
+            versions[1..].iter().for_each(|&(_, index)| self.clear(index as usize));
         }
         // The newest version comes first of its block.
-        live.dedup_by(|older, newest| {
-            let superseded = older.origin_block == newest.origin_block;
-            if superseded {
-                stale.push(older.index);
-            }
-            superseded
-        });
-        stale.sort_unstable();
-        Ok(self.found)
+        versions.dedup_by_key(|version| version.0);
+        Ok(Recovered { index: Index::recovered(self.blocks, versions, self.seq_count), stale: self.stale })
+    }
+
+    /// Blocks of the origin and of the cache, of all committed entries, in order.
+    fn versions(&self) -> Vec<(u32, u32)> {
+        let mut versions = Vec::with_capacity(self.committed);
+        let live = self.blocks.iter().zip(0..).filter(|(block, _)| block.stage() == Stage::Live);
+        versions.extend(live.map(|(block, index)| (block.origin(), index)));
+        versions.sort_unstable();
+        versions
+    }
+
+    fn epoch(&self, index: u32) -> u64 {
+        self.blocks[index as usize].epoch()
     }
 }
 
-fn same_version(one: &Live, other: &Live) -> bool {
-    (one.origin_block, one.seq_count) == (other.origin_block, other.seq_count)
+fn indistinct(block: u32, first: u32, second: u32) -> Error {
+    Error::new(
+        Kind::Corrupt,
+        format!(
+            "entries {first} and {second} of the cache both hold block {block} of the origin, equally new: \
+             --recover takes the second"
+        ),
+    )
 }
 
 #[cfg(test)]
@@ -119,21 +136,26 @@ mod tests {
 
     const LAYOUT: Layout = Layout { start: 0, block_size: BlockSize::PAGE, n_blocks: 6 };
 
-    fn recover(seq_count: u64, entries: [(u64, u64); 6]) -> Result<Recovered, Error> {
-        let mut recovery =
-            Recovery::new(LAYOUT, &Superblock { n_blocks: 6, seq_count, ..Superblock::fresh(&LAYOUT) });
+    /// Blocks of the origin with those of the cache that hold them, and entries to be freed.
+    type Found = (Vec<(u32, u32)>, Vec<u32>);
+
+    fn recover(seq_count: u64, entries: [(u64, u64); 6]) -> Result<Found, Error> {
+        let mut recovery = Recovery::new(LAYOUT, 6, seq_count, 3);
         for (original_sector, seq_count) in entries {
             recovery.take(Entry { original_sector, seq_count })?;
         }
-        recovery.finish(false)
+        let Recovered { index, stale } = recovery.finish(false)?;
+        let live = index.newest.iter().map(|(&origin, &index)| (origin, index)).collect();
+        let cleared: Vec<u32> = index.being_cleared(0..6).collect();
+        assert_eq!(cleared.len(), stale as usize);
+        Ok((live, cleared))
     }
 
     #[test]
     fn the_newest_committed_version_lives() {
         let found = recover(5, [(8, 1), (8, 4), (0, 2), (16, 5), (24, FREE), (8, 3)]).unwrap();
-        let live: Vec<_> = found.live.iter().map(|live| (live.origin_block, live.index)).collect();
-        assert_eq!(live, [(0, 2), (1, 1)]);
-        assert_eq!(found.stale, [0, 3, 5], "older versions and what was not committed");
+        assert_eq!(found.0, [(0, 2), (1, 1)]);
+        assert_eq!(found.1, [0, 3, 5], "older versions and what was not committed");
     }
 
     #[test]
@@ -143,7 +165,9 @@ mod tests {
         let odd = recover(5, [(9, 1), (0, FREE), (0, 9), (0, 9), (0, 9), (0, 9)]).unwrap_err();
         assert!(odd.kind == Kind::Corrupt && odd.message().contains("entry 0"), "{odd}");
         let uncommitted = recover(5, [(9, 7), (9, 7), (3, FREE), (0, 9), (0, 9), (0, 9)]).unwrap();
-        assert_eq!(uncommitted.stale, [0, 1, 3, 4, 5], "what was not committed may hold anything");
+        assert_eq!(uncommitted.1, [0, 1, 3, 4, 5], "what was not committed may hold anything");
+        let beyond = recover(5, [(8, 1), (24, 1), (0, 9), (0, 9), (0, 9), (0, 9)]).unwrap_err();
+        assert!(beyond.kind == Kind::Invalid && beyond.message().contains("block 3"), "{beyond}");
     }
 
     proptest! {
@@ -158,14 +182,14 @@ mod tests {
             match recover(seq_count, entries) {
                 Err(_) => prop_assert!(twins),
                 Ok(found) => {
-                    prop_assert!(!twins);
+                    prop_assert!(!twins && found.0.len() + found.1.len() <= 6);
                     for at in 0..6 {
                         let newest = (0..6).all(|other| {
                             !committed(other) || entries[other].0 != entries[at].0 || entries[other].1 <= entries[at].1
                         });
-                        let lives = found.live.iter().any(|live| live.index == at as u64);
+                        let lives = found.0.contains(&((entries[at].0 / 8) as u32, at as u32));
                         prop_assert_eq!(lives, committed(at) && newest);
-                        let stale = found.stale.contains(&(at as u64));
+                        let stale = found.1.contains(&(at as u32));
                         prop_assert_eq!(stale, entries[at].1 != FREE && !lives);
                     }
                 }

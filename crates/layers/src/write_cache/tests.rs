@@ -430,5 +430,5 @@ fn the_index_is_charged_and_given_back() {
     assert_eq!(house.budget.used(), 0);
     let mut narrow = house.again();
     narrow.budget = Budget::new(64 << 10);
-    assert!(narrow.refusal(&config()).contains("give more --memory"));
+    assert!(narrow.refusal(&config()).contains("give --memory 2M or more"));
 }

@@ -139,3 +139,40 @@ fn a_cache_that_cannot_be_read_is_formatted_by_force_alone() {
     assert!(refusal.contains("sector 9 of the origin") && refusal.contains("--force"), "{refusal}");
     house.open(&force()).unwrap();
 }
+
+/// Full of dirty blocks, a cache opens in exactly the memory in which it was created.
+#[test]
+fn a_cache_opens_with_the_memory_it_was_created_with() {
+    let still = Config { high_watermark: 100, low_watermark: 100, ..config() };
+    let mut house = House::new(16 * MIB, 8 * MIB);
+    let cache = house.open(&still).unwrap();
+    let created = house.budget.used();
+    (0..2000).for_each(|block| house.write(&cache, block * 1013 % 4096, 1, 1));
+    house.flush(&cache);
+    drop(cache);
+    house = house.again();
+    house.budget = Budget::new(created);
+    let cache = house.open(&still).unwrap();
+    assert_eq!(show(&cache, "dirty_blocks"), "2000");
+}
+
+#[test]
+fn too_little_memory_is_refused_with_enough_before_anything_is_formatted() {
+    let small = Config { block_size: 512.into(), ..config() };
+    let mut house = House::new(MIB, 24 * MIB);
+    house.budget = Budget::new(MIB);
+    let refusal = refused_untouched(&house, &small);
+    let words: Vec<&str> = refusal.split_whitespace().collect();
+    let enough = words.iter().find_map(|word| word.strip_suffix('M')?.parse::<u64>().ok()).expect("a size");
+    house.budget = Budget::new(enough * MIB);
+    house.open(&small).expect("what was said is enough");
+}
+
+/// A tebibyte is computed, not allocated: the index is all that opening is charged for, 8.6 GB, and its 2^28 blocks are counted.
+#[test]
+fn a_tebibyte_is_charged_once() {
+    let layout = Layout::largest(1 << 40, 0, BlockSize::PAGE).unwrap();
+    let count = u32::try_from(layout.n_blocks).expect("blocks have numbers of 32 bits");
+    assert_eq!(Index::bytes(count), 32 * layout.n_blocks + (64 << 10));
+    assert!(Index::bytes(count) < 8_600_000_000, "{}", Index::bytes(count));
+}
