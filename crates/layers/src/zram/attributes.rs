@@ -228,8 +228,7 @@ fn set_algorithm(zram: &Zram, text: &str) -> Result<(), Error> {
     if zram.core.size() > 0 {
         return Err(busy("comp_algorithm"));
     }
-    zram.core.streams.choose(Choice { codec, params: Params::default() });
-    Ok(())
+    choose(zram, Choice { codec, params: Params::default() })
 }
 
 pub(super) fn set_params(zram: &Zram, text: &str) -> Result<(), Error> {
@@ -255,8 +254,21 @@ pub(super) fn set_params(zram: &Zram, text: &str) -> Result<(), Error> {
             }
         }
     }
-    zram.core.streams.choose(Choice { codec, params });
-    Ok(())
+    choose(zram, Choice { codec, params })
+}
+
+/// Chooses a codec while nobody reads or writes; what it takes at once is charged first.
+fn choose(zram: &Zram, choice: Choice) -> Result<(), Error> {
+    let core = &zram.core;
+    let refused = |kind| {
+        let name = CODECS[choice.codec].name;
+        Error::new(
+            kind,
+            format!("{name} takes up to 4 MiB before anything is written, and --memory has less left"),
+        )
+    };
+    core.decoders.choose(choice.codec, &core.fixed).map_err(refused)?;
+    core.streams.choose(choice).map_err(refused)
 }
 
 fn level(codec: usize, text: &str) -> Result<i32, Error> {
@@ -296,11 +308,11 @@ fn reset(zram: &Zram, text: &str) -> Result<(), Error> {
     }
     let core = &zram.core;
     let _setup = core.setup.lock();
+    choose(zram, Choice::default())?;
     core.size.store(0, Ordering::Release);
     core.free_all();
     core.table.resize(0, &core.fixed).expect("a table without slots takes nothing");
     core.pages.cool();
-    core.streams.choose(Choice::default());
     core.streams.set_limit(Config::default_streams());
     core.counters.clear();
     core.budget.set_limit(Budget::UNLIMITED);

@@ -32,16 +32,23 @@ pub(super) trait Decompressor: Send {
     fn decompress(&mut self, bytes: &[u8], page: &mut [u8]) -> Result<(), Kind>;
 }
 
+/// Decompresses all of a page, without state.
+pub(super) type Decompress = fn(&[u8], &mut [u8]) -> Result<(), Kind>;
+
 /// A compression algorithm.
 pub(super) struct Codec {
     /// The kernel's name for it.
     pub(super) name: &'static str,
-    /// Bytes that a compressor takes, about.
+    /// Most bytes that a compressor takes.
     pub(super) compressor_bytes: u64,
+    /// Most bytes that a decompressor takes.
+    pub(super) decompressor_bytes: u64,
     /// Levels that it takes.
     pub(super) levels: fn() -> std::ops::RangeInclusive<i32>,
     pub(super) compressor: fn(Params) -> Box<dyn Compressor>,
     pub(super) decompressor: fn() -> Box<dyn Decompressor>,
+    /// Decompresses as [`Decompressor::decompress`], where that takes no state and less than a microsecond.
+    pub(super) at_once: Option<Decompress>,
     /// Units of work that a page takes, as in [`work`]: rather too many than too few.
     pub(super) compress_units: fn(Params) -> u32,
     pub(super) decompress_units: u32,
@@ -76,23 +83,31 @@ fn zstd_units(params: Params) -> u32 {
 
 const ZSTD_LEVEL: i32 = 3;
 
+/// Measured over all levels: tables for a window of 4 KiB, and at the highest the prices of the optimal parser.
+const ZSTD_COMPRESSOR_BYTES: u64 = 1 << 20;
+const ZSTD_DECOMPRESSOR_BYTES: u64 = 160 << 10;
+
 /// The codecs in the order of listings; the first is the default.
 pub(super) static CODECS: [Codec; 2] = [
     Codec {
         name: "lz4",
         compressor_bytes: LZ4_STATE_BYTES as u64,
+        decompressor_bytes: 0,
         levels: || 1..=65537,
         compressor: |params| Box::new(Lz4::new(params)),
         decompressor: || Box::new(Lz4Decoder),
+        at_once: Some(lz4_decompress),
         compress_units: |_| 31,
         decompress_units: 31,
     },
     Codec {
         name: "zstd",
-        compressor_bytes: 1 << 20,
+        compressor_bytes: ZSTD_COMPRESSOR_BYTES,
+        decompressor_bytes: ZSTD_DECOMPRESSOR_BYTES,
         levels: || zstd_safe::min_c_level()..=zstd_safe::max_c_level(),
         compressor: |params| Box::new(Zstd::new(params)),
         decompressor: || Box::new(ZstdDecoder(DCtx::create())),
+        at_once: None,
         compress_units: zstd_units,
         decompress_units: 100,
     },
@@ -156,18 +171,22 @@ impl Compressor for Lz4 {
 
 struct Lz4Decoder;
 
+fn lz4_decompress(bytes: &[u8], page: &mut [u8]) -> Result<(), Kind> {
+    // SAFETY: liblz4 reads within `bytes` and writes within `page` for any content.
+    let written = unsafe {
+        lz4_sys::LZ4_decompress_safe(
+            bytes.as_ptr().cast(),
+            page.as_mut_ptr().cast(),
+            bytes.len() as c_int,
+            page.len() as c_int,
+        )
+    };
+    if written == page.len() as c_int { Ok(()) } else { Err(Kind::Corrupt) }
+}
+
 impl Decompressor for Lz4Decoder {
     fn decompress(&mut self, bytes: &[u8], page: &mut [u8]) -> Result<(), Kind> {
-        // SAFETY: liblz4 reads within `bytes` and writes within `page` for any content.
-        let written = unsafe {
-            lz4_sys::LZ4_decompress_safe(
-                bytes.as_ptr().cast(),
-                page.as_mut_ptr().cast(),
-                bytes.len() as c_int,
-                page.len() as c_int,
-            )
-        };
-        if written == page.len() as c_int { Ok(()) } else { Err(Kind::Corrupt) }
+        lz4_decompress(bytes, page)
     }
 }
 
@@ -230,6 +249,22 @@ mod tests {
                     assert_eq!(page, back, "{} {level:?}", codec.name);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn contexts_take_no_more_than_is_charged_for_them() {
+        let mut page = vec![0; PAGE];
+        Random(4).fill(&mut page[..2048]);
+        for level in (-8..=zstd_safe::max_c_level()).chain([zstd_safe::min_c_level()]) {
+            let (mut zstd, mut out) = (Zstd::new(Params { level: Some(level) }), vec![0; 2 * PAGE]);
+            let len = zstd.compress(&page, &mut out).expect("two pages hold any page");
+            let taken = zstd.0.sizeof() as u64;
+            assert!(taken <= ZSTD_COMPRESSOR_BYTES, "level {level} takes {taken} bytes");
+            let (mut decoder, mut back) = (ZstdDecoder(DCtx::create()), vec![0; PAGE]);
+            decoder.decompress(&out[..len], &mut back).expect("what was compressed");
+            let taken = decoder.0.sizeof() as u64;
+            assert!(taken <= ZSTD_DECOMPRESSOR_BYTES, "a decompressor takes {taken} bytes");
         }
     }
 

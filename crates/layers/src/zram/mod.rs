@@ -139,13 +139,16 @@ impl Zram {
         let choice = Choice { codec: codec::find(name)?, params: Params::default() };
         let streams =
             if config.max_comp_streams == 0 { Config::default_streams() } else { config.max_comp_streams };
+        let decoders = Decoders::default();
+        decoders.choose(choice.codec, &budget).map_err(no_room_to_begin)?;
         let share = Budget::share(&budget, Budget::UNLIMITED);
         let core = Core {
             pages: Pages::new(regions, share.clone(), budget.clone()),
             pool: Pool::new(&budget).map_err(no_room_to_begin)?,
             table: Table::new(),
-            streams: Streams::new(attributes::checked_streams(streams)?, choice, budget.clone()),
-            decoders: Decoders::default(),
+            streams: Streams::new(attributes::checked_streams(streams)?, choice, budget.clone())
+                .map_err(no_room_to_begin)?,
+            decoders,
             compactor: Compactor::default(),
             counters: Counters::default(),
             size: AtomicU64::new(0),
@@ -175,7 +178,7 @@ impl Zram {
 fn no_room_to_begin(kind: Kind) -> Error {
     Error::new(
         kind,
-        "a zram device takes about 1 MiB before it holds anything, and --memory has less left: give more",
+        "a zram device takes up to 4 MiB before it holds anything, and --memory has less left: give more",
     )
 }
 

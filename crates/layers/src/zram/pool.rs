@@ -250,6 +250,16 @@ impl Pool {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) }
     }
 
+    /// The bytes of an object.
+    ///
+    /// # Safety
+    /// `cell` is published in its owner's slot, and the caller holds that slot's shard lock as long as it uses the bytes.
+    pub(super) unsafe fn object<'a>(&self, pages: &'a Pages, cell: Cell) -> &'a [u8] {
+        // SAFETY: a published cell is `len` initialised bytes of mapped memory, which change only under the lock that the
+        // caller holds, and stays mapped as long as `pages` lives.
+        unsafe { std::slice::from_raw_parts(self.address(pages, cell), cell.len()) }
+    }
+
     /// Copies an object to `scratch`.
     ///
     /// # Safety

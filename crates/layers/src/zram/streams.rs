@@ -16,7 +16,7 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use spillway_core::stats::lane;
 use spillway_core::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, RwLock, WaitList};
-use spillway_core::{Budget, Charge};
+use spillway_core::{Budget, Charge, Kind};
 
 use super::codec::{CODECS, Compressor, Params};
 use super::{PAGE, work};
@@ -29,6 +29,9 @@ pub(super) const STREAMS_MAX: usize = 256;
 /// than workers.
 /// The checker of threads tries every order anyway.
 const SPINS: usize = if cfg!(feature = "shuttle") { 1 } else { 2400 };
+
+/// Units a page that its connection expects anyway.
+const EXPECTED_UNITS: u32 = 31;
 
 /// Which codec streams use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,11 +49,14 @@ pub(super) struct Stream {
     _charge: Option<Charge>,
 }
 
+/// Bytes that a stream takes.
+fn stream_bytes(choice: Choice) -> u64 {
+    CODECS[choice.codec].compressor_bytes + PAGE as u64
+}
+
 impl Stream {
-    fn new(choice: Choice, budget: &Arc<Budget>) -> Self {
+    fn new(choice: Choice, charge: Option<Charge>) -> Self {
         let codec = &CODECS[choice.codec];
-        // Small and bounded by the number of streams; a writer is not refused for it.
-        let charge = budget.hold(codec.compressor_bytes + PAGE as u64).ok();
         let compressor = (codec.compressor)(choice.params);
         let units = (codec.compress_units)(choice.params);
         Self { compressor, out: Box::new([0; PAGE]), units, _charge: charge }
@@ -59,6 +65,7 @@ impl Stream {
     /// The compressed form of `page`, or `None` where it is longer than `len_max` bytes, at most a page.
     pub(super) fn compress(&mut self, page: &[u8], len_max: usize) -> Option<&[u8]> {
         work::note(self.units);
+        spillway_core::work::spend(self.units.saturating_sub(EXPECTED_UNITS));
         // The codec stops as soon as it passes the limit: most of the work of a page that does not compress is saved.
         let len = self.compressor.compress(page, &mut self.out[..len_max])?;
         Some(&self.out[..len])
@@ -80,16 +87,20 @@ pub(super) struct Streams {
     pages_a_slice: AtomicUsize,
     waiters: WaitList,
     budget: Arc<Budget>,
+    /// The stream of the first place, which there is always memory for.
+    first: Mutex<Charge>,
 }
 
 impl Streams {
-    pub(super) fn new(limit: usize, choice: Choice, budget: Arc<Budget>) -> Self {
+    /// At most `limit` streams, charged to `budget`; the first one at once.
+    pub(super) fn new(limit: usize, choice: Choice, budget: Arc<Budget>) -> Result<Self, Kind> {
         assert!((1..=STREAMS_MAX).contains(&limit));
         let places = (0..STREAMS_MAX).map(|_| CachePadded::default()).collect();
         let codec = AtomicUsize::new(choice.codec);
         let pages_a_slice = AtomicUsize::new(pages_a_slice(choice));
-        let (limit, choice) = (AtomicUsize::new(limit), RwLock::new(choice));
-        Self { places, limit, choice, codec, pages_a_slice, waiters: WaitList::default(), budget }
+        let (limit, choice) = (AtomicUsize::new(limit), (choice, RwLock::new(choice)));
+        let (first, waiters) = (Mutex::new(budget.hold(stream_bytes(choice.0))?), WaitList::default());
+        Ok(Self { places, limit, choice: choice.1, codec, pages_a_slice, waiters, budget, first })
     }
 
     /// How many writers may compress at once.
@@ -121,11 +132,14 @@ impl Streams {
     }
 
     /// Changes the codec. No writer is at work.
-    pub(super) fn choose(&self, choice: Choice) {
+    pub(super) fn choose(&self, choice: Choice) -> Result<(), Kind> {
+        let first = self.budget.hold(stream_bytes(choice))?;
         *self.choice.write() = choice;
         self.codec.store(choice.codec, Ordering::Relaxed);
         self.pages_a_slice.store(pages_a_slice(choice), Ordering::Relaxed);
         self.places.iter().for_each(|place| *place.lock() = None);
+        *self.first.lock() = first;
+        Ok(())
     }
 
     /// An idle stream, after a short spin if need be.
@@ -152,6 +166,13 @@ impl Streams {
         (first..limit).chain(0..first).find_map(|index| self.try_place(index))
     }
 
+    /// A stream for a place; none where there is no memory for it, and the writer waits for another.
+    fn make(&self, index: usize) -> Option<Stream> {
+        let choice = self.choice();
+        let charge = if index > 0 { Some(self.budget.hold(stream_bytes(choice)).ok()?) } else { None };
+        Some(Stream::new(choice, charge))
+    }
+
     fn try_place(&self, index: usize) -> Option<Taken<'_>> {
         let place = &self.places[index];
         if place.is_locked() {
@@ -159,7 +180,7 @@ impl Streams {
         }
         let mut guard = place.try_lock()?;
         if guard.is_none() {
-            *guard = Some(Box::new(Stream::new(self.choice(), &self.budget)));
+            *guard = Some(Box::new(self.make(index)?));
         }
         Some(Taken { guard: Some(guard), streams: self, index })
     }
@@ -210,7 +231,23 @@ mod tests {
     use std::sync::atomic::AtomicUsize as Count;
 
     fn streams(limit: usize) -> Streams {
-        Streams::new(limit, Choice::default(), Budget::new(1 << 30))
+        Streams::new(limit, Choice::default(), Budget::new(1 << 30)).unwrap()
+    }
+
+    #[test]
+    fn where_memory_is_short_there_is_always_the_first_stream() {
+        let budget = Budget::new(stream_bytes(Choice::default()) * 5 / 2);
+        let streams = Streams::new(4, Choice::default(), budget.clone()).unwrap();
+        let first = streams.try_take().unwrap();
+        let second = streams.try_take().unwrap();
+        assert!(streams.try_take().is_none(), "a third is not charged for, and not made");
+        assert!(budget.used() <= budget.limit());
+        drop((first, second));
+        streams.set_limit(1);
+        assert_eq!(budget.used(), stream_bytes(Choice::default()));
+        budget.set_limit(budget.used());
+        drop(streams.try_take().unwrap());
+        assert_eq!(Streams::new(1, Choice::default(), budget).err(), Some(Kind::NoSpace));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::{Config, PAGE, Zram};
 fn no_more_writers_than_streams_and_nobody_waits_for_ever() {
     every_order(1500, || {
         let choice = Choice { codec: 0, params: Params::default() };
-        let streams = Arc::new(Streams::new(1, choice, Budget::new(1 << 20)));
+        let streams = Arc::new(Streams::new(1, choice, Budget::new(1 << 20)).expect("there is room"));
         let busy = Arc::new(AtomicUsize::new(0));
         let writers: Vec<_> = (0..3)
             .map(|_| {

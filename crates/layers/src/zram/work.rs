@@ -1,7 +1,8 @@
 //! How much one poll may do.
 //!
 //! A worker serves many clients, so a request works in *slices* of about 200 us and yields between them. Work is counted,
-//! not timed: a hit reads no clock, and tests can count the same way.
+//! not timed: a hit reads no clock, and tests can count the same way. What a connection could not guess from a request's length
+//! (walks, slow codecs) also counts for its turn, [`spillway_core::work`].
 
 /// Units of 100 ns in a slice.
 pub(super) const SLICE: u32 = 2000;
@@ -26,6 +27,7 @@ impl Slice {
     }
 
     pub(super) fn spend(&mut self, units: u32) {
+        spillway_core::work::spend(units);
         self.left = self.left.saturating_sub(units);
     }
 
