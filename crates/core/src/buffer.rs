@@ -218,6 +218,15 @@ impl IoBuf {
         self.len = len as u32;
     }
 
+    /// Undoes [`IoBuf::narrow`]: the window had `len` bytes and began `start` bytes before the present one.
+    pub fn unnarrow(&mut self, start: usize, len: usize) {
+        assert!(start <= self.start as usize, "the window begins {} bytes into the memory", self.start);
+        self.start -= start as u32;
+        self.len = len as u32;
+        let bytes = self.pages.as_ref().map_or(ZEROES_LEN, |pages| pages.len() * ALIGNMENT);
+        assert!(self.window().end <= bytes, "{len} bytes from {} are outside the memory", self.start);
+    }
+
     /// Bytes of memory behind the window, which this buffer keeps from others: none for [`IoBuf::zeroes`].
     pub fn capacity(&self) -> usize {
         self.pages.as_ref().map_or(0, |pages| pages.len() * ALIGNMENT)
@@ -313,6 +322,9 @@ mod tests {
     fn a_window_narrows_and_widens_over_the_same_memory() {
         let mut buf = IoBuf::copy_of(&[1, 2, 3, 4]);
         buf.narrow(1, 2);
+        assert_eq!(&buf[..], [2, 3]);
+        buf.narrow(1, 1);
+        buf.unnarrow(1, 2);
         assert_eq!(&buf[..], [2, 3]);
         buf.widen(4);
         assert_eq!(&buf[..], [1, 2, 3, 4]);

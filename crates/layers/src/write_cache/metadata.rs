@@ -4,6 +4,7 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 
 use futures_util::future::join_all;
+use spillway_core::buffer::ALIGNMENT;
 use spillway_core::{Charge, Error, Geometry, IoBuf, Kind, Request, mutant};
 
 use super::block::EPOCHS;
@@ -12,6 +13,7 @@ use super::format::{
     ENTRY_LEN, Entry, Found, Layout, MAGIC, OriginMark, PADDING_LEN, SUPERBLOCK_LEN, Superblock, VERSION,
 };
 use super::index::Index;
+use super::pieces::BATCH_BYTES;
 use super::recovery::{Recovered, Recovery};
 use super::times::CommitTimes;
 use super::{Core, Opened};
@@ -25,8 +27,11 @@ const SEQ_COUNTS: u64 = EPOCHS / 2;
 /// How far reading is, is told each time so much was read.
 const TOLD_BYTES: u64 = 64 << 20;
 
-/// Runs of entries that are written at the same time.
+/// Runs of entries that are written at the same time, as far as they fit in a batch.
 const RUNS_AT_A_TIME: usize = 32;
+
+/// Entries that are written down before others have their turn.
+const ENTRIES_AT_A_TIME: usize = 8192;
 
 /// Blocks of metadata between two that are to be written are written too where they are not more than this.
 const GAP_BYTES: u64 = 8 << 10;
@@ -37,9 +42,13 @@ impl Core {
         let (device, start) = (self.cache.geometry().size, self.settings.start_sector);
         let block_size = self.settings.block_size;
         let largest = Layout::largest(device, start, block_size)?;
-        let first = self.read_meta(&largest, 0, block_size.bytes()).await?;
-        let head = first[..SUPERBLOCK_LEN].try_into().expect("a block is longer than a superblock");
-        match Superblock::decode(head) {
+        let found = {
+            let first = self.read_meta(&largest, 0, block_size.bytes()).await?;
+            Superblock::decode(
+                first[..SUPERBLOCK_LEN].try_into().expect("a block is longer than a superblock"),
+            )
+        };
+        match found {
             Found::Cache(superblock) => {
                 self.check_origin(Some(&superblock)).await?;
                 match self.settings.create {
@@ -106,7 +115,8 @@ impl Core {
     }
 
     async fn read_meta(&self, layout: &Layout, at: u64, len: u64) -> Result<IoBuf, Error> {
-        let reply = self.cache.submit(Request::read(layout.start + at, IoBuf::new(len as usize))).await;
+        let buf = self.workspaces.pieces.take(len as usize).await;
+        let reply = self.cache.submit(Request::read(layout.start + at, buf)).await;
         super::result_of(reply).map_err(|kind| Error::new(kind, "the metadata of the cache cannot be read"))
     }
 
@@ -142,7 +152,7 @@ impl Core {
             let stale: Vec<u32> =
                 opened.index.being_cleared(first..entries.min(first + step as u32)).collect();
             for blocks in meta_runs(layout, &stale) {
-                let buf = meta_blocks(opened, blocks.clone(), seq_count);
+                let buf = self.meta_blocks(opened, blocks.clone(), seq_count).await;
                 self.write_meta(opened, blocks.start, buf, false).await?;
             }
         }
@@ -248,13 +258,14 @@ impl Core {
             true => [0; SUPERBLOCK_LEN],
             false => Superblock::unfinished(&self.origin_mark()),
         };
-        let mut first = IoBuf::zeroed(block as usize);
+        let mut first = self.workspaces.pieces.take(block as usize).await;
+        first.fill(0);
         first[..SUPERBLOCK_LEN].copy_from_slice(&begun);
         self.write_meta(&opened, 0, first, true).await.map_err(unwritable)?;
         let mut from = 0;
         while from < blocks {
             let to = blocks.min(from + (PIECE_BYTES / block).max(1));
-            let mut buf = meta_blocks(&opened, from..to, 0);
+            let mut buf = self.meta_blocks(&opened, from..to, 0).await;
             if from == 0 {
                 buf[..SUPERBLOCK_LEN].copy_from_slice(&begun);
             }
@@ -262,9 +273,17 @@ impl Core {
             from = to;
         }
         self.flush_cache().await.map_err(unwritable)?;
-        self.write_meta(&opened, 0, meta_blocks(&opened, 0..1, 0), true).await.map_err(unwritable)?;
+        let first = self.meta_blocks(&opened, 0..1, 0).await;
+        self.write_meta(&opened, 0, first, true).await.map_err(unwritable)?;
         tracing::info!("write cache: formatted, {} blocks of {block}", layout.n_blocks);
         Ok(opened)
+    }
+
+    /// The bytes of these blocks of metadata, of a cache that is not open yet.
+    async fn meta_blocks(&self, opened: &Opened, blocks: Range<u64>, seq_count: u64) -> IoBuf {
+        let mut buf = self.workspaces.pieces.take(run_bytes(&opened.layout, &blocks)).await;
+        fill_meta(opened, blocks, seq_count, &mut buf);
+        buf
     }
 
     async fn write_meta(&self, opened: &Opened, block: u64, buf: IoBuf, fua: bool) -> Result<(), Kind> {
@@ -282,28 +301,52 @@ impl Core {
         shown: u64,
         seq_count: u64,
     ) -> Result<(), Kind> {
-        let runs = self.with(|opened| meta_runs(&opened.layout, entries));
-        for some in runs.chunks(RUNS_AT_A_TIME) {
-            let write = |blocks: &Range<u64>| {
-                let (at, buf) = self.with(|opened| {
-                    let mut buf = meta_blocks(opened, blocks.clone(), shown);
-                    if blocks.start == 0 {
-                        set_superblock(opened, &mut buf, seq_count);
-                    }
-                    (opened.layout.start + blocks.start * opened.layout.block_size.bytes(), buf)
-                });
-                self.cache.submit(Request::write(at, buf))
-            };
-            let replies = join_all(some.iter().map(write).collect::<Vec<_>>()).await;
-            replies.into_iter().try_for_each(|reply| reply.result)?;
+        let layout = self.with(|opened| opened.layout);
+        let runs = meta_runs(&layout, entries);
+        let mut runs = &runs[..];
+        while !runs.is_empty() {
+            let (some, rest) = runs.split_at(batch(&layout, runs));
+            self.write_runs_of_entries(&layout, some, shown, seq_count).await?;
+            runs = rest;
         }
         Ok(())
     }
 
+    /// Writes these blocks of metadata at the same time.
+    async fn write_runs_of_entries(
+        &self,
+        layout: &Layout,
+        runs: &[Range<u64>],
+        shown: u64,
+        seq_count: u64,
+    ) -> Result<(), Kind> {
+        let lens: Vec<usize> = runs.iter().map(|run| run_bytes(layout, run)).collect();
+        let mut answers = Vec::with_capacity(runs.len());
+        let mut entries = 0;
+        for (blocks, mut buf) in runs.iter().zip(self.workspaces.pieces.take_each(&lens).await) {
+            let at = layout.start + blocks.start * layout.block_size.bytes();
+            self.with(|opened| {
+                fill_meta(opened, blocks.clone(), shown, &mut buf);
+                if blocks.start == 0 {
+                    set_superblock(opened, &mut buf, seq_count);
+                }
+            });
+            entries += buf.len() / ENTRY_LEN;
+            answers.push(self.cache.submit(Request::write(at, buf)));
+            if entries >= ENTRIES_AT_A_TIME {
+                self.give_way().await;
+                entries = 0;
+            }
+        }
+        join_all(answers).await.into_iter().try_for_each(|reply| reply.result)
+    }
+
     /// Writes the superblock: from now on everything below `seq_count` is committed.
     pub(super) async fn write_superblock(&self, seq_count: u64) -> Result<(), Kind> {
-        let (at, buf) = self.with(|opened| (opened.layout.start, meta_blocks(opened, 0..1, seq_count)));
-        self.cache.submit(Request::write(at, buf).with_fua()).await.result
+        let layout = self.with(|opened| opened.layout);
+        let mut buf = self.workspaces.pieces.take(run_bytes(&layout, &(0..1))).await;
+        self.with(|opened| fill_meta(opened, 0..1, seq_count, &mut buf));
+        self.cache.submit(Request::write(layout.start, buf).with_fua()).await.result
     }
 
     pub(super) async fn flush_cache(&self) -> Result<(), Kind> {
@@ -353,11 +396,26 @@ fn meta_runs(layout: &Layout, entries: &[u32]) -> Vec<Range<u64>> {
     runs
 }
 
-/// The bytes of these blocks of metadata, as they are once the superblock has `seq_count`.
-fn meta_blocks(opened: &Opened, blocks: Range<u64>, seq_count: u64) -> IoBuf {
+/// Bytes of a run of blocks of metadata.
+fn run_bytes(layout: &Layout, run: &Range<u64>) -> usize {
+    ((run.end - run.start) * layout.block_size.bytes()) as usize
+}
+
+/// How many of `runs` are written at the same time.
+fn batch(layout: &Layout, runs: &[Range<u64>]) -> usize {
+    let mut bytes = 0;
+    let fits = |run: &&Range<u64>| {
+        bytes += run_bytes(layout, run).next_multiple_of(ALIGNMENT);
+        bytes <= BATCH_BYTES
+    };
+    runs.iter().take(RUNS_AT_A_TIME).take_while(fits).count()
+}
+
+/// Writes down these blocks of metadata, as they are once the superblock has `seq_count`.
+fn fill_meta(opened: &Opened, blocks: Range<u64>, seq_count: u64, buf: &mut IoBuf) {
     let layout = &opened.layout;
     let block = layout.block_size.bytes();
-    let mut buf = IoBuf::zeroed(((blocks.end - blocks.start) * block) as usize);
+    buf.fill(0);
     let sectors = layout.block_size.bytes() / spillway_core::SECTOR;
     let head = SUPERBLOCK_LEN as u64;
     for (slot, chunk) in buf.chunks_exact_mut(ENTRY_LEN).enumerate() {
@@ -369,9 +427,8 @@ fn meta_blocks(opened: &Opened, blocks: Range<u64>, seq_count: u64) -> IoBuf {
         }
     }
     if blocks.start == 0 {
-        set_superblock(opened, &mut buf, seq_count);
+        set_superblock(opened, buf, seq_count);
     }
-    buf
 }
 
 fn set_superblock(opened: &Opened, buf: &mut IoBuf, seq_count: u64) {

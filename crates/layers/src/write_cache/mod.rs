@@ -30,7 +30,7 @@
 //! | `index`, `block`, `sweep`, `islands`, `aside` | what is where and what leaves next, without I/O |
 //! | `metadata` | entries to and from the device |
 //! | `keeper` | commits and clearing, one at a time |
-//! | `transfer`, `around` | requests of clients, through the cache and around it |
+//! | `transfer`, `pieces`, `around` | requests of clients, through the cache and around it |
 //! | `write_back`, `drain`, `pace`, `times` | copies to the origin, how fast it is, and what is too old |
 
 pub mod format;
@@ -47,6 +47,7 @@ mod islands;
 mod keeper;
 mod metadata;
 mod pace;
+mod pieces;
 mod recovery;
 mod settings;
 mod signatures;
@@ -73,6 +74,7 @@ use counts::{Count, Counts};
 use drain::Drain;
 use index::Index;
 use pace::Pace;
+use pieces::Workspaces;
 use settings::Settings;
 use times::CommitTimes;
 use write_back::OriginFlush;
@@ -90,6 +92,7 @@ struct Core {
     cache: Seam,
     env: Arc<dyn Env>,
     budget: Arc<Budget>,
+    workspaces: Workspaces,
     settings: Settings,
     geometry: Geometry,
     counts: Counts,
@@ -184,9 +187,10 @@ struct Turn {
 
 impl WriteCache {
     /// A cache on `cache` over `origin`. It is opened, or formatted where its device is blank, by [`Lifecycle::open`] or the
-    /// first request; its index is charged to `budget` then.
+    /// first request; its index is charged to `budget` then, its buffers now.
     ///
-    /// [`Kind::Invalid`] where an option is out of its range, or the block size below that of a device.
+    /// [`Kind::Invalid`] where an option is out of its range, or the block size below that of a device; [`Kind::NoSpace`] where the
+    /// budget has no room for the buffers.
     pub fn new(
         config: &Config,
         origin: Arc<dyn BlockDevice>,
@@ -201,6 +205,7 @@ impl WriteCache {
             origin,
             cache,
             env,
+            workspaces: Workspaces::new(&budget)?,
             budget,
             settings,
             geometry,
@@ -422,10 +427,6 @@ async fn repeat(weak: Weak<Core>, env: Arc<dyn Env>, delay: Duration, work: Time
         let Some(core) = weak.upgrade() else { return };
         delay = work(&core);
     }
-}
-
-fn piece(buf: &IoBuf, from: usize, len: usize) -> IoBuf {
-    IoBuf::copy_of(&buf[from..from + len])
 }
 
 fn result_of(reply: Reply) -> Result<IoBuf, Kind> {

@@ -110,7 +110,7 @@ impl House {
             low_watermark: watermark,
             ..Config::default()
         };
-        let (origin, cache, budget) = (self.origin.clone(), self.cache.clone(), Budget::new(1 << 20));
+        let (origin, cache, budget) = (self.origin.clone(), self.cache.clone(), Budget::new(16 << 20));
         let opened =
             WriteCache::new(&config, origin, cache, Arc::new(Tasks), budget).expect("a valid configuration");
         block_on(opened.open()).expect("it opens");

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use spillway_core::buffer::ZEROES_LEN;
 use spillway_core::sync::Ordering;
-use spillway_core::{ByteRange, Extent, Flags, IoBuf, Kind, Op, Reply, Request, Seam};
+use spillway_core::{ByteRange, Extent, Flags, IoBuf, Kind, Op, Reply, Request};
 use spillway_policy::free_runs::Run;
 
 use super::around::Around;
 use super::index::{Place, Published, Reserved, Stretch};
-use super::{Core, Count, piece, result_of};
+use super::pieces::Part;
+use super::{Core, Count};
 
 /// Zeroes go through the cache up to so many bytes, and up to this part of the cache; more go around it.
-const ZEROES_BYTES: u64 = 1 << 20;
+const ZEROES_BYTES: u64 = ZEROES_LEN as u64;
 const ZEROES_SHARE: u64 = 8;
 
 /// Blocks reserved for a write; given back unless they are published.
@@ -101,17 +102,17 @@ impl Core {
         self.counts.add(Count::Reads, self.blocks(request.range).1);
         self.counts.add(Count::ReadHits, hits);
         if let [(pinned, at, len)] = &pieces[..] {
-            let (device, at, _) = self.source(pinned.as_ref(), *at, *len);
+            let Part { device, at, .. } = self.source(pinned.as_ref(), *at, *len);
             return device.submit(Request::read(at, request.buf)).await;
         }
         self.read_pieces(request, pieces).await
     }
 
-    fn source(&self, pinned: Option<&Pinned>, origin: u32, len: u32) -> (&Seam, u64, usize) {
-        let bytes = (u64::from(len) * self.block_bytes()) as usize;
+    fn source(&self, pinned: Option<&Pinned>, origin: u32, len: u32) -> Part<'_> {
+        let len = (u64::from(len) * self.block_bytes()) as usize;
         match pinned {
-            Some(pinned) => (&self.cache, self.cache_offset(pinned.index), bytes),
-            None => (&self.origin, u64::from(origin) * self.block_bytes(), bytes),
+            Some(pinned) => Part { device: &self.cache, at: self.cache_offset(pinned.index), len },
+            None => Part { device: &self.origin, at: u64::from(origin) * self.block_bytes(), len },
         }
     }
 
@@ -119,24 +120,11 @@ impl Core {
         self.with(|opened| opened.layout.block_offset(u64::from(index)))
     }
 
-    /// All pieces are under way at the same time.
     async fn read_pieces(&self, request: Request, pieces: Vec<(Option<Pinned>, u32, u32)>) -> Reply {
-        let answers = pieces.iter().map(|(pinned, at, len)| {
-            let (device, at, bytes) = self.source(pinned.as_ref(), *at, *len);
-            device.submit(Request::read(at, IoBuf::new(bytes)))
-        });
-        let replies = join_all(answers.collect::<Vec<_>>()).await;
-        let Request { mut buf, .. } = request;
-        let (mut done, mut result) = (0, Ok(()));
-        for reply in replies {
-            let len = reply.buf.len();
-            match result_of(reply) {
-                Ok(read) => buf[done..done + len].copy_from_slice(&read),
-                Err(kind) => result = result.and(Err(kind)),
-            }
-            done += len;
-        }
-        Reply { result, buf }
+        let parts: Vec<Part> =
+            pieces.iter().map(|(pinned, at, len)| self.source(pinned.as_ref(), *at, *len)).collect();
+        let (results, buf) = self.move_parts(Op::Read, &parts, request.buf).await;
+        Reply { result: results.into_iter().fold(Ok(()), Result::and), buf }
     }
 
     /// What is cached is stored; of the rest the origin knows.
@@ -171,6 +159,7 @@ impl Core {
         let (origin, len) = self.blocks(request.range);
         self.counts.add(Count::Writes, len);
         let Request { flags, mut buf, .. } = request;
+        let block = self.block_bytes() as usize;
         let (mut done, mut committed_with, mut around) = (0, None, false);
         while done < len {
             let room = match self.room_for(origin + done, len - done).await {
@@ -181,24 +170,20 @@ impl Core {
                 Room::Cache(reservation) => reservation.len,
                 Room::Around(around) => around.len(),
             };
-            let block = self.block_bytes() as usize;
-            let bytes = match part == len {
-                true => std::mem::take(&mut buf),
-                false => piece(&buf, done as usize * block, part as usize * block),
-            };
-            let (result, bytes) = match room {
+            let from = done as usize * block;
+            buf.narrow(from, part as usize * block);
+            let result;
+            (result, buf) = match room {
                 Room::Cache(reservation) => {
-                    let (result, bytes) = self.write_cached(reservation, origin + done, bytes).await;
-                    (result.map(|epoch| committed_with = committed_with.max(Some(epoch))), bytes)
+                    let (result, buf) = self.write_cached(reservation, origin + done, buf).await;
+                    (result.map(|epoch| committed_with = committed_with.max(Some(epoch))), buf)
                 }
                 Room::Around(way) => {
                     around = true;
-                    way.write(bytes).await
+                    way.write(buf).await
                 }
             };
-            if part == len {
-                buf = bytes;
-            }
+            buf.unnarrow(from, len as usize * block);
             if let Err(kind) = result {
                 return Reply { result: Err(kind), buf };
             }
@@ -231,7 +216,7 @@ impl Core {
         (Ok(published.epoch), bytes)
     }
 
-    /// One I/O for each run, or for each block; all are under way at the same time.
+    /// One I/O for each run, or for each block.
     async fn write_runs(&self, reservation: &mut Reservation, bytes: IoBuf) -> (Result<(), Kind>, IoBuf) {
         let Reservation { reserved, bad, .. } = reservation;
         let runs = &reserved.as_ref().expect("not published yet").runs;
@@ -245,21 +230,22 @@ impl Core {
             return (set_aside(bad, *run, reply.result), reply.buf);
         }
         let block = self.block_bytes() as usize;
-        let (mut done, mut answers, mut written) = (0, Vec::new(), Vec::new());
-        for run in runs {
-            let mut start = run.start;
-            while start < run.start + run.len {
-                let count = unit.min(run.start + run.len - start);
-                let len = count as usize * block;
-                let at = self.cache_offset(start);
-                answers.push(self.cache.submit(Request::write(at, piece(&bytes, done, len))));
-                written.push(Run { start, len: count });
-                (done, start) = (done + len, start + count);
-            }
-        }
-        self.counts.add(Count::Pieces, answers.len() as u32);
-        let results = join_all(answers).await.into_iter().map(|reply| reply.result);
-        let noted = results.zip(written).map(|(result, run)| set_aside(bad, run, result));
+        let split = |run: &Run| {
+            let end = run.start + run.len;
+            (run.start..end)
+                .step_by(unit as usize)
+                .map(move |start| Run { start, len: unit.min(end - start) })
+        };
+        let pieces: Vec<Run> = runs.iter().flat_map(split).collect();
+        let part = |run: &Run| Part {
+            device: &self.cache,
+            at: self.cache_offset(run.start),
+            len: run.len as usize * block,
+        };
+        let parts: Vec<Part> = pieces.iter().map(part).collect();
+        self.counts.add(Count::Pieces, parts.len() as u32);
+        let (results, bytes) = self.move_parts(Op::Write, &parts, bytes).await;
+        let noted = results.into_iter().zip(pieces).map(|(result, run)| set_aside(bad, run, result));
         (noted.fold(Ok(()), Result::and), bytes)
     }
 
@@ -344,7 +330,7 @@ impl Core {
         }
         let Request { range, flags, .. } = request;
         let flags = Flags { fua: flags.fua, ..Flags::default() };
-        let zeroes = IoBuf::zeroed(range.len as usize);
+        let zeroes = IoBuf::zeroes(range.len as usize);
         let reply = self.write(Request { op: Op::Write, range, flags, buf: zeroes }).await;
         request.answer(reply.result)
     }

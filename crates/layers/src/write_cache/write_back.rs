@@ -4,20 +4,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{FutureExt, join_all};
+use futures_util::future::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use spillway_core::sync::{Mutex, WaitList};
-use spillway_core::{IoBuf, Kind, LocalFuture, Place, Request, mutant};
+use spillway_core::{IoBuf, Kind, LocalFuture, Op, Place, Request, mutant};
 
 use super::index::{LOOKS, Victim};
+use super::pieces::Part;
 use super::sweep::Next;
-use super::{Core, Count, Opened, result_of};
+use super::{Core, Count, Opened};
 
 /// Bytes of one copy, where so many follow each other.
 const COPY_BYTES: u64 = 1 << 20;
-
-/// Bytes of all copies under way, where the origin is fast enough.
-const COPIES_BYTES: u64 = 16 << 20;
 
 /// Copies under way, however small.
 const COPIES_MAX: usize = 64;
@@ -239,7 +237,7 @@ impl Core {
             0 => u64::MAX,
             jobs => jobs,
         };
-        let bytes = self.pace.lock().ahead().min(COPIES_BYTES);
+        let bytes = self.pace.lock().ahead().min(self.workspaces.copies.bytes() as u64);
         jobs.min(bytes / self.block_bytes()).max(1) as u32
     }
 
@@ -303,22 +301,15 @@ impl Core {
     async fn gather(&self, victims: &[Victim]) -> Result<IoBuf, Kind> {
         let block = self.block_bytes();
         let runs = victims.chunk_by(|one, next| one.index + 1 == next.index);
-        let answers = runs.map(|run| {
-            let buf = IoBuf::new(run.len() * block as usize);
-            self.cache.submit(Request::read(self.cache_offset(run[0].index), buf))
-        });
-        let mut replies = join_all(answers.collect::<Vec<_>>()).await;
-        if replies.len() == 1 {
-            return result_of(replies.remove(0));
-        }
-        let mut whole = IoBuf::new(victims.len() * block as usize);
-        let mut done = 0;
-        for reply in replies {
-            let read = result_of(reply)?;
-            whole[done..done + read.len()].copy_from_slice(&read);
-            done += read.len();
-        }
-        Ok(whole)
+        let part = |run: &[Victim]| Part {
+            device: &self.cache,
+            at: self.cache_offset(run[0].index),
+            len: run.len() * block as usize,
+        };
+        let parts: Vec<Part> = runs.map(part).collect();
+        let whole = self.workspaces.copies.take(victims.len() * block as usize).await;
+        let (results, whole) = self.move_parts(Op::Read, &parts, whole).await;
+        results.into_iter().fold(Ok(()), Result::and).map(|()| whole)
     }
 
     /// Makes what has been written to the origin durable; those who ask meanwhile share the next flush.
