@@ -15,8 +15,9 @@ pub(crate) const BUDGET_BYTES_MIN: u64 = 32 << 20;
 const BUFFERS_BYTES_MIN: u64 = 16 << 20;
 const BUFFERS_BYTES_MAX: u64 = 256 << 20;
 
-/// Memory that a connection is reckoned to take besides request buffers.
-const CONNECTION_BYTES: u64 = 32 << 10;
+/// The share of the budget for connections: one for each MiB of the budget, as long as there are fewer than 2048.
+const CONNECTIONS_SHARE: u64 = 16;
+const CONNECTIONS_BYTES_MAX: u64 = 128 << 20;
 
 /// Taken where the system says nothing about its memory.
 const FALLBACK_BYTES: u64 = 1 << 30;
@@ -54,7 +55,8 @@ impl Memory {
             tracing::warn!("the memory budget of {} is more than {}", human(bytes), ceiling.describe());
         }
         let buffers = (bytes / 8).clamp(BUFFERS_BYTES_MIN, BUFFERS_BYTES_MAX);
-        Ok(Self { bytes, reason, buffers, connections: buffers / 4 })
+        let connections = (bytes / CONNECTIONS_SHARE).min(CONNECTIONS_BYTES_MAX);
+        Ok(Self { bytes, reason, buffers, connections })
     }
 
     /// Limits of one client: its longest payload and what it may hold are a quarter of all buffers at most, so that a
@@ -71,7 +73,7 @@ impl Memory {
 
     /// Connections that may be open at a time.
     pub(crate) fn connections_max(&self) -> usize {
-        (self.connections / CONNECTION_BYTES) as usize
+        (self.connections / nbd::CONNECTION_BYTES) as usize
     }
 }
 
@@ -183,7 +185,11 @@ mod tests {
     fn what_was_asked_for_is_taken_or_refused() {
         let root = machine(&[RAM]);
         let memory = Memory::choose(Some(64 << 20), root.path()).unwrap();
-        assert_eq!((memory.bytes, memory.buffers, memory.connections_max()), (64 << 20, 16 << 20, 128));
+        assert_eq!((memory.bytes, memory.buffers, memory.connections_max()), (64 << 20, 16 << 20, 64));
+        let memory = Memory::choose(Some(128 << 20), root.path()).unwrap();
+        assert_eq!(memory.connections_max(), 128);
+        let memory = Memory::choose(Some(3 << 30), root.path()).unwrap();
+        assert_eq!((memory.buffers, memory.connections_max()), (256 << 20, 2048));
         let error = Memory::choose(Some(1 << 20), root.path()).unwrap_err().to_string();
         assert!(error.contains("1M") && error.contains("at least 32M"), "{error}");
     }

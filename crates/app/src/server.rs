@@ -39,6 +39,9 @@ pub(crate) enum Event {
     Change(Change, Promise),
 }
 
+/// Connections to a device's control socket at a time. What they take is part of the allowance beside the budget.
+const CONTROL_CONNECTIONS_MAX: usize = 16;
+
 /// Serves what `plan` says until asked to stop.
 pub(crate) fn run(plan: Plan, folder: &RuntimeFolder) -> Result<()> {
     let (sender, events) = mpsc::channel();
@@ -151,7 +154,8 @@ impl Server {
         for (name, listener) in names.into_iter().zip(claims) {
             let devices = self.devices.clone();
             let new_session: NewSession = Arc::new(move || Box::new(ControlSession::new(devices.clone())));
-            let serving = serve(listener, &self.workers, new_session, Limits::default());
+            let limits = Limits { connections_max: CONTROL_CONNECTIONS_MAX, ..Limits::default() };
+            let serving = serve(listener, &self.workers, new_session, limits);
             self.control.insert(name, serving);
         }
     }

@@ -1,26 +1,24 @@
 //! Buffers that travel with their request.
 //!
-//! An [`IoBuf`] is a page-aligned piece of memory with a visible window. Memory comes from a pool of the thread that asks
-//! and goes back to the pool of the thread that drops it, by power-of-two size class, with a cap on what a thread keeps.
-//! All threads together stay below a limit set once at start ([`set_limit`]): a caller that can wait asks with
-//! [`IoBuf::try_new`] and waits for [`room`]; internal users that hold at most one block each use [`IoBuf::new`], which is
-//! counted but never refused.
+//! An [`IoBuf`] is a page-aligned piece of memory with a visible window, in power-of-two sizes. All of them together stay
+//! below a limit set once at start ([`set_limit`]): a caller that can wait asks with [`IoBuf::try_new`] and waits for
+//! [`room`]; what is bounded by a constant uses [`IoBuf::new`], which is counted but never refused. Threads keep unused
+//! buffers, which others get when they need memory.
 //!
 //! A recycled buffer holds what its last user left: whoever answers a read fills it whole.
 //!
 //! Two kinds of buffers are not counted there: those of a [`Workspace`], which a layer charges for its own use, and
 //! [`IoBuf::zeroes`], views of one zero buffer for the whole process, which nobody may write to.
 
+mod pool;
 mod workspace;
 
-use std::cell::RefCell;
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::sync::{AtomicU64, Ordering, WaitList};
-
+pub use pool::{Reserve, bytes_in_use, is_short, set_limit, waiting};
 use workspace::Lender;
 pub use workspace::Workspace;
 
@@ -33,97 +31,30 @@ pub const LEN_MAX: usize = 32 << 20;
 /// Bytes of the shared zero buffer: the longest [`IoBuf::zeroes`].
 pub const ZEROES_LEN: usize = 1 << 20;
 
-/// Bytes of unused buffers that one thread keeps for itself. In a model of the checker of threads nothing outlives it.
-pub const KEPT_BYTES_MAX: usize = if cfg!(feature = "shuttle") { 0 } else { 2 << 20 };
-
-const CLASSES: usize = (LEN_MAX / ALIGNMENT).trailing_zeros() as usize + 1;
-
 #[repr(C, align(4096))]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Page([u8; ALIGNMENT]);
 
-static IN_USE: AtomicU64 = AtomicU64::new(0);
-static LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
-static ROOM: LazyLock<WaitList> = LazyLock::new(WaitList::default);
-
-/// Never written to, so that the system backs it with its own page of zeroes.
+/// Never written to.
 static ZEROES: LazyLock<Box<[Page]>> = LazyLock::new(|| new_pages(ZEROES_LEN / ALIGNMENT));
 
-/// Sets the bytes that all buffers of the process together may take. Called once, before the first request.
-pub fn set_limit(bytes: u64) {
-    LIMIT.store(bytes, Ordering::Relaxed);
-}
-
-/// Bytes allocated for buffers now, those kept by threads for reuse included.
-pub fn bytes_in_use() -> u64 {
-    IN_USE.load(Ordering::Relaxed)
-}
-
-/// Waits until a buffer of `len` bytes can be had, and takes it.
+/// Waits until a buffer of `len` bytes can be had, and takes it: first come, first served.
 pub async fn room(len: usize) -> IoBuf {
-    ROOM.until(|| IoBuf::try_new(len)).await
-}
-
-/// Tasks that wait for [`room`] now.
-pub fn waiting() -> usize {
-    ROOM.waiting()
-}
-
-thread_local! {
-    static POOL: RefCell<Pool> = RefCell::new(Pool::default());
-}
-
-#[derive(Default)]
-struct Pool {
-    free: [Vec<Box<[Page]>>; CLASSES],
-    kept_bytes: usize,
-}
-
-impl Pool {
-    fn take(&mut self, class: usize) -> Option<Box<[Page]>> {
-        let pages = self.free[class].pop()?;
-        self.kept_bytes -= pages.len() * ALIGNMENT;
-        Some(pages)
+    if len == 0 {
+        return IoBuf::empty();
     }
-
-    fn keep(&mut self, pages: Box<[Page]>) -> Result<(), Box<[Page]>> {
-        let bytes = pages.len() * ALIGNMENT;
-        if self.kept_bytes + bytes > KEPT_BYTES_MAX {
-            return Err(pages);
-        }
-        self.kept_bytes += bytes;
-        self.free[pages.len().trailing_zeros() as usize].push(pages);
-        Ok(())
-    }
-
-    fn empty(&mut self) {
-        for pages in self.free.iter_mut().flat_map(std::mem::take) {
-            free(pages);
-        }
-        self.kept_bytes = 0;
-    }
+    let pages = pool::wait_for(class(len)).await;
+    IoBuf { pages: Some(pages), start: 0, len: len as u32, lender: None }
 }
 
-impl Drop for Pool {
-    fn drop(&mut self) {
-        self.empty();
-    }
+/// Pages of a buffer of `len` bytes outside a workspace.
+fn class(len: usize) -> usize {
+    pages_for(len).next_power_of_two()
 }
 
-fn free(pages: Box<[Page]>) {
-    let bytes = (pages.len() * ALIGNMENT) as u64;
-    drop(pages);
-    let before = IN_USE.fetch_sub(bytes, Ordering::Relaxed);
-    assert!(before >= bytes, "buffers freed twice: {bytes} of {before} bytes");
-    ROOM.wake_all();
-}
-
-fn allocate(pages: usize, limited: bool) -> Option<Box<[Page]>> {
-    let bytes = (pages * ALIGNMENT) as u64;
-    let limit = if limited { LIMIT.load(Ordering::Relaxed) } else { u64::MAX };
-    let fits = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= limit);
-    IN_USE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
-    Some(new_pages(pages))
+/// Bytes of memory that a buffer of `len` bytes takes.
+pub fn bytes_for(len: usize) -> usize {
+    if len == 0 { 0 } else { class(len) * ALIGNMENT }
 }
 
 fn new_pages(pages: usize) -> Box<[Page]> {
@@ -189,12 +120,7 @@ impl IoBuf {
         if len == 0 {
             return Some(Self::empty());
         }
-        let class = pages_for(len).next_power_of_two().trailing_zeros() as usize;
-        let kept = POOL.try_with(|pool| pool.borrow_mut().take(class)).ok().flatten();
-        let pages = kept.or_else(|| allocate(1 << class, limited)).or_else(|| {
-            let _ = POOL.try_with(|pool| pool.borrow_mut().empty());
-            allocate(1 << class, limited)
-        })?;
+        let pages = pool::obtain(class(len), limited)?;
         Some(Self { pages: Some(pages), start: 0, len: len as u32, lender: None })
     }
 
@@ -281,27 +207,8 @@ impl Drop for IoBuf {
         let Some(pages) = self.pages.take() else { return };
         match self.lender.take() {
             Some(lender) => lender.give_back(pages),
-            None => recycle(pages),
+            None => pool::recycle(pages),
         }
-    }
-}
-
-/// Keeps memory for the next user on this thread, or frees it.
-fn recycle(pages: Box<[Page]>) {
-    let mut pages = Some(pages);
-    let kept = POOL.try_with(|pool| match pool.borrow_mut().keep(pages.take().expect("set above")) {
-        Ok(()) => ROOM.waiting() > 0,
-        Err(back) => {
-            pages = Some(back);
-            false
-        }
-    });
-    if let Some(pages) = pages {
-        free(pages);
-    }
-    // Somebody waits for room: what this thread keeps is of more use to them.
-    if kept == Ok(true) {
-        let _ = POOL.try_with(|pool| pool.borrow_mut().empty());
     }
 }
 
@@ -336,6 +243,19 @@ mod tests {
         let address = first.as_ptr();
         drop(first);
         assert_eq!(IoBuf::new(100).as_ptr(), address);
+    }
+
+    #[test]
+    fn a_thread_keeps_the_sizes_in_use() {
+        let work = || {
+            drop((0..32).map(|_| IoBuf::new(64 << 10)).collect::<Vec<_>>());
+            drop(IoBuf::new(512 << 10));
+            let bulk = IoBuf::new(512 << 10);
+            let address = bulk.as_ptr();
+            drop(bulk);
+            assert_eq!(IoBuf::new(512 << 10).as_ptr(), address, "a new size does not replace an old one");
+        };
+        std::thread::spawn(work).join().expect("the address is the same");
     }
 
     #[test]

@@ -15,6 +15,7 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::ops::Range;
 use std::task::Context;
 
 use crate::buffer::IoBuf;
@@ -73,22 +74,44 @@ enum Chunk {
     Buffer(IoBuf),
 }
 
-/// A queue of bytes to send: small headers are gathered, payload buffers are sent from where they lie.
+/// Bytes of a page of small pieces.
+const PAGE: usize = 4096;
+
+/// A queue of bytes to send: small headers are gathered in pages, payload buffers are sent from where they lie.
+///
+/// Its memory is counted as all buffers are; [`Output::held`] says how much it is. An empty queue keeps one page.
 #[derive(Default)]
 pub struct Output {
-    small: VecDeque<u8>,
+    pages: VecDeque<IoBuf>,
+    /// The small bytes not yet sent, counted from the start of the first page.
+    small: Range<usize>,
     chunks: VecDeque<Chunk>,
     len: usize,
+    held: usize,
 }
 
 impl Output {
     /// Appends a copy of `bytes`.
     pub fn push(&mut self, bytes: &[u8]) {
-        self.small.extend(bytes);
+        if bytes.is_empty() {
+            return;
+        }
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let at = self.small.end % PAGE;
+            if self.small.end == self.pages.len() * PAGE {
+                self.pages.push_back(IoBuf::new(PAGE));
+                self.held += PAGE;
+            }
+            let page = self.pages.back_mut().expect("there is room in the last page");
+            let count = rest.len().min(PAGE - at);
+            page[at..at + count].copy_from_slice(&rest[..count]);
+            self.small.end += count;
+            rest = &rest[count..];
+        }
         self.len += bytes.len();
         match self.chunks.back_mut() {
             Some(Chunk::Bytes(count)) => *count += bytes.len(),
-            _ if bytes.is_empty() => {}
             _ => self.chunks.push_back(Chunk::Bytes(bytes.len())),
         }
     }
@@ -97,6 +120,7 @@ impl Output {
     pub fn push_buffer(&mut self, buf: IoBuf) {
         if !buf.is_empty() {
             self.len += buf.len();
+            self.held += buf.capacity();
             self.chunks.push_back(Chunk::Buffer(buf));
         }
     }
@@ -106,6 +130,11 @@ impl Output {
         self.len
     }
 
+    /// Bytes of memory that the queue keeps from others: whole buffers, however little of them is left to send.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
     /// Whether everything is sent.
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -113,8 +142,7 @@ impl Output {
 
     /// Appends the front of the queue to `slices`, until it holds `slices_max`.
     pub fn gather<'a>(&'a self, slices: &mut Vec<IoSlice<'a>>, slices_max: usize) {
-        let (front, back) = self.small.as_slices();
-        let mut at = 0;
+        let mut at = self.small.start;
         for chunk in &self.chunks {
             if slices.len() >= slices_max {
                 return;
@@ -123,12 +151,11 @@ impl Output {
                 Chunk::Buffer(buf) => slices.push(IoSlice::new(buf)),
                 Chunk::Bytes(count) => {
                     let end = at + count;
-                    let parts = [
-                        part(front, at, end),
-                        part(back, at.saturating_sub(front.len()), end.saturating_sub(front.len())),
-                    ];
-                    slices.extend(parts.into_iter().filter(|part| !part.is_empty()).map(IoSlice::new));
-                    at = end;
+                    while at < end {
+                        let part = at % PAGE..(end - at / PAGE * PAGE).min(PAGE);
+                        slices.push(IoSlice::new(&self.pages[at / PAGE][part.clone()]));
+                        at += part.len();
+                    }
                 }
             }
         }
@@ -143,7 +170,7 @@ impl Output {
             let whole = match chunk {
                 Chunk::Bytes(count) => {
                     let used = sent.min(*count);
-                    self.small.drain(..used);
+                    self.small.start += used;
                     *count -= used;
                     sent -= used;
                     *count == 0
@@ -155,9 +182,25 @@ impl Output {
                     buf.is_empty()
                 }
             };
-            if whole {
-                self.chunks.pop_front();
+            if whole && let Some(Chunk::Buffer(buf)) = self.chunks.pop_front() {
+                self.held -= buf.capacity();
             }
+        }
+        self.free_pages();
+    }
+
+    /// Gives back the pages whose bytes are sent, and starts the last one again.
+    fn free_pages(&mut self) {
+        while self.small.start >= PAGE && self.pages.len() > 1 {
+            self.pages.pop_front();
+            self.held -= PAGE;
+            self.small = self.small.start - PAGE..self.small.end - PAGE;
+        }
+        if self.small.is_empty() {
+            self.small = 0..0;
+        }
+        if self.chunks.is_empty() && self.chunks.capacity() > CHUNKS_KEPT {
+            self.chunks.shrink_to(CHUNKS_KEPT);
         }
     }
 
@@ -167,9 +210,8 @@ impl Output {
     }
 }
 
-fn part(bytes: &[u8], start: usize, end: usize) -> &[u8] {
-    &bytes[start.min(bytes.len())..end.min(bytes.len())]
-}
+/// Room for chunks that an empty queue keeps.
+const CHUNKS_KEPT: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -214,5 +256,22 @@ mod tests {
         let mut slices = Vec::new();
         output.gather(&mut slices, 6);
         assert!(slices.len() <= 7, "a run of small bytes may take two slices");
+    }
+
+    #[test]
+    fn what_the_queue_holds_is_counted_in_whole_pages_and_given_back() {
+        let mut output = Output::default();
+        for _ in 0..1000 {
+            output.push(&[1; 528]);
+            output.push_buffer(IoBuf::new(512));
+        }
+        let pages = (528usize * 1000).div_ceil(PAGE);
+        assert_eq!(output.held(), (pages + 1000) * PAGE, "a buffer of 512 bytes takes a page");
+        output.advance(100 * 1040);
+        let pages_left = pages - 100 * 528 / PAGE;
+        assert_eq!(output.held(), (pages_left + 900) * PAGE);
+        output.advance(output.len());
+        assert_eq!(output.held(), PAGE);
+        assert!(output.chunks.capacity() <= 2 * CHUNKS_KEPT);
     }
 }

@@ -46,6 +46,11 @@ impl Semaphore {
         self.serve();
     }
 
+    /// The limit.
+    pub fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
     /// Units taken.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)

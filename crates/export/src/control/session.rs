@@ -15,7 +15,7 @@ use super::catalog::{Catalog, Change};
 use super::message::{LINE_BYTES_MAX, Operation, Reply, Value, encode_reply};
 
 /// Unsent bytes of replies above which no further request is read.
-const UNSENT_BYTES_MAX: usize = 1 << 20;
+const UNSENT_BYTES_MAX: usize = 256 << 10;
 
 /// Units of work for a line: an attribute may sum over a whole device.
 const LINE_UNITS: u32 = work::TURN / 4;

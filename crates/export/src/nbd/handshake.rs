@@ -9,13 +9,11 @@ use spillway_core::session::Output;
 use spillway_core::work;
 
 use super::export::{Connected, Export, Exports};
+use super::memory::{OPTION_LEN_MAX, OPTIONS_UNSENT_MAX};
 use super::reply::{BASE_ALLOCATION_ID, ReplyStyle};
 use super::request::{Rules, SKIPPED_LEN_MAX};
 use super::session::Config;
 use super::wire::{self, OptionHeader, OptionReplyHeader, Reader, flag, handshake_flag, info, opt, rep};
-
-/// Longest data of an option, in bytes: an export's name and more queries than anybody has.
-const OPTION_LEN_MAX: u32 = 64 << 10;
 
 /// Most options of one handshake. Far above any real client; an endless handshake is an attack.
 const OPTIONS_MAX: u32 = 4096;
@@ -86,7 +84,7 @@ impl Handshake {
 
     /// Whether the client owes us reading before it may say more.
     pub(super) fn paused(&self, out: &Output) -> bool {
-        out.len() > self.config.held_bytes_max
+        out.len() > OPTIONS_UNSENT_MAX.min(self.config.held_bytes_max)
     }
 
     /// Takes bytes; returns how many, and how it goes on.
@@ -158,6 +156,7 @@ impl Handshake {
             return Step::Close;
         }
         if header.len <= OPTION_LEN_MAX {
+            self.collected.reserve_exact(header.len as usize);
             self.item = Item::OptionData(header);
             return Step::More;
         }

@@ -6,7 +6,7 @@
 //! protocol description (doc/proto.md).
 //!
 //! What it promises upwards: any bytes in any pieces give either replies or an end, never a panic; what a session holds is
-//! bounded by its [`Config`] plus one request; a request is answered exactly once or not at all (after
+//! bounded by its [`Config`] plus one request, and counted by the rule in `memory`; a request is answered exactly once or not at all (after
 //! [`hang_up`](spillway_core::session::Session::hang_up)); nothing of a session reaches the device after its hang-up.
 //!
 //! What it needs below: a device that answers, and a driver that keeps the loop of [`spillway_core::session`].
@@ -23,6 +23,7 @@
 //! | `export` | exports by name, and who is connected |
 //! | `closing` | asking the clients of one export to leave |
 //! | `handshake` | options until the client has chosen an export |
+//! | `memory` | what a client can make the server hold, and who pays for it |
 //! | `request` | which requests are allowed, and the errno of each refusal |
 //! | `transmission` | the stream of requests, their submission, backpressure |
 //! | `incoming` | the payload of a write while it arrives |
@@ -34,6 +35,7 @@ mod closing;
 mod export;
 mod handshake;
 mod incoming;
+mod memory;
 mod pending;
 mod reply;
 mod request;
@@ -45,4 +47,5 @@ pub mod wire;
 mod tests;
 
 pub use export::{Export, Exports, Reserved, Statistics};
+pub use memory::CONNECTION_BYTES;
 pub use session::{Config, NbdSession};

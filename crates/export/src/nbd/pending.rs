@@ -10,10 +10,13 @@
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
+use spillway_core::buffer::{Reserve, bytes_for};
 use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use spillway_core::{Extent, Kind, LocalFuture, Reply, work};
 
-use super::request::Ticket;
+use super::memory::{EXTENTS_BYTES, REQUEST_BYTES, REQUESTS_COVERED, REQUESTS_STEP};
+use super::request::{Command, Ticket};
+use super::wire::cmd_flag;
 
 /// Most pending answers of one session.
 pub(super) const PENDING_MAX: usize = 1024;
@@ -101,9 +104,32 @@ pub(super) struct Pending {
     ready: Arc<Ready>,
     news: [u64; WORDS],
     bytes: u64,
+    /// For the requests beyond [`REQUESTS_COVERED`], each for [`REQUESTS_STEP`] of them.
+    reserves: Vec<Reserve>,
 }
 
 impl Pending {
+    /// Whether memory for one more request is counted, or can be.
+    pub(super) fn has_room(&mut self) -> bool {
+        let counted = REQUESTS_COVERED + self.reserves.len() * REQUESTS_STEP;
+        if self.len() < counted {
+            return true;
+        }
+        let Some(reserve) = Reserve::try_new(REQUESTS_STEP as u64 * REQUEST_BYTES) else { return false };
+        self.reserves.push(reserve);
+        true
+    }
+
+    /// Gives back what only many requests need, once there are none.
+    fn shrink(&mut self) {
+        if !self.reserves.is_empty() {
+            self.reserves = Vec::new();
+            self.slots.truncate(REQUESTS_COVERED + REQUESTS_STEP);
+            self.slots.shrink_to_fit();
+            self.free = (0..self.slots.len()).collect();
+        }
+    }
+
     /// Number of pending answers.
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
@@ -113,7 +139,7 @@ impl Pending {
         self.len() == 0
     }
 
-    /// Bytes of the buffers that the pending requests hold.
+    /// Bytes that the pending requests hold.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -174,7 +200,8 @@ impl Pending {
 
     fn poll_slot(&mut self, index: usize) -> Option<(Ticket, Outcome)> {
         work::spend(POLL_UNITS);
-        let slot = &mut self.slots[index];
+        // A late wake may be of a slot that is gone.
+        let slot = self.slots.get_mut(index)?;
         let (ticket, work) = slot.occupant.as_mut()?;
         let Poll::Ready(outcome) = work.poll(&mut Context::from_waker(&slot.waker)) else { return None };
         let ticket = *ticket;
@@ -183,6 +210,9 @@ impl Pending {
         let held = held_by(&ticket);
         assert!(self.bytes >= held, "a request gives back {held} bytes of {}", self.bytes);
         self.bytes -= held;
+        if self.is_empty() {
+            self.shrink();
+        }
         Some((ticket, outcome))
     }
 
@@ -193,5 +223,10 @@ impl Pending {
 }
 
 fn held_by(ticket: &Ticket) -> u64 {
-    if ticket.command.carries_buffer() { ticket.length } else { 0 }
+    REQUEST_BYTES
+        + match ticket.command {
+            Command::Read | Command::Write => bytes_for(ticket.length as usize) as u64,
+            Command::BlockStatus if !ticket.has(cmd_flag::REQ_ONE) => EXTENTS_BYTES,
+            _ => 0,
+        }
 }

@@ -3,36 +3,33 @@
 //! Each request is submitted as soon as it is here whole. An answer that is known at once is replied to at once; the
 //! others go to [`Pending`]. Replies leave in the order in which answers come.
 //!
-//! Backpressure: no new request is begun while unsent replies and pending buffers together exceed
-//! [`Config::held_bytes_max`], or [`Config::requests_max`] are pending. Where buffers are short the stream stops at the
-//! request that needs one until [`buffer::room`] has it; a connection that holds nothing gets a small buffer in any case,
-//! so that every client proceeds.
+//! Backpressure, by the rule in [`memory`](super::memory): no new request is begun while unsent replies and pending
+//! requests together hold more than [`Config::held_bytes_max`], or [`Config::requests_max`] are pending, or memory is short
+//! and the connection holds more than it gets in any case. A request that needs a buffer waits until the connection's own
+//! limit has room for it, and then until [`buffer::room`] has it; one of a connection that holds nothing gets a small buffer
+//! at once.
 //!
 //! Fairness: each request and each poll of an answer is counted as [`work`]; once the turn is spent no other is begun, and the
 //! bytes behind it stay with the driver.
 
 use std::task::{Context, Poll};
 
+use spillway_core::buffer::{self, Reserve};
 use spillway_core::session::{Intake, Output};
-use spillway_core::{Aligned, Answer, ByteRange, IoBuf, LocalFuture, Op, Reply, Request, buffer, work};
+use spillway_core::{Aligned, Answer, ByteRange, IoBuf, LocalFuture, Op, Reply, Request, work};
 
 use super::export::{COUNTERS, Connected, Counter};
 use super::handshake::Chosen;
 use super::incoming::Incoming;
+use super::memory::{ASSURED_BYTES, EXTENTS_BYTES, EXTENTS_MAX, EXTENTS_MIN};
 use super::pending::{Outcome, Pending, Work};
 use super::reply::{Refusal, cut};
 use super::request::{Command, Rules, Ticket};
 use super::session::Config;
 use super::wire::{RequestHeader, cmd, cmd_flag, errno};
 
-/// Longest buffer in bytes that a connection gets in any case when it holds nothing else.
-const ASSURED_LEN_MAX: usize = 64 << 10;
-
 /// Bytes of replies that are sent before more requests are taken: the client has something to do meanwhile.
 const SENT_SOON: usize = 64 << 10;
-
-/// Most extents in one reply to `CMD_BLOCK_STATUS`.
-const EXTENTS_MAX: usize = 8192;
 
 /// Bytes that a request without payload covers in one unit of work, and the most units that one is reckoned: what it
 /// really does beyond that its device counts.
@@ -51,8 +48,8 @@ enum Place {
     Lent(Ticket, usize),
     /// In a payload that nobody wants: bytes left.
     Skip(u64),
-    /// Behind a header whose request waits for a buffer.
-    Parked(Ticket, LocalFuture<IoBuf>),
+    /// Behind a header whose request waits for a buffer, or without a future for the connection to hold less.
+    Parked(Ticket, Option<LocalFuture<IoBuf>>),
     /// Behind the last request: nothing is taken any more.
     End,
 }
@@ -116,9 +113,24 @@ impl Transmission {
         matches!(self.place, Place::Payload(_) | Place::Lent(..))
     }
 
-    fn full(&self, out: &Output) -> bool {
-        out.len() as u64 + self.pending.bytes() > self.config.held_bytes_max as u64
+    /// Bytes that this connection keeps from others.
+    fn held(&self, out: &Output) -> usize {
+        out.held() + self.pending.bytes() as usize
+    }
+
+    /// Whether no further request is begun. Sending or an answer ends that.
+    fn full(&mut self, out: &Output) -> bool {
+        let held = self.held(out);
+        held > self.config.held_bytes_max
             || self.pending.len() >= self.config.requests_max
+            || (held > ASSURED_BYTES && buffer::is_short())
+            || !self.pending.has_room()
+    }
+
+    /// Whether the connection may hold another buffer of `len` bytes.
+    fn affords(&self, len: usize, out: &Output) -> bool {
+        (self.pending.is_empty() && out.is_empty())
+            || self.held(out) + buffer::bytes_for(len) <= self.config.held_bytes_max
     }
 
     /// What to receive next.
@@ -128,13 +140,15 @@ impl Transmission {
             self.place = Place::Lent(incoming.ticket, incoming.filled);
             return Intake::Payload(buf);
         }
+        let full = matches!(self.place, Place::Header) && self.full(out);
         match &self.place {
-            Place::Header if self.full(out) => Intake::Pause,
+            Place::Header if full => Intake::Pause,
             Place::Header | Place::Skip(_) | Place::Payload(_) => Intake::Bytes,
             Place::Lent(..) | Place::End => Intake::Pause,
-            Place::Parked(ticket, _) => {
+            Place::Parked(ticket, room) => {
+                let len = ticket.length as usize;
                 // Only sending made this so: nothing else would wake the task to look again.
-                if self.assured(ticket.length as usize, out) {
+                if self.assured(len, out) || (room.is_none() && self.affords(len, out)) {
                     self.pending.wake_task();
                 }
                 Intake::Pause
@@ -233,7 +247,7 @@ impl Transmission {
         match ticket.command {
             Command::Read | Command::Write => match self.buffer(ticket.length as usize, out) {
                 Some(buf) => return self.begin_with_buffer(ticket, buf, rest, out),
-                None => self.place = Place::Parked(ticket, Box::pin(buffer::room(ticket.length as usize))),
+                None => self.place = Place::Parked(ticket, self.room(&ticket, out)),
             },
             Command::Flush => self.submit(ticket, Request::flush(), out),
             Command::Trim => self.submit_bare(ticket, Op::Discard, out),
@@ -245,12 +259,21 @@ impl Transmission {
     }
 
     fn buffer(&self, len: usize, out: &Output) -> Option<IoBuf> {
+        if !self.affords(len, out) {
+            return None;
+        }
         IoBuf::try_new(len).or_else(|| self.assured(len, out).then(|| IoBuf::new(len)))
+    }
+
+    /// The wait for a buffer, once the connection may hold it.
+    fn room(&self, ticket: &Ticket, out: &Output) -> Option<LocalFuture<IoBuf>> {
+        let len = ticket.length as usize;
+        self.affords(len, out).then(|| Box::pin(buffer::room(len)) as LocalFuture<IoBuf>)
     }
 
     /// Whether a buffer of `len` bytes is due however short memory is.
     fn assured(&self, len: usize, out: &Output) -> bool {
-        len <= ASSURED_LEN_MAX && self.pending.is_empty() && out.is_empty()
+        len <= ASSURED_BYTES && self.pending.is_empty() && out.is_empty()
     }
 
     fn begin_with_buffer(&mut self, ticket: Ticket, buf: IoBuf, rest: &[u8], out: &mut Output) -> usize {
@@ -304,10 +327,22 @@ impl Transmission {
 
     fn query_extents(&mut self, ticket: Ticket, out: &mut Output) {
         spend_for(ticket.length);
-        let count_max = if ticket.has(cmd_flag::REQ_ONE) { 1 } else { EXTENTS_MAX };
+        let one = ticket.has(cmd_flag::REQ_ONE);
+        let reserve = if one { None } else { Reserve::try_new(EXTENTS_BYTES) };
+        let count_max = match &reserve {
+            Some(_) => EXTENTS_MAX,
+            None if one => 1,
+            None => EXTENTS_MIN,
+        };
         match self.device.extents(self.blocks_around(ticket.range()), count_max) {
             Answer::Done(extents) => self.finish(&ticket, Outcome::Extents(extents), out),
-            Answer::Pending(future) => self.await_work(ticket, Work::Extents(future), out),
+            Answer::Pending(future) => {
+                let with_memory = async move {
+                    let _reserve = reserve;
+                    future.await
+                };
+                self.await_work(ticket, Work::Extents(Box::pin(with_memory)), out);
+            }
         }
     }
 
@@ -394,12 +429,16 @@ impl Transmission {
 
     fn poll_parked(&mut self, context: &mut Context<'_>, out: &mut Output) {
         let Place::Parked(ticket, room) = &mut self.place else { return };
-        let (ticket, room) = (*ticket, room.as_mut().poll(context));
+        let (ticket, mut room) = (*ticket, room.take());
         let len = ticket.length as usize;
-        let buf = match room {
-            Poll::Ready(buf) => buf,
-            Poll::Pending if self.assured(len, out) => IoBuf::new(len),
-            Poll::Pending => return,
+        room = room.or_else(|| self.room(&ticket, out));
+        let buf = match room.as_mut().map(|room| room.as_mut().poll(context)) {
+            Some(Poll::Ready(buf)) => buf,
+            _ if self.assured(len, out) => IoBuf::new(len),
+            _ => {
+                self.place = Place::Parked(ticket, room);
+                return;
+            }
         };
         self.place = Place::Header;
         self.begin_with_buffer(ticket, buf, &[], out);

@@ -1,0 +1,284 @@
+//! The limit on all buffers of the process, and unused ones that threads keep for the next request.
+//!
+//! A thread keeps blocks of 4 KiB for itself, so that a small request takes no lock; everything larger lies in a shelf of
+//! its own behind a lock that only others who are short of memory take besides. What lay unused longest goes first, so that
+//! a shelf follows the sizes in use. While somebody waits for memory nothing is kept.
+//!
+//! Why idle memory keeps nobody waiting: a waiter queues for memory, then empties every shelf; who puts something into a
+//! shelf looks for waiters afterwards, and empties it where there is one. Whichever comes second finds the memory. Blocks of
+//! 4 KiB stay with their threads: 128 KiB each at most, by [`NEAR_MAX`].
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use super::{ALIGNMENT, Page, new_pages};
+use crate::sync::{AtomicU64, Ordering, Semaphore, Unseen};
+
+/// Most bytes of unused buffers that a thread keeps. In a model of the checker of threads nothing outlives it.
+const SHELF_BYTES_MAX: u64 = if cfg!(feature = "shuttle") { 0 } else { 2 << 20 };
+
+/// All shelves together keep no more than this share of the limit.
+const SHELVES_SHARE: u64 = 4;
+
+/// Blocks of 4 KiB that a thread keeps beside its shelf.
+const NEAR_MAX: usize = if cfg!(feature = "shuttle") { 0 } else { 32 };
+
+/// In bytes, those of shelves included.
+static SPACE: Semaphore = Semaphore::new(u64::MAX);
+
+/// Bytes that a shelf may keep, by the limit and the number of shelves.
+static SHELF_BYTES: AtomicU64 = AtomicU64::new(SHELF_BYTES_MAX);
+
+static SHELVES: Unseen<Vec<Arc<Shelf>>> = Unseen::new(Vec::new());
+
+thread_local! {
+    static OWN: Own = Own::new();
+}
+
+struct Own {
+    near: RefCell<Vec<Box<[Page]>>>,
+    shelf: Arc<Shelf>,
+}
+
+impl Own {
+    fn new() -> Self {
+        let shelf = Arc::new(Shelf::default());
+        let mut shelves = SHELVES.lock();
+        shelves.push(shelf.clone());
+        divide(shelves.len());
+        Self { near: RefCell::default(), shelf }
+    }
+
+    fn empty(&self) {
+        let near = std::mem::take(&mut *self.near.borrow_mut());
+        near.into_iter().for_each(free);
+        self.shelf.empty();
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        let mut shelves = SHELVES.lock();
+        shelves.retain(|shelf| !Arc::ptr_eq(shelf, &self.shelf));
+        divide(shelves.len());
+        drop(shelves);
+        self.empty();
+    }
+}
+
+/// Sets what each of so many shelves may keep.
+fn divide(shelves: usize) {
+    let share = SPACE.limit() / SHELVES_SHARE / shelves.max(1) as u64;
+    SHELF_BYTES.store(share.min(SHELF_BYTES_MAX), Ordering::Relaxed);
+}
+
+/// Unused buffers of a thread, the one that came last at the end.
+#[derive(Default)]
+struct Shelf(Unseen<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    list: VecDeque<Box<[Page]>>,
+    bytes: u64,
+}
+
+impl Kept {
+    fn take(&mut self, pages: usize) -> Option<Box<[Page]>> {
+        let index = self.list.iter().rposition(|memory| memory.len() == pages)?;
+        self.bytes -= (pages * ALIGNMENT) as u64;
+        self.list.remove(index)
+    }
+
+    fn put(&mut self, memory: Box<[Page]>) {
+        self.bytes += bytes_of(&memory);
+        self.list.push_back(memory);
+    }
+
+    fn evict(&mut self, bytes_max: u64) -> Option<Box<[Page]>> {
+        if self.bytes <= bytes_max {
+            return None;
+        }
+        let oldest = self.list.pop_front()?;
+        self.bytes -= bytes_of(&oldest);
+        Some(oldest)
+    }
+}
+
+impl Shelf {
+    fn take(&self, pages: usize) -> Option<Box<[Page]>> {
+        self.0.lock().take(pages)
+    }
+
+    fn put(&self, memory: Box<[Page]>) {
+        let bytes_max = SHELF_BYTES.load(Ordering::Relaxed);
+        if bytes_of(&memory) > bytes_max {
+            return free(memory);
+        }
+        self.0.lock().put(memory);
+        while let Some(oldest) = self.evict(bytes_max) {
+            free(oldest);
+        }
+        if SPACE.waiting() > 0 {
+            self.empty();
+        }
+    }
+
+    /// The lock is free again when this returns: freeing may be a system call.
+    fn evict(&self, bytes_max: u64) -> Option<Box<[Page]>> {
+        self.0.lock().evict(bytes_max)
+    }
+
+    fn empty(&self) {
+        let kept = std::mem::take(&mut *self.0.lock());
+        kept.list.into_iter().for_each(free);
+    }
+}
+
+fn bytes_of(memory: &[Page]) -> u64 {
+    (memory.len() * ALIGNMENT) as u64
+}
+
+fn free(memory: Box<[Page]>) {
+    let bytes = bytes_of(&memory);
+    drop(memory);
+    SPACE.give(bytes);
+}
+
+/// Sets the bytes that all buffers of the process together may take. Called once, before the first request.
+pub fn set_limit(bytes: u64) {
+    SPACE.set_limit(bytes);
+    divide(SHELVES.lock().len());
+}
+
+/// Bytes taken for buffers and by [`Reserve`]s now, buffers kept for reuse included.
+pub fn bytes_in_use() -> u64 {
+    SPACE.used()
+}
+
+/// Tasks that wait for memory now.
+pub fn waiting() -> usize {
+    SPACE.waiting()
+}
+
+/// Whether no memory is left, unused buffers of other threads included.
+pub fn is_short() -> bool {
+    let short = || SPACE.waiting() > 0 || SPACE.used() >= SPACE.limit();
+    short() && {
+        empty_shelves(|| !short());
+        short()
+    }
+}
+
+/// Memory of that many pages, if it can be had at once; whatever the limit is, where it is not `limited`.
+pub(super) fn obtain(pages: usize, limited: bool) -> Option<Box<[Page]>> {
+    if let Some(memory) = OWN.try_with(|own| take_kept(own, pages)).ok().flatten() {
+        return Some(memory);
+    }
+    let bytes = (pages * ALIGNMENT) as u64;
+    match limited {
+        true => claim(bytes).then(|| new_pages(pages)),
+        false => {
+            SPACE.force(bytes);
+            Some(new_pages(pages))
+        }
+    }
+}
+
+fn take_kept(own: &Own, pages: usize) -> Option<Box<[Page]>> {
+    let near = if pages == 1 { own.near.borrow_mut().pop() } else { None };
+    near.or_else(|| own.shelf.take(pages))
+}
+
+/// Counts `bytes` as taken, with the unused buffers of this thread and then of others given back where that helps.
+fn claim(bytes: u64) -> bool {
+    if SPACE.try_take(bytes) {
+        return true;
+    }
+    let _ = OWN.try_with(Own::empty);
+    let mut claimed = SPACE.try_take(bytes);
+    if !claimed {
+        empty_shelves(|| {
+            claimed = SPACE.try_take(bytes);
+            claimed
+        });
+    }
+    claimed
+}
+
+/// Gives back what the threads' shelves hold, one after the other until that is `enough`.
+fn empty_shelves(mut enough: impl FnMut() -> bool) {
+    let shelves = SHELVES.lock().clone();
+    for shelf in shelves {
+        shelf.empty();
+        if enough() {
+            return;
+        }
+    }
+}
+
+/// Waits for memory of that many pages, in turn.
+pub(super) async fn wait_for(pages: usize) -> Box<[Page]> {
+    let mut take = pin!(SPACE.take((pages * ALIGNMENT) as u64));
+    let mut queued = false;
+    poll_fn(|context| {
+        let waits = take.as_mut().poll(context).is_pending();
+        if !waits || std::mem::replace(&mut queued, true) {
+            return if waits { Poll::Pending } else { Poll::Ready(()) };
+        }
+        let _ = OWN.try_with(Own::empty);
+        empty_shelves(|| SPACE.waiting() == 0);
+        take.as_mut().poll(context)
+    })
+    .await;
+    new_pages(pages)
+}
+
+/// Keeps memory for the next request, or frees it.
+pub(super) fn recycle(memory: Box<[Page]>) {
+    if SPACE.waiting() > 0 {
+        free(memory);
+        // What this thread keeps is of more use to who waits.
+        let _ = OWN.try_with(Own::empty);
+        return;
+    }
+    let mut memory = Some(memory);
+    let _ = OWN.try_with(|own| {
+        let memory = memory.take().expect("set above");
+        let mut near = own.near.borrow_mut();
+        if memory.len() == 1 && near.len() < NEAR_MAX {
+            near.push(memory);
+        } else {
+            drop(near);
+            own.shelf.put(memory);
+        }
+    });
+    if let Some(memory) = memory {
+        free(memory);
+    }
+}
+
+/// Bytes of the limit on buffers that something else than a buffer takes, given back on drop.
+#[derive(Debug)]
+pub struct Reserve(u64);
+
+impl Reserve {
+    /// Takes `bytes`, or `None` where they are not left.
+    pub fn try_new(bytes: u64) -> Option<Self> {
+        claim(bytes).then(|| Self(bytes))
+    }
+
+    /// Bytes taken.
+    pub fn bytes(&self) -> u64 {
+        self.0
+    }
+}
+
+impl Drop for Reserve {
+    fn drop(&mut self) {
+        SPACE.give(self.0);
+    }
+}
