@@ -251,7 +251,8 @@ pub(crate) struct CacheOptions {
     #[arg(long)]
     pub(crate) force: bool,
 
-    /// Take a cache that is refused for its origin, or for two equally new versions of a block, of which the later one counts
+    /// Take a cache that is refused for its origin, for two equally new versions of a block, of which the later one counts, or for
+    /// entries ahead of its superblock, which are dropped
     #[arg(long, conflicts_with = "create")]
     pub(crate) recover: bool,
 

@@ -153,8 +153,8 @@ const STATES: &[(&str, Rule)] = &[
     ("versions of two blocks, the newest first", |index, count| (index % 2, count - 1 - index)),
     ("two versions of each", |index, count| (shuffled(index, count) / 2, index)),
     ("every other free", |index, count| if index % 2 == 0 { (shuffled(index, count), 3) } else { (0, FREE) }),
-    ("every other uncommitted", |index, count| if index % 2 == 0 { (index, 0) } else { (index, count + 5) }),
-    ("all uncommitted, with odd places", |index, count| (index, count + index)),
+    ("every other uncommitted", |index, count| if index % 2 == 0 { (index, 0) } else { (index, count) }),
+    ("all uncommitted, with odd places", |index, count| (index * 3 + 1, count)),
     ("live, free, live, older", |index, _| match index % 4 {
         0 => (index, 0),
         1 => (0, FREE),

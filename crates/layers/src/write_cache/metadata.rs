@@ -192,7 +192,8 @@ impl Core {
             ));
         }
         let origin_blocks = self.geometry.size / layout.block_size.bytes();
-        let mut recovery = Recovery::new(*layout, count(layout)?, superblock.seq_count, origin_blocks);
+        let (blocks, recover) = (count(layout)?, self.settings.recover);
+        let mut recovery = Recovery::new(*layout, blocks, superblock.seq_count, origin_blocks, recover);
         let (total, mut at, mut index) = (layout.metadata_bytes(), 0, 0);
         while at < total {
             let len = PIECE_BYTES.min(total - at);
@@ -209,7 +210,7 @@ impl Core {
                 tracing::info!("write cache: {} % of {total} bytes of metadata read", at * 100 / total);
             }
         }
-        recovery.finish(self.settings.recover)
+        recovery.finish()
     }
 
     fn charge(&self, layout: &Layout, bytes: u64) -> Result<Charge, Error> {

@@ -22,7 +22,8 @@ pub struct Config {
     /// With `create`: whatever it holds. Also takes an origin that holds a cache. For one start, so never in a file.
     #[serde(skip)]
     pub force: bool,
-    /// Whether of two versions that cannot be told apart the one in the later block is taken, instead of refusing the cache.
+    /// Whether of two versions that cannot be told apart the one in the later block is taken, and entries ahead of the superblock
+    /// are dropped, instead of refusing the cache.
     pub recover: bool,
     /// `s` (an SSD, by I/O) or `p` (persistent memory, through a mapping); `s` by default.
     pub mode: String,

@@ -176,3 +176,22 @@ fn a_tebibyte_is_charged_once() {
     assert_eq!(Index::bytes(count), 32 * layout.n_blocks + (64 << 10));
     assert!(Index::bytes(count) < 8_600_000_000, "{}", Index::bytes(count));
 }
+
+/// A superblock from before the last commits, as a rotten sector or a device that lies may leave it.
+#[test]
+fn a_superblock_that_fell_behind_frees_nothing() {
+    let house = House::new(MIB, MIB);
+    let cache = house.open(&config()).unwrap();
+    for block in 0..4 {
+        house.write(&cache, block, block as u8 + 1, 1);
+        house.flush(&cache);
+    }
+    let house = house.again();
+    let seq_count = house.read(house.device(1), 0, 512)[24];
+    house.put(1, 24, &[1]);
+    let refusal = refused_untouched(&house, &config());
+    assert!(refusal.contains("--recover"), "{refusal}");
+    house.put(1, 24, &[seq_count]);
+    let cache = house.open(&config()).unwrap();
+    assert_eq!(show(&cache, "dirty_blocks"), "4");
+}
