@@ -8,6 +8,7 @@ mod binary;
 pub mod clients;
 pub mod counted;
 pub mod hostile;
+mod loop_device;
 pub mod pattern;
 pub mod raw;
 mod scratch;
@@ -16,6 +17,7 @@ pub mod tool;
 mod vitals;
 mod wait;
 
+pub use loop_device::LoopDevice;
 pub use scratch::Scratch;
 pub use server::{Launch, Server};
 pub use vitals::Vitals;

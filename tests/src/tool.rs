@@ -15,6 +15,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("fio", "fio"),
     ("/usr/sbin/mke2fs", "e2fsprogs"),
     ("/usr/sbin/mkswap", "util-linux"),
+    ("losetup", "mount"),
 ];
 
 /// How a program ended and what it said.

@@ -5,9 +5,19 @@ use std::sync::Arc;
 use spillway_tests::{Launch, Scratch, Server, clients, pattern, until};
 
 fn ram(size: &str) -> Server {
-    let server = Launch::ram(size).with("--driver", "poll").start();
+    polling(Launch::ram(size))
+}
+
+fn polling(launch: Launch) -> Server {
+    let server = launch.with("--driver", "poll").start();
     until("the start line names the driver", || server.log().contains(", poll").then_some(()));
     server
+}
+
+#[test]
+fn the_other_tests_run_on_io_uring() {
+    let server = Launch::ram("1M").start();
+    until("the start line names the driver", || server.log().contains(", io_uring").then_some(()));
 }
 
 #[test]
@@ -39,7 +49,7 @@ fn overlapping_writes_are_whole() {
 fn a_file_is_served() {
     let folder = Arc::new(Scratch::new());
     let origin = folder.write("origin.raw", pattern::random(9, 0, 32 << 20));
-    let server = Launch::disk(folder, &origin).with("--driver", "poll").start();
+    let server = polling(Launch::disk(folder, &origin));
     assert!(
         server.client().read(4096, 8192) == Ok(pattern::random(9, 4096, 8192)),
         "the file's bytes differ"

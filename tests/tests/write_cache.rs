@@ -10,7 +10,7 @@ use std::thread;
 use rustix::process::Signal;
 use spillway_tests::raw::{Client, command};
 use spillway_tests::tool::run;
-use spillway_tests::{Launch, Scratch, Server, clients, pattern, until};
+use spillway_tests::{Launch, LoopDevice, Scratch, Server, clients, pattern, until};
 
 const MIB: usize = 1 << 20;
 const BLOCK: usize = 4096;
@@ -23,6 +23,9 @@ const BUSY: i32 = 4;
 /// Writers, and the blocks that each has for itself.
 const WRITERS: u64 = 4;
 const BLOCKS: u64 = 512;
+
+/// Kills in a row.
+const ROUNDS: u64 = 6;
 
 fn disks(origin: usize, cache: usize) -> (Arc<Scratch>, std::path::PathBuf, std::path::PathBuf) {
     let folder = Arc::new(Scratch::new());
@@ -100,28 +103,41 @@ fn survives_kills(options: &[(&str, &str)]) {
 }
 
 fn survives_kills_on(folder: Arc<Scratch>, origin: &Path, cache: &Path, options: &[(&str, &str)]) {
-    let launch = options
-        .iter()
-        .fold(Launch::cache(folder, origin, cache), |launch, (option, value)| launch.with(option, value));
-    let mut all = vec![vec![Known::default(); BLOCKS as usize]; WRITERS as usize];
-    for round in 0..6 {
-        let mut server = launch.clone().start();
-        let mut client = server.client();
-        (0..).zip(&mut all).for_each(|(writer, known)| check(&mut client, writer, known));
-        let (socket, done) = (server.socket().to_owned(), AtomicU64::new(0));
-        thread::scope(|scope| {
-            for (writer, known) in (0..).zip(&mut all) {
-                let (socket, done) = (&socket, &done);
-                scope.spawn(move || {
-                    write_until_killed(socket, writer, round, known, done).expect_err("it is killed")
-                });
-            }
-            let enough = 150 + 431 * round;
-            until("the writers write", || (done.load(Ordering::Relaxed) >= enough).then_some(()));
-            server.signal(Signal::KILL);
-        });
-        server.ends();
+    let mut all = nothing_known();
+    for round in 0..ROUNDS {
+        kill_one(launch(folder.clone(), origin, cache, options), round, &mut all);
     }
+}
+
+type AllKnown = Vec<Vec<Known>>;
+
+fn nothing_known() -> AllKnown {
+    vec![vec![Known::default(); BLOCKS as usize]; WRITERS as usize]
+}
+
+fn launch(folder: Arc<Scratch>, origin: &Path, cache: &Path, options: &[(&str, &str)]) -> Launch {
+    let launch = Launch::cache(folder, origin, cache);
+    options.iter().fold(launch, |launch, (option, value)| launch.with(option, value))
+}
+
+/// Starts a server, looks at what it has, and kills it while clients write.
+fn kill_one(launch: Launch, round: u64, all: &mut AllKnown) {
+    let mut server = launch.start();
+    let mut client = server.client();
+    (0..).zip(all.iter_mut()).for_each(|(writer, known)| check(&mut client, writer, known));
+    let (socket, done) = (server.socket().to_owned(), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for (writer, known) in (0..).zip(all) {
+            let (socket, done) = (&socket, &done);
+            scope.spawn(move || {
+                write_until_killed(socket, writer, round, known, done).expect_err("it is killed")
+            });
+        }
+        let enough = 150 + 431 * round;
+        until("the writers write", || (done.load(Ordering::Relaxed) >= enough).then_some(()));
+        server.signal(Signal::KILL);
+    });
+    server.ends();
 }
 
 #[test]
@@ -137,6 +153,23 @@ fn what_was_flushed_survives_a_kill_while_nothing_stays() {
 #[test]
 fn what_was_flushed_survives_a_kill_in_a_mapping() {
     survives_kills(&[("--mode", "p")]);
+}
+
+/// A kill leaves dirty pages to the kernel, which writes them later: here they are dropped, as by a power cut. Each server
+/// starts on a copy of what had reached the file below the cache's device.
+#[test]
+fn what_was_flushed_survives_the_loss_of_a_mapping_s_dirty_pages() {
+    let (folder, origin, mut cache) = disks(8 * MIB, 3 * MIB);
+    let mut all = nothing_known();
+    for round in 0..ROUNDS {
+        let device = LoopDevice::over(&cache);
+        let options = [("--mode", "p"), ("--low-watermark", "10")];
+        kill_one(launch(folder.clone(), &origin, device.path(), &options), round, &mut all);
+        device.settles();
+        let copy = folder.join(&format!("cache-{round}.raw"));
+        fs::copy(&cache, &copy).expect("there is room for it");
+        cache = copy;
+    }
 }
 
 #[test]

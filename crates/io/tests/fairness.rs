@@ -8,8 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc};
 
 use spillway_core::work;
-use spillway_io::{DriverChoice, Limits, Listener, Workers, WorkersOptions, serve};
-use toy::{ECHO, Toy, WORK, WORK_UNITS, Watch, answer, request};
+use spillway_io::{Limits, Listener, Workers, serve};
+use toy::{BOTH, ECHO, Toy, WORK, WORK_UNITS, Watch, answer, request, workers};
 
 /// Requests that each client sends at once: they fit into one large receive.
 const GREED: usize = 4000;
@@ -22,9 +22,9 @@ const TURNS: usize = 6;
 
 #[test]
 fn clients_with_much_work_in_one_receive_take_turns() {
-    for driver in [DriverChoice::Auto, DriverChoice::Poll] {
+    for driver in BOTH {
         let path = std::env::temp_dir().join(format!("spillway-fair-{}.sock", std::process::id()));
-        let workers = Workers::start(WorkersOptions { count: 1, driver }).unwrap();
+        let workers = workers(1, driver);
         let watch = Arc::new(Watch::default());
         let sessions = watch.clone();
         let listener = Listener::unix(&path, 0o600).unwrap();

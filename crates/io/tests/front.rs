@@ -7,14 +7,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc};
 
 use spillway_core::Place;
-use spillway_io::{DriverChoice, Limits, Listener, Workers, WorkersOptions, serve};
-use toy::{ECHO, Toy, Watch, answer, request, until};
+use spillway_io::{Limits, Listener, serve};
+use toy::{BOTH, ECHO, Toy, Watch, answer, request, until, workers};
 
 #[test]
 fn clients_connect_and_the_clock_moves_while_the_background_thread_is_busy() {
-    for driver in [DriverChoice::Auto, DriverChoice::Poll] {
+    for driver in BOTH {
         let path = std::env::temp_dir().join(format!("spillway-front-{}.sock", std::process::id()));
-        let workers = Workers::start(WorkersOptions { count: 1, driver }).unwrap();
+        let workers = workers(1, driver);
         let watch = Arc::new(Watch::default());
         let listener = Listener::unix(&path, 0o600).unwrap();
         let new_session =

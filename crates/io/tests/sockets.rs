@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use spillway_core::contract::Random;
-use spillway_io::{Driver, DriverChoice, Limits, Listener, Serving, Workers, WorkersOptions, serve};
-use toy::{BYE, ECHO, GATED, Toy, Watch, answer, request, until};
+use spillway_io::{DriverChoice, Limits, Listener, Serving, Workers, serve};
+use toy::{BOTH, BYE, ECHO, GATED, Toy, Watch, answer, request, until, workers};
 
 struct House {
     workers: Workers,
@@ -28,7 +28,7 @@ impl House {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("spillway-sockets-{}-{number}.sock", std::process::id());
         let path = std::env::temp_dir().join(name);
-        let workers = Workers::start(WorkersOptions { count: 2, driver }).unwrap();
+        let workers = workers(2, driver);
         let watch = Arc::new(Watch::default());
         let listener = Listener::unix(&path, 0o600).unwrap();
         let serving = Some(serve(listener, &workers, sessions(&watch), limits));
@@ -53,8 +53,7 @@ fn sessions(watch: &Arc<Watch>) -> spillway_io::NewSession {
 }
 
 fn both(test: impl Fn(DriverChoice)) {
-    test(DriverChoice::Auto);
-    test(DriverChoice::Poll);
+    BOTH.into_iter().for_each(test);
 }
 
 fn noise(seed: u64, len: usize) -> Vec<u8> {
@@ -251,10 +250,7 @@ fn abort_ends_what_is_in_flight() {
 
 #[test]
 fn a_peer_that_goes_while_nothing_is_received_is_noticed() {
-    let house = House::new(DriverChoice::Auto, Limits::default());
-    if house.workers.driver() != &Driver::IoUring {
-        return;
-    }
+    let house = House::new(DriverChoice::IoUring, Limits::default());
     let mut stream = house.connect();
     request(&mut stream, GATED, b"");
     request(&mut stream, BYE, b"");
@@ -370,7 +366,7 @@ fn connections_above_the_limit_are_closed() {
 #[test]
 fn tcp_serves_as_well() {
     both(|driver| {
-        let workers = Workers::start(WorkersOptions { count: 1, driver }).unwrap();
+        let workers = workers(1, driver);
         let watch = Arc::new(Watch::default());
         let listener = Listener::tcp("127.0.0.1:0").unwrap();
         let address = listener.tcp_address().unwrap();

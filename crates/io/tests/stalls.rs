@@ -11,15 +11,15 @@ use std::time::Duration;
 
 use spillway_core::buffer;
 use spillway_core::contract::block_on;
-use spillway_io::{DriverChoice, Limits, Listener, Workers, WorkersOptions, serve};
-use toy::{ECHO, Toy, Watch, until};
+use spillway_io::{Limits, Listener, serve};
+use toy::{BOTH, ECHO, Toy, Watch, until, workers};
 
 #[test]
 fn a_peer_that_owes_the_rest_of_a_payload_gives_way_to_who_waits_for_memory() {
     buffer::set_limit(8 << 20);
-    for driver in [DriverChoice::Auto, DriverChoice::Poll] {
+    for driver in BOTH {
         let path = std::env::temp_dir().join(format!("spillway-stalls-{}.sock", std::process::id()));
-        let workers = Workers::start(WorkersOptions { count: 1, driver }).unwrap();
+        let workers = workers(1, driver);
         let watch = Arc::new(Watch::default());
         let sessions = watch.clone();
         let limits = Limits { stall: Duration::from_millis(100), ..Limits::default() };

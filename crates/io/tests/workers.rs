@@ -13,11 +13,7 @@ use std::time::Duration;
 use spillway_core::sync::Mutex;
 use spillway_core::{Env, Place};
 use spillway_io::{Driver, DriverChoice, Local, Workers, WorkersOptions, block_on};
-use toy::until;
-
-fn start(count: usize, driver: DriverChoice) -> Workers {
-    Workers::start(WorkersOptions { count, driver }).unwrap()
-}
+use toy::{BOTH, until};
 
 fn thread_name() -> String {
     std::thread::current().name().unwrap_or_default().to_string()
@@ -25,7 +21,7 @@ fn thread_name() -> String {
 
 #[test]
 fn tasks_run_where_they_are_sent() {
-    let workers = start(2, DriverChoice::Auto);
+    let workers = toy::workers(2, DriverChoice::Auto);
     let (sender, names) = mpsc::channel();
     for index in [0, 1] {
         let sender = sender.clone();
@@ -46,7 +42,7 @@ fn tasks_run_where_they_are_sent() {
 
 #[test]
 fn a_worker_ends_with_the_last_task_that_it_has_to_finish() {
-    let workers = start(1, DriverChoice::Auto);
+    let workers = toy::workers(1, DriverChoice::Auto);
     let (sender, events) = mpsc::channel();
     let env = workers.env();
     let task = move || -> spillway_core::LocalFuture<()> {
@@ -75,7 +71,7 @@ fn a_worker_ends_with_the_last_task_that_it_has_to_finish() {
 
 #[test]
 fn assistance_comes_from_another_worker() {
-    let workers = start(2, DriverChoice::Auto);
+    let workers = toy::workers(2, DriverChoice::Auto);
     let (sender, names) = mpsc::channel();
     for index in [0, 1, 0, 1] {
         let (env, sender) = (workers.env(), sender.clone());
@@ -98,7 +94,7 @@ fn assistance_comes_from_another_worker() {
 
 #[test]
 fn workers_without_work_are_idle() {
-    let workers = start(3, DriverChoice::Auto);
+    let workers = toy::workers(3, DriverChoice::Auto);
     let env = workers.env();
     until("idle workers", || env.idle_workers() == 3);
     let release = Arc::new(AtomicBool::new(false));
@@ -121,7 +117,7 @@ fn workers_without_work_are_idle() {
 
 #[test]
 fn time_passes_and_sleep_zero_lets_others_run() {
-    let workers = start(1, DriverChoice::Auto);
+    let workers = toy::workers(1, DriverChoice::Auto);
     let env = workers.env();
     let before = env.coarse_now();
     until("the coarse clock to move", || env.coarse_now() > before);
@@ -198,8 +194,8 @@ impl Follower {
 fn two_workers_that_wake_each_other_massively_do_not_deadlock() {
     const FOLLOWERS: usize = 8000;
     const ROUNDS: usize = 20;
-    for driver in [DriverChoice::Auto, DriverChoice::Poll] {
-        let workers = start(2, driver);
+    for driver in BOTH {
+        let workers = toy::workers(2, driver);
         let finished = Arc::new(AtomicUsize::new(0));
         let followers: [Arc<Vec<Arc<Follower>>>; 2] = [0, 1].map(|side| {
             let new = || Arc::new(Follower { told: AtomicUsize::new(0), waker: Mutex::new(None) });
@@ -244,8 +240,8 @@ fn stop_drops_what_still_runs_on_its_own_thread() {
             self.0.send(thread_name()).unwrap();
         }
     }
-    for driver in [DriverChoice::Auto, DriverChoice::Poll] {
-        let workers = start(1, driver);
+    for driver in BOTH {
+        let workers = toy::workers(1, driver);
         let (sender, dropped) = mpsc::channel();
         let (ready, began) = mpsc::channel();
         workers.run_on(
@@ -266,9 +262,9 @@ fn stop_drops_what_still_runs_on_its_own_thread() {
 
 #[test]
 fn the_driver_is_named() {
-    let workers = start(1, DriverChoice::Poll);
+    let workers = toy::workers(1, DriverChoice::Poll);
     assert_eq!(workers.driver(), &Driver::Poll(None));
-    match start(1, DriverChoice::Auto).driver() {
+    match toy::workers(1, DriverChoice::Auto).driver() {
         Driver::IoUring => {}
         Driver::Poll(reason) => assert!(reason.is_some(), "a fall-back has a reason"),
     }
@@ -300,7 +296,7 @@ fn where_io_uring_is_refused_polling_takes_over_and_says_why() {
         forbid_io_uring();
         let error = Workers::start(WorkersOptions { count: 1, driver: DriverChoice::IoUring }).err().unwrap();
         assert!(error.message().contains("choose 'poll'"), "{error}");
-        let workers = start(1, DriverChoice::Auto);
+        let workers = toy::workers(1, DriverChoice::Auto);
         let words = workers.driver().to_string();
         assert!(words.starts_with("poll (io_uring was refused") && words.contains("os error 1"), "{words}");
         let (sender, done) = mpsc::channel();
@@ -314,7 +310,7 @@ fn where_io_uring_is_refused_polling_takes_over_and_says_why() {
 #[test]
 fn block_on_has_timers_and_keeps_its_runtime() {
     let slept = block_on(async {
-        let workers = start(1, DriverChoice::Auto);
+        let workers = toy::workers(1, DriverChoice::Auto);
         let env = workers.env();
         env.sleep(Duration::from_millis(1)).await;
         env.sleep(Duration::ZERO).await;
@@ -328,7 +324,7 @@ fn block_on_has_timers_and_keeps_its_runtime() {
 #[test]
 #[ignore = "ends its process"]
 fn panics_on_a_worker() {
-    let workers = start(1, DriverChoice::Auto);
+    let workers = toy::workers(1, DriverChoice::Auto);
     workers.run_on(0, Box::new(|| Box::pin(async { panic!("on purpose") })));
     loop {
         std::thread::park();

@@ -14,7 +14,7 @@ use spillway_core::{
 use spillway_layers::file::File;
 
 use super::{Direct, FileOptions, open};
-use crate::driver::DriverChoice;
+use crate::driver::{Driver, DriverChoice};
 use crate::local::Local;
 use crate::workers::{Workers, WorkersOptions};
 
@@ -29,6 +29,20 @@ struct Opened {
 fn open_device(options: &FileOptions) -> Result<Opened, Error> {
     let opened = open(options)?;
     Ok(Opened { device: Arc::new(File::new(opened.storage, env())), notes: opened.notes })
+}
+
+/// Both drivers; that io_uring is refused fails a test.
+const BOTH: [DriverChoice; 2] = [DriverChoice::IoUring, DriverChoice::Poll];
+
+/// A runtime on the driver that was asked for.
+fn local(driver: DriverChoice) -> Local {
+    let local = Local::new(driver).unwrap();
+    match driver {
+        DriverChoice::IoUring => assert_eq!(local.driver(), &Driver::IoUring),
+        DriverChoice::Poll => assert_eq!(local.driver(), &Driver::Poll(None)),
+        DriverChoice::Auto => {}
+    }
+    local
 }
 
 /// The environment of workers that do nothing else.
@@ -67,14 +81,14 @@ impl Drop for Scratch {
 }
 
 fn check(device: Arc<dyn BlockDevice>, driver: DriverChoice) {
-    let local = Local::new(driver).unwrap();
+    let local = local(driver);
     let run = |submission: Submission| local.block_on(submission);
     contract::check(&Subject { device, run: &run, stores: true });
 }
 
 #[test]
 fn keeps_the_contract_with_both_drivers_direct_and_buffered() {
-    for driver in [DriverChoice::Auto, DriverChoice::Poll] {
+    for driver in BOTH {
         for direct in [Direct::Auto, Direct::Off] {
             let scratch = Scratch::new();
             check(scratch.open(direct).device, driver);
@@ -84,8 +98,7 @@ fn keeps_the_contract_with_both_drivers_direct_and_buffered() {
 
 #[test]
 fn keeps_the_contract_where_zeroing_calls_are_unknown() {
-    let shm = PathBuf::from("/dev/shm");
-    let scratch = if shm.is_dir() { Scratch::in_folder(shm) } else { Scratch::new() };
+    let scratch = Scratch::in_folder(PathBuf::from("/dev/shm"));
     check(scratch.open(Direct::Off).device, DriverChoice::Auto);
 }
 
@@ -152,14 +165,14 @@ impl Drop for Loop {
 #[test]
 fn keeps_the_contract_on_a_block_device() {
     let device = Loop::new();
-    for driver in [DriverChoice::Auto, DriverChoice::Poll] {
+    for driver in BOTH {
         let options = FileOptions { path: device.path.clone(), ..FileOptions::default() };
         let opened = open_device(&options).unwrap();
         assert_eq!(opened.device.geometry().size, 4 << 20);
         let error = open_device(&options).err().expect("a second writer is refused");
         assert_eq!(error.kind, Kind::Busy, "{error}");
         let zero = Request::bare(Op::WriteZeroes, ByteRange::new(0, 4 << 20));
-        let local = Local::new(driver).unwrap();
+        let local = local(driver);
         assert_eq!(local.block_on(opened.device.submit(zero)).result, Ok(()));
         drop(local);
         check(opened.device, driver);
@@ -168,12 +181,12 @@ fn keeps_the_contract_on_a_block_device() {
 
 #[test]
 fn a_discard_of_a_block_device_frees_room_and_takes_none() {
-    for driver in [DriverChoice::Auto, DriverChoice::Poll] {
+    for driver in BOTH {
         let device = Loop::new();
         let opened = device.open();
         let geometry = opened.device.geometry();
         assert!(geometry.discards && geometry.fast_zeroes, "loop devices over a file with holes do both");
-        let local = Local::new(driver).unwrap();
+        let local = local(driver);
         let seam = Seam::new(opened.device);
         let ask = |request| assert_eq!(local.block_on(seam.submit(request)).result, Ok(()));
         let mut buf = IoBuf::new(1 << 20);
@@ -194,7 +207,7 @@ fn a_block_device_that_cannot_discard_says_so_and_is_left_alone_by_a_discard() {
     let geometry = opened.device.geometry();
     assert!(!geometry.discards && !geometry.fast_zeroes, "{geometry:?}");
     assert!(opened.notes.iter().any(|note| note.contains("frees no room")), "{:?}", opened.notes);
-    let local = Local::new(DriverChoice::Auto).unwrap();
+    let local = local(DriverChoice::Auto);
     let ask = |request| local.block_on(opened.device.submit(request));
     let mut buf = IoBuf::new(1 << 20);
     buf.fill(3);
@@ -256,7 +269,7 @@ fn content_is_never_resized() {
 fn misaligned_memory_goes_through_a_buffer() {
     let scratch = Scratch::new();
     let device = scratch.open(Direct::Auto).device;
-    let local = Local::new(DriverChoice::Auto).unwrap();
+    let local = local(DriverChoice::Auto);
     let len = device.geometry().block_size.bytes() as usize;
     for shift in [512, 3] {
         let mut source = IoBuf::new(len + shift);
@@ -274,10 +287,10 @@ fn misaligned_memory_goes_through_a_buffer() {
 
 #[test]
 fn a_dropped_write_lands_before_a_later_one() {
-    for driver in [DriverChoice::Auto, DriverChoice::Poll] {
+    for driver in BOTH {
         let scratch = Scratch::new();
         let backing = scratch.open(Direct::Auto).device;
-        let local = Local::new(driver).unwrap();
+        let local = local(driver);
         let len = 1 << 20;
         for round in 0..40u8 {
             local.block_on(async {
@@ -304,7 +317,7 @@ fn a_dropped_write_lands_before_a_later_one() {
 fn a_write_that_has_not_begun_never_begins() {
     let scratch = Scratch::new();
     let opened = scratch.open(Direct::Off);
-    let local = Local::new(DriverChoice::Auto).unwrap();
+    let local = local(DriverChoice::Auto);
     local.block_on(async {
         let mut buf = IoBuf::new(4096);
         buf.fill(1);
@@ -319,7 +332,7 @@ fn detached_ranges_are_forgotten_when_done() {
     let scratch = Scratch::new();
     let options = scratch.options();
     drop(open_device(&options).unwrap());
-    let local = Local::new(DriverChoice::Auto).unwrap();
+    let local = local(DriverChoice::Auto);
     let opened = open_device(&options).unwrap();
     local.block_on(async {
         for _ in 0..8 {
@@ -338,7 +351,7 @@ fn detached_ranges_are_forgotten_when_done() {
 fn extents_tell_holes_from_data() {
     let scratch = Scratch::new();
     let device = scratch.open(Direct::Off).device;
-    let local = Local::new(DriverChoice::Auto).unwrap();
+    let local = local(DriverChoice::Auto);
     let whole = ByteRange::new(0, 4 << 20);
     let ask = |count| local.block_on(device.extents(whole, count)).unwrap();
     assert_eq!(ask(10), [Extent::hole(4 << 20)]);
@@ -355,7 +368,7 @@ fn discard_frees_room() {
     let scratch = Scratch::new();
     let device = scratch.open(Direct::Auto).device;
     assert!(device.geometry().discards, "TMPDIR has to be on a file system with holes for this test");
-    let local = Local::new(DriverChoice::Auto).unwrap();
+    let local = local(DriverChoice::Auto);
     let mut buf = IoBuf::new(1 << 20);
     buf.fill(3);
     let seam = Seam::new(device);
@@ -372,7 +385,7 @@ fn a_file_cut_behind_our_back_is_an_error_and_not_a_hang() {
     let scratch = Scratch::new();
     let device = scratch.open(Direct::Off).device;
     std::fs::File::options().write(true).open(&scratch.0).unwrap().set_len(4096).unwrap();
-    let local = Local::new(DriverChoice::Auto).unwrap();
+    let local = local(DriverChoice::Auto);
     let reply = local.block_on(device.submit(Request::read(0, IoBuf::new(65536))));
     assert_eq!(reply.result, Err(Kind::Io));
     assert_eq!(reply.buf.len(), 65536);

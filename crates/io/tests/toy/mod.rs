@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use spillway_core::session::{Intake, Output, Session};
 use spillway_core::sync::Mutex;
 use spillway_core::{IoBuf, LocalFuture, work};
+use spillway_io::{Driver, DriverChoice, Workers, WorkersOptions};
 
 pub const ECHO: u32 = 1;
 /// Answered with the header once the gate opens.
@@ -28,6 +29,20 @@ pub const LARGE: usize = 64 << 10;
 
 /// Unsent bytes above which the session reads nothing more.
 pub const OUTPUT_MAX: usize = 4 << 20;
+
+/// Both drivers; that io_uring is refused fails a test.
+pub const BOTH: [DriverChoice; 2] = [DriverChoice::IoUring, DriverChoice::Poll];
+
+/// Workers that run on the driver that was asked for.
+pub fn workers(count: usize, driver: DriverChoice) -> Workers {
+    let workers = Workers::start(WorkersOptions { count, driver }).unwrap();
+    match driver {
+        DriverChoice::IoUring => assert_eq!(workers.driver(), &Driver::IoUring),
+        DriverChoice::Poll => assert_eq!(workers.driver(), &Driver::Poll(None)),
+        DriverChoice::Auto => {}
+    }
+    workers
+}
 
 /// What the tests see of all sessions.
 #[derive(Default)]

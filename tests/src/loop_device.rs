@@ -1,0 +1,50 @@
+//! A loop device: a block device whose page cache is not that of the file below it.
+//!
+//! What a program stores there and nobody syncs stays in the device's pages. The file has what was written back, which is
+//! what a machine would find on its disk after a power cut.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use crate::tool::run;
+use crate::until;
+
+/// Made with `losetup`, as root; detached when dropped.
+pub struct LoopDevice {
+    path: PathBuf,
+    /// Keeps the last program that closes the device from writing its dirty pages back.
+    _open: File,
+}
+
+impl LoopDevice {
+    /// A device over `file`.
+    pub fn over(file: &Path) -> Self {
+        let arguments = ["--find", "--show", file.to_str().expect("paths of tests are text")];
+        let path = PathBuf::from(run("losetup", &arguments).well().out.trim());
+        let open = File::open(&path).expect("root may read it");
+        Self { path, _open: open }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Waits until nothing is on its way to the file.
+    pub fn settles(&self) {
+        let name = self.path.file_name().expect("a device").to_string_lossy();
+        let in_flight = PathBuf::from(format!("/sys/block/{name}/inflight"));
+        let idle = || {
+            let counts = fs::read_to_string(&in_flight).expect("the kernel counts requests");
+            counts.split_whitespace().all(|count| count == "0").then_some(())
+        };
+        until("the loop device has nothing in flight", idle);
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let path = self.path.to_str().expect("it was text");
+        let _ = std::process::Command::new("losetup").args(["--detach", path]).status();
+    }
+}
