@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use spillway_core::sync::{AtomicU64, Ordering};
-use spillway_core::{ByteRange, IoBuf, Kind, Op, Place, Reply, Request, mutant};
+use spillway_core::{ByteRange, Geometry, IoBuf, Kind, Op, Place, Reply, Request, mutant};
 
 use super::index::InRange;
 use super::write_back::{Batch, Writing};
@@ -17,6 +17,9 @@ use super::{Core, Count, Opened};
 
 /// Versions that are replaced at a time.
 const REPLACED_MAX: usize = 65536;
+
+/// Between cached blocks that stay, so much at least is discarded at a time: less is not worth a call.
+const GAP_BYTES: u64 = 64 << 10;
 
 /// Entries that may wait to be cleared before more are replaced: a flush that follows waits until they are clear.
 const STALE_MAX: u32 = 4 * REPLACED_MAX as u32;
@@ -157,19 +160,51 @@ impl Core {
         if around { self.settle_arounds().await } else { Ok(()) }
     }
 
-    /// Discards where the origin does. Cached blocks are dropped where the origin can zero them at no cost; elsewhere they are
-    /// left as they are.
+    /// Discards where the origin does. Cached blocks are dropped where the origin can zero them at no cost. Elsewhere they stay: the
+    /// origin holds older contents, which a discard must not show, and writing zeroes there would take room instead of
+    /// freeing it.
     pub(super) async fn discard(self: &Arc<Self>, request: Request) -> Reply {
-        if !self.origin.geometry().discards {
+        let Geometry { discards, fast_zeroes, .. } = self.origin.geometry();
+        if !discards {
             return request.answer(Ok(()));
         }
         self.counts.add(Count::Discards, self.blocks(request.range).1);
-        self.replace(request).await
+        if fast_zeroes {
+            return self.replace(request).await;
+        }
+        let result = self.discard_gaps(request.range).await;
+        self.end_replacing(request, result).await
+    }
+
+    /// Discards what the cache does not hold of a range.
+    async fn discard_gaps(self: &Arc<Self>, range: ByteRange) -> Result<(), Kind> {
+        let ((mut at, len), block) = (self.blocks(range), self.block_bytes());
+        let end = at + len;
+        // What is written from now on is not copied before the discard is done, which might destroy it there.
+        let _outside = self.with(|opened| Outside::new(self.clone(), opened, at, len));
+        while at < end {
+            let (held, count) = self.with(|opened| opened.index.presence(at, end - at));
+            let gap = ByteRange::new(u64::from(at) * block, u64::from(count) * block);
+            if let Some(kind) = self.error() {
+                return Err(kind);
+            }
+            if !held && (gap.len >= GAP_BYTES || gap == range) {
+                self.origin.submit(Request::bare(Op::Discard, gap)).await.result?;
+                self.arounds.ended.fetch_add(1, Ordering::AcqRel);
+            }
+            at += count;
+            self.give_way().await;
+        }
+        Ok(())
     }
 
     /// Zeroes or discards on the origin; the versions of the range that were there before give way.
     pub(super) async fn replace(self: &Arc<Self>, request: Request) -> Reply {
         let result = self.replace_range(&request).await;
+        self.end_replacing(request, result).await
+    }
+
+    async fn end_replacing(self: &Arc<Self>, request: Request, result: Result<(), Kind>) -> Reply {
         let durable = request.flags.fua || self.settings.ack_committed;
         // What is newer than the request may hide something older in the cache until it is committed: a flush does both.
         let result = match (result, durable) {
@@ -246,9 +281,6 @@ impl Core {
             return Err(kind);
         }
         if part.op == Op::Discard && !batch.is_empty() {
-            if !self.origin.geometry().fast_zeroes {
-                return Ok(());
-            }
             // A discard may leave what was there; here that would be something older than what the cache holds.
             part.op = Op::WriteZeroes;
         }

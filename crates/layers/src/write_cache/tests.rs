@@ -16,6 +16,7 @@ use crate::file::File;
 mod bad_blocks;
 mod bypass;
 mod clearing;
+mod discards;
 mod memory;
 mod restart;
 
