@@ -99,10 +99,10 @@ fn garbage_instead_of_a_handshake() {
 }
 
 #[test]
-fn half_a_handshake_and_then_silence() {
+fn a_thousand_half_handshakes_and_then_silence() {
     survives(|server| {
         let words = [&[0, 0, 0, 3], &b"IHAVEOPT"[..], &[0, 0, 0, 7, 255, 255, 255, 255]].concat();
-        let silent: Vec<_> = (0..200)
+        let silent: Vec<_> = (0..1000)
             .map(|n| {
                 let mut stream = raw::connect(server.socket()).expect("a connection");
                 let _ = stream.write_all(&words[..n % words.len()]);

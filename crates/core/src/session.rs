@@ -63,6 +63,11 @@ pub trait Session {
     /// Requests received and not yet answered.
     fn pending(&self) -> usize;
 
+    /// The peer has said what it wants. Until then the connection is an unfinished handshake, limited in number and age.
+    fn established(&self) -> bool {
+        true
+    }
+
     /// The peer has begun something that holds a buffer and owes the rest of it.
     fn owed(&self) -> bool {
         false

@@ -52,6 +52,9 @@ const PATIENCE: Duration = Duration::from_millis(1);
 /// Units of work for a round, besides the bytes that it moves: a few system calls.
 const ROUND_UNITS: u32 = 20;
 
+/// Bytes a second that a peer has to send of a payload that it began, and to take of its replies.
+pub(crate) const RATE_MIN: u64 = 64 << 10;
+
 /// Bytes thrown away at the end, so that closing does not reset a peer that still has output to read.
 const DISCARD_MAX: usize = 1 << 20;
 
@@ -78,9 +81,9 @@ impl Order {
 pub(crate) struct Control {
     order: AtomicU32,
     waker: Mutex<Option<Waker>>,
-    /// The peer does not take what there is for it.
+    /// What the peer has to take.
     untaken: Stall,
-    /// The peer does not send the rest of what it has begun.
+    /// The rest of what the peer has begun to send.
     owing: Stall,
 }
 
@@ -108,23 +111,35 @@ impl Control {
         *self.waker.lock() = Some(waker.clone());
     }
 
-    /// How long the peer has let us wait with memory in hand.
+    /// How far the peer is behind [`RATE_MIN`] with memory that is held for it.
     pub(crate) fn stalled_for(&self, now: Duration) -> Duration {
         self.untaken.lasts(now).max(self.owing.lasts(now))
     }
 }
 
-/// Since when something does not go on.
+/// How far a peer is behind with something that it has to send or to take.
+///
+/// It is behind by the time since that began, less a second for each [`RATE_MIN`] bytes: at that rate it never is, and at
+/// half of it by half of the time. Written by the connection's worker only.
 #[derive(Default)]
 struct Stall {
-    /// Coarse milliseconds plus one; 0 while it goes on.
+    /// Coarse microseconds plus one, moved on by what came; 0 while nothing is due.
     since: AtomicU64,
 }
 
 impl Stall {
     fn begin(&self, now: Duration) {
-        let since = now.as_millis() as u64 + 1;
-        let _ = self.since.compare_exchange(0, since, Ordering::Relaxed, Ordering::Relaxed);
+        if self.since.load(Ordering::Relaxed) == 0 {
+            self.since.store(micros(now) + 1, Ordering::Relaxed);
+        }
+    }
+
+    fn progress(&self, bytes: usize, now: Duration) {
+        let since = self.since.load(Ordering::Relaxed);
+        if since != 0 {
+            let paid = bytes as u64 * 1_000_000 / RATE_MIN;
+            self.since.store((since + paid).min(micros(now) + 1), Ordering::Relaxed);
+        }
     }
 
     fn end(&self) {
@@ -136,9 +151,13 @@ impl Stall {
     fn lasts(&self, now: Duration) -> Duration {
         match self.since.load(Ordering::Relaxed) {
             0 => Duration::ZERO,
-            since => now.saturating_sub(Duration::from_millis(since - 1)),
+            since => now.saturating_sub(Duration::from_micros(since - 1)),
         }
     }
+}
+
+fn micros(time: Duration) -> u64 {
+    time.as_micros() as u64
 }
 
 /// Why a connection ends without its session having finished.
@@ -182,7 +201,8 @@ pub(crate) struct Connection {
     listening: bool,
     wound_down: bool,
     polling_driver: bool,
-    _admission: Admission,
+    established: bool,
+    admission: Admission,
 }
 
 impl Connection {
@@ -208,7 +228,8 @@ impl Connection {
             listening: false,
             wound_down: false,
             polling_driver: Runtime::with_current(|runtime| runtime.driver_type().is_polling()),
-            _admission: admission,
+            established: false,
+            admission,
         }
     }
 
@@ -226,18 +247,27 @@ impl Connection {
         if self.session.finished() {
             return Ok(false);
         }
-        Ok(match self.ask(context)? {
-            Asked::Receiving => {
-                if self.session.owed() {
-                    self.control.owing.begin(self.pool.clock.coarse_now());
-                }
-                false
-            }
-            Asked::Waiting => false,
+        let asked = self.ask(context)?;
+        self.watch_peer(&asked);
+        Ok(match asked {
+            Asked::Receiving | Asked::Waiting => false,
             Asked::Fed => true,
             // What was sent may have made room for what the session waits for.
             Asked::Paused => sent || (!work::spent() && self.peer_is_watched(context)?),
         })
+    }
+
+    /// Notes whether the peer has said what it wants, and whether it has to go on sending.
+    fn watch_peer(&mut self, asked: &Asked) {
+        if !self.established && self.session.established() {
+            self.established = true;
+            self.admission.establish();
+        }
+        if !self.session.owed() {
+            self.control.owing.end();
+        } else if *asked == Asked::Receiving {
+            self.control.owing.begin(self.pool.clock.coarse_now());
+        }
     }
 
     /// Hands the session what the receive in flight has brought. True if it has completed.
@@ -262,7 +292,7 @@ impl Connection {
         if count == 0 {
             return Err(Gone);
         }
-        self.control.owing.end();
+        self.control.owing.progress(count, self.pool.clock.coarse_now());
         self.more = count == buf.len();
         work::spend_bytes(count, work::BYTES_COPIED);
         if payload {
@@ -395,7 +425,7 @@ impl Connection {
             match send_now(&self.socket, self.session.output()) {
                 Ok(count) => {
                     self.session.output().advance(count);
-                    self.control.untaken.end();
+                    self.control.untaken.progress(count, self.pool.clock.coarse_now());
                     sent = true;
                     work::spend_bytes(count, work::BYTES_COPIED);
                     if work::spent() {
@@ -405,6 +435,9 @@ impl Connection {
                 Err(error) if would_block(&error) => self.await_room(),
                 Err(_) => return Err(Gone),
             }
+        }
+        if self.session.output().is_empty() {
+            self.control.untaken.end();
         }
         Ok(sent)
     }
@@ -552,16 +585,49 @@ mod tests {
         assert_eq!(control.ordered(), Order::Abort);
     }
 
+    fn secs(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
     #[test]
-    fn a_stall_lasts_until_progress() {
+    fn a_stall_lasts_until_the_end_of_what_is_due() {
         let control = Control::new(Order::Serve);
-        control.untaken.begin(Duration::from_secs(1));
-        control.untaken.begin(Duration::from_secs(5));
-        control.owing.begin(Duration::from_secs(9));
-        assert_eq!(control.stalled_for(Duration::from_secs(11)), Duration::from_secs(10));
+        control.untaken.begin(secs(1));
+        control.untaken.begin(secs(5));
+        control.owing.begin(secs(9));
+        assert_eq!(control.stalled_for(secs(11)), secs(10));
         control.untaken.end();
-        assert_eq!(control.stalled_for(Duration::from_secs(11)), Duration::from_secs(2));
+        assert_eq!(control.stalled_for(secs(11)), secs(2));
         control.owing.end();
-        assert_eq!(control.stalled_for(Duration::from_secs(11)), Duration::ZERO);
+        assert_eq!(control.stalled_for(secs(11)), Duration::ZERO);
+    }
+
+    /// How far a peer is behind after a minute in which it sent so many bytes each second.
+    fn behind_after_a_minute(bytes_a_second: u64) -> Duration {
+        let control = Control::new(Order::Serve);
+        control.owing.begin(secs(100));
+        for second in 101..=160 {
+            control.owing.progress(bytes_a_second as usize, secs(second));
+        }
+        control.stalled_for(secs(160))
+    }
+
+    #[test]
+    fn a_trickle_is_a_stall_and_the_least_rate_is_none() {
+        assert!(behind_after_a_minute(1) > Duration::from_millis(59_990));
+        assert_eq!(behind_after_a_minute(RATE_MIN / 2), secs(30));
+        assert_eq!(behind_after_a_minute(RATE_MIN), Duration::ZERO);
+        assert_eq!(behind_after_a_minute(RATE_MIN * 100), Duration::ZERO);
+    }
+
+    #[test]
+    fn nobody_saves_up_for_later() {
+        let control = Control::new(Order::Serve);
+        control.owing.begin(secs(1));
+        control.owing.progress(1 << 30, secs(2));
+        assert_eq!(control.stalled_for(secs(62)), secs(60));
+        control.owing.end();
+        control.owing.progress(1 << 20, secs(70));
+        assert_eq!(control.stalled_for(secs(80)), Duration::ZERO, "nothing is due");
     }
 }

@@ -24,6 +24,7 @@ pub mod workers;
 mod connection;
 mod op;
 mod rest;
+mod roll;
 
 pub use driver::{Driver, DriverChoice};
 pub use env::SystemEnv;

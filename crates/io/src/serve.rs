@@ -1,16 +1,15 @@
 //! Sessions on sockets: accepting, dealing connections to workers, and stopping.
 //!
-//! A connection is dealt to the worker with the fewest and stays there. [`Serving::stop`] ends in order: no new
+//! A connection is dealt to the worker with the fewest, whichever socket they came from, and stays there. [`Serving::stop`] ends in order: no new
 //! connections, each session winds down and sends what it owes, then the sockets close. A peer that does not take its
 //! replies is waited for only so long.
 //!
-//! Locks: the list of connections, then one connection's waker.
+//! Locks: the roll of connections, then one connection's waker.
 
-use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::thread::Thread;
@@ -18,12 +17,13 @@ use std::time::Duration;
 
 use spillway_core::buffer;
 use spillway_core::session::Session;
-use spillway_core::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering};
+use spillway_core::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering, WaitList};
 
 use crate::connection::{Connection, Control, Order};
 use crate::driver::WAKES_MAX;
 use crate::env::yield_now;
 use crate::op::{Await, Event};
+use crate::roll::{Capacity, GRACE, Roll, Room};
 use crate::socket::Listener;
 use crate::workers::{Pool, Workers};
 
@@ -32,6 +32,16 @@ pub type NewSession = Arc<dyn Fn() -> Box<dyn Session> + Send + Sync>;
 
 /// Connections accepted in a row before other tasks get their turn.
 const ACCEPTS_MAX: usize = 64;
+
+/// Part of a socket's connections that may shake hands at a time: one in so many.
+const HANDSHAKES_SHARE: usize = 4;
+
+/// Connections of one worker, from all sockets. A task has at most one wake in a worker's queue: half of it leaves room for
+/// everything else.
+const WORKER_CONNECTIONS_MAX: usize = WAKES_MAX / 2;
+
+/// How often stalls and old handshakes are looked for, at least.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Pause after the system had no descriptor or memory for a connection.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
@@ -42,10 +52,13 @@ const COMPLAINT_INTERVAL_S: u64 = 10;
 /// What a server puts up with.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at a time; further ones are closed at once.
+    /// Connections at a time; further ones are closed at once. A quarter of them may be unfinished handshakes, of which the
+    /// oldest give way to newcomers.
     pub connections_max: usize,
-    /// How long a peer may refuse its replies, or send nothing of the rest of a payload, while others wait for the memory
-    /// that these take.
+    /// Age at which an unfinished handshake is closed.
+    pub handshake: Duration,
+    /// How far a peer may be behind 64 KiB a second in taking its replies, or in sending the rest of a payload, while others
+    /// wait for the memory that these take.
     pub stall: Duration,
     /// The same while the server stops.
     pub stop_grace: Duration,
@@ -53,36 +66,37 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections_max: 1024, stall: Duration::from_secs(60), stop_grace: Duration::from_secs(10) }
+        Self {
+            connections_max: 1024,
+            handshake: Duration::from_secs(10),
+            stall: Duration::from_secs(60),
+            stop_grace: Duration::from_secs(10),
+        }
     }
 }
 
 /// Serves a session to each client of `listener`.
 pub fn serve(listener: Listener, workers: &Workers, new_session: NewSession, limits: Limits) -> Serving {
     let pool = workers.pool().clone();
-    let loads = (0..pool.workers()).map(|_| AtomicUsize::new(0)).collect();
-    // A task has at most one wake in a worker's queue: half of it for connections leaves room for everything else.
-    let most = pool.workers() * WAKES_MAX / 2;
-    let limits = Limits { connections_max: limits.connections_max.min(most), ..limits };
+    let acceptor = Arc::new(Control::new(Order::Serve));
     let hall = Arc::new(Hall {
         pool: pool.clone(),
         new_session,
         limits,
-        loads,
         order: AtomicU32::new(Order::Serve as u32),
-        open: AtomicUsize::new(0),
-        connections: Mutex::new(HashMap::new()),
-        next_id: AtomicU64::new(1),
+        // The acceptor counts as open until it has ended, and the listener with it.
+        open: AtomicUsize::new(1),
+        acceptor,
+        roll: Mutex::default(),
+        changes: WaitList::default(),
+        next_number: AtomicU64::new(1),
         complained_s: AtomicU64::new(0),
         stopper: Mutex::new(None),
     });
-    let acceptor = Arc::new(Control::new(Order::Serve));
-    // The acceptor counts as open until it has ended, and the listener with it.
-    let admission = Admission::new(hall.clone(), acceptor.clone(), None);
-    let (host, control) = (hall.clone(), acceptor);
-    pool.front().post(Box::new(move || Box::pin(accept_all(host, listener, control, admission))));
+    let accepting = Accepting(hall.clone());
+    pool.front().post(Box::new(move || Box::pin(accept_all(accepting, listener))));
     let watched = Arc::downgrade(&hall);
-    pool.front().post(Box::new(move || Box::pin(watch_stalls(watched))));
+    pool.front().post(Box::new(move || Box::pin(watch(watched, limits))));
     Serving { hall: Some(hall) }
 }
 
@@ -95,7 +109,7 @@ pub struct Serving {
 impl Serving {
     /// Connections now.
     pub fn connections(&self) -> usize {
-        self.hall.as_ref().map_or(0, |hall| hall.loads.iter().map(|load| load.load(Ordering::Relaxed)).sum())
+        self.hall.as_ref().map_or(0, |hall| hall.roll.lock().len())
     }
 
     /// Stops accepting, lets every session finish what it has received and send its replies, and waits for that. Blocks:
@@ -129,13 +143,14 @@ struct Hall {
     pool: Arc<Pool>,
     new_session: NewSession,
     limits: Limits,
-    /// Connections of each worker.
-    loads: Vec<AtomicUsize>,
     order: AtomicU32,
     /// Connections, and the acceptor.
     open: AtomicUsize,
-    connections: Mutex<HashMap<u64, Arc<Control>>>,
-    next_id: AtomicU64,
+    acceptor: Arc<Control>,
+    roll: Mutex<Roll>,
+    /// Woken when a handshake is complete or a connection gone.
+    changes: WaitList,
+    next_number: AtomicU64,
     complained_s: AtomicU64,
     stopper: Mutex<Option<Thread>>,
 }
@@ -143,13 +158,22 @@ struct Hall {
 impl Hall {
     fn order(&self, order: Order) {
         self.order.fetch_max(order as u32, Ordering::AcqRel);
-        // Whoever is not in the list yet reads the order under the list's lock.
-        let all: Vec<_> = self.connections.lock().values().cloned().collect();
+        self.acceptor.order(order);
+        // Whoever is not in the roll yet reads the order under its lock.
+        let all = self.roll.lock().controls();
         all.iter().for_each(|control| control.order(order));
     }
 
     fn ordered(&self) -> Order {
         Order::of(self.order.load(Ordering::Acquire))
+    }
+
+    /// A connection, or the acceptor, is gone.
+    fn leave(&self) {
+        self.open.fetch_sub(1, Ordering::AcqRel);
+        if let Some(stopper) = &*self.stopper.lock() {
+            stopper.unpark();
+        }
     }
 
     fn stopping(&self) -> bool {
@@ -166,28 +190,69 @@ impl Hall {
 
     fn abort_stalled(&self, grace: Duration) {
         let now = self.pool.clock.coarse_now();
-        let all: Vec<_> = self.connections.lock().values().cloned().collect();
+        let all = self.roll.lock().controls();
         for control in all.iter().filter(|control| control.stalled_for(now) > grace) {
             control.order(Order::Abort);
         }
     }
 
-    fn admit(self: &Arc<Self>, socket: OwnedFd) {
-        let open = self.open.load(Ordering::Acquire) - 1;
-        if open >= self.limits.connections_max {
-            self.complain(&format!("{open} connections are open, the limit: a new one was closed"));
-            return;
+    fn close_old_handshakes(&self) {
+        self.roll.lock().close_older_than(self.limits.handshake, self.pool.clock.now());
+    }
+
+    /// Waits until one more connection may enter; false where all places are taken for good.
+    async fn room(&self) -> bool {
+        loop {
+            let mut settled = pin!(self.changes.until(|| self.look_for_room()));
+            // Time makes room as well: a handshake has had its grace.
+            let mut pause = pin!(compio::time::sleep(GRACE / 2));
+            let outcome = poll_fn(|context| {
+                self.acceptor.listen(context.waker());
+                match settled.as_mut().poll(context) {
+                    Poll::Ready(room) => Poll::Ready(Some(room)),
+                    Poll::Pending => pause.as_mut().poll(context).map(|()| None),
+                }
+            });
+            if let Some(room) = outcome.await {
+                return room;
+            }
         }
-        let loads = self.loads.iter().enumerate();
-        let (worker, _) =
-            loads.min_by_key(|(_, load)| load.load(Ordering::Relaxed)).expect("one worker at least");
+    }
+
+    fn look_for_room(&self) -> Option<bool> {
+        let connections_max = self.limits.connections_max;
+        let handshakes_max = connections_max.div_ceil(HANDSHAKES_SHARE);
+        let capacity = Capacity { connections_max, handshakes_max };
+        let room = self.roll.lock().make_room(capacity, self.pool.clock.now());
+        match room {
+            _ if self.stopping() => Some(false),
+            Room::Now => Some(true),
+            Room::Later => None,
+            Room::No => Some(false),
+        }
+    }
+
+    async fn admit(self: &Arc<Self>, socket: OwnedFd) {
+        if !self.room().await {
+            return self.complain_of(self.limits.connections_max);
+        }
+        let (worker, load) = self.pool.emptiest();
+        if load >= WORKER_CONNECTIONS_MAX {
+            return self.complain_of(load * self.pool.workers());
+        }
         let control = Arc::new(Control::new(Order::Serve));
-        let admission = Admission::new(self.clone(), control.clone(), Some(worker));
+        let admission = Admission::new(self.clone(), control.clone(), worker);
         let hall = self.clone();
         self.pool.seat(worker).post(Box::new(move || {
             let session = (hall.new_session)();
             Box::pin(Connection::new(socket, session, control, hall.pool.clone(), admission))
         }));
+    }
+
+    fn complain_of(&self, connections: usize) {
+        if !self.stopping() {
+            self.complain(&format!("{connections} connections are open, the limit: a new one was closed"));
+        }
     }
 
     /// Says so, but not for each connection of a flood.
@@ -204,42 +269,53 @@ impl Hall {
 /// A place in the hall; given back when dropped.
 pub(crate) struct Admission {
     hall: Arc<Hall>,
-    id: u64,
-    worker: Option<usize>,
+    number: u64,
+    worker: usize,
 }
 
 impl Admission {
-    fn new(hall: Arc<Hall>, control: Arc<Control>, worker: Option<usize>) -> Self {
-        let id = hall.next_id.fetch_add(1, Ordering::Relaxed);
+    /// On the front thread only, so that numbers are in the roll in their order.
+    fn new(hall: Arc<Hall>, control: Arc<Control>, worker: usize) -> Self {
+        let number = hall.next_number.fetch_add(1, Ordering::Relaxed);
         hall.open.fetch_add(1, Ordering::AcqRel);
-        if let Some(worker) = worker {
-            hall.loads[worker].fetch_add(1, Ordering::Relaxed);
-        }
-        let mut connections = hall.connections.lock();
+        hall.pool.seat(worker).connections.fetch_add(1, Ordering::Relaxed);
+        let mut roll = hall.roll.lock();
         control.order(hall.ordered());
-        connections.insert(id, control);
-        drop(connections);
-        Self { hall, id, worker }
+        roll.enter(number, control, hall.pool.clock.now());
+        drop(roll);
+        Self { hall, number, worker }
+    }
+
+    /// The connection's handshake is complete.
+    pub(crate) fn establish(&self) {
+        self.hall.roll.lock().establish(self.number);
+        self.hall.changes.wake_all();
     }
 }
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        self.hall.connections.lock().remove(&self.id);
-        if let Some(worker) = self.worker {
-            self.hall.loads[worker].fetch_sub(1, Ordering::Relaxed);
-        }
-        self.hall.open.fetch_sub(1, Ordering::AcqRel);
-        if let Some(stopper) = &*self.hall.stopper.lock() {
-            stopper.unpark();
-        }
+        self.hall.roll.lock().leave(self.number);
+        self.hall.pool.seat(self.worker).connections.fetch_sub(1, Ordering::Relaxed);
+        self.hall.changes.wake_all();
+        self.hall.leave();
     }
 }
 
-async fn accept_all(hall: Arc<Hall>, listener: Listener, control: Arc<Control>, admission: Admission) {
+/// The acceptor's place in the hall; given back when dropped.
+struct Accepting(Arc<Hall>);
+
+impl Drop for Accepting {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+async fn accept_all(accepting: Accepting, listener: Listener) {
+    let hall = accepting.0.clone();
     while !hall.stopping() {
         match accept_some(&hall, &listener).await {
-            Ok(()) => await_connection(&listener, &control).await,
+            Ok(()) => await_connection(&listener, &hall.acceptor).await,
             Err(error) => {
                 hall.complain(&format!(
                     "no connection could be accepted on {listener}: {error}; trying again"
@@ -249,14 +325,14 @@ async fn accept_all(hall: Arc<Hall>, listener: Listener, control: Arc<Control>, 
         }
     }
     drop(listener);
-    drop(admission);
+    drop(accepting);
 }
 
 /// Accepts until nobody waits. An error is a shortage: it will come again at once.
 async fn accept_some(hall: &Arc<Hall>, listener: &Listener) -> io::Result<()> {
     for count in 1.. {
         match listener.accept() {
-            Ok(socket) => hall.admit(socket),
+            Ok(socket) => hall.admit(socket).await,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
             Err(error) if is_shortage(&error) => return Err(error),
             // The connection died before it was taken; the next one may live.
@@ -290,12 +366,14 @@ async fn await_connection(listener: &Listener, control: &Control) {
     .await;
 }
 
-/// While somebody waits for buffers, closes the connections that have long not taken theirs, or not
-/// sent the rest of what they began.
-async fn watch_stalls(hall: std::sync::Weak<Hall>) {
+/// Closes handshakes that last too long and, while somebody waits for buffers, the connections that are too slow to take
+/// theirs or to send the rest of what they began.
+async fn watch(hall: std::sync::Weak<Hall>, limits: Limits) {
+    let interval = WATCH_INTERVAL.min(limits.stall / 2).min(limits.handshake / 2).max(GRACE);
     loop {
-        compio::time::sleep(Duration::from_secs(1)).await;
+        compio::time::sleep(interval).await;
         let Some(hall) = hall.upgrade() else { return };
+        hall.close_old_handshakes();
         if buffer::waiting() > 0 {
             hall.abort_stalled(hall.limits.stall);
         }

@@ -176,6 +176,13 @@ impl Pool {
         &self.seats[self.workers() + 1]
     }
 
+    /// The worker with the fewest connections, and how many these are.
+    pub(crate) fn emptiest(&self) -> (usize, usize) {
+        let load = |index: usize| self.seats[index].connections.load(Ordering::Relaxed);
+        let all = (0..self.workers()).map(|index| (index, load(index)));
+        all.min_by_key(|(_, load)| *load).expect("one worker at least")
+    }
+
     /// A worker other than the caller's, an idle one if there is any; the caller's own if it is the only one.
     pub(crate) fn assistant(&self) -> &Seat {
         let count = self.workers();
@@ -208,6 +215,8 @@ pub(crate) struct Seat {
     idle: AtomicBool,
     stopping: AtomicBool,
     has_mail: AtomicBool,
+    /// Connections of the thread, whatever socket they came from.
+    pub(crate) connections: AtomicUsize,
     /// `None` once the thread has ended.
     mail: Mutex<Option<VecDeque<Task>>>,
     waker: OnceLock<Waker>,
@@ -219,6 +228,7 @@ impl Seat {
             idle: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             has_mail: AtomicBool::new(false),
+            connections: AtomicUsize::new(0),
             mail: Mutex::new(Some(VecDeque::new())),
             waker: OnceLock::new(),
         }

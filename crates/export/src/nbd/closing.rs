@@ -3,6 +3,7 @@
 //! A session notes its task's waker once and looks at the demand at every poll, which is one load. Whoever closes the
 //! export raises the demand, wakes the sessions and waits until the last of them is gone.
 
+use std::collections::HashMap;
 use std::task::Waker;
 
 use spillway_core::sync::{AtomicU32, Mutex, Ordering, WaitList};
@@ -21,7 +22,7 @@ pub(super) enum Demand {
 #[derive(Default)]
 pub(super) struct Closing {
     demand: AtomicU32,
-    watchers: Mutex<Vec<(u64, Waker)>>,
+    watchers: Mutex<HashMap<u64, Waker>>,
     /// Woken whenever a client has left.
     pub(super) left: WaitList,
 }
@@ -37,16 +38,16 @@ impl Closing {
 
     pub(super) fn raise(&self, demand: Demand) {
         self.demand.fetch_max(demand as u32, Ordering::Relaxed);
-        let wakers: Vec<Waker> = self.watchers.lock().iter().map(|(_, waker)| waker.clone()).collect();
+        let wakers: Vec<Waker> = self.watchers.lock().values().cloned().collect();
         wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Wakes `waker` when the demand rises, until [`Closing::forget`].
     pub(super) fn watch(&self, ticket: u64, waker: &Waker) {
-        self.watchers.lock().push((ticket, waker.clone()));
+        self.watchers.lock().insert(ticket, waker.clone());
     }
 
     pub(super) fn forget(&self, ticket: u64) {
-        self.watchers.lock().retain(|(other, _)| *other != ticket);
+        self.watchers.lock().remove(&ticket);
     }
 }

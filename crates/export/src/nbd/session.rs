@@ -155,6 +155,10 @@ impl Session for NbdSession {
         }
     }
 
+    fn established(&self) -> bool {
+        !matches!(self.stage, Stage::Handshake(_))
+    }
+
     fn owed(&self) -> bool {
         matches!(&self.stage, Stage::Transmission(transmission) if transmission.owed())
     }

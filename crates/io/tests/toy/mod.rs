@@ -5,7 +5,7 @@
 
 use std::io::{Read, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use spillway_core::session::{Intake, Output, Session};
@@ -50,12 +50,14 @@ pub struct Watch {
     pub alive: AtomicUsize,
     pub hung_up: AtomicUsize,
     pub gated: AtomicUsize,
-    pub open: std::sync::atomic::AtomicBool,
+    pub open: AtomicBool,
     pub waiters: spillway_core::sync::WaitList,
     pub straight: AtomicUsize,
     /// The session of each `WORK`, in the order in which they were done.
     pub worked: Mutex<Vec<usize>>,
     sessions: AtomicUsize,
+    /// Sessions are established by their first request only.
+    pub shakes_hands: AtomicBool,
 }
 
 impl Watch {
@@ -73,6 +75,7 @@ pub struct Toy {
     waiting: Vec<LocalFuture<()>>,
     output: Output,
     ending: bool,
+    began: bool,
 }
 
 impl Toy {
@@ -86,10 +89,12 @@ impl Toy {
             waiting: Vec::new(),
             output: Output::default(),
             ending: false,
+            began: false,
         }
     }
 
     fn begin(&mut self) {
+        self.began = true;
         let op = u32::from_le_bytes(self.header[..4].try_into().unwrap());
         let len = u32::from_le_bytes(self.header[4..8].try_into().unwrap()) as usize;
         match op {
@@ -211,6 +216,10 @@ impl Session for Toy {
 
     fn pending(&self) -> usize {
         self.waiting.len()
+    }
+
+    fn established(&self) -> bool {
+        self.began || !self.watch.shakes_hands.load(Ordering::SeqCst)
     }
 
     fn owed(&self) -> bool {
