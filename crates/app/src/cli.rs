@@ -3,11 +3,14 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use spillway_core::block::DEVICE_BYTES_MAX;
 use spillway_core::size;
 
 use crate::exit;
+
+/// Longest time in microseconds for which a worker may look for news.
+pub(crate) const POLL_US_MAX: u16 = 1000;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -147,6 +150,11 @@ pub(crate) struct ServerOptions {
     /// Threads that serve clients [default: number of cores]
     #[arg(long, value_name = "N")]
     pub(crate) workers: Option<NonZeroUsize>,
+
+    /// Let a worker that has served a client look for news this long before it sleeps, at most 1000: shorter waits for clients
+    /// with few requests in flight, at the price of a busy processor for each worker in use [default: 0]
+    #[arg(long, value_name = "MICROSECONDS", value_parser = value_parser!(u16).range(..=i64::from(POLL_US_MAX)))]
+    pub(crate) poll_us: Option<u16>,
 
     /// Detach from the terminal once clients can connect
     #[arg(long)]
@@ -434,7 +442,7 @@ mod tests {
         for line in [
             "spillway ram --size 4G",
             "spillway ram --size 1.5GiB --name r --memory 1G --algorithm lz4 --streams 3 --socket /tmp/s",
-            "spillway ram --listen 127.0.0.1:10809 --read-only --background --driver io_uring --workers 2",
+            "spillway ram --listen 127.0.0.1:10809 --read-only --background --driver io_uring --workers 2 --poll-us 50",
             "spillway disk --origin /dev/vdb --name d --read-only --driver poll",
             "spillway cache --origin o --cache c --create --block-size 4K --max-age 1000 --cleaner --ack committed",
             "spillway drain cache0",
@@ -462,6 +470,7 @@ mod tests {
             ("spillway disk", "--origin"),
             ("spillway cache --origin o", "--cache"),
             ("spillway ram --driver kqueue", "io_uring"),
+            ("spillway ram --poll-us 1001", "1000"),
         ] {
             let error = parse(line).unwrap_err();
             assert!(error.contains(part), "{line}: {error}");

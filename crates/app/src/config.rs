@@ -9,7 +9,7 @@ use serde::Deserialize;
 use spillway_layers::config::Size;
 use spillway_layers::stack::{LayerConfig, OriginConfig};
 
-use crate::cli::Driver;
+use crate::cli::{Driver, POLL_US_MAX};
 use crate::exit::Failure;
 
 /// The documented example.
@@ -30,6 +30,9 @@ pub(crate) struct Config {
     pub(crate) driver: Option<Driver>,
     /// Threads that serve clients.
     pub(crate) workers: Option<NonZeroUsize>,
+    /// Microseconds for which a worker looks for news before it sleeps.
+    #[serde(default, deserialize_with = "poll_us")]
+    pub(crate) poll_us: Option<u16>,
     /// One unix socket for all devices.
     pub(crate) socket: Option<PathBuf>,
     /// One TCP address for all devices.
@@ -53,6 +56,17 @@ pub(crate) struct DeviceConfig {
     /// What stands on it, bottom up.
     #[serde(default)]
     pub(crate) layers: Vec<LayerConfig>,
+}
+
+/// At most what the option allows.
+fn poll_us<'a, D: serde::Deserializer<'a>>(source: D) -> Result<Option<u16>, D::Error> {
+    match u16::deserialize(source)? {
+        micros @ 0..=POLL_US_MAX => Ok(Some(micros)),
+        micros => {
+            let text = format!("poll_us = {micros} is too long: give 0 to {POLL_US_MAX} microseconds");
+            Err(serde::de::Error::custom(text))
+        }
+    }
 }
 
 impl Config {
@@ -122,6 +136,7 @@ mod tests {
             (&format!("{device}origin = {{ kind = \"zram\" }}\nreadonly = true"), "readonly"),
             ("driver = \"kqueue\"", "io_uring"),
             ("workers = 0", "workers"),
+            ("poll_us = 1001", "0 to 1000 microseconds"),
         ] {
             let error = read(text).unwrap_err().to_string();
             assert!(error.contains(part) && error.contains("c.toml"), "{text}: {error}");

@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::absolute;
 use std::thread::available_parallelism;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use spillway_layers::config::Size;
@@ -24,6 +25,8 @@ pub(crate) struct Plan {
     pub(crate) driver: Driver,
     /// Threads that serve clients.
     pub(crate) workers: NonZeroUsize,
+    /// How long a worker looks for news before it sleeps.
+    pub(crate) look: Duration,
     /// One place for all devices; each has its own socket where neither is given.
     pub(crate) endpoint: Endpoint,
     /// The devices, at least one, with distinct names.
@@ -48,6 +51,7 @@ impl Plan {
             memory: server.memory,
             driver: server.driver.unwrap_or(Driver::Auto),
             workers: server.workers.unwrap_or_else(cores),
+            look: Duration::from_micros(server.poll_us.unwrap_or(0).into()),
             endpoint: Endpoint { socket, listen: endpoint.listen },
             devices,
         };
@@ -133,6 +137,7 @@ impl Plan {
             memory: options.server.memory.or(memory),
             driver: options.server.driver.or(config.driver),
             workers: options.server.workers.or(config.workers),
+            poll_us: options.server.poll_us.or(config.poll_us),
             background: options.server.background,
         };
         let given = options.endpoint.socket.is_some() || options.endpoint.listen.is_some();
@@ -213,6 +218,10 @@ mod tests {
         let from_file = plan_of("").unwrap();
         assert_eq!((from_file.memory, from_file.workers.get()), (Some(64 << 20), 7));
         assert_eq!(from_file.endpoint.listen.as_deref(), Some("a:1"));
+        assert_eq!(from_file.look, Duration::ZERO);
+        scratch.write("p.toml", &format!("poll_us = 50\n{}", device("a")));
+        let look = |more: &str| plan(&format!("spillway serve {path}/p.toml {more}")).unwrap().look;
+        assert_eq!((look(""), look("--poll-us 0")), (Duration::from_micros(50), Duration::ZERO));
         let overridden = plan_of("--memory 1G --socket /tmp/s").unwrap();
         assert_eq!((overridden.memory, overridden.endpoint.listen), (Some(1 << 30), None));
         scratch.write("c.toml", &format!("{}{}", device("a"), device("a")));

@@ -94,7 +94,8 @@ impl Server {
         let budget = Budget::new(memory.bytes);
         let charges = [hold(&budget, memory.buffers)?, hold(&budget, memory.connections)?];
         buffer::set_limit(memory.buffers);
-        let options = WorkersOptions { count: plan.workers.get(), driver: driver_choice(plan.driver) };
+        let driver = driver_choice(plan.driver);
+        let options = WorkersOptions { count: plan.workers.get(), driver, look: plan.look };
         let workers = Workers::start(options).map_err(refused)?;
         let opening = Opening::new(&workers, &budget);
         let mut server = Self {

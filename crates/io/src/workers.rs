@@ -43,13 +43,15 @@ pub struct WorkersOptions {
     pub count: usize,
     /// What the I/O runs on.
     pub driver: DriverChoice,
+    /// How long a worker looks for news after it has worked, before it sleeps. Keeps a processor busy for that.
+    pub look: Duration,
 }
 
 impl Default for WorkersOptions {
     /// One worker for each processor that this process may use.
     fn default() -> Self {
         let count = std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX);
-        Self { count, driver: DriverChoice::Auto }
+        Self { count, driver: DriverChoice::Auto, look: Duration::ZERO }
     }
 }
 
@@ -73,19 +75,19 @@ impl Workers {
             threads: Vec::new(),
             driver: plan.driver.clone(),
         };
-        workers.launch(&plan)?;
+        workers.launch(&plan, options.look)?;
         let pool = workers.pool.clone();
         workers.pool.front().post(Box::new(move || Box::pin(keep_time(pool))));
         Ok(workers)
     }
 
-    fn launch(&mut self, plan: &Plan) -> Result<(), Error> {
+    fn launch(&mut self, plan: &Plan, look: Duration) -> Result<(), Error> {
         let (ready, started) = mpsc::channel();
         for index in 0..self.pool.seats.len() {
             let (pool, plan, ready) = (self.pool.clone(), plan.clone(), ready.clone());
             let thread = std::thread::Builder::new()
                 .name(pool.thread_name(index))
-                .spawn(move || thread_main(&pool, index, &plan, &ready));
+                .spawn(move || thread_main(&pool, index, &plan, look, &ready));
             self.threads.push(thread.map_err(|error| {
                 Error::new(kind_of(&error), format!("worker thread {index} could not be started: {error}"))
             })?);
@@ -264,8 +266,7 @@ impl Seat {
         }
     }
 
-    fn run(&self, runtime: &Runtime) {
-        let mut rest = Rest::default();
+    fn run(&self, runtime: &Runtime, mut rest: Rest) {
         loop {
             self.open_mail();
             let before = TASKS_POLLED.get();
@@ -277,18 +278,29 @@ impl Seat {
             if TASKS_POLLED.get() != before {
                 rest.worked();
             }
-            if more || rest.let_others_run() {
+            if more {
+                runtime.poll_with(Some(Duration::ZERO));
+                continue;
+            }
+            let looks = rest.let_others_run();
+            self.idle.store(true, Ordering::Relaxed);
+            if looks {
                 runtime.poll_with(Some(Duration::ZERO));
             } else {
-                self.idle.store(true, Ordering::Relaxed);
                 runtime.poll();
-                self.idle.store(false, Ordering::Relaxed);
             }
+            self.idle.store(false, Ordering::Relaxed);
         }
     }
 }
 
-fn thread_main(pool: &Pool, index: usize, plan: &Plan, ready: &mpsc::Sender<Result<(), Error>>) {
+fn thread_main(
+    pool: &Pool,
+    index: usize,
+    plan: &Plan,
+    look: Duration,
+    ready: &mpsc::Sender<Result<(), Error>>,
+) {
     let _guard = AbortOnPanic;
     let worker = index < pool.workers();
     let tasks = if worker { TASKS_BETWEEN_POLLS } else { TASKS_BETWEEN_POLLS_BACKGROUND };
@@ -304,7 +316,8 @@ fn thread_main(pool: &Pool, index: usize, plan: &Plan, ready: &mpsc::Sender<Resu
     let _ = seat.waker.set(runtime.waker());
     let _ = ready.send(Ok(()));
     CURRENT.set(seat);
-    runtime.enter(|| seat.run(&runtime));
+    let rest = Rest::looking(if worker { look } else { Duration::ZERO });
+    runtime.enter(|| seat.run(&runtime, rest));
     close(runtime);
     let unread = seat.mail.lock().take();
     drop(unread);

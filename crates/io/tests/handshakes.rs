@@ -26,7 +26,8 @@ impl House {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("spillway-handshakes-{}-{number}.sock", std::process::id());
         let path = std::env::temp_dir().join(name);
-        let workers = Workers::start(WorkersOptions { count: 2, driver }).unwrap();
+        let workers =
+            Workers::start(WorkersOptions { count: 2, driver, ..WorkersOptions::default() }).unwrap();
         let watch = Arc::new(Watch::default());
         watch.shakes_hands.store(true, Ordering::SeqCst);
         let sessions = watch.clone();

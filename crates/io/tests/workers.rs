@@ -268,7 +268,10 @@ fn the_driver_is_named() {
         Driver::IoUring => {}
         Driver::Poll(reason) => assert!(reason.is_some(), "a fall-back has a reason"),
     }
-    assert!(Workers::start(WorkersOptions { count: 0, driver: DriverChoice::Auto }).is_err());
+    assert!(
+        Workers::start(WorkersOptions { count: 0, driver: DriverChoice::Auto, ..WorkersOptions::default() })
+            .is_err()
+    );
 }
 
 /// Makes the kernel refuse io_uring to this process, as container runtimes do.
@@ -294,7 +297,13 @@ fn forbid_io_uring() {
 fn where_io_uring_is_refused_polling_takes_over_and_says_why() {
     let thread = std::thread::spawn(|| {
         forbid_io_uring();
-        let error = Workers::start(WorkersOptions { count: 1, driver: DriverChoice::IoUring }).err().unwrap();
+        let error = Workers::start(WorkersOptions {
+            count: 1,
+            driver: DriverChoice::IoUring,
+            ..WorkersOptions::default()
+        })
+        .err()
+        .unwrap();
         assert!(error.message().contains("choose 'poll'"), "{error}");
         let workers = toy::workers(1, DriverChoice::Auto);
         let words = workers.driver().to_string();

@@ -144,7 +144,8 @@ fn grid(workers: &Workers, algorithm: &str, set: &Pages, rounds: Rounds) -> Resu
 
 /// One writer on one stream, for counting instructions from outside; by polling, because valgrind knows no io_uring.
 pub(crate) fn one_writer() -> Result<()> {
-    let workers = Workers::start(WorkersOptions { count: 1, driver: DriverChoice::Poll })?;
+    let workers =
+        Workers::start(WorkersOptions { count: 1, driver: DriverChoice::Poll, ..WorkersOptions::default() })?;
     let device = Device::new(&workers, 64 << 20, "lz4", 1)?;
     let set = pages::elf(8 << 20)?;
     for index in 0..set.count() {

@@ -35,7 +35,7 @@ pub const BOTH: [DriverChoice; 2] = [DriverChoice::IoUring, DriverChoice::Poll];
 
 /// Workers that run on the driver that was asked for.
 pub fn workers(count: usize, driver: DriverChoice) -> Workers {
-    let workers = Workers::start(WorkersOptions { count, driver }).unwrap();
+    let workers = Workers::start(WorkersOptions { count, driver, ..WorkersOptions::default() }).unwrap();
     match driver {
         DriverChoice::IoUring => assert_eq!(workers.driver(), &Driver::IoUring),
         DriverChoice::Poll => assert_eq!(workers.driver(), &Driver::Poll(None)),
