@@ -9,6 +9,9 @@
 //!                            └─ spent: wake itself, let others have their turn
 //! ```
 //!
+//! A request that works for long does so in slices of about a turn, and yields after each by `Env::sleep(Duration::ZERO)`, which
+//! spends the turn: of many such requests of one client, one gets a slice in each of the client's turns.
+//!
 //! Outside of a turn nothing is ever spent: tasks of the background yield by themselves.
 
 use std::cell::Cell;

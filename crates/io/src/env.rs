@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use spillway_core::sync::{AtomicU64, Ordering};
-use spillway_core::{Env, LocalFuture, Place, Task};
+use spillway_core::{Env, LocalFuture, Place, Task, work};
 
 use crate::workers::{Pool, can_spawn, spawn_detached};
 
@@ -61,6 +61,8 @@ impl Env for SystemEnv {
 
     fn sleep(&self, duration: Duration) -> LocalFuture<()> {
         if duration.is_zero() {
+            // Long work comes in slices of about a turn, and this ends one: its session takes up no other request meanwhile.
+            work::spend(work::TURN);
             return Box::pin(yield_now());
         }
         Box::pin(compio::time::sleep(duration))
@@ -127,6 +129,16 @@ mod tests {
         clock.tick();
         let coarse = clock.coarse_now();
         assert!(coarse > Duration::ZERO && coarse <= clock.now());
+    }
+
+    #[test]
+    fn a_slice_of_long_work_is_a_turn() {
+        let workers = crate::Workers::start(crate::WorkersOptions { count: 1, ..Default::default() }).unwrap();
+        let env = workers.env();
+        let _turn = work::turn(work::TURN);
+        drop(env.sleep(Duration::ZERO));
+        assert!(work::spent());
+        workers.stop();
     }
 
     #[test]

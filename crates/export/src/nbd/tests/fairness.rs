@@ -1,6 +1,10 @@
 //! What one turn of a worker does for one client, counted.
 
+use std::future::poll_fn;
+use std::task::{Context, Poll, Waker};
+
 use spillway_core::session::Session;
+use spillway_core::sync::{AtomicUsize, Ordering};
 use spillway_core::{
     Answer, BlockDevice, BlockSize, ByteRange, Extent, Geometry, Kind, Request, Submission, work,
 };
@@ -12,8 +16,12 @@ const REQUESTS_MAX: usize = (work::TURN / work::REQUEST) as usize + 1;
 
 const COUNT: usize = 3000;
 
-/// 4 GiB of nothing, where everything succeeds at once.
-struct Vast;
+/// 4 GiB of nothing. What asks for extents looks for long, in three slices of a turn each; everything else succeeds at once.
+#[derive(Default)]
+struct Vast {
+    slices: Arc<AtomicUsize>,
+    long: bool,
+}
 
 impl BlockDevice for Vast {
     fn geometry(&self) -> Geometry {
@@ -36,7 +44,21 @@ impl BlockDevice for Vast {
     }
 
     fn extents(&self, range: ByteRange, _: usize) -> Answer<Result<Vec<Extent>, Kind>> {
-        Answer::Done(Ok(vec![Extent::hole(range.len)]))
+        let found = Ok(vec![Extent::hole(range.len)]);
+        if !self.long {
+            return Answer::Done(found);
+        }
+        let (slices, mut left) = (self.slices.clone(), 3);
+        Answer::pending(poll_fn(move |context| {
+            slices.fetch_add(1, Ordering::SeqCst);
+            work::spend(work::TURN);
+            left -= 1;
+            if left == 0 {
+                return Poll::Ready(found.clone());
+            }
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }))
     }
 }
 
@@ -90,7 +112,7 @@ fn a_turn_takes_so_many_requests_and_leaves_the_rest() {
 #[test]
 fn a_request_over_much_of_a_device_is_a_turn_of_its_own() {
     let exports = Arc::new(Exports::new());
-    exports.add(Export::new("vast", Aligned::new(Arc::new(Vast))).unwrap()).unwrap();
+    exports.add(Export::new("vast", Aligned::new(Arc::new(Vast::default()))).unwrap()).unwrap();
     let mut client = Client::transmitting(&exports, Style::Structured);
     for command in [cmd::BLOCK_STATUS, cmd::TRIM, cmd::WRITE_ZEROES] {
         let bytes = pipelined(&mut client, command, 3 << 30, 0);
@@ -112,12 +134,35 @@ fn answers_that_come_together_are_taken_in_turns() {
     while client.session.pending() > 0 {
         let before = client.session.pending();
         let _turn = work::turn(work::TURN / 10);
-        client.session.poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+        client.session.poll(&mut Context::from_waker(Waker::noop()));
         let answered = before - client.session.pending();
         assert!((1..=41).contains(&answered), "{answered} answers in a tenth of a turn");
         turns += 1;
     }
     assert!(turns >= 1000 / 41);
+}
+
+#[test]
+fn requests_that_work_for_long_get_a_slice_in_each_turn() {
+    const LONG: usize = 100;
+    let (exports, slices) = (Arc::new(Exports::new()), Arc::default());
+    let vast = Vast { slices: Arc::clone(&slices), long: true };
+    exports.add(Export::new("vast", Aligned::new(Arc::new(vast))).unwrap()).unwrap();
+    let mut client = Client::transmitting(&exports, Style::Structured);
+    let bytes = pipelined(&mut client, cmd::BLOCK_STATUS, 4096, 0);
+    let (mut rest, mut turns) = (&bytes[..bytes.len() / COUNT * LONG], 0);
+    while !rest.is_empty() || client.session.pending() > 0 {
+        let before = slices.load(Ordering::SeqCst);
+        let _turn = work::turn(work::TURN);
+        let used = client.session.receive(rest);
+        rest = &rest[used..];
+        client.session.poll(&mut Context::from_waker(Waker::noop()));
+        let done = slices.load(Ordering::SeqCst) - before;
+        assert!(done <= 2, "{done} slices in a turn: one of a new request, one of an old one");
+        turns += 1;
+        assert!(turns <= 3 * LONG, "each turn gets on");
+    }
+    assert_eq!(slices.load(Ordering::SeqCst), 3 * LONG);
 }
 
 #[test]
