@@ -133,7 +133,8 @@ mod tests {
 
     #[test]
     fn a_slice_of_long_work_is_a_turn() {
-        let workers = crate::Workers::start(crate::WorkersOptions { count: 1, ..Default::default() }).unwrap();
+        let workers =
+            crate::Workers::start(crate::WorkersOptions { count: 1, ..Default::default() }).unwrap();
         let env = workers.env();
         let _turn = work::turn(work::TURN);
         drop(env.sleep(Duration::ZERO));

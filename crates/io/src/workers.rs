@@ -33,6 +33,10 @@ pub const WORKERS_MAX: usize = 256;
 const TASKS_BETWEEN_POLLS: usize = 16;
 const TASKS_BETWEEN_POLLS_BACKGROUND: usize = 4;
 
+/// Tasks started from the mail between two looks at the ring: no more than run meanwhile, so that they do not pile up in front
+/// of those that run.
+const MAIL_MAX: usize = TASKS_BETWEEN_POLLS_BACKGROUND;
+
 /// Threads besides the workers.
 const OTHER_THREADS: usize = 2;
 
@@ -256,21 +260,30 @@ impl Seat {
         }
     }
 
-    fn open_mail(&self) {
+    /// Starts tasks that came by mail, so many at a time. True if there are more.
+    fn open_mail(&self) -> bool {
         if !self.has_mail.swap(false, Ordering::Acquire) {
-            return;
+            return false;
         }
-        let tasks = self.mail.lock().as_mut().map(std::mem::take);
-        for task in tasks.unwrap_or_default() {
-            spawn_here(task());
+        let (some, more) = match &mut *self.mail.lock() {
+            Some(tasks) => {
+                let some: Vec<Task> = tasks.drain(..tasks.len().min(MAIL_MAX)).collect();
+                (some, !tasks.is_empty())
+            }
+            None => (Vec::new(), false),
+        };
+        if more {
+            self.has_mail.store(true, Ordering::Release);
         }
+        some.into_iter().for_each(|task| spawn_here(task()));
+        more
     }
 
     fn run(&self, runtime: &Runtime, mut rest: Rest) {
         loop {
-            self.open_mail();
+            let mail = self.open_mail();
             let before = TASKS_POLLED.get();
-            let more = runtime.run();
+            let more = runtime.run() | mail;
             // The last task to be finished may just have been: nothing would wake the thread any more.
             if self.stopping.load(Ordering::Acquire) && detached() == 0 {
                 return;

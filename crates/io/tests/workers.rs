@@ -232,6 +232,41 @@ fn two_workers_that_wake_each_other_massively_do_not_deadlock() {
     }
 }
 
+/// Who runs goes on having turns while thousands arrive at once.
+#[test]
+fn a_flood_of_new_tasks_waits_its_turn() {
+    const FLOOD: usize = 4000;
+    for driver in [DriverChoice::Auto, DriverChoice::Poll] {
+        let workers = start(1, driver);
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let (ready, is_ready) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let (env, turns) = (workers.env(), log.clone());
+        let resident = move || -> spillway_core::LocalFuture<()> {
+            Box::pin(async move {
+                ready.send(()).unwrap();
+                released.recv().unwrap();
+                while turns.lock().iter().filter(|new| **new).count() < FLOOD {
+                    turns.lock().push(false);
+                    env.sleep(Duration::ZERO).await;
+                }
+            })
+        };
+        workers.run_on(0, Box::new(resident));
+        is_ready.recv().unwrap();
+        for _ in 0..FLOOD {
+            let log = log.clone();
+            workers.run_on(0, Box::new(move || Box::pin(async move { log.lock().push(true) })));
+        }
+        release.send(()).unwrap();
+        until("the flood", || log.lock().iter().filter(|new| **new).count() == FLOOD);
+        let log = log.lock().clone();
+        let longest = log.chunk_by(|a, b| a == b).filter(|run| run[0]).map(<[bool]>::len).max().unwrap();
+        assert!(longest <= 128, "{longest} new tasks in a row");
+        workers.stop();
+    }
+}
+
 #[test]
 fn stop_drops_what_still_runs_on_its_own_thread() {
     struct Token(mpsc::Sender<String>);
