@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use spillway_io::{DriverChoice, Limits, Listener, Serving, Workers, WorkersOptions, serve};
-use toy::{ECHO, Toy, Watch, answer, request, until};
+use spillway_io::{DriverChoice, Limits, Listener, Serving, Workers, serve};
+use toy::{BOTH, ECHO, Toy, Watch, answer, request, until};
 
 struct House {
     workers: Workers,
@@ -26,8 +26,7 @@ impl House {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("spillway-handshakes-{}-{number}.sock", std::process::id());
         let path = std::env::temp_dir().join(name);
-        let workers =
-            Workers::start(WorkersOptions { count: 2, driver, ..WorkersOptions::default() }).unwrap();
+        let workers = toy::workers(2, driver);
         let watch = Arc::new(Watch::default());
         watch.shakes_hands.store(true, Ordering::SeqCst);
         let sessions = watch.clone();
@@ -55,7 +54,7 @@ fn is_served(stream: &mut UnixStream) {
 
 #[test]
 fn a_thousand_that_never_finish_their_handshake_keep_nobody_out() {
-    for driver in [DriverChoice::Auto, DriverChoice::Poll] {
+    for driver in BOTH {
         let house = House::new(driver, Limits { connections_max: 512, ..Limits::default() });
         let mut before = house.connect();
         is_served(&mut before);
@@ -70,7 +69,7 @@ fn a_thousand_that_never_finish_their_handshake_keep_nobody_out() {
 
 #[test]
 fn a_crowd_that_arrives_together_is_served_whole() {
-    for driver in [DriverChoice::Auto, DriverChoice::Poll] {
+    for driver in BOTH {
         let house = House::new(driver, Limits { connections_max: 200, ..Limits::default() });
         let mut crowd: Vec<_> = (0..200).map(|_| house.connect()).collect();
         crowd.iter_mut().for_each(|stream| request(stream, ECHO, b"all"));
@@ -82,7 +81,7 @@ fn a_crowd_that_arrives_together_is_served_whole() {
 
 #[test]
 fn a_handshake_that_lasts_too_long_ends_and_others_stay() {
-    for driver in [DriverChoice::Auto, DriverChoice::Poll] {
+    for driver in BOTH {
         let limits = Limits { handshake: Duration::from_millis(200), ..Limits::default() };
         let house = House::new(driver, limits);
         let mut client = house.connect();

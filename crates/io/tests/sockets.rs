@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use spillway_core::contract::Random;
-use spillway_io::{DriverChoice, Limits, Listener, Serving, Workers, serve};
+use spillway_core::sync::Mutex;
+use spillway_io::{DriverChoice, Limits, Listener, NewSession, Serving, Workers, serve};
 use toy::{BOTH, BYE, ECHO, GATED, Toy, Watch, answer, request, until, workers};
 
 struct House {
@@ -360,6 +361,33 @@ fn connections_above_the_limit_are_closed() {
             stream.write_all(&[1, 0, 0, 0, 0, 0, 0, 0]).is_ok() && stream.read_exact(&mut header).is_ok()
         });
         house.stop();
+    });
+}
+
+#[test]
+fn connections_of_many_sockets_are_spread_over_the_workers() {
+    both(|driver| {
+        let workers = toy::workers(2, driver);
+        let (watch, threads) = (Arc::new(Watch::default()), Arc::new(Mutex::new(Vec::new())));
+        let mut kept = Vec::new();
+        for _ in 0..6 {
+            let (sessions, seen) = (watch.clone(), threads.clone());
+            let new_session: NewSession = Arc::new(move || {
+                seen.lock().push(std::thread::current().name().unwrap_or_default().to_owned());
+                Box::new(Toy::new(&sessions))
+            });
+            let listener = Listener::tcp("127.0.0.1:0").unwrap();
+            let address = listener.tcp_address().unwrap();
+            let serving = serve(listener, &workers, new_session, Limits::default());
+            let mut stream = TcpStream::connect(address).unwrap();
+            request(&mut stream, ECHO, b"here");
+            assert_eq!(answer(&mut stream).1, b"here");
+            kept.push((stream, serving));
+        }
+        let on_first = threads.lock().iter().filter(|thread| *thread == "spillway-0").count();
+        assert_eq!(on_first, 3, "each has half of them");
+        drop(kept);
+        workers.stop();
     });
 }
 

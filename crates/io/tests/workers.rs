@@ -236,8 +236,8 @@ fn two_workers_that_wake_each_other_massively_do_not_deadlock() {
 #[test]
 fn a_flood_of_new_tasks_waits_its_turn() {
     const FLOOD: usize = 4000;
-    for driver in [DriverChoice::Auto, DriverChoice::Poll] {
-        let workers = start(1, driver);
+    for driver in BOTH {
+        let workers = toy::workers(1, driver);
         let log = Arc::new(Mutex::new(Vec::new()));
         let (ready, is_ready) = mpsc::channel();
         let (release, released) = mpsc::channel::<()>();
