@@ -260,7 +260,8 @@ fn write_cache(
     }
     let file = FileConfig { path: config.path.clone(), mapped: config.is_mapped(), ..FileConfig::default() };
     let storage = (around.open_file)(&file)?;
-    let device: Arc<dyn BlockDevice> = Arc::new(file::File::new(storage, around.env.clone()));
+    let device: Arc<dyn BlockDevice> =
+        Arc::new(file::File::charged(storage, around.env.clone(), &around.budget)?);
     let (env, budget) = (around.env.clone(), around.budget.clone());
     let cache = write_cache::WriteCache::new(config, below, device, env, budget)?;
     let (device, part) = built("write_cache", cache.clone(), write_cache::attributes);
@@ -310,7 +311,8 @@ static FILE_ROWS: &[Attribute<FileView>] = &[
 
 fn file(config: &FileConfig, around: &Surroundings) -> Result<Built, Error> {
     let storage = (around.open_file)(config)?;
-    let device: Arc<dyn BlockDevice> = Arc::new(file::File::new(storage, around.env.clone()));
+    let device: Arc<dyn BlockDevice> =
+        Arc::new(file::File::charged(storage, around.env.clone(), &around.budget)?);
     let view = FileView { config: config.clone(), device: device.clone() };
     Ok((device, part("file", Arc::new(Table::new(Arc::new(view), FILE_ROWS)))))
 }

@@ -61,7 +61,8 @@ impl Medium {
 
     fn open(&self, workers: &Workers) -> Result<Arc<dyn BlockDevice>> {
         let options = FileOptions { path: self.0.clone(), ..FileOptions::default() };
-        Ok(Arc::new(File::new(spillway_io::open(&options)?.storage, workers.env())))
+        let storage = spillway_io::open(&options)?.storage;
+        Ok(Arc::new(File::charged(storage, workers.env(), &Budget::new(1 << 20))?))
     }
 
     /// Forgets the cache that is there.

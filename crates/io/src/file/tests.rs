@@ -8,7 +8,8 @@ use std::task::{Context, Waker};
 
 use spillway_core::contract::{self, Subject};
 use spillway_core::{
-    Answer, BlockDevice, ByteRange, Env, Error, Extent, IoBuf, Kind, Op, Reply, Request, Seam, Submission,
+    Answer, BlockDevice, Budget, ByteRange, Env, Error, Extent, IoBuf, Kind, Op, Reply, Request, Seam,
+    Submission,
 };
 
 use spillway_layers::file::File;
@@ -28,7 +29,8 @@ struct Opened {
 
 fn open_device(options: &FileOptions) -> Result<Opened, Error> {
     let opened = open(options)?;
-    Ok(Opened { device: Arc::new(File::new(opened.storage, env())), notes: opened.notes })
+    let device = File::charged(opened.storage, env(), &Budget::new(1 << 20))?;
+    Ok(Opened { device: Arc::new(device), notes: opened.notes })
 }
 
 /// Both drivers; that io_uring is refused fails a test.
@@ -270,8 +272,8 @@ fn misaligned_memory_goes_through_a_buffer() {
     let scratch = Scratch::new();
     let device = scratch.open(Direct::Auto).device;
     let local = local(DriverChoice::Auto);
-    let len = device.geometry().block_size.bytes() as usize;
-    for shift in [512, 3] {
+    let block = device.geometry().block_size.bytes() as usize;
+    for (shift, len) in [(512, block), (3, block), (3, 600 * block), (4095, 1024 * block)] {
         let mut source = IoBuf::new(len + shift);
         source.narrow(shift, len);
         source.iter_mut().zip(0u8..=255).for_each(|(byte, value)| *byte = value ^ shift as u8);
@@ -281,7 +283,7 @@ fn misaligned_memory_goes_through_a_buffer() {
         let mut target = IoBuf::new(len + shift);
         target.narrow(shift, len);
         let reply = local.block_on(device.submit(Request::read(0, target)));
-        assert_eq!((reply.result, &reply.buf[..]), (Ok(()), &expected[..]), "shift {shift}");
+        assert_eq!((reply.result, &reply.buf[..]), (Ok(()), &expected[..]), "shift {shift}, {len} bytes");
     }
 }
 

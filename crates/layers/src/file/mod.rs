@@ -12,7 +12,8 @@
 //!                \ dropped at work: the work becomes a task, its range is listed until it is done
 //! ```
 //!
-//! Memory that is not aligned well enough for the storage goes through a buffer that is. Locks: the list of detached ranges
+//! Memory that is not aligned well enough for the storage goes through a buffer that is, charged when the file is opened and
+//! lent in turn. Locks: the list of detached ranges
 //! and the state of syncs are leaves.
 
 mod detached;
@@ -25,17 +26,18 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use spillway_core::buffer::{Workspace, ZEROES_LEN};
 use spillway_core::sync::{AtomicBool, Ordering};
 use spillway_core::{
-    Answer, BlockDevice, ByteRange, Env, Extent, Geometry, IoBuf, Kind, LocalFuture, Op, Reply, Request,
-    Room, Storage, Submission, mutant,
+    Answer, BlockDevice, Budget, ByteRange, Env, Error, Extent, Geometry, IoBuf, Kind, LocalFuture, Op,
+    Reply, Request, Room, Storage, Submission, mutant,
 };
 
 use detached::Detached;
 use syncs::Syncs;
 
-/// Zeroes written at a time where the system has no faster way.
-const ZEROES_LEN: u64 = 256 << 10;
+/// Bytes of the buffer for memory that is not aligned well enough; longer requests go through it in pieces.
+const BOUNCE_LEN: usize = 256 << 10;
 
 /// A file or block device.
 pub struct File {
@@ -47,6 +49,7 @@ struct Backing {
     env: Arc<dyn Env>,
     geometry: Geometry,
     memory_alignment: usize,
+    bounce: Workspace,
     direct: bool,
     /// Cleared when the system turns out not to know the call.
     discards: AtomicBool,
@@ -57,12 +60,25 @@ struct Backing {
 }
 
 impl File {
-    /// The device over an opened `storage`.
+    /// The device over a `storage` that takes memory of any alignment.
     pub fn new(storage: Arc<dyn Storage>, env: Arc<dyn Env>) -> Self {
+        assert_eq!(storage.memory_alignment(), 1, "a storage that asks for more needs a budget");
+        Self::charged(storage, env, &Budget::new(0)).expect("no memory is charged")
+    }
+
+    /// The device over an opened `storage`. Charges `budget` for a buffer of 256 KiB where the storage asks for aligned
+    /// memory; [`Kind::NoSpace`] where there is no room for it.
+    pub fn charged(
+        storage: Arc<dyn Storage>,
+        env: Arc<dyn Env>,
+        budget: &Arc<Budget>,
+    ) -> Result<Self, Error> {
         let geometry = storage.geometry();
+        let bounce_len = if storage.memory_alignment() > 1 { BOUNCE_LEN } else { 0 };
         let backing = Backing {
             geometry,
             memory_alignment: storage.memory_alignment(),
+            bounce: Workspace::new("a buffer for a file", budget, bounce_len)?,
             direct: storage.direct(),
             discards: AtomicBool::new(geometry.discards),
             punches: AtomicBool::new(true),
@@ -72,7 +88,7 @@ impl File {
             storage,
             env,
         };
-        Self { backing: Arc::new(backing) }
+        Ok(Self { backing: Arc::new(backing) })
     }
 }
 
@@ -183,11 +199,18 @@ impl Backing {
             let (result, buf) = self.read_all(offset, buf).await;
             return Reply { result, buf };
         }
-        let (result, bounce) = self.read_all(offset, IoBuf::new(buf.len())).await;
-        if result.is_ok() {
-            buf.copy_from_slice(&bounce);
-        }
+        let result = self.read_by_pieces(offset, &mut buf).await;
         Reply { result, buf }
+    }
+
+    async fn read_by_pieces(&self, offset: u64, buf: &mut IoBuf) -> Result<(), Kind> {
+        for (at, piece) in (offset..).step_by(BOUNCE_LEN).zip(buf.chunks_mut(BOUNCE_LEN)) {
+            let bounce = self.bounce.take(piece.len()).await;
+            let (result, bounce) = self.read_all(at, bounce).await;
+            result?;
+            piece.copy_from_slice(&bounce);
+        }
+        Ok(())
     }
 
     async fn write(&self, offset: u64, buf: IoBuf, fua: bool) -> Reply {
@@ -196,8 +219,17 @@ impl Backing {
             let (result, buf) = self.write_as(offset, buf, durable).await;
             return Reply { result, buf };
         }
-        let (result, _) = self.write_as(offset, IoBuf::copy_of(&buf), durable).await;
+        let result = self.write_by_pieces(offset, &buf, durable).await;
         Reply { result, buf }
+    }
+
+    async fn write_by_pieces(&self, offset: u64, buf: &IoBuf, durable: bool) -> Result<(), Kind> {
+        for (at, piece) in (offset..).step_by(BOUNCE_LEN).zip(buf.chunks(BOUNCE_LEN)) {
+            let mut bounce = self.bounce.take(piece.len()).await;
+            bounce.copy_from_slice(piece);
+            self.write_as(at, bounce, durable).await.0?;
+        }
+        Ok(())
     }
 
     async fn write_as(&self, offset: u64, buf: IoBuf, durable: bool) -> (Result<(), Kind>, IoBuf) {
@@ -304,14 +336,10 @@ impl Backing {
     }
 
     async fn write_zero_bytes(&self, range: ByteRange) -> Result<(), Kind> {
-        let mut zeroes = IoBuf::zeroed(range.len.min(ZEROES_LEN) as usize);
         let mut done = 0;
         while done < range.len {
-            let len = (range.len - done).min(ZEROES_LEN);
-            zeroes.narrow(0, len as usize);
-            let (result, back) = self.write_all(range.offset + done, zeroes, false).await;
-            result?;
-            zeroes = back;
+            let len = (range.len - done).min(ZEROES_LEN as u64);
+            self.write_all(range.offset + done, IoBuf::zeroes(len as usize), false).await.0?;
             done += len;
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! The promises of the module's head, over a simulated disk.
 
+mod bounce;
 mod errseq;
 mod thin;
 
