@@ -100,7 +100,7 @@ pub fn sequence(row: &'static Row, len: u32, index: u64) -> Result<Tally, Box<Br
         let mut phase = Phase { steps: steps.clone(), ..Phase::quiet() };
         phase.plan_mut(disk).cut_at = cut_at;
         // One outcome of three: the other disk keeps its power.
-        phase.keeps_power[1 - disk] = seed == 3 && row.keeps;
+        phase.keeps_power[1 - disk] = seed == 3;
         let phases = vec![phase];
         Scenario { row, seed, phases, tight: false, refused: false, idle_workers: 0 }
     };

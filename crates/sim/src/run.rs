@@ -204,7 +204,8 @@ impl House {
         world.set_order(phase.order);
         let power_up = |(number, medium): (usize, &Medium)| {
             let (plan, seed) = (phase.plan(number).clone(), seed ^ 0xd15c << number);
-            Arc::new(Disk::new(world.clone(), medium.clone(), row.disk_block(number), plan, seed))
+            let disk = Disk::new(world.clone(), medium.clone(), row.disk_block(number), plan, seed);
+            Arc::new(disk.of_words(number == 1 && row.cache.is_some_and(|cache| cache.words)))
         };
         let disks: Vec<_> = media.iter().enumerate().map(power_up).collect();
         let budget = row.budget(scenario.tight);
@@ -397,6 +398,8 @@ impl Visitor {
 
     /// What is said to be zeroes has to be.
     async fn extents(&self, first: u64, count: u64) {
+        // They may be known at once: what the last step stored wrong has to be, too.
+        self.world.sleep(Duration::ZERO).await;
         let block = self.device.preferred_block();
         let range = block.cover(ByteRange::new(first * SECTOR, count * SECTOR));
         let (first, count) = (range.offset / SECTOR, range.len / SECTOR);

@@ -142,11 +142,11 @@ impl Phase {
         phase.plan = draw_plan(random, faulty, count, true);
         if row.cache.is_some() {
             phase.cache_plan = draw_plan(random, faulty, count, false);
-            phase.drain = random.below(if row.full { 32 } else { 8 }) == 0;
+            phase.drain = random.below(if row.full { 32 } else { 4 }) == 0;
             // One power cut is enough, and one disk that is gone.
             phase.cache_plan.alone &= !phase.plan.alone;
         }
-        if row.disk.is_some() && row.keeps {
+        if row.disk.is_some() {
             let all = random.below(4) > 0;
             let keeps = |plan: &Plan, lot: u64| !all && plan.faults.is_empty() && !plan.alone && lot > 0;
             let lots = [random.below(3), random.below(3)];
@@ -175,7 +175,7 @@ fn draw_knobs(row: &Row, random: &mut Random) -> Vec<(usize, usize)> {
 
 /// `plain`: the device's sectors are the disk's, so that what is lost or stored wrong is known by its sector.
 fn draw_plan(random: &mut Random, faulty: bool, steps: u64, plain: bool) -> Plan {
-    let count = if faulty { random.below(3) } else { 0 };
+    let count = if faulty { random.below(4) } else { 0 };
     let faults = (0..count).map(|_| draw_fault(random, plain)).collect();
     let cut_at = (random.below(4) > 0).then(|| random.below(8 + steps * 4));
     let latency = Latency::ALL[random.below(Latency::ALL.len() as u64) as usize];
@@ -200,9 +200,9 @@ fn draw_fault(random: &mut Random, plain: bool) -> Fault {
         _ => [None, Some(Call::Read), Some(Call::Write), Some(Call::Sync), Some(Call::Zero)]
             [random.below(5) as usize],
     };
-    let effect = if effect == Effect::Lose { Effect::Short } else { effect };
     let sticky = random.below(3) == 0 && !matches!(effect, Effect::Lose | Effect::GoBad);
-    Fault { call, nth: random.below(20), effect, sticky }
+    let nth_max = [4, 20][random.below(2) as usize];
+    Fault { call, nth: random.below(nth_max), effect, sticky }
 }
 
 /// One line for each thing that happens.

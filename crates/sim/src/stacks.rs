@@ -50,6 +50,8 @@ pub struct Cache {
     pub bytes: u64,
     /// Block of its disk.
     pub disk: u32,
+    /// Its disk is persistent memory, as mode p wants it.
+    pub words: bool,
 }
 
 /// Path of the write cache's disk; that of the origin is any other.
@@ -69,7 +71,7 @@ pub const STACKS: &[Row] = &[
     Row {
         name: "write-cache",
         config: |_| cached(write_cache::Config::default()),
-        cache: Some(Cache { bytes: 256 << 10, disk: 4096 }),
+        cache: Some(Cache { bytes: 256 << 10, disk: 4096, words: false }),
         ..CACHED
     },
     Row {
@@ -83,7 +85,7 @@ pub const STACKS: &[Row] = &[
         },
         bytes: 32 << 10,
         disk: Some(512),
-        cache: Some(Cache { bytes: 12 << 10, disk: 512 }),
+        cache: Some(Cache { bytes: 12 << 10, disk: 512, words: false }),
         ..CACHED
     },
     Row {
@@ -91,13 +93,13 @@ pub const STACKS: &[Row] = &[
         config: |_| cached(eager()),
         bytes: 32 << 10,
         disk: Some(512),
-        cache: Some(Cache { bytes: 96 << 10, disk: 512 }),
+        cache: Some(Cache { bytes: 96 << 10, disk: 512, words: true }),
         ..CACHED
     },
     Row {
         name: "write-cache-through",
         config: |_| cached(write_cache::Config { ack: "committed".into(), ..Default::default() }),
-        cache: Some(Cache { bytes: 64 << 10, disk: 4096 }),
+        cache: Some(Cache { bytes: 64 << 10, disk: 4096, words: false }),
         commits: true,
         ..CACHED
     },
@@ -106,7 +108,7 @@ pub const STACKS: &[Row] = &[
         config: |_| cached(full()),
         bytes: preset::ORIGIN_BYTES,
         disk: Some(512),
-        cache: Some(Cache { bytes: preset::CACHE_BYTES, disk: 512 }),
+        cache: Some(Cache { bytes: preset::CACHE_BYTES, disk: 512, words: false }),
         full: true,
         knobs: &[
             ("cleaner", &["0", "0", "0", "1"]),

@@ -5,10 +5,11 @@ use std::fmt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use spillway_core::contract::Random;
 use spillway_core::mutant;
 use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use spillway_sim::campaign::{self, Broken, Tally};
-use spillway_sim::mutants::MUTANTS;
+use spillway_sim::mutants::{MUTANTS, Mutant};
 use spillway_sim::run::run;
 use spillway_sim::scenario::Scenario;
 use spillway_sim::shrink::shrink;
@@ -21,7 +22,7 @@ cargo xtask sim [--stack NAME] --sequences LEN         all sequences of LEN oper
 cargo xtask sim [--stack NAME] --failures N            N workloads in which every call fails in turn
 cargo xtask sim --stack NAME --sequence LEN:INDEX      one of these again
 cargo xtask sim --stack NAME --failure INDEX           one of these again
-cargo xtask sim --mutants                              finds every deliberate defect, or fails
+cargo xtask sim --mutants [--seed N]                   finds every deliberate defect, or fails; from a fresh seed on
 cargo xtask sim --check                                what CI runs: all of the above in a minute
 ";
 
@@ -124,7 +125,7 @@ fn command(words: &[String]) -> Result<(), String> {
         return check();
     }
     if options.text("--mutants").is_some() {
-        return mutants();
+        return mutants(options.number("--seed")?.unwrap_or_else(fresh_seed));
     }
     if let Some(crashes) = options.number("--crashes")? {
         return report("random", until_crashes(&rows, options.number("--seed")?.unwrap_or(1), crashes));
@@ -190,12 +191,10 @@ fn fan_out(next: &(dyn Fn(&Tally) -> Option<Task> + Sync)) -> Result<Tally, Stri
     let (total, broken, stop) = (Mutex::new(Tally::default()), Mutex::new(None), AtomicBool::new(false));
     let start = Instant::now();
     let said = AtomicU64::new(0);
-    let chosen = chosen_mutant();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                mutant::choose(chosen);
                 while !stop.load(Ordering::Relaxed) {
                     let so_far = *total.lock();
                     progress(&so_far, start, &said);
@@ -224,15 +223,9 @@ fn fan_out(next: &(dyn Fn(&Tally) -> Option<Task> + Sync)) -> Result<Tally, Stri
 /// A line every five seconds.
 fn progress(tally: &Tally, start: Instant, said: &AtomicU64) {
     let seconds = start.elapsed().as_secs() / 5;
-    if seconds > said.swap(seconds, Ordering::Relaxed) && chosen_mutant().is_empty() {
+    if seconds > said.swap(seconds, Ordering::Relaxed) {
         eprintln!("{:4} s: {} stories, {} crashes", seconds * 5, tally.stories, tally.crashes);
     }
-}
-
-static CHOSEN: Mutex<&'static str> = Mutex::new("");
-
-fn chosen_mutant() -> &'static str {
-    *CHOSEN.lock()
 }
 
 fn report(what: &str, outcome: Result<Tally, String>) -> Result<(), String> {
@@ -265,7 +258,7 @@ fn check() -> Result<(), String> {
     timed("sampled sequences of three", || race(&triples(&short)))?;
     timed("every failure", || race(&tasks(&short, (0..CHECK_FAILURES).map(Job::Failure))))?;
     timed("random", || until_crashes(&all, 1, CHECK_CRASHES))?;
-    mutants()
+    mutants(fresh_seed())
 }
 
 fn triples(rows: &[&'static Row]) -> Vec<Task> {
@@ -305,41 +298,58 @@ fn determinism() -> Result<(), String> {
     Ok(())
 }
 
-/// The table of mutants.
-fn mutants() -> Result<(), String> {
-    println!("| mutant | stack | found by | after | as |\n| --- | --- | --- | --- | --- |");
-    let mut alive = Vec::new();
-    for candidate in MUTANTS {
-        let row = stacks::find(candidate.stack).ok_or("the table of mutants names stacks")?;
-        *CHOSEN.lock() = candidate.name;
-        let start = Instant::now();
-        let found = hunt(row, candidate.from, start);
-        *CHOSEN.lock() = "";
-        let seconds = start.elapsed().as_secs_f64();
-        match found {
-            Some((job, words)) => {
-                println!("| {} | {} | {job} | {seconds:.1} s | {words} |", candidate.name, row.name);
-            }
-            None => alive.push(candidate.name),
+/// The table of mutants, searched from seed `first` on.
+fn mutants(first: u64) -> Result<(), String> {
+    println!("mutants: again with --mutants --seed {first}");
+    println!("| mutant | stack | found by | stories | after | as |\n| --- | --- | --- | --- | --- | --- |");
+    let (next, alive) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(mutant) = MUTANTS.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+                    match hunt(mutant, first) {
+                        Some(line) => println!("{line}"),
+                        None => alive.lock().push(mutant.name),
+                    }
+                }
+            });
         }
-    }
+    });
+    let alive = alive.into_inner();
     if alive.is_empty() {
+        println!("mutants: {} of {} found", MUTANTS.len(), MUTANTS.len());
         Ok(())
     } else {
         Err(format!("not found within {MUTANT_SECONDS} s: {}", alive.join("; ")))
     }
 }
 
-/// The first job that notices the chosen mutant.
-fn hunt(row: &'static Row, from: u64, start: Instant) -> Option<(Job, String)> {
-    mutant::choose(chosen_mutant());
-    let jobs =
-        (from..).map(|number| if number % 16 == 0 { Job::Failure(number / 16) } else { Job::Seed(number) });
+/// A seed that nobody knows before.
+fn fresh_seed() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    Random(since.map_or(0, |since| since.as_nanos() as u64)).draw() >> 24
+}
+
+/// Seeds between two workloads in which every call fails: these take as long as some hundred stories.
+const SEEDS_A_FAILURE: u64 = 512;
+
+/// The first job that notices a mutant, as a line of the table.
+fn hunt(candidate: &Mutant, first: u64) -> Option<String> {
+    let start = Instant::now();
+    let row = stacks::find(candidate.stack).expect("the table of mutants names stacks");
+    mutant::choose(candidate.name);
+    let jobs = (0..).flat_map(|round: u64| {
+        let seeds = round * SEEDS_A_FAILURE..(round + 1) * SEEDS_A_FAILURE;
+        seeds.map(move |seed| Job::Seed(first + seed)).chain([Job::Failure(first + round)])
+    });
     let in_time = || start.elapsed() < Duration::from_secs(MUTANT_SECONDS);
-    let found = jobs.take_while(|_| in_time()).find_map(|job| {
+    let found = (1..).zip(jobs).take_while(|_| in_time()).find_map(|(stories, job): (u64, Job)| {
         let broken = job.run(row).err()?;
-        Some((job, broken.violation.0))
+        Some((stories, job, broken.violation.0))
     });
     mutant::choose("");
-    found
+    let (stories, job, words) = found?;
+    let (name, seconds) = (candidate.name, start.elapsed().as_secs_f64());
+    Some(format!("| {name} | {} | {job} | {stories} | {seconds:.1} s | {words} |", row.name))
 }

@@ -281,6 +281,7 @@ impl Backing {
     }
 
     async fn durable_if(&self, fua: bool, result: Result<(), Kind>) -> Result<(), Kind> {
+        let fua = fua && !mutant::on("file: ack zeroes with FUA before a flush");
         if fua && result.is_ok() { self.flush().await } else { result }
     }
 

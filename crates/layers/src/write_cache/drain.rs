@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use spillway_core::{Error, Kind, Place};
+use spillway_core::{Error, Kind, Place, mutant};
 
 use super::{Core, Opened};
 
@@ -44,7 +44,8 @@ impl Opened {
     /// A drain has copied everything, or failed; false if it was asked for again meanwhile.
     fn end_drain(&mut self, result: Result<(), Kind>) -> bool {
         let Drain::Running { stays_clean, again, .. } = &mut self.drain else { return true };
-        if result.is_ok() && std::mem::take(again) {
+        let again = std::mem::take(again) && !mutant::on("write_cache: end a drain that was asked for again");
+        if result.is_ok() && again {
             return false;
         }
         self.drain = match result {

@@ -502,7 +502,9 @@ impl Index {
         let told = matches!(block.stage(), Stage::Live | Stage::Copying)
             || block.stage() == Stage::Stale && !mutant::on("write_cache: clear with others before its turn");
         let shown = told && block.epoch() < seq_count;
-        let original_sector = match shown || block.stage() == Stage::Clearing {
+        let clearing = block.stage() == Stage::Clearing
+            && !mutant::on("write_cache: an entry that is cleared loses its sector");
+        let original_sector = match shown || clearing {
             // Memory may tear between the two words of an entry: what is being cleared keeps its sector.
             true => u64::from(block.origin()) * block_sectors,
             false => u64::MAX,

@@ -22,7 +22,9 @@ impl Core {
                 self.commit_to(target).await?;
             }
         }
-        self.settle_arounds().await?;
+        if !mutant::on("write_cache: flush only what is cached") {
+            self.settle_arounds().await?;
+        }
         // A flush that succeeds does so before any that has failed.
         self.error().map_or(Ok(()), Err)
     }
@@ -143,6 +145,9 @@ impl Core {
         }
         let taken = self.take_fresh(sealed).await;
         let before = self.with(|opened| opened.index.committed);
+        if mutant::on("write_cache: write the superblock before the entries") {
+            self.write_superblock(sealed + 1).await?;
+        }
         self.write_open_entries(&taken, sealed + 1, before).await?;
         if !mutant::on("write_cache: skip the flush before the superblock") {
             self.flush_cache().await?;
@@ -193,7 +198,9 @@ impl Core {
         let committed = self.with(|opened| opened.index.committed);
         if !mutant::on("write_cache: free a block before its entry is clear") {
             self.write_open_entries(&stale, committed, committed).await?;
-            self.flush_cache().await?;
+            if !mutant::on("write_cache: skip the flush after clearing") {
+                self.flush_cache().await?;
+            }
         }
         for some in stale.chunks(LOOKS) {
             self.with(|opened| opened.index.cleared(some));

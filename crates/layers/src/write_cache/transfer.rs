@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use spillway_core::buffer::ZEROES_LEN;
 use spillway_core::sync::Ordering;
-use spillway_core::{ByteRange, Extent, Flags, IoBuf, Kind, Op, Reply, Request};
+use spillway_core::{ByteRange, Extent, Flags, IoBuf, Kind, Op, Reply, Request, mutant};
 use spillway_policy::free_runs::Run;
 
 use super::around::Around;
@@ -97,6 +97,10 @@ impl Core {
     }
 
     pub(super) async fn read(self: &Arc<Self>, request: Request) -> Reply {
+        if let (Some(kind), true) = (self.error(), mutant::on("write_cache: reads fail once an error sticks"))
+        {
+            return request.answer(Err(kind));
+        }
         let pieces = self.stretches(request.range);
         let hits = pieces.iter().filter(|(pinned, ..)| pinned.is_some()).map(|(.., len)| len).sum();
         self.counts.add(Count::Reads, self.blocks(request.range).1);
@@ -124,7 +128,8 @@ impl Core {
         let parts: Vec<Part> =
             pieces.iter().map(|(pinned, at, len)| self.source(pinned.as_ref(), *at, *len)).collect();
         let (results, buf) = self.move_parts(Op::Read, &parts, request.buf).await;
-        Reply { result: results.into_iter().fold(Ok(()), Result::and), buf }
+        let all = if mutant::on("write_cache: a read in pieces forgets an error") { 1 } else { results.len() };
+        Reply { result: results.into_iter().take(all).fold(Ok(()), Result::and), buf }
     }
 
     /// What is cached is stored; of the rest the origin knows.
@@ -139,6 +144,7 @@ impl Core {
         while at < range.offset + range.len && list.len() < count_max {
             let (origin, len) = self.blocks(ByteRange::new(at, range.offset + range.len - at));
             let (held, count) = self.with(|opened| opened.index.presence(origin, len));
+            let held = held && !mutant::on("write_cache: ask only the origin for extents");
             let part = ByteRange::new(at, u64::from(count) * block);
             if held {
                 Extent::stored(part.len).append_to(&mut list);
@@ -189,7 +195,8 @@ impl Core {
             }
             done += part;
         }
-        let result = match flags.fua || self.settings.ack_committed {
+        let commits = self.settings.ack_committed && !mutant::on("write_cache: ack=committed acks early");
+        let result = match flags.fua || commits {
             true => self.settle(committed_with, around).await,
             false => Ok(()),
         };

@@ -19,11 +19,20 @@ struct Airborne {
 pub(super) struct Cache {
     medium: Medium,
     airborne: BTreeMap<u64, Airborne>,
+    /// A power cut tears sectors between words.
+    words: bool,
 }
+
+/// Bytes that persistent memory stores whole.
+const WORD: usize = 8;
 
 impl Cache {
     pub(super) fn new(medium: Medium) -> Self {
-        Self { medium, airborne: BTreeMap::new() }
+        Self { medium, airborne: BTreeMap::new(), words: false }
+    }
+
+    pub(super) fn set_words(&mut self, words: bool) {
+        self.words = words;
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -161,12 +170,26 @@ impl Cache {
             };
             if kept > 0 {
                 self.medium.bad.remove(&sector);
-                self.medium.set_durable(sector, contents.swap_remove(kept as usize - 1));
+                let content = contents.swap_remove(kept as usize - 1);
+                let torn = self.words && mood > 1;
+                let content = if torn { self.torn(sector, &content, random) } else { content };
+                self.medium.set_durable(sector, content);
             }
         }
         self.medium.versions.clear();
         self.airborne.clear();
         self.medium.clone()
+    }
+
+    /// Some words of `content`, the others as they were.
+    fn torn(&self, sector: usize, content: &Content, random: &mut Random) -> Content {
+        let mut torn = **self.medium.durable(sector);
+        for (into, from) in torn.chunks_exact_mut(WORD).zip(content.chunks_exact(WORD)) {
+            if random.below(2) == 0 {
+                into.copy_from_slice(from);
+            }
+        }
+        Arc::new(torn)
     }
 
     /// What is left once nobody uses it, while it keeps its power: calls that are under way are carried out, or not.
@@ -246,6 +269,20 @@ mod tests {
             cache
         };
         assert_eq!(after_cuts(cache, 0), [2]);
+    }
+
+    #[test]
+    fn memory_is_torn_between_words() {
+        let mut cache = Cache::new(Medium::new(SECTOR));
+        cache.set_words(true);
+        cache.write(0, &[1; LEN], false);
+        let left = (0..200).map(|seed| {
+            let mut cache = Cache { medium: cache.medium.clone(), airborne: BTreeMap::new(), words: true };
+            cache.lose_power(&mut Random(seed)).durable(0).to_vec()
+        });
+        let words = |sector: &Vec<u8>| sector.chunks(WORD).all(|word| word == [0; WORD] || word == [1; WORD]);
+        let left: Vec<_> = left.collect();
+        assert!(left.iter().all(words) && left.iter().any(|sector| sector[..8] != sector[8..16]));
     }
 
     #[test]

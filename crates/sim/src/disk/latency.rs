@@ -22,6 +22,8 @@ pub enum Latency {
     UsbStick,
     /// 500 us to 20 ms, 100 MB/s.
     Network,
+    /// One call of four takes 20 ms, the others nothing: what began first ends last.
+    Erratic,
 }
 
 /// Fixed cost, cost of a jump, of a sync, and the greatest jitter, in microseconds; bytes a microsecond.
@@ -33,14 +35,27 @@ struct Costs {
     rate: u64,
 }
 
+/// A call of [`Latency::Erratic`] that takes long.
+const ERRATIC_NANOS: u64 = 20_000_000;
+
 impl Latency {
-    /// All of them.
-    pub const ALL: [Latency; 6] =
-        [Latency::None, Latency::Nvme, Latency::SataSsd, Latency::Disk, Latency::UsbStick, Latency::Network];
+    /// All of them, what finds most twice.
+    pub const ALL: [Latency; 8] = [
+        Latency::None,
+        Latency::Nvme,
+        Latency::SataSsd,
+        Latency::Disk,
+        Latency::UsbStick,
+        Latency::Network,
+        Latency::Erratic,
+        Latency::Erratic,
+    ];
 
     const fn costs(self) -> Costs {
         match self {
-            Latency::None => Costs { fixed: 0, jump: 0, sync: 0, jitter: 0, rate: u64::MAX },
+            Latency::None | Latency::Erratic => {
+                Costs { fixed: 0, jump: 0, sync: 0, jitter: 0, rate: u64::MAX }
+            }
             Latency::Nvme => Costs { fixed: 20, jump: 0, sync: 30, jitter: 20, rate: 2000 },
             Latency::SataSsd => Costs { fixed: 80, jump: 0, sync: 1000, jitter: 80, rate: 500 },
             Latency::Disk => Costs { fixed: 50, jump: 8000, sync: 10_000, jitter: 4000, rate: 150 },
@@ -51,6 +66,9 @@ impl Latency {
 
     /// Nanoseconds of a call on `range`; the last one ended at byte `head`.
     pub(super) fn nanos(self, call: Call, range: ByteRange, head: u64, random: &mut Random) -> u64 {
+        if self == Latency::Erratic && random.below(4) == 0 {
+            return ERRATIC_NANOS;
+        }
         let costs = self.costs();
         let jumps = range.offset != head && matches!(call, Call::Read | Call::Write);
         let micros = match call {

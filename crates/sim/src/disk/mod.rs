@@ -5,6 +5,7 @@
 //! - A write that ended lies in the cache. Reads see the newest; what is on the medium is another matter.
 //! - A power cut keeps, for each sector of 512 bytes by itself, what was last made durable or any version written since,
 //!   those of calls still in flight included: writes are reordered, torn between sectors and lost, never inside a sector.
+//!   Persistent memory tears between words of 8 bytes.
 //! - A sync makes durable what had been written by calls that ended before it began. A sync that fails loses its claim: what
 //!   it should have covered is no longer made durable by a later one, as with Linux's page cache.
 //! - A durable write makes its own sectors durable, and no other.
@@ -237,6 +238,12 @@ impl Disk {
         Self { state: Arc::new(Mutex::new(state)), env, geometry }
     }
 
+    /// The same as persistent memory: a power cut tears what was not synced between words of 8 bytes.
+    pub fn of_words(self, words: bool) -> Self {
+        self.state.lock().cache.set_words(words);
+        self
+    }
+
     /// Whether the power is gone.
     pub fn is_cut(&self) -> bool {
         self.state.lock().cut
@@ -423,8 +430,9 @@ impl Storage for Disk {
         1
     }
 
+    /// What may lose what it acknowledged lies in the system's page cache.
     fn direct(&self) -> bool {
-        true
+        !self.state.lock().plan.faults.iter().any(|fault| fault.effect == Effect::Lose)
     }
 
     fn read(&self, at: u64, buf: IoBuf, done: usize) -> LocalFuture<Moved> {
