@@ -208,10 +208,12 @@ impl Superblock {
         Self { block_size, n_blocks: layout.n_blocks, seq_count: 0, padding: [0; PADDING_LEN] }
     }
 
-    /// What stands here while a device of this `origin` is being formatted.
-    pub fn unfinished(origin: &OriginMark) -> [u8; SUPERBLOCK_LEN] {
+    /// What stands here while a device is being formatted.
+    ///
+    /// It is one word, which memory stores whole.
+    pub fn unfinished() -> [u8; SUPERBLOCK_LEN] {
         let mut bytes = [0; SUPERBLOCK_LEN];
-        bytes[PADDING_AT..].copy_from_slice(&origin.encode());
+        bytes[PADDING_AT..][..MARK.len()].copy_from_slice(MARK);
         bytes
     }
 
@@ -356,7 +358,7 @@ mod tests {
         assert_eq!(superblock.encode(false), golden);
         assert_eq!(Superblock::decode(&golden), Found::Foreign { magic: 0, version: 1 });
         assert_eq!(Superblock::decode(&[0; SUPERBLOCK_LEN]), Found::Blank);
-        let begun = Superblock::unfinished(&OriginMark { bytes: 7, identity: 9 });
+        let begun = Superblock::unfinished();
         assert_eq!(begun[..32], [0; 32], "the kernel takes it for blank");
         assert_eq!(Superblock::decode(&begun), Found::Unfinished);
         let entry = Entry { original_sector: 0x0808, seq_count: 2 };

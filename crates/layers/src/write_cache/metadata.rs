@@ -24,6 +24,9 @@ const PIECE_BYTES: u64 = 256 << 10;
 /// Seq_counts that a cache may begin with: as many are left for commits.
 const SEQ_COUNTS: u64 = EPOCHS / 2;
 
+/// Bytes of magic and version: a word, which memory stores whole.
+const MAGIC_LEN: usize = 8;
+
 /// How far reading is, is told each time so much was read.
 const TOLD_BYTES: u64 = 64 << 20;
 
@@ -133,12 +136,14 @@ impl Core {
         tracing::info!("write cache: found a {text}");
         let mut opened = self.opened(layout, index, charge, text);
         opened.padding = self.padding(&superblock, live > 0)?;
-        if stale > 0 {
+        if stale > 0 && !mutant::on("write_cache: leave stale entries at recovery") {
             self.clear_found(&opened).await.map_err(unwritable)?;
         }
         // What was read may not be durable, where a server was killed: an entry that it cleared would come back with a power cut,
         // and its block hold something else by then.
-        self.flush_cache().await.map_err(unwritable)?;
+        if !mutant::on("write_cache: rely on what a killed server left unflushed") {
+            self.flush_cache().await.map_err(unwritable)?;
+        }
         opened.index.end_recovery();
         Ok(opened)
     }
@@ -152,7 +157,8 @@ impl Core {
             let stale: Vec<u32> =
                 opened.index.being_cleared(first..entries.min(first + step as u32)).collect();
             for blocks in meta_runs(layout, &stale) {
-                let buf = self.meta_blocks(opened, blocks.clone(), seq_count).await;
+                let all = mutant::on("write_cache: clear too much at recovery");
+                let buf = self.meta_blocks(opened, blocks.clone(), if all { 0 } else { seq_count }).await;
                 self.write_meta(opened, blocks.start, buf, false).await?;
             }
         }
@@ -201,7 +207,10 @@ impl Core {
             let skip = if at == 0 { SUPERBLOCK_LEN } else { 0 };
             for chunk in bytes[skip..].chunks_exact(ENTRY_LEN) {
                 if index < layout.n_blocks {
-                    recovery.take(Entry::decode(chunk.try_into().expect("chunks are entries")))?;
+                    let forgotten =
+                        at > 0 && mutant::on("write_cache: forget entries behind the first piece");
+                    let entry = Entry::decode(chunk.try_into().expect("chunks are entries"));
+                    recovery.take(if forgotten { Entry::BLANK } else { entry })?;
                     index += 1;
                 }
             }
@@ -255,9 +264,9 @@ impl Core {
         let opened = self.opened(layout, Index::new(count(&layout)?), charge, text);
         let blocks = layout.metadata_bytes() / block;
         // What was there before is not to be taken for a cache, nor for what it was; a crash leaves a device that may be formatted.
-        let begun = match mutant::on("write_cache: forget that formatting has begun") {
-            true => [0; SUPERBLOCK_LEN],
-            false => Superblock::unfinished(&self.origin_mark()),
+        let (begun, until_last) = match mutant::on("write_cache: forget that formatting has begun") {
+            true => ([0; SUPERBLOCK_LEN], SUPERBLOCK_LEN),
+            false => (Superblock::unfinished(), MAGIC_LEN),
         };
         let mut first = self.workspaces.pieces.take(block as usize).await;
         first.fill(0);
@@ -268,7 +277,8 @@ impl Core {
             let to = blocks.min(from + (PIECE_BYTES / block).max(1));
             let mut buf = self.meta_blocks(&opened, from..to, 0).await;
             if from == 0 {
-                buf[..SUPERBLOCK_LEN].copy_from_slice(&begun);
+                // Memory may tear between words: the one with the magic and the version comes last.
+                buf[..until_last].copy_from_slice(&begun[..until_last]);
             }
             self.write_meta(&opened, from, buf, false).await.map_err(unwritable)?;
             from = to;
@@ -304,7 +314,8 @@ impl Core {
     ) -> Result<(), Kind> {
         let layout = self.with(|opened| opened.layout);
         let runs = meta_runs(&layout, entries);
-        let mut runs = &runs[..];
+        let first = mutant::on("write_cache: write only the first run of metadata");
+        let mut runs = if first { &runs[..runs.len().min(1)] } else { &runs[..] };
         while !runs.is_empty() {
             let (some, rest) = runs.split_at(batch(&layout, runs));
             self.write_runs_of_entries(&layout, some, shown, seq_count).await?;
@@ -347,7 +358,9 @@ impl Core {
         let layout = self.with(|opened| opened.layout);
         let mut buf = self.workspaces.pieces.take(run_bytes(&layout, &(0..1))).await;
         self.with(|opened| fill_meta(opened, 0..1, seq_count, &mut buf));
-        self.cache.submit(Request::write(layout.start, buf).with_fua()).await.result
+        let mut request = Request::write(layout.start, buf);
+        request.flags.fua = !mutant::on("write_cache: write the superblock without FUA");
+        self.cache.submit(request).await.result
     }
 
     pub(super) async fn flush_cache(&self) -> Result<(), Kind> {

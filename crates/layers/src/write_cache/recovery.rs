@@ -13,7 +13,7 @@
 
 use std::cmp::Reverse;
 
-use spillway_core::{Error, Kind};
+use spillway_core::{Error, Kind, mutant};
 
 use super::block::{Block, Stage};
 use super::format::{Entry, FREE, Layout};
@@ -66,7 +66,8 @@ impl Recovery {
         if entry.seq_count > self.seq_count && !self.recover {
             return Err(ahead(index, entry.seq_count, self.seq_count));
         }
-        if entry.seq_count >= self.seq_count {
+        let committed = self.seq_count + u64::from(mutant::on("write_cache: recover what was not committed"));
+        if entry.seq_count >= committed {
             self.clear(index);
             return Ok(());
         }
@@ -111,6 +112,9 @@ impl Recovery {
             let alike = versions.windows(2).find(|pair| self.epoch(pair[0].1) == self.epoch(pair[1].1));
             if let Some(pair) = alike.filter(|_| !self.recover) {
                 return Err(indistinct(pair[0].0, pair[1].1, pair[0].1));
+            }
+            if mutant::on("write_cache: recover the older of two versions") {
+                versions.reverse();
             }
             versions[1..].iter().for_each(|&(_, index)| self.clear(index as usize));
         }

@@ -128,7 +128,8 @@ impl Core {
         let parts: Vec<Part> =
             pieces.iter().map(|(pinned, at, len)| self.source(pinned.as_ref(), *at, *len)).collect();
         let (results, buf) = self.move_parts(Op::Read, &parts, request.buf).await;
-        let all = if mutant::on("write_cache: a read in pieces forgets an error") { 1 } else { results.len() };
+        let all =
+            if mutant::on("write_cache: a read in pieces forgets an error") { 1 } else { results.len() };
         Reply { result: results.into_iter().take(all).fold(Ok(()), Result::and), buf }
     }
 

@@ -85,8 +85,7 @@ fn what_lies_before_the_start_is_looked_at_too() {
 #[test]
 fn formatting_that_was_interrupted_goes_on() {
     let house = House::new(MIB, MIB);
-    let mark = OriginMark { bytes: MIB, identity: 0 };
-    house.put(1, 0, &Superblock::unfinished(&mark));
+    house.put(1, 0, &Superblock::unfinished());
     house.put(1, 64, &Entry::BLANK.encode().repeat(28));
     house.put(1, 4096, &[0xff; 512]);
     house.open(&config()).expect("nothing but the entries of a new cache was there");
