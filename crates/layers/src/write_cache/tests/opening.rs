@@ -1,6 +1,6 @@
 //! What is formatted, what is refused, and that a refusal leaves both devices as they are.
 
-use super::super::format::{Entry, Layout, OriginMark, Superblock};
+use super::super::format::{Entry, Layout, Superblock};
 use super::*;
 
 const MIB: u64 = 1 << 20;
