@@ -10,15 +10,14 @@ use spillway_tests::hostile::{Chance, Report, STACKS, Size, Stack, run};
 const USAGE: &str = "\
 cargo xtask hostile --seconds N [--seed N] [--stack NAME]     rounds on all stacks in turn, on fresh seeds unless one is given
 cargo xtask hostile --rounds N [--seed N] [--stack NAME]      so many rounds on each
+    --size short     rounds as short as those of the tests
 ";
-
-/// A round of the long run; the same for every seed, so that a seed is enough to repeat it.
-const SIZE: Size = Size { waves: 6, hands: 6, clients: 12 };
 
 struct Options {
     seconds: Duration,
     rounds: u64,
     seed: u64,
+    size: Size,
     stacks: Vec<&'static Stack>,
 }
 
@@ -39,6 +38,7 @@ fn parse(words: &[String]) -> Result<Options, String> {
         seconds: Duration::MAX,
         rounds: u64::MAX,
         seed: Chance::new(now).bits() >> 32,
+        size: Size::LONG,
         stacks: STACKS.iter().collect(),
     };
     for pair in words.chunks(2) {
@@ -48,6 +48,7 @@ fn parse(words: &[String]) -> Result<Options, String> {
             "--seconds" => options.seconds = Duration::from_secs(number()?),
             "--rounds" => options.rounds = number()?,
             "--seed" => options.seed = number()?,
+            "--size" if value == "short" => options.size = Size::SHORT,
             "--stack" => options.stacks = vec![Stack::find(value).ok_or_else(|| no_stack(value))?],
             _ => return Err(format!("`{name}` is not an option")),
         }
@@ -71,7 +72,7 @@ fn campaign(options: &Options) -> ExitCode {
             if begin.elapsed() >= options.seconds {
                 break 'rounds;
             }
-            total.add(attempt(stack, options.seed.wrapping_add(round)));
+            total.add(attempt(stack, options.seed.wrapping_add(round), options.size));
             *rounds += 1;
         }
     }
@@ -82,17 +83,14 @@ fn campaign(options: &Options) -> ExitCode {
 }
 
 /// A round whose panic is a violation, and which tells how to repeat it where there is one.
-fn attempt(stack: &Stack, seed: u64) -> Report {
-    let report = catch_unwind(AssertUnwindSafe(|| run(stack, seed, SIZE))).unwrap_or_else(|panic| {
+fn attempt(stack: &Stack, seed: u64, size: Size) -> Report {
+    let report = catch_unwind(AssertUnwindSafe(|| run(stack, seed, size))).unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().cloned();
         let words = words.or_else(|| panic.downcast_ref::<&str>().map(|text| text.to_string()));
         Report { violations: vec![words.unwrap_or_default()], ..Report::default() }
     });
     for what in &report.violations {
-        eprintln!(
-            "{}: {what}\n    cargo xtask hostile --rounds 1 --stack {} --seed {seed}",
-            stack.name, stack.name
-        );
+        eprintln!("{}: {what}\n    {}", stack.name, stack.repeat(seed, size));
     }
     report
 }

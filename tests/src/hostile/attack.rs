@@ -212,21 +212,28 @@ impl<'a> Hand<'a> {
         let _ = speech.say(&NOISE[..len], self.chance.one_in(2));
     }
 
-    /// Many connections at once, each somewhere before or after its handshake.
+    /// Many connections at once, each somewhere before or after its handshake. Those that have entered may all ask for the same,
+    /// and read nothing.
     fn crowd(&mut self) {
         let count = self.chance.spread(256);
-        let entered = self.chance.one_in(2);
+        let motif = Motif { reads: false, ..self.motif() };
+        let (entered, asks) = (!self.chance.one_in(4), !self.chance.one_in(4));
         let words = speech::client_flags();
-        let crowd: Vec<Speech> = (0..count)
-            .filter_map(|_| match entered {
-                true => self.enter().map(|(speech, _)| speech),
-                false => {
-                    let mut speech = self.connect()?;
-                    speech.say(&words[..self.chance.below(5) as usize], false).ok()?;
-                    Some(speech)
+        let mut crowd = Vec::new();
+        for _ in 0..count {
+            if !entered {
+                let said = &words[..self.chance.below(5) as usize];
+                crowd.extend(
+                    self.connect().and_then(|mut speech| speech.say(said, false).ok().map(|()| speech)),
+                );
+            } else if let Some((mut speech, export)) = self.enter() {
+                if asks {
+                    // The server takes no more once enough is unread: that is when to stay.
+                    let _ = self.burst(&mut speech, &export, motif, PAYLOAD / count);
                 }
-            })
-            .collect();
+                crowd.push(speech);
+            }
+        }
         // They stay while one of them works.
         self.requests();
         drop(crowd);
@@ -238,7 +245,7 @@ impl<'a> Hand<'a> {
         let bursts = self.chance.spread(4);
         for _ in 0..bursts {
             let motif = self.motif();
-            if self.burst(&mut speech, &export, motif).is_err() {
+            if self.burst(&mut speech, &export, motif, PAYLOAD).is_err() {
                 return self.part(speech, Vec::new());
             }
             if motif.reads {
@@ -258,14 +265,21 @@ impl<'a> Hand<'a> {
         }
     }
 
-    fn burst(&mut self, speech: &mut Speech, export: &Export, motif: Motif) -> Result<(), Stuck> {
+    /// Sends at most `payload_max` bytes of payload, and one request more.
+    fn burst(
+        &mut self,
+        speech: &mut Speech,
+        export: &Export,
+        motif: Motif,
+        payload_max: u64,
+    ) -> Result<(), Stuck> {
         let start = self.chance.below(export.size / 512) * 512;
         let (mut payload, mut words) = (0, Vec::new());
-        let in_place = self.chance.one_in(4);
+        let (in_place, wild) = (self.chance.one_in(4), self.chance.one_in(4));
         for number in 0..motif.count {
             let at = if in_place { start } else { start.wrapping_add(number * motif.len) % export.size };
             let plain = Request { command: motif.command, flags: motif.flags, offset: at, len: motif.len };
-            let request = if self.chance.one_in(64) { self.wild(export) } else { plain };
+            let request = if wild && self.chance.one_in(64) { self.wild(export) } else { plain };
             let request = beside_the_bystander(request, export, speech.extended());
             words.extend(speech.header(announced(request, speech.extended())));
             self.scene.requests.fetch_add(1, Relaxed);
@@ -274,7 +288,7 @@ impl<'a> Hand<'a> {
                 words.clear();
                 payload += request.len;
                 self.payload(speech, request.len, motif.reads)?;
-                if payload > PAYLOAD {
+                if payload > payload_max {
                     break;
                 }
             }

@@ -65,9 +65,13 @@ impl Bystander {
         Self { export, blocks, chance, version: 0, slowest: Slowest::default(), requests: 0 }
     }
 
+    /// Connects; before the others come, who take all the connections that there are.
+    pub(super) fn enter(&self, socket: &Path) -> Client {
+        Client::open(socket, self.export.name)
+    }
+
     /// Reads, writes and flushes until `over`. An error is a connection that ended; a broken promise panics.
-    pub(super) fn live(&mut self, socket: &Path, over: impl Fn() -> bool) -> io::Result<()> {
-        let mut client = Client::try_open(socket, self.export.name)?;
+    pub(super) fn live(&mut self, mut client: Client, over: impl Fn() -> bool) -> io::Result<()> {
         loop {
             self.step(&mut client)?;
             self.requests += 1;
@@ -89,7 +93,7 @@ impl Bystander {
 
     /// A server that was killed and begins anew holds what it promised to keep.
     pub(super) fn finds_everything(&mut self, socket: &Path) {
-        let mut client = Client::open(socket, self.export.name);
+        let mut client = self.enter(socket);
         for block in &mut self.blocks {
             let kept = std::mem::take(&mut block.kept);
             block.now = if self.export.keeps == Keeps::Nothing { vec![0] } else { kept };

@@ -1,6 +1,5 @@
 //! One server under waves of hostile clients.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use super::bystander::{Bystander, Slowest};
 use super::stacks::{Keeps, Stack, Target};
 use crate::Server;
 use crate::counted::Counts;
+use crate::raw::Client;
 
 /// What a server may take besides its budget, in bytes.
 const ALLOWANCE: u64 = 64 << 20;
@@ -30,7 +30,7 @@ const fn payload_max(memory: u64) -> u64 {
 }
 
 /// How much happens in a round.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     /// Waves of clients, one after the other.
     pub waves: u64,
@@ -38,6 +38,14 @@ pub struct Size {
     pub hands: u64,
     /// Clients that a thread plays one after the other.
     pub clients: u64,
+}
+
+impl Size {
+    /// A few seconds, for the test suite.
+    pub const SHORT: Self = Self { waves: 3, hands: 4, clients: 6 };
+
+    /// For the long run.
+    pub const LONG: Self = Self { waves: 6, hands: 6, clients: 12 };
 }
 
 /// What a round came to.
@@ -139,8 +147,11 @@ impl Round {
         let over = AtomicBool::new(false);
         let enough = if killed { chance.below(size.hands * size.clients * REQUESTS) } else { u64::MAX };
         let broken = std::thread::scope(|scope| {
-            let live = |bystander| scope.spawn(|| behave(bystander, &socket, &over, killed));
-            let bystanders: Vec<_> = bystanders.iter_mut().map(live).collect();
+            let entered = bystanders.iter_mut().map(|bystander| (bystander.enter(&socket), bystander));
+            let over = &over;
+            let bystanders: Vec<_> = entered
+                .map(|(client, bystander)| scope.spawn(move || behave(bystander, client, over, killed)))
+                .collect();
             let hands = (0..size.hands).map(|_| Hand::new(&scene, chance.fork(), theme));
             let hands: Vec<_> = hands.map(|hand| scope.spawn(|| hand.play(size.clients))).collect();
             while !hands.iter().all(|hand| hand.is_finished()) && scene.requests.load(Relaxed) < enough {
@@ -183,8 +194,8 @@ impl Round {
 }
 
 /// A bystander is served until it is over; by a server that is killed, until then.
-fn behave(bystander: &mut Bystander, socket: &Path, over: &AtomicBool, killed: bool) {
-    let lived = bystander.live(socket, || over.load(Relaxed));
+fn behave(bystander: &mut Bystander, client: Client, over: &AtomicBool, killed: bool) {
+    let lived = bystander.live(client, || over.load(Relaxed));
     assert!(killed || lived.is_ok(), "a client that behaves is not served: {lived:?}");
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// How long the server may take nothing before the client goes on without it.
-const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000_000 };
 
 /// How long the server may take for a part of the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);

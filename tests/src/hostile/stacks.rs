@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::Chance;
+use super::{Chance, Size};
 use crate::{Launch, Scratch};
 
 const MIB: u64 = 1 << 20;
@@ -73,6 +73,12 @@ impl Stack {
     /// The stack called `name`.
     pub fn find(name: &str) -> Option<&'static Self> {
         STACKS.iter().find(|stack| stack.name == name)
+    }
+
+    /// The command that repeats a round.
+    pub fn repeat(&self, seed: u64, size: Size) -> String {
+        let short = if size == Size::SHORT { " --size short" } else { "" };
+        format!("cargo xtask hostile --rounds 1 --stack {} --seed {seed}{short}", self.name)
     }
 
     /// A server of this stack, of a size that `chance` draws.
