@@ -76,7 +76,8 @@ struct State {
     fresh: u32,
     /// First of the spans that hold no memory, linked by their tags.
     clean: u32,
-    warm: Vec<(Span, u8)>,
+    /// Spans that hold memory, by their pages less one.
+    warm: [Vec<Span>; SPAN_PAGES_MAX],
     warm_pages: usize,
     /// First of the spans of leaves that have a free page, linked by their tags.
     leaves: u32,
@@ -104,8 +105,8 @@ impl Pages {
         let wished = (budget.room() / 256).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX).next_power_of_two();
         let chunk_shift = wished.trailing_zeros() - SPAN_BYTES.trailing_zeros();
         let chunks = (0..CHUNKS_MAX).map(|_| OnceLock::new()).collect();
-        let warm = Vec::with_capacity(WARM_BYTES_MAX / PAGE_BYTES);
-        let state = State { fresh: 0, clean: NO_SPAN, warm, warm_pages: 0, leaves: NO_SPAN };
+        let state =
+            State { fresh: 0, clean: NO_SPAN, warm: Default::default(), warm_pages: 0, leaves: NO_SPAN };
         let (freed, waiters) = (AtomicUsize::new(0), WaitList::default());
         Self { regions, budget, fixed, chunk_shift, chunks, state: Mutex::new(state), freed, waiters }
     }
@@ -128,7 +129,7 @@ impl Pages {
     /// A span with `pages` pages, zeroed or warm. [`Kind::NoSpace`] at the budget, [`Kind::OutOfMemory`] where the system
     /// refuses.
     pub(super) fn take_span(&self, pages: usize) -> Result<Span, Kind> {
-        if let Some((span, had)) = self.take_warm() {
+        if let Some((span, had)) = self.take_warm(pages) {
             return self.fit_warm(span, had, pages);
         }
         let bytes = (pages * PAGE_BYTES) as u64;
@@ -137,11 +138,14 @@ impl Pages {
         span.map(|(_, span)| span).inspect_err(|_| self.budget.uncharge(bytes))
     }
 
-    fn take_warm(&self) -> Option<(Span, usize)> {
+    /// A warm span and its pages: of `pages` if there is one, for what is cut off or added is a page fault later; else
+    /// a longer one, else a shorter one.
+    fn take_warm(&self, pages: usize) -> Option<(Span, usize)> {
         let mut state = self.state.lock();
-        let (span, pages) = state.warm.pop()?;
-        state.warm_pages -= usize::from(pages);
-        Some((span, usize::from(pages)))
+        let mut sizes = (pages..=SPAN_PAGES_MAX).chain((1..pages).rev());
+        let found = sizes.find(|&size| !state.warm[size - 1].is_empty())?;
+        state.warm_pages -= found;
+        state.warm[found - 1].pop().map(|span| (span, found))
     }
 
     /// Makes a warm span of `had` pages one of `pages`.
@@ -190,7 +194,7 @@ impl Pages {
             let mut state = self.state.lock();
             if (state.warm_pages + pages) * PAGE_BYTES <= WARM_BYTES_MAX {
                 state.warm_pages += pages;
-                state.warm.push((span, pages as u8));
+                state.warm[pages - 1].push(span);
                 return;
             }
         }
@@ -207,7 +211,7 @@ impl Pages {
 
     /// Gives a warm span back to the system; false where there is none.
     pub(super) fn cool_one(&self) -> bool {
-        let warm = self.take_warm();
+        let warm = self.take_warm(SPAN_PAGES_MAX);
         warm.is_some_and(|(span, pages)| {
             self.clean(span, pages);
             true
@@ -382,6 +386,21 @@ mod tests {
         pages.give_span(large, 8);
         assert!(pages.cool_one() && !pages.cool_one());
         assert_eq!(pages.budget().used(), 0);
+    }
+
+    #[test]
+    fn spans_that_come_and_go_in_several_sizes_keep_their_pages() {
+        let pages = pages(1 << 20);
+        let mut spans: Vec<_> = [3, 8, 5, 8, 3, 4].map(|size| (pages.take_span(size).unwrap(), size)).into();
+        let used = pages.budget().used();
+        for round in 0..10 {
+            spans.iter().for_each(|&(span, size)| pages.give_span(span, size));
+            spans.rotate_left(round % 5);
+            for (span, size) in &mut spans {
+                *span = pages.take_span(*size).unwrap();
+                assert!(pages.budget().used() == used, "pages went back to the system and others came");
+            }
+        }
     }
 
     #[test]
