@@ -14,8 +14,7 @@ use super::streams::{Stream, Taken};
 use super::table::{Replaced, Slot};
 use super::{Core, Count, PAGE, slots, spread};
 
-/// Pages for which a writer keeps its stream. What the codec has in the caches of one core is fetched by another when the
-/// stream changes hands; and who waits spins for about as many pages.
+/// Pages after which a writer gives its stream back within a request: it goes to another if that has waited for long enough.
 const PAGES_A_STREAM: usize = 4;
 
 /// Why a run of pages ended early.
@@ -72,7 +71,7 @@ impl Core {
                 Ok(()) if done * PAGE == pages.len() => return Ok(()),
                 Ok(()) => self.env.sleep(Duration::ZERO).await,
                 // Nothing is awaited between taking it and using it.
-                Err(Refused::NoStream) => stream = Some(self.streams.take().await),
+                Err(Refused::NoStream) => stream = Some(self.streams.take(&*self.env).await),
                 Err(Refused::Failed(kind)) if !self.relieve(kind, &mut relief).await => return Err(kind),
                 Err(Refused::Failed(_)) => {}
             }

@@ -2,21 +2,33 @@
 //!
 //! A stream is a codec's working memory and an output buffer. There are as many places as streams are allowed; each is a
 //! lock around a stream that is made when the place is first used. A writer looks first at the place of its own thread,
-//! then at the others, and spins for about the time of four pages; if none is free by then its *task* waits. With
-//! one stream there is nothing to choose: the place is that one.
+//! then at the others. With one stream there is nothing to choose: the place is that one.
+//!
+//! A codec's tables move to the cache of whichever core uses them, which can cost as much as the work. So a stream stays with a
+//! *warm* thread, from request to request, until that has used it for about 2 ms of work. Who finds every place busy looks
+//! for some 20 us, rarely enough to leave the line to the writer, and takes a place only if it stays idle: the pause between two
+//! requests of a busy writer is shorter than that. Then its *task* waits. The warm writer that has had its time and
+//! sees somebody wait keeps the place for the first in line and wakes it.
+//!
+//! Waiting tasks also look by themselves each millisecond, at places kept for others as well: a writer may stop before its
+//! time is over, and a task that is woken may never come. So nothing hangs on a wake.
 //!
 //! The number may be changed at any time in both directions: places beyond it are emptied as they fall free.
 //!
-//! Lock order: a stream is taken with no other lock held, and never held across an await; the locks that storing a page
-//! takes come after it.
+//! Lock order: a stream is taken with no other lock held, and never held across an await; the line of waiters and the locks
+//! that storing a page takes come after it.
 
+use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::hint::spin_loop;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 use spillway_core::stats::lane;
-use spillway_core::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, RwLock, WaitList};
-use spillway_core::{Budget, Charge, Kind};
+use spillway_core::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, RwLock};
+use spillway_core::{Budget, Charge, Env, Kind};
 
 use super::codec::{CODECS, Compressor, Params};
 use super::{PAGE, work};
@@ -24,11 +36,23 @@ use super::{PAGE, work};
 /// Most streams that may be asked for.
 pub(super) const STREAMS_MAX: usize = 256;
 
-/// Looks at busy places before a writer's task waits: some 100 us, the time for which a writer keeps a stream with a slow
-/// codec. A sleep and a wake cost the returning writer nearly as much; and places are all busy only where there are fewer
-/// than workers.
-/// The checker of threads tries every order anyway.
-const SPINS: usize = if cfg!(feature = "shuttle") { 1 } else { 2400 };
+/// Units of work for which a stream stays with one thread while others wait: 2 ms.
+const WARM_UNITS: u32 = 10 * work::SLICE;
+
+/// How long a writer looks for an idle place before its task waits.
+const LOOK_FOR: Duration = Duration::from_micros(20);
+
+/// Looks in that time at most, however time goes by: the checker of threads tries every order anyway.
+const LOOKS_MAX: usize = if cfg!(feature = "shuttle") { 1 } else { 64 };
+
+/// Pauses of the processor between two looks: they leave the line to who writes it.
+const PAUSES: usize = 24;
+
+/// How long a place is idle before a writer believes it: a thread that is busy with it comes back sooner.
+const IDLE_FOR: Duration = Duration::from_micros(5);
+
+/// How long a waiting task leaves it to others to wake it.
+const PATIENCE: Duration = Duration::from_millis(1);
 
 /// Units a page that its connection expects anyway.
 const EXPECTED_UNITS: u32 = 31;
@@ -45,7 +69,9 @@ pub(super) struct Choice {
 pub(super) struct Stream {
     compressor: Box<dyn Compressor>,
     out: Box<[u8; PAGE]>,
+    /// Units of work for a page, and since the stream was taken.
     units: u32,
+    spent: u32,
     _charge: Option<Charge>,
 }
 
@@ -59,11 +85,12 @@ impl Stream {
         let codec = &CODECS[choice.codec];
         let compressor = (codec.compressor)(choice.params);
         let units = (codec.compress_units)(choice.params);
-        Self { compressor, out: Box::new([0; PAGE]), units, _charge: charge }
+        Self { compressor, out: Box::new([0; PAGE]), units, spent: 0, _charge: charge }
     }
 
     /// The compressed form of `page`, or `None` where it is longer than `len_max` bytes, at most a page.
     pub(super) fn compress(&mut self, page: &[u8], len_max: usize) -> Option<&[u8]> {
+        self.spent += self.units;
         work::note(self.units);
         spillway_core::work::spend(self.units.saturating_sub(EXPECTED_UNITS));
         // The codec stops as soon as it passes the limit: most of the work of a page that does not compress is saved.
@@ -76,7 +103,28 @@ fn pages_a_slice(choice: Choice) -> usize {
     CODECS[choice.codec].pages_a_write(choice.params)
 }
 
-type Place = Mutex<Option<Box<Stream>>>;
+/// Nobody, where a waiter's ticket could be.
+const NOBODY: u64 = 0;
+
+/// Where a stream lies, locked while it is in use.
+#[derive(Default)]
+struct Place {
+    stream: Mutex<Option<Box<Stream>>>,
+    /// Ticket of the waiter that is to have it next. Set under the lock.
+    kept_for: AtomicU64,
+    /// Takes so far: one that has not changed shows that the place was idle.
+    takes: AtomicU32,
+    /// The thread that used it last, and the units of work since it began to. Changed under the lock.
+    lane: AtomicUsize,
+    used: AtomicU32,
+}
+
+/// Tasks that wait for a stream, by ticket.
+#[derive(Default)]
+struct Line {
+    next: u64,
+    waiters: BTreeMap<u64, Waker>,
+}
 
 /// All streams of a device.
 pub(super) struct Streams {
@@ -85,7 +133,9 @@ pub(super) struct Streams {
     choice: RwLock<Choice>,
     codec: AtomicUsize,
     pages_a_slice: AtomicUsize,
-    waiters: WaitList,
+    line: Mutex<Line>,
+    /// Tasks in line.
+    waiting: AtomicUsize,
     budget: Arc<Budget>,
     /// The stream of the first place, which there is always memory for.
     first: Mutex<Charge>,
@@ -95,12 +145,17 @@ impl Streams {
     /// At most `limit` streams, charged to `budget`; the first one at once.
     pub(super) fn new(limit: usize, choice: Choice, budget: Arc<Budget>) -> Result<Self, Kind> {
         assert!((1..=STREAMS_MAX).contains(&limit));
-        let places = (0..STREAMS_MAX).map(|_| CachePadded::default()).collect();
-        let codec = AtomicUsize::new(choice.codec);
-        let pages_a_slice = AtomicUsize::new(pages_a_slice(choice));
-        let (limit, choice) = (AtomicUsize::new(limit), (choice, RwLock::new(choice)));
-        let (first, waiters) = (Mutex::new(budget.hold(stream_bytes(choice.0))?), WaitList::default());
-        Ok(Self { places, limit, choice: choice.1, codec, pages_a_slice, waiters, budget, first })
+        Ok(Self {
+            places: (0..STREAMS_MAX).map(|_| CachePadded::default()).collect(),
+            limit: AtomicUsize::new(limit),
+            codec: AtomicUsize::new(choice.codec),
+            pages_a_slice: AtomicUsize::new(pages_a_slice(choice)),
+            choice: RwLock::new(choice),
+            line: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            first: Mutex::new(budget.hold(stream_bytes(choice))?),
+            budget,
+        })
     }
 
     /// How many writers may compress at once.
@@ -112,8 +167,9 @@ impl Streams {
     pub(super) fn set_limit(&self, limit: usize) {
         assert!((1..=STREAMS_MAX).contains(&limit));
         self.limit.store(limit, Ordering::Relaxed);
-        self.places[limit..].iter().for_each(|place| *place.lock() = None);
-        self.waiters.wake_all();
+        self.places[limit..].iter().for_each(|place| *place.stream.lock() = None);
+        let waiters: Vec<Waker> = self.line.lock().waiters.values().cloned().collect();
+        waiters.into_iter().for_each(Waker::wake);
     }
 
     /// The codec in use.
@@ -137,33 +193,71 @@ impl Streams {
         *self.choice.write() = choice;
         self.codec.store(choice.codec, Ordering::Relaxed);
         self.pages_a_slice.store(pages_a_slice(choice), Ordering::Relaxed);
-        self.places.iter().for_each(|place| *place.lock() = None);
+        self.places.iter().for_each(|place| *place.stream.lock() = None);
         *self.first.lock() = first;
         Ok(())
     }
 
-    /// An idle stream, after a short spin if need be.
+    /// An idle stream that is not kept for anybody; while tasks wait, only the one that is warm for this thread.
     pub(super) fn try_take(&self) -> Option<Taken<'_>> {
-        self.look().or_else(|| {
-            (0..SPINS).find_map(|_| {
-                spin_loop();
-                self.look()
-            })
-        })
+        let (alone, own) = (self.waiting.load(Ordering::Relaxed) == 0, lane());
+        self.look(|place| place.is_kept_for(NOBODY) && (alone || place.lane.load(Ordering::Relaxed) == own))
     }
 
-    /// An idle stream; waits in line for one.
-    pub(super) async fn take(&self) -> Taken<'_> {
-        self.waiters.until(|| self.try_take()).await
-    }
-
-    fn look(&self) -> Option<Taken<'_>> {
-        let limit = self.limit.load(Ordering::Relaxed);
-        if limit == 1 {
-            return self.try_place(0);
+    /// An idle stream; waits for one.
+    pub(super) async fn take(&self, env: &dyn Env) -> Taken<'_> {
+        if let Some(taken) = self.look_for_a_while(env) {
+            return taken;
         }
-        let first = lane() % limit;
-        (first..limit).chain(0..first).find_map(|index| self.try_place(index))
+        let waiter = Waiter::new(self);
+        loop {
+            if let Some(taken) = waiter.turn(env).await {
+                return taken;
+            }
+            // Its patience is over: what is kept for somebody else will do.
+            if let Some(taken) = self.look(|_| true) {
+                return taken;
+            }
+        }
+    }
+
+    /// Looks for a place that stays idle, if nobody is in line.
+    fn look_for_a_while(&self, env: &dyn Env) -> Option<Taken<'_>> {
+        let begun = env.now();
+        let (mut takes, mut idle_since) = (self.takes(), begun);
+        for _ in 0..LOOKS_MAX {
+            (0..PAUSES).for_each(|_| spin_loop());
+            let now = env.now();
+            let seen = self.takes();
+            if seen != takes || self.all_busy() {
+                (takes, idle_since) = (seen, now);
+            }
+            if now - idle_since >= IDLE_FOR
+                && let Some(taken) = self.try_take()
+            {
+                return Some(taken);
+            }
+            if now - begun >= LOOK_FOR || self.waiting.load(Ordering::Relaxed) > 0 {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Takes of all places so far.
+    fn takes(&self) -> u32 {
+        let places = self.places[..self.limit()].iter();
+        places.fold(0, |sum, place| sum.wrapping_add(place.takes.load(Ordering::Relaxed)))
+    }
+
+    fn all_busy(&self) -> bool {
+        self.places[..self.limit()].iter().all(|place| place.stream.is_locked())
+    }
+
+    fn look(&self, may_have: impl Fn(&Place) -> bool) -> Option<Taken<'_>> {
+        let limit = self.limit.load(Ordering::Relaxed);
+        let first = if limit == 1 { 0 } else { lane() % limit };
+        (first..limit).chain(0..first).find_map(|index| self.try_place(index, &may_have))
     }
 
     /// A stream for a place; none where there is no memory for it, and the writer waits for another.
@@ -173,16 +267,101 @@ impl Streams {
         Some(Stream::new(choice, charge))
     }
 
-    fn try_place(&self, index: usize) -> Option<Taken<'_>> {
+    fn try_place(&self, index: usize, may_have: impl Fn(&Place) -> bool) -> Option<Taken<'_>> {
         let place = &self.places[index];
-        if place.is_locked() {
+        if place.stream.is_locked() || !may_have(place) {
             return None;
         }
-        let mut guard = place.try_lock()?;
+        let mut guard = place.stream.try_lock()?;
+        if !may_have(place) {
+            return None;
+        }
         if guard.is_none() {
             *guard = Some(Box::new(self.make(index)?));
         }
+        place.take_over();
         Some(Taken { guard: Some(guard), streams: self, index })
+    }
+
+    /// The first in line, out of it.
+    fn next_waiter(&self) -> Option<(u64, Waker)> {
+        let mut line = self.line.lock();
+        let first = line.waiters.pop_first();
+        self.waiting.store(line.waiters.len(), Ordering::Relaxed);
+        first
+    }
+}
+
+impl Place {
+    fn is_kept_for(&self, ticket: u64) -> bool {
+        self.kept_for.load(Ordering::Relaxed) == ticket
+    }
+
+    /// Notes that this thread has it now.
+    fn take_over(&self) {
+        self.takes.store(self.takes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        if self.kept_for.load(Ordering::Relaxed) != NOBODY {
+            self.kept_for.store(NOBODY, Ordering::Relaxed);
+        }
+        let own = lane();
+        if self.lane.load(Ordering::Relaxed) != own {
+            self.lane.store(own, Ordering::Relaxed);
+            self.used.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A task in line.
+struct Waiter<'a> {
+    streams: &'a Streams,
+    ticket: u64,
+}
+
+impl<'a> Waiter<'a> {
+    fn new(streams: &'a Streams) -> Self {
+        let mut line = streams.line.lock();
+        line.next += 1;
+        Self { streams, ticket: line.next }
+    }
+
+    /// Waits in line until a stream is there, or for as long as its patience lasts.
+    async fn turn(&self, env: &dyn Env) -> Option<Taken<'a>> {
+        let mut patience = env.sleep(PATIENCE);
+        poll_fn(|context| {
+            self.register(context.waker());
+            let own = |place: &Place| {
+                place.is_kept_for(self.ticket) || place.is_kept_for(NOBODY) && self.is_first()
+            };
+            if let Some(taken) = self.streams.look(own) {
+                return Poll::Ready(Some(taken));
+            }
+            patience.as_mut().poll(context).map(|()| None)
+        })
+        .await
+    }
+
+    fn register(&self, waker: &Waker) {
+        let mut line = self.streams.line.lock();
+        line.waiters.insert(self.ticket, waker.clone());
+        self.streams.waiting.store(line.waiters.len(), Ordering::Relaxed);
+    }
+
+    fn is_first(&self) -> bool {
+        self.streams.line.lock().waiters.first_key_value().is_some_and(|(first, _)| *first == self.ticket)
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        let mut line = self.streams.line.lock();
+        line.waiters.remove(&self.ticket);
+        self.streams.waiting.store(line.waiters.len(), Ordering::Relaxed);
+        drop(line);
+        // Served elsewhere, or gone: what was kept for it is anybody's.
+        for place in &self.streams.places[..self.streams.limit()] {
+            let free = |kept_for| (kept_for == self.ticket).then_some(NOBODY);
+            let _ = place.kept_for.fetch_update(Ordering::AcqRel, Ordering::Relaxed, free);
+        }
     }
 }
 
@@ -215,12 +394,22 @@ impl std::ops::DerefMut for Taken<'_> {
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        if let Some(mut guard) = self.guard.take()
-            && self.index >= self.streams.limit()
-        {
+        let Some(mut guard) = self.guard.take() else { return };
+        let place = &self.streams.places[self.index];
+        let units = guard.as_mut().map_or(0, |stream| std::mem::take(&mut stream.spent));
+        let used = place.used.load(Ordering::Relaxed).saturating_add(units);
+        place.used.store(used, Ordering::Relaxed);
+        if self.index >= self.streams.limit() {
             *guard = None;
         }
-        self.streams.waiters.wake_one();
+        if used < WARM_UNITS || self.streams.waiting.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        place.used.store(0, Ordering::Relaxed);
+        let Some((ticket, waker)) = self.streams.next_waiter() else { return };
+        place.kept_for.store(ticket, Ordering::Relaxed);
+        drop(guard);
+        waker.wake();
     }
 }
 
@@ -228,7 +417,11 @@ impl Drop for Taken<'_> {
 mod tests {
     use super::*;
     use spillway_core::contract::block_on;
+    use spillway_sim::world::World;
     use std::sync::atomic::AtomicUsize as Count;
+
+    use crate::zram::tests::Idle;
+    use std::future::Future;
 
     fn streams(limit: usize) -> Streams {
         Streams::new(limit, Choice::default(), Budget::new(1 << 30)).unwrap()
@@ -252,13 +445,13 @@ mod tests {
 
     #[test]
     fn no_more_writers_than_streams_at_any_time() {
-        let streams = streams(2);
+        let (streams, env) = (streams(2), Idle::new());
         let (now, most) = (Count::new(0), Count::new(0));
         std::thread::scope(|scope| {
             for _ in 0..6 {
                 scope.spawn(|| {
                     for _ in 0..500 {
-                        let mut stream = block_on(streams.take());
+                        let mut stream = block_on(streams.take(&env));
                         most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                         assert!(stream.compress(&[7; PAGE], PAGE).is_some());
                         now.fetch_sub(1, Ordering::SeqCst);
@@ -271,12 +464,12 @@ mod tests {
 
     #[test]
     fn the_number_changes_while_writers_work_and_surplus_streams_go() {
-        let streams = streams(4);
+        let (streams, env) = (streams(4), Idle::new());
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..500 {
-                        block_on(streams.take()).compress(&[7; PAGE], PAGE);
+                        block_on(streams.take(&env)).compress(&[7; PAGE], PAGE);
                     }
                 });
             }
@@ -285,21 +478,91 @@ mod tests {
             }
             streams.set_limit(1);
         });
-        assert!(streams.places[1..].iter().all(|place| place.lock().is_none()));
-        assert_eq!(streams.waiters.waiting(), 0);
+        assert!(streams.places[1..].iter().all(|place| place.stream.lock().is_none()));
+        assert_eq!(streams.waiting.load(Ordering::Relaxed), 0);
+    }
+
+    use std::task::Context;
+
+    /// Polls once, with a waker that counts its wakes.
+    fn poll<T>(future: &mut std::pin::Pin<Box<impl Future<Output = T>>>, wakes: &Arc<Wakes>) -> Poll<T> {
+        future.as_mut().poll(&mut Context::from_waker(&Waker::from(wakes.clone())))
+    }
+
+    #[derive(Default)]
+    struct Wakes(Count);
+
+    impl std::task::Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    impl Wakes {
+        fn count(&self) -> usize {
+            self.0.load(Ordering::SeqCst)
+        }
+    }
+
+    /// Uses the stream for some units of work.
+    fn work_on(mut taken: Taken<'_>, units: u32) {
+        let pages = units.div_ceil(taken.units);
+        (0..pages).for_each(|_| assert!(taken.compress(&[7; PAGE], PAGE).is_some()));
     }
 
     #[test]
-    fn a_task_that_finds_none_idle_is_woken_by_the_next_return() {
-        use std::future::Future;
-        use std::task::{Context, Waker};
-        let streams = streams(1);
+    fn a_stream_stays_with_a_warm_writer_for_its_time_and_is_then_kept_for_the_first_in_line() {
+        let (streams, world) = (streams(1), World::new(1));
+        let (first, second) = (Arc::new(Wakes::default()), Arc::new(Wakes::default()));
         let held = streams.try_take().unwrap();
-        let mut waiting = Box::pin(streams.take());
-        assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        assert_eq!(streams.waiters.waiting(), 1);
+        let mut one = Box::pin(streams.take(&*world));
+        let mut two = Box::pin(streams.take(&*world));
+        assert!(poll(&mut one, &first).is_pending() && poll(&mut two, &second).is_pending());
+        work_on(held, WARM_UNITS / 2);
+        assert_eq!(first.count(), 0, "the writer comes back soon");
+        work_on(streams.try_take().expect("it is warm"), WARM_UNITS / 2);
+        assert_eq!((first.count(), second.count()), (1, 0));
+        assert!(streams.try_take().is_none(), "it has had its time");
+        assert!(poll(&mut two, &second).is_pending(), "nor is it the second's turn");
+        let Poll::Ready(taken) = poll(&mut one, &first) else { panic!("it was kept for the first") };
+        drop(taken);
+        drop(one);
+        let Poll::Ready(_) = poll(&mut two, &second) else { panic!("the second is first now") };
+    }
+
+    #[test]
+    fn who_waits_looks_by_itself_when_nobody_wakes_it() {
+        let (streams, world) = (streams(1), World::new(1));
+        let wakes = Arc::new(Wakes::default());
+        let held = streams.try_take().unwrap();
+        let mut waiting = Box::pin(streams.take(&*world));
+        assert!(poll(&mut waiting, &wakes).is_pending());
         drop(held);
-        assert_eq!(streams.waiters.waiting(), 0);
-        assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+        assert_eq!(wakes.count(), 0);
+        world.advance(PATIENCE);
+        assert_eq!(wakes.count(), 1);
+        assert!(poll(&mut waiting, &wakes).is_ready());
+    }
+
+    #[test]
+    fn a_place_kept_for_a_task_that_leaves_or_never_comes_is_anybodys() {
+        let (streams, world) = (streams(1), World::new(1));
+        let wakes = Arc::new(Wakes::default());
+        for leaves in [true, false] {
+            let held = streams.try_take().unwrap();
+            let mut kept = Box::pin(streams.take(&*world));
+            let mut other = Box::pin(streams.take(&*world));
+            assert!(poll(&mut kept, &wakes).is_pending() && poll(&mut other, &wakes).is_pending());
+            work_on(held, WARM_UNITS);
+            assert!(streams.try_take().is_none(), "it is kept");
+            if leaves {
+                drop(kept);
+                drop(streams.try_take().expect("it is free again"));
+            } else {
+                world.advance(PATIENCE);
+                assert!(poll(&mut other, &wakes).is_ready(), "its patience is over");
+            }
+        }
+        assert!(streams.try_take().is_some() && streams.waiting.load(Ordering::Relaxed) == 0);
     }
 }

@@ -260,12 +260,13 @@ fn settle(bench: &Bench, when: &str, permille: u64) {
 
 #[test]
 fn compaction_moves_objects_under_readers_and_writers() {
-    let bench = bench(sized(16 << 20));
-    let core = bench.zram.core.clone();
+    let (budget, regions) = (Budget::new(64 << 20), Arc::new(VecRegions::new(128 << 20)));
+    let zram = Zram::new(sized(16 << 20), Arc::new(Idle::new()), regions, budget).unwrap();
+    let (core, seam) = (zram.core.clone(), Seam::new(zram.clone()));
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..3u64)
             .map(|lane| {
-                let seam = bench.seam.clone();
+                let seam = seam.clone();
                 scope.spawn(move || {
                     let mut random = Random(lane);
                     let mut versions = vec![0u64; 1000];
@@ -295,8 +296,9 @@ fn compaction_moves_objects_under_readers_and_writers() {
             }
         });
     });
-    bench.table.store("reset", "1").unwrap();
-    assert_eq!(bench.number("mem_used_total"), 0);
+    let table = attributes(zram);
+    table.store("reset", "1").unwrap();
+    assert_eq!(table.show("mem_used_total").unwrap(), "0");
 }
 
 #[test]
@@ -324,8 +326,26 @@ fn a_device_that_finds_no_memory_says_so_and_lives() {
     assert_eq!((reply.result, reply.buf.iter().all(|&byte| byte == 0)), (Ok(()), true));
 }
 
-/// A world with workers that have nothing to do: assistants run on threads of their own.
-struct Idle(Arc<World>);
+/// A world of threads, with workers that have nothing to do: assistants run on threads of their own.
+pub(super) struct Idle(Arc<World>);
+
+impl Idle {
+    pub(super) fn new() -> Self {
+        Self(World::new(1))
+    }
+}
+
+/// Pending once, and woken at once.
+pub(super) fn yield_once() -> spillway_core::LocalFuture<()> {
+    let mut yielded = false;
+    Box::pin(std::future::poll_fn(move |context| {
+        if std::mem::replace(&mut yielded, true) {
+            return std::task::Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        std::task::Poll::Pending
+    }))
+}
 
 impl Env for Idle {
     fn now(&self) -> Duration {
@@ -336,8 +356,9 @@ impl Env for Idle {
         self.0.coarse_now()
     }
 
-    fn sleep(&self, duration: Duration) -> spillway_core::LocalFuture<()> {
-        self.0.sleep(duration)
+    /// Nobody moves the clock of these threads on: sleeping is looking again at once.
+    fn sleep(&self, _duration: Duration) -> spillway_core::LocalFuture<()> {
+        yield_once()
     }
 
     fn spawn(&self, place: spillway_core::Place, task: spillway_core::Task) {
@@ -364,7 +385,7 @@ impl Env for Idle {
 fn a_large_write_shared_out_lands_whole_and_a_withdrawn_one_never_late() {
     let (regions, budget) = (Arc::new(VecRegions::new(128 << 20)), Budget::new(64 << 20));
     let config = Config { max_comp_streams: 4, ..sized(4 << 20) };
-    let zram = Zram::new(config, Arc::new(Idle(World::new(1))), regions, budget).unwrap();
+    let zram = Zram::new(config, Arc::new(Idle::new()), regions, budget).unwrap();
     let (seam, mut random) = (Seam::new(zram), Random(9));
     for round in 0..60 {
         let pages = 16 + random.below(240) as usize;
@@ -401,7 +422,7 @@ fn a_large_write_shared_out_lands_whole_and_a_withdrawn_one_never_late() {
 fn a_large_write_shared_out_fails_as_a_whole_where_memory_ends() {
     let (regions, budget) = (Arc::new(VecRegions::new(128 << 20)), Budget::new(1 << 20));
     let config = Config { max_comp_streams: 4, ..sized(4 << 20) };
-    let zram = Zram::new(config, Arc::new(Idle(World::new(1))), regions, budget.clone()).unwrap();
+    let zram = Zram::new(config, Arc::new(Idle::new()), regions, budget.clone()).unwrap();
     let (seam, mut random) = (Seam::new(zram.clone()), Random(9));
     let content: Vec<u8> = (0..512).flat_map(|_| page(&mut random, 100)).collect();
     let reply = block_on(seam.submit(Request::write(0, IoBuf::copy_of(&content))));

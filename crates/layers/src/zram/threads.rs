@@ -1,13 +1,16 @@
 //! Models for the checker of threads: streams, and one slot under writers, readers, a discard and the compactor.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
 
 use spillway_core::contract::Random;
 use spillway_core::sync::models::every_order;
 use spillway_core::sync::shuttle::future::block_on;
 use spillway_core::sync::shuttle::thread;
 use spillway_core::sync::{AtomicUsize, Ordering};
-use spillway_core::{BlockDevice, Budget, ByteRange, IoBuf, Op, Request};
+use spillway_core::{BlockDevice, Budget, ByteRange, Env, IoBuf, LocalFuture, Op, Place, Request, Task};
 use spillway_sim::memory::VecRegions;
 use spillway_sim::world::World;
 
@@ -15,17 +18,59 @@ use super::codec::Params;
 use super::streams::{Choice, Streams};
 use super::{Config, PAGE, Zram};
 
+/// A world in which a sleep is over as soon as another thread had its turn.
+struct Impatient(Arc<World>);
+
+impl Env for Impatient {
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn coarse_now(&self) -> Duration {
+        self.0.coarse_now()
+    }
+
+    fn sleep(&self, _duration: Duration) -> LocalFuture<()> {
+        let mut yielded = false;
+        Box::pin(poll_fn(move |context| {
+            if std::mem::replace(&mut yielded, true) {
+                return Poll::Ready(());
+            }
+            thread::yield_now();
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }))
+    }
+
+    fn spawn(&self, place: Place, task: Task) {
+        self.0.spawn(place, task);
+    }
+
+    fn spawn_here(&self, task: LocalFuture<()>) {
+        self.0.spawn_here(task);
+    }
+
+    fn idle_workers(&self) -> usize {
+        0
+    }
+
+    fn random(&self) -> u64 {
+        self.0.random()
+    }
+}
+
 #[test]
 fn no_more_writers_than_streams_and_nobody_waits_for_ever() {
     every_order(1500, || {
         let choice = Choice { codec: 0, params: Params::default() };
         let streams = Arc::new(Streams::new(1, choice, Budget::new(1 << 20)).expect("there is room"));
         let busy = Arc::new(AtomicUsize::new(0));
+        let env = Arc::new(Impatient(World::new(1)));
         let writers: Vec<_> = (0..3)
             .map(|_| {
-                let (streams, busy) = (streams.clone(), busy.clone());
+                let (streams, busy, env) = (streams.clone(), busy.clone(), env.clone());
                 thread::spawn(move || {
-                    let taken = block_on(streams.take());
+                    let taken = block_on(streams.take(&*env));
                     let others = busy.fetch_add(1, Ordering::SeqCst);
                     assert!(others < 2, "{others} others compress on at most two streams");
                     thread::yield_now();
@@ -43,8 +88,13 @@ fn no_more_writers_than_streams_and_nobody_waits_for_ever() {
 
 fn zram(budget: &Arc<Budget>) -> Arc<Zram> {
     let config = Config { disksize: 64 << 10, max_comp_streams: 1, ..Config::default() };
-    Zram::new(config, World::new(1), Arc::new(VecRegions::new(256 << 20)), budget.clone())
-        .expect("a valid configuration")
+    Zram::new(
+        config,
+        Arc::new(Impatient(World::new(1))),
+        Arc::new(VecRegions::new(256 << 20)),
+        budget.clone(),
+    )
+    .expect("a valid configuration")
 }
 
 fn page(number: u64) -> Vec<u8> {
