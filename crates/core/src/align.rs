@@ -99,7 +99,7 @@ impl Aligned {
     }
 
     fn write_whole(&self, request: Request) -> Submission {
-        if request.op != Op::Write && bare_pieces(request.range).nth(1).is_some() {
+        if request.op != Op::Write && is_long(request.range) {
             let this = self.clone();
             return Answer::pending(async move { this.change_in_pieces(request).await });
         }
@@ -261,6 +261,11 @@ fn pieces(block: BlockSize, range: ByteRange) -> impl Iterator<Item = ByteRange>
     })
 }
 
+/// Whether [`bare_pieces`] are several.
+fn is_long(range: ByteRange) -> bool {
+    range.len > 0 && range.offset / BARE_BYTES_MAX != (range.offset + range.len - 1) / BARE_BYTES_MAX
+}
+
 /// Cuts `range` at multiples of [`BARE_BYTES_MAX`].
 fn bare_pieces(range: ByteRange) -> impl Iterator<Item = ByteRange> {
     let end = range.offset + range.len;
@@ -329,6 +334,11 @@ mod tests {
         let range = ByteRange::new(4096, 3 * BARE_BYTES_MAX);
         let pieces: Vec<_> = bare_pieces(range).collect();
         assert_eq!(pieces.len(), 4);
+        for (start, len) in [(0, 0), (0, 512), (512, BARE_BYTES_MAX), (0, BARE_BYTES_MAX), (5 << 26, 1 << 27)]
+        {
+            let range = ByteRange::new(start, len);
+            assert_eq!(is_long(range), bare_pieces(range).count() > 1, "{range:?}");
+        }
         assert_eq!(pieces.iter().map(|piece| piece.len).sum::<u64>(), range.len);
         assert!(pieces[1..].iter().all(|piece| piece.offset % BARE_BYTES_MAX == 0));
     }

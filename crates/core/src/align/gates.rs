@@ -22,45 +22,68 @@ const REGIONS_MAX: u64 = 4 * GATES as u64;
 const WHOLE: u64 = 1 << 32;
 
 /// Some of the gates.
-#[derive(Clone, Default)]
-pub(super) struct Set([u64; WORDS]);
+#[derive(Clone)]
+pub(super) enum Set {
+    /// What nearly every request takes.
+    One(usize),
+    Bits([u64; WORDS]),
+}
+
+impl Default for Set {
+    fn default() -> Self {
+        Set::Bits([0; WORDS])
+    }
+}
 
 impl Set {
     /// The gates of a range.
+    #[inline]
     pub(super) fn of(range: ByteRange) -> Self {
-        let mut set = Set::default();
-        if range.len == 0 {
-            return set;
-        }
         let first = range.offset >> REGION_SHIFT;
-        let last = (range.offset + range.len - 1) >> REGION_SHIFT;
+        let last = (range.offset + range.len.max(1) - 1) >> REGION_SHIFT;
+        match range.len {
+            0 => Set::default(),
+            _ if first == last => Set::One(gate_of(first)),
+            _ => Self::of_regions(first, last),
+        }
+    }
+
+    fn of_regions(first: u64, last: u64) -> Self {
         if last - first >= REGIONS_MAX {
-            return Set([u64::MAX; WORDS]);
+            return Set::Bits([u64::MAX; WORDS]);
         }
-        for region in first..=last {
-            let gate = gate_of(region);
-            set.0[gate / 64] |= 1 << (gate % 64);
-        }
+        let mut set = Set::default();
+        (first..=last).for_each(|region| set.insert(gate_of(region)));
         set
     }
 
     /// The gates of both.
     pub(super) fn or(self, other: Self) -> Self {
-        Set(std::array::from_fn(|word| self.0[word] | other.0[word]))
+        let (one, other) = (self.bits(), other.bits());
+        Set::Bits(std::array::from_fn(|word| one[word] | other[word]))
+    }
+
+    fn bits(&self) -> [u64; WORDS] {
+        match self {
+            Set::One(gate) => std::array::from_fn(|word| u64::from(gate / 64 == word) << (gate % 64)),
+            Set::Bits(bits) => *bits,
+        }
     }
 
     fn has(&self, gate: usize) -> bool {
-        self.0[gate / 64] >> (gate % 64) & 1 == 1
+        self.bits()[gate / 64] >> (gate % 64) & 1 == 1
     }
 
     fn insert(&mut self, gate: usize) {
-        self.0[gate / 64] |= 1 << (gate % 64);
+        let mut bits = self.bits();
+        bits[gate / 64] |= 1 << (gate % 64);
+        *self = Set::Bits(bits);
     }
 
     /// In ascending order.
-    fn members(&self) -> impl Iterator<Item = usize> {
-        let words = self.0.iter().enumerate().filter(|(_, bits)| **bits != 0);
-        words.flat_map(|(word, &bits)| {
+    fn members(&self) -> impl Iterator<Item = usize> + use<> {
+        let words = self.bits().into_iter().enumerate().filter(|(_, bits)| *bits != 0);
+        words.flat_map(|(word, bits)| {
             let mut bits = bits;
             std::iter::from_fn(move || {
                 let bit = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
@@ -88,15 +111,27 @@ impl Default for Gates {
 
 impl Gates {
     /// Shares all gates of `set` unless somebody has or awaits one of them alone; then none is taken.
+    #[inline]
     pub(super) fn try_share(&self, set: &Set) -> bool {
+        match set {
+            Set::One(gate) => self.gates[*gate].try_take(1),
+            Set::Bits(_) => self.try_share_all(set),
+        }
+    }
+
+    fn try_share_all(&self, set: &Set) -> bool {
         let Some(refused) = set.members().find(|&gate| !self.gates[gate].try_take(1)) else { return true };
         set.members().take_while(|&gate| gate != refused).for_each(|gate| self.gates[gate].give(1));
         false
     }
 
     /// Leaves gates that were shared.
+    #[inline]
     pub(super) fn unshare(&self, set: &Set) {
-        set.members().for_each(|gate| self.gates[gate].give(1));
+        match set {
+            Set::One(gate) => self.gates[*gate].give(1),
+            Set::Bits(_) => set.members().for_each(|gate| self.gates[gate].give(1)),
+        }
     }
 }
 

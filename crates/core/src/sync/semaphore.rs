@@ -62,6 +62,7 @@ impl Semaphore {
     }
 
     /// Takes `units` unless they are not free or somebody waits.
+    #[inline]
     pub fn try_take(&self, units: u64) -> bool {
         self.waiting() == 0 && self.claim(units)
     }
@@ -77,23 +78,25 @@ impl Semaphore {
     }
 
     /// Gives `units` back. More than were taken is a bug, and asserted.
+    #[inline]
     pub fn give(&self, units: u64) {
         let before = self.used.fetch_sub(units, Ordering::SeqCst);
         assert!(before >= units, "{units} units were given back of {before}");
-        self.serve();
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.serve();
+        }
     }
 
+    #[inline]
     fn claim(&self, units: u64) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
         let fits = |used: u64| used.checked_add(units).filter(|&sum| sum <= limit);
         self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fits).is_ok()
     }
 
-    /// Hands free units to the first waiters. One load when nobody waits.
+    /// Hands free units to the first waiters.
+    #[cold]
     fn serve(&self) {
-        if self.waiting.load(Ordering::SeqCst) == 0 {
-            return;
-        }
         let mut served = Vec::new();
         {
             let mut queue = self.queue.lock();
