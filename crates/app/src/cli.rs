@@ -152,7 +152,8 @@ pub(crate) struct ServerOptions {
     pub(crate) workers: Option<NonZeroUsize>,
 
     /// Let a worker that has served a client look for news this long before it sleeps, at most 1000: shorter waits for clients
-    /// with few requests in flight, at the price of a busy processor for each worker in use [default: 0]
+    /// with few requests in flight, at the price of a busy processor for each worker in use; where processors are not to spare,
+    /// longer ones [default: 0]
     #[arg(long, value_name = "MICROSECONDS", value_parser = value_parser!(u16).range(..=i64::from(POLL_US_MAX)))]
     pub(crate) poll_us: Option<u16>,
 

@@ -48,15 +48,20 @@ impl Rest {
             std::thread::yield_now();
             start.elapsed() >= OTHERS_RAN
         });
-        others_ran || self.looks(Instant::now)
+        others_ran || self.looks(Instant::now, std::thread::yield_now)
     }
 
-    fn looks(&mut self, now: impl FnOnce() -> Instant) -> bool {
+    /// Yields as long as it looks: the client may be waiting for this very processor.
+    fn looks(&mut self, now: impl FnOnce() -> Instant, let_run: impl FnOnce()) -> bool {
         if self.look.is_zero() {
             return false;
         }
         let now = now();
-        now - *self.looks_since.get_or_insert(now) < self.look
+        let looks = now - *self.looks_since.get_or_insert(now) < self.look;
+        if looks {
+            let_run();
+        }
+        looks
     }
 
     fn rest(&mut self, others_run: impl FnOnce() -> bool) -> bool {
@@ -103,13 +108,17 @@ mod tests {
     #[test]
     fn news_are_looked_for_so_long_after_each_piece_of_work() {
         let start = Instant::now();
-        let at = |micros| move || start + Duration::from_micros(micros);
+        let yields = std::cell::Cell::new(0);
+        let looks = |rest: &mut Rest, micros| {
+            rest.looks(|| start + Duration::from_micros(micros), || yields.set(yields.get() + 1))
+        };
         let mut rest = Rest::looking(Duration::from_micros(50));
-        assert!(rest.looks(at(0)) && rest.looks(at(49)));
-        assert!(!rest.looks(at(50)) && !rest.looks(at(51)), "then the thread sleeps");
+        assert!(looks(&mut rest, 0) && looks(&mut rest, 49));
+        assert!(!looks(&mut rest, 50) && !looks(&mut rest, 51), "then the thread sleeps");
+        assert_eq!(yields.get(), 2, "each look lets others run");
         rest.worked();
-        assert!(rest.looks(at(70)) && rest.looks(at(119)) && !rest.looks(at(120)));
-        assert!(!Rest::default().looks(|| panic!("reads no clock where nobody asked for it")));
+        assert!(looks(&mut rest, 70) && looks(&mut rest, 119) && !looks(&mut rest, 120));
+        assert!(!Rest::default().looks(|| panic!("reads a clock that nobody asked for"), || ()));
     }
 
     #[test]
