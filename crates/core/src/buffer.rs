@@ -44,7 +44,40 @@ pub async fn room(len: usize) -> IoBuf {
         return IoBuf::empty();
     }
     let pages = pool::wait_for(class(len)).await;
+    here::add(pages.len() as i64);
     IoBuf { pages: Some(pages), start: 0, len: len as u32, lender: None }
+}
+
+/// What a simulated world of one thread holds; nothing of it is left in other builds.
+mod here {
+    #[cfg(feature = "mutants")]
+    thread_local! {
+        static PAGES: std::cell::Cell<i64> = const { std::cell::Cell::new(0) };
+    }
+
+    #[cfg(feature = "mutants")]
+    pub(super) fn add(pages: i64) {
+        let _ = PAGES.try_with(|sum| sum.set(sum.get() + pages));
+    }
+
+    #[cfg(feature = "mutants")]
+    pub(super) fn pages() -> i64 {
+        PAGES.get()
+    }
+
+    #[cfg(not(feature = "mutants"))]
+    pub(super) const fn add(_pages: i64) {}
+
+    #[cfg(not(feature = "mutants"))]
+    pub(super) const fn pages() -> i64 {
+        0
+    }
+}
+
+/// Bytes of buffers outside workspaces that this thread has taken, less those that it has dropped. Counted in builds for the
+/// simulator only; 0 in others.
+pub fn bytes_here() -> i64 {
+    here::pages() * ALIGNMENT as i64
 }
 
 /// Pages of a buffer of `len` bytes outside a workspace.
@@ -121,6 +154,7 @@ impl IoBuf {
             return Some(Self::empty());
         }
         let pages = pool::obtain(class(len), limited)?;
+        here::add(pages.len() as i64);
         Some(Self { pages: Some(pages), start: 0, len: len as u32, lender: None })
     }
 
@@ -207,7 +241,10 @@ impl Drop for IoBuf {
         let Some(pages) = self.pages.take() else { return };
         match self.lender.take() {
             Some(lender) => lender.give_back(pages),
-            None => pool::recycle(pages),
+            None => {
+                here::add(-(pages.len() as i64));
+                pool::recycle(pages);
+            }
         }
     }
 }

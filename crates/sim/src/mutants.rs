@@ -48,6 +48,7 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("write_cache: an entry that is cleared loses its sector", "write-cache-eager"),
     mutant("write_cache: free before the origin is durable", "write-cache-small"),
     mutant("write_cache: copy what is being written around", "write-cache-small"),
+    mutant("write_cache: copy in memory that nobody counts", "write-cache"),
     mutant("write_cache: copy what could not be read", "write-cache-small"),
     mutant("write_cache: a lap that began before a commit is the last", "write-cache-through"),
     mutant("write_cache: end a drain that was asked for again", "write-cache-small"),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use spillway_core::buffer;
 use spillway_core::contract::Random;
 use spillway_core::{
     Aligned, Attributes, Budget, ByteRange, Env, Flags, IoBuf, Kind, Op, Reply, Request, SECTOR, Submission,
@@ -28,6 +29,9 @@ const STEPS_MAX: u64 = 3_000_000;
 
 /// Memory for regions, where the system does not refuse it.
 const REGIONS_BYTES: u64 = 256 << 20;
+
+/// Bytes of buffers that a stack may hold without charging them before it is open: a look at whether a device is blank.
+const UNCOUNTED_MAX: u64 = 1 << 20;
 
 /// Extents that are asked for at a time.
 const EXTENTS_MAX: usize = 16;
@@ -169,6 +173,8 @@ struct House {
     empty: &'static [(&'static str, u64)],
     /// The cache was emptied, and nothing was written since.
     drained: Cell<bool>,
+    /// Bytes of buffers outside workspaces, before the stack was built.
+    buffers: i64,
 }
 
 /// What every client has.
@@ -192,6 +198,8 @@ struct Visitor {
     opened: Rc<Cell<bool>>,
     /// Every write that is acknowledged is durable.
     commits: bool,
+    /// Bytes of the clients' buffers, which whoever serves them charges. What was withdrawn may be in use until the end.
+    payloads: Rc<Cell<u64>>,
     /// Writes may find no memory.
     short: bool,
 }
@@ -208,6 +216,7 @@ impl House {
             Arc::new(disk.of_words(number == 1 && row.cache.is_some_and(|cache| cache.words)))
         };
         let disks: Vec<_> = media.iter().enumerate().map(power_up).collect();
+        let buffers = buffer::bytes_here();
         let budget = row.budget(scenario.tight);
         let stack = row
             .build(&world, &disks, &budget, if scenario.refused { 0 } else { REGIONS_BYTES })
@@ -217,7 +226,8 @@ impl House {
         // What cannot be read stays so in later phases.
         let bad = media.iter().any(Medium::has_bad_sectors);
         let visitor = Visitor {
-            device: Aligned::new(stack.device.clone()),
+            device: Aligned::charged(stack.device.clone(), &budget)
+                .expect("the table's budgets have room to merge"),
             model: story.model.clone(),
             world: world.clone(),
             answers: answers.clone(),
@@ -229,12 +239,23 @@ impl House {
             reads_fail: phase.reads_fail() || bad,
             opened: Rc::default(),
             commits: row.commits,
+            payloads: Rc::default(),
             short: scenario.tight
                 || scenario.refused
                 || row.knobs.iter().any(|(name, _)| *name == "mem_limit"),
         };
         let drained = Cell::new(false);
-        Self { world, disks, stack: Rc::new(stack), budget, visitor, answers, empty: row.empty, drained }
+        Self {
+            world,
+            disks,
+            stack: Rc::new(stack),
+            budget,
+            visitor,
+            answers,
+            empty: row.empty,
+            drained,
+            buffers,
+        }
     }
 
     /// Recovery, clients, a last look at everything.
@@ -330,12 +351,27 @@ impl House {
                     "nothing is ready and nobody sleeps: a request is never answered".into(),
                 ));
             }
+            self.check_memory()?;
             // Stories store something wrong only where the disk's sectors are the device's.
             for (first, count) in self.disks.first().map(|disk| disk.take_wrong()).unwrap_or_default() {
                 self.visitor.model.borrow_mut().store_wrong(first, count);
             }
         }
         Err(Violation(format!("a request is not answered within {STEPS_MAX} steps")))
+    }
+
+    /// What the budget has charged and what nobody counts is within the budget and an allowance.
+    fn check_memory(&self) -> Result<(), Violation> {
+        let payloads = self.visitor.payloads.get() as i64;
+        let uncounted = (buffer::bytes_here() - self.buffers - payloads).max(0) as u64;
+        let (used, limit) = (self.budget.used(), self.budget.limit());
+        let allowance = if self.visitor.opened.get() { 0 } else { UNCOUNTED_MAX };
+        if used <= limit && uncounted <= allowance {
+            return Ok(());
+        }
+        Err(Violation(format!(
+            "of {limit} bytes of memory {used} are charged, and {uncounted} in buffers that nobody counts"
+        )))
     }
 
     /// Takes everything down; what was charged has to be given back.
@@ -462,8 +498,10 @@ impl Visitor {
 
     /// The reply, or nothing if the answer was dropped.
     async fn ask(&self, request: Request, withdraw: Option<u8>) -> Option<Reply> {
-        let (op, range) = (request.op, request.range);
+        let (op, range, payload) = (request.op, request.range, request.buf.capacity() as u64);
+        self.payloads.set(self.payloads.get() + payload);
         let reply = Dropping { answer: self.device.submit(request), polls: withdraw }.await?;
+        self.payloads.set(self.payloads.get() - payload);
         self.answers.set(self.answers.get() + 1);
         self.world.note(u64::from(reply.result.is_ok()) ^ range.offset << 8);
         let shortage = matches!(reply.result, Err(Kind::NoSpace | Kind::OutOfMemory));

@@ -111,7 +111,7 @@ impl Swarm {
         let hot = Self::hot(random, shape);
         Self {
             weights,
-            clients: 1 + random.below(4),
+            clients: [1 + random.below(4), 12][usize::from(random.below(8) == 0)],
             aligned: random.below(2) == 0,
             hot,
             count_max: [shape.block, 2 * shape.block, 16 * shape.block, shape.longest()]

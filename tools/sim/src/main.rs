@@ -253,7 +253,9 @@ fn check() -> Result<(), String> {
         .collect();
     timed("corpus", || race(&corpus()?))?;
     determinism()?;
-    timed("all sequences of one", || race(&all_sequences(&all, 1)))?;
+    // A full cache is about runs of metadata: random stories on it are worth their time, all short ones are not.
+    let small: Vec<&'static Row> = all.iter().copied().filter(|row| !row.full).collect();
+    timed("all sequences of one", || race(&all_sequences(&small, 1)))?;
     timed("all sequences of two", || race(&all_sequences(&short, 2)))?;
     timed("sampled sequences of three", || race(&triples(&short)))?;
     timed("every failure", || race(&tasks(&short, (0..CHECK_FAILURES).map(Job::Failure))))?;
