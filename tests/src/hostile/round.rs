@@ -10,9 +10,9 @@ use super::Chance;
 use super::attack::{Hand, Motif, Scene};
 use super::bystander::{Bystander, Slowest};
 use super::stacks::{Keeps, Stack, Target};
-use crate::Server;
 use crate::counted::Counts;
 use crate::raw::Client;
+use crate::{Server, pattern};
 
 /// What a server may take besides its budget, in bytes.
 const ALLOWANCE: u64 = 64 << 20;
@@ -93,6 +93,9 @@ pub fn run(stack: &Stack, seed: u64, size: Size) -> Report {
     let bystanders = target.exports.iter().map(|&export| Bystander::new(export, chance.fork())).collect();
     let mut round = Round { target, size, chance, bystanders, report: Report::default() };
     let mut server = round.start();
+    if seed.is_multiple_of(2) {
+        round.fill(&server);
+    }
     for wave in 0..size.waves {
         let theme = round.theme();
         let killed = round.keeps() && round.chance.one_in(3);
@@ -129,6 +132,19 @@ impl Round {
 
     fn keeps(&self) -> bool {
         self.target.exports.iter().any(|export| export.keeps != Keeps::Nothing)
+    }
+
+    /// Writes noise until the budget is full, or the cache: what comes then finds no room.
+    fn fill(&self, server: &Server) {
+        const STEP: u64 = 1 << 20;
+        let noise = pattern::random(2, 0, STEP as usize);
+        for export in &self.target.exports {
+            let mut client = Client::open(server.socket(), export.name);
+            let full =
+                (0..self.target.memory).step_by(STEP as usize).find(|&at| client.write(at, &noise).is_err());
+            let endless = export.keeps != Keeps::Nothing;
+            assert!(full.is_some() || endless, "noise of {} bytes fits in the budget", self.target.memory);
+        }
     }
 
     /// What all clients of a wave do, where they agree.
