@@ -168,8 +168,8 @@ const ZRAM: Row = Row {
         ("compact", &["1"]),
         ("mem_used_max", &["0"]),
     ],
-    // What it takes before it holds anything, and some more.
-    tight_budget: Some((4 << 20) + (160 << 10)),
+    // What it and the merges above it take before it holds anything, and some more.
+    tight_budget: Some((5 << 20) + (160 << 10)),
     // What is left are streams.
     empty: &[("orig_data_size", 0), ("compr_data_size", 0), ("mem_used_total", 512 << 10)],
     ..VOLATILE
