@@ -9,7 +9,9 @@ use spillway_io::Footprint;
 use spillway_layers::stack::{LayerConfig, OriginConfig, StackConfig};
 
 use crate::exit::Failure;
-use crate::plan::DevicePlan;
+
+/// A device by its name, and what it stands on.
+pub(crate) type Named<'a> = (&'a str, &'a StackConfig);
 
 /// A use of a path.
 struct Use<'a> {
@@ -20,8 +22,8 @@ struct Use<'a> {
 }
 
 /// Refuses a cache that is its own origin, or another device's origin or cache.
-pub(crate) fn check(devices: &[DevicePlan]) -> Result<()> {
-    let uses: Vec<Use> = devices.iter().flat_map(uses).collect();
+pub(crate) fn check<'a>(devices: impl IntoIterator<Item = Named<'a>>) -> Result<()> {
+    let uses: Vec<Use> = devices.into_iter().flat_map(uses).collect();
     for (index, one) in uses.iter().enumerate() {
         let same = |other: &&Use| (one.cache || other.cache) && one.is_same(other);
         if let Some(other) = uses[..index].iter().find(same) {
@@ -38,9 +40,8 @@ pub(crate) fn check(devices: &[DevicePlan]) -> Result<()> {
     Ok(())
 }
 
-fn uses(device: &DevicePlan) -> Vec<Use<'_>> {
-    let used = |path, cache| Use { device: &device.name, path, cache, footprint: Footprint::of(path) };
-    let StackConfig { origin, layers } = &device.stack;
+fn uses<'a>((device, StackConfig { origin, layers }): Named<'a>) -> Vec<Use<'a>> {
+    let used = |path, cache| Use { device, path, cache, footprint: Footprint::of(path) };
     let mut uses = Vec::new();
     if let OriginConfig::File(file) = origin {
         uses.push(used(file.path.as_path(), false));
@@ -74,11 +75,14 @@ mod tests {
     use spillway_layers::stack::FileConfig;
     use spillway_layers::write_cache;
 
-    fn device(name: &str, origin: PathBuf, cache: Option<PathBuf>) -> DevicePlan {
+    fn device(name: &'static str, origin: PathBuf, cache: Option<PathBuf>) -> (&'static str, StackConfig) {
         let origin = OriginConfig::File(FileConfig { path: origin, ..FileConfig::default() });
         let layer = |path| LayerConfig::WriteCache(write_cache::Config { path, ..Default::default() });
-        let stack = StackConfig { origin, layers: cache.map(layer).into_iter().collect() };
-        DevicePlan { name: name.into(), read_only: false, stack }
+        (name, StackConfig { origin, layers: cache.map(layer).into_iter().collect() })
+    }
+
+    fn check(devices: &[(&'static str, StackConfig)]) -> Result<()> {
+        super::check(devices.iter().map(|(name, stack)| (*name, stack)))
     }
 
     #[test]

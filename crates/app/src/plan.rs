@@ -67,7 +67,7 @@ impl Plan {
             Some(pair) => {
                 Err(Failure::usage(format!("two devices are named {:?}: rename one", pair[0])).into())
             }
-            None => distinct::check(&self.devices),
+            None => distinct::check(self.devices.iter().map(|device| (device.name.as_str(), &device.stack))),
         }
     }
 
