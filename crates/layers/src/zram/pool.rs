@@ -224,6 +224,12 @@ impl Pool {
     fn allocate_in_new_span(class: &Class, pages: &Pages, len: usize, owner: u32) -> Result<Fresh, Kind> {
         let state = class.take_span(pages)?;
         let (side, mut shelf) = class.lock_own();
+        // Where a cell has come free meanwhile the new span would stay behind, empty and charged, with nobody to free it.
+        if let Some((span, cell)) = shelf.take(owner) {
+            drop(shelf);
+            class.give_span(pages, state.span());
+            return Ok(Fresh(Cell::new(span, cell, side, len)));
+        }
         shelf.add(pages, state);
         let (span, cell) = shelf.take(owner).expect("a span was added");
         Ok(Fresh(Cell::new(span, cell, side, len)))

@@ -27,6 +27,11 @@ impl SpanState {
         Self { live: [0; WORDS], owners: vec![0; class.cells].into(), span, used: 0, leaving: false }
     }
 
+    /// The memory that it describes.
+    pub(super) fn span(&self) -> Span {
+        self.span
+    }
+
     fn first_free(&self) -> usize {
         let word = self.live.iter().position(|&word| word != u64::MAX).expect("the span is not full");
         word * 64 + self.live[word].trailing_ones() as usize
