@@ -103,6 +103,8 @@ pub(super) struct Pending {
     free: Vec<usize>,
     ready: Arc<Ready>,
     news: [u64; WORDS],
+    /// Where the search for news goes on.
+    next: usize,
     bytes: u64,
     /// For the requests beyond [`REQUESTS_COVERED`], each for [`REQUESTS_STEP`] of them.
     reserves: Vec<Reserve>,
@@ -186,9 +188,9 @@ impl Pending {
     /// The next finished answer among the collected news, of which some are left for later where the turn is spent.
     pub(super) fn next_done(&mut self) -> Option<(Ticket, Outcome)> {
         loop {
-            let word = self.news.iter().position(|news| *news != 0)?;
-            let index = word * 64 + self.news[word].trailing_zeros() as usize;
-            self.news[word] &= self.news[word] - 1;
+            let index = self.first_news()?;
+            self.news[index / 64] &= !(1 << (index % 64));
+            self.next = index + 1;
             if let Some(done) = self.poll_slot(index) {
                 return Some(done);
             }
@@ -196,6 +198,20 @@ impl Pending {
                 return None;
             }
         }
+    }
+
+    /// The first slot with news from `next` on, and around: one whose turns are spent on long work has news at once again, and must
+    /// not keep the others from theirs.
+    fn first_news(&self) -> Option<usize> {
+        let start = self.next % PENDING_MAX;
+        let in_word = |word: usize, mask: u64| {
+            let news = self.news[word] & mask;
+            (news != 0).then(|| word * 64 + news.trailing_zeros() as usize)
+        };
+        let first = start / 64;
+        let later = (1..=WORDS).map(|step| (first + step) % WORDS);
+        in_word(first, u64::MAX << (start % 64))
+            .or_else(|| later.into_iter().find_map(|word| in_word(word, u64::MAX)))
     }
 
     fn poll_slot(&mut self, index: usize) -> Option<(Ticket, Outcome)> {

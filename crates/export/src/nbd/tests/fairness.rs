@@ -165,6 +165,33 @@ fn requests_that_work_for_long_get_a_slice_in_each_turn() {
     assert_eq!(slices.load(Ordering::SeqCst), 3 * LONG);
 }
 
+/// Each of a client's long requests gets on: the one that came first does not run to its end before the others.
+#[test]
+fn long_requests_of_one_client_get_their_slices_in_turn() {
+    const LONG: usize = 60;
+    let (exports, slices) = (Arc::new(Exports::new()), Arc::default());
+    let vast = Vast { slices: Arc::clone(&slices), long: true };
+    exports.add(Export::new("vast", Aligned::new(Arc::new(vast))).unwrap()).unwrap();
+    let mut client = Client::transmitting(&exports, Style::Structured);
+    let bytes = pipelined(&mut client, cmd::BLOCK_STATUS, 4096, 0);
+    let bytes = &bytes[..bytes.len() / COUNT * LONG];
+    {
+        let _turn = work::turn(u32::MAX);
+        assert_eq!(client.session.receive(bytes), bytes.len());
+    }
+    assert_eq!(
+        (client.session.pending(), slices.load(Ordering::SeqCst)),
+        (LONG, LONG),
+        "a slice each so far"
+    );
+    while client.session.pending() == LONG {
+        let _turn = work::turn(work::TURN);
+        client.session.poll(&mut Context::from_waker(Waker::noop()));
+    }
+    let done = slices.load(Ordering::SeqCst);
+    assert_eq!(done, 2 * LONG + 1, "the first is answered once every other has had its second slice");
+}
+
 #[test]
 fn options_are_taken_in_turns_too() {
     let (_, exports) = one_export();
