@@ -4,8 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use spillway_core::Budget;
+use spillway_core::buffer::{LEN_MAX, Workspace};
 use spillway_core::size::human;
 use spillway_export::nbd;
+use spillway_io::workers::BULK_LEN;
 
 use crate::exit::Failure;
 
@@ -57,6 +60,14 @@ impl Memory {
         let buffers = (bytes / 8).clamp(BUFFERS_BYTES_MIN, BUFFERS_BYTES_MAX);
         let connections = (bytes / CONNECTIONS_SHARE).min(CONNECTIONS_BYTES_MAX);
         Ok(Self { bytes, reason, buffers, connections })
+    }
+
+    /// The part of the buffers for receives of much at once: an eighth, for at most two on each worker.
+    pub(crate) fn bulk(&self, workers: usize) -> Workspace {
+        let most = (2 * workers * BULK_LEN).min(LEN_MAX);
+        let bytes = (self.buffers as usize / 8).clamp(BULK_LEN, most) / BULK_LEN * BULK_LEN;
+        let charged = Budget::new(bytes as u64);
+        Workspace::new("large receives", &charged, bytes).expect("the budget is as large")
     }
 
     /// Limits of one client: its longest payload and what it may hold are a quarter of all buffers at most, so that a

@@ -93,9 +93,10 @@ impl Server {
         let claims = names.iter().map(|name| listening::claim(folder, name)).collect::<Result<Vec<_>>>()?;
         let budget = Budget::new(memory.bytes);
         let charges = [hold(&budget, memory.buffers)?, hold(&budget, memory.connections)?];
-        buffer::set_limit(memory.buffers);
+        let bulk = memory.bulk(plan.workers.get());
+        buffer::set_limit(memory.buffers - bulk.bytes() as u64);
         let driver = driver_choice(plan.driver);
-        let options = WorkersOptions { count: plan.workers.get(), driver, look: plan.look };
+        let options = WorkersOptions { count: plan.workers.get(), driver, look: plan.look, bulk: Some(bulk) };
         let workers = Workers::start(options).map_err(refused)?;
         let opening = Opening::new(&workers, &budget);
         let mut server = Self {

@@ -34,13 +34,10 @@ use spillway_core::{IoBuf, LocalFuture, work};
 
 use crate::op::{Await, Event, Receive, receive_now, would_block};
 use crate::serve::Admission;
-use crate::workers::Pool;
+use crate::workers::{BULK_LEN, Pool};
 
 /// Bytes of the receive that is always in flight.
 const RECEIVE_LEN: usize = 16 << 10;
-
-/// Bytes fetched at once when more has arrived than that.
-const BULK_LEN: usize = 512 << 10;
 
 /// Slices in one send: half of what the system allows.
 const SLICES_MAX: usize = 512;
@@ -340,7 +337,7 @@ impl Connection {
             Intake::Payload(buf) => self.receive(buf, true, context),
             Intake::Bytes if self.is_patient(context) => Ok(Asked::Waiting),
             Intake::Bytes => {
-                let bulk = if self.more { IoBuf::try_new(BULK_LEN) } else { None };
+                let bulk = if self.more { self.pool.bulk.try_take(BULK_LEN) } else { None };
                 match bulk {
                     Some(buf) => self.fetch(buf, false),
                     None => {

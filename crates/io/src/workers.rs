@@ -19,8 +19,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use compio::runtime::Runtime;
+use spillway_core::buffer::Workspace;
 use spillway_core::sync::{AtomicBool, AtomicUsize, Mutex, Ordering};
-use spillway_core::{Env, Error, Task};
+use spillway_core::{Budget, Env, Error, Task};
 
 use crate::driver::{Driver, DriverChoice, Plan, kind_of};
 use crate::env::{Clock, SystemEnv, TICK};
@@ -37,11 +38,14 @@ const TASKS_BETWEEN_POLLS_BACKGROUND: usize = 4;
 /// of those that run.
 const MAIL_MAX: usize = TASKS_BETWEEN_POLLS_BACKGROUND;
 
+/// Bytes fetched at once from a connection of which more has arrived than its small receive takes.
+pub const BULK_LEN: usize = 512 << 10;
+
 /// Threads besides the workers.
 const OTHER_THREADS: usize = 2;
 
 /// How many threads, and what carries their I/O.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub struct WorkersOptions {
     /// Export workers, 1 to [`WORKERS_MAX`].
     pub count: usize,
@@ -49,13 +53,16 @@ pub struct WorkersOptions {
     pub driver: DriverChoice,
     /// How long a worker looks for news after it has worked, before it sleeps. Keeps a processor busy for that.
     pub look: Duration,
+    /// Buffers of [`BULK_LEN`] for connections that receive much at once, apart from those of requests: a connection may wait for
+    /// memory while it holds one. Where none are given, some that no budget counts.
+    pub bulk: Option<Workspace>,
 }
 
 impl Default for WorkersOptions {
     /// One worker for each processor that this process may use.
     fn default() -> Self {
         let count = std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX);
-        Self { count, driver: DriverChoice::Auto, look: Duration::ZERO }
+        Self { count, driver: DriverChoice::Auto, look: Duration::ZERO, bulk: None }
     }
 }
 
@@ -75,7 +82,7 @@ impl Workers {
         }
         let plan = Plan::choose(options.driver)?;
         let mut workers = Self {
-            pool: Arc::new(Pool::new(options.count)),
+            pool: Arc::new(Pool::new(options.count, options.bulk)),
             threads: Vec::new(),
             driver: plan.driver.clone(),
         };
@@ -157,12 +164,18 @@ pub(crate) struct Pool {
     seats: Vec<Seat>,
     next: AtomicUsize,
     pub(crate) clock: Clock,
+    pub(crate) bulk: Workspace,
 }
 
 impl Pool {
-    fn new(workers: usize) -> Self {
+    fn new(workers: usize, bulk: Option<Workspace>) -> Self {
         let seats = (0..workers + OTHER_THREADS).map(|_| Seat::new()).collect();
-        Self { seats, next: AtomicUsize::new(0), clock: Clock::new() }
+        let bulk = bulk.unwrap_or_else(|| {
+            let unlimited = Budget::new(Budget::UNLIMITED);
+            Workspace::new("large receives", &unlimited, BULK_LEN * workers.min(8))
+                .expect("there is no limit")
+        });
+        Self { seats, next: AtomicUsize::new(0), clock: Clock::new(), bulk }
     }
 
     pub(crate) fn workers(&self) -> usize {

@@ -19,13 +19,13 @@ use super::{ALIGNMENT, Page, new_pages};
 use crate::sync::{AtomicU64, Ordering, Semaphore, Unseen};
 
 /// Most bytes of unused buffers that a thread keeps. In a model of the checker of threads nothing outlives it.
-const SHELF_BYTES_MAX: u64 = if cfg!(feature = "shuttle") { 0 } else { 2 << 20 };
+const SHELF_BYTES_MAX: u64 = 2 << 20;
 
 /// All shelves together keep no more than this share of the limit.
 const SHELVES_SHARE: u64 = 4;
 
 /// Blocks of 4 KiB that a thread keeps beside its shelf.
-const NEAR_MAX: usize = if cfg!(feature = "shuttle") { 0 } else { 32 };
+const NEAR_MAX: usize = 32;
 
 /// In bytes, those of shelves included.
 static SPACE: Semaphore = Semaphore::new(u64::MAX);
@@ -243,7 +243,8 @@ pub(super) async fn wait_for(pages: usize) -> Box<[Page]> {
 
 /// Keeps memory for the next request, or frees it.
 pub(super) fn recycle(memory: Box<[Page]>) {
-    if SPACE.waiting() > 0 {
+    // A model leaves nothing to the next.
+    if SPACE.waiting() > 0 || cfg!(feature = "shuttle") {
         free(memory);
         // What this thread keeps is of more use to who waits.
         let _ = OWN.try_with(Own::empty);

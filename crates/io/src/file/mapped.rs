@@ -64,9 +64,11 @@ impl MappedFile {
     /// Maps `geometry.size` bytes; returns how they become durable, for people.
     pub(super) fn new(fd: OwnedFd, geometry: Geometry) -> Result<(Self, &'static str), Errno> {
         let len = usize::try_from(geometry.size).map_err(|_| Errno::FBIG)?;
+        let is_file = FileType::from_raw_mode(fstat(&fd)?.st_mode) == FileType::RegularFile;
         match fallocate(&fd, FallocateFlags::empty(), 0, geometry.size) {
+            Ok(()) => {}
             // A block device has its room, and nothing that could be allocated.
-            Ok(()) | Err(Errno::NODEV | Errno::OPNOTSUPP) => {}
+            Err(Errno::NODEV | Errno::OPNOTSUPP) if !is_file => {}
             Err(errno) => return Err(errno),
         }
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -80,7 +82,6 @@ impl MappedFile {
             Ok(base) => (base, Durable::Msync, "mapped persistent memory, msync"),
             Err(_) => {
                 // The nodes of block devices lie on a tmpfs, their bytes do not.
-                let is_file = FileType::from_raw_mode(fstat(&fd)?.st_mode) == FileType::RegularFile;
                 let on_tmpfs = is_file && fstatfs(&fd).is_ok_and(|found| found.f_type == TMPFS);
                 let base = map(MapFlags::SHARED)?;
                 match on_tmpfs && STORES {
