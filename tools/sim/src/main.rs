@@ -350,6 +350,15 @@ fn hunt(candidate: &Mutant, first: u64) -> Option<String> {
         Some((stories, job, broken.violation.0))
     });
     mutant::choose("");
+    // The same story has to go well without the defect: else it is not what was found.
+    if let Some((_, job, _)) = &found
+        && let Err(broken) = job.run(row)
+    {
+        panic!(
+            "BROKEN without any defect: {}; again: cargo xtask sim --stack {} {job}",
+            broken.violation.0, row.name
+        );
+    }
     let (stories, job, words) = found?;
     let (name, seconds) = (candidate.name, start.elapsed().as_secs_f64());
     Some(format!("| {name} | {} | {job} | {stories} | {seconds:.1} s | {words} |", row.name))

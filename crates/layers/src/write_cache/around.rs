@@ -12,6 +12,7 @@ use spillway_core::sync::{AtomicU64, Ordering};
 use spillway_core::{ByteRange, Geometry, IoBuf, Kind, Op, Place, Reply, Request, mutant};
 
 use super::index::InRange;
+use super::keeper::ClearWaiter;
 use super::write_back::{Batch, Writing};
 use super::{Core, Count, Opened};
 
@@ -116,6 +117,7 @@ impl Core {
             })
         };
         if !mutant::on("write_cache: flush what went around before old entries are clear") {
+            let _waits = ClearWaiter::new(self);
             self.progress.until(clear).await?;
         }
         self.flush_origin().await?;
@@ -263,6 +265,7 @@ impl Core {
                 None => (opened.index.to_be_cleared() <= STALE_MAX).then_some(Ok(())),
             })
         };
+        let _waits = ClearWaiter::new(self);
         self.progress.until(few).await
     }
 

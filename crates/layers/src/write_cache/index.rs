@@ -89,6 +89,8 @@ pub(super) struct Index {
     pub(super) epoch: u64,
     /// The superblock's seq_count on the device.
     pub(super) committed: u64,
+    /// The seq_count of the superblock on the device: above `committed` while what a commit replaced is being marked.
+    on_device: u64,
     /// Writes under way, by epoch.
     reserved: BTreeMap<u64, usize>,
     /// Published and not in a commit yet.
@@ -140,6 +142,7 @@ impl Index {
             next_fit: false,
             epoch: seq_count,
             committed: seq_count,
+            on_device: seq_count,
             reserved: BTreeMap::new(),
             fresh: Vec::new(),
             stale: VecDeque::new(),
@@ -404,6 +407,12 @@ impl Index {
         Some(at)
     }
 
+    /// The superblock on the device has `seq_count` from now on.
+    pub(super) fn superblock_written(&mut self, seq_count: u64) {
+        assert!(seq_count > self.on_device, "a commit leads from {} to {seq_count}", self.on_device);
+        self.on_device = seq_count;
+    }
+
     /// The superblock on the device has `seq_count`: versions that these, which it has committed, replaced are stale.
     pub(super) fn drop_replaced(&mut self, taken: &[u32], seq_count: u64) {
         for &index in taken {
@@ -415,6 +424,7 @@ impl Index {
 
     /// A commit is on the device, and what it replaced is marked.
     pub(super) fn commit(&mut self, seq_count: u64) {
+        assert_eq!(seq_count, self.on_device, "what is committed is on the device");
         self.committed = seq_count;
         self.changes += 1;
     }
@@ -599,7 +609,7 @@ impl Index {
                 (newest, false) => {
                     self.at(index).set_stage(Stage::Live);
                     if newest != index {
-                        self.drop_if_replaced(self.above(newest, index), index, self.committed);
+                        self.drop_if_replaced(self.above(newest, index), index, self.on_device);
                     }
                 }
             }

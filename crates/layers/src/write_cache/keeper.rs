@@ -1,4 +1,4 @@
-//! The keeper: the one task that writes metadata of an open cache. Commits come before clearing.
+//! The keeper: the one task that writes metadata of an open cache. Commits come before clearing, which is never put off for long.
 
 use std::sync::Arc;
 
@@ -10,6 +10,33 @@ use super::{Core, Count, Turn};
 
 /// Entries that are cleared together, or hardly more: a commit waits for that.
 const CLEARED_MAX: usize = 65536;
+
+/// Entries to be cleared that are not put off for another commit.
+const CLEARED_SOON: u32 = 4096;
+
+/// What the keeper did in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Did {
+    Nothing,
+    Committed,
+    Cleared,
+}
+
+/// Somebody waits for entries to be clear; counted until dropped.
+pub(super) struct ClearWaiter<'a>(&'a Core);
+
+impl<'a> ClearWaiter<'a> {
+    pub(super) fn new(core: &'a Core) -> Self {
+        core.clear_waiters.fetch_add(1, Ordering::AcqRel);
+        Self(core)
+    }
+}
+
+impl Drop for ClearWaiter<'_> {
+    fn drop(&mut self) {
+        self.0.clear_waiters.fetch_sub(1, Ordering::AcqRel);
+    }
+}
 
 impl Core {
     /// Makes everything that was acknowledged before durable.
@@ -97,12 +124,14 @@ impl Core {
     }
 
     async fn work(self: Arc<Self>) {
+        let mut last = Did::Nothing;
         loop {
-            let step = self.step().await;
+            let step = self.step(last).await;
             if let Err(kind) = step {
                 self.fail("writing metadata", kind);
             }
-            if !matches!(step, Ok(true)) {
+            last = step.unwrap_or(Did::Nothing);
+            if last == Did::Nothing {
                 self.keeping.end();
                 // Whoever asked between the last look and that found a keeper at work.
                 let blind = mutant::on("write_cache: the keeper stops without looking again");
@@ -120,21 +149,24 @@ impl Core {
         })
     }
 
-    /// One commit or one clearing; false if there is nothing to do.
-    async fn step(self: &Arc<Self>) -> Result<bool, Kind> {
+    /// One commit or one clearing. Commits come first, but where writers ask for one after the other, those who wait for entries to be
+    /// clear get a clearing in between.
+    async fn step(self: &Arc<Self>, last: Did) -> Result<Did, Kind> {
         if self.error().is_some() {
-            return Ok(false);
+            return Ok(Did::Nothing);
         }
         let wanted = *self.wanted.lock();
-        if self.with(|opened| opened.index.committed) < wanted {
+        let (committed, stale) = self.with(|opened| (opened.index.committed, opened.index.to_be_cleared()));
+        let due = stale >= CLEARED_SOON || stale > 0 && self.clear_waiters.load(Ordering::Acquire) > 0;
+        if committed < wanted && !(last == Did::Committed && due) {
             self.commit().await?;
-            return Ok(true);
+            return Ok(Did::Committed);
         }
-        if !self.with(|opened| opened.index.has_stale()) {
-            return Ok(false);
+        if stale == 0 {
+            return Ok(Did::Nothing);
         }
         self.clear_some().await?;
-        Ok(true)
+        Ok(Did::Cleared)
     }
 
     async fn commit(self: &Arc<Self>) -> Result<(), Kind> {
@@ -153,6 +185,8 @@ impl Core {
             self.flush_cache().await?;
         }
         self.write_superblock(sealed + 1).await?;
+        // Before the slices: a version that a failed copy or zeroing gives back in between is dropped by one side or the other.
+        self.with(|opened| opened.index.superblock_written(sealed + 1));
         for some in taken.chunks(LOOKS) {
             self.with(|opened| opened.index.drop_replaced(some, sealed + 1));
             self.give_way_after(some).await;

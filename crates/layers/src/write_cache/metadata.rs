@@ -136,13 +136,17 @@ impl Core {
         tracing::info!("write cache: found a {text}");
         let mut opened = self.opened(layout, index, charge, text);
         opened.padding = self.padding(&superblock, live > 0)?;
+        // What was read may not be durable, where a server was killed. After a power cut an entry that it cleared would come back,
+        // and its block hold something else by then; or a superblock would not, for whose sake older versions had been cleared.
+        let durable = !mutant::on("write_cache: rely on what a killed server left unflushed");
+        if durable {
+            self.flush_cache().await.map_err(unwritable)?;
+        }
         if stale > 0 && !mutant::on("write_cache: leave stale entries at recovery") {
             self.clear_found(&opened).await.map_err(unwritable)?;
-        }
-        // What was read may not be durable, where a server was killed: an entry that it cleared would come back with a power cut,
-        // and its block hold something else by then.
-        if !mutant::on("write_cache: rely on what a killed server left unflushed") {
-            self.flush_cache().await.map_err(unwritable)?;
+            if durable {
+                self.flush_cache().await.map_err(unwritable)?;
+            }
         }
         opened.index.end_recovery();
         Ok(opened)

@@ -116,6 +116,8 @@ struct Core {
     commit_timer_us: AtomicU64,
     pace: Mutex<Pace>,
     arounds: Arounds,
+    /// Tasks that wait for entries to be clear.
+    clear_waiters: AtomicU64,
     origin_flush: OriginFlush,
     /// A flush for writes that wait to go around the cache.
     origin_flushing: UnderWay,
@@ -223,6 +225,7 @@ impl WriteCache {
             commit_timer_us: AtomicU64::new(0),
             pace: Mutex::default(),
             arounds: Arounds::after_another_server(),
+            clear_waiters: AtomicU64::new(0),
             origin_flush: OriginFlush::default(),
             origin_flushing: UnderWay::default(),
             flush_on_suspend: AtomicBool::new(false),

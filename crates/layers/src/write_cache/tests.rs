@@ -1,6 +1,7 @@
 //! The write cache over two simulated disks: its format to the byte, what it refuses, and what it says of itself.
 
 mod opening;
+mod recovering;
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ mod bad_blocks;
 mod bypass;
 mod clearing;
 mod discards;
+mod index;
 mod memory;
 mod restart;
 

@@ -1,0 +1,45 @@
+//! The order of recovery's own writes.
+
+use super::super::format::{Entry, Layout};
+use super::*;
+
+/// A device that notes what it is asked for.
+struct Noted {
+    below: Seam,
+    asked: Mutex<Vec<Op>>,
+}
+
+impl BlockDevice for Noted {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        self.asked.lock().push(request.op);
+        self.below.submit(request)
+    }
+}
+
+/// A server that was killed may have left a superblock in the disk's cache: were older versions cleared for its sake, and then the
+/// power lost, neither would be there.
+#[test]
+fn what_was_read_is_durable_before_anything_is_cleared_and_that_before_it_is_used() {
+    let house = House::new(1 << 20, 1 << 20);
+    let cache = house.open(&config()).unwrap();
+    for value in [1, 2] {
+        house.write(&cache, 0, value, 1);
+        house.flush(&cache);
+    }
+    let house = house.again();
+    let layout = Layout::largest(1 << 20, 0, spillway_core::BlockSize::PAGE).unwrap();
+    let older = Entry { original_sector: 0, seq_count: 0 };
+    house.put(1, layout.entry_offset(100), &older.encode());
+    let noted = Arc::new(Noted { below: Seam::new(house.device(1)), asked: Mutex::default() });
+    let (env, budget) = (house.world.clone(), house.budget.clone());
+    let cache = WriteCache::new(&config(), house.device(0), noted.clone(), env, budget).unwrap();
+    let found = house.world.run(Answer::pending(cache.open())).unwrap();
+    assert!(found.contains("1 entries cleared"), "{found}");
+    let changes: Vec<Op> = noted.asked.lock().iter().copied().filter(|&op| op != Op::Read).collect();
+    assert_eq!(changes, [Op::Flush, Op::Write, Op::Flush]);
+    assert_eq!(house.read(cache, 0, 4096), [2; 4096]);
+}
