@@ -308,7 +308,6 @@ fn reset(zram: &Zram, text: &str) -> Result<(), Error> {
     }
     let core = &zram.core;
     let _setup = core.setup.lock();
-    choose(zram, Choice::default())?;
     core.size.store(0, Ordering::Release);
     core.free_all();
     core.table.resize(0, &core.fixed).expect("a table without slots takes nothing");
@@ -317,5 +316,6 @@ fn reset(zram: &Zram, text: &str) -> Result<(), Error> {
     core.counters.clear();
     core.budget.set_limit(Budget::UNLIMITED);
     core.budget.reset_peak();
-    Ok(())
+    // Last: what the device held is room for it.
+    choose(zram, Choice::default())
 }

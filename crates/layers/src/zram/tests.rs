@@ -436,3 +436,16 @@ fn a_large_write_shared_out_fails_as_a_whole_where_memory_ends() {
         "whole pages or nothing"
     );
 }
+
+#[test]
+fn a_device_that_has_filled_its_server_s_memory_can_be_reset() {
+    let bench = bench(sized(32 << 20));
+    let mut random = Random(2);
+    for index in 0..200 {
+        bench.write(index, &page(&mut random, 100)).unwrap();
+    }
+    // The server has nothing left.
+    bench.budget.set_limit(bench.budget.used());
+    bench.table.store("reset", "1").unwrap();
+    assert_eq!(bench.number("mem_used_total"), 0);
+}
