@@ -1,14 +1,14 @@
 //! The `spillway` program: serves devices, and asks running servers. `src/main.rs` is the binary that ships; the end-to-end
-//! tests wrap the same [`main`] in one with a counting allocator.
+//! tests wrap the same `main` in one with a counting allocator.
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`cli`], [`config`], [`plan`] | what is asked for: options, the file of `serve`, and what both come to |
-//! | [`server`], [`devices`], [`opening`], [`ending`] | a running server, its devices, how they begin and end |
-//! | [`client`], [`table`] | the commands that talk to running servers |
-//! | [`runtime_folder`], [`listening`], [`address`], [`start_text`] | where servers are found, and what they say of it |
-//! | [`memory`], [`log`], [`daemon`], [`signals`], [`promise`] | budget, log, `--background`, signals, answers owed |
-//! | [`exit`] | exit codes |
+//! | `cli`, `config`, `plan` | what is asked for: options, the file of `serve`, and what both come to |
+//! | `server`, `devices`, `opening`, `ending` | a running server, its devices, how they begin and end |
+//! | `client`, `table` | the commands that talk to running servers |
+//! | `runtime_folder`, `listening`, `address`, `start_text` | where servers are found, and what they say of it |
+//! | `memory`, `log`, `daemon`, `signals`, `promise` | budget, log, `--background`, signals, answers owed |
+//! | `exit` | exit codes |
 #![forbid(unsafe_code)]
 
 mod address;
