@@ -1,29 +1,33 @@
 //! `cargo xtask sim`: runs stories, shortens those that break a promise, and prints how to see them again.
 #![forbid(unsafe_code)]
 
+mod race;
+
 use std::fmt;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use spillway_core::contract::Random;
 use spillway_core::mutant;
-use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+use spillway_core::sync::{AtomicU64, Mutex, Ordering};
 use spillway_sim::campaign::{self, Broken, Tally};
 use spillway_sim::mutants::{MUTANTS, Mutant};
 use spillway_sim::run::run;
 use spillway_sim::scenario::Scenario;
-use spillway_sim::shrink::shrink;
 use spillway_sim::stacks::{self, Row, STACKS};
+
+use crate::race::{Counts, race, share_out, until_crashes};
 
 const USAGE: &str = "\
 cargo xtask sim [--stack NAME] --seed N [--runs N]     the stories of so many seeds from N on (1 run); all stacks unless one is named
-cargo xtask sim [--stack NAME] --crashes N             stories until there were so many power cuts
+cargo xtask sim [--stack NAME] --crashes N [--seed N]  stories until there were so many power cuts; every durable stack gets as much time
 cargo xtask sim [--stack NAME] --sequences LEN         all sequences of LEN operations, the power cut at every boundary
 cargo xtask sim [--stack NAME] --failures N            N workloads in which every call fails in turn
 cargo xtask sim --stack NAME --sequence LEN:INDEX      one of these again
 cargo xtask sim --stack NAME --failure INDEX           one of these again
 cargo xtask sim --mutants [--seed N]                   finds every deliberate defect, or fails; from a fresh seed on
 cargo xtask sim --check                                what CI runs: all of the above in a minute
+cargo xtask sim --release ...                          any of them built for release: twice as fast, without debug assertions
 ";
 
 /// Seeds that once broke a promise, with what was wrong. They are run first.
@@ -111,7 +115,9 @@ impl<'a> Options<'a> {
     }
 
     fn rows(&self) -> Result<Vec<&'static Row>, String> {
-        let Some(name) = self.text("--stack") else { return Ok(STACKS.iter().collect()) };
+        let Some(name) = self.text("--stack").filter(|name| *name != "all") else {
+            return Ok(STACKS.iter().collect());
+        };
         let names: Vec<_> = STACKS.iter().map(|row| row.name).collect();
         let unknown = || format!("there is no stack {name:?}; there are: {}", names.join(", "));
         stacks::find(name).map(|row| vec![row]).ok_or_else(unknown)
@@ -128,7 +134,7 @@ fn command(words: &[String]) -> Result<(), String> {
         return mutants(options.number("--seed")?.unwrap_or_else(fresh_seed));
     }
     if let Some(crashes) = options.number("--crashes")? {
-        return report("random", until_crashes(&rows, options.number("--seed")?.unwrap_or(1), crashes));
+        return long_run(&rows, options.number("--seed")?.unwrap_or_else(fresh_seed), crashes);
     }
     if let Some(len) = options.number("--sequences")? {
         return report("sequences", race(&all_sequences(&rows, len as u32)));
@@ -163,81 +169,37 @@ fn all_sequences(rows: &[&'static Row], len: u32) -> Vec<Task> {
     rows.iter().flat_map(each).collect()
 }
 
-/// Runs every task on all processors.
-fn race(tasks: &[Task]) -> Result<Tally, String> {
-    let next = AtomicU64::new(0);
-    fan_out(&|_| {
-        let index = next.fetch_add(1, Ordering::Relaxed) as usize;
-        tasks.get(index).copied()
-    })
-}
-
-/// Seeds from `first` on, over all stacks in turn, until there were so many crashes.
-fn until_crashes(rows: &[&'static Row], first: u64, crashes: u64) -> Result<Tally, String> {
+/// A run of `crashes` power cuts, in which every durable stack gets as much time.
+fn long_run(rows: &[&'static Row], first: u64, crashes: u64) -> Result<(), String> {
     let durable: Vec<&'static Row> = rows.iter().copied().filter(|row| row.disk.is_some()).collect();
     if durable.is_empty() {
         return Err("no such stack has a disk whose power could be cut".into());
     }
-    let next = AtomicU64::new(0);
-    fan_out(&|tally: &Tally| {
-        let index = next.fetch_add(1, Ordering::Relaxed);
-        let row = rows[index as usize % rows.len()];
-        (tally.crashes < crashes).then_some((row, Job::Seed(first + index / rows.len() as u64)))
-    })
-}
-
-/// Runs what `next` hands out, on all processors, until it has no more or a promise is broken.
-fn fan_out(next: &(dyn Fn(&Tally) -> Option<Task> + Sync)) -> Result<Tally, String> {
-    let (total, broken, stop) = (Mutex::new(Tally::default()), Mutex::new(None), AtomicBool::new(false));
     let start = Instant::now();
-    let said = AtomicU64::new(0);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    let so_far = *total.lock();
-                    progress(&so_far, start, &said);
-                    let Some((row, job)) = next(&so_far) else { return };
-                    match job.run(row) {
-                        Ok(tally) => total.lock().add(tally),
-                        Err(found) => {
-                            stop.store(true, Ordering::Relaxed);
-                            let found = (row, job, found.violation.0.clone(), shrink(*found));
-                            broken.lock().get_or_insert(found);
-                        }
-                    }
-                }
-            });
-        }
-    });
-    match broken.into_inner() {
-        None => Ok(total.into_inner()),
-        Some((row, job, first, shortest)) => Err(format!(
-            "BROKEN: {first}\n  again: cargo xtask sim --stack {} {job}\n\nshortest story found: {}\n{}",
-            row.name, shortest.violation.0, shortest.scenario
-        )),
-    }
+    println!("crashes: from seed {first} on, again with --seed {first}");
+    let (counts, outcome) = share_out(&durable, first, crashes);
+    let (total, by_stack) = (counts.total(), counts.by_stack());
+    println!(
+        "crashes: {} in {} stories with {} answers, {} violations, {} s: {by_stack}",
+        total.crashes,
+        total.stories,
+        total.answers,
+        u8::from(outcome.is_err()),
+        start.elapsed().as_secs()
+    );
+    outcome
 }
 
-/// A line every five seconds.
-fn progress(tally: &Tally, start: Instant, said: &AtomicU64) {
-    let seconds = start.elapsed().as_secs() / 5;
-    if seconds > said.swap(seconds, Ordering::Relaxed) {
-        eprintln!("{:4} s: {} stories, {} crashes", seconds * 5, tally.stories, tally.crashes);
-    }
-}
-
-fn report(what: &str, outcome: Result<Tally, String>) -> Result<(), String> {
-    let tally = outcome?;
+fn report(what: &str, outcome: Result<Counts, String>) -> Result<(), String> {
+    let total = outcome?.total();
     println!(
         "{what}: {} stories, {} crashes, {} answers, 0 violations",
-        tally.stories, tally.crashes, tally.answers
+        total.stories, total.crashes, total.answers
     );
     Ok(())
 }
 
-fn timed(what: &str, work: impl FnOnce() -> Result<Tally, String>) -> Result<(), String> {
+fn timed(what: &str, work: impl FnOnce() -> Result<Counts, String>) -> Result<(), String> {
     let start = Instant::now();
     let outcome = work();
     report(what, outcome)?;

@@ -38,10 +38,15 @@ pub(crate) fn threads(root: &Path) -> Result<()> {
     succeed(command(root).args(["test", "--quiet"]).args(packages).args(features))
 }
 
-/// The simulated world, with its deliberate defects built in.
+/// The simulated world, with its deliberate defects built in; after the word `--release` built for release.
 pub(crate) fn simulate(root: &Path, words: &[&str]) -> Result<()> {
-    let package = ["--quiet", "--package", "spillway-simulate", "--features", "mutants", "--"];
-    succeed(command(root).arg("run").args(package).args(words))
+    let (profile, words) = match words {
+        ["--release", rest @ ..] => ("release", rest),
+        _ => ("dev", words),
+    };
+    let package =
+        ["--quiet", "--package", "spillway-simulate", "--features", "mutants", "--profile", profile];
+    succeed(command(root).arg("run").args(package).arg("--").args(words))
 }
 
 /// Hostile clients against servers whose memory is counted, both in a release build.

@@ -1,0 +1,191 @@
+//! Stories on all processors, counted by stack.
+
+use std::time::{Duration, Instant};
+
+use spillway_core::sync::{AtomicBool, Mutex, Ordering};
+use spillway_sim::campaign::{Broken, Tally};
+use spillway_sim::shrink::shrink;
+use spillway_sim::stacks::{Row, STACKS};
+
+use crate::{Job, Task};
+
+/// What was run on a stack.
+#[derive(Clone, Copy, Default)]
+struct Share {
+    tally: Tally,
+    /// Time of all processors.
+    time: Duration,
+    /// Stories that were begun.
+    begun: u64,
+}
+
+/// What was run, for each stack of the table.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Counts([Share; STACKS.len()]);
+
+impl Counts {
+    fn of(&mut self, row: &Row) -> &mut Share {
+        let at = STACKS.iter().position(|other| other.name == row.name);
+        &mut self.0[at.expect("all rows are of the table")]
+    }
+
+    /// The sum over all stacks.
+    pub(crate) fn total(&self) -> Tally {
+        self.0.iter().fold(Tally::default(), |mut total, share| {
+            total.add(share.tally);
+            total
+        })
+    }
+
+    /// The power cuts of each stack that had some.
+    pub(crate) fn by_stack(&self) -> String {
+        let all = STACKS.iter().zip(&self.0).filter(|(_, share)| share.tally.crashes > 0);
+        all.map(|(row, share)| format!("{} {}", row.name, share.tally.crashes)).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Runs every task.
+pub(crate) fn race(tasks: &[Task]) -> Result<Counts, String> {
+    let mut tasks = tasks.iter().copied();
+    let (counts, outcome) = fan_out(&mut |_| tasks.next());
+    outcome.map(|()| counts)
+}
+
+/// Seeds from `first` on, over all of `rows` in turn, until there were so many crashes.
+pub(crate) fn until_crashes(rows: &[&'static Row], first: u64, crashes: u64) -> Result<Counts, String> {
+    let seeds = (first..).flat_map(|seed| rows.iter().map(move |&row| (row, Job::Seed(seed))));
+    let mut seeds = seeds.fuse();
+    let (counts, outcome) =
+        fan_out(&mut |counts| (counts.total().crashes < crashes).then(|| seeds.next()).flatten());
+    outcome.map(|()| counts)
+}
+
+/// Seeds from `first` on, of each stack, until there were so many crashes. The next story is one of the stack that has had the least
+/// time: a slow stack takes no more of it than a fast one.
+pub(crate) fn share_out(rows: &[&'static Row], first: u64, crashes: u64) -> (Counts, Result<(), String>) {
+    fan_out(&mut |counts| {
+        let row = least(rows, counts)?;
+        let seed = first.wrapping_add(counts.of(row).begun);
+        (counts.total().crashes < crashes).then_some((row, Job::Seed(seed)))
+    })
+}
+
+/// The stack that has had the least time, or of several the one with the fewest stories.
+fn least(rows: &[&'static Row], counts: &mut Counts) -> Option<&'static Row> {
+    rows.iter().copied().min_by_key(|row| (counts.of(row).time, counts.of(row).begun))
+}
+
+type Next<'a> = dyn FnMut(&mut Counts) -> Option<Task> + Send + 'a;
+
+/// Runs what `next` hands out, on all processors, until it has no more or a promise is broken.
+fn fan_out(next: &mut Next<'_>) -> (Counts, Result<(), String>) {
+    let race = Race {
+        state: Mutex::new((Counts::default(), next)),
+        broken: Mutex::default(),
+        stop: AtomicBool::new(false),
+        progress: Progress::begin(),
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| while race.story() {});
+        }
+    });
+    let outcome = race.broken.into_inner().map_or(Ok(()), Err);
+    (race.state.into_inner().0, outcome)
+}
+
+/// What its threads share. They take one story after the other.
+struct Race<'a, 'b> {
+    state: Mutex<(Counts, &'a mut Next<'b>)>,
+    /// Words for the first broken promise.
+    broken: Mutex<Option<String>>,
+    stop: AtomicBool,
+    progress: Progress,
+}
+
+impl Race<'_, '_> {
+    /// Runs one story; false where there are no more.
+    fn story(&self) -> bool {
+        let Some((row, job)) = self.take() else { return false };
+        let start = Instant::now();
+        match job.run(row) {
+            Ok(tally) => self.count(row, tally, start.elapsed()),
+            Err(found) => {
+                self.stop.store(true, Ordering::Relaxed);
+                let words = explain(row, job, *found);
+                self.broken.lock().get_or_insert(words);
+            }
+        }
+        true
+    }
+
+    fn take(&self) -> Option<Task> {
+        if self.stop.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut state = self.state.lock();
+        let (counts, next) = &mut *state;
+        self.progress.tell(counts);
+        let task = next(counts)?;
+        counts.of(task.0).begun += 1;
+        Some(task)
+    }
+
+    fn count(&self, row: &Row, tally: Tally, time: Duration) {
+        let mut state = self.state.lock();
+        let share = state.0.of(row);
+        share.tally.add(tally);
+        share.time += time;
+    }
+}
+
+/// What was broken, how to see it again, and the shortest story that breaks something.
+fn explain(row: &Row, job: Job, found: Broken) -> String {
+    let first = found.violation.0.clone();
+    let shortest = shrink(found);
+    format!(
+        "BROKEN: {first}\n  again: cargo xtask sim --stack {} {job}\n\nshortest story found: {}\n{}",
+        row.name, shortest.violation.0, shortest.scenario
+    )
+}
+
+/// A line every five seconds, and after the first minute one every minute.
+struct Progress {
+    start: Instant,
+    due: Mutex<u64>,
+}
+
+impl Progress {
+    fn begin() -> Self {
+        Self { start: Instant::now(), due: Mutex::new(5) }
+    }
+
+    fn tell(&self, counts: &Counts) {
+        let (seconds, mut due) = (self.start.elapsed().as_secs(), self.due.lock());
+        if seconds < *due {
+            return;
+        }
+        let step = if seconds < 60 { 5 } else { 60 };
+        *due = (seconds / step + 1) * step;
+        let total = counts.total();
+        eprintln!("{seconds:4} s: {} stories, {} crashes", total.stories, total.crashes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stack_with_the_least_time_is_next() {
+        let (rows, mut counts) = ([&STACKS[0], &STACKS[2], &STACKS[3]], Counts::default());
+        assert_eq!(least(&rows, &mut counts).unwrap().name, rows[0].name);
+        counts.of(rows[0]).begun = 1;
+        assert_eq!(least(&rows, &mut counts).unwrap().name, rows[1].name, "two are not begun with one");
+        for (row, millis) in rows.into_iter().zip([7, 9, 5]) {
+            counts.of(row).time = Duration::from_millis(millis);
+        }
+        assert_eq!(least(&rows, &mut counts).unwrap().name, rows[2].name);
+    }
+}
