@@ -7,10 +7,12 @@
 //!
 //! A recycled buffer holds what its last user left: whoever answers a read fills it whole.
 //!
-//! Two kinds of buffers are not counted there: those of a [`Workspace`], which a layer charges for its own use, and
-//! [`IoBuf::zeroes`], views of one zero buffer for the whole process, which nobody may write to.
+//! Three kinds of buffers are not counted there: those of a [`Workspace`], which a layer charges for its own use,
+//! [`IoBuf::zeroes`], views of one zero buffer for the whole process, and the views of a [`Shared`] buffer. Nobody may write
+//! to a view.
 
 mod pool;
+mod shared;
 mod workspace;
 
 use std::fmt;
@@ -19,6 +21,8 @@ use std::sync::{Arc, LazyLock};
 use bytemuck::{Pod, Zeroable};
 
 pub use pool::{Reserve, bytes_in_use, is_short, set_limit, waiting};
+pub use shared::Shared;
+use shared::Whole;
 use workspace::Lender;
 pub use workspace::Workspace;
 
@@ -45,7 +49,7 @@ pub async fn room(len: usize) -> IoBuf {
     }
     let pages = pool::wait_for(class(len)).await;
     here::add(pages.len() as i64);
-    IoBuf { pages: Some(pages), start: 0, len: len as u32, lender: None }
+    IoBuf { pages: Some(pages), start: 0, len: len as u32, behind: None }
 }
 
 /// What a simulated world of one thread holds; nothing of it is left in other builds.
@@ -103,18 +107,25 @@ fn pages_for(len: usize) -> usize {
 /// A page-aligned buffer of up to [`LEN_MAX`] bytes.
 #[derive(Default)]
 pub struct IoBuf {
-    /// Absent for a view of [`ZEROES`], which the empty buffer is one of.
+    /// Absent for a view: of what is [`Behind`] it, else of [`ZEROES`], which the empty buffer is one of.
     pages: Option<Box<[Page]>>,
     start: u32,
     len: u32,
-    /// The workspace that lent it, if one did.
-    lender: Option<Arc<Lender>>,
+    behind: Option<Arc<Behind>>,
+}
+
+/// What is not a buffer's own.
+enum Behind {
+    /// The workspace that lent its memory.
+    Lender(Lender),
+    /// The buffer that it is a view of.
+    Whole(Whole),
 }
 
 impl IoBuf {
     /// A buffer without memory, for requests without payload.
     pub const fn empty() -> Self {
-        Self { pages: None, start: 0, len: 0, lender: None }
+        Self { pages: None, start: 0, len: 0, behind: None }
     }
 
     /// A buffer of `len` bytes of arbitrary content, counted but not limited: for tests, and for what is bounded by a
@@ -132,7 +143,7 @@ impl IoBuf {
     /// [`ZEROES_LEN`]: write more in pieces.
     pub fn zeroes(len: usize) -> Self {
         assert!(len <= ZEROES_LEN, "{len} zeroes were asked for, {ZEROES_LEN} is the limit");
-        Self { pages: None, start: 0, len: len as u32, lender: None }
+        Self { pages: None, start: 0, len: len as u32, behind: None }
     }
 
     /// A buffer of `len` zero bytes that may be changed.
@@ -155,12 +166,12 @@ impl IoBuf {
         }
         let pages = pool::obtain(class(len), limited)?;
         here::add(pages.len() as i64);
-        Some(Self { pages: Some(pages), start: 0, len: len as u32, lender: None })
+        Some(Self { pages: Some(pages), start: 0, len: len as u32, behind: None })
     }
 
-    fn lent(pages: Box<[Page]>, len: usize, lender: Arc<Lender>) -> Self {
+    fn lent(pages: Box<[Page]>, len: usize, lender: Arc<Behind>) -> Self {
         assert!(len <= pages.len() * ALIGNMENT, "{len} bytes in {} pages", pages.len());
-        Self { pages: Some(pages), start: 0, len: len as u32, lender: Some(lender) }
+        Self { pages: Some(pages), start: 0, len: len as u32, behind: Some(lender) }
     }
 
     /// Narrows the window to `len` bytes from `start` of the present one. The memory stays; see [`IoBuf::widen`].
@@ -183,11 +194,11 @@ impl IoBuf {
         assert!(start <= self.start as usize, "the window begins {} bytes into the memory", self.start);
         self.start -= start as u32;
         self.len = len as u32;
-        let bytes = self.pages.as_ref().map_or(ZEROES_LEN, |pages| pages.len() * ALIGNMENT);
+        let bytes = self.pages.as_ref().map_or(self.seen().len(), |pages| pages.len() * ALIGNMENT);
         assert!(self.window().end <= bytes, "{len} bytes from {} are outside the memory", self.start);
     }
 
-    /// Bytes of memory behind the window, which this buffer keeps from others: none for [`IoBuf::zeroes`].
+    /// Bytes of memory behind the window, which this buffer keeps from others: none for a view.
     pub fn capacity(&self) -> usize {
         self.pages.as_ref().map_or(0, |pages| pages.len() * ALIGNMENT)
     }
@@ -198,11 +209,19 @@ impl IoBuf {
 
     /// The window where the buffer has no memory of its own.
     #[cold]
-    fn shared(&self) -> &[u8] {
+    fn view(&self) -> &[u8] {
         if self.len == 0 {
             return &[];
         }
-        &bytemuck::cast_slice(&ZEROES)[self.window()]
+        &self.seen()[self.window()]
+    }
+
+    /// All that a view could show.
+    fn seen(&self) -> &[u8] {
+        match self.behind.as_deref() {
+            Some(Behind::Whole(whole)) => whole.bytes(),
+            _ => bytemuck::cast_slice(&ZEROES),
+        }
     }
 }
 
@@ -212,7 +231,7 @@ impl std::ops::Deref for IoBuf {
     fn deref(&self) -> &[u8] {
         match &self.pages {
             Some(pages) => &bytemuck::cast_slice(pages)[self.window()],
-            None => self.shared(),
+            None => self.view(),
         }
     }
 }
@@ -223,7 +242,7 @@ impl std::ops::DerefMut for IoBuf {
         match &mut self.pages {
             Some(pages) => &mut bytemuck::cast_slice_mut(pages)[window],
             None => {
-                assert!(window.is_empty(), "{} shared zeroes are to be written to", window.len());
+                assert!(window.is_empty(), "{} bytes of a view are to be written to", window.len());
                 &mut []
             }
         }
@@ -239,9 +258,9 @@ impl fmt::Debug for IoBuf {
 impl Drop for IoBuf {
     fn drop(&mut self) {
         let Some(pages) = self.pages.take() else { return };
-        match self.lender.take() {
-            Some(lender) => lender.give_back(pages),
-            None => {
+        match self.behind.take().as_deref() {
+            Some(Behind::Lender(lender)) => lender.give_back(pages),
+            _ => {
                 here::add(-(pages.len() as i64));
                 pool::recycle(pages);
             }
@@ -310,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "shared zeroes are to be written to")]
+    #[should_panic(expected = "of a view are to be written to")]
     fn zeroes_are_not_to_be_changed() {
         IoBuf::zeroes(512)[0] = 1;
     }

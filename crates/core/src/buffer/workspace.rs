@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use super::{ALIGNMENT, IoBuf, Page, new_pages, pages_for};
+use super::{ALIGNMENT, Behind, IoBuf, Page, new_pages, pages_for};
 use crate::budget::{Budget, Charge};
 use crate::error::Error;
 use crate::size::human;
@@ -21,7 +21,7 @@ const KEPT_MAX: usize = 16;
 
 /// A fixed number of bytes of buffers.
 #[derive(Clone)]
-pub struct Workspace(Arc<Lender>);
+pub struct Workspace(Arc<Behind>);
 
 pub(super) struct Lender {
     /// In bytes, whole pages.
@@ -44,38 +44,49 @@ impl Workspace {
             )
         })?;
         let lender = Lender { lent: Semaphore::new(whole), whole, kept: Mutex::default(), _charge: charge };
-        Ok(Self(Arc::new(lender)))
+        Ok(Self(Arc::new(Behind::Lender(lender))))
+    }
+
+    fn lender(&self) -> &Lender {
+        match &*self.0 {
+            Behind::Lender(lender) => lender,
+            Behind::Whole(_) => unreachable!("a workspace is made of a lender"),
+        }
     }
 
     /// Bytes of the whole workspace: the most that can be taken at once.
     pub fn bytes(&self) -> usize {
-        self.0.whole as usize
+        self.lender().whole as usize
     }
 
     /// A buffer of `len` bytes of arbitrary content, after everybody who asked before. Panics where `len` in whole pages is
     /// more than the whole workspace: cut the work into pieces that fit.
     pub async fn take(&self, len: usize) -> IoBuf {
         let bytes = self.checked(&[len]);
-        self.0.lent.take(bytes).await;
+        self.lender().lent.take(bytes).await;
         self.buf(len)
     }
 
     /// A buffer of `len` bytes, or `None` where that would have to wait.
     pub fn try_take(&self, len: usize) -> Option<IoBuf> {
         let bytes = self.checked(&[len]);
-        self.0.lent.try_take(bytes).then(|| self.buf(len))
+        self.lender().lent.try_take(bytes).then(|| self.buf(len))
     }
 
     /// Several buffers together, as one [`Workspace::take`] of the sum of their whole pages.
     pub async fn take_each(&self, lens: &[usize]) -> Vec<IoBuf> {
         let bytes = self.checked(lens);
-        self.0.lent.take(bytes).await;
+        self.lender().lent.take(bytes).await;
         lens.iter().map(|&len| self.buf(len)).collect()
     }
 
     fn checked(&self, lens: &[usize]) -> u64 {
         let bytes: usize = lens.iter().map(|&len| pages_for(len) * ALIGNMENT).sum();
-        assert!(bytes as u64 <= self.0.whole, "{bytes} bytes asked of a workspace of {}", self.0.whole);
+        assert!(
+            bytes as u64 <= self.lender().whole,
+            "{bytes} bytes asked of a workspace of {}",
+            self.lender().whole
+        );
         bytes as u64
     }
 
@@ -85,7 +96,7 @@ impl Workspace {
             return IoBuf::empty();
         }
         let pages = pages_for(len);
-        let memory = self.0.reuse(pages).unwrap_or_else(|| new_pages(pages));
+        let memory = self.lender().reuse(pages).unwrap_or_else(|| new_pages(pages));
         IoBuf::lent(memory, len, self.0.clone())
     }
 }
@@ -175,7 +186,7 @@ mod tests {
         for pages in [1, 3, 5, 8, 2, 2, 7, 1, 4, 4, 8] {
             let first = block_on(workspace.take(pages * PAGE));
             let second = workspace.try_take((8 - pages) * PAGE).expect("the rest is free");
-            let kept: usize = workspace.0.kept.lock().iter().map(|memory| memory.len()).sum();
+            let kept: usize = workspace.lender().kept.lock().iter().map(|memory| memory.len()).sum();
             assert!(kept + 8 <= 8, "{kept} pages kept with 8 lent");
             drop((first, second));
         }

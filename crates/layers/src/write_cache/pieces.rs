@@ -1,23 +1,26 @@
 //! Stretches of one buffer that lie in several places: each is an I/O of its own.
 //!
-//! A long stretch is moved in the request's own buffer, narrowed to it. Short ones are moved together, in buffers of a workspace,
-//! as many as fit in a batch. Two workspaces are charged when the cache is built, and whoever needs both takes a whole buffer for a
+//! What is written leaves the request's own buffer, all stretches at once. A long stretch is read into that buffer, narrowed to it;
+//! short ones are read together, in buffers of a workspace, as many as fit in a batch. Two workspaces are charged when the cache is built, and whoever needs both takes a whole buffer for a
 //! copy to the origin first: those who hold pieces wait only for the devices below.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use spillway_core::buffer::ALIGNMENT;
+use spillway_core::buffer::{ALIGNMENT, Shared};
 use spillway_core::{Budget, ByteRange, Error, Flags, IoBuf, Kind, Op, Request, Seam, Workspace};
 
 use super::Core;
 
-/// A stretch of at least so many bytes is moved alone.
+/// A stretch of at least so many bytes is read alone.
 const LONG_BYTES: usize = 256 << 10;
 
 /// Memory of the pieces that are moved together.
 pub(super) const BATCH_BYTES: usize = 512 << 10;
+
+/// Charged for each part that is written together with others: the file and the driver below took 1330 bytes for one.
+const PART_BYTES: usize = 1536;
 
 /// Buffers beside those of requests.
 pub(super) struct Workspaces {
@@ -68,70 +71,76 @@ impl Core {
         mut buf: IoBuf,
     ) -> (Vec<Result<(), Kind>>, IoBuf) {
         let (mut results, mut done, whole) = (Vec::with_capacity(parts.len()), 0, buf.len());
-        for group in groups(parts) {
-            if let [part] = &parts[group.clone()] {
+        for group in groups(op, parts) {
+            let parts = &parts[group];
+            if let [part] = parts {
                 buf.narrow(done, part.len);
                 let reply = part.device.submit(part.request(op, buf)).await;
                 buf = reply.buf;
                 buf.unnarrow(done, whole);
                 results.push(reply.result);
-                done += part.len;
+            } else if op == Op::Write {
+                buf = self.write_together(parts, buf, done, &mut results).await;
             } else {
-                done = self.move_together(op, &parts[group], &mut buf, done, &mut results).await;
+                self.read_together(parts, &mut buf[done..], &mut results).await;
             }
+            done += parts.iter().map(|part| part.len).sum::<usize>();
         }
         (results, buf)
     }
 
-    /// Moves short parts, which begin at byte `done` of `buf`; returns where they end.
-    async fn move_together(
+    /// Writes parts, which begin at byte `at` of `buf`, from where they are.
+    async fn write_together(
         &self,
-        op: Op,
         parts: &[Part<'_>],
-        buf: &mut IoBuf,
-        mut done: usize,
+        buf: IoBuf,
+        mut at: usize,
         results: &mut Vec<Result<(), Kind>>,
-    ) -> usize {
-        let mut at = done;
-        let mut answers = Vec::with_capacity(parts.len());
-        for (part, mut own) in parts.iter().zip(self.buffers(op, parts, buf).await) {
-            if op == Op::Write && own.capacity() > 0 {
-                own.copy_from_slice(&buf[at..at + part.len]);
-            }
+    ) -> IoBuf {
+        let charge = self.workspaces.pieces.take(parts.len() * PART_BYTES).await;
+        let shared = Shared::new(buf, charge);
+        let begin = |part: &Part<'_>| {
+            let view = shared.view(at, part.len);
             at += part.len;
-            answers.push(part.device.submit(part.request(op, own)));
-        }
-        for (part, reply) in parts.iter().zip(join_all(answers).await) {
-            if op == Op::Read && reply.result.is_ok() {
-                buf[done..done + part.len].copy_from_slice(&reply.buf);
-            }
-            results.push(reply.result);
-            done += part.len;
-        }
-        done
+            part.device.submit(part.request(Op::Write, view))
+        };
+        let replies = join_all(parts.iter().map(begin).collect::<Vec<_>>()).await;
+        results.extend(replies.into_iter().map(|reply| reply.result));
+        shared.into_whole()
     }
 
-    /// A buffer for each part. Where zeroes are to be written they are the shared ones, which take no memory.
-    async fn buffers(&self, op: Op, parts: &[Part<'_>], whole: &IoBuf) -> Vec<IoBuf> {
-        if op == Op::Write && whole.capacity() == 0 {
-            return parts.iter().map(|part| IoBuf::zeroes(part.len)).collect();
-        }
+    /// Reads short parts in buffers of the workspace, and copies them to `bytes`.
+    async fn read_together(&self, parts: &[Part<'_>], bytes: &mut [u8], results: &mut Vec<Result<(), Kind>>) {
         let lens: Vec<usize> = parts.iter().map(|part| part.len).collect();
-        self.workspaces.pieces.take_each(&lens).await
+        let buffers = self.workspaces.pieces.take_each(&lens).await;
+        let begin = |(part, own): (&Part<'_>, IoBuf)| part.device.submit(part.request(Op::Read, own));
+        let answers: Vec<_> = parts.iter().zip(buffers).map(begin).collect();
+        let mut rest = bytes;
+        for reply in join_all(answers).await {
+            let (bytes, behind) = rest.split_at_mut(reply.buf.len());
+            if reply.result.is_ok() {
+                bytes.copy_from_slice(&reply.buf);
+            }
+            results.push(reply.result);
+            rest = behind;
+        }
     }
 }
 
-/// Parts that are moved at the same time: a long one alone, short ones as far as they fit in a batch.
-fn groups(parts: &[Part<'_>]) -> Vec<Range<usize>> {
+/// Parts that are moved at the same time, as far as their memory fits in a batch; a long read goes alone.
+fn groups(op: Op, parts: &[Part<'_>]) -> Vec<Range<usize>> {
     let (mut groups, mut from, mut bytes) = (Vec::new(), 0, 0);
     for (at, part) in parts.iter().enumerate() {
-        let memory = part.len.next_multiple_of(ALIGNMENT);
-        let fits = part.len < LONG_BYTES && bytes + memory <= BATCH_BYTES;
-        if at > from && !fits {
+        let memory = match op {
+            Op::Write => PART_BYTES,
+            _ if part.len < LONG_BYTES => part.len.next_multiple_of(ALIGNMENT),
+            _ => BATCH_BYTES,
+        };
+        if at > from && bytes + memory > BATCH_BYTES {
             groups.push(from..at);
             (from, bytes) = (at, 0);
         }
-        bytes += if part.len < LONG_BYTES { memory } else { BATCH_BYTES };
+        bytes += memory;
     }
     groups.push(from..parts.len());
     groups
@@ -148,20 +157,22 @@ mod tests {
     }
 
     #[test]
-    fn long_parts_go_alone_and_short_ones_as_far_as_a_batch_goes() {
+    fn long_reads_go_alone_and_short_parts_as_far_as_a_batch_goes() {
         let device = device();
-        let grouped = |lens: &[usize]| {
+        let grouped = |op: Op, lens: &[usize]| {
             let parts: Vec<Part> = lens.iter().map(|&len| Part { device: &device, at: 0, len }).collect();
-            groups(&parts).into_iter().map(|group| (group.start, group.end)).collect::<Vec<_>>()
+            groups(op, &parts).into_iter().map(|group| (group.start, group.end)).collect::<Vec<_>>()
         };
         const HALF: usize = 200 << 10;
-        assert_eq!(grouped(&[512, 4096, HALF]), [(0, 3)]);
-        assert_eq!(grouped(&[HALF, HALF, HALF, 512]), [(0, 2), (2, 4)]);
+        assert_eq!(grouped(Op::Read, &[512, 4096, HALF]), [(0, 3)]);
+        assert_eq!(grouped(Op::Read, &[HALF, HALF, HALF, 512]), [(0, 2), (2, 4)]);
         assert_eq!(
-            grouped(&[LONG_BYTES, 512, 512, 8 << 20, LONG_BYTES, 512]),
+            grouped(Op::Read, &[LONG_BYTES, 512, 512, 8 << 20, LONG_BYTES, 512]),
             [(0, 1), (1, 3), (3, 4), (4, 5), (5, 6)]
         );
         let many = vec![512; 300];
-        assert_eq!(grouped(&many), [(0, 128), (128, 256), (256, 300)], "a piece takes a page");
+        assert_eq!(grouped(Op::Read, &many), [(0, 128), (128, 256), (256, 300)], "a piece takes a page");
+        assert_eq!(grouped(Op::Write, &many), [(0, 300)], "a view takes no memory, its request some");
+        assert_eq!(grouped(Op::Write, &[8 << 20; 342]), [(0, 341), (341, 342)]);
     }
 }

@@ -66,6 +66,20 @@ fn zeroes_take_no_memory_however_many_there_are() {
 }
 
 #[test]
+fn a_write_in_pieces_is_written_from_where_it_is() {
+    let house = House::new(64 << 20, 96 << 20);
+    let still = Config { autocommit_blocks: (1 << 20).into(), large_writes: false, ..config() };
+    let (cache, most) = weighed(&house, &still);
+    house.write(&cache, 0, 1, 4);
+    most.store(0, Ordering::Relaxed);
+    set(&cache, "message", "clear_stats").unwrap();
+    house.write(&cache, 8, 2, 1500);
+    assert_eq!(show(&cache, "pieces_per_write"), "1500.00");
+    assert_eq!(most.load(Ordering::Relaxed), 0, "views take no memory, and nothing was committed");
+    assert!(house.read(cache, 8 * BLOCK as u64, 1500 * BLOCK).iter().all(|byte| *byte == 2));
+}
+
+#[test]
 fn copies_to_the_origin_stay_in_their_workspace() {
     let house = House::new(64 << 20, 96 << 20);
     let still = Config { high_watermark: 100, low_watermark: 100, ..config() };
