@@ -4,11 +4,12 @@
 //! flush that failed once fails for ever, because the system forgets what it could not write, and reports that once (see
 //! `syncs`). A FUA write that failed counts as such a flush, and without O_DIRECT so does a failed write of any kind. A
 //! request that is dropped while the system has it finishes on its own, and a later request that overlaps it waits for that.
+//! What such requests hold is charged, and bounded in number (see `detached`).
 //!
 //! Needs: [`Storage`], which makes the calls, and [`Env::spawn_here`] for what a dropped request leaves behind.
 //!
 //! ```text
-//!   submit -> InHand: waits for overlapping detached writes -> works -> reply
+//!   submit -> InHand: waits for detached requests in the way -> works -> reply
 //!                \ dropped at work: the work becomes a task, its range is listed until it is done
 //! ```
 //!
@@ -33,7 +34,7 @@ use spillway_core::{
     Reply, Request, Room, Storage, Submission, mutant,
 };
 
-use detached::Detached;
+use detached::{Detached, LEFT_BYTES};
 use syncs::Syncs;
 
 /// Bytes of the buffer for memory that is not aligned well enough; longer requests go through it in pieces.
@@ -101,32 +102,41 @@ impl BlockDevice for File {
         let range = request.range;
         let backing = self.backing.clone();
         let work = Box::pin(async move { backing.carry_out(request).await });
-        Answer::Pending(Box::pin(InHand {
-            backing: self.backing.clone(),
-            range,
-            waiting: None,
-            begun: false,
-            work: Some(work),
-        }))
+        Answer::Pending(Box::pin(InHand::new(&self.backing, range, LEFT_BYTES, work)))
     }
 
+    /// Orders itself behind nothing: no bytes are read or written.
     fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
-        self.backing.storage.extents(range, count_max)
+        match self.backing.storage.extents(range, count_max) {
+            Answer::Done(result) => Answer::Done(result),
+            Answer::Pending(work) => {
+                // A list that grows is there twice.
+                let list = 2 * count_max as u64 * size_of::<Extent>() as u64;
+                let in_hand = InHand::new(&self.backing, ByteRange::new(0, 0), LEFT_BYTES + list, work);
+                Answer::Pending(Box::pin(in_hand))
+            }
+        }
     }
 }
 
 /// A request from its submission to its answer.
-struct InHand {
+struct InHand<T: 'static> {
     backing: Arc<Backing>,
     range: ByteRange,
-    /// Present while a detached write overlaps.
+    /// Charged from its drop to its end, if it has begun.
+    bytes: u64,
+    /// Present while dropped requests are in the way.
     waiting: Option<LocalFuture<()>>,
     begun: bool,
     /// Absent once answered.
-    work: Option<LocalFuture<Reply>>,
+    work: Option<LocalFuture<T>>,
 }
 
-impl InHand {
+impl<T> InHand<T> {
+    fn new(backing: &Arc<Backing>, range: ByteRange, bytes: u64, work: LocalFuture<T>) -> Self {
+        Self { backing: backing.clone(), range, bytes, waiting: None, begun: false, work: Some(work) }
+    }
+
     fn poll_begin(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.waiting.is_none() && self.backing.detached.is_empty() {
             return Poll::Ready(());
@@ -142,10 +152,10 @@ impl InHand {
     }
 }
 
-impl Future for InHand {
-    type Output = Reply;
+impl<T> Future for InHand<T> {
+    type Output = T;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Reply> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         if !self.begun {
             ready!(self.poll_begin(context));
             self.begun = true;
@@ -157,14 +167,14 @@ impl Future for InHand {
     }
 }
 
-impl Drop for InHand {
+impl<T: 'static> Drop for InHand<T> {
     fn drop(&mut self) {
         let Some(work) = self.work.take() else { return };
         if !self.begun {
             return;
         }
         let listed = (!mutant::on("file: forget what a dropped request left in hand"))
-            .then(|| Detached::list(&self.backing, self.range));
+            .then(|| Detached::list(&self.backing, self.range, self.bytes));
         self.backing.env.spawn_here(Box::pin(async move {
             work.await;
             drop(listed);

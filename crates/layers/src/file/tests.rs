@@ -16,6 +16,7 @@ use spillway_sim::disk::{Call, Disk, Effect, Fault, Latency, Medium, Plan};
 use spillway_sim::world::World;
 
 use super::File;
+use super::detached::LEFT_MAX;
 
 struct House {
     world: Arc<World>,
@@ -141,6 +142,31 @@ fn a_write_that_has_not_begun_never_begins() {
     let house = House::new(&[], Latency::None);
     drop(house.seam.submit(Request::write(0, filled(1, 4096))));
     assert_eq!((house.read(0, 4096), house.disk.calls()), (vec![0; 4096], 1));
+}
+
+/// Has a request begin, and drops it.
+fn withdraw<T>(answer: Answer<T>) {
+    let Answer::Pending(mut future) = answer else { panic!("a file takes its time") };
+    let _ = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+}
+
+#[test]
+fn who_withdraws_and_asks_again_leaves_only_so_many_requests_behind() {
+    let house = House::over(Medium::new(64 << 20), &[], Latency::Network);
+    for index in 0..4 * LEFT_MAX as u64 {
+        // None has to wait for another's range.
+        let range = ByteRange::new(index * 4096, 4096);
+        match index % 3 {
+            0 => withdraw(house.seam.submit(Request::bare(Op::Discard, range))),
+            1 => withdraw(house.seam.submit(Request::bare(Op::WriteZeroes, range))),
+            _ => withdraw(house.seam.submit(Request::flush())),
+        }
+    }
+    assert!(house.disk.calls() <= LEFT_MAX as u64, "{} calls are under way", house.disk.calls());
+    let others = (0..64).map(|index| house.seam.submit(Request::write(index << 12, filled(7, 4096))));
+    let replies = house.world.run_all(others.collect());
+    assert!(replies.iter().all(|reply| reply.result == Ok(())), "others go on once there is room");
+    assert_eq!(house.read(0, 64 << 12), vec![7; 64 << 12]);
 }
 
 #[test]
