@@ -9,9 +9,14 @@
 //! | unsent replies | the same, as buffers: data where it lies, headers and short data in pages | no further request is taken |
 //! | pending requests | the same, [`REQUEST_BYTES`] each, in steps | no further request is taken |
 //! | extents of a `CMD_BLOCK_STATUS` | the same, [`EXTENTS_BYTES`] while it is in flight | the reply is shorter |
+//! | buffers for large receives | a workspace of all connections, a part of the memory for buffers, beside its limit | a small receive |
+//! | what a withdrawn request leaves with the kernel | the limit on buffers, by the device, until it ends | none begins on the device |
 //! | everything else of a connection | [`CONNECTION_BYTES`], which limits how many there may be | a new one is closed |
 //!
-//! One client holds at most [`Config::held_bytes_max`](super::Config::held_bytes_max) of the first four, or a single
+//! A buffer for large receives is kept by its connection while a request in it waits for memory. So these have their own
+//! share, which nobody waits for: taken from the limit on buffers, they would be what such requests wait for.
+//!
+//! One client holds at most [`Config::held_bytes_max`](super::Config::held_bytes_max) of the first four rows, or a single
 //! request. What [`CONNECTION_BYTES`] covers, it gets however short memory is, so that every client proceeds: its first
 //! [`REQUESTS_COVERED`] pending requests, and a buffer or replies of [`ASSURED_BYTES`].
 
