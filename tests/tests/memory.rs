@@ -1,6 +1,9 @@
 //! The memory promise, seen from outside.
 
-use spillway_tests::raw::{command, errno};
+use std::io::Write;
+
+use rustix::process::Signal;
+use spillway_tests::raw::{self, Client, command, errno};
 use spillway_tests::{Launch, pattern, tool};
 
 const BUDGET: u64 = 128 << 20;
@@ -67,4 +70,52 @@ fn the_longest_request_follows_the_budget() {
     assert_eq!(client.read(0, 4 << 20).map(|bytes| bytes.len()), Ok(4 << 20));
     let shown = tool::run("nbdinfo", &["--json", &server.uri()]).well().out;
     assert!(shown.contains(&format!("\"block_size_maximum\": {}", 4 << 20)), "{shown}");
+}
+
+/// Clients whose bytes arrive together, each with several turns' work in front of a write that needs a quarter of all buffers.
+const CROWD: u64 = 48;
+
+/// Requests without payload in front of each long write.
+const TRIMS: u64 = 3000;
+
+const LONG: usize = 3 << 20;
+
+/// What of a client's requests is sent before the server takes any: it fits in a socket.
+const SENT_FIRST: usize = 128 << 10;
+
+/// A connection that received much at once keeps the buffer while its next request waits for memory. However many do, each
+/// request gets its turn.
+#[test]
+fn many_clients_that_send_much_at_once_do_not_wait_for_each_other() {
+    let server = Launch::ram("1G").with("--memory", "64M").with("--workers", "1").start();
+    let clients: Vec<Client> = (0..CROWD).map(|_| server.client()).collect();
+    server.signal(Signal::STOP);
+    let send_first = |(number, client): (usize, Client)| {
+        let bytes = much(number as u64);
+        (&client.stream).write_all(&bytes[..SENT_FIRST]).expect("the socket has room");
+        (client, bytes)
+    };
+    let crowd: Vec<_> = clients.into_iter().enumerate().map(send_first).collect();
+    server.signal(Signal::CONT);
+    std::thread::scope(|scope| {
+        for (mut client, bytes) in crowd {
+            scope.spawn(move || {
+                let mut stream = client.stream.try_clone().expect("a descriptor");
+                let rest = std::thread::spawn(move || stream.write_all(&bytes[SENT_FIRST..]));
+                for _ in 0..=TRIMS {
+                    assert_eq!(client.reply().expect("the server answers").0, 0);
+                }
+                rest.join().expect("no panic").expect("the server takes the payload");
+            });
+        }
+    });
+}
+
+/// Requests that take long, and a long write behind them: of zeroes, for which there is always memory.
+fn much(number: u64) -> Vec<u8> {
+    let trims = (0..TRIMS).flat_map(|cookie| raw::header(command::TRIM, cookie, 512 << 20, 64 << 10));
+    let mut bytes: Vec<u8> = trims.collect();
+    bytes.extend(raw::header(command::WRITE, TRIMS, number * LONG as u64, LONG as u32));
+    bytes.resize(bytes.len() + LONG, 0);
+    bytes
 }

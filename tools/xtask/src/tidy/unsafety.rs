@@ -20,6 +20,7 @@ const ALLOWED: &[&str] = &[
     "crates/layers/src/zram/pool.rs",
     "crates/layers/src/zram/pool/",
     "crates/layers/tests/index_memory.rs",
+    "crates/layers/tests/withdrawn.rs",
     "tools/bench/src/allocator.rs",
     "tools/bench/src/lz4.rs",
     "tests/src/bin/spillway-counted.rs",
