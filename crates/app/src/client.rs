@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use comfy_table::{CellAlignment, Table};
 use spillway_core::size::human;
 use spillway_export::control::message::decode_reply;
 use spillway_export::control::{AttributeRow, DeviceRow, Operation, Reply, Value};
@@ -15,7 +16,6 @@ use spillway_export::control::{AttributeRow, DeviceRow, Operation, Reply, Value}
 use crate::cli::{GetOptions, LsOptions, SetOptions};
 use crate::exit::{Exit, Failure};
 use crate::runtime_folder::{RuntimeFolder, check_name};
-use crate::table::{Side, lay_out};
 
 pub(crate) use drain::drain;
 
@@ -114,8 +114,9 @@ pub(crate) fn list(folder: &RuntimeFolder, options: &LsOptions) -> Result<()> {
     print(&device_table(&rows, if options.bytes { |bytes| bytes.to_string() } else { human }))
 }
 
+/// Columns in the manner of zramctl; numbers keep to the right.
 fn device_table(rows: &[DeviceRow], size: fn(u64) -> String) -> String {
-    use Side::{Left, Right};
+    use CellAlignment::{Left, Right};
     let head = [
         ("NAME", Left),
         ("STACK", Left),
@@ -128,22 +129,29 @@ fn device_table(rows: &[DeviceRow], size: fn(u64) -> String) -> String {
         ("STREAMS", Right),
         ("EXPORT", Left),
     ];
+    let mut table = Table::new();
+    table.load_preset(comfy_table::presets::NOTHING).set_header(head.map(|(title, _)| title));
+    table.add_rows(rows.iter().map(|row| device_cells(row, size)));
+    for (column, (_, alignment)) in table.column_iter_mut().zip(head) {
+        column.set_padding((0, 1)).set_cell_alignment(alignment);
+    }
+    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+fn device_cells(row: &DeviceRow, size: fn(u64) -> String) -> [String; 10] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    let cells = |row: &DeviceRow| {
-        [
-            row.name.clone(),
-            row.stack.clone(),
-            or_dash(row.algorithm.clone()),
-            size(row.disksize),
-            or_dash(row.data.map(size)),
-            or_dash(row.compr.map(size)),
-            or_dash(row.total.map(size)),
-            or_dash(row.ratio.map(|ratio| format!("{ratio:.2}"))),
-            or_dash(row.streams.map(|streams| streams.to_string())),
-            or_dash((!row.exports.is_empty()).then(|| row.exports.join(" "))),
-        ]
-    };
-    lay_out(&head, &rows.iter().map(cells).collect::<Vec<_>>())
+    [
+        row.name.clone(),
+        row.stack.clone(),
+        or_dash(row.algorithm.clone()),
+        size(row.disksize),
+        or_dash(row.data.map(size)),
+        or_dash(row.compr.map(size)),
+        or_dash(row.total.map(size)),
+        or_dash(row.ratio.map(|ratio| format!("{ratio:.2}"))),
+        or_dash(row.streams.map(|streams| streams.to_string())),
+        or_dash((!row.exports.is_empty()).then(|| row.exports.join(" "))),
+    ]
 }
 
 /// `spillway get`.

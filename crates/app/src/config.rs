@@ -9,8 +9,8 @@ use serde::Deserialize;
 use spillway_layers::config::Size;
 use spillway_layers::stack::{LayerConfig, OriginConfig};
 
-use crate::cli::{Driver, POLL_US_MAX};
 use crate::exit::Failure;
+use crate::server_options::{Driver, POLL_US_MAX};
 
 /// The documented example.
 const EXAMPLE: &str = include_str!("../../../docs/serve-example.toml");

@@ -1,14 +1,13 @@
 //! How devices and endpoints end, from the server's own thread, which waits for each.
 
-use std::future::Future;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver};
 use std::thread;
 
-use spillway_core::{Env, Error, Kind, Place, Request, Seam};
+use spillway_core::{Env, Error, Kind, Request, Seam};
 use spillway_io::{Limits, Serving};
 
-use crate::devices::Device;
+use crate::background::{in_background, wait_for, wait_in_background};
+use crate::device::Device;
 
 /// Has the clients of one device leave a socket that goes on serving others.
 pub(crate) fn see_out(device: &Device, env: &dyn Env) {
@@ -48,37 +47,4 @@ pub(crate) fn flush(device: &Device, env: &dyn Env) -> Result<(), Error> {
     wait_for(&answer).unwrap_or(Err(Kind::ShuttingDown)).map_err(|kind| {
         Error::new(kind, format!("the last flush of device {name} failed: acknowledged writes may be lost"))
     })
-}
-
-/// Runs `work` on the background thread, and waits for it.
-pub(crate) fn wait_in_background<T, F>(
-    env: &dyn Env,
-    work: impl FnOnce() -> F + Send + 'static,
-) -> Result<T, Error>
-where
-    T: Send + 'static,
-    F: Future<Output = Result<T, Error>> + 'static,
-{
-    let outcome = wait_for(&in_background(env, work));
-    outcome.unwrap_or_else(|| Err(Error::new(Kind::ShuttingDown, "the server ends")))
-}
-
-/// Runs `work` on the background thread; its outcome arrives once.
-fn in_background<T, F>(env: &dyn Env, work: impl FnOnce() -> F + Send + 'static) -> Receiver<T>
-where
-    T: Send + 'static,
-    F: Future<Output = T> + 'static,
-{
-    let (sender, outcome) = mpsc::channel();
-    let task = move || async move {
-        // Nobody waits any more only where the server's thread is gone.
-        let _ = sender.send(work().await);
-    };
-    env.spawn(Place::Background, Box::new(move || Box::pin(task())));
-    outcome
-}
-
-/// The outcome, or `None` where the background thread dropped the work.
-fn wait_for<T>(outcome: &Receiver<T>) -> Option<T> {
-    outcome.recv().ok()
 }

@@ -3,36 +3,39 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `cli`, `config`, `plan` | what is asked for: options, the file of `serve`, and what both come to |
-//! | `server`, `devices`, `opening`, `ending` | a running server, its devices, how they begin and end |
-//! | `client`, `table` | the commands that talk to running servers |
+//! | `cli`, `server_options`, `config`, `plan` | what is asked for: options, the file of `serve`, and what both come to |
+//! | `server`, `event` | a running server, and what is asked of it |
+//! | `device`, `devices`, `opening`, `ending`, `background` | its devices, how they begin and end |
+//! | `client` | the commands that talk to running servers |
 //! | `runtime_folder`, `listening`, `address`, `start_text` | where servers are found, and what they say of it |
-//! | `memory`, `log`, `daemon`, `signals`, `promise` | budget, log, `--background`, signals, answers owed |
+//! | `memory`, `log`, `daemon`, `signals` | budget, log, `--background`, signals |
 //! | `exit` | exit codes |
 #![forbid(unsafe_code)]
 
 mod address;
+mod background;
 mod cli;
 mod client;
 mod config;
 mod daemon;
+mod device;
 mod devices;
 mod distinct;
 mod ending;
+mod event;
 mod exit;
 mod listening;
 mod log;
 mod memory;
 mod opening;
 mod plan;
-mod promise;
 mod runtime_folder;
 #[cfg(test)]
 mod scratch;
 mod server;
+mod server_options;
 mod signals;
 mod start_text;
-mod table;
 
 use std::process::ExitCode;
 

@@ -12,9 +12,9 @@ use spillway_core::{Error, Kind};
 use spillway_io::Listener;
 
 use crate::address::Address;
-use crate::cli::Endpoint;
 use crate::exit::refused;
 use crate::runtime_folder::{RuntimeFolder, check_socket_path};
+use crate::server_options::Endpoint;
 
 /// Access mode of every socket file: this user only.
 const SOCKET_MODE: u32 = 0o600;

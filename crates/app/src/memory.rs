@@ -8,7 +8,7 @@ use spillway_core::Budget;
 use spillway_core::buffer::{LEN_MAX, Workspace};
 use spillway_core::size::human;
 use spillway_export::nbd;
-use spillway_io::workers::BULK_LEN;
+use spillway_io::BULK_LEN;
 
 use crate::exit::Failure;
 

@@ -7,8 +7,8 @@ use spillway_core::{Aligned, Budget, Error, Storage};
 use spillway_io::{DriverChoice, FileOptions, MmapRegions, Workers};
 use spillway_layers::stack::{FileConfig, Stack, StackConfig, Surroundings};
 
-use crate::cli::Driver;
-use crate::ending::wait_in_background;
+use crate::background::wait_in_background;
+use crate::server_options::Driver;
 
 /// Builds stacks.
 pub(crate) struct Opening {

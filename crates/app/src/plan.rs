@@ -10,11 +10,12 @@ use spillway_layers::config::Size;
 use spillway_layers::stack::{FileConfig, LayerConfig, OriginConfig, StackConfig, ZramConfig};
 use spillway_layers::write_cache;
 
-use crate::cli::{CacheOptions, DiskOptions, Driver, Endpoint, RamOptions, ServeOptions, ServerOptions};
+use crate::cli::{CacheOptions, DiskOptions, RamOptions, ServeOptions};
 use crate::config::Config;
 use crate::distinct;
 use crate::exit::Failure;
 use crate::runtime_folder::check_name;
+use crate::server_options::{Driver, Endpoint, ServerOptions};
 
 /// A server to be.
 #[derive(Debug)]

@@ -19,25 +19,18 @@ use spillway_io::{Limits, Listener, NewSession, Serving, Workers, WorkersOptions
 use spillway_layers::stack::Stack;
 
 use crate::address::Address;
-use crate::cli::Endpoint;
-use crate::devices::{Device, Devices};
+use crate::device::Device;
+use crate::devices::Devices;
 use crate::ending::{flush, see_out, stop_all};
+use crate::event::{Event, Promise};
 use crate::exit::{Failure, refused};
 use crate::listening::address_of;
 use crate::memory::Memory;
 use crate::opening::{Opening, driver_choice};
 use crate::plan::{DevicePlan, Plan};
-use crate::promise::Promise;
 use crate::runtime_folder::RuntimeFolder;
+use crate::server_options::Endpoint;
 use crate::{client, daemon, listening, signals, start_text};
-
-/// What happens to a server.
-pub(crate) enum Event {
-    /// A signal asks it to stop.
-    Signal(i32),
-    /// A control client asks for a change and waits for the answer.
-    Change(Change, Promise),
-}
 
 /// Connections to a device's control socket at a time. What they take is part of the allowance beside the budget.
 const CONTROL_CONNECTIONS_MAX: usize = 16;

@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
-use crate::server::Event;
+use crate::event::Event;
 
 /// Sends [`Event::Signal`] for the first signal from now on.
 pub(crate) fn watch(events: Sender<Event>) -> Result<()> {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use spillway_core::size::human;
 use spillway_export::control::DeviceRow;
 
-use crate::devices::Device;
+use crate::device::Device;
 use crate::memory::Memory;
 
 /// The words for a server with these `devices`.
