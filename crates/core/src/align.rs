@@ -22,7 +22,7 @@ use crate::device::{Answer, BlockDevice, Extent, Geometry, Submission};
 use crate::error::{Error, Kind};
 use crate::mutant;
 use crate::request::{Flags, Op, Reply, Request};
-use crate::seam::Seam;
+use crate::seam::{self, Seam};
 
 use gates::{Gates, Held, Set};
 
@@ -75,7 +75,12 @@ impl Aligned {
         Geometry { block_size: BlockSize::SECTOR, ..self.below.geometry() }
     }
 
-    pub(crate) fn admitted(&self, request: Request) -> Submission {
+    /// Carries out a request of whole sectors, with the checks of [`Seam::submit`] at that granularity.
+    pub fn submit(&self, request: Request) -> Submission {
+        seam::pass(&self.geometry(), request, |request| self.admitted(request))
+    }
+
+    fn admitted(&self, request: Request) -> Submission {
         let block = self.below.geometry().block_size;
         if block == BlockSize::SECTOR || request.op == Op::Flush {
             return self.below.submit(request);

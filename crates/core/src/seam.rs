@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use crate::align::Aligned;
 use crate::block::ByteRange;
 use crate::device::{Answer, BlockDevice, Extent, Geometry, Submission};
 use crate::error::Kind;
@@ -35,13 +34,7 @@ impl Seam {
     /// past the end. [`Kind::ReadOnly`]: a write to a read-only device. An empty range, and a discard where the device has
     /// no use for it, succeed at once.
     pub fn submit(&self, request: Request) -> Submission {
-        let op = request.op;
-        let len = request.buf.len();
-        assert!(!op.carries_buffer() || len as u64 == request.range.len, "{op:?}: buffer and range differ");
-        match admit(&self.device.geometry(), op, request.range) {
-            Verdict::Forward => checked(self.device.submit(request), len),
-            Verdict::Answer(result) => Answer::Done(request.answer(result)),
-        }
+        pass(&self.device.geometry(), request, |request| self.device.submit(request))
     }
 
     /// See [`BlockDevice::extents`]; a range past the end is [`Kind::Invalid`].
@@ -53,15 +46,18 @@ impl Seam {
     }
 }
 
-impl Aligned {
-    /// Carries out a request of whole sectors, with the checks of [`Seam::submit`] at that granularity.
-    pub fn submit(&self, request: Request) -> Submission {
-        let len = request.buf.len();
-        assert!(!request.op.carries_buffer() || len as u64 == request.range.len, "buffer and range differ");
-        match admit(&self.geometry(), request.op, request.range) {
-            Verdict::Forward => checked(self.admitted(request), len),
-            Verdict::Answer(result) => Answer::Done(request.answer(result)),
-        }
+/// Checks a request against `geometry`, has `below` carry it out, and checks the buffer of an immediate answer.
+#[inline]
+pub(crate) fn pass(
+    geometry: &Geometry,
+    request: Request,
+    below: impl FnOnce(Request) -> Submission,
+) -> Submission {
+    let (op, len) = (request.op, request.buf.len());
+    assert!(!op.carries_buffer() || len as u64 == request.range.len, "{op:?}: buffer and range differ");
+    match admit(geometry, op, request.range) {
+        Verdict::Forward => checked(below(request), len),
+        Verdict::Answer(result) => Answer::Done(request.answer(result)),
     }
 }
 
