@@ -8,11 +8,11 @@ use std::sync::Arc;
 use spillway_core::session::Output;
 use spillway_core::work;
 
+use super::config::Config;
 use super::export::{Connected, Export, Exports};
 use super::memory::{OPTION_LEN_MAX, OPTIONS_UNSENT_MAX};
 use super::reply::{BASE_ALLOCATION_ID, ReplyStyle};
 use super::request::{Rules, SKIPPED_LEN_MAX};
-use super::session::Config;
 use super::wire::{self, OptionHeader, OptionReplyHeader, Reader, flag, handshake_flag, info, opt, rep};
 
 /// Most options of one handshake. Far above any real client; an endless handshake is an attack.
@@ -31,13 +31,7 @@ pub(super) enum Step {
     /// The connection ends once the output is sent.
     Close,
     /// The client has chosen.
-    Transmit(Chosen),
-}
-
-/// The result of a handshake.
-pub(super) struct Chosen {
-    pub(super) connected: Connected,
-    pub(super) rules: Rules,
+    Transmit(Connected, Rules),
 }
 
 enum Item {
@@ -176,7 +170,7 @@ impl Handshake {
                 return Step::Close;
             }
             opt::GO => match self.go(data, out) {
-                Ok(chosen) => return Step::Transmit(chosen),
+                Ok((connected, rules)) => return Step::Transmit(connected, rules),
                 Err(refused) => Err(refused),
             },
             opt::INFO => self.describe(option, data, out).map(|_| ()),
@@ -209,10 +203,10 @@ impl Handshake {
         if !self.no_zeroes {
             out.push(&[0; 124]);
         }
-        Step::Transmit(Chosen { connected, rules })
+        Step::Transmit(connected, rules)
     }
 
-    fn go(&mut self, data: &[u8], out: &mut Output) -> Result<Chosen, Refused> {
+    fn go(&mut self, data: &[u8], out: &mut Output) -> Result<(Connected, Rules), Refused> {
         // Counted in before it is described, so that what is described stays true.
         let (name, _) = parse_query(data)?;
         let connected =
@@ -222,7 +216,8 @@ impl Handshake {
             return Err((rep::ERR_UNKNOWN, "the export is being changed"));
         }
         reply(opt::GO, rep::ACK, &[], out);
-        Ok(Chosen { rules: self.rules(&export), connected })
+        let rules = self.rules(&export);
+        Ok((connected, rules))
     }
 
     /// Sends what the client wants to know of an export, for `OPT_INFO` and `OPT_GO`.

@@ -2,7 +2,7 @@
 
 use spillway_core::IoBuf;
 
-use super::request::Ticket;
+use super::ticket::Ticket;
 
 /// Payloads from this length on, in bytes, are received where they will stay ...
 const DIRECT_LEN_MIN: usize = 64 << 10;

@@ -23,8 +23,10 @@
 //! | `export` | exports by name, and who is connected |
 //! | `closing` | asking the clients of one export to leave |
 //! | `handshake` | options until the client has chosen an export |
+//! | `config` | limits of one session |
 //! | `memory` | what a client can make the server hold, and who pays for it |
 //! | `request` | which requests are allowed, and the errno of each refusal |
+//! | `ticket` | what is kept of a request until its reply |
 //! | `transmission` | the stream of requests, their submission, backpressure |
 //! | `incoming` | the payload of a write while it arrives |
 //! | `pending` | answers that are still to come, and which of them have news |
@@ -32,6 +34,7 @@
 //! | `session` | the whole conversation |
 
 mod closing;
+mod config;
 mod export;
 mod handshake;
 mod incoming;
@@ -40,12 +43,14 @@ mod pending;
 mod reply;
 mod request;
 mod session;
+mod ticket;
 mod transmission;
 pub mod wire;
 
 #[cfg(test)]
 mod tests;
 
+pub use config::Config;
 pub use export::{Export, Exports, Reserved, Statistics};
 pub use memory::CONNECTION_BYTES;
-pub use session::{Config, NbdSession};
+pub use session::NbdSession;

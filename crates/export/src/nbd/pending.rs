@@ -15,7 +15,7 @@ use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use spillway_core::{Extent, Kind, LocalFuture, Reply, work};
 
 use super::memory::{EXTENTS_BYTES, REQUEST_BYTES, REQUESTS_COVERED, REQUESTS_STEP};
-use super::request::{Command, Ticket};
+use super::ticket::{Command, Ticket};
 use super::wire::cmd_flag;
 
 /// Most pending answers of one session.

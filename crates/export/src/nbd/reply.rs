@@ -3,7 +3,7 @@
 use spillway_core::session::Output;
 use spillway_core::{Extent, IoBuf, Kind};
 
-use super::request::Ticket;
+use super::ticket::Ticket;
 use super::wire::{self, ChunkHeader, REPLY_FLAG_DONE, STATE_HOLE, STATE_ZERO, chunk, errno};
 
 /// Data below this length, in bytes, is copied behind its header: a buffer takes a page at least, so that many unsent short

@@ -1,77 +1,14 @@
 //! Which requests are allowed, and the errno of each refusal: a pure function of the header and the negotiated rules.
 
-use spillway_core::{ByteRange, Flags, Geometry, SECTOR};
+use spillway_core::{Geometry, SECTOR};
 
 use super::reply::{Refusal, ReplyStyle};
+use super::ticket::{Command, Ticket};
 use super::wire::{HeaderStyle, RequestHeader, cmd, cmd_flag, errno};
 
 /// Longest refused payload, in bytes, that is read and thrown away; the connection ends before a longer one. Twice what a
 /// well-behaved client may send, so that a client with other ideas about the limit learns of it by an error.
 pub(super) const SKIPPED_LEN_MAX: u64 = 64 << 20;
-
-/// The commands that are answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Command {
-    Read,
-    Write,
-    Flush,
-    Trim,
-    Cache,
-    WriteZeroes,
-    BlockStatus,
-}
-
-impl Command {
-    fn of(number: u16) -> Option<Self> {
-        Some(match number {
-            cmd::READ => Command::Read,
-            cmd::WRITE => Command::Write,
-            cmd::FLUSH => Command::Flush,
-            cmd::TRIM => Command::Trim,
-            cmd::CACHE => Command::Cache,
-            cmd::WRITE_ZEROES => Command::WriteZeroes,
-            cmd::BLOCK_STATUS => Command::BlockStatus,
-            _ => return None,
-        })
-    }
-
-    const fn writes(self) -> bool {
-        matches!(self, Command::Write | Command::Trim | Command::WriteZeroes)
-    }
-
-    /// Whether a buffer as long as the range travels with the request.
-    pub(super) const fn carries_buffer(self) -> bool {
-        matches!(self, Command::Read | Command::Write)
-    }
-}
-
-/// What is kept of a request until its reply.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ticket {
-    pub(super) command: Command,
-    pub(super) flags: u16,
-    pub(super) cookie: u64,
-    pub(super) offset: u64,
-    pub(super) length: u64,
-}
-
-impl Ticket {
-    /// The range of the export that the request is about.
-    pub(super) const fn range(&self) -> ByteRange {
-        ByteRange::new(self.offset, self.length)
-    }
-
-    /// The modifiers as the device knows them.
-    pub(super) const fn device_flags(&self) -> Flags {
-        // Clients may set FUA on any command; it means something for those that write.
-        Flags { fua: self.command.writes() && self.has(cmd_flag::FUA), no_hole: self.has(cmd_flag::NO_HOLE) }
-    }
-
-    /// Whether the client set one of these command flags.
-    pub(super) const fn has(&self, flags: u16) -> bool {
-        self.flags & flags != 0
-    }
-}
 
 /// What the handshake settled, as far as requests are concerned.
 #[derive(Clone, Copy, Debug)]

@@ -18,14 +18,14 @@ use spillway_core::buffer::{self, Reserve};
 use spillway_core::session::{Intake, Output};
 use spillway_core::{Aligned, Answer, ByteRange, IoBuf, LocalFuture, Op, Reply, Request, work};
 
+use super::config::Config;
 use super::export::{COUNTERS, Connected, Counter};
-use super::handshake::Chosen;
 use super::incoming::Incoming;
 use super::memory::{ASSURED_BYTES, EXTENTS_BYTES, EXTENTS_MAX, EXTENTS_MIN};
 use super::pending::{Outcome, Pending, Work};
 use super::reply::{Refusal, cut};
-use super::request::{Command, Rules, Ticket};
-use super::session::Config;
+use super::request::Rules;
+use super::ticket::{Command, Ticket};
 use super::wire::{RequestHeader, cmd, cmd_flag, errno};
 
 /// Bytes of replies that are sent before more requests are taken: the client has something to do meanwhile.
@@ -82,10 +82,10 @@ pub(super) struct Transmission {
 }
 
 impl Transmission {
-    pub(super) fn new(chosen: Chosen, config: Config) -> Self {
+    pub(super) fn new(connected: Connected, rules: Rules, config: Config) -> Self {
         Self {
-            device: chosen.connected.export().device().clone(),
-            rules: chosen.rules,
+            device: connected.export().device().clone(),
+            rules,
             config,
             place: Place::Header,
             partial: [0; RequestHeader::LEN_MAX],
@@ -93,7 +93,7 @@ impl Transmission {
             pending: Pending::default(),
             ending: Ending::No,
             tally: [0; COUNTERS],
-            connected: chosen.connected,
+            connected,
         }
     }
 
