@@ -22,19 +22,18 @@ use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use compio::BufResult;
 use compio::runtime::{Runtime, Submit};
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sendmsg, shutdown};
 use spillway_core::session::{Intake, Session};
-use spillway_core::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use spillway_core::{IoBuf, LocalFuture, work};
 
+use crate::control::{Admission, Control, Order};
 use crate::op::{Await, Event, Receive, receive_now, would_block};
-use crate::serve::Admission;
-use crate::workers::{BULK_LEN, Pool};
+use crate::pool::{BULK_LEN, Pool};
 
 /// Bytes of the receive that is always in flight.
 const RECEIVE_LEN: usize = 16 << 10;
@@ -49,113 +48,8 @@ const PATIENCE: Duration = Duration::from_millis(1);
 /// Units of work for a round, besides the bytes that it moves: a few system calls.
 const ROUND_UNITS: u32 = 20;
 
-/// Bytes a second that a peer has to send of a payload that it began, and to take of its replies.
-pub(crate) const RATE_MIN: u64 = 64 << 10;
-
 /// Bytes thrown away at the end, so that closing does not reset a peer that still has output to read.
 const DISCARD_MAX: usize = 1 << 20;
-
-/// What the server wants of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u32)]
-pub(crate) enum Order {
-    Serve,
-    WindDown,
-    Abort,
-}
-
-impl Order {
-    pub(crate) fn of(number: u32) -> Self {
-        match number {
-            0 => Order::Serve,
-            1 => Order::WindDown,
-            _ => Order::Abort,
-        }
-    }
-}
-
-/// The server's hand on a connection, or on the acceptor.
-pub(crate) struct Control {
-    order: AtomicU32,
-    waker: Mutex<Option<Waker>>,
-    /// What the peer has to take.
-    untaken: Stall,
-    /// The rest of what the peer has begun to send.
-    owing: Stall,
-}
-
-impl Control {
-    pub(crate) fn new(order: Order) -> Self {
-        let order = AtomicU32::new(order as u32);
-        Self { order, waker: Mutex::new(None), untaken: Stall::default(), owing: Stall::default() }
-    }
-
-    /// Gives an order; it only ever gets stricter.
-    pub(crate) fn order(&self, order: Order) {
-        self.order.fetch_max(order as u32, Ordering::AcqRel);
-        let waker = self.waker.lock().clone();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
-    pub(crate) fn ordered(&self) -> Order {
-        Order::of(self.order.load(Ordering::Acquire))
-    }
-
-    /// Makes orders wake this task. The order is read after this.
-    pub(crate) fn listen(&self, waker: &Waker) {
-        *self.waker.lock() = Some(waker.clone());
-    }
-
-    /// How far the peer is behind [`RATE_MIN`] with memory that is held for it.
-    pub(crate) fn stalled_for(&self, now: Duration) -> Duration {
-        self.untaken.lasts(now).max(self.owing.lasts(now))
-    }
-}
-
-/// How far a peer is behind with something that it has to send or to take.
-///
-/// It is behind by the time since that began, less a second for each [`RATE_MIN`] bytes: at that rate it never is, and at
-/// half of it by half of the time. Written by the connection's worker only.
-#[derive(Default)]
-struct Stall {
-    /// Coarse microseconds plus one, moved on by what came; 0 while nothing is due.
-    since: AtomicU64,
-}
-
-impl Stall {
-    fn begin(&self, now: Duration) {
-        if self.since.load(Ordering::Relaxed) == 0 {
-            self.since.store(micros(now) + 1, Ordering::Relaxed);
-        }
-    }
-
-    fn progress(&self, bytes: usize, now: Duration) {
-        let since = self.since.load(Ordering::Relaxed);
-        if since != 0 {
-            let paid = bytes as u64 * 1_000_000 / RATE_MIN;
-            self.since.store((since + paid).min(micros(now) + 1), Ordering::Relaxed);
-        }
-    }
-
-    fn end(&self) {
-        if self.since.load(Ordering::Relaxed) != 0 {
-            self.since.store(0, Ordering::Relaxed);
-        }
-    }
-
-    fn lasts(&self, now: Duration) -> Duration {
-        match self.since.load(Ordering::Relaxed) {
-            0 => Duration::ZERO,
-            since => now.saturating_sub(Duration::from_micros(since - 1)),
-        }
-    }
-}
-
-fn micros(time: Duration) -> u64 {
-    time.as_micros() as u64
-}
 
 /// Why a connection ends without its session having finished.
 struct Gone;
@@ -199,7 +93,7 @@ pub(crate) struct Connection {
     wound_down: bool,
     polling_driver: bool,
     established: bool,
-    admission: Admission,
+    admission: Box<dyn Admission>,
 }
 
 impl Connection {
@@ -209,7 +103,7 @@ impl Connection {
         session: Box<dyn Session>,
         control: Arc<Control>,
         pool: Arc<Pool>,
-        admission: Admission,
+        admission: Box<dyn Admission>,
     ) -> Self {
         Self {
             socket: Arc::new(socket),
@@ -572,59 +466,5 @@ mod tests {
         let address = slices.as_ptr() as usize;
         let empty = emptied(slices);
         assert_eq!((empty.as_ptr() as usize, empty.len(), empty.capacity()), (address, 0, 64));
-    }
-
-    #[test]
-    fn orders_only_get_stricter() {
-        let control = Control::new(Order::Serve);
-        control.order(Order::Abort);
-        control.order(Order::WindDown);
-        assert_eq!(control.ordered(), Order::Abort);
-    }
-
-    fn secs(seconds: u64) -> Duration {
-        Duration::from_secs(seconds)
-    }
-
-    #[test]
-    fn a_stall_lasts_until_the_end_of_what_is_due() {
-        let control = Control::new(Order::Serve);
-        control.untaken.begin(secs(1));
-        control.untaken.begin(secs(5));
-        control.owing.begin(secs(9));
-        assert_eq!(control.stalled_for(secs(11)), secs(10));
-        control.untaken.end();
-        assert_eq!(control.stalled_for(secs(11)), secs(2));
-        control.owing.end();
-        assert_eq!(control.stalled_for(secs(11)), Duration::ZERO);
-    }
-
-    /// How far a peer is behind after a minute in which it sent so many bytes each second.
-    fn behind_after_a_minute(bytes_a_second: u64) -> Duration {
-        let control = Control::new(Order::Serve);
-        control.owing.begin(secs(100));
-        for second in 101..=160 {
-            control.owing.progress(bytes_a_second as usize, secs(second));
-        }
-        control.stalled_for(secs(160))
-    }
-
-    #[test]
-    fn a_trickle_is_a_stall_and_the_least_rate_is_none() {
-        assert!(behind_after_a_minute(1) > Duration::from_millis(59_990));
-        assert_eq!(behind_after_a_minute(RATE_MIN / 2), secs(30));
-        assert_eq!(behind_after_a_minute(RATE_MIN), Duration::ZERO);
-        assert_eq!(behind_after_a_minute(RATE_MIN * 100), Duration::ZERO);
-    }
-
-    #[test]
-    fn nobody_saves_up_for_later() {
-        let control = Control::new(Order::Serve);
-        control.owing.begin(secs(1));
-        control.owing.progress(1 << 30, secs(2));
-        assert_eq!(control.stalled_for(secs(62)), secs(60));
-        control.owing.end();
-        control.owing.progress(1 << 20, secs(70));
-        assert_eq!(control.stalled_for(secs(80)), Duration::ZERO, "nothing is due");
     }
 }

@@ -5,39 +5,11 @@ use std::future::poll_fn;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use spillway_core::sync::{AtomicU64, Ordering};
 use spillway_core::{Env, LocalFuture, Place, Task, work};
 
-use crate::workers::{Pool, can_spawn, spawn_detached};
-
-/// How often the coarse clock is set: half of what is promised for its age, so that a late tick does not break the promise.
-pub(crate) const TICK: Duration = Duration::from_millis(50);
-
-/// A monotonic clock, and a copy of it that costs one load.
-pub(crate) struct Clock {
-    start: Instant,
-    coarse_ns: AtomicU64,
-}
-
-impl Clock {
-    pub(crate) fn new() -> Self {
-        Self { start: Instant::now(), coarse_ns: AtomicU64::new(0) }
-    }
-
-    pub(crate) fn now(&self) -> Duration {
-        self.start.elapsed()
-    }
-
-    pub(crate) fn coarse_now(&self) -> Duration {
-        Duration::from_nanos(self.coarse_ns.load(Ordering::Relaxed))
-    }
-
-    pub(crate) fn tick(&self) {
-        self.coarse_ns.store(self.now().as_nanos() as u64, Ordering::Relaxed);
-    }
-}
+use crate::pool::{Pool, can_spawn, spawn_detached};
 
 /// The environment that the workers give to layers.
 pub struct SystemEnv {
@@ -121,15 +93,6 @@ fn random() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_coarse_clock_follows_its_ticks_only() {
-        let clock = Clock::new();
-        assert_eq!(clock.coarse_now(), Duration::ZERO);
-        clock.tick();
-        let coarse = clock.coarse_now();
-        assert!(coarse > Duration::ZERO && coarse <= clock.now());
-    }
 
     #[test]
     fn a_slice_of_long_work_is_a_turn() {

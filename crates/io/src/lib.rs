@@ -21,8 +21,11 @@ pub mod serve;
 pub mod socket;
 pub mod workers;
 
+mod clock;
 mod connection;
+mod control;
 mod op;
+mod pool;
 mod rest;
 mod roll;
 
@@ -31,6 +34,7 @@ pub use env::SystemEnv;
 pub use file::{Direct, FileOptions, Footprint, Opened, open};
 pub use local::{Local, block_on};
 pub use memory::MmapRegions;
+pub use pool::BULK_LEN;
 pub use serve::{Limits, NewSession, Serving, serve};
 pub use socket::Listener;
 pub use workers::{Workers, WorkersOptions};

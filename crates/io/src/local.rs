@@ -8,7 +8,7 @@ use spillway_core::Error;
 
 use crate::driver::{Driver, DriverChoice, Plan, kind_of};
 use crate::env::yield_now;
-use crate::workers::{close, detached};
+use crate::pool::{close, detached};
 
 /// A runtime of the thread that made it.
 pub struct Local {

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::connection::{Control, Order};
+use crate::control::{Control, Order};
 
 /// What a handshake gets in any case before it has to give way: many times what one takes on a busy machine.
 pub(crate) const GRACE: Duration = Duration::from_millis(50);

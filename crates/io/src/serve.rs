@@ -19,13 +19,15 @@ use spillway_core::buffer;
 use spillway_core::session::Session;
 use spillway_core::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering, WaitList};
 
-use crate::connection::{Connection, Control, Order};
+use crate::connection::Connection;
+use crate::control::{Admission, Control, Order};
 use crate::driver::WAKES_MAX;
 use crate::env::yield_now;
 use crate::op::{Await, Event};
+use crate::pool::Pool;
 use crate::roll::{Capacity, GRACE, Roll, Room};
 use crate::socket::Listener;
-use crate::workers::{Pool, Workers};
+use crate::workers::Workers;
 
 /// Makes the session of a new connection, on the worker that serves it.
 pub type NewSession = Arc<dyn Fn() -> Box<dyn Session> + Send + Sync>;
@@ -241,11 +243,11 @@ impl Hall {
             return self.complain_of(load * self.pool.workers());
         }
         let control = Arc::new(Control::new(Order::Serve));
-        let admission = Admission::new(self.clone(), control.clone(), worker);
+        let place = Place::new(self.clone(), control.clone(), worker);
         let hall = self.clone();
         self.pool.seat(worker).post(Box::new(move || {
             let session = (hall.new_session)();
-            Box::pin(Connection::new(socket, session, control, hall.pool.clone(), admission))
+            Box::pin(Connection::new(socket, session, control, hall.pool.clone(), Box::new(place)))
         }));
     }
 
@@ -267,13 +269,13 @@ impl Hall {
 }
 
 /// A place in the hall; given back when dropped.
-pub(crate) struct Admission {
+struct Place {
     hall: Arc<Hall>,
     number: u64,
     worker: usize,
 }
 
-impl Admission {
+impl Place {
     /// On the front thread only, so that numbers are in the roll in their order.
     fn new(hall: Arc<Hall>, control: Arc<Control>, worker: usize) -> Self {
         let number = hall.next_number.fetch_add(1, Ordering::Relaxed);
@@ -285,15 +287,16 @@ impl Admission {
         drop(roll);
         Self { hall, number, worker }
     }
+}
 
-    /// The connection's handshake is complete.
-    pub(crate) fn establish(&self) {
+impl Admission for Place {
+    fn establish(&self) {
         self.hall.roll.lock().establish(self.number);
         self.hall.changes.wake_all();
     }
 }
 
-impl Drop for Admission {
+impl Drop for Place {
     fn drop(&mut self) {
         self.hall.roll.lock().leave(self.number);
         self.hall.pool.seat(self.worker).connections.fetch_sub(1, Ordering::Relaxed);

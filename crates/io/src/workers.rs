@@ -9,40 +9,24 @@
 //!
 //! Needs: nothing but the kernel. Locks: a mailbox is a leaf, taken with nothing else held.
 
-use std::cell::Cell;
-use std::collections::VecDeque;
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::{Arc, OnceLock, mpsc};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use compio::runtime::Runtime;
 use spillway_core::buffer::Workspace;
-use spillway_core::sync::{AtomicBool, AtomicUsize, Mutex, Ordering};
-use spillway_core::{Budget, Env, Error, Task};
+use spillway_core::{Env, Error, Task};
 
+use crate::clock::TICK;
 use crate::driver::{Driver, DriverChoice, Plan, kind_of};
-use crate::env::{Clock, SystemEnv, TICK};
+use crate::env::SystemEnv;
+use crate::pool::{AbortOnPanic, Pool, TASKS_BETWEEN_POLLS_BACKGROUND, fatal};
 use crate::rest::Rest;
 
 /// Workers at most; more cores than this are left to other things.
 pub const WORKERS_MAX: usize = 256;
 
-/// Tasks that run between two looks at the ring: on a worker, and on the other threads, whose tasks are long or few.
+/// Tasks that run between two looks at the ring of a worker.
 const TASKS_BETWEEN_POLLS: usize = 16;
-const TASKS_BETWEEN_POLLS_BACKGROUND: usize = 4;
-
-/// Tasks started from the mail between two looks at the ring: no more than run meanwhile, so that they do not pile up in front
-/// of those that run.
-const MAIL_MAX: usize = TASKS_BETWEEN_POLLS_BACKGROUND;
-
-/// Bytes fetched at once from a connection of which more has arrived than its small receive takes.
-pub const BULK_LEN: usize = 512 << 10;
-
-/// Threads besides the workers.
-const OTHER_THREADS: usize = 2;
 
 /// How many threads, and what carries their I/O.
 #[derive(Clone)]
@@ -53,7 +37,7 @@ pub struct WorkersOptions {
     pub driver: DriverChoice,
     /// How long a worker looks for news after it has worked, before it sleeps. Keeps a processor busy for that.
     pub look: Duration,
-    /// Buffers of [`BULK_LEN`] for connections that receive much at once, apart from those of requests: a connection may wait for
+    /// Buffers of [`BULK_LEN`](crate::BULK_LEN) for connections that receive much at once, apart from those of requests: a connection may wait for
     /// memory while it holds one. Where none are given, some that no budget counts.
     pub bulk: Option<Workspace>,
 }
@@ -94,7 +78,7 @@ impl Workers {
 
     fn launch(&mut self, plan: &Plan, look: Duration) -> Result<(), Error> {
         let (ready, started) = mpsc::channel();
-        for index in 0..self.pool.seats.len() {
+        for index in 0..self.pool.threads() {
             let (pool, plan, ready) = (self.pool.clone(), plan.clone(), ready.clone());
             let thread = std::thread::Builder::new()
                 .name(pool.thread_name(index))
@@ -123,7 +107,7 @@ impl Workers {
     /// Starts a task on the worker `index`, which is below [`Workers::count`].
     pub fn run_on(&self, index: usize, task: Task) {
         assert!(index < self.count(), "worker {index} of {}", self.count());
-        self.pool.seats[index].post(task);
+        self.pool.seat(index).post(task);
     }
 
     /// The environment that layers get.
@@ -141,10 +125,7 @@ impl Workers {
     }
 
     fn end(&mut self) {
-        for seat in &self.pool.seats {
-            seat.stopping.store(true, Ordering::Release);
-            seat.wake();
-        }
+        (0..self.pool.threads()).for_each(|index| self.pool.seat(index).stop());
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 fatal("a worker thread ended with a panic");
@@ -156,167 +137,6 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         self.end();
-    }
-}
-
-/// What the threads share. Behind the workers' seats come the background thread's and the front thread's.
-pub(crate) struct Pool {
-    seats: Vec<Seat>,
-    next: AtomicUsize,
-    pub(crate) clock: Clock,
-    pub(crate) bulk: Workspace,
-}
-
-impl Pool {
-    fn new(workers: usize, bulk: Option<Workspace>) -> Self {
-        let seats = (0..workers + OTHER_THREADS).map(|_| Seat::new()).collect();
-        let bulk = bulk.unwrap_or_else(|| {
-            let unlimited = Budget::new(Budget::UNLIMITED);
-            Workspace::new("large receives", &unlimited, BULK_LEN * workers.min(8))
-                .expect("there is no limit")
-        });
-        Self { seats, next: AtomicUsize::new(0), clock: Clock::new(), bulk }
-    }
-
-    pub(crate) fn workers(&self) -> usize {
-        self.seats.len() - OTHER_THREADS
-    }
-
-    pub(crate) fn seat(&self, index: usize) -> &Seat {
-        &self.seats[index]
-    }
-
-    pub(crate) fn background(&self) -> &Seat {
-        &self.seats[self.workers()]
-    }
-
-    /// Accepting, the clock and what looks after connections; nothing that takes long.
-    pub(crate) fn front(&self) -> &Seat {
-        &self.seats[self.workers() + 1]
-    }
-
-    /// The worker with the fewest connections, and how many these are.
-    pub(crate) fn emptiest(&self) -> (usize, usize) {
-        let load = |index: usize| self.seats[index].connections.load(Ordering::Relaxed);
-        let all = (0..self.workers()).map(|index| (index, load(index)));
-        all.min_by_key(|(_, load)| *load).expect("one worker at least")
-    }
-
-    /// A worker other than the caller's, an idle one if there is any; the caller's own if it is the only one.
-    pub(crate) fn assistant(&self) -> &Seat {
-        let count = self.workers();
-        let first = self.next.fetch_add(1, Ordering::Relaxed);
-        let caller = CURRENT.get();
-        let others = || {
-            let all = (0..count).map(|step| &self.seats[(first.wrapping_add(step)) % count]);
-            all.filter(|seat| !std::ptr::eq(*seat, caller))
-        };
-        let idle = others().find(|seat| seat.idle.load(Ordering::Relaxed));
-        idle.or_else(|| others().next()).unwrap_or(&self.seats[0])
-    }
-
-    pub(crate) fn idle_workers(&self) -> usize {
-        self.seats[..self.workers()].iter().filter(|seat| seat.idle.load(Ordering::Relaxed)).count()
-    }
-
-    fn thread_name(&self, index: usize) -> String {
-        match index.checked_sub(self.workers()) {
-            None => format!("spillway-{index}"),
-            Some(0) => "spillway-bg".into(),
-            Some(_) => "spillway-front".into(),
-        }
-    }
-}
-
-/// One thread's mailbox and flags, on cache lines of its own.
-#[repr(align(128))]
-pub(crate) struct Seat {
-    idle: AtomicBool,
-    stopping: AtomicBool,
-    has_mail: AtomicBool,
-    /// Connections of the thread, whatever socket they came from.
-    pub(crate) connections: AtomicUsize,
-    /// `None` once the thread has ended.
-    mail: Mutex<Option<VecDeque<Task>>>,
-    waker: OnceLock<Waker>,
-}
-
-impl Seat {
-    fn new() -> Self {
-        Self {
-            idle: AtomicBool::new(false),
-            stopping: AtomicBool::new(false),
-            has_mail: AtomicBool::new(false),
-            connections: AtomicUsize::new(0),
-            mail: Mutex::new(Some(VecDeque::new())),
-            waker: OnceLock::new(),
-        }
-    }
-
-    /// Starts a task on the thread, or drops it if the thread has ended.
-    pub(crate) fn post(&self, task: Task) {
-        let mut mail = self.mail.lock();
-        let Some(tasks) = &mut *mail else {
-            drop(mail);
-            return drop(task);
-        };
-        tasks.push_back(task);
-        drop(mail);
-        self.has_mail.store(true, Ordering::Release);
-        self.wake();
-    }
-
-    /// Interrupts the thread's wait. What it is woken for is stored before: it looks after each wait.
-    fn wake(&self) {
-        if let Some(waker) = self.waker.get() {
-            waker.wake_by_ref();
-        }
-    }
-
-    /// Starts tasks that came by mail, so many at a time. True if there are more.
-    fn open_mail(&self) -> bool {
-        if !self.has_mail.swap(false, Ordering::Acquire) {
-            return false;
-        }
-        let (some, more) = match &mut *self.mail.lock() {
-            Some(tasks) => {
-                let some: Vec<Task> = tasks.drain(..tasks.len().min(MAIL_MAX)).collect();
-                (some, !tasks.is_empty())
-            }
-            None => (Vec::new(), false),
-        };
-        if more {
-            self.has_mail.store(true, Ordering::Release);
-        }
-        some.into_iter().for_each(|task| spawn_here(task()));
-        more
-    }
-
-    fn run(&self, runtime: &Runtime, mut rest: Rest) {
-        loop {
-            let mail = self.open_mail();
-            let before = TASKS_POLLED.get();
-            let more = runtime.run() | mail;
-            // The last task to be finished may just have been: nothing would wake the thread any more.
-            if self.stopping.load(Ordering::Acquire) && detached() == 0 {
-                return;
-            }
-            if TASKS_POLLED.get() != before {
-                rest.worked();
-            }
-            if more {
-                runtime.poll_with(Some(Duration::ZERO));
-                continue;
-            }
-            let looks = rest.let_others_run();
-            self.idle.store(true, Ordering::Relaxed);
-            if looks {
-                runtime.poll_with(Some(Duration::ZERO));
-            } else {
-                runtime.poll();
-            }
-            self.idle.store(false, Ordering::Relaxed);
-        }
     }
 }
 
@@ -338,15 +158,11 @@ fn thread_main(
             return;
         }
     };
-    let seat = &pool.seats[index];
-    let _ = seat.waker.set(runtime.waker());
+    let seat = pool.seat(index);
+    seat.enter(&runtime);
     let _ = ready.send(Ok(()));
-    CURRENT.set(seat);
     let rest = Rest::looking(if worker { look } else { Duration::ZERO });
-    runtime.enter(|| seat.run(&runtime, rest));
-    close(runtime);
-    let unread = seat.mail.lock().take();
-    drop(unread);
+    seat.serve(runtime, rest);
 }
 
 async fn keep_time(pool: Arc<Pool>) {
@@ -354,76 +170,4 @@ async fn keep_time(pool: Arc<Pool>) {
         pool.clock.tick();
         compio::time::sleep(TICK).await;
     }
-}
-
-thread_local! {
-    static CURRENT: Cell<*const Seat> = const { Cell::new(std::ptr::null()) };
-    static CLOSING: Cell<bool> = const { Cell::new(false) };
-    static TASKS_POLLED: Cell<usize> = const { Cell::new(0) };
-    static DETACHED: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Whether a task can be started on this thread: it has a runtime, and is not taking it down.
-pub(crate) fn can_spawn() -> bool {
-    !CLOSING.get() && Runtime::try_with_current(|_| ()).is_ok()
-}
-
-/// Starts a task on this thread, which has a runtime.
-pub(crate) fn spawn_here(future: impl Future<Output = ()> + 'static) {
-    compio::runtime::spawn(Guarded(future)).detach();
-}
-
-/// Like [`spawn_here`], for work that the kernel has in hand: the thread does not end before it is done.
-pub(crate) fn spawn_detached(future: impl Future<Output = ()> + 'static) {
-    DETACHED.set(DETACHED.get() + 1);
-    spawn_here(async move {
-        future.await;
-        DETACHED.set(DETACHED.get() - 1);
-    });
-}
-
-/// Number of unfinished tasks of [`spawn_detached`] on this thread.
-pub(crate) fn detached() -> usize {
-    DETACHED.get()
-}
-
-/// Drops a runtime with all its tasks. A task that is dropped here must not start another one.
-pub(crate) fn close(runtime: Runtime) {
-    CLOSING.set(true);
-    drop(runtime);
-    CLOSING.set(false);
-}
-
-/// A task of the process: if it panics, the process ends.
-struct Guarded<F>(F);
-
-impl<F: Future> Future for Guarded<F> {
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let guard = AbortOnPanic;
-        TASKS_POLLED.set(TASKS_POLLED.get().wrapping_add(1));
-        // SAFETY: the field is never moved out of the pinned value, which has no Drop and is Unpin only if the field is.
-        let future = unsafe { self.map_unchecked_mut(|guarded| &mut guarded.0) };
-        let outcome = future.poll(context);
-        std::mem::forget(guard);
-        outcome
-    }
-}
-
-/// Turns a panic that unwinds through its scope into the end of the process.
-struct AbortOnPanic;
-
-impl Drop for AbortOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            fatal("a task of the server panicked (see above)");
-        }
-    }
-}
-
-fn fatal(what: &str) -> ! {
-    let thread = std::thread::current();
-    eprintln!("spillway: {what}; thread {}; aborting", thread.name().unwrap_or("?"));
-    std::process::abort()
 }

@@ -346,7 +346,7 @@ fn detached_ranges_are_forgotten_when_done() {
         }
         assert_eq!(opened.device.submit(Request::read(0, IoBuf::new(65536))).await.result, Ok(()));
     });
-    assert_eq!(crate::workers::detached(), 0, "the read waited for all of them");
+    assert_eq!(crate::pool::detached(), 0, "the read waited for all of them");
 }
 
 #[test]
