@@ -100,9 +100,15 @@ impl Pace {
     /// A flush that covers `covers` has succeeded, and took so long.
     pub(super) fn end_flush(&mut self, covers: Written, took: Duration) {
         let bytes = covers.all.saturating_sub(self.flushed.all);
-        // Little work says more of the cost of a flush than of its speed.
-        if bytes >= BYTES_MIN && took > Duration::ZERO {
-            self.flush_bytes_per_second = (u128::from(bytes) * 1_000_000_000 / took.as_nanos()) as u64;
+        if took > Duration::ZERO {
+            let measured = (u128::from(bytes) * 1_000_000_000 / took.as_nanos()) as u64;
+            self.flush_bytes_per_second = match self.flush_bytes_per_second {
+                // Little work says more of the cost of a flush than of its speed, which is at least that.
+                0 if bytes < BYTES_MIN => 0,
+                0 => measured,
+                before if bytes < BYTES_MIN => before.max(measured),
+                before => before / 2 + measured / 2,
+            };
         }
         self.flushed.all = self.flushed.all.max(covers.all);
         self.flushed.around = self.flushed.around.max(covers.around);
@@ -169,6 +175,24 @@ mod tests {
         let ahead = pace.ahead();
         pace.end_flush(pace.begin_flush(), MS(1000));
         assert_eq!(pace.ahead(), ahead, "little work says nothing of speed");
+    }
+
+    #[test]
+    fn one_flush_that_took_long_holds_nothing_back_for_long() {
+        let mut pace = Pace::default();
+        let mut write_and_flush = |bytes: u64, took| {
+            pace.begin(MS(0));
+            pace.end(MS(0), bytes);
+            pace.end_flush(pace.begin_flush(), took);
+            pace.bytes_per_second = 100 << 20;
+            pace.ahead()
+        };
+        assert_eq!(write_and_flush(4 << 20, MS(40)), 50 << 20);
+        let after = write_and_flush(BYTES_MIN, MS(2000));
+        assert!((20 << 20..30 << 20).contains(&after), "one flush is not all there is to know: {after}");
+        assert!((0..10).any(|_| write_and_flush(BYTES_MIN, MS(2000)) == BYTES_MIN), "slow again and again");
+        assert_eq!(write_and_flush(BYTES_MIN / 2, MS(4000)), BYTES_MIN);
+        assert_eq!(write_and_flush(BYTES_MIN / 2, MS(10)), 25 << 20, "it is at least so fast");
     }
 
     #[test]
