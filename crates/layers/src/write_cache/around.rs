@@ -61,43 +61,92 @@ impl Drop for Outside {
     }
 }
 
-/// A write that may go around the cache; takes its share of what may be in hand there.
+/// Bytes that go around the cache, until a flush covers them.
+struct Share {
+    core: Arc<Core>,
+    bytes: u64,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.core.pace.lock().end_around(self.core.env.coarse_now(), self.bytes);
+        self.core.room.wake_all();
+    }
+}
+
+/// A place in the line of those who want to go around the cache; without a ticket as long as that was not wanted, or at once to be had.
+pub(super) struct InLine<'a> {
+    core: &'a Arc<Core>,
+    ticket: Option<u64>,
+    waits: bool,
+}
+
+impl<'a> InLine<'a> {
+    pub(super) fn new(core: &'a Arc<Core>) -> Self {
+        Self { core, ticket: None, waits: false }
+    }
+
+    /// Asks again, unless [`InLine::enter`] does: who wants something else does not stand in others' way.
+    pub(super) fn look<T>(&mut self, look: impl FnOnce(&mut Self) -> T) -> T {
+        self.waits = false;
+        let found = look(self);
+        if !self.waits {
+            self.leave();
+        }
+        found
+    }
+
+    /// The blocks of `count` that may go around the cache together now.
+    fn enter(&mut self, count: u32) -> Option<(Share, u32)> {
+        let (block, mut pace) = (self.core.block_bytes(), self.core.pace.lock());
+        let count = u64::from(count).min(pace.part_bytes() / block).max(1);
+        let goes = pace.enter(&mut self.ticket, count * block);
+        self.waits = !goes;
+        goes.then(|| (Share { core: self.core.clone(), bytes: count * block }, count as u32))
+    }
+
+    fn leave(&mut self) {
+        let Some(ticket) = self.ticket.take() else { return };
+        let next_goes = self.core.pace.lock().leave_line(ticket);
+        if next_goes {
+            self.core.room.wake_all();
+        }
+    }
+}
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// A write that may go around the cache.
 pub(super) struct Around {
+    share: Share,
     outside: Outside,
 }
 
 impl Around {
-    pub(super) fn new(core: Arc<Core>, opened: &mut Opened, origin: u32, len: u32) -> Self {
-        let around = Self { outside: Outside::new(core, opened, origin, len) };
-        around.outside.core.pace.lock().begin_around(around.bytes());
-        around
+    /// The first of `len` blocks from `origin` on, as soon as it is their turn.
+    pub(super) fn enter(place: &mut InLine<'_>, opened: &mut Opened, origin: u32, len: u32) -> Option<Self> {
+        let (share, len) = place.enter(len)?;
+        Some(Self { share, outside: Outside::new(place.core.clone(), opened, origin, len) })
     }
 
     pub(super) fn len(&self) -> u32 {
         self.outside.len
     }
 
-    fn bytes(&self) -> u64 {
-        u64::from(self.len()) * self.outside.core.block_bytes()
-    }
-
     /// Writes its blocks.
     pub(super) async fn write(self, bytes: IoBuf) -> (Result<(), Kind>, IoBuf) {
         let core = &self.outside.core;
         core.counts.add(Count::Around, self.len());
-        let writing = Writing::new(core.clone(), self.bytes());
+        let writing = Writing::new(core.clone(), self.share.bytes);
         let at = u64::from(self.outside.origin) * core.block_bytes();
         let reply = core.origin.submit(Request::write(at, bytes)).await;
         drop(writing);
         core.arounds.ended.fetch_add(1, Ordering::AcqRel);
         (reply.result, reply.buf)
-    }
-}
-
-impl Drop for Around {
-    fn drop(&mut self) {
-        let core = &self.outside.core;
-        core.pace.lock().end_around(core.env.coarse_now(), self.bytes());
     }
 }
 
@@ -225,13 +274,38 @@ impl Core {
             self.commit_all().await?;
         }
         let before = self.with(|opened| opened.index.committed);
+        let writes = self.writes_zeroes(request);
         while at < end {
-            let (batch, to) = self.take_replaced(at, end, before).await?;
+            let share = if writes { Some(self.share_of(end - at).await?) } else { None };
+            let stop = share.as_ref().map_or(end, |(_, count)| at + count);
+            let (batch, to) = self.take_replaced(at, stop, before).await?;
+            let _writing = share.as_ref().map(|(share, _)| Writing::new(self.clone(), share.bytes));
             self.replace_part(request, at, to, batch).await?;
             self.until_few_are_stale().await?;
             at = to;
         }
         Ok(())
+    }
+
+    /// Whether the origin writes data for this request, which its next flush then waits for.
+    fn writes_zeroes(&self, request: &Request) -> bool {
+        request.op == Op::WriteZeroes && (request.flags.no_hole || !self.origin.geometry().fast_zeroes)
+    }
+
+    /// Waits until some of `count` blocks may go around the cache.
+    async fn share_of(self: &Arc<Self>, count: u32) -> Result<(Share, u32), Kind> {
+        let mut place = InLine::new(self);
+        let look = || {
+            let share = match self.error() {
+                Some(kind) => Some(Err(kind)),
+                None => place.look(|place| place.enter(count)).map(Ok),
+            };
+            if share.is_none() {
+                self.flush_for_waiters();
+            }
+            share
+        };
+        self.room.until(look).await
     }
 
     /// Versions of blocks from `at` to `end` that are to be replaced together, and the block behind them.

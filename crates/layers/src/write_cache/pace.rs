@@ -3,6 +3,7 @@
 //!
 //! An origin with a page cache takes writes faster than it makes them durable, so flushes are measured too.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// So much of the origin's time may be taken ahead.
@@ -29,6 +30,9 @@ pub(super) struct Pace {
     /// Bytes of writes around the cache in flight.
     around_bytes: u64,
     around_at: Option<Duration>,
+    /// Writes that wait to go around the cache, in the order of arrival, and the bytes of their next part.
+    line: BTreeMap<u64, u64>,
+    next_ticket: u64,
     written: Written,
     /// The part of `written` that flushes have covered.
     flushed: Written,
@@ -87,9 +91,37 @@ impl Pace {
     }
 
     /// Whether so much more may go around the cache. A single write always may.
-    pub(super) fn has_room(&self, bytes: u64) -> bool {
+    fn has_room(&self, bytes: u64) -> bool {
         let waiting = self.around_bytes + self.unflushed();
         waiting == 0 || waiting + bytes <= self.ahead()
+    }
+
+    /// The most that goes around the cache at once: longer writes go in parts, so that they find room beside others.
+    pub(super) fn part_bytes(&self) -> u64 {
+        self.ahead() / 2
+    }
+
+    /// Begins a write around the cache if there is room and nobody came before. Otherwise its `ticket` says that it waits in line,
+    /// until [`Pace::leave_line`].
+    pub(super) fn enter(&mut self, ticket: &mut Option<u64>, bytes: u64) -> bool {
+        let first = self.line.keys().next().copied();
+        let goes = (first.is_none() || first == *ticket) && self.has_room(bytes);
+        if goes {
+            self.around_bytes += bytes;
+            return true;
+        }
+        let place = *ticket.get_or_insert_with(|| {
+            self.next_ticket += 1;
+            self.next_ticket
+        });
+        self.line.insert(place, bytes);
+        false
+    }
+
+    /// A write goes, or does not want to go around the cache any more; whether the next in line may go.
+    pub(super) fn leave_line(&mut self, ticket: u64) -> bool {
+        self.line.remove(&ticket).expect("it stands in line");
+        self.line.values().next().is_some_and(|&bytes| self.has_room(bytes))
     }
 
     /// A flush of the origin begins: it covers what has been written so far.
@@ -112,11 +144,6 @@ impl Pace {
         }
         self.flushed.all = self.flushed.all.max(covers.all);
         self.flushed.around = self.flushed.around.max(covers.around);
-    }
-
-    /// So much goes around the cache.
-    pub(super) fn begin_around(&mut self, bytes: u64) {
-        self.around_bytes += bytes;
     }
 
     /// So much went around the cache.
@@ -142,7 +169,7 @@ mod tests {
     fn half_a_second_of_the_origin_may_be_in_hand() {
         let mut pace = Pace::default();
         assert!(pace.has_room(1 << 30), "one write always goes");
-        pace.begin_around(4096);
+        assert!(pace.enter(&mut None, 4096));
         assert!(pace.has_room(BYTES_MIN - 4096) && !pace.has_room(BYTES_MIN));
         pace.begin(MS(0));
         pace.begin(MS(50));
@@ -154,7 +181,7 @@ mod tests {
         pace.end_around(MS(400), 4096);
         assert!(!pace.has_room(60_000_000), "what has ended is not flushed");
         let covers = pace.begin_flush();
-        pace.begin_around(4096);
+        assert!(pace.enter(&mut None, 4096));
         pace.end_around(MS(400), 4096);
         pace.end_flush(covers, MS(5));
         assert_eq!(pace.unflushed(), 4096, "what ended meanwhile");
@@ -196,6 +223,25 @@ mod tests {
     }
 
     #[test]
+    fn who_comes_first_goes_around_first() {
+        let mut pace = Pace::default();
+        let (mut large, mut small) = (None, None);
+        assert!(pace.enter(&mut None, 4096));
+        assert!(
+            !pace.enter(&mut large, BYTES_MIN) && !pace.enter(&mut small, 4096),
+            "the large one came first"
+        );
+        assert!(!pace.enter(&mut small, 4096), "and still does");
+        pace.end_around(MS(0), 4096);
+        assert!(!pace.enter(&mut large, BYTES_MIN), "what has ended is not flushed");
+        pace.end_flush(pace.begin_flush(), MS(5));
+        assert!(pace.enter(&mut large, BYTES_MIN - 4096));
+        assert!(pace.leave_line(large.unwrap()), "there is room for the small one too");
+        assert!(pace.enter(&mut small, 4096));
+        assert!(!pace.leave_line(small.unwrap()), "nobody is left");
+    }
+
+    #[test]
     fn time_without_writes_does_not_count() {
         let mut pace = Pace::default();
         pace.begin(MS(0));
@@ -214,7 +260,7 @@ mod tests {
     fn copies_rest_after_a_write_around_the_cache() {
         let mut pace = Pace::default();
         assert_eq!(pace.rest(MS(10), MS(3000)), MS(0));
-        pace.begin_around(512);
+        assert!(pace.enter(&mut None, 512));
         pace.end_around(MS(1000), 512);
         assert_eq!(pace.rest(MS(1500), MS(3000)), MS(2500));
         assert_eq!(pace.rest(MS(4000), MS(3000)), MS(0));

@@ -8,7 +8,7 @@ use spillway_core::sync::Ordering;
 use spillway_core::{ByteRange, Extent, Flags, IoBuf, Kind, Op, Reply, Request, mutant};
 use spillway_policy::free_runs::Run;
 
-use super::around::Around;
+use super::around::{Around, InLine};
 use super::index::{Place, Published, Reserved, Stretch};
 use super::pieces::Part;
 use super::{Core, Count};
@@ -260,8 +260,9 @@ impl Core {
     /// Waits until some of the blocks can be written.
     async fn room_for(self: &Arc<Self>, origin: u32, len: u32) -> Result<Room, Kind> {
         let mut blocked = false;
+        let mut place = InLine::new(self);
         let look = || {
-            let room = self.look_for_room(origin, len);
+            let room = place.look(|place| self.look_for_room(origin, len, place));
             if room.is_none() {
                 if !std::mem::replace(&mut blocked, true) {
                     self.counts.add(Count::Blocked, 1);
@@ -274,7 +275,12 @@ impl Core {
         self.room.until(look).await
     }
 
-    fn look_for_room(self: &Arc<Self>, origin: u32, len: u32) -> Option<Result<Room, Kind>> {
+    fn look_for_room(
+        self: &Arc<Self>,
+        origin: u32,
+        len: u32,
+        place: &mut InLine<'_>,
+    ) -> Option<Result<Room, Kind>> {
         let bypasses = self.settings.bypasses();
         self.with(|opened| {
             if opened.index.aside.blocks() > 0 {
@@ -286,9 +292,8 @@ impl Core {
             let bypasses = bypasses || opened.drain.is_running();
             let alike = |opened: &super::Opened| opened.index.presence(origin, len);
             let (held, count) = if bypasses { alike(opened) } else { (true, len) };
-            let around = |opened: &mut super::Opened, count: u32| {
-                let goes = self.pace.lock().has_room(u64::from(count) * self.block_bytes());
-                goes.then(|| Ok(Room::Around(Around::new(self.clone(), opened, origin, count))))
+            let mut around = |opened: &mut super::Opened, count: u32| {
+                Around::enter(place, opened, origin, count).map(|around| Ok(Room::Around(around)))
             };
             if !held {
                 return around(opened, count);

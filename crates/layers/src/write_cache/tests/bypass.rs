@@ -21,7 +21,7 @@ fn the_first_flush_covers_what_a_killed_server_wrote_around_the_cache() {
     assert_eq!(origin.iter().filter(|byte| **byte != 7).count(), 0, "bytes lost");
 }
 
-/// An origin that counts bytes written since the last flush began.
+/// An origin that counts bytes written since the last flush began. It can make zeroes only by writing them.
 struct Counting {
     below: Arc<dyn BlockDevice>,
     unflushed: Arc<AtomicU64>,
@@ -30,46 +30,113 @@ struct Counting {
 
 impl BlockDevice for Counting {
     fn geometry(&self) -> Geometry {
-        self.below.geometry()
+        Geometry { fast_zeroes: false, ..self.below.geometry() }
     }
 
     fn submit(&self, request: Request) -> Submission {
-        match request.op {
-            Op::Write => {
-                let now = self.unflushed.fetch_add(request.range.len, Ordering::Relaxed) + request.range.len;
+        let Request { op, range, .. } = request;
+        match op {
+            Op::Write | Op::WriteZeroes => {
+                let now = self.unflushed.fetch_add(range.len, Ordering::Relaxed) + range.len;
                 self.most.fetch_max(now, Ordering::Relaxed);
             }
             Op::Flush => self.unflushed.store(0, Ordering::Relaxed),
             _ => {}
         }
-        self.below.submit(request)
+        if op != Op::WriteZeroes {
+            return self.below.submit(request);
+        }
+        let write = Request::write(range.offset, IoBuf::new(range.len as usize));
+        let answer = self.below.submit(write);
+        Answer::pending(async move { request.answer(answer.await.result) })
     }
 }
 
-/// 64 MiB in writes of 256 KiB, four at a time, to an origin that takes 43 MB/s then; returns the most that was not flushed.
-fn most_unflushed(config: &Config) -> u64 {
-    const LEN: usize = 256 << 10;
-    let house = House::slow(64 << 20, 1 << 20);
+/// A cache over such an origin, and the most that was not flushed there.
+fn counted(house: &House, config: &Config) -> (Arc<WriteCache>, Arc<AtomicU64>) {
     let (unflushed, most) = (Arc::default(), Arc::<AtomicU64>::default());
     let origin = Arc::new(Counting { below: house.device(0), unflushed, most: most.clone() });
     let (env, budget) = (house.world.clone(), house.budget.clone());
-    let cache = WriteCache::new(config, origin, house.device(1), env, budget).unwrap();
-    let writes: Vec<u64> = (0..64 << 20).step_by(LEN).collect();
-    for four in writes.chunks(4) {
-        let submit =
-            |&at: &u64| Seam::new(cache.clone()).submit(Request::write(at, IoBuf::copy_of(&[3; LEN])));
+    (WriteCache::new(config, origin, house.device(1), env, budget).unwrap(), most)
+}
+
+/// Requests over 64 MiB, four at a time, to an origin that takes 43 MB/s then; returns the most that was not flushed.
+fn most_unflushed(config: &Config, len: u64, request: fn(ByteRange) -> Request) -> u64 {
+    let house = House::slow(64 << 20, 1 << 20);
+    let (cache, most) = counted(&house, config);
+    let places: Vec<u64> = (0..64 << 20).step_by(len as usize).collect();
+    for four in places.chunks(4) {
+        let submit = |&at: &u64| Seam::new(cache.clone()).submit(request(ByteRange::new(at, len)));
         let replies = house.world.run_all(four.iter().map(submit).collect());
         assert!(replies.iter().all(|reply| reply.result == Ok(())));
     }
     most.load(Ordering::Relaxed)
 }
 
+/// Half a second of the origin, and what is in flight.
+const MOST: u64 = 24 << 20;
+
+fn write(range: ByteRange) -> Request {
+    let mut bytes = IoBuf::new(range.len as usize);
+    bytes.fill(3);
+    Request::write(range.offset, bytes)
+}
+
 #[test]
 fn what_goes_around_is_flushed_in_time() {
-    // Half a second of the origin, and what is in flight.
-    const MOST: u64 = 24 << 20;
-    let around = most_unflushed(&BYPASSING());
+    let around = most_unflushed(&BYPASSING(), 256 << 10, write);
     assert!((2 << 20..MOST).contains(&around), "cleaner: {around} bytes");
-    let full = most_unflushed(&Config { high_watermark: 100, low_watermark: 100, ..config() });
+    let full = Config { high_watermark: 100, low_watermark: 100, ..config() };
+    let full = most_unflushed(&full, 256 << 10, write);
     assert!(full < MOST, "a full cache: {full} bytes");
+}
+
+#[test]
+fn zeroes_that_the_origin_has_to_write_are_flushed_in_time() {
+    for len in [2 << 20, 16 << 20] {
+        let zeroes = |range| Request::bare(Op::WriteZeroes, range);
+        let unflushed = most_unflushed(&config(), len, zeroes);
+        assert!((2 << 20..MOST).contains(&unflushed), "zeroes of {len} bytes each: {unflushed} bytes");
+    }
+}
+
+/// What is asked for around the cache goes in the order of arrival, a part at a time: small writes without end do not keep a large one.
+#[test]
+fn a_large_write_goes_around_beside_small_ones_without_end() {
+    const SMALL: u64 = 64 << 10;
+    for large in [write, |range| Request::bare(Op::WriteZeroes, range)] {
+        let house = House::slow(64 << 20, 1 << 20);
+        let (cache, _) = counted(&house, &BYPASSING());
+        let (done, others) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let client = |lane: u64| {
+            let (seam, done, others) = (Seam::new(cache.clone()), done.clone(), others.clone());
+            Answer::pending(async move {
+                for nth in 0.. {
+                    if done.load(Ordering::Relaxed) || others.load(Ordering::Relaxed) >= 512 << 20 {
+                        break;
+                    }
+                    let at = (32 << 20) + (lane << 20) + nth % 16 * SMALL;
+                    assert_eq!(seam.submit(write(ByteRange::new(at, SMALL))).await.result, Ok(()));
+                    others.fetch_add(SMALL, Ordering::Relaxed);
+                }
+                0
+            })
+        };
+        let one = {
+            let (seam, done, others) = (Seam::new(cache.clone()), done.clone(), others.clone());
+            let env = house.world.clone();
+            Answer::pending(async move {
+                // The others come first, and the origin's speed is known.
+                env.sleep(Duration::from_secs(2)).await;
+                let before = others.load(Ordering::Relaxed);
+                assert_eq!(seam.submit(large(ByteRange::new(0, 32 << 20))).await.result, Ok(()));
+                done.store(true, Ordering::Relaxed);
+                others.load(Ordering::Relaxed) - before
+            })
+        };
+        let beside = house.world.run_all((0..8).map(client).chain([one]).collect());
+        let beside = beside.iter().max().unwrap();
+        assert!(*beside <= 128 << 20, "{beside} bytes of the others went first");
+        assert!(house.read(cache, 0, 4096).iter().all(|byte| [0, 3].contains(byte)));
+    }
 }
