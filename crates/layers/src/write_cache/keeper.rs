@@ -43,11 +43,7 @@ impl Core {
     pub(super) async fn flush(self: &Arc<Self>) -> Result<(), Kind> {
         match self.settings.group_commit {
             true => self.commit_all().await?,
-            false => {
-                let _turn = Turn::take(&self.turn).await;
-                let target = self.with(|opened| opened.index.epoch + 1);
-                self.commit_to(target).await?;
-            }
+            false => self.commit_alone().await?,
         }
         if !mutant::on("write_cache: flush only what is cached") {
             self.settle_arounds().await?;
@@ -58,8 +54,22 @@ impl Core {
 
     /// Commits what was acknowledged before.
     pub(super) async fn commit_all(self: &Arc<Self>) -> Result<(), Kind> {
-        let target = self.with(|opened| opened.index.epoch + u64::from(opened.index.has_fresh()));
+        self.commit_to(self.covering()).await
+    }
+
+    /// The same by a commit that begins when it is this flush's turn, as the kernel does it; unless one that began after the
+    /// call has covered it by then.
+    async fn commit_alone(self: &Arc<Self>) -> Result<(), Kind> {
+        let needed = self.covering();
+        let _turn = Turn::take(&self.turn).await;
+        let (committed, epoch) = self.with(|opened| (opened.index.committed, opened.index.epoch));
+        let target = if committed >= needed { needed } else { epoch + 1 };
         self.commit_to(target).await
+    }
+
+    /// The seq_count with which all is committed that has been acknowledged.
+    fn covering(&self) -> u64 {
+        self.with(|opened| opened.index.epoch + u64::from(opened.index.has_fresh()))
     }
 
     /// Waits until the superblock has `seq_count`; many wait for one commit.

@@ -19,6 +19,7 @@ mod bypass;
 mod clearing;
 mod discards;
 mod index;
+mod keeper;
 mod memory;
 mod restart;
 

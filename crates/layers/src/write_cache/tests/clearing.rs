@@ -11,7 +11,7 @@ const PIECE: u64 = 1 << 20;
 
 /// A device that serves one request after the other: 20 us and 200 MB/s for each, and what a flush costs. It keeps its first
 /// bytes only, and reads as zeroes behind them; so much data would take too long to store.
-struct Slow {
+pub(super) struct Slow {
     kept: Mutex<Vec<u8>>,
     size: u64,
     flush: Duration,
@@ -21,7 +21,7 @@ struct Slow {
 }
 
 impl Slow {
-    fn new(world: &Arc<World>, size: u64, kept: usize, flush_ms: u64) -> Arc<Self> {
+    pub(super) fn new(world: &Arc<World>, size: u64, kept: usize, flush_ms: u64) -> Arc<Self> {
         Arc::new(Self {
             kept: Mutex::new(vec![0; kept]),
             size,
