@@ -21,7 +21,7 @@ use super::{Core, Count};
 /// How often the background task looks.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Looks without a write after which a device is at rest.
+/// Looks without a change after which a device is at rest.
 const QUIET_LOOKS: u32 = 3;
 
 /// Objects moved in one step: about 100 us.
@@ -95,7 +95,8 @@ async fn run(weak: Weak<Core>) {
     while let Some(core) = weak.upgrade() {
         let sleep = core.env.sleep(LOOK_EVERY);
         core.compactor.asked_or(sleep).await;
-        let changes = core.changes();
+        // What requests have done, not what they have asked for: one may last longer than the quiet time.
+        let changes = core.table.changes();
         quiet = if changes == seen { quiet + 1 } else { 0 };
         seen = changes;
         core.look(quiet).await;
@@ -103,10 +104,6 @@ async fn run(weak: Weak<Core>) {
 }
 
 impl Core {
-    fn changes(&self) -> u64 {
-        self.counted(Count::PagesWritten).wrapping_add(self.counted(Count::NotifyFree))
-    }
-
     pub(super) fn pool_load(&self, busy: bool) -> Load {
         let held = self.table.holdings();
         Load { object_bytes: held.object_bytes, taken_bytes: self.budget.used(), busy }

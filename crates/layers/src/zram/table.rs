@@ -114,6 +114,8 @@ impl Holdings {
 struct Shard {
     leaves: HashMap<u64, Leaf>,
     holdings: Holdings,
+    /// Slots set to something, or emptied, so far. Moving an object is no change.
+    changes: u64,
 }
 
 impl Shard {
@@ -246,6 +248,11 @@ impl Table {
         self.present.read().next(leaves, slice)
     }
 
+    /// A number that differs from what it was before as soon as a slot was set or emptied.
+    pub(super) fn changes(&self) -> u64 {
+        self.shards.iter().fold(0, |sum, shard| sum.wrapping_add(shard.lock().changes))
+    }
+
     /// Sums over all shards; exact while nobody writes.
     pub(super) fn holdings(&self) -> Holdings {
         self.shards.iter().fold(Holdings::default(), |mut sum, shard| {
@@ -330,6 +337,7 @@ impl Locked<'_> {
             if slot != Slot::Empty {
                 put(shard.add_leaf(pages, self.leaf)?, place, slot, seconds);
                 shard.holdings.change(slot, 1);
+                shard.changes += 1;
                 self.present.read().set(self.leaf, !mutant::on("zram: forget that a leaf exists"));
             }
             return Ok(Replaced { slot: Slot::Empty, leaf: None });
@@ -337,6 +345,7 @@ impl Locked<'_> {
         let old = put(leaf, place, slot, seconds);
         shard.holdings.change(old, -1);
         shard.holdings.change(slot, 1);
+        shard.changes += u64::from(old != Slot::Empty || slot != Slot::Empty);
         let leaf = if leaf[COUNT] == 0 { shard.leaves.remove(&self.leaf) } else { None };
         if leaf.is_some() {
             self.present.read().set(self.leaf, false);

@@ -12,6 +12,7 @@ use spillway_sim::world::World;
 use super::*;
 
 mod relief;
+mod rest;
 mod slices;
 
 struct Bench {

@@ -1,0 +1,55 @@
+//! A device comes to rest after the last change, however long the request that made it took.
+
+use super::*;
+
+const PAGES: u64 = 8000;
+
+/// Slots in an order in which every other one belongs to the first half: objects of both halves share their spans.
+fn fill_interleaved(bench: &Bench) {
+    let mut random = Random(21);
+    for index in 0..PAGES {
+        let slot = index / 2 + index % 2 * (PAGES / 2);
+        bench.write(slot, &page(&mut random, 45)).unwrap();
+    }
+}
+
+/// Runs a request that gets a turn every second only: the compactor looks ten times between two of its slices.
+fn run_slowly(bench: &Bench, request: Request) -> usize {
+    let mut submission = std::pin::pin!(bench.seam.submit(request));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    for polls in 0..1000 {
+        if let std::task::Poll::Ready(reply) = submission.as_mut().poll(&mut context) {
+            assert_eq!(reply.result, Ok(()));
+            return polls;
+        }
+        look(bench, 10);
+    }
+    panic!("no answer");
+}
+
+/// Gives the compactor so many looks, and time for what it then does.
+fn look(bench: &Bench, looks: usize) {
+    for _ in 0..looks {
+        bench.world.advance(Duration::from_millis(100));
+        (0..50).for_each(|_| _ = bench.world.turn());
+    }
+}
+
+#[test]
+fn a_request_that_outlives_the_quiet_time_leaves_the_pool_packed_too() {
+    let half = ByteRange::new(0, PAGES / 2 * PAGE as u64);
+    let zeroes = || IoBuf::new(half.len as usize);
+    let mut noise = zeroes();
+    Random(3).fill(&mut noise);
+    let mut no_hole = Request::bare(Op::WriteZeroes, half);
+    no_hole.flags.no_hole = true;
+    let requests =
+        [Request::bare(Op::Discard, half), no_hole, Request::write(0, noise), Request::write(0, zeroes())];
+    for (number, request) in requests.into_iter().enumerate() {
+        let bench = bench(sized(64 << 20));
+        fill_interleaved(&bench);
+        look(&bench, 10);
+        assert!(run_slowly(&bench, request) > 2, "request {number} was over too soon");
+        settle(&bench, &format!("after request {number}"), 50);
+    }
+}
