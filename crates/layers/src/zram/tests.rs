@@ -24,9 +24,15 @@ struct Bench {
 }
 
 fn bench(config: Config) -> Bench {
-    let (world, budget) = (World::new(1), Budget::new(64 << 20));
+    let world = World::new(1);
+    bench_in(world.clone(), world, config)
+}
+
+/// A device in `env`, which is about `world`.
+fn bench_in(env: Arc<dyn Env>, world: Arc<World>, config: Config) -> Bench {
+    let budget = Budget::new(64 << 20);
     let regions = Arc::new(VecRegions::new(128 << 20));
-    let zram = Zram::new(config, world.clone(), regions, budget.clone()).unwrap();
+    let zram = Zram::new(config, env, regions, budget.clone()).unwrap();
     let (seam, table) = (Seam::new(zram.clone()), attributes(zram.clone()));
     Bench { world, budget, zram, seam, table }
 }

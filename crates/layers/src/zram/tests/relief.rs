@@ -1,10 +1,20 @@
 //! What happens where memory ends and some can be freed soon.
 
+use std::task::{Context, Poll, Waker};
+
+use spillway_core::{LocalFuture, Place, Task};
+
 use super::*;
 
 /// A device at its limit whose objects lie scattered: half of each span is free, and none of it serves a page of another size.
 fn scattered(limit: &str) -> Bench {
-    let (bench, mut random) = (bench(sized(1 << 30)), Random(11));
+    let bench = bench(sized(1 << 30));
+    scatter(&bench, limit);
+    bench
+}
+
+fn scatter(bench: &Bench, limit: &str) {
+    let mut random = Random(11);
     bench.table.store("mem_limit", limit).unwrap();
     let full = (0..).find(|&index| {
         let reply =
@@ -12,9 +22,8 @@ fn scattered(limit: &str) -> Bench {
         !matches!(reply, Answer::Done(reply) if reply.result == Ok(()))
     });
     let full = full.expect("memory ends");
-    (0..full).filter(|index| index % 2 > 0).for_each(|index| discard_now(&bench, index));
+    (0..full).filter(|index| index % 2 > 0).for_each(|index| discard_now(bench, index));
     bench.zram.core.pages.cool();
-    bench
 }
 
 /// Discards without giving the compactor a turn.
@@ -89,4 +98,77 @@ fn where_nothing_more_can_be_freed_a_write_fails_after_one_pass() {
     assert_eq!(bench.world.run(bench.seam.submit(write)).result, Err(Kind::NoSpace));
     let (object, taken) = (bench.number("compr_data_size"), bench.number("mem_used_total"));
     assert!((taken - object) * 1000 <= object * 50, "{taken} bytes were taken for {object} when it failed");
+}
+
+/// A world that allows so many tries to store pages in one poll: each asks for the time once.
+struct Watched {
+    world: Arc<World>,
+    tries_left: AtomicU64,
+}
+
+impl Watched {
+    /// One try is made when the request is submitted, another when its task takes over.
+    fn begin_poll(&self) {
+        self.tries_left.store(2, Ordering::Relaxed);
+    }
+}
+
+impl Env for Watched {
+    fn now(&self) -> Duration {
+        self.world.now()
+    }
+
+    fn coarse_now(&self) -> Duration {
+        let left = self.tries_left.fetch_sub(1, Ordering::Relaxed);
+        assert!(left > 0, "a writer that was refused tried again and again in one poll");
+        self.world.coarse_now()
+    }
+
+    fn sleep(&self, duration: Duration) -> LocalFuture<()> {
+        self.world.sleep(duration)
+    }
+
+    fn spawn(&self, place: Place, task: Task) {
+        self.world.spawn(place, task);
+    }
+
+    fn spawn_here(&self, task: LocalFuture<()>) {
+        self.world.spawn_here(task);
+    }
+
+    fn idle_workers(&self) -> usize {
+        0
+    }
+
+    fn random(&self) -> u64 {
+        self.world.random()
+    }
+}
+
+/// A write that finds room for its object and none for the leaf of its slot gives the span back: what came free is its own.
+#[test]
+fn a_writer_that_was_refused_tries_once_a_poll_whatever_there_was_room_for() {
+    for pages in 0..10 {
+        let world = World::new(1);
+        let env = Arc::new(Watched { world: world.clone(), tries_left: AtomicU64::new(u64::MAX) });
+        let bench = bench_in(env.clone(), world, sized(1 << 30));
+        scatter(&bench, "2M");
+        let core = &bench.zram.core;
+        core.budget.set_limit(core.budget.used() + pages * PAGE as u64 + 512);
+        let noise = page(&mut Random(1), 100);
+        env.begin_poll();
+        let request = Request::write(FAR * PAGE as u64, IoBuf::copy_of(&noise));
+        let mut write = std::pin::pin!(bench.seam.submit(request));
+        let mut polls = 0;
+        let reply = loop {
+            match write.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(reply) => break reply,
+                Poll::Pending => bench.world.turn(),
+            };
+            env.begin_poll();
+            polls += 1;
+            assert!(polls < 1000, "no answer with room for {pages} pages");
+        };
+        assert_eq!(reply.result, Ok(()), "with room for {pages} pages");
+    }
 }
