@@ -106,7 +106,8 @@ async fn run(weak: Weak<Core>) {
 impl Core {
     pub(super) fn pool_load(&self, busy: bool) -> Load {
         let held = self.table.holdings();
-        Load { object_bytes: held.object_bytes, taken_bytes: self.budget.used(), busy }
+        let taken_bytes = self.budget.used() + self.pages.borrowed();
+        Load { object_bytes: held.object_bytes, taken_bytes, busy }
     }
 
     /// Waits where memory is short and can be freed; true if it is worth trying again. Each span that comes free lets one

@@ -143,7 +143,9 @@ impl Zram {
         decoders.choose(choice.codec, &budget).map_err(no_room_to_begin)?;
         let share = Budget::share(&budget, Budget::UNLIMITED);
         let core = Core {
-            pages: Pages::new(regions, share.clone(), budget.clone()),
+            pages: Pages::new(regions, share.clone(), budget.clone())
+                .with_reserve(Pool::RESERVE_BYTES)
+                .map_err(no_room_to_begin)?,
             pool: Pool::new(&budget).map_err(no_room_to_begin)?,
             table: Table::new(),
             streams: Streams::new(attributes::checked_streams(streams)?, choice, budget.clone())

@@ -5,6 +5,9 @@
 //! first. A span given back is kept warm for the next taker up to a small bound, still charged; the rest goes back to the
 //! system at once. Warm spans serve any taker: whoever finds the budget full has them cooled before it is refused.
 //!
+//! Moving objects together takes a span before it frees one, at the limit too. So the compactor has a *reserve*, charged when the
+//! device begins: where the budget is full it borrows from that, and what then comes free pays it back before anybody else has it.
+//!
 //! Each span has a *tag*, a word that says of a span in use where it is listed, and of a free one which is the next free one. So
 //! neither a map nor a list grows with the device. Tags are charged with their chunk.
 //!
@@ -97,6 +100,9 @@ pub(super) struct Pages {
     /// Spans and leaves that came free and that nobody has been told of.
     freed: AtomicUsize,
     waiters: WaitList,
+    reserve: Option<Charge>,
+    /// Bytes of the reserve that are in use: memory which is not charged to the budget.
+    borrowed: AtomicU64,
 }
 
 impl Pages {
@@ -107,8 +113,24 @@ impl Pages {
         let chunks = (0..CHUNKS_MAX).map(|_| OnceLock::new()).collect();
         let state =
             State { fresh: 0, clean: NO_SPAN, warm: Default::default(), warm_pages: 0, leaves: NO_SPAN };
-        let (freed, waiters) = (AtomicUsize::new(0), WaitList::default());
-        Self { regions, budget, fixed, chunk_shift, chunks, state: Mutex::new(state), freed, waiters }
+        Self {
+            regions,
+            budget,
+            fixed,
+            chunk_shift,
+            chunks,
+            state: Mutex::new(state),
+            freed: AtomicUsize::new(0),
+            waiters: WaitList::default(),
+            reserve: None,
+            borrowed: AtomicU64::new(0),
+        }
+    }
+
+    /// Charges a reserve of `bytes` to the budget of what a device takes however little it holds.
+    pub(super) fn with_reserve(self, bytes: u64) -> Result<Self, Kind> {
+        let reserve = Some(self.fixed.hold(bytes)?);
+        Ok(Self { reserve, ..self })
     }
 
     /// The budget that pages are charged to.
@@ -126,6 +148,38 @@ impl Pages {
         }
     }
 
+    /// Takes `bytes` of the reserve: for who frees more soon.
+    pub(super) fn borrow(&self, bytes: u64) -> Result<(), Kind> {
+        let whole = self.reserve.as_ref().map_or(0, Charge::bytes);
+        let fits = |borrowed: u64| borrowed.checked_add(bytes).filter(|&sum| sum <= whole);
+        let borrowed = self.borrowed.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits);
+        borrowed.map(drop).map_err(|_| Kind::NoSpace)
+    }
+
+    /// A clean span with `pages` pages, borrowed with `beside` bytes from the reserve.
+    pub(super) fn borrow_span(&self, pages: usize, beside: u64) -> Result<Span, Kind> {
+        let bytes = (pages * PAGE_BYTES) as u64 + beside;
+        self.borrow(bytes)?;
+        let span = self.state_with_span();
+        span.map(|(_, span)| span).inspect_err(|_| self.uncharge(bytes))
+    }
+
+    /// Bytes in use of the reserve.
+    pub(super) fn borrowed(&self) -> u64 {
+        self.borrowed.load(Ordering::Acquire)
+    }
+
+    /// Gives back what was charged or borrowed: to the reserve first.
+    pub(super) fn uncharge(&self, bytes: u64) {
+        let mut paid = 0;
+        if self.borrowed() > 0 {
+            let pay = |borrowed: u64| Some(borrowed.saturating_sub(bytes));
+            let before = self.borrowed.fetch_update(Ordering::AcqRel, Ordering::Acquire, pay);
+            paid = before.expect("there is always a next number").min(bytes);
+        }
+        self.budget.uncharge(bytes - paid);
+    }
+
     /// A span with `pages` pages, zeroed or warm. [`Kind::NoSpace`] at the budget, [`Kind::OutOfMemory`] where the system
     /// refuses.
     pub(super) fn take_span(&self, pages: usize) -> Result<Span, Kind> {
@@ -135,7 +189,7 @@ impl Pages {
         let bytes = (pages * PAGE_BYTES) as u64;
         self.charge(bytes)?;
         let span = self.state_with_span();
-        span.map(|(_, span)| span).inspect_err(|_| self.budget.uncharge(bytes))
+        span.map(|(_, span)| span).inspect_err(|_| self.uncharge(bytes))
     }
 
     /// A warm span and its pages: of `pages` if there is one, for what is cut off or added is a page fault later; else
@@ -192,7 +246,8 @@ impl Pages {
     fn put_back(&self, span: Span, pages: usize) {
         {
             let mut state = self.state.lock();
-            if (state.warm_pages + pages) * PAGE_BYTES <= WARM_BYTES_MAX {
+            let wanted = self.borrowed() == 0 && (state.warm_pages + pages) * PAGE_BYTES <= WARM_BYTES_MAX;
+            if wanted {
                 state.warm_pages += pages;
                 state.warm[pages - 1].push(span);
                 return;
@@ -226,7 +281,7 @@ impl Pages {
     /// A zeroed page for the table. Returns no memory to the system and may be called with a shard locked.
     pub(super) fn take_leaf(&self) -> Result<Leaf, Kind> {
         self.budget.charge(PAGE_BYTES as u64)?;
-        self.place_for_leaf().inspect_err(|_| self.budget.uncharge(PAGE_BYTES as u64))
+        self.place_for_leaf().inspect_err(|_| self.uncharge(PAGE_BYTES as u64))
     }
 
     fn place_for_leaf(&self) -> Result<Leaf, Kind> {
@@ -267,8 +322,11 @@ impl Pages {
         self.tell();
     }
 
-    /// Tells one task that waits for memory that some came free.
+    /// Tells one task that waits for memory that some came free, unless the reserve had it.
     fn tell(&self) {
+        if self.borrowed() > 0 {
+            return;
+        }
         if self.freed.load(Ordering::Relaxed) < FREED_MAX {
             self.freed.fetch_add(1, Ordering::AcqRel);
         }
@@ -343,7 +401,7 @@ impl Pages {
         let chunk = self.chunks[self.chunk_of(span)].get().expect("a span lies in a mapped chunk");
         let start = (span.0 as usize & (self.chunk_spans() - 1)) * SPAN_BYTES;
         chunk.region.release(start + first * PAGE_BYTES, count * PAGE_BYTES);
-        self.budget.uncharge((count * PAGE_BYTES) as u64);
+        self.uncharge((count * PAGE_BYTES) as u64);
     }
 }
 
@@ -386,6 +444,29 @@ mod tests {
         pages.give_span(large, 8);
         assert!(pages.cool_one() && !pages.cool_one());
         assert_eq!(pages.budget().used(), 0);
+    }
+
+    #[test]
+    fn what_comes_free_pays_the_reserve_back_before_anybody_has_it() {
+        let (budget, fixed, page) = (Budget::new(16 * 4096), Budget::new(1 << 20), PAGE_BYTES as u64);
+        let pages = Pages::new(Arc::new(VecRegions::new(64 << 20)), budget.clone(), fixed.clone());
+        let pages = pages.with_reserve(8 * page + 100).unwrap();
+        let all = [pages.take_span(8).unwrap(), pages.take_span(8).unwrap()];
+        assert_eq!(pages.take_span(1), Err(Kind::NoSpace));
+        let borrowed = pages.borrow_span(8, 100).unwrap();
+        assert_eq!((pages.borrow_span(1, 0), pages.borrow(1)), (Err(Kind::NoSpace), Err(Kind::NoSpace)));
+        let told = || pages.freed.load(Ordering::Relaxed);
+        pages.give_span(all[0], 8);
+        assert_eq!((pages.borrowed(), budget.used(), told()), (100, 16 * page, 0));
+        assert_eq!(pages.take_span(1), Err(Kind::NoSpace), "the reserve had it");
+        pages.give_span(all[1], 8);
+        assert_eq!((pages.borrowed(), budget.used(), told()), (0, 8 * page + 100, 1));
+        pages.give_span(borrowed, 8);
+        pages.uncharge(100);
+        pages.cool();
+        assert_eq!((budget.used(), fixed.used()), (0, pages.tag_bytes() + 8 * page + 100));
+        drop(pages);
+        assert_eq!(fixed.used(), 0);
     }
 
     #[test]

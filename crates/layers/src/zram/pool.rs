@@ -174,13 +174,13 @@ impl Class {
     fn take_span(&self, pages: &Pages) -> Result<SpanState, Kind> {
         let bookkeeping = Shelf::bytes_a_span(&self.class);
         pages.charge(bookkeeping)?;
-        let span = pages.take_span(self.class.pages).inspect_err(|_| pages.budget().uncharge(bookkeeping))?;
+        let span = pages.take_span(self.class.pages).inspect_err(|_| pages.uncharge(bookkeeping))?;
         Ok(SpanState::new(span, &self.class))
     }
 
     /// Gives a span back that has left its shelf. Holds no lock.
     fn give_span(&self, pages: &Pages, span: Span) {
-        pages.budget().uncharge(Shelf::bytes_a_span(&self.class));
+        pages.uncharge(Shelf::bytes_a_span(&self.class));
         pages.give_span(span, self.class.pages);
     }
 }
@@ -194,6 +194,10 @@ pub(super) struct Pool {
 }
 
 impl Pool {
+    /// Bytes that moving objects takes at most before it has freed as many: a packed span is filled by what leaves spans of which
+    /// an eighth is free, and of these only the last may still be there; a second span is taken when that is not yet empty.
+    pub(super) const RESERVE_BYTES: u64 = 2 * (SPAN_BYTES as u64 + PackedSpan::bookkeeping(UNITS));
+
     /// A pool without objects. What it takes itself is charged to `fixed`.
     pub(super) fn new(fixed: &Arc<Budget>) -> Result<Self, Kind> {
         let sizes = SizeClasses::new();
@@ -430,14 +434,17 @@ fn units(len: usize) -> usize {
 }
 
 impl PackedSpan {
+    /// A span for objects that leave others behind: from the reserve where there is no room.
     fn take(pages: &Pages) -> Result<Self, Kind> {
         let bookkeeping = Self::bookkeeping(OBJECTS_AT_FIRST);
-        pages.charge(bookkeeping)?;
-        let span = pages.take_span(SPAN_PAGES_MAX).inspect_err(|_| pages.budget().uncharge(bookkeeping))?;
+        let charged = pages
+            .charge(bookkeeping)
+            .and_then(|()| pages.take_span(SPAN_PAGES_MAX).inspect_err(|_| pages.uncharge(bookkeeping)));
+        let span = charged.or_else(|_| pages.borrow_span(SPAN_PAGES_MAX, bookkeeping))?;
         Ok(Self { span, live_units: 0, objects: Vec::with_capacity(OBJECTS_AT_FIRST) })
     }
 
-    fn bookkeeping(objects: usize) -> u64 {
+    const fn bookkeeping(objects: usize) -> u64 {
         (Spans::<Self>::BYTES_EACH + objects * size_of::<(u16, u32)>() + 16) as u64
     }
 
@@ -445,7 +452,8 @@ impl PackedSpan {
     fn note(&mut self, pages: &Pages, at: usize, owner: u32) -> Result<(), Kind> {
         let room = self.objects.capacity();
         if self.objects.len() == room {
-            pages.budget().charge(Self::bookkeeping(room * 2) - Self::bookkeeping(room))?;
+            let growth = Self::bookkeeping(room * 2) - Self::bookkeeping(room);
+            pages.budget().charge(growth).or_else(|_| pages.borrow(growth))?;
             self.objects.reserve_exact(room);
             assert_eq!(self.objects.capacity(), room * 2, "a vector takes what it was asked to, exactly");
         }
@@ -455,7 +463,7 @@ impl PackedSpan {
 
     /// Gives it back once it is empty. Holds no lock.
     fn give(self, pages: &Pages) {
-        pages.budget().uncharge(Self::bookkeeping(self.objects.capacity()));
+        pages.uncharge(Self::bookkeeping(self.objects.capacity()));
         pages.give_span(self.span, SPAN_PAGES_MAX);
     }
 }

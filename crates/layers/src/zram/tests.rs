@@ -253,14 +253,17 @@ fn memory_follows_the_data_after_churn_and_after_discarding_a_random_half() {
     assert_eq!(bench.number("mem_used_total"), 0);
 }
 
+/// Gives the compactor so many looks, and time for what it then does.
+fn look(bench: &Bench, looks: usize) {
+    for _ in 0..looks {
+        bench.world.advance(Duration::from_millis(100));
+        (0..200).for_each(|_| _ = bench.world.turn());
+    }
+}
+
 /// Lets two seconds go by and checks the overhead of pool and table in thousandths of the objects.
 fn settle(bench: &Bench, when: &str, permille: u64) {
-    (0..20).for_each(|_| {
-        bench.world.advance(Duration::from_millis(100));
-        for _ in 0..200 {
-            bench.world.turn();
-        }
-    });
+    look(bench, 20);
     let (object, taken) = (bench.number("compr_data_size"), bench.number("mem_used_total"));
     assert!((taken - object) * 1000 <= object * permille, "{when}: {taken} bytes taken for {object}");
 }

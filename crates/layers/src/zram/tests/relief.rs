@@ -100,6 +100,64 @@ fn where_nothing_more_can_be_freed_a_write_fails_after_one_pass() {
     assert!((taken - object) * 1000 <= object * 50, "{taken} bytes were taken for {object} when it failed");
 }
 
+/// Writes pages of every length, so few that the spans of most classes are hardly used and nothing can be merged.
+fn sparse_in_every_class(bench: &Bench, pages_each: u64) {
+    let mut random = Random(12);
+    for index in 0..88 * pages_each {
+        bench.write(index, &page(&mut random, index as usize % 88)).unwrap();
+    }
+}
+
+/// Writes pages that take a page each, at the limit, and reads them back.
+fn write_noise(bench: &Bench, pages: u64) {
+    bench.zram.core.pages.cool();
+    fill_up(bench);
+    let noise: Vec<_> = (0..pages).map(|seed| page(&mut Random(seed), 100)).collect();
+    for (index, noise) in (0..).zip(&noise) {
+        assert_eq!(bench.write(FAR + index, noise), Ok(()), "page {index}");
+    }
+    (0..).zip(&noise).for_each(|(index, noise)| assert!(bench.read(FAR + index, 1) == *noise));
+}
+
+#[test]
+fn what_lies_in_the_last_span_of_each_class_makes_room_too() {
+    let bench = bench(sized(1 << 30));
+    sparse_in_every_class(&bench, 1);
+    write_noise(&bench, 100);
+}
+
+#[test]
+fn what_is_dead_in_packed_spans_makes_room_too() {
+    let bench = bench(sized(1 << 30));
+    sparse_in_every_class(&bench, 6);
+    look(&bench, 10);
+    assert!(bench.zram.core.pool.packed_spans() > 10, "most of it is packed");
+    (0..6 * 88).filter(|index| index % 5 < 2).for_each(|index| discard_now(&bench, index));
+    write_noise(&bench, 30);
+}
+
+#[test]
+fn a_write_of_any_length_fails_only_once_the_pool_is_dense() {
+    let (bench, mut random) = (bench(sized(1 << 30)), Random(14));
+    bench.table.store("mem_limit", "8M").unwrap();
+    let mut fill = |first: u64| {
+        let mut write = |index| {
+            let share = 8 + random.below(75) as usize;
+            bench.write(index, &page(&mut random, share))
+        };
+        (first..).take_while(|&index| write(index).is_ok()).count() as u64
+    };
+    let full = fill(0);
+    let mut random = Random(15);
+    (0..full).filter(|_| random.below(2) == 0).for_each(|index| discard_now(&bench, index));
+    let more = fill(FAR);
+    let (object, taken) = (bench.number("compr_data_size"), bench.number("mem_used_total"));
+    assert!((taken - object) * 1000 <= object * 50, "{taken} bytes for {object} of {full} and {more} pages");
+    bench.discard(0, 1 << 30);
+    look(&bench, 10);
+    assert_eq!((bench.number("mem_used_total"), bench.zram.core.pages.borrowed()), (0, 0));
+}
+
 /// A world that allows so many tries to store pages in one poll: each asks for the time once.
 struct Watched {
     world: Arc<World>,

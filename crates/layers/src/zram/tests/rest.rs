@@ -27,14 +27,6 @@ fn run_slowly(bench: &Bench, request: Request) -> usize {
     panic!("no answer");
 }
 
-/// Gives the compactor so many looks, and time for what it then does.
-fn look(bench: &Bench, looks: usize) {
-    for _ in 0..looks {
-        bench.world.advance(Duration::from_millis(100));
-        (0..50).for_each(|_| _ = bench.world.turn());
-    }
-}
-
 #[test]
 fn a_request_that_outlives_the_quiet_time_leaves_the_pool_packed_too() {
     let half = ByteRange::new(0, PAGES / 2 * PAGE as u64);
