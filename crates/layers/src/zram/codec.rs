@@ -11,7 +11,7 @@ use std::ffi::{c_char, c_int, c_void};
 use spillway_core::{Error, Kind};
 use zstd_safe::{CCtx, CParameter, DCtx};
 
-use super::{PAGE, work};
+use super::PAGE;
 
 /// Parameters of a codec.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,25 +49,9 @@ pub(super) struct Codec {
     pub(super) decompressor: fn() -> Box<dyn Decompressor>,
     /// Decompresses as [`Decompressor::decompress`], where that takes no state and less than a microsecond.
     pub(super) at_once: Option<Decompress>,
-    /// Units of work that a page takes, as in [`work`]: rather too many than too few.
+    /// Units of work that a page takes, of 100 ns: rather too many than too few.
     pub(super) compress_units: fn(Params) -> u32,
     pub(super) decompress_units: u32,
-}
-
-impl Codec {
-    /// Pages that one slice of work compresses.
-    pub(super) fn pages_a_write(&self, params: Params) -> usize {
-        pages_a_slice((self.compress_units)(params))
-    }
-
-    /// Pages that one slice of work decompresses.
-    pub(super) fn pages_a_read(&self) -> usize {
-        pages_a_slice(self.decompress_units)
-    }
-}
-
-fn pages_a_slice(units: u32) -> usize {
-    (work::SLICE / units).max(1) as usize
 }
 
 /// Microseconds a page, measured on programs: 15 to 25 up to level 4, then 40, 100, 200, and up to 1000 from level 16 on.

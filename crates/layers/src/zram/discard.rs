@@ -44,13 +44,14 @@ async fn write_zero_words(core: Arc<Core>, request: Request) -> Reply {
     let (first, count) = slots(request.range);
     core.count(Count::PagesWritten, count);
     let (mut index, mut relief) = (first, Relief::default());
-    while index < first + count {
+    loop {
         let (stored, result) = core.zero_some(index..first + count);
         index += stored;
         if stored > 0 {
             relief = Relief::default();
         }
         match result {
+            Ok(()) if index == first + count => return request.answer(Ok(())),
             Ok(()) => core.env.sleep(Duration::ZERO).await,
             Err(kind) if !core.relieve(kind, &mut relief).await => {
                 core.count(Count::FailedWrites, 1);
@@ -59,7 +60,6 @@ async fn write_zero_words(core: Arc<Core>, request: Request) -> Reply {
             Err(_) => {}
         }
     }
-    request.answer(Ok(()))
 }
 
 fn leaves_of(range: &Range<u64>) -> Range<u64> {

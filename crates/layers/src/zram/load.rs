@@ -3,7 +3,6 @@
 //! under the lock and decompressed outside it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 use spillway_core::stats::lane;
@@ -13,6 +12,7 @@ use spillway_core::{Answer, Budget, Charge, Kind, Reply, Request, Submission};
 use super::codec::{CODECS, Decompressor};
 use super::pool::Scratch;
 use super::table::Slot;
+use super::work::Slice;
 use super::{Core, Count, PAGE, slots, work};
 
 const LANES: usize = 16;
@@ -58,22 +58,21 @@ impl Decoders {
 pub(super) fn submit(core: &Arc<Core>, mut request: Request) -> Submission {
     let (first, count) = slots(request.range);
     core.count(Count::PagesRead, count);
-    if count > CODECS[core.streams.codec()].pages_a_read() as u64 {
-        return Answer::pending(read_in_slices(core.clone(), request));
+    match core.load_some(first, &mut request.buf, &mut Slice::new()) {
+        Ok(done) if (done as u64) < count => Answer::pending(read_from(core.clone(), request, done)),
+        result => Answer::Done(core.answer_read(request, result.map(drop))),
     }
-    let result = core.load_pages(first, &mut request.buf);
-    Answer::Done(core.answer_read(request, result))
 }
 
-async fn read_in_slices(core: Arc<Core>, mut request: Request) -> Reply {
-    let (mut index, _) = slots(request.range);
-    let most = CODECS[core.streams.codec()].pages_a_read();
-    for slice in request.buf.chunks_mut(PAGE * most) {
-        if let Err(kind) = core.load_pages(index, slice) {
-            return core.answer_read(request, Err(kind));
+/// Reads from page `done` on, after others.
+async fn read_from(core: Arc<Core>, mut request: Request, mut done: usize) -> Reply {
+    let ((first, count), mut slice) = (slots(request.range), Slice::new());
+    while (done as u64) < count {
+        slice.renew(&*core.env).await;
+        match core.load_some(first + done as u64, &mut request.buf[done * PAGE..], &mut slice) {
+            Ok(loaded) => done += loaded,
+            Err(kind) => return core.answer_read(request, Err(kind)),
         }
-        index += most as u64;
-        core.env.sleep(Duration::ZERO).await;
     }
     core.answer_read(request, Ok(()))
 }
@@ -86,13 +85,20 @@ impl Core {
         request.answer(result)
     }
 
-    fn load_pages(&self, first: u64, target: &mut [u8]) -> Result<(), Kind> {
-        let (now, codec) = (self.seconds(), self.streams.codec());
+    /// Reads pages until all are there or the slice is over; returns how many.
+    fn load_some(&self, first: u64, target: &mut [u8], slice: &mut Slice) -> Result<usize, Kind> {
+        let (now, codec, count) = (self.seconds(), self.streams.codec(), target.len() / PAGE);
         let mut scratch = Scratch::new();
-        let mut pages = target.chunks_exact_mut(PAGE).enumerate();
-        pages.try_for_each(|(page, target)| self.load(first + page as u64, target, codec, now, &mut scratch))
+        for (done, page) in target.chunks_exact_mut(PAGE).enumerate() {
+            if slice.is_over() {
+                return Ok(done);
+            }
+            slice.count(work::SLOT + self.load(first + done as u64, page, codec, now, &mut scratch)?);
+        }
+        Ok(count)
     }
 
+    /// Reads a page; returns the units of work that this took beside the slot.
     fn load(
         &self,
         index: u64,
@@ -100,36 +106,41 @@ impl Core {
         codec: usize,
         now: u32,
         scratch: &mut Scratch,
-    ) -> Result<(), Kind> {
+    ) -> Result<u32, Kind> {
         let mut slot = self.table.lock(index);
         match slot.get() {
             Slot::Empty => {
                 drop(slot);
+                work::note(work::COPY);
                 page.fill(0);
-                Ok(())
+                Ok(work::COPY)
             }
             Slot::Same(word) => {
                 slot.touch(now);
                 drop(slot);
+                work::note(work::COPY);
                 page.chunks_exact_mut(size_of::<u64>())
                     .for_each(|at| at.copy_from_slice(&word.to_ne_bytes()));
-                Ok(())
+                Ok(work::COPY)
             }
             Slot::Stored(cell) if cell.len() == PAGE => {
                 slot.touch(now);
+                work::note(work::COPY);
                 slot.copy_into(&self.pool, &self.pages, cell, page);
-                Ok(())
+                Ok(work::COPY)
             }
             Slot::Stored(cell) if let Some(decompress) = CODECS[codec].at_once => {
                 work::note(CODECS[codec].decompress_units);
                 slot.touch(now);
-                decompress(slot.object(&self.pool, &self.pages, cell), page)
+                decompress(slot.object(&self.pool, &self.pages, cell), page)?;
+                Ok(CODECS[codec].decompress_units)
             }
             Slot::Stored(cell) => {
                 slot.touch(now);
                 let bytes = slot.copy_to(&self.pool, &self.pages, cell, scratch);
                 drop(slot);
-                self.decoders.decompress(codec, bytes, page)
+                self.decoders.decompress(codec, bytes, page)?;
+                Ok(CODECS[codec].decompress_units)
             }
         }
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use spillway_core::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, WaitList};
 use spillway_core::{IoBuf, Kind, Place, Reply, Request};
 
+use super::work::Slice;
 use super::{Core, Count, PAGE, slots};
 
 /// Shortest write in pages that is shared out (64 KiB).
@@ -138,12 +139,12 @@ async fn assist(core: Arc<Core>, shared: Arc<Shared>) {
 
 /// False once there is nothing left to do here.
 fn assist_for_a_slice(core: &Core, shared: &Shared, buf: &IoBuf) -> bool {
-    let now = core.seconds();
-    for _ in 0..core.streams.pages_a_slice() {
+    let (now, mut slice) = (core.seconds(), Slice::new());
+    while !slice.is_over() {
         let Some(mut stream) = core.streams.try_take() else { return false };
         let Some(page) = shared.take_page() else { return false };
         let bytes = &buf[page * PAGE..(page + 1) * PAGE];
-        match core.store_with(&mut stream, shared.first + page as u64, bytes, now) {
+        match core.store_with(&mut stream, shared.first + page as u64, bytes, now, &mut slice) {
             Ok(()) => {}
             Err(Kind::NoSpace) => {
                 shared.returned.lock().push(page);
@@ -156,31 +157,25 @@ fn assist_for_a_slice(core: &Core, shared: &Shared, buf: &IoBuf) -> bool {
 }
 
 async fn write_pages(core: &Core, shared: &Shared, buf: &IoBuf) {
-    let most = core.streams.pages_a_slice();
-    let mut stored = 0;
+    let mut slice = Slice::new();
     while let Some(page) = shared.take_page() {
-        if stored == most {
-            core.env.sleep(Duration::ZERO).await;
-            stored = 0;
-        }
-        write_page(core, shared, buf, page).await;
-        stored += 1;
+        write_page(core, shared, buf, page, &mut slice).await;
     }
 }
 
-async fn write_page(core: &Core, shared: &Shared, buf: &IoBuf, page: usize) {
+async fn write_page(core: &Core, shared: &Shared, buf: &IoBuf, page: usize, slice: &mut Slice) {
     let bytes = &buf[page * PAGE..(page + 1) * PAGE];
-    if let Err(kind) = core.store(shared.first + page as u64, bytes).await {
+    if let Err(kind) = core.store(shared.first + page as u64, bytes, slice).await {
         shared.fail(kind);
     }
 }
 
 /// Waits for memory for what assistants had to leave.
 async fn write_returned(core: &Core, shared: &Shared, buf: &IoBuf) {
-    let returned = std::mem::take(&mut *shared.returned.lock());
+    let (returned, mut slice) = (std::mem::take(&mut *shared.returned.lock()), Slice::new());
     for page in returned {
         if shared.failed.lock().is_none() {
-            write_page(core, shared, buf, page).await;
+            write_page(core, shared, buf, page, &mut slice).await;
         }
     }
 }

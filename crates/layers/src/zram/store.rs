@@ -4,7 +4,6 @@
 //! write that fails leaves the old data.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use spillway_core::{Answer, Kind, Reply, Request, Submission, mutant};
 use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
@@ -12,6 +11,7 @@ use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
 use super::compactor::Relief;
 use super::streams::{Stream, Taken};
 use super::table::{Replaced, Slot};
+use super::work::{self, Slice};
 use super::{Core, Count, PAGE, slots, spread};
 
 /// Pages after which a writer gives its stream back within a request: it goes to another if that has waited for long enough.
@@ -31,7 +31,8 @@ pub(super) fn submit(core: &Arc<Core>, request: Request) -> Submission {
     if spread::pays(core, count) {
         return Answer::pending(spread::write(core.clone(), request));
     }
-    let (stored, result) = core.store_run(first, &request.buf, None);
+    let mut slice = Slice::new();
+    let (stored, result) = core.store_run(first, &request.buf, None, &mut slice);
     if stored as u64 == count {
         return Answer::Done(request.answer(Ok(())));
     }
@@ -41,16 +42,13 @@ pub(super) fn submit(core: &Arc<Core>, request: Request) -> Submission {
         core.count(Count::FailedWrites, 1);
         return Answer::Done(request.answer(Err(kind)));
     }
-    Answer::pending(write_from(core.clone(), request, stored, result.is_ok()))
+    Answer::pending(write_from(core.clone(), request, stored, slice))
 }
 
-/// Writes from page `done` on, after others if a slice of work has been done already, waiting where it must.
-async fn write_from(core: Arc<Core>, request: Request, done: usize, slice_over: bool) -> Reply {
-    if slice_over {
-        core.env.sleep(Duration::ZERO).await;
-    }
+/// Writes from page `done` on with what is left of a slice, waiting where it must.
+async fn write_from(core: Arc<Core>, request: Request, done: usize, mut slice: Slice) -> Reply {
     let (first, _) = slots(request.range);
-    let result = core.store(first + done as u64, &request.buf[done * PAGE..]).await;
+    let result = core.store(first + done as u64, &request.buf[done * PAGE..], &mut slice).await;
     if result.is_err() {
         core.count(Count::FailedWrites, 1);
     }
@@ -59,42 +57,50 @@ async fn write_from(core: Arc<Core>, request: Request, done: usize, slice_over: 
 
 impl Core {
     /// Stores pages; yields between slices, and waits for a stream and where memory is short.
-    pub(super) async fn store(&self, first: u64, pages: &[u8]) -> Result<(), Kind> {
+    pub(super) async fn store(&self, first: u64, pages: &[u8], slice: &mut Slice) -> Result<(), Kind> {
         let (mut done, mut relief, mut stream) = (0, Relief::default(), None);
+        if slice.is_over() {
+            slice.renew(&*self.env).await;
+        }
         loop {
-            let (stored, result) = self.store_run(first + done as u64, &pages[done * PAGE..], stream.take());
+            let rest = &pages[done * PAGE..];
+            let (stored, result) = self.store_run(first + done as u64, rest, stream.take(), slice);
             done += stored;
             if stored > 0 {
                 relief = Relief::default();
             }
             match result {
                 Ok(()) if done * PAGE == pages.len() => return Ok(()),
-                Ok(()) => self.env.sleep(Duration::ZERO).await,
+                Ok(()) => slice.renew(&*self.env).await,
                 // Nothing is awaited between taking it and using it.
                 Err(Refused::NoStream) => stream = Some(self.streams.take(&*self.env).await),
                 Err(Refused::Failed(kind)) if !self.relieve(kind, &mut relief).await => return Err(kind),
-                Err(Refused::Failed(_)) => {}
+                Err(Refused::Failed(_)) => *slice = Slice::new(),
             }
         }
     }
 
-    /// Stores pages without waiting, as many as a slice of work allows, beginning with `stream`; returns how many.
+    /// Stores pages without waiting until all are there or the slice is over, beginning with `stream`; returns how many.
     fn store_run<'a>(
         &'a self,
         first: u64,
         pages: &[u8],
         mut stream: Option<Taken<'a>>,
+        slice: &mut Slice,
     ) -> (usize, Result<(), Refused>) {
-        let (now, most) = (self.seconds(), self.streams.pages_a_slice());
-        for (done, page) in pages.chunks_exact(PAGE).take(most).enumerate() {
-            if let Err(refused) = self.store_page(first + done as u64, page, now, &mut stream) {
+        let now = self.seconds();
+        for (done, page) in pages.chunks_exact(PAGE).enumerate() {
+            if slice.is_over() {
+                return (done, Ok(()));
+            }
+            if let Err(refused) = self.store_page(first + done as u64, page, now, &mut stream, slice) {
                 return (done, Err(refused));
             }
             if done % PAGES_A_STREAM == PAGES_A_STREAM - 1 {
                 stream = None;
             }
         }
-        ((pages.len() / PAGE).min(most), Ok(()))
+        (pages.len() / PAGE, Ok(()))
     }
 
     fn store_page<'a>(
@@ -103,19 +109,33 @@ impl Core {
         page: &[u8],
         now: u32,
         stream: &mut Option<Taken<'a>>,
+        slice: &mut Slice,
     ) -> Result<(), Refused> {
         if let Some(word) = repeated_word(page) {
-            return self.publish(index, Slot::Same(word), now).map_err(Refused::Failed);
+            return self.store_word(index, word, now, slice).map_err(Refused::Failed);
         }
         if stream.is_none() {
             *stream = self.streams.try_take();
         }
         let stream = stream.as_mut().ok_or(Refused::NoStream)?;
-        self.store_by(stream, index, page, now).map_err(Refused::Failed)
+        self.store_by(stream, index, page, now, slice).map_err(Refused::Failed)
+    }
+
+    fn store_word(&self, index: u64, word: u64, now: u32, slice: &mut Slice) -> Result<(), Kind> {
+        slice.count(work::SLOT + work::COPY);
+        self.publish(index, Slot::Same(word), now)
     }
 
     /// Compresses and stores a page that repeats no word.
-    fn store_by(&self, stream: &mut Stream, index: u64, page: &[u8], now: u32) -> Result<(), Kind> {
+    fn store_by(
+        &self,
+        stream: &mut Stream,
+        index: u64,
+        page: &[u8],
+        now: u32,
+        slice: &mut Slice,
+    ) -> Result<(), Kind> {
+        slice.count(work::SLOT + stream.units_a_page());
         if mutant::on("zram: lose the old page when a write fails") {
             self.publish(index, Slot::Empty, now)?;
         }
@@ -140,10 +160,11 @@ impl Core {
         index: u64,
         page: &[u8],
         now: u32,
+        slice: &mut Slice,
     ) -> Result<(), Kind> {
         match repeated_word(page) {
-            Some(word) => self.publish(index, Slot::Same(word), now),
-            None => self.store_by(stream, index, page, now),
+            Some(word) => self.store_word(index, word, now, slice),
+            None => self.store_by(stream, index, page, now, slice),
         }
     }
 
@@ -176,6 +197,7 @@ fn repeated_word(page: &[u8]) -> Option<u64> {
     let between =
         || mutant::on("zram: tell a repeated word by its ends") || page[WORD..] == page[..page.len() - WORD];
     let repeats = first == last && between();
+    work::note(if repeats { work::COPY } else { 0 });
     repeats.then(|| u64::from_ne_bytes(*first))
 }
 

@@ -88,6 +88,11 @@ impl Stream {
         Self { compressor, out: Box::new([0; PAGE]), units, spent: 0, _charge: charge }
     }
 
+    /// Units of work that a page takes.
+    pub(super) fn units_a_page(&self) -> u32 {
+        self.units
+    }
+
     /// The compressed form of `page`, or `None` where it is longer than `len_max` bytes, at most a page.
     pub(super) fn compress(&mut self, page: &[u8], len_max: usize) -> Option<&[u8]> {
         self.spent += self.units;
@@ -97,10 +102,6 @@ impl Stream {
         let len = self.compressor.compress(page, &mut self.out[..len_max])?;
         Some(&self.out[..len])
     }
-}
-
-fn pages_a_slice(choice: Choice) -> usize {
-    CODECS[choice.codec].pages_a_write(choice.params)
 }
 
 /// Nobody, where a waiter's ticket could be.
@@ -132,7 +133,6 @@ pub(super) struct Streams {
     limit: AtomicUsize,
     choice: RwLock<Choice>,
     codec: AtomicUsize,
-    pages_a_slice: AtomicUsize,
     line: Mutex<Line>,
     /// Tasks in line.
     waiting: AtomicUsize,
@@ -149,7 +149,6 @@ impl Streams {
             places: (0..STREAMS_MAX).map(|_| CachePadded::default()).collect(),
             limit: AtomicUsize::new(limit),
             codec: AtomicUsize::new(choice.codec),
-            pages_a_slice: AtomicUsize::new(pages_a_slice(choice)),
             choice: RwLock::new(choice),
             line: Mutex::default(),
             waiting: AtomicUsize::new(0),
@@ -182,17 +181,11 @@ impl Streams {
         self.codec.load(Ordering::Relaxed)
     }
 
-    /// Pages that a poll may compress.
-    pub(super) fn pages_a_slice(&self) -> usize {
-        self.pages_a_slice.load(Ordering::Relaxed)
-    }
-
     /// Changes the codec. No writer is at work.
     pub(super) fn choose(&self, choice: Choice) -> Result<(), Kind> {
         let first = self.budget.hold(stream_bytes(choice))?;
         *self.choice.write() = choice;
         self.codec.store(choice.codec, Ordering::Relaxed);
-        self.pages_a_slice.store(pages_a_slice(choice), Ordering::Relaxed);
         self.places.iter().for_each(|place| *place.stream.lock() = None);
         *self.first.lock() = first;
         Ok(())

@@ -4,11 +4,20 @@
 //! not timed: a hit reads no clock, and tests can count the same way. What a connection could not guess from a request's length
 //! (walks, slow codecs) also counts for its turn, [`spillway_core::work`].
 
+use std::time::Duration;
+
+use spillway_core::Env;
+
+use super::PAGE;
+
 /// Units of 100 ns in a slice.
 pub(super) const SLICE: u32 = 2000;
 
 /// Units for a slot that is emptied, or filled with a word: with what was there, and now and then a span, going back.
 pub(super) const SLOT: u32 = 3;
+
+/// Units for a page that is filled with a word, searched for one or copied.
+pub(super) const COPY: u32 = (PAGE / spillway_core::work::BYTES_COPIED) as u32;
 
 /// Units for looking at the slots of one leaf under one lock.
 pub(super) const LEAF: u32 = 10;
@@ -26,13 +35,25 @@ impl Slice {
         Self { left: SLICE }
     }
 
+    /// Counts work for the slice and for the turn of the connection.
     pub(super) fn spend(&mut self, units: u32) {
         spillway_core::work::spend(units);
+        self.count(units);
+    }
+
+    /// Counts work for the slice alone: what the connection reckons a page, or has been told already.
+    pub(super) fn count(&mut self, units: u32) {
         self.left = self.left.saturating_sub(units);
     }
 
     pub(super) fn is_over(&self) -> bool {
         self.left == 0
+    }
+
+    /// Lets others have their turn and begins the next slice.
+    pub(super) async fn renew(&mut self, env: &dyn Env) {
+        env.sleep(Duration::ZERO).await;
+        *self = Self::new();
     }
 }
 

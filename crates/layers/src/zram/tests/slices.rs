@@ -8,7 +8,8 @@ fn most(one_page: u32) -> u64 {
     u64::from(SLICE + SLICE / 8).max(u64::from(one_page) + 100)
 }
 
-/// Runs an answer; returns it, the most units of work in one poll of it or of any task, and all units.
+/// Runs an answer; returns it, the most units of work in one poll of it or of any task, and all units. Alone, no poll but the
+/// last does less than a slice: nobody yields for nothing.
 fn metered(bench: &Bench, submit: impl FnOnce() -> Submission) -> (Reply, u64, u64) {
     let mut worst = (0, 0);
     let mut note = || {
@@ -18,10 +19,15 @@ fn metered(bench: &Bench, submit: impl FnOnce() -> Submission) -> (Reply, u64, u
     meter::take();
     let mut submission = std::pin::pin!(submit());
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    for _ in 0..1_000_000 {
+    for yields in 0..1_000_000 {
         let polled = submission.as_mut().poll(&mut context);
         note();
         if let std::task::Poll::Ready(reply) = polled {
+            let paid_for = worst.1 / u64::from(SLICE);
+            assert!(
+                yields <= paid_for || bench.world.idle_workers() > 0,
+                "{yields} yields, {paid_for} paid for"
+            );
             return (reply, worst.0, worst.1);
         }
         bench.world.step();
@@ -130,4 +136,41 @@ fn compaction_takes_a_slice_at_a_time() {
     }
     assert!(bench.number("mem_used_total") < before / 2, "something was moved");
     assert!(worst > 0 && worst <= most(0), "{worst} units in a poll");
+}
+
+#[test]
+fn pages_that_cost_little_are_many_in_a_slice() {
+    for (name, params) in [("lz4", None), ("zstd", Some("level=19"))] {
+        let params = params.map(str::to_string);
+        let bench =
+            bench(Config { comp_algorithm: name.into(), algorithm_params: params, ..sized(64 << 20) });
+        // Sizes of which the last slice does little, and some that are a slice or less.
+        for pages in [1, 64, 200, 1000, 1715, 4000, 8000] {
+            for word in [0, 0xabu8] {
+                let content = vec![word; pages * PAGE];
+                let write = || bench.seam.submit(Request::write(0, IoBuf::copy_of(&content)));
+                let (reply, worst, all) = metered(&bench, write);
+                assert!(reply.result == Ok(()) && worst <= most(0), "{name}: {pages} pages, {worst} units");
+                assert!(all <= 10 * pages as u64, "{name}: {all} units for {pages} pages of a word");
+            }
+            bench.discard(0, (pages * PAGE) as u64 / 2 / PAGE as u64 * PAGE as u64);
+            let read = || bench.seam.submit(Request::read(0, IoBuf::new(pages * PAGE)));
+            let (reply, worst, all) = metered(&bench, read);
+            assert!(reply.result == Ok(()) && worst <= most(0), "{name}: {pages} pages, {worst} units");
+            assert!(all <= 10 * pages as u64, "{name}: {all} units for reading {pages} pages of a word");
+        }
+    }
+}
+
+#[test]
+fn raw_pages_are_read_by_what_a_copy_costs() {
+    let bench = bench(Config { comp_algorithm: "zstd".into(), ..sized(8 << 20) });
+    let mut content = vec![0; 1000 * PAGE];
+    Random(6).fill(&mut content);
+    let (reply, ..) = metered(&bench, || bench.seam.submit(Request::write(0, IoBuf::copy_of(&content))));
+    assert_eq!(reply.result, Ok(()));
+    let (reply, worst, all) =
+        metered(&bench, || bench.seam.submit(Request::read(0, IoBuf::new(content.len()))));
+    assert!(reply.result == Ok(()) && reply.buf[..] == content[..]);
+    assert!(worst <= most(0) && all <= 10 * 1000, "{worst} units in a poll, {all} in all");
 }
