@@ -25,8 +25,8 @@ use anyhow::{Result, bail};
 const USAGE: &str = "\
 cargo xtask bench nbd [ROUNDS]        fio over NBD beside nbdkit, qemu-nbd, a server without storage and, as root,
                                       the kernel's zram (5 rounds)
-cargo xtask bench zram [ROUNDS]       in process: beside the kernel's zram; memory for real pages; streams (E2) (5 rounds)
-cargo xtask bench streams [ROUNDS]    the last of these alone
+cargo xtask bench zram [ROUNDS]       in process: beside bare lz4 and the kernel's zram; memory for real pages (5 rounds)
+cargo xtask bench streams [ROUNDS]    writers and compression streams (E2) (5 rounds)
 cargo xtask bench writecache [ROUNDS [PART]]
                                       the write cache (E4): memory, large, churn, commits, load (5 rounds)
 cargo xtask bench scale [ROUNDS]      throughput against workers, and locks a request, of zram and the write cache
@@ -61,8 +61,8 @@ fn run(words: &[&str]) -> Result<()> {
         ["nbd", rounds] => nbd::run(rounds.parse()?),
         ["zram"] => zram::run(5),
         ["zram", rounds] => zram::run(rounds.parse()?),
-        ["streams"] => zram::streams_alone(5),
-        ["streams", rounds] => zram::streams_alone(rounds.parse()?),
+        ["streams"] => streams::run(5),
+        ["streams", rounds] => streams::run(rounds.parse()?),
         ["writecache"] => writecache::run(5, None),
         ["writecache", rounds] => writecache::run(rounds.parse()?, None),
         ["writecache", rounds, part] => writecache::run(rounds.parse()?, Some(part)),

@@ -13,15 +13,21 @@ use spillway_io::Workers;
 use crate::contenders::{Device, at};
 use crate::kernel_zram::KernelZram;
 use crate::pages::{self, PAGE, Pages};
-use crate::report::table;
+use crate::report::{Rounds, at_most, table};
 
 /// Bytes of table that the kernel keeps for each page beside `mem_used_total`.
 const KERNEL_BYTES_A_PAGE: u64 = 24;
 
+/// Most overhead that is wanted in percent, of what sets of pages.
+const OVERHEAD_MAX: f64 = 5.0;
+const BOUND_BYTES: usize = 64 << 20;
+const BOUND_RATIO: f64 = 3.0;
+
 /// In the middle of what a device at rest is given to return memory.
 const SETTLE: Duration = Duration::from_millis(1500);
 
-pub(crate) fn compare(workers: &Workers) -> Result<()> {
+/// Nothing is timed, so that one round is as good as five.
+pub(crate) fn compare(workers: &Workers, rounds: Rounds) -> Result<()> {
     let mut rows = Vec::new();
     for set in [pages::elf(256 << 20)?, pages::text(128 << 20)?, pages::heap()?] {
         rows.push(row(workers, &set)?);
@@ -36,7 +42,7 @@ pub(crate) fn compare(workers: &Workers) -> Result<()> {
         "kernel MiB",
         "ours / kernel",
     ];
-    table("Memory with lz4, tables included, 1.5 s after the last write", &head, &rows);
+    table(&rounds.title_once("Memory with lz4, tables included, 1.5 s after the last write"), &head, &rows);
     Ok(())
 }
 
@@ -52,14 +58,20 @@ fn row(workers: &Workers, set: &Pages) -> Result<Vec<String>> {
     std::thread::sleep(SETTLE);
     let thinned = self::overhead(&ours)?;
     let kernel = kernel_bytes(set);
+    let ratio = set.bytes.len() as f64 / objects as f64;
+    let is_bound = set.bytes.len() >= BOUND_BYTES && ratio <= BOUND_RATIO;
+    let percent = |overhead: f64| match is_bound {
+        true => at_most(overhead, 1, " %", OVERHEAD_MAX),
+        false => format!("{overhead:.1} %"),
+    };
     let mib = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
     Ok(vec![
         set.name.into(),
         mib(set.bytes.len() as u64),
-        format!("{:.2}", set.bytes.len() as f64 / objects as f64),
+        format!("{ratio:.2}"),
         mib(used),
-        format!("{overhead:.1} %"),
-        format!("{thinned:.1} %"),
+        percent(overhead),
+        percent(thinned),
         kernel.as_ref().map_or_else(|why| format!("none: {why}"), |bytes| mib(*bytes)),
         kernel.map_or_else(|_| "-".into(), |bytes| format!("{:.3}", used as f64 / bytes as f64)),
     ])

@@ -6,14 +6,23 @@ use spillway_core::contract::Random;
 /// Rounds below which a report says that it is a try.
 const CONVINCING: usize = 5;
 
-/// How often the contenders take turns, and the command that makes them.
+/// How often the contenders take turns, and the command that makes them, with its part if that has a name.
 #[derive(Clone, Copy)]
 pub(crate) struct Rounds {
     pub(crate) count: usize,
     pub(crate) command: &'static str,
+    part: Option<&'static str>,
 }
 
 impl Rounds {
+    pub(crate) fn new(count: usize, command: &'static str) -> Self {
+        Self { count, command, part: None }
+    }
+
+    pub(crate) fn part(self, part: &'static str) -> Self {
+        Self { part: Some(part), ..self }
+    }
+
     /// `count` rounds after one that warms up: it touches memory for the first time and is not counted. A round is given its
     /// number and returns one value for each figure; what comes back is the values of each figure over the rounds.
     pub(crate) fn measure(self, mut round: impl FnMut(usize) -> Result<Vec<f64>>) -> Result<Vec<Vec<f64>>> {
@@ -28,10 +37,23 @@ impl Rounds {
 
     /// The title of a table: what it shows, how often it was measured, and how to make it again.
     pub(crate) fn title(self, what: &str) -> String {
-        let Self { count, command } = self;
+        let count = self.count;
         let weight = if count < CONVINCING { " (a try: fewer than 5)" } else { "" };
-        format!("**{what}, {count} rounds{weight}.** `cargo xtask bench {command} {count}`")
+        self.title_once(&format!("{what}, {count} rounds{weight}"))
     }
+
+    /// The same for what is measured once, because more rounds would not change it.
+    pub(crate) fn title_once(self, what: &str) -> String {
+        let Self { count, command, part } = self;
+        let part = part.map(|part| format!(" {part}")).unwrap_or_default();
+        format!("**{what}.** `cargo xtask bench {command} {count}{part}`")
+    }
+}
+
+/// A figure with so many decimals and its unit, beside what it should at most be.
+pub(crate) fn at_most(figure: f64, decimals: usize, unit: &str, wanted: f64) -> String {
+    let verdict = if figure <= wanted { "<=" } else { "MISSED, wanted" };
+    format!("{figure:.decimals$}{unit} ({verdict} {wanted}{unit})")
 }
 
 /// The numbers below `count` in an order drawn from `seed`.
@@ -87,11 +109,11 @@ mod tests {
 
     #[test]
     fn the_first_round_is_not_counted_and_few_rounds_are_a_try() {
-        let rounds = Rounds { count: 2, command: "nbd" };
+        let rounds = Rounds::new(2, "nbd");
         let figures = rounds.measure(|number| Ok(vec![number as f64, -1.0])).expect("nothing fails");
         assert_eq!(figures, [[1.0, 2.0], [-1.0, -1.0]]);
         assert!(rounds.title("x").contains("a try"));
-        assert!(!Rounds { count: 5, ..rounds }.title("x").contains("a try"));
+        assert_eq!(Rounds::new(5, "a").part("b").title("x"), "**x, 5 rounds.** `cargo xtask bench a 5 b`");
     }
 
     #[test]

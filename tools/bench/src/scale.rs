@@ -33,7 +33,7 @@ struct Done {
 }
 
 pub(crate) fn run(count: usize) -> Result<()> {
-    let rounds = Rounds { count, command: "scale" };
+    let rounds = Rounds::new(count, "scale");
     let cores = std::thread::available_parallelism()?.get();
     let counts: Vec<usize> =
         std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n <= cores).collect();

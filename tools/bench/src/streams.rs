@@ -25,10 +25,12 @@ const RECORDS: usize = (60 << 20) / RECORD;
 /// Rows of the source's table. `pwrite` is positional and scattered by a fixed stride. Its fwrite needs a mount.
 const TESTS: [&str; 4] = ["initial write", "rewrite", "random write", "pwrite"];
 
-pub(crate) fn tables(workers: &Workers, rounds: Rounds) -> Result<()> {
+pub(crate) fn run(count: usize) -> Result<()> {
+    let rounds = Rounds::new(count, "streams");
+    let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() })?;
     for algorithm in ["lz4", "zstd"] {
         for set in [pages::elf(64 << 20)?, pages::half(64 << 20)] {
-            grid(workers, algorithm, &set, rounds)?;
+            grid(&workers, algorithm, &set, rounds)?;
         }
     }
     locks(&pages::elf(64 << 20)?, rounds)

@@ -15,9 +15,9 @@ use spillway_io::{Workers, WorkersOptions};
 use crate::contenders::{Device, at};
 use crate::kernel_zram::KernelZram;
 use crate::lz4::{lz4, unlz4};
+use crate::memory;
 use crate::pages::{self, PAGE, Pages};
 use crate::report::{Rounds, at_least, drawn_order, median, ratio, table};
-use crate::{memory, streams};
 
 /// Bytes of each set of pages.
 const SET_BYTES: usize = 128 << 20;
@@ -26,18 +26,12 @@ const SET_BYTES: usize = 128 << 20;
 const OF_BARE: f64 = 0.92;
 
 pub(crate) fn run(count: usize) -> Result<()> {
-    let rounds = Rounds { count, command: "zram" };
+    let rounds = Rounds::new(count, "zram");
     let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() })?;
     for set in [pages::elf(SET_BYTES)?, pages::half(SET_BYTES)] {
         beside_the_codec_and_the_kernel(&workers, &set, rounds)?;
     }
-    memory::compare(&workers)?;
-    streams::tables(&workers, rounds)
-}
-
-pub(crate) fn streams_alone(count: usize) -> Result<()> {
-    let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() })?;
-    streams::tables(&workers, Rounds { count, command: "streams" })
+    memory::compare(&workers, rounds)
 }
 
 /// Takes and gives pages by number.
@@ -154,7 +148,8 @@ fn beside_the_codec_and_the_kernel(workers: &Workers, set: &Pages, rounds: Round
         vec![what.into(), shown(our), shown(bare), at_least(ratio(our, bare), OF_BARE), rate, to_kernel]
     };
     let title = format!("In process, lz4, {}, one thread, thousand pages a second", set.name);
-    let head = ["", "spillway", "bare lz4", "ratio", "kernel zram, a system call a page", "ratio"];
+    let head =
+        ["", "spillway", "bare lz4", "to bare lz4", "kernel zram, a system call a page", "to kernel zram"];
     table(&rounds.title(&title), &head, &[row("write", 0), row("read", 1)]);
     drop(file);
     Ok(())
