@@ -21,7 +21,7 @@ const SIZE: u64 = 1 << 30;
 const JOB_BYTES: u64 = 256 << 20;
 
 /// Of a run; what warms up is shorter.
-const MILLIS: u64 = 1500;
+const MILLIS: u64 = 1200;
 const WARM_MILLIS: u64 = 500;
 
 /// A running server or device, how fio reaches it, and the cases that it takes part in.
