@@ -22,21 +22,29 @@ fn alone(limit: usize, test: fn()) {
     assert_eq!((buffer::bytes_in_use(), buffer::waiting()), (0, 0), "something is left to the next test");
 }
 
-/// Has so many threads use buffers and then idle while `then` runs.
+/// Has so many threads use buffers of many lengths and then idle while `then` runs.
 fn beside_idle_threads(threads: usize, then: impl FnOnce()) {
+    let lengths = [4096, 16 << 10, 128 << 10, 256 << 10, 1 << 20];
+    beside_idle_users(
+        threads,
+        || lengths.iter().for_each(|&len| drop([IoBuf::new(len), IoBuf::new(len)])),
+        then,
+    );
+}
+
+/// Has so many threads run `use_some` and then idle while `then` runs.
+fn beside_idle_users(threads: usize, use_some: impl Fn() + Sync, then: impl FnOnce()) {
     let barrier = Barrier::new(threads + 1);
     std::thread::scope(|scope| {
         let idle: Vec<_> = (0..threads)
             .map(|_| {
                 let (end, ended) = mpsc::channel::<()>();
-                let barrier = &barrier;
+                let (barrier, use_some) = (&barrier, &use_some);
                 let thread = scope.spawn(move || {
                     // Each shelf has its final share before anything is put there.
                     drop(IoBuf::new(1));
                     barrier.wait();
-                    for len in [4096, 16 << 10, 128 << 10, 256 << 10, 1 << 20] {
-                        drop([IoBuf::new(len), IoBuf::new(len)]);
-                    }
+                    use_some();
                     barrier.wait();
                     let _ = ended.recv();
                 });
@@ -64,6 +72,19 @@ fn idle_threads_give_what_they_keep_to_who_waits() {
             let mut waiting = pin!(buffer::room(2 * MIB));
             let polled = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             assert!(matches!(polled, Poll::Ready(_)), "a request waits for memory that nobody uses");
+            drop(long);
+        });
+    });
+}
+
+/// What threads keep for themselves, without a lock, nobody else gets: it is little of the limit, however many they are.
+#[test]
+fn what_threads_keep_for_themselves_is_a_small_part_of_the_limit() {
+    alone(8 * MIB, || {
+        let small = || drop((0..64).map(|_| IoBuf::new(4096)).collect::<Vec<_>>());
+        beside_idle_users(64, small, || {
+            let long = [4 * MIB, 2 * MIB, MIB, MIB / 2];
+            let long = long.map(|len| IoBuf::try_new(len).expect("a sixteenth at most is with the threads"));
             drop(long);
         });
     });

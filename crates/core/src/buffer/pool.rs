@@ -6,7 +6,8 @@
 //!
 //! Why idle memory keeps nobody waiting: a waiter queues for memory, then empties every shelf; who puts something into a
 //! shelf looks for waiters afterwards, and empties it where there is one. Whichever comes second finds the memory. Blocks of
-//! 4 KiB stay with their threads: 128 KiB each at most, by [`NEAR_MAX`].
+//! 4 KiB stay with their threads: a quarter of a shelf's share each, which is a sixteenth of the limit for all, and no more
+//! than [`NEAR_MAX`].
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,20 +19,26 @@ use std::task::Poll;
 use super::{ALIGNMENT, Page, new_pages};
 use crate::sync::{AtomicU64, Ordering, Semaphore, Unseen};
 
-/// Most bytes of unused buffers that a thread keeps. In a model of the checker of threads nothing outlives it.
+/// Most bytes of unused buffers on a shelf. In a model of the checker of threads nothing outlives it.
 const SHELF_BYTES_MAX: u64 = 2 << 20;
 
-/// All shelves together keep no more than this share of the limit.
+/// All threads together keep no more than this share of the limit.
 const SHELVES_SHARE: u64 = 4;
 
-/// Blocks of 4 KiB that a thread keeps beside its shelf.
-const NEAR_MAX: usize = 32;
+/// The part of a thread's share that it keeps for itself, as one in so many.
+const NEAR_SHARE: u64 = 4;
+
+/// Most blocks of 4 KiB that a thread keeps for itself, beside its shelf.
+const NEAR_MAX: u64 = 32;
 
 /// In bytes, those of shelves included.
 static SPACE: Semaphore = Semaphore::new(u64::MAX);
 
 /// Bytes that a shelf may keep, by the limit and the number of shelves.
 static SHELF_BYTES: AtomicU64 = AtomicU64::new(SHELF_BYTES_MAX);
+
+/// Blocks that a thread may keep for itself, by the same.
+static NEAR_BLOCKS: AtomicU64 = AtomicU64::new(NEAR_MAX);
 
 static SHELVES: Unseen<Vec<Arc<Shelf>>> = Unseen::new(Vec::new());
 
@@ -53,6 +60,19 @@ impl Own {
         Self { near: RefCell::default(), shelf }
     }
 
+    /// Keeps memory for the next request of this thread.
+    fn keep(&self, memory: Box<[Page]>) {
+        let blocks_max = NEAR_BLOCKS.load(Ordering::Relaxed) as usize;
+        let mut near = self.near.borrow_mut();
+        if memory.len() == 1 && near.len() < blocks_max {
+            return near.push(memory);
+        }
+        // There were fewer threads when these were kept.
+        let surplus = if near.len() > blocks_max { near.split_off(blocks_max) } else { Vec::new() };
+        drop(near);
+        surplus.into_iter().chain([memory]).for_each(|memory| self.shelf.put(memory));
+    }
+
     fn empty(&self) {
         let near = std::mem::take(&mut *self.near.borrow_mut());
         near.into_iter().for_each(free);
@@ -70,14 +90,16 @@ impl Drop for Own {
     }
 }
 
-/// Sets what each of so many shelves may keep.
+/// Sets what each of so many threads may keep.
 fn divide(shelves: usize) {
     // In a model nothing is kept; and this runs at the end of a thread, when no model is left to look at the limit.
     if cfg!(feature = "shuttle") {
         return;
     }
     let share = SPACE.limit() / SHELVES_SHARE / shelves.max(1) as u64;
-    SHELF_BYTES.store(share.min(SHELF_BYTES_MAX), Ordering::Relaxed);
+    let near = (share / NEAR_SHARE / ALIGNMENT as u64).min(NEAR_MAX);
+    NEAR_BLOCKS.store(near, Ordering::Relaxed);
+    SHELF_BYTES.store((share - near * ALIGNMENT as u64).min(SHELF_BYTES_MAX), Ordering::Relaxed);
 }
 
 /// Unused buffers of a thread, the one that came last at the end.
@@ -251,16 +273,7 @@ pub(super) fn recycle(memory: Box<[Page]>) {
         return;
     }
     let mut memory = Some(memory);
-    let _ = OWN.try_with(|own| {
-        let memory = memory.take().expect("set above");
-        let mut near = own.near.borrow_mut();
-        if memory.len() == 1 && near.len() < NEAR_MAX {
-            near.push(memory);
-        } else {
-            drop(near);
-            own.shelf.put(memory);
-        }
-    });
+    let _ = OWN.try_with(|own| own.keep(memory.take().expect("set above")));
     if let Some(memory) = memory {
         free(memory);
     }
