@@ -45,6 +45,9 @@ const SLICES_MAX: usize = 512;
 /// after that.
 const PATIENCE: Duration = Duration::from_millis(1);
 
+/// How long a connection that is asked to give way looks for what has come: until its worker has asked the driver once more.
+const LOOK: Duration = Duration::from_millis(1);
+
 /// Units of work for a round, besides the bytes that it moves: a few system calls.
 const ROUND_UNITS: u32 = 20;
 
@@ -93,6 +96,10 @@ pub(crate) struct Connection {
     wound_down: bool,
     polling_driver: bool,
     established: bool,
+    /// When something was received from the peer, or sent to it, until it is established.
+    served: Duration,
+    /// [`LOOK`], since it was asked to give way.
+    look: Option<LocalFuture<()>>,
     admission: Box<dyn Admission>,
 }
 
@@ -109,6 +116,8 @@ impl Connection {
             socket: Arc::new(socket),
             session,
             control,
+            served: pool.clock.now(),
+            look: None,
             pool,
             receiving: None,
             kept: IoBuf::empty(),
@@ -161,6 +170,27 @@ impl Connection {
         }
     }
 
+    fn note_service(&mut self) {
+        if !self.established {
+            self.served = self.pool.clock.now();
+        }
+    }
+
+    /// Answers whether this handshake gives way, once it is asked and has looked for what has come meanwhile.
+    fn give_way(&mut self, context: &mut Context<'_>) -> Result<(), Gone> {
+        if self.established || !self.control.is_asked() {
+            return Ok(());
+        }
+        let look = self.look.get_or_insert_with(|| Box::pin(compio::time::sleep(LOOK)));
+        if look.as_mut().poll(context).is_pending() {
+            return Ok(());
+        }
+        self.look = None;
+        self.control.hear();
+        let silent = self.pool.clock.now().saturating_sub(self.served);
+        if self.admission.gives_way(silent) { Err(Gone) } else { Ok(()) }
+    }
+
     /// Hands the session what the receive in flight has brought. True if it has completed.
     fn take_received(&mut self, context: &mut Context<'_>) -> Result<bool, Gone> {
         let Some((receive, payload)) = &mut self.receiving else { return Ok(false) };
@@ -184,6 +214,7 @@ impl Connection {
             return Err(Gone);
         }
         self.control.owing.progress(count, self.pool.clock.coarse_now());
+        self.note_service();
         self.more = count == buf.len();
         work::spend_bytes(count, work::BYTES_COPIED);
         if payload {
@@ -317,6 +348,7 @@ impl Connection {
                 Ok(count) => {
                     self.session.output().advance(count);
                     self.control.untaken.progress(count, self.pool.clock.coarse_now());
+                    self.note_service();
                     sent = true;
                     work::spend_bytes(count, work::BYTES_COPIED);
                     if work::spent() {
@@ -414,7 +446,11 @@ impl Future for Connection {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let connection = self.get_mut();
-        match connection.turn(context) {
+        let turn = match connection.turn(context) {
+            Ok(Poll::Pending) => connection.give_way(context).map(|()| Poll::Pending),
+            end => end,
+        };
+        match turn {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(())) => {
                 connection.take_leave();

@@ -3,7 +3,7 @@
 use std::task::Waker;
 use std::time::Duration;
 
-use spillway_core::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+use spillway_core::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 
 /// Bytes a second that a peer has to send of a payload that it began, and to take of its replies.
 pub(crate) const RATE_MIN: u64 = 64 << 10;
@@ -30,6 +30,8 @@ impl Order {
 /// The server's hand on a connection, or on the acceptor.
 pub(crate) struct Control {
     order: AtomicU32,
+    /// Somebody waits for the place of this handshake.
+    asked: AtomicBool,
     waker: Mutex<Option<Waker>>,
     /// What the peer has to take.
     pub(crate) untaken: Stall,
@@ -39,17 +41,36 @@ pub(crate) struct Control {
 
 impl Control {
     pub(crate) fn new(order: Order) -> Self {
-        let order = AtomicU32::new(order as u32);
-        Self { order, waker: Mutex::new(None), untaken: Stall::default(), owing: Stall::default() }
+        let (order, asked) = (AtomicU32::new(order as u32), AtomicBool::new(false));
+        Self { order, asked, waker: Mutex::new(None), untaken: Stall::default(), owing: Stall::default() }
     }
 
     /// Gives an order; it only ever gets stricter.
     pub(crate) fn order(&self, order: Order) {
         self.order.fetch_max(order as u32, Ordering::AcqRel);
+        self.wake();
+    }
+
+    fn wake(&self) {
         let waker = self.waker.lock().clone();
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    /// Asks for the place of this handshake; the connection answers in its turn.
+    pub(crate) fn ask(&self) {
+        self.asked.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Acquire)
+    }
+
+    /// The connection is about to answer.
+    pub(crate) fn hear(&self) {
+        self.asked.store(false, Ordering::Relaxed);
     }
 
     pub(crate) fn ordered(&self) -> Order {
@@ -115,6 +136,9 @@ fn micros(time: Duration) -> u64 {
 
 /// A connection's place in the server that admitted it; given back when dropped.
 pub(crate) trait Admission {
+    /// The answer of a connection that was asked to give way, whose peer has been `silent` for so long. True if it has to go.
+    fn gives_way(&self, silent: Duration) -> bool;
+
     /// The connection's handshake is complete.
     fn establish(&self);
 }

@@ -1,10 +1,16 @@
 //! Who is connected, and who has only begun to be.
 //!
 //! A connection *shakes hands* until its session knows what the peer wants. Such connections are limited in number and age,
-//! so that peers that never get on keep nobody out: where there are too many, the oldest gives way to the newcomer, once it
-//! has had its [`GRACE`]; a crowd of honest clients that arrive together is only made to wait for each other.
+//! so that peers that never get on keep nobody out: where there are too many, the oldest are asked to give way.
 //!
-//! States of a connection: shaking hands, established, leaving (closed to make room, and not gone yet).
+//! Who is asked answers in a turn of its own, after it has looked for what has come: it gives way if its peer has been silent
+//! for the *grace* since it was served last. So nobody loses its place because the server is slow. A peer that goes on
+//! with its handshake stays, but only so many times: a byte now and then keeps no place.
+//!
+//! The grace is long where handshakes are few, for slow networks, and is halved with each peer that was asked and said nothing:
+//! a flood of them holds up others only once. Where less than half of the places are taken it grows again.
+//!
+//! States of a connection: shaking hands, asked, established, leaving (closed to make room, and not gone yet).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,8 +18,18 @@ use std::time::Duration;
 
 use crate::control::{Control, Order};
 
-/// What a handshake gets in any case before it has to give way: many times what one takes on a busy machine.
-pub(crate) const GRACE: Duration = Duration::from_millis(50);
+/// How long a peer may be silent in its handshake before it gives way to others: while there is no flood, and at the least.
+const GRACE_MAX: Duration = Duration::from_secs(1);
+pub(crate) const GRACE_MIN: Duration = Duration::from_millis(50);
+
+/// After so many halvings the grace is at its least.
+const HALVINGS_MAX: u32 = 5;
+
+/// How often a peer keeps its place because it was not silent: twice the messages of a long handshake.
+const SPARED_MAX: u32 = 16;
+
+/// Part of the handshakes that is asked at a time: one in so many.
+const ASKED_SHARE: usize = 8;
 
 /// How many connections there may be.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +50,8 @@ pub(crate) enum Room {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    Handshake,
+    /// With its place in line.
+    Handshake(u64),
     Established,
     Leaving,
 }
@@ -44,13 +61,25 @@ struct Entry {
     stage: Stage,
 }
 
+struct Handshake {
+    number: u64,
+    begun: Duration,
+    /// Its peer was served last, as far as is known here.
+    since: Duration,
+    spared: u32,
+    asked: bool,
+}
+
 /// The connections of one listener.
 #[derive(Default)]
 pub(crate) struct Roll {
     all: HashMap<u64, Entry>,
-    /// When each handshake began. Numbers grow, so the oldest comes first.
-    handshakes: BTreeMap<u64, Duration>,
+    /// By their places in line. Those that are asked come first.
+    handshakes: BTreeMap<u64, Handshake>,
+    next_place: u64,
     leaving: usize,
+    /// How often the grace is halved now.
+    halvings: u32,
 }
 
 impl Roll {
@@ -63,59 +92,100 @@ impl Roll {
         self.all.values().map(|entry| entry.control.clone()).collect()
     }
 
-    /// A connection arrives. Numbers are given in the order of arrival.
+    fn grace(&self) -> Duration {
+        (GRACE_MAX / (1 << self.halvings)).max(GRACE_MIN)
+    }
+
+    /// A connection arrives, with a number that no other has had.
     pub(crate) fn enter(&mut self, number: u64, control: Arc<Control>, now: Duration) {
-        self.all.insert(number, Entry { control, stage: Stage::Handshake });
-        self.handshakes.insert(number, now);
+        self.all.insert(number, Entry { control, stage: Stage::Established });
+        self.stand_in_line(Handshake { number, begun: now, since: now, spared: 0, asked: false });
+    }
+
+    fn stand_in_line(&mut self, handshake: Handshake) {
+        let place = self.next_place;
+        self.next_place += 1;
+        self.all.get_mut(&handshake.number).expect("it has entered").stage = Stage::Handshake(place);
+        self.handshakes.insert(place, handshake);
+    }
+
+    /// Takes a connection that shakes hands out of the line, to be in another stage.
+    fn step_out(&mut self, number: u64, stage: Stage) -> Option<Handshake> {
+        let entry = self.all.get_mut(&number)?;
+        let Stage::Handshake(place) = entry.stage else { return None };
+        entry.stage = stage;
+        let handshake = self.handshakes.remove(&place).expect("who shakes hands stands in line");
+        Some(handshake)
     }
 
     /// Its handshake is complete.
     pub(crate) fn establish(&mut self, number: u64) {
-        if self.handshakes.remove(&number).is_some() {
-            self.all.get_mut(&number).expect("it shakes hands").stage = Stage::Established;
-        }
+        self.step_out(number, Stage::Established);
     }
 
     /// It is gone.
     pub(crate) fn leave(&mut self, number: u64) {
-        self.handshakes.remove(&number);
+        self.step_out(number, Stage::Established);
         let entry = self.all.remove(&number);
         self.leaving -= usize::from(entry.is_some_and(|entry| entry.stage == Stage::Leaving));
     }
 
-    /// Whether one more may enter now. Where that needs it, the oldest handshake is closed if it has had its grace.
+    /// Whether one more may enter now. Where that needs it, the oldest handshakes are asked to give way.
     pub(crate) fn make_room(&mut self, capacity: Capacity, now: Duration) -> Room {
-        let full = |roll: &Self| roll.all.len() >= capacity.connections_max;
-        if !full(self) && self.handshakes.len() < capacity.handshakes_max {
+        let full = self.all.len() >= capacity.connections_max;
+        if !full && self.handshakes.len() < capacity.handshakes_max {
+            if self.handshakes.len() < capacity.handshakes_max / 2 {
+                self.halvings = self.halvings.saturating_sub(1);
+            }
             return Room::Now;
         }
-        match self.handshakes.first_key_value() {
-            // With enough of them on their way out nobody else has to go.
-            _ if full(self) && self.leaving > 0 => Room::Later,
-            Some((&oldest, &since)) if now.saturating_sub(since) >= GRACE => {
-                self.close(oldest);
-                if full(self) { Room::Later } else { Room::Now }
-            }
-            Some(_) => Room::Later,
-            None => Room::No,
+        // With enough of them on their way out nobody else has to go.
+        if full && self.leaving > 0 {
+            return Room::Later;
         }
+        if self.handshakes.is_empty() {
+            return Room::No;
+        }
+        self.ask(if full { 1 } else { capacity.handshakes_max.div_ceil(ASKED_SHARE) }, now);
+        Room::Later
+    }
+
+    /// Has the first in line asked, so many at a time, whose peers may have been silent for the grace.
+    fn ask(&mut self, asked_max: usize, now: Duration) {
+        let grace = self.grace();
+        let first = self.handshakes.values_mut().take(asked_max);
+        for handshake in first.filter(|handshake| !handshake.asked) {
+            if now.saturating_sub(handshake.since) < grace {
+                return;
+            }
+            handshake.asked = true;
+            self.all[&handshake.number].control.ask();
+        }
+    }
+
+    /// The answer of a connection that was asked, whose peer has been `silent` for so long. True if it has to go.
+    pub(crate) fn gives_way(&mut self, number: u64, silent: Duration, now: Duration) -> bool {
+        let grace = self.grace();
+        let Some(handshake) = self.step_out(number, Stage::Leaving) else { return false };
+        if silent < grace && handshake.spared < SPARED_MAX {
+            let (spared, since) = (handshake.spared + 1, now.saturating_sub(silent));
+            self.stand_in_line(Handshake { spared, since, asked: false, ..handshake });
+            return false;
+        }
+        self.halvings = (self.halvings + 1).min(HALVINGS_MAX);
+        self.leaving += 1;
+        true
     }
 
     /// Closes the handshakes that have lasted for `age`.
     pub(crate) fn close_older_than(&mut self, age: Duration, now: Duration) {
-        while let Some((&oldest, &since)) = self.handshakes.first_key_value()
-            && now.saturating_sub(since) >= age
-        {
-            self.close(oldest);
+        let old = self.handshakes.values().filter(|handshake| now.saturating_sub(handshake.begun) >= age);
+        let old: Vec<u64> = old.map(|handshake| handshake.number).collect();
+        for number in old {
+            self.step_out(number, Stage::Leaving);
+            self.leaving += 1;
+            self.all[&number].control.order(Order::Abort);
         }
-    }
-
-    fn close(&mut self, number: u64) {
-        self.handshakes.remove(&number);
-        let entry = self.all.get_mut(&number).expect("it shakes hands");
-        entry.stage = Stage::Leaving;
-        self.leaving += 1;
-        entry.control.order(Order::Abort);
     }
 }
 
@@ -136,17 +206,63 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_handshake_gives_way_after_its_grace() {
+    fn the_oldest_is_asked_after_the_grace_and_gives_way_if_its_peer_is_silent() {
         let mut roll = Roll::default();
         let [first, second] = [1, 2].map(|number| arrive(&mut roll, number, at(number)));
-        assert_eq!(roll.make_room(CAPACITY, at(3)), Room::Later, "both have just come");
-        assert_eq!(roll.make_room(CAPACITY, at(51)), Room::Now);
-        assert_eq!((first.ordered(), second.ordered()), (Order::Abort, Order::Serve));
-        arrive(&mut roll, 3, at(51));
-        assert_eq!(roll.make_room(CAPACITY, at(51)), Room::Later);
+        assert_eq!(roll.make_room(CAPACITY, at(1000)), Room::Later, "both have just come");
+        assert!(!first.is_asked());
+        assert_eq!(roll.make_room(CAPACITY, at(1001)), Room::Later, "it has to answer first");
+        assert!(first.is_asked() && !second.is_asked(), "one in eight, one at least");
+        assert!(roll.gives_way(1, at(1000), at(1001)));
+        assert_eq!(roll.make_room(CAPACITY, at(1001)), Room::Now);
+        arrive(&mut roll, 3, at(1001));
+        assert_eq!(roll.make_room(CAPACITY, at(1001)), Room::Later);
+        assert!(second.is_asked(), "after a silent peer the grace is shorter");
         roll.establish(2);
-        assert_eq!(roll.make_room(CAPACITY, at(51)), Room::Now, "a finished one counts no more");
-        assert_eq!(second.ordered(), Order::Serve);
+        assert!(!roll.gives_way(2, at(2000), at(2000)), "it has finished in time");
+        assert_eq!(roll.make_room(CAPACITY, at(2000)), Room::Now);
+    }
+
+    #[test]
+    fn who_goes_on_stays_but_not_for_ever() {
+        let mut roll = Roll::default();
+        for number in [1, 2] {
+            arrive(&mut roll, number, at(0));
+        }
+        for turn in 1..=u64::from(SPARED_MAX) {
+            for number in [1, 2] {
+                assert_eq!(roll.make_room(CAPACITY, at(turn * 2000)), Room::Later);
+                assert!(!roll.gives_way(number, at(999), at(turn * 2000)));
+            }
+        }
+        assert_eq!(roll.make_room(CAPACITY, at(100_000)), Room::Later);
+        assert!(roll.gives_way(1, at(0), at(100_000)));
+    }
+
+    #[test]
+    fn a_flood_waits_for_the_long_grace_once_and_calm_brings_it_back() {
+        let mut roll = Roll::default();
+        let capacity = Capacity { connections_max: 1000, handshakes_max: 16 };
+        let (mut number, mut now) = (0, at(0));
+        for _ in 0..160 {
+            while roll.make_room(capacity, now) == Room::Later {
+                let asked = roll.handshakes.values().filter(|handshake| handshake.asked);
+                let asked: Vec<_> = asked.map(|handshake| (handshake.number, handshake.since)).collect();
+                asked.iter().for_each(|&(number, since)| {
+                    assert!(roll.gives_way(number, now - since, now));
+                    roll.leave(number);
+                });
+                now += at(if asked.is_empty() { 1 } else { 0 });
+            }
+            number += 1;
+            arrive(&mut roll, number, now);
+        }
+        assert!(now <= GRACE_MAX + 10 * GRACE_MIN, "a flood of ten times the places took {now:?}");
+        assert_eq!(roll.grace(), GRACE_MIN);
+        (0..=number).for_each(|number| roll.leave(number));
+        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, now), Room::Now));
+        assert_eq!(roll.grace(), GRACE_MAX);
+        assert_eq!(roll.leaving, 0);
     }
 
     #[test]
@@ -155,13 +271,14 @@ mod tests {
         let controls: Vec<_> = (0..8).map(|number| arrive(&mut roll, number, at(0))).collect();
         (0..7).for_each(|number| roll.establish(number));
         assert_eq!(roll.make_room(CAPACITY, at(1000)), Room::Later, "the eighth has to leave first");
-        assert_eq!(controls[7].ordered(), Order::Abort);
+        assert!(controls[7].is_asked() && roll.gives_way(7, at(1000), at(1000)));
+        assert_eq!(roll.make_room(CAPACITY, at(1000)), Room::Later, "it is not gone");
         roll.leave(7);
         assert_eq!(roll.make_room(CAPACITY, at(1000)), Room::Now);
         arrive(&mut roll, 8, at(1000));
         roll.establish(8);
         assert_eq!(roll.make_room(CAPACITY, at(2000)), Room::No);
-        assert!(controls[..7].iter().all(|control| control.ordered() == Order::Serve));
+        assert!(controls[..7].iter().all(|control| control.ordered() == Order::Serve && !control.is_asked()));
     }
 
     #[test]
@@ -169,8 +286,10 @@ mod tests {
         let mut roll = Roll::default();
         let capacity = Capacity { connections_max: 3, handshakes_max: 3 };
         let controls: Vec<_> = (0..3).map(|number| arrive(&mut roll, number, at(0))).collect();
-        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, at(100)), Room::Later));
-        assert_eq!(controls.iter().filter(|control| control.ordered() == Order::Abort).count(), 1);
+        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, at(1000)), Room::Later));
+        assert!(roll.gives_way(0, at(1000), at(1000)));
+        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, at(1000)), Room::Later));
+        assert_eq!(controls.iter().filter(|control| control.is_asked()).count(), 1);
     }
 
     #[test]

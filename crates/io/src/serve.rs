@@ -25,7 +25,7 @@ use crate::driver::WAKES_MAX;
 use crate::env::yield_now;
 use crate::op::{Await, Event};
 use crate::pool::Pool;
-use crate::roll::{Capacity, GRACE, Roll, Room};
+use crate::roll::{Capacity, GRACE_MIN, Roll, Room};
 use crate::socket::Listener;
 use crate::workers::Workers;
 
@@ -55,7 +55,7 @@ const COMPLAINT_INTERVAL_S: u64 = 10;
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Connections at a time; further ones are closed at once. A quarter of them may be unfinished handshakes, of which the
-    /// oldest give way to newcomers.
+    /// oldest give way to newcomers where their peers are silent.
     pub connections_max: usize,
     /// Age at which an unfinished handshake is closed.
     pub handshake: Duration,
@@ -206,8 +206,8 @@ impl Hall {
     async fn room(&self) -> bool {
         loop {
             let mut settled = pin!(self.changes.until(|| self.look_for_room()));
-            // Time makes room as well: a handshake has had its grace.
-            let mut pause = pin!(compio::time::sleep(GRACE / 2));
+            // Time makes room as well: a peer has been silent for long enough.
+            let mut pause = pin!(compio::time::sleep(GRACE_MIN / 2));
             let outcome = poll_fn(|context| {
                 self.acceptor.listen(context.waker());
                 match settled.as_mut().poll(context) {
@@ -276,7 +276,6 @@ struct Place {
 }
 
 impl Place {
-    /// On the front thread only, so that numbers are in the roll in their order.
     fn new(hall: Arc<Hall>, control: Arc<Control>, worker: usize) -> Self {
         let number = hall.next_number.fetch_add(1, Ordering::Relaxed);
         hall.open.fetch_add(1, Ordering::AcqRel);
@@ -290,6 +289,12 @@ impl Place {
 }
 
 impl Admission for Place {
+    fn gives_way(&self, silent: Duration) -> bool {
+        let gone = self.hall.roll.lock().gives_way(self.number, silent, self.hall.pool.clock.now());
+        self.hall.changes.wake_all();
+        gone
+    }
+
     fn establish(&self) {
         self.hall.roll.lock().establish(self.number);
         self.hall.changes.wake_all();
@@ -372,7 +377,7 @@ async fn await_connection(listener: &Listener, control: &Control) {
 /// Closes handshakes that last too long and, while somebody waits for buffers, the connections that are too slow to take
 /// theirs or to send the rest of what they began.
 async fn watch(hall: std::sync::Weak<Hall>, limits: Limits) {
-    let interval = WATCH_INTERVAL.min(limits.stall / 2).min(limits.handshake / 2).max(GRACE);
+    let interval = WATCH_INTERVAL.min(limits.stall / 2).min(limits.handshake / 2).max(GRACE_MIN);
     loop {
         compio::time::sleep(interval).await;
         let Some(hall) = hall.upgrade() else { return };

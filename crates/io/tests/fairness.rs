@@ -5,11 +5,11 @@ mod toy;
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 
 use spillway_core::work;
-use spillway_io::{Limits, Listener, Workers, serve};
-use toy::{BOTH, ECHO, Toy, WORK, WORK_UNITS, Watch, answer, request, workers};
+use spillway_io::{Limits, Listener, serve};
+use toy::{BOTH, ECHO, Toy, WORK, WORK_UNITS, Watch, answer, hold, request, workers};
 
 /// Requests that each client sends at once: they fit into one large receive.
 const GREED: usize = 4000;
@@ -35,7 +35,7 @@ fn clients_with_much_work_in_one_receive_take_turns() {
             request(client, ECHO, b"here");
             assert_eq!(answer(client).1, b"here");
         }
-        let release = hold(&workers);
+        let release = hold(&workers, 0);
         let mut many = Vec::new();
         (0..GREED).for_each(|_| request(&mut many, WORK, b""));
         request(&mut many, ECHO, b"done");
@@ -49,19 +49,4 @@ fn clients_with_much_work_in_one_receive_take_turns() {
         serving.stop();
         workers.stop();
     }
-}
-
-/// Keeps the worker from everything until it is released.
-fn hold(workers: &Workers) -> mpsc::Sender<()> {
-    let (held, is_held) = mpsc::channel();
-    let (release, released) = mpsc::channel::<()>();
-    let task = move || -> spillway_core::LocalFuture<()> {
-        Box::pin(async move {
-            held.send(()).unwrap();
-            released.recv().unwrap();
-        })
-    };
-    workers.run_on(0, Box::new(task));
-    is_held.recv().unwrap();
-    release
 }

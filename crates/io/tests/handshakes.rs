@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use spillway_io::{DriverChoice, Limits, Listener, Serving, Workers, serve};
-use toy::{BOTH, ECHO, Toy, Watch, answer, request, until};
+use toy::{BOTH, ECHO, Toy, Watch, answer, hold, request, until};
 
 struct House {
     workers: Workers,
@@ -73,6 +73,24 @@ fn a_crowd_that_arrives_together_is_served_whole() {
         let house = House::new(driver, Limits { connections_max: 200, ..Limits::default() });
         let mut crowd: Vec<_> = (0..200).map(|_| house.connect()).collect();
         crowd.iter_mut().for_each(|stream| request(stream, ECHO, b"all"));
+        crowd.iter_mut().for_each(|stream| assert_eq!(answer(stream).1, b"all"));
+        assert_eq!(house.watch.hung_up.load(Ordering::SeqCst), 0);
+        house.stop();
+    }
+}
+
+/// What has come while the server was busy counts, and so does that it has not answered: nobody has been silent.
+#[test]
+fn who_spoke_while_the_server_was_busy_keeps_its_place() {
+    for driver in BOTH {
+        let house = House::new(driver, Limits { connections_max: 40, ..Limits::default() });
+        let busy = [0, 1].map(|index| hold(&house.workers, index));
+        let mut crowd: Vec<_> = (0..30).map(|_| house.connect()).collect();
+        crowd.iter_mut().for_each(|stream| request(stream, ECHO, b"all"));
+        let env = house.workers.env();
+        let begin = env.now();
+        until("each has had its time", || env.now() - begin > Duration::from_millis(1500));
+        drop(busy);
         crowd.iter_mut().for_each(|stream| assert_eq!(answer(stream).1, b"all"));
         assert_eq!(house.watch.hung_up.load(Ordering::SeqCst), 0);
         house.stop();

@@ -4,8 +4,8 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
 use std::io::{Read, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll};
 
 use spillway_core::session::{Intake, Output, Session};
@@ -254,4 +254,19 @@ pub fn until(what: &str, condition: impl Fn() -> bool) {
         std::thread::yield_now();
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
+}
+
+/// Keeps a worker from everything until the result is used or dropped.
+pub fn hold(workers: &Workers, index: usize) -> mpsc::Sender<()> {
+    let (held, is_held) = mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    let task = move || -> LocalFuture<()> {
+        Box::pin(async move {
+            held.send(()).unwrap();
+            let _ = released.recv();
+        })
+    };
+    workers.run_on(index, Box::new(task));
+    is_held.recv().unwrap();
+    release
 }
