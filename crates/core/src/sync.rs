@@ -11,6 +11,7 @@ mod counted;
 #[cfg(feature = "shuttle")]
 pub mod models;
 mod semaphore;
+mod watermark;
 
 #[cfg(feature = "shuttle")]
 pub use checked::{
@@ -28,6 +29,7 @@ pub use shuttle;
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 pub use semaphore::{Semaphore, Take};
+pub use watermark::{Reached, Watermark};
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;

@@ -87,6 +87,16 @@ impl Semaphore {
         }
     }
 
+    /// Gives `units` back unless fewer are taken; then none.
+    pub fn try_give(&self, units: u64) -> bool {
+        let less = |used: u64| used.checked_sub(units);
+        let given = self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok();
+        if given && self.waiting.load(Ordering::SeqCst) > 0 {
+            self.serve();
+        }
+        given
+    }
+
     #[inline]
     fn claim(&self, units: u64) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
@@ -233,6 +243,19 @@ mod tests {
         assert!(small.as_mut().poll(&mut context).is_pending());
         drop(large);
         assert!(small.as_mut().poll(&mut context).is_ready());
+    }
+
+    #[test]
+    fn no_more_is_given_back_than_was_taken_where_that_is_asked_for() {
+        let semaphore = Semaphore::new(2);
+        semaphore.force(2);
+        let mut take = pin!(semaphore.take(1));
+        assert!(take.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(
+            semaphore.try_give(1) && take.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
+        );
+        assert_eq!([(); 3].map(|()| semaphore.try_give(1)), [true, true, false]);
+        assert_eq!(semaphore.used(), 0);
     }
 
     #[test]

@@ -5,12 +5,11 @@
 //! steps of a few moves, between which it holds nothing and the background task yields. An object moves under its slot's
 //! shard lock, so that readers and writers see it at one place or the other.
 
-use std::future::{Future, poll_fn};
 use std::sync::{Arc, Weak};
-use std::task::Poll;
 use std::time::Duration;
 
-use spillway_core::sync::{AtomicU64, Mutex, Ordering, WaitList};
+use futures_util::future::select;
+use spillway_core::sync::{Mutex, Watermark};
 use spillway_core::{Kind, LocalFuture, Place, mutant};
 use spillway_policy::compaction::{self, Load, Step};
 
@@ -32,9 +31,8 @@ const MOVES_PER_STEP: usize = 200;
 pub(super) struct Compactor {
     pass: Mutex<()>,
     /// Passes asked for so far, and how many of these asks had been made when the last finished pass began.
-    asks: AtomicU64,
-    served: AtomicU64,
-    asked: WaitList,
+    asked: Watermark,
+    served: Watermark,
 }
 
 /// What a writer that found no memory has done about it.
@@ -51,36 +49,29 @@ pub(super) enum Relief {
 impl Compactor {
     /// Asks for a pass; returns the number of the question.
     fn ask(&self) -> u64 {
-        let ticket = self.asks.fetch_add(1, Ordering::AcqRel) + 1;
-        self.asked.wake_all();
-        ticket
+        self.asked.step()
     }
 
     fn has_served(&self, ticket: u64) -> bool {
-        self.served.load(Ordering::Acquire) >= ticket
+        self.served.current() >= ticket
     }
 
     #[cfg(test)]
     pub(super) fn was_asked(&self) -> bool {
-        self.asks.load(Ordering::Acquire) > 0
+        self.asked.current() > 0
     }
 
     #[cfg(test)]
     pub(super) fn has_served_any(&self) -> bool {
-        self.served.load(Ordering::Acquire) > 0
+        self.served.current() > 0
     }
 
     fn is_asked(&self) -> bool {
-        self.asks.load(Ordering::Acquire) > self.served.load(Ordering::Acquire)
+        self.asked.current() > self.served.current()
     }
 
-    async fn asked_or(&self, mut sleep: LocalFuture<()>) {
-        let mut asked = std::pin::pin!(self.asked.until(|| self.is_asked().then_some(())));
-        poll_fn(|context| match asked.as_mut().poll(context) {
-            Poll::Ready(()) => Poll::Ready(()),
-            Poll::Pending => sleep.as_mut().poll(context),
-        })
-        .await;
+    async fn asked_or(&self, sleep: LocalFuture<()>) {
+        select(self.asked.reached(self.served.current() + 1), sleep).await;
     }
 }
 
@@ -120,7 +111,7 @@ impl Core {
             Relief::Unasked => self.compactor.ask(),
             Relief::Asked(ticket) => ticket,
         };
-        self.pages.freed(|| self.compactor.has_served(ticket)).await;
+        select(self.pages.freed(), self.compactor.served.reached(ticket)).await;
         *relief = if self.compactor.has_served(ticket) { Relief::Over } else { Relief::Asked(ticket) };
         // What came free may be what this writer took in vain and gave back: others have their turn before it tries again.
         self.env.sleep(Duration::ZERO).await;
@@ -128,7 +119,7 @@ impl Core {
     }
 
     async fn look(&self, quiet: u32) {
-        let asks = self.compactor.asks.load(Ordering::Acquire);
+        let asks = self.compactor.asked.current();
         let asked = self.compactor.is_asked();
         if quiet == QUIET_LOOKS {
             self.pool.narrow();
@@ -146,8 +137,7 @@ impl Core {
             self.make_pass(step).await;
         }
         if asked {
-            self.compactor.served.store(asks, Ordering::Release);
-            self.pages.tell_all();
+            self.compactor.served.advance(asks);
         }
     }
 

@@ -17,7 +17,7 @@
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
-use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, WaitList};
+use spillway_core::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Semaphore, Take};
 use spillway_core::{Budget, Charge, Kind, Region, Regions};
 use spillway_policy::size_classes::{PAGE_BYTES, SPAN_PAGES_MAX};
 
@@ -87,7 +87,7 @@ struct State {
 }
 
 /// What waits for memory is told of so many spans at most that came free while nobody waited.
-const FREED_MAX: usize = 16;
+const FREED_MAX: u64 = 16;
 
 /// The source of spans and leaves of one device.
 pub(super) struct Pages {
@@ -97,9 +97,8 @@ pub(super) struct Pages {
     chunk_shift: u32,
     chunks: Box<[OnceLock<Chunk>]>,
     state: Mutex<State>,
-    /// Spans and leaves that came free and that nobody has been told of.
-    freed: AtomicUsize,
-    waiters: WaitList,
+    /// A free unit for each span or leaf that came free and that nobody has been told of.
+    freed: Semaphore,
     reserve: Option<Charge>,
     /// Bytes of the reserve that are in use: memory which is not charged to the budget.
     borrowed: AtomicU64,
@@ -113,6 +112,8 @@ impl Pages {
         let chunks = (0..CHUNKS_MAX).map(|_| OnceLock::new()).collect();
         let state =
             State { fresh: 0, clean: NO_SPAN, warm: Default::default(), warm_pages: 0, leaves: NO_SPAN };
+        let freed = Semaphore::new(FREED_MAX);
+        freed.force(FREED_MAX);
         Self {
             regions,
             budget,
@@ -120,8 +121,7 @@ impl Pages {
             chunk_shift,
             chunks,
             state: Mutex::new(state),
-            freed: AtomicUsize::new(0),
-            waiters: WaitList::default(),
+            freed,
             reserve: None,
             borrowed: AtomicU64::new(0),
         }
@@ -322,29 +322,16 @@ impl Pages {
         self.tell();
     }
 
-    /// Tells one task that waits for memory that some came free, unless the reserve had it.
+    /// Tells one task that waits for memory that some came free, or the next one that will; unless the reserve had it.
     fn tell(&self) {
-        if self.borrowed() > 0 {
-            return;
+        if self.borrowed() == 0 {
+            self.freed.try_give(1);
         }
-        if self.freed.load(Ordering::Relaxed) < FREED_MAX {
-            self.freed.fetch_add(1, Ordering::AcqRel);
-        }
-        self.waiters.wake_one();
     }
 
-    /// Wakes all tasks that wait for memory: what they wait for otherwise may have come true.
-    pub(super) fn tell_all(&self) {
-        self.waiters.wake_all();
-    }
-
-    /// Waits until a span or a leaf came free that no other task has been told of, or until `otherwise` holds.
-    pub(super) async fn freed(&self, otherwise: impl Fn() -> bool) {
-        let freed = || {
-            let taken = self.freed.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1));
-            (taken.is_ok() || otherwise()).then_some(())
-        };
-        self.waiters.until(freed).await;
+    /// Waits until a span or a leaf came free that no other task has been told of.
+    pub(super) fn freed(&self) -> Take<'_> {
+        self.freed.take(1)
     }
 
     /// The word that goes with a span: whoever has the span may use the lower half.
@@ -371,7 +358,7 @@ impl Pages {
     /// Tasks that wait for memory.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
-        self.waiters.waiting()
+        self.freed.waiting()
     }
 
     /// Bytes of all tags.
@@ -455,7 +442,7 @@ mod tests {
         assert_eq!(pages.take_span(1), Err(Kind::NoSpace));
         let borrowed = pages.borrow_span(8, 100).unwrap();
         assert_eq!((pages.borrow_span(1, 0), pages.borrow(1)), (Err(Kind::NoSpace), Err(Kind::NoSpace)));
-        let told = || pages.freed.load(Ordering::Relaxed);
+        let told = || FREED_MAX - pages.freed.used();
         pages.give_span(all[0], 8);
         assert_eq!((pages.borrowed(), budget.used(), told()), (100, 16 * page, 0));
         assert_eq!(pages.take_span(1), Err(Kind::NoSpace), "the reserve had it");

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_core::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, WaitList};
+use spillway_core::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, Watermark};
 use spillway_core::{IoBuf, Kind, Place, Reply, Request};
 
 use super::work::Slice;
@@ -32,26 +32,31 @@ struct Shared {
     failed: Mutex<Option<Kind>>,
     /// Pages for which assistants found no memory: the writer waits for it.
     returned: Mutex<Vec<usize>>,
-    buf: Mutex<Option<Arc<IoBuf>>>,
-    assistants: AtomicUsize,
-    left: WaitList,
+    door: Mutex<Door>,
+    /// Assistants that have left.
+    left: Watermark,
+}
+
+/// Where assistants join.
+struct Door {
+    /// Absent once the writer has taken it back.
+    buf: Option<Arc<IoBuf>>,
+    /// Assistants that have joined.
+    joined: u64,
 }
 
 impl Shared {
     /// The buffer, for an assistant that joins; `None` once the writer has closed.
     fn join(&self) -> Option<Arc<IoBuf>> {
-        let buf = self.buf.lock();
-        let joined = buf.as_ref().filter(|_| !self.closed.load(Ordering::Relaxed)).cloned();
-        if joined.is_some() {
-            self.assistants.fetch_add(1, Ordering::Relaxed);
-        }
-        joined
+        let mut door = self.door.lock();
+        let buf = door.buf.clone().filter(|_| !self.closed.load(Ordering::Relaxed))?;
+        door.joined += 1;
+        Some(buf)
     }
 
     fn leave(&self, buf: Arc<IoBuf>) {
         drop(buf);
-        self.assistants.fetch_sub(1, Ordering::Release);
-        self.left.wake_all();
+        self.left.step();
     }
 
     fn take_page(&self) -> Option<usize> {
@@ -65,10 +70,11 @@ impl Shared {
         self.failed.lock().get_or_insert(kind);
     }
 
-    /// Nobody joins any more.
-    fn close(&self) {
-        let _buf = self.buf.lock();
+    /// Nobody joins any more; returns how many have.
+    fn close(&self) -> u64 {
+        let door = self.door.lock();
         self.closed.store(true, Ordering::Relaxed);
+        door.joined
     }
 }
 
@@ -78,8 +84,8 @@ struct Writer(Arc<Shared>);
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.0.close();
-        while self.0.assistants.load(Ordering::Acquire) > 0 {
+        let joined = self.0.close();
+        while self.0.left.current() < joined {
             std::thread::yield_now();
         }
     }
@@ -95,19 +101,17 @@ pub(super) async fn write(core: Arc<Core>, mut request: Request) -> Reply {
         closed: AtomicBool::new(false),
         failed: Mutex::new(None),
         returned: Mutex::new(Vec::new()),
-        buf: Mutex::new(Some(buf.clone())),
-        assistants: AtomicUsize::new(0),
-        left: WaitList::default(),
+        door: Mutex::new(Door { buf: Some(buf.clone()), joined: 0 }),
+        left: Watermark::default(),
     });
     let writer = Writer(shared.clone());
     call_assistants(&core, &shared, count);
     write_pages(&core, &shared, &buf).await;
-    shared.close();
-    shared.left.until(|| (shared.assistants.load(Ordering::Acquire) == 0).then_some(())).await;
+    shared.left.reached(shared.close()).await;
     write_returned(&core, &shared, &buf).await;
     drop(writer);
     drop(buf);
-    let buf = shared.buf.lock().take().expect("only the writer takes it");
+    let buf = shared.door.lock().buf.take().expect("only the writer takes it");
     request.buf = Arc::try_unwrap(buf).expect("assistants drop their share before they leave");
     let failed = *shared.failed.lock();
     if failed.is_some() {
