@@ -3,14 +3,24 @@
 //! Everything that locks takes its lock from here, so that a model checker can be put behind the same names. Lock order
 //! of the whole project: a shard's mutex, then a class's or a folio's, then counters. No lock is held across an await or
 //! across I/O.
+//!
+//! | part | for |
+//! | --- | --- |
+//! | [`Semaphore`] | units that are taken and given back, first come, first served |
+//! | [`Watermark`] | a number that only grows, and who waits for one |
+//! | [`GroupFlush`] | one flush for all who ask meanwhile |
+//! | [`StickyError`] | the first failure |
+//! | [`WaitList`] | any other condition |
 
 #[cfg(feature = "shuttle")]
 mod checked;
 #[cfg(all(feature = "count-locks", not(feature = "shuttle")))]
 mod counted;
+mod group_flush;
 #[cfg(feature = "shuttle")]
 pub mod models;
 mod semaphore;
+mod sticky_error;
 mod watermark;
 
 #[cfg(feature = "shuttle")]
@@ -28,7 +38,9 @@ pub use shuttle;
 #[cfg(not(feature = "shuttle"))]
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
+pub use group_flush::GroupFlush;
 pub use semaphore::{Semaphore, Take};
+pub use sticky_error::StickyError;
 pub use watermark::{Reached, Watermark};
 
 use std::collections::BTreeMap;

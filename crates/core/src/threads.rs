@@ -134,7 +134,7 @@ fn lending() {
 }
 
 /// Polls twice at most.
-async fn leave_early<T>(wait: impl Future<Output = T>) {
+pub(crate) async fn leave_early<T>(wait: impl Future<Output = T>) {
     let (mut wait, mut looks) = (std::pin::pin!(wait), 0);
     std::future::poll_fn(|context| {
         looks += 1;

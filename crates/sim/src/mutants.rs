@@ -19,7 +19,7 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("file: skip a flush", "file"),
     mutant("file: ack FUA without durability", "file"),
     mutant("file: forget that a flush failed", "file"),
-    mutant("file: share a sync that had begun", "file"),
+    mutant("group flush: share a flush that had begun", "file"),
     mutant("file: ack zeroes with FUA before a flush", "file"),
     mutant("file: stop at a short write", "file"),
     mutant("file: take an unknown call for done", "file"),
