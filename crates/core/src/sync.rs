@@ -9,6 +9,7 @@
 //! | [`Semaphore`] | units that are taken and given back, first come, first served |
 //! | [`Watermark`] | a number that only grows, and who waits for one |
 //! | [`GroupFlush`] | one flush for all who ask meanwhile |
+//! | [`RangeSet`] | ranges somebody is at work on |
 //! | [`StickyError`] | the first failure |
 //! | [`WaitList`] | any other condition |
 
@@ -19,6 +20,7 @@ mod counted;
 mod group_flush;
 #[cfg(feature = "shuttle")]
 pub mod models;
+mod range_set;
 mod semaphore;
 mod sticky_error;
 mod watermark;
@@ -39,6 +41,7 @@ pub use shuttle;
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 pub use group_flush::GroupFlush;
+pub use range_set::{HeldRange, RangeSet};
 pub use semaphore::{Semaphore, Take};
 pub use sticky_error::StickyError;
 pub use watermark::{Reached, Watermark};

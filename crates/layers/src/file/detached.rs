@@ -6,13 +6,9 @@
 //!
 //! Costs one load while there are none, which is nearly always.
 
-use std::sync::Arc;
-
 use spillway_core::ByteRange;
 use spillway_core::buffer::Reserve;
-use spillway_core::sync::{AtomicUsize, Mutex, Ordering, WaitList};
-
-use super::Backing;
+use spillway_core::sync::{HeldRange, RangeSet};
 
 /// Dropped requests of a file from which on no other begins. More come only from what had begun before.
 pub(super) const LEFT_MAX: usize = 1024;
@@ -20,50 +16,28 @@ pub(super) const LEFT_MAX: usize = 1024;
 /// What a dropped request is reckoned to take besides its buffers: its futures and its task.
 pub(super) const LEFT_BYTES: u64 = 2 << 10;
 
-#[derive(Default)]
-pub(super) struct Detached {
-    count: AtomicUsize,
-    ranges: Mutex<Vec<ByteRange>>,
-    ends: WaitList,
+/// Their ranges; clones are handles to the same.
+#[derive(Clone)]
+pub(super) struct Detached(RangeSet);
+
+impl Default for Detached {
+    fn default() -> Self {
+        Self(RangeSet::new(LEFT_MAX))
+    }
 }
 
 impl Detached {
-    /// Lists `range` and charges `bytes` until the result is dropped.
-    pub(super) fn list(backing: &Arc<Backing>, range: ByteRange, bytes: u64) -> Listed {
-        let detached = &backing.detached;
-        detached.ranges.lock().push(range);
-        detached.count.fetch_add(1, Ordering::Release);
-        Listed { backing: backing.clone(), range, _reserve: Reserve::force(bytes) }
+    /// Holds `range` and charges `bytes` until the result is dropped.
+    pub(super) fn hold(&self, range: ByteRange, bytes: u64) -> (HeldRange, Reserve) {
+        (self.0.hold(range), Reserve::force(bytes))
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.count.load(Ordering::Acquire) == 0
+        self.0.is_empty()
     }
 
     /// Waits until few are left, and none that overlaps `range`.
-    pub(super) async fn clear_of(&self, range: ByteRange) {
-        let clear = || {
-            let ranges = self.ranges.lock();
-            ranges.len() < LEFT_MAX && !ranges.iter().any(|listed| listed.overlaps(range))
-        };
-        self.ends.until(|| clear().then_some(())).await;
-    }
-}
-
-pub(super) struct Listed {
-    backing: Arc<Backing>,
-    range: ByteRange,
-    _reserve: Reserve,
-}
-
-impl Drop for Listed {
-    fn drop(&mut self) {
-        let detached = &self.backing.detached;
-        let mut ranges = detached.ranges.lock();
-        let at = ranges.iter().position(|listed| *listed == self.range).expect("listed once, removed once");
-        ranges.swap_remove(at);
-        drop(ranges);
-        detached.count.fetch_sub(1, Ordering::Release);
-        detached.ends.wake_all();
+    pub(super) async fn clear_of(self, range: ByteRange) {
+        self.0.clear_of(range).await;
     }
 }

@@ -10,12 +10,11 @@
 //!
 //! ```text
 //!   submit -> InHand: waits for detached requests in the way -> works -> reply
-//!                \ dropped at work: the work becomes a task, its range is listed until it is done
+//!                \ dropped at work: the work becomes a task, its range is held until it is done
 //! ```
 //!
 //! Memory that is not aligned well enough for the storage goes through a buffer that is, charged when the file is opened and
-//! lent in turn. Locks: the list of detached ranges
-//! and the state of syncs are leaves.
+//! lent in turn. Locks: the set of detached ranges and those of syncs are leaves.
 
 mod detached;
 mod syncs;
@@ -141,11 +140,8 @@ impl<T> InHand<T> {
         if self.waiting.is_none() && self.backing.detached.is_empty() {
             return Poll::Ready(());
         }
-        let (backing, range) = (&self.backing, self.range);
-        let wait = self.waiting.get_or_insert_with(|| {
-            let backing = backing.clone();
-            Box::pin(async move { backing.detached.clear_of(range).await })
-        });
+        let (detached, range) = (&self.backing.detached, self.range);
+        let wait = self.waiting.get_or_insert_with(|| Box::pin(detached.clone().clear_of(range)));
         ready!(wait.as_mut().poll(context));
         self.waiting = None;
         Poll::Ready(())
@@ -173,11 +169,11 @@ impl<T: 'static> Drop for InHand<T> {
         if !self.begun {
             return;
         }
-        let listed = (!mutant::on("file: forget what a dropped request left in hand"))
-            .then(|| Detached::list(&self.backing, self.range, self.bytes));
+        let held = (!mutant::on("file: forget what a dropped request left in hand"))
+            .then(|| self.backing.detached.hold(self.range, self.bytes));
         self.backing.env.spawn_here(Box::pin(async move {
             work.await;
-            drop(listed);
+            drop(held);
         }));
     }
 }

@@ -1,0 +1,261 @@
+//! Ranges that somebody is at work on, and the tasks that wait until nobody is.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use super::{AtomicUsize, Mutex, Ordering};
+use crate::block::ByteRange;
+use crate::mutant;
+
+/// Ranges held by guards.
+///
+/// Holding one is at once, so that it can be done where nothing waits, as in a drop; held ranges may overlap. Who needs a range
+/// that nobody holds looks, or waits until it is clear. Costs one load while nothing is held, which is nearly always.
+///
+/// While as many ranges are held as fill the set, no range is clear: those who look first begin nothing that could add to
+/// them. Holding itself is never refused.
+///
+/// Clones are handles to the same set. Locks: the state is a leaf.
+#[derive(Clone)]
+pub struct RangeSet(Arc<Shared>);
+
+struct Shared {
+    /// Ranges held.
+    count: AtomicUsize,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// So many ranges fill the set.
+    full: usize,
+    held: Vec<ByteRange>,
+    next: u64,
+    /// By ticket, which is the order of arrival.
+    waiting: BTreeMap<u64, (ByteRange, Waker)>,
+}
+
+impl State {
+    fn is_clear(&self, range: ByteRange) -> bool {
+        self.held.len() < self.full && !self.held.iter().any(|held| held.overlaps(range))
+    }
+
+    /// Takes out those whose ranges are clear.
+    fn take_clear(&mut self) -> Vec<Waker> {
+        let clear =
+            |(ticket, (range, _)): (&u64, &(ByteRange, Waker))| self.is_clear(*range).then_some(*ticket);
+        let tickets: Vec<u64> = self.waiting.iter().filter_map(clear).collect();
+        tickets
+            .into_iter()
+            .filter_map(|ticket| self.waiting.remove(&ticket))
+            .map(|(_, waker)| waker)
+            .collect()
+    }
+}
+
+impl RangeSet {
+    /// A set that `full` ranges fill.
+    pub fn new(full: usize) -> Self {
+        let state = State { full, held: Vec::new(), next: 0, waiting: BTreeMap::new() };
+        Self(Arc::new(Shared { count: AtomicUsize::new(0), state: Mutex::new(state) }))
+    }
+
+    /// Holds `range` until the result is dropped.
+    pub fn hold(&self, range: ByteRange) -> HeldRange {
+        let mut state = self.0.state.lock();
+        state.held.push(range);
+        self.0.count.store(state.held.len(), Ordering::Release);
+        HeldRange { set: self.0.clone(), range }
+    }
+
+    /// Whether nothing is held. One load.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.count.load(Ordering::Acquire) == 0
+    }
+
+    /// Waits until nobody holds a part of `range` and the set is not full.
+    pub async fn clear_of(&self, range: ByteRange) {
+        let mut wait = Wait { set: &self.0, range, ticket: None };
+        poll_fn(|context| wait.poll(context.waker())).await;
+    }
+}
+
+/// A range of a [`RangeSet`], held until dropped.
+pub struct HeldRange {
+    set: Arc<Shared>,
+    range: ByteRange,
+}
+
+impl Drop for HeldRange {
+    fn drop(&mut self) {
+        let clear = {
+            let mut state = self.set.state.lock();
+            let at = state.held.iter().position(|held| *held == self.range).expect("held once, dropped once");
+            state.held.swap_remove(at);
+            if mutant::on("range set: drop what another holds as well") {
+                state.held.retain(|held| *held != self.range);
+            }
+            self.set.count.store(state.held.len(), Ordering::Release);
+            state.take_clear()
+        };
+        clear.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Somebody who waits for a range.
+struct Wait<'a> {
+    set: &'a Shared,
+    range: ByteRange,
+    ticket: Option<u64>,
+}
+
+impl Wait<'_> {
+    fn poll(&mut self, waker: &Waker) -> Poll<()> {
+        let mut state = self.set.state.lock();
+        if state.is_clear(self.range) {
+            return Poll::Ready(());
+        }
+        if mutant::on("range set: look, then wait") {
+            drop(state);
+            state = self.set.state.lock();
+        }
+        let ticket = self.ticket.unwrap_or(state.next);
+        state.next += u64::from(self.ticket.replace(ticket).is_none());
+        state.waiting.insert(ticket, (self.range, waker.clone()));
+        Poll::Pending
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            self.set.state.lock().waiting.remove(&ticket);
+        }
+    }
+}
+
+#[cfg(all(test, feature = "shuttle"))]
+mod threads {
+    use super::*;
+    use crate::sync::models::{every_order, finds};
+    use shuttle::future::block_on;
+    use shuttle::thread;
+
+    fn add(counts: &[AtomicUsize], by: isize) {
+        for count in counts {
+            count.fetch_add(by as usize, Ordering::SeqCst);
+        }
+    }
+
+    /// Three are at work on ranges held for them, two of these the same; three others wait until they may begin.
+    fn workers() {
+        let set = RangeSet::new(3);
+        let at_work: Arc<[AtomicUsize; 3]> = Arc::default();
+        let range = |first: usize, len: usize| ByteRange::new(first as u64, len as u64);
+        let holders = [(0, 2), (0, 2), (1, 2)].map(|(first, len)| {
+            add(&at_work[first..first + len], 1);
+            let (held, at_work) = (set.hold(range(first, len)), at_work.clone());
+            thread::spawn(move || {
+                add(&at_work[first..first + len], -1);
+                drop(held);
+            })
+        });
+        let waiters = [(0, 1), (1, 1), (0, 3)].map(|(first, len)| {
+            let (set, at_work) = (set.clone(), at_work.clone());
+            thread::spawn(move || {
+                block_on(set.clear_of(range(first, len)));
+                let busy = (first..first + len).find(|&byte| at_work[byte].load(Ordering::SeqCst) > 0);
+                assert_eq!(busy, None, "somebody is at work there");
+            })
+        });
+        holders.into_iter().chain(waiters).for_each(|thread| thread.join().expect("everybody ends"));
+        assert!(set.is_empty() && set.0.state.lock().waiting.is_empty());
+    }
+
+    #[test]
+    fn who_waits_begins_when_nobody_is_at_work_on_its_range() {
+        every_order(20_000, workers);
+    }
+
+    fn bites(mutant: &str) {
+        finds(mutant, "sync::range_set::threads::who_waits_begins_when_nobody_is_at_work_on_its_range");
+    }
+
+    #[test]
+    fn the_checker_finds_a_set_that_takes_equal_ranges_for_one() {
+        bites("range set: drop what another holds as well");
+    }
+
+    #[test]
+    fn the_checker_finds_a_set_in_which_a_wait_begins_too_late() {
+        bites("range set: look, then wait");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::Future;
+    use std::task::{Context, Wake};
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn only_those_that_find_their_range_clear_are_woken() {
+        let set = RangeSet::new(usize::MAX);
+        assert!(set.is_empty());
+        let (low, high) = (set.hold(ByteRange::new(0, 8)), set.hold(ByteRange::new(4, 8)));
+        let mut waits: Vec<_> = [(0, 4), (0, 8), (8, 4), (12, 4)]
+            .map(|(offset, len)| {
+                (Box::pin(set.clear_of(ByteRange::new(offset, len))), Arc::new(Count::default()))
+            })
+            .into();
+        let ready: Vec<bool> = waits
+            .iter_mut()
+            .map(|(wait, count)| {
+                let waker = Waker::from(count.clone());
+                wait.as_mut().poll(&mut Context::from_waker(&waker)).is_ready()
+            })
+            .collect();
+        assert_eq!(ready, [false, false, false, true]);
+        let woken = || -> Vec<_> { waits.iter().map(|(_, count)| count.0.load(Ordering::SeqCst)).collect() };
+        drop(low);
+        assert_eq!(woken(), [1, 0, 0, 0], "the second waits for the other range as well");
+        drop(high);
+        assert_eq!(woken(), [1, 1, 1, 0]);
+        assert!(set.is_empty());
+    }
+
+    #[test]
+    fn while_a_set_is_full_no_range_is_clear() {
+        let set = RangeSet::new(2);
+        let held = [0, 0].map(|offset| set.hold(ByteRange::new(offset, 0)));
+        let mut wait = Box::pin(set.clear_of(ByteRange::new(8, 8)));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(wait.as_mut().poll(&mut context).is_pending());
+        drop(held);
+        assert!(set.0.state.lock().waiting.is_empty(), "it was woken");
+        assert!(wait.as_mut().poll(&mut context).is_ready());
+    }
+
+    #[test]
+    fn a_waiter_that_is_dropped_is_forgotten() {
+        let set = RangeSet::new(usize::MAX);
+        let _held = set.hold(ByteRange::new(0, 8));
+        let mut wait = Box::pin(set.clear_of(ByteRange::new(0, 1)));
+        assert!(wait.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(wait.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert_eq!(set.0.state.lock().waiting.len(), 1);
+        drop(wait);
+        assert!(set.0.state.lock().waiting.is_empty());
+    }
+}
