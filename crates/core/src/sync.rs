@@ -11,6 +11,7 @@
 //! | [`GroupFlush`] | one flush for all who ask meanwhile |
 //! | [`RangeSet`] | ranges somebody is at work on |
 //! | [`StickyError`] | the first failure |
+//! | [`SummaryBitmap`] | a set of numbers, walked in order |
 //! | [`WaitList`] | any other condition |
 
 #[cfg(feature = "shuttle")]
@@ -23,6 +24,7 @@ pub mod models;
 mod range_set;
 mod semaphore;
 mod sticky_error;
+mod summary_bitmap;
 mod watermark;
 
 #[cfg(feature = "shuttle")]
@@ -44,6 +46,7 @@ pub use group_flush::GroupFlush;
 pub use range_set::{HeldRange, RangeSet};
 pub use semaphore::{Semaphore, Take};
 pub use sticky_error::StickyError;
+pub use summary_bitmap::SummaryBitmap;
 pub use watermark::{Reached, Watermark};
 
 use std::collections::BTreeMap;

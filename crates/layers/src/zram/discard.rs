@@ -10,7 +10,7 @@ use std::time::Duration;
 use spillway_core::{Answer, ByteRange, Extent, Kind, Op, Reply, Request, Submission, mutant};
 
 use super::compactor::Relief;
-use super::table::{LEAF_SLOTS, Next, Slot};
+use super::table::{LEAF_SLOTS, Slot};
 use super::work::{self, Slice};
 use super::{Core, Count, PAGE, slots};
 
@@ -71,11 +71,10 @@ impl Core {
     fn free_some(&self, left: &mut Range<u64>) {
         let mut slice = Slice::new();
         while !left.is_empty() && !slice.is_over() {
-            match self.table.next_leaf(leaves_of(left), &mut slice) {
-                Next::Leaf(leaf) => left.start = self.free_slots(leaf, left, &mut slice),
-                Next::Later(leaf) => left.start = left.start.max(leaf * LEAF_SLOTS).min(left.end),
-                Next::None => left.start = left.end,
-            }
+            left.start = match self.table.next_leaf(leaves_of(left)) {
+                Some(leaf) => self.free_slots(leaf, left, &mut slice),
+                None => left.end,
+            };
         }
     }
 
@@ -120,10 +119,8 @@ pub(super) fn extents(core: &Core, range: ByteRange, count_max: usize) -> Vec<Ex
     let (first, count) = slots(range);
     let (end, mut at, mut list, mut slice) = (first + count, first, Vec::new(), Slice::new());
     while at < end && !slice.is_over() && list.len() <= count_max {
-        let next = match core.table.next_leaf(leaves_of(&(at..end)), &mut slice) {
-            Next::Leaf(leaf) | Next::Later(leaf) => (leaf * LEAF_SLOTS).clamp(at, end),
-            Next::None => end,
-        };
+        let leaf = core.table.next_leaf(leaves_of(&(at..end)));
+        let next = leaf.map_or(end, |leaf| (leaf * LEAF_SLOTS).clamp(at, end));
         hole(&mut list, at, next);
         at = end.min((next / LEAF_SLOTS + 1) * LEAF_SLOTS);
         if next < at {

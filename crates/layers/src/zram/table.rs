@@ -13,13 +13,13 @@
 
 use crossbeam_utils::CachePadded;
 use hashbrown::HashMap;
-use spillway_core::sync::{AtomicU64, Mutex, MutexGuard, Ordering, RwLock};
+use spillway_core::sync::{Mutex, MutexGuard, RwLock, SummaryBitmap};
 use spillway_core::{Budget, Charge, Kind, mutant};
 
 use super::PAGE;
 use super::pages::{Leaf, Pages};
 use super::pool::{Cell, Fresh, Pool, Scratch};
-use super::work::{self, Slice};
+use super::work;
 
 /// Slots of a leaf: 340 words, 340 half-words of marks and a count fill a page but for 8 bytes.
 pub(super) const LEAF_SLOTS: u64 = 340;
@@ -149,54 +149,11 @@ impl Shard {
 /// At least what a map of leaves takes first; later it doubles.
 const MAP_BYTES_MIN: u64 = 1024;
 
-/// Which leaves exist.
+/// Which leaves exist. A leaf comes and goes under the lock of its shard.
 #[derive(Default)]
 struct Present {
-    words: Box<[AtomicU64]>,
+    leaves: SummaryBitmap,
     _charge: Option<Charge>,
-}
-
-impl Present {
-    fn set(&self, leaf: u64, exists: bool) {
-        let (word, bit) = (&self.words[(leaf / 64) as usize], 1 << (leaf % 64));
-        if exists {
-            word.fetch_or(bit, Ordering::AcqRel)
-        } else {
-            word.fetch_and(!bit, Ordering::AcqRel)
-        };
-    }
-
-    /// The first leaf of `leaves` that exists, or where the slice ended.
-    fn next(&self, leaves: std::ops::Range<u64>, slice: &mut Slice) -> Next {
-        let end = leaves.end.min(self.words.len() as u64 * 64);
-        let (mut at, mut looked) = (leaves.start, 0);
-        while at < end {
-            let word = self.words[(at / 64) as usize].load(Ordering::Acquire) >> (at % 64);
-            if word != 0 {
-                let found = at + u64::from(word.trailing_zeros());
-                return if found < end { Next::Leaf(found) } else { Next::None };
-            }
-            at = (at / 64 + 1) * 64;
-            looked += 1;
-            if looked % work::WORDS_A_UNIT == 0 {
-                work::note(1);
-                slice.spend(1);
-                if slice.is_over() {
-                    return Next::Later(at.min(end));
-                }
-            }
-        }
-        Next::None
-    }
-}
-
-/// What a walk over leaves finds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    Leaf(u64),
-    /// The slice is over; nothing exists before this leaf.
-    Later(u64),
-    None,
 }
 
 /// The slots of one device.
@@ -212,12 +169,12 @@ impl Table {
         Self { shards: (0..SHARDS).map(|_| CachePadded::default()).collect(), present }
     }
 
-    /// Makes room for `slots` slots, none of which is in use, and charges the bitmap to `budget`: a bit for 340 slots.
+    /// Makes room for `slots` slots, none of which is in use, and charges the bitmap to `budget`: hardly more than a bit for 340
+    /// slots.
     pub(super) fn resize(&self, slots: u64, budget: &std::sync::Arc<Budget>) -> Result<(), Kind> {
-        let words = slots.div_ceil(LEAF_SLOTS).div_ceil(64);
-        let charge = budget.hold(words * size_of::<AtomicU64>() as u64)?;
-        let words = (0..words).map(|_| AtomicU64::new(0)).collect();
-        *self.present.write() = Present { words, _charge: Some(charge) };
+        let leaves = slots.div_ceil(LEAF_SLOTS);
+        let charge = budget.hold(SummaryBitmap::bytes(leaves))?;
+        *self.present.write() = Present { leaves: SummaryBitmap::new(leaves), _charge: Some(charge) };
         Ok(())
     }
 
@@ -243,9 +200,9 @@ impl Table {
         }
     }
 
-    /// The first leaf that exists within `leaves`, as far as the slice reaches.
-    pub(super) fn next_leaf(&self, leaves: std::ops::Range<u64>, slice: &mut Slice) -> Next {
-        self.present.read().next(leaves, slice)
+    /// The first leaf that exists within `leaves`. A few loads, however far it is.
+    pub(super) fn next_leaf(&self, leaves: std::ops::Range<u64>) -> Option<u64> {
+        self.present.read().leaves.next_set(leaves.start).filter(|leaf| *leaf < leaves.end)
     }
 
     /// A number that differs from what it was before as soon as a slot was set or emptied.
@@ -338,7 +295,9 @@ impl Locked<'_> {
                 put(shard.add_leaf(pages, self.leaf)?, place, slot, seconds);
                 shard.holdings.change(slot, 1);
                 shard.changes += 1;
-                self.present.read().set(self.leaf, !mutant::on("zram: forget that a leaf exists"));
+                if !mutant::on("zram: forget that a leaf exists") {
+                    self.present.read().leaves.set(self.leaf);
+                }
             }
             return Ok(Replaced { slot: Slot::Empty, leaf: None });
         };
@@ -348,7 +307,7 @@ impl Locked<'_> {
         shard.changes += u64::from(old != Slot::Empty || slot != Slot::Empty);
         let leaf = if leaf[COUNT] == 0 { shard.leaves.remove(&self.leaf) } else { None };
         if leaf.is_some() {
-            self.present.read().set(self.leaf, false);
+            self.present.read().leaves.clear(self.leaf);
             shard.shrink(pages);
         }
         Ok(Replaced { slot: old, leaf })
@@ -464,20 +423,8 @@ mod tests {
     }
 
     fn leaves_within(table: &Table, leaves: std::ops::Range<u64>) -> Vec<u64> {
-        let (mut at, mut found) = (leaves.start, Vec::new());
-        loop {
-            match table.next_leaf(at..leaves.end, &mut Slice::new()) {
-                Next::Leaf(leaf) => {
-                    found.push(leaf);
-                    at = leaf + 1;
-                }
-                Next::Later(next) => {
-                    assert!(next > at, "a slice gets on");
-                    at = next;
-                }
-                Next::None => return found,
-            }
-        }
+        let next = |&leaf: &u64| table.next_leaf(leaf + 1..leaves.end);
+        std::iter::successors(table.next_leaf(leaves.clone()), next).collect()
     }
 
     #[test]
@@ -492,17 +439,5 @@ mod tests {
         assert_eq!(leaves_within(&table, 255..257), [255, 256]);
         assert!(leaves_within(&table, 4..4).is_empty());
         assert!(leaves_within(&table, 4..63).is_empty());
-    }
-
-    #[test]
-    fn a_walk_over_nothing_is_cut_into_slices_too() {
-        let table = table();
-        work::meter::take();
-        let (mut at, mut slices) = (0, 0);
-        while let Next::Later(next) = table.next_leaf(at..1 << 24, &mut Slice::new()) {
-            assert!(work::meter::take() <= u64::from(work::SLICE));
-            (at, slices) = (next, slices + 1);
-        }
-        assert!(slices >= 1, "the bitmap of 16 TiB is more than a slice");
     }
 }

@@ -22,9 +22,6 @@ pub(super) const COPY: u32 = (PAGE / spillway_core::work::BYTES_COPIED) as u32;
 /// Units for looking at the slots of one leaf under one lock.
 pub(super) const LEAF: u32 = 10;
 
-/// Words of the table's bitmap that are scanned in one unit.
-pub(super) const WORDS_A_UNIT: u64 = 64;
-
 /// What is left of a slice.
 pub(super) struct Slice {
     left: u32,

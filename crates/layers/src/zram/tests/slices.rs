@@ -72,7 +72,7 @@ fn zeroing_describing_and_discarding_gigabytes_take_a_slice_at_a_time() {
 }
 
 #[test]
-fn a_device_of_terabytes_with_little_on_it_is_described_in_few_questions() {
+fn a_device_of_terabytes_with_little_on_it_is_described_in_one_answer() {
     let bench = bench(sized(16 << 40));
     bench.write((9 << 40) / PAGE as u64, &page(&mut Random(3), 50)).unwrap();
     let (mut at, mut asked, mut stored) = (0, 0, 0);
@@ -86,7 +86,7 @@ fn a_device_of_terabytes_with_little_on_it_is_described_in_few_questions() {
         asked += 1;
     }
     assert_eq!((at, stored), (16 << 40, PAGE as u64));
-    assert!(asked < 10, "{asked} questions");
+    assert_eq!(asked, 1, "what is empty costs nothing");
 }
 
 #[test]
