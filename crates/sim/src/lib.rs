@@ -8,6 +8,7 @@ pub mod model;
 pub mod mutants;
 pub mod payload;
 pub mod preset;
+pub mod room;
 pub mod run;
 pub mod scenario;
 pub mod shrink;

@@ -15,6 +15,8 @@
 //!   may still be lost by a later power cut, until it is flushed.
 //! - What a disk stored wrong may read as anything until it is written again; its neighbours may not.
 //! - Where a disk may lose what it has not made durable, a read may return what a crash may leave.
+//! - Of a device that frees exactly, a discard or zeroing frees each block that it covers whole: the block reads as zero, is said to be
+//!   a hole, and takes no memory until something is written to it.
 
 use std::collections::BTreeMap;
 
@@ -30,8 +32,22 @@ pub type Number = u64;
 pub enum Change {
     /// It holds this value.
     To(Value),
+    /// It holds zeroes.
+    Zeroed {
+        /// It keeps its room.
+        no_hole: bool,
+    },
     /// It holds zeroes, or what it held.
     Discarded,
+}
+
+/// What is said of a sector by one that was asked for extents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// It takes no room.
+    pub hole: bool,
+    /// It reads as zero.
+    pub zero: bool,
 }
 
 /// What is lost when a machine stops.
@@ -75,6 +91,8 @@ struct Version {
     loose: bool,
     /// A disk has stored it wrong: a read may return anything.
     wrong: bool,
+    /// Whether its block is a hole, where that is promised.
+    hole: Option<bool>,
     write: Number,
 }
 
@@ -103,10 +121,21 @@ struct Sector {
 }
 
 impl Sector {
-    fn new(value: Value) -> Self {
-        let first =
-            Version { value, begin: 0, end: Some(0), sure: true, loose: false, wrong: false, write: 0 };
+    fn new(value: Value, hole: Option<bool>) -> Self {
+        let (loose, wrong) = (false, false);
+        let first = Version { value, begin: 0, end: Some(0), sure: true, loose, wrong, hole, write: 0 };
         Self { now: vec![first.clone()], crash: vec![first], since: Since::PowerCut }
+    }
+
+    fn add(&mut self, version: &Version) {
+        self.now.push(version.clone());
+        self.crash.push(version.clone());
+        self.since = Since::Write;
+    }
+
+    /// It may hold something that takes room.
+    fn takes_room(&self) -> bool {
+        self.now.iter().any(|version| version.hole != Some(true))
     }
 
     fn both(&mut self) -> impl Iterator<Item = &mut Version> {
@@ -118,7 +147,7 @@ impl Sector {
         let crash = self.crash.iter().filter(|_| losing);
         let mut allowed = Allowed::default();
         for version in self.now.iter().chain(crash) {
-            allowed.values.push(version.value);
+            allowed.add(version);
             allowed.anything |= version.wrong;
         }
         allowed
@@ -142,13 +171,23 @@ impl Sector {
 #[derive(Default)]
 struct Allowed {
     values: Vec<Value>,
+    holes: Vec<Option<bool>>,
     anything: bool,
+}
+
+impl Allowed {
+    fn add(&mut self, version: &Version) {
+        self.values.push(version.value);
+        self.holes.push(version.hole);
+    }
 }
 
 struct OpenWrite {
     first: u64,
     count: u64,
     begin: u64,
+    /// What it makes of sectors that nothing else has touched.
+    elsewhere: Option<Version>,
 }
 
 struct OpenRead {
@@ -165,6 +204,10 @@ pub struct Model {
     /// So many sectors at the begin of the device hold this value, the others zeroes.
     filled: (u64, Value),
     time: u64,
+    /// Sectors of a block, on a device that frees exactly.
+    frees: Option<u64>,
+    /// When blocks may have been freed, and how many.
+    freed: Vec<(u64, u64)>,
     writes: BTreeMap<Number, OpenWrite>,
     reads: BTreeMap<Number, OpenRead>,
     flushes: BTreeMap<Number, u64>,
@@ -183,6 +226,8 @@ impl Model {
             sectors: bytes / SECTOR,
             filled: (0, ZERO),
             time: 1,
+            frees: None,
+            freed: Vec::new(),
             writes: BTreeMap::new(),
             reads: BTreeMap::new(),
             flushes: BTreeMap::new(),
@@ -197,6 +242,12 @@ impl Model {
     pub fn with_filled(mut self, count: u64, value: Value) -> Self {
         self.filled = (count, value);
         self.values.push(value);
+        self
+    }
+
+    /// The same, which frees blocks of so many sectors exactly. It is empty.
+    pub fn freeing(mut self, block: u64) -> Self {
+        self.frees = Some(block);
         self
     }
 
@@ -220,14 +271,24 @@ impl Model {
     }
 
     fn touch(&mut self, sector: u64) -> &mut Sector {
-        let value = self.at_first(sector);
-        self.touched.entry(sector).or_insert_with(|| Sector::new(value))
+        let (value, hole) = (self.at_first(sector), self.frees.map(|_| true));
+        let (touched, writes) = (&mut self.touched, &self.writes);
+        touched.entry(sector).or_insert_with(|| {
+            let mut new = Sector::new(value, hole);
+            let covers = |write: &&OpenWrite| (write.first..write.first + write.count).contains(&sector);
+            let open = writes.values().filter(covers).filter_map(|write| write.elsewhere.as_ref());
+            open.for_each(|version| new.add(version));
+            new
+        })
     }
 
     fn allowed(&self, sector: u64) -> Allowed {
         match self.touched.get(&sector) {
             Some(sector) => sector.allowed(self.losing),
-            None => Allowed { values: vec![self.at_first(sector)], anything: false },
+            None => {
+                let holes = vec![self.frees.map(|_| true)];
+                Allowed { values: vec![self.at_first(sector)], holes, anything: false }
+            }
         }
     }
 
@@ -247,34 +308,71 @@ impl Model {
     /// A write of any kind to `count` sectors begins.
     pub fn begin_write(&mut self, first: u64, count: u64, change: Change) -> Number {
         let begin = self.tick();
-        let (value, sure) = match change {
-            Change::To(value) => (value, true),
-            Change::Discarded => (ZERO, false),
+        let (loose, wrong) = (false, false);
+        let end = first + count;
+        let of = |change| {
+            let (value, sure, hole) = match change {
+                Change::To(value) => (value, true, Some(false)),
+                Change::Zeroed { no_hole } => (ZERO, true, no_hole.then_some(false)),
+                Change::Discarded => (ZERO, false, None),
+            };
+            let hole = hole.filter(|_| self.frees.is_some());
+            Version { value, begin, end: None, sure, loose, wrong, hole, write: begin }
         };
-        let version = Version { value, begin, end: None, sure, loose: false, wrong: false, write: begin };
-        for sector in first..first + count {
-            let sector = self.touch(sector);
-            sector.now.push(version.clone());
-            sector.crash.push(version.clone());
-            sector.since = Since::Write;
+        let (edge, whole) = (of(change), self.whole_blocks(first, end));
+        let frees = matches!(change, Change::Zeroed { no_hole: false } | Change::Discarded);
+        let inside = match frees && !whole.is_empty() {
+            true => Some(Version { hole: Some(true), sure: true, ..edge.clone() }),
+            false => None,
+        };
+        let whole = if inside.is_some() { whole } else { end..end };
+        for sector in (first..whole.start).chain(whole.end..end) {
+            self.touch(sector).add(&edge);
         }
+        if let Some(version) = &inside {
+            self.touched.range_mut(whole.clone()).for_each(|(_, sector)| sector.add(version));
+        }
+        self.show_open_reads(first..end, &whole, &edge, inside.as_ref());
+        if !self.values.contains(&edge.value) {
+            self.values.push(edge.value);
+        }
+        self.writes.insert(begin, OpenWrite { first, count, begin, elsewhere: inside });
+        begin
+    }
+
+    /// Sectors of the blocks that lie whole between `first` and `end`, on a device that frees exactly.
+    fn whole_blocks(&self, first: u64, end: u64) -> std::ops::Range<u64> {
+        let Some(block) = self.frees else { return end..end };
+        let start = first.next_multiple_of(block);
+        let last = end / block * block;
+        if start < last { start..last } else { end..end }
+    }
+
+    /// Reads in flight may see what begins now.
+    fn show_open_reads(
+        &mut self,
+        range: std::ops::Range<u64>,
+        whole: &std::ops::Range<u64>,
+        edge: &Version,
+        inside: Option<&Version>,
+    ) {
         for read in self.reads.values_mut() {
             let end = read.first + read.allowed.len() as u64;
-            for sector in first.max(read.first)..(first + count).min(end) {
-                read.allowed[(sector - read.first) as usize].values.push(value);
+            for sector in range.start.max(read.first)..range.end.min(end) {
+                let version = inside.filter(|_| whole.contains(&sector)).unwrap_or(edge);
+                read.allowed[(sector - read.first) as usize].add(version);
             }
         }
-        if !self.values.contains(&value) {
-            self.values.push(value);
-        }
-        self.writes.insert(begin, OpenWrite { first, count, begin });
-        begin
     }
 
     /// A write ends.
     pub fn end_write(&mut self, number: Number, end: End) {
         let time = self.tick();
-        let OpenWrite { first, count, begin } = self.writes.remove(&number).expect("it has begun");
+        let OpenWrite { first, count, begin, elsewhere } = self.writes.remove(&number).expect("it has begun");
+        if let (Some(_), Some(block)) = (elsewhere, self.frees) {
+            let taken = self.blocks_taken(first..first + count, block);
+            self.freed.push((time, taken));
+        }
         for (_, sector) in self.touched.range_mut(first..first + count) {
             for version in sector.both().filter(|version| version.write == number) {
                 version.end = Some(time);
@@ -289,6 +387,27 @@ impl Model {
                 sector.crash.retain(|version| !version.ended_before(begin));
             }
         }
+    }
+
+    /// Blocks of `range` that may take room now, of so many sectors each.
+    fn blocks_taken(&self, range: std::ops::Range<u64>, block: u64) -> u64 {
+        let taken = self.touched.range(range).filter(|(_, sector)| sector.takes_room());
+        let (count, _) = taken
+            .map(|(sector, _)| sector / block)
+            .fold((0, None), |(count, last), block| (count + u64::from(last != Some(block)), Some(block)));
+        count
+    }
+
+    /// Most blocks that may have taken room at any moment since `since`, on a device that frees exactly.
+    pub fn blocks_taken_since(&self, since: Number) -> u64 {
+        let block = self.frees.expect("only a device that frees exactly is asked");
+        let freed = self.freed.iter().rev().take_while(|(time, _)| *time > since);
+        self.blocks_taken(0..self.sectors, block) + freed.map(|(_, count)| count).sum::<u64>()
+    }
+
+    /// An event that is not a request: its moment.
+    pub fn moment(&mut self) -> Number {
+        self.tick()
     }
 
     /// A flush begins.
@@ -326,7 +445,7 @@ impl Model {
         let Some(bytes) = bytes else { return Ok(()) };
         for (index, chunk) in bytes.chunks_exact(SECTOR as usize).enumerate() {
             let sector = first + index as u64;
-            let Allowed { values, anything } = &allowed[index];
+            let Allowed { values, anything, .. } = &allowed[index];
             let found = values.iter().copied().find(|&value| payload::holds(value, sector, chunk));
             match (found, self.touched.get_mut(&sector)) {
                 (Some(value), Some(sector)) if !anything && !self.losing => settle(sector, begin, value),
@@ -340,7 +459,7 @@ impl Model {
     /// What a read of `bytes` from sector `first` on would have to show now. It tells nothing about what is there.
     pub fn compare(&self, first: u64, bytes: &[u8]) -> Result<(), Violation> {
         for (sector, chunk) in (first..).zip(bytes.chunks_exact(SECTOR as usize)) {
-            let Allowed { values, anything } = self.allowed(sector);
+            let Allowed { values, anything, .. } = self.allowed(sector);
             if !anything && !values.iter().any(|&value| payload::holds(value, sector, chunk)) {
                 return Err(self.surprise(sector, chunk, &values));
             }
@@ -348,18 +467,21 @@ impl Model {
         Ok(())
     }
 
-    /// A look at extents that began as a read ends: for each sector from the first on, whether it is said to hold zeroes.
-    pub fn end_extents(&mut self, number: Number, zeroes: &[bool]) -> Result<(), Violation> {
+    /// A look at extents that began as a read ends: what is said of each sector from the first on.
+    pub fn end_extents(&mut self, number: Number, said: &[Said]) -> Result<(), Violation> {
         let OpenRead { first, allowed, .. } = self.reads.remove(&number).expect("it has begun");
-        let wrong = |((_, allowed), zero): &((u64, &Allowed), &bool)| {
-            **zero && !allowed.anything && !allowed.values.contains(&ZERO)
+        let wrong = |((_, allowed), said): &((u64, &Allowed), &Said)| {
+            said.zero && !allowed.anything && !allowed.values.contains(&ZERO)
         };
-        match (first..).zip(&allowed).zip(zeroes).find(wrong) {
-            Some(((sector, _), _)) => {
-                Err(Violation(format!("sector {sector} is said to hold zeroes, and holds data")))
-            }
-            None => Ok(()),
+        if let Some(((sector, _), _)) = (first..).zip(&allowed).zip(said).find(wrong) {
+            return Err(Violation(format!("sector {sector} is said to hold zeroes, and holds data")));
         }
+        let Some(block) = self.frees.map(|block| block as usize) else { return Ok(()) };
+        let blocks = allowed.chunks_exact(block).zip(said.chunks_exact(block));
+        for (sector, (allowed, said)) in (first..).step_by(block).zip(blocks) {
+            judge_hole(sector, allowed, said)?;
+        }
+        Ok(())
     }
 
     fn surprise(&self, sector: u64, bytes: &[u8], allowed: &[Value]) -> Violation {
@@ -378,6 +500,23 @@ impl Model {
         self.flush_failed = false;
         self.touched.values_mut().for_each(|sector| sector.restart(loss, time));
     }
+}
+
+/// What is said of a block, sector by sector from `first` on: a hole only where all of it may have been freed, and data only where
+/// some of it may not.
+fn judge_hole(first: u64, allowed: &[Allowed], said: &[Said]) -> Result<(), Violation> {
+    let may_be =
+        |allowed: &Allowed, wanted| allowed.holes.iter().any(|hole| hole.is_none_or(|hole| hole == wanted));
+    let hole = said[0].hole;
+    let right = match hole {
+        true => allowed.iter().all(|allowed| may_be(allowed, true)),
+        false => allowed.iter().any(|allowed| may_be(allowed, false)),
+    };
+    if right && said.iter().all(|sector| sector.hole == hole) {
+        return Ok(());
+    }
+    let words = if hole { "a hole, and holds something" } else { "no hole, and was freed" };
+    Err(Violation(format!("the block at sector {first} is said to be {words}")))
 }
 
 /// A flush that began at `begin` succeeded.

@@ -17,8 +17,9 @@ use spillway_core::{
 use spillway_layers::stack::Stack;
 
 use crate::disk::{Disk, Medium};
-use crate::model::{Change, End, Loss, Model, Violation};
+use crate::model::{Change, End, Loss, Model, Number, Said, Violation};
 use crate::payload;
+use crate::room::Room;
 use crate::scenario::{Phase, Scenario};
 use crate::stacks::Knob;
 use crate::workload::{Act, Step};
@@ -121,7 +122,12 @@ fn looks(scenario: &Scenario) -> Vec<(u64, u64)> {
         return vec![(0, sectors)];
     }
     let steps = scenario.phases.iter().flat_map(|phase| &phase.steps);
-    let steps = steps.map(|step| (step.first, step.first + step.count));
+    let whole = |step: &Step| step.count <= scenario.row.long();
+    // Of what is longer, its edges: what lies between is touched by other steps, or by none.
+    let steps = steps.flat_map(|step| match (step.first, step.first + step.count) {
+        range if whole(step) => [range, range],
+        (first, end) => [(first, first + LOOK_SECTORS), (end - LOOK_SECTORS, end)],
+    });
     let elsewhere = Random(scenario.seed).below(sectors);
     let near = anchors
         .into_iter()
@@ -170,7 +176,7 @@ struct House {
     budget: Arc<Budget>,
     visitor: Visitor,
     answers: Rc<Cell<u64>>,
-    empty: &'static [(&'static str, u64)],
+    empty: &'static [&'static str],
     /// The cache was emptied, and nothing was written since.
     drained: Cell<bool>,
     /// Bytes of buffers outside workspaces, before the stack was built.
@@ -200,8 +206,8 @@ struct Visitor {
     commits: bool,
     /// Bytes of the clients' buffers, which whoever serves them charges. What was withdrawn may be in use until the end.
     payloads: Rc<Cell<u64>>,
-    /// Writes may find no memory.
-    short: bool,
+    /// What a device that keeps everything in memory may have.
+    memory: Option<Rc<Room>>,
 }
 
 impl House {
@@ -240,9 +246,7 @@ impl House {
             opened: Rc::default(),
             commits: row.commits,
             payloads: Rc::default(),
-            short: scenario.tight
-                || scenario.refused
-                || row.knobs.iter().any(|(name, _)| *name == "mem_limit"),
+            memory: row.exact.then(|| Rc::new(Room::new(&budget, scenario.refused))),
         };
         let drained = Cell::new(false);
         Self {
@@ -310,9 +314,9 @@ impl House {
         self.until_done(vec![self.spawn(self.visitor.clone().visit(vec![step], self.stack.clone()))])?;
         // Memory kept at hand for the next writes goes back now.
         self.stack.store("compact", "1").expect("what can be emptied can be compacted");
-        for (name, most) in self.empty {
+        for name in self.empty {
             let left = self.stack.show(name).expect("the table names attributes of the stack");
-            if left.trim().parse::<u64>().map_or(true, |left| left > *most) {
+            if left.trim() != "0" {
                 return Err(Violation(format!("everything is discarded, but {name} is {left}")));
             }
         }
@@ -417,6 +421,9 @@ impl Visitor {
     fn set(&self, stack: &Stack, attribute: usize, value: usize) {
         let (name, values) = self.knobs[attribute];
         let stored = stack.store(name, values[value]);
+        if let ("mem_limit", Some(memory)) = (name, &self.memory) {
+            memory.set_limit(self.model.borrow_mut().moment(), values[value]);
+        }
         if let (Err(error), false) = (stored, self.faulty) {
             self.fail(Violation(format!("setting {name} to {} fails: {error}", values[value])));
         }
@@ -425,14 +432,14 @@ impl Visitor {
     async fn read(&self, first: u64, count: u64, withdraw: Option<u8>) {
         let number = self.model.borrow_mut().begin_read(first, count);
         let request = Request::read(first * SECTOR, IoBuf::new((count * SECTOR) as usize));
-        let reply = self.ask(request, withdraw).await;
+        let reply = self.ask(request, withdraw, number).await;
         let bytes = reply.as_ref().filter(|reply| reply.result.is_ok()).map(|reply| &reply.buf[..]);
         if let Err(violation) = self.model.borrow_mut().end_read(number, bytes) {
             self.fail(violation);
         }
     }
 
-    /// What is said to be zeroes has to be.
+    /// What is said to be zeroes has to be, and of a device that frees exactly a hole is said to be one.
     async fn extents(&self, first: u64, count: u64) {
         // They may be known at once: what the last step stored wrong has to be, too.
         self.world.sleep(Duration::ZERO).await;
@@ -441,11 +448,12 @@ impl Visitor {
         let (first, count) = (range.offset / SECTOR, range.len / SECTOR);
         let number = self.model.borrow_mut().begin_read(first, count);
         let extents = self.device.extents(range, EXTENTS_MAX).await;
-        let mut zeroes = Vec::new();
+        let mut said = Vec::new();
         match extents {
             Ok(extents) => {
                 for extent in extents {
-                    zeroes.extend(std::iter::repeat_n(extent.zero, (extent.len / SECTOR) as usize));
+                    let each = Said { hole: extent.hole, zero: extent.zero };
+                    said.extend(std::iter::repeat_n(each, (extent.len / SECTOR) as usize));
                 }
             }
             Err(kind) if !self.faulty => {
@@ -453,15 +461,15 @@ impl Visitor {
             }
             Err(_) => {}
         }
-        zeroes.truncate(count as usize);
-        if let Err(violation) = self.model.borrow_mut().end_extents(number, &zeroes) {
+        said.truncate(count as usize);
+        if let Err(violation) = self.model.borrow_mut().end_extents(number, &said) {
             self.fail(violation);
         }
     }
 
     async fn flush(&self, withdraw: Option<u8>) {
         let number = self.model.borrow_mut().begin_flush();
-        let reply = self.ask(Request::flush(), withdraw).await;
+        let reply = self.ask(Request::flush(), withdraw, number).await;
         if let Err(violation) = self.model.borrow_mut().end_flush(number, end(reply.as_ref(), false)) {
             self.fail(violation);
         }
@@ -481,7 +489,7 @@ impl Visitor {
             Act::Zero { fua, no_hole } => {
                 let mut request = Request::bare(Op::WriteZeroes, range);
                 request.flags = Flags { fua, no_hole };
-                (request, Change::To(payload::ZERO))
+                (request, Change::Zeroed { no_hole })
             }
             Act::Discard { fua } => {
                 let mut request = Request::bare(Op::Discard, range);
@@ -492,27 +500,37 @@ impl Visitor {
         };
         let durable = request.flags.fua || self.commits;
         let number = self.model.borrow_mut().begin_write(step.first, step.count, change);
-        let reply = self.ask(request, step.withdraw).await;
+        let reply = self.ask(request, step.withdraw, number).await;
         self.model.borrow_mut().end_write(number, end(reply.as_ref(), durable));
     }
 
     /// The reply, or nothing if the answer was dropped.
-    async fn ask(&self, request: Request, withdraw: Option<u8>) -> Option<Reply> {
+    async fn ask(&self, request: Request, withdraw: Option<u8>, number: Number) -> Option<Reply> {
         let (op, range, payload) = (request.op, request.range, request.buf.capacity() as u64);
         self.payloads.set(self.payloads.get() + payload);
         let reply = Dropping { answer: self.device.submit(request), polls: withdraw }.await?;
         self.payloads.set(self.payloads.get() - payload);
         self.answers.set(self.answers.get() + 1);
         self.world.note(u64::from(reply.result.is_ok()) ^ range.offset << 8);
-        let shortage = matches!(reply.result, Err(Kind::NoSpace | Kind::OutOfMemory));
         self.opened.set(self.opened.get() || (op == Op::Read && reply.result.is_ok()));
         // Reads go on after an error.
         let faulty = if op == Op::Read && self.opened.get() { self.reads_fail } else { self.faulty };
-        let excused = faulty || (self.short && op.writes() && shortage);
-        if let (Err(kind), false) = (reply.result, excused) {
+        if let (Err(kind), false) = (reply.result, faulty)
+            && !self.may_be_refused(op, kind, number)
+        {
             self.fail(Violation(format!("{op:?} of {range:?} fails with {kind:?} for no reason")));
         }
         Some(reply)
+    }
+
+    /// Whether a write that began as `number` may have found no memory. A discard takes none.
+    fn may_be_refused(&self, op: Op, kind: Kind, number: Number) -> bool {
+        let takes_memory = matches!(op, Op::Write | Op::WriteZeroes);
+        takes_memory
+            && self
+                .memory
+                .as_ref()
+                .is_some_and(|memory| memory.may_refuse(kind, number, &self.model.borrow()))
     }
 }
 

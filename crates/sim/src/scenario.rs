@@ -135,6 +135,8 @@ impl Phase {
             steps_max: STEPS_MAX,
             attributes: &knobs,
             anchors: &anchors,
+            long: row.long(),
+            vast: row.vast(),
         };
         let steps = swarm(random, &shape);
         let count = steps.len() as u64;

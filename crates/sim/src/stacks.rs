@@ -35,12 +35,16 @@ pub struct Row {
     pub keeps: bool,
     /// A cache that is full but for small islands, as [`crate::preset`] makes it.
     pub full: bool,
+    /// A device of many leaves of zram's table, of which stories touch what lies near the boundaries.
+    pub wide: bool,
     /// What workloads change while it runs.
     pub knobs: &'static [Knob],
     /// Bytes that memory may be short of: the budget that a hard-pressed run gets.
     pub tight_budget: Option<u64>,
-    /// Attributes, and the most that they are once the whole device is discarded.
-    pub empty: &'static [(&'static str, u64)],
+    /// It frees each block that is discarded or zeroed whole, and takes memory for no other reason than what it holds.
+    pub exact: bool,
+    /// Attributes that are 0 once the whole device is discarded.
+    pub empty: &'static [&'static str],
 }
 
 /// A write cache.
@@ -123,6 +127,19 @@ pub const STACKS: &[Row] = &[
     Row { name: "memory", config: memory, ..VOLATILE },
     Row { name: "zram", config: |bytes| zram(bytes, "lz4", vec![]), ..ZRAM },
     Row { name: "zram-zstd", config: |bytes| zram(bytes, "zstd", vec![]), ..ZRAM },
+    Row {
+        name: "zram-wide",
+        config: |bytes| zram(bytes, "lz4", vec![]),
+        bytes: WIDE_BYTES,
+        wide: true,
+        knobs: &[
+            ("max_comp_streams", &["1", "2", "5"]),
+            ("mem_limit", &["0", "4M", "768K"]),
+            ("compact", &["1"]),
+        ],
+        tight_budget: None,
+        ..ZRAM
+    },
     Row { name: "delay-zram", config: |bytes| zram(bytes, "lz4", vec![delay()]), ..ZRAM },
 ];
 
@@ -135,8 +152,10 @@ const DURABLE: Row = Row {
     commits: false,
     keeps: true,
     full: false,
+    wide: false,
     knobs: &[],
     tight_budget: None,
+    exact: false,
     empty: &[],
 };
 
@@ -170,10 +189,21 @@ const ZRAM: Row = Row {
     ],
     // What it and the merges above it take before it holds anything, and some more.
     tight_budget: Some((5 << 20) + (160 << 10)),
-    // What is left are streams.
-    empty: &[("orig_data_size", 0), ("compr_data_size", 0), ("mem_used_total", 512 << 10)],
+    exact: true,
+    empty: &["orig_data_size", "compr_data_size", "mem_used_total"],
     ..VOLATILE
 };
+
+/// Sectors of a leaf of zram's table, and leaves after which the next one is of the first one's shard again.
+const LEAF_SECTORS: u64 = 340 * 8;
+const SHARDS: u64 = 256;
+
+/// Four leaves of the first shard, after which its map grows, and a part of one.
+const WIDE_BYTES: u64 = (3 * SHARDS * LEAF_SECTORS + 4 * LEAF_SECTORS + 24) * SECTOR;
+
+/// Sectors of a piece in which a long discard goes, and of the leaves that one word of a bitmap tells of.
+const PIECE_SECTORS: u64 = (64 << 20) / SECTOR;
+const WORD_SECTORS: u64 = 64 * LEAF_SECTORS;
 
 /// The row called `name`.
 pub fn find(name: &str) -> Option<&'static Row> {
@@ -263,12 +293,35 @@ impl Row {
 
     /// Sectors near which something changes below; workloads favour them.
     pub fn anchors(&self) -> Vec<u64> {
-        if self.full { preset::anchors() } else { vec![] }
+        match (self.full, self.wide) {
+            (true, _) => preset::anchors(),
+            (_, true) => {
+                let leaves = [0, 1, 2, SHARDS, 2 * SHARDS, 3 * SHARDS].map(|leaf| leaf * LEAF_SECTORS);
+                leaves.into_iter().chain([PIECE_SECTORS, WORD_SECTORS, self.sectors() - 1]).collect()
+            }
+            _ => vec![],
+        }
+    }
+
+    /// Sectors of the longest operation that has a payload, where not the whole device may be one's.
+    pub fn long(&self) -> u64 {
+        match (self.full, self.wide) {
+            (true, _) => 192,
+            // More pages than one slice of work stores.
+            (_, true) => 80 * 8,
+            _ => self.sectors(),
+        }
+    }
+
+    /// Sectors of the longest discard, where it may be longer than that.
+    pub fn vast(&self) -> Option<u64> {
+        self.wide.then_some(PIECE_SECTORS * 5 / 2)
     }
 
     /// What it may show, before anything is written.
     pub fn model(&self) -> Model {
         let model = Model::new(self.bytes, self.disk.is_some());
+        let model = if self.exact { model.freeing(self.block().bytes() / SECTOR) } else { model };
         if self.full { model.with_filled(preset::cached_sectors(), preset::VALUE) } else { model }
     }
 

@@ -72,17 +72,17 @@ pub struct Shape<'a> {
     pub attributes: &'a [usize],
     /// Sectors near which something changes below; on a device that has some, most operations are there.
     pub anchors: &'a [u64],
+    /// Sectors of the longest operation.
+    pub long: u64,
+    /// Sectors of the longest discard, and of the longest zeroing that frees, where these may be longer.
+    pub vast: Option<u64>,
 }
 
-/// Sectors of the longest operation on a large device, and what is near an anchor.
-const LONG: u64 = 192;
+/// Sectors that are near an anchor.
 const NEAR: u64 = 24;
 
-impl Shape<'_> {
-    fn longest(&self) -> u64 {
-        if self.anchors.is_empty() { self.sectors } else { self.sectors.min(LONG) }
-    }
-}
+/// How much longer than other operations those may be that have no payload and work sector by sector, on a device with vast discards.
+const BARE: u64 = 12;
 
 /// What one workload favours.
 struct Swarm {
@@ -114,8 +114,7 @@ impl Swarm {
             clients: [1 + random.below(4), 12][usize::from(random.below(8) == 0)],
             aligned: random.below(2) == 0,
             hot,
-            count_max: [shape.block, 2 * shape.block, 16 * shape.block, shape.longest()]
-                [random.below(4) as usize],
+            count_max: [shape.block, 2 * shape.block, 16 * shape.block, shape.long][random.below(4) as usize],
             fua: [0, 1, 4, 8][random.below(4) as usize],
             withdraw: [0, 0, 1, 3][random.below(4) as usize],
             looks: random.below(5),
@@ -126,7 +125,7 @@ impl Swarm {
     fn hot(random: &mut Random, shape: &Shape<'_>) -> Option<(u64, u64)> {
         let count = match random.below(4) {
             0 => return None,
-            1 => 1 + random.below(shape.longest() / 4),
+            1 => 1 + random.below(shape.long / 4),
             _ => shape.block * (1 + random.below(3)),
         };
         Some((random.below(shape.sectors - count), count))
@@ -134,7 +133,17 @@ impl Swarm {
 
     fn step(&self, random: &mut Random, shape: &Shape<'_>) -> Step {
         let act = self.act(random, shape);
-        let (first, count) = self.range(random, shape);
+        let (first, mut count) = self.range(random, shape);
+        if let Some(vast) = shape.vast
+            && random.below(4) == 0
+        {
+            let most = match act {
+                Act::Discard { .. } | Act::Zero { no_hole: false, .. } => vast,
+                Act::Zero { .. } | Act::Extents => BARE * shape.long,
+                _ => count,
+            };
+            count = count.max(random.below(most)).min(shape.sectors - first);
+        }
         let withdraw = (random.below(8) < self.withdraw).then(|| random.below(4) as u8);
         Step { client: random.below(self.clients) as u8, act, first, count, withdraw }
     }
@@ -193,7 +202,15 @@ mod tests {
 
     #[test]
     fn workloads_stay_on_the_device_and_differ() {
-        let shape = Shape { sectors: 128, block: 8, steps_max: 40, attributes: &[3, 2], anchors: &[] };
+        let shape = Shape {
+            sectors: 128,
+            block: 8,
+            steps_max: 40,
+            attributes: &[3, 2],
+            anchors: &[],
+            long: 128,
+            vast: None,
+        };
         let mut flushes = Vec::new();
         for seed in 0..200 {
             let steps = swarm(&mut Random(seed), &shape);

@@ -25,7 +25,7 @@ cargo xtask sim [--stack NAME] --sequences LEN         all sequences of LEN oper
 cargo xtask sim [--stack NAME] --failures N            N workloads in which every call fails in turn
 cargo xtask sim --stack NAME --sequence LEN:INDEX      one of these again
 cargo xtask sim --stack NAME --failure INDEX           one of these again
-cargo xtask sim --mutants [--seed N]                   finds every deliberate defect, or fails; from a fresh seed on
+cargo xtask sim [--stack NAME] --mutants [--seed N]    finds every deliberate defect, or fails; from a fresh seed on
 cargo xtask sim --check                                what CI runs: all of the above in a minute
 cargo xtask sim --release ...                          any of them built for release: twice as fast, without debug assertions
 ";
@@ -131,7 +131,7 @@ fn command(words: &[String]) -> Result<(), String> {
         return check();
     }
     if options.text("--mutants").is_some() {
-        return mutants(options.number("--seed")?.unwrap_or_else(fresh_seed));
+        return mutants(&rows, options.number("--seed")?.unwrap_or_else(fresh_seed));
     }
     if let Some(crashes) = options.number("--crashes")? {
         return long_run(&rows, options.number("--seed")?.unwrap_or_else(fresh_seed), crashes);
@@ -222,7 +222,7 @@ fn check() -> Result<(), String> {
     timed("sampled sequences of three", || race(&triples(&short)))?;
     timed("every failure", || race(&tasks(&short, (0..CHECK_FAILURES).map(Job::Failure))))?;
     timed("random", || until_crashes(&all, 1, CHECK_CRASHES))?;
-    mutants(fresh_seed())
+    mutants(&all, fresh_seed())
 }
 
 fn triples(rows: &[&'static Row]) -> Vec<Task> {
@@ -262,8 +262,10 @@ fn determinism() -> Result<(), String> {
     Ok(())
 }
 
-/// The table of mutants, searched from seed `first` on.
-fn mutants(first: u64) -> Result<(), String> {
+/// The table of the mutants of these stacks, searched from seed `first` on.
+fn mutants(rows: &[&'static Row], first: u64) -> Result<(), String> {
+    let here = |mutant: &&Mutant| rows.iter().any(|row| row.name == mutant.stack);
+    let wanted: Vec<&Mutant> = MUTANTS.iter().filter(here).collect();
     println!("mutants: again with --mutants --seed {first}");
     println!("| mutant | stack | found by | stories | after | as |\n| --- | --- | --- | --- | --- | --- |");
     let (next, alive) = (AtomicU64::new(0), Mutex::new(Vec::new()));
@@ -271,7 +273,7 @@ fn mutants(first: u64) -> Result<(), String> {
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while let Some(mutant) = MUTANTS.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+                while let Some(mutant) = wanted.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
                     match hunt(mutant, first) {
                         Some(line) => println!("{line}"),
                         None => alive.lock().push(mutant.name),
@@ -282,7 +284,7 @@ fn mutants(first: u64) -> Result<(), String> {
     });
     let alive = alive.into_inner();
     if alive.is_empty() {
-        println!("mutants: {} of {} found", MUTANTS.len(), MUTANTS.len());
+        println!("mutants: {} of {} found", wanted.len(), wanted.len());
         Ok(())
     } else {
         Err(format!("not found within {MUTANT_STORIES} stories: {}", alive.join("; ")))

@@ -5,7 +5,7 @@
 
 use spillway_core::size::{human, memparse};
 use spillway_core::sync::Ordering;
-use spillway_core::{Attribute, Budget, Error, Kind, Unit};
+use spillway_core::{Attribute, Budget, Error, Kind, Unit, mutant};
 
 use super::codec::{self, CODECS, Params};
 use super::streams::{Choice, STREAMS_MAX};
@@ -211,6 +211,9 @@ fn no_room_for(size: u64, kind: Kind) -> Error {
 }
 
 pub(super) fn set_limit(zram: &Zram, bytes: u64) {
+    if bytes == 0 && mutant::on("zram: a limit that is lifted stays") {
+        return;
+    }
     let rounded = bytes.checked_next_multiple_of(PAGE as u64).unwrap_or(Budget::UNLIMITED);
     zram.core.budget.set_limit(if bytes == 0 { Budget::UNLIMITED } else { rounded });
 }

@@ -16,13 +16,14 @@ use super::{Core, Count, PAGE, slots};
 
 pub(super) fn submit(core: &Arc<Core>, request: Request) -> Submission {
     let (first, count) = slots(request.range);
-    if request.op == Op::WriteZeroes && request.flags.no_hole {
+    let keeps_room = request.flags.no_hole || mutant::on("zram: zeroes keep their room");
+    if request.op == Op::WriteZeroes && keeps_room {
         return Answer::pending(write_zero_words(core.clone(), request));
     }
     core.count(Count::NotifyFree, count);
     let mut left = first..first + count;
     core.free_some(&mut left);
-    if left.is_empty() {
+    if left.is_empty() || mutant::on("zram: end a discard after its first slice") {
         Answer::Done(request.answer(Ok(())))
     } else {
         free_rest(core.clone(), request, left)
@@ -139,6 +140,9 @@ fn hole(list: &mut Vec<Extent>, from: u64, to: u64) {
 fn nature(slot: Slot) -> Extent {
     let len = PAGE as u64;
     match slot {
+        Slot::Empty if mutant::on("zram: say that a freed page is stored") => {
+            Extent { len, hole: false, zero: true }
+        }
         Slot::Empty => Extent::hole(len),
         Slot::Same(word) => Extent { len, hole: false, zero: word == 0 },
         Slot::Stored(_) => Extent::stored(len),
