@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use crate::tool::run;
-use crate::until;
+use crate::{Scratch, until};
 
 /// Made with `losetup`, as root; detached when dropped.
 pub struct LoopDevice {
@@ -23,6 +23,18 @@ impl LoopDevice {
         let path = PathBuf::from(run("losetup", &arguments).well().out.trim());
         let open = File::open(&path).expect("root may read it");
         Self { path, _open: open }
+    }
+
+    /// A device of `size` bytes that cannot discard: its file lies in RAM without holes, and is there as long as the device.
+    pub fn without_discards(size: u64) -> Self {
+        let folder = Scratch::new();
+        let place = folder.path().to_str().expect("paths of tests are text");
+        run("mount", &["-t", "ramfs", "none", place]).well();
+        let file = folder.join("origin");
+        File::create(&file).and_then(|file| file.set_len(size)).expect("ramfs takes files");
+        let device = Self::over(&file);
+        run("umount", &["--lazy", place]).well();
+        device
     }
 
     /// Where it is.

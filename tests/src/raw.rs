@@ -1,10 +1,13 @@
 //! A client that speaks NBD by hand, so that it can break any rule.
 
+mod status;
+
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use crate::PATIENCE;
+pub use status::Status;
 
 /// Commands of the protocol.
 pub mod command {
@@ -26,6 +29,14 @@ pub mod command {
     pub const BLOCK_STATUS: u16 = 7;
 }
 
+/// Flags of commands.
+pub mod flag {
+    /// Of a zeroing: no hole is made.
+    pub const NO_HOLE: u16 = 2;
+    /// Of a zeroing: only if that is faster than writing zeroes.
+    pub const FAST_ZERO: u16 = 16;
+}
+
 /// Errors of the protocol.
 pub mod errno {
     /// Not allowed, as a write to a read-only export.
@@ -34,6 +45,8 @@ pub mod errno {
     pub const EINVAL: u32 = 22;
     /// No space.
     pub const ENOSPC: u32 = 28;
+    /// Not supported.
+    pub const ENOTSUP: u32 = 95;
 }
 
 const FIXED_NEWSTYLE_NO_ZEROES: u32 = 3;
@@ -125,6 +138,14 @@ impl Client {
         self.answer(cookie)
     }
 
+    /// [`Client::ask`] with flags of the command.
+    pub fn ask_with(&mut self, flags: u16, command: u16, offset: u64, len: u32) -> Result<(), u32> {
+        self.cookie += 1;
+        let header = header_with(flags, command, self.cookie, offset, len);
+        self.stream.write_all(&header).expect("the server takes requests");
+        self.answer(self.cookie)
+    }
+
     fn answer(&mut self, cookie: u64) -> Result<(), u32> {
         let (error, answered) = self.reply().expect("the server answers");
         assert_eq!(answered, cookie, "the answer is to the request");
@@ -150,8 +171,13 @@ impl Client {
 
 /// The 28 bytes of a request.
 pub fn header(command: u16, cookie: u64, offset: u64, len: u32) -> Vec<u8> {
+    header_with(0, command, cookie, offset, len)
+}
+
+/// [`header`] with flags of the command.
+pub fn header_with(flags: u16, command: u16, cookie: u64, offset: u64, len: u32) -> Vec<u8> {
     let mut bytes = REQUEST_MAGIC.to_be_bytes().to_vec();
-    bytes.extend(0u16.to_be_bytes());
+    bytes.extend(flags.to_be_bytes());
     bytes.extend(command.to_be_bytes());
     bytes.extend(cookie.to_be_bytes());
     bytes.extend(offset.to_be_bytes());

@@ -16,6 +16,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("/usr/sbin/mke2fs", "e2fsprogs"),
     ("/usr/sbin/mkswap", "util-linux"),
     ("losetup", "mount"),
+    ("mount", "mount"),
+    ("umount", "mount"),
 ];
 
 /// How a program ended and what it said.
