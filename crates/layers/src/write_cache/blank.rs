@@ -63,7 +63,7 @@ impl Core {
         let mut at = range.start;
         while at < range.end {
             let len = PIECE_BYTES.min(range.end - at);
-            scan.take(at, &read(&self.cache, at, len, "the cache device").await?);
+            scan.take(at, &self.read_foreign(&self.cache, at, len, "the cache device").await?);
             at += len;
         }
         Ok(())
@@ -79,7 +79,7 @@ impl Core {
             return Ok(());
         }
         for at in [0, self.settings.start_sector.saturating_mul(spillway_core::SECTOR)] {
-            match holds_superblock(&self.origin, at).await {
+            match self.holds_superblock(at).await {
                 // What a cache holds has to get out, also where the origin cannot be read.
                 Ok(false) => {}
                 Err(error) if cache.is_some() => tracing::warn!("write cache: {error}"),
@@ -94,6 +94,28 @@ impl Core {
         }
         Ok(())
     }
+
+    /// Whether the origin holds a cache's superblock at this byte.
+    async fn holds_superblock(&self, at: u64) -> Result<bool, Error> {
+        let geometry = self.origin.geometry();
+        let block = geometry.block_size.bytes();
+        let first = at / block * block;
+        if at.checked_add(SUPERBLOCK_LEN as u64).is_none_or(|end| end > geometry.size) {
+            return Ok(false);
+        }
+        let bytes = self.read_foreign(&self.origin, first, block, "the origin").await?;
+        let head = &bytes[(at - first) as usize..][..SUPERBLOCK_LEN];
+        let found = Superblock::decode(head.try_into().expect("the length of a superblock"));
+        Ok(matches!(found, Found::Cache(_) | Found::Unfinished))
+    }
+
+    /// Reads what may belong to something else.
+    async fn read_foreign(&self, device: &Seam, at: u64, len: u64, what: &str) -> Result<IoBuf, Error> {
+        let buf = self.workspaces.pieces.take(len as usize).await;
+        super::result_of(device.submit(Request::read(at, buf)).await).map_err(|kind| {
+            Error::new(kind, format!("{what} cannot be read, to see whether it is blank or a cache"))
+        })
+    }
 }
 
 /// The two ends of a device, and what of the metadata they do not cover; in whole blocks of the device.
@@ -104,26 +126,6 @@ fn areas(layout: &Layout, size: u64, block: u64) -> ([Range<u64>; 2], Range<u64>
     let start = (layout.start / block * block).clamp(head.end, tail.start);
     let metadata = start..end.clamp(start, tail.start);
     ([head, tail], metadata)
-}
-
-async fn holds_superblock(device: &Seam, at: u64) -> Result<bool, Error> {
-    let geometry = device.geometry();
-    let block = geometry.block_size.bytes();
-    let first = at / block * block;
-    if at.checked_add(SUPERBLOCK_LEN as u64).is_none_or(|end| end > geometry.size) {
-        return Ok(false);
-    }
-    let bytes = read(device, first, block, "the origin").await?;
-    let head = &bytes[(at - first) as usize..][..SUPERBLOCK_LEN];
-    let found = Superblock::decode(head.try_into().expect("the length of a superblock"));
-    Ok(matches!(found, Found::Cache(_) | Found::Unfinished))
-}
-
-async fn read(device: &Seam, at: u64, len: u64, what: &str) -> Result<IoBuf, Error> {
-    let reply = device.submit(Request::read(at, IoBuf::new(len as usize))).await;
-    super::result_of(reply).map_err(|kind| {
-        Error::new(kind, format!("{what} cannot be read, to see whether it is blank or a cache"))
-    })
 }
 
 #[cfg(test)]

@@ -38,6 +38,19 @@ pub(super) struct Stretch {
     pub(super) len: u32,
 }
 
+/// Adds blocks to the last stretch if that goes on with them.
+fn append(stretches: &mut Vec<Stretch>, place: Place, count: u32) {
+    match (stretches.last_mut(), place) {
+        (Some(Stretch { place: Place::Cache(first), len }), Place::Cache(index))
+            if *first + *len == index =>
+        {
+            *len += count;
+        }
+        (Some(Stretch { place: Place::Origin, len }), Place::Origin) => *len += count,
+        _ => stretches.push(Stretch { place, len: count }),
+    }
+}
+
 /// Blocks reserved for a write.
 #[derive(Clone, Debug)]
 pub(super) struct Reserved {
@@ -344,25 +357,25 @@ impl Index {
         self.free.free(Run { start: index, len: 1 });
     }
 
-    /// Where `len` blocks from `origin` on are to be read; what lies on the cache device is pinned.
-    pub(super) fn look_up(&mut self, origin: u32, len: u32) -> Vec<Stretch> {
+    /// Adds to `stretches`, which end before `origin`, where up to [`LOOKS`] of `len` blocks from there on are to be read; what
+    /// lies on the cache device is pinned. Returns the first block that was not looked at.
+    pub(super) fn look_up(&mut self, origin: u32, len: u32, stretches: &mut Vec<Stretch>) -> u32 {
         let (blocks, mut at) = (&mut self.blocks, origin);
-        let mut stretches: Vec<Stretch> = Vec::new();
-        for (&held, &index) in self.newest.range(origin..origin + len) {
+        for (looks, (&held, &index)) in self.newest.range(origin..origin + len).enumerate() {
+            if looks == LOOKS {
+                return at;
+            }
             blocks[index as usize].pin();
             if held > at {
-                stretches.push(Stretch { place: Place::Origin, len: held - at });
+                append(stretches, Place::Origin, held - at);
             }
-            match stretches.last_mut() {
-                Some(Stretch { place: Place::Cache(first), len }) if *first + *len == index => *len += 1,
-                _ => stretches.push(Stretch { place: Place::Cache(index), len: 1 }),
-            }
+            append(stretches, Place::Cache(index), 1);
             at = held + 1;
         }
         if at < origin + len {
-            stretches.push(Stretch { place: Place::Origin, len: origin + len - at });
+            append(stretches, Place::Origin, origin + len - at);
         }
-        stretches
+        origin + len
     }
 
     /// Readers of `len` blocks of the cache are done.

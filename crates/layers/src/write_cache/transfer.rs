@@ -9,7 +9,8 @@ use spillway_core::{ByteRange, Extent, Flags, IoBuf, Kind, Op, Reply, Request, m
 use spillway_policy::free_runs::Run;
 
 use super::around::{Around, InLine};
-use super::index::{Place, Published, Reserved, Stretch};
+use super::format::Layout;
+use super::index::{LOOKS, Place, Published, Reserved, Stretch};
 use super::pieces::Part;
 use super::{Core, Count};
 
@@ -51,17 +52,54 @@ impl Drop for Reservation {
     }
 }
 
-/// Blocks of the cache device that are being read.
-struct Pinned {
+/// Where the blocks of a range are read; those on the cache device are pinned until it is dropped.
+struct Reading {
     core: Arc<Core>,
-    index: u32,
-    len: u32,
+    stretches: Vec<Stretch>,
 }
 
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        self.core.with(|opened| opened.index.unpin(self.index, self.len));
+impl Reading {
+    /// Blocks that lie on the cache device.
+    fn hits(&self) -> u32 {
+        let cached = |stretch: &&Stretch| stretch.place != Place::Origin;
+        self.stretches.iter().filter(cached).map(|stretch| stretch.len).sum()
+    }
+
+    /// Unpins up to [`LOOKS`] blocks, the last ones first; whether more are left.
+    fn release(&mut self) -> bool {
+        while self.stretches.pop_if(|stretch| stretch.place == Place::Origin).is_some() {}
+        if self.stretches.is_empty() {
+            return false;
+        }
+        let (stretches, mut left) = (&mut self.stretches, LOOKS as u32);
+        self.core.with(|opened| {
+            while left > 0
+                && let Some(Stretch { place, len }) = stretches.last_mut()
+            {
+                let count = left.min(*len);
+                *len -= count;
+                left -= count;
+                if let Place::Cache(index) = *place {
+                    opened.index.unpin(index + *len, count);
+                }
+                stretches.pop_if(|stretch| stretch.len == 0);
+            }
+        });
         self.core.room.wake_all();
+        !self.stretches.is_empty()
+    }
+
+    /// Unpins all of it in slices.
+    async fn end(mut self) {
+        while self.release() {
+            self.core.give_way().await;
+        }
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        while self.release() {}
     }
 }
 
@@ -81,19 +119,17 @@ impl Core {
         ((range.offset / self.block_bytes()) as u32, (range.len / self.block_bytes()) as u32)
     }
 
-    fn stretches(self: &Arc<Self>, range: ByteRange) -> Vec<(Option<Pinned>, u32, u32)> {
-        let (origin, len) = self.blocks(range);
-        let stretches = self.with(|opened| opened.index.look_up(origin, len));
-        let mut at = origin;
-        let place = |Stretch { place, len }| {
-            let pinned = match place {
-                Place::Cache(index) => Some(Pinned { core: self.clone(), index, len }),
-                Place::Origin => None,
-            };
-            at += len;
-            (pinned, at - len, len)
-        };
-        stretches.into_iter().map(place).collect()
+    /// Where a range is to be read; a long one is looked up in slices.
+    async fn look_up(self: &Arc<Self>, origin: u32, len: u32) -> Reading {
+        let mut reading = Reading { core: self.clone(), stretches: Vec::new() };
+        let (mut at, end) = (origin, origin + len);
+        loop {
+            at = self.with(|opened| opened.index.look_up(at, end - at, &mut reading.stretches));
+            if at == end {
+                return reading;
+            }
+            self.give_way().await;
+        }
     }
 
     pub(super) async fn read(self: &Arc<Self>, request: Request) -> Reply {
@@ -101,22 +137,30 @@ impl Core {
         {
             return request.answer(Err(kind));
         }
-        let pieces = self.stretches(request.range);
-        let hits = pieces.iter().filter(|(pinned, ..)| pinned.is_some()).map(|(.., len)| len).sum();
-        self.counts.add(Count::Reads, self.blocks(request.range).1);
-        self.counts.add(Count::ReadHits, hits);
-        if let [(pinned, at, len)] = &pieces[..] {
-            let Part { device, at, .. } = self.source(pinned.as_ref(), *at, *len);
-            return device.submit(Request::read(at, request.buf)).await;
-        }
-        self.read_pieces(request, pieces).await
+        let (origin, len) = self.blocks(request.range);
+        let reading = self.look_up(origin, len).await;
+        self.counts.add(Count::Reads, len);
+        self.counts.add(Count::ReadHits, reading.hits());
+        let layout = self.with(|opened| opened.layout);
+        let reply = match &reading.stretches[..] {
+            [stretch] => {
+                let Part { device, at, .. } = self.source(&layout, stretch, origin);
+                device.submit(Request::read(at, request.buf)).await
+            }
+            stretches => self.read_pieces(&layout, stretches, origin, request.buf).await,
+        };
+        reading.end().await;
+        reply
     }
 
-    fn source(&self, pinned: Option<&Pinned>, origin: u32, len: u32) -> Part<'_> {
-        let len = (u64::from(len) * self.block_bytes()) as usize;
-        match pinned {
-            Some(pinned) => Part { device: &self.cache, at: self.cache_offset(pinned.index), len },
-            None => Part { device: &self.origin, at: u64::from(origin) * self.block_bytes(), len },
+    /// A stretch whose first block is `origin` on the origin.
+    fn source(&self, layout: &Layout, stretch: &Stretch, origin: u32) -> Part<'_> {
+        let len = (u64::from(stretch.len) * self.block_bytes()) as usize;
+        match stretch.place {
+            Place::Cache(index) => {
+                Part { device: &self.cache, at: layout.block_offset(u64::from(index)), len }
+            }
+            Place::Origin => Part { device: &self.origin, at: u64::from(origin) * self.block_bytes(), len },
         }
     }
 
@@ -124,10 +168,14 @@ impl Core {
         self.with(|opened| opened.layout.block_offset(u64::from(index)))
     }
 
-    async fn read_pieces(&self, request: Request, pieces: Vec<(Option<Pinned>, u32, u32)>) -> Reply {
-        let parts: Vec<Part> =
-            pieces.iter().map(|(pinned, at, len)| self.source(pinned.as_ref(), *at, *len)).collect();
-        let (results, buf) = self.move_parts(Op::Read, &parts, request.buf).await;
+    async fn read_pieces(&self, layout: &Layout, stretches: &[Stretch], origin: u32, buf: IoBuf) -> Reply {
+        let mut at = origin;
+        let place = |stretch: &Stretch| {
+            at += stretch.len;
+            self.source(layout, stretch, at - stretch.len)
+        };
+        let parts: Vec<Part> = stretches.iter().map(place).collect();
+        let (results, buf) = self.move_parts(Op::Read, &parts, buf).await;
         let all =
             if mutant::on("write_cache: a read in pieces forgets an error") { 1 } else { results.len() };
         Reply { result: results.into_iter().take(all).fold(Ok(()), Result::and), buf }
@@ -141,10 +189,15 @@ impl Core {
     ) -> Result<Vec<Extent>, Kind> {
         let mut list = Vec::new();
         let block = self.block_bytes();
-        let mut at = range.offset;
+        let (mut at, mut looks) = (range.offset, 0);
         while at < range.offset + range.len && list.len() < count_max {
+            if looks >= LOOKS {
+                self.give_way().await;
+                looks = 0;
+            }
             let (origin, len) = self.blocks(ByteRange::new(at, range.offset + range.len - at));
             let (held, count) = self.with(|opened| opened.index.presence(origin, len));
+            looks += if held { count as usize } else { 1 };
             let held = held && !mutant::on("write_cache: ask only the origin for extents");
             let part = ByteRange::new(at, u64::from(count) * block);
             if held {

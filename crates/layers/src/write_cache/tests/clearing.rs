@@ -199,6 +199,61 @@ fn a_discard_of_everything_gives_way() {
     large.world.power_off();
 }
 
+/// Runs `work` and everything else; what `look` says after each step until it is done.
+fn steps<T: Unpin + 'static>(world: &World, work: Answer<T>, mut look: impl FnMut() -> usize) -> Vec<usize> {
+    let done: Rc<Cell<bool>> = Rc::default();
+    world.spawn_here(Box::pin({
+        let done = done.clone();
+        async move {
+            work.await;
+            done.set(true);
+        }
+    }));
+    let mut seen = Vec::new();
+    while !done.get() {
+        assert!(world.go_on());
+        seen.push(look());
+    }
+    seen
+}
+
+/// A long read pins its blocks and unpins them in slices, and a question about extents walks in such.
+#[test]
+fn long_reads_and_walks_over_extents_give_way() {
+    const SLICE: usize = super::super::index::LOOKS;
+    let large = Large::new(5);
+    large.write_all();
+    large.flush();
+    let pinned = || {
+        let readers =
+            |opened: &mut Opened| opened.index.blocks.iter().filter(|block| block.readers() > 0).count();
+        large.cache.core.with(readers)
+    };
+    let read = Request::read(PIECE / 2, IoBuf::new(32 << 20));
+    let blocks = (32 << 20) / SMALL as usize;
+    let seen = steps(&large.world, Seam::new(large.cache.clone()).submit(read), pinned);
+    assert_eq!(seen.iter().max(), Some(&blocks), "all of it is pinned while it is read");
+    let apart = seen.windows(2).map(|pair| pair[0].abs_diff(pair[1])).max().unwrap();
+    assert!(apart <= SLICE, "{apart} blocks in one step");
+    assert_eq!(pinned(), 0);
+    // One that is withdrawn unpins as well, also in the middle of its lookup.
+    for polls in [1, 5, 40] {
+        let read = Request::read(0, IoBuf::new(32 << 20));
+        let mut answer = Box::pin(async { Seam::new(large.cache.clone()).submit(read).await });
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        for _ in 0..polls {
+            assert!(answer.as_mut().poll(&mut context).is_pending());
+        }
+        assert!(pinned() > 0);
+        drop(answer);
+        assert_eq!(pinned(), 0);
+    }
+    let extents = large.cache.extents(ByteRange::new(0, BLOCKS * SMALL), 16);
+    let seen = steps(&large.world, extents, || 0);
+    assert!(seen.len() >= BLOCKS as usize / SLICE / 2, "{} steps", seen.len());
+    large.world.power_off();
+}
+
 /// What goes around the cache is passed over by a lap for what is too old, and so is what is written there again meanwhile. It is
 /// copied all the same, though nothing else is ever committed.
 #[test]

@@ -120,6 +120,45 @@ fn pieces_of_any_length_find_their_places() {
     assert!(house.read(house.device(0), 0, 8 << 20) == expected, "on the origin");
 }
 
+/// A disk below a cache whose workspace has to have lent the buffer of each request.
+struct Witness {
+    below: Arc<dyn BlockDevice>,
+    above: Mutex<Weak<Core>>,
+    seen: AtomicU64,
+}
+
+impl BlockDevice for Witness {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        if request.buf.capacity() > 0 {
+            let core = self.above.lock().upgrade().expect("it is being opened");
+            let pieces = &core.workspaces.pieces;
+            let whole = pieces.try_take(pieces.bytes());
+            assert!(whole.is_none(), "{:?} at {}: all of it is there", request.op, request.range.offset);
+            self.seen.fetch_add(1, Ordering::Relaxed);
+        }
+        self.below.submit(request)
+    }
+}
+
+/// What is read to see whether a device is blank is charged, as all that an open takes.
+#[test]
+fn an_open_takes_its_buffers_from_a_workspace() {
+    let house = House::new(4 << 20, 16 << 20);
+    let disks = [0, 1].map(|disk| {
+        let (above, seen) = (Mutex::default(), AtomicU64::new(0));
+        Arc::new(Witness { below: house.device(disk), above, seen })
+    });
+    let (env, budget) = (house.world.clone(), house.budget.clone());
+    let cache = WriteCache::new(&config(), disks[0].clone(), disks[1].clone(), env, budget).unwrap();
+    disks.iter().for_each(|disk| *disk.above.lock() = Arc::downgrade(&cache.core));
+    house.world.run(Answer::pending(cache.open())).unwrap();
+    assert!(disks.iter().all(|disk| disk.seen.load(Ordering::Relaxed) > 0));
+}
+
 #[test]
 fn a_budget_without_room_for_the_buffers_is_refused_in_words() {
     let house = House::new(1 << 20, 1 << 20);
