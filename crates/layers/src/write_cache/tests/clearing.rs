@@ -199,6 +199,32 @@ fn a_discard_of_everything_gives_way() {
     large.world.power_off();
 }
 
+/// The age of a block is that of its newest version: where it is written over again and again it stays in the cache, and leaves
+/// when that ends.
+#[test]
+fn a_block_that_is_written_over_is_new_again() {
+    const AGE_MS: u64 = 3200;
+    let house = House::new(1 << 20, 1 << 20);
+    let lazy = Config { high_watermark: 100, low_watermark: 100, autocommit_time: 10, ..config() };
+    let cache = house.open(&Config { max_age: Some(AGE_MS), ..lazy }).unwrap();
+    house.write(&cache, 20, 1, 1);
+    for nth in 1..=20 {
+        house.write(&cache, 9, nth, 1);
+        let until = house.world.now() + Duration::from_millis(AGE_MS / 4);
+        while house.world.now() < until {
+            assert!(house.world.go_on());
+        }
+    }
+    assert_eq!(
+        house.read(house.device(0), 20 * BLOCK as u64, 1 << 12),
+        [1; BLOCK],
+        "five times max_age later"
+    );
+    assert_eq!(house.read(house.device(0), 9 * BLOCK as u64, 1 << 12), [0; BLOCK], "never old enough");
+    house.wait_for("the copy", || show(&cache, "dirty_blocks") == "0");
+    assert_eq!(house.read(house.device(0), 9 * BLOCK as u64, 1 << 12), [20; BLOCK]);
+}
+
 /// Runs `work` and everything else; what `look` says after each step until it is done.
 fn steps<T: Unpin + 'static>(world: &World, work: Answer<T>, mut look: impl FnMut() -> usize) -> Vec<usize> {
     let done: Rc<Cell<bool>> = Rc::default();
