@@ -330,17 +330,17 @@ fn start(folder: &Path, peer: Option<&KernelZram>) -> Result<Vec<Contender>> {
     let size = SIZE.to_string();
     let spillway = binary()?.to_string_lossy().into_owned();
     let image = image.to_string_lossy().into_owned();
-    let ours = |name, algorithm, poll_us| {
-        let words = [&spillway, "ram", "--size", &size, "--algorithm", algorithm, "--name", algorithm];
-        server(name, folder, algorithm, &[&words[..], &["--poll-us", poll_us, "--socket", "SOCKET"]].concat())
+    let ours = |name, export, algorithm, poll_us| {
+        let words = [&spillway, "ram", "--size", &size, "--algorithm", algorithm, "--name", export];
+        server(name, folder, export, &[&words[..], &["--poll-us", poll_us, "--socket", "SOCKET"]].concat())
     };
     let nbdkit = ["nbdkit", "-f", "-U", "SOCKET", "memory", &size];
     let qemu = ["qemu-nbd", "-t", "-e", "16", "-f", "raw", "-k", "SOCKET", &image];
     let here = std::env::current_exe()?.to_string_lossy().into_owned();
     let mut all = vec![
-        ours("spillway", "lz4", "0")?,
-        ours("spillway, zstd", "zstd", "0")?,
-        ours("spillway, polling", "lz4", POLL_US)?.only(is_lonely),
+        ours("spillway", "lz4", "lz4", "0")?,
+        ours("spillway, zstd", "zstd", "zstd", "0")?,
+        ours("spillway, polling", "polling", "lz4", POLL_US)?.only(is_lonely),
         server("nbdkit memory, zstd", folder, "", &[&nbdkit[..], &["allocator=zstd"]].concat())?,
         server("nbdkit memory", folder, "", &nbdkit)?,
         server("qemu-nbd on tmpfs", folder, "", &qemu)?.only(is_deep_and_small),

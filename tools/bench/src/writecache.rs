@@ -65,13 +65,6 @@ impl Medium {
         let storage = spillway_io::open(&options)?.storage;
         Ok(Arc::new(File::charged(storage, workers.env(), &Budget::new(1 << 20))?))
     }
-
-    /// Forgets the cache that is there.
-    fn clear(&self) -> Result<()> {
-        let file = std::fs::OpenOptions::new().write(true).open(&self.0)?;
-        std::os::unix::fs::FileExt::write_all_at(&file, &[0; 4096], 0)?;
-        Ok(file.sync_all()?)
-    }
 }
 
 impl Drop for Medium {
@@ -119,8 +112,9 @@ impl Bench {
         origin: Arc<dyn BlockDevice>,
         device: Arc<dyn BlockDevice>,
     ) -> Result<Arc<WriteCache>> {
-        self.medium.clear()?;
-        let cache = WriteCache::new(config, origin, device, self.workers.env(), Budget::new(4 << 30))?;
+        // Over the cache of the round before.
+        let config = Config { create: true, force: true, ..config.clone() };
+        let cache = WriteCache::new(&config, origin, device, self.workers.env(), Budget::new(4 << 30))?;
         let opening = cache.clone();
         self.on_worker(move || async move { opening.open().await })?;
         Ok(cache)
