@@ -8,9 +8,10 @@ use spillway_core::sync::Ordering;
 use spillway_core::{Attribute, Budget, Error, Kind, Unit, mutant};
 
 use super::codec::{self, CODECS, Params};
+use super::device::{Config, Count, Zram};
+use super::page::{DISKSIZE_MAX, PAGE};
 use super::streams::{Choice, STREAMS_MAX};
 use super::table::LEAF_SLOTS;
-use super::{Config, Count, DISKSIZE_MAX, PAGE, Zram};
 
 const TEXT_MAX: usize = 128;
 

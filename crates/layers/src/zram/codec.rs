@@ -11,7 +11,7 @@ use std::ffi::{c_char, c_int, c_void};
 use spillway_core::{Error, Kind};
 use zstd_safe::{CCtx, CParameter, DCtx};
 
-use super::PAGE;
+use super::page::PAGE;
 
 /// Parameters of a codec.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

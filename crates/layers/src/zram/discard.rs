@@ -10,9 +10,10 @@ use std::time::Duration;
 use spillway_core::{Answer, ByteRange, Extent, Kind, Op, Reply, Request, Submission, mutant};
 
 use super::compactor::Relief;
+use super::device::{Core, Count};
+use super::page::{PAGE, slots};
 use super::table::{LEAF_SLOTS, Slot};
 use super::work::{self, Slice};
-use super::{Core, Count, PAGE, slots};
 
 pub(super) fn submit(core: &Arc<Core>, request: Request) -> Submission {
     let (first, count) = slots(request.range);

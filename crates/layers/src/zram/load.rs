@@ -4,56 +4,14 @@
 
 use std::sync::Arc;
 
-use crossbeam_utils::CachePadded;
-use spillway_core::stats::lane;
-use spillway_core::sync::Mutex;
-use spillway_core::{Answer, Budget, Charge, Kind, Reply, Request, Submission};
+use spillway_core::{Answer, Kind, Reply, Request, Submission};
 
-use super::codec::{CODECS, Decompressor};
+use super::codec::CODECS;
+use super::device::{Core, Count};
+use super::page::{PAGE, slots};
 use super::pool::Scratch;
 use super::table::Slot;
-use super::work::Slice;
-use super::{Core, Count, PAGE, slots, work};
-
-const LANES: usize = 16;
-
-type Lane = Mutex<Option<(usize, Box<dyn Decompressor>)>>;
-
-/// Decompressors, one for each lane of threads, made when first needed and charged when their codec is chosen.
-pub(super) struct Decoders {
-    lanes: Box<[CachePadded<Lane>]>,
-    charge: Mutex<Option<Charge>>,
-}
-
-impl Default for Decoders {
-    fn default() -> Self {
-        Self { lanes: (0..LANES).map(|_| CachePadded::default()).collect(), charge: Mutex::new(None) }
-    }
-}
-
-impl Decoders {
-    /// Charges the decompressors of `codec` to `budget` and drops those of another. No reader is at work.
-    pub(super) fn choose(&self, codec: usize, budget: &Arc<Budget>) -> Result<(), Kind> {
-        let charge = budget.hold(LANES as u64 * CODECS[codec].decompressor_bytes)?;
-        self.lanes.iter().for_each(|lane| *lane.lock() = None);
-        *self.charge.lock() = Some(charge);
-        Ok(())
-    }
-
-    fn decompress(&self, codec: usize, bytes: &[u8], page: &mut [u8]) -> Result<(), Kind> {
-        work::note(CODECS[codec].decompress_units);
-        spillway_core::work::spend(CODECS[codec].decompress_units);
-        let first = lane() % LANES;
-        let mut order = (first..LANES).chain(0..first);
-        let free = order.find_map(|index| self.lanes[index].try_lock());
-        let mut lane = free.unwrap_or_else(|| self.lanes[first].lock());
-        if lane.as_ref().is_none_or(|(known, _)| *known != codec) {
-            *lane = Some((codec, (CODECS[codec].decompressor)()));
-        }
-        let (_, decompressor) = lane.as_mut().expect("made above");
-        decompressor.decompress(bytes, page)
-    }
-}
+use super::work::{self, Slice};
 
 pub(super) fn submit(core: &Arc<Core>, mut request: Request) -> Submission {
     let (first, count) = slots(request.range);

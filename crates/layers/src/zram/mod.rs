@@ -13,13 +13,14 @@
 //!
 //! | file | holds |
 //! | --- | --- |
+//! | `device` | what a device is made of |
 //! | `store`, `load`, `discard` | the paths of a write, a read, a discard |
 //! | `spread` | a large write shared out to idle workers |
-//! | `table` | slots, in shards |
+//! | `page`, `table` | slots, in shards |
 //! | `pool`, `shelf`, `spans`, `pages` | objects, a size class, what is known of spans, memory |
 //! | `work` | how much one poll may do |
-//! | `compactor` | moving objects so that memory returns |
-//! | `streams`, `codec` | compression, and how much of it at once |
+//! | `compactor`, `passes` | moving objects so that memory returns: who asks for it, and how it is done |
+//! | `streams`, `decoders`, `codec` | compression, and how much of it at once |
 //! | `attributes` | the control table |
 //!
 //! *Lock order*: a compression stream, taken with no other lock held; then a shard of the table, a shelf, pages. None is held
@@ -30,9 +31,13 @@
 mod attributes;
 mod codec;
 mod compactor;
+mod decoders;
+mod device;
 mod discard;
 mod load;
+mod page;
 mod pages;
+mod passes;
 mod pool;
 mod shelf;
 mod spans;
@@ -45,7 +50,7 @@ mod work;
 use std::sync::Arc;
 
 use spillway_core::stats::Counters;
-use spillway_core::sync::{AtomicU64, Mutex, Ordering};
+use spillway_core::sync::{AtomicU64, Mutex};
 use spillway_core::{
     Answer, BlockDevice, BlockSize, Budget, ByteRange, Env, Error, Extent, Geometry, Kind, Op, Regions,
     Request, Submission, Table as AttributeTable,
@@ -53,78 +58,15 @@ use spillway_core::{
 
 use codec::Params;
 use compactor::Compactor;
-use load::Decoders;
+use decoders::Decoders;
+use device::Core;
 use pages::Pages;
 use pool::Pool;
 use streams::{Choice, Streams};
 use table::Table;
 
-/// Bytes of a slot.
-pub(crate) const PAGE: usize = 4096;
-
-/// Largest device in bytes (16 TiB): a pool object names its slot in 32 bits.
-pub const DISKSIZE_MAX: u64 = (PAGE as u64) << 32;
-
-/// How a device begins.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Config {
-    /// Bytes, rounded up to a page; 0 leaves the device without a size until `disksize` is written.
-    pub disksize: u64,
-    /// Name of the codec; empty for the default, lz4.
-    pub comp_algorithm: String,
-    /// As the attribute of this name, such as `level=3`.
-    pub algorithm_params: Option<String>,
-    /// How many writers may compress at once; 0 for [`Config::default_streams`]' answer.
-    pub max_comp_streams: usize,
-    /// Most bytes of pool and table, rounded up to a page; 0 for no limit but the budget's.
-    pub mem_limit: u64,
-}
-
-impl Config {
-    /// The number of streams where none is given: one for each core.
-    pub fn default_streams() -> usize {
-        std::thread::available_parallelism().map_or(1, usize::from).min(streams::STREAMS_MAX)
-    }
-}
-
-/// What is counted; the numbers are indices into [`Core::counters`].
-#[derive(Clone, Copy, Debug)]
-#[repr(usize)]
-enum Count {
-    PagesRead,
-    PagesWritten,
-    FailedReads,
-    FailedWrites,
-    NotifyFree,
-    PagesCompacted,
-    HugePagesSince,
-}
-
-const COUNTS: usize = Count::HugePagesSince as usize + 1;
-
-/// A compressed RAM device.
-pub struct Zram {
-    core: Arc<Core>,
-}
-
-/// The state that requests, the compactor and the attributes share.
-struct Core {
-    env: Arc<dyn Env>,
-    /// `mem_limit`'s share of the process's budget: pool and table.
-    budget: Arc<Budget>,
-    /// The process's budget, for what a device takes however little it holds.
-    fixed: Arc<Budget>,
-    size: AtomicU64,
-    pages: Pages,
-    pool: Pool,
-    table: Table,
-    streams: Streams,
-    decoders: Decoders,
-    compactor: Compactor,
-    counters: Counters<COUNTS>,
-    /// Serialises what changes the device's state: disksize, reset, algorithm.
-    setup: Mutex<()>,
-}
+pub use device::{Config, Zram};
+pub use page::DISKSIZE_MAX;
 
 impl Zram {
     /// A device that charges what it holds to `budget`. [`Kind::Invalid`] for a value that its attribute would refuse.
@@ -161,7 +103,7 @@ impl Zram {
         };
         let zram = Arc::new(Self { core: Arc::new(core) });
         zram.configure(&config)?;
-        compactor::start(&zram.core);
+        passes::start(&zram.core);
         Ok(zram)
     }
 
@@ -187,30 +129,6 @@ fn no_room_to_begin(kind: Kind) -> Error {
 /// The attributes of a device.
 pub fn attributes(zram: Arc<Zram>) -> AttributeTable<Zram> {
     AttributeTable::new(zram, attributes::ROWS)
-}
-
-impl Core {
-    fn size(&self) -> u64 {
-        self.size.load(Ordering::Acquire)
-    }
-
-    fn count(&self, what: Count, by: u64) {
-        self.counters.add(what as usize, by);
-    }
-
-    fn counted(&self, what: Count) -> u64 {
-        self.counters.sum(what as usize)
-    }
-
-    /// Seconds for the access time of a slot: 24 bits, 194 days.
-    fn seconds(&self) -> u32 {
-        self.env.coarse_now().as_secs() as u32 & 0xff_ffff
-    }
-}
-
-/// First slot of a range and the number of slots.
-fn slots(range: ByteRange) -> (u64, u64) {
-    (range.offset / PAGE as u64, range.len / PAGE as u64)
 }
 
 impl BlockDevice for Zram {

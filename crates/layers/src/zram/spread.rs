@@ -10,8 +10,9 @@ use std::time::Duration;
 use spillway_core::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, Watermark};
 use spillway_core::{IoBuf, Kind, Place, Reply, Request};
 
+use super::device::{Core, Count};
+use super::page::{PAGE, slots};
 use super::work::Slice;
-use super::{Core, Count, PAGE, slots};
 
 /// Shortest write in pages that is shared out (64 KiB).
 const PAGES_MIN: u64 = 16;

@@ -9,10 +9,12 @@ use spillway_core::{Answer, Kind, Reply, Request, Submission, mutant};
 use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
 
 use super::compactor::Relief;
+use super::device::{Core, Count};
+use super::page::{PAGE, slots};
+use super::spread;
 use super::streams::{Stream, Taken};
 use super::table::{Replaced, Slot};
 use super::work::{self, Slice};
-use super::{Core, Count, PAGE, slots, spread};
 
 /// Pages after which a writer gives its stream back within a request: it goes to another if that has waited for long enough.
 const PAGES_A_STREAM: usize = 4;

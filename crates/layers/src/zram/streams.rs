@@ -31,7 +31,8 @@ use spillway_core::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, 
 use spillway_core::{Budget, Charge, Env, Kind};
 
 use super::codec::{CODECS, Compressor, Params};
-use super::{PAGE, work};
+use super::page::PAGE;
+use super::work;
 
 /// Most streams that may be asked for.
 pub(super) const STREAMS_MAX: usize = 256;

@@ -16,7 +16,7 @@ use hashbrown::HashMap;
 use spillway_core::sync::{Mutex, MutexGuard, RwLock, SummaryBitmap};
 use spillway_core::{Budget, Charge, Kind, mutant};
 
-use super::PAGE;
+use super::page::PAGE;
 use super::pages::{Leaf, Pages};
 use super::pool::{Cell, Fresh, Pool, Scratch};
 use super::work;

@@ -9,6 +9,7 @@ use spillway_core::{Attributes, Budget, ByteRange, IoBuf, Kind, Op, Reply, Reque
 use spillway_sim::memory::VecRegions;
 use spillway_sim::world::World;
 
+use super::page::PAGE;
 use super::*;
 
 mod relief;

@@ -15,8 +15,9 @@ use spillway_sim::memory::VecRegions;
 use spillway_sim::world::World;
 
 use super::codec::Params;
+use super::page::PAGE;
 use super::streams::{Choice, Streams};
-use super::{Config, PAGE, Zram};
+use super::{Config, Zram};
 
 /// A world in which a sleep is over as soon as another thread had its turn.
 struct Impatient(Arc<World>);

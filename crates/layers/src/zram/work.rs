@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use spillway_core::Env;
 
-use super::PAGE;
+use super::page::PAGE;
 
 /// Units of 100 ns in a slice.
 pub(super) const SLICE: u32 = 2000;

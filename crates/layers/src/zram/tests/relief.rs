@@ -2,6 +2,7 @@
 
 use std::task::{Context, Poll, Waker};
 
+use spillway_core::sync::Ordering;
 use spillway_core::{LocalFuture, Place, Task};
 
 use super::*;

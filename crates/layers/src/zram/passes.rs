@@ -1,0 +1,238 @@
+//! Moving objects so that memory returns: by itself in the background, for a writer that found none left, and on `compact`.
+//!
+//! One pass at a time. A pass goes through three phases (policy decides how far): in each class, sparse spans are emptied
+//! into fuller ones; packed spans with much dead are rewritten; the last sparse span of each class is packed. It works in
+//! steps of a few moves, between which it holds nothing and the background task yields. An object moves under its slot's
+//! shard lock, so that readers and writers see it at one place or the other.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::future::select;
+use spillway_core::{Kind, Place, mutant};
+use spillway_policy::compaction::{self, Load, Step};
+
+use super::compactor::Relief;
+use super::device::{Core, Count};
+use super::pool::{Cell, Eviction, Pool};
+use super::table::Slot;
+
+/// How often the background task looks.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Looks without a change after which a device is at rest.
+const QUIET_LOOKS: u32 = 3;
+
+/// Objects moved in one step: about 100 us.
+const MOVES_PER_STEP: usize = 200;
+
+/// Starts the background task of a device; it ends when the device is gone.
+pub(super) fn start(core: &Arc<Core>) {
+    let weak = Arc::downgrade(core);
+    core.env.spawn(Place::Background, Box::new(move || Box::pin(run(weak))));
+}
+
+async fn run(weak: Weak<Core>) {
+    let (mut seen, mut quiet) = (0, 0);
+    while let Some(core) = weak.upgrade() {
+        let sleep = core.env.sleep(LOOK_EVERY);
+        core.compactor.asked_or(sleep).await;
+        // What requests have done, not what they have asked for: one may last longer than the quiet time.
+        let changes = core.table.changes();
+        quiet = if changes == seen { quiet + 1 } else { 0 };
+        seen = changes;
+        core.look(quiet).await;
+    }
+}
+
+impl Core {
+    pub(super) fn pool_load(&self, busy: bool) -> Load {
+        let held = self.table.holdings();
+        let taken_bytes = self.budget.used() + self.pages.borrowed();
+        Load { object_bytes: held.object_bytes, taken_bytes, busy }
+    }
+
+    /// Waits where memory is short and can be freed; true if it is worth trying again. Each span that comes free lets one
+    /// task try; once a whole pass has begun and ended since this one asked, it tries a last time.
+    pub(super) async fn relieve(&self, refused: Kind, relief: &mut Relief) -> bool {
+        let ticket = match *relief {
+            _ if refused != Kind::NoSpace => return false,
+            Relief::Over => return false,
+            Relief::Unasked if compaction::next_step(self.pool_load(false)) == Step::Rest => return false,
+            Relief::Unasked => self.compactor.ask(),
+            Relief::Asked(ticket) => ticket,
+        };
+        select(self.pages.freed(), self.compactor.served.reached(ticket)).await;
+        *relief = if self.compactor.has_served(ticket) { Relief::Over } else { Relief::Asked(ticket) };
+        // What came free may be what this writer took in vain and gave back: others have their turn before it tries again.
+        self.env.sleep(Duration::ZERO).await;
+        true
+    }
+
+    async fn look(&self, quiet: u32) {
+        let asks = self.compactor.asked.current();
+        let asked = self.compactor.is_asked();
+        if quiet == QUIET_LOOKS {
+            self.pool.narrow();
+            self.pages.cool();
+        }
+        // Who waits for memory is given all that moving objects can free.
+        let busy = quiet < QUIET_LOOKS && !asked;
+        let step = match compaction::next_step(self.pool_load(busy)) {
+            Step::Rest if asked => Step::Merge,
+            // At rest a second pass over the same pool would find what the first left.
+            Step::Pack if quiet > QUIET_LOOKS && !asked => Step::Rest,
+            step => step,
+        };
+        if step != Step::Rest {
+            self.make_pass(step).await;
+        }
+        if asked {
+            self.compactor.served.advance(asks);
+        }
+    }
+
+    async fn make_pass(&self, step: Step) {
+        let mut pass = Pass::new(step);
+        while self.step(&mut pass) {
+            self.env.sleep(Duration::ZERO).await;
+        }
+        self.pool.end_packing(&self.pages);
+        if step == Step::Pack {
+            self.pages.cool();
+        }
+    }
+
+    /// A whole pass on the caller's stack; the attribute `compact`.
+    pub(super) fn compact_now(&self) {
+        let mut pass = Pass::new(Step::Pack);
+        while self.step(&mut pass) {}
+        self.pool.end_packing(&self.pages);
+        self.pages.cool();
+    }
+
+    /// Moves a few objects; false when the pass is over.
+    fn step(&self, pass: &mut Pass) -> bool {
+        let _one_at_a_time = self.compactor.pass.lock();
+        for _ in 0..MOVES_PER_STEP {
+            let Some((cell, owner)) = pass.next_object(self) else { return false };
+            if !matches!(pass.phase, Phase::Merge(_)) {
+                self.pool.prepare_packing(&self.pages);
+            }
+            match self.move_object(cell, owner, pass.phase) {
+                Moved::Yes => pass.moved += 1,
+                Moved::Gone => {}
+                Moved::NoRoom => pass.give_up(self),
+            }
+        }
+        true
+    }
+
+    fn move_object(&self, asked: Cell, owner: u32, phase: Phase) -> Moved {
+        let mut slot = self.table.lock(u64::from(owner));
+        let Slot::Stored(cell) = slot.get() else { return Moved::Gone };
+        if !Pool::same_place(cell, asked) {
+            return Moved::Gone;
+        }
+        let fresh = match phase {
+            Phase::Merge(_) => self.pool.place_merged(cell.len(), owner, cell),
+            _ => self.pool.place_packed(&self.pages, cell.len(), owner).ok(),
+        };
+        let Some(fresh) = fresh else { return Moved::NoRoom };
+        let left = slot.relocate(&self.pool, &self.pages, cell, fresh);
+        if mutant::on("zram: forget what a moved object held") {
+            drop(slot.set(&self.pages, Slot::Empty, 0));
+        }
+        drop(slot);
+        self.pool.free(&self.pages, left);
+        Moved::Yes
+    }
+}
+
+enum Moved {
+    Yes,
+    /// The object was freed, or is not published yet.
+    Gone,
+    NoRoom,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Merge(usize),
+    Rewrite,
+    Pack(usize),
+    Over,
+}
+
+/// How far a pass has come.
+struct Pass {
+    step: Step,
+    phase: Phase,
+    eviction: Option<Eviction>,
+    /// Objects moved out of the span of this eviction.
+    moved: usize,
+    packed_before: Option<usize>,
+    pages_freed: usize,
+}
+
+impl Pass {
+    fn new(step: Step) -> Self {
+        Self { step, phase: Phase::Merge(0), eviction: None, moved: 0, packed_before: None, pages_freed: 0 }
+    }
+
+    fn next_object(&mut self, core: &Core) -> Option<(Cell, u32)> {
+        let packed = *self.packed_before.get_or_insert_with(|| core.pool.packed_spans());
+        loop {
+            if let Some(object) = self.eviction.as_mut().and_then(|eviction| eviction.objects.pop()) {
+                return Some(object);
+            }
+            self.end_eviction(core);
+            if self.phase == Phase::Over {
+                let opened = core.pool.packed_spans().saturating_sub(packed);
+                let pages = opened * spillway_policy::size_classes::SPAN_PAGES_MAX;
+                core.count(
+                    Count::PagesCompacted,
+                    std::mem::take(&mut self.pages_freed).saturating_sub(pages) as u64,
+                );
+                return None;
+            }
+            self.eviction = match self.phase {
+                Phase::Merge(shelf) => core.pool.begin_merge(shelf),
+                Phase::Rewrite => core.pool.begin_rewrite(),
+                Phase::Pack(shelf) => core.pool.begin_pack(shelf),
+                Phase::Over => None,
+            };
+            if self.eviction.is_none() {
+                self.advance(core);
+            }
+        }
+    }
+
+    /// Ends the present eviction. One that moved nothing would come again: on to the next phase.
+    fn end_eviction(&mut self, core: &Core) {
+        let Some(eviction) = self.eviction.take() else { return };
+        self.pages_freed += core.pool.end_eviction(&core.pages, eviction);
+        if std::mem::take(&mut self.moved) == 0 {
+            self.advance(core);
+        }
+    }
+
+    fn give_up(&mut self, core: &Core) {
+        if let Some(eviction) = &mut self.eviction {
+            eviction.objects.clear();
+        }
+        self.moved = 0;
+        self.end_eviction(core);
+    }
+
+    fn advance(&mut self, core: &Core) {
+        let last = core.pool.shelves() - 1;
+        self.phase = match self.phase {
+            Phase::Merge(shelf) if shelf < last => Phase::Merge(shelf + 1),
+            Phase::Merge(_) if self.step == Step::Pack => Phase::Rewrite,
+            Phase::Rewrite => Phase::Pack(0),
+            Phase::Pack(shelf) if shelf < last => Phase::Pack(shelf + 1),
+            _ => Phase::Over,
+        };
+    }
+}
