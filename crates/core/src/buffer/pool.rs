@@ -16,7 +16,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use super::{ALIGNMENT, Page, new_pages};
+use super::page::{ALIGNMENT, Page, new_pages};
 use crate::sync::{AtomicU64, Ordering, Semaphore, Unseen};
 
 /// Most bytes of unused buffers on a shelf. In a model of the checker of threads nothing outlives it.

@@ -2,28 +2,16 @@
 
 use std::sync::Arc;
 
-use super::{Behind, IoBuf};
+use super::io_buf::{Behind, IoBuf, Whole};
 
 /// A buffer whose parts can be written to several places at once, each part a view with a request of its own.
 pub struct Shared(Arc<Behind>);
-
-/// The buffer itself, and a charge for as long as a view of it lives.
-pub(super) struct Whole {
-    buf: IoBuf,
-    _charge: IoBuf,
-}
-
-impl Whole {
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.buf
-    }
-}
 
 impl Shared {
     /// `charge` is memory set aside for what the requests take beside the buffer. Like the buffer it lives as long as any
     /// view: a request that was withdrawn while the kernel still had it keeps both.
     pub fn new(buf: IoBuf, charge: IoBuf) -> Self {
-        Self(Arc::new(Behind::Whole(Whole { buf, _charge: charge })))
+        Self(Arc::new(Behind::Whole(Whole::new(buf, charge))))
     }
 
     fn whole(&self) -> &Whole {
@@ -38,7 +26,7 @@ impl Shared {
         let bytes = self.whole().buf.len();
         let fits = start.checked_add(len).is_some_and(|end| end <= bytes);
         assert!(fits, "{start}+{len} is outside a shared buffer of {bytes} bytes");
-        IoBuf { pages: None, start: start as u32, len: len as u32, behind: Some(self.0.clone()) }
+        IoBuf::part_of(self.0.clone(), start, len)
     }
 
     /// The buffer, once every view has come back with its reply and is dropped; panics before.

@@ -10,26 +10,16 @@
 
 use std::sync::Arc;
 
-use super::{ALIGNMENT, Behind, IoBuf, Page, new_pages, pages_for};
-use crate::budget::{Budget, Charge};
+use super::io_buf::{Behind, IoBuf};
+use super::lender::Lender;
+use super::page::{ALIGNMENT, new_pages, pages_for};
+use crate::budget::Budget;
 use crate::error::Error;
 use crate::size::human;
-use crate::sync::{Mutex, Semaphore};
-
-/// Unused buffers that a workspace keeps for the next taker of the same size.
-const KEPT_MAX: usize = 16;
 
 /// A fixed number of bytes of buffers.
 #[derive(Clone)]
 pub struct Workspace(Arc<Behind>);
-
-pub(super) struct Lender {
-    /// In bytes, whole pages.
-    lent: Semaphore,
-    whole: u64,
-    kept: Mutex<Vec<Box<[Page]>>>,
-    _charge: Charge,
-}
 
 impl Workspace {
     /// Charges `bytes`, rounded up to whole pages, to `budget`; [`NoSpace`](crate::Kind::NoSpace) where it has no room. `what` names the use
@@ -43,8 +33,7 @@ impl Workspace {
                 format!("no room for {what}: {needed} are needed, {room} are left of the memory budget: give --memory more"),
             )
         })?;
-        let lender = Lender { lent: Semaphore::new(whole), whole, kept: Mutex::default(), _charge: charge };
-        Ok(Self(Arc::new(Behind::Lender(lender))))
+        Ok(Self(Arc::new(Behind::Lender(Lender::new(whole, charge)))))
     }
 
     fn lender(&self) -> &Lender {
@@ -98,37 +87,6 @@ impl Workspace {
         let pages = pages_for(len);
         let memory = self.lender().reuse(pages).unwrap_or_else(|| new_pages(pages));
         IoBuf::lent(memory, len, self.0.clone())
-    }
-}
-
-impl Lender {
-    /// A kept buffer of that many pages. Where there is none, as much of what is kept is freed as is lent now.
-    fn reuse(&self, pages: usize) -> Option<Box<[Page]>> {
-        let mut kept = self.kept.lock();
-        if let Some(index) = kept.iter().rposition(|memory| memory.len() == pages) {
-            return Some(kept.swap_remove(index));
-        }
-        let excess = |kept: &[Box<[Page]>]| {
-            let bytes: usize = kept.iter().map(|memory| memory.len() * ALIGNMENT).sum();
-            bytes as u64 + self.lent.used() > self.whole
-        };
-        let mut evicted = Vec::new();
-        while excess(&kept) && !kept.is_empty() {
-            evicted.push(kept.remove(0));
-        }
-        drop(kept);
-        None
-    }
-
-    pub(super) fn give_back(&self, memory: Box<[Page]>) {
-        let bytes = (memory.len() * ALIGNMENT) as u64;
-        let evicted = {
-            let mut kept = self.kept.lock();
-            kept.push(memory);
-            (kept.len() > KEPT_MAX).then(|| kept.remove(0))
-        };
-        drop(evicted);
-        self.lent.give(bytes);
     }
 }
 
