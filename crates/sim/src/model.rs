@@ -14,11 +14,15 @@
 //! - After a crash a sector holds one of its versions, and goes on holding it. Where not all disks lost their power, what it holds
 //!   may still be lost by a later power cut, until it is flushed.
 //! - What a disk stored wrong may read as anything until it is written again; its neighbours may not.
+//! - A device that keeps blocks whole shows after a crash what each block held at one moment: no sector of it is newer than another
+//!   that was written in between. Where something was written in place below it, it keeps sectors whole only.
 //! - Where a disk may lose what it has not made durable, a read may return what a crash may leave.
 //! - Of a device that frees exactly, a discard or zeroing frees each block that it covers whole: the block reads as zero, is said to be
 //!   a hole, and takes no memory until something is written to it.
 
-use std::collections::BTreeMap;
+mod blocks;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use spillway_core::SECTOR;
 
@@ -87,6 +91,8 @@ struct Version {
     end: Option<u64>,
     /// It replaces others once ended.
     sure: bool,
+    /// It succeeded and replaced others, whatever came later.
+    done: bool,
     /// It may still show up or vanish by itself: its answer was dropped.
     loose: bool,
     /// A disk has stored it wrong: a read may return anything.
@@ -123,7 +129,8 @@ struct Sector {
 impl Sector {
     fn new(value: Value, hole: Option<bool>) -> Self {
         let (loose, wrong) = (false, false);
-        let first = Version { value, begin: 0, end: Some(0), sure: true, loose, wrong, hole, write: 0 };
+        let (sure, done) = (true, true);
+        let first = Version { value, begin: 0, end: Some(0), sure, done, loose, wrong, hole, write: 0 };
         Self { now: vec![first.clone()], crash: vec![first], since: Since::PowerCut }
     }
 
@@ -204,6 +211,10 @@ pub struct Model {
     /// So many sectors at the begin of the device hold this value, the others zeroes.
     filled: (u64, Value),
     time: u64,
+    /// Sectors of a block, on a device that keeps blocks whole.
+    whole: Option<u64>,
+    /// Blocks of which a crash may leave a mixture.
+    mixed: BTreeSet<u64>,
     /// Sectors of a block, on a device that frees exactly.
     frees: Option<u64>,
     /// When blocks may have been freed, and how many.
@@ -226,6 +237,8 @@ impl Model {
             sectors: bytes / SECTOR,
             filled: (0, ZERO),
             time: 1,
+            whole: None,
+            mixed: BTreeSet::new(),
             frees: None,
             freed: Vec::new(),
             writes: BTreeMap::new(),
@@ -249,6 +262,19 @@ impl Model {
     pub fn freeing(mut self, block: u64) -> Self {
         self.frees = Some(block);
         self
+    }
+
+    /// The same, which keeps blocks of so many sectors whole.
+    pub fn keeping_whole(mut self, block: Option<u64>) -> Self {
+        self.whole = block;
+        self
+    }
+
+    /// Of the blocks that these sectors lie in a crash may leave a mixture: first sectors and counts.
+    pub fn may_mix(&mut self, changed: &[(u64, u64)]) {
+        let Some(block) = self.whole else { return };
+        let blocks = changed.iter().flat_map(|(first, count)| first / block..(first + count).div_ceil(block));
+        self.mixed.extend(blocks);
     }
 
     /// Whether a disk may lose what it has not made durable, from now on.
@@ -317,7 +343,7 @@ impl Model {
                 Change::Discarded => (ZERO, false, None),
             };
             let hole = hole.filter(|_| self.frees.is_some());
-            Version { value, begin, end: None, sure, loose, wrong, hole, write: begin }
+            Version { value, begin, end: None, sure, done: false, loose, wrong, hole, write: begin }
         };
         let (edge, whole) = (of(change), self.whole_blocks(first, end));
         let frees = matches!(change, Change::Zeroed { no_hole: false } | Change::Discarded);
@@ -377,6 +403,7 @@ impl Model {
             for version in sector.both().filter(|version| version.write == number) {
                 version.end = Some(time);
                 version.sure &= matches!(end, End::Done { .. });
+                version.done = version.sure;
                 version.loose = end == End::Withdrawn;
             }
             let sure = sector.now.iter().any(|version| version.write == number && version.sure);
@@ -443,6 +470,7 @@ impl Model {
     pub fn end_read(&mut self, number: Number, bytes: Option<&[u8]>) -> Result<(), Violation> {
         let OpenRead { first, begin, allowed } = self.reads.remove(&number).expect("it has begun");
         let Some(bytes) = bytes else { return Ok(()) };
+        self.judge_blocks(first, bytes)?;
         for (index, chunk) in bytes.chunks_exact(SECTOR as usize).enumerate() {
             let sector = first + index as u64;
             let Allowed { values, anything, .. } = &allowed[index];
@@ -451,6 +479,23 @@ impl Model {
                 (Some(value), Some(sector)) if !anything && !self.losing => settle(sector, begin, value),
                 (None, _) if !anything => return Err(self.surprise(sector, chunk, values)),
                 _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for mixtures in what was read of whole blocks to which nothing was written since the last crash.
+    fn judge_blocks(&self, first: u64, bytes: &[u8]) -> Result<(), Violation> {
+        let Some(block) = self.whole.filter(|_| !self.losing) else { return Ok(()) };
+        let blocks = (first..).step_by(block as usize).zip(bytes.chunks_exact((block * SECTOR) as usize));
+        for (first, bytes) in blocks.filter(|(first, _)| first.is_multiple_of(block)) {
+            if self.mixed.contains(&(first / block)) {
+                continue;
+            }
+            let sectors: Vec<&Sector> =
+                self.touched.range(first..first + block).map(|(_, sector)| sector).collect();
+            if sectors.len() as u64 == block && sectors.iter().all(|sector| sector.since != Since::Write) {
+                blocks::judge_block(first, &sectors, bytes)?;
             }
         }
         Ok(())
@@ -479,7 +524,7 @@ impl Model {
         let Some(block) = self.frees.map(|block| block as usize) else { return Ok(()) };
         let blocks = allowed.chunks_exact(block).zip(said.chunks_exact(block));
         for (sector, (allowed, said)) in (first..).step_by(block).zip(blocks) {
-            judge_hole(sector, allowed, said)?;
+            blocks::judge_hole(sector, allowed, said)?;
         }
         Ok(())
     }
@@ -500,23 +545,6 @@ impl Model {
         self.flush_failed = false;
         self.touched.values_mut().for_each(|sector| sector.restart(loss, time));
     }
-}
-
-/// What is said of a block, sector by sector from `first` on: a hole only where all of it may have been freed, and data only where
-/// some of it may not.
-fn judge_hole(first: u64, allowed: &[Allowed], said: &[Said]) -> Result<(), Violation> {
-    let may_be =
-        |allowed: &Allowed, wanted| allowed.holes.iter().any(|hole| hole.is_none_or(|hole| hole == wanted));
-    let hole = said[0].hole;
-    let right = match hole {
-        true => allowed.iter().all(|allowed| may_be(allowed, true)),
-        false => allowed.iter().any(|allowed| may_be(allowed, false)),
-    };
-    if right && said.iter().all(|sector| sector.hole == hole) {
-        return Ok(());
-    }
-    let words = if hole { "a hole, and holds something" } else { "no hole, and was freed" };
-    Err(Violation(format!("the block at sector {first} is said to be {words}")))
 }
 
 /// A flush that began at `begin` succeeded.
@@ -693,5 +721,52 @@ mod tests {
         let [first, second] = [model.begin_flush(), model.begin_flush()];
         model.end_flush(first, End::Failed).unwrap();
         assert!(model.end_flush(second, DONE).is_err());
+    }
+
+    /// What a look after a crash says of two sectors of a block, written as `story` has it, that hold writes `first` and `second`.
+    fn looked(story: impl Fn(&mut Model), first: u64, second: u64) -> Result<(), Violation> {
+        let mut model = Model::new(1024, true).keeping_whole(Some(2));
+        story(&mut model);
+        model.crash(Loss::All);
+        let (mut bytes, read) = ([0; 1024], model.begin_read(0, 2));
+        for (sector, number) in [first, second].into_iter().enumerate() {
+            let value = if number == 0 { ZERO } else { value(number, 1) };
+            payload::fill(value, sector as u64, &mut bytes[sector * 512..][..512]);
+        }
+        model.end_read(read, Some(&bytes))
+    }
+
+    #[test]
+    fn after_a_crash_a_block_is_what_it_was_at_one_moment() {
+        let two = |model: &mut Model| {
+            for number in [1, 2] {
+                let write = model.begin_write(0, 2, Change::To(value(number, 1)));
+                model.end_write(write, DONE);
+            }
+        };
+        for (first, second) in [(0, 0), (1, 1), (2, 2)] {
+            looked(two, first, second).unwrap();
+        }
+        for (first, second) in [(0, 1), (1, 0), (1, 2), (2, 0)] {
+            looked(two, first, second).unwrap_err();
+        }
+        let together = |model: &mut Model| {
+            let writes = [1, 2].map(|number| model.begin_write(0, 2, Change::To(value(number, 1))));
+            writes.into_iter().for_each(|write| model.end_write(write, DONE));
+        };
+        looked(together, 1, 2).expect("one of them in parts of the other: nothing came in between");
+        let in_part = |model: &mut Model| {
+            let write = model.begin_write(0, 2, Change::To(value(1, 1)));
+            model.end_write(write, DONE);
+            let write = model.begin_write(0, 1, Change::To(value(2, 1)));
+            model.end_write(write, End::Failed);
+        };
+        looked(in_part, 2, 1).unwrap();
+        looked(in_part, 2, 0).expect_err("the second write began after the first had ended");
+        let below = |model: &mut Model| {
+            two(model);
+            model.may_mix(&[(0, 1)]);
+        };
+        looked(below, 2, 0).expect("written in place below");
     }
 }

@@ -86,6 +86,7 @@ fn play(scenario: &Scenario) -> Result<Outcome, Violation> {
         let disks = house.leave()?;
         result?;
         if durable {
+            model.borrow_mut().may_mix(&disks[0].changed());
             let (next, loss) = stop(scenario, phase, &disks);
             media = next;
             model.borrow_mut().crash(loss);

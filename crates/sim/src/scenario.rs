@@ -178,11 +178,13 @@ fn draw_knobs(row: &Row, random: &mut Random) -> Vec<(usize, usize)> {
 /// `plain`: the device's sectors are the disk's, so that what is lost or stored wrong is known by its sector.
 fn draw_plan(random: &mut Random, faulty: bool, steps: u64, plain: bool) -> Plan {
     let count = if faulty { random.below(4) } else { 0 };
-    let faults = (0..count).map(|_| draw_fault(random, plain)).collect();
+    let faults: Vec<Fault> = (0..count).map(|_| draw_fault(random, plain)).collect();
     let cut_at = (random.below(4) > 0).then(|| random.below(8 + steps * 4));
     let latency = Latency::ALL[random.below(Latency::ALL.len() as u64) as usize];
     let alone = faulty && cut_at.is_some() && random.below(4) == 0;
-    Plan { faults, cut_at, alone, latency }
+    let buffered =
+        faults.iter().any(|fault: &Fault| fault.effect == Effect::Lose && fault.nth.is_multiple_of(2));
+    Plan { faults, cut_at, alone, buffered, latency }
 }
 
 fn draw_fault(random: &mut Random, plain: bool) -> Fault {

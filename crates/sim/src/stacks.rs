@@ -33,6 +33,8 @@ pub struct Row {
     pub commits: bool,
     /// What is acknowledged is there after a kill, flushed or not.
     pub keeps: bool,
+    /// What is written through it is kept in whole blocks of so many sectors.
+    pub whole: Option<u64>,
     /// A cache that is full but for small islands, as [`crate::preset`] makes it.
     pub full: bool,
     /// A device of many leaves of zram's table, of which stories touch what lies near the boundaries.
@@ -76,6 +78,7 @@ pub const STACKS: &[Row] = &[
         name: "write-cache",
         config: |_| cached(write_cache::Config::default()),
         cache: Some(Cache { bytes: 256 << 10, disk: 4096, words: false }),
+        whole: Some(8),
         ..CACHED
     },
     Row {
@@ -105,6 +108,7 @@ pub const STACKS: &[Row] = &[
         config: |_| cached(write_cache::Config { ack: "committed".into(), ..Default::default() }),
         cache: Some(Cache { bytes: 64 << 10, disk: 4096, words: false }),
         commits: true,
+        whole: Some(8),
         ..CACHED
     },
     Row {
@@ -151,6 +155,7 @@ const DURABLE: Row = Row {
     cache: None,
     commits: false,
     keeps: true,
+    whole: None,
     full: false,
     wide: false,
     knobs: &[],
@@ -322,6 +327,7 @@ impl Row {
     pub fn model(&self) -> Model {
         let model = Model::new(self.bytes, self.disk.is_some());
         let model = if self.exact { model.freeing(self.block().bytes() / SECTOR) } else { model };
+        let model = model.keeping_whole(self.whole);
         if self.full { model.with_filled(preset::cached_sectors(), preset::VALUE) } else { model }
     }
 

@@ -262,8 +262,11 @@ impl Core {
         self: &Arc<Self>,
         mut reservation: Reservation,
         origin: u32,
-        bytes: IoBuf,
+        mut bytes: IoBuf,
     ) -> (Result<u64, Kind>, IoBuf) {
+        if mutant::on("write_cache: overwrite a version in place") {
+            bytes = Box::pin(self.overwrite_in_place(origin, bytes)).await;
+        }
         let (result, bytes) = self.write_runs(&mut reservation, bytes).await;
         if let Err(kind) = result {
             return (Err(kind), bytes);
@@ -275,6 +278,17 @@ impl Core {
         self.commit_if_due();
         self.copy_if_due();
         (Ok(published.epoch), bytes)
+    }
+
+    /// What must never be done to a version that may be committed meanwhile: a mutant.
+    async fn overwrite_in_place(self: &Arc<Self>, origin: u32, bytes: IoBuf) -> IoBuf {
+        let reading = self.look_up(origin, 1).await;
+        let [Stretch { place: Place::Cache(index), .. }] = reading.stretches[..] else { return bytes };
+        if bytes.len() as u64 != self.block_bytes() {
+            return bytes;
+        }
+        let at = self.with(|opened| opened.layout.block_offset(u64::from(index)));
+        self.cache.submit(Request::write(at, bytes)).await.buf
     }
 
     /// One I/O for each run, or for each block.

@@ -12,7 +12,8 @@
 //! - A call may fail once or from then on, move less than it was asked to, or not be known to the system. A write that fails
 //!   may have stored some of its sectors.
 //! - What is not durable may be lost while the disk is in use, as when Linux fails to write back what its page cache holds:
-//!   reads go back to what is durable, one sync or durable write reports it, and later ones succeed.
+//!   reads go back to what is durable, one sync or durable write reports it, and later ones succeed. Without O_DIRECT a write of
+//!   any kind may be the one that reports it.
 //! - A sector may become unreadable: reads of it fail, after a restart too, until something is written there.
 //! - Bits rot and writes go to the wrong place, and nothing says so.
 //! - A call whose future is dropped is carried out all the same, or not, now or after some later calls.
@@ -93,6 +94,8 @@ pub struct Plan {
     pub cut_at: Option<u64>,
     /// The power is cut for this disk alone: its calls fail from then on.
     pub alone: bool,
+    /// Writes go through the system's page cache: any of them may be told of a loss.
+    pub buffered: bool,
     /// How long calls take.
     pub latency: Latency,
 }
@@ -111,6 +114,8 @@ struct State {
     unreported: bool,
     /// Sectors that hold what nobody wrote there, since they were last asked for: first and count.
     wrong: Vec<(u64, u64)>,
+    /// Sectors that calls have begun to change: first and count.
+    changed: Vec<(u64, u64)>,
     head: u64,
 }
 
@@ -163,7 +168,7 @@ impl State {
         let len = bytes.len() as u64;
         let failed = match effect {
             Some(Effect::Fail(kind)) => Err(kind),
-            _ if durable => self.report_loss(),
+            _ if durable || self.plan.buffered => self.report_loss(),
             _ => Ok(()),
         };
         if let Err(kind) = failed {
@@ -233,6 +238,7 @@ impl Disk {
             gone: false,
             unreported: false,
             wrong: Vec::new(),
+            changed: Vec::new(),
             head: 0,
         };
         Self { state: Arc::new(Mutex::new(state)), env, geometry }
@@ -291,6 +297,11 @@ impl Disk {
     /// Sectors that hold what nobody wrote there, since this was last asked: first and count.
     pub fn take_wrong(&self) -> Vec<(u64, u64)> {
         std::mem::take(&mut self.state.lock().wrong)
+    }
+
+    /// Sectors that calls have begun to change since it has power: first and count.
+    pub fn changed(&self) -> Vec<(u64, u64)> {
+        self.state.lock().changed.clone()
     }
 
     /// Begins a call: waits out its time and returns what strikes it. Never returns without power.
@@ -404,7 +415,10 @@ struct Flight {
 
 impl Flight {
     fn board(state: &Arc<Mutex<State>>, at: u64, bytes: &[u8]) -> Self {
-        let number = Some(state.lock().cache.take_off(at, bytes));
+        let mut locked = state.lock();
+        locked.changed.push((at / SECTOR, bytes.len() as u64 / SECTOR));
+        let number = Some(locked.cache.take_off(at, bytes));
+        drop(locked);
         Self { state: state.clone(), number }
     }
 
@@ -430,9 +444,8 @@ impl Storage for Disk {
         1
     }
 
-    /// What may lose what it acknowledged lies in the system's page cache.
     fn direct(&self) -> bool {
-        !self.state.lock().plan.faults.iter().any(|fault| fault.effect == Effect::Lose)
+        !self.state.lock().plan.buffered
     }
 
     fn read(&self, at: u64, buf: IoBuf, done: usize) -> LocalFuture<Moved> {
