@@ -1,21 +1,22 @@
 //! `cargo xtask sim`: runs stories, shortens those that break a promise, and prints how to see them again.
 #![forbid(unsafe_code)]
 
+mod job;
 mod race;
 
-use std::fmt;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use spillway_core::contract::Random;
 use spillway_core::mutant;
 use spillway_core::sync::{AtomicU64, Mutex, Ordering};
-use spillway_sim::campaign::{self, Broken, Tally};
-use spillway_sim::mutants::{MUTANTS, Mutant};
-use spillway_sim::run::run;
-use spillway_sim::scenario::Scenario;
-use spillway_sim::stacks::{self, Row, STACKS};
+use spillway_simulate::campaign;
+use spillway_simulate::mutants::{MUTANTS, Mutant};
+use spillway_simulate::run::run;
+use spillway_simulate::scenario::Scenario;
+use spillway_simulate::stacks::{self, Row, STACKS};
 
+use crate::job::{Job, Task};
 use crate::race::{Counts, race, share_out, until_crashes};
 
 const USAGE: &str = "\
@@ -40,36 +41,6 @@ const CHECK_TRIPLES: u64 = 300;
 
 /// Stories that a mutant may live through: some 60 seconds of a release build on one idle core, however busy this one is.
 const MUTANT_STORIES: usize = 60_000;
-
-/// A piece of work that can be named on the command line.
-#[derive(Clone, Copy)]
-enum Job {
-    Seed(u64),
-    Sequence(u32, u64),
-    Failure(u64),
-}
-
-impl Job {
-    fn run(self, row: &'static Row) -> Result<Tally, Box<Broken>> {
-        match self {
-            Job::Seed(seed) => campaign::seed(row, seed),
-            Job::Sequence(len, index) => campaign::sequence(row, len, index),
-            Job::Failure(index) => campaign::every_failure(row, index),
-        }
-    }
-}
-
-impl fmt::Display for Job {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Job::Seed(seed) => write!(f, "--seed {seed}"),
-            Job::Sequence(len, index) => write!(f, "--sequence {len}:{index}"),
-            Job::Failure(index) => write!(f, "--failure {index}"),
-        }
-    }
-}
-
-type Task = (&'static Row, Job);
 
 fn main() -> ExitCode {
     // A panic of a stack is reported as a broken promise, with the story that led to it.

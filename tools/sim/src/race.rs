@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use spillway_core::sync::{AtomicBool, Mutex, Ordering};
-use spillway_sim::campaign::{Broken, Tally};
-use spillway_sim::shrink::shrink;
-use spillway_sim::stacks::{Row, STACKS};
+use spillway_simulate::campaign::{Broken, Tally};
+use spillway_simulate::shrink::shrink;
+use spillway_simulate::stacks::{Row, STACKS};
 
-use crate::{Job, Task};
+use crate::job::{Job, Task};
 
 /// What was run on a stack.
 #[derive(Clone, Copy, Default)]

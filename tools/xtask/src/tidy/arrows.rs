@@ -17,7 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("io", &["spillway-core"]),
     ("layers", &["spillway-policy", "spillway-core"]),
     ("policy", &[]),
-    ("sim", &["spillway-layers", "spillway-policy", "spillway-core"]),
+    ("sim", &["spillway-core"]),
 ];
 
 /// The asynchronous runtime, and the folder of the crate that hides it.

@@ -3,12 +3,12 @@
 use spillway_core::Kind;
 use spillway_core::contract::Random;
 
-use crate::disk::{Effect, Fault, Latency, Plan};
-use crate::model::Violation;
 use crate::run::{Outcome, run};
 use crate::scenario::{Phase, Scenario};
 use crate::stacks::Row;
-use crate::workload::{Act, Step};
+use spillway_sim::disk::{Effect, Fault, Latency, Plan};
+use spillway_sim::model::Violation;
+use spillway_sim::workload::{Act, Step};
 
 /// What has been run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use spillway_core::size::memparse;
 use spillway_core::{Budget, Kind};
 
-use crate::model::{Model, Number};
+use spillway_sim::model::{Model, Number};
 
 /// Most that a block takes: a span of 8 pages, and what is known of it and its 256 cells.
 const BLOCK_BYTES: u64 = (32 << 10) + (2 << 10);
@@ -71,7 +71,7 @@ impl Room {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Change, End};
+    use spillway_sim::model::{Change, End};
 
     const DONE: End = End::Done { durable: false };
 

@@ -8,11 +8,11 @@ use spillway_layers::stack::{
 };
 use spillway_layers::{delay, memory, rate, trace, write_cache};
 
-use crate::disk::{Disk, Medium};
-use crate::memory::VecRegions;
-use crate::model::Model;
 use crate::preset;
-use crate::world::World;
+use spillway_sim::disk::{Disk, Medium};
+use spillway_sim::memory::VecRegions;
+use spillway_sim::model::Model;
+use spillway_sim::world::World;
 
 /// An attribute that workloads change, and the values they give it.
 pub type Knob = (&'static str, &'static [&'static str]);

@@ -16,10 +16,10 @@ use std::fmt;
 use spillway_core::Kind;
 use spillway_core::contract::Random;
 
-use crate::disk::{Call, Effect, Fault, Latency, Plan};
 use crate::stacks::Row;
-use crate::workload::{Act, Shape, Step, swarm};
-use crate::world::Order;
+use spillway_sim::disk::{Call, Effect, Fault, Latency, Plan};
+use spillway_sim::workload::{Act, Shape, Step, swarm};
+use spillway_sim::world::Order;
 
 /// Most phases of a story: a cut within a recovery within a recovery ...
 const PHASES_MAX: u64 = 6;

@@ -16,14 +16,14 @@ use spillway_core::{
 };
 use spillway_layers::stack::Stack;
 
-use crate::disk::{Disk, Medium};
-use crate::model::{Change, End, Loss, Model, Number, Said, Violation};
-use crate::payload;
 use crate::room::Room;
 use crate::scenario::{Phase, Scenario};
 use crate::stacks::Knob;
-use crate::workload::{Act, Step};
-use crate::world::World;
+use spillway_sim::disk::{Disk, Medium};
+use spillway_sim::model::{Change, End, Loss, Model, Number, Said, Violation};
+use spillway_sim::payload;
+use spillway_sim::workload::{Act, Step};
+use spillway_sim::world::World;
 
 /// Steps of the executor after which a phase is called stuck: a request is never answered.
 const STEPS_MAX: u64 = 3_000_000;

@@ -8,8 +8,8 @@ use std::sync::LazyLock;
 use spillway_core::{BlockSize, SECTOR};
 use spillway_layers::write_cache::format::{ENTRY_LEN, Entry, FREE, Layout, SUPERBLOCK_LEN, Superblock};
 
-use crate::disk::Medium;
-use crate::payload::{self, Value};
+use spillway_sim::disk::Medium;
+use spillway_sim::payload::{self, Value};
 
 /// Bytes of its disk: 24,000 blocks of 512 bytes, and 375 KiB of metadata.
 pub const CACHE_BYTES: u64 = 12_672_000;

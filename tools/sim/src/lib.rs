@@ -1,0 +1,11 @@
+//! Shipped stacks in the simulated world: stories drawn from seeds, judged by the model, shortened where they break a promise.
+#![forbid(unsafe_code)]
+
+pub mod campaign;
+pub mod mutants;
+pub mod preset;
+pub mod room;
+pub mod run;
+pub mod scenario;
+pub mod shrink;
+pub mod stacks;
