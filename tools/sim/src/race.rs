@@ -17,6 +17,21 @@ struct Share {
     time: Duration,
     /// Stories that were begun.
     begun: u64,
+    /// Those of them that have ended.
+    ended: u64,
+}
+
+impl Share {
+    /// The time of a story, once one has ended.
+    fn mean(&self) -> Option<Duration> {
+        Some(self.time / u32::try_from(self.ended).ok().filter(|&ended| ended > 0)?)
+    }
+
+    /// Its time once the stories end that are running now; each takes as long as others of the stack, or of all stacks.
+    fn expected(&self, mean_of_all: Duration) -> Duration {
+        let running = u32::try_from(self.begun - self.ended).expect("threads are few");
+        self.time + self.mean().unwrap_or(mean_of_all) * running
+    }
 }
 
 /// What was run, for each stack of the table.
@@ -35,6 +50,16 @@ impl Counts {
             total.add(share.tally);
             total
         })
+    }
+
+    /// The time of a story of any stack; nothing before one has ended.
+    fn mean(&self) -> Duration {
+        let all = self.0.iter().fold(Share::default(), |all, share| Share {
+            time: all.time + share.time,
+            ended: all.ended + share.ended,
+            ..all
+        });
+        all.mean().unwrap_or_default()
     }
 
     /// The power cuts of each stack that had some.
@@ -70,9 +95,10 @@ pub(crate) fn share_out(rows: &[&'static Row], first: u64, crashes: u64) -> (Cou
     })
 }
 
-/// The stack that has had the least time, or of several the one with the fewest stories.
+/// The stack that will have had the least time once what is running ends, or of several the one with the fewest stories.
 fn least(rows: &[&'static Row], counts: &mut Counts) -> Option<&'static Row> {
-    rows.iter().copied().min_by_key(|row| (counts.of(row).time, counts.of(row).begun))
+    let mean = counts.mean();
+    rows.iter().copied().min_by_key(|row| (counts.of(row).expected(mean), counts.of(row).begun))
 }
 
 type Next<'a> = dyn FnMut(&mut Counts) -> Option<Task> + Send + 'a;
@@ -137,6 +163,7 @@ impl Race<'_, '_> {
         let share = state.0.of(row);
         share.tally.add(tally);
         share.time += time;
+        share.ended += 1;
     }
 }
 
@@ -184,8 +211,35 @@ mod tests {
         counts.of(rows[0]).begun = 1;
         assert_eq!(least(&rows, &mut counts).unwrap().name, rows[1].name, "two are not begun with one");
         for (row, millis) in rows.into_iter().zip([7, 9, 5]) {
-            counts.of(row).time = Duration::from_millis(millis);
+            *counts.of(row) =
+                Share { time: Duration::from_millis(millis), begun: 1, ended: 1, ..Share::default() };
         }
         assert_eq!(least(&rows, &mut counts).unwrap().name, rows[2].name);
+    }
+
+    #[test]
+    fn a_story_that_is_running_counts_as_long_as_the_others_of_its_stack() {
+        let (rows, mut counts) = ([&STACKS[0], &STACKS[2]], Counts::default());
+        for (row, millis, stories) in [(rows[0], 12, 2), (rows[1], 15, 10)] {
+            *counts.of(row) = Share {
+                time: Duration::from_millis(millis),
+                begun: stories,
+                ended: stories,
+                ..Share::default()
+            };
+        }
+        for wanted in [0, 1, 1] {
+            let row = least(&rows, &mut counts).unwrap();
+            assert_eq!(row.name, rows[wanted].name, "what runs on the first is worth 6 ms");
+            counts.of(row).begun += 1;
+        }
+        let mut counts = Counts::default();
+        *counts.of(rows[1]) =
+            Share { time: Duration::from_millis(4), begun: 1, ended: 1, ..Share::default() };
+        for wanted in [0, 0, 1] {
+            let row = least(&rows, &mut counts).unwrap();
+            assert_eq!(row.name, rows[wanted].name, "a story of a stack that is new is worth 4 ms");
+            counts.of(row).begun += 1;
+        }
     }
 }
