@@ -239,27 +239,30 @@ fn mutants(rows: &[&'static Row], first: u64) -> Result<(), String> {
     let wanted: Vec<&Mutant> = MUTANTS.iter().filter(here).collect();
     println!("mutants: again with --mutants --seed {first}");
     println!("| mutant | stack | found by | stories | after | as |\n| --- | --- | --- | --- | --- | --- |");
-    let (next, alive) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    let (next, alive, broken) = (AtomicU64::new(0), Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(mutant) = wanted.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
                     match hunt(mutant, first) {
-                        Some(line) => println!("{line}"),
-                        None => alive.lock().push(mutant.name),
+                        Ok(Some(line)) => println!("{line}"),
+                        Ok(None) => alive.lock().push(mutant.name),
+                        Err(words) => broken.lock().push(words),
                     }
                 }
             });
         }
     });
-    let alive = alive.into_inner();
-    if alive.is_empty() {
-        println!("mutants: {} of {} found", wanted.len(), wanted.len());
-        Ok(())
-    } else {
-        Err(format!("not found within {MUTANT_STORIES} stories: {}", alive.join("; ")))
+    let (alive, mut wrong) = (alive.into_inner(), broken.into_inner());
+    if !alive.is_empty() {
+        wrong.push(format!("not found within {MUTANT_STORIES} stories: {}", alive.join("; ")));
     }
+    if !wrong.is_empty() {
+        return Err(wrong.join("\n"));
+    }
+    println!("mutants: {} of {} found", wanted.len(), wanted.len());
+    Ok(())
 }
 
 /// A seed that nobody knows before.
@@ -271,8 +274,8 @@ fn fresh_seed() -> u64 {
 /// Seeds between two workloads in which every call fails: these take as long as some hundred stories.
 const SEEDS_A_FAILURE: u64 = 512;
 
-/// The first job that notices a mutant, as a line of the table.
-fn hunt(candidate: &Mutant, first: u64) -> Option<String> {
+/// The first job that notices a mutant, as a line of the table. An error where that job finds something without the mutant too.
+fn hunt(candidate: &Mutant, first: u64) -> Result<Option<String>, String> {
     let start = Instant::now();
     let row = stacks::find(candidate.stack).expect("the table of mutants names stacks");
     mutant::choose(candidate.name);
@@ -285,16 +288,32 @@ fn hunt(candidate: &Mutant, first: u64) -> Option<String> {
         Some((stories, job, broken.violation.0))
     });
     mutant::choose("");
-    // The same story has to go well without the defect: else it is not what was found.
-    if let Some((_, job, _)) = &found
-        && let Err(broken) = job.run(row)
-    {
-        panic!(
-            "BROKEN without any defect: {}; again: cargo xtask sim --stack {} {job}",
-            broken.violation.0, row.name
-        );
-    }
-    let (stories, job, words) = found?;
+    let Some((stories, job, words)) = found else { return Ok(None) };
+    works_without_defect(row, job)?;
     let (name, seconds) = (candidate.name, start.elapsed().as_secs_f64());
-    Some(format!("| {name} | {} | {job} | {stories} | {seconds:.1} s | {words} |", row.name))
+    Ok(Some(format!("| {name} | {} | {job} | {stories} | {seconds:.1} s | {words} |", row.name)))
+}
+
+/// What found a mutant has to go well without it: else it is not the mutant that was found.
+fn works_without_defect(row: &'static Row, job: Job) -> Result<(), String> {
+    let words = |words| {
+        format!("BROKEN without any defect: {words}; again: cargo xtask sim --stack {} {job}", row.name)
+    };
+    job.run(row).map(|_| ()).map_err(|broken| words(broken.violation.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_finds_more_than_the_mutant_is_told_of_with_its_words() {
+        let row = stacks::find("file").unwrap();
+        works_without_defect(row, Job::Seed(1)).unwrap();
+        mutant::choose("file: skip a flush");
+        let broken = (1..100).find_map(|seed| works_without_defect(row, Job::Seed(seed)).err()).unwrap();
+        mutant::choose("");
+        assert!(broken.starts_with("BROKEN without any defect: sector"), "{broken}");
+        assert!(broken.contains("again: cargo xtask sim --stack file --seed"), "{broken}");
+    }
 }
