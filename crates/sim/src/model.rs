@@ -15,7 +15,8 @@
 //!   may still be lost by a later power cut, until it is flushed.
 //! - What a disk stored wrong may read as anything until it is written again; its neighbours may not.
 //! - A device that keeps blocks whole shows after a crash what each block held at one moment: no sector of it is newer than another
-//!   that was written in between. Where something was written in place below it, it keeps sectors whole only.
+//!   that was written in between. Where something was written in place below it for a client, it keeps sectors whole only, until one
+//!   content of the block is durable.
 //! - Where a disk may lose what it has not made durable, a read may return what a crash may leave.
 //! - Of a device that frees exactly, a discard or zeroing frees each block that it covers whole: the block reads as zero, is said to be
 //!   a hole, and takes no memory until something is written to it.
@@ -91,7 +92,7 @@ struct Version {
     end: Option<u64>,
     /// It replaces others once ended.
     sure: bool,
-    /// It succeeded and replaced others, whatever came later.
+    /// It succeeded and replaced others, whatever came later; unless a crash may have undone it before the last one.
     done: bool,
     /// It may still show up or vanish by itself: its answer was dropped.
     loose: bool,
@@ -160,9 +161,11 @@ impl Sector {
         allowed
     }
 
-    /// The machine has stopped at `time`.
-    fn restart(&mut self, loss: Loss, time: u64) {
+    /// The machine has stopped at `time`, after it had at `before`.
+    fn restart(&mut self, loss: Loss, time: u64, before: u64) {
         for version in self.both() {
+            // What no read has shown since the crash before may have been lost in it.
+            version.done &= version.end.is_some_and(|end| end >= before);
             version.sure &= loss == Loss::Nothing && version.end.is_some();
             version.end = Some(version.end.unwrap_or(time));
             version.loose = false;
@@ -211,10 +214,14 @@ pub struct Model {
     /// So many sectors at the begin of the device hold this value, the others zeroes.
     filled: (u64, Value),
     time: u64,
+    /// When the machine stopped for the last time.
+    stopped: u64,
     /// Sectors of a block, on a device that keeps blocks whole.
     whole: Option<u64>,
-    /// Blocks of which a crash may leave a mixture.
+    /// Blocks of which a crash may leave a mixture: something in place below may not be durable yet.
     mixed: BTreeSet<u64>,
+    /// Blocks that a write whose answer was dropped may still change, until the next crash.
+    haunted: BTreeSet<u64>,
     /// Sectors of a block, on a device that frees exactly.
     frees: Option<u64>,
     /// When blocks may have been freed, and how many.
@@ -237,8 +244,10 @@ impl Model {
             sectors: bytes / SECTOR,
             filled: (0, ZERO),
             time: 1,
+            stopped: 0,
             whole: None,
             mixed: BTreeSet::new(),
+            haunted: BTreeSet::new(),
             frees: None,
             freed: Vec::new(),
             writes: BTreeMap::new(),
@@ -270,13 +279,6 @@ impl Model {
         self
     }
 
-    /// Of the blocks that these sectors lie in a crash may leave a mixture: first sectors and counts.
-    pub fn may_mix(&mut self, changed: &[(u64, u64)]) {
-        let Some(block) = self.whole else { return };
-        let blocks = changed.iter().flat_map(|(first, count)| first / block..(first + count).div_ceil(block));
-        self.mixed.extend(blocks);
-    }
-
     /// Whether a disk may lose what it has not made durable, from now on.
     pub fn set_losing(&mut self, losing: bool) {
         self.losing = losing;
@@ -297,15 +299,20 @@ impl Model {
     }
 
     fn touch(&mut self, sector: u64) -> &mut Sector {
-        let (value, hole) = (self.at_first(sector), self.frees.map(|_| true));
+        let untouched = self.untouched(sector);
         let (touched, writes) = (&mut self.touched, &self.writes);
         touched.entry(sector).or_insert_with(|| {
-            let mut new = Sector::new(value, hole);
+            let mut new = untouched;
             let covers = |write: &&OpenWrite| (write.first..write.first + write.count).contains(&sector);
             let open = writes.values().filter(covers).filter_map(|write| write.elsewhere.as_ref());
             open.for_each(|version| new.add(version));
             new
         })
+    }
+
+    /// What nothing has touched.
+    fn untouched(&self, sector: u64) -> Sector {
+        Sector::new(self.at_first(sector), self.frees.map(|_| true))
     }
 
     fn allowed(&self, sector: u64) -> Allowed {
@@ -414,6 +421,10 @@ impl Model {
                 sector.crash.retain(|version| !version.ended_before(begin));
             }
         }
+        if end == End::Withdrawn {
+            self.haunt(first, count);
+        }
+        self.forget_mixtures();
     }
 
     /// Blocks of `range` that may take room now, of so many sectors each.
@@ -455,6 +466,7 @@ impl Model {
             }
             End::Done { .. } => self.touched.values_mut().for_each(|sector| flushed(sector, begin)),
         }
+        self.forget_mixtures();
         Ok(())
     }
 
@@ -481,23 +493,7 @@ impl Model {
                 _ => {}
             }
         }
-        Ok(())
-    }
-
-    /// Looks for mixtures in what was read of whole blocks to which nothing was written since the last crash.
-    fn judge_blocks(&self, first: u64, bytes: &[u8]) -> Result<(), Violation> {
-        let Some(block) = self.whole.filter(|_| !self.losing) else { return Ok(()) };
-        let blocks = (first..).step_by(block as usize).zip(bytes.chunks_exact((block * SECTOR) as usize));
-        for (first, bytes) in blocks.filter(|(first, _)| first.is_multiple_of(block)) {
-            if self.mixed.contains(&(first / block)) {
-                continue;
-            }
-            let sectors: Vec<&Sector> =
-                self.touched.range(first..first + block).map(|(_, sector)| sector).collect();
-            if sectors.len() as u64 == block && sectors.iter().all(|sector| sector.since != Since::Write) {
-                blocks::judge_block(first, &sectors, bytes)?;
-            }
-        }
+        self.forget_mixtures();
         Ok(())
     }
 
@@ -543,7 +539,9 @@ impl Model {
         self.reads.clear();
         self.flushes.clear();
         self.flush_failed = false;
-        self.touched.values_mut().for_each(|sector| sector.restart(loss, time));
+        self.haunted.clear();
+        let before = std::mem::replace(&mut self.stopped, time);
+        self.touched.values_mut().for_each(|sector| sector.restart(loss, time, before));
     }
 }
 
@@ -563,9 +561,14 @@ fn settle(sector: &mut Sector, begin: u64, value: Value) {
     }
     sector.now.retain(|version| version.value == value);
     match sector.since {
-        Since::PowerCut => sector.crash.clone_from(&sector.now),
+        Since::PowerCut => {
+            for version in &mut sector.now {
+                (version.end, version.done) = (Some(begin), true);
+            }
+            sector.crash.clone_from(&sector.now);
+        }
         Since::Kill => {
-            let there = Version { begin, end: Some(begin), sure: true, ..sector.now[0].clone() };
+            let there = Version { begin, end: Some(begin), sure: true, done: true, ..sector.now[0].clone() };
             sector.now = vec![there.clone()];
             sector.crash.push(there);
             sector.since = Since::Write;
@@ -721,52 +724,5 @@ mod tests {
         let [first, second] = [model.begin_flush(), model.begin_flush()];
         model.end_flush(first, End::Failed).unwrap();
         assert!(model.end_flush(second, DONE).is_err());
-    }
-
-    /// What a look after a crash says of two sectors of a block, written as `story` has it, that hold writes `first` and `second`.
-    fn looked(story: impl Fn(&mut Model), first: u64, second: u64) -> Result<(), Violation> {
-        let mut model = Model::new(1024, true).keeping_whole(Some(2));
-        story(&mut model);
-        model.crash(Loss::All);
-        let (mut bytes, read) = ([0; 1024], model.begin_read(0, 2));
-        for (sector, number) in [first, second].into_iter().enumerate() {
-            let value = if number == 0 { ZERO } else { value(number, 1) };
-            payload::fill(value, sector as u64, &mut bytes[sector * 512..][..512]);
-        }
-        model.end_read(read, Some(&bytes))
-    }
-
-    #[test]
-    fn after_a_crash_a_block_is_what_it_was_at_one_moment() {
-        let two = |model: &mut Model| {
-            for number in [1, 2] {
-                let write = model.begin_write(0, 2, Change::To(value(number, 1)));
-                model.end_write(write, DONE);
-            }
-        };
-        for (first, second) in [(0, 0), (1, 1), (2, 2)] {
-            looked(two, first, second).unwrap();
-        }
-        for (first, second) in [(0, 1), (1, 0), (1, 2), (2, 0)] {
-            looked(two, first, second).unwrap_err();
-        }
-        let together = |model: &mut Model| {
-            let writes = [1, 2].map(|number| model.begin_write(0, 2, Change::To(value(number, 1))));
-            writes.into_iter().for_each(|write| model.end_write(write, DONE));
-        };
-        looked(together, 1, 2).expect("one of them in parts of the other: nothing came in between");
-        let in_part = |model: &mut Model| {
-            let write = model.begin_write(0, 2, Change::To(value(1, 1)));
-            model.end_write(write, DONE);
-            let write = model.begin_write(0, 1, Change::To(value(2, 1)));
-            model.end_write(write, End::Failed);
-        };
-        looked(in_part, 2, 1).unwrap();
-        looked(in_part, 2, 0).expect_err("the second write began after the first had ended");
-        let below = |model: &mut Model| {
-            two(model);
-            model.may_mix(&[(0, 1)]);
-        };
-        looked(below, 2, 0).expect("written in place below");
     }
 }

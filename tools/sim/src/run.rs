@@ -86,7 +86,6 @@ fn play(scenario: &Scenario) -> Result<Outcome, Violation> {
         let disks = house.leave()?;
         result?;
         if durable {
-            model.borrow_mut().may_mix(&disks[0].changed());
             let (next, loss) = stop(scenario, phase, &disks);
             media = next;
             model.borrow_mut().crash(loss);
@@ -357,12 +356,18 @@ impl House {
                 ));
             }
             self.check_memory()?;
-            // Stories store something wrong only where the disk's sectors are the device's.
-            for (first, count) in self.disks.first().map(|disk| disk.take_wrong()).unwrap_or_default() {
-                self.visitor.model.borrow_mut().store_wrong(first, count);
-            }
+            self.tell_what_changed();
         }
         Err(Violation(format!("a request is not answered within {STEPS_MAX} steps")))
+    }
+
+    /// Tells the model what the last step did to the disk whose sectors are the device's.
+    fn tell_what_changed(&self) {
+        let (Some(disk), mut model) = (self.disks.first(), self.visitor.model.borrow_mut()) else { return };
+        model.changes_below(&disk.take_changed());
+        for (first, count) in disk.take_wrong() {
+            model.store_wrong(first, count);
+        }
     }
 
     /// What the budget has charged and what nobody counts is within the budget and an allowance.

@@ -114,7 +114,7 @@ struct State {
     unreported: bool,
     /// Sectors that hold what nobody wrote there, since they were last asked for: first and count.
     wrong: Vec<(u64, u64)>,
-    /// Sectors that calls have begun to change: first and count.
+    /// Sectors that calls have begun to change, since they were last asked for: first and count.
     changed: Vec<(u64, u64)>,
     head: u64,
 }
@@ -299,9 +299,9 @@ impl Disk {
         std::mem::take(&mut self.state.lock().wrong)
     }
 
-    /// Sectors that calls have begun to change since it has power: first and count.
-    pub fn changed(&self) -> Vec<(u64, u64)> {
-        self.state.lock().changed.clone()
+    /// Sectors that calls have begun to change since this was last asked: first and count.
+    pub fn take_changed(&self) -> Vec<(u64, u64)> {
+        std::mem::take(&mut self.state.lock().changed)
     }
 
     /// Begins a call: waits out its time and returns what strikes it. Never returns without power.
