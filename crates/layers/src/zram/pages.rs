@@ -6,7 +6,8 @@
 //! system at once. Warm spans serve any taker: whoever finds the budget full has them cooled before it is refused.
 //!
 //! Moving objects together takes a span before it frees one, at the limit too. So the compactor has a *reserve*, charged when the
-//! device begins: where the budget is full it borrows from that, and what then comes free pays it back before anybody else has it.
+//! device begins: it borrows from that, and what then comes free pays it back before anybody else has it. Two spans are set aside
+//! with it, for a chunk more would have to be charged.
 //!
 //! Each span has a *tag*, a word that says of a span in use where it is listed, and of a free one which is the next free one. So
 //! neither a map nor a list grows with the device. Tags are charged with their chunk.
@@ -84,7 +85,12 @@ struct State {
     warm_pages: usize,
     /// First of the spans of leaves that have a free page, linked by their tags.
     leaves: u32,
+    /// Spans without memory that go with the reserve: where the budget is full, there may be none for the tags of a chunk.
+    aside: Vec<Span>,
 }
+
+/// Spans set aside for the reserve.
+const ASIDE: usize = 2;
 
 /// What waits for memory is told of so many spans at most that came free while nobody waited.
 const FREED_MAX: u64 = 16;
@@ -110,8 +116,8 @@ impl Pages {
         let wished = (budget.room() / 256).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX).next_power_of_two();
         let chunk_shift = wished.trailing_zeros() - SPAN_BYTES.trailing_zeros();
         let chunks = (0..CHUNKS_MAX).map(|_| OnceLock::new()).collect();
-        let state =
-            State { fresh: 0, clean: NO_SPAN, warm: Default::default(), warm_pages: 0, leaves: NO_SPAN };
+        let (warm, aside) = (Default::default(), Vec::with_capacity(ASIDE));
+        let state = State { fresh: 0, clean: NO_SPAN, warm, warm_pages: 0, leaves: NO_SPAN, aside };
         let freed = Semaphore::new(FREED_MAX);
         freed.force(FREED_MAX);
         Self {
@@ -160,8 +166,10 @@ impl Pages {
     pub(super) fn borrow_span(&self, pages: usize, beside: u64) -> Result<Span, Kind> {
         let bytes = (pages * PAGE_BYTES) as u64 + beside;
         self.borrow(bytes)?;
-        let span = self.state_with_span();
-        span.map(|(_, span)| span).inspect_err(|_| self.uncharge(bytes))
+        let mut state = self.state.lock();
+        let span = self.next_span(&mut state).or_else(|kind| state.aside.pop().ok_or(kind));
+        drop(state);
+        span.inspect_err(|_| self.uncharge(bytes))
     }
 
     /// Bytes in use of the reserve.
@@ -213,13 +221,26 @@ impl Pages {
         Ok(span)
     }
 
-    /// The state, locked, and a span without memory.
+    /// The state, locked, and a span without memory. Those aside come first.
     fn state_with_span(&self) -> Result<(MutexGuard<'_, State>, Span), Kind> {
         let mut state = self.state.lock();
+        while self.lacks_aside(&state) {
+            let span = self.next_span(&mut state)?;
+            state.aside.push(span);
+        }
+        let span = self.next_span(&mut state)?;
+        Ok((state, span))
+    }
+
+    fn lacks_aside(&self, state: &State) -> bool {
+        self.reserve.is_some() && state.aside.len() < ASIDE
+    }
+
+    fn next_span(&self, state: &mut State) -> Result<Span, Kind> {
         if state.clean != NO_SPAN {
             let span = Span(state.clean);
             state.clean = self.tag(span);
-            return Ok((state, span));
+            return Ok(span);
         }
         let span = Span(state.fresh);
         let chunk = self.chunks.get(self.chunk_of(span)).ok_or(Kind::OutOfMemory)?;
@@ -227,7 +248,7 @@ impl Pages {
             assert!(chunk.set(self.map_chunk()?).is_ok(), "chunks are added under the lock");
         }
         state.fresh += 1;
-        Ok((state, span))
+        Ok(span)
     }
 
     fn map_chunk(&self) -> Result<Chunk, Kind> {
@@ -454,6 +475,22 @@ mod tests {
         assert_eq!((budget.used(), fixed.used()), (0, pages.tag_bytes() + 8 * page + 100));
         drop(pages);
         assert_eq!(fixed.used(), 0);
+    }
+
+    #[test]
+    fn there_are_two_spans_to_borrow_where_not_even_tags_can_be_charged() {
+        for count in 100..150 {
+            let (regions, budget) = (Arc::new(VecRegions::new(64 << 20)), Budget::new(2 << 20));
+            let pages = Pages::new(regions, budget.clone(), budget.clone());
+            let pages = pages.with_reserve(2 * SPAN_BYTES as u64).unwrap();
+            (0..count).for_each(|_| _ = pages.take_span(1).unwrap());
+            pages.charge(budget.room()).unwrap();
+            for _ in 0..3 {
+                let borrowed = [(); 2].map(|()| pages.borrow_span(8, 0));
+                borrowed.into_iter().for_each(|span| pages.give_span(span.expect("there is one"), 8));
+            }
+            assert_eq!(pages.borrowed(), 0);
+        }
     }
 
     #[test]
