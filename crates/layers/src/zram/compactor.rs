@@ -1,8 +1,8 @@
 //! Who asks for a pass of compaction, and how far these are.
 
-use futures_util::future::select;
+use futures_util::future::{Either, select};
 use spillway_core::LocalFuture;
-use spillway_core::sync::{Mutex, Watermark};
+use spillway_core::sync::{AtomicBool, Mutex, Ordering, Watermark};
 
 /// Who asked for a pass, and who makes one.
 #[derive(Default)]
@@ -12,6 +12,8 @@ pub(super) struct Compactor {
     /// Passes asked for so far, and how many of these asks had been made when the last finished pass began.
     pub(super) asked: Watermark,
     pub(super) served: Watermark,
+    /// Whether the background task makes a pass.
+    under_way: AtomicBool,
 }
 
 /// What a writer that found no memory has done about it.
@@ -45,11 +47,22 @@ impl Compactor {
         self.served.current() > 0
     }
 
+    pub(super) fn set_under_way(&self, yes: bool) {
+        self.under_way.store(yes, Ordering::Relaxed);
+    }
+
+    /// Whether memory may come free though nobody has asked for a pass.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.under_way.load(Ordering::Relaxed)
+    }
+
     pub(super) fn is_asked(&self) -> bool {
         self.asked.current() > self.served.current()
     }
 
-    pub(super) async fn asked_or(&self, sleep: LocalFuture<()>) {
-        select(self.asked.reached(self.served.current() + 1), sleep).await;
+    /// Waits for an ask or for `timer`; true if it was the timer.
+    pub(super) async fn asked_or(&self, timer: &mut LocalFuture<()>) -> bool {
+        let ended = select(self.asked.reached(self.served.current() + 1), timer).await;
+        matches!(ended, Either::Right(_))
     }
 }

@@ -34,12 +34,17 @@ pub(super) fn start(core: &Arc<Core>) {
 
 async fn run(weak: Weak<Core>) {
     let (mut seen, mut quiet) = (0, 0);
+    let mut timer = None;
     while let Some(core) = weak.upgrade() {
-        let sleep = core.env.sleep(LOOK_EVERY);
-        core.compactor.asked_or(sleep).await;
+        // One that goes on however often somebody asks.
+        let running = timer.get_or_insert_with(|| core.env.sleep(LOOK_EVERY));
+        let ended = core.compactor.asked_or(running).await;
+        if ended {
+            timer = None;
+        }
         // What requests have done, not what they have asked for: one may last longer than the quiet time.
         let changes = core.table.changes();
-        quiet = if changes == seen { quiet + 1 } else { 0 };
+        quiet = if changes == seen { quiet + u32::from(ended) } else { 0 };
         seen = changes;
         core.look(quiet).await;
     }
@@ -58,7 +63,7 @@ impl Core {
         let ticket = match *relief {
             _ if refused != Kind::NoSpace => return false,
             Relief::Over => return false,
-            Relief::Unasked if compaction::next_step(self.pool_load(false)) == Step::Rest => return false,
+            Relief::Unasked if !self.can_free() => return false,
             Relief::Unasked => self.compactor.ask(),
             Relief::Asked(ticket) => ticket,
         };
@@ -69,11 +74,19 @@ impl Core {
         true
     }
 
+    /// Whether moving objects frees memory soon. A pass goes on below the overhead at which it begins.
+    fn can_free(&self) -> bool {
+        self.compactor.is_under_way() || compaction::next_step(self.pool_load(false)) != Step::Rest
+    }
+
     async fn look(&self, quiet: u32) {
         let asks = self.compactor.asked.current();
         let asked = self.compactor.is_asked();
         if quiet == QUIET_LOOKS {
             self.pool.narrow();
+        }
+        if quiet >= QUIET_LOOKS {
+            // At each look: a write that was refused changed nothing and may have left a span.
             self.pages.cool();
         }
         // Who waits for memory is given all that moving objects can free.
@@ -89,14 +102,18 @@ impl Core {
         }
         if asked {
             self.compactor.served.advance(asks);
+            // Who was served may ask again at once.
+            self.env.sleep(Duration::ZERO).await;
         }
     }
 
     async fn make_pass(&self, step: Step) {
         let mut pass = Pass::new(step);
+        self.compactor.set_under_way(true);
         while self.step(&mut pass) {
             self.env.sleep(Duration::ZERO).await;
         }
+        self.compactor.set_under_way(false);
         self.pool.end_packing(&self.pages);
         if step == Step::Pack {
             self.pages.cool();

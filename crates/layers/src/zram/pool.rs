@@ -370,6 +370,12 @@ impl Pool {
         self.packed.lock().spans.len()
     }
 
+    /// Whether there is a span for what is packed next.
+    #[cfg(test)]
+    pub(super) fn has_spare(&self) -> bool {
+        self.packed.lock().spare.is_some()
+    }
+
     /// A new place for an object of `len` bytes that leaves the sparse span of `left`: on the same shelf, if it has room.
     pub(super) fn place_merged(&self, len: usize, owner: u32, left: Cell) -> Option<Fresh> {
         let (span, cell) = self.class(len).side(left.side()).lock().take(owner)?;
@@ -434,13 +440,15 @@ fn units(len: usize) -> usize {
 }
 
 impl PackedSpan {
-    /// A span for objects that leave others behind: from the reserve where there is no room.
+    /// A span for objects that leave others behind: from the reserve as long as that lasts, for what is taken from the budget's
+    /// room a writer may want before these others come free.
     fn take(pages: &Pages) -> Result<Self, Kind> {
         let bookkeeping = Self::bookkeeping(OBJECTS_AT_FIRST);
-        let charged = pages
-            .charge(bookkeeping)
-            .and_then(|()| pages.take_span(SPAN_PAGES_MAX).inspect_err(|_| pages.uncharge(bookkeeping)));
-        let span = charged.or_else(|_| pages.borrow_span(SPAN_PAGES_MAX, bookkeeping))?;
+        let charged = || {
+            pages.charge(bookkeeping)?;
+            pages.take_span(SPAN_PAGES_MAX).inspect_err(|_| pages.uncharge(bookkeeping))
+        };
+        let span = pages.borrow_span(SPAN_PAGES_MAX, bookkeeping).or_else(|_| charged())?;
         Ok(Self { span, live_units: 0, objects: Vec::with_capacity(OBJECTS_AT_FIRST) })
     }
 
@@ -453,7 +461,7 @@ impl PackedSpan {
         let room = self.objects.capacity();
         if self.objects.len() == room {
             let growth = Self::bookkeeping(room * 2) - Self::bookkeeping(room);
-            pages.budget().charge(growth).or_else(|_| pages.borrow(growth))?;
+            pages.borrow(growth).or_else(|_| pages.budget().charge(growth))?;
             self.objects.reserve_exact(room);
             assert_eq!(self.objects.capacity(), room * 2, "a vector takes what it was asked to, exactly");
         }

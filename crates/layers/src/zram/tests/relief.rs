@@ -1,9 +1,11 @@
 //! What happens where memory ends and some can be freed soon.
 
-use std::task::{Context, Poll, Waker};
+use std::pin::Pin;
+use std::task::{Context, Poll, Wake, Waker};
 
 use spillway_core::sync::Ordering;
 use spillway_core::{LocalFuture, Place, Task};
+use spillway_policy::compaction;
 
 use super::*;
 
@@ -157,6 +159,101 @@ fn a_write_of_any_length_fails_only_once_the_pool_is_dense() {
     bench.discard(0, 1 << 30);
     look(&bench, 10);
     assert_eq!((bench.number("mem_used_total"), bench.zram.core.pages.borrowed()), (0, 0));
+}
+
+/// Writes so many small pages of many lengths that packing them takes several turns and is hardly worth it.
+fn loose_by_little(bench: &Bench) {
+    let mut random = Random(12);
+    for index in 0..900 {
+        bench.write(index, &page(&mut random, 1 + index as usize % 30)).unwrap();
+    }
+}
+
+/// Lets a pass that nobody asked for come as far as where it would no longer be begun: it has a span to spare and more to free.
+fn stop_in_a_pass(bench: &Bench) {
+    let core = &bench.zram.core;
+    let rests = || compaction::next_step(core.pool_load(false)) == compaction::Step::Rest;
+    for _ in 0..1000 {
+        bench.world.step();
+        core.pages.cool();
+        if core.pool.has_spare() && rests() {
+            return;
+        }
+        bench.world.advance(Duration::from_millis(1));
+    }
+    panic!("no pass went on below the limit at which it begins");
+}
+
+#[test]
+fn a_writer_waits_for_what_a_pass_under_way_frees() {
+    let bench = bench(sized(1 << 30));
+    loose_by_little(&bench);
+    stop_in_a_pass(&bench);
+    fill_up(&bench);
+    assert_eq!(bench.write(FAR, &page(&mut Random(1), 100)), Ok(()));
+}
+
+#[test]
+fn a_pass_takes_no_room_from_writers_while_there_is_a_reserve() {
+    let bench = bench(sized(1 << 30));
+    loose_by_little(&bench);
+    bench.zram.core.pages.cool();
+    let before = bench.budget.used();
+    bench.budget.reset_peak();
+    look(&bench, 10);
+    assert!(bench.zram.core.pool.packed_spans() > 0, "a pass was made");
+    assert_eq!(bench.budget.peak(), before);
+}
+
+/// Asks for a pass, and again as soon as that has been made: in the very wake.
+struct Insistent {
+    zram: Arc<Zram>,
+    asks_left: AtomicU64,
+}
+
+impl Wake for Insistent {
+    fn wake(self: Arc<Self>) {
+        let compactor = &self.zram.core.compactor;
+        if self.asks_left.fetch_sub(1, Ordering::Relaxed) > 1 {
+            let mut served = compactor.served.reached(compactor.ask());
+            let waker = Waker::from(self.clone());
+            assert!(Pin::new(&mut served).poll(&mut Context::from_waker(&waker)).is_pending());
+            // Dropped, it would no longer be woken.
+            std::mem::forget(served);
+        }
+    }
+}
+
+#[test]
+fn others_have_their_turn_between_two_passes_that_are_asked_for() {
+    let bench = bench(sized(1 << 20));
+    bench.world.turn();
+    Arc::new(Insistent { zram: bench.zram.clone(), asks_left: AtomicU64::new(50) }).wake();
+    let served = || bench.zram.core.compactor.served.current();
+    let mut before = 0;
+    while before < 49 {
+        assert!(bench.world.step(), "nobody makes the pass that was asked for");
+        assert!(served() <= before + 1, "{} passes in one poll", served() - before);
+        before = served();
+    }
+}
+
+#[test]
+fn asks_are_not_taken_for_time_that_goes_by() {
+    let bench = bench(sized(1 << 20));
+    let mut random = Random(1);
+    (0..10).for_each(|index| bench.write(index, &page(&mut random, 100)).unwrap());
+    (0..10).for_each(|index| discard_now(&bench, index));
+    let warm = bench.number("mem_used_total");
+    assert!(warm > 0);
+    for _ in 0..10 {
+        bench.zram.core.compactor.ask();
+        (0..10).for_each(|_| _ = bench.world.turn());
+        assert!(!bench.zram.core.compactor.is_asked());
+    }
+    assert_eq!(bench.number("mem_used_total"), warm, "it was found to be at rest at once");
+    look(&bench, 5);
+    assert_eq!(bench.number("mem_used_total"), 0);
 }
 
 /// A world that allows so many tries to store pages in one poll: each asks for the time once.

@@ -45,3 +45,21 @@ fn a_request_that_outlives_the_quiet_time_leaves_the_pool_packed_too() {
         settle(&bench, &format!("after request {number}"), 50);
     }
 }
+
+/// There is room for the span of an object and none for the leaf of its slot: what was refused leaves a warm span behind.
+#[test]
+fn a_write_that_is_refused_at_rest_leaves_nothing_behind() {
+    let mut refused = 0;
+    for pages in 1..15 {
+        let bench = bench(sized(1 << 20));
+        look(&bench, 10);
+        bench.zram.core.budget.set_limit(pages * PAGE as u64 + 512);
+        match bench.write(0, &page(&mut Random(1), 100)) {
+            Ok(()) => bench.discard(0, 1 << 20),
+            Err(kind) => refused += u64::from(kind == Kind::NoSpace),
+        }
+        look(&bench, 20);
+        assert_eq!(bench.number("mem_used_total"), 0, "with room for {pages} pages");
+    }
+    assert!((1..14).contains(&refused), "{refused} of 14 were refused");
+}
