@@ -5,7 +5,7 @@
 //!
 //! Who is asked answers in a turn of its own, after it has looked for what has come: it gives way if its peer has been silent
 //! for the *grace* since it was served last. So nobody loses its place because the server is slow. A peer that goes on
-//! with its handshake stays, but only so many times: a byte now and then keeps no place.
+//! with its handshake stays, but only for a few graces: a byte now and then keeps no place.
 //!
 //! The grace is long where handshakes are few, for slow networks, and is halved with each peer that was asked and said nothing:
 //! a flood of them holds up others only once. Where less than half of the places are taken it grows again.
@@ -25,8 +25,8 @@ pub(crate) const GRACE_MIN: Duration = Duration::from_millis(50);
 /// After so many halvings the grace is at its least.
 const HALVINGS_MAX: u32 = 5;
 
-/// How often a peer keeps its place because it was not silent: twice the messages of a long handshake.
-const SPARED_MAX: u32 = 16;
+/// For so many graces a peer may keep its place because it was not silent: a byte in each is no handshake that goes on.
+const SPARED_GRACES: u32 = 4;
 
 /// Part of the handshakes that is asked at a time: one in so many.
 const ASKED_SHARE: usize = 8;
@@ -66,7 +66,8 @@ struct Handshake {
     begun: Duration,
     /// Its peer was served last, as far as is known here.
     since: Duration,
-    spared: u32,
+    /// Graces that it was given because its peer was not silent.
+    spared: Duration,
     asked: bool,
 }
 
@@ -99,7 +100,13 @@ impl Roll {
     /// A connection arrives, with a number that no other has had.
     pub(crate) fn enter(&mut self, number: u64, control: Arc<Control>, now: Duration) {
         self.all.insert(number, Entry { control, stage: Stage::Established });
-        self.stand_in_line(Handshake { number, begun: now, since: now, spared: 0, asked: false });
+        self.stand_in_line(Handshake {
+            number,
+            begun: now,
+            since: now,
+            spared: Duration::ZERO,
+            asked: false,
+        });
     }
 
     fn stand_in_line(&mut self, handshake: Handshake) {
@@ -134,7 +141,7 @@ impl Roll {
     pub(crate) fn make_room(&mut self, capacity: Capacity, now: Duration) -> Room {
         let full = self.all.len() >= capacity.connections_max;
         if !full && self.handshakes.len() < capacity.handshakes_max {
-            if self.handshakes.len() < capacity.handshakes_max / 2 {
+            if self.handshakes.len() < capacity.handshakes_max.div_ceil(2) {
                 self.halvings = self.halvings.saturating_sub(1);
             }
             return Room::Now;
@@ -167,8 +174,8 @@ impl Roll {
     pub(crate) fn gives_way(&mut self, number: u64, silent: Duration, now: Duration) -> bool {
         let grace = self.grace();
         let Some(handshake) = self.step_out(number, Stage::Leaving) else { return false };
-        if silent < grace && handshake.spared < SPARED_MAX {
-            let (spared, since) = (handshake.spared + 1, now.saturating_sub(silent));
+        if silent < grace && handshake.spared < grace * SPARED_GRACES {
+            let (spared, since) = (handshake.spared + grace, now.saturating_sub(silent));
             self.stand_in_line(Handshake { spared, since, asked: false, ..handshake });
             return false;
         }
@@ -229,7 +236,7 @@ mod tests {
         for number in [1, 2] {
             arrive(&mut roll, number, at(0));
         }
-        for turn in 1..=u64::from(SPARED_MAX) {
+        for turn in 1..=u64::from(SPARED_GRACES) {
             for number in [1, 2] {
                 assert_eq!(roll.make_room(CAPACITY, at(turn * 2000)), Room::Later);
                 assert!(!roll.gives_way(number, at(999), at(turn * 2000)));
@@ -237,6 +244,47 @@ mod tests {
         }
         assert_eq!(roll.make_room(CAPACITY, at(100_000)), Room::Later);
         assert!(roll.gives_way(1, at(0), at(100_000)));
+    }
+
+    /// How long a flood of ten times the places lasts, whose peers have been silent for a part of the grace when they are asked.
+    fn flood_of_who_is_silent_for(part_of_grace: f64) -> Duration {
+        let mut roll = Roll::default();
+        let capacity = Capacity { connections_max: 1000, handshakes_max: 16 };
+        let mut now = at(0);
+        for number in 0..160 {
+            while roll.make_room(capacity, now) == Room::Later {
+                let asked = roll.handshakes.values().filter(|handshake| handshake.asked);
+                let asked: Vec<_> = asked.map(|handshake| handshake.number).collect();
+                for number in asked {
+                    if roll.gives_way(number, roll.grace().mul_f64(part_of_grace), now) {
+                        roll.leave(number);
+                    }
+                }
+                now += at(1);
+            }
+            arrive(&mut roll, number, now);
+        }
+        now
+    }
+
+    #[test]
+    fn a_flood_of_peers_that_say_a_byte_now_and_then_passes_too() {
+        let lasted = flood_of_who_is_silent_for(0.5);
+        assert!(lasted <= (GRACE_MAX + 10 * GRACE_MIN) * (SPARED_GRACES + 1), "it took {lasted:?}");
+    }
+
+    #[test]
+    fn a_single_place_for_handshakes_gets_its_long_grace_back() {
+        let mut roll = Roll::default();
+        let capacity = Capacity { connections_max: 4, handshakes_max: 1 };
+        for number in 0..5 {
+            arrive(&mut roll, number, at(0));
+            assert!(roll.gives_way(number, GRACE_MAX, GRACE_MAX));
+            roll.leave(number);
+        }
+        assert_eq!(roll.grace(), GRACE_MIN);
+        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, GRACE_MAX), Room::Now));
+        assert_eq!(roll.grace(), GRACE_MAX);
     }
 
     #[test]
