@@ -34,30 +34,46 @@ struct State {
     next: u64,
     /// By ticket, which is the order of arrival.
     waiting: BTreeMap<u64, (ByteRange, Waker)>,
+    /// How often a range was compared with all that are held.
+    #[cfg(test)]
+    looks: std::cell::Cell<usize>,
 }
 
 impl State {
     fn is_clear(&self, range: ByteRange) -> bool {
+        #[cfg(test)]
+        self.looks.set(self.looks.get() + 1);
         self.held.len() < self.full && !self.held.iter().any(|held| held.overlaps(range))
     }
 
-    /// Takes out those whose ranges are clear.
-    fn take_clear(&mut self) -> Vec<Waker> {
+    /// Lets go of one range; takes out those whose ranges are clear now. Where the set was not full these overlap the range.
+    fn release(&mut self, range: ByteRange) -> Vec<Waker> {
+        let was_full = self.held.len() >= self.full;
+        let at = self.held.iter().position(|held| *held == range).expect("held once, dropped once");
+        self.held.swap_remove(at);
+        if mutant::on("range set: drop what another holds as well") {
+            self.held.retain(|held| *held != range);
+        }
+        let concerned = |waiting: &ByteRange| was_full || waiting.overlaps(range);
         let clear =
-            |(ticket, (range, _)): (&u64, &(ByteRange, Waker))| self.is_clear(*range).then_some(*ticket);
-        let tickets: Vec<u64> = self.waiting.iter().filter_map(clear).collect();
-        tickets
-            .into_iter()
-            .filter_map(|ticket| self.waiting.remove(&ticket))
-            .map(|(_, waker)| waker)
-            .collect()
+            self.waiting.iter().filter(|(_, (waiting, _))| concerned(waiting) && self.is_clear(*waiting));
+        let tickets: Vec<u64> = clear.map(|(ticket, _)| *ticket).collect();
+        let taken = tickets.into_iter().filter_map(|ticket| self.waiting.remove(&ticket));
+        taken.map(|(_, waker)| waker).collect()
     }
 }
 
 impl RangeSet {
     /// A set that `full` ranges fill.
     pub fn new(full: usize) -> Self {
-        let state = State { full, held: Vec::new(), next: 0, waiting: BTreeMap::new() };
+        let state = State {
+            full,
+            held: Vec::new(),
+            next: 0,
+            waiting: BTreeMap::new(),
+            #[cfg(test)]
+            looks: std::cell::Cell::new(0),
+        };
         Self(Arc::new(Shared { count: AtomicUsize::new(0), state: Mutex::new(state) }))
     }
 
@@ -92,13 +108,9 @@ impl Drop for HeldRange {
     fn drop(&mut self) {
         let clear = {
             let mut state = self.set.state.lock();
-            let at = state.held.iter().position(|held| *held == self.range).expect("held once, dropped once");
-            state.held.swap_remove(at);
-            if mutant::on("range set: drop what another holds as well") {
-                state.held.retain(|held| *held != self.range);
-            }
+            let clear = state.release(self.range);
             self.set.count.store(state.held.len(), Ordering::Release);
-            state.take_clear()
+            clear
         };
         clear.into_iter().for_each(Waker::wake);
     }
@@ -257,5 +269,21 @@ mod tests {
         assert_eq!(set.0.state.lock().waiting.len(), 1);
         drop(wait);
         assert!(set.0.state.lock().waiting.is_empty());
+    }
+
+    #[test]
+    fn who_waits_for_another_range_is_not_looked_at() {
+        let set = RangeSet::new(usize::MAX);
+        let last = set.hold(ByteRange::new(1000, 1));
+        let others: Vec<_> = (0..1000).map(|at| set.hold(ByteRange::new(at, 1))).collect();
+        let mut waits: Vec<_> = (0..1000).map(|_| Box::pin(set.clear_of(ByteRange::new(1000, 1)))).collect();
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(waits.iter_mut().all(|wait| wait.as_mut().poll(&mut context).is_pending()));
+        let looks = || set.0.state.lock().looks.get();
+        let before = looks();
+        drop(others);
+        assert_eq!(looks(), before);
+        drop(last);
+        assert!(waits.iter_mut().all(|wait| wait.as_mut().poll(&mut context).is_ready()));
     }
 }
