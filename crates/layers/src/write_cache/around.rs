@@ -179,8 +179,13 @@ impl Core {
         self.sync_origin().await.inspect_err(|&kind| self.fail("flushing the origin", kind))
     }
 
-    /// Flushes the origin; writes around the cache that wait for that may go on.
+    /// Makes durable what the origin has answered; who asks meanwhile shares the next flush.
     pub(super) async fn sync_origin(&self) -> Result<(), Kind> {
+        self.origin_flushes.through(self.call_flush()).await
+    }
+
+    /// Flushes the origin; writes around the cache that wait for that may go on.
+    async fn call_flush(&self) -> Result<(), Kind> {
         let (covers, begun) = (self.pace.lock().begin_flush(), self.env.now());
         self.origin.submit(Request::flush()).await.result?;
         self.pace.lock().end_flush(covers, self.env.now() - begun);

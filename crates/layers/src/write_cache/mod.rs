@@ -63,7 +63,7 @@ mod write_back;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering, WaitList, fence};
+use spillway_core::sync::{AtomicBool, AtomicU64, GroupFlush, Mutex, Ordering, WaitList, fence};
 use spillway_core::{
     Answer, BlockDevice, Budget, ByteRange, Charge, Env, Error, Extent, Geometry, IoBuf, Kind, Lifecycle,
     LocalFuture, Op, Place, Reply, Request, Seam, Submission,
@@ -77,7 +77,6 @@ use pace::Pace;
 use pieces::Workspaces;
 use settings::Settings;
 use times::CommitTimes;
-use write_back::OriginFlush;
 
 pub use attributes::attributes;
 pub use settings::Config;
@@ -118,7 +117,7 @@ struct Core {
     arounds: Arounds,
     /// Tasks that wait for entries to be clear.
     clear_waiters: AtomicU64,
-    origin_flush: OriginFlush,
+    origin_flushes: GroupFlush,
     /// A flush for writes that wait to go around the cache.
     origin_flushing: UnderWay,
     /// One shot: everything is to be copied when the device is stopped.
@@ -226,7 +225,7 @@ impl WriteCache {
             pace: Mutex::default(),
             arounds: Arounds::after_another_server(),
             clear_waiters: AtomicU64::new(0),
-            origin_flush: OriginFlush::default(),
+            origin_flushes: GroupFlush::default(),
             origin_flushing: UnderWay::default(),
             flush_on_suspend: AtomicBool::new(false),
         };

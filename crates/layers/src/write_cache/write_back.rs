@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use futures_util::future::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use spillway_core::sync::{Mutex, WaitList};
 use spillway_core::{IoBuf, Kind, LocalFuture, Op, Place, Request, mutant};
 
 use super::index::{LOOKS, Victim};
@@ -88,20 +87,6 @@ impl Drop for Writing {
     fn drop(&mut self) {
         self.core.pace.lock().end(self.core.env.now(), self.bytes);
     }
-}
-
-/// Flushes of the origin, shared by copies.
-#[derive(Default)]
-pub(super) struct OriginFlush {
-    state: Mutex<Flushed>,
-    ended: WaitList,
-}
-
-#[derive(Default)]
-struct Flushed {
-    written: u64,
-    durable: u64,
-    busy: bool,
 }
 
 /// What the copier is to do.
@@ -289,7 +274,7 @@ impl Core {
         self.origin.submit(if fua { write.with_fua() } else { write }).await.result?;
         drop(writing);
         if !fua && !mutant::on("write_cache: free before the origin is durable") {
-            self.make_origin_durable().await?;
+            self.sync_origin().await?;
         }
         self.counts.add(Count::Copies, 1);
         self.counts.add(Count::Copied, batch.victims.len() as u32);
@@ -315,30 +300,6 @@ impl Core {
         let (results, whole) = self.move_parts(Op::Read, &parts, whole).await;
         let all = if mutant::on("write_cache: copy what could not be read") { 0 } else { results.len() };
         results.into_iter().take(all).fold(Ok(()), Result::and).map(|()| whole)
-    }
-
-    /// Makes what has been written to the origin durable; those who ask meanwhile share the next flush.
-    async fn make_origin_durable(&self) -> Result<(), Kind> {
-        let flush = &self.origin_flush;
-        let ticket = {
-            let mut state = flush.state.lock();
-            state.written += 1;
-            state.written
-        };
-        loop {
-            let lead = flush.ended.until(|| flush.state.lock().turn(ticket)).await;
-            let Some(covers) = lead else { return Ok(()) };
-            let result = self.sync_origin().await;
-            {
-                let mut state = flush.state.lock();
-                state.busy = false;
-                if result.is_ok() {
-                    state.durable = covers;
-                }
-            }
-            flush.ended.wake_all();
-            result?;
-        }
     }
 
     /// Looks at ages now and then while there is something to become too old.
@@ -383,19 +344,5 @@ impl Opened {
     fn end_aged(&mut self, before: u64, skipped: bool) {
         self.aged = None;
         self.aged_again = Some(before).filter(|_| skipped);
-    }
-}
-
-impl Flushed {
-    /// `Some(None)` once the write of this ticket is durable, `Some(Some(N))` for whoever is to flush for the first N.
-    fn turn(&mut self, ticket: u64) -> Option<Option<u64>> {
-        if self.durable >= ticket {
-            return Some(None);
-        }
-        if self.busy {
-            return None;
-        }
-        self.busy = true;
-        Some(Some(self.written))
     }
 }
