@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use spillway_core::sync::Ordering;
+use spillway_core::sync::{Ordering, Semaphore};
 use spillway_core::{Kind, Place, mutant};
 
 use super::index::LOOKS;
-use super::{Core, Count, Turn};
+use super::{Core, Count};
 
 /// Entries that are cleared together, or hardly more: a commit waits for that.
 const CLEARED_MAX: usize = 65536;
@@ -257,20 +257,19 @@ impl Core {
     }
 }
 
-impl Turn {
+/// Has the turn, and passes it on when dropped.
+struct Turn<'a>(&'a Semaphore);
+
+impl<'a> Turn<'a> {
     /// Waits for the turn.
-    async fn take(&self) -> TurnTaken<'_> {
-        self.list.until(|| (!self.taken.swap(true, Ordering::AcqRel)).then_some(())).await;
-        TurnTaken(self)
+    async fn take(turns: &'a Semaphore) -> Self {
+        turns.take(1).await;
+        Self(turns)
     }
 }
 
-/// Has the turn, and passes it on when dropped.
-struct TurnTaken<'a>(&'a Turn);
-
-impl Drop for TurnTaken<'_> {
+impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.0.taken.store(false, Ordering::Release);
-        self.0.list.wake_one();
+        self.0.give(1);
     }
 }

@@ -63,7 +63,7 @@ mod write_back;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use spillway_core::sync::{AtomicBool, AtomicU64, GroupFlush, Mutex, Ordering, WaitList, fence};
+use spillway_core::sync::{AtomicBool, AtomicU64, GroupFlush, Mutex, Ordering, Semaphore, WaitList, fence};
 use spillway_core::{
     Answer, BlockDevice, Budget, ByteRange, Charge, Env, Error, Extent, Geometry, IoBuf, Kind, Lifecycle,
     LocalFuture, Op, Place, Reply, Request, Seam, Submission,
@@ -105,7 +105,7 @@ struct Core {
     /// A commit up to here is wanted: the seq_count it is to leave.
     wanted: Mutex<u64>,
     /// Who flushes alone, where flushes do not share commits.
-    turn: Turn,
+    turn: Semaphore,
     keeping: UnderWay,
     copying: UnderWay,
     /// Timers that run: for the next commit, for blocks that become too old.
@@ -179,13 +179,6 @@ impl UnderWay {
     }
 }
 
-/// A turn that one at a time has.
-#[derive(Default)]
-struct Turn {
-    taken: AtomicBool,
-    list: WaitList,
-}
-
 impl WriteCache {
     /// A cache on `cache` over `origin`. It is opened, or formatted where its device is blank, by [`Lifecycle::open`] or the
     /// first request; its index is charged to `budget` then, its buffers now.
@@ -216,7 +209,7 @@ impl WriteCache {
             room: WaitList::default(),
             progress: WaitList::default(),
             wanted: Mutex::new(0),
-            turn: Turn::default(),
+            turn: Semaphore::new(1),
             keeping: UnderWay::default(),
             copying: UnderWay::default(),
             commit_timer: UnderWay::default(),
