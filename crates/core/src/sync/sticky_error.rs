@@ -1,19 +1,31 @@
 //! The first error, which stays.
 
-use super::{AtomicU32, Ordering};
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::Poll;
+
+use super::{AtomicU32, Ordering, Watermark};
 use crate::error::Kind;
+use crate::mutant;
 
 /// The first failure of something that cannot be used as before afterwards. Reading it is one load.
 #[derive(Default)]
 pub struct StickyError {
     /// Errno, 0 for none.
     errno: AtomicU32,
+    /// 1 once there is one.
+    failures: Watermark,
 }
 
 impl StickyError {
     /// Notes a failure; true if it is the first, for which the caller says what failed and what to do.
     pub fn set(&self, kind: Kind) -> bool {
-        self.errno.compare_exchange(0, kind.errno() as u32, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        let errno = kind.errno() as u32;
+        let first = self.errno.compare_exchange(0, errno, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if first && !mutant::on("sticky error: tell nobody who waits") {
+            self.failures.advance(1);
+        }
+        first
     }
 
     /// The first failure, if there was one.
@@ -23,6 +35,62 @@ impl StickyError {
             0 => Ok(()),
             errno => Err(Kind::of_errno(errno as i32)),
         }
+    }
+
+    /// What `wait` comes to, unless there is a failure before. Registers for failures only where `wait` takes its time.
+    pub async fn or<T>(&self, wait: impl Future<Output = T>) -> Result<T, Kind> {
+        let (mut failed, mut wait) = (self.failures.reached(1), pin!(wait));
+        poll_fn(|context| {
+            self.check()?;
+            if let Poll::Ready(value) = wait.as_mut().poll(context) {
+                return Poll::Ready(Ok(value));
+            }
+            let failed = Pin::new(&mut failed).poll(context);
+            failed.map(|()| Err(self.check().expect_err("it has failed")))
+        })
+        .await
+    }
+}
+
+#[cfg(all(test, feature = "shuttle"))]
+mod threads {
+    use super::*;
+    use crate::sync::models::{every_order, finds};
+    use shuttle::future::block_on;
+    use shuttle::thread;
+    use std::sync::Arc;
+
+    /// Two fail, while one waits for what never happens and one for what does.
+    fn failures() {
+        let shared = Arc::new((StickyError::default(), Watermark::default()));
+        let wait = |number| {
+            let shared = shared.clone();
+            thread::spawn(move || block_on(shared.0.or(shared.1.reached(number))))
+        };
+        let waits = [wait(1), wait(2)];
+        let fail = |kind| {
+            let shared = shared.clone();
+            thread::spawn(move || shared.0.set(kind))
+        };
+        let fails = [fail(Kind::Io), fail(Kind::NoSpace)];
+        shared.1.advance(1);
+        let first = fails.map(|thread| thread.join().expect("it fails"));
+        let failure = if first[0] { Kind::Io } else { Kind::NoSpace };
+        assert!(first[0] != first[1] && shared.0.check() == Err(failure));
+        let [one, never] = waits.map(|thread| thread.join().expect("a wait ends"));
+        assert!(one == Ok(()) || one == Err(failure));
+        assert_eq!(never, Err(failure));
+    }
+
+    #[test]
+    fn a_failure_ends_every_wait_and_only_the_first_counts() {
+        every_order(10_000, failures);
+    }
+
+    #[test]
+    fn the_checker_finds_an_error_that_nobody_is_told_of() {
+        let model = "sync::sticky_error::threads::a_failure_ends_every_wait_and_only_the_first_counts";
+        finds("sticky error: tell nobody who waits", model);
     }
 }
 

@@ -159,15 +159,10 @@ impl Core {
         }
         let marked = self.with(|opened| opened.index.marked());
         self.keep();
-        let clear = || {
-            self.with(|opened| match opened.error {
-                Some(kind) => Some(Err(kind)),
-                None => opened.index.is_clear_to(marked).then_some(Ok(())),
-            })
-        };
+        let clear = || self.with(|opened| opened.index.is_clear_to(marked).then_some(()));
         if !mutant::on("write_cache: flush what went around before old entries are clear") {
             let _waits = ClearWaiter::new(self);
-            self.progress.until(clear).await?;
+            self.failure.or(self.progress.until(clear)).await?;
         }
         self.flush_origin().await?;
         self.arounds.durable.fetch_max(ended, Ordering::AcqRel);
@@ -241,9 +236,7 @@ impl Core {
         while at < end {
             let (held, count) = self.with(|opened| opened.index.presence(at, end - at));
             let gap = ByteRange::new(u64::from(at) * block, u64::from(count) * block);
-            if let Some(kind) = self.error() {
-                return Err(kind);
-            }
+            self.failure.check()?;
             if !held && (gap.len >= GAP_BYTES || gap == range) {
                 self.origin.submit(Request::bare(Op::Discard, gap)).await.result?;
                 self.arounds.ended.fetch_add(1, Ordering::AcqRel);
@@ -301,9 +294,9 @@ impl Core {
     async fn share_of(self: &Arc<Self>, count: u32) -> Result<(Share, u32), Kind> {
         let mut place = InLine::new(self);
         let look = || {
-            let share = match self.error() {
-                Some(kind) => Some(Err(kind)),
-                None => place.look(|place| place.enter(count)).map(Ok),
+            let share = match self.failure.check() {
+                Err(kind) => Some(Err(kind)),
+                Ok(()) => place.look(|place| place.enter(count)).map(Ok),
             };
             if share.is_none() {
                 self.flush_for_waiters();
@@ -317,35 +310,29 @@ impl Core {
     async fn take_replaced(self: &Arc<Self>, at: u32, end: u32, before: u64) -> Result<(Batch, u32), Kind> {
         let (mut batch, mut to) = (Batch::new(self.clone(), Vec::new()), at);
         while to < end && batch.len() < REPLACED_MAX {
-            let (seen, error, found) = self.with(|opened| {
+            let (seen, found) = self.with(|opened| {
                 let found = opened.index.take_range(to, end - to, before);
-                (opened.index.changes, opened.error, found)
+                (opened.index.changes, found)
             });
-            match (error, found) {
-                (_, InRange::Taken(victims, next)) => {
+            match found {
+                InRange::Taken(victims, next) => {
                     batch.add(victims);
                     to = next;
                     if to < end {
                         self.give_way().await;
                     }
                 }
-                (_, InRange::Copying) if to > at => break,
-                (Some(kind), InRange::Copying) => return Err(kind),
-                (None, InRange::Copying) => self.changed_since(seen).await,
+                InRange::Copying if to > at => break,
+                InRange::Copying => self.changed_since(seen).await?,
             }
         }
         Ok((batch, to))
     }
 
     async fn until_few_are_stale(self: &Arc<Self>) -> Result<(), Kind> {
-        let few = || {
-            self.with(|opened| match opened.error {
-                Some(kind) => Some(Err(kind)),
-                None => (opened.index.to_be_cleared() <= STALE_MAX).then_some(Ok(())),
-            })
-        };
+        let few = || self.with(|opened| (opened.index.to_be_cleared() <= STALE_MAX).then_some(()));
         let _waits = ClearWaiter::new(self);
-        self.progress.until(few).await
+        self.failure.or(self.progress.until(few)).await
     }
 
     async fn replace_part(
@@ -359,9 +346,7 @@ impl Core {
         let range = ByteRange::new(u64::from(at) * block, u64::from(to - at) * block);
         let mut part = Request { op: request.op, range, flags: request.flags, buf: IoBuf::default() };
         part.flags.fua = false;
-        if let Some(kind) = self.error() {
-            return Err(kind);
-        }
+        self.failure.check()?;
         if part.op == Op::Discard && !batch.is_empty() {
             // A discard may leave what was there; here that would be something older than what the cache holds.
             part.op = Op::WriteZeroes;
@@ -375,10 +360,9 @@ impl Core {
         Ok(())
     }
 
-    /// Waits until the index has changed since `seen`, or the cache has failed.
-    pub(super) async fn changed_since(&self, seen: u64) {
-        let changed =
-            || self.with(|opened| (opened.index.changes != seen || opened.error.is_some()).then_some(()));
-        self.progress.until(changed).await;
+    /// Waits until the index has changed since `seen`.
+    pub(super) async fn changed_since(&self, seen: u64) -> Result<(), Kind> {
+        let changed = || self.with(|opened| (opened.index.changes != seen).then_some(()));
+        self.failure.or(self.progress.until(changed)).await
     }
 }

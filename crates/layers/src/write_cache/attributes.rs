@@ -24,7 +24,7 @@ impl WriteCache {
     fn status(&self) -> String {
         let fields = self.core.look(|opened| {
             [
-                u64::from(opened.error.is_some()),
+                u64::from(self.core.failure.check().is_err()),
                 opened.layout.n_blocks,
                 u64::from(opened.index.free.count()),
                 u64::from(opened.index.copying()),
@@ -131,8 +131,8 @@ static ROWS: &[Attribute<WriteCache>] = &[
         Unit::Text,
         "The first error of the metadata or of a copy, which sticks until the cache is opened again; none.",
         |cache| {
-            let error = cache.core.look(|opened| opened.error).flatten();
-            error.map_or("none".into(), |kind| kind.errno_name().to_owned())
+            let failure = cache.core.failure.check();
+            failure.map_or_else(|kind| kind.errno_name().to_owned(), |()| "none".into())
         },
     ),
     field!("blocks", "Blocks of the cache.", |opened| opened.layout.n_blocks),

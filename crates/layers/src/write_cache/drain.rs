@@ -70,9 +70,9 @@ impl Opened {
 impl Core {
     /// Starts to empty the cache; with `stays_clean` nothing new enters afterwards.
     pub(super) fn drain(self: &Arc<Self>, stays_clean: bool) -> Result<(), Error> {
-        if let Some(kind) = self.look(|opened| opened.error).flatten() {
-            return Err(Error::new(kind, "the cache has failed: restart its server, then drain it"));
-        }
+        self.failure
+            .check()
+            .map_err(|kind| Error::new(kind, "the cache has failed: restart its server, then drain it"))?;
         if stays_clean {
             self.settings.cleaner.set(1)?;
         }
@@ -128,16 +128,13 @@ impl Core {
     async fn copy_everything(self: &Arc<Self>) -> Result<(), Kind> {
         self.flush().await?;
         loop {
-            let (seen, error, empty) =
-                self.with(|opened| (opened.index.changes, opened.error, opened.index.is_empty()));
-            if let Some(kind) = error {
-                return Err(kind);
-            }
+            let (seen, empty) = self.with(|opened| (opened.index.changes, opened.index.is_empty()));
+            self.failure.check()?;
             if empty {
                 return self.settle_arounds().await;
             }
             self.copy();
-            self.changed_since(seen).await;
+            self.changed_since(seen).await?;
         }
     }
 }

@@ -49,7 +49,7 @@ impl Core {
             self.settle_arounds().await?;
         }
         // A flush that succeeds does so before any that has failed.
-        self.error().map_or(Ok(()), Err)
+        self.failure.check()
     }
 
     /// Commits what was acknowledged before.
@@ -78,13 +78,8 @@ impl Core {
             return Ok(());
         }
         self.want(seq_count);
-        let done = || {
-            self.with(|opened| match opened.error {
-                Some(kind) => Some(Err(kind)),
-                None => (opened.index.committed >= seq_count).then_some(Ok(())),
-            })
-        };
-        self.progress.until(done).await
+        let done = || self.with(|opened| (opened.index.committed >= seq_count).then_some(()));
+        self.failure.or(self.progress.until(done)).await
     }
 
     /// Asks for a commit that leaves `seq_count`.
@@ -154,15 +149,14 @@ impl Core {
 
     fn has_work(&self) -> bool {
         let wanted = *self.wanted.lock();
-        self.with(|opened| {
-            opened.error.is_none() && (opened.index.committed < wanted || opened.index.has_stale())
-        })
+        self.failure.check().is_ok()
+            && self.with(|opened| opened.index.committed < wanted || opened.index.has_stale())
     }
 
     /// One commit or one clearing. Commits come first, but where writers ask for one after the other, those who wait for entries to be
     /// clear get a clearing in between.
     async fn step(self: &Arc<Self>, last: Did) -> Result<Did, Kind> {
-        if self.error().is_some() {
+        if self.failure.check().is_err() {
             return Ok(Did::Nothing);
         }
         let wanted = *self.wanted.lock();

@@ -250,7 +250,6 @@ impl Core {
             layout,
             padding,
             index,
-            error: None,
             drain: Drain::Off,
             found,
             aged: None,

@@ -63,7 +63,9 @@ mod write_back;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use spillway_core::sync::{AtomicBool, AtomicU64, GroupFlush, Mutex, Ordering, Semaphore, WaitList, fence};
+use spillway_core::sync::{
+    AtomicBool, AtomicU64, GroupFlush, Mutex, Ordering, Semaphore, StickyError, WaitList, fence,
+};
 use spillway_core::{
     Answer, BlockDevice, Budget, ByteRange, Charge, Env, Error, Extent, Geometry, IoBuf, Kind, Lifecycle,
     LocalFuture, Op, Place, Reply, Request, Seam, Submission,
@@ -98,6 +100,8 @@ struct Core {
     /// Absent until the cache is open.
     open: Mutex<Opening>,
     opened: WaitList,
+    /// The first error of the metadata or of a copy.
+    failure: StickyError,
     /// Something was freed.
     room: WaitList,
     /// A write has ended, a commit, a clearing, or a copy.
@@ -137,7 +141,6 @@ struct Opened {
     /// Of the superblock.
     padding: [u8; format::PADDING_LEN],
     index: Index,
-    error: Option<Kind>,
     drain: Drain,
     /// What was found when it was opened.
     found: String,
@@ -206,6 +209,7 @@ impl WriteCache {
             counts: Counts::default(),
             open: Mutex::new(Opening::Closed),
             opened: WaitList::default(),
+            failure: StickyError::default(),
             room: WaitList::default(),
             progress: WaitList::default(),
             wanted: Mutex::new(0),
@@ -374,14 +378,9 @@ impl Core {
         self.look(work).expect("requests wait until the cache is open")
     }
 
-    fn error(&self) -> Option<Kind> {
-        self.with(|opened| opened.error)
-    }
-
     /// The first error sticks.
     fn fail(&self, what: &str, kind: Kind) {
-        let first = self.with(|opened| opened.error.replace(opened.error.unwrap_or(kind)).is_none());
-        if first {
+        if self.failure.set(kind) {
             tracing::error!("write cache: {what} failed ({}): writes fail from now on", kind.errno_name());
         }
         self.wake();

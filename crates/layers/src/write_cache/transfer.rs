@@ -133,7 +133,8 @@ impl Core {
     }
 
     pub(super) async fn read(self: &Arc<Self>, request: Request) -> Reply {
-        if let (Some(kind), true) = (self.error(), mutant::on("write_cache: reads fail once an error sticks"))
+        if mutant::on("write_cache: reads fail once an error sticks")
+            && let Err(kind) = self.failure.check()
         {
             return request.answer(Err(kind));
         }
@@ -353,7 +354,7 @@ impl Core {
             if opened.index.aside.blocks() > 0 {
                 opened.index.retry_aside(self.env.coarse_now());
             }
-            if let Some(kind) = opened.error {
+            if let Err(kind) = self.failure.check() {
                 return Some(Err(kind));
             }
             let bypasses = bypasses || opened.drain.is_running();

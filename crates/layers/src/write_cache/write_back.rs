@@ -245,10 +245,10 @@ impl Core {
     fn wish(&self) -> Wish {
         let low = self.settings.low_watermark.get();
         let cleaner = self.settings.cleaner.get() == 1;
-        let waiting = self.room.waiting() > 0;
+        let (waiting, failed) = (self.room.waiting() > 0, self.failure.check().is_err());
         self.with(|opened| {
             let index = &opened.index;
-            if opened.error.is_some() || index.used() == 0 {
+            if failed || index.used() == 0 {
                 return Wish::Rest;
             }
             // Whoever waits gets the blocks that are about to be free; without any, some have to be made so.
