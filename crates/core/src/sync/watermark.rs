@@ -41,7 +41,7 @@ impl Watermark {
             self.current.store(number, Ordering::SeqCst);
             return self.wake();
         }
-        if self.current.fetch_max(number, Ordering::SeqCst) < number {
+        if self.current() < number && self.current.fetch_max(number, Ordering::SeqCst) < number {
             self.wake();
         }
     }
@@ -58,8 +58,13 @@ impl Watermark {
         Reached { watermark: self, number, ticket: None }
     }
 
+    /// Tasks that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::SeqCst)
+    }
+
     fn wake(&self) {
-        if self.waiting.load(Ordering::SeqCst) == 0 {
+        if self.waiting() == 0 {
             return;
         }
         let mut reached = Vec::new();
@@ -147,7 +152,7 @@ mod threads {
         };
         let advances = [advance(&[1, 3]), advance(&[2])];
         waiters.into_iter().chain(advances).for_each(|thread| thread.join().expect("everybody ends"));
-        assert_eq!((watermark.current(), watermark.waiting.load(Ordering::SeqCst)), (3, 0));
+        assert_eq!((watermark.current(), watermark.waiting()), (3, 0));
     }
 
     #[test]
@@ -234,8 +239,8 @@ mod tests {
         let mut wait = Box::pin(watermark.reached(1));
         assert!(wait.as_mut().poll(&mut context).is_pending());
         assert!(wait.as_mut().poll(&mut context).is_pending(), "polled twice, it waits once");
-        assert_eq!(watermark.waiting.load(Ordering::SeqCst), 1);
+        assert_eq!(watermark.waiting(), 1);
         drop(wait);
-        assert_eq!(watermark.waiting.load(Ordering::SeqCst), 0);
+        assert_eq!(watermark.waiting(), 0);
     }
 }

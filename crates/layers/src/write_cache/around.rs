@@ -12,7 +12,6 @@ use spillway_core::sync::{AtomicU64, Ordering};
 use spillway_core::{ByteRange, Geometry, IoBuf, Kind, Op, Place, Reply, Request, mutant};
 
 use super::index::InRange;
-use super::keeper::ClearWaiter;
 use super::write_back::{Batch, Writing};
 use super::{Core, Count, Opened};
 
@@ -23,7 +22,7 @@ const REPLACED_MAX: usize = 65536;
 const GAP_BYTES: u64 = 64 << 10;
 
 /// Entries that may wait to be cleared before more are replaced: a flush that follows waits until they are clear.
-const STALE_MAX: u32 = 4 * REPLACED_MAX as u32;
+const STALE_MAX: u64 = 4 * REPLACED_MAX as u64;
 
 /// Requests that went around the cache: how many have ended, and how many of these a flush has covered.
 pub(super) struct Arounds {
@@ -159,10 +158,8 @@ impl Core {
         }
         let marked = self.with(|opened| opened.index.marked());
         self.keep();
-        let clear = || self.with(|opened| opened.index.is_clear_to(marked).then_some(()));
         if !mutant::on("write_cache: flush what went around before old entries are clear") {
-            let _waits = ClearWaiter::new(self);
-            self.failure.or(self.progress.until(clear)).await?;
+            self.failure.or(self.cleared.reached(marked)).await?;
         }
         self.flush_origin().await?;
         self.arounds.durable.fetch_max(ended, Ordering::AcqRel);
@@ -310,11 +307,8 @@ impl Core {
     async fn take_replaced(self: &Arc<Self>, at: u32, end: u32, before: u64) -> Result<(Batch, u32), Kind> {
         let (mut batch, mut to) = (Batch::new(self.clone(), Vec::new()), at);
         while to < end && batch.len() < REPLACED_MAX {
-            let (seen, found) = self.with(|opened| {
-                let found = opened.index.take_range(to, end - to, before);
-                (opened.index.changes, found)
-            });
-            match found {
+            let seen = self.changes.current();
+            match self.with(|opened| opened.index.take_range(to, end - to, before)) {
                 InRange::Taken(victims, next) => {
                     batch.add(victims);
                     to = next;
@@ -330,9 +324,8 @@ impl Core {
     }
 
     async fn until_few_are_stale(self: &Arc<Self>) -> Result<(), Kind> {
-        let few = || self.with(|opened| (opened.index.to_be_cleared() <= STALE_MAX).then_some(()));
-        let _waits = ClearWaiter::new(self);
-        self.failure.or(self.progress.until(few)).await
+        let marked = self.with(|opened| opened.index.marked());
+        self.failure.or(self.cleared.reached(marked.saturating_sub(STALE_MAX))).await
     }
 
     async fn replace_part(
@@ -360,9 +353,8 @@ impl Core {
         Ok(())
     }
 
-    /// Waits until the index has changed since `seen`.
+    /// Waits until something has changed since `changes` was `seen`.
     pub(super) async fn changed_since(&self, seen: u64) -> Result<(), Kind> {
-        let changed = || self.with(|opened| (opened.index.changes != seen).then_some(()));
-        self.failure.or(self.progress.until(changed)).await
+        self.failure.or(self.changes.reached(seen + 1)).await
     }
 }

@@ -103,16 +103,16 @@ impl Core {
 
     /// Waits for the end of a drain.
     pub(super) async fn drained(&self) -> Result<(), Error> {
-        let ended = || {
-            self.with(|opened| match opened.drain {
-                Drain::Running { .. } => None,
+        loop {
+            let seen = self.changes.current();
+            match self.with(|opened| opened.drain.clone()) {
+                Drain::Running { .. } => self.changes.reached(seen + 1).await,
                 Drain::Failed(kind) => {
-                    Some(Err(Error::new(kind, "the cache could not be copied to the origin")))
+                    return Err(Error::new(kind, "the cache could not be copied to the origin"));
                 }
-                Drain::Off | Drain::Complete => Some(Ok(())),
-            })
-        };
-        self.progress.until(ended).await
+                Drain::Off | Drain::Complete => return Ok(()),
+            }
+        }
     }
 
     async fn empty(self: Arc<Self>) {
@@ -128,7 +128,8 @@ impl Core {
     async fn copy_everything(self: &Arc<Self>) -> Result<(), Kind> {
         self.flush().await?;
         loop {
-            let (seen, empty) = self.with(|opened| (opened.index.changes, opened.index.is_empty()));
+            let seen = self.changes.current();
+            let empty = self.with(|opened| opened.index.is_empty());
             self.failure.check()?;
             if empty {
                 return self.settle_arounds().await;

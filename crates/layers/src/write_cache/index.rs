@@ -122,8 +122,6 @@ pub(super) struct Index {
     /// First blocks and lengths of what goes to the origin around the cache. Nothing of that is copied meanwhile: which of the two
     /// would last is open.
     outside: Vec<(u32, u32)>,
-    /// Counts what may make a copy possible: publications, commits, clearings, copies.
-    pub(super) changes: u64,
     pub(super) sweep: Sweep,
     /// Whether the next batch may come from the neighbourhood of free blocks.
     pub(super) island_next: bool,
@@ -166,7 +164,6 @@ impl Index {
             clearing: 0,
             copying: 0,
             outside: Vec::new(),
-            changes: 0,
             sweep: Sweep::from(seq_count),
             island_next: false,
         }
@@ -215,7 +212,7 @@ impl Index {
 
     /// Whether nothing is cached, on the device either, nor about to be.
     pub(super) fn is_empty(&self) -> bool {
-        self.newest.is_empty() && self.is_clear_to(self.marked) && self.reserved.is_empty()
+        self.newest.is_empty() && self.cleared_to() == self.marked && self.reserved.is_empty()
     }
 
     /// Versions that are being copied or dropped.
@@ -274,14 +271,13 @@ impl Index {
         }
     }
 
-    /// Whether writes of `epoch` or an earlier one are under way.
-    pub(super) fn writes_until(&self, epoch: u64) -> bool {
-        self.reserved.keys().next().is_some_and(|&first| first <= epoch)
+    /// Writes of every epoch below this one have ended.
+    pub(super) fn written(&self) -> u64 {
+        self.reserved.keys().next().copied().unwrap_or(self.epoch)
     }
 
     /// A write was withdrawn, or failed: what of it is in `bad` could not be written, and is set aside.
     pub(super) fn abandon(&mut self, reserved: Reserved, bad: Vec<Run>, now: Duration) {
-        self.changes += 1;
         self.settle(reserved.epoch);
         reserved.runs.into_iter().for_each(|run| self.free.free(run));
         for run in bad {
@@ -299,7 +295,6 @@ impl Index {
 
     /// A write has ended: its blocks hold the versions of the blocks from `origin` on.
     pub(super) fn publish(&mut self, reserved: Reserved, origin: u32) -> Published {
-        self.changes += 1;
         self.settle(reserved.epoch);
         let mut published = Published { epoch: reserved.epoch, ..Published::default() };
         let blocks = reserved.runs.iter().flat_map(|run| run.start..run.start + run.len);
@@ -439,7 +434,6 @@ impl Index {
     pub(super) fn commit(&mut self, seq_count: u64) {
         assert_eq!(seq_count, self.on_device, "what is committed is on the device");
         self.committed = seq_count;
-        self.changes += 1;
     }
 
     /// A version that a committed one has replaced is stale, unless it is on its way to the origin: then it stays in the chain
@@ -475,10 +469,11 @@ impl Index {
         self.marked
     }
 
-    /// Whether all entries up to the one of this number are clear on the device.
-    pub(super) fn is_clear_to(&self, number: u64) -> bool {
+    /// Entries up to the one of this number are clear on the device.
+    pub(super) fn cleared_to(&self) -> u64 {
         let waiting = [&self.deferred, &self.stale].map(|list| list.front().map(|(number, _)| *number));
-        self.clearing_from.into_iter().chain(waiting.into_iter().flatten()).all(|first| first > number)
+        let first = self.clearing_from.into_iter().chain(waiting.into_iter().flatten()).min();
+        first.map_or(self.marked, |first| first - 1)
     }
 
     /// Adds to `taken`, as far as they are found in [`LOOKS`] looks, entries to be cleared on the device together; whether there
@@ -509,7 +504,6 @@ impl Index {
 
     /// All entries that were taken are clear: what waited for that is next.
     pub(super) fn end_clearing(&mut self) {
-        self.changes += 1;
         self.clearing_from = None;
         self.clearing_origins.clear();
         while let Some(deferred) = self.deferred.pop_back() {
@@ -556,7 +550,6 @@ impl Index {
 
     /// It is done.
     pub(super) fn end_outside(&mut self, origin: u32, len: u32) {
-        self.changes += 1;
         let at = self.outside.iter().position(|&range| range == (origin, len)).expect("it had begun");
         self.outside.swap_remove(at);
     }
@@ -609,7 +602,6 @@ impl Index {
 
     /// The victims are durable on the origin, or the attempt has failed.
     pub(super) fn end_write_back(&mut self, victims: &[Victim], durable: bool) {
-        self.changes += 1;
         self.copying -= victims.len() as u32;
         for &Victim { origin, index } in victims {
             self.unpin(index, 1);

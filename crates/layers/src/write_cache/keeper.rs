@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use spillway_core::sync::{Ordering, Semaphore};
+use spillway_core::sync::Semaphore;
 use spillway_core::{Kind, Place, mutant};
 
 use super::index::LOOKS;
@@ -20,22 +20,6 @@ enum Did {
     Nothing,
     Committed,
     Cleared,
-}
-
-/// Somebody waits for entries to be clear; counted until dropped.
-pub(super) struct ClearWaiter<'a>(&'a Core);
-
-impl<'a> ClearWaiter<'a> {
-    pub(super) fn new(core: &'a Core) -> Self {
-        core.clear_waiters.fetch_add(1, Ordering::AcqRel);
-        Self(core)
-    }
-}
-
-impl Drop for ClearWaiter<'_> {
-    fn drop(&mut self) {
-        self.0.clear_waiters.fetch_sub(1, Ordering::AcqRel);
-    }
 }
 
 impl Core {
@@ -78,28 +62,19 @@ impl Core {
             return Ok(());
         }
         self.want(seq_count);
-        let done = || self.with(|opened| (opened.index.committed >= seq_count).then_some(()));
-        self.failure.or(self.progress.until(done)).await
+        self.failure.or(self.committed.reached(seq_count)).await
     }
 
     /// Asks for a commit that leaves `seq_count`.
     pub(super) fn want(self: &Arc<Self>, seq_count: u64) {
-        {
-            let mut wanted = self.wanted.lock();
-            *wanted = (*wanted).max(seq_count);
-        }
+        self.wanted.advance(seq_count);
         self.keep();
     }
 
     /// The same where nobody waits for it: clients go on meanwhile, on their own threads.
     pub(super) fn want_in_background(self: &Arc<Self>, seq_count: u64) {
-        let before = {
-            let mut wanted = self.wanted.lock();
-            let before = *wanted;
-            *wanted = before.max(seq_count);
-            before
-        };
-        if before < seq_count {
+        if self.wanted.current() < seq_count {
+            self.wanted.advance(seq_count);
             self.keep_in_background();
         }
     }
@@ -148,7 +123,7 @@ impl Core {
     }
 
     fn has_work(&self) -> bool {
-        let wanted = *self.wanted.lock();
+        let wanted = self.wanted.current();
         self.failure.check().is_ok()
             && self.with(|opened| opened.index.committed < wanted || opened.index.has_stale())
     }
@@ -159,9 +134,9 @@ impl Core {
         if self.failure.check().is_err() {
             return Ok(Did::Nothing);
         }
-        let wanted = *self.wanted.lock();
+        let wanted = self.wanted.current();
         let (committed, stale) = self.with(|opened| (opened.index.committed, opened.index.to_be_cleared()));
-        let due = stale >= CLEARED_SOON || stale > 0 && self.clear_waiters.load(Ordering::Acquire) > 0;
+        let due = stale >= CLEARED_SOON || stale > 0 && self.cleared.waiting() > 0;
         if committed < wanted && !(last == Did::Committed && due) {
             self.commit().await?;
             return Ok(Did::Committed);
@@ -174,10 +149,10 @@ impl Core {
     }
 
     async fn commit(self: &Arc<Self>) -> Result<(), Kind> {
-        let sealed = self.with(|opened| opened.index.seal());
-        let ended = || self.with(|opened| !opened.index.writes_until(sealed)).then_some(());
+        let (sealed, written) = self.with(|opened| (opened.index.seal(), opened.index.written()));
+        self.written.advance(written);
         if !mutant::on("write_cache: commit without waiting for writes") {
-            self.progress.until(ended).await;
+            self.written.reached(sealed + 1).await;
         }
         let taken = self.take_fresh(sealed).await;
         let before = self.with(|opened| opened.index.committed);
@@ -200,6 +175,7 @@ impl Core {
             opened.index.commit(sealed + 1);
             opened.commit_times.note(now, opened.index.committed);
         });
+        self.committed.advance(sealed + 1);
         self.counts.add(Count::Commits, 1);
         self.wake();
         self.copy_if_due();
@@ -244,7 +220,11 @@ impl Core {
             self.with(|opened| opened.index.cleared(some));
             self.give_way_after(some).await;
         }
-        self.with(|opened| opened.index.end_clearing());
+        let cleared = self.with(|opened| {
+            opened.index.end_clearing();
+            opened.index.cleared_to()
+        });
+        self.cleared.advance(cleared);
         self.wake();
         self.copy_for_waiters();
         Ok(())

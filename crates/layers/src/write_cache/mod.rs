@@ -64,7 +64,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use spillway_core::sync::{
-    AtomicBool, AtomicU64, GroupFlush, Mutex, Ordering, Semaphore, StickyError, WaitList, fence,
+    AtomicBool, AtomicU64, GroupFlush, Mutex, Ordering, Semaphore, StickyError, WaitList, Watermark, fence,
 };
 use spillway_core::{
     Answer, BlockDevice, Budget, ByteRange, Charge, Env, Error, Extent, Geometry, IoBuf, Kind, Lifecycle,
@@ -104,10 +104,17 @@ struct Core {
     failure: StickyError,
     /// Something was freed.
     room: WaitList,
-    /// A write has ended, a commit, a clearing, or a copy.
-    progress: WaitList,
+    /// Counts what may make a copy possible, and whatever else somebody waits for: the end of a write, a commit, a clearing, a
+    /// copy. Counted after the change, so that who reads it first and then looks misses nothing.
+    changes: Watermark,
     /// A commit up to here is wanted: the seq_count it is to leave.
-    wanted: Mutex<u64>,
+    wanted: Watermark,
+    /// The seq_count up to which commits are complete.
+    committed: Watermark,
+    /// Writes of every epoch below this one have ended.
+    written: Watermark,
+    /// Entries up to this number in the order of marking are clear.
+    cleared: Watermark,
     /// Who flushes alone, where flushes do not share commits.
     turn: Semaphore,
     keeping: UnderWay,
@@ -119,8 +126,6 @@ struct Core {
     commit_timer_us: AtomicU64,
     pace: Mutex<Pace>,
     arounds: Arounds,
-    /// Tasks that wait for entries to be clear.
-    clear_waiters: AtomicU64,
     origin_flushes: GroupFlush,
     /// A flush for writes that wait to go around the cache.
     origin_flushing: UnderWay,
@@ -211,8 +216,11 @@ impl WriteCache {
             opened: WaitList::default(),
             failure: StickyError::default(),
             room: WaitList::default(),
-            progress: WaitList::default(),
-            wanted: Mutex::new(0),
+            changes: Watermark::default(),
+            wanted: Watermark::default(),
+            committed: Watermark::default(),
+            written: Watermark::default(),
+            cleared: Watermark::default(),
             turn: Semaphore::new(1),
             keeping: UnderWay::default(),
             copying: UnderWay::default(),
@@ -221,7 +229,6 @@ impl WriteCache {
             commit_timer_us: AtomicU64::new(0),
             pace: Mutex::default(),
             arounds: Arounds::after_another_server(),
-            clear_waiters: AtomicU64::new(0),
             origin_flushes: GroupFlush::default(),
             origin_flushing: UnderWay::default(),
             flush_on_suspend: AtomicBool::new(false),
@@ -336,8 +343,9 @@ impl Core {
             let core = self.clone();
             self.env.spawn_here(Box::pin(async move {
                 let opened = core.read_metadata().await;
-                if let Err(error) = &opened {
-                    tracing::debug!("the write cache cannot be used: {error}");
+                match &opened {
+                    Ok(opened) => core.committed.advance(opened.index.committed),
+                    Err(error) => tracing::debug!("the write cache cannot be used: {error}"),
                 }
                 *core.open.lock() =
                     opened.map_or_else(Opening::Failed, |opened| Opening::Open(Box::new(opened)));
@@ -394,7 +402,7 @@ impl Core {
     /// Something has changed.
     fn wake(&self) {
         self.room.wake_all();
-        self.progress.wake_all();
+        self.changes.step();
     }
 
     /// Does `work` after `delay`, and again after what it returns; `work` ends the timer before its last look.

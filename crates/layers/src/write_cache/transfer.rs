@@ -12,7 +12,7 @@ use super::around::{Around, InLine};
 use super::format::Layout;
 use super::index::{LOOKS, Place, Published, Reserved, Stretch};
 use super::pieces::Part;
-use super::{Core, Count};
+use super::{Core, Count, Opened};
 
 /// Zeroes go through the cache up to so many bytes, and up to this part of the cache; more go around it.
 const ZEROES_BYTES: u64 = ZEROES_LEN as u64;
@@ -35,8 +35,13 @@ impl Reservation {
 
     fn publish(mut self, origin: u32) -> Published {
         let reserved = self.reserved.take().expect("published once");
-        let published = self.core.with(|opened| opened.index.publish(reserved, origin));
-        self.core.progress.wake_all();
+        let publish = |opened: &mut Opened| {
+            let published = opened.index.publish(reserved, origin);
+            (published, opened.index.written())
+        };
+        let (published, written) = self.core.with(publish);
+        self.core.written.advance(written);
+        self.core.changes.step();
         self.core.copy_for_waiters();
         published
     }
@@ -46,7 +51,11 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         if let Some(reserved) = self.reserved.take() {
             let (bad, now) = (std::mem::take(&mut self.bad), self.core.env.coarse_now());
-            self.core.with(|opened| opened.index.abandon(reserved, bad, now));
+            let written = self.core.with(|opened| {
+                opened.index.abandon(reserved, bad, now);
+                opened.index.written()
+            });
+            self.core.written.advance(written);
             self.core.wake();
         }
     }
@@ -358,9 +367,9 @@ impl Core {
                 return Some(Err(kind));
             }
             let bypasses = bypasses || opened.drain.is_running();
-            let alike = |opened: &super::Opened| opened.index.presence(origin, len);
+            let alike = |opened: &Opened| opened.index.presence(origin, len);
             let (held, count) = if bypasses { alike(opened) } else { (true, len) };
-            let mut around = |opened: &mut super::Opened, count: u32| {
+            let mut around = |opened: &mut Opened, count: u32| {
                 Around::enter(place, opened, origin, count).map(|around| Ok(Room::Around(around)))
             };
             if !held {

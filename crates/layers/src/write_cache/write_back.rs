@@ -55,6 +55,7 @@ impl Batch {
         while self.victims.len() > LOOKS {
             let some = self.victims.split_off(self.victims.len() - LOOKS);
             self.core.with(|opened| opened.index.end_write_back(&some, true));
+            self.core.changes.step();
             self.core.give_way().await;
         }
     }
@@ -135,12 +136,12 @@ impl Core {
     async fn copy_down(self: Arc<Self>) {
         let mut copies = FuturesUnordered::new();
         loop {
-            let (seen, wish) = (self.changes(), self.wish());
+            let (seen, wish) = (self.changes.current(), self.wish());
             let more = self.start_copy(wish, &mut copies).await;
             // Somebody may begin to wait, which changes the wish and nothing else.
             let has_news = || {
                 let now = self.wish();
-                now != Wish::Rest && (now != wish || self.changes() != seen)
+                now != Wish::Rest && (now != wish || self.changes.current() != seen)
             };
             let ended = match more {
                 true => copies.next().now_or_never(),
@@ -236,10 +237,6 @@ impl Core {
         }
         self.env.sleep(rest.min(REST_MAX)).await;
         true
-    }
-
-    fn changes(&self) -> u64 {
-        self.with(|opened| opened.index.changes)
     }
 
     fn wish(&self) -> Wish {
