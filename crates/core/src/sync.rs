@@ -11,6 +11,7 @@
 //! | [`GroupFlush`] | one flush for all who ask meanwhile |
 //! | [`RangeSet`] | ranges somebody is at work on |
 //! | [`StickyError`] | the first failure |
+//! | [`Work`] | a job of which one run is under way at a time |
 //! | [`SummaryBitmap`] | a set of numbers, walked in order |
 //! | [`WaitList`] | any other condition |
 
@@ -26,6 +27,7 @@ mod semaphore;
 mod sticky_error;
 mod summary_bitmap;
 mod watermark;
+mod work;
 
 #[cfg(feature = "shuttle")]
 pub use checked::{
@@ -48,6 +50,7 @@ pub use semaphore::{Semaphore, Take};
 pub use sticky_error::StickyError;
 pub use summary_bitmap::SummaryBitmap;
 pub use watermark::{Reached, Watermark};
+pub use work::Work;
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;

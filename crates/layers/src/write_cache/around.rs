@@ -187,7 +187,7 @@ impl Core {
 
     /// Flushes the origin for who waits to write around the cache, if nobody does.
     pub(super) fn flush_for_waiters(self: &Arc<Self>) {
-        if self.pace.lock().unflushed() == 0 || !self.origin_flushing.begin() {
+        if self.pace.lock().unflushed() == 0 || !self.origin_flushing.queue() {
             return;
         }
         let core = self.clone();
@@ -195,6 +195,7 @@ impl Core {
             // A failure sticks, and waiters see it.
             let _ = core.flush_origin().await;
             core.origin_flushing.end();
+            // Those who asked meanwhile ask again.
             core.room.wake_all();
         };
         self.env.spawn(Place::Background, Box::new(move || Box::pin(async move { flush().await })));

@@ -81,11 +81,15 @@ impl Core {
 
     /// Has the keeper look, from whatever thread.
     pub(super) fn keep_in_background(self: &Arc<Self>) {
-        if self.has_work() && !self.keeping.is_begun() {
-            let core = self.clone();
-            let keep = move || async move { core.keep() };
-            self.env.spawn(Place::Background, Box::new(move || Box::pin(keep())));
+        if !self.has_work() {
+            return;
         }
+        if !self.keeping.is_idle() {
+            return self.keep();
+        }
+        let core = self.clone();
+        let keep = move || async move { core.keep() };
+        self.env.spawn(Place::Background, Box::new(move || Box::pin(keep())));
     }
 
     /// Asks for a commit of what is in none yet.
@@ -98,7 +102,7 @@ impl Core {
 
     /// Has the keeper look whether there is something to do.
     pub(super) fn keep(self: &Arc<Self>) {
-        if self.keeping.begin() {
+        if self.keeping.queue() {
             self.env.spawn_here(Box::pin(self.clone().work()));
         }
     }
@@ -106,18 +110,15 @@ impl Core {
     async fn work(self: Arc<Self>) {
         let mut last = Did::Nothing;
         loop {
-            let step = self.step(last).await;
-            if let Err(kind) = step {
-                self.fail("writing metadata", kind);
-            }
-            last = step.unwrap_or(Did::Nothing);
-            if last == Did::Nothing {
-                self.keeping.end();
-                // Whoever asked between the last look and that found a keeper at work.
-                let blind = mutant::on("write_cache: the keeper stops without looking again");
-                if step.is_err() || blind || !self.has_work() || !self.keeping.begin() {
-                    return;
+            last = match self.step(last).await {
+                Ok(did) => did,
+                Err(kind) => {
+                    self.fail("writing metadata", kind);
+                    Did::Nothing
                 }
+            };
+            if last == Did::Nothing && !self.keeping.again() {
+                return;
             }
         }
     }

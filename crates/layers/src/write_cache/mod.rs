@@ -64,7 +64,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use spillway_core::sync::{
-    AtomicBool, AtomicU64, GroupFlush, Mutex, Ordering, Semaphore, StickyError, WaitList, Watermark, fence,
+    AtomicBool, AtomicU64, GroupFlush, Mutex, Ordering, Semaphore, StickyError, WaitList, Watermark, Work,
 };
 use spillway_core::{
     Answer, BlockDevice, Budget, ByteRange, Charge, Env, Error, Extent, Geometry, IoBuf, Kind, Lifecycle,
@@ -117,18 +117,18 @@ struct Core {
     cleared: Watermark,
     /// Who flushes alone, where flushes do not share commits.
     turn: Semaphore,
-    keeping: UnderWay,
-    copying: UnderWay,
+    keeping: Work,
+    copying: Work,
     /// Timers that run: for the next commit, for blocks that become too old.
-    commit_timer: UnderWay,
-    age_timer: UnderWay,
+    commit_timer: Work,
+    age_timer: Work,
     /// When the timer for the next commit was set, in microseconds.
     commit_timer_us: AtomicU64,
     pace: Mutex<Pace>,
     arounds: Arounds,
     origin_flushes: GroupFlush,
     /// A flush for writes that wait to go around the cache.
-    origin_flushing: UnderWay,
+    origin_flushing: Work,
     /// One shot: everything is to be copied when the device is stopped.
     flush_on_suspend: AtomicBool,
 }
@@ -161,29 +161,6 @@ impl Opened {
     /// Free blocks at this share of used ones.
     fn free_at(&self, percent: u64) -> u32 {
         self.layout.free_at(percent) as u32
-    }
-}
-
-/// A task of which there is one at most. Whoever wants something of it changes what it looks at and then begins it, if nobody has;
-/// it ends first and looks after that, so that of what is wanted either it or whoever wants it sees the other. The fences keep both
-/// in that order.
-#[derive(Default)]
-struct UnderWay(AtomicBool);
-
-impl UnderWay {
-    /// Whether it is not under way and the caller is to start it now.
-    fn begin(&self) -> bool {
-        !self.is_begun() && !self.0.swap(true, Ordering::AcqRel)
-    }
-
-    fn is_begun(&self) -> bool {
-        fence(Ordering::SeqCst);
-        self.0.load(Ordering::Acquire)
-    }
-
-    fn end(&self) {
-        self.0.store(false, Ordering::Release);
-        fence(Ordering::SeqCst);
     }
 }
 
@@ -222,15 +199,15 @@ impl WriteCache {
             written: Watermark::default(),
             cleared: Watermark::default(),
             turn: Semaphore::new(1),
-            keeping: UnderWay::default(),
-            copying: UnderWay::default(),
-            commit_timer: UnderWay::default(),
-            age_timer: UnderWay::default(),
+            keeping: Work::default(),
+            copying: Work::default(),
+            commit_timer: Work::default(),
+            age_timer: Work::default(),
             commit_timer_us: AtomicU64::new(0),
             pace: Mutex::default(),
             arounds: Arounds::after_another_server(),
             origin_flushes: GroupFlush::default(),
-            origin_flushing: UnderWay::default(),
+            origin_flushing: Work::default(),
             flush_on_suspend: AtomicBool::new(false),
         };
         Ok(Arc::new(Self { core: Arc::new(core) }))
@@ -406,8 +383,8 @@ impl Core {
     }
 
     /// Does `work` after `delay`, and again after what it returns; `work` ends the timer before its last look.
-    fn later(self: &Arc<Self>, timer: &UnderWay, delay: Duration, work: TimedWork) {
-        if !timer.begin() {
+    fn later(self: &Arc<Self>, timer: &Work, delay: Duration, work: TimedWork) {
+        if !timer.queue() {
             return;
         }
         let (weak, env) = (Arc::downgrade(self), self.env.clone());

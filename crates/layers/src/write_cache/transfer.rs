@@ -391,7 +391,7 @@ impl Core {
         if u64::from(uncommitted) >= self.settings.autocommit_blocks.get().max(1) {
             return self.want_in_background(epoch + 1);
         }
-        if !self.commit_timer.is_begun() {
+        if self.commit_timer.is_idle() {
             self.commit_timer_us.store(self.env.now().as_micros() as u64, Ordering::Release);
             self.later(&self.commit_timer, self.autocommit_time(), Self::commit_in_time);
         }

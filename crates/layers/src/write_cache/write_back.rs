@@ -126,7 +126,7 @@ impl Core {
 
     /// Begins to copy, if that is not being done.
     pub(super) fn copy(self: &Arc<Self>) {
-        if self.copying.begin() {
+        if self.copying.queue() {
             let core = self.clone();
             self.env.spawn(Place::Background, Box::new(move || Box::pin(core.copy_down())));
         }
@@ -150,13 +150,7 @@ impl Core {
             match ended {
                 Some(Some(Err(kind))) => self.fail("copying to the origin", kind),
                 Some(None) if !more => {
-                    if has_news() {
-                        continue;
-                    }
-                    self.copying.end();
-                    // Whoever asked, or changed something, between the last look and that found somebody at work.
-                    let blind = mutant::on("write_cache: the copier stops without looking again");
-                    if blind || !has_news() || !self.copying.begin() {
+                    if !has_news() && !self.copying.again() {
                         return;
                     }
                 }
@@ -324,7 +318,7 @@ impl Core {
         if aged {
             self.copy();
         }
-        let goes_on = used > 0 && self.age_timer.begin();
+        let goes_on = used > 0 && self.age_timer.queue();
         goes_on.then_some(every)
     }
 }

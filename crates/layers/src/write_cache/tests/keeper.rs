@@ -58,7 +58,7 @@ fn commits_without_end_leave_time_to_clear() {
         Answer::pending(async move {
             let seam = Seam::new(cache.clone());
             // The second one writes while the first one's commit is under way, and so on in turns.
-            while lane == 1 && !cache.core.keeping.is_begun() {
+            while lane == 1 && cache.core.keeping.is_idle() {
                 cache.core.env.sleep(Duration::from_micros(1)).await;
             }
             while !done.load(Ordering::Relaxed) && writes.fetch_add(1, Ordering::Relaxed) < MOST {

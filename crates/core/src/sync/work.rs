@@ -1,0 +1,141 @@
+//! A job of which one run is under way at a time.
+
+use super::{AtomicU32, Ordering, fence};
+use crate::mutant;
+
+const IDLE: u32 = 0;
+const RUNNING: u32 = 1;
+/// Queued since the run began.
+const AGAIN: u32 = 2;
+
+/// A single-flight job: queued while it runs, it runs once more.
+///
+/// Whoever wants something of it publishes that, then queues it. A run looks at what is published after it has begun, and when
+/// it ends, whether it was queued meanwhile. So whatever was published before a call of [`Work::queue`] is seen by a run that
+/// begins later, or by the one that was about to begin.
+#[derive(Default)]
+pub struct Work(AtomicU32);
+
+impl Work {
+    /// Queues a run. True where none is under way: the caller starts it.
+    #[must_use]
+    pub fn queue(&self) -> bool {
+        // Between what was published and the look: a run that is to follow sees it, if this sees that it is to follow.
+        fence(Ordering::SeqCst);
+        if self.0.load(Ordering::Relaxed) == AGAIN {
+            return false;
+        }
+        let next = |state| Some(if state == IDLE { RUNNING } else { AGAIN });
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next) == Ok(IDLE)
+    }
+
+    /// Ends a run. True where it was queued meanwhile: then the next one has begun, by the caller.
+    #[must_use]
+    pub fn again(&self) -> bool {
+        let next = |state| Some(if state == AGAIN { RUNNING } else { IDLE });
+        let before = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
+        fence(Ordering::SeqCst);
+        assert_ne!(before, Ok(IDLE), "a run that ends has begun");
+        if mutant::on("work: forget what was queued during a run") {
+            self.end();
+            return false;
+        }
+        before == Ok(AGAIN)
+    }
+
+    /// Ends a run, whatever was queued meanwhile: the caller looks for that itself, afterwards.
+    pub fn end(&self) {
+        self.0.store(IDLE, Ordering::Release);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether no run is under way.
+    pub fn is_idle(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.0.load(Ordering::Acquire) == IDLE
+    }
+}
+
+#[cfg(all(test, feature = "shuttle"))]
+mod threads {
+    use super::*;
+    use crate::sync::models::{every_order, finds};
+    use shuttle::thread;
+    use std::sync::Arc;
+
+    #[derive(Default)]
+    struct Job {
+        work: Work,
+        wanted: [AtomicU32; 3],
+        done: [AtomicU32; 3],
+        runs: AtomicU32,
+    }
+
+    impl Job {
+        /// Runs in a thread of its own, as long as it is queued.
+        fn start(self: &Arc<Self>) -> thread::JoinHandle<()> {
+            let job = self.clone();
+            thread::spawn(move || {
+                while {
+                    assert_eq!(job.runs.fetch_add(1, Ordering::SeqCst), 0, "two runs at once");
+                    for (done, wanted) in job.done.iter().zip(&job.wanted) {
+                        done.store(wanted.load(Ordering::SeqCst), Ordering::SeqCst);
+                    }
+                    job.runs.fetch_sub(1, Ordering::SeqCst);
+                    job.work.again()
+                } {}
+            })
+        }
+    }
+
+    /// Three want something twice each: all of it is done in the end, by one run at a time.
+    fn wishes() {
+        let job = Arc::new(Job::default());
+        let users = [0, 1, 2].map(|user| {
+            let job = job.clone();
+            thread::spawn(move || {
+                let mut runs = Vec::new();
+                for wish in 1..=2 {
+                    job.wanted[user].store(wish, Ordering::SeqCst);
+                    if job.work.queue() {
+                        runs.push(job.start());
+                    }
+                }
+                runs.into_iter().for_each(|run| run.join().expect("a run ends"));
+            })
+        });
+        users.into_iter().for_each(|user| user.join().expect("a user ends"));
+        assert!(job.work.is_idle());
+        assert!(job.done.iter().all(|done| done.load(Ordering::SeqCst) == 2), "something was forgotten");
+    }
+
+    #[test]
+    fn whatever_is_wanted_is_done_by_one_run_at_a_time() {
+        every_order(20_000, wishes);
+    }
+
+    #[test]
+    fn the_checker_finds_a_job_that_does_not_run_again() {
+        finds(
+            "work: forget what was queued during a run",
+            "sync::work::threads::whatever_is_wanted_is_done_by_one_run_at_a_time",
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queued_while_it_runs_it_runs_once_more() {
+        let work = Work::default();
+        assert!(work.is_idle() && work.queue() && !work.is_idle());
+        assert!(!work.queue() && !work.queue(), "it runs");
+        assert!(work.again(), "once for both");
+        assert!(!work.again() && work.is_idle());
+        assert!(work.queue() && !work.queue());
+        work.end();
+        assert!(work.is_idle());
+    }
+}
