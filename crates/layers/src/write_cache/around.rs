@@ -8,12 +8,13 @@
 
 use std::sync::Arc;
 
-use spillway_core::sync::{AtomicU64, Ordering};
+use spillway_core::sync::Ordering;
 use spillway_core::{ByteRange, Geometry, IoBuf, Kind, Op, Place, Reply, Request, mutant};
 
+use super::cache::{Core, Opened};
+use super::counts::Count;
 use super::index::InRange;
 use super::write_back::{Batch, Writing};
-use super::{Core, Count, Opened};
 
 /// Versions that are replaced at a time.
 const REPLACED_MAX: usize = 65536;
@@ -23,20 +24,6 @@ const GAP_BYTES: u64 = 64 << 10;
 
 /// Entries that may wait to be cleared before more are replaced: a flush that follows waits until they are clear.
 const STALE_MAX: u64 = 4 * REPLACED_MAX as u64;
-
-/// Requests that went around the cache: how many have ended, and how many of these a flush has covered.
-pub(super) struct Arounds {
-    ended: AtomicU64,
-    durable: AtomicU64,
-}
-
-impl Arounds {
-    /// One that no flush has covered: a server that was killed may have acknowledged some.
-    pub(super) fn after_another_server() -> Self {
-        let forgets = mutant::on("write_cache: forget what the former process wrote around");
-        Self { ended: AtomicU64::new(u64::from(!forgets)), durable: AtomicU64::new(0) }
-    }
-}
 
 /// Blocks of the origin that are changed around the cache; nothing else may write them there meanwhile.
 struct Outside {

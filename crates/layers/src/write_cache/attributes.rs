@@ -5,9 +5,9 @@ use std::sync::Arc;
 use spillway_core::sync::Ordering;
 use spillway_core::{Attribute, Error, Kind, Place, Table, Unit};
 
+use super::cache::{Opened, WriteCache};
 use super::counts::Count;
 use super::settings::switch;
-use super::{Opened, WriteCache};
 
 const NOT_OPEN: &str = "-";
 

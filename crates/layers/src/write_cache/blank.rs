@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use spillway_core::{Error, IoBuf, Request, Seam};
 
-use super::Core;
+use super::cache::Core;
 use super::format::{Found, Layout, OriginMark, SUPERBLOCK_LEN, Superblock};
 use super::signatures::{Scan, WINDOW};
 
@@ -112,7 +112,7 @@ impl Core {
     /// Reads what may belong to something else.
     async fn read_foreign(&self, device: &Seam, at: u64, len: u64, what: &str) -> Result<IoBuf, Error> {
         let buf = self.workspaces.pieces.take(len as usize).await;
-        super::result_of(device.submit(Request::read(at, buf)).await).map_err(|kind| {
+        super::cache::result_of(device.submit(Request::read(at, buf)).await).map_err(|kind| {
             Error::new(kind, format!("{what} cannot be read, to see whether it is blank or a cache"))
         })
     }

@@ -87,6 +87,13 @@ impl Block {
     }
 }
 
+/// A version that leaves for the origin, or because the origin holds something newer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Victim {
+    pub(super) origin: u32,
+    pub(super) index: u32,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

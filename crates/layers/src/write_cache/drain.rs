@@ -4,35 +4,10 @@ use std::sync::Arc;
 
 use spillway_core::{Error, Kind, Place, mutant};
 
-use super::{Core, Opened};
+use super::cache::{Core, Drain, Opened};
 
 /// Laps of the sweep in which clients may still write to cached blocks; afterwards they wait until a block has left.
 const OPEN_LAPS: u64 = 2;
-
-/// How far a drain is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Drain {
-    /// Nobody asked, or it was asked for once and is over.
-    #[default]
-    Off,
-    /// Blocks that were there at its begin, and the lap that was under way.
-    Running {
-        total: u32,
-        lap: u64,
-        stays_clean: bool,
-        /// Asked for again meanwhile: what was written before that has to be on the origin, too.
-        again: bool,
-    },
-    /// The cache is empty and stays so.
-    Complete,
-    Failed(Kind),
-}
-
-impl Drain {
-    pub(super) fn is_running(&self) -> bool {
-        matches!(self, Drain::Running { .. })
-    }
-}
 
 impl Opened {
     /// Whether cached blocks must not be written any more, so that they get fewer.

@@ -18,7 +18,7 @@ use spillway_core::mutant;
 use spillway_policy::free_runs::{FreeRuns, Run};
 
 use super::aside::Aside;
-use super::block::{Block, Stage};
+use super::block::{Block, Stage, Victim};
 use super::format::{Entry, FREE};
 use super::sweep::Sweep;
 
@@ -56,13 +56,6 @@ fn append(stretches: &mut Vec<Stretch>, place: Place, count: u32) {
 pub(super) struct Reserved {
     pub(super) runs: Vec<Run>,
     pub(super) epoch: u64,
-}
-
-/// A version that leaves for the origin, or because the origin holds something newer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Victim {
-    pub(super) origin: u32,
-    pub(super) index: u32,
 }
 
 /// What happened to a version when it was published.

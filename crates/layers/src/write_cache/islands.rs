@@ -4,7 +4,8 @@
 //! the longest one instead: what lies behind it in the cache, or else before it.
 
 use super::block::Stage;
-use super::index::{Index, Victim};
+use super::block::Victim;
+use super::index::Index;
 
 impl Index {
     /// Up to `count_max` versions around the longest run of free blocks, if that is shorter than `len`: each list is of consecutive

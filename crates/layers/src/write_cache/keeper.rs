@@ -5,8 +5,9 @@ use std::sync::Arc;
 use spillway_core::sync::Semaphore;
 use spillway_core::{Kind, Place, mutant};
 
+use super::cache::Core;
+use super::counts::Count;
 use super::index::LOOKS;
-use super::{Core, Count};
 
 /// Entries that are cleared together, or hardly more: a commit waits for that.
 const CLEARED_MAX: usize = 65536;

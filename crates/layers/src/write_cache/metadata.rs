@@ -8,7 +8,8 @@ use spillway_core::buffer::ALIGNMENT;
 use spillway_core::{Charge, Error, Geometry, IoBuf, Kind, Request, mutant};
 
 use super::block::EPOCHS;
-use super::drain::Drain;
+use super::cache::Drain;
+use super::cache::{Core, Opened};
 use super::format::{
     ENTRY_LEN, Entry, Found, Layout, MAGIC, OriginMark, PADDING_LEN, SUPERBLOCK_LEN, Superblock, VERSION,
 };
@@ -16,7 +17,6 @@ use super::index::Index;
 use super::pieces::BATCH_BYTES;
 use super::recovery::{Recovered, Recovery};
 use super::times::CommitTimes;
-use super::{Core, Opened};
 
 /// Bytes of metadata that are read or written at once.
 const PIECE_BYTES: u64 = 256 << 10;
@@ -120,7 +120,8 @@ impl Core {
     async fn read_meta(&self, layout: &Layout, at: u64, len: u64) -> Result<IoBuf, Error> {
         let buf = self.workspaces.pieces.take(len as usize).await;
         let reply = self.cache.submit(Request::read(layout.start + at, buf)).await;
-        super::result_of(reply).map_err(|kind| Error::new(kind, "the metadata of the cache cannot be read"))
+        super::cache::result_of(reply)
+            .map_err(|kind| Error::new(kind, "the metadata of the cache cannot be read"))
     }
 
     async fn recover(&self, layout: Layout, superblock: Superblock) -> Result<Opened, Error> {

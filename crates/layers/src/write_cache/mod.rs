@@ -27,24 +27,28 @@
 //! | `recovery` | which blocks of a cache are alive after a crash |
 //! | `blank`, `signatures` | what a device holds that is not a cache: named, and not formatted |
 //! | `settings`, `counts`, `attributes` | options, figures, and both as the control plane sees them |
-//! | `index`, `block`, `sweep`, `islands`, `aside` | what is where and what leaves next, without I/O |
+//! | `cache` | the cache itself: what its parts share |
+//! | `index`, `block`, `sweep`, `laps`, `islands`, `aside` | what is where and what leaves next, without I/O |
 //! | `metadata` | entries to and from the device |
 //! | `keeper` | commits and clearing, one at a time |
-//! | `transfer`, `pieces`, `around` | requests of clients, through the cache and around it |
+//! | `transfer`, `pieces`, `around`, `arounds`, `workspaces` | requests of clients, through the cache and around it |
 //! | `write_back`, `drain`, `pace`, `times` | copies to the origin, how fast it is, and what is too old |
 
 pub mod format;
 
 mod around;
+mod arounds;
 mod aside;
 mod attributes;
 mod blank;
 mod block;
+mod cache;
 mod counts;
 mod drain;
 mod index;
 mod islands;
 mod keeper;
+mod laps;
 mod metadata;
 mod pace;
 mod pieces;
@@ -58,111 +62,28 @@ mod tests;
 mod threads;
 mod times;
 mod transfer;
+mod workspaces;
 mod write_back;
 
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::Arc;
 
 use spillway_core::sync::{
     AtomicBool, AtomicU64, GroupFlush, Mutex, Ordering, Semaphore, StickyError, WaitList, Watermark, Work,
 };
 use spillway_core::{
-    Answer, BlockDevice, Budget, ByteRange, Charge, Env, Error, Extent, Geometry, IoBuf, Kind, Lifecycle,
-    LocalFuture, Op, Place, Reply, Request, Seam, Submission,
+    Answer, BlockDevice, Budget, ByteRange, Env, Error, Extent, Geometry, Kind, Lifecycle, LocalFuture, Op,
+    Request, Seam, Submission,
 };
 
-use around::Arounds;
+use arounds::Arounds;
+use cache::{Core, Opening};
 use counts::{Count, Counts};
-use drain::Drain;
-use index::Index;
-use pace::Pace;
-use pieces::Workspaces;
 use settings::Settings;
-use times::CommitTimes;
+use workspaces::Workspaces;
 
 pub use attributes::attributes;
+pub use cache::WriteCache;
 pub use settings::Config;
-
-/// See the head of this module.
-pub struct WriteCache {
-    core: Arc<Core>,
-}
-
-struct Core {
-    origin: Seam,
-    cache: Seam,
-    env: Arc<dyn Env>,
-    budget: Arc<Budget>,
-    workspaces: Workspaces,
-    settings: Settings,
-    geometry: Geometry,
-    counts: Counts,
-    /// Absent until the cache is open.
-    open: Mutex<Opening>,
-    opened: WaitList,
-    /// The first error of the metadata or of a copy.
-    failure: StickyError,
-    /// Something was freed.
-    room: WaitList,
-    /// Counts what may make a copy possible, and whatever else somebody waits for: the end of a write, a commit, a clearing, a
-    /// copy. Counted after the change, so that who reads it first and then looks misses nothing.
-    changes: Watermark,
-    /// A commit up to here is wanted: the seq_count it is to leave.
-    wanted: Watermark,
-    /// The seq_count up to which commits are complete.
-    committed: Watermark,
-    /// Writes of every epoch below this one have ended.
-    written: Watermark,
-    /// Entries up to this number in the order of marking are clear.
-    cleared: Watermark,
-    /// Who flushes alone, where flushes do not share commits.
-    turn: Semaphore,
-    keeping: Work,
-    copying: Work,
-    /// Timers that run: for the next commit, for blocks that become too old.
-    commit_timer: Work,
-    age_timer: Work,
-    /// When the timer for the next commit was set, in microseconds.
-    commit_timer_us: AtomicU64,
-    pace: Mutex<Pace>,
-    arounds: Arounds,
-    origin_flushes: GroupFlush,
-    /// A flush for writes that wait to go around the cache.
-    origin_flushing: Work,
-    /// One shot: everything is to be copied when the device is stopped.
-    flush_on_suspend: AtomicBool,
-}
-
-enum Opening {
-    Closed,
-    Reading,
-    Open(Box<Opened>),
-    Failed(Error),
-}
-
-/// A cache in use.
-struct Opened {
-    layout: format::Layout,
-    /// Of the superblock.
-    padding: [u8; format::PADDING_LEN],
-    index: Index,
-    drain: Drain,
-    /// What was found when it was opened.
-    found: String,
-    /// Versions of epochs below this one are too old.
-    aged: Option<u64>,
-    /// The same of those that could not be copied yet.
-    aged_again: Option<u64>,
-    commit_times: CommitTimes,
-    _charge: Charge,
-}
-
-impl Opened {
-    /// Free blocks at this share of used ones.
-    fn free_at(&self, percent: u64) -> u32 {
-        self.layout.free_at(percent) as u32
-    }
-}
 
 impl WriteCache {
     /// A cache on `cache` over `origin`. It is opened, or formatted where its device is blank, by [`Lifecycle::open`] or the
@@ -349,65 +270,4 @@ impl Core {
         self.copy_if_due();
         self.age_if_due();
     }
-
-    /// Looks at the cache if it is open.
-    fn look<T>(&self, work: impl FnOnce(&mut Opened) -> T) -> Option<T> {
-        match &mut *self.open.lock() {
-            Opening::Open(opened) => Some(work(opened)),
-            _ => None,
-        }
-    }
-
-    /// Looks at the open cache, or changes it.
-    fn with<T>(&self, work: impl FnOnce(&mut Opened) -> T) -> T {
-        self.look(work).expect("requests wait until the cache is open")
-    }
-
-    /// The first error sticks.
-    fn fail(&self, what: &str, kind: Kind) {
-        if self.failure.set(kind) {
-            tracing::error!("write cache: {what} failed ({}): writes fail from now on", kind.errno_name());
-        }
-        self.wake();
-    }
-
-    /// Ends a slice of a longer work: others have their turn.
-    async fn give_way(&self) {
-        self.env.sleep(Duration::ZERO).await;
-    }
-
-    /// Something has changed.
-    fn wake(&self) {
-        self.room.wake_all();
-        self.changes.step();
-    }
-
-    /// Does `work` after `delay`, and again after what it returns; `work` ends the timer before its last look.
-    fn later(self: &Arc<Self>, timer: &Work, delay: Duration, work: TimedWork) {
-        if !timer.queue() {
-            return;
-        }
-        let (weak, env) = (Arc::downgrade(self), self.env.clone());
-        let task = move || repeat(weak, env, delay, work);
-        self.env.spawn(Place::Background, Box::new(move || Box::pin(task())));
-    }
-}
-
-/// What a timer does; returns when to do it again.
-type TimedWork = fn(&Arc<Core>) -> Option<Duration>;
-
-/// Longest sleep of a timer: a setting that changes meanwhile is seen after that.
-const TIMER_MAX: Duration = Duration::from_secs(1);
-
-async fn repeat(weak: Weak<Core>, env: Arc<dyn Env>, delay: Duration, work: TimedWork) {
-    let mut delay = Some(delay);
-    while let Some(time) = delay {
-        env.sleep(time.min(TIMER_MAX)).await;
-        let Some(core) = weak.upgrade() else { return };
-        delay = work(&core);
-    }
-}
-
-fn result_of(reply: Reply) -> Result<IoBuf, Kind> {
-    reply.result.map(|()| reply.buf)
 }

@@ -5,13 +5,12 @@
 //! copy to the origin first: those who hold pieces wait only for the devices below.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use futures_util::future::join_all;
 use spillway_core::buffer::{ALIGNMENT, Shared};
-use spillway_core::{Budget, ByteRange, Error, Flags, IoBuf, Kind, Op, Request, Seam, Workspace};
+use spillway_core::{ByteRange, Flags, IoBuf, Kind, Op, Request, Seam};
 
-use super::Core;
+use super::cache::Core;
 
 /// A stretch of at least so many bytes is read alone.
 const LONG_BYTES: usize = 256 << 10;
@@ -21,32 +20,6 @@ pub(super) const BATCH_BYTES: usize = 512 << 10;
 
 /// Charged for each part that is written together with others: the file and the driver below took 1330 bytes for one.
 const PART_BYTES: usize = 1536;
-
-/// Buffers beside those of requests.
-pub(super) struct Workspaces {
-    /// For copies to the origin, each in one buffer.
-    pub(super) copies: Workspace,
-    /// For pieces of reads and writes, and for metadata.
-    pub(super) pieces: Workspace,
-}
-
-impl Workspaces {
-    /// Charged to `budget`, from which their sizes follow: 6 MiB of a small one, 20 MiB of a large one.
-    pub(super) fn new(budget: &Arc<Budget>) -> Result<Self, Error> {
-        let share = |part: u64, least: u64, most: u64| (budget.limit() / part).clamp(least, most) as usize;
-        let (copies, pieces) = (share(64, 4 << 20, 16 << 20), share(256, 2 << 20, 4 << 20));
-        Ok(Self {
-            copies: Workspace::new("copies of a write cache to its origin", budget, copies)?,
-            pieces: Workspace::new("pieces and metadata of a write cache", budget, pieces)?,
-        })
-    }
-
-    /// Bytes of both.
-    #[cfg(test)]
-    pub(super) fn bytes(&self) -> u64 {
-        (self.copies.bytes() + self.pieces.bytes()) as u64
-    }
-}
 
 /// A stretch and where it lies.
 pub(super) struct Part<'a> {

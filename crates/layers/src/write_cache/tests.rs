@@ -4,9 +4,10 @@ mod opening;
 mod recovering;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use spillway_core::contract::{self, Subject};
-use spillway_core::{Attributes, BlockSize, Reply, SECTOR};
+use spillway_core::{Attributes, BlockSize, IoBuf, Reply, SECTOR};
 use spillway_sim::disk::{Disk, Latency, Medium, Plan};
 use spillway_sim::world::World;
 

@@ -2,12 +2,13 @@
 //! waits for ever. Time stands still in them, so that no timer comes to the rescue.
 
 use std::future::pending;
+use std::time::Duration;
 
 use spillway_core::sync::Unseen;
 use spillway_core::sync::models::{every_order, finds};
 use spillway_core::sync::shuttle::future::{block_on, spawn_local, yield_now};
 use spillway_core::sync::shuttle::thread;
-use spillway_core::{BlockSize, Task};
+use spillway_core::{BlockSize, IoBuf, Place, Task};
 
 use super::*;
 

@@ -9,10 +9,11 @@ use spillway_core::{ByteRange, Extent, Flags, IoBuf, Kind, Op, Reply, Request, m
 use spillway_policy::free_runs::Run;
 
 use super::around::{Around, InLine};
+use super::cache::{Core, Opened};
+use super::counts::Count;
 use super::format::Layout;
 use super::index::{LOOKS, Place, Published, Reserved, Stretch};
 use super::pieces::Part;
-use super::{Core, Count, Opened};
 
 /// Zeroes go through the cache up to so many bytes, and up to this part of the cache; more go around it.
 const ZEROES_BYTES: u64 = ZEROES_LEN as u64;

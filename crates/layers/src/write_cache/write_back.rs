@@ -8,10 +8,12 @@ use futures_util::future::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use spillway_core::{IoBuf, Kind, LocalFuture, Op, Place, Request, mutant};
 
-use super::index::{LOOKS, Victim};
+use super::block::Victim;
+use super::cache::{Core, Opened};
+use super::counts::Count;
+use super::index::LOOKS;
 use super::pieces::Part;
 use super::sweep::Next;
-use super::{Core, Count, Opened};
 
 /// Bytes of one copy, where so many follow each other.
 const COPY_BYTES: u64 = 1 << 20;

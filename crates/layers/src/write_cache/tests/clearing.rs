@@ -251,8 +251,9 @@ fn long_reads_and_walks_over_extents_give_way() {
     large.write_all();
     large.flush();
     let pinned = || {
-        let readers =
-            |opened: &mut Opened| opened.index.blocks.iter().filter(|block| block.readers() > 0).count();
+        let readers = |opened: &mut super::super::cache::Opened| {
+            opened.index.blocks.iter().filter(|block| block.readers() > 0).count()
+        };
         large.cache.core.with(readers)
     };
     let read = Request::read(PIECE / 2, IoBuf::new(32 << 20));

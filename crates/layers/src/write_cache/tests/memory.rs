@@ -123,7 +123,7 @@ fn pieces_of_any_length_find_their_places() {
 /// A disk below a cache whose workspace has to have lent the buffer of each request.
 struct Witness {
     below: Arc<dyn BlockDevice>,
-    above: Mutex<Weak<Core>>,
+    above: Mutex<std::sync::Weak<Core>>,
     seen: AtomicU64,
 }
 

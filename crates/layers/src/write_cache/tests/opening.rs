@@ -173,8 +173,12 @@ fn too_little_memory_is_refused_with_enough_before_anything_is_formatted() {
 fn a_tebibyte_is_charged_once() {
     let layout = Layout::largest(1 << 40, 0, BlockSize::PAGE).unwrap();
     let count = u32::try_from(layout.n_blocks).expect("blocks have numbers of 32 bits");
-    assert_eq!(Index::bytes(count), 32 * layout.n_blocks + (64 << 10));
-    assert!(Index::bytes(count) < 8_600_000_000, "{}", Index::bytes(count));
+    assert_eq!(super::super::index::Index::bytes(count), 32 * layout.n_blocks + (64 << 10));
+    assert!(
+        super::super::index::Index::bytes(count) < 8_600_000_000,
+        "{}",
+        super::super::index::Index::bytes(count)
+    );
 }
 
 /// A superblock from before the last commits, as a rotten sector or a device that lies may leave it.
