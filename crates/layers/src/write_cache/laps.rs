@@ -16,6 +16,7 @@ struct Found {
 impl Index {
     /// The next versions of epochs below `before`, at most `len_max` of consecutive blocks.
     pub(super) fn take_next(&mut self, len_max: u32, before: u64) -> Next {
+        self.sweep.asked_before = self.sweep.asked_before.min(before);
         let Found { next: found, end, skipped } = self.seek(before);
         self.sweep.skipped |= skipped;
         if let Some(first) = found {
@@ -31,7 +32,7 @@ impl Index {
             Some(at) => self.sweep.at = at,
             // A lap that began after the last commit and found nothing.
             None if self.sweep.idle
-                && (self.sweep.before >= self.committed.min(before)
+                && (self.sweep.before.min(self.sweep.asked_before) >= self.committed.min(before)
                     || mutant::on("write_cache: a lap that began before a commit is the last")) =>
             {
                 let skipped = self.sweep.skipped;
@@ -66,6 +67,6 @@ impl Index {
 
     fn begin_lap(&mut self) {
         let laps = self.sweep.laps + 1;
-        self.sweep = Sweep { at: 0, before: self.committed, idle: true, skipped: false, laps };
+        self.sweep = Sweep { laps, ..Sweep::from(self.committed) };
     }
 }

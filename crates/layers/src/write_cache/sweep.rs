@@ -11,6 +11,8 @@ pub(super) struct Sweep {
     pub(super) at: u32,
     /// Versions of earlier epochs are taken.
     pub(super) before: u64,
+    /// The least that was asked for in the lap: what it passed before the limit rose may be left.
+    pub(super) asked_before: u64,
     /// Nothing was taken since the lap began.
     pub(super) idle: bool,
     /// A version of these epochs was passed over, since it could not leave.
@@ -22,7 +24,7 @@ pub(super) struct Sweep {
 impl Sweep {
     /// Before the first lap over what was committed before `seq_count`.
     pub(super) fn from(seq_count: u64) -> Self {
-        Self { at: 0, before: seq_count, idle: true, skipped: false, laps: 0 }
+        Self { at: 0, before: seq_count, asked_before: u64::MAX, idle: true, skipped: false, laps: 0 }
     }
 }
 
