@@ -53,6 +53,18 @@ struct Share {
     bytes: u64,
 }
 
+impl Share {
+    /// Leaves others what is above `bytes`.
+    fn narrow(&mut self, bytes: u64) {
+        let less = self.bytes - bytes;
+        if less > 0 {
+            self.bytes = bytes;
+            self.core.pace.lock().narrow_around(less);
+            self.core.room.wake_all();
+        }
+    }
+}
+
 impl Drop for Share {
     fn drop(&mut self) {
         self.core.pace.lock().end_around(self.core.env.coarse_now(), self.bytes);
@@ -262,8 +274,7 @@ impl Core {
             let share = if writes { Some(self.share_of(end - at).await?) } else { None };
             let stop = share.as_ref().map_or(end, |(_, count)| at + count);
             let (batch, to) = self.take_replaced(at, stop, before).await?;
-            let _writing = share.as_ref().map(|(share, _)| Writing::new(self.clone(), share.bytes));
-            self.replace_part(request, at, to, batch).await?;
+            self.replace_part(request, at, to, batch, share.map(|(share, _)| share)).await?;
             self.until_few_are_stale().await?;
             at = to;
         }
@@ -322,6 +333,7 @@ impl Core {
         at: u32,
         to: u32,
         batch: Batch,
+        mut share: Option<Share>,
     ) -> Result<(), Kind> {
         let block = self.block_bytes();
         let range = ByteRange::new(u64::from(at) * block, u64::from(to - at) * block);
@@ -332,7 +344,10 @@ impl Core {
             // A discard may leave what was there; here that would be something older than what the cache holds.
             part.op = Op::WriteZeroes;
         }
+        share.iter_mut().for_each(|share| share.narrow(range.len));
+        let writing = share.as_ref().map(|_| Writing::new(self.clone(), range.len));
         self.origin.submit(part).await.result?;
+        drop((writing, share));
         if !batch.is_empty() {
             self.flush_origin().await?;
             batch.end_durable().await;

@@ -153,6 +153,17 @@ impl Pace {
         self.around_at = Some(now);
     }
 
+    /// So much less goes around the cache than was asked for.
+    pub(super) fn narrow_around(&mut self, bytes: u64) {
+        self.around_bytes -= bytes;
+    }
+
+    /// Bytes that were written to the origin, and of these around the cache.
+    #[cfg(test)]
+    pub(super) fn written(&self) -> (u64, u64) {
+        (self.written.all, self.written.around)
+    }
+
     /// How long copies are to rest, so that there is `pause` between the last write around the cache and them.
     pub(super) fn rest(&self, now: Duration, pause: Duration) -> Duration {
         self.around_at.map_or(Duration::ZERO, |at| (at + pause).saturating_sub(now))

@@ -26,6 +26,7 @@ struct Counting {
     below: Arc<dyn BlockDevice>,
     unflushed: Arc<AtomicU64>,
     most: Arc<AtomicU64>,
+    all: Arc<AtomicU64>,
 }
 
 impl BlockDevice for Counting {
@@ -39,6 +40,7 @@ impl BlockDevice for Counting {
             Op::Write | Op::WriteZeroes => {
                 let now = self.unflushed.fetch_add(range.len, Ordering::Relaxed) + range.len;
                 self.most.fetch_max(now, Ordering::Relaxed);
+                self.all.fetch_add(range.len, Ordering::Relaxed);
             }
             Op::Flush => self.unflushed.store(0, Ordering::Relaxed),
             _ => {}
@@ -54,10 +56,17 @@ impl BlockDevice for Counting {
 
 /// A cache over such an origin, and the most that was not flushed there.
 fn counted(house: &House, config: &Config) -> (Arc<WriteCache>, Arc<AtomicU64>) {
-    let (unflushed, most) = (Arc::default(), Arc::<AtomicU64>::default());
-    let origin = Arc::new(Counting { below: house.device(0), unflushed, most: most.clone() });
+    let (cache, most, _) = counted_in_all(house, config);
+    (cache, most)
+}
+
+/// The same, and all that was written there.
+fn counted_in_all(house: &House, config: &Config) -> (Arc<WriteCache>, Arc<AtomicU64>, Arc<AtomicU64>) {
+    let (unflushed, most, all) = (Arc::default(), Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+    let origin = Counting { below: house.device(0), unflushed, most: most.clone(), all: all.clone() };
     let (env, budget) = (house.world.clone(), house.budget.clone());
-    (WriteCache::new(config, origin, house.device(1), env, budget).unwrap(), most)
+    let cache = WriteCache::new(config, Arc::new(origin), house.device(1), env, budget).unwrap();
+    (cache, most, all)
 }
 
 /// Requests over 64 MiB, four at a time, to an origin that takes 43 MB/s then; returns the most that was not flushed.
@@ -139,4 +148,34 @@ fn a_large_write_goes_around_beside_small_ones_without_end() {
         assert!(*beside <= 128 << 20, "{beside} bytes of the others went first");
         assert!(house.read(cache, 0, 4096).iter().all(|byte| [0, 3].contains(byte)));
     }
+}
+
+/// Zeroes are written in parts that end where blocks are being copied. What was not written is not counted, or the origin would seem
+/// faster than it is.
+#[test]
+fn zeroes_beside_copies_are_counted_as_they_are_written() {
+    let house = House::slow(64 << 20, 8 << 20);
+    let (cache, _, all) = counted_in_all(&house, &config());
+    for at in (0..32 << 20).step_by(1 << 20) {
+        // In the middle of a part.
+        let bytes = write(ByteRange::new(at + (256 << 10), 64 << 10));
+        assert_eq!(house.world.run(Seam::new(cache.clone()).submit(bytes)).result, Ok(()));
+    }
+    house.flush(&cache);
+    cache.core.drain(false).unwrap();
+    // Copies are under way.
+    house.world.run(Answer::pending(house.world.sleep(Duration::from_millis(30))));
+    assert!(show(&cache, "writeback_blocks") != "0");
+    let zeroes = Request::bare(Op::WriteZeroes, ByteRange::new(0, 32 << 20));
+    assert_eq!(house.world.run(Seam::new(cache.clone()).submit(zeroes)).result, Ok(()));
+    house
+        .world
+        .run(Answer::pending({
+            let core = cache.core.clone();
+            async move { core.drained().await }
+        }))
+        .unwrap();
+    let (written, around) = cache.core.pace.lock().written();
+    assert_eq!(written, all.load(Ordering::Relaxed));
+    assert_eq!(around, 32 << 20);
 }
