@@ -8,6 +8,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -128,6 +129,13 @@ impl World {
         self.fresh.lock().clear();
         Self::clear();
         self.fresh.lock().clear();
+    }
+
+    /// Drops what a broken world of this thread left behind, one task after the other, whichever of them panics.
+    pub fn abandon() {
+        while let Some((_, task)) = TASKS.with(|tasks| tasks.borrow_mut().pop_first()) {
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(task)));
+        }
     }
 
     fn clear() {
@@ -381,5 +389,28 @@ mod tests {
     #[should_panic(expected = "a wake was lost")]
     fn a_lost_wake_is_a_hang() {
         World::new(1).run(Answer::<()>::pending(std::future::pending()));
+    }
+
+    #[test]
+    fn what_a_broken_world_left_does_not_break_the_next() {
+        struct Bomb(&'static std::cell::Cell<u32>);
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                self.0.set(self.0.get() + 1);
+                assert!(self.0.get() > 2, "it finds a world in ruins");
+            }
+        }
+        let dropped: &'static std::cell::Cell<u32> = Box::leak(Box::default());
+        let world = World::new(1);
+        for _ in 0..3 {
+            let bomb = Bomb(dropped);
+            world.spawn_here(Box::pin(async move {
+                let _bomb = bomb;
+                std::future::pending::<()>().await;
+            }));
+        }
+        World::abandon();
+        assert_eq!(dropped.get(), 3);
+        World::new(2);
     }
 }

@@ -57,11 +57,15 @@ pub struct Outcome {
 
 /// Runs a story to its end, or to the first broken promise. A panic is one.
 pub fn run(scenario: &Scenario) -> Result<Outcome, Violation> {
-    catch_unwind(AssertUnwindSafe(|| play(scenario))).unwrap_or_else(|panic| {
+    let outcome = catch_unwind(AssertUnwindSafe(|| play(scenario))).unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().map(String::as_str);
         let words = words.or(panic.downcast_ref::<&str>().copied()).unwrap_or("without words");
         Err(Violation(format!("a panic: {words}")))
-    })
+    });
+    if outcome.is_err() {
+        World::abandon();
+    }
+    outcome
 }
 
 fn play(scenario: &Scenario) -> Result<Outcome, Violation> {
