@@ -149,14 +149,13 @@ impl Core {
                 true => copies.next().now_or_never(),
                 false => Some(copies.next().await),
             };
-            match ended {
-                Some(Some(Err(kind))) => self.fail("copying to the origin", kind),
-                Some(None) if !more => {
-                    if !has_news() && !self.copying.again() {
-                        return;
-                    }
-                }
-                _ => {}
+            if let Some(Some(Err(kind))) = ended {
+                self.fail("copying to the origin", kind);
+            }
+            // It ends before its last look: a change that comes later begins another run, or is seen here.
+            let idle = matches!(ended, Some(None)) && !more;
+            if idle && !self.copying.again() && !(has_news() && self.copying.queue()) {
+                return;
             }
         }
     }
