@@ -71,9 +71,23 @@ impl Room {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stacks::STACKS;
     use spillway_sim::model::{Change, End};
 
     const DONE: End = End::Done { durable: false };
+
+    #[test]
+    fn every_limit_of_the_table_has_room_for_a_block() {
+        for row in STACKS.iter().filter(|row| row.exact) {
+            let limits = row.knobs.iter().filter(|(name, _)| *name == "mem_limit");
+            for limit in limits.flat_map(|(_, limits)| *limits) {
+                let (mut model, room) = (row.model(), Room::new(&row.budget(false), false));
+                room.set_limit(model.moment(), limit);
+                let write = model.begin_write(0, 8, Change::To(4));
+                assert!(!room.may_refuse(Kind::NoSpace, write, &model), "{}: {limit}", row.name);
+            }
+        }
+    }
 
     #[test]
     fn a_refusal_is_allowed_by_what_was_written_and_the_least_limit_of_its_time() {

@@ -188,7 +188,7 @@ const ZRAM: Row = Row {
     bytes: 512 << 10,
     knobs: &[
         ("max_comp_streams", &["1", "2", "5"]),
-        ("mem_limit", &["0", "192K", "64K"]),
+        ("mem_limit", &["0", "192K", "112K"]),
         ("compact", &["1"]),
         ("mem_used_max", &["0"]),
     ],
