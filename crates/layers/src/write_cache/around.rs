@@ -165,20 +165,17 @@ impl Core {
         Ok(())
     }
 
-    /// What a failed flush covered may be lost: nothing is promised any more.
-    async fn flush_origin(&self) -> Result<(), Kind> {
-        self.sync_origin().await.inspect_err(|&kind| self.fail("flushing the origin", kind))
-    }
-
     /// Makes durable what the origin has answered; who asks meanwhile shares the next flush.
-    pub(super) async fn sync_origin(&self) -> Result<(), Kind> {
+    pub(super) async fn flush_origin(&self) -> Result<(), Kind> {
         self.origin_flushes.through(self.call_flush()).await
     }
 
     /// Flushes the origin; writes around the cache that wait for that may go on.
     async fn call_flush(&self) -> Result<(), Kind> {
         let (covers, begun) = (self.pace.lock().begin_flush(), self.env.now());
-        self.origin.submit(Request::flush()).await.result?;
+        let flushed = self.origin.submit(Request::flush()).await.result;
+        // What a failed flush covered may be lost. Said before anybody else asks the origin, which may tell of it only once.
+        flushed.inspect_err(|&kind| self.fail("flushing the origin", kind))?;
         self.pace.lock().end_flush(covers, self.env.now() - begun);
         self.room.wake_all();
         Ok(())

@@ -135,10 +135,10 @@ impl Pace {
         if took > Duration::ZERO {
             let measured = (u128::from(bytes) * 1_000_000_000 / took.as_nanos()) as u64;
             self.flush_bytes_per_second = match self.flush_bytes_per_second {
-                // Little work says more of the cost of a flush than of its speed, which is at least that.
+                // Little work says more of the cost of a flush than of its speed; or of an origin that had written it before.
                 0 if bytes < BYTES_MIN => 0,
                 0 => measured,
-                before if bytes < BYTES_MIN => before.max(measured),
+                before if bytes < BYTES_MIN => before.max(measured.min(before.saturating_mul(2))),
                 before => before / 2 + measured / 2,
             };
         }
@@ -230,7 +230,8 @@ mod tests {
         assert!((20 << 20..30 << 20).contains(&after), "one flush is not all there is to know: {after}");
         assert!((0..10).any(|_| write_and_flush(BYTES_MIN, MS(2000)) == BYTES_MIN), "slow again and again");
         assert_eq!(write_and_flush(BYTES_MIN / 2, MS(4000)), BYTES_MIN);
-        assert_eq!(write_and_flush(BYTES_MIN / 2, MS(10)), 25 << 20, "it is at least so fast");
+        let again = (0..10).map(|_| write_and_flush(BYTES_MIN / 2, MS(10))).find(|&ahead| ahead == 25 << 20);
+        assert!(again.is_some(), "it is at least so fast");
     }
 
     #[test]
@@ -275,5 +276,21 @@ mod tests {
         pace.end_around(MS(1000), 512);
         assert_eq!(pace.rest(MS(1500), MS(3000)), MS(2500));
         assert_eq!(pace.rest(MS(4000), MS(3000)), MS(0));
+    }
+
+    /// An origin with a page cache writes back by itself: a flush that finds nothing left to do says little of its speed.
+    #[test]
+    fn a_small_flush_of_what_was_written_before_promises_little() {
+        let mut pace = Pace::default();
+        let mut flush = |bytes: u64, took: Duration| {
+            pace.begin(MS(0));
+            pace.end(MS(bytes / 1_000_000), bytes);
+            pace.end_flush(pace.begin_flush(), took);
+            pace.ahead()
+        };
+        (0..4).for_each(|_| _ = flush(1 << 30, MS((1 << 30) / 20_000)));
+        let before = flush(1 << 30, MS((1 << 30) / 20_000));
+        let after = flush(900 << 10, Duration::from_micros(200));
+        assert!(after <= 2 * before, "{before} bytes ahead, and {after} after a small flush");
     }
 }

@@ -266,7 +266,7 @@ impl Core {
         self.origin.submit(if fua { write.with_fua() } else { write }).await.result?;
         drop(writing);
         if !fua && !mutant::on("write_cache: free before the origin is durable") {
-            self.sync_origin().await?;
+            self.flush_origin().await?;
         }
         self.counts.add(Count::Copies, 1);
         self.counts.add(Count::Copied, batch.victims.len() as u32);
