@@ -520,7 +520,7 @@ impl Model {
         let Some(block) = self.frees.map(|block| block as usize) else { return Ok(()) };
         let blocks = allowed.chunks_exact(block).zip(said.chunks_exact(block));
         for (sector, (allowed, said)) in (first..).step_by(block).zip(blocks) {
-            blocks::judge_hole(sector, allowed, said)?;
+            Sector::judge_hole(sector, allowed, said)?;
         }
         Ok(())
     }

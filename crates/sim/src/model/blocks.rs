@@ -69,28 +69,29 @@ impl Sector {
         let [first, others @ ..] = &self.crash[..] else { return false };
         !first.wrong && others.iter().all(|version| version.value == first.value && !version.wrong)
     }
+
+    /// What is said of a block, sector by sector from `first` on: a hole only where all of it may have been freed, and data only where
+    /// some of it may not.
+    pub(super) fn judge_hole(first: u64, allowed: &[Allowed], said: &[Said]) -> Result<(), Violation> {
+        let may_be = |allowed: &Allowed, wanted| {
+            allowed.holes.iter().any(|hole| hole.is_none_or(|hole| hole == wanted))
+        };
+        let hole = said[0].hole;
+        let right = match hole {
+            true => allowed.iter().all(|allowed| may_be(allowed, true)),
+            false => allowed.iter().any(|allowed| may_be(allowed, false)),
+        };
+        if right && said.iter().all(|sector| sector.hole == hole) {
+            return Ok(());
+        }
+        let words = if hole { "a hole, and holds something" } else { "no hole, and was freed" };
+        Err(Violation(format!("the block at sector {first} is said to be {words}")))
+    }
 }
 
 /// The blocks of `block` sectors that these sectors lie in.
 fn blocks_of(first: u64, count: u64, block: u64) -> std::ops::Range<u64> {
     first / block..(first + count).div_ceil(block)
-}
-
-/// What is said of a block, sector by sector from `first` on: a hole only where all of it may have been freed, and data only where
-/// some of it may not.
-pub(super) fn judge_hole(first: u64, allowed: &[Allowed], said: &[Said]) -> Result<(), Violation> {
-    let may_be =
-        |allowed: &Allowed, wanted| allowed.holes.iter().any(|hole| hole.is_none_or(|hole| hole == wanted));
-    let hole = said[0].hole;
-    let right = match hole {
-        true => allowed.iter().all(|allowed| may_be(allowed, true)),
-        false => allowed.iter().any(|allowed| may_be(allowed, false)),
-    };
-    if right && said.iter().all(|sector| sector.hole == hole) {
-        return Ok(());
-    }
-    let words = if hole { "a hole, and holds something" } else { "no hole, and was freed" };
-    Err(Violation(format!("the block at sector {first} is said to be {words}")))
 }
 
 /// Whether a block, read from sector `first` on, is what it was at one moment.
