@@ -5,7 +5,7 @@
 
 use toml::{Table, Value};
 
-use super::Finding;
+use super::finding::Finding;
 use super::tree::{Text, Tree};
 
 /// Folder below `crates/` and what it may depend on. A crate that is not listed may depend on nothing of ours.

@@ -1,6 +1,6 @@
 //! Locks and time come through one door each: core's `sync`, and `Env`.
 
-use super::Finding;
+use super::finding::Finding;
 use super::tokens::Path;
 use super::tree::Tree;
 

@@ -1,6 +1,6 @@
 //! Each file opens with what it is.
 
-use super::Finding;
+use super::finding::Finding;
 use super::tree::Tree;
 
 /// Rule: every Rust file begins with a `//!` comment.

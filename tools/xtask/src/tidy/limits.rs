@@ -1,6 +1,6 @@
 //! Sizes of functions and files, and the list of reasons for exceptions.
 
-use super::Finding;
+use super::finding::Finding;
 use super::tree::Tree;
 
 const FUNCTION_LINES_MAX: usize = 70;

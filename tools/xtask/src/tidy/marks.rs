@@ -1,6 +1,6 @@
 //! Marks that unfinished or unportable work leaves in files.
 
-use super::Finding;
+use super::finding::Finding;
 use super::tokens;
 use super::tree::Tree;
 

@@ -4,7 +4,9 @@
 //! each rule has a test with snippets that break it: a check that cannot fail is a defect.
 
 mod arrows;
+mod circles;
 mod doors;
+mod finding;
 mod heads;
 mod limits;
 mod marks;
@@ -15,34 +17,12 @@ mod tree;
 mod unsafety;
 mod unwraps;
 
-use std::fmt;
 use std::path::Path;
 
 use anyhow::{Result, bail};
 
+use finding::Finding;
 use tree::Tree;
-
-/// One violation.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Finding {
-    path: String,
-    /// Counted from 1.
-    line: usize,
-    rule: &'static str,
-    message: String,
-}
-
-impl Finding {
-    fn new(rule: &'static str, path: &str, line: usize, message: impl Into<String>) -> Self {
-        Self { path: path.into(), line, rule, message: message.into() }
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}: {}", self.path, self.line, self.rule, self.message)
-    }
-}
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
@@ -51,6 +31,7 @@ const RULES: &[Rule] = &[
     tree::root_is_small,
     arrows::between_crates,
     arrows::one_runtime,
+    circles::between_files,
     limits::sizes,
     unsafety::places,
     unsafety::forbidden,

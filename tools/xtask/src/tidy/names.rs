@@ -3,7 +3,7 @@
 //! Looked at: files, modules, types, traits, macros and functions. Free are constants, which often carry a protocol's
 //! name; tests, whose names are sentences; and methods of implemented traits, whose names were chosen elsewhere.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::Source;
 use super::tree::Tree;
 

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::Source;
 
 const ROOT_ENTRIES_MAX: usize = 12;

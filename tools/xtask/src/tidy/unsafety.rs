@@ -1,6 +1,6 @@
 //! Where `unsafe` may stand, and which crates swear it off.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::Source;
 use super::tokens;
 use super::tree::Tree;

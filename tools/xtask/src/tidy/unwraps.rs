@@ -1,6 +1,6 @@
 //! Failures have a name: `unwrap` is for tests.
 
-use super::Finding;
+use super::finding::Finding;
 use super::tokens;
 use super::tree::Tree;
 
