@@ -12,13 +12,17 @@
 //! Each span has a *tag*, a word that says of a span in use where it is listed, and of a free one which is the next free one. So
 //! neither a map nor a list grows with the device. Tags are charged with their chunk.
 //!
-//! Lock order: this lock is a leaf. It is not held while memory goes back to the system; [`Pages::take_span`],
-//! [`Pages::give_span`], [`Pages::give_leaf`] and [`Pages::cool`], which may return memory, are called with no lock held.
+//! A warm span that is being cut or cooled is in the *hand* of one thread. Another that finds no room meanwhile waits for that before
+//! it is refused.
+//!
+//! Lock order: what is in hand, then the state, which is a leaf and not held while memory goes back to the system.
+//! [`Pages::charge`], [`Pages::take_span`], [`Pages::give_span`], [`Pages::give_leaf`] and [`Pages::cool`], which may return memory,
+//! are called with no lock held.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
-use spillway_core::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Semaphore, Take};
+use spillway_core::sync::{AtomicU64, Mutex, MutexGuard, Ordering, RwLock, Semaphore, Take};
 use spillway_core::{Budget, Charge, Kind, Region, Regions};
 use spillway_policy::size_classes::{PAGE_BYTES, SPAN_PAGES_MAX};
 
@@ -103,6 +107,8 @@ pub(super) struct Pages {
     chunk_shift: u32,
     chunks: Box<[OnceLock<Chunk>]>,
     state: Mutex<State>,
+    /// Read by whoever has a warm span in hand: its memory is in no list, and what is not needed of it is not given back yet.
+    in_hand: RwLock<()>,
     /// A free unit for each span or leaf that came free and that nobody has been told of.
     freed: Semaphore,
     reserve: Option<Charge>,
@@ -127,6 +133,7 @@ impl Pages {
             chunk_shift,
             chunks,
             state: Mutex::new(state),
+            in_hand: RwLock::new(()),
             freed,
             reserve: None,
             borrowed: AtomicU64::new(0),
@@ -146,12 +153,26 @@ impl Pages {
 
     /// Charges `bytes`; warm spans are given back for it where need be. Called with no lock held.
     pub(super) fn charge(&self, bytes: u64) -> Result<(), Kind> {
+        let mut waited = false;
         loop {
             match self.budget.charge(bytes) {
-                Err(_) if self.cool_one() => {}
+                Err(_) if self.makes_room(&mut waited) => {}
                 charged => return charged,
             }
         }
+    }
+
+    /// Gives a warm span back to the system, or waits once until what others have in hand has gone back; false where neither
+    /// is left to do. Called with no lock held.
+    pub(super) fn makes_room(&self, waited: &mut bool) -> bool {
+        if self.cool_one() {
+            return true;
+        }
+        let first = !std::mem::replace(waited, true);
+        if first {
+            drop(self.in_hand.write());
+        }
+        first
     }
 
     /// Takes `bytes` of the reserve: for who frees more soon.
@@ -191,8 +212,8 @@ impl Pages {
     /// A span with `pages` pages, zeroed or warm. [`Kind::NoSpace`] at the budget, [`Kind::OutOfMemory`] where the system
     /// refuses.
     pub(super) fn take_span(&self, pages: usize) -> Result<Span, Kind> {
-        if let Some((span, had)) = self.take_warm(pages) {
-            return self.fit_warm(span, had, pages);
+        if let Some(span) = self.take_warm_as(pages) {
+            return Ok(span);
         }
         let bytes = (pages * PAGE_BYTES) as u64;
         self.charge(bytes)?;
@@ -210,15 +231,18 @@ impl Pages {
         state.warm[found - 1].pop().map(|span| (span, found))
     }
 
-    /// Makes a warm span of `had` pages one of `pages`.
-    fn fit_warm(&self, span: Span, had: usize, pages: usize) -> Result<Span, Kind> {
+    /// A warm span, made one of `pages`. One that is too short goes back to the system where there is no room for the rest of it:
+    /// who waits for others to give back what they have in hand has nothing in hand himself.
+    fn take_warm_as(&self, pages: usize) -> Option<Span> {
+        let _in_hand = self.in_hand.read();
+        let (span, had) = self.take_warm(pages)?;
         if pages <= had {
             self.release(span, pages, had - pages);
-        } else if let Err(kind) = self.charge(((pages - had) * PAGE_BYTES) as u64) {
-            self.put_back(span, had);
-            return Err(kind);
+        } else if self.budget.charge(((pages - had) * PAGE_BYTES) as u64).is_err() {
+            self.clean(span, had);
+            return None;
         }
-        Ok(span)
+        Some(span)
     }
 
     /// The state, locked, and a span without memory. Those aside come first.
@@ -287,6 +311,7 @@ impl Pages {
 
     /// Gives a warm span back to the system; false where there is none.
     pub(super) fn cool_one(&self) -> bool {
+        let _in_hand = self.in_hand.read();
         let warm = self.take_warm(SPAN_PAGES_MAX);
         warm.is_some_and(|(span, pages)| {
             self.clean(span, pages);

@@ -172,11 +172,12 @@ impl Core {
 
     /// Puts `slot` in place and frees what was there.
     pub(super) fn publish(&self, index: u64, slot: Slot, now: u32) -> Result<(), Kind> {
+        let mut waited = false;
         let Replaced { slot: old, leaf } = loop {
             let replaced = self.table.lock(index).set(&self.pages, slot, now);
             match replaced {
                 // Memory goes back to the system without the lock of the shard.
-                Err(Kind::NoSpace) if self.pages.cool_one() => {}
+                Err(Kind::NoSpace) if self.pages.makes_room(&mut waited) => {}
                 replaced => break replaced?,
             }
         };

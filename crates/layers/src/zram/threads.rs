@@ -16,7 +16,9 @@ use spillway_sim::world::World;
 
 use super::codec::Params;
 use super::page::PAGE;
+use super::pages::Pages;
 use super::streams::{Choice, Streams};
+use super::table::Slot;
 use super::{Config, Zram};
 
 /// A world in which a sleep is over as soon as another thread had its turn.
@@ -84,6 +86,45 @@ fn no_more_writers_than_streams_and_nobody_waits_for_ever() {
         thread::yield_now();
         streams.set_limit(1);
         writers.into_iter().for_each(|writer| writer.join().expect("a writer ends"));
+    });
+}
+
+/// One of two that find the budget full has the only warm span in hand, and gives back what it does not need of it a moment later.
+#[test]
+fn nobody_is_refused_what_another_is_about_to_give_back() {
+    every_order(3000, || {
+        let budget = Budget::new(8 * PAGE as u64);
+        let regions = Arc::new(VecRegions::new(64 << 20));
+        let pages = Arc::new(Pages::new(regions, budget, Budget::new(1 << 20)));
+        let whole = pages.take_span(8).expect("there is room");
+        pages.give_span(whole, 8);
+        let takers: Vec<_> = (0..2)
+            .map(|_| {
+                let pages = pages.clone();
+                thread::spawn(move || pages.take_span(1))
+            })
+            .collect();
+        let taken: Vec<_> = takers.into_iter().map(|taker| taker.join().expect("it ends")).collect();
+        assert!(taken.iter().all(Result::is_ok), "{taken:?}");
+    });
+}
+
+#[test]
+fn no_leaf_is_refused_what_another_is_about_to_give_back() {
+    every_order(1500, || {
+        let zram = zram(&Budget::new(64 << 20));
+        let core = &zram.core;
+        let whole = core.pages.take_span(8).expect("there is room");
+        core.pages.give_span(whole, 8);
+        core.budget.set_limit(core.budget.used());
+        let taker = {
+            let zram = zram.clone();
+            thread::spawn(move || zram.core.pages.take_span(1))
+        };
+        assert_eq!(core.publish(0, Slot::Same(7), 0), Ok(()));
+        let span = taker.join().expect("it ends").expect("there is room for both");
+        core.pages.give_span(span, 1);
+        discard(&zram, 0);
     });
 }
 
