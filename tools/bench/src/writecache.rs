@@ -208,9 +208,17 @@ pub(crate) fn run(count: usize, wanted: Option<&str>) -> Result<()> {
 }
 
 fn commits(rounds: Rounds) -> Result<()> {
-    let disk = std::env::var("SPILLWAY_BENCH_DISK").unwrap_or_else(|_| "target".into());
     group_commit("/dev/shm", "tmpfs, and a flush that takes 200 us", 200, rounds)?;
-    group_commit(&disk, "a file on the disk of this machine", 0, rounds)
+    group_commit(&disk()?, "a file on the disk of this machine", 0, rounds)
+}
+
+/// A folder on a disk: the one that is named, or where this program lies.
+fn disk() -> Result<String> {
+    if let Ok(folder) = std::env::var("SPILLWAY_BENCH_DISK") {
+        return Ok(folder);
+    }
+    let program = std::env::current_exe()?;
+    Ok(program.parent().context("a program lies in a folder")?.to_string_lossy().into_owned())
 }
 
 fn large_writes(bench: &Bench, depth: usize, rounds: Rounds) -> Result<()> {
