@@ -88,6 +88,10 @@ impl Whole {
 }
 
 /// What is not a buffer's own.
+#[cfg_attr(
+    feature = "shuttle",
+    expect(clippy::large_enum_variant, reason = "the checker's locks are large, and in no other build")
+)]
 pub(super) enum Behind {
     /// The workspace that lent its memory.
     Lender(Lender),
