@@ -28,7 +28,7 @@ struct Cli {
 enum Errand {
     /// Check what neither the compiler nor clippy does: arrows, circles, sizes, names, places
     Tidy,
-    /// Run everything that CI checks: tools, fmt, clippy, tidy, tests, docs, 60 s of fuzzing
+    /// Run everything that CI checks: tools, fmt, clippy, tidy, tests, docs, 80 s of fuzzing
     Test {
         /// Leave the fuzzing out
         #[arg(long)]

@@ -7,7 +7,8 @@
 //! Why idle memory keeps nobody waiting: a waiter queues for memory, then empties every shelf; who puts something into a
 //! shelf looks for waiters afterwards, and empties it where there is one. Whichever comes second finds the memory. Blocks of
 //! 4 KiB stay with their threads: a quarter of a shelf's share each, which is a sixteenth of the limit for all, and no more
-//! than [`NEAR_MAX`].
+//! than [`NEAR_MAX`]. A thread that kept its share when there were fewer gives the rest back at its next use: threads that come
+//! one after the other and idle may keep several times that.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
