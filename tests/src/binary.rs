@@ -10,7 +10,7 @@ const OVERRIDE: &str = "SPILLWAY_BIN";
 static BINARY: OnceLock<PathBuf> = OnceLock::new();
 
 /// The path of `spillway`, built on first use with the profile and the target folder of the tests themselves.
-pub(crate) fn path() -> &'static Path {
+pub fn path() -> &'static Path {
     BINARY.get_or_init(|| std::env::var_os(OVERRIDE).map_or_else(build, PathBuf::from))
 }
 

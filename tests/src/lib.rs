@@ -4,7 +4,7 @@
 //! tool that is missing fails the test and names its Debian package.
 #![forbid(unsafe_code)]
 
-mod binary;
+pub mod binary;
 pub mod clients;
 pub mod counted;
 pub mod hostile;

@@ -19,7 +19,16 @@ pub struct LoopDevice {
 impl LoopDevice {
     /// A device over `file`.
     pub fn over(file: &Path) -> Self {
-        let arguments = ["--find", "--show", file.to_str().expect("paths of tests are text")];
+        Self::with(file, "--direct-io=off")
+    }
+
+    /// A device over `file` that does not keep a second copy of what is in its own page cache.
+    pub fn direct(file: &Path) -> Self {
+        Self::with(file, "--direct-io=on")
+    }
+
+    fn with(file: &Path, option: &str) -> Self {
+        let arguments = ["--find", "--show", option, file.to_str().expect("paths of tests are text")];
         let path = PathBuf::from(run("losetup", &arguments).well().out.trim());
         let open = File::open(&path).expect("root may read it");
         Self { path, _open: open }

@@ -14,6 +14,9 @@ use crate::raw::Client;
 use crate::tool::{self, Said};
 use crate::{Scratch, Vitals, binary, counted, until};
 
+/// The folder in a test's own that is mounted.
+const MOUNT: &str = "mnt";
+
 /// A server about to be started.
 #[derive(Clone)]
 pub struct Launch {
@@ -51,6 +54,13 @@ impl Launch {
         launch.with("--origin", origin).with("--cache", cache)
     }
 
+    /// Shows the devices as files too; see [`Server::file`].
+    pub fn mounted(self) -> Self {
+        let place = self.folder.join(MOUNT);
+        fs::create_dir_all(&place).expect("the folder is ours");
+        self.with("--mount", place)
+    }
+
     /// Adds an option with its value.
     pub fn with(mut self, option: &str, value: impl AsRef<OsStr>) -> Self {
         self.arguments.extend([option.into(), value.as_ref().into()]);
@@ -72,6 +82,11 @@ impl Launch {
     /// Where the server will listen.
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// Where the mount is, if there is one.
+    pub fn mount(&self) -> PathBuf {
+        self.folder.join(MOUNT)
     }
 
     fn command(&self) -> Command {
@@ -110,6 +125,14 @@ impl Launch {
     }
 }
 
+/// Takes a mount away that a test may have left.
+fn detach(place: &Path) {
+    if place.symlink_metadata().is_err_and(|why| why.kind() == std::io::ErrorKind::NotFound) {
+        return;
+    }
+    let _ = Command::new("umount").arg("--lazy").arg(place).stderr(Stdio::null()).status();
+}
+
 fn command_in(program: &Path, folder: &Scratch) -> Command {
     let mut command = Command::new(program);
     command.env("XDG_RUNTIME_DIR", folder.path());
@@ -145,6 +168,11 @@ impl Server {
     /// The folder with its sockets.
     pub fn folder(&self) -> Arc<Scratch> {
         self.launch.folder.clone()
+    }
+
+    /// The file of a device of [`Launch::mounted`].
+    pub fn file(&self, device: &str) -> PathBuf {
+        self.launch.mount().join(device).join("disk")
     }
 
     /// The URI of its default export.
@@ -207,6 +235,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        detach(&self.launch.mount());
         if std::thread::panicking() {
             eprintln!("the server said:\n{}", self.log());
         }

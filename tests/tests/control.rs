@@ -27,6 +27,13 @@ fn a_device_is_listed_read_changed_and_stopped() {
         attribute(&server, "mm_stat").split_whitespace().map(|n| n.parse().expect("a number")).collect();
     assert_eq!(statistics[0], 1 << 20, "{statistics:?}");
     assert!(statistics[1] < 1 << 20, "{statistics:?}");
+    let typed = server.spillway(&["get", "ram0", "mm_stat", "--json"]).well().out;
+    assert!(typed.contains(&format!("\"orig_data_size\": {}", 1 << 20)), "{typed}");
+    let described = server.spillway(&["get", "ram0", "--describe"]).well().out;
+    assert!(
+        described.contains("max_comp_streams (knob; read, write; a whole number from 1 to 256;"),
+        "{described}"
+    );
     server.spillway(&["set", "ram0", "max_comp_streams", "3"]).well();
     assert_eq!(attribute(&server, "max_comp_streams"), "3");
     assert!(server.spillway(&["get", "ram0"]).well().out.contains("mm_stat"));
@@ -125,4 +132,33 @@ fn a_mistake_in_the_configuration_is_named() {
     let config = folder.write("bad.toml", "[[device]]\nname = \"a\"\norigin = { kind = \"floppy\" }\n");
     let launch = Launch::new(&["serve", &config.to_string_lossy()], folder.clone(), folder.join("x"));
     launch.run().refused(2, "floppy");
+}
+
+/// The last flush of one device takes an hour. The other one is changed, listed and stopped meanwhile.
+#[test]
+fn a_device_that_takes_long_to_stop_keeps_nobody_waiting() {
+    let folder = Arc::new(Scratch::new());
+    let config = format!(
+        "socket = {:?}\n\
+         [[device]]\nname = \"slow\"\norigin = {{ kind = \"zram\", disksize = \"1M\" }}\n\
+         layers = [ {{ kind = \"delay\", flush_us = 3600000000 }} ]\n\
+         [[device]]\nname = \"quick\"\norigin = {{ kind = \"zram\", disksize = \"1M\" }}\n",
+        folder.join("s")
+    );
+    let config = folder.write("c.toml", config);
+    let config = config.to_str().expect("paths of tests are text");
+    let mut server = Launch::new(&["serve", config], folder.clone(), folder.join("s")).start();
+    std::thread::scope(|scope| {
+        let stopping = scope.spawn(|| server.spillway(&["stop", "slow"]));
+        until("the slow device is gone", || {
+            (!server.spillway(&["ls"]).well().out.contains("slow")).then_some(())
+        });
+        server.spillway(&["set", "quick", "max_comp_streams", "3"]).well();
+        server.spillway(&["set", "quick", "compact", "1"]).well();
+        server.spillway(&["reset", "quick"]).well();
+        assert!(!stopping.is_finished(), "an hour has not gone by");
+        server.signal(rustix::process::Signal::KILL);
+        assert!(stopping.join().expect("it ends").code != Some(0));
+    });
+    server.ends();
 }

@@ -1,11 +1,11 @@
-//! Work that the server's own thread has done on the background thread.
+//! Work that the server's own thread has done on a background thread.
 
 use std::future::Future;
 use std::sync::mpsc::{self, Receiver};
 
 use spillway_core::{Env, Error, Kind, Place};
 
-/// Runs `work` on the background thread, and waits for it.
+/// Runs `work` on a background thread, and waits for it.
 pub(crate) fn wait_in_background<T, F>(
     env: &dyn Env,
     work: impl FnOnce() -> F + Send + 'static,
@@ -18,7 +18,7 @@ where
     outcome.unwrap_or_else(|| Err(Error::new(Kind::ShuttingDown, "the server ends")))
 }
 
-/// Runs `work` on the background thread; its outcome arrives once.
+/// Runs `work` on a background thread; its outcome arrives once.
 pub(crate) fn in_background<T, F>(env: &dyn Env, work: impl FnOnce() -> F + Send + 'static) -> Receiver<T>
 where
     T: Send + 'static,
@@ -33,7 +33,7 @@ where
     outcome
 }
 
-/// The outcome, or `None` where the background thread dropped the work.
+/// The outcome, or `None` where a background thread dropped the work.
 pub(crate) fn wait_for<T>(outcome: &Receiver<T>) -> Option<T> {
     outcome.recv().ok()
 }

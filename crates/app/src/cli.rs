@@ -1,14 +1,13 @@
 //! The command line: options, their help and their checks.
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use spillway_core::block::DEVICE_BYTES_MAX;
-use spillway_core::size;
+use spillway_layers::{file, write_cache, zram};
 
+use crate::declared::Declared;
 use crate::exit;
-use crate::server_options::{Endpoint, ServerOptions, bytes};
+use crate::server_options::{Endpoint, ServerOptions};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,14 +39,21 @@ Examples:
 The file or block device is opened without the kernel's page cache where it allows that, and locked against a second
 server. A flush of a client reaches the disk.";
 
+const ATTACH_EXAMPLES: &str = "\
+Examples:
+  spillway ram --size 4G --mount /mnt/spillway --background
+  spillway attach ram0 --mkfs ext4 /mnt/data      a file system on the RAM disk
+  spillway attach ram0                            a loop device alone; its name is printed
+  spillway detach ram0";
+
 const CACHE_EXAMPLES: &str = "\
 Examples:
   spillway cache --origin /dev/vdb --cache /ssd/cache.img
   spillway cache --origin big.img --cache cache.img --block-size 16K --high-watermark 80 --low-watermark 70
   spillway get cache0 status                      the kernel's status line; get cache0 shows each field by name
-  spillway drain cache0                           copy everything to the origin, to remove the cache
+  spillway drain cache0                           write everything back, to remove the cache
 
-Writes go to the cache and are copied to the origin later. A flush of a client commits to the cache: what it covers survives a
+Writes go to the cache and are written back to the origin later. A flush of a client commits to the cache: what it covers survives a
 crash, and is there when the same command is given again. The cache is in the format of Linux's dm-writecache (mode s), which
 can take it over, and back. A blank file becomes a cache at the first start: truncate -s 10G /ssd/cache.img
 
@@ -118,11 +124,19 @@ pub(crate) enum Command {
     /// Refused while clients are connected. Afterwards the device is not exported until it gets a size again:
     /// spillway set DEVICE disksize 4G
     Reset(DeviceOption),
-    /// Copy everything in a write cache to the origin, and let nothing enter it any more
+    /// Write back everything in a write cache, and keep the cache empty
     ///
-    /// Clients may go on; their writes go to the origin. Ends when the origin is complete. spillway set DEVICE cleaner 0
-    /// uses the cache again.
+    /// Clients may continue; their writes go to the origin. Ends when the origin is complete. To use the cache again:
+    /// spillway set DEVICE cleaner 0
     Drain(DeviceOption),
+    /// Make a block device of a device, as root; with a file system and mounted where that is asked for
+    ///
+    /// Sets up a loop device over the file of a server that was started by root with --mount. It holds the device: other
+    /// clients are refused until spillway detach.
+    #[command(after_long_help = ATTACH_EXAMPLES)]
+    Attach(AttachOptions),
+    /// Undo spillway attach: unmount, write everything back, and give the loop device up
+    Detach(DeviceOption),
     /// Flush a device, disconnect its clients and end its server with its last device
     Stop(DeviceOption),
     /// Print a completion script for a shell
@@ -136,21 +150,12 @@ pub(crate) enum Command {
 /// Options of `spillway ram`.
 #[derive(Debug, Args)]
 pub(crate) struct RamOptions {
-    /// Size of the device: bytes, or with K, M, G, T (powers of 1024, also written KiB)
-    #[arg(long, value_name = "SIZE", value_parser = device_size)]
-    pub(crate) size: Option<u64>,
+    #[command(flatten)]
+    pub(crate) zram: Declared<zram::Config>,
 
     /// Name of the device, by which clients and commands find it
     #[arg(long, default_value = "ram0")]
     pub(crate) name: String,
-
-    /// Compression algorithm, such as lz4 or zstd [default: lz4]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) algorithm: Option<String>,
-
-    /// Compression streams: how many writers compress at once [default: number of cores]
-    #[arg(long, value_name = "N")]
-    pub(crate) streams: Option<NonZeroUsize>,
 
     /// Let clients read only
     #[arg(long)]
@@ -166,17 +171,12 @@ pub(crate) struct RamOptions {
 /// Options of `spillway disk`.
 #[derive(Debug, Args)]
 pub(crate) struct DiskOptions {
-    /// File or block device to serve
-    #[arg(long, value_name = "PATH")]
-    pub(crate) origin: PathBuf,
+    #[command(flatten)]
+    pub(crate) file: Declared<file::Config>,
 
     /// Name of the device, by which clients and commands find it
     #[arg(long, default_value = "disk0")]
     pub(crate) name: String,
-
-    /// Open the origin for reading only, and let clients read only
-    #[arg(long)]
-    pub(crate) read_only: bool,
 
     #[command(flatten)]
     pub(crate) endpoint: Endpoint,
@@ -192,104 +192,22 @@ pub(crate) struct CacheOptions {
     #[arg(long, value_name = "PATH")]
     pub(crate) origin: PathBuf,
 
-    /// File or block device that holds the cache: fast, and safe against crashes
-    #[arg(long, value_name = "PATH")]
-    pub(crate) cache: PathBuf,
-
-    /// Format the cache although it is not blank, unless it holds a cache with dirty blocks or something that is recognised
-    #[arg(long)]
-    pub(crate) create: bool,
-
-    /// With --create: format the cache whatever it holds. Also use an origin that holds a write cache
-    #[arg(long)]
-    pub(crate) force: bool,
-
-    /// Take a cache that is refused for its origin, for two equally new versions of a block, of which the later one counts, or for
-    /// entries ahead of its superblock, which are dropped
-    #[arg(long, conflicts_with = "create")]
-    pub(crate) recover: bool,
-
     /// Name of the device, by which clients and commands find it
     #[arg(long, default_value = "cache0")]
     pub(crate) name: String,
-
-    /// Bytes of a block: a power of two from 512 to 64K [default: 4096]
-    #[arg(long, value_name = "SIZE", value_parser = bytes)]
-    pub(crate) block_size: Option<u64>,
-
-    /// When a write is acknowledged: received or committed; committed survives a crash without a flush [default: received]
-    #[arg(long, value_name = "WHEN")]
-    pub(crate) ack: Option<String>,
 
     /// Let clients read only
     #[arg(long)]
     pub(crate) read_only: bool,
 
-    #[command(flatten)]
-    pub(crate) target: TargetOptions,
+    #[command(flatten, next_help_heading = "Cache")]
+    pub(crate) cache: Declared<write_cache::Config>,
 
     #[command(flatten)]
     pub(crate) endpoint: Endpoint,
 
     #[command(flatten)]
     pub(crate) server: ServerOptions,
-}
-
-/// Options of the kernel's writecache target.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "As dm-writecache has them")]
-pub(crate) struct TargetOptions {
-    /// How the cache device is reached: s, by I/O; p, as memory, for persistent memory and tmpfs [default: s]
-    #[arg(long, value_name = "MODE")]
-    pub(crate) mode: Option<String>,
-
-    /// In mode p: write copies to the origin with FUA, which is the default there
-    #[arg(long, conflicts_with = "nofua")]
-    pub(crate) fua: bool,
-
-    /// In mode p: write copies to the origin plainly, and flush it after them
-    #[arg(long)]
-    pub(crate) nofua: bool,
-
-    /// Where the cache begins on its device, in sectors of 512 bytes [default: 0]
-    #[arg(long, value_name = "N")]
-    pub(crate) start_sector: Option<u64>,
-
-    /// Begin to copy to the origin when so many percent of the blocks are used [default: 50]
-    #[arg(long, value_name = "PERCENT")]
-    pub(crate) high_watermark: Option<u64>,
-
-    /// Stop when fewer than this are used [default: 45]
-    #[arg(long, value_name = "PERCENT")]
-    pub(crate) low_watermark: Option<u64>,
-
-    /// Blocks that are copied at a time; 0 is as many as 16 MiB hold, which is the most [default: 65536]
-    #[arg(long, value_name = "N")]
-    pub(crate) writeback_jobs: Option<u64>,
-
-    /// Commit after so many uncommitted blocks [default: 65536, 64 in mode p]
-    #[arg(long, value_name = "N")]
-    pub(crate) autocommit_blocks: Option<u64>,
-
-    /// Commit what was written so many milliseconds ago, at most 3600000 [default: 1000]
-    #[arg(long, value_name = "MS")]
-    pub(crate) autocommit_time: Option<u64>,
-
-    /// Copy blocks to the origin that are older than this, at most 86400000 [default: none]
-    #[arg(long, value_name = "MS")]
-    pub(crate) max_age: Option<u64>,
-
-    /// Copy everything to the origin, and let nothing new enter the cache
-    #[arg(long)]
-    pub(crate) cleaner: bool,
-
-    /// Let only metadata of file systems enter the cache; NBD does not tell what is metadata, so nothing new does
-    #[arg(long)]
-    pub(crate) metadata_only: bool,
-
-    /// Copy only when the last write around the cache is so long ago, at most 60000; not in mode p [default: 3000]
-    #[arg(long, value_name = "MS")]
-    pub(crate) pause_writeback: Option<u64>,
 }
 
 /// Options of `spillway serve`.
@@ -330,7 +248,7 @@ pub(crate) struct GetOptions {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// List the attributes with unit, access and help instead of their values
+    /// Describe the attributes: role, unit, access, range, default, help
     #[arg(long, conflicts_with = "attribute")]
     pub(crate) describe: bool,
 }
@@ -349,6 +267,28 @@ pub(crate) struct SetOptions {
     pub(crate) value: String,
 }
 
+/// Options of `spillway attach`.
+#[derive(Debug, Args)]
+pub(crate) struct AttachOptions {
+    /// Name of the device
+    pub(crate) device: String,
+
+    /// Folder to mount its file system at
+    pub(crate) mountpoint: Option<PathBuf>,
+
+    /// Make a file system of this type first, such as ext4 or xfs; refused where there is something that is recognised
+    #[arg(long, value_name = "TYPE", value_parser = file_system)]
+    pub(crate) mkfs: Option<String>,
+
+    /// With --mkfs: whatever is there
+    #[arg(long, requires = "mkfs")]
+    pub(crate) force: bool,
+
+    /// Let other clients use the device at the same time: what they write may destroy the file system
+    #[arg(long)]
+    pub(crate) shared: bool,
+}
+
 /// A command about one device.
 #[derive(Debug, Args)]
 pub(crate) struct DeviceOption {
@@ -356,12 +296,11 @@ pub(crate) struct DeviceOption {
     pub(crate) device: String,
 }
 
-fn device_size(text: &str) -> Result<u64, String> {
-    match bytes(text)? {
-        size @ 1..=DEVICE_BYTES_MAX => Ok(size),
-        0 => Err("a device of 0 bytes holds nothing: leave --size out to set it later".to_owned()),
-        _ => Err(format!("larger than the {} that a device can have", size::human(DEVICE_BYTES_MAX))),
-    }
+/// The type becomes part of a program's name.
+fn file_system(text: &str) -> Result<String, String> {
+    let plain =
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    if plain { Ok(text.to_owned()) } else { Err("give a type as mkfs has it, such as ext4".to_owned()) }
 }
 
 #[cfg(test)]
@@ -393,6 +332,9 @@ mod tests {
             "spillway get ram0 mm_stat",
             "spillway set ram0 compact -1",
             "spillway reset ram0",
+            "spillway attach ram0 --mkfs ext4 --force --shared /mnt/data",
+            "spillway attach ram0",
+            "spillway detach ram0",
             "spillway stop ram0",
             "spillway completions bash",
         ] {
@@ -403,12 +345,14 @@ mod tests {
     #[test]
     fn bad_values_are_named_with_what_is_allowed() {
         for (line, part) in [
-            ("spillway ram --size 4X", "unknown unit"),
-            ("spillway ram --size 0", "leave --size out"),
-            ("spillway ram --size 8E", "can have"),
-            ("spillway ram --streams 0", "0"),
+            ("spillway ram --size 4X", "such as 4G"),
+            ("spillway ram --size 0", "a size from 1B to 16T"),
+            ("spillway ram --size 17T", "from 1B to 16T"),
+            ("spillway ram --streams 0", "from 1 to 256"),
             ("spillway ram --socket a --listen b", "cannot be used with"),
             ("spillway disk", "--origin"),
+            ("spillway attach ram0 --mkfs ../x", "such as ext4"),
+            ("spillway attach ram0 --force", "--mkfs"),
             ("spillway cache --origin o", "--cache"),
             ("spillway ram --driver kqueue", "io_uring"),
             ("spillway ram --poll-us 1001", "1000"),

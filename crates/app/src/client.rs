@@ -1,5 +1,6 @@
-//! The commands that talk to running servers: `ls`, `get`, `set`, `reset`, `drain`, `stop`.
+//! The commands that talk to running servers: `ls`, `get`, `set`, `reset`, `drain`, `attach`, `detach`, `stop`.
 
+mod attach;
 mod drain;
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write, stdout};
@@ -9,14 +10,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, Table};
+use serde_json::{Map, Value as Json};
 use spillway_core::size::human;
 use spillway_export::control::message::decode_reply;
-use spillway_export::control::{AttributeRow, DeviceRow, Operation, Reply, Value};
+use spillway_export::control::{AttributeRow, ColumnRow, DeviceRow, Operation, Reply, Shown};
 
 use crate::cli::{GetOptions, LsOptions, SetOptions};
 use crate::exit::{Exit, Failure};
 use crate::runtime_folder::{RuntimeFolder, check_name};
 
+pub(crate) use attach::{attach, detach};
 pub(crate) use drain::drain;
 
 /// Longest reply line in bytes that is believed.
@@ -39,6 +42,7 @@ impl Connection {
     /// The server of `device`, or [`Exit::Missing`].
     fn to_device(folder: &RuntimeFolder, device: &str) -> Result<Self> {
         check_name(device)?;
+        folder.expect_ours()?;
         let path = folder.control_socket(device);
         match Self::open(&path) {
             Ok(connection) => Ok(connection),
@@ -51,6 +55,15 @@ impl Connection {
 
     fn wait_at_most(&mut self, patience: Duration) -> io::Result<()> {
         self.stream.get_ref().set_read_timeout(Some(patience))
+    }
+
+    /// The value of one attribute.
+    fn get(&mut self, device: &str, attribute: &str) -> Result<Json> {
+        let get = Operation::Get { device: device.to_owned(), attribute: Some(attribute.to_owned()) };
+        match self.ask(&get)? {
+            Reply::Values(values) if values.len() == 1 => Ok(values[0].value.clone()),
+            other => Err(unexpected(&other)),
+        }
     }
 
     fn ask(&mut self, operation: &Operation) -> Result<Reply> {
@@ -173,7 +186,7 @@ pub(crate) fn get(folder: &RuntimeFolder, options: GetOptions) -> Result<()> {
     };
     print(&match (options.json, &values[..]) {
         (true, values) => json(&object(values))?,
-        (false, [only]) if one => format!("{}\n", only.value),
+        (false, [only]) if one => format!("{}\n", only.text),
         (false, values) => listed(values),
     })
 }
@@ -182,34 +195,49 @@ fn json(value: &impl serde::Serialize) -> Result<String> {
     Ok(format!("{}\n", serde_json::to_string_pretty(value)?))
 }
 
-fn object(values: &[Value]) -> serde_json::Map<String, serde_json::Value> {
-    values.iter().map(|value| (value.name.clone(), value.value.clone().into())).collect()
+fn object(values: &[Shown]) -> Map<String, Json> {
+    values.iter().map(|shown| (shown.name.clone(), shown.value.clone())).collect()
 }
 
 /// Name and value in two columns; the further lines of a value stand below its first.
-fn listed(values: &[Value]) -> String {
-    let width = values.iter().map(|value| value.name.len()).max().unwrap_or(0);
+fn listed(values: &[Shown]) -> String {
+    let width = values.iter().map(|shown| shown.name.len()).max().unwrap_or(0);
     let indent = format!("\n{:width$}  ", "");
-    let line = |value: &Value| format!("{:width$}  {}\n", value.name, value.value.replace('\n', &indent));
+    let line = |shown: &Shown| format!("{:width$}  {}\n", shown.name, shown.text.replace('\n', &indent));
     values.iter().map(line).collect()
 }
 
 fn descriptions(rows: &[AttributeRow]) -> String {
-    let line = |row: &AttributeRow| {
-        let access = match (row.readable, row.writable) {
-            (true, true) => "read, write",
-            (true, false) => "read only",
-            _ => "write only",
-        };
-        format!("{} ({}; {access})\n    {}\n", row.name, row.unit, row.help.replace('\n', "\n    "))
+    rows.iter().map(description).collect()
+}
+
+/// Name, what is known about the value in brackets, and what it is.
+fn description(row: &AttributeRow) -> String {
+    let access = match (row.readable, row.writable) {
+        (true, true) => "read, write",
+        (true, false) => "read only",
+        _ => "write only",
     };
-    rows.iter().map(line).collect()
+    let of = |prefix: &str, text: &Option<String>| text.as_ref().map(|text| format!("{prefix}{text}"));
+    let facts = [
+        Some(row.role.clone()),
+        Some(row.unit.clone()).filter(|unit| !unit.is_empty()),
+        Some(access.to_owned()),
+        of("", &row.allowed),
+        of("default: ", &row.default),
+        of("set ", &row.when),
+    ];
+    let facts: Vec<_> = facts.into_iter().flatten().collect();
+    let column =
+        |column: &ColumnRow| format!("    {} {}", column.name, column.unit).trim_end().to_owned() + "\n";
+    let columns: String = row.columns.iter().map(column).collect();
+    format!("{} ({})\n    {}\n{columns}", row.name, facts.join("; "), row.help)
 }
 
 /// `spillway set`.
 pub(crate) fn set(folder: &RuntimeFolder, options: SetOptions) -> Result<()> {
     let SetOptions { device, attribute, value } = options;
-    change(folder, &device.clone(), &Operation::Set { device, attribute, value })
+    change(folder, &device.clone(), &Operation::Set { device, attribute, value: value.into() })
 }
 
 /// `spillway reset`.

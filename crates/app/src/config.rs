@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde::Deserialize;
-use spillway_layers::config::Size;
+use spillway_core::size;
 use spillway_layers::stack::{LayerConfig, OriginConfig};
 
 use crate::exit::Failure;
@@ -25,7 +25,8 @@ pub(crate) fn help() -> String {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
     /// Budget of the server.
-    pub(crate) memory: Option<Size>,
+    #[serde(default, deserialize_with = "memory")]
+    pub(crate) memory: Option<u64>,
     /// How system calls are made.
     pub(crate) driver: Option<Driver>,
     /// Threads that serve clients.
@@ -37,6 +38,8 @@ pub(crate) struct Config {
     pub(crate) socket: Option<PathBuf>,
     /// One TCP address for all devices.
     pub(crate) listen: Option<String>,
+    /// Folder below which the devices are shown as files.
+    pub(crate) mount: Option<PathBuf>,
     /// The devices.
     #[serde(default, rename = "device")]
     pub(crate) devices: Vec<DeviceConfig>,
@@ -56,6 +59,22 @@ pub(crate) struct DeviceConfig {
     /// What stands on it, bottom up.
     #[serde(default)]
     pub(crate) layers: Vec<LayerConfig>,
+}
+
+/// A whole number of bytes, or text such as `"4G"`.
+fn memory<'a, D: serde::Deserializer<'a>>(source: D) -> Result<Option<u64>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "memory is no size: give a whole number of bytes, or text such as \"4G\"")]
+    enum Size {
+        Bytes(u64),
+        Text(String),
+    }
+    match Size::deserialize(source)? {
+        Size::Bytes(bytes) => Ok(Some(bytes)),
+        Size::Text(text) => size::parse(&text)
+            .map(Some)
+            .map_err(|error| serde::de::Error::custom(format!("memory: {}", error.message()))),
+    }
 }
 
 /// At most what the option allows.
@@ -136,6 +155,8 @@ mod tests {
             (&format!("{device}origin = {{ kind = \"zram\" }}\nreadonly = true"), "readonly"),
             ("driver = \"kqueue\"", "io_uring"),
             ("workers = 0", "workers"),
+            ("memory = \"lots\"", "memory: size \"lots\""),
+            ("memory = true", "memory is no size"),
             ("poll_us = 1001", "0 to 1000 microseconds"),
         ] {
             let error = read(text).unwrap_err().to_string();

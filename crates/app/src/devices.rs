@@ -8,7 +8,7 @@ use std::sync::mpsc::Sender;
 
 use spillway_core::sync::RwLock;
 use spillway_core::{Answer, Attributes, Error, Kind};
-use spillway_export::control::{AttributeRow, Catalog, Change, DeviceRow, ServerVersion};
+use spillway_export::control::{AttributeRow, Catalog, Change, DeviceRow, ServerVersion, Shown};
 
 use crate::device::Device;
 use crate::event::{Event, request_change};
@@ -64,8 +64,10 @@ impl Catalog for Devices {
         Ok(self.find(device)?.attributes())
     }
 
-    fn show(&self, device: &str, attribute: &str) -> Result<String, Error> {
-        self.find(device)?.stack.show(attribute)
+    fn get(&self, device: &str, attribute: &str) -> Result<Shown, Error> {
+        let device = self.find(device)?;
+        let spec = device.stack.spec(attribute)?;
+        Ok(Shown::new(attribute.to_owned(), &spec, &device.stack.get(attribute)?))
     }
 
     fn change(&self, change: Change) -> Answer<Result<(), Error>> {

@@ -1,12 +1,11 @@
-//! No write cache stands on storage that something else of this server uses.
+//! Nothing but origins stands on storage that something else of this server uses.
 //!
 //! Locks refuse most of it when a device is opened, but not a file and a loop device over it, and not in words that help.
 
-use std::path::Path;
-
 use anyhow::Result;
 use spillway_io::Footprint;
-use spillway_layers::stack::{LayerConfig, OriginConfig, StackConfig};
+use spillway_layers::stack::StackConfig;
+use spillway_layers::surroundings::BackingDevice;
 
 use crate::exit::Failure;
 
@@ -16,22 +15,21 @@ pub(crate) type Named<'a> = (&'a str, &'a StackConfig);
 /// A use of a path.
 struct Use<'a> {
     device: &'a str,
-    path: &'a Path,
-    cache: bool,
+    backing: BackingDevice,
     footprint: Option<Footprint>,
 }
 
-/// Refuses a cache that is its own origin, or another device's origin or cache.
+/// Refuses a cache that is its own origin, or another device's origin or cache. Two origins may be one: locks decide.
 pub(crate) fn check<'a>(devices: impl IntoIterator<Item = Named<'a>>) -> Result<()> {
     let uses: Vec<Use> = devices.into_iter().flat_map(uses).collect();
     for (index, one) in uses.iter().enumerate() {
-        let same = |other: &&Use| (one.cache || other.cache) && one.is_same(other);
+        let same = |other: &&Use| !(one.is_origin() && other.is_origin()) && one.is_same(other);
         if let Some(other) = uses[..index].iter().find(same) {
             return Err(Failure::usage(format!(
                 "{} ({}) and {} ({}) are the same file or device, or overlap: give each cache one of its own",
-                other.path.display(),
+                other.backing.path.display(),
                 other.role(),
-                one.path.display(),
+                one.backing.path.display(),
                 one.role()
             ))
             .into());
@@ -40,29 +38,24 @@ pub(crate) fn check<'a>(devices: impl IntoIterator<Item = Named<'a>>) -> Result<
     Ok(())
 }
 
-fn uses<'a>((device, StackConfig { origin, layers }): Named<'a>) -> Vec<Use<'a>> {
-    let used = |path, cache| Use { device, path, cache, footprint: Footprint::of(path) };
-    let mut uses = Vec::new();
-    if let OriginConfig::File(file) = origin {
-        uses.push(used(file.path.as_path(), false));
-    }
-    for layer in layers {
-        if let LayerConfig::WriteCache(cache) = layer {
-            uses.push(used(cache.path.as_path(), true));
-        }
-    }
-    uses
+fn uses<'a>((device, config): Named<'a>) -> Vec<Use<'a>> {
+    let used = |backing: BackingDevice| Use { device, footprint: Footprint::of(&backing.path), backing };
+    config.backing_devices().into_iter().map(used).collect()
 }
 
 impl Use<'_> {
+    fn is_origin(&self) -> bool {
+        self.backing.role == "origin"
+    }
+
     /// What does not exist is refused when it is opened.
     fn is_same(&self, other: &Self) -> bool {
         let both = self.footprint.as_ref().zip(other.footprint.as_ref());
-        self.path == other.path || both.is_some_and(|(one, other)| one.overlaps(other))
+        self.backing.path == other.backing.path || both.is_some_and(|(one, other)| one.overlaps(other))
     }
 
     fn role(&self) -> String {
-        format!("the {} of {}", if self.cache { "cache" } else { "origin" }, self.device)
+        format!("the {} of {}", self.backing.role, self.device)
     }
 }
 
@@ -72,11 +65,11 @@ mod tests {
 
     use super::*;
     use crate::scratch::Scratch;
-    use spillway_layers::stack::FileConfig;
-    use spillway_layers::write_cache;
+    use spillway_layers::stack::{LayerConfig, OriginConfig};
+    use spillway_layers::{file, write_cache};
 
     fn device(name: &'static str, origin: PathBuf, cache: Option<PathBuf>) -> (&'static str, StackConfig) {
-        let origin = OriginConfig::File(FileConfig { path: origin, ..FileConfig::default() });
+        let origin = OriginConfig::File(file::Config { path: origin, read_only: false });
         let layer = |path| LayerConfig::WriteCache(write_cache::Config { path, ..Default::default() });
         (name, StackConfig { origin, layers: cache.map(layer).into_iter().collect() })
     }

@@ -1,4 +1,4 @@
-//! How devices and endpoints end, from the server's own thread, which waits for each.
+//! How devices and endpoints end. Each is waited for: a device that goes while others stay has a thread for that.
 
 use std::sync::Arc;
 use std::thread;
@@ -8,9 +8,33 @@ use spillway_io::{Limits, Serving};
 
 use crate::background::{in_background, wait_for, wait_in_background};
 use crate::device::Device;
+use crate::event::Promise;
+
+/// A device that was taken out of a server which goes on.
+pub(crate) struct Leaving {
+    pub(crate) device: Arc<Device>,
+    /// Its own socket, where it has one.
+    pub(crate) own: Option<Serving>,
+    pub(crate) control: Option<Serving>,
+    pub(crate) env: Arc<dyn Env>,
+}
+
+impl Leaving {
+    /// Ends the device, and answers with how its last flush went. Its control socket goes last, so that the answer still travels over it.
+    pub(crate) fn end(self, promise: Promise) {
+        match self.own {
+            Some(serving) => serving.stop(),
+            None => see_out(&self.device, &*self.env),
+        }
+        promise.keep(flush(&self.device, &*self.env));
+        if let Some(control) = self.control {
+            control.stop();
+        }
+    }
+}
 
 /// Has the clients of one device leave a socket that goes on serving others.
-pub(crate) fn see_out(device: &Device, env: &dyn Env) {
+fn see_out(device: &Device, env: &dyn Env) {
     let export = &device.export;
     export.close();
     let patient = export.clone();
@@ -37,7 +61,7 @@ pub(crate) fn flush(device: &Device, env: &dyn Env) -> Result<(), Error> {
         return Ok(());
     }
     let name = device.name();
-    for part in device.stack.lifecycles().into_iter().rev() {
+    for part in device.stack.parts.iter().filter_map(|part| part.suspend.clone()) {
         wait_in_background(env, move || part.suspend()).map_err(|error| {
             Error::new(error.kind, format!("device {name} did not end as asked for: {}", error.message()))
         })?;

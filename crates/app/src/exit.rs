@@ -11,7 +11,7 @@ Exit codes:
   1    failure; the message says what, why and what to do
   2    wrong usage: an option, a value or the configuration file
   3    there is no such server, device or attribute
-  4    in use: the name or socket is taken, or a client is connected
+  4    in use: the name or socket is taken, a client is connected, or the file is open
   130  ended at once by a second SIGINT (Ctrl-C); 143 by a second SIGTERM";
 
 /// How the program ends.

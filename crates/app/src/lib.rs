@@ -6,6 +6,7 @@
 //! | `cli`, `server_options`, `config`, `plan` | what is asked for: options, the file of `serve`, and what both come to |
 //! | `server`, `event` | a running server, and what is asked of it |
 //! | `device`, `devices`, `opening`, `ending`, `background` | its devices, how they begin and end |
+//! | `mounting` | the devices as files |
 //! | `client` | the commands that talk to running servers |
 //! | `runtime_folder`, `listening`, `address`, `start_text` | where servers are found, and what they say of it |
 //! | `memory`, `log`, `daemon`, `signals` | budget, log, `--background`, signals |
@@ -18,6 +19,7 @@ mod cli;
 mod client;
 mod config;
 mod daemon;
+mod declared;
 mod device;
 mod devices;
 mod distinct;
@@ -27,6 +29,7 @@ mod exit;
 mod listening;
 mod log;
 mod memory;
+mod mounting;
 mod opening;
 mod plan;
 mod runtime_folder;
@@ -71,6 +74,8 @@ fn carry_out(command: Command) -> Result<u8> {
         Command::Set(options) => client::set(&folder, options)?,
         Command::Reset(option) => client::reset(&folder, option.device)?,
         Command::Drain(option) => client::drain(&folder, option.device)?,
+        Command::Attach(options) => client::attach(&folder, &options)?,
+        Command::Detach(option) => client::detach(&folder, &option.device)?,
         Command::Stop(option) => client::stop(&folder, option.device)?,
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -2,50 +2,42 @@
 
 use std::sync::Arc;
 
-use spillway_core::sync::Mutex;
-use spillway_core::{Aligned, Budget, Error, Storage};
+use spillway_core::{Aligned, Budget, Error};
 use spillway_io::{DriverChoice, FileOptions, MmapRegions, Workers};
-use spillway_layers::stack::{FileConfig, Stack, StackConfig, Surroundings};
+use spillway_layers::stack::{Stack, StackConfig};
+use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 
 use crate::background::wait_in_background;
 use crate::server_options::Driver;
 
-/// Builds stacks.
+/// Opens stacks.
 pub(crate) struct Opening {
-    around: Surroundings,
-    notes: Arc<Mutex<Vec<String>>>,
+    around: Arc<Surroundings>,
 }
 
 impl Opening {
     /// Stacks that run on `workers` and charge `budget`.
     pub(crate) fn new(workers: &Workers, budget: &Arc<Budget>) -> Self {
-        let notes = Arc::new(Mutex::new(Vec::new()));
-        let around = Surroundings {
+        let around = Arc::new(Surroundings {
             env: workers.env(),
             regions: Arc::new(MmapRegions),
             budget: budget.clone(),
-            open_file: Box::new({
-                let notes = notes.clone();
-                move |config| open(config, &notes)
-            }),
-        };
-        Self { around, notes }
+            open_file: Box::new(open),
+        });
+        Self { around }
     }
 
-    /// A stack that is ready for clients, and what is worth knowing about what was opened.
-    pub(crate) fn stack(&self, config: &StackConfig) -> Result<(Stack, Vec<String>), Error> {
-        let stack = Stack::build(config, &self.around)?;
-        let mut notes = std::mem::take(&mut *self.notes.lock());
-        notes.dedup();
-        for part in stack.lifecycles() {
-            notes.push(wait_in_background(&*self.around.env, move || part.open())?);
-        }
-        Ok((stack, notes))
+    /// A stack that is ready for clients. Waits for it.
+    pub(crate) fn stack(&self, config: &StackConfig) -> Result<Stack, Error> {
+        let (config, around) = (config.clone(), self.around.clone());
+        let stack = move || async move { Stack::open(&config, &around).await };
+        wait_in_background(&*self.around.env, stack)
     }
 
-    /// The device as exports see it.
-    pub(crate) fn aligned(&self, stack: &Stack) -> Result<Aligned, Error> {
-        Aligned::charged(stack.device.clone(), &self.around.budget)
+    /// The device as exports see it; one that is shown as a file takes bytes.
+    pub(crate) fn aligned(&self, stack: &Stack, as_file: bool) -> Result<Aligned, Error> {
+        let open = if as_file { Aligned::to_bytes } else { Aligned::charged };
+        open(stack.device.clone(), &self.around.budget)
     }
 }
 
@@ -58,14 +50,13 @@ pub(crate) fn driver_choice(driver: Driver) -> DriverChoice {
     }
 }
 
-fn open(config: &FileConfig, notes: &Mutex<Vec<String>>) -> Result<Arc<dyn Storage>, Error> {
+fn open(backing: &BackingDevice) -> Result<OpenStorage, Error> {
     let options = FileOptions {
-        path: config.path.clone(),
-        read_only: config.read_only,
-        mapped: config.mapped,
+        path: backing.path.clone(),
+        read_only: backing.read_only,
+        mapped: backing.mapped,
         ..FileOptions::default()
     };
     let opened = spillway_io::open(&options)?;
-    notes.lock().extend(opened.notes);
-    Ok(opened.storage)
+    Ok(OpenStorage { storage: opened.storage, notes: opened.notes })
 }

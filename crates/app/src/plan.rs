@@ -1,19 +1,19 @@
 //! What a server is asked to serve, whichever command or file asked.
 
 use std::num::NonZeroUsize;
-use std::path::absolute;
+use std::path::{PathBuf, absolute};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use spillway_layers::config::Size;
-use spillway_layers::stack::{FileConfig, LayerConfig, OriginConfig, StackConfig, ZramConfig};
-use spillway_layers::write_cache;
+use spillway_layers::file;
+use spillway_layers::stack::{LayerConfig, OriginConfig, StackConfig};
 
 use crate::cli::{CacheOptions, DiskOptions, RamOptions, ServeOptions};
 use crate::config::Config;
 use crate::distinct;
 use crate::exit::Failure;
+use crate::mounting;
 use crate::runtime_folder::check_name;
 use crate::server_options::{Driver, Endpoint, ServerOptions};
 
@@ -30,6 +30,8 @@ pub(crate) struct Plan {
     pub(crate) look: Duration,
     /// One place for all devices; each has its own socket where neither is given.
     pub(crate) endpoint: Endpoint,
+    /// Folder below which the devices are shown as files.
+    pub(crate) mount: Option<PathBuf>,
     /// The devices, at least one, with distinct names.
     pub(crate) devices: Vec<DevicePlan>,
 }
@@ -48,12 +50,15 @@ pub(crate) struct DevicePlan {
 impl Plan {
     fn new(server: &ServerOptions, endpoint: Endpoint, devices: Vec<DevicePlan>) -> Result<Self> {
         let socket = endpoint.socket.map(absolute).transpose().context("cannot resolve the socket's path")?;
+        let mount =
+            server.mount.as_ref().map(absolute).transpose().context("cannot resolve the mount's path")?;
         let plan = Self {
             memory: server.memory,
             driver: server.driver.unwrap_or(Driver::Auto),
             workers: server.workers.unwrap_or_else(cores),
             look: Duration::from_micros(server.poll_us.unwrap_or(0).into()),
             endpoint: Endpoint { socket, listen: endpoint.listen },
+            mount,
             devices,
         };
         plan.check()?;
@@ -68,63 +73,42 @@ impl Plan {
             Some(pair) => {
                 Err(Failure::usage(format!("two devices are named {:?}: rename one", pair[0])).into())
             }
-            None => distinct::check(self.devices.iter().map(|device| (device.name.as_str(), &device.stack))),
+            None => self.check_storage(),
         }
+    }
+
+    fn check_storage(&self) -> Result<()> {
+        if let Some(place) = &self.mount {
+            let storage: Vec<_> =
+                self.devices.iter().flat_map(|device| device.stack.backing_devices()).collect();
+            mounting::check_place(place, storage.iter().map(|backing| backing.path.as_path()))?;
+        }
+        distinct::check(self.devices.iter().map(|device| (device.name.as_str(), &device.stack)))
     }
 
     /// What `spillway ram` asks for.
     pub(crate) fn ram(options: RamOptions) -> Result<Self> {
-        let defaults = ZramConfig::default();
-        let zram = ZramConfig {
-            disksize: Size::Bytes(options.size.unwrap_or(0)),
-            comp_algorithm: options.algorithm.unwrap_or(defaults.comp_algorithm.clone()),
-            max_comp_streams: options.streams.map(NonZeroUsize::get),
-            ..defaults
-        };
         let (name, read_only) = (options.name, options.read_only);
-        let device = DevicePlan { name, read_only, stack: alone(OriginConfig::Zram(zram)) };
+        let device = DevicePlan { name, read_only, stack: alone(OriginConfig::Zram(options.zram.0)) };
         Self::new(&options.server, options.endpoint, vec![device])
     }
 
     /// What `spillway disk` asks for.
     pub(crate) fn disk(options: DiskOptions) -> Result<Self> {
-        let (name, read_only) = (options.name, options.read_only);
-        let path = absolute(&options.origin).context("cannot resolve the origin's path")?;
-        let origin = OriginConfig::File(FileConfig { path, read_only, ..FileConfig::default() });
-        let device = DevicePlan { name, read_only, stack: alone(origin) };
+        let mut file = options.file.0;
+        file.path = absolute(&file.path).context("cannot resolve the origin's path")?;
+        let (name, read_only) = (options.name, file.read_only);
+        let device = DevicePlan { name, read_only, stack: alone(OriginConfig::File(file)) };
         Self::new(&options.server, options.endpoint, vec![device])
     }
 
     /// What `spillway cache` asks for.
     pub(crate) fn cache(options: CacheOptions) -> Result<Self> {
         let origin = absolute(&options.origin).context("cannot resolve the origin's path")?;
-        let path = absolute(&options.cache).context("cannot resolve the cache's path")?;
-        let (defaults, target) = (write_cache::Config::default(), options.target);
-        let config = write_cache::Config {
-            path,
-            create: options.create,
-            force: options.force,
-            recover: options.recover,
-            block_size: options.block_size.map_or(defaults.block_size, Size::Bytes),
-            mode: target.mode.unwrap_or(defaults.mode),
-            fua: target.fua.then_some(true).or(target.nofua.then_some(false)),
-            ack: options.ack.unwrap_or(defaults.ack),
-            start_sector: target.start_sector.unwrap_or(defaults.start_sector),
-            high_watermark: target.high_watermark.unwrap_or(defaults.high_watermark),
-            low_watermark: target.low_watermark.unwrap_or(defaults.low_watermark),
-            writeback_jobs: target.writeback_jobs.unwrap_or(defaults.writeback_jobs),
-            autocommit_blocks: target.autocommit_blocks,
-            autocommit_time: target.autocommit_time.unwrap_or(defaults.autocommit_time),
-            max_age: target.max_age,
-            cleaner: target.cleaner,
-            metadata_only: target.metadata_only,
-            pause_writeback: target.pause_writeback,
-            allocation: defaults.allocation,
-            large_writes: defaults.large_writes,
-            group_commit: defaults.group_commit,
-        };
-        let origin = OriginConfig::File(FileConfig { path: origin, ..FileConfig::default() });
-        let stack = StackConfig { origin, layers: vec![LayerConfig::WriteCache(config)] };
+        let mut cache = options.cache.0;
+        cache.path = absolute(&cache.path).context("cannot resolve the cache's path")?;
+        let origin = OriginConfig::File(file::Config { path: origin, read_only: false });
+        let stack = StackConfig { origin, layers: vec![LayerConfig::WriteCache(cache)] };
         let device = DevicePlan { name: options.name, read_only: options.read_only, stack };
         Self::new(&options.server, options.endpoint, vec![device])
     }
@@ -132,13 +116,12 @@ impl Plan {
     /// What a file asks for; the command line overrides it.
     pub(crate) fn serve(options: ServeOptions) -> Result<Self> {
         let config = Config::read(&options.config)?;
-        let memory = config.memory.map(|size| size.bytes("memory")).transpose();
-        let memory = memory.map_err(|error| Failure::usage(error.to_string()))?;
         let server = ServerOptions {
-            memory: options.server.memory.or(memory),
+            memory: options.server.memory.or(config.memory),
             driver: options.server.driver.or(config.driver),
             workers: options.server.workers.or(config.workers),
             poll_us: options.server.poll_us.or(config.poll_us),
+            mount: options.server.mount.or(config.mount),
             background: options.server.background,
         };
         let given = options.endpoint.socket.is_some() || options.endpoint.listen.is_some();
@@ -182,8 +165,8 @@ mod tests {
     fn options_become_attributes() {
         let plan = plan("spillway ram --size 1G --algorithm zstd --streams 3 --memory 64M").unwrap();
         let OriginConfig::Zram(zram) = &plan.devices[0].stack.origin else { panic!("not zram") };
-        assert_eq!((zram.disksize.bytes("disksize"), zram.comp_algorithm.as_str()), (Ok(1 << 30), "zstd"));
-        assert_eq!((zram.max_comp_streams, plan.memory), (Some(3), Some(64 << 20)));
+        assert_eq!((zram.disksize, zram.comp_algorithm), (1 << 30, "zstd"));
+        assert_eq!((zram.max_comp_streams, plan.memory), (3, Some(64 << 20)));
         assert_eq!((plan.devices[0].name.as_str(), plan.driver), ("ram0", Driver::Auto));
     }
 
@@ -203,7 +186,7 @@ mod tests {
             panic!("no cache")
         };
         assert!(config.path.is_absolute() && config.path.ends_with("c"));
-        assert_eq!((config.block_size.clone(), config.high_watermark), (Size::Bytes(512), 80));
+        assert_eq!((config.block_size, config.high_watermark), (512, 80));
         assert_eq!((config.low_watermark, config.max_age), (45, Some(9)));
         assert_eq!(asked.devices[0].name, "cache0");
         assert!(plan("spillway cache --origin /a --cache /a").is_err());

@@ -70,6 +70,14 @@ impl RuntimeFolder {
         self.path.join(format!("{device}.sock"))
     }
 
+    /// Refuses a folder that others can reach into: what answers in it may be anybody. One that does not exist is sound.
+    pub(crate) fn expect_ours(&self) -> Result<()> {
+        match fs::symlink_metadata(&self.path) {
+            Err(why) if why.kind() == ErrorKind::NotFound => Ok(()),
+            _ => self.check(),
+        }
+    }
+
     /// The control socket of a device.
     pub(crate) fn control_socket(&self, device: &str) -> PathBuf {
         self.path.join(format!("{device}.ctl"))
@@ -177,13 +185,16 @@ mod tests {
         scratch.write("file", "");
         assert!(RuntimeFolder::at(&scratch.path().join("file")).create().is_err());
         fs::set_permissions(&real, fs::Permissions::from_mode(0o755)).unwrap();
+        let error = RuntimeFolder::at(&real).expect_ours().unwrap_err().to_string();
+        assert!(error.contains("mode 755"), "{error}");
         let error = RuntimeFolder::at(&real).create().unwrap_err().to_string();
         assert!(error.contains("mode 755") && error.contains("chmod 700"), "{error}");
     }
 
     #[test]
     fn a_folder_that_does_not_exist_has_no_devices() {
-        assert!(RuntimeFolder::at(Path::new("/does/not/exist")).devices().unwrap().is_empty());
+        let folder = RuntimeFolder::at(Path::new("/does/not/exist"));
+        assert!(folder.expect_ours().is_ok() && folder.devices().unwrap().is_empty());
     }
 
     #[test]

@@ -1,39 +1,48 @@
 //! A running server: from a [`Plan`] to sockets, and back to nothing.
 //!
-//! One thread, the one that called [`run`], owns the server: it starts everything, then waits for [`Event`]s and makes
-//! changes one at a time. Clients are served by the workers, which never wait for this thread.
+//! One thread, the one that called [`run`], owns the server: it starts everything, then waits for [`Event`]s and has
+//! changes made, each on a thread of its own, one at a time for each device. Clients are served by the workers, which never wait for this
+//! thread, and it never waits for a device before the end.
 //!
-//! Order of the end: no new NBD clients; what was received is answered; devices are flushed; control clients get their
+//! Order of the end: the mount goes, which is refused while a file below it is open; no new NBD clients; what was received is answered; devices are flushed; control clients get their
 //! answers; sockets go away; threads end.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use spillway_core::{Aligned, Attributes, Budget, Charge, Error, Kind, buffer};
+use spillway_core::sync::Mutex;
+use spillway_core::{Aligned, Attributes, Budget, Charge, Error, Kind, Value, buffer};
 use spillway_export::control::{Change, ControlSession};
-use spillway_export::nbd::{Export, Exports, NbdSession, Reserved};
+use spillway_export::nbd::NbdSession;
+use spillway_export::{Export, Exports, Reserved};
 use spillway_io::{Limits, Listener, NewSession, Serving, Workers, WorkersOptions, serve};
 use spillway_layers::stack::Stack;
 
 use crate::address::Address;
 use crate::device::Device;
 use crate::devices::Devices;
-use crate::ending::{flush, see_out, stop_all};
+use crate::ending::{Leaving, flush, stop_all};
 use crate::event::{Event, Promise};
 use crate::exit::{Failure, refused};
 use crate::listening::address_of;
 use crate::memory::Memory;
+use crate::mounting::Mounting;
 use crate::opening::{Opening, driver_choice};
 use crate::plan::{DevicePlan, Plan};
 use crate::runtime_folder::RuntimeFolder;
 use crate::server_options::Endpoint;
-use crate::{client, daemon, listening, signals, start_text};
+use crate::{client, daemon, listening, mounting, signals, start_text};
 
 /// Connections to a device's control socket at a time. What they take is part of the allowance beside the budget.
 const CONTROL_CONNECTIONS_MAX: usize = 16;
+
+/// Pause between two looks whether the mount is still in use, once a signal has asked the server to stop.
+const UNMOUNT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves what `plan` says until asked to stop.
 pub(crate) fn run(plan: Plan, folder: &RuntimeFolder) -> Result<()> {
@@ -61,12 +70,16 @@ fn raise_open_files() {
 /// Everything that runs.
 struct Server {
     devices: Arc<Devices>,
+    /// The devices as files, where the plan says so.
+    mounting: Option<Mounting>,
     /// NBD at one place for all devices, where the plan says so.
     shared: Option<Service>,
     /// NBD at a device's own socket, by name of the device.
     own: HashMap<String, Service>,
     /// Control sockets, by name of the device.
     control: HashMap<String, Serving>,
+    /// Changes that are being made.
+    under_way: Vec<JoinHandle<()>>,
     memory: Memory,
     workers: Workers,
     _charges: [Charge; 2],
@@ -89,19 +102,33 @@ impl Server {
         let bulk = memory.bulk(plan.workers.get());
         buffer::set_limit(memory.buffers - bulk.bytes() as u64);
         let driver = driver_choice(plan.driver);
-        let options = WorkersOptions { count: plan.workers.get(), driver, look: plan.look, bulk: Some(bulk) };
+        let options = WorkersOptions {
+            count: plan.workers.get(),
+            driver,
+            look: plan.look,
+            bulk: Some(bulk),
+            ..WorkersOptions::default()
+        };
         let workers = Workers::start(options).map_err(refused)?;
         let opening = Opening::new(&workers, &budget);
         let mut server = Self {
             devices: Arc::new(devices),
+            mounting: None,
             shared: None,
             own: HashMap::new(),
             control: HashMap::new(),
+            under_way: Vec::new(),
             memory,
             workers,
             _charges: charges,
         };
-        server.start_devices(plan.devices, &plan.endpoint, folder, &opening)?;
+        let place = plan.mount.as_deref();
+        server.start_devices(plan.devices, &plan.endpoint, place, folder, &opening)?;
+        if let Some(place) = place {
+            let (devices, workers) = (&server.devices, &server.workers);
+            let mounting = Mounting::begin(place, devices, workers, &budget, &server.memory)?;
+            server.mounting = Some(mounting);
+        }
         server.start_control(names, claims);
         Ok(server)
     }
@@ -111,6 +138,7 @@ impl Server {
         &mut self,
         plans: Vec<DevicePlan>,
         endpoint: &Endpoint,
+        place: Option<&Path>,
         folder: &RuntimeFolder,
         opening: &Opening,
     ) -> Result<()> {
@@ -118,7 +146,7 @@ impl Server {
         let endpoints = if shared.is_some() { 1 } else { plans.len() };
         let connections_max = (self.memory.connections_max() / endpoints).max(1);
         let limits = Limits { connections_max, ..Limits::default() };
-        let built = plans.into_iter().map(|plan| build(plan, opening)).collect::<Result<Vec<_>>>()?;
+        let built = plans.into_iter().map(|plan| build(plan, place, opening)).collect::<Result<Vec<_>>>()?;
         if let Some(listener) = shared {
             let (exports, address) = (Arc::new(Exports::new()), address_of(&listener));
             for device in built {
@@ -168,13 +196,18 @@ impl Server {
             match event {
                 Event::Signal(number) => {
                     tracing::info!("signal {number}: stopping");
+                    self.unmount_in_time(events);
                     return Ok(self.stop(None)?);
                 }
-                Event::Change(Change::StopServer, promise) => return Ok(self.stop(Some(promise))?),
+                Event::Change(Change::StopServer, promise) => match self.unmount() {
+                    Ok(()) => return Ok(self.stop(Some(promise))?),
+                    Err(error) => promise.keep(Err(error)),
+                },
+                Event::Change(Change::Hold { device }, promise) => promise.keep(self.hold(&device)),
                 Event::Change(Change::Stop { device }, promise) => self.stop_device(&device, promise),
-                Event::Change(Change::Reset { device }, promise) => promise.keep(self.reset(&device)),
+                Event::Change(Change::Reset { device }, promise) => self.reset(&device, promise),
                 Event::Change(Change::Set { device, attribute, value }, promise) => {
-                    promise.keep(self.set(&device, &attribute, &value));
+                    self.set(&device, attribute, value, promise);
                 }
             }
             if self.control.is_empty() {
@@ -184,50 +217,104 @@ impl Server {
         Ok(())
     }
 
-    fn set(&self, device: &str, attribute: &str, value: &str) -> Result<(), Error> {
-        let device = self.devices.find(device)?;
-        // A reset takes the data from under connected clients, by whatever name it is asked for.
-        let resets = device.stack.find(attribute)?.1 == "reset";
-        let _reserved = resets.then(|| reserve(&device, "reset")).transpose()?;
-        device.stack.store(attribute, value)
-    }
-
-    fn reset(&self, name: &str) -> Result<(), Error> {
-        let device = self.devices.find(name)?;
-        if device.stack.find("reset").is_err() {
-            let message =
-                format!("device {name} ({}) cannot be reset: only zram can", device.stack.describe());
-            return Err(Error::new(Kind::NotSupported, message));
+    fn unmount(&mut self) -> Result<(), Error> {
+        if let Some(mounting) = &self.mounting {
+            mounting.end()?;
         }
-        self.set(name, "reset", "1")
+        self.mounting = None;
+        Ok(())
     }
 
-    /// Stops one device. Its control socket goes last, so that the answer still travels over it.
+    /// Unmounts once nothing below the mount is in use any more. Meanwhile no change is made; a second signal ends the process.
+    fn unmount_in_time(&mut self, events: &Receiver<Event>) {
+        let mut said = false;
+        while let Err(error) = self.unmount() {
+            if error.kind != Kind::Busy {
+                tracing::warn!("{}", error.message());
+                // Dropped, it goes out of sight at least.
+                self.mounting = None;
+                return;
+            }
+            if !std::mem::replace(&mut said, true) {
+                tracing::warn!(
+                    "{}; the server ends after that, or at once by a second signal",
+                    error.message()
+                );
+            }
+            match events.recv_timeout(UNMOUNT_PAUSE) {
+                Ok(Event::Change(_, promise)) => {
+                    promise.keep(Err(Error::new(Kind::ShuttingDown, "the server stops")));
+                }
+                Ok(Event::Signal(_)) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// Takes the file of a device away, and the mount with the last one; [`Kind::Busy`] while it is open.
+    fn close_file(&mut self, name: &str) -> Result<(), Error> {
+        self.devices.find(name)?;
+        match &self.mounting {
+            Some(mounting) if self.devices.all().len() > 1 => mounting.remove(name),
+            _ => self.unmount(),
+        }
+    }
+
+    /// Has `work` done beside this thread, which answers others meanwhile.
+    fn beside(&mut self, work: impl FnOnce() + Send + 'static) {
+        self.under_way.retain(|thread| !thread.is_finished());
+        self.under_way.push(thread::spawn(work));
+    }
+
+    fn set(&mut self, device: &str, attribute: String, value: Value, promise: Promise) {
+        match self.devices.find(device) {
+            Ok(device) => self.beside(move || promise.keep(change(&device, &attribute, value))),
+            Err(error) => promise.keep(Err(error)),
+        }
+    }
+
+    fn hold(&self, name: &str) -> Result<(), Error> {
+        let device = self.devices.find(name)?;
+        device.export.hold().map_err(|kind| {
+            let clients = device.export.clients();
+            Error::new(
+                kind,
+                format!("device {name} has {clients} clients or is held already: one alone can hold it"),
+            )
+        })
+    }
+
+    fn reset(&mut self, name: &str, promise: Promise) {
+        match self.devices.find(name).and_then(|device| can_be_reset(&device)) {
+            Ok(()) => self.set(name, "reset".into(), Value::U64(1), promise),
+            Err(error) => promise.keep(Err(error)),
+        }
+    }
+
     fn stop_device(&mut self, name: &str, promise: Promise) {
-        match self.retire(name) {
-            Ok(flushed) => promise.keep(flushed),
-            Err(error) => return promise.keep(Err(error)),
-        }
-        if let Some(control) = self.control.remove(name) {
-            control.stop();
+        match self.take(name) {
+            Ok(leaving) => self.beside(move || leaving.end(promise)),
+            Err(error) => promise.keep(Err(error)),
         }
     }
 
-    /// Takes a device away from its clients; returns how its last flush went.
-    fn retire(&mut self, name: &str) -> Result<Result<(), Error>, Error> {
+    /// Takes a device out of this server: nobody finds it any more. [`Kind::Busy`] while its file is open.
+    fn take(&mut self, name: &str) -> Result<Leaving, Error> {
+        self.close_file(name)?;
         let device = self.devices.find(name)?;
-        if let Some(own) = self.own.remove(name) {
-            own.serving.stop();
-        } else if let Some(shared) = &self.shared {
-            shared.exports.remove(name);
-            see_out(&device, &*self.workers.env());
-        }
         self.devices.remove(name);
-        Ok(flush(&device, &*self.workers.env()))
+        let own = self.own.remove(name).map(|service| service.serving);
+        if let (None, Some(shared)) = (&own, &self.shared) {
+            shared.exports.remove(name);
+        }
+        Ok(Leaving { device, own, control: self.control.remove(name), env: self.workers.env() })
     }
 
     /// Stops everything. The first failed flush is reported.
     fn stop(mut self, promise: Option<Promise>) -> Result<(), Failure> {
+        for thread in self.under_way.drain(..) {
+            thread.join().expect("a change does not panic");
+        }
         let services = self.own.drain().map(|(_, service)| service).chain(self.shared.take());
         stop_all(services.map(|service| service.serving));
         let env = self.workers.env();
@@ -247,22 +334,24 @@ struct Built {
     read_only: bool,
     stack: Stack,
     aligned: Aligned,
-    notes: Vec<String>,
+    file: Option<PathBuf>,
 }
 
-fn build(plan: DevicePlan, opening: &Opening) -> Result<Built> {
-    let built = opening.stack(&plan.stack).map_err(refused);
+/// Builds a device, which is also a file where `place` is the mount.
+fn build(plan: DevicePlan, place: Option<&Path>, opening: &Opening) -> Result<Built> {
     let cannot = || format!("cannot build device {}", plan.name);
-    let (stack, notes) = built.with_context(cannot)?;
-    let aligned = opening.aligned(&stack).map_err(refused).with_context(cannot)?;
-    Ok(Built { name: plan.name, read_only: plan.read_only, stack, aligned, notes })
+    let stack = opening.stack(&plan.stack).map_err(refused).with_context(cannot)?;
+    let aligned = opening.aligned(&stack, place.is_some()).map_err(refused).with_context(cannot)?;
+    let file = place.map(|place| mounting::file_below(place, &plan.name));
+    Ok(Built { name: plan.name, read_only: plan.read_only, stack, aligned, file })
 }
 
 impl Built {
     fn enter(self, exports: &Exports, address: Address) -> Result<Device> {
         let export = Export::new(self.name, self.aligned)?;
         let export = export.with_description(self.stack.describe())?.with_read_only(self.read_only);
-        Ok(Device { export: exports.add(export)?, stack: self.stack, address, notes: self.notes })
+        let export = exports.add(export)?;
+        Ok(Device { export, stack: self.stack, changes: Mutex::default(), address, file: self.file })
     }
 }
 
@@ -271,6 +360,23 @@ fn hold(budget: &Arc<Budget>, bytes: u64) -> Result<Charge> {
     held.map_err(|kind| {
         anyhow::anyhow!("a budget of {} bytes has no room for buffers ({kind:?})", budget.limit())
     })
+}
+
+/// Changes an attribute, once earlier changes of this device are made. May take long.
+fn change(device: &Device, attribute: &str, value: Value) -> Result<(), Error> {
+    let _one_at_a_time = device.changes.lock();
+    // A reset takes the data from under connected clients, by whatever name it is asked for.
+    let resets = device.stack.find(attribute)?.1 == "reset";
+    let _reserved = resets.then(|| reserve(device, "reset")).transpose()?;
+    device.stack.set(attribute, value)
+}
+
+fn can_be_reset(device: &Device) -> Result<(), Error> {
+    if device.stack.find("reset").is_ok() {
+        return Ok(());
+    }
+    let (name, stack) = (device.name(), device.stack.describe());
+    Err(Error::new(Kind::NotSupported, format!("device {name} ({stack}) cannot be reset: only zram can")))
 }
 
 /// Keeps clients away, or says how many there are.

@@ -31,6 +31,10 @@ pub(crate) struct ServerOptions {
     #[arg(long, value_name = "MICROSECONDS", value_parser = value_parser!(u16).range(..=i64::from(POLL_US_MAX)))]
     pub(crate) poll_us: Option<u16>,
 
+    /// Also show the devices as files below this folder: DIR/NAME/disk, for losetup, mount, dd and every other program
+    #[arg(long, value_name = "DIR", help_heading = "Clients")]
+    pub(crate) mount: Option<PathBuf>,
+
     /// Detach from the terminal once clients can connect
     #[arg(long)]
     pub(crate) background: bool,

@@ -10,7 +10,7 @@ use crate::memory::Memory;
 
 /// The words for a server with these `devices`.
 pub(crate) fn compose(devices: &[&Device], memory: &Memory, workers: usize, driver: &str) -> String {
-    let rows: Vec<_> = devices.iter().map(|device| summary(&device.row(), &device.notes)).collect();
+    let rows: Vec<_> = devices.iter().map(|device| summary(&device.row(), &device.stack.notes)).collect();
     let workers = counted(workers as u64, "worker");
     let mut text = format!(
         "spillway: {}; memory {} ({}); {workers}, {driver}; pid {}\n",
@@ -46,7 +46,11 @@ fn describe(device: &Device, text: &mut String) {
         let commands = device.address.commands(name, "    ");
         writeln!(text, "  {}\n{}", device.address.uri(name), commands.trim_end())
     };
-    written.expect("writing to a string cannot fail");
+    let file = device.file.as_ref().map_or(Ok(()), |path| {
+        let path = path.display();
+        writeln!(text, "  {path}\n    sudo spillway attach {name} --mkfs ext4 /mnt")
+    });
+    written.and(file).expect("writing to a string cannot fail");
 }
 
 #[cfg(test)]

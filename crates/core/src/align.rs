@@ -1,10 +1,13 @@
-//! Any byte range (512-byte granularity) as whole-block requests.
+//! Any byte range as whole-block requests.
+//!
+//! Clients of block protocols ask for whole sectors. A file has no such unit: a device that is also served as a file is
+//! opened by [`Aligned::to_bytes`], and takes any range of bytes by [`Aligned::submit_bytes`].
 //!
 //! [`Aligned`] stands on top of a stack, below its exports. Whole-block requests pass through. A write that covers a block
 //! in part becomes read, merge, write. So that no whole-block write of the same block slips in between (and is undone by
 //! the merge), writers pass gates: whole-block writes share them, a merge has those of the blocks at its edges alone.
 //!
-//! Long requests go in pieces, each with its own gates, so that nobody keeps a gate for long: merged writes and reads of
+//! Long requests go in pieces, each with its own gates, so that no request keeps a gate for long: merged writes and reads of
 //! parts in pieces of 256 KiB, which also bounds their buffers, and zeroing and discards in pieces of 64 MiB. Which of two
 //! overlapping writes wins may differ from piece to piece, as it may from block to block below; each sector is of one.
 //!
@@ -15,7 +18,7 @@ mod gates;
 
 use std::sync::Arc;
 
-use crate::block::{BlockSize, ByteRange};
+use crate::block::{BlockSize, ByteRange, SECTOR};
 use crate::budget::Budget;
 use crate::buffer::{IoBuf, Workspace};
 use crate::device::{Answer, BlockDevice, Extent, Geometry, Submission};
@@ -42,16 +45,28 @@ pub struct Aligned {
     below: Seam,
     gates: Arc<Gates>,
     workspace: Workspace,
+    /// Whether parts of sectors may be asked for. Where not, and the device's blocks are sectors, nothing is ever merged.
+    bytes: bool,
 }
 
 impl Aligned {
     /// Gives `device` a granularity of 512 bytes. Charges its own buffers to `budget`: 1 MiB, nothing where the device has
-    /// that granularity itself.
+    /// that granularity itself. [`Kind::NoSpace`] where the budget has no room.
     pub fn charged(device: Arc<dyn BlockDevice>, budget: &Arc<Budget>) -> Result<Self, Error> {
+        Self::open(device, budget, false)
+    }
+
+    /// The same, which takes any byte range as well, by [`Aligned::submit_bytes`]. Always charges 1 MiB.
+    pub fn to_bytes(device: Arc<dyn BlockDevice>, budget: &Arc<Budget>) -> Result<Self, Error> {
+        Self::open(device, budget, true)
+    }
+
+    fn open(device: Arc<dyn BlockDevice>, budget: &Arc<Budget>, bytes: bool) -> Result<Self, Error> {
         let below = Seam::new(device);
-        let bytes = if below.geometry().block_size == BlockSize::SECTOR { 0 } else { WORKSPACE_BYTES };
-        let workspace = Workspace::new("buffers for parts of blocks", budget, bytes)?;
-        Ok(Self { below, gates: Arc::default(), workspace })
+        let merges = bytes || below.geometry().block_size != BlockSize::SECTOR;
+        let room = if merges { WORKSPACE_BYTES } else { 0 };
+        let workspace = Workspace::new("buffers for parts of blocks", budget, room)?;
+        Ok(Self { below, gates: Arc::default(), workspace, bytes })
     }
 
     /// The same where no budget counts: for tests.
@@ -65,7 +80,7 @@ impl Aligned {
         self.below.geometry().block_size
     }
 
-    /// See [`BlockDevice::extents`].
+    /// See [`Seam::extents`]; the range is the caller's to round to whole blocks.
     pub fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
         self.below.extents(range, count_max)
     }
@@ -77,12 +92,18 @@ impl Aligned {
 
     /// Carries out a request of whole sectors, with the checks of [`Seam::submit`] at that granularity.
     pub fn submit(&self, request: Request) -> Submission {
-        seam::pass(&self.geometry(), request, |request| self.admitted(request))
+        seam::pass(&self.geometry(), SECTOR, request, |request| self.admitted(request))
+    }
+
+    /// Carries out a request of any bytes. Only for a device opened by [`Aligned::to_bytes`]: panics on another.
+    pub fn submit_bytes(&self, request: Request) -> Submission {
+        assert!(self.bytes, "a device that takes whole sectors only was asked for bytes");
+        seam::pass(&self.geometry(), 1, request, |request| self.admitted(request))
     }
 
     fn admitted(&self, request: Request) -> Submission {
         let block = self.below.geometry().block_size;
-        if block == BlockSize::SECTOR || request.op == Op::Flush {
+        if request.op == Op::Flush || (block == BlockSize::SECTOR && !self.bytes) {
             return self.below.submit(request);
         }
         match (request.op, request.range.aligned(block.bytes())) {
@@ -208,7 +229,11 @@ impl Aligned {
         let mut bufs = self.workspace.take_each(&[whole.len as usize, edge_len as usize]).await;
         let edge_buf = bufs.pop().expect("two were taken");
         let mut buf = bufs.pop().expect("two were taken");
-        let alone = edges(block, piece).map(|edge| Set::of(block.cover(edge))).fold(Set::default(), Set::or);
+        let gated = if mutant::on("align: hold the gate of the first edge alone") { 1 } else { 2 };
+        let alone = edges(block, piece)
+            .take(gated)
+            .map(|edge| Set::of(block.cover(edge)))
+            .fold(Set::default(), Set::or);
         let held = Held::merging(&self.gates, Set::of(whole), alone);
         let _held = if mutant::on("align: merge without the gates") { None } else { Some(held.await) };
         buf = self.read_edges(block, piece, buf, edge_buf).await?;
@@ -356,22 +381,11 @@ mod tests {
         held: AtomicUsize,
     }
 
-    struct Shared(Arc<Slow>);
+    struct Shared(Arc<Slow>, BlockSize);
 
     impl BlockDevice for Shared {
         fn geometry(&self) -> Geometry {
-            Geometry {
-                size: 1 << 40,
-                block_size: BlockSize::PAGE,
-                optimal_io: 4096,
-                read_only: false,
-                volatile: true,
-                write_through: false,
-                discards: true,
-                fast_zeroes: true,
-                rotational: false,
-                identity: None,
-            }
+            Geometry { block_size: self.1, ..Geometry::in_memory(1 << 40) }
         }
 
         fn submit(&self, request: Request) -> Submission {
@@ -399,7 +413,7 @@ mod tests {
                 log: Mutex::default(),
                 held: AtomicUsize::new(0),
             });
-            let aligned = Aligned::new(Arc::new(Shared(slow.clone())));
+            let aligned = Aligned::new(Arc::new(Shared(slow.clone(), BlockSize::PAGE)));
             (slow, aligned)
         }
 
@@ -444,6 +458,25 @@ mod tests {
         assert!(reads.is_empty(), "reads pass a merge that waits for its write");
         slow.let_through(1);
         assert!(poll(&mut write));
+    }
+
+    #[test]
+    fn a_write_of_whole_sectors_waits_for_a_merge_of_parts() {
+        let (slow, _) = Slow::new();
+        let unlimited = Budget::new(Budget::UNLIMITED);
+        let device = Arc::new(Shared(slow.clone(), BlockSize::SECTOR));
+        let aligned = Aligned::to_bytes(device, &unlimited).expect("there is room");
+        let mut merge = aligned.submit_bytes(Request::write(100, IoBuf::new(50)));
+        assert!(!poll(&mut merge), "it waits for its write");
+        let mut whole = aligned.submit(Request::write(0, IoBuf::new(1024)));
+        assert!(!poll(&mut whole));
+        slow.let_through(1);
+        assert!(!poll(&mut whole), "a write of sectors slipped between the read and the write of a merge");
+        assert!(poll(&mut merge));
+        slow.let_through(1);
+        assert!(poll(&mut whole));
+        let order: Vec<_> = slow.logged().into_iter().map(|(op, range, _)| (op, range.len)).collect();
+        assert_eq!(order, [(Op::Read, 512), (Op::Write, 512), (Op::Write, 1024)]);
     }
 
     #[test]

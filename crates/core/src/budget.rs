@@ -67,7 +67,7 @@ impl Budget {
         }
     }
 
-    /// Charges `bytes` for as long as the guard lives.
+    /// Charges `bytes` for as long as the guard lives; fails as [`Budget::charge`] does.
     pub fn hold(self: &Arc<Self>, bytes: u64) -> Result<Charge, Kind> {
         self.charge(bytes)?;
         Ok(Charge { budget: self.clone(), bytes })

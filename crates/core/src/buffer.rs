@@ -5,10 +5,10 @@
 //! [`room`]; what is bounded by a constant uses [`IoBuf::new`], which is counted but never refused. Threads keep unused
 //! buffers, which others get when they need memory.
 //!
-//! A recycled buffer holds what its last user left: whoever answers a read fills it whole.
+//! A recycled buffer holds what its last user left: a device that answers a read fills it whole.
 //!
 //! Three kinds of buffers are not counted there: those of a [`Workspace`], which a layer charges for its own use,
-//! [`IoBuf::zeroes`], views of one zero buffer for the whole process, and the views of a [`Shared`] buffer. Nobody may write
+//! [`IoBuf::zeroes`], views of one zero buffer for the whole process, and the views of a [`Shared`] buffer. No one may write
 //! to a view.
 
 mod io_buf;

@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use crate::align::Aligned;
@@ -16,6 +17,8 @@ use crate::device::{Answer, BlockDevice, Extent, Submission};
 use crate::error::Kind;
 use crate::request::{Op, Reply, Request};
 use crate::seam::Seam;
+
+use crate::random::Random;
 
 /// Runs a future to its end on this thread, parking between wakes.
 pub fn block_on<F: Future>(future: F) -> F::Output {
@@ -36,32 +39,25 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// A reproducible source of numbers for tests and workloads (SplitMix64, by Sebastiano Vigna, public domain).
-#[derive(Clone)]
-pub struct Random(pub u64);
+/// Counts how often its waker is woken.
+#[derive(Debug, Default)]
+pub struct Wakes(AtomicUsize);
 
-impl Random {
-    /// The next 64 bits.
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+impl Wakes {
+    /// The waker that is counted.
+    pub fn waker(self: &Arc<Self>) -> Waker {
+        Waker::from(self.clone())
     }
 
-    /// A number below `bound`, which is not zero.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.draw() % bound
+    /// How often it was woken.
+    pub fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
     }
+}
 
-    /// Fills `bytes`: half of the calls with noise, the others with something that compresses.
-    pub fn fill(&mut self, bytes: &mut [u8]) {
-        let mask = if self.below(2) == 0 { u64::MAX } else { 0x0101_0303_0000_0707 };
-        for chunk in bytes.chunks_mut(8) {
-            let word = (self.draw() & mask).to_le_bytes();
-            chunk.copy_from_slice(&word[..chunk.len()]);
-        }
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -213,13 +209,14 @@ impl Model {
         let mut random = Random(seed);
         for step in 0..steps {
             let request = self.random_request(&mut random, unit);
-            let (op, range) = (request.op, request.range);
+            let (op, range, len) = (request.op, request.range, request.buf.len());
             let span = range.offset as usize..(range.offset + range.len) as usize;
             if op == Op::Write {
                 self.bytes[span.clone()].copy_from_slice(&request.buf);
             }
             let reply = submit(request);
             assert_eq!(reply.result, Ok(()), "seed {seed} step {step}: {op:?} {range:?}");
+            assert_eq!(reply.buf.len(), len, "seed {seed} step {step}: {op:?} returns another buffer");
             match op {
                 Op::Read => {
                     self.compare(&reply.buf, span.clone(), &format!("seed {seed} step {step} {range:?}"))
@@ -255,6 +252,7 @@ impl Model {
     }
 
     fn compare(&self, read: &[u8], span: std::ops::Range<usize>, place: &str) {
+        assert_eq!(read.len(), span.len(), "{place}: bytes read");
         for (at, &byte) in span.zip(read) {
             let allowed = byte == self.bytes[at] || (self.loose[at] && byte == 0);
             assert!(allowed, "{place}: byte {at} is {byte}, expected {}", self.bytes[at]);

@@ -82,6 +82,24 @@ pub struct Geometry {
     pub identity: Option<NonZeroU64>,
 }
 
+impl Geometry {
+    /// A writable device of `size` bytes in memory, in pages, that frees what is discarded: what others differ from in a field or two.
+    pub const fn in_memory(size: u64) -> Self {
+        Self {
+            size,
+            block_size: BlockSize::PAGE,
+            optimal_io: BlockSize::PAGE.bytes() as u32,
+            read_only: false,
+            volatile: true,
+            write_through: false,
+            discards: true,
+            fast_zeroes: true,
+            rotational: false,
+            identity: None,
+        }
+    }
+}
+
 /// A stretch of a device and what it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
@@ -125,11 +143,16 @@ pub trait BlockDevice: Send + Sync {
     fn submit(&self, request: Request) -> Submission;
 
     /// What `range` holds, as consecutive extents from its start: at least one, at most `count_max`; the last may reach
-    /// past the end of the range, never past the end of the device.
+    /// past the end of the range, never past the end of the device. [`Kind::NotSupported`] where the device cannot tell, or the
+    /// error of the look.
     fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
         let _ = count_max;
         Answer::Done(Ok(vec![Extent::stored(range.len)]))
     }
+
+    /// Asserts that what the device keeps about itself agrees: counts, indexes, charges; then asks the device below. For tests,
+    /// between two polls, while no other thread works on the device.
+    fn verify(&self) {}
 }
 
 #[cfg(test)]

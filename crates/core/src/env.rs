@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::device::LocalFuture;
 use crate::error::Kind;
+use crate::sync::Words;
 
 /// Work to be started on another thread: the closure travels, the future it makes stays there.
 pub type Task = Box<dyn FnOnce() -> LocalFuture<()> + Send>;
@@ -14,9 +15,11 @@ pub type Task = Box<dyn FnOnce() -> LocalFuture<()> + Send>;
 /// Where a task runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// On the background thread: write-back, compaction, flushers. It may use the processor for long as long as it
-    /// yields by `sleep(Duration::ZERO)` between slices of about 100 us.
+    /// On a background thread: writing back, commits, cleaning, which wait for devices most of the time. It may use the processor for
+    /// long as long as it yields by `sleep(Duration::ZERO)` between slices of about 100 us.
     Background,
+    /// On a compute thread: compaction, scans, codecs of background work. It yields by [`Env::give_way`] between slices of about 100 us.
+    Compute,
     /// On any worker other than the caller's: a share of a large request that somebody waits for.
     Assist,
 }
@@ -32,6 +35,13 @@ pub trait Env: Send + Sync {
     /// Completes after `duration`; at once, but after other tasks had their turn, for zero. Create and poll it on the
     /// thread of a running task.
     fn sleep(&self, duration: Duration) -> LocalFuture<()>;
+
+    /// Ends a slice of [`Place::Compute`]: other tasks of the thread have their turn. While no worker is idle, the thread leaves nine
+    /// tenths of its time to them; unless it is `hurried`, because a request waits for what it does.
+    fn give_way(&self, hurried: bool) -> LocalFuture<()> {
+        let _ = hurried;
+        self.sleep(Duration::ZERO)
+    }
 
     /// Runs a task to its end.
     fn spawn(&self, place: Place, task: Task);
@@ -51,6 +61,12 @@ pub trait Env: Send + Sync {
 pub trait Regions: Send + Sync {
     /// `bytes` of zeroed memory that costs nothing until touched; [`Kind::OutOfMemory`] where refused.
     fn map(&self, bytes: usize) -> Result<Box<dyn Region>, Kind>;
+
+    /// So many words of zero that threads share and that cost nothing until touched, a multiple of [`WORDS_A_PAGE`];
+    /// [`Kind::OutOfMemory`] where refused.
+    ///
+    /// [`WORDS_A_PAGE`]: crate::sync::WORDS_A_PAGE
+    fn map_words(&self, count: usize) -> Result<Box<dyn Words>, Kind>;
 }
 
 /// A piece of memory obtained from [`Regions`]; unmapped on drop.

@@ -13,9 +13,11 @@
 //! | [`attribute`], [`size`] | the control plane's one table, and the numbers people type |
 //! | [`mod@env`] | time, chance, tasks and memory as a layer may have them |
 //! | [`storage`] | the calls on a file or block device, real or simulated |
-//! | [`session`] | a conversation on a byte stream, without the stream |
+//! | [`suspend`] | how a part ends, where that takes more than being dropped |
+//! | [`session`], [`exchange`] | a conversation on a byte stream, without the stream; one in whole messages |
 //! | [`stats`], [`sync`] | counters summed when read; the only door to locks |
 //! | [`work`] | how much a task does before others get their turn |
+//! | [`random`] | numbers that follow from a seed |
 //! | [`contract`], [`mutant`] | what every device must do, as a suite; deliberate defects to see that tests bite |
 #![forbid(unsafe_code)]
 
@@ -28,28 +30,30 @@ pub mod contract;
 pub mod device;
 pub mod env;
 pub mod error;
-pub mod lifecycle;
+pub mod exchange;
 pub mod mutant;
+pub mod random;
 pub mod request;
 pub mod seam;
 pub mod session;
 pub mod size;
 pub mod stats;
 pub mod storage;
+pub mod suspend;
 pub mod sync;
 #[cfg(all(test, feature = "shuttle"))]
 mod threads;
 pub mod work;
 
 pub use align::Aligned;
-pub use attribute::{Attribute, Attributes, Spec, Table, Unit};
+pub use attribute::{Attribute, Attributes, Column, Preset, Role, Spec, Table, Type, Unit, Value, When};
 pub use block::{BlockIndex, BlockSize, ByteRange, SECTOR};
 pub use budget::{Budget, Charge};
 pub use buffer::{IoBuf, Workspace};
 pub use device::{Answer, BlockDevice, Extent, Geometry, LocalFuture, Submission};
 pub use env::{Env, Place, Region, Regions, Task};
 pub use error::{Error, Kind};
-pub use lifecycle::Lifecycle;
 pub use request::{Flags, Op, Reply, Request};
 pub use seam::Seam;
 pub use storage::{Room, Storage};
+pub use suspend::Suspend;

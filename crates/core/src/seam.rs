@@ -1,8 +1,10 @@
 //! What every hop between two layers goes through.
 //!
-//! [`Seam::submit`] checks range, alignment and capability before the device sees a request, and that the answer carries a
-//! buffer of the request's length afterwards, so that no layer repeats these checks. That a request is answered exactly
-//! once follows from ownership: the buffer moves in with the request and comes back with the only reply.
+//! [`Seam::submit`] checks range, alignment and capability before the device sees a request, so that no layer repeats these
+//! checks. An immediate answer is checked too: it carries a buffer of the request's length. A pending one is passed on as it is,
+//! without a box of the seam's own around it; that its buffer is the request's is checked of each device by [`crate::contract`]
+//! and in the simulated world. That a request is answered at most once follows from ownership: the buffer moves in with the
+//! request and comes back with the only reply.
 
 use std::sync::Arc;
 
@@ -34,28 +36,36 @@ impl Seam {
     /// past the end. [`Kind::ReadOnly`]: a write to a read-only device. An empty range, and a discard where the device has
     /// no use for it, succeed at once.
     pub fn submit(&self, request: Request) -> Submission {
-        pass(&self.device.geometry(), request, |request| self.device.submit(request))
+        let geometry = self.device.geometry();
+        pass(&geometry, geometry.block_size.bytes(), request, |request| self.device.submit(request))
     }
 
-    /// See [`BlockDevice::extents`]; a range past the end is [`Kind::Invalid`].
+    /// See [`BlockDevice::extents`]. [`Kind::Invalid`]: an empty range, one past the end, or a `count_max` of 0.
     pub fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
         if range.len == 0 || count_max == 0 || !range.within(self.device.geometry().size) {
             return Answer::Done(Err(Kind::Invalid));
         }
         self.device.extents(range, count_max)
     }
+
+    /// See [`BlockDevice::verify`].
+    pub fn verify(&self) {
+        self.device.verify();
+    }
 }
 
-/// Checks a request against `geometry`, has `below` carry it out, and checks the buffer of an immediate answer.
+/// Checks a request against `geometry`, in multiples of `unit` bytes, a power of two, has `below` carry it out, and checks the
+/// buffer of an immediate answer.
 #[inline]
 pub(crate) fn pass(
     geometry: &Geometry,
+    unit: u64,
     request: Request,
     below: impl FnOnce(Request) -> Submission,
 ) -> Submission {
     let (op, len) = (request.op, request.buf.len());
     assert!(!op.carries_buffer() || len as u64 == request.range.len, "{op:?}: buffer and range differ");
-    match admit(geometry, op, request.range) {
+    match admit(geometry, unit, op, request.range) {
         Verdict::Forward => checked(below(request), len),
         Verdict::Answer(result) => Answer::Done(request.answer(result)),
     }
@@ -66,7 +76,7 @@ enum Verdict {
     Answer(Result<(), Kind>),
 }
 
-fn admit(geometry: &Geometry, op: Op, range: ByteRange) -> Verdict {
+fn admit(geometry: &Geometry, unit: u64, op: Op, range: ByteRange) -> Verdict {
     if op == Op::Flush {
         return Verdict::Forward;
     }
@@ -76,7 +86,7 @@ fn admit(geometry: &Geometry, op: Op, range: ByteRange) -> Verdict {
     if !range.within(geometry.size) {
         return Verdict::Answer(Err(if op.writes() { Kind::NoSpace } else { Kind::Invalid }));
     }
-    if !range.aligned(geometry.block_size.bytes()) {
+    if !range.aligned(unit) {
         return Verdict::Answer(Err(Kind::Invalid));
     }
     if range.len == 0 || (op == Op::Discard && !geometry.discards) {
@@ -95,25 +105,13 @@ fn checked(submission: Submission, len: usize) -> Submission {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::BlockSize;
     use crate::buffer::IoBuf;
 
     struct Stub(bool);
 
     impl BlockDevice for Stub {
         fn geometry(&self) -> Geometry {
-            Geometry {
-                size: 65536,
-                block_size: BlockSize::PAGE,
-                optimal_io: 4096,
-                read_only: self.0,
-                volatile: true,
-                discards: false,
-                write_through: false,
-                fast_zeroes: false,
-                rotational: false,
-                identity: None,
-            }
+            Geometry { read_only: self.0, discards: false, fast_zeroes: false, ..Geometry::in_memory(65536) }
         }
 
         fn submit(&self, request: Request) -> Submission {

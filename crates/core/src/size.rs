@@ -5,7 +5,8 @@ use crate::error::Error;
 const SUFFIXES: &str = "KMGTPE";
 
 /// A size by the rules of a person: digits, then optionally `K M G T P E` (powers of 1024), then optionally `iB` or `B`;
-/// case does not matter, a fraction is allowed where it comes to whole bytes (`1.5G`).
+/// case does not matter, a fraction is allowed where it comes to whole bytes (`1.5G`). [`crate::Kind::Invalid`] for anything
+/// else, and for 2^64 and more.
 pub fn parse(text: &str) -> Result<u64, Error> {
     let refuse = |why: &str| {
         Error::invalid(format!(

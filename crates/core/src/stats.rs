@@ -103,6 +103,16 @@ impl<const N: usize> Counters<N> {
         self.own()[index].fetch_add(amount, Ordering::Relaxed);
     }
 
+    /// Adds to each counter, or takes from it by adding a number that wraps; what adds nothing costs nothing.
+    pub fn add_each(&self, amounts: [u64; N]) {
+        let own = self.own();
+        for (counter, amount) in own.iter().zip(amounts) {
+            if amount != 0 {
+                counter.fetch_add(amount, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Takes `amount` from counter `index`.
     pub fn sub(&self, index: usize, amount: u64) {
         self.own()[index].fetch_sub(amount, Ordering::Relaxed);
@@ -113,6 +123,11 @@ impl<const N: usize> Counters<N> {
         let sum = self.all().fold(0u64, |sum, lane| sum.wrapping_add(lane[index].load(Ordering::Relaxed)));
         // A reader that catches an add and misses a sub, or the reverse, must not see a number near 2^64.
         if sum > u64::MAX / 2 { 0 } else { sum }
+    }
+
+    /// Whether what was added to counter `index` was taken away again: so many adds that the caller sees were followed by subs.
+    pub fn is_zero(&self, index: usize) -> bool {
+        self.all().fold(0u64, |sum, lane| sum.wrapping_add(lane[index].load(Ordering::Relaxed))) == 0
     }
 
     /// Sets every counter to zero.

@@ -26,6 +26,9 @@ pub enum Room {
 }
 
 /// A file or block device of the system, opened and locked.
+///
+/// A call fails with the kind of the system's errno: [`Kind::Io`] where the disk fails, [`Kind::NoSpace`] where a write finds no
+/// room, [`Kind::NotSupported`] where the system has no such call, and whatever else the system says.
 pub trait Storage: Send + Sync {
     /// What it is. Calls are made in whole blocks.
     fn geometry(&self) -> Geometry;
@@ -47,7 +50,7 @@ pub trait Storage: Send + Sync {
     /// does not bring it back. What was lost is reported once, to the sync or durable write that looks first.
     fn sync(&self) -> LocalFuture<Result<(), Kind>>;
 
-    /// Zeroes or discards `range`; [`Kind::NotSupported`] where the system has no such call.
+    /// Zeroes or discards `range`; [`Kind::NotSupported`] where this device cannot, and nothing was changed.
     fn zero(&self, range: ByteRange, room: Room) -> LocalFuture<Result<(), Kind>>;
 
     /// See [`crate::BlockDevice::extents`].

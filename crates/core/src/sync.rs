@@ -1,8 +1,8 @@
 //! The only door to locks and atomics shared between threads.
 //!
-//! Everything that locks takes its lock from here, so that a model checker can be put behind the same names. Lock order
-//! of the whole project: a shard's mutex, then a class's or a folio's, then counters. No lock is held across an await or
-//! across I/O.
+//! Everything that locks takes its lock from here, so that a model checker can be put behind the same names. The parts below
+//! are leaves: none takes another lock, or wakes anybody, with its own held. Which lock of a layer comes before which is said
+//! at the head of the layer, and for all of them in ARCHITECTURE.md. No lock is held across an await or across I/O.
 //!
 //! | part | for |
 //! | --- | --- |
@@ -13,6 +13,9 @@
 //! | [`StickyError`] | the first failure |
 //! | [`Work`] | a job of which one run is under way at a time |
 //! | [`SummaryBitmap`] | a set of numbers, walked in order |
+//! | [`WordLocks`] | a lock in two bits of each of many words |
+//! | [`Words`] | many words in memory of their own |
+//! | [`Marks`] | the same, changed without a lock and walked by one |
 //! | [`WaitList`] | any other condition |
 
 #[cfg(feature = "shuttle")]
@@ -20,6 +23,7 @@ mod checked;
 #[cfg(all(feature = "count-locks", not(feature = "shuttle")))]
 mod counted;
 mod group_flush;
+mod marks;
 #[cfg(feature = "shuttle")]
 pub mod models;
 mod range_set;
@@ -27,14 +31,18 @@ mod semaphore;
 mod sticky_error;
 mod summary_bitmap;
 mod watermark;
+mod word_locks;
+mod words;
 mod work;
 
 #[cfg(feature = "shuttle")]
 pub use checked::{
-    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, RwLock, fence,
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, RwLock, fence,
 };
 #[cfg(all(feature = "count-locks", not(feature = "shuttle")))]
 pub use counted::{Mutex, MutexGuard, RwLock, locks_taken};
+#[cfg(not(feature = "shuttle"))]
+use parking_lot::Condvar;
 /// A lock that the checker does not see: for what belongs to a model or outlives it, not to what it is about.
 pub use parking_lot::Mutex as Unseen;
 #[cfg(not(any(feature = "shuttle", feature = "count-locks")))]
@@ -45,11 +53,14 @@ pub use shuttle;
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 pub use group_flush::GroupFlush;
+pub use marks::Marks;
 pub use range_set::{HeldRange, RangeSet};
 pub use semaphore::{Semaphore, Take};
 pub use sticky_error::StickyError;
 pub use summary_bitmap::SummaryBitmap;
 pub use watermark::{Reached, Watermark};
+pub use word_locks::WordLocks;
+pub use words::{WORDS_A_PAGE, Words};
 pub use work::Work;
 
 use std::collections::BTreeMap;
@@ -57,6 +68,13 @@ use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
 use crate::mutant;
+
+/// Counts a lock that is not one of these types, where locks are counted.
+#[inline(always)]
+fn note_lock() {
+    #[cfg(all(feature = "count-locks", not(feature = "shuttle")))]
+    counted::note();
+}
 
 /// Tasks that wait for a condition which somebody else makes true.
 ///

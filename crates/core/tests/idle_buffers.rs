@@ -41,7 +41,7 @@ fn beside_idle_users(threads: usize, use_some: impl Fn() + Sync, then: impl FnOn
                 let (end, ended) = mpsc::channel::<()>();
                 let (barrier, use_some) = (&barrier, &use_some);
                 let thread = scope.spawn(move || {
-                    // Each shelf has its final share before anything is put there.
+                    // Each cache has its final share before anything is put there.
                     drop(IoBuf::new(1));
                     barrier.wait();
                     use_some();
@@ -71,13 +71,13 @@ fn idle_threads_give_what_they_keep_to_who_waits() {
             let long = [8 * MIB, 4 * MIB].map(|len| IoBuf::try_new(len).expect("idle memory counts as free"));
             let mut waiting = pin!(buffer::room(2 * MIB));
             let polled = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-            assert!(matches!(polled, Poll::Ready(_)), "a request waits for memory that nobody uses");
+            assert!(matches!(polled, Poll::Ready(_)), "a request waits for memory that is not in use");
             drop(long);
         });
     });
 }
 
-/// What threads keep for themselves, without a lock, nobody else gets: it is little of the limit, however many they are.
+/// What threads keep for themselves, without a lock, no other gets: it is little of the limit, however many they are.
 #[test]
 fn what_threads_keep_for_themselves_is_a_small_part_of_the_limit() {
     alone(8 * MIB, || {
@@ -119,7 +119,7 @@ fn a_reserve_that_is_refused_takes_and_gives_nothing() {
 }
 
 #[test]
-fn nobody_waits_for_ever_while_threads_keep_and_idle() {
+fn no_request_waits_for_ever_while_threads_keep_and_idle() {
     alone(4 * MIB, || {
         for _ in 0..200 {
             std::thread::scope(|scope| {

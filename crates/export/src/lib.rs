@@ -1,5 +1,26 @@
-//! Protocols as sessions without I/O.
+//! Protocols as sessions without I/O, and what they share.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`nbd`], [`fuse`], [`control`] | the protocols |
+//! | `export` | devices by name, who is connected, who may not be |
+//! | `closing` | asking the clients of one export to leave |
+//! | `ending` | how one conversation ends once nothing is pending |
+//! | `pending` | answers that are still to come, and which of them have news |
+//! | `statistics` | what clients did |
 #![forbid(unsafe_code)]
 
 pub mod control;
+pub mod fuse;
 pub mod nbd;
+
+mod closing;
+mod ending;
+mod export;
+mod pending;
+mod statistics;
+#[cfg(test)]
+mod test_device;
+
+pub use export::{Export, Exports, Reserved};
+pub use statistics::Statistics;

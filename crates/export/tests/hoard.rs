@@ -3,41 +3,21 @@
 //! An allocator that counts knows no list of what is charged. The limit of buffers is the whole process's: one test at a time.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::{Context, Waker};
 
 use spillway_core::session::{Intake, Session};
 use spillway_core::sync::Mutex;
 use spillway_core::{
-    Aligned, Answer, BlockDevice, BlockSize, ByteRange, Extent, Geometry, Kind, Op, Request, Submission,
-    buffer,
+    Aligned, Answer, BlockDevice, ByteRange, Extent, Geometry, Kind, Op, Request, Submission, buffer,
 };
+use spillway_counting::{Bytes, Counting};
 use spillway_export::nbd::wire::{HeaderStyle, OptionHeader, RequestHeader, cmd, cmd_flag, opt};
-use spillway_export::nbd::{CONNECTION_BYTES, Config, Export, Exports, NbdSession};
-
-struct Counting;
-
-static LIVE: AtomicI64 = AtomicI64::new(0);
-
-// SAFETY: passes every call on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.fetch_add(layout.size() as i64, Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size() as i64, Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use spillway_export::nbd::{CONNECTION_BYTES, Config, NbdSession};
+use spillway_export::{Export, Exports};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static MEMORY: Counting<Bytes> = Counting(Bytes::new());
 
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -50,18 +30,7 @@ struct Device;
 
 impl BlockDevice for Device {
     fn geometry(&self) -> Geometry {
-        Geometry {
-            size: SIZE,
-            block_size: BlockSize::PAGE,
-            optimal_io: 4096,
-            read_only: false,
-            volatile: true,
-            write_through: false,
-            discards: true,
-            fast_zeroes: true,
-            rotational: false,
-            identity: None,
-        }
+        Geometry::in_memory(SIZE)
     }
 
     fn submit(&self, request: Request) -> Submission {
@@ -140,13 +109,13 @@ fn hoard(clients: u64, bytes: &[u8], after: impl FnOnce(&mut [Client])) {
     exports.add(Export::new("disk", Aligned::new(Arc::new(Device))).unwrap()).unwrap();
     let share =
         Config { held_bytes_max: LIMIT as usize / 4, payload_len_max: LIMIT as u32 / 4, ..Config::default() };
-    let before = LIVE.load(Ordering::Relaxed);
+    let before = MEMORY.0.live();
     let connect = |_| Client { session: NbdSession::new(exports.clone(), share), at: 0 };
     let mut all: Vec<_> = (0..clients).map(connect).collect();
     for _ in 0..3 {
         for client in &mut all {
             client.press(bytes);
-            let held = LIVE.load(Ordering::Relaxed) - before;
+            let held = MEMORY.0.live() as i64 - before as i64;
             let most = (LIMIT + clients * CONNECTION_BYTES) as i64;
             assert!(held <= most, "{clients} clients hold {held} bytes, {most} are charged");
         }

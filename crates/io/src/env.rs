@@ -11,6 +11,9 @@ use spillway_core::{Env, LocalFuture, Place, Task, work};
 
 use crate::pool::{Pool, can_spawn, spawn_detached};
 
+/// Rest of a task on a compute thread after a slice of about 100 us while no worker is idle: a tenth of the time is left to it.
+const COMPUTE_REST: Duration = Duration::from_micros(900);
+
 /// The environment that the workers give to layers.
 pub struct SystemEnv {
     pool: Arc<Pool>,
@@ -40,9 +43,17 @@ impl Env for SystemEnv {
         Box::pin(compio::time::sleep(duration))
     }
 
+    fn give_way(&self, hurried: bool) -> LocalFuture<()> {
+        if hurried || self.pool.idle_workers() > 0 {
+            return self.sleep(Duration::ZERO);
+        }
+        Box::pin(compio::time::sleep(COMPUTE_REST))
+    }
+
     fn spawn(&self, place: Place, task: Task) {
         match place {
             Place::Background => self.pool.background().post(task),
+            Place::Compute => self.pool.compute().post(task),
             Place::Assist => self.pool.assistant().post(task),
         }
     }
@@ -83,7 +94,7 @@ thread_local! {
 /// SplitMix64 (Sebastiano Vigna, public domain), seeded for each thread from the system's entropy.
 fn random() -> u64 {
     STATE.with(|state| {
-        let mut source = spillway_core::contract::Random(state.get());
+        let mut source = spillway_core::random::Random(state.get());
         let value = source.draw();
         state.set(source.0);
         value

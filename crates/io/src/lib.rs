@@ -8,6 +8,7 @@
 //! | [`mod@env`] | [`SystemEnv`]: clock, timers, tasks and chance |
 //! | [`memory`] | [`MmapRegions`]: memory that costs nothing until touched |
 //! | [`mod@file`] | [`open`]: files and block devices, and the calls on them |
+//! | [`fuse`] | [`Mount`](fuse::Mount), [`MountServing`](fuse::MountServing): exchanges on a FUSE mount |
 //! | [`socket`], [`mod@serve`] | [`Listener`], [`Serving`]: sessions on unix and TCP sockets |
 //!
 //! Futures of this crate live and die on the thread that polls them first. Nothing outside names the asynchronous runtime.
@@ -15,6 +16,7 @@
 pub mod driver;
 pub mod env;
 pub mod file;
+pub mod fuse;
 pub mod local;
 pub mod memory;
 pub mod serve;

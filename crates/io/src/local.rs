@@ -18,7 +18,8 @@ pub struct Local {
 }
 
 impl Local {
-    /// A runtime with the chosen driver.
+    /// A runtime with the chosen driver. [`Kind::NotSupported`](spillway_core::Kind::NotSupported) or what else the system says where
+    /// it cannot be had.
     pub fn new(choice: DriverChoice) -> Result<Self, Error> {
         let plan = Plan::choose(choice)?;
         let runtime = plan.runtime(16).map_err(|error| {

@@ -5,9 +5,11 @@
 //! keep them after a release of less.)
 
 use std::ffi::c_void;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use spillway_core::sync::{AtomicU64, Words};
 use spillway_core::{Kind, Region, Regions};
 
 const PAGE: usize = 4096;
@@ -42,6 +44,11 @@ pub struct MmapRegions;
 impl Regions for MmapRegions {
     fn map(&self, bytes: usize) -> Result<Box<dyn Region>, Kind> {
         Ok(Box::new(Mapping::new(bytes)?))
+    }
+
+    fn map_words(&self, count: usize) -> Result<Box<dyn Words>, Kind> {
+        let bytes = count.checked_mul(size_of::<AtomicU64>()).ok_or(Kind::OutOfMemory)?;
+        Ok(Box::new(SharedWords(Mapping::new(bytes)?)))
     }
 }
 
@@ -119,6 +126,23 @@ impl Drop for Mapping {
     }
 }
 
+/// A mapping that is reached through atomics alone.
+struct SharedWords(Mapping);
+
+impl Words for SharedWords {
+    fn all(&self) -> &[AtomicU64] {
+        let words = self.0.base.as_ptr().cast::<AtomicU64>();
+        // SAFETY: the mapping is aligned to pages, was zeroed by the system, which is a valid word, and lives as long as `self`.
+        // No other pointer into it is given out, and `release` is to these words like a store of zero to each.
+        unsafe { std::slice::from_raw_parts(words, self.0.len / size_of::<AtomicU64>()) }
+    }
+
+    fn release(&self, range: Range<usize>) {
+        let bytes = range.start * size_of::<AtomicU64>()..range.end * size_of::<AtomicU64>();
+        self.0.release(bytes.start, bytes.len());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,6 +169,21 @@ mod tests {
         assert_eq!(resident(region.as_ref()), 4);
         // SAFETY: the region lives, and no other reference into it does.
         assert_eq!(unsafe { region.base().add(PAGE).read_volatile() }, 0);
+    }
+
+    #[test]
+    fn words_are_zero_before_their_first_use_and_after_their_release() {
+        use spillway_core::sync::{Ordering, WORDS_A_PAGE};
+        let words = MmapRegions.map_words(4 * WORDS_A_PAGE).unwrap();
+        assert!(
+            words.all().len() == 4 * WORDS_A_PAGE
+                && words.all().iter().all(|word| word.load(Ordering::Relaxed) == 0)
+        );
+        words.all().iter().for_each(|word| word.store(7, Ordering::Relaxed));
+        words.release(WORDS_A_PAGE..3 * WORDS_A_PAGE);
+        let kept = words.all().iter().map(|word| word.load(Ordering::Relaxed) == 7);
+        let released = (0..words.all().len()).map(|at| (WORDS_A_PAGE..3 * WORDS_A_PAGE).contains(&at));
+        assert!(kept.zip(released).all(|(kept, released)| kept != released));
     }
 
     #[test]

@@ -77,6 +77,8 @@ unsafe impl PollOpCode for Receive {
 pub(crate) enum Event {
     /// There is something to receive or to accept.
     Readable,
+    /// The same, where of several that wait for it one is enough. Under io_uring the kernel wakes only that one.
+    ReadableAlone,
     /// There is room to send.
     Writable,
     /// The peer is entirely gone. io_uring only: the poll driver has no way to ask for it.
@@ -96,8 +98,9 @@ unsafe impl IourOpCode for Await {
     fn create_entry(&mut self, (): &mut ()) -> OpEntry {
         // Errors and hang-ups are always reported; asking for nothing else waits for just these.
         let mask = match self.event {
-            Event::Readable => libc::POLLIN,
-            Event::Writable => libc::POLLOUT,
+            Event::Readable => i32::from(libc::POLLIN),
+            Event::ReadableAlone => i32::from(libc::POLLIN) | libc::EPOLLEXCLUSIVE,
+            Event::Writable => i32::from(libc::POLLOUT),
             Event::HangUp => 0,
         };
         opcode::PollAdd::new(Fd(self.fd.as_raw_fd()), mask as u32).build().into()
@@ -111,7 +114,7 @@ unsafe impl PollOpCode for Await {
     fn pre_submit(&mut self, (): &mut ()) -> io::Result<Decision> {
         let fd: RawFd = self.fd.as_raw_fd();
         match self.event {
-            Event::Readable => Ok(Decision::wait_readable(fd)),
+            Event::Readable | Event::ReadableAlone => Ok(Decision::wait_readable(fd)),
             Event::Writable => Ok(Decision::wait_writable(fd)),
             Event::HangUp => Err(io::ErrorKind::Unsupported.into()),
         }

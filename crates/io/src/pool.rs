@@ -26,30 +26,58 @@ const MAIL_MAX: usize = TASKS_BETWEEN_POLLS_BACKGROUND;
 /// Bytes fetched at once from a connection of which more has arrived than its small receive takes.
 pub const BULK_LEN: usize = 512 << 10;
 
-/// Threads besides the workers.
-const OTHER_THREADS: usize = 2;
+/// How many threads of each kind there are besides the front thread, at least one of each.
+#[derive(Clone, Copy)]
+pub(crate) struct Crew {
+    pub(crate) workers: usize,
+    pub(crate) background: usize,
+    pub(crate) compute: usize,
+}
 
-/// What the threads share. Behind the workers' seats come the background thread's and the front thread's.
+/// What a thread is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Post {
+    Worker,
+    Background,
+    Compute,
+    Front,
+}
+
+/// What the threads share. Behind the workers' seats come those of the background threads, of the compute threads and of the front
+/// thread.
 pub(crate) struct Pool {
+    crew: Crew,
     seats: Vec<Seat>,
-    next: AtomicUsize,
+    next_assistant: AtomicUsize,
+    next_background: AtomicUsize,
+    next_compute: AtomicUsize,
     pub(crate) clock: Clock,
     pub(crate) bulk: Workspace,
 }
 
 impl Pool {
-    pub(crate) fn new(workers: usize, bulk: Option<Workspace>) -> Self {
-        let seats = (0..workers + OTHER_THREADS).map(|_| Seat::new()).collect();
+    pub(crate) fn new(crew: Crew, bulk: Option<Workspace>) -> Self {
+        let Crew { workers, background, compute } = crew;
+        assert!(workers > 0 && background > 0 && compute > 0, "a task of each kind runs somewhere");
+        let seats = (0..workers + background + compute + 1).map(|_| Seat::new()).collect();
         let bulk = bulk.unwrap_or_else(|| {
             let unlimited = Budget::new(Budget::UNLIMITED);
             Workspace::new("large receives", &unlimited, BULK_LEN * workers.min(8))
                 .expect("there is no limit")
         });
-        Self { seats, next: AtomicUsize::new(0), clock: Clock::new(), bulk }
+        Self {
+            crew,
+            seats,
+            next_assistant: AtomicUsize::new(0),
+            next_background: AtomicUsize::new(0),
+            next_compute: AtomicUsize::new(0),
+            clock: Clock::new(),
+            bulk,
+        }
     }
 
     pub(crate) fn workers(&self) -> usize {
-        self.seats.len() - OTHER_THREADS
+        self.crew.workers
     }
 
     pub(crate) fn threads(&self) -> usize {
@@ -60,13 +88,21 @@ impl Pool {
         &self.seats[index]
     }
 
+    /// The background threads in turn.
     pub(crate) fn background(&self) -> &Seat {
-        &self.seats[self.workers()]
+        let turn = self.next_background.fetch_add(1, Ordering::Relaxed) % self.crew.background;
+        &self.seats[self.crew.workers + turn]
+    }
+
+    /// The compute threads in turn.
+    pub(crate) fn compute(&self) -> &Seat {
+        let turn = self.next_compute.fetch_add(1, Ordering::Relaxed) % self.crew.compute;
+        &self.seats[self.crew.workers + self.crew.background + turn]
     }
 
     /// Accepting, the clock and what looks after connections; nothing that takes long.
     pub(crate) fn front(&self) -> &Seat {
-        &self.seats[self.workers() + 1]
+        self.seats.last().expect("the front thread has the last seat")
     }
 
     /// The worker with the fewest connections, and how many these are.
@@ -79,7 +115,7 @@ impl Pool {
     /// A worker other than the caller's, an idle one if there is any; the caller's own if it is the only one.
     pub(crate) fn assistant(&self) -> &Seat {
         let count = self.workers();
-        let first = self.next.fetch_add(1, Ordering::Relaxed);
+        let first = self.next_assistant.fetch_add(1, Ordering::Relaxed);
         let caller = CURRENT.get();
         let others = || {
             let all = (0..count).map(|step| &self.seats[(first.wrapping_add(step)) % count]);
@@ -93,11 +129,24 @@ impl Pool {
         self.seats[..self.workers()].iter().filter(|seat| seat.idle.load(Ordering::Relaxed)).count()
     }
 
+    /// What the thread of a seat is for.
+    pub(crate) fn post_of(&self, index: usize) -> Post {
+        let Crew { workers, background, compute } = self.crew;
+        match index {
+            _ if index < workers => Post::Worker,
+            _ if index < workers + background => Post::Background,
+            _ if index < workers + background + compute => Post::Compute,
+            _ => Post::Front,
+        }
+    }
+
+    /// Threads other than workers that have one post have one name.
     pub(crate) fn thread_name(&self, index: usize) -> String {
-        match index.checked_sub(self.workers()) {
-            None => format!("spillway-{index}"),
-            Some(0) => "spillway-bg".into(),
-            Some(_) => "spillway-front".into(),
+        match self.post_of(index) {
+            Post::Worker => format!("spillway-{index}"),
+            Post::Background => "spillway-bg".into(),
+            Post::Compute => "spillway-cpu".into(),
+            Post::Front => "spillway-front".into(),
         }
     }
 }

@@ -53,7 +53,8 @@ impl fmt::Display for Listener {
 impl Listener {
     /// Listens on a socket file of the given access mode (0600: this user only).
     ///
-    /// [`Kind::Busy`] if a server answers there, or if something other than a socket is in the way.
+    /// [`Kind::Busy`] if a server answers there, or if something other than a socket is in the way; [`Kind::TooLong`] for a path of more
+    /// than 107 bytes; otherwise what the system says, such as [`Kind::NotFound`] or [`Kind::Denied`] for the folder.
     pub fn unix(path: impl AsRef<Path>, mode: u32) -> Result<Self, Error> {
         let path = path.as_ref();
         let address = SocketAddrUnix::new(path).map_err(|_| {
@@ -76,6 +77,9 @@ impl Listener {
     }
 
     /// Listens on `host:port`; port 0 takes a free one, see [`Listener::tcp_address`].
+    ///
+    /// What the system says of the last address that the name stands for, such as [`Kind::Denied`] for a port below 1024; the words
+    /// name the address and how to write one.
     pub fn tcp(address: &str) -> Result<Self, Error> {
         let failed = |error: io::Error| {
             let text =

@@ -1,7 +1,8 @@
-//! The threads: one worker for each core, one for background work, and one in front.
+//! The threads: one worker for each core, a few for background work and for its computing, and one in front.
 //!
 //! The front thread accepts connections, sets the coarse clock and looks for peers that stall. It runs nothing that takes
-//! long, so that these wait for nothing else.
+//! long, so that these wait for nothing else. A background thread waits for devices most of the time, and never for a computation: that
+//! has threads of its own, which do not take a processor from a worker that wants it.
 //!
 //! Each thread owns a runtime and a mailbox. A task arrives as a closure by mail, is started on the thread and stays there.
 //! A panic on one of these threads ends the process: a server that has lost a task, and does not know which, is worse than
@@ -19,7 +20,7 @@ use spillway_core::{Env, Error, Task};
 use crate::clock::TICK;
 use crate::driver::{Driver, DriverChoice, Plan, kind_of};
 use crate::env::SystemEnv;
-use crate::pool::{AbortOnPanic, Pool, TASKS_BETWEEN_POLLS_BACKGROUND, fatal};
+use crate::pool::{AbortOnPanic, Crew, Pool, Post, TASKS_BETWEEN_POLLS_BACKGROUND, fatal};
 use crate::rest::Rest;
 
 /// Workers at most; more cores than this are left to other things.
@@ -33,6 +34,10 @@ const TASKS_BETWEEN_POLLS: usize = 16;
 pub struct WorkersOptions {
     /// Export workers, 1 to [`WORKERS_MAX`].
     pub count: usize,
+    /// Threads for background work, at least 1.
+    pub background: usize,
+    /// Threads for computing in the background, at least 1.
+    pub compute: usize,
     /// What the I/O runs on.
     pub driver: DriverChoice,
     /// How long a worker looks for news after it has worked, before it sleeps. Keeps a processor busy for that.
@@ -43,10 +48,11 @@ pub struct WorkersOptions {
 }
 
 impl Default for WorkersOptions {
-    /// One worker for each processor that this process may use.
+    /// One worker for each processor that this process may use, a background thread for 16 of them and a compute thread for 4.
     fn default() -> Self {
         let count = std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX);
-        Self { count, driver: DriverChoice::Auto, look: Duration::ZERO, bulk: None }
+        let (background, compute) = ((count / 16).max(1), (count / 4).max(1));
+        Self { count, background, compute, driver: DriverChoice::Auto, look: Duration::ZERO, bulk: None }
     }
 }
 
@@ -59,14 +65,19 @@ pub struct Workers {
 
 impl Workers {
     /// Starts the threads and waits until each has its runtime.
+    ///
+    /// [`Kind::Invalid`](spillway_core::Kind::Invalid) for a number of workers outside 1 to [`WORKERS_MAX`]; what the system says where a
+    /// thread, or the driver that was asked for, cannot be had.
     pub fn start(options: WorkersOptions) -> Result<Self, Error> {
         if !(1..=WORKERS_MAX).contains(&options.count) {
             let count = options.count;
             return Err(Error::invalid(format!("{count} workers are not allowed: give 1 to {WORKERS_MAX}")));
         }
+        let WorkersOptions { count: workers, background, compute, .. } = options;
+        let crew = Crew { workers, background, compute };
         let plan = Plan::choose(options.driver)?;
         let mut workers = Self {
-            pool: Arc::new(Pool::new(options.count, options.bulk)),
+            pool: Arc::new(Pool::new(crew, options.bulk)),
             threads: Vec::new(),
             driver: plan.driver.clone(),
         };
@@ -148,7 +159,11 @@ fn thread_main(
     ready: &mpsc::Sender<Result<(), Error>>,
 ) {
     let _guard = AbortOnPanic;
-    let worker = index < pool.workers();
+    let post = pool.post_of(index);
+    let worker = post == Post::Worker;
+    if post == Post::Compute {
+        stand_back();
+    }
     let tasks = if worker { TASKS_BETWEEN_POLLS } else { TASKS_BETWEEN_POLLS_BACKGROUND };
     let runtime = match plan.runtime(tasks) {
         Ok(runtime) => runtime,
@@ -163,6 +178,16 @@ fn thread_main(
     let _ = ready.send(Ok(()));
     let rest = Rest::looking(if worker { look } else { Duration::ZERO });
     seat.serve(runtime, rest);
+}
+
+/// The calling thread no longer interrupts another one when it wakes (`SCHED_BATCH`). Its share of a processor stays: a lower one could not be
+/// raised without privileges once a request waits.
+fn stand_back() {
+    let ordinary = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the call reads the parameter, which lives until it returns, and changes the calling thread only.
+    if unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &ordinary) } != 0 {
+        tracing::debug!("a compute thread stays an ordinary one: {}", std::io::Error::last_os_error());
+    }
 }
 
 async fn keep_time(pool: Arc<Pool>) {

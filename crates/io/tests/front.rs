@@ -1,4 +1,4 @@
-//! The front thread: accepting, and the coarse clock, while the background thread does not come back from a task.
+//! The front thread: accepting, and the coarse clock, while background threads do not come back from a task.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod toy;

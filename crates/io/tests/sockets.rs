@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use spillway_core::contract::Random;
+use spillway_core::random::Random;
 use spillway_core::sync::Mutex;
 use spillway_io::{DriverChoice, Limits, Listener, NewSession, Serving, Workers, serve};
 use toy::{BOTH, BYE, ECHO, GATED, Toy, Watch, answer, request, until, workers};

@@ -4,6 +4,7 @@
 mod toy;
 
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -32,11 +33,89 @@ fn tasks_run_where_they_are_sent() {
         assert_eq!(names.recv().unwrap(), format!("spillway-{index}"));
     }
     let env = workers.env();
-    env.spawn(
-        Place::Background,
-        Box::new(move || Box::pin(async move { sender.send(thread_name()).unwrap() })),
-    );
-    assert_eq!(names.recv().unwrap(), "spillway-bg");
+    for (place, name) in [(Place::Background, "spillway-bg"), (Place::Compute, "spillway-cpu")] {
+        let sender = sender.clone();
+        let task = move || -> spillway_core::LocalFuture<()> {
+            Box::pin(async move { sender.send(thread_name()).unwrap() })
+        };
+        env.spawn(place, Box::new(task));
+        assert_eq!(names.recv().unwrap(), name);
+    }
+    workers.stop();
+}
+
+/// Tasks go to the threads of their post in turn, so that all of these run at the same time, and no thread serves two posts.
+#[test]
+fn posts_have_threads_of_their_own() {
+    let options = WorkersOptions { count: 1, background: 2, compute: 3, ..WorkersOptions::default() };
+    let workers = Workers::start(options).unwrap();
+    let (hold, threads) = (Arc::new(AtomicBool::new(true)), Arc::new(Mutex::new(HashSet::new())));
+    for place in [Place::Background, Place::Compute, Place::Background, Place::Compute, Place::Compute] {
+        let (hold, threads) = (hold.clone(), threads.clone());
+        let task = move || -> spillway_core::LocalFuture<()> {
+            Box::pin(async move {
+                threads.lock().insert(std::thread::current().id());
+                while hold.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+            })
+        };
+        workers.env().spawn(place, Box::new(task));
+    }
+    until("five threads at the same time", || threads.lock().len() == 5);
+    hold.store(false, Ordering::Relaxed);
+    workers.stop();
+}
+
+/// Counts how often each of two tasks of the compute thread has its turn until the first had it so many times: the first one is not
+/// hurried, the second one is.
+fn turns(workers: &Workers, first_turns: usize) -> usize {
+    let (done, second_turns) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (sender, ended) = mpsc::channel();
+    for hurried in [false, true] {
+        let (env, done, turns, sender) = (workers.env(), done.clone(), second_turns.clone(), sender.clone());
+        let task = move || -> spillway_core::LocalFuture<()> {
+            Box::pin(async move {
+                while hurried && !done.load(Ordering::Relaxed) {
+                    turns.fetch_add(1, Ordering::Relaxed);
+                    env.give_way(true).await;
+                }
+                for _ in 0..if hurried { 0 } else { first_turns } {
+                    env.give_way(false).await;
+                }
+                done.store(true, Ordering::Relaxed);
+                sender.send(()).unwrap();
+            })
+        };
+        workers.env().spawn(Place::Compute, Box::new(task));
+    }
+    (0..2).for_each(|_| ended.recv().unwrap());
+    second_turns.load(Ordering::Relaxed)
+}
+
+#[test]
+fn computing_stands_back_while_all_workers_are_busy_unless_it_is_hurried() {
+    const TURNS: usize = 20;
+    let options = WorkersOptions { count: 1, background: 1, compute: 1, ..WorkersOptions::default() };
+    let workers = Workers::start(options).unwrap();
+    let env = workers.env();
+    until("an idle worker", || env.idle_workers() == 1);
+    let side_by_side = turns(&workers, TURNS);
+    assert!(side_by_side <= 4 * TURNS, "{side_by_side} turns of the other task");
+    let release = Arc::new(AtomicBool::new(false));
+    let gate = release.clone();
+    let busy = move || -> spillway_core::LocalFuture<()> {
+        Box::pin(async move {
+            while !gate.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+        })
+    };
+    workers.run_on(0, Box::new(busy));
+    until("no idle worker", || env.idle_workers() == 0);
+    let beside_a_rest = turns(&workers, TURNS);
+    release.store(true, Ordering::Relaxed);
+    assert!(beside_a_rest > 10 * TURNS, "{beside_a_rest} turns of the other task");
     workers.stop();
 }
 

@@ -7,70 +7,63 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
 use spillway_core::{
-    Answer, Attribute, BlockDevice, ByteRange, Env, Error, Extent, Geometry, Kind, Op, Request, Seam,
-    Submission, Table, Unit,
+    Answer, BlockDevice, ByteRange, Env, Error, Extent, Geometry, Kind, Op, Preset, Request, Seam,
+    Submission, Table, Type, Unit,
 };
 
-use crate::config::Setting;
+use crate::options::{options, unrelated};
+use crate::surroundings::{Below, Open, OpenDevice, Surroundings};
 
-/// Longest delay in microseconds: an hour.
-const DELAY_US_MAX: u64 = 3_600_000_000;
+/// Up to an hour.
+const DELAY: Type = Type::Number(0, 3_600_000_000);
 
-/// What a configuration says about a delay. Delays are in microseconds, at most an hour; 0, the default, is none.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Config {
-    /// Before each read.
-    pub read_us: u64,
-    /// Before each write, zeroes included.
-    pub write_us: u64,
-    /// Before each discard.
-    pub discard_us: u64,
-    /// Before each flush.
-    pub flush_us: u64,
-    /// Up to this share of a delay, 0 to 100, is added to it at random.
-    pub jitter_percent: u64,
+options! {
+    /// What a configuration says about a delay.
+    pub struct Config;
+    struct Settings: unrelated;
+    Live read_us: u64 = DELAY, "Time before each read, at most an hour"
+        .unit(Unit::Microseconds).preset(Preset::Number(0));
+    Live write_us: u64 = DELAY, "Time before each write, zeroes included, at most an hour"
+        .unit(Unit::Microseconds).preset(Preset::Number(0));
+    Live discard_us: u64 = DELAY, "Time before each discard, at most an hour"
+        .unit(Unit::Microseconds).preset(Preset::Number(0));
+    Live flush_us: u64 = DELAY, "Time before each flush, at most an hour"
+        .unit(Unit::Microseconds).preset(Preset::Number(0));
+    Live jitter_percent: u64 = Type::Number(0, 100), "Up to this share of a delay is added to it at random"
+        .unit(Unit::Percent).preset(Preset::Number(0));
 }
 
 /// See the head of this file.
 pub struct Delay {
     below: Seam,
     env: Arc<dyn Env>,
-    read: Setting,
-    write: Setting,
-    discard: Setting,
-    flush: Setting,
-    jitter: Setting,
+    settings: Settings,
 }
 
 impl Delay {
     /// Delays over `below`; [`Kind::Invalid`] for a number outside its range.
     pub fn new(config: &Config, below: Arc<dyn BlockDevice>, env: Arc<dyn Env>) -> Result<Arc<Self>, Error> {
-        let delay = |key, value| Setting::new(key, value, 0..=DELAY_US_MAX);
-        Ok(Arc::new(Self {
-            below: Seam::new(below),
-            env,
-            read: delay("read_us", config.read_us)?,
-            write: delay("write_us", config.write_us)?,
-            discard: delay("discard_us", config.discard_us)?,
-            flush: delay("flush_us", config.flush_us)?,
-            jitter: Setting::new("jitter_percent", config.jitter_percent, 0..=100)?,
-        }))
+        Ok(Arc::new(Self { below: Seam::new(below), env, settings: Settings::new(config)? }))
     }
 
     fn wait(&self, op: Op) -> Duration {
         let fixed = match op {
-            Op::Read => &self.read,
-            Op::Write | Op::WriteZeroes => &self.write,
-            Op::Discard => &self.discard,
-            Op::Flush => &self.flush,
+            Op::Read => &self.settings.read_us,
+            Op::Write | Op::WriteZeroes => &self.settings.write_us,
+            Op::Discard => &self.settings.discard_us,
+            Op::Flush => &self.settings.flush_us,
         };
         let nanos = fixed.get() * 1000;
-        let most = nanos / 100 * self.jitter.get();
+        let most = nanos / 100 * self.settings.jitter_percent.get();
         let extra = if most == 0 { 0 } else { self.env.random() % (most + 1) };
         Duration::from_nanos(nanos + extra)
+    }
+}
+
+impl Open<Below> for Config {
+    async fn open(&self, below: Below, around: &Surroundings) -> Result<OpenDevice, Error> {
+        Ok(OpenDevice::new(Delay::new(self, below, around.env.clone())?, attributes))
     }
 }
 
@@ -94,49 +87,15 @@ impl BlockDevice for Delay {
     fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
         self.below.extents(range, count_max)
     }
-}
 
-static ROWS: &[Attribute<Delay>] = &[
-    Attribute::both(
-        "read_us",
-        Unit::Count,
-        "Microseconds before each read, at most an hour.",
-        |delay| delay.read.show(),
-        |delay, text| delay.read.store(text),
-    ),
-    Attribute::both(
-        "write_us",
-        Unit::Count,
-        "Microseconds before each write or write of zeroes, at most an hour.",
-        |delay| delay.write.show(),
-        |delay, text| delay.write.store(text),
-    ),
-    Attribute::both(
-        "discard_us",
-        Unit::Count,
-        "Microseconds before each discard, at most an hour.",
-        |delay| delay.discard.show(),
-        |delay, text| delay.discard.store(text),
-    ),
-    Attribute::both(
-        "flush_us",
-        Unit::Count,
-        "Microseconds before each flush, at most an hour.",
-        |delay| delay.flush.show(),
-        |delay, text| delay.flush.store(text),
-    ),
-    Attribute::both(
-        "jitter_percent",
-        Unit::Count,
-        "Up to this share of a delay, 0 to 100, is added to it at random.",
-        |delay| delay.jitter.show(),
-        |delay, text| delay.jitter.store(text),
-    ),
-];
+    fn verify(&self) {
+        self.below.verify();
+    }
+}
 
 /// The attributes of `delay`.
 pub fn attributes(delay: Arc<Delay>) -> Table<Delay> {
-    Table::new(delay, ROWS)
+    Table::new(delay, &[]).with(Settings::ROWS, |delay| &delay.settings, |_, _| {})
 }
 
 #[cfg(test)]
@@ -147,7 +106,7 @@ mod tests {
     use spillway_sim::world::World;
 
     fn delay(config: &Config, world: &Arc<World>) -> Arc<Delay> {
-        let null = Null::new(&null::Config { size: "1M".into() }).unwrap();
+        let null = Null::new(&null::Config { size: 1 << 20 }).unwrap();
         Delay::new(config, null, world.clone()).unwrap()
     }
 

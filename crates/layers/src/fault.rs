@@ -10,86 +10,134 @@
 
 use std::sync::Arc;
 
-use serde::Deserialize;
 use spillway_core::sync::{AtomicBool, Mutex, Ordering};
 use spillway_core::{
-    Answer, Attribute, BlockDevice, ByteRange, Env, Error, Extent, Geometry, Kind, Op, Request, Seam,
-    Submission, Table, Unit,
+    Answer, Attribute, BlockDevice, ByteRange, Env, Error, Extent, Geometry, Kind, Op, Preset, Request, Seam,
+    Spec, Submission, Table, Type, Unit, Value,
 };
 
-use crate::config::{Size, choose, name_of};
+use crate::options::{Field, choices, options, unrelated};
+use crate::surroundings::{Below, Open, OpenDevice, Surroundings};
 
-/// What a configuration says about a fault. It is armed where `nth` or `probability` is not 0.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Config {
-    /// Operations that count: `any` (the default), `read`, `write`, `write_zeroes`, `discard` or `flush`.
-    pub op: String,
-    /// First byte of the place that counts; 0 by default.
-    pub offset: Size,
-    /// Bytes of that place; 0, the default, is to the end. A flush has no place: it counts where `op` names it or where
-    /// the place is the whole device.
-    pub len: Size,
-    /// The Nth request that counts fails, from 1; 0, the default, is none.
-    pub nth: u64,
-    /// Each request that counts fails with this probability, 0 (the default) to 1.
-    pub probability: f64,
-    /// After a failure: `once` (the default) ends the plan, `each` goes on (every Nth, or by chance again), `sticky` fails
-    /// every request that counts from then on.
-    pub mode: String,
-    /// The errno of a failed request: `EIO` (the default), `ENOSPC`, `ENOMEM`, `EOPNOTSUPP`, `EPERM`, `ESHUTDOWN`.
-    pub error: String,
+choices! {
+    /// Operations that a fault counts.
+    pub enum What {
+        /// All of them.
+        Any = "any",
+        /// Reads.
+        Read = "read",
+        /// Writes.
+        Write = "write",
+        /// Writes of zeroes.
+        WriteZeroes = "write_zeroes",
+        /// Discards.
+        Discard = "discard",
+        /// Flushes.
+        Flush = "flush",
+    }
 }
 
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            op: "any".into(),
-            offset: Size::default(),
-            len: Size::default(),
-            nth: 0,
-            probability: 0.0,
-            mode: "once".into(),
-            error: "EIO".into(),
+impl What {
+    fn op(self) -> Option<Op> {
+        match self {
+            What::Any => None,
+            What::Read => Some(Op::Read),
+            What::Write => Some(Op::Write),
+            What::WriteZeroes => Some(Op::WriteZeroes),
+            What::Discard => Some(Op::Discard),
+            What::Flush => Some(Op::Flush),
         }
     }
 }
 
-const OPS: &[(Option<Op>, &str)] = &[
-    (None, "any"),
-    (Some(Op::Read), "read"),
-    (Some(Op::Write), "write"),
-    (Some(Op::WriteZeroes), "write_zeroes"),
-    (Some(Op::Discard), "discard"),
-    (Some(Op::Flush), "flush"),
-];
-
-#[derive(Clone, Copy, PartialEq)]
-enum Mode {
-    Once,
-    Each,
-    Sticky,
+choices! {
+    /// What happens after a failure.
+    pub enum Mode {
+        /// The plan ends.
+        Once = "once",
+        /// The plan goes on: every Nth, or by chance again.
+        Each = "each",
+        /// Every request that counts fails from then on.
+        Sticky = "sticky",
+    }
 }
 
-const MODES: &[(Mode, &str)] = &[(Mode::Once, "once"), (Mode::Each, "each"), (Mode::Sticky, "sticky")];
+choices! {
+    /// The error of a failed request.
+    pub enum Errno {
+        /// [`Kind::Io`].
+        Io = "EIO",
+        /// [`Kind::NoSpace`].
+        NoSpace = "ENOSPC",
+        /// [`Kind::OutOfMemory`].
+        OutOfMemory = "ENOMEM",
+        /// [`Kind::NotSupported`].
+        NotSupported = "EOPNOTSUPP",
+        /// [`Kind::ReadOnly`].
+        ReadOnly = "EPERM",
+        /// [`Kind::ShuttingDown`].
+        ShuttingDown = "ESHUTDOWN",
+    }
+}
 
-const ERRORS: &[(Kind, &str)] = &[
-    (Kind::Io, "EIO"),
-    (Kind::NoSpace, "ENOSPC"),
-    (Kind::OutOfMemory, "ENOMEM"),
-    (Kind::NotSupported, "EOPNOTSUPP"),
-    (Kind::ReadOnly, "EPERM"),
-    (Kind::ShuttingDown, "ESHUTDOWN"),
-];
+impl Errno {
+    fn kind(self) -> Kind {
+        match self {
+            Errno::Io => Kind::Io,
+            Errno::NoSpace => Kind::NoSpace,
+            Errno::OutOfMemory => Kind::OutOfMemory,
+            Errno::NotSupported => Kind::NotSupported,
+            Errno::ReadOnly => Kind::ReadOnly,
+            Errno::ShuttingDown => Kind::ShuttingDown,
+        }
+    }
+}
 
-struct Plan {
-    op: Option<Op>,
-    offset: u64,
-    len: u64,
-    nth: u64,
-    probability: f64,
-    mode: Mode,
-    error: Kind,
+options! {
+    /// What a configuration says about a fault. It is armed at the start if `nth` or `probability` is not 0.
+    pub struct Config;
+    struct Settings: unrelated;
+    Live op: What = Type::Choice(What::NAMES), "Operations that count"
+        .preset(Preset::Choice("any"));
+    Live offset: u64 = Type::COUNT, "First byte of the range that counts"
+        .unit(Unit::Bytes).preset(Preset::Number(0));
+    Live len: u64 = Type::COUNT,
+        "Length of the range that counts; 0 is to the end. A flush has no range: it counts if op names it or the range is the whole \
+         device"
+        .unit(Unit::Bytes).preset(Preset::Number(0));
+    Live nth: u64 = Type::COUNT, "The Nth request that counts fails, from 1; 0 is none"
+        .unit(Unit::Requests).preset(Preset::Number(0));
+    Live probability: f64 = Type::Ratio { most: 1, decimals: 9 }, "Each request that counts fails with this probability"
+        .preset(Preset::Number(0));
+    Live mode: Mode = Type::Choice(Mode::NAMES),
+        "After a failure: once ends the plan, each goes on, sticky fails every request that counts from then on"
+        .preset(Preset::Choice("once"));
+    Live error: Errno = Type::Choice(Errno::NAMES), "The error of a failed request"
+        .preset(Preset::Choice("EIO"));
+}
+
+impl Settings {
+    fn can_fail(&self) -> bool {
+        self.nth.get() > 0 || self.probability.get() > 0.0
+    }
+
+    fn range(&self) -> ByteRange {
+        let len = self.len.get();
+        ByteRange::new(self.offset.get(), if len == 0 { u64::MAX } else { len })
+    }
+
+    fn counts(&self, request: &Request) -> bool {
+        match self.op.get().op() {
+            Some(op) if op != request.op => false,
+            Some(Op::Flush) => true,
+            None if request.op == Op::Flush => self.offset.get() == 0 && self.len.get() == 0,
+            _ => self.range().overlaps(request.range),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Progress {
     /// Requests that counted since the plan was armed.
     seen: u64,
     /// Requests failed since the device was made.
@@ -98,58 +146,20 @@ struct Plan {
     stuck: bool,
 }
 
-impl Plan {
-    fn new(config: &Config) -> Result<Self, Error> {
-        Ok(Self {
-            op: choose("op", &config.op, OPS)?,
-            offset: config.offset.bytes("offset")?,
-            len: config.len.bytes("len")?,
-            nth: config.nth,
-            probability: checked_probability(config.probability)?,
-            mode: choose("mode", &config.mode, MODES)?,
-            error: choose("error", &config.error, ERRORS)?,
-            seen: 0,
-            failed: 0,
-            stuck: false,
-        })
-    }
-
-    fn can_fail(&self) -> bool {
-        self.nth > 0 || self.probability > 0.0
-    }
-
-    fn place(&self) -> ByteRange {
-        ByteRange::new(self.offset, if self.len == 0 { u64::MAX } else { self.len })
-    }
-
-    fn counts(&self, request: &Request) -> bool {
-        match self.op {
-            Some(op) if op != request.op => false,
-            Some(Op::Flush) => true,
-            None if request.op == Op::Flush => self.offset == 0 && self.len == 0,
-            _ => self.place().overlaps(request.range),
-        }
-    }
-
+impl Progress {
     /// Counts a request, and says whether it fails. `chance` gives a number from 0 to below 1.
-    fn strikes(&mut self, chance: impl FnOnce() -> f64) -> bool {
+    fn strikes(&mut self, plan: &Settings, chance: impl FnOnce() -> f64) -> bool {
         self.seen += 1;
-        let due = match self.mode {
-            Mode::Each => self.nth > 0 && self.seen.is_multiple_of(self.nth),
-            Mode::Once | Mode::Sticky => self.seen == self.nth,
+        let (nth, probability) = (plan.nth.get(), plan.probability.get());
+        let due = match plan.mode.get() {
+            Mode::Each => nth > 0 && self.seen.is_multiple_of(nth),
+            Mode::Once | Mode::Sticky => self.seen == nth,
         };
-        let fails = self.stuck || due || (self.probability > 0.0 && chance() < self.probability);
-        self.stuck |= fails && self.mode == Mode::Sticky;
+        let fails = self.stuck || due || (probability > 0.0 && chance() < probability);
+        self.stuck |= fails && plan.mode.get() == Mode::Sticky;
         self.failed += u64::from(fails);
         fails
     }
-}
-
-fn checked_probability(value: f64) -> Result<f64, Error> {
-    if (0.0..=1.0).contains(&value) {
-        return Ok(value);
-    }
-    Err(Error::invalid(format!("probability cannot be {value}: give a number from 0 to 1, such as 0.01")))
 }
 
 /// See the head of this file.
@@ -157,31 +167,32 @@ pub struct Fault {
     below: Seam,
     env: Arc<dyn Env>,
     armed: AtomicBool,
-    plan: Mutex<Plan>,
+    plan: Settings,
+    progress: Mutex<Progress>,
 }
 
 impl Fault {
     /// Faults over `below`; [`Kind::Invalid`] for a value that is not allowed.
     pub fn new(config: &Config, below: Arc<dyn BlockDevice>, env: Arc<dyn Env>) -> Result<Arc<Self>, Error> {
-        let plan = Plan::new(config)?;
+        let plan = Settings::new(config)?;
         let armed = AtomicBool::new(plan.can_fail());
-        Ok(Arc::new(Self { below: Seam::new(below), env, armed, plan: Mutex::new(plan) }))
+        Ok(Arc::new(Self { below: Seam::new(below), env, armed, plan, progress: Mutex::default() }))
     }
 
     /// The error that `request` is to fail with.
     fn strike(&self, request: &Request) -> Option<Kind> {
-        if !self.armed.load(Ordering::Relaxed) {
+        if !self.armed.load(Ordering::Relaxed) || !self.plan.counts(request) {
             return None;
         }
-        let mut plan = self.plan.lock();
+        let mut progress = self.progress.lock();
         // Looked at again: another request may just have ended the plan.
-        if !self.armed.load(Ordering::Relaxed) || !plan.counts(request) || !plan.strikes(|| self.chance()) {
+        if !self.armed.load(Ordering::Relaxed) || !progress.strikes(&self.plan, || self.chance()) {
             return None;
         }
-        if plan.mode == Mode::Once {
+        if self.plan.mode.get() == Mode::Once {
             self.armed.store(false, Ordering::Relaxed);
         }
-        Some(plan.error)
+        Some(self.plan.error.get().kind())
     }
 
     /// A number from 0 to below 1, of as many bits as a double holds exactly.
@@ -189,19 +200,20 @@ impl Fault {
         (self.env.random() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    fn change(&self, change: impl FnOnce(&mut Plan) -> Result<(), Error>) -> Result<(), Error> {
-        change(&mut self.plan.lock())
-    }
-
-    fn arm(&self, text: &str) -> Result<(), Error> {
-        let armed = choose("armed", text, &[(false, "0"), (true, "1")])?;
-        let mut plan = self.plan.lock();
-        if armed && !plan.can_fail() {
+    fn arm(&self, armed: bool) -> Result<(), Error> {
+        let mut progress = self.progress.lock();
+        if armed && !self.plan.can_fail() {
             return Err(Error::invalid("armed cannot be 1 while nth and probability are 0: set one first"));
         }
-        (plan.seen, plan.stuck) = (0, false);
+        (progress.seen, progress.stuck) = (0, false);
         self.armed.store(armed, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+impl Open<Below> for Config {
+    async fn open(&self, below: Below, around: &Surroundings) -> Result<OpenDevice, Error> {
+        Ok(OpenDevice::new(Fault::new(self, below, around.env.clone())?, attributes))
     }
 }
 
@@ -220,89 +232,30 @@ impl BlockDevice for Fault {
     fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
         self.below.extents(range, count_max)
     }
-}
 
-fn whole_number(key: &str, text: &str) -> Result<u64, Error> {
-    let refusal = || Error::invalid(format!("{key} cannot be {text:?}: give a whole number, 0 for none"));
-    text.trim().parse().map_err(|_| refusal())
-}
-
-fn real_number(key: &str, text: &str) -> Result<f64, Error> {
-    let refusal = || Error::invalid(format!("{key} cannot be {text:?}: give a number from 0 to 1"));
-    text.trim().parse().map_err(|_| refusal())
+    fn verify(&self) {
+        self.below.verify();
+    }
 }
 
 static ROWS: &[Attribute<Fault>] = &[
     Attribute::both(
-        "armed",
-        Unit::Switch,
-        "Whether requests can fail. Writing 1 starts the count of requests again.",
-        |fault| u8::from(fault.armed.load(Ordering::Relaxed)).to_string(),
-        |fault, text| fault.arm(text),
+        Spec::fact(
+            "armed",
+            Type::Switch,
+            "Whether requests can fail. Writing 1 starts the count of requests again; set nth or probability first",
+        ),
+        |fault| Value::Switch(fault.armed.load(Ordering::Relaxed)),
+        |fault, value| fault.arm(bool::of(value)),
     ),
-    Attribute::both(
-        "op",
-        Unit::Text,
-        "Operations that count: any, read, write, write_zeroes, discard or flush.",
-        |fault| name_of(fault.plan.lock().op, OPS).into(),
-        |fault, text| fault.change(|plan| choose("op", text, OPS).map(|op| plan.op = op)),
-    ),
-    Attribute::both(
-        "offset",
-        Unit::Bytes,
-        "First byte of the place that counts.",
-        |fault| fault.plan.lock().offset.to_string(),
-        |fault, text| fault.change(|plan| Size::from(text).bytes("offset").map(|bytes| plan.offset = bytes)),
-    ),
-    Attribute::both(
-        "len",
-        Unit::Bytes,
-        "Bytes of the place that counts; 0 is to the end.",
-        |fault| fault.plan.lock().len.to_string(),
-        |fault, text| fault.change(|plan| Size::from(text).bytes("len").map(|bytes| plan.len = bytes)),
-    ),
-    Attribute::both(
-        "nth",
-        Unit::Count,
-        "The Nth request that counts fails, from 1; 0 is none.",
-        |fault| fault.plan.lock().nth.to_string(),
-        |fault, text| fault.change(|plan| whole_number("nth", text).map(|nth| plan.nth = nth)),
-    ),
-    Attribute::both(
-        "probability",
-        Unit::Text,
-        "Each request that counts fails with this probability, 0 to 1.",
-        |fault| fault.plan.lock().probability.to_string(),
-        |fault, text| {
-            let value = checked_probability(real_number("probability", text)?)?;
-            fault.change(|plan| {
-                plan.probability = value;
-                Ok(())
-            })
-        },
-    ),
-    Attribute::both(
-        "mode",
-        Unit::Text,
-        "After a failure: once ends the plan, each goes on, sticky fails all that counts.",
-        |fault| name_of(fault.plan.lock().mode, MODES).into(),
-        |fault, text| fault.change(|plan| choose("mode", text, MODES).map(|mode| plan.mode = mode)),
-    ),
-    Attribute::both(
-        "error",
-        Unit::Text,
-        "The errno of a failed request: EIO, ENOSPC, ENOMEM, EOPNOTSUPP, EPERM or ESHUTDOWN.",
-        |fault| name_of(fault.plan.lock().error, ERRORS).into(),
-        |fault, text| fault.change(|plan| choose("error", text, ERRORS).map(|error| plan.error = error)),
-    ),
-    Attribute::read("failures", Unit::Count, "Requests failed so far.", |fault| {
-        fault.plan.lock().failed.to_string()
+    Attribute::read(Spec::counter("failures", Unit::Requests, "Requests failed so far"), |fault| {
+        Value::U64(fault.progress.lock().failed)
     }),
 ];
 
 /// The attributes of `fault`.
 pub fn attributes(fault: Arc<Fault>) -> Table<Fault> {
-    Table::new(fault, ROWS)
+    Table::new(fault, ROWS).with(Settings::ROWS, |fault| &fault.plan, |_, _| {})
 }
 
 #[cfg(test)]
@@ -313,7 +266,7 @@ mod tests {
     use spillway_sim::world::World;
 
     fn fault(config: &Config, seed: u64) -> Arc<Fault> {
-        let null = Null::new(&null::Config { size: "1M".into() }).unwrap();
+        let null = Null::new(&null::Config { size: 1 << 20 }).unwrap();
         Fault::new(config, null, World::new(seed)).unwrap()
     }
 
@@ -337,32 +290,32 @@ mod tests {
 
     #[test]
     fn the_nth_fails_once_each_time_or_from_then_on() {
-        let plan = |mode: &str| fault(&Config { nth: 3, mode: mode.into(), ..Config::default() }, 1);
-        assert_eq!(failures(&plan("once"), 10), [3]);
-        assert_eq!(failures(&plan("each"), 10), [3, 6, 9]);
-        assert_eq!(failures(&plan("sticky"), 6), [3, 4, 5, 6]);
+        let plan = |mode| fault(&Config { nth: 3, mode, ..Config::default() }, 1);
+        assert_eq!(failures(&plan(Mode::Once), 10), [3]);
+        assert_eq!(failures(&plan(Mode::Each), 10), [3, 6, 9]);
+        assert_eq!(failures(&plan(Mode::Sticky), 6), [3, 4, 5, 6]);
     }
 
     #[test]
     fn chance_follows_from_the_seed() {
-        let config = Config { probability: 0.25, mode: "each".into(), ..Config::default() };
+        let config = Config { probability: 0.25, mode: Mode::Each, ..Config::default() };
         let first = failures(&fault(&config, 5), 1000);
         assert!((200..300).contains(&first.len()), "{} of 1000", first.len());
         assert_eq!(first, failures(&fault(&config, 5), 1000));
         assert_ne!(first, failures(&fault(&config, 6), 1000));
-        let sticky = failures(&fault(&Config { mode: "sticky".into(), ..config }, 5), 1000);
+        let sticky = failures(&fault(&Config { mode: Mode::Sticky, ..config }, 5), 1000);
         assert_eq!(sticky, (first[0]..=1000).collect::<Vec<_>>());
     }
 
     #[test]
     fn only_the_operation_and_place_of_the_plan_count() {
         let config = Config {
-            op: "write".into(),
-            offset: "64K".into(),
-            len: "8K".into(),
+            op: What::Write,
+            offset: 64 << 10,
+            len: 8 << 10,
             nth: 1,
-            mode: "sticky".into(),
-            error: "ENOSPC".into(),
+            mode: Mode::Sticky,
+            error: Errno::NoSpace,
             ..Config::default()
         };
         let layer = fault(&config, 1);
@@ -376,13 +329,13 @@ mod tests {
 
     #[test]
     fn a_flush_counts_by_name_or_for_the_whole_device() {
-        let plan = |op: &str, offset: u64| {
-            let layer = Config { op: op.into(), offset: offset.into(), nth: 1, ..Config::default() };
+        let plan = |op, offset| {
+            let layer = Config { op, offset, nth: 1, ..Config::default() };
             ask(&fault(&layer, 1), Request::flush())
         };
-        assert_eq!(plan("any", 0), Err(Kind::Io));
-        assert_eq!(plan("flush", 4096), Err(Kind::Io));
-        assert_eq!(plan("any", 4096), Ok(()));
+        assert_eq!(plan(What::Any, 0), Err(Kind::Io));
+        assert_eq!(plan(What::Flush, 4096), Err(Kind::Io));
+        assert_eq!(plan(What::Any, 4096), Ok(()));
     }
 
     #[test]

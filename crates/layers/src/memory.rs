@@ -14,14 +14,15 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
-use serde::Deserialize;
 use spillway_core::sync::RwLock;
 use spillway_core::{
     Answer, Attribute, BlockDevice, BlockSize, Budget, ByteRange, Charge, Error, Extent, Geometry, Kind, Op,
-    Request, Submission, Table, Unit,
+    Preset, Request, Spec, Submission, Table, Unit, Value,
 };
 
-use crate::config::{Size, about};
+use crate::options::{Options, options};
+use crate::sizes;
+use crate::surroundings::{Open, OpenDevice, Surroundings};
 
 /// Bytes allocated at once.
 pub const CHUNK: u64 = 64 << 10;
@@ -34,19 +35,13 @@ const SHARDS: u64 = 64;
 /// Chunks looked up for one answer about extents: a bound on the time that a caller is held up.
 const LOOKUPS_MAX: usize = 1 << 16;
 
-/// What a configuration says about a memory origin.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {
-    /// Bytes; a multiple of the block size, at most 4E.
-    pub size: Size,
-    /// Bytes in a block: a power of two from 512 to 65536; 4096 by default.
-    #[serde(default = "default_block_size")]
-    pub block_size: u32,
-}
-
-fn default_block_size() -> u32 {
-    BlockSize::PAGE.bytes() as u32
+options! {
+    /// What a configuration says about plain memory.
+    pub struct Config;
+    Start size: u64 = sizes::DEVICE, "Size of the device, a multiple of the block size"
+        .unit(Unit::Bytes).preset(Preset::Required);
+    Start block_size: u64 = sizes::BLOCK, "Unit of the device"
+        .unit(Unit::Bytes).preset(Preset::Number(4096));
 }
 
 struct Chunk {
@@ -67,8 +62,9 @@ pub struct Memory {
 impl Memory {
     /// An empty device whose chunks are charged to `budget`; [`Kind::Invalid`] for a size that is not allowed.
     pub fn new(config: &Config, budget: Arc<Budget>) -> Result<Arc<Self>, Error> {
-        let block_size = BlockSize::new(config.block_size).map_err(|error| about("block_size", &error))?;
-        let size = config.size.of_device("size", block_size)?;
+        config.check()?;
+        let block_size = sizes::block(config.block_size);
+        let size = sizes::whole_blocks("size", config.size, block_size)?;
         let shards = (0..SHARDS).map(|_| CachePadded::default()).collect();
         Ok(Arc::new(Self { size, block_size, budget, shards }))
     }
@@ -166,20 +162,15 @@ fn pieces(range: ByteRange) -> impl Iterator<Item = Piece> {
     })
 }
 
+impl Open<()> for Config {
+    async fn open(&self, (): (), around: &Surroundings) -> Result<OpenDevice, Error> {
+        Ok(OpenDevice::new(Memory::new(self, around.budget.clone())?, attributes))
+    }
+}
+
 impl BlockDevice for Memory {
     fn geometry(&self) -> Geometry {
-        Geometry {
-            size: self.size,
-            block_size: self.block_size,
-            optimal_io: CHUNK as u32,
-            read_only: false,
-            volatile: true,
-            discards: true,
-            write_through: false,
-            fast_zeroes: true,
-            rotational: false,
-            identity: None,
-        }
+        Geometry { block_size: self.block_size, optimal_io: CHUNK as u32, ..Geometry::in_memory(self.size) }
     }
 
     fn submit(&self, mut request: Request) -> Submission {
@@ -217,15 +208,11 @@ impl BlockDevice for Memory {
 }
 
 static ROWS: &[Attribute<Memory>] = &[
-    Attribute::read("size", Unit::Bytes, "Size of the device.", |memory| memory.size.to_string()),
-    Attribute::read("block_size", Unit::Bytes, "Unit of the device.", |memory| {
-        memory.block_size.bytes().to_string()
-    }),
+    Attribute::read(OPTIONS.size, |memory| Value::U64(memory.size)),
+    Attribute::read(OPTIONS.block_size, |memory| Value::U64(memory.block_size.bytes())),
     Attribute::read(
-        "allocated_bytes",
-        Unit::Bytes,
-        "Memory that holds data, in chunks of 64 KiB.",
-        |memory| memory.allocated().to_string(),
+        Spec::gauge("allocated_bytes", Unit::Bytes, "Memory that holds data, in chunks of 64 KiB"),
+        |memory| Value::U64(memory.allocated()),
     ),
 ];
 
@@ -242,8 +229,8 @@ mod tests {
 
     const CHUNK_LEN: usize = CHUNK as usize;
 
-    fn device(size: &str, budget: &Arc<Budget>) -> (Arc<Memory>, Seam) {
-        let config = Config { size: size.into(), block_size: 4096 };
+    fn device(size: u64, budget: &Arc<Budget>) -> (Arc<Memory>, Seam) {
+        let config = Config { size, block_size: 4096 };
         let memory = Memory::new(&config, budget.clone()).unwrap();
         (memory.clone(), Seam::new(memory))
     }
@@ -255,7 +242,7 @@ mod tests {
     #[test]
     fn memory_is_charged_on_touch_and_given_back_on_discard() {
         let budget = Budget::new(2 * CHUNK_COST);
-        let (memory, seam) = device("1T", &budget);
+        let (memory, seam) = device(1 << 40, &budget);
         assert_eq!(ask(&seam, Request::write(3 * CHUNK - 4096, IoBuf::zeroed(8192))).result, Ok(()));
         assert_eq!((budget.used(), budget.room()), (2 * CHUNK_COST, 0));
         assert_eq!(ask(&seam, Request::write(0, IoBuf::zeroed(4096))).result, Err(Kind::NoSpace));
@@ -270,7 +257,7 @@ mod tests {
     #[test]
     fn zeroes_without_holes_keep_their_memory() {
         let budget = Budget::new(1 << 20);
-        let (_, seam) = device("1M", &budget);
+        let (_, seam) = device(1 << 20, &budget);
         let mut request = Request::bare(Op::WriteZeroes, ByteRange::new(0, CHUNK));
         request.flags.no_hole = true;
         assert_eq!(ask(&seam, request).result, Ok(()));
@@ -282,7 +269,7 @@ mod tests {
     #[test]
     fn a_discard_in_the_middle_zeroes_its_edges_only() {
         let budget = Budget::new(Budget::UNLIMITED);
-        let (_, seam) = device("1M", &budget);
+        let (_, seam) = device(1 << 20, &budget);
         ask(&seam, Request::write(0, IoBuf::copy_of(&vec![5; 4 * CHUNK_LEN])));
         ask(&seam, Request::bare(Op::Discard, ByteRange::new(CHUNK / 2, 2 * CHUNK)));
         assert_eq!(budget.used(), 3 * CHUNK_COST);
@@ -294,7 +281,7 @@ mod tests {
     #[test]
     fn extents_stop_at_the_count() {
         let budget = Budget::new(Budget::UNLIMITED);
-        let (_, seam) = device("1M", &budget);
+        let (_, seam) = device(1 << 20, &budget);
         ask(&seam, Request::write(CHUNK, IoBuf::zeroed(4096)));
         let extents = |count_max| block_on(seam.extents(ByteRange::new(4096, 1 << 19), count_max)).unwrap();
         let hole = Extent::hole(CHUNK - 4096);
@@ -306,7 +293,7 @@ mod tests {
     #[test]
     fn threads_share_a_device() {
         let budget = Budget::new(Budget::UNLIMITED);
-        let (_, seam) = device("16M", &budget);
+        let (_, seam) = device(16 << 20, &budget);
         std::thread::scope(|scope| {
             for lane in 0..4u64 {
                 let seam = &seam;

@@ -4,20 +4,20 @@
 
 use std::sync::Arc;
 
-use serde::Deserialize;
 use spillway_core::{
-    Answer, Attribute, BlockDevice, BlockSize, ByteRange, Error, Extent, Geometry, Kind, Op, Request,
-    Submission, Table, Unit,
+    Answer, Attribute, BlockDevice, BlockSize, ByteRange, Error, Extent, Geometry, Kind, Op, Preset, Request,
+    Submission, Table, Unit, Value,
 };
 
-use crate::config::Size;
+use crate::options::{Options, options};
+use crate::sizes;
+use crate::surroundings::{Open, OpenDevice, Surroundings};
 
-/// What a configuration says about a null origin.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {
-    /// Bytes; a multiple of 4096, at most 4E.
-    pub size: Size,
+options! {
+    /// What a configuration says about a null origin.
+    pub struct Config;
+    Start size: u64 = sizes::DEVICE, "Size of the device, a multiple of 4096"
+        .unit(Unit::Bytes).preset(Preset::Required);
 }
 
 /// See the head of this file.
@@ -28,24 +28,20 @@ pub struct Null {
 impl Null {
     /// A null device; [`Kind::Invalid`] for a size that is not allowed.
     pub fn new(config: &Config) -> Result<Arc<Self>, Error> {
-        Ok(Arc::new(Self { size: config.size.of_device("size", BlockSize::PAGE)? }))
+        config.check()?;
+        Ok(Arc::new(Self { size: sizes::whole_blocks("size", config.size, BlockSize::PAGE)? }))
+    }
+}
+
+impl Open<()> for Config {
+    async fn open(&self, (): (), _: &Surroundings) -> Result<OpenDevice, Error> {
+        Ok(OpenDevice::new(Null::new(self)?, attributes))
     }
 }
 
 impl BlockDevice for Null {
     fn geometry(&self) -> Geometry {
-        Geometry {
-            size: self.size,
-            block_size: BlockSize::new(512).expect("a power of two"),
-            optimal_io: 65536,
-            read_only: false,
-            volatile: true,
-            discards: true,
-            write_through: false,
-            fast_zeroes: true,
-            rotational: false,
-            identity: None,
-        }
+        Geometry { block_size: BlockSize::SECTOR, optimal_io: 65536, ..Geometry::in_memory(self.size) }
     }
 
     fn submit(&self, mut request: Request) -> Submission {
@@ -60,8 +56,7 @@ impl BlockDevice for Null {
     }
 }
 
-static ROWS: &[Attribute<Null>] =
-    &[Attribute::read("size", Unit::Bytes, "Size of the device.", |null| null.size.to_string())];
+static ROWS: &[Attribute<Null>] = &[Attribute::read(OPTIONS.size, |null| Value::U64(null.size))];
 
 /// The attributes of `null`.
 pub fn attributes(null: Arc<Null>) -> Table<Null> {

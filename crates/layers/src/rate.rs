@@ -1,5 +1,5 @@
-//! A layer that makes a device as fast as a slow one: so many bytes a second, and a time to get to each request that does
-//! not start where the one before it ended.
+//! A layer that emulates a slow disk: a throughput cap, and a seek penalty for each request that does not start where the
+//! previous one ended.
 //!
 //! The model is one medium that serves one request after another. Its whole state is the time until which it is busy and
 //! where its head then stands; a read or write is booked at once, behind all that was booked before, and begins below when
@@ -11,29 +11,30 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
 use spillway_core::sync::Mutex;
 use spillway_core::{
-    Answer, Attribute, BlockDevice, ByteRange, Env, Error, Extent, Geometry, Kind, Request, Seam, Submission,
-    Table, Unit,
+    Answer, BlockDevice, ByteRange, Env, Error, Extent, Geometry, Kind, Preset, Request, Seam, Submission,
+    Table, Type, Unit,
 };
 
-use crate::config::{Setting, Size};
+use crate::options::{options, unrelated};
+use crate::surroundings::{Below, Open, OpenDevice, Surroundings};
 
 const NANOS: u128 = 1_000_000_000;
 
 /// Longest seek in microseconds: an hour.
 const SEEK_US_MAX: u64 = 3_600_000_000;
 
-/// What a configuration says about a rate.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Config {
-    /// Bytes that the medium moves in a second; 0, the default, is no limit.
-    pub bytes_per_second: Size,
-    /// Microseconds to get to a request that does not start where the one before it ended; at most an hour, 0 by default.
-    /// Where it is not 0 at the start, the device calls itself rotational.
-    pub seek_us: u64,
+options! {
+    /// What a configuration says about a rate.
+    pub struct Config;
+    struct Settings: unrelated;
+    Live bytes_per_second: u64 = Type::COUNT, "How much the medium moves in a second; 0 is no limit"
+        .unit(Unit::BytesPerSecond).preset(Preset::Number(0));
+    Live seek_us: u64 = Type::Number(0, SEEK_US_MAX),
+        "Time to reach a request that does not start where the previous one ended, at most an hour. If it is not 0 at the start, the \
+         device reports itself as rotational"
+        .unit(Unit::Microseconds).preset(Preset::Number(0));
 }
 
 /// The medium after all that is booked.
@@ -48,33 +49,30 @@ pub struct Rate {
     below: Seam,
     env: Arc<dyn Env>,
     rotational: bool,
-    bytes_per_second: Setting,
-    seek: Setting,
+    settings: Settings,
     medium: Mutex<Medium>,
 }
 
 impl Rate {
     /// A limit over `below`; [`Kind::Invalid`] for a number outside its range.
     pub fn new(config: &Config, below: Arc<dyn BlockDevice>, env: Arc<dyn Env>) -> Result<Arc<Self>, Error> {
-        let bytes_per_second = config.bytes_per_second.bytes("bytes_per_second")?;
         Ok(Arc::new(Self {
             rotational: below.geometry().rotational || config.seek_us > 0,
             below: Seam::new(below),
             env,
-            bytes_per_second: Setting::new("bytes_per_second", bytes_per_second, 0..=u64::MAX)?,
-            seek: Setting::new("seek_us", config.seek_us, 0..=SEEK_US_MAX)?,
+            settings: Settings::new(config)?,
             medium: Mutex::default(),
         }))
     }
 
     fn limits(&self) -> bool {
-        self.bytes_per_second.get() > 0 || self.seek.get() > 0
+        self.settings.bytes_per_second.get() > 0 || self.settings.seek_us.get() > 0
     }
 
     /// Takes the medium for `range`, and returns how long it is until that is done.
     fn book(&self, range: ByteRange) -> Duration {
         let transfer = self.transfer(range.len);
-        let seek = Duration::from_micros(self.seek.get());
+        let seek = Duration::from_micros(self.settings.seek_us.get());
         let now = self.env.now();
         let mut medium = self.medium.lock();
         let reach = if medium.head == range.offset { Duration::ZERO } else { seek };
@@ -83,17 +81,16 @@ impl Rate {
         medium.busy_until - now
     }
 
-    /// Changes a limit; requests from now on do not queue behind what was booked under the old one.
-    fn change(&self, setting: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
-        setting()?;
-        self.medium.lock().busy_until = Duration::ZERO;
-        Ok(())
-    }
-
     fn transfer(&self, bytes: u64) -> Duration {
-        let rate = u128::from(self.bytes_per_second.get());
+        let rate = u128::from(self.settings.bytes_per_second.get());
         let nanos = (u128::from(bytes) * NANOS).checked_div(rate).unwrap_or(0);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+impl Open<Below> for Config {
+    async fn open(&self, below: Below, around: &Surroundings) -> Result<OpenDevice, Error> {
+        Ok(OpenDevice::new(Rate::new(self, below, around.env.clone())?, attributes))
     }
 }
 
@@ -117,28 +114,20 @@ impl BlockDevice for Rate {
     fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
         self.below.extents(range, count_max)
     }
-}
 
-static ROWS: &[Attribute<Rate>] = &[
-    Attribute::both(
-        "bytes_per_second",
-        Unit::Bytes,
-        "Bytes that reads and writes move in a second, K, M and G allowed; 0 is no limit.",
-        |rate| rate.bytes_per_second.show(),
-        |rate, text| rate.change(|| rate.bytes_per_second.store_size(text)),
-    ),
-    Attribute::both(
-        "seek_us",
-        Unit::Count,
-        "Microseconds to get to a request that does not start where the one before it ended, at most an hour.",
-        |rate| rate.seek.show(),
-        |rate, text| rate.change(|| rate.seek.store(text)),
-    ),
-];
+    fn verify(&self) {
+        self.below.verify();
+    }
+}
 
 /// The attributes of `rate`.
 pub fn attributes(rate: Arc<Rate>) -> Table<Rate> {
-    Table::new(rate, ROWS)
+    Table::new(rate, &[]).with(
+        Settings::ROWS,
+        |rate| &rate.settings,
+        // Requests from now on do not queue behind what was booked under the old limit.
+        |rate, _| rate.medium.lock().busy_until = Duration::ZERO,
+    )
 }
 
 #[cfg(test)]
@@ -150,10 +139,10 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn rate(bytes_per_second: &str, seek_us: u64, world: &Arc<World>) -> Arc<Rate> {
-        let config = memory::Config { size: "64M".into(), block_size: 4096 };
+    fn rate(bytes_per_second: u64, seek_us: u64, world: &Arc<World>) -> Arc<Rate> {
+        let config = memory::Config { size: 64 << 20, block_size: 4096 };
         let memory = Memory::new(&config, Budget::new(Budget::UNLIMITED)).unwrap();
-        let config = Config { bytes_per_second: bytes_per_second.into(), seek_us };
+        let config = Config { bytes_per_second, seek_us };
         Rate::new(&config, memory, world.clone()).unwrap()
     }
 
@@ -164,7 +153,7 @@ mod tests {
     #[test]
     fn bytes_take_their_time_one_request_after_another() {
         let world = World::new(1);
-        let layer = rate("4M", 0, &world);
+        let layer = rate(4 * MIB, 0, &world);
         world.run_all((0..8).map(|index| layer.submit(read(index * MIB))).collect());
         assert_eq!(world.now(), Duration::from_secs(2));
         world.advance(Duration::from_secs(10));
@@ -175,7 +164,7 @@ mod tests {
     #[test]
     fn only_a_request_elsewhere_costs_a_seek() {
         let world = World::new(1);
-        let layer = rate("0", 8000, &world);
+        let layer = rate(0, 8000, &world);
         assert!(layer.geometry().rotational);
         let at = |offset| {
             world.run(layer.submit(read(offset)));
@@ -188,7 +177,7 @@ mod tests {
     #[test]
     fn what_moves_no_data_is_free() {
         let world = World::new(1);
-        let layer = rate("1K", 1000, &world);
+        let layer = rate(1024, 1000, &world);
         for op in [Op::Discard, Op::WriteZeroes, Op::Flush] {
             assert!(matches!(layer.submit(Request::bare(op, ByteRange::new(0, MIB))), Answer::Done(_)));
         }
@@ -200,7 +189,7 @@ mod tests {
     #[test]
     fn a_new_limit_does_not_queue_behind_the_old() {
         let world = World::new(1);
-        let layer = rate("1", 0, &world);
+        let layer = rate(1, 0, &world);
         let _slow = layer.submit(read(0));
         attributes(layer.clone()).store("bytes_per_second", "1M").unwrap();
         world.run(layer.submit(read(MIB)));
@@ -210,7 +199,7 @@ mod tests {
     #[test]
     fn a_withdrawn_write_keeps_its_time_and_never_lands() {
         let world = World::new(1);
-        let layer = rate("1M", 0, &world);
+        let layer = rate(MIB, 0, &world);
         drop(layer.submit(Request::write(0, IoBuf::copy_of(&[9; 4096]))));
         let reply = world.run(layer.submit(Request::read(0, IoBuf::new(4096))));
         assert!(reply.buf.iter().all(|&byte| byte == 0));

@@ -1,26 +1,82 @@
-//! The one match over the kinds of origins and layers: from a configuration to a device.
+//! From a configuration to open devices: the table of kinds, and what is made of several.
 //!
 //! ```toml
 //! origin = { kind = "zram", disksize = "4G", comp_algorithm = "lz4" }
 //! layers = [ { kind = "delay", read_us = 100 }, { kind = "trace" } ]     # bottom up
 //! ```
 //!
-//! A key of the configuration is the name of an attribute. Whoever builds a stack hands in its [`Surroundings`]; opening a
-//! file is among them, because a layer cannot reach the operating system.
-//!
-//! A new kind is one variant of [`OriginConfig`] or [`LayerConfig`], and one line in the match below it.
+//! A key of the configuration is the name of an attribute. A new kind is one line of a table below: its name in a configuration,
+//! and its `Config`, which opens it ([`Open`]).
 
 use std::sync::Arc;
 
 use serde::Deserialize;
-use spillway_core::{
-    Attribute, Attributes, BlockDevice, Budget, Env, Error, Kind, Lifecycle, Regions, Spec, Storage, Table,
-    Unit,
-};
+use spillway_core::{Attributes, BlockDevice, Error, Kind, Spec, Suspend, Value};
 
-use crate::config::{Size, about};
-use crate::zram::{self, Zram};
-use crate::{delay, fault, file, memory, null, rate, trace, write_cache};
+use crate::about;
+use crate::options::Options;
+use crate::surroundings::{BackingDevice, Below, Open, OpenDevice, Surroundings};
+use crate::{delay, fault, file, memory, null, rate, trace, write_cache, zram};
+
+/// The kinds over `$below`, one a line: the name that a configuration gives as `kind`, and what the rest of it says.
+macro_rules! kinds {
+    ($(#[$about:meta])* $name:ident over $below:ty { $($kind:tt => $variant:ident($config:ty),)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Debug, Deserialize)]
+        #[serde(tag = "kind")]
+        pub enum $name {
+            $(#[doc = concat!("Kind `", $kind, "`.")] #[serde(rename = $kind)] $variant($config),)*
+        }
+
+        impl $name {
+            /// The options of `kind`, if there is one of this name.
+            fn options(kind: &str) -> Option<&'static [Spec]> {
+                match kind {
+                    $($kind => Some(<$config>::specs()),)*
+                    _ => None,
+                }
+            }
+
+            fn kind(&self) -> &'static str {
+                match self { $(Self::$variant(_) => $kind,)* }
+            }
+
+            fn backing_devices(&self) -> Vec<BackingDevice> {
+                match self { $(Self::$variant(config) => config.backing_devices(),)* }
+            }
+
+            async fn open(&self, below: $below, around: &Surroundings) -> Result<OpenDevice, Error> {
+                match self { $(Self::$variant(config) => config.open(below, around).await,)* }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// Where data lives.
+    OriginConfig over () {
+        "zram" => Zram(zram::Config),
+        "memory" => Memory(memory::Config),
+        "null" => Null(null::Config),
+        "file" => File(file::Config),
+    }
+}
+
+kinds! {
+    /// What stands on an origin.
+    LayerConfig over Below {
+        "delay" => Delay(delay::Config),
+        "rate" => Rate(rate::Config),
+        "fault" => Fault(fault::Config),
+        "trace" => Trace(trace::Config),
+        "write_cache" => WriteCache(write_cache::Config),
+    }
+}
+
+/// The options of an origin or layer of this kind, if there is one.
+pub fn options(kind: &str) -> Option<&'static [Spec]> {
+    OriginConfig::options(kind).or_else(|| LayerConfig::options(kind))
+}
 
 /// An origin and the layers over it.
 #[derive(Clone, Debug, Deserialize)]
@@ -33,91 +89,12 @@ pub struct StackConfig {
     pub layers: Vec<LayerConfig>,
 }
 
-/// Where data lives; in a file, `kind` names the variant.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum OriginConfig {
-    /// Compressed RAM.
-    Zram(ZramConfig),
-    /// Plain RAM.
-    Memory(memory::Config),
-    /// Nowhere.
-    Null(null::Config),
-    /// A file or block device.
-    File(FileConfig),
-}
-
-/// What stands on an origin; in a file, `kind` names the variant.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum LayerConfig {
-    /// Makes it slow to answer.
-    Delay(delay::Config),
-    /// Makes it slow to move bytes.
-    Rate(rate::Config),
-    /// Makes it fail.
-    Fault(fault::Config),
-    /// Watches it.
-    Trace(trace::Config),
-    /// Acknowledges its writes from a faster device.
-    WriteCache(write_cache::Config),
-}
-
-/// What a configuration says about compressed RAM.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ZramConfig {
-    /// Bytes of the device; 0, the default, until the attribute is written.
-    pub disksize: Size,
-    /// `lz4` by default.
-    pub comp_algorithm: String,
-    /// As the attribute takes them, such as `level=3`; none by default.
-    pub algorithm_params: Option<String>,
-    /// Compression streams; one for each core by default.
-    pub max_comp_streams: Option<usize>,
-    /// Bytes that the device may take of the budget; 0, the default, is no limit of its own.
-    pub mem_limit: Size,
-}
-
-impl Default for ZramConfig {
-    fn default() -> Self {
-        Self {
-            disksize: Size::default(),
-            comp_algorithm: "lz4".into(),
-            algorithm_params: None,
-            max_comp_streams: None,
-            mem_limit: Size::default(),
-        }
+impl StackConfig {
+    /// The files and block devices that it opens, from the origin up.
+    pub fn backing_devices(&self) -> Vec<BackingDevice> {
+        let above = self.layers.iter().flat_map(LayerConfig::backing_devices);
+        self.origin.backing_devices().into_iter().chain(above).collect()
     }
-}
-
-/// What a configuration says about a file or block device.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FileConfig {
-    /// Path of an existing file or block device.
-    pub path: std::path::PathBuf,
-    /// Whether writes are refused; they are not by default.
-    #[serde(default)]
-    pub read_only: bool,
-    /// Whether it is reached through a mapping: a write cache in mode `p`.
-    #[serde(skip)]
-    pub mapped: bool,
-}
-
-/// Opens what a [`FileConfig`] names.
-pub type OpenFile = Box<dyn Fn(&FileConfig) -> Result<Arc<dyn Storage>, Error> + Send + Sync>;
-
-/// What a stack may have of the world around it.
-pub struct Surroundings {
-    /// Time, chance and tasks.
-    pub env: Arc<dyn Env>,
-    /// Large memory.
-    pub regions: Arc<dyn Regions>,
-    /// What all memory is charged to.
-    pub budget: Arc<Budget>,
-    /// Opens a file for the origin `file`.
-    pub open_file: OpenFile,
 }
 
 /// A layer or origin of a stack, as the control plane sees it.
@@ -129,36 +106,42 @@ pub struct Part {
     pub name: String,
     /// Its attributes.
     pub attributes: Arc<dyn Attributes>,
-    /// Its begin and end, where it has to do something then.
-    pub lifecycle: Option<Arc<dyn Lifecycle>>,
+    /// Its end, where it has to do something then.
+    pub suspend: Option<Arc<dyn Suspend>>,
 }
 
-/// A device, and the parts it is made of.
+/// An open device, and the parts it is made of.
 pub struct Stack {
     /// The top: what an export serves.
     pub device: Arc<dyn BlockDevice>,
     /// From the top to the origin.
     pub parts: Vec<Part>,
+    /// What was found when the parts were opened, from the origin up, for people.
+    pub notes: Vec<String>,
 }
 
 impl Stack {
-    /// Builds what `config` says. An error names the part, the key, the value and what is allowed.
-    pub fn build(config: &StackConfig, around: &Surroundings) -> Result<Self, Error> {
-        let (mut device, part) = origin(&config.origin, around).map_err(|error| about("origin", &error))?;
-        let mut parts = vec![part];
-        for (index, config) in config.layers.iter().enumerate() {
-            let place = || format!("layers[{index}]");
-            let (above, part) = layer(config, device, around).map_err(|error| about(&place(), &error))?;
-            device = above;
-            parts.insert(0, part);
+    /// Opens what `config` says, from the origin up, on a thread that runs tasks. An error names the part; dropped, it leaves what was
+    /// opened so far as a crash would.
+    pub async fn open(config: &StackConfig, around: &Surroundings) -> Result<Self, Error> {
+        let opened = config.origin.open((), around).await.map_err(|error| about("origin", &error))?;
+        let mut stack = Self { device: opened.device.clone(), parts: Vec::new(), notes: Vec::new() };
+        stack.put(config.origin.kind(), opened);
+        for (index, layer) in config.layers.iter().enumerate() {
+            let opened = layer.open(stack.device.clone(), around).await;
+            let opened = opened.map_err(|error| about(&format!("layers[{index}]"), &error))?;
+            stack.put(layer.kind(), opened);
         }
-        name(&mut parts);
-        Ok(Self { device, parts })
+        number(&mut stack.parts);
+        stack.notes.dedup();
+        Ok(stack)
     }
 
-    /// Those parts that do something when the device begins and ends to be served, from the origin to the top.
-    pub fn lifecycles(&self) -> Vec<Arc<dyn Lifecycle>> {
-        self.parts.iter().rev().filter_map(|part| part.lifecycle.clone()).collect()
+    fn put(&mut self, kind: &'static str, opened: OpenDevice) {
+        let OpenDevice { device, attributes, suspend, notes } = opened;
+        self.device = device;
+        self.parts.insert(0, Part { kind, name: kind.to_owned(), attributes, suspend });
+        self.notes.extend(notes);
     }
 
     /// The kinds from the top to the origin: `trace > delay > zram`.
@@ -198,121 +181,28 @@ impl Attributes for Stack {
         self.parts.iter().flat_map(|part| part.attributes.specs()).collect()
     }
 
-    fn show(&self, name: &str) -> Result<String, Error> {
+    fn spec(&self, name: &str) -> Result<Spec, Error> {
         let (part, own) = self.find(name)?;
-        part.attributes.show(own)
+        part.attributes.spec(own)
     }
 
-    fn store(&self, name: &str, value: &str) -> Result<(), Error> {
+    fn get(&self, name: &str) -> Result<Value, Error> {
         let (part, own) = self.find(name)?;
-        part.attributes.store(own, value)
+        part.attributes.get(own)
+    }
+
+    fn set(&self, name: &str, value: Value) -> Result<(), Error> {
+        let (part, own) = self.find(name)?;
+        part.attributes.set(own, value)
     }
 }
 
 /// Numbers the parts of one kind from the top.
-fn name(parts: &mut [Part]) {
+fn number(parts: &mut [Part]) {
     for index in 0..parts.len() {
         let above = parts[..index].iter().filter(|part| part.kind == parts[index].kind).count();
         if above > 0 {
             parts[index].name = format!("{}{}", parts[index].kind, above + 1);
         }
     }
-}
-
-type Built = (Arc<dyn BlockDevice>, Part);
-
-fn origin(config: &OriginConfig, around: &Surroundings) -> Result<Built, Error> {
-    let budget = &around.budget;
-    Ok(match config {
-        OriginConfig::Zram(config) => built("zram", zram(config, around)?, zram::attributes),
-        OriginConfig::Memory(config) => {
-            built("memory", memory::Memory::new(config, budget.clone())?, memory::attributes)
-        }
-        OriginConfig::Null(config) => built("null", null::Null::new(config)?, null::attributes),
-        OriginConfig::File(config) => file(config, around)?,
-    })
-}
-
-fn layer(config: &LayerConfig, below: Arc<dyn BlockDevice>, around: &Surroundings) -> Result<Built, Error> {
-    let (env, budget) = (around.env.clone(), &around.budget);
-    Ok(match config {
-        LayerConfig::Delay(config) => {
-            built("delay", delay::Delay::new(config, below, env)?, delay::attributes)
-        }
-        LayerConfig::Rate(config) => built("rate", rate::Rate::new(config, below, env)?, rate::attributes),
-        LayerConfig::Fault(config) => {
-            built("fault", fault::Fault::new(config, below, env)?, fault::attributes)
-        }
-        LayerConfig::Trace(config) => {
-            built("trace", trace::Trace::new(config, below, env, budget)?, trace::attributes)
-        }
-        LayerConfig::WriteCache(config) => write_cache(config, below, around)?,
-    })
-}
-
-fn write_cache(
-    config: &write_cache::Config,
-    below: Arc<dyn BlockDevice>,
-    around: &Surroundings,
-) -> Result<Built, Error> {
-    if config.path.as_os_str().is_empty() {
-        return Err(Error::invalid("path is missing: give the file or block device that is the cache"));
-    }
-    let file = FileConfig { path: config.path.clone(), mapped: config.is_mapped(), ..FileConfig::default() };
-    let storage = (around.open_file)(&file)?;
-    let device: Arc<dyn BlockDevice> =
-        Arc::new(file::File::charged(storage, around.env.clone(), &around.budget)?);
-    let (env, budget) = (around.env.clone(), around.budget.clone());
-    let cache = write_cache::WriteCache::new(config, below, device, env, budget)?;
-    let (device, part) = built("write_cache", cache.clone(), write_cache::attributes);
-    Ok((device, Part { lifecycle: Some(cache), ..part }))
-}
-
-fn built<T: BlockDevice + 'static>(
-    kind: &'static str,
-    device: Arc<T>,
-    attributes: fn(Arc<T>) -> Table<T>,
-) -> Built {
-    (device.clone(), part(kind, Arc::new(attributes(device))))
-}
-
-fn part(kind: &'static str, attributes: Arc<dyn Attributes>) -> Part {
-    Part { kind, name: kind.to_owned(), attributes, lifecycle: None }
-}
-
-fn zram(config: &ZramConfig, around: &Surroundings) -> Result<Arc<Zram>, Error> {
-    let config = zram::Config {
-        disksize: config.disksize.bytes("disksize")?,
-        comp_algorithm: config.comp_algorithm.clone(),
-        algorithm_params: config.algorithm_params.clone(),
-        max_comp_streams: config.max_comp_streams.unwrap_or(0),
-        mem_limit: config.mem_limit.bytes("mem_limit")?,
-    };
-    Zram::new(config, around.env.clone(), around.regions.clone(), around.budget.clone())
-}
-
-/// A file as the control plane sees it; the device itself comes from outside.
-struct FileView {
-    config: FileConfig,
-    device: Arc<dyn BlockDevice>,
-}
-
-static FILE_ROWS: &[Attribute<FileView>] = &[
-    Attribute::read("path", Unit::Text, "The file or block device.", |file| {
-        file.config.path.display().to_string()
-    }),
-    Attribute::read("read_only", Unit::Switch, "Whether writes are refused.", |file| {
-        u8::from(file.device.geometry().read_only).to_string()
-    }),
-    Attribute::read("size", Unit::Bytes, "Size of the device.", |file| {
-        file.device.geometry().size.to_string()
-    }),
-];
-
-fn file(config: &FileConfig, around: &Surroundings) -> Result<Built, Error> {
-    let storage = (around.open_file)(config)?;
-    let device: Arc<dyn BlockDevice> =
-        Arc::new(file::File::charged(storage, around.env.clone(), &around.budget)?);
-    let view = FileView { config: config.clone(), device: device.clone() };
-    Ok((device, part("file", Arc::new(Table::new(Arc::new(view), FILE_ROWS)))))
 }

@@ -8,31 +8,22 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
 use spillway_core::stats::Counters;
 use spillway_core::sync::Mutex;
 use spillway_core::{
     Answer, Attribute, BlockDevice, Budget, ByteRange, Charge, Env, Error, Extent, Flags, Geometry, Kind, Op,
-    Request, Seam, Submission, Table, Unit,
+    Preset, Request, Seam, Spec, Submission, Table, Type, Unit, Value,
 };
 
-use crate::config::{Setting, about};
+use crate::about;
+use crate::options::{Options, options};
+use crate::surroundings::{Below, Open, OpenDevice, Surroundings};
 
-/// Most records that a ring may hold.
-const RECORDS_MAX: u64 = 65_536;
-
-/// What a configuration says about a trace.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Config {
-    /// Requests remembered: 1 to 65536, 1024 by default.
-    pub records_max: u64,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { records_max: 1024 }
-    }
+options! {
+    /// What a configuration says about a trace.
+    pub struct Config;
+    Start records_max: u64 = Type::Number(1, 65_536), "Requests remembered, charged to the budget"
+        .unit(Unit::Requests).preset(Preset::Number(1024));
 }
 
 /// One request that passed.
@@ -160,7 +151,8 @@ impl Trace {
         env: Arc<dyn Env>,
         budget: &Arc<Budget>,
     ) -> Result<Arc<Self>, Error> {
-        let records_max = Setting::new("records_max", config.records_max, 1..=RECORDS_MAX)?.get() as usize;
+        config.check()?;
+        let records_max = config.records_max as usize;
         let bytes = (records_max * size_of::<Record>()) as u64;
         let no_room =
             |kind| Error::new(kind, format!("{bytes} bytes of records do not fit the memory budget"));
@@ -180,13 +172,19 @@ impl Trace {
         lines.join("\n")
     }
 
-    fn count(&self, counter: usize) -> String {
-        self.log.counters.sum(counter).to_string()
+    fn count(&self, counter: usize) -> Value {
+        Value::U64(self.log.counters.sum(counter))
     }
 
     fn clear(&self) {
         self.log.counters.clear();
         self.log.ring.lock().records.clear();
+    }
+}
+
+impl Open<Below> for Config {
+    async fn open(&self, below: Below, around: &Surroundings) -> Result<OpenDevice, Error> {
+        Ok(OpenDevice::new(Trace::new(self, below, around.env.clone(), &around.budget)?, attributes))
     }
 }
 
@@ -213,37 +211,37 @@ impl BlockDevice for Trace {
     fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
         self.below.extents(range, count_max)
     }
+
+    fn verify(&self) {
+        self.below.verify();
+    }
+}
+
+macro_rules! counter {
+    ($name:literal, $help:literal, $counter:expr) => {
+        Attribute::read(Spec::counter($name, Unit::Requests, $help), |trace: &Trace| trace.count($counter))
+    };
 }
 
 static ROWS: &[Attribute<Trace>] = &[
     Attribute::read(
-        "records",
-        Unit::Text,
-        "The latest requests, oldest first: sequence, op, offset, len, flags, result, latency in nanoseconds.",
-        Trace::lines,
+        Spec::fact(
+            "records",
+            Type::Text,
+            "The latest requests, oldest first: sequence, op, offset, len, flags, result, latency in nanoseconds",
+        ),
+        |trace| Value::Text(trace.lines()),
     ),
-    Attribute::read("records_max", Unit::Count, "Requests remembered.", |trace| {
-        trace.log.records_max.to_string()
-    }),
-    Attribute::read("reads", Unit::Count, "Reads that passed.", |trace| trace.count(Op::Read as usize)),
-    Attribute::read("writes", Unit::Count, "Writes that passed.", |trace| trace.count(Op::Write as usize)),
-    Attribute::read("write_zeroes", Unit::Count, "Writes of zeroes that passed.", |trace| {
-        trace.count(Op::WriteZeroes as usize)
-    }),
-    Attribute::read("discards", Unit::Count, "Discards that passed.", |trace| {
-        trace.count(Op::Discard as usize)
-    }),
-    Attribute::read("flushes", Unit::Count, "Flushes that passed.", |trace| trace.count(Op::Flush as usize)),
-    Attribute::read("failures", Unit::Count, "Requests answered with an error.", |trace| {
-        trace.count(FAILURES)
-    }),
-    Attribute::read("withdrawn", Unit::Count, "Requests given up before their answer.", |trace| {
-        trace.count(WITHDRAWN)
-    }),
+    Attribute::read(OPTIONS.records_max, |trace| Value::U64(trace.log.records_max as u64)),
+    counter!("reads", "Reads that passed", Op::Read as usize),
+    counter!("writes", "Writes that passed", Op::Write as usize),
+    counter!("write_zeroes", "Writes of zeroes that passed", Op::WriteZeroes as usize),
+    counter!("discards", "Discards that passed", Op::Discard as usize),
+    counter!("flushes", "Flushes that passed", Op::Flush as usize),
+    counter!("failures", "Requests answered with an error", FAILURES),
+    counter!("withdrawn", "Requests given up before their answer", WITHDRAWN),
     Attribute::write(
-        "clear",
-        Unit::Switch,
-        "Writing anything forgets all records and counts.",
+        Spec::command("clear", Type::Text, "Forgets all records and counts, whatever is written"),
         |trace, _| {
             trace.clear();
             Ok(())
@@ -266,7 +264,7 @@ mod tests {
     use spillway_sim::world::World;
 
     fn null() -> Arc<Null> {
-        Null::new(&null::Config { size: "1M".into() }).unwrap()
+        Null::new(&null::Config { size: 1 << 20 }).unwrap()
     }
 
     fn trace(records_max: u64, below: Arc<dyn BlockDevice>, world: &Arc<World>) -> Arc<Trace> {
@@ -277,7 +275,7 @@ mod tests {
     #[test]
     fn requests_are_recorded_with_result_and_latency() {
         let world = World::new(1);
-        let config = fault::Config { op: "flush".into(), nth: 1, ..fault::Config::default() };
+        let config = fault::Config { op: fault::What::Flush, nth: 1, ..fault::Config::default() };
         let fault = Fault::new(&config, null(), world.clone()).unwrap();
         let config = delay::Config { write_us: 5, ..delay::Config::default() };
         let layer = trace(10, Delay::new(&config, fault, world.clone()).unwrap(), &world);

@@ -2,38 +2,48 @@
 
 use std::sync::Arc;
 
-use spillway_core::{Attributes, BlockSize, Budget, Error, Kind, Storage};
-use spillway_layers::stack::{FileConfig, LayerConfig, OriginConfig, Stack, StackConfig, Surroundings};
+use spillway_core::{Answer, Attributes, BlockSize, Budget, Error, Kind};
+use spillway_layers::stack::{LayerConfig, OriginConfig, Stack, StackConfig};
+use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 use spillway_layers::{delay, memory};
 use spillway_sim::disk::{Disk, Medium, Plan};
 use spillway_sim::memory::VecRegions;
 use spillway_sim::world::World;
 
-fn surroundings() -> Surroundings {
-    Surroundings {
-        env: World::new(1),
+fn surroundings() -> (Arc<World>, Surroundings) {
+    let world = World::new(1);
+    let around = Surroundings {
+        env: world.clone(),
         regions: Arc::new(VecRegions::new(64 << 20)),
         budget: Budget::new(64 << 20),
         open_file: Box::new(open_file),
-    }
+    };
+    (world, around)
 }
 
-fn open_file(config: &FileConfig) -> Result<Arc<dyn Storage>, Error> {
-    if config.path.as_os_str() == "missing.img" {
+fn open_file(backing: &BackingDevice) -> Result<OpenStorage, Error> {
+    if backing.path.as_os_str() == "missing.img" {
         return Err(Error::new(Kind::NotFound, "there is no file missing.img: create it first"));
     }
-    assert!(config.read_only);
-    Ok(Arc::new(Disk::new(World::new(1), Medium::new(2 << 20), BlockSize::PAGE, Plan::default(), 1)))
+    assert!(backing.read_only && !backing.mapped && backing.role == "origin");
+    let disk = Disk::new(World::new(1), Medium::new(2 << 20), BlockSize::PAGE, Plan::default(), 1);
+    Ok(OpenStorage { storage: Arc::new(disk), notes: vec!["it is simulated".into()] })
 }
 
 fn build(text: &str) -> Result<Stack, String> {
     let config: StackConfig = toml::from_str(text).map_err(|error| error.to_string())?;
-    Stack::build(&config, &surroundings()).map_err(|error| error.to_string())
+    open(config).map_err(|error| error.to_string())
+}
+
+fn open(config: StackConfig) -> Result<Stack, Error> {
+    let (world, around) = surroundings();
+    world.run(Answer::pending(async move { Stack::open(&config, &around).await }))
 }
 
 /// Asserts that `text` is refused with all of `words`.
 fn refused(text: &str, words: &[&str]) {
     let message = build(text).map(|stack| stack.describe()).expect_err("it is wrong");
+
     for word in words {
         assert!(message.contains(word), "{word:?} is missing in: {message}");
     }
@@ -88,6 +98,14 @@ fn a_file_is_opened_by_whoever_builds_the_stack() {
         (stack.show("path").unwrap(), stack.show("size").unwrap()),
         ("disk.img".into(), "2097152".into())
     );
+    assert_eq!(stack.notes, ["it is simulated"]);
+    let twice = r#"origin = { kind = "file", path = "o" }
+        layers = [{ kind = "write_cache", path = "c", mode = "p" }]"#;
+    let config: StackConfig = toml::from_str(twice).unwrap();
+    let named = config.backing_devices();
+    let named: Vec<_> =
+        named.iter().map(|backing| (backing.role, backing.path.to_str(), backing.mapped)).collect();
+    assert_eq!(named, [("origin", Some("o"), false), ("cache", Some("c"), true)]);
     refused(r#"origin = { kind = "file", path = "missing.img" }"#, &["origin: there is no file missing.img"]);
 }
 
@@ -110,16 +128,17 @@ fn zram_takes_its_keys_and_defaults() {
 #[test]
 fn a_stack_is_built_from_code_as_well() {
     let config = StackConfig {
-        origin: OriginConfig::Memory(memory::Config { size: (1 << 20).into(), block_size: 512 }),
+        origin: OriginConfig::Memory(memory::Config { size: 1 << 20, block_size: 512 }),
         layers: vec![LayerConfig::Delay(delay::Config { read_us: 1, ..delay::Config::default() })],
     };
-    assert_eq!(Stack::build(&config, &surroundings()).unwrap().describe(), "delay > memory");
+    assert_eq!(open(config).unwrap().describe(), "delay > memory");
 }
 
 #[test]
 fn unknown_kinds_and_keys_are_refused_with_what_there_is() {
     refused(r#"origin = { kind = "floppy" }"#, &["floppy", "zram", "memory", "null", "file"]);
     refused(r#"origin = { kind = "memory", sise = "1M" }"#, &["sise", "`size`"]);
+    refused(r#"origin = { kind = "memory" }"#, &["size is missing", "give a size"]);
     refused(r#"origin = { size = "1M" }"#, &["kind"]);
     refused(r#"layers = []"#, &["origin"]);
     refused("origin = { kind = \"null\", size = 4096 }\nlayer = []", &["layer", "`layers`"]);
@@ -133,12 +152,12 @@ fn unknown_kinds_and_keys_are_refused_with_what_there_is() {
 fn values_that_are_not_allowed_are_refused_with_place_key_value_and_remedy() {
     let origin = |origin: &str| format!("origin = {{ {origin} }}");
     let memory = |keys: &str| origin(&format!(r#"kind = "memory", {keys}"#));
-    refused(&memory(r#"size = "4X""#), &["origin: size: ", "\"4X\"", "use K, M, G, T"]);
+    refused(&memory(r#"size = "4X""#), &["line 1", "size cannot be \"4X\"", "such as 4G"]);
     refused(&memory(r#"size = "1000""#), &["origin: size cannot be 1000", "multiple of 4096"]);
-    refused(&memory(r#"size = 0"#), &["origin: size cannot be 0", "multiple of 4096"]);
-    refused(&memory(r#"size = true"#), &["expected a size", "\"4G\""]);
-    refused(&memory(r#"size = "1M", block_size = 1000"#), &["origin: block_size", "1000", "power of two"]);
-    refused(&origin(r#"kind = "zram", mem_limit = "lots""#), &["origin: mem_limit: ", "\"lots\""]);
+    refused(&memory(r#"size = 0"#), &["line 1", "size cannot be 0", "from 512B to 4E"]);
+    refused(&memory(r#"size = true"#), &["size cannot be true", "such as 4G"]);
+    refused(&memory(r#"size = "1M", block_size = 1000"#), &["block_size cannot be 1000", "power of two"]);
+    refused(&origin(r#"kind = "zram", mem_limit = "lots""#), &["mem_limit cannot be \"lots\"", "such as 4G"]);
     let layer = |layer: &str| {
         format!(
             "origin = {{ kind = \"null\", size = 4096 }}\nlayers = [{{ kind = \"trace\" }}, {{ {layer} }}]"
@@ -146,17 +165,17 @@ fn values_that_are_not_allowed_are_refused_with_place_key_value_and_remedy() {
     };
     refused(
         &layer(r#"kind = "delay", jitter_percent = 200"#),
-        &["layers[1]: jitter_percent cannot be 200", "from 0 to 100"],
+        &["line 2", "jitter_percent cannot be 200", "from 0 to 100"],
     );
     refused(
         &layer(r#"kind = "rate", bytes_per_second = "fast""#),
-        &["layers[1]: bytes_per_second: ", "\"fast\"", "512MiB"],
+        &["bytes_per_second cannot be \"fast\"", "K, M, G, T"],
     );
-    refused(
-        &layer(r#"kind = "fault", probability = 1.5"#),
-        &["layers[1]: probability cannot be 1.5", "from 0 to 1"],
-    );
-    refused(&layer(r#"kind = "fault", op = "erase""#), &["layers[1]: op", "\"erase\"", "any, read, write"]);
-    refused(&layer(r#"kind = "fault", error = "EWHAT""#), &["layers[1]: error", "\"EWHAT\"", "EIO, ENOSPC"]);
-    refused(&layer(r#"kind = "trace", records_max = 0"#), &["layers[1]: records_max cannot be 0", "65536"]);
+    refused(&layer(r#"kind = "fault", probability = 1.5"#), &["probability cannot be 1.5", "from 0 to 1"]);
+    refused(&layer(r#"kind = "fault", op = "erase""#), &["op cannot be \"erase\"", "any, read, write"]);
+    refused(&layer(r#"kind = "fault", error = "EWHAT""#), &["error cannot be \"EWHAT\"", "EIO, ENOSPC"]);
+    refused(&layer(r#"kind = "delay", read_us = -1"#), &["read_us cannot be \"-1\""]);
+    refused(&layer(r#"kind = "delay", read_us = [1]"#), &["a number, true or false, or text"]);
+    refused(&layer(r#"kind = "write_cache", path = "c", force = true"#), &["there is no key `force`"]);
+    refused(&layer(r#"kind = "trace", records_max = 0"#), &["records_max cannot be 0", "65536"]);
 }

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use spillway_core::contract::{Subject, check};
-use spillway_core::{Answer, BlockSize, Budget, ByteRange, Error, IoBuf, Kind, Request, Storage};
-use spillway_layers::stack::{FileConfig, Stack, StackConfig, Surroundings};
+use spillway_core::random::Random;
+use spillway_core::{Aligned, Answer, BlockSize, Budget, ByteRange, Error, IoBuf, Kind, Op, Request};
+use spillway_layers::stack::{Stack, StackConfig};
+use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 use spillway_sim::disk::{Disk, Medium, Plan};
 use spillway_sim::memory::VecRegions;
 use spillway_sim::world::World;
@@ -20,16 +22,20 @@ fn surroundings(world: &Arc<World>) -> Surroundings {
     }
 }
 
-fn open_file(config: &FileConfig) -> Result<Arc<dyn Storage>, Error> {
-    if config.path.as_os_str() == "missing" {
+fn open_file(backing: &BackingDevice) -> Result<OpenStorage, Error> {
+    if backing.path.as_os_str() == "missing" {
         return Err(Error::new(Kind::NotFound, "there is no file \"missing\": create it first"));
     }
-    Ok(Arc::new(Disk::new(World::new(1), Medium::new(8 << 20), BlockSize::new(512)?, Plan::default(), 1)))
+    let storage =
+        Arc::new(Disk::new(World::new(1), Medium::new(8 << 20), BlockSize::new(512)?, Plan::default(), 1));
+    Ok(OpenStorage { storage, notes: Vec::new() })
 }
 
 fn build(world: &Arc<World>, text: &str) -> Stack {
     let config: StackConfig = toml::from_str(text).expect("the text is a configuration");
-    Stack::build(&config, &surroundings(world)).expect("the configuration is allowed")
+    let around = surroundings(world);
+    let stack = world.run(Answer::pending(async move { Stack::open(&config, &around).await }));
+    stack.expect("the configuration is allowed")
 }
 
 fn conforms(text: &str) {
@@ -46,6 +52,42 @@ fn origins() {
     conforms(r#"origin = { kind = "file", path = "disk.img" }"#);
     for block_size in ["512", "4096", "65536"] {
         conforms(&format!(r#"origin = {{ kind = "memory", size = "8M", block_size = {block_size} }}"#));
+    }
+}
+
+/// A device that is served as a file takes any bytes, whatever its blocks are.
+#[test]
+fn any_bytes_are_written_and_read() {
+    for block_size in [512u32, 4096, 65536] {
+        let world = World::new(1);
+        let text = format!(r#"origin = {{ kind = "memory", size = "1M", block_size = {block_size} }}"#);
+        let device = build(&world, &text).device;
+        let aligned = Aligned::to_bytes(device, &Budget::new(4 << 20)).expect("there is room");
+        let mut random = Random(u64::from(block_size));
+        let mut model = vec![0; 1 << 20];
+        for round in 0..500 {
+            let longest = [20, 2000, 300_000][round % 3];
+            let offset = random.below(1 << 20);
+            let len = (1 + random.below(longest)).min((1 << 20) - offset) as usize;
+            let range = offset as usize..offset as usize + len;
+            let request = match random.below(3) {
+                0 => Request::read(offset, IoBuf::new(len)),
+                1 => {
+                    model[range.clone()].fill(round as u8);
+                    Request::write(offset, IoBuf::copy_of(&model[range.clone()]))
+                }
+                _ => {
+                    model[range.clone()].fill(0);
+                    Request::bare(Op::WriteZeroes, ByteRange::new(offset, len as u64))
+                }
+            };
+            let reads = request.op == Op::Read;
+            let reply = world.run(aligned.submit_bytes(request));
+            assert_eq!(reply.result, Ok(()), "{block_size} round {round}");
+            assert!(!reads || reply.buf[..] == model[range], "{block_size} round {round}");
+        }
+        let all = world.run(aligned.submit_bytes(Request::read(0, IoBuf::new(1 << 20))));
+        assert!(all.buf[..] == model[..], "{block_size}");
     }
 }
 

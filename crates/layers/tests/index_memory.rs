@@ -3,68 +3,33 @@
 //! An allocator counts. The cache device is made up: its metadata is computed when it is read, so that a large cache takes no memory.
 //! What is found, and what is cleared on the device, is compared with the rule, entry by entry.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use spillway_core::sync::Mutex;
 use spillway_core::{
-    Answer, Attributes, BlockDevice, BlockSize, Budget, ByteRange, Extent, Geometry, IoBuf, Kind, Lifecycle,
-    Op, Request, Seam, Submission,
+    Answer, Attributes, BlockDevice, BlockSize, Budget, ByteRange, Extent, Geometry, IoBuf, Kind, Op,
+    Request, Seam, Submission,
 };
+use spillway_counting::{Bytes, Counting};
 use spillway_layers::null::{self, Null};
 use spillway_layers::write_cache::format::{self, Entry, FREE, Superblock};
 use spillway_layers::write_cache::{Config, WriteCache, attributes};
 use spillway_sim::world::World;
 
-struct Counting;
-
-static NOW: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-fn grow(bytes: usize) {
-    let now = NOW.fetch_add(bytes, Ordering::Relaxed) + bytes;
-    PEAK.fetch_max(now, Ordering::Relaxed);
-}
-
-// SAFETY: each call is handed to the system's allocator as it is.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        grow(layout.size());
-        // SAFETY: as the caller promised.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        grow(layout.size());
-        // SAFETY: as the caller promised.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised.
-        unsafe { System.dealloc(memory, layout) };
-        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
-    }
-
-    /// Old and new are there at the same time at worst.
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        grow(size);
-        // SAFETY: as the caller promised.
-        let moved = unsafe { System.realloc(memory, layout, size) };
-        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
-        moved
-    }
-}
-
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static MEMORY: Counting<Bytes> = Counting(Bytes::new());
 
 const BLOCK: u64 = 4096;
 const SECTORS: u64 = BLOCK / 512;
 
+/// Buffers of a cache in a budget without a limit.
+const BUFFERS: u64 = 20 << 20;
+
 /// What opening takes besides the index: pieces of metadata, tasks, words.
 const BESIDES: usize = 2 << 20;
+
+/// What use takes besides the index: buffers of clients and of metadata, the list of what is cleared together.
+const IN_USE: usize = 3 << 20;
 
 /// The entry of a block: of which block of the origin, and when; by the block's number and that of all blocks.
 type Rule = fn(u64, u64) -> (u64, u64);
@@ -125,7 +90,7 @@ impl MadeUp {
 impl BlockDevice for MadeUp {
     fn geometry(&self) -> Geometry {
         let size = self.layout.metadata_bytes() + self.layout.n_blocks * BLOCK;
-        let memory = null::Config { size: size.into() };
+        let memory = null::Config { size };
         Geometry { size, block_size: BlockSize::PAGE, ..Null::new(&memory).expect("a size").geometry() }
     }
 
@@ -192,24 +157,30 @@ fn expected(layout: &format::Layout, rule: Rule) -> (Vec<Option<u64>>, Vec<bool>
     (live, stale)
 }
 
+/// What is charged besides the buffers: at most 32 bytes for each block.
+fn charged_for_index(budget: &Budget, n_blocks: u64) -> usize {
+    let charged = budget.used() - BUFFERS;
+    assert!(charged <= 32 * n_blocks + (64 << 10), "{charged} bytes for {n_blocks} blocks");
+    charged as usize
+}
+
 fn open(n_blocks: u64, name: &str, rule: Rule) {
     let layout = format::Layout { start: 0, block_size: BlockSize::PAGE, n_blocks };
     let (live, stale) = expected(&layout, rule);
     let cleared = Mutex::new(vec![false; n_blocks as usize]);
     let device = Arc::new(MadeUp { layout, rule, cleared });
-    let origin = Null::new(&null::Config { size: ((n_blocks + 8) * BLOCK).into() }).expect("a size");
+    let origin = Null::new(&null::Config { size: (n_blocks + 8) * BLOCK }).expect("a size");
     let (world, budget) = (World::new(1), Budget::new(Budget::UNLIMITED));
     // What was found stays.
     let config = Config { high_watermark: 100, low_watermark: 100, ..Config::default() };
-    let cache = WriteCache::new(&config, origin, device.clone(), world.clone(), budget.clone());
-    let cache = cache.expect("the options are right");
-    let before = NOW.load(Ordering::Relaxed);
-    PEAK.store(before, Ordering::Relaxed);
-    world.run(Answer::pending(cache.open())).unwrap_or_else(|error| panic!("{name}: {error}"));
-    let taken = PEAK.load(Ordering::Relaxed) - before;
-    let charged = 32 * n_blocks as usize + (64 << 10);
+    let (below, env, charged) = (device.clone(), world.clone(), budget.clone());
+    let opening = async move { WriteCache::open(&config, origin, below, env, charged).await };
+    let before = MEMORY.0.restart_peak();
+    let opened = world.run(Answer::pending(opening));
+    let (cache, _) = opened.unwrap_or_else(|error| panic!("{name}: {error}"));
+    let taken = MEMORY.0.peak() - before;
+    let charged = charged_for_index(&budget, n_blocks);
     assert!(taken <= charged + BESIDES, "{n_blocks} blocks, {name}: {taken} bytes for {charged}");
-    assert!(budget.used() >= charged as u64);
     assert!(*device.cleared.lock() == stale, "{n_blocks} blocks, {name}");
     let used: u64 =
         attributes(cache.clone()).show("dirty_blocks").expect("an attribute").parse().expect("a number");
@@ -234,4 +205,60 @@ fn a_cache_is_opened_in_the_memory_that_its_index_is_charged_for() {
             open(n_blocks, name, *rule);
         }
     }
+    use_adversely(150_000);
+}
+
+/// A cache in use, and the most memory that was taken since it was opened.
+struct InUse {
+    world: Arc<World>,
+    cache: Arc<WriteCache>,
+    before: usize,
+}
+
+impl InUse {
+    fn ask(&self, request: Request) {
+        assert_eq!(self.world.run(Seam::new(self.cache.clone()).submit(request)).result, Ok(()));
+    }
+
+    fn write(&self, block: u64, blocks: u64) {
+        self.ask(Request::write(block * BLOCK, IoBuf::new((blocks * BLOCK) as usize)));
+    }
+
+    fn flush(&self) {
+        self.ask(Request::flush());
+    }
+}
+
+/// Whatever clients do, the index takes what it was charged for when the cache was opened: full, then every other block of it discarded,
+/// then single blocks here and there, with as many versions as there can be, none of them committed, and all of them stale.
+fn use_adversely(n_blocks: u64) {
+    let null = |blocks: u64| Null::new(&null::Config { size: blocks * BLOCK }).expect("a size");
+    let (world, budget) = (World::new(1), Budget::new(Budget::UNLIMITED));
+    let config =
+        Config { high_watermark: 100, low_watermark: 100, autocommit_time: 3_600_000, ..Config::default() };
+    let (env, charged, cached) = (world.clone(), budget.clone(), n_blocks + n_blocks / 200 + 8);
+    let before = MEMORY.0.restart_peak();
+    let opening =
+        async move { WriteCache::open(&config, null(4 * n_blocks), null(cached), env, charged).await };
+    let (cache, _) = world.run(Answer::pending(opening)).expect("it opens");
+    let used = InUse { world, cache, before };
+    for block in (0..n_blocks).step_by(16) {
+        used.write(block, 16.min(n_blocks - block));
+    }
+    used.flush();
+    for block in (0..n_blocks).step_by(2) {
+        used.ask(Request::bare(Op::Discard, ByteRange::new(block * BLOCK, BLOCK)));
+    }
+    used.flush();
+    for block in 0..n_blocks / 2 {
+        used.write(4 * shuffled(block, n_blocks), 1);
+    }
+    used.flush();
+    for round in 0..3 {
+        (0..n_blocks / 8).for_each(|block| used.write(4 * shuffled(block * 8 + round, n_blocks), 1));
+    }
+    used.flush();
+    let (taken, charged) = (MEMORY.0.peak() - used.before, charged_for_index(&budget, n_blocks));
+    assert!(taken <= charged + IN_USE, "{n_blocks} blocks: {taken} bytes for {charged}");
+    used.world.power_off();
 }

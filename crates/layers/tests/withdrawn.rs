@@ -2,7 +2,6 @@
 //!
 //! Alone in its process: the limit and the allocator are the whole process's.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::{Context, Waker};
@@ -10,33 +9,14 @@ use std::task::{Context, Waker};
 use spillway_core::storage::{Moved, Room, Storage};
 use spillway_core::sync::WaitList;
 use spillway_core::{
-    Answer, BlockDevice, BlockSize, ByteRange, Extent, Geometry, IoBuf, Kind, LocalFuture, Op, Request,
-    buffer,
+    Answer, BlockDevice, ByteRange, Extent, Geometry, IoBuf, Kind, LocalFuture, Op, Request, buffer,
 };
+use spillway_counting::{Bytes, Counting};
 use spillway_layers::file::File;
 use spillway_sim::world::World;
 
-struct Counting;
-
-static LIVE: AtomicI64 = AtomicI64::new(0);
-
-// SAFETY: each call is handed to the system's allocator as it is.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.fetch_add(layout.size() as i64, Ordering::Relaxed);
-        // SAFETY: as the caller promised.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size() as i64, Ordering::Relaxed);
-        // SAFETY: as the caller promised.
-        unsafe { System.dealloc(memory, layout) };
-    }
-}
-
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static MEMORY: Counting<Bytes> = Counting(Bytes::new());
 
 /// Withdrawn together: more than one after the other would be let begin.
 const WITHDRAWN: u64 = 3000;
@@ -70,18 +50,7 @@ impl Slow {
 
 impl Storage for Slow {
     fn geometry(&self) -> Geometry {
-        Geometry {
-            size: 1 << 30,
-            block_size: BlockSize::PAGE,
-            optimal_io: 4096,
-            read_only: false,
-            volatile: true,
-            write_through: false,
-            discards: true,
-            fast_zeroes: true,
-            rotational: false,
-            identity: None,
-        }
+        Geometry::in_memory(1 << 30)
     }
 
     fn memory_alignment(&self) -> usize {
@@ -128,7 +97,7 @@ fn request(index: u64) -> Request {
 }
 
 fn live() -> i64 {
-    LIVE.load(Ordering::Relaxed)
+    MEMORY.0.live() as i64
 }
 
 fn charged() -> i64 {

@@ -3,14 +3,16 @@
 //! A run is a stretch of free blocks with no free block beside it. Two ways to choose:
 //!
 //! - **Fit**: the shortest run that is long enough, or else the longest there is. Small writes use up islands, and long runs are
-//!   kept for long writes.
+//!   kept for long writes. From 16 blocks on, lengths of a bin, which are within a quarter of each other, count as equal where a bin has
+//!   many runs.
 //! - **Next fit**: what lies at a cursor that only moves forward and around. It takes no look at what follows, so a hole of one
 //!   block splits a write; Linux's dm-writecache does this. It is kept to be compared with.
 //!
-//! Each run is kept by start and by length, in ordered trees of 8-byte keys: with every other block free, the worst case, that
-//! is some 12 bytes for each block of the cache.
+//! Runs are binned by length, in bitmaps. Of a bin of runs of at least 2^k blocks no two begin within the same 2^k blocks: so its
+//! bitmap has a bit for each 2^k blocks, and the block at their end belongs to the run. All bins together take less than five bits for
+//! each block, whatever is free; the ends of a run are found in bitmaps of the free blocks and of the used ones.
 
-use std::collections::{BTreeMap, BTreeSet};
+use crate::bits::Bits;
 
 /// A stretch of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,20 +23,80 @@ pub struct Run {
     pub len: u32,
 }
 
+impl Run {
+    /// The block behind.
+    fn end(&self) -> u32 {
+        self.start + self.len
+    }
+}
+
+/// Lengths below this have bins of their own; above, four bins share each power of two.
+const EXACT: u32 = 16;
+
+/// Runs of a bin that are compared.
+const COMPARED: usize = 4;
+
+/// The bin of runs of this length.
+fn bin_of(len: u32) -> usize {
+    if len < EXACT {
+        return len as usize - 1;
+    }
+    let octave = len.ilog2();
+    let quarter = len >> (octave - 2) & 3;
+    (EXACT - 1 + (octave - EXACT.ilog2()) * 4 + quarter) as usize
+}
+
+/// The least length in a bin.
+fn least_in(bin: usize) -> u32 {
+    let bin = bin as u32;
+    if bin < EXACT - 1 {
+        return bin + 1;
+    }
+    let (octave, quarter) = ((bin - (EXACT - 1)) / 4 + EXACT.ilog2(), (bin - (EXACT - 1)) % 4);
+    (4 + quarter) << (octave - 2)
+}
+
+/// Runs of about the same length, by where they begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Bin {
+    /// Blocks that share a bit, as a power of two.
+    shift: u32,
+    starts: Bits,
+    runs: u32,
+}
+
+fn shift_of(bin: usize) -> u32 {
+    least_in(bin).ilog2()
+}
+
 /// The free ones among the blocks of a cache, at most 2^32 - 1 of them.
 #[derive(Clone, Debug)]
 pub struct FreeRuns {
     blocks: u32,
-    by_start: BTreeMap<u32, u32>,
-    by_len: BTreeSet<(u32, u32)>,
-    free: u32,
+    free: Bits,
+    used: Bits,
+    bins: Vec<Bin>,
+    /// Bins that have runs, a bit each.
+    filled: u128,
+    count: u32,
     cursor: u32,
 }
 
 impl FreeRuns {
+    /// Bytes that it takes for `blocks` blocks.
+    pub fn bytes(blocks: u32) -> u64 {
+        let bins = bins(blocks).map(|bin| Bits::bytes(bits_of(bin, blocks)) + size_of::<Bin>() as u64);
+        2 * Bits::bytes(blocks) + bins.sum::<u64>()
+    }
+
     /// `blocks` blocks, none of them free.
     pub fn none(blocks: u32) -> Self {
-        Self { blocks, by_start: BTreeMap::new(), by_len: BTreeSet::new(), free: 0, cursor: 0 }
+        let (free, mut used) = (Bits::new(blocks), Bits::new(blocks));
+        if blocks > 0 {
+            used.set_range(0..blocks);
+        }
+        let bin = |bin| Bin { shift: shift_of(bin), starts: Bits::new(bits_of(bin, blocks)), runs: 0 };
+        Self { blocks, free, used, bins: bins(blocks).map(bin).collect(), filled: 0, count: 0, cursor: 0 }
     }
 
     /// `blocks` blocks, all of them free.
@@ -46,29 +108,14 @@ impl FreeRuns {
         all
     }
 
-    /// `blocks` blocks, of which these are free: runs in order, none beside another. The trees are as dense as can be, and all
-    /// is done in 28 bytes for each run.
-    pub fn of(blocks: u32, runs: Vec<Run>) -> Self {
-        let apart = |pair: &[Run]| pair[0].start + pair[0].len < pair[1].start;
-        assert!(runs.windows(2).all(apart), "runs in order with blocks between them");
-        assert!(runs.iter().all(|run| run.len > 0), "a run has blocks");
-        assert!(runs.last().is_none_or(|run| run.start + run.len <= blocks), "runs among {blocks} blocks");
-        let free = runs.iter().map(|run| run.len).sum();
-        // Both lists are made in the place of the one before, and the trees of lists in order.
-        let mut lens: Vec<(u32, u32)> = runs.into_iter().map(|run| (run.len, run.start)).collect();
-        let by_start = lens.iter().map(|&(len, start)| (start, len)).collect();
-        lens.sort_unstable();
-        Self { blocks, by_start, by_len: lens.into_iter().collect(), free, cursor: 0 }
-    }
-
     /// Free blocks.
     pub fn count(&self) -> u32 {
-        self.free
+        self.count
     }
 
     /// Runs that the free blocks form.
     pub fn runs(&self) -> usize {
-        self.by_start.len()
+        self.bins.iter().map(|bin| bin.runs as usize).sum()
     }
 
     /// Blocks of the longest run; 0 without any.
@@ -76,62 +123,104 @@ impl FreeRuns {
         self.longest_run().map_or(0, |run| run.len)
     }
 
-    /// The longest run; of several the last.
+    /// The longest run; of several the last. Of a bin that has many runs, one of the last.
     pub fn longest_run(&self) -> Option<Run> {
-        self.by_len.last().map(|&(len, start)| Run { start, len })
+        let bin = 127usize.checked_sub(self.filled.leading_zeros() as usize)?;
+        let bits = &self.bins[bin].starts;
+        let last = std::iter::successors(bits.prev(bits_of(bin, self.blocks) - 1), |bit| {
+            bits.prev(bit.checked_sub(1)?)
+        });
+        let runs = last.take(COMPARED).map(|bit| self.run_in(bin, bit));
+        runs.max_by_key(|run| (run.len, run.start))
     }
 
-    /// Mean length of runs in blocks; 0 without any.
-    pub fn mean_len(&self) -> f64 {
-        if self.free == 0 { 0.0 } else { f64::from(self.free) / self.runs() as f64 }
+    /// All runs in order.
+    pub fn iter(&self) -> impl Iterator<Item = Run> {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let run = self.run_at(self.free.next(at)?);
+            at = run.end();
+            Some(run)
+        })
     }
 
-    /// The length in blocks that nine tenths of the runs reach; 0 without any. Takes time in proportion to the runs.
+    /// The length in blocks that nine tenths of the runs reach, or somewhat less from 16 on; 0 without any.
     pub fn p10_len(&self) -> u32 {
-        self.by_len.iter().nth(self.runs() / 10).map_or(0, |(len, _)| *len)
+        let mut left = self.runs() / 10;
+        for (bin, of_bin) in self.bins.iter().enumerate() {
+            match left.checked_sub(of_bin.runs as usize) {
+                Some(more) => left = more,
+                None => return least_in(bin),
+            }
+        }
+        0
     }
 
     /// Takes up to `wanted` blocks of the shortest run that is long enough, or of the longest; `None` if nothing is free.
     pub fn take_fit(&mut self, wanted: u32) -> Option<Run> {
         assert!(wanted > 0, "a write has blocks");
-        let (len, start) = *self.by_len.range((wanted, 0)..).next().or_else(|| self.by_len.last())?;
-        Some(self.take(Run { start, len }, start, len.min(wanted)))
+        let bin = bin_of(wanted);
+        let run = self.shortest_in(bin, wanted).or_else(|| {
+            let behind = self.filled.checked_shr(bin as u32 + 1).filter(|&bins| bins != 0)?;
+            self.shortest_in(bin + 1 + behind.trailing_zeros() as usize, wanted)
+        });
+        let run = run.or_else(|| self.longest_run())?;
+        Some(self.take(run, run.start, run.len.min(wanted)))
+    }
+
+    /// The shortest run of a bin that is long enough; of several the first. Of a bin that has many runs, one of the first.
+    fn shortest_in(&self, bin: usize, wanted: u32) -> Option<Run> {
+        if self.filled >> bin & 1 == 0 {
+            return None;
+        }
+        let bits = &self.bins[bin].starts;
+        let compared = if bin < EXACT as usize - 1 { 1 } else { COMPARED };
+        let first = std::iter::successors(bits.next(0), |bit| bits.next(bit + 1)).take(compared);
+        let runs = first.map(|bit| self.run_in(bin, bit)).filter(|run| run.len >= wanted);
+        runs.min_by_key(|run| (run.len, run.start))
     }
 
     /// Takes up to `wanted` blocks at the cursor: from the first free block at or behind it, around the end if need be, as far as
     /// they follow each other. `None` if nothing is free.
     pub fn take_next(&mut self, wanted: u32) -> Option<Run> {
         assert!(wanted > 0, "a write has blocks");
-        let run = self.run_at_or_behind(self.cursor)?;
-        let start = run.start.max(if run.start + run.len > self.cursor { self.cursor } else { 0 });
-        let len = (run.start + run.len - start).min(wanted);
+        let start = self.free.next(self.cursor).or_else(|| self.free.next(0))?;
+        let run = self.run_at(start);
+        let len = (run.end() - start).min(wanted);
         let taken = self.take(run, start, len);
-        self.cursor = if start + len == self.blocks { 0 } else { start + len };
+        self.cursor = if taken.end() == self.blocks { 0 } else { taken.end() };
         Some(taken)
     }
 
     /// Takes `run`, all of which is free.
     pub fn take_out(&mut self, run: Run) {
-        let holding = self.run_at_or_behind(run.start).filter(|holding| {
-            holding.start <= run.start && run.start + run.len <= holding.start + holding.len
-        });
-        self.take(holding.expect("it is free"), run.start, run.len);
+        let holding = self.run_at(run.start);
+        assert!(holding.start <= run.start && run.end() <= holding.end(), "{run:?} is free");
+        self.take(holding, run.start, run.len);
     }
 
-    /// The run that holds `block`, or else the next one, around the end.
-    fn run_at_or_behind(&self, block: u32) -> Option<Run> {
-        let run = |(&start, &len): (&u32, &u32)| Run { start, len };
-        let holding = self.by_start.range(..=block).next_back().map(run);
-        let holding = holding.filter(|run| run.start + run.len > block);
-        let behind = || self.by_start.range(block..).next().map(run);
-        holding.or_else(behind).or_else(|| self.by_start.iter().next().map(run))
+    /// The run around a free block.
+    fn run_at(&self, block: u32) -> Run {
+        let start = self.used.prev(block).map_or(0, |used| used + 1);
+        let end = self.used.next(block).unwrap_or(self.blocks);
+        Run { start, len: end.saturating_sub(start) }
+    }
+
+    /// The run of a bin that begins among the blocks of a bit: it reaches the last of them.
+    fn run_in(&self, bin: usize, bit: u32) -> Run {
+        let shift = self.bins[bin].shift;
+        let run = self.run_at((bit << shift) + (1 << shift) - 1);
+        debug_assert_eq!((bin_of(run.len), run.start >> shift), (bin, bit), "{run:?}");
+        run
     }
 
     /// Takes `len` blocks from `start` on out of `run`.
     fn take(&mut self, run: Run, start: u32, len: u32) -> Run {
         self.remove(run);
+        self.free.clear_range(start..start + len);
+        self.used.set_range(start..start + len);
         self.insert(Run { start: run.start, len: start - run.start });
-        self.insert(Run { start: start + len, len: run.start + run.len - start - len });
+        self.insert(Run { start: start + len, len: run.end() - start - len });
         Run { start, len }
     }
 
@@ -139,38 +228,49 @@ impl FreeRuns {
     pub fn free(&mut self, run: Run) {
         let Run { start, len } = run;
         assert!(len > 0 && start.checked_add(len).is_some_and(|end| end <= self.blocks), "{run:?}");
-        let mut merged = run;
-        if let Some((&before, &before_len)) = self.by_start.range(..start).next_back() {
-            assert!(before + before_len <= start, "{run:?} is free in part");
-            if before + before_len == start {
-                self.remove(Run { start: before, len: before_len });
-                merged = Run { start: before, len: before_len + len };
-            }
+        self.used.clear_range(start..start + len);
+        self.free.set_range(start..start + len);
+        let merged = self.run_at(start);
+        if merged.start < start {
+            self.remove(Run { start: merged.start, len: start - merged.start });
         }
-        if let Some((&behind, &behind_len)) = self.by_start.range(start..).next() {
-            assert!(behind >= start + len, "{run:?} is free in part");
-            if behind == start + len {
-                self.remove(Run { start: behind, len: behind_len });
-                merged.len += behind_len;
-            }
+        if merged.end() > run.end() {
+            self.remove(Run { start: run.end(), len: merged.end() - run.end() });
         }
         self.insert(merged);
     }
 
     fn insert(&mut self, run: Run) {
         if run.len > 0 {
-            self.by_start.insert(run.start, run.len);
-            self.by_len.insert((run.len, run.start));
-            self.free += run.len;
+            let bin = bin_of(run.len);
+            let of_bin = &mut self.bins[bin];
+            of_bin.starts.set(run.start >> of_bin.shift);
+            of_bin.runs += 1;
+            self.filled |= 1 << bin;
+            self.count += run.len;
         }
     }
 
     fn remove(&mut self, run: Run) {
-        let known =
-            self.by_start.remove(&run.start) == Some(run.len) && self.by_len.remove(&(run.len, run.start));
-        assert!(known, "{run:?} is a run");
-        self.free -= run.len;
+        let bin = bin_of(run.len);
+        let of_bin = &mut self.bins[bin];
+        of_bin.starts.clear(run.start >> of_bin.shift);
+        of_bin.runs -= 1;
+        if of_bin.runs == 0 {
+            self.filled &= !(1 << bin);
+        }
+        self.count -= run.len;
     }
+}
+
+/// Bins that a cache of `blocks` blocks needs.
+fn bins(blocks: u32) -> std::ops::Range<usize> {
+    0..if blocks == 0 { 0 } else { bin_of(blocks) + 1 }
+}
+
+/// Bits of a bin.
+fn bits_of(bin: usize, blocks: u32) -> u32 {
+    (blocks >> shift_of(bin)) + 1
 }
 
 #[cfg(test)]
@@ -214,7 +314,7 @@ mod tests {
 
     fn agree(runs: &FreeRuns, plain: &Plain) {
         let expected = plain.runs();
-        let found: Vec<Run> = runs.by_start.iter().map(|(&start, &len)| Run { start, len }).collect();
+        let found: Vec<Run> = runs.iter().collect();
         assert_eq!(found, expected);
         assert_eq!(runs.count() as usize, plain.0.iter().filter(|free| **free).count());
         assert_eq!(runs.longest(), expected.iter().map(|run| run.len).max().unwrap_or(0));
@@ -228,9 +328,6 @@ mod tests {
             let mut runs = FreeRuns::none(8);
             plain.runs().into_iter().rev().for_each(|run| runs.free(run));
             agree(&runs, &plain);
-            let at_once = FreeRuns::of(8, plain.runs());
-            agree(&at_once, &plain);
-            assert_eq!(at_once.by_len, runs.by_len);
             for wanted in 1..=9 {
                 let mut fit = runs.clone();
                 assert_eq!(fit.take_fit(wanted), plain.fit(wanted), "set {set:08b}, {wanted} wanted");
@@ -282,7 +379,24 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "free in part")]
+    fn bins_hold_lengths_within_a_quarter_of_each_other() {
+        let lens = (1..5000).chain((10..32).flat_map(|bit| [(1u32 << bit) - 1, 1 << bit])).chain([u32::MAX]);
+        for len in lens {
+            let (bin, least) = (bin_of(len), least_in(bin_of(len)));
+            assert!(
+                least <= len && len - least <= least / 4 && bin_of(least) == bin,
+                "{len} in {bin} from {least}"
+            );
+            assert!(bin < 128 && (len < EXACT) == (bin < EXACT as usize - 1));
+        }
+        for blocks in [1u32 << 14, 1 << 20, 300_000] {
+            let bytes = FreeRuns::bytes(blocks) as f64 / f64::from(blocks);
+            assert!(bytes < 1.3, "{bytes} bytes for each of {blocks} blocks");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "is there")]
     fn nothing_is_freed_twice() {
         let mut runs = FreeRuns::none(8);
         runs.free(Run { start: 2, len: 3 });

@@ -6,8 +6,29 @@
 //! | [`size_classes`] | how objects of any length are packed into spans of pages |
 //! | [`compaction`] | when moving objects is worth it, and which |
 //! | [`free_runs`] | which free blocks of a cache a write takes, so that they follow each other |
+//! | [`quarantine`] | when a block that could not be written is tried again |
+//! | [`watermarks`] | when write-back begins and ends, and what it is after |
+//! | [`lap`] | in which order dirty blocks are written back |
+//! | [`islands`] | which leave out of turn, so that free ones follow each other |
+//! | [`ages`] | what is too old, from the times of commits |
+//! | [`bandwidth`] | how much of a device's time may be in flight |
+//! | [`window`] | who may write beside a cache, in the order of arrival |
+//! | [`backoff`] | how long to wait after failures |
+//! | [`merge`] | how scattered pieces become few I/Os |
+//! | [`commits`] | whether the committer commits or clears next |
 #![forbid(unsafe_code)]
 
+pub mod ages;
+pub mod backoff;
+pub mod bandwidth;
+mod bits;
+pub mod commits;
 pub mod compaction;
 pub mod free_runs;
+pub mod islands;
+pub mod lap;
+pub mod merge;
+pub mod quarantine;
 pub mod size_classes;
+pub mod watermarks;
+pub mod window;

@@ -1,9 +1,11 @@
 //! Memory regions from plain vectors, with an end.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use spillway_core::sync::{AtomicU64 as SharedWord, WORDS_A_PAGE, Words};
 use spillway_core::{Budget, Charge, Kind, Region, Regions};
 
 const PAGE: usize = 4096;
@@ -32,6 +34,31 @@ impl Regions for VecRegions {
         // Atomics, so that the memory may be written through the region's pointer while the vector is shared.
         let words = (0..(bytes + PAGE) / WORD).map(|_| AtomicU64::new(0)).collect();
         Ok(Box::new(VecRegion { words, len: bytes, _charge: charge }))
+    }
+
+    fn map_words(&self, count: usize) -> Result<Box<dyn Words>, Kind> {
+        let charge = self.bytes.hold((count * WORD) as u64).map_err(|_| Kind::OutOfMemory)?;
+        let words = (0..count).map(|_| SharedWord::new(0)).collect();
+        Ok(Box::new(VecWords { words, _charge: charge }))
+    }
+}
+
+struct VecWords {
+    words: Box<[SharedWord]>,
+    _charge: Charge,
+}
+
+impl Words for VecWords {
+    fn all(&self) -> &[SharedWord] {
+        &self.words
+    }
+
+    fn release(&self, range: Range<usize>) {
+        assert!(
+            range.start.is_multiple_of(WORDS_A_PAGE) && range.end.is_multiple_of(WORDS_A_PAGE),
+            "{range:?}"
+        );
+        self.words[range].iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }
 }
 

@@ -227,6 +227,8 @@ pub struct Model {
     /// When blocks may have been freed, and how many.
     freed: Vec<(u64, u64)>,
     writes: BTreeMap<Number, OpenWrite>,
+    /// When a write of any kind ended for the last time.
+    last_end: u64,
     reads: BTreeMap<Number, OpenRead>,
     flushes: BTreeMap<Number, u64>,
     sticky_flush: bool,
@@ -251,6 +253,7 @@ impl Model {
             frees: None,
             freed: Vec::new(),
             writes: BTreeMap::new(),
+            last_end: 0,
             reads: BTreeMap::new(),
             flushes: BTreeMap::new(),
             sticky_flush,
@@ -398,9 +401,15 @@ impl Model {
         }
     }
 
+    /// Whether no other write of any kind was in flight at any moment since the one called `number` began.
+    pub fn is_alone(&self, number: Number) -> bool {
+        self.writes.len() == 1 && self.writes.contains_key(&number) && self.last_end < number
+    }
+
     /// A write ends.
     pub fn end_write(&mut self, number: Number, end: End) {
         let time = self.tick();
+        self.last_end = time;
         let OpenWrite { first, count, begin, elsewhere } = self.writes.remove(&number).expect("it has begun");
         if let (Some(_), Some(block)) = (elsewhere, self.frees) {
             let taken = self.blocks_taken(first..first + count, block);

@@ -1,10 +1,11 @@
 //! What tests write: contents that tell, sector by sector, which write they come from.
 //!
 //! A value is a number that only one write uses, or 0 for zeroes. Its two lowest bits say how it looks: as one repeated
-//! word, which compresses to nothing; as a header and a pattern, which compresses; or as noise, which does not.
+//! word, which compresses to nothing; as a header, some noise and a pattern, which compresses to a length that depends on the value; or
+//! as noise, which does not.
 
 use spillway_core::SECTOR;
-use spillway_core::contract::Random;
+use spillway_core::random::Random;
 
 /// Names what a sector holds.
 pub type Value = u64;
@@ -13,6 +14,9 @@ pub type Value = u64;
 pub const ZERO: Value = 0;
 
 const WORD: usize = size_of::<u64>();
+
+/// More words of noise than a sector has that compresses.
+const NOISY_WORDS_MAX: usize = 56;
 
 /// The value of write `number`, above 0, in one of the four looks.
 pub fn value(number: u64, look: u64) -> Value {
@@ -28,13 +32,14 @@ pub fn fill(value: Value, sector: u64, bytes: &mut [u8]) {
 
 fn fill_sector(value: Value, sector: u64, bytes: &mut [u8]) {
     let mut noise = Random(value ^ sector << 40);
+    let noisy = 2..2 + (value >> 2) as usize % NOISY_WORDS_MAX;
     for (index, word) in bytes.chunks_exact_mut(WORD).enumerate() {
         let content = match (value, value & 3) {
             (ZERO, _) => 0,
             (_, 0) => value.wrapping_mul(0x0100_0000_01b3),
             (_, 1) if index == 0 => value,
             (_, 1) if index == 1 => sector,
-            (_, 1) => 0x2020_2020_0a0a_0a0a,
+            (_, 1) if !noisy.contains(&index) => 0x2020_2020_0a0a_0a0a,
             _ => noise.draw(),
         };
         word.copy_from_slice(&content.to_le_bytes());

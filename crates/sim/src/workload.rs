@@ -3,7 +3,7 @@
 //! Swarm testing (Groce and others, 2012): each workload leaves most kinds of operations out or favours some, so that together
 //! they reach what an even mixture never does.
 
-use spillway_core::contract::Random;
+use spillway_core::random::Random;
 
 /// An operation on sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use spillway_core::contract::Random;
+use spillway_core::random::Random;
 use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 use spillway_core::{Answer, Env, LocalFuture, Place, Task};
 

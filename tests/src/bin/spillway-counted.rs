@@ -7,7 +7,6 @@
 //! `SPILLWAY_COUNTED` names the file that is told the counts, `SPILLWAY_COUNTED_MAX` the limit in bytes. The first allocation above the
 //! limit prints what is allocated, by size, and where it comes from itself.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,10 +14,11 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use spillway_counting::{Counting, Tally};
 use spillway_tests::counted::{Counts, FILE, LIMIT, regions_resident};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Counting<Watched> = Counting(Watched);
 
 /// Bytes allocated now.
 static LIVE: AtomicU64 = AtomicU64::new(0);
@@ -37,35 +37,21 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Classes with less than this are left out of what is printed.
 const SHOWN_MIN: u64 = 1 << 20;
 
-/// The system's allocator, counted.
-struct Counting;
+struct Watched;
 
-// SAFETY: every call goes to the system's allocator as it came; counting touches numbers only.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        took(layout.size());
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
+impl Tally for Watched {
+    fn took(&self, bytes: usize) {
+        took(bytes);
     }
 
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        took(layout.size());
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc_zeroed(layout) }
+    fn gave(&self, bytes: usize) {
+        gave(bytes);
     }
 
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        gave(layout.size());
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // Large blocks are moved by the kernel, page by page, and exist once.
-        gave(layout.size());
-        took(new_size);
-        // SAFETY: the caller's promise.
-        unsafe { System.realloc(ptr, layout, new_size) }
+    /// Large blocks are moved by the kernel, page by page, and exist once.
+    fn resized(&self, from: usize, to: usize) {
+        gave(from);
+        took(to);
     }
 }
 

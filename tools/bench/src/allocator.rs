@@ -1,12 +1,13 @@
 //! The allocator of this program: the system's, and while it is asked to, a count of the bytes in use.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-struct Counting;
+use spillway_counting::{Counting, Tally};
+
+struct Switched;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Counting<Switched> = Counting(Switched);
 
 static COUNTED: AtomicBool = AtomicBool::new(false);
 static BYTES: AtomicI64 = AtomicI64::new(0);
@@ -17,30 +18,17 @@ fn note(bytes: i64) {
     }
 }
 
-// SAFETY: every call is passed on to the system's allocator as it came; counting touches no memory of either side.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note(layout.size() as i64);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
+impl Tally for Switched {
+    fn took(&self, bytes: usize) {
+        note(bytes as i64);
     }
 
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        note(layout.size() as i64);
-        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
-        unsafe { System.alloc_zeroed(layout) }
+    fn gave(&self, bytes: usize) {
+        note(-(bytes as i64));
     }
 
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        note(-(layout.size() as i64));
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        note(new_size as i64 - layout.size() as i64);
-        // SAFETY: the caller keeps the contract of `realloc`.
-        unsafe { System.realloc(at, layout, new_size) }
+    fn resized(&self, from: usize, to: usize) {
+        note(to as i64 - from as i64);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use spillway_core::{
     Answer, Attributes, Budget, ByteRange, Error, IoBuf, Op, Reply, Request, Seam, Submission,
 };
@@ -18,19 +18,20 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    pub(crate) fn new(workers: &Workers, bytes: u64, algorithm: &str, streams: usize) -> Result<Self, Error> {
-        let config = Config {
-            disksize: bytes,
-            comp_algorithm: algorithm.into(),
-            max_comp_streams: streams,
-            ..Config::default()
-        };
+    pub(crate) fn new(
+        workers: &Workers,
+        bytes: u64,
+        comp_algorithm: &'static str,
+        streams: usize,
+    ) -> Result<Self, Error> {
+        let config =
+            Config { disksize: bytes, comp_algorithm, max_comp_streams: streams, ..Config::default() };
         let zram = Zram::new(config, workers.env(), Arc::new(MmapRegions), Budget::new(16 << 30))?;
         Ok(Self { seam: Seam::new(zram.clone()), zram })
     }
 
     pub(crate) fn number(&self, name: &str) -> Result<u64> {
-        Ok(attributes(self.zram.clone()).show(name)?.parse()?)
+        attributes(self.zram.clone()).get(name)?.number().context("a number")
     }
 
     pub(crate) fn write(&self, offset: u64, buf: IoBuf) -> IoBuf {

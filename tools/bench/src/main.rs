@@ -6,6 +6,7 @@
 mod allocator;
 mod contenders;
 mod empty;
+mod fuse;
 mod kernel_zram;
 mod lz4;
 mod memory;
@@ -25,6 +26,7 @@ use anyhow::{Result, bail};
 const USAGE: &str = "\
 cargo xtask bench nbd [ROUNDS]        fio over NBD beside nbdkit, qemu-nbd, a server without storage and, as root,
                                       the kernel's zram (5 rounds)
+cargo xtask bench fuse [ROUNDS]       fio on loop devices over files: a mount beside nbdfuse over nbdkit; as root (5 rounds)
 cargo xtask bench zram [ROUNDS]       in process: beside bare lz4 and the kernel's zram; memory for real pages (5 rounds)
 cargo xtask bench streams [ROUNDS]    writers and compression streams (E2) (5 rounds)
 cargo xtask bench writecache [ROUNDS [PART]]
@@ -59,6 +61,8 @@ fn run(words: &[&str]) -> Result<()> {
     match words {
         ["nbd"] => nbd::run(5),
         ["nbd", rounds] => nbd::run(rounds.parse()?),
+        ["fuse"] => fuse::run(5),
+        ["fuse", rounds] => fuse::run(rounds.parse()?),
         ["zram"] => zram::run(5),
         ["zram", rounds] => zram::run(rounds.parse()?),
         ["streams"] => streams::run(5),

@@ -83,7 +83,7 @@ fn overhead(device: &Device) -> Result<f64> {
 }
 
 fn discard_half(device: &Device, set: &Pages) {
-    let mut random = spillway_core::contract::Random(3);
+    let mut random = spillway_core::random::Random(3);
     for index in 0..set.count() {
         if random.below(2) == 0 {
             device.discard(at(index), PAGE as u64);

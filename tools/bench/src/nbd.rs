@@ -18,18 +18,18 @@ use crate::pages::{self, PAGE};
 use crate::report::{Rounds, at_least, at_most, bounded, drawn_order, median, ratio, table};
 
 const SIZE: u64 = 1 << 30;
-const JOB_BYTES: u64 = 256 << 20;
+pub(crate) const JOB_BYTES: u64 = 256 << 20;
 
 /// Of a run; what warms up is shorter.
-const MILLIS: u64 = 1200;
-const WARM_MILLIS: u64 = 500;
+pub(crate) const MILLIS: u64 = 1200;
+pub(crate) const WARM_MILLIS: u64 = 500;
 
 /// A running server or device, how fio reaches it, and the cases that it takes part in.
-struct Contender {
-    name: &'static str,
-    child: Option<Child>,
-    target: Vec<String>,
-    takes: fn(&Case) -> bool,
+pub(crate) struct Contender {
+    pub(crate) name: &'static str,
+    pub(crate) child: Option<Child>,
+    pub(crate) target: Vec<String>,
+    pub(crate) takes: fn(&Case) -> bool,
 }
 
 impl Contender {
@@ -49,15 +49,15 @@ impl Drop for Contender {
 }
 
 /// One job of fio, and how it is named in the tables.
-struct Case {
-    name: &'static str,
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
     rw: &'static str,
-    kib: u64,
+    pub(crate) kib: u64,
     jobs: usize,
     depth: usize,
 }
 
-const fn case(name: &'static str, rw: &'static str, kib: u64, jobs: usize, depth: usize) -> Case {
+pub(crate) const fn case(name: &'static str, rw: &'static str, kib: u64, jobs: usize, depth: usize) -> Case {
     Case { name, rw, kib, jobs, depth }
 }
 
@@ -304,7 +304,7 @@ fn server_time(contender: &Contender) -> Result<Option<Duration>> {
 }
 
 /// Runs fio and returns how many requests were answered.
-fn fio(contender: &Contender, case: &Case, limits: &str) -> Result<f64> {
+pub(crate) fn fio(contender: &Contender, case: &Case, limits: &str) -> Result<f64> {
     let mut command = Command::new("fio");
     command.args(["--name=job", "--group_reporting", "--refill_buffers", "--minimal", "--thread"]);
     command.args(["--buffer_compress_percentage=50", "--norandommap", "--randrepeat=0", "--rwmixread=70"]);
@@ -377,7 +377,7 @@ fn server(name: &'static str, folder: &Path, export: &str, words: &[&str]) -> Re
 }
 
 /// The server, built for release beside this program.
-fn binary() -> Result<PathBuf> {
+pub(crate) fn binary() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status =
         Command::new(cargo).args(["build", "--release", "--quiet", "--package", "spillway"]).status()?;
@@ -387,10 +387,10 @@ fn binary() -> Result<PathBuf> {
 }
 
 /// A private folder on tmpfs.
-struct Folder(PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let path = PathBuf::from(format!("/dev/shm/spillway-bench-{}", std::process::id()));
         fs::create_dir(&path).with_context(|| path.display().to_string())?;
         Ok(Self(path))

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use spillway_core::contract::Random;
+use spillway_core::random::Random;
 
 /// Bytes of a page.
 pub(crate) const PAGE: usize = 4096;

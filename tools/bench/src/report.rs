@@ -1,7 +1,7 @@
 //! Rounds, medians, ratios and tables.
 
 use anyhow::Result;
-use spillway_core::contract::Random;
+use spillway_core::random::Random;
 
 /// Rounds below which a report says that it is a try.
 const CONVINCING: usize = 5;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use futures_util::future::join_all;
-use spillway_core::contract::Random;
+use spillway_core::random::Random;
 use spillway_core::sync::locks_taken;
 use spillway_core::{BlockDevice, Budget, IoBuf, Op, Request, Seam};
 use spillway_io::{MmapRegions, Workers, WorkersOptions};

@@ -94,7 +94,7 @@ const TWO_BY_ONE: usize = 2;
 const TWO_BY_TWO: usize = 3;
 const TWO_APART: usize = 4;
 
-fn grid(workers: &Workers, algorithm: &str, set: &Pages, rounds: Rounds) -> Result<()> {
+fn grid(workers: &Workers, algorithm: &'static str, set: &Pages, rounds: Rounds) -> Result<()> {
     let figures = rounds.measure(|round| {
         let mut rates = vec![0.0; TESTS.len() * COLUMNS.len()];
         for column in drawn_order(COLUMNS.len(), round) {

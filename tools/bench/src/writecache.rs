@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use futures_util::future::join_all;
-use spillway_core::contract::Random;
-use spillway_core::{Attributes, BlockDevice, Budget, Env, IoBuf, Lifecycle, Request, Seam};
+use spillway_core::random::Random;
+use spillway_core::{Attributes, BlockDevice, Budget, Env, IoBuf, Request, Seam};
 use spillway_io::{FileOptions, Workers, WorkersOptions};
 use spillway_layers::file::File;
-use spillway_layers::write_cache::{Config, WriteCache, attributes};
+use spillway_layers::write_cache::{Ablation, Config, WriteCache, attributes};
 use spillway_layers::{delay, null, rate};
 
 use crate::allocator;
@@ -102,7 +102,7 @@ impl Bench {
     }
 
     fn null(&self) -> Result<Arc<dyn BlockDevice>> {
-        let config = null::Config { size: ORIGIN_BYTES.into() };
+        let config = null::Config { size: ORIGIN_BYTES };
         Ok(null::Null::new(&config)?)
     }
 
@@ -114,19 +114,17 @@ impl Bench {
     ) -> Result<Arc<WriteCache>> {
         // Over the cache of the round before.
         let config = Config { create: true, force: true, ..config.clone() };
-        let cache = WriteCache::new(&config, origin, device, self.workers.env(), Budget::new(4 << 30))?;
-        let opening = cache.clone();
-        self.on_worker(move || async move { opening.open().await })?;
-        Ok(cache)
+        let (env, budget) = (self.workers.env(), Budget::new(4 << 30));
+        let open = move || async move { WriteCache::open(&config, origin, device, env, budget).await };
+        Ok(self.on_worker(open)?.0)
     }
 
     /// A cache that outlives this bench, for the workers of another.
     #[cfg(feature = "count-locks")]
     pub(crate) fn fresh_on(self, workers: &Workers, config: &Config) -> Result<Arc<WriteCache>> {
         let device = self.medium.open(workers)?;
-        let cache = WriteCache::new(config, self.null()?, device, workers.env(), Budget::new(4 << 30))?;
-        spillway_io::block_on(cache.open())?;
-        Ok(cache)
+        let (env, budget) = (workers.env(), Budget::new(4 << 30));
+        Ok(spillway_io::block_on(WriteCache::open(config, self.null()?, device, env, budget))?.0)
     }
 
     fn fresh(&self, config: &Config) -> Result<Arc<WriteCache>> {
@@ -178,7 +176,7 @@ async fn write_lane(seam: &Seam, load: Load, lane: u64) {
 
 /// Nothing is copied to the origin.
 pub(crate) fn still(block_size: u64) -> Config {
-    Config { block_size: block_size.into(), high_watermark: 100, low_watermark: 100, ..Config::default() }
+    Config { block_size, high_watermark: 100, low_watermark: 100, ..Config::default() }
 }
 
 /// The parts that `wanted` names; all of them by default.
@@ -227,7 +225,8 @@ fn large_writes(bench: &Bench, depth: usize, rounds: Rounds) -> Result<()> {
         let figures = rounds.measure(|round| {
             let load =
                 Load { len: WRITE_BYTES, depth, bytes: WRITTEN, area: CACHE_BYTES / 2, seed: round as u64 };
-            let one_by_one = Config { large_writes: false, ..still(block) };
+            let one_by_one =
+                Config { ablation: Ablation { single_blocks: true, ..Default::default() }, ..still(block) };
             let mut rates = vec![0.0; 3];
             for turn in drawn_order(3, round) {
                 let device: Arc<dyn BlockDevice> = match turn {
@@ -259,8 +258,8 @@ fn large_writes(bench: &Bench, depth: usize, rounds: Rounds) -> Result<()> {
 /// After ten times the capacity in random 4 KiB writes over 45 % of it: 512 KiB writes again, 20 % of the capacity.
 fn churn(bench: &Bench, rounds: Rounds) -> Result<()> {
     let mut rows = Vec::new();
-    for allocation in ["best_fit", "next_fit"] {
-        let config = Config { allocation: allocation.into(), ..still(4096) };
+    for next_fit in [false, true] {
+        let config = Config { ablation: Ablation { next_fit, ..Default::default() }, ..still(4096) };
         let (mut pieces, mut runs) = (String::new(), String::new());
         let figures = rounds.measure(|round| {
             let large = Load {
@@ -281,16 +280,16 @@ fn churn(bench: &Bench, rounds: Rounds) -> Result<()> {
             runs = format!("{}, {}", show.show("free_run_mean")?, show.show("free_run_p10")?);
             show.store("message", "clear_stats")?;
             let aged = bench.write(Arc::new(Shifted(Seam::new(cache.clone()))), large);
-            pieces = show.show("pieces_per_write")?;
+            pieces = show.show("ios_per_write")?;
             Ok(vec![fresh, aged])
         })?;
         let [fresh, aged] = &figures[..] else { unreachable!("two figures a round") };
         let kept = ratio(aged, fresh);
         rows.push(vec![
-            allocation.into(),
+            if next_fit { "next fit" } else { "best fit" }.into(),
             format!("{:.0}", median(fresh)),
             format!("{:.0}", median(aged)),
-            if allocation == "best_fit" { at_least(kept, 0.9) } else { format!("{kept:.2}") },
+            if next_fit { format!("{kept:.2}") } else { at_least(kept, 0.9) },
             pieces,
             runs,
         ]);
@@ -303,11 +302,14 @@ fn churn(bench: &Bench, rounds: Rounds) -> Result<()> {
 
 /// Waits until the entries of versions that were replaced are clear.
 fn until_cleared(show: &dyn Attributes) -> Result<()> {
-    let number = |name: &str| -> Result<u64> { Ok(show.show(name)?.parse()?) };
-    while number("free_blocks")? + number("dirty_blocks")? < number("blocks")? {
+    while number(show, "free_blocks")? + number(show, "dirty_blocks")? < number(show, "blocks")? {
         std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())
+}
+
+fn number(attributes: &dyn Attributes, name: &str) -> Result<u64> {
+    attributes.get(name)?.number().context("a number")
 }
 
 /// The upper half of a device.
@@ -336,7 +338,7 @@ fn index_memory(bench: &Bench, rounds: Rounds) -> Result<()> {
         bench.flush(cache.clone());
         let counted = allocator::counted();
         let show = attributes(cache.clone());
-        let (blocks, used): (f64, f64) = (show.show("blocks")?.parse()?, show.show("dirty_blocks")?.parse()?);
+        let (blocks, used) = (number(&show, "blocks")? as f64, number(&show, "dirty_blocks")? as f64);
         rows.push(vec![
             what.into(),
             format!("{:.0} %", used / blocks * 100.0),
@@ -359,7 +361,10 @@ fn group_commit(folder: &str, place: &str, flush_us: u64, rounds: Rounds) -> Res
         let figures = rounds.measure(|round| {
             let mut rates = vec![0.0; 2];
             for turn in drawn_order(2, round) {
-                let config = Config { group_commit: turn == 0, ..still(4096) };
+                let config = Config {
+                    ablation: Ablation { lone_commits: turn == 1, ..Default::default() },
+                    ..still(4096)
+                };
                 let device = bench.costly(bench.medium.open(&bench.workers)?, flush_us)?;
                 let cache = bench.cache(&config, bench.null()?, device)?;
                 rates[turn] = flushes_a_second(&bench, cache, clients, Duration::from_millis(700));
@@ -446,7 +451,7 @@ fn flush_under_load(rounds: Rounds) -> Result<()> {
 /// The slowest flush; flushes, and blocks that were written around and in all.
 fn loaded_round(len: usize, origin_rate: u64) -> Result<(Duration, [u64; 3])> {
     let bench = Bench::new("/dev/shm", 64 * MIB)?;
-    let slow = rate::Config { bytes_per_second: origin_rate.into(), seek_us: 0 };
+    let slow = rate::Config { bytes_per_second: origin_rate, seek_us: 0 };
     let origin = rate::Rate::new(&slow, bench.null()?, bench.workers.env())?;
     let origin = bench.costly(origin, FLUSH_US[1])?;
     let device = bench.costly(bench.medium.open(&bench.workers)?, FLUSH_US[0])?;
@@ -456,8 +461,7 @@ fn loaded_round(len: usize, origin_rate: u64) -> Result<(Duration, [u64; 3])> {
     let env = bench.workers.env();
     let (slowest, flushes) =
         bench.on_worker(move || async move { slowest_flush(cache, env, len, LOAD).await });
-    let number = |name: &str| -> Result<u64> { Ok(shown.show(name)?.parse()?) };
-    Ok((slowest, [flushes.into(), number("writes_around")?, number("writes")?]))
+    Ok((slowest, [flushes.into(), number(&shown, "writes_around")?, number(&shown, "writes")?]))
 }
 
 async fn slowest_flush(

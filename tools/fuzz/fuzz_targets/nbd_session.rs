@@ -6,21 +6,21 @@
 //! reaches the device after a hang-up, and every conversation comes to an end when it is asked to.
 #![no_main]
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+mod device;
+
+use std::sync::Arc;
+use std::task::{Context, Waker};
 
 use libfuzzer_sys::fuzz_target;
-use spillway_core::contract::Random;
+use spillway_core::Aligned;
+use spillway_core::random::Random;
 use spillway_core::session::{Intake, Session};
-use spillway_core::{
-    Aligned, Answer, BlockDevice, BlockSize, ByteRange, Extent, Geometry, Kind, Op, Reply, Request,
-    Submission,
-};
 use spillway_export::nbd::wire::{HeaderStyle, OptionHeader, RequestHeader, cmd, cmd_flag, opt};
-use spillway_export::nbd::{Config, Export, Exports, NbdSession};
+use spillway_export::nbd::{Config, NbdSession};
+use spillway_export::{Export, Exports};
 
-const SIZE: u64 = 128 << 10;
+use device::Memory;
+
 const CONFIG: Config = Config { payload_len_max: 1 << 17, held_bytes_max: 64 << 10, requests_max: 16 };
 
 /// Polls until a session must have come to its end: 16 requests, each a chain of reads and writes that wait for each other.
@@ -28,74 +28,6 @@ const POLLS_MAX: usize = 5000;
 
 /// The limit, one request, and the replies to one option.
 const OUTPUT_MAX: usize = (64 << 10) + (1 << 17) + 4096;
-
-struct Memory {
-    bytes: Mutex<Vec<u8>>,
-    late: bool,
-    turn: AtomicU64,
-    dead: AtomicBool,
-}
-
-impl Memory {
-    fn carry_out(&self, mut request: Request) -> Reply {
-        assert!(!self.dead.load(Ordering::Relaxed), "a request of a dead connection was carried out");
-        let ByteRange { offset, len } = request.range;
-        let mut bytes = self.bytes.lock().expect("nobody panics here");
-        let span = &mut bytes[offset as usize..(offset + len) as usize];
-        match request.op {
-            Op::Read => request.buf.copy_from_slice(span),
-            Op::Write => span.copy_from_slice(&request.buf),
-            Op::WriteZeroes | Op::Discard => span.fill(0),
-            Op::Flush => {}
-        }
-        request.answer(if len == 8192 { Err(Kind::Io) } else { Ok(()) })
-    }
-}
-
-/// What the late device keeps of itself in its answers.
-struct Device(Arc<Memory>);
-
-impl BlockDevice for Device {
-    fn geometry(&self) -> Geometry {
-        Geometry {
-            size: SIZE,
-            block_size: BlockSize::PAGE,
-            optimal_io: 4096,
-            read_only: false,
-            volatile: true,
-            discards: true,
-            write_through: false,
-            fast_zeroes: true,
-            rotational: false,
-            identity: None,
-        }
-    }
-
-    fn submit(&self, request: Request) -> Submission {
-        let memory = self.0.clone();
-        if !memory.late {
-            return Answer::Done(memory.carry_out(request));
-        }
-        let mut request = Some(request);
-        let mut turns = memory.turn.fetch_add(1, Ordering::Relaxed) % 4;
-        Answer::pending(std::future::poll_fn(move |context| {
-            if turns > 0 {
-                turns -= 1;
-                context.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            Poll::Ready(memory.carry_out(request.take().expect("polled until it is ready, not longer")))
-        }))
-    }
-
-    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
-        let mut list: Vec<Extent> = (0..range.len.div_ceil(4096))
-            .map(|block| if block % 2 == 0 { Extent::stored(4096) } else { Extent::hole(4096) })
-            .collect();
-        list.truncate(count_max);
-        Answer::Done(Ok(list))
-    }
-}
 
 /// A valid way into transmission.
 fn handshake(choices: u8) -> Vec<u8> {
@@ -144,14 +76,9 @@ fn requests(choices: u8, recipe: &[u8]) -> Vec<u8> {
 }
 
 fn session(late: bool) -> (Arc<Memory>, Arc<Exports>, NbdSession) {
-    let memory = Arc::new(Memory {
-        bytes: Mutex::new(vec![0; SIZE as usize]),
-        late,
-        turn: AtomicU64::new(0),
-        dead: AtomicBool::new(false),
-    });
+    let (memory, device) = device::open(late);
     let exports = Arc::new(Exports::new());
-    let device = Aligned::new(Arc::new(Device(memory.clone())));
+    let device = Aligned::new(device);
     exports.add(Export::new("disk", device).expect("a good name")).expect("the first export");
     let session = NbdSession::new(exports.clone(), CONFIG);
     (memory, exports, session)
@@ -213,7 +140,7 @@ fuzz_target!(|input: &[u8]| {
     }
     if choices & 16 != 0 {
         session.hang_up();
-        memory.dead.store(true, Ordering::Relaxed);
+        memory.bury();
     } else {
         session.wind_down();
     }

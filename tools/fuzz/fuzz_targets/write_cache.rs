@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use spillway_core::{Answer, BlockDevice, BlockSize, Budget, IoBuf, Lifecycle, Request, SECTOR, Seam};
+use spillway_core::{Answer, BlockDevice, BlockSize, Budget, IoBuf, Request, SECTOR, Seam};
 use spillway_layers::memory::{self, Memory};
 use spillway_layers::write_cache::format::{ENTRY_LEN, Entry, Layout, SUPERBLOCK_LEN, Superblock};
 use spillway_layers::write_cache::{Config, WriteCache};
@@ -26,7 +26,7 @@ struct House {
 }
 
 fn memory(bytes: u64) -> Arc<Memory> {
-    let config = memory::Config { size: bytes.into(), block_size: SECTOR as u32 };
+    let config = memory::Config { size: bytes, block_size: SECTOR };
     Memory::new(&config, Budget::new(Budget::UNLIMITED)).expect("a valid size")
 }
 
@@ -39,10 +39,10 @@ impl House {
 
     fn open(&self) -> Option<Arc<WriteCache>> {
         let (origin, cache) = (self.origin.clone(), self.cache.clone());
-        let budget = Budget::new(64 << 20);
-        let device = WriteCache::new(&self.config, origin, cache, self.world.clone(), budget).ok()?;
-        match self.world.run(Answer::pending(device.open())) {
-            Ok(_) => Some(device),
+        let (config, env, budget) = (self.config.clone(), self.world.clone(), Budget::new(64 << 20));
+        let open = async move { WriteCache::open(&config, origin, cache, env, budget).await };
+        match self.world.run(Answer::pending(open)) {
+            Ok((device, _)) => Some(device),
             Err(error) => {
                 assert!(!error.message().is_empty());
                 None
@@ -82,9 +82,9 @@ fuzz_target!(|input: &[u8]| {
     let (head, bytes) = input.split_at(HEAD);
     let sectors = 1 + u64::from(head[0]);
     let config = Config {
-        block_size: (512u64 << (head[1] % 8)).into(),
+        block_size: 512 << (head[1] % 8),
         start_sector: u64::from(head[2] % 4),
-        create: head[3] & 1 == 1,
+        create: head[3] & 3 == 1,
         recover: head[3] & 2 == 2,
         ..Config::default()
     };

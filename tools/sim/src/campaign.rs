@@ -1,7 +1,7 @@
 //! Many stories: drawn from seeds, all short ones, and every single failure.
 
 use spillway_core::Kind;
-use spillway_core::contract::Random;
+use spillway_core::random::Random;
 
 use crate::run::{Outcome, run};
 use crate::scenario::{Phase, Scenario};

@@ -6,6 +6,7 @@ pub mod mutants;
 pub mod preset;
 pub mod room;
 pub mod run;
+pub mod scatter;
 pub mod scenario;
 pub mod shrink;
 pub mod stacks;

@@ -1,9 +1,12 @@
 //! Whether a device that keeps everything in memory may refuse a write for want of it.
 //!
 //! The rule knows nothing of how full the device says that it is. What the clients have written may take, at worst: for each block of
-//! it a span of its own with what is known of it, whatever it compresses to; for each leaf of the table that it touches a page and its
-//! place in a map; and for the write itself a span more, and one that objects are moved to. A refusal while that is below the limit
+//! it a span of its own with what is known of it, whatever it compresses to; for each page of the table that it touches that page; and
+//! for the write itself a span more, and one that objects are moved to. A refusal while that is below the limit
 //! is a broken promise: memory that was freed is not free, or is kept where nobody gets it.
+//!
+//! And a refusal comes after a pass of compaction: where nobody else has written meanwhile, the device is at its own limit then, and
+//! still is after another pass.
 
 use std::cell::RefCell;
 
@@ -15,11 +18,18 @@ use spillway_sim::model::{Model, Number};
 /// Most that a block takes: a span of 8 pages, and what is known of it and its 256 cells.
 const BLOCK_BYTES: u64 = (32 << 10) + (2 << 10);
 
-/// Most that the table takes for a block: a leaf, and the growth of a map of leaves.
-const LEAF_BYTES: u64 = (4 << 10) + (2 << 10);
+/// Most that the table takes for a block: a page of slots.
+const SLOTS_BYTES: u64 = 4 << 10;
+
+/// What the table takes of the process's budget with the first slots that are written in two stretches of 512 MiB.
+const TABLE_BYTES: u64 = 24 << 10;
 
 /// The span of the write itself and the one that objects are moved to.
 const SPARE_BYTES: u64 = 2 * BLOCK_BYTES;
+
+/// What a pass may leave below the limit: memory that is never worth any work, a share of the whole, and what the write needs.
+const NOT_WORTH_BYTES: u64 = (256 << 10) + SPARE_BYTES;
+const NOT_WORTH_PERMILLE: u64 = 25;
 
 /// What streams may take of a budget after the device was made: four more of lz4's. Those of zstd may take all that is left.
 const STREAMS_BYTES: u64 = 96 << 10;
@@ -37,7 +47,7 @@ pub struct Room {
 impl Room {
     /// For a device that has just been made.
     pub fn new(budget: &Budget, refused: bool) -> Self {
-        let room = budget.room().saturating_sub(STREAMS_BYTES);
+        let room = budget.room().saturating_sub(STREAMS_BYTES + TABLE_BYTES);
         Self { room, refused, limits: RefCell::new(vec![(0, u64::MAX)]) }
     }
 
@@ -52,11 +62,19 @@ impl Room {
         match kind {
             Kind::OutOfMemory => self.refused,
             Kind::NoSpace => {
-                let worst = model.blocks_taken_since(begin) * (BLOCK_BYTES + LEAF_BYTES);
+                let worst = model.blocks_taken_since(begin) * (BLOCK_BYTES + SLOTS_BYTES);
                 worst + SPARE_BYTES > self.least_since(begin)
             }
             _ => false,
         }
+    }
+
+    /// What is left below the device's own limit, if that is too much after a refusal of a write that began at `begin`.
+    pub fn too_much_left(&self, begin: Number, used: u64) -> Option<u64> {
+        let limit = self.least_since(begin);
+        let left = limit.saturating_sub(used);
+        let own = limit < self.room;
+        (own && left > NOT_WORTH_BYTES + limit * NOT_WORTH_PERMILLE / 1000).then_some(left)
     }
 
     /// The least limit at any moment since `begin`.
@@ -108,5 +126,18 @@ mod tests {
         let begin = model.moment();
         assert!(!room.may_refuse(Kind::NoSpace, begin, &model), "nothing is left");
         assert!(!room.may_refuse(Kind::OutOfMemory, begin, &model), "the system refuses nothing");
+    }
+
+    #[test]
+    fn a_refusal_leaves_little_below_the_limit() {
+        let room = Room::new(&Budget::new(16 << 20), false);
+        assert_eq!(room.too_much_left(1, 0), None, "it has no limit of its own");
+        room.set_limit(2, "2M");
+        assert_eq!(room.too_much_left(3, 1 << 20), Some(1 << 20));
+        assert_eq!(room.too_much_left(3, 1800 << 10), None);
+        assert_eq!(room.too_much_left(3, 3 << 20), None);
+        room.set_limit(4, "4M");
+        assert_eq!(room.too_much_left(3, 1800 << 10), None, "it began under the lower one");
+        assert_eq!(room.too_much_left(5, 1 << 20), Some(3 << 20));
     }
 }

@@ -1,6 +1,6 @@
 //! Runs a story and holds what the stack shows against the model.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -10,15 +10,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use spillway_core::buffer;
-use spillway_core::contract::Random;
+use spillway_core::random::Random;
 use spillway_core::{
     Aligned, Attributes, Budget, ByteRange, Env, Flags, IoBuf, Kind, Op, Reply, Request, SECTOR, Submission,
+    Value,
 };
 use spillway_layers::stack::Stack;
 
 use crate::room::Room;
 use crate::scenario::{Phase, Scenario};
-use crate::stacks::Knob;
+use crate::stacks::{Knob, Row};
 use spillway_sim::disk::{Disk, Medium};
 use spillway_sim::model::{Change, End, Loss, Model, Number, Said, Violation};
 use spillway_sim::payload;
@@ -30,9 +31,6 @@ const STEPS_MAX: u64 = 3_000_000;
 
 /// Memory for regions, where the system does not refuse it.
 const REGIONS_BYTES: u64 = 256 << 20;
-
-/// Bytes of buffers that a stack may hold without charging them before it is open: a look at whether a device is blank.
-const UNCOUNTED_MAX: u64 = 1 << 20;
 
 /// Extents that are asked for at a time.
 const EXTENTS_MAX: usize = 16;
@@ -174,23 +172,33 @@ impl Story {
 
 /// A stack in a world, and those who use it.
 struct House {
+    row: &'static Row,
     world: Arc<World>,
     disks: Vec<Arc<Disk>>,
-    stack: Rc<Stack>,
     budget: Arc<Budget>,
+    /// The system gives no memory for regions.
+    refused: bool,
     visitor: Visitor,
     answers: Rc<Cell<u64>>,
-    empty: &'static [&'static str],
     /// The cache was emptied, and nothing was written since.
     drained: Cell<bool>,
     /// Bytes of buffers outside workspaces, before the stack was built.
     buffers: i64,
 }
 
+/// A stack that is open.
+struct Site {
+    stack: Stack,
+    device: Aligned,
+    /// What a device that keeps everything in memory may have.
+    room: Option<Room>,
+}
+
 /// What every client has.
 #[derive(Clone)]
 struct Visitor {
-    device: Aligned,
+    /// Absent until the stack is open, and after it could not be opened.
+    site: Rc<OnceCell<Site>>,
     model: Rc<RefCell<Model>>,
     world: Arc<World>,
     answers: Rc<Cell<u64>>,
@@ -202,16 +210,12 @@ struct Visitor {
     looks: Rc<[(u64, u64)]>,
     /// Any request may fail.
     faulty: bool,
-    /// Reads may fail, also after one has succeeded.
+    /// Reads may fail, also where writes have failed.
     reads_fail: bool,
-    /// A read has succeeded: the stack is in use.
-    opened: Rc<Cell<bool>>,
     /// Every write that is acknowledged is durable.
     commits: bool,
     /// Bytes of the clients' buffers, which whoever serves them charges. What was withdrawn may be in use until the end.
     payloads: Rc<Cell<u64>>,
-    /// What a device that keeps everything in memory may have.
-    memory: Option<Rc<Room>>,
 }
 
 impl House {
@@ -228,16 +232,12 @@ impl House {
         let disks: Vec<_> = media.iter().enumerate().map(power_up).collect();
         let buffers = buffer::bytes_here();
         let budget = row.budget(scenario.tight);
-        let stack = row
-            .build(&world, &disks, &budget, if scenario.refused { 0 } else { REGIONS_BYTES })
-            .expect("the table has valid configurations");
         let answers: Rc<Cell<u64>> = Rc::default();
         story.model.borrow_mut().set_losing(phase.loses());
         // What cannot be read stays so in later phases.
         let bad = media.iter().any(Medium::has_bad_sectors);
         let visitor = Visitor {
-            device: Aligned::charged(stack.device.clone(), &budget)
-                .expect("the table's budgets have room to merge"),
+            site: Rc::default(),
             model: story.model.clone(),
             world: world.clone(),
             answers: answers.clone(),
@@ -247,57 +247,76 @@ impl House {
             looks: story.looks.clone(),
             faulty: phase.faulty() || bad,
             reads_fail: phase.reads_fail() || bad,
-            opened: Rc::default(),
             commits: row.commits,
             payloads: Rc::default(),
-            memory: row.exact.then(|| Rc::new(Room::new(&budget, scenario.refused))),
         };
         let drained = Cell::new(false);
-        Self {
-            world,
-            disks,
-            stack: Rc::new(stack),
-            budget,
-            visitor,
-            answers,
-            empty: row.empty,
-            drained,
-            buffers,
-        }
+        Self { row, world, disks, budget, refused: scenario.refused, visitor, answers, drained, buffers }
     }
 
-    /// Recovery, clients, a last look at everything.
+    /// Opening, clients, a last look at everything.
     fn live(&self, phase: &Phase) -> Result<(), Violation> {
+        if !self.open()? {
+            return Ok(());
+        }
         for &(attribute, value) in &phase.knobs {
-            self.visitor.set(&self.stack, attribute, value);
+            self.visitor.set(attribute, value);
         }
         self.until_done(vec![self.spawn(self.visitor.clone().look_at_everything())])?;
         let clients = phase.steps.iter().map(|step| step.client).max().map_or(0, |last| last + 1);
         let mut visits = Vec::new();
         for client in 0..clients {
             let steps: Vec<Step> = phase.steps.iter().filter(|step| step.client == client).copied().collect();
-            visits.push(self.spawn(self.visitor.clone().visit(steps, self.stack.clone())));
+            visits.push(self.spawn(self.visitor.clone().visit(steps)));
         }
         self.until_done(visits)?;
         self.until_done(vec![self.spawn(self.visitor.clone().look_at_everything())])?;
         if phase.drain && !self.powerless() {
             self.drain()?;
         }
-        if self.empty.is_empty() || self.powerless() { Ok(()) } else { self.clear_out() }
+        if self.row.empty.is_empty() || self.powerless() { Ok(()) } else { self.clear_out() }
+    }
+
+    /// Opens the stack, as a server does before its first client. False where it cannot, for a reason, or the power goes first.
+    fn open(&self) -> Result<bool, Violation> {
+        let (row, refused) = (self.row, self.refused);
+        let regions_bytes = if refused { 0 } else { REGIONS_BYTES };
+        let (world, disks, budget) = (self.world.clone(), self.disks.clone(), self.budget.clone());
+        let (site, failure) = (self.visitor.site.clone(), Rc::new(OnceCell::new()));
+        let failed = failure.clone();
+        let opening = self.spawn(async move {
+            let opened = row.open(&world, &disks, &budget, regions_bytes).await.and_then(|stack| {
+                let device = Aligned::charged(stack.device.clone(), &budget)?;
+                let room = row.exact.then(|| Room::new(&budget, refused));
+                Ok(Site { stack, device, room })
+            });
+            match opened {
+                Ok(opened) => drop(site.set(opened)),
+                Err(error) => drop(failed.set(error)),
+            }
+        });
+        self.until_done(vec![opening])?;
+        match failure.get() {
+            Some(error) if !self.visitor.faulty => {
+                Err(Violation(format!("the stack cannot be opened for no reason: {error}")))
+            }
+            _ => Ok(self.visitor.site.get().is_some() && !self.powerless()),
+        }
     }
 
     /// Empties a write cache, and looks at everything once more.
     fn drain(&self) -> Result<(), Violation> {
         let flush = self.visitor.model.borrow_mut().begin_flush();
-        let text = || self.stack.show("drain").unwrap_or_default();
-        let begun = self.stack.store("drain", "1");
-        self.until(|| !text().starts_with("running"))?;
+        let stack = self.visitor.stack();
+        let state = || stack.get("drain_state").ok().and_then(|state| state.choice());
+        let begun = stack.set("drain", Value::U64(1));
+        self.until(|| state() != Some("running"))?;
         if self.powerless() {
             return Ok(());
         }
-        let complete = begun.is_ok() && text().trim() == "complete";
+        let complete = begun.is_ok() && state() == Some("complete");
         if !complete && !self.visitor.faulty {
-            return Err(Violation(format!("a drain ends as {:?} for no reason: {begun:?}", text())));
+            return Err(Violation(format!("a drain ends as {:?} for no reason: {begun:?}", state())));
         }
         if complete {
             self.visitor.model.borrow_mut().end_flush(flush, End::Done { durable: false })?;
@@ -315,13 +334,14 @@ impl House {
             count: self.visitor.model.borrow().sectors(),
             withdraw: None,
         };
-        self.until_done(vec![self.spawn(self.visitor.clone().visit(vec![step], self.stack.clone()))])?;
+        self.until_done(vec![self.spawn(self.visitor.clone().visit(vec![step]))])?;
         // Memory kept at hand for the next writes goes back now.
-        self.stack.store("compact", "1").expect("what can be emptied can be compacted");
-        for name in self.empty {
-            let left = self.stack.show(name).expect("the table names attributes of the stack");
-            if left.trim() != "0" {
-                return Err(Violation(format!("everything is discarded, but {name} is {left}")));
+        let stack = self.visitor.stack();
+        stack.store("compact", "1").expect("what can be emptied can be compacted");
+        for name in self.row.empty {
+            let left = stack.get(name).expect("the table names attributes of the stack");
+            if left != Value::U64(0) {
+                return Err(Violation(format!("everything is discarded, but {name} is {left:?}")));
             }
         }
         Ok(())
@@ -359,6 +379,9 @@ impl House {
                     "nothing is ready and nobody sleeps: a request is never answered".into(),
                 ));
             }
+            if let Some(site) = self.visitor.site.get() {
+                site.stack.device.verify();
+            }
             self.check_memory()?;
             self.tell_what_changed();
         }
@@ -374,13 +397,12 @@ impl House {
         }
     }
 
-    /// What the budget has charged and what nobody counts is within the budget and an allowance.
+    /// What the budget has charged is within it, and nothing else is held.
     fn check_memory(&self) -> Result<(), Violation> {
         let payloads = self.visitor.payloads.get() as i64;
         let uncounted = (buffer::bytes_here() - self.buffers - payloads).max(0) as u64;
         let (used, limit) = (self.budget.used(), self.budget.limit());
-        let allowance = if self.visitor.opened.get() { 0 } else { UNCOUNTED_MAX };
-        if used <= limit && uncounted <= allowance {
+        if used <= limit && uncounted == 0 {
             return Ok(());
         }
         Err(Violation(format!(
@@ -391,7 +413,7 @@ impl House {
     /// Takes everything down; what was charged has to be given back.
     fn leave(self) -> Result<Vec<Arc<Disk>>, Violation> {
         self.world.power_off();
-        drop((self.stack, self.visitor));
+        drop(self.visitor);
         self.world.power_off();
         drop(self.world);
         match self.budget.used() {
@@ -414,7 +436,15 @@ impl Visitor {
         }
     }
 
-    async fn visit(self, steps: Vec<Step>, stack: Rc<Stack>) {
+    fn site(&self) -> &Site {
+        self.site.get().expect("clients come once the stack is open")
+    }
+
+    fn stack(&self) -> &Stack {
+        &self.site().stack
+    }
+
+    async fn visit(self, steps: Vec<Step>) {
         for step in steps {
             let Step { act, first, count, withdraw, .. } = step;
             match act {
@@ -422,17 +452,17 @@ impl Visitor {
                 Act::Extents => self.extents(first, count).await,
                 Act::Flush => self.flush(withdraw).await,
                 Act::Sleep(micros) => self.world.sleep(Duration::from_micros(micros)).await,
-                Act::Set { attribute, value } => self.set(&stack, attribute, value),
+                Act::Set { attribute, value } => self.set(attribute, value),
                 _ => self.write(step).await,
             }
         }
     }
 
-    fn set(&self, stack: &Stack, attribute: usize, value: usize) {
+    fn set(&self, attribute: usize, value: usize) {
         let (name, values) = self.knobs[attribute];
-        let stored = stack.store(name, values[value]);
-        if let ("mem_limit", Some(memory)) = (name, &self.memory) {
-            memory.set_limit(self.model.borrow_mut().moment(), values[value]);
+        let stored = self.stack().store(name, values[value]);
+        if let ("mem_limit", Some(room)) = (name, &self.site().room) {
+            room.set_limit(self.model.borrow_mut().moment(), values[value]);
         }
         if let (Err(error), false) = (stored, self.faulty) {
             self.fail(Violation(format!("setting {name} to {} fails: {error}", values[value])));
@@ -453,11 +483,11 @@ impl Visitor {
     async fn extents(&self, first: u64, count: u64) {
         // They may be known at once: what the last step stored wrong has to be, too.
         self.world.sleep(Duration::ZERO).await;
-        let block = self.device.preferred_block();
+        let block = self.site().device.preferred_block();
         let range = block.cover(ByteRange::new(first * SECTOR, count * SECTOR));
         let (first, count) = (range.offset / SECTOR, range.len / SECTOR);
         let number = self.model.borrow_mut().begin_read(first, count);
-        let extents = self.device.extents(range, EXTENTS_MAX).await;
+        let extents = self.site().device.extents(range, EXTENTS_MAX).await;
         let mut said = Vec::new();
         match extents {
             Ok(extents) => {
@@ -511,20 +541,38 @@ impl Visitor {
         let durable = request.flags.fua || self.commits;
         let number = self.model.borrow_mut().begin_write(step.first, step.count, change);
         let reply = self.ask(request, step.withdraw, number).await;
+        if reply.as_ref().is_some_and(|reply| reply.result == Err(Kind::NoSpace)) {
+            self.judge_refusal(number);
+        }
         self.model.borrow_mut().end_write(number, end(reply.as_ref(), durable));
+    }
+
+    /// After a write that found no memory, with nobody else about, a pass of compaction makes little room.
+    fn judge_refusal(&self, number: Number) {
+        let alone = self.model.borrow().is_alone(number);
+        let Some(room) = self.site().room.as_ref().filter(|_| alone) else { return };
+        let stack = self.stack();
+        stack.store("compact", "1").expect("what may refuse for want of memory can be compacted");
+        let used = stack.get("mem_used_total").ok().and_then(|used| used.number());
+        if let Some(left) = room.too_much_left(number, used.expect("it says what it takes")) {
+            self.fail(Violation(format!("a write found no memory, but {left} bytes of it can be had")));
+        }
     }
 
     /// The reply, or nothing if the answer was dropped.
     async fn ask(&self, request: Request, withdraw: Option<u8>, number: Number) -> Option<Reply> {
         let (op, range, payload) = (request.op, request.range, request.buf.capacity() as u64);
+        let len = request.buf.len();
         self.payloads.set(self.payloads.get() + payload);
-        let reply = Dropping { answer: self.device.submit(request), polls: withdraw }.await?;
+        let reply = Dropping { answer: self.site().device.submit(request), polls: withdraw }.await?;
         self.payloads.set(self.payloads.get() - payload);
         self.answers.set(self.answers.get() + 1);
+        if reply.buf.len() != len {
+            self.fail(Violation(format!("{op:?} of {range:?} returns {} bytes of {len}", reply.buf.len())));
+        }
         self.world.note(u64::from(reply.result.is_ok()) ^ range.offset << 8);
-        self.opened.set(self.opened.get() || (op == Op::Read && reply.result.is_ok()));
         // Reads go on after an error.
-        let faulty = if op == Op::Read && self.opened.get() { self.reads_fail } else { self.faulty };
+        let faulty = if op == Op::Read { self.reads_fail } else { self.faulty };
         if let (Err(kind), false) = (reply.result, faulty)
             && !self.may_be_refused(op, kind, number)
         {
@@ -536,11 +584,8 @@ impl Visitor {
     /// Whether a write that began as `number` may have found no memory. A discard takes none.
     fn may_be_refused(&self, op: Op, kind: Kind, number: Number) -> bool {
         let takes_memory = matches!(op, Op::Write | Op::WriteZeroes);
-        takes_memory
-            && self
-                .memory
-                .as_ref()
-                .is_some_and(|memory| memory.may_refuse(kind, number, &self.model.borrow()))
+        let room = self.site().room.as_ref().filter(|_| takes_memory);
+        room.is_some_and(|room| room.may_refuse(kind, number, &self.model.borrow()))
     }
 }
 

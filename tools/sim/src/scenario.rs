@@ -14,8 +14,9 @@
 use std::fmt;
 
 use spillway_core::Kind;
-use spillway_core::contract::Random;
+use spillway_core::random::Random;
 
+use crate::scatter::scattered;
 use crate::stacks::Row;
 use spillway_sim::disk::{Call, Effect, Fault, Latency, Plan};
 use spillway_sim::workload::{Act, Shape, Step, swarm};
@@ -138,8 +139,20 @@ impl Phase {
             long: row.long(),
             vast: row.vast(),
         };
-        let steps = swarm(random, &shape);
+        let mut steps = swarm(random, &shape);
         let count = steps.len() as u64;
+        if row.dense {
+            if random.below(2) == 0 {
+                steps.iter_mut().for_each(|step| step.client = 0);
+            }
+            let limited = row.knobs.iter().position(|(name, _)| *name == "mem_limit").map(|attribute| {
+                let act =
+                    Act::Set { attribute, value: 1 + random.below(knobs[attribute] as u64 - 1) as usize };
+                Step { client: 0, act, first: 0, count: 1, withdraw: None }
+            });
+            let scattered = scattered(random, row.sectors());
+            steps.splice(0..0, limited.into_iter().chain(scattered));
+        }
         let mut phase = Self { steps, ..Self::quiet() };
         phase.plan = draw_plan(random, faulty, count, true);
         if row.cache.is_some() {

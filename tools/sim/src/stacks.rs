@@ -1,12 +1,13 @@
 //! The stacks that are simulated: a table. A new layer is one row.
 
+use std::fmt;
 use std::sync::Arc;
 
-use spillway_core::{BlockSize, Budget, Env, Error, SECTOR, Storage};
-use spillway_layers::stack::{
-    FileConfig, LayerConfig, OriginConfig, Stack, StackConfig, Surroundings, ZramConfig,
-};
-use spillway_layers::{delay, memory, rate, trace, write_cache};
+use spillway_core::{BlockSize, Budget, Env, Error, SECTOR};
+use spillway_layers::stack::{LayerConfig, OriginConfig, Stack, StackConfig};
+use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
+use spillway_layers::write_cache::{self, Ablation, Ack, Mode};
+use spillway_layers::{delay, file, memory, rate, trace, zram};
 
 use crate::preset;
 use spillway_sim::disk::{Disk, Medium};
@@ -37,8 +38,10 @@ pub struct Row {
     pub whole: Option<u64>,
     /// A cache that is full but for small islands, as [`crate::preset`] makes it.
     pub full: bool,
-    /// A device of many leaves of zram's table, of which stories touch what lies near the boundaries.
+    /// A device of many pages of zram's table, of which stories touch what lies near the boundaries.
     pub wide: bool,
+    /// Stories begin with scattering what the device holds, as [`crate::scatter`] does.
+    pub dense: bool,
     /// What workloads change while it runs.
     pub knobs: &'static [Knob],
     /// Bytes that memory may be short of: the budget that a hard-pressed run gets.
@@ -47,6 +50,12 @@ pub struct Row {
     pub exact: bool,
     /// Attributes that are 0 once the whole device is discarded.
     pub empty: &'static [&'static str],
+}
+
+impl fmt::Debug for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
 }
 
 /// A write cache.
@@ -60,7 +69,7 @@ pub struct Cache {
     pub words: bool,
 }
 
-/// Path of the write cache's disk; that of the origin is any other.
+/// Role and path of the write cache's disk.
 const CACHE: &str = "cache";
 
 /// All of them.
@@ -84,11 +93,7 @@ pub const STACKS: &[Row] = &[
     Row {
         name: "write-cache-small",
         config: |_| {
-            cached(write_cache::Config {
-                block_size: 512.into(),
-                pause_writeback: Some(0),
-                ..Default::default()
-            })
+            cached(write_cache::Config { block_size: 512, pause_writeback: Some(0), ..Default::default() })
         },
         bytes: 32 << 10,
         disk: Some(512),
@@ -105,7 +110,7 @@ pub const STACKS: &[Row] = &[
     },
     Row {
         name: "write-cache-through",
-        config: |_| cached(write_cache::Config { ack: "committed".into(), ..Default::default() }),
+        config: |_| cached(write_cache::Config { ack: Ack::Committed, ..Default::default() }),
         cache: Some(Cache { bytes: 64 << 10, disk: 4096, words: false }),
         commits: true,
         whole: Some(8),
@@ -144,6 +149,15 @@ pub const STACKS: &[Row] = &[
         tight_budget: None,
         ..ZRAM
     },
+    Row {
+        name: "zram-dense",
+        config: |bytes| zram(bytes, "lz4", vec![]),
+        bytes: 16 << 20,
+        dense: true,
+        knobs: &[("max_comp_streams", &["1", "2"]), ("mem_limit", &["0", "1M", "2M"]), ("compact", &["1"])],
+        tight_budget: None,
+        ..ZRAM
+    },
     Row { name: "delay-zram", config: |bytes| zram(bytes, "lz4", vec![delay()]), ..ZRAM },
 ];
 
@@ -158,6 +172,7 @@ const DURABLE: Row = Row {
     whole: None,
     full: false,
     wide: false,
+    dense: false,
     knobs: &[],
     tight_budget: None,
     exact: false,
@@ -199,16 +214,16 @@ const ZRAM: Row = Row {
     ..VOLATILE
 };
 
-/// Sectors of a leaf of zram's table, and leaves after which the next one is of the first one's shard again.
-const LEAF_SECTORS: u64 = 340 * 8;
-const SHARDS: u64 = 256;
+/// Sectors of a page of slots of zram's table, and pages of a block of it.
+const SLOTS_SECTORS: u64 = 256 * 8;
+const BLOCK_PAGES: u64 = 512;
 
-/// Four leaves of the first shard, after which its map grows, and a part of one.
-const WIDE_BYTES: u64 = (3 * SHARDS * LEAF_SECTORS + 4 * LEAF_SECTORS + 24) * SECTOR;
+/// Two blocks, four pages and a part of one.
+const WIDE_BYTES: u64 = ((2 * BLOCK_PAGES + 4) * SLOTS_SECTORS + 24) * SECTOR;
 
-/// Sectors of a piece in which a long discard goes, and of the leaves that one word of a bitmap tells of.
+/// Sectors of a piece in which a long discard goes, and of the pages that one word of a bitmap tells of.
 const PIECE_SECTORS: u64 = (64 << 20) / SECTOR;
-const WORD_SECTORS: u64 = 64 * LEAF_SECTORS;
+const WORD_SECTORS: u64 = 64 * SLOTS_SECTORS;
 
 /// The row called `name`.
 pub fn find(name: &str) -> Option<&'static Row> {
@@ -216,7 +231,7 @@ pub fn find(name: &str) -> Option<&'static Row> {
 }
 
 fn over_file(layers: Vec<LayerConfig>) -> StackConfig {
-    let file = FileConfig { path: "disk".into(), ..FileConfig::default() };
+    let file = file::Config { path: "disk".into(), read_only: false };
     StackConfig { origin: OriginConfig::File(file), layers }
 }
 
@@ -224,16 +239,14 @@ fn cached(config: write_cache::Config) -> StackConfig {
     over_file(vec![LayerConfig::WriteCache(write_cache::Config { path: CACHE.into(), ..config })])
 }
 
-/// The kernel's ways, mode p's writes with FUA, and copies of everything at once.
+/// The kernel's ways, mode p's writes with FUA, and everything written back at once.
 fn eager() -> write_cache::Config {
     write_cache::Config {
-        block_size: 512.into(),
+        block_size: 512,
         high_watermark: 20,
         low_watermark: 0,
-        allocation: "next_fit".into(),
-        mode: "p".into(),
-        large_writes: false,
-        group_commit: false,
+        mode: Mode::PersistentMemory,
+        ablation: Ablation { next_fit: true, single_blocks: true, lone_commits: true },
         ..Default::default()
     }
 }
@@ -241,7 +254,7 @@ fn eager() -> write_cache::Config {
 /// Nothing is copied before it has to be.
 fn full() -> write_cache::Config {
     write_cache::Config {
-        block_size: 512.into(),
+        block_size: 512,
         high_watermark: 100,
         low_watermark: 100,
         pause_writeback: Some(0),
@@ -251,17 +264,12 @@ fn full() -> write_cache::Config {
 }
 
 fn memory(bytes: u64) -> StackConfig {
-    let memory = memory::Config { size: bytes.into(), block_size: 4096 };
+    let memory = memory::Config { size: bytes, block_size: 4096 };
     StackConfig { origin: OriginConfig::Memory(memory), layers: vec![] }
 }
 
-fn zram(bytes: u64, algorithm: &str, layers: Vec<LayerConfig>) -> StackConfig {
-    let zram = ZramConfig {
-        disksize: bytes.into(),
-        comp_algorithm: algorithm.into(),
-        max_comp_streams: Some(2),
-        ..ZramConfig::default()
-    };
+fn zram(bytes: u64, comp_algorithm: &'static str, layers: Vec<LayerConfig>) -> StackConfig {
+    let zram = zram::Config { disksize: bytes, comp_algorithm, max_comp_streams: 2, ..Default::default() };
     StackConfig { origin: OriginConfig::Zram(zram), layers }
 }
 
@@ -274,7 +282,7 @@ fn delay() -> LayerConfig {
 }
 
 fn rate() -> LayerConfig {
-    LayerConfig::Rate(rate::Config { bytes_per_second: (50 << 20).into(), ..Default::default() })
+    LayerConfig::Rate(rate::Config { bytes_per_second: 50 << 20, ..Default::default() })
 }
 
 impl Row {
@@ -301,8 +309,8 @@ impl Row {
         match (self.full, self.wide) {
             (true, _) => preset::anchors(),
             (_, true) => {
-                let leaves = [0, 1, 2, SHARDS, 2 * SHARDS, 3 * SHARDS].map(|leaf| leaf * LEAF_SECTORS);
-                leaves.into_iter().chain([PIECE_SECTORS, WORD_SECTORS, self.sectors() - 1]).collect()
+                let pages = [0, 1, 2, BLOCK_PAGES, 2 * BLOCK_PAGES].map(|page| page * SLOTS_SECTORS);
+                pages.into_iter().chain([PIECE_SECTORS, WORD_SECTORS, self.sectors() - 1]).collect()
             }
             _ => vec![],
         }
@@ -314,6 +322,7 @@ impl Row {
             (true, _) => 192,
             // More pages than one slice of work stores.
             (_, true) => 80 * 8,
+            _ if self.dense => 64 * 8,
             _ => self.sectors(),
         }
     }
@@ -342,26 +351,25 @@ impl Row {
         Budget::new(self.tight_budget.filter(|_| tight).unwrap_or(64 << 20))
     }
 
-    /// The stack in `world`, over its disks, with so many bytes of regions.
-    pub fn build(
+    /// Opens the stack in `world`, over its disks, with so many bytes of regions.
+    pub async fn open(
         &self,
         world: &Arc<World>,
         disks: &[Arc<Disk>],
         budget: &Arc<Budget>,
         regions_bytes: u64,
     ) -> Result<Stack, Error> {
+        let disks = disks.to_vec();
         let around = Surroundings {
             env: world.clone() as Arc<dyn Env>,
             regions: Arc::new(VecRegions::new(regions_bytes)),
             budget: budget.clone(),
-            open_file: Box::new({
-                let disks = disks.to_vec();
-                move |config: &FileConfig| {
-                    let number = usize::from(config.path.as_os_str() == CACHE);
-                    Ok(disks.get(number).cloned().expect("the row has that disk") as Arc<dyn Storage>)
-                }
+            open_file: Box::new(move |backing: &BackingDevice| {
+                let number = usize::from(backing.role == CACHE);
+                let storage = disks.get(number).cloned().expect("the row has that disk");
+                Ok(OpenStorage { storage, notes: Vec::new() })
             }),
         };
-        Stack::build(&(self.config)(self.bytes), &around)
+        Stack::open(&(self.config)(self.bytes), &around).await
     }
 }

@@ -38,15 +38,27 @@ pub(crate) fn threads(root: &Path) -> Result<()> {
     succeed(command(root).args(["test", "--quiet"]).args(packages).args(features))
 }
 
-/// The simulated world, with its deliberate defects built in; after the word `--release` built for release.
+/// Looks whether the tables of options and attributes in the manual are as declared; with `--write`, makes them so.
+pub(crate) fn manual(root: &Path, words: &[&str]) -> Result<()> {
+    let program = ["run", "--quiet", "--package", "spillway-layers", "--example", "manual", "--", "docs"];
+    succeed(command(root).args(program).args(words))
+}
+
+/// The package that runs the simulated world, with its deliberate defects built in.
+const SIMULATE: &[&str] = &["--quiet", "--package", "spillway-simulate", "--features", "mutants"];
+
+/// The simulated world; built for release where `--release` is among the words.
 pub(crate) fn simulate(root: &Path, words: &[&str]) -> Result<()> {
-    let (profile, words) = match words {
-        ["--release", rest @ ..] => ("release", rest),
-        _ => ("dev", words),
-    };
-    let package =
-        ["--quiet", "--package", "spillway-simulate", "--features", "mutants", "--profile", profile];
-    succeed(command(root).arg("run").args(package).arg("--").args(words))
+    let profile = if words.contains(&"--release") { "release" } else { "dev" };
+    let words = words.iter().filter(|word| **word != "--release");
+    let run = ["run", "--profile", profile];
+    succeed(command(root).args(run).args(SIMULATE).arg("--").args(words))
+}
+
+/// The tests of the simulator's program, which exists with its defects only, and its check.
+pub(crate) fn check_simulator(root: &Path) -> Result<()> {
+    succeed(command(root).arg("test").args(SIMULATE))?;
+    simulate(root, &["--check"])
 }
 
 /// Hostile clients against servers whose memory is counted, both in a release build.

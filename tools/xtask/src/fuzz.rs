@@ -1,4 +1,4 @@
-//! Runs the fuzz targets for a fixed time: the NBD parser, and the metadata of a write cache.
+//! Runs the fuzz targets for a fixed time: the NBD parser, the messages of a mount, and the metadata of a write cache.
 //!
 //! They are a workspace of their own, built with coverage by the stable compiler: its folder's cargo configuration says
 //! how, so cargo is started there, and flags from outside are kept away. What it finds is left in `tools/fuzz/artifacts`.
@@ -13,8 +13,11 @@ use crate::cargo::{command, succeed};
 pub(crate) const SECONDS: u64 = 80;
 
 /// Each target, how many quarters of the time it gets, and what helps it.
-const TARGETS: [(&str, u64, &[&str]); 2] =
-    [("nbd_session", 3, &["-max_len=65536", "-dict=nbd.dict"]), ("write_cache", 1, &["-max_len=16384"])];
+const TARGETS: [(&str, u64, &[&str]); 3] = [
+    ("nbd_session", 2, &["-max_len=65536", "-dict=nbd.dict"]),
+    ("fuse_session", 1, &["-max_len=16384"]),
+    ("write_cache", 1, &["-max_len=16384"]),
+];
 
 /// Builds and runs the targets; a crash, a hang, a leak of memory or a build error is an error.
 pub(crate) fn run(root: &Path, seconds: u64) -> Result<()> {

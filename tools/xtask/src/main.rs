@@ -28,6 +28,8 @@ struct Cli {
 enum Errand {
     /// Check what neither the compiler nor clippy does: arrows, circles, sizes, names, places
     Tidy,
+    /// Make the tables of options and attributes in docs/ from their declarations
+    Manual,
     /// Run everything that CI checks: tools, fmt, clippy, tidy, tests, docs, 80 s of fuzzing
     Test {
         /// Leave the fuzzing out
@@ -42,7 +44,7 @@ enum Errand {
         #[arg(default_value_t = fuzz::SECONDS)]
         seconds: u64,
     },
-    /// Run the simulated world, by seed: see docs/simulation.md; the first argument --release builds it for release
+    /// Run the simulated world, by seed; with --release in a release build
     Sim(Words),
     /// Run the models of threads, in many orders
     Threads,
@@ -80,6 +82,7 @@ fn run(errand: Errand) -> Result<()> {
     let root = root();
     match errand {
         Errand::Tidy => tidy::check(&root),
+        Errand::Manual => cargo::manual(&root, &["--write"]),
         Errand::Test { quick } => steps::run(&root, quick),
         Errand::Tools => tools::require(),
         Errand::Fuzz { seconds } => fuzz::run(&root, seconds),

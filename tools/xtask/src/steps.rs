@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::cargo::{command, simulate, succeed, threads};
+use crate::cargo::{check_simulator, command, succeed, threads};
 use crate::{fuzz, tidy, tools};
 
 type Step = (&'static str, fn(&Path) -> Result<()>);
@@ -18,7 +18,7 @@ const STEPS: &[Step] = &[
     ("clippy", clippy),
     ("tests", tests),
     ("threads", threads),
-    ("sim", |root| simulate(root, &["--check"])),
+    ("sim", check_simulator),
     ("docs", docs),
 ];
 

@@ -17,32 +17,42 @@ const EVERY: Duration = Duration::from_millis(200);
 
 const BAR: &str = "{bar:40} {pos} of {len} blocks copied, {elapsed} so far, {eta} left";
 
-/// What the attribute `drain` says.
-#[derive(Debug, PartialEq, Eq)]
-enum Progress {
-    Running { left: u64, total: u64 },
-    Complete,
-    Ended(String),
-}
-
-impl Progress {
-    fn of(text: &str) -> Self {
-        match text.split_whitespace().collect::<Vec<_>>()[..] {
-            ["complete"] => Progress::Complete,
-            ["running", left, total] => match (left.parse(), total.parse()) {
-                (Ok(left), Ok(total)) => Progress::Running { left, total },
-                _ => Progress::Ended(text.to_owned()),
-            },
-            _ => Progress::Ended(text.to_owned()),
-        }
-    }
-}
+/// The attributes that say how far a drain is.
+const STATE: &str = "drain_state";
+const LEFT: &str = "drain_left";
+const TOTAL: &str = "drain_total";
 
 /// See the head of this file.
 pub(crate) fn drain(folder: &RuntimeFolder, device: String) -> Result<()> {
     let mut connection = Connection::to_device(folder, &device)?;
+    begin(&mut connection, &device)?;
+    let bar = bar();
+    loop {
+        let state = connection.get(&device, STATE)?;
+        match state.as_str() {
+            Some("running") => {
+                show(&bar, &mut connection, &device)?;
+                sleep(EVERY);
+            }
+            Some("complete") => {
+                bar.finish_and_clear();
+                return print(&format!("{device}: origin is complete, the cache may be removed\n"));
+            }
+            _ => {
+                bar.abandon();
+                let message = format!(
+                    "the drain of {device} has ended ({state}): see spillway get {device} error, restart its server, drain again"
+                );
+                return Err(Failure::new(Exit::Failed, message).into());
+            }
+        }
+    }
+}
+
+/// Starts the drain, if the device has a cache.
+fn begin(connection: &mut Connection, device: &str) -> Result<()> {
     let attribute = "drain".to_owned();
-    let rows = match connection.ask(&Operation::Attributes { device: device.clone() })? {
+    let rows = match connection.ask(&Operation::Attributes { device: device.to_owned() })? {
         Reply::Attributes(rows) => rows,
         other => return Err(unexpected(&other)),
     };
@@ -50,38 +60,19 @@ pub(crate) fn drain(folder: &RuntimeFolder, device: String) -> Result<()> {
         let message = format!("device {device} has no write cache: there is nothing to drain");
         return Err(Failure::new(Exit::Missing, message).into());
     }
-    let start = Operation::Set { device: device.clone(), attribute: attribute.clone(), value: "1".into() };
-    match connection.ask(&start)? {
-        Reply::Done => {}
-        other => return Err(unexpected(&other)),
+    match connection.ask(&Operation::Set { device: device.to_owned(), attribute, value: 1.into() })? {
+        Reply::Done => Ok(()),
+        other => Err(unexpected(&other)),
     }
-    let bar = bar();
-    loop {
-        let get = Operation::Get { device: device.clone(), attribute: Some(attribute.clone()) };
-        let values = match connection.ask(&get)? {
-            Reply::Values(values) => values,
-            other => return Err(unexpected(&other)),
-        };
-        match Progress::of(values.first().map_or("", |value| &value.value)) {
-            Progress::Running { left, total } => {
-                // Writes over cached blocks may make them more for a while.
-                bar.set_length(total.max(left));
-                bar.set_position(total.saturating_sub(left));
-                sleep(EVERY);
-            }
-            Progress::Complete => {
-                bar.finish_and_clear();
-                return print(&format!("{device}: origin is complete, the cache may be removed\n"));
-            }
-            Progress::Ended(how) => {
-                bar.abandon();
-                let message = format!(
-                    "the drain of {device} has ended: {how}; see spillway get {device} error, restart its server, drain again"
-                );
-                return Err(Failure::new(Exit::Failed, message).into());
-            }
-        }
-    }
+}
+
+fn show(bar: &ProgressBar, connection: &mut Connection, device: &str) -> Result<()> {
+    let mut number = |name: &str| -> Result<u64> { Ok(connection.get(device, name)?.as_u64().unwrap_or(0)) };
+    let (left, total) = (number(LEFT)?, number(TOTAL)?);
+    // Writes over cached blocks may make them more for a while.
+    bar.set_length(total.max(left));
+    bar.set_position(total.saturating_sub(left));
+    Ok(())
 }
 
 /// A bar on a terminal, nothing elsewhere.
@@ -99,11 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_attribute_says_is_understood() {
-        assert_eq!(Progress::of("complete"), Progress::Complete);
-        assert_eq!(Progress::of("running 3 10"), Progress::Running { left: 3, total: 10 });
-        assert_eq!(Progress::of("failed EIO"), Progress::Ended("failed EIO".into()));
-        assert_eq!(Progress::of("running x y"), Progress::Ended("running x y".into()));
+    fn the_bar_takes_what_it_is_given() {
         let bar = bar();
         bar.set_length(10);
         bar.set_position(7);

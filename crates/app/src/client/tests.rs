@@ -55,7 +55,7 @@ fn dead_sockets_are_left_out_of_a_listing() {
     serve(
         &folder,
         "ram0",
-        "{\"v\":1,\"result\":{\"devices\":[{\"name\":\"ram0\",\"stack\":\"zram\",\"disksize\":1,\"read_only\":false,\"clients\":0}]}}\n",
+        "{\"v\":2,\"result\":{\"devices\":[{\"name\":\"ram0\",\"stack\":\"zram\",\"disksize\":1,\"read_only\":false,\"clients\":0}]}}\n",
     );
     drop(UnixListener::bind(folder.control_socket("dead")).unwrap());
     let names: Vec<_> = listing(&folder).unwrap().into_iter().map(|row| row.name).collect();
@@ -72,7 +72,7 @@ fn a_refusal_keeps_its_errno_and_sets_the_exit_code() {
     serve(
         &folder,
         "ram0",
-        "{\"v\":1,\"error\":{\"errno\":\"EBUSY\",\"code\":16,\"message\":\"2 clients\"}}\n",
+        "{\"v\":2,\"error\":{\"errno\":\"EBUSY\",\"code\":16,\"message\":\"2 clients\"}}\n",
     );
     let error = reset(&folder, "ram0".into()).unwrap_err();
     assert_eq!((error.to_string().as_str(), exit::code_of(&error)), ("2 clients (EBUSY)", Exit::Busy));
@@ -80,9 +80,103 @@ fn a_refusal_keeps_its_errno_and_sets_the_exit_code() {
 
 #[test]
 fn values_of_several_lines_stay_in_their_column() {
-    let value = |name: &str, value: &str| Value { name: name.into(), value: value.into() };
+    let value = |name: &str, text: &str| Shown { name: name.into(), value: Json::Null, text: text.into() };
     assert_eq!(
         listed(&[value("disksize", "4096"), value("debug_stat", "version: 1\n0")]),
         "disksize    4096\ndebug_stat  version: 1\n            0\n"
     );
+}
+
+#[test]
+fn a_value_as_json_keeps_its_type() {
+    let value = |name: &str, value: Json| Shown { name: name.into(), value, text: "text".into() };
+    let stat = serde_json::json!({"mem_used_total": 12288});
+    let values = [value("disksize", 4096.into()), value("initstate", true.into()), value("io_stat", stat)];
+    let object = Json::Object(object(&values)).to_string();
+    assert_eq!(object, r#"{"disksize":4096,"initstate":true,"io_stat":{"mem_used_total":12288}}"#);
+}
+
+#[test]
+fn a_description_says_what_is_declared() {
+    let row = AttributeRow {
+        name: "level".into(),
+        role: "knob".into(),
+        unit: "percent".into(),
+        allowed: Some("a whole number from 1 to 9".into()),
+        default: Some("5".into()),
+        when: Some("at any time".into()),
+        readable: true,
+        writable: true,
+        help: "How much".into(),
+        columns: vec![ColumnRow { name: "a".into(), unit: "bytes".into() }],
+        ..Default::default()
+    };
+    assert_eq!(
+        descriptions(&[row]),
+        "level (knob; percent; read, write; a whole number from 1 to 9; default: 5; set at any time)\n    How much\n    a bytes\n"
+    );
+}
+
+/// A device whose drain is asked about once while it is running.
+#[test]
+fn a_drain_shows_its_progress_and_its_end() {
+    let scratch = Scratch::new("drain");
+    let folder = RuntimeFolder::at(&scratch.path().join("run"));
+    let value = |value: &str| {
+        format!(
+            "{{\"v\":2,\"result\":{{\"values\":[{{\"name\":\"a\",\"value\":{value},\"text\":\"\"}}]}}}}\n"
+        )
+    };
+    let rows = "{\"v\":2,\"result\":{\"attributes\":[{\"name\":\"drain\",\"role\":\"command\",\"type\":\"number\",\"readable\":false,\"writable\":true,\"help\":\"\"}]}}\n";
+    let done = "{\"v\":2,\"result\":\"done\"}\n";
+    let running = [rows.into(), done.into(), value("\"running\""), value("3"), value("10")];
+    for (end, outcome) in [("\"complete\"", Ok(())), ("\"failed\"", Err(Exit::Failed))] {
+        let replies = [&running[..], &[value(end)]].concat();
+        serve_in_turn(&folder, "c0", replies);
+        let result = drain(&folder, "c0".into());
+        assert_eq!(result.map_err(|error| exit::code_of(&error)), outcome);
+    }
+}
+
+/// Answers the lines of one client by `replies`, one after the other.
+fn serve_in_turn(folder: &RuntimeFolder, device: &str, replies: Vec<String>) {
+    folder.create().unwrap();
+    let path = folder.control_socket(device);
+    let _ = std::fs::remove_file(&path);
+    let listener = UnixListener::bind(path).unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut lines = BufReader::new(stream.try_clone().unwrap());
+        for reply in replies {
+            assert!(lines.read_line(&mut String::new()).unwrap() > 0);
+            stream.write_all(reply.as_bytes()).unwrap();
+        }
+    });
+}
+
+/// Anybody may make a folder in a temporary folder, and answer in it what a command run by root would believe.
+#[test]
+fn nothing_that_answers_in_a_folder_open_to_others_is_believed() {
+    use std::os::unix::fs::PermissionsExt;
+    let scratch = Scratch::new("open-to-others");
+    let folder = RuntimeFolder::at(&scratch.path().join("spillway-0"));
+    serve(&folder, "ram0", "{\"reply\":\"done\"}\n");
+    std::fs::set_permissions(scratch.path().join("spillway-0"), PermissionsExt::from_mode(0o755)).unwrap();
+    let options = crate::cli::AttachOptions {
+        device: "ram0".into(),
+        mountpoint: None,
+        mkfs: None,
+        force: false,
+        shared: false,
+    };
+    let refusals = [
+        listing(&folder).map(drop),
+        Connection::to_device(&folder, "ram0").map(drop),
+        detach(&folder, "ram0"),
+        attach(&folder, &options),
+    ];
+    for refusal in refusals {
+        let error = refusal.unwrap_err().to_string();
+        assert!(error.contains("open to others"), "{error}");
+    }
 }

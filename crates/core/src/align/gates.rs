@@ -110,7 +110,7 @@ impl Default for Gates {
 }
 
 impl Gates {
-    /// Shares all gates of `set` unless somebody has or awaits one of them alone; then none is taken.
+    /// Shares all gates of `set` unless a task has or awaits one of them alone; then none is taken.
     #[inline]
     pub(super) fn try_share(&self, set: &Set) -> bool {
         match set {
@@ -203,7 +203,7 @@ mod threads {
     }
 
     #[test]
-    fn nobody_shares_a_gate_that_somebody_has_alone() {
+    fn no_task_shares_a_gate_that_another_has_alone() {
         every_order(|| {
             let shared = Arc::new((Arc::new(Gates::default()), [const { AtomicUsize::new(0) }; 2]));
             let users: Vec<_> =
@@ -240,7 +240,7 @@ mod tests {
         let mut newcomer = pin!(Held::shared(&gates, Set::of(GATE)));
         assert!(newcomer.as_mut().poll(&mut context).is_pending());
         gates.unshare(&Set::of(GATE));
-        let Poll::Ready(held) = merge.as_mut().poll(&mut context) else { panic!("nobody holds the gate") };
+        let Poll::Ready(held) = merge.as_mut().poll(&mut context) else { panic!("no task holds the gate") };
         assert!(newcomer.as_mut().poll(&mut context).is_pending());
         drop(held);
         assert!(newcomer.as_mut().poll(&mut context).is_ready());
@@ -253,7 +253,7 @@ mod tests {
         let Poll::Ready(held) =
             pin!(Held::merging(&gates, small.clone(), small)).poll(&mut Context::from_waker(Waker::noop()))
         else {
-            panic!("nobody is there")
+            panic!("no task is there")
         };
         assert!(!gates.try_share(&large));
         drop(held);

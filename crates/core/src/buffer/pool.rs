@@ -1,12 +1,12 @@
 //! The limit on all buffers of the process, and unused ones that threads keep for the next request.
 //!
-//! A thread keeps blocks of 4 KiB for itself, so that a small request takes no lock; everything larger lies in a shelf of
-//! its own behind a lock that only others who are short of memory take besides. What lay unused longest goes first, so that
-//! a shelf follows the sizes in use. While somebody waits for memory nothing is kept.
+//! A thread keeps blocks of 4 KiB for itself, so that a small request takes no lock; everything larger lies in its cache,
+//! behind a lock that other threads take only when they are short of memory. The buffer that lay unused longest goes first, so
+//! that a cache follows the sizes in use. While a task waits for memory nothing is kept.
 //!
-//! Why idle memory keeps nobody waiting: a waiter queues for memory, then empties every shelf; who puts something into a
-//! shelf looks for waiters afterwards, and empties it where there is one. Whichever comes second finds the memory. Blocks of
-//! 4 KiB stay with their threads: a quarter of a shelf's share each, which is a sixteenth of the limit for all, and no more
+//! Why idle memory keeps no task waiting: a waiter queues for memory, then empties every cache; a thread that puts a buffer into
+//! its cache looks for waiters afterwards, and empties it where there is one. The later of the two finds the memory. Blocks of
+//! 4 KiB stay with their threads: a quarter of a thread's share each, which is a sixteenth of the limit for all, and no more
 //! than [`NEAR_MAX`]. A thread that kept its share when there were fewer gives the rest back at its next use: threads that come
 //! one after the other and idle may keep several times that.
 
@@ -20,28 +20,28 @@ use std::task::Poll;
 use super::page::{ALIGNMENT, Page, new_pages};
 use crate::sync::{AtomicU64, Ordering, Semaphore, Unseen};
 
-/// Most bytes of unused buffers on a shelf. In a model of the checker of threads nothing outlives it.
-const SHELF_BYTES_MAX: u64 = 2 << 20;
+/// Most bytes of unused buffers in a cache. In a model of the checker of threads nothing outlives it.
+const CACHE_BYTES_MAX: u64 = 2 << 20;
 
 /// All threads together keep no more than this share of the limit.
-const SHELVES_SHARE: u64 = 4;
+const CACHES_SHARE: u64 = 4;
 
 /// The part of a thread's share that it keeps for itself, as one in so many.
 const NEAR_SHARE: u64 = 4;
 
-/// Most blocks of 4 KiB that a thread keeps for itself, beside its shelf.
+/// Most blocks of 4 KiB that a thread keeps for itself, beside its cache.
 const NEAR_MAX: u64 = 32;
 
-/// In bytes, those of shelves included.
+/// In bytes, those of caches included.
 static SPACE: Semaphore = Semaphore::new(u64::MAX);
 
-/// Bytes that a shelf may keep, by the limit and the number of shelves.
-static SHELF_BYTES: AtomicU64 = AtomicU64::new(SHELF_BYTES_MAX);
+/// Bytes that a cache may keep, by the limit and the number of caches.
+static CACHE_BYTES: AtomicU64 = AtomicU64::new(CACHE_BYTES_MAX);
 
 /// Blocks that a thread may keep for itself, by the same.
 static NEAR_BLOCKS: AtomicU64 = AtomicU64::new(NEAR_MAX);
 
-static SHELVES: Unseen<Vec<Arc<Shelf>>> = Unseen::new(Vec::new());
+static CACHES: Unseen<Vec<Arc<ThreadCache>>> = Unseen::new(Vec::new());
 
 thread_local! {
     static OWN: Own = Own::new();
@@ -49,16 +49,16 @@ thread_local! {
 
 struct Own {
     near: RefCell<Vec<Box<[Page]>>>,
-    shelf: Arc<Shelf>,
+    cache: Arc<ThreadCache>,
 }
 
 impl Own {
     fn new() -> Self {
-        let shelf = Arc::new(Shelf::default());
-        let mut shelves = SHELVES.lock();
-        shelves.push(shelf.clone());
-        divide(shelves.len());
-        Self { near: RefCell::default(), shelf }
+        let cache = Arc::new(ThreadCache::default());
+        let mut caches = CACHES.lock();
+        caches.push(cache.clone());
+        divide(caches.len());
+        Self { near: RefCell::default(), cache }
     }
 
     /// Keeps memory for the next request of this thread.
@@ -71,41 +71,41 @@ impl Own {
         // There were fewer threads when these were kept.
         let surplus = if near.len() > blocks_max { near.split_off(blocks_max) } else { Vec::new() };
         drop(near);
-        surplus.into_iter().chain([memory]).for_each(|memory| self.shelf.put(memory));
+        surplus.into_iter().chain([memory]).for_each(|memory| self.cache.put(memory));
     }
 
     fn empty(&self) {
         let near = std::mem::take(&mut *self.near.borrow_mut());
         near.into_iter().for_each(free);
-        self.shelf.empty();
+        self.cache.empty();
     }
 }
 
 impl Drop for Own {
     fn drop(&mut self) {
-        let mut shelves = SHELVES.lock();
-        shelves.retain(|shelf| !Arc::ptr_eq(shelf, &self.shelf));
-        divide(shelves.len());
-        drop(shelves);
+        let mut caches = CACHES.lock();
+        caches.retain(|cache| !Arc::ptr_eq(cache, &self.cache));
+        divide(caches.len());
+        drop(caches);
         self.empty();
     }
 }
 
 /// Sets what each of so many threads may keep.
-fn divide(shelves: usize) {
+fn divide(caches: usize) {
     // In a model nothing is kept; and this runs at the end of a thread, when no model is left to look at the limit.
     if cfg!(feature = "shuttle") {
         return;
     }
-    let share = SPACE.limit() / SHELVES_SHARE / shelves.max(1) as u64;
+    let share = SPACE.limit() / CACHES_SHARE / caches.max(1) as u64;
     let near = (share / NEAR_SHARE / ALIGNMENT as u64).min(NEAR_MAX);
     NEAR_BLOCKS.store(near, Ordering::Relaxed);
-    SHELF_BYTES.store((share - near * ALIGNMENT as u64).min(SHELF_BYTES_MAX), Ordering::Relaxed);
+    CACHE_BYTES.store((share - near * ALIGNMENT as u64).min(CACHE_BYTES_MAX), Ordering::Relaxed);
 }
 
 /// Unused buffers of a thread, the one that came last at the end.
 #[derive(Default)]
-struct Shelf(Unseen<Kept>);
+struct ThreadCache(Unseen<Kept>);
 
 #[derive(Default)]
 struct Kept {
@@ -135,13 +135,13 @@ impl Kept {
     }
 }
 
-impl Shelf {
+impl ThreadCache {
     fn take(&self, pages: usize) -> Option<Box<[Page]>> {
         self.0.lock().take(pages)
     }
 
     fn put(&self, memory: Box<[Page]>) {
-        let bytes_max = SHELF_BYTES.load(Ordering::Relaxed);
+        let bytes_max = CACHE_BYTES.load(Ordering::Relaxed);
         if bytes_of(&memory) > bytes_max {
             return free(memory);
         }
@@ -178,7 +178,7 @@ fn free(memory: Box<[Page]>) {
 /// Sets the bytes that all buffers of the process together may take. Called once, before the first request.
 pub fn set_limit(bytes: u64) {
     SPACE.set_limit(bytes);
-    divide(SHELVES.lock().len());
+    divide(CACHES.lock().len());
 }
 
 /// Bytes taken for buffers and by [`Reserve`]s now, buffers kept for reuse included.
@@ -195,7 +195,7 @@ pub fn waiting() -> usize {
 pub fn is_short() -> bool {
     let short = || SPACE.waiting() > 0 || SPACE.used() >= SPACE.limit();
     short() && {
-        empty_shelves(|| !short());
+        empty_caches(|| !short());
         short()
     }
 }
@@ -217,7 +217,7 @@ pub(super) fn obtain(pages: usize, limited: bool) -> Option<Box<[Page]>> {
 
 fn take_kept(own: &Own, pages: usize) -> Option<Box<[Page]>> {
     let near = if pages == 1 { own.near.borrow_mut().pop() } else { None };
-    near.or_else(|| own.shelf.take(pages))
+    near.or_else(|| own.cache.take(pages))
 }
 
 /// Counts `bytes` as taken, with the unused buffers of this thread and then of others given back where that helps.
@@ -228,7 +228,7 @@ fn claim(bytes: u64) -> bool {
     let _ = OWN.try_with(Own::empty);
     let mut claimed = SPACE.try_take(bytes);
     if !claimed {
-        empty_shelves(|| {
+        empty_caches(|| {
             claimed = SPACE.try_take(bytes);
             claimed
         });
@@ -236,11 +236,11 @@ fn claim(bytes: u64) -> bool {
     claimed
 }
 
-/// Gives back what the threads' shelves hold, one after the other until that is `enough`.
-fn empty_shelves(mut enough: impl FnMut() -> bool) {
-    let shelves = SHELVES.lock().clone();
-    for shelf in shelves {
-        shelf.empty();
+/// Gives back what the threads' caches hold, one after the other until that is `enough`.
+fn empty_caches(mut enough: impl FnMut() -> bool) {
+    let caches = CACHES.lock().clone();
+    for cache in caches {
+        cache.empty();
         if enough() {
             return;
         }
@@ -257,7 +257,7 @@ pub(super) async fn wait_for(pages: usize) -> Box<[Page]> {
             return if waits { Poll::Pending } else { Poll::Ready(()) };
         }
         let _ = OWN.try_with(Own::empty);
-        empty_shelves(|| SPACE.waiting() == 0);
+        empty_caches(|| SPACE.waiting() == 0);
         take.as_mut().poll(context)
     })
     .await;

@@ -4,7 +4,7 @@
 //! first served. A buffer gives its bytes back when it is dropped, wherever that is: a request that was withdrawn while the
 //! kernel still had it keeps its charge until the kernel is done.
 //!
-//! Rules of use, under which nobody waits for ever: a layer takes from its own workspace only; it takes at most once a step,
+//! Rules of use, under which no task waits for ever: a layer takes from its own workspace only; it takes at most once a step,
 //! with nothing of the workspace held ([`Workspace::take_each`] takes several buffers together), and holds what it took only
 //! while it waits for layers below. Longer work is cut into pieces that fit.
 
@@ -126,14 +126,14 @@ mod tests {
     }
 
     #[test]
-    fn whoever_finds_no_room_waits_for_it_in_turn() {
+    fn a_task_that_finds_no_room_waits_in_turn() {
         let (_budget, workspace) = workspace(4);
         let mut context = Context::from_waker(Waker::noop());
         let held = block_on(workspace.take_each(&[PAGE, 2 * PAGE]));
         assert_eq!(held.iter().map(|buf| buf.len()).collect::<Vec<_>>(), [PAGE, 2 * PAGE]);
         let mut large = pin!(workspace.take(4 * PAGE));
         assert!(large.as_mut().poll(&mut context).is_pending());
-        assert!(workspace.try_take(PAGE).is_none(), "a page is free, but somebody waits");
+        assert!(workspace.try_take(PAGE).is_none(), "a page is free, but a task waits");
         drop(held);
         assert!(large.as_mut().poll(&mut context).is_ready());
     }

@@ -5,8 +5,8 @@
 
 use std::fmt;
 
-pub use shuttle::sync::MutexGuard;
 pub use shuttle::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub use shuttle::sync::{Condvar, MutexGuard};
 use shuttle::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 const UNPOISONED: &str = "a model ends with its first panic";

@@ -37,7 +37,8 @@ struct Waiter {
 }
 
 impl GroupFlush {
-    /// Makes durable what was written before the first poll, by `flush` or by that of another caller. Returns what that came to.
+    /// Makes durable what was written before the first poll, by `flush` or by that of another caller. Fails as the flush did that
+    /// was to cover it.
     pub async fn through(&self, flush: impl Future<Output = Result<(), Kind>>) -> Result<(), Kind> {
         let mut ticket = self.draw();
         let lead = match poll_fn(|context| ticket.poll(context.waker())).await {

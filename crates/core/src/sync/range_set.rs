@@ -91,6 +91,11 @@ impl RangeSet {
         self.0.count.load(Ordering::Acquire) == 0
     }
 
+    /// Whether somebody holds a part of `range`.
+    pub fn overlaps(&self, range: ByteRange) -> bool {
+        self.0.state.lock().held.iter().any(|held| held.overlaps(range))
+    }
+
     /// Waits until nobody holds a part of `range` and the set is not full.
     pub async fn clear_of(&self, range: ByteRange) {
         let mut wait = Wait { set: &self.0, range, ticket: None };
@@ -208,18 +213,11 @@ mod threads {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::future::Future;
-    use std::task::{Context, Wake};
+    use std::task::Context;
 
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
+    use super::*;
+    use crate::contract::Wakes;
 
     #[test]
     fn only_those_that_find_their_range_clear_are_woken() {
@@ -228,18 +226,15 @@ mod tests {
         let (low, high) = (set.hold(ByteRange::new(0, 8)), set.hold(ByteRange::new(4, 8)));
         let mut waits: Vec<_> = [(0, 4), (0, 8), (8, 4), (12, 4)]
             .map(|(offset, len)| {
-                (Box::pin(set.clear_of(ByteRange::new(offset, len))), Arc::new(Count::default()))
+                (Box::pin(set.clear_of(ByteRange::new(offset, len))), Arc::<Wakes>::default())
             })
             .into();
         let ready: Vec<bool> = waits
             .iter_mut()
-            .map(|(wait, count)| {
-                let waker = Waker::from(count.clone());
-                wait.as_mut().poll(&mut Context::from_waker(&waker)).is_ready()
-            })
+            .map(|(wait, wakes)| wait.as_mut().poll(&mut Context::from_waker(&wakes.waker())).is_ready())
             .collect();
         assert_eq!(ready, [false, false, false, true]);
-        let woken = || -> Vec<_> { waits.iter().map(|(_, count)| count.0.load(Ordering::SeqCst)).collect() };
+        let woken = || -> Vec<_> { waits.iter().map(|(_, wakes)| wakes.count()).collect() };
         drop(low);
         assert_eq!(woken(), [1, 0, 0, 0], "the second waits for the other range as well");
         drop(high);

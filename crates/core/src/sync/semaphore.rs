@@ -97,6 +97,15 @@ impl Semaphore {
         given
     }
 
+    /// Gives back what a waiter was handed and did not use. Others may have given all back meanwhile, by [`Semaphore::try_give`].
+    fn hand_back(&self, units: u64) {
+        let less = |used: u64| Some(used.saturating_sub(units));
+        let _ = self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.serve();
+        }
+    }
+
     #[inline]
     fn claim(&self, units: u64) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
@@ -180,15 +189,18 @@ impl Drop for Take<'_> {
             // What did not suffice for this one may suffice for the next.
             true => self.semaphore.serve(),
             false if mutant::on("semaphore: keep what a waiter left") => {}
-            false => self.semaphore.give(self.units),
+            false => self.semaphore.hand_back(self.units),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::pin::pin;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::contract::Wakes;
 
     #[test]
     fn a_large_request_is_not_starved_by_small_ones_behind_it() {
@@ -208,25 +220,16 @@ mod tests {
 
     #[test]
     fn only_the_first_that_fit_are_woken() {
-        use std::sync::Arc;
-        use std::task::Wake;
-        struct Count(AtomicUsize);
-        impl Wake for Count {
-            fn wake(self: Arc<Self>) {
-                self.0.fetch_add(1, Ordering::Relaxed);
-            }
-        }
         let semaphore = Semaphore::new(10);
         assert!(semaphore.try_take(10));
-        let counts = [2u64, 2, 5, 1].map(|units| (units, Arc::new(Count(AtomicUsize::new(0)))));
-        let mut waiters: Vec<_> = counts.iter().map(|(units, _)| Box::pin(semaphore.take(*units))).collect();
-        for (waiter, (_, count)) in waiters.iter_mut().zip(&counts) {
-            let waker = Waker::from(count.clone());
-            assert!(waiter.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        let wakes = [2, 2, 5, 1].map(|units| (units, Arc::<Wakes>::default()));
+        let mut waiters: Vec<_> = wakes.iter().map(|(units, _)| Box::pin(semaphore.take(*units))).collect();
+        for (waiter, (_, wakes)) in waiters.iter_mut().zip(&wakes) {
+            assert!(waiter.as_mut().poll(&mut Context::from_waker(&wakes.waker())).is_pending());
         }
         semaphore.give(4);
         semaphore.give(1);
-        let woken: Vec<_> = counts.iter().map(|(_, count)| count.0.load(Ordering::Relaxed)).collect();
+        let woken: Vec<_> = wakes.iter().map(|(_, wakes)| wakes.count()).collect();
         assert_eq!(woken, [1, 1, 0, 0]);
         drop(waiters);
         assert_eq!((semaphore.used(), semaphore.waiting()), (5, 0), "what they were handed came back");
@@ -256,6 +259,17 @@ mod tests {
         );
         assert_eq!([(); 3].map(|()| semaphore.try_give(1)), [true, true, false]);
         assert_eq!(semaphore.used(), 0);
+    }
+
+    #[test]
+    fn what_a_waiter_was_handed_comes_back_though_all_was_given_back_meanwhile() {
+        let semaphore = Semaphore::new(2);
+        semaphore.force(2);
+        let mut take = Box::pin(semaphore.take(1));
+        assert!(take.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert_eq!([(); 4].map(|()| semaphore.try_give(1)), [true, true, true, false]);
+        drop(take);
+        assert_eq!((semaphore.used(), semaphore.waiting()), (0, 0));
     }
 
     #[test]

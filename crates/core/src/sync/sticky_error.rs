@@ -28,7 +28,7 @@ impl StickyError {
         first
     }
 
-    /// The first failure, if there was one.
+    /// Fails with the first failure, if there was one.
     #[inline]
     pub fn check(&self) -> Result<(), Kind> {
         match self.errno.load(Ordering::Acquire) {
@@ -37,7 +37,8 @@ impl StickyError {
         }
     }
 
-    /// What `wait` comes to, unless there is a failure before. Registers for failures only where `wait` takes its time.
+    /// What `wait` comes to; fails as [`StickyError::check`] does where there is a failure before. Registers for failures only
+    /// where `wait` takes its time.
     pub async fn or<T>(&self, wait: impl Future<Output = T>) -> Result<T, Kind> {
         let (mut failed, mut wait) = (self.failures.reached(1), pin!(wait));
         poll_fn(|context| {

@@ -151,7 +151,7 @@ mod threads {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::Random;
+    use crate::random::Random;
     use std::collections::BTreeSet;
 
     #[test]

@@ -197,31 +197,21 @@ mod threads {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::pin::pin;
     use std::sync::Arc;
-    use std::task::Wake;
 
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
+    use super::*;
+    use crate::contract::Wakes;
 
     #[test]
     fn only_those_whose_number_is_reached_are_woken() {
         let watermark = Watermark::default();
-        let mut waits: Vec<_> = [2, 5, 5, 6]
-            .map(|number| (Box::pin(watermark.reached(number)), Arc::new(Count::default())))
-            .into();
-        for (wait, count) in &mut waits {
-            let waker = Waker::from(count.clone());
-            assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        let mut waits: Vec<_> =
+            [2, 5, 5, 6].map(|number| (Box::pin(watermark.reached(number)), Arc::<Wakes>::default())).into();
+        for (wait, wakes) in &mut waits {
+            assert!(wait.as_mut().poll(&mut Context::from_waker(&wakes.waker())).is_pending());
         }
-        let woken = || -> Vec<_> { waits.iter().map(|(_, count)| count.0.load(Ordering::SeqCst)).collect() };
+        let woken = || -> Vec<_> { waits.iter().map(|(_, wakes)| wakes.count()).collect() };
         watermark.advance(1);
         assert_eq!(woken(), [0, 0, 0, 0]);
         watermark.advance(5);

@@ -1,8 +1,8 @@
 //! What a server answers to a control client, whatever the protocol between them.
 
-use spillway_core::{Answer, Error};
+use spillway_core::{Answer, Error, Value};
 
-use super::message::{AttributeRow, DeviceRow, ServerVersion};
+use super::message::{AttributeRow, DeviceRow, ServerVersion, Shown};
 
 /// A change that a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,11 +13,16 @@ pub enum Change {
         device: String,
         /// Name of the attribute.
         attribute: String,
-        /// The new value as text.
-        value: String,
+        /// The new value; text is read by the attribute.
+        value: Value,
     },
     /// Forgets everything a device holds and takes its size away.
     Reset {
+        /// Name of the device.
+        device: String,
+    },
+    /// Gives a device to its one client alone, until that leaves; no other connects.
+    Hold {
         /// Name of the device.
         device: String,
     },
@@ -40,11 +45,12 @@ pub trait Catalog: Send + Sync {
     /// Every device, in the order in which they were configured.
     fn devices(&self) -> Vec<DeviceRow>;
 
-    /// The attributes of a device; [`spillway_core::Kind::NotFound`] where there is none of this name.
+    /// The declarations of the attributes of a device; [`spillway_core::Kind::NotFound`] where there is none of this name.
     fn attributes(&self, device: &str) -> Result<Vec<AttributeRow>, Error>;
 
-    /// The value of an attribute.
-    fn show(&self, device: &str, attribute: &str) -> Result<String, Error>;
+    /// The value of an attribute; [`spillway_core::Kind::NotFound`] where there is none of this name, and
+    /// [`spillway_core::Kind::Denied`] where it can only be written.
+    fn get(&self, device: &str, attribute: &str) -> Result<Shown, Error>;
 
     /// Carries out a change; the answer comes when it is complete.
     fn change(&self, change: Change) -> Answer<Result<(), Error>>;

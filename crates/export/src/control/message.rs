@@ -5,10 +5,10 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
-use spillway_core::{Error, Kind, Spec};
+use spillway_core::{Column, Error, Kind, Role, Spec, Type, Value};
 
 /// Version of the protocol: `v` in every message.
-pub const PROTOCOL_VERSION: u64 = 1;
+pub const PROTOCOL_VERSION: u64 = 2;
 
 /// Longest request line in bytes, without its newline.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
@@ -40,11 +40,16 @@ pub enum Operation {
         device: String,
         /// Name of the attribute.
         attribute: String,
-        /// The new value as text.
-        value: String,
+        /// The new value: a number, `true` or `false`, `null` for none, or text that the attribute reads.
+        value: Json,
     },
     /// Forgets everything a device holds.
     Reset {
+        /// Name of the device.
+        device: String,
+    },
+    /// Gives a device to its one client alone, until that leaves.
+    Hold {
         /// Name of the device.
         device: String,
     },
@@ -97,45 +102,142 @@ pub struct DeviceRow {
     pub read_only: bool,
     /// Connected clients.
     pub clients: u64,
-    /// URIs under which clients reach it; none while it has no size.
+    /// URIs and files under which clients reach it; none while it has no size.
     #[serde(default)]
     pub exports: Vec<String>,
 }
 
-/// An attribute that a device has.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The declaration of an attribute.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttributeRow {
     /// Name as typed.
     pub name: String,
-    /// What the value counts.
+    /// `knob`, `counter`, `gauge`, `fact` or `command`.
+    pub role: String,
+    /// `number`, `switch`, `choice`, `ratio`, `text`, `path` or `columns`.
+    pub r#type: String,
+    /// What a number counts; empty where it counts nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub unit: String,
+    /// What may be written, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed: Option<String>,
+    /// Smallest number that is allowed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub least: Option<u64>,
+    /// Largest number that is allowed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub most: Option<u64>,
+    /// The names to choose from.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub choices: Vec<String>,
+    /// The numbers that a value consists of, in the order of its text.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub columns: Vec<ColumnRow>,
+    /// What a knob is where it is not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<String>,
+    /// When a knob may be turned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when: Option<String>,
     /// Whether it can be read.
     pub readable: bool,
     /// Whether it can be written.
     pub writable: bool,
-    /// What it is and what it accepts.
+    /// What it is or does.
     pub help: String,
 }
 
-impl From<Spec> for AttributeRow {
-    fn from(spec: Spec) -> Self {
-        Self {
+/// One of the numbers of a value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ColumnRow {
+    /// Its name.
+    pub name: String,
+    /// What it counts; empty where it counts nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub unit: String,
+}
+
+impl From<&Column> for ColumnRow {
+    fn from(column: &Column) -> Self {
+        Self { name: column.name.to_owned(), unit: column.unit.name().to_owned() }
+    }
+}
+
+impl From<&Spec> for AttributeRow {
+    fn from(spec: &Spec) -> Self {
+        let mut row = Self {
             name: spec.name.to_owned(),
+            role: spec.role.name().to_owned(),
+            r#type: spec.kind.name().to_owned(),
             unit: spec.unit.name().to_owned(),
+            allowed: (spec.writable || matches!(spec.role, Role::Knob(_))).then(|| spec.allowed()),
+            default: spec.preset_text(),
             readable: spec.readable,
             writable: spec.writable,
             help: spec.help.to_owned(),
+            ..Self::default()
+        };
+        match spec.kind {
+            Type::Number(least, most) | Type::PowerOfTwo(least, most) => {
+                (row.least, row.most) = (Some(least), Some(most));
+            }
+            Type::Choice(names) => row.choices = names.iter().map(ToString::to_string).collect(),
+            Type::Columns { columns, .. } => row.columns = columns.iter().map(ColumnRow::from).collect(),
+            Type::Switch | Type::Ratio { .. } | Type::Text | Type::Path => {}
         }
+        if let Role::Knob(when) = spec.role {
+            row.when = Some(when.name().to_owned());
+        }
+        row
     }
 }
 
 /// An attribute and its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Value {
+pub struct Shown {
     /// Name of the attribute.
     pub name: String,
-    /// Its value as text, possibly of several lines, without a final newline.
-    pub value: String,
+    /// Its value: a number, `true` or `false`, `null`, text, or an object of the columns' names and numbers.
+    pub value: Json,
+    /// The same as text for people, possibly of several lines, without a final newline.
+    pub text: String,
+}
+
+impl Shown {
+    /// `value` of the attribute that `spec` declares, under the name that was asked for.
+    pub fn new(name: String, spec: &Spec, value: &Value) -> Self {
+        Self { name, value: json_of(spec, value), text: spec.text(value) }
+    }
+}
+
+fn json_of(spec: &Spec, value: &Value) -> Json {
+    match (spec.kind, value) {
+        (_, Value::None) => Json::Null,
+        (_, Value::U64(number)) => (*number).into(),
+        (_, Value::Switch(on)) => (*on).into(),
+        (_, Value::Choice(name)) => (*name).into(),
+        (_, Value::Ratio(part, whole)) => (*part as f64 / *whole as f64).into(),
+        (_, Value::Text(text)) => text.as_str().into(),
+        (Type::Columns { columns, .. }, Value::Columns(numbers)) => {
+            let names = columns.iter().map(|column| column.name.to_owned());
+            names.zip(numbers.iter().map(|&number| number.into())).collect::<Map<_, _>>().into()
+        }
+        (_, Value::Columns(numbers)) => numbers.as_slice().into(),
+    }
+}
+
+/// What a client writes; [`Kind::Invalid`] for what no attribute takes.
+pub(super) fn value_of(json: Json) -> Result<Value, Error> {
+    match json {
+        Json::Null => Ok(Value::None),
+        Json::Bool(on) => Ok(Value::Switch(on)),
+        Json::Number(number) => Ok(number.as_u64().map_or(Value::Text(number.to_string()), Value::U64)),
+        Json::String(text) => Ok(Value::Text(text)),
+        other => Err(Error::invalid(format!(
+            "{other} is not a value of an attribute: give a number, true, false, null or text"
+        ))),
+    }
 }
 
 /// A successful answer.
@@ -149,7 +251,7 @@ pub enum Reply {
     /// To [`Operation::Attributes`].
     Attributes(Vec<AttributeRow>),
     /// To [`Operation::Get`].
-    Values(Vec<Value>),
+    Values(Vec<Shown>),
     /// To every change: it is complete.
     Done,
 }
@@ -264,6 +366,7 @@ fn check_version(object: &mut Map<String, Json>) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use spillway_core::{Preset, Unit, When};
 
     fn operations() -> Vec<Operation> {
         let device = || "ram0".to_owned();
@@ -279,6 +382,7 @@ mod tests {
                 value: "1G\n\"\u{1f980}".into(),
             },
             Operation::Reset { device: device() },
+            Operation::Hold { device: device() },
             Operation::Stop { device: device() },
             Operation::StopServer {},
         ]
@@ -297,7 +401,7 @@ mod tests {
     fn every_reply_survives_the_line() {
         let row =
             DeviceRow { name: "ram0".into(), stack: "zram".into(), ratio: Some(2.5), ..Default::default() };
-        let value = Value { name: "io_stat".into(), value: "1\n2".into() };
+        let value = Shown { name: "io_stat".into(), value: serde_json::json!({"a": 1}), text: "1\n2".into() };
         for reply in [
             Reply::Server(ServerVersion { version: "0.1.0".into(), pid: 7 }),
             Reply::Devices(vec![row]),
@@ -317,8 +421,48 @@ mod tests {
     #[test]
     fn the_wire_is_as_documented() {
         let get = Operation::Get { device: "ram0".into(), attribute: Some("mm_stat".into()) };
-        assert_eq!(get.encode(), "{\"v\":1,\"op\":\"get\",\"device\":\"ram0\",\"attribute\":\"mm_stat\"}\n");
-        assert_eq!(encode_reply(Ok(Reply::Done)), "{\"v\":1,\"result\":\"done\"}\n");
+        assert_eq!(get.encode(), "{\"v\":2,\"op\":\"get\",\"device\":\"ram0\",\"attribute\":\"mm_stat\"}\n");
+        assert_eq!(encode_reply(Ok(Reply::Done)), "{\"v\":2,\"result\":\"done\"}\n");
+    }
+
+    #[test]
+    fn values_are_typed_on_the_wire() {
+        const STAT: &[Column] = &[Column::wide("used", Unit::Bytes), Column::new("zero", Unit::None)];
+        let columns = Spec::fact("stat", Type::Columns { head: "", columns: STAT }, "Help");
+        let number = Spec::gauge("number", Unit::Pages, "Help");
+        for (spec, value, json, text) in [
+            (&number, Value::U64(u64::MAX), r#"18446744073709551615"#, "18446744073709551615"),
+            (&number, Value::Switch(true), "true", "1"),
+            (&number, Value::Choice("lz4"), r#""lz4""#, "lz4"),
+            (&number, Value::Ratio(1, 4), "0.25", "0.25"),
+            (&number, Value::None, "null", "none"),
+            (&number, Value::Text("a".into()), r#""a""#, "a"),
+            (&columns, Value::Columns(vec![3, 4]), r#"{"used":3,"zero":4}"#, "       3 4"),
+        ] {
+            let shown = Shown::new("name".into(), spec, &value);
+            assert_eq!((shown.value.to_string().as_str(), shown.text.as_str()), (json, text));
+        }
+        for (json, value) in [
+            ("5", Value::U64(5)),
+            ("true", Value::Switch(true)),
+            ("null", Value::None),
+            ("-1", Value::Text("-1".into())),
+            ("0.5", Value::Text("0.5".into())),
+            (r#""1G""#, Value::Text("1G".into())),
+        ] {
+            assert_eq!(value_of(serde_json::from_str(json).unwrap()), Ok(value));
+        }
+        assert!(value_of(serde_json::json!([1])).unwrap_err().message().contains("[1]"));
+    }
+
+    #[test]
+    fn a_declaration_is_complete_on_the_wire() {
+        let spec = Spec::knob("level", When::Live, Type::Number(1, 9), "Help").unit(Unit::Percent);
+        let row = AttributeRow::from(&Spec { writable: true, ..spec.preset(Preset::Number(5)) });
+        assert_eq!(
+            serde_json::to_string(&row).unwrap(),
+            r#"{"name":"level","role":"knob","type":"number","unit":"percent","allowed":"a whole number from 1 to 9","least":1,"most":9,"default":"5","when":"at any time","readable":false,"writable":true,"help":"Help"}"#
+        );
     }
 
     #[test]
@@ -328,22 +472,22 @@ mod tests {
             (b"get ram0", Kind::Invalid, "not JSON"),
             (b"\xff\xfe", Kind::Invalid, "not JSON"),
             (b"[1]", Kind::Invalid, "not an object"),
-            (b"{}", Kind::Invalid, "\"v\":1"),
-            (br#"{"op":"list"}"#, Kind::Invalid, "\"v\":1"),
-            (br#"{"v":2,"op":"list"}"#, Kind::NotSupported, "version 2"),
-            (br#"{"v":"1","op":"list"}"#, Kind::NotSupported, "version \"1\""),
-            (br#"{"v":1}"#, Kind::Invalid, "op"),
-            (br#"{"v":1,"op":"format"}"#, Kind::Invalid, "format"),
-            (br#"{"v":1,"op":"get"}"#, Kind::Invalid, "device"),
-            (br#"{"v":1,"op":"get","device":3}"#, Kind::Invalid, "string"),
-            (br#"{"v":1,"op":"get","device":"a","atribute":"b"}"#, Kind::Invalid, "atribute"),
-            (br#"{"v":1,"op":"list","device":"a"}"#, Kind::Invalid, "device"),
+            (b"{}", Kind::Invalid, "\"v\":2"),
+            (br#"{"op":"list"}"#, Kind::Invalid, "\"v\":2"),
+            (br#"{"v":1,"op":"list"}"#, Kind::NotSupported, "version 1"),
+            (br#"{"v":"2","op":"list"}"#, Kind::NotSupported, "version \"2\""),
+            (br#"{"v":2}"#, Kind::Invalid, "op"),
+            (br#"{"v":2,"op":"format"}"#, Kind::Invalid, "format"),
+            (br#"{"v":2,"op":"get"}"#, Kind::Invalid, "device"),
+            (br#"{"v":2,"op":"get","device":3}"#, Kind::Invalid, "string"),
+            (br#"{"v":2,"op":"get","device":"a","atribute":"b"}"#, Kind::Invalid, "atribute"),
+            (br#"{"v":2,"op":"list","device":"a"}"#, Kind::Invalid, "device"),
         ] {
             let error = Operation::decode(line).unwrap_err();
             assert_eq!(error.kind, kind, "{error}");
             assert!(error.message().contains(part), "{error}");
         }
-        let deep = [br#"{"v":1,"op":"#.to_vec(), vec![b'['; 60_000]].concat();
+        let deep = [br#"{"v":2,"op":"#.to_vec(), vec![b'['; 60_000]].concat();
         assert_eq!(Operation::decode(&deep).unwrap_err().kind, Kind::Invalid);
     }
 }

@@ -4,11 +4,16 @@
 //! do so again on the same connection, and replies come in the order of the requests.
 //!
 //! ```text
-//!   {"v":1,"op":"get","device":"ram0","attribute":"mm_stat"}
-//!   {"v":1,"result":{"values":[{"name":"mm_stat","value":"..."}]}}
-//!   {"v":1,"op":"reset","device":"ram0"}
-//!   {"v":1,"error":{"errno":"EBUSY","code":16,"message":"..."}}
+//!   {"v":2,"op":"get","device":"ram0","attribute":"io_stat"}
+//!   {"v":2,"result":{"values":[{"name":"io_stat","value":{"failed_reads":0, ...},"text":"       0 ..."}]}}
+//!   {"v":2,"op":"set","device":"ram0","attribute":"mem_limit","value":"1G"}
+//!   {"v":2,"result":"done"}
+//!   {"v":2,"op":"reset","device":"ram0"}
+//!   {"v":2,"error":{"errno":"EBUSY","code":16,"message":"..."}}
 //! ```
+//!
+//! Values are typed: numbers, `true` and `false`, names as text, `null` for none, and objects of named columns. Beside each stands
+//! its text for people, which no program needs to parse. `attributes` gives the declarations.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -29,7 +34,7 @@ pub mod session;
 
 pub use catalog::{Catalog, Change};
 pub use message::{
-    AttributeRow, DeviceRow, Failure, LINE_BYTES_MAX, Operation, PROTOCOL_VERSION, Reply, ServerVersion,
-    Value,
+    AttributeRow, ColumnRow, DeviceRow, Failure, LINE_BYTES_MAX, Operation, PROTOCOL_VERSION, Reply,
+    ServerVersion, Shown,
 };
 pub use session::ControlSession;

@@ -12,7 +12,7 @@ use spillway_core::session::{Intake, Output, Session};
 use spillway_core::{Answer, Error, IoBuf, Kind, work};
 
 use super::catalog::{Catalog, Change};
-use super::message::{LINE_BYTES_MAX, Operation, Reply, Value, encode_reply};
+use super::message::{LINE_BYTES_MAX, Operation, Reply, Shown, encode_reply, value_of};
 
 /// Unsent bytes of replies above which no further request is read.
 const UNSENT_BYTES_MAX: usize = 256 << 10;
@@ -74,10 +74,12 @@ impl ControlSession {
             Ok(Operation::Get { device, attribute }) => {
                 values(&*self.catalog, &device, attribute).map(Reply::Values)
             }
-            Ok(Operation::Set { device, attribute, value }) => {
-                return self.change(Change::Set { device, attribute, value });
-            }
+            Ok(Operation::Set { device, attribute, value }) => match value_of(value) {
+                Ok(value) => return self.change(Change::Set { device, attribute, value }),
+                Err(error) => Err(error),
+            },
             Ok(Operation::Reset { device }) => return self.change(Change::Reset { device }),
+            Ok(Operation::Hold { device }) => return self.change(Change::Hold { device }),
             Ok(Operation::Stop { device }) => return self.change(Change::Stop { device }),
             Ok(Operation::StopServer {}) => return self.change(Change::StopServer),
             Err(error) => Err(error),
@@ -102,15 +104,14 @@ impl ControlSession {
     }
 }
 
-fn values(catalog: &dyn Catalog, device: &str, attribute: Option<String>) -> Result<Vec<Value>, Error> {
-    let value = |name: String| catalog.show(device, &name).map(|value| Value { name, value });
+fn values(catalog: &dyn Catalog, device: &str, attribute: Option<String>) -> Result<Vec<Shown>, Error> {
     match attribute {
-        Some(name) => Ok(vec![value(name)?]),
+        Some(name) => Ok(vec![catalog.get(device, &name)?]),
         None => catalog
             .attributes(device)?
             .into_iter()
             .filter(|row| row.readable)
-            .map(|row| value(row.name))
+            .map(|row| catalog.get(device, &row.name))
             .collect(),
     }
 }

@@ -2,7 +2,7 @@
 
 use spillway_core::buffer::LEN_MAX;
 
-use super::pending::PENDING_MAX;
+use crate::pending::PENDING_MAX;
 
 /// Limits of one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

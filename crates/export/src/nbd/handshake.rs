@@ -9,11 +9,11 @@ use spillway_core::session::Output;
 use spillway_core::work;
 
 use super::config::Config;
-use super::export::{Connected, Export, Exports};
 use super::memory::{OPTION_LEN_MAX, OPTIONS_UNSENT_MAX};
 use super::reply::{BASE_ALLOCATION_ID, ReplyStyle};
 use super::request::{Rules, SKIPPED_LEN_MAX};
 use super::wire::{self, OptionHeader, OptionReplyHeader, Reader, flag, handshake_flag, info, opt, rep};
+use crate::export::{Connected, Export, Exports};
 
 /// Most options of one handshake. Far above any real client; an endless handshake is an attack.
 const OPTIONS_MAX: u32 = 4096;
@@ -209,8 +209,10 @@ impl Handshake {
     fn go(&mut self, data: &[u8], out: &mut Output) -> Result<(Connected, Rules), Refused> {
         // Counted in before it is described, so that what is described stays true.
         let (name, _) = parse_query(data)?;
-        let connected =
-            self.find(name)?.connect().ok_or((rep::ERR_UNKNOWN, "the export is being changed"))?;
+        let connected = self
+            .find(name)?
+            .connect()
+            .ok_or((rep::ERR_UNKNOWN, "the export is held by another client or being changed"))?;
         let export = self.describe(opt::GO, data, out)?;
         if !Arc::ptr_eq(&export, connected.export()) {
             return Err((rep::ERR_UNKNOWN, "the export is being changed"));

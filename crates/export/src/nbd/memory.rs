@@ -7,7 +7,7 @@
 //! | --- | --- | --- |
 //! | buffers of reads and writes | the limit on buffers, in whole buffers | the stream waits at the request, in turn |
 //! | unsent replies | the same, as buffers: data where it lies, headers and short data in pages | no further request is taken |
-//! | pending requests | the same, [`REQUEST_BYTES`] each, in steps | no further request is taken |
+//! | pending requests | the same, [`REQUEST_BYTES`](crate::pending::REQUEST_BYTES) each, in steps | no further request is taken |
 //! | extents of a `CMD_BLOCK_STATUS` | the same, [`EXTENTS_BYTES`] while it is in flight | the reply is shorter |
 //! | buffers for large receives | a workspace of all connections, a part of the memory for buffers, beside its limit | a small receive |
 //! | what a withdrawn request leaves with the kernel | the limit on buffers, by the device, until it ends | none begins on the device |
@@ -18,7 +18,7 @@
 //!
 //! One client holds at most [`Config::held_bytes_max`](super::Config::held_bytes_max) of the first four rows, or a single
 //! request. What [`CONNECTION_BYTES`] covers, it gets however short memory is, so that every client proceeds: its first
-//! [`REQUESTS_COVERED`] pending requests, and a buffer or replies of [`ASSURED_BYTES`].
+//! [`REQUESTS_COVERED`](crate::pending::REQUESTS_COVERED) pending requests, and a buffer or replies of [`ASSURED_BYTES`].
 
 /// Bytes that a connection is charged when it is admitted: the receive buffer (16 KiB), a page of output, what it gets
 /// however short memory is, in a handshake one option's data and the replies to it instead, and its structures.
@@ -26,15 +26,6 @@ pub const CONNECTION_BYTES: u64 = 64 << 10;
 
 /// Bytes of a buffer, or of unsent replies, that a connection gets in any case.
 pub(super) const ASSURED_BYTES: usize = 16 << 10;
-
-/// What a pending request is reckoned to take besides its buffer: its futures in all layers, its slot and its wakers.
-pub(super) const REQUEST_BYTES: u64 = 2 << 10;
-
-/// Pending requests that a connection's charge covers.
-pub(super) const REQUESTS_COVERED: usize = 8;
-
-/// Pending requests that are counted in one step, beyond those.
-pub(super) const REQUESTS_STEP: usize = 16;
 
 /// Most extents in one reply to `CMD_BLOCK_STATUS`, and without memory for so many.
 pub(super) const EXTENTS_MAX: usize = 2048;
@@ -52,6 +43,7 @@ pub(super) const OPTIONS_UNSENT_MAX: usize = 8 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pending::{REQUEST_BYTES, REQUESTS_COVERED};
     use spillway_core::Extent;
 
     #[test]

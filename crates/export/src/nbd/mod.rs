@@ -20,8 +20,6 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `wire` | constants and the codec of fixed structures |
-//! | `export` | exports by name, and who is connected |
-//! | `closing` | asking the clients of one export to leave |
 //! | `handshake` | options until the client has chosen an export |
 //! | `config` | limits of one session |
 //! | `memory` | what a client can make the server hold, and who pays for it |
@@ -29,17 +27,15 @@
 //! | `ticket` | what is kept of a request until its reply |
 //! | `transmission` | the stream of requests, their submission, backpressure |
 //! | `incoming` | the payload of a write while it arrives |
-//! | `pending` | answers that are still to come, and which of them have news |
+//! | `answer` | an answer of the device that is still to come |
 //! | `reply` | replies in the three styles, and the errno of each failure |
 //! | `session` | the whole conversation |
 
-mod closing;
+mod answer;
 mod config;
-mod export;
 mod handshake;
 mod incoming;
 mod memory;
-mod pending;
 mod reply;
 mod request;
 mod session;
@@ -51,6 +47,5 @@ pub mod wire;
 mod tests;
 
 pub use config::Config;
-pub use export::{Export, Exports, Reserved, Statistics};
 pub use memory::CONNECTION_BYTES;
 pub use session::NbdSession;

@@ -6,11 +6,11 @@ use std::task::Context;
 use spillway_core::IoBuf;
 use spillway_core::session::{Intake, Output, Session};
 
-use super::closing::Demand;
 use super::config::Config;
-use super::export::Exports;
 use super::handshake::{Handshake, Step};
 use super::transmission::Transmission;
+use crate::closing::Demand;
+use crate::export::Exports;
 
 enum Stage {
     Handshake(Box<Handshake>),

@@ -18,15 +18,18 @@ use spillway_core::buffer::{self, Reserve};
 use spillway_core::session::{Intake, Output};
 use spillway_core::{Aligned, Answer, ByteRange, IoBuf, LocalFuture, Op, Reply, Request, work};
 
+use super::answer::{Outcome, Work, held_by};
 use super::config::Config;
-use super::export::{COUNTERS, Connected, Counter};
 use super::incoming::Incoming;
 use super::memory::{ASSURED_BYTES, EXTENTS_BYTES, EXTENTS_MAX, EXTENTS_MIN};
-use super::pending::{Outcome, Pending, Work};
 use super::reply::{Refusal, cut};
 use super::request::Rules;
 use super::ticket::{Command, Ticket};
 use super::wire::{RequestHeader, cmd, cmd_flag, errno};
+use crate::ending::Ending;
+use crate::export::Connected;
+use crate::pending::Pending;
+use crate::statistics::{Counter, Tally};
 
 /// Bytes of replies that are sent before more requests are taken: the client has something to do meanwhile.
 const SENT_SOON: usize = 64 << 10;
@@ -54,18 +57,6 @@ enum Place {
     End,
 }
 
-/// Whether and how the transmission ends once nothing is pending.
-enum Ending {
-    No,
-    /// The client said goodbye or broke the protocol.
-    Disconnect,
-    /// The server stops: a last flush comes first.
-    WindDown,
-    /// That flush.
-    Flushing(LocalFuture<Reply>),
-    Over,
-}
-
 /// The transmission phase of one client.
 pub(super) struct Transmission {
     device: Aligned,
@@ -74,9 +65,9 @@ pub(super) struct Transmission {
     place: Place,
     partial: [u8; RequestHeader::LEN_MAX],
     partial_len: usize,
-    pending: Pending,
+    pending: Pending<Ticket, Work>,
     ending: Ending,
-    tally: [u64; COUNTERS],
+    tally: Tally,
     /// Last, so that the client is counted out after its pending requests are gone.
     connected: Connected,
 }
@@ -91,15 +82,15 @@ impl Transmission {
             partial: [0; RequestHeader::LEN_MAX],
             partial_len: 0,
             pending: Pending::default(),
-            ending: Ending::No,
-            tally: [0; COUNTERS],
+            ending: Ending::default(),
+            tally: Tally::default(),
             connected,
         }
     }
 
     /// Nothing more will be answered.
     pub(super) fn over(&self) -> bool {
-        matches!(self.ending, Ending::Over)
+        self.ending.is_over()
     }
 
     /// Requests received whole and not answered.
@@ -230,10 +221,7 @@ impl Transmission {
     }
 
     fn admit(&self, header: &RequestHeader) -> Result<Ticket, Refusal> {
-        match self.ending {
-            Ending::No => self.rules.admit(header),
-            _ => Err(SHUTTING_DOWN),
-        }
+        if self.ending.is_wanted() { Err(SHUTTING_DOWN) } else { self.rules.admit(header) }
     }
 
     fn refuse_header(&mut self, header: &RequestHeader, refusal: Refusal, out: &mut Output) {
@@ -304,10 +292,10 @@ impl Transmission {
         }
         self.place = Place::Header;
         let (ticket, buf) = incoming.into_parts();
-        match self.ending {
-            Ending::No => self.submit(ticket, Request { buf, ..request(&ticket, Op::Write) }, out),
-            _ => self.refuse(&ticket, SHUTTING_DOWN, out),
+        if self.ending.is_wanted() {
+            return self.refuse(&ticket, SHUTTING_DOWN, out);
         }
+        self.submit(ticket, Request { buf, ..request(&ticket, Op::Write) }, out);
     }
 
     fn submit_bare(&mut self, ticket: Ticket, op: Op, out: &mut Output) {
@@ -353,7 +341,7 @@ impl Transmission {
     }
 
     fn await_work(&mut self, ticket: Ticket, work: Work, out: &mut Output) {
-        if let Some(outcome) = self.pending.begin(ticket, work) {
+        if let Some((ticket, outcome)) = self.pending.begin(ticket, held_by(&ticket), work) {
             self.finish(&ticket, outcome, out);
         }
     }
@@ -390,7 +378,7 @@ impl Transmission {
     }
 
     fn refuse(&mut self, ticket: &Ticket, refusal: Refusal, out: &mut Output) {
-        self.tally[Counter::Errors as usize] += 1;
+        self.tally.add(Counter::Errors, 1);
         self.rules.replies.refusal(ticket, refusal, out);
     }
 
@@ -404,9 +392,9 @@ impl Transmission {
             Command::WriteZeroes => (Counter::WriteZeroes, None),
             Command::Cache | Command::BlockStatus => (Counter::Others, None),
         };
-        self.tally[requests as usize] += 1;
+        self.tally.add(requests, 1);
         if let Some(bytes) = bytes {
-            self.tally[bytes as usize] += ticket.length;
+            self.tally.add(bytes, ticket.length);
         }
     }
 
@@ -423,7 +411,7 @@ impl Transmission {
             self.poll_parked(context, out);
         }
         self.settle();
-        self.poll_farewell(context);
+        self.ending.poll(context, self.connected.export());
         self.publish();
     }
 
@@ -447,9 +435,7 @@ impl Transmission {
     /// Nothing more is taken; what is pending is still answered.
     fn disconnect(&mut self) -> usize {
         self.place = Place::End;
-        if matches!(self.ending, Ending::No) {
-            self.ending = Ending::Disconnect;
-        }
+        self.ending.disconnect();
         0
     }
 
@@ -460,9 +446,7 @@ impl Transmission {
 
     /// Refuses what comes from now on, and ends after what is pending.
     pub(super) fn wind_down(&mut self, out: &mut Output) {
-        if matches!(self.ending, Ending::No | Ending::Disconnect) {
-            self.ending = Ending::WindDown;
-        }
+        self.ending.wind_down();
         if let Place::Parked(ticket, _) = &self.place
             && ticket.command == Command::Write
         {
@@ -473,44 +457,16 @@ impl Transmission {
         self.settle();
     }
 
-    /// Ends, where the end was asked for and nothing is pending any more.
+    /// Goes on with the end, where nothing is pending any more.
     fn settle(&mut self) {
-        if matches!(self.ending, Ending::No) || self.pending() > 0 {
-            return;
-        }
-        match self.ending {
-            Ending::Disconnect => self.ending = Ending::Over,
-            Ending::WindDown if self.rules.geometry.read_only => self.ending = Ending::Over,
-            Ending::WindDown => match self.device.submit(Request::flush()) {
-                Answer::Done(reply) => self.farewell(&reply),
-                Answer::Pending(future) => self.ending = Ending::Flushing(future),
-            },
-            Ending::No | Ending::Flushing(_) | Ending::Over => {}
+        if self.ending.is_wanted() && self.pending() == 0 {
+            self.ending.settle(self.connected.export());
         }
     }
 
-    fn poll_farewell(&mut self, context: &mut Context<'_>) {
-        if let Ending::Flushing(future) = &mut self.ending
-            && let Poll::Ready(reply) = future.as_mut().poll(context)
-        {
-            self.farewell(&reply);
-        }
-    }
-
-    fn farewell(&mut self, reply: &Reply) {
-        if let Err(kind) = reply.result {
-            let export = self.connected.export().name();
-            tracing::error!(export, error = kind.errno_name(), "the last flush of a connection failed");
-        }
-        self.ending = Ending::Over;
-    }
-
-    /// Adds what happened since the last time to the export's counters.
+    /// Adds what happened since the last time to the export's counts.
     fn publish(&mut self) {
-        let counters = &self.connected.export().counters;
-        for (index, count) in self.tally.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
-            counters.add(index, std::mem::take(count));
-        }
+        self.tally.publish(&self.connected.export().counters);
     }
 }
 

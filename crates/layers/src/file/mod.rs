@@ -16,6 +16,7 @@
 //! Memory that is not aligned well enough for the storage goes through a buffer that is, charged when the file is opened and
 //! lent in turn. Locks: the set of detached ranges and those of syncs are leaves.
 
+mod config;
 mod detached;
 mod syncs;
 #[cfg(test)]
@@ -35,6 +36,8 @@ use spillway_core::{
 
 use detached::{Detached, LEFT_BYTES};
 use syncs::Syncs;
+
+pub use config::Config;
 
 /// Bytes of the buffer for memory that is not aligned well enough; longer requests go through it in pieces.
 const BOUNCE_LEN: usize = 256 << 10;
@@ -263,6 +266,7 @@ impl Backing {
             match result {
                 // The end of a file that was cut after it was opened.
                 Ok(0) => return (Err(Kind::Io), buf),
+                Ok(_) if mutant::on("file: stop at a short read") => break,
                 Ok(count) => done += count,
                 Err(kind) => return (Err(kind), buf),
             }

@@ -3,87 +3,96 @@
 use std::sync::Arc;
 
 use spillway_core::sync::Ordering;
-use spillway_core::{Attribute, Error, Kind, Place, Table, Unit};
+use spillway_core::{Attribute, Column, Error, Place, Spec, Table, Type, Unit, Value};
 
-use super::cache::{Opened, WriteCache};
+use super::cache::{Core, WriteCache};
 use super::counts::Count;
-use super::settings::switch;
+use super::settings::Settings;
 
-const NOT_OPEN: &str = "-";
+/// The kernel's 14 fields. Ours count blocks throughout, where the kernel counts hits by piece.
+const STATUS: Type = Type::Columns {
+    head: "",
+    columns: &[
+        Column::new("error", Unit::None),
+        Column::new("blocks", Unit::Blocks),
+        Column::new("free_blocks", Unit::Blocks),
+        Column::new("writeback_blocks", Unit::Blocks),
+        Column::new("reads", Unit::Blocks),
+        Column::new("read_hits", Unit::Blocks),
+        Column::new("writes", Unit::Blocks),
+        Column::new("write_hits_uncommitted", Unit::Blocks),
+        Column::new("write_hits_committed", Unit::Blocks),
+        Column::new("writes_around", Unit::Blocks),
+        Column::new("writes_allocate", Unit::Blocks),
+        Column::new("writes_blocked_on_freelist", Unit::Requests),
+        Column::new("flushes", Unit::Requests),
+        Column::new("discards", Unit::Blocks),
+    ],
+};
+
+const MESSAGES: Type = Type::Choice(&["flush", "flush_on_suspend", "cleaner", "clear_stats"]);
+const DRAIN_STATES: Type = Type::Choice(&["off", "running", "complete", "failed"]);
 
 impl WriteCache {
-    fn field(&self, show: impl FnOnce(&mut Opened) -> u64) -> String {
-        self.core.look(show).map_or(NOT_OPEN.into(), |value| value.to_string())
+    fn field(&self, show: impl FnOnce(&Core) -> u64) -> Value {
+        Value::U64(show(&self.core))
     }
 
-    fn count(&self, count: Count) -> String {
-        self.core.counts.get(count).to_string()
+    fn count(&self, count: Count) -> Value {
+        Value::U64(self.core.counts.get(count))
     }
 
-    /// The kernel's 14 fields.
-    fn status(&self) -> String {
-        let fields = self.core.look(|opened| {
-            [
-                u64::from(self.core.failure.check().is_err()),
-                opened.layout.n_blocks,
-                u64::from(opened.index.free.count()),
-                u64::from(opened.index.copying()),
-            ]
-        });
+    fn mean(&self, one: Count, other: Count) -> Value {
+        Value::mean(self.core.counts.get(one), self.core.counts.get(other))
+    }
+
+    fn status(&self) -> Value {
+        let core = &self.core;
+        let fields = [
+            u64::from(core.failure.check().is_err()),
+            core.layout.n_blocks,
+            u64::from(core.space.count()),
+            u64::from(core.index.writing_back()),
+        ];
         let counts = [
             Count::Reads,
             Count::ReadHits,
             Count::Writes,
             Count::HitsUncommitted,
             Count::HitsCommitted,
-            Count::Around,
+            Count::Bypassed,
             Count::Allocated,
             Count::Blocked,
             Count::Flushes,
             Count::Discards,
         ];
-        let counts = counts.map(|count| self.core.counts.get(count));
-        let fields: Vec<String> =
-            fields.unwrap_or_default().iter().chain(&counts).map(ToString::to_string).collect();
-        fields.join(" ")
+        let counts = counts.map(|count| core.counts.get(count));
+        Value::Columns([&fields[..], &counts].concat())
     }
 
-    fn message(&self, text: &str) -> Result<(), Error> {
-        match text.trim() {
-            "flush" => self.drain(false),
-            "flush_on_suspend" => {
-                self.core.flush_on_suspend.store(true, Ordering::Release);
-                Ok(())
+    fn drain_state(&self) -> Value {
+        Value::Choice(self.core.drain.word())
+    }
+
+    fn message(&self, message: &str) -> Result<(), Error> {
+        match message {
+            "flush" => self.core.drain(false)?,
+            "flush_on_suspend" => self.core.flush_on_suspend.store(true, Ordering::Release),
+            "cleaner" => {
+                self.core.settings.cleaner.set(true);
+                self.changed("cleaner");
             }
-            "cleaner" => self.set_cleaner("1"),
-            "clear_stats" => {
-                self.core.counts.clear();
-                Ok(())
-            }
-            other => Err(Error::invalid(format!(
-                "there is no message {other:?}; there are: flush, flush_on_suspend, cleaner, clear_stats"
-            ))),
+            "clear_stats" => self.core.counts.clear(),
+            other => unreachable!("the declaration allows {other}"),
         }
-    }
-
-    fn drain(&self, stays_clean: bool) -> Result<(), Error> {
-        match self.core.look(|_| ()) {
-            Some(()) => self.core.drain(stays_clean),
-            None => Err(Error::new(Kind::Busy, "the cache is not open yet")),
-        }
-    }
-
-    fn set_cleaner(&self, text: &str) -> Result<(), Error> {
-        self.core.settings.cleaner.store(text)?;
-        if self.core.settings.cleaner.get() == 0 {
-            self.core.forget_drain();
-        }
-        self.changed();
         Ok(())
     }
 
     /// An option has changed: what it asks for begins, on a thread that runs tasks.
-    fn changed(&self) {
+    fn changed(&self, option: &'static str) {
+        if option == "cleaner" && !self.core.settings.cleaner.get() {
+            self.core.drain.forget();
+        }
         let core = self.core.clone();
         self.core.env.spawn(Place::Background, Box::new(move || Box::pin(async move { core.resume() })));
     }
@@ -91,217 +100,131 @@ impl WriteCache {
 
 macro_rules! field {
     ($name:literal, $help:literal, $show:expr) => {
-        Attribute::read($name, Unit::Count, $help, |cache: &WriteCache| cache.field($show))
+        Attribute::read(Spec::gauge($name, Unit::Blocks, $help), |cache: &WriteCache| cache.field($show))
     };
 }
 
 macro_rules! count {
-    ($name:literal, $help:literal, $count:ident) => {
-        Attribute::read($name, Unit::Count, $help, |cache: &WriteCache| cache.count(Count::$count))
-    };
-}
-
-macro_rules! option {
-    ($name:ident, $unit:ident, $help:literal) => {
-        Attribute::both(
-            stringify!($name),
-            Unit::$unit,
-            $help,
-            |cache: &WriteCache| cache.core.settings.$name.show(),
-            |cache, text| {
-                cache.core.settings.$name.store(text)?;
-                cache.changed();
-                Ok(())
-            },
-        )
+    ($name:literal, $unit:ident, $help:literal, $count:ident) => {
+        Attribute::read(Spec::counter($name, Unit::$unit, $help), |cache: &WriteCache| {
+            cache.count(Count::$count)
+        })
     };
 }
 
 static ROWS: &[Attribute<WriteCache>] = &[
+    Attribute::read(Spec::fact("status", STATUS, "The kernel's status line"), WriteCache::status),
     Attribute::read(
-        "status",
-        Unit::Text,
-        "The kernel's 14 fields: error, blocks, free_blocks, writeback_blocks, reads, read_hits, writes, \
-         write_hits_uncommitted, write_hits_committed, writes_around, writes_allocate, writes_blocked_on_freelist, flushes, \
-         discards. Blocks, except for the error (0 or 1), the blocked and the flushes, which are requests.",
-        WriteCache::status,
-    ),
-    Attribute::read(
-        "error",
-        Unit::Text,
-        "The first error of the metadata or of a copy, which sticks until the cache is opened again; none.",
-        |cache| {
-            let failure = cache.core.failure.check();
-            failure.map_or_else(|kind| kind.errno_name().to_owned(), |()| "none".into())
+        Spec::fact(
+            "error",
+            Type::Text,
+            "First error of the metadata or of writing back. It sticks until the cache is opened again",
+        )
+        .or_none(),
+        |cache| match cache.core.failure.check() {
+            Ok(()) => Value::None,
+            Err(kind) => Value::Text(kind.errno_name().into()),
         },
     ),
-    field!("blocks", "Blocks of the cache.", |opened| opened.layout.n_blocks),
+    field!("blocks", "Blocks of the cache", |core| core.layout.n_blocks),
     field!(
         "bad_blocks",
-        "Blocks set aside for ten minutes or until the next start: writing them failed.",
-        |opened| { u64::from(opened.index.aside.blocks()) }
+        "Blocks set aside for ten minutes or until the next start because writing them failed",
+        |core| u64::from(core.space.bad())
     ),
-    field!("free_blocks", "Blocks that hold nothing.", |opened| u64::from(opened.index.free.count())),
-    field!("dirty_blocks", "Blocks of the origin that the cache holds.", |opened| u64::from(
-        opened.index.used()
+    field!("free_blocks", "Blocks that hold nothing", |core| u64::from(core.space.count())),
+    field!("dirty_blocks", "Blocks of the origin that the cache holds", |core| u64::from(core.index.held())),
+    field!("uncommitted_blocks", "Dirty blocks that no commit covers yet", |core| u64::from(
+        core.journal.uncommitted()
     )),
-    field!("uncommitted_blocks", "Of these, in no commit yet.", |opened| u64::from(
-        opened.index.uncommitted()
-    )),
-    field!("writeback_blocks", "Blocks being copied to the origin.", |opened| u64::from(
-        opened.index.copying()
-    )),
-    field!("seq_count", "Of the superblock.", |opened| opened.index.committed),
-    count!("reads", "Blocks read.", Reads),
-    count!("read_hits", "Of these, from the cache.", ReadHits),
-    count!("writes", "Blocks written.", Writes),
-    count!("write_hits_uncommitted", "Of these, over a block in no commit yet.", HitsUncommitted),
-    count!("write_hits_committed", "Of these, over a committed block.", HitsCommitted),
-    count!("writes_around", "Of these, sent straight to the origin.", Around),
-    count!("writes_allocate", "Of these, new in the cache.", Allocated),
-    count!("writes_blocked_on_freelist", "Writes that waited for free blocks.", Blocked),
-    count!("flushes", "Flush requests.", Flushes),
-    count!("discards", "Blocks discarded.", Discards),
-    count!("commits", "Superblocks written.", Commits),
-    count!("copies", "Writes of cached blocks to the origin.", Copies),
+    field!("writeback_blocks", "Blocks being written back", |core| u64::from(core.index.writing_back())),
     Attribute::read(
-        "blocks_per_copy",
-        Unit::Count,
-        "Mean of blocks that a copy wrote to the origin at once.",
-        |cache| cache.core.counts.ratio(Count::Copied, Count::Copies),
+        Spec::gauge("seq_count", Unit::None, "Sequence number of the last commit, as in the superblock"),
+        |cache| cache.field(|core| core.journal.committed().0),
+    ),
+    count!("reads", Blocks, "Blocks read", Reads),
+    count!("read_hits", Blocks, "Blocks read from the cache", ReadHits),
+    count!("writes", Blocks, "Blocks written", Writes),
+    count!("write_hits_uncommitted", Blocks, "Blocks written over an uncommitted block", HitsUncommitted),
+    count!("write_hits_committed", Blocks, "Blocks written over a committed block", HitsCommitted),
+    count!("writes_around", Blocks, "Blocks written to the origin, bypassing the cache", Bypassed),
+    count!("writes_allocate", Blocks, "Blocks written that were not in the cache", Allocated),
+    count!("writes_blocked_on_freelist", Requests, "Writes that waited for free blocks", Blocked),
+    count!("flushes", Requests, "Flush requests", Flushes),
+    count!("discards", Blocks, "Blocks discarded", Discards),
+    count!("commits", None, "Superblocks written", Commits),
+    count!("writeback_ios", Requests, "Writes of cached blocks to the origin", WritebackIos),
+    Attribute::read(
+        Spec::mean("blocks_per_writeback_io", Unit::Blocks, "Mean size of a write to the origin"),
+        |cache| cache.mean(Count::WrittenBack, Count::WritebackIos),
     ),
     Attribute::read(
-        "pieces_per_write",
-        Unit::Count,
-        "Mean of I/Os that a write to the cache took: 1 where free blocks follow each other.",
-        |cache| cache.core.counts.ratio(Count::Pieces, Count::CacheWrites),
+        Spec::mean(
+            "ios_per_write",
+            Unit::Requests,
+            "Mean number of I/Os for a write to the cache; 1 if free blocks are contiguous",
+        ),
+        |cache| cache.mean(Count::Pieces, Count::CacheWrites),
     ),
-    Attribute::read("free_run_mean", Unit::Count, "Mean length of runs of free blocks.", |cache| {
-        let mean = cache.core.look(|opened| opened.index.free.mean_len());
-        mean.map_or(NOT_OPEN.into(), |mean| format!("{mean:.1}"))
-    }),
-    field!("free_run_p10", "Length that nine tenths of the runs of free blocks reach.", |opened| u64::from(
-        opened.index.free.p10_len()
-    )),
     Attribute::read(
-        "origin_bytes_per_second",
-        Unit::Bytes,
-        "How fast the origin took writes when that was last measured; 0 before.",
-        |cache| cache.core.pace.lock().bytes_per_second().to_string(),
-    ),
-    Attribute::both(
-        "drain",
-        Unit::Text,
-        "off, running LEFT TOTAL (blocks), complete, or failed ERRNO. Writing 1 copies everything to the origin, and lets \
-         nothing enter the cache afterwards (cleaner is on).",
-        |cache| cache.core.look(|opened| opened.drain_text()).unwrap_or(NOT_OPEN.into()),
-        |cache, text| match text.trim() {
-            "1" => cache.drain(true),
-            other => Err(Error::invalid(format!("drain cannot be {other:?}: give 1; cleaner 0 ends it"))),
+        Spec::mean("free_run_mean", Unit::Blocks, "Mean length of the runs of free blocks"),
+        |cache| {
+            let (blocks, runs, _) = cache.core.space.runs_of_free();
+            Value::mean(blocks.into(), runs as u64)
         },
     ),
+    field!("free_run_p10", "Length that nine tenths of the runs of free blocks reach", |core| u64::from(
+        core.space.runs_of_free().2
+    )),
+    Attribute::read(
+        Spec::gauge(
+            "origin_bytes_per_second",
+            Unit::BytesPerSecond,
+            "Measured write speed of the origin; 0 before",
+        ),
+        |cache| Value::U64(cache.core.meter.bytes_per_second()),
+    ),
     Attribute::write(
-        "message",
-        Unit::Text,
-        "The kernel's messages: flush (begin to copy everything to the origin; `drain` shows how far that is), flush_on_suspend (do \
-         so once, when the device is stopped), cleaner, clear_stats.",
-        WriteCache::message,
-    ),
-    Attribute::both(
-        "high_watermark",
-        Unit::Count,
-        "Copying begins when so many percent of the blocks are used; 0 to 100, not below low_watermark.",
-        |cache| cache.core.settings.high_watermark.show(),
-        |cache, text| cache.core.settings.store_high(text).map(|()| cache.changed()),
-    ),
-    Attribute::both(
-        "low_watermark",
-        Unit::Count,
-        "Copying ends when fewer percent than this are used; 0 to 100, not above high_watermark.",
-        |cache| cache.core.settings.low_watermark.show(),
-        |cache, text| cache.core.settings.store_low(text).map(|()| cache.changed()),
-    ),
-    option!(
-        writeback_jobs,
-        Count,
-        "Blocks copied at a time; 0 is as many as 16 MiB hold, which is the most."
-    ),
-    option!(autocommit_blocks, Count, "A commit begins after so many uncommitted blocks."),
-    option!(
-        autocommit_time,
-        Count,
-        "Milliseconds after which something that was written is committed; 0 to 3600000."
-    ),
-    option!(
-        max_age,
-        Count,
-        "Milliseconds after which a block is copied to the origin; 0 to 86400000, or none."
-    ),
-    Attribute::both(
-        "cleaner",
-        Unit::Switch,
-        "Whether everything is copied to the origin and nothing new enters the cache.",
-        |cache| cache.core.settings.cleaner.show(),
-        WriteCache::set_cleaner,
-    ),
-    option!(
-        metadata_only,
-        Switch,
-        "Whether only metadata of file systems enters the cache. NBD does not tell what is metadata: nothing new enters then."
-    ),
-    option!(
-        pause_writeback,
-        Count,
-        "Milliseconds since the last write around the cache before copies go on; 0 to 60000."
-    ),
-    Attribute::read("path", Unit::Text, "The cache device.", |cache| {
-        cache.core.settings.path.display().to_string()
-    }),
-    Attribute::read("block_size", Unit::Bytes, "Bytes of a block.", |cache| {
-        cache.core.block_bytes().to_string()
-    }),
-    Attribute::read(
-        "start_sector",
-        Unit::Count,
-        "Where the cache begins on its device, in sectors of 512 bytes.",
-        |cache| cache.core.settings.start_sector.to_string(),
+        Spec::command(
+            "drain",
+            Type::Number(1, 1),
+            "Writes back everything and turns on cleaner, so that the cache stays empty; cleaner 0 ends it",
+        ),
+        |cache, _| cache.core.drain(true),
     ),
     Attribute::read(
-        "mode",
-        Unit::Text,
-        "s: the cache device is reached by I/O; p: through a mapping.",
-        |cache| cache.core.settings.mode().into(),
+        Spec::fact("drain_state", DRAIN_STATES, "Whether a drain is running, and how it ended"),
+        |cache| cache.drain_state(),
     ),
     Attribute::read(
-        "fua",
-        Unit::Switch,
-        "Whether copies are written to the origin with FUA instead of a flush after them.",
-        |cache| switch(cache.core.settings.fua),
+        Spec::gauge("drain_left", Unit::Blocks, "Blocks that a running drain has still to write back"),
+        |cache| Value::U64(cache.core.drain_progress().0),
     ),
     Attribute::read(
-        "ack",
-        Unit::Text,
-        "When a write is acknowledged: received, or committed (then a flush is free).",
-        |cache| cache.core.settings.ack().into(),
+        Spec::gauge(
+            "drain_total",
+            Unit::Blocks,
+            "Blocks that a running drain had to write back when it began",
+        ),
+        |cache| Value::U64(cache.core.drain_progress().1),
     ),
-    Attribute::read(
-        "allocation",
-        Unit::Text,
-        "How free blocks are chosen: best_fit, or next_fit as the kernel does.",
-        |cache| cache.core.settings.allocation().into(),
+    Attribute::write(
+        Spec::command(
+            "message",
+            MESSAGES,
+            "The kernel's messages. flush: write back everything now (drain_state shows progress); flush_on_suspend: do so once, when \
+             the device is stopped; cleaner: turn it on; clear_stats: clear the counters",
+        ),
+        |cache, value| cache.message(value.choice().expect("a message")),
     ),
-    Attribute::read(
-        "large_writes",
-        Unit::Switch,
-        "Whether blocks that follow each other are written as one I/O.",
-        |cache| switch(cache.core.settings.large_writes),
-    ),
-    Attribute::read("group_commit", Unit::Switch, "Whether flushes share commits.", |cache| {
-        switch(cache.core.settings.group_commit)
-    }),
 ];
+
+/// The declarations of a cache's attributes that are no options.
+pub fn declarations() -> Vec<Spec> {
+    ROWS.iter().map(Attribute::spec).collect()
+}
 
 /// The attributes of `cache`.
 pub fn attributes(cache: Arc<WriteCache>) -> Table<WriteCache> {
-    Table::new(cache, ROWS)
+    Table::new(cache, ROWS).with(Settings::ROWS, |cache| &cache.core.settings, WriteCache::changed)
 }

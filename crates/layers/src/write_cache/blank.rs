@@ -8,14 +8,15 @@ use std::ops::Range;
 
 use spillway_core::{Error, IoBuf, Request, Seam};
 
-use super::cache::Core;
+use super::cache::result_of;
 use super::format::{Found, Layout, OriginMark, SUPERBLOCK_LEN, Superblock};
+use super::opening::Opening;
 use super::signatures::{Scan, WINDOW};
 
 /// Bytes that are read at once.
 const PIECE_BYTES: u64 = 256 << 10;
 
-impl Core {
+impl Opening {
     /// [`spillway_core::Kind::Invalid`] unless the cache device may be formatted as `layout`.
     pub(super) async fn check_blank(&self, layout: &Layout) -> Result<(), Error> {
         let scan = self.scan(layout).await?;
@@ -112,7 +113,7 @@ impl Core {
     /// Reads what may belong to something else.
     async fn read_foreign(&self, device: &Seam, at: u64, len: u64, what: &str) -> Result<IoBuf, Error> {
         let buf = self.workspaces.pieces.take(len as usize).await;
-        super::cache::result_of(device.submit(Request::read(at, buf)).await).map_err(|kind| {
+        result_of(device.submit(Request::read(at, buf)).await).map_err(|kind| {
             Error::new(kind, format!("{what} cannot be read, to see whether it is blank or a cache"))
         })
     }

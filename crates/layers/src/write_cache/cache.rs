@@ -3,138 +3,104 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use spillway_core::sync::{
-    AtomicBool, AtomicU64, GroupFlush, Mutex, Semaphore, StickyError, WaitList, Watermark, Work,
-};
-use spillway_core::{Budget, Charge, Env, Error, Geometry, IoBuf, Kind, Place, Reply, Seam};
+use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering, StickyError, WaitList, Watermark, Work};
+use spillway_core::{Charge, Env, Geometry, IoBuf, Kind, Place, Reply, Seam};
+use spillway_policy::ages::Ages;
+use spillway_policy::watermarks::Load;
 
-use super::arounds::Arounds;
+use super::block::{CacheBlock, Epoch};
+use super::bypassed::Bypass;
 use super::counts::Counts;
+use super::drain::Drain;
 use super::format::{Layout, PADDING_LEN};
 use super::index::Index;
-use super::pace::Pace;
+use super::journal::Journal;
+use super::laps::Laps;
 use super::settings::Settings;
-use super::times::CommitTimes;
+use super::space::Space;
 use super::workspaces::Workspaces;
+use crate::writeback::{Meter, Writeback};
 
 /// See the head of this module.
 pub struct WriteCache {
     pub(super) core: Arc<Core>,
 }
 
+/// The parts; each owns its state.
 pub(super) struct Core {
     pub(super) origin: Seam,
     pub(super) cache: Seam,
     pub(super) env: Arc<dyn Env>,
-    pub(super) budget: Arc<Budget>,
     pub(super) workspaces: Workspaces,
     pub(super) settings: Settings,
     pub(super) geometry: Geometry,
     pub(super) counts: Counts,
-    /// Absent until the cache is open.
-    pub(super) open: Mutex<Opening>,
-    pub(super) opened: WaitList,
-    /// The first error of the metadata or of a copy.
+    pub(super) layout: Layout,
+    /// Of the superblock.
+    pub(super) padding: [u8; PADDING_LEN],
+    pub(super) index: Index,
+    pub(super) space: Space,
+    pub(super) journal: Journal,
+    pub(super) writeback: Writeback<Core>,
+    pub(super) laps: Laps,
+    pub(super) ages: Mutex<Ages>,
+    /// Of the origin.
+    pub(super) meter: Arc<Meter>,
+    pub(super) bypass: Bypass,
+    pub(super) drain: Drain,
+    /// The first error of the metadata, or of writing back.
     pub(super) failure: StickyError,
     /// Something was freed.
     pub(super) room: WaitList,
-    /// Counts what may make a copy possible, and whatever else somebody waits for: the end of a write, a commit, a clearing, a
-    /// copy. Counted after the change, so that who reads it first and then looks misses nothing.
+    /// Counts what others may wait for: the end of a write, of a commit, of a clearing, of a batch. Counted after the change, so that
+    /// who reads it first and then looks misses nothing.
     pub(super) changes: Watermark,
-    /// A commit up to here is wanted: the seq_count it is to leave.
-    pub(super) wanted: Watermark,
-    /// The seq_count up to which commits are complete.
-    pub(super) committed: Watermark,
-    /// Writes of every epoch below this one have ended.
-    pub(super) written: Watermark,
-    /// Entries up to this number in the order of marking are clear.
-    pub(super) cleared: Watermark,
-    /// Who flushes alone, where flushes do not share commits.
-    pub(super) turn: Semaphore,
-    pub(super) keeping: Work,
-    pub(super) copying: Work,
     /// Timers that run: for the next commit, for blocks that become too old.
     pub(super) commit_timer: Work,
     pub(super) age_timer: Work,
     /// When the timer for the next commit was set, in microseconds.
     pub(super) commit_timer_us: AtomicU64,
-    pub(super) pace: Mutex<Pace>,
-    pub(super) arounds: Arounds,
-    pub(super) origin_flushes: GroupFlush,
-    /// A flush for writes that wait to go around the cache.
-    pub(super) origin_flushing: Work,
-    /// One shot: everything is to be copied when the device is stopped.
+    /// One shot: everything is to be written back when the device is stopped.
     pub(super) flush_on_suspend: AtomicBool,
-}
-
-pub(super) enum Opening {
-    Closed,
-    Reading,
-    Open(Box<Opened>),
-    Failed(Error),
-}
-
-/// A cache in use.
-pub(super) struct Opened {
-    pub(super) layout: Layout,
-    /// Of the superblock.
-    pub(super) padding: [u8; PADDING_LEN],
-    pub(super) index: Index,
-    pub(super) drain: Drain,
-    /// What was found when it was opened.
-    pub(super) found: String,
-    /// Versions of epochs below this one are too old.
-    pub(super) aged: Option<u64>,
-    /// The same of those that could not be copied yet.
-    pub(super) aged_again: Option<u64>,
-    pub(super) commit_times: CommitTimes,
+    pub(super) verify_calls: AtomicU64,
     pub(super) _charge: Charge,
 }
 
-impl Opened {
-    /// Free blocks at this share of used ones.
-    pub(super) fn free_at(&self, percent: u64) -> u32 {
-        self.layout.free_at(percent) as u32
-    }
-}
-
-/// How far a drain is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Drain {
-    /// Nobody asked, or it was asked for once and is over.
-    #[default]
-    Off,
-    /// Blocks that were there at its begin, and the lap that was under way.
-    Running {
-        total: u32,
-        lap: u64,
-        stays_clean: bool,
-        /// Asked for again meanwhile: what was written before that has to be on the origin, too.
-        again: bool,
-    },
-    /// The cache is empty and stays so.
-    Complete,
-    Failed(Kind),
-}
-
-impl Drain {
-    pub(super) fn is_running(&self) -> bool {
-        matches!(self, Drain::Running { .. })
-    }
-}
+/// Blocks that a call of [`Core::verify`] looks at, on average.
+const VERIFIED_BLOCKS: u64 = 256;
 
 impl Core {
-    /// Looks at the cache if it is open.
-    pub(super) fn look<T>(&self, work: impl FnOnce(&mut Opened) -> T) -> Option<T> {
-        match &mut *self.open.lock() {
-            Opening::Open(opened) => Some(work(opened)),
-            _ => None,
+    /// How full the cache is.
+    pub(super) fn load(&self, cleaning: bool, waiting: bool) -> Load {
+        let expired = self.ages.lock().expired();
+        Load { expired, ..self.fill(cleaning, waiting) }
+    }
+
+    /// The same without ages. Takes no lock.
+    pub(super) fn fill(&self, cleaning: bool, waiting: bool) -> Load {
+        Load {
+            blocks: self.layout.n_blocks,
+            used: self.index.held().into(),
+            free_soon: self.free_soon().into(),
+            waiting,
+            cleaning,
+            expired: None,
         }
     }
 
-    /// Looks at the open cache, or changes it.
-    pub(super) fn with<T>(&self, work: impl FnOnce(&mut Opened) -> T) -> T {
-        self.look(work).expect("requests wait until the cache is open")
+    /// Blocks that are free, or will be without another batch.
+    pub(super) fn free_soon(&self) -> u32 {
+        self.space.count() + self.index.writing_back() + self.journal.stale()
+    }
+
+    /// A block is free.
+    pub(super) fn free(&self, block: CacheBlock) {
+        self.space.free(block);
+    }
+
+    /// The epoch below which versions may leave, of those below `before`.
+    pub(super) fn committed_before(&self, before: u64) -> Epoch {
+        Epoch(before).min(self.journal.committed())
     }
 
     /// The first error sticks.
@@ -164,6 +130,24 @@ impl Core {
         let (weak, env) = (Arc::downgrade(self), self.env.clone());
         let task = move || repeat(weak, env, delay, work);
         self.env.spawn(Place::Background, Box::new(move || Box::pin(task())));
+    }
+
+    /// Whether everything is to be written back when the device is stopped; asked once.
+    pub(super) fn take_flush_on_suspend(&self) -> bool {
+        self.flush_on_suspend.swap(false, Ordering::AcqRel)
+    }
+
+    /// Asserts that the parts agree with each other. A large cache is looked at now and then, so that many calls stay cheap.
+    pub(super) fn verify(&self) {
+        let calls = self.verify_calls.fetch_add(1, Ordering::Relaxed);
+        if !calls.is_multiple_of(1 + self.layout.n_blocks / VERIFIED_BLOCKS) {
+            return;
+        }
+        let used = self.index.verify();
+        self.space.verify();
+        let others = [self.space.count(), self.space.bad(), self.space.reserved()].map(u64::from);
+        let all = u64::from(used) + others.iter().sum::<u64>();
+        assert_eq!(all, self.layout.n_blocks, "every block is used, free, in quarantine or reserved");
     }
 }
 

@@ -10,7 +10,7 @@ pub(super) enum Count {
     Writes,
     HitsUncommitted,
     HitsCommitted,
-    Around,
+    Bypassed,
     Allocated,
     Blocked,
     Flushes,
@@ -20,12 +20,12 @@ pub(super) enum Count {
     /// Requests that wrote to the cache, and the I/Os they took.
     CacheWrites,
     Pieces,
-    /// Writes of copies to the origin, and their blocks.
-    Copies,
-    Copied,
+    /// Writes of cached blocks to the origin, and these blocks.
+    WritebackIos,
+    WrittenBack,
 }
 
-const KINDS: usize = Count::Copied as usize + 1;
+const KINDS: usize = Count::WrittenBack as usize + 1;
 
 /// All of them.
 #[derive(Default)]
@@ -38,12 +38,6 @@ impl Counts {
 
     pub(super) fn get(&self, count: Count) -> u64 {
         self.0.sum(count as usize)
-    }
-
-    /// `one` for each `other`, to two places; 0 before there is any.
-    pub(super) fn ratio(&self, one: Count, other: Count) -> String {
-        let (one, other) = (self.get(one) as f64, self.get(other).max(1) as f64);
-        format!("{:.2}", one / other)
     }
 
     pub(super) fn clear(&self) {

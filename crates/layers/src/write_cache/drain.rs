@@ -1,116 +1,104 @@
-//! Emptying the cache, in bounded time: nothing new enters, then nothing that is there changes.
+//! How far a drain is.
 
-use std::sync::Arc;
+use spillway_core::sync::{AtomicU64, Mutex, Ordering};
+use spillway_core::{Kind, mutant};
 
-use spillway_core::{Error, Kind, Place, mutant};
-
-use super::cache::{Core, Drain, Opened};
-
-/// Laps of the sweep in which clients may still write to cached blocks; afterwards they wait until a block has left.
+/// Laps in which clients may still write to cached blocks; afterwards they wait until a block has left.
 const OPEN_LAPS: u64 = 2;
 
-impl Opened {
-    /// Whether cached blocks must not be written any more, so that they get fewer.
-    pub(super) fn is_closed(&self) -> bool {
-        let laps = self.index.sweep.laps;
-        matches!(self.drain, Drain::Running { lap, .. } if laps >= lap + OPEN_LAPS)
+/// No drain runs.
+const NEVER: u64 = u64::MAX;
+
+/// How far a drain is. Its lock is a leaf.
+pub(super) struct Drain {
+    state: Mutex<State>,
+    /// The lap from which on cached blocks do not change; [`NEVER`] when none runs.
+    closed_from: AtomicU64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum State {
+    /// Nobody asked, or it was asked for once and is over.
+    #[default]
+    Off,
+    Running {
+        stays_clean: bool,
+        /// Asked for again meanwhile: what was written before that has to be on the origin, too.
+        again: bool,
+    },
+    /// The cache is empty and stays so.
+    Complete,
+    Failed(Kind),
+}
+
+impl Default for Drain {
+    fn default() -> Self {
+        Self { state: Mutex::default(), closed_from: AtomicU64::new(NEVER) }
+    }
+}
+
+impl Drain {
+    /// Whether one runs. One load.
+    pub(super) fn is_running(&self) -> bool {
+        self.closed_from.load(Ordering::Acquire) != NEVER
     }
 
-    /// A drain has copied everything, or failed; false if it was asked for again meanwhile.
-    fn end_drain(&mut self, result: Result<(), Kind>) -> bool {
-        let Drain::Running { stays_clean, again, .. } = &mut self.drain else { return true };
+    /// Whether cached blocks must not be written any more after so many laps, so that they get fewer.
+    pub(super) fn is_closed(&self, laps: u64) -> bool {
+        laps >= self.closed_from.load(Ordering::Acquire)
+    }
+
+    /// Begins after `laps`; false where one runs: it is asked for again.
+    pub(super) fn begin(&self, laps: u64, stays_clean: bool) -> bool {
+        let mut state = self.state.lock();
+        if let State::Running { stays_clean: asked, again } = &mut *state {
+            *asked |= stays_clean;
+            *again = true;
+            return false;
+        }
+        *state = State::Running { stays_clean, again: false };
+        self.closed_from.store(laps + OPEN_LAPS, Ordering::Release);
+        true
+    }
+
+    /// Everything is written back, or that has failed; false if it was asked for again meanwhile.
+    pub(super) fn end(&self, result: Result<(), Kind>) -> bool {
+        let mut state = self.state.lock();
+        let State::Running { stays_clean, again } = &mut *state else {
+            unreachable!("only its own task ends it")
+        };
         let again = std::mem::take(again) && !mutant::on("write_cache: end a drain that was asked for again");
         if result.is_ok() && again {
             return false;
         }
-        self.drain = match result {
-            Err(kind) => Drain::Failed(kind),
-            Ok(()) if *stays_clean => Drain::Complete,
-            Ok(()) => Drain::Off,
+        *state = match result {
+            Err(kind) => State::Failed(kind),
+            Ok(()) if *stays_clean => State::Complete,
+            Ok(()) => State::Off,
         };
+        self.closed_from.store(NEVER, Ordering::Release);
         true
     }
 
-    /// A line for people and for `spillway drain`.
-    pub(super) fn drain_text(&self) -> String {
-        match &self.drain {
-            Drain::Off => "off".into(),
-            Drain::Running { total, .. } => format!("running {} {total}", self.index.used()),
-            Drain::Complete => "complete".into(),
-            Drain::Failed(kind) => format!("failed {}", kind.errno_name()),
-        }
-    }
-}
-
-impl Core {
-    /// Starts to empty the cache; with `stays_clean` nothing new enters afterwards.
-    pub(super) fn drain(self: &Arc<Self>, stays_clean: bool) -> Result<(), Error> {
-        self.failure
-            .check()
-            .map_err(|kind| Error::new(kind, "the cache has failed: restart its server, then drain it"))?;
-        if stays_clean {
-            self.settings.cleaner.set(1)?;
-        }
-        let begins = self.with(|opened| {
-            if let Drain::Running { stays_clean: asked, again, .. } = &mut opened.drain {
-                *asked |= stays_clean;
-                *again = true;
-                return false;
-            }
-            let (total, lap) = (opened.index.used(), opened.index.sweep.laps);
-            opened.drain = Drain::Running { total, lap, stays_clean, again: false };
-            true
-        });
-        if begins {
-            let core = self.clone();
-            self.env.spawn(Place::Background, Box::new(move || Box::pin(async move { core.empty().await })));
-        }
-        Ok(())
-    }
-
-    /// The cache is used again: a drain that is under way ends without a promise, and one that has ended keeps it no more.
-    pub(super) fn forget_drain(&self) {
-        self.look(|opened| match &mut opened.drain {
-            Drain::Running { stays_clean, .. } => *stays_clean = false,
-            drain => *drain = Drain::Off,
-        });
-    }
-
-    /// Waits for the end of a drain.
-    pub(super) async fn drained(&self) -> Result<(), Error> {
-        loop {
-            let seen = self.changes.current();
-            match self.with(|opened| opened.drain.clone()) {
-                Drain::Running { .. } => self.changes.reached(seen + 1).await,
-                Drain::Failed(kind) => {
-                    return Err(Error::new(kind, "the cache could not be copied to the origin"));
-                }
-                Drain::Off | Drain::Complete => return Ok(()),
-            }
+    /// The cache is used again: a drain that runs ends without a promise, and one that has ended keeps it no more.
+    pub(super) fn forget(&self) {
+        match &mut *self.state.lock() {
+            State::Running { stays_clean, .. } => *stays_clean = false,
+            state => *state = State::Off,
         }
     }
 
-    async fn empty(self: Arc<Self>) {
-        loop {
-            let result = self.copy_everything().await;
-            let ended = self.with(|opened| opened.end_drain(result));
-            if ended {
-                return self.wake();
-            }
-        }
+    pub(super) fn state(&self) -> State {
+        self.state.lock().clone()
     }
 
-    async fn copy_everything(self: &Arc<Self>) -> Result<(), Kind> {
-        self.flush().await?;
-        loop {
-            let seen = self.changes.current();
-            let empty = self.with(|opened| opened.index.is_empty());
-            self.failure.check()?;
-            if empty {
-                return self.settle_arounds().await;
-            }
-            self.copy();
-            self.changed_since(seen).await?;
+    /// How far it is, in a word.
+    pub(super) fn word(&self) -> &'static str {
+        match self.state() {
+            State::Off => "off",
+            State::Running { .. } => "running",
+            State::Complete => "complete",
+            State::Failed(_) => "failed",
         }
     }
 }

@@ -95,13 +95,6 @@ impl Layout {
     pub fn block_sectors(&self) -> u64 {
         self.block_size.bytes() / SECTOR
     }
-
-    /// How many blocks are free when `percent` of them are used: what a watermark means.
-    pub fn free_at(&self, percent: u64) -> u64 {
-        assert!(percent <= 100);
-        let share = u128::from(self.n_blocks) * u128::from(100 - percent) + 50;
-        (share / 100) as u64
-    }
 }
 
 /// The start in bytes, and the bytes from there on.
@@ -325,19 +318,18 @@ mod tests {
         Layout::largest(bytes, 0, BlockSize::new(block).unwrap()).unwrap()
     }
 
-    /// The reference's table: device, block, blocks, bytes of metadata, free at 50 % and at 45 %.
+    /// The reference's table: device, block, blocks, bytes of metadata.
     #[test]
     fn layouts_are_those_of_the_kernel() {
-        for (device, block, blocks, metadata, half, low) in [
-            (1 << 20, 4096, 254, 8192, 127, 140),
-            (64 << 20, 4096, 16320, 262_144, 8160, 8976),
-            (1 << 30, 4096, 261_123, 4_182_016, 130_562, 143_618),
-            (1 << 30, 512, 2_033_601, 32_538_112, 1_016_801, 1_118_481),
-            (10 << 30, 4096, 2_611_239, 41_783_296, 1_305_620, 1_436_181),
+        for (device, block, blocks, metadata) in [
+            (1 << 20, 4096, 254, 8192),
+            (64 << 20, 4096, 16320, 262_144),
+            (1 << 30, 4096, 261_123, 4_182_016),
+            (1 << 30, 512, 2_033_601, 32_538_112),
+            (10 << 30, 4096, 2_611_239, 41_783_296),
         ] {
             let layout = layout(device, block);
             assert_eq!((layout.n_blocks, layout.metadata_bytes()), (blocks, metadata));
-            assert_eq!((layout.free_at(50), layout.free_at(45)), (half, low));
             assert!(layout.block_offset(blocks - 1) + u64::from(block) <= device);
         }
     }

@@ -1,32 +1,47 @@
-//! What the cache holds, in memory: a plain structure without I/O, under the layer's one lock.
+//! What the cache holds of the origin, in memory, without I/O.
 //!
-//! Each origin block has at most a chain of versions, the newest first. A version is *published* once its data is written, belongs
-//! to the *epoch* in which its blocks were reserved, and is *committed* once the superblock's seq_count is above that epoch. A
-//! committed version is never written over; its block is free again only after its entry was cleared on the device. A
-//! block that readers hold is freed by the last of them.
+//! Each block of the origin has a chain of versions, the newest first: those that hold its content, then stale ones whose entries are not
+//! clear yet. A version is *published* once its data is written, and *committed* once the superblock's seq_count is above its epoch. A
+//! committed version is never written over; its block is free again only after its entry was cleared on the device, and the last
+//! reader of a block frees it.
 //!
-//! Memory: 12 bytes for each block; for a used one 10 to 16 more in the tree of newest versions, for a free one at most 12 more in
-//! the runs of free blocks: an index that was just opened takes 31 at most, whatever it holds, also while it is made. Older versions are
-//! in a table of their own, because they are few: those of one commit.
+//! Regions of 1 MiB are hashed over shards. A shard is a lock and a hash table whose buckets lie in the order of blocks within a region,
+//! so that a range is looked up along memory. Chains go through the blocks' own links: the memory does not depend on what is cached.
+//! `present` tells laps which groups of blocks of the origin may have a version; it is taken out by the lap that finds none.
+//!
+//! Memory for each block: 16 bytes, up to 4 in buckets, up to 4 in `present`.
+//!
+//! Locks: one shard at a time.
 
-use std::collections::{BTreeMap, VecDeque, btree_map};
 use std::ops::Range;
-use std::time::Duration;
+use std::sync::Arc;
 
-use hashbrown::{HashMap, HashSet};
 use spillway_core::mutant;
-use spillway_policy::free_runs::{FreeRuns, Run};
+use spillway_core::sync::{AtomicU32, Marks, Mutex, MutexGuard, Ordering};
+use spillway_policy::free_runs::Run;
 
-use super::aside::Aside;
-use super::block::{Block, Stage, Victim};
+use super::block::{Blocks, CacheBlock, Epoch, OriginBlock, Stage, Victim};
 use super::format::{Entry, FREE};
-use super::sweep::Sweep;
+
+/// Blocks looked at in one step. Longer walks let others have their turn in between.
+pub(super) const LOOKS: usize = 2048;
+
+/// Bytes of a region.
+const REGION_BYTES: u64 = 1 << 20;
+
+const SHARDS: usize = 16;
+
+/// Bits of `present` for each block of the cache, at most; one for each region at least.
+const PRESENT_BITS: u64 = 32;
+
+/// No block.
+const NONE: u32 = u32::MAX;
 
 /// Where a stretch of a range is to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// On the cache device, from this block on; pinned.
-    Cache(u32),
+    Cache(CacheBlock),
     /// On the origin.
     Origin,
 }
@@ -38,31 +53,24 @@ pub(super) struct Stretch {
     pub(super) len: u32,
 }
 
-/// Adds blocks to the last stretch if that goes on with them.
-fn append(stretches: &mut Vec<Stretch>, place: Place, count: u32) {
+/// Adds a block to the last stretch if that goes on with it.
+fn append(stretches: &mut Vec<Stretch>, place: Place) {
     match (stretches.last_mut(), place) {
-        (Some(Stretch { place: Place::Cache(first), len }), Place::Cache(index))
-            if *first + *len == index =>
+        (Some(Stretch { place: Place::Cache(first), len }), Place::Cache(block))
+            if first.plus(*len) == block =>
         {
-            *len += count;
+            *len += 1;
         }
-        (Some(Stretch { place: Place::Origin, len }), Place::Origin) => *len += count,
-        _ => stretches.push(Stretch { place, len: count }),
+        (Some(Stretch { place: Place::Origin, len }), Place::Origin) => *len += 1,
+        _ => stretches.push(Stretch { place, len: 1 }),
     }
 }
 
-/// Blocks reserved for a write.
-#[derive(Clone, Debug)]
-pub(super) struct Reserved {
-    pub(super) runs: Vec<Run>,
-    pub(super) epoch: u64,
-}
-
-/// What happened to a version when it was published.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What happened to versions when they were published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Published {
     /// All of it is committed with this epoch.
-    pub(super) epoch: u64,
+    pub(super) epoch: Epoch,
     /// Blocks that had no version.
     pub(super) added: u32,
     /// Blocks that had an uncommitted one.
@@ -73,242 +81,631 @@ pub(super) struct Published {
 
 /// What is found when victims are looked for in a range.
 pub(super) enum InRange {
-    /// These, up to a block of the origin; they are marked.
+    /// These, in so many blocks; they are marked.
     Taken(Vec<Victim>, u32),
-    /// The first block is being copied: look again when that has ended.
-    Copying,
+    /// The first block is being written back: look again when that has ended.
+    WritingBack,
 }
 
-/// Entries looked at under one lock. Longer walks let others have it in between.
-pub(super) const LOOKS: usize = 2048;
+/// Two committed versions of one block that cannot be told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Twins(pub(super) CacheBlock, pub(super) CacheBlock);
+
+/// How blocks of the origin map to regions and groups.
+#[derive(Clone, Copy, Debug)]
+struct Regions {
+    origin_blocks: u64,
+    /// Blocks of a region, as a power of two.
+    region_shift: u32,
+    /// Blocks of a group of `present`, as a power of two.
+    group_shift: u32,
+}
+
+impl Regions {
+    fn new(n_blocks: u32, origin_blocks: u64, block_bytes: u64) -> Self {
+        let region_shift = (REGION_BYTES / block_bytes).ilog2();
+        let bits = |shift: u32| origin_blocks >> shift;
+        let fits = |shift: &u32| bits(*shift) <= PRESENT_BITS * u64::from(n_blocks);
+        let group_shift = (0..region_shift).find(fits).unwrap_or(region_shift);
+        Self { origin_blocks, region_shift, group_shift }
+    }
+
+    fn groups(&self) -> u64 {
+        self.origin_blocks.div_ceil(1 << self.group_shift)
+    }
+
+    /// Blocks of a group.
+    fn group_range(&self, group: u64) -> Range<u64> {
+        let start = group << self.group_shift;
+        start..(start + (1 << self.group_shift)).min(self.origin_blocks)
+    }
+
+    fn group(&self, origin: OriginBlock) -> u64 {
+        u64::from(origin.0 >> self.group_shift)
+    }
+
+    /// Spreads regions over 64 bits.
+    fn hash(&self, origin: OriginBlock) -> u64 {
+        u64::from(origin.0 >> self.region_shift).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    /// The first part of a range that lies in one region.
+    fn first_part(&self, origin: OriginBlock, len: u32) -> u32 {
+        let region = 1u64 << self.region_shift;
+        let left = region - (u64::from(origin.0) & (region - 1));
+        u64::from(len).min(left) as u32
+    }
+}
+
+/// First blocks of chains.
+type Buckets = Box<[u32]>;
 
 pub(super) struct Index {
-    pub(super) blocks: Vec<Block>,
-    pub(super) newest: BTreeMap<u32, u32>,
-    /// What a version replaced, where that is still there.
-    older: HashMap<u32, u32>,
-    pub(super) free: FreeRuns,
-    pub(super) aside: Aside,
-    /// Whether blocks are taken at a cursor, as the kernel does.
-    pub(super) next_fit: bool,
-    /// The epoch of new reservations.
-    pub(super) epoch: u64,
-    /// The superblock's seq_count on the device.
-    pub(super) committed: u64,
-    /// The seq_count of the superblock on the device: above `committed` while what a commit replaced is being marked.
-    on_device: u64,
-    /// Writes under way, by epoch.
-    reserved: BTreeMap<u64, usize>,
-    /// Published and not in a commit yet.
-    fresh: Vec<u32>,
-    /// To be cleared on the device, in the order of marking, with its number.
-    stale: VecDeque<(u64, u32)>,
-    /// The same, marked earlier: an older version of their block is being cleared.
-    deferred: VecDeque<(u64, u32)>,
-    /// Blocks of the origin with an entry that is being cleared.
-    clearing_origins: HashSet<u32>,
-    marked: u64,
-    /// The first number among those that are being cleared.
-    clearing_from: Option<u64>,
-    clearing: u32,
-    copying: u32,
-    /// First blocks and lengths of what goes to the origin around the cache. Nothing of that is copied meanwhile: which of the two
-    /// would last is open.
-    outside: Vec<(u32, u32)>,
-    pub(super) sweep: Sweep,
-    /// Whether the next batch may come from the neighbourhood of free blocks.
-    pub(super) island_next: bool,
+    blocks: Arc<Blocks>,
+    regions: Regions,
+    shards: Box<[Mutex<Buckets>]>,
+    present: Marks,
+    /// Blocks of the origin that the cache holds.
+    held: AtomicU32,
+    writing_back: AtomicU32,
+}
+
+/// A shard in use: the chains of its regions.
+struct Chains<'a> {
+    index: &'a Index,
+    buckets: MutexGuard<'a, Buckets>,
+}
+
+/// Buckets of a shard, a power of two.
+fn bucket_count(n_blocks: u32) -> usize {
+    let share = n_blocks as usize / SHARDS;
+    if share < 2 { 1 } else { 1 << share.ilog2() }
 }
 
 impl Index {
-    /// Bytes that an index of `n_blocks` blocks may take.
-    pub(super) fn bytes(n_blocks: u32) -> u64 {
-        32 * u64::from(n_blocks) + (64 << 10)
+    /// Bytes that an index of `n_blocks` blocks over so many of the origin takes.
+    pub(super) fn bytes(n_blocks: u32, origin_blocks: u64, block_bytes: u64) -> u64 {
+        let regions = Regions::new(n_blocks, origin_blocks, block_bytes);
+        let buckets = (SHARDS * bucket_count(n_blocks) * size_of::<u32>()) as u64;
+        16 * u64::from(n_blocks) + buckets + Marks::bytes(regions.groups())
     }
 
-    /// An index of `n_blocks` free blocks.
-    pub(super) fn new(n_blocks: u32) -> Self {
-        let mut index = Self::recovered(vec![Block::EMPTY; n_blocks as usize], Vec::new(), 0);
-        index.free_all_empty();
-        index
-    }
-
-    /// An index of what was found, the `newest` versions in the order of the origin. Nothing is free before [`Index::end_recovery`].
-    pub(super) fn recovered(blocks: Vec<Block>, newest: Vec<(u32, u32)>, seq_count: u64) -> Self {
-        let free = FreeRuns::none(blocks.len() as u32);
+    /// An index of `blocks`, all of which are empty.
+    pub(super) fn new(blocks: Arc<Blocks>, origin_blocks: u64, block_bytes: u64) -> Self {
+        let regions = Regions::new(blocks.count(), origin_blocks, block_bytes);
+        let buckets = || vec![NONE; bucket_count(blocks.count())].into_boxed_slice();
         Self {
+            regions,
+            shards: (0..SHARDS).map(|_| Mutex::new(buckets())).collect(),
+            present: Marks::new(regions.groups()),
+            held: AtomicU32::new(0),
+            writing_back: AtomicU32::new(0),
             blocks,
-            // Its nodes are full when it is made of a list in order.
-            newest: newest.into_iter().collect(),
-            older: HashMap::new(),
-            free,
-            aside: Aside::default(),
-            next_fit: false,
-            epoch: seq_count,
-            committed: seq_count,
-            on_device: seq_count,
-            reserved: BTreeMap::new(),
-            fresh: Vec::new(),
-            stale: VecDeque::new(),
-            deferred: VecDeque::new(),
-            clearing_origins: HashSet::new(),
-            marked: 0,
-            clearing_from: None,
-            clearing: 0,
-            copying: 0,
-            outside: Vec::new(),
-            sweep: Sweep::from(seq_count),
-            island_next: false,
         }
     }
 
-    /// Those of these blocks whose entries are being cleared.
-    pub(super) fn being_cleared(&self, range: Range<u32>) -> impl Iterator<Item = u32> {
-        range.filter(|&index| self.blocks[index as usize].stage() == Stage::Clearing)
+    /// Blocks of the origin that the cache holds.
+    pub(super) fn held(&self) -> u32 {
+        self.held.load(Ordering::Acquire)
     }
 
-    /// All entries that were being cleared are clear on the device: what holds nothing is free.
-    pub(super) fn end_recovery(&mut self) {
-        let clear = self.blocks.iter_mut().filter(|block| block.stage() == Stage::Clearing);
-        clear.for_each(|block| *block = Block::EMPTY);
-        self.free_all_empty();
+    /// Versions that are being written back, or replaced on the origin.
+    pub(super) fn writing_back(&self) -> u32 {
+        self.writing_back.load(Ordering::Acquire)
     }
 
-    fn free_all_empty(&mut self) {
-        let count = self.empty_runs().count();
-        let mut runs = Vec::with_capacity(count);
-        runs.extend(self.empty_runs());
-        self.free = FreeRuns::of(self.blocks.len() as u32, runs);
+    /// What a block is used for.
+    pub(super) fn stage(&self, block: CacheBlock) -> Stage {
+        self.blocks[block].stage()
     }
 
-    /// Runs of empty blocks, in order.
-    fn empty_runs(&self) -> impl Iterator<Item = Run> {
-        let alike =
-            |one: &Block, next: &Block| (one.stage() == Stage::Empty) == (next.stage() == Stage::Empty);
-        let mut start = 0;
-        let runs = self.blocks.chunk_by(alike).map(move |blocks| {
-            let run = Run { start, len: blocks.len() as u32 };
-            start += run.len;
-            (run, blocks[0].stage() == Stage::Empty)
-        });
-        runs.filter_map(|(run, empty)| empty.then_some(run))
+    /// Whether a block holds a version that a commit of a sealed epoch covers.
+    pub(super) fn is_of(&self, block: CacheBlock, sealed: Epoch) -> bool {
+        let (stage, epoch) = self.blocks[block].state();
+        stage.holds() && epoch <= sealed
     }
 
-    pub(super) fn at(&mut self, index: u32) -> &mut Block {
-        &mut self.blocks[index as usize]
+    /// Blocks of the cache.
+    #[cfg(test)]
+    pub(super) fn blocks_count(&self) -> u32 {
+        self.blocks.count()
     }
 
-    /// Origin blocks that the cache holds.
-    pub(super) fn used(&self) -> u32 {
-        self.newest.len() as u32
+    /// Blocks with readers.
+    #[cfg(test)]
+    pub(super) fn pinned(&self) -> usize {
+        self.blocks.all().filter(|&block| self.blocks[block].readers() > 0).count()
     }
 
-    /// Whether nothing is cached, on the device either, nor about to be.
-    pub(super) fn is_empty(&self) -> bool {
-        self.newest.is_empty() && self.cleared_to() == self.marked && self.reserved.is_empty()
+    /// The version that the cache holds of a block.
+    #[cfg(test)]
+    pub(super) fn newest(&self, origin: OriginBlock) -> Option<CacheBlock> {
+        self.chains(origin).newest(origin)
     }
 
-    /// Versions that are being copied or dropped.
-    pub(super) fn copying(&self) -> u32 {
-        self.copying
+    fn shard_of(&self, origin: OriginBlock) -> usize {
+        (self.regions.hash(origin) >> 60) as usize % SHARDS
     }
 
-    /// Versions that are in no commit yet.
-    pub(super) fn uncommitted(&self) -> u32 {
-        self.fresh.len() as u32
+    fn chains(&self, origin: OriginBlock) -> Chains<'_> {
+        Chains { index: self, buckets: self.shards[self.shard_of(origin)].lock() }
     }
 
-    /// Blocks that are free, or will be without another copy.
-    pub(super) fn free_soon(&self) -> u32 {
-        self.free.count() + self.copying + self.clearing + self.to_be_cleared()
+    /// The parts of a range, each in one region.
+    fn parts(&self, origin: OriginBlock, len: u32) -> impl Iterator<Item = (OriginBlock, u32)> {
+        let regions = self.regions;
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let first = origin.plus(at);
+            let part = (at < len).then(|| regions.first_part(first, len - at))?;
+            at += part;
+            Some((first, part))
+        })
     }
 
-    /// Entries that are to be cleared, and are not being cleared yet.
-    pub(super) fn to_be_cleared(&self) -> u32 {
-        (self.deferred.len() + self.stale.len()) as u32
-    }
-
-    /// Whether the first of `len` blocks from `origin` on is here, and how many that follow are like it, or [`LOOKS`].
-    pub(super) fn presence(&self, origin: u32, len: u32) -> (bool, u32) {
-        let mut held = self.newest.range(origin..origin + len).map(|(&origin, _)| origin).peekable();
-        match held.peek() {
-            Some(&first) if first == origin => {
-                (true, (origin..).zip(held).take(LOOKS).take_while(|(at, held)| at == held).count() as u32)
+    /// A write has ended: its blocks hold the versions of those from `origin` on. Blocks that are free by that go to `free`, those that
+    /// are to be committed to `note`.
+    pub(super) fn publish(
+        &self,
+        runs: &[Run],
+        epoch: Epoch,
+        origin: OriginBlock,
+        committed: Epoch,
+        mut free: impl FnMut(CacheBlock),
+        mut note: impl FnMut(CacheBlock),
+    ) -> Published {
+        let len = runs.iter().map(|run| run.len).sum();
+        let mut blocks = runs.iter().flat_map(|run| run.start..run.start + run.len).map(CacheBlock);
+        let mut published = Published { epoch, added: 0, over_uncommitted: 0, over_committed: 0 };
+        for (first, part) in self.parts(origin, len) {
+            let mut chains = self.chains(first);
+            for (at, block) in (0..part).zip(&mut blocks) {
+                match chains.publish(block, epoch, first.plus(at), committed, &mut published) {
+                    Some(freed) if freed == block => free(block),
+                    freed => {
+                        note(block);
+                        freed.into_iter().for_each(&mut free);
+                    }
+                }
             }
-            Some(&first) => (false, first - origin),
-            None => (false, len),
-        }
-    }
-
-    /// Takes up to `wanted` blocks, in as few runs as can be had; `None` if nothing is free.
-    pub(super) fn reserve(&mut self, wanted: u32) -> Option<Reserved> {
-        let (mut runs, mut left) = (Vec::new(), wanted);
-        while left > 0 {
-            let run = if self.next_fit { self.free.take_next(left) } else { self.free.take_fit(left) };
-            let Some(run) = run else { break };
-            left -= run.len;
-            runs.push(run);
-        }
-        if runs.is_empty() {
-            return None;
-        }
-        *self.reserved.entry(self.epoch).or_default() += 1;
-        Some(Reserved { runs, epoch: self.epoch })
-    }
-
-    fn settle(&mut self, epoch: u64) {
-        let count = self.reserved.get_mut(&epoch).expect("it was reserved");
-        *count -= 1;
-        if *count == 0 {
-            self.reserved.remove(&epoch);
-        }
-    }
-
-    /// Writes of every epoch below this one have ended.
-    pub(super) fn written(&self) -> u64 {
-        self.reserved.keys().next().copied().unwrap_or(self.epoch)
-    }
-
-    /// A write was withdrawn, or failed: what of it is in `bad` could not be written, and is set aside.
-    pub(super) fn abandon(&mut self, reserved: Reserved, bad: Vec<Run>, now: Duration) {
-        self.settle(reserved.epoch);
-        reserved.runs.into_iter().for_each(|run| self.free.free(run));
-        for run in bad {
-            self.free.take_out(run);
-            self.aside.put(run, now);
-        }
-    }
-
-    /// Hands out again what was set aside long ago.
-    pub(super) fn retry_aside(&mut self, now: Duration) {
-        while let Some(run) = self.aside.take_due(now) {
-            self.free.free(run);
-        }
-    }
-
-    /// A write has ended: its blocks hold the versions of the blocks from `origin` on.
-    pub(super) fn publish(&mut self, reserved: Reserved, origin: u32) -> Published {
-        self.settle(reserved.epoch);
-        let mut published = Published { epoch: reserved.epoch, ..Published::default() };
-        let blocks = reserved.runs.iter().flat_map(|run| run.start..run.start + run.len);
-        for (index, origin) in blocks.zip(origin..) {
-            self.publish_block(index, reserved.epoch, origin, &mut published);
         }
         published
     }
 
-    fn publish_block(&mut self, index: u32, epoch: u64, origin: u32, published: &mut Published) {
-        let mut newest = match self.newest.entry(origin) {
-            btree_map::Entry::Occupied(newest) => newest,
-            btree_map::Entry::Vacant(none) => {
-                none.insert(index);
-                published.added += 1;
-                return self.put(index, epoch, origin);
+    /// Adds to `stretches`, which end before `origin`, where the first blocks of `len` are to be read; what lies on the cache device
+    /// is pinned. Returns how many were looked at.
+    pub(super) fn look_up(&self, origin: OriginBlock, len: u32, stretches: &mut Vec<Stretch>) -> u32 {
+        let part = self.regions.first_part(origin, len);
+        let chains = self.chains(origin);
+        for at in 0..part {
+            let place = chains.newest(origin.plus(at)).map_or(Place::Origin, Place::Cache);
+            if let Place::Cache(block) = place {
+                self.blocks[block].pin();
             }
+            append(stretches, place);
+        }
+        part
+    }
+
+    /// Readers of `len` blocks of the cache are done; those that are free by that go to `free`.
+    pub(super) fn unpin(&self, first: CacheBlock, len: u32, mut free: impl FnMut(CacheBlock)) {
+        for block in (0..len).map(|at| first.plus(at)) {
+            if self.blocks[block].unpin() {
+                free(block);
+            }
+        }
+    }
+
+    /// Whether the first of `len` blocks from `origin` on is here, and how many that follow are like it, of [`LOOKS`] at most.
+    pub(super) fn presence(&self, origin: OriginBlock, len: u32) -> (bool, u32) {
+        let (mut first, mut count) = (None, 0);
+        for (start, part) in self.parts(origin, len) {
+            let chains = self.chains(start);
+            let held = |at: &u32| chains.newest(start.plus(*at)).is_some();
+            let is_first = *first.get_or_insert_with(|| held(&0));
+            let alike = (0..part).take_while(|at| held(at) == is_first).count() as u32;
+            count += alike;
+            if alike < part || count as usize >= LOOKS {
+                break;
+            }
+        }
+        (first == Some(true), count)
+    }
+
+    /// Takes the next versions of epochs below `before` from block `from` on, at most `len_max` of consecutive blocks, and none that
+    /// `is_busy`. One caller at a time.
+    pub(super) fn take_next(
+        &self,
+        from: u64,
+        len_max: u32,
+        before: Epoch,
+        is_busy: impl Fn(OriginBlock) -> bool,
+    ) -> Found {
+        let mut found = Found { victims: Vec::new(), next: from, skipped: false, at_end: false };
+        let ripe = |chains: &Chains<'_>, block, origin| chains.may_leave(block, before) && !is_busy(origin);
+        for _ in 0..LOOKS {
+            let Some(group) = self.present.next(found.next >> self.regions.group_shift) else {
+                found.at_end = found.victims.is_empty();
+                break;
+            };
+            if !self.take_in_group(group, len_max, before, &ripe, &mut found) {
+                break;
+            }
+        }
+        found
+    }
+
+    /// Looks at a group; whether there may be more to take behind it.
+    fn take_in_group(
+        &self,
+        group: u64,
+        len_max: u32,
+        before: Epoch,
+        ripe: &impl Fn(&Chains<'_>, CacheBlock, OriginBlock) -> bool,
+        found: &mut Found,
+    ) -> bool {
+        let range = self.regions.group_range(group);
+        let from = range.start.max(found.next);
+        if from > found.next && !found.victims.is_empty() {
+            return false;
+        }
+        let (chains, mut any) = (self.chains(OriginBlock(from as u32)), from > range.start);
+        for at in from..range.end {
+            let origin = OriginBlock(at as u32);
+            any |= chains.first(origin).is_some();
+            let newest = chains.newest(origin);
+            match newest.filter(|&block| ripe(&chains, block, origin)) {
+                Some(block) => found.victims.push(self.begin_write_back(origin, block)),
+                None if !found.victims.is_empty() => return false,
+                None => found.skipped |= newest.is_some_and(|block| self.blocks[block].epoch() < before),
+            }
+            found.next = at + 1;
+            if found.victims.len() == len_max as usize {
+                return false;
+            }
+        }
+        if !any {
+            self.present.unmark(group);
+        }
+        true
+    }
+
+    fn begin_write_back(&self, origin: OriginBlock, block: CacheBlock) -> Victim {
+        self.blocks[block].advance(Stage::Live, Stage::WritingBack);
+        self.writing_back.fetch_add(1, Ordering::AcqRel);
+        Victim { origin, block }
+    }
+
+    /// What a block of the cache is to its neighbours: the block of the origin whose newest version it is, if that may leave.
+    pub(super) fn leaving(&self, block: CacheBlock, before: Epoch) -> Option<OriginBlock> {
+        let origin = self.blocks[block].origin();
+        let chains = self.chains(origin);
+        (chains.newest(origin) == Some(block) && chains.may_leave(block, before)).then_some(origin)
+    }
+
+    /// Takes the newest versions of these blocks that may still leave.
+    pub(super) fn take_each(
+        &self,
+        origins: &[OriginBlock],
+        before: Epoch,
+        is_busy: impl Fn(OriginBlock) -> bool,
+    ) -> Vec<Victim> {
+        let take = |&origin: &OriginBlock| {
+            let chains = self.chains(origin);
+            let newest = chains.newest(origin)?;
+            let leaves = chains.may_leave(newest, before) && !is_busy(origin);
+            leaves.then(|| self.begin_write_back(origin, newest))
         };
-        let before = *newest.get();
-        let known = self.blocks[before as usize].epoch();
-        match known < self.committed {
+        origins.iter().filter_map(take).collect()
+    }
+
+    /// Takes versions of the first blocks of a range that are of epochs below `before`, up to one that is being written back.
+    pub(super) fn take_range(&self, first: OriginBlock, len: u32, before: Epoch) -> InRange {
+        let (mut victims, part) = (Vec::new(), self.regions.first_part(first, len));
+        let chains = self.chains(first);
+        for at in 0..part {
+            let origin = first.plus(at);
+            if chains.versions(origin).any(|block| self.blocks[block].stage() == Stage::WritingBack) {
+                return if at == 0 { InRange::WritingBack } else { InRange::Taken(victims, at) };
+            }
+            let newest = chains.newest(origin).filter(|&block| chains.may_leave(block, before));
+            victims.extend(newest.map(|block| self.begin_write_back(origin, block)));
+        }
+        InRange::Taken(victims, part)
+    }
+
+    /// Whether a version of a range is of an epoch that is not below `committed`, or there are too many blocks to tell.
+    pub(super) fn may_be_uncommitted(&self, origin: OriginBlock, len: u32, committed: Epoch) -> bool {
+        let uncommitted = |block: CacheBlock| self.blocks[block].epoch() >= committed;
+        let looked = self.parts(origin, len.min(LOOKS as u32)).any(|(first, part)| {
+            let chains = self.chains(first);
+            (0..part).any(|at| chains.newest(first.plus(at)).is_some_and(uncommitted))
+        });
+        looked || len > LOOKS as u32
+    }
+
+    /// The victims are durable on the origin, or the attempt has failed. The superblock has `visible()`; what is stale goes to `stale`.
+    pub(super) fn end_write_back(
+        &self,
+        victims: &[Victim],
+        durable: bool,
+        visible: impl Fn() -> Epoch,
+        mut stale: impl FnMut(CacheBlock),
+    ) {
+        let early = mutant::on("write_cache: ask what is visible before the lock").then(&visible);
+        for &Victim { origin, block } in victims {
+            let chains = self.chains(origin);
+            if durable {
+                let newest = chains.newest(origin) == Some(block);
+                self.blocks[block].advance(Stage::WritingBack, Stage::Stale);
+                stale(block);
+                self.held.fetch_sub(u32::from(newest), Ordering::AcqRel);
+            } else {
+                self.blocks[block].advance(Stage::WritingBack, Stage::Live);
+            }
+            // Asked under the lock: a commit that is not seen here comes to this chain later, and finds the write-back ended.
+            chains.drop_replaced(origin, early.unwrap_or_else(&visible), &mut stale);
+        }
+        self.writing_back.fetch_sub(victims.len() as u32, Ordering::AcqRel);
+    }
+
+    /// The superblock has `visible`: versions that this one has replaced are stale.
+    pub(super) fn drop_replaced(&self, block: CacheBlock, visible: Epoch, mut stale: impl FnMut(CacheBlock)) {
+        let (held, origin) = (&self.blocks[block], self.blocks[block].origin());
+        // What it replaced lies behind it in its chain. Where there is nothing now, nothing comes: versions enter in front.
+        if held.link().is_some_and(|behind| self.blocks[behind].origin() == origin) {
+            self.chains(origin).drop_replaced(origin, visible, &mut stale);
+        }
+    }
+
+    /// Begins to clear the entry of a stale block, unless that of an older version has to be clear first: otherwise a crash between
+    /// would bring the older one back.
+    pub(super) fn begin_clear(&self, block: CacheBlock) -> bool {
+        let origin = self.blocks[block].origin();
+        let _chains = self.chains(origin);
+        let older = self.blocks[block].link().is_some_and(|behind| self.blocks[behind].origin() == origin);
+        if older && !mutant::on("write_cache: clear all versions at once") {
+            return false;
+        }
+        self.blocks[block].advance(Stage::Stale, Stage::Clearing);
+        true
+    }
+
+    /// The entry of a block is clear on the device; whether the block is free.
+    pub(super) fn end_clear(&self, block: CacheBlock) -> bool {
+        self.chains(self.blocks[block].origin()).unlink(block);
+        self.blocks[block].leave(Stage::Clearing)
+    }
+
+    /// What the entry of a block says on the device once the superblock has `visible`. Uncommitted versions are written as free: a crash
+    /// must not find them, nor a later superblock commit them unseen. Stale ones are written until they are cleared in their turn,
+    /// because they may hide something older. Takes no lock.
+    pub(super) fn entry(&self, block: CacheBlock, visible: Epoch, block_sectors: u64) -> Entry {
+        let (stage, epoch) = self.blocks[block].state();
+        let written = stage.holds()
+            || stage == Stage::Stale && !mutant::on("write_cache: clear with others before its turn");
+        let visible = written && epoch < visible;
+        let clearing =
+            stage == Stage::Clearing && !mutant::on("write_cache: an entry that is cleared loses its sector");
+        let original_sector = match visible || clearing {
+            // Memory may tear between the two words of an entry: what is being cleared keeps its sector.
+            true => u64::from(self.blocks[block].origin().0) * block_sectors,
+            false => u64::MAX,
+        };
+        Entry { original_sector, seq_count: if visible { epoch.0 } else { FREE } }
+    }
+
+    /// A committed version that was found on the device, in any order; of each block of the origin the newest counts, the others are to
+    /// be cleared. Of twins, which are equally new, the one that comes `later` counts, or both stay until a newer one comes.
+    pub(super) fn recover(&self, block: CacheBlock, origin: OriginBlock, epoch: Epoch, later: bool) {
+        let mut chains = self.chains(origin);
+        self.blocks[block].hold(origin, epoch);
+        let versions: Vec<CacheBlock> = chains.versions(origin).collect();
+        let Some(&newest) = versions.first() else {
+            let (before, _) = chains.find(origin);
+            return chains.insert(before, block, None);
+        };
+        let known = self.blocks[newest].epoch();
+        let (older, newer) = match mutant::on("write_cache: recover the older of two versions") {
+            true => (epoch > known, epoch < known),
+            false => (epoch < known, epoch > known),
+        };
+        if older || epoch == known && !later && versions.len() > 1 {
+            return self.blocks[block].advance(Stage::Live, Stage::Clearing);
+        }
+        if newer || later {
+            for &version in &versions {
+                chains.unlink(version);
+                self.blocks[version].advance(Stage::Live, Stage::Clearing);
+            }
+        }
+        let (before, first) = chains.find(origin);
+        chains.insert(before, block, first);
+    }
+
+    /// An entry that was found and is not committed is to be cleared.
+    pub(super) fn recover_stale(&self, block: CacheBlock) {
+        self.blocks[block].advance(Stage::Empty, Stage::Clearing);
+    }
+
+    /// All entries were found. Returns how many are to be cleared; or twins that count both, and cannot be told apart.
+    pub(super) fn end_recovery(&self) -> Result<u32, Twins> {
+        let mut clearing = 0;
+        for block in self.blocks.all() {
+            clearing += u32::from(self.stage(block) == Stage::Clearing);
+            if self.stage(block) != Stage::Live {
+                continue;
+            }
+            let origin = self.blocks[block].origin();
+            let twin = self.chains(origin).versions(origin).find(|&version| version != block);
+            if let Some(twin) = twin {
+                return Err(Twins(block, twin));
+            }
+            self.held.fetch_add(1, Ordering::AcqRel);
+            self.present.mark(self.regions.group(origin));
+        }
+        Ok(clearing)
+    }
+
+    /// All entries that were to be cleared when it was found are clear on the device.
+    pub(super) fn end_clear_found(&self) {
+        let cleared = self.blocks.all().filter(|&block| self.stage(block) == Stage::Clearing);
+        cleared.for_each(|block| assert!(self.blocks[block].leave(Stage::Clearing), "nobody reads yet"));
+    }
+
+    /// The block of the origin whose version a block holds or held.
+    pub(super) fn origin(&self, block: CacheBlock) -> OriginBlock {
+        self.blocks[block].origin()
+    }
+
+    /// Asserts that chains, stages and counts agree.
+    /// Blocks in use are returned.
+    pub(super) fn verify(&self) -> u32 {
+        let (mut held, mut linked, mut writing_back) = (0, 0, 0);
+        for (shard, buckets) in self.shards.iter().enumerate() {
+            let chains = Chains { index: self, buckets: buckets.lock() };
+            for bucket in 0..chains.buckets.len() {
+                let chain: Vec<CacheBlock> = chains.chain(bucket).collect();
+                for versions in
+                    chain.chunk_by(|one, next| self.blocks[*one].origin() == self.blocks[*next].origin())
+                {
+                    let origin = self.blocks[versions[0]].origin();
+                    assert_eq!((self.shard_of(origin), chains.bucket(origin)), (shard, bucket), "{origin:?}");
+                    assert_eq!(
+                        chains.find(origin).1,
+                        Some(versions[0]),
+                        "versions of {origin:?} lie together"
+                    );
+                    self.verify_versions(versions);
+                    held += u32::from(self.blocks[versions[0]].stage().holds());
+                    assert!(self.present.has(self.regions.group(origin)), "{origin:?} is present");
+                }
+                let being = |block: &&CacheBlock| self.blocks[**block].stage() == Stage::WritingBack;
+                writing_back += chain.iter().filter(being).count() as u32;
+                linked += chain.len();
+            }
+        }
+        let in_use =
+            |block: &CacheBlock| !matches!(self.blocks[*block].stage(), Stage::Empty | Stage::Leaving);
+        assert_eq!(self.blocks.all().filter(in_use).count(), linked, "what is in use is in a chain");
+        assert_eq!((held, writing_back), (self.held(), self.writing_back()), "counts of the index");
+        self.blocks.all().filter(|&block| self.stage(block) != Stage::Empty).count() as u32
+    }
+
+    /// The newest first, stale ones behind those that hold something, at most one uncommitted version of an epoch.
+    fn verify_versions(&self, versions: &[CacheBlock]) {
+        for pair in versions.windows(2) {
+            let [(newer, newer_epoch), (older, older_epoch)] =
+                [pair[0], pair[1]].map(|block| self.blocks[block].state());
+            assert!(newer_epoch > older_epoch, "versions in order: {newer_epoch} before {older_epoch}");
+            assert!(newer.holds() || !older.holds(), "{newer:?} before {older:?}");
+        }
+    }
+}
+
+impl Chains<'_> {
+    fn bucket(&self, origin: OriginBlock) -> usize {
+        let regions = &self.index.regions;
+        let within = origin.0 & ((1 << regions.region_shift) - 1);
+        ((regions.hash(origin) >> 24) as usize + within as usize) & (self.buckets.len() - 1)
+    }
+
+    /// All versions in a bucket.
+    fn chain(&self, bucket: usize) -> impl Iterator<Item = CacheBlock> {
+        let head = Some(self.buckets[bucket]).filter(|&head| head != NONE).map(CacheBlock);
+        std::iter::successors(head, |&block| self.index.blocks[block].link())
+    }
+
+    /// The newest version of a block in whatever stage, and the version of another block in front of it. Where there is none, the last
+    /// one of the chain.
+    fn find(&self, origin: OriginBlock) -> (Option<CacheBlock>, Option<CacheBlock>) {
+        let mut before = None;
+        for block in self.chain(self.bucket(origin)) {
+            if self.index.blocks[block].origin() == origin {
+                return (before, Some(block));
+            }
+            before = Some(block);
+        }
+        (before, None)
+    }
+
+    fn first(&self, origin: OriginBlock) -> Option<CacheBlock> {
+        self.find(origin).1
+    }
+
+    /// The version that the cache holds of a block.
+    fn newest(&self, origin: OriginBlock) -> Option<CacheBlock> {
+        self.first(origin).filter(|&block| self.index.blocks[block].stage().holds())
+    }
+
+    /// All versions of a block, the newest first.
+    fn versions(&self, origin: OriginBlock) -> impl Iterator<Item = CacheBlock> {
+        let of_block = move |block: &CacheBlock| self.index.blocks[*block].origin() == origin;
+        let link = |block: &CacheBlock| self.index.blocks[*block].link();
+        std::iter::successors(self.first(origin), link).take_while(of_block)
+    }
+
+    /// Puts `block` between two, of which the first may be the bucket itself.
+    fn insert(&mut self, before: Option<CacheBlock>, block: CacheBlock, behind: Option<CacheBlock>) {
+        let blocks = &self.index.blocks;
+        blocks[block].set_link(behind);
+        match before {
+            Some(before) => blocks[before].set_link(Some(block)),
+            None => {
+                let bucket = self.bucket(blocks[block].origin());
+                self.buckets[bucket] = block.0;
+            }
+        }
+    }
+
+    /// Takes a version out of its chain, if it is in one.
+    fn unlink(&mut self, block: CacheBlock) {
+        let blocks = &self.index.blocks;
+        let bucket = self.bucket(blocks[block].origin());
+        let behind = blocks[block].link();
+        let before = self.chain(bucket).take_while(|&other| other != block).last();
+        match before {
+            None if self.buckets[bucket] == block.0 => {
+                self.buckets[bucket] = behind.map_or(NONE, |behind| behind.0)
+            }
+            Some(before) if blocks[before].link() == Some(block) => blocks[before].set_link(behind),
+            _ => {}
+        }
+    }
+
+    /// Whether a version may leave: it is of an epoch before `before`, and no older one is on its way to the origin.
+    fn may_leave(&self, block: CacheBlock, before: Epoch) -> bool {
+        let blocks = &self.index.blocks;
+        let (stage, epoch) = blocks[block].state();
+        let older = || {
+            let behind = blocks[block].link().map(|behind| &blocks[behind]);
+            behind.is_some_and(|behind| behind.origin() == blocks[block].origin() && behind.stage().holds())
+        };
+        stage == Stage::Live && epoch < before && !older()
+    }
+
+    /// `block` holds a version of `origin`. Returns the block that is free by that: the one that it replaced, or itself where a later
+    /// write has ended before.
+    fn publish(
+        &mut self,
+        block: CacheBlock,
+        epoch: Epoch,
+        origin: OriginBlock,
+        committed: Epoch,
+        published: &mut Published,
+    ) -> Option<CacheBlock> {
+        let index = self.index;
+        let (before, first) = self.find(origin);
+        let Some(newest) = first.filter(|&first| index.blocks[first].stage().holds()) else {
+            published.added += 1;
+            index.held.fetch_add(1, Ordering::AcqRel);
+            index.blocks[block].hold(origin, epoch);
+            self.insert(before, block, first);
+            index.present.mark(index.regions.group(origin));
+            return None;
+        };
+        let known = index.blocks[newest].epoch();
+        match known < committed {
             true => published.over_committed += 1,
             false => published.over_uncommitted += 1,
         }
@@ -317,309 +714,44 @@ impl Index {
             if !mutant::on("write_cache: commit what was overtaken, not what overtook it") {
                 published.epoch = published.epoch.max(known);
             }
-            return self.free.free(Run { start: index, len: 1 });
+            return Some(block);
         }
-        newest.insert(index);
-        let older = if known == epoch { self.older.remove(&before) } else { Some(before) };
-        if let Some(older) = older {
-            self.older.insert(index, older);
+        index.blocks[block].hold(origin, epoch);
+        if known < epoch {
+            self.insert(before, block, first);
+            return None;
         }
-        self.put(index, epoch, origin);
-        if known == epoch {
-            self.leave(before);
-        }
+        // Nothing on the device knows the version of the same epoch.
+        self.insert(before, block, index.blocks[newest].link());
+        index.blocks[newest].leave(Stage::Live).then_some(newest)
     }
 
-    fn put(&mut self, index: u32, epoch: u64, origin: u32) {
-        *self.at(index) = Block::live(origin, epoch);
-        self.fresh.push(index);
-    }
-
-    /// Frees a block that the device has no entry of, or no more.
-    fn leave(&mut self, index: u32) {
-        let block = self.at(index);
-        if block.readers() > 0 {
-            return block.set_stage(Stage::Leaving);
-        }
-        *block = Block::EMPTY;
-        self.free.free(Run { start: index, len: 1 });
-    }
-
-    /// Adds to `stretches`, which end before `origin`, where up to [`LOOKS`] of `len` blocks from there on are to be read; what
-    /// lies on the cache device is pinned. Returns the first block that was not looked at.
-    pub(super) fn look_up(&mut self, origin: u32, len: u32, stretches: &mut Vec<Stretch>) -> u32 {
-        let (blocks, mut at) = (&mut self.blocks, origin);
-        for (looks, (&held, &index)) in self.newest.range(origin..origin + len).enumerate() {
-            if looks == LOOKS {
-                return at;
+    /// Versions that a version of an epoch below `visible` has replaced are stale, the oldest first. One that is being written back
+    /// stays until that has ended, and so do those that replaced it.
+    fn drop_replaced(&self, origin: OriginBlock, visible: Epoch, stale: &mut impl FnMut(CacheBlock)) {
+        let blocks = &self.index.blocks;
+        loop {
+            let holding = self.versions(origin).take_while(|&block| blocks[block].stage().holds());
+            let (mut newer, mut oldest) = (None, None);
+            holding.for_each(|block| (newer, oldest) = (oldest, Some(block)));
+            let (Some(newer), Some(oldest)) = (newer, oldest) else { return };
+            if blocks[newer].epoch() >= visible || blocks[oldest].stage() != Stage::Live {
+                return;
             }
-            blocks[index as usize].pin();
-            if held > at {
-                append(stretches, Place::Origin, held - at);
-            }
-            append(stretches, Place::Cache(index), 1);
-            at = held + 1;
-        }
-        if at < origin + len {
-            append(stretches, Place::Origin, origin + len - at);
-        }
-        origin + len
-    }
-
-    /// Readers of `len` blocks of the cache are done.
-    pub(super) fn unpin(&mut self, index: u32, len: u32) {
-        for index in index..index + len {
-            let block = self.at(index);
-            block.unpin();
-            if block.readers() == 0 && block.stage() == Stage::Leaving {
-                self.leave(index);
-            }
+            blocks[oldest].advance(Stage::Live, Stage::Stale);
+            stale(oldest);
         }
     }
+}
 
-    /// Whether something is published that is in no commit yet.
-    pub(super) fn has_fresh(&self) -> bool {
-        !self.fresh.is_empty()
-    }
-
-    /// Ends the present epoch; returns its number.
-    pub(super) fn seal(&mut self) -> u64 {
-        self.epoch += 1;
-        self.epoch - 1
-    }
-
-    /// Adds to `taken` what a commit up to `epoch` covers, as far as it is found in [`LOOKS`] looks from `from` on; returns
-    /// where to go on, if there is more. No write of these epochs is under way any more.
-    pub(super) fn take_fresh(&mut self, epoch: u64, from: usize, taken: &mut Vec<u32>) -> Option<usize> {
-        let mut at = from;
-        for _ in 0..LOOKS {
-            let &index = self.fresh.get(at)?;
-            let block = &self.blocks[index as usize];
-            let covered = block.epoch() <= epoch;
-            if block.stage() != Stage::Live || covered {
-                self.fresh.swap_remove(at);
-            } else {
-                at += 1;
-            }
-            if block.stage() == Stage::Live && covered {
-                taken.push(index);
-            }
-        }
-        Some(at)
-    }
-
-    /// The superblock on the device has `seq_count` from now on.
-    pub(super) fn superblock_written(&mut self, seq_count: u64) {
-        assert!(seq_count > self.on_device, "a commit leads from {} to {seq_count}", self.on_device);
-        self.on_device = seq_count;
-    }
-
-    /// The superblock on the device has `seq_count`: versions that these, which it has committed, replaced are stale.
-    pub(super) fn drop_replaced(&mut self, taken: &[u32], seq_count: u64) {
-        for &index in taken {
-            if let Some(&older) = self.older.get(&index) {
-                self.drop_if_replaced(index, older, seq_count);
-            }
-        }
-    }
-
-    /// A commit is on the device, and what it replaced is marked.
-    pub(super) fn commit(&mut self, seq_count: u64) {
-        assert_eq!(seq_count, self.on_device, "what is committed is on the device");
-        self.committed = seq_count;
-    }
-
-    /// A version that a committed one has replaced is stale, unless it is on its way to the origin: then it stays in the chain
-    /// until it is there.
-    fn drop_if_replaced(&mut self, newer: u32, older: u32, seq_count: u64) {
-        if self.at(older).stage() == Stage::Live && self.at(newer).epoch() < seq_count {
-            self.drop_older(newer, older);
-        }
-    }
-
-    /// Takes `older` out of the chain behind `newer`, and marks it.
-    fn drop_older(&mut self, newer: u32, older: u32) {
-        match self.older.remove(&older) {
-            Some(oldest) => self.older.insert(newer, oldest),
-            None => self.older.remove(&newer),
-        };
-        self.mark_stale(older);
-    }
-
-    fn mark_stale(&mut self, index: u32) {
-        self.at(index).set_stage(Stage::Stale);
-        self.marked += 1;
-        self.stale.push_back((self.marked, index));
-    }
-
-    /// Whether entries are to be cleared.
-    pub(super) fn has_stale(&self) -> bool {
-        self.to_be_cleared() > 0
-    }
-
-    /// The number of the last entry that was marked to be cleared.
-    pub(super) fn marked(&self) -> u64 {
-        self.marked
-    }
-
-    /// Entries up to the one of this number are clear on the device.
-    pub(super) fn cleared_to(&self) -> u64 {
-        let waiting = [&self.deferred, &self.stale].map(|list| list.front().map(|(number, _)| *number));
-        let first = self.clearing_from.into_iter().chain(waiting.into_iter().flatten()).min();
-        first.map_or(self.marked, |first| first - 1)
-    }
-
-    /// Adds to `taken`, as far as they are found in [`LOOKS`] looks, entries to be cleared on the device together; whether there
-    /// may be more. Of one origin block only the oldest is among them: were a newer one clear first, a crash would bring the
-    /// older one back.
-    pub(super) fn take_stale(&mut self, taken: &mut Vec<u32>) -> bool {
-        let all = mutant::on("write_cache: clear all versions at once");
-        for _ in 0..LOOKS {
-            let Some((number, index)) = self.stale.pop_front() else { return false };
-            let origin = self.at(index).origin();
-            if !self.clearing_origins.insert(origin) && !all {
-                self.deferred.push_back((number, index));
-                continue;
-            }
-            self.at(index).set_stage(Stage::Clearing);
-            self.clearing_from.get_or_insert(number);
-            self.clearing += 1;
-            taken.push(index);
-        }
-        true
-    }
-
-    /// The entries of these blocks are clear on the device.
-    pub(super) fn cleared(&mut self, stale: &[u32]) {
-        self.clearing -= stale.len() as u32;
-        stale.iter().for_each(|&index| self.leave(index));
-    }
-
-    /// All entries that were taken are clear: what waited for that is next.
-    pub(super) fn end_clearing(&mut self) {
-        self.clearing_from = None;
-        self.clearing_origins.clear();
-        while let Some(deferred) = self.deferred.pop_back() {
-            self.stale.push_front(deferred);
-        }
-    }
-
-    /// What the entry of a block says on the device once the superblock has `seq_count`. What is not committed then is not told:
-    /// a crash must not find it, nor a later superblock commit it unseen. What is stale is told until it is cleared in its turn,
-    /// because it may hide something older.
-    pub(super) fn entry(&self, index: u32, seq_count: u64, block_sectors: u64) -> Entry {
-        let block = &self.blocks[index as usize];
-        let told = matches!(block.stage(), Stage::Live | Stage::Copying)
-            || block.stage() == Stage::Stale && !mutant::on("write_cache: clear with others before its turn");
-        let shown = told && block.epoch() < seq_count;
-        let clearing = block.stage() == Stage::Clearing
-            && !mutant::on("write_cache: an entry that is cleared loses its sector");
-        let original_sector = match shown || clearing {
-            // Memory may tear between the two words of an entry: what is being cleared keeps its sector.
-            true => u64::from(block.origin()) * block_sectors,
-            false => u64::MAX,
-        };
-        Entry { original_sector, seq_count: if shown { block.epoch() } else { FREE } }
-    }
-
-    /// Whether a version may leave: it is committed in an epoch before `before`, and no older one is on its way to the origin.
-    pub(super) fn may_leave(&self, index: u32, before: u64) -> bool {
-        let block = &self.blocks[index as usize];
-        block.stage() == Stage::Live
-            && block.epoch() < before.min(self.committed)
-            && !self.older.contains_key(&index)
-    }
-
-    /// Whether a block is on its way to the origin around the cache.
-    pub(super) fn is_outside(&self, origin: u32) -> bool {
-        self.outside.iter().any(|&(first, len)| (first..first + len).contains(&origin))
-            && !mutant::on("write_cache: copy what is being written around")
-    }
-
-    /// Something goes around the cache.
-    pub(super) fn begin_outside(&mut self, origin: u32, len: u32) {
-        self.outside.push((origin, len));
-    }
-
-    /// It is done.
-    pub(super) fn end_outside(&mut self, origin: u32, len: u32) {
-        let at = self.outside.iter().position(|&range| range == (origin, len)).expect("it had begun");
-        self.outside.swap_remove(at);
-    }
-
-    /// Marks and pins the newest versions of these blocks.
-    pub(super) fn take(&mut self, origins: impl Iterator<Item = u32>) -> Vec<Victim> {
-        let victims: Vec<Victim> =
-            origins.map(|origin| Victim { origin, index: self.newest[&origin] }).collect();
-        for victim in &victims {
-            let block = self.at(victim.index);
-            block.set_stage(Stage::Copying);
-            block.pin();
-        }
-        self.copying += victims.len() as u32;
-        victims
-    }
-
-    /// Whether a version of a range is in no commit, or there are too many to tell.
-    pub(super) fn may_be_fresh(&self, origin: u32, len: u32) -> bool {
-        let mut range = self.newest.range(origin..origin + len);
-        let fresh = |(_, &index): (&u32, &u32)| self.blocks[index as usize].epoch() >= self.committed;
-        range.by_ref().take(LOOKS).any(fresh) || range.next().is_some()
-    }
-
-    /// Whether this version, or one that it replaced, is being copied to the origin.
-    fn is_on_its_way(&self, index: u32) -> bool {
-        let mut chain = std::iter::successors(Some(index), |index| self.older.get(index).copied());
-        chain.any(|index| self.blocks[index as usize].stage() == Stage::Copying)
-    }
-
-    /// Takes versions of a range that were there when `before` was the seq_count, up to one that is being copied, or as far as
-    /// [`LOOKS`] looks go.
-    pub(super) fn take_range(&mut self, first: u32, len: u32, before: u64) -> InRange {
-        let (mut origins, mut end) = (Vec::new(), first + len);
-        for (looks, (&origin, &index)) in self.newest.range(first..first + len).enumerate() {
-            let copying = self.is_on_its_way(index);
-            if copying && origin == first {
-                return InRange::Copying;
-            }
-            if copying || looks == LOOKS {
-                end = origin;
-                break;
-            }
-            if self.may_leave(index, before) {
-                origins.push(origin);
-            }
-        }
-        InRange::Taken(self.take(origins.into_iter()), end)
-    }
-
-    /// The victims are durable on the origin, or the attempt has failed.
-    pub(super) fn end_write_back(&mut self, victims: &[Victim], durable: bool) {
-        self.copying -= victims.len() as u32;
-        for &Victim { origin, index } in victims {
-            self.unpin(index, 1);
-            match (self.newest[&origin], durable) {
-                (newest, true) if newest == index => {
-                    self.newest.remove(&origin);
-                    self.mark_stale(index);
-                }
-                (newest, true) => self.drop_older(self.above(newest, index), index),
-                (newest, false) => {
-                    self.at(index).set_stage(Stage::Live);
-                    if newest != index {
-                        self.drop_if_replaced(self.above(newest, index), index, self.on_device);
-                    }
-                }
-            }
-        }
-    }
-
-    /// The version that replaced `index`, in the chain that begins with `newest`.
-    fn above(&self, newest: u32, index: u32) -> u32 {
-        let mut newer = newest;
-        while self.older[&newer] != index {
-            newer = self.older[&newer];
-        }
-        newer
-    }
+/// What a look of a lap came to.
+pub(super) struct Found {
+    /// Versions of consecutive blocks.
+    pub(super) victims: Vec<Victim>,
+    /// Where to go on.
+    pub(super) next: u64,
+    /// A version that the limit lets go could not leave.
+    pub(super) skipped: bool,
+    /// Nothing lies behind.
+    pub(super) at_end: bool,
 }

@@ -1,14 +1,15 @@
 //! Stretches of one buffer that lie in several places: each is an I/O of its own.
 //!
 //! What is written leaves the request's own buffer, all stretches at once. A long stretch is read into that buffer, narrowed to it;
-//! short ones are read together, in buffers of a workspace, as many as fit in a batch. Two workspaces are charged when the cache is built, and whoever needs both takes a whole buffer for a
-//! copy to the origin first: those who hold pieces wait only for the devices below.
+//! short ones are read together, in buffers of a workspace, as many as fit in a batch. Two workspaces are charged when the cache is opened, and who needs both takes the
+//! buffer of a batch first: those who hold pieces wait only for the devices below.
 
 use std::ops::Range;
 
 use futures_util::future::join_all;
 use spillway_core::buffer::{ALIGNMENT, Shared};
 use spillway_core::{ByteRange, Flags, IoBuf, Kind, Op, Request, Seam};
+use spillway_policy::merge;
 
 use super::cache::Core;
 
@@ -102,21 +103,12 @@ impl Core {
 
 /// Parts that are moved at the same time, as far as their memory fits in a batch; a long read goes alone.
 fn groups(op: Op, parts: &[Part<'_>]) -> Vec<Range<usize>> {
-    let (mut groups, mut from, mut bytes) = (Vec::new(), 0, 0);
-    for (at, part) in parts.iter().enumerate() {
-        let memory = match op {
-            Op::Write => PART_BYTES,
-            _ if part.len < LONG_BYTES => part.len.next_multiple_of(ALIGNMENT),
-            _ => BATCH_BYTES,
-        };
-        if at > from && bytes + memory > BATCH_BYTES {
-            groups.push(from..at);
-            (from, bytes) = (at, 0);
-        }
-        bytes += memory;
-    }
-    groups.push(from..parts.len());
-    groups
+    let memory = |part: &Part<'_>| match op {
+        Op::Write => PART_BYTES,
+        _ if part.len < LONG_BYTES => part.len.next_multiple_of(ALIGNMENT),
+        _ => BATCH_BYTES,
+    };
+    merge::batches(parts.iter().map(memory), BATCH_BYTES)
 }
 
 #[cfg(test)]
@@ -125,7 +117,7 @@ mod tests {
 
     /// A device that answers nothing.
     fn device() -> Seam {
-        let config = crate::null::Config { size: (1 << 20).into() };
+        let config = crate::null::Config { size: 1 << 20 };
         Seam::new(crate::null::Null::new(&config).expect("a valid size"))
     }
 

@@ -1,89 +1,74 @@
-//! Which blocks of a cache are alive after a crash: a pure function of its metadata, made where the index will be.
+//! Which blocks of a cache are alive after a crash: a pure function of its metadata, made in the index itself.
 //!
 //! The rules are those of the kernel. A committed entry is alive unless a committed one of the same origin block has a higher
-//! seq_count. All others that are not free have to be freed on the device before it is used. Two committed entries of one
-//! block with the same seq_count cannot be told apart: the cache is not used.
+//! seq_count. All others that are not free have to be freed on the device before it is used. Where the two newest committed entries of
+//! a block have the same seq_count, they cannot be told apart: the cache is not used.
 //!
 //! One rule more than the kernel's: no entry is ahead of the superblock, since neither the kernel nor this program begins a second
 //! commit before the superblock of the first is durable. One that is ahead says that it or the superblock is damaged, or that the
 //! device lost what it had made durable. The cache is not used then, where the kernel would free everything behind an old superblock.
-//!
-//! Memory: 12 bytes for each block, which become the index's, and 8 for each committed entry until they are in its tree. With that
-//! tree it is 31 for each block at most, less than what is charged for the index.
-
-use std::cmp::Reverse;
 
 use spillway_core::{Error, Kind, mutant};
 
-use super::block::{Block, Stage};
+use super::block::{CacheBlock, Epoch, OriginBlock};
 use super::format::{Entry, FREE, Layout};
-use super::index::Index;
-
-/// What a cache holds.
-pub(super) struct Recovered {
-    /// What is alive; blocks whose entries are to be freed on the device are being cleared, and no block is free yet.
-    pub(super) index: Index,
-    /// Entries to be freed on the device.
-    pub(super) stale: u32,
-}
+use super::index::{Index, Twins};
 
 /// Takes the entries of a cache in their order, in pieces of any size.
 pub(super) struct Recovery {
     layout: Layout,
-    seq_count: u64,
+    seq_count: Epoch,
     origin_blocks: u64,
     recover: bool,
-    next: usize,
-    blocks: Vec<Block>,
-    committed: usize,
-    stale: u32,
+    next: u32,
+    index: Index,
 }
 
 impl Recovery {
-    /// Before the first entry of a cache of `n_blocks` blocks, whose superblock has `seq_count`, over an origin of `origin_blocks`.
-    /// With `recover`, entries ahead of the superblock are freed, and of two that cannot be told apart the one in the later block is
+    /// Before the first entry of a cache whose superblock has `seq_count`, over an origin of `origin_blocks`, in an empty index. With
+    /// `recover`, entries ahead of the superblock are freed, and of two that cannot be told apart the one in the later block is
     /// taken, because the kernel's cursor moves forward; without, these are [`Kind::Corrupt`].
     pub(super) fn new(
         layout: Layout,
-        n_blocks: u32,
-        seq_count: u64,
+        index: Index,
+        seq_count: Epoch,
         origin_blocks: u64,
         recover: bool,
     ) -> Self {
-        let blocks = vec![Block::EMPTY; n_blocks as usize];
-        Self { layout, seq_count, origin_blocks, recover, next: 0, blocks, committed: 0, stale: 0 }
+        Self { layout, seq_count, origin_blocks, recover, next: 0, index }
     }
 
     /// Takes the next entry. A committed one whose place on the origin cannot be: [`Kind::Corrupt`], or [`Kind::Invalid`] if it lies
     /// behind its end.
     pub(super) fn take(&mut self, entry: Entry) -> Result<(), Error> {
-        assert!(self.next < self.blocks.len(), "more entries than blocks");
-        let index = self.next;
+        assert!(u64::from(self.next) < self.layout.n_blocks, "more entries than blocks");
+        let block = CacheBlock(self.next);
         self.next += 1;
         if entry.seq_count == FREE {
             return Ok(());
         }
-        if entry.seq_count > self.seq_count && !self.recover {
-            return Err(ahead(index, entry.seq_count, self.seq_count));
+        let epoch = Epoch(entry.seq_count);
+        if epoch > self.seq_count && !self.recover {
+            return Err(ahead(block, epoch, self.seq_count));
         }
-        let committed = self.seq_count + u64::from(mutant::on("write_cache: recover what was not committed"));
-        if entry.seq_count >= committed {
-            self.clear(index);
+        let uncommitted = u64::from(mutant::on("write_cache: recover what was not committed"));
+        if epoch.0 >= self.seq_count.0 + uncommitted {
+            self.index.recover_stale(block);
             return Ok(());
         }
-        self.blocks[index] = Block::live(self.origin_block(index, &entry)?, entry.seq_count);
-        self.committed += 1;
+        let origin = self.origin_block(block, &entry)?;
+        self.index.recover(block, origin, epoch, self.recover);
         Ok(())
     }
 
-    fn origin_block(&self, index: usize, entry: &Entry) -> Result<u32, Error> {
+    fn origin_block(&self, index: CacheBlock, entry: &Entry) -> Result<OriginBlock, Error> {
         let (sectors, blocks) = (self.layout.block_sectors(), self.origin_blocks);
         if !entry.original_sector.is_multiple_of(sectors) {
             return Err(Error::new(
                 Kind::Corrupt,
                 format!(
-                    "entry {index} of the cache is damaged: sector {} of the origin is not a multiple of {sectors}",
-                    entry.original_sector
+                    "entry {} of the cache is damaged: sector {} of the origin is not a multiple of {sectors}",
+                    index.0, entry.original_sector
                 ),
             ));
         }
@@ -93,66 +78,39 @@ impl Recovery {
                 "the cache holds block {block} of the origin, which has only {blocks}: is it the right one, or was it shrunk?"
             )));
         }
-        Ok(u32::try_from(block).expect("an origin has fewer than 2^32 blocks"))
+        Ok(OriginBlock(u32::try_from(block).expect("an origin has fewer than 2^32 blocks")))
     }
 
-    /// The entry is to be freed on the device.
-    fn clear(&mut self, index: usize) {
-        self.stale += 1;
-        self.blocks[index].set_stage(Stage::Clearing);
-    }
-
-    /// After the last entry.
-    pub(super) fn finish(mut self) -> Result<Recovered, Error> {
-        assert!(self.next == self.blocks.len(), "{} of {} entries", self.next, self.blocks.len());
-        let mut versions = self.versions();
-        let of_one_block = |one: &(u32, u32), next: &(u32, u32)| one.0 == next.0;
-        for versions in versions.chunk_by_mut(of_one_block).filter(|versions| versions.len() > 1) {
-            versions.sort_unstable_by_key(|&(_, index)| (Reverse(self.epoch(index)), Reverse(index)));
-            let alike = versions.windows(2).find(|pair| self.epoch(pair[0].1) == self.epoch(pair[1].1));
-            if let Some(pair) = alike.filter(|_| !self.recover) {
-                return Err(indistinct(pair[0].0, pair[1].1, pair[0].1));
-            }
-            if mutant::on("write_cache: recover the older of two versions") {
-                versions.reverse();
-            }
-            versions[1..].iter().for_each(|&(_, index)| self.clear(index as usize));
-        }
-        // The newest version comes first of its block.
-        versions.dedup_by_key(|version| version.0);
-        Ok(Recovered { index: Index::recovered(self.blocks, versions, self.seq_count), stale: self.stale })
-    }
-
-    /// Blocks of the origin and of the cache, of all committed entries, in order.
-    fn versions(&self) -> Vec<(u32, u32)> {
-        let mut versions = Vec::with_capacity(self.committed);
-        let live = self.blocks.iter().zip(0..).filter(|(block, _)| block.stage() == Stage::Live);
-        versions.extend(live.map(|(block, index)| (block.origin(), index)));
-        versions.sort_unstable();
-        versions
-    }
-
-    fn epoch(&self, index: u32) -> u64 {
-        self.blocks[index as usize].epoch()
+    /// After the last entry: what is alive, and how many entries are to be freed on the device, whose blocks are being cleared. Newest
+    /// entries of one block that cannot be told apart: [`Kind::Corrupt`].
+    pub(super) fn finish(self) -> Result<(Index, u32), Error> {
+        assert_eq!(u64::from(self.next), self.layout.n_blocks, "every block has an entry");
+        let stale = self
+            .index
+            .end_recovery()
+            .map_err(|Twins(first, second)| indistinct(self.index.origin(first), first, second))?;
+        Ok((self.index, stale))
     }
 }
 
-fn ahead(index: usize, seq_count: u64, superblock: u64) -> Error {
+fn ahead(block: CacheBlock, epoch: Epoch, superblock: Epoch) -> Error {
     Error::new(
         Kind::Corrupt,
         format!(
-            "entry {index} of the cache is of commit {seq_count}, but the superblock is of {superblock}: one of them is damaged, or the device \
-             lost what it had made durable; --recover drops what is newer than the superblock, which may be committed writes"
+            "entry {} of the cache is of commit {epoch}, but the superblock is of {superblock}: one of them is damaged, or the device \
+             lost what it had made durable; --recover drops what is newer than the superblock, which may be committed writes",
+            block.0
         ),
     )
 }
 
-fn indistinct(block: u32, first: u32, second: u32) -> Error {
+fn indistinct(origin: OriginBlock, first: CacheBlock, second: CacheBlock) -> Error {
     Error::new(
         Kind::Corrupt,
         format!(
-            "entries {first} and {second} of the cache both hold block {block} of the origin, equally new: \
-             --recover takes the second"
+            "entries {} and {} of the cache both hold block {} of the origin, equally new: \
+             --recover takes the second",
+            first.0, second.0, origin.0
         ),
     )
 }
@@ -162,6 +120,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use spillway_core::BlockSize;
+    use std::sync::Arc;
+
+    use super::super::block::{Blocks, Stage};
 
     const LAYOUT: Layout = Layout { start: 0, block_size: BlockSize::PAGE, n_blocks: 6 };
 
@@ -173,14 +134,17 @@ mod tests {
     }
 
     fn recover_with(recover: bool, seq_count: u64, entries: [(u64, u64); 6]) -> Result<Found, Error> {
-        let mut recovery = Recovery::new(LAYOUT, 6, seq_count, 3, recover);
+        let index = Index::new(Arc::new(Blocks::new(6)), 3, LAYOUT.block_size.bytes());
+        let mut recovery = Recovery::new(LAYOUT, index, Epoch(seq_count), 3, recover);
         for (original_sector, seq_count) in entries {
             recovery.take(Entry { original_sector, seq_count })?;
         }
-        let Recovered { index, stale } = recovery.finish()?;
-        let live = index.newest.iter().map(|(&origin, &index)| (origin, index)).collect();
-        let cleared: Vec<u32> = index.being_cleared(0..6).collect();
-        assert_eq!(cleared.len(), stale as usize);
+        let (index, stale) = recovery.finish()?;
+        let newest = |origin| index.newest(OriginBlock(origin)).map(|block| (origin, block.0));
+        let clearing = |block: &u32| index.stage(CacheBlock(*block)) == Stage::Clearing;
+        let (live, cleared): (Vec<_>, Vec<u32>) =
+            ((0..3).filter_map(newest).collect(), (0..6).filter(clearing).collect());
+        assert_eq!((live.len(), cleared.len()), (index.held() as usize, stale as usize));
         Ok((live, cleared))
     }
 
@@ -221,7 +185,10 @@ mod tests {
             });
             let committed = |at: usize| entries[at].1 < seq_count;
             let ahead = (0..6).any(|at| entries[at].1 != FREE && entries[at].1 > seq_count);
-            let twins = (0..6).any(|a| (0..a).any(|b| committed(a) && entries[a] == entries[b]));
+            let is_newest = |at: usize| {
+                committed(at) && (0..6).all(|other| !committed(other) || entries[other].0 != entries[at].0 || entries[other].1 <= entries[at].1)
+            };
+            let twins = (0..6).any(|a| (0..a).any(|b| is_newest(a) && entries[a] == entries[b]));
             match recover(seq_count, entries) {
                 Err(_) => prop_assert!(twins || ahead),
                 Ok(found) => {

@@ -1,4 +1,4 @@
-//! Models for the checker of threads: clients, keeper and copier hand work to each other on whatever thread they are, and nobody
+//! Models for the checker of threads: clients, committer and write-back hand work to each other on whatever thread they are, and nobody
 //! waits for ever. Time stands still in them, so that no timer comes to the rescue.
 
 use std::future::pending;
@@ -70,16 +70,12 @@ impl Disk {
 impl BlockDevice for Disk {
     fn geometry(&self) -> Geometry {
         Geometry {
-            size: self.0.lock().len() as u64,
             block_size: BlockSize::new(BLOCK as u32).expect("a power of two"),
             optimal_io: BLOCK as u32,
-            read_only: false,
             volatile: false,
-            write_through: false,
             discards: false,
             fast_zeroes: false,
-            rotational: false,
-            identity: None,
+            ..Geometry::in_memory(self.0.lock().len() as u64)
         }
     }
 
@@ -106,16 +102,14 @@ impl House {
 
     fn open(&self, watermark: u64) -> Arc<WriteCache> {
         let config = Config {
-            block_size: (BLOCK as u64).into(),
+            block_size: BLOCK as u64,
             high_watermark: watermark,
             low_watermark: watermark,
             ..Config::default()
         };
         let (origin, cache, budget) = (self.origin.clone(), self.cache.clone(), Budget::new(16 << 20));
-        let opened =
-            WriteCache::new(&config, origin, cache, Arc::new(Tasks), budget).expect("a valid configuration");
-        block_on(opened.open()).expect("it opens");
-        opened
+        let opened = block_on(WriteCache::open(&config, origin, cache, Arc::new(Tasks), budget));
+        opened.expect("it opens").0
     }
 
     /// What the origin has in a block.
@@ -172,7 +166,7 @@ fn every_flush_is_answered() {
     });
 }
 
-/// New versions where no block is free: they wait for copies, which may wait for commits.
+/// New versions where no block is free: they wait for write-back, which may wait for commits.
 fn rewrites(watermark: u64, flushes: bool) {
     let house = House::new(3);
     let cache = house.open(watermark);
@@ -191,13 +185,13 @@ fn every_write_gets_room() {
     every_order(8000, || rewrites(100, true));
 }
 
-/// The copier is at work for a watermark, and can do nothing, when somebody begins to wait.
+/// Write-back runs for a watermark, and can do nothing, when somebody begins to wait.
 #[test]
-fn every_write_gets_room_beside_copies() {
+fn every_write_gets_room_beside_write_back() {
     every_order(8000, || rewrites(0, false));
 }
 
-/// A client goes on to write while everything is copied.
+/// A client goes on to write while everything is written back.
 #[test]
 fn every_drain_ends() {
     every_order(8000, || {
@@ -208,17 +202,17 @@ fn every_drain_ends() {
         let client: fn(&WriteCache) = |cache| (1..4).for_each(|block| write(cache, block, 2));
         let drained: fn(&WriteCache) = |cache| block_on(cache.core.drained()).expect("it ends");
         together(&cache, &[client, drained]);
-        assert!(cache.core.with(|opened| opened.index.is_empty()));
+        assert_eq!(cache.core.blocks_left(), 0);
         assert_eq!([0, 1, 2, 3].map(|block| house.below(block)), [1, 2, 2, 2]);
     });
 }
 
 #[test]
-fn the_checker_finds_a_keeper_that_does_not_look_again() {
+fn the_checker_finds_a_committer_that_does_not_look_again() {
     finds("work: forget what was queued during a run", "write_cache::threads::every_flush_is_answered");
 }
 
 #[test]
-fn the_checker_finds_a_copier_that_does_not_look_again() {
+fn the_checker_finds_write_back_that_does_not_look_again() {
     finds("work: forget what was queued during a run", "write_cache::threads::every_write_gets_room");
 }

@@ -8,57 +8,65 @@ use spillway_core::sync::Ordering;
 use spillway_core::{ByteRange, Extent, Flags, IoBuf, Kind, Op, Reply, Request, mutant};
 use spillway_policy::free_runs::Run;
 
-use super::around::{Around, InLine};
-use super::cache::{Core, Opened};
+use super::block::{CacheBlock, Epoch, OriginBlock};
+use super::bypass::{BypassWrite, Entered, InLine};
+use super::cache::Core;
 use super::counts::Count;
-use super::format::Layout;
-use super::index::{LOOKS, Place, Published, Reserved, Stretch};
+use super::index::{LOOKS, Place, Published, Stretch};
 use super::pieces::Part;
 
-/// Zeroes go through the cache up to so many bytes, and up to this part of the cache; more go around it.
+/// Zeroes go through the cache up to so many bytes, and up to this part of the cache; more bypass it.
 const ZEROES_BYTES: u64 = ZEROES_LEN as u64;
 const ZEROES_SHARE: u64 = 8;
 
-/// Blocks reserved for a write; given back unless they are published.
+/// Blocks reserved for a write in an epoch; given back unless they are published.
 pub(super) struct Reservation {
     core: Arc<Core>,
-    reserved: Option<Reserved>,
+    epoch: Epoch,
+    runs: Vec<Run>,
     len: u32,
     /// Blocks that could not be written.
     bad: Vec<Run>,
 }
 
 impl Reservation {
-    fn new(core: Arc<Core>, reserved: Reserved) -> Self {
-        let len = reserved.runs.iter().map(|run| run.len).sum();
-        Self { core, reserved: Some(reserved), len, bad: Vec::new() }
+    /// Up to `wanted` blocks, if any are free.
+    fn take(core: &Arc<Core>, wanted: u32) -> Option<Self> {
+        // First the epoch: a commit that seals it waits for all who may have blocks in it.
+        let epoch = core.journal.enter();
+        let runs = core.space.reserve(wanted);
+        if runs.is_empty() {
+            core.journal.leave(epoch);
+            return None;
+        }
+        let len = runs.iter().map(|run| run.len).sum();
+        Some(Self { core: core.clone(), epoch, runs, len, bad: Vec::new() })
     }
 
-    fn publish(mut self, origin: u32) -> Published {
-        let reserved = self.reserved.take().expect("published once");
-        let publish = |opened: &mut Opened| {
-            let published = opened.index.publish(reserved, origin);
-            (published, opened.index.written())
-        };
-        let (published, written) = self.core.with(publish);
-        self.core.written.advance(written);
-        self.core.changes.step();
-        self.core.copy_for_waiters();
+    fn publish(mut self, origin: OriginBlock) -> Published {
+        let (core, epoch) = (&self.core, self.epoch);
+        let runs = std::mem::take(&mut self.runs);
+        core.space.end_reservation(self.len);
+        let free = |block| core.free(block);
+        let note = |block| core.journal.note(epoch, block);
+        let published = core.index.publish(&runs, epoch, origin, core.journal.committed(), free, note);
+        core.journal.leave(epoch);
+        core.changes.step();
+        core.write_back_for_waiters();
         published
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if let Some(reserved) = self.reserved.take() {
-            let (bad, now) = (std::mem::take(&mut self.bad), self.core.env.coarse_now());
-            let written = self.core.with(|opened| {
-                opened.index.abandon(reserved, bad, now);
-                opened.index.written()
-            });
-            self.core.written.advance(written);
-            self.core.wake();
+        if self.runs.is_empty() {
+            return;
         }
+        let core = &self.core;
+        core.space.give_back(std::mem::take(&mut self.runs), &self.bad, core.env.coarse_now());
+        core.journal.leave(self.epoch);
+        core.wake();
+        core.write_back_for_waiters();
     }
 }
 
@@ -81,20 +89,18 @@ impl Reading {
         if self.stretches.is_empty() {
             return false;
         }
-        let (stretches, mut left) = (&mut self.stretches, LOOKS as u32);
-        self.core.with(|opened| {
-            while left > 0
-                && let Some(Stretch { place, len }) = stretches.last_mut()
-            {
-                let count = left.min(*len);
-                *len -= count;
-                left -= count;
-                if let Place::Cache(index) = *place {
-                    opened.index.unpin(index + *len, count);
-                }
-                stretches.pop_if(|stretch| stretch.len == 0);
+        let mut left = LOOKS as u32;
+        while left > 0
+            && let Some(Stretch { place, len }) = self.stretches.last_mut()
+        {
+            let count = left.min(*len);
+            *len -= count;
+            left -= count;
+            if let Place::Cache(block) = *place {
+                self.core.index.unpin(block.plus(*len), count, |block| self.core.free(block));
             }
-        });
+            self.stretches.pop_if(|stretch| stretch.len == 0);
+        }
         self.core.room.wake_all();
         !self.stretches.is_empty()
     }
@@ -116,29 +122,35 @@ impl Drop for Reading {
 /// Where the first blocks of a write go.
 pub(super) enum Room {
     Cache(Reservation),
-    Around(Around),
+    Bypass(BypassWrite),
 }
 
 impl Core {
     pub(super) fn block_bytes(&self) -> u64 {
-        self.settings.block_size.bytes()
+        self.settings.block_size().bytes()
     }
 
     /// First block and number of blocks; a range of more than 2^32 - 1 bytes has fewer blocks than that.
-    pub(super) fn blocks(&self, range: ByteRange) -> (u32, u32) {
-        ((range.offset / self.block_bytes()) as u32, (range.len / self.block_bytes()) as u32)
+    pub(super) fn blocks(&self, range: ByteRange) -> (OriginBlock, u32) {
+        let [first, len] = [range.offset, range.len].map(|bytes| (bytes / self.block_bytes()) as u32);
+        (OriginBlock(first), len)
     }
 
     /// Where a range is to be read; a long one is looked up in slices.
-    async fn look_up(self: &Arc<Self>, origin: u32, len: u32) -> Reading {
+    async fn look_up(self: &Arc<Self>, origin: OriginBlock, len: u32) -> Reading {
         let mut reading = Reading { core: self.clone(), stretches: Vec::new() };
-        let (mut at, end) = (origin, origin + len);
+        let (mut at, mut looks) = (0, 0);
         loop {
-            at = self.with(|opened| opened.index.look_up(at, end - at, &mut reading.stretches));
-            if at == end {
+            let looked = self.index.look_up(origin.plus(at), len - at, &mut reading.stretches);
+            at += looked;
+            looks += looked as usize;
+            if at == len {
                 return reading;
             }
-            self.give_way().await;
+            if looks >= LOOKS {
+                looks = 0;
+                self.give_way().await;
+            }
         }
     }
 
@@ -152,38 +164,36 @@ impl Core {
         let reading = self.look_up(origin, len).await;
         self.counts.add(Count::Reads, len);
         self.counts.add(Count::ReadHits, reading.hits());
-        let layout = self.with(|opened| opened.layout);
         let reply = match &reading.stretches[..] {
             [stretch] => {
-                let Part { device, at, .. } = self.source(&layout, stretch, origin);
+                let Part { device, at, .. } = self.source(stretch, origin);
                 device.submit(Request::read(at, request.buf)).await
             }
-            stretches => self.read_pieces(&layout, stretches, origin, request.buf).await,
+            stretches => self.read_pieces(stretches, origin, request.buf).await,
         };
         reading.end().await;
         reply
     }
 
     /// A stretch whose first block is `origin` on the origin.
-    fn source(&self, layout: &Layout, stretch: &Stretch, origin: u32) -> Part<'_> {
+    fn source(&self, stretch: &Stretch, origin: OriginBlock) -> Part<'_> {
         let len = (u64::from(stretch.len) * self.block_bytes()) as usize;
         match stretch.place {
-            Place::Cache(index) => {
-                Part { device: &self.cache, at: layout.block_offset(u64::from(index)), len }
-            }
-            Place::Origin => Part { device: &self.origin, at: u64::from(origin) * self.block_bytes(), len },
+            Place::Cache(block) => Part { device: &self.cache, at: self.cache_offset(block), len },
+            Place::Origin => Part { device: &self.origin, at: u64::from(origin.0) * self.block_bytes(), len },
         }
     }
 
-    pub(super) fn cache_offset(&self, index: u32) -> u64 {
-        self.with(|opened| opened.layout.block_offset(u64::from(index)))
+    /// Where a block lies on the cache device.
+    pub(super) fn cache_offset(&self, block: CacheBlock) -> u64 {
+        self.layout.block_offset(block.0.into())
     }
 
-    async fn read_pieces(&self, layout: &Layout, stretches: &[Stretch], origin: u32, buf: IoBuf) -> Reply {
-        let mut at = origin;
+    async fn read_pieces(&self, stretches: &[Stretch], origin: OriginBlock, buf: IoBuf) -> Reply {
+        let mut at = 0;
         let place = |stretch: &Stretch| {
             at += stretch.len;
-            self.source(layout, stretch, at - stretch.len)
+            self.source(stretch, origin.plus(at - stretch.len))
         };
         let parts: Vec<Part> = stretches.iter().map(place).collect();
         let (results, buf) = self.move_parts(Op::Read, &parts, buf).await;
@@ -207,8 +217,8 @@ impl Core {
                 looks = 0;
             }
             let (origin, len) = self.blocks(ByteRange::new(at, range.offset + range.len - at));
-            let (held, count) = self.with(|opened| opened.index.presence(origin, len));
-            looks += if held { count as usize } else { 1 };
+            let (held, count) = self.index.presence(origin, len);
+            looks += count as usize;
             let held = held && !mutant::on("write_cache: ask only the origin for extents");
             let part = ByteRange::new(at, u64::from(count) * block);
             if held {
@@ -231,27 +241,27 @@ impl Core {
         self.counts.add(Count::Writes, len);
         let Request { flags, mut buf, .. } = request;
         let block = self.block_bytes() as usize;
-        let (mut done, mut committed_with, mut around) = (0, None, false);
+        let (mut done, mut committed_with, mut bypassed) = (0, None, false);
         while done < len {
-            let room = match self.room_for(origin + done, len - done).await {
+            let room = match self.room_for(origin.plus(done), len - done).await {
                 Ok(room) => room,
                 Err(kind) => return Reply { result: Err(kind), buf },
             };
             let part = match &room {
                 Room::Cache(reservation) => reservation.len,
-                Room::Around(around) => around.len(),
+                Room::Bypass(write) => write.len(),
             };
             let from = done as usize * block;
             buf.narrow(from, part as usize * block);
             let result;
             (result, buf) = match room {
                 Room::Cache(reservation) => {
-                    let (result, buf) = self.write_cached(reservation, origin + done, buf).await;
+                    let (result, buf) = self.write_cached(reservation, origin.plus(done), buf).await;
                     (result.map(|epoch| committed_with = committed_with.max(Some(epoch))), buf)
                 }
-                Room::Around(way) => {
-                    around = true;
-                    way.write(buf).await
+                Room::Bypass(write) => {
+                    bypassed = true;
+                    write.write(buf).await
                 }
             };
             buf.unnarrow(from, len as usize * block);
@@ -260,9 +270,9 @@ impl Core {
             }
             done += part;
         }
-        let commits = self.settings.ack_committed && !mutant::on("write_cache: ack=committed acks early");
+        let commits = self.settings.acks_committed() && !mutant::on("write_cache: ack=committed acks early");
         let result = match flags.fua || commits {
-            true => self.settle(committed_with, around).await,
+            true => self.settle(committed_with, bypassed).await,
             false => Ok(()),
         };
         Reply { result, buf }
@@ -272,9 +282,9 @@ impl Core {
     async fn write_cached(
         self: &Arc<Self>,
         mut reservation: Reservation,
-        origin: u32,
+        origin: OriginBlock,
         mut bytes: IoBuf,
-    ) -> (Result<u64, Kind>, IoBuf) {
+    ) -> (Result<Epoch, Kind>, IoBuf) {
         if mutant::on("write_cache: overwrite a version in place") {
             bytes = Box::pin(self.overwrite_in_place(origin, bytes)).await;
         }
@@ -287,32 +297,31 @@ impl Core {
         self.counts.add(Count::HitsUncommitted, published.over_uncommitted);
         self.counts.add(Count::HitsCommitted, published.over_committed);
         self.commit_if_due();
-        self.copy_if_due();
+        self.write_back_if_due();
         (Ok(published.epoch), bytes)
     }
 
     /// What must never be done to a version that may be committed meanwhile: a mutant.
-    async fn overwrite_in_place(self: &Arc<Self>, origin: u32, bytes: IoBuf) -> IoBuf {
+    async fn overwrite_in_place(self: &Arc<Self>, origin: OriginBlock, bytes: IoBuf) -> IoBuf {
         let reading = self.look_up(origin, 1).await;
-        let [Stretch { place: Place::Cache(index), .. }] = reading.stretches[..] else { return bytes };
+        let [Stretch { place: Place::Cache(block), .. }] = reading.stretches[..] else { return bytes };
         if bytes.len() as u64 != self.block_bytes() {
             return bytes;
         }
-        let at = self.with(|opened| opened.layout.block_offset(u64::from(index)));
-        self.cache.submit(Request::write(at, bytes)).await.buf
+        self.cache.submit(Request::write(self.cache_offset(block), bytes)).await.buf
     }
 
     /// One I/O for each run, or for each block.
     async fn write_runs(&self, reservation: &mut Reservation, bytes: IoBuf) -> (Result<(), Kind>, IoBuf) {
-        let Reservation { reserved, bad, .. } = reservation;
-        let runs = &reserved.as_ref().expect("not published yet").runs;
-        let unit = if self.settings.large_writes { u32::MAX } else { 1 };
+        let Reservation { runs, bad, .. } = reservation;
+        let unit = if self.settings.ablation.single_blocks { 1 } else { u32::MAX };
         self.counts.add(Count::CacheWrites, 1);
         if let [run] = &runs[..]
             && run.len <= unit
         {
             self.counts.add(Count::Pieces, 1);
-            let reply = self.cache.submit(Request::write(self.cache_offset(run.start), bytes)).await;
+            let reply =
+                self.cache.submit(Request::write(self.cache_offset(CacheBlock(run.start)), bytes)).await;
             return (set_aside(bad, *run, reply.result), reply.buf);
         }
         let block = self.block_bytes() as usize;
@@ -325,7 +334,7 @@ impl Core {
         let pieces: Vec<Run> = runs.iter().flat_map(split).collect();
         let part = |run: &Run| Part {
             device: &self.cache,
-            at: self.cache_offset(run.start),
+            at: self.cache_offset(CacheBlock(run.start)),
             len: run.len as usize * block,
         };
         let parts: Vec<Part> = pieces.iter().map(part).collect();
@@ -336,7 +345,7 @@ impl Core {
     }
 
     /// Waits until some of the blocks can be written.
-    async fn room_for(self: &Arc<Self>, origin: u32, len: u32) -> Result<Room, Kind> {
+    async fn room_for(self: &Arc<Self>, origin: OriginBlock, len: u32) -> Result<Room, Kind> {
         let mut blocked = false;
         let mut place = InLine::new(self);
         let look = || {
@@ -345,7 +354,7 @@ impl Core {
                 if !std::mem::replace(&mut blocked, true) {
                     self.counts.add(Count::Blocked, 1);
                 }
-                self.copy();
+                self.writeback.kick();
                 self.flush_for_waiters();
             }
             room
@@ -355,42 +364,38 @@ impl Core {
 
     fn look_for_room(
         self: &Arc<Self>,
-        origin: u32,
+        origin: OriginBlock,
         len: u32,
         place: &mut InLine<'_>,
     ) -> Option<Result<Room, Kind>> {
-        let bypasses = self.settings.bypasses();
-        self.with(|opened| {
-            if opened.index.aside.blocks() > 0 {
-                opened.index.retry_aside(self.env.coarse_now());
+        if let Err(kind) = self.failure.check() {
+            return Some(Err(kind));
+        }
+        self.space.retry_bad(self.env.coarse_now());
+        // What is not held may have to bypass the cache; what is goes there as far as it is held.
+        let bypasses = self.settings.bypasses() || self.drain.is_running();
+        let (mut held, mut count) = if bypasses { self.index.presence(origin, len) } else { (true, len) };
+        if held && !self.is_closed() {
+            if let Some(reservation) = Reservation::take(self, count) {
+                return Some(Ok(Room::Cache(reservation)));
             }
-            if let Err(kind) = self.failure.check() {
-                return Some(Err(kind));
-            }
-            let bypasses = bypasses || opened.drain.is_running();
-            let alike = |opened: &Opened| opened.index.presence(origin, len);
-            let (held, count) = if bypasses { alike(opened) } else { (true, len) };
-            let mut around = |opened: &mut Opened, count: u32| {
-                Around::enter(place, opened, origin, count).map(|around| Ok(Room::Around(around)))
-            };
-            if !held {
-                return around(opened, count);
-            }
-            if !opened.is_closed()
-                && let Some(reserved) = opened.index.reserve(count)
-            {
-                return Some(Ok(Room::Cache(Reservation::new(self.clone(), reserved))));
-            }
-            let (held, count) = alike(opened);
-            if held { None } else { around(opened, count) }
-        })
+            (held, count) = self.index.presence(origin, len);
+        }
+        if held {
+            return None;
+        }
+        match BypassWrite::enter(place, origin, count) {
+            Entered::Yes(write) => Some(Ok(Room::Bypass(write))),
+            Entered::Waits => None,
+            // It has come meanwhile.
+            Entered::Held => self.look_for_room(origin, len, place),
+        }
     }
 
     /// Commits after so many blocks, or so much time.
     fn commit_if_due(self: &Arc<Self>) {
-        let (uncommitted, epoch) = self.with(|opened| (opened.index.uncommitted(), opened.index.epoch));
-        if u64::from(uncommitted) >= self.settings.autocommit_blocks.get().max(1) {
-            return self.want_in_background(epoch + 1);
+        if u64::from(self.journal.uncommitted_now()) >= self.settings.autocommit_blocks().max(1) {
+            return self.want_in_background(self.journal.epoch().0 + 1);
         }
         if self.commit_timer.is_idle() {
             self.commit_timer_us.store(self.env.now().as_micros() as u64, Ordering::Release);
@@ -410,12 +415,12 @@ impl Core {
             return Some(left);
         }
         self.commit_timer.end();
-        self.want_fresh();
+        self.want_uncommitted();
         None
     }
 
     pub(super) async fn write_zeroes(self: &Arc<Self>, request: Request) -> Reply {
-        let share = self.with(|opened| opened.layout.n_blocks) * self.block_bytes() / ZEROES_SHARE;
+        let share = self.layout.n_blocks * self.block_bytes() / ZEROES_SHARE;
         if request.range.len > ZEROES_BYTES.min(share) {
             return self.replace(request).await;
         }

@@ -3,159 +3,162 @@
 //! Names, columns, accepted input and errors are the kernel's (reference: zram, attributes and statistics); docs/zram.md
 //! lists the differences, each with its reason.
 
-use spillway_core::size::{human, memparse};
+use spillway_core::size::human;
 use spillway_core::sync::Ordering;
-use spillway_core::{Attribute, Budget, Error, Kind, Unit, mutant};
+use spillway_core::{Attribute, Budget, Column, Error, Kind, Spec, Type, Unit, Value, mutant};
 
 use super::codec::{self, CODECS, Params};
-use super::device::{Config, Count, Zram};
-use super::page::{DISKSIZE_MAX, PAGE};
-use super::streams::{Choice, STREAMS_MAX};
-use super::table::LEAF_SLOTS;
+use super::config::{Config, OPTIONS};
+use super::device::{Count, Zram};
+use super::page::PAGE;
+use super::streams::Choice;
+use super::table::PAGE_SLOTS;
 
-const TEXT_MAX: usize = 128;
+const IO_STAT: Type = Type::Columns {
+    head: "",
+    columns: &[
+        Column::wide("failed_reads", Unit::Requests),
+        Column::wide("failed_writes", Unit::Requests),
+        Column::new("invalid_io", Unit::Requests),
+        Column::wide("notify_free", Unit::Pages),
+    ],
+};
+
+const MM_STAT: Type = Type::Columns {
+    head: "",
+    columns: &[
+        Column::wide("orig_data_size", Unit::Bytes),
+        Column::wide("compr_data_size", Unit::Bytes),
+        Column::wide("mem_used_total", Unit::Bytes),
+        Column::wide("mem_limit", Unit::Bytes),
+        Column::wide("mem_used_max", Unit::Bytes),
+        Column::wide("same_pages", Unit::Pages),
+        Column::wide("pages_compacted", Unit::Pages),
+        Column::wide("huge_pages", Unit::Pages),
+        Column::wide("huge_pages_since", Unit::Pages),
+    ],
+};
+
+const DEBUG_STAT: Type = Type::Columns {
+    head: "version: 1\n",
+    columns: &[Column::wide("writestall", Unit::None), Column::wide("miss_free", Unit::None)],
+};
+
+macro_rules! counter {
+    ($name:literal, $unit:ident, $help:literal, $count:ident) => {
+        Attribute::read(Spec::counter($name, Unit::$unit, $help), |zram: &Zram| {
+            Value::U64(zram.core.counted(Count::$count))
+        })
+    };
+}
+
+macro_rules! gauge {
+    ($name:literal, $unit:ident, $help:literal, $get:expr) => {
+        Attribute::read(Spec::gauge($name, Unit::$unit, $help), |zram: &Zram| {
+            let get: fn(&Zram) -> u64 = $get;
+            Value::U64(get(zram))
+        })
+    };
+}
 
 pub(super) static ROWS: &[Attribute<Zram>] = &[
     Attribute::both(
-        "disksize",
-        Unit::Bytes,
-        "Size of the device; 0 while it has none. Set once, before use, with K, M, G or T, rounded up to 4096: a second \
-         time is EBUSY, 0 or no number EINVAL. Reset takes it back.",
-        |zram| zram.core.size().to_string(),
-        |zram, text| set_size(zram, memparse(text)?),
+        OPTIONS.disksize,
+        |zram| Value::U64(zram.core.size()),
+        |zram, value| set_size(zram, number(&value)),
     ),
-    Attribute::read("initstate", Unit::Switch, "1 once the device has a size.", |zram| {
-        u8::from(zram.core.size() > 0).to_string()
+    Attribute::read(Spec::fact("initstate", Type::Switch, "1 once the device has a size"), |zram| {
+        Value::Switch(zram.core.size() > 0)
     }),
     Attribute::write(
-        "reset",
-        Unit::Switch,
-        "Any number but 0 drops all data, the size, limits, statistics and the choice of codec. EBUSY while clients are \
-         connected.",
-        reset,
+        Spec::command(
+            "reset",
+            Type::Number(1, u16::MAX as u64),
+            "Drops all data, the size, limits, statistics and the choice of algorithm. EBUSY while clients are connected",
+        )
+        .above(Kind::Range),
+        |zram, _| reset(zram),
     ),
     Attribute::both(
-        "comp_algorithm",
-        Unit::Text,
-        "Codecs, the chosen one in brackets. Set before disksize, else EBUSY; an unknown name is EINVAL, 128 characters or \
-         more E2BIG.",
-        |zram| {
-            let chosen = zram.core.streams.choice().codec;
-            let name = |(index, codec): (usize, &codec::Codec)| {
-                if index == chosen { format!("[{}] ", codec.name) } else { format!("{} ", codec.name) }
-            };
-            CODECS.iter().enumerate().map(name).collect()
-        },
-        set_algorithm,
+        OPTIONS.comp_algorithm,
+        |zram| Value::Choice(CODECS[zram.core.streams.choice().codec].name),
+        |zram, value| set_algorithm(zram, value.choice().expect("a name")),
     ),
-    Attribute::write(
-        "algorithm_params",
-        Unit::Text,
-        "Parameters of the codec before disksize (else EBUSY): level=N, with algo=NAME or priority=0 if you like. lz4: \
-         acceleration, 1 to 65537; zstd: -131072 to 22. Each call starts from the defaults.",
-        set_params,
-    ),
+    Attribute::write(OPTIONS.algorithm_params, |zram, value| match value {
+        Value::Text(text) => set_params(zram, &text),
+        other => unreachable!("the declaration allows {other:?}"),
+    }),
     Attribute::both(
-        "max_comp_streams",
-        Unit::Count,
-        "How many writers may compress at once: 1 to 256, else EINVAL. May be changed at any time; reset restores the \
-         default, the number of cores.",
-        |zram| zram.core.streams.limit().to_string(),
-        |zram, text| {
-            let wanted = text.trim().parse().map_err(|_| refuse_streams(text.trim()))?;
-            zram.core.streams.set_limit(checked_streams(wanted)?);
+        OPTIONS.max_comp_streams,
+        |zram| Value::U64(zram.core.streams.limit() as u64),
+        |zram, value| {
+            zram.core.streams.set_limit(number(&value) as usize);
             Ok(())
         },
     ),
     Attribute::both(
-        "mem_limit",
-        Unit::Bytes,
-        "Most bytes of pool and table, with K, M, G or T, rounded up to 4096; 0 for no limit but --memory. A write that \
-         would go over it fails with ENOSPC and leaves the old data.",
-        |zram| limit(zram).to_string(),
-        |zram, text| {
-            set_limit(zram, memparse(text)?);
+        OPTIONS.mem_limit,
+        |zram| Value::U64(limit(zram)),
+        |zram, value| {
+            set_limit(zram, number(&value));
             Ok(())
         },
     ),
     Attribute::write(
-        "mem_used_max",
-        Unit::Bytes,
-        "0 starts the peak in mm_stat again from what is in use now; anything else is EINVAL.",
-        |zram, text| {
-            if text != "0" {
-                return Err(Error::invalid(format!(
-                    "mem_used_max {text:?} is not allowed: only 0 can be written"
-                )));
-            }
+        Spec::command("mem_used_max", Type::Number(0, 0), "Starts the peak in mm_stat again from the present use"),
+        |zram, _| {
             zram.core.budget.reset_peak();
             Ok(())
         },
     ),
     Attribute::write(
-        "compact",
-        Unit::Switch,
-        "Anything written moves objects together at once and returns the memory; EINVAL before disksize. The device does \
-         the same by itself shortly after writes stop.",
-        |zram, _| {
-            if zram.core.size() == 0 {
-                return Err(Error::invalid("there is nothing to compact: set disksize first"));
-            }
-            zram.core.compact_now();
-            Ok(())
-        },
+        Spec::command(
+            "compact",
+            Type::Text,
+            "Moves objects together at once and returns the memory, whatever is written; EINVAL before disksize. The device does the \
+             same by itself shortly after writes stop",
+        ),
+        |zram, _| compact(zram),
     ),
     Attribute::read(
-        "io_stat",
-        Unit::Text,
-        "Four columns: failed reads, failed writes, 0, pages freed by discards (notify_free).",
+        Spec::fact("io_stat", IO_STAT, "Counts of requests; invalid_io is always 0"),
         |zram| {
             let count = |what| zram.core.counted(what);
             let (reads, writes) = (count(Count::FailedReads), count(Count::FailedWrites));
-            format!("{reads:8} {writes:8} 0 {:8}", count(Count::NotifyFree))
+            Value::Columns(vec![reads, writes, 0, count(Count::NotifyFree)])
         },
     ),
     Attribute::read(
-        "mm_stat",
-        Unit::Text,
-        "Nine columns: bytes stored, bytes of the objects, bytes of pool and table, mem_limit, peak of pool and table, \
-         same-filled pages, pages freed by compaction, pages stored raw now, and ever.",
+        Spec::fact(
+            "mm_stat",
+            MM_STAT,
+            "Memory. Sizes: stored data, the same compressed, pool and table, mem_limit, peak of pool and table; pages: same-filled, freed \
+             by compaction, stored raw now, and ever",
+        ),
         mm_stat,
     ),
-    Attribute::read("debug_stat", Unit::Text, "A version line and two columns that are 0 here.", |_| {
-        format!("version: 1\n{:8} {:8}", 0, 0)
+    Attribute::read(Spec::fact("debug_stat", DEBUG_STAT, "Kept for parsers; always 0"), |_| {
+        Value::Columns(vec![0, 0])
     }),
-    Attribute::read("num_reads", Unit::Pages, "Pages asked for by reads.", |zram| {
-        counted(zram, Count::PagesRead)
+    counter!("num_reads", Pages, "Pages read", PagesRead),
+    counter!("num_writes", Pages, "Pages written", PagesWritten),
+    counter!("failed_reads", Requests, "Reads that failed", FailedReads),
+    counter!("failed_writes", Requests, "Writes that failed, ENOSPC included", FailedWrites),
+    counter!("notify_free", Pages, "Pages named by discards, whether stored or not", NotifyFree),
+    gauge!("orig_data_size", Bytes, "Data stored, before compression", |zram| {
+        zram.core.table.holdings().pages_stored * PAGE as u64
     }),
-    Attribute::read("num_writes", Unit::Pages, "Pages brought by writes.", |zram| {
-        counted(zram, Count::PagesWritten)
+    gauge!("compr_data_size", Bytes, "Data stored, after compression", |zram| {
+        zram.core.table.holdings().object_bytes
     }),
-    Attribute::read("failed_reads", Unit::Count, "Reads that failed.", |zram| {
-        counted(zram, Count::FailedReads)
-    }),
-    Attribute::read("failed_writes", Unit::Count, "Writes that failed, ENOSPC included.", |zram| {
-        counted(zram, Count::FailedWrites)
-    }),
-    Attribute::read("notify_free", Unit::Pages, "Pages named by discards, whether stored or not.", |zram| {
-        counted(zram, Count::NotifyFree)
-    }),
-    Attribute::read("orig_data_size", Unit::Bytes, "Bytes stored, before compression.", |zram| {
-        (zram.core.table.holdings().pages_stored * PAGE as u64).to_string()
-    }),
-    Attribute::read("compr_data_size", Unit::Bytes, "Bytes of the objects, after compression.", |zram| {
-        zram.core.table.holdings().object_bytes.to_string()
-    }),
-    Attribute::read("mem_used_total", Unit::Bytes, "Bytes taken for pool and table.", |zram| {
-        zram.core.budget.used().to_string()
-    }),
-    Attribute::read("zero_pages", Unit::Pages, "Stored pages that are all zero.", |zram| {
-        zram.core.table.holdings().zero_pages.to_string()
+    gauge!("mem_used_total", Bytes, "Memory taken for pool and table", |zram| zram.core.budget.used()),
+    gauge!("zero_pages", Pages, "Stored pages that are all zero", |zram| {
+        zram.core.table.holdings().zero_pages
     }),
 ];
 
-fn counted(zram: &Zram, what: Count) -> String {
-    zram.core.counted(what).to_string()
+fn number(value: &Value) -> u64 {
+    value.number().expect("the declaration allows numbers only")
 }
 
 fn limit(zram: &Zram) -> u64 {
@@ -165,10 +168,10 @@ fn limit(zram: &Zram) -> u64 {
     }
 }
 
-fn mm_stat(zram: &Zram) -> String {
+fn mm_stat(zram: &Zram) -> Value {
     let core = &zram.core;
     let held = core.table.holdings();
-    let columns = [
+    Value::Columns(vec![
         held.pages_stored * PAGE as u64,
         held.object_bytes,
         core.budget.used(),
@@ -178,8 +181,15 @@ fn mm_stat(zram: &Zram) -> String {
         core.counted(Count::PagesCompacted),
         held.huge_pages,
         core.counted(Count::HugePagesSince),
-    ];
-    columns.map(|column| format!("{column:8}")).join(" ")
+    ])
+}
+
+fn compact(zram: &Zram) -> Result<(), Error> {
+    if zram.core.size() == 0 {
+        return Err(Error::invalid("there is nothing to compact: set disksize first"));
+    }
+    zram.core.compact_now();
+    Ok(())
 }
 
 fn busy(what: &str) -> Error {
@@ -191,20 +201,14 @@ pub(super) fn set_size(zram: &Zram, bytes: u64) -> Result<(), Error> {
     if zram.core.size() > 0 {
         return Err(busy("disksize"));
     }
-    if bytes == 0 || bytes > DISKSIZE_MAX {
-        let most = human(DISKSIZE_MAX);
-        return Err(Error::invalid(format!(
-            "disksize {bytes} is not allowed: give 1 byte to {most}, such as 4G"
-        )));
-    }
     let size = bytes.next_multiple_of(PAGE as u64);
-    zram.core.table.resize(size / PAGE as u64, &zram.core.fixed).map_err(|kind| no_room_for(size, kind))?;
+    zram.core.table.resize(size / PAGE as u64).map_err(|kind| no_room_for(size, kind))?;
     zram.core.size.store(size, Ordering::Release);
     Ok(())
 }
 
 fn no_room_for(size: u64, kind: Kind) -> Error {
-    let (size, table) = (human(size), human(size / PAGE as u64 / LEAF_SLOTS / 8));
+    let (size, table) = (human(size), human(size / PAGE as u64 / PAGE_SLOTS / 8));
     Error::new(
         kind,
         format!("disksize {size} takes a table of {table} at once, and --memory has less left: give more"),
@@ -219,20 +223,12 @@ pub(super) fn set_limit(zram: &Zram, bytes: u64) {
     zram.core.budget.set_limit(if bytes == 0 { Budget::UNLIMITED } else { rounded });
 }
 
-fn set_algorithm(zram: &Zram, text: &str) -> Result<(), Error> {
-    if text.len() >= TEXT_MAX {
-        let message = format!(
-            "comp_algorithm of {} characters is too long: names have less than {TEXT_MAX}",
-            text.len()
-        );
-        return Err(Error::new(Kind::TooLong, message));
-    }
-    let codec = codec::find(text)?;
+fn set_algorithm(zram: &Zram, name: &str) -> Result<(), Error> {
     let _setup = zram.core.setup.lock();
     if zram.core.size() > 0 {
         return Err(busy("comp_algorithm"));
     }
-    choose(zram, Choice { codec, params: Params::default() })
+    choose(zram, Choice { codec: codec::find(name)?, params: Params::default() })
 }
 
 pub(super) fn set_params(zram: &Zram, text: &str) -> Result<(), Error> {
@@ -261,7 +257,7 @@ pub(super) fn set_params(zram: &Zram, text: &str) -> Result<(), Error> {
     choose(zram, Choice { codec, params })
 }
 
-/// Chooses a codec while nobody reads or writes; what it takes at once is charged first.
+/// Chooses a codec while no client reads or writes; its memory is charged first.
 fn choose(zram: &Zram, choice: Choice) -> Result<(), Error> {
     let core = &zram.core;
     let refused = |kind| {
@@ -291,30 +287,13 @@ fn refuse_algo(value: &str, chosen: &str) -> Error {
     Error::invalid(format!("algo {value:?} is not in use: comp_algorithm is {chosen}"))
 }
 
-fn refuse_streams(value: &str) -> Error {
-    Error::invalid(format!("max_comp_streams {value:?} is not allowed: give 1 to {STREAMS_MAX}"))
-}
-
-pub(super) fn checked_streams(wanted: usize) -> Result<usize, Error> {
-    if (1..=STREAMS_MAX).contains(&wanted) { Ok(wanted) } else { Err(refuse_streams(&wanted.to_string())) }
-}
-
-/// Drops everything. Whoever serves the device makes sure that no client is connected.
-fn reset(zram: &Zram, text: &str) -> Result<(), Error> {
-    let number: u16 = text.trim().parse().map_err(|error: std::num::ParseIntError| {
-        use std::num::IntErrorKind::{NegOverflow, PosOverflow};
-        let kind =
-            if matches!(error.kind(), PosOverflow | NegOverflow) { Kind::Range } else { Kind::Invalid };
-        Error::new(kind, format!("reset {text:?} is not allowed: write 1"))
-    })?;
-    if number == 0 {
-        return Err(Error::invalid("reset 0 is not allowed: write 1"));
-    }
+/// Drops everything. The caller makes sure that no client is connected.
+fn reset(zram: &Zram) -> Result<(), Error> {
     let core = &zram.core;
     let _setup = core.setup.lock();
     core.size.store(0, Ordering::Release);
     core.free_all();
-    core.table.resize(0, &core.fixed).expect("a table without slots takes nothing");
+    core.table.resize(0).expect("a table without slots takes nothing");
     core.pages.cool();
     core.streams.set_limit(Config::default_streams());
     core.counters.clear();

@@ -35,6 +35,23 @@ pub(super) trait Decompressor: Send {
 /// Decompresses all of a page, without state.
 pub(super) type Decompress = fn(&[u8], &mut [u8]) -> Result<(), Kind>;
 
+/// Number of a codec in [`CODECS`]: three bits of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CodecIndex(pub(super) u8);
+
+impl CodecIndex {
+    /// The codec of that number in [`CODECS`].
+    pub(super) fn new(codec: usize) -> Self {
+        assert!(codec < CODECS.len(), "codec {codec} of {}", CODECS.len());
+        Self(codec as u8)
+    }
+
+    /// The codec.
+    pub(super) fn codec(self) -> &'static Codec {
+        &CODECS[usize::from(self.0)]
+    }
+}
+
 /// A compression algorithm.
 pub(super) struct Codec {
     /// The kernel's name for it.
@@ -96,6 +113,17 @@ pub(super) static CODECS: [Codec; 2] = [
         decompress_units: 100,
     },
 ];
+
+/// Their names.
+pub(super) const NAMES: [&str; CODECS.len()] = {
+    let mut names = [""; CODECS.len()];
+    let mut codec = 0;
+    while codec < names.len() {
+        names[codec] = CODECS[codec].name;
+        codec += 1;
+    }
+    names
+};
 
 /// The number of the codec called `name`; [`Kind::Invalid`] with the list of what there is.
 pub(super) fn find(name: &str) -> Result<usize, Error> {
@@ -215,7 +243,7 @@ impl Decompressor for ZstdDecoder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spillway_core::contract::Random;
+    use spillway_core::random::Random;
 
     #[test]
     fn pages_survive_every_codec_and_level() {

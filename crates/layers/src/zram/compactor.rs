@@ -1,10 +1,10 @@
-//! Who asks for a pass of compaction, and how far these are.
+//! Requests for passes of compaction, and how many are done.
 
 use futures_util::future::{Either, select};
 use spillway_core::LocalFuture;
-use spillway_core::sync::{AtomicBool, Mutex, Ordering, Watermark};
+use spillway_core::sync::{AtomicU32, Mutex, Ordering, Watermark};
 
-/// Who asked for a pass, and who makes one.
+/// Passes asked for, and made.
 #[derive(Default)]
 pub(super) struct Compactor {
     /// Held for a step of a pass.
@@ -12,8 +12,8 @@ pub(super) struct Compactor {
     /// Passes asked for so far, and how many of these asks had been made when the last finished pass began.
     pub(super) asked: Watermark,
     pub(super) served: Watermark,
-    /// Whether the background task makes a pass.
-    under_way: AtomicBool,
+    /// Passes that are being made.
+    under_way: AtomicU32,
 }
 
 /// What a writer that found no memory has done about it.
@@ -34,6 +34,7 @@ impl Compactor {
     }
 
     pub(super) fn has_served(&self, ticket: u64) -> bool {
+        assert!((1..=self.asked.current()).contains(&ticket), "ticket {ticket} was given out");
         self.served.current() >= ticket
     }
 
@@ -47,13 +48,18 @@ impl Compactor {
         self.served.current() > 0
     }
 
-    pub(super) fn set_under_way(&self, yes: bool) {
-        self.under_way.store(yes, Ordering::Relaxed);
+    pub(super) fn begin_pass(&self) {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether memory may come free though nobody has asked for a pass.
+    pub(super) fn end_pass(&self) {
+        let before = self.under_way.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "a pass that ends has begun");
+    }
+
+    /// Whether memory may come free without a request for a pass.
     pub(super) fn is_under_way(&self) -> bool {
-        self.under_way.load(Ordering::Relaxed)
+        self.under_way.load(Ordering::Relaxed) > 0
     }
 
     pub(super) fn is_asked(&self) -> bool {

@@ -7,12 +7,13 @@ use spillway_core::stats::lane;
 use spillway_core::sync::Mutex;
 use spillway_core::{Budget, Charge, Kind};
 
-use super::codec::{CODECS, Decompressor};
+use super::codec::{CODECS, CodecIndex, Decompressor};
+use super::page::PAGE;
 use super::work;
 
 const LANES: usize = 16;
 
-type Lane = Mutex<Option<(usize, Box<dyn Decompressor>)>>;
+type Lane = Mutex<Option<(CodecIndex, Box<dyn Decompressor>)>>;
 
 /// Decompressors, one for each lane of threads, made when first needed and charged when their codec is chosen.
 pub(super) struct Decoders {
@@ -36,15 +37,17 @@ impl Decoders {
     }
 
     /// Fills `page` from the object `bytes`.
-    pub(super) fn decompress(&self, codec: usize, bytes: &[u8], page: &mut [u8]) -> Result<(), Kind> {
-        work::note(CODECS[codec].decompress_units);
-        spillway_core::work::spend(CODECS[codec].decompress_units);
+    pub(super) fn decompress(&self, codec: CodecIndex, bytes: &[u8], page: &mut [u8]) -> Result<(), Kind> {
+        assert!(page.len() == PAGE && bytes.len() <= PAGE, "{} bytes to {}", bytes.len(), page.len());
+        let known = codec.codec();
+        work::note(known.decompress_units);
+        spillway_core::work::spend(known.decompress_units);
         let first = lane() % LANES;
         let mut order = (first..LANES).chain(0..first);
         let free = order.find_map(|index| self.lanes[index].try_lock());
         let mut lane = free.unwrap_or_else(|| self.lanes[first].lock());
-        if lane.as_ref().is_none_or(|(known, _)| *known != codec) {
-            *lane = Some((codec, (CODECS[codec].decompressor)()));
+        if lane.as_ref().is_none_or(|(last, _)| *last != codec) {
+            *lane = Some((codec, (known.decompressor)()));
         }
         let (_, decompressor) = lane.as_mut().expect("made above");
         decompressor.decompress(bytes, page)

@@ -8,32 +8,11 @@ use spillway_core::{Budget, Env};
 
 use super::compactor::Compactor;
 use super::decoders::Decoders;
+use super::mark::SECONDS_MAX;
 use super::pages::Pages;
 use super::pool::Pool;
-use super::streams::{STREAMS_MAX, Streams};
+use super::streams::Streams;
 use super::table::Table;
-
-/// How a device begins.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Config {
-    /// Bytes, rounded up to a page; 0 leaves the device without a size until `disksize` is written.
-    pub disksize: u64,
-    /// Name of the codec; empty for the default, lz4.
-    pub comp_algorithm: String,
-    /// As the attribute of this name, such as `level=3`.
-    pub algorithm_params: Option<String>,
-    /// How many writers may compress at once; 0 for [`Config::default_streams`]' answer.
-    pub max_comp_streams: usize,
-    /// Most bytes of pool and table, rounded up to a page; 0 for no limit but the budget's.
-    pub mem_limit: u64,
-}
-
-impl Config {
-    /// The number of streams where none is given: one for each core.
-    pub fn default_streams() -> usize {
-        std::thread::available_parallelism().map_or(1, usize::from).min(STREAMS_MAX)
-    }
-}
 
 /// What is counted; the numbers are indices into [`Core::counters`].
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +58,14 @@ impl Core {
         self.size.load(Ordering::Acquire)
     }
 
+    /// Asserts that table, pool and budget agree. While no request is at work on another thread.
+    pub(super) fn verify(&self) {
+        let (named, table_bytes) = self.table.verify();
+        let pool_bytes = self.pool.verify(&self.pages, named.into_iter());
+        let taken = self.budget.used() + self.pages.borrowed();
+        assert_eq!(taken, table_bytes + pool_bytes + self.pages.warm_bytes(), "bytes charged and in use");
+    }
+
     pub(super) fn count(&self, what: Count, by: u64) {
         self.counters.add(what as usize, by);
     }
@@ -89,6 +76,6 @@ impl Core {
 
     /// Seconds for the access time of a slot: 24 bits, 194 days.
     pub(super) fn seconds(&self) -> u32 {
-        self.env.coarse_now().as_secs() as u32 & 0xff_ffff
+        (self.env.coarse_now().as_secs() & SECONDS_MAX) as u32
     }
 }

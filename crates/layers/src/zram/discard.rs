@@ -1,6 +1,6 @@
 //! Freeing slots, and telling which are in use.
 //!
-//! A range is walked by the leaves that exist in it, so that discarding terabytes of nothing costs nothing. Long walks are cut
+//! A range is walked by the pages of slots that are in use, so that discarding terabytes of nothing costs nothing. Long walks are cut
 //! into slices: a discard or a zeroing yields in between, a question about extents is answered as far as one slice goes.
 
 use std::ops::Range;
@@ -11,8 +11,9 @@ use spillway_core::{Answer, ByteRange, Extent, Kind, Op, Reply, Request, Submiss
 
 use super::compactor::Relief;
 use super::device::{Core, Count};
+use super::mark::Slot;
 use super::page::{PAGE, slots};
-use super::table::{LEAF_SLOTS, Slot};
+use super::table::PAGE_SLOTS;
 use super::work::{self, Slice};
 
 pub(super) fn submit(core: &Arc<Core>, request: Request) -> Submission {
@@ -64,8 +65,9 @@ async fn write_zero_words(core: Arc<Core>, request: Request) -> Reply {
     }
 }
 
-fn leaves_of(range: &Range<u64>) -> Range<u64> {
-    range.start / LEAF_SLOTS..range.end.div_ceil(LEAF_SLOTS)
+/// The pages that the slots of a range lie in.
+fn pages_of(range: &Range<u64>) -> Range<u64> {
+    range.start / PAGE_SLOTS..range.end.div_ceil(PAGE_SLOTS)
 }
 
 impl Core {
@@ -73,21 +75,22 @@ impl Core {
     fn free_some(&self, left: &mut Range<u64>) {
         let mut slice = Slice::new();
         while !left.is_empty() && !slice.is_over() {
-            left.start = match self.table.next_leaf(leaves_of(left)) {
-                Some(leaf) => self.free_slots(leaf, left, &mut slice),
+            left.start = match self.table.next_page(pages_of(left)) {
+                Some(page) => self.free_slots(page, left, &mut slice),
                 None => left.end,
             };
         }
     }
 
-    /// Frees the slots of one leaf that lie in `range`; returns the first slot after them.
-    fn free_slots(&self, leaf: u64, range: &Range<u64>, slice: &mut Slice) -> u64 {
-        let start = range.start.max(leaf * LEAF_SLOTS);
-        let end = range.end.min((leaf + 1) * LEAF_SLOTS);
-        let too_many = u64::from(mutant::on("zram: discard a page too many"));
-        for index in start..end + too_many {
-            self.publish(index, Slot::Empty, 0).expect("emptying a slot takes no memory");
-            slice.spend(work::SLOT);
+    /// Frees slots of one page that lie in `range`, as many as the slice is good for; returns the first slot after them.
+    fn free_slots(&self, page: u64, range: &Range<u64>, slice: &mut Slice) -> u64 {
+        let start = range.start.max(page * PAGE_SLOTS);
+        let end = range.end.min((page + 1) * PAGE_SLOTS).min(start + slice.room_for(work::SLOT));
+        assert!(start < end, "slots {range:?} have some in page {page}");
+        let freed = self.clear(start..end);
+        slice.spend(work::LOOK + work::SLOT * freed as u32);
+        if mutant::on("zram: discard a page too many") {
+            self.clear(end..end + 1);
         }
         end
     }
@@ -121,13 +124,13 @@ pub(super) fn extents(core: &Core, range: ByteRange, count_max: usize) -> Vec<Ex
     let (first, count) = slots(range);
     let (end, mut at, mut list, mut slice) = (first + count, first, Vec::new(), Slice::new());
     while at < end && !slice.is_over() && list.len() <= count_max {
-        let leaf = core.table.next_leaf(leaves_of(&(at..end)));
-        let next = leaf.map_or(end, |leaf| (leaf * LEAF_SLOTS).clamp(at, end));
+        let page = core.table.next_page(pages_of(&(at..end)));
+        let next = page.map_or(end, |page| (page * PAGE_SLOTS).clamp(at, end));
         hole(&mut list, at, next);
-        at = end.min((next / LEAF_SLOTS + 1) * LEAF_SLOTS);
+        at = end.min((next / PAGE_SLOTS + 1) * PAGE_SLOTS);
         if next < at {
             core.table.look(next..at, |slot| nature(slot).append_to(&mut list));
-            slice.spend(work::LEAF);
+            slice.spend(work::LOOK);
         }
     }
     list.truncate(count_max);
@@ -146,6 +149,6 @@ fn nature(slot: Slot) -> Extent {
         }
         Slot::Empty => Extent::hole(len),
         Slot::Same(word) => Extent { len, hole: false, zero: word == 0 },
-        Slot::Stored(_) => Extent::stored(len),
+        Slot::Stored(..) => Extent::stored(len),
     }
 }

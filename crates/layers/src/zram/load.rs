@@ -1,4 +1,4 @@
-//! The path of a read. A fast codec decompresses straight from the object into the reply under the lock of the object's shard, about
+//! The path of a read. A fast codec decompresses straight from the object into the reply under the lock of the slot, about
 //! half a microsecond: copying it out first would take a good part of that again. For a slow one the object is copied out
 //! under the lock and decompressed outside it.
 
@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use spillway_core::{Answer, Kind, Reply, Request, Submission};
 
-use super::codec::CODECS;
+use super::cell::{Scratch, SlotIndex};
 use super::device::{Core, Count};
+use super::mark::Slot;
 use super::page::{PAGE, slots};
-use super::pool::Scratch;
-use super::table::Slot;
 use super::work::{self, Slice};
 
 pub(super) fn submit(core: &Arc<Core>, mut request: Request) -> Submission {
@@ -45,61 +44,51 @@ impl Core {
 
     /// Reads pages until all are there or the slice is over; returns how many.
     fn load_some(&self, first: u64, target: &mut [u8], slice: &mut Slice) -> Result<usize, Kind> {
-        let (now, codec, count) = (self.seconds(), self.streams.codec(), target.len() / PAGE);
+        assert!(target.len().is_multiple_of(PAGE), "{} bytes are read: whole pages only", target.len());
+        let (now, count) = (self.seconds(), target.len() / PAGE);
         let mut scratch = Scratch::new();
         for (done, page) in target.chunks_exact_mut(PAGE).enumerate() {
             if slice.is_over() {
                 return Ok(done);
             }
-            slice.count(work::SLOT + self.load(first + done as u64, page, codec, now, &mut scratch)?);
+            slice.count(work::SLOT + self.load(first + done as u64, page, now, &mut scratch)?);
         }
         Ok(count)
     }
 
     /// Reads a page; returns the units of work that this took beside the slot.
-    fn load(
-        &self,
-        index: u64,
-        page: &mut [u8],
-        codec: usize,
-        now: u32,
-        scratch: &mut Scratch,
-    ) -> Result<u32, Kind> {
-        let mut slot = self.table.lock(index);
-        match slot.get() {
-            Slot::Empty => {
-                drop(slot);
-                work::note(work::COPY);
-                page.fill(0);
-                Ok(work::COPY)
-            }
+    fn load(&self, index: u64, page: &mut [u8], now: u32, scratch: &mut Scratch) -> Result<u32, Kind> {
+        let Some(mut slot) = self.table.lock(SlotIndex::new(index)) else {
+            work::note(work::COPY);
+            page.fill(0);
+            return Ok(work::COPY);
+        };
+        slot.touch(now);
+        let (cell, codec) = match slot.get() {
+            Slot::Stored(cell, codec) => (cell, codec),
             Slot::Same(word) => {
-                slot.touch(now);
                 drop(slot);
                 work::note(work::COPY);
                 page.chunks_exact_mut(size_of::<u64>())
                     .for_each(|at| at.copy_from_slice(&word.to_ne_bytes()));
-                Ok(work::COPY)
+                return Ok(work::COPY);
             }
-            Slot::Stored(cell) if cell.len() == PAGE => {
-                slot.touch(now);
-                work::note(work::COPY);
-                slot.copy_into(&self.pool, &self.pages, cell, page);
-                Ok(work::COPY)
-            }
-            Slot::Stored(cell) if let Some(decompress) = CODECS[codec].at_once => {
-                work::note(CODECS[codec].decompress_units);
-                slot.touch(now);
-                decompress(slot.object(&self.pool, &self.pages, cell), page)?;
-                Ok(CODECS[codec].decompress_units)
-            }
-            Slot::Stored(cell) => {
-                slot.touch(now);
-                let bytes = slot.copy_to(&self.pool, &self.pages, cell, scratch);
-                drop(slot);
-                self.decoders.decompress(codec, bytes, page)?;
-                Ok(CODECS[codec].decompress_units)
-            }
+            Slot::Empty => unreachable!("an empty slot is not locked"),
+        };
+        if cell.len() == PAGE {
+            work::note(work::COPY);
+            slot.copy_into(&self.pool, &self.pages, cell, page);
+            return Ok(work::COPY);
         }
+        let units = codec.codec().decompress_units;
+        if let Some(decompress) = codec.codec().at_once {
+            work::note(units);
+            decompress(slot.object(&self.pool, &self.pages, cell), page)?;
+            return Ok(units);
+        }
+        let bytes = slot.copy_to(&self.pool, &self.pages, cell, scratch);
+        drop(slot);
+        self.decoders.decompress(codec, bytes, page)?;
+        Ok(units)
     }
 }

@@ -16,30 +16,42 @@
 //! | `device` | what a device is made of |
 //! | `store`, `load`, `discard` | the paths of a write, a read, a discard |
 //! | `spread` | a large write shared out to idle workers |
-//! | `page`, `table` | slots, in shards |
-//! | `pool`, `shelf`, `spans`, `pages` | objects, a size class, what is known of spans, memory |
+//! | `page`, `table`, `mark`, `blocks`, `holdings` | slots: access, layout, memory, sums |
+//! | `pool`, `size_class`, `arena`, `packed` | objects, by size class and packed together |
+//! | `cell`, `spans`, `pages` | names of objects, records of spans, memory |
 //! | `work` | how much one poll may do |
-//! | `compactor`, `passes` | moving objects so that memory returns: who asks for it, and how it is done |
+//! | `moving` | an object taken out of its cell and put elsewhere, beside readers and writers |
+//! | `compactor`, `passes` | moving objects so that memory returns: requests for it, and how it is done |
 //! | `streams`, `decoders`, `codec` | compression, and how much of it at once |
 //! | `attributes` | the control table |
 //!
-//! *Lock order*: a compression stream, taken with no other lock held; then a shard of the table, a shelf, pages. None is held
-//! across an await, nor while memory goes back to the system.
+//! *Lock order*: a compression stream, taken with no other lock held; then one of: a slot; the count of a page of slots; an arena or the packed
+//! spans; and last the locks of `pages`. None is held across an await, and of them only the count of a page of slots while memory goes back
+//! to the system.
 //!
-//! Spilling to a file, idle marking and recompression will each be a file here; a slot's mark has room for their flags.
+//! Spilling to a file, idle marking and recompression will each be a file here; `mark` has room for their kinds and flags, and they begin
+//! with `moving`.
 
+mod arena;
 mod attributes;
+mod blocks;
+mod cell;
 mod codec;
 mod compactor;
+mod config;
 mod decoders;
 mod device;
 mod discard;
+mod holdings;
 mod load;
+mod mark;
+mod moving;
+mod packed;
 mod page;
 mod pages;
 mod passes;
 mod pool;
-mod shelf;
+mod size_class;
 mod spans;
 mod spread;
 mod store;
@@ -52,8 +64,8 @@ use std::sync::Arc;
 use spillway_core::stats::Counters;
 use spillway_core::sync::{AtomicU64, Mutex};
 use spillway_core::{
-    Answer, BlockDevice, BlockSize, Budget, ByteRange, Env, Error, Extent, Geometry, Kind, Op, Regions,
-    Request, Submission, Table as AttributeTable,
+    Answer, Attribute, BlockDevice, Budget, ByteRange, Env, Error, Extent, Geometry, Kind, Op, Regions,
+    Request, Spec, Submission, Table as AttributeTable,
 };
 
 use codec::Params;
@@ -65,7 +77,11 @@ use pool::Pool;
 use streams::{Choice, Streams};
 use table::Table;
 
-pub use device::{Config, Zram};
+use crate::options::Options;
+use crate::surroundings::{Open, OpenDevice, Surroundings};
+
+pub use config::Config;
+pub use device::Zram;
 pub use page::DISKSIZE_MAX;
 
 impl Zram {
@@ -76,22 +92,20 @@ impl Zram {
         regions: Arc<dyn Regions>,
         budget: Arc<Budget>,
     ) -> Result<Arc<Self>, Error> {
-        let name =
-            if config.comp_algorithm.is_empty() { codec::CODECS[0].name } else { &config.comp_algorithm };
-        let choice = Choice { codec: codec::find(name)?, params: Params::default() };
+        config.check()?;
+        let choice = Choice { codec: codec::find(config.comp_algorithm)?, params: Params::default() };
         let streams =
             if config.max_comp_streams == 0 { Config::default_streams() } else { config.max_comp_streams };
         let decoders = Decoders::default();
         decoders.choose(choice.codec, &budget).map_err(no_room_to_begin)?;
         let share = Budget::share(&budget, Budget::UNLIMITED);
         let core = Core {
-            pages: Pages::new(regions, share.clone(), budget.clone())
+            pages: Pages::new(regions.clone(), share.clone(), budget.clone())
                 .with_reserve(Pool::RESERVE_BYTES)
                 .map_err(no_room_to_begin)?,
             pool: Pool::new(&budget).map_err(no_room_to_begin)?,
-            table: Table::new(),
-            streams: Streams::new(attributes::checked_streams(streams)?, choice, budget.clone())
-                .map_err(no_room_to_begin)?,
+            table: Table::new(regions, budget.clone()),
+            streams: Streams::new(streams, choice, budget.clone()).map_err(no_room_to_begin)?,
             decoders,
             compactor: Compactor::default(),
             counters: Counters::default(),
@@ -119,11 +133,24 @@ impl Zram {
     }
 }
 
+impl Open<()> for Config {
+    async fn open(&self, (): (), around: &Surroundings) -> Result<OpenDevice, Error> {
+        let Surroundings { env, regions, budget, .. } = around;
+        let zram = Zram::new(self.clone(), env.clone(), regions.clone(), budget.clone())?;
+        Ok(OpenDevice::new(zram, attributes))
+    }
+}
+
 fn no_room_to_begin(kind: Kind) -> Error {
     Error::new(
         kind,
         "a zram device takes up to 4 MiB before it holds anything, and --memory has less left: give more",
     )
+}
+
+/// The declarations of a device's attributes.
+pub fn declarations() -> Vec<Spec> {
+    attributes::ROWS.iter().map(Attribute::spec).collect()
 }
 
 /// The attributes of a device.
@@ -133,18 +160,7 @@ pub fn attributes(zram: Arc<Zram>) -> AttributeTable<Zram> {
 
 impl BlockDevice for Zram {
     fn geometry(&self) -> Geometry {
-        Geometry {
-            size: self.core.size(),
-            block_size: BlockSize::PAGE,
-            optimal_io: 65536,
-            read_only: false,
-            volatile: true,
-            discards: true,
-            write_through: false,
-            fast_zeroes: true,
-            rotational: false,
-            identity: None,
-        }
+        Geometry { optimal_io: 65536, ..Geometry::in_memory(self.core.size()) }
     }
 
     fn submit(&self, request: Request) -> Submission {
@@ -158,6 +174,10 @@ impl BlockDevice for Zram {
 
     fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
         Answer::Done(Ok(discard::extents(&self.core, range, count_max)))
+    }
+
+    fn verify(&self) {
+        self.core.verify();
     }
 }
 

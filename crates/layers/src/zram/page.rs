@@ -10,5 +10,6 @@ pub const DISKSIZE_MAX: u64 = (PAGE as u64) << 32;
 
 /// First slot of a range and the number of slots.
 pub(super) fn slots(range: ByteRange) -> (u64, u64) {
+    assert!(range.aligned(PAGE as u64), "{range:?} is whole pages");
     (range.offset / PAGE as u64, range.len / PAGE as u64)
 }

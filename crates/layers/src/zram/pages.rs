@@ -1,29 +1,29 @@
-//! Pages for the pool and the table: where memory comes from and goes back to.
+//! Memory of the pool: where it comes from and goes back to.
 //!
-//! Memory is mapped in large *chunks* that cost nothing until touched, and handed out as *spans* (runs of 1 to 8 pages at a
-//! fixed distance of 32 KiB) and *leaves* (single pages of the slot table). Every page handed out is charged to the budget
-//! first. A span given back is kept warm for the next taker up to a small bound, still charged; the rest goes back to the
-//! system at once. Warm spans serve any taker: whoever finds the budget full has them cooled before it is refused.
+//! Memory is mapped in large *chunks* that cost nothing until touched, and handed out as *spans*, runs of 1 to 8 pages at a
+//! fixed distance of 32 KiB. Every page handed out is charged to the budget first, and so are those of the slot table. A span given
+//! back is kept warm for the next taker up to a small bound, still charged; the rest goes back to the system at once. Warm spans
+//! serve any taker: where the budget is full they are cooled before anything is refused.
 //!
 //! Moving objects together takes a span before it frees one, at the limit too. So the compactor has a *reserve*, charged when the
-//! device begins: it borrows from that, and what then comes free pays it back before anybody else has it. Two spans are set aside
-//! with it, for a chunk more would have to be charged.
+//! device begins: it borrows from that, and what then comes free pays it back first. Two spans are set aside with it, because
+//! another chunk would have to be charged.
 //!
-//! Each span has a *tag*, a word that says of a span in use where it is listed, and of a free one which is the next free one. So
-//! neither a map nor a list grows with the device. Tags are charged with their chunk.
+//! Each span has a *tag*, a word: the number of a span in use in its list, or the next free span after a free one. So neither a map
+//! nor a list grows with the device. Tags are charged with their chunk.
 //!
-//! A warm span that is being cut or cooled is in the *hand* of one thread. Another that finds no room meanwhile waits for that before
-//! it is refused.
+//! A warm span that one thread cuts or cools is *in transit*: its memory is in no list, and not yet given back. A thread that finds
+//! no room meanwhile waits for it before it is refused.
 //!
-//! Lock order: what is in hand, then the state, which is a leaf and not held while memory goes back to the system.
-//! [`Pages::charge`], [`Pages::take_span`], [`Pages::give_span`], [`Pages::give_leaf`] and [`Pages::cool`], which may return memory,
-//! are called with no lock held.
+//! Lock order: transit, then the state, which is a leaf and not held while memory goes back to the system.
+//! [`Pages::charge`], [`Pages::take_span`], [`Pages::give_span`] and [`Pages::cool`], which may return memory, are called with no
+//! lock of the pool held.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
-use spillway_core::sync::{AtomicU64, Mutex, MutexGuard, Ordering, RwLock, Semaphore, Take};
-use spillway_core::{Budget, Charge, Kind, Region, Regions};
+use spillway_core::sync::{AtomicU32, AtomicU64, Mutex, Ordering, RwLock, Semaphore, Take};
+use spillway_core::{Budget, Charge, Kind, Region, Regions, mutant};
 use spillway_policy::size_classes::{PAGE_BYTES, SPAN_PAGES_MAX};
 
 /// Distance between the starts of two spans in bytes.
@@ -38,46 +38,17 @@ const CHUNK_BYTES_MAX: u64 = 4 << 30;
 const WARM_BYTES_MAX: usize = 1 << 20;
 
 /// Number of a span.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Span(pub(super) u32);
-
-/// A page of the slot table, as words. Not freed on drop: [`Pages::give_leaf`] takes it back.
-pub(super) struct Leaf {
-    words: NonNull<[u64; PAGE_BYTES / 8]>,
-    span: Span,
-    page: u8,
-}
-
-// SAFETY: a leaf owns its page: `Pages` hands each page out once and never touches it until it is given back.
-unsafe impl Send for Leaf {}
-
-impl std::ops::Deref for Leaf {
-    type Target = [u64; PAGE_BYTES / 8];
-
-    fn deref(&self) -> &Self::Target {
-        // SAFETY: the page is mapped, aligned, initialised (zeroed by the system) and owned by this leaf.
-        unsafe { self.words.as_ref() }
-    }
-}
-
-impl std::ops::DerefMut for Leaf {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        // SAFETY: as above, and `&mut self` is the only way to it.
-        unsafe { self.words.as_mut() }
-    }
-}
 
 struct Chunk {
     region: Box<dyn Region>,
-    tags: Box<[AtomicU64]>,
+    tags: Box<[AtomicU32]>,
     _charge: Charge,
 }
 
 /// In a tag: no other span follows.
 const NO_SPAN: u32 = u32::MAX;
-
-/// Where a tag of a span of leaves has a bit for each page that is free; the next such span is below.
-const FREE_SHIFT: u32 = 32;
 
 struct State {
     /// Spans from this one on were never handed out.
@@ -87,8 +58,6 @@ struct State {
     /// Spans that hold memory, by their pages less one.
     warm: [Vec<Span>; SPAN_PAGES_MAX],
     warm_pages: usize,
-    /// First of the spans of leaves that have a free page, linked by their tags.
-    leaves: u32,
     /// Spans without memory that go with the reserve: where the budget is full, there may be none for the tags of a chunk.
     aside: Vec<Span>,
 }
@@ -96,10 +65,10 @@ struct State {
 /// Spans set aside for the reserve.
 const ASIDE: usize = 2;
 
-/// What waits for memory is told of so many spans at most that came free while nobody waited.
+/// Spans that came free while no task waited and still wake one each: at most so many.
 const FREED_MAX: u64 = 16;
 
-/// The source of spans and leaves of one device.
+/// The source of spans of one device.
 pub(super) struct Pages {
     regions: Arc<dyn Regions>,
     budget: Arc<Budget>,
@@ -107,9 +76,9 @@ pub(super) struct Pages {
     chunk_shift: u32,
     chunks: Box<[OnceLock<Chunk>]>,
     state: Mutex<State>,
-    /// Read by whoever has a warm span in hand: its memory is in no list, and what is not needed of it is not given back yet.
-    in_hand: RwLock<()>,
-    /// A free unit for each span or leaf that came free and that nobody has been told of.
+    /// Held for reading while a warm span is in transit.
+    transit: RwLock<()>,
+    /// A free unit for each span or page of slots that came free and that no waiting task has been woken for.
     freed: Semaphore,
     reserve: Option<Charge>,
     /// Bytes of the reserve that are in use: memory which is not charged to the budget.
@@ -123,7 +92,7 @@ impl Pages {
         let chunk_shift = wished.trailing_zeros() - SPAN_BYTES.trailing_zeros();
         let chunks = (0..CHUNKS_MAX).map(|_| OnceLock::new()).collect();
         let (warm, aside) = (Default::default(), Vec::with_capacity(ASIDE));
-        let state = State { fresh: 0, clean: NO_SPAN, warm, warm_pages: 0, leaves: NO_SPAN, aside };
+        let state = State { fresh: 0, clean: NO_SPAN, warm, warm_pages: 0, aside };
         let freed = Semaphore::new(FREED_MAX);
         freed.force(FREED_MAX);
         Self {
@@ -133,7 +102,7 @@ impl Pages {
             chunk_shift,
             chunks,
             state: Mutex::new(state),
-            in_hand: RwLock::new(()),
+            transit: RwLock::new(()),
             freed,
             reserve: None,
             borrowed: AtomicU64::new(0),
@@ -162,20 +131,20 @@ impl Pages {
         }
     }
 
-    /// Gives a warm span back to the system, or waits once until what others have in hand has gone back; false where neither
-    /// is left to do. Called with no lock held.
+    /// Gives a warm span back to the system, or waits once for those in transit; false where neither is left to do. Called with
+    /// no lock held.
     pub(super) fn makes_room(&self, waited: &mut bool) -> bool {
         if self.cool_one() {
             return true;
         }
         let first = !std::mem::replace(waited, true);
         if first {
-            drop(self.in_hand.write());
+            drop(self.transit.write());
         }
         first
     }
 
-    /// Takes `bytes` of the reserve: for who frees more soon.
+    /// Takes `bytes` of the reserve, which the caller is about to free. [`Kind::NoSpace`] where less is left.
     pub(super) fn borrow(&self, bytes: u64) -> Result<(), Kind> {
         let whole = self.reserve.as_ref().map_or(0, Charge::bytes);
         let fits = |borrowed: u64| borrowed.checked_add(bytes).filter(|&sum| sum <= whole);
@@ -201,7 +170,7 @@ impl Pages {
     /// Gives back what was charged or borrowed: to the reserve first.
     pub(super) fn uncharge(&self, bytes: u64) {
         let mut paid = 0;
-        if self.borrowed() > 0 {
+        if self.borrowed() > 0 && !mutant::on("zram: pay the reserve nothing back") {
             let pay = |borrowed: u64| Some(borrowed.saturating_sub(bytes));
             let before = self.borrowed.fetch_update(Ordering::AcqRel, Ordering::Acquire, pay);
             paid = before.expect("there is always a next number").min(bytes);
@@ -217,24 +186,25 @@ impl Pages {
         }
         let bytes = (pages * PAGE_BYTES) as u64;
         self.charge(bytes)?;
-        let span = self.state_with_span();
-        span.map(|(_, span)| span).inspect_err(|_| self.uncharge(bytes))
+        self.take_clean().inspect_err(|_| self.uncharge(bytes))
     }
 
     /// A warm span and its pages: of `pages` if there is one, for what is cut off or added is a page fault later; else
     /// a longer one, else a shorter one.
     fn take_warm(&self, pages: usize) -> Option<(Span, usize)> {
+        assert!((1..=SPAN_PAGES_MAX).contains(&pages), "a span of {pages} pages is wanted");
         let mut state = self.state.lock();
         let mut sizes = (pages..=SPAN_PAGES_MAX).chain((1..pages).rev());
         let found = sizes.find(|&size| !state.warm[size - 1].is_empty())?;
+        assert!(state.warm_pages >= found, "{} warm pages, {found} of one span", state.warm_pages);
         state.warm_pages -= found;
         state.warm[found - 1].pop().map(|span| (span, found))
     }
 
     /// A warm span, made one of `pages`. One that is too short goes back to the system where there is no room for the rest of it:
-    /// who waits for others to give back what they have in hand has nothing in hand himself.
+    /// a thread that waits for spans in transit has none in transit itself.
     fn take_warm_as(&self, pages: usize) -> Option<Span> {
-        let _in_hand = self.in_hand.read();
+        let _transit = self.transit.read();
         let (span, had) = self.take_warm(pages)?;
         if pages <= had {
             self.release(span, pages, had - pages);
@@ -245,15 +215,14 @@ impl Pages {
         Some(span)
     }
 
-    /// The state, locked, and a span without memory. Those aside come first.
-    fn state_with_span(&self) -> Result<(MutexGuard<'_, State>, Span), Kind> {
+    /// A span without memory. Those aside come first.
+    fn take_clean(&self) -> Result<Span, Kind> {
         let mut state = self.state.lock();
         while self.lacks_aside(&state) {
             let span = self.next_span(&mut state)?;
             state.aside.push(span);
         }
-        let span = self.next_span(&mut state)?;
-        Ok((state, span))
+        self.next_span(&mut state)
     }
 
     fn lacks_aside(&self, state: &State) -> bool {
@@ -276,19 +245,20 @@ impl Pages {
     }
 
     fn map_chunk(&self) -> Result<Chunk, Kind> {
-        let charge = self.fixed.hold(size_of::<AtomicU64>() as u64 * self.chunk_spans() as u64)?;
+        let charge = self.fixed.hold(size_of::<AtomicU32>() as u64 * self.chunk_spans() as u64)?;
         let region = self.regions.map(SPAN_BYTES << self.chunk_shift)?;
-        let tags = (0..self.chunk_spans()).map(|_| AtomicU64::new(0)).collect();
+        let tags = (0..self.chunk_spans()).map(|_| AtomicU32::new(0)).collect();
         Ok(Chunk { region, tags, _charge: charge })
     }
 
     /// Takes back a span of `pages` pages. No reference into it is left.
     pub(super) fn give_span(&self, span: Span, pages: usize) {
         self.put_back(span, pages);
-        self.tell();
+        self.wake_one();
     }
 
     fn put_back(&self, span: Span, pages: usize) {
+        assert!((1..=SPAN_PAGES_MAX).contains(&pages), "{span:?} of {pages} pages is given back");
         {
             let mut state = self.state.lock();
             let wanted = self.borrowed() == 0 && (state.warm_pages + pages) * PAGE_BYTES <= WARM_BYTES_MAX;
@@ -301,6 +271,12 @@ impl Pages {
         self.clean(span, pages);
     }
 
+    /// Gives back what a page of slots was charged with, and wakes a task that waits for memory.
+    pub(super) fn uncharge_page(&self) {
+        self.uncharge(PAGE_BYTES as u64);
+        self.wake_one();
+    }
+
     /// Gives the memory of a span back to the system.
     fn clean(&self, span: Span, pages: usize) {
         self.release(span, 0, pages);
@@ -311,7 +287,7 @@ impl Pages {
 
     /// Gives a warm span back to the system; false where there is none.
     pub(super) fn cool_one(&self) -> bool {
-        let _in_hand = self.in_hand.read();
+        let _transit = self.transit.read();
         let warm = self.take_warm(SPAN_PAGES_MAX);
         warm.is_some_and(|(span, pages)| {
             self.clean(span, pages);
@@ -324,81 +300,63 @@ impl Pages {
         while self.cool_one() {}
     }
 
-    /// A zeroed page for the table. Returns no memory to the system and may be called with a shard locked.
-    pub(super) fn take_leaf(&self) -> Result<Leaf, Kind> {
-        self.budget.charge(PAGE_BYTES as u64)?;
-        self.place_for_leaf().inspect_err(|_| self.uncharge(PAGE_BYTES as u64))
-    }
-
-    fn place_for_leaf(&self) -> Result<Leaf, Kind> {
-        let mut state = self.state.lock();
-        if state.leaves == NO_SPAN {
-            drop(state);
-            let (locked, span) = self.state_with_span()?;
-            state = locked;
-            self.word(span).store(0xff << FREE_SHIFT | u64::from(state.leaves), Ordering::Relaxed);
-            state.leaves = span.0;
-        }
-        let span = Span(state.leaves);
-        let word = self.word(span).load(Ordering::Relaxed);
-        let page = (word >> FREE_SHIFT).trailing_zeros() as u8;
-        let left = word & !(1 << (FREE_SHIFT + u32::from(page)));
-        self.word(span).store(left, Ordering::Relaxed);
-        if left >> FREE_SHIFT == 0 {
-            state.leaves = left as u32;
-        }
-        let words = self.address(span, usize::from(page) * PAGE_BYTES).cast();
-        Ok(Leaf { words, span, page })
-    }
-
-    /// Takes a leaf back.
-    pub(super) fn give_leaf(&self, leaf: Leaf) {
-        self.release(leaf.span, usize::from(leaf.page), 1);
-        {
-            let mut state = self.state.lock();
-            let word = self.word(leaf.span).load(Ordering::Relaxed);
-            let free = word | 1 << (FREE_SHIFT + u32::from(leaf.page));
-            if word >> FREE_SHIFT == 0 {
-                let next = u64::from(std::mem::replace(&mut state.leaves, leaf.span.0));
-                self.word(leaf.span).store(free & !u64::from(u32::MAX) | next, Ordering::Relaxed);
-            } else {
-                self.word(leaf.span).store(free, Ordering::Relaxed);
-            }
-        }
-        self.tell();
-    }
-
-    /// Tells one task that waits for memory that some came free, or the next one that will; unless the reserve had it.
-    fn tell(&self) {
+    /// Wakes one task that waits for memory, or the next one that will; unless the reserve had what came free.
+    fn wake_one(&self) {
         if self.borrowed() == 0 {
             self.freed.try_give(1);
         }
     }
 
-    /// Waits until a span or a leaf came free that no other task has been told of.
+    /// Waits until a span or a page of slots came free that woke no other task.
     pub(super) fn freed(&self) -> Take<'_> {
         self.freed.take(1)
     }
 
-    /// The word that goes with a span: whoever has the span may use the lower half.
-    fn word(&self, span: Span) -> &AtomicU64 {
+    /// The word that goes with a span and belongs to its holder.
+    fn word(&self, span: Span) -> &AtomicU32 {
         let chunk = self.chunks[self.chunk_of(span)].get().expect("a span lies in a mapped chunk");
         &chunk.tags[span.0 as usize & (self.chunk_spans() - 1)]
     }
 
-    /// What [`Pages::set_tag`] set last, under the lock of whoever has the span.
+    /// What [`Pages::set_tag`] set last, under the lock of the span's holder.
     pub(super) fn tag(&self, span: Span) -> u32 {
-        self.word(span).load(Ordering::Relaxed) as u32
+        self.word(span).load(Ordering::Relaxed)
     }
 
     /// Sets the tag of a span that was handed out to the caller.
     pub(super) fn set_tag(&self, span: Span, tag: u32) {
-        self.word(span).store(u64::from(tag), Ordering::Relaxed);
+        self.word(span).store(tag, Ordering::Relaxed);
     }
 
     /// Spans of a chunk.
     fn chunk_spans(&self) -> usize {
         1 << self.chunk_shift
+    }
+
+    /// Bytes of warm spans, after asserting that lists and counts of free spans agree and that no span is free twice.
+    pub(super) fn warm_bytes(&self) -> u64 {
+        let state = self.state.lock();
+        let warm = || {
+            state.warm.iter().zip(1..).flat_map(|(spans, pages)| spans.iter().map(move |span| (span, pages)))
+        };
+        let pages: usize = warm().map(|(_, pages)| pages).sum();
+        assert_eq!(pages, state.warm_pages, "pages of warm spans");
+        assert!(pages * PAGE_BYTES <= WARM_BYTES_MAX, "{pages} warm pages");
+        let mut free: Vec<Span> = warm().map(|(span, _)| *span).chain(state.aside.iter().copied()).collect();
+        free.extend(self.clean_spans(&state));
+        let count = free.len();
+        free.sort_unstable();
+        free.dedup();
+        assert_eq!(free.len(), count, "a span is free twice");
+        assert!(free.last().is_none_or(|span| span.0 < state.fresh), "a free span was handed out before");
+        (pages * PAGE_BYTES) as u64
+    }
+
+    /// Free spans without memory.
+    fn clean_spans(&self, state: &State) -> Vec<Span> {
+        let some = |span: u32| (span != NO_SPAN).then_some(Span(span));
+        let all = std::iter::successors(some(state.clean), |&span| some(self.tag(span)));
+        all.take(state.fresh as usize + 1).collect()
     }
 
     /// Tasks that wait for memory.
@@ -417,7 +375,8 @@ impl Pages {
     pub(super) fn address(&self, span: Span, offset: usize) -> NonNull<u8> {
         let chunk = self.chunks[self.chunk_of(span)].get().expect("a span lies in a mapped chunk");
         let start = (span.0 as usize & (self.chunk_spans() - 1)) * SPAN_BYTES;
-        assert!(start + offset < chunk.region.len());
+        assert!(offset < SPAN_BYTES, "byte {offset} of {span:?}");
+        assert!(start + offset < chunk.region.len(), "{span:?} lies in its chunk");
         // SAFETY: the sum stays within the region, as asserted, and a region is one mapping.
         unsafe { chunk.region.base().add(start + offset) }
     }
@@ -431,6 +390,7 @@ impl Pages {
         if count == 0 {
             return;
         }
+        assert!(first + count <= SPAN_PAGES_MAX, "pages {first}+{count} of {span:?}");
         let chunk = self.chunks[self.chunk_of(span)].get().expect("a span lies in a mapped chunk");
         let start = (span.0 as usize & (self.chunk_spans() - 1)) * SPAN_BYTES;
         chunk.region.release(start + first * PAGE_BYTES, count * PAGE_BYTES);
@@ -480,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_free_pays_the_reserve_back_before_anybody_has_it() {
+    fn what_comes_free_pays_the_reserve_back_first() {
         let (budget, fixed, page) = (Budget::new(16 * 4096), Budget::new(1 << 20), PAGE_BYTES as u64);
         let pages = Pages::new(Arc::new(VecRegions::new(64 << 20)), budget.clone(), fixed.clone());
         let pages = pages.with_reserve(8 * page + 100).unwrap();
@@ -488,12 +448,12 @@ mod tests {
         assert_eq!(pages.take_span(1), Err(Kind::NoSpace));
         let borrowed = pages.borrow_span(8, 100).unwrap();
         assert_eq!((pages.borrow_span(1, 0), pages.borrow(1)), (Err(Kind::NoSpace), Err(Kind::NoSpace)));
-        let told = || FREED_MAX - pages.freed.used();
+        let woken = || FREED_MAX - pages.freed.used();
         pages.give_span(all[0], 8);
-        assert_eq!((pages.borrowed(), budget.used(), told()), (100, 16 * page, 0));
+        assert_eq!((pages.borrowed(), budget.used(), woken()), (100, 16 * page, 0));
         assert_eq!(pages.take_span(1), Err(Kind::NoSpace), "the reserve had it");
         pages.give_span(all[1], 8);
-        assert_eq!((pages.borrowed(), budget.used(), told()), (0, 8 * page + 100, 1));
+        assert_eq!((pages.borrowed(), budget.used(), woken()), (0, 8 * page + 100, 1));
         pages.give_span(borrowed, 8);
         pages.uncharge(100);
         pages.cool();
@@ -534,55 +494,30 @@ mod tests {
     }
 
     #[test]
-    fn every_span_and_every_leaf_is_handed_out_once_however_they_come_and_go() {
-        let (pages, mut random) = (pages(32 << 20), spillway_core::contract::Random(3));
-        let (mut spans, mut leaves) = (Vec::new(), Vec::new());
+    fn every_span_is_handed_out_once_however_they_come_and_go() {
+        let (pages, mut random) = (pages(32 << 20), spillway_core::random::Random(3));
+        let mut spans = Vec::new();
         for step in 0..6000 {
-            let least = if step < 3000 { 2 } else { 3 };
-            match random.below(4) {
-                0 => {
-                    let (span, len) = (pages.take_span(8).unwrap(), 1 + random.below(8) as usize);
-                    pages.release(span, len, 8 - len);
-                    spans.push((span, len));
-                }
-                1 => leaves.push(pages.take_leaf().unwrap()),
-                at if at >= least || spans.len() > 300 => {
-                    while spans.len() > 150 {
-                        let (span, len) = spans.swap_remove(random.below(spans.len() as u64) as usize);
-                        pages.give_span(span, len);
-                    }
-                    while leaves.len() > 100 {
-                        pages.give_leaf(leaves.swap_remove(random.below(leaves.len() as u64) as usize));
-                    }
-                }
-                _ => {}
+            if random.below(3) < if step < 3000 { 2 } else { 1 } {
+                let (span, len) = (pages.take_span(8).unwrap(), 1 + random.below(8) as usize);
+                pages.release(span, len, 8 - len);
+                spans.push((span, len));
             }
-            let mut known: Vec<u32> = spans.iter().map(|(span, _)| span.0 * 8 + 7).collect();
-            known.extend(leaves.iter().map(|leaf| leaf.span.0 * 8 + u32::from(leaf.page)));
+            while spans.len() > 300 || random.below(3) == 0 && !spans.is_empty() {
+                let (span, len) = spans.swap_remove(random.below(spans.len() as u64) as usize);
+                pages.give_span(span, len);
+            }
+            let mut known: Vec<Span> = spans.iter().map(|(span, _)| *span).collect();
             let count = known.len();
             known.sort_unstable();
             known.dedup();
-            // A span and a leaf of the same span would meet at page 7 at the latest once eight leaves are out.
             assert_eq!(known.len(), count, "step {step}");
-            assert!(spans.iter().all(|(span, _)| leaves.iter().all(|leaf| leaf.span != *span)));
+            let taken: usize = spans.iter().map(|(_, len)| len * PAGE_BYTES).sum();
+            assert_eq!(taken as u64 + pages.warm_bytes(), pages.budget().used(), "step {step}");
         }
         spans.into_iter().for_each(|(span, len)| pages.give_span(span, len));
-        leaves.into_iter().for_each(|leaf| pages.give_leaf(leaf));
         pages.cool();
         assert_eq!(pages.budget().used(), 0);
-    }
-
-    #[test]
-    fn a_leaf_is_zero_again_when_taken_again() {
-        let pages = pages(1 << 20);
-        let mut leaf = pages.take_leaf().unwrap();
-        assert!(leaf.iter().all(|&word| word == 0));
-        leaf.fill(7);
-        pages.give_leaf(leaf);
-        assert_eq!(pages.budget().used(), 0);
-        let leaf = pages.take_leaf().unwrap();
-        assert!(leaf.iter().all(|&word| word == 0));
-        pages.give_leaf(leaf);
     }
 
     #[test]
@@ -590,7 +525,6 @@ mod tests {
         let fixed = Budget::new(1 << 20);
         let pages = Pages::new(Arc::new(VecRegions::new(0)), Budget::new(1 << 20), fixed.clone());
         assert_eq!(pages.take_span(1), Err(Kind::OutOfMemory));
-        assert!(pages.take_leaf().is_err());
         assert_eq!((pages.budget().used(), fixed.used()), (0, 0));
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! One pass at a time. A pass goes through three phases (policy decides how far): in each class, sparse spans are emptied
 //! into fuller ones; packed spans with much dead are rewritten; the last sparse span of each class is packed. It works in
-//! steps of a few moves, between which it holds nothing and the background task yields. An object moves under its slot's
-//! shard lock, so that readers and writers see it at one place or the other.
+//! steps of a few moves, between which it holds nothing and the background task yields. How an object moves stands in `moving`: readers
+//! and writers see it at one place or the other.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,10 +12,11 @@ use futures_util::future::select;
 use spillway_core::{Kind, Place, mutant};
 use spillway_policy::compaction::{self, Load, Step};
 
+use super::cell::{Cell, Scratch, SlotIndex};
 use super::compactor::Relief;
 use super::device::{Core, Count};
-use super::pool::{Cell, Eviction, Pool};
-use super::table::Slot;
+use super::pool::{ArenaId, Eviction};
+use super::table::{Published, When};
 
 /// How often the background task looks.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -29,14 +30,14 @@ const MOVES_PER_STEP: usize = 200;
 /// Starts the background task of a device; it ends when the device is gone.
 pub(super) fn start(core: &Arc<Core>) {
     let weak = Arc::downgrade(core);
-    core.env.spawn(Place::Background, Box::new(move || Box::pin(run(weak))));
+    core.env.spawn(Place::Compute, Box::new(move || Box::pin(run(weak))));
 }
 
 async fn run(weak: Weak<Core>) {
     let (mut seen, mut quiet) = (0, 0);
     let mut timer = None;
     while let Some(core) = weak.upgrade() {
-        // One that goes on however often somebody asks.
+        // It goes on however many requests come.
         let running = timer.get_or_insert_with(|| core.env.sleep(LOOK_EVERY));
         let ended = core.compactor.asked_or(running).await;
         if ended {
@@ -62,13 +63,16 @@ impl Core {
     pub(super) async fn relieve(&self, refused: Kind, relief: &mut Relief) -> bool {
         let ticket = match *relief {
             _ if refused != Kind::NoSpace => return false,
+            _ if mutant::on("zram: refuse without a pass") => return false,
             Relief::Over => return false,
             Relief::Unasked if !self.can_free() => return false,
             Relief::Unasked => self.compactor.ask(),
             Relief::Asked(ticket) => ticket,
         };
         select(self.pages.freed(), self.compactor.served.reached(ticket)).await;
-        *relief = if self.compactor.has_served(ticket) { Relief::Over } else { Relief::Asked(ticket) };
+        let over = self.compactor.has_served(ticket)
+            || mutant::on("zram: refuse after the first span that comes free");
+        *relief = if over { Relief::Over } else { Relief::Asked(ticket) };
         // What came free may be what this writer took in vain and gave back: others have their turn before it tries again.
         self.env.sleep(Duration::ZERO).await;
         true
@@ -89,10 +93,11 @@ impl Core {
             // At each look: a write that was refused changed nothing and may have left a span.
             self.pages.cool();
         }
-        // Who waits for memory is given all that moving objects can free.
+        // A writer that waits gets all that moving objects can free.
         let busy = quiet < QUIET_LOOKS && !asked;
         let step = match compaction::next_step(self.pool_load(busy)) {
             Step::Rest if asked => Step::Merge,
+            Step::Pack if mutant::on("zram: pack at rest only") && asked => Step::Merge,
             // At rest a second pass over the same pool would find what the first left.
             Step::Pack if quiet > QUIET_LOOKS && !asked => Step::Rest,
             step => step,
@@ -102,18 +107,19 @@ impl Core {
         }
         if asked {
             self.compactor.served.advance(asks);
-            // Who was served may ask again at once.
+            // A writer that was served may ask again at once.
             self.env.sleep(Duration::ZERO).await;
         }
     }
 
     async fn make_pass(&self, step: Step) {
         let mut pass = Pass::new(step);
-        self.compactor.set_under_way(true);
+        assert!(step != Step::Rest, "a pass does something");
+        self.compactor.begin_pass();
         while self.step(&mut pass) {
-            self.env.sleep(Duration::ZERO).await;
+            self.env.give_way(self.compactor.is_asked()).await;
         }
-        self.compactor.set_under_way(false);
+        self.compactor.end_pass();
         self.pool.end_packing(&self.pages);
         if step == Step::Pack {
             self.pages.cool();
@@ -123,9 +129,12 @@ impl Core {
     /// A whole pass on the caller's stack; the attribute `compact`.
     pub(super) fn compact_now(&self) {
         let mut pass = Pass::new(Step::Pack);
+        // What it has picked comes free when it is done with it: who finds no room meanwhile waits for the task's pass.
+        self.compactor.begin_pass();
         while self.step(&mut pass) {}
         self.pool.end_packing(&self.pages);
         self.pages.cool();
+        self.compactor.end_pass();
     }
 
     /// Moves a few objects; false when the pass is over.
@@ -145,23 +154,22 @@ impl Core {
         true
     }
 
-    fn move_object(&self, asked: Cell, owner: u32, phase: Phase) -> Moved {
-        let mut slot = self.table.lock(u64::from(owner));
-        let Slot::Stored(cell) = slot.get() else { return Moved::Gone };
-        if !Pool::same_place(cell, asked) {
-            return Moved::Gone;
-        }
+    fn move_object(&self, asked: Cell, owner: SlotIndex, phase: Phase) -> Moved {
+        let mut scratch = Scratch::new();
+        let Some((pick, bytes)) = self.pick(owner, asked, &mut scratch) else { return Moved::Gone };
+        let (cell, len) = (pick.cell(), pick.cell().len());
         let fresh = match phase {
-            Phase::Merge(_) => self.pool.place_merged(cell.len(), owner, cell),
-            _ => self.pool.place_packed(&self.pages, cell.len(), owner).ok(),
+            Phase::Merge(_) => self.pool.place_merged(len, owner, cell),
+            _ => self.pool.place_packed(&self.pages, len, owner).ok(),
         };
         let Some(fresh) = fresh else { return Moved::NoRoom };
-        let left = slot.relocate(&self.pool, &self.pages, cell, fresh);
-        if mutant::on("zram: forget what a moved object held") {
-            drop(slot.set(&self.pages, Slot::Empty, 0));
+        self.pool.fill(&self.pages, &fresh, bytes);
+        if pick.move_to(fresh, When::Always) == Published::Replaced {
+            return Moved::Gone;
         }
-        drop(slot);
-        self.pool.free(&self.pages, left);
+        if mutant::on("zram: forget what a moved object held") {
+            self.clear(u64::from(owner.0)..u64::from(owner.0) + 1);
+        }
         Moved::Yes
     }
 }
@@ -175,9 +183,9 @@ enum Moved {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    Merge(usize),
+    Merge(ArenaId),
     Rewrite,
-    Pack(usize),
+    Pack(ArenaId),
     Over,
 }
 
@@ -194,16 +202,24 @@ struct Pass {
 
 impl Pass {
     fn new(step: Step) -> Self {
-        Self { step, phase: Phase::Merge(0), eviction: None, moved: 0, packed_before: None, pages_freed: 0 }
+        Self {
+            step,
+            phase: Phase::Merge(ArenaId::FIRST),
+            eviction: None,
+            moved: 0,
+            packed_before: None,
+            pages_freed: 0,
+        }
     }
 
-    fn next_object(&mut self, core: &Core) -> Option<(Cell, u32)> {
+    fn next_object(&mut self, core: &Core) -> Option<(Cell, SlotIndex)> {
         let packed = *self.packed_before.get_or_insert_with(|| core.pool.packed_spans());
         loop {
             if let Some(object) = self.eviction.as_mut().and_then(|eviction| eviction.objects.pop()) {
                 return Some(object);
             }
             self.end_eviction(core);
+            assert_eq!(self.moved, 0, "moves are counted for one eviction");
             if self.phase == Phase::Over {
                 let opened = core.pool.packed_spans().saturating_sub(packed);
                 let pages = opened * spillway_policy::size_classes::SPAN_PAGES_MAX;
@@ -214,9 +230,9 @@ impl Pass {
                 return None;
             }
             self.eviction = match self.phase {
-                Phase::Merge(shelf) => core.pool.begin_merge(shelf),
+                Phase::Merge(arena) => core.pool.begin_merge(arena),
                 Phase::Rewrite => core.pool.begin_rewrite(),
-                Phase::Pack(shelf) => core.pool.begin_pack(shelf),
+                Phase::Pack(arena) => core.pool.begin_pack(arena),
                 Phase::Over => None,
             };
             if self.eviction.is_none() {
@@ -243,12 +259,12 @@ impl Pass {
     }
 
     fn advance(&mut self, core: &Core) {
-        let last = core.pool.shelves() - 1;
+        let next = |arena| core.pool.arena_after(arena);
         self.phase = match self.phase {
-            Phase::Merge(shelf) if shelf < last => Phase::Merge(shelf + 1),
+            Phase::Merge(arena) if let Some(arena) = next(arena) => Phase::Merge(arena),
             Phase::Merge(_) if self.step == Step::Pack => Phase::Rewrite,
-            Phase::Rewrite => Phase::Pack(0),
-            Phase::Pack(shelf) if shelf < last => Phase::Pack(shelf + 1),
+            Phase::Rewrite => Phase::Pack(ArenaId::FIRST),
+            Phase::Pack(arena) if let Some(arena) = next(arena) => Phase::Pack(arena),
             _ => Phase::Over,
         };
     }

@@ -1,4 +1,4 @@
-//! What is known of each span of a shelf, and lists of spans by how much of them is in use.
+//! Records of spans, and lists of them by how much is in use.
 //!
 //! Entries lie close together in small blocks, so that nothing large is ever moved or allocated at once; removing one moves the
 //! last into its place. A span waits in the list of its *bin*, the exact number of its cells in use for a size class. Every
@@ -110,6 +110,7 @@ impl<T> Spans<T> {
 
     /// Puts a span into a bin.
     pub(super) fn list(&mut self, index: u32, bin: usize) {
+        assert!(bin < self.first.len(), "bin {bin} of {}", self.first.len());
         if usize::from(self.entry(index).bin) == bin {
             return;
         }
@@ -155,41 +156,53 @@ impl<T> Spans<T> {
         Some(self.first[word * 64 + bits.trailing_zeros() as usize])
     }
 
-    #[cfg(test)]
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.blocks.iter().flatten().map(|entry| &entry.value)
+    /// Number, value and bin of every span, after asserting that lists, bins and the bits of bins agree.
+    pub(super) fn verified(&self) -> impl Iterator<Item = (u32, &T, Option<usize>)> {
+        let entries = || self.blocks.iter().flatten();
+        assert_eq!(entries().count(), self.len(), "only the last block has room");
+        let listed: usize = (0..self.first.len()).map(|bin| self.verify_bin(bin)).sum();
+        assert_eq!(entries().filter(|entry| entry.bin != NO_BIN).count(), listed, "spans in bins");
+        let bin = |entry: &Entry<T>| (entry.bin != NO_BIN).then_some(usize::from(entry.bin));
+        (0..).zip(entries()).map(move |(index, entry)| (index, &entry.value, bin(entry)))
+    }
+
+    /// Follows the list of a bin; returns its length.
+    fn verify_bin(&self, bin: usize) -> usize {
+        let (mut at, mut before, mut count) = (self.first[bin], NONE, 0);
+        while at != NONE {
+            let entry = self.entry(at);
+            assert_eq!(
+                (entry.before, usize::from(entry.bin)),
+                (before, bin),
+                "span {at} in the list of a bin"
+            );
+            (before, at, count) = (at, entry.after, count + 1);
+            assert!(count <= self.len(), "the list of bin {bin} has an end");
+        }
+        assert_eq!(self.occupied[bin / 64] >> (bin % 64) & 1 == 1, count > 0, "the bit of bin {bin}");
+        count
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spillway_core::contract::Random;
+    use spillway_core::random::Random;
 
     /// A name, and the bin that it should be in.
     type Known = (u64, Option<usize>);
 
     fn check(spans: &Spans<Known>) {
-        let bins = || spans.iter().filter_map(|(_, bin)| *bin);
+        let bins = || spans.verified().filter_map(|(_, (_, bin), _)| *bin);
         let bin_of = |index: Option<u32>| index.map(|index| spans.at(index).1.expect("it is in a bin"));
         assert_eq!(bin_of(spans.fullest()), bins().max());
         assert_eq!(bin_of(spans.sparsest()), bins().min());
-        assert_eq!(spans.iter().count(), spans.len());
         let lists = spans.blocks.capacity() * size_of::<Vec<Entry<Known>>>();
         let taken = spans.blocks.len() * BLOCK * size_of::<Entry<Known>>() + lists;
         let heads = spans.first.len() * 4 + spans.occupied.len() * 8;
         let charged = Spans::<Known>::fixed_bytes(BINS) + spans.len() * Spans::<Known>::BYTES_EACH;
         assert!(taken + heads <= charged, "{taken} + {heads} bytes were charged with {charged}");
-        for (bin, &first) in spans.first.iter().enumerate() {
-            let (mut at, mut before, mut count) = (first, NONE, 0);
-            while at != NONE {
-                let entry = spans.entry(at);
-                assert_eq!((entry.before, usize::from(entry.bin)), (before, bin));
-                (before, at, count) = (at, entry.after, count + 1);
-            }
-            assert_eq!(count, bins().filter(|known| *known == bin).count(), "bin {bin}");
-            assert_eq!(spans.occupied[bin / 64] >> (bin % 64) & 1 == 1, count > 0);
-        }
+        assert!(spans.verified().all(|(_, (_, wanted), bin)| *wanted == bin));
     }
 
     const BINS: usize = 130;

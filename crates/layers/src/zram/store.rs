@@ -3,17 +3,20 @@
 //! Nothing is locked while compressing and copying. The old object is freed after the new one is published, so that a
 //! write that fails leaves the old data.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use spillway_core::{Answer, Kind, Reply, Request, Submission, mutant};
 use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
 
+use super::cell::SlotIndex;
 use super::compactor::Relief;
 use super::device::{Core, Count};
+use super::mark::Slot;
 use super::page::{PAGE, slots};
 use super::spread;
-use super::streams::{Stream, Taken};
-use super::table::{Replaced, Slot};
+use super::streams::{Encoder, Taken};
+use super::table::Replaced;
 use super::work::{self, Slice};
 
 /// Pages after which a writer gives its stream back within a request: it goes to another if that has waited for long enough.
@@ -90,6 +93,7 @@ impl Core {
         mut stream: Option<Taken<'a>>,
         slice: &mut Slice,
     ) -> (usize, Result<(), Refused>) {
+        assert!(pages.len().is_multiple_of(PAGE), "{} bytes are written: whole pages only", pages.len());
         let now = self.seconds();
         for (done, page) in pages.chunks_exact(PAGE).enumerate() {
             if slice.is_over() {
@@ -131,24 +135,25 @@ impl Core {
     /// Compresses and stores a page that repeats no word.
     fn store_by(
         &self,
-        stream: &mut Stream,
+        encoder: &mut Encoder,
         index: u64,
         page: &[u8],
         now: u32,
         slice: &mut Slice,
     ) -> Result<(), Kind> {
-        slice.count(work::SLOT + stream.units_a_page());
+        slice.count(work::SLOT + encoder.units_a_page());
         if mutant::on("zram: lose the old page when a write fails") {
-            self.publish(index, Slot::Empty, now)?;
+            self.clear(index..index + 1);
         }
-        let owner = u32::try_from(index).expect("a device has at most 2^32 slots");
-        let compressed = stream.compress(page, COMPRESSED_BYTES_MAX);
+        let codec = encoder.codec();
+        let compressed = encoder.compress(page, COMPRESSED_BYTES_MAX);
         let raw = compressed.is_none();
         let bytes = compressed.unwrap_or(page);
-        let fresh = self.pool.allocate(&self.pages, bytes.len(), owner)?;
+        let fresh = self.pool.allocate(&self.pages, bytes.len(), SlotIndex::new(index))?;
         self.pool.fill(&self.pages, &fresh, bytes);
         let cell = fresh.publish();
-        self.publish(index, Slot::Stored(cell), now).inspect_err(|_| self.pool.free(&self.pages, cell))?;
+        self.publish(index, Slot::Stored(cell, codec), now)
+            .inspect_err(|_| self.pool.free(&self.pages, cell))?;
         if raw {
             self.count(Count::HugePagesSince, 1);
         }
@@ -158,7 +163,7 @@ impl Core {
     /// Stores a page by a stream that was taken for it.
     pub(super) fn store_with(
         &self,
-        stream: &mut Stream,
+        encoder: &mut Encoder,
         index: u64,
         page: &[u8],
         now: u32,
@@ -166,30 +171,28 @@ impl Core {
     ) -> Result<(), Kind> {
         match repeated_word(page) {
             Some(word) => self.store_word(index, word, now, slice),
-            None => self.store_by(stream, index, page, now, slice),
+            None => self.store_by(encoder, index, page, now, slice),
         }
     }
 
-    /// Puts `slot` in place and frees what was there.
+    /// Puts `slot`, which holds something, in place and frees what was there.
     pub(super) fn publish(&self, index: u64, slot: Slot, now: u32) -> Result<(), Kind> {
-        let mut waited = false;
-        let Replaced { slot: old, leaf } = loop {
-            let replaced = self.table.lock(index).set(&self.pages, slot, now);
-            match replaced {
-                // Memory goes back to the system without the lock of the shard.
-                Err(Kind::NoSpace) if self.pages.makes_room(&mut waited) => {}
-                replaced => break replaced?,
-            }
-        };
-        if let Some(leaf) = leaf {
-            self.pages.give_leaf(leaf);
-        }
-        if let Slot::Stored(cell) = old
-            && !mutant::on("zram: forget to free what was overwritten")
-        {
-            self.pool.free(&self.pages, cell);
+        let replaced = self.table.set(&self.pages, SlotIndex::new(index), slot, now)?;
+        if !mutant::on("zram: forget to free what was overwritten") {
+            self.free(replaced);
         }
         Ok(())
+    }
+
+    /// Empties slots that lie in one page and frees what was there; returns how many held something.
+    pub(super) fn clear(&self, slots: Range<u64>) -> u64 {
+        self.table.clear(&self.pages, slots, |replaced| self.free(replaced))
+    }
+
+    fn free(&self, replaced: Replaced) {
+        if let Some(cell) = replaced.to_free() {
+            self.pool.free(&self.pages, cell);
+        }
     }
 }
 

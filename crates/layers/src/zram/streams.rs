@@ -1,19 +1,18 @@
 //! Compression streams: how many writers may compress at once.
 //!
-//! A stream is a codec's working memory and an output buffer. There are as many places as streams are allowed; each is a
-//! lock around a stream that is made when the place is first used. A writer looks first at the place of its own thread,
-//! then at the others. With one stream there is nothing to choose: the place is that one.
+//! A stream is a lock around an encoder: a codec's working memory and an output buffer, made when the stream is first used. A
+//! writer tries the stream of its own thread first, then the others.
 //!
-//! A codec's tables move to the cache of whichever core uses them, which can cost as much as the work. So a stream stays with a
-//! *warm* thread, from request to request, until that has used it for about 2 ms of work. Who finds every place busy looks
-//! for some 20 us, rarely enough to leave the line to the writer, and takes a place only if it stays idle: the pause between two
-//! requests of a busy writer is shorter than that. Then its *task* waits. The warm writer that has had its time and
-//! sees somebody wait keeps the place for the first in line and wakes it.
+//! A codec's tables move to the cache of the core that uses them, which can cost as much as the work. So a stream stays with a
+//! *warm* thread, from request to request, for about 2 ms of work. A writer that finds every stream busy looks for some 20 us, rarely
+//! enough to leave the cache line to the stream's user, and takes only a stream that stays idle: the pause between two requests of a busy
+//! writer is shorter than that. Then its *task* waits. The warm writer that has had its time and sees a waiter keeps the stream
+//! for the first in line and wakes it.
 //!
-//! Waiting tasks also look by themselves each millisecond, at places kept for others as well: a writer may stop before its
-//! time is over, and a task that is woken may never come. So nothing hangs on a wake.
+//! Waiting tasks also look by themselves each millisecond, at streams kept for others as well: a writer may stop before its
+//! time is over, and a woken task may never come. So no task hangs on a wake.
 //!
-//! The number may be changed at any time in both directions: places beyond it are emptied as they fall free.
+//! The number may be changed at any time in both directions: streams beyond it lose their encoders as they fall free.
 //!
 //! Lock order: a stream is taken with no other lock held, and never held across an await; the line of waiters and the locks
 //! that storing a page takes come after it.
@@ -30,7 +29,7 @@ use spillway_core::stats::lane;
 use spillway_core::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, RwLock};
 use spillway_core::{Budget, Charge, Env, Kind};
 
-use super::codec::{CODECS, Compressor, Params};
+use super::codec::{CODECS, CodecIndex, Compressor, Params};
 use super::page::PAGE;
 use super::work;
 
@@ -40,19 +39,19 @@ pub(super) const STREAMS_MAX: usize = 256;
 /// Units of work for which a stream stays with one thread while others wait: 2 ms.
 const WARM_UNITS: u32 = 10 * work::SLICE;
 
-/// How long a writer looks for an idle place before its task waits.
+/// How long a writer looks for an idle stream before its task waits.
 const LOOK_FOR: Duration = Duration::from_micros(20);
 
 /// Looks in that time at most, however time goes by: the checker of threads tries every order anyway.
 const LOOKS_MAX: usize = if cfg!(feature = "shuttle") { 1 } else { 64 };
 
-/// Pauses of the processor between two looks: they leave the line to who writes it.
+/// Pauses of the processor between two looks: they leave the cache line to the writer.
 const PAUSES: usize = 24;
 
-/// How long a place is idle before a writer believes it: a thread that is busy with it comes back sooner.
+/// How long a stream is idle before a writer takes it: a busy thread comes back sooner.
 const IDLE_FOR: Duration = Duration::from_micros(5);
 
-/// How long a waiting task leaves it to others to wake it.
+/// How long a waiting task relies on being woken.
 const PATIENCE: Duration = Duration::from_millis(1);
 
 /// Units a page that its connection expects anyway.
@@ -66,9 +65,10 @@ pub(super) struct Choice {
     pub(super) params: Params,
 }
 
-/// A stream at work.
-pub(super) struct Stream {
+/// What compresses pages, one after another.
+pub(super) struct Encoder {
     compressor: Box<dyn Compressor>,
+    codec: CodecIndex,
     out: Box<[u8; PAGE]>,
     /// Units of work for a page, and since the stream was taken.
     units: u32,
@@ -76,17 +76,23 @@ pub(super) struct Stream {
     _charge: Option<Charge>,
 }
 
-/// Bytes that a stream takes.
-fn stream_bytes(choice: Choice) -> u64 {
+/// Bytes that an encoder takes.
+fn encoder_bytes(choice: Choice) -> u64 {
     CODECS[choice.codec].compressor_bytes + PAGE as u64
 }
 
-impl Stream {
+impl Encoder {
     fn new(choice: Choice, charge: Option<Charge>) -> Self {
-        let codec = &CODECS[choice.codec];
+        let index = CodecIndex::new(choice.codec);
+        let codec = index.codec();
         let compressor = (codec.compressor)(choice.params);
         let units = (codec.compress_units)(choice.params);
-        Self { compressor, out: Box::new([0; PAGE]), units, spent: 0, _charge: charge }
+        Self { compressor, codec: index, out: Box::new([0; PAGE]), units, spent: 0, _charge: charge }
+    }
+
+    /// The codec that decompresses what this compresses.
+    pub(super) fn codec(&self) -> CodecIndex {
+        self.codec
     }
 
     /// Units of work that a page takes.
@@ -96,25 +102,27 @@ impl Stream {
 
     /// The compressed form of `page`, or `None` where it is longer than `len_max` bytes, at most a page.
     pub(super) fn compress(&mut self, page: &[u8], len_max: usize) -> Option<&[u8]> {
+        assert!(page.len() == PAGE && len_max <= PAGE, "{} bytes into {len_max}", page.len());
         self.spent += self.units;
         work::note(self.units);
         spillway_core::work::spend(self.units.saturating_sub(EXPECTED_UNITS));
         // The codec stops as soon as it passes the limit: most of the work of a page that does not compress is saved.
         let len = self.compressor.compress(page, &mut self.out[..len_max])?;
+        assert!((1..=len_max).contains(&len), "a page was compressed to {len} bytes of {len_max}");
         Some(&self.out[..len])
     }
 }
 
-/// Nobody, where a waiter's ticket could be.
-const NOBODY: u64 = 0;
+/// No waiter's ticket.
+const NO_TICKET: u64 = 0;
 
-/// Where a stream lies, locked while it is in use.
+/// One stream, locked while it is in use.
 #[derive(Default)]
-struct Place {
-    stream: Mutex<Option<Box<Stream>>>,
+struct Stream {
+    encoder: Mutex<Option<Box<Encoder>>>,
     /// Ticket of the waiter that is to have it next. Set under the lock.
     kept_for: AtomicU64,
-    /// Takes so far: one that has not changed shows that the place was idle.
+    /// Takes so far: one that has not changed shows that the stream was idle.
     takes: AtomicU32,
     /// The thread that used it last, and the units of work since it began to. Changed under the lock.
     lane: AtomicUsize,
@@ -130,15 +138,14 @@ struct Line {
 
 /// All streams of a device.
 pub(super) struct Streams {
-    places: Box<[CachePadded<Place>]>,
+    all: Box<[CachePadded<Stream>]>,
     limit: AtomicUsize,
     choice: RwLock<Choice>,
-    codec: AtomicUsize,
     line: Mutex<Line>,
     /// Tasks in line.
     waiting: AtomicUsize,
     budget: Arc<Budget>,
-    /// The stream of the first place, which there is always memory for.
+    /// The encoder of the first stream, which there is always memory for.
     first: Mutex<Charge>,
 }
 
@@ -147,13 +154,12 @@ impl Streams {
     pub(super) fn new(limit: usize, choice: Choice, budget: Arc<Budget>) -> Result<Self, Kind> {
         assert!((1..=STREAMS_MAX).contains(&limit));
         Ok(Self {
-            places: (0..STREAMS_MAX).map(|_| CachePadded::default()).collect(),
+            all: (0..STREAMS_MAX).map(|_| CachePadded::default()).collect(),
             limit: AtomicUsize::new(limit),
-            codec: AtomicUsize::new(choice.codec),
             choice: RwLock::new(choice),
             line: Mutex::default(),
             waiting: AtomicUsize::new(0),
-            first: Mutex::new(budget.hold(stream_bytes(choice))?),
+            first: Mutex::new(budget.hold(encoder_bytes(choice))?),
             budget,
         })
     }
@@ -167,7 +173,7 @@ impl Streams {
     pub(super) fn set_limit(&self, limit: usize) {
         assert!((1..=STREAMS_MAX).contains(&limit));
         self.limit.store(limit, Ordering::Relaxed);
-        self.places[limit..].iter().for_each(|place| *place.stream.lock() = None);
+        self.all[limit..].iter().for_each(|stream| *stream.encoder.lock() = None);
         let waiters: Vec<Waker> = self.line.lock().waiters.values().cloned().collect();
         waiters.into_iter().for_each(Waker::wake);
     }
@@ -177,25 +183,21 @@ impl Streams {
         *self.choice.read()
     }
 
-    /// Index of the codec in use: one load, for readers.
-    pub(super) fn codec(&self) -> usize {
-        self.codec.load(Ordering::Relaxed)
-    }
-
     /// Changes the codec. No writer is at work.
     pub(super) fn choose(&self, choice: Choice) -> Result<(), Kind> {
-        let first = self.budget.hold(stream_bytes(choice))?;
+        let first = self.budget.hold(encoder_bytes(choice))?;
         *self.choice.write() = choice;
-        self.codec.store(choice.codec, Ordering::Relaxed);
-        self.places.iter().for_each(|place| *place.stream.lock() = None);
+        self.all.iter().for_each(|stream| *stream.encoder.lock() = None);
         *self.first.lock() = first;
         Ok(())
     }
 
-    /// An idle stream that is not kept for anybody; while tasks wait, only the one that is warm for this thread.
+    /// An idle stream that is kept for no waiter; while tasks wait, only the one that is warm for this thread.
     pub(super) fn try_take(&self) -> Option<Taken<'_>> {
         let (alone, own) = (self.waiting.load(Ordering::Relaxed) == 0, lane());
-        self.look(|place| place.is_kept_for(NOBODY) && (alone || place.lane.load(Ordering::Relaxed) == own))
+        self.look(|stream| {
+            stream.is_kept_for(NO_TICKET) && (alone || stream.lane.load(Ordering::Relaxed) == own)
+        })
     }
 
     /// An idle stream; waits for one.
@@ -208,14 +210,14 @@ impl Streams {
             if let Some(taken) = waiter.turn(env).await {
                 return taken;
             }
-            // Its patience is over: what is kept for somebody else will do.
+            // Its patience is over: a stream kept for another will do.
             if let Some(taken) = self.look(|_| true) {
                 return taken;
             }
         }
     }
 
-    /// Looks for a place that stays idle, if nobody is in line.
+    /// Looks for a stream that stays idle, while no task is in line.
     fn look_for_a_while(&self, env: &dyn Env) -> Option<Taken<'_>> {
         let begun = env.now();
         let (mut takes, mut idle_since) = (self.takes(), begun);
@@ -238,42 +240,42 @@ impl Streams {
         None
     }
 
-    /// Takes of all places so far.
+    /// Takes of all streams so far.
     fn takes(&self) -> u32 {
-        let places = self.places[..self.limit()].iter();
-        places.fold(0, |sum, place| sum.wrapping_add(place.takes.load(Ordering::Relaxed)))
+        let streams = self.all[..self.limit()].iter();
+        streams.fold(0, |sum, stream| sum.wrapping_add(stream.takes.load(Ordering::Relaxed)))
     }
 
     fn all_busy(&self) -> bool {
-        self.places[..self.limit()].iter().all(|place| place.stream.is_locked())
+        self.all[..self.limit()].iter().all(|stream| stream.encoder.is_locked())
     }
 
-    fn look(&self, may_have: impl Fn(&Place) -> bool) -> Option<Taken<'_>> {
+    fn look(&self, may_have: impl Fn(&Stream) -> bool) -> Option<Taken<'_>> {
         let limit = self.limit.load(Ordering::Relaxed);
         let first = if limit == 1 { 0 } else { lane() % limit };
-        (first..limit).chain(0..first).find_map(|index| self.try_place(index, &may_have))
+        (first..limit).chain(0..first).find_map(|index| self.try_stream(index, &may_have))
     }
 
-    /// A stream for a place; none where there is no memory for it, and the writer waits for another.
-    fn make(&self, index: usize) -> Option<Stream> {
+    /// An encoder for a stream; `None` where there is no memory for it, and the writer waits for another.
+    fn make(&self, index: usize) -> Option<Encoder> {
         let choice = self.choice();
-        let charge = if index > 0 { Some(self.budget.hold(stream_bytes(choice)).ok()?) } else { None };
-        Some(Stream::new(choice, charge))
+        let charge = if index > 0 { Some(self.budget.hold(encoder_bytes(choice)).ok()?) } else { None };
+        Some(Encoder::new(choice, charge))
     }
 
-    fn try_place(&self, index: usize, may_have: impl Fn(&Place) -> bool) -> Option<Taken<'_>> {
-        let place = &self.places[index];
-        if place.stream.is_locked() || !may_have(place) {
+    fn try_stream(&self, index: usize, may_have: impl Fn(&Stream) -> bool) -> Option<Taken<'_>> {
+        let stream = &self.all[index];
+        if stream.encoder.is_locked() || !may_have(stream) {
             return None;
         }
-        let mut guard = place.stream.try_lock()?;
-        if !may_have(place) {
+        let mut guard = stream.encoder.try_lock()?;
+        if !may_have(stream) {
             return None;
         }
         if guard.is_none() {
             *guard = Some(Box::new(self.make(index)?));
         }
-        place.take_over();
+        stream.take_over();
         Some(Taken { guard: Some(guard), streams: self, index })
     }
 
@@ -286,7 +288,7 @@ impl Streams {
     }
 }
 
-impl Place {
+impl Stream {
     fn is_kept_for(&self, ticket: u64) -> bool {
         self.kept_for.load(Ordering::Relaxed) == ticket
     }
@@ -294,8 +296,8 @@ impl Place {
     /// Notes that this thread has it now.
     fn take_over(&self) {
         self.takes.store(self.takes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        if self.kept_for.load(Ordering::Relaxed) != NOBODY {
-            self.kept_for.store(NOBODY, Ordering::Relaxed);
+        if self.kept_for.load(Ordering::Relaxed) != NO_TICKET {
+            self.kept_for.store(NO_TICKET, Ordering::Relaxed);
         }
         let own = lane();
         if self.lane.load(Ordering::Relaxed) != own {
@@ -323,8 +325,8 @@ impl<'a> Waiter<'a> {
         let mut patience = env.sleep(PATIENCE);
         poll_fn(|context| {
             self.register(context.waker());
-            let own = |place: &Place| {
-                place.is_kept_for(self.ticket) || place.is_kept_for(NOBODY) && self.is_first()
+            let own = |stream: &Stream| {
+                stream.is_kept_for(self.ticket) || stream.is_kept_for(NO_TICKET) && self.is_first()
             };
             if let Some(taken) = self.streams.look(own) {
                 return Poll::Ready(Some(taken));
@@ -351,57 +353,58 @@ impl Drop for Waiter<'_> {
         line.waiters.remove(&self.ticket);
         self.streams.waiting.store(line.waiters.len(), Ordering::Relaxed);
         drop(line);
-        // Served elsewhere, or gone: what was kept for it is anybody's.
-        for place in &self.streams.places[..self.streams.limit()] {
-            let free = |kept_for| (kept_for == self.ticket).then_some(NOBODY);
-            let _ = place.kept_for.fetch_update(Ordering::AcqRel, Ordering::Relaxed, free);
+        // Served elsewhere, or gone: any writer may have what was kept for it.
+        for stream in &self.streams.all[..self.streams.limit()] {
+            let free = |kept_for| (kept_for == self.ticket).then_some(NO_TICKET);
+            let _ = stream.kept_for.fetch_update(Ordering::AcqRel, Ordering::Relaxed, free);
         }
     }
 }
 
 /// A stream in use; goes back on drop.
 pub(super) struct Taken<'a> {
-    guard: Option<MutexGuard<'a, Option<Box<Stream>>>>,
+    guard: Option<MutexGuard<'a, Option<Box<Encoder>>>>,
     streams: &'a Streams,
     index: usize,
 }
 
 impl std::ops::Deref for Taken<'_> {
-    type Target = Stream;
+    type Target = Encoder;
 
-    fn deref(&self) -> &Stream {
+    fn deref(&self) -> &Encoder {
         self.guard
             .as_ref()
             .and_then(|guard| guard.as_deref())
-            .expect("a taken place has a stream until it is dropped")
+            .expect("a stream in use has an encoder until it is dropped")
     }
 }
 
 impl std::ops::DerefMut for Taken<'_> {
-    fn deref_mut(&mut self) -> &mut Stream {
+    fn deref_mut(&mut self) -> &mut Encoder {
         self.guard
             .as_mut()
             .and_then(|guard| guard.as_deref_mut())
-            .expect("a taken place has a stream until it is dropped")
+            .expect("a stream in use has an encoder until it is dropped")
     }
 }
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         let Some(mut guard) = self.guard.take() else { return };
-        let place = &self.streams.places[self.index];
-        let units = guard.as_mut().map_or(0, |stream| std::mem::take(&mut stream.spent));
-        let used = place.used.load(Ordering::Relaxed).saturating_add(units);
-        place.used.store(used, Ordering::Relaxed);
+        let stream = &self.streams.all[self.index];
+        assert!(guard.is_some(), "a stream in use has an encoder until it is dropped");
+        let units = guard.as_mut().map_or(0, |encoder| std::mem::take(&mut encoder.spent));
+        let used = stream.used.load(Ordering::Relaxed).saturating_add(units);
+        stream.used.store(used, Ordering::Relaxed);
         if self.index >= self.streams.limit() {
             *guard = None;
         }
         if used < WARM_UNITS || self.streams.waiting.load(Ordering::Relaxed) == 0 {
             return;
         }
-        place.used.store(0, Ordering::Relaxed);
+        stream.used.store(0, Ordering::Relaxed);
         let Some((ticket, waker)) = self.streams.next_waiter() else { return };
-        place.kept_for.store(ticket, Ordering::Relaxed);
+        stream.kept_for.store(ticket, Ordering::Relaxed);
         drop(guard);
         waker.wake();
     }
@@ -423,7 +426,7 @@ mod tests {
 
     #[test]
     fn where_memory_is_short_there_is_always_the_first_stream() {
-        let budget = Budget::new(stream_bytes(Choice::default()) * 5 / 2);
+        let budget = Budget::new(encoder_bytes(Choice::default()) * 5 / 2);
         let streams = Streams::new(4, Choice::default(), budget.clone()).unwrap();
         let first = streams.try_take().unwrap();
         let second = streams.try_take().unwrap();
@@ -431,7 +434,7 @@ mod tests {
         assert!(budget.used() <= budget.limit());
         drop((first, second));
         streams.set_limit(1);
-        assert_eq!(budget.used(), stream_bytes(Choice::default()));
+        assert_eq!(budget.used(), encoder_bytes(Choice::default()));
         budget.set_limit(budget.used());
         drop(streams.try_take().unwrap());
         assert_eq!(Streams::new(1, Choice::default(), budget).err(), Some(Kind::NoSpace));
@@ -472,7 +475,7 @@ mod tests {
             }
             streams.set_limit(1);
         });
-        assert!(streams.places[1..].iter().all(|place| place.stream.lock().is_none()));
+        assert!(streams.all[1..].iter().all(|stream| stream.encoder.lock().is_none()));
         assert_eq!(streams.waiting.load(Ordering::Relaxed), 0);
     }
 
@@ -525,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_looks_by_itself_when_nobody_wakes_it() {
+    fn a_waiter_looks_by_itself_when_it_is_not_woken() {
         let (streams, world) = (streams(1), World::new(1));
         let wakes = Arc::new(Wakes::default());
         let held = streams.try_take().unwrap();
@@ -539,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_kept_for_a_task_that_leaves_or_never_comes_is_anybodys() {
+    fn a_stream_kept_for_a_task_that_leaves_or_never_comes_is_free_again() {
         let (streams, world) = (streams(1), World::new(1));
         let wakes = Arc::new(Wakes::default());
         for leaves in [true, false] {

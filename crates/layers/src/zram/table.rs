@@ -1,264 +1,351 @@
 //! The slot table: what each 4096-byte block of the device holds.
 //!
-//! A slot is 12 bytes: a word (the repeated word of a same-filled page, or the [`Cell`] of an object) and a mark (its kind
-//! and flags, and the time of the last access). 340 slots share a *leaf*, a page that is taken when its first slot is
-//! written and given back when its last one is freed, so that a device costs what it holds. Leaves are spread over shards,
-//! each a plain structure behind its own lock, which is held for tens of nanoseconds: to look, to swap, and to copy an
-//! object out; for half a microsecond to decompress one with a fast codec. Nothing is compressed under it.
+//! A slot is two words, of which the mark has the slot's lock; nothing else is written by two threads that use different slots. A
+//! lock is held for tens of nanoseconds: to swap, and to copy an object out; for half a microsecond to decompress one with a
+//! fast codec. Empty slots are read without it. [`Blocks`] has the memory: what is not in use costs nothing, and a walk finds the
+//! next page with slots in use and can stop and go on anywhere.
 //!
-//! Beside the shards a bitmap says which leaves exist, so that a walk finds the next one at 64 a word and can stop and go
-//! on anywhere. A bit changes under the lock of its leaf's shard.
+//! **Moving an object elsewhere** begins with [`Table::pick`], which sets a flag and copies the bytes out. What is done with them
+//! takes no lock. [`Table::publish`] then puts the new place into the slot if that still holds what was picked:
 //!
-//! Lock order: a shard's lock first; a shelf's, [`Pages`]' and the bitmap's may be taken under it, another shard's never.
+//! - A slot is picked once at a time. A second picker finds the flag and leaves it.
+//! - The cell of a picked object is not reused before the picker has come back: a writer that replaces it does not free it, the
+//!   picker does. So the slot holds the same cell only if it holds the same object.
+//! - A read in between leaves a trace. Whether the picker goes on then is its own decision.
+//!
+//! Lock order: a slot's lock is taken with no other lock of the table held, nothing is taken under it, and never two at a time.
 
-use crossbeam_utils::CachePadded;
-use hashbrown::HashMap;
-use spillway_core::sync::{Mutex, MutexGuard, RwLock, SummaryBitmap};
-use spillway_core::{Budget, Charge, Kind, mutant};
+use std::ops::Range;
+use std::sync::Arc;
 
-use super::page::PAGE;
-use super::pages::{Leaf, Pages};
-use super::pool::{Cell, Fresh, Pool, Scratch};
+use spillway_core::sync::{Ordering, WordLocks};
+use spillway_core::{Budget, Kind, Regions, mutant};
+
+use super::blocks::{Blocks, SlotPage, SlotWords};
+use super::cell::{Cell, Scratch, SlotIndex};
+use super::codec::CodecIndex;
+use super::holdings::{Holdings, Tally};
+use super::mark::{Mark, Slot};
+use super::pages::Pages;
+use super::pool::Pool;
 use super::work;
 
-/// Slots of a leaf: 340 words, 340 half-words of marks and a count fill a page but for 8 bytes.
-pub(super) const LEAF_SLOTS: u64 = 340;
-const MARKS: usize = LEAF_SLOTS as usize;
-const COUNT: usize = 511;
-const SHARDS: u64 = 256;
-
-/// What a slot holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Slot {
-    /// Nothing: reads as zero.
-    Empty,
-    /// A page of one repeated word.
-    Same(u64),
-    /// An object of the pool; raw if it is as long as a page.
-    Stored(Cell),
-}
-
-/// Kind and flags in the low byte, seconds of the last access above.
-///
-/// Flags that later work will use (idle, incompressible, written back, two bits of priority) have their places here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mark(u32);
-
-impl Mark {
-    const KIND: u32 = 3;
-    const SAME: u32 = 1;
-    const STORED: u32 = 2;
-    const SECONDS_SHIFT: u32 = 8;
-
-    fn new(slot: Slot, seconds: u32) -> Self {
-        match slot {
-            Slot::Empty => Self(0),
-            Slot::Same(_) => Self(Self::SAME | seconds << Self::SECONDS_SHIFT),
-            Slot::Stored(_) => Self(Self::STORED | seconds << Self::SECONDS_SHIFT),
-        }
-    }
-
-    fn slot(self, word: u64) -> Slot {
-        match self.0 & Self::KIND {
-            Self::SAME => Slot::Same(word),
-            Self::STORED => Slot::Stored(Cell(word)),
-            _ => Slot::Empty,
-        }
-    }
-}
-
-/// Counts of what the slots of a shard hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Holdings {
-    /// Slots that hold something.
-    pub(super) pages_stored: u64,
-    /// Of these: one repeated word, zero included.
-    pub(super) same_pages: u64,
-    /// Of these: the word is zero.
-    pub(super) zero_pages: u64,
-    /// Stored raw.
-    pub(super) huge_pages: u64,
-    /// Bytes of all objects.
-    pub(super) object_bytes: u64,
-}
-
-impl Holdings {
-    fn change(&mut self, slot: Slot, step: i64) {
-        let add = |count: &mut u64, by: i64| {
-            *count = count.checked_add_signed(by).expect("a slot is counted before it is uncounted");
-        };
-        match slot {
-            Slot::Empty => return,
-            Slot::Same(word) => {
-                add(&mut self.same_pages, step);
-                add(&mut self.zero_pages, if word == 0 { step } else { 0 });
-            }
-            Slot::Stored(cell) => {
-                add(&mut self.huge_pages, if cell.len() == PAGE { step } else { 0 });
-                add(&mut self.object_bytes, step * cell.len() as i64);
-            }
-        }
-        add(&mut self.pages_stored, step);
-    }
-
-    fn add(&mut self, other: &Holdings) {
-        self.pages_stored += other.pages_stored;
-        self.same_pages += other.same_pages;
-        self.zero_pages += other.zero_pages;
-        self.huge_pages += other.huge_pages;
-        self.object_bytes += other.object_bytes;
-    }
-}
-
-#[derive(Default)]
-struct Shard {
-    leaves: HashMap<u64, Leaf>,
-    holdings: Holdings,
-    /// Slots set to something, or emptied, so far. Moving an object is no change.
-    changes: u64,
-}
-
-impl Shard {
-    /// Takes a page for `leaf` and lists it; the map's growth is charged first. Changes nothing where that is refused.
-    fn add_leaf(&mut self, pages: &Pages, leaf: u64) -> Result<&mut Leaf, Kind> {
-        let before = self.leaves.allocation_size() as u64;
-        let grows = self.leaves.len() == self.leaves.capacity();
-        let growth = if grows { 2 * before + MAP_BYTES_MIN } else { 0 };
-        // The old map lives until all is moved to the new one.
-        pages.budget().charge(growth)?;
-        let page = pages.take_leaf().inspect_err(|_| pages.budget().uncharge(growth))?;
-        self.leaves.reserve(1);
-        if growth > 0 {
-            let charged = before + growth;
-            let needed = self.leaves.allocation_size() as u64;
-            assert!(needed <= growth, "a map of {needed} bytes was charged with {growth}");
-            pages.budget().uncharge(charged - needed);
-        }
-        Ok(self.leaves.entry(leaf).insert(page).into_mut())
-    }
-
-    /// Drops the map once nothing is in it.
-    fn shrink(&mut self, pages: &Pages) {
-        if self.leaves.is_empty() {
-            pages.budget().uncharge(self.leaves.allocation_size() as u64);
-            self.leaves = HashMap::new();
-        }
-    }
-}
-
-/// At least what a map of leaves takes first; later it doubles.
-const MAP_BYTES_MIN: u64 = 1024;
-
-/// Which leaves exist. A leaf comes and goes under the lock of its shard.
-#[derive(Default)]
-struct Present {
-    leaves: SummaryBitmap,
-    _charge: Option<Charge>,
-}
+pub(super) use super::blocks::PAGE_SLOTS;
 
 /// The slots of one device.
 pub(super) struct Table {
-    shards: Box<[CachePadded<Mutex<Shard>>]>,
-    present: RwLock<Present>,
+    blocks: Blocks,
+    locks: WordLocks,
+    tally: Tally,
 }
 
 impl Table {
-    /// A table without slots.
-    pub(super) fn new() -> Self {
-        let present = RwLock::new(Present::default());
-        Self { shards: (0..SHARDS).map(|_| CachePadded::default()).collect(), present }
+    /// A table without slots. Memory comes from `regions`; what does not go back with the slots is charged to `fixed`.
+    pub(super) fn new(regions: Arc<dyn Regions>, fixed: Arc<Budget>) -> Self {
+        Self { blocks: Blocks::new(regions, fixed), locks: WordLocks::default(), tally: Tally::default() }
     }
 
-    /// Makes room for `slots` slots, none of which is in use, and charges the bitmap to `budget`: hardly more than a bit for 340
-    /// slots.
-    pub(super) fn resize(&self, slots: u64, budget: &std::sync::Arc<Budget>) -> Result<(), Kind> {
-        let leaves = slots.div_ceil(LEAF_SLOTS);
-        let charge = budget.hold(SummaryBitmap::bytes(leaves))?;
-        *self.present.write() = Present { leaves: SummaryBitmap::new(leaves), _charge: Some(charge) };
-        Ok(())
+    /// Makes room for `slots` slots, none of which is in use. [`Kind::NoSpace`] where there is no memory for a bit for each page
+    /// of them.
+    pub(super) fn resize(&self, slots: u64) -> Result<(), Kind> {
+        self.blocks.resize(slots)
     }
 
-    /// Locks the shard of a slot.
-    pub(super) fn lock(&self, index: u64) -> Locked<'_> {
+    /// Locks a slot that holds something; one that holds nothing is not locked.
+    #[inline]
+    pub(super) fn lock(&self, index: SlotIndex) -> Option<Locked<'_>> {
         work::note(work::SLOT);
-        self.lock_slot(index)
+        let page = self.blocks.page_of(index).filter(SlotPage::is_used)?;
+        self.lock_in(page, index)
     }
 
-    fn lock_slot(&self, index: u64) -> Locked<'_> {
-        let mut leaf = index / LEAF_SLOTS;
-        if mutant::on("zram: take two leaves of a shard for one") {
-            leaf %= SHARDS;
+    #[inline]
+    fn lock_in<'a>(&'a self, page: SlotPage<'a>, index: SlotIndex) -> Option<Locked<'a>> {
+        self.lock_where(page.slot(index), index, |mark| !mark.is_empty())
+    }
+
+    #[inline]
+    fn lock_where<'a>(
+        &'a self,
+        words: &'a SlotWords,
+        index: SlotIndex,
+        wanted: impl Fn(Mark) -> bool,
+    ) -> Option<Locked<'a>> {
+        let locked = self.locks.lock_if(key(index), &words[1], |content| wanted(Mark::from_content(content)));
+        let mark = Mark::from_content(locked.ok()?);
+        Some(Locked { locks: &self.locks, words, index, mark })
+    }
+
+    /// Sets a slot to something. Fails without a change where memory for it is refused. Called with no lock held.
+    pub(super) fn set(
+        &self,
+        pages: &Pages,
+        index: SlotIndex,
+        slot: Slot,
+        now: u32,
+    ) -> Result<Replaced, Kind> {
+        assert!(slot != Slot::Empty, "slots are emptied by clear");
+        work::note(work::SLOT);
+        let page = match self.blocks.page_of(index) {
+            Some(page) => page,
+            None => self.blocks.make_page_of(pages, index)?,
+        };
+        if page.is_used()
+            && let Some(locked) = self.lock_in(page, index)
+        {
+            return Ok(self.replace(locked, slot, now));
         }
-        let shard = self.shards[(leaf % SHARDS) as usize].lock();
-        Locked { shard, present: &self.present, leaf, place: (index % LEAF_SLOTS) as usize }
+        self.blocks.enter(pages, &self.locks, page)?;
+        let locked = self.lock_where(page.slot(index), index, |_| true).expect("any slot will do");
+        let replaced = self.replace(locked, slot, now);
+        // Another writer has filled it meanwhile, and was counted for it.
+        let surplus = u64::from(replaced.slot != Slot::Empty);
+        self.blocks.leave(pages, &self.locks, page, surplus);
+        Ok(replaced)
     }
 
-    /// Shows the slots of `range`, which lie in one leaf, under one lock.
-    pub(super) fn look(&self, range: std::ops::Range<u64>, mut see: impl FnMut(Slot)) {
-        work::note(work::LEAF);
-        let first = self.lock_slot(range.start);
-        let leaf = first.shard.leaves.get(&first.leaf);
-        for place in (first.place..).take((range.end - range.start) as usize) {
-            see(leaf.map_or(Slot::Empty, |leaf| mark(leaf, place).slot(leaf[place])));
+    fn replace(&self, locked: Locked<'_>, slot: Slot, now: u32) -> Replaced {
+        let replaced = Replaced { slot: locked.get(), picked: locked.mark.is_picked() };
+        locked.put(slot, Mark::new(slot, now));
+        self.tally.changed(replaced.slot, slot);
+        replaced
+    }
+
+    /// Empties the slots of `range`, which lie in one page, and shows what they held to `see`, with no lock held. Returns how
+    /// many there were.
+    pub(super) fn clear(&self, pages: &Pages, range: Range<u64>, mut see: impl FnMut(Replaced)) -> u64 {
+        work::note(work::LOOK);
+        let first = SlotIndex::new(range.start);
+        let Some(page) = self.blocks.page_of(first).filter(SlotPage::is_used) else { return 0 };
+        let mut cleared = 0;
+        for index in range.map(SlotIndex::new) {
+            if let Some(locked) = self.lock_in(page, index) {
+                work::note(work::SLOT);
+                see(self.replace(locked, Slot::Empty, 0));
+                cleared += 1;
+            }
+        }
+        self.blocks.leave(pages, &self.locks, page, cleared);
+        cleared
+    }
+
+    /// Shows the slots of `range`, which lie in one page. Only repeated words are looked at under the lock of their slot.
+    pub(super) fn look(&self, range: Range<u64>, mut see: impl FnMut(Slot)) {
+        work::note(work::LOOK);
+        let first = SlotIndex::new(range.start);
+        let page = self.blocks.page_of(first).filter(SlotPage::is_used);
+        for index in range.map(SlotIndex::new) {
+            see(page.map_or(Slot::Empty, |page| self.look_at(page, index)));
         }
     }
 
-    /// The first leaf that exists within `leaves`. A few loads, however far it is.
-    pub(super) fn next_leaf(&self, leaves: std::ops::Range<u64>) -> Option<u64> {
-        self.present.read().leaves.next_set(leaves.start).filter(|leaf| *leaf < leaves.end)
+    fn look_at(&self, page: SlotPage<'_>, index: SlotIndex) -> Slot {
+        let mark = Mark::from_content(WordLocks::content(page.slot(index)[1].load(Ordering::Acquire)));
+        if mark.is_same() {
+            return self.lock_in(page, index).map_or(Slot::Empty, |locked| locked.get());
+        }
+        // Where an object lies may change at once: what it is does not need its word.
+        mark.slot(0)
+    }
+
+    /// The first page within `pages` that has slots in use. A few loads, however far it is.
+    pub(super) fn next_page(&self, pages: Range<u64>) -> Option<u64> {
+        self.blocks.next_page(pages)
+    }
+
+    /// Picks the object that lies at `wanted`, if the slot still holds it and no thread has picked it, and copies it out.
+    pub(super) fn pick<'s>(
+        &self,
+        (pool, pages): (&Pool, &Pages),
+        index: SlotIndex,
+        wanted: Cell,
+        scratch: &'s mut Scratch,
+    ) -> Option<(Picked, &'s [u8])> {
+        let mut locked = self.lock(index)?;
+        let object = locked.get();
+        let Slot::Stored(cell, _) = object else { return None };
+        if !cell.is_at(wanted) || locked.mark.is_picked() {
+            return None;
+        }
+        let bytes = locked.copy_to(pool, pages, cell, scratch);
+        locked.mark = locked.mark.picked();
+        Some((Picked { index, object }, bytes))
+    }
+
+    /// Puts `new` in place of what was picked, if the slot still holds that. The caller frees what is not in the slot then: the
+    /// object that was picked, or `new`, or both.
+    pub(super) fn publish(&self, picked: Picked, new: Slot, when: When) -> Published {
+        let Some(locked) = self.lock(picked.index) else { return Published::Replaced };
+        if locked.get() != picked.object && !mutant::on("zram: publish over a newer write") {
+            return Published::Replaced;
+        }
+        let mark = locked.mark.unpicked();
+        if when == When::Untouched && mark.was_touched() {
+            locked.put(picked.object, mark);
+            return Published::Touched;
+        }
+        locked.put(new, mark.moved_to(new));
+        self.tally.moved(picked.object, new);
+        Published::InPlace
+    }
+
+    /// Leaves what was picked where it is. False where it was replaced meanwhile: then the caller frees it.
+    #[must_use]
+    pub(super) fn unpick(&self, picked: Picked) -> bool {
+        let Some(mut locked) = self.lock(picked.index) else { return false };
+        let same = locked.get() == picked.object;
+        if same {
+            locked.mark = locked.mark.unpicked();
+        }
+        same
     }
 
     /// A number that differs from what it was before as soon as a slot was set or emptied.
     pub(super) fn changes(&self) -> u64 {
-        self.shards.iter().fold(0, |sum, shard| sum.wrapping_add(shard.lock().changes))
+        self.tally.changes()
     }
 
-    /// Sums over all shards; exact while nobody writes.
+    /// Sums over all slots; exact while no writer is at work.
     pub(super) fn holdings(&self) -> Holdings {
-        self.shards.iter().fold(Holdings::default(), |mut sum, shard| {
-            sum.add(&shard.lock().holdings);
-            sum
-        })
+        self.tally.holdings()
+    }
+
+    /// Every slot that names an object, and the bytes that slots are charged with, after asserting that counts, pages and sums
+    /// agree with the slots: while no other thread uses the table.
+    pub(super) fn verify(&self) -> (Vec<(SlotIndex, Cell)>, u64) {
+        let (mut named, mut held, mut charged) = (Vec::new(), Holdings::default(), 0);
+        self.blocks.verify(|page, slots, in_use| {
+            charged += super::page::PAGE as u64;
+            let mut used = 0;
+            for index in slots.map(SlotIndex::new) {
+                let [word, mark] = page.slot(index).each_ref().map(|word| word.load(Ordering::Relaxed));
+                assert_eq!(WordLocks::content(mark), mark, "no thread has locked {index:?}");
+                let slot = Mark::from_content(mark).slot(word);
+                assert!(slot != Slot::Empty || mark == 0, "{index:?} is empty and has the mark {mark:#x}");
+                assert!(!Mark::from_content(mark).is_picked(), "no thread has picked {index:?}");
+                held = held.plus(Holdings::of(slot));
+                used += u64::from(slot != Slot::Empty);
+                if let Slot::Stored(cell, _) = slot {
+                    named.push((index, cell));
+                }
+            }
+            assert_eq!(used, in_use, "slots in use of the page of {:?}", named.last());
+        });
+        assert_eq!(held, self.holdings(), "what the slots hold, and its sums");
+        (named, charged)
     }
 }
 
-/// A slot whose shard is locked.
+fn key(index: SlotIndex) -> u64 {
+    u64::from(index.0)
+}
+
+/// An object that a thread has picked: to be published elsewhere, or unpicked.
+#[must_use]
+pub(super) struct Picked {
+    index: SlotIndex,
+    /// What the slot held.
+    object: Slot,
+}
+
+impl Picked {
+    fn stored(&self) -> (Cell, CodecIndex) {
+        let Slot::Stored(cell, codec) = self.object else { panic!("{:?} is no object", self.object) };
+        (cell, codec)
+    }
+
+    /// The cell of the object.
+    pub(super) fn cell(&self) -> Cell {
+        self.stored().0
+    }
+
+    /// The codec of the object.
+    pub(super) fn codec(&self) -> CodecIndex {
+        self.stored().1
+    }
+}
+
+/// Whether an object that was read since it was picked is put elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    Always,
+    /// Not then.
+    Untouched,
+}
+
+/// What became of a picked object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Published {
+    /// The new object is in the slot.
+    InPlace,
+    /// The slot was read meanwhile and holds what it held.
+    Touched,
+    /// The slot was written or freed meanwhile.
+    Replaced,
+}
+
+/// What a slot held before.
+#[must_use]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Replaced {
+    pub(super) slot: Slot,
+    picked: bool,
+}
+
+impl Replaced {
+    /// The cell that the caller frees; that of a picked object is freed by its picker.
+    pub(super) fn to_free(self) -> Option<Cell> {
+        match self.slot {
+            Slot::Stored(cell, _) if !self.picked || mutant::on("zram: free what was picked") => Some(cell),
+            _ => None,
+        }
+    }
+}
+
+/// A slot that is locked.
 pub(super) struct Locked<'a> {
-    shard: MutexGuard<'a, Shard>,
-    present: &'a RwLock<Present>,
-    leaf: u64,
-    place: usize,
+    locks: &'a WordLocks,
+    words: &'a SlotWords,
+    index: SlotIndex,
+    mark: Mark,
 }
 
 impl Locked<'_> {
     /// What the slot holds.
+    #[inline]
     pub(super) fn get(&self) -> Slot {
-        self.shard
-            .leaves
-            .get(&self.leaf)
-            .map_or(Slot::Empty, |leaf| mark(leaf, self.place).slot(leaf[self.place]))
+        self.mark.slot(self.words[0].load(Ordering::Relaxed))
     }
 
     /// Notes an access at `seconds`.
+    #[inline]
     pub(super) fn touch(&mut self, seconds: u32) {
-        let place = self.place;
-        if let Some(leaf) = self.shard.leaves.get_mut(&self.leaf) {
-            let Mark(old) = mark(leaf, place);
-            let new = old & ((1 << Mark::SECONDS_SHIFT) - 1) | seconds << Mark::SECONDS_SHIFT;
-            if old != new {
-                set_mark(leaf, place, Mark(new));
-            }
-        }
+        self.mark = self.mark.touched(seconds);
     }
 
-    /// The slot's object, which cannot change as long as the shard is locked. The slot must hold `cell`.
+    fn put(mut self, slot: Slot, mark: Mark) {
+        self.words[0].store(slot.word(), Ordering::Relaxed);
+        self.mark = mark;
+    }
+
+    fn assert_holds(&self, cell: Cell) {
+        assert!(
+            matches!(self.get(), Slot::Stored(held, _) if held == cell),
+            "{:?} holds {cell:?}",
+            self.index
+        );
+    }
+
+    /// The slot's object, which cannot change as long as the slot is locked. The slot must hold `cell`.
+    #[inline]
     pub(super) fn object<'s>(&'s self, pool: &Pool, pages: &'s Pages, cell: Cell) -> &'s [u8] {
-        assert_eq!(self.get(), Slot::Stored(cell));
-        // SAFETY: the cell is published in this slot, as just checked, and `self` holds the shard's lock while it is borrowed.
+        self.assert_holds(cell);
+        // SAFETY: the cell is published in this slot, as just checked, and `self` holds the slot's lock while it is borrowed.
         unsafe { pool.object(pages, cell) }
     }
 
     /// Copies the slot's object out. The slot must hold `cell`.
+    #[inline]
     pub(super) fn copy_to<'s>(
         &self,
         pool: &Pool,
@@ -266,181 +353,27 @@ impl Locked<'_> {
         cell: Cell,
         scratch: &'s mut Scratch,
     ) -> &'s [u8] {
-        assert_eq!(self.get(), Slot::Stored(cell));
-        // SAFETY: the cell is published in this slot, as just checked, and `self` holds the shard's lock.
+        self.assert_holds(cell);
+        // SAFETY: the cell is published in this slot, as just checked, and `self` holds the slot's lock.
         unsafe { pool.copy_to(pages, cell, scratch) }
     }
 
     /// Copies the slot's raw page out. The slot must hold `cell`, of a page's length.
+    #[inline]
     pub(super) fn copy_into(&self, pool: &Pool, pages: &Pages, cell: Cell, target: &mut [u8]) {
-        assert_eq!(self.get(), Slot::Stored(cell));
+        self.assert_holds(cell);
         // SAFETY: as in `copy_to`.
         unsafe { pool.copy_into(pages, cell, target) }
     }
+}
 
-    /// Moves the slot's object to `fresh`; returns the cell it left. The slot must hold `cell`.
-    pub(super) fn relocate(&mut self, pool: &Pool, pages: &Pages, cell: Cell, fresh: Fresh) -> Cell {
-        assert_eq!(self.get(), Slot::Stored(cell));
-        // SAFETY: as in `copy_to`.
-        unsafe { pool.copy_cell(pages, cell, &fresh) };
-        let place = self.place;
-        let leaf = self.shard.leaves.get_mut(&self.leaf).expect("the slot holds an object");
-        leaf[place] = fresh.publish().0;
-        cell
+/// Unlocks the slot.
+impl Drop for Locked<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.locks.unlock(key(self.index), &self.words[1], self.mark.content());
     }
-
-    /// Sets the slot and returns what it held. Fails without a change where a new leaf is refused.
-    pub(super) fn set(&mut self, pages: &Pages, slot: Slot, seconds: u32) -> Result<Replaced, Kind> {
-        let place = self.place;
-        let shard = &mut *self.shard;
-        let Some(leaf) = shard.leaves.get_mut(&self.leaf) else {
-            if slot != Slot::Empty {
-                put(shard.add_leaf(pages, self.leaf)?, place, slot, seconds);
-                shard.holdings.change(slot, 1);
-                shard.changes += 1;
-                if !mutant::on("zram: forget that a leaf exists") {
-                    self.present.read().leaves.set(self.leaf);
-                }
-            }
-            return Ok(Replaced { slot: Slot::Empty, leaf: None });
-        };
-        let old = put(leaf, place, slot, seconds);
-        shard.holdings.change(old, -1);
-        shard.holdings.change(slot, 1);
-        shard.changes += u64::from(old != Slot::Empty || slot != Slot::Empty);
-        let leaf = if leaf[COUNT] == 0 { shard.leaves.remove(&self.leaf) } else { None };
-        if leaf.is_some() {
-            self.present.read().leaves.clear(self.leaf);
-            shard.shrink(pages);
-        }
-        Ok(Replaced { slot: old, leaf })
-    }
-}
-
-/// What a slot held before, and the leaf that it leaves empty: to be given back once the shard is unlocked.
-#[must_use]
-pub(super) struct Replaced {
-    pub(super) slot: Slot,
-    pub(super) leaf: Option<Leaf>,
-}
-
-fn mark(leaf: &Leaf, place: usize) -> Mark {
-    let pair = leaf[MARKS + place / 2];
-    Mark((pair >> (place % 2 * 32)) as u32)
-}
-
-fn set_mark(leaf: &mut Leaf, place: usize, mark: Mark) {
-    let shift = place % 2 * 32;
-    let pair = &mut leaf[MARKS + place / 2];
-    *pair = *pair & !(0xffff_ffff << shift) | u64::from(mark.0) << shift;
-}
-
-/// Writes a slot and the leaf's count of slots in use; returns what it held.
-fn put(leaf: &mut Leaf, place: usize, slot: Slot, seconds: u32) -> Slot {
-    let old = mark(leaf, place).slot(leaf[place]);
-    leaf[place] = match slot {
-        Slot::Empty => 0,
-        Slot::Same(word) => word,
-        Slot::Stored(cell) => cell.0,
-    };
-    set_mark(leaf, place, Mark::new(slot, seconds));
-    leaf[COUNT] = leaf[COUNT] + u64::from(slot != Slot::Empty) - u64::from(old != Slot::Empty);
-    old
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use spillway_core::Budget;
-    use spillway_sim::memory::VecRegions;
-    use std::sync::Arc;
-
-    fn pages() -> Pages {
-        let budget = Budget::new(1 << 20);
-        Pages::new(Arc::new(VecRegions::new(64 << 20)), Budget::share(&budget, Budget::UNLIMITED), budget)
-    }
-
-    fn table() -> Table {
-        let table = Table::new();
-        table.resize(1 << 32, &Budget::new(2 << 20)).unwrap();
-        table
-    }
-
-    /// Sets a slot and returns what it held.
-    fn set(table: &Table, pages: &Pages, index: u64, slot: Slot) -> Result<Slot, Kind> {
-        let old = table.lock(index).set(pages, slot, 5)?;
-        old.leaf.into_iter().for_each(|leaf| pages.give_leaf(leaf));
-        Ok(old.slot)
-    }
-
-    #[test]
-    fn slots_hold_what_was_set_and_leaves_come_and_go() {
-        let (table, pages) = (table(), pages());
-        let far = 1 << 31;
-        for index in [0, 1, 339, 340, far] {
-            assert_eq!(set(&table, &pages, index, Slot::Same(index)), Ok(Slot::Empty));
-        }
-        let maps = pages.budget().used() - 3 * PAGE as u64;
-        assert!((1..=3 * MAP_BYTES_MIN).contains(&maps), "{maps} bytes for three maps");
-        for index in [0, 1, 339, 340, far] {
-            assert_eq!(table.lock(index).get(), Slot::Same(index));
-            assert_eq!(set(&table, &pages, index, Slot::Empty), Ok(Slot::Same(index)));
-            assert_eq!(table.lock(index).get(), Slot::Empty);
-        }
-        assert_eq!((pages.budget().used(), table.holdings()), (0, Holdings::default()));
-    }
-
-    #[test]
-    fn a_refused_leaf_changes_nothing() {
-        let (table, pages) = (table(), pages());
-        for limit in [0, MAP_BYTES_MIN] {
-            pages.budget().set_limit(limit);
-            assert_eq!(set(&table, &pages, 7, Slot::Same(1)), Err(Kind::NoSpace));
-            assert_eq!(table.lock(7).get(), Slot::Empty);
-            assert_eq!((pages.budget().used(), table.holdings()), (0, Holdings::default()));
-            assert!(leaves_within(&table, 0..100).is_empty());
-        }
-    }
-
-    #[test]
-    fn the_maps_of_many_leaves_are_charged_for_what_they_take() {
-        let budget = Budget::new(256 << 20);
-        let pages = Pages::new(Arc::new(VecRegions::new(256 << 20)), budget.clone(), budget.clone());
-        let (table, fixed) = (table(), budget.used());
-        let maps =
-            || table.shards.iter().map(|shard| shard.lock().leaves.allocation_size() as u64).sum::<u64>();
-        let check = |leaves: u64| {
-            assert_eq!(budget.used() - pages.tag_bytes() - fixed, leaves * PAGE as u64 + maps());
-        };
-        for leaf in 0..20_000 {
-            set(&table, &pages, leaf * LEAF_SLOTS, Slot::Same(1)).unwrap();
-            if leaf % 1000 == 999 {
-                check(leaf + 1);
-            }
-        }
-        for leaf in 0..20_000 {
-            set(&table, &pages, leaf * LEAF_SLOTS, Slot::Empty).unwrap();
-        }
-        check(0);
-        assert_eq!(maps(), 0);
-    }
-
-    fn leaves_within(table: &Table, leaves: std::ops::Range<u64>) -> Vec<u64> {
-        let next = |&leaf: &u64| table.next_leaf(leaf + 1..leaves.end);
-        std::iter::successors(table.next_leaf(leaves.clone()), next).collect()
-    }
-
-    #[test]
-    fn leaves_are_found_within_any_range() {
-        let (table, pages) = (table(), pages());
-        for leaf in [0, 3, 63, 64, 255, 256, 5000, 12_000_000] {
-            let _ = set(&table, &pages, leaf * LEAF_SLOTS, Slot::Same(1)).unwrap();
-        }
-        let all = [0, 3, 63, 64, 255, 256, 5000, 12_000_000];
-        assert_eq!(leaves_within(&table, 0..u64::MAX / LEAF_SLOTS), all);
-        assert_eq!(leaves_within(&table, 1..256), [3, 63, 64, 255]);
-        assert_eq!(leaves_within(&table, 255..257), [255, 256]);
-        assert!(leaves_within(&table, 4..4).is_empty());
-        assert!(leaves_within(&table, 4..63).is_empty());
-    }
-}
+mod tests;

@@ -4,11 +4,14 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_core::contract::{self, Random, Subject, block_on};
+use spillway_core::contract::{self, Subject, block_on};
+use spillway_core::random::Random;
 use spillway_core::{Attributes, Budget, ByteRange, IoBuf, Kind, Op, Reply, Request, Seam, Submission};
 use spillway_sim::memory::VecRegions;
 use spillway_sim::world::World;
 
+use super::cell::SlotIndex;
+use super::mark::Slot;
 use super::page::PAGE;
 use super::*;
 
@@ -85,6 +88,38 @@ impl Bench {
     }
 }
 
+/// Whatever a test did, what the device keeps about itself agrees.
+impl Drop for Bench {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.seam.verify();
+        }
+    }
+}
+
+#[test]
+fn a_cell_without_a_slot_a_slot_without_a_cell_and_a_wrong_charge_are_noticed() {
+    let spoil: [fn(&Core); 4] = [
+        |core| _ = core.pool.allocate(&core.pages, 100, SlotIndex(7)).unwrap().publish(),
+        |core| {
+            let slot = core.table.lock(SlotIndex(3)).map(|locked| locked.get());
+            let Some(Slot::Stored(cell, _)) = slot else { panic!("it holds an object") };
+            core.pool.free(&core.pages, cell);
+        },
+        |core| core.budget.charge(1).unwrap(),
+        |core| core.budget.uncharge(1),
+    ];
+    for (number, spoil) in spoil.into_iter().enumerate() {
+        let bench = bench(sized(1 << 20));
+        (0..10).for_each(|index| bench.write(index, &page(&mut Random(index), 50)).unwrap());
+        bench.seam.verify();
+        spoil(&bench.zram.core);
+        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| bench.seam.verify()));
+        assert!(found.is_err(), "defect {number} was not noticed");
+        std::mem::forget(bench);
+    }
+}
+
 /// A page that compresses to about `share` percent.
 fn page(random: &mut Random, share: usize) -> Vec<u8> {
     let mut page = vec![b'x'; PAGE];
@@ -98,7 +133,7 @@ fn page(random: &mut Random, share: usize) -> Vec<u8> {
 #[test]
 fn it_keeps_the_contract_with_every_codec() {
     for name in ["lz4", "zstd"] {
-        let bench = bench(Config { comp_algorithm: name.into(), ..sized(8 << 20) });
+        let bench = bench(Config { comp_algorithm: name, ..sized(8 << 20) });
         let run = |submission| bench.run(submission);
         contract::check(&Subject { device: bench.zram.clone(), run: &run, stores: true });
     }
@@ -167,7 +202,7 @@ fn a_discard_of_terabytes_of_nothing_is_instant_and_costs_nothing() {
 
 #[test]
 fn reset_takes_everything_back_and_restores_the_defaults() {
-    let bench = bench(Config { comp_algorithm: "zstd".into(), ..sized(4 << 20) });
+    let bench = bench(Config { comp_algorithm: "zstd", ..sized(4 << 20) });
     let mut random = Random(4);
     (0..1000).for_each(|index| bench.write(index, &page(&mut random, 40)).unwrap());
     bench.table.store("mem_limit", "3M").unwrap();
@@ -260,6 +295,7 @@ fn look(bench: &Bench, looks: usize) {
         bench.world.advance(Duration::from_millis(100));
         (0..200).for_each(|_| _ = bench.world.turn());
     }
+    bench.seam.verify();
 }
 
 /// Lets two seconds go by and checks the overhead of pool and table in thousandths of the objects.
@@ -307,9 +343,11 @@ fn compaction_moves_objects_under_readers_and_writers() {
             }
         });
     });
-    let table = attributes(zram);
+    zram.verify();
+    let table = attributes(zram.clone());
     table.store("reset", "1").unwrap();
     assert_eq!(table.show("mem_used_total").unwrap(), "0");
+    zram.verify();
 }
 
 #[test]
@@ -367,7 +405,7 @@ impl Env for Idle {
         self.0.coarse_now()
     }
 
-    /// Nobody moves the clock of these threads on: sleeping is looking again at once.
+    /// The clock of these threads stands: sleeping is looking again at once.
     fn sleep(&self, _duration: Duration) -> spillway_core::LocalFuture<()> {
         yield_once()
     }
@@ -375,7 +413,7 @@ impl Env for Idle {
     fn spawn(&self, place: spillway_core::Place, task: spillway_core::Task) {
         match place {
             spillway_core::Place::Assist => drop(std::thread::spawn(move || block_on(task()))),
-            spillway_core::Place::Background => self.0.spawn(place, task),
+            spillway_core::Place::Background | spillway_core::Place::Compute => self.0.spawn(place, task),
         }
     }
 

@@ -1,12 +1,12 @@
-//! Models for the checker of threads: streams, and one slot under writers, readers, a discard and the compactor.
+//! Models for the checker of threads: streams; slots under writers, readers, discards and what moves their objects; pages of slots.
 
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use spillway_core::contract::Random;
-use spillway_core::sync::models::every_order;
+use spillway_core::random::Random;
+use spillway_core::sync::models::{self, every_order};
 use spillway_core::sync::shuttle::future::block_on;
 use spillway_core::sync::shuttle::thread;
 use spillway_core::sync::{AtomicUsize, Ordering};
@@ -14,11 +14,13 @@ use spillway_core::{BlockDevice, Budget, ByteRange, Env, IoBuf, LocalFuture, Op,
 use spillway_sim::memory::VecRegions;
 use spillway_sim::world::World;
 
+use super::cell::{Scratch, SlotIndex};
 use super::codec::Params;
+use super::mark::Slot;
 use super::page::PAGE;
 use super::pages::Pages;
 use super::streams::{Choice, Streams};
-use super::table::Slot;
+use super::table::When;
 use super::{Config, Zram};
 
 /// A world in which a sleep is over as soon as another thread had its turn.
@@ -63,7 +65,7 @@ impl Env for Impatient {
 }
 
 #[test]
-fn no_more_writers_than_streams_and_nobody_waits_for_ever() {
+fn no_more_writers_than_streams_and_none_waits_for_ever() {
     every_order(1500, || {
         let choice = Choice { codec: 0, params: Params::default() };
         let streams = Arc::new(Streams::new(1, choice, Budget::new(1 << 20)).expect("there is room"));
@@ -89,9 +91,9 @@ fn no_more_writers_than_streams_and_nobody_waits_for_ever() {
     });
 }
 
-/// One of two that find the budget full has the only warm span in hand, and gives back what it does not need of it a moment later.
+/// One of two that find the budget full has the only warm span in transit, and gives back what it does not need of it a moment later.
 #[test]
-fn nobody_is_refused_what_another_is_about_to_give_back() {
+fn no_span_is_refused_that_another_is_about_to_give_back() {
     every_order(3000, || {
         let budget = Budget::new(8 * PAGE as u64);
         let regions = Arc::new(VecRegions::new(64 << 20));
@@ -110,10 +112,13 @@ fn nobody_is_refused_what_another_is_about_to_give_back() {
 }
 
 #[test]
-fn no_leaf_is_refused_what_another_is_about_to_give_back() {
+fn no_page_of_slots_is_refused_what_another_is_about_to_give_back() {
     every_order(1500, || {
         let zram = zram(&Budget::new(64 << 20));
         let core = &zram.core;
+        // The records of the first block of slots are charged before there is no room any more.
+        write(&zram, 0, &[7; PAGE]);
+        discard(&zram, 0);
         let whole = core.pages.take_span(8).expect("there is room");
         core.pages.give_span(whole, 8);
         core.budget.set_limit(core.budget.used());
@@ -158,6 +163,14 @@ fn discard(zram: &Zram, index: u64) {
     assert_eq!(block_on(zram.submit(Request::bare(Op::Discard, range))).result, Ok(()));
 }
 
+fn read(zram: &Zram, index: u64, expected: &[u8]) {
+    let reply = block_on(zram.submit(Request::read(index * PAGE as u64, IoBuf::new(PAGE))));
+    assert!(
+        reply.result == Ok(()) && reply.buf[..] == *expected,
+        "another page is read than was written last"
+    );
+}
+
 #[test]
 fn a_slot_is_whole_under_writers_readers_discards_and_the_compactor() {
     every_order(1000, || {
@@ -190,5 +203,127 @@ fn a_slot_is_whole_under_writers_readers_discards_and_the_compactor() {
         assert_eq!(zram.core.table.holdings(), Default::default());
         drop(zram);
         assert_eq!(budget.used(), 0);
+    });
+}
+
+fn finds(mutant: &str, test: &str) {
+    models::finds(mutant, &format!("zram::threads::{test}"));
+}
+
+/// Picks what slot 0 holds, and moves it if `moves`.
+fn pick(zram: &Zram, moves: bool) {
+    let (core, mut scratch) = (&zram.core, Scratch::new());
+    let held = core.table.lock(SlotIndex(0)).map(|slot| slot.get());
+    let Some(Slot::Stored(cell, _)) = held else { return };
+    let Some((pick, bytes)) = core.pick(SlotIndex(0), cell, &mut scratch) else { return };
+    if moves {
+        let fresh = core.pool.allocate(&core.pages, bytes.len(), SlotIndex(0)).expect("there is room");
+        core.pool.fill(&core.pages, &fresh, bytes);
+        pick.move_to(fresh, When::Always);
+    }
+}
+
+/// An object is moved by one thread, picked and left by another, and written and read by two more.
+#[test]
+fn a_write_survives_a_move_and_every_cell_is_freed_once() {
+    every_order(2000, || {
+        let budget = Budget::new(64 << 20);
+        let zram = zram(&budget);
+        write(&zram, 0, &page(0));
+        let pickers = [true, true, false].map(|moves| {
+            let zram = zram.clone();
+            thread::spawn(move || pick(&zram, moves))
+        });
+        let writer = {
+            let zram = zram.clone();
+            thread::spawn(move || {
+                write(&zram, 0, &page(1));
+                read(&zram, 0, &page(1));
+                write(&zram, 0, &page(2));
+            })
+        };
+        pickers.into_iter().chain([writer]).for_each(|thread| thread.join().expect("it ends"));
+        read(&zram, 0, &page(2));
+        zram.verify();
+        discard(&zram, 0);
+        zram.verify();
+        drop(zram);
+        assert_eq!(budget.used(), 0);
+    });
+}
+
+#[test]
+fn the_checker_finds_what_is_published_over_a_newer_write() {
+    finds("zram: publish over a newer write", "a_write_survives_a_move_and_every_cell_is_freed_once");
+}
+
+#[test]
+fn the_checker_finds_a_cell_that_both_sides_free() {
+    finds("zram: free what was picked", "a_write_survives_a_move_and_every_cell_is_freed_once");
+}
+
+#[test]
+fn the_checker_finds_a_cell_that_neither_side_frees() {
+    finds(
+        "zram: forget what was picked and replaced",
+        "a_write_survives_a_move_and_every_cell_is_freed_once",
+    );
+}
+
+/// Two threads fill and empty slots of one page, so that it comes and goes, while a third looks.
+#[test]
+fn no_slot_is_lost_with_the_page_of_its_neighbours() {
+    every_order(4000, || {
+        let budget = Budget::new(64 << 20);
+        let zram = zram(&budget);
+        let change = |index: u32| {
+            let zram = zram.clone();
+            thread::spawn(move || {
+                let (core, slot) = (&zram.core, Slot::Same(u64::from(index) + 7));
+                for _ in 0..2 {
+                    core.publish(u64::from(index), slot, 0).expect("there is room");
+                    assert_eq!(
+                        core.table.lock(SlotIndex(index)).map(|slot| slot.get()),
+                        Some(slot),
+                        "{index}"
+                    );
+                    assert_eq!(core.clear(u64::from(index)..u64::from(index) + 1), 1);
+                }
+            })
+        };
+        let changes = [change(1), change(2)];
+        let mut seen = Vec::new();
+        zram.core.table.look(0..4, |slot| seen.push(slot));
+        let allowed =
+            |(slot, index): (&Slot, u64)| matches!(slot, Slot::Empty) || *slot == Slot::Same(index + 7);
+        assert!(seen.iter().zip(0..).all(allowed), "{seen:?}");
+        changes.into_iter().for_each(|thread| thread.join().expect("it ends"));
+        zram.verify();
+        assert_eq!(zram.core.budget.used(), 0);
+    });
+}
+
+#[test]
+fn the_checker_finds_a_page_that_is_entered_while_it_goes_back() {
+    finds(
+        "zram: let threads enter a page of slots that goes back",
+        "no_slot_is_lost_with_the_page_of_its_neighbours",
+    );
+}
+
+/// Two writers of one empty slot: the page is counted once for it.
+#[test]
+fn two_that_fill_one_slot_count_it_once() {
+    every_order(4000, || {
+        let zram = zram(&Budget::new(64 << 20));
+        let fill = |word| {
+            let zram = zram.clone();
+            thread::spawn(move || zram.core.publish(3, Slot::Same(word), 0).expect("there is room"))
+        };
+        [fill(5), fill(6)].into_iter().for_each(|thread| thread.join().expect("it ends"));
+        zram.verify();
+        assert_eq!(zram.core.clear(0..4), 1);
+        zram.verify();
+        assert_eq!(zram.core.budget.used(), 0);
     });
 }

@@ -19,8 +19,8 @@ pub(super) const SLOT: u32 = 3;
 /// Units for a page that is filled with a word, searched for one or copied.
 pub(super) const COPY: u32 = (PAGE / spillway_core::work::BYTES_COPIED) as u32;
 
-/// Units for looking at the slots of one leaf under one lock.
-pub(super) const LEAF: u32 = 10;
+/// Units for looking at a page of slots.
+pub(super) const LOOK: u32 = 10;
 
 /// What is left of a slice.
 pub(super) struct Slice {
@@ -38,9 +38,14 @@ impl Slice {
         self.count(units);
     }
 
-    /// Counts work for the slice alone: what the connection reckons a page, or has been told already.
+    /// Counts work for the slice alone: what the connection reckons a page, or has counted already.
     pub(super) fn count(&mut self, units: u32) {
         self.left = self.left.saturating_sub(units);
+    }
+
+    /// How many times `units` are left, and once at least.
+    pub(super) fn room_for(&self, units: u32) -> u64 {
+        u64::from(self.left.div_ceil(units).max(1))
     }
 
     pub(super) fn is_over(&self) -> bool {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use spillway_core::SECTOR;
-use spillway_core::contract::Random;
+use spillway_core::random::Random;
 
 use super::medium::{Content, LEN, Medium, Version};
 

@@ -1,7 +1,7 @@
 //! How long calls take.
 
 use spillway_core::ByteRange;
-use spillway_core::contract::Random;
+use spillway_core::random::Random;
 
 use super::Call;
 
@@ -22,7 +22,8 @@ pub enum Latency {
     UsbStick,
     /// 500 us to 20 ms, 100 MB/s.
     Network,
-    /// One call of four takes 20 ms, the others nothing: what began first ends last.
+    /// One call of four takes 20 ms, the others nothing: what began first ends last. One answer of four comes 20 ms after the call
+    /// has ended.
     Erratic,
 }
 
@@ -35,7 +36,7 @@ struct Costs {
     rate: u64,
 }
 
-/// A call of [`Latency::Erratic`] that takes long.
+/// A call or an answer of [`Latency::Erratic`] that takes long.
 const ERRATIC_NANOS: u64 = 20_000_000;
 
 impl Latency {
@@ -76,6 +77,11 @@ impl Latency {
             _ => costs.fixed + if jumps { costs.jump } else { 0 } + range.len / costs.rate,
         };
         micros * 1000 + random.below(costs.jitter * 1000 + 1)
+    }
+
+    /// Nanoseconds from the end of a call, which says what it comes to, until somebody hears of it.
+    pub(super) fn answer_nanos(self, random: &mut Random) -> u64 {
+        if self == Latency::Erratic && random.below(4) == 0 { ERRATIC_NANOS } else { 0 }
     }
 }
 

@@ -17,6 +17,7 @@
 //! - A sector may become unreadable: reads of it fail, after a restart too, until something is written there.
 //! - Bits rot and writes go to the wrong place, and nothing says so.
 //! - A call whose future is dropped is carried out all the same, or not, now or after some later calls.
+//! - The answer to a call may come later than what it says happened: others may have been told something else meanwhile.
 //! - The power is cut at a boundary: each call has one when it begins and one when it ends. It is cut for the whole machine, or
 //!   for this disk alone, whose calls fail from then on.
 //! - When the machine stops, the disk may have lost its power or kept it, as when a process is killed. What it kept in its cache
@@ -30,7 +31,7 @@ mod medium;
 
 use std::sync::Arc;
 
-use spillway_core::contract::Random;
+use spillway_core::random::Random;
 use spillway_core::storage::Moved;
 use spillway_core::sync::Mutex;
 use spillway_core::{
@@ -216,16 +217,10 @@ impl Disk {
     /// Powers `medium` up in blocks of `block` bytes.
     pub fn new(env: Arc<dyn Env>, medium: Medium, block: BlockSize, plan: Plan, seed: u64) -> Self {
         let geometry = Geometry {
-            size: medium.bytes(),
             block_size: block,
             optimal_io: block.bytes().max(4096) as u32,
-            read_only: false,
             volatile: false,
-            discards: true,
-            write_through: false,
-            fast_zeroes: true,
-            rotational: false,
-            identity: None,
+            ..Geometry::in_memory(medium.bytes())
         };
         let state = State {
             cache: Cache::new(medium),
@@ -319,13 +314,18 @@ impl Disk {
         effect
     }
 
-    /// Ends a call: `work` is done in one step. Never returns without power.
+    /// Ends a call: `work` is done in one step; its answer may be late. Never returns without power.
     async fn end<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
-        let done = {
+        let (value, late) = {
             let mut state = self.state.lock();
-            if state.pass() { Some(work(&mut state)) } else { None }
+            // Work that is not done is dropped later: it may lock the state itself.
+            let done = if state.pass() { Some(work(&mut state)) } else { None };
+            (done, state.plan.latency.answer_nanos(&mut state.random))
         };
-        match done {
+        if late > 0 {
+            self.env.sleep(std::time::Duration::from_nanos(late)).await;
+        }
+        match value {
             Some(value) => value,
             None => std::future::pending().await,
         }

@@ -6,11 +6,13 @@
 mod arrows;
 mod circles;
 mod doors;
+mod example;
 mod finding;
 mod heads;
 mod limits;
 mod marks;
 mod names;
+mod promises;
 mod source;
 mod tokens;
 mod tree;
@@ -19,10 +21,12 @@ mod unwraps;
 
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use finding::Finding;
 use tree::Tree;
+
+use crate::cargo;
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
@@ -38,6 +42,7 @@ const RULES: &[Rule] = &[
     heads::present,
     unwraps::only_in_tests,
     names::words,
+    promises::proofs,
     marks::machine_paths,
     marks::unfinished,
     doors::locks,
@@ -52,7 +57,10 @@ pub(crate) fn check(root: &Path) -> Result<()> {
         println!("{finding}");
     }
     match findings.len() {
-        0 => Ok(()),
+        0 => {
+            example::applies(root)?;
+            cargo::manual(root, &[]).context("cargo xtask manual makes the tables of docs/ anew")
+        }
         1 => bail!("tidy found a violation"),
         count => bail!("tidy found {count} violations"),
     }

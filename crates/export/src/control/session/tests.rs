@@ -2,6 +2,7 @@
 
 use std::task::Waker;
 
+use spillway_core::Value;
 use spillway_core::sync::{AtomicBool, Mutex, Ordering};
 
 use super::super::message::{AttributeRow, DeviceRow, ServerVersion, decode_reply};
@@ -27,19 +28,13 @@ impl Catalog for Toy {
         if device != "ram0" {
             return Err(Error::new(Kind::NotFound, format!("there is no device {device:?}")));
         }
-        let row = |name: &str, readable| AttributeRow {
-            name: name.into(),
-            unit: "text".into(),
-            readable,
-            writable: true,
-            help: String::new(),
-        };
+        let row = |name: &str, readable| AttributeRow { name: name.into(), readable, ..Default::default() };
         Ok(vec![row("disksize", true), row("compact", false)])
     }
 
-    fn show(&self, device: &str, attribute: &str) -> Result<String, Error> {
+    fn get(&self, device: &str, attribute: &str) -> Result<Shown, Error> {
         self.attributes(device)?;
-        Ok(format!("value of {attribute}"))
+        Ok(shown(attribute))
     }
 
     fn change(&self, change: Change) -> Answer<Result<(), Error>> {
@@ -52,6 +47,10 @@ impl Catalog for Toy {
             if complete.load(Ordering::SeqCst) { Poll::Ready(Err(busy())) } else { Poll::Pending }
         }))
     }
+}
+
+fn shown(name: &str) -> Shown {
+    Shown { name: name.into(), value: 5.into(), text: format!("value of {name}") }
 }
 
 fn busy() -> Error {
@@ -93,8 +92,8 @@ fn any_split_of_the_bytes_gives_the_same_replies() {
         }
         let replies = replies(&mut session);
         assert_eq!(replies.len(), 5);
-        let value = Value { name: "disksize".into(), value: "value of disksize".into() };
-        assert_eq!(replies[1], Ok(Reply::Values(vec![value])), "write-only attributes are left out");
+        let values = vec![shown("disksize")];
+        assert_eq!(replies[1], Ok(Reply::Values(values)), "write-only attributes are left out");
         assert_eq!(replies[2].as_ref().unwrap_err().kind, Kind::NotFound);
         assert_eq!(replies[3].as_ref().unwrap_err().kind, Kind::Invalid);
         assert_eq!(replies[4], Ok(Reply::Done));
@@ -117,6 +116,29 @@ fn one_change_at_a_time_and_in_order() {
     assert_eq!(replies(&mut session), [Err(busy())]);
     assert_eq!(session.receive(&both.as_bytes()[stop.len()..]), both.len() - stop.len());
     assert!(matches!(&replies(&mut session)[..], [Ok(Reply::Devices(rows))] if rows.len() == 1));
+}
+
+#[test]
+fn a_value_to_set_is_typed() {
+    let toy = Arc::new(Toy::default());
+    let mut session = ControlSession::new(toy.clone());
+    for value in [serde_json::json!("1G"), 5.into(), true.into(), serde_json::Value::Null, vec![1].into()] {
+        let set = Operation::Set { device: "ram0".into(), attribute: "limit".into(), value };
+        session.receive(set.encode().as_bytes());
+    }
+    let kinds = replies(&mut session).into_iter().map(|reply| reply.map_err(|error| error.kind));
+    let done = || Ok(Reply::Done);
+    assert_eq!(kinds.collect::<Vec<_>>(), [done(), done(), done(), done(), Err(Kind::Invalid)]);
+    let values: Vec<_> = toy
+        .changes
+        .lock()
+        .iter()
+        .map(|change| match change {
+            Change::Set { value, .. } => value.clone(),
+            other => panic!("{other:?} was not asked for"),
+        })
+        .collect();
+    assert_eq!(values, [Value::Text("1G".into()), Value::U64(5), Value::Switch(true), Value::None]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Garbage, and valid conversations with bytes changed, cut at random, over a device that answers when it likes.
 
-use spillway_core::contract::Random;
+use spillway_core::random::Random;
 use spillway_core::session::Session;
 
 use super::stream::conversation;

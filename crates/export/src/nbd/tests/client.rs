@@ -2,17 +2,18 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::task::{Context, Wake, Waker};
+use std::task::Context;
 
 use spillway_core::Extent;
+use spillway_core::contract::Wakes;
 use spillway_core::session::{Intake, Session};
-use spillway_core::sync::{AtomicUsize, Ordering};
 
 use super::super::wire::{
     self, ChunkHeader, HeaderStyle, OptionHeader, OptionReplyHeader, Reader, ReplyHeader, RequestHeader,
     chunk, cmd, cmd_flag, opt, rep,
 };
-use super::super::{Config, Exports, NbdSession};
+use super::super::{Config, NbdSession};
+use crate::Exports;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
@@ -30,16 +31,6 @@ pub(super) struct Got {
     pub(super) extents: Vec<Extent>,
 }
 
-/// Counts wakes of the session's task.
-#[derive(Default)]
-pub(super) struct Wakes(AtomicUsize);
-
-impl Wake for Wakes {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
 pub(super) struct Client {
     pub(super) session: NbdSession,
     pub(super) received: VecDeque<u8>,
@@ -51,6 +42,7 @@ pub(super) struct Client {
     pub(super) piece: usize,
     /// Payload windows that the session lent.
     pub(super) windows: usize,
+    /// Of the session's task.
     pub(super) wakes: Arc<Wakes>,
     pub(super) style: Style,
     lengths: HashMap<u64, u64>,
@@ -123,8 +115,7 @@ impl Client {
             if !self.session.finished() && !self.in_transit.is_empty() {
                 self.deliver();
             }
-            let waker = Waker::from(self.wakes.clone());
-            self.session.poll(&mut Context::from_waker(&waker));
+            self.session.poll(&mut Context::from_waker(&self.wakes.waker()));
             if self.reads {
                 self.read();
             }
@@ -315,7 +306,7 @@ impl Client {
     }
 
     pub(super) fn wake_count(&self) -> usize {
-        self.wakes.0.load(Ordering::SeqCst)
+        self.wakes.count()
     }
 }
 

@@ -5,9 +5,7 @@ use std::task::{Context, Poll, Waker};
 
 use spillway_core::session::Session;
 use spillway_core::sync::{AtomicUsize, Ordering};
-use spillway_core::{
-    Answer, BlockDevice, BlockSize, ByteRange, Extent, Geometry, Kind, Request, Submission, work,
-};
+use spillway_core::{Answer, BlockDevice, ByteRange, Extent, Geometry, Kind, Request, Submission, work};
 
 use super::*;
 
@@ -25,18 +23,7 @@ struct Vast {
 
 impl BlockDevice for Vast {
     fn geometry(&self) -> Geometry {
-        Geometry {
-            size: 4 << 30,
-            block_size: BlockSize::PAGE,
-            optimal_io: 4096,
-            read_only: false,
-            volatile: true,
-            discards: true,
-            write_through: false,
-            fast_zeroes: true,
-            rotational: false,
-            identity: None,
-        }
+        Geometry::in_memory(4 << 30)
     }
 
     fn submit(&self, request: Request) -> Submission {

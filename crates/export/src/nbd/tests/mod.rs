@@ -2,7 +2,6 @@
 
 mod chaos;
 mod client;
-mod device;
 mod fairness;
 mod handshake;
 mod pressure;
@@ -14,9 +13,11 @@ use std::sync::Arc;
 use spillway_core::Aligned;
 
 use self::client::{Client, Style};
-use self::device::TestDevice;
+
+use super::Config;
 use super::wire::{cmd, cmd_flag, errno, flag, opt, rep};
-use super::{Config, Export, Exports};
+use crate::test_device::TestDevice;
+use crate::{Export, Exports};
 
 /// Bytes of the test device.
 const SIZE: u64 = 1 << 20;

@@ -1,6 +1,6 @@
 //! However the bytes of a conversation are cut, it goes the same way.
 
-use spillway_core::contract::Random;
+use spillway_core::random::Random;
 use spillway_core::session::Session;
 
 use super::super::wire::{HeaderStyle, OptionHeader, RequestHeader, opt};

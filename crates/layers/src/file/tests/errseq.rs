@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use spillway_core::contract::Random;
+use spillway_core::random::Random;
 use spillway_core::storage::Moved;
 use spillway_core::sync::{Mutex, WaitList};
 use spillway_core::{
-    Answer, BlockDevice, BlockSize, ByteRange, Extent, Geometry, IoBuf, Kind, LocalFuture, Op, Reply,
-    Request, Room, Storage,
+    Answer, BlockDevice, ByteRange, Extent, Geometry, IoBuf, Kind, LocalFuture, Op, Reply, Request, Room,
+    Storage,
 };
 use spillway_sim::world::World;
 
@@ -107,18 +107,7 @@ struct Fake(Arc<Kernel>);
 
 impl Storage for Fake {
     fn geometry(&self) -> Geometry {
-        Geometry {
-            size: BLOCKS as u64 * BLOCK,
-            block_size: BlockSize::PAGE,
-            optimal_io: BLOCK as u32,
-            read_only: false,
-            volatile: false,
-            write_through: false,
-            discards: true,
-            fast_zeroes: true,
-            rotational: false,
-            identity: None,
-        }
+        Geometry { volatile: false, ..Geometry::in_memory(BLOCKS as u64 * BLOCK) }
     }
 
     fn memory_alignment(&self) -> usize {

@@ -30,8 +30,7 @@ impl BlockDevice for Bad {
 fn damaged(house: &House, kind: Kind) -> Arc<WriteCache> {
     let at = ByteRange::new(8192, 16 * BLOCK as u64);
     let bad = Arc::new(Bad { below: house.device(1), at, kind });
-    let (env, budget) = (house.world.clone(), house.budget.clone());
-    WriteCache::new(&config(), house.device(0), bad, env, budget).unwrap()
+    house.open_over(&config(), house.device(0), bad).unwrap().0
 }
 
 fn try_write(house: &House, cache: &Arc<WriteCache>, block: u64) -> Result<(), Kind> {
@@ -80,8 +79,7 @@ fn a_cache_of_bad_blocks_only_is_gone_around() {
     let plan = Plan { faults: vec![fault], ..Plan::default() };
     let dead = Arc::new(Disk::new(house.world.clone(), house.survivor(1), BlockSize::PAGE, plan, 7));
     let device = Arc::new(File::new(dead, house.world.clone()));
-    let (env, budget) = (house.world.clone(), house.budget.clone());
-    let cache = WriteCache::new(&config(), house.device(0), device, env, budget).unwrap();
+    let (cache, _) = house.open_over(&config(), house.device(0), device).unwrap();
     (0..254).for_each(|block| assert_eq!(try_write(&house, &cache, block), Err(Kind::Io)));
     (0..254).for_each(|block| assert_eq!(try_write(&house, &cache, block), Ok(())));
     house.flush(&cache);

@@ -1,4 +1,4 @@
-//! Writes around the cache: what a flush covers of them, and how much of them may wait for one.
+//! Writes that bypass the cache: what a flush covers of them, and how much of them may wait for one.
 
 use super::*;
 
@@ -64,8 +64,7 @@ fn counted(house: &House, config: &Config) -> (Arc<WriteCache>, Arc<AtomicU64>) 
 fn counted_in_all(house: &House, config: &Config) -> (Arc<WriteCache>, Arc<AtomicU64>, Arc<AtomicU64>) {
     let (unflushed, most, all) = (Arc::default(), Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
     let origin = Counting { below: house.device(0), unflushed, most: most.clone(), all: all.clone() };
-    let (env, budget) = (house.world.clone(), house.budget.clone());
-    let cache = WriteCache::new(config, Arc::new(origin), house.device(1), env, budget).unwrap();
+    let (cache, _) = house.open_over(config, Arc::new(origin), house.device(1)).unwrap();
     (cache, most, all)
 }
 
@@ -82,8 +81,8 @@ fn most_unflushed(config: &Config, len: u64, request: fn(ByteRange) -> Request) 
     most.load(Ordering::Relaxed)
 }
 
-/// Half a second of the origin, and what is in flight.
-const MOST: u64 = 24 << 20;
+/// Half a second of the origin, 20.5 MiB, and four requests of 2 MiB in flight.
+const MOST: u64 = 29 << 20;
 
 fn write(range: ByteRange) -> Request {
     let mut bytes = IoBuf::new(range.len as usize);
@@ -93,8 +92,8 @@ fn write(range: ByteRange) -> Request {
 
 #[test]
 fn what_goes_around_is_flushed_in_time() {
-    let around = most_unflushed(&BYPASSING(), 256 << 10, write);
-    assert!((2 << 20..MOST).contains(&around), "cleaner: {around} bytes");
+    let bypassing = most_unflushed(&BYPASSING(), 256 << 10, write);
+    assert!((2 << 20..MOST).contains(&bypassing), "cleaner: {bypassing} bytes");
     let full = Config { high_watermark: 100, low_watermark: 100, ..config() };
     let full = most_unflushed(&full, 256 << 10, write);
     assert!(full < MOST, "a full cache: {full} bytes");
@@ -109,7 +108,7 @@ fn zeroes_that_the_origin_has_to_write_are_flushed_in_time() {
     }
 }
 
-/// What is asked for around the cache goes in the order of arrival, a part at a time: small writes without end do not keep a large one.
+/// What bypasses the cache goes in the order of arrival, a part at a time: small writes without end do not keep a large one.
 #[test]
 fn a_large_write_goes_around_beside_small_ones_without_end() {
     const SMALL: u64 = 64 << 10;
@@ -150,10 +149,10 @@ fn a_large_write_goes_around_beside_small_ones_without_end() {
     }
 }
 
-/// Zeroes are written in parts that end where blocks are being copied. What was not written is not counted, or the origin would seem
+/// Zeroes are written in parts that end where blocks are being written back. What was not written is not counted, or the origin would seem
 /// faster than it is.
 #[test]
-fn zeroes_beside_copies_are_counted_as_they_are_written() {
+fn zeroes_beside_write_back_are_counted_as_they_are_written() {
     let house = House::slow(64 << 20, 8 << 20);
     let (cache, _, all) = counted_in_all(&house, &config());
     for at in (0..32 << 20).step_by(1 << 20) {
@@ -163,7 +162,7 @@ fn zeroes_beside_copies_are_counted_as_they_are_written() {
     }
     house.flush(&cache);
     cache.core.drain(false).unwrap();
-    // Copies are under way.
+    // Batches are in flight.
     house.world.run(Answer::pending(house.world.sleep(Duration::from_millis(30))));
     assert!(show(&cache, "writeback_blocks") != "0");
     let zeroes = Request::bare(Op::WriteZeroes, ByteRange::new(0, 32 << 20));
@@ -175,7 +174,6 @@ fn zeroes_beside_copies_are_counted_as_they_are_written() {
             async move { core.drained().await }
         }))
         .unwrap();
-    let (written, around) = cache.core.pace.lock().written();
-    assert_eq!(written, all.load(Ordering::Relaxed));
-    assert_eq!(around, 32 << 20);
+    assert_eq!(cache.core.meter.written(), all.load(Ordering::Relaxed));
+    assert_eq!(cache.core.bypass.window.lock().begin_flush(), 32 << 20, "bytes that have ended");
 }

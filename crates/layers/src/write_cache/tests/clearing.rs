@@ -63,18 +63,7 @@ impl Slow {
 
 impl BlockDevice for Slow {
     fn geometry(&self) -> Geometry {
-        Geometry {
-            size: self.size,
-            block_size: BlockSize::new(512).unwrap(),
-            optimal_io: 4096,
-            read_only: false,
-            volatile: false,
-            write_through: false,
-            discards: true,
-            fast_zeroes: true,
-            rotational: false,
-            identity: None,
-        }
+        Geometry { block_size: BlockSize::SECTOR, volatile: false, ..Geometry::in_memory(self.size) }
     }
 
     fn submit(&self, mut request: Request) -> Submission {
@@ -101,7 +90,7 @@ impl Large {
         // Twice the blocks: all may be overwritten before a commit.
         let meta = Slow::new(&world, 2 * BLOCKS * SMALL + (40 << 20), 40 << 20, flush_ms);
         let config = Config {
-            block_size: SMALL.into(),
+            block_size: SMALL,
             high_watermark: 100,
             low_watermark: 100,
             autocommit_blocks: Some(u64::from(u32::MAX)),
@@ -109,8 +98,9 @@ impl Large {
             ..config()
         };
         let budget = Budget::new(256 << 20);
-        let cache = WriteCache::new(&config, origin, meta.clone(), world.clone(), budget).unwrap();
-        world.run(Answer::pending(cache.open())).unwrap();
+        let (device, env) = (meta.clone(), world.clone());
+        let open = async move { WriteCache::open(&config, origin, device, env, budget).await };
+        let (cache, _) = world.run(Answer::pending(open)).unwrap();
         Self { world, meta, cache }
     }
 
@@ -142,7 +132,7 @@ fn a_flush_comes_between_slices_of_a_clear() {
         large.flush();
         large.write_all();
         large.flush();
-        let stale = large.cache.core.with(|opened| opened.index.to_be_cleared());
+        let stale = large.cache.core.journal.stale();
         assert!(stale > 500_000, "everything was overwritten: {stale}");
         for _ in 0..4 {
             large.ask(Request::write(0, IoBuf::new(512)));
@@ -162,7 +152,7 @@ fn a_flush_after_a_discard_of_everything_is_answered_soon() {
         large.write_all();
         large.flush();
         large.ask(Request::bare(Op::Discard, ByteRange::new(0, BLOCKS * SMALL)));
-        let left = large.cache.core.with(|opened| opened.index.to_be_cleared());
+        let left = large.cache.core.journal.stale();
         assert!(left <= 300_000, "{left} entries are to be cleared");
         let (took, _) = large.flush();
         assert!(took < Duration::from_secs(2), "{took:?}");
@@ -189,7 +179,7 @@ fn a_discard_of_everything_gives_way() {
     }));
     let mut steps = 0;
     while !done.get() {
-        let left = || large.cache.core.with(|opened| opened.index.used() - opened.index.copying());
+        let left = || large.cache.core.index.held() - large.cache.core.index.writing_back();
         let before = left();
         assert!(large.world.go_on());
         assert!(before - left() <= 2 * super::super::index::LOOKS as u32, "{before} to {}", left());
@@ -221,7 +211,7 @@ fn a_block_that_is_written_over_is_new_again() {
         "five times max_age later"
     );
     assert_eq!(house.read(house.device(0), 9 * BLOCK as u64, 1 << 12), [0; BLOCK], "never old enough");
-    house.wait_for("the copy", || show(&cache, "dirty_blocks") == "0");
+    house.wait_for("write-back", || show(&cache, "dirty_blocks") == "0");
     assert_eq!(house.read(house.device(0), 9 * BLOCK as u64, 1 << 12), [20; BLOCK]);
 }
 
@@ -250,12 +240,7 @@ fn long_reads_and_walks_over_extents_give_way() {
     let large = Large::new(5);
     large.write_all();
     large.flush();
-    let pinned = || {
-        let readers = |opened: &mut super::super::cache::Opened| {
-            opened.index.blocks.iter().filter(|block| block.readers() > 0).count()
-        };
-        large.cache.core.with(readers)
-    };
+    let pinned = || large.cache.core.index.pinned();
     let read = Request::read(PIECE / 2, IoBuf::new(32 << 20));
     let blocks = (32 << 20) / SMALL as usize;
     let seen = steps(&large.world, Seam::new(large.cache.clone()).submit(read), pinned);
@@ -281,8 +266,8 @@ fn long_reads_and_walks_over_extents_give_way() {
     large.world.power_off();
 }
 
-/// What goes around the cache is passed over by a lap for what is too old, and so is what is written there again meanwhile. It is
-/// copied all the same, though nothing else is ever committed.
+/// A lap for what is too old passes over blocks that are being bypassed. They are written back all the same, though nothing else is
+/// ever committed.
 #[test]
 fn what_could_not_leave_when_it_was_too_old_leaves_later() {
     let house = House::new(1 << 20, 1 << 20);
@@ -290,13 +275,13 @@ fn what_could_not_leave_when_it_was_too_old_leaves_later() {
     let cache = house.open(&Config { max_age: Some(3200), ..lazy }).unwrap();
     house.write(&cache, 9, 1, 2);
     let core = &cache.core;
-    core.with(|opened| opened.index.begin_outside(9, 1));
-    house.wait_for("the other block's copy", || show(&cache, "dirty_blocks") == "1");
+    let busy = super::super::bypass::Busy::new(core.clone(), super::super::block::OriginBlock(9), 1);
+    house.wait_for("the other block", || show(&cache, "dirty_blocks") == "1");
     let begin = house.world.now();
     while house.world.now() < begin + Duration::from_secs(10) {
         assert!(house.world.go_on(), "the age timer runs as long as something is left");
     }
     assert_eq!(show(&cache, "dirty_blocks"), "1", "it is in nobody's way yet");
-    core.with(|opened| opened.index.end_outside(9, 1));
-    house.wait_for("the copy", || show(&cache, "dirty_blocks") == "0");
+    drop(busy);
+    house.wait_for("write-back", || show(&cache, "dirty_blocks") == "0");
 }

@@ -27,8 +27,7 @@ impl BlockDevice for Poor {
 
 fn over(house: &House, discards: bool, fast_zeroes: bool) -> (Arc<WriteCache>, Arc<Poor>) {
     let origin = Arc::new(Poor { below: house.device(0), discards, fast_zeroes, noted: Mutex::default() });
-    let (env, budget) = (house.world.clone(), house.budget.clone());
-    (WriteCache::new(&config(), origin.clone(), house.device(1), env, budget).unwrap(), origin)
+    (house.open_over(&config(), origin.clone(), house.device(1)).unwrap().0, origin)
 }
 
 /// Blocks 100 to 109 are 1 on the origin and 2 in the cache; then blocks 0 to 255 are discarded.
@@ -39,7 +38,6 @@ fn discarded(discards: bool, fast_zeroes: bool) -> (House, Arc<WriteCache>, Vec<
     house.world.run(Answer::pending({
         let cache = cache.clone();
         async move {
-            cache.open().await.unwrap();
             cache.core.drain(false).unwrap();
             cache.core.drained().await.unwrap();
         }
@@ -103,9 +101,8 @@ fn it_keeps_the_contract_over_poor_origins() {
     for (discards, fast_zeroes) in [(true, false), (false, true), (false, false)] {
         let house = House::new(1 << 20, 128 << 10);
         let below = house.device(0);
-        let (env, budget) = (house.world.clone(), house.budget.clone());
         let origin = Arc::new(Plain { below, discards, fast_zeroes });
-        let device = WriteCache::new(&config(), origin, house.device(1), env, budget).unwrap();
+        let (device, _) = house.open_over(&config(), origin, house.device(1)).unwrap();
         let run = |submission: Submission| house.world.run(submission);
         contract::check(&Subject { device, run: &run, stores: true });
     }

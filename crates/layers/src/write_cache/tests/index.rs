@@ -1,77 +1,306 @@
-//! The index alone, between the steps of a commit.
+//! Index, space and journal together, without I/O, against a plain model: every version that was written has a value, and whatever
+//! happens, the newest one that was acknowledged is what is read.
 
-use super::super::block::Victim;
-use super::super::index::{InRange, Index, LOOKS};
-use super::super::sweep::Next;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
-/// Writes block 0 and commits it up to the superblock; returns the seq_count that the device has then.
-fn write_to_the_superblock(index: &mut Index) -> (Vec<u32>, u64) {
-    let reserved = index.reserve(1).expect("there is room");
-    index.publish(reserved, 0);
-    let sealed = index.seal();
-    let mut taken = Vec::new();
-    let mut from = Some(0);
-    while let Some(at) = from {
-        from = index.take_fresh(sealed, at, &mut taken);
+use spillway_core::random::Random;
+use spillway_policy::free_runs::Run;
+
+use super::super::block::{Blocks, CacheBlock, Epoch, OriginBlock, Victim};
+use super::super::index::{InRange, Index, Place};
+use super::super::journal::Journal;
+use super::super::space::Space;
+
+const BLOCK: u64 = 64 << 10;
+
+/// A write in flight.
+struct Write {
+    epoch: Epoch,
+    runs: Vec<Run>,
+    origin: u32,
+    value: u64,
+}
+
+struct World {
+    random: Random,
+    index: Index,
+    space: Space,
+    journal: Journal,
+    origin_blocks: u32,
+    writes: Vec<Write>,
+    victims: Vec<Victim>,
+    sealed: Option<Epoch>,
+    /// What a block of the cache holds.
+    values: HashMap<u32, u64>,
+    /// The epoch and value of the newest version of each block.
+    newest: BTreeMap<u32, (u64, u64)>,
+    /// What the origin holds.
+    below: BTreeMap<u32, u64>,
+    next_value: u64,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut random = Random(seed);
+        let (n_blocks, origin_blocks) = (2 + random.draw() % 90, 1 + random.draw() % 150);
+        let blocks = Arc::new(Blocks::new(n_blocks as u32));
+        Self {
+            random,
+            index: Index::new(blocks.clone(), origin_blocks, BLOCK),
+            space: Space::new(blocks, false),
+            journal: Journal::new(n_blocks as u32, Epoch(3)),
+            origin_blocks: origin_blocks as u32,
+            writes: Vec::new(),
+            victims: Vec::new(),
+            sealed: None,
+            values: HashMap::new(),
+            newest: BTreeMap::new(),
+            below: BTreeMap::new(),
+            next_value: 1,
+        }
     }
-    index.superblock_written(sealed + 1);
-    (taken, sealed + 1)
+
+    fn draw(&mut self, bound: u32) -> u32 {
+        (self.random.draw() % u64::from(bound)) as u32
+    }
+
+    fn begin_write(&mut self) {
+        let (origin, wanted) = (self.draw(self.origin_blocks), 1 + self.draw(20));
+        let epoch = self.journal.enter();
+        let runs = self.space.reserve(wanted.min(self.origin_blocks - origin));
+        if runs.is_empty() {
+            return self.journal.leave(epoch);
+        }
+        let value = self.next_value;
+        self.next_value += 1;
+        for block in runs.iter().flat_map(|run| run.start..run.start + run.len) {
+            self.values.insert(block, value);
+        }
+        self.writes.push(Write { epoch, runs, origin, value });
+    }
+
+    fn end_write(&mut self, at: usize) {
+        let Write { epoch, runs, origin, value } = self.writes.swap_remove(at);
+        let len: u32 = runs.iter().map(|run| run.len).sum();
+        if self.draw(8) == 0 {
+            self.space.give_back(runs, &[], std::time::Duration::ZERO);
+            return self.journal.leave(epoch);
+        }
+        self.space.end_reservation(len);
+        let (free, note) = (|block| self.space.free(block), |block| self.journal.note(epoch, block));
+        let committed = self.journal.committed();
+        let published = self.index.publish(&runs, epoch, OriginBlock(origin), committed, free, note);
+        assert!(published.epoch >= epoch && published.added <= len);
+        self.journal.leave(epoch);
+        for block in origin..origin + len {
+            let newest = self.newest.entry(block).or_default();
+            *newest = (*newest).max((epoch.0, if newest.0 <= epoch.0 { value } else { newest.1 }));
+            if newest.0 == epoch.0 {
+                newest.1 = value;
+            }
+        }
+    }
+
+    /// A step of a commit: seals, or completes once the writers have left.
+    fn commit(&mut self) {
+        let Some(sealed) = self.sealed else {
+            self.sealed = Some(self.journal.seal());
+            return;
+        };
+        if self.writes.iter().any(|write| write.epoch <= sealed) {
+            return;
+        }
+        self.journal.superblock_written(sealed.next());
+        // A batch may end in the middle of this.
+        if self.draw(2) == 0 {
+            self.end_victims();
+        }
+        let mut from = 0;
+        while let Some(block) = self.journal.next_of(sealed, from) {
+            if self.index.is_of(block, sealed) {
+                self.index.drop_replaced(block, sealed.next(), |stale| self.journal.mark_stale(stale));
+            }
+            self.journal.forget(sealed, block);
+            from = block.0 + 1;
+        }
+        self.journal.end_commit(sealed);
+        self.sealed = None;
+    }
+
+    fn take(&mut self) {
+        let (from, len) = (u64::from(self.draw(self.origin_blocks)), 1 + self.draw(10));
+        let committed = self.journal.committed();
+        let found = self.index.take_next(from, len, committed, |origin| origin.0 % 17 == 3);
+        assert!(found.victims.len() <= len as usize && found.next >= from);
+        let consecutive = found.victims.windows(2).all(|pair| pair[0].origin.plus(1) == pair[1].origin);
+        assert!(consecutive && found.victims.iter().all(|victim| victim.origin.0 % 17 != 3));
+        self.victims.extend(found.victims);
+        let (origin, len) = (self.draw(self.origin_blocks), 1 + self.draw(10));
+        let range =
+            self.index.take_range(OriginBlock(origin), len.min(self.origin_blocks - origin), committed);
+        if let InRange::Taken(victims, _) = range {
+            self.victims.extend(victims);
+        }
+    }
+
+    fn end_victims(&mut self) {
+        let some = self.victims.split_off(self.victims.len() / 2);
+        let durable = self.draw(3) > 0;
+        for victim in some.iter().filter(|_| durable) {
+            self.below.insert(victim.origin.0, self.values[&victim.block.0]);
+        }
+        self.index.end_write_back(
+            &some,
+            durable,
+            || self.journal.visible(),
+            |stale| self.journal.mark_stale(stale),
+        );
+    }
+
+    fn clear(&mut self) {
+        if self.journal.stale() == 0 {
+            return;
+        }
+        let wanted = self.journal.clearing_all();
+        assert!(wanted > self.journal.cleared.current(), "what is stale is not clear");
+        let generation = self.journal.generation_to_clear();
+        let (mut from, mut clearing) = (0, Vec::new());
+        while let Some(block) = self.journal.next_stale(generation, from) {
+            if self.index.begin_clear(block) {
+                self.journal.begin_clear(generation, block);
+                clearing.push(block);
+            }
+            from = block.0 + 1;
+        }
+        assert!(!clearing.is_empty(), "the oldest of each block can be cleared");
+        let free = clearing.iter().filter(|&&block| self.index.end_clear(block)).map(|block| block.0);
+        let free: Vec<Run> = free.map(|start| Run { start, len: 1 }).collect();
+        self.space.free_runs(free);
+        self.journal.end_clear(generation, clearing.len() as u32);
+        assert!(self.journal.stale() > 0 || self.journal.cleared.current() >= wanted, "nothing is left");
+    }
+
+    /// Reads everything, and looks at each count.
+    fn check(&self) {
+        let mut stretches = Vec::new();
+        let mut at = 0;
+        while at < self.origin_blocks {
+            at += self.index.look_up(OriginBlock(at), self.origin_blocks - at, &mut stretches);
+        }
+        let mut origin = 0;
+        for stretch in &stretches {
+            for nth in 0..stretch.len {
+                let below = self.below.get(&origin).copied().unwrap_or(0);
+                let found = match stretch.place {
+                    Place::Cache(first) => self.values[&first.plus(nth).0],
+                    Place::Origin => below,
+                };
+                let expected = self.newest.get(&origin).map_or(0, |newest| newest.1);
+                assert_eq!(found, expected, "block {origin}");
+                origin += 1;
+            }
+            if let Place::Cache(first) = stretch.place {
+                self.index.unpin(first, stretch.len, |block| self.space.free(block));
+            }
+        }
+        assert_eq!(origin, self.origin_blocks);
+        let (held, count) = self.index.presence(OriginBlock(0), self.origin_blocks);
+        assert!(count >= 1 && held == (stretches[0].place != Place::Origin));
+        let used = self.index.verify();
+        self.space.verify();
+        let all = used + self.space.count() + self.space.reserved();
+        assert_eq!(all, self.index.blocks_count(), "no block is lost");
+    }
+
+    fn step(&mut self) {
+        match self.draw(12) {
+            0..4 => self.begin_write(),
+            4..7 if !self.writes.is_empty() => {
+                let at = self.draw(self.writes.len() as u32) as usize;
+                self.end_write(at);
+            }
+            7 => self.commit(),
+            8 => self.take(),
+            9 => self.end_victims(),
+            _ => self.clear(),
+        }
+    }
+}
+
+#[test]
+fn the_newest_version_is_read_whatever_happens() {
+    for seed in 1..400 {
+        let mut world = World::new(seed);
+        for _ in 0..400 {
+            world.step();
+            world.check();
+        }
+    }
+}
+
+/// Everything leaves in the end: nothing is forgotten in a chain, a mark or a count.
+#[test]
+fn everything_can_leave() {
+    for seed in 1..400 {
+        let mut world = World::new(seed);
+        (0..300).for_each(|_| world.step());
+        while !world.writes.is_empty() {
+            world.end_write(0);
+        }
+        for round in 0..10_000 {
+            assert!(round < 9_999, "seed {seed}: {} blocks stay", world.index.held());
+            if world.index.held() == 0 && world.journal.stale() == 0 {
+                break;
+            }
+            world.commit();
+            world.take();
+            let found = world.index.take_next(0, 1000, world.journal.committed(), |_| false);
+            world.victims.extend(found.victims);
+            while !world.victims.is_empty() {
+                let some = world.victims.len();
+                world.end_victims();
+                if some == world.victims.len() {
+                    break;
+                }
+            }
+            world.clear();
+        }
+        world.check();
+        assert_eq!(world.index.verify() + world.space.count(), world.index.blocks_count());
+    }
 }
 
 /// A zeroing of the block fails after the commit of a newer version has passed over the older one, and before it has ended.
 #[test]
 fn a_version_given_back_in_the_middle_of_a_commit_does_not_stay_below_the_newer_one() {
-    let mut index = Index::new(8);
-    let (taken, seq_count) = write_to_the_superblock(&mut index);
-    index.drop_replaced(&taken, seq_count);
-    index.commit(seq_count);
-    let InRange::Taken(victims, _) = index.take_range(0, 1, seq_count) else { panic!("nothing is copied") };
+    let mut world = World::new(1);
+    let write = |world: &World| {
+        let (epoch, runs) = (world.journal.enter(), world.space.reserve(1));
+        world.space.end_reservation(1);
+        let (free, note) = (|block| world.space.free(block), |block| world.journal.note(epoch, block));
+        world.index.publish(&runs, epoch, OriginBlock(0), world.journal.committed(), free, note);
+        world.journal.leave(epoch);
+    };
+    write(&world);
+    (0..2).for_each(|_| world.commit());
+    let InRange::Taken(victims, _) = world.index.take_range(OriginBlock(0), 1, world.journal.committed())
+    else {
+        panic!("nothing is written back")
+    };
     assert_eq!(victims.len(), 1);
-    let (taken, seq_count) = write_to_the_superblock(&mut index);
-    index.drop_replaced(&taken, seq_count);
-    index.end_write_back(&victims, false);
-    index.commit(seq_count);
-    let InRange::Taken(victims, _) = index.take_range(0, 1, seq_count) else { panic!("nothing is copied") };
+    write(&world);
+    let sealed = world.journal.seal();
+    world.journal.superblock_written(sealed.next());
+    let stale = |block: CacheBlock| world.journal.mark_stale(block);
+    while let Some(block) = world.journal.next_of(sealed, 0) {
+        world.index.drop_replaced(block, sealed.next(), stale);
+        world.journal.forget(sealed, block);
+    }
+    world.index.end_write_back(&victims, false, || world.journal.visible(), stale);
+    world.journal.end_commit(sealed);
+    let range = world.index.take_range(OriginBlock(0), 1, world.journal.committed());
+    let InRange::Taken(victims, _) = range else { panic!("nothing is written back") };
     assert_eq!(victims.len(), 1, "the newer version may leave");
-    assert_eq!(index.to_be_cleared(), 1, "the older one is stale");
-}
-
-/// Writes `count` blocks from `origin` on and commits them.
-fn commit_blocks(index: &mut Index, origin: u32, count: u32) {
-    let reserved = index.reserve(count).expect("there is room");
-    index.publish(reserved, origin);
-    let sealed = index.seal();
-    let (mut taken, mut from) = (Vec::new(), Some(0));
-    while let Some(at) = from {
-        from = index.take_fresh(sealed, at, &mut taken);
-    }
-    index.superblock_written(sealed + 1);
-    index.drop_replaced(&taken, sealed + 1);
-    index.commit(sealed + 1);
-}
-
-/// What laps take until one of them finds nothing.
-fn taken_in_laps(index: &mut Index, before: u64) -> Vec<Victim> {
-    let mut taken = Vec::new();
-    loop {
-        match index.take_next(1, before) {
-            Next::Victims(victims) => taken.extend(victims),
-            Next::Later => {}
-            Next::Nothing { .. } => return taken,
-        }
-    }
-}
-
-/// Ages rise while a lap is between two of its slices: what it has passed by then is of the higher age.
-#[test]
-fn a_limit_that_rises_in_the_middle_of_a_lap_leaves_nothing_behind() {
-    let count = 3 * LOOKS as u32;
-    let mut index = Index::new(2 * count);
-    commit_blocks(&mut index, 0, 1);
-    let young = index.epoch;
-    commit_blocks(&mut index, 1, count);
-    taken_in_laps(&mut index, 0);
-    assert!(matches!(index.take_next(1, 0), Next::Later), "the first slice of a lap");
-    assert!(index.sweep.at > 0);
-    assert_eq!(taken_in_laps(&mut index, young).len(), 1);
+    assert_eq!(world.journal.stale(), 1, "the older one is stale");
 }

@@ -1,4 +1,6 @@
-//! Memory beside that of requests: workspaces that are charged when the cache is built, and nothing else.
+//! Memory beside that of requests: workspaces that are charged when the cache is opened, and nothing else.
+
+use spillway_core::buffer;
 
 use super::*;
 
@@ -31,8 +33,7 @@ fn weighed(house: &House, config: &Config) -> (Arc<WriteCache>, Arc<AtomicU64>) 
     let (now, most): (Arc<AtomicU64>, Arc<AtomicU64>) = Default::default();
     let [origin, cache] = [0, 1]
         .map(|disk| Arc::new(Weighing { below: house.device(disk), now: now.clone(), most: most.clone() }));
-    let (env, budget) = (house.world.clone(), house.budget.clone());
-    (WriteCache::new(config, origin, cache, env, budget).unwrap(), most)
+    (house.open_over(config, origin, cache).unwrap().0, most)
 }
 
 /// Leaves free blocks in runs of one.
@@ -43,7 +44,7 @@ fn fragment(house: &House, cache: &Arc<WriteCache>, blocks: u64) {
         house.write(cache, block, 2, 1);
         house.flush(cache);
     }
-    house.wait_for("the clearing", || !cache.core.with(|opened| opened.index.has_stale()));
+    house.wait_for("the clearing", || cache.core.journal.stale() == 0);
 }
 
 #[test]
@@ -68,19 +69,23 @@ fn zeroes_take_no_memory_however_many_there_are() {
 #[test]
 fn a_write_in_pieces_is_written_from_where_it_is() {
     let house = House::new(64 << 20, 96 << 20);
-    let still = Config { autocommit_blocks: (1 << 20).into(), large_writes: false, ..config() };
+    let still = Config {
+        autocommit_blocks: Some(1 << 20),
+        ablation: Ablation { single_blocks: true, ..Ablation::default() },
+        ..config()
+    };
     let (cache, most) = weighed(&house, &still);
     house.write(&cache, 0, 1, 4);
     most.store(0, Ordering::Relaxed);
     set(&cache, "message", "clear_stats").unwrap();
     house.write(&cache, 8, 2, 1500);
-    assert_eq!(show(&cache, "pieces_per_write"), "1500.00");
+    assert_eq!(show(&cache, "ios_per_write"), "1500");
     assert_eq!(most.load(Ordering::Relaxed), 0, "views take no memory, and nothing was committed");
     assert!(house.read(cache, 8 * BLOCK as u64, 1500 * BLOCK).iter().all(|byte| *byte == 2));
 }
 
 #[test]
-fn copies_to_the_origin_stay_in_their_workspace() {
+fn batches_stay_in_their_workspace() {
     let house = House::new(64 << 20, 96 << 20);
     let still = Config { high_watermark: 100, low_watermark: 100, ..config() };
     let (cache, most) = weighed(&house, &still);
@@ -88,7 +93,7 @@ fn copies_to_the_origin_stay_in_their_workspace() {
     house.flush(&cache);
     most.store(0, Ordering::Relaxed);
     set(&cache, "drain", "1").unwrap();
-    house.wait_for("the end", || show(&cache, "drain") == "complete");
+    house.wait_for("the end", || show(&cache, "drain_state") == "complete");
     let (most, limit) = (most.load(Ordering::Relaxed), cache.core.workspaces.bytes());
     assert!((1 << 20..=limit).contains(&most), "{most} bytes of {limit}");
     assert!(house.read(house.device(0), 0, 32 << 20).iter().all(|byte| *byte == 7));
@@ -102,7 +107,7 @@ fn pieces_of_any_length_find_their_places() {
     let (cache, _) = weighed(&house, &still);
     fragment(&house, &cache, 1024);
     let bytes = |seed: u64, len: usize| {
-        let mut random = spillway_core::contract::Random(seed);
+        let mut random = spillway_core::random::Random(seed);
         let mut buf = IoBuf::new(len);
         buf.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&random.draw().to_le_bytes()));
         buf
@@ -116,14 +121,14 @@ fn pieces_of_any_length_find_their_places() {
     }
     assert!(house.read(cache.clone(), 0, 8 << 20) == expected, "before a drain");
     set(&cache, "drain", "1").unwrap();
-    house.wait_for("the end", || show(&cache, "drain") == "complete");
+    house.wait_for("the end", || show(&cache, "drain_state") == "complete");
     assert!(house.read(house.device(0), 0, 8 << 20) == expected, "on the origin");
 }
 
-/// A disk below a cache whose workspace has to have lent the buffer of each request.
+/// A disk below a cache that looks whether the buffers of this thread are from workspaces.
 struct Witness {
     below: Arc<dyn BlockDevice>,
-    above: Mutex<std::sync::Weak<Core>>,
+    before: i64,
     seen: AtomicU64,
 }
 
@@ -134,10 +139,8 @@ impl BlockDevice for Witness {
 
     fn submit(&self, request: Request) -> Submission {
         if request.buf.capacity() > 0 {
-            let core = self.above.lock().upgrade().expect("it is being opened");
-            let pieces = &core.workspaces.pieces;
-            let whole = pieces.try_take(pieces.bytes());
-            assert!(whole.is_none(), "{:?} at {}: all of it is there", request.op, request.range.offset);
+            let uncounted = buffer::bytes_here() - self.before;
+            assert_eq!(uncounted, 0, "{:?} at {} in a buffer of its own", request.op, request.range.offset);
             self.seen.fetch_add(1, Ordering::Relaxed);
         }
         self.below.submit(request)
@@ -148,22 +151,17 @@ impl BlockDevice for Witness {
 #[test]
 fn an_open_takes_its_buffers_from_a_workspace() {
     let house = House::new(4 << 20, 16 << 20);
-    let disks = [0, 1].map(|disk| {
-        let (above, seen) = (Mutex::default(), AtomicU64::new(0));
-        Arc::new(Witness { below: house.device(disk), above, seen })
-    });
-    let (env, budget) = (house.world.clone(), house.budget.clone());
-    let cache = WriteCache::new(&config(), disks[0].clone(), disks[1].clone(), env, budget).unwrap();
-    disks.iter().for_each(|disk| *disk.above.lock() = Arc::downgrade(&cache.core));
-    house.world.run(Answer::pending(cache.open())).unwrap();
+    let before = buffer::bytes_here();
+    let disks =
+        [0, 1].map(|disk| Arc::new(Witness { below: house.device(disk), before, seen: AtomicU64::new(0) }));
+    house.open_over(&config(), disks[0].clone(), disks[1].clone()).unwrap();
     assert!(disks.iter().all(|disk| disk.seen.load(Ordering::Relaxed) > 0));
 }
 
 #[test]
 fn a_budget_without_room_for_the_buffers_is_refused_in_words() {
-    let house = House::new(1 << 20, 1 << 20);
-    let (env, budget) = (house.world.clone(), Budget::new(5 << 20));
-    let refused = WriteCache::new(&config(), house.device(0), house.device(1), env, budget);
-    let words = refused.err().expect("six MiB do not fit").to_string();
+    let mut house = House::new(1 << 20, 1 << 20);
+    house.budget = Budget::new(5 << 20);
+    let words = house.refusal(&config());
     assert!(words.contains("write cache") && words.contains("--memory"), "{words}");
 }

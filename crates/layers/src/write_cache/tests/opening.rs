@@ -52,7 +52,7 @@ fn what_is_recognised_is_formatted_by_force_alone() {
 #[test]
 fn what_is_not_recognised_is_named_by_its_byte_and_formatted_when_asked() {
     // 96 MiB in blocks of 512: the metadata ends behind the first 2 MiB.
-    let small = Config { block_size: 512.into(), ..config() };
+    let small = Config { block_size: 512, ..config() };
     let layout = Layout::largest(96 * MIB, 0, BlockSize::SECTOR).unwrap();
     assert!(layout.metadata_bytes() > 2 * MIB);
     for at in [0, 300 << 10, MIB - 1, MIB, layout.metadata_bytes() - 1, 95 * MIB, 96 * MIB - 1] {
@@ -157,8 +157,8 @@ fn a_cache_opens_with_the_memory_it_was_created_with() {
 
 #[test]
 fn too_little_memory_is_refused_with_enough_before_anything_is_formatted() {
-    let small = Config { block_size: 512.into(), ..config() };
-    let mut house = House::new(MIB, 24 * MIB);
+    let small = Config { block_size: 512, ..config() };
+    let mut house = House::new(MIB, 31 * MIB);
     // Room for the buffers, and less than the index takes.
     house.budget = Budget::new(7 * MIB);
     let refusal = refused_untouched(&house, &small);
@@ -168,17 +168,23 @@ fn too_little_memory_is_refused_with_enough_before_anything_is_formatted() {
     house.open(&small).expect("what was said is enough");
 }
 
-/// A tebibyte is computed, not allocated: the index is all that opening is charged for, 8.6 GB, and its 2^28 blocks are counted.
+/// A tebibyte is computed, not allocated: the index is all that opening is charged for, 8.6 GB at most over an origin of 16 TiB.
 #[test]
 fn a_tebibyte_is_charged_once() {
     let layout = Layout::largest(1 << 40, 0, BlockSize::PAGE).unwrap();
     let count = u32::try_from(layout.n_blocks).expect("blocks have numbers of 32 bits");
-    assert_eq!(super::super::index::Index::bytes(count), 32 * layout.n_blocks + (64 << 10));
-    assert!(
-        super::super::index::Index::bytes(count) < 8_600_000_000,
-        "{}",
-        super::super::index::Index::bytes(count)
-    );
+    let (blocks, tebibytes) = (u64::from(count), 16 << 40);
+    let bytes = super::super::opening::memory(count, tebibytes / 4096, 4096);
+    assert!(bytes <= 32 * blocks + (64 << 10) && bytes > 20 * blocks, "{bytes} bytes for {blocks} blocks");
+    for (cache, origin, block) in
+        [(254, 1 << 20, 4096), (254, 1 << 40, 4096), (2, 1 << 50, 65536), (1 << 22, 1 << 41, 512)]
+    {
+        let (bytes, regions) = (super::super::opening::memory(cache, origin / block, block), origin >> 20);
+        assert!(
+            bytes <= 32 * u64::from(cache) + regions / 7 + (64 << 10),
+            "{bytes} bytes, {cache} blocks of {origin}"
+        );
+    }
 }
 
 /// A superblock from before the last commits, as a rotten sector or a device that lies may leave it.

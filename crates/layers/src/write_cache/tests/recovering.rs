@@ -35,9 +35,7 @@ fn what_was_read_is_durable_before_anything_is_cleared_and_that_before_it_is_use
     let older = Entry { original_sector: 0, seq_count: 0 };
     house.put(1, layout.entry_offset(100), &older.encode());
     let noted = Arc::new(Noted { below: Seam::new(house.device(1)), asked: Mutex::default() });
-    let (env, budget) = (house.world.clone(), house.budget.clone());
-    let cache = WriteCache::new(&config(), house.device(0), noted.clone(), env, budget).unwrap();
-    let found = house.world.run(Answer::pending(cache.open())).unwrap();
+    let (cache, found) = house.open_over(&config(), house.device(0), noted.clone()).unwrap();
     assert!(found.contains("1 entries cleared"), "{found}");
     let changes: Vec<Op> = noted.asked.lock().iter().copied().filter(|&op| op != Op::Read).collect();
     assert_eq!(changes, [Op::Flush, Op::Write, Op::Flush]);

@@ -24,7 +24,7 @@ fn dirty_blocks(cache: &Arc<WriteCache>) -> u64 {
 fn the_watermarks_hold() {
     let house = filled();
     let cache = house.open(&config()).unwrap();
-    house.wait_for("the copies", || dirty_blocks(&cache) <= 254 * 45 / 100 + 1);
+    house.wait_for("write-back", || dirty_blocks(&cache) <= 254 * 45 / 100 + 1);
     house.wait_for("their end", || show(&cache, "writeback_blocks") == "0");
     assert!(dirty_blocks(&cache) > 0, "only what is above the low watermark leaves");
     assert_eq!(show(&cache, "uncommitted_blocks"), "0");
@@ -34,7 +34,7 @@ fn the_watermarks_hold() {
 fn the_cleaner_empties_the_cache() {
     let house = filled();
     let cache = house.open(&Config { cleaner: true, ..config() }).unwrap();
-    house.wait_for("the copies", || dirty_blocks(&cache) == 0);
+    house.wait_for("write-back", || dirty_blocks(&cache) == 0);
     let house = house.again();
     for block in 0..FILLED {
         assert_eq!(house.read(house.device(0), block * 4096, 1 << 12), [block as u8 + 1; 4096]);
@@ -47,7 +47,7 @@ fn blocks_become_too_old() {
     let lazy = Config { high_watermark: 100, low_watermark: 100, ..config() };
     let cache = house.open(&Config { max_age: Some(3200), ..lazy }).unwrap();
     let begin = house.world.now();
-    house.wait_for("the copies", || dirty_blocks(&cache) == 0);
+    house.wait_for("write-back", || dirty_blocks(&cache) == 0);
     let waited = (house.world.now() - begin).as_millis();
     assert!((2800..=3500).contains(&waited), "ages begin again when a cache is opened: {waited} ms");
 }
@@ -57,20 +57,11 @@ fn a_drain_ends() {
     let house = filled();
     let cache = house.open(&config()).unwrap();
     set(&cache, "drain", "1").unwrap();
-    house.wait_for("the end", || show(&cache, "drain") == "complete");
+    house.wait_for("the end", || show(&cache, "drain_state") == "complete");
     assert_eq!(dirty_blocks(&cache), 0);
 }
 
-/// The same where nobody calls `open`: the first request does.
-#[test]
-fn a_cache_opened_by_a_read_goes_on_too() {
-    let house = filled();
-    let cache = house.cache(&Config { cleaner: true, ..config() });
-    house.read(cache.clone(), 0, 4096);
-    house.wait_for("the copies", || dirty_blocks(&cache) == 0);
-}
-
-/// Below its watermarks a cache rests: nothing is copied, and no timer keeps the server awake.
+/// Below its watermarks a cache rests: nothing is written back, and no timer keeps the server awake.
 #[test]
 fn a_cache_with_nothing_to_do_does_nothing() {
     let house = filled();

@@ -169,7 +169,7 @@ fn loose_by_little(bench: &Bench) {
     }
 }
 
-/// Lets a pass that nobody asked for come as far as where it would no longer be begun: it has a span to spare and more to free.
+/// Lets a pass that no writer asked for come as far as where it would no longer be begun: it has a span to spare and more to free.
 fn stop_in_a_pass(bench: &Bench) {
     let core = &bench.zram.core;
     let rests = || compaction::next_step(core.pool_load(false)) == compaction::Step::Rest;
@@ -232,7 +232,7 @@ fn others_have_their_turn_between_two_passes_that_are_asked_for() {
     let served = || bench.zram.core.compactor.served.current();
     let mut before = 0;
     while before < 49 {
-        assert!(bench.world.step(), "nobody makes the pass that was asked for");
+        assert!(bench.world.step(), "the pass that was asked for is not made");
         assert!(served() <= before + 1, "{} passes in one poll", served() - before);
         before = served();
     }

@@ -9,7 +9,7 @@ fn most(one_page: u32) -> u64 {
 }
 
 /// Runs an answer; returns it, the most units of work in one poll of it or of any task, and all units. Alone, no poll but the
-/// last does less than a slice: nobody yields for nothing.
+/// last does less than a slice: none yields for nothing.
 fn metered(bench: &Bench, submit: impl FnOnce() -> Submission) -> (Reply, u64, u64) {
     let mut worst = (0, 0);
     let mut note = || {
@@ -100,7 +100,7 @@ fn large_writes_and_reads_compress_a_slice_at_a_time_with_every_codec_and_level(
     ] {
         for idle in [0, 3] {
             let config = Config {
-                comp_algorithm: name.into(),
+                comp_algorithm: name,
                 algorithm_params: params.map(str::to_string),
                 ..sized(4 << 20)
             };
@@ -142,8 +142,7 @@ fn compaction_takes_a_slice_at_a_time() {
 fn pages_that_cost_little_are_many_in_a_slice() {
     for (name, params) in [("lz4", None), ("zstd", Some("level=19"))] {
         let params = params.map(str::to_string);
-        let bench =
-            bench(Config { comp_algorithm: name.into(), algorithm_params: params, ..sized(64 << 20) });
+        let bench = bench(Config { comp_algorithm: name, algorithm_params: params, ..sized(64 << 20) });
         // Sizes of which the last slice does little, and some that are a slice or less.
         for pages in [1, 64, 200, 1000, 1715, 4000, 8000] {
             for word in [0, 0xabu8] {
@@ -164,7 +163,7 @@ fn pages_that_cost_little_are_many_in_a_slice() {
 
 #[test]
 fn raw_pages_are_read_by_what_a_copy_costs() {
-    let bench = bench(Config { comp_algorithm: "zstd".into(), ..sized(8 << 20) });
+    let bench = bench(Config { comp_algorithm: "zstd", ..sized(8 << 20) });
     let mut content = vec![0; 1000 * PAGE];
     Random(6).fill(&mut content);
     let (reply, ..) = metered(&bench, || bench.seam.submit(Request::write(0, IoBuf::copy_of(&content))));

@@ -1,0 +1,183 @@
+//! `spillway attach` and `detach`: the steps that need root, in order, and undone in order.
+//!
+//! A device that a server shows as a file becomes a loop device, which may get a file system and be mounted. The server is asked to
+//! give the device to the loop device alone; it does so until the file is closed, so that nothing is left of that after a crash.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use spillway_export::control::Operation;
+use spillway_io::fuse::{loop_devices_below, places_of};
+
+use super::{change, row_of};
+use crate::cli::AttachOptions;
+use crate::exit::{Exit, Failure};
+use crate::runtime_folder::{RuntimeFolder, check_name};
+
+/// How long the kernel may take to write back and to let go of a loop device, and the pause between two looks.
+const QUIET_PATIENCE: Duration = Duration::from_secs(60);
+const QUIET_PAUSE: Duration = Duration::from_millis(20);
+
+/// Exit code of blkid where it recognises nothing.
+const NOTHING_FOUND: i32 = 2;
+
+/// A loop device that is given up again unless it is kept.
+struct Loop<'a> {
+    path: PathBuf,
+    file: &'a Path,
+    kept: bool,
+}
+
+impl<'a> Loop<'a> {
+    fn over(file: &'a Path) -> Result<Self> {
+        let mut command = Command::new("losetup");
+        let said = run(command.args(["--find", "--show", "--direct-io=on"]).arg(file))?;
+        Ok(Self { path: said.trim().into(), file, kept: false })
+    }
+}
+
+impl Drop for Loop<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            // Why it is given up is worth more words than that it cannot be.
+            let _ = give_up(&self.path, self.file);
+        }
+    }
+}
+
+/// Ends a loop device over `file`, and waits until it has.
+fn give_up(device: &Path, file: &Path) -> Result<()> {
+    run(Command::new("losetup").arg("--detach").arg(device))?;
+    let gone = || !loop_devices_below(file).iter().any(|path| path == device);
+    wait_until(device, "is in use by another program", gone)
+}
+
+/// `spillway attach`.
+pub(crate) fn attach(folder: &RuntimeFolder, options: &AttachOptions) -> Result<()> {
+    let name = &options.device;
+    let file = file_of(folder, name)?;
+    expect_root("attach")?;
+    let there = fs::metadata(&file).with_context(|| file.display().to_string());
+    there.context("the mount of another user is closed to root: start the server as root")?;
+    if let Some(device) = loop_devices_below(&file).first() {
+        let text = format!("{name} is attached as {}: spillway detach {name} first", device.display());
+        return Err(Failure::new(Exit::Busy, text).into());
+    }
+    let mut device = Loop::over(&file)?;
+    if !options.shared {
+        let hold = Operation::Hold { device: name.clone() };
+        change(folder, name, &hold)
+            .context("the device cannot be held; --shared attaches it all the same")?;
+    }
+    if let Some(kind) = &options.mkfs {
+        make_file_system(kind, &device.path, options.force)?;
+    }
+    if let Some(place) = &options.mountpoint {
+        run(Command::new("mount").arg(&device.path).arg(place))?;
+    }
+    device.kept = true;
+    super::print(&format!("{}\n", device.path.display()))
+}
+
+/// `spillway detach`.
+pub(crate) fn detach(folder: &RuntimeFolder, name: &str) -> Result<()> {
+    let file = file_of(folder, name)?;
+    expect_root("detach")?;
+    let devices = loop_devices_below(&file);
+    if devices.is_empty() {
+        return Err(Failure::new(Exit::Missing, format!("{name} is not attached")).into());
+    }
+    for device in &devices {
+        for place in places_of(device) {
+            run(Command::new("umount").arg(&place)).map_err(|error| in_use(&place, &error))?;
+        }
+        run(Command::new("blockdev").arg("--flushbufs").arg(device))?;
+        wait_until(device, "has requests in flight", || is_idle(device))?;
+        give_up(device, &file)?;
+    }
+    Ok(())
+}
+
+/// The file of a device, where its server shows one.
+fn file_of(folder: &RuntimeFolder, name: &str) -> Result<PathBuf> {
+    check_name(name)?;
+    folder.expect_ours()?;
+    let missing = || Failure::new(Exit::Missing, super::no_device(name, folder));
+    let row = row_of(folder, name).ok_or_else(missing)?;
+    let file = row.exports.iter().find(|export| export.starts_with('/'));
+    let hidden = || match row.disksize {
+        0 => format!("{name} has no size yet: spillway set {name} disksize 4G"),
+        _ => format!("{name} is not shown as a file: start its server with --mount DIR"),
+    };
+    let path = PathBuf::from(file.with_context(hidden)?);
+    // The kernel names loop devices' files without links.
+    Ok(path.canonicalize().unwrap_or(path))
+}
+
+fn expect_root(what: &str) -> Result<()> {
+    let root = rustix::process::geteuid().is_root();
+    anyhow::ensure!(root, "{what} needs root, and a server that root has started");
+    Ok(())
+}
+
+fn make_file_system(kind: &str, device: &Path, force: bool) -> Result<()> {
+    if !force {
+        expect_blank(device)?;
+    }
+    // What was there was looked at: the programs would ask a terminal, or refuse.
+    let insist: &[&str] = match kind {
+        "ext2" | "ext3" | "ext4" => &["-q", "-F"],
+        "xfs" | "btrfs" => &["-q", "-f"],
+        _ => &[],
+    };
+    run(Command::new(format!("mkfs.{kind}")).args(insist).arg(device)).map(drop)
+}
+
+fn expect_blank(device: &Path) -> Result<()> {
+    let mut command = Command::new("blkid");
+    let probe = command.args(["--probe", "--output", "value", "--match-tag", "TYPE"]).arg(device).output();
+    let probe = probe.context("blkid cannot be run")?;
+    let found = String::from_utf8_lossy(&probe.stdout).trim().to_owned();
+    let what = if found.is_empty() { "something that is recognised" } else { &found };
+    anyhow::ensure!(
+        probe.status.code() == Some(NOTHING_FOUND),
+        "the device holds {what}: --force makes a file system over it"
+    );
+    Ok(())
+}
+
+/// Nothing is on its way to the file.
+fn is_idle(device: &Path) -> bool {
+    let name = device.file_name().unwrap_or_default();
+    let counts = fs::read_to_string(Path::new("/sys/block").join(name).join("inflight"));
+    counts.is_ok_and(|counts| counts.split_whitespace().all(|count| count == "0"))
+}
+
+fn wait_until(device: &Path, otherwise: &str, holds: impl Fn() -> bool) -> Result<()> {
+    let deadline = Instant::now() + QUIET_PATIENCE;
+    while !holds() {
+        if Instant::now() > deadline {
+            return Err(Failure::new(Exit::Busy, format!("{} {otherwise}", device.display())).into());
+        }
+        sleep(QUIET_PAUSE);
+    }
+    Ok(())
+}
+
+fn in_use(place: &Path, error: &anyhow::Error) -> Failure {
+    let place = place.display();
+    Failure::new(Exit::Busy, format!("{error:#}: fuser -vm {place} shows who uses it"))
+}
+
+/// Runs a program to its end; what it printed, or what it said against it.
+fn run(command: &mut Command) -> Result<String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("{name} cannot be run"))?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    anyhow::ensure!(output.status.success(), "{name}: {}", words.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

@@ -1,0 +1,132 @@
+//! Command-line options made of a part's declarations.
+
+use clap::builder::ValueParser;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
+use spillway_core::{Preset, Spec, Type, Unit, Value};
+use spillway_layers::options::Options;
+
+/// A part's configuration, as far as the command line says it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Declared<C>(pub(crate) C);
+
+impl<C: Options> Args for Declared<C> {
+    fn augment_args(command: Command) -> Command {
+        command.args(options::<C>().map(|(spec, option)| argument(spec, option)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl<C: Options> FromArgMatches for Declared<C> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let mut declared = Self(C::default());
+        declared.update_from_arg_matches(matches).map(|()| declared)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        for (spec, option) in options::<C>() {
+            if spec.kind == Type::Switch {
+                self.0.put(spec.name, Value::Switch(matches.get_flag(option)));
+            } else if let Some(value) = matches.get_one::<Value>(option) {
+                self.0.put(spec.name, value.clone());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The declarations that have an option.
+fn options<C: Options>() -> impl Iterator<Item = (&'static Spec, &'static str)> {
+    C::specs().iter().filter_map(|spec| Some((spec, spec.option?)))
+}
+
+fn argument(spec: &'static Spec, option: &'static str) -> Arg {
+    let argument = Arg::new(option).long(option).help(help(spec));
+    if spec.kind == Type::Switch {
+        return argument.action(ArgAction::SetTrue);
+    }
+    let read = move |text: &str| spec.parse(text).map_err(|error| error.message().to_owned());
+    argument
+        .required(spec.preset == Preset::Required)
+        .value_name(placeholder(spec))
+        .value_parser(ValueParser::new(read))
+}
+
+fn help(spec: &Spec) -> String {
+    let range = Some(spec.range()).filter(|range| !range.is_empty());
+    let range = range.map_or(String::new(), |range| format!(" ({range})"));
+    let shown = !matches!(spec.preset, Preset::Required | Preset::Switch(_));
+    let preset = spec.preset_text().filter(|_| shown);
+    let preset = preset.map_or(String::new(), |preset| format!(" [default: {preset}]"));
+    format!("{}{range}{preset}", spec.help)
+}
+
+/// What stands for the value in the help.
+fn placeholder(spec: &Spec) -> &'static str {
+    match (spec.kind, spec.unit) {
+        (Type::Path, _) => "PATH",
+        (Type::Choice(_), _) => "NAME",
+        (Type::Text, _) => "TEXT",
+        (_, Unit::Bytes | Unit::BytesPerSecond) => "SIZE",
+        (_, Unit::Percent) => "PERCENT",
+        (_, Unit::Milliseconds) => "MS",
+        _ => "N",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spillway_layers::write_cache::{Config, Mode};
+
+    fn parse(line: &str) -> Result<Config, String> {
+        let command = Declared::<Config>::augment_args(Command::new("cache"));
+        let matches =
+            command.try_get_matches_from(line.split_whitespace()).map_err(|error| error.to_string())?;
+        Ok(Declared::from_arg_matches(&matches).unwrap().0)
+    }
+
+    #[test]
+    fn options_fill_the_configuration() {
+        let line = "cache --cache c --mode p --block-size 16K --high-watermark 80 --max-age none --cleaner";
+        let config = parse(line).unwrap();
+        assert_eq!((config.path.to_str(), config.mode), (Some("c"), Mode::PersistentMemory));
+        assert_eq!((config.block_size, config.high_watermark, config.max_age), (16384, 80, None));
+        assert!(config.cleaner && !config.create);
+        assert_eq!(config.low_watermark, 45, "the default");
+    }
+
+    #[test]
+    fn a_refusal_is_the_declarations() {
+        for (line, part) in [
+            ("cache", "--cache <PATH>"),
+            (
+                "cache --cache c --high-watermark 101",
+                "high_watermark cannot be 101: give a whole number from 0 to 100",
+            ),
+            ("cache --cache c --mode q", "one of s, p"),
+            ("cache --cache c --block-size 3000", "a power of two from 512 to 65536"),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert!(error.contains(part), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn help_has_range_unit_and_default() {
+        let help = Declared::<Config>::augment_args(Command::new("cache")).render_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        for part in [
+            "--high-watermark <PERCENT> Start writing back",
+            "(0 to 100 percent) [default: 50]",
+            "[default: 65536, 64 in mode p]",
+            "--mode <NAME> How the cache device is accessed",
+            "(s, p) [default: s]",
+            "--cleaner Write back everything",
+        ] {
+            assert!(help.contains(part), "{part}: {help}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The devices of this server as files: `DIR/NAME/disk`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use spillway_core::{Budget, Charge, Error, Kind, Workspace};
+use spillway_export::fuse::{Config, Folder, FuseSession, MESSAGE_LEN_MAX, Opener, PAYLOAD_OFFSET, Tree};
+use spillway_io::Workers;
+use spillway_io::fuse::{
+    MessageBuffers, Mount, MountServing, NewExchange, READER_BYTES, READERS_MAX, loop_devices_below,
+    serve_mount,
+};
+use spillway_layers::stack::Part;
+
+use crate::device::Device;
+use crate::devices::Devices;
+use crate::exit::{Failure, refused};
+use crate::memory::Memory;
+
+/// Messages that may be held for each reader: the one that is read, and one whose payload the device has.
+const MESSAGES_EACH: usize = 2;
+
+/// A mount that is served.
+pub(crate) struct Mounting {
+    tree: Arc<Tree>,
+    serving: MountServing,
+    _charge: Charge,
+}
+
+impl Mounting {
+    /// Mounts `devices`, which take bytes, at the folder `place`.
+    pub(crate) fn begin(
+        place: &Path,
+        devices: &Arc<Devices>,
+        workers: &Workers,
+        budget: &Arc<Budget>,
+        memory: &Memory,
+    ) -> Result<Self> {
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let tree = Arc::new(Tree::new(uid, gid, since));
+        devices
+            .all()
+            .iter()
+            .for_each(|device| tree.add(device.export.clone(), folders(device), devices.clone()));
+        let each = MESSAGES_EACH * MessageBuffers::bytes_each(MESSAGE_LEN_MAX, PAYLOAD_OFFSET);
+        // A quarter of what requests may take, at 32 MiB of budget two readers.
+        let readers = (memory.buffers as usize / 4 / each).clamp(1, READERS_MAX).min(workers.count());
+        let workspace = Workspace::new("messages of the mount", budget, readers * each).map_err(refused)?;
+        let charge = budget.hold(readers as u64 * READER_BYTES).map_err(|kind| {
+            refused(Error::new(kind, "the memory budget has no room for a mount: give --memory more"))
+        })?;
+        let (mount, note) = Mount::at(place).map_err(refused)?;
+        if let Some(note) = note {
+            tracing::warn!("{note}");
+        }
+        let buffers =
+            MessageBuffers { workspace, message_len_max: MESSAGE_LEN_MAX, payload_offset: PAYLOAD_OFFSET };
+        let (shown, config) =
+            (tree.clone(), Config { held_bytes_max: memory.session_limits().held_bytes_max });
+        let new_exchange: NewExchange = Arc::new(move || Box::new(FuseSession::new(shown.clone(), config)));
+        let serving = serve_mount(mount, workers, readers, &new_exchange, &buffers);
+        Ok(Self { tree, serving, _charge: charge })
+    }
+
+    /// Takes the file of a device away; [`Kind::Busy`] with who has it open.
+    pub(crate) fn remove(&self, device: &str) -> Result<(), Error> {
+        self.tree.remove(device).map_err(|openers| {
+            let users = self.users(&openers, &self.serving.place().join(device));
+            Error::new(
+                Kind::Busy,
+                format!("{} is open: {users}", file_below(self.serving.place(), device).display()),
+            )
+        })
+    }
+
+    /// Unmounts; [`Kind::Busy`] with who uses what is below.
+    pub(crate) fn end(&self) -> Result<(), Error> {
+        self.serving.unmount().map_err(|error| match error.kind {
+            Kind::Busy => {
+                let openers: Vec<_> =
+                    self.tree.volumes().iter().flat_map(|volume| volume.openers()).collect();
+                let place = self.serving.place();
+                let users = self.users(&openers, place);
+                Error::new(Kind::Busy, format!("{} is in use: {users}", place.display()))
+            }
+            _ => error,
+        })
+    }
+
+    /// Who uses files below `place`, in words, and what to do.
+    fn users(&self, openers: &[Opener], place: &Path) -> String {
+        let loops = loop_devices_below(place);
+        let mut users: Vec<String> =
+            loops.iter().map(|path| format!("{} (losetup --detach)", path.display())).collect();
+        users.extend(openers.iter().filter_map(|opener| program_of(opener.thread)));
+        if users.is_empty() {
+            return "perhaps as the working folder of a program; fuser -m names it".to_owned();
+        }
+        format!("{}; close it first", users.join(", "))
+    }
+}
+
+/// The parts of a device, from the top to the origin.
+fn folders(device: &Device) -> Vec<Folder> {
+    let folder = |part: &Part| Folder { name: part.name.clone(), attributes: part.attributes.clone() };
+    device.stack.parts.iter().map(folder).collect()
+}
+
+/// Where the file of a device is in the mount at `place`.
+pub(crate) fn file_below(place: &Path, device: &str) -> PathBuf {
+    place.join(device).join("disk")
+}
+
+/// The program that a thread belongs to, as `NAME (pid N)`, as long as it lives.
+fn program_of(thread: u32) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    let pid: u32 = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    Some(format!("{} (pid {pid})", name.trim_end()))
+}
+
+/// Refuses a mount over the storage that its devices stand on: their requests would come back to this server.
+pub(crate) fn check_place<'a>(place: &Path, storage: impl Iterator<Item = &'a Path>) -> Result<()> {
+    let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let below = |path: &&Path| path.starts_with(place) || whole(path).starts_with(whole(place));
+    let mut storage = storage;
+    match storage.find(below) {
+        None => Ok(()),
+        Some(path) => {
+            let (path, place) = (path.display(), place.display());
+            let text =
+                format!("{path} lies below {place}, where this server is to be mounted: mount it elsewhere");
+            Err(Failure::usage(text)).context("--mount")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn storage_below_the_mount_is_refused_by_whatever_path() {
+        let scratch = Scratch::new("below");
+        let path = |name: &str| scratch.path().join(name);
+        fs::create_dir(path("mount")).unwrap();
+        fs::write(path("mount/origin"), "").unwrap();
+        std::os::unix::fs::symlink("mount/origin", path("link")).unwrap();
+        std::os::unix::fs::symlink("mount", path("place")).unwrap();
+        fs::write(path("beside"), "").unwrap();
+        for (place, storage) in [("mount", "mount/origin"), ("mount", "link"), ("place", "mount/origin")] {
+            let error = check_place(&path(place), [path(storage).as_path()].into_iter()).unwrap_err();
+            assert!(format!("{error:#}").contains("lies below"), "{error:#}");
+        }
+        check_place(&path("mount"), [path("beside").as_path()].into_iter()).unwrap();
+    }
+
+    #[test]
+    fn a_living_program_is_named_by_any_of_its_threads() {
+        let pid = std::process::id();
+        let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        for id in [pid, thread] {
+            let program = program_of(id).expect("it runs");
+            assert!(program.ends_with(&format!(" (pid {pid})")), "{program}");
+        }
+        assert_eq!(program_of(0), None);
+    }
+}

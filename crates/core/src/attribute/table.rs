@@ -1,0 +1,241 @@
+//! Attributes of a part of a stack, as a table of rows.
+
+use std::sync::Arc;
+
+use super::spec::{Role, Spec};
+use super::value::Value;
+use crate::error::{Error, Kind};
+
+/// Reads an attribute of `T`.
+pub type Get<T> = fn(&T) -> Value;
+
+/// Changes an attribute of `T`, to a value that the declaration allows.
+pub type Set<T> = fn(&T, Value) -> Result<(), Error>;
+
+/// A declaration, and how a `T` is read and changed.
+pub struct Attribute<T: 'static> {
+    spec: Spec,
+    get: Option<Get<T>>,
+    set: Option<Set<T>>,
+}
+
+impl<T> Attribute<T> {
+    /// The declaration.
+    pub const fn spec(&self) -> Spec {
+        self.spec
+    }
+
+    /// A row that is only read.
+    pub const fn read(spec: Spec, get: Get<T>) -> Self {
+        Self { spec: Spec { readable: true, writable: false, ..spec }, get: Some(get), set: None }
+    }
+
+    /// A row that is only written.
+    pub const fn write(spec: Spec, set: Set<T>) -> Self {
+        Self { spec: Spec { readable: false, writable: true, ..spec }, get: None, set: Some(set) }
+    }
+
+    /// A row that is read and written.
+    pub const fn both(spec: Spec, get: Get<T>, set: Set<T>) -> Self {
+        Self { spec: Spec { readable: true, writable: true, ..spec }, get: Some(get), set: Some(set) }
+    }
+}
+
+/// Attributes of something, whatever it is.
+pub trait Attributes: Send + Sync {
+    /// The declarations, in the order of the table.
+    fn specs(&self) -> Vec<Spec>;
+
+    /// The declaration of `name`; [`Kind::NotFound`] lists what there is.
+    fn spec(&self, name: &str) -> Result<Spec, Error>;
+
+    /// The value of `name`. [`Kind::NotFound`] as for [`Self::spec`], [`Kind::Denied`] where it can only be written.
+    fn get(&self, name: &str) -> Result<Value, Error>;
+
+    /// Sets `name`. [`Kind::NotFound`] as for [`Self::spec`], [`Kind::Denied`] where it can only be read; what [`Spec::check`] says
+    /// about the value, and then what the part says about its state.
+    fn set(&self, name: &str, value: Value) -> Result<(), Error>;
+
+    /// The value of `name` as [`Spec::text`]. Errors as for [`Self::get`].
+    fn show(&self, name: &str) -> Result<String, Error> {
+        Ok(self.spec(name)?.text(&self.get(name)?))
+    }
+
+    /// Sets `name` to what [`Spec::parse_written`] reads out of `text`, without one final newline, as the kernel does. Errors as for
+    /// [`Self::set`].
+    fn store(&self, name: &str, text: &str) -> Result<(), Error> {
+        self.set(name, Value::Text(text.strip_suffix('\n').unwrap_or(text).to_owned()))
+    }
+}
+
+/// A row of a [`Table`], wherever in the part its value lies.
+struct Row<T> {
+    spec: Spec,
+    get: Option<Box<GetRow<T>>>,
+    set: Option<Box<SetRow<T>>>,
+}
+
+type GetRow<T> = dyn Fn(&T) -> Value + Send + Sync;
+type SetRow<T> = dyn Fn(&T, Value) -> Result<(), Error> + Send + Sync;
+
+/// A part together with its rows.
+pub struct Table<T: 'static> {
+    target: Arc<T>,
+    rows: Vec<Row<T>>,
+}
+
+impl<T> Table<T> {
+    /// The attributes `rows` of `target`.
+    pub fn new(target: Arc<T>, rows: &'static [Attribute<T>]) -> Self {
+        Self { target, rows: Vec::new() }.with(rows, |target| target, |_, _| {})
+    }
+
+    /// With the attributes `rows` of what lies `at` a place in the target, which hears the name of each that is `changed`.
+    pub fn with<U>(
+        mut self,
+        rows: &'static [Attribute<U>],
+        at: fn(&T) -> &U,
+        changed: fn(&T, &'static str),
+    ) -> Self {
+        let row = |row: &'static Attribute<U>| Row {
+            spec: row.spec,
+            get: row.get.map(|get| Box::new(move |target: &T| get(at(target))) as _),
+            set: row.set.map(|set| {
+                let set = move |target: &T, value| {
+                    set(at(target), value)?;
+                    changed(target, row.spec.name);
+                    Ok(())
+                };
+                Box::new(set) as _
+            }),
+        };
+        self.rows.extend(rows.iter().map(row));
+        self
+    }
+
+    fn row(&self, name: &str) -> Result<&Row<T>, Error> {
+        let found = self.rows.iter().find(|row| row.spec.name == name);
+        found.ok_or_else(|| unknown(name, self.rows.iter().map(|row| row.spec.name)))
+    }
+}
+
+fn unknown(name: &str, known: impl Iterator<Item = &'static str>) -> Error {
+    let known: Vec<_> = known.collect();
+    Error::new(Kind::NotFound, format!("there is no attribute {name:?}; there are: {}", known.join(", ")))
+}
+
+impl Spec {
+    fn expect_writable(&self) -> Result<(), Error> {
+        if self.writable {
+            return Ok(());
+        }
+        let message = match self.role {
+            Role::Knob(when) => format!("{} can only be set {}", self.name, when.name()),
+            _ => format!("attribute {} can only be read", self.name),
+        };
+        Err(Error::new(Kind::Denied, message))
+    }
+}
+
+impl<T: Send + Sync> Attributes for Table<T> {
+    fn specs(&self) -> Vec<Spec> {
+        self.rows.iter().map(|row| row.spec).collect()
+    }
+
+    fn spec(&self, name: &str) -> Result<Spec, Error> {
+        Ok(self.row(name)?.spec)
+    }
+
+    fn get(&self, name: &str) -> Result<Value, Error> {
+        let denied = || Error::new(Kind::Denied, format!("attribute {name} can only be written"));
+        let get = self.row(name)?.get.as_ref().ok_or_else(denied)?;
+        Ok(get(&self.target))
+    }
+
+    fn set(&self, name: &str, value: Value) -> Result<(), Error> {
+        let row = self.row(name)?;
+        row.spec.expect_writable()?;
+        let set = row.set.as_ref().expect("a writable row has a way to write");
+        set(&self.target, row.spec.check(value)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::spec::{Type, Unit, When};
+    use super::*;
+    use crate::sync::{AtomicU64, Ordering};
+
+    #[derive(Default)]
+    struct Part {
+        level: AtomicU64,
+        changes: AtomicU64,
+    }
+
+    static ROWS: &[Attribute<Part>] = &[
+        Attribute::write(Spec::command("poke", Type::Text, "Write only"), |_, _| Ok(())),
+        Attribute::read(Spec::gauge("changes", Unit::None, "Read only"), |part| {
+            Value::U64(part.changes.load(Ordering::Relaxed))
+        }),
+        Attribute::read(Spec::knob("mode", When::Start, Type::Switch, "Fixed"), |_| Value::Switch(true)),
+    ];
+
+    static LEVEL: &[Attribute<AtomicU64>] = &[Attribute::both(
+        Spec::knob("level", When::Live, Type::Number(0, 9), "A number"),
+        |level| Value::U64(level.load(Ordering::Relaxed)),
+        |level, value| match value.number() {
+            Some(7) => Err(Error::new(Kind::Busy, "not now")),
+            number => {
+                level.store(number.expect("a number"), Ordering::Relaxed);
+                Ok(())
+            }
+        },
+    )];
+
+    fn table() -> Table<Part> {
+        Table::new(Arc::default(), ROWS).with(
+            LEVEL,
+            |part| &part.level,
+            |part, name| {
+                assert_eq!(name, "level");
+                part.changes.fetch_add(1, Ordering::Relaxed);
+            },
+        )
+    }
+
+    #[test]
+    fn a_table_gets_sets_shows_and_stores() {
+        let table = table();
+        assert_eq!((table.get("level"), table.show("level").as_deref()), (Ok(Value::U64(0)), Ok("0")));
+        table.store("level", "4\n").unwrap();
+        assert_eq!(table.show("level").as_deref(), Ok("4"));
+        table.set("level", Value::U64(5)).unwrap();
+        assert_eq!(table.get("level"), Ok(Value::U64(5)));
+        assert_eq!(table.get("changes"), Ok(Value::U64(2)), "the part hears of each");
+        table.store("poke", "anything").unwrap();
+        let names: Vec<_> = table.specs().iter().map(|spec| spec.name).collect();
+        assert_eq!(names, ["poke", "changes", "mode", "level"]);
+    }
+
+    #[test]
+    fn a_table_refuses() {
+        let table = table();
+        assert_eq!(table.store("level", "x").unwrap_err().kind, Kind::Invalid);
+        assert_eq!(table.set("level", Value::U64(10)).unwrap_err().kind, Kind::Invalid);
+        assert_eq!(table.set("level", Value::U64(7)).unwrap_err().kind, Kind::Busy);
+        assert_eq!(table.get("level"), Ok(Value::U64(0)), "a refused value changes nothing");
+        assert_eq!(table.get("changes"), Ok(Value::U64(0)), "and nobody hears of it");
+        assert_eq!(table.show("poke").unwrap_err().kind, Kind::Denied);
+        let fixed = table.store("mode", "0").unwrap_err();
+        assert!(fixed.kind == Kind::Denied && fixed.message().contains("at the start"), "{fixed}");
+        assert_eq!(table.store("changes", "nonsense").unwrap_err().kind, Kind::Denied, "before it is read");
+        let missing = table.show("nothing").unwrap_err();
+        assert!(missing.kind == Kind::NotFound && missing.to_string().contains("poke, changes, mode, level"));
+    }
+
+    #[test]
+    fn a_row_knows_what_can_be_done_with_it() {
+        let can: Vec<_> = table().specs().iter().map(|spec| (spec.readable, spec.writable)).collect();
+        assert_eq!(can, [(false, true), (true, false), (true, false), (true, true)]);
+    }
+}

@@ -1,0 +1,10 @@
+//! How a part ends, where that takes more than being dropped.
+
+use crate::device::LocalFuture;
+use crate::error::Error;
+
+/// What a part does when its device is no longer served.
+pub trait Suspend: Send + Sync {
+    /// Ends, after the last client and before the last flush. An error says what was left undone.
+    fn suspend(&self) -> LocalFuture<Result<(), Error>>;
+}

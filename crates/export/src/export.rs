@@ -1,0 +1,249 @@
+//! What is served: devices by name.
+//!
+//! [`Exports`] is shared by all sessions and may change at any time; a session looks a name up once, when its client
+//! chooses it. An [`Export`] counts its connected clients, so that a change which no client may see (a reset, a new size)
+//! is possible only in their absence: [`Export::reserve`] refuses while there are any, and refuses newcomers while it is
+//! held. An export whose device has size 0 is not served: it is neither listed nor found.
+//!
+//! Lock order: the list's lock is a leaf, never held while a device is asked.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use spillway_core::sync::{AtomicU64, AtomicUsize, Ordering, RwLock};
+use spillway_core::{Aligned, Error, Geometry, Kind};
+
+use crate::closing::{Closing, Demand};
+use crate::statistics::{Counts, Statistics};
+
+/// Longest name or description in bytes, as in the NBD protocol.
+const TEXT_LEN_MAX: usize = 4096;
+
+/// A device under a name.
+pub struct Export {
+    name: String,
+    description: String,
+    device: Aligned,
+    read_only: bool,
+    clients: AtomicUsize,
+    arrivals: AtomicU64,
+    pub(crate) closing: Closing,
+    pub(crate) counters: Counts,
+}
+
+/// In [`Export::clients`]: reserved, nobody may connect.
+const RESERVED: usize = usize::MAX;
+
+/// In [`Export::clients`], beside the number: the one client has the device to itself.
+const ALONE: usize = 1 << (usize::BITS - 2);
+
+impl Export {
+    /// Serves `device` as `name`: UTF-8 without NUL, at most 4096 bytes, which may be empty; else [`Kind::Invalid`].
+    pub fn new(name: impl Into<String>, device: Aligned) -> Result<Self, Error> {
+        let name = name.into();
+        check_text("an export's name", &name)?;
+        Ok(Self {
+            name,
+            description: String::new(),
+            device,
+            read_only: false,
+            clients: AtomicUsize::new(0),
+            arrivals: AtomicU64::new(0),
+            closing: Closing::default(),
+            counters: Counts::default(),
+        })
+    }
+
+    /// Adds a description for people, under the rules of a name.
+    pub fn with_description(mut self, description: impl Into<String>) -> Result<Self, Error> {
+        self.description = description.into();
+        check_text("an export's description", &self.description)?;
+        Ok(self)
+    }
+
+    /// Refuses writes of clients, even where the device would take them.
+    pub fn with_read_only(mut self, read_only: bool) -> Self {
+        self.read_only = read_only;
+        self
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The description; empty for none.
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Aligned {
+        &self.device
+    }
+
+    /// The device as clients see it: read-only as well where the export is.
+    pub fn geometry(&self) -> Geometry {
+        let geometry = self.device.geometry();
+        Geometry { read_only: geometry.read_only || self.read_only, ..geometry }
+    }
+
+    /// Number of connected clients.
+    pub fn clients(&self) -> usize {
+        match self.clients.load(Ordering::Relaxed) {
+            RESERVED => 0,
+            clients => clients & !ALONE,
+        }
+    }
+
+    /// Gives the device to its one client alone, until that leaves: no other connects. [`Kind::Busy`] unless there is exactly one, which
+    /// does not have it yet.
+    pub fn hold(&self) -> Result<(), Kind> {
+        let held = self.clients.compare_exchange(1, ALONE | 1, Ordering::Relaxed, Ordering::Relaxed);
+        held.map(drop).map_err(|_| Kind::Busy)
+    }
+
+    /// Keeps clients away for as long as the guard lives; [`Kind::Busy`] while there are any, or another guard.
+    pub fn reserve(self: &Arc<Self>) -> Result<Reserved, Kind> {
+        self.clients
+            .compare_exchange(0, RESERVED, Ordering::Acquire, Ordering::Relaxed)
+            .map(|_| Reserved(self.clone()))
+            .map_err(|_| Kind::Busy)
+    }
+
+    /// Counts a client in, or `None` where the export is reserved or held, or has no size.
+    pub(crate) fn connect(self: &Arc<Self>) -> Option<Connected> {
+        let one_more = |clients: usize| (clients < ALONE - 1).then(|| clients + 1);
+        self.clients.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_more).ok()?;
+        let ticket = self.arrivals.fetch_add(1, Ordering::Relaxed);
+        let connected = Connected { export: self.clone(), ticket };
+        // Asked only now: while the client is counted the size cannot change any more.
+        (self.device.geometry().size > 0).then_some(connected)
+    }
+
+    /// Asks every client to leave: its session answers what it has received, flushes and closes. Take the export from its
+    /// list first, so that nobody comes back; [`Export::emptied`] tells when the last has left.
+    pub fn close(&self) {
+        self.closing.raise(Demand::WindDown);
+    }
+
+    /// Closes the connections of clients that have not left since [`Export::close`].
+    pub fn hang_up(&self) {
+        self.closing.raise(Demand::HangUp);
+    }
+
+    /// Waits until no client is connected.
+    pub async fn emptied(&self) {
+        self.closing.left.until(|| (self.clients() == 0).then_some(())).await;
+    }
+
+    /// What clients did so far.
+    pub fn statistics(&self) -> Statistics {
+        self.counters.statistics()
+    }
+}
+
+fn check_text(what: &str, text: &str) -> Result<(), Error> {
+    if text.len() > TEXT_LEN_MAX {
+        let len = text.len();
+        return Err(Error::invalid(format!(
+            "{what} has {len} bytes, at most {TEXT_LEN_MAX} are allowed: shorten it"
+        )));
+    }
+    if text.contains('\0') {
+        return Err(Error::invalid(format!("{what} holds a NUL character, which is not allowed: remove it")));
+    }
+    Ok(())
+}
+
+/// Nobody is connected to the export and nobody can, until this is dropped.
+pub struct Reserved(Arc<Export>);
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let before = self.0.clients.swap(0, Ordering::Release);
+        assert_eq!(before, RESERVED, "a reservation was dropped that nobody had");
+    }
+}
+
+/// One client of an export, for as long as it lives.
+pub(crate) struct Connected {
+    export: Arc<Export>,
+    ticket: u64,
+}
+
+impl Connected {
+    pub(crate) fn export(&self) -> &Arc<Export> {
+        &self.export
+    }
+
+    /// Has the task woken when the export wants its clients to leave.
+    pub(crate) fn watch(&self, waker: &Waker) {
+        self.export.closing.watch(self.ticket, waker);
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.export.closing.forget(self.ticket);
+        let one_less = |clients: usize| if clients == ALONE | 1 { Some(0) } else { clients.checked_sub(1) };
+        let before = self.export.clients.fetch_update(Ordering::Release, Ordering::Relaxed, one_less);
+        assert!(before.is_ok_and(|before| before != RESERVED), "a client left that was not counted");
+        self.export.closing.left.wake_all();
+    }
+}
+
+/// The exports of a server, in the order in which they were added.
+#[derive(Default)]
+pub struct Exports {
+    list: RwLock<Vec<Arc<Export>>>,
+}
+
+impl Exports {
+    /// No exports.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an export; [`Kind::Busy`] where the name is taken.
+    pub fn add(&self, export: Export) -> Result<Arc<Export>, Error> {
+        let mut list = self.list.write();
+        if list.iter().any(|other| other.name == export.name) {
+            let message = format!("an export named '{}' exists already: choose another name", export.name);
+            return Err(Error::new(Kind::Busy, message));
+        }
+        let export = Arc::new(export);
+        list.push(export.clone());
+        Ok(export)
+    }
+
+    /// Takes an export from the list. Its clients keep it until they leave.
+    pub fn remove(&self, name: &str) -> Option<Arc<Export>> {
+        let mut list = self.list.write();
+        let index = list.iter().position(|export| export.name == name)?;
+        Some(list.remove(index))
+    }
+
+    /// Every export, those without a size included.
+    pub fn all(&self) -> Vec<Arc<Export>> {
+        self.list.read().clone()
+    }
+
+    /// The exports that clients may see.
+    pub fn served(&self) -> Vec<Arc<Export>> {
+        let mut list = self.all();
+        list.retain(|export| export.device.geometry().size > 0);
+        list
+    }
+
+    /// The served export of that name. The empty name also means the only export there is.
+    pub fn find(&self, name: &[u8]) -> Option<Arc<Export>> {
+        let mut served = self.served();
+        let named = served.iter().position(|export| export.name.as_bytes() == name);
+        match named {
+            Some(index) => Some(served.swap_remove(index)),
+            None if name.is_empty() && served.len() == 1 => served.pop(),
+            None => None,
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Limits of one session.
+
+use super::wire::{Header, Portion};
+
+/// Bytes in front of the payload of a WRITE.
+pub const PAYLOAD_OFFSET: usize = Header::LEN + Portion::LEN;
+
+/// Longest payload of a request or reply in bytes, 256 pages, which is what Linux takes at most unless it is told otherwise.
+pub(super) const PAYLOAD_LEN_MAX: u32 = 1 << 20;
+
+/// Longest message that the kernel sends.
+pub const MESSAGE_LEN_MAX: usize = PAYLOAD_OFFSET + PAYLOAD_LEN_MAX as usize;
+
+/// Payloads from this length on stay in the buffer that they were received in, in bytes.
+pub(super) const STAYING_LEN_MIN: usize = 64 << 10;
+
+/// Asynchronous requests that the kernel has in flight at most, and from which on it calls the mount congested.
+pub(super) const BACKGROUND_MAX: u32 = 256;
+pub(super) const CONGESTED: u32 = 192;
+
+/// Limits of one session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Bytes of pending buffers from which on no further request is taken.
+    pub held_bytes_max: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { held_bytes_max: 8 << 20 }
+    }
+}

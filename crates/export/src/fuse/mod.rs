@@ -1,0 +1,52 @@
+//! The server's side of the FUSE protocol, without I/O.
+//!
+//! What it is: a [`Tree`] is what a mount shows, `NAME/disk` for each device and `NAME/PART/ATTRIBUTE` for what it is made of; a [`FuseSession`] is an
+//! [`Exchange`](spillway_core::exchange::Exchange) for one reader of the mount: messages of the kernel in, requests to an
+//! [`Aligned`](spillway_core::Aligned) device, messages out. A mount has several readers, each a session on a thread of its own;
+//! whichever reads a request answers it. What they share stands in the tree. The source of all facts is the kernel's interface
+//! description, `linux/fuse.h`.
+//!
+//! What it promises upwards: any message gives at most one reply, never a panic; a request is answered exactly once, or not at
+//! all after [`hang_up`](spillway_core::exchange::Exchange::hang_up); what a session holds is bounded by its [`Config`] plus one
+//! request, and counted by the rule in [`nbd`](crate::nbd)'s `memory`.
+//!
+//! What it needs below: devices that take bytes ([`Aligned::to_bytes`](spillway_core::Aligned::to_bytes)), and a driver that
+//! keeps the loop of [`spillway_core::exchange`].
+//!
+//! The disk file is opened for direct I/O, whatever the program asked for: the kernel's page cache keeps nothing of it, so that
+//! all exports of a device show the same bytes at any time.
+//!
+//! Lock order: the list of volumes and the open files of a volume are leaves; an attribute is read with none of them held.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `wire` | constants and the codec of fixed structures |
+//! | `tree` | what is mounted, as numbered nodes, and who has it open |
+//! | `stat` | what the kernel is told of a node |
+//! | `folder` | names in a folder |
+//! | `config` | limits of one session |
+//! | `controls` | attributes as files |
+//! | `answer` | answers that are still to come |
+//! | `seek` | where data and holes begin |
+//! | `session` | messages to replies |
+//! | `transfers` | reads, writes and the like of disk files |
+
+mod answer;
+
+mod config;
+mod controls;
+
+mod folder;
+mod seek;
+mod session;
+mod stat;
+#[cfg(test)]
+mod tests;
+mod transfers;
+mod tree;
+pub mod wire;
+
+pub use config::{Config, MESSAGE_LEN_MAX, PAYLOAD_OFFSET};
+pub use controls::Folder;
+pub use session::FuseSession;
+pub use tree::{Opener, Tree, Volume};

@@ -1,0 +1,95 @@
+//! Attributes as files.
+
+use super::super::wire::Fields;
+use super::*;
+use spillway_core::exchange::Exchange;
+use spillway_core::sync::Ordering;
+
+fn control() -> (Arc<Toy>, Kernel, u64, u64) {
+    let (_, _, tree, toy) = mounted();
+    let mut kernel = Kernel::new(&tree, Config::default());
+    let level = kernel.find("ram0/toy/level").unwrap();
+    let poke = kernel.find("ram0/toy/poke").unwrap();
+    (toy, kernel, level, poke)
+}
+
+fn read_at(kernel: &mut Kernel, node: u64, handle: u64, offset: u64, len: u32) -> (i32, String) {
+    let body = [words64(&[handle, offset]), words32(&[len, 0]), words64(&[0, 0])].concat();
+    let (errno, text) = kernel.ask(opcode::READ, node, &body);
+    (errno, String::from_utf8(text).unwrap())
+}
+
+#[test]
+fn a_part_is_a_folder_and_each_attribute_a_file() {
+    let (.., mut kernel, level, poke) = control();
+    let mode = |kernel: &mut Kernel, node| {
+        let (errno, reply) = kernel.ask(opcode::GETATTR, node, &[0; 16]);
+        assert_eq!(errno, 0);
+        Fields::of(&reply[76..]).u32().unwrap()
+    };
+    assert_eq!((mode(&mut kernel, level), mode(&mut kernel, poke)), (0o100_644, 0o100_200));
+    let part = kernel.find("ram0/toy").unwrap();
+    assert_eq!(mode(&mut kernel, part), 0o040_755);
+    let (errno, listing) = kernel.ask(opcode::READDIR, part, &portion(0, 4096, 0));
+    let listing = String::from_utf8_lossy(&listing).into_owned();
+    assert!(errno == 0 && listing.contains("level") && listing.contains("poke"), "{listing}");
+    for (node, errno) in [(part + (1 << 16), errno::ENOENT), (poke + 1, errno::ENOENT)] {
+        assert_eq!(kernel.ask(opcode::GETATTR, node, &[0; 16]).0, errno);
+    }
+    assert_eq!(kernel.find("ram0/toy/other"), Err(errno::ENOENT));
+    assert_eq!(kernel.find("ram0/toy/level/deeper"), Err(errno::ENOTDIR));
+}
+
+#[test]
+fn a_read_from_the_start_takes_the_value_anew_and_later_ones_go_on_in_it() {
+    let (toy, mut kernel, level, _) = control();
+    let handle = kernel.open(level, 0).unwrap();
+    toy.level.store(12345, Ordering::SeqCst);
+    assert_eq!(read_at(&mut kernel, level, handle, 0, 3), (0, "123".into()));
+    toy.level.store(99, Ordering::SeqCst);
+    assert_eq!(read_at(&mut kernel, level, handle, 3, 100), (0, "45\n".into()));
+    assert_eq!(read_at(&mut kernel, level, handle, 6, 100), (0, String::new()));
+    assert_eq!(read_at(&mut kernel, level, handle, u64::MAX, 100), (0, String::new()));
+    assert_eq!(read_at(&mut kernel, level, handle, 0, 100), (0, "99\n".into()));
+    assert_eq!(kernel.ask(opcode::RELEASE, level, &words64(&[handle, 0, 0])).0, 0);
+    assert_eq!(read_at(&mut kernel, level, handle, 0, 100).0, errno::EINVAL, "a handle that is closed");
+}
+
+#[test]
+fn a_write_sets_the_value_and_its_refusal_is_the_errno() {
+    let (toy, mut kernel, level, poke) = control();
+    let handle = kernel.open(level, 1 | open_mode::TRUNC).expect("shells cut what they write to");
+    let (errno, reply) = kernel.write(level, 0, b"7\n");
+    assert_eq!((errno, Fields::of(&reply).u32()), (0, Some(2)));
+    assert_eq!(toy.level.load(Ordering::SeqCst), 7);
+    assert_eq!(kernel.write(level, 5, b"8").0, 0, "wherever it is written to");
+    assert_eq!(toy.level.load(Ordering::SeqCst), 8);
+    for (text, expected) in
+        [(&b"bogus\n"[..], errno::EINVAL), (b"\xff", errno::EINVAL), (&[b'1'; 4097], errno::E2BIG)]
+    {
+        assert_eq!(kernel.write(level, 0, text).0, expected);
+    }
+    assert_eq!(toy.level.load(Ordering::SeqCst), 8);
+    let set = [words32(&[1 << 3, 0]), words64(&[0, 0, 0])].concat();
+    assert_eq!(kernel.ask(opcode::SETATTR, level, &set).0, 0, "so do shells that cut it first");
+    assert_eq!(kernel.ask(opcode::FSYNC, level, &[0; 16]).0, 0);
+    assert_eq!(kernel.ask(opcode::RELEASE, level, &words64(&[handle, 0, 0])).0, 0);
+    assert_eq!(kernel.open(poke, 0), Err(errno::EACCES), "not even root reads it");
+    assert_eq!(kernel.open(poke, 2), Err(errno::EACCES));
+    assert!(kernel.open(poke, 1).is_ok());
+}
+
+#[test]
+fn a_change_that_takes_long_stops_nothing_else() {
+    let (toy, mut kernel, level, _) = control();
+    let disk = kernel.find("ram0/disk").unwrap();
+    toy.slow.store(true, Ordering::SeqCst);
+    let (unique, _) = kernel.send(opcode::WRITE, level, &writing(0, b"5", 0));
+    kernel.poll();
+    assert!(kernel.reply().is_none() && kernel.session.takes());
+    assert_eq!(kernel.read(disk, 0, 512).0, 0);
+    toy.finish();
+    kernel.poll();
+    assert_eq!(kernel.reply().map(|(number, (errno, _))| (number, errno)), Some((unique, 0)));
+    assert_eq!(toy.level.load(Ordering::SeqCst), 5);
+}

@@ -1,0 +1,80 @@
+//! Answers that take their time, and limits.
+
+use super::*;
+use spillway_core::buffer::bytes_for;
+use spillway_core::exchange::Exchange;
+
+#[test]
+fn requests_are_answered_in_the_order_of_the_answers_and_wake_the_reader() {
+    let (device, _, _, mut kernel, disk) = reading();
+    device.hold();
+    let (first, kept) = kernel.send(opcode::WRITE, disk, &writing(0, &[1; 65536], 0));
+    assert!(kept, "a large payload stays where it is");
+    let (second, kept) = kernel.send(opcode::WRITE, disk, &writing(0, &[2; 4096], 0));
+    assert!(!kept, "a small one is copied");
+    kernel.poll();
+    assert_eq!((kernel.session.pending(), kernel.wakes()), (2, 0));
+    assert!(kernel.reply().is_none());
+    device.release(2);
+    assert_eq!(kernel.wakes(), 1);
+    kernel.poll();
+    let answered = [kernel.reply().unwrap(), kernel.reply().unwrap()];
+    assert_eq!(answered.map(|(unique, (errno, _))| (unique, errno)), [(first, 0), (second, 0)]);
+    assert_eq!(kernel.session.pending(), 0);
+}
+
+#[test]
+fn what_is_pending_is_limited_and_a_request_beyond_waits_for_its_buffer() {
+    let (device, _, tree, _, disk) = reading();
+    let held_bytes_max = 4 * bytes_for(32768) + 16384;
+    let mut kernel = Kernel::new(&tree, Config { held_bytes_max });
+    device.hold();
+    let mut sent = 0;
+    while kernel.session.takes() {
+        kernel.send(opcode::READ, disk, &portion(0, 32768, 0));
+        kernel.poll();
+        sent += 1;
+        assert!(sent < 10, "nothing limits the session");
+    }
+    assert_eq!((sent, kernel.session.pending()), (5, 5), "four hold buffers, and one waits");
+    for round in 0..5 {
+        device.release(1);
+        kernel.poll();
+        let (_, (errno, data)) = kernel.reply().unwrap_or_else(|| panic!("answer {round}"));
+        assert_eq!((errno, data.len()), (0, 32768));
+    }
+    assert!(kernel.session.takes() && kernel.session.pending() == 0);
+}
+
+#[test]
+fn what_waits_for_a_buffer_is_written_as_it_was() {
+    let (device, _, tree, _, disk) = reading();
+    let mut kernel = Kernel::new(&tree, Config { held_bytes_max: 65536 });
+    device.hold();
+    kernel.send(opcode::READ, disk, &portion(0, 65536, 0));
+    let (_, kept) = kernel.send(opcode::WRITE, disk, &writing(8192, &[9; 4096], 0));
+    assert!(kept && !kernel.session.takes(), "the message itself waits");
+    kernel.poll();
+    device.release(1);
+    kernel.poll();
+    device.release(1);
+    kernel.poll();
+    assert_eq!(kernel.session.pending(), 0);
+    while kernel.reply().is_some() {}
+    device.release(1);
+    assert_eq!(kernel.read(disk, 8190, 4).1, [0, 0, 9, 9]);
+}
+
+#[test]
+fn a_hung_up_session_has_withdrawn_everything() {
+    let (device, export, _, mut kernel, disk) = reading();
+    device.hold();
+    kernel.send(opcode::WRITE, disk, &writing(0, &[1; 4096], 0));
+    kernel.poll();
+    kernel.session.hang_up();
+    device.release(10);
+    kernel.poll();
+    assert!(kernel.reply().is_none() && kernel.session.pending() == 0);
+    assert!(device.log().is_empty(), "a withdrawn write reached the device");
+    assert_eq!(export.statistics().writes, 0);
+}

@@ -1,0 +1,276 @@
+//! Reads, writes and the like of disk files: their submission, backpressure and replies.
+//!
+//! The rule is that of NBD's connections: no further request is taken while those that are pending hold more than
+//! [`Config::held_bytes_max`], or are 1024, or memory is short and they hold more than a session gets in any case. A request that
+//! needs a buffer waits until the session's own limit has room for it, and then until [`buffer::room`] has it; one of a
+//! session that holds nothing gets a small buffer at once.
+
+use std::collections::VecDeque;
+use std::task::{Context, Poll};
+
+use spillway_core::buffer;
+use spillway_core::exchange::Message;
+use spillway_core::{Answer, Error, Flags, IoBuf, Kind, LocalFuture, Op, Reply, Request, work};
+
+use super::answer::{Command, Outcome, Ticket, Work};
+use super::config::{Config, STAYING_LEN_MIN};
+use super::seek::seek;
+use super::wire::{Head, errno};
+use crate::pending::{PENDING_MAX, Pending};
+use crate::statistics::Counter;
+
+/// Bytes of a buffer that a session gets in any case.
+const ASSURED_BYTES: usize = 16 << 10;
+
+/// Bytes that a request without payload covers in one unit of work.
+const BYTES_COVERED: u64 = 64 << 10;
+
+/// A read or write that waits for a buffer.
+struct Parked {
+    ticket: Ticket,
+    request: Request,
+    /// Of a write; empty for a read.
+    payload: IoBuf,
+    len: usize,
+    /// Absent until the session may hold the buffer.
+    room: Option<LocalFuture<IoBuf>>,
+}
+
+/// The requests of a session that a device carries out.
+pub(super) struct Transfers {
+    config: Config,
+    pending: Pending<Ticket, Work>,
+    parked: Option<Parked>,
+    replies: VecDeque<Message>,
+}
+
+impl Transfers {
+    pub(super) fn new(config: Config) -> Self {
+        Self { config, pending: Pending::default(), parked: None, replies: VecDeque::new() }
+    }
+
+    /// Requests that are not answered.
+    pub(super) fn pending(&self) -> usize {
+        self.pending.len() + usize::from(self.parked.is_some())
+    }
+
+    /// Whether another request is taken.
+    pub(super) fn takes(&mut self) -> bool {
+        let held = self.pending.bytes() as usize;
+        self.parked.is_none()
+            && held <= self.config.held_bytes_max
+            && self.pending.len() < PENDING_MAX
+            && !(held > ASSURED_BYTES && buffer::is_short())
+            && self.pending.has_room()
+    }
+
+    /// Reads as many bytes as the ticket says.
+    pub(super) fn read(&mut self, ticket: Ticket, offset: u64, len: usize) {
+        let request = Request::read(offset, IoBuf::empty());
+        match self.buffer(len) {
+            Some(buf) => self.submit(ticket, with_buffer(request, buf)),
+            None => self.park(ticket, request, IoBuf::empty(), len),
+        }
+    }
+
+    /// Writes the window of `payload`. Gives the buffer back unless it is kept until the answer.
+    pub(super) fn write(&mut self, ticket: Ticket, request: Request, payload: IoBuf) -> Option<IoBuf> {
+        let len = payload.len();
+        if len >= STAYING_LEN_MIN {
+            self.submit(ticket, with_buffer(request, payload));
+            return None;
+        }
+        match self.buffer(len) {
+            Some(buf) => {
+                self.submit(ticket, with_payload(request, buf, &payload));
+                Some(payload)
+            }
+            None => {
+                self.park(ticket, request, payload, len);
+                None
+            }
+        }
+    }
+
+    /// Carries out a request without payload.
+    pub(super) fn bare(&mut self, ticket: Ticket, request: Request) {
+        work::spend((request.range.len / BYTES_COVERED).min(u64::from(work::TURN)) as u32);
+        self.submit(ticket, request);
+    }
+
+    /// Looks for data from `offset` on, or for what is none.
+    pub(super) fn seek(&mut self, ticket: Ticket, offset: u64, data: bool) {
+        let device = ticket.volume.export().device().clone();
+        self.begin(ticket, 0, Work::Seek(Box::pin(seek(device, offset, data))));
+    }
+
+    /// Waits for an attribute to be set.
+    pub(super) fn set(&mut self, ticket: Ticket, answer: Answer<Result<(), Error>>) {
+        match answer {
+            Answer::Done(result) => self.finish(&ticket, Outcome::Set(result)),
+            Answer::Pending(future) => self.begin(ticket, 0, Work::Set(future)),
+        }
+    }
+
+    /// Whether the session may hold another buffer of `len` bytes.
+    fn affords(&self, len: usize) -> bool {
+        let held = self.pending.bytes() as usize + buffer::bytes_for(len);
+        self.pending.is_empty() || held <= self.config.held_bytes_max
+    }
+
+    /// Whether a buffer of `len` bytes is due however short memory is.
+    fn assured(&self, len: usize) -> bool {
+        len <= ASSURED_BYTES && self.pending.is_empty()
+    }
+
+    fn buffer(&self, len: usize) -> Option<IoBuf> {
+        if !self.affords(len) {
+            return None;
+        }
+        IoBuf::try_new(len).or_else(|| self.assured(len).then(|| IoBuf::new(len)))
+    }
+
+    fn room(&self, len: usize) -> Option<LocalFuture<IoBuf>> {
+        self.affords(len).then(|| Box::pin(buffer::room(len)) as LocalFuture<IoBuf>)
+    }
+
+    fn park(&mut self, ticket: Ticket, request: Request, payload: IoBuf, len: usize) {
+        assert!(self.parked.is_none(), "a request was taken behind one that waits");
+        let room = self.room(len);
+        self.parked = Some(Parked { ticket, request, payload, len, room });
+    }
+
+    fn submit(&mut self, ticket: Ticket, request: Request) {
+        let held = request.buf.capacity() as u64;
+        match ticket.volume.export().device().submit_bytes(request) {
+            Answer::Done(reply) => {
+                work::spend_bytes(reply.buf.len(), work::BYTES_STORED);
+                self.finish(&ticket, Outcome::Io(reply));
+            }
+            Answer::Pending(future) => self.begin(ticket, held, Work::Io(future)),
+        }
+    }
+
+    fn begin(&mut self, ticket: Ticket, held: u64, work: Work) {
+        if let Some((ticket, outcome)) = self.pending.begin(ticket, held, work) {
+            self.finish(&ticket, outcome);
+        }
+    }
+
+    fn finish(&mut self, ticket: &Ticket, outcome: Outcome) {
+        let failure = match outcome {
+            Outcome::Io(Reply { result: Ok(()), buf }) => return self.succeed(ticket, buf),
+            Outcome::Seek(Ok(offset)) => return self.reply(Head::of(ticket.unique, 0).u64(offset)),
+            Outcome::Set(Ok(())) => return self.succeed(ticket, IoBuf::empty()),
+            Outcome::Set(Err(error)) => return self.refuse(ticket.unique, error.kind.errno()),
+            Outcome::Io(Reply { result: Err(kind), .. }) | Outcome::Seek(Err(Some(kind))) => errno_of(kind),
+            Outcome::Seek(Err(None)) => errno::ENXIO,
+        };
+        ticket.volume.export().counters.add(Counter::Errors, 1);
+        self.refuse(ticket.unique, failure);
+    }
+
+    fn succeed(&mut self, ticket: &Ticket, buf: IoBuf) {
+        let mut head = Head::of(ticket.unique, 0);
+        let (requests, bytes) = match ticket.command {
+            // The device has not been asked for anything.
+            Command::Set(len) => return self.reply(head.u32(len).u32(0)),
+            Command::Read => (Counter::Reads, Some((Counter::ReadBytes, buf.len()))),
+            Command::Write(len) => {
+                head.u32(len).u32(0);
+                (Counter::Writes, Some((Counter::WriteBytes, len as usize)))
+            }
+            Command::Flush => (Counter::Flushes, None),
+            Command::Zero => (Counter::WriteZeroes, None),
+            Command::Seek => (Counter::Others, None),
+        };
+        let counters = &ticket.volume.export().counters;
+        counters.add(requests, 1);
+        if let Some((counter, len)) = bytes {
+            counters.add(counter, len as u64);
+        }
+        match ticket.command {
+            Command::Read => self.reply_with(&mut head, buf),
+            _ => self.reply(&mut head),
+        }
+    }
+
+    /// Replies with a head alone.
+    pub(super) fn reply(&mut self, head: &mut Head) {
+        self.reply_with(head, IoBuf::empty());
+    }
+
+    /// Replies with a body behind the head.
+    pub(super) fn reply_with(&mut self, head: &mut Head, body: IoBuf) {
+        self.replies.push_back(Message::new(head.finish(body.len()), body));
+    }
+
+    /// Replies with an errno.
+    pub(super) fn refuse(&mut self, unique: u64, errno: i32) {
+        self.reply(&mut Head::of(unique, errno));
+    }
+
+    /// Nothing is answered any more.
+    pub(super) fn hang_up(&mut self) {
+        *self = Self::new(self.config);
+    }
+
+    pub(super) fn next_reply(&mut self) -> Option<Message> {
+        self.replies.pop_front()
+    }
+
+    /// Lets pending answers progress and replies to those that came.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) {
+        if self.pending() == 0 {
+            return;
+        }
+        self.pending.collect(context);
+        while let Some((ticket, outcome)) = self.pending.next_done() {
+            self.finish(&ticket, outcome);
+            if work::spent() {
+                break;
+            }
+        }
+        self.poll_parked(context);
+    }
+
+    fn poll_parked(&mut self, context: &mut Context<'_>) {
+        let Some(mut parked) = self.parked.take() else { return };
+        parked.room = parked.room.or_else(|| self.room(parked.len));
+        let buf = match parked.room.as_mut().map(|room| room.as_mut().poll(context)) {
+            Some(Poll::Ready(buf)) => buf,
+            _ if self.assured(parked.len) => IoBuf::new(parked.len),
+            _ => {
+                self.parked = Some(parked);
+                return;
+            }
+        };
+        let request = match parked.request.op {
+            Op::Read => with_buffer(parked.request, buf),
+            _ => with_payload(parked.request, buf, &parked.payload),
+        };
+        self.submit(parked.ticket, request);
+    }
+}
+
+fn with_buffer(mut request: Request, buf: IoBuf) -> Request {
+    request.range.len = buf.len() as u64;
+    request.buf = buf;
+    request
+}
+
+fn with_payload(request: Request, mut buf: IoBuf, payload: &[u8]) -> Request {
+    buf.copy_from_slice(payload);
+    with_buffer(request, buf)
+}
+
+/// A request to write what comes later at `offset`.
+pub(super) fn writing(offset: u64, durable: bool) -> Request {
+    let request = Request::write(offset, IoBuf::empty());
+    Request { flags: Flags { fua: durable, no_hole: false }, ..request }
+}
+
+/// The errno of a failure, as files have it.
+pub(super) fn errno_of(kind: Kind) -> i32 {
+    if kind == Kind::ReadOnly { errno::EROFS } else { kind.errno() }
+}

@@ -1,0 +1,215 @@
+//! What is mounted, as numbered nodes, and who has it open.
+//!
+//! ```text
+//!   /            the mount           node 1
+//!   /NAME        a volume, its number counted from 1 and never used again
+//!   /NAME/disk   the device as a file
+//!   /NAME/PART/ATTRIBUTE
+//! ```
+//!
+//! An open disk file is a client of its export: while there is one, the device is neither reset nor taken away.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use spillway_core::sync::{AtomicU64, Mutex, Ordering, RwLock};
+
+use super::controls::{Controls, Folder};
+use super::wire::{self, errno, open_mode};
+use crate::control::Catalog;
+use crate::export::{Connected, Export};
+
+/// Files of a volume that may be open at a time.
+const OPEN_MAX: usize = 1024;
+
+/// A place in the mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Node {
+    /// The mount itself.
+    Root,
+    /// The folder of a volume.
+    Volume(u32),
+    /// Its disk file.
+    Disk(u32),
+    /// The folder of a part, by its number in the volume.
+    Part(u32, u16),
+    /// An attribute, by its number in the part.
+    Control(u32, u16, u16),
+}
+
+impl Node {
+    /// The node of that number; `None` where no node ever has it.
+    pub(super) fn of(number: u64) -> Option<Self> {
+        let volume = (number >> 32) as u32;
+        match (volume, (number >> 16) as u16, number as u16) {
+            (0, 0, 1) => Some(Node::Root),
+            (0, ..) => None,
+            (_, 0, 0) => Some(Node::Volume(volume)),
+            (_, 0, 1) => Some(Node::Disk(volume)),
+            (_, 0, _) => None,
+            (_, part, 0) => Some(Node::Part(volume, part - 1)),
+            (_, part, control) => Some(Node::Control(volume, part - 1, control - 1)),
+        }
+    }
+
+    pub(super) fn number(self) -> u64 {
+        match self {
+            Node::Root => wire::ROOT,
+            Node::Volume(volume) => u64::from(volume) << 32,
+            Node::Disk(volume) => u64::from(volume) << 32 | 1,
+            Node::Part(volume, part) => u64::from(volume) << 32 | (u64::from(part) + 1) << 16,
+            Node::Control(volume, part, control) => {
+                Node::Part(volume, part).number() | (u64::from(control) + 1)
+            }
+        }
+    }
+}
+
+/// A program that has something open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opener {
+    /// Name of the device.
+    pub device: String,
+    /// The thread that opened it, as the server sees it; 0 where it cannot.
+    pub thread: u32,
+}
+
+/// A device in the mount.
+pub struct Volume {
+    pub(super) number: u32,
+    export: Arc<Export>,
+    pub(super) controls: Controls,
+    open: Mutex<Open>,
+}
+
+#[derive(Default)]
+struct Open {
+    /// No file is opened any more.
+    retired: bool,
+    last_handle: u64,
+    files: HashMap<u64, OpenFile>,
+}
+
+struct OpenFile {
+    thread: u32,
+    _client: Connected,
+}
+
+impl Volume {
+    pub(super) fn export(&self) -> &Arc<Export> {
+        &self.export
+    }
+
+    /// Opens the disk file and returns its handle, or an errno.
+    pub(super) fn open_disk(&self, mode: u32, thread: u32) -> Result<u64, i32> {
+        if mode & open_mode::ACCESS != 0 && self.export.geometry().read_only {
+            return Err(errno::EROFS);
+        }
+        if mode & open_mode::TRUNC != 0 {
+            return Err(errno::EPERM);
+        }
+        let mut open = self.open.lock();
+        if open.retired {
+            return Err(errno::ENOENT);
+        }
+        if open.files.len() >= OPEN_MAX {
+            return Err(errno::ENFILE);
+        }
+        let client = self.export.connect().ok_or_else(|| self.absence())?;
+        open.last_handle += 1;
+        let handle = open.last_handle;
+        open.files.insert(handle, OpenFile { thread, _client: client });
+        Ok(handle)
+    }
+
+    /// Why the export takes no client.
+    fn absence(&self) -> i32 {
+        if self.export.geometry().size == 0 { errno::ENOMEDIUM } else { errno::EBUSY }
+    }
+
+    pub(super) fn close(&self, handle: u64) {
+        let closed = self.open.lock().files.remove(&handle);
+        drop(closed);
+    }
+
+    /// The programs that have a file of it open.
+    pub fn openers(&self) -> Vec<Opener> {
+        let device = || self.export.name().to_owned();
+        let mut threads: Vec<u32> = self.open.lock().files.values().map(|file| file.thread).collect();
+        threads.sort_unstable();
+        threads.dedup();
+        threads.into_iter().map(|thread| Opener { device: device(), thread }).collect()
+    }
+
+    /// Lets no file be opened any more, unless one is open.
+    fn retire(&self) -> bool {
+        let mut open = self.open.lock();
+        open.retired |= open.files.is_empty();
+        open.retired
+    }
+}
+
+/// Everything in a mount.
+pub struct Tree {
+    volumes: RwLock<Vec<Arc<Volume>>>,
+    /// Number of the last volume.
+    last: AtomicU64,
+    /// Changes with the list.
+    version: AtomicU64,
+    pub(super) owner: Owner,
+}
+
+/// Whose files they are, and since when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owner {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    /// In seconds since 1970.
+    pub(super) since: u64,
+}
+
+impl Tree {
+    /// An empty mount whose files belong to `uid` and `gid` and were made so many seconds after 1970.
+    pub fn new(uid: u32, gid: u32, since: u64) -> Self {
+        Self {
+            volumes: RwLock::default(),
+            last: AtomicU64::new(0),
+            version: AtomicU64::new(0),
+            owner: Owner { uid, gid, since },
+        }
+    }
+
+    /// Shows a device, which takes bytes, under its export's name; no other one in the mount has it.
+    /// Its parts are folders, in this order, whose files `catalog` changes.
+    pub fn add(&self, export: Arc<Export>, parts: Vec<Folder>, catalog: Arc<dyn Catalog>) {
+        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let number = u32::try_from(number).expect("nobody adds so many");
+        let controls = Controls::new(export.name().to_owned(), parts, catalog);
+        let volume = Arc::new(Volume { number, export, controls, open: Mutex::default() });
+        self.volumes.write().push(volume);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// Takes a device out of the mount, or says who has it open.
+    pub fn remove(&self, name: &str) -> Result<(), Vec<Opener>> {
+        let mut volumes = self.volumes.write();
+        let Some(index) = volumes.iter().position(|volume| volume.export.name() == name) else {
+            return Ok(());
+        };
+        if !volumes[index].retire() {
+            return Err(volumes[index].openers());
+        }
+        volumes.remove(index);
+        self.version.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    /// Every device in the mount.
+    pub fn volumes(&self) -> Vec<Arc<Volume>> {
+        self.volumes.read().clone()
+    }
+
+    pub(super) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+}

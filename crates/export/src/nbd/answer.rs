@@ -1,0 +1,44 @@
+//! An answer of the device, and what is kept of its request meanwhile.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use spillway_core::buffer::bytes_for;
+use spillway_core::{Extent, Kind, LocalFuture, Reply};
+
+use super::memory::EXTENTS_BYTES;
+use super::ticket::{Command, Ticket};
+use super::wire::cmd_flag;
+
+/// An answer that is still to come.
+pub(super) enum Work {
+    Io(LocalFuture<Reply>),
+    Extents(LocalFuture<Result<Vec<Extent>, Kind>>),
+}
+
+/// An answer.
+pub(super) enum Outcome {
+    Io(Reply),
+    Extents(Result<Vec<Extent>, Kind>),
+}
+
+impl Future for Work {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        match &mut *self {
+            Work::Io(future) => future.as_mut().poll(context).map(Outcome::Io),
+            Work::Extents(future) => future.as_mut().poll(context).map(Outcome::Extents),
+        }
+    }
+}
+
+/// Bytes that a pending request holds besides itself.
+pub(super) fn held_by(ticket: &Ticket) -> u64 {
+    match ticket.command {
+        Command::Read | Command::Write => bytes_for(ticket.length as usize) as u64,
+        Command::BlockStatus if !ticket.has(cmd_flag::REQ_ONE) => EXTENTS_BYTES,
+        _ => 0,
+    }
+}

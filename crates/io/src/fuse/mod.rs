@@ -1,0 +1,30 @@
+//! FUSE mounts: getting one, reading its requests on the workers, and giving it up.
+//!
+//! What it is: [`Mount`] is a mount point with the descriptor behind it; [`serve_mount`] has several workers read from it, each
+//! by a descriptor of its own where the system allows that, so that requests spread over the workers and each is answered on the
+//! thread that read it.
+//!
+//! What it promises upwards: a mount point that a dead server left is cleaned up, one that lives is left alone; while a file
+//! below it is open, [`MountServing::unmount`] refuses. What the readers hold is counted: their buffers by the workspace that
+//! they get, the rest by [`READER_BYTES`].
+//!
+//! What it needs below: `/dev/fuse`, and either the right to mount or `fusermount3`.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `mount` | mounting and unmounting, with that right |
+//! | `fusermount` | the same without it |
+//! | `mount_table` | what is mounted where, as the kernel lists it |
+//! | `reader` | the loop of one reader |
+//! | `serve` | all readers of a mount |
+
+mod fusermount;
+mod mount;
+mod mount_table;
+mod reader;
+mod serve;
+
+pub use mount::Mount;
+pub use mount_table::{loop_devices_below, places_of};
+pub use reader::{MessageBuffers, READER_BYTES};
+pub use serve::{MountServing, NewExchange, READERS_MAX, serve_mount};

@@ -1,0 +1,200 @@
+//! The loop of one reader of a mount.
+//!
+//! The whole reader is one task with one hand-written poll, a turn as a connection has it. A message is read as soon as the
+//! exchange takes one, without waiting; only where there is none does the reader wait for the descriptor. Of several that wait
+//! the kernel wakes one. Replies are written at once: that never blocks.
+//!
+//! Ends: the mount is gone, or the order is to abort.
+
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use compio::runtime::Submit;
+use rustix::io::{Errno, read, writev};
+use spillway_core::buffer::{ALIGNMENT, Workspace};
+use spillway_core::exchange::{Exchange, Message};
+use spillway_core::{IoBuf, LocalFuture, work};
+
+use crate::control::{Control, Order};
+use crate::op::{Await, Event};
+
+/// Bytes to charge for each reader besides its buffers: what it gets however short memory is, its first pending requests and its
+/// structures.
+pub const READER_BYTES: u64 = 64 << 10;
+
+/// Units of work for a round: two system calls.
+const ROUND_UNITS: u32 = 10;
+
+/// Buffers that messages are read into.
+#[derive(Clone)]
+pub struct MessageBuffers {
+    /// What they are taken from; room for one each reader at least.
+    pub workspace: Workspace,
+    /// Longest message in bytes.
+    pub message_len_max: usize,
+    /// Bytes of a message in front of what is to lie at the start of a page.
+    pub payload_offset: usize,
+}
+
+impl MessageBuffers {
+    /// Bytes of the workspace that one buffer takes.
+    pub fn bytes_each(message_len_max: usize, payload_offset: usize) -> usize {
+        (ALIGNMENT - payload_offset + message_len_max).next_multiple_of(ALIGNMENT)
+    }
+
+    fn len(&self) -> usize {
+        Self::bytes_each(self.message_len_max, self.payload_offset)
+    }
+
+    /// Sets the window to where a message goes.
+    fn open(&self, mut buf: IoBuf) -> IoBuf {
+        buf.widen(self.len());
+        buf.narrow(ALIGNMENT - self.payload_offset, self.message_len_max);
+        buf
+    }
+}
+
+/// The mount is gone, or the reader has to go.
+struct Gone;
+
+pub(super) struct Reader {
+    fd: Arc<OwnedFd>,
+    exchange: Box<dyn Exchange>,
+    control: Arc<Control>,
+    buffers: MessageBuffers,
+    /// For the next message, while there is none.
+    buf: Option<IoBuf>,
+    /// The wait for one, while the device has them all.
+    room: Option<LocalFuture<IoBuf>>,
+    readable: Option<Submit<Await>>,
+    listening: bool,
+    /// Last, so that the place is given back when everything else is gone.
+    _place: Box<dyn Send>,
+}
+
+impl Reader {
+    /// To be made and polled on the thread that serves it; `place` is dropped at its end.
+    pub(super) fn new(
+        fd: Arc<OwnedFd>,
+        exchange: Box<dyn Exchange>,
+        control: Arc<Control>,
+        buffers: MessageBuffers,
+        place: Box<dyn Send>,
+    ) -> Self {
+        let (buf, room, readable) = (None, None, None);
+        Self { fd, exchange, control, buffers, buf, room, readable, listening: false, _place: place }
+    }
+
+    fn turn(&mut self, context: &mut Context<'_>) -> Result<(), Gone> {
+        let _turn = work::turn(work::TURN);
+        self.heed(context)?;
+        loop {
+            work::spend(ROUND_UNITS);
+            self.exchange.poll(context);
+            self.reply()?;
+            if work::spent() {
+                context.waker().wake_by_ref();
+                return Ok(());
+            }
+            if !self.exchange.takes() || !self.read(context)? {
+                return Ok(());
+            }
+            self.reply()?;
+        }
+    }
+
+    fn heed(&mut self, context: &Context<'_>) -> Result<(), Gone> {
+        if !self.listening {
+            self.control.listen(context.waker());
+            self.listening = true;
+        }
+        if self.control.ordered() == Order::Serve { Ok(()) } else { Err(Gone) }
+    }
+
+    /// Reads a message and hands it over; false where none is there, or no buffer for it: both will wake the task.
+    fn read(&mut self, context: &mut Context<'_>) -> Result<bool, Gone> {
+        let Some(mut buf) = self.buffer(context) else { return Ok(false) };
+        match read(&self.fd, &mut buf[..]) {
+            Ok(len) => {
+                work::spend_bytes(len, work::BYTES_COPIED);
+                buf.narrow(0, len);
+                self.buf = self.exchange.receive(buf).map(|buf| self.buffers.open(buf));
+                Ok(true)
+            }
+            Err(why) => {
+                self.buf = Some(buf);
+                match why {
+                    Errno::AGAIN => Ok(self.is_readable(context)),
+                    // A signal, or a request that was withdrawn.
+                    Errno::INTR | Errno::NOENT => Ok(true),
+                    _ => Err(Gone),
+                }
+            }
+        }
+    }
+
+    fn buffer(&mut self, context: &mut Context<'_>) -> Option<IoBuf> {
+        if let Some(buf) = self.buf.take() {
+            return Some(buf);
+        }
+        let (workspace, len) = (self.buffers.workspace.clone(), self.buffers.len());
+        let room = self.room.get_or_insert_with(|| Box::pin(async move { workspace.take(len).await }));
+        let Poll::Ready(buf) = room.as_mut().poll(context) else { return None };
+        self.room = None;
+        Some(self.buffers.open(buf))
+    }
+
+    fn is_readable(&mut self, context: &mut Context<'_>) -> bool {
+        let fd = &self.fd;
+        let wait = self.readable.get_or_insert_with(|| {
+            compio::runtime::submit(Await { fd: fd.clone(), event: Event::ReadableAlone })
+        });
+        let ready = Pin::new(wait).poll(context).is_ready();
+        if ready {
+            self.readable = None;
+        }
+        ready
+    }
+
+    fn reply(&mut self) -> Result<(), Gone> {
+        while let Some(message) = self.exchange.next_reply() {
+            work::spend_bytes(message.body.len(), work::BYTES_COPIED);
+            send(&self.fd, &message)?;
+        }
+        Ok(())
+    }
+}
+
+fn send(fd: &OwnedFd, message: &Message) -> Result<(), Gone> {
+    let slices = [IoSlice::new(message.head()), IoSlice::new(&message.body)];
+    let slices = if message.body.is_empty() { &slices[..1] } else { &slices };
+    match writev(fd, slices) {
+        // The kernel waits no longer for one that was withdrawn.
+        Ok(_) | Err(Errno::NOENT) => Ok(()),
+        Err(Errno::NODEV | Errno::CONNABORTED) => Err(Gone),
+        Err(why) => {
+            let error = io::Error::from(why);
+            tracing::error!(%error, bytes = message.bytes(), "a reply was refused by the kernel");
+            Ok(())
+        }
+    }
+}
+
+impl Future for Reader {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let reader = self.get_mut();
+        match reader.turn(context) {
+            Ok(()) => Poll::Pending,
+            Err(Gone) => {
+                reader.exchange.hang_up();
+                Poll::Ready(())
+            }
+        }
+    }
+}

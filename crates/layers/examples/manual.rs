@@ -1,0 +1,226 @@
+//! The tables of options and attributes in the manual, made of the declarations.
+//!
+//! Each stands between `<!-- options: KIND -->` or `<!-- attributes: KIND -->` and `<!-- end -->`, in a file of the folder that is
+//! given. Without more, a table that says something else than the declarations is an error; with `--write` it is made anew.
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::{env, fs, io};
+
+use spillway_core::{Preset, Role, Spec, When};
+use spillway_layers::stack::options;
+use spillway_layers::{write_cache, zram};
+
+/// The attributes of a kind whose table is in the manual.
+fn attributes(kind: &str) -> Option<Vec<Spec>> {
+    match kind {
+        "zram" => Some(zram::declarations()),
+        "write_cache" => Some(write_cache::declarations()),
+        _ => None,
+    }
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = env::args().skip(1).collect();
+    let [folder, rest @ ..] = &words[..] else {
+        eprintln!("give the folder of the manual, and --write to make its tables anew");
+        return ExitCode::FAILURE;
+    };
+    match visit(Path::new(folder), rest.iter().any(|word| word == "--write")) {
+        Ok(stale) if stale.is_empty() => ExitCode::SUCCESS,
+        Ok(stale) => {
+            eprintln!("{}: a table says something else than the declarations", stale.join(", "));
+            ExitCode::FAILURE
+        }
+        Err(why) => {
+            eprintln!("{folder}: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The files with tables that are not as declared, which are written anew if asked for.
+fn visit(folder: &Path, write: bool) -> io::Result<Vec<String>> {
+    let mut stale = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|extension| extension != "md") {
+            continue;
+        }
+        let text = fs::read_to_string(&path)?;
+        let made =
+            with_tables(&text).map_err(|why| io::Error::other(format!("{}: {why}", path.display())))?;
+        if made != text && write {
+            fs::write(&path, made)?;
+        } else if made != text {
+            stale.push(path.display().to_string());
+        }
+    }
+    Ok(stale)
+}
+
+const END: &str = "<!-- end -->";
+
+/// `text` with its tables made anew; an error names a mark that makes no sense.
+fn with_tables(text: &str) -> Result<String, String> {
+    let (mut made, mut lines) = (String::new(), text.lines());
+    while let Some(line) = lines.next() {
+        made.push_str(line);
+        made.push('\n');
+        if let Some(table) = table_for(line)? {
+            made.push_str(&table);
+            lines.by_ref().find(|line| *line == END).ok_or_else(|| format!("{line} has no {END}"))?;
+            made.push_str(END);
+            made.push('\n');
+        }
+    }
+    Ok(made)
+}
+
+/// The table that a line marks the place of.
+fn table_for(line: &str) -> Result<Option<String>, String> {
+    let mark = |what: &str| line.strip_prefix(&format!("<!-- {what}: "))?.strip_suffix(" -->");
+    let unknown = || format!("{line}: there is nothing of this kind");
+    if let Some(kind) = mark("options") {
+        return options(kind).map(|specs| Some(option_table(specs))).ok_or_else(unknown);
+    }
+    if let Some(kind) = mark("attributes") {
+        return attributes(kind).map(|specs| Some(attribute_table(&specs))).ok_or_else(unknown);
+    }
+    Ok(None)
+}
+
+fn option_table(specs: &[Spec]) -> String {
+    let has_options = specs.iter().any(|spec| spec.option.is_some());
+    let option = |spec: &Spec| spec.option.map_or(String::new(), |option| format!("`--{option}`"));
+    let row = |spec: &Spec| {
+        let Role::Knob(when) = spec.role else { unreachable!("{} is no option", spec.name) };
+        let key = if when == When::Once { "(no key)".into() } else { format!("`{}`", spec.name) };
+        let mut cells =
+            vec![key, option(spec), values(spec), preset(spec), when.name().into(), spec.help.into()];
+        if !has_options {
+            cells.remove(1);
+        }
+        cells
+    };
+    let mut head = vec!["key", "option", "values", "default", "set", "meaning"];
+    if !has_options {
+        head.remove(1);
+    }
+    table(&head, specs.iter().map(row))
+}
+
+fn attribute_table(specs: &[Spec]) -> String {
+    let row = |spec: &Spec| {
+        let access = match (spec.readable, spec.writable) {
+            (true, true) => "read, write",
+            (true, false) => "read",
+            _ => "write",
+        };
+        let help = match spec.kind {
+            spillway_core::Type::Columns { columns, .. } => format!("{}: {}", spec.help, named(columns)),
+            _ => spec.help.to_owned(),
+        };
+        vec![format!("`{}`", spec.name), spec.role.name().into(), access.into(), values(spec), help]
+    };
+    table(&["name", "role", "access", "values", "meaning"], specs.iter().map(row))
+}
+
+fn named(columns: &[spillway_core::Column]) -> String {
+    let name = |column: &spillway_core::Column| match column.unit.name() {
+        "" => format!("`{}`", column.name),
+        unit => format!("`{}` ({unit})", column.name),
+    };
+    columns.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+fn values(spec: &Spec) -> String {
+    match spec.range() {
+        range if !range.is_empty() => range,
+        _ => match spec.kind.name() {
+            kind @ ("text" | "path") => kind.into(),
+            "switch" => "on, off".into(),
+            _ => String::new(),
+        },
+    }
+}
+
+fn preset(spec: &Spec) -> String {
+    match spec.preset {
+        Preset::Switch(on) => if on { "on" } else { "off" }.into(),
+        _ => spec.preset_text().unwrap_or_default(),
+    }
+}
+
+fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    let head = [line(head.iter().map(ToString::to_string).collect()), line(vec!["---".into(); head.len()])];
+    head.into_iter().chain(rows.map(line)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRACE: &str = "\
+| key | values | default | set | meaning |
+| --- | --- | --- | --- | --- |
+| `records_max` | 1 to 65536 requests | 1024 | at the start | Requests remembered, charged to the budget |
+";
+
+    #[test]
+    fn a_table_is_made_anew_between_its_marks() {
+        let made = format!("before\n<!-- options: trace -->\n{TRACE}<!-- end -->\nafter\n");
+        assert_eq!(with_tables(&made).as_ref(), Ok(&made), "what is as declared stays");
+        let stale = made.replace("1024", "1000");
+        assert_eq!(with_tables(&stale).as_ref(), Ok(&made));
+        assert_eq!(with_tables("<!-- options: trace -->\n<!-- end -->\n").unwrap(), made[7..made.len() - 6]);
+    }
+
+    #[test]
+    fn a_mark_that_makes_no_sense_is_an_error() {
+        assert!(with_tables("<!-- options: trace -->\n| a |\n").unwrap_err().contains("has no"));
+        assert!(with_tables("<!-- options: floppy -->\n<!-- end -->\n").unwrap_err().contains("floppy"));
+        assert!(with_tables("<!-- attributes: floppy -->\n<!-- end -->\n").is_err());
+    }
+
+    #[test]
+    fn options_of_the_command_line_have_their_column() {
+        let table = option_table(options("write_cache").unwrap());
+        for row in [
+            "| `high_watermark` | `--high-watermark` | 0 to 100 percent | 50 | at any time |",
+            "| `cleaner` | `--cleaner` | on, off | off | at any time |",
+            "| (no key) | `--force` | on, off | off | for one start |",
+        ] {
+            assert!(table.contains(row), "{row}: {table}");
+        }
+    }
+
+    #[test]
+    fn attributes_have_their_role_and_columns() {
+        let table = attribute_table(&zram::declarations());
+        for row in [
+            "| `num_reads` | counter | read | pages | Pages read |",
+            "| `reset` | command | write | 1 to 65535 |",
+            "`orig_data_size` (bytes), `compr_data_size` (bytes)",
+        ] {
+            assert!(table.contains(row), "{row}: {table}");
+        }
+    }
+
+    #[test]
+    fn stale_files_are_named_and_written() {
+        let folder = env::temp_dir().join(format!("spillway-manual-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("a.md");
+        fs::write(&path, "<!-- options: trace -->\n<!-- end -->\n").unwrap();
+        fs::write(folder.join("b.txt"), "<!-- options: trace -->\n").unwrap();
+        assert_eq!(visit(&folder, false).unwrap(), [path.display().to_string()]);
+        assert!(
+            visit(&folder, true).unwrap().is_empty() && fs::read_to_string(&path).unwrap().contains("1024")
+        );
+        assert!(visit(&folder, false).unwrap().is_empty());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

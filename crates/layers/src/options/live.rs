@@ -1,0 +1,84 @@
+//! Options that may change while requests read them.
+
+use std::marker::PhantomData;
+
+use spillway_core::Error;
+use spillway_core::sync::{AtomicU64, Ordering};
+
+/// A type that fits a word, so that it may change while others read it.
+pub(crate) trait Word: Copy {
+    fn word(self) -> u64;
+    fn of_word(word: u64) -> Self;
+}
+
+impl Word for u64 {
+    fn word(self) -> u64 {
+        self
+    }
+
+    fn of_word(word: u64) -> Self {
+        word
+    }
+}
+
+impl Word for bool {
+    fn word(self) -> u64 {
+        self.into()
+    }
+
+    fn of_word(word: u64) -> Self {
+        word == 1
+    }
+}
+
+impl Word for f64 {
+    fn word(self) -> u64 {
+        self.to_bits()
+    }
+
+    fn of_word(word: u64) -> Self {
+        Self::from_bits(word)
+    }
+}
+
+/// The largest number stands for none: no range may reach it.
+impl Word for Option<u64> {
+    fn word(self) -> u64 {
+        assert_ne!(self, Some(u64::MAX), "the word for none");
+        self.unwrap_or(u64::MAX)
+    }
+
+    fn of_word(word: u64) -> Self {
+        Some(word).filter(|&word| word != u64::MAX)
+    }
+}
+
+/// An option that may change while requests read it.
+pub(crate) struct Live<T>(AtomicU64, PhantomData<T>);
+
+impl<T: Word> Live<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(AtomicU64::new(value.word()), PhantomData)
+    }
+
+    pub(crate) fn get(&self) -> T {
+        T::of_word(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Changes it to a value that the declaration allows.
+    pub(crate) fn set(&self, value: T) {
+        self.0.store(value.word(), Ordering::Relaxed);
+    }
+
+    /// Changes it, and back if the settings do not fit together then.
+    pub(crate) fn set_checked(&self, value: T, check: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
+        let before = self.get();
+        self.set(value);
+        check().inspect_err(|_| self.set(before))
+    }
+}
+
+/// Settings that always fit together.
+pub(crate) fn unrelated<T>(_: &T) -> Result<(), Error> {
+    Ok(())
+}

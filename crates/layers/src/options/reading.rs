@@ -1,0 +1,99 @@
+//! A table of a configuration file, read by the declarations.
+
+use std::marker::PhantomData;
+
+use serde::Deserializer;
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use spillway_core::{Error, Preset, Role, Spec, Value, When};
+
+use super::declared::Options;
+
+/// Reads a table of a configuration file by the declarations of `T`.
+pub(crate) fn deserialize<'a, T: Options, D: Deserializer<'a>>(source: D) -> Result<T, D::Error> {
+    source.deserialize_map(Keys(PhantomData))
+}
+
+struct Keys<T>(PhantomData<T>);
+
+impl<'a, T: Options> Visitor<'a> for Keys<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a table of options")
+    }
+
+    fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<T, A::Error> {
+        let (mut options, mut given) = (T::default(), Vec::new());
+        while let Some(key) = map.next_key::<String>()? {
+            let Some(spec) = keys::<T>().find(|spec| spec.name == key) else {
+                map.next_value::<IgnoredAny>()?;
+                return Err(A::Error::custom(unknown::<T>(&key)));
+            };
+            let Written(value) = map.next_value()?;
+            let value = read(spec, value).map_err(|error| A::Error::custom(error.message()))?;
+            options.put(spec.name, value);
+            given.push(spec.name);
+        }
+        let missing = |spec: &&Spec| spec.preset == Preset::Required && !given.contains(&spec.name);
+        match keys::<T>().find(missing) {
+            None => Ok(options),
+            Some(spec) => Err(A::Error::custom(format!("{} is missing: give {}", spec.name, spec.allowed()))),
+        }
+    }
+}
+
+/// Text is read by a person's rules, in which sizes may have fractions.
+fn read(spec: &Spec, value: Value) -> Result<Value, Error> {
+    match value {
+        Value::Text(text) => spec.parse(&text),
+        value => spec.check(value),
+    }
+}
+
+/// The options that a file may hold.
+fn keys<T: Options>() -> impl Iterator<Item = &'static Spec> {
+    T::specs().iter().filter(|spec| spec.role != Role::Knob(When::Once))
+}
+
+fn unknown<T: Options>(key: &str) -> String {
+    let names: Vec<_> = keys::<T>().map(|spec| format!("`{}`", spec.name)).collect();
+    format!("there is no key `{key}`; there are: {}", names.join(", "))
+}
+
+/// A value as a file writes it.
+struct Written(Value);
+
+impl<'a> serde::Deserialize<'a> for Written {
+    fn deserialize<D: Deserializer<'a>>(source: D) -> Result<Self, D::Error> {
+        struct Any;
+        impl Visitor<'_> for Any {
+            type Value = Written;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a number, true or false, or text")
+            }
+
+            fn visit_bool<E>(self, on: bool) -> Result<Written, E> {
+                Ok(Written(Value::Switch(on)))
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<Written, E> {
+                Ok(Written(Value::U64(number)))
+            }
+
+            /// A negative number is not allowed anywhere: as text it is refused by the declaration's words.
+            fn visit_i64<E>(self, number: i64) -> Result<Written, E> {
+                Ok(Written(u64::try_from(number).map_or(Value::Text(number.to_string()), Value::U64)))
+            }
+
+            fn visit_f64<E>(self, number: f64) -> Result<Written, E> {
+                Ok(Written(Value::Text(number.to_string())))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Written, E> {
+                Ok(Written(Value::Text(text.to_owned())))
+            }
+        }
+        source.deserialize_any(Any)
+    }
+}

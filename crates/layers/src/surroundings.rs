@@ -1,0 +1,80 @@
+//! What every kind of origin or layer shares: what it is opened with, and the open device that comes of it.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use spillway_core::{Attributes, BlockDevice, Budget, Env, Error, Regions, Storage, Suspend};
+
+/// What a layer stands on.
+pub type Below = Arc<dyn BlockDevice>;
+
+/// A configuration that opens a device: of an origin on `()`, of a layer on [`Below`].
+pub trait Open<On> {
+    /// The open device, ready for requests. Errors name the key, the value and what is allowed, or what was found and what to do.
+    fn open(&self, below: On, around: &Surroundings) -> impl Future<Output = Result<OpenDevice, Error>>;
+
+    /// What it opens through its surroundings.
+    fn backing_devices(&self) -> Vec<BackingDevice> {
+        Vec::new()
+    }
+}
+
+/// A file or block device that a kind keeps its data on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackingDevice {
+    /// What it is to its kind: `origin`, `cache`.
+    pub role: &'static str,
+    /// Path of an existing file or block device.
+    pub path: PathBuf,
+    /// Opened for reading only.
+    pub read_only: bool,
+    /// Reached through a mapping instead of I/O.
+    pub mapped: bool,
+}
+
+/// A [`BackingDevice`] that was opened and locked.
+pub struct OpenStorage {
+    /// The calls on it.
+    pub storage: Arc<dyn Storage>,
+    /// What is worth knowing about how it was opened, for people.
+    pub notes: Vec<String>,
+}
+
+/// Opens what a [`BackingDevice`] names.
+pub type OpenFile = Box<dyn Fn(&BackingDevice) -> Result<OpenStorage, Error> + Send + Sync>;
+
+/// What a stack may have of the world around it.
+pub struct Surroundings {
+    /// Time, chance and tasks.
+    pub env: Arc<dyn Env>,
+    /// Large memory.
+    pub regions: Arc<dyn Regions>,
+    /// What all memory is charged to.
+    pub budget: Arc<Budget>,
+    /// Opens files; a layer cannot reach the operating system.
+    pub open_file: OpenFile,
+}
+
+/// A device that is ready for requests, and what goes with it.
+pub struct OpenDevice {
+    /// Takes requests.
+    pub device: Arc<dyn BlockDevice>,
+    /// The control table.
+    pub attributes: Arc<dyn Attributes>,
+    /// Its end, where it has to do something then.
+    pub suspend: Option<Arc<dyn Suspend>>,
+    /// What was found when it was opened, for people.
+    pub notes: Vec<String>,
+}
+
+impl OpenDevice {
+    /// `device` with its `attributes`.
+    pub(crate) fn new<T: BlockDevice + 'static, A: Attributes + 'static>(
+        device: Arc<T>,
+        attributes: impl FnOnce(Arc<T>) -> A,
+    ) -> Self {
+        let attributes = Arc::new(attributes(device.clone()));
+        Self { device, attributes, suspend: None, notes: Vec::new() }
+    }
+}

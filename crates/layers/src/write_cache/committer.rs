@@ -1,0 +1,272 @@
+//! The committer: the one task that writes metadata of an open cache. Commits come before clearing, which is never put off for long.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use spillway_core::sync::Semaphore;
+use spillway_core::{Kind, Place, mutant};
+use spillway_policy::commits::{self, Step};
+use spillway_policy::free_runs::Run;
+
+use super::block::{CacheBlock, Epoch};
+use super::cache::Core;
+use super::counts::Count;
+use super::index::LOOKS;
+
+/// Entries that are cleared together: a commit waits for that.
+const CLEARED_MAX: usize = 65536;
+
+impl Core {
+    /// Makes everything that was acknowledged before durable.
+    pub(super) async fn flush(self: &Arc<Self>) -> Result<(), Kind> {
+        match self.settings.ablation.lone_commits {
+            false => self.commit_all().await?,
+            true => self.commit_alone().await?,
+        }
+        if !mutant::on("write_cache: flush only what is cached") {
+            self.settle_bypassed().await?;
+        }
+        // A flush that succeeds does so before any that has failed.
+        self.failure.check()
+    }
+
+    /// Commits what was acknowledged before.
+    pub(super) async fn commit_all(self: &Arc<Self>) -> Result<(), Kind> {
+        self.commit_to(self.journal.covering()).await
+    }
+
+    /// The same by a commit that begins when it is this flush's turn, as the kernel does it; unless one that began after the
+    /// call has covered it by then.
+    async fn commit_alone(self: &Arc<Self>) -> Result<(), Kind> {
+        let needed = self.journal.covering();
+        let _turn = Turn::take(&self.journal.turn).await;
+        let committed = self.journal.committed().0 >= needed;
+        let target = if committed { needed } else { self.journal.epoch().0 + 1 };
+        self.commit_to(target).await
+    }
+
+    /// Waits until the superblock has `seq_count`; many wait for one commit.
+    pub(super) async fn commit_to(self: &Arc<Self>, seq_count: u64) -> Result<(), Kind> {
+        if mutant::on("write_cache: acknowledge a flush before the commit") {
+            return Ok(());
+        }
+        self.want(seq_count);
+        self.failure.or(self.journal.committed.reached(seq_count)).await
+    }
+
+    /// Asks for a commit that leaves `seq_count`.
+    fn want(self: &Arc<Self>, seq_count: u64) {
+        self.journal.wanted.advance(seq_count);
+        self.run_committer();
+    }
+
+    /// The same where nobody waits for it: clients go on meanwhile, on their own threads.
+    pub(super) fn want_in_background(self: &Arc<Self>, seq_count: u64) {
+        if self.journal.wanted.current() < seq_count {
+            self.journal.wanted.advance(seq_count);
+            self.run_committer_in_background();
+        }
+    }
+
+    /// Asks for a commit of what is in none yet.
+    pub(super) fn want_uncommitted(self: &Arc<Self>) {
+        if self.journal.uncommitted() > 0 {
+            self.want(self.journal.covering());
+        }
+    }
+
+    /// Has the committer look, from whatever thread.
+    pub(super) fn run_committer_in_background(self: &Arc<Self>) {
+        if !self.has_metadata_to_write() {
+            return;
+        }
+        if !self.journal.work.is_idle() {
+            return self.run_committer();
+        }
+        let core = self.clone();
+        let run = move || async move { core.run_committer() };
+        self.env.spawn(Place::Background, Box::new(move || Box::pin(run())));
+    }
+
+    /// Has the committer look whether there is something to do.
+    pub(super) fn run_committer(self: &Arc<Self>) {
+        if self.journal.work.queue() {
+            self.env.spawn_here(Box::pin(self.clone().write_metadata()));
+        }
+    }
+
+    async fn write_metadata(self: Arc<Self>) {
+        let mut last = Step::Rest;
+        loop {
+            last = self.next_step(last);
+            let done = match last {
+                Step::Rest => Ok(()),
+                Step::Commit => self.commit().await,
+                Step::Clear => self.clear_some().await,
+            };
+            if let Err(kind) = done {
+                self.fail("writing metadata", kind);
+            }
+            if last == Step::Rest && !self.journal.work.again() {
+                return;
+            }
+        }
+    }
+
+    fn has_metadata_to_write(&self) -> bool {
+        self.next_step(Step::Rest) != Step::Rest
+    }
+
+    fn next_step(&self, last: Step) -> Step {
+        if self.failure.check().is_err() {
+            return Step::Rest;
+        }
+        let wanted = self.journal.committed().0 < self.journal.wanted.current();
+        commits::next_step(last, wanted, self.journal.stale(), self.journal.cleared.waiting() > 0)
+    }
+
+    async fn commit(self: &Arc<Self>) -> Result<(), Kind> {
+        let before = self.journal.committed();
+        let sealed = self.journal.seal();
+        let committed = sealed.next();
+        if !mutant::on("write_cache: commit without waiting for writes") {
+            self.journal.writers_left(sealed).await;
+        }
+        let runs = self.entries_of(sealed).await;
+        if mutant::on("write_cache: write the superblock before the entries") {
+            self.write_superblock(committed).await?;
+        }
+        self.write_entries(&runs, committed, before).await?;
+        if !mutant::on("write_cache: skip the flush before the superblock") {
+            self.flush_cache().await?;
+        }
+        self.write_superblock(committed).await?;
+        // Before the slices: a version that a failed batch or zeroing gives back in between is dropped by one side or the other.
+        self.journal.superblock_written(committed);
+        self.drop_replaced(sealed).await;
+        self.ages.lock().note(self.env.coarse_now(), committed.0);
+        self.journal.end_commit(sealed);
+        self.counts.add(Count::Commits, 1);
+        self.wake();
+        self.write_back_if_due();
+        self.write_back_for_waiters();
+        self.age_if_due();
+        Ok(())
+    }
+
+    /// Runs of blocks of the metadata with entries that a commit of a sealed epoch makes visible.
+    async fn entries_of(&self, sealed: Epoch) -> Vec<Range<u64>> {
+        let mut blocks = Vec::new();
+        let next = |from| self.journal.next_of(sealed, from);
+        self.walk(next, |block| {
+            if self.index.is_of(block, sealed) {
+                self.layout.add_metadata_block(block.0, &mut blocks);
+            }
+            true
+        })
+        .await;
+        self.layout.metadata_runs(blocks)
+    }
+
+    /// What the commit of a sealed epoch has replaced is stale.
+    async fn drop_replaced(&self, sealed: Epoch) {
+        let next = |from| self.journal.next_of(sealed, from);
+        self.walk(next, |block| {
+            if self.index.is_of(block, sealed) {
+                self.index.drop_replaced(block, sealed.next(), |stale| self.journal.mark_stale(stale));
+            }
+            self.journal.forget(sealed, block);
+            true
+        })
+        .await;
+    }
+
+    /// Shows `each` the blocks that `next` finds, in slices, as long as it says that it goes on.
+    async fn walk(&self, next: impl Fn(u32) -> Option<CacheBlock>, mut each: impl FnMut(CacheBlock) -> bool) {
+        let (mut from, mut looks) = (0, 0);
+        while let Some(block) = next(from) {
+            if !each(block) {
+                return;
+            }
+            from = block.0 + 1;
+            looks += 1;
+            if looks % LOOKS == 0 {
+                self.give_way().await;
+            }
+        }
+    }
+
+    /// Clears some entries; only then are their blocks free. A commit that is wanted meanwhile comes before the next ones.
+    async fn clear_some(self: &Arc<Self>) -> Result<(), Kind> {
+        let generation = self.journal.generation_to_clear();
+        let clearing = self.begin_clear(generation).await;
+        let committed = self.journal.committed();
+        if !mutant::on("write_cache: free a block before its entry is clear") {
+            let mut blocks = Vec::new();
+            clearing.iter().for_each(|block| self.layout.add_metadata_block(block.0, &mut blocks));
+            self.write_entries(&self.layout.metadata_runs(blocks), committed, committed).await?;
+            if !mutant::on("write_cache: skip the flush after clearing") {
+                self.flush_cache().await?;
+            }
+        }
+        for some in clearing.chunks(LOOKS) {
+            self.end_clear(generation, some);
+            self.give_way_after(some).await;
+        }
+        self.wake();
+        self.write_back_for_waiters();
+        Ok(())
+    }
+
+    /// Entries of a generation that are cleared together, in order.
+    async fn begin_clear(&self, generation: u64) -> Vec<CacheBlock> {
+        let mut clearing = Vec::new();
+        let next = |from| self.journal.next_stale(generation, from);
+        self.walk(next, |block| {
+            if self.index.begin_clear(block) {
+                self.journal.begin_clear(generation, block);
+                clearing.push(block);
+            }
+            clearing.len() < CLEARED_MAX
+        })
+        .await;
+        clearing
+    }
+
+    /// These entries are clear on the device.
+    fn end_clear(&self, generation: u64, cleared: &[CacheBlock]) {
+        let mut runs: Vec<Run> = Vec::new();
+        for &block in cleared.iter().filter(|&&block| self.index.end_clear(block)) {
+            match runs.last_mut() {
+                Some(run) if run.start + run.len == block.0 => run.len += 1,
+                _ => runs.push(Run { start: block.0, len: 1 }),
+            }
+        }
+        self.space.free_runs(runs);
+        self.journal.end_clear(generation, cleared.len() as u32);
+    }
+
+    /// Lets others have their turn where `slice` was a whole one, and so perhaps not the last.
+    async fn give_way_after(&self, slice: &[CacheBlock]) {
+        if slice.len() == LOOKS {
+            self.give_way().await;
+        }
+    }
+}
+
+/// Has the turn, and passes it on when dropped.
+struct Turn<'a>(&'a Semaphore);
+
+impl<'a> Turn<'a> {
+    /// Waits for the turn.
+    async fn take(turns: &'a Semaphore) -> Self {
+        turns.take(1).await;
+        Self(turns)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.give(1);
+    }
+}

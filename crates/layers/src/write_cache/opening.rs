@@ -1,0 +1,408 @@
+//! How a cache is opened: it recovers what its device holds, or formats a blank one. Nothing is shared yet, and no request waits.
+
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::sync::Arc;
+
+use spillway_core::{BlockDevice, Budget, Charge, Env, Error, Geometry, IoBuf, Kind, Request, Seam, mutant};
+
+use super::block::{Blocks, CacheBlock, EPOCHS, Epoch, Stage};
+use super::cache::result_of;
+use super::format::{
+    ENTRY_LEN, Entry, Found, Layout, MAGIC, OriginMark, PADDING_LEN, SUPERBLOCK_LEN, Superblock, VERSION,
+};
+use super::index::Index;
+use super::journal::Journal;
+use super::metadata::{Metadata, PIECE_BYTES};
+use super::recovery::Recovery;
+use super::settings::{Config, Settings};
+use super::space::Space;
+use super::workspaces::Workspaces;
+
+/// Seq_counts that a cache may begin with: as many are left for commits.
+const SEQ_COUNTS: u64 = EPOCHS / 2;
+
+/// Bytes of magic and version: a word, which memory stores whole.
+const MAGIC_LEN: usize = 8;
+
+/// Log recovery progress every 64 MiB.
+const PROGRESS_BYTES: u64 = 64 << 20;
+
+/// A cache that is being opened: its devices, and how it is to be used.
+pub(super) struct Opening {
+    pub(super) origin: Seam,
+    pub(super) cache: Seam,
+    pub(super) env: Arc<dyn Env>,
+    pub(super) budget: Arc<Budget>,
+    pub(super) workspaces: Workspaces,
+    pub(super) settings: Settings,
+    pub(super) geometry: Geometry,
+}
+
+impl Opening {
+    /// Errors as of [`super::WriteCache::open`], as far as they are known before a device is read. Charges the buffers.
+    pub(super) fn new(
+        config: &Config,
+        origin: Arc<dyn BlockDevice>,
+        cache: Arc<dyn BlockDevice>,
+        env: Arc<dyn Env>,
+        budget: Arc<Budget>,
+    ) -> Result<Self, Error> {
+        let settings = Settings::of(config)?;
+        let (origin, cache) = (Seam::new(origin), Seam::new(cache));
+        let geometry = geometry(&settings, &origin.geometry(), &cache.geometry())?;
+        Ok(Self { origin, cache, env, workspaces: Workspaces::new(&budget)?, budget, settings, geometry })
+    }
+
+    /// Recovers what the cache device holds, or formats a blank one; returns that for people, too. Refused, nothing is written.
+    pub(super) async fn read_metadata(&self) -> Result<(Opened, String), Error> {
+        let (device, start) = (self.cache.geometry().size, self.settings.start_sector);
+        let block_size = self.settings.block_size();
+        let largest = Layout::largest(device, start, block_size)?;
+        let found = {
+            let first = self.read_meta(&largest, 0, block_size.bytes()).await?;
+            Superblock::decode(
+                first[..SUPERBLOCK_LEN].try_into().expect("a block is longer than a superblock"),
+            )
+        };
+        match found {
+            Found::Cache(superblock) => {
+                self.check_origin(Some(&superblock)).await?;
+                match self.settings.create {
+                    true => self.format_again(&superblock, largest).await,
+                    false => {
+                        self.recover(superblock.accept(device, start, Some(block_size))?, superblock).await
+                    }
+                }
+            }
+            Found::Foreign { magic: MAGIC, version } if !self.settings.create => {
+                Err(Error::invalid(format!(
+                    "the cache device holds a write cache of version {version}, but only version {VERSION} is known here"
+                )))
+            }
+            found => {
+                self.check_origin(None).await?;
+                if found != Found::Unfinished {
+                    self.check_blank(&largest).await?;
+                }
+                self.format(largest).await
+            }
+        }
+    }
+
+    /// Formats a cache. What it holds that the origin does not, or may hold, is lost only if that was said.
+    async fn format_again(&self, superblock: &Superblock, layout: Layout) -> Result<(Opened, String), Error> {
+        let held = self.held(superblock).await;
+        match held {
+            Ok(0) => {}
+            _ if self.settings.force => {
+                let what =
+                    held.map_or_else(|error| error.to_string(), |blocks| format!("{blocks} dirty blocks"));
+                tracing::warn!("write cache: formatting over a cache, which is destroyed: {what}");
+            }
+            Ok(blocks) => {
+                return Err(Error::new(
+                    Kind::Busy,
+                    format!(
+                        "the cache holds {blocks} blocks that the origin does not have: open it without --create and drain it; \
+                         or destroy them by --create --force"
+                    ),
+                ));
+            }
+            Err(error) => {
+                return Err(Error::new(
+                    error.kind,
+                    format!(
+                        "--create would destroy a cache that may hold blocks which the origin does not have ({}): \
+                         if that is wanted, use --create --force",
+                        error.message()
+                    ),
+                ));
+            }
+        }
+        self.format(layout).await
+    }
+
+    /// Blocks that a cache holds for its origin.
+    async fn held(&self, superblock: &Superblock) -> Result<u32, Error> {
+        // What is formatted anew may have had other blocks.
+        let layout = superblock.accept(self.cache.geometry().size, self.settings.start_sector, None)?;
+        let opened = self.empty(layout)?;
+        let (index, _) = self.read_entries(&layout, superblock, opened.index).await?;
+        Ok(index.held())
+    }
+
+    async fn read_meta(&self, layout: &Layout, at: u64, len: u64) -> Result<IoBuf, Error> {
+        let buf = self.workspaces.pieces.take(len as usize).await;
+        let reply = self.cache.submit(Request::read(layout.start + at, buf)).await;
+        result_of(reply).map_err(|kind| Error::new(kind, "the metadata of the cache cannot be read"))
+    }
+
+    async fn recover(&self, layout: Layout, superblock: Superblock) -> Result<(Opened, String), Error> {
+        let mut opened = self.empty(layout)?;
+        let stale;
+        (opened.index, stale) = self.read_entries(&layout, &superblock, opened.index).await?;
+        opened.seq_count = Epoch(superblock.seq_count);
+        let live = opened.index.held();
+        let text = format!(
+            "cache of {} blocks of {} bytes, {live} of them dirty, {stale} entries cleared, seq_count {}",
+            layout.n_blocks,
+            layout.block_size.bytes(),
+            superblock.seq_count,
+        );
+        tracing::info!("write cache: found a {text}");
+        opened.padding = self.padding(&superblock, live > 0)?;
+        // What was read may not be durable, where a server was killed. After a power cut an entry that it cleared would come back,
+        // and its block hold something else by then; or a superblock would not, for whose sake older versions had been cleared.
+        let durable = !mutant::on("write_cache: rely on what a killed server left unflushed");
+        if durable {
+            self.flush_cache().await.map_err(unwritable)?;
+        }
+        if stale > 0 && !mutant::on("write_cache: leave stale entries at recovery") {
+            self.clear_found(&opened).await.map_err(unwritable)?;
+            if durable {
+                self.flush_cache().await.map_err(unwritable)?;
+            }
+        }
+        opened.index.end_clear_found();
+        Ok((opened, text))
+    }
+
+    /// Frees on the device what recovery found to be stale, a piece of the metadata at a time.
+    async fn clear_found(&self, opened: &Opened) -> Result<(), Kind> {
+        let (layout, entries) = (&opened.layout, opened.blocks.count());
+        let all = mutant::on("write_cache: clear too much at recovery");
+        let visible = if all { Epoch(0) } else { opened.seq_count };
+        let step = (PIECE_BYTES / ENTRY_LEN as u64) as usize;
+        for first in (0..entries).step_by(step) {
+            let piece = first..entries.min(first + step as u32);
+            let mut blocks = Vec::new();
+            let clearing = |entry: &u32| opened.index.stage(CacheBlock(*entry)) == Stage::Clearing;
+            piece.filter(clearing).for_each(|entry| layout.add_metadata_block(entry, &mut blocks));
+            for run in layout.metadata_runs(blocks) {
+                let buf = self.meta_blocks(opened, run.clone(), visible).await;
+                self.write_meta(layout, run.start, buf, false).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The origin as a cache remembers it.
+    pub(super) fn origin_mark(&self) -> OriginMark {
+        let Geometry { size, identity, .. } = self.origin.geometry();
+        OriginMark { bytes: size, identity: identity.map_or(0, NonZeroU64::get) }
+    }
+
+    /// The padding to be written from now on. A cache that holds something is used with its own origin only.
+    fn padding(&self, superblock: &Superblock, holds: bool) -> Result<[u8; PADDING_LEN], Error> {
+        let mark = self.origin_mark();
+        let found = OriginMark::decode(&superblock.padding);
+        match found.filter(|found| found.differs(&mark) && holds && !self.settings.recover) {
+            Some(found) => Err(Error::invalid(format!(
+                "the cache holds blocks of another origin, of {} bytes: give that one; if this is the same one, moved or copied, \
+                 --recover takes it",
+                found.bytes
+            ))),
+            // Somebody else's bytes are left as they are.
+            None if found.is_none() && superblock.padding != [0; PADDING_LEN] => Ok(superblock.padding),
+            None => Ok(mark.encode()),
+        }
+    }
+
+    /// Recovers what the entries say in an empty index; how many of them are to be cleared.
+    async fn read_entries(
+        &self,
+        layout: &Layout,
+        superblock: &Superblock,
+        index: Index,
+    ) -> Result<(Index, u32), Error> {
+        if superblock.seq_count >= SEQ_COUNTS {
+            return Err(Error::new(
+                Kind::Corrupt,
+                format!(
+                    "the cache's superblock is damaged: seq_count {} cannot come from commits, which are below {SEQ_COUNTS}",
+                    superblock.seq_count
+                ),
+            ));
+        }
+        let (seq_count, origin_blocks) = (Epoch(superblock.seq_count), self.origin_blocks(layout));
+        let mut recovery = Recovery::new(*layout, index, seq_count, origin_blocks, self.settings.recover);
+        let (total, mut at, mut index) = (layout.metadata_bytes(), 0, 0);
+        while at < total {
+            let len = PIECE_BYTES.min(total - at);
+            let bytes = self.read_meta(layout, at, len).await?;
+            let skip = if at == 0 { SUPERBLOCK_LEN } else { 0 };
+            for chunk in bytes[skip..].chunks_exact(ENTRY_LEN) {
+                if index < layout.n_blocks {
+                    let forgotten =
+                        at > 0 && mutant::on("write_cache: forget entries behind the first piece");
+                    let entry = Entry::decode(chunk.try_into().expect("chunks are entries"));
+                    recovery.take(if forgotten { Entry::BLANK } else { entry })?;
+                    index += 1;
+                }
+            }
+            at += len;
+            if at % PROGRESS_BYTES == 0 {
+                tracing::info!("write cache: {} % of {total} bytes of metadata read", at * 100 / total);
+            }
+        }
+        recovery.finish()
+    }
+
+    fn charge(&self, layout: &Layout, bytes: u64) -> Result<Charge, Error> {
+        self.budget.hold(bytes).map_err(|kind| {
+            let (limit, used) = (self.budget.limit(), self.budget.used());
+            let enough = enough(limit, used, bytes) >> 20;
+            Error::new(
+                kind,
+                format!(
+                    "the index of {} blocks of {} bytes takes {bytes} bytes of memory, but of the {limit} allowed {used} are in use: \
+                     give --memory {enough}M or more, or use larger blocks",
+                    layout.n_blocks,
+                    layout.block_size.bytes(),
+                ),
+            )
+        })
+    }
+
+    fn origin_blocks(&self, layout: &Layout) -> u64 {
+        self.geometry.size / layout.block_size.bytes()
+    }
+
+    /// An empty cache, its memory charged.
+    fn empty(&self, layout: Layout) -> Result<Opened, Error> {
+        let (count, block) = (count(&layout)?, layout.block_size.bytes());
+        let origin_blocks = self.origin_blocks(&layout);
+        let charge = self.charge(&layout, memory(count, origin_blocks, block))?;
+        let blocks = Arc::new(Blocks::new(count));
+        let index = Index::new(blocks.clone(), origin_blocks, block);
+        let padding = self.origin_mark().encode();
+        Ok(Opened { layout, padding, blocks, index, seq_count: Epoch(0), charge })
+    }
+
+    /// Writes the entries first and the superblock last: a crash in between leaves a device whose formatting did not end.
+    async fn format(&self, layout: Layout) -> Result<(Opened, String), Error> {
+        let opened = self.empty(layout)?;
+        let block = layout.block_size.bytes();
+        let text = format!("new cache of {} blocks of {block} bytes", layout.n_blocks);
+        let blocks = layout.metadata_bytes() / block;
+        // What was there before is not to be taken for a cache, nor for what it was; a crash leaves a device that may be formatted.
+        let (begun, until_last) = match mutant::on("write_cache: forget that formatting has begun") {
+            true => ([0; SUPERBLOCK_LEN], SUPERBLOCK_LEN),
+            false => (Superblock::unfinished(), MAGIC_LEN),
+        };
+        let mut first = self.workspaces.pieces.take(block as usize).await;
+        first.fill(0);
+        first[..SUPERBLOCK_LEN].copy_from_slice(&begun);
+        self.write_meta(&layout, 0, first, true).await.map_err(unwritable)?;
+        let mut from = 0;
+        while from < blocks {
+            let to = blocks.min(from + (PIECE_BYTES / block).max(1));
+            let mut buf = self.meta_blocks(&opened, from..to, Epoch(0)).await;
+            if from == 0 {
+                // Memory may tear between words: the one with the magic and the version comes last.
+                buf[..until_last].copy_from_slice(&begun[..until_last]);
+            }
+            self.write_meta(&layout, from, buf, false).await.map_err(unwritable)?;
+            from = to;
+        }
+        self.flush_cache().await.map_err(unwritable)?;
+        let first = self.meta_blocks(&opened, 0..1, Epoch(0)).await;
+        self.write_meta(&layout, 0, first, true).await.map_err(unwritable)?;
+        tracing::info!("write cache: formatted, {} blocks of {block}", layout.n_blocks);
+        Ok((opened, text))
+    }
+
+    /// The bytes of these blocks of metadata.
+    async fn meta_blocks(&self, opened: &Opened, blocks: Range<u64>, seq_count: Epoch) -> IoBuf {
+        let Opened { layout, padding, index, .. } = opened;
+        let mut buf = self.workspaces.pieces.take(layout.run_bytes(&blocks)).await;
+        Metadata { layout, padding, index }.encode(blocks, seq_count, seq_count, &mut buf);
+        buf
+    }
+
+    async fn write_meta(&self, layout: &Layout, block: u64, buf: IoBuf, fua: bool) -> Result<(), Kind> {
+        let at = layout.start + block * layout.block_size.bytes();
+        let mut request = Request::write(at, buf);
+        request.flags.fua = fua;
+        self.cache.submit(request).await.result
+    }
+
+    async fn flush_cache(&self) -> Result<(), Kind> {
+        self.cache.submit(Request::flush()).await.result
+    }
+}
+
+/// A cache that was opened: what its device holds, in memory.
+pub(super) struct Opened {
+    pub(super) layout: Layout,
+    /// Of the superblock.
+    pub(super) padding: [u8; PADDING_LEN],
+    pub(super) blocks: Arc<Blocks>,
+    pub(super) index: Index,
+    /// Of the superblock.
+    pub(super) seq_count: Epoch,
+    pub(super) charge: Charge,
+}
+
+/// What the parts of a cache take besides their arrays.
+const FIXED_BYTES: u64 = 48 << 10;
+
+/// Bytes that a cache of `n_blocks` takes in memory, whatever it holds: at most 32 for each block, a bit for each MiB of the
+/// origin, and 64 KiB.
+pub(super) fn memory(n_blocks: u32, origin_blocks: u64, block_bytes: u64) -> u64 {
+    Index::bytes(n_blocks, origin_blocks, block_bytes)
+        + Journal::bytes(n_blocks)
+        + Space::bytes(n_blocks)
+        + FIXED_BYTES
+}
+
+/// What the cache looks like from above; [`Kind::Invalid`] where its devices do not fit.
+fn geometry(settings: &Settings, origin: &Geometry, cache: &Geometry) -> Result<Geometry, Error> {
+    let block = settings.block_size().bytes();
+    let largest = origin.block_size.bytes().max(cache.block_size.bytes());
+    if block < largest {
+        return Err(Error::invalid(format!(
+            "block size {block} is below that of a device: give a power of two from {largest} to 65536"
+        )));
+    }
+    let (blocks, most) = (origin.size / block, u64::from(u32::MAX));
+    if blocks == 0 || blocks > most {
+        return Err(Error::invalid(format!(
+            "an origin of {} bytes cannot be cached in blocks of {block}: it has to have from 1 to {most} of them",
+            origin.size
+        )));
+    }
+    if cache.read_only {
+        return Err(Error::new(Kind::ReadOnly, "the cache device is read-only: it has to be written"));
+    }
+    Ok(Geometry {
+        size: blocks * block,
+        block_size: settings.block_size(),
+        optimal_io: origin.optimal_io.max(block as u32),
+        volatile: origin.volatile || cache.volatile,
+        write_through: settings.acks_committed(),
+        ..*origin
+    })
+}
+
+/// A limit at which `bytes` more fit, in whole MiB. What a server takes for buffers and connections grows with the limit, by less than a
+/// fifth.
+fn enough(limit: u64, used: u64, bytes: u64) -> u64 {
+    let missing = used.saturating_add(bytes).saturating_sub(limit);
+    limit.saturating_add(missing / 4 * 5).saturating_add(1 << 20).next_multiple_of(1 << 20)
+}
+
+fn unwritable(kind: Kind) -> Error {
+    Error::new(kind, "the metadata of the cache cannot be written")
+}
+
+/// Blocks of a cache as the index counts them.
+fn count(layout: &Layout) -> Result<u32, Error> {
+    u32::try_from(layout.n_blocks).ok().filter(|&count| count < u32::MAX).ok_or_else(|| {
+        Error::invalid(format!(
+            "a cache of {} blocks is too large here: choose larger blocks",
+            layout.n_blocks
+        ))
+    })
+}

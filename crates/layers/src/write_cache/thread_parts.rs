@@ -1,0 +1,106 @@
+//! Models for the checker of threads: index and journal alone, in the moments in which write-back, writers and the committer meet.
+
+use std::sync::Arc;
+
+use spillway_core::sync::models::{every_order, finds};
+use spillway_core::sync::shuttle::thread;
+use spillway_core::sync::{AtomicBool, Ordering};
+use spillway_policy::free_runs::Run;
+
+use super::block::{Blocks, CacheBlock, Epoch, OriginBlock, Stage};
+use super::index::Index;
+use super::journal::Journal;
+
+const X: OriginBlock = OriginBlock(0);
+
+fn publish(index: &Index, journal: &Journal, block: u32) {
+    let epoch = journal.enter();
+    let (run, free) =
+        (Run { start: block, len: 1 }, |_| unreachable!("nothing is replaced within its epoch"));
+    index.publish(&[run], epoch, X, journal.committed(), free, |block| journal.note(epoch, block));
+    journal.leave(epoch);
+}
+
+/// All of a commit but its beginning.
+fn complete(index: &Index, journal: &Journal, sealed: Epoch, block: u32) {
+    journal.superblock_written(sealed.next());
+    index.drop_replaced(CacheBlock(block), sealed.next(), |stale| journal.mark_stale(stale));
+    journal.forget(sealed, CacheBlock(block));
+    journal.end_commit(sealed);
+}
+
+/// A version is written back while the one that replaced it is replaced in a commit.
+#[test]
+fn what_a_commit_replaces_beside_write_back_is_stale() {
+    every_order(4000, || {
+        let index = Arc::new(Index::new(Arc::new(Blocks::new(3)), 8, 4096));
+        let journal = Arc::new(Journal::new(3, Epoch(1)));
+        publish(&index, &journal, 0);
+        complete(&index, &journal, journal.seal(), 0);
+        let victims = index.take_next(0, 1, journal.committed(), |_| false).victims;
+        assert_eq!(victims.len(), 1);
+        publish(&index, &journal, 1);
+        complete(&index, &journal, journal.seal(), 1);
+        publish(&index, &journal, 2);
+        let sealed = journal.seal();
+        let committer = {
+            let (index, journal) = (index.clone(), journal.clone());
+            thread::spawn(move || complete(&index, &journal, sealed, 2))
+        };
+        index.end_write_back(&victims, true, || journal.visible(), |stale| journal.mark_stale(stale));
+        committer.join().expect("it ends");
+        let stages = [0, 1, 2].map(|block| index.stage(CacheBlock(block)));
+        assert_eq!(stages, [Stage::Stale, Stage::Stale, Stage::Live]);
+        assert_eq!(journal.stale(), 2);
+    });
+}
+
+fn clear_some(journal: &Journal, clear: &[AtomicBool]) {
+    let generation = journal.generation_to_clear();
+    while let Some(block) = journal.next_stale(generation, 0) {
+        clear[block.0 as usize].store(true, Ordering::SeqCst);
+        journal.begin_clear(generation, block);
+        journal.end_clear(generation, 1);
+    }
+}
+
+/// What is stale before somebody asks for everything to be clear is clear once that is so.
+#[test]
+fn nothing_is_clear_before_its_generation_is() {
+    every_order(8000, || {
+        let journal = Arc::new(Journal::new(2, Epoch(1)));
+        let clear: Arc<[AtomicBool]> = [(); 2].map(|()| AtomicBool::new(false)).into();
+        let marker = |block: usize| {
+            let (journal, clear) = (journal.clone(), clear.clone());
+            thread::spawn(move || {
+                journal.mark_stale(CacheBlock(block as u32));
+                let all = journal.clearing_all();
+                let over = journal.cleared.current() >= all;
+                assert!(!over || clear[block].load(Ordering::SeqCst), "generation {all} is not clear");
+                all
+            })
+        };
+        let markers = [marker(0), marker(1)];
+        (0..3).for_each(|_| clear_some(&journal, &clear));
+        let asked = markers.map(|marker| marker.join().expect("it ends"));
+        (0..3).for_each(|_| clear_some(&journal, &clear));
+        assert_eq!(journal.stale(), 0);
+        assert!(asked.iter().all(|&all| journal.cleared.current() >= all), "who waits is answered");
+    });
+}
+
+#[test]
+fn the_checker_finds_an_early_look_at_the_superblock() {
+    finds(
+        "write_cache: ask what is visible before the lock",
+        "write_cache::thread_parts::what_a_commit_replaces_beside_write_back_is_stale",
+    );
+}
+
+#[test]
+fn the_checker_finds_a_mark_in_a_generation_that_is_clear() {
+    finds(
+        "write_cache: mark a block in a generation that may be clear",
+        "write_cache::thread_parts::nothing_is_clear_before_its_generation_is",
+    );
+}

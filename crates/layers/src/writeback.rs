@@ -1,0 +1,378 @@
+//! The write-back engine: one loop on a background thread that takes dirty data from a [`Source`] in batches and has them written.
+//!
+//! The source knows what is dirty, what leaves next and what success means. The engine knows when to look, how many bytes may be in
+//! flight, when to try again after a failure, and whether everything is written back.
+//!
+//! ```text
+//!   kick -> goal -> take -> write, many at a time -> an end makes room for the next
+//!                    |-> Again: others have their turn first      |-> failed: the batch is dirty again; exponential backoff
+//!                    |-> After: not before so much time
+//!                    |-> Nothing: until a kick, or the end of a batch
+//! ```
+//!
+//! Promises: a look follows every kick, whatever thread it comes from, and sees what was published before it. A drain ends with
+//! success only after a moment, later than its call, at which nothing was left; and with an error after one lap in which a batch
+//! failed. Needs: a source that kicks whenever more can be taken than before, and when nothing is left any more.
+//!
+//! Locks: the drains, and the bandwidth; both are leaves.
+
+mod meter;
+#[cfg(test)]
+mod tests;
+#[cfg(all(test, feature = "shuttle"))]
+mod threads;
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::pin::pin;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::future::{Either, FutureExt, select};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use spillway_core::sync::{AtomicBool, Mutex, Ordering, WaitList, Watermark, Work};
+use spillway_core::{Env, Kind, LocalFuture, Place, mutant};
+use spillway_policy::backoff::Backoff;
+use spillway_policy::watermarks::Goal;
+
+pub(crate) use meter::Meter;
+
+/// Batches in flight, however small.
+const BATCHES_MAX: usize = 64;
+
+/// What a source has for the engine.
+pub(crate) enum Take<B> {
+    /// A batch, and its bytes.
+    Batch(B, u64),
+    /// Nothing so far: look again after others had their turn.
+    Again,
+    /// Nothing before so much time has passed, or a kick.
+    After(Duration),
+    /// Nothing before a kick, or the end of a batch.
+    Nothing,
+}
+
+/// Something with dirty data.
+pub(crate) trait Source: Send + Sync + 'static {
+    /// Dirty data on its way. Dropped before it is written, it is dirty again.
+    type Batch: 'static;
+
+    /// What is to be written back; everything, while a drain runs.
+    fn goal(&self) -> Goal;
+
+    /// Takes the next batch for `goal`, of at most `bytes_max` bytes or else as small as one can be. Looks at a bounded part of what
+    /// is dirty.
+    fn take(self: &Arc<Self>, goal: Goal, bytes_max: u64) -> Take<Self::Batch>;
+
+    /// Writes a batch, makes it durable, and publishes that.
+    fn write(self: &Arc<Self>, batch: Self::Batch) -> LocalFuture<Result<(), Kind>>;
+
+    /// Bytes that a drain has to wait for: dirty ones, those in flight, and those about to become dirty. 0 only when none are.
+    fn left(&self) -> u64;
+
+    /// A batch has failed, and is dirty again.
+    fn failed(&self, kind: Kind);
+}
+
+/// The engine of one source, which owns it.
+pub(crate) struct Writeback<S: Source>(Arc<State<S>>);
+
+struct State<S: Source> {
+    source: Weak<S>,
+    env: Arc<dyn Env>,
+    meter: Arc<Meter>,
+    work: Work,
+    /// Kicked since the last look began.
+    kicked: AtomicBool,
+    kicks: Watermark,
+    drains: Mutex<Drains>,
+    /// Drains that have no answer yet: one load.
+    draining: AtomicBool,
+    drained: WaitList,
+}
+
+/// Calls for a drain, by number, and their answers.
+#[derive(Default)]
+struct Drains {
+    next: u64,
+    calls: BTreeMap<u64, Option<Result<(), Kind>>>,
+    /// Bytes left when the first of them began.
+    total: u64,
+}
+
+impl Drains {
+    fn pending(&self) -> bool {
+        self.calls.values().any(Option::is_none)
+    }
+
+    fn answer(&mut self, before: u64, result: Result<(), Kind>) {
+        let calls = self.calls.range_mut(..before).map(|(_, answer)| answer);
+        calls.filter(|answer| answer.is_none()).for_each(|answer| *answer = Some(result));
+    }
+}
+
+impl<S: Source> Writeback<S> {
+    /// The engine of `source`, which writes to the device that `meter` measures.
+    pub(crate) fn new(source: Weak<S>, env: Arc<dyn Env>, meter: Arc<Meter>) -> Self {
+        Self(Arc::new(State {
+            source,
+            env,
+            meter,
+            work: Work::default(),
+            kicked: AtomicBool::new(false),
+            kicks: Watermark::default(),
+            drains: Mutex::default(),
+            draining: AtomicBool::new(false),
+            drained: WaitList::default(),
+        }))
+    }
+
+    /// Has the engine look whether there is something to do.
+    pub(crate) fn kick(&self) {
+        self.0.kick();
+    }
+
+    /// Whether a drain runs. One load.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.0.draining.load(Ordering::Acquire)
+    }
+
+    /// Writes everything back. Dropped, it is not asked for any more. The error is that of a batch, after a lap in which one has failed:
+    /// what could be written back has been.
+    pub(crate) async fn drain(&self) -> Result<(), Kind> {
+        let call = Call::begin(&self.0);
+        self.kick();
+        self.0.drained.until(|| call.answer()).await
+    }
+
+    /// Bytes that a drain has left, and had when it began; zeroes when none runs.
+    pub(crate) fn progress(&self) -> (u64, u64) {
+        let total = match &*self.0.drains.lock() {
+            drains if drains.pending() => drains.total,
+            _ => return (0, 0),
+        };
+        let left = self.0.source.upgrade().map_or(0, |source| source.left());
+        (left, total.max(left))
+    }
+}
+
+impl<S: Source> State<S> {
+    fn kick(self: &Arc<Self>) {
+        // Only the first kick since a look wakes the run that may sleep.
+        if !self.kicked.swap(true, Ordering::SeqCst) {
+            self.kicks.step();
+        }
+        if self.work.queue() {
+            let state = self.clone();
+            self.env.spawn(Place::Background, Box::new(move || Box::pin(Run::start(state))));
+        }
+    }
+
+    /// Changes the calls; `draining` says whether any has no answer.
+    fn change<T>(&self, change: impl FnOnce(&mut Drains) -> T) -> T {
+        let mut drains = self.drains.lock();
+        let changed = change(&mut drains);
+        self.draining.store(drains.pending(), Ordering::Release);
+        changed
+    }
+
+    /// Answers the calls numbered below `before`.
+    fn answer(&self, before: u64, result: Result<(), Kind>) {
+        self.change(|drains| drains.answer(before, result));
+        self.drained.wake_all();
+    }
+}
+
+/// A call for a drain.
+struct Call<'a, S: Source> {
+    state: &'a Arc<State<S>>,
+    number: u64,
+}
+
+impl<'a, S: Source> Call<'a, S> {
+    fn begin(state: &'a Arc<State<S>>) -> Self {
+        let left = state.source.upgrade().map_or(0, |source| source.left());
+        let number = state.change(|drains| {
+            drains.total = if drains.pending() { drains.total } else { left };
+            drains.next += 1;
+            drains.calls.insert(drains.next, None);
+            drains.next
+        });
+        Self { state, number }
+    }
+
+    fn answer(&self) -> Option<Result<(), Kind>> {
+        self.state.drains.lock().calls[&self.number]
+    }
+}
+
+impl<S: Source> Drop for Call<'_, S> {
+    fn drop(&mut self) {
+        self.state.change(|drains| drains.calls.remove(&self.number));
+    }
+}
+
+/// A lap of a drain, which ends once all that was left at its begin was tried.
+struct Lap {
+    left: u64,
+    failed: Option<Kind>,
+}
+
+/// What a look came to.
+enum Look {
+    Started,
+    Again,
+    After(Duration),
+    /// No more may be in flight.
+    Full,
+    Nothing,
+}
+
+/// A run of the loop, until there is nothing to do.
+struct Run<S: Source> {
+    source: Arc<S>,
+    state: Arc<State<S>>,
+    batches: FuturesUnordered<LocalFuture<(u64, Result<(), Kind>)>>,
+    bytes_in_flight: u64,
+    backoff: Backoff,
+    lap: Option<Lap>,
+}
+
+impl<S: Source> Run<S> {
+    async fn start(state: Arc<State<S>>) {
+        let Some(source) = state.source.upgrade() else { return };
+        let batches = FuturesUnordered::new();
+        let run = Self { source, state, batches, bytes_in_flight: 0, backoff: Backoff::default(), lap: None };
+        run.work().await;
+    }
+
+    async fn work(mut self) {
+        loop {
+            // In this order: a kick that is not told to this look steps after what was seen.
+            let seen = self.state.kicks.current();
+            self.state.kicked.swap(false, Ordering::SeqCst);
+            match self.look() {
+                Look::Started => self.reap(),
+                Look::Again => {
+                    self.state.env.sleep(Duration::ZERO).await;
+                    self.reap();
+                }
+                Look::After(delay) => self.wait(Some(seen), Some(delay)).await,
+                Look::Full => self.wait(None, None).await,
+                Look::Nothing if !self.batches.is_empty() => self.wait(Some(seen), None).await,
+                Look::Nothing if self.end_failed_lap() => {}
+                Look::Nothing if self.state.work.again() => {}
+                Look::Nothing => return,
+            }
+        }
+    }
+
+    /// Takes a batch and starts it, if one may be.
+    fn look(&mut self) -> Look {
+        let draining = self.is_draining();
+        let goal = if draining { Goal::All } else { self.source.goal() };
+        if goal == Goal::Rest {
+            return Look::Nothing;
+        }
+        // A failing lap tries nothing twice: its batches end, then it does.
+        if self.lap.as_ref().is_some_and(|lap| lap.left == 0) {
+            return if self.batches.is_empty() { Look::Nothing } else { Look::Full };
+        }
+        let room = self.state.meter.ahead().saturating_sub(self.bytes_in_flight);
+        if room == 0 || self.batches.len() >= BATCHES_MAX {
+            return Look::Full;
+        }
+        let delay = if draining { Duration::ZERO } else { self.backoff.left(self.state.env.now()) };
+        if !delay.is_zero() {
+            return Look::After(delay);
+        }
+        match self.source.take(goal, room) {
+            Take::Batch(batch, bytes) => self.begin(batch, bytes),
+            Take::Again => Look::Again,
+            Take::After(delay) => Look::After(delay),
+            Take::Nothing => Look::Nothing,
+        }
+    }
+
+    fn begin(&mut self, batch: S::Batch, bytes: u64) -> Look {
+        assert!(bytes > 0, "a batch has bytes");
+        self.bytes_in_flight += bytes;
+        if let Some(lap) = &mut self.lap {
+            lap.left = lap.left.saturating_sub(bytes);
+        }
+        let write = self.source.write(batch);
+        self.batches.push(Box::pin(write.map(move |result| (bytes, result))));
+        Look::Started
+    }
+
+    /// Whether a drain runs; answers those that have nothing left to wait for.
+    fn is_draining(&mut self) -> bool {
+        let (before, pending) = {
+            let drains = self.state.drains.lock();
+            (drains.next + 1, drains.pending())
+        };
+        if pending && self.source.left() > 0 {
+            // Until something fails, laps follow each other without a pause.
+            if self.lap.as_ref().is_none_or(|lap| lap.left == 0 && lap.failed.is_none()) {
+                self.lap = Some(Lap { left: self.source.left(), failed: None });
+            }
+            return true;
+        }
+        self.lap = None;
+        if pending {
+            // Calls that came after the look are not covered by it.
+            let late = mutant::on("writeback: answer a drain that was called too late");
+            self.state.answer(if late { u64::MAX } else { before }, Ok(()));
+        }
+        false
+    }
+
+    /// Ends a lap that has found what it can; whether it has failed, which drains are told.
+    fn end_failed_lap(&mut self) -> bool {
+        let failed = self.lap.take().and_then(|lap| lap.failed);
+        failed.inspect(|&kind| self.state.answer(u64::MAX, Err(kind))).is_some()
+    }
+
+    /// Takes notice of batches that have ended.
+    fn reap(&mut self) {
+        while let Some(Some(ended)) = self.batches.next().now_or_never() {
+            self.end(ended);
+        }
+    }
+
+    /// Waits for the end of a batch, for a kick after `seen`, and for the end of `delay`, whichever comes first.
+    async fn wait(&mut self, seen: Option<u64>, delay: Option<Duration>) {
+        let (batches, state) = (&mut self.batches, &self.state);
+        let ended = batches.next().then(async |ended| match ended {
+            Some(ended) => ended,
+            None => pending().await,
+        });
+        let kicked = async {
+            match seen {
+                Some(seen) => state.kicks.reached(seen + 1).await,
+                None => pending().await,
+            }
+        };
+        let slept = async {
+            match delay {
+                Some(delay) => state.env.sleep(delay).await,
+                None => pending().await,
+            }
+        };
+        let ended = match select(pin!(ended), pin!(select(pin!(kicked), pin!(slept)))).await {
+            Either::Left((ended, _)) => Some(ended),
+            Either::Right(_) => None,
+        };
+        ended.into_iter().for_each(|ended| self.end(ended));
+    }
+
+    fn end(&mut self, (bytes, result): (u64, Result<(), Kind>)) {
+        self.bytes_in_flight -= bytes;
+        let Err(kind) = result else { return self.backoff.succeeded() };
+        self.backoff.failed(self.state.env.now());
+        if let Some(lap) = &mut self.lap {
+            lap.failed.get_or_insert(kind);
+        }
+        self.source.failed(kind);
+    }
+}

@@ -1,0 +1,63 @@
+//! Measures the device that is written back to. Whoever writes there, or flushes it, says so here.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use spillway_core::sync::Mutex;
+use spillway_core::{Env, Kind};
+use spillway_policy::bandwidth::Bandwidth;
+
+/// The bandwidth of a device, shared by all who write to it.
+pub(crate) struct Meter {
+    env: Arc<dyn Env>,
+    bandwidth: Mutex<Bandwidth>,
+}
+
+impl Meter {
+    /// A meter that has measured nothing yet.
+    pub(crate) fn new(env: Arc<dyn Env>) -> Arc<Self> {
+        Arc::new(Self { env, bandwidth: Mutex::default() })
+    }
+
+    /// A write of `bytes` is in flight until the result is dropped.
+    pub(crate) fn write(self: &Arc<Self>, bytes: u64) -> Writing {
+        self.bandwidth.lock().begin_write(self.env.now());
+        Writing { meter: self.clone(), bytes }
+    }
+
+    /// Flushes the device by `flush`; its error is returned as it is, and measures nothing.
+    pub(crate) async fn flush(&self, flush: impl Future<Output = Result<(), Kind>>) -> Result<(), Kind> {
+        let (covers, begun) = (self.bandwidth.lock().begin_flush(), self.env.now());
+        flush.await?;
+        self.bandwidth.lock().end_flush(covers, self.env.now() - begun);
+        Ok(())
+    }
+
+    /// Bytes that may be in flight.
+    pub(crate) fn ahead(&self) -> u64 {
+        self.bandwidth.lock().ahead()
+    }
+
+    /// Bytes of writes that have ended.
+    #[cfg(test)]
+    pub(crate) fn written(&self) -> u64 {
+        self.bandwidth.lock().begin_flush()
+    }
+
+    /// Bytes a second of writes, as last measured; 0 before that.
+    pub(crate) fn bytes_per_second(&self) -> u64 {
+        self.bandwidth.lock().bytes_per_second()
+    }
+}
+
+/// A write in flight.
+pub(crate) struct Writing {
+    meter: Arc<Meter>,
+    bytes: u64,
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.meter.bandwidth.lock().end_write(self.meter.env.now(), self.bytes);
+    }
+}

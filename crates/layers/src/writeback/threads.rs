@@ -1,0 +1,163 @@
+//! Models for the checker of threads: pages become dirty on one thread while others kick and drain. Time stands still, so that no timer
+//! comes to the rescue.
+
+use spillway_core::sync::models::{every_order, finds};
+use spillway_core::sync::shuttle::future::{block_on, spawn_local, yield_now};
+use spillway_core::sync::shuttle::thread;
+use spillway_core::sync::{AtomicU64, Unseen};
+use spillway_core::{LocalFuture, Place, Task};
+
+use super::*;
+
+/// Every task is a thread of its own.
+struct Tasks;
+
+impl Env for Tasks {
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn coarse_now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn sleep(&self, duration: Duration) -> LocalFuture<()> {
+        if duration.is_zero() { Box::pin(yield_now()) } else { Box::pin(pending()) }
+    }
+
+    fn spawn(&self, _: Place, task: Task) {
+        self.spawn_here(task());
+    }
+
+    fn spawn_here(&self, task: LocalFuture<()>) {
+        spawn_local(task);
+    }
+
+    fn idle_workers(&self) -> usize {
+        0
+    }
+
+    fn random(&self) -> u64 {
+        0
+    }
+}
+
+/// Counts pages that became dirty, were taken, and are written.
+struct Toy {
+    engine: Writeback<Toy>,
+    dirty: AtomicU64,
+    taken: AtomicU64,
+    written: AtomicU64,
+    /// Another thread waits until so many are written; what wakes it.
+    wanted: Watermark,
+    goal: Unseen<Goal>,
+}
+
+impl Source for Toy {
+    type Batch = ();
+
+    fn goal(&self) -> Goal {
+        *self.goal.lock()
+    }
+
+    fn take(self: &Arc<Self>, _: Goal, _: u64) -> Take<()> {
+        // One thread takes at a time.
+        let (dirty, taken) = (self.dirty.load(Ordering::SeqCst), self.taken.load(Ordering::SeqCst));
+        if dirty == taken {
+            return Take::Nothing;
+        }
+        self.taken.store(taken + 1, Ordering::SeqCst);
+        Take::Batch((), 1)
+    }
+
+    fn write(self: &Arc<Self>, (): ()) -> LocalFuture<Result<(), Kind>> {
+        let toy = self.clone();
+        Box::pin(async move {
+            yield_now().await;
+            toy.wanted.advance(toy.written.fetch_add(1, Ordering::SeqCst) + 1);
+            Ok(())
+        })
+    }
+
+    fn left(&self) -> u64 {
+        self.dirty.load(Ordering::SeqCst) - self.written.load(Ordering::SeqCst)
+    }
+
+    fn failed(&self, kind: Kind) {
+        panic!("{kind:?}");
+    }
+}
+
+impl Toy {
+    fn new(goal: Goal) -> Arc<Self> {
+        let env: Arc<dyn Env> = Arc::new(Tasks);
+        let meter = Meter::new(env.clone());
+        Arc::new_cyclic(|toy| Self {
+            engine: Writeback::new(toy.clone(), env, meter),
+            dirty: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            wanted: Watermark::default(),
+            goal: Unseen::new(goal),
+        })
+    }
+
+    fn soil(&self) -> u64 {
+        self.dirty.fetch_add(1, Ordering::SeqCst) + 1
+    }
+}
+
+fn together(toy: &Arc<Toy>, clients: &[fn(&Toy)]) {
+    let spawn = |client: &fn(&Toy)| {
+        let (toy, client) = (toy.clone(), *client);
+        thread::spawn(move || client(&toy))
+    };
+    let clients: Vec<_> = clients.iter().map(spawn).collect();
+    clients.into_iter().for_each(|client| client.join().expect("a client ends"));
+}
+
+/// Each client makes a page dirty, kicks, and waits until its page is written.
+#[test]
+fn every_kick_is_followed_by_a_look() {
+    every_order(8000, || {
+        let client: fn(&Toy) = |toy| {
+            for _ in 0..2 {
+                let number = toy.soil();
+                toy.engine.kick();
+                block_on(toy.wanted.reached(number));
+            }
+        };
+        together(&Toy::new(Goal::ToLow), &[client, client]);
+    });
+}
+
+/// A drain is answered after a moment at which nothing was left, later than its call.
+#[test]
+fn every_drain_covers_what_came_before_it() {
+    every_order(20_000, || {
+        let client: fn(&Toy) = |toy| {
+            for _ in 0..2 {
+                let number = toy.soil();
+                assert_eq!(block_on(toy.engine.drain()), Ok(()));
+                assert!(toy.written.load(Ordering::SeqCst) >= number, "page {number} is not written");
+            }
+        };
+        together(&Toy::new(Goal::Rest), &[client, client]);
+    });
+}
+
+#[test]
+fn the_checker_finds_an_engine_that_does_not_look_again() {
+    finds(
+        "work: forget what was queued during a run",
+        "writeback::threads::every_kick_is_followed_by_a_look",
+    );
+}
+
+#[test]
+fn the_checker_finds_a_drain_that_is_answered_too_early() {
+    finds(
+        "writeback: answer a drain that was called too late",
+        "writeback::threads::every_drain_covers_what_came_before_it",
+    );
+}

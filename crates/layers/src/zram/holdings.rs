@@ -1,0 +1,101 @@
+//! Counts of what the slots of a table hold.
+
+use spillway_core::stats::Counters;
+
+use super::mark::Slot;
+use super::page::PAGE;
+
+/// What all slots hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Holdings {
+    /// Slots that hold something.
+    pub(super) pages_stored: u64,
+    /// Of these: one repeated word, zero included.
+    pub(super) same_pages: u64,
+    /// Of these: the word is zero.
+    pub(super) zero_pages: u64,
+    /// Stored raw.
+    pub(super) huge_pages: u64,
+    /// Bytes of all objects.
+    pub(super) object_bytes: u64,
+}
+
+impl Holdings {
+    /// What one slot holds.
+    #[inline]
+    pub(super) fn of(slot: Slot) -> Self {
+        let count = |is: bool| u64::from(is);
+        match slot {
+            Slot::Empty => Self::default(),
+            Slot::Same(word) => {
+                Self { pages_stored: 1, same_pages: 1, zero_pages: count(word == 0), ..Self::default() }
+            }
+            Slot::Stored(cell, _) => Self {
+                pages_stored: 1,
+                huge_pages: count(cell.len() == PAGE),
+                object_bytes: cell.len() as u64,
+                ..Self::default()
+            },
+        }
+    }
+
+    /// Both together.
+    #[must_use]
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self {
+            pages_stored: self.pages_stored + other.pages_stored,
+            same_pages: self.same_pages + other.same_pages,
+            zero_pages: self.zero_pages + other.zero_pages,
+            huge_pages: self.huge_pages + other.huge_pages,
+            object_bytes: self.object_bytes + other.object_bytes,
+        }
+    }
+}
+
+/// Counters: the fields of [`Holdings`] in their order, and changes.
+const COUNTERS: usize = 6;
+
+/// Holdings and changes, counted by the threads that make these.
+#[derive(Default)]
+pub(super) struct Tally(Counters<COUNTERS>);
+
+impl Tally {
+    /// Counts a slot that held `old` and was set to `new` by a request.
+    pub(super) fn changed(&self, old: Slot, new: Slot) {
+        self.count(old, new, 1);
+    }
+
+    /// Counts an object that moved from `old` to `new`.
+    pub(super) fn moved(&self, old: Slot, new: Slot) {
+        self.count(old, new, 0);
+    }
+
+    #[inline]
+    fn count(&self, old: Slot, new: Slot, changes: u64) {
+        let (old, new) = (Holdings::of(old), Holdings::of(new));
+        self.0.add_each([
+            new.pages_stored.wrapping_sub(old.pages_stored),
+            new.same_pages.wrapping_sub(old.same_pages),
+            new.zero_pages.wrapping_sub(old.zero_pages),
+            new.huge_pages.wrapping_sub(old.huge_pages),
+            new.object_bytes.wrapping_sub(old.object_bytes),
+            changes,
+        ]);
+    }
+
+    /// Slots set to something, or emptied, so far. Moving an object is no change.
+    pub(super) fn changes(&self) -> u64 {
+        self.0.sum(COUNTERS - 1)
+    }
+
+    /// Exact while no writer is at work.
+    pub(super) fn holdings(&self) -> Holdings {
+        Holdings {
+            pages_stored: self.0.sum(0),
+            same_pages: self.0.sum(1),
+            zero_pages: self.0.sum(2),
+            huge_pages: self.0.sum(3),
+            object_bytes: self.0.sum(4),
+        }
+    }
+}

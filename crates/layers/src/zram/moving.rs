@@ -1,0 +1,68 @@
+//! Taking an object out of its cell and putting it elsewhere while clients read and write its page.
+//!
+//! An object is picked, its bytes are copied out, and the result is published if the slot still names what was picked (see
+//! `table`). This file frees what is left over, on every way out: who picks frees.
+
+use spillway_core::mutant;
+
+use super::cell::{Cell, Fresh, Scratch, SlotIndex};
+use super::device::Core;
+use super::mark::Slot;
+use super::table::{Picked, Published, When};
+
+/// An object that this thread has picked. Dropped, it stays where it is.
+pub(super) struct Pick<'a> {
+    core: &'a Core,
+    cell: Cell,
+    /// Absent once it was published.
+    picked: Option<Picked>,
+}
+
+impl Core {
+    /// Picks the object at `wanted`, if slot `index` still holds it and no thread has picked it, and copies it out.
+    pub(super) fn pick<'a, 's>(
+        &'a self,
+        index: SlotIndex,
+        wanted: Cell,
+        scratch: &'s mut Scratch,
+    ) -> Option<(Pick<'a>, &'s [u8])> {
+        let (picked, bytes) = self.table.pick((&self.pool, &self.pages), index, wanted, scratch)?;
+        Some((Pick { core: self, cell: picked.cell(), picked: Some(picked) }, bytes))
+    }
+}
+
+impl Pick<'_> {
+    /// The cell of the object.
+    pub(super) fn cell(&self) -> Cell {
+        self.cell
+    }
+
+    /// Puts the same object into `fresh`, which is filled with it, unless the slot was written meanwhile.
+    pub(super) fn move_to(mut self, fresh: Fresh, when: When) -> Published {
+        let picked = self.picked.take().expect("it is published once");
+        let new = fresh.publish();
+        assert_eq!(new.len(), self.cell.len(), "an object keeps its length when it moves");
+        let object = Slot::Stored(new, picked.codec());
+        let published = self.core.table.publish(picked, object, when);
+        let kept = match published {
+            Published::InPlace => Some(new),
+            Published::Touched => Some(self.cell),
+            Published::Replaced => None,
+        };
+        [self.cell, new].into_iter().filter(|cell| kept != Some(*cell)).for_each(|cell| self.free(cell));
+        published
+    }
+
+    fn free(&self, cell: Cell) {
+        self.core.pool.free(&self.core.pages, cell);
+    }
+}
+
+impl Drop for Pick<'_> {
+    fn drop(&mut self) {
+        let Some(picked) = self.picked.take() else { return };
+        if !self.core.table.unpick(picked) && !mutant::on("zram: forget what was picked and replaced") {
+            self.free(self.cell);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Ages of what is written back: the times of commits, and from them what is older than a limit.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Commits closer than this are one.
+const APART: Duration = Duration::from_millis(100);
+
+/// Commits remembered; beyond that every other is forgotten, so that the old ones get sparse.
+const TIMES_MAX: usize = 4096;
+
+/// When each sequence number was reached, the oldest first. What is below a number was committed before its time.
+#[derive(Clone, Debug)]
+struct CommitTimes(VecDeque<(Duration, u64)>);
+
+impl CommitTimes {
+    fn note(&mut self, now: Duration, number: u64) {
+        if let Some((at, last)) = self.0.back_mut()
+            && now.saturating_sub(*at) < APART
+        {
+            assert!(number >= *last, "commit {number} after {last}");
+            *last = number;
+            return;
+        }
+        if self.0.len() == TIMES_MAX {
+            let mut nth = 0;
+            self.0.retain(|_| {
+                nth += 1;
+                nth % 2 == 0
+            });
+        }
+        self.0.push_back((now, number));
+    }
+
+    /// The number reached at `time`. Times up to that are forgotten.
+    fn take_until(&mut self, time: Duration) -> Option<u64> {
+        let mut found = None;
+        while self.0.front().is_some_and(|(at, _)| *at <= time) {
+            found = self.0.pop_front().map(|(_, number)| number);
+        }
+        found
+    }
+}
+
+/// Which sequence numbers are too old. Callers pass the time.
+#[derive(Clone, Debug)]
+pub struct Ages {
+    times: CommitTimes,
+    /// Numbers below this one are too old.
+    expired: Option<u64>,
+    /// The same of what had to be skipped.
+    again: Option<u64>,
+}
+
+impl Ages {
+    /// Everything below `number` counts as committed at `now`.
+    pub fn new(now: Duration, number: u64) -> Self {
+        Self { times: CommitTimes(VecDeque::from([(now, number)])), expired: None, again: None }
+    }
+
+    /// Everything below `number` is committed.
+    pub fn note(&mut self, now: Duration, number: u64) {
+        self.times.note(now, number);
+    }
+
+    /// What was committed until `time` expires, and what had to be skipped is tried again; whether anything is expired.
+    pub fn expire_until(&mut self, time: Duration) -> bool {
+        let before = self.times.take_until(time);
+        self.expired = self.expired.max(before).max(self.again.take());
+        self.expired.is_some()
+    }
+
+    /// Numbers below this one are expired.
+    pub fn expired(&self) -> Option<u64> {
+        self.expired
+    }
+
+    /// What is below `before` was written back, except for what had to be `skipped`: the next [`Ages::expire_until`] tries that again.
+    pub fn end(&mut self, before: u64, skipped: bool) {
+        self.expired = None;
+        self.again = Some(before).filter(|_| skipped);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECONDS: fn(u64) -> Duration = Duration::from_secs;
+
+    #[test]
+    fn years_of_commits_take_little_and_nothing_is_called_older_than_it_is() {
+        let mut ages = Ages::new(Duration::ZERO, 0);
+        for second in 1..1_000_000 {
+            ages.note(SECONDS(second), second);
+            assert!(ages.times.0.len() <= TIMES_MAX);
+        }
+        assert!(ages.expire_until(SECONDS(999_000)));
+        let found = ages.expired().unwrap();
+        assert!((998_000..=999_000).contains(&found), "{found}");
+        ages.end(found, false);
+        assert!(!ages.expire_until(SECONDS(999_000)));
+    }
+
+    #[test]
+    fn what_was_skipped_expires_again_and_nothing_else() {
+        let mut ages = Ages::new(SECONDS(1), 5);
+        ages.note(SECONDS(10), 9);
+        assert!(!ages.expire_until(Duration::ZERO));
+        assert!(ages.expire_until(SECONDS(2)) && ages.expired() == Some(5));
+        ages.end(5, true);
+        assert_eq!(ages.expired(), None);
+        assert!(ages.expire_until(SECONDS(3)) && ages.expired() == Some(5));
+        ages.end(5, false);
+        assert!(!ages.expire_until(SECONDS(3)));
+        assert!(ages.expire_until(SECONDS(10)) && ages.expired() == Some(9), "it only rises");
+    }
+}

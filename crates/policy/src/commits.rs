@@ -1,0 +1,47 @@
+//! What the committer does next. Commits come first: clients wait for them. But where one is always wanted, entries get cleared in
+//! between, as soon as many wait for it or somebody does.
+
+/// Stale entries for which clearing is not put off until after another commit.
+pub const CLEARED_SOON: u32 = 4096;
+
+/// A step of the committer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing is to be done.
+    Rest,
+    /// Commit.
+    Commit,
+    /// Clear stale entries.
+    Clear,
+}
+
+/// The next step: after `last`, where a commit is `wanted` or not, and so many entries are `stale`, for which somebody `waits` or
+/// nobody.
+pub fn next_step(last: Step, wanted: bool, stale: u32, waits: bool) -> Step {
+    let due = stale >= CLEARED_SOON || stale > 0 && waits;
+    match (wanted, stale > 0) {
+        (true, _) if !(last == Step::Commit && due) => Step::Commit,
+        (_, true) => Step::Clear,
+        (_, false) => Step::Rest,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every state: what is wanted gets its turn after one other step at most, and nothing is done for nothing.
+    #[test]
+    fn neither_waits_for_more_than_one_step_of_the_other() {
+        for last in [Step::Rest, Step::Commit, Step::Clear] {
+            for (stale, waits) in
+                [0, 1, CLEARED_SOON - 1, CLEARED_SOON].into_iter().flat_map(|n| [(n, false), (n, true)])
+            {
+                let [calm, wanted] = [false, true].map(|wanted| next_step(last, wanted, stale, waits));
+                assert_eq!(calm, if stale > 0 { Step::Clear } else { Step::Rest });
+                let due = stale >= CLEARED_SOON || stale > 0 && waits;
+                assert_eq!(wanted, if due && last == Step::Commit { Step::Clear } else { Step::Commit });
+            }
+        }
+    }
+}

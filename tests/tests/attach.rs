@@ -1,0 +1,82 @@
+//! `spillway attach` and `detach`: a device as a block device with a file system. As root.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use spillway_tests::raw::Client;
+use spillway_tests::{Launch, Scratch, Server, tool};
+
+/// Exit codes as documented.
+const FAILED: i32 = 1;
+const MISSING: i32 = 3;
+const BUSY: i32 = 4;
+
+/// A loop device over a file in a mount of tests is gone, whatever became of the test.
+struct Attached<'a>(&'a Server);
+
+impl Drop for Attached<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.spillway(&["detach", "ram0"]);
+        }
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("paths of tests are text")
+}
+
+fn attach(server: &Server, arguments: &[&str]) -> PathBuf {
+    let said = server.spillway(&[&["attach", "ram0"], arguments].concat()).well();
+    said.out.trim().into()
+}
+
+#[test]
+fn a_device_is_attached_with_a_file_system_and_detached() {
+    let server = Launch::ram("512M").mounted().start();
+    let _attached = Attached(&server);
+    let place = Scratch::new();
+    let device = attach(&server, &["--mkfs", "ext4", text(place.path())]);
+    assert!(device.starts_with("/dev/"), "{device:?}");
+    fs::write(place.join("file"), "kept").expect("a file system");
+    server.spillway(&["attach", "ram0"]).refused(BUSY, text(&device));
+    server.spillway(&["stop", "ram0"]).refused(BUSY, text(&device));
+    let other = tool::run("nbdinfo", &[server.uri()]);
+    assert_ne!(other.code, Some(0), "another client got in: {other}");
+    let open = File::open(place.join("file")).expect("it is there");
+    server.spillway(&["detach", "ram0"]).refused(BUSY, "fuser");
+    drop(open);
+    spillway_tests::until("the file is closed", || {
+        server.spillway(&["detach", "ram0"]).code.filter(|code| *code == 0)
+    });
+    assert!(!place.join("file").exists(), "still mounted");
+    tool::run("nbdinfo", &[server.uri()]).well();
+    server.spillway(&["attach", "ram0", "--mkfs", "xfs"]).refused(FAILED, "holds ext4");
+    attach(&server, &[text(place.path())]);
+    assert_eq!(fs::read_to_string(place.join("file")).expect("the same file system"), "kept");
+    server.spillway(&["detach", "ram0"]).well();
+    server.spillway(&["detach", "ram0"]).refused(MISSING, "not attached");
+    attach(&server, &["--mkfs", "xfs", "--force"]);
+    server.spillway(&["detach", "ram0"]).well();
+    server.spillway(&["stop", "ram0"]).well();
+}
+
+#[test]
+fn a_device_with_clients_is_attached_only_to_be_shared() {
+    let server = Launch::ram("16M").mounted().start();
+    let _attached = Attached(&server);
+    let mut client = server.client();
+    server.spillway(&["attach", "ram0"]).refused(BUSY, "--shared");
+    let device = attach(&server, &["--shared"]);
+    client.write(0, &[7; 4096]).expect("it stays connected");
+    assert!(fs::read(&device).expect("a block device")[..4096] == [7; 4096]);
+    drop(Client::open(server.socket(), ""));
+    server.spillway(&["detach", "ram0"]).well();
+}
+
+#[test]
+fn what_is_no_file_is_not_attached() {
+    let server = Launch::ram("16M").start();
+    server.spillway(&["attach", "ram0"]).refused(FAILED, "--mount DIR");
+    server.spillway(&["attach", "other"]).refused(MISSING, "no server has a device");
+}

@@ -1,0 +1,169 @@
+//! fio on loop devices with direct I/O: over the files of a mount, over nbdfuse on nbdkit, and over a file on tmpfs.
+//!
+//! As root: loop devices need it. The file on tmpfs has no server behind it: it is the ceiling for large reads.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::nbd::{Case, Contender, Folder, JOB_BYTES, MILLIS, WARM_MILLIS, binary, case, fio};
+use crate::report::{Rounds, at_least, bounded, drawn_order, median, ratio, table};
+
+const SIZE: u64 = 512 << 20;
+
+const CASES: [Case; 4] = [
+    case("4K reads", "randread", 4, 1, 16),
+    case("4K writes", "randwrite", 4, 1, 16),
+    case("4K reads, depth 1", "randread", 4, 1, 1),
+    case("1M reads", "read", 1024, 1, 4),
+];
+const LARGE: usize = 3;
+
+/// Least ratios of ours to nbdfuse, by case; 0 where none is wanted.
+const WANTED: [[f64; CASES.len()]; 2] = [[3.0, 3.0, 0.0, 0.0], [2.5, 2.5, 0.0, 0.0]];
+
+/// Large reads of plain memory: so many GiB a second, or this share of those of the file on tmpfs.
+const LARGE_GIB: f64 = 4.0;
+const LARGE_SHARE: f64 = 0.8;
+
+const MEMORY: usize = 0;
+const NBDFUSE: usize = 2;
+const TMPFS: usize = 3;
+
+/// A loop device over a file, and the mount that the file lies in.
+struct Peer {
+    contender: Contender,
+    device: PathBuf,
+    mount: Option<PathBuf>,
+}
+
+impl Peer {
+    fn over(name: &'static str, file: &Path, child: Option<Child>, mount: Option<&Path>) -> Result<Self> {
+        let start = Instant::now();
+        while !file.exists() {
+            ensure!(start.elapsed() < Duration::from_secs(20), "{} does not appear", file.display());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let mut losetup = Command::new("losetup");
+        let output = losetup.args(["--find", "--show", "--direct-io=on"]).arg(file).output()?;
+        ensure!(output.status.success(), "losetup: {}", String::from_utf8_lossy(&output.stderr));
+        let device = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+        let filename = format!("--filename={}", device.display());
+        let target = vec!["--ioengine=libaio".into(), "--direct=1".into(), filename];
+        let contender = Contender { name, child, target, takes: |_| true };
+        Ok(Self { contender, device, mount: mount.map(Path::to_owned) })
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.device).status();
+        if let Some(mount) = &self.mount {
+            let _ = Command::new("umount").arg("--lazy").arg(mount).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+pub(crate) fn run(count: usize) -> Result<()> {
+    let rounds = Rounds::new(count, "fuse");
+    let folder = Folder::new()?;
+    let peers = start(&folder.0)?;
+    let fill = case("fill", "write", 1024, 1, 4);
+    for peer in &peers {
+        fio(&peer.contender, &fill, &format!("--io_size={JOB_BYTES}"))?;
+    }
+    let rates = rounds.measure(|round| {
+        eprintln!("round {round} of {count}");
+        one_round(&peers, round)
+    })?;
+    show(&peers, &rates, rounds);
+    Ok(())
+}
+
+/// Requests a second of every peer in every case, in a drawn order.
+fn one_round(peers: &[Peer], round: usize) -> Result<Vec<f64>> {
+    let mut figures = vec![f64::NAN; peers.len() * CASES.len()];
+    let millis = if round == 0 { WARM_MILLIS } else { MILLIS };
+    for turn in drawn_order(figures.len(), round) {
+        let (peer, case) = (&peers[turn / CASES.len()], &CASES[turn % CASES.len()]);
+        let requests = fio(&peer.contender, case, &format!("--time_based --runtime={millis}ms"))?;
+        figures[turn] = requests * 1e3 / millis as f64;
+    }
+    Ok(figures)
+}
+
+fn show(peers: &[Peer], rates: &[Vec<f64>], rounds: Rounds) {
+    let of: Vec<&[Vec<f64>]> = rates.chunks(CASES.len()).collect();
+    let heads: Vec<&str> = std::iter::once("").chain(CASES.iter().map(|case| case.name)).collect();
+    let row = |name: &str, cell: &dyn Fn(usize) -> String| {
+        std::iter::once(name.to_owned()).chain((0..CASES.len()).map(cell)).collect::<Vec<_>>()
+    };
+    let thousands = |case: usize, rates: &[Vec<f64>]| match case {
+        LARGE => format!("{:.2} GiB/s", median(&rates[case]) / 1024.0),
+        _ => format!("{:.1}", median(&rates[case]) / 1e3),
+    };
+    let rows: Vec<_> = peers
+        .iter()
+        .zip(&of)
+        .map(|(peer, rates)| row(peer.contender.name, &|case| thousands(case, rates)))
+        .collect();
+    let title = "fio on loop devices with direct I/O, depth 16 or 1, 4 for 1M, thousand requests a second";
+    table(&rounds.title(title), &heads, &rows);
+    let ratios = |ours: usize| {
+        row(peers[ours].contender.name, &|case| {
+            let wanted = Some(WANTED[ours][case]).filter(|wanted| *wanted > 0.0);
+            bounded(ratio(&of[ours][case], &of[NBDFUSE][case]), wanted)
+        })
+    };
+    table(&rounds.title("Ratio to nbdfuse over nbdkit"), &heads, &[ratios(MEMORY), ratios(MEMORY + 1)]);
+    show_large(of[MEMORY], of[TMPFS], rounds);
+}
+
+/// The least of both bounds is what is wanted.
+fn show_large(ours: &[Vec<f64>], tmpfs: &[Vec<f64>], rounds: Rounds) {
+    let gib = median(&ours[LARGE]) / 1024.0;
+    let share = ratio(&ours[LARGE], &tmpfs[LARGE]);
+    let verdict = if gib >= LARGE_GIB {
+        format!("{gib:.2} GiB/s (>= {LARGE_GIB})")
+    } else {
+        at_least(share, LARGE_SHARE)
+    };
+    let rows = [vec![format!("{gib:.2} GiB/s"), format!("{share:.2}"), verdict]];
+    table(&rounds.title("1M reads of plain memory"), &["ours", "share of tmpfs", "wanted"], &rows);
+}
+
+fn start(folder: &Path) -> Result<Vec<Peer>> {
+    let mount = |name: &str| {
+        let place = folder.join(name);
+        fs::create_dir(&place).map(|()| place)
+    };
+    let (ours, theirs) = (mount("ours")?, mount("theirs")?);
+    let config = folder.join("fuse.toml");
+    let device =
+        |name: &str, origin: &str| format!("[[device]]\nname = \"{name}\"\norigin = {{ {origin} }}\n");
+    let memory = device("memory", &format!("kind = \"memory\", size = {SIZE}"));
+    let zram = device("zram", &format!("kind = \"zram\", disksize = {SIZE}"));
+    fs::write(&config, format!("memory = \"2G\"\nmount = \"{}\"\n{memory}{zram}", ours.display()))?;
+    let mut spillway = Command::new(binary()?);
+    spillway.arg("serve").arg(&config).arg("--socket").arg(folder.join("s")).env("XDG_RUNTIME_DIR", folder);
+    let file = theirs.join("disk");
+    let mut nbdfuse = Command::new("nbdfuse");
+    nbdfuse.arg(&file).args(["[", "nbdkit", "memory", &SIZE.to_string(), "]"]);
+    let image = folder.join("image");
+    File::create(&image)?.set_len(SIZE)?;
+    let server = quietly(spillway, "spillway")?;
+    Ok(vec![
+        Peer::over("spillway, memory", &ours.join("memory/disk"), Some(server), None)?,
+        Peer::over("spillway, zram", &ours.join("zram/disk"), None, Some(&ours))?,
+        Peer::over("nbdfuse, nbdkit memory", &file, Some(quietly(nbdfuse, "nbdfuse")?), Some(&theirs))?,
+        Peer::over("file on tmpfs", &image, None, None)?,
+    ])
+}
+
+fn quietly(mut command: Command, name: &str) -> Result<Child> {
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    command.spawn().with_context(|| format!("{name} cannot be started: install it"))
+}

@@ -1,0 +1,147 @@
+//! A kernel that says anything to a session of a mount over a small device in memory.
+//!
+//! Input: a byte of choices, a seed, then recipes of messages: operation, node, bytes of the body (2), words of the body. So that
+//! the fuzzer need not find large numbers, a word may stand for one at a boundary. Checked: no panic, one reply at most for each message,
+//! what is pending is bounded, nothing reaches the device after a hang-up, and everything is answered before it.
+#![no_main]
+
+mod device;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Waker};
+
+use libfuzzer_sys::fuzz_target;
+use spillway_core::random::Random;
+use spillway_core::exchange::Exchange;
+use spillway_core::{Aligned, Answer, Attribute, Attributes, Budget, Error, IoBuf, Spec, Table, Type, Value};
+use spillway_export::Export;
+use spillway_export::control::{AttributeRow, Catalog, Change, DeviceRow, ServerVersion, Shown};
+use spillway_export::fuse::wire::{Header, opcode};
+use spillway_export::fuse::{Config, Folder, FuseSession, Tree};
+
+use device::SIZE;
+
+const CONFIG: Config = Config { held_bytes_max: 64 << 10 };
+
+/// Polls until everything must be answered.
+const POLLS_MAX: usize = 5000;
+
+/// A part with one attribute, a number.
+struct Toy(AtomicU64);
+
+static ROWS: &[Attribute<Toy>] = &[Attribute::both(
+    Spec::fact("level", Type::Number(0, u64::MAX), "A number"),
+    |toy| Value::U64(toy.0.load(Ordering::Relaxed)),
+    |toy, value| {
+        toy.0.store(value.number().unwrap_or(0), Ordering::Relaxed);
+        Ok(())
+    },
+)];
+
+/// Changes it at once.
+struct Changes(Arc<Toy>);
+
+impl Catalog for Changes {
+    fn version(&self) -> ServerVersion {
+        unreachable!("a mount does not ask")
+    }
+
+    fn devices(&self) -> Vec<DeviceRow> {
+        unreachable!("a mount does not ask")
+    }
+
+    fn attributes(&self, _: &str) -> Result<Vec<AttributeRow>, Error> {
+        unreachable!("a mount does not ask")
+    }
+
+    fn get(&self, _: &str, _: &str) -> Result<Shown, Error> {
+        unreachable!("a mount does not ask")
+    }
+
+    fn change(&self, change: Change) -> Answer<Result<(), Error>> {
+        let Change::Set { value, .. } = change else { unreachable!("a mount only sets") };
+        Answer::Done(Table::new(self.0.clone(), ROWS).set("level", value))
+    }
+}
+
+/// A message: its header, then `body_len` bytes made of `words`.
+fn message(operation: u8, node: u8, body_len: usize, words: &[u8], unique: u64) -> IoBuf {
+    let control = 1 << 32 | 1 << 16 | 1;
+    let nodes = [0, 1, 1 << 32, 1 << 32 | 1, 1 << 32 | 2, control - 1, u64::MAX, control];
+    let numbers = [0, 1, 511, 4096, SIZE - 1, SIZE, 1 << 40, u64::MAX];
+    let len = Header::LEN + body_len;
+    let mut buf = IoBuf::zeroed(len);
+    buf[..4].copy_from_slice(&(len as u32).to_ne_bytes());
+    buf[4..8].copy_from_slice(&u32::from(operation % 64).to_ne_bytes());
+    buf[8..16].copy_from_slice(&unique.to_ne_bytes());
+    buf[16..24].copy_from_slice(&nodes[usize::from(node % 8)].to_ne_bytes());
+    for (place, &word) in buf[Header::LEN..len].chunks_exact_mut(8).zip(words) {
+        let number = if word < 128 { u64::from(word) } else { numbers[usize::from(word % 8)] };
+        place.copy_from_slice(&number.to_ne_bytes());
+    }
+    if u32::from(operation % 64) == opcode::WRITE && body_len >= 40 {
+        buf[56..60].copy_from_slice(&(body_len as u32 - 40).to_ne_bytes());
+    }
+    buf
+}
+
+fn poll(session: &mut FuseSession) {
+    session.poll(&mut Context::from_waker(Waker::noop()));
+}
+
+/// Takes the replies; returns how many there were.
+fn drain(session: &mut FuseSession) -> u64 {
+    let mut count = 0;
+    while let Some(reply) = session.next_reply() {
+        assert_eq!(reply.head()[..4], (reply.bytes() as u32).to_ne_bytes());
+        count += 1;
+    }
+    count
+}
+
+fuzz_target!(|input: &[u8]| {
+    let [choices, seed, recipes @ ..] = input else { return };
+    let mut recipes = recipes;
+    let mut random = Random(u64::from(*seed));
+    let (memory, device) = device::open(choices & 1 != 0);
+    let aligned = Aligned::to_bytes(device, &Budget::new(Budget::UNLIMITED)).expect("there is no limit");
+    let export = Arc::new(Export::new("ram0", aligned).expect("a good name"));
+    let tree = Arc::new(Tree::new(0, 0, 0));
+    let toy = Arc::new(Toy(AtomicU64::new(0)));
+    let folder = Folder { name: "toy".into(), attributes: Arc::new(Table::new(toy.clone(), ROWS)) };
+    tree.add(export.clone(), vec![folder], Arc::new(Changes(toy)));
+    let mut session = FuseSession::new(tree.clone(), CONFIG);
+    let (mut sent, mut answered) = (0, 0);
+    while let [operation, node, short, long, rest @ ..] = recipes {
+        let body_len = usize::from(u16::from_le_bytes([*short, *long]));
+        let (words, later) = rest.split_at(rest.len().min(8));
+        recipes = later;
+        if session.takes() {
+            sent += 1;
+            session.receive(message(*operation, *node, body_len, words, sent));
+        }
+        if random.below(3) > 0 {
+            poll(&mut session);
+        }
+        answered += drain(&mut session);
+        assert!(answered <= sent, "{answered} replies to {sent} messages");
+        assert!(session.pending() <= 64, "{} requests are pending", session.pending());
+    }
+    if choices & 2 != 0 {
+        session.hang_up();
+        memory.bury();
+    }
+    for _ in 0..POLLS_MAX {
+        if session.pending() == 0 {
+            break;
+        }
+        poll(&mut session);
+        answered += drain(&mut session);
+    }
+    assert!(answered <= sent, "{answered} replies to {sent} messages");
+    assert!(session.pending() == 0 && session.takes(), "a session that does not come to rest");
+    drop(session);
+    drop(tree);
+    assert!(export.reserve().is_ok(), "an open file that outlives the mount");
+});
