@@ -35,7 +35,7 @@ use spillway_core::{
 };
 
 use detached::{Detached, LEFT_BYTES};
-use syncs::Syncs;
+use syncs::{Call, Syncs};
 
 pub use config::Config;
 
@@ -241,12 +241,11 @@ impl Backing {
         Ok(())
     }
 
-    async fn write_as(&self, offset: u64, buf: IoBuf, durable: bool) -> (Result<(), Kind>, IoBuf) {
-        if durable { self.write_durably(offset, buf).await } else { self.write_all(offset, buf, false).await }
-    }
-
     /// With O_DIRECT a durable write answers for itself; without, its failure may have been told to another call.
-    async fn write_durably(&self, offset: u64, buf: IoBuf) -> (Result<(), Kind>, IoBuf) {
+    async fn write_as(&self, offset: u64, buf: IoBuf, durable: bool) -> (Result<(), Kind>, IoBuf) {
+        if !durable {
+            return self.write_plainly(offset, buf).await;
+        }
         let call = self.syncs.begin();
         let (result, buf) = self.write_all(offset, buf, true).await;
         call.end(if mutant::on("file: forget that a durable write failed") { Ok(()) } else { result });
@@ -255,6 +254,18 @@ impl Backing {
         }
         self.syncs.earlier_ended().await;
         (self.syncs.verdict(), buf)
+    }
+
+    async fn write_plainly(&self, offset: u64, buf: IoBuf) -> (Result<(), Kind>, IoBuf) {
+        let call = self.begin_plain();
+        let (result, buf) = self.write_all(offset, buf, false).await;
+        end_plain(call, result);
+        (result, buf)
+    }
+
+    /// With O_DIRECT a call that promises nothing is told of no loss but its own.
+    fn begin_plain(&self) -> Option<Call<'_>> {
+        (!self.direct).then(|| self.syncs.begin())
     }
 
     /// Reads the whole buffer, continuing where the system stops short.
@@ -281,10 +292,10 @@ impl Backing {
             let (result, back) = self.storage.write(offset + done as u64, buf, done, durable).await;
             buf = back;
             match result {
-                Ok(0) => return (self.note_failure(Err(Kind::Io)), buf),
+                Ok(0) => return (Err(Kind::Io), buf),
                 Ok(_) if mutant::on("file: stop at a short write") => break,
                 Ok(count) => done += count,
-                Err(kind) => return (self.note_failure(Err(kind)), buf),
+                Err(kind) => return (Err(kind), buf),
             }
         }
         (Ok(()), buf)
@@ -300,15 +311,6 @@ impl Backing {
             return Ok(());
         }
         self.syncs.flush(self.storage.sync()).await
-    }
-
-    /// What is below may have used this failure to report one of another write.
-    fn note_failure<T>(&self, result: Result<T, Kind>) -> Result<T, Kind> {
-        result.inspect_err(|&kind| {
-            if !self.direct && !mutant::on("file: forget that a buffered write failed") {
-                self.syncs.fail(kind);
-            }
-        })
     }
 
     /// Frees room where the system can; never writes zeroes for it.
@@ -336,23 +338,32 @@ impl Backing {
         if !known.load(Ordering::Relaxed) {
             return Ok(false);
         }
-        match self.storage.zero(range, room).await {
-            Ok(()) => Ok(true),
+        let call = self.begin_plain();
+        let changed = match self.storage.zero(range, room).await {
             Err(Kind::NotSupported) => {
                 known.store(false, Ordering::Relaxed);
                 Ok(mutant::on("file: take an unknown call for done"))
             }
-            Err(kind) => self.note_failure(Err(kind)),
-        }
+            result => result.map(|()| true),
+        };
+        end_plain(call, changed.map(drop));
+        changed
     }
 
     async fn write_zero_bytes(&self, range: ByteRange) -> Result<(), Kind> {
         let mut done = 0;
         while done < range.len {
             let len = (range.len - done).min(ZEROES_LEN as u64);
-            self.write_all(range.offset + done, IoBuf::zeroes(len as usize), false).await.0?;
+            self.write_plainly(range.offset + done, IoBuf::zeroes(len as usize)).await.0?;
             done += len;
         }
         Ok(())
+    }
+}
+
+/// Its failure may have been used to report the loss of what another call wrote.
+fn end_plain(call: Option<Call<'_>>, result: Result<(), Kind>) {
+    if let Some(call) = call {
+        call.end(if mutant::on("file: forget that a buffered write failed") { Ok(()) } else { result });
     }
 }

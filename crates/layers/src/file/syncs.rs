@@ -1,4 +1,4 @@
-//! The calls to which the system reports a lost writeback: syncs and durable writes.
+//! The calls to which the system reports a lost writeback: syncs and durable writes, and without O_DIRECT all that change something.
 //!
 //! Linux reports once for each open file (errseq, see fsync(2)), to whichever of these calls looks first, and from then on
 //! reads may show what was there before. So the report of one call may be about the data of another:
@@ -76,7 +76,7 @@ impl Syncs {
 
     /// Waits until every call has ended that has begun so far.
     pub(super) async fn earlier_ended(&self) {
-        if mutant::on("file: trust a sync beside a durable write") {
+        if mutant::on("file: trust a sync beside another write") {
             return;
         }
         let next = self.calls.lock().next;

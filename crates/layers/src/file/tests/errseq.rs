@@ -39,6 +39,8 @@ struct State {
     report: Option<Kind>,
     /// The next plain writes or zeroings fail.
     refuse: bool,
+    /// Plain writes and zeroings are told of a loss, too, if they are the first to look.
+    tells_all: bool,
     calls: Vec<Running>,
 }
 
@@ -63,6 +65,9 @@ impl State {
             Call::Write { durable: false, .. } | Call::Zero { .. } if self.refuse => Err(Kind::NoSpace),
             Call::Write { at, durable: true, .. } => {
                 self.medium[at] = self.cache[at];
+                self.report.take().map_or(Ok(()), Err)
+            }
+            Call::Write { .. } | Call::Zero { .. } if self.tells_all => {
                 self.report.take().map_or(Ok(()), Err)
             }
             Call::Write { .. } | Call::Zero { .. } => Ok(()),
@@ -164,8 +169,14 @@ impl Asked {
 
 impl House {
     fn new(direct: bool) -> Self {
-        let state =
-            State { medium: [0; BLOCKS], cache: [0; BLOCKS], report: None, refuse: false, calls: Vec::new() };
+        let state = State {
+            medium: [0; BLOCKS],
+            cache: [0; BLOCKS],
+            report: None,
+            refuse: false,
+            tells_all: false,
+            calls: Vec::new(),
+        };
         let kernel = Arc::new(Kernel { direct, state: Mutex::new(state), answers: WaitList::default() });
         let world = World::new(1);
         let file = File::new(Arc::new(Fake(kernel.clone())), world.clone());
@@ -294,6 +305,29 @@ fn without_o_direct_durable_writes_wait_for_what_the_others_were_told() {
 }
 
 #[test]
+fn without_o_direct_who_promises_waits_for_what_plain_writes_were_told() {
+    let beside: [fn(&House) -> Asked; 3] = [
+        |house| house.write(1, false),
+        |house| house.bare(Op::WriteZeroes, 1, false),
+        |house| house.bare(Op::Discard, 1, false),
+    ];
+    let promises: [fn(&House) -> Asked; 2] = [|house| house.flush(), |house| house.write(2, true)];
+    for (plain, promise) in beside.into_iter().flat_map(|plain| promises.map(|promise| (plain, promise))) {
+        let house = House::new(false);
+        house.kernel.state.lock().tells_all = true;
+        assert_eq!(house.done(house.write(0, false)), Ok(()));
+        let (mut promise, mut plain) = (promise(&house), plain(&house));
+        house.lose();
+        house.look(2);
+        house.look(1);
+        house.answer(1);
+        assert_eq!(promise.poll(), None, "the plain write may have taken the report");
+        house.answer(2);
+        assert_eq!((plain.poll(), promise.poll()), (Some(Err(Kind::Io)), Some(Err(Kind::Io))));
+    }
+}
+
+#[test]
 fn with_o_direct_a_durable_write_waits_for_no_other() {
     let house = House::new(true);
     let (mut first, _second) = (house.write(0, true), house.write(1, true));
@@ -382,6 +416,7 @@ struct Promise {
 fn play(seed: u64) {
     let mut random = Random(seed);
     let house = House::new(random.below(2) == 0);
+    house.kernel.state.lock().tells_all = !house.kernel.direct && random.below(2) == 0;
     let (mut next, mut acked, mut promises) = (0, Vec::new(), Vec::<Promise>::new());
     let mut plain: Vec<(usize, Asked)> = Vec::new();
     for _ in 0..80 {
@@ -405,21 +440,32 @@ fn play(seed: u64) {
             5 | 6 => draw(&mut random, house.open(false)).into_iter().for_each(|index| house.look(index)),
             _ => draw(&mut random, house.open(true)).into_iter().for_each(|index| house.answer(index)),
         }
-        plain.retain_mut(|(block, asked)| match asked.poll() {
-            Some(result) => {
-                assert_eq!(result, Ok(()));
-                acked.push(*block);
-                false
-            }
-            None => true,
-        });
+        acked.extend(ended(&house, &mut plain));
         promises.iter_mut().for_each(|promise| judge(&house, promise, seed));
     }
     for _ in 0..100 {
         house.carry_out();
+        ended(&house, &mut plain);
         promises.iter_mut().for_each(|promise| judge(&house, promise, seed));
     }
     assert!(promises.iter().all(|promise| promise.judged), "seed {seed}: a request is never answered");
+}
+
+/// Blocks of the plain writes that have succeeded; the rest is still to end.
+fn ended(house: &House, plain: &mut Vec<(usize, Asked)>) -> Vec<usize> {
+    let mut succeeded = Vec::new();
+    plain.retain_mut(|(block, asked)| match asked.poll() {
+        Some(Ok(())) => {
+            succeeded.push(*block);
+            false
+        }
+        Some(Err(kind)) => {
+            assert!(house.kernel.state.lock().tells_all, "a plain write fails with {kind:?}");
+            false
+        }
+        None => true,
+    });
+    succeeded
 }
 
 fn judge(house: &House, promise: &mut Promise, seed: u64) {
