@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use spillway_core::size;
 use spillway_layers::{file, write_cache, zram};
 
 use crate::declared::Declared;
@@ -38,6 +39,12 @@ Examples:
 
 The file or block device is opened without the kernel's page cache where it allows that, and locked against a second
 server. A flush of a client reaches the disk.";
+
+const RESIZE_EXAMPLES: &str = "\
+Examples:
+  spillway resize ram0 8G
+  truncate -s 200G image.raw && spillway resize disk0
+  lvextend -L 200G vg/slow && spillway resize cache0";
 
 const ATTACH_EXAMPLES: &str = "\
 Examples:
@@ -124,6 +131,13 @@ pub(crate) enum Command {
     /// Refused while clients are connected. Afterwards the device is not exported until it gets a size again:
     /// spillway set DEVICE disksize 4G
     Reset(DeviceOption),
+    /// Make a device larger while it is in use
+    ///
+    /// A RAM disk takes SIZE. A disk, and a cache, take what the file or device below has by then: make that larger first. Programs with
+    /// the device's file see the new size at once, and loop devices over it when this is run as root; NBD clients when they connect
+    /// again. A file system on it is made larger by its own tools, such as resize2fs or xfs_growfs.
+    #[command(after_long_help = RESIZE_EXAMPLES)]
+    Resize(ResizeOptions),
     /// Write back everything in a write cache, and keep the cache empty
     ///
     /// Clients may continue; their writes go to the origin. Ends when the origin is complete. To use the cache again:
@@ -267,6 +281,17 @@ pub(crate) struct SetOptions {
     pub(crate) value: String,
 }
 
+/// Options of `spillway resize`.
+#[derive(Debug, Args)]
+pub(crate) struct ResizeOptions {
+    /// Name of the device
+    pub(crate) device: String,
+
+    /// New size, such as 8G; what the file or device below has where it is left out
+    #[arg(value_parser = size::parse)]
+    pub(crate) size: Option<u64>,
+}
+
 /// Options of `spillway attach`.
 #[derive(Debug, Args)]
 pub(crate) struct AttachOptions {
@@ -332,6 +357,8 @@ mod tests {
             "spillway get ram0 mm_stat",
             "spillway set ram0 compact -1",
             "spillway reset ram0",
+            "spillway resize ram0 8G",
+            "spillway resize cache0",
             "spillway attach ram0 --mkfs ext4 --force --shared /mnt/data",
             "spillway attach ram0",
             "spillway detach ram0",
@@ -350,6 +377,7 @@ mod tests {
             ("spillway ram --size 17T", "from 1B to 16T"),
             ("spillway ram --streams 0", "from 1 to 256"),
             ("spillway ram --socket a --listen b", "cannot be used with"),
+            ("spillway resize ram0 8X", "(4G, 512MiB)"),
             ("spillway disk", "--origin"),
             ("spillway attach ram0 --mkfs ../x", "such as ext4"),
             ("spillway attach ram0 --force", "--mkfs"),

@@ -1,7 +1,8 @@
-//! The commands that talk to running servers: `ls`, `get`, `set`, `reset`, `drain`, `attach`, `detach`, `stop`.
+//! The commands that talk to running servers: `ls`, `get`, `set`, `reset`, `resize`, `drain`, `attach`, `detach`, `stop`.
 
 mod attach;
 mod drain;
+mod resize;
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write, stdout};
 use std::os::unix::net::UnixStream;
@@ -21,6 +22,7 @@ use crate::runtime_folder::{RuntimeFolder, check_name};
 
 pub(crate) use attach::{attach, detach};
 pub(crate) use drain::drain;
+pub(crate) use resize::resize;
 
 /// Longest reply line in bytes that is believed.
 const REPLY_BYTES_MAX: u64 = 64 << 20;

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use spillway_core::sync::Mutex;
-use spillway_core::{Aligned, Attributes, Budget, Charge, Error, Kind, Value, buffer};
+use spillway_core::{Aligned, Attributes, Budget, Charge, Env, Error, Kind, Value, buffer};
 use spillway_export::control::{Change, ControlSession};
 use spillway_export::nbd::NbdSession;
 use spillway_export::{Export, Exports, Reserved};
@@ -24,6 +24,7 @@ use spillway_io::{Limits, Listener, NewSession, Serving, Workers, WorkersOptions
 use spillway_layers::stack::Stack;
 
 use crate::address::Address;
+use crate::background::wait_in_background;
 use crate::device::Device;
 use crate::devices::Devices;
 use crate::ending::{Leaving, flush, stop_all};
@@ -205,6 +206,9 @@ impl Server {
                 },
                 Event::Change(Change::Hold { device }, promise) => promise.keep(self.hold(&device)),
                 Event::Change(Change::Stop { device }, promise) => self.stop_device(&device, promise),
+                Event::Change(Change::Resize { device, size }, promise) => {
+                    self.resize(&device, size, promise)
+                }
                 Event::Change(Change::Reset { device }, promise) => self.reset(&device, promise),
                 Event::Change(Change::Set { device, attribute, value }, promise) => {
                     self.set(&device, attribute, value, promise);
@@ -269,6 +273,16 @@ impl Server {
     fn set(&mut self, device: &str, attribute: String, value: Value, promise: Promise) {
         match self.devices.find(device) {
             Ok(device) => self.beside(move || promise.keep(change(&device, &attribute, value))),
+            Err(error) => promise.keep(Err(error)),
+        }
+    }
+
+    fn resize(&mut self, device: &str, size: Option<u64>, promise: Promise) {
+        match self.devices.find(device) {
+            Ok(device) => {
+                let env = self.workers.env();
+                self.beside(move || promise.keep(grow(device, size, &*env)));
+            }
             Err(error) => promise.keep(Err(error)),
         }
     }
@@ -369,6 +383,13 @@ fn change(device: &Device, attribute: &str, value: Value) -> Result<(), Error> {
     let resets = device.stack.find(attribute)?.1 == "reset";
     let _reserved = resets.then(|| reserve(device, "reset")).transpose()?;
     device.stack.set(attribute, value)
+}
+
+/// Makes a device larger, once earlier changes of it are made.
+fn grow(device: Arc<Device>, size: Option<u64>, env: &dyn Env) -> Result<(), Error> {
+    let shared = device.clone();
+    let _one_at_a_time = device.changes.lock();
+    wait_in_background(env, move || async move { shared.stack.grow(size).await })
 }
 
 fn can_be_reset(device: &Device) -> Result<(), Error> {

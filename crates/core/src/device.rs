@@ -136,7 +136,7 @@ impl Extent {
 ///
 /// Callers go through [`crate::Seam`], which has checked range, alignment and capability before `submit` is reached.
 pub trait BlockDevice: Send + Sync {
-    /// What the device is now. Size may change from 0 once; everything else is fixed.
+    /// What the device is now. Its size may grow at any time, and become 0 by a reset; everything else is fixed.
     fn geometry(&self) -> Geometry;
 
     /// Carries out one request of whole blocks. The reply returns the request's buffer.

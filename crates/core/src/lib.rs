@@ -13,7 +13,7 @@
 //! | [`attribute`], [`size`] | the control plane's one table, and the numbers people type |
 //! | [`mod@env`] | time, chance, tasks and memory as a layer may have them |
 //! | [`storage`] | the calls on a file or block device, real or simulated |
-//! | [`suspend`] | how a part ends, where that takes more than being dropped |
+//! | [`suspend`], [`grow`] | how a part ends, where that takes more than being dropped; how it becomes larger |
 //! | [`session`], [`exchange`] | a conversation on a byte stream, without the stream; one in whole messages |
 //! | [`stats`], [`sync`] | counters summed when read; the only door to locks |
 //! | [`work`] | how much a task does before others get their turn |
@@ -31,6 +31,7 @@ pub mod device;
 pub mod env;
 pub mod error;
 pub mod exchange;
+pub mod grow;
 pub mod mutant;
 pub mod random;
 pub mod request;
@@ -53,6 +54,7 @@ pub use buffer::{IoBuf, Workspace};
 pub use device::{Answer, BlockDevice, Extent, Geometry, LocalFuture, Submission};
 pub use env::{Env, Place, Region, Regions, Task};
 pub use error::{Error, Kind};
+pub use grow::Grow;
 pub use request::{Flags, Op, Reply, Request};
 pub use seam::Seam;
 pub use storage::{Room, Storage};

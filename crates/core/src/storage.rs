@@ -30,7 +30,7 @@ pub enum Room {
 /// A call fails with the kind of the system's errno: [`Kind::Io`] where the disk fails, [`Kind::NoSpace`] where a write finds no
 /// room, [`Kind::NotSupported`] where the system has no such call, and whatever else the system says.
 pub trait Storage: Send + Sync {
-    /// What it is. Calls are made in whole blocks.
+    /// What it is now: its size may have changed since it was opened, by others. Calls are made in whole blocks.
     fn geometry(&self) -> Geometry;
 
     /// Bytes that memory must be aligned to; 1 where any will do.

@@ -1,7 +1,7 @@
 //! What is served: devices by name.
 //!
 //! [`Exports`] is shared by all sessions and may change at any time; a session looks a name up once, when its client
-//! chooses it. An [`Export`] counts its connected clients, so that a change which no client may see (a reset, a new size)
+//! chooses it. An [`Export`] counts its connected clients, so that a change which no client may see (a reset)
 //! is possible only in their absence: [`Export::reserve`] refuses while there are any, and refuses newcomers while it is
 //! held. An export whose device has size 0 is not served: it is neither listed nor found.
 //!
@@ -117,7 +117,7 @@ impl Export {
         self.clients.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_more).ok()?;
         let ticket = self.arrivals.fetch_add(1, Ordering::Relaxed);
         let connected = Connected { export: self.clone(), ticket };
-        // Asked only now: while the client is counted the size cannot change any more.
+        // Asked only now: while the client is counted the size can only grow.
         (self.device.geometry().size > 0).then_some(connected)
     }
 

@@ -8,16 +8,17 @@
 //! Chunks live in shards by their index, each behind a lock that readers share. A lock is held for one copy of at most a
 //! chunk; no two are held at once.
 
+use std::future::ready;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
-use spillway_core::sync::RwLock;
+use spillway_core::sync::{AtomicU64, Ordering, RwLock};
 use spillway_core::{
-    Answer, Attribute, BlockDevice, BlockSize, Budget, ByteRange, Charge, Error, Extent, Geometry, Kind, Op,
-    Preset, Request, Spec, Submission, Table, Unit, Value,
+    Answer, Attribute, BlockDevice, BlockSize, Budget, ByteRange, Charge, Error, Extent, Geometry, Grow,
+    Kind, LocalFuture, Op, Preset, Request, Spec, Submission, Table, Unit, Value,
 };
 
 use crate::options::{Options, options};
@@ -53,7 +54,7 @@ type Shard = RwLock<HashMap<u64, Chunk>>;
 
 /// See the head of this file.
 pub struct Memory {
-    size: u64,
+    size: AtomicU64,
     block_size: BlockSize,
     budget: Arc<Budget>,
     shards: Box<[CachePadded<Shard>]>,
@@ -66,7 +67,11 @@ impl Memory {
         let block_size = sizes::block(config.block_size);
         let size = sizes::whole_blocks("size", config.size, block_size)?;
         let shards = (0..SHARDS).map(|_| CachePadded::default()).collect();
-        Ok(Arc::new(Self { size, block_size, budget, shards }))
+        Ok(Arc::new(Self { size: AtomicU64::new(size), block_size, budget, shards }))
+    }
+
+    fn size(&self) -> u64 {
+        self.size.load(Ordering::Relaxed)
     }
 
     fn shard(&self, chunk: u64) -> &Shard {
@@ -164,13 +169,22 @@ fn pieces(range: ByteRange) -> impl Iterator<Item = Piece> {
 
 impl Open<()> for Config {
     async fn open(&self, (): (), around: &Surroundings) -> Result<OpenDevice, Error> {
-        Ok(OpenDevice::new(Memory::new(self, around.budget.clone())?, attributes))
+        let memory = Memory::new(self, around.budget.clone())?;
+        Ok(OpenDevice { grow: Some(memory.clone()), ..OpenDevice::new(memory, attributes) })
+    }
+}
+
+impl Grow for Memory {
+    fn grow(&self, size: Option<u64>) -> LocalFuture<Result<(), Error>> {
+        let size = sizes::given(&OPTIONS.size, size);
+        let size = size.and_then(|size| sizes::whole_blocks("size", size, self.block_size));
+        Box::pin(ready(size.map(|size| self.size.store(size, Ordering::Relaxed))))
     }
 }
 
 impl BlockDevice for Memory {
     fn geometry(&self) -> Geometry {
-        Geometry { block_size: self.block_size, optimal_io: CHUNK as u32, ..Geometry::in_memory(self.size) }
+        Geometry { block_size: self.block_size, optimal_io: CHUNK as u32, ..Geometry::in_memory(self.size()) }
     }
 
     fn submit(&self, mut request: Request) -> Submission {
@@ -208,7 +222,7 @@ impl BlockDevice for Memory {
 }
 
 static ROWS: &[Attribute<Memory>] = &[
-    Attribute::read(OPTIONS.size, |memory| Value::U64(memory.size)),
+    Attribute::read(OPTIONS.size, |memory| Value::U64(memory.size())),
     Attribute::read(OPTIONS.block_size, |memory| Value::U64(memory.block_size.bytes())),
     Attribute::read(
         Spec::gauge("allocated_bytes", Unit::Bytes, "Memory that holds data, in chunks of 64 KiB"),

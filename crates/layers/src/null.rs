@@ -2,11 +2,13 @@
 //!
 //! It promises an answer at once and never fails. It holds no memory and no lock, and needs nothing.
 
+use std::future::ready;
 use std::sync::Arc;
 
+use spillway_core::sync::{AtomicU64, Ordering};
 use spillway_core::{
-    Answer, Attribute, BlockDevice, BlockSize, ByteRange, Error, Extent, Geometry, Kind, Op, Preset, Request,
-    Submission, Table, Unit, Value,
+    Answer, Attribute, BlockDevice, BlockSize, ByteRange, Error, Extent, Geometry, Grow, Kind, LocalFuture,
+    Op, Preset, Request, Submission, Table, Unit, Value,
 };
 
 use crate::options::{Options, options};
@@ -22,26 +24,40 @@ options! {
 
 /// See the head of this file.
 pub struct Null {
-    size: u64,
+    size: AtomicU64,
 }
 
 impl Null {
     /// A null device; [`Kind::Invalid`] for a size that is not allowed.
     pub fn new(config: &Config) -> Result<Arc<Self>, Error> {
         config.check()?;
-        Ok(Arc::new(Self { size: sizes::whole_blocks("size", config.size, BlockSize::PAGE)? }))
+        let size = sizes::whole_blocks("size", config.size, BlockSize::PAGE)?;
+        Ok(Arc::new(Self { size: AtomicU64::new(size) }))
+    }
+
+    fn size(&self) -> u64 {
+        self.size.load(Ordering::Relaxed)
     }
 }
 
 impl Open<()> for Config {
     async fn open(&self, (): (), _: &Surroundings) -> Result<OpenDevice, Error> {
-        Ok(OpenDevice::new(Null::new(self)?, attributes))
+        let null = Null::new(self)?;
+        Ok(OpenDevice { grow: Some(null.clone()), ..OpenDevice::new(null, attributes) })
+    }
+}
+
+impl Grow for Null {
+    fn grow(&self, size: Option<u64>) -> LocalFuture<Result<(), Error>> {
+        let size = sizes::given(&OPTIONS.size, size);
+        let size = size.and_then(|size| sizes::whole_blocks("size", size, BlockSize::PAGE));
+        Box::pin(ready(size.map(|size| self.size.store(size, Ordering::Relaxed))))
     }
 }
 
 impl BlockDevice for Null {
     fn geometry(&self) -> Geometry {
-        Geometry { block_size: BlockSize::SECTOR, optimal_io: 65536, ..Geometry::in_memory(self.size) }
+        Geometry { block_size: BlockSize::SECTOR, optimal_io: 65536, ..Geometry::in_memory(self.size()) }
     }
 
     fn submit(&self, mut request: Request) -> Submission {
@@ -56,7 +72,7 @@ impl BlockDevice for Null {
     }
 }
 
-static ROWS: &[Attribute<Null>] = &[Attribute::read(OPTIONS.size, |null| Value::U64(null.size))];
+static ROWS: &[Attribute<Null>] = &[Attribute::read(OPTIONS.size, |null| Value::U64(null.size()))];
 
 /// The attributes of `null`.
 pub fn attributes(null: Arc<Null>) -> Table<Null> {

@@ -1,10 +1,17 @@
 //! Sizes of devices and blocks, as options have them.
 
 use spillway_core::block::DEVICE_BYTES_MAX;
-use spillway_core::{BlockSize, Error, Type};
+use spillway_core::{BlockSize, Error, Spec, Type, Value};
 
 /// Bytes of a device of whole blocks.
 pub(crate) const DEVICE: Type = Type::Number(512, DEVICE_BYTES_MAX);
+
+/// The size that a device without anything to look at is to have; [`spillway_core::Kind::Invalid`] unless one is given that its
+/// declaration allows.
+pub(crate) fn given(declared: &Spec, size: Option<u64>) -> Result<u64, Error> {
+    let size = size.ok_or_else(|| Error::invalid("this device has the size that it is given: give one"))?;
+    declared.check(Value::U64(size)).map(|_| size)
+}
 
 /// Bytes of a block.
 pub(crate) const BLOCK: Type = Type::PowerOfTwo(512, 65536);

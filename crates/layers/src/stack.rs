@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
-use spillway_core::{Attributes, BlockDevice, Error, Kind, Spec, Suspend, Value};
+use spillway_core::{Attributes, BlockDevice, Error, Grow, Kind, Spec, Suspend, Value};
 
 use crate::about;
 use crate::options::Options;
@@ -108,6 +108,8 @@ pub struct Part {
     pub attributes: Arc<dyn Attributes>,
     /// Its end, where it has to do something then.
     pub suspend: Option<Arc<dyn Suspend>>,
+    /// Its growing, where its size is not that of the part below.
+    pub grow: Option<Arc<dyn Grow>>,
 }
 
 /// An open device, and the parts it is made of.
@@ -138,10 +140,24 @@ impl Stack {
     }
 
     fn put(&mut self, kind: &'static str, opened: OpenDevice) {
-        let OpenDevice { device, attributes, suspend, notes } = opened;
+        let OpenDevice { device, attributes, suspend, grow, notes } = opened;
         self.device = device;
-        self.parts.insert(0, Part { kind, name: kind.to_owned(), attributes, suspend });
+        self.parts.insert(0, Part { kind, name: kind.to_owned(), attributes, suspend, grow });
         self.notes.extend(notes);
+    }
+
+    /// Grows to `size` bytes, or to what the origin's file or block device has where none is given, from the origin up, while requests go
+    /// on. [`Kind::Invalid`] where that is less than now, or cannot be; a part that fails stays as it is, and those below have grown. One call
+    /// at a time.
+    pub async fn grow(&self, size: Option<u64>) -> Result<(), Error> {
+        let has = self.device.geometry().size;
+        if let Some(size) = size.filter(|&size| size < has) {
+            return Err(Error::invalid(format!("the device has {has} bytes and cannot shrink to {size}")));
+        }
+        for (part, grow) in self.parts.iter().rev().filter_map(|part| Some((part, part.grow.as_ref()?))) {
+            grow.grow(size).await.map_err(|error| about(&part.name, &error))?;
+        }
+        Ok(())
     }
 
     /// The kinds from the top to the origin: `trace > delay > zram`.

@@ -135,6 +135,31 @@ fn a_stack_is_built_from_code_as_well() {
 }
 
 #[test]
+fn stacks_grow_from_the_origin_up() {
+    for origin in [r#"kind = "zram", disksize"#, r#"kind = "memory", size"#, r#"kind = "null", size"#] {
+        let layers = r#"[{ kind = "delay" }, { kind = "rate" }, { kind = "fault" }, { kind = "trace" }]"#;
+        let stack = build(&format!("origin = {{ {origin} = \"1M\" }}\nlayers = {layers}")).unwrap();
+        let stack = Arc::new(stack);
+        let grow = |size| {
+            let stack = stack.clone();
+            let grown = World::new(1).run(Answer::pending(async move { stack.grow(size).await }));
+            grown.map_err(|error| error.to_string())
+        };
+        grow(Some(3 << 20)).unwrap();
+        assert_eq!(stack.device.geometry().size, 3 << 20, "{origin}");
+        for (size, words) in [
+            (Some(2 << 20), "cannot shrink"),
+            (None, "give one"),
+            (Some(1 << 63), "cannot be 9223372036854775808"),
+        ] {
+            let refusal = grow(size).unwrap_err();
+            assert!(refusal.contains(words), "{origin}: {refusal}");
+        }
+        assert_eq!(stack.device.geometry().size, 3 << 20, "{origin}");
+    }
+}
+
+#[test]
 fn unknown_kinds_and_keys_are_refused_with_what_there_is() {
     refused(r#"origin = { kind = "floppy" }"#, &["floppy", "zram", "memory", "null", "file"]);
     refused(r#"origin = { kind = "memory", sise = "1M" }"#, &["sise", "`size`"]);

@@ -103,7 +103,7 @@ pub(crate) fn detach(folder: &RuntimeFolder, name: &str) -> Result<()> {
 }
 
 /// The file of a device, where its server shows one.
-fn file_of(folder: &RuntimeFolder, name: &str) -> Result<PathBuf> {
+pub(super) fn file_of(folder: &RuntimeFolder, name: &str) -> Result<PathBuf> {
     check_name(name)?;
     folder.expect_ours()?;
     let missing = || Failure::new(Exit::Missing, super::no_device(name, folder));
@@ -174,7 +174,7 @@ fn in_use(place: &Path, error: &anyhow::Error) -> Failure {
 }
 
 /// Runs a program to its end; what it printed, or what it said against it.
-fn run(command: &mut Command) -> Result<String> {
+pub(super) fn run(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("{name} cannot be run"))?;
     let words = String::from_utf8_lossy(&output.stderr);

@@ -39,6 +39,22 @@ impl SummaryBitmap {
         level_words(bound).map(|words| (words * size_of::<AtomicU64>()) as u64).sum()
     }
 
+    /// The same numbers, with room for all below `bound`. Panics where one is not below it.
+    pub fn resized(&mut self, bound: u64) -> Self {
+        assert_eq!(self.next_set(bound), None, "no number is behind the new bound");
+        let set = Self::new(bound);
+        let numbers = self.levels.first().into_iter().zip(set.levels.first());
+        for (from, to) in numbers.flat_map(|(from, to)| from.iter().zip(to)) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        for (below, above) in set.levels.iter().zip(set.levels.iter().skip(1)) {
+            for (at, _) in below.iter().enumerate().filter(|(_, word)| word.load(Ordering::Relaxed) != 0) {
+                above[at / BITS].fetch_or(1 << (at % BITS), Ordering::Relaxed);
+            }
+        }
+        set
+    }
+
     /// Puts `number` in. One load where it is there already. Panics where it is not below the bound.
     pub fn set(&self, number: u64) {
         let mut at = number as usize;
@@ -157,7 +173,7 @@ mod tests {
     #[test]
     fn it_is_a_set_in_order_at_every_size() {
         for bound in [0, 1, 63, 64, 65, 4095, 4096, 4097, 262_144, 300_000] {
-            let (set, mut model, mut random) =
+            let (mut set, mut model, mut random) =
                 (SummaryBitmap::new(bound), BTreeSet::new(), Random(bound + 1));
             assert_eq!(
                 SummaryBitmap::bytes(bound),
@@ -174,6 +190,15 @@ mod tests {
                     model.remove(&gone);
                 }
                 assert_eq!(set.next_set(from), model.range(from..).next().copied(), "from {from} of {bound}");
+            }
+            for other in [0, 64, 5000, 300_000].map(|more| bound + more) {
+                let other = set.resized(other);
+                let all = |set: &SummaryBitmap| -> Vec<u64> {
+                    std::iter::successors(set.next_set(0), |at| set.next_set(at + 1)).collect()
+                };
+                assert_eq!(all(&other), all(&set));
+                model.iter().for_each(|&number| other.clear(number));
+                assert!(other.levels.iter().flatten().all(|word| word.load(Ordering::Relaxed) == 0));
             }
             model.iter().for_each(|&number| set.clear(number));
             assert!(set.levels.iter().flatten().all(|word| word.load(Ordering::Relaxed) == 0));

@@ -21,6 +21,13 @@ pub enum Change {
         /// Name of the device.
         device: String,
     },
+    /// Makes a device larger while it is in use.
+    Resize {
+        /// Name of the device.
+        device: String,
+        /// Bytes; as many as its origin has now where absent.
+        size: Option<u64>,
+    },
     /// Gives a device to its one client alone, until that leaves; no other connects.
     Hold {
         /// Name of the device.

@@ -48,6 +48,14 @@ pub enum Operation {
         /// Name of the device.
         device: String,
     },
+    /// Makes a device larger while it is in use.
+    Resize {
+        /// Name of the device.
+        device: String,
+        /// Bytes; as many as its origin has now where absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        size: Option<u64>,
+    },
     /// Gives a device to its one client alone, until that leaves.
     Hold {
         /// Name of the device.
@@ -382,6 +390,8 @@ mod tests {
                 value: "1G\n\"\u{1f980}".into(),
             },
             Operation::Reset { device: device() },
+            Operation::Resize { device: device(), size: None },
+            Operation::Resize { device: device(), size: Some(1 << 40) },
             Operation::Hold { device: device() },
             Operation::Stop { device: device() },
             Operation::StopServer {},

@@ -79,6 +79,7 @@ impl ControlSession {
                 Err(error) => Err(error),
             },
             Ok(Operation::Reset { device }) => return self.change(Change::Reset { device }),
+            Ok(Operation::Resize { device, size }) => return self.change(Change::Resize { device, size }),
             Ok(Operation::Hold { device }) => return self.change(Change::Hold { device }),
             Ok(Operation::Stop { device }) => return self.change(Change::Stop { device }),
             Ok(Operation::StopServer {}) => return self.change(Change::StopServer),

@@ -11,6 +11,7 @@
 mod extents;
 mod footprint;
 mod identity;
+mod length;
 mod mapped;
 mod op;
 mod open;
@@ -32,6 +33,7 @@ pub use open::{Direct, FileOptions, Opened, open};
 /// An open file or block device.
 struct OpenFile {
     fd: Arc<OwnedFd>,
+    /// As it was opened.
     geometry: Geometry,
     block_device: bool,
     /// O_DIRECT is on.
@@ -41,8 +43,12 @@ struct OpenFile {
 }
 
 impl Storage for OpenFile {
+    /// Where the system does not say how long it is now, it is as long as it was.
     fn geometry(&self) -> Geometry {
-        self.geometry
+        let block = self.geometry.block_size.bytes();
+        let len = length::length_of(&self.fd, self.block_device).unwrap_or(self.geometry.size);
+        let identity = identity::identity(&self.fd, self.block_device);
+        Geometry { size: len / block * block, identity, ..self.geometry }
     }
 
     fn memory_alignment(&self) -> usize {

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Statx, StatxFlags, fallocate,
-    fcntl_getfl, fcntl_setfl, flock, fstat, ftruncate, ioctl_blksszget, major, minor, seek, statx,
+    AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Statx, StatxFlags, fallocate,
+    fcntl_getfl, fcntl_setfl, flock, fstat, ftruncate, ioctl_blksszget, major, minor, statx,
 };
 use rustix::io::{Errno, pread};
 use spillway_core::{BlockSize, Error, Geometry, IoBuf, Kind, SECTOR, Storage};
 
 use super::OpenFile;
 use super::identity::identity;
+use super::length::length_of;
 use super::mapped::MappedFile;
 
 /// Times to try for the lock, and the pause between: device managers hold it for a moment after a device appears.
@@ -68,7 +69,8 @@ pub fn open(options: &FileOptions) -> Result<Opened, Error> {
     lock(&fd, options)?;
     let stat = fstat(&fd).map_err(|errno| failed(path, "could not be examined", errno))?;
     let block_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
-    let len = length(&fd, block_device, stat.st_size as u64, options)?;
+    let len = length_of(&fd, block_device).map_err(|errno| failed(path, "has no size", errno))?;
+    let len = created(&fd, len, options)?;
     let mut notes = Vec::new();
     let access = match options.mapped {
         true => Access::BUFFERED,
@@ -176,10 +178,8 @@ fn lock(fd: &OwnedFd, options: &FileOptions) -> Result<(), Error> {
     Err(Error::new(Kind::Busy, text))
 }
 
-fn length(fd: &OwnedFd, block_device: bool, len: u64, options: &FileOptions) -> Result<u64, Error> {
-    if block_device {
-        return seek(fd, SeekFrom::End(0)).map_err(|errno| failed(&options.path, "has no size", errno));
-    }
+/// The length of a file that was created now; of any other, `len`.
+fn created(fd: &OwnedFd, len: u64, options: &FileOptions) -> Result<u64, Error> {
     match options.create_size {
         Some(size) if len == 0 && !options.read_only => {
             ftruncate(fd, size)

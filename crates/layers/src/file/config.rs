@@ -28,7 +28,7 @@ impl Open<()> for Config {
     async fn open(&self, (): (), around: &Surroundings) -> Result<OpenDevice, Error> {
         let (file, notes) = File::open(&self.backing(), around)?;
         let shown = |file| Table::new(Arc::new(Shown { path: self.path.clone(), file }), ROWS);
-        Ok(OpenDevice { notes, ..OpenDevice::new(file, shown) })
+        Ok(OpenDevice { notes, grow: Some(file.clone()), ..OpenDevice::new(file, shown) })
     }
 
     fn backing_devices(&self) -> Vec<BackingDevice> {

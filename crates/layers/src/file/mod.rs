@@ -6,6 +6,8 @@
 //! request that is dropped while the system has it finishes on its own, and a later request that overlaps it waits for that.
 //! What such requests hold is charged, and bounded in number (see `detached`).
 //!
+//! It has the size that its storage had when it was opened, until it is asked to grow.
+//!
 //! Needs: [`Storage`], which makes the calls, and [`Env::spawn_here`] for what a dropped request leaves behind.
 //!
 //! ```text
@@ -18,6 +20,7 @@
 
 mod config;
 mod detached;
+mod growing;
 mod syncs;
 #[cfg(test)]
 mod tests;
@@ -28,7 +31,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use spillway_core::buffer::{Workspace, ZEROES_LEN};
-use spillway_core::sync::{AtomicBool, Ordering};
+use spillway_core::sync::{AtomicBool, AtomicU64, Ordering};
 use spillway_core::{
     Answer, BlockDevice, Budget, ByteRange, Env, Error, Extent, Geometry, IoBuf, Kind, LocalFuture, Op,
     Reply, Request, Room, Storage, Submission, mutant,
@@ -50,7 +53,10 @@ pub struct File {
 struct Backing {
     storage: Arc<dyn Storage>,
     env: Arc<dyn Env>,
+    /// As it was opened.
     geometry: Geometry,
+    /// Bytes in use.
+    size: AtomicU64,
     memory_alignment: usize,
     bounce: Workspace,
     direct: bool,
@@ -80,6 +86,7 @@ impl File {
         let bounce_len = if storage.memory_alignment() > 1 { BOUNCE_LEN } else { 0 };
         let backing = Backing {
             geometry,
+            size: AtomicU64::new(geometry.size),
             memory_alignment: storage.memory_alignment(),
             bounce: Workspace::new("a buffer for a file", budget, bounce_len)?,
             direct: storage.direct(),
@@ -97,7 +104,7 @@ impl File {
 
 impl BlockDevice for File {
     fn geometry(&self) -> Geometry {
-        self.backing.geometry
+        Geometry { size: self.backing.size.load(Ordering::Acquire), ..self.backing.geometry }
     }
 
     fn submit(&self, request: Request) -> Submission {

@@ -2,6 +2,7 @@
 
 mod bounce;
 mod errseq;
+mod growing;
 mod thin;
 
 use std::sync::Arc;

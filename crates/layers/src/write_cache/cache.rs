@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering, StickyError, WaitList, Watermark, Work};
-use spillway_core::{Charge, Env, Geometry, IoBuf, Kind, Place, Reply, Seam};
+use spillway_core::{Budget, Charge, Env, Geometry, IoBuf, Kind, Place, Reply, Seam};
 use spillway_policy::ages::Ages;
 use spillway_policy::watermarks::Load;
 
@@ -33,11 +33,15 @@ pub(super) struct Core {
     pub(super) env: Arc<dyn Env>,
     pub(super) workspaces: Workspaces,
     pub(super) settings: Settings,
+    /// As it was opened.
     pub(super) geometry: Geometry,
+    /// Bytes that clients see.
+    pub(super) size: AtomicU64,
+    pub(super) budget: Arc<Budget>,
     pub(super) counts: Counts,
     pub(super) layout: Layout,
-    /// Of the superblock.
-    pub(super) padding: [u8; PADDING_LEN],
+    /// Of the next superblock that is written.
+    pub(super) padding: Mutex<[u8; PADDING_LEN]>,
     pub(super) index: Index,
     pub(super) space: Space,
     pub(super) journal: Journal,

@@ -15,7 +15,9 @@
 //!
 //! An entry is free with seq_count 2^64-1, committed below the superblock's seq_count, uncommitted otherwise.
 
-use spillway_core::{BlockSize, Error, Kind, SECTOR};
+use std::num::NonZeroU64;
+
+use spillway_core::{BlockSize, Error, Geometry, Kind, SECTOR};
 
 /// Bytes of the superblock.
 pub const SUPERBLOCK_LEN: usize = 64;
@@ -150,6 +152,11 @@ pub struct OriginMark {
 }
 
 impl OriginMark {
+    /// That of an origin as it is now.
+    pub fn of(origin: &Geometry) -> Self {
+        Self { bytes: origin.size, identity: origin.identity.map_or(0, NonZeroU64::get) }
+    }
+
     /// What a superblock's padding says, if it is ours.
     pub fn decode(padding: &[u8; PADDING_LEN]) -> Option<Self> {
         let ours = padding.starts_with(MARK);

@@ -17,11 +17,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use spillway_core::mutant;
-use spillway_core::sync::{AtomicU32, Marks, Mutex, MutexGuard, Ordering};
+use spillway_core::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
+use spillway_core::{Budget, Kind};
 use spillway_policy::free_runs::Run;
 
 use super::block::{Blocks, CacheBlock, Epoch, OriginBlock, Stage, Victim};
 use super::format::{Entry, FREE};
+use super::present::Present;
 
 /// Blocks looked at in one step. Longer walks let others have their turn in between.
 pub(super) const LOOKS: usize = 2048;
@@ -94,7 +96,6 @@ pub(super) struct Twins(pub(super) CacheBlock, pub(super) CacheBlock);
 /// How blocks of the origin map to regions and groups.
 #[derive(Clone, Copy, Debug)]
 struct Regions {
-    origin_blocks: u64,
     /// Blocks of a region, as a power of two.
     region_shift: u32,
     /// Blocks of a group of `present`, as a power of two.
@@ -107,17 +108,18 @@ impl Regions {
         let bits = |shift: u32| origin_blocks >> shift;
         let fits = |shift: &u32| bits(*shift) <= PRESENT_BITS * u64::from(n_blocks);
         let group_shift = (0..region_shift).find(fits).unwrap_or(region_shift);
-        Self { origin_blocks, region_shift, group_shift }
+        Self { region_shift, group_shift }
     }
 
-    fn groups(&self) -> u64 {
-        self.origin_blocks.div_ceil(1 << self.group_shift)
+    /// Groups of an origin of so many blocks.
+    fn groups(&self, origin_blocks: u64) -> u64 {
+        origin_blocks.div_ceil(1 << self.group_shift)
     }
 
-    /// Blocks of a group.
+    /// Blocks of a group, the last of which may lie behind the end of the origin.
     fn group_range(&self, group: u64) -> Range<u64> {
         let start = group << self.group_shift;
-        start..(start + (1 << self.group_shift)).min(self.origin_blocks)
+        start..(start + (1 << self.group_shift)).min(1 << 32)
     }
 
     fn group(&self, origin: OriginBlock) -> u64 {
@@ -144,7 +146,7 @@ pub(super) struct Index {
     blocks: Arc<Blocks>,
     regions: Regions,
     shards: Box<[Mutex<Buckets>]>,
-    present: Marks,
+    present: Present,
     /// Blocks of the origin that the cache holds.
     held: AtomicU32,
     writing_back: AtomicU32,
@@ -167,7 +169,7 @@ impl Index {
     pub(super) fn bytes(n_blocks: u32, origin_blocks: u64, block_bytes: u64) -> u64 {
         let regions = Regions::new(n_blocks, origin_blocks, block_bytes);
         let buckets = (SHARDS * bucket_count(n_blocks) * size_of::<u32>()) as u64;
-        16 * u64::from(n_blocks) + buckets + Marks::bytes(regions.groups())
+        16 * u64::from(n_blocks) + buckets + Present::bytes(regions.groups(origin_blocks))
     }
 
     /// An index of `blocks`, all of which are empty.
@@ -177,11 +179,17 @@ impl Index {
         Self {
             regions,
             shards: (0..SHARDS).map(|_| Mutex::new(buckets())).collect(),
-            present: Marks::new(regions.groups()),
+            present: Present::new(regions.groups(origin_blocks)),
             held: AtomicU32::new(0),
             writing_back: AtomicU32::new(0),
             blocks,
         }
+    }
+
+    /// Makes room for an origin of so many blocks, charged to `budget`; [`Kind::NoSpace`] where that has none. One caller at a time, beside
+    /// all others.
+    pub(super) fn extend(&self, origin_blocks: u64, budget: &Arc<Budget>) -> Result<(), Kind> {
+        self.present.extend(self.regions.groups(origin_blocks), budget)
     }
 
     /// Blocks of the origin that the cache holds.

@@ -30,7 +30,7 @@ const GAP_BYTES: u64 = 8 << 10;
 #[derive(Clone, Copy)]
 pub(super) struct Metadata<'a> {
     pub(super) layout: &'a Layout,
-    pub(super) padding: &'a [u8; PADDING_LEN],
+    pub(super) padding: [u8; PADDING_LEN],
     pub(super) index: &'a Index,
 }
 
@@ -50,7 +50,7 @@ impl Metadata<'_> {
         }
         if blocks.start == 0 {
             let superblock =
-                Superblock { seq_count: seq_count.0, padding: *self.padding, ..Superblock::fresh(layout) };
+                Superblock { seq_count: seq_count.0, padding: self.padding, ..Superblock::fresh(layout) };
             buf[..SUPERBLOCK_LEN].copy_from_slice(&superblock.encode(true));
         }
     }
@@ -80,7 +80,7 @@ impl Layout {
 
 impl Core {
     fn metadata(&self) -> Metadata<'_> {
-        Metadata { layout: &self.layout, padding: &self.padding, index: &self.index }
+        Metadata { layout: &self.layout, padding: *self.padding.lock(), index: &self.index }
     }
 
     /// Writes these runs of blocks of the metadata. Their entries say what is committed once the superblock has `visible`; the

@@ -29,7 +29,8 @@
 //! | `blank`, `signatures` | what a device holds that is not a cache: named, and not formatted |
 //! | `settings`, `counts`, `attributes` | options, figures, and both as the control plane sees them |
 //! | `cache` | the parts together |
-//! | `block`, `index` | what the cache holds of the origin |
+//! | `block`, `index`, `present` | what the cache holds of the origin |
+//! | `growing` | how it follows an origin that has grown |
 //! | `space` | free blocks |
 //! | `journal`, `committer`, `metadata` | epochs, commits and clearing; their task; entries on their way to the device |
 //! | `transfer`, `pieces`, `workspaces` | requests of clients, through the cache |
@@ -49,12 +50,14 @@ mod committer;
 mod counts;
 mod drain;
 mod emptying;
+mod growing;
 mod index;
 mod journal;
 mod laps;
 mod metadata;
 mod opening;
 mod pieces;
+mod present;
 mod recovery;
 mod settings;
 mod signatures;
@@ -71,10 +74,10 @@ mod writeback;
 
 use std::sync::Arc;
 
-use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, StickyError, WaitList, Watermark, Work};
+use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering, StickyError, WaitList, Watermark, Work};
 use spillway_core::{
-    Answer, BlockDevice, Budget, ByteRange, Env, Error, Extent, Geometry, Kind, LocalFuture, Op, Request,
-    Submission, Suspend,
+    Answer, BlockDevice, Budget, ByteRange, Env, Error, Extent, Geometry, Grow, Kind, LocalFuture, Op,
+    Request, Submission, Suspend,
 };
 
 use spillway_policy::ages::Ages;
@@ -128,9 +131,11 @@ fn core(opening: Opening, opened: Opened) -> Arc<Core> {
         workspaces: opening.workspaces,
         settings: opening.settings,
         geometry: opening.geometry,
+        size: AtomicU64::new(opening.geometry.size),
+        budget: opening.budget,
         counts: Counts::default(),
         layout,
-        padding,
+        padding: Mutex::new(padding),
         index,
         space,
         journal: Journal::new(layout.n_blocks as u32, seq_count),
@@ -163,7 +168,8 @@ impl Open<Below> for Config {
         let (cache, found) = WriteCache::open(self, below, device, env, budget).await?;
         notes.push(found);
         let suspend: Option<Arc<dyn Suspend>> = Some(cache.clone());
-        Ok(OpenDevice { suspend, notes, ..OpenDevice::new(cache, attributes) })
+        let grow: Option<Arc<dyn Grow>> = Some(cache.clone());
+        Ok(OpenDevice { suspend, grow, notes, ..OpenDevice::new(cache, attributes) })
     }
 
     fn backing_devices(&self) -> Vec<BackingDevice> {
@@ -187,7 +193,7 @@ impl Suspend for WriteCache {
 
 impl BlockDevice for WriteCache {
     fn geometry(&self) -> Geometry {
-        self.core.geometry
+        Geometry { size: self.core.size.load(Ordering::Acquire), ..self.core.geometry }
     }
 
     fn submit(&self, request: Request) -> Submission {

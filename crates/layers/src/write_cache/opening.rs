@@ -1,6 +1,5 @@
 //! How a cache is opened: it recovers what its device holds, or formats a blank one. Nothing is shared yet, and no request waits.
 
-use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -189,8 +188,7 @@ impl Opening {
 
     /// The origin as a cache remembers it.
     pub(super) fn origin_mark(&self) -> OriginMark {
-        let Geometry { size, identity, .. } = self.origin.geometry();
-        OriginMark { bytes: size, identity: identity.map_or(0, NonZeroU64::get) }
+        OriginMark::of(&self.origin.geometry())
     }
 
     /// The padding to be written from now on. A cache that holds something is used with its own origin only.
@@ -315,9 +313,9 @@ impl Opening {
 
     /// The bytes of these blocks of metadata.
     async fn meta_blocks(&self, opened: &Opened, blocks: Range<u64>, seq_count: Epoch) -> IoBuf {
-        let Opened { layout, padding, index, .. } = opened;
+        let Opened { layout, padding, ref index, .. } = *opened;
         let mut buf = self.workspaces.pieces.take(layout.run_bytes(&blocks)).await;
-        Metadata { layout, padding, index }.encode(blocks, seq_count, seq_count, &mut buf);
+        Metadata { layout: &layout, padding, index }.encode(blocks, seq_count, seq_count, &mut buf);
         buf
     }
 
@@ -366,24 +364,29 @@ fn geometry(settings: &Settings, origin: &Geometry, cache: &Geometry) -> Result<
             "block size {block} is below that of a device: give a power of two from {largest} to 65536"
         )));
     }
-    let (blocks, most) = (origin.size / block, u64::from(u32::MAX));
-    if blocks == 0 || blocks > most {
-        return Err(Error::invalid(format!(
-            "an origin of {} bytes cannot be cached in blocks of {block}: it has to have from 1 to {most} of them",
-            origin.size
-        )));
-    }
     if cache.read_only {
         return Err(Error::new(Kind::ReadOnly, "the cache device is read-only: it has to be written"));
     }
     Ok(Geometry {
-        size: blocks * block,
+        size: blocks_of(origin, block)? * block,
         block_size: settings.block_size(),
         optimal_io: origin.optimal_io.max(block as u32),
         volatile: origin.volatile || cache.volatile,
         write_through: settings.acks_committed(),
         ..*origin
     })
+}
+
+/// Whole blocks of an origin; [`Kind::Invalid`] where it has none, or too many.
+pub(super) fn blocks_of(origin: &Geometry, block: u64) -> Result<u64, Error> {
+    let (blocks, most) = (origin.size / block, u64::from(u32::MAX));
+    if (1..=most).contains(&blocks) {
+        return Ok(blocks);
+    }
+    Err(Error::invalid(format!(
+        "an origin of {} bytes cannot be cached in blocks of {block}: it has to have from 1 to {most} of them",
+        origin.size
+    )))
 }
 
 /// A limit at which `bytes` more fit, in whole MiB. What a server takes for buffers and connections grows with the limit, by less than a

@@ -21,6 +21,7 @@ mod bypass;
 mod clearing;
 mod committer;
 mod discards;
+mod growing;
 mod index;
 #[cfg(not(feature = "shuttle"))]
 mod locks;

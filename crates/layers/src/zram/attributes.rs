@@ -198,10 +198,12 @@ fn busy(what: &str) -> Error {
 
 pub(super) fn set_size(zram: &Zram, bytes: u64) -> Result<(), Error> {
     let _setup = zram.core.setup.lock();
-    if zram.core.size() > 0 {
-        return Err(busy("disksize"));
+    let (size, has) = (bytes.next_multiple_of(PAGE as u64), zram.core.size());
+    if size < has {
+        let text =
+            format!("disksize {bytes} is less than {has}, and a device in use only grows: reset it first");
+        return Err(Error::new(Kind::Busy, text));
     }
-    let size = bytes.next_multiple_of(PAGE as u64);
     zram.core.table.resize(size / PAGE as u64).map_err(|kind| no_room_for(size, kind))?;
     zram.core.size.store(size, Ordering::Release);
     Ok(())

@@ -129,14 +129,13 @@ impl Blocks {
         Self { groups, making: Mutex::new(()), present: RwLock::default(), regions, fixed }
     }
 
-    /// Makes room for `slots` slots, none of which is in use, and charges a bit for each page of them. [`Kind::NoSpace`] where the
-    /// budget has no room for that.
+    /// Makes room for `slots` slots, beside threads that use them, and charges a bit for each page of them. None behind them is in
+    /// use. [`Kind::NoSpace`] where the budget has no room for that.
     pub(super) fn resize(&self, slots: u64) -> Result<(), Kind> {
         let pages = slots.div_ceil(PAGE_SLOTS);
         let charge = self.fixed.hold(SummaryBitmap::bytes(pages))?;
         let mut present = self.present.write();
-        assert_eq!(present.pages.next_set(0), None, "no slot is in use while the size changes");
-        *present = Present { pages: SummaryBitmap::new(pages), _charge: Some(charge) };
+        *present = Present { pages: present.pages.resized(pages), _charge: Some(charge) };
         Ok(())
     }
 

@@ -10,8 +10,8 @@ use crate::options::options;
 options! {
     /// How a device begins.
     pub struct Config;
-    BeforeInit disksize: u64 = Type::Number(1, DISKSIZE_MAX),
-        "Size of the device, rounded up to 4096. It is set once, before use; reset takes it back"
+    Live disksize: u64 = Type::Number(1, DISKSIZE_MAX),
+        "Size of the device, rounded up to 4096. A device in use only grows; reset takes its size away"
         .unit(Unit::Bytes).kernel().preset(Preset::Words("none until it is set")).option("size");
     BeforeInit comp_algorithm: &'static str = Type::Choice(&codec::NAMES), "Compression algorithm"
         .kernel().preset(Preset::Choice(codec::NAMES[0])).option("algorithm");

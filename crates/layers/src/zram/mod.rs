@@ -9,7 +9,7 @@
 //! whole pages; discards free memory; flush and forced unit access succeed at once, for nothing survives the process.
 //! *Needs below*: [`Regions`] for memory, a [`Budget`] to charge it to, [`Env`] for a coarse clock and the compactor's task.
 //!
-//! *States*: without a size (0 bytes, attributes can be set) -> `disksize` -> in use -> `reset` -> without a size.
+//! *States*: without a size (0 bytes, attributes can be set) -> `disksize` -> in use, where it may grow -> `reset` -> without a size.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -59,13 +59,14 @@ mod streams;
 mod table;
 mod work;
 
+use std::future::ready;
 use std::sync::Arc;
 
 use spillway_core::stats::Counters;
 use spillway_core::sync::{AtomicU64, Mutex};
 use spillway_core::{
-    Answer, Attribute, BlockDevice, Budget, ByteRange, Env, Error, Extent, Geometry, Kind, Op, Regions,
-    Request, Spec, Submission, Table as AttributeTable,
+    Answer, Attribute, BlockDevice, Budget, ByteRange, Env, Error, Extent, Geometry, Grow, Kind, LocalFuture,
+    Op, Regions, Request, Spec, Submission, Table as AttributeTable,
 };
 
 use codec::Params;
@@ -78,6 +79,7 @@ use streams::{Choice, Streams};
 use table::Table;
 
 use crate::options::Options;
+use crate::sizes;
 use crate::surroundings::{Open, OpenDevice, Surroundings};
 
 pub use config::Config;
@@ -137,7 +139,14 @@ impl Open<()> for Config {
     async fn open(&self, (): (), around: &Surroundings) -> Result<OpenDevice, Error> {
         let Surroundings { env, regions, budget, .. } = around;
         let zram = Zram::new(self.clone(), env.clone(), regions.clone(), budget.clone())?;
-        Ok(OpenDevice::new(zram, attributes))
+        Ok(OpenDevice { grow: Some(zram.clone()), ..OpenDevice::new(zram, attributes) })
+    }
+}
+
+impl Grow for Zram {
+    fn grow(&self, size: Option<u64>) -> LocalFuture<Result<(), Error>> {
+        let size = sizes::given(&config::OPTIONS.disksize, size);
+        Box::pin(ready(size.and_then(|size| attributes::set_size(self, size))))
     }
 }
 

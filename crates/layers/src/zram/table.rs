@@ -45,8 +45,8 @@ impl Table {
         Self { blocks: Blocks::new(regions, fixed), locks: WordLocks::default(), tally: Tally::default() }
     }
 
-    /// Makes room for `slots` slots, none of which is in use. [`Kind::NoSpace`] where there is no memory for a bit for each page
-    /// of them.
+    /// Makes room for `slots` slots, beside threads that use them; none behind them is in use. [`Kind::NoSpace`] where there is no
+    /// memory for a bit for each page of them.
     pub(super) fn resize(&self, slots: u64) -> Result<(), Kind> {
         self.blocks.resize(slots)
     }

@@ -257,6 +257,37 @@ fn attributes_refuse_as_the_kernel_does() {
     assert_eq!(bench.number("max_comp_streams"), 5);
 }
 
+/// The kernel would refuse it.
+#[test]
+fn a_device_in_use_grows_and_keeps_what_it_holds() {
+    let bench = bench(sized(3 << 20));
+    let page = |index: u64| -> Vec<u8> { (0..PAGE).map(|at| (at as u64 * 7 + index * 13) as u8).collect() };
+    let mut written = vec![0, 255, 256, 767];
+    written.iter().for_each(|&index| bench.write(index, &page(index)).unwrap());
+    for size in [(3u64 << 20) + 1, 4 << 20, 64 << 20, (64 << 20) + 4096, 3 << 30, 1 << 40] {
+        bench.table.store("disksize", &size.to_string()).unwrap();
+        let last = bench.zram.geometry().size / PAGE as u64 - 1;
+        assert_eq!((last + 1) * PAGE as u64, size.next_multiple_of(PAGE as u64));
+        assert_eq!(bench.read(last, 1), [0; PAGE], "what is new is zero");
+        assert_eq!(bench.write(last + 1, &page(0)), Err(Kind::NoSpace));
+        bench.write(last, &page(last)).unwrap();
+        written.push(last);
+        written.iter().for_each(|&index| assert!(bench.read(index, 1) == page(index), "page {index}"));
+        bench.seam.verify();
+        for smaller in [1, size - PAGE as u64] {
+            assert_eq!(bench.refuse("disksize", &smaller.to_string()), Kind::Busy);
+        }
+    }
+    bench.table.store("disksize", "1T").expect("the size that it has");
+    bench.discard(0, 1 << 40);
+    assert_eq!(bench.number("orig_data_size"), 0, "what lies behind an old end is found and freed");
+    let (fixed, has) = (bench.budget.used(), bench.zram.geometry().size);
+    bench.budget.charge(bench.budget.room()).unwrap();
+    assert_eq!(bench.refuse("disksize", "16T"), Kind::NoSpace);
+    assert_eq!(bench.zram.geometry().size, has);
+    bench.budget.uncharge(bench.budget.used() - fixed);
+}
+
 #[test]
 fn memory_follows_the_data_after_churn_and_after_discarding_a_random_half() {
     let bench = bench(sized(64 << 20));

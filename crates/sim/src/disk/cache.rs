@@ -39,6 +39,10 @@ impl Cache {
         self.medium.bytes()
     }
 
+    pub(super) fn enlarge(&mut self, bytes: u64) {
+        self.medium.enlarge(bytes);
+    }
+
     pub(super) fn read(&self, at: u64, into: &mut [u8]) {
         for (index, chunk) in into.chunks_exact_mut(LEN).enumerate() {
             chunk.copy_from_slice(&self.medium.visible((at / SECTOR) as usize + index)[..]);

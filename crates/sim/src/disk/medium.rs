@@ -63,6 +63,19 @@ impl Medium {
         self.sectors as u64 * SECTOR
     }
 
+    /// Adds zeroes behind the end, up to `bytes` in all, a multiple of 512.
+    pub fn enlarge(&mut self, bytes: u64) {
+        assert!(bytes.is_multiple_of(SECTOR) && bytes >= self.bytes());
+        let zero: Content = Arc::new([0; LEN]);
+        while self.bytes() < bytes {
+            match self.durable.last_mut().filter(|chunk| chunk.len() < CHUNK) {
+                Some(chunk) => Arc::make_mut(chunk).push(zero.clone()),
+                None => self.durable.push(Arc::new(vec![zero.clone()])),
+            }
+            self.sectors += 1;
+        }
+    }
+
     /// What is durable from byte `at` on, whole sectors.
     pub fn read_durable(&self, at: u64, into: &mut [u8]) {
         for (index, chunk) in into.chunks_exact_mut(LEN).enumerate() {

@@ -255,6 +255,11 @@ impl Disk {
         self.state.lock().cut = true;
     }
 
+    /// Adds zeroes behind its end, `bytes` in all; as a volume grows, whatever happens to its power.
+    pub fn enlarge(&self, bytes: u64) {
+        self.state.lock().cache.enlarge(bytes);
+    }
+
     /// Calls so far.
     pub fn calls(&self) -> u64 {
         self.state.lock().calls
@@ -437,7 +442,7 @@ impl Drop for Flight {
 
 impl Storage for Disk {
     fn geometry(&self) -> Geometry {
-        self.geometry
+        Geometry { size: self.state.lock().cache.bytes(), ..self.geometry }
     }
 
     fn memory_alignment(&self) -> usize {

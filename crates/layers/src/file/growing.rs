@@ -1,0 +1,40 @@
+//! How a device takes the size that its file or block device has by now.
+
+use std::sync::Arc;
+
+use spillway_core::sync::Ordering;
+use spillway_core::{Error, Grow, LocalFuture};
+
+use super::{Backing, File};
+
+impl Grow for File {
+    /// Whoever owns the file or block device has made it larger before.
+    fn grow(&self, size: Option<u64>) -> LocalFuture<Result<(), Error>> {
+        let backing = self.backing.clone();
+        Box::pin(async move { backing.grow(size).await })
+    }
+}
+
+impl Backing {
+    async fn grow(self: &Arc<Self>, wanted: Option<u64>) -> Result<(), Error> {
+        let (now, has) = (self.storage.geometry(), self.size.load(Ordering::Acquire));
+        let there = now.size;
+        if now.identity != self.geometry.identity {
+            return Err(Error::invalid("what was opened is another file or device now: restart the server"));
+        }
+        if there < has {
+            let text = format!("there are {there} bytes now, and {has} are in use: what was cut off is lost");
+            return Err(Error::invalid(text));
+        }
+        if let Some(wanted) = wanted.filter(|&wanted| wanted != there) {
+            return Err(Error::invalid(format!(
+                "there are {there} bytes, not {wanted}: give the file or device its size first, a file with truncate -s {wanted}; \
+                 without a size all that is there is taken"
+            )));
+        }
+        // A length that was not durable would not be there after a crash, nor what is written behind the old end.
+        self.flush().await.map_err(|kind| Error::new(kind, "its new size cannot be made durable"))?;
+        self.size.store(there, Ordering::Release);
+        Ok(())
+    }
+}
