@@ -14,7 +14,9 @@ use spillway_core::random::Random;
 use spillway_simulate::campaign;
 use spillway_simulate::run::run;
 use spillway_simulate::scenario::Scenario;
+use spillway_simulate::shrink::shrink;
 use spillway_simulate::stacks::{self, Row, STACKS};
+use tracing::Level;
 
 use crate::hunt::hunt_all;
 use crate::job::{Job, Task};
@@ -53,7 +55,11 @@ fn carry_out(options: &Options) -> Result<(), String> {
     if let Some(crashes) = options.crashes {
         return long_run(&rows, first, crashes);
     }
-    report("run", race(&wanted(options, &rows)))
+    let tasks = wanted(options, &rows);
+    if options.log {
+        tasks.iter().for_each(|&(row, job)| show(row, job));
+    }
+    report("run", race(&tasks))
 }
 
 /// The tasks that are counted by their number.
@@ -73,6 +79,21 @@ fn wanted(options: &Options, rows: &[&'static Row]) -> Vec<Task> {
     }
     let first = options.seed.expect("it is required where nothing else is given");
     tasks(rows, (first..first.saturating_add(options.runs)).map(Job::Seed))
+}
+
+/// Prints what happens in the shortest story found that breaks a promise, or in that of the seed where none does.
+fn show(row: &'static Row, job: Job) {
+    let story = match (job.run(row), job) {
+        (Err(broken), _) => shrink(*broken).scenario,
+        (Ok(_), Job::Seed(seed)) => Scenario::draw(row, seed),
+        (Ok(_), Job::Sequence(..) | Job::Failure(_)) => return,
+    };
+    let log = tracing_subscriber::fmt()
+        .with_max_level(Level::DEBUG)
+        .with_target(false)
+        .with_level(false)
+        .without_time();
+    let _ = tracing::subscriber::with_default(log.with_writer(std::io::stderr).finish(), || run(&story));
 }
 
 fn tasks(rows: &[&'static Row], jobs: impl Iterator<Item = Job> + Clone) -> Vec<Task> {

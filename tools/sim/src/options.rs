@@ -56,6 +56,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TEXT", group = "what", num_args = 0..=1, default_missing_value = "")]
     pub(crate) mutants: Option<String>,
 
+    /// Print what happens in the story, shortened if it breaks a promise: requests, calls to the disks, warnings of the layers
+    #[arg(long, requires = "stack", conflicts_with_all = ["runs", "crashes", "sequences", "failures", "mutants", "check"])]
+    pub(crate) log: bool,
+
     /// Run what CI runs: some of everything, on all stacks
     #[arg(long, group = "what", conflicts_with_all = ["seed", "stack"])]
     pub(crate) check: bool,
@@ -127,6 +131,7 @@ mod tests {
         assert_eq!(again.sequence, Some(Sequence { len: 3, index: 7 }));
         assert_eq!(parse("--stack file --failure 7").unwrap().failure, Some(7));
         assert!(parse("--check").unwrap().check);
+        assert!(parse("--stack file --seed 7 --log").unwrap().log);
     }
 
     #[test]
@@ -143,6 +148,8 @@ mod tests {
             ("--stack file --sequence 3", "a colon between"),
             ("--failure 3", "--stack <NAME>"),
             ("--runs 3", "--seed <N>"),
+            ("--seed 3 --log", "--stack <NAME>"),
+            ("--stack file --crashes 9 --log", "cannot be used with '--log'"),
         ] {
             let found = parse(line).unwrap_err();
             assert!(found.contains(words), "{line}: {found}");

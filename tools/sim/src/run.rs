@@ -77,6 +77,7 @@ fn play(scenario: &Scenario) -> Result<Outcome, Violation> {
     let last = Phase { drain, ..Phase::quiet() };
     for (index, phase) in scenario.phases.iter().chain(durable.then_some(&last)).enumerate() {
         let seed = scenario.seed.wrapping_add(index as u64 * 0x9e37_79b9);
+        tracing::debug!("phase {index}");
         let house = House::new(scenario, phase, &media, &story, seed);
         let result = house.live(phase);
         outcome.answers += house.answers.get();
@@ -227,6 +228,7 @@ impl House {
         let power_up = |(number, medium): (usize, &Medium)| {
             let (plan, seed) = (phase.plan(number).clone(), seed ^ 0xd15c << number);
             let disk = Disk::new(world.clone(), medium.clone(), row.disk_block(number), plan, seed);
+            let disk = disk.named(["disk", "cache"][number]);
             Arc::new(disk.of_words(number == 1 && row.cache.is_some_and(|cache| cache.words)))
         };
         let disks: Vec<_> = media.iter().enumerate().map(power_up).collect();
@@ -563,10 +565,13 @@ impl Visitor {
     async fn ask(&self, request: Request, withdraw: Option<u8>, number: Number) -> Option<Reply> {
         let (op, range, payload) = (request.op, request.range, request.buf.capacity() as u64);
         let len = request.buf.len();
+        let (first, count) = (range.offset / SECTOR, range.len / SECTOR);
+        tracing::debug!("client: {op:?} {first}+{count} begins");
         self.payloads.set(self.payloads.get() + payload);
         let reply = Dropping { answer: self.site().device.submit(request), polls: withdraw }.await?;
         self.payloads.set(self.payloads.get() - payload);
         self.answers.set(self.answers.get() + 1);
+        tracing::debug!("client: {op:?} {first}+{count} {:?}", reply.result);
         if reply.buf.len() != len {
             self.fail(Violation(format!("{op:?} of {range:?} returns {} bytes of {len}", reply.buf.len())));
         }

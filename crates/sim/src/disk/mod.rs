@@ -208,6 +208,7 @@ impl State {
 
 /// A disk that has power.
 pub struct Disk {
+    name: &'static str,
     state: Arc<Mutex<State>>,
     env: Arc<dyn Env>,
     geometry: Geometry,
@@ -236,7 +237,13 @@ impl Disk {
             changed: Vec::new(),
             head: 0,
         };
-        Self { state: Arc::new(Mutex::new(state)), env, geometry }
+        Self { name: "disk", state: Arc::new(Mutex::new(state)), env, geometry }
+    }
+
+    /// The same, called `name` in the log.
+    pub fn named(mut self, name: &'static str) -> Self {
+        self.name = name;
+        self
     }
 
     /// The same as persistent memory: a power cut tears what was not synced between words of 8 bytes.
@@ -337,7 +344,27 @@ impl Disk {
     }
 
     fn share(&self) -> Self {
-        Self { state: self.state.clone(), env: self.env.clone(), geometry: self.geometry }
+        let (state, env) = (self.state.clone(), self.env.clone());
+        Self { name: self.name, state, env, geometry: self.geometry }
+    }
+
+    /// Carries a call out, with a line in the log at its begin and at its end.
+    async fn logged<T>(
+        self,
+        call: Call,
+        range: ByteRange,
+        work: impl Future<Output = T>,
+        result: impl Fn(&T) -> Result<usize, Kind>,
+    ) -> T {
+        let (first, count) = (range.offset / SECTOR, range.len / SECTOR);
+        let log = |end: &dyn std::fmt::Debug| {
+            let boundaries = self.state.lock().boundaries;
+            tracing::debug!("{}, boundary {boundaries}: {call:?} {first}+{count} {end:?}", self.name);
+        };
+        log(&format_args!("begins"));
+        let done = work.await;
+        log(&result(&done));
+        done
     }
 
     async fn read_at(self, at: u64, mut buf: IoBuf, done: usize) -> Moved {
@@ -454,19 +481,25 @@ impl Storage for Disk {
     }
 
     fn read(&self, at: u64, buf: IoBuf, done: usize) -> LocalFuture<Moved> {
-        Box::pin(self.share().read_at(at, buf, done))
+        let range = ByteRange::new(at, (buf.len() - done) as u64);
+        let work = self.share().read_at(at, buf, done);
+        Box::pin(self.share().logged(Call::Read, range, work, |moved| moved.0))
     }
 
     fn write(&self, at: u64, buf: IoBuf, done: usize, durable: bool) -> LocalFuture<Moved> {
-        Box::pin(self.share().write_at(at, buf, done, durable))
+        let range = ByteRange::new(at, (buf.len() - done) as u64);
+        let work = self.share().write_at(at, buf, done, durable);
+        Box::pin(self.share().logged(Call::Write, range, work, |moved| moved.0))
     }
 
     fn sync(&self) -> LocalFuture<Result<(), Kind>> {
-        Box::pin(self.share().sync_all())
+        let work = self.share().sync_all();
+        Box::pin(self.share().logged(Call::Sync, ByteRange::new(0, 0), work, |result| result.map(|()| 0)))
     }
 
     fn zero(&self, range: ByteRange, _room: Room) -> LocalFuture<Result<(), Kind>> {
-        Box::pin(self.share().zero_at(range))
+        let work = self.share().zero_at(range);
+        Box::pin(self.share().logged(Call::Zero, range, work, |result| result.map(|()| 0)))
     }
 
     /// Blocks that hold zeroes are holes.
