@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use spillway_core::sync::Mutex;
+use spillway_core::sync::Semaphore;
 use spillway_core::{Attributes, Value};
 use spillway_export::Export;
 use spillway_export::control::{AttributeRow, DeviceRow};
@@ -15,8 +15,8 @@ use crate::address::Address;
 pub(crate) struct Device {
     /// What it is made of.
     pub(crate) stack: Stack,
-    /// Held while an attribute is changed.
-    pub(crate) changes: Mutex<()>,
+    /// Its one unit is held while an attribute is changed.
+    pub(crate) changes: Semaphore,
     /// What NBD clients connect to.
     pub(crate) export: Arc<Export>,
     /// Where they connect.

@@ -1,22 +1,23 @@
 //! A running server: from a [`Plan`] to sockets, and back to nothing.
 //!
-//! One thread, the one that called [`run`], owns the server: it starts everything, then waits for [`Event`]s and has
-//! changes made, each on a thread of its own, one at a time for each device. Clients are served by the workers, which never wait for this
+//! One thread, the one that called [`run`], owns the server: it starts everything, then waits for [`Event`]s. An attribute or a size is changed by a
+//! task on a background thread, one at a time for each device; a device is stopped on a thread of its own. Clients are served by the workers, which never wait for this
 //! thread, and it never waits for a device before the end.
 //!
 //! Order of the end: the mount goes, which is refused while a file below it is open; no new NBD clients; what was received is answered; devices are flushed; control clients get their
 //! answers; sockets go away; threads end.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use spillway_core::sync::Mutex;
-use spillway_core::{Aligned, Attributes, Budget, Charge, Env, Error, Kind, Value, buffer};
+use spillway_core::sync::Semaphore;
+use spillway_core::{Aligned, Attributes, Budget, Charge, Error, Kind, Value, buffer};
 use spillway_export::control::{Change, ControlSession};
 use spillway_export::nbd::NbdSession;
 use spillway_export::{Export, Exports, Reserved};
@@ -24,7 +25,7 @@ use spillway_io::{Limits, Listener, NewSession, Serving, Workers, WorkersOptions
 use spillway_layers::stack::Stack;
 
 use crate::address::Address;
-use crate::background::wait_in_background;
+use crate::background::{in_background, wait_for};
 use crate::device::Device;
 use crate::devices::Devices;
 use crate::ending::{Leaving, flush, stop_all};
@@ -79,8 +80,10 @@ struct Server {
     own: HashMap<String, Service>,
     /// Control sockets, by name of the device.
     control: HashMap<String, Serving>,
-    /// Changes that are being made.
+    /// Devices that are being stopped.
     under_way: Vec<JoinHandle<()>>,
+    /// Changes of attributes and sizes that are being made, on background threads.
+    changes: Vec<Receiver<()>>,
     memory: Memory,
     workers: Workers,
     _charges: [Charge; 2],
@@ -119,6 +122,7 @@ impl Server {
             own: HashMap::new(),
             control: HashMap::new(),
             under_way: Vec::new(),
+            changes: Vec::new(),
             memory,
             workers,
             _charges: charges,
@@ -270,21 +274,35 @@ impl Server {
         self.under_way.push(thread::spawn(work));
     }
 
+    /// Has `change` made by a task on a background thread, once earlier changes of the device are made.
+    fn change<F>(
+        &mut self,
+        device: &str,
+        promise: Promise,
+        change: impl FnOnce(Arc<Device>) -> F + Send + 'static,
+    ) where
+        F: Future<Output = Result<(), Error>> + 'static,
+    {
+        let device = match self.devices.find(device) {
+            Ok(device) => device,
+            Err(error) => return promise.keep(Err(error)),
+        };
+        let task = async move || {
+            device.changes.take(1).await;
+            let outcome = change(device.clone()).await;
+            device.changes.give(1);
+            promise.keep(outcome);
+        };
+        self.changes.retain(|change| change.try_recv() == Err(TryRecvError::Empty));
+        self.changes.push(in_background(&*self.workers.env(), task));
+    }
+
     fn set(&mut self, device: &str, attribute: String, value: Value, promise: Promise) {
-        match self.devices.find(device) {
-            Ok(device) => self.beside(move || promise.keep(change(&device, &attribute, value))),
-            Err(error) => promise.keep(Err(error)),
-        }
+        self.change(device, promise, async move |device| set(&device, &attribute, value).await);
     }
 
     fn resize(&mut self, device: &str, size: Option<u64>, promise: Promise) {
-        match self.devices.find(device) {
-            Ok(device) => {
-                let env = self.workers.env();
-                self.beside(move || promise.keep(grow(device, size, &*env)));
-            }
-            Err(error) => promise.keep(Err(error)),
-        }
+        self.change(device, promise, async move |device| device.stack.grow(size).await);
     }
 
     fn hold(&self, name: &str) -> Result<(), Error> {
@@ -327,8 +345,9 @@ impl Server {
     /// Stops everything. The first failed flush is reported.
     fn stop(mut self, promise: Option<Promise>) -> Result<(), Failure> {
         for thread in self.under_way.drain(..) {
-            thread.join().expect("a change does not panic");
+            thread.join().expect("stopping a device does not panic");
         }
+        self.changes.drain(..).for_each(|change| _ = wait_for(&change));
         let services = self.own.drain().map(|(_, service)| service).chain(self.shared.take());
         stop_all(services.map(|service| service.serving));
         let env = self.workers.env();
@@ -365,7 +384,7 @@ impl Built {
         let export = Export::new(self.name, self.aligned)?;
         let export = export.with_description(self.stack.describe())?.with_read_only(self.read_only);
         let export = exports.add(export)?;
-        Ok(Device { export, stack: self.stack, changes: Mutex::default(), address, file: self.file })
+        Ok(Device { export, stack: self.stack, changes: Semaphore::new(1), address, file: self.file })
     }
 }
 
@@ -376,20 +395,11 @@ fn hold(budget: &Arc<Budget>, bytes: u64) -> Result<Charge> {
     })
 }
 
-/// Changes an attribute, once earlier changes of this device are made. May take long.
-fn change(device: &Device, attribute: &str, value: Value) -> Result<(), Error> {
-    let _one_at_a_time = device.changes.lock();
+async fn set(device: &Device, attribute: &str, value: Value) -> Result<(), Error> {
     // A reset takes the data from under connected clients, by whatever name it is asked for.
     let resets = device.stack.find(attribute)?.1 == "reset";
     let _reserved = resets.then(|| reserve(device, "reset")).transpose()?;
-    device.stack.set(attribute, value)
-}
-
-/// Makes a device larger, once earlier changes of it are made.
-fn grow(device: Arc<Device>, size: Option<u64>, env: &dyn Env) -> Result<(), Error> {
-    let shared = device.clone();
-    let _one_at_a_time = device.changes.lock();
-    wait_in_background(env, move || async move { shared.stack.grow(size).await })
+    device.stack.set(attribute, value).await
 }
 
 fn can_be_reset(device: &Device) -> Result<(), Error> {

@@ -37,6 +37,14 @@ impl<T: 'static> Answer<T> {
     pub fn pending(future: impl Future<Output = T> + 'static) -> Self {
         Answer::Pending(Box::pin(future))
     }
+
+    /// The answer, for a caller that knows that it is there.
+    pub fn now(self) -> T {
+        match self {
+            Answer::Done(value) => value,
+            Answer::Pending(_) => panic!("the answer is not known yet"),
+        }
+    }
 }
 
 impl<T: Unpin + 'static> Future for Answer<T> {

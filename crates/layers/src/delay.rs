@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(micros(&world, || layer.submit(zeroes())), 20);
         assert_eq!(micros(&world, || layer.submit(discard())), 0);
         assert_eq!(micros(&world, || layer.submit(Request::flush())), 3000);
-        attributes(layer.clone()).store("read_us", "7").unwrap();
+        attributes(layer.clone()).store("read_us", "7").now().unwrap();
         assert_eq!(micros(&world, || layer.submit(read())), 7);
     }
 
@@ -162,7 +162,7 @@ mod tests {
         let world = World::new(1);
         let table = attributes(delay(&Config::default(), &world));
         for (key, value) in [("jitter_percent", "101"), ("read_us", "3600000001"), ("flush_us", "soon")] {
-            let text = table.store(key, value).unwrap_err().to_string();
+            let text = table.store(key, value).now().unwrap_err().to_string();
             assert!(text.contains(key) && text.contains(value) && text.contains("from 0 to"), "{text}");
         }
     }

@@ -342,14 +342,14 @@ mod tests {
     fn a_plan_is_made_while_running() {
         let layer = fault(&Config::default(), 1);
         let table = attributes(layer.clone());
-        assert!(table.store("armed", "1").unwrap_err().message().contains("set one first"));
+        assert!(table.store("armed", "1").now().unwrap_err().message().contains("set one first"));
         for (key, value) in [("op", "read"), ("error", "ENOMEM"), ("nth", "2"), ("armed", "1")] {
-            table.store(key, value).unwrap();
+            table.store(key, value).now().unwrap();
             assert_eq!(table.show(key).unwrap(), value);
         }
         assert_eq!([ask(&layer, read(0)), ask(&layer, read(0))], [Ok(()), Err(Kind::OutOfMemory)]);
         assert_eq!((table.show("armed").unwrap(), table.show("failures").unwrap()), ("0".into(), "1".into()));
-        table.store("armed", "1").unwrap();
+        table.store("armed", "1").now().unwrap();
         assert_eq!(failures(&layer, 4), [2]);
     }
 
@@ -359,7 +359,7 @@ mod tests {
         for (key, value) in
             [("op", "erase"), ("mode", "twice"), ("error", "EWHAT"), ("probability", "NaN"), ("nth", "-1")]
         {
-            let text = table.store(key, value).unwrap_err().to_string();
+            let text = table.store(key, value).now().unwrap_err().to_string();
             assert!(text.contains(key) && text.contains(value) && text.contains("give"), "{text}");
         }
     }

@@ -181,8 +181,8 @@ mod tests {
         for op in [Op::Discard, Op::WriteZeroes, Op::Flush] {
             assert!(matches!(layer.submit(Request::bare(op, ByteRange::new(0, MIB))), Answer::Done(_)));
         }
-        attributes(layer.clone()).store("bytes_per_second", "0").unwrap();
-        attributes(layer.clone()).store("seek_us", "0").unwrap();
+        attributes(layer.clone()).store("bytes_per_second", "0").now().unwrap();
+        attributes(layer.clone()).store("seek_us", "0").now().unwrap();
         assert!(matches!(layer.submit(read(0)), Answer::Done(_)));
     }
 
@@ -191,7 +191,7 @@ mod tests {
         let world = World::new(1);
         let layer = rate(1, 0, &world);
         let _slow = layer.submit(read(0));
-        attributes(layer.clone()).store("bytes_per_second", "1M").unwrap();
+        attributes(layer.clone()).store("bytes_per_second", "1M").now().unwrap();
         world.run(layer.submit(read(MIB)));
         assert_eq!(world.now(), Duration::from_secs(1));
     }

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
-use spillway_core::{Attributes, BlockDevice, Error, Grow, Kind, Spec, Suspend, Value};
+use spillway_core::{Answer, Attributes, BlockDevice, Error, Grow, Kind, Spec, Suspend, Value};
 
 use crate::about;
 use crate::options::Options;
@@ -207,9 +207,11 @@ impl Attributes for Stack {
         part.attributes.get(own)
     }
 
-    fn set(&self, name: &str, value: Value) -> Result<(), Error> {
-        let (part, own) = self.find(name)?;
-        part.attributes.set(own, value)
+    fn set(&self, name: &str, value: Value) -> Answer<Result<(), Error>> {
+        match self.find(name) {
+            Ok((part, own)) => part.attributes.set(own, value),
+            Err(unknown) => Answer::Done(Err(unknown)),
+        }
     }
 }
 

@@ -288,7 +288,7 @@ mod tests {
         for (name, count) in [("reads", "1"), ("writes", "1"), ("flushes", "1"), ("failures", "1")] {
             assert_eq!(table.show(name).unwrap(), count, "{name}");
         }
-        table.store("clear", "1").unwrap();
+        table.store("clear", "1").now().unwrap();
         assert_eq!((table.show("records").unwrap(), table.show("reads").unwrap()), ("".into(), "0".into()));
     }
 

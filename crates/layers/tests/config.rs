@@ -72,9 +72,9 @@ fn attributes_are_found_from_the_top_or_by_kind() {
     let show = |name| stack.show(name).unwrap();
     assert_eq!([show("read_us"), show("delay.read_us"), show("null.size")], ["4", "4", "1048576"]);
     assert_eq!(show("delay2.read_us"), "3");
-    stack.store("delay2.read_us", "5").unwrap();
+    stack.store("delay2.read_us", "5").now().unwrap();
     assert_eq!([show("delay.read_us"), show("delay2.read_us")], ["4", "5"]);
-    stack.store("fault.nth", "8").unwrap();
+    stack.store("fault.nth", "8").now().unwrap();
     assert_eq!(
         (show("nth"), show("trace.failures"), show("fault.failures")),
         ("8".into(), "0".into(), "0".into())
@@ -87,7 +87,7 @@ fn attributes_are_found_from_the_top_or_by_kind() {
             "{error}"
         );
     }
-    assert_eq!(stack.store("records", "1").unwrap_err().kind, Kind::Denied);
+    assert_eq!(stack.store("records", "1").now().unwrap_err().kind, Kind::Denied);
     assert_eq!(stack.specs().len(), stack.parts.iter().map(|part| part.attributes.specs().len()).sum());
 }
 

@@ -278,7 +278,7 @@ fn churn(bench: &Bench, rounds: Rounds) -> Result<()> {
             let show = attributes(cache.clone());
             until_cleared(&show)?;
             runs = format!("{}, {}", show.show("free_run_mean")?, show.show("free_run_p10")?);
-            show.store("message", "clear_stats")?;
+            show.store("message", "clear_stats").now()?;
             let aged = bench.write(Arc::new(Shifted(Seam::new(cache.clone()))), large);
             pieces = show.show("ios_per_write")?;
             Ok(vec![fresh, aged])

@@ -261,9 +261,12 @@ impl House {
         if !self.open()? {
             return Ok(());
         }
-        for &(attribute, value) in &phase.knobs {
-            self.visitor.set(attribute, value);
-        }
+        let (visitor, knobs) = (self.visitor.clone(), phase.knobs.clone());
+        self.until_done(vec![self.spawn(async move {
+            for (attribute, value) in knobs {
+                visitor.set(attribute, value).await;
+            }
+        })])?;
         self.until_done(vec![self.spawn(self.visitor.clone().look_at_everything())])?;
         let clients = phase.steps.iter().map(|step| step.client).max().map_or(0, |last| last + 1);
         let mut visits = Vec::new();
@@ -311,7 +314,7 @@ impl House {
         let flush = self.visitor.model.borrow_mut().begin_flush();
         let stack = self.visitor.stack();
         let state = || stack.get("drain_state").ok().and_then(|state| state.choice());
-        let begun = stack.set("drain", Value::U64(1));
+        let begun = stack.set("drain", Value::U64(1)).now();
         self.until(|| state() != Some("running"))?;
         if self.powerless() {
             return Ok(());
@@ -337,9 +340,9 @@ impl House {
             withdraw: None,
         };
         self.until_done(vec![self.spawn(self.visitor.clone().visit(vec![step]))])?;
-        // Memory kept at hand for the next writes goes back now.
+        let visitor = self.visitor.clone();
+        self.until_done(vec![self.spawn(async move { visitor.compact().await })])?;
         let stack = self.visitor.stack();
-        stack.store("compact", "1").expect("what can be emptied can be compacted");
         for name in self.row.empty {
             let left = stack.get(name).expect("the table names attributes of the stack");
             if left != Value::U64(0) {
@@ -454,15 +457,15 @@ impl Visitor {
                 Act::Extents => self.extents(first, count).await,
                 Act::Flush => self.flush(withdraw).await,
                 Act::Sleep(micros) => self.world.sleep(Duration::from_micros(micros)).await,
-                Act::Set { attribute, value } => self.set(attribute, value),
+                Act::Set { attribute, value } => self.set(attribute, value).await,
                 _ => self.write(step).await,
             }
         }
     }
 
-    fn set(&self, attribute: usize, value: usize) {
+    async fn set(&self, attribute: usize, value: usize) {
         let (name, values) = self.knobs[attribute];
-        let stored = self.stack().store(name, values[value]);
+        let stored = self.stack().store(name, values[value]).await;
         if let ("mem_limit", Some(room)) = (name, &self.site().room) {
             room.set_limit(self.model.borrow_mut().moment(), values[value]);
         }
@@ -512,7 +515,9 @@ impl Visitor {
     async fn flush(&self, withdraw: Option<u8>) {
         let number = self.model.borrow_mut().begin_flush();
         let reply = self.ask(Request::flush(), withdraw, number).await;
-        if let Err(violation) = self.model.borrow_mut().end_flush(number, end(reply.as_ref(), false)) {
+        if let Err(violation) =
+            self.model.borrow_mut().end_flush(number, end(reply.map(|reply| reply.result), false))
+        {
             self.fail(violation);
         }
     }
@@ -542,23 +547,31 @@ impl Visitor {
         };
         let durable = request.flags.fua || self.commits;
         let number = self.model.borrow_mut().begin_write(step.first, step.count, change);
-        let reply = self.ask(request, step.withdraw, number).await;
-        if reply.as_ref().is_some_and(|reply| reply.result == Err(Kind::NoSpace)) {
-            self.judge_refusal(number);
+        let result = self.ask(request, step.withdraw, number).await.map(|reply| reply.result);
+        if result == Some(Err(Kind::NoSpace)) {
+            self.judge_refusal(number).await;
         }
-        self.model.borrow_mut().end_write(number, end(reply.as_ref(), durable));
+        self.model.borrow_mut().end_write(number, end(result, durable));
     }
 
     /// After a write that found no memory, with nobody else about, a pass of compaction makes little room.
-    fn judge_refusal(&self, number: Number) {
-        let alone = self.model.borrow().is_alone(number);
-        let Some(room) = self.site().room.as_ref().filter(|_| alone) else { return };
+    async fn judge_refusal(&self, number: Number) {
+        let alone = || self.model.borrow().is_alone(number);
+        let Some(room) = self.site().room.as_ref().filter(|_| alone()) else { return };
+        self.compact().await;
+        if !alone() {
+            return;
+        }
         let stack = self.stack();
-        stack.store("compact", "1").expect("what may refuse for want of memory can be compacted");
         let used = stack.get("mem_used_total").ok().and_then(|used| used.number());
         if let Some(left) = room.too_much_left(number, used.expect("it says what it takes")) {
             self.fail(Violation(format!("a write found no memory, but {left} bytes of it can be had")));
         }
+    }
+
+    /// Has the device move everything together, and give back what memory it keeps at hand.
+    async fn compact(&self) {
+        self.stack().store("compact", "1").await.expect("what keeps everything in memory can be compacted");
     }
 
     /// The reply, or nothing if the answer was dropped.
@@ -594,11 +607,11 @@ impl Visitor {
     }
 }
 
-fn end(reply: Option<&Reply>, durable: bool) -> End {
-    match reply {
+fn end(result: Option<Result<(), Kind>>, durable: bool) -> End {
+    match result {
         None => End::Withdrawn,
-        Some(Reply { result: Ok(()), .. }) => End::Done { durable },
-        Some(_) => End::Failed,
+        Some(Ok(())) => End::Done { durable },
+        Some(Err(_)) => End::Failed,
     }
 }
 

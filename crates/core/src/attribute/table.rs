@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::spec::{Role, Spec};
 use super::value::Value;
+use crate::device::Answer;
 use crate::error::{Error, Kind};
 
 /// Reads an attribute of `T`.
@@ -12,11 +13,29 @@ pub type Get<T> = fn(&T) -> Value;
 /// Changes an attribute of `T`, to a value that the declaration allows.
 pub type Set<T> = fn(&T, Value) -> Result<(), Error>;
 
+/// Begins a change of `T` that may take long. It goes on if the answer is dropped.
+pub type Begin<T> = fn(&T, Value) -> Answer<Result<(), Error>>;
+
 /// A declaration, and how a `T` is read and changed.
 pub struct Attribute<T: 'static> {
     spec: Spec,
     get: Option<Get<T>>,
-    set: Option<Set<T>>,
+    change: Option<Change<T>>,
+}
+
+/// How an attribute of `T` changes.
+enum Change<T> {
+    AtOnce(Set<T>),
+    Later(Begin<T>),
+}
+
+impl<T> Change<T> {
+    fn make(&self, target: &T, value: Value) -> Answer<Result<(), Error>> {
+        match self {
+            Change::AtOnce(set) => Answer::Done(set(target, value)),
+            Change::Later(begin) => begin(target, value),
+        }
+    }
 }
 
 impl<T> Attribute<T> {
@@ -27,17 +46,25 @@ impl<T> Attribute<T> {
 
     /// A row that is only read.
     pub const fn read(spec: Spec, get: Get<T>) -> Self {
-        Self { spec: Spec { readable: true, writable: false, ..spec }, get: Some(get), set: None }
+        Self { spec: Spec { readable: true, writable: false, ..spec }, get: Some(get), change: None }
     }
 
     /// A row that is only written.
     pub const fn write(spec: Spec, set: Set<T>) -> Self {
-        Self { spec: Spec { readable: false, writable: true, ..spec }, get: None, set: Some(set) }
+        let change = Some(Change::AtOnce(set));
+        Self { spec: Spec { readable: false, writable: true, ..spec }, get: None, change }
+    }
+
+    /// A row that is only written, and takes long to change.
+    pub const fn begin(spec: Spec, begin: Begin<T>) -> Self {
+        let change = Some(Change::Later(begin));
+        Self { spec: Spec { readable: false, writable: true, ..spec }, get: None, change }
     }
 
     /// A row that is read and written.
     pub const fn both(spec: Spec, get: Get<T>, set: Set<T>) -> Self {
-        Self { spec: Spec { readable: true, writable: true, ..spec }, get: Some(get), set: Some(set) }
+        let change = Some(Change::AtOnce(set));
+        Self { spec: Spec { readable: true, writable: true, ..spec }, get: Some(get), change }
     }
 }
 
@@ -53,8 +80,9 @@ pub trait Attributes: Send + Sync {
     fn get(&self, name: &str) -> Result<Value, Error>;
 
     /// Sets `name`. [`Kind::NotFound`] as for [`Self::spec`], [`Kind::Denied`] where it can only be read; what [`Spec::check`] says
-    /// about the value, and then what the part says about its state.
-    fn set(&self, name: &str, value: Value) -> Result<(), Error>;
+    /// about the value, and then what the part says about its state. An answer that is pending is polled on the thread that asked;
+    /// dropped, the change goes on.
+    fn set(&self, name: &str, value: Value) -> Answer<Result<(), Error>>;
 
     /// The value of `name` as [`Spec::text`]. Errors as for [`Self::get`].
     fn show(&self, name: &str) -> Result<String, Error> {
@@ -63,7 +91,7 @@ pub trait Attributes: Send + Sync {
 
     /// Sets `name` to what [`Spec::parse_written`] reads out of `text`, without one final newline, as the kernel does. Errors as for
     /// [`Self::set`].
-    fn store(&self, name: &str, text: &str) -> Result<(), Error> {
+    fn store(&self, name: &str, text: &str) -> Answer<Result<(), Error>> {
         self.set(name, Value::Text(text.strip_suffix('\n').unwrap_or(text).to_owned()))
     }
 }
@@ -76,7 +104,7 @@ struct Row<T> {
 }
 
 type GetRow<T> = dyn Fn(&T) -> Value + Send + Sync;
-type SetRow<T> = dyn Fn(&T, Value) -> Result<(), Error> + Send + Sync;
+type SetRow<T> = dyn Fn(&T, Value) -> Answer<Result<(), Error>> + Send + Sync;
 
 /// A part together with its rows.
 pub struct Table<T: 'static> {
@@ -90,7 +118,7 @@ impl<T> Table<T> {
         Self { target, rows: Vec::new() }.with(rows, |target| target, |_, _| {})
     }
 
-    /// With the attributes `rows` of what lies `at` a place in the target, which hears the name of each that is `changed`.
+    /// With the attributes `rows` of what lies `at` a place in the target, which hears the name of each that is `changed` at once.
     pub fn with<U>(
         mut self,
         rows: &'static [Attribute<U>],
@@ -100,11 +128,13 @@ impl<T> Table<T> {
         let row = |row: &'static Attribute<U>| Row {
             spec: row.spec,
             get: row.get.map(|get| Box::new(move |target: &T| get(at(target))) as _),
-            set: row.set.map(|set| {
+            set: row.change.as_ref().map(|change| {
                 let set = move |target: &T, value| {
-                    set(at(target), value)?;
-                    changed(target, row.spec.name);
-                    Ok(())
+                    let answer = change.make(at(target), value);
+                    if let Answer::Done(Ok(())) = answer {
+                        changed(target, row.spec.name);
+                    }
+                    answer
                 };
                 Box::new(set) as _
             }),
@@ -152,11 +182,18 @@ impl<T: Send + Sync> Attributes for Table<T> {
         Ok(get(&self.target))
     }
 
-    fn set(&self, name: &str, value: Value) -> Result<(), Error> {
-        let row = self.row(name)?;
-        row.spec.expect_writable()?;
-        let set = row.set.as_ref().expect("a writable row has a way to write");
-        set(&self.target, row.spec.check(value)?)
+    fn set(&self, name: &str, value: Value) -> Answer<Result<(), Error>> {
+        let checked = self.row(name).and_then(|row| {
+            row.spec.expect_writable()?;
+            Ok((row, row.spec.check(value)?))
+        });
+        match checked {
+            Ok((row, value)) => {
+                let set = row.set.as_ref().expect("a writable row has a way to write");
+                set(&self.target, value)
+            }
+            Err(refused) => Answer::Done(Err(refused)),
+        }
     }
 }
 
@@ -164,6 +201,7 @@ impl<T: Send + Sync> Attributes for Table<T> {
 mod tests {
     use super::super::spec::{Type, Unit, When};
     use super::*;
+    use crate::contract::block_on;
     use crate::sync::{AtomicU64, Ordering};
 
     #[derive(Default)]
@@ -174,6 +212,11 @@ mod tests {
 
     static ROWS: &[Attribute<Part>] = &[
         Attribute::write(Spec::command("poke", Type::Text, "Write only"), |_, _| Ok(())),
+        Attribute::begin(Spec::command("walk", Type::Switch, "Takes long"), |part, value| {
+            assert_eq!(value, Value::Switch(true));
+            part.changes.fetch_add(1, Ordering::Relaxed);
+            Answer::pending(async { Err(Error::new(Kind::Io, "far")) })
+        }),
         Attribute::read(Spec::gauge("changes", Unit::None, "Read only"), |part| {
             Value::U64(part.changes.load(Ordering::Relaxed))
         }),
@@ -207,35 +250,53 @@ mod tests {
     fn a_table_gets_sets_shows_and_stores() {
         let table = table();
         assert_eq!((table.get("level"), table.show("level").as_deref()), (Ok(Value::U64(0)), Ok("0")));
-        table.store("level", "4\n").unwrap();
+        table.store("level", "4\n").now().unwrap();
         assert_eq!(table.show("level").as_deref(), Ok("4"));
-        table.set("level", Value::U64(5)).unwrap();
+        table.set("level", Value::U64(5)).now().unwrap();
         assert_eq!(table.get("level"), Ok(Value::U64(5)));
         assert_eq!(table.get("changes"), Ok(Value::U64(2)), "the part hears of each");
-        table.store("poke", "anything").unwrap();
+        table.store("poke", "anything").now().unwrap();
         let names: Vec<_> = table.specs().iter().map(|spec| spec.name).collect();
-        assert_eq!(names, ["poke", "changes", "mode", "level"]);
+        assert_eq!(names, ["poke", "walk", "changes", "mode", "level"]);
     }
 
     #[test]
     fn a_table_refuses() {
         let table = table();
-        assert_eq!(table.store("level", "x").unwrap_err().kind, Kind::Invalid);
-        assert_eq!(table.set("level", Value::U64(10)).unwrap_err().kind, Kind::Invalid);
-        assert_eq!(table.set("level", Value::U64(7)).unwrap_err().kind, Kind::Busy);
+        assert_eq!(table.store("level", "x").now().unwrap_err().kind, Kind::Invalid);
+        assert_eq!(table.set("level", Value::U64(10)).now().unwrap_err().kind, Kind::Invalid);
+        assert_eq!(table.set("level", Value::U64(7)).now().unwrap_err().kind, Kind::Busy);
         assert_eq!(table.get("level"), Ok(Value::U64(0)), "a refused value changes nothing");
         assert_eq!(table.get("changes"), Ok(Value::U64(0)), "and nobody hears of it");
         assert_eq!(table.show("poke").unwrap_err().kind, Kind::Denied);
-        let fixed = table.store("mode", "0").unwrap_err();
+        let fixed = table.store("mode", "0").now().unwrap_err();
         assert!(fixed.kind == Kind::Denied && fixed.message().contains("at the start"), "{fixed}");
-        assert_eq!(table.store("changes", "nonsense").unwrap_err().kind, Kind::Denied, "before it is read");
+        assert_eq!(
+            table.store("changes", "nonsense").now().unwrap_err().kind,
+            Kind::Denied,
+            "before it is read"
+        );
         let missing = table.show("nothing").unwrap_err();
-        assert!(missing.kind == Kind::NotFound && missing.to_string().contains("poke, changes, mode, level"));
+        assert!(
+            missing.kind == Kind::NotFound
+                && missing.to_string().contains("poke, walk, changes, mode, level")
+        );
+    }
+
+    #[test]
+    fn what_takes_long_is_checked_at_once_and_answered_later() {
+        let table = table();
+        assert_eq!(table.store("walk", "x").now().unwrap_err().kind, Kind::Invalid);
+        assert_eq!(table.get("changes"), Ok(Value::U64(0)));
+        let answer = table.store("walk", "1");
+        assert!(matches!(answer, Answer::Pending(_)));
+        assert_eq!(table.get("changes"), Ok(Value::U64(1)), "it has begun");
+        assert_eq!(block_on(answer).unwrap_err().kind, Kind::Io);
     }
 
     #[test]
     fn a_row_knows_what_can_be_done_with_it() {
         let can: Vec<_> = table().specs().iter().map(|spec| (spec.readable, spec.writable)).collect();
-        assert_eq!(can, [(false, true), (true, false), (true, false), (true, true)]);
+        assert_eq!(can, [(false, true), (false, true), (true, false), (true, false), (true, true)]);
     }
 }

@@ -106,20 +106,20 @@ fn live_settings_change_and_others_do_not() {
     for (name, text) in
         [("low", "15"), ("age", "9"), ("age", "none"), ("colour", "red"), ("share", "0.001"), ("on", "0")]
     {
-        table.store(name, text).unwrap();
+        table.store(name, text).now().unwrap();
         assert_eq!(table.show(name).as_deref(), Ok(text), "{name}");
     }
     assert_eq!(table.show("path").as_deref(), Ok("p"));
     for name in ["path", "size", "force"] {
-        assert_eq!(table.store(name, "1").unwrap_err().kind, Kind::Denied, "{name}");
+        assert_eq!(table.store(name, "1").now().unwrap_err().kind, Kind::Denied, "{name}");
     }
 }
 
 #[test]
 fn settings_that_do_not_fit_together_stay_as_they_were() {
     let table = table(&Config::default());
-    assert!(table.store("high", "9").unwrap_err().message().contains("low is above high"));
-    assert!(table.store("low", "21").is_err());
+    assert!(table.store("high", "9").now().unwrap_err().message().contains("low is above high"));
+    assert!(table.store("low", "21").now().is_err());
     assert_eq!(["low", "high"].map(|name| table.show(name).unwrap()), ["10", "20"]);
-    table.store("low", "0").and_then(|()| table.store("high", "0")).unwrap();
+    ["low", "high"].into_iter().for_each(|name| table.store(name, "0").now().unwrap());
 }

@@ -164,7 +164,7 @@ fn show(cache: &Arc<WriteCache>, name: &str) -> String {
 }
 
 fn set(cache: &Arc<WriteCache>, name: &str, value: &str) -> Result<(), Error> {
-    attributes(cache.clone()).store(name, value)
+    attributes(cache.clone()).store(name, value).now()
 }
 
 #[test]

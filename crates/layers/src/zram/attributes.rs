@@ -4,12 +4,13 @@
 //! lists the differences, each with its reason.
 
 use spillway_core::size::human;
-use spillway_core::sync::Ordering;
+use spillway_core::sync::{MutexGuard, Ordering};
 use spillway_core::{Attribute, Budget, Column, Error, Kind, Spec, Type, Unit, Value, mutant};
 
 use super::codec::{self, CODECS, Params};
-use super::config::{Config, OPTIONS};
-use super::device::{Count, Zram};
+use super::commands;
+use super::config::OPTIONS;
+use super::device::{Core, Count, Zram};
 use super::page::PAGE;
 use super::streams::Choice;
 use super::table::PAGE_SLOTS;
@@ -70,14 +71,14 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
     Attribute::read(Spec::fact("initstate", Type::Switch, "1 once the device has a size"), |zram| {
         Value::Switch(zram.core.size() > 0)
     }),
-    Attribute::write(
+    Attribute::begin(
         Spec::command(
             "reset",
             Type::Number(1, u16::MAX as u64),
             "Drops all data, the size, limits, statistics and the choice of algorithm. EBUSY while clients are connected",
         )
         .above(Kind::Range),
-        |zram, _| reset(zram),
+        |zram, _| commands::reset(zram),
     ),
     Attribute::both(
         OPTIONS.comp_algorithm,
@@ -111,14 +112,14 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
             Ok(())
         },
     ),
-    Attribute::write(
+    Attribute::begin(
         Spec::command(
             "compact",
             Type::Text,
             "Moves objects together at once and returns the memory, whatever is written; EINVAL before disksize. The device does the \
              same by itself shortly after writes stop",
         ),
-        |zram, _| compact(zram),
+        |zram, _| commands::compact(zram),
     ),
     Attribute::read(
         Spec::fact("io_stat", IO_STAT, "Counts of requests; invalid_io is always 0"),
@@ -184,20 +185,24 @@ fn mm_stat(zram: &Zram) -> Value {
     ])
 }
 
-fn compact(zram: &Zram) -> Result<(), Error> {
-    if zram.core.size() == 0 {
-        return Err(Error::invalid("there is nothing to compact: set disksize first"));
-    }
-    zram.core.compact_now();
-    Ok(())
+/// Locks what a reset changes; [`Kind::Busy`] while one runs.
+fn lock_setup<'a>(zram: &'a Zram, what: &str) -> Result<MutexGuard<'a, bool>, Error> {
+    let resetting = zram.core.resetting.lock();
+    if *resetting { Err(busy(what, "is being reset: try again after that")) } else { Ok(resetting) }
 }
 
-fn busy(what: &str) -> Error {
-    Error::new(Kind::Busy, format!("{what} cannot be changed while the device has a size: reset it first"))
+/// The same, of what can be set only while the device has no size.
+fn lock_blank<'a>(zram: &'a Zram, what: &str) -> Result<MutexGuard<'a, bool>, Error> {
+    let setup = lock_setup(zram, what)?;
+    if zram.core.size() > 0 { Err(busy(what, "has a size: reset it first")) } else { Ok(setup) }
+}
+
+fn busy(what: &str, why: &str) -> Error {
+    Error::new(Kind::Busy, format!("{what} cannot be changed while the device {why}"))
 }
 
 pub(super) fn set_size(zram: &Zram, bytes: u64) -> Result<(), Error> {
-    let _setup = zram.core.setup.lock();
+    let _setup = lock_setup(zram, "disksize")?;
     let (size, has) = (bytes.next_multiple_of(PAGE as u64), zram.core.size());
     if size < has {
         let text =
@@ -226,18 +231,12 @@ pub(super) fn set_limit(zram: &Zram, bytes: u64) {
 }
 
 fn set_algorithm(zram: &Zram, name: &str) -> Result<(), Error> {
-    let _setup = zram.core.setup.lock();
-    if zram.core.size() > 0 {
-        return Err(busy("comp_algorithm"));
-    }
-    choose(zram, Choice { codec: codec::find(name)?, params: Params::default() })
+    let _setup = lock_blank(zram, "comp_algorithm")?;
+    zram.core.choose(Choice { codec: codec::find(name)?, params: Params::default() })
 }
 
 pub(super) fn set_params(zram: &Zram, text: &str) -> Result<(), Error> {
-    let _setup = zram.core.setup.lock();
-    if zram.core.size() > 0 {
-        return Err(busy("algorithm_params"));
-    }
+    let _setup = lock_blank(zram, "algorithm_params")?;
     let codec = zram.core.streams.choice().codec;
     let mut params = Params::default();
     for word in text.split_whitespace() {
@@ -256,21 +255,22 @@ pub(super) fn set_params(zram: &Zram, text: &str) -> Result<(), Error> {
             }
         }
     }
-    choose(zram, Choice { codec, params })
+    zram.core.choose(Choice { codec, params })
 }
 
-/// Chooses a codec while no client reads or writes; its memory is charged first.
-fn choose(zram: &Zram, choice: Choice) -> Result<(), Error> {
-    let core = &zram.core;
-    let refused = |kind| {
-        let name = CODECS[choice.codec].name;
-        Error::new(
-            kind,
-            format!("{name} takes up to 4 MiB before anything is written, and --memory has less left"),
-        )
-    };
-    core.decoders.choose(choice.codec, &core.fixed).map_err(refused)?;
-    core.streams.choose(choice).map_err(refused)
+impl Core {
+    /// Chooses a codec while no client reads or writes; its memory is charged first.
+    pub(super) fn choose(&self, choice: Choice) -> Result<(), Error> {
+        let refused = |kind| {
+            let name = CODECS[choice.codec].name;
+            Error::new(
+                kind,
+                format!("{name} takes up to 4 MiB before anything is written, and --memory has less left"),
+            )
+        };
+        self.decoders.choose(choice.codec, &self.fixed).map_err(refused)?;
+        self.streams.choose(choice).map_err(refused)
+    }
 }
 
 fn level(codec: usize, text: &str) -> Result<i32, Error> {
@@ -287,20 +287,4 @@ fn refuse_priority(value: &str) -> Error {
 
 fn refuse_algo(value: &str, chosen: &str) -> Error {
     Error::invalid(format!("algo {value:?} is not in use: comp_algorithm is {chosen}"))
-}
-
-/// Drops everything. The caller makes sure that no client is connected.
-fn reset(zram: &Zram) -> Result<(), Error> {
-    let core = &zram.core;
-    let _setup = core.setup.lock();
-    core.size.store(0, Ordering::Release);
-    core.free_all();
-    core.table.resize(0).expect("a table without slots takes nothing");
-    core.pages.cool();
-    core.streams.set_limit(Config::default_streams());
-    core.counters.clear();
-    core.budget.set_limit(Budget::UNLIMITED);
-    core.budget.reset_peak();
-    // Last: what the device held is room for it.
-    choose(zram, Choice::default())
 }

@@ -49,8 +49,8 @@ pub(super) struct Core {
     pub(super) decoders: Decoders,
     pub(super) compactor: Compactor,
     pub(super) counters: Counters<COUNTS>,
-    /// Serialises what changes the device's state: disksize, reset, algorithm.
-    pub(super) setup: Mutex<()>,
+    /// Whether a reset runs. Held while disksize or the algorithm is set.
+    pub(super) resetting: Mutex<bool>,
 }
 
 impl Core {

@@ -110,11 +110,12 @@ impl Core {
         (range.end - range.start, Ok(()))
     }
 
-    /// Frees every slot.
-    pub(super) fn free_all(&self) {
+    /// Frees every slot, in slices; somebody waits for the end.
+    pub(super) async fn free_all(&self) {
         let mut all = 0..u64::MAX / 2;
         while !all.is_empty() {
             self.free_some(&mut all);
+            self.env.give_way(true).await;
         }
     }
 }

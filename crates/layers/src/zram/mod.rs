@@ -23,7 +23,7 @@
 //! | `moving` | an object taken out of its cell and put elsewhere, beside readers and writers |
 //! | `compactor`, `passes` | moving objects so that memory returns: requests for it, and how it is done |
 //! | `streams`, `decoders`, `codec` | compression, and how much of it at once |
-//! | `attributes` | the control table |
+//! | `attributes`, `commands` | the control table; what of it takes long |
 //!
 //! *Lock order*: a compression stream, taken with no other lock held; then one of: a slot; the count of a page of slots; an arena or the packed
 //! spans; and last the locks of `pages`. None is held across an await, and of them only the count of a page of slots while memory goes back
@@ -37,6 +37,7 @@ mod attributes;
 mod blocks;
 mod cell;
 mod codec;
+mod commands;
 mod compactor;
 mod config;
 mod decoders;
@@ -112,7 +113,7 @@ impl Zram {
             compactor: Compactor::default(),
             counters: Counters::default(),
             size: AtomicU64::new(0),
-            setup: Mutex::new(()),
+            resetting: Mutex::new(false),
             budget: share,
             fixed: budget,
             env,

@@ -1,6 +1,6 @@
 //! Moving objects so that memory returns: by itself in the background, for a writer that found none left, and on `compact`.
 //!
-//! One pass at a time. A pass goes through three phases (policy decides how far): in each class, sparse spans are emptied
+//! One pass at a time moves objects. A pass goes through three phases (policy decides how far): in each class, sparse spans are emptied
 //! into fuller ones; packed spans with much dead are rewritten; the last sparse span of each class is packed. It works in
 //! steps of a few moves, between which it holds nothing and the background task yields. How an object moves stands in `moving`: readers
 //! and writers see it at one place or the other.
@@ -103,7 +103,7 @@ impl Core {
             step => step,
         };
         if step != Step::Rest {
-            self.make_pass(step).await;
+            self.make_pass(step, false).await;
         }
         if asked {
             self.compactor.served.advance(asks);
@@ -112,28 +112,19 @@ impl Core {
         }
     }
 
-    async fn make_pass(&self, step: Step) {
+    /// A whole pass; `hurried` if somebody waits for its end.
+    pub(super) async fn make_pass(&self, step: Step, hurried: bool) {
         let mut pass = Pass::new(step);
         assert!(step != Step::Rest, "a pass does something");
+        // What it has picked comes free when it is done with it: a writer that finds no room meanwhile asks for a pass of its own.
         self.compactor.begin_pass();
         while self.step(&mut pass) {
-            self.env.give_way(self.compactor.is_asked()).await;
+            self.env.give_way(hurried || self.compactor.is_asked()).await;
         }
-        self.compactor.end_pass();
         self.pool.end_packing(&self.pages);
         if step == Step::Pack {
             self.pages.cool();
         }
-    }
-
-    /// A whole pass on the caller's stack; the attribute `compact`.
-    pub(super) fn compact_now(&self) {
-        let mut pass = Pass::new(Step::Pack);
-        // What it has picked comes free when it is done with it: who finds no room meanwhile waits for the task's pass.
-        self.compactor.begin_pass();
-        while self.step(&mut pass) {}
-        self.pool.end_packing(&self.pages);
-        self.pages.cool();
         self.compactor.end_pass();
     }
 

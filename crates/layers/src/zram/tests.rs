@@ -7,6 +7,7 @@ use std::time::Duration;
 use spillway_core::contract::{self, Subject, block_on};
 use spillway_core::random::Random;
 use spillway_core::{Attributes, Budget, ByteRange, IoBuf, Kind, Op, Reply, Request, Seam, Submission};
+use spillway_policy::compaction::Step;
 use spillway_sim::memory::VecRegions;
 use spillway_sim::world::World;
 
@@ -46,13 +47,13 @@ fn sized(disksize: u64) -> Config {
 }
 
 impl Bench {
-    /// Runs an answer, giving the device's background task its turns.
-    fn run(&self, submission: Submission) -> Reply {
-        let mut submission = std::pin::pin!(submission);
+    /// Runs an answer, giving the device's background tasks their turns.
+    fn run<T: Unpin + 'static>(&self, answer: Answer<T>) -> T {
+        let mut answer = std::pin::pin!(answer);
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         for _ in 0..100_000 {
-            if let std::task::Poll::Ready(reply) = submission.as_mut().poll(&mut context) {
-                return reply;
+            if let std::task::Poll::Ready(answer) = answer.as_mut().poll(&mut context) {
+                return answer;
             }
             self.world.turn();
             self.world.advance(Duration::from_millis(1));
@@ -78,8 +79,12 @@ impl Bench {
         self.show(name).parse().unwrap()
     }
 
+    fn set(&self, name: &str, value: &str) {
+        self.run(self.table.store(name, value)).unwrap();
+    }
+
     fn refuse(&self, name: &str, value: &str) -> Kind {
-        self.table.store(name, value).unwrap_err().kind
+        self.run(self.table.store(name, value)).unwrap_err().kind
     }
 
     fn discard(&self, offset: u64, len: u64) {
@@ -168,7 +173,7 @@ fn statistics_have_the_kernels_columns() {
 fn a_write_over_the_limit_fails_is_counted_and_loses_nothing() {
     let bench = bench(sized(32 << 20));
     let mut random = Random(2);
-    bench.table.store("mem_limit", "1M").unwrap();
+    bench.set("mem_limit", "1M");
     assert_eq!(bench.number("mem_limit"), 1 << 20);
     let pages: Vec<_> = (0..400).map(|_| page(&mut random, 100)).collect();
     let stored: Vec<bool> = (0..400).map(|index| bench.write(index as u64, &pages[index]).is_ok()).collect();
@@ -184,7 +189,7 @@ fn a_write_over_the_limit_fails_is_counted_and_loses_nothing() {
         let expected = if stored[index] { page.clone() } else { vec![0; PAGE] };
         assert_eq!(bench.read(index as u64, 1), expected);
     }
-    bench.table.store("mem_limit", "0").unwrap();
+    bench.set("mem_limit", "0");
     assert_eq!(bench.write(399, &pages[0]), Ok(()));
     assert!(bench.budget.used() >= bench.number("mem_used_total"));
 }
@@ -205,8 +210,8 @@ fn reset_takes_everything_back_and_restores_the_defaults() {
     let bench = bench(Config { comp_algorithm: "zstd", ..sized(4 << 20) });
     let mut random = Random(4);
     (0..1000).for_each(|index| bench.write(index, &page(&mut random, 40)).unwrap());
-    bench.table.store("mem_limit", "3M").unwrap();
-    bench.table.store("reset", "1").unwrap();
+    bench.set("mem_limit", "3M");
+    bench.set("reset", "1");
     for (name, value) in [
         ("disksize", "0"),
         ("initstate", "0"),
@@ -219,7 +224,7 @@ fn reset_takes_everything_back_and_restores_the_defaults() {
     assert_eq!(bench.show("comp_algorithm"), "[lz4] zstd ");
     assert_eq!(bench.number("max_comp_streams"), Config::default_streams() as u64);
     assert_eq!(bench.show("mm_stat"), ["       0"; 9].join(" "));
-    bench.table.store("disksize", "5000").unwrap();
+    bench.set("disksize", "5000");
     assert_eq!(bench.number("disksize"), 8192);
     assert_eq!(bench.read(0, 2), [0; 8192]);
 }
@@ -244,16 +249,16 @@ fn attributes_refuse_as_the_kernel_does() {
     for bad in ["level", "level=0", "level=x", "priority=1", "dict=/x", "algo=zstd", "algo=lzo"] {
         assert_eq!(bench.refuse("algorithm_params", bad), Kind::Invalid, "{bad}");
     }
-    bench.table.store("algorithm_params", "algo=lz4 level=9").unwrap();
-    bench.table.store("comp_algorithm", "zstd\n").unwrap();
-    bench.table.store("algorithm_params", "level=-5 priority=0").unwrap();
-    bench.table.store("disksize", "1M").unwrap();
+    bench.set("algorithm_params", "algo=lz4 level=9");
+    bench.set("comp_algorithm", "zstd\n");
+    bench.set("algorithm_params", "level=-5 priority=0");
+    bench.set("disksize", "1M");
     for name in ["disksize", "algorithm_params", "comp_algorithm"] {
         let value = if name == "comp_algorithm" { "lz4" } else { "1" };
         assert_eq!(bench.refuse(name, value), Kind::Busy, "{name}");
     }
     assert_eq!(bench.refuse("comp_algorithm", "lzo"), Kind::Invalid, "the name is looked at first");
-    bench.table.store("max_comp_streams", "5\n").unwrap();
+    bench.set("max_comp_streams", "5\n");
     assert_eq!(bench.number("max_comp_streams"), 5);
 }
 
@@ -265,7 +270,7 @@ fn a_device_in_use_grows_and_keeps_what_it_holds() {
     let mut written = vec![0, 255, 256, 767];
     written.iter().for_each(|&index| bench.write(index, &page(index)).unwrap());
     for size in [(3u64 << 20) + 1, 4 << 20, 64 << 20, (64 << 20) + 4096, 3 << 30, 1 << 40] {
-        bench.table.store("disksize", &size.to_string()).unwrap();
+        bench.set("disksize", &size.to_string());
         let last = bench.zram.geometry().size / PAGE as u64 - 1;
         assert_eq!((last + 1) * PAGE as u64, size.next_multiple_of(PAGE as u64));
         assert_eq!(bench.read(last, 1), [0; PAGE], "what is new is zero");
@@ -278,7 +283,7 @@ fn a_device_in_use_grows_and_keeps_what_it_holds() {
             assert_eq!(bench.refuse("disksize", &smaller.to_string()), Kind::Busy);
         }
     }
-    bench.table.store("disksize", "1T").expect("the size that it has");
+    bench.set("disksize", "1T");
     bench.discard(0, 1 << 40);
     assert_eq!(bench.number("orig_data_size"), 0, "what lies behind an old end is found and freed");
     let (fixed, has) = (bench.budget.used(), bench.zram.geometry().size);
@@ -370,14 +375,13 @@ fn compaction_moves_objects_under_readers_and_writers() {
             .collect();
         scope.spawn(move || {
             while workers.iter().any(|worker| !worker.is_finished()) {
-                core.compact_now();
+                block_on(core.make_pass(Step::Pack, true));
             }
         });
     });
     zram.verify();
-    let table = attributes(zram.clone());
-    table.store("reset", "1").unwrap();
-    assert_eq!(table.show("mem_used_total").unwrap(), "0");
+    block_on(zram.core.reset()).unwrap();
+    assert_eq!(attributes(zram.clone()).show("mem_used_total").unwrap(), "0");
     zram.verify();
 }
 
@@ -526,6 +530,6 @@ fn a_device_that_has_filled_its_server_s_memory_can_be_reset() {
     }
     // The server has nothing left.
     bench.budget.set_limit(bench.budget.used());
-    bench.table.store("reset", "1").unwrap();
+    bench.set("reset", "1");
     assert_eq!(bench.number("mem_used_total"), 0);
 }

@@ -11,6 +11,7 @@ use spillway_core::sync::shuttle::future::block_on;
 use spillway_core::sync::shuttle::thread;
 use spillway_core::sync::{AtomicUsize, Ordering};
 use spillway_core::{BlockDevice, Budget, ByteRange, Env, IoBuf, LocalFuture, Op, Place, Request, Task};
+use spillway_policy::compaction::Step;
 use spillway_sim::memory::VecRegions;
 use spillway_sim::world::World;
 
@@ -188,7 +189,7 @@ fn a_slot_is_whole_under_writers_readers_discards_and_the_compactor() {
         };
         let compactor = {
             let zram = zram.clone();
-            thread::spawn(move || zram.core.compact_now())
+            thread::spawn(move || block_on(zram.core.make_pass(Step::Pack, true)))
         };
         let reply = block_on(zram.submit(Request::read(0, IoBuf::new(PAGE))));
         assert_eq!(reply.result, Ok(()));

@@ -68,7 +68,7 @@ impl Catalog for ToyCatalog {
         let toy = self.0.clone();
         let change = move || match toy.slow.load(Ordering::SeqCst) {
             true => Err(Error::new(Kind::Busy, "later")),
-            false => Table::new(toy.clone(), ROWS).set(&name, value.clone()),
+            false => Table::new(toy.clone(), ROWS).set(&name, value.clone()).now(),
         };
         if !self.0.slow.load(Ordering::SeqCst) {
             return Answer::Done(change());

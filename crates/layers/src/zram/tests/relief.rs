@@ -18,7 +18,7 @@ fn scattered(limit: &str) -> Bench {
 
 fn scatter(bench: &Bench, limit: &str) {
     let mut random = Random(11);
-    bench.table.store("mem_limit", limit).unwrap();
+    bench.set("mem_limit", limit);
     let full = (0..).find(|&index| {
         let reply =
             bench.seam.submit(Request::write(index * PAGE as u64, IoBuf::copy_of(&page(&mut random, 45))));
@@ -142,7 +142,7 @@ fn what_is_dead_in_packed_spans_makes_room_too() {
 #[test]
 fn a_write_of_any_length_fails_only_once_the_pool_is_dense() {
     let (bench, mut random) = (bench(sized(1 << 30)), Random(14));
-    bench.table.store("mem_limit", "8M").unwrap();
+    bench.set("mem_limit", "8M");
     let mut fill = |first: u64| {
         let mut write = |index| {
             let share = 8 + random.below(75) as usize;

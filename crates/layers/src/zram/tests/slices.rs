@@ -8,9 +8,25 @@ fn most(one_page: u32) -> u64 {
     u64::from(SLICE + SLICE / 8).max(u64::from(one_page) + 100)
 }
 
-/// Runs an answer; returns it, the most units of work in one poll of it or of any task, and all units. Alone, no poll but the
-/// last does less than a slice: none yields for nothing.
+/// What an answer takes.
+struct Metered<T> {
+    answer: T,
+    /// Most units of work in one poll of it, or of any task.
+    worst: u64,
+    all: u64,
+    /// Polls of it that were not the last.
+    yields: u64,
+}
+
+/// Runs an answer to a request. Alone, no poll but the last does less than a slice: none yields for nothing.
 fn metered(bench: &Bench, submit: impl FnOnce() -> Submission) -> (Reply, u64, u64) {
+    let Metered { answer, worst, all, yields } = meter_of(bench, submit);
+    let paid_for = all / u64::from(SLICE);
+    assert!(yields <= paid_for || bench.world.idle_workers() > 0, "{yields} yields, {paid_for} paid for");
+    (answer, worst, all)
+}
+
+fn meter_of<T: Unpin + 'static>(bench: &Bench, submit: impl FnOnce() -> Answer<T>) -> Metered<T> {
     let mut worst = (0, 0);
     let mut note = || {
         let units = meter::take();
@@ -22,13 +38,8 @@ fn metered(bench: &Bench, submit: impl FnOnce() -> Submission) -> (Reply, u64, u
     for yields in 0..1_000_000 {
         let polled = submission.as_mut().poll(&mut context);
         note();
-        if let std::task::Poll::Ready(reply) = polled {
-            let paid_for = worst.1 / u64::from(SLICE);
-            assert!(
-                yields <= paid_for || bench.world.idle_workers() > 0,
-                "{yields} yields, {paid_for} paid for"
-            );
-            return (reply, worst.0, worst.1);
+        if let std::task::Poll::Ready(answer) = polled {
+            return Metered { answer, worst: worst.0, all: worst.1, yields };
         }
         bench.world.step();
         note();
@@ -136,6 +147,40 @@ fn compaction_takes_a_slice_at_a_time() {
     }
     assert!(bench.number("mem_used_total") < before / 2, "something was moved");
     assert!(worst > 0 && worst <= most(0), "{worst} units in a poll");
+}
+
+#[test]
+fn compact_and_reset_take_a_slice_at_a_time() {
+    let (bench, mut random) = (bench(sized(2 << 30)), Random(8));
+    (0..4000).for_each(|index| bench.write(index, &page(&mut random, 40)).unwrap());
+    (0..4000).filter(|index| index % 3 > 0).for_each(|index| bench.discard(index * PAGE as u64, PAGE as u64));
+    let before = bench.number("mem_used_total");
+    let compact = meter_of(&bench, || bench.table.store("compact", "1"));
+    assert_eq!(compact.answer, Ok(()));
+    assert!(bench.number("mem_used_total") < before / 2, "something was moved");
+    assert!(compact.worst <= most(0) && compact.all > 2 * most(0), "{} in a poll", compact.worst);
+
+    let fill = bench.seam.submit(zeroing(ByteRange::new(64 << 20, 1 << 30)));
+    assert_eq!(bench.run(fill).result, Ok(()));
+    let reset = meter_of(&bench, || bench.table.store("reset", "1"));
+    assert_eq!((reset.answer, bench.number("mem_used_total")), (Ok(()), 0));
+    assert!(reset.worst <= most(0) && reset.all > 100 * most(0), "{} in a poll", reset.worst);
+}
+
+#[test]
+fn a_reset_goes_on_without_its_client_and_nothing_is_set_meanwhile() {
+    let bench = bench(sized(2 << 30));
+    assert_eq!(bench.run(bench.seam.submit(zeroing(ByteRange::new(0, 1 << 30)))).result, Ok(()));
+    drop(bench.table.store("reset", "1"));
+    bench.world.run_until(|| bench.number("disksize") == 0);
+    let refused =
+        [("disksize", "1M"), ("comp_algorithm", "zstd"), ("algorithm_params", "level=1"), ("reset", "1")];
+    for (name, value) in refused {
+        assert_eq!(bench.refuse(name, value), Kind::Busy, "{name}");
+    }
+    assert!(bench.number("mem_used_total") > 0, "it takes longer than that");
+    bench.world.run_until(|| bench.table.store("disksize", "1M").now().is_ok());
+    assert_eq!((bench.number("mem_used_total"), bench.number("disksize")), (0, 1 << 20));
 }
 
 #[test]
