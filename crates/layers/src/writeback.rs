@@ -33,12 +33,10 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use spillway_core::sync::{AtomicBool, Mutex, Ordering, WaitList, Watermark, Work};
 use spillway_core::{Env, Kind, LocalFuture, Place, mutant};
 use spillway_policy::backoff::Backoff;
+use spillway_policy::depth::{Waiting, depth};
 use spillway_policy::watermarks::Goal;
 
 pub(crate) use meter::Meter;
-
-/// Batches in flight, however small.
-const BATCHES_MAX: usize = 64;
 
 /// What a source has for the engine.
 pub(crate) enum Take<B> {
@@ -69,6 +67,9 @@ pub(crate) trait Source: Send + Sync + 'static {
 
     /// Bytes that a drain has to wait for: dirty ones, those in flight, and those about to become dirty. 0 only when none are.
     fn left(&self) -> u64;
+
+    /// Whether clients wait for what writing back makes room for.
+    fn is_waited_for(&self) -> bool;
 
     /// A batch has failed, and is dirty again.
     fn failed(&self, kind: Kind);
@@ -279,7 +280,8 @@ impl<S: Source> Run<S> {
             return if self.batches.is_empty() { Look::Nothing } else { Look::Full };
         }
         let room = self.state.meter.ahead().saturating_sub(self.bytes_in_flight);
-        if room == 0 || self.batches.len() >= BATCHES_MAX {
+        let waiting = Waiting { reads: self.state.meter.is_read(), room: self.source.is_waited_for() };
+        if room == 0 || self.batches.len() >= depth(waiting) {
             return Look::Full;
         }
         let delay = if draining { Duration::ZERO } else { self.backoff.left(self.state.env.now()) };

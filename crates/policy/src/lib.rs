@@ -12,6 +12,7 @@
 //! | [`islands`] | which leave out of turn, so that free ones follow each other |
 //! | [`ages`] | what is too old, from the times of commits |
 //! | [`bandwidth`] | how much of a device's time may be in flight |
+//! | [`depth`] | how many batches may be, beside clients that wait |
 //! | [`window`] | who may write beside a cache, in the order of arrival |
 //! | [`backoff`] | how long to wait after failures |
 //! | [`merge`] | how scattered pieces become few I/Os |
@@ -24,6 +25,7 @@ pub mod bandwidth;
 mod bits;
 pub mod commits;
 pub mod compaction;
+pub mod depth;
 pub mod free_runs;
 pub mod islands;
 pub mod lap;

@@ -26,6 +26,7 @@ mod index;
 #[cfg(not(feature = "shuttle"))]
 mod locks;
 mod memory;
+mod reads;
 mod restart;
 
 const BLOCK: usize = 4096;

@@ -164,6 +164,7 @@ impl Core {
         let reading = self.look_up(origin, len).await;
         self.counts.add(Count::Reads, len);
         self.counts.add(Count::ReadHits, reading.hits());
+        let origin_is_read = (reading.hits() < len).then(|| self.meter.read());
         let reply = match &reading.stretches[..] {
             [stretch] => {
                 let Part { device, at, .. } = self.source(stretch, origin);
@@ -171,6 +172,7 @@ impl Core {
             }
             stretches => self.read_pieces(stretches, origin, request.buf).await,
         };
+        drop(origin_is_read);
         reading.end().await;
         reply
     }

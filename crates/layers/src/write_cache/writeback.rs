@@ -116,6 +116,10 @@ impl Source for Core {
         Box::pin(async move { core.write_back(batch).await })
     }
 
+    fn is_waited_for(&self) -> bool {
+        self.room.waiting() > 0
+    }
+
     fn left(&self) -> u64 {
         self.blocks_left() * self.block_bytes()
     }

@@ -1,28 +1,40 @@
-//! Measures the device that is written back to. Whoever writes there, or flushes it, says so here.
+//! Measures the device that is written back to. Whoever writes or reads there, or flushes it, says so here.
 
 use std::future::Future;
 use std::sync::Arc;
 
-use spillway_core::sync::Mutex;
+use spillway_core::sync::{AtomicUsize, Mutex, Ordering};
 use spillway_core::{Env, Kind};
 use spillway_policy::bandwidth::Bandwidth;
 
-/// The bandwidth of a device, shared by all who write to it.
+/// The bandwidth of a device, and its reads in flight, shared by all who use it.
 pub(crate) struct Meter {
     env: Arc<dyn Env>,
     bandwidth: Mutex<Bandwidth>,
+    reads: AtomicUsize,
 }
 
 impl Meter {
     /// A meter that has measured nothing yet.
     pub(crate) fn new(env: Arc<dyn Env>) -> Arc<Self> {
-        Arc::new(Self { env, bandwidth: Mutex::default() })
+        Arc::new(Self { env, bandwidth: Mutex::default(), reads: AtomicUsize::new(0) })
     }
 
     /// A write of `bytes` is in flight until the result is dropped.
     pub(crate) fn write(self: &Arc<Self>, bytes: u64) -> Writing {
         self.bandwidth.lock().begin_write(self.env.now());
         Writing { meter: self.clone(), bytes }
+    }
+
+    /// A client's read is in flight until the result is dropped.
+    pub(crate) fn read(self: &Arc<Self>) -> Reading {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        Reading(self.clone())
+    }
+
+    /// Whether a client's read is in flight.
+    pub(crate) fn is_read(&self) -> bool {
+        self.reads.load(Ordering::Relaxed) > 0
     }
 
     /// Flushes the device by `flush`; its error is returned as it is, and measures nothing.
@@ -59,5 +71,15 @@ pub(crate) struct Writing {
 impl Drop for Writing {
     fn drop(&mut self) {
         self.meter.bandwidth.lock().end_write(self.meter.env.now(), self.bytes);
+    }
+}
+
+/// A read in flight.
+pub(crate) struct Reading(Arc<Meter>);
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        let before = self.0.reads.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "a read that ends has begun");
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use spillway_policy::backoff;
+use spillway_policy::depth::{DEPTH_BESIDE_READS, DEPTH_MAX};
 use spillway_sim::world::World;
 
 use super::*;
@@ -23,6 +24,7 @@ struct Pages {
     /// When each attempt to write began, and its pages.
     attempts: Vec<(Duration, Vec<u64>)>,
     failures: usize,
+    waited_for: bool,
     /// Most bytes in flight at a time.
     most: u64,
 }
@@ -134,6 +136,10 @@ impl Source for Toy {
         self.pages(|pages| (pages.dirty.len() + pages.in_flight.len()) as u64 * PAGE)
     }
 
+    fn is_waited_for(&self) -> bool {
+        self.pages(|pages| pages.waited_for)
+    }
+
     fn failed(&self, _: Kind) {
         self.pages(|pages| pages.failures += 1);
     }
@@ -164,8 +170,34 @@ fn bytes_in_flight_are_bounded_by_the_bandwidth() {
     let drained = toy.drain();
     toy.run_until("the end", || drained.get().is_some());
     let most = toy.pages(|pages| pages.most);
-    assert_eq!(most, BATCHES_MAX as u64 * 4 * PAGE, "as many batches as may be");
+    assert_eq!(most, DEPTH_MAX as u64 * 4 * PAGE, "as many batches as may be");
     assert!(most <= toy.meter.ahead());
+}
+
+#[test]
+fn few_batches_are_in_flight_while_clients_read_and_none_waits_for_room() {
+    let toy = Toy::new();
+    toy.soil(0..100_000);
+    let _drained = toy.drain();
+    let in_flight = || toy.pages(|pages| pages.in_flight.len());
+    let (few, many) = (DEPTH_BESIDE_READS * 4, DEPTH_MAX * 4);
+    toy.run_until("full depth", || in_flight() == many);
+    let read = toy.meter.read();
+    toy.run_until("the end of what was in flight", || in_flight() <= few);
+    let (mut most, mut before) = (0, toy.left());
+    toy.run_until("a hundred batches", || {
+        most = most.max(in_flight());
+        before - toy.left() >= 400 * PAGE
+    });
+    assert_eq!(most, few, "writing back goes on, at this depth");
+    toy.pages(|pages| pages.waited_for = true);
+    toy.run_until("full depth for writes", || in_flight() == many);
+    toy.pages(|pages| pages.waited_for = false);
+    toy.run_until("few again", || in_flight() <= few);
+    drop(read);
+    before = toy.left();
+    toy.run_until("full depth again", || in_flight() == many);
+    assert!(before - toy.left() <= 2 * many as u64 * PAGE, "soon after the read");
 }
 
 /// One page is bad: the others leave, the drain says so after a lap, and the page is dirty again.

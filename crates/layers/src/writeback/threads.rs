@@ -83,6 +83,10 @@ impl Source for Toy {
         self.dirty.load(Ordering::SeqCst) - self.written.load(Ordering::SeqCst)
     }
 
+    fn is_waited_for(&self) -> bool {
+        false
+    }
+
     fn failed(&self, kind: Kind) {
         panic!("{kind:?}");
     }

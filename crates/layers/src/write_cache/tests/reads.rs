@@ -1,0 +1,84 @@
+//! Clients' reads beside writing back.
+
+use spillway_core::sync::{AtomicBool, AtomicUsize};
+use spillway_policy::depth::{DEPTH_BESIDE_READS, DEPTH_MAX};
+
+use super::*;
+
+/// Requests in flight at an origin.
+#[derive(Default)]
+struct InFlight {
+    reads: AtomicUsize,
+    writes: AtomicUsize,
+    /// Most writes in flight, the one that begins included, beside no read; and beside one that came before the write.
+    most: [AtomicUsize; 2],
+}
+
+struct Watched {
+    below: Arc<dyn BlockDevice>,
+    counts: Arc<InFlight>,
+}
+
+impl BlockDevice for Watched {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        let (counts, op) = (self.counts.clone(), request.op);
+        let answer = self.below.submit(request);
+        let count = move |counts: &InFlight, by: fn(&AtomicUsize) -> usize| match op {
+            Op::Read => by(&counts.reads),
+            Op::Write => by(&counts.writes),
+            _ => 0,
+        };
+        let before = count(&counts, |count| count.fetch_add(1, Ordering::Relaxed));
+        if op == Op::Write {
+            let beside = usize::from(counts.reads.load(Ordering::Relaxed) > 0);
+            counts.most[beside].fetch_max(before + 1, Ordering::Relaxed);
+        }
+        Answer::pending(async move {
+            let reply = answer.await;
+            count(&counts, |count| count.fetch_sub(1, Ordering::Relaxed));
+            reply
+        })
+    }
+}
+
+/// Every other block is dirty, so that each is a write of its own to the origin.
+#[test]
+fn writing_back_leaves_the_origin_to_reads() {
+    let house = House::slow(32 << 20, 16 << 20);
+    let counts = Arc::new(InFlight::default());
+    let origin = Arc::new(Watched { below: house.device(0), counts: counts.clone() });
+    let (cache, _) = house.open_over(&config(), origin, house.device(1)).unwrap();
+    let dirty = || show(&cache, "dirty_blocks").parse::<u64>().unwrap();
+    (0..1500).for_each(|block| house.write(&cache, 2 * block, 1, 1));
+    house.flush(&cache);
+    set(&cache, "message", "flush").unwrap();
+    house.wait_for("full depth", || counts.writes.load(Ordering::Relaxed) == DEPTH_MAX);
+    // Two clients, so that one reads while the other has its answer.
+    let reading = Arc::new(AtomicBool::new(true));
+    for client in 0..2 {
+        let (reading, device) = (reading.clone(), Seam::new(cache.clone()));
+        let read = move || Request::read((4000 + client) * BLOCK as u64, IoBuf::new(BLOCK));
+        house.world.spawn_here(Box::pin(async move {
+            while reading.load(Ordering::Relaxed) {
+                assert_eq!(device.submit(read()).await.result, Ok(()));
+            }
+        }));
+    }
+    house.wait_for("reads", || counts.reads.load(Ordering::Relaxed) > 0);
+    house.wait_for("the end of what was in flight", || {
+        counts.writes.load(Ordering::Relaxed) <= DEPTH_BESIDE_READS
+    });
+    counts.most[1].store(0, Ordering::Relaxed);
+    let before = dirty();
+    house.wait_for("writing back beside reads", || dirty() + 100 < before);
+    let beside = counts.most[1].load(Ordering::Relaxed);
+    assert_eq!(beside, DEPTH_BESIDE_READS, "writes in flight beside reads");
+    reading.store(false, Ordering::Relaxed);
+    counts.most[0].store(0, Ordering::Relaxed);
+    house.wait_for("the end", || dirty() == 0);
+    assert!(counts.most[0].load(Ordering::Relaxed) > DEPTH_BESIDE_READS, "alone again");
+}
