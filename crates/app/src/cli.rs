@@ -8,7 +8,7 @@ use spillway_layers::{file, write_cache, zram};
 
 use crate::declared::Declared;
 use crate::exit;
-use crate::server_options::{Endpoint, ServerOptions};
+use crate::server_options::ServerOptions;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -176,9 +176,6 @@ pub(crate) struct RamOptions {
     pub(crate) read_only: bool,
 
     #[command(flatten)]
-    pub(crate) endpoint: Endpoint,
-
-    #[command(flatten)]
     pub(crate) server: ServerOptions,
 }
 
@@ -191,9 +188,6 @@ pub(crate) struct DiskOptions {
     /// Name of the device, by which clients and commands find it
     #[arg(long, default_value = "disk0")]
     pub(crate) name: String,
-
-    #[command(flatten)]
-    pub(crate) endpoint: Endpoint,
 
     #[command(flatten)]
     pub(crate) server: ServerOptions,
@@ -218,9 +212,6 @@ pub(crate) struct CacheOptions {
     pub(crate) cache: Declared<write_cache::Config>,
 
     #[command(flatten)]
-    pub(crate) endpoint: Endpoint,
-
-    #[command(flatten)]
     pub(crate) server: ServerOptions,
 }
 
@@ -229,9 +220,6 @@ pub(crate) struct CacheOptions {
 pub(crate) struct ServeOptions {
     /// Description of the devices, in TOML
     pub(crate) config: PathBuf,
-
-    #[command(flatten)]
-    pub(crate) endpoint: Endpoint,
 
     #[command(flatten)]
     pub(crate) server: ServerOptions,

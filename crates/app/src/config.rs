@@ -1,16 +1,16 @@
 //! The file of `spillway serve`: TOML, unknown keys refused.
 
 use std::fs;
-use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Result;
-use serde::Deserialize;
-use spillway_core::size;
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use spillway_layers::options::{Reading, unknown};
 use spillway_layers::stack::{LayerConfig, OriginConfig};
 
 use crate::exit::Failure;
-use crate::server_options::{Driver, POLL_US_MAX};
+use crate::server_options::ServerConfig;
 
 /// The documented example.
 const EXAMPLE: &str = include_str!("../../../docs/serve-example.toml");
@@ -21,27 +21,11 @@ pub(crate) fn help() -> String {
 }
 
 /// Everything that a file may say.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug)]
 pub(crate) struct Config {
-    /// Budget of the server.
-    #[serde(default, deserialize_with = "memory")]
-    pub(crate) memory: Option<u64>,
-    /// How system calls are made.
-    pub(crate) driver: Option<Driver>,
-    /// Threads that serve clients.
-    pub(crate) workers: Option<NonZeroUsize>,
-    /// Microseconds for which a worker looks for news before it sleeps.
-    #[serde(default, deserialize_with = "poll_us")]
-    pub(crate) poll_us: Option<u16>,
-    /// One unix socket for all devices.
-    pub(crate) socket: Option<PathBuf>,
-    /// One TCP address for all devices.
-    pub(crate) listen: Option<String>,
-    /// Folder below which the devices are shown as files.
-    pub(crate) mount: Option<PathBuf>,
+    /// What is asked of the server.
+    pub(crate) server: ServerConfig,
     /// The devices.
-    #[serde(default, rename = "device")]
     pub(crate) devices: Vec<DeviceConfig>,
 }
 
@@ -61,30 +45,35 @@ pub(crate) struct DeviceConfig {
     pub(crate) layers: Vec<LayerConfig>,
 }
 
-/// A whole number of bytes, or text such as `"4G"`.
-fn memory<'a, D: serde::Deserializer<'a>>(source: D) -> Result<Option<u64>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged, expecting = "memory is no size: give a whole number of bytes, or text such as \"4G\"")]
-    enum Size {
-        Bytes(u64),
-        Text(String),
-    }
-    match Size::deserialize(source)? {
-        Size::Bytes(bytes) => Ok(Some(bytes)),
-        Size::Text(text) => size::parse(&text)
-            .map(Some)
-            .map_err(|error| serde::de::Error::custom(format!("memory: {}", error.message()))),
+/// The key of the devices, beside the server's options.
+const DEVICE: &str = "device";
+
+impl<'a> Deserialize<'a> for Config {
+    fn deserialize<D: Deserializer<'a>>(source: D) -> Result<Self, D::Error> {
+        source.deserialize_map(Keys)
     }
 }
 
-/// At most what the option allows.
-fn poll_us<'a, D: serde::Deserializer<'a>>(source: D) -> Result<Option<u16>, D::Error> {
-    match u16::deserialize(source)? {
-        micros @ 0..=POLL_US_MAX => Ok(Some(micros)),
-        micros => {
-            let text = format!("poll_us = {micros} is too long: give 0 to {POLL_US_MAX} microseconds");
-            Err(serde::de::Error::custom(text))
+struct Keys;
+
+impl<'a> Visitor<'a> for Keys {
+    type Value = Config;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a description of devices")
+    }
+
+    fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<Config, A::Error> {
+        let (mut server, mut devices) = (Reading::<ServerConfig>::default(), Vec::new());
+        while let Some(key) = map.next_key::<String>()? {
+            if key == DEVICE {
+                devices = map.next_value()?;
+            } else if !server.take(&key, &mut map)? {
+                map.next_value::<IgnoredAny>()?;
+                return Err(A::Error::custom(unknown::<ServerConfig>(&key, &[DEVICE])));
+            }
         }
+        Ok(Config { server: server.end()?, devices })
     }
 }
 
@@ -104,7 +93,7 @@ impl Config {
             "there is no device: add a [[device]] with name and origin"
         );
         anyhow::ensure!(
-            self.socket.is_none() || self.listen.is_none(),
+            self.server.socket.is_none() || self.server.listen.is_none(),
             "both socket and listen are given: leave one out"
         );
         Ok(())
@@ -137,7 +126,7 @@ mod tests {
             .fold(EXAMPLE.to_owned(), |text, key| text.replace(&format!("# {key}"), key));
         assert_eq!(read(&full).unwrap().devices.len(), 5);
         let socket = EXAMPLE.replace("# socket", "socket");
-        assert!(read(&socket).unwrap().socket.is_some());
+        assert!(read(&socket).unwrap().server.socket.is_some());
         let both = socket.replace("# listen", "listen");
         assert!(read(&both).unwrap_err().to_string().contains("leave one out"));
     }
@@ -155,9 +144,11 @@ mod tests {
             (&format!("{device}origin = {{ kind = \"zram\" }}\nreadonly = true"), "readonly"),
             ("driver = \"kqueue\"", "io_uring"),
             ("workers = 0", "workers"),
-            ("memory = \"lots\"", "memory: size \"lots\""),
-            ("memory = true", "memory is no size"),
-            ("poll_us = 1001", "0 to 1000 microseconds"),
+            ("memory = \"lots\"", "memory cannot be \"lots\": give a size from 32M"),
+            ("memory = true", "memory cannot be true: give a size from 32M"),
+            ("memory = \"16M\"", "memory cannot be 16777216: give a size from 32M"),
+            ("poll_us = 1001", "poll_us cannot be 1001: give a whole number from 0 to 1000"),
+            ("background = true", "there is no key `background`; there are: `memory`"),
         ] {
             let error = read(text).unwrap_err().to_string();
             assert!(error.contains(part) && error.contains("c.toml"), "{text}: {error}");

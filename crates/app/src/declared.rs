@@ -1,13 +1,36 @@
-//! Command-line options made of a part's declarations.
+//! Command-line options made of declarations.
+
+use std::marker::PhantomData;
 
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
 use spillway_core::{Preset, Spec, Type, Unit, Value};
 use spillway_layers::options::Options;
 
-/// A part's configuration, as far as the command line says it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Declared<C>(pub(crate) C);
+/// A configuration, as far as the command line says it.
+#[derive(Clone, Debug)]
+pub(crate) struct Declared<C> {
+    given: Vec<(&'static str, Value)>,
+    of: PhantomData<C>,
+}
+
+impl<C: Options> Declared<C> {
+    /// Whether the command line says something of `name`.
+    pub(crate) fn gives(&self, name: &str) -> bool {
+        self.given.iter().any(|(given, _)| *given == name)
+    }
+
+    /// The configuration, with defaults for what was not given.
+    pub(crate) fn config(self) -> C {
+        self.over(C::default())
+    }
+
+    /// `base` where nothing else was given.
+    pub(crate) fn over(self, mut base: C) -> C {
+        self.given.into_iter().for_each(|(name, value)| base.put(name, value));
+        base
+    }
+}
 
 impl<C: Options> Args for Declared<C> {
     fn augment_args(command: Command) -> Command {
@@ -21,17 +44,17 @@ impl<C: Options> Args for Declared<C> {
 
 impl<C: Options> FromArgMatches for Declared<C> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        let mut declared = Self(C::default());
+        let mut declared = Self { given: Vec::new(), of: PhantomData };
         declared.update_from_arg_matches(matches).map(|()| declared)
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
         for (spec, option) in options::<C>() {
-            if spec.kind == Type::Switch {
-                self.0.put(spec.name, Value::Switch(matches.get_flag(option)));
-            } else if let Some(value) = matches.get_one::<Value>(option) {
-                self.0.put(spec.name, value.clone());
-            }
+            let value = match spec.kind {
+                Type::Switch => matches.get_flag(option).then_some(Value::Switch(true)),
+                _ => matches.get_one::<Value>(option).cloned(),
+            };
+            self.given.extend(value.map(|value| (spec.name, value)));
         }
         Ok(())
     }
@@ -72,6 +95,7 @@ fn placeholder(spec: &Spec) -> &'static str {
         (_, Unit::Bytes | Unit::BytesPerSecond) => "SIZE",
         (_, Unit::Percent) => "PERCENT",
         (_, Unit::Milliseconds) => "MS",
+        (_, Unit::Microseconds) => "US",
         _ => "N",
     }
 }
@@ -85,7 +109,7 @@ mod tests {
         let command = Declared::<Config>::augment_args(Command::new("cache"));
         let matches =
             command.try_get_matches_from(line.split_whitespace()).map_err(|error| error.to_string())?;
-        Ok(Declared::from_arg_matches(&matches).unwrap().0)
+        Ok(Declared::from_arg_matches(&matches).unwrap().config())
     }
 
     #[test]

@@ -44,11 +44,19 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser};
+use spillway_core::Spec;
+use spillway_layers::options::Options;
 
 use crate::cli::{Cli, Command};
 use crate::exit::Exit;
 use crate::plan::Plan;
 use crate::runtime_folder::RuntimeFolder;
+use crate::server_options::ServerConfig;
+
+/// The declarations of the options that every server has, for the manual.
+pub fn server_options() -> &'static [Spec] {
+    ServerConfig::specs()
+}
 
 /// Does what the command line says; the result is the process's exit code.
 pub fn main() -> ExitCode {
@@ -65,10 +73,14 @@ pub fn main() -> ExitCode {
 fn carry_out(command: Command) -> Result<u8> {
     let folder = RuntimeFolder::locate();
     match command {
-        Command::Ram(options) => return serve(options.server.background, || Plan::ram(options), &folder),
-        Command::Disk(options) => return serve(options.server.background, || Plan::disk(options), &folder),
-        Command::Cache(options) => return serve(options.server.background, || Plan::cache(options), &folder),
-        Command::Serve(options) => return serve(options.server.background, || Plan::serve(options), &folder),
+        Command::Ram(options) => return serve(options.server.background(), || Plan::ram(options), &folder),
+        Command::Disk(options) => return serve(options.server.background(), || Plan::disk(options), &folder),
+        Command::Cache(options) => {
+            return serve(options.server.background(), || Plan::cache(options), &folder);
+        }
+        Command::Serve(options) => {
+            return serve(options.server.background(), || Plan::serve(options), &folder);
+        }
         Command::Ls(options) => client::list(&folder, &options)?,
         Command::Get(options) => client::get(&folder, options)?,
         Command::Set(options) => client::set(&folder, options)?,

@@ -14,7 +14,7 @@ use spillway_io::Listener;
 use crate::address::Address;
 use crate::exit::refused;
 use crate::runtime_folder::{RuntimeFolder, check_socket_path};
-use crate::server_options::Endpoint;
+use crate::server_options::ServerConfig;
 
 /// Access mode of every socket file: this user only.
 const SOCKET_MODE: u32 = 0o600;
@@ -39,9 +39,9 @@ pub(crate) fn own(folder: &RuntimeFolder, device: &str) -> Result<Listener> {
     unix(&folder.nbd_socket(device))
 }
 
-/// The one place for all devices, where `endpoint` names one.
-pub(crate) fn shared(endpoint: &Endpoint) -> Result<Option<Listener>> {
-    match (&endpoint.socket, &endpoint.listen) {
+/// The one place for all devices, where `config` names one.
+pub(crate) fn shared(config: &ServerConfig) -> Result<Option<Listener>> {
+    match (&config.socket, &config.listen) {
         (Some(path), _) => unix(path).map(Some),
         (None, Some(address)) => Ok(Some(Listener::tcp(address).map_err(refused)?)),
         (None, None) => Ok(None),

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use spillway_core::{Aligned, Budget, Error};
-use spillway_io::{DriverChoice, FileOptions, MmapRegions, Workers};
+use spillway_io::{FileOptions, MmapRegions, Workers};
 use spillway_layers::stack::{Stack, StackConfig};
 use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 
 use crate::background::wait_in_background;
-use crate::server_options::Driver;
 
 /// Opens stacks.
 pub(crate) struct Opening {
@@ -38,15 +37,6 @@ impl Opening {
     pub(crate) fn aligned(&self, stack: &Stack, as_file: bool) -> Result<Aligned, Error> {
         let open = if as_file { Aligned::to_bytes } else { Aligned::charged };
         open(stack.device.clone(), &self.around.budget)
-    }
-}
-
-/// The driver as the io crate calls it.
-pub(crate) fn driver_choice(driver: Driver) -> DriverChoice {
-    match driver {
-        Driver::Auto => DriverChoice::Auto,
-        Driver::IoUring => DriverChoice::IoUring,
-        Driver::Poll => DriverChoice::Poll,
     }
 }
 

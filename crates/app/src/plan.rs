@@ -1,9 +1,6 @@
 //! What a server is asked to serve, whichever command or file asked.
 
-use std::num::NonZeroUsize;
-use std::path::{PathBuf, absolute};
-use std::thread::available_parallelism;
-use std::time::Duration;
+use std::path::absolute;
 
 use anyhow::{Context, Result};
 use spillway_layers::file;
@@ -15,23 +12,13 @@ use crate::distinct;
 use crate::exit::Failure;
 use crate::mounting;
 use crate::runtime_folder::check_name;
-use crate::server_options::{Driver, Endpoint, ServerOptions};
+use crate::server_options::ServerConfig;
 
 /// A server to be.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// Budget in bytes, where one was given.
-    pub(crate) memory: Option<u64>,
-    /// How system calls are made.
-    pub(crate) driver: Driver,
-    /// Threads that serve clients.
-    pub(crate) workers: NonZeroUsize,
-    /// How long a worker looks for news before it sleeps.
-    pub(crate) look: Duration,
-    /// One place for all devices; each has its own socket where neither is given.
-    pub(crate) endpoint: Endpoint,
-    /// Folder below which the devices are shown as files.
-    pub(crate) mount: Option<PathBuf>,
+    /// What is asked of the server, with paths that are absolute.
+    pub(crate) server: ServerConfig,
     /// The devices, at least one, with distinct names.
     pub(crate) devices: Vec<DevicePlan>,
 }
@@ -48,19 +35,12 @@ pub(crate) struct DevicePlan {
 }
 
 impl Plan {
-    fn new(server: &ServerOptions, endpoint: Endpoint, devices: Vec<DevicePlan>) -> Result<Self> {
-        let socket = endpoint.socket.map(absolute).transpose().context("cannot resolve the socket's path")?;
-        let mount =
-            server.mount.as_ref().map(absolute).transpose().context("cannot resolve the mount's path")?;
-        let plan = Self {
-            memory: server.memory,
-            driver: server.driver.unwrap_or(Driver::Auto),
-            workers: server.workers.unwrap_or_else(cores),
-            look: Duration::from_micros(server.poll_us.unwrap_or(0).into()),
-            endpoint: Endpoint { socket, listen: endpoint.listen },
-            mount,
-            devices,
-        };
+    fn new(mut server: ServerConfig, devices: Vec<DevicePlan>) -> Result<Self> {
+        let socket = server.socket.map(absolute).transpose();
+        server.socket = socket.context("cannot resolve the socket's path")?;
+        let mount = server.mount.map(absolute).transpose();
+        server.mount = mount.context("cannot resolve the mount's path")?;
+        let plan = Self { server, devices };
         plan.check()?;
         Ok(plan)
     }
@@ -78,7 +58,7 @@ impl Plan {
     }
 
     fn check_storage(&self) -> Result<()> {
-        if let Some(place) = &self.mount {
+        if let Some(place) = &self.server.mount {
             let storage: Vec<_> =
                 self.devices.iter().flat_map(|device| device.stack.backing_devices()).collect();
             mounting::check_place(place, storage.iter().map(|backing| backing.path.as_path()))?;
@@ -89,49 +69,39 @@ impl Plan {
     /// What `spillway ram` asks for.
     pub(crate) fn ram(options: RamOptions) -> Result<Self> {
         let (name, read_only) = (options.name, options.read_only);
-        let device = DevicePlan { name, read_only, stack: alone(OriginConfig::Zram(options.zram.0)) };
-        Self::new(&options.server, options.endpoint, vec![device])
+        let device = DevicePlan { name, read_only, stack: alone(OriginConfig::Zram(options.zram.config())) };
+        Self::new(options.server.config(), vec![device])
     }
 
     /// What `spillway disk` asks for.
     pub(crate) fn disk(options: DiskOptions) -> Result<Self> {
-        let mut file = options.file.0;
+        let mut file = options.file.config();
         file.path = absolute(&file.path).context("cannot resolve the origin's path")?;
         let (name, read_only) = (options.name, file.read_only);
         let device = DevicePlan { name, read_only, stack: alone(OriginConfig::File(file)) };
-        Self::new(&options.server, options.endpoint, vec![device])
+        Self::new(options.server.config(), vec![device])
     }
 
     /// What `spillway cache` asks for.
     pub(crate) fn cache(options: CacheOptions) -> Result<Self> {
         let origin = absolute(&options.origin).context("cannot resolve the origin's path")?;
-        let mut cache = options.cache.0;
+        let mut cache = options.cache.config();
         cache.path = absolute(&cache.path).context("cannot resolve the cache's path")?;
         let origin = OriginConfig::File(file::Config { path: origin, read_only: false });
         let stack = StackConfig { origin, layers: vec![LayerConfig::WriteCache(cache)] };
         let device = DevicePlan { name: options.name, read_only: options.read_only, stack };
-        Self::new(&options.server, options.endpoint, vec![device])
+        Self::new(options.server.config(), vec![device])
     }
 
     /// What a file asks for; the command line overrides it.
     pub(crate) fn serve(options: ServeOptions) -> Result<Self> {
         let config = Config::read(&options.config)?;
-        let server = ServerOptions {
-            memory: options.server.memory.or(config.memory),
-            driver: options.server.driver.or(config.driver),
-            workers: options.server.workers.or(config.workers),
-            poll_us: options.server.poll_us.or(config.poll_us),
-            mount: options.server.mount.or(config.mount),
-            background: options.server.background,
-        };
-        let given = options.endpoint.socket.is_some() || options.endpoint.listen.is_some();
-        let in_file = Endpoint { socket: config.socket, listen: config.listen };
         let devices = config.devices.into_iter().map(|device| DevicePlan {
             name: device.name,
             read_only: device.read_only,
             stack: StackConfig { origin: device.origin, layers: device.layers },
         });
-        Self::new(&server, if given { options.endpoint } else { in_file }, devices.collect())
+        Self::new(options.server.over(config.server), devices.collect())
     }
 }
 
@@ -139,16 +109,12 @@ fn alone(origin: OriginConfig) -> StackConfig {
     StackConfig { origin, layers: Vec::new() }
 }
 
-/// Processors that this process may use.
-pub(crate) fn cores() -> NonZeroUsize {
-    available_parallelism().unwrap_or(NonZeroUsize::MIN)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
     use crate::scratch::Scratch;
+    use crate::server_options::Driver;
     use clap::Parser;
 
     fn plan(line: &str) -> Result<Plan> {
@@ -166,8 +132,8 @@ mod tests {
         let plan = plan("spillway ram --size 1G --algorithm zstd --streams 3 --memory 64M").unwrap();
         let OriginConfig::Zram(zram) = &plan.devices[0].stack.origin else { panic!("not zram") };
         assert_eq!((zram.disksize, zram.comp_algorithm), (1 << 30, "zstd"));
-        assert_eq!((zram.max_comp_streams, plan.memory), (3, Some(64 << 20)));
-        assert_eq!((plan.devices[0].name.as_str(), plan.driver), ("ram0", Driver::Auto));
+        assert_eq!((zram.max_comp_streams, plan.server.memory), (3, Some(64 << 20)));
+        assert_eq!((plan.devices[0].name.as_str(), plan.server.driver), ("ram0", Driver::Auto));
     }
 
     #[test]
@@ -175,7 +141,7 @@ mod tests {
         let plan = plan("spillway disk --origin image.raw --socket s --read-only").unwrap();
         let OriginConfig::File(file) = &plan.devices[0].stack.origin else { panic!("not a file") };
         assert!(file.path.is_absolute() && file.read_only && plan.devices[0].read_only);
-        assert!(plan.endpoint.socket.unwrap().is_absolute());
+        assert!(plan.server.socket.unwrap().is_absolute());
     }
 
     #[test]
@@ -199,15 +165,14 @@ mod tests {
         scratch.write("c.toml", &format!("memory = \"64M\"\nworkers = 7\nlisten = \"a:1\"\n{}", device("a")));
         let path = scratch.path().display();
         let plan_of = |more: &str| plan(&format!("spillway serve {path}/c.toml {more}"));
-        let from_file = plan_of("").unwrap();
-        assert_eq!((from_file.memory, from_file.workers.get()), (Some(64 << 20), 7));
-        assert_eq!(from_file.endpoint.listen.as_deref(), Some("a:1"));
-        assert_eq!(from_file.look, Duration::ZERO);
+        let from_file = plan_of("").unwrap().server;
+        assert_eq!((from_file.memory, from_file.workers), (Some(64 << 20), Some(7)));
+        assert_eq!((from_file.listen.as_deref(), from_file.poll_us), (Some("a:1"), 0));
         scratch.write("p.toml", &format!("poll_us = 50\n{}", device("a")));
-        let look = |more: &str| plan(&format!("spillway serve {path}/p.toml {more}")).unwrap().look;
-        assert_eq!((look(""), look("--poll-us 0")), (Duration::from_micros(50), Duration::ZERO));
-        let overridden = plan_of("--memory 1G --socket /tmp/s").unwrap();
-        assert_eq!((overridden.memory, overridden.endpoint.listen), (Some(1 << 30), None));
+        let look = |more: &str| plan(&format!("spillway serve {path}/p.toml {more}")).unwrap().server.poll_us;
+        assert_eq!((look(""), look("--poll-us 0")), (50, 0));
+        let overridden = plan_of("--memory 1G --socket /tmp/s").unwrap().server;
+        assert_eq!((overridden.memory, overridden.listen), (Some(1 << 30), None));
         scratch.write("c.toml", &format!("{}{}", device("a"), device("a")));
         assert!(plan_of("").unwrap_err().to_string().contains("two devices are named \"a\""));
     }

@@ -34,10 +34,10 @@ use crate::exit::{Failure, refused};
 use crate::listening::address_of;
 use crate::memory::Memory;
 use crate::mounting::Mounting;
-use crate::opening::{Opening, driver_choice};
+use crate::opening::Opening;
 use crate::plan::{DevicePlan, Plan};
 use crate::runtime_folder::RuntimeFolder;
-use crate::server_options::Endpoint;
+use crate::server_options::ServerConfig;
 use crate::{client, daemon, listening, mounting, signals, start_text};
 
 /// Connections to a device's control socket at a time. What they take is part of the allowance beside the budget.
@@ -97,22 +97,21 @@ struct Service {
 
 impl Server {
     fn start(plan: Plan, folder: &RuntimeFolder, devices: Devices) -> Result<Self> {
-        let memory = Memory::choose(plan.memory, Path::new("/"))?;
+        let memory = Memory::choose(plan.server.memory, Path::new("/"))?;
         let names: Vec<String> = plan.devices.iter().map(|device| device.name.clone()).collect();
         // The control socket claims a device's name, so it comes before anything that could disturb another server.
         let claims = names.iter().map(|name| listening::claim(folder, name)).collect::<Result<Vec<_>>>()?;
         let budget = Budget::new(memory.bytes);
         let charges = [hold(&budget, memory.buffers)?, hold(&budget, memory.connections)?];
-        let bulk = memory.bulk(plan.workers.get());
-        buffer::set_limit(memory.buffers - bulk.bytes() as u64);
-        let driver = driver_choice(plan.driver);
-        let options = WorkersOptions {
-            count: plan.workers.get(),
-            driver,
-            look: plan.look,
-            bulk: Some(bulk),
+        let mut options = WorkersOptions {
+            driver: plan.server.driver.choice(),
+            look: Duration::from_micros(plan.server.poll_us),
             ..WorkersOptions::default()
         };
+        options.count = plan.server.workers.map_or(options.count, |count| count as usize);
+        let bulk = memory.bulk(options.count);
+        buffer::set_limit(memory.buffers - bulk.bytes() as u64);
+        options.bulk = Some(bulk);
         let workers = Workers::start(options).map_err(refused)?;
         let opening = Opening::new(&workers, &budget);
         let mut server = Self {
@@ -127,8 +126,8 @@ impl Server {
             workers,
             _charges: charges,
         };
-        let place = plan.mount.as_deref();
-        server.start_devices(plan.devices, &plan.endpoint, place, folder, &opening)?;
+        let place = plan.server.mount.as_deref();
+        server.start_devices(plan.devices, &plan.server, place, folder, &opening)?;
         if let Some(place) = place {
             let (devices, workers) = (&server.devices, &server.workers);
             let mounting = Mounting::begin(place, devices, workers, &budget, &server.memory)?;
@@ -142,12 +141,12 @@ impl Server {
     fn start_devices(
         &mut self,
         plans: Vec<DevicePlan>,
-        endpoint: &Endpoint,
+        config: &ServerConfig,
         place: Option<&Path>,
         folder: &RuntimeFolder,
         opening: &Opening,
     ) -> Result<()> {
-        let shared = listening::shared(endpoint)?;
+        let shared = listening::shared(config)?;
         let endpoints = if shared.is_some() { 1 } else { plans.len() };
         let connections_max = (self.memory.connections_max() / endpoints).max(1);
         let limits = Limits { connections_max, ..Limits::default() };

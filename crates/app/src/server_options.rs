@@ -1,73 +1,107 @@
 //! Options that every server has, on the command line or in the file of `serve`.
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum, value_parser};
-use spillway_core::size;
+use clap::{ArgMatches, Args, Command, Error, FromArgMatches};
+use spillway_core::{Preset, Type, Unit};
+use spillway_io::{DriverChoice, WORKERS_MAX};
+use spillway_layers::{choices, options};
 
-/// Longest time in microseconds for which a worker may look for news.
-pub(crate) const POLL_US_MAX: u16 = 1000;
+use crate::declared::Declared;
+use crate::memory::BUDGET_BYTES_MIN;
 
-/// Options of every server.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Server")]
-pub(crate) struct ServerOptions {
-    /// Memory that the server may use in all, at least 32M [default: half of the smaller of RAM and cgroup limit]
-    #[arg(long, value_name = "SIZE", value_parser = bytes)]
-    pub(crate) memory: Option<u64>,
-
-    /// How system calls are made: auto takes io_uring where the system allows it
-    #[arg(long, value_enum, value_name = "DRIVER")]
-    pub(crate) driver: Option<Driver>,
-
-    /// Threads that serve clients [default: number of cores]
-    #[arg(long, value_name = "N")]
-    pub(crate) workers: Option<NonZeroUsize>,
-
-    /// Let a worker that has served a client look for news this long before it sleeps, at most 1000: shorter waits for clients
-    /// with few requests in flight, at the price of a busy processor for each worker in use; where processors are not to spare,
-    /// longer ones [default: 0]
-    #[arg(long, value_name = "MICROSECONDS", value_parser = value_parser!(u16).range(..=i64::from(POLL_US_MAX)))]
-    pub(crate) poll_us: Option<u16>,
-
-    /// Also show the devices as files below this folder: DIR/NAME/disk, for losetup, mount, dd and every other program
-    #[arg(long, value_name = "DIR", help_heading = "Clients")]
-    pub(crate) mount: Option<PathBuf>,
-
-    /// Detach from the terminal once clients can connect
-    #[arg(long)]
-    pub(crate) background: bool,
+choices! {
+    /// How system calls are made.
+    pub(crate) enum Driver {
+        Auto = "auto",
+        IoUring = "io_uring",
+        Poll = "poll",
+    }
 }
 
-/// Where clients connect.
-#[derive(Debug, Default, Args)]
-#[group(multiple = false)]
-#[command(next_help_heading = "Clients")]
-pub(crate) struct Endpoint {
-    /// Unix socket for NBD [default: NAME.sock in spillway's runtime folder]
-    #[arg(long, value_name = "PATH")]
-    pub(crate) socket: Option<PathBuf>,
-
-    /// Serve NBD over TCP instead, without encryption or password: anybody who can connect can read and write
-    #[arg(long, value_name = "HOST:PORT")]
-    pub(crate) listen: Option<String>,
+impl Driver {
+    /// The driver as the io crate calls it.
+    pub(crate) fn choice(self) -> DriverChoice {
+        match self {
+            Driver::Auto => DriverChoice::Auto,
+            Driver::IoUring => DriverChoice::IoUring,
+            Driver::Poll => DriverChoice::Poll,
+        }
+    }
 }
 
-/// How system calls are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Driver {
-    /// io_uring where the system allows it, otherwise poll
-    Auto,
-    /// io_uring, or fail
-    #[value(name = "io_uring")]
-    IoUring,
-    /// poll and threads
-    Poll,
+options! {
+    /// What is asked of a server.
+    pub(crate) struct ServerConfig;
+
+    Start memory: Option<u64> = Type::Number(BUDGET_BYTES_MIN, u64::MAX), "Memory that the server may use in all"
+        .unit(Unit::Bytes) .preset(Preset::Words("half of the smaller of RAM and cgroup limit")) .option("memory");
+    Start driver: Driver = Type::Choice(Driver::NAMES), "How system calls are made: auto takes io_uring where the system allows it"
+        .preset(Preset::Choice("auto")) .option("driver");
+    Start workers: Option<u64> = Type::Number(1, WORKERS_MAX as u64), "Threads that serve clients"
+        .preset(Preset::Words("number of cores")) .option("workers");
+    Start poll_us: u64 = Type::Number(0, 1000),
+        "Let a worker that has served a client look for news this long before it sleeps: shorter waits for clients with few requests in \
+         flight, at the price of a busy processor for each worker in use; where processors are not to spare, longer ones"
+        .unit(Unit::Microseconds) .preset(Preset::Number(0)) .option("poll-us");
+    Start socket: Option<PathBuf> = Type::Path, "Unix socket for NBD, one for all devices; excludes listen"
+        .preset(Preset::Words("NAME.sock in spillway's runtime folder")) .option("socket");
+    Start listen: Option<String> = Type::Text,
+        "Serve NBD over TCP instead, without encryption or password: anybody who can connect can read and write"
+        .option("listen");
+    Start mount: Option<PathBuf> = Type::Path,
+        "Also show the devices as files below this folder: DIR/NAME/disk, for losetup, mount, dd and every other program"
+        .option("mount");
+    Once background: bool = Type::Switch, "Detach from the terminal once clients can connect"
+        .preset(Preset::Switch(false)) .option("background");
 }
 
-/// A size as people write it, for options of the command line.
-pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    size::parse(text).map_err(|error| error.message().to_owned())
+/// What the command line asks of a server.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerOptions(Declared<ServerConfig>);
+
+impl ServerOptions {
+    /// What is asked for where no file says anything.
+    pub(crate) fn config(self) -> ServerConfig {
+        self.0.config()
+    }
+
+    /// What is asked for over what a `file` says; either of socket and listen overrides both.
+    pub(crate) fn over(self, mut file: ServerConfig) -> ServerConfig {
+        if self.0.gives("socket") || self.0.gives("listen") {
+            (file.socket, file.listen) = (None, None);
+        }
+        self.0.over(file)
+    }
+
+    /// Whether the server leaves the terminal.
+    pub(crate) fn background(&self) -> bool {
+        self.0.gives("background")
+    }
+}
+
+impl Args for ServerOptions {
+    fn augment_args(command: Command) -> Command {
+        let command = Declared::<ServerConfig>::augment_args(command.next_help_heading("Server"));
+        let command = ["socket", "listen", "mount"].into_iter().fold(command, |command, option| {
+            command.mut_arg(option, |option| option.help_heading("Clients"))
+        });
+        command
+            .mut_arg("listen", |option| option.value_name("HOST:PORT").conflicts_with("socket"))
+            .mut_arg("mount", |option| option.value_name("DIR"))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for ServerOptions {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        Declared::from_arg_matches(matches).map(Self)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        self.0.update_from_arg_matches(matches)
+    }
 }

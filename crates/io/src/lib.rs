@@ -39,4 +39,4 @@ pub use memory::MmapRegions;
 pub use pool::BULK_LEN;
 pub use serve::{Limits, NewSession, Serving, serve};
 pub use socket::Listener;
-pub use workers::{Workers, WorkersOptions};
+pub use workers::{WORKERS_MAX, Workers, WorkersOptions};

@@ -18,13 +18,14 @@ mod reading;
 #[cfg(test)]
 mod tests;
 
-pub use declared::Options;
-pub(crate) use declared::preset;
-pub(crate) use field::Field;
-pub(crate) use live::{Live, Word, unrelated};
-pub(crate) use reading::deserialize;
+pub use declared::{Options, preset};
+pub use field::Field;
+pub use live::Word;
+pub(crate) use live::{Live, unrelated};
+pub use reading::{Reading, deserialize, unknown};
 
 /// An option's name for each of several values: an enum, its names, and the traits that make it a field.
+#[macro_export]
 macro_rules! choices {
     ($(#[$doc:meta])* $vis:vis enum $Name:ident { $($(#[$about:meta])* $Variant:ident = $text:literal,)* }) => {
         $(#[$doc])*
@@ -32,6 +33,7 @@ macro_rules! choices {
         $vis enum $Name { $($(#[$about])* $Variant,)* }
 
         impl $Name {
+            /// The names.
             pub(crate) const NAMES: &'static [&'static str] = &[$($text),*];
             const ALL: &'static [Self] = &[$(Self::$Variant),*];
         }
@@ -67,6 +69,7 @@ macro_rules! choices {
 
 /// See the head of this file. The settings are followed by the function that checks whether they fit together. An option is `WHEN name: FIELD = TYPE, "help" .more_of_the_spec();`, the time at which it may change first. What stands in
 /// `besides` is no option: code sets it.
+#[macro_export]
 macro_rules! options {
     (
         $(#[$doc:meta])* $vis:vis struct $Config:ident;
@@ -195,4 +198,5 @@ macro_rules! row {
     };
 }
 
-pub(crate) use {choices, keep, kept, options, row};
+pub use {choices, options};
+pub(crate) use {keep, kept, row};

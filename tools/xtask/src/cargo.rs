@@ -40,7 +40,7 @@ pub(crate) fn threads(root: &Path) -> Result<()> {
 
 /// Looks whether the tables of options and attributes in the manual are as declared; with `--write`, makes them so.
 pub(crate) fn manual(root: &Path, words: &[&str]) -> Result<()> {
-    let program = ["run", "--quiet", "--package", "spillway-layers", "--example", "manual", "--", "docs"];
+    let program = ["run", "--quiet", "--package", "spillway", "--example", "manual", "--", "docs"];
     succeed(command(root).args(program).args(words))
 }
 

@@ -141,6 +141,7 @@ fn numbers(least: u64, most: u64) -> String {
 fn sizes(least: u64, most: u64) -> String {
     match (least, most) {
         (0, u64::MAX) => "a size in bytes or with K, M, G, T, such as 4G".into(),
+        (least, u64::MAX) => format!("a size from {}, such as 4G", human(least)),
         (least, most) if least == most => least.to_string(),
         (least, most) => format!("a size from {} to {}, such as 4G or 512M", human(least), human(most)),
     }
@@ -205,6 +206,7 @@ mod tests {
             (number.or_none(), "0", "to 9, or none"),
             (knob(Type::Number(1, 1)), "0", "give 1"),
             (knob(Type::Number(0, 1 << 44)).unit(Unit::Bytes), "17T", "from 0B to 16T"),
+            (knob(Type::Number(1 << 20, u64::MAX)).unit(Unit::Bytes), "1K", "a size from 1M, such"),
             (knob(Type::COUNT).unit(Unit::Bytes), "4X", "\"4X\""),
             (knob(Type::PowerOfTwo(512, 65536)), "3000", "a power of two from 512 to 65536"),
             (knob(Type::Switch), "yes", "0 or 1"),

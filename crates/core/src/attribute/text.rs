@@ -28,6 +28,7 @@ impl Spec {
         let unit = self.unit.name();
         let range = match self.kind {
             Type::Number(0, u64::MAX) => unit.into(),
+            Type::Number(least, u64::MAX) if self.unit.is_size() => format!("at least {}", human(least)),
             Type::Number(least, most) if self.unit.is_size() => {
                 format!("{} to {}", human(least), human(most))
             }
@@ -120,6 +121,7 @@ mod tests {
             (knob(Type::Number(1, 9)), "1 to 9"),
             (knob(Type::Number(1, 9)).or_none(), "1 to 9, or none"),
             (knob(Type::Number(1, 1 << 44)).unit(Unit::Bytes), "1B to 16T"),
+            (knob(Type::Number(1 << 25, u64::MAX)).unit(Unit::Bytes), "at least 32M"),
             (knob(Type::COUNT).unit(Unit::Sectors), "sectors"),
             (knob(Type::COUNT), ""),
             (knob(Type::PowerOfTwo(512, 4096)).unit(Unit::Bytes), "a power of two from 512 to 4096 bytes"),

@@ -22,7 +22,7 @@ pub trait Options: Default {
 }
 
 /// What an option is where it is not given.
-pub(crate) fn preset(spec: &Spec) -> Value {
+pub fn preset(spec: &Spec) -> Value {
     match spec.preset {
         Preset::Absent | Preset::Required | Preset::Words(_) => Value::None,
         Preset::Number(number) => Value::U64(number),

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use spillway_core::Value;
 
 /// A type that an option may have.
-pub(crate) trait Field: Default {
+pub trait Field: Default {
     /// The value that the declaration allowed; [`Value::None`] is the type's default.
     fn of(value: Value) -> Self;
 
+    /// The value.
     fn value(&self) -> Value;
 }
 

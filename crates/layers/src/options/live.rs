@@ -6,8 +6,11 @@ use spillway_core::Error;
 use spillway_core::sync::{AtomicU64, Ordering};
 
 /// A type that fits a word, so that it may change while others read it.
-pub(crate) trait Word: Copy {
+pub trait Word: Copy {
+    /// The word.
     fn word(self) -> u64;
+
+    /// The value of a word that [`Word::word`] gave.
     fn of_word(word: u64) -> Self;
 }
 

@@ -9,8 +9,36 @@ use spillway_core::{Error, Preset, Role, Spec, Value, When};
 use super::declared::Options;
 
 /// Reads a table of a configuration file by the declarations of `T`.
-pub(crate) fn deserialize<'a, T: Options, D: Deserializer<'a>>(source: D) -> Result<T, D::Error> {
+pub fn deserialize<'a, T: Options, D: Deserializer<'a>>(source: D) -> Result<T, D::Error> {
     source.deserialize_map(Keys(PhantomData))
+}
+
+/// Options out of a table that is being read.
+#[derive(Default)]
+pub struct Reading<T> {
+    options: T,
+    given: Vec<&'static str>,
+}
+
+impl<T: Options> Reading<T> {
+    /// Takes the value of `key` from `map`, unless no option has that name. The error names the option, the value and what is allowed.
+    pub fn take<'a, A: MapAccess<'a>>(&mut self, key: &str, map: &mut A) -> Result<bool, A::Error> {
+        let Some(spec) = keys::<T>().find(|spec| spec.name == key) else { return Ok(false) };
+        let Written(value) = map.next_value()?;
+        let value = read(spec, value).map_err(|error| A::Error::custom(error.message()))?;
+        self.options.put(spec.name, value);
+        self.given.push(spec.name);
+        Ok(true)
+    }
+
+    /// The options; the error names one that is missing.
+    pub fn end<E: serde::de::Error>(self) -> Result<T, E> {
+        let missing = |spec: &&Spec| spec.preset == Preset::Required && !self.given.contains(&spec.name);
+        match keys::<T>().find(missing) {
+            None => Ok(self.options),
+            Some(spec) => Err(E::custom(format!("{} is missing: give {}", spec.name, spec.allowed()))),
+        }
+    }
 }
 
 struct Keys<T>(PhantomData<T>);
@@ -23,22 +51,14 @@ impl<'a, T: Options> Visitor<'a> for Keys<T> {
     }
 
     fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<T, A::Error> {
-        let (mut options, mut given) = (T::default(), Vec::new());
+        let mut reading = Reading::<T>::default();
         while let Some(key) = map.next_key::<String>()? {
-            let Some(spec) = keys::<T>().find(|spec| spec.name == key) else {
+            if !reading.take(&key, &mut map)? {
                 map.next_value::<IgnoredAny>()?;
-                return Err(A::Error::custom(unknown::<T>(&key)));
-            };
-            let Written(value) = map.next_value()?;
-            let value = read(spec, value).map_err(|error| A::Error::custom(error.message()))?;
-            options.put(spec.name, value);
-            given.push(spec.name);
+                return Err(A::Error::custom(unknown::<T>(&key, &[])));
+            }
         }
-        let missing = |spec: &&Spec| spec.preset == Preset::Required && !given.contains(&spec.name);
-        match keys::<T>().find(missing) {
-            None => Ok(options),
-            Some(spec) => Err(A::Error::custom(format!("{} is missing: give {}", spec.name, spec.allowed()))),
-        }
+        reading.end()
     }
 }
 
@@ -55,8 +75,10 @@ fn keys<T: Options>() -> impl Iterator<Item = &'static Spec> {
     T::specs().iter().filter(|spec| spec.role != Role::Knob(When::Once))
 }
 
-fn unknown<T: Options>(key: &str) -> String {
-    let names: Vec<_> = keys::<T>().map(|spec| format!("`{}`", spec.name)).collect();
+/// What to say of a key that is neither an option's name nor one of the `others`.
+pub fn unknown<T: Options>(key: &str, others: &[&str]) -> String {
+    let names = keys::<T>().map(|spec| spec.name).chain(others.iter().copied());
+    let names: Vec<_> = names.map(|name| format!("`{name}`")).collect();
     format!("there is no key `{key}`; there are: {}", names.join(", "))
 }
 

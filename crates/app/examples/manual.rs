@@ -9,8 +9,12 @@ use std::process::ExitCode;
 use std::{env, fs, io};
 
 use spillway_core::{Preset, Role, Spec, When};
-use spillway_layers::stack::options;
-use spillway_layers::{write_cache, zram};
+use spillway_layers::{stack, write_cache, zram};
+
+/// The options of a kind, or of the server.
+fn options(kind: &str) -> Option<&'static [Spec]> {
+    if kind == "server" { Some(spillway::server_options()) } else { stack::options(kind) }
+}
 
 /// The attributes of a kind whose table is in the manual.
 fn attributes(kind: &str) -> Option<Vec<Spec>> {
@@ -195,6 +199,8 @@ mod tests {
         ] {
             assert!(table.contains(row), "{row}: {table}");
         }
+        let table = option_table(options("server").unwrap());
+        assert!(table.contains("| `poll_us` | `--poll-us` | 0 to 1000 us | 0 | at the start |"), "{table}");
     }
 
     #[test]
