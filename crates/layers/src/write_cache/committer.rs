@@ -220,10 +220,10 @@ impl Core {
 
     /// Entries of a generation that are cleared together, in order.
     async fn begin_clear(&self, generation: u64) -> Vec<CacheBlock> {
-        let mut clearing = Vec::new();
+        let (mut clearing, committed) = (Vec::new(), self.journal.committed());
         let next = |from| self.journal.next_stale(generation, from);
         self.walk(next, |block| {
-            if self.index.begin_clear(block) {
+            if self.index.begin_clear(block, committed) {
                 self.journal.begin_clear(generation, block);
                 clearing.push(block);
             }
@@ -235,15 +235,15 @@ impl Core {
 
     /// These entries are clear on the device.
     fn end_clear(&self, generation: u64, cleared: &[CacheBlock]) {
-        let mut runs: Vec<Run> = Vec::new();
-        for &block in cleared.iter().filter(|&&block| self.index.end_clear(block)) {
-            match runs.last_mut() {
-                Some(run) if run.start + run.len == block.0 => run.len += 1,
-                _ => runs.push(Run { start: block.0, len: 1 }),
-            }
+        let (mut runs, mut count): (Vec<Run>, u32) = (Vec::new(), 0);
+        for &block in cleared {
+            count += self.index.end_clear(block, |free| match runs.last_mut() {
+                Some(run) if run.start + run.len == free.0 => run.len += 1,
+                _ => runs.push(Run { start: free.0, len: 1 }),
+            });
         }
         self.space.free_runs(runs);
-        self.journal.end_clear(generation, cleared.len() as u32);
+        self.journal.end_clear(generation, count);
     }
 
     /// Lets others have their turn where `slice` was a whole one, and so perhaps not the last.

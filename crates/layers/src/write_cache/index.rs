@@ -321,7 +321,7 @@ impl Index {
     }
 
     /// Takes the next versions of epochs below `before` from block `from` on, at most `len_max` of consecutive blocks, and none that
-    /// `is_busy`. One caller at a time.
+    /// `is_busy`. Looks at no more than [`LOOKS`] blocks and a group. One caller at a time.
     pub(super) fn take_next(
         &self,
         from: u64,
@@ -331,7 +331,8 @@ impl Index {
     ) -> Found {
         let mut found = Found { victims: Vec::new(), next: from, skipped: false, at_end: false };
         let ripe = |chains: &Chains<'_>, block, origin| chains.may_leave(block, before) && !is_busy(origin);
-        for _ in 0..LOOKS {
+        let mut looks = 0;
+        while looks < LOOKS {
             let Some(group) = self.present.next(found.next >> self.regions.group_shift) else {
                 found.at_end = found.victims.is_empty();
                 break;
@@ -339,6 +340,7 @@ impl Index {
             if !self.take_in_group(group, len_max, before, &ripe, &mut found) {
                 break;
             }
+            looks += self.regions.group_range(group).count();
         }
         found
     }
@@ -466,23 +468,36 @@ impl Index {
         }
     }
 
-    /// Begins to clear the entry of a stale block, unless that of an older version has to be clear first: otherwise a crash between
-    /// would bring the older one back.
-    pub(super) fn begin_clear(&self, block: CacheBlock) -> bool {
+    /// Begins to clear the entry of a stale block, if a crash that keeps any of what is cleared together brings nothing older back:
+    /// either nothing older has an entry, or a newer version of an epoch below `committed` keeps its own, and hides all of them.
+    pub(super) fn begin_clear(&self, block: CacheBlock, committed: Epoch) -> bool {
         let origin = self.blocks[block].origin();
-        let _chains = self.chains(origin);
+        let chains = self.chains(origin);
         let older = self.blocks[block].link().is_some_and(|behind| self.blocks[behind].origin() == origin);
-        if older && !mutant::on("write_cache: clear all versions at once") {
+        let stays = |newer: CacheBlock| {
+            let (stage, epoch) = self.blocks[newer].state();
+            stage != Stage::Clearing && epoch < committed
+        };
+        let hidden = || chains.versions(origin).take_while(|&newer| newer != block).any(stays);
+        if older && !hidden() && !mutant::on("write_cache: clear all versions at once") {
             return false;
         }
         self.blocks[block].advance(Stage::Stale, Stage::Clearing);
         true
     }
 
-    /// The entry of a block is clear on the device; whether the block is free.
-    pub(super) fn end_clear(&self, block: CacheBlock) -> bool {
-        self.chains(self.blocks[block].origin()).unlink(block);
-        self.blocks[block].leave(Stage::Clearing)
+    /// The entry of a block is clear on the device, as are those that were cleared with it: those of its block of the origin leave.
+    /// Those that nobody reads go to `free`. Returns how many left; none where they left with another.
+    pub(super) fn end_clear(&self, block: CacheBlock, mut free: impl FnMut(CacheBlock)) -> u32 {
+        // Only who clears changes this stage; a block in another one has left, and may be in use again.
+        if self.stage(block) != Stage::Clearing {
+            return 0;
+        }
+        let origin = self.blocks[block].origin();
+        let cleared = self.chains(origin).unlink_cleared(origin);
+        let left = cleared.iter().filter(|&&cleared| self.blocks[cleared].leave(Stage::Clearing));
+        left.for_each(|&left| free(left));
+        cleared.len() as u32
     }
 
     /// What the entry of a block says on the device once the superblock has `visible`. Uncommitted versions are written as free: a crash
@@ -522,10 +537,9 @@ impl Index {
             return self.blocks[block].advance(Stage::Live, Stage::Clearing);
         }
         if newer || later {
-            for &version in &versions {
-                chains.unlink(version);
-                self.blocks[version].advance(Stage::Live, Stage::Clearing);
-            }
+            versions.iter().for_each(|&version| self.blocks[version].advance(Stage::Live, Stage::Clearing));
+            let unlinked = chains.unlink_cleared(origin);
+            assert_eq!(unlinked.len(), versions.len(), "older versions of {origin:?} leave their chain");
         }
         let (before, first) = chains.find(origin);
         chains.insert(before, block, first);
@@ -655,30 +669,33 @@ impl Chains<'_> {
 
     /// Puts `block` between two, of which the first may be the bucket itself.
     fn insert(&mut self, before: Option<CacheBlock>, block: CacheBlock, behind: Option<CacheBlock>) {
-        let blocks = &self.index.blocks;
-        blocks[block].set_link(behind);
+        let origin = self.index.blocks[block].origin();
+        self.index.blocks[block].set_link(behind);
+        self.set_next(origin, before, Some(block));
+    }
+
+    /// What follows `before` in the chain of `origin`, or is the first of its bucket.
+    fn set_next(&mut self, origin: OriginBlock, before: Option<CacheBlock>, next: Option<CacheBlock>) {
         match before {
-            Some(before) => blocks[before].set_link(Some(block)),
-            None => {
-                let bucket = self.bucket(blocks[block].origin());
-                self.buckets[bucket] = block.0;
-            }
+            Some(before) => self.index.blocks[before].set_link(next),
+            None => self.buckets[self.bucket(origin)] = next.map_or(NONE, |next| next.0),
         }
     }
 
-    /// Takes a version out of its chain, if it is in one.
-    fn unlink(&mut self, block: CacheBlock) {
-        let blocks = &self.index.blocks;
-        let bucket = self.bucket(blocks[block].origin());
-        let behind = blocks[block].link();
-        let before = self.chain(bucket).take_while(|&other| other != block).last();
-        match before {
-            None if self.buckets[bucket] == block.0 => {
-                self.buckets[bucket] = behind.map_or(NONE, |behind| behind.0)
+    /// Takes the versions of a block whose entries are clear out of their chain, in one pass; returns them.
+    fn unlink_cleared(&mut self, origin: OriginBlock) -> Vec<CacheBlock> {
+        let (mut before, mut at) = self.find(origin);
+        let mut cleared = Vec::new();
+        while let Some(block) = at.filter(|&block| self.index.blocks[block].origin() == origin) {
+            at = self.index.blocks[block].link();
+            if self.index.blocks[block].stage() == Stage::Clearing {
+                self.set_next(origin, before, at);
+                cleared.push(block);
+            } else {
+                before = Some(block);
             }
-            Some(before) if blocks[before].link() == Some(block) => blocks[before].set_link(behind),
-            _ => {}
         }
+        cleared
     }
 
     /// Whether a version may leave: it is of an epoch before `before`, and no older one is on its way to the origin.
@@ -738,16 +755,15 @@ impl Chains<'_> {
     /// stays until that has ended, and so do those that replaced it.
     fn drop_replaced(&self, origin: OriginBlock, visible: Epoch, stale: &mut impl FnMut(CacheBlock)) {
         let blocks = &self.index.blocks;
-        loop {
-            let holding = self.versions(origin).take_while(|&block| blocks[block].stage().holds());
-            let (mut newer, mut oldest) = (None, None);
-            holding.for_each(|block| (newer, oldest) = (oldest, Some(block)));
-            let (Some(newer), Some(oldest)) = (newer, oldest) else { return };
-            if blocks[newer].epoch() >= visible || blocks[oldest].stage() != Stage::Live {
-                return;
-            }
+        let mut holding: Vec<CacheBlock> =
+            self.versions(origin).take_while(|&block| blocks[block].stage().holds()).collect();
+        while let [.., newer, oldest] = holding[..]
+            && blocks[newer].epoch() < visible
+            && blocks[oldest].stage() == Stage::Live
+        {
             blocks[oldest].advance(Stage::Live, Stage::Stale);
             stale(oldest);
+            holding.pop();
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Index, space and journal together, without I/O, against a plain model: every version that was written has a value, and whatever
 //! happens, the newest one that was acknowledged is what is read.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use spillway_core::random::Random;
 use spillway_policy::free_runs::Run;
 
 use super::super::block::{Blocks, CacheBlock, Epoch, OriginBlock, Victim};
-use super::super::index::{InRange, Index, Place};
+use super::super::index::{InRange, Index, LOOKS, Place};
 use super::super::journal::Journal;
 use super::super::space::Space;
 
@@ -35,8 +36,12 @@ struct World {
     values: HashMap<u32, u64>,
     /// The epoch and value of the newest version of each block.
     newest: BTreeMap<u32, (u64, u64)>,
-    /// What the origin holds.
-    below: BTreeMap<u32, u64>,
+    /// The epoch and value that the origin holds.
+    below: BTreeMap<u32, (u64, u64)>,
+    /// Entries on the cache device, by block: block of the origin, and epoch.
+    entries: BTreeMap<u32, (u32, u64)>,
+    /// The epoch up to which versions of each block were committed.
+    floors: BTreeMap<u32, u64>,
     next_value: u64,
 }
 
@@ -44,9 +49,13 @@ impl World {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
         let (n_blocks, origin_blocks) = (2 + random.draw() % 90, 1 + random.draw() % 150);
+        Self { random, ..Self::sized(seed, n_blocks, origin_blocks) }
+    }
+
+    fn sized(seed: u64, n_blocks: u64, origin_blocks: u64) -> Self {
         let blocks = Arc::new(Blocks::new(n_blocks as u32));
         Self {
-            random,
+            random: Random(seed),
             index: Index::new(blocks.clone(), origin_blocks, BLOCK),
             space: Space::new(blocks, false),
             journal: Journal::new(n_blocks as u32, Epoch(3)),
@@ -57,6 +66,8 @@ impl World {
             values: HashMap::new(),
             newest: BTreeMap::new(),
             below: BTreeMap::new(),
+            entries: BTreeMap::new(),
+            floors: BTreeMap::new(),
             next_value: 1,
         }
     }
@@ -102,6 +113,16 @@ impl World {
         }
     }
 
+    /// Writes a block, from the begin of the write to its end.
+    fn write_now(&mut self, origin: u32) {
+        let (epoch, runs) = (self.journal.enter(), self.space.reserve(1));
+        self.values.insert(runs[0].start, epoch.0);
+        self.space.end_reservation(1);
+        let (free, note) = (|block| self.space.free(block), |block| self.journal.note(epoch, block));
+        self.index.publish(&runs, epoch, OriginBlock(origin), self.journal.committed(), free, note);
+        self.journal.leave(epoch);
+    }
+
     /// A step of a commit: seals, or completes once the writers have left.
     fn commit(&mut self) {
         let Some(sealed) = self.sealed else {
@@ -111,6 +132,7 @@ impl World {
         if self.writes.iter().any(|write| write.epoch <= sealed) {
             return;
         }
+        self.write_entries(sealed);
         self.journal.superblock_written(sealed.next());
         // A batch may end in the middle of this.
         if self.draw(2) == 0 {
@@ -126,6 +148,31 @@ impl World {
         }
         self.journal.end_commit(sealed);
         self.sealed = None;
+    }
+
+    /// A commit writes the entries of what was published in its epoch.
+    fn write_entries(&mut self, sealed: Epoch) {
+        let mut from = 0;
+        while let Some(block) = self.journal.next_of(sealed, from) {
+            if self.index.is_of(block, sealed) {
+                let origin = self.index.origin(block).0;
+                self.entries.insert(block.0, (origin, sealed.0));
+                self.floors.insert(origin, sealed.0);
+            }
+            from = block.0 + 1;
+        }
+    }
+
+    /// Power fails while these entries are cleared, of which some are clear on the device: nothing comes back that is older than what
+    /// was committed.
+    fn assert_survives_a_cut(&mut self, clearing: &[CacheBlock]) {
+        let mut entries = self.entries.clone();
+        clearing.iter().for_each(|block| _ = (self.draw(2) == 0).then(|| entries.remove(&block.0)));
+        for (&origin, &floor) in &self.floors {
+            let newest = entries.values().filter(|entry| entry.0 == origin).map(|entry| entry.1).max();
+            let found = newest.or(self.below.get(&origin).map(|below| below.0));
+            assert_eq!(found, Some(floor), "block {origin} after a cut");
+        }
     }
 
     fn take(&mut self) {
@@ -148,7 +195,8 @@ impl World {
         let some = self.victims.split_off(self.victims.len() / 2);
         let durable = self.draw(3) > 0;
         for victim in some.iter().filter(|_| durable) {
-            self.below.insert(victim.origin.0, self.values[&victim.block.0]);
+            let epoch = self.entries[&victim.block.0].1;
+            self.below.insert(victim.origin.0, (epoch, self.values[&victim.block.0]));
         }
         self.index.end_write_back(
             &some,
@@ -167,17 +215,23 @@ impl World {
         let generation = self.journal.generation_to_clear();
         let (mut from, mut clearing) = (0, Vec::new());
         while let Some(block) = self.journal.next_stale(generation, from) {
-            if self.index.begin_clear(block) {
+            if self.index.begin_clear(block, self.journal.committed()) {
                 self.journal.begin_clear(generation, block);
                 clearing.push(block);
             }
             from = block.0 + 1;
         }
         assert!(!clearing.is_empty(), "the oldest of each block can be cleared");
-        let free = clearing.iter().filter(|&&block| self.index.end_clear(block)).map(|block| block.0);
-        let free: Vec<Run> = free.map(|start| Run { start, len: 1 }).collect();
+        self.assert_survives_a_cut(&clearing);
+        clearing.iter().for_each(|block| _ = self.entries.remove(&block.0));
+        let mut free = Vec::new();
+        let left = |&block: &CacheBlock| {
+            self.index.end_clear(block, |free_now| free.push(Run { start: free_now.0, len: 1 }))
+        };
+        let count = clearing.iter().map(left).sum::<u32>();
+        assert_eq!(count as usize, clearing.len(), "each leaves once");
         self.space.free_runs(free);
-        self.journal.end_clear(generation, clearing.len() as u32);
+        self.journal.end_clear(generation, count);
         assert!(self.journal.stale() > 0 || self.journal.cleared.current() >= wanted, "nothing is left");
     }
 
@@ -191,7 +245,7 @@ impl World {
         let mut origin = 0;
         for stretch in &stretches {
             for nth in 0..stretch.len {
-                let below = self.below.get(&origin).copied().unwrap_or(0);
+                let below = self.below.get(&origin).map_or(0, |below| below.1);
                 let found = match stretch.place {
                     Place::Cache(first) => self.values[&first.plus(nth).0],
                     Place::Origin => below,
@@ -239,6 +293,56 @@ fn the_newest_version_is_read_whatever_happens() {
     }
 }
 
+/// Versions that replaced each other while the oldest was being written back are stale together: two steps clear them.
+#[test]
+fn however_many_versions_of_a_block_are_stale_two_steps_clear_them() {
+    let mut world = World::sized(1, 80, 16);
+    world.write_now(5);
+    let commit = |world: &mut World| (0..2).for_each(|_| world.commit());
+    commit(&mut world);
+    let committed = world.journal.committed();
+    world.victims = world.index.take_next(0, 1, committed, |_| false).victims;
+    let held = std::mem::take(&mut world.victims);
+    assert_eq!(held.len(), 1);
+    for _ in 0..60 {
+        world.write_now(5);
+        commit(&mut world);
+    }
+    let visible = || world.journal.visible();
+    world.index.end_write_back(&held, true, visible, |stale| world.journal.mark_stale(stale));
+    world.below.insert(5, (world.entries[&held[0].block.0].1, 0));
+    assert_eq!(world.journal.stale(), 60, "all but the newest");
+    (0..2).for_each(|_| world.clear());
+    assert_eq!(world.journal.stale(), 0);
+    world.victims = world.index.take_next(0, 1, world.journal.committed(), |_| false).victims;
+    assert_eq!((world.victims.len(), world.index.held()), (1, 1));
+}
+
+/// A look of a lap ends after so many blocks, also where groups are large and nothing in them may leave.
+#[test]
+fn a_look_is_bounded_by_blocks() {
+    const SMALL: u64 = 512;
+    let (n_blocks, region) = (4 * LOOKS as u32, 2048);
+    let blocks = Arc::new(Blocks::new(n_blocks));
+    let index = Index::new(blocks, u64::from(n_blocks) * 32 * region, SMALL);
+    for block in 0..n_blocks {
+        index.recover(CacheBlock(block), OriginBlock(block), Epoch(0), false);
+    }
+    assert_eq!(index.end_recovery().map(|_| index.held()), Ok(n_blocks));
+    let (mut from, mut ends) = (0, false);
+    while !ends {
+        let looks = Cell::new(0);
+        let busy = |_| {
+            looks.set(looks.get() + 1);
+            true
+        };
+        let found = index.take_next(from, 10, Epoch(1), busy);
+        assert!(looks.get() <= 2 * LOOKS && found.victims.is_empty(), "{} blocks", looks.get());
+        (from, ends) = (found.next, found.at_end);
+    }
+    assert_eq!(from, u64::from(n_blocks));
+}
+
 /// Everything leaves in the end: nothing is forgotten in a chain, a mark or a count.
 #[test]
 fn everything_can_leave() {
@@ -275,21 +379,14 @@ fn everything_can_leave() {
 #[test]
 fn a_version_given_back_in_the_middle_of_a_commit_does_not_stay_below_the_newer_one() {
     let mut world = World::new(1);
-    let write = |world: &World| {
-        let (epoch, runs) = (world.journal.enter(), world.space.reserve(1));
-        world.space.end_reservation(1);
-        let (free, note) = (|block| world.space.free(block), |block| world.journal.note(epoch, block));
-        world.index.publish(&runs, epoch, OriginBlock(0), world.journal.committed(), free, note);
-        world.journal.leave(epoch);
-    };
-    write(&world);
+    world.write_now(0);
     (0..2).for_each(|_| world.commit());
     let InRange::Taken(victims, _) = world.index.take_range(OriginBlock(0), 1, world.journal.committed())
     else {
         panic!("nothing is written back")
     };
     assert_eq!(victims.len(), 1);
-    write(&world);
+    world.write_now(0);
     let sealed = world.journal.seal();
     world.journal.superblock_written(sealed.next());
     let stale = |block: CacheBlock| world.journal.mark_stale(block);
