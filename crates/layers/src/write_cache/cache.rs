@@ -8,7 +8,7 @@ use spillway_core::{Budget, Charge, Env, Geometry, IoBuf, Kind, Place, Reply, Se
 use spillway_policy::ages::Ages;
 use spillway_policy::watermarks::Load;
 
-use super::block::{CacheBlock, Epoch};
+use super::block::CacheBlock;
 use super::bypassed::Bypass;
 use super::counts::Counts;
 use super::drain::Drain;
@@ -100,11 +100,6 @@ impl Core {
     /// A block is free.
     pub(super) fn free(&self, block: CacheBlock) {
         self.space.free(block);
-    }
-
-    /// The epoch below which versions may leave, of those below `before`.
-    pub(super) fn committed_before(&self, before: u64) -> Epoch {
-        Epoch(before).min(self.journal.committed())
     }
 
     /// The first error sticks.

@@ -9,7 +9,7 @@
 //! so that a range is looked up along memory. Chains go through the blocks' own links: the memory does not depend on what is cached.
 //! `present` tells laps which groups of blocks of the origin may have a version; it is taken out by the lap that finds none.
 //!
-//! Memory for each block: 16 bytes, up to 4 in buckets, up to 4 in `present`.
+//! Memory for each block: 20 bytes, up to 4 in buckets, up to 4 in `present`.
 //!
 //! Locks: one shard at a time.
 
@@ -79,6 +79,25 @@ pub(super) struct Published {
     pub(super) over_uncommitted: u32,
     /// Blocks that had a committed one.
     pub(super) over_committed: u32,
+}
+
+/// Which versions leave.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limit {
+    /// The newest ones of their blocks, where they are of epochs below this.
+    pub(super) before: Epoch,
+    /// Of blocks that are dirty since an epoch below this, those of epochs below `committed`, which a newer one may have replaced:
+    /// a block that is written over for ever has no other.
+    pub(super) dirty_before: Epoch,
+    pub(super) committed: Epoch,
+}
+
+impl Limit {
+    /// The newest versions of epochs below `before`, however old.
+    #[cfg(test)]
+    pub(super) fn newest(before: Epoch) -> Self {
+        Self { before, dirty_before: Epoch(0), committed: before }
+    }
 }
 
 /// What is found when victims are looked for in a range.
@@ -169,7 +188,7 @@ impl Index {
     pub(super) fn bytes(n_blocks: u32, origin_blocks: u64, block_bytes: u64) -> u64 {
         let regions = Regions::new(n_blocks, origin_blocks, block_bytes);
         let buckets = (SHARDS * bucket_count(n_blocks) * size_of::<u32>()) as u64;
-        16 * u64::from(n_blocks) + buckets + Present::bytes(regions.groups(origin_blocks))
+        Blocks::BYTES * u64::from(n_blocks) + buckets + Present::bytes(regions.groups(origin_blocks))
     }
 
     /// An index of `blocks`, all of which are empty.
@@ -223,6 +242,12 @@ impl Index {
     #[cfg(test)]
     pub(super) fn pinned(&self) -> usize {
         self.blocks.all().filter(|&block| self.blocks[block].readers() > 0).count()
+    }
+
+    /// Since when a block is dirty.
+    #[cfg(test)]
+    pub(super) fn dirty_since(&self, origin: OriginBlock) -> Option<Epoch> {
+        self.newest(origin).map(|newest| self.blocks.dirty_since(newest))
     }
 
     /// The version that the cache holds of a block.
@@ -320,24 +345,23 @@ impl Index {
         (first == Some(true), count)
     }
 
-    /// Takes the next versions of epochs below `before` from block `from` on, at most `len_max` of consecutive blocks, and none that
-    /// `is_busy`. Looks at no more than [`LOOKS`] blocks and a group. One caller at a time.
+    /// Takes the next versions within `limit` from block `from` on, at most `len_max` of consecutive blocks, and none that `is_busy`.
+    /// Looks at no more than [`LOOKS`] blocks and a group. One caller at a time.
     pub(super) fn take_next(
         &self,
         from: u64,
         len_max: u32,
-        before: Epoch,
+        limit: Limit,
         is_busy: impl Fn(OriginBlock) -> bool,
     ) -> Found {
         let mut found = Found { victims: Vec::new(), next: from, skipped: false, at_end: false };
-        let ripe = |chains: &Chains<'_>, block, origin| chains.may_leave(block, before) && !is_busy(origin);
         let mut looks = 0;
         while looks < LOOKS {
             let Some(group) = self.present.next(found.next >> self.regions.group_shift) else {
                 found.at_end = found.victims.is_empty();
                 break;
             };
-            if !self.take_in_group(group, len_max, before, &ripe, &mut found) {
+            if !self.take_in_group(group, len_max, limit, &is_busy, &mut found) {
                 break;
             }
             looks += self.regions.group_range(group).count();
@@ -350,8 +374,8 @@ impl Index {
         &self,
         group: u64,
         len_max: u32,
-        before: Epoch,
-        ripe: &impl Fn(&Chains<'_>, CacheBlock, OriginBlock) -> bool,
+        limit: Limit,
+        is_busy: &impl Fn(OriginBlock) -> bool,
         found: &mut Found,
     ) -> bool {
         let range = self.regions.group_range(group);
@@ -363,11 +387,12 @@ impl Index {
         for at in from..range.end {
             let origin = OriginBlock(at as u32);
             any |= chains.first(origin).is_some();
-            let newest = chains.newest(origin);
-            match newest.filter(|&block| ripe(&chains, block, origin)) {
+            let wanted = chains.wanted(origin, limit);
+            let leaves = |&block: &CacheBlock| chains.may_leave(block, limit.committed) && !is_busy(origin);
+            match wanted.filter(leaves) {
                 Some(block) => found.victims.push(self.begin_write_back(origin, block)),
                 None if !found.victims.is_empty() => return false,
-                None => found.skipped |= newest.is_some_and(|block| self.blocks[block].epoch() < before),
+                None => found.skipped |= wanted.is_some(),
             }
             found.next = at + 1;
             if found.victims.len() == len_max as usize {
@@ -447,6 +472,7 @@ impl Index {
             let chains = self.chains(origin);
             if durable {
                 let newest = chains.newest(origin) == Some(block);
+                chains.note_clean(origin, block);
                 self.blocks[block].advance(Stage::WritingBack, Stage::Stale);
                 stale(block);
                 self.held.fetch_sub(u32::from(newest), Ordering::AcqRel);
@@ -621,6 +647,8 @@ impl Index {
                 [pair[0], pair[1]].map(|block| self.blocks[block].state());
             assert!(newer_epoch > older_epoch, "versions in order: {newer_epoch} before {older_epoch}");
             assert!(newer.holds() || !older.holds(), "{newer:?} before {older:?}");
+            let since = [pair[0], pair[1]].map(|block| self.blocks.dirty_since(block));
+            assert!(!older.holds() || since[0] == since[1], "one block is dirty since {since:?}");
         }
     }
 }
@@ -698,6 +726,27 @@ impl Chains<'_> {
         cleared
     }
 
+    /// The version that is to leave, if it can.
+    fn wanted(&self, origin: OriginBlock, limit: Limit) -> Option<CacheBlock> {
+        let (blocks, newest) = (&self.index.blocks, self.newest(origin)?);
+        if blocks[newest].epoch() < limit.before {
+            return Some(newest);
+        }
+        let too_old = blocks.dirty_since(newest) < limit.dirty_before;
+        let holding = |block: &CacheBlock| blocks[*block].stage().holds();
+        let mut versions = self.versions(origin).take_while(holding).filter(|_| too_old);
+        versions.find(|&version| blocks[version].epoch() < limit.committed)
+    }
+
+    /// The origin has the content of `block`: its block is dirty since the version that replaced that, if there is one.
+    fn note_clean(&self, origin: OriginBlock, block: CacheBlock) {
+        let blocks = &self.index.blocks;
+        let newer = || self.versions(origin).take_while(|&version| version != block);
+        let Some(first) = newer().last() else { return };
+        let since = blocks[first].epoch();
+        newer().for_each(|version| blocks.set_dirty_since(version, since));
+    }
+
     /// Whether a version may leave: it is of an epoch before `before`, and no older one is on its way to the origin.
     fn may_leave(&self, block: CacheBlock, before: Epoch) -> bool {
         let blocks = &self.index.blocks;
@@ -725,6 +774,7 @@ impl Chains<'_> {
             published.added += 1;
             index.held.fetch_add(1, Ordering::AcqRel);
             index.blocks[block].hold(origin, epoch);
+            index.blocks.set_dirty_since(block, epoch);
             self.insert(before, block, first);
             index.present.mark(index.regions.group(origin));
             return None;
@@ -742,6 +792,7 @@ impl Chains<'_> {
             return Some(block);
         }
         index.blocks[block].hold(origin, epoch);
+        index.blocks.set_dirty_since(block, index.blocks.dirty_since(newest));
         if known < epoch {
             self.insert(before, block, first);
             return None;

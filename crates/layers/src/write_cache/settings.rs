@@ -82,8 +82,7 @@ options! {
     Live autocommit_time: u64 = Type::Number(0, 3_600_000), "Commit writes within this time"
         .unit(Unit::Milliseconds).preset(Preset::Number(1000)).option("autocommit-time");
     Live max_age: Option<u64> = Type::Number(0, 86_400_000),
-        "Write back blocks that have not been written for this long, from 15/16 of it on. Each write makes its block new again; the \
-         kernel counts from the first one"
+        "Write back blocks this long after the first write that the origin does not have, from 15/16 of it on"
         .unit(Unit::Milliseconds).preset(Preset::Words("none")).or_none().option("max-age");
     Live cleaner: bool = Type::Switch, "Write back everything, and admit no new blocks"
         .preset(Preset::Switch(false)).option("cleaner");

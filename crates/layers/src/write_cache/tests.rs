@@ -16,6 +16,7 @@ use super::format::{ENTRY_LEN, FREE, SUPERBLOCK_LEN};
 use super::*;
 use crate::file::File;
 
+mod ages;
 mod bad_blocks;
 mod bypass;
 mod clearing;
@@ -424,17 +425,6 @@ fn a_stop_writes_everything_back_where_that_was_asked_for() {
     set(&cache, "message", "flush_on_suspend").unwrap();
     house.world.run(Answer::pending(cache.suspend())).unwrap();
     assert_eq!(house.read(house.device(0), 9 * 4096, 4096), [1; 4096]);
-}
-
-#[test]
-fn old_blocks_leave() {
-    let house = House::new(1 << 20, 1 << 20);
-    let cache = house.open(&Config { max_age: Some(3200), autocommit_time: 10, ..config() }).unwrap();
-    house.write(&cache, 9, 1, 2);
-    let begin = house.world.now();
-    house.wait_for("the copy", || show(&cache, "dirty_blocks") == "0");
-    let waited = (house.world.now() - begin).as_millis();
-    assert!((2800..=3500).contains(&waited), "{waited} ms");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use spillway_core::sync::{AtomicBool, Ordering};
 use spillway_policy::free_runs::Run;
 
 use super::block::{Blocks, CacheBlock, Epoch, OriginBlock, Stage};
-use super::index::Index;
+use super::index::{Index, Limit};
 use super::journal::Journal;
 
 const X: OriginBlock = OriginBlock(0);
@@ -37,7 +37,7 @@ fn what_a_commit_replaces_beside_write_back_is_stale() {
         let journal = Arc::new(Journal::new(3, Epoch(1)));
         publish(&index, &journal, 0);
         complete(&index, &journal, journal.seal(), 0);
-        let victims = index.take_next(0, 1, journal.committed(), |_| false).victims;
+        let victims = index.take_next(0, 1, Limit::newest(journal.committed()), |_| false).victims;
         assert_eq!(victims.len(), 1);
         publish(&index, &journal, 1);
         complete(&index, &journal, journal.seal(), 1);

@@ -10,10 +10,10 @@ use spillway_policy::islands::{self, Neighbour};
 use spillway_policy::lap::{End, Lap};
 use spillway_policy::watermarks::{Goal, free_at};
 
-use super::block::{CacheBlock, OriginBlock, Stage, Victim};
+use super::block::{CacheBlock, Epoch, OriginBlock, Stage, Victim};
 use super::cache::Core;
 use super::counts::Count;
-use super::index::LOOKS;
+use super::index::{LOOKS, Limit};
 use super::laps::Next;
 use super::pieces::Part;
 use crate::writeback::{Source, Take};
@@ -167,10 +167,12 @@ impl Core {
         (count > 0).then_some(count as u32)
     }
 
-    /// The next versions of epochs below `before`, at most `len_max` of consecutive blocks.
+    /// The next versions of epochs below `before`, and what has been dirty for too long, at most `len_max` of consecutive blocks.
     pub(super) fn take_next(&self, len_max: u32, before: u64) -> Next {
+        let dirty_before = Epoch(self.ages.lock().expired().unwrap_or(0));
         let lap = &mut self.laps.order().0;
-        let limit = self.committed_before(lap.limit(before));
+        let committed = self.journal.committed();
+        let limit = Limit { before: committed.min(Epoch(lap.limit(before))), dirty_before, committed };
         let found = self.index.take_next(lap.at(), len_max, limit, |origin| self.bypass.is_busy(origin));
         if !found.victims.is_empty() {
             lap.take(found.next, found.skipped);

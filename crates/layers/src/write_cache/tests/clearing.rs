@@ -1,4 +1,4 @@
-//! Flushes while very many entries are to be cleared, and ages of versions that could not leave at once.
+//! Flushes while very many entries are to be cleared.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -189,32 +189,6 @@ fn a_discard_of_everything_gives_way() {
     large.world.power_off();
 }
 
-/// The age of a block is that of its newest version: where it is written over again and again it stays in the cache, and leaves
-/// when that ends.
-#[test]
-fn a_block_that_is_written_over_is_new_again() {
-    const AGE_MS: u64 = 3200;
-    let house = House::new(1 << 20, 1 << 20);
-    let lazy = Config { high_watermark: 100, low_watermark: 100, autocommit_time: 10, ..config() };
-    let cache = house.open(&Config { max_age: Some(AGE_MS), ..lazy }).unwrap();
-    house.write(&cache, 20, 1, 1);
-    for nth in 1..=20 {
-        house.write(&cache, 9, nth, 1);
-        let until = house.world.now() + Duration::from_millis(AGE_MS / 4);
-        while house.world.now() < until {
-            assert!(house.world.go_on());
-        }
-    }
-    assert_eq!(
-        house.read(house.device(0), 20 * BLOCK as u64, 1 << 12),
-        [1; BLOCK],
-        "five times max_age later"
-    );
-    assert_eq!(house.read(house.device(0), 9 * BLOCK as u64, 1 << 12), [0; BLOCK], "never old enough");
-    house.wait_for("write-back", || show(&cache, "dirty_blocks") == "0");
-    assert_eq!(house.read(house.device(0), 9 * BLOCK as u64, 1 << 12), [20; BLOCK]);
-}
-
 /// Runs `work` and everything else; what `look` says after each step until it is done.
 fn steps<T: Unpin + 'static>(world: &World, work: Answer<T>, mut look: impl FnMut() -> usize) -> Vec<usize> {
     let done: Rc<Cell<bool>> = Rc::default();
@@ -264,24 +238,4 @@ fn long_reads_and_walks_over_extents_give_way() {
     let seen = steps(&large.world, extents, || 0);
     assert!(seen.len() >= BLOCKS as usize / SLICE / 2, "{} steps", seen.len());
     large.world.power_off();
-}
-
-/// A lap for what is too old passes over blocks that are being bypassed. They are written back all the same, though nothing else is
-/// ever committed.
-#[test]
-fn what_could_not_leave_when_it_was_too_old_leaves_later() {
-    let house = House::new(1 << 20, 1 << 20);
-    let lazy = Config { high_watermark: 100, low_watermark: 100, autocommit_time: 10, ..config() };
-    let cache = house.open(&Config { max_age: Some(3200), ..lazy }).unwrap();
-    house.write(&cache, 9, 1, 2);
-    let core = &cache.core;
-    let busy = super::super::bypass::Busy::new(core.clone(), super::super::block::OriginBlock(9), 1);
-    house.wait_for("the other block", || show(&cache, "dirty_blocks") == "1");
-    let begin = house.world.now();
-    while house.world.now() < begin + Duration::from_secs(10) {
-        assert!(house.world.go_on(), "the age timer runs as long as something is left");
-    }
-    assert_eq!(show(&cache, "dirty_blocks"), "1", "it is in nobody's way yet");
-    drop(busy);
-    house.wait_for("write-back", || show(&cache, "dirty_blocks") == "0");
 }

@@ -9,7 +9,7 @@ use spillway_core::random::Random;
 use spillway_policy::free_runs::Run;
 
 use super::super::block::{Blocks, CacheBlock, Epoch, OriginBlock, Victim};
-use super::super::index::{InRange, Index, LOOKS, Place};
+use super::super::index::{InRange, Index, LOOKS, Limit, Place};
 use super::super::journal::Journal;
 use super::super::space::Space;
 
@@ -40,6 +40,8 @@ struct World {
     below: BTreeMap<u32, (u64, u64)>,
     /// Entries on the cache device, by block: block of the origin, and epoch.
     entries: BTreeMap<u32, (u32, u64)>,
+    /// Epochs of the writes of each block that the origin does not have, in order.
+    dirty: BTreeMap<u32, Vec<u64>>,
     /// The epoch up to which versions of each block were committed.
     floors: BTreeMap<u32, u64>,
     next_value: u64,
@@ -67,6 +69,7 @@ impl World {
             newest: BTreeMap::new(),
             below: BTreeMap::new(),
             entries: BTreeMap::new(),
+            dirty: BTreeMap::new(),
             floors: BTreeMap::new(),
             next_value: 1,
         }
@@ -106,9 +109,9 @@ impl World {
         self.journal.leave(epoch);
         for block in origin..origin + len {
             let newest = self.newest.entry(block).or_default();
-            *newest = (*newest).max((epoch.0, if newest.0 <= epoch.0 { value } else { newest.1 }));
-            if newest.0 == epoch.0 {
-                newest.1 = value;
+            if newest.0 <= epoch.0 {
+                *newest = (epoch.0, value);
+                self.dirty.entry(block).or_default().push(epoch.0);
             }
         }
     }
@@ -178,7 +181,14 @@ impl World {
     fn take(&mut self) {
         let (from, len) = (u64::from(self.draw(self.origin_blocks)), 1 + self.draw(10));
         let committed = self.journal.committed();
-        let found = self.index.take_next(from, len, committed, |origin| origin.0 % 17 == 3);
+        let dirty_before = Epoch(committed.0.saturating_sub(self.random.draw() % 4));
+        let before = if self.draw(2) == 0 { Epoch(0) } else { committed };
+        let limit = Limit { before, dirty_before, committed };
+        let found = self.index.take_next(from, len, limit, |origin| origin.0 % 17 == 3);
+        for &Victim { origin, block } in &found.victims {
+            let (epoch, since) = (self.entries[&block.0].1, self.dirty[&origin.0][0]);
+            assert!(epoch < before.0 || since < dirty_before.0, "{origin:?} of {epoch}, dirty since {since}");
+        }
         assert!(found.victims.len() <= len as usize && found.next >= from);
         let consecutive = found.victims.windows(2).all(|pair| pair[0].origin.plus(1) == pair[1].origin);
         assert!(consecutive && found.victims.iter().all(|victim| victim.origin.0 % 17 != 3));
@@ -196,7 +206,9 @@ impl World {
         let durable = self.draw(3) > 0;
         for victim in some.iter().filter(|_| durable) {
             let epoch = self.entries[&victim.block.0].1;
-            self.below.insert(victim.origin.0, (epoch, self.values[&victim.block.0]));
+            let before = self.below.insert(victim.origin.0, (epoch, self.values[&victim.block.0]));
+            assert!(before.is_none_or(|before| before.0 < epoch), "{epoch} over {before:?}");
+            self.dirty.get_mut(&victim.origin.0).expect("it was written").retain(|&write| write > epoch);
         }
         self.index.end_write_back(
             &some,
@@ -261,6 +273,10 @@ impl World {
         assert_eq!(origin, self.origin_blocks);
         let (held, count) = self.index.presence(OriginBlock(0), self.origin_blocks);
         assert!(count >= 1 && held == (stretches[0].place != Place::Origin));
+        for (&origin, writes) in &self.dirty {
+            let since = self.index.dirty_since(OriginBlock(origin)).map(|since| since.0);
+            assert_eq!(since, writes.first().copied(), "since when block {origin} is dirty");
+        }
         let used = self.index.verify();
         self.space.verify();
         let all = used + self.space.count() + self.space.reserved();
@@ -301,7 +317,7 @@ fn however_many_versions_of_a_block_are_stale_two_steps_clear_them() {
     let commit = |world: &mut World| (0..2).for_each(|_| world.commit());
     commit(&mut world);
     let committed = world.journal.committed();
-    world.victims = world.index.take_next(0, 1, committed, |_| false).victims;
+    world.victims = world.index.take_next(0, 1, Limit::newest(committed), |_| false).victims;
     let held = std::mem::take(&mut world.victims);
     assert_eq!(held.len(), 1);
     for _ in 0..60 {
@@ -314,7 +330,8 @@ fn however_many_versions_of_a_block_are_stale_two_steps_clear_them() {
     assert_eq!(world.journal.stale(), 60, "all but the newest");
     (0..2).for_each(|_| world.clear());
     assert_eq!(world.journal.stale(), 0);
-    world.victims = world.index.take_next(0, 1, world.journal.committed(), |_| false).victims;
+    let limit = Limit::newest(world.journal.committed());
+    world.victims = world.index.take_next(0, 1, limit, |_| false).victims;
     assert_eq!((world.victims.len(), world.index.held()), (1, 1));
 }
 
@@ -336,7 +353,7 @@ fn a_look_is_bounded_by_blocks() {
             looks.set(looks.get() + 1);
             true
         };
-        let found = index.take_next(from, 10, Epoch(1), busy);
+        let found = index.take_next(from, 10, Limit::newest(Epoch(1)), busy);
         assert!(looks.get() <= 2 * LOOKS && found.victims.is_empty(), "{} blocks", looks.get());
         (from, ends) = (found.next, found.at_end);
     }
@@ -359,7 +376,8 @@ fn everything_can_leave() {
             }
             world.commit();
             world.take();
-            let found = world.index.take_next(0, 1000, world.journal.committed(), |_| false);
+            let limit = Limit::newest(world.journal.committed());
+            let found = world.index.take_next(0, 1000, limit, |_| false);
             world.victims.extend(found.victims);
             while !world.victims.is_empty() {
                 let some = world.victims.len();
