@@ -76,6 +76,15 @@ fn note_lock() {
     counted::note();
 }
 
+/// Notes an exchange of a word that failed: it may have made memory resident all the same. For models.
+#[inline(always)]
+fn note_failed_exchange(word: &AtomicU64) {
+    #[cfg(feature = "shuttle")]
+    models::note_failed_exchange(word);
+    #[cfg(not(feature = "shuttle"))]
+    let _ = word;
+}
+
 /// Tasks that wait for a condition which somebody else makes true.
 ///
 /// The waiter checks its condition, registers, and checks again; whoever makes the condition true calls

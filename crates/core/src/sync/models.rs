@@ -1,5 +1,6 @@
 //! How a model of threads is run: in many orders, which are the same in every run, and with a deliberate defect to see that it bites.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
 
 use crate::mutant;
-use crate::sync::Unseen;
+use crate::sync::{AtomicU64, Unseen};
 
 const SEED: u64 = 1;
 
@@ -22,6 +23,27 @@ const MUTANT: &str = "SPILLWAY_MUTANT";
 
 /// One model at a time: what is static belongs to the whole process.
 static ALONE: Unseen<()> = Unseen::new(());
+
+/// Addresses of words whose exchange failed, since their memory was last released.
+static TOUCHED: Unseen<BTreeSet<usize>> = Unseen::new(BTreeSet::new());
+
+fn address(word: &AtomicU64) -> usize {
+    std::ptr::from_ref(word).addr()
+}
+
+pub(super) fn note_failed_exchange(word: &AtomicU64) {
+    TOUCHED.lock().insert(address(word));
+}
+
+/// Whether the exchange of one of these words has failed since they were last released: their memory is resident.
+pub fn is_touched(words: &[AtomicU64]) -> bool {
+    words.iter().any(|word| TOUCHED.lock().contains(&address(word)))
+}
+
+/// The memory of these words is released.
+pub fn note_release(words: &[AtomicU64]) {
+    words.iter().for_each(|word| _ = TOUCHED.lock().remove(&address(word)));
+}
 
 /// Runs `model` in so many orders. In half of them chance chooses the next thread at each step, which finds what needs threads to
 /// alternate; in the other half it chooses priorities, which finds what needs one to stand still for long.

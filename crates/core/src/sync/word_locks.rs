@@ -48,6 +48,8 @@ impl WordLocks {
 
     /// Locks `word` as soon as it is unlocked, while `wanted` is true of its content; returns that, or as an error the first
     /// content that is not wanted. The key is the same for every thread that locks or unlocks this word.
+    ///
+    /// Where it fails it may have tried to change the word, which changes nothing but makes the word's memory resident.
     #[inline]
     pub fn lock_if(&self, key: u64, word: &AtomicU64, wanted: impl Fn(u64) -> bool) -> Result<u64, u64> {
         let mut looks = 0;
@@ -63,6 +65,8 @@ impl WordLocks {
             {
                 super::note_lock();
                 return Ok(content);
+            } else {
+                super::note_failed_exchange(word);
             }
         }
     }
@@ -124,8 +128,14 @@ impl WordLocks {
 fn ask(word: &AtomicU64) -> bool {
     let seen = word.load(Ordering::Relaxed);
     let asked = seen | AWAITED;
-    seen & LOCKED != 0
-        && (seen == asked || word.compare_exchange(seen, asked, Ordering::Relaxed, Ordering::Relaxed).is_ok())
+    if seen & LOCKED == 0 || seen == asked {
+        return seen & LOCKED != 0;
+    }
+    let done = word.compare_exchange(seen, asked, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+    if !done {
+        super::note_failed_exchange(word);
+    }
+    done
 }
 
 #[cfg(not(feature = "shuttle"))]

@@ -209,6 +209,19 @@ impl Blocks {
         }
     }
 
+    /// Gives a page that is not in use back to the system once more: a thread that found a slot in it, and tried to lock that after the
+    /// page had gone back, has made it resident. Called with no lock held.
+    #[cold]
+    pub(super) fn release_unused(&self, locks: &WordLocks, page: SlotPage<'_>) {
+        if mutant::on("zram: keep a page that was touched after it went back") {
+            return;
+        }
+        if locks.lock_if(page.number, page.count, |count| count == 0).is_ok() {
+            page.release();
+            locks.unlock(page.number, page.count, 0);
+        }
+    }
+
     /// The page of a slot, its block made. Warm spans are given back for that where need be; [`Kind::NoSpace`] or
     /// [`Kind::OutOfMemory`] where it is refused. Called with no lock held.
     #[cold]

@@ -61,7 +61,11 @@ impl Table {
 
     #[inline]
     fn lock_in<'a>(&'a self, page: SlotPage<'a>, index: SlotIndex) -> Option<Locked<'a>> {
-        self.lock_where(page.slot(index), index, |mark| !mark.is_empty())
+        let locked = self.lock_where(page.slot(index), index, |mark| !mark.is_empty());
+        if locked.is_none() && !page.is_used() {
+            self.blocks.release_unused(&self.locks, page);
+        }
+        locked
     }
 
     #[inline]

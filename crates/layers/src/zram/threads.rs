@@ -1,6 +1,7 @@
 //! Models for the checker of threads: streams; slots under writers, readers, discards and what moves their objects; pages of slots.
 
 use std::future::poll_fn;
+use std::ops::Range;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -9,8 +10,10 @@ use spillway_core::random::Random;
 use spillway_core::sync::models::{self, every_order};
 use spillway_core::sync::shuttle::future::block_on;
 use spillway_core::sync::shuttle::thread;
-use spillway_core::sync::{AtomicUsize, Ordering};
-use spillway_core::{BlockDevice, Budget, ByteRange, Env, IoBuf, LocalFuture, Op, Place, Request, Task};
+use spillway_core::sync::{AtomicU64, AtomicUsize, Ordering, Unseen, Words};
+use spillway_core::{
+    BlockDevice, Budget, ByteRange, Env, IoBuf, Kind, LocalFuture, Op, Place, Region, Regions, Request, Task,
+};
 use spillway_policy::compaction::Step;
 use spillway_sim::memory::VecRegions;
 use spillway_sim::world::World;
@@ -135,14 +138,13 @@ fn no_page_of_slots_is_refused_what_another_is_about_to_give_back() {
 }
 
 fn zram(budget: &Arc<Budget>) -> Arc<Zram> {
+    zram_in(Arc::new(VecRegions::new(256 << 20)), budget)
+}
+
+fn zram_in(regions: Arc<dyn Regions>, budget: &Arc<Budget>) -> Arc<Zram> {
     let config = Config { disksize: 64 << 10, max_comp_streams: 1, ..Config::default() };
-    Zram::new(
-        config,
-        Arc::new(Impatient(World::new(1))),
-        Arc::new(VecRegions::new(256 << 20)),
-        budget.clone(),
-    )
-    .expect("a valid configuration")
+    let env = Arc::new(Impatient(World::new(1)));
+    Zram::new(config, env, regions, budget.clone()).expect("a valid configuration")
 }
 
 fn page(number: u64) -> Vec<u8> {
@@ -309,6 +311,71 @@ fn the_checker_finds_a_page_that_is_entered_while_it_goes_back() {
     finds(
         "zram: let threads enter a page of slots that goes back",
         "no_slot_is_lost_with_the_page_of_its_neighbours",
+    );
+}
+
+/// Words of slots that are resident from a failed exchange on until they are released.
+struct Touched(Arc<dyn Words>);
+
+impl Words for Touched {
+    fn all(&self) -> &[AtomicU64] {
+        self.0.all()
+    }
+
+    fn release(&self, range: Range<usize>) {
+        // What is touched while this goes on stays.
+        models::note_release(&self.all()[range.clone()]);
+        self.0.release(range);
+    }
+}
+
+/// Regions of such words, which are kept here as well.
+struct TouchedRegions(VecRegions, Unseen<Vec<Arc<dyn Words>>>);
+
+impl Regions for TouchedRegions {
+    fn map(&self, bytes: usize) -> Result<Box<dyn Region>, Kind> {
+        self.0.map(bytes)
+    }
+
+    fn map_words(&self, count: usize) -> Result<Box<dyn Words>, Kind> {
+        let words: Arc<dyn Words> = self.0.map_words(count)?.into();
+        models::note_release(words.all());
+        self.1.lock().push(words.clone());
+        Ok(Box::new(Touched(words)))
+    }
+}
+
+/// A thread locks a slot, and waits for its lock, while the page comes and goes.
+#[test]
+fn no_page_of_slots_is_resident_that_nobody_is_charged_for() {
+    every_order(8000, || {
+        let (budget, regions) = (Budget::new(64 << 20), VecRegions::new(256 << 20));
+        let regions = Arc::new(TouchedRegions(regions, Unseen::default()));
+        let zram = zram_in(regions.clone(), &budget);
+        let change = {
+            let zram = zram.clone();
+            thread::spawn(move || {
+                zram.core.publish(1, Slot::Same(7), 0).expect("there is room");
+                assert_eq!(zram.core.clear(1..2), 1);
+            })
+        };
+        let looks = [(); 2].map(|()| {
+            let zram = zram.clone();
+            thread::spawn(move || zram.core.table.lock(SlotIndex(1)).map(|slot| slot.get()))
+        });
+        change.join().expect("it ends");
+        looks.into_iter().for_each(|look| _ = look.join().expect("it ends"));
+        assert_eq!(zram.core.budget.used(), 0);
+        let resident = regions.1.lock().iter().any(|words| models::is_touched(words.all()));
+        assert!(!resident, "a page of slots is resident, and nobody is charged");
+    });
+}
+
+#[test]
+fn the_checker_finds_a_page_that_stays_resident() {
+    finds(
+        "zram: keep a page that was touched after it went back",
+        "no_page_of_slots_is_resident_that_nobody_is_charged_for",
     );
 }
 
