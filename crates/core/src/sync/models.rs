@@ -1,14 +1,19 @@
-//! How a model of threads is run: in many orders, which are the same in every run, and with a deliberate defect to see that it bites.
+//! How a model of threads is run: in many orders, which are the same in every run, and with a deliberate defect to see that it bites;
+//! and the world that its tasks live in.
 
-use std::collections::BTreeSet;
+use std::future::pending;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
+use shuttle::future::{spawn_local, yield_now};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
 
+use crate::device::LocalFuture;
+use crate::env::{Env, Place, Task};
 use crate::mutant;
-use crate::sync::{AtomicU64, Unseen};
+use crate::sync::Unseen;
 
 const SEED: u64 = 1;
 
@@ -23,27 +28,6 @@ const MUTANT: &str = "SPILLWAY_MUTANT";
 
 /// One model at a time: what is static belongs to the whole process.
 static ALONE: Unseen<()> = Unseen::new(());
-
-/// Addresses of words whose exchange failed, since their memory was last released.
-static TOUCHED: Unseen<BTreeSet<usize>> = Unseen::new(BTreeSet::new());
-
-fn address(word: &AtomicU64) -> usize {
-    std::ptr::from_ref(word).addr()
-}
-
-pub(super) fn note_failed_exchange(word: &AtomicU64) {
-    TOUCHED.lock().insert(address(word));
-}
-
-/// Whether the exchange of one of these words has failed since they were last released: their memory is resident.
-pub fn is_touched(words: &[AtomicU64]) -> bool {
-    words.iter().any(|word| TOUCHED.lock().contains(&address(word)))
-}
-
-/// The memory of these words is released.
-pub fn note_release(words: &[AtomicU64]) {
-    words.iter().for_each(|word| _ = TOUCHED.lock().remove(&address(word)));
-}
 
 /// Runs `model` in so many orders. In half of them chance chooses the next thread at each step, which finds what needs threads to
 /// alternate; in the other half it chooses priorities, which finds what needs one to stand still for long.
@@ -70,4 +54,37 @@ pub fn finds(mutant: &str, test: &str) {
     assert!(sound.status.success(), "{test} fails by itself");
     assert!(String::from_utf8_lossy(&sound.stdout).contains("1 passed"), "there is no test {test}");
     assert!(!ran(mutant).status.success(), "{mutant:?} was not noticed");
+}
+
+/// A world in which every task is a thread of its own, and time stands still, so that no timer comes to the rescue.
+pub struct Tasks;
+
+impl Env for Tasks {
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn coarse_now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn sleep(&self, duration: Duration) -> LocalFuture<()> {
+        if duration.is_zero() { Box::pin(yield_now()) } else { Box::pin(pending()) }
+    }
+
+    fn spawn(&self, _: Place, task: Task) {
+        self.spawn_here(task());
+    }
+
+    fn spawn_here(&self, task: LocalFuture<()>) {
+        spawn_local(task);
+    }
+
+    fn idle_workers(&self) -> usize {
+        0
+    }
+
+    fn random(&self) -> u64 {
+        0
+    }
 }

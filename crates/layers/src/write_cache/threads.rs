@@ -1,51 +1,15 @@
 //! Models for the checker of threads: clients, committer and write-back hand work to each other on whatever thread they are, and nobody
-//! waits for ever. Time stands still in them, so that no timer comes to the rescue.
-
-use std::future::pending;
-use std::time::Duration;
+//! waits for ever.
 
 use spillway_core::sync::Unseen;
-use spillway_core::sync::models::{every_order, finds};
-use spillway_core::sync::shuttle::future::{block_on, spawn_local, yield_now};
+use spillway_core::sync::models::{Tasks, every_order, finds};
+use spillway_core::sync::shuttle::future::{block_on, yield_now};
 use spillway_core::sync::shuttle::thread;
-use spillway_core::{BlockSize, IoBuf, Place, Task};
+use spillway_core::{BlockSize, IoBuf};
 
 use super::*;
 
 const BLOCK: usize = 512;
-
-/// Every task is a thread of its own.
-struct Tasks;
-
-impl Env for Tasks {
-    fn now(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn coarse_now(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn sleep(&self, duration: Duration) -> LocalFuture<()> {
-        if duration.is_zero() { Box::pin(yield_now()) } else { Box::pin(pending()) }
-    }
-
-    fn spawn(&self, _: Place, task: Task) {
-        self.spawn_here(task());
-    }
-
-    fn spawn_here(&self, task: LocalFuture<()>) {
-        spawn_local(task);
-    }
-
-    fn idle_workers(&self) -> usize {
-        0
-    }
-
-    fn random(&self) -> u64 {
-        0
-    }
-}
 
 /// A disk that takes a moment for each answer, in which others go on.
 struct Disk(Unseen<Vec<u8>>);

@@ -1,46 +1,12 @@
-//! Models for the checker of threads: pages become dirty on one thread while others kick and drain. Time stands still, so that no timer
-//! comes to the rescue.
+//! Models for the checker of threads: pages become dirty on one thread while others kick and drain.
 
-use spillway_core::sync::models::{every_order, finds};
-use spillway_core::sync::shuttle::future::{block_on, spawn_local, yield_now};
+use spillway_core::LocalFuture;
+use spillway_core::sync::models::{Tasks, every_order, finds};
+use spillway_core::sync::shuttle::future::{block_on, yield_now};
 use spillway_core::sync::shuttle::thread;
 use spillway_core::sync::{AtomicU64, Unseen};
-use spillway_core::{LocalFuture, Place, Task};
 
 use super::*;
-
-/// Every task is a thread of its own.
-struct Tasks;
-
-impl Env for Tasks {
-    fn now(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn coarse_now(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn sleep(&self, duration: Duration) -> LocalFuture<()> {
-        if duration.is_zero() { Box::pin(yield_now()) } else { Box::pin(pending()) }
-    }
-
-    fn spawn(&self, _: Place, task: Task) {
-        self.spawn_here(task());
-    }
-
-    fn spawn_here(&self, task: LocalFuture<()>) {
-        spawn_local(task);
-    }
-
-    fn idle_workers(&self) -> usize {
-        0
-    }
-
-    fn random(&self) -> u64 {
-        0
-    }
-}
 
 /// Counts pages that became dirty, were taken, and are written.
 struct Toy {
