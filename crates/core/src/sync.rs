@@ -12,10 +12,9 @@
 //! | [`RangeSet`] | ranges somebody is at work on |
 //! | [`StickyError`] | the first failure |
 //! | [`Work`] | a job of which one run is under way at a time |
-//! | [`SummaryBitmap`] | a set of numbers, walked in order |
 //! | [`WordLocks`] | a lock in two bits of each of many words |
 //! | [`Words`] | many words in memory of their own |
-//! | [`Marks`] | the same, changed without a lock and walked by one |
+//! | [`Marks`] | a set of numbers, changed without a lock and walked in order by one |
 //! | [`WaitList`] | any other condition |
 
 #[cfg(feature = "shuttle")]
@@ -29,7 +28,8 @@ pub mod models;
 mod range_set;
 mod semaphore;
 mod sticky_error;
-mod summary_bitmap;
+#[cfg(feature = "shuttle")]
+pub mod touched;
 mod watermark;
 mod word_locks;
 mod words;
@@ -57,7 +57,6 @@ pub use marks::Marks;
 pub use range_set::{HeldRange, RangeSet};
 pub use semaphore::{Semaphore, Take};
 pub use sticky_error::StickyError;
-pub use summary_bitmap::SummaryBitmap;
 pub use watermark::{Reached, Watermark};
 pub use word_locks::WordLocks;
 pub use words::{WORDS_A_PAGE, Words};
@@ -80,7 +79,7 @@ fn note_lock() {
 #[inline(always)]
 fn note_failed_exchange(word: &AtomicU64) {
     #[cfg(feature = "shuttle")]
-    models::note_failed_exchange(word);
+    touched::note(word);
     #[cfg(not(feature = "shuttle"))]
     let _ = word;
 }

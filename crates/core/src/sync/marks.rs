@@ -39,6 +39,18 @@ impl Marks {
         level_words(bound).map(|words| (words * size_of::<AtomicU64>()) as u64).sum()
     }
 
+    /// The same numbers, with room for all below `bound`. Panics where one is not below it.
+    pub fn resized(&mut self, bound: u64) -> Self {
+        assert_eq!(self.next(bound), None, "no number is behind the new bound");
+        let set = Self::new(bound);
+        let mut at = 0;
+        while let Some(number) = self.next(at) {
+            set.mark(number);
+            at = number + 1;
+        }
+        set
+    }
+
     /// Puts `number` in. Panics where it is not below the bound.
     pub fn mark(&self, number: u64) {
         let mut at = number as usize;
@@ -160,7 +172,7 @@ mod tests {
     #[test]
     fn it_is_a_set_in_order_at_every_size() {
         for bound in [0, 1, 63, 64, 65, 4095, 4096, 4097, 262_144, 300_000] {
-            let (marks, mut model, mut random) = (Marks::new(bound), BTreeSet::new(), Random(bound + 1));
+            let (mut marks, mut model, mut random) = (Marks::new(bound), BTreeSet::new(), Random(bound + 1));
             let bytes: u64 = marks.levels.iter().map(|words| 8 * words.len() as u64).sum();
             assert_eq!(Marks::bytes(bound), bytes);
             for _ in 0..if bound == 0 { 0 } else { 3000 } {
@@ -175,6 +187,11 @@ mod tests {
                 }
                 assert_eq!(marks.has(number), model.contains(&number));
                 assert_eq!(marks.next(from), model.range(from..).next().copied(), "from {from} of {bound}");
+            }
+            for other in [0, 64, 5000, 300_000].map(|more| bound + more) {
+                let other = marks.resized(other);
+                let found = std::iter::successors(other.next(0), |at| other.next(at + 1));
+                assert!(found.eq(model.iter().copied()), "from {bound}");
             }
             model.iter().for_each(|&number| marks.unmark(number));
             assert_eq!((marks.next(0), marks.next(u64::MAX)), (None, None));

@@ -14,9 +14,7 @@
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use spillway_core::sync::{
-    AtomicU64, Mutex, Ordering, RwLock, SummaryBitmap, WORDS_A_PAGE, WordLocks, Words,
-};
+use spillway_core::sync::{AtomicU64, Marks, Mutex, Ordering, RwLock, WORDS_A_PAGE, WordLocks, Words};
 use spillway_core::{Budget, Charge, Kind, Regions, mutant};
 
 use super::cell::SlotIndex;
@@ -63,10 +61,10 @@ struct Group {
 
 const GROUP_BYTES: u64 = size_of::<Group>() as u64;
 
-/// Which pages have slots in use. A bit changes under the lock of its page's count.
+/// Which pages have slots in use. A bit changes under the lock of its page's count, beside others; a walk is alone for a moment.
 #[derive(Default)]
 struct Present {
-    pages: SummaryBitmap,
+    pages: Marks,
     _charge: Option<Charge>,
 }
 
@@ -133,7 +131,7 @@ impl Blocks {
     /// use. [`Kind::NoSpace`] where the budget has no room for that.
     pub(super) fn resize(&self, slots: u64) -> Result<(), Kind> {
         let pages = slots.div_ceil(PAGE_SLOTS);
-        let charge = self.fixed.hold(SummaryBitmap::bytes(pages))?;
+        let charge = self.fixed.hold(Marks::bytes(pages))?;
         let mut present = self.present.write();
         *present = Present { pages: present.pages.resized(pages), _charge: Some(charge) };
         Ok(())
@@ -169,7 +167,7 @@ impl Blocks {
     fn take(&self, pages: &Pages, locks: &WordLocks, page: SlotPage<'_>) -> Result<(), Kind> {
         let charged = pages.charge(PAGE as u64);
         if charged.is_ok() && !mutant::on("zram: forget that a page of slots exists") {
-            self.present.read().pages.set(page.number);
+            self.present.read().pages.mark(page.number);
         }
         locks.unlock(page.number, page.count, if charged.is_ok() { ONE } else { 0 });
         charged
@@ -197,7 +195,7 @@ impl Blocks {
     /// Gives a page whose count is 0 and locked back to the system, and unlocks it.
     #[cold]
     fn give(&self, pages: &Pages, locks: &WordLocks, page: SlotPage<'_>) {
-        self.present.read().pages.clear(page.number);
+        self.present.read().pages.unmark(page.number);
         let early = mutant::on("zram: let threads enter a page of slots that goes back");
         if early {
             locks.unlock(page.number, page.count, 0);
@@ -263,7 +261,8 @@ impl Blocks {
 
     /// The first page within `pages` that has slots in use. A few loads, however far it is.
     pub(super) fn next_page(&self, pages: Range<u64>) -> Option<u64> {
-        self.present.read().pages.next_set(pages.start).filter(|page| *page < pages.end)
+        // Alone: one thread at a time may walk.
+        self.present.write().pages.next(pages.start).filter(|page| *page < pages.end)
     }
 
     /// Shows every page that is charged and its slots in use to `see`, and asserts that counts and bitmap agree: while no thread

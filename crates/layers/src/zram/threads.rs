@@ -10,7 +10,7 @@ use spillway_core::random::Random;
 use spillway_core::sync::models::{self, every_order};
 use spillway_core::sync::shuttle::future::block_on;
 use spillway_core::sync::shuttle::thread;
-use spillway_core::sync::{AtomicU64, AtomicUsize, Ordering, Unseen, Words};
+use spillway_core::sync::{AtomicU64, AtomicUsize, Ordering, Unseen, Words, touched};
 use spillway_core::{
     BlockDevice, Budget, ByteRange, Env, IoBuf, Kind, LocalFuture, Op, Place, Region, Regions, Request, Task,
 };
@@ -324,7 +324,7 @@ impl Words for Touched {
 
     fn release(&self, range: Range<usize>) {
         // What is touched while this goes on stays.
-        models::note_release(&self.all()[range.clone()]);
+        touched::note_release(&self.all()[range.clone()]);
         self.0.release(range);
     }
 }
@@ -339,7 +339,7 @@ impl Regions for TouchedRegions {
 
     fn map_words(&self, count: usize) -> Result<Box<dyn Words>, Kind> {
         let words: Arc<dyn Words> = self.0.map_words(count)?.into();
-        models::note_release(words.all());
+        touched::note_release(words.all());
         self.1.lock().push(words.clone());
         Ok(Box::new(Touched(words)))
     }
@@ -366,7 +366,7 @@ fn no_page_of_slots_is_resident_that_nobody_is_charged_for() {
         change.join().expect("it ends");
         looks.into_iter().for_each(|look| _ = look.join().expect("it ends"));
         assert_eq!(zram.core.budget.used(), 0);
-        let resident = regions.1.lock().iter().any(|words| models::is_touched(words.all()));
+        let resident = regions.1.lock().iter().any(|words| touched::is_touched(words.all()));
         assert!(!resident, "a page of slots is resident, and nobody is charged");
     });
 }

@@ -67,7 +67,7 @@ fn slots_hold_what_was_set_and_pages_come_and_go() {
         assert_eq!((world.get(index), world.clear(index)), (Slot::Empty, Slot::Empty));
     }
     assert_eq!((world.pages.budget().used(), world.table.holdings()), (0, Holdings::default()));
-    let bitmap = spillway_core::sync::SummaryBitmap::bytes((1 << 32) / PAGE_SLOTS);
+    let bitmap = spillway_core::sync::Marks::bytes((1 << 32) / PAGE_SLOTS);
     assert_eq!(world.fixed.used(), bitmap + world.table.blocks.fixed_bytes());
 }
 
