@@ -253,11 +253,12 @@ impl Blocks {
     pub(super) fn empty_runs(&self) -> impl Iterator<Item = Range<u32>> {
         let is_empty = |block: &Block| block.stage() == Stage::Empty;
         let mut start = 0;
-        let runs = self.blocks.chunk_by(move |one, next| is_empty(one) == is_empty(next)).map(move |blocks| {
-            let run = start..start + blocks.len() as u32;
-            start = run.end;
-            (run, is_empty(&blocks[0]))
-        });
+        let runs =
+            self.blocks.chunk_by(move |one, next| is_empty(one) == is_empty(next)).map(move |blocks| {
+                let run = start..start + blocks.len() as u32;
+                start = run.end;
+                (run, is_empty(&blocks[0]))
+            });
         runs.filter_map(|(run, empty)| empty.then_some(run))
     }
 }

@@ -13,31 +13,23 @@
 //!
 //! Locks: one shard at a time.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use spillway_core::mutant;
-use spillway_core::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
+use spillway_core::sync::{AtomicU32, Mutex, Ordering};
 use spillway_core::{Budget, Kind};
 use spillway_policy::free_runs::Run;
 
 use super::block::{Blocks, CacheBlock, Epoch, OriginBlock, Stage, Victim};
+use super::chains::{Buckets, Chains, Limit, Published, empty_buckets};
 use super::format::{Entry, FREE};
 use super::present::Present;
+use super::regions::Regions;
 
 /// Blocks looked at in one step. Longer walks let others have their turn in between.
 pub(super) const LOOKS: usize = 2048;
 
-/// Bytes of a region.
-const REGION_BYTES: u64 = 1 << 20;
-
 const SHARDS: usize = 16;
-
-/// Bits of `present` for each block of the cache, at most; one for each region at least.
-const PRESENT_BITS: u64 = 32;
-
-/// No block.
-const NONE: u32 = u32::MAX;
 
 /// Where a stretch of a range is to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,38 +60,6 @@ fn append(stretches: &mut Vec<Stretch>, place: Place) {
     }
 }
 
-/// What happened to versions when they were published.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Published {
-    /// All of it is committed with this epoch.
-    pub(super) epoch: Epoch,
-    /// Blocks that had no version.
-    pub(super) added: u32,
-    /// Blocks that had an uncommitted one.
-    pub(super) over_uncommitted: u32,
-    /// Blocks that had a committed one.
-    pub(super) over_committed: u32,
-}
-
-/// Which versions leave.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limit {
-    /// The newest ones of their blocks, where they are of epochs below this.
-    pub(super) before: Epoch,
-    /// Of blocks that are dirty since an epoch below this, those of epochs below `committed`, which a newer one may have replaced:
-    /// a block that is written over for ever has no other.
-    pub(super) dirty_before: Epoch,
-    pub(super) committed: Epoch,
-}
-
-impl Limit {
-    /// The newest versions of epochs below `before`, however old.
-    #[cfg(test)]
-    pub(super) fn newest(before: Epoch) -> Self {
-        Self { before, dirty_before: Epoch(0), committed: before }
-    }
-}
-
 /// What is found when victims are looked for in a range.
 pub(super) enum InRange {
     /// These, in so many blocks; they are marked.
@@ -112,55 +72,6 @@ pub(super) enum InRange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Twins(pub(super) CacheBlock, pub(super) CacheBlock);
 
-/// How blocks of the origin map to regions and groups.
-#[derive(Clone, Copy, Debug)]
-struct Regions {
-    /// Blocks of a region, as a power of two.
-    region_shift: u32,
-    /// Blocks of a group of `present`, as a power of two.
-    group_shift: u32,
-}
-
-impl Regions {
-    fn new(n_blocks: u32, origin_blocks: u64, block_bytes: u64) -> Self {
-        let region_shift = (REGION_BYTES / block_bytes).ilog2();
-        let bits = |shift: u32| origin_blocks >> shift;
-        let fits = |shift: &u32| bits(*shift) <= PRESENT_BITS * u64::from(n_blocks);
-        let group_shift = (0..region_shift).find(fits).unwrap_or(region_shift);
-        Self { region_shift, group_shift }
-    }
-
-    /// Groups of an origin of so many blocks.
-    fn groups(&self, origin_blocks: u64) -> u64 {
-        origin_blocks.div_ceil(1 << self.group_shift)
-    }
-
-    /// Blocks of a group, the last of which may lie behind the end of the origin.
-    fn group_range(&self, group: u64) -> Range<u64> {
-        let start = group << self.group_shift;
-        start..(start + (1 << self.group_shift)).min(1 << 32)
-    }
-
-    fn group(&self, origin: OriginBlock) -> u64 {
-        u64::from(origin.0 >> self.group_shift)
-    }
-
-    /// Spreads regions over 64 bits.
-    fn hash(&self, origin: OriginBlock) -> u64 {
-        u64::from(origin.0 >> self.region_shift).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-    }
-
-    /// The first part of a range that lies in one region.
-    fn first_part(&self, origin: OriginBlock, len: u32) -> u32 {
-        let region = 1u64 << self.region_shift;
-        let left = region - (u64::from(origin.0) & (region - 1));
-        u64::from(len).min(left) as u32
-    }
-}
-
-/// First blocks of chains.
-type Buckets = Box<[u32]>;
-
 pub(super) struct Index {
     blocks: Arc<Blocks>,
     regions: Regions,
@@ -169,12 +80,6 @@ pub(super) struct Index {
     /// Blocks of the origin that the cache holds.
     held: AtomicU32,
     writing_back: AtomicU32,
-}
-
-/// A shard in use: the chains of its regions.
-struct Chains<'a> {
-    index: &'a Index,
-    buckets: MutexGuard<'a, Buckets>,
 }
 
 /// Buckets of a shard, a power of two.
@@ -194,10 +99,9 @@ impl Index {
     /// An index of `blocks`, all of which are empty.
     pub(super) fn new(blocks: Arc<Blocks>, origin_blocks: u64, block_bytes: u64) -> Self {
         let regions = Regions::new(blocks.count(), origin_blocks, block_bytes);
-        let buckets = || vec![NONE; bucket_count(blocks.count())].into_boxed_slice();
         Self {
             regions,
-            shards: (0..SHARDS).map(|_| Mutex::new(buckets())).collect(),
+            shards: (0..SHARDS).map(|_| Mutex::new(empty_buckets(bucket_count(blocks.count())))).collect(),
             present: Present::new(regions.groups(origin_blocks)),
             held: AtomicU32::new(0),
             writing_back: AtomicU32::new(0),
@@ -261,7 +165,11 @@ impl Index {
     }
 
     fn chains(&self, origin: OriginBlock) -> Chains<'_> {
-        Chains { index: self, buckets: self.shards[self.shard_of(origin)].lock() }
+        self.lock(&self.shards[self.shard_of(origin)])
+    }
+
+    fn lock<'a>(&'a self, shard: &'a Mutex<Buckets>) -> Chains<'a> {
+        Chains { blocks: &self.blocks, regions: self.regions, buckets: shard.lock() }
     }
 
     /// The parts of a range, each in one region.
@@ -293,7 +201,14 @@ impl Index {
         for (first, part) in self.parts(origin, len) {
             let mut chains = self.chains(first);
             for (at, block) in (0..part).zip(&mut blocks) {
-                match chains.publish(block, epoch, first.plus(at), committed, &mut published) {
+                let origin = first.plus(at);
+                let added = published.added;
+                let freed = chains.publish(block, epoch, origin, committed, &mut published);
+                if published.added > added {
+                    self.held.fetch_add(1, Ordering::AcqRel);
+                    self.present.mark(self.regions.group(origin));
+                }
+                match freed {
                     Some(freed) if freed == block => free(block),
                     freed => {
                         note(block);
@@ -357,7 +272,7 @@ impl Index {
         let mut found = Found { victims: Vec::new(), next: from, skipped: false, at_end: false };
         let mut looks = 0;
         while looks < LOOKS {
-            let Some(group) = self.present.next(found.next >> self.regions.group_shift) else {
+            let Some(group) = self.present.next(self.regions.group_at(found.next)) else {
                 found.at_end = found.victims.is_empty();
                 break;
             };
@@ -544,31 +459,9 @@ impl Index {
         Entry { original_sector, seq_count: if visible { epoch.0 } else { FREE } }
     }
 
-    /// A committed version that was found on the device, in any order; of each block of the origin the newest counts, the others are to
-    /// be cleared. Of twins, which are equally new, the one that comes `later` counts, or both stay until a newer one comes.
+    /// A committed version that was found on the device, in any order: see [`Chains::recover`].
     pub(super) fn recover(&self, block: CacheBlock, origin: OriginBlock, epoch: Epoch, later: bool) {
-        let mut chains = self.chains(origin);
-        self.blocks[block].hold(origin, epoch);
-        let versions: Vec<CacheBlock> = chains.versions(origin).collect();
-        let Some(&newest) = versions.first() else {
-            let (before, _) = chains.find(origin);
-            return chains.insert(before, block, None);
-        };
-        let known = self.blocks[newest].epoch();
-        let (older, newer) = match mutant::on("write_cache: recover the older of two versions") {
-            true => (epoch > known, epoch < known),
-            false => (epoch < known, epoch > known),
-        };
-        if older || epoch == known && !later && versions.len() > 1 {
-            return self.blocks[block].advance(Stage::Live, Stage::Clearing);
-        }
-        if newer || later {
-            versions.iter().for_each(|&version| self.blocks[version].advance(Stage::Live, Stage::Clearing));
-            let unlinked = chains.unlink_cleared(origin);
-            assert_eq!(unlinked.len(), versions.len(), "older versions of {origin:?} leave their chain");
-        }
-        let (before, first) = chains.find(origin);
-        chains.insert(before, block, first);
+        self.chains(origin).recover(block, origin, epoch, later);
     }
 
     /// An entry that was found and is not committed is to be cleared.
@@ -611,7 +504,7 @@ impl Index {
     pub(super) fn verify(&self) -> u32 {
         let (mut held, mut linked, mut writing_back) = (0, 0, 0);
         for (shard, buckets) in self.shards.iter().enumerate() {
-            let chains = Chains { index: self, buckets: buckets.lock() };
+            let chains = self.lock(buckets);
             for bucket in 0..chains.buckets.len() {
                 let chain: Vec<CacheBlock> = chains.chain(bucket).collect();
                 for versions in
@@ -620,11 +513,11 @@ impl Index {
                     let origin = self.blocks[versions[0]].origin();
                     assert_eq!((self.shard_of(origin), chains.bucket(origin)), (shard, bucket), "{origin:?}");
                     assert_eq!(
-                        chains.find(origin).1,
+                        chains.first(origin),
                         Some(versions[0]),
                         "versions of {origin:?} lie together"
                     );
-                    self.verify_versions(versions);
+                    chains.verify_versions(versions);
                     held += u32::from(self.blocks[versions[0]].stage().holds());
                     assert!(self.present.has(self.regions.group(origin)), "{origin:?} is present");
                 }
@@ -638,184 +531,6 @@ impl Index {
         assert_eq!(self.blocks.all().filter(in_use).count(), linked, "what is in use is in a chain");
         assert_eq!((held, writing_back), (self.held(), self.writing_back()), "counts of the index");
         self.blocks.all().filter(|&block| self.stage(block) != Stage::Empty).count() as u32
-    }
-
-    /// The newest first, stale ones behind those that hold something, at most one uncommitted version of an epoch.
-    fn verify_versions(&self, versions: &[CacheBlock]) {
-        for pair in versions.windows(2) {
-            let [(newer, newer_epoch), (older, older_epoch)] =
-                [pair[0], pair[1]].map(|block| self.blocks[block].state());
-            assert!(newer_epoch > older_epoch, "versions in order: {newer_epoch} before {older_epoch}");
-            assert!(newer.holds() || !older.holds(), "{newer:?} before {older:?}");
-            let since = [pair[0], pair[1]].map(|block| self.blocks.dirty_since(block));
-            assert!(!older.holds() || since[0] == since[1], "one block is dirty since {since:?}");
-        }
-    }
-}
-
-impl Chains<'_> {
-    fn bucket(&self, origin: OriginBlock) -> usize {
-        let regions = &self.index.regions;
-        let within = origin.0 & ((1 << regions.region_shift) - 1);
-        ((regions.hash(origin) >> 24) as usize + within as usize) & (self.buckets.len() - 1)
-    }
-
-    /// All versions in a bucket.
-    fn chain(&self, bucket: usize) -> impl Iterator<Item = CacheBlock> {
-        let head = Some(self.buckets[bucket]).filter(|&head| head != NONE).map(CacheBlock);
-        std::iter::successors(head, |&block| self.index.blocks[block].link())
-    }
-
-    /// The newest version of a block in whatever stage, and the version of another block in front of it. Where there is none, the last
-    /// one of the chain.
-    fn find(&self, origin: OriginBlock) -> (Option<CacheBlock>, Option<CacheBlock>) {
-        let mut before = None;
-        for block in self.chain(self.bucket(origin)) {
-            if self.index.blocks[block].origin() == origin {
-                return (before, Some(block));
-            }
-            before = Some(block);
-        }
-        (before, None)
-    }
-
-    fn first(&self, origin: OriginBlock) -> Option<CacheBlock> {
-        self.find(origin).1
-    }
-
-    /// The version that the cache holds of a block.
-    fn newest(&self, origin: OriginBlock) -> Option<CacheBlock> {
-        self.first(origin).filter(|&block| self.index.blocks[block].stage().holds())
-    }
-
-    /// All versions of a block, the newest first.
-    fn versions(&self, origin: OriginBlock) -> impl Iterator<Item = CacheBlock> {
-        let of_block = move |block: &CacheBlock| self.index.blocks[*block].origin() == origin;
-        let link = |block: &CacheBlock| self.index.blocks[*block].link();
-        std::iter::successors(self.first(origin), link).take_while(of_block)
-    }
-
-    /// Puts `block` between two, of which the first may be the bucket itself.
-    fn insert(&mut self, before: Option<CacheBlock>, block: CacheBlock, behind: Option<CacheBlock>) {
-        let origin = self.index.blocks[block].origin();
-        self.index.blocks[block].set_link(behind);
-        self.set_next(origin, before, Some(block));
-    }
-
-    /// What follows `before` in the chain of `origin`, or is the first of its bucket.
-    fn set_next(&mut self, origin: OriginBlock, before: Option<CacheBlock>, next: Option<CacheBlock>) {
-        match before {
-            Some(before) => self.index.blocks[before].set_link(next),
-            None => self.buckets[self.bucket(origin)] = next.map_or(NONE, |next| next.0),
-        }
-    }
-
-    /// Takes the versions of a block whose entries are clear out of their chain, in one pass; returns them.
-    fn unlink_cleared(&mut self, origin: OriginBlock) -> Vec<CacheBlock> {
-        let (mut before, mut at) = self.find(origin);
-        let mut cleared = Vec::new();
-        while let Some(block) = at.filter(|&block| self.index.blocks[block].origin() == origin) {
-            at = self.index.blocks[block].link();
-            if self.index.blocks[block].stage() == Stage::Clearing {
-                self.set_next(origin, before, at);
-                cleared.push(block);
-            } else {
-                before = Some(block);
-            }
-        }
-        cleared
-    }
-
-    /// The version that is to leave, if it can.
-    fn wanted(&self, origin: OriginBlock, limit: Limit) -> Option<CacheBlock> {
-        let (blocks, newest) = (&self.index.blocks, self.newest(origin)?);
-        if blocks[newest].epoch() < limit.before {
-            return Some(newest);
-        }
-        let too_old = blocks.dirty_since(newest) < limit.dirty_before;
-        let holding = |block: &CacheBlock| blocks[*block].stage().holds();
-        let mut versions = self.versions(origin).take_while(holding).filter(|_| too_old);
-        versions.find(|&version| blocks[version].epoch() < limit.committed)
-    }
-
-    /// The origin has the content of `block`: its block is dirty since the version that replaced that, if there is one.
-    fn note_clean(&self, origin: OriginBlock, block: CacheBlock) {
-        let blocks = &self.index.blocks;
-        let newer = || self.versions(origin).take_while(|&version| version != block);
-        let Some(first) = newer().last() else { return };
-        let since = blocks[first].epoch();
-        newer().for_each(|version| blocks.set_dirty_since(version, since));
-    }
-
-    /// Whether a version may leave: it is of an epoch before `before`, and no older one is on its way to the origin.
-    fn may_leave(&self, block: CacheBlock, before: Epoch) -> bool {
-        let blocks = &self.index.blocks;
-        let (stage, epoch) = blocks[block].state();
-        let older = || {
-            let behind = blocks[block].link().map(|behind| &blocks[behind]);
-            behind.is_some_and(|behind| behind.origin() == blocks[block].origin() && behind.stage().holds())
-        };
-        stage == Stage::Live && epoch < before && !older()
-    }
-
-    /// `block` holds a version of `origin`. Returns the block that is free by that: the one that it replaced, or itself where a later
-    /// write has ended before.
-    fn publish(
-        &mut self,
-        block: CacheBlock,
-        epoch: Epoch,
-        origin: OriginBlock,
-        committed: Epoch,
-        published: &mut Published,
-    ) -> Option<CacheBlock> {
-        let index = self.index;
-        let (before, first) = self.find(origin);
-        let Some(newest) = first.filter(|&first| index.blocks[first].stage().holds()) else {
-            published.added += 1;
-            index.held.fetch_add(1, Ordering::AcqRel);
-            index.blocks[block].hold(origin, epoch);
-            index.blocks.set_dirty_since(block, epoch);
-            self.insert(before, block, first);
-            index.present.mark(index.regions.group(origin));
-            return None;
-        };
-        let known = index.blocks[newest].epoch();
-        match known < committed {
-            true => published.over_committed += 1,
-            false => published.over_uncommitted += 1,
-        }
-        if known > epoch {
-            // A write that began later has ended before: it is the newer one, and has to be committed for this one to be.
-            if !mutant::on("write_cache: commit what was overtaken, not what overtook it") {
-                published.epoch = published.epoch.max(known);
-            }
-            return Some(block);
-        }
-        index.blocks[block].hold(origin, epoch);
-        index.blocks.set_dirty_since(block, index.blocks.dirty_since(newest));
-        if known < epoch {
-            self.insert(before, block, first);
-            return None;
-        }
-        // Nothing on the device knows the version of the same epoch.
-        self.insert(before, block, index.blocks[newest].link());
-        index.blocks[newest].leave(Stage::Live).then_some(newest)
-    }
-
-    /// Versions that a version of an epoch below `visible` has replaced are stale, the oldest first. One that is being written back
-    /// stays until that has ended, and so do those that replaced it.
-    fn drop_replaced(&self, origin: OriginBlock, visible: Epoch, stale: &mut impl FnMut(CacheBlock)) {
-        let blocks = &self.index.blocks;
-        let mut holding: Vec<CacheBlock> =
-            self.versions(origin).take_while(|&block| blocks[block].stage().holds()).collect();
-        while let [.., newer, oldest] = holding[..]
-            && blocks[newer].epoch() < visible
-            && blocks[oldest].stage() == Stage::Live
-        {
-            blocks[oldest].advance(Stage::Live, Stage::Stale);
-            stale(oldest);
-            holding.pop();
-        }
     }
 }
 

@@ -29,7 +29,7 @@
 //! | `blank`, `signatures` | what a device holds that is not a cache: named, and not formatted |
 //! | `settings`, `counts`, `attributes` | options, figures, and both as the control plane sees them |
 //! | `cache` | the parts together |
-//! | `block`, `index`, `present` | what the cache holds of the origin |
+//! | `block`, `regions`, `chains`, `index`, `present` | what the cache holds of the origin |
 //! | `growing` | how it follows an origin that has grown |
 //! | `space` | free blocks |
 //! | `journal`, `committer`, `metadata` | epochs, commits and clearing; their task; entries on their way to the device |
@@ -46,6 +46,7 @@ mod block;
 mod bypass;
 mod bypassed;
 mod cache;
+mod chains;
 mod committer;
 mod counts;
 mod drain;
@@ -59,6 +60,7 @@ mod opening;
 mod pieces;
 mod present;
 mod recovery;
+mod regions;
 mod settings;
 mod signatures;
 mod space;

@@ -8,7 +8,8 @@ use spillway_core::sync::{AtomicBool, Ordering};
 use spillway_policy::free_runs::Run;
 
 use super::block::{Blocks, CacheBlock, Epoch, OriginBlock, Stage};
-use super::index::{Index, Limit};
+use super::chains::Limit;
+use super::index::Index;
 use super::journal::Journal;
 
 const X: OriginBlock = OriginBlock(0);

@@ -11,8 +11,9 @@ use spillway_policy::free_runs::Run;
 use super::block::{CacheBlock, Epoch, OriginBlock};
 use super::bypass::{BypassWrite, Entered, InLine};
 use super::cache::Core;
+use super::chains::Published;
 use super::counts::Count;
-use super::index::{LOOKS, Place, Published, Stretch};
+use super::index::{LOOKS, Place, Stretch};
 use super::pieces::Part;
 
 /// Zeroes go through the cache up to so many bytes, and up to this part of the cache; more bypass it.

@@ -12,8 +12,9 @@ use spillway_policy::watermarks::{Goal, free_at};
 
 use super::block::{CacheBlock, Epoch, OriginBlock, Stage, Victim};
 use super::cache::Core;
+use super::chains::Limit;
 use super::counts::Count;
-use super::index::{LOOKS, Limit};
+use super::index::LOOKS;
 use super::laps::Next;
 use super::pieces::Part;
 use crate::writeback::{Source, Take};

@@ -9,7 +9,8 @@ use spillway_core::random::Random;
 use spillway_policy::free_runs::Run;
 
 use super::super::block::{Blocks, CacheBlock, Epoch, OriginBlock, Victim};
-use super::super::index::{InRange, Index, LOOKS, Limit, Place};
+use super::super::chains::Limit;
+use super::super::index::{InRange, Index, LOOKS, Place};
 use super::super::journal::Journal;
 use super::super::space::Space;
 
