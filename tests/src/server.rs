@@ -195,6 +195,11 @@ impl Server {
         tool::finish(command_in(binary::path(), &self.launch.folder).args(arguments))
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// What the kernel says about it.
     pub fn vitals(&self) -> Vitals {
         Vitals::of(self.child.id())

@@ -204,6 +204,26 @@ fn devices_of_one_mount_come_and_go_alone() {
     server.spillway(&["stop", "a"]).well();
 }
 
+/// CAP_SYS_RESOURCE in the sets of `/proc`, and in `/proc/PID/stat` PF_MEMALLOC_NOIO, which PR_SET_IO_FLUSHER sets.
+const SYS_RESOURCE: u64 = 1 << 24;
+const NO_IO_FOR_MEMORY: u64 = 0x0008_0000;
+
+/// Every thread of a server says that it may be below a file system, where the system allows it.
+#[test]
+fn memory_for_a_server_waits_for_no_file_system_on_it() {
+    let server = Launch::ram("1M").mounted().start();
+    let status = fs::read_to_string("/proc/self/status").expect("Linux tells");
+    let sets = status.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("capabilities");
+    let may = u64::from_str_radix(sets.trim(), 16).expect("a number") & SYS_RESOURCE != 0;
+    let tasks = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("threads");
+    for task in tasks {
+        let stat = fs::read_to_string(task.expect("a thread").path().join("stat")).expect("a thread");
+        let fields: Vec<&str> = stat.rsplit(") ").next().expect("a name before").split(' ').collect();
+        let flags: u64 = fields[6].parse().expect("flags");
+        assert_eq!(flags & NO_IO_FOR_MEMORY != 0, may, "{stat}");
+    }
+}
+
 /// The requests of fio's verification, at several depths, straight on the file: what is read is what was written.
 #[test]
 fn fio_verifies_a_file() {

@@ -51,6 +51,7 @@ pub(crate) fn run(plan: Plan, folder: &RuntimeFolder) -> Result<()> {
     let (sender, events) = mpsc::channel();
     signals::watch(sender.clone())?;
     raise_open_files();
+    become_io_flusher();
     let server = Server::start(plan, folder, Devices::new(sender))?;
     client::print(&server.start_text())?;
     if daemon::is_child() {
@@ -66,6 +67,16 @@ fn raise_open_files() {
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(why) = setrlimit(Resource::Nofile, raised) {
         tracing::warn!("the limit of open files stays at {:?}: {why}", limit.current);
+    }
+}
+
+/// A file system of this machine may stand on a device here, by a loop device or the kernel's NBD: memory that this server asks for must not
+/// wait until that file system has written something. Threads that are started later inherit it. It takes CAP_SYS_RESOURCE.
+fn become_io_flusher() {
+    if let Err(why) = rustix::process::configure_io_flusher_behavior(true) {
+        tracing::debug!(
+            "the kernel may write to file systems on these devices to find memory for this server: {why}"
+        );
     }
 }
 
