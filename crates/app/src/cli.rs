@@ -1,6 +1,6 @@
 //! The command line: options, their help and their checks.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use spillway_core::size;
@@ -30,7 +30,7 @@ Without --size the device has no size and is not exported until it gets one:
   spillway set ram0 comp_algorithm zstd
   spillway set ram0 disksize 4G
 
-The content lives in memory only: it is gone when the server ends.";
+The content lives in memory only: it is gone when the server ends. spillway save and load keep it by hand.";
 
 const DISK_EXAMPLES: &str = "\
 Examples:
@@ -45,6 +45,12 @@ Examples:
   spillway resize ram0 8G
   truncate -s 200G image.raw && spillway resize disk0
   lvextend -L 200G vg/slow && spillway resize cache0";
+
+const SAVE_EXAMPLES: &str = "\
+Examples:
+  spillway save ram0 ram0.img && spillway stop ram0
+  spillway ram --size 4G --background && spillway load ram0 ram0.img
+  spillway save ram0 ram0.qcow2 --force           through qemu-img, in its own format";
 
 const ATTACH_EXAMPLES: &str = "\
 Examples:
@@ -151,6 +157,18 @@ pub(crate) enum Command {
     Attach(AttachOptions),
     /// Undo spillway attach: unmount, write everything back, and give the loop device up
     Detach(DeviceOption),
+    /// Write a device to an image file
+    ///
+    /// What reads as zero becomes holes. The image is complete and durable when the command says so; until then the old one stays.
+    /// Clients that write meanwhile are in the image or not: unmount first.
+    #[command(after_long_help = SAVE_EXAMPLES)]
+    Save(SaveOptions),
+    /// Fill a device from an image file
+    ///
+    /// What lies behind the end of the image becomes zero. Other clients are refused meanwhile. If it fails, the device holds a part of the
+    /// image.
+    #[command(after_long_help = SAVE_EXAMPLES)]
+    Load(LoadOptions),
     /// Flush a device, disconnect its clients and end its server with its last device
     Stop(DeviceOption),
     /// Print a completion script for a shell
@@ -280,6 +298,59 @@ pub(crate) struct ResizeOptions {
     pub(crate) size: Option<u64>,
 }
 
+/// Options of `spillway save`.
+#[derive(Debug, Args)]
+pub(crate) struct SaveOptions {
+    /// Name of the device
+    pub(crate) device: String,
+
+    /// Image file to write, for its owner only
+    pub(crate) file: PathBuf,
+
+    /// Form of the image; qcow2 where the file is named so, raw otherwise
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(crate) format: Option<ImageFormat>,
+
+    /// Replace a file that exists
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// Options of `spillway load`.
+#[derive(Debug, Args)]
+pub(crate) struct LoadOptions {
+    /// Name of the device
+    pub(crate) device: String,
+
+    /// Image file to read, not larger than the device
+    pub(crate) file: PathBuf,
+
+    /// Form of the image; qcow2 where the file is named so, raw otherwise
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(crate) format: Option<ImageFormat>,
+
+    /// Let other clients use the device at the same time
+    #[arg(long)]
+    pub(crate) shared: bool,
+}
+
+/// Form of an image file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ImageFormat {
+    /// The bytes of the device
+    Raw,
+    /// That of qemu, read and written by its tools
+    Qcow2,
+}
+
+impl ImageFormat {
+    /// What was asked for, or what the name says. The content says nothing: a client of the device may have written it.
+    pub(crate) fn of(asked: Option<Self>, file: &Path) -> Self {
+        let named = file.extension().is_some_and(|extension| extension == "qcow2");
+        asked.unwrap_or(if named { Self::Qcow2 } else { Self::Raw })
+    }
+}
+
 /// Options of `spillway attach`.
 #[derive(Debug, Args)]
 pub(crate) struct AttachOptions {
@@ -345,6 +416,8 @@ mod tests {
             "spillway get ram0 mm_stat",
             "spillway set ram0 compact -1",
             "spillway reset ram0",
+            "spillway save ram0 ram0.img --force",
+            "spillway load ram0 ram0.img --format qcow2 --shared",
             "spillway resize ram0 8G",
             "spillway resize cache0",
             "spillway attach ram0 --mkfs ext4 --force --shared /mnt/data",

@@ -1,7 +1,10 @@
-//! The commands that talk to running servers: `ls`, `get`, `set`, `reset`, `resize`, `drain`, `attach`, `detach`, `stop`.
+//! The commands that talk to running servers: `ls`, `get`, `set`, `reset`, `resize`, `drain`, `save`, `load`, `attach`, `detach`, `stop`.
 
 mod attach;
+mod copying;
 mod drain;
+mod image;
+mod nbd;
 mod resize;
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write, stdout};
@@ -22,6 +25,7 @@ use crate::runtime_folder::{RuntimeFolder, check_name};
 
 pub(crate) use attach::{attach, detach};
 pub(crate) use drain::drain;
+pub(crate) use image::{load, save};
 pub(crate) use resize::resize;
 
 /// Longest reply line in bytes that is believed.

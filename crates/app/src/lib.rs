@@ -87,6 +87,8 @@ fn carry_out(command: Command) -> Result<u8> {
         Command::Reset(option) => client::reset(&folder, option.device)?,
         Command::Drain(option) => client::drain(&folder, option.device)?,
         Command::Resize(options) => client::resize(&folder, &options)?,
+        Command::Save(options) => client::save(&folder, &options)?,
+        Command::Load(options) => client::load(&folder, &options)?,
         Command::Attach(options) => client::attach(&folder, &options)?,
         Command::Detach(option) => client::detach(&folder, &option.device)?,
         Command::Stop(option) => client::stop(&folder, option.device)?,

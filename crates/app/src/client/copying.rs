@@ -1,0 +1,272 @@
+//! From an image to a device or back, in pieces, without what reads as zero.
+//!
+//! A thread of its own reads ahead of who writes, by a few pieces.
+
+use std::fs::File;
+use std::io::{IsTerminal, stderr};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::mpsc::sync_channel;
+use std::thread;
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
+use spillway_core::ByteRange;
+
+use super::nbd::Nbd;
+
+/// Bytes read and written at once.
+const PIECE: usize = 1 << 20;
+
+/// Pieces read ahead.
+const AHEAD: usize = 8;
+
+/// Bytes that are looked at for zeroes together.
+const BLOCK: usize = 4096;
+
+/// The longest range of a request that carries no data.
+const BARE: u64 = 1 << 30;
+
+/// Where bytes come from.
+pub(super) trait Source: Send {
+    /// All of them.
+    fn size(&self) -> u64;
+
+    /// Bytes from the start of a range on that are alike, and whether they read as zero.
+    fn extent(&mut self, range: ByteRange) -> Result<(u64, bool)>;
+
+    /// What lies from `offset` on.
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<()>;
+}
+
+/// Where bytes go.
+pub(super) trait Target {
+    /// Stores `bytes`.
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()>;
+
+    /// Makes a range read as zero.
+    fn zero(&mut self, range: ByteRange) -> Result<()>;
+}
+
+impl Source for Nbd {
+    fn size(&self) -> u64 {
+        Nbd::size(self)
+    }
+
+    fn extent(&mut self, range: ByteRange) -> Result<(u64, bool)> {
+        Nbd::extent(self, ByteRange { len: range.len.min(BARE), ..range })
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<()> {
+        Nbd::read(self, offset, into)
+    }
+}
+
+/// A device: requests of whole sectors, so that what ends within one is filled up with zeroes.
+impl Target for Nbd {
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        if bytes.len().is_multiple_of(SECTOR) {
+            return Nbd::write(self, offset, bytes);
+        }
+        let mut whole = bytes.to_vec();
+        whole.resize(bytes.len().next_multiple_of(SECTOR), 0);
+        Nbd::write(self, offset, &whole)
+    }
+
+    fn zero(&mut self, range: ByteRange) -> Result<()> {
+        let end = (range.offset + range.len).next_multiple_of(SECTOR as u64);
+        for at in (range.offset..end).step_by(BARE as usize) {
+            self.write_zeroes(ByteRange::new(at, BARE.min(end - at)))?;
+        }
+        Ok(())
+    }
+}
+
+const SECTOR: usize = spillway_core::SECTOR as usize;
+
+/// A raw image to be read.
+pub(super) struct RawImage {
+    file: File,
+    size: u64,
+}
+
+impl RawImage {
+    pub(super) fn new(file: File) -> Result<Self> {
+        let size = seek(&file, SeekFrom::End(0)).context("an image has a length")?;
+        Ok(Self { file, size })
+    }
+}
+
+impl Source for RawImage {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Where the system does not know holes, everything is data.
+    fn extent(&mut self, range: ByteRange) -> Result<(u64, bool)> {
+        let end = range.offset + range.len;
+        let data = match seek(&self.file, SeekFrom::Data(range.offset)) {
+            Ok(data) => data.min(end),
+            Err(Errno::NXIO) => end,
+            Err(_) => return Ok((range.len, false)),
+        };
+        if data > range.offset {
+            return Ok((data - range.offset, true));
+        }
+        let hole = seek(&self.file, SeekFrom::Hole(range.offset)).unwrap_or(end).min(end);
+        Ok((hole - range.offset, false))
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<()> {
+        self.file.read_exact_at(into, offset).context("the image cannot be read")
+    }
+}
+
+/// A new file: what is not written is a hole.
+impl Target for &File {
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.write_all_at(bytes, offset).context("the image cannot be written")
+    }
+
+    fn zero(&mut self, _: ByteRange) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Something of a source, from an offset on.
+enum Part {
+    Bytes(u64, Vec<u8>),
+    Zeroes(ByteRange),
+}
+
+/// Copies all of `source`; returns how many bytes of it are not zero, in blocks.
+pub(super) fn copy(source: &mut dyn Source, target: &mut dyn Target) -> Result<u64> {
+    let (bar, mut stored) = (bar(source.size()), 0);
+    let (sender, parts) = sync_channel(AHEAD);
+    thread::scope(|scope| {
+        let reader = scope.spawn(move || {
+            // Nobody takes a part any more where writing failed.
+            read(source, |part| sender.send(part).is_ok())
+        });
+        for part in parts {
+            let end = match part {
+                Part::Zeroes(range) => {
+                    target.zero(range)?;
+                    range.offset + range.len
+                }
+                Part::Bytes(offset, bytes) => {
+                    stored += write(target, offset, &bytes)?;
+                    offset + bytes.len() as u64
+                }
+            };
+            bar.set_position(end);
+        }
+        reader.join().expect("a reader does not panic")
+    })?;
+    bar.finish_and_clear();
+    Ok(stored)
+}
+
+/// Shows the parts of a source in order, as long as they are taken.
+fn read(source: &mut dyn Source, mut take: impl FnMut(Part) -> bool) -> Result<()> {
+    let (size, mut at) = (source.size(), 0);
+    while at < size {
+        let (len, zero) = source.extent(ByteRange::new(at, size - at))?;
+        if zero {
+            if !take(Part::Zeroes(ByteRange::new(at, len))) {
+                return Ok(());
+            }
+        } else {
+            for start in (at..at + len).step_by(PIECE) {
+                let mut bytes = vec![0; (at + len - start).min(PIECE as u64) as usize];
+                source.read(start, &mut bytes)?;
+                if !take(Part::Bytes(start, bytes)) {
+                    return Ok(());
+                }
+            }
+        }
+        at += len;
+    }
+    Ok(())
+}
+
+/// Stores a piece, its blocks of zeroes as zeroes; returns how many bytes the others have.
+fn write(target: &mut dyn Target, offset: u64, bytes: &[u8]) -> Result<u64> {
+    let mut stored = 0;
+    for (run, zero) in runs(bytes) {
+        let (at, len) = (offset + run.start as u64, run.len() as u64);
+        if zero {
+            target.zero(ByteRange::new(at, len))?;
+        } else {
+            target.write(at, &bytes[run])?;
+            stored += len;
+        }
+    }
+    Ok(stored)
+}
+
+/// Runs of blocks that are zero or not.
+fn runs(bytes: &[u8]) -> Vec<(Range<usize>, bool)> {
+    let mut runs: Vec<(Range<usize>, bool)> = Vec::new();
+    for (at, block) in (0..).step_by(BLOCK).zip(bytes.chunks(BLOCK)) {
+        let (zero, end) = (block == &[0; BLOCK][..block.len()], at + block.len());
+        match runs.last_mut() {
+            Some((run, like)) if *like == zero => run.end = end,
+            _ => runs.push((at..end, zero)),
+        }
+    }
+    runs
+}
+
+/// A bar on a terminal, nothing elsewhere.
+fn bar(bytes: u64) -> ProgressBar {
+    let target = match stderr().is_terminal() {
+        true => ProgressDrawTarget::stderr(),
+        false => ProgressDrawTarget::hidden(),
+    };
+    let style =
+        ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {elapsed} so far, {eta} left");
+    ProgressBar::with_draw_target(Some(bytes), target).with_style(style.expect("the template is sound"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn runs_cover_everything_and_tell_zeroes() {
+        assert!(runs(&[]).is_empty());
+        let mut bytes = vec![0; 5 * BLOCK + 100];
+        assert_eq!(runs(&bytes), [(0..bytes.len(), true)]);
+        (bytes[BLOCK], bytes[2 * BLOCK - 1], bytes[2 * BLOCK], bytes[5 * BLOCK + 99]) = (1, 1, 1, 1);
+        let zero_and_not = [
+            (0..BLOCK, true),
+            (BLOCK..3 * BLOCK, false),
+            (3 * BLOCK..5 * BLOCK, true),
+            (5 * BLOCK..bytes.len(), false),
+        ];
+        assert_eq!(runs(&bytes), zero_and_not);
+    }
+
+    #[test]
+    fn a_sparse_file_of_any_length_is_copied_and_stays_sparse() {
+        let scratch = Scratch::new("copying");
+        for len in [0, 1, 511, 4096, 4097, 3 * PIECE + 777] {
+            let (from, to) = (scratch.path().join("from"), scratch.path().join("to"));
+            let file = File::create(&from).unwrap();
+            file.set_len(len as u64).unwrap();
+            if len > PIECE {
+                file.write_all_at(&[7; 5000], PIECE as u64 - 100).unwrap();
+                file.write_all_at(&[8; 700], 3 * PIECE as u64 + 70).unwrap();
+            }
+            let target = File::create(&to).unwrap();
+            target.set_len(len as u64).unwrap();
+            let stored = copy(&mut RawImage::new(File::open(&from).unwrap()).unwrap(), &mut &target).unwrap();
+            assert!(stored <= 16384 && (stored > 0) == (len > PIECE), "{stored} bytes of {len}");
+            assert!(std::fs::read(&from).unwrap() == std::fs::read(&to).unwrap(), "{len} bytes");
+        }
+    }
+}

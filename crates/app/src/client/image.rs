@@ -1,0 +1,238 @@
+//! `spillway save` and `load`: a device as an image file, and back.
+//!
+//! Both are clients of the device over NBD, so that nothing of the server has to know them. An image is written under another name beside
+//! its own, made durable, and takes its name last: whatever happens, there is the old image or the new one. A save that was killed leaves
+//! the other name, which the next one removes; the lock on it says whether somebody still writes there.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use spillway_core::ByteRange;
+use spillway_core::size::human;
+use spillway_export::control::Operation;
+
+use super::attach::run;
+use super::copying::{RawImage, Source, Target, copy};
+use super::nbd::Nbd;
+use super::{change, print, row_of};
+use crate::cli::{ImageFormat, LoadOptions, SaveOptions};
+use crate::exit::{Exit, Failure};
+use crate::runtime_folder::{RuntimeFolder, check_name};
+
+/// How long a server may take to see that a client is gone, and the pause between two looks.
+const FREE_PATIENCE: Duration = Duration::from_secs(5);
+const FREE_PAUSE: Duration = Duration::from_millis(2);
+
+/// `spillway save`.
+pub(crate) fn save(folder: &RuntimeFolder, options: &SaveOptions) -> Result<()> {
+    let SaveOptions { device, file, .. } = options;
+    let uri = uri_of(folder, device)?;
+    // The file that a link means takes the image, not the link.
+    let path = fs::canonicalize(file).unwrap_or_else(|_| file.clone());
+    expect_free(&path, options.force)?;
+    let new = NewFile::beside(&path)?;
+    let words = match ImageFormat::of(options.format, file) {
+        ImageFormat::Raw => save_raw(&uri, &new)?,
+        ImageFormat::Qcow2 => save_qcow2(&uri, &new)?,
+    };
+    expect_free(&path, options.force)?;
+    new.take_name(&path)?;
+    print(&format!("{device}: {words} saved as {}\n", file.display()))
+}
+
+fn save_raw(uri: &str, new: &NewFile) -> Result<String> {
+    let mut device = Nbd::connect(uri)?;
+    let size = device.size();
+    new.file
+        .set_len(size)
+        .with_context(|| format!("{} cannot become {size} bytes long", new.path.display()))?;
+    let stored = copy(&mut device, &mut &new.file)?;
+    Ok(format!("{}, {} of it not zero,", human(size), human(stored)))
+}
+
+fn save_qcow2(uri: &str, new: &NewFile) -> Result<String> {
+    let mut convert = Command::new("qemu-img");
+    run(convert.args(["convert", "-f", "raw", "-O", "qcow2", uri]).arg(&new.path))
+        .context("qcow2 images are written by qemu-img, of Debian's package qemu-utils")?;
+    Ok("an image".to_owned())
+}
+
+/// `spillway load`.
+pub(crate) fn load(folder: &RuntimeFolder, options: &LoadOptions) -> Result<()> {
+    let LoadOptions { device, file, .. } = options;
+    let mut image = open_image(folder, options)?;
+    let mut client = Nbd::connect(&uri_of(folder, device)?)?;
+    ensure!(client.is_writable(), "device {device} is read-only");
+    let (len, size) = (image.size(), client.size());
+    if len > size {
+        let text = format!("the image has {len} bytes and the device {size}: spillway resize {device} {len}");
+        return Err(Failure::usage(text).into());
+    }
+    if !options.shared {
+        change(folder, device, &Operation::Hold { device: device.clone() })
+            .context("the device cannot be held; --shared loads the image all the same")?;
+    }
+    let stored = copy(&mut *image, &mut client)?;
+    let end = len.next_multiple_of(spillway_core::SECTOR);
+    client.zero(ByteRange::new(end, size - end))?;
+    client.flush().context("what was loaded is not durable")?;
+    drop(client);
+    if !options.shared {
+        wait_until_free(folder, device);
+    }
+    let (len, stored) = (human(len), human(stored));
+    print(&format!("{device}: {len} loaded from {}, {stored} of it not zero\n", file.display()))
+}
+
+/// Others are refused until the server has seen that this client is gone.
+fn wait_until_free(folder: &RuntimeFolder, device: &str) {
+    let deadline = Instant::now() + FREE_PATIENCE;
+    while Instant::now() < deadline && row_of(folder, device).is_some_and(|row| row.clients > 0) {
+        sleep(FREE_PAUSE);
+    }
+}
+
+fn open_image(folder: &RuntimeFolder, options: &LoadOptions) -> Result<Box<dyn Source>> {
+    let LoadOptions { device, file, .. } = options;
+    let opened = File::open(file).with_context(|| format!("{} cannot be opened", file.display()))?;
+    match ImageFormat::of(options.format, file) {
+        ImageFormat::Raw => Ok(Box::new(RawImage::new(opened)?)),
+        ImageFormat::Qcow2 => {
+            let socket = folder.private(&format!("{device}.load"));
+            let mut serve = Command::new("qemu-nbd");
+            serve.args(["--fork", "--read-only", "--format=qcow2", "--socket"]).arg(&socket).arg(file);
+            run(&mut serve).context("qcow2 images are read by qemu-nbd, of Debian's package qemu-utils")?;
+            // It ends with this connection.
+            let connected = Nbd::connect_to(&socket);
+            let _ = fs::remove_file(&socket);
+            Ok(Box::new(connected?))
+        }
+    }
+}
+
+/// Where a device is served.
+fn uri_of(folder: &RuntimeFolder, name: &str) -> Result<String> {
+    check_name(name)?;
+    folder.expect_ours()?;
+    let missing = || Failure::new(Exit::Missing, super::no_device(name, folder));
+    let row = row_of(folder, name).ok_or_else(missing)?;
+    let uri = row.exports.into_iter().find(|export| export.starts_with("nbd"));
+    uri.with_context(|| format!("{name} has no size: spillway resize {name} 4G gives it one"))
+}
+
+/// Refuses to write over what is no file, and over any file unless `force`.
+fn expect_free(path: &Path, force: bool) -> Result<()> {
+    let found = match fs::symlink_metadata(path) {
+        Err(why) if why.kind() == ErrorKind::NotFound => return Ok(()),
+        found => found.with_context(|| path.display().to_string())?,
+    };
+    let kind = found.file_type();
+    ensure!(!kind.is_block_device(), "{} is a device: save to a file", path.display());
+    ensure!(kind.is_file(), "{} is no file", path.display());
+    ensure!(force, "{} exists: --force replaces it", path.display());
+    Ok(())
+}
+
+/// A file that is removed unless it takes the name that it is meant for.
+struct NewFile {
+    path: PathBuf,
+    file: File,
+    kept: bool,
+}
+
+impl NewFile {
+    /// The file `.NAME.part` beside `NAME`.
+    fn beside(wanted: &Path) -> Result<Self> {
+        let name = wanted.file_name().with_context(|| format!("{} names no file", wanted.display()))?;
+        let mut part = OsString::from(".");
+        part.push(name);
+        part.push(".part");
+        let path = wanted.with_file_name(part);
+        remove_abandoned(&path)?;
+        let create = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
+        let file = create.with_context(|| format!("{} cannot be created", path.display()))?;
+        let new = Self { path, file, kept: false };
+        new.file.try_lock().with_context(|| format!("{} cannot be locked", new.path.display()))?;
+        Ok(new)
+    }
+
+    /// Makes it durable under its name.
+    fn take_name(mut self, name: &Path) -> Result<()> {
+        let durable = |outcome: std::io::Result<()>| outcome.context("the image cannot be made durable");
+        durable(self.file.sync_all())?;
+        fs::rename(&self.path, name).with_context(|| format!("{} cannot be renamed", self.path.display()))?;
+        self.kept = true;
+        let folder = name.parent().filter(|folder| !folder.as_os_str().is_empty());
+        durable(File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all()))
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if !self.kept {
+            // Why it is not wanted is worth more words than that it stays.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Removes what a save that was killed has left.
+fn remove_abandoned(path: &Path) -> Result<()> {
+    let Ok(file) = File::open(path) else { return Ok(()) };
+    let busy = || Failure::new(Exit::Busy, format!("another save writes {}", path.display()));
+    file.try_lock().map_err(|_| busy())?;
+    fs::remove_file(path).with_context(|| format!("{} cannot be removed", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn a_file_that_takes_no_name_goes_and_leaves_the_old_one() {
+        let scratch = Scratch::new("image");
+        scratch.write("a", "old");
+        let path = scratch.path().join("a");
+        let new = NewFile::beside(&path).unwrap();
+        let error = NewFile::beside(&path).err().expect("one at a time");
+        assert!(error.to_string().contains("another save"), "{error}");
+        drop(new);
+        assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 1);
+        let new = NewFile::beside(&path).unwrap();
+        (&mut &new.file).write(0, b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        new.take_name(&path).unwrap();
+        assert_eq!(
+            (fs::read(&path).unwrap(), fs::read_dir(scratch.path()).unwrap().count()),
+            (b"new".into(), 1)
+        );
+    }
+
+    #[test]
+    fn what_a_killed_save_left_is_removed_by_the_next() {
+        let scratch = Scratch::new("abandoned");
+        scratch.write(".a.part", "half");
+        let path = scratch.path().join("a");
+        NewFile::beside(&path).unwrap().take_name(&path).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"");
+    }
+
+    #[test]
+    fn only_files_are_replaced_and_only_by_force() {
+        let scratch = Scratch::new("free");
+        scratch.write("a", "old");
+        let path = |name: &str| scratch.path().join(name);
+        expect_free(&path("b"), false).unwrap();
+        assert!(expect_free(&path("a"), false).unwrap_err().to_string().contains("--force"));
+        expect_free(&path("a"), true).unwrap();
+        assert!(expect_free(scratch.path(), true).unwrap_err().to_string().contains("no file"));
+    }
+}
