@@ -6,6 +6,7 @@
 
 pub mod binary;
 pub mod clients;
+mod connection;
 pub mod counted;
 pub mod hostile;
 mod loop_device;
@@ -17,6 +18,7 @@ pub mod tool;
 mod vitals;
 mod wait;
 
+pub use connection::FuseConnection;
 pub use loop_device::LoopDevice;
 pub use scratch::Scratch;
 pub use server::{Launch, Server};

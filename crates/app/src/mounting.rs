@@ -69,38 +69,49 @@ impl Mounting {
     /// Takes the file of a device away; [`Kind::Busy`] with who has it open.
     pub(crate) fn remove(&self, device: &str) -> Result<(), Error> {
         self.tree.remove(device).map_err(|openers| {
-            let users = self.users(&openers, &self.serving.place().join(device));
-            Error::new(
-                Kind::Busy,
-                format!("{} is open: {users}", file_below(self.serving.place(), device).display()),
-            )
+            let users = self.users(&openers, Path::new(device));
+            let file = file_below(self.serving.place(), device);
+            Error::new(Kind::Busy, format!("{} is open: {}", file.display(), in_words(&users)))
         })
     }
 
     /// Unmounts; [`Kind::Busy`] with who uses what is below.
     pub(crate) fn end(&self) -> Result<(), Error> {
-        self.serving.unmount().map_err(|error| match error.kind {
+        let openers = || self.tree.volumes().iter().flat_map(|volume| volume.openers()).collect::<Vec<_>>();
+        let place = self.serving.place();
+        let left = self.serving.unmount(&|| !openers().is_empty()).map_err(|error| match error.kind {
             Kind::Busy => {
-                let openers: Vec<_> =
-                    self.tree.volumes().iter().flat_map(|volume| volume.openers()).collect();
-                let place = self.serving.place();
-                let users = self.users(&openers, place);
-                Error::new(Kind::Busy, format!("{} is in use: {users}", place.display()))
+                let mut users = self.users(&openers(), Path::new(""));
+                let covers = self.serving.covered_by();
+                users.extend(covers.iter().map(|place| format!("a mount at {} (umount)", place.display())));
+                Error::new(Kind::Busy, format!("{} is in use: {}", place.display(), in_words(&users)))
             }
             _ => error,
-        })
+        })?;
+        for bound in left {
+            let place = place.display();
+            tracing::warn!("{place} was unmounted, and is still bound to {bound}, where every request fails: umount that too");
+        }
+        Ok(())
     }
 
-    /// Who uses files below `place`, in words, and what to do.
-    fn users(&self, openers: &[Opener], place: &Path) -> String {
-        let loops = loop_devices_below(place);
-        let mut users: Vec<String> =
-            loops.iter().map(|path| format!("{} (losetup --detach)", path.display())).collect();
-        users.extend(openers.iter().filter_map(|opener| program_of(opener.thread)));
-        if users.is_empty() {
-            return "perhaps as the working folder of a program; fuser -m names it".to_owned();
-        }
-        format!("{}; close it first", users.join(", "))
+    /// Who uses files below `path` in the mount, wherever that is bound to.
+    fn users(&self, openers: &[Opener], path: &Path) -> Vec<String> {
+        let elsewhere = self.serving.bound_elsewhere().into_iter().map(|bound| bound.place);
+        let places = std::iter::once(self.serving.place().to_owned()).chain(elsewhere);
+        let mut loops: Vec<_> = places.flat_map(|place| loop_devices_below(&place.join(path))).collect();
+        loops.sort();
+        loops.dedup();
+        let loops = loops.iter().map(|path| format!("{} (losetup --detach)", path.display()));
+        loops.chain(openers.iter().filter_map(|opener| program_of(opener.thread))).collect()
+    }
+}
+
+/// Who uses something, and what to do.
+fn in_words(users: &[String]) -> String {
+    match users {
+        [] => "perhaps as the working folder of a program; fuser -m names it".to_owned(),
+        _ => format!("{}; close it first", users.join(", ")),
     }
 }
 

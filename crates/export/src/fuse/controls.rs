@@ -106,6 +106,12 @@ impl Controls {
         drop(closed);
     }
 
+    /// Nobody will close what is open.
+    pub(super) fn forget_files(&self) {
+        let texts = std::mem::take(&mut self.open.lock().texts);
+        drop(texts);
+    }
+
     /// At most `len` bytes from `offset` of what the attribute shows, or an errno.
     pub(super) fn read(
         &self,

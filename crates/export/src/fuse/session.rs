@@ -13,7 +13,7 @@ use super::controls;
 use super::folder::Listing;
 use super::stat::Stat;
 use super::transfers::{Transfers, writing};
-use super::tree::{Node, Tree};
+use super::tree::{Attendance, Node, Tree};
 use super::wire::{self, Fields, Head, Header, Portion, errno, fallocate_mode, init_flag, opcode, whence};
 
 /// What a mount can do, where the kernel can.
@@ -35,7 +35,7 @@ type Outcome = Result<(), i32>;
 
 /// One reader of a mount. See [the module](super) for what it promises.
 pub struct FuseSession {
-    tree: Arc<Tree>,
+    attendance: Attendance,
     transfers: Transfers,
     /// The volumes of the tree when it had this version.
     volumes: Vec<VolumeRef>,
@@ -45,14 +45,19 @@ pub struct FuseSession {
 impl FuseSession {
     /// A reader of the mount that shows `tree`.
     pub fn new(tree: Arc<Tree>, config: Config) -> Self {
-        Self { tree, transfers: Transfers::new(config), volumes: Vec::new(), version: None }
+        let attendance = Attendance::begin(tree);
+        Self { attendance, transfers: Transfers::new(config), volumes: Vec::new(), version: None }
+    }
+
+    fn tree(&self) -> &Tree {
+        self.attendance.tree()
     }
 
     /// The volume of that number, as long as it is mounted.
     fn volume(&mut self, number: u32) -> Result<VolumeRef, i32> {
-        let version = self.tree.version();
+        let version = self.tree().version();
         if self.version != Some(version) {
-            self.volumes = self.tree.volumes().into_iter().map(Rc::new).collect();
+            self.volumes = self.tree().volumes().into_iter().map(Rc::new).collect();
             self.version = Some(version);
         }
         let found = self.volumes.iter().find(|volume| volume.number == number);
@@ -151,14 +156,14 @@ impl FuseSession {
         let node = self.named(Node::of(header.node).ok_or(errno::ENOENT)?, name)?;
         let stat = self.stat_of(node)?;
         let mut head = Head::of(header.unique, 0);
-        stat.encode_entry(self.tree.owner, &mut head);
+        stat.encode_entry(self.tree().owner, &mut head);
         self.done(&mut head)
     }
 
     fn named(&mut self, folder: Node, name: &[u8]) -> Result<Node, i32> {
         match folder {
             Node::Root => {
-                let volumes = self.tree.volumes();
+                let volumes = self.tree().volumes();
                 let found = volumes.iter().find(|volume| volume.export().name().as_bytes() == name);
                 found.map(|volume| Node::Volume(volume.number)).ok_or(errno::ENOENT)
             }
@@ -182,7 +187,7 @@ impl FuseSession {
     fn stat(&mut self, header: &Header) -> Outcome {
         let stat = self.stat_of(Node::of(header.node).ok_or(errno::ENOENT)?)?;
         let mut head = Head::of(header.unique, 0);
-        stat.encode_alone(self.tree.owner, &mut head);
+        stat.encode_alone(self.tree().owner, &mut head);
         self.done(&mut head)
     }
 
@@ -260,7 +265,7 @@ impl FuseSession {
         listing.add(wire::ROOT, &here, "..");
         match node {
             Node::Root => {
-                for volume in self.tree.volumes() {
+                for volume in self.tree().volumes() {
                     let node = Node::Volume(volume.number);
                     listing.add(node.number(), &Stat::folder(node), volume.export().name());
                 }

@@ -7,12 +7,13 @@
 //!   /NAME/PART/ATTRIBUTE
 //! ```
 //!
-//! An open disk file is a client of its export: while there is one, the device is neither reset nor taken away.
+//! An open disk file is a client of its export: while there is one, the device is neither reset nor taken away. The kernel does not
+//! close files of a mount that was aborted, nor always the last ones before an unmount: the end of the last session does.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use spillway_core::sync::{AtomicU64, Mutex, Ordering, RwLock};
+use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock};
 
 use super::controls::{Controls, Folder};
 use super::wire::{self, errno, open_mode};
@@ -141,6 +142,13 @@ impl Volume {
         threads.into_iter().map(|thread| Opener { device: device(), thread }).collect()
     }
 
+    /// Nobody will close what is open.
+    fn forget_files(&self) {
+        let files = std::mem::take(&mut self.open.lock().files);
+        drop(files);
+        self.controls.forget_files();
+    }
+
     /// Lets no file be opened any more, unless one is open.
     fn retire(&self) -> bool {
         let mut open = self.open.lock();
@@ -156,7 +164,30 @@ pub struct Tree {
     last: AtomicU64,
     /// Changes with the list.
     version: AtomicU64,
+    sessions: AtomicUsize,
     pub(super) owner: Owner,
+}
+
+/// A session that reads from the mount. With the last one the mount is gone, and what is open in it is closed by nobody else.
+pub(super) struct Attendance(Arc<Tree>);
+
+impl Attendance {
+    pub(super) fn begin(tree: Arc<Tree>) -> Self {
+        tree.sessions.fetch_add(1, Ordering::Relaxed);
+        Self(tree)
+    }
+
+    pub(super) fn tree(&self) -> &Tree {
+        &self.0
+    }
+}
+
+impl Drop for Attendance {
+    fn drop(&mut self) {
+        if self.0.sessions.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.volumes().iter().for_each(|volume| volume.forget_files());
+        }
+    }
 }
 
 /// Whose files they are, and since when.
@@ -175,6 +206,7 @@ impl Tree {
             volumes: RwLock::default(),
             last: AtomicU64::new(0),
             version: AtomicU64::new(0),
+            sessions: AtomicUsize::new(0),
             owner: Owner { uid, gid, since },
         }
     }

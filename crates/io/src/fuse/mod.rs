@@ -4,9 +4,9 @@
 //! by a descriptor of its own where the system allows that, so that requests spread over the workers and each is answered on the
 //! thread that read it.
 //!
-//! What it promises upwards: a mount point that a dead server left is cleaned up, one that lives is left alone; while a file
-//! below it is open, [`MountServing::unmount`] refuses. What the readers hold is counted: their buffers by the workspace that
-//! they get, the rest by [`READER_BYTES`].
+//! What it promises upwards: a mount point that a dead server left is cleaned up, one that lives is left alone, and so is what others
+//! have mounted at the same place; while a file is open, [`MountServing::unmount`] refuses. What the readers hold is
+//! counted: their buffers by the workspace that they get, the rest by [`READER_BYTES`].
 //!
 //! What it needs below: `/dev/fuse`, and either the right to mount or `fusermount3`.
 //!
@@ -16,15 +16,17 @@
 //! | `fusermount` | the same without it |
 //! | `mount_table` | what is mounted where, as the kernel lists it |
 //! | `reader` | the loop of one reader |
-//! | `serve` | all readers of a mount |
+//! | `readers` | all readers of a mount |
+//! | `serve` | a mount with its readers |
 
 mod fusermount;
 mod mount;
 mod mount_table;
 mod reader;
+mod readers;
 mod serve;
 
 pub use mount::Mount;
-pub use mount_table::{loop_devices_below, places_of};
+pub use mount_table::{Bound, loop_devices_below, places_of};
 pub use reader::{MessageBuffers, READER_BYTES};
 pub use serve::{MountServing, NewExchange, READERS_MAX, serve_mount};

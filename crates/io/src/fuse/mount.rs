@@ -6,13 +6,15 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl, open};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{getegid, geteuid};
 use spillway_core::{Error, Kind};
 
-use super::{fusermount, mount_table};
+use super::fusermount;
+use super::mount_table::{Bound, Entry, bound_elsewhere, entries, loop_devices_below, mount_at};
 use crate::driver::kind_of;
 
 const DEVICE: &str = "/dev/fuse";
@@ -28,7 +30,8 @@ const IN_CONTAINERS: &str = "in a container: --device /dev/fuse --cap-add SYS_AD
 
 /// A mount point, and the descriptor that its requests come from.
 pub struct Mount {
-    place: PathBuf,
+    /// As the kernel listed it at first.
+    made: Entry,
     pub(super) fd: Arc<OwnedFd>,
     /// Whether `fusermount3` has to unmount it.
     helped: bool,
@@ -48,6 +51,10 @@ impl Mount {
             let text = format!("cannot mount at {}: it is no folder", place.display());
             return Err(Error::invalid(text));
         }
+        if entries().is_empty() {
+            let text = format!("cannot mount at {}: /proc/self/mountinfo cannot be read", place.display());
+            return Err(Error::new(Kind::NotSupported, text));
+        }
         let (fd, helped) = match mount_here(&place) {
             Err(why) if why == Errno::PERM || why == Errno::ACCESS => {
                 if !Path::new(DEVICE).exists() || !fusermount::is_present() {
@@ -60,12 +67,16 @@ impl Mount {
         };
         let flags = fcntl_getfl(&fd).map_err(|why| about(why.into()))?;
         fcntl_setfl(&fd, flags | OFlags::NONBLOCK).map_err(|why| about(why.into()))?;
-        Ok((Self { place, fd: Arc::new(fd), helped }, note))
+        let made = mount_at(&place).filter(|entry| entry.kind == KIND).ok_or_else(|| {
+            let text = format!("{}: another mount was made over it at once: unmount both", place.display());
+            Error::new(Kind::Busy, text)
+        })?;
+        Ok((Self { made, fd: Arc::new(fd), helped }, note))
     }
 
-    /// Where it is.
+    /// Where it was made.
     pub fn place(&self) -> &Path {
-        &self.place
+        &self.made.place
     }
 
     /// A descriptor for one more reader: of its own where this process may open the device, otherwise the common one.
@@ -83,19 +94,53 @@ impl Mount {
         }
     }
 
-    /// Unmounts; [`Kind::Busy`] while something below is in use.
-    pub(super) fn unmount(&self) -> Result<(), Error> {
-        unmount(&self.place, self.helped, false)
+    /// Whether requests still come from it: not after the last unmount, wherever that was, or an abort.
+    pub(super) fn is_connected(&self) -> bool {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+        let looked = poll(&mut fds, Some(&Timespec::default()));
+        looked.is_err() || !fds[0].revents().contains(PollFlags::ERR)
     }
 
-    /// Whether the kernel lists it.
-    pub(super) fn is_listed(&self) -> bool {
-        is_listed(&self.place)
+    /// The mount as the kernel lists it now, unless it was unmounted. Another mount may have its numbers then: one that
+    /// answers, while this one is connected no longer.
+    fn listed(&self) -> Option<Entry> {
+        let ours = |entry: &Entry| {
+            entry.id == self.made.id && entry.device == self.made.device && entry.kind == KIND
+        };
+        let all = entries();
+        if all.is_empty() {
+            // The list cannot be read, with all descriptors in use for example.
+            return self.is_connected().then(|| self.made.clone());
+        }
+        let entry = all.into_iter().find(ours)?;
+        (self.is_connected() || is_dead_at(&entry.place)).then_some(entry)
     }
 
-    /// Takes the mount out of sight, whoever uses it.
-    pub(super) fn detach(&self) -> Result<(), Error> {
-        unmount(&self.place, self.helped, true)
+    /// Unmounts it, and nothing else; [`Kind::Busy`] while something below is in use, or another mount covers it. Where `lazily`, it
+    /// is out of sight now, whoever uses it.
+    pub(super) fn unmount(&self, lazily: bool) -> Result<(), Error> {
+        let Some(entry) = self.listed() else { return Ok(()) };
+        if mount_at(&entry.place).is_some_and(|seen| seen.id != entry.id) {
+            let text = format!("cannot unmount {}: another mount covers it", entry.place.display());
+            return Err(Error::new(Kind::Busy, text));
+        }
+        match unmount(&entry.place, self.helped, lazily) {
+            // Unmounted by somebody else a moment ago.
+            Err(_) if self.listed().is_none() => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// Where it is mounted besides.
+    pub(super) fn bound_elsewhere(&self) -> Vec<Bound> {
+        bound_elsewhere(&self.made)
+    }
+
+    /// Mounts that lie on it, whether they cover it or something below.
+    pub(super) fn covered_by(&self) -> Vec<PathBuf> {
+        let Some(ours) = self.listed() else { return Vec::new() };
+        let on_it = |entry: &Entry| entry.parent == ours.id;
+        entries().into_iter().filter(on_it).map(|entry| entry.place).collect()
     }
 }
 
@@ -143,22 +188,22 @@ fn unmount(place: &Path, helped: bool, lazily: bool) -> Result<(), Error> {
     })
 }
 
-/// Whether the kernel lists a mount of ours at `place`.
-fn is_listed(place: &Path) -> bool {
-    mount_table::entries().iter().any(|entry| entry.place == place && entry.kind == KIND)
+/// Whether the server of the mount at `place` is gone.
+fn is_dead_at(place: &Path) -> bool {
+    File::open(place).is_err_and(|why| is_dead(&why))
 }
 
 /// Unmounts what a dead server left at `place`; refuses where a living one is.
 fn clean_up(place: &Path) -> Result<Option<String>, Error> {
-    if !is_listed(place) {
+    if mount_at(place).is_none_or(|entry| entry.kind != KIND || entry.place != place) {
         return Ok(None);
     }
-    if !File::open(place).is_err_and(|why| is_dead(&why)) {
+    if !is_dead_at(place) {
         let text = format!("{} is the mount of a running server: give another folder", place.display());
         return Err(Error::new(Kind::Busy, text));
     }
     // Once it is unmounted, the kernel no longer names these by the place.
-    let loops = mount_table::loop_devices_below(place);
+    let loops = loop_devices_below(place);
     unmount(place, false, true).or_else(|_| unmount(place, true, true))?;
     let mut note = format!("{} was still mounted by a server that is gone: unmounted", place.display());
     if !loops.is_empty() {

@@ -1,13 +1,23 @@
 //! What is mounted where, as the kernel lists it, and which loop devices stand on files below a folder.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, open};
 
 /// A line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
+    /// Number of the mount. Another one may get it as soon as this one is gone.
+    pub(super) id: u64,
+    /// Number of the mount that it lies on.
+    pub(super) parent: u64,
+    /// Numbers of the file system's device, the same wherever it is mounted.
+    pub(super) device: String,
     /// Where.
     pub(super) place: PathBuf,
     /// The file system's type.
@@ -18,19 +28,78 @@ pub(super) struct Entry {
 
 /// The mounts that this process sees, in the order in which they were made; empty where the kernel does not say.
 pub(super) fn entries() -> Vec<Entry> {
-    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    entries_of(Path::new("/proc/self"))
+}
+
+/// The mounts that a process sees, by its folder in `/proc`.
+fn entries_of(process: &Path) -> Vec<Entry> {
+    let table = fs::read(process.join("mountinfo")).unwrap_or_default();
     table.split(|&byte| byte == b'\n').filter_map(entry).collect()
 }
 
 /// A line is `ID PARENT DEVICE ROOT PLACE OPTIONS [TAG...] - KIND SOURCE OPTIONS` (man 5 proc_pid_mountinfo).
 fn entry(line: &[u8]) -> Option<Entry> {
     let mut words = line.split(|&byte| byte == b' ');
-    let place = unescaped(words.nth(4)?);
+    let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
+    let path = |word: &[u8]| PathBuf::from(OsString::from_vec(unescaped(word)));
+    let id = text(words.next()?).parse().ok()?;
+    let parent = text(words.next()?).parse().ok()?;
+    let device = text(words.next()?);
+    let place = path(words.nth(1)?);
     let mut words = words.skip_while(|word| *word != b"-").skip(1);
-    let (kind, source) = (words.next()?, unescaped(words.next()?));
-    let kind = String::from_utf8_lossy(kind).into_owned();
-    let path = |bytes| PathBuf::from(OsString::from_vec(bytes));
-    Some(Entry { place: path(place), kind, source: path(source) })
+    Some(Entry { id, parent, device, place, kind: text(words.next()?), source: path(words.next()?) })
+}
+
+/// The mount that a path leads to, whatever it hides; asks nothing of the file system there.
+pub(super) fn mount_at(place: &Path) -> Option<Entry> {
+    let fd = open(place, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
+    let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()?;
+    entries().into_iter().find(|entry: &Entry| entry.id == id)
+}
+
+/// A place where a file system is mounted too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// The path, as the process below sees it.
+    pub place: PathBuf,
+    /// A process that sees it, where this one does not.
+    pub process: Option<u32>,
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.process {
+            None => self.place.display().fmt(f),
+            Some(id) => write!(f, "{} (in the mount namespace of process {id})", self.place.display()),
+        }
+    }
+}
+
+/// Where the file system of `mount` is mounted besides, in each mount namespace of a process that this one may look at.
+pub(super) fn bound_elsewhere(mount: &Entry) -> Vec<Bound> {
+    let mut found: Vec<Bound> = Vec::new();
+    for (process, entries) in namespaces() {
+        let others = entries.into_iter().filter(|entry| entry.device == mount.device && entry.id != mount.id);
+        found.extend(others.map(|entry| Bound { place: entry.place, process }));
+    }
+    found
+}
+
+/// What is mounted in this mount namespace, and in each other one by a process that lives there.
+fn namespaces() -> Vec<(Option<u32>, Vec<Entry>)> {
+    let namespace_of = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
+    let mut known: Vec<_> = namespace_of(Path::new("/proc/self")).into_iter().collect();
+    let mut found = vec![(None, entries())];
+    for folder in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Ok(process) = folder.file_name().to_string_lossy().parse() else { continue };
+        let Some(namespace) = namespace_of(&folder.path()) else { continue };
+        if !known.contains(&namespace) {
+            known.push(namespace);
+            found.push((Some(process), entries_of(&folder.path())));
+        }
+    }
+    found
 }
 
 /// Where `device` is mounted, the last mount first.
@@ -85,12 +154,20 @@ mod tests {
         let plain = b"36 35 98:0 /root /mnt2 rw,noatime - ext3 /dev/root rw,errors=continue";
         assert_eq!(
             entry(plain).unwrap(),
-            Entry { place: "/mnt2".into(), kind: "ext3".into(), source: "/dev/root".into() }
+            Entry {
+                id: 36,
+                parent: 35,
+                device: "98:0".into(),
+                place: "/mnt2".into(),
+                kind: "ext3".into(),
+                source: "/dev/root".into()
+            }
         );
         let tagged = br"37 35 0:44 / /a\040b\134 rw shared:1 master:2 - fuse.spillway spillway rw,user_id=0";
+        let Entry { place, kind, source, .. } = entry(tagged).unwrap();
         assert_eq!(
-            entry(tagged).unwrap(),
-            Entry { place: r"/a b\".into(), kind: "fuse.spillway".into(), source: "spillway".into() }
+            (place.as_path(), kind.as_str(), source.as_path()),
+            (Path::new(r"/a b\"), "fuse.spillway", Path::new("spillway"))
         );
         assert_eq!(entry(b""), None);
         assert_eq!(entry(b"1 2 3 4 5 6"), None);
@@ -100,6 +177,10 @@ mod tests {
     fn the_kernels_own_table_is_understood() {
         let all = entries();
         assert!(all.iter().any(|entry| entry.place == Path::new("/proc") && entry.kind == "proc"), "{all:?}");
+        let proc = mount_at(Path::new("/proc")).expect("it is mounted");
+        assert_eq!((proc.place.as_path(), proc.kind.as_str()), (Path::new("/proc"), "proc"));
+        assert_eq!(mount_at(Path::new("/proc/self/fdinfo")), Some(proc), "the mount that a path lies in");
+        assert_eq!(mount_at(Path::new("/proc/none")), None);
     }
 
     #[test]

@@ -19,7 +19,8 @@ use spillway_core::buffer::{ALIGNMENT, Workspace};
 use spillway_core::exchange::{Exchange, Message};
 use spillway_core::{IoBuf, LocalFuture, work};
 
-use crate::control::{Control, Order};
+use super::readers::Place;
+use crate::control::Order;
 use crate::op::{Await, Event};
 
 /// Bytes to charge for each reader besides its buffers: what it gets however short memory is, its first pending requests and its
@@ -64,7 +65,6 @@ struct Gone;
 pub(super) struct Reader {
     fd: Arc<OwnedFd>,
     exchange: Box<dyn Exchange>,
-    control: Arc<Control>,
     buffers: MessageBuffers,
     /// For the next message, while there is none.
     buf: Option<IoBuf>,
@@ -73,7 +73,7 @@ pub(super) struct Reader {
     readable: Option<Submit<Await>>,
     listening: bool,
     /// Last, so that the place is given back when everything else is gone.
-    _place: Box<dyn Send>,
+    place: Place,
 }
 
 impl Reader {
@@ -81,12 +81,11 @@ impl Reader {
     pub(super) fn new(
         fd: Arc<OwnedFd>,
         exchange: Box<dyn Exchange>,
-        control: Arc<Control>,
         buffers: MessageBuffers,
-        place: Box<dyn Send>,
+        place: Place,
     ) -> Self {
         let (buf, room, readable) = (None, None, None);
-        Self { fd, exchange, control, buffers, buf, room, readable, listening: false, _place: place }
+        Self { fd, exchange, buffers, buf, room, readable, listening: false, place }
     }
 
     fn turn(&mut self, context: &mut Context<'_>) -> Result<(), Gone> {
@@ -109,10 +108,10 @@ impl Reader {
 
     fn heed(&mut self, context: &Context<'_>) -> Result<(), Gone> {
         if !self.listening {
-            self.control.listen(context.waker());
+            self.place.control().listen(context.waker());
             self.listening = true;
         }
-        if self.control.ordered() == Order::Serve { Ok(()) } else { Err(Gone) }
+        if self.place.control().ordered() == Order::Serve { Ok(()) } else { Err(Gone) }
     }
 
     /// Reads a message and hands it over; false where none is there, or no buffer for it: both will wake the task.

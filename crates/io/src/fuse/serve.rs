@@ -1,17 +1,15 @@
-//! All readers of a mount.
+//! A mount with its readers.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::{Thread, current, park_timeout};
-use std::time::Duration;
 
-use spillway_core::Error;
 use spillway_core::exchange::Exchange;
-use spillway_core::sync::{AtomicUsize, Mutex, Ordering};
+use spillway_core::{Error, Kind};
 
 use super::mount::Mount;
+use super::mount_table::Bound;
 use super::reader::{MessageBuffers, Reader};
-use crate::control::{Control, Order};
+use super::readers::Readers;
 use crate::workers::Workers;
 
 /// Makes the exchange of a reader, on the worker that serves it.
@@ -24,108 +22,75 @@ pub const READERS_MAX: usize = 16;
 pub struct MountServing {
     mount: Mount,
     readers: Arc<Readers>,
-    controls: Vec<Arc<Control>>,
 }
 
-#[derive(Default)]
-struct Readers {
-    open: AtomicUsize,
-    stopper: Mutex<Option<Thread>>,
-}
-
-/// A reader's place; given back when dropped.
-struct Place(Arc<Readers>);
-
-impl Place {
-    fn new(readers: &Arc<Readers>) -> Self {
-        readers.open.fetch_add(1, Ordering::AcqRel);
-        Self(readers.clone())
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::AcqRel);
-        let stopper = self.0.stopper.lock().clone();
-        if let Some(stopper) = stopper {
-            stopper.unpark();
-        }
-    }
-}
-
-/// Serves the requests of `mount` on the first `readers` of the workers.
+/// Serves the requests of `mount` on the first `count` of the workers.
 pub fn serve_mount(
     mount: Mount,
     workers: &Workers,
-    readers: usize,
+    count: usize,
     new_exchange: &NewExchange,
     buffers: &MessageBuffers,
 ) -> MountServing {
-    let controls: Vec<_> = (0..readers).map(|_| Arc::new(Control::new(Order::Serve))).collect();
-    let readers = Arc::<Readers>::default();
-    for (index, control) in controls.iter().enumerate() {
+    let (readers, places) = Readers::new(count);
+    for (index, place) in places.into_iter().enumerate() {
         let fd = if index == 0 { mount.fd.clone() } else { mount.descriptor() };
-        let (new_exchange, control, buffers) = (new_exchange.clone(), control.clone(), buffers.clone());
-        let place = Box::new(Place::new(&readers));
-        workers.run_on(
-            index,
-            Box::new(move || Box::pin(Reader::new(fd, new_exchange(), control, buffers, place))),
-        );
+        let (new_exchange, buffers) = (new_exchange.clone(), buffers.clone());
+        workers.run_on(index, Box::new(move || Box::pin(Reader::new(fd, new_exchange(), buffers, place))));
     }
-    MountServing { mount, readers, controls }
+    MountServing { mount, readers }
 }
 
 impl MountServing {
-    /// Where it is.
+    /// Where it was mounted.
     pub fn place(&self) -> &Path {
         self.mount.place()
     }
 
-    /// Unmounts, and waits until the readers have ended. [`Kind::Busy`](spillway_core::Kind::Busy) while something below is in
-    /// use. Blocks: not to be called on a worker.
-    pub fn unmount(&self) -> Result<(), Error> {
-        if self.is_served() {
-            match self.mount.unmount() {
-                // Unmounted by somebody else a moment ago: the readers are about to end.
-                Err(_) if !self.mount.is_listed() => {}
-                outcome => outcome?,
+    /// Unmounts, and waits until the readers have ended. The kernel refuses while something below is in use; where the mount is bound to
+    /// other places, it does not see what is in use there: `is_open` says whether a file is. With none open, requests there fail from
+    /// now on, and the places are returned. Nothing is refused where no requests come any more.
+    ///
+    /// [`Kind::Busy`]: it is in use; it may be unmounted nevertheless, and then the next call goes on. Blocks: not to be called on a
+    /// worker.
+    pub fn unmount(&self, is_open: &dyn Fn() -> bool) -> Result<Vec<Bound>, Error> {
+        let busy = || {
+            let text = format!("files are open where {} is bound to", self.place().display());
+            Err(Error::new(Kind::Busy, text))
+        };
+        let connected = self.mount.is_connected();
+        if connected && is_open() && !self.bound_elsewhere().is_empty() {
+            return busy();
+        }
+        self.mount.unmount(!connected)?;
+        let mut left = Vec::new();
+        if self.mount.is_connected() {
+            if is_open() {
+                return busy();
             }
-            self.wait_until_empty();
+            left = self.bound_elsewhere();
         }
-        Ok(())
+        self.readers.end();
+        Ok(left)
     }
 
-    /// Takes the mount out of sight and ends its readers: what is still open there fails from now on. Blocks: not to be called
-    /// on a worker.
-    pub fn abort(self) {
-        self.end();
-        self.wait_until_empty();
+    /// Where it is mounted besides, as far as this process may see that.
+    pub fn bound_elsewhere(&self) -> Vec<Bound> {
+        self.mount.bound_elsewhere()
     }
 
-    fn end(&self) {
-        if self.is_served() {
-            if let Err(error) = self.mount.detach() {
-                tracing::warn!("{error}");
-            }
-            self.controls.iter().for_each(|control| control.order(Order::Abort));
-        }
-    }
-
-    /// Whether it has readers: they end with the mount, whoever unmounts it.
-    pub fn is_served(&self) -> bool {
-        self.readers.open.load(Ordering::Acquire) > 0
-    }
-
-    fn wait_until_empty(&self) {
-        *self.readers.stopper.lock() = Some(current());
-        while self.is_served() {
-            park_timeout(Duration::from_millis(50));
-        }
+    /// Where other mounts lie on it.
+    pub fn covered_by(&self) -> Vec<PathBuf> {
+        self.mount.covered_by()
     }
 }
 
 impl Drop for MountServing {
+    /// Takes the mount out of sight, whoever uses it, and ends its readers: what is still open there fails from now on.
     fn drop(&mut self) {
-        self.end();
+        if let Err(error) = self.mount.unmount(true) {
+            tracing::warn!("{error}");
+        }
+        self.readers.end();
     }
 }

@@ -98,6 +98,20 @@ fn an_open_file_is_a_client_and_holds_the_device() {
 }
 
 #[test]
+fn what_nobody_will_close_is_closed_with_the_last_session() {
+    let (_, export, tree, mut kernel, disk) = reading();
+    let control = kernel.find("ram0/toy/level").unwrap();
+    let other = Kernel::new(&tree, Config::default());
+    kernel.open(disk, 2).unwrap();
+    kernel.open(control, 0).unwrap();
+    drop(other);
+    assert_eq!(export.clients(), 1);
+    drop(kernel);
+    assert_eq!(export.clients(), 0);
+    assert!(tree.remove("ram0").is_ok());
+}
+
+#[test]
 fn a_device_that_is_held_has_one_client_until_that_leaves() {
     let (_, export, _, mut kernel, disk) = reading();
     assert!(export.hold().is_err(), "nobody is there to hold it");

@@ -1,0 +1,64 @@
+//! The readers of a mount: how many there are, and the orders that they get.
+
+use std::sync::Arc;
+use std::thread::{Thread, current, park_timeout};
+use std::time::Duration;
+
+use spillway_core::sync::{AtomicUsize, Mutex, Ordering};
+
+use crate::control::{Control, Order};
+
+/// All readers of a mount.
+pub(super) struct Readers {
+    controls: Vec<Control>,
+    open: AtomicUsize,
+    stopper: Mutex<Option<Thread>>,
+}
+
+impl Readers {
+    /// So many, none of which has begun, and the place of each.
+    pub(super) fn new(count: usize) -> (Arc<Self>, Vec<Place>) {
+        let controls = (0..count).map(|_| Control::new(Order::Serve)).collect();
+        let readers = Arc::new(Self { controls, open: AtomicUsize::new(count), stopper: Mutex::default() });
+        let place = |index| Place { readers: readers.clone(), index };
+        let places = (0..count).map(place).collect();
+        (readers, places)
+    }
+
+    /// Whether there are any.
+    pub(super) fn remain(&self) -> bool {
+        self.open.load(Ordering::Acquire) > 0
+    }
+
+    /// Orders them all to go, and waits until they have. Blocks: not to be called on a worker.
+    pub(super) fn end(&self) {
+        *self.stopper.lock() = Some(current());
+        self.controls.iter().for_each(|control| control.order(Order::Abort));
+        while self.remain() {
+            park_timeout(Duration::from_millis(50));
+        }
+    }
+}
+
+/// A reader's place; given back when dropped.
+pub(super) struct Place {
+    readers: Arc<Readers>,
+    index: usize,
+}
+
+impl Place {
+    /// What orders come by.
+    pub(super) fn control(&self) -> &Control {
+        &self.readers.controls[self.index]
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.readers.open.fetch_sub(1, Ordering::AcqRel);
+        let stopper = self.readers.stopper.lock().clone();
+        if let Some(stopper) = stopper {
+            stopper.unpark();
+        }
+    }
+}
