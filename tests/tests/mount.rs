@@ -3,12 +3,14 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
 use rustix::process::Signal;
-use spillway_tests::{Launch, LoopDevice, Scratch, Server, binary, pattern, tool, until};
+use spillway_tests::{
+    FuseConnection, Launch, LoopDevice, PATIENCE, Scratch, Server, binary, pattern, tool, until,
+};
 
 const MIB: usize = 1 << 20;
 
@@ -222,6 +224,38 @@ fn memory_for_a_server_waits_for_no_file_system_on_it() {
         let flags: u64 = fields[6].parse().expect("flags");
         assert_eq!(flags & NO_IO_FOR_MEMORY != 0, may, "{stat}");
     }
+}
+
+/// More writes than readers have buffers wait for a device that never answers; another one of the same mount answers at once.
+#[test]
+fn a_device_that_hangs_leaves_the_others_alone() {
+    const WRITERS: usize = 40;
+    let folder = Arc::new(Scratch::new());
+    let socket = folder.join("s");
+    let origin = "origin = { kind = \"memory\", size = \"16M\" }";
+    let delay = "layers = [{ kind = \"delay\", write_us = 3_600_000_000 }]";
+    let config =
+        format!("[[device]]\nname = \"hangs\"\n{origin}\n{delay}\n[[device]]\nname = \"other\"\n{origin}\n");
+    let config = folder.write("c.toml", config);
+    let path = config.to_str().expect("text");
+    let launch = Launch::new(&["serve", path], folder, socket.clone()).with("--socket", socket).mounted();
+    let mut server = launch.start();
+    let connection = FuseConnection::of(&server.file("hangs"));
+    let (hangs, other) = (both(&server.file("hangs")), both(&server.file("other")));
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS as u64 {
+            let hangs = &hangs;
+            // They fail once the server is killed.
+            scope.spawn(move || hangs.write_all_at(&[1; 64 << 10], writer << 16).expect_err("no answer"));
+        }
+        until("all writes are asked for", || (connection.waiting() >= WRITERS).then_some(()));
+        let (answered, answer) = mpsc::channel();
+        scope.spawn(move || answered.send(other.write_all_at(&[7; 1 << 20], 0).is_ok()));
+        let answer = answer.recv_timeout(PATIENCE);
+        server.signal(Signal::KILL);
+        server.ends();
+        assert_eq!(answer, Ok(true), "it waits for another device");
+    });
 }
 
 /// The requests of fio's verification, at several depths, straight on the file: what is read is what was written.

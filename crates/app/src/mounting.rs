@@ -7,7 +7,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use spillway_core::{Budget, Charge, Error, Kind, Workspace};
-use spillway_export::fuse::{Config, Folder, FuseSession, MESSAGE_LEN_MAX, Opener, PAYLOAD_OFFSET, Tree};
+use spillway_export::fuse::{
+    Config, Folder, FuseSession, KEPT_LEN_MIN, MESSAGE_LEN_MAX, Opener, PAYLOAD_OFFSET, Tree,
+};
 use spillway_io::Workers;
 use spillway_io::fuse::{
     MessageBuffers, Mount, MountServing, NewExchange, READER_BYTES, READERS_MAX, loop_devices_below,
@@ -20,7 +22,7 @@ use crate::devices::Devices;
 use crate::exit::{Failure, refused};
 use crate::memory::Memory;
 
-/// Messages that may be held for each reader: the one that is read, and one whose payload the device has.
+/// Messages that may be held for each reader: the one that is read, and one whose payload a device has.
 const MESSAGES_EACH: usize = 2;
 
 /// A mount that is served.
@@ -57,8 +59,12 @@ impl Mounting {
         if let Some(note) = note {
             tracing::warn!("{note}");
         }
-        let buffers =
-            MessageBuffers { workspace, message_len_max: MESSAGE_LEN_MAX, payload_offset: PAYLOAD_OFFSET };
+        let buffers = MessageBuffers {
+            workspace,
+            message_len_max: MESSAGE_LEN_MAX,
+            payload_offset: PAYLOAD_OFFSET,
+            kept_len_min: KEPT_LEN_MIN,
+        };
         let (shown, config) =
             (tree.clone(), Config { held_bytes_max: memory.session_limits().held_bytes_max });
         let new_exchange: NewExchange = Arc::new(move || Box::new(FuseSession::new(shown.clone(), config)));
@@ -90,7 +96,9 @@ impl Mounting {
         })?;
         for bound in left {
             let place = place.display();
-            tracing::warn!("{place} was unmounted, and is still bound to {bound}, where every request fails: umount that too");
+            tracing::warn!(
+                "{place} was unmounted, and is still bound to {bound}, where every request fails: umount that too"
+            );
         }
         Ok(())
     }

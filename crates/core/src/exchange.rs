@@ -49,8 +49,13 @@ pub trait Exchange {
     /// Whether another message is taken now. If not, an answer that is still to come ends that, and wakes the task.
     fn takes(&mut self) -> bool;
 
-    /// Takes the message in the window of `message`. Gives the buffer back unless it becomes the payload of a request.
-    fn receive(&mut self, message: IoBuf) -> Option<IoBuf>;
+    /// Takes the message in the window of `message`. Gives the buffer back unless it becomes the payload of a request. The driver's
+    /// `last` one it does not keep for a device, which may never answer: at most for itself, until [`Exchange::returned`], and takes
+    /// nothing meanwhile.
+    fn receive(&mut self, message: IoBuf, last: bool) -> Option<IoBuf>;
+
+    /// A buffer that the exchange has kept for itself, once it needs it no longer.
+    fn returned(&mut self) -> Option<IoBuf>;
 
     /// Lets pending requests progress, at least one of those with news. Where the turn is spent then, others may have news
     /// too: poll again.

@@ -51,7 +51,8 @@ impl Control {
         self.wake();
     }
 
-    fn wake(&self) {
+    /// Has the task look around, if it listens.
+    pub(crate) fn wake(&self) {
         let waker = self.waker.lock().clone();
         if let Some(waker) = waker {
             waker.wake();

@@ -119,7 +119,7 @@ fuzz_target!(|input: &[u8]| {
         recipes = later;
         if session.takes() {
             sent += 1;
-            session.receive(message(*operation, *node, body_len, words, sent));
+            session.receive(message(*operation, *node, body_len, words, sent), random.below(2) > 0);
         }
         if random.below(3) > 0 {
             poll(&mut session);

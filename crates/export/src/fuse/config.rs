@@ -11,8 +11,11 @@ pub(super) const PAYLOAD_LEN_MAX: u32 = 1 << 20;
 /// Longest message that the kernel sends.
 pub const MESSAGE_LEN_MAX: usize = PAYLOAD_OFFSET + PAYLOAD_LEN_MAX as usize;
 
-/// Payloads from this length on stay in the buffer that they were received in, in bytes.
+/// Payloads from this length on stay in the buffer that they were received in, in bytes, where the driver has another.
 pub(super) const STAYING_LEN_MIN: usize = 64 << 10;
+
+/// Shortest message whose buffer is kept for a device, in bytes.
+pub const KEPT_LEN_MIN: usize = PAYLOAD_OFFSET + STAYING_LEN_MIN;
 
 /// Asynchronous requests that the kernel has in flight at most, and from which on it calls the mount congested.
 pub(super) const BACKGROUND_MAX: u32 = 256;

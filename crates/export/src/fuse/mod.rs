@@ -46,7 +46,7 @@ mod transfers;
 mod tree;
 pub mod wire;
 
-pub use config::{Config, MESSAGE_LEN_MAX, PAYLOAD_OFFSET};
+pub use config::{Config, KEPT_LEN_MIN, MESSAGE_LEN_MAX, PAYLOAD_OFFSET};
 pub use controls::Folder;
 pub use session::FuseSession;
 pub use tree::{Opener, Tree, Volume};

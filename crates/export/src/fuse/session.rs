@@ -314,7 +314,12 @@ impl FuseSession {
     }
 
     /// As on a block device: what does not fit is left out, and past the end there is no room.
-    fn write(&mut self, header: &Header, mut message: IoBuf) -> Result<Option<IoBuf>, (i32, IoBuf)> {
+    fn write(
+        &mut self,
+        header: &Header,
+        mut message: IoBuf,
+        last: bool,
+    ) -> Result<Option<IoBuf>, (i32, IoBuf)> {
         let asked = Portion::decode(&message[Header::LEN..]);
         let Some(asked) = asked.filter(|asked| message.len() == PAYLOAD_OFFSET + asked.len as usize) else {
             return Err((errno::EINVAL, message));
@@ -328,7 +333,7 @@ impl FuseSession {
         ticket.command = Command::Write(len as u32);
         message.narrow(PAYLOAD_OFFSET, len as usize);
         let request = writing(asked.offset, asked.open_mode & wire::open_mode::DSYNC != 0);
-        Ok(self.transfers.write(ticket, request, message))
+        Ok(self.transfers.write(ticket, request, message, last))
     }
 
     fn flush(&mut self, header: &Header) -> Outcome {
@@ -381,7 +386,7 @@ impl Exchange for FuseSession {
         self.transfers.takes()
     }
 
-    fn receive(&mut self, message: IoBuf) -> Option<IoBuf> {
+    fn receive(&mut self, message: IoBuf, last: bool) -> Option<IoBuf> {
         work::spend(work::REQUEST);
         let header = Header::decode(&message).filter(|header| header.len as usize == message.len());
         // No kernel sends such a thing, and there is nothing to reply to.
@@ -391,7 +396,7 @@ impl Exchange for FuseSession {
                 let body = &message[Header::LEN..];
                 (self.write_control(&header, body, number, (part, file)), message)
             }
-            (opcode::WRITE, _) => match self.write(&header, message) {
+            (opcode::WRITE, _) => match self.write(&header, message, last) {
                 Ok(rest) => return rest,
                 Err((errno, message)) => (Err(errno), message),
             },
@@ -401,6 +406,10 @@ impl Exchange for FuseSession {
             self.transfers.refuse(header.unique, errno);
         }
         Some(rest)
+    }
+
+    fn returned(&mut self) -> Option<IoBuf> {
+        self.transfers.returned()
     }
 
     fn poll(&mut self, context: &mut Context<'_>) {

@@ -4,6 +4,9 @@
 //! [`Config::held_bytes_max`], or are 1024, or memory is short and they hold more than a session gets in any case. A request that
 //! needs a buffer waits until the session's own limit has room for it, and then until [`buffer::room`] has it; one of a
 //! session that holds nothing gets a small buffer at once.
+//!
+//! A long payload stays where it was received, unless that is the driver's last buffer: a device that hangs would keep the driver from
+//! reading requests for others.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll};
@@ -41,12 +44,14 @@ pub(super) struct Transfers {
     config: Config,
     pending: Pending<Ticket, Work>,
     parked: Option<Parked>,
+    /// What a request had its payload in that is parked no longer.
+    returned: Option<IoBuf>,
     replies: VecDeque<Message>,
 }
 
 impl Transfers {
     pub(super) fn new(config: Config) -> Self {
-        Self { config, pending: Pending::default(), parked: None, replies: VecDeque::new() }
+        Self { config, pending: Pending::default(), parked: None, returned: None, replies: VecDeque::new() }
     }
 
     /// Requests that are not answered.
@@ -73,10 +78,17 @@ impl Transfers {
         }
     }
 
-    /// Writes the window of `payload`. Gives the buffer back unless it is kept until the answer.
-    pub(super) fn write(&mut self, ticket: Ticket, request: Request, payload: IoBuf) -> Option<IoBuf> {
+    /// Writes the window of `payload`. Gives the buffer back unless it is kept: until the answer, never where it is the `last`, or until
+    /// [`Transfers::returned`].
+    pub(super) fn write(
+        &mut self,
+        ticket: Ticket,
+        request: Request,
+        payload: IoBuf,
+        last: bool,
+    ) -> Option<IoBuf> {
         let len = payload.len();
-        if len >= STAYING_LEN_MIN {
+        if len >= STAYING_LEN_MIN && !last {
             self.submit(ticket, with_buffer(request, payload));
             return None;
         }
@@ -90,6 +102,11 @@ impl Transfers {
                 None
             }
         }
+    }
+
+    /// The buffer of a payload that has been copied since.
+    pub(super) fn returned(&mut self) -> Option<IoBuf> {
+        self.returned.take()
     }
 
     /// Carries out a request without payload.
@@ -247,7 +264,11 @@ impl Transfers {
         };
         let request = match parked.request.op {
             Op::Read => with_buffer(parked.request, buf),
-            _ => with_payload(parked.request, buf, &parked.payload),
+            _ => {
+                let request = with_payload(parked.request, buf, &parked.payload);
+                self.returned = Some(parked.payload);
+                request
+            }
         };
         self.submit(parked.ticket, request);
     }

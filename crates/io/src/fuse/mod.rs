@@ -5,8 +5,9 @@
 //! thread that read it.
 //!
 //! What it promises upwards: a mount point that a dead server left is cleaned up, one that lives is left alone, and so is what others
-//! have mounted at the same place; while a file is open, [`MountServing::unmount`] refuses. What the readers hold is
-//! counted: their buffers by the workspace that they get, the rest by [`READER_BYTES`].
+//! have mounted at the same place; while a file is open, [`MountServing::unmount`] refuses. A reader always
+//! has a buffer for the next message, whatever devices keep. What the readers hold is counted: their buffers by the workspace that they
+//! get, the rest by [`READER_BYTES`].
 //!
 //! What it needs below: `/dev/fuse`, and either the right to mount or `fusermount3`.
 //!
@@ -25,6 +26,8 @@ mod mount_table;
 mod reader;
 mod readers;
 mod serve;
+#[cfg(test)]
+mod tests;
 
 pub use mount::Mount;
 pub use mount_table::{Bound, loop_devices_below, places_of};

@@ -2,7 +2,11 @@
 //!
 //! The whole reader is one task with one hand-written poll, a turn as a connection has it. A message is read as soon as the
 //! exchange takes one, without waiting; only where there is none does the reader wait for the descriptor. Of several that wait
-//! the kernel wakes one. Replies are written at once: that never blocks.
+//! the kernel wakes one, which may take nothing by then: it goes on listening, and wakes the others for what it hears. Replies are
+//! written at once: that never blocks.
+//!
+//! A device that does not answer keeps payloads in the buffers that they were read into. Each reader has one that no device gets, so
+//! that requests for others are read.
 //!
 //! Ends: the mount is gone, or the order is to abort.
 
@@ -17,7 +21,7 @@ use compio::runtime::Submit;
 use rustix::io::{Errno, read, writev};
 use spillway_core::buffer::{ALIGNMENT, Workspace};
 use spillway_core::exchange::{Exchange, Message};
-use spillway_core::{IoBuf, LocalFuture, work};
+use spillway_core::{IoBuf, work};
 
 use super::readers::Place;
 use crate::control::Order;
@@ -39,6 +43,8 @@ pub struct MessageBuffers {
     pub message_len_max: usize,
     /// Bytes of a message in front of what is to lie at the start of a page.
     pub payload_offset: usize,
+    /// Shortest message whose buffer an exchange may keep for a device, in bytes.
+    pub kept_len_min: usize,
 }
 
 impl MessageBuffers {
@@ -49,6 +55,11 @@ impl MessageBuffers {
 
     fn len(&self) -> usize {
         Self::bytes_each(self.message_len_max, self.payload_offset)
+    }
+
+    /// One more, unless devices have them all. A reader's first is there: there is room for one each.
+    pub(super) fn try_take(&self) -> Option<IoBuf> {
+        self.workspace.try_take(self.len()).map(|buf| self.open(buf))
     }
 
     /// Sets the window to where a message goes.
@@ -66,10 +77,8 @@ pub(super) struct Reader {
     fd: Arc<OwnedFd>,
     exchange: Box<dyn Exchange>,
     buffers: MessageBuffers,
-    /// For the next message, while there is none.
+    /// For the next message. Absent while the exchange has it, and takes nothing.
     buf: Option<IoBuf>,
-    /// The wait for one, while the device has them all.
-    room: Option<LocalFuture<IoBuf>>,
     readable: Option<Submit<Await>>,
     listening: bool,
     /// Last, so that the place is given back when everything else is gone.
@@ -77,15 +86,15 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// To be made and polled on the thread that serves it; `place` is dropped at its end.
+    /// To be made and polled on the thread that serves it, with its first buffer; `place` is dropped at its end.
     pub(super) fn new(
         fd: Arc<OwnedFd>,
         exchange: Box<dyn Exchange>,
         buffers: MessageBuffers,
+        buf: IoBuf,
         place: Place,
     ) -> Self {
-        let (buf, room, readable) = (None, None, None);
-        Self { fd, exchange, buffers, buf, room, readable, listening: false, place }
+        Self { fd, exchange, buffers, buf: Some(buf), readable: None, listening: false, place }
     }
 
     fn turn(&mut self, context: &mut Context<'_>) -> Result<(), Gone> {
@@ -95,11 +104,16 @@ impl Reader {
             work::spend(ROUND_UNITS);
             self.exchange.poll(context);
             self.reply()?;
+            self.take_back();
             if work::spent() {
                 context.waker().wake_by_ref();
                 return Ok(());
             }
-            if !self.exchange.takes() || !self.read(context)? {
+            if !self.exchange.takes() {
+                self.pass_on(context);
+                return Ok(());
+            }
+            if !self.read(context)? {
                 return Ok(());
             }
             self.reply()?;
@@ -114,14 +128,20 @@ impl Reader {
         if self.place.control().ordered() == Order::Serve { Ok(()) } else { Err(Gone) }
     }
 
-    /// Reads a message and hands it over; false where none is there, or no buffer for it: both will wake the task.
+    fn take_back(&mut self) {
+        if let Some(buf) = self.exchange.returned() {
+            self.buf.get_or_insert_with(|| self.buffers.open(buf));
+        }
+    }
+
+    /// Reads a message and hands it over; false where none is there: the next will wake the task.
     fn read(&mut self, context: &mut Context<'_>) -> Result<bool, Gone> {
-        let Some(mut buf) = self.buffer(context) else { return Ok(false) };
+        let mut buf = self.buf.take().expect("an exchange without a buffer in it takes messages");
         match read(&self.fd, &mut buf[..]) {
             Ok(len) => {
                 work::spend_bytes(len, work::BYTES_COPIED);
                 buf.narrow(0, len);
-                self.buf = self.exchange.receive(buf).map(|buf| self.buffers.open(buf));
+                self.hand_over(buf);
                 Ok(true)
             }
             Err(why) => {
@@ -136,15 +156,10 @@ impl Reader {
         }
     }
 
-    fn buffer(&mut self, context: &mut Context<'_>) -> Option<IoBuf> {
-        if let Some(buf) = self.buf.take() {
-            return Some(buf);
-        }
-        let (workspace, len) = (self.buffers.workspace.clone(), self.buffers.len());
-        let room = self.room.get_or_insert_with(|| Box::pin(async move { workspace.take(len).await }));
-        let Poll::Ready(buf) = room.as_mut().poll(context) else { return None };
-        self.room = None;
-        Some(self.buffers.open(buf))
+    fn hand_over(&mut self, message: IoBuf) {
+        let spare = (message.len() >= self.buffers.kept_len_min).then(|| self.buffers.try_take()).flatten();
+        let back = self.exchange.receive(message, spare.is_none());
+        self.buf = back.map(|buf| self.buffers.open(buf)).or(spare);
     }
 
     fn is_readable(&mut self, context: &mut Context<'_>) -> bool {
@@ -157,6 +172,13 @@ impl Reader {
             self.readable = None;
         }
         ready
+    }
+
+    /// Nothing is read for now. What the kernel woke this reader for, and no other, is left to the others.
+    fn pass_on(&mut self, context: &mut Context<'_>) {
+        if self.readable.is_some() && self.is_readable(context) {
+            self.place.wake_others();
+        }
     }
 
     fn reply(&mut self) -> Result<(), Gone> {

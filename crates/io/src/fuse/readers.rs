@@ -1,4 +1,4 @@
-//! The readers of a mount: how many there are, and the orders that they get.
+//! The readers of a mount: how many there are, the orders that they get, and what one hears for another.
 
 use std::sync::Arc;
 use std::thread::{Thread, current, park_timeout};
@@ -50,6 +50,12 @@ impl Place {
     /// What orders come by.
     pub(super) fn control(&self) -> &Control {
         &self.readers.controls[self.index]
+    }
+
+    /// Has all other readers look whether there is something to read.
+    pub(super) fn wake_others(&self) {
+        let others = self.readers.controls.iter().enumerate().filter(|(index, _)| *index != self.index);
+        others.for_each(|(_, control)| control.wake());
     }
 }
 

@@ -36,7 +36,11 @@ pub fn serve_mount(
     for (index, place) in places.into_iter().enumerate() {
         let fd = if index == 0 { mount.fd.clone() } else { mount.descriptor() };
         let (new_exchange, buffers) = (new_exchange.clone(), buffers.clone());
-        workers.run_on(index, Box::new(move || Box::pin(Reader::new(fd, new_exchange(), buffers, place))));
+        let first = buffers.try_take().expect("there is room for one each");
+        workers.run_on(
+            index,
+            Box::new(move || Box::pin(Reader::new(fd, new_exchange(), buffers, first, place))),
+        );
     }
     MountServing { mount, readers }
 }

@@ -27,17 +27,24 @@ pub(super) struct Kernel {
     pub(super) session: FuseSession,
     wakes: Arc<Wakes>,
     unique: u64,
+    /// Whether each buffer is the driver's last.
+    pub(super) last: bool,
 }
 
 impl Kernel {
     pub(super) fn new(tree: &Arc<Tree>, config: Config) -> Self {
-        Self { session: FuseSession::new(tree.clone(), config), wakes: Arc::default(), unique: 0 }
+        Self {
+            session: FuseSession::new(tree.clone(), config),
+            wakes: Arc::default(),
+            unique: 0,
+            last: false,
+        }
     }
 
     /// Sends a message and returns its number; true where the session kept the buffer.
     pub(super) fn send(&mut self, opcode: u32, node: u64, body: &[u8]) -> (u64, bool) {
         self.unique += 1;
-        let kept = self.session.receive(message(opcode, node, self.unique, body)).is_none();
+        let kept = self.session.receive(message(opcode, node, self.unique, body), self.last).is_none();
         (self.unique, kept)
     }
 

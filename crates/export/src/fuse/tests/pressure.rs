@@ -55,14 +55,36 @@ fn what_waits_for_a_buffer_is_written_as_it_was() {
     let (_, kept) = kernel.send(opcode::WRITE, disk, &writing(8192, &[9; 4096], 0));
     assert!(kept && !kernel.session.takes(), "the message itself waits");
     kernel.poll();
+    assert!(kernel.session.returned().is_none(), "it still waits");
     device.release(1);
     kernel.poll();
+    assert!(kernel.session.returned().is_some() && kernel.session.takes(), "it is copied by now");
+    assert!(kernel.session.returned().is_none());
     device.release(1);
     kernel.poll();
     assert_eq!(kernel.session.pending(), 0);
     while kernel.reply().is_some() {}
     device.release(1);
     assert_eq!(kernel.read(disk, 8190, 4).1, [0, 0, 9, 9]);
+}
+
+/// A device that never answers keeps no buffer that a driver needs for the next message.
+#[test]
+fn the_last_buffer_is_not_kept_for_a_device() {
+    let (device, _, tree, mut kernel, disk) = reading();
+    kernel.last = true;
+    device.hold();
+    let (_, kept) = kernel.send(opcode::WRITE, disk, &writing(0, &[1; 65536], 0));
+    assert!(!kept && kernel.session.takes(), "it is copied");
+    let mut full = Kernel::new(&tree, Config { held_bytes_max: 65536 });
+    full.last = true;
+    full.send(opcode::READ, disk, &portion(0, 65536, 0));
+    let (_, kept) = full.send(opcode::WRITE, disk, &writing(65536, &[9; 65536], 0));
+    assert!(kept && !full.session.takes(), "nothing is taken without it");
+    full.poll();
+    device.release(2);
+    full.poll();
+    assert!(full.session.takes() && full.session.returned().is_some());
 }
 
 #[test]
