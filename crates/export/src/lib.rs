@@ -5,6 +5,7 @@
 //! | [`nbd`], [`fuse`], [`control`] | the protocols |
 //! | `export` | devices by name, who is connected, who may not be |
 //! | `closing` | asking the clients of one export to leave |
+//! | `covered` | the work of requests that cover much |
 //! | `ending` | how one conversation ends once nothing is pending |
 //! | `pending` | answers that are still to come, and which of them have news |
 //! | `statistics` | what clients did |
@@ -15,6 +16,7 @@ pub mod fuse;
 pub mod nbd;
 
 mod closing;
+mod covered;
 mod ending;
 mod export;
 mod pending;

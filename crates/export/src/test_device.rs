@@ -11,9 +11,11 @@ struct State {
     log: Vec<(Op, ByteRange, bool)>,
     failure: Option<Kind>,
     geometry: Geometry,
+    /// Questions about extents.
+    looks: usize,
 }
 
-/// A device of 4096-byte blocks that knows holes.
+/// A device of 4096-byte blocks that knows holes, and says so of [`LOOKED_AT_MAX`] blocks at a time.
 pub(crate) struct TestDevice {
     this: Weak<TestDevice>,
     state: Mutex<State>,
@@ -24,6 +26,9 @@ pub(crate) struct TestDevice {
 
 const BLOCK: u64 = 4096;
 
+/// Blocks that one answer about extents covers at most.
+const LOOKED_AT_MAX: usize = 64;
+
 impl TestDevice {
     pub(crate) fn new(size: u64) -> Arc<Self> {
         let geometry = Geometry::in_memory(size);
@@ -33,6 +38,7 @@ impl TestDevice {
             log: Vec::new(),
             failure: None,
             geometry,
+            looks: 0,
         };
         Arc::new_cyclic(|this| Self {
             this: this.clone(),
@@ -72,6 +78,11 @@ impl TestDevice {
         std::mem::take(&mut self.state.lock().log)
     }
 
+    /// Questions about extents that were answered so far.
+    pub(crate) fn looks(&self) -> usize {
+        self.state.lock().looks
+    }
+
     fn shared(&self) -> Arc<Self> {
         self.this.upgrade().expect("made in an Arc")
     }
@@ -106,9 +117,11 @@ impl State {
         request.answer(Ok(()))
     }
 
-    fn extents(&self, range: ByteRange, count_max: usize) -> Vec<Extent> {
+    fn extents(&mut self, range: ByteRange, count_max: usize) -> Vec<Extent> {
         let mut list = Vec::new();
-        for block in range.offset / BLOCK..(range.offset + range.len).div_ceil(BLOCK) {
+        self.looks += 1;
+        let blocks = range.offset / BLOCK..(range.offset + range.len).div_ceil(BLOCK);
+        for block in blocks.take(LOOKED_AT_MAX) {
             let allocated = self.allocated[block as usize];
             if allocated { Extent::stored(BLOCK) } else { Extent::hole(BLOCK) }.append_to(&mut list);
         }

@@ -19,14 +19,12 @@ use super::answer::{Command, Outcome, Ticket, Work};
 use super::config::{Config, STAYING_LEN_MIN};
 use super::seek::seek;
 use super::wire::{Head, errno};
+use crate::covered::spend_for;
 use crate::pending::{PENDING_MAX, Pending};
 use crate::statistics::Counter;
 
 /// Bytes of a buffer that a session gets in any case.
 const ASSURED_BYTES: usize = 16 << 10;
-
-/// Bytes that a request without payload covers in one unit of work.
-const BYTES_COVERED: u64 = 64 << 10;
 
 /// A read or write that waits for a buffer.
 struct Parked {
@@ -111,7 +109,7 @@ impl Transfers {
 
     /// Carries out a request without payload.
     pub(super) fn bare(&mut self, ticket: Ticket, request: Request) {
-        work::spend((request.range.len / BYTES_COVERED).min(u64::from(work::TURN)) as u32);
+        spend_for(request.range.len);
         self.submit(ticket, request);
     }
 

@@ -26,6 +26,7 @@ use super::reply::{Refusal, cut};
 use super::request::Rules;
 use super::ticket::{Command, Ticket};
 use super::wire::{RequestHeader, cmd, cmd_flag, errno};
+use crate::covered::spend_for;
 use crate::ending::Ending;
 use crate::export::Connected;
 use crate::pending::Pending;
@@ -33,10 +34,6 @@ use crate::statistics::{Counter, Tally};
 
 /// Bytes of replies that are sent before more requests are taken: the client has something to do meanwhile.
 const SENT_SOON: usize = 64 << 10;
-
-/// Bytes that a request without payload covers in one unit of work, and the most units that one is reckoned: what it
-/// really does beyond that its device counts.
-const BYTES_COVERED: u64 = 64 << 10;
 
 /// Extents sent in one unit of work.
 const EXTENTS_A_UNIT: u32 = 8;
@@ -477,11 +474,6 @@ impl Drop for Transmission {
 }
 
 const SHUTTING_DOWN: Refusal = Refusal::new(errno::ESHUTDOWN, "the server is stopping");
-
-/// Counts the work of a request that carries no payload and may cover much.
-fn spend_for(covered: u64) {
-    work::spend((covered / BYTES_COVERED).min(u64::from(work::TURN)) as u32);
-}
 
 /// The request to the device, still without its buffer.
 fn request(ticket: &Ticket, op: Op) -> Request {

@@ -3,6 +3,7 @@
 use super::*;
 use spillway_core::buffer::bytes_for;
 use spillway_core::exchange::Exchange;
+use spillway_core::work;
 
 #[test]
 fn requests_are_answered_in_the_order_of_the_answers_and_wake_the_reader() {
@@ -85,6 +86,25 @@ fn the_last_buffer_is_not_kept_for_a_device() {
     device.release(2);
     full.poll();
     assert!(full.session.takes() && full.session.returned().is_some());
+}
+
+/// A look covers 256 KiB of the test device, four units of work.
+#[test]
+fn a_search_for_holes_goes_on_in_the_next_turn() {
+    let (device, _, _, mut kernel, disk) = reading();
+    kernel.write(disk, 0, &[1; SIZE as usize]);
+    let body = [words64(&[1, 0]), words32(&[whence::HOLE, 0])].concat();
+    let turn = work::turn(work::REQUEST + 1);
+    let (unique, _) = kernel.send(opcode::LSEEK, disk, &body);
+    drop(turn);
+    assert_eq!((device.looks(), kernel.reply()), (1, None));
+    for looks in 2..=4 {
+        let _turn = work::turn(1);
+        kernel.poll();
+        assert_eq!((device.looks(), kernel.reply()), (looks, None));
+    }
+    kernel.poll();
+    assert_eq!(kernel.reply(), Some((unique, (0, words64(&[SIZE])))));
 }
 
 #[test]
