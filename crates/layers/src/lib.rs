@@ -4,6 +4,7 @@
 //! Every kind has a `Config` (what a configuration file says) that opens its device and checks itself by that, and a table of
 //! attributes whose names are the configuration's keys. [`stack`] is the table of kinds.
 
+mod blank;
 pub mod delay;
 pub mod fault;
 pub mod file;
@@ -11,6 +12,7 @@ pub mod memory;
 pub mod null;
 pub mod options;
 pub mod rate;
+mod signatures;
 mod sizes;
 pub mod stack;
 pub mod surroundings;

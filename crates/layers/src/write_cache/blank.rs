@@ -6,18 +6,17 @@
 
 use std::ops::Range;
 
-use spillway_core::{Error, IoBuf, Request, Seam};
+use spillway_core::{Error, Kind, Request};
+
+use crate::blank::{self, PIECE_BYTES};
+use crate::signatures::{Scan, WINDOW};
 
 use super::cache::result_of;
 use super::format::{Found, Layout, OriginMark, SUPERBLOCK_LEN, Superblock};
 use super::opening::Opening;
-use super::signatures::{Scan, WINDOW};
-
-/// Bytes that are read at once.
-const PIECE_BYTES: u64 = 256 << 10;
 
 impl Opening {
-    /// [`spillway_core::Kind::Invalid`] unless the cache device may be formatted as `layout`.
+    /// [`Kind::Invalid`] unless the cache device may be formatted as `layout`.
     pub(super) async fn check_blank(&self, layout: &Layout) -> Result<(), Error> {
         let scan = self.scan(layout).await?;
         let Some(byte) = scan.nonzero else { return Ok(()) };
@@ -61,16 +60,11 @@ impl Opening {
     }
 
     async fn scan_range(&self, scan: &mut Scan, range: Range<u64>) -> Result<(), Error> {
-        let mut at = range.start;
-        while at < range.end {
-            let len = PIECE_BYTES.min(range.end - at);
-            scan.take(at, &self.read_foreign(&self.cache, at, len, "the cache device").await?);
-            at += len;
-        }
-        Ok(())
+        let looked = blank::look(&self.cache, &self.workspaces.pieces, scan, range).await;
+        looked.map_err(|kind| unreadable(kind, "the cache device"))
     }
 
-    /// [`spillway_core::Kind::Invalid`] where the origin is a cache itself, as it is where the two were swapped, unless `cache` was
+    /// [`Kind::Invalid`] where the origin is a cache itself, as it is where the two were swapped, unless `cache` was
     /// made for this origin: what clients write to a device is theirs to choose.
     pub(super) async fn check_origin(&self, cache: Option<&Superblock>) -> Result<(), Error> {
         let belongs = |cache: &Superblock| {
@@ -104,25 +98,22 @@ impl Opening {
         if at.checked_add(SUPERBLOCK_LEN as u64).is_none_or(|end| end > geometry.size) {
             return Ok(false);
         }
-        let bytes = self.read_foreign(&self.origin, first, block, "the origin").await?;
+        let buf = self.workspaces.pieces.take(block as usize).await;
+        let reply = self.origin.submit(Request::read(first, buf)).await;
+        let bytes = result_of(reply).map_err(|kind| unreadable(kind, "the origin"))?;
         let head = &bytes[(at - first) as usize..][..SUPERBLOCK_LEN];
         let found = Superblock::decode(head.try_into().expect("the length of a superblock"));
         Ok(matches!(found, Found::Cache(_) | Found::Unfinished))
     }
+}
 
-    /// Reads what may belong to something else.
-    async fn read_foreign(&self, device: &Seam, at: u64, len: u64, what: &str) -> Result<IoBuf, Error> {
-        let buf = self.workspaces.pieces.take(len as usize).await;
-        result_of(device.submit(Request::read(at, buf)).await).map_err(|kind| {
-            Error::new(kind, format!("{what} cannot be read, to see whether it is blank or a cache"))
-        })
-    }
+fn unreadable(kind: Kind, what: &str) -> Error {
+    Error::new(kind, format!("{what} cannot be read, to see whether it is blank or a cache"))
 }
 
 /// The two ends of a device, and what of the metadata they do not cover; in whole blocks of the device.
 fn areas(layout: &Layout, size: u64, block: u64) -> ([Range<u64>; 2], Range<u64>) {
-    let head = 0..WINDOW.min(size);
-    let tail = (size.saturating_sub(WINDOW) / block * block).max(head.end)..size;
+    let [head, tail] = blank::ends(size, block);
     let end = (layout.start + layout.metadata_bytes().max(WINDOW)).next_multiple_of(block);
     let start = (layout.start / block * block).clamp(head.end, tail.start);
     let metadata = start..end.clamp(start, tail.start);

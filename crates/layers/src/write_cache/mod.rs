@@ -26,7 +26,7 @@
 //! | --- | --- |
 //! | [`mod@format`] | superblock, entries, layout, and the checks before a cache is taken for one |
 //! | `opening`, `recovery` | how a cache is opened, and which of its blocks are alive after a crash |
-//! | `blank`, `signatures` | what a device holds that is not a cache: named, and not formatted |
+//! | `blank` | what a device holds that is not a cache: named, and not formatted |
 //! | `settings`, `counts`, `attributes` | options, figures, and both as the control plane sees them |
 //! | `cache` | the parts together |
 //! | `block`, `regions`, `chains`, `index`, `present` | what the cache holds of the origin |
@@ -62,7 +62,6 @@ mod present;
 mod recovery;
 mod regions;
 mod settings;
-mod signatures;
 mod space;
 #[cfg(test)]
 mod tests;

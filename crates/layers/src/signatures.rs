@@ -4,7 +4,7 @@
 //! formatted even where no name is found.
 
 /// Bytes at each end of a disk in which every signature of the table lies.
-pub(super) const WINDOW: u64 = 1 << 20;
+pub(crate) const WINDOW: u64 = 1 << 20;
 
 const KIB: u64 = 1 << 10;
 
@@ -108,22 +108,22 @@ impl At {
 
 /// What was seen of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Scan {
+pub(crate) struct Scan {
     size: u64,
     /// What was recognised, each once, in the order of the table.
-    pub(super) names: Vec<&'static str>,
+    pub(crate) names: Vec<&'static str>,
     /// The first byte that is not zero among those that were looked at.
-    pub(super) nonzero: Option<u64>,
+    pub(crate) nonzero: Option<u64>,
 }
 
 impl Scan {
     /// Of a disk of `size` bytes, before anything was looked at.
-    pub(super) fn new(size: u64) -> Self {
+    pub(crate) fn new(size: u64) -> Self {
         Self { size, names: Vec::new(), nonzero: None }
     }
 
     /// Looks at whole sectors of the disk, from byte `at` on.
-    pub(super) fn take(&mut self, at: u64, bytes: &[u8]) {
+    pub(crate) fn take(&mut self, at: u64, bytes: &[u8]) {
         let Some(first) = first_nonzero(bytes) else { return };
         let first = at + first as u64;
         self.nonzero = Some(self.nonzero.map_or(first, |before| before.min(first)));
