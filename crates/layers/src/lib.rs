@@ -14,6 +14,7 @@ pub mod options;
 pub mod rate;
 mod signatures;
 mod sizes;
+pub mod spill;
 pub mod stack;
 pub mod surroundings;
 pub mod trace;

@@ -49,6 +49,7 @@ const ZFS_UBERBLOCK: u64 = KIB;
 
 const TABLE: &[Signature] = &[
     row("a write cache", At::Start(0), &[0x21, 0x93, 0x48, 0x23]),
+    row("a spill file", At::Start(0), &crate::spill::format::MAGIC),
     row("an ext2, ext3 or ext4 file system", At::Start(KIB + 0x38), &[0x53, 0xef]),
     row("an XFS file system", At::Start(0), b"XFSB"),
     row("a Btrfs file system", At::Start(64 * KIB + 0x40), b"_BHRfS_M"),
@@ -183,6 +184,7 @@ mod tests {
         let swapped = &0x00ba_b10c_u64.to_be_bytes()[..];
         let cases: &[(u64, &[u8], &str)] = &[
             (0, &[0x21, 0x93, 0x48, 0x23], "write cache"),
+            (0, b"SpillFil", "spill file"),
             (0x438, &[0x53, 0xef], "ext4"),
             (0, b"XFSB", "XFS"),
             (0x10040, b"_BHRfS_M", "Btrfs"),

@@ -1,4 +1,4 @@
-//! Runs the fuzz targets for a fixed time: the NBD parser, the messages of a mount, and the metadata of a write cache.
+//! Runs the fuzz targets for a fixed time: the NBD parser, the messages of a mount, the metadata of a write cache, and spill files.
 //!
 //! They are a workspace of their own, built with coverage by the stable compiler: its folder's cargo configuration says
 //! how, so cargo is started there, and flags from outside are kept away. What it finds is left in `tools/fuzz/artifacts`.
@@ -12,18 +12,17 @@ use crate::cargo::{command, succeed};
 /// What CI spends on them.
 pub(crate) const SECONDS: u64 = 80;
 
-/// Each target, how many quarters of the time it gets, and what helps it.
-const TARGETS: [(&str, u64, &[&str]); 3] = [
+/// Each target, how many fifths of the time it gets, and what helps it.
+const TARGETS: [(&str, u64, &[&str]); 4] = [
     ("nbd_session", 2, &["-max_len=65536", "-dict=nbd.dict"]),
     ("fuse_session", 1, &["-max_len=16384"]),
     ("write_cache", 1, &["-max_len=16384"]),
+    ("spill", 1, &["-max_len=16384"]),
 ];
 
 /// Builds and runs the targets; a crash, a hang, a leak of memory or a build error is an error.
 pub(crate) fn run(root: &Path, seconds: u64) -> Result<()> {
-    TARGETS
-        .iter()
-        .try_for_each(|(name, quarters, options)| target(root, name, seconds * quarters / 4, options))
+    TARGETS.iter().try_for_each(|(name, fifths, options)| target(root, name, seconds * fifths / 5, options))
 }
 
 fn target(root: &Path, name: &str, seconds: u64, options: &[&str]) -> Result<()> {

@@ -1,0 +1,282 @@
+//! Records on their way to the file: gathered in a buffer, then written by one I/O, or two where a segment is full in between.
+
+use std::sync::Arc;
+
+use spillway_core::{IoBuf, Kind};
+
+use super::format::{Codec, Layout, RECORD_BYTES_MAX, ROOM_MIN, Record, UNIT, record_crc};
+use super::store::{Count, Location, Owner, Placed, Store, Turn};
+use super::streams::{Claim, OpenSegment, Stream, room_of, tail_bytes};
+
+/// Bytes of a batch in segments of the usual size.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// Bytes of a batch: a quarter of a segment where these are small.
+pub(super) fn batch_bytes(layout: &Layout) -> usize {
+    BATCH_BYTES.min(layout.segment_bytes() / 4)
+}
+
+/// Bytes that a batch takes beside its buffer.
+pub(super) fn batch_overhead(layout: &Layout) -> usize {
+    batch_bytes(layout) / ROOM_MIN * (size_of::<Draft>() + size_of::<Record>() + size_of::<Placed>())
+}
+
+/// A record to be written.
+#[derive(Clone, Copy, Debug)]
+struct Draft {
+    slot: u32,
+    len: u16,
+    codec: Codec,
+    members: u8,
+    /// That of the segment which it is written to, if absent.
+    generation: Option<u64>,
+}
+
+/// What is to be spilled.
+#[derive(Clone, Copy, Debug)]
+pub struct Content<'a> {
+    /// The slot; of a cluster the first one.
+    pub slot: u32,
+    /// How the bytes are to be read.
+    pub codec: Codec,
+    /// Bit n: they hold the page of `slot` + n.
+    pub members: u8,
+    /// At most [`RECORD_BYTES_MAX`] of them.
+    pub bytes: &'a [u8],
+}
+
+/// Records that are gathered. Dropped, nothing was written.
+pub struct Batch {
+    store: Arc<Store>,
+    stream: Stream,
+    buf: IoBuf,
+    used: usize,
+    drafts: Vec<Draft>,
+}
+
+impl Store {
+    /// An empty batch, once there is a buffer for it.
+    pub async fn batch(self: &Arc<Self>) -> Batch {
+        let buf = self.workspaces.batches.take(batch_bytes(self.layout())).await;
+        Batch::new(self.clone(), Stream::Content, buf)
+    }
+}
+
+impl Batch {
+    pub(super) fn new(store: Arc<Store>, stream: Stream, buf: IoBuf) -> Self {
+        let drafts = Vec::with_capacity(buf.len() / ROOM_MIN);
+        Self { store, stream, buf, used: 0, drafts }
+    }
+
+    /// Records in it.
+    pub fn len(&self) -> usize {
+        self.drafts.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.drafts.is_empty()
+    }
+
+    /// Adds a record, copying its bytes. False where it does not fit: then the batch is to be written first.
+    #[must_use]
+    pub fn push(&mut self, content: Content<'_>) -> bool {
+        self.push_of(content, None)
+    }
+
+    /// Adds a record that first landed in the segment with sequence number `generation`.
+    #[must_use]
+    pub(super) fn push_of(&mut self, content: Content<'_>, generation: Option<u64>) -> bool {
+        let Content { slot, codec, members, bytes } = content;
+        let least = self.store.layout().segment_bytes() / 4;
+        assert!(
+            (1..=RECORD_BYTES_MAX.min(least)).contains(&bytes.len()) && members != 0,
+            "a record of {} bytes",
+            bytes.len()
+        );
+        if self.used + bytes.len() > self.buf.len() || self.drafts.len() == self.drafts.capacity() {
+            return false;
+        }
+        self.buf[self.used..][..bytes.len()].copy_from_slice(bytes);
+        self.used += bytes.len();
+        self.drafts.push(Draft { slot, len: bytes.len() as u16, codec, members, generation });
+        true
+    }
+
+    /// Writes the records in their order. Once one has reached the file, `publish` has its slot name it, by the record's index; false
+    /// where the slot is not to name it after all. Returns how many have reached the file, and why the others have not.
+    ///
+    /// [`Kind::NoSpace`]: the file is full, also after cleaning, or the host's file system is. [`Kind::Io`]: the write failed, or too
+    /// many have. [`Kind::ShuttingDown`]: the file was stopped.
+    pub async fn write(
+        mut self,
+        owner: &impl Owner,
+        mut publish: impl FnMut(usize, Placed) -> bool,
+    ) -> (usize, Result<(), Kind>) {
+        let mut done = 0;
+        while done < self.drafts.len() {
+            let written = match self.claim(done, owner).await {
+                Ok(claim) => self.write_claim(done, claim, &mut publish).await,
+                Err(kind) => Err(kind),
+            };
+            match written {
+                Ok(count) => done += count,
+                Err(kind) => {
+                    self.store.add(Count::Full, u64::from(kind == Kind::NoSpace));
+                    return (done, Err(kind));
+                }
+            }
+        }
+        (done, Ok(()))
+    }
+
+    /// Claims a stretch for the records from `done` on, or the first of them.
+    async fn claim(&self, done: usize, owner: &impl Owner) -> Result<Claimed, Kind> {
+        let (store, drafts) = (&self.store, &self.drafts[done..]);
+        let try_claim = || {
+            let lens = drafts.iter().map(|draft| usize::from(draft.len));
+            let add = |claim: &Claim| store.segments.add(claim.segment, claim.room);
+            let claim = store.streams.claim(store.layout(), self.stream, lens, add)?;
+            let pads = drafts[..claim.count].iter().map(|draft| Record::pad(draft.len)).collect();
+            Some(Claimed { store: store.clone(), live: claim.room, records: pads, claim })
+        };
+        loop {
+            store.check()?;
+            if let Some(claimed) = try_claim() {
+                return Ok(claimed);
+            }
+            let _turn = Turn::take(&store.opening[self.stream as usize]).await;
+            if let Some(claimed) = try_claim() {
+                return Ok(claimed);
+            }
+            store.open_next(self.stream, owner).await?;
+        }
+    }
+
+    /// Writes the records of a claim and publishes them.
+    async fn write_claim(
+        &mut self,
+        done: usize,
+        mut claimed: Claimed,
+        publish: &mut impl FnMut(usize, Placed) -> bool,
+    ) -> Result<usize, Kind> {
+        let Claim { segment, seq, at, count, bytes, pad, .. } = claimed.claim;
+        let drafts = &self.drafts[done..done + count];
+        let placed = place(&self.buf, drafts, segment, seq, at);
+        let mut buf = std::mem::take(&mut self.buf);
+        let (len, whole) = (bytes + pad, buf.len());
+        // A pad holds what is behind it, or zeroes.
+        let end = self.used.min(len);
+        buf[end..len].fill(0);
+        buf.narrow(0, len);
+        let (result, mut buf) = self.store.write_at(segment, at, buf).await;
+        buf.unnarrow(0, whole);
+        buf.copy_within(bytes..self.used, 0);
+        self.buf = buf;
+        self.used -= bytes;
+        result?;
+        for (index, (draft, placed)) in drafts.iter().zip(&placed).enumerate() {
+            claimed.landed(index, draft, placed.crc);
+            if publish(done + index, *placed) {
+                claimed.live -= room_of(draft.len.into());
+            }
+        }
+        if self.stream == Stream::Content {
+            self.store.add(Count::RecordsWritten, count as u64);
+        }
+        Ok(count)
+    }
+}
+
+/// Where the records of a claim lie, and their checksums.
+fn place(buf: &[u8], drafts: &[Draft], segment: u32, seq: u64, at: usize) -> Vec<Placed> {
+    let mut start = 0;
+    let place = |draft: &Draft| {
+        let bytes = &buf[start..start + usize::from(draft.len)];
+        let at = Location { segment, offset: (at + start) as u32 };
+        start += bytes.len();
+        Placed { at, crc: record_crc(seq, draft.slot, draft.codec, draft.members, bytes) }
+    };
+    drafts.iter().map(place).collect()
+}
+
+/// A claim under way. Whatever happens to it, its segment learns what it holds, and that it has ended.
+struct Claimed {
+    store: Arc<Store>,
+    claim: Claim,
+    /// Room of records that no slot names.
+    live: u32,
+    /// What the summary says: pads until they are written.
+    records: Vec<Record>,
+}
+
+impl Claimed {
+    fn landed(&mut self, index: usize, draft: &Draft, crc: u32) {
+        let generation = draft.generation.unwrap_or(self.claim.seq);
+        let &Draft { slot, len, codec, members, .. } = draft;
+        self.records[index] = Record { slot, crc, generation, len, codec, members };
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        let pad = (self.claim.pad > 0).then(|| Record::pad(self.claim.pad as u16));
+        if self.live > 0 {
+            self.store.free(self.store.segments.release(self.claim.segment, self.live));
+        }
+        if self.store.streams.end(&self.claim, self.records.drain(..).chain(pad)) {
+            self.store.queue_upkeep();
+        }
+    }
+}
+
+impl Store {
+    /// Opens the next segment of a stream, after cleaning where that is needed.
+    async fn open_next(self: &Arc<Self>, stream: Stream, owner: &impl Owner) -> Result<(), Kind> {
+        let taken = loop {
+            match self.space.take(stream.taker()) {
+                Some((segment, seq)) => break Taken { store: self, segment: Some(segment), seq },
+                // Boxed, because the cleaner writes batches itself.
+                None if stream == Stream::Content => Box::pin(self.make_room(owner)).await?,
+                None => return Err(Kind::NoSpace),
+            }
+        };
+        let tail = self.workspaces.tails.take(tail_bytes(self.layout())).await;
+        self.zero_footer(&taken).await?;
+        if self.streams.replace(stream, Some(taken.open(tail))) {
+            self.queue_upkeep();
+        }
+        Ok(())
+    }
+
+    /// What its last user has left there is not to be taken for the footer of the next.
+    async fn zero_footer(&self, taken: &Taken<'_>) -> Result<(), Kind> {
+        let segment = taken.segment.expect("it is not open yet");
+        let at = self.layout().segment_bytes() - UNIT;
+        self.write_at(segment, at, IoBuf::zeroes(UNIT)).await.0
+    }
+}
+
+/// A segment that was taken: opened, or given back.
+struct Taken<'a> {
+    store: &'a Store,
+    segment: Option<u32>,
+    seq: u64,
+}
+
+impl Taken<'_> {
+    fn open(mut self, tail: IoBuf) -> OpenSegment {
+        let segment = self.segment.take().expect("it is opened once");
+        self.store.segments.open(segment, self.seq);
+        OpenSegment::new(segment, self.seq, tail)
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if let Some(segment) = self.segment {
+            self.store.space.give(segment, || ());
+            self.store.settled.wake_all();
+        }
+    }
+}

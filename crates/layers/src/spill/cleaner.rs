@@ -1,0 +1,280 @@
+//! Cleaning: what is live in a segment with little of it is copied elsewhere, so that the whole comes free.
+//!
+//! It runs where new content finds no segment, one at a time. Each step wins at least a sixteenth of a segment, so it comes to an end; and the segments in reserve hold what it copies before any comes free. A segment that cannot be read is set aside: its
+//! pages stay where they are, and errors of the medium answer who reads them.
+
+use std::sync::Arc;
+
+use spillway_core::{IoBuf, Kind};
+
+use super::batch::{Batch, Content, batch_bytes};
+use super::format::{Codec, FOOTER_LEN, Footer, Layout, ROOM_MIN, Record, UNIT, read_tail};
+use super::reading::READ_BYTES;
+use super::segments::{Look, State};
+use super::space::Taker;
+use super::store::{Count, Location, Owner, Placed, Spilled, Store, Turn};
+use super::streams::{Stream, tail_bytes, tail_len};
+
+/// Segments that are looked at before others have their turn.
+const LOOKS: u32 = 1 << 16;
+
+/// Records that are read together.
+const RECORDS_A_READ: usize = 1024;
+
+/// What may be done for room.
+enum Chance {
+    /// Segments are being closed.
+    Closing,
+    /// This one comes free by itself: nobody names anything of it.
+    Leaving(u32),
+    /// This one has the least that is live.
+    Clean(u32),
+    Nothing,
+}
+
+/// A record that is to be copied, and where it lies now.
+struct Move {
+    record: Record,
+    at: Location,
+}
+
+impl Move {
+    fn spilled(&self) -> Spilled {
+        let Record { slot, crc, len, codec, members, .. } = self.record;
+        Spilled { slot, placed: Placed { at: self.at, crc }, len: len.into(), codec, members }
+    }
+}
+
+impl Store {
+    /// Waits until new content finds a segment. [`Kind::NoSpace`] where cleaning brings none.
+    pub(super) async fn make_room(self: &Arc<Self>, owner: &impl Owner) -> Result<(), Kind> {
+        let _turn = Turn::take(&self.cleaning).await;
+        while !self.space.has_room(Taker::Content) {
+            self.check()?;
+            match self.chance().await {
+                Chance::Closing => self.settled.until(|| (!self.streams.are_closing()).then_some(())).await,
+                Chance::Leaving(segment) => self.has_left(segment).await,
+                Chance::Clean(segment) => self.clean(segment, owner).await?,
+                // It may have come free during the look.
+                Chance::Nothing if self.space.has_room(Taker::Content) => {}
+                Chance::Nothing => return Err(Kind::NoSpace),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until a segment that nobody names is free, or more than that.
+    pub(super) async fn has_left(&self, segment: u32) {
+        self.settled.until(|| (!self.segments.look(segment).is_leaving()).then_some(())).await;
+    }
+
+    async fn chance(&self) -> Chance {
+        // In this order: what is closed after this is looked at as it is then.
+        if self.streams.are_closing() {
+            return Chance::Closing;
+        }
+        let (mut best, mut freeing, mut read): (Option<(u32, u32)>, _, _) = (None, None, None);
+        for segment in 0..self.segments.count() {
+            if segment % LOOKS == LOOKS - 1 {
+                self.env.sleep(std::time::Duration::ZERO).await;
+            }
+            let Look { state, live, .. } = self.segments.look(segment);
+            match (state, live) {
+                (State::Freeing, _) => freeing = Some(segment),
+                (State::Closed, 0) => read = Some(segment),
+                (State::Closed, _) if !self.is_set_aside(segment) => {
+                    best = best.filter(|(least, _)| *least <= live).or(Some((live, segment)));
+                }
+                _ => {}
+            }
+        }
+        let best = best.filter(|(live, _)| pays(self.layout(), *live as usize));
+        match (freeing, best, read) {
+            (Some(segment), ..) => Chance::Leaving(segment),
+            (_, Some((_, segment)), _) => Chance::Clean(segment),
+            (.., Some(segment)) => Chance::Leaving(segment),
+            _ => Chance::Nothing,
+        }
+    }
+
+    fn is_set_aside(&self, segment: u32) -> bool {
+        self.set_aside.next(segment.into()) == Some(segment.into())
+    }
+
+    pub(super) fn set_aside(&self, segment: u32) {
+        if !self.is_set_aside(segment) {
+            self.set_aside.mark(segment.into());
+            self.add(Count::SetAside, 1);
+        }
+    }
+
+    /// Copies what is live of a closed segment. Fails where the copies cannot be written.
+    async fn clean(self: &Arc<Self>, segment: u32, owner: &impl Owner) -> Result<(), Kind> {
+        // Freed by itself meanwhile.
+        let Some(_pinned) = self.pin_closed(segment) else { return Ok(()) };
+        let before = self.segments.look(segment).live;
+        let Some(tail) = self.read_summary(segment).await else {
+            self.set_aside(segment);
+            return Ok(());
+        };
+        let mut cleaning = Cleaning {
+            store: self,
+            owner,
+            moves: Vec::new(),
+            batch: None,
+            batched: Vec::new(),
+            failed: false,
+        };
+        let mut offset = 0;
+        for record in read_tail(&tail).expect("it was checked").1 {
+            let at = Location { segment, offset };
+            offset += u32::from(record.len);
+            if record.codec != Codec::PAD && owner.names(record.slot, at) {
+                cleaning.add(Move { record, at }).await?;
+            }
+        }
+        let failed = cleaning.finish().await?;
+        self.add(Count::SegmentsCleaned, 1);
+        // Otherwise it would be cleaned again and again.
+        if failed || self.segments.look(segment).live == before {
+            self.set_aside(segment);
+        }
+        Ok(())
+    }
+
+    /// The end of a closed segment, with its summary, if it is as it was written.
+    pub(super) async fn read_summary(&self, segment: u32) -> Option<IoBuf> {
+        let bytes = self.layout().segment_bytes();
+        let mut len = UNIT;
+        loop {
+            let buf = self.workspaces.cleaner.take(len).await;
+            let buf = self.read_at(segment, bytes - len, buf).await.ok()?;
+            let footer = Footer::decode(buf.last_chunk::<FOOTER_LEN>()?)?;
+            let whole = tail_len(footer.records as usize);
+            let ours = footer.low_uuid == self.superblock.low_uuid()
+                && (footer.segment, footer.seq) == (segment, self.segments.seq(segment))
+                && footer.records as usize <= self.layout().records_max();
+            if !ours || whole < len {
+                return None;
+            }
+            if whole == len {
+                let fits = |records: usize| records <= bytes - len;
+                let lens = read_tail(&buf)?.1.map(|record| usize::from(record.len)).sum::<usize>();
+                return (fits(lens) && lens == footer.data_bytes as usize).then_some(buf);
+            }
+            len = whole;
+        }
+    }
+}
+
+/// The cleaning of a segment: records that are to be copied, and those on their way.
+struct Cleaning<'a, O> {
+    store: &'a Arc<Store>,
+    owner: &'a O,
+    /// To be read together.
+    moves: Vec<Move>,
+    batch: Option<Batch>,
+    /// The records of the batch.
+    batched: Vec<Move>,
+    /// Some could not be read.
+    failed: bool,
+}
+
+impl<O: Owner> Cleaning<'_, O> {
+    async fn add(&mut self, next: Move) -> Result<(), Kind> {
+        let reaches = |first: &Move| end(&next) - start(first) > READ_BYTES;
+        if self.moves.len() == RECORDS_A_READ || self.moves.first().is_some_and(reaches) {
+            self.copy().await?;
+        }
+        self.moves.push(next);
+        Ok(())
+    }
+
+    /// Copies the rest. Returns whether some could not be read.
+    async fn finish(mut self) -> Result<bool, Kind> {
+        self.copy().await?;
+        self.write().await?;
+        Ok(self.failed)
+    }
+
+    /// Reads the records and puts them into batches.
+    async fn copy(&mut self) -> Result<(), Kind> {
+        let (store, moves) = (self.store, std::mem::take(&mut self.moves));
+        let [Some(first), Some(last)] = [moves.first(), moves.last()] else { return Ok(()) };
+        let (from, to) = (start(first), end(last));
+        let buf = store.workspaces.cleaner.take(to - from).await;
+        let Ok(buf) = store.read_at(first.at.segment, from, buf).await else {
+            self.failed = true;
+            return Ok(());
+        };
+        for next in moves {
+            let spilled = next.spilled();
+            match store.checked(&spilled, &buf, from) {
+                Ok(bytes) => self.push(next, bytes).await?,
+                Err(_) if self.owner.lost(spilled.slot, spilled.placed.at) => store.release(&spilled),
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn push(&mut self, next: Move, bytes: &[u8]) -> Result<(), Kind> {
+        let Record { slot, codec, members, generation, .. } = next.record;
+        let content = Content { slot, codec, members, bytes };
+        loop {
+            let batch = match &mut self.batch {
+                Some(batch) => batch,
+                none => {
+                    let buf = self.store.workspaces.cleaner.take(batch_bytes(self.store.layout())).await;
+                    none.insert(Batch::new(self.store.clone(), Stream::Cleaner, buf))
+                }
+            };
+            if batch.push_of(content, Some(generation)) {
+                self.batched.push(next);
+                return Ok(());
+            }
+            self.write().await?;
+        }
+    }
+
+    /// Writes the batch, and has the slots name the copies.
+    async fn write(&mut self) -> Result<(), Kind> {
+        let Some(batch) = self.batch.take() else { return Ok(()) };
+        let (store, owner, batched) = (self.store, self.owner, std::mem::take(&mut self.batched));
+        let publish = |index: usize, to: Placed| {
+            let from = batched[index].spilled();
+            let moved = owner.moved(from.slot, from.placed.at, to);
+            if moved {
+                store.release(&from);
+                store.add(Count::RecordsMoved, 1);
+            }
+            moved
+        };
+        batch.write(owner, publish).await.1
+    }
+}
+
+fn start(next: &Move) -> usize {
+    next.at.offset as usize / UNIT * UNIT
+}
+
+fn end(next: &Move) -> usize {
+    (next.at.offset as usize + usize::from(next.record.len)).next_multiple_of(UNIT)
+}
+
+/// Whether room is won by cleaning a segment of which so much is live: what its copies take, with a pad for each batch, and what is
+/// left unused where they go on in another segment.
+fn pays(layout: &Layout, live: usize) -> bool {
+    let units = live / batch_bytes(layout) + 5;
+    live + units * UNIT <= layout.segment_bytes() / 16 * 15
+}
+
+/// Bytes of buffers that cleaning takes at once: a summary, what is read, and what is written.
+pub(super) fn cleaner_bytes(layout: &Layout) -> usize {
+    tail_bytes(layout) + READ_BYTES + UNIT + batch_bytes(layout)
+}
+
+/// Bytes that cleaning takes beside its buffers.
+pub(super) fn cleaner_overhead(layout: &Layout) -> usize {
+    (batch_bytes(layout) / ROOM_MIN + RECORDS_A_READ) * size_of::<Move>()
+}

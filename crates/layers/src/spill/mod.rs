@@ -1,0 +1,54 @@
+//! A spill file: a log of segments to which pages go in large batches, and from which they come back one by one or in runs.
+//!
+//! It knows slots as numbers. Which slot names which record is its [`Owner`]'s; the file knows how much of each segment is named, and
+//! who reads it.
+//!
+//! *Promises upwards*: what was written and is named is read as it was written, or answered with an error; never anything else, for
+//! each record has a checksum over its bytes, its slot, and the number of its segment in the order of all. A segment is reused once nobody
+//! names or reads it, and was punched. A full file says so, after cleaning, and goes on as soon as something is released. What it takes in
+//! memory is charged when it is opened: spilling needs none. After a clean stop the file says which records are live.
+//! *Needs below*: a block device whose requests, once dropped, are ordered before later ones that overlap them; it may fail, lie, and run
+//! out of room. [`Env`](spillway_core::Env) for a background task.
+//!
+//! *States of a segment*: free -> open -> sealed -> closed -> freeing -> punched and free; see `segments`.
+//!
+//! ```text
+//!   batch: push, push ... -> claim a stretch of the open segment -> I/O -> publish each -> the claim ends
+//!                              |-> none fits: seal it, take the next ----> make room: clean what has least live
+//!   upkeep: closes what is sealed and has no claims; punches what nobody names or reads
+//! ```
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `format` | what lies in a file, to the byte: docs/spill.md |
+//! | `opening`, `stopping` | what is found in a file and given up; the checkpoint |
+//! | `store` | what the parts share; failures and counts |
+//! | `segments`, `space` | what each segment's room is used for; which are free, and for whom |
+//! | `streams`, `batch` | segments that are written to; records on their way |
+//! | `reading` | records read by their place |
+//! | `cleaner`, `upkeep` | room won back; segments closed and punched |
+//!
+//! *Lock order*: the locks of open segments, of free segments and of the bitmaps are leaves. Who opens the next segment of a stream
+//! holds that stream's turn, then for cleaning the cleaner's, then the turn of the cleaner's stream; these are held across awaits.
+
+mod batch;
+mod cleaner;
+pub mod format;
+mod opening;
+mod reading;
+mod segments;
+mod space;
+mod stopping;
+mod store;
+mod streams;
+mod upkeep;
+
+pub use batch::{Batch, Content};
+pub use opening::Settings;
+pub use reading::Pinned;
+pub use store::{Count, Location, Owner, Placed, Spilled, Store};
+
+#[cfg(test)]
+mod tests;
+#[cfg(all(test, feature = "shuttle"))]
+mod threads;

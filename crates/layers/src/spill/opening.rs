@@ -1,0 +1,276 @@
+//! How a spill file is opened: what it holds is looked at, refused or given up, and it begins empty.
+
+use std::sync::Arc;
+
+use spillway_core::stats::Counters;
+use spillway_core::sync::{AtomicBool, AtomicU32, Marks, Semaphore, WaitList, Work};
+use spillway_core::{
+    BlockDevice, Budget, ByteRange, Charge, Env, Error, IoBuf, Kind, Op, Request, Seam, Workspace,
+};
+
+use super::batch::{batch_bytes, batch_overhead};
+use super::cleaner::{cleaner_bytes, cleaner_overhead};
+use super::format::{
+    CODEC_NAME_LEN, CODECS, CheckpointSpan, Found, Layout, NAME_LEN_MAX, SEGMENT_SHIFT, SEGMENT_SHIFT_MIN,
+    State, Superblock, UNIT, copy_offset,
+};
+use super::reading::READ_BYTES;
+use super::segments::Segments;
+use super::space::{Space, segments_min};
+use super::store::{Store, Workspaces};
+use super::streams::{Streams, tail_bytes};
+use crate::blank;
+use crate::signatures::Scan;
+
+/// Ends of segments: two that are open, one that is opened, and two that are closed meanwhile.
+const TAILS: usize = 5;
+
+/// I/Os that read for the owner at the same time.
+const READS: usize = 4;
+
+/// Bytes that are punched at once.
+const PUNCH_BYTES: u64 = 1 << 30;
+
+/// What a spill file is opened with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The device's name, at most 256 bytes.
+    pub name: String,
+    /// Slots of the device.
+    pub slots: u64,
+    /// Names of its codecs by number, at most 8 of at most 16 bytes.
+    pub codecs: Vec<String>,
+    /// Take a file whatever it holds.
+    pub force: bool,
+    /// Buffers of a MiB for what is written: so many batches are under way at once.
+    pub batches: usize,
+    /// Bytes of a segment as a power of two: 22, in tests from 14 on.
+    pub segment_shift: u32,
+}
+
+impl Settings {
+    /// Those of a device with this name and so many slots.
+    pub fn new(name: impl Into<String>, slots: u64) -> Self {
+        let (codecs, batches, segment_shift) = (Vec::new(), 4, SEGMENT_SHIFT);
+        Self { name: name.into(), slots, codecs, force: false, batches, segment_shift }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let len = self.name.len();
+        if len > NAME_LEN_MAX {
+            return Err(Error::invalid(format!(
+                "a device that spills has a name of at most {NAME_LEN_MAX} bytes, not {len}"
+            )));
+        }
+        assert!((SEGMENT_SHIFT_MIN..=SEGMENT_SHIFT).contains(&self.segment_shift) && self.batches > 0);
+        assert!(self.codecs.len() <= CODECS, "{} codecs", self.codecs.len());
+        Ok(())
+    }
+
+    fn codec_names(&self) -> [[u8; CODEC_NAME_LEN]; CODECS] {
+        let mut names = [[0; CODEC_NAME_LEN]; CODECS];
+        for (into, name) in names.iter_mut().zip(&self.codecs) {
+            into[..name.len()].copy_from_slice(name.as_bytes());
+        }
+        names
+    }
+}
+
+impl Store {
+    /// Opens the spill file on `device` and empties it. Returns what was given up, for people.
+    ///
+    /// Errors, after which nothing was written: [`Kind::Invalid`] where it holds something else, or is not as it was written;
+    /// [`Kind::Busy`] where it is another device's, or was not stopped; [`Kind::NoSpace`] where it is too small, or there is no
+    /// memory; [`Kind::ReadOnly`]; those of reading.
+    pub async fn open(
+        device: Arc<dyn BlockDevice>,
+        settings: &Settings,
+        env: Arc<dyn Env>,
+        budget: &Arc<Budget>,
+    ) -> Result<(Arc<Self>, Option<String>), Error> {
+        settings.check()?;
+        let device = Seam::new(device);
+        let layout = layout(&device, settings.segment_shift)?;
+        let (charge, workspaces) = charge(&layout, settings.batches, budget)?;
+        let note = give_up(&device, &workspaces.reads, settings).await?;
+        let superblock = fresh(layout, settings, &*env);
+        let store = Arc::new(Self {
+            segments: Segments::new(layout.segments),
+            space: Space::new(&layout),
+            streams: Streams::default(),
+            opening: [Semaphore::new(1), Semaphore::new(1)],
+            cleaning: Semaphore::new(1),
+            freeing: Marks::new(layout.segments.into()),
+            set_aside: Marks::new(layout.segments.into()),
+            upkeep: Work::default(),
+            settled: WaitList::default(),
+            counters: Counters::default(),
+            failures: AtomicU32::new(0),
+            stopped: AtomicBool::new(false),
+            device,
+            env,
+            superblock,
+            workspaces,
+            _charge: charge,
+        });
+        // What was there before is not to be taken for anything any more.
+        let begun = store.write_superblocks(&store.superblock).await;
+        begun.map_err(|kind| Error::new(kind, "the spill file cannot be written"))?;
+        store.punch_all().await;
+        Ok((store, note))
+    }
+
+    /// Gives the room of all segments back to the host. Where that fails, they are punched as they come free.
+    async fn punch_all(&self) {
+        let layout = self.layout();
+        let (mut at, end) = (layout.segment_offset(0), (u64::from(layout.segments) + 1) << layout.shift);
+        while at < end {
+            let len = PUNCH_BYTES.min(end - at);
+            self.device.submit(Request::bare(Op::Discard, ByteRange::new(at, len))).await;
+            at += len;
+        }
+    }
+}
+
+fn layout(device: &Seam, shift: u32) -> Result<Layout, Error> {
+    let geometry = device.geometry();
+    if geometry.read_only {
+        return Err(Error::new(Kind::ReadOnly, "the spill file is read-only: it has to be written"));
+    }
+    let block = geometry.block_size.bytes();
+    if block > UNIT as u64 {
+        return Err(Error::invalid(format!(
+            "the spill file has blocks of {block} bytes: at most {UNIT} will do"
+        )));
+    }
+    Layout::largest(geometry.size, shift, segments_min(shift))
+}
+
+/// Charges what a file takes in memory, whatever it holds.
+fn charge(layout: &Layout, batches: usize, budget: &Arc<Budget>) -> Result<(Charge, Workspaces), Error> {
+    let bitmaps = 2 * Marks::bytes(layout.segments.into());
+    let tables = Segments::bytes(layout.segments) + Space::bytes(layout.segments) + bitmaps;
+    let overhead = (batches + 1) * batch_overhead(layout) + cleaner_overhead(layout);
+    let bytes = tables + overhead as u64;
+    let charge = budget.hold(bytes).map_err(|kind| {
+        let segments = layout.segments;
+        let words = format!(
+            "no room for the records of a spill file of {segments} segments: {bytes} bytes are needed"
+        );
+        Error::new(
+            kind,
+            format!("{words}, {} are left of the memory budget: give --memory more", budget.room()),
+        )
+    })?;
+    let space = |what, bytes| Workspace::new(what, budget, bytes);
+    let workspaces = Workspaces {
+        batches: space("batches that are spilled", batches * batch_bytes(layout))?,
+        tails: space("summaries of a spill file", TAILS * tail_bytes(layout))?,
+        reads: space("pages read from a spill file", READS * READ_BYTES)?,
+        cleaner: space("cleaning a spill file", cleaner_bytes(layout))?,
+    };
+    Ok((charge, workspaces))
+}
+
+fn fresh(layout: Layout, settings: &Settings, env: &dyn Env) -> Superblock {
+    let mut uuid = [0; 16];
+    uuid.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&env.random().to_le_bytes()));
+    Superblock {
+        layout,
+        uuid,
+        slots: settings.slots,
+        state: State::InUse,
+        checkpoint: CheckpointSpan::default(),
+        codecs: settings.codec_names(),
+        name: settings.name.clone(),
+    }
+}
+
+/// Looks at what the device holds, and refuses what may not be given up. Returns what is.
+async fn give_up(device: &Seam, buffers: &Workspace, settings: &Settings) -> Result<Option<String>, Error> {
+    let found = find(device, buffers, settings.segment_shift).await.map_err(unreadable)?;
+    let reason = match found {
+        Found::Superblock(found) if found.state == State::Stopped && found.name == settings.name => {
+            let when = found.checkpoint.segments;
+            return Ok((when > 0).then(|| {
+                format!(
+                    "what '{}' had spilled before it was stopped is gone: the spill file begins empty",
+                    found.name
+                )
+            }));
+        }
+        Found::Superblock(found) if found.name == settings.name => Error::new(
+            Kind::Busy,
+            format!(
+                "the spill file was not stopped: '{}' uses it, or was killed; --force empties it, and what was spilled is lost",
+                found.name
+            ),
+        ),
+        Found::Superblock(found) => Error::new(
+            Kind::Busy,
+            format!(
+                "the spill file belongs to '{}', not to '{}': give another one, or --force, which empties it",
+                found.name, settings.name
+            ),
+        ),
+        Found::Version(version) => Error::invalid(format!(
+            "the spill file has version {version}, but only version {} is known here: --force empties it",
+            super::format::VERSION
+        )),
+        Found::Damaged => Error::invalid("the spill file's superblock is damaged: --force empties it"),
+        Found::Foreign => match foreign(device, buffers, settings.segment_shift).await? {
+            Some(reason) => reason,
+            None => return Ok(None),
+        },
+    };
+    if !settings.force {
+        return Err(reason);
+    }
+    tracing::warn!("{}: taking the spill file by force ({})", settings.name, reason.message());
+    Ok(Some(format!("the spill file was taken by force: {}", reason.message())))
+}
+
+/// Why a device that holds no superblock is refused, unless it is blank.
+async fn foreign(device: &Seam, buffers: &Workspace, shift: u32) -> Result<Option<Error>, Error> {
+    let geometry = device.geometry();
+    let mut scan = Scan::new(geometry.size);
+    let copy = copy_offset(shift)..copy_offset(shift) + UNIT as u64;
+    let ends = blank::ends(geometry.size, geometry.block_size.bytes());
+    for range in ends.into_iter().chain([copy]) {
+        blank::look(device, buffers, &mut scan, range).await.map_err(unreadable)?;
+    }
+    let Some(byte) = scan.nonzero else { return Ok(None) };
+    let names = scan.names.join(", ");
+    Ok(Some(Error::invalid(match names.is_empty() {
+        true => format!(
+            "the spill file is not blank: byte {byte} is not zero, and what it belongs to is not recognised; \
+             to spill to it anyway, which destroys that, use --force"
+        ),
+        false => format!(
+            "the spill file holds something else: {names}; to spill to it anyway, which destroys that, use --force"
+        ),
+    })))
+}
+
+/// The superblock, or its copy where that is not sound.
+async fn find(device: &Seam, buffers: &Workspace, shift: u32) -> Result<Found, Kind> {
+    let first = decode(device, buffers, 0).await?;
+    if first != Found::Damaged {
+        return Ok(first);
+    }
+    Ok(match decode(device, buffers, copy_offset(shift)).await? {
+        found @ Found::Superblock(_) => found,
+        _ => first,
+    })
+}
+
+async fn decode(device: &Seam, buffers: &Workspace, at: u64) -> Result<Found, Kind> {
+    let buf: IoBuf = buffers.take(UNIT).await;
+    let reply = device.submit(Request::read(at, buf)).await;
+    reply.result?;
+    Ok(Superblock::decode(reply.buf.first_chunk().expect("a unit was read")))
+}
+
+fn unreadable(kind: Kind) -> Error {
+    Error::new(kind, "the spill file cannot be read, to see what it holds")
+}

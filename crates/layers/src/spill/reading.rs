@@ -1,0 +1,126 @@
+//! Reading records by their places: neighbours in one I/O, each checked before its owner sees it.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use spillway_core::{IoBuf, Kind};
+
+use super::format::{UNIT, record_crc};
+use super::store::{Count, Spilled, Store};
+use super::streams::room_of;
+
+/// Bytes of one I/O.
+pub(super) const READ_BYTES: usize = 256 << 10;
+
+/// Bytes between two records that are read and thrown away, where that saves an I/O.
+const GAP_BYTES: usize = 16 << 10;
+
+/// Keeps the segment of a record from being freed, and the record readable.
+pub struct Pinned {
+    store: Arc<Store>,
+    segment: u32,
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.store.free(self.store.segments.unpin(self.segment));
+    }
+}
+
+impl Store {
+    /// Pins the segment of a record that a slot names. The caller holds the slot's lock, or else whatever keeps it from changing.
+    pub fn pin(self: &Arc<Self>, spilled: &Spilled) -> Pinned {
+        let segment = spilled.placed.at.segment;
+        self.segments.pin(segment);
+        Pinned { store: self.clone(), segment }
+    }
+
+    /// Pins a closed segment, if anything of it is live.
+    pub(super) fn pin_closed(self: &Arc<Self>, segment: u32) -> Option<Pinned> {
+        self.segments.pin_closed(segment).then(|| Pinned { store: self.clone(), segment })
+    }
+
+    /// A slot names a record no longer.
+    pub fn release(self: &Arc<Self>, spilled: &Spilled) {
+        self.free(self.segments.release(spilled.placed.at.segment, room_of(spilled.len)));
+    }
+
+    /// Reads records, whose segments the caller has pinned, and has `take` look at each, by its index, in any order.
+    ///
+    /// [`Kind::Corrupt`]: it is not what was written. Any other error is that of the file.
+    pub async fn read(&self, wanted: &[Spilled], take: impl FnMut(usize, Result<&[u8], Kind>)) {
+        let take = RefCell::new(take);
+        self.add(Count::RecordsRead, wanted.len() as u64);
+        let mut order: Vec<usize> = (0..wanted.len()).collect();
+        order.sort_unstable_by_key(|&index| wanted[index].placed.at);
+        let reads = order.chunk_by(|&a, &b| shares_io(&wanted[a], &wanted[b]));
+        // Neighbours of neighbours may reach farther than one I/O.
+        let reads = reads.flat_map(|run| cut(run, wanted));
+        join_all(reads.map(|run| self.read_run(run, wanted, &take))).await;
+    }
+
+    async fn read_run(
+        &self,
+        run: &[usize],
+        wanted: &[Spilled],
+        take: &RefCell<impl FnMut(usize, Result<&[u8], Kind>)>,
+    ) {
+        let range = span(run, wanted);
+        let segment = wanted[run[0]].placed.at.segment;
+        let buf = self.workspaces.reads.take(range.len()).await;
+        self.add(Count::Reads, 1);
+        let read = self.read_at(segment, range.start, buf).await;
+        for &index in run {
+            let bytes = match &read {
+                Ok(buf) => self.checked(&wanted[index], buf, range.start),
+                Err(kind) => Err(*kind),
+            };
+            (take.borrow_mut())(index, bytes);
+        }
+    }
+
+    /// The bytes of a record in `buf`, which begins at byte `start` of its segment.
+    pub(super) fn checked<'b>(
+        &self,
+        record: &Spilled,
+        buf: &'b IoBuf,
+        start: usize,
+    ) -> Result<&'b [u8], Kind> {
+        let &Spilled { slot, placed, len, codec, members } = record;
+        let bytes = &buf[placed.at.offset as usize - start..][..len];
+        let seq = self.segments.seq(placed.at.segment);
+        if record_crc(seq, slot, codec, members, bytes) == placed.crc {
+            return Ok(bytes);
+        }
+        self.add(Count::Mismatches, 1);
+        Err(Kind::Corrupt)
+    }
+}
+
+fn end(record: &Spilled) -> usize {
+    record.placed.at.offset as usize + record.len
+}
+
+/// Whether one I/O may read a record and the one behind it.
+fn shares_io(a: &Spilled, b: &Spilled) -> bool {
+    a.placed.at.segment == b.placed.at.segment && b.placed.at.offset as usize <= end(a) + GAP_BYTES
+}
+
+/// The bytes of their segment that hold these records, which are in order, in whole units.
+fn span(run: &[usize], wanted: &[Spilled]) -> Range<usize> {
+    let (first, last) = (&wanted[run[0]], &wanted[run[run.len() - 1]]);
+    first.placed.at.offset as usize / UNIT * UNIT..end(last).next_multiple_of(UNIT)
+}
+
+/// Cuts a run of neighbours into runs of at most [`READ_BYTES`].
+fn cut<'r>(run: &'r [usize], wanted: &'r [Spilled]) -> impl Iterator<Item = &'r [usize]> {
+    let mut rest = run;
+    std::iter::from_fn(move || {
+        let fits = (1..=rest.len()).take_while(|&count| span(&rest[..count], wanted).len() <= READ_BYTES);
+        let (first, behind) = rest.split_at(fits.last()?);
+        rest = behind;
+        Some(first)
+    })
+}

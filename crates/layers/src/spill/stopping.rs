@@ -1,0 +1,176 @@
+//! A clean stop: open segments are closed, and a checkpoint says which records are live.
+//!
+//! Pages that were overwritten in memory leave records behind, so summaries alone do not tell.
+
+use std::sync::Arc;
+
+use spillway_core::sync::Ordering;
+use spillway_core::{Error, IoBuf, Kind, Request};
+
+use super::batch::batch_bytes;
+use super::format::{
+    self, CheckpointEntry, CheckpointSpan, Codec, Contents, FOOTER_LEN, Footer, Superblock, UNIT, read_tail,
+};
+use super::segments::State;
+use super::space::Taker;
+use super::store::{Location, Owner, Store};
+use super::streams::Stream;
+
+impl Store {
+    /// Ends the use of the file: afterwards nothing is written any more. The owner writes no batch meanwhile, and changes no slot.
+    ///
+    /// Errors name what could not be written. The file is then as if its user had been killed.
+    pub async fn stop(self: &Arc<Self>, owner: &impl Owner) -> Result<(), Error> {
+        self.stopped.store(true, Ordering::Relaxed);
+        for stream in [Stream::Content, Stream::Cleaner] {
+            if self.streams.replace(stream, None) {
+                self.queue_upkeep();
+            }
+        }
+        self.settled.until(|| (!self.streams.are_closing()).then_some(())).await;
+        for segment in 0..self.segments.count() {
+            if self.segments.look(segment).state == State::Freeing {
+                self.has_left(segment).await;
+            }
+        }
+        let stop = async {
+            let checkpoint = self.write_checkpoint(owner).await?;
+            self.device.submit(Request::flush()).await.result?;
+            let state = format::State::Stopped;
+            self.write_superblocks(&Superblock { state, checkpoint, ..self.superblock.clone() }).await
+        };
+        stop.await.map_err(|kind| {
+            let name = &self.superblock.name;
+            Error::new(kind, format!("the checkpoint of '{name}' cannot be written to its spill file"))
+        })
+    }
+
+    /// Writes a superblock and its copy, durably.
+    pub(super) async fn write_superblocks(&self, superblock: &Superblock) -> Result<(), Kind> {
+        for at in [0, self.layout().copy_offset()] {
+            let buf = IoBuf::copy_of(&superblock.encode());
+            self.device.submit(Request::write(at, buf).with_fua()).await.result?;
+        }
+        Ok(())
+    }
+
+    /// Writes which records slots name, segment after segment.
+    async fn write_checkpoint(&self, owner: &impl Owner) -> Result<CheckpointSpan, Kind> {
+        let (mut span, mut page) = (CheckpointSpan::default(), None);
+        for segment in 0..self.segments.count() {
+            let look = self.segments.look(segment);
+            if look.state != State::Closed || look.live == 0 {
+                continue;
+            }
+            let Some(entry) = self.live_records(segment, owner).await else { continue };
+            let page = match &mut page {
+                Some(page) if Page::has_room(page, &entry) => page,
+                page => {
+                    if let Some(full) = page.replace(self.next_page(&mut span).await) {
+                        full.finish().await?;
+                    }
+                    page.as_mut().expect("it was just put there")
+                }
+            };
+            page.push(&entry).await?;
+        }
+        if let Some(last) = page {
+            last.finish().await?;
+        }
+        Ok(span)
+    }
+
+    async fn next_page(&self, span: &mut CheckpointSpan) -> Page<'_> {
+        let (segment, seq) = self.space.take(Taker::Checkpoint).expect("its segments are in reserve");
+        self.segments.open(segment, seq);
+        span.seq = if span.segments == 0 { seq } else { span.seq };
+        span.segments += 1;
+        let buf = self.workspaces.batches.take(batch_bytes(self.layout())).await;
+        Page { store: self, segment, seq, buf, written: 0, used: 0, entries: 0, crc: 0 }
+    }
+
+    /// Which records of a segment slots name; `None` where its summary is not to be had.
+    async fn live_records(&self, segment: u32, owner: &impl Owner) -> Option<CheckpointEntry> {
+        let tail = self.read_summary(segment).await?;
+        let (footer, records) = read_tail(&tail)?;
+        let mut entry = CheckpointEntry::new(segment, footer.seq, footer.records);
+        let mut offset = 0;
+        for (index, record) in records.enumerate() {
+            let at = Location { segment, offset };
+            offset += u32::from(record.len);
+            if record.codec != Codec::PAD && owner.names(record.slot, at) {
+                entry.set(index);
+            }
+        }
+        Some(entry)
+    }
+}
+
+/// A segment of the checkpoint that is being written.
+struct Page<'a> {
+    store: &'a Store,
+    segment: u32,
+    seq: u64,
+    /// What is not written yet: its first `used` bytes.
+    buf: IoBuf,
+    used: usize,
+    written: usize,
+    entries: u32,
+    crc: u32,
+}
+
+impl Page<'_> {
+    fn has_room(&self, entry: &CheckpointEntry) -> bool {
+        let data = self.written + self.used + CheckpointEntry::bytes(entry.records);
+        data <= self.store.layout().segment_bytes() - UNIT
+    }
+
+    async fn push(&mut self, entry: &CheckpointEntry) -> Result<(), Kind> {
+        let mut encoded = vec![0; CheckpointEntry::bytes(entry.records)];
+        entry.encode(&mut encoded);
+        self.crc = crc32c::crc32c_append(self.crc, &encoded);
+        self.entries += 1;
+        let mut rest = &encoded[..];
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(rest.len().min(self.buf.len() - self.used));
+            self.buf[self.used..][..now.len()].copy_from_slice(now);
+            self.used += now.len();
+            rest = later;
+            if self.used == self.buf.len() {
+                self.write().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn write(&mut self) -> Result<(), Kind> {
+        let (len, whole) = (self.used.next_multiple_of(UNIT), self.buf.len());
+        let mut buf = std::mem::take(&mut self.buf);
+        buf[self.used..len].fill(0);
+        buf.narrow(0, len);
+        let (result, mut buf) = self.store.write_at(self.segment, self.written, buf).await;
+        buf.unnarrow(0, whole);
+        self.buf = buf;
+        self.written += self.used;
+        self.used = 0;
+        result
+    }
+
+    async fn finish(mut self) -> Result<(), Kind> {
+        if self.used > 0 {
+            self.write().await?;
+        }
+        let footer = Footer {
+            low_uuid: self.store.superblock.low_uuid(),
+            seq: self.seq,
+            records: self.entries,
+            data_bytes: self.written as u32,
+            contents: Contents::Checkpoint,
+            segment: self.segment,
+            summary_crc: self.crc,
+        };
+        let mut last = IoBuf::zeroed(UNIT);
+        last[UNIT - FOOTER_LEN..].copy_from_slice(&footer.encode());
+        self.store.write_at(self.segment, self.store.layout().segment_bytes() - UNIT, last).await.0
+    }
+}

@@ -1,0 +1,241 @@
+//! An open spill file, and what its parts share.
+
+use std::sync::Arc;
+
+use spillway_core::stats::Counters;
+use spillway_core::sync::{AtomicBool, AtomicU32, Marks, Ordering, Semaphore, WaitList, Work};
+use spillway_core::{Charge, Env, IoBuf, Kind, Request, Seam, Workspace};
+
+use super::format::{Codec, Layout, Superblock};
+use super::segments::{Segments, State, ToFree};
+use super::space::Space;
+use super::streams::{Streams, room_of};
+
+/// Failed writes in a row after which nothing is written any more.
+const FAILURES_MAX: u32 = 8;
+
+/// Where a record lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Location {
+    /// Number of the segment, below 2^24.
+    pub segment: u32,
+    /// First byte in the segment, below 2^22.
+    pub offset: u32,
+}
+
+/// Where a record was written, and its checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Where it lies.
+    pub at: Location,
+    /// Changes with the place.
+    pub crc: u32,
+}
+
+/// A record that a slot names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spilled {
+    /// The slot.
+    pub slot: u32,
+    /// Where it lies, and its checksum.
+    pub placed: Placed,
+    /// Bytes.
+    pub len: usize,
+    /// How they are to be read.
+    pub codec: Codec,
+    /// The pages that it holds.
+    pub members: u8,
+}
+
+/// Whose pages are spilled: knows which slot names what.
+pub trait Owner {
+    /// Whether `slot` names the record at `at`.
+    fn names(&self, slot: u32, at: Location) -> bool;
+
+    /// The record was copied: has `slot` name the copy, if it still names the record at `from`. True if so.
+    fn moved(&self, slot: u32, from: Location, to: Placed) -> bool;
+
+    /// The record is not what was written: has `slot` answer with an error until it is written, if it still names the record at
+    /// `at`. True if so.
+    fn lost(&self, slot: u32, at: Location) -> bool;
+}
+
+/// What is counted since the file was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Count {
+    /// Records written for their owner.
+    RecordsWritten,
+    /// Bytes written, of every kind.
+    BytesWritten,
+    /// Records read.
+    RecordsRead,
+    /// I/Os that read records.
+    Reads,
+    /// Records that were not what was written.
+    Mismatches,
+    /// Writes that failed.
+    WriteErrors,
+    /// Reads that failed.
+    ReadErrors,
+    /// Batches that found no room, in the file or on its host.
+    Full,
+    /// Segments that were cleaned.
+    SegmentsCleaned,
+    /// Records that the cleaner copied.
+    RecordsMoved,
+    /// Segments that cannot be cleaned because they cannot be read.
+    SetAside,
+}
+
+const COUNTS: usize = Count::SetAside as usize + 1;
+
+/// Buffers beside those of requests, charged when the file is opened.
+pub(super) struct Workspaces {
+    /// Content on its way to the file.
+    pub(super) batches: Workspace,
+    /// Ends of segments that are written to.
+    pub(super) tails: Workspace,
+    /// What is read for the owner.
+    pub(super) reads: Workspace,
+    /// What is cleaned, and the checkpoint.
+    pub(super) cleaner: Workspace,
+}
+
+/// A spill file in use.
+pub struct Store {
+    pub(super) device: Seam,
+    pub(super) env: Arc<dyn Env>,
+    pub(super) superblock: Superblock,
+    pub(super) workspaces: Workspaces,
+    pub(super) segments: Segments,
+    pub(super) space: Space,
+    pub(super) streams: Streams,
+    /// Held by who opens the next segment of a stream.
+    pub(super) opening: [Semaphore; 2],
+    /// Held by who cleans.
+    pub(super) cleaning: Semaphore,
+    /// Segments to be punched.
+    pub(super) freeing: Marks,
+    /// Segments that cannot be cleaned.
+    pub(super) set_aside: Marks,
+    /// Closes and punches segments.
+    pub(super) upkeep: Work,
+    /// A segment was closed or freed.
+    pub(super) settled: WaitList,
+    pub(super) counters: Counters<COUNTS>,
+    pub(super) failures: AtomicU32,
+    pub(super) stopped: AtomicBool,
+    pub(super) _charge: Charge,
+}
+
+impl Store {
+    /// How much there was of something.
+    pub fn count(&self, what: Count) -> u64 {
+        self.counters.sum(what as usize)
+    }
+
+    /// Whether nothing is written any more because too many writes have failed in a row.
+    pub fn has_failed(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) >= FAILURES_MAX
+    }
+
+    /// Segments that new content may take, those that can be cleaned apart.
+    pub fn free_segments(&self) -> u32 {
+        self.space.for_content()
+    }
+
+    /// Asserts that the room of each segment is that of the records which slots name, and that free segments are what is left. While
+    /// nothing is read or written.
+    pub fn verify(&self, named: impl Iterator<Item = Spilled>) {
+        let mut live = vec![0; self.segments.count() as usize];
+        named.for_each(|spilled| live[spilled.placed.at.segment as usize] += room_of(spilled.len));
+        for (segment, &room) in (0..).zip(&live) {
+            let look = self.segments.look(segment);
+            assert_eq!((look.live, look.pinned), (room, false), "room of segment {segment}, {look:?}");
+        }
+        self.space.verify(self.segments.count(), |segment| self.segments.look(segment).state == State::Free);
+    }
+
+    pub(super) fn add(&self, what: Count, amount: u64) {
+        self.counters.add(what as usize, amount);
+    }
+
+    pub(super) fn layout(&self) -> &Layout {
+        &self.superblock.layout
+    }
+
+    /// [`Kind::ShuttingDown`] once it was stopped, [`Kind::Io`] after too many failures.
+    pub(super) fn check(&self) -> Result<(), Kind> {
+        if self.stopped.load(Ordering::Relaxed) {
+            return Err(Kind::ShuttingDown);
+        }
+        if self.has_failed() { Err(Kind::Io) } else { Ok(()) }
+    }
+
+    /// Writes `buf` into a segment.
+    pub(super) async fn write_at(
+        &self,
+        segment: u32,
+        offset: usize,
+        buf: IoBuf,
+    ) -> (Result<(), Kind>, IoBuf) {
+        let bytes = buf.len() as u64;
+        let at = self.layout().segment_offset(segment) + offset as u64;
+        let reply = self.device.submit(Request::write(at, buf)).await;
+        match reply.result {
+            Ok(()) => {
+                self.add(Count::BytesWritten, bytes);
+                self.failures.store(0, Ordering::Relaxed);
+            }
+            // The host's file system is full, and the file is not broken.
+            Err(Kind::NoSpace) => {}
+            Err(kind) => self.write_failed(kind),
+        }
+        (reply.result, reply.buf)
+    }
+
+    fn write_failed(&self, kind: Kind) {
+        self.add(Count::WriteErrors, 1);
+        if self.failures.fetch_add(1, Ordering::Relaxed) + 1 == FAILURES_MAX {
+            let name = &self.superblock.name;
+            tracing::error!(
+                "{name}: {FAILURES_MAX} writes to the spill file have failed in a row ({}): nothing is spilled any more",
+                kind.errno_name()
+            );
+        }
+    }
+
+    /// Reads from a segment into `buf`.
+    pub(super) async fn read_at(&self, segment: u32, offset: usize, buf: IoBuf) -> Result<IoBuf, Kind> {
+        let at = self.layout().segment_offset(segment) + offset as u64;
+        let reply = self.device.submit(Request::read(at, buf)).await;
+        if reply.result.is_err() {
+            self.add(Count::ReadErrors, 1);
+        }
+        reply.result.map(|()| reply.buf)
+    }
+
+    /// Gives a segment to the upkeep, if it is to be freed.
+    pub(super) fn free(self: &Arc<Self>, to_free: Option<ToFree>) {
+        let Some(ToFree(segment)) = to_free else { return };
+        self.freeing.mark(segment.into());
+        self.queue_upkeep();
+    }
+}
+
+/// A unit of a semaphore, given back on drop.
+pub(super) struct Turn<'a>(&'a Semaphore);
+
+impl<'a> Turn<'a> {
+    pub(super) async fn take(semaphore: &'a Semaphore) -> Self {
+        semaphore.take(1).await;
+        Self(semaphore)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.give(1);
+    }
+}

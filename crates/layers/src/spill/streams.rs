@@ -1,0 +1,273 @@
+//! Segments that take records: one open for new content, one for the cleaner, and those that are full but still written to.
+//!
+//! A claim is a stretch of an open segment for the records of one I/O. It ends once the I/O has, and its records were published; a
+//! segment that is sealed, because no more fits or the device stops, is closed after its last claim.
+
+use spillway_core::IoBuf;
+use spillway_core::sync::Mutex;
+
+use super::format::{Contents, FOOTER_LEN, Footer, Layout, RECORD_LEN, ROOM_MIN, Record, UNIT, finish_tail};
+use super::space::Taker;
+
+/// Room that a record of `len` bytes takes, its part of the summary included.
+pub(super) fn room_of(len: usize) -> u32 {
+    (len + RECORD_LEN).max(ROOM_MIN) as u32
+}
+
+/// Who writes to an open segment. Each has its own, so that a slot's contents are in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stream {
+    Content,
+    Cleaner,
+}
+
+impl Stream {
+    pub(super) const fn taker(self) -> Taker {
+        match self {
+            Stream::Content => Taker::Content,
+            Stream::Cleaner => Taker::Cleaner,
+        }
+    }
+}
+
+/// A segment that is written to.
+pub(super) struct OpenSegment {
+    pub(super) segment: u32,
+    pub(super) seq: u64,
+    /// Where the next claim begins, in whole units.
+    data_end: usize,
+    records: usize,
+    /// Room of the records.
+    room: usize,
+    claims: u32,
+    /// The summary so far, and room for the footer.
+    tail: IoBuf,
+}
+
+impl OpenSegment {
+    /// `tail` holds the summary and the footer at their largest: [`tail_bytes`].
+    pub(super) fn new(segment: u32, seq: u64, tail: IoBuf) -> Self {
+        Self { segment, seq, data_end: 0, records: 0, room: 0, claims: 0, tail }
+    }
+
+    /// Claims a stretch for as many of the records of these lengths as fit.
+    fn claim(&mut self, layout: &Layout, lens: impl Iterator<Item = usize>) -> Option<Claim> {
+        let mut claim =
+            Claim { segment: self.segment, seq: self.seq, at: self.data_end, first: self.records, ..NOTHING };
+        let mut room = 0;
+        for len in lens {
+            let (count, bytes) = (claim.count + 1, claim.bytes + len);
+            let pad = bytes.next_multiple_of(UNIT) - bytes;
+            let pad_room = if pad > 0 { room_of(pad) as usize } else { 0 };
+            let tail = tail_len(self.records + count + 1);
+            let fits = self.data_end + bytes + pad + tail <= layout.segment_bytes()
+                && self.room + room + room_of(len) as usize + pad_room <= layout.segment_bytes();
+            if !fits {
+                break;
+            }
+            (claim.count, claim.bytes, claim.pad) = (count, bytes, pad);
+            room += room_of(len) as usize;
+        }
+        if claim.count == 0 {
+            return None;
+        }
+        claim.room = room as u32;
+        self.data_end += claim.bytes + claim.pad;
+        self.records += claim.records();
+        self.room += room + if claim.pad > 0 { room_of(claim.pad) as usize } else { 0 };
+        self.claims += 1;
+        Some(claim)
+    }
+
+    /// The end of the segment as it is to be written.
+    pub(super) fn into_tail(mut self, low_uuid: u64) -> IoBuf {
+        let footer = Footer {
+            low_uuid,
+            seq: self.seq,
+            records: self.records as u32,
+            data_bytes: self.data_end as u32,
+            contents: Contents::Pages,
+            segment: self.segment,
+            summary_crc: 0,
+        };
+        self.tail.narrow(0, tail_len(self.records));
+        finish_tail(&mut self.tail, &footer);
+        self.tail
+    }
+}
+
+/// Bytes of the end of a segment with so many records, in whole units.
+pub(super) const fn tail_len(records: usize) -> usize {
+    (records * RECORD_LEN + FOOTER_LEN).next_multiple_of(UNIT)
+}
+
+/// Bytes of the longest end of a segment.
+pub(super) const fn tail_bytes(layout: &Layout) -> usize {
+    tail_len(layout.records_max())
+}
+
+/// A stretch of an open segment.
+#[derive(Debug)]
+pub(super) struct Claim {
+    pub(super) segment: u32,
+    pub(super) seq: u64,
+    /// Its first byte in the segment.
+    pub(super) at: usize,
+    /// Records that fit.
+    pub(super) count: usize,
+    /// Bytes of these.
+    pub(super) bytes: usize,
+    /// Bytes that fill up the last unit.
+    pub(super) pad: usize,
+    /// Room of the records, the pad apart.
+    pub(super) room: u32,
+    /// Place of the first record in the summary.
+    first: usize,
+}
+
+const NOTHING: Claim = Claim { segment: 0, seq: 0, at: 0, count: 0, bytes: 0, pad: 0, room: 0, first: 0 };
+
+impl Claim {
+    fn records(&self) -> usize {
+        self.count + usize::from(self.pad > 0)
+    }
+}
+
+#[derive(Default)]
+struct State {
+    open: [Option<OpenSegment>; 2],
+    /// Full, and to be closed once nobody writes to them.
+    sealed: Vec<OpenSegment>,
+    /// Being closed.
+    closing: u32,
+}
+
+/// The segments of a file that are written to.
+#[derive(Default)]
+pub(super) struct Streams(Mutex<State>);
+
+impl Streams {
+    /// Claims a stretch for as many of the next records as fit; `None` where not one does, or no segment is open.
+    pub(super) fn claim(
+        &self,
+        layout: &Layout,
+        stream: Stream,
+        lens: impl Iterator<Item = usize>,
+        add: impl FnOnce(&Claim),
+    ) -> Option<Claim> {
+        let mut state = self.0.lock();
+        let claim = state.open[stream as usize].as_mut()?.claim(layout, lens)?;
+        add(&claim);
+        Some(claim)
+    }
+
+    /// Ends a claim. True where its segment is to be closed now.
+    #[must_use]
+    pub(super) fn end(&self, claim: &Claim, records: impl Iterator<Item = Record>) -> bool {
+        let mut state = self.0.lock();
+        let State { open, sealed, .. } = &mut *state;
+        let mut all = open.iter_mut().flatten().chain(sealed);
+        let segment = all.find(|open| open.segment == claim.segment).expect("a segment with claims is open");
+        let places = segment.tail.chunks_exact_mut(RECORD_LEN).skip(claim.first);
+        let count = places.zip(records).map(|(at, record)| at.copy_from_slice(&record.encode())).count();
+        assert_eq!(count, claim.records(), "records of {claim:?}");
+        segment.claims -= 1;
+        let last = segment.claims == 0;
+        last && state.sealed.iter().any(|sealed| sealed.segment == claim.segment)
+    }
+
+    /// Puts `next` in place of the open segment of `stream`, which is sealed. True where it is to be closed now.
+    #[must_use]
+    pub(super) fn replace(&self, stream: Stream, next: Option<OpenSegment>) -> bool {
+        let mut state = self.0.lock();
+        let before = std::mem::replace(&mut state.open[stream as usize], next);
+        let idle = before.as_ref().is_some_and(|before| before.claims == 0);
+        state.sealed.extend(before);
+        idle
+    }
+
+    /// Takes a sealed segment that nobody writes to: the caller closes it, then calls [`Streams::closed`].
+    pub(super) fn next_to_close(&self) -> Option<OpenSegment> {
+        let mut state = self.0.lock();
+        let idle = state.sealed.iter().position(|sealed| sealed.claims == 0)?;
+        state.closing += 1;
+        Some(state.sealed.swap_remove(idle))
+    }
+
+    pub(super) fn closed(&self) {
+        self.0.lock().closing -= 1;
+    }
+
+    /// Whether a segment is sealed and not closed yet.
+    pub(super) fn are_closing(&self) -> bool {
+        let state = self.0.lock();
+        state.closing > 0 || !state.sealed.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spill::format::{Codec, RECORD_BYTES_MAX, read_tail};
+
+    const LAYOUT: Layout = Layout { shift: 16, segments: 4 };
+
+    fn open() -> OpenSegment {
+        OpenSegment::new(2, 9, IoBuf::new(tail_bytes(&LAYOUT)))
+    }
+
+    /// Whatever the lengths are: data and summary never meet, the summary fits its buffer, and room is what a segment has.
+    #[test]
+    fn claims_of_any_lengths_fill_a_segment_and_no_more() {
+        let mut random = spillway_core::random::Random(1);
+        for longest in [1, 20, 240, 4096, RECORD_BYTES_MAX] {
+            for most in [1, 7, 1000] {
+                let (mut open, mut records, mut room) = (open(), 0, 0);
+                loop {
+                    let lens: Vec<usize> = (0..1 + random.below(most))
+                        .map(|_| 1 + random.below(longest as u64) as usize)
+                        .collect();
+                    let Some(claim) = open.claim(&LAYOUT, lens.iter().copied()) else { break };
+                    let bytes: usize = lens[..claim.count].iter().sum();
+                    assert_eq!((claim.bytes, (claim.bytes + claim.pad) % UNIT), (bytes, 0));
+                    assert_eq!((claim.at, claim.first), (open.data_end - bytes - claim.pad, records));
+                    records += claim.records();
+                    room += claim.room as usize;
+                    assert!(open.data_end + tail_len(open.records) <= LAYOUT.segment_bytes());
+                    assert!(tail_len(open.records) <= open.tail.len() && room <= LAYOUT.segment_bytes());
+                }
+                let left = LAYOUT.segment_bytes() - open.data_end - tail_len(open.records);
+                let few = longest.next_multiple_of(UNIT) + UNIT;
+                let full = left <= few || open.room + longest + 2 * ROOM_MIN + UNIT > LAYOUT.segment_bytes();
+                assert!(full, "{left} bytes are left, {} of room", open.room);
+            }
+        }
+    }
+
+    #[test]
+    fn a_segment_is_closed_after_its_last_claim_and_says_what_it_holds() {
+        let streams = Streams::default();
+        assert!(streams.claim(&LAYOUT, Stream::Content, [1].into_iter(), |_| ()).is_none());
+        assert!(!streams.replace(Stream::Content, Some(open())));
+        let claim = |lens: &[usize]| {
+            streams.claim(&LAYOUT, Stream::Content, lens.iter().copied(), |_| ()).expect("it fits")
+        };
+        let (first, second) = (claim(&[4096]), claim(&[100, 200]));
+        assert_eq!((first.at, first.pad, second.at, second.pad), (0, 0, 4096, 3796));
+        let record =
+            |len: usize| Record { slot: 5, members: 1, codec: Codec::RAW, ..Record::pad(len as u16) };
+        let rest = [record(100), record(200), Record::pad(3796)];
+        assert!(!streams.end(&second, rest.into_iter()), "it is open");
+        assert!(!streams.replace(Stream::Content, None), "it has a claim");
+        assert!(streams.next_to_close().is_none() && streams.are_closing());
+        assert!(streams.end(&first, [record(4096)].into_iter()));
+        let tail = streams.next_to_close().expect("it is sealed").into_tail(77);
+        assert!(streams.are_closing());
+        streams.closed();
+        assert!(!streams.are_closing() && streams.next_to_close().is_none());
+        let (footer, records) = read_tail(&tail).expect("as it was written");
+        assert_eq!((footer.segment, footer.seq, footer.low_uuid, footer.data_bytes), (2, 9, 77, 8192));
+        let lens: Vec<_> = records.map(|record| (record.len, record.slot)).collect();
+        assert_eq!(lens, [(4096, 5), (100, 5), (200, 5), (3796, 0)]);
+    }
+}

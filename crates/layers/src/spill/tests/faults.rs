@@ -1,0 +1,156 @@
+//! Disks that fail, lie and run out of room: what is read is right or an error, and a full stop is said.
+
+use spillway_sim::disk::{Call, Effect, Fault};
+
+use super::*;
+
+fn house(faults: Vec<Fault>, seed: u64) -> House {
+    let plan = Plan { faults, ..Plan::default() };
+    open(medium(), &settings(), plan, seed).expect("it fails later").0
+}
+
+fn fault(call: Call, nth: u64, effect: Effect) -> Fault {
+    Fault { call: Some(call), nth, effect, sticky: false }
+}
+
+/// Writes of a file that was opened: two superblocks.
+const OPENED: u64 = 2;
+
+/// More reads than opening makes.
+const OPENED_READS: u64 = 8;
+
+#[test]
+fn a_failed_write_leaves_its_slots_alone_and_the_next_one_works() {
+    let house = house(vec![fault(Call::Write, OPENED + 2, Effect::Fail(Kind::Io))], 1);
+    house.spill_pages(0..4, 0);
+    let pages =
+        |version: u64| (0..4).map(|slot| (slot, bytes(u64::from(slot) << 32 | version, 4096))).collect();
+    assert_eq!(house.spill(pages(1)), (0, Err(Kind::Io)));
+    assert!((0..4).all(|slot| house.check(slot).is_ok()), "the old content is named");
+    assert_eq!(house.spill(pages(2)), (4, Ok(())));
+    assert!((0..4).all(|slot| house.check(slot).is_ok()));
+    assert_eq!((house.store.count(Count::WriteErrors), house.store.has_failed()), (1, false));
+    house.verify();
+    house.stop().expect("the disk works again");
+}
+
+#[test]
+fn after_failures_in_a_row_nothing_is_written_and_all_is_read() {
+    let sticky = Fault { sticky: true, ..fault(Call::Write, OPENED + 3, Effect::Fail(Kind::Io)) };
+    let house = house(vec![sticky], 1);
+    house.spill_pages(0..8, 0);
+    for _ in 0..8 {
+        assert!(!house.store.has_failed());
+        assert_eq!(house.spill(vec![(9, bytes(9, 100))]), (0, Err(Kind::Io)));
+    }
+    assert!(house.store.has_failed());
+    let calls = house.disk.calls();
+    assert_eq!(house.spill(vec![(9, bytes(9, 100))]), (0, Err(Kind::Io)));
+    assert_eq!(house.disk.calls(), calls, "it is not tried again");
+    assert!((0..8).all(|slot| house.check(slot).is_ok()));
+    assert!(house.stop().is_err_and(|error| error.message().contains("ram0")));
+}
+
+/// A host without room is a full file, not a broken one.
+#[test]
+fn a_full_host_is_counted_as_full_and_asked_again() {
+    let faults = (OPENED + 2..OPENED + 22).map(|nth| fault(Call::Write, nth, Effect::Fail(Kind::NoSpace)));
+    let house = house(faults.collect(), 1);
+    house.spill_pages(0..4, 0);
+    for _ in 0..20 {
+        assert_eq!(house.spill(vec![(9, bytes(9, 100))]), (0, Err(Kind::NoSpace)));
+    }
+    assert_eq!((house.store.count(Count::Full), house.store.count(Count::WriteErrors)), (20, 0));
+    house.spill_pages(4..8, 0);
+    assert!((0..8).all(|slot| house.check(slot).is_ok()));
+    house.verify();
+}
+
+#[test]
+fn a_bad_sector_is_an_error_of_its_page_and_stops_no_cleaning() {
+    let house = house(vec![fault(Call::Read, 20, Effect::GoBad)], 1);
+    house.spill_pages(0..28, 0);
+    let bad = (0..28).cycle().find(|&slot| house.check(slot).is_err()).expect("one goes bad");
+    let errors: Vec<u32> = (0..28).filter(|&slot| house.check(slot) == Err(Kind::Io)).collect();
+    assert_eq!(errors, [bad]);
+    (0..28).filter(|&slot| slot != bad).for_each(|slot| house.release(slot));
+    let before = house.store.count(Count::ReadErrors);
+    churn(&house, 5);
+    assert!(house.store.count(Count::ReadErrors) > before, "the cleaner met it");
+    assert_eq!(house.store.count(Count::SetAside), 1);
+    let readable = house.slots().into_iter().filter(|&slot| house.check(slot).is_ok()).count();
+    assert_eq!(readable, house.slots().len() - 1, "all others are where they were, or moved");
+    house.verify();
+}
+
+/// Overwrites and releases slots from 100 on until the cleaner has run so often.
+fn churn(house: &House, cleaned: u64) {
+    let mut next = 100;
+    while house.store.count(Count::SegmentsCleaned) < cleaned {
+        house.spill_pages(next..next + 5, 0);
+        (next..next + 5).filter(|slot| slot % 5 != 0).for_each(|slot| house.release(slot));
+        if next >= 250 {
+            house.release(next - 150);
+        }
+        next += 5;
+        assert!(next < 20_000, "it is never cleaned");
+    }
+}
+
+/// Stories of random batches, reads and releases on a disk with faults.
+#[test]
+fn whatever_the_disk_does_a_page_is_right_or_an_error() {
+    let effects = [
+        Effect::Fail(Kind::Io),
+        Effect::Fail(Kind::NoSpace),
+        Effect::Short,
+        Effect::Rot,
+        Effect::Misdirect,
+        Effect::GoBad,
+    ];
+    let mut seen = [0; 3];
+    for seed in 0..300 {
+        let mut random = Random(seed);
+        let faults = (0..random.below(6)).map(|_| {
+            let effect = effects[random.below(6) as usize];
+            match effect {
+                Effect::GoBad => fault(Call::Read, OPENED_READS + random.below(80), effect),
+                _ => fault(Call::Write, OPENED + random.below(80), effect),
+            }
+        });
+        let house = house(faults.collect(), seed);
+        for _ in 0..40 {
+            step(&house, &mut random, &mut seen);
+        }
+        house.verify();
+        // A checkpoint may fail to be written.
+        let _ = house.stop();
+    }
+    assert!(seen.iter().all(|&count| count > 50), "{seen:?}");
+}
+
+fn step(house: &House, random: &mut Random, seen: &mut [u64; 3]) {
+    let batch = |random: &mut Random| {
+        let first = random.below(150) as u32;
+        let pages: Vec<_> = (first..first + 1 + random.below(4) as u32)
+            .map(|slot| (slot, bytes(random.draw(), 1 + random.below(4096) as usize)))
+            .collect();
+        Answer::pending(spill(house.store.clone(), house.slots.clone(), pages))
+    };
+    let batches = (0..1 + random.below(4)).map(|_| batch(random)).collect();
+    for (_, result) in house.world.run_all(batches) {
+        assert!(matches!(result, Ok(()) | Err(Kind::NoSpace | Kind::Io)), "{result:?}");
+    }
+    for slot in house.slots() {
+        match random.below(8) {
+            0 => house.release(slot),
+            1 | 2 => match house.check(slot) {
+                Ok(()) => seen[0] += 1,
+                Err(Kind::Corrupt) => seen[1] += 1,
+                Err(Kind::Io) => seen[2] += 1,
+                Err(kind) => panic!("{kind:?}"),
+            },
+            _ => {}
+        }
+    }
+}

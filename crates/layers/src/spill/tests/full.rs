@@ -1,0 +1,132 @@
+//! Files that are full: cleaned, refused with a count, and usable again once something is released.
+
+use super::*;
+
+#[test]
+fn segments_of_which_nothing_is_left_are_punched_and_used_again() {
+    let house = House::new(1);
+    for version in 0..20 {
+        house.spill_pages(0..40, version);
+        (0..40).for_each(|slot| assert_eq!(house.check(slot), Ok(())));
+    }
+    house.verify();
+    assert_eq!(house.store.count(Count::Full), 0);
+    (0..40).for_each(|slot| house.release(slot));
+    house.verify();
+    assert_eq!(
+        house.store.free_segments() as u64,
+        SEGMENTS - 2 - 1 - 1,
+        "all but the reserve and the open one"
+    );
+}
+
+/// A fifth of each segment is live, in turn: only cleaning makes room, without a segment that frees itself.
+#[test]
+fn a_file_is_cleaned_when_it_is_full() {
+    let house = House::new(1);
+    let mut next = 0;
+    while house.store.count(Count::SegmentsCleaned) < 20 {
+        house.spill_pages(next..next + 5, 0);
+        (next..next + 5).filter(|slot| slot % 5 != 0).for_each(|slot| house.release(slot));
+        if next >= 200 {
+            house.release(next - 200);
+        }
+        next += 5;
+        assert!(next < 20_000, "it is never cleaned");
+    }
+    for slot in house.slots() {
+        assert_eq!(house.check(slot), Ok(()));
+    }
+    house.verify();
+    assert_eq!(house.store.count(Count::Full), 0);
+}
+
+#[test]
+fn a_full_file_refuses_and_goes_on_when_something_is_released() {
+    let house = House::new(3);
+    let mut next = 0;
+    let refused = loop {
+        let pages = (next..next + 4).map(|slot| (slot, bytes(slot.into(), 4096))).collect();
+        let (written, result) = house.spill(pages);
+        next += written as u32;
+        if let Err(kind) = result {
+            break kind;
+        }
+        assert!(next < 1000, "it is never full");
+    };
+    assert_eq!((refused, house.store.count(Count::Full)), (Kind::NoSpace, 1));
+    let segments = SEGMENTS - 3;
+    assert!(u64::from(next) >= segments * 14, "{next} pages in {segments} segments");
+    assert_eq!(house.spill(vec![(next, bytes(1, 4096))]), (0, Err(Kind::NoSpace)));
+    // Most of each segment, but none whole: only cleaning brings it back.
+    (0..next).filter(|slot| slot % 3 != 0).for_each(|slot| house.release(slot));
+    house.spill_pages(next..next + next / 5, 7);
+    assert!(house.store.count(Count::SegmentsCleaned) > 0);
+    assert!(house.slots().into_iter().all(|slot| house.check(slot).is_ok()));
+    house.verify();
+}
+
+/// Segments that are full of pages, or of short records in units of their own, are not copied again and again.
+#[test]
+fn a_file_that_cannot_be_cleaned_any_further_refuses() {
+    let house = House::new(1);
+    let mut next = 0;
+    for len in [4096, 3000, 100] {
+        loop {
+            let (_, result) = house.spill(vec![(next, bytes(next.into(), len))]);
+            next += 1;
+            if result == Err(Kind::NoSpace) {
+                break;
+            }
+            assert!(result == Ok(()) && next < 10_000, "{result:?}");
+        }
+    }
+    let cleaned = house.store.count(Count::SegmentsCleaned);
+    assert_eq!(house.spill(vec![(next, bytes(1, 4096))]), (0, Err(Kind::NoSpace)));
+    assert_eq!(house.store.count(Count::SegmentsCleaned), cleaned);
+    assert!(house.slots().into_iter().all(|slot| house.check(slot).is_ok()));
+    house.verify();
+}
+
+/// Several batches find the file full at the same time; some are refused, and none waits for ever.
+#[test]
+fn batches_that_meet_at_a_full_file_all_end() {
+    for seed in 0..40 {
+        let house = House::new(seed);
+        let mut random = Random(seed);
+        for round in 0..30 {
+            let batch = |first: u32| {
+                let pages = (first..first + 4).map(|slot| (slot, bytes(slot.into(), 4096))).collect();
+                Answer::pending(spill(house.store.clone(), house.slots.clone(), pages))
+            };
+            let ends = house.world.run_all((0..6).map(|task| batch(round * 24 + task * 4)).collect());
+            assert!(ends.iter().all(|end| matches!(end.1, Ok(()) | Err(Kind::NoSpace))), "{ends:?}");
+            let held = house.slots();
+            let release = held.into_iter().filter(|_| random.below(3) == 0);
+            release.for_each(|slot| house.release(slot));
+        }
+        assert!(house.slots().into_iter().all(|slot| house.check(slot).is_ok()));
+        house.verify();
+    }
+}
+
+/// Records so short that a segment is full of records before it is full of bytes.
+#[test]
+fn short_records_fill_and_are_cleaned_too() {
+    let house = House::new(1);
+    let mut next = 0;
+    while house.store.count(Count::SegmentsCleaned) < 5 {
+        let pages =
+            (next..next + 20).map(|slot| (slot, bytes(slot.into(), 1 + slot as usize % 90))).collect();
+        let (_, result) = house.spill(pages);
+        assert_eq!(result, Ok(()));
+        (next..next + 20).filter(|slot| slot % 4 != 0).for_each(|slot| house.release(slot));
+        if next >= 6000 {
+            (next - 6000..next - 5980).filter(|slot| slot % 4 == 0).for_each(|slot| house.release(slot));
+        }
+        next += 20;
+        assert!(next < 100_000, "it is never cleaned");
+    }
+    assert!(house.slots().into_iter().all(|slot| house.check(slot).is_ok()));
+    house.verify();
+}

@@ -1,0 +1,104 @@
+//! What is written is read, in any combination, by few I/Os; and bits that flip are noticed.
+
+use spillway_core::{BlockDevice, IoBuf, Request};
+
+use super::*;
+
+#[test]
+fn records_of_any_length_come_back_alone_and_together() {
+    let house = House::new(1);
+    let mut random = Random(5);
+    for first in (0..120).step_by(6) {
+        let mut room = 16 << 10;
+        let pages = (first..first + 6).map(|slot| {
+            let len = 1 + random.below(room.min(4096) / 2 + 1) as usize;
+            room -= len as u64;
+            (slot, bytes(slot.into(), len))
+        });
+        let pages: Vec<_> = pages.collect();
+        assert_eq!(house.spill(pages), (6, Ok(())));
+    }
+    let all = house.slots();
+    assert!(all.len() == 120 && all.iter().all(|&slot| house.check(slot).is_ok()));
+    for (found, slot) in house.read(&all).into_iter().zip(&all) {
+        assert_eq!(found.as_ref(), Ok(&house.slots.held.lock()[slot].bytes), "slot {slot}");
+    }
+    house.verify();
+}
+
+#[test]
+fn neighbours_are_read_by_one_io_and_written_by_one() {
+    let house = House::new(1);
+    let calls = house.disk.calls();
+    house.spill_pages(0..4, 0);
+    house.spill_pages(4..8, 0);
+    assert_eq!(house.disk.calls() - calls, 3, "a footer, and a write for each batch");
+    let before = house.store.count(Count::Reads);
+    assert!(house.read(&[3, 0, 2, 1, 7, 4, 5, 6]).iter().all(Result::is_ok));
+    assert_eq!(house.store.count(Count::Reads) - before, 1);
+    // A gap of 24 KiB is not read.
+    assert!(house.read(&[0, 7]).iter().all(Result::is_ok));
+    assert_eq!(house.store.count(Count::Reads) - before, 3);
+}
+
+#[test]
+fn what_is_packed_is_hardly_longer_than_its_records() {
+    let house = House::new(1);
+    let mut len = 0;
+    for first in (0..64).step_by(8) {
+        let pages: Vec<_> = (first..first + 8).map(|slot| (slot, bytes(7, 1900 + slot as usize))).collect();
+        len += pages.iter().map(|(_, bytes)| bytes.len()).sum::<usize>();
+        assert_eq!(house.spill(pages).1, Ok(()));
+    }
+    // Batches of 16 KiB here: a pad of half a unit each, footers, and a summary for 64 KiB.
+    let most = len + 8 * 4096 + 3 * 4096 + 2 * 4096;
+    assert!(house.store.count(Count::BytesWritten) <= most as u64, "{len} bytes of records");
+}
+
+/// 10,000 times one bit of the file flips: what is read is right, or an error, and right again once the bit is.
+#[test]
+fn a_flipped_bit_is_an_error_or_does_no_harm() {
+    let house = House::new(1);
+    for first in (0..60).step_by(6) {
+        let pages =
+            (first..first + 6).map(|slot| (slot, bytes(slot.into(), 700 + 30 * slot as usize))).collect();
+        assert_eq!(house.spill(pages).1, Ok(()));
+    }
+    let all: Vec<Held> = house.slots.held.lock().values().cloned().collect();
+    let (mut random, mut noticed) = (Random(9), 0);
+    let file = Arc::new(File::new(house.disk.clone(), house.world.clone()));
+    for _ in 0..10_000 {
+        let bit = random.below(4 << SHIFT << 3);
+        let byte = bit / 8;
+        flip(&house, &file, bit);
+        let segment = (byte >> SHIFT).wrapping_sub(1) as u32;
+        let near = all.iter().filter(|held| {
+            let at = held.spilled.placed.at;
+            let offset = byte & ((1 << SHIFT) - 1);
+            at.segment == segment && u64::from(at.offset).abs_diff(offset) < 8192
+        });
+        let near: Vec<&Held> = near.collect();
+        let slots: Vec<u32> = near.iter().map(|held| held.spilled.slot).collect();
+        for (found, held) in house.read(&slots).into_iter().zip(&near) {
+            match found {
+                Ok(bytes) => assert!(bytes == held.bytes, "bit {bit} changed {:?}", held.spilled),
+                Err(kind) => {
+                    assert_eq!(kind, Kind::Corrupt);
+                    noticed += 1;
+                }
+            }
+        }
+        flip(&house, &file, bit);
+    }
+    assert!(noticed > 2000, "{noticed} flips lay in records");
+    assert_eq!(house.store.count(Count::Mismatches), noticed);
+    assert!(house.slots().into_iter().all(|slot| house.check(slot).is_ok()));
+}
+
+fn flip(house: &House, file: &Arc<File>, bit: u64) {
+    let (unit, at) = (bit / 8 / 4096 * 4096, (bit / 8 % 4096) as usize);
+    let ask = |request| house.world.run(file.submit(request));
+    let mut buf = ask(Request::read(unit, IoBuf::new(4096))).buf;
+    buf[at] ^= 1 << (bit % 8);
+    assert_eq!(ask(Request::write(unit, buf)).result, Ok(()));
+}
