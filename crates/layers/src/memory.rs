@@ -178,7 +178,9 @@ impl Grow for Memory {
     fn grow(&self, size: Option<u64>) -> LocalFuture<Result<(), Error>> {
         let size = sizes::given(&OPTIONS.size, size);
         let size = size.and_then(|size| sizes::whole_blocks("size", size, self.block_size));
-        Box::pin(ready(size.map(|size| self.size.store(size, Ordering::Relaxed))))
+        Box::pin(ready(size.map(|size| {
+            self.size.fetch_max(size, Ordering::Relaxed);
+        })))
     }
 }
 
@@ -266,6 +268,15 @@ mod tests {
         ask(&seam, Request::bare(Op::Discard, ByteRange::new(0, 1 << 40)));
         assert_eq!(budget.used(), 0);
         drop(seam);
+    }
+
+    #[test]
+    fn a_smaller_size_shrinks_nothing() {
+        let (memory, _) = device(1 << 20, &Budget::new(Budget::UNLIMITED));
+        for (wanted, has) in [(2 << 20, 2 << 20), (1 << 20, 2 << 20), (2 << 20, 2 << 20)] {
+            block_on(Answer::pending(memory.grow(Some(wanted)))).unwrap();
+            assert_eq!(memory.size(), has, "{wanted} wanted");
+        }
     }
 
     #[test]

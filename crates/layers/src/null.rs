@@ -51,7 +51,9 @@ impl Grow for Null {
     fn grow(&self, size: Option<u64>) -> LocalFuture<Result<(), Error>> {
         let size = sizes::given(&OPTIONS.size, size);
         let size = size.and_then(|size| sizes::whole_blocks("size", size, BlockSize::PAGE));
-        Box::pin(ready(size.map(|size| self.size.store(size, Ordering::Relaxed))))
+        Box::pin(ready(size.map(|size| {
+            self.size.fetch_max(size, Ordering::Relaxed);
+        })))
     }
 }
 

@@ -38,6 +38,9 @@ use spillway_policy::watermarks::Goal;
 
 pub(crate) use meter::Meter;
 
+/// Batches begun before others have their turn: a device in memory may have ended each at once.
+const BATCHES_TURN: usize = 4;
+
 /// What a source has for the engine.
 pub(crate) enum Take<B> {
     /// A batch, and its bytes.
@@ -235,6 +238,8 @@ struct Run<S: Source> {
     state: Arc<State<S>>,
     batches: FuturesUnordered<LocalFuture<(u64, Result<(), Kind>)>>,
     bytes_in_flight: u64,
+    /// Batches begun since others had their turn.
+    begun: usize,
     backoff: Backoff,
     lap: Option<Lap>,
 }
@@ -242,8 +247,8 @@ struct Run<S: Source> {
 impl<S: Source> Run<S> {
     async fn start(state: Arc<State<S>>) {
         let Some(source) = state.source.upgrade() else { return };
-        let batches = FuturesUnordered::new();
-        let run = Self { source, state, batches, bytes_in_flight: 0, backoff: Backoff::default(), lap: None };
+        let (batches, backoff) = (FuturesUnordered::new(), Backoff::default());
+        let run = Self { source, state, batches, bytes_in_flight: 0, begun: 0, backoff, lap: None };
         run.work().await;
     }
 
@@ -253,8 +258,9 @@ impl<S: Source> Run<S> {
             let seen = self.state.kicks.current();
             self.state.kicked.swap(false, Ordering::SeqCst);
             match self.look() {
-                Look::Started => self.reap(),
-                Look::Again => {
+                Look::Started if self.begun < BATCHES_TURN => self.reap(),
+                Look::Started | Look::Again => {
+                    self.begun = 0;
                     self.state.env.sleep(Duration::ZERO).await;
                     self.reap();
                 }
@@ -299,6 +305,7 @@ impl<S: Source> Run<S> {
     fn begin(&mut self, batch: S::Batch, bytes: u64) -> Look {
         assert!(bytes > 0, "a batch has bytes");
         self.bytes_in_flight += bytes;
+        self.begun += 1;
         if let Some(lap) = &mut self.lap {
             lap.left = lap.left.saturating_sub(bytes);
         }

@@ -30,7 +30,7 @@ struct Shared {
 struct State {
     /// So many ranges fill the set.
     full: usize,
-    held: Vec<ByteRange>,
+    held: Held,
     next: u64,
     /// By ticket, which is the order of arrival.
     waiting: BTreeMap<u64, (ByteRange, Waker)>,
@@ -39,21 +39,70 @@ struct State {
     looks: std::cell::Cell<usize>,
 }
 
+/// What is held, by size: how many hold each range.
+///
+/// Ranges of a class differ in length by less than the double. One that overlaps another range begins in that or less than the
+/// longest length of its class before it, so that few others are looked at, however many are held.
+#[derive(Default)]
+struct Held {
+    count: usize,
+    classes: BTreeMap<u32, BTreeMap<(u64, u64), usize>>,
+    /// How many ranges were compared with another.
+    #[cfg(test)]
+    compared: std::cell::Cell<usize>,
+}
+
+impl Held {
+    /// Ranges of class n are shorter than 2^n bytes, and not of class n - 1.
+    fn class(len: u64) -> u32 {
+        u64::BITS - len.leading_zeros()
+    }
+
+    fn add(&mut self, range: ByteRange) {
+        self.count += 1;
+        let class = self.classes.entry(Self::class(range.len)).or_default();
+        *class.entry((range.offset, range.len)).or_default() += 1;
+    }
+
+    fn remove(&mut self, range: ByteRange) {
+        let number = Self::class(range.len);
+        let class = self.classes.get_mut(&number).expect("held once, dropped once");
+        let holders = class.get_mut(&(range.offset, range.len)).expect("held once, dropped once");
+        let gone = if mutant::on("range set: drop what another holds as well") { *holders } else { 1 };
+        *holders -= gone;
+        self.count -= gone;
+        if *holders == 0 {
+            class.remove(&(range.offset, range.len));
+        }
+        if class.is_empty() {
+            self.classes.remove(&number);
+        }
+    }
+
+    fn overlaps(&self, range: ByteRange) -> bool {
+        self.classes.iter().any(|(&number, class)| {
+            let reach = 1u64.checked_shl(number).unwrap_or(u64::MAX) - 1;
+            let near = class.range((range.offset.saturating_sub(reach), 0)..(range.offset + range.len, 0));
+            near.map(|(&(offset, len), _)| ByteRange::new(offset, len)).any(|held| {
+                #[cfg(test)]
+                self.compared.set(self.compared.get() + 1);
+                held.overlaps(range)
+            })
+        })
+    }
+}
+
 impl State {
     fn is_clear(&self, range: ByteRange) -> bool {
         #[cfg(test)]
         self.looks.set(self.looks.get() + 1);
-        self.held.len() < self.full && !self.held.iter().any(|held| held.overlaps(range))
+        self.held.count < self.full && !self.held.overlaps(range)
     }
 
     /// Lets go of one range; takes out those whose ranges are clear now. Where the set was not full these overlap the range.
     fn release(&mut self, range: ByteRange) -> Vec<Waker> {
-        let was_full = self.held.len() >= self.full;
-        let at = self.held.iter().position(|held| *held == range).expect("held once, dropped once");
-        self.held.swap_remove(at);
-        if mutant::on("range set: drop what another holds as well") {
-            self.held.retain(|held| *held != range);
-        }
+        let was_full = self.held.count >= self.full;
+        self.held.remove(range);
         let concerned = |waiting: &ByteRange| was_full || waiting.overlaps(range);
         let clear =
             self.waiting.iter().filter(|(_, (waiting, _))| concerned(waiting) && self.is_clear(*waiting));
@@ -68,7 +117,7 @@ impl RangeSet {
     pub fn new(full: usize) -> Self {
         let state = State {
             full,
-            held: Vec::new(),
+            held: Held::default(),
             next: 0,
             waiting: BTreeMap::new(),
             #[cfg(test)]
@@ -80,8 +129,8 @@ impl RangeSet {
     /// Holds `range` until the result is dropped.
     pub fn hold(&self, range: ByteRange) -> HeldRange {
         let mut state = self.0.state.lock();
-        state.held.push(range);
-        self.0.count.store(state.held.len(), Ordering::Release);
+        state.held.add(range);
+        self.0.count.store(state.held.count, Ordering::Release);
         HeldRange { set: self.0.clone(), range }
     }
 
@@ -93,7 +142,7 @@ impl RangeSet {
 
     /// Whether somebody holds a part of `range`.
     pub fn overlaps(&self, range: ByteRange) -> bool {
-        self.0.state.lock().held.iter().any(|held| held.overlaps(range))
+        self.0.state.lock().held.overlaps(range)
     }
 
     /// Waits until nobody holds a part of `range` and the set is not full.
@@ -114,7 +163,7 @@ impl Drop for HeldRange {
         let clear = {
             let mut state = self.set.state.lock();
             let clear = state.release(self.range);
-            self.set.count.store(state.held.len(), Ordering::Release);
+            self.set.count.store(state.held.count, Ordering::Release);
             clear
         };
         clear.into_iter().for_each(Waker::wake);
@@ -218,6 +267,7 @@ mod tests {
 
     use super::*;
     use crate::contract::Wakes;
+    use crate::random::Random;
 
     #[test]
     fn only_those_that_find_their_range_clear_are_woken() {
@@ -264,6 +314,26 @@ mod tests {
         assert_eq!(set.0.state.lock().waiting.len(), 1);
         drop(wait);
         assert!(set.0.state.lock().waiting.is_empty());
+    }
+
+    /// Of 16,000 ranges, short ones and long ones, those near another are compared with it.
+    #[test]
+    fn what_is_held_elsewhere_is_not_compared() {
+        let set = RangeSet::new(usize::MAX);
+        let short = (0..16_000).map(|at| ByteRange::new(at * 8, 1));
+        let long = (0..4).map(|at| ByteRange::new(200_000 + at * 100_000, 50_000));
+        let held: Vec<_> = short.chain(long).map(|range| set.hold(range)).collect();
+        let (mut bare, mut random) = (Vec::new(), Random(7));
+        bare.extend(held.iter().map(|held| held.range));
+        for _ in 0..2000 {
+            let range = ByteRange::new(random.below(700_000), random.below(100));
+            let before = set.0.state.lock().held.compared.get();
+            assert_eq!(set.overlaps(range), bare.iter().any(|held| held.overlaps(range)), "{range:?}");
+            let compared = set.0.state.lock().held.compared.get() - before;
+            assert!(compared <= 20, "{range:?} is compared with {compared} others");
+        }
+        drop(held);
+        assert!(!set.overlaps(ByteRange::new(0, u64::MAX)) && set.is_empty());
     }
 
     #[test]

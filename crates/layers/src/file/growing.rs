@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use spillway_core::sync::Ordering;
-use spillway_core::{Error, Grow, LocalFuture};
+use spillway_core::{BlockDevice, Error, Grow, LocalFuture, Request};
 
 use super::{Backing, File};
 
@@ -33,7 +33,8 @@ impl Backing {
             )));
         }
         // A length that was not durable would not be there after a crash, nor what is written behind the old end.
-        self.flush().await.map_err(|kind| Error::new(kind, "its new size cannot be made durable"))?;
+        let flush = File { backing: self.clone() }.submit(Request::flush()).await;
+        flush.result.map_err(|kind| Error::new(kind, "its new size cannot be made durable"))?;
         self.size.store(there, Ordering::Release);
         Ok(())
     }

@@ -37,7 +37,7 @@ impl Reservation {
         let epoch = core.journal.enter();
         let runs = core.space.reserve(wanted);
         if runs.is_empty() {
-            core.journal.leave(epoch);
+            leave(core, epoch);
             return None;
         }
         let len = runs.iter().map(|run| run.len).sum();
@@ -51,9 +51,8 @@ impl Reservation {
         let free = |block| core.free(block);
         let note = |block| core.journal.note(epoch, block);
         let published = core.index.publish(&runs, epoch, origin, core.journal.committed(), free, note);
-        core.journal.leave(epoch);
+        leave(core, epoch);
         core.changes.step();
-        core.write_back_for_waiters();
         published
     }
 }
@@ -65,10 +64,15 @@ impl Drop for Reservation {
         }
         let core = &self.core;
         core.space.give_back(std::mem::take(&mut self.runs), &self.bad, core.env.coarse_now());
-        core.journal.leave(self.epoch);
+        leave(core, self.epoch);
         core.wake();
-        core.write_back_for_waiters();
     }
+}
+
+/// Ends a write's part in an epoch. A drain waits for it, so it may be the last that was left.
+fn leave(core: &Core, epoch: Epoch) {
+    core.journal.leave(epoch);
+    core.write_back_for_waiters();
 }
 
 /// Where the blocks of a range are read; those on the cache device are pinned until it is dropped.

@@ -27,6 +27,8 @@ struct Pages {
     waited_for: bool,
     /// Most bytes in flight at a time.
     most: u64,
+    /// Writes end at once.
+    instant: bool,
 }
 
 struct Toy {
@@ -121,7 +123,9 @@ impl Source for Toy {
             let attempt = (toy.world.now(), batch.pages.clone());
             toy.pages(|pages| pages.attempts.push(attempt));
             let writing = toy.meter.write(batch.pages.len() as u64 * PAGE);
-            toy.world.sleep(Duration::from_millis(1)).await;
+            if !toy.pages(|pages| pages.instant) {
+                toy.world.sleep(Duration::from_millis(1)).await;
+            }
             drop(writing);
             let mut pages = toy.pages.lock();
             if batch.pages.iter().any(|page| pages.bad.contains(page)) {
@@ -304,4 +308,21 @@ fn every_drain_covers_what_came_before_it() {
         toy.run_until("the second", || later.get().is_some());
         assert!(!toy.pages(|pages| pages.dirty.contains(&(1000 + round))));
     }
+}
+
+#[test]
+fn a_device_that_answers_at_once_leaves_others_their_turn() {
+    let toy = Toy::new();
+    toy.soil(0..10_000);
+    toy.pages(|pages| (pages.goal, pages.instant) = (Some(Goal::ToLow), true));
+    toy.engine.kick();
+    let attempts = || toy.pages(|pages| pages.attempts.len());
+    let (mut before, mut most) = (0, 0);
+    toy.run_until("the end", || {
+        let now = attempts();
+        most = most.max(now - before);
+        before = now;
+        toy.left() == 0
+    });
+    assert!(most <= BATCHES_TURN, "{most} batches in one turn");
 }

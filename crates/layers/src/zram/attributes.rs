@@ -209,6 +209,9 @@ pub(super) fn set_size(zram: &Zram, bytes: u64) -> Result<(), Error> {
             format!("disksize {bytes} is less than {has}, and a device in use only grows: reset it first");
         return Err(Error::new(Kind::Busy, text));
     }
+    if size == has {
+        return Ok(());
+    }
     zram.core.table.resize(size / PAGE as u64).map_err(|kind| no_room_for(size, kind))?;
     zram.core.size.store(size, Ordering::Release);
     Ok(())

@@ -130,8 +130,7 @@ pub(super) fn extents(core: &Core, range: ByteRange, count_max: usize) -> Vec<Ex
         hole(&mut list, at, next);
         at = end.min((next / PAGE_SLOTS + 1) * PAGE_SLOTS);
         if next < at {
-            core.table.look(next..at, |slot| nature(slot).append_to(&mut list));
-            slice.spend(work::LOOK);
+            slice.spend(core.table.look(next..at, |slot| nature(slot).append_to(&mut list)));
         }
     }
     list.truncate(count_max);

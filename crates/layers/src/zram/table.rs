@@ -133,19 +133,23 @@ impl Table {
         cleared
     }
 
-    /// Shows the slots of `range`, which lie in one page. Only repeated words are looked at under the lock of their slot.
-    pub(super) fn look(&self, range: Range<u64>, mut see: impl FnMut(Slot)) {
-        work::note(work::LOOK);
-        let first = SlotIndex::new(range.start);
+    /// Shows the slots of `range`, which lie in one page. Only repeated words are looked at under the lock of their slot. Returns
+    /// the units of work.
+    pub(super) fn look(&self, range: Range<u64>, mut see: impl FnMut(Slot)) -> u32 {
+        let (first, mut locks) = (SlotIndex::new(range.start), 0);
         let page = self.blocks.page_of(first).filter(SlotPage::is_used);
         for index in range.map(SlotIndex::new) {
-            see(page.map_or(Slot::Empty, |page| self.look_at(page, index)));
+            see(page.map_or(Slot::Empty, |page| self.look_at(page, index, &mut locks)));
         }
+        let units = work::LOOK + locks / work::LOCKS;
+        work::note(units);
+        units
     }
 
-    fn look_at(&self, page: SlotPage<'_>, index: SlotIndex) -> Slot {
+    fn look_at(&self, page: SlotPage<'_>, index: SlotIndex, locks: &mut u32) -> Slot {
         let mark = Mark::from_content(WordLocks::content(page.slot(index)[1].load(Ordering::Acquire)));
         if mark.is_same() {
+            *locks += 1;
             return self.lock_in(page, index).map_or(Slot::Empty, |locked| locked.get());
         }
         // Where an object lies may change at once: what it is does not need its word.

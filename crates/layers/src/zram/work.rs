@@ -22,6 +22,9 @@ pub(super) const COPY: u32 = (PAGE / spillway_core::work::BYTES_COPIED) as u32;
 /// Units for looking at a page of slots.
 pub(super) const LOOK: u32 = 10;
 
+/// Slots that are locked and read in a unit.
+pub(super) const LOCKS: u32 = 4;
+
 /// What is left of a slice.
 pub(super) struct Slice {
     left: u32,

@@ -8,8 +8,8 @@ use spillway_core::random::Random;
 use spillway_core::storage::Moved;
 use spillway_core::sync::{Mutex, WaitList};
 use spillway_core::{
-    Answer, BlockDevice, ByteRange, Extent, Geometry, IoBuf, Kind, LocalFuture, Op, Reply, Request, Room,
-    Storage,
+    Answer, BlockDevice, ByteRange, Extent, Geometry, Grow, IoBuf, Kind, LocalFuture, Op, Reply, Request,
+    Room, Storage,
 };
 use spillway_sim::world::World;
 
@@ -393,6 +393,18 @@ fn a_dropped_flush_ends_its_sync_and_what_it_was_told_is_remembered() {
     house.carry_out();
     while house.world.go_on() {}
     assert_eq!(house.end(&mut second), Err(Kind::Io));
+}
+
+#[test]
+fn a_growth_that_is_dropped_breaks_no_flush() {
+    let house = House::new(true);
+    let mut grow = house.file.grow(None);
+    assert!(grow.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert_eq!(house.syncs(), 1);
+    drop(grow);
+    house.carry_out();
+    while house.world.go_on() {}
+    assert_eq!(house.done(house.flush()), Ok(()));
 }
 
 #[test]
