@@ -178,6 +178,13 @@ fn a_place_that_is_taken_or_holds_the_origin_is_refused() {
     let launch = Launch::disk(folder.clone(), &origin).with("--mount", folder.path());
     launch.run().refused(USAGE, "lies below");
     Launch::ram("1M").with("--mount", folder.join("none")).run().refused(1, "create the folder");
+    let sockets = folder.join("sockets");
+    fs::create_dir(&sockets).expect("the folder is ours");
+    let ram = ["ram", "--size", "1M"];
+    let launch = Launch::new(&ram, folder.clone(), sockets.join("s")).with("--socket", sockets.join("s"));
+    launch.with("--mount", &sockets).run().refused(USAGE, "lies below");
+    let launch = Launch::new(&ram, folder.clone(), folder.join("s"));
+    launch.with("--mount", folder.path()).run().refused(USAGE, "lies below");
     assert_ne!(Launch::ram("1M").with("--mount", &origin).run().code, Some(0), "it is no folder");
 }
 
@@ -447,6 +454,20 @@ fn every_attribute_of_every_part_is_a_file() {
     fs::write(device.join("write_cache/high_watermark"), "70\n").expect("it can be set");
     let got = server.spillway(&["get", "cache0", "high_watermark"]).well().out;
     assert_eq!(got.trim(), "70");
+}
+
+/// The kernel says that a file was closed when the program has gone on.
+#[test]
+fn a_device_is_reset_right_after_its_file_was_closed() {
+    let server = Launch::ram("1M").mounted().start();
+    let zram = server.file("ram0").with_file_name("zram");
+    for round in 0..200 {
+        both(&server.file("ram0")).write_all_at(&[1; 4096], 0).expect("there is room");
+        fs::write(zram.join("reset"), "1").unwrap_or_else(|why| panic!("round {round}: {why}"));
+        fs::write(zram.join("disksize"), "1M").expect("it has none");
+    }
+    let _open = both(&server.file("ram0"));
+    assert_eq!(errno(fs::write(zram.join("reset"), "1")), Errno::BUSY);
 }
 
 /// What an ordinary user types, in a mount namespace of its own: mount, use, see that it is used, stop.

@@ -104,6 +104,7 @@ fn carry_out(command: Command) -> Result<u8> {
 /// Serves in this process, or in one of its own in the background.
 fn serve(background: bool, plan: impl FnOnce() -> Result<Plan>, folder: &RuntimeFolder) -> Result<u8> {
     let plan = plan()?;
+    plan.check_sockets(folder)?;
     if background && !daemon::is_child() {
         return daemon::launch();
     }

@@ -142,12 +142,12 @@ fn program_of(thread: u32) -> Option<String> {
     Some(format!("{} (pid {pid})", name.trim_end()))
 }
 
-/// Refuses a mount over the storage that its devices stand on: their requests would come back to this server.
-pub(crate) fn check_place<'a>(place: &Path, storage: impl Iterator<Item = &'a Path>) -> Result<()> {
+/// Refuses a mount over what the server needs: requests to the storage that its devices stand on would come back to it.
+pub(crate) fn check_place<'a>(place: &Path, needed: impl Iterator<Item = &'a Path>) -> Result<()> {
     let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let below = |path: &&Path| path.starts_with(place) || whole(path).starts_with(whole(place));
-    let mut storage = storage;
-    match storage.find(below) {
+    let mut needed = needed;
+    match needed.find(below) {
         None => Ok(()),
         Some(path) => {
             let (path, place) = (path.display(), place.display());

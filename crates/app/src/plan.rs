@@ -1,6 +1,6 @@
 //! What a server is asked to serve, whichever command or file asked.
 
-use std::path::absolute;
+use std::path::{Path, absolute};
 
 use anyhow::{Context, Result};
 use spillway_layers::file;
@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::distinct;
 use crate::exit::Failure;
 use crate::mounting;
-use crate::runtime_folder::check_name;
+use crate::runtime_folder::{RuntimeFolder, check_name};
 use crate::server_options::ServerConfig;
 
 /// A server to be.
@@ -64,6 +64,13 @@ impl Plan {
             mounting::check_place(place, storage.iter().map(|backing| backing.path.as_path()))?;
         }
         distinct::check(self.devices.iter().map(|device| (device.name.as_str(), &device.stack)))
+    }
+
+    /// Refuses a mount over the server's sockets, in `folder` or where they are asked for: no client would find them.
+    pub(crate) fn check_sockets(&self, folder: &RuntimeFolder) -> Result<()> {
+        let Some(place) = &self.server.mount else { return Ok(()) };
+        let asked_for = self.server.socket.as_deref().and_then(Path::parent);
+        mounting::check_place(place, [folder.path()].into_iter().chain(asked_for))
     }
 
     /// What `spillway ram` asks for.

@@ -33,6 +33,11 @@ impl RuntimeFolder {
         Self { path: choose(std::env::var_os("XDG_RUNTIME_DIR"), &std::env::temp_dir(), uid) }
     }
 
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     #[cfg(test)]
     pub(crate) fn at(path: &Path) -> Self {
         Self { path: path.to_owned() }

@@ -8,16 +8,18 @@
 //! answers; sockets go away; threads end.
 
 use std::collections::HashMap;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
+use std::task::Poll;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use spillway_core::sync::Semaphore;
-use spillway_core::{Aligned, Attributes, Budget, Charge, Error, Kind, Value, buffer};
+use spillway_core::{Aligned, Attributes, Budget, Charge, Env, Error, Kind, Value, buffer};
 use spillway_export::control::{Change, ControlSession};
 use spillway_export::nbd::NbdSession;
 use spillway_export::{Export, Exports, Reserved};
@@ -45,6 +47,9 @@ const CONTROL_CONNECTIONS_MAX: usize = 16;
 
 /// Pause between two looks whether the mount is still in use, once a signal has asked the server to stop.
 const UNMOUNT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a reset waits for clients that are leaving.
+const LEAVING: Duration = Duration::from_millis(200);
 
 /// Serves what `plan` says until asked to stop.
 pub(crate) fn run(plan: Plan, folder: &RuntimeFolder) -> Result<()> {
@@ -308,7 +313,8 @@ impl Server {
     }
 
     fn set(&mut self, device: &str, attribute: String, value: Value, promise: Promise) {
-        self.change(device, promise, async move |device| set(&device, &attribute, value).await);
+        let env = self.workers.env();
+        self.change(device, promise, async move |device| set(&device, &*env, &attribute, value).await);
     }
 
     fn resize(&mut self, device: &str, size: Option<u64>, promise: Promise) {
@@ -405,10 +411,10 @@ fn hold(budget: &Arc<Budget>, bytes: u64) -> Result<Charge> {
     })
 }
 
-async fn set(device: &Device, attribute: &str, value: Value) -> Result<(), Error> {
+async fn set(device: &Device, env: &dyn Env, attribute: &str, value: Value) -> Result<(), Error> {
     // A reset takes the data from under connected clients, by whatever name it is asked for.
     let resets = device.stack.find(attribute)?.1 == "reset";
-    let _reserved = resets.then(|| reserve(device, "reset")).transpose()?;
+    let _reserved = if resets { Some(reserve(device, env).await?) } else { None };
     device.stack.set(attribute, value).await
 }
 
@@ -420,11 +426,18 @@ fn can_be_reset(device: &Device) -> Result<(), Error> {
     Err(Error::new(Kind::NotSupported, format!("device {name} ({stack}) cannot be reset: only zram can")))
 }
 
-/// Keeps clients away, or says how many there are.
-fn reserve(device: &Device, what: &str) -> Result<Reserved, Error> {
+/// Keeps clients away, or says how many there are. One that has left a moment ago may still be counted: the kernel says later that a
+/// file was closed.
+async fn reserve(device: &Device, env: &dyn Env) -> Result<Reserved, Error> {
+    let (mut empty, mut late) = (pin!(device.export.emptied()), env.sleep(LEAVING));
+    poll_fn(|context| match empty.as_mut().poll(context) {
+        Poll::Pending => late.as_mut().poll(context),
+        ready => ready,
+    })
+    .await;
     device.export.reserve().map_err(|kind| {
         let (name, clients) = (device.name(), device.export.clients());
-        let message = format!("device {name} cannot be {what} while clients are connected (now {clients})");
+        let message = format!("device {name} cannot be reset while clients are connected (now {clients})");
         Error::new(kind, format!("{message}: disconnect them first"))
     })
 }
