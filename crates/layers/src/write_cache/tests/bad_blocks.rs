@@ -72,7 +72,7 @@ fn only_an_error_of_the_device_sets_blocks_aside() {
 
 /// With no block left that can be written, clients are served by the origin, and nobody waits for ever.
 #[test]
-fn a_cache_of_bad_blocks_only_is_gone_around() {
+fn a_cache_of_bad_blocks_only_is_bypassed() {
     let house = House::new(4 << 20, 1 << 20);
     let fault = Fault { call: Some(Call::Write), nth: 0, effect: Effect::Fail(Kind::Io), sticky: true };
     house.open(&config()).unwrap();

@@ -5,7 +5,7 @@ use super::*;
 const BYPASSING: fn() -> Config = || Config { cleaner: true, ..config() };
 
 #[test]
-fn the_first_flush_covers_what_a_killed_server_wrote_around_the_cache() {
+fn the_first_flush_covers_what_bypassed_the_cache_of_a_killed_server() {
     let house = House::new(4 << 20, 1 << 20);
     let cache = house.open(&BYPASSING()).unwrap();
     house.flush(&cache);
@@ -91,7 +91,7 @@ fn write(range: ByteRange) -> Request {
 }
 
 #[test]
-fn what_goes_around_is_flushed_in_time() {
+fn what_bypasses_the_cache_is_flushed_in_time() {
     let bypassing = most_unflushed(&BYPASSING(), 256 << 10, write);
     assert!((2 << 20..MOST).contains(&bypassing), "cleaner: {bypassing} bytes");
     let full = Config { high_watermark: 100, low_watermark: 100, ..config() };
@@ -110,7 +110,7 @@ fn zeroes_that_the_origin_has_to_write_are_flushed_in_time() {
 
 /// What bypasses the cache goes in the order of arrival, a part at a time: small writes without end do not keep a large one.
 #[test]
-fn a_large_write_goes_around_beside_small_ones_without_end() {
+fn a_large_write_bypasses_beside_small_ones_without_end() {
     const SMALL: u64 = 64 << 10;
     for large in [write, |range| Request::bare(Op::WriteZeroes, range)] {
         let house = House::slow(64 << 20, 1 << 20);
