@@ -56,9 +56,11 @@ fn what_real_tools_made_is_not_formatted() {
 fn refuses(folder: &Arc<Scratch>, origin: &Path, cache: &Path, name: &str) {
     let before = fs::read(cache).expect("it exists");
     let launch = Launch::cache(folder.clone(), origin, cache);
-    launch.run().refused(USAGE, name);
+    let by_option = launch.run().refused(USAGE, name);
+    assert!(by_option.err.contains(": --cache: ") && !by_option.err.contains("layers"), "{}", by_option.err);
     launch.clone().flag("--create").run().refused(USAGE, name);
-    serve(folder, origin, cache, "").run().refused(USAGE, name);
+    let by_file = serve(folder, origin, cache, "").run().refused(USAGE, name);
+    assert!(by_file.err.contains(": layers[0]: "), "{}", by_file.err);
     serve(folder, origin, cache, ", create = true").run().refused(USAGE, "--create --force");
     serve(folder, origin, cache, ", force = true").run().refused(USAGE, "force");
     assert!(fs::read(cache).expect("it exists") == before, "{name}: it was written");

@@ -26,10 +26,10 @@ impl Opening {
         Self { around }
     }
 
-    /// A stack that is ready for clients. Waits for it.
-    pub(crate) fn stack(&self, config: &StackConfig) -> Result<Stack, Error> {
+    /// A stack that is ready for clients, whose parts are called by their `names` in errors. Waits for it.
+    pub(crate) fn stack(&self, config: &StackConfig, names: &'static [&'static str]) -> Result<Stack, Error> {
         let (config, around) = (config.clone(), self.around.clone());
-        let stack = move || async move { Stack::open(&config, &around).await };
+        let stack = move || async move { Stack::open(&config, names, &around).await };
         wait_in_background(&*self.around.env, stack)
     }
 

@@ -32,6 +32,8 @@ pub(crate) struct DevicePlan {
     pub(crate) read_only: bool,
     /// Origin and layers.
     pub(crate) stack: StackConfig,
+    /// The options of the command line that they come from, from the origin up; none where they stand in a file.
+    pub(crate) names: &'static [&'static str],
 }
 
 impl Plan {
@@ -76,7 +78,8 @@ impl Plan {
     /// What `spillway ram` asks for.
     pub(crate) fn ram(options: RamOptions) -> Result<Self> {
         let (name, read_only) = (options.name, options.read_only);
-        let device = DevicePlan { name, read_only, stack: alone(OriginConfig::Zram(options.zram.config())) };
+        let stack = alone(OriginConfig::Zram(options.zram.config()));
+        let device = DevicePlan { name, read_only, stack, names: &["zram"] };
         Self::new(options.server.config(), vec![device])
     }
 
@@ -85,7 +88,8 @@ impl Plan {
         let mut file = options.file.config();
         file.path = absolute(&file.path).context("cannot resolve the origin's path")?;
         let (name, read_only) = (options.name, file.read_only);
-        let device = DevicePlan { name, read_only, stack: alone(OriginConfig::File(file)) };
+        let stack = alone(OriginConfig::File(file));
+        let device = DevicePlan { name, read_only, stack, names: &["--origin"] };
         Self::new(options.server.config(), vec![device])
     }
 
@@ -96,7 +100,8 @@ impl Plan {
         cache.path = absolute(&cache.path).context("cannot resolve the cache's path")?;
         let origin = OriginConfig::File(file::Config { path: origin, read_only: false });
         let stack = StackConfig { origin, layers: vec![LayerConfig::WriteCache(cache)] };
-        let device = DevicePlan { name: options.name, read_only: options.read_only, stack };
+        let (name, read_only) = (options.name, options.read_only);
+        let device = DevicePlan { name, read_only, stack, names: &["--origin", "--cache"] };
         Self::new(options.server.config(), vec![device])
     }
 
@@ -107,6 +112,7 @@ impl Plan {
             name: device.name,
             read_only: device.read_only,
             stack: StackConfig { origin: device.origin, layers: device.layers },
+            names: &[],
         });
         Self::new(options.server.over(config.server), devices.collect())
     }

@@ -123,15 +123,20 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Opens what `config` says, from the origin up, on a thread that runs tasks. An error names the part; dropped, it leaves what was
-    /// opened so far as a crash would.
-    pub async fn open(config: &StackConfig, around: &Surroundings) -> Result<Self, Error> {
-        let opened = config.origin.open((), around).await.map_err(|error| about("origin", &error))?;
+    /// Opens what `config` says, from the origin up, on a thread that runs tasks. An error calls the part by its own of the `names`, which
+    /// come in the same order, or else by its place in a file; dropped, it leaves what was opened so far as a crash would.
+    pub async fn open(config: &StackConfig, names: &[&str], around: &Surroundings) -> Result<Self, Error> {
+        let name = |part: usize| match (names.get(part), part) {
+            (Some(name), _) => (*name).to_owned(),
+            (None, 0) => "origin".to_owned(),
+            (None, part) => format!("layers[{}]", part - 1),
+        };
+        let opened = config.origin.open((), around).await.map_err(|error| about(&name(0), &error))?;
         let mut stack = Self { device: opened.device.clone(), parts: Vec::new(), notes: Vec::new() };
         stack.put(config.origin.kind(), opened);
         for (index, layer) in config.layers.iter().enumerate() {
             let opened = layer.open(stack.device.clone(), around).await;
-            let opened = opened.map_err(|error| about(&format!("layers[{index}]"), &error))?;
+            let opened = opened.map_err(|error| about(&name(index + 1), &error))?;
             stack.put(layer.kind(), opened);
         }
         number(&mut stack.parts);

@@ -37,7 +37,7 @@ fn build(text: &str) -> Result<Stack, String> {
 
 fn open(config: StackConfig) -> Result<Stack, Error> {
     let (world, around) = surroundings();
-    world.run(Answer::pending(async move { Stack::open(&config, &around).await }))
+    world.run(Answer::pending(async move { Stack::open(&config, &[], &around).await }))
 }
 
 /// Asserts that `text` is refused with all of `words`.

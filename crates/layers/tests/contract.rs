@@ -34,7 +34,7 @@ fn open_file(backing: &BackingDevice) -> Result<OpenStorage, Error> {
 fn build(world: &Arc<World>, text: &str) -> Stack {
     let config: StackConfig = toml::from_str(text).expect("the text is a configuration");
     let around = surroundings(world);
-    let stack = world.run(Answer::pending(async move { Stack::open(&config, &around).await }));
+    let stack = world.run(Answer::pending(async move { Stack::open(&config, &[], &around).await }));
     stack.expect("the configuration is allowed")
 }
 

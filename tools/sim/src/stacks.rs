@@ -370,6 +370,6 @@ impl Row {
                 Ok(OpenStorage { storage, notes: Vec::new() })
             }),
         };
-        Stack::open(&(self.config)(self.bytes), &around).await
+        Stack::open(&(self.config)(self.bytes), &[], &around).await
     }
 }
