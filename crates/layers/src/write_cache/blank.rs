@@ -14,6 +14,7 @@ use crate::signatures::{Scan, WINDOW};
 use super::cache::result_of;
 use super::format::{Found, Layout, OriginMark, SUPERBLOCK_LEN, Superblock};
 use super::opening::Opening;
+use super::settings::OldCache;
 
 impl Opening {
     /// [`Kind::Invalid`] unless the cache device may be formatted as `layout`.
@@ -21,7 +22,8 @@ impl Opening {
         let scan = self.scan(layout).await?;
         let Some(byte) = scan.nonzero else { return Ok(()) };
         let names = scan.names.join(", ");
-        match (self.settings.create, self.settings.force, names.is_empty()) {
+        let replaces = self.settings.old_cache() == OldCache::Replace;
+        match (replaces, self.settings.force, names.is_empty()) {
             (true, true, _) => {
                 let what = if names.is_empty() { "something not recognised" } else { &names };
                 tracing::warn!("write cache: formatting over {what}, which is destroyed");

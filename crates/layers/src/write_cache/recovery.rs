@@ -13,29 +13,31 @@ use spillway_core::{Error, Kind, mutant};
 use super::block::{CacheBlock, Epoch, OriginBlock};
 use super::format::{Entry, FREE, Layout};
 use super::index::{Index, Twins};
+use super::settings::OldCache;
 
 /// Takes the entries of a cache in their order, in pieces of any size.
 pub(super) struct Recovery {
     layout: Layout,
     seq_count: Epoch,
     origin_blocks: u64,
-    recover: bool,
+    mends: bool,
     next: u32,
     index: Index,
 }
 
 impl Recovery {
     /// Before the first entry of a cache whose superblock has `seq_count`, over an origin of `origin_blocks`, in an empty index. With
-    /// `recover`, entries ahead of the superblock are freed, and of two that cannot be told apart the one in the later block is
+    /// [`OldCache::Mend`], entries ahead of the superblock are freed, and of two that cannot be told apart the one in the later block is
     /// taken, because the kernel's cursor moves forward; without, these are [`Kind::Corrupt`].
     pub(super) fn new(
         layout: Layout,
         index: Index,
         seq_count: Epoch,
         origin_blocks: u64,
-        recover: bool,
+        old: OldCache,
     ) -> Self {
-        Self { layout, seq_count, origin_blocks, recover, next: 0, index }
+        let mends = old == OldCache::Mend;
+        Self { layout, seq_count, origin_blocks, mends, next: 0, index }
     }
 
     /// Takes the next entry. A committed one whose place on the origin cannot be: [`Kind::Corrupt`], or [`Kind::Invalid`] if it lies
@@ -48,7 +50,7 @@ impl Recovery {
             return Ok(());
         }
         let epoch = Epoch(entry.seq_count);
-        if epoch > self.seq_count && !self.recover {
+        if epoch > self.seq_count && !self.mends {
             return Err(ahead(block, epoch, self.seq_count));
         }
         let uncommitted = u64::from(mutant::on("write_cache: recover what was not committed"));
@@ -57,7 +59,7 @@ impl Recovery {
             return Ok(());
         }
         let origin = self.origin_block(block, &entry)?;
-        self.index.recover(block, origin, epoch, self.recover);
+        self.index.recover(block, origin, epoch, self.mends);
         Ok(())
     }
 
@@ -130,12 +132,12 @@ mod tests {
     type Found = (Vec<(u32, u32)>, Vec<u32>);
 
     fn recover(seq_count: u64, entries: [(u64, u64); 6]) -> Result<Found, Error> {
-        recover_with(false, seq_count, entries)
+        recover_with(OldCache::Open, seq_count, entries)
     }
 
-    fn recover_with(recover: bool, seq_count: u64, entries: [(u64, u64); 6]) -> Result<Found, Error> {
+    fn recover_with(old: OldCache, seq_count: u64, entries: [(u64, u64); 6]) -> Result<Found, Error> {
         let index = Index::new(Arc::new(Blocks::new(6)), 3, LAYOUT.block_size.bytes());
-        let mut recovery = Recovery::new(LAYOUT, index, Epoch(seq_count), 3, recover);
+        let mut recovery = Recovery::new(LAYOUT, index, Epoch(seq_count), 3, old);
         for (original_sector, seq_count) in entries {
             recovery.take(Entry { original_sector, seq_count })?;
         }
@@ -173,7 +175,7 @@ mod tests {
         let entries = [(8, 1), (0, 7), (16, 6), (8, FREE), (8, 5), (24, FREE)];
         let ahead = recover(5, entries).unwrap_err();
         assert!(ahead.kind == Kind::Corrupt && ahead.message().contains("entry 1"), "{ahead}");
-        assert_eq!(recover_with(true, 5, entries).unwrap(), (vec![(1, 0)], vec![1, 2, 4]));
+        assert_eq!(recover_with(OldCache::Mend, 5, entries).unwrap(), (vec![(1, 0)], vec![1, 2, 4]));
     }
 
     proptest! {

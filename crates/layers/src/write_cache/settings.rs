@@ -146,10 +146,29 @@ impl Config {
 
 const RESOLVED: &str = "defaults that depend on the mode were resolved";
 
+/// What becomes of a cache that the cache device holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OldCache {
+    /// It is opened.
+    Open,
+    /// It is opened although its origin was moved or it contradicts itself: `recover`.
+    Mend,
+    /// A new one takes its place: `create`.
+    Replace,
+}
+
 impl Settings {
     /// [`spillway_core::Kind::Invalid`] names the option, the value and what is allowed.
     pub(super) fn of(config: &Config) -> Result<Self, Error> {
         Self::new(&config.resolved()?)
+    }
+
+    pub(super) fn old_cache(&self) -> OldCache {
+        match (self.create, self.recover) {
+            (true, _) => OldCache::Replace,
+            (false, true) => OldCache::Mend,
+            (false, false) => OldCache::Open,
+        }
     }
 
     pub(super) fn block_size(&self) -> BlockSize {
