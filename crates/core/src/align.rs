@@ -56,7 +56,8 @@ impl Aligned {
         Self::open(device, budget, false)
     }
 
-    /// The same, which takes any byte range as well, by [`Aligned::submit_bytes`]. Always charges 1 MiB.
+    /// The same, which takes any byte range as well, by [`Aligned::submit_bytes`]. Always charges 1 MiB; errors as for
+    /// [`Aligned::charged`].
     pub fn to_bytes(device: Arc<dyn BlockDevice>, budget: &Arc<Budget>) -> Result<Self, Error> {
         Self::open(device, budget, true)
     }
@@ -80,7 +81,7 @@ impl Aligned {
         self.below.geometry().block_size
     }
 
-    /// See [`Seam::extents`]; the range is the caller's to round to whole blocks.
+    /// See [`Seam::extents`], also for its errors; the range is the caller's to round to whole blocks.
     pub fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
         self.below.extents(range, count_max)
     }

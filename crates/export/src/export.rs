@@ -54,7 +54,7 @@ impl Export {
         })
     }
 
-    /// Adds a description for people, under the rules of a name.
+    /// Adds a description for people, under the rules of a name, and with the errors of [`Export::new`].
     pub fn with_description(mut self, description: impl Into<String>) -> Result<Self, Error> {
         self.description = description.into();
         check_text("an export's description", &self.description)?;

@@ -464,7 +464,7 @@ impl Model {
         begin
     }
 
-    /// A flush ends.
+    /// A flush ends. A [`Violation`] where it succeeds after one that failed, on a device that has to remember that.
     pub fn end_flush(&mut self, number: Number, end: End) -> Result<(), Violation> {
         let begin = self.flushes.remove(&number).expect("it has begun");
         match end {
@@ -487,7 +487,7 @@ impl Model {
         begin
     }
 
-    /// A read ends with `bytes`, or without any.
+    /// A read ends with `bytes`, or without any. The [`Violation`] names the first sector that may not hold what was read.
     pub fn end_read(&mut self, number: Number, bytes: Option<&[u8]>) -> Result<(), Violation> {
         let OpenRead { first, begin, allowed } = self.reads.remove(&number).expect("it has begun");
         let Some(bytes) = bytes else { return Ok(()) };
@@ -506,7 +506,8 @@ impl Model {
         Ok(())
     }
 
-    /// What a read of `bytes` from sector `first` on would have to show now. It tells nothing about what is there.
+    /// What a read of `bytes` from sector `first` on would have to show now. It tells nothing about what is there. Errors as for
+    /// [`Self::end_read`].
     pub fn compare(&self, first: u64, bytes: &[u8]) -> Result<(), Violation> {
         for (sector, chunk) in (first..).zip(bytes.chunks_exact(SECTOR as usize)) {
             let Allowed { values, anything, .. } = self.allowed(sector);
@@ -517,7 +518,8 @@ impl Model {
         Ok(())
     }
 
-    /// A look at extents that began as a read ends: what is said of each sector from the first on.
+    /// A look at extents that began as a read ends: what is said of each sector from the first on. The [`Violation`] names the
+    /// first of which that cannot be.
     pub fn end_extents(&mut self, number: Number, said: &[Said]) -> Result<(), Violation> {
         let OpenRead { first, allowed, .. } = self.reads.remove(&number).expect("it has begun");
         let wrong = |((_, allowed), said): &((u64, &Allowed), &Said)| {

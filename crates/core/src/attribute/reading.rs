@@ -20,7 +20,7 @@ impl Spec {
         self.read(text, size::parse)
     }
 
-    /// Reads text that was written to the attribute: like [`Self::parse`], by the kernel's rules where it is the kernel's.
+    /// Reads text that was written to the attribute: like [`Self::parse`], by the kernel's rules where it is the kernel's. Errors as there.
     pub fn parse_written(&self, text: &str) -> Result<Value, Error> {
         self.read(text, if self.kernel { size::memparse } else { size::parse })
     }

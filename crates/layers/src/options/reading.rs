@@ -8,7 +8,8 @@ use spillway_core::{Error, Preset, Role, Spec, Value, When};
 
 use super::declared::Options;
 
-/// Reads a table of a configuration file by the declarations of `T`.
+/// Reads a table of a configuration file by the declarations of `T`. An error names the key, the value and what is allowed, or the
+/// option that is missing.
 pub fn deserialize<'a, T: Options, D: Deserializer<'a>>(source: D) -> Result<T, D::Error> {
     source.deserialize_map(Keys(PhantomData))
 }

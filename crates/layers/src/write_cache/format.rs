@@ -248,7 +248,8 @@ impl Superblock {
     }
 
     /// Makes the checks of the kernel before a cache is used: its blocks are of the size asked for, if one was, and lie on the
-    /// device. Fewer blocks than would fit are allowed.
+    /// device. Fewer blocks than would fit are allowed. [`Kind::Corrupt`] for a damaged superblock, [`Kind::Invalid`] for another size
+    /// of blocks and for more than fit.
     pub fn accept(
         &self,
         device_bytes: u64,
