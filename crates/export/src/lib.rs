@@ -11,6 +11,9 @@
 //! | `statistics` | what clients did |
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+extern crate self as spillway_export;
+
 pub mod control;
 pub mod fuse;
 pub mod nbd;

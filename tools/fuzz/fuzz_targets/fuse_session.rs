@@ -6,64 +6,28 @@
 #![no_main]
 
 mod device;
+#[allow(dead_code, reason = "the session's tests use all of it")]
+#[path = "../../../crates/export/src/fuse/tests/toy.rs"]
+mod toy;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Waker};
 
 use libfuzzer_sys::fuzz_target;
 use spillway_core::random::Random;
 use spillway_core::exchange::Exchange;
-use spillway_core::{Aligned, Answer, Attribute, Attributes, Budget, Error, IoBuf, Spec, Table, Type, Value};
+use spillway_core::{Aligned, Budget, IoBuf};
 use spillway_export::Export;
-use spillway_export::control::{AttributeRow, Catalog, Change, DeviceRow, ServerVersion, Shown};
 use spillway_export::fuse::wire::{Header, opcode};
-use spillway_export::fuse::{Config, Folder, FuseSession, Tree};
+use spillway_export::fuse::{Config, FuseSession, Tree};
 
 use device::SIZE;
+use toy::{Toy, ToyCatalog};
 
 const CONFIG: Config = Config { held_bytes_max: 64 << 10 };
 
 /// Polls until everything must be answered.
 const POLLS_MAX: usize = 5000;
-
-/// A part with one attribute, a number.
-struct Toy(AtomicU64);
-
-static ROWS: &[Attribute<Toy>] = &[Attribute::both(
-    Spec::fact("level", Type::Number(0, u64::MAX), "A number"),
-    |toy| Value::U64(toy.0.load(Ordering::Relaxed)),
-    |toy, value| {
-        toy.0.store(value.number().unwrap_or(0), Ordering::Relaxed);
-        Ok(())
-    },
-)];
-
-/// Changes it at once.
-struct Changes(Arc<Toy>);
-
-impl Catalog for Changes {
-    fn version(&self) -> ServerVersion {
-        unreachable!("a mount does not ask")
-    }
-
-    fn devices(&self) -> Vec<DeviceRow> {
-        unreachable!("a mount does not ask")
-    }
-
-    fn attributes(&self, _: &str) -> Result<Vec<AttributeRow>, Error> {
-        unreachable!("a mount does not ask")
-    }
-
-    fn get(&self, _: &str, _: &str) -> Result<Shown, Error> {
-        unreachable!("a mount does not ask")
-    }
-
-    fn change(&self, change: Change) -> Answer<Result<(), Error>> {
-        let Change::Set { value, .. } = change else { unreachable!("a mount only sets") };
-        Answer::Done(Table::new(self.0.clone(), ROWS).set("level", value))
-    }
-}
 
 /// A message: its header, then `body_len` bytes made of `words`.
 fn message(operation: u8, node: u8, body_len: usize, words: &[u8], unique: u64) -> IoBuf {
@@ -108,9 +72,8 @@ fuzz_target!(|input: &[u8]| {
     let aligned = Aligned::to_bytes(device, &Budget::new(Budget::UNLIMITED)).expect("there is no limit");
     let export = Arc::new(Export::new("ram0", aligned).expect("a good name"));
     let tree = Arc::new(Tree::new(0, 0, 0));
-    let toy = Arc::new(Toy(AtomicU64::new(0)));
-    let folder = Folder { name: "toy".into(), attributes: Arc::new(Table::new(toy.clone(), ROWS)) };
-    tree.add(export.clone(), vec![folder], Arc::new(Changes(toy)));
+    let toy = Arc::<Toy>::default();
+    tree.add(export.clone(), vec![toy.folder()], Arc::new(ToyCatalog(toy)));
     let mut session = FuseSession::new(tree.clone(), CONFIG);
     let (mut sent, mut answered) = (0, 0);
     while let [operation, node, short, long, rest @ ..] = recipes {

@@ -1,13 +1,13 @@
-//! A part with two attributes, and a catalog that changes them: at once, or once it is told to finish.
+//! A part with two attributes, and a catalog that changes them: at once, or once it is told to finish. The fuzzer of the session uses it
+//! too, so it names this crate as others do.
 
 use std::sync::Arc;
 
 use spillway_core::attribute::Type;
 use spillway_core::sync::{AtomicBool, AtomicU64, Ordering, WaitList};
 use spillway_core::{Answer, Attribute, Attributes, Error, Kind, Spec, Table, Value};
-
-use super::super::Folder;
-use crate::control::{AttributeRow, Catalog, Change, DeviceRow, ServerVersion, Shown};
+use spillway_export::control::{AttributeRow, Catalog, Change, DeviceRow, ServerVersion, Shown};
+use spillway_export::fuse::Folder;
 
 #[derive(Default)]
 pub(super) struct Toy {
