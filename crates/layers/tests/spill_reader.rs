@@ -102,6 +102,17 @@ fn check(seed: u64, shift: u32, segments: u64, batches: u64) -> u64 {
     let slots: BTreeMap<u32, Vec<u8>> = found.live.into_iter().map(|page| (page.slot, page.bytes)).collect();
     assert!(slots.keys().eq(named.keys()), "seed {seed}: {} found, {} named", slots.len(), named.len());
     assert!(slots == named, "seed {seed}: a page is not as it was written");
+    let mut newest = BTreeMap::new();
+    for (slot, order, live) in found.records {
+        let entry = newest.entry(slot).or_insert((order, live));
+        *entry = (*entry).max((order, live));
+    }
+    assert!(
+        slots.keys().all(|slot| newest[slot].1),
+        "seed {seed}: a live record is not the newest of its slot"
+    );
+    let moved = newest.values().filter(|((generation, seq, _), live)| *live && generation < seq).count();
+    assert!(cleaned == 0 || moved > 0, "seed {seed}: cleaning forgot where contents came from");
     cleaned
 }
 

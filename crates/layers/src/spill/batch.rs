@@ -122,7 +122,8 @@ impl Batch {
             match written {
                 Ok(count) => done += count,
                 Err(kind) => {
-                    self.store.add(Count::Full, u64::from(kind == Kind::NoSpace));
+                    let full = kind == Kind::NoSpace && self.stream == Stream::Content;
+                    self.store.add(Count::Full, u64::from(full));
                     return (done, Err(kind));
                 }
             }

@@ -91,6 +91,8 @@ impl Store {
         let best = best.filter(|(live, _)| pays(self.layout(), *live as usize));
         match (freeing, best, read) {
             (Some(segment), ..) => Chance::Leaving(segment),
+            // What is in reserve is still read where it was cleaned from.
+            (.., Some(segment)) if !self.space.has_room(Taker::Cleaner) => Chance::Leaving(segment),
             (_, Some((_, segment)), _) => Chance::Clean(segment),
             (.., Some(segment)) => Chance::Leaving(segment),
             _ => Chance::Nothing,
@@ -98,7 +100,7 @@ impl Store {
     }
 
     fn is_set_aside(&self, segment: u32) -> bool {
-        self.set_aside.next(segment.into()) == Some(segment.into())
+        self.set_aside.has(segment.into())
     }
 
     pub(super) fn set_aside(&self, segment: u32) {

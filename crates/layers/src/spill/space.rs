@@ -89,7 +89,7 @@ impl Space {
 
     /// Asserts that the free segments are those that `is_free`, while nobody takes or gives any.
     pub(super) fn verify(&self, segments: u32, is_free: impl Fn(u32) -> bool) {
-        let set = |segment: u32| self.free.next(segment.into()) == Some(segment.into());
+        let set = |segment: u32| self.free.has(segment.into());
         let free =
             (0..segments).filter(|&segment| set(segment)).inspect(|&segment| assert!(is_free(segment)));
         assert_eq!(free.count() as u32, self.state.lock().count, "free segments");

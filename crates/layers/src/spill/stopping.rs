@@ -62,7 +62,13 @@ impl Store {
             if look.state != State::Closed || look.live == 0 {
                 continue;
             }
-            let Some(entry) = self.live_records(segment, owner).await else { continue };
+            let Some(entry) = self.live_records(segment, owner).await else {
+                let name = &self.superblock.name;
+                tracing::warn!(
+                    "{name}: segment {segment} of the spill file cannot be read: the checkpoint leaves its pages out"
+                );
+                continue;
+            };
             let page = match &mut page {
                 Some(page) if Page::has_room(page, &entry) => page,
                 page => {

@@ -13,7 +13,12 @@ pub(crate) struct File {
     pub(crate) slots: u64,
     /// Live records.
     pub(crate) live: Vec<Page>,
+    /// All records of segments that have live ones: slot, order, and whether it is live.
+    pub(crate) records: Vec<(u32, Order, bool)>,
 }
+
+/// Generation, sequence number and place in the summary: of the contents of a slot, the newest has the greatest.
+pub(crate) type Order = (u64, u64, usize);
 
 /// A live record.
 #[derive(Debug)]
@@ -79,7 +84,7 @@ pub(crate) fn read(file: &[u8]) -> Result<File, String> {
         })
         .collect();
     let (first, count) = (number(head, 48, 8), number(head, 56, 4));
-    let mut live = Vec::new();
+    let (mut live, mut records) = (Vec::new(), Vec::new());
     for seq in first..first + count {
         let &(index, (_, entries, len, kind, crc)) =
             footers.get(&seq).ok_or("the checkpoint is not whole")?;
@@ -87,11 +92,11 @@ pub(crate) fn read(file: &[u8]) -> Result<File, String> {
         if kind != 2 || u64::from(crc32c(data)) != crc {
             return Err(format!("the checkpoint in segment {index} is damaged"));
         }
-        read_entries(data, entries, &segments, &footers, &mut live)?;
+        read_entries(data, entries, &segments, &footers, (&mut live, &mut records))?;
     }
     let codecs = head[64..192].chunks_exact(16).map(text).collect();
     let name = String::from_utf8_lossy(&head[192..192 + number(head, 60, 4) as usize]).into_owned();
-    Ok(File { name, codecs, slots: number(head, 32, 8), live })
+    Ok(File { name, codecs, slots: number(head, 32, 8), live, records })
 }
 
 fn read_entries(
@@ -99,7 +104,7 @@ fn read_entries(
     entries: usize,
     segments: &[&[u8]],
     footers: &BTreeMap<u64, (usize, Footer)>,
-    live: &mut Vec<Page>,
+    (live, all): (&mut Vec<Page>, &mut Vec<(u32, Order, bool)>),
 ) -> Result<(), String> {
     for _ in 0..entries {
         let (index, records, seq) =
@@ -119,7 +124,7 @@ fn read_entries(
             return Err(format!("the summary of segment {index} is damaged"));
         }
         let is_live = |record: usize| bits[record / 8] >> (record % 8) & 1 == 1;
-        let last = read_records(segment, summary, seq, is_live, live)?;
+        let last = read_records(segment, summary, seq, is_live, (live, all))?;
         if last != len {
             return Err(format!("the records of segment {index} are not its data"));
         }
@@ -133,7 +138,7 @@ fn read_records(
     summary: &[u8],
     seq: u64,
     is_live: impl Fn(usize) -> bool,
-    live: &mut Vec<Page>,
+    (live, all): (&mut Vec<Page>, &mut Vec<(u32, Order, bool)>),
 ) -> Result<usize, String> {
     let mut at = 0;
     for (index, record) in summary.chunks_exact(16).enumerate() {
@@ -141,6 +146,9 @@ fn read_records(
         let (generation, len, kind) = (packed % (1 << 42), (packed >> 42) as usize % (1 << 14), packed >> 56);
         let bytes = &segment[at..at + len];
         at += len;
+        if kind % 16 != 12 {
+            all.push((number(record, 0, 4) as u32, (generation, seq, index), is_live(index)));
+        }
         if !is_live(index) {
             continue;
         }

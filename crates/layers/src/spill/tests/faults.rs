@@ -1,8 +1,11 @@
 //! Disks that fail, lie and run out of room: what is read is right or an error, and a full stop is said.
 
+use spillway_core::IoBuf;
 use spillway_sim::disk::{Call, Effect, Fault};
 
 use super::*;
+use crate::spill::format::UNIT;
+use crate::spill::segments::State;
 
 fn house(faults: Vec<Fault>, seed: u64) -> House {
     let plan = Plan { faults, ..Plan::default() };
@@ -81,6 +84,36 @@ fn a_bad_sector_is_an_error_of_its_page_and_stops_no_cleaning() {
     let readable = house.slots().into_iter().filter(|&slot| house.check(slot).is_ok()).count();
     assert_eq!(readable, house.slots().len() - 1, "all others are where they were, or moved");
     house.verify();
+}
+
+/// A page is stored wrong; the cleaner meets it, and takes the rest of its segment with it.
+#[test]
+fn a_rotten_page_is_lost_when_its_segment_is_cleaned() {
+    let house = house(vec![fault(Call::Write, OPENED + 1, Effect::Rot)], 1);
+    house.spill_pages(0..28, 0);
+    (2..28).for_each(|slot| house.release(slot));
+    assert_eq!(house.check(1), Ok(()));
+    assert_eq!(house.check(0), Err(Kind::Corrupt));
+    churn(&house, 30);
+    assert_eq!(*house.slots.lost.lock(), [0]);
+    assert_eq!(house.store.count(Count::SetAside), 0);
+    assert_eq!(house.check(1), Ok(()));
+    house.verify();
+}
+
+/// Nothing is punched, so that what was there stays; but not a footer that is no longer true.
+#[test]
+fn a_segment_that_is_used_again_has_no_footer_until_it_is_closed() {
+    let sticky = Fault { sticky: true, ..fault(Call::Zero, 0, Effect::Fail(Kind::Io)) };
+    let house = house(vec![sticky], 1);
+    (0..20).for_each(|version| house.spill_pages(0..40, version));
+    let states = |segment| house.store.segments.look(segment).state;
+    let open = (0..SEGMENTS as u32).find(|&segment| states(segment) == State::Open).expect("one is open");
+    assert!(house.store.segments.seq(open) > SEGMENTS, "it was used before");
+    let (store, at) = (house.store.clone(), (1 << SHIFT) - UNIT);
+    let last = house.run(async move { store.read_at(open, at, IoBuf::new(UNIT)).await });
+    assert!(last.expect("it can be read").iter().all(|&byte| byte == 0));
+    (0..40).for_each(|slot| assert_eq!(house.check(slot), Ok(())));
 }
 
 /// Overwrites and releases slots from 100 on until the cleaner has run so often.

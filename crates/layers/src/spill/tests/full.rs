@@ -20,6 +20,25 @@ fn segments_of_which_nothing_is_left_are_punched_and_used_again() {
     );
 }
 
+/// Slots that were written meanwhile are not to name their records: these take no room.
+#[test]
+fn records_that_are_not_published_take_no_room() {
+    let house = House::new(1);
+    for round in 0..100 {
+        let (store, slots) = (house.store.clone(), house.slots.clone());
+        let (written, result) = house.run(async move {
+            let mut batch = store.batch().await;
+            for slot in 0..4 {
+                let bytes = bytes(round, 4000);
+                assert!(batch.push(Content { slot, codec: Codec::RAW, members: 1, bytes: &bytes }));
+            }
+            batch.write(&*slots, |_, _| false).await
+        });
+        assert_eq!((written, result), (4, Ok(())), "round {round}");
+        house.verify();
+    }
+}
+
 /// A fifth of each segment is live, in turn: only cleaning makes room, without a segment that frees itself.
 #[test]
 fn a_file_is_cleaned_when_it_is_full() {
