@@ -27,7 +27,7 @@ pub(crate) struct TestDevice {
 const BLOCK: u64 = 4096;
 
 /// Blocks that one answer about extents covers at most.
-const LOOKED_AT_MAX: usize = 64;
+pub(crate) const LOOKED_AT_MAX: usize = 64;
 
 impl TestDevice {
     pub(crate) fn new(size: u64) -> Arc<Self> {

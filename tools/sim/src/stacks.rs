@@ -108,6 +108,23 @@ pub const STACKS: &[Row] = &[
         cache: Some(Cache { bytes: 96 << 10, disk: 512, words: true }),
         ..CACHED
     },
+    // Few blocks, of each of which many versions lie in the cache.
+    Row {
+        name: "write-cache-deep",
+        config: |_| cached(eager()),
+        bytes: 4 << 10,
+        disk: Some(512),
+        cache: Some(Cache { bytes: 64 << 10, disk: 512, words: true }),
+        knobs: &[
+            ("cleaner", &["0", "1"]),
+            ("autocommit_blocks", &["1", "5", "65536"]),
+            ("autocommit_time", &["1", "1000"]),
+            ("max_age", &["none", "16", "0"]),
+            ("writeback_jobs", &["0", "1"]),
+            ("drain", &["1"]),
+        ],
+        ..CACHED
+    },
     Row {
         name: "write-cache-through",
         config: |_| cached(write_cache::Config { ack: Ack::Committed, ..Default::default() }),

@@ -59,8 +59,8 @@ impl Exchange for Toy {
     }
 
     fn receive(&mut self, message: IoBuf, last: bool) -> Option<IoBuf> {
-        self.got.send(message[0]).unwrap();
-        match message[0] {
+        let first = message[0];
+        let back = match first {
             PARKED => {
                 self.wishes.refuses.store(true, Ordering::SeqCst);
                 *self.wishes.parked.lock() = Some(message);
@@ -71,7 +71,10 @@ impl Exchange for Toy {
                 None
             }
             _ => Some(message),
-        }
+        };
+        // Last: the test goes on then.
+        self.got.send(first).unwrap();
+        back
     }
 
     fn returned(&mut self) -> Option<IoBuf> {
