@@ -155,6 +155,7 @@ impl Progress {
             Mode::Each => nth > 0 && self.seen.is_multiple_of(nth),
             Mode::Once | Mode::Sticky => self.seen == nth,
         };
+        assert!((0.0..=1.0).contains(&probability), "probability {probability}");
         let fails = self.stuck || due || (probability > 0.0 && chance() < probability);
         self.stuck |= fails && plan.mode.get() == Mode::Sticky;
         self.failed += u64::from(fails);

@@ -83,6 +83,7 @@ impl Memory {
     }
 
     fn read(&self, range: ByteRange, buf: &mut [u8]) {
+        assert_eq!(buf.len() as u64, range.len, "a buffer for the range");
         for piece in pieces(range) {
             match self.shard(piece.chunk).read().get(&piece.chunk) {
                 Some(chunk) => buf[piece.in_buffer].copy_from_slice(&chunk.bytes[piece.in_chunk]),
@@ -92,6 +93,7 @@ impl Memory {
     }
 
     fn write(&self, range: ByteRange, buf: &[u8]) -> Result<(), Kind> {
+        assert_eq!(buf.len() as u64, range.len, "a buffer for the range");
         pieces(range).try_for_each(|piece| {
             let bytes = &buf[piece.in_buffer];
             self.change(piece.chunk, |chunk| chunk[piece.in_chunk].copy_from_slice(bytes))
@@ -128,6 +130,7 @@ impl Memory {
 
     /// Costs what is freed, not what is named: terabytes of nothing take no time.
     fn free(&self, chunks: Range<u64>) {
+        assert!(chunks.end * CHUNK <= self.size(), "chunks {chunks:?} of {} bytes", self.size());
         if chunks.end - chunks.start <= SHARDS {
             return chunks.for_each(|chunk| drop(self.shard(chunk).write().remove(&chunk)));
         }
@@ -137,6 +140,7 @@ impl Memory {
     }
 
     fn change(&self, index: u64, change: impl FnOnce(&mut [u8])) -> Result<(), Kind> {
+        assert!(index * CHUNK < self.size(), "chunk {index} of {} bytes", self.size());
         let mut shard = self.shard(index).write();
         let chunk = match shard.entry(index) {
             Entry::Occupied(entry) => entry.into_mut(),
@@ -219,6 +223,7 @@ impl BlockDevice for Memory {
                 break;
             }
         }
+        assert!(extents.len() <= count_max, "{} extents where {count_max} are asked for", extents.len());
         Answer::Done(Ok(extents))
     }
 }

@@ -78,6 +78,7 @@ impl Rate {
         let reach = if medium.head == range.offset { Duration::ZERO } else { seek };
         medium.busy_until = medium.busy_until.max(now) + reach + transfer;
         medium.head = range.offset + range.len;
+        assert!(medium.busy_until >= now + transfer, "a request takes its time");
         medium.busy_until - now
     }
 

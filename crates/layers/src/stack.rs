@@ -140,6 +140,7 @@ impl Stack {
             stack.put(layer.kind(), opened);
         }
         number(&mut stack.parts);
+        assert_eq!(stack.parts.len(), 1 + config.layers.len(), "each part of the configuration is open");
         stack.notes.dedup();
         Ok(stack)
     }
@@ -162,6 +163,7 @@ impl Stack {
         for (part, grow) in self.parts.iter().rev().filter_map(|part| Some((part, part.grow.as_ref()?))) {
             grow.grow(size).await.map_err(|error| about(&part.name, &error))?;
         }
+        assert!(self.device.geometry().size >= has, "a device of {has} bytes does not shrink");
         Ok(())
     }
 

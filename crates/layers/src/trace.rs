@@ -107,6 +107,11 @@ impl Log {
             ring.records.pop_front();
         }
         ring.records.push_back(record);
+        assert!(
+            ring.records.len() <= self.records_max,
+            "the ring is charged for {} records",
+            self.records_max
+        );
     }
 }
 
@@ -125,6 +130,7 @@ impl Passage {
     }
 
     fn end(mut self, result: Result<(), Kind>) {
+        assert_eq!(self.record.result, None, "a request ends once");
         self.record.result = Some(result);
     }
 }

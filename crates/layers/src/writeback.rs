@@ -212,7 +212,8 @@ impl<'a, S: Source> Call<'a, S> {
 
 impl<S: Source> Drop for Call<'_, S> {
     fn drop(&mut self) {
-        self.state.change(|drains| drains.calls.remove(&self.number));
+        let known = self.state.change(|drains| drains.calls.remove(&self.number));
+        assert!(known.is_some(), "call {} leaves once", self.number);
     }
 }
 
@@ -264,12 +265,18 @@ impl<S: Source> Run<S> {
                     self.state.env.sleep(Duration::ZERO).await;
                     self.reap();
                 }
-                Look::After(delay) => self.wait(Some(seen), Some(delay)).await,
+                Look::After(delay) => {
+                    assert!(!delay.is_zero(), "a wait without time would spin");
+                    self.wait(Some(seen), Some(delay)).await;
+                }
                 Look::Full => self.wait(None, None).await,
                 Look::Nothing if !self.batches.is_empty() => self.wait(Some(seen), None).await,
                 Look::Nothing if self.end_failed_lap() => {}
                 Look::Nothing if self.state.work.again() => {}
-                Look::Nothing => return,
+                Look::Nothing => {
+                    assert_eq!(self.bytes_in_flight, 0, "a run ends with nothing in flight");
+                    return;
+                }
             }
         }
     }
@@ -376,6 +383,7 @@ impl<S: Source> Run<S> {
     }
 
     fn end(&mut self, (bytes, result): (u64, Result<(), Kind>)) {
+        assert!(self.bytes_in_flight >= bytes, "{bytes} of {} bytes end", self.bytes_in_flight);
         self.bytes_in_flight -= bytes;
         let Err(kind) = result else { return self.backoff.succeeded() };
         self.backoff.failed(self.state.env.now());

@@ -29,6 +29,12 @@ impl CommitTimes {
                 nth % 2 == 0
             });
         }
+        assert!(self.0.len() < TIMES_MAX, "{} times are remembered", self.0.len());
+        assert!(
+            self.0.back().is_none_or(|(_, last)| *last <= number),
+            "commit {number} after {:?}",
+            self.0.back()
+        );
         self.0.push_back((now, number));
     }
 
@@ -77,7 +83,9 @@ impl Ages {
 
     /// What is below `before` was written back, except for what had to be `skipped`: the next [`Ages::expire_until`] tries that again.
     pub fn end(&mut self, before: u64, skipped: bool) {
-        self.expired = None;
+        assert!(self.expired >= Some(before), "{before} is expired, and {:?} is now", self.expired);
+        // What has expired meanwhile was not asked for.
+        self.expired = self.expired.filter(|&expired| expired > before);
         self.again = Some(before).filter(|_| skipped);
     }
 }
@@ -114,5 +122,16 @@ mod tests {
         ages.end(5, false);
         assert!(!ages.expire_until(SECONDS(3)));
         assert!(ages.expire_until(SECONDS(10)) && ages.expired() == Some(9), "it only rises");
+    }
+
+    #[test]
+    fn what_expires_during_a_lap_for_less_is_not_forgotten() {
+        let mut ages = Ages::new(SECONDS(1), 5);
+        ages.note(SECONDS(10), 9);
+        assert!(ages.expire_until(SECONDS(2)) && ages.expire_until(SECONDS(10)));
+        ages.end(5, false);
+        assert_eq!(ages.expired(), Some(9));
+        ages.end(9, false);
+        assert_eq!(ages.expired(), None);
     }
 }

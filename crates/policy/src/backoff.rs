@@ -22,6 +22,7 @@ impl Backoff {
             return;
         }
         let delay = FIRST.saturating_mul(1 << self.failures.min(20)).min(LONGEST);
+        assert!((FIRST..=LONGEST).contains(&delay), "{delay:?} after {} failures", self.failures);
         self.failures += 1;
         self.until = now + delay;
     }

@@ -73,6 +73,7 @@ impl Lap {
 
     /// The end of the origin was reached, where epochs below `before` are asked for and those below `committed` are committed.
     pub fn end(&mut self, committed: u64, before: u64) -> End {
+        assert!(committed >= self.before, "a lap over {} ends where {committed} is committed", self.before);
         // A lap that began after the last commit, with this limit, and found nothing.
         let covers = self.before.min(self.asked_before) >= committed.min(before);
         let nothing = self.idle && covers;

@@ -5,6 +5,7 @@ use std::ops::Range;
 /// Runs of numbers that hold all of `sorted`, each of at most `len_max`: gaps of at most `gap_max` numbers are included, since
 /// another I/O would cost more.
 pub fn runs(sorted: impl IntoIterator<Item = u64>, gap_max: u64, len_max: u64) -> Vec<Range<u64>> {
+    assert!(len_max > 0, "a run has a number");
     let mut runs: Vec<Range<u64>> = Vec::new();
     for at in sorted {
         match runs.last_mut() {

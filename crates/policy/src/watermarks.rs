@@ -46,6 +46,7 @@ impl Load {
 
     /// What write-back that has begun goes on with, with the low watermark at so many percent.
     pub fn goal(&self, percent: u64) -> Goal {
+        assert!(self.used <= self.blocks, "{} of {} blocks are used", self.used, self.blocks);
         if self.used == 0 {
             return Goal::Rest;
         }

@@ -34,6 +34,7 @@ impl Window {
     /// Admits a write of `bytes` to a window of `size` bytes if there is room and nobody came before. Otherwise its `ticket` says
     /// that it waits in line, until [`Window::leave_line`].
     pub fn enter(&mut self, ticket: &mut Option<u64>, bytes: u64, size: u64) -> bool {
+        assert!(bytes > 0, "a write has bytes");
         let first = self.line.keys().next().copied();
         let admitted = (first.is_none() || first == *ticket) && self.has_room(bytes, size);
         if admitted {

@@ -29,6 +29,7 @@ impl Default for Detached {
 impl Detached {
     /// Holds `range` and charges `bytes` until the result is dropped.
     pub(super) fn hold(&self, range: ByteRange, bytes: u64) -> (HeldRange, Reserve) {
+        assert!(bytes >= LEFT_BYTES, "{bytes} bytes for a request, its futures and its task");
         (self.0.hold(range), Reserve::force(bytes))
     }
 

@@ -83,11 +83,13 @@ impl File {
         budget: &Arc<Budget>,
     ) -> Result<Self, Error> {
         let geometry = storage.geometry();
-        let bounce_len = if storage.memory_alignment() > 1 { BOUNCE_LEN } else { 0 };
+        let alignment = storage.memory_alignment();
+        assert!(alignment.is_power_of_two(), "memory aligned to {alignment}");
+        let bounce_len = if alignment > 1 { BOUNCE_LEN } else { 0 };
         let backing = Backing {
             geometry,
             size: AtomicU64::new(geometry.size),
-            memory_alignment: storage.memory_alignment(),
+            memory_alignment: alignment,
             bounce: Workspace::new("a buffer for a file", budget, bounce_len)?,
             direct: storage.direct(),
             discards: AtomicBool::new(geometry.discards),
@@ -191,6 +193,7 @@ impl<T: 'static> Drop for InHand<T> {
 impl Backing {
     async fn carry_out(&self, request: Request) -> Reply {
         let Request { op, range, flags, buf } = request;
+        assert!(!op.carries_buffer() || buf.len() as u64 == range.len, "a buffer for {range:?}");
         match op {
             Op::Read => self.read(range.offset, buf).await,
             Op::Write => self.write(range.offset, buf, flags.fua).await,
@@ -222,6 +225,7 @@ impl Backing {
     async fn read_by_pieces(&self, offset: u64, buf: &mut IoBuf) -> Result<(), Kind> {
         for (at, piece) in (offset..).step_by(BOUNCE_LEN).zip(buf.chunks_mut(BOUNCE_LEN)) {
             let bounce = self.bounce.take(piece.len()).await;
+            assert!(self.fits(&bounce), "a buffer of a file's own is aligned");
             let (result, bounce) = self.read_all(at, bounce).await;
             result?;
             piece.copy_from_slice(&bounce);
@@ -242,6 +246,7 @@ impl Backing {
     async fn write_by_pieces(&self, offset: u64, buf: &IoBuf, durable: bool) -> Result<(), Kind> {
         for (at, piece) in (offset..).step_by(BOUNCE_LEN).zip(buf.chunks(BOUNCE_LEN)) {
             let mut bounce = self.bounce.take(piece.len()).await;
+            assert!(self.fits(&bounce), "a buffer of a file's own is aligned");
             bounce.copy_from_slice(piece);
             self.write_as(at, bounce, durable).await.0?;
         }
@@ -285,7 +290,7 @@ impl Backing {
                 // The end of a file that was cut after it was opened.
                 Ok(0) => return (Err(Kind::Io), buf),
                 Ok(_) if mutant::on("file: stop at a short read") => break,
-                Ok(count) => done += count,
+                Ok(count) => done = advanced(done, count, &buf),
                 Err(kind) => return (Err(kind), buf),
             }
         }
@@ -301,7 +306,7 @@ impl Backing {
             match result {
                 Ok(0) => return (Err(Kind::Io), buf),
                 Ok(_) if mutant::on("file: stop at a short write") => break,
-                Ok(count) => done += count,
+                Ok(count) => done = advanced(done, count, &buf),
                 Err(kind) => return (Err(kind), buf),
             }
         }
@@ -366,6 +371,12 @@ impl Backing {
         }
         Ok(())
     }
+}
+
+/// How much of a buffer is done once the system has moved so many bytes more.
+fn advanced(done: usize, count: usize, buf: &IoBuf) -> usize {
+    assert!(count <= buf.len() - done, "{count} bytes where {} were asked for", buf.len() - done);
+    done + count
 }
 
 /// Its failure may have been used to report the loss of what another call wrote.

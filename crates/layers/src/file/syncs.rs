@@ -70,7 +70,7 @@ impl Syncs {
         let mut calls = self.calls.lock();
         let number = calls.next;
         calls.next += 1;
-        calls.open.insert(number);
+        assert!(calls.open.insert(number), "call {number} begins once");
         Call { syncs: self, number, result: Err(Kind::Io) }
     }
 
@@ -103,8 +103,9 @@ impl Drop for Call<'_> {
             self.syncs.fail(kind);
         }
         let mut calls = self.syncs.calls.lock();
-        calls.open.remove(&self.number);
+        assert!(calls.open.remove(&self.number), "call {} ends once", self.number);
         let ended = calls.open.first().copied().unwrap_or(calls.next);
+        assert!(ended <= calls.next, "{ended} calls have ended of {}", calls.next);
         drop(calls);
         self.syncs.ended.advance(ended);
     }

@@ -30,6 +30,7 @@ impl Word for bool {
     }
 
     fn of_word(word: u64) -> Self {
+        assert!(word <= 1, "{word} is no switch");
         word == 1
     }
 }

@@ -119,6 +119,7 @@ fn areas(layout: &Layout, size: u64, block: u64) -> ([Range<u64>; 2], Range<u64>
     let end = (layout.start + layout.metadata_bytes().max(WINDOW)).next_multiple_of(block);
     let start = (layout.start / block * block).clamp(head.end, tail.start);
     let metadata = start..end.clamp(start, tail.start);
+    assert!(head.end <= metadata.start && metadata.end <= tail.start, "{head:?} {metadata:?} {tail:?}");
     ([head, tail], metadata)
 }
 

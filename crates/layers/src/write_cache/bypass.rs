@@ -40,6 +40,7 @@ pub(super) struct Busy {
 
 impl Busy {
     pub(super) fn new(core: Arc<Core>, origin: OriginBlock, len: u32) -> Self {
+        assert!(len > 0, "a range has blocks");
         let range = Some(core.bypass.ranges.hold(ByteRange::new(origin.0.into(), len.into())));
         Self { core, origin, len, range }
     }
@@ -62,6 +63,7 @@ struct Share {
 impl Share {
     /// Leaves others what is above `bytes`.
     fn narrow(&mut self, bytes: u64) {
+        assert!(bytes <= self.bytes, "{bytes} of {} bytes", self.bytes);
         let less = self.bytes - bytes;
         if less > 0 {
             self.bytes = bytes;
@@ -171,6 +173,7 @@ impl BypassWrite {
     /// Writes its blocks.
     pub(super) async fn write(self, bytes: IoBuf) -> (Result<(), Kind>, IoBuf) {
         let core = &self.busy.core;
+        assert_eq!(bytes.len() as u64, self.share.bytes, "a share for each byte");
         core.counts.add(Count::Bypassed, self.len());
         let writing = core.meter.write(self.share.bytes);
         let at = u64::from(self.busy.origin.0) * core.block_bytes();
@@ -272,6 +275,7 @@ impl Core {
             at += count;
             self.give_way().await;
         }
+        assert_eq!(at, len, "all of the range was looked at");
         Ok(())
     }
 
@@ -323,6 +327,7 @@ impl Core {
             self.until_few_are_stale().await?;
             at += count;
         }
+        assert_eq!(at, len, "all of the range is replaced");
         Ok(())
     }
 
@@ -371,6 +376,7 @@ impl Core {
                 InRange::WritingBack => self.changed_since(seen).await?,
             }
         }
+        assert!(count <= len && batch.len() <= count as usize, "{} versions in {count} blocks", batch.len());
         Ok((batch, count))
     }
 
@@ -392,6 +398,7 @@ impl Core {
         batch: Batch,
         mut share: Option<Share>,
     ) -> Result<(), Kind> {
+        assert!(count > 0, "a part has blocks");
         let block = self.block_bytes();
         let range = ByteRange::new(u64::from(origin.0) * block, u64::from(count) * block);
         let mut part = Request { op: request.op, range, flags: request.flags, buf: IoBuf::default() };

@@ -104,6 +104,7 @@ impl Chains<'_> {
     /// Puts `block` between two, of which the first may be the bucket itself.
     fn insert(&mut self, before: Option<CacheBlock>, block: CacheBlock, behind: Option<CacheBlock>) {
         let origin = self.blocks[block].origin();
+        assert!(before != Some(block) && behind != Some(block), "{block:?} is in no chain yet");
         self.blocks[block].set_link(behind);
         self.set_next(origin, before, Some(block));
     }
@@ -223,6 +224,7 @@ impl Chains<'_> {
             && blocks[newer].epoch() < visible
             && blocks[oldest].stage() == Stage::Live
         {
+            assert!(blocks[oldest].epoch() < blocks[newer].epoch(), "{newer:?} has replaced {oldest:?}");
             blocks[oldest].advance(Stage::Live, Stage::Stale);
             stale(oldest);
             holding.pop();

@@ -50,6 +50,7 @@ impl Core {
         if mutant::on("write_cache: acknowledge a flush before the commit") {
             return Ok(());
         }
+        assert!(seq_count <= self.journal.epoch().0 + 1, "{seq_count} is not left by the next commit");
         self.want(seq_count);
         self.failure.or(self.journal.committed.reached(seq_count)).await
     }
@@ -129,6 +130,7 @@ impl Core {
         let before = self.journal.committed();
         let sealed = self.journal.seal();
         let committed = sealed.next();
+        assert_eq!(before, sealed, "a commit follows the last one");
         if !mutant::on("write_cache: commit without waiting for writes") {
             self.journal.writers_left(sealed).await;
         }
@@ -209,10 +211,12 @@ impl Core {
                 self.flush_cache().await?;
             }
         }
+        let mut left = 0;
         for some in clearing.chunks(LOOKS) {
-            self.end_clear(generation, some);
+            left += self.end_clear(generation, some) as usize;
             self.give_way_after(some).await;
         }
+        assert_eq!(left, clearing.len(), "each leaves once");
         self.wake();
         self.write_back_for_waiters();
         Ok(())
@@ -230,11 +234,12 @@ impl Core {
             clearing.len() < CLEARED_MAX
         })
         .await;
+        assert!(clearing.len() <= CLEARED_MAX, "{} entries at once", clearing.len());
         clearing
     }
 
-    /// These entries are clear on the device.
-    fn end_clear(&self, generation: u64, cleared: &[CacheBlock]) {
+    /// These entries are clear on the device. Returns how many blocks left: those of the same block of the origin leave together.
+    fn end_clear(&self, generation: u64, cleared: &[CacheBlock]) -> u32 {
         let (mut runs, mut count): (Vec<Run>, u32) = (Vec::new(), 0);
         for &block in cleared {
             count += self.index.end_clear(block, |free| match runs.last_mut() {
@@ -244,6 +249,7 @@ impl Core {
         }
         self.space.free_runs(runs);
         self.journal.end_clear(generation, count);
+        count
     }
 
     /// Lets others have their turn where `slice` was a whole one, and so perhaps not the last.

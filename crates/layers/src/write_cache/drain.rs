@@ -57,7 +57,8 @@ impl Drain {
             return false;
         }
         *state = State::Running { stays_clean, again: false };
-        self.closed_from.store(laps + OPEN_LAPS, Ordering::Release);
+        let before = self.closed_from.swap(laps + OPEN_LAPS, Ordering::AcqRel);
+        assert_eq!(before, NEVER, "one drain at a time");
         true
     }
 
@@ -76,7 +77,8 @@ impl Drain {
             Ok(()) if *stays_clean => State::Complete,
             Ok(()) => State::Off,
         };
-        self.closed_from.store(NEVER, Ordering::Release);
+        let before = self.closed_from.swap(NEVER, Ordering::AcqRel);
+        assert_ne!(before, NEVER, "a drain that ends has begun");
         true
     }
 

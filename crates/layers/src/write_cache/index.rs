@@ -217,12 +217,15 @@ impl Index {
                 }
             }
         }
+        let Published { added, over_uncommitted, over_committed, .. } = published;
+        assert_eq!(added + over_uncommitted + over_committed, len, "each block is published once");
         published
     }
 
     /// Adds to `stretches`, which end before `origin`, where the first blocks of `len` are to be read; what lies on the cache device
     /// is pinned. Returns how many were looked at.
     pub(super) fn look_up(&self, origin: OriginBlock, len: u32, stretches: &mut Vec<Stretch>) -> u32 {
+        assert!(len > 0, "a range has blocks");
         let part = self.regions.first_part(origin, len);
         let chains = self.chains(origin);
         for at in 0..part {
@@ -257,6 +260,7 @@ impl Index {
                 break;
             }
         }
+        assert!(0 < count && count <= len, "{count} blocks are alike of {len}");
         (first == Some(true), count)
     }
 
@@ -270,6 +274,7 @@ impl Index {
         is_busy: impl Fn(OriginBlock) -> bool,
     ) -> Found {
         let mut found = Found { victims: Vec::new(), next: from, skipped: false, at_end: false };
+        assert!(len_max > 0 && limit.before <= limit.committed, "up to {len_max} within {limit:?}");
         let mut looks = 0;
         while looks < LOOKS {
             let Some(group) = self.present.next(self.regions.group_at(found.next)) else {
@@ -390,14 +395,16 @@ impl Index {
                 chains.note_clean(origin, block);
                 self.blocks[block].advance(Stage::WritingBack, Stage::Stale);
                 stale(block);
-                self.held.fetch_sub(u32::from(newest), Ordering::AcqRel);
+                let before = self.held.fetch_sub(u32::from(newest), Ordering::AcqRel);
+                assert!(before >= u32::from(newest), "{origin:?} is held, and counted");
             } else {
                 self.blocks[block].advance(Stage::WritingBack, Stage::Live);
             }
             // Asked under the lock: a commit that is not seen here comes to this chain later, and finds the write-back ended.
             chains.drop_replaced(origin, early.unwrap_or_else(&visible), &mut stale);
         }
-        self.writing_back.fetch_sub(victims.len() as u32, Ordering::AcqRel);
+        let before = self.writing_back.fetch_sub(victims.len() as u32, Ordering::AcqRel);
+        assert!(before as usize >= victims.len(), "{} of {before} end", victims.len());
     }
 
     /// The superblock has `visible`: versions that this one has replaced are stale.
@@ -436,6 +443,7 @@ impl Index {
         }
         let origin = self.blocks[block].origin();
         let cleared = self.chains(origin).unlink_cleared(origin);
+        assert!(!cleared.is_empty(), "{block:?} is in its chain");
         let left = cleared.iter().filter(|&&cleared| self.blocks[cleared].leave(Stage::Clearing));
         left.for_each(|&left| free(left));
         cleared.len() as u32
@@ -474,6 +482,10 @@ impl Index {
         let mut clearing = 0;
         for block in self.blocks.all() {
             clearing += u32::from(self.stage(block) == Stage::Clearing);
+            assert!(
+                !matches!(self.stage(block), Stage::WritingBack | Stage::Stale),
+                "{block:?} was just found"
+            );
             if self.stage(block) != Stage::Live {
                 continue;
             }

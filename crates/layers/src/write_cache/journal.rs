@@ -149,6 +149,7 @@ impl Journal {
 
     /// A block was published in `epoch`, whose writer has not left yet.
     pub(super) fn note(&self, epoch: Epoch, block: CacheBlock) {
+        assert!(epoch >= self.committed(), "{block:?} of {epoch}, which is committed");
         self.uncommitted[half(epoch.0)].add(block);
     }
 
@@ -192,6 +193,7 @@ impl Journal {
 
     /// The first block from `from` on that was published in a sealed epoch. One caller at a time, as below.
     pub(super) fn next_of(&self, sealed: Epoch, from: u32) -> Option<CacheBlock> {
+        assert!(sealed < self.epoch(), "epoch {sealed} is sealed");
         self.uncommitted[half(sealed.0)].next(from)
     }
 
@@ -210,6 +212,7 @@ impl Journal {
     pub(super) fn end_commit(&self, sealed: Epoch) {
         assert_eq!(self.visible(), sealed.next(), "what is committed is on the device");
         let uncommitted = &self.uncommitted[half(sealed.0)];
+        assert_eq!(uncommitted.next(0), None, "what was sealed is done with");
         uncommitted.uncount(uncommitted.count());
         self.committed.advance(sealed.0 + 1);
     }
@@ -265,12 +268,18 @@ impl Journal {
 
     /// The first stale block from `from` on of a generation whose clearing has not begun.
     pub(super) fn next_stale(&self, generation: u64, from: u32) -> Option<CacheBlock> {
+        assert!(
+            generation < self.generation.load(Ordering::SeqCst),
+            "generation {generation} is filled no more"
+        );
         self.stale[half(generation)].next(from)
     }
 
     /// The entry of a stale block is being cleared.
     pub(super) fn begin_clear(&self, generation: u64, block: CacheBlock) {
-        self.stale[half(generation)].marks.unmark(block.0.into());
+        let marks = &self.stale[half(generation)].marks;
+        assert!(marks.has(block.0.into()), "{block:?} is stale");
+        marks.unmark(block.0.into());
     }
 
     /// The entries of so many blocks of a generation are clear.

@@ -40,7 +40,8 @@ impl Laps {
 
     /// So many laps have ended.
     pub(super) fn end(&self, laps: u64) {
-        self.ended.store(laps, Ordering::Release);
+        let before = self.ended.swap(laps, Ordering::AcqRel);
+        assert!(laps > before, "lap {laps} ends after {before}");
     }
 
     /// Laps that have ended.

@@ -91,10 +91,13 @@ impl Core {
         visible: Epoch,
         seq_count: Epoch,
     ) -> Result<(), Kind> {
+        assert!(seq_count <= visible, "entries of {visible} under a superblock of {seq_count}");
         let first = mutant::on("write_cache: write only the first run of metadata");
         let mut runs = if first { &runs[..runs.len().min(1)] } else { runs };
         while !runs.is_empty() {
-            let (some, rest) = runs.split_at(batch(&self.layout, runs));
+            let count = batch(&self.layout, runs);
+            assert!(count > 0, "a batch has a run");
+            let (some, rest) = runs.split_at(count);
             self.write_runs_of_entries(some, visible, seq_count).await?;
             runs = rest;
         }
@@ -126,6 +129,7 @@ impl Core {
 
     /// Writes the superblock: from now on everything below `seq_count` is committed.
     pub(super) async fn write_superblock(&self, seq_count: Epoch) -> Result<(), Kind> {
+        assert!(seq_count >= self.journal.visible(), "a superblock of {seq_count}");
         let mut buf = self.workspaces.pieces.take(self.layout.run_bytes(&(0..1))).await;
         self.metadata().encode(0..1, seq_count, seq_count, &mut buf);
         let mut request = Request::write(self.layout.start, buf);

@@ -31,6 +31,7 @@ pub(super) struct Part<'a> {
 
 impl Part<'_> {
     fn request(&self, op: Op, buf: IoBuf) -> Request {
+        assert_eq!(buf.len(), self.len, "a buffer for the stretch");
         let range = ByteRange::new(self.at, self.len as u64);
         Request { op, range, flags: Flags::default(), buf }
     }
@@ -60,6 +61,7 @@ impl Core {
             }
             done += parts.iter().map(|part| part.len).sum::<usize>();
         }
+        assert_eq!((done, results.len()), (whole, parts.len()), "the parts are the whole buffer");
         (results, buf)
     }
 

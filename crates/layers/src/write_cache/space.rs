@@ -73,6 +73,7 @@ impl Space {
 
     /// Reserves up to `wanted` blocks, in as few runs as can be had; none if nothing is free.
     pub(super) fn reserve(&self, wanted: u32) -> Vec<Run> {
+        assert!(wanted > 0, "a write has blocks");
         let (mut taken, mut left) = (Vec::new(), wanted);
         let mut runs = self.runs();
         while left > 0 {
@@ -81,16 +82,23 @@ impl Space {
                 false => runs.free.take_fit(left),
             };
             let Some(run) = run else { break };
+            assert!(run.len <= left, "{run:?} where {left} blocks are wanted");
             left -= run.len;
             taken.push(run);
         }
-        self.free.fetch_sub(wanted - left, Ordering::AcqRel);
+        self.uncount_free(wanted - left);
         self.reserved.fetch_add(wanted - left, Ordering::AcqRel);
         taken
     }
 
+    fn uncount_free(&self, blocks: u32) {
+        let before = self.free.fetch_sub(blocks, Ordering::AcqRel);
+        assert!(before >= blocks, "{blocks} of {before} free blocks");
+    }
+
     /// A block is free, without a lock.
     pub(super) fn free(&self, block: CacheBlock) {
+        assert_eq!(self.blocks[block].stage(), Stage::Empty, "{block:?} is free");
         // Counted first: it may be reserved as soon as it lies on the pile.
         self.free.fetch_add(1, Ordering::AcqRel);
         let mut top = self.pile.load(Ordering::Relaxed);
@@ -129,7 +137,7 @@ impl Space {
         for &run in bad {
             runs.free.take_out(run);
             runs.quarantine.put(run, now);
-            self.free.fetch_sub(run.len, Ordering::AcqRel);
+            self.uncount_free(run.len);
             self.bad.fetch_add(run.len, Ordering::AcqRel);
         }
     }
@@ -142,7 +150,8 @@ impl Space {
         let mut runs = self.runs();
         while let Some(run) = runs.quarantine.take_due(now) {
             runs.free.free(run);
-            self.bad.fetch_sub(run.len, Ordering::AcqRel);
+            let before = self.bad.fetch_sub(run.len, Ordering::AcqRel);
+            assert!(before >= run.len, "{run:?} of {before} blocks in quarantine");
             self.free.fetch_add(run.len, Ordering::AcqRel);
         }
     }

@@ -41,11 +41,13 @@ impl Reservation {
             return None;
         }
         let len = runs.iter().map(|run| run.len).sum();
+        assert!(len <= wanted, "{len} blocks where {wanted} are wanted");
         Some(Self { core: core.clone(), epoch, runs, len, bad: Vec::new() })
     }
 
     fn publish(mut self, origin: OriginBlock) -> Published {
         let (core, epoch) = (&self.core, self.epoch);
+        assert!(self.bad.is_empty(), "what could not be written is not published: {:?}", self.bad);
         let runs = std::mem::take(&mut self.runs);
         core.space.end_reservation(self.len);
         let free = |block| core.free(block);
@@ -149,6 +151,7 @@ impl Core {
             let looked = self.index.look_up(origin.plus(at), len - at, &mut reading.stretches);
             at += looked;
             looks += looked as usize;
+            assert!(at <= len, "{at} blocks were looked up of {len}");
             if at == len {
                 return reading;
             }
@@ -169,6 +172,8 @@ impl Core {
         let reading = self.look_up(origin, len).await;
         self.counts.add(Count::Reads, len);
         self.counts.add(Count::ReadHits, reading.hits());
+        let found: u32 = reading.stretches.iter().map(|stretch| stretch.len).sum();
+        assert_eq!(found, len, "each block lies somewhere");
         let origin_is_read = (reading.hits() < len).then(|| self.meter.read());
         let reply = match &reading.stretches[..] {
             [stretch] => {
@@ -258,6 +263,7 @@ impl Core {
                 Room::Cache(reservation) => reservation.len,
                 Room::Bypass(write) => write.len(),
             };
+            assert!(0 < part && part <= len - done, "{part} blocks of {}", len - done);
             let from = done as usize * block;
             buf.narrow(from, part as usize * block);
             let result;

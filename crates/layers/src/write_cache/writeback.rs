@@ -86,6 +86,7 @@ impl Source for Core {
     }
 
     fn take(self: &Arc<Self>, goal: Goal, bytes_max: u64) -> Take<Batch> {
+        assert_ne!(goal, Goal::Rest, "nothing is asked for");
         let in_flight = self.index.writing_back();
         let Some(count_max) = self.count_max(in_flight, bytes_max) else { return Take::Nothing };
         if self.failure.check().is_err() {
@@ -152,6 +153,7 @@ impl Core {
     }
 
     fn batch(self: &Arc<Self>, victims: Vec<Victim>) -> Take<Batch> {
+        assert!(!victims.is_empty(), "a batch has versions");
         let bytes = victims.len() as u64 * self.block_bytes();
         Take::Batch(Batch::new(self.clone(), victims), bytes)
     }
@@ -175,6 +177,7 @@ impl Core {
         let committed = self.journal.committed();
         let limit = Limit { before: committed.min(Epoch(lap.limit(before))), dirty_before, committed };
         let found = self.index.take_next(lap.at(), len_max, limit, |origin| self.bypass.is_busy(origin));
+        assert!(found.victims.len() <= len_max as usize, "{} of {len_max} versions", found.victims.len());
         if !found.victims.is_empty() {
             lap.take(found.next, found.skipped);
             return Next::Victims(found.victims);
@@ -208,6 +211,7 @@ impl Core {
         let look = |block| self.neighbour(CacheBlock(block));
         let mut origins: Vec<OriginBlock> =
             islands::around(run, blocks, len, count_max, look).into_iter().map(OriginBlock).collect();
+        assert!(origins.len() <= count_max as usize, "{} of {count_max} versions", origins.len());
         origins.sort_unstable();
         self.index.take_each(&origins, committed, |origin| self.bypass.is_busy(origin))
     }
@@ -263,6 +267,7 @@ impl Core {
     /// One write to the origin.
     async fn write_run(&self, run: &[Victim]) -> Result<(), Kind> {
         let bytes = self.gather(run).await?;
+        assert_eq!(bytes.len() as u64, run.len() as u64 * self.block_bytes(), "each block is gathered");
         let _writing = self.meter.write(bytes.len() as u64);
         let write = Request::write(u64::from(run[0].origin.0) * self.block_bytes(), bytes);
         let write = if self.settings.fua() { write.with_fua() } else { write };

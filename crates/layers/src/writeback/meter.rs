@@ -22,6 +22,7 @@ impl Meter {
 
     /// A write of `bytes` is in flight until the result is dropped.
     pub(crate) fn write(self: &Arc<Self>, bytes: u64) -> Writing {
+        assert!(bytes > 0, "a write has bytes");
         self.bandwidth.lock().begin_write(self.env.now());
         Writing { meter: self.clone(), bytes }
     }
