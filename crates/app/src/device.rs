@@ -1,22 +1,54 @@
 //! A device that is served: its stack, its export and how they are shown.
 
+use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use spillway_core::sync::Semaphore;
-use spillway_core::{Attributes, Value};
+use spillway_core::sync::{AtomicBool, Ordering, Semaphore};
+use spillway_core::{Attributes, Error, Kind, Value};
 use spillway_export::Export;
 use spillway_export::control::{AttributeRow, DeviceRow};
 use spillway_layers::stack::Stack;
 
 use crate::address::Address;
 
+/// The changes of a device: one after the other, and none after its end.
+pub(crate) struct Changes {
+    /// Its one unit is held while a change is made.
+    turn: Semaphore,
+    ended: AtomicBool,
+}
+
+impl Changes {
+    /// None is under way.
+    pub(crate) fn new() -> Self {
+        Self { turn: Semaphore::new(1), ended: AtomicBool::new(false) }
+    }
+
+    /// Makes `change` in its turn; [`Kind::ShuttingDown`] after the end.
+    pub(crate) async fn make(&self, change: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+        self.turn.take(1).await;
+        let outcome = match self.ended.load(Ordering::Relaxed) {
+            true => Err(Error::new(Kind::ShuttingDown, "the device was stopped")),
+            false => change.await,
+        };
+        self.turn.give(1);
+        outcome
+    }
+
+    /// Waits until those are made that were asked for before. No other is.
+    pub(crate) async fn end(&self) {
+        self.turn.take(1).await;
+        self.ended.store(true, Ordering::Relaxed);
+        self.turn.give(1);
+    }
+}
+
 /// A device that is served.
 pub(crate) struct Device {
     /// What it is made of.
     pub(crate) stack: Stack,
-    /// Its one unit is held while an attribute is changed.
-    pub(crate) changes: Semaphore,
+    pub(crate) changes: Changes,
     /// What NBD clients connect to.
     pub(crate) export: Arc<Export>,
     /// Where they connect.

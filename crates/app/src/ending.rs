@@ -1,12 +1,12 @@
 //! How devices and endpoints end. Each is waited for: a device that goes while others stay has a thread for that.
 
 use std::sync::Arc;
-use std::thread;
 
 use spillway_core::{Env, Error, Kind, Request, Seam};
 use spillway_io::{Limits, Serving};
 
 use crate::background::{in_background, wait_for, wait_in_background};
+use crate::beside::Beside;
 use crate::device::Device;
 use crate::event::Promise;
 
@@ -20,8 +20,11 @@ pub(crate) struct Leaving {
 }
 
 impl Leaving {
-    /// Ends the device, and answers with how its last flush went. Its control socket goes last, so that the answer still travels over it.
+    /// Ends the device once changes of it that are under way are made, and answers with how its last flush went. Its control socket
+    /// goes last, so that the answer still travels over it.
     pub(crate) fn end(self, promise: Promise) {
+        let device = self.device.clone();
+        wait_for(&in_background(&*self.env, move || async move { device.changes.end().await }));
         match self.own {
             Some(serving) => serving.stop(),
             None => see_out(&self.device, &*self.env),
@@ -47,12 +50,16 @@ fn see_out(device: &Device, env: &dyn Env) {
     }
 }
 
-/// Stops all at once: each may have to wait for its clients.
+/// Stops all at once, as far as there are threads for it: each may have to wait for its clients.
 pub(crate) fn stop_all(services: impl Iterator<Item = Serving>) {
-    let threads: Vec<_> = services.map(|serving| thread::spawn(move || serving.stop())).collect();
-    for thread in threads {
-        thread.join().expect("stopping does not panic");
+    let mut beside = Beside::default();
+    for serving in services {
+        match beside.thread() {
+            Ok(thread) => thread.run(move || serving.stop()),
+            Err(_) => serving.stop(),
+        }
     }
+    beside.join();
 }
 
 /// Has the layers end, and makes everything that was acknowledged as durable as the device can.
@@ -71,4 +78,64 @@ pub(crate) fn flush(device: &Device, env: &dyn Env) -> Result<(), Error> {
     wait_for(&answer).unwrap_or(Err(Kind::ShuttingDown)).map_err(|kind| {
         Error::new(kind, format!("the last flush of device {name} failed: acknowledged writes may be lost"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::Address;
+    use crate::device::Changes;
+    use crate::event::{Event, request_change};
+    use crate::opening::Opening;
+    use spillway_core::sync::{AtomicBool, Ordering};
+    use spillway_core::{Budget, contract};
+    use spillway_export::Export;
+    use spillway_export::control::Change;
+    use spillway_io::{Workers, WorkersOptions};
+    use spillway_layers::null;
+    use spillway_layers::stack::{OriginConfig, StackConfig};
+    use std::sync::mpsc;
+
+    fn device(workers: &Workers) -> Arc<Device> {
+        let opening = Opening::new(workers, &Budget::new(Budget::UNLIMITED));
+        let origin = OriginConfig::Null(null::Config { size: 1 << 20 });
+        let stack = opening.stack(&StackConfig { origin, layers: Vec::new() }, &[]).unwrap();
+        let export = Arc::new(Export::new("a", opening.aligned(&stack, false).unwrap()).unwrap());
+        let address = Address::Unix("/s".into());
+        Arc::new(Device { stack, changes: Changes::new(), export, address, file: None })
+    }
+
+    #[test]
+    fn a_device_ends_once_the_change_under_way_is_made_and_is_not_changed_after_that() {
+        let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() }).unwrap();
+        let (device, env) = (device(&workers), workers.env());
+        let (sender, events) = mpsc::channel();
+        let answer = request_change(&sender, Change::Stop { device: "a".into() });
+        let Ok(Event::Change(_, promise)) = events.recv() else { panic!("it was sent") };
+        let leaving = Leaving { device: device.clone(), own: None, control: None, env: env.clone() };
+        let (made, begun) = (Arc::new(AtomicBool::new(false)), mpsc::channel());
+        let (finish, finished) = futures_channel::oneshot::channel::<()>();
+        let (changed, noted) = (device.clone(), made.clone());
+        let change = in_background(&*env, move || async move {
+            let change = async {
+                begun.0.send(()).unwrap();
+                finished.await.unwrap();
+                noted.store(true, Ordering::SeqCst);
+                Ok(())
+            };
+            changed.changes.make(change).await
+        });
+        begun.1.recv().unwrap();
+        let end = std::thread::spawn(move || {
+            leaving.end(promise);
+            assert!(made.load(Ordering::SeqCst), "it ended in the middle of a change");
+        });
+        // The end has every chance to go ahead.
+        (0..1000).for_each(|_| std::thread::yield_now());
+        finish.send(()).unwrap();
+        end.join().unwrap();
+        assert_eq!((wait_for(&change), contract::block_on(answer)), (Some(Ok(())), Ok(())));
+        let late = contract::block_on(device.changes.make(async { Ok(()) }));
+        assert_eq!(late.map_err(|error| error.kind), Err(Kind::ShuttingDown));
+    }
 }

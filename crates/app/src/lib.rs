@@ -15,6 +15,7 @@
 
 mod address;
 mod background;
+mod beside;
 mod cli;
 mod client;
 mod config;

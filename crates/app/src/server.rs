@@ -14,11 +14,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
 use std::task::Poll;
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use spillway_core::sync::Semaphore;
 use spillway_core::{Aligned, Attributes, Budget, Charge, Env, Error, Kind, Value, buffer};
 use spillway_export::control::{Change, ControlSession};
 use spillway_export::nbd::NbdSession;
@@ -28,7 +26,8 @@ use spillway_layers::stack::Stack;
 
 use crate::address::Address;
 use crate::background::{in_background, wait_for};
-use crate::device::Device;
+use crate::beside::Beside;
+use crate::device::{Changes, Device};
 use crate::devices::Devices;
 use crate::ending::{Leaving, flush, stop_all};
 use crate::event::{Event, Promise};
@@ -96,8 +95,8 @@ struct Server {
     own: HashMap<String, Service>,
     /// Control sockets, by name of the device.
     control: HashMap<String, Serving>,
-    /// Devices that are being stopped.
-    under_way: Vec<JoinHandle<()>>,
+    /// Devices that are being stopped, while this thread answers others.
+    stopping: Beside,
     /// Changes of attributes and sizes that are being made, on background threads.
     changes: Vec<Receiver<()>>,
     memory: Memory,
@@ -136,7 +135,7 @@ impl Server {
             shared: None,
             own: HashMap::new(),
             control: HashMap::new(),
-            under_way: Vec::new(),
+            stopping: Beside::default(),
             changes: Vec::new(),
             memory,
             workers,
@@ -283,12 +282,6 @@ impl Server {
         }
     }
 
-    /// Has `work` done beside this thread, which answers others meanwhile.
-    fn beside(&mut self, work: impl FnOnce() + Send + 'static) {
-        self.under_way.retain(|thread| !thread.is_finished());
-        self.under_way.push(thread::spawn(work));
-    }
-
     /// Has `change` made by a task on a background thread, once earlier changes of the device are made.
     fn change<F>(
         &mut self,
@@ -302,12 +295,7 @@ impl Server {
             Ok(device) => device,
             Err(error) => return promise.keep(Err(error)),
         };
-        let task = async move || {
-            device.changes.take(1).await;
-            let outcome = change(device.clone()).await;
-            device.changes.give(1);
-            promise.keep(outcome);
-        };
+        let task = async move || promise.keep(device.changes.make(change(device.clone())).await);
         self.changes.retain(|change| change.try_recv() == Err(TryRecvError::Empty));
         self.changes.push(in_background(&*self.workers.env(), task));
     }
@@ -340,8 +328,9 @@ impl Server {
     }
 
     fn stop_device(&mut self, name: &str, promise: Promise) {
-        match self.take(name) {
-            Ok(leaving) => self.beside(move || leaving.end(promise)),
+        // Taken only with a thread to end it on.
+        match self.stopping.thread().and_then(|thread| Ok((thread, self.take(name)?))) {
+            Ok((thread, leaving)) => thread.run(move || leaving.end(promise)),
             Err(error) => promise.keep(Err(error)),
         }
     }
@@ -360,9 +349,7 @@ impl Server {
 
     /// Stops everything. The first failed flush is reported.
     fn stop(mut self, promise: Option<Promise>) -> Result<(), Failure> {
-        for thread in self.under_way.drain(..) {
-            thread.join().expect("stopping a device does not panic");
-        }
+        self.stopping.join();
         self.changes.drain(..).for_each(|change| _ = wait_for(&change));
         let services = self.own.drain().map(|(_, service)| service).chain(self.shared.take());
         stop_all(services.map(|service| service.serving));
@@ -400,7 +387,7 @@ impl Built {
         let export = Export::new(self.name, self.aligned)?;
         let export = export.with_description(self.stack.describe())?.with_read_only(self.read_only);
         let export = exports.add(export)?;
-        Ok(Device { export, stack: self.stack, changes: Semaphore::new(1), address, file: self.file })
+        Ok(Device { export, stack: self.stack, changes: Changes::new(), address, file: self.file })
     }
 }
 

@@ -1,0 +1,74 @@
+//! Threads beside the server's own, for work that may take long.
+//!
+//! A thread is had before its work is given out of hand, so that where the system refuses one, what was to be done is still there to be
+//! refused or done otherwise.
+
+use std::sync::mpsc::{self, Sender};
+use std::thread::{Builder, JoinHandle};
+
+use spillway_core::{Error, Kind};
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// What is under way.
+#[derive(Default)]
+pub(crate) struct Beside(Vec<JoinHandle<()>>);
+
+impl Beside {
+    /// A thread that waits for its work; [`Kind::Busy`] where the system has no more.
+    pub(crate) fn thread(&mut self) -> Result<Idle, Error> {
+        self.thread_of(Builder::new().name("beside".to_owned()))
+    }
+
+    fn thread_of(&mut self, builder: Builder) -> Result<Idle, Error> {
+        self.0.retain(|thread| !thread.is_finished());
+        let (idle, work) = mpsc::channel::<Work>();
+        let thread = builder.spawn(move || work.into_iter().for_each(|work| work())).map_err(|why| {
+            let text =
+                format!("no thread can be started ({why}): raise the limit of processes, or try again");
+            Error::new(Kind::Busy, text)
+        })?;
+        self.0.push(thread);
+        Ok(Idle(idle))
+    }
+
+    /// Waits until everything is done.
+    pub(crate) fn join(&mut self) {
+        for thread in self.0.drain(..) {
+            thread.join().expect("what is done beside does not panic");
+        }
+    }
+}
+
+/// A thread that waits for work, and ends without any where this is dropped.
+pub(crate) struct Idle(Sender<Work>);
+
+impl Idle {
+    /// Has it do `work`.
+    pub(crate) fn run(self, work: impl FnOnce() + Send + 'static) {
+        self.0.send(Box::new(work)).expect("the thread waits for it");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_under_way_is_waited_for_and_who_has_nothing_to_do_ends() {
+        let mut beside = Beside::default();
+        let (done, all) = mpsc::channel();
+        beside.thread().unwrap().run(move || done.send(()).unwrap());
+        drop(beside.thread().unwrap());
+        beside.join();
+        assert_eq!(all.try_recv(), Ok(()));
+    }
+
+    #[test]
+    fn a_system_without_room_for_a_thread_is_a_refusal() {
+        let mut beside = Beside::default();
+        let refused = beside.thread_of(Builder::new().stack_size(1 << 62));
+        assert_eq!(refused.err().map(|error| error.kind), Some(Kind::Busy));
+        beside.join();
+    }
+}
