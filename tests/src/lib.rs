@@ -8,6 +8,7 @@ pub mod binary;
 pub mod clients;
 mod connection;
 pub mod counted;
+pub mod exerciser;
 pub mod hostile;
 mod loop_device;
 pub mod pattern;

@@ -8,9 +8,7 @@ use std::sync::{Arc, mpsc};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
 use rustix::process::Signal;
-use spillway_tests::{
-    FuseConnection, Launch, LoopDevice, PATIENCE, Scratch, Server, binary, pattern, tool, until,
-};
+use spillway_tests::{FuseConnection, Launch, LoopDevice, PATIENCE, Scratch, binary, pattern, tool, until};
 
 const MIB: usize = 1 << 20;
 
@@ -265,13 +263,6 @@ fn a_device_that_hangs_leaves_the_others_alone() {
     });
 }
 
-/// The requests of fio's verification, at several depths, straight on the file: what is read is what was written.
-#[test]
-fn fio_verifies_a_file() {
-    let server = Launch::ram("64M").mounted().start();
-    fio_verify(&server.file("ram0"), "--bsrange=512-256k");
-}
-
 /// However much is written at once, the server keeps its budget; what finds no room is refused, and what was written is read back.
 #[test]
 fn a_mount_keeps_the_budget() {
@@ -291,82 +282,6 @@ fn a_mount_keeps_the_budget() {
     assert!(first == data);
     fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 1 << 30).expect("room");
     file.write_all_at(&data, 0).expect("there is room again");
-}
-
-fn fio_verify(file: &Path, sizes: &str) {
-    let file = format!("--filename={}", file.display());
-    let arguments = [
-        "--name=verify",
-        &file,
-        "--rw=randrw",
-        "--ioengine=libaio",
-        "--iodepth=16",
-        "--direct=1",
-        "--size=32m",
-        "--io_size=64m",
-        "--verify=crc32c",
-        "--verify_fatal=1",
-        "--verify_state_save=0",
-        sizes,
-        "--randrepeat=1",
-    ];
-    tool::run("fio", &arguments).well();
-}
-
-/// A file system on a loop device over the file: made, filled, read back after a new mount, and found without fault.
-fn file_system(server: &Server, device: &str, make: &[&str], check: &[&str]) {
-    let device = LoopDevice::direct(&server.file(device));
-    let path = device.path().to_str().expect("text");
-    tool::run(make[0], &[&make[1..], &[path]].concat()).well();
-    let folder = Scratch::new();
-    let place = folder.path().to_str().expect("text");
-    let data = pattern::half_random(3, 0, 20 * MIB);
-    tool::run("mount", &[path, place]).well();
-    (0..20).for_each(|part| drop(folder.write(&format!("part{part}"), &data[part * MIB..][..MIB])));
-    fio_verify(&folder.join("fio"), "--bs=4k");
-    tool::run("umount", &[place]).well();
-    tool::run("mount", &[path, place]).well();
-    let back: Vec<u8> =
-        (0..20).flat_map(|part| fs::read(folder.join(&format!("part{part}"))).expect("a file")).collect();
-    tool::run("umount", &[place]).well();
-    assert!(back == data, "files of {make:?} changed");
-    tool::run(check[0], &[&check[1..], &[path]].concat()).well();
-    device.settles();
-}
-
-const EXT4: [&[&str]; 2] = [&["/usr/sbin/mkfs.ext4", "-q", "-F"], &["/usr/sbin/e2fsck", "-fn"]];
-const XFS: [&[&str]; 2] = [&["/usr/sbin/mkfs.xfs", "-q", "-f"], &["/usr/sbin/xfs_repair", "-n"]];
-
-#[test]
-fn file_systems_live_on_a_ram_disk() {
-    let server = Launch::ram("512M").mounted().start();
-    for [make, check] in [EXT4, XFS] {
-        file_system(&server, "ram0", make, check);
-    }
-}
-
-#[test]
-fn file_systems_live_on_a_disk() {
-    let folder = Arc::new(Scratch::new());
-    let origin = folder.join("origin");
-    File::create(&origin).and_then(|file| file.set_len(512 << 20)).expect("a sparse file");
-    let server = Launch::disk(folder, &origin).mounted().start();
-    for [make, check] in [EXT4, XFS] {
-        file_system(&server, "disk0", make, check);
-    }
-}
-
-#[test]
-fn file_systems_live_on_a_write_cache() {
-    let folder = Arc::new(Scratch::new());
-    let (origin, cache) = (folder.join("origin"), folder.join("cache"));
-    for (path, len) in [(&origin, 512 << 20), (&cache, 64 << 20)] {
-        File::create(path).and_then(|file| file.set_len(len)).expect("a sparse file");
-    }
-    let server = Launch::cache(folder, &origin, &cache).mounted().start();
-    for [make, check] in [EXT4, XFS] {
-        file_system(&server, "cache0", make, check);
-    }
 }
 
 /// The sequence of the kernel's guide to zram, with lz4 for lzo and files of the mount for those of sysfs and the device: algorithm,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use spillway_tests::exerciser::{Exerciser, Part};
 use spillway_tests::{Launch, Scratch, Server, clients, pattern, until};
 
 fn ram(size: &str) -> Server {
@@ -55,4 +56,19 @@ fn a_file_is_served() {
         "the file's bytes differ"
     );
     clients::copies_round_trip(&server);
+}
+
+/// Two programs on files of one mount.
+#[test]
+fn a_mount_agrees_with_a_model() {
+    let server = polling(Launch::ram("16M").mounted());
+    let file = server.file("ram0");
+    std::thread::scope(|scope| {
+        for number in 0..2 {
+            let part = Part::Disk { start: number * (8 << 20), len: 8 << 20 };
+            let mut exerciser = Exerciser::new(&file, part, 7 + number);
+            scope.spawn(move || exerciser.run(500).check_anew());
+        }
+    });
+    until("the files are closed", || server.spillway(&["stop", "ram0"]).code.filter(|code| *code == 0));
 }
