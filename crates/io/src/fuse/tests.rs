@@ -144,6 +144,8 @@ fn what_a_reader_hears_that_takes_nothing_is_read_by_another() {
     for round in 0..32 {
         let deaf = usize::from(round / 2 % 2);
         house.wishes[deaf].refuse(true);
+        // The other one has every chance to go to sleep.
+        std::thread::sleep(Duration::from_millis(2));
         house.send(round, 100);
         assert_eq!(house.next(), round);
         house.wishes[deaf].refuse(false);
