@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -10,13 +9,10 @@ use spillway_core::{Error, Kind, LocalFuture, Reply};
 
 use super::tree::Volume;
 
-/// A volume as one session counts it, without atomics.
-pub(super) type VolumeRef = Rc<Arc<Volume>>;
-
 /// What is kept of a request until its reply.
 pub(super) struct Ticket {
     pub(super) unique: u64,
-    pub(super) volume: VolumeRef,
+    pub(super) volume: Arc<Volume>,
     pub(super) command: Command,
 }
 

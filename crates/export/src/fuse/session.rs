@@ -1,19 +1,18 @@
 //! Messages to replies: one reader of a mount.
 
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::Context;
 
 use spillway_core::exchange::{Exchange, Message};
 use spillway_core::{ByteRange, Flags, IoBuf, Op, Request, work};
 
-use super::answer::{Command, Ticket, VolumeRef};
+use super::answer::{Command, Ticket};
 use super::config::{BACKGROUND_MAX, CONGESTED, Config, PAYLOAD_LEN_MAX, PAYLOAD_OFFSET};
 use super::controls;
 use super::folder::Listing;
 use super::stat::Stat;
 use super::transfers::{Transfers, writing};
-use super::tree::{Attendance, Node, Tree};
+use super::tree::{Attendance, Node, Tree, Volume};
 use super::wire::{self, Fields, Head, Header, Portion, errno, fallocate_mode, init_flag, opcode, whence};
 
 /// What a mount can do, where the kernel can.
@@ -37,8 +36,8 @@ type Outcome = Result<(), i32>;
 pub struct FuseSession {
     attendance: Attendance,
     transfers: Transfers,
-    /// The volumes of the tree when it had this version.
-    volumes: Vec<VolumeRef>,
+    /// The volumes of the tree, by their numbers, when it had this version. A session that nobody asks keeps no device that was taken away.
+    volumes: Vec<(u32, Weak<Volume>)>,
     version: Option<u64>,
 }
 
@@ -54,18 +53,19 @@ impl FuseSession {
     }
 
     /// The volume of that number, as long as it is mounted.
-    fn volume(&mut self, number: u32) -> Result<VolumeRef, i32> {
+    fn volume(&mut self, number: u32) -> Result<Arc<Volume>, i32> {
         let version = self.tree().version();
         if self.version != Some(version) {
-            self.volumes = self.tree().volumes().into_iter().map(Rc::new).collect();
+            let volumes = self.tree().volumes();
+            self.volumes = volumes.iter().map(|volume| (volume.number, Arc::downgrade(volume))).collect();
             self.version = Some(version);
         }
-        let found = self.volumes.iter().find(|volume| volume.number == number);
-        found.cloned().ok_or(errno::ENOENT)
+        let found = self.volumes.iter().find(|(each, _)| *each == number);
+        found.and_then(|(_, volume)| volume.upgrade()).ok_or(errno::ENOENT)
     }
 
     /// The volume whose disk file `node` is.
-    fn disk(&mut self, node: u64) -> Result<VolumeRef, i32> {
+    fn disk(&mut self, node: u64) -> Result<Arc<Volume>, i32> {
         match Node::of(node) {
             Some(Node::Disk(number)) => self.volume(number),
             Some(_) => Err(errno::EISDIR),

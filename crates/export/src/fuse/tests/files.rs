@@ -112,6 +112,17 @@ fn what_nobody_will_close_is_closed_with_the_last_session() {
 }
 
 #[test]
+fn a_device_that_is_taken_away_is_kept_by_no_session() {
+    let (_, export, tree, mut kernel, disk) = reading();
+    assert_eq!(kernel.read(disk, 0, 512).0, 0);
+    let gone = Arc::downgrade(&export);
+    drop(export);
+    assert!(tree.remove("ram0").is_ok());
+    assert!(gone.upgrade().is_none(), "it is kept by a session that is asked nothing");
+    assert_eq!(kernel.read(disk, 0, 512).0, errno::ENOENT);
+}
+
+#[test]
 fn a_device_that_is_held_has_one_client_until_that_leaves() {
     let (_, export, _, mut kernel, disk) = reading();
     assert!(export.hold().is_err(), "nobody is there to hold it");
