@@ -284,6 +284,33 @@ fn a_mount_keeps_the_budget() {
     file.write_all_at(&data, 0).expect("there is room again");
 }
 
+/// More texts than all buffers may take are shown to programs that do not read on.
+#[test]
+fn open_control_files_leave_memory_to_requests() {
+    const IDLE: usize = 900;
+    let folder = Arc::new(Scratch::new());
+    let socket = folder.join("s");
+    let config = "[[device]]\nname = \"a\"\norigin = { kind = \"null\", size = \"64M\" }\nlayers = [{ kind = \"trace\" }]\n";
+    let config = folder.write("c.toml", config);
+    let launch =
+        Launch::new(&["serve", config.to_str().expect("text"), "--memory", "64M"], folder, socket.clone());
+    let server = launch.with("--socket", socket).mounted().start();
+    let disk = both(&server.file("a"));
+    (0..1024).for_each(|at| disk.read_exact_at(&mut [0; 512], at << 9).expect("a disk"));
+    let records = server.file("a").with_file_name("trace").join("records");
+    let whole = fs::read(&records).expect("an attribute");
+    assert!(whole.len() * IDLE > 20 << 20, "{} bytes", whole.len());
+    let idle: Vec<File> = (0..IDLE).map(|_| File::open(&records).expect("an attribute")).collect();
+    for file in &idle {
+        file.read_exact_at(&mut [0], 0).expect("it is shown");
+    }
+    disk.read_exact_at(&mut vec![0; MIB], 0).expect("there is memory");
+    let stale = idle[0].read_at(&mut [0], 1).expect_err("it made room");
+    assert_eq!(Errno::from_io_error(&stale), Some(Errno::STALE));
+    let mut shown = vec![0; whole.len()];
+    idle[IDLE - 1].read_exact_at(&mut shown[1..], 1).expect("the latest is kept");
+}
+
 /// The sequence of the kernel's guide to zram, with lz4 for lzo and files of the mount for those of sysfs and the device: algorithm,
 /// size, limits, swap and a file system, statistics, compaction, reset; and the errno of each wrong word.
 const KERNEL_SESSION: &str = r#"

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use spillway_core::{Budget, Charge, Error, Kind, Workspace};
 use spillway_export::fuse::{
-    Config, Folder, FuseSession, KEPT_LEN_MIN, MESSAGE_LEN_MAX, Opener, PAYLOAD_OFFSET, Tree,
+    Config, Folder, FuseSession, KEPT_LEN_MIN, MESSAGE_LEN_MAX, Opener, PAYLOAD_OFFSET, TEXT_BYTES, Tree,
 };
 use spillway_io::Workers;
 use spillway_io::fuse::{
@@ -52,7 +52,7 @@ impl Mounting {
         // A quarter of what requests may take, at 32 MiB of budget two readers.
         let readers = (memory.buffers as usize / 4 / each).clamp(1, READERS_MAX).min(workers.count());
         let workspace = Workspace::new("messages of the mount", budget, readers * each).map_err(refused)?;
-        let charge = budget.hold(readers as u64 * READER_BYTES).map_err(|kind| {
+        let charge = budget.hold(readers as u64 * READER_BYTES + TEXT_BYTES).map_err(|kind| {
             refused(Error::new(kind, "the memory budget has no room for a mount: give --memory more"))
         })?;
         let (mount, note) = Mount::at(place).map_err(refused)?;

@@ -3,25 +3,15 @@
 //! As in the kernel's sysfs, a read from the start takes the value anew and later ones go on in that text; a write is the whole value,
 //! wherever it is written to. A value is shown with a newline at its end, and may be written with one.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use spillway_core::buffer::Reserve;
-use spillway_core::sync::Mutex;
-use spillway_core::{Answer, Attributes, Error, IoBuf, Value};
+use spillway_core::{Answer, Attributes, Error, Value};
 
 use super::wire::errno;
 use crate::control::{Catalog, Change};
 
-/// Longest value that is read, and written, in bytes.
-const SHOWN_LEN_MAX: usize = 64 << 10;
+/// Longest value that is written, in bytes.
 const WRITTEN_LEN_MAX: usize = 4096;
-
-/// Memory is counted in pages.
-const PAGE: usize = 4096;
-
-/// Control files that may be open at a time.
-const OPEN_MAX: usize = 1024;
 
 /// What the kernel says is the size of an attribute.
 pub(super) const SIZE: u64 = 4096;
@@ -54,19 +44,6 @@ pub(super) struct Controls {
     pub(super) folders: Vec<(Folder, Vec<ControlFile>)>,
     /// Who carries out changes.
     catalog: Arc<dyn Catalog>,
-    open: Mutex<Open>,
-}
-
-#[derive(Default)]
-struct Open {
-    last_handle: u64,
-    /// What was read last by each handle.
-    texts: HashMap<u64, Option<Text>>,
-}
-
-struct Text {
-    bytes: Vec<u8>,
-    _reserve: Reserve,
 }
 
 impl Controls {
@@ -81,7 +58,7 @@ impl Controls {
             let files = specs.iter().map(file).collect();
             (folder, files)
         });
-        Self { device, folders: folders.collect(), catalog, open: Mutex::default() }
+        Self { device, folders: folders.collect(), catalog }
     }
 
     /// A file by the numbers of its folder and in it.
@@ -89,60 +66,15 @@ impl Controls {
         self.folders.get(usize::from(folder))?.1.get(usize::from(file)).copied()
     }
 
-    /// A handle for one more open file, or an errno.
-    pub(super) fn open(&self) -> Result<u64, i32> {
-        let mut open = self.open.lock();
-        if open.texts.len() >= OPEN_MAX {
-            return Err(errno::ENFILE);
-        }
-        open.last_handle += 1;
-        let handle = open.last_handle;
-        open.texts.insert(handle, None);
-        Ok(handle)
-    }
-
-    pub(super) fn close(&self, handle: u64) {
-        let closed = self.open.lock().texts.remove(&handle);
-        drop(closed);
-    }
-
-    /// Nobody will close what is open.
-    pub(super) fn forget_files(&self) {
-        let texts = std::mem::take(&mut self.open.lock().texts);
-        drop(texts);
-    }
-
-    /// At most `len` bytes from `offset` of what the attribute shows, or an errno.
-    pub(super) fn read(
-        &self,
-        (folder, file): (u16, u16),
-        handle: u64,
-        offset: u64,
-        len: usize,
-    ) -> Result<IoBuf, i32> {
-        if offset == 0 {
-            let text = self.take(folder, file)?;
-            let mut open = self.open.lock();
-            *open.texts.get_mut(&handle).ok_or(errno::EINVAL)? = Some(text);
-        }
-        let open = self.open.lock();
-        let Some(Some(text)) = open.texts.get(&handle) else { return Ok(IoBuf::empty()) };
-        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(text.bytes.len());
-        let end = start.saturating_add(len).min(text.bytes.len());
-        Ok(IoBuf::copy_of(&text.bytes[start..end]))
-    }
-
-    fn take(&self, folder: u16, file: u16) -> Result<Text, i32> {
-        let spec = self.file(folder, file).ok_or(errno::ENOENT)?;
+    /// What the attribute shows now, or an errno.
+    pub(super) fn text(&self, (folder, file): (u16, u16)) -> Result<Box<[u8]>, i32> {
+        let name = self.file(folder, file).ok_or(errno::ENOENT)?.name;
         let attributes = &self.folders[usize::from(folder)].0.attributes;
-        let mut shown = attributes.show(spec.name).map_err(|error| error.kind.errno())?;
+        let mut shown = attributes.show(name).map_err(|error| error.kind.errno())?;
         if !shown.ends_with('\n') {
             shown.push('\n');
         }
-        let mut bytes = shown.into_bytes();
-        bytes.truncate(SHOWN_LEN_MAX);
-        let reserve = Reserve::try_new(bytes.len().next_multiple_of(PAGE) as u64).ok_or(errno::ENOMEM)?;
-        Ok(Text { bytes, _reserve: reserve })
+        Ok(shown.into_bytes().into())
     }
 
     /// Has the attribute set to what `bytes` say, or refuses by an errno.

@@ -16,7 +16,7 @@
 //! The disk file is opened for direct I/O, whatever the program asked for: the kernel's page cache keeps nothing of it, so that
 //! all exports of a device show the same bytes at any time.
 //!
-//! Lock order: the list of volumes and the open files of a volume are leaves; an attribute is read with none of them held.
+//! Lock order: the list of volumes, the open files of a volume and the texts are leaves; an attribute is read with none of them held.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -26,6 +26,7 @@
 //! | `folder` | names in a folder |
 //! | `config` | limits of one session |
 //! | `controls` | attributes as files |
+//! | `texts` | what open ones have shown |
 //! | `answer` | answers that are still to come |
 //! | `seek` | where data and holes begin |
 //! | `session` | messages to replies |
@@ -42,6 +43,7 @@ mod session;
 mod stat;
 #[cfg(test)]
 mod tests;
+mod texts;
 mod transfers;
 mod tree;
 pub mod wire;
@@ -49,4 +51,5 @@ pub mod wire;
 pub use config::{Config, KEPT_LEN_MIN, MESSAGE_LEN_MAX, PAYLOAD_OFFSET};
 pub use controls::Folder;
 pub use session::FuseSession;
+pub use texts::TEXT_BYTES;
 pub use tree::{Opener, Tree, Volume};

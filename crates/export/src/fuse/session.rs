@@ -219,7 +219,7 @@ impl FuseSession {
     fn release(&mut self, header: &Header, body: &[u8]) -> Outcome {
         let handle = Fields::of(body).u64().ok_or(errno::EINVAL)?;
         match Node::of(header.node) {
-            Some(Node::Control(number, ..)) => self.volume(number)?.controls.close(handle),
+            Some(Node::Control(..)) => self.tree().texts.close(handle),
             _ => self.disk(header.node)?.close(handle),
         }
         self.done(&mut Head::of(header.unique, 0))
@@ -233,12 +233,16 @@ impl FuseSession {
         if (reads && !file.readable) || (writes && !file.writable) {
             return Err(errno::EACCES);
         }
-        volume.controls.open()
+        self.tree().texts.open()
     }
 
     fn read_control(&mut self, header: &Header, asked: Portion, number: u32, place: (u16, u16)) -> Outcome {
         let volume = self.volume(number)?;
-        let text = volume.controls.read(place, asked.handle, asked.offset, asked.len as usize)?;
+        let texts = &self.tree().texts;
+        if asked.offset == 0 {
+            texts.show(asked.handle, volume.controls.text(place)?)?;
+        }
+        let text = texts.read(asked.handle, asked.offset, asked.len as usize)?;
         self.transfers.reply_with(&mut Head::of(header.unique, 0), text);
         Ok(())
     }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock};
 
 use super::controls::{Controls, Folder};
+use super::texts::Texts;
 use super::wire::{self, errno, open_mode};
 use crate::control::Catalog;
 use crate::export::{Connected, Export};
@@ -146,7 +147,6 @@ impl Volume {
     fn forget_files(&self) {
         let files = std::mem::take(&mut self.open.lock().files);
         drop(files);
-        self.controls.forget_files();
     }
 
     /// Lets no file be opened any more, unless one is open.
@@ -165,6 +165,7 @@ pub struct Tree {
     /// Changes with the list.
     version: AtomicU64,
     sessions: AtomicUsize,
+    pub(super) texts: Texts,
     pub(super) owner: Owner,
 }
 
@@ -186,6 +187,7 @@ impl Drop for Attendance {
     fn drop(&mut self) {
         if self.0.sessions.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.volumes().iter().for_each(|volume| volume.forget_files());
+            self.0.texts.forget_files();
         }
     }
 }
@@ -207,6 +209,7 @@ impl Tree {
             last: AtomicU64::new(0),
             version: AtomicU64::new(0),
             sessions: AtomicUsize::new(0),
+            texts: Texts::default(),
             owner: Owner { uid, gid, since },
         }
     }

@@ -108,18 +108,19 @@ pub mod errno {
     pub const ENOENT: i32 = 2;
     pub const ENXIO: i32 = 6;
     pub const E2BIG: i32 = 7;
-    pub const ENOMEM: i32 = 12;
     pub const EACCES: i32 = 13;
     pub const EBUSY: i32 = 16;
     pub const ENOTDIR: i32 = 20;
     pub const EISDIR: i32 = 21;
     pub const EINVAL: i32 = 22;
     pub const ENFILE: i32 = 23;
+    pub const EFBIG: i32 = 27;
     pub const ENOSPC: i32 = 28;
     pub const EROFS: i32 = 30;
     pub const ENOSYS: i32 = 38;
     pub const EPROTO: i32 = 71;
     pub const EOPNOTSUPP: i32 = 95;
+    pub const ESTALE: i32 = 116;
     pub const ENOMEDIUM: i32 = 123;
 }
 
