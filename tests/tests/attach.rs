@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use spillway_tests::raw::Client;
 use spillway_tests::{Launch, Scratch, Server, tool};
@@ -72,6 +73,37 @@ fn a_device_with_clients_is_attached_only_to_be_shared() {
     assert!(fs::read(&device).expect("a block device")[..4096] == [7; 4096]);
     drop(Client::open(server.socket(), ""));
     server.spillway(&["detach", "ram0"]).well();
+}
+
+/// Its mount is gone, and its folder is anybody's.
+#[test]
+fn a_file_that_is_not_the_servers_is_not_attached() {
+    let server = Launch::ram("64M").mounted().start();
+    let _attached = Attached(&server);
+    let file = server.file("ram0");
+    let folder = file.parent().expect("a folder");
+    tool::run("umount", &[folder.parent().expect("a mount")]).well();
+    fs::create_dir(folder).expect("a plain folder");
+    fs::write(&file, vec![0; 64 << 20]).expect("a plain file");
+    // The one client that a device can be given to.
+    let _client = server.client();
+    server.spillway(&["attach", "ram0", "--mkfs", "ext4"]).refused(FAILED, "is not the file of a server");
+    assert!(fs::read(&file).expect("it is there") == vec![0; 64 << 20], "it was written to");
+}
+
+/// What cannot be read may hold anything.
+#[test]
+fn no_file_system_is_made_where_nothing_can_be_read() {
+    let folder = Arc::new(Scratch::new());
+    let socket = folder.join("s");
+    let config = "[[device]]\nname = \"ram0\"\norigin = { kind = \"memory\", size = \"64M\" }\n\
+                  layers = [{ kind = \"fault\", op = \"read\", nth = 1, mode = \"sticky\" }, { kind = \"trace\" }]\n";
+    let config = folder.write("c.toml", config);
+    let launch = Launch::new(&["serve", text(&config)], folder, socket.clone());
+    let server = launch.with("--socket", socket).mounted().start();
+    let _attached = Attached(&server);
+    server.spillway(&["attach", "ram0", "--mkfs", "ext4"]).refused(FAILED, "cannot be read");
+    assert_eq!(server.spillway(&["get", "ram0", "trace.writes"]).well().out.trim(), "0");
 }
 
 #[test]

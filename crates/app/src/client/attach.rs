@@ -3,7 +3,9 @@
 //! A device that a server shows as a file becomes a loop device, which may get a file system and be mounted. The server is asked to
 //! give the device to the loop device alone; it does so until the file is closed, so that nothing is left of that after a crash.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -11,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use spillway_export::control::Operation;
-use spillway_io::fuse::{loop_devices_below, places_of};
+use spillway_io::fuse::{ShownFile, loop_devices_below, places_of};
 
 use super::{change, row_of};
 use crate::cli::AttachOptions;
@@ -25,6 +27,9 @@ const QUIET_PAUSE: Duration = Duration::from_millis(20);
 /// Exit code of blkid where it recognises nothing.
 const NOTHING_FOUND: i32 = 2;
 
+/// Bytes at either end of a device where file systems are recognised.
+const PROBED_LEN: u64 = 1 << 20;
+
 /// A loop device that is given up again unless it is kept.
 struct Loop<'a> {
     path: PathBuf,
@@ -37,6 +42,17 @@ impl<'a> Loop<'a> {
         let mut command = Command::new("losetup");
         let said = run(command.args(["--find", "--show", "--direct-io=on"]).arg(file))?;
         Ok(Self { path: said.trim().into(), file, kept: false })
+    }
+
+    /// Refuses another file than `shown`: `losetup` opens it by a path, whatever has been put there meanwhile.
+    fn expect(&self, shown: &ShownFile) -> Result<()> {
+        let mut command = Command::new("losetup");
+        let listed =
+            run(command.args(["--noheadings", "--output", "BACK-MAJ:MIN,BACK-INO"]).arg(&self.path))?;
+        let numbers: Vec<&str> = listed.split_whitespace().collect();
+        let file = self.file.display();
+        anyhow::ensure!(numbers.join(" ") == shown.numbers()?, "{file} was replaced by another file");
+        Ok(())
     }
 }
 
@@ -61,13 +77,14 @@ pub(crate) fn attach(folder: &RuntimeFolder, options: &AttachOptions) -> Result<
     let name = &options.device;
     let file = file_of(folder, name)?;
     expect_root("attach")?;
-    let there = fs::metadata(&file).with_context(|| file.display().to_string());
-    there.context("the mount of another user is closed to root: start the server as root")?;
+    let shown =
+        ShownFile::at(&file, name).context("attach needs the file of a server that root has started")?;
     if let Some(device) = loop_devices_below(&file).first() {
         let text = format!("{name} is attached as {}: spillway detach {name} first", device.display());
         return Err(Failure::new(Exit::Busy, text).into());
     }
     let mut device = Loop::over(&file)?;
+    device.expect(&shown)?;
     if !options.shared {
         let hold = Operation::Hold { device: name.clone() };
         change(folder, name, &hold)
@@ -138,16 +155,30 @@ fn make_file_system(kind: &str, device: &Path, force: bool) -> Result<()> {
 }
 
 fn expect_blank(device: &Path) -> Result<()> {
+    // To blkid, what cannot be read is blank.
+    expect_readable(device).with_context(|| format!("{} cannot be read", device.display()))?;
     let mut command = Command::new("blkid");
     let probe = command.args(["--probe", "--output", "value", "--match-tag", "TYPE"]).arg(device).output();
     let probe = probe.context("blkid cannot be run")?;
     let found = String::from_utf8_lossy(&probe.stdout).trim().to_owned();
     let what = if found.is_empty() { "something that is recognised" } else { &found };
+    let words = String::from_utf8_lossy(&probe.stderr);
+    anyhow::ensure!(words.is_empty(), "blkid: {}", words.trim());
     anyhow::ensure!(
         probe.status.code() == Some(NOTHING_FOUND),
         "the device holds {what}: --force makes a file system over it"
     );
     Ok(())
+}
+
+/// Reads both ends, where file systems have what they are known by.
+fn expect_readable(device: &Path) -> std::io::Result<()> {
+    let mut file = File::open(device)?;
+    let size = file.seek(SeekFrom::End(0))?;
+    let len = size.min(PROBED_LEN);
+    let mut end = vec![0; len as usize];
+    file.read_exact_at(&mut end, 0)?;
+    file.read_exact_at(&mut end, size - len)
 }
 
 /// Nothing is on its way to the file.

@@ -19,6 +19,7 @@
 //! | `reader` | the loop of one reader |
 //! | `readers` | all readers of a mount |
 //! | `serve` | a mount with its readers |
+//! | `shown_file` | a file in a mount, seen by clients |
 
 mod fusermount;
 mod mount;
@@ -26,6 +27,7 @@ mod mount_table;
 mod reader;
 mod readers;
 mod serve;
+mod shown_file;
 #[cfg(test)]
 mod tests;
 
@@ -33,3 +35,4 @@ pub use mount::Mount;
 pub use mount_table::{Bound, loop_devices_below, places_of};
 pub use reader::{MessageBuffers, READER_BYTES};
 pub use serve::{MountServing, NewExchange, READERS_MAX, serve_mount};
+pub use shown_file::ShownFile;

@@ -20,7 +20,7 @@ use crate::driver::kind_of;
 const DEVICE: &str = "/dev/fuse";
 
 /// The file system's type, by which a mount of ours is known.
-const KIND: &str = "fuse.spillway";
+pub(super) const KIND: &str = "fuse.spillway";
 
 /// `FUSE_DEV_IOC_CLONE` of `linux/fuse.h`, `_IOR(229, 0, uint32_t)`.
 const CLONE: libc::Ioctl = 0x8004_e500u32 as libc::Ioctl;

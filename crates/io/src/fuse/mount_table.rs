@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -24,6 +24,8 @@ pub(super) struct Entry {
     pub(super) kind: String,
     /// What is mounted; a device for file systems that lie on one.
     pub(super) source: PathBuf,
+    /// User who made it, as the kernel says of FUSE mounts.
+    pub(super) user: Option<u32>,
 }
 
 /// The mounts that this process sees, in the order in which they were made; empty where the kernel does not say.
@@ -47,12 +49,18 @@ fn entry(line: &[u8]) -> Option<Entry> {
     let device = text(words.next()?);
     let place = path(words.nth(1)?);
     let mut words = words.skip_while(|word| *word != b"-").skip(1);
-    Some(Entry { id, parent, device, place, kind: text(words.next()?), source: path(words.next()?) })
+    let (kind, source, options) = (text(words.next()?), path(words.next()?), text(words.next()?));
+    let user = options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok());
+    Some(Entry { id, parent, device, place, kind, source, user })
 }
 
 /// The mount that a path leads to, whatever it hides; asks nothing of the file system there.
 pub(super) fn mount_at(place: &Path) -> Option<Entry> {
-    let fd = open(place, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    mount_of(&open(place, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?)
+}
+
+/// The mount that an open file lies in.
+pub(super) fn mount_of(fd: &OwnedFd) -> Option<Entry> {
     let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
     let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()?;
     entries().into_iter().find(|entry: &Entry| entry.id == id)
@@ -160,11 +168,13 @@ mod tests {
                 device: "98:0".into(),
                 place: "/mnt2".into(),
                 kind: "ext3".into(),
-                source: "/dev/root".into()
+                source: "/dev/root".into(),
+                user: None
             }
         );
         let tagged = br"37 35 0:44 / /a\040b\134 rw shared:1 master:2 - fuse.spillway spillway rw,user_id=0";
-        let Entry { place, kind, source, .. } = entry(tagged).unwrap();
+        let Entry { place, kind, source, user, .. } = entry(tagged).unwrap();
+        assert_eq!(user, Some(0));
         assert_eq!(
             (place.as_path(), kind.as_str(), source.as_path()),
             (Path::new(r"/a b\"), "fuse.spillway", Path::new("spillway"))
