@@ -198,8 +198,15 @@ fn clean_up(place: &Path) -> Result<Option<String>, Error> {
     if mount_at(place).is_none_or(|entry| entry.kind != KIND || entry.place != place) {
         return Ok(None);
     }
-    if !is_dead_at(place) {
-        let text = format!("{} is the mount of a running server: give another folder", place.display());
+    let whose = match File::open(place) {
+        Err(why) if is_dead(&why) => None,
+        Err(why) if why.kind() == io::ErrorKind::PermissionDenied => {
+            Some("another user's server: umount it, or")
+        }
+        _ => Some("a running server:"),
+    };
+    if let Some(whose) = whose {
+        let text = format!("{} is the mount of {whose} give another folder", place.display());
         return Err(Error::new(Kind::Busy, text));
     }
     // Once it is unmounted, the kernel no longer names these by the place.
