@@ -438,11 +438,47 @@ set -eu
 mknod "$1/fuse" c 10 229
 chmod 666 "$1/fuse"
 mount --bind "$1/fuse" /dev/fuse
-exec setpriv --reuid=65534 --regid=65534 --clear-groups sh -c "$3" sh "$1" "$2"
+"#;
+const USER: &str = r#"exec setpriv --reuid=65534 --regid=65534 --clear-groups sh -c "$3" sh "$1" "$2""#;
+const ROOT: &str = r#"exec sh -c "$3" sh "$1" "$2""#;
+
+/// Root attaches, through sudo, what an ordinary user has mounted, and cannot look into.
+const ATTACHED: &str = r#"
+set -eu
+folder=$1 spillway=$2
+trap 'cat "$folder"/log >&2' EXIT
+export TMPDIR=$folder
+unset XDG_RUNTIME_DIR
+user="setpriv --reuid=65534 --regid=65534 --clear-groups"
+$user "$spillway" ram --size 16M --mount "$folder/mnt" --background > "$folder/log" 2>&1
+if ls "$folder/mnt" 2> "$folder/refusal"; then echo "root looks into the mount"; exit 1; fi
+export SUDO_UID=65534
+loop=$("$spillway" attach ram0)
+if $user cat "$folder/mnt/ram0/disk" 2> "$folder/refusal"; then echo "it is not held"; exit 1; fi
+head -c 1000000 /dev/urandom > "$folder/data"
+dd if="$folder/data" of="$loop" bs=64K conv=fsync,notrunc status=none
+"$spillway" resize ram0 32M
+test "$(blockdev --getsize64 "$loop")" = 33554432
+"$spillway" detach ram0
+test ! -e "/sys/block/${loop#/dev/}/loop/backing_file"
+chmod 644 "$folder/data"
+$user head -c 1000000 "$folder/mnt/ram0/disk" | cmp - "$folder/data"
+unset SUDO_UID
+$user "$spillway" stop ram0
 "#;
 
 #[test]
 fn an_ordinary_user_mounts_through_fusermount3() {
+    as_an_ordinary_user(USER, UNPRIVILEGED);
+}
+
+#[test]
+fn root_attaches_through_sudo_what_an_ordinary_user_has_mounted() {
+    as_an_ordinary_user(ROOT, ATTACHED);
+}
+
+/// Runs a script in a mount namespace in which an ordinary user may mount.
+fn as_an_ordinary_user(who: &str, script: &str) {
     tool::run("fusermount3", &["--version"]).well();
     let folder = Scratch::new();
     fs::create_dir(folder.join("mnt")).expect("the folder is ours");
@@ -451,6 +487,7 @@ fn an_ordinary_user_mounts_through_fusermount3() {
     fs::copy(binary::path(), &program).expect("a copy");
     let (place, program) = (folder.path().to_str().expect("text"), program.to_str().expect("text"));
     tool::run("chown", &["-R", "65534:65534", place]).well();
-    let script = ["sh", "-c", NAMESPACE, "sh", place, program, UNPRIVILEGED];
+    let namespace = format!("{NAMESPACE}{who}");
+    let script = ["sh", "-c", &namespace, "sh", place, program, script];
     tool::run("unshare", &[&["--mount", "--propagation", "slave"], &script[..]].concat()).well();
 }

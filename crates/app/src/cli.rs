@@ -151,8 +151,8 @@ pub(crate) enum Command {
     Drain(DeviceOption),
     /// Make a block device of a device, as root; with a file system and mounted where that is asked for
     ///
-    /// Sets up a loop device over the file of a server that was started by root with --mount. It holds the device: other
-    /// clients are refused until spillway detach.
+    /// Sets up a loop device over the file of a server that was started with --mount, by root or by who calls sudo. It holds the device:
+    /// other clients are refused until spillway detach.
     #[command(after_long_help = ATTACH_EXAMPLES)]
     Attach(AttachOptions),
     /// Undo spillway attach: unmount, write everything back, and give the loop device up
@@ -171,6 +171,9 @@ pub(crate) enum Command {
     Load(LoadOptions),
     /// Flush a device, disconnect its clients and end its server with its last device
     Stop(DeviceOption),
+    /// Set up the loop device that is standard input, for a file that root cannot open
+    #[command(hide = true)]
+    LoopDevice(LoopOptions),
     /// Print a completion script for a shell
     Completions {
         /// For which shell
@@ -371,6 +374,17 @@ pub(crate) struct AttachOptions {
     /// Let other clients use the device at the same time: what they write may destroy the file system
     #[arg(long)]
     pub(crate) shared: bool,
+}
+
+/// Options of `spillway loop-device`.
+#[derive(Debug, Args)]
+pub(crate) struct LoopOptions {
+    /// The file that it stands on
+    pub(crate) file: PathBuf,
+
+    /// It is set up: have it take the size of the file
+    #[arg(long)]
+    pub(crate) resize: bool,
 }
 
 /// A command about one device.

@@ -4,6 +4,7 @@ mod attach;
 mod copying;
 mod drain;
 mod image;
+mod lending;
 mod nbd;
 mod resize;
 
@@ -26,6 +27,7 @@ use crate::runtime_folder::{RuntimeFolder, check_name};
 pub(crate) use attach::{attach, detach};
 pub(crate) use drain::drain;
 pub(crate) use image::{load, save};
+pub(crate) use lending::loop_device;
 pub(crate) use resize::resize;
 
 /// Longest reply line in bytes that is believed.

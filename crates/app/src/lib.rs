@@ -87,11 +87,18 @@ fn carry_out(command: Command) -> Result<u8> {
         Command::Set(options) => client::set(&folder, options)?,
         Command::Reset(option) => client::reset(&folder, option.device)?,
         Command::Drain(option) => client::drain(&folder, option.device)?,
-        Command::Resize(options) => client::resize(&folder, &options)?,
+        Command::Resize(options) => {
+            client::resize(&RuntimeFolder::of_device(&options.device), &options)?;
+        }
         Command::Save(options) => client::save(&folder, &options)?,
         Command::Load(options) => client::load(&folder, &options)?,
-        Command::Attach(options) => client::attach(&folder, &options)?,
-        Command::Detach(option) => client::detach(&folder, &option.device)?,
+        Command::Attach(options) => {
+            client::attach(&RuntimeFolder::of_device(&options.device), &options)?;
+        }
+        Command::Detach(option) => {
+            client::detach(&RuntimeFolder::of_device(&option.device), &option.device)?;
+        }
+        Command::LoopDevice(options) => client::loop_device(&options)?,
         Command::Stop(option) => client::stop(&folder, option.device)?,
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -24,13 +24,38 @@ const NAME_BYTES_MAX: usize = 64;
 #[derive(Clone, Debug)]
 pub(crate) struct RuntimeFolder {
     path: PathBuf,
+    owner: u32,
 }
 
 impl RuntimeFolder {
     /// The folder of this user, which may not exist yet.
     pub(crate) fn locate() -> Self {
         let uid = rustix::process::geteuid().as_raw();
-        Self { path: choose(std::env::var_os("XDG_RUNTIME_DIR"), &std::env::temp_dir(), uid) }
+        Self { path: choose(std::env::var_os("XDG_RUNTIME_DIR"), &std::env::temp_dir(), uid), owner: uid }
+    }
+
+    /// Whether it is that of this user.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.owner == rustix::process::geteuid().as_raw()
+    }
+
+    /// User and group that it belongs to.
+    pub(crate) fn owner(&self) -> Result<(u32, u32)> {
+        let found = fs::symlink_metadata(&self.path);
+        Ok((self.owner, found.with_context(|| self.path.display().to_string())?.gid()))
+    }
+
+    /// The folder where `device` is: that of this user, or, where root is asked through sudo and has no such device, of who asks.
+    pub(crate) fn of_device(device: &str) -> Self {
+        let ours = Self::locate();
+        let caller = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
+        match caller.filter(|_| rustix::process::geteuid().is_root()) {
+            Some(uid) if !ours.control_socket(device).exists() => {
+                let runtime = format!("/run/user/{uid}").into();
+                Self { path: choose(Some(runtime), &std::env::temp_dir(), uid), owner: uid }
+            }
+            _ => ours,
+        }
     }
 
     /// Where it is.
@@ -40,7 +65,7 @@ impl RuntimeFolder {
 
     #[cfg(test)]
     pub(crate) fn at(path: &Path) -> Self {
-        Self { path: path.to_owned() }
+        Self { path: path.to_owned(), owner: rustix::process::geteuid().as_raw() }
     }
 
     /// Creates the folder where it is missing and checks that nobody else can reach into it.
@@ -58,7 +83,7 @@ impl RuntimeFolder {
         let found = fs::symlink_metadata(&self.path).with_context(|| format!("cannot look at {path}"))?;
         ensure!(found.is_dir(), "{path} must be a folder for sockets but is something else: remove it");
         ensure!(
-            found.uid() == rustix::process::geteuid().as_raw(),
+            found.uid() == self.owner,
             "the folder {path} for sockets belongs to user {}: set XDG_RUNTIME_DIR to a folder of your own",
             found.uid()
         );

@@ -15,9 +15,10 @@ use anyhow::{Context, Result};
 use spillway_export::control::Operation;
 use spillway_io::fuse::{ShownFile, loop_devices_below, places_of};
 
-use super::{change, row_of};
+use super::{change, lending, row_of};
 use crate::cli::AttachOptions;
 use crate::exit::{Exit, Failure};
+use crate::mounting::file_below;
 use crate::runtime_folder::{RuntimeFolder, check_name};
 
 /// How long the kernel may take to write back and to let go of a loop device, and the pause between two looks.
@@ -38,10 +39,15 @@ struct Loop<'a> {
 }
 
 impl<'a> Loop<'a> {
-    fn over(file: &'a Path) -> Result<Self> {
-        let mut command = Command::new("losetup");
-        let said = run(command.args(["--find", "--show", "--direct-io=on"]).arg(file))?;
-        Ok(Self { path: said.trim().into(), file, kept: false })
+    /// Over the file of a device. That of another user is opened as that user, whatever its server calls its file.
+    fn over(file: &'a Path, folder: &RuntimeFolder) -> Result<Self> {
+        let path = if folder.is_ours() {
+            let mut command = Command::new("losetup");
+            run(command.args(["--find", "--show", "--direct-io=on"]).arg(file))?.trim().into()
+        } else {
+            lending::set_up(file, folder).context("the mount of another user")?
+        };
+        Ok(Self { path, file, kept: false })
     }
 
     /// Refuses another file than `shown`: `losetup` opens it by a path, whatever has been put there meanwhile.
@@ -77,14 +83,14 @@ pub(crate) fn attach(folder: &RuntimeFolder, options: &AttachOptions) -> Result<
     let name = &options.device;
     let file = file_of(folder, name)?;
     expect_root("attach")?;
-    let shown =
-        ShownFile::at(&file, name).context("attach needs the file of a server that root has started")?;
+    // The file of another user's server is opened as that user: it can be no other than that user may write.
+    let shown = folder.is_ours().then(|| ShownFile::at(&file, name)).transpose()?;
     if let Some(device) = loop_devices_below(&file).first() {
         let text = format!("{name} is attached as {}: spillway detach {name} first", device.display());
         return Err(Failure::new(Exit::Busy, text).into());
     }
-    let mut device = Loop::over(&file)?;
-    device.expect(&shown)?;
+    let mut device = Loop::over(&file, folder)?;
+    shown.iter().try_for_each(|shown| device.expect(shown))?;
     if !options.shared {
         let hold = Operation::Hold { device: name.clone() };
         change(folder, name, &hold)
@@ -131,13 +137,15 @@ pub(super) fn file_of(folder: &RuntimeFolder, name: &str) -> Result<PathBuf> {
         _ => format!("{name} is not shown as a file: start its server with --mount DIR"),
     };
     let path = PathBuf::from(file.with_context(hidden)?);
+    // What another user's server says is believed only as far as it goes: root looks for loop devices over this file.
+    anyhow::ensure!(path.ends_with(file_below(Path::new(""), name)), "{} is no device", path.display());
     // The kernel names loop devices' files without links.
     Ok(path.canonicalize().unwrap_or(path))
 }
 
 fn expect_root(what: &str) -> Result<()> {
     let root = rustix::process::geteuid().is_root();
-    anyhow::ensure!(root, "{what} needs root, and a server that root has started");
+    anyhow::ensure!(root, "{what} needs root: sudo spillway {what} NAME");
     Ok(())
 }
 

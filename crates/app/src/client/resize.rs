@@ -8,7 +8,7 @@ use spillway_export::control::Operation;
 use spillway_io::fuse::loop_devices_below;
 
 use super::attach::{file_of, run};
-use super::change;
+use super::{change, lending};
 use crate::cli::ResizeOptions;
 use crate::runtime_folder::RuntimeFolder;
 
@@ -23,11 +23,18 @@ pub(crate) fn resize(folder: &RuntimeFolder, options: &ResizeOptions) -> Result<
 fn follow(folder: &RuntimeFolder, name: &str) -> Result<()> {
     let Ok(file) = file_of(folder, name) else { return Ok(()) };
     for device in loop_devices_below(&file) {
-        // They ask the kernel, which asks the server only here.
-        fs::metadata(&file).with_context(|| file.display().to_string())?;
-        run(Command::new("losetup").arg("--set-capacity").arg(&device)).with_context(|| {
+        let resized = if folder.is_ours() {
+            // They ask the kernel, which asks the server only here.
+            fs::metadata(&file).with_context(|| file.display().to_string())?;
+            run(Command::new("losetup").arg("--set-capacity").arg(&device)).map(drop)
+        } else {
+            lending::resize(&device, &file, folder)
+        };
+        resized.with_context(|| {
             let device = device.display();
-            format!("{name} is larger, but not {device} over it: run losetup --set-capacity {device} as root")
+            format!(
+                "{name} is larger, but not {device} over it, which takes root: sudo spillway resize {name}"
+            )
         })?;
     }
     Ok(())

@@ -16,12 +16,14 @@
 //! | `mount` | mounting and unmounting, with that right |
 //! | `fusermount` | the same without it |
 //! | `mount_table` | what is mounted where, as the kernel lists it |
+//! | `loop_device` | loop devices whose file another user opens |
 //! | `reader` | the loop of one reader |
 //! | `readers` | all readers of a mount |
 //! | `serve` | a mount with its readers |
 //! | `shown_file` | a file in a mount, seen by clients |
 
 mod fusermount;
+mod loop_device;
 mod mount;
 mod mount_table;
 mod reader;
@@ -31,6 +33,7 @@ mod shown_file;
 #[cfg(test)]
 mod tests;
 
+pub use loop_device::{free_loop_device, resize_loop_device, set_up_loop_device};
 pub use mount::Mount;
 pub use mount_table::{Bound, loop_devices_below, places_of};
 pub use reader::{MessageBuffers, READER_BYTES};
