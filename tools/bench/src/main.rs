@@ -7,6 +7,7 @@ mod allocator;
 mod contenders;
 mod empty;
 mod fuse;
+mod fwrite;
 mod kernel_zram;
 mod lz4;
 mod memory;

@@ -14,6 +14,7 @@ use spillway_core::IoBuf;
 use spillway_io::{DriverChoice, Workers, WorkersOptions};
 
 use crate::contenders::Device;
+use crate::fwrite::Mounted;
 use crate::lz4::lz4;
 use crate::pages::{self, PAGE, Pages};
 use crate::report::{Rounds, at_least, drawn_order, median, ratio, table};
@@ -22,7 +23,7 @@ use crate::report::{Rounds, at_least, drawn_order, median, ratio, table};
 const RECORD: usize = 16 << 10;
 const RECORDS: usize = (60 << 20) / RECORD;
 
-/// Rows of the source's table. `pwrite` is positional and scattered by a fixed stride. Its fwrite needs a mount.
+/// Rows of the source's table. `pwrite` is positional and scattered by a fixed stride. Its fwrite is a table of its own.
 const TESTS: [&str; 4] = ["initial write", "rewrite", "random write", "pwrite"];
 
 pub(crate) fn run(count: usize) -> Result<()> {
@@ -31,6 +32,7 @@ pub(crate) fn run(count: usize) -> Result<()> {
     for algorithm in ["lz4", "zstd"] {
         for set in [pages::elf(64 << 20)?, pages::half(64 << 20)] {
             grid(&workers, algorithm, &set, rounds)?;
+            stdio(algorithm, &set, rounds)?;
         }
     }
     locks(&pages::elf(64 << 20)?, rounds)
@@ -140,6 +142,31 @@ fn grid(workers: &Workers, algorithm: &'static str, set: &Pages, rounds: Rounds)
         &rounds.title(&format!("{what}: ratios")),
         &["", "2 by 2 / 2 by 1", "2 by 2 / 2 apart", "2 by 1 / 1 by 1"],
         &bounds,
+    );
+    Ok(())
+}
+
+/// The source's fwrite, over a mount.
+fn stdio(algorithm: &'static str, set: &Pages, rounds: Rounds) -> Result<()> {
+    let mounted = Mounted::start(algorithm)?;
+    let rates = rounds.measure(|round| {
+        let mut rates = vec![0.0; COLUMNS.len()];
+        for column in drawn_order(COLUMNS.len(), round) {
+            let (_, writers, streams) = COLUMNS[column];
+            rates[column] = mounted.race(set, writers, streams, (RECORD, RECORDS))?;
+        }
+        Ok(rates)
+    })?;
+    let row = rates.iter().map(|rates| format!("{:.0}", median(rates)));
+    let row = std::iter::once("fwrite".to_owned()).chain(row).collect();
+    let head: Vec<&str> = std::iter::once("MiB/s").chain(COLUMNS.iter().map(|column| column.0)).collect();
+    table(&rounds.title(&format!("E2, fwrite over a mount, {algorithm}, {}", set.name)), &head, &[row]);
+    let ratios = [(TWO_BY_TWO, TWO_BY_ONE), (TWO_BY_TWO, TWO_APART), (TWO_BY_ONE, ONE)];
+    let ratios = ratios.map(|(ours, theirs)| format!("{:.2}", ratio(&rates[ours], &rates[theirs])));
+    table(
+        &rounds.title(&format!("E2, fwrite over a mount, {algorithm}, {}: ratios", set.name)),
+        &["2 by 2 / 2 by 1", "2 by 2 / 2 apart", "2 by 1 / 1 by 1"],
+        &[ratios.to_vec()],
     );
     Ok(())
 }
