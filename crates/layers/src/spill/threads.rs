@@ -1,17 +1,12 @@
 //! Models for the checker of threads: pages are written, read, overwritten and cleaned while segments come free and are used again.
-//! Time stands still in them, so that no timer comes to the rescue.
 
-use std::future::pending;
 use std::sync::Arc;
-use std::time::Duration;
 
 use spillway_core::sync::Unseen;
-use spillway_core::sync::models::{self, every_order};
-use spillway_core::sync::shuttle::future::{block_on, spawn_local, yield_now};
+use spillway_core::sync::models::{self, Tasks, every_order};
+use spillway_core::sync::shuttle::future::{block_on, yield_now};
 use spillway_core::sync::shuttle::thread;
-use spillway_core::{
-    Answer, BlockDevice, Budget, Env, Geometry, Kind, LocalFuture, Op, Place, Request, Submission, Task,
-};
+use spillway_core::{Answer, BlockDevice, Budget, Geometry, Kind, Op, Request, Submission};
 
 use super::tests::{Slots, bytes, spill};
 use super::*;
@@ -23,39 +18,6 @@ const SMALL: u32 = 14;
 const LARGE: u32 = 15;
 
 const SEGMENTS: usize = 7;
-
-/// Every task is a thread of its own.
-struct Tasks;
-
-impl Env for Tasks {
-    fn now(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn coarse_now(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn sleep(&self, duration: Duration) -> LocalFuture<()> {
-        if duration.is_zero() { Box::pin(yield_now()) } else { Box::pin(pending()) }
-    }
-
-    fn spawn(&self, _: Place, task: Task) {
-        self.spawn_here(task());
-    }
-
-    fn spawn_here(&self, task: LocalFuture<()>) {
-        spawn_local(task);
-    }
-
-    fn idle_workers(&self) -> usize {
-        0
-    }
-
-    fn random(&self) -> u64 {
-        7
-    }
-}
 
 /// Turns of others before a segment is punched.
 const PATIENCE: usize = 40;
