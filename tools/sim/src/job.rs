@@ -1,5 +1,6 @@
 //! What is run, and how to run it again.
 
+use std::cell::Cell;
 use std::fmt;
 
 use spillway_simulate::campaign::{self, Broken, Tally};
@@ -13,8 +14,19 @@ pub(crate) enum Job {
     Failure(u64),
 }
 
+thread_local! {
+    static CURRENT: Cell<Option<Task>> = const { Cell::new(None) };
+}
+
+/// What this thread runs, or ran last, as it is asked for again.
+pub(crate) fn current() -> String {
+    let words = |(row, job): Task| format!("cargo xtask sim --stack {} {job}", row.name);
+    CURRENT.get().map(words).unwrap_or_default()
+}
+
 impl Job {
     pub(crate) fn run(self, row: &'static Row) -> Result<Tally, Box<Broken>> {
+        CURRENT.set(Some((row, self)));
         match self {
             Job::Seed(seed) => campaign::seed(row, seed),
             Job::Sequence(len, index) => campaign::sequence(row, len, index),
