@@ -5,19 +5,21 @@
 //! are ready, all random numbers and the time follow from the seed alone; [`World::log`] sums up what happened, and two
 //! runs of one seed must agree in it.
 
+mod clock;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use spillway_core::random::Random;
 use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 use spillway_core::{Answer, Env, LocalFuture, Place, Task};
+
+use clock::Clock;
 
 /// Looks at a world in which nothing happens before [`World::run`] calls it stuck: other threads may be at work.
 const LOOKS_MAX: usize = 200_000;
@@ -66,40 +68,6 @@ impl Wake for TaskWaker {
         if !ready.contains(&self.id) {
             ready.push(self.id);
         }
-    }
-}
-
-/// The time, and who waits for a later one.
-#[derive(Default)]
-struct Clock {
-    nanos: AtomicU64,
-    tickets: AtomicU64,
-    sleepers: Mutex<BTreeMap<(u64, u64), Waker>>,
-}
-
-impl Clock {
-    fn nanos(&self) -> u64 {
-        self.nanos.load(Ordering::Relaxed)
-    }
-
-    /// Moves on and wakes whose time has come.
-    fn advance_to(&self, nanos: u64) {
-        let now = self.nanos.fetch_max(nanos, Ordering::Relaxed).max(nanos);
-        let due: Vec<Waker> = {
-            let mut sleepers = self.sleepers.lock();
-            let later = sleepers.split_off(&(now + 1, 0));
-            std::mem::replace(&mut *sleepers, later).into_values().collect()
-        };
-        due.into_iter().for_each(Waker::wake);
-    }
-
-    /// Moves on to the earliest deadline; false if nobody sleeps.
-    fn skip(&self) -> bool {
-        let first = self.sleepers.lock().keys().next().copied();
-        first.is_some_and(|(deadline, _)| {
-            self.advance_to(deadline);
-            true
-        })
     }
 }
 
@@ -298,9 +266,7 @@ impl Env for World {
     }
 
     fn sleep(&self, duration: Duration) -> LocalFuture<()> {
-        let ticket = self.clock.tickets.fetch_add(1, Ordering::Relaxed);
-        let deadline = (self.now() + duration).as_nanos() as u64;
-        Box::pin(Sleep { clock: self.clock.clone(), deadline, ticket, polled: false })
+        Box::pin(self.clock.sleep(duration))
     }
 
     fn spawn(&self, _place: Place, task: Task) {
@@ -317,37 +283,6 @@ impl Env for World {
 
     fn random(&self) -> u64 {
         self.random.lock().draw()
-    }
-}
-
-struct Sleep {
-    clock: Arc<Clock>,
-    deadline: u64,
-    ticket: u64,
-    polled: bool,
-}
-
-impl Future for Sleep {
-    type Output = ();
-
-    /// Pending at least once, so that others have their turn even for a sleep of zero.
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let due = self.clock.nanos() >= self.deadline;
-        if std::mem::replace(&mut self.polled, true) && due {
-            return Poll::Ready(());
-        }
-        if due {
-            context.waker().wake_by_ref();
-        } else {
-            self.clock.sleepers.lock().insert((self.deadline, self.ticket), context.waker().clone());
-        }
-        Poll::Pending
-    }
-}
-
-impl Drop for Sleep {
-    fn drop(&mut self) {
-        self.clock.sleepers.lock().remove(&(self.deadline, self.ticket));
     }
 }
 

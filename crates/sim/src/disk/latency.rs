@@ -3,7 +3,7 @@
 use spillway_core::ByteRange;
 use spillway_core::random::Random;
 
-use super::Call;
+use super::fault::Call;
 
 /// A kind of disk. The figures are round ones of their kind, except for the stick: its sequential rate is that of the
 /// experiment with dirty limits (10 GiB in 550 s).

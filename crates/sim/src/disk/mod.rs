@@ -26,8 +26,12 @@
 //! What stories draw of it is what the layers above promise something about; see `scenario`.
 
 mod cache;
+mod fault;
 mod latency;
 mod medium;
+mod state;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -39,172 +43,12 @@ use spillway_core::{
 };
 
 use cache::Cache;
+use state::State;
 
+pub use fault::{Call, Effect, Fault};
 pub use latency::Latency;
 pub use medium::Medium;
-
-/// The calls of [`Storage`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Call {
-    /// `read`.
-    Read,
-    /// `write`, durable or not.
-    Write,
-    /// `sync`.
-    Sync,
-    /// `zero`.
-    Zero,
-}
-
-/// What goes wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// The call fails with this kind.
-    Fail(Kind),
-    /// A read or write moves only its first sector.
-    Short,
-    /// A bit of the first sector of a write is stored wrong.
-    Rot,
-    /// A write lands one block further on.
-    Misdirect,
-    /// What is not durable is lost before the call, and reads go back; the next sync or durable write reports it.
-    Lose,
-    /// The first sector of a read cannot be read until it is written.
-    GoBad,
-}
-
-/// A planned fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// Which calls count; all of them if `None`.
-    pub call: Option<Call>,
-    /// The counted call that it strikes, from 0.
-    pub nth: u64,
-    /// What happens.
-    pub effect: Effect,
-    /// Whether it strikes all counted calls from then on.
-    pub sticky: bool,
-}
-
-/// What is to go wrong with a disk while it has power.
-#[derive(Clone, Debug, Default)]
-pub struct Plan {
-    /// Planned faults.
-    pub faults: Vec<Fault>,
-    /// Boundary at which the power is cut; never if `None`.
-    pub cut_at: Option<u64>,
-    /// The power is cut for this disk alone: its calls fail from then on.
-    pub alone: bool,
-    /// Writes go through the system's page cache: any of them may be told of a loss.
-    pub buffered: bool,
-    /// How long calls take.
-    pub latency: Latency,
-}
-
-struct State {
-    cache: Cache,
-    plan: Plan,
-    random: Random,
-    counts: [u64; 4],
-    calls: u64,
-    boundaries: u64,
-    cut: bool,
-    /// This disk alone has no power.
-    gone: bool,
-    /// A loss that no call has reported yet.
-    unreported: bool,
-    /// Sectors that hold what nobody wrote there, since they were last asked for: first and count.
-    wrong: Vec<(u64, u64)>,
-    /// Sectors that calls have begun to change, since they were last asked for: first and count.
-    changed: Vec<(u64, u64)>,
-    head: u64,
-}
-
-impl State {
-    /// Passes a boundary; false once the power is gone.
-    fn pass(&mut self) -> bool {
-        if self.plan.cut_at == Some(self.boundaries) {
-            *(if self.plan.alone { &mut self.gone } else { &mut self.cut }) = true;
-        }
-        self.boundaries += 1;
-        if !self.cut {
-            self.cache.ghosts_pass(&mut self.random);
-        }
-        !self.cut
-    }
-
-    /// Counts a call and tells what strikes it.
-    fn strike(&mut self, call: Call) -> Option<Effect> {
-        let (of_kind, of_all) = (self.counts[call as usize], self.calls);
-        self.counts[call as usize] += 1;
-        self.calls += 1;
-        let strikes = |fault: &&Fault| {
-            let count = match fault.call {
-                None => of_all,
-                Some(wanted) if wanted == call => of_kind,
-                Some(_) => return false,
-            };
-            if fault.sticky { count >= fault.nth } else { count == fault.nth }
-        };
-        let effect = self.plan.faults.iter().find(strikes).map(|fault| fault.effect);
-        if self.gone {
-            return Some(Effect::Fail(Kind::Io));
-        }
-        if effect == Some(Effect::Lose) {
-            self.cache.lose();
-            self.unreported = true;
-        }
-        effect
-    }
-
-    /// A write ends.
-    fn write(
-        &mut self,
-        at: u64,
-        bytes: &[u8],
-        durable: bool,
-        effect: Option<Effect>,
-        block: u64,
-    ) -> Result<usize, Kind> {
-        let len = bytes.len() as u64;
-        let failed = match effect {
-            Some(Effect::Fail(kind)) => Err(kind),
-            _ if durable || self.plan.buffered => self.report_loss(),
-            _ => Ok(()),
-        };
-        if let Err(kind) = failed {
-            let sectors = self.random.below(len / SECTOR + 1);
-            self.cache.write(at, &bytes[..(sectors * SECTOR) as usize], false);
-            return Err(kind);
-        }
-        match effect {
-            Some(Effect::Short) => {
-                let len = len.min(block);
-                self.cache.write(at, &bytes[..len as usize], durable);
-                return Ok(len as usize);
-            }
-            Some(Effect::Rot) => {
-                let mut rotten = bytes.to_vec();
-                rotten[self.random.below(SECTOR) as usize] ^= 1 << self.random.below(8);
-                self.cache.write(at, &rotten, durable);
-                self.wrong.push((at / SECTOR, 1));
-            }
-            Some(Effect::Misdirect) => {
-                let last = self.cache.bytes() - len;
-                let elsewhere = ((at + block) % (last + block)).min(last);
-                self.cache.write(elsewhere, bytes, durable);
-                self.wrong.extend([at, elsewhere].map(|at| (at / SECTOR, len / SECTOR)));
-            }
-            _ => self.cache.write(at, bytes, durable),
-        }
-        Ok(len as usize)
-    }
-
-    /// Reports a loss, once.
-    fn report_loss(&mut self) -> Result<(), Kind> {
-        if std::mem::take(&mut self.unreported) { Err(Kind::Io) } else { Ok(()) }
-    }
-}
+pub use state::Plan;
 
 /// A disk that has power.
 pub struct Disk {
@@ -512,64 +356,5 @@ impl Storage for Disk {
         }
         list.truncate(count_max);
         Answer::Done(Ok(list))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::world::World;
-
-    /// What lies in the first two blocks after `bytes` were written to the first, with `effect`.
-    fn after_a_write(effect: Effect, byte: u8) -> (Result<usize, Kind>, Vec<u8>) {
-        let world = World::new(1);
-        let plan = Plan {
-            faults: vec![Fault { call: Some(Call::Write), nth: 0, effect, sticky: false }],
-            ..Plan::default()
-        };
-        let disk = Disk::new(world.clone(), Medium::new(32 << 10), BlockSize::PAGE, plan, 1);
-        let mut buf = IoBuf::new(4096);
-        buf.fill(byte);
-        let (result, _) = world.run(Answer::Pending(disk.write(0, buf, 0, false)));
-        let (_, read) = world.run(Answer::Pending(disk.read(0, IoBuf::new(8192), 0)));
-        (result, read.to_vec())
-    }
-
-    #[test]
-    fn rot_changes_a_bit_and_says_nothing() {
-        let (result, bytes) = after_a_write(Effect::Rot, 7);
-        let wrong: u32 = bytes[..4096].iter().map(|byte| (byte ^ 7).count_ones()).sum();
-        assert_eq!((result, wrong), (Ok(4096), 1));
-    }
-
-    #[test]
-    fn a_misdirected_write_lands_elsewhere_and_says_nothing() {
-        let (result, bytes) = after_a_write(Effect::Misdirect, 7);
-        assert_eq!(result, Ok(4096));
-        assert!(bytes[..4096].iter().all(|&byte| byte == 0) && bytes[4096..].iter().all(|&byte| byte == 7));
-    }
-
-    #[test]
-    fn a_write_that_fails_may_have_stored_some_sectors() {
-        let (result, bytes) = after_a_write(Effect::Fail(Kind::NoSpace), 7);
-        assert_eq!(result, Err(Kind::NoSpace));
-        let stored = bytes.iter().take_while(|&&byte| byte == 7).count();
-        assert!(stored.is_multiple_of(512) && bytes[stored..].iter().all(|&byte| byte == 0), "{stored}");
-    }
-
-    #[test]
-    fn without_power_nothing_is_answered() {
-        let world = World::new(1);
-        let plan = Plan { cut_at: Some(1), ..Plan::default() };
-        let disk = Disk::new(world.clone(), Medium::new(4096), BlockSize::PAGE, plan, 1);
-        let mut write = disk.write(0, IoBuf::zeroed(4096), 0, true);
-        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        while !disk.is_cut() {
-            assert!(write.as_mut().poll(&mut context).is_pending());
-            world.go_on();
-        }
-        assert!(write.as_mut().poll(&mut context).is_pending());
-        drop(write);
-        assert_eq!(disk.survivors().bytes(), 4096);
     }
 }

@@ -4,7 +4,9 @@ use std::borrow::Cow;
 
 use spillway_core::SECTOR;
 
-use super::{Allowed, Model, Said, Sector, Since, Version, Violation};
+use super::Model;
+use super::event::{Number, Said, Violation};
+use super::sector::{Allowed, Sector, Since, Version};
 use crate::payload;
 
 impl Model {
@@ -60,6 +62,30 @@ impl Model {
 
     fn look_up(&self, sector: u64) -> Cow<'_, Sector> {
         self.touched.get(&sector).map_or_else(|| Cow::Owned(self.untouched(sector)), Cow::Borrowed)
+    }
+
+    /// Sectors of the blocks that lie whole between `first` and `end`, on a device that frees exactly.
+    pub(super) fn whole_blocks(&self, first: u64, end: u64) -> std::ops::Range<u64> {
+        let Some(block) = self.frees else { return end..end };
+        let start = first.next_multiple_of(block);
+        let last = end / block * block;
+        if start < last { start..last } else { end..end }
+    }
+
+    /// Blocks of `range` that may take room now, of so many sectors each.
+    pub(super) fn blocks_taken(&self, range: std::ops::Range<u64>, block: u64) -> u64 {
+        let taken = self.touched.range(range).filter(|(_, sector)| sector.takes_room());
+        let (count, _) = taken
+            .map(|(sector, _)| sector / block)
+            .fold((0, None), |(count, last), block| (count + u64::from(last != Some(block)), Some(block)));
+        count
+    }
+
+    /// Most blocks that may have taken room at any moment since `since`, on a device that frees exactly.
+    pub fn blocks_taken_since(&self, since: Number) -> u64 {
+        let block = self.frees.expect("only a device that frees exactly is asked");
+        let freed = self.freed.iter().rev().take_while(|(time, _)| *time > since);
+        self.blocks_taken(0..self.sectors, block) + freed.map(|(_, count)| count).sum::<u64>()
     }
 }
 

@@ -1,0 +1,128 @@
+//! A disk's state, and what its plan makes of each call.
+
+use spillway_core::random::Random;
+use spillway_core::{Kind, SECTOR};
+
+use super::cache::Cache;
+use super::fault::{Call, Effect, Fault};
+use super::latency::Latency;
+
+/// What is to go wrong with a disk while it has power.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Planned faults.
+    pub faults: Vec<Fault>,
+    /// Boundary at which the power is cut; never if `None`.
+    pub cut_at: Option<u64>,
+    /// The power is cut for this disk alone: its calls fail from then on.
+    pub alone: bool,
+    /// Writes go through the system's page cache: any of them may be told of a loss.
+    pub buffered: bool,
+    /// How long calls take.
+    pub latency: Latency,
+}
+
+pub(super) struct State {
+    pub(super) cache: Cache,
+    pub(super) plan: Plan,
+    pub(super) random: Random,
+    pub(super) counts: [u64; 4],
+    pub(super) calls: u64,
+    pub(super) boundaries: u64,
+    pub(super) cut: bool,
+    /// This disk alone has no power.
+    pub(super) gone: bool,
+    /// A loss that no call has reported yet.
+    pub(super) unreported: bool,
+    /// Sectors that hold what nobody wrote there, since they were last asked for: first and count.
+    pub(super) wrong: Vec<(u64, u64)>,
+    /// Sectors that calls have begun to change, since they were last asked for: first and count.
+    pub(super) changed: Vec<(u64, u64)>,
+    pub(super) head: u64,
+}
+
+impl State {
+    /// Passes a boundary; false once the power is gone.
+    pub(super) fn pass(&mut self) -> bool {
+        if self.plan.cut_at == Some(self.boundaries) {
+            *(if self.plan.alone { &mut self.gone } else { &mut self.cut }) = true;
+        }
+        self.boundaries += 1;
+        if !self.cut {
+            self.cache.ghosts_pass(&mut self.random);
+        }
+        !self.cut
+    }
+
+    /// Counts a call and tells what strikes it.
+    pub(super) fn strike(&mut self, call: Call) -> Option<Effect> {
+        let (of_kind, of_all) = (self.counts[call as usize], self.calls);
+        self.counts[call as usize] += 1;
+        self.calls += 1;
+        let strikes = |fault: &&Fault| {
+            let count = match fault.call {
+                None => of_all,
+                Some(wanted) if wanted == call => of_kind,
+                Some(_) => return false,
+            };
+            if fault.sticky { count >= fault.nth } else { count == fault.nth }
+        };
+        let effect = self.plan.faults.iter().find(strikes).map(|fault| fault.effect);
+        if self.gone {
+            return Some(Effect::Fail(Kind::Io));
+        }
+        if effect == Some(Effect::Lose) {
+            self.cache.lose();
+            self.unreported = true;
+        }
+        effect
+    }
+
+    /// A write ends.
+    pub(super) fn write(
+        &mut self,
+        at: u64,
+        bytes: &[u8],
+        durable: bool,
+        effect: Option<Effect>,
+        block: u64,
+    ) -> Result<usize, Kind> {
+        let len = bytes.len() as u64;
+        let failed = match effect {
+            Some(Effect::Fail(kind)) => Err(kind),
+            _ if durable || self.plan.buffered => self.report_loss(),
+            _ => Ok(()),
+        };
+        if let Err(kind) = failed {
+            let sectors = self.random.below(len / SECTOR + 1);
+            self.cache.write(at, &bytes[..(sectors * SECTOR) as usize], false);
+            return Err(kind);
+        }
+        match effect {
+            Some(Effect::Short) => {
+                let len = len.min(block);
+                self.cache.write(at, &bytes[..len as usize], durable);
+                return Ok(len as usize);
+            }
+            Some(Effect::Rot) => {
+                let mut rotten = bytes.to_vec();
+                rotten[self.random.below(SECTOR) as usize] ^= 1 << self.random.below(8);
+                self.cache.write(at, &rotten, durable);
+                self.wrong.push((at / SECTOR, 1));
+            }
+            Some(Effect::Misdirect) => {
+                let last = self.cache.bytes() - len;
+                let elsewhere = ((at + block) % (last + block)).min(last);
+                self.cache.write(elsewhere, bytes, durable);
+                self.wrong.extend([at, elsewhere].map(|at| (at / SECTOR, len / SECTOR)));
+            }
+            _ => self.cache.write(at, bytes, durable),
+        }
+        Ok(len as usize)
+    }
+
+    /// Reports a loss, once.
+    pub(super) fn report_loss(&mut self) -> Result<(), Kind> {
+        if std::mem::take(&mut self.unreported) { Err(Kind::Io) } else { Ok(()) }
+    }
+}

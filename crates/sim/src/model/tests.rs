@@ -1,0 +1,148 @@
+//! What may be read after each kind of write, flush, crash and loss.
+
+use super::*;
+use crate::payload::value;
+
+const DONE: End = End::Done { durable: false };
+const DURABLE: End = End::Done { durable: true };
+
+fn write(model: &mut Model, number: u64, end: End) {
+    let write = model.begin_write(0, 1, Change::To(value(number, 1)));
+    model.end_write(write, end);
+}
+
+fn may_be(model: &mut Model, number: u64) -> bool {
+    let mut bytes = [0; 512];
+    payload::fill(if number == 0 { ZERO } else { value(number, 1) }, 0, &mut bytes);
+    let sector = model.touch(0).clone();
+    let read = model.begin_read(0, 1);
+    let allowed = model.end_read(read, Some(&bytes)).is_ok();
+    *model.touch(0) = sector;
+    allowed
+}
+
+fn choices(model: &mut Model) -> Vec<u64> {
+    (0..8).filter(|&number| may_be(model, number)).collect()
+}
+
+#[test]
+fn writes_replace_what_ended_before_them() {
+    let mut model = Model::new(512, true);
+    write(&mut model, 1, DONE);
+    assert_eq!(choices(&mut model), [1]);
+    let second = model.begin_write(0, 1, Change::To(value(2, 1)));
+    let third = model.begin_write(0, 1, Change::To(value(3, 1)));
+    assert_eq!(choices(&mut model), [1, 2, 3]);
+    model.end_write(second, DONE);
+    model.end_write(third, DONE);
+    assert_eq!(choices(&mut model), [2, 3]);
+    write(&mut model, 4, End::Failed);
+    write(&mut model, 5, End::Withdrawn);
+    assert_eq!(choices(&mut model), [2, 3, 4, 5]);
+    write(&mut model, 6, DONE);
+    assert_eq!(choices(&mut model), [6]);
+}
+
+#[test]
+fn a_crash_goes_back_to_what_was_flushed_or_durable() {
+    let mut model = Model::new(512, true);
+    write(&mut model, 1, DURABLE);
+    write(&mut model, 2, DONE);
+    let flush = model.begin_flush();
+    write(&mut model, 3, DONE);
+    model.end_flush(flush, DONE).unwrap();
+    write(&mut model, 4, End::Failed);
+    model.crash(Loss::All);
+    assert_eq!(choices(&mut model), [2, 3, 4]);
+    write(&mut model, 5, DURABLE);
+    model.crash(Loss::All);
+    assert_eq!(choices(&mut model), [5]);
+}
+
+#[test]
+fn a_read_settles_what_is_there_until_the_next_write() {
+    let mut model = Model::new(512, true);
+    write(&mut model, 1, End::Failed);
+    let (mut bytes, read) = ([0; 512], model.begin_read(0, 1));
+    payload::fill(value(1, 1), 0, &mut bytes);
+    model.end_read(read, Some(&bytes)).unwrap();
+    assert_eq!(choices(&mut model), [1]);
+    model.crash(Loss::All);
+    assert_eq!(choices(&mut model), [0, 1], "it was never flushed");
+    let read = model.begin_read(0, 1);
+    model.end_read(read, Some(&bytes)).unwrap();
+    model.crash(Loss::All);
+    assert_eq!(choices(&mut model), [1], "after a crash the medium has it");
+}
+
+#[test]
+fn after_a_kill_what_is_there_may_be_lost_until_it_is_flushed() {
+    let mut model = Model::new(512, true);
+    write(&mut model, 1, DONE);
+    model.crash(Loss::Nothing);
+    assert_eq!(choices(&mut model), [1], "it was acknowledged");
+    let mut lost = Model::new(512, true);
+    write(&mut lost, 1, DONE);
+    lost.crash(Loss::Some);
+    assert_eq!(choices(&mut lost), [0, 1]);
+    for model in [&mut model, &mut lost] {
+        let (mut bytes, read) = ([0; 512], model.begin_read(0, 1));
+        payload::fill(value(1, 1), 0, &mut bytes);
+        model.end_read(read, Some(&bytes)).unwrap();
+        model.crash(Loss::Nothing);
+        assert_eq!(choices(model), [1]);
+        let flush = model.begin_flush();
+        model.end_flush(flush, DONE).unwrap();
+        model.crash(Loss::All);
+        assert_eq!(choices(model), [1], "flushed by the next process");
+    }
+    write(&mut model, 2, DONE);
+    model.crash(Loss::Nothing);
+    model.crash(Loss::All);
+    assert_eq!(choices(&mut model), [1, 2], "never flushed");
+}
+
+#[test]
+fn what_was_stored_wrong_or_lost_is_excused_until_it_is_written_or_flushed() {
+    let mut model = Model::new(1024, true);
+    write(&mut model, 1, DONE);
+    model.store_wrong(0, 1);
+    assert_eq!(choices(&mut model).len(), 8);
+    write(&mut model, 2, DONE);
+    assert_eq!(choices(&mut model), [2]);
+    let neighbour = model.begin_read(1, 1);
+    assert!(model.end_read(neighbour, Some(&[9; 512])).is_err());
+    let mut model = Model::new(512, true);
+    model.set_losing(true);
+    write(&mut model, 1, DONE);
+    assert_eq!(choices(&mut model), [0, 1]);
+    let flush = model.begin_flush();
+    model.end_flush(flush, DONE).unwrap();
+    assert_eq!(choices(&mut model), [1]);
+}
+
+#[test]
+fn a_read_may_see_what_was_there_at_any_moment_of_it() {
+    let mut model = Model::new(512, true);
+    write(&mut model, 1, DONE);
+    let reads = [model.begin_read(0, 1), model.begin_read(0, 1), model.begin_read(0, 1)];
+    write(&mut model, 2, DONE);
+    let mut bytes = [0; 512];
+    for (read, number, allowed) in [(reads[0], 1, true), (reads[1], 2, true), (reads[2], 3, false)] {
+        payload::fill(value(number, 1), 0, &mut bytes);
+        assert_eq!(model.end_read(read, Some(&bytes)).is_ok(), allowed, "write {number}");
+        assert_eq!(choices(&mut model), [2], "a late read settles nothing");
+    }
+}
+
+#[test]
+fn discards_may_show_and_flush_errors_stick() {
+    let mut model = Model::new(512, true);
+    write(&mut model, 1, DONE);
+    let discard = model.begin_write(0, 1, Change::Discarded);
+    model.end_write(discard, DURABLE);
+    assert_eq!(choices(&mut model), [0, 1]);
+    let [first, second] = [model.begin_flush(), model.begin_flush()];
+    model.end_flush(first, End::Failed).unwrap();
+    assert!(model.end_flush(second, DONE).is_err());
+}
