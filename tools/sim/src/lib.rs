@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod campaign;
+mod house;
 pub mod mutants;
 pub mod preset;
 pub mod room;
@@ -10,3 +11,5 @@ pub mod scatter;
 pub mod scenario;
 pub mod shrink;
 pub mod stacks;
+mod story;
+mod visitor;

@@ -1,0 +1,255 @@
+//! A stack in a world, opened, used by clients and taken down in one phase of a story.
+
+use std::cell::{Cell, OnceCell};
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use spillway_core::{Aligned, Attributes, Budget, Env, Value, buffer};
+use spillway_sim::disk::{Disk, Medium};
+use spillway_sim::model::{End, Violation};
+use spillway_sim::workload::{Act, Step};
+use spillway_sim::world::World;
+
+use crate::room::Room;
+use crate::scenario::{Phase, Scenario};
+use crate::stacks::Row;
+use crate::story::Story;
+use crate::visitor::{Site, Visitor};
+
+/// Steps of the executor after which a phase is called stuck: a request is never answered.
+const STEPS_MAX: u64 = 3_000_000;
+
+/// Memory for regions, where the system does not refuse it.
+const REGIONS_BYTES: u64 = 256 << 20;
+
+/// A stack in a world, and those who use it.
+pub(crate) struct House {
+    row: &'static Row,
+    pub(crate) world: Arc<World>,
+    pub(crate) disks: Vec<Arc<Disk>>,
+    budget: Arc<Budget>,
+    /// The system gives no memory for regions.
+    refused: bool,
+    visitor: Visitor,
+    pub(crate) answers: Rc<Cell<u64>>,
+    /// The cache was emptied, and nothing was written since.
+    pub(crate) drained: Cell<bool>,
+    /// Bytes of buffers outside workspaces, before the stack was built.
+    buffers: i64,
+}
+
+impl House {
+    pub(crate) fn new(
+        scenario: &Scenario,
+        phase: &Phase,
+        media: &[Medium],
+        story: &Story,
+        seed: u64,
+    ) -> Self {
+        let row = scenario.row;
+        let world = World::new(seed);
+        world.set_idle_workers(scenario.idle_workers);
+        world.set_order(phase.order);
+        let power_up = |(number, medium): (usize, &Medium)| {
+            let (plan, seed) = (phase.plan(number).clone(), seed ^ 0xd15c << number);
+            let disk = Disk::new(world.clone(), medium.clone(), row.disk_block(number), plan, seed);
+            let disk = disk.named(["disk", "cache"][number]);
+            Arc::new(disk.of_words(number == 1 && row.cache.is_some_and(|cache| cache.words)))
+        };
+        let disks: Vec<_> = media.iter().enumerate().map(power_up).collect();
+        let buffers = buffer::bytes_here();
+        let budget = row.budget(scenario.tight);
+        let answers: Rc<Cell<u64>> = Rc::default();
+        story.model.borrow_mut().set_losing(phase.loses());
+        // What cannot be read stays so in later phases.
+        let bad = media.iter().any(Medium::has_bad_sectors);
+        let visitor = Visitor {
+            site: Rc::default(),
+            model: story.model.clone(),
+            world: world.clone(),
+            answers: answers.clone(),
+            violation: Rc::default(),
+            numbers: story.numbers.clone(),
+            knobs: row.knobs,
+            looks: story.looks.clone(),
+            faulty: phase.faulty() || bad,
+            reads_fail: phase.reads_fail() || bad,
+            commits: row.commits,
+            payloads: Rc::default(),
+        };
+        let drained = Cell::new(false);
+        Self { row, world, disks, budget, refused: scenario.refused, visitor, answers, drained, buffers }
+    }
+
+    /// Opening, clients, a last look at everything.
+    pub(crate) fn live(&self, phase: &Phase) -> Result<(), Violation> {
+        if !self.open()? {
+            return Ok(());
+        }
+        let (visitor, knobs) = (self.visitor.clone(), phase.knobs.clone());
+        self.until_done(vec![self.spawn(async move {
+            for (attribute, value) in knobs {
+                visitor.set(attribute, value).await;
+            }
+        })])?;
+        self.until_done(vec![self.spawn(self.visitor.clone().look_at_everything())])?;
+        let clients = phase.steps.iter().map(|step| step.client).max().map_or(0, |last| last + 1);
+        let mut visits = Vec::new();
+        for client in 0..clients {
+            let steps: Vec<Step> = phase.steps.iter().filter(|step| step.client == client).copied().collect();
+            visits.push(self.spawn(self.visitor.clone().visit(steps)));
+        }
+        self.until_done(visits)?;
+        self.until_done(vec![self.spawn(self.visitor.clone().look_at_everything())])?;
+        if phase.drain && !self.powerless() {
+            self.drain()?;
+        }
+        if self.row.empty.is_empty() || self.powerless() { Ok(()) } else { self.clear_out() }
+    }
+
+    /// Opens the stack, as a server does before its first client. False where it cannot, for a reason, or the power goes first.
+    fn open(&self) -> Result<bool, Violation> {
+        let (row, refused) = (self.row, self.refused);
+        let regions_bytes = if refused { 0 } else { REGIONS_BYTES };
+        let (world, disks, budget) = (self.world.clone(), self.disks.clone(), self.budget.clone());
+        let (site, failure) = (self.visitor.site.clone(), Rc::new(OnceCell::new()));
+        let failed = failure.clone();
+        let opening = self.spawn(async move {
+            let opened = row.open(&world, &disks, &budget, regions_bytes).await.and_then(|stack| {
+                let device = Aligned::charged(stack.device.clone(), &budget)?;
+                let room = row.exact.then(|| Room::new(&budget, refused));
+                Ok(Site { stack, device, room })
+            });
+            match opened {
+                Ok(opened) => drop(site.set(opened)),
+                Err(error) => drop(failed.set(error)),
+            }
+        });
+        self.until_done(vec![opening])?;
+        match failure.get() {
+            Some(error) if !self.visitor.faulty => {
+                Err(Violation(format!("the stack cannot be opened for no reason: {error}")))
+            }
+            _ => Ok(self.visitor.site.get().is_some() && !self.powerless()),
+        }
+    }
+
+    /// Empties a write cache, and looks at everything once more.
+    fn drain(&self) -> Result<(), Violation> {
+        let flush = self.visitor.model.borrow_mut().begin_flush();
+        let stack = self.visitor.stack();
+        let state = || stack.get("drain_state").ok().and_then(|state| state.choice());
+        let begun = stack.set("drain", Value::U64(1)).now();
+        self.until(|| state() != Some("running"))?;
+        if self.powerless() {
+            return Ok(());
+        }
+        let complete = begun.is_ok() && state() == Some("complete");
+        if !complete && !self.visitor.faulty {
+            return Err(Violation(format!("a drain ends as {:?} for no reason: {begun:?}", state())));
+        }
+        if complete {
+            self.visitor.model.borrow_mut().end_flush(flush, End::Done { durable: false })?;
+        }
+        self.drained.set(complete);
+        self.until_done(vec![self.spawn(self.visitor.clone().look_at_everything())])
+    }
+
+    /// Discards everything: nothing may be left.
+    fn clear_out(&self) -> Result<(), Violation> {
+        let step = Step {
+            client: 0,
+            act: Act::Discard { fua: false },
+            first: 0,
+            count: self.visitor.model.borrow().sectors(),
+            withdraw: None,
+        };
+        self.until_done(vec![self.spawn(self.visitor.clone().visit(vec![step]))])?;
+        let visitor = self.visitor.clone();
+        self.until_done(vec![self.spawn(async move { visitor.compact().await })])?;
+        let stack = self.visitor.stack();
+        for name in self.row.empty {
+            let left = stack.get(name).expect("the table names attributes of the stack");
+            if left != Value::U64(0) {
+                return Err(Violation(format!("everything is discarded, but {name} is {left:?}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + 'static) -> Rc<Cell<bool>> {
+        let done: Rc<Cell<bool>> = Rc::default();
+        let seen = done.clone();
+        self.world.spawn_here(Box::pin(async move {
+            task.await;
+            seen.set(true);
+        }));
+        done
+    }
+
+    fn powerless(&self) -> bool {
+        self.disks.iter().any(|disk| disk.is_cut())
+    }
+
+    fn until_done(&self, tasks: Vec<Rc<Cell<bool>>>) -> Result<(), Violation> {
+        self.until(|| tasks.iter().all(|task| task.get()))
+    }
+
+    /// Goes on until something is done, or the power is gone.
+    fn until(&self, done: impl Fn() -> bool) -> Result<(), Violation> {
+        for _ in 0..STEPS_MAX {
+            if let Some(violation) = self.visitor.violation.borrow_mut().take() {
+                return Err(violation);
+            }
+            if self.powerless() || done() {
+                return Ok(());
+            }
+            if !self.world.go_on() {
+                return Err(Violation(
+                    "nothing is ready and nobody sleeps: a request is never answered".into(),
+                ));
+            }
+            if let Some(site) = self.visitor.site.get() {
+                site.stack.device.verify();
+            }
+            self.check_memory()?;
+            self.tell_what_changed();
+        }
+        Err(Violation(format!("a request is not answered within {STEPS_MAX} steps")))
+    }
+
+    /// Tells the model what the last step did to the disk whose sectors are the device's.
+    fn tell_what_changed(&self) {
+        let (Some(disk), mut model) = (self.disks.first(), self.visitor.model.borrow_mut()) else { return };
+        model.changes_below(&disk.take_changed());
+        for (first, count) in disk.take_wrong() {
+            model.store_wrong(first, count);
+        }
+    }
+
+    /// What the budget has charged is within it, and nothing else is held.
+    fn check_memory(&self) -> Result<(), Violation> {
+        let payloads = self.visitor.payloads.get() as i64;
+        let uncounted = (buffer::bytes_here() - self.buffers - payloads).max(0) as u64;
+        let (used, limit) = (self.budget.used(), self.budget.limit());
+        if used <= limit && uncounted == 0 {
+            return Ok(());
+        }
+        Err(Violation(format!(
+            "of {limit} bytes of memory {used} are charged, and {uncounted} in buffers that nobody counts"
+        )))
+    }
+
+    /// Takes everything down; what was charged has to be given back.
+    pub(crate) fn leave(self) -> Result<Vec<Arc<Disk>>, Violation> {
+        self.world.power_off();
+        drop(self.visitor);
+        self.world.power_off();
+        drop(self.world);
+        match self.budget.used() {
+            0 => Ok(self.disks),
+            used => Err(Violation(format!("the stack is gone, but {used} bytes are still charged"))),
+        }
+    }
+}

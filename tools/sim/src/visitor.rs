@@ -1,0 +1,268 @@
+//! A client of a stack: makes its requests one after the other, and holds every answer against the model.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use spillway_core::{
+    Aligned, Attributes, ByteRange, Env, Flags, IoBuf, Kind, Op, Reply, Request, SECTOR, Submission,
+};
+use spillway_layers::stack::Stack;
+use spillway_sim::model::{Change, End, Model, Number, Said, Violation};
+use spillway_sim::payload;
+use spillway_sim::workload::{Act, Step};
+use spillway_sim::world::World;
+
+use crate::room::Room;
+use crate::stacks::Knob;
+use crate::story::LOOK_SECTORS;
+
+/// Extents that are asked for at a time.
+const EXTENTS_MAX: usize = 16;
+
+/// A stack that is open.
+pub(crate) struct Site {
+    pub(crate) stack: Stack,
+    pub(crate) device: Aligned,
+    /// What a device that keeps everything in memory may have.
+    pub(crate) room: Option<Room>,
+}
+
+/// What every client has.
+#[derive(Clone)]
+pub(crate) struct Visitor {
+    /// Absent until the stack is open, and after it could not be opened.
+    pub(crate) site: Rc<OnceCell<Site>>,
+    pub(crate) model: Rc<RefCell<Model>>,
+    pub(crate) world: Arc<World>,
+    pub(crate) answers: Rc<Cell<u64>>,
+    pub(crate) violation: Rc<RefCell<Option<Violation>>>,
+    /// Numbers writes through all phases of a story.
+    pub(crate) numbers: Rc<Cell<u64>>,
+    pub(crate) knobs: &'static [Knob],
+    /// What is looked at in each phase.
+    pub(crate) looks: Rc<[(u64, u64)]>,
+    /// Any request may fail.
+    pub(crate) faulty: bool,
+    /// Reads may fail, also where writes have failed.
+    pub(crate) reads_fail: bool,
+    /// Every write that is acknowledged is durable.
+    pub(crate) commits: bool,
+    /// Bytes of the clients' buffers, which whoever serves them charges. What was withdrawn may be in use until the end.
+    pub(crate) payloads: Rc<Cell<u64>>,
+}
+
+impl Visitor {
+    fn fail(&self, violation: Violation) {
+        self.violation.borrow_mut().get_or_insert(violation);
+    }
+
+    pub(crate) async fn look_at_everything(self) {
+        for &(from, end) in &self.looks[..] {
+            for first in (from..end).step_by(LOOK_SECTORS as usize) {
+                self.read(first, LOOK_SECTORS.min(end - first), None).await;
+            }
+        }
+    }
+
+    fn site(&self) -> &Site {
+        self.site.get().expect("clients come once the stack is open")
+    }
+
+    pub(crate) fn stack(&self) -> &Stack {
+        &self.site().stack
+    }
+
+    pub(crate) async fn visit(self, steps: Vec<Step>) {
+        for step in steps {
+            let Step { act, first, count, withdraw, .. } = step;
+            match act {
+                Act::Read => self.read(first, count, withdraw).await,
+                Act::Extents => self.extents(first, count).await,
+                Act::Flush => self.flush(withdraw).await,
+                Act::Sleep(micros) => self.world.sleep(Duration::from_micros(micros)).await,
+                Act::Set { attribute, value } => self.set(attribute, value).await,
+                _ => self.write(step).await,
+            }
+        }
+    }
+
+    pub(crate) async fn set(&self, attribute: usize, value: usize) {
+        let (name, values) = self.knobs[attribute];
+        let stored = self.stack().store(name, values[value]).await;
+        if let ("mem_limit", Some(room)) = (name, &self.site().room) {
+            room.set_limit(self.model.borrow_mut().moment(), values[value]);
+        }
+        if let (Err(error), false) = (stored, self.faulty) {
+            self.fail(Violation(format!("setting {name} to {} fails: {error}", values[value])));
+        }
+    }
+
+    async fn read(&self, first: u64, count: u64, withdraw: Option<u8>) {
+        let number = self.model.borrow_mut().begin_read(first, count);
+        let request = Request::read(first * SECTOR, IoBuf::new((count * SECTOR) as usize));
+        let reply = self.ask(request, withdraw, number).await;
+        let bytes = reply.as_ref().filter(|reply| reply.result.is_ok()).map(|reply| &reply.buf[..]);
+        if let Err(violation) = self.model.borrow_mut().end_read(number, bytes) {
+            self.fail(violation);
+        }
+    }
+
+    /// What is said to be zeroes has to be, and of a device that frees exactly a hole is said to be one.
+    async fn extents(&self, first: u64, count: u64) {
+        // They may be known at once: what the last step stored wrong has to be, too.
+        self.world.sleep(Duration::ZERO).await;
+        let block = self.site().device.preferred_block();
+        let range = block.cover(ByteRange::new(first * SECTOR, count * SECTOR));
+        let (first, count) = (range.offset / SECTOR, range.len / SECTOR);
+        let number = self.model.borrow_mut().begin_read(first, count);
+        let extents = self.site().device.extents(range, EXTENTS_MAX).await;
+        let mut said = Vec::new();
+        match extents {
+            Ok(extents) => {
+                for extent in extents {
+                    let each = Said { hole: extent.hole, zero: extent.zero };
+                    said.extend(std::iter::repeat_n(each, (extent.len / SECTOR) as usize));
+                }
+            }
+            Err(kind) if !self.faulty => {
+                self.fail(Violation(format!("extents of {range:?} fail with {kind:?} for no reason")));
+            }
+            Err(_) => {}
+        }
+        said.truncate(count as usize);
+        if let Err(violation) = self.model.borrow_mut().end_extents(number, &said) {
+            self.fail(violation);
+        }
+    }
+
+    async fn flush(&self, withdraw: Option<u8>) {
+        let number = self.model.borrow_mut().begin_flush();
+        let reply = self.ask(Request::flush(), withdraw, number).await;
+        if let Err(violation) =
+            self.model.borrow_mut().end_flush(number, end(reply.map(|reply| reply.result), false))
+        {
+            self.fail(violation);
+        }
+    }
+
+    async fn write(&self, step: Step) {
+        let range = ByteRange::new(step.first * SECTOR, step.count * SECTOR);
+        self.numbers.set(self.numbers.get() + 1);
+        let (request, change) = match step.act {
+            Act::Write { look, fua } => {
+                let value = payload::value(self.numbers.get(), look);
+                let mut buf = IoBuf::new(range.len as usize);
+                payload::fill(value, step.first, &mut buf);
+                let flags = Flags { fua, ..Flags::default() };
+                (Request { op: Op::Write, range, flags, buf }, Change::To(value))
+            }
+            Act::Zero { fua, no_hole } => {
+                let mut request = Request::bare(Op::WriteZeroes, range);
+                request.flags = Flags { fua, no_hole };
+                (request, Change::Zeroed { no_hole })
+            }
+            Act::Discard { fua } => {
+                let mut request = Request::bare(Op::Discard, range);
+                request.flags.fua = fua;
+                (request, Change::Discarded)
+            }
+            other => unreachable!("{other:?} is not a write"),
+        };
+        let durable = request.flags.fua || self.commits;
+        let number = self.model.borrow_mut().begin_write(step.first, step.count, change);
+        let result = self.ask(request, step.withdraw, number).await.map(|reply| reply.result);
+        if result == Some(Err(Kind::NoSpace)) {
+            self.judge_refusal(number).await;
+        }
+        self.model.borrow_mut().end_write(number, end(result, durable));
+    }
+
+    /// After a write that found no memory, with nobody else about, a pass of compaction makes little room.
+    async fn judge_refusal(&self, number: Number) {
+        let alone = || self.model.borrow().is_alone(number);
+        let Some(room) = self.site().room.as_ref().filter(|_| alone()) else { return };
+        self.compact().await;
+        if !alone() {
+            return;
+        }
+        let stack = self.stack();
+        let used = stack.get("mem_used_total").ok().and_then(|used| used.number());
+        if let Some(left) = room.too_much_left(number, used.expect("it says what it takes")) {
+            self.fail(Violation(format!("a write found no memory, but {left} bytes of it can be had")));
+        }
+    }
+
+    /// Has the device move everything together, and give back what memory it keeps at hand.
+    pub(crate) async fn compact(&self) {
+        self.stack().store("compact", "1").await.expect("what keeps everything in memory can be compacted");
+    }
+
+    /// The reply, or nothing if the answer was dropped.
+    async fn ask(&self, request: Request, withdraw: Option<u8>, number: Number) -> Option<Reply> {
+        let (op, range, payload) = (request.op, request.range, request.buf.capacity() as u64);
+        let len = request.buf.len();
+        let (first, count) = (range.offset / SECTOR, range.len / SECTOR);
+        tracing::debug!("client: {op:?} {first}+{count} begins");
+        self.payloads.set(self.payloads.get() + payload);
+        let reply = Dropping { answer: self.site().device.submit(request), polls: withdraw }.await?;
+        self.payloads.set(self.payloads.get() - payload);
+        self.answers.set(self.answers.get() + 1);
+        tracing::debug!("client: {op:?} {first}+{count} {:?}", reply.result);
+        if reply.buf.len() != len {
+            self.fail(Violation(format!("{op:?} of {range:?} returns {} bytes of {len}", reply.buf.len())));
+        }
+        self.world.note(u64::from(reply.result.is_ok()) ^ range.offset << 8);
+        // Reads go on after an error.
+        let faulty = if op == Op::Read { self.reads_fail } else { self.faulty };
+        if let (Err(kind), false) = (reply.result, faulty)
+            && !self.may_be_refused(op, kind, number)
+        {
+            self.fail(Violation(format!("{op:?} of {range:?} fails with {kind:?} for no reason")));
+        }
+        Some(reply)
+    }
+
+    /// Whether a write that began as `number` may have found no memory. A discard takes none.
+    fn may_be_refused(&self, op: Op, kind: Kind, number: Number) -> bool {
+        let takes_memory = matches!(op, Op::Write | Op::WriteZeroes);
+        let room = self.site().room.as_ref().filter(|_| takes_memory);
+        room.is_some_and(|room| room.may_refuse(kind, number, &self.model.borrow()))
+    }
+}
+
+fn end(result: Option<Result<(), Kind>>, durable: bool) -> End {
+    match result {
+        None => End::Withdrawn,
+        Some(Ok(())) => End::Done { durable },
+        Some(Err(_)) => End::Failed,
+    }
+}
+
+/// An answer that is dropped after so many polls, as by a client that goes away.
+struct Dropping {
+    answer: Submission,
+    polls: Option<u8>,
+}
+
+impl Future for Dropping {
+    type Output = Option<Reply>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Reply>> {
+        if self.polls == Some(0) {
+            return Poll::Ready(None);
+        }
+        if let Poll::Ready(reply) = Pin::new(&mut self.answer).poll(context) {
+            return Poll::Ready(Some(reply));
+        }
+        if let Some(polls) = &mut self.polls {
+            *polls -= 1;
+            context.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+}
