@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::nbd::{Case, Contender, Folder, JOB_BYTES, MILLIS, WARM_MILLIS, binary, case, fio};
+use crate::fio::{Case, Contender, JOB_BYTES, case, fio};
+use crate::nbd::{Folder, MILLIS, WARM_MILLIS, binary};
 use crate::report::{Rounds, at_least, bounded, drawn_order, median, ratio, table};
 
 const SIZE: u64 = 512 << 20;

@@ -6,6 +6,7 @@
 mod allocator;
 mod contenders;
 mod empty;
+mod fio;
 mod fuse;
 mod fwrite;
 mod kernel_zram;

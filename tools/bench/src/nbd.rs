@@ -7,59 +7,22 @@
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
+use crate::fio::{Case, Contender, JOB_BYTES, case, fio, timed};
 use crate::kernel_zram::KernelZram;
 use crate::lz4::{lz4, unlz4};
 use crate::pages::{self, PAGE};
 use crate::report::{Rounds, at_least, at_most, bounded, drawn_order, median, ratio, table};
 
 const SIZE: u64 = 1 << 30;
-pub(crate) const JOB_BYTES: u64 = 256 << 20;
 
 /// Of a run; what warms up is shorter.
 pub(crate) const MILLIS: u64 = 1200;
 pub(crate) const WARM_MILLIS: u64 = 500;
-
-/// A running server or device, how fio reaches it, and the cases that it takes part in.
-pub(crate) struct Contender {
-    pub(crate) name: &'static str,
-    pub(crate) child: Option<Child>,
-    pub(crate) target: Vec<String>,
-    pub(crate) takes: fn(&Case) -> bool,
-}
-
-impl Contender {
-    fn only(mut self, takes: fn(&Case) -> bool) -> Self {
-        self.takes = takes;
-        self
-    }
-}
-
-impl Drop for Contender {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-/// One job of fio, and how it is named in the tables.
-pub(crate) struct Case {
-    pub(crate) name: &'static str,
-    rw: &'static str,
-    pub(crate) kib: u64,
-    jobs: usize,
-    depth: usize,
-}
-
-pub(crate) const fn case(name: &'static str, rw: &'static str, kib: u64, jobs: usize, depth: usize) -> Case {
-    Case { name, rw, kib, jobs, depth }
-}
 
 const CASES: [Case; 9] = [
     case("4K writes, 2 jobs", "randwrite", 4, 2, 16),
@@ -278,50 +241,6 @@ fn codec_micros(rounds: Rounds) -> Result<Codec> {
         Ok(vec![compress, micros(start)])
     })?;
     Ok(Codec { compress: median(&figures[0]), decompress: median(&figures[1]) })
-}
-
-struct Done {
-    requests: f64,
-    /// Absent where there is no server.
-    server: Option<Duration>,
-}
-
-fn timed(contender: &Contender, case: &Case, millis: u64) -> Result<Done> {
-    let before = server_time(contender)?;
-    let requests = fio(contender, case, &format!("--time_based --runtime={millis}ms"))?;
-    let server = server_time(contender)?.zip(before).map(|(after, before)| after - before);
-    Ok(Done { requests, server })
-}
-
-fn server_time(contender: &Contender) -> Result<Option<Duration>> {
-    let Some(child) = &contender.child else { return Ok(None) };
-    let stat = fs::read_to_string(format!("/proc/{}/stat", child.id()))?;
-    let after_name = stat.rsplit_once(')').context("a name in /proc/PID/stat")?.1;
-    let ticks: Vec<u64> =
-        after_name.split_whitespace().skip(11).take(2).map(str::parse).collect::<Result<_, _>>()?;
-    let a_second = rustix::param::clock_ticks_per_second();
-    Ok(Some(Duration::from_micros(ticks.iter().sum::<u64>() * 1_000_000 / a_second)))
-}
-
-/// Runs fio and returns how many requests were answered.
-pub(crate) fn fio(contender: &Contender, case: &Case, limits: &str) -> Result<f64> {
-    let mut command = Command::new("fio");
-    command.args(["--name=job", "--group_reporting", "--refill_buffers", "--minimal", "--thread"]);
-    command.args(["--buffer_compress_percentage=50", "--norandommap", "--randrepeat=0", "--rwmixread=70"]);
-    command.args([format!("--rw={}", case.rw), format!("--bs={}k", case.kib)]);
-    command.args([format!("--numjobs={}", case.jobs), format!("--iodepth={}", case.depth)]);
-    command.args([format!("--size={JOB_BYTES}"), format!("--offset_increment={JOB_BYTES}")]);
-    command.args(limits.split_whitespace()).args(&contender.target);
-    let output = command.stdin(Stdio::null()).output().context("fio cannot be started")?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let line = text.lines().find(|line| line.starts_with("3;"));
-    let Some(line) = line.filter(|_| output.status.success()) else {
-        bail!("fio failed on {}: {text}{}", contender.name, String::from_utf8_lossy(&output.stderr));
-    };
-    // Columns of fio's terse format, version 3: KiB read and KiB written.
-    let columns: Vec<&str> = line.split(';').collect();
-    let kib: f64 = columns[5].parse::<f64>()? + columns[46].parse::<f64>()?;
-    Ok(kib / case.kib as f64)
 }
 
 fn start(folder: &Path, peer: Option<&KernelZram>) -> Result<Vec<Contender>> {
