@@ -12,6 +12,7 @@
 mod attack;
 mod bystander;
 mod chance;
+mod motif;
 mod round;
 mod speech;
 mod stacks;

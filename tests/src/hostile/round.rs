@@ -7,8 +7,9 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::Chance;
-use super::attack::{Hand, Motif, Scene};
+use super::attack::{Hand, Scene};
 use super::bystander::{Bystander, Slowest};
+use super::motif::Motif;
 use super::stacks::{Keeps, Stack, Target};
 use crate::counted::Counts;
 use crate::raw::Client;
