@@ -54,6 +54,13 @@ impl Launch {
         launch.with("--origin", origin).with("--cache", cache)
     }
 
+    /// `spillway serve` with a configuration of `text`, which lies in `folder`.
+    pub fn serve(folder: Arc<Scratch>, text: impl AsRef<[u8]>) -> Self {
+        let (config, socket) = (folder.write("serve.toml", text), folder.join("serve.sock"));
+        let config = config.to_str().expect("paths of tests are text");
+        Self::new(&["serve", config], folder, socket.clone()).with("--socket", socket)
+    }
+
     /// Shows the devices as files too; see [`Server::file`].
     pub fn mounted(self) -> Self {
         let place = self.folder.join(MOUNT);

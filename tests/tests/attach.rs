@@ -94,13 +94,9 @@ fn a_file_that_is_not_the_servers_is_not_attached() {
 /// What cannot be read may hold anything.
 #[test]
 fn no_file_system_is_made_where_nothing_can_be_read() {
-    let folder = Arc::new(Scratch::new());
-    let socket = folder.join("s");
     let config = "[[device]]\nname = \"ram0\"\norigin = { kind = \"memory\", size = \"64M\" }\n\
                   layers = [{ kind = \"fault\", op = \"read\", nth = 1, mode = \"sticky\" }, { kind = \"trace\" }]\n";
-    let config = folder.write("c.toml", config);
-    let launch = Launch::new(&["serve", text(&config)], folder, socket.clone());
-    let server = launch.with("--socket", socket).mounted().start();
+    let server = Launch::serve(Arc::default(), config).mounted().start();
     let _attached = Attached(&server);
     server.spillway(&["attach", "ram0", "--mkfs", "ext4"]).refused(FAILED, "cannot be read");
     assert_eq!(server.spillway(&["get", "ram0", "trace.writes"]).well().out.trim(), "0");

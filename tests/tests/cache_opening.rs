@@ -30,12 +30,10 @@ fn text(path: &Path) -> &str {
 /// A configuration for `spillway serve` of one cache.
 fn serve(folder: &Arc<Scratch>, origin: &Path, cache: &Path, more: &str) -> Launch {
     let device = format!(
-        "socket = {:?}\n[[device]]\nname = \"c\"\norigin = {{ kind = \"file\", path = {origin:?} }}\n\
-         layers = [ {{ kind = \"write_cache\", path = {cache:?}{more} }} ]\n",
-        folder.join("s")
+        "[[device]]\nname = \"c\"\norigin = {{ kind = \"file\", path = {origin:?} }}\n\
+         layers = [ {{ kind = \"write_cache\", path = {cache:?}{more} }} ]\n"
     );
-    let config = folder.write("c.toml", device);
-    Launch::new(&["serve", text(&config)], folder.clone(), folder.join("s"))
+    Launch::serve(folder.clone(), device)
 }
 
 #[test]

@@ -128,26 +128,17 @@ fn two_devices_of_a_configuration_are_served() {
 
 #[test]
 fn a_mistake_in_the_configuration_is_named() {
-    let folder = Arc::new(Scratch::new());
-    let config = folder.write("bad.toml", "[[device]]\nname = \"a\"\norigin = { kind = \"floppy\" }\n");
-    let launch = Launch::new(&["serve", &config.to_string_lossy()], folder.clone(), folder.join("x"));
-    launch.run().refused(2, "floppy");
+    let config = "[[device]]\nname = \"a\"\norigin = { kind = \"floppy\" }\n";
+    Launch::serve(Arc::default(), config).run().refused(2, "floppy");
 }
 
 /// The last flush of one device takes an hour. The other one is changed, listed and stopped meanwhile.
 #[test]
 fn a_device_that_takes_long_to_stop_keeps_nobody_waiting() {
-    let folder = Arc::new(Scratch::new());
-    let config = format!(
-        "socket = {:?}\n\
-         [[device]]\nname = \"slow\"\norigin = {{ kind = \"zram\", disksize = \"1M\" }}\n\
-         layers = [ {{ kind = \"delay\", flush_us = 3600000000 }} ]\n\
-         [[device]]\nname = \"quick\"\norigin = {{ kind = \"zram\", disksize = \"1M\" }}\n",
-        folder.join("s")
-    );
-    let config = folder.write("c.toml", config);
-    let config = config.to_str().expect("paths of tests are text");
-    let mut server = Launch::new(&["serve", config], folder.clone(), folder.join("s")).start();
+    let config = "[[device]]\nname = \"slow\"\norigin = { kind = \"zram\", disksize = \"1M\" }\n\
+                  layers = [ { kind = \"delay\", flush_us = 3600000000 } ]\n\
+                  [[device]]\nname = \"quick\"\norigin = { kind = \"zram\", disksize = \"1M\" }\n";
+    let mut server = Launch::serve(Arc::default(), config).start();
     std::thread::scope(|scope| {
         let stopping = scope.spawn(|| server.spillway(&["stop", "slow"]));
         until("the slow device is gone", || {

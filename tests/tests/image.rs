@@ -134,12 +134,9 @@ fn nothing_is_replaced_that_is_in_use_or_was_not_meant() {
 
 /// A device of 64 MiB whose reads take their time.
 fn slow() -> Server {
-    let folder = Arc::new(Scratch::new());
-    let socket = folder.join("s");
     let config = "[[device]]\nname = \"ram0\"\norigin = { kind = \"memory\", size = \"64M\" }\n\
                   layers = [{ kind = \"delay\", read_us = 50000 }]\n";
-    let path = folder.write("c.toml", config);
-    Launch::new(&["serve", text(&path)], folder, socket.clone()).with("--socket", socket).start()
+    Launch::serve(Arc::default(), config).start()
 }
 
 #[test]

@@ -168,11 +168,7 @@ fn serve(setting: Setting) -> Target {
         origin.display(),
         cache.display()
     );
-    let config = setting.folder.write("serve.toml", text);
-    let socket = setting.folder.join("all.sock");
-    let path = config.to_str().expect("the folder's name is ASCII");
-    let launch =
-        Launch::new(&["serve", path], setting.folder.clone(), socket.clone()).with("--socket", socket);
+    let launch = Launch::serve(setting.folder.clone(), text);
     let exports =
         vec![Export::new("slow", 1 << 30, Keeps::Nothing), Export::new("cached", ORIGIN, Keeps::Flushed)];
     setting.over(launch, exports)

@@ -1,0 +1,150 @@
+//! Shell scripts over a mount: the kernel's guide to zram, and what an ordinary user types. As root: loop devices and
+//! namespaces need it.
+
+use std::fs;
+use std::sync::Arc;
+
+use spillway_tests::{Launch, Scratch, binary, tool};
+
+/// The sequence of the kernel's guide to zram, with lz4 for lzo and files of the mount for those of sysfs and the device: algorithm,
+/// size, limits, swap and a file system, statistics, compaction, reset; and the errno of each wrong word.
+const KERNEL_SESSION: &str = r#"
+set -eu
+zram=$1/zram disk=$1/disk place=$2
+fails() { if (eval "$2") 2> "$place.err"; then echo "$2 succeeded"; exit 1; fi; grep -q "$1" "$place.err" || { cat "$place.err"; exit 1; }; }
+test "$(cat $zram/initstate)" = 0
+cat $zram/comp_algorithm | grep -q "\[lz4\] zstd "
+echo 2 > $zram/max_comp_streams
+test "$(cat $zram/max_comp_streams)" = 2
+fails "Invalid argument" "echo bogus > $zram/comp_algorithm"
+echo zstd > $zram/comp_algorithm
+cat $zram/comp_algorithm | grep -q "\[zstd\]"
+fails "Invalid argument" "echo 0 > $zram/disksize"
+fails "No medium found" "cat $disk"
+echo 64M > $zram/disksize
+test "$(cat $zram/disksize)" = 67108864
+test "$(stat -c %s $disk)" = 67108864
+test "$(cat $zram/initstate)" = 1
+fails "Device or resource busy" "echo 32M > $zram/disksize"
+fails "Device or resource busy" "echo lz4 > $zram/comp_algorithm"
+echo 32M > $zram/mem_limit
+fails "Permission denied" "cat $zram/reset"
+fails "Permission denied" "echo 1 > $zram/mm_stat"
+loop=$(losetup --find --show --direct-io=on $disk)
+trap 'umount $place 2>/dev/null || :; losetup --detach $loop 2>/dev/null || :' EXIT
+fails "Device or resource busy" "echo 1 > $zram/reset"
+/usr/sbin/mkswap $loop > /dev/null
+/usr/sbin/mkfs.ext4 -q -F $loop
+mount $loop $place
+head -c 8388608 /dev/zero | tr '\0' x > $place/file
+sync $place/file
+test "$(wc -w < $zram/mm_stat)" = 9
+test "$(wc -w < $zram/io_stat)" = 4
+set -- $(cat $zram/mm_stat)
+test "$1" -gt 0 && test "$4" = 33554432
+grep -q "version: 1" $zram/debug_stat
+echo 0 > $zram/mem_used_max
+echo 1 > $zram/compact
+umount $place
+losetup --detach $loop
+trap - EXIT
+for try in 1 2 3 4 5 6 7 8 9; do echo 1 > $zram/reset 2> $place.err && break; sleep 0.2; done
+test "$(cat $zram/disksize)" = 0
+cat $zram/comp_algorithm | grep -q "\[lz4\]"
+"#;
+
+#[test]
+fn a_zram_session_of_the_kernel_runs_unchanged_with_the_path_replaced() {
+    let folder = Arc::new(Scratch::new());
+    let socket = folder.join("s");
+    let launch = Launch::new(&["ram"], folder, socket.clone()).with("--socket", socket).mounted();
+    let server = launch.start();
+    let place = Scratch::new();
+    let device = server.file("ram0").parent().expect("a folder").to_owned();
+    let arguments =
+        ["-c", KERNEL_SESSION, "sh", device.to_str().expect("text"), place.path().to_str().expect("text")];
+    let said = tool::run("bash", &arguments);
+    let _ = fs::remove_file(place.path().with_extension("err"));
+    said.well();
+}
+
+/// What an ordinary user types, in a mount namespace of its own: mount, use, see that it is used, stop.
+const UNPRIVILEGED: &str = r#"
+set -eu
+folder=$1 spillway=$2
+trap 'cat "$folder"/log "$folder"/refusal >&2' EXIT
+export XDG_RUNTIME_DIR=$folder
+"$spillway" ram --size 16M --mount "$folder/mnt" --background > "$folder/log" 2>&1
+disk=$folder/mnt/ram0/disk
+grep -q "$folder/mnt .*fuse.spillway" /proc/self/mountinfo
+head -c 1000001 /dev/urandom > "$folder/data"
+dd if="$folder/data" of="$disk" bs=64K conv=notrunc status=none
+head -c 1000001 "$disk" | cmp - "$folder/data"
+exec 7< "$disk"
+if "$spillway" stop ram0 2> "$folder/refusal"; then echo "stopped under an open file"; exit 1; fi
+grep -q "is in use" "$folder/refusal"
+exec 7<&-
+"$spillway" stop ram0
+! grep -q "$folder/mnt " /proc/self/mountinfo
+"#;
+
+/// Where nobody has set up devices, /dev/fuse is for root alone; everywhere else it is for all.
+const NAMESPACE: &str = r#"
+set -eu
+mknod "$1/fuse" c 10 229
+chmod 666 "$1/fuse"
+mount --bind "$1/fuse" /dev/fuse
+"#;
+
+const USER: &str = r#"exec setpriv --reuid=65534 --regid=65534 --clear-groups sh -c "$3" sh "$1" "$2""#;
+const ROOT: &str = r#"exec sh -c "$3" sh "$1" "$2""#;
+
+/// Root attaches, through sudo, what an ordinary user has mounted, and cannot look into.
+const ATTACHED: &str = r#"
+set -eu
+folder=$1 spillway=$2
+trap 'cat "$folder"/log >&2' EXIT
+export TMPDIR=$folder
+unset XDG_RUNTIME_DIR
+user="setpriv --reuid=65534 --regid=65534 --clear-groups"
+$user "$spillway" ram --size 16M --mount "$folder/mnt" --background > "$folder/log" 2>&1
+if ls "$folder/mnt" 2> "$folder/refusal"; then echo "root looks into the mount"; exit 1; fi
+export SUDO_UID=65534
+loop=$("$spillway" attach ram0)
+if $user cat "$folder/mnt/ram0/disk" 2> "$folder/refusal"; then echo "it is not held"; exit 1; fi
+head -c 1000000 /dev/urandom > "$folder/data"
+dd if="$folder/data" of="$loop" bs=64K conv=fsync,notrunc status=none
+"$spillway" resize ram0 32M
+test "$(blockdev --getsize64 "$loop")" = 33554432
+"$spillway" detach ram0
+test ! -e "/sys/block/${loop#/dev/}/loop/backing_file"
+chmod 644 "$folder/data"
+$user head -c 1000000 "$folder/mnt/ram0/disk" | cmp - "$folder/data"
+unset SUDO_UID
+$user "$spillway" stop ram0
+"#;
+
+#[test]
+fn an_ordinary_user_mounts_through_fusermount3() {
+    as_an_ordinary_user(USER, UNPRIVILEGED);
+}
+
+#[test]
+fn root_attaches_through_sudo_what_an_ordinary_user_has_mounted() {
+    as_an_ordinary_user(ROOT, ATTACHED);
+}
+
+/// Runs a script in a mount namespace in which an ordinary user may mount.
+fn as_an_ordinary_user(who: &str, script: &str) {
+    tool::run("fusermount3", &["--version"]).well();
+    let folder = Scratch::new();
+    fs::create_dir(folder.join("mnt")).expect("the folder is ours");
+    // What this user may not reach is copied to where it may.
+    let program = folder.join("program");
+    fs::copy(binary::path(), &program).expect("a copy");
+    let (place, program) = (folder.path().to_str().expect("text"), program.to_str().expect("text"));
+    tool::run("chown", &["-R", "65534:65534", place]).well();
+    let namespace = format!("{NAMESPACE}{who}");
+    let script = ["sh", "-c", &namespace, "sh", place, program, script];
+    tool::run("unshare", &[&["--mount", "--propagation", "slave"], &script[..]].concat()).well();
+}
