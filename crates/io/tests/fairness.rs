@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use spillway_core::work;
 use spillway_io::{Limits, Listener, serve};
-use toy::{BOTH, ECHO, Toy, WORK, WORK_UNITS, Watch, answer, hold, request, workers};
+use toy::{BOTH, ECHO, Toy, WORK, WORK_UNITS, Watch, answer, echo, hold, request, workers};
 
 /// Requests that each client sends at once: they fit into one large receive.
 const GREED: usize = 4000;
@@ -32,8 +32,7 @@ fn clients_with_much_work_in_one_receive_take_turns() {
             serve(listener, &workers, Arc::new(move || Box::new(Toy::new(&sessions))), Limits::default());
         let mut clients = [(); 2].map(|()| UnixStream::connect(&path).unwrap());
         for client in &mut clients {
-            request(client, ECHO, b"here");
-            assert_eq!(answer(client).1, b"here");
+            echo(client, b"here");
         }
         let release = hold(&workers, 0);
         let mut many = Vec::new();

@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 
 use spillway_core::Place;
 use spillway_io::{Limits, Listener, serve};
-use toy::{BOTH, ECHO, Toy, Watch, answer, request, until, workers};
+use toy::{BOTH, Toy, Watch, echo, task, until, workers};
 
 #[test]
 fn clients_connect_and_the_clock_moves_while_the_background_thread_is_busy() {
@@ -22,20 +22,17 @@ fn clients_connect_and_the_clock_moves_while_the_background_thread_is_busy() {
         let serving = serve(listener, &workers, new_session, Limits::default());
         let (blocked, is_blocked) = mpsc::channel();
         let (release, released) = mpsc::channel::<()>();
-        let long = move || -> spillway_core::LocalFuture<()> {
-            Box::pin(async move {
-                blocked.send(()).unwrap();
-                released.recv().unwrap();
-            })
-        };
-        workers.env().spawn(Place::Background, Box::new(long));
+        let long = task(move || async move {
+            blocked.send(()).unwrap();
+            released.recv().unwrap();
+        });
+        workers.env().spawn(Place::Background, long);
         is_blocked.recv().unwrap();
         let env = workers.env();
         for _ in 0..2 {
             let mut stream = UnixStream::connect(&path).unwrap();
             stream.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
-            request(&mut stream, ECHO, b"served");
-            assert_eq!(answer(&mut stream).1, b"served");
+            echo(&mut stream, b"served");
             let before = env.coarse_now();
             until("the coarse clock", || env.coarse_now() > before);
         }

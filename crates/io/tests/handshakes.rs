@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use spillway_io::{DriverChoice, Limits, Listener, Serving, Workers, serve};
-use toy::{BOTH, ECHO, Toy, Watch, answer, hold, request, until};
+use toy::{BOTH, ECHO, Toy, Watch, answer, echo, hold, request, until};
 
 struct House {
     workers: Workers,
@@ -48,8 +48,7 @@ impl House {
 }
 
 fn is_served(stream: &mut UnixStream) {
-    request(stream, ECHO, b"here");
-    assert_eq!(answer(stream).1, b"here");
+    echo(stream, b"here");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use spillway_core::random::Random;
 use spillway_core::sync::Mutex;
 use spillway_io::{DriverChoice, Limits, Listener, NewSession, Serving, Workers, serve};
-use toy::{BOTH, BYE, ECHO, GATED, Toy, Watch, answer, request, until, workers};
+use toy::{BOTH, BYE, ECHO, GATED, Toy, Watch, answer, echo, request, until, workers};
 
 struct House {
     workers: Workers,
@@ -57,6 +57,15 @@ fn both(test: impl Fn(DriverChoice)) {
     BOTH.into_iter().for_each(test);
 }
 
+/// With a house of the default limits, which is stopped afterwards.
+fn served(test: impl Fn(&House)) {
+    both(|driver| {
+        let house = House::new(driver, Limits::default());
+        test(&house);
+        house.stop();
+    });
+}
+
 fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let mut random = Random(seed);
@@ -69,8 +78,7 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
 
 #[test]
 fn messages_of_every_size_come_back_whole() {
-    both(|driver| {
-        let house = House::new(driver, Limits::default());
+    served(|house| {
         let mut stream = house.connect();
         for (seed, len) in
             [0, 1, 7, 4096, 16376, 16384, 65535, 65536, 100_000, 3 << 20].into_iter().enumerate()
@@ -80,14 +88,12 @@ fn messages_of_every_size_come_back_whole() {
             assert_eq!(answer(&mut stream), (ECHO, payload), "{len} bytes");
         }
         assert!(house.watch.straight.load(Ordering::SeqCst) >= 3 << 20, "large payloads skip the copy");
-        house.stop();
     });
 }
 
 #[test]
 fn a_stream_of_mixed_messages_keeps_its_place() {
-    both(|driver| {
-        let house = House::new(driver, Limits::default());
+    served(|house| {
         let mut writer = house.connect();
         let mut reader = writer.try_clone().unwrap();
         let sizes: Vec<usize> = {
@@ -108,14 +114,12 @@ fn a_stream_of_mixed_messages_keeps_its_place() {
             request(&mut writer, ECHO, &noise(seed as u64, len));
         }
         reading.join().unwrap();
-        house.stop();
     });
 }
 
 #[test]
 fn bytes_that_trickle_in_are_put_together() {
-    both(|driver| {
-        let house = House::new(driver, Limits::default());
+    served(|house| {
         let mut stream = house.connect();
         let mut message = Vec::new();
         request(&mut message, ECHO, b"one byte at a time");
@@ -123,14 +127,12 @@ fn bytes_that_trickle_in_are_put_together() {
             stream.write_all(&[*byte]).unwrap();
         }
         assert_eq!(answer(&mut stream).1, b"one byte at a time");
-        house.stop();
     });
 }
 
 #[test]
 fn a_slow_reader_gets_everything_and_holds_nobody_up() {
-    both(|driver| {
-        let house = House::new(driver, Limits::default());
+    served(|house| {
         let mut slow = house.connect();
         let mut writer = slow.try_clone().unwrap();
         let payload = noise(1, 1 << 20);
@@ -139,22 +141,19 @@ fn a_slow_reader_gets_everything_and_holds_nobody_up() {
         // Sixteen others, so that some share the slow one's worker.
         for _ in 0..16 {
             let mut other = house.connect();
-            request(&mut other, ECHO, b"meanwhile");
-            assert_eq!(answer(&mut other).1, b"meanwhile");
+            echo(&mut other, b"meanwhile");
         }
         assert!(!writing.is_finished(), "more than the sockets hold is on its way");
         for _ in 0..16 {
             assert_eq!(answer(&mut slow).1, payload);
         }
         writing.join().unwrap();
-        house.stop();
     });
 }
 
 #[test]
 fn a_disconnect_in_mid_message_ends_the_session() {
-    both(|driver| {
-        let house = House::new(driver, Limits::default());
+    served(|house| {
         for cut in [1, 8, 9, 4000, 70_000, 200_000] {
             let mut stream = house.connect();
             let mut message = Vec::new();
@@ -167,18 +166,15 @@ fn a_disconnect_in_mid_message_ends_the_session() {
         drop(stream);
         until("hang-ups", || house.watch.hung_up.load(Ordering::SeqCst) == 7);
         until("ends", || house.watch.alive.load(Ordering::SeqCst) == 0);
-        house.stop();
     });
 }
 
 #[test]
 fn a_thousand_reconnects_leak_no_descriptor() {
-    both(|driver| {
-        let house = House::new(driver, Limits::default());
+    served(|house| {
         let once = || {
             let mut stream = house.connect();
-            request(&mut stream, ECHO, b"hello");
-            assert_eq!(answer(&mut stream).1, b"hello");
+            echo(&mut stream, b"hello");
             request(&mut stream, BYE, b"");
             let mut rest = Vec::new();
             assert_eq!(stream.read_to_end(&mut rest).unwrap(), 0);
@@ -196,7 +192,6 @@ fn a_thousand_reconnects_leak_no_descriptor() {
         (0..1000).for_each(|_| once());
         until("sockets to be closed", || count() < before + 500);
         until("sessions to end", || house.watch.alive.load(Ordering::SeqCst) == 0);
-        house.stop();
     });
 }
 
@@ -206,8 +201,7 @@ fn stop_waits_for_what_is_in_flight() {
         let mut house = House::new(driver, Limits::default());
         let mut idle = house.connect();
         let mut busy = house.connect();
-        request(&mut idle, ECHO, b"hi");
-        assert_eq!(answer(&mut idle).1, b"hi");
+        echo(&mut idle, b"hi");
         (0..3).for_each(|_| request(&mut busy, GATED, b""));
         until("the requests", || house.watch.gated.load(Ordering::SeqCst) == 3);
         let serving = house.serving.take().unwrap();
@@ -263,8 +257,7 @@ fn a_peer_that_goes_while_nothing_is_received_is_noticed() {
 
 #[test]
 fn what_was_asked_before_the_end_is_answered_after_a_half_close() {
-    both(|driver| {
-        let house = House::new(driver, Limits::default());
+    served(|house| {
         let mut stream = house.connect();
         let payload = noise(4, 2 << 20);
         request(&mut stream, ECHO, &payload);
@@ -272,14 +265,12 @@ fn what_was_asked_before_the_end_is_answered_after_a_half_close() {
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!(answer(&mut stream).1, payload);
         assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
-        house.stop();
     });
 }
 
 #[test]
 fn idle_connections_cost_little() {
-    both(|driver| {
-        let house = House::new(driver, Limits::default());
+    served(|house| {
         let before = spillway_core::buffer::bytes_in_use();
         let payload = noise(2, 1 << 20);
         let mut streams: Vec<_> = (0..50).map(|_| house.connect()).collect();
@@ -293,7 +284,6 @@ fn idle_connections_cost_little() {
         until("buffers to be given back", || {
             spillway_core::buffer::bytes_in_use() < before + 50 * (16 << 10) + (40 << 20)
         });
-        house.stop();
     });
 }
 
@@ -302,8 +292,7 @@ fn the_order_of_stopping_does_not_matter() {
     both(|driver| {
         let mut house = House::new(driver, Limits::default());
         let mut stream = house.connect();
-        request(&mut stream, ECHO, b"hi");
-        assert_eq!(answer(&mut stream).1, b"hi");
+        echo(&mut stream, b"hi");
         house.workers.stop();
         house.serving.take().unwrap().stop();
         assert_eq!(house.watch.alive.load(Ordering::SeqCst), 0);
@@ -315,8 +304,7 @@ fn the_order_of_stopping_does_not_matter() {
 #[test]
 #[ignore = "uses up the descriptors of its process"]
 fn descriptors_run_out() {
-    both(|driver| {
-        let house = House::new(driver, Limits::default());
+    served(|house| {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the pointer is to a live structure of the type that the call fills.
         assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }, 0);
@@ -330,9 +318,7 @@ fn descriptors_run_out() {
         let last = kept.pop().unwrap();
         kept.clear();
         let mut stream = last;
-        request(&mut stream, ECHO, b"still here");
-        assert_eq!(answer(&mut stream).1, b"still here");
-        house.stop();
+        echo(&mut stream, b"still here");
     });
 }
 
@@ -350,8 +336,7 @@ fn connections_above_the_limit_are_closed() {
         let house = House::new(driver, Limits { connections_max: 2, ..Limits::default() });
         let mut kept: Vec<_> = (0..2).map(|_| house.connect()).collect();
         for stream in &mut kept {
-            request(stream, ECHO, b"in");
-            assert_eq!(answer(stream).1, b"in");
+            echo(stream, b"in");
         }
         assert_eq!(house.connect().read(&mut [0; 1]).unwrap_or(0), 0, "the third is closed");
         kept.pop();
@@ -380,8 +365,7 @@ fn connections_of_many_sockets_are_spread_over_the_workers() {
             let address = listener.tcp_address().unwrap();
             let serving = serve(listener, &workers, new_session, Limits::default());
             let mut stream = TcpStream::connect(address).unwrap();
-            request(&mut stream, ECHO, b"here");
-            assert_eq!(answer(&mut stream).1, b"here");
+            echo(&mut stream, b"here");
             kept.push((stream, serving));
         }
         let on_first = threads.lock().iter().filter(|thread| *thread == "spillway-0").count();

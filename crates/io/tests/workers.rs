@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use spillway_core::sync::Mutex;
 use spillway_core::{Env, Place};
-use spillway_io::{Driver, DriverChoice, Local, Workers, WorkersOptions, block_on};
-use toy::{BOTH, until};
+use spillway_io::{DriverChoice, Local, Workers, WorkersOptions, block_on};
+use toy::{BOTH, task, until};
 
 fn thread_name() -> String {
     std::thread::current().name().unwrap_or_default().to_string()
@@ -26,19 +26,15 @@ fn tasks_run_where_they_are_sent() {
     let (sender, names) = mpsc::channel();
     for index in [0, 1] {
         let sender = sender.clone();
-        let task = move || -> spillway_core::LocalFuture<()> {
-            Box::pin(async move { sender.send(thread_name()).unwrap() })
-        };
-        workers.run_on(index, Box::new(task));
+        let task = task(move || async move { sender.send(thread_name()).unwrap() });
+        workers.run_on(index, task);
         assert_eq!(names.recv().unwrap(), format!("spillway-{index}"));
     }
     let env = workers.env();
     for (place, name) in [(Place::Background, "spillway-bg"), (Place::Compute, "spillway-cpu")] {
         let sender = sender.clone();
-        let task = move || -> spillway_core::LocalFuture<()> {
-            Box::pin(async move { sender.send(thread_name()).unwrap() })
-        };
-        env.spawn(place, Box::new(task));
+        let task = task(move || async move { sender.send(thread_name()).unwrap() });
+        env.spawn(place, task);
         assert_eq!(names.recv().unwrap(), name);
     }
     workers.stop();
@@ -52,15 +48,13 @@ fn posts_have_threads_of_their_own() {
     let (hold, threads) = (Arc::new(AtomicBool::new(true)), Arc::new(Mutex::new(HashSet::new())));
     for place in [Place::Background, Place::Compute, Place::Background, Place::Compute, Place::Compute] {
         let (hold, threads) = (hold.clone(), threads.clone());
-        let task = move || -> spillway_core::LocalFuture<()> {
-            Box::pin(async move {
-                threads.lock().insert(std::thread::current().id());
-                while hold.load(Ordering::Relaxed) {
-                    std::thread::yield_now();
-                }
-            })
-        };
-        workers.env().spawn(place, Box::new(task));
+        let task = task(move || async move {
+            threads.lock().insert(std::thread::current().id());
+            while hold.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+        });
+        workers.env().spawn(place, task);
     }
     until("five threads at the same time", || threads.lock().len() == 5);
     hold.store(false, Ordering::Relaxed);
@@ -74,20 +68,18 @@ fn turns(workers: &Workers, first_turns: usize) -> usize {
     let (sender, ended) = mpsc::channel();
     for hurried in [false, true] {
         let (env, done, turns, sender) = (workers.env(), done.clone(), second_turns.clone(), sender.clone());
-        let task = move || -> spillway_core::LocalFuture<()> {
-            Box::pin(async move {
-                while hurried && !done.load(Ordering::Relaxed) {
-                    turns.fetch_add(1, Ordering::Relaxed);
-                    env.give_way(true).await;
-                }
-                for _ in 0..if hurried { 0 } else { first_turns } {
-                    env.give_way(false).await;
-                }
-                done.store(true, Ordering::Relaxed);
-                sender.send(()).unwrap();
-            })
-        };
-        workers.env().spawn(Place::Compute, Box::new(task));
+        let task = task(move || async move {
+            while hurried && !done.load(Ordering::Relaxed) {
+                turns.fetch_add(1, Ordering::Relaxed);
+                env.give_way(true).await;
+            }
+            for _ in 0..if hurried { 0 } else { first_turns } {
+                env.give_way(false).await;
+            }
+            done.store(true, Ordering::Relaxed);
+            sender.send(()).unwrap();
+        });
+        workers.env().spawn(Place::Compute, task);
     }
     (0..2).for_each(|_| ended.recv().unwrap());
     second_turns.load(Ordering::Relaxed)
@@ -104,14 +96,12 @@ fn computing_stands_back_while_all_workers_are_busy_unless_it_is_hurried() {
     assert!(side_by_side <= 4 * TURNS, "{side_by_side} turns of the other task");
     let release = Arc::new(AtomicBool::new(false));
     let gate = release.clone();
-    let busy = move || -> spillway_core::LocalFuture<()> {
-        Box::pin(async move {
-            while !gate.load(Ordering::Relaxed) {
-                std::thread::yield_now();
-            }
-        })
-    };
-    workers.run_on(0, Box::new(busy));
+    let busy = task(move || async move {
+        while !gate.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+    });
+    workers.run_on(0, busy);
     until("no idle worker", || env.idle_workers() == 0);
     let beside_a_rest = turns(&workers, TURNS);
     release.store(true, Ordering::Relaxed);
@@ -124,20 +114,18 @@ fn a_worker_ends_with_the_last_task_that_it_has_to_finish() {
     let workers = toy::workers(1, DriverChoice::Auto);
     let (sender, events) = mpsc::channel();
     let env = workers.env();
-    let task = move || -> spillway_core::LocalFuture<()> {
-        Box::pin(async move {
-            let (clock, finished) = (env.clone(), sender.clone());
-            env.spawn_here(Box::pin(async move {
-                // Many short sleeps: the worker has learned by then that yielding before it sleeps is in vain.
-                for _ in 0..40 {
-                    clock.sleep(Duration::from_millis(1)).await;
-                }
-                finished.send("finished").unwrap();
-            }));
-            sender.send("begun").unwrap();
-        })
-    };
-    workers.run_on(0, Box::new(task));
+    let task = task(move || async move {
+        let (clock, finished) = (env.clone(), sender.clone());
+        env.spawn_here(Box::pin(async move {
+            // Many short sleeps: the worker has learned by then that yielding before it sleeps is in vain.
+            for _ in 0..40 {
+                clock.sleep(Duration::from_millis(1)).await;
+            }
+            finished.send("finished").unwrap();
+        }));
+        sender.send("begun").unwrap();
+    });
+    workers.run_on(0, task);
     assert_eq!(events.recv().unwrap(), "begun");
     let (stopped, end) = mpsc::channel();
     std::thread::spawn(move || {
@@ -156,14 +144,9 @@ fn assistance_comes_from_another_worker() {
         let (env, sender) = (workers.env(), sender.clone());
         workers.run_on(
             index,
-            Box::new(move || {
-                Box::pin(async move {
-                    let reply = sender.clone();
-                    let task = move || -> spillway_core::LocalFuture<()> {
-                        Box::pin(async move { reply.send(thread_name()).unwrap() })
-                    };
-                    env.spawn(Place::Assist, Box::new(task));
-                })
+            task(move || async move {
+                let reply = sender.clone();
+                env.spawn(Place::Assist, task(move || async move { reply.send(thread_name()).unwrap() }));
             }),
         );
         assert_eq!(names.recv().unwrap(), format!("spillway-{}", 1 - index));
@@ -180,12 +163,10 @@ fn workers_without_work_are_idle() {
     let gate = release.clone();
     workers.run_on(
         1,
-        Box::new(move || {
-            Box::pin(async move {
-                while !gate.load(Ordering::Relaxed) {
-                    std::hint::spin_loop();
-                }
-            })
+        task(move || async move {
+            while !gate.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
         }),
     );
     until("one busy worker", || env.idle_workers() == 2);
@@ -205,14 +186,12 @@ fn time_passes_and_sleep_zero_lets_others_run() {
     let inside = env.clone();
     workers.run_on(
         0,
-        Box::new(move || {
-            Box::pin(async move {
-                let start = inside.now();
-                inside.sleep(Duration::from_millis(20)).await;
-                assert!(inside.now() - start >= Duration::from_millis(20));
-                yields(&inside).await;
-                sender.send(()).unwrap();
-            })
+        task(move || async move {
+            let start = inside.now();
+            inside.sleep(Duration::from_millis(20)).await;
+            assert!(inside.now() - start >= Duration::from_millis(20));
+            yields(&inside).await;
+            sender.send(()).unwrap();
         }),
     );
     done.recv().unwrap();
@@ -281,13 +260,11 @@ fn two_workers_that_wake_each_other_massively_do_not_deadlock() {
             let all: Vec<_> = (0..FOLLOWERS).map(|_| new()).collect();
             for follower in all.iter().cloned() {
                 let finished = finished.clone();
-                let task = move || -> spillway_core::LocalFuture<()> {
-                    Box::pin(async move {
-                        follower.follow(ROUNDS).await;
-                        finished.fetch_add(1, Ordering::SeqCst);
-                    })
-                };
-                workers.run_on(side, Box::new(task));
+                let task = task(move || async move {
+                    follower.follow(ROUNDS).await;
+                    finished.fetch_add(1, Ordering::SeqCst);
+                });
+                workers.run_on(side, task);
             }
             Arc::new(all)
         });
@@ -296,15 +273,13 @@ fn two_workers_that_wake_each_other_massively_do_not_deadlock() {
         let env = workers.env();
         for side in [0, 1] {
             let (others, env) = (followers[1 - side].clone(), env.clone());
-            let task = move || -> spillway_core::LocalFuture<()> {
-                Box::pin(async move {
-                    for _ in 0..ROUNDS {
-                        others.iter().for_each(|follower| follower.tell());
-                        env.sleep(Duration::ZERO).await;
-                    }
-                })
-            };
-            workers.run_on(side, Box::new(task));
+            let task = task(move || async move {
+                for _ in 0..ROUNDS {
+                    others.iter().for_each(|follower| follower.tell());
+                    env.sleep(Duration::ZERO).await;
+                }
+            });
+            workers.run_on(side, task);
         }
         until("all followers", || finished.load(Ordering::SeqCst) == 2 * FOLLOWERS);
         workers.stop();
@@ -321,21 +296,19 @@ fn a_flood_of_new_tasks_waits_its_turn() {
         let (ready, is_ready) = mpsc::channel();
         let (release, released) = mpsc::channel::<()>();
         let (env, turns) = (workers.env(), log.clone());
-        let resident = move || -> spillway_core::LocalFuture<()> {
-            Box::pin(async move {
-                ready.send(()).unwrap();
-                released.recv().unwrap();
-                while turns.lock().iter().filter(|new| **new).count() < FLOOD {
-                    turns.lock().push(false);
-                    env.sleep(Duration::ZERO).await;
-                }
-            })
-        };
-        workers.run_on(0, Box::new(resident));
+        let resident = task(move || async move {
+            ready.send(()).unwrap();
+            released.recv().unwrap();
+            while turns.lock().iter().filter(|new| **new).count() < FLOOD {
+                turns.lock().push(false);
+                env.sleep(Duration::ZERO).await;
+            }
+        });
+        workers.run_on(0, resident);
         is_ready.recv().unwrap();
         for _ in 0..FLOOD {
             let log = log.clone();
-            workers.run_on(0, Box::new(move || Box::pin(async move { log.lock().push(true) })));
+            workers.run_on(0, task(move || async move { log.lock().push(true) }));
         }
         release.send(()).unwrap();
         until("the flood", || log.lock().iter().filter(|new| **new).count() == FLOOD);
@@ -360,74 +333,16 @@ fn stop_drops_what_still_runs_on_its_own_thread() {
         let (ready, began) = mpsc::channel();
         workers.run_on(
             0,
-            Box::new(move || {
-                Box::pin(async move {
-                    let _token = Token(sender);
-                    ready.send(()).unwrap();
-                    std::future::pending::<()>().await;
-                })
+            task(move || async move {
+                let _token = Token(sender);
+                ready.send(()).unwrap();
+                std::future::pending::<()>().await;
             }),
         );
         began.recv().unwrap();
         workers.stop();
         assert_eq!(dropped.try_recv().unwrap(), "spillway-0");
     }
-}
-
-#[test]
-fn the_driver_is_named() {
-    let workers = toy::workers(1, DriverChoice::Poll);
-    assert_eq!(workers.driver(), &Driver::Poll(None));
-    match toy::workers(1, DriverChoice::Auto).driver() {
-        Driver::IoUring => {}
-        Driver::Poll(reason) => assert!(reason.is_some(), "a fall-back has a reason"),
-    }
-    assert!(
-        Workers::start(WorkersOptions { count: 0, driver: DriverChoice::Auto, ..WorkersOptions::default() })
-            .is_err()
-    );
-}
-
-/// Makes the kernel refuse io_uring to this process, as container runtimes do.
-fn forbid_io_uring() {
-    let code = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
-    let mut program = [
-        code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_io_uring_setup as u32),
-        code(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-        code(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the filter and its program live until the call returns; it only ever takes rights from this thread and those
-    // that it starts.
-    let outcome = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter)
-    };
-    assert_eq!(outcome, 0, "a filter can be had without rights");
-}
-
-#[test]
-fn where_io_uring_is_refused_polling_takes_over_and_says_why() {
-    let thread = std::thread::spawn(|| {
-        forbid_io_uring();
-        let error = Workers::start(WorkersOptions {
-            count: 1,
-            driver: DriverChoice::IoUring,
-            ..WorkersOptions::default()
-        })
-        .err()
-        .unwrap();
-        assert!(error.message().contains("choose 'poll'"), "{error}");
-        let workers = toy::workers(1, DriverChoice::Auto);
-        let words = workers.driver().to_string();
-        assert!(words.starts_with("poll (io_uring was refused") && words.contains("os error 1"), "{words}");
-        let (sender, done) = mpsc::channel();
-        workers.run_on(0, Box::new(move || Box::pin(async move { sender.send(()).unwrap() })));
-        done.recv().unwrap();
-        workers.stop();
-    });
-    thread.join().unwrap();
 }
 
 #[test]
@@ -448,7 +363,7 @@ fn block_on_has_timers_and_keeps_its_runtime() {
 #[ignore = "ends its process"]
 fn panics_on_a_worker() {
     let workers = toy::workers(1, DriverChoice::Auto);
-    workers.run_on(0, Box::new(|| Box::pin(async { panic!("on purpose") })));
+    workers.run_on(0, task(|| async { panic!("on purpose") }));
     loop {
         std::thread::park();
     }

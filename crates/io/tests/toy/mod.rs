@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 
 use spillway_core::session::{Intake, Output, Session};
 use spillway_core::sync::Mutex;
-use spillway_core::{IoBuf, LocalFuture, work};
+use spillway_core::{IoBuf, LocalFuture, Task, work};
 use spillway_io::{Driver, DriverChoice, Workers, WorkersOptions};
 
 pub const ECHO: u32 = 1;
@@ -246,6 +246,12 @@ pub fn answer(stream: &mut impl Read) -> (u32, Vec<u8>) {
     (op, payload)
 }
 
+/// Has a payload echoed.
+pub fn echo<S: Read + Write>(stream: &mut S, payload: &[u8]) {
+    request(stream, ECHO, payload);
+    assert_eq!(answer(stream), (ECHO, payload.to_vec()));
+}
+
 /// Waits until `condition` holds.
 pub fn until(what: &str, condition: impl Fn() -> bool) {
     let patience = std::time::Instant::now();
@@ -256,17 +262,20 @@ pub fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
+/// Work as threads are sent it.
+pub fn task<F: Future<Output = ()> + 'static>(work: impl FnOnce() -> F + Send + 'static) -> Task {
+    Box::new(move || Box::pin(work()))
+}
+
 /// Keeps a worker from everything until the result is used or dropped.
 pub fn hold(workers: &Workers, index: usize) -> mpsc::Sender<()> {
     let (held, is_held) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();
-    let task = move || -> LocalFuture<()> {
-        Box::pin(async move {
-            held.send(()).unwrap();
-            let _ = released.recv();
-        })
+    let holding = move || async move {
+        held.send(()).unwrap();
+        let _ = released.recv();
     };
-    workers.run_on(index, Box::new(task));
+    workers.run_on(index, task(holding));
     is_held.recv().unwrap();
     release
 }
