@@ -12,7 +12,13 @@
 //! bitmap has a bit for each 2^k blocks, and the block at their end belongs to the run. All bins together take less than five bits for
 //! each block, whatever is free; the ends of a run are found in bitmaps of the free blocks and of the used ones.
 
+mod bins;
+
 use crate::bits::Bits;
+use bins::{Bin, EXACT, bin_of, bins, bits_of, least_in, shift_of};
+
+/// Runs of a bin that are compared.
+const COMPARED: usize = 4;
 
 /// A stretch of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,45 +34,6 @@ impl Run {
     fn end(&self) -> u32 {
         self.start + self.len
     }
-}
-
-/// Lengths below this have bins of their own; above, four bins share each power of two.
-const EXACT: u32 = 16;
-
-/// Runs of a bin that are compared.
-const COMPARED: usize = 4;
-
-/// The bin of runs of this length.
-fn bin_of(len: u32) -> usize {
-    if len < EXACT {
-        return len as usize - 1;
-    }
-    let octave = len.ilog2();
-    let quarter = len >> (octave - 2) & 3;
-    (EXACT - 1 + (octave - EXACT.ilog2()) * 4 + quarter) as usize
-}
-
-/// The least length in a bin.
-fn least_in(bin: usize) -> u32 {
-    let bin = bin as u32;
-    if bin < EXACT - 1 {
-        return bin + 1;
-    }
-    let (octave, quarter) = ((bin - (EXACT - 1)) / 4 + EXACT.ilog2(), (bin - (EXACT - 1)) % 4);
-    (4 + quarter) << (octave - 2)
-}
-
-/// Runs of about the same length, by where they begin.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Bin {
-    /// Blocks that share a bit, as a power of two.
-    shift: u32,
-    starts: Bits,
-    runs: u32,
-}
-
-fn shift_of(bin: usize) -> u32 {
-    least_in(bin).ilog2()
 }
 
 /// The free ones among the blocks of a cache, at most 2^32 - 1 of them.
@@ -263,16 +230,6 @@ impl FreeRuns {
     }
 }
 
-/// Bins that a cache of `blocks` blocks needs.
-fn bins(blocks: u32) -> std::ops::Range<usize> {
-    0..if blocks == 0 { 0 } else { bin_of(blocks) + 1 }
-}
-
-/// Bits of a bin.
-fn bits_of(bin: usize, blocks: u32) -> u32 {
-    (blocks >> shift_of(bin)) + 1
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -379,16 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn bins_hold_lengths_within_a_quarter_of_each_other() {
-        let lens = (1..5000).chain((10..32).flat_map(|bit| [(1u32 << bit) - 1, 1 << bit])).chain([u32::MAX]);
-        for len in lens {
-            let (bin, least) = (bin_of(len), least_in(bin_of(len)));
-            assert!(
-                least <= len && len - least <= least / 4 && bin_of(least) == bin,
-                "{len} in {bin} from {least}"
-            );
-            assert!(bin < 128 && (len < EXACT) == (bin < EXACT as usize - 1));
-        }
+    fn they_take_less_than_eleven_bits_a_block() {
         for blocks in [1u32 << 14, 1 << 20, 300_000] {
             let bytes = FreeRuns::bytes(blocks) as f64 / f64::from(blocks);
             assert!(bytes < 1.3, "{bytes} bytes for each of {blocks} blocks");
