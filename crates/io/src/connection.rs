@@ -16,37 +16,30 @@
 //! Ends: the session has finished and its output is sent; or the peer is gone or the order is to abort, then the session
 //! hangs up first. Dropping a connection shuts its socket down, so that no operation on it stays behind.
 
-use std::cell::Cell;
+mod handshake;
+mod sending;
+
 use std::future::Future;
-use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use compio::BufResult;
 use compio::runtime::{Runtime, Submit};
-use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sendmsg, shutdown};
+use rustix::net::{Shutdown, shutdown};
 use spillway_core::session::{Intake, Session};
-use spillway_core::{IoBuf, LocalFuture, work};
+use spillway_core::{IoBuf, work};
 
 use crate::control::{Admission, Control, Order};
 use crate::op::{Await, Event, Receive, receive_now, would_block};
 use crate::pool::{BULK_LEN, Pool};
 
+use handshake::Handshake;
+use sending::{Full, send_now};
+
 /// Bytes of the receive that is always in flight.
 const RECEIVE_LEN: usize = 16 << 10;
-
-/// Slices in one send: half of what the system allows.
-const SLICES_MAX: usize = 512;
-
-/// How long requests are left in their socket while replies do not fit in it. A peer that sends many before it reads gets on
-/// after that.
-const PATIENCE: Duration = Duration::from_millis(1);
-
-/// How long a connection that is asked to give way looks for what has come: until its worker has asked the driver once more.
-const LOOK: Duration = Duration::from_millis(1);
 
 /// Units of work for a round, besides the bytes that it moves: a few system calls.
 const ROUND_UNITS: u32 = 20;
@@ -70,13 +63,6 @@ enum Asked {
     Paused,
 }
 
-/// The peer does not take what there is for it.
-struct Full {
-    writable: Submit<Await>,
-    /// [`PATIENCE`], while it lasts.
-    patience: Option<LocalFuture<()>>,
-}
-
 pub(crate) struct Connection {
     socket: Arc<OwnedFd>,
     session: Box<dyn Session>,
@@ -95,12 +81,7 @@ pub(crate) struct Connection {
     listening: bool,
     wound_down: bool,
     polling_driver: bool,
-    established: bool,
-    /// When something was received from the peer, or sent to it, until it is established.
-    served: Duration,
-    /// [`LOOK`], since it was asked to give way.
-    look: Option<LocalFuture<()>>,
-    admission: Box<dyn Admission>,
+    handshake: Handshake,
 }
 
 impl Connection {
@@ -116,8 +97,7 @@ impl Connection {
             socket: Arc::new(socket),
             session,
             control,
-            served: pool.clock.now(),
-            look: None,
+            handshake: Handshake::new(admission, &pool.clock),
             pool,
             receiving: None,
             kept: IoBuf::empty(),
@@ -128,8 +108,6 @@ impl Connection {
             listening: false,
             wound_down: false,
             polling_driver: Runtime::with_current(|runtime| runtime.driver_type().is_polling()),
-            established: false,
-            admission,
         }
     }
 
@@ -159,36 +137,14 @@ impl Connection {
 
     /// Notes whether the peer has said what it wants, and whether it has to go on sending.
     fn watch_peer(&mut self, asked: &Asked) {
-        if !self.established && self.session.established() {
-            self.established = true;
-            self.admission.establish();
+        if !self.handshake.is_complete() && self.session.established() {
+            self.handshake.complete();
         }
         if !self.session.owed() {
             self.control.owing.end();
         } else if *asked == Asked::Receiving {
             self.control.owing.begin(self.pool.clock.coarse_now());
         }
-    }
-
-    fn note_service(&mut self) {
-        if !self.established {
-            self.served = self.pool.clock.now();
-        }
-    }
-
-    /// Answers whether this handshake gives way, once it is asked and has looked for what has come meanwhile.
-    fn give_way(&mut self, context: &mut Context<'_>) -> Result<(), Gone> {
-        if self.established || !self.control.is_asked() {
-            return Ok(());
-        }
-        let look = self.look.get_or_insert_with(|| Box::pin(compio::time::sleep(LOOK)));
-        if look.as_mut().poll(context).is_pending() {
-            return Ok(());
-        }
-        self.look = None;
-        self.control.hear();
-        let silent = self.pool.clock.now().saturating_sub(self.served);
-        if self.admission.gives_way(silent) { Err(Gone) } else { Ok(()) }
     }
 
     /// Hands the session what the receive in flight has brought. True if it has completed.
@@ -214,7 +170,7 @@ impl Connection {
             return Err(Gone);
         }
         self.control.owing.progress(count, self.pool.clock.coarse_now());
-        self.note_service();
+        self.handshake.progress(&self.pool.clock);
         self.more = count == buf.len();
         work::spend_bytes(count, work::BYTES_COPIED);
         if payload {
@@ -260,7 +216,9 @@ impl Connection {
             Intake::Payload(buf) if !self.kept.is_empty() => Ok(self.copy_kept(buf)),
             Intake::Payload(buf) if self.more => self.fetch(buf, true),
             Intake::Payload(buf) => self.receive(buf, true, context),
-            Intake::Bytes if self.is_patient(context) => Ok(Asked::Waiting),
+            Intake::Bytes if self.full.as_mut().is_some_and(|full| full.is_patient(context)) => {
+                Ok(Asked::Waiting)
+            }
             Intake::Bytes => {
                 let bulk = if self.more { self.pool.bulk.try_take(BULK_LEN) } else { None };
                 match bulk {
@@ -341,21 +299,25 @@ impl Connection {
     fn send(&mut self, context: &mut Context<'_>) -> Result<bool, Gone> {
         let mut sent = false;
         while !self.session.output().is_empty() {
-            if !self.can_send(context) {
+            self.full.take_if(|full| full.has_room(context));
+            if self.full.is_some() {
                 break;
             }
             match send_now(&self.socket, self.session.output()) {
                 Ok(count) => {
                     self.session.output().advance(count);
                     self.control.untaken.progress(count, self.pool.clock.coarse_now());
-                    self.note_service();
+                    self.handshake.progress(&self.pool.clock);
                     sent = true;
                     work::spend_bytes(count, work::BYTES_COPIED);
                     if work::spent() {
                         break;
                     }
                 }
-                Err(error) if would_block(&error) => self.await_room(),
+                Err(error) if would_block(&error) => {
+                    self.control.untaken.begin(self.pool.clock.coarse_now());
+                    self.full = Some(Full::new(&self.socket));
+                }
                 Err(_) => return Err(Gone),
             }
         }
@@ -363,32 +325,6 @@ impl Connection {
             self.control.untaken.end();
         }
         Ok(sent)
-    }
-
-    fn can_send(&mut self, context: &mut Context<'_>) -> bool {
-        let Some(full) = &mut self.full else { return true };
-        let ready = Pin::new(&mut full.writable).poll(context).is_ready();
-        if ready {
-            self.full = None;
-        }
-        ready
-    }
-
-    /// Whether the peer is given time to take its replies before more is received from it.
-    fn is_patient(&mut self, context: &mut Context<'_>) -> bool {
-        let Some(full) = &mut self.full else { return false };
-        let lasts = full.patience.as_mut().is_some_and(|time| time.as_mut().poll(context).is_pending());
-        if !lasts {
-            full.patience = None;
-        }
-        lasts
-    }
-
-    fn await_room(&mut self) {
-        self.control.untaken.begin(self.pool.clock.coarse_now());
-        let room = Await { fd: self.socket.clone(), event: Event::Writable };
-        let patience = Box::pin(compio::time::sleep(PATIENCE));
-        self.full = Some(Full { writable: compio::runtime::submit(room), patience: Some(patience) });
     }
 
     fn heed(&mut self, context: &Context<'_>) -> Result<(), Gone> {
@@ -427,6 +363,10 @@ impl Connection {
         }
     }
 
+    fn gives_way(&mut self, context: &mut Context<'_>) -> bool {
+        self.handshake.gives_way(&self.control, &self.pool.clock, context)
+    }
+
     /// Closing with unread bytes resets the connection, and the peer may lose replies: reads what is there first.
     fn take_leave(&mut self) {
         let _ = shutdown(&self.socket, Shutdown::Write);
@@ -446,61 +386,17 @@ impl Future for Connection {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let connection = self.get_mut();
-        let turn = match connection.turn(context) {
-            Ok(Poll::Pending) => connection.give_way(context).map(|()| Poll::Pending),
-            end => end,
-        };
-        match turn {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(())) => {
-                connection.take_leave();
-                Poll::Ready(())
-            }
-            Err(Gone) => {
-                connection.session.hang_up();
-                Poll::Ready(())
-            }
+        match connection.turn(context) {
+            Ok(Poll::Ready(())) => connection.take_leave(),
+            Ok(Poll::Pending) if !connection.gives_way(context) => return Poll::Pending,
+            Ok(Poll::Pending) | Err(Gone) => connection.session.hang_up(),
         }
+        Poll::Ready(())
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
         let _ = shutdown(&self.socket, Shutdown::Both);
-    }
-}
-
-thread_local! {
-    static SLICES: Cell<Vec<IoSlice<'static>>> = const { Cell::new(Vec::new()) };
-}
-
-/// Sends the front of `output` without waiting.
-fn send_now(socket: &OwnedFd, output: &spillway_core::session::Output) -> io::Result<usize> {
-    let mut slices: Vec<IoSlice<'_>> = SLICES.take();
-    output.gather(&mut slices, SLICES_MAX);
-    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    let result = sendmsg(socket, &slices, &mut SendAncillaryBuffer::default(), flags);
-    SLICES.set(emptied(slices));
-    Ok(result?)
-}
-
-/// The same allocation, without its slices: collecting an empty vector in place keeps its memory.
-fn emptied(mut slices: Vec<IoSlice<'_>>) -> Vec<IoSlice<'static>> {
-    slices.clear();
-    slices.into_iter().map(|_| unreachable!("the vector was cleared")).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_vector_of_slices_is_used_again() {
-        let bytes = [0; 8];
-        let mut slices = Vec::with_capacity(64);
-        slices.push(IoSlice::new(&bytes));
-        let address = slices.as_ptr() as usize;
-        let empty = emptied(slices);
-        assert_eq!((empty.as_ptr() as usize, empty.len(), empty.capacity()), (address, 0, 64));
     }
 }
