@@ -1,14 +1,40 @@
-//! The payload of a write while it arrives.
+//! A header and the payload of a write while they arrive.
 
 use spillway_core::IoBuf;
 
 use super::ticket::Ticket;
+use super::wire::RequestHeader;
 
 /// Payloads from this length on, in bytes, are received where they will stay ...
 const DIRECT_LEN_MIN: usize = 64 << 10;
 
 /// ... as long as this much of them is missing: below it a copy costs less than a system call.
 const DIRECT_REST_MIN: usize = 16 << 10;
+
+/// The beginning of a header.
+#[derive(Default)]
+pub(super) struct PartialHeader {
+    bytes: [u8; RequestHeader::LEN_MAX],
+    len: usize,
+}
+
+impl PartialHeader {
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Takes what of `bytes` belongs to a header of `len` bytes: how many these are, and the header if it is whole then.
+    pub(super) fn fill(&mut self, len: usize, bytes: &[u8]) -> (usize, Option<[u8; RequestHeader::LEN_MAX]>) {
+        let used = (len - self.len).min(bytes.len());
+        self.bytes[self.len..self.len + used].copy_from_slice(&bytes[..used]);
+        self.len += used;
+        if self.len < len {
+            return (used, None);
+        }
+        self.len = 0;
+        (used, Some(self.bytes))
+    }
+}
 
 /// A write whose payload is arriving.
 pub(super) struct Incoming {

@@ -21,6 +21,8 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
+    pub(super) const SHUTTING_DOWN: Self = Self::new(errno::ESHUTDOWN, "the server is stopping");
+
     pub(super) const fn new(error: u32, message: &'static str) -> Self {
         Self { error, message }
     }
@@ -42,7 +44,7 @@ impl From<Kind> for Refusal {
             Kind::Busy | Kind::NotFound => Self::new(errno::EIO, "the device is not ready"),
             Kind::NotSupported => Self::new(errno::ENOTSUP, "the device cannot do this"),
             Kind::ReadOnly | Kind::Denied => Self::new(errno::EPERM, "the device does not take writes"),
-            Kind::ShuttingDown => Self::new(errno::ESHUTDOWN, "the server is stopping"),
+            Kind::ShuttingDown => Self::SHUTTING_DOWN,
             Kind::Overflow => Self::new(errno::EOVERFLOW, "the answer does not fit a reply"),
         }
     }

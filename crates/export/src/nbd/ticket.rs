@@ -1,8 +1,8 @@
 //! What is kept of a request until its reply.
 
-use spillway_core::{ByteRange, Flags};
+use spillway_core::{ByteRange, Flags, IoBuf, Op, Request};
 
-use super::wire::{cmd, cmd_flag};
+use super::wire::{RequestHeader, cmd, cmd_flag};
 
 /// The commands that are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,12 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
+    /// For the reply to a header that was refused: it needs the mark and the offset; the command no longer matters.
+    pub(super) const fn refused(header: &RequestHeader) -> Self {
+        let RequestHeader { flags, cookie, offset, length, .. } = *header;
+        Self { command: Command::Flush, flags, cookie, offset, length }
+    }
+
     /// The range of the export that the request is about.
     pub(super) const fn range(&self) -> ByteRange {
         ByteRange::new(self.offset, self.length)
@@ -62,6 +68,11 @@ impl Ticket {
     pub(super) const fn device_flags(&self) -> Flags {
         // Clients may set FUA on any command; it means something for those that write.
         Flags { fua: self.command.writes() && self.has(cmd_flag::FUA), no_hole: self.has(cmd_flag::NO_HOLE) }
+    }
+
+    /// The request to the device, still without its buffer.
+    pub(super) fn request(&self, op: Op) -> Request {
+        Request { op, range: self.range(), flags: self.device_flags(), buf: IoBuf::empty() }
     }
 
     /// Whether the client set one of these command flags.

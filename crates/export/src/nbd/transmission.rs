@@ -16,21 +16,22 @@ use std::task::{Context, Poll};
 
 use spillway_core::buffer::{self, Reserve};
 use spillway_core::session::{Intake, Output};
-use spillway_core::{Aligned, Answer, ByteRange, IoBuf, LocalFuture, Op, Reply, Request, work};
+use spillway_core::{Aligned, Answer, ByteRange, IoBuf, LocalFuture, Op, Request, work};
 
 use super::answer::{Outcome, Work, held_by};
 use super::config::Config;
-use super::incoming::Incoming;
+use super::incoming::{Incoming, PartialHeader};
 use super::memory::{ASSURED_BYTES, EXTENTS_BYTES, EXTENTS_MAX, EXTENTS_MIN};
+use super::place::Place;
 use super::reply::{Refusal, cut};
 use super::request::Rules;
+use super::responder::Responder;
 use super::ticket::{Command, Ticket};
-use super::wire::{RequestHeader, cmd, cmd_flag, errno};
+use super::wire::{RequestHeader, cmd, cmd_flag};
 use crate::covered::spend_for;
 use crate::ending::Ending;
 use crate::export::Connected;
 use crate::pending::Pending;
-use crate::statistics::{Counter, Tally};
 
 /// Bytes of replies that are sent before more requests are taken: the client has something to do meanwhile.
 const SENT_SOON: usize = 64 << 10;
@@ -38,33 +39,16 @@ const SENT_SOON: usize = 64 << 10;
 /// Extents sent in one unit of work.
 const EXTENTS_A_UNIT: u32 = 8;
 
-/// Where in the stream we are.
-enum Place {
-    /// At a request's header.
-    Header,
-    /// In a payload.
-    Payload(Incoming),
-    /// In a payload whose buffer the driver has.
-    Lent(Ticket, usize),
-    /// In a payload that nobody wants: bytes left.
-    Skip(u64),
-    /// Behind a header whose request waits for a buffer, or without a future for the connection to hold less.
-    Parked(Ticket, Option<LocalFuture<IoBuf>>),
-    /// Behind the last request: nothing is taken any more.
-    End,
-}
-
 /// The transmission phase of one client.
 pub(super) struct Transmission {
     device: Aligned,
     rules: Rules,
     config: Config,
     place: Place,
-    partial: [u8; RequestHeader::LEN_MAX],
-    partial_len: usize,
+    partial: PartialHeader,
     pending: Pending<Ticket, Work>,
     ending: Ending,
-    tally: Tally,
+    responder: Responder,
     /// Last, so that the client is counted out after its pending requests are gone.
     connected: Connected,
 }
@@ -76,11 +60,10 @@ impl Transmission {
             rules,
             config,
             place: Place::Header,
-            partial: [0; RequestHeader::LEN_MAX],
-            partial_len: 0,
+            partial: PartialHeader::default(),
             pending: Pending::default(),
             ending: Ending::default(),
-            tally: Tally::default(),
+            responder: Responder::new(rules.replies),
             connected,
         }
     }
@@ -165,12 +148,9 @@ impl Transmission {
                 Place::Header => self.take_header(rest, out),
                 Place::Payload(_) => self.take_payload(rest, out),
                 Place::Skip(left) => {
-                    let used = (*left).min(rest.len() as u64);
-                    *left -= used;
-                    if *left == 0 {
-                        self.place = Place::Header;
-                    }
-                    used as usize
+                    let used = rest.len().min(*left as usize);
+                    self.place = Place::before(*left - used as u64);
+                    used
                 }
                 Place::Lent(..) | Place::Parked(..) => break,
                 Place::End => rest.len(),
@@ -182,19 +162,14 @@ impl Transmission {
 
     fn take_header(&mut self, bytes: &[u8], out: &mut Output) -> usize {
         let len = self.rules.headers().request_len();
-        if self.partial_len == 0 && bytes.len() >= len {
+        if self.partial.is_empty() && bytes.len() >= len {
             let (header, rest) = bytes.split_at(len);
             return len + self.begin(header, rest, out);
         }
-        let used = (len - self.partial_len).min(bytes.len());
-        self.partial[self.partial_len..self.partial_len + used].copy_from_slice(&bytes[..used]);
-        self.partial_len += used;
-        if self.partial_len < len {
-            return used;
+        match self.partial.fill(len, bytes) {
+            (used, None) => used,
+            (used, Some(header)) => used + self.begin(&header[..len], &bytes[used..], out),
         }
-        self.partial_len = 0;
-        let header = self.partial;
-        used + self.begin(&header[..len], &bytes[used..], out)
     }
 
     /// Begins a request; returns how many bytes of `rest` it took.
@@ -210,22 +185,15 @@ impl Transmission {
         match self.admit(&header) {
             Ok(ticket) => self.accept(ticket, rest, out),
             Err(refusal) => {
-                self.place = if payload_len > 0 { Place::Skip(payload_len) } else { Place::Header };
-                self.refuse_header(&header, refusal, out);
+                self.place = Place::before(payload_len);
+                self.responder.refuse(&Ticket::refused(&header), refusal, out);
                 0
             }
         }
     }
 
     fn admit(&self, header: &RequestHeader) -> Result<Ticket, Refusal> {
-        if self.ending.is_wanted() { Err(SHUTTING_DOWN) } else { self.rules.admit(header) }
-    }
-
-    fn refuse_header(&mut self, header: &RequestHeader, refusal: Refusal, out: &mut Output) {
-        let RequestHeader { flags, cookie, offset, length, .. } = *header;
-        // A reply needs the mark and the offset; the command no longer matters.
-        let ticket = Ticket { command: Command::Flush, flags, cookie, offset, length };
-        self.refuse(&ticket, refusal, out);
+        if self.ending.is_wanted() { Err(Refusal::SHUTTING_DOWN) } else { self.rules.admit(header) }
     }
 
     fn accept(&mut self, ticket: Ticket, rest: &[u8], out: &mut Output) -> usize {
@@ -237,7 +205,7 @@ impl Transmission {
             Command::Flush => self.submit(ticket, Request::flush(), out),
             Command::Trim => self.submit_bare(ticket, Op::Discard, out),
             Command::WriteZeroes => self.submit_bare(ticket, Op::WriteZeroes, out),
-            Command::Cache => self.succeed(&ticket, out),
+            Command::Cache => self.responder.succeed(&ticket, out),
             Command::BlockStatus => self.query_extents(ticket, out),
         }
         0
@@ -263,7 +231,7 @@ impl Transmission {
 
     fn begin_with_buffer(&mut self, ticket: Ticket, buf: IoBuf, rest: &[u8], out: &mut Output) -> usize {
         if ticket.command == Command::Read {
-            self.submit(ticket, Request { buf, ..request(&ticket, Op::Read) }, out);
+            self.submit(ticket, Request { buf, ..ticket.request(Op::Read) }, out);
             return 0;
         }
         let mut incoming = Incoming::new(ticket, buf, 0);
@@ -290,21 +258,21 @@ impl Transmission {
         self.place = Place::Header;
         let (ticket, buf) = incoming.into_parts();
         if self.ending.is_wanted() {
-            return self.refuse(&ticket, SHUTTING_DOWN, out);
+            return self.responder.refuse(&ticket, Refusal::SHUTTING_DOWN, out);
         }
-        self.submit(ticket, Request { buf, ..request(&ticket, Op::Write) }, out);
+        self.submit(ticket, Request { buf, ..ticket.request(Op::Write) }, out);
     }
 
     fn submit_bare(&mut self, ticket: Ticket, op: Op, out: &mut Output) {
         spend_for(ticket.length);
-        self.submit(ticket, request(&ticket, op), out);
+        self.submit(ticket, ticket.request(op), out);
     }
 
     fn submit(&mut self, ticket: Ticket, request: Request, out: &mut Output) {
         match self.device.submit(request) {
             Answer::Done(reply) => {
                 work::spend_bytes(reply.buf.len(), work::BYTES_STORED);
-                self.answer(&ticket, reply, out);
+                self.responder.answer(&ticket, reply, out);
             }
             Answer::Pending(future) => self.await_work(ticket, Work::Io(future), out),
         }
@@ -345,53 +313,13 @@ impl Transmission {
 
     fn finish(&mut self, ticket: &Ticket, outcome: Outcome, out: &mut Output) {
         match outcome {
-            Outcome::Io(reply) => self.answer(ticket, reply, out),
-            Outcome::Extents(Err(kind)) => self.refuse(ticket, kind.into(), out),
+            Outcome::Io(reply) => self.responder.answer(ticket, reply, out),
+            Outcome::Extents(Err(kind)) => self.responder.refuse(ticket, kind.into(), out),
             Outcome::Extents(Ok(extents)) => {
                 let head = ticket.offset - self.blocks_around(ticket.range()).offset;
-                self.count(ticket);
                 work::spend(extents.len() as u32 / EXTENTS_A_UNIT);
-                self.rules.replies.block_status(ticket, &cut(&extents, head, ticket.length), out);
+                self.responder.block_status(ticket, &cut(&extents, head, ticket.length), out);
             }
-        }
-    }
-
-    #[inline]
-    fn answer(&mut self, ticket: &Ticket, reply: Reply, out: &mut Output) {
-        match reply.result {
-            Err(kind) => self.refuse(ticket, kind.into(), out),
-            Ok(()) if ticket.command == Command::Read => {
-                self.count(ticket);
-                self.rules.replies.content(ticket, reply.buf, out);
-            }
-            Ok(()) => self.succeed(ticket, out),
-        }
-    }
-
-    #[inline]
-    fn succeed(&mut self, ticket: &Ticket, out: &mut Output) {
-        self.count(ticket);
-        self.rules.replies.success(ticket, out);
-    }
-
-    fn refuse(&mut self, ticket: &Ticket, refusal: Refusal, out: &mut Output) {
-        self.tally.add(Counter::Errors, 1);
-        self.rules.replies.refusal(ticket, refusal, out);
-    }
-
-    #[inline]
-    fn count(&mut self, ticket: &Ticket) {
-        let (requests, bytes) = match ticket.command {
-            Command::Read => (Counter::Reads, Some(Counter::ReadBytes)),
-            Command::Write => (Counter::Writes, Some(Counter::WriteBytes)),
-            Command::Flush => (Counter::Flushes, None),
-            Command::Trim => (Counter::Trims, None),
-            Command::WriteZeroes => (Counter::WriteZeroes, None),
-            Command::Cache | Command::BlockStatus => (Counter::Others, None),
-        };
-        self.tally.add(requests, 1);
-        if let Some(bytes) = bytes {
-            self.tally.add(bytes, ticket.length);
         }
     }
 
@@ -409,7 +337,7 @@ impl Transmission {
         }
         self.settle();
         self.ending.poll(context, self.connected.export());
-        self.publish();
+        self.responder.publish(&self.connected.export().counters);
     }
 
     fn poll_parked(&mut self, context: &mut Context<'_>, out: &mut Output) {
@@ -449,7 +377,7 @@ impl Transmission {
         {
             let ticket = *ticket;
             self.place = Place::Skip(ticket.length);
-            self.refuse(&ticket, SHUTTING_DOWN, out);
+            self.responder.refuse(&ticket, Refusal::SHUTTING_DOWN, out);
         }
         self.settle();
     }
@@ -460,22 +388,10 @@ impl Transmission {
             self.ending.settle(self.connected.export());
         }
     }
-
-    /// Adds what happened since the last time to the export's counts.
-    fn publish(&mut self) {
-        self.tally.publish(&self.connected.export().counters);
-    }
 }
 
 impl Drop for Transmission {
     fn drop(&mut self) {
-        self.publish();
+        self.responder.publish(&self.connected.export().counters);
     }
-}
-
-const SHUTTING_DOWN: Refusal = Refusal::new(errno::ESHUTDOWN, "the server is stopping");
-
-/// The request to the device, still without its buffer.
-fn request(ticket: &Ticket, op: Op) -> Request {
-    Request { op, range: ticket.range(), flags: ticket.device_flags(), buf: IoBuf::empty() }
 }

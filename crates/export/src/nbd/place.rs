@@ -1,0 +1,29 @@
+//! Where a client is in its stream of requests.
+
+use spillway_core::{IoBuf, LocalFuture};
+
+use super::incoming::Incoming;
+use super::ticket::Ticket;
+
+/// Where in the stream we are.
+pub(super) enum Place {
+    /// At a request's header.
+    Header,
+    /// In a payload.
+    Payload(Incoming),
+    /// In a payload whose buffer the driver has.
+    Lent(Ticket, usize),
+    /// In a payload that nobody wants: bytes left.
+    Skip(u64),
+    /// Behind a header whose request waits for a buffer, or without a future for the connection to hold less.
+    Parked(Ticket, Option<LocalFuture<IoBuf>>),
+    /// Behind the last request: nothing is taken any more.
+    End,
+}
+
+impl Place {
+    /// Before `unwanted` bytes of payload, and then at a header.
+    pub(super) fn before(unwanted: u64) -> Self {
+        if unwanted > 0 { Place::Skip(unwanted) } else { Place::Header }
+    }
+}
