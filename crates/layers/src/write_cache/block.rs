@@ -271,13 +271,6 @@ impl std::ops::Index<CacheBlock> for Blocks {
     }
 }
 
-/// A version that leaves for the origin, or because the origin holds something newer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Victim {
-    pub(super) origin: OriginBlock,
-    pub(super) block: CacheBlock,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

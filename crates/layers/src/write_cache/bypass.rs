@@ -18,7 +18,8 @@ use spillway_core::{ByteRange, Geometry, IoBuf, Kind, Op, Place, Reply, Request,
 use super::block::{Epoch, OriginBlock};
 use super::cache::Core;
 use super::counts::Count;
-use super::index::{InRange, LOOKS};
+use super::index::LOOKS;
+use super::victims::InRange;
 use super::writeback::Batch;
 
 /// Versions that are replaced at a time.

@@ -9,8 +9,8 @@ use spillway_core::sync::Ordering;
 use spillway_core::{Error, Grow, LocalFuture};
 
 use super::cache::{Core, WriteCache};
+use super::fitting::blocks_of;
 use super::format::OriginMark;
-use super::opening::blocks_of;
 
 impl Grow for WriteCache {
     /// The origin has grown before.

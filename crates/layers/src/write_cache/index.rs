@@ -20,66 +20,30 @@ use spillway_core::sync::{AtomicU32, Mutex, Ordering};
 use spillway_core::{Budget, Kind};
 use spillway_policy::free_runs::Run;
 
-use super::block::{Blocks, CacheBlock, Epoch, OriginBlock, Stage, Victim};
-use super::chains::{Buckets, Chains, Limit, Published, empty_buckets};
+use super::block::{Blocks, CacheBlock, Epoch, OriginBlock, Stage};
+use super::chains::{Buckets, Chains, Published, empty_buckets};
 use super::format::{Entry, FREE};
 use super::present::Present;
 use super::regions::Regions;
+use super::stretch::{Place, Stretch, append};
 
 /// Blocks looked at in one step. Longer walks let others have their turn in between.
 pub(super) const LOOKS: usize = 2048;
 
 const SHARDS: usize = 16;
 
-/// Where a stretch of a range is to be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// On the cache device, from this block on; pinned.
-    Cache(CacheBlock),
-    /// On the origin.
-    Origin,
-}
-
-/// A stretch of blocks in one place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stretch {
-    pub(super) place: Place,
-    pub(super) len: u32,
-}
-
-/// Adds a block to the last stretch if that goes on with it.
-fn append(stretches: &mut Vec<Stretch>, place: Place) {
-    match (stretches.last_mut(), place) {
-        (Some(Stretch { place: Place::Cache(first), len }), Place::Cache(block))
-            if first.plus(*len) == block =>
-        {
-            *len += 1;
-        }
-        (Some(Stretch { place: Place::Origin, len }), Place::Origin) => *len += 1,
-        _ => stretches.push(Stretch { place, len: 1 }),
-    }
-}
-
-/// What is found when victims are looked for in a range.
-pub(super) enum InRange {
-    /// These, in so many blocks; they are marked.
-    Taken(Vec<Victim>, u32),
-    /// The first block is being written back: look again when that has ended.
-    WritingBack,
-}
-
 /// Two committed versions of one block that cannot be told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Twins(pub(super) CacheBlock, pub(super) CacheBlock);
 
 pub(super) struct Index {
-    blocks: Arc<Blocks>,
-    regions: Regions,
+    pub(super) blocks: Arc<Blocks>,
+    pub(super) regions: Regions,
     shards: Box<[Mutex<Buckets>]>,
-    present: Present,
+    pub(super) present: Present,
     /// Blocks of the origin that the cache holds.
-    held: AtomicU32,
-    writing_back: AtomicU32,
+    pub(super) held: AtomicU32,
+    pub(super) writing_back: AtomicU32,
 }
 
 /// Buckets of a shard, a power of two.
@@ -164,7 +128,7 @@ impl Index {
         (self.regions.hash(origin) >> 60) as usize % SHARDS
     }
 
-    fn chains(&self, origin: OriginBlock) -> Chains<'_> {
+    pub(super) fn chains(&self, origin: OriginBlock) -> Chains<'_> {
         self.lock(&self.shards[self.shard_of(origin)])
     }
 
@@ -173,7 +137,7 @@ impl Index {
     }
 
     /// The parts of a range, each in one region.
-    fn parts(&self, origin: OriginBlock, len: u32) -> impl Iterator<Item = (OriginBlock, u32)> {
+    pub(super) fn parts(&self, origin: OriginBlock, len: u32) -> impl Iterator<Item = (OriginBlock, u32)> {
         let regions = self.regions;
         let mut at = 0;
         std::iter::from_fn(move || {
@@ -264,111 +228,6 @@ impl Index {
         (first == Some(true), count)
     }
 
-    /// Takes the next versions within `limit` from block `from` on, at most `len_max` of consecutive blocks, and none that `is_busy`.
-    /// Looks at no more than [`LOOKS`] blocks and a group. One caller at a time.
-    pub(super) fn take_next(
-        &self,
-        from: u64,
-        len_max: u32,
-        limit: Limit,
-        is_busy: impl Fn(OriginBlock) -> bool,
-    ) -> Found {
-        let mut found = Found { victims: Vec::new(), next: from, skipped: false, at_end: false };
-        assert!(len_max > 0 && limit.before <= limit.committed, "up to {len_max} within {limit:?}");
-        let mut looks = 0;
-        while looks < LOOKS {
-            let Some(group) = self.present.next(self.regions.group_at(found.next)) else {
-                found.at_end = found.victims.is_empty();
-                break;
-            };
-            if !self.take_in_group(group, len_max, limit, &is_busy, &mut found) {
-                break;
-            }
-            looks += self.regions.group_range(group).count();
-        }
-        found
-    }
-
-    /// Looks at a group; whether there may be more to take behind it.
-    fn take_in_group(
-        &self,
-        group: u64,
-        len_max: u32,
-        limit: Limit,
-        is_busy: &impl Fn(OriginBlock) -> bool,
-        found: &mut Found,
-    ) -> bool {
-        let range = self.regions.group_range(group);
-        let from = range.start.max(found.next);
-        if from > found.next && !found.victims.is_empty() {
-            return false;
-        }
-        let (chains, mut any) = (self.chains(OriginBlock(from as u32)), from > range.start);
-        for at in from..range.end {
-            let origin = OriginBlock(at as u32);
-            any |= chains.first(origin).is_some();
-            let wanted = chains.wanted(origin, limit);
-            let leaves = |&block: &CacheBlock| chains.may_leave(block, limit.committed) && !is_busy(origin);
-            match wanted.filter(leaves) {
-                Some(block) => found.victims.push(self.begin_write_back(origin, block)),
-                None if !found.victims.is_empty() => return false,
-                None => found.skipped |= wanted.is_some(),
-            }
-            found.next = at + 1;
-            if found.victims.len() == len_max as usize {
-                return false;
-            }
-        }
-        if !any {
-            self.present.unmark(group);
-        }
-        true
-    }
-
-    fn begin_write_back(&self, origin: OriginBlock, block: CacheBlock) -> Victim {
-        self.blocks[block].advance(Stage::Live, Stage::WritingBack);
-        self.writing_back.fetch_add(1, Ordering::AcqRel);
-        Victim { origin, block }
-    }
-
-    /// What a block of the cache is to its neighbours: the block of the origin whose newest version it is, if that may leave.
-    pub(super) fn leaving(&self, block: CacheBlock, before: Epoch) -> Option<OriginBlock> {
-        let origin = self.blocks[block].origin();
-        let chains = self.chains(origin);
-        (chains.newest(origin) == Some(block) && chains.may_leave(block, before)).then_some(origin)
-    }
-
-    /// Takes the newest versions of these blocks that may still leave.
-    pub(super) fn take_each(
-        &self,
-        origins: &[OriginBlock],
-        before: Epoch,
-        is_busy: impl Fn(OriginBlock) -> bool,
-    ) -> Vec<Victim> {
-        let take = |&origin: &OriginBlock| {
-            let chains = self.chains(origin);
-            let newest = chains.newest(origin)?;
-            let leaves = chains.may_leave(newest, before) && !is_busy(origin);
-            leaves.then(|| self.begin_write_back(origin, newest))
-        };
-        origins.iter().filter_map(take).collect()
-    }
-
-    /// Takes versions of the first blocks of a range that are of epochs below `before`, up to one that is being written back.
-    pub(super) fn take_range(&self, first: OriginBlock, len: u32, before: Epoch) -> InRange {
-        let (mut victims, part) = (Vec::new(), self.regions.first_part(first, len));
-        let chains = self.chains(first);
-        for at in 0..part {
-            let origin = first.plus(at);
-            if chains.versions(origin).any(|block| self.blocks[block].stage() == Stage::WritingBack) {
-                return if at == 0 { InRange::WritingBack } else { InRange::Taken(victims, at) };
-            }
-            let newest = chains.newest(origin).filter(|&block| chains.may_leave(block, before));
-            victims.extend(newest.map(|block| self.begin_write_back(origin, block)));
-        }
-        InRange::Taken(victims, part)
-    }
-
     /// Whether a version of a range is of an epoch that is not below `committed`, or there are too many blocks to tell.
     pub(super) fn may_be_uncommitted(&self, origin: OriginBlock, len: u32, committed: Epoch) -> bool {
         let uncommitted = |block: CacheBlock| self.blocks[block].epoch() >= committed;
@@ -377,34 +236,6 @@ impl Index {
             (0..part).any(|at| chains.newest(first.plus(at)).is_some_and(uncommitted))
         });
         looked || len > LOOKS as u32
-    }
-
-    /// The victims are durable on the origin, or the attempt has failed. The superblock has `visible()`; what is stale goes to `stale`.
-    pub(super) fn end_write_back(
-        &self,
-        victims: &[Victim],
-        durable: bool,
-        visible: impl Fn() -> Epoch,
-        mut stale: impl FnMut(CacheBlock),
-    ) {
-        let early = mutant::on("write_cache: ask what is visible before the lock").then(&visible);
-        for &Victim { origin, block } in victims {
-            let chains = self.chains(origin);
-            if durable {
-                let newest = chains.newest(origin) == Some(block);
-                chains.note_clean(origin, block);
-                self.blocks[block].advance(Stage::WritingBack, Stage::Stale);
-                stale(block);
-                let before = self.held.fetch_sub(u32::from(newest), Ordering::AcqRel);
-                assert!(before >= u32::from(newest), "{origin:?} is held, and counted");
-            } else {
-                self.blocks[block].advance(Stage::WritingBack, Stage::Live);
-            }
-            // Asked under the lock: a commit that is not seen here comes to this chain later, and finds the write-back ended.
-            chains.drop_replaced(origin, early.unwrap_or_else(&visible), &mut stale);
-        }
-        let before = self.writing_back.fetch_sub(victims.len() as u32, Ordering::AcqRel);
-        assert!(before as usize >= victims.len(), "{} of {before} end", victims.len());
     }
 
     /// The superblock has `visible`: versions that this one has replaced are stale.
@@ -544,16 +375,4 @@ impl Index {
         assert_eq!((held, writing_back), (self.held(), self.writing_back()), "counts of the index");
         self.blocks.all().filter(|&block| self.stage(block) != Stage::Empty).count() as u32
     }
-}
-
-/// What a look of a lap came to.
-pub(super) struct Found {
-    /// Versions of consecutive blocks.
-    pub(super) victims: Vec<Victim>,
-    /// Where to go on.
-    pub(super) next: u64,
-    /// A version that the limit lets go could not leave.
-    pub(super) skipped: bool,
-    /// Nothing lies behind.
-    pub(super) at_end: bool,
 }

@@ -4,7 +4,7 @@ use spillway_core::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use spillway_policy::islands::Islands;
 use spillway_policy::lap::Lap;
 
-use super::block::Victim;
+use super::victims::Victim;
 
 /// What a look for victims came to.
 #[derive(Debug, PartialEq, Eq)]

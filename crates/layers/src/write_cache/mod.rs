@@ -25,15 +25,16 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`mod@format`] | superblock, entries, layout, and the checks before a cache is taken for one |
-//! | `opening`, `recovery` | how a cache is opened, and which of its blocks are alive after a crash |
+//! | `opening`, `fitting`, `recovery` | how a cache is opened, what has to fit for that, and which of its blocks are alive after a crash |
 //! | `blank` | what a device holds that is not a cache: named, and not formatted |
 //! | `settings`, `counts`, `attributes` | options, figures, and both as the control plane sees them |
 //! | `cache` | the parts together |
-//! | `block`, `regions`, `chains`, `index`, `present` | what the cache holds of the origin |
+//! | `block`, `regions`, `chains`, `index`, `present`, `stretch` | what the cache holds of the origin |
+//! | `victims` | which versions leave |
 //! | `growing` | how it follows an origin that has grown |
 //! | `space` | free blocks |
 //! | `journal`, `committer`, `metadata` | epochs, commits and clearing; their task; entries on their way to the device |
-//! | `transfer`, `pieces`, `workspaces` | requests of clients, through the cache |
+//! | `transfer`, `reservation`, `reading`, `pieces`, `workspaces` | requests of clients, through the cache |
 //! | `bypass`, `bypassed` | those past it, and what they leave to be flushed |
 //! | `laps`, `writeback` | the cache as a source of the write-back engine |
 //! | `drain`, `emptying` | how far a drain is, and how it goes |
@@ -51,6 +52,7 @@ mod committer;
 mod counts;
 mod drain;
 mod emptying;
+mod fitting;
 mod growing;
 mod index;
 mod journal;
@@ -59,10 +61,13 @@ mod metadata;
 mod opening;
 mod pieces;
 mod present;
+mod reading;
 mod recovery;
 mod regions;
+mod reservation;
 mod settings;
 mod space;
+mod stretch;
 #[cfg(test)]
 mod tests;
 #[cfg(all(test, feature = "shuttle"))]
@@ -70,6 +75,7 @@ mod thread_parts;
 #[cfg(all(test, feature = "shuttle"))]
 mod threads;
 mod transfer;
+mod victims;
 mod workspaces;
 mod writeback;
 

@@ -11,121 +11,16 @@ use spillway_policy::free_runs::Run;
 use super::block::{CacheBlock, Epoch, OriginBlock};
 use super::bypass::{BypassWrite, Entered, InLine};
 use super::cache::Core;
-use super::chains::Published;
 use super::counts::Count;
-use super::index::{LOOKS, Place, Stretch};
+use super::index::LOOKS;
 use super::pieces::Part;
+use super::reading::Reading;
+use super::reservation::Reservation;
+use super::stretch::{Place, Stretch};
 
 /// Zeroes go through the cache up to so many bytes, and up to this part of the cache; more bypass it.
 const ZEROES_BYTES: u64 = ZEROES_LEN as u64;
 const ZEROES_SHARE: u64 = 8;
-
-/// Blocks reserved for a write in an epoch; given back unless they are published.
-pub(super) struct Reservation {
-    core: Arc<Core>,
-    epoch: Epoch,
-    runs: Vec<Run>,
-    len: u32,
-    /// Blocks that could not be written.
-    bad: Vec<Run>,
-}
-
-impl Reservation {
-    /// Up to `wanted` blocks, if any are free.
-    fn take(core: &Arc<Core>, wanted: u32) -> Option<Self> {
-        // First the epoch: a commit that seals it waits for all who may have blocks in it.
-        let epoch = core.journal.enter();
-        let runs = core.space.reserve(wanted);
-        if runs.is_empty() {
-            leave(core, epoch);
-            return None;
-        }
-        let len = runs.iter().map(|run| run.len).sum();
-        assert!(len <= wanted, "{len} blocks where {wanted} are wanted");
-        Some(Self { core: core.clone(), epoch, runs, len, bad: Vec::new() })
-    }
-
-    fn publish(mut self, origin: OriginBlock) -> Published {
-        let (core, epoch) = (&self.core, self.epoch);
-        assert!(self.bad.is_empty(), "what could not be written is not published: {:?}", self.bad);
-        let runs = std::mem::take(&mut self.runs);
-        core.space.end_reservation(self.len);
-        let free = |block| core.free(block);
-        let note = |block| core.journal.note(epoch, block);
-        let published = core.index.publish(&runs, epoch, origin, core.journal.committed(), free, note);
-        leave(core, epoch);
-        core.changes.step();
-        published
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        if self.runs.is_empty() {
-            return;
-        }
-        let core = &self.core;
-        core.space.give_back(std::mem::take(&mut self.runs), &self.bad, core.env.coarse_now());
-        leave(core, self.epoch);
-        core.wake();
-    }
-}
-
-/// Ends a write's part in an epoch. A drain waits for it, so it may be the last that was left.
-fn leave(core: &Core, epoch: Epoch) {
-    core.journal.leave(epoch);
-    core.write_back_for_waiters();
-}
-
-/// Where the blocks of a range are read; those on the cache device are pinned until it is dropped.
-struct Reading {
-    core: Arc<Core>,
-    stretches: Vec<Stretch>,
-}
-
-impl Reading {
-    /// Blocks that lie on the cache device.
-    fn hits(&self) -> u32 {
-        let cached = |stretch: &&Stretch| stretch.place != Place::Origin;
-        self.stretches.iter().filter(cached).map(|stretch| stretch.len).sum()
-    }
-
-    /// Unpins up to [`LOOKS`] blocks, the last ones first; whether more are left.
-    fn release(&mut self) -> bool {
-        while self.stretches.pop_if(|stretch| stretch.place == Place::Origin).is_some() {}
-        if self.stretches.is_empty() {
-            return false;
-        }
-        let mut left = LOOKS as u32;
-        while left > 0
-            && let Some(Stretch { place, len }) = self.stretches.last_mut()
-        {
-            let count = left.min(*len);
-            *len -= count;
-            left -= count;
-            if let Place::Cache(block) = *place {
-                self.core.index.unpin(block.plus(*len), count, |block| self.core.free(block));
-            }
-            self.stretches.pop_if(|stretch| stretch.len == 0);
-        }
-        self.core.room.wake_all();
-        !self.stretches.is_empty()
-    }
-
-    /// Unpins all of it in slices.
-    async fn end(mut self) {
-        while self.release() {
-            self.core.give_way().await;
-        }
-    }
-}
-
-impl Drop for Reading {
-    fn drop(&mut self) {
-        // An unpinning that failed is a defect that must be told with its own words, not by an abort.
-        while !std::thread::panicking() && self.release() {}
-    }
-}
 
 /// Where the first blocks of a write go.
 pub(super) enum Room {

@@ -10,13 +10,14 @@ use spillway_policy::islands::{self, Neighbour};
 use spillway_policy::lap::{End, Lap};
 use spillway_policy::watermarks::{Goal, free_at};
 
-use super::block::{CacheBlock, Epoch, OriginBlock, Stage, Victim};
+use super::block::{CacheBlock, Epoch, OriginBlock, Stage};
 use super::cache::Core;
 use super::chains::Limit;
 use super::counts::Count;
 use super::index::LOOKS;
 use super::laps::Next;
 use super::pieces::Part;
+use super::victims::Victim;
 use crate::writeback::{Source, Take};
 
 /// Bytes of one batch, where so many follow each other.

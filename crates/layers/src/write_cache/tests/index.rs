@@ -8,11 +8,13 @@ use std::sync::Arc;
 use spillway_core::random::Random;
 use spillway_policy::free_runs::Run;
 
-use super::super::block::{Blocks, CacheBlock, Epoch, OriginBlock, Victim};
+use super::super::block::{Blocks, CacheBlock, Epoch, OriginBlock};
 use super::super::chains::Limit;
-use super::super::index::{InRange, Index, LOOKS, Place};
+use super::super::index::{Index, LOOKS};
 use super::super::journal::Journal;
 use super::super::space::Space;
+use super::super::stretch::Place;
+use super::super::victims::{InRange, Victim};
 
 const BLOCK: u64 = 64 << 10;
 

@@ -174,12 +174,12 @@ fn a_tebibyte_is_charged_once() {
     let layout = Layout::largest(1 << 40, 0, BlockSize::PAGE).unwrap();
     let count = u32::try_from(layout.n_blocks).expect("blocks have numbers of 32 bits");
     let (blocks, tebibytes) = (u64::from(count), 16 << 40);
-    let bytes = super::super::opening::memory(count, tebibytes / 4096, 4096);
+    let bytes = super::super::fitting::memory(count, tebibytes / 4096, 4096);
     assert!(bytes <= 32 * blocks + (64 << 10) && bytes > 20 * blocks, "{bytes} bytes for {blocks} blocks");
     for (cache, origin, block) in
         [(254, 1 << 20, 4096), (254, 1 << 40, 4096), (2, 1 << 50, 65536), (1 << 22, 1 << 41, 512)]
     {
-        let (bytes, regions) = (super::super::opening::memory(cache, origin / block, block), origin >> 20);
+        let (bytes, regions) = (super::super::fitting::memory(cache, origin / block, block), origin >> 20);
         assert!(
             bytes <= 32 * u64::from(cache) + regions / 7 + (64 << 10),
             "{bytes} bytes, {cache} blocks of {origin}"
