@@ -18,6 +18,7 @@
 
 mod handshake;
 mod sending;
+mod watch;
 
 use std::future::Future;
 use std::os::fd::OwnedFd;
@@ -26,17 +27,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use compio::BufResult;
-use compio::runtime::{Runtime, Submit};
+use compio::runtime::Submit;
 use rustix::net::{Shutdown, shutdown};
 use spillway_core::session::{Intake, Session};
 use spillway_core::{IoBuf, work};
 
 use crate::control::{Admission, Control, Order};
-use crate::op::{Await, Event, Receive, receive_now, would_block};
+use crate::op::{Receive, receive_now, would_block};
 use crate::pool::{BULK_LEN, Pool};
 
 use handshake::Handshake;
 use sending::{Full, send_now};
+use watch::Watch;
 
 /// Bytes of the receive that is always in flight.
 const RECEIVE_LEN: usize = 16 << 10;
@@ -77,10 +79,9 @@ pub(crate) struct Connection {
     /// The last receive filled its buffer: more has probably arrived.
     more: bool,
     full: Option<Full>,
-    hung_up: Option<Submit<Await>>,
+    watch: Watch,
     listening: bool,
     wound_down: bool,
-    polling_driver: bool,
     handshake: Handshake,
 }
 
@@ -104,10 +105,9 @@ impl Connection {
             spare: IoBuf::empty(),
             more: false,
             full: None,
-            hung_up: None,
+            watch: Watch::new(),
             listening: false,
             wound_down: false,
-            polling_driver: Runtime::with_current(|runtime| runtime.driver_type().is_polling()),
         }
     }
 
@@ -282,17 +282,7 @@ impl Connection {
 
     /// While nothing is received, only this notices that the peer has gone. Never asks for another round.
     fn peer_is_watched(&mut self, context: &mut Context<'_>) -> Result<bool, Gone> {
-        if self.polling_driver {
-            return Ok(false);
-        }
-        let socket = &self.socket;
-        let watch = self.hung_up.get_or_insert_with(|| {
-            compio::runtime::submit(Await { fd: socket.clone(), event: Event::HangUp })
-        });
-        match Pin::new(watch).poll(context) {
-            Poll::Pending => Ok(false),
-            Poll::Ready(_) => Err(Gone),
-        }
+        if self.watch.sees_hang_up(&self.socket, context) { Err(Gone) } else { Ok(false) }
     }
 
     /// Sends until everything is sent, the socket is full or the turn is spent. True if anything was sent.
