@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use futures_util::future::join;
 
-use super::super::format::OriginMark;
+use super::super::format::{OriginMark, SUPERBLOCK_LEN};
 use super::*;
 
 const MIB: u64 = 1 << 20;
