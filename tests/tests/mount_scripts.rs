@@ -124,6 +124,39 @@ unset SUDO_UID
 $user "$spillway" stop ram0
 "#;
 
+/// The mount of an ordinary user is gone, and another file lies in its place: the one client of the device is somebody else.
+const REPLACED: &str = r#"
+set -eu
+folder=$1 spillway=$2
+disk=$folder/mnt/ram0/disk
+let_go() { losetup --noheadings --output NAME --associated "$disk" | while read -r loop; do losetup --detach "$loop"; done; }
+trap 'cat "$folder"/log "$folder"/refusal >&2; let_go' EXIT
+export TMPDIR=$folder
+unset XDG_RUNTIME_DIR
+user="setpriv --reuid=65534 --regid=65534 --clear-groups"
+$user "$spillway" ram --size 16M --mount "$folder/mnt" --background > "$folder/log" 2>&1
+$user fusermount3 -u "$folder/mnt"
+$user mkdir "$folder/mnt/ram0"
+$user truncate --size 16M "$disk"
+mkfifo "$folder/orders"
+stay='import nbd, sys; client = nbd.NBD(); client.connect_uri(sys.argv[1]); open(sys.argv[2], "w").close(); sys.stdin.read()'
+/usr/bin/python3 -c "$stay" "nbd+unix:///ram0?socket=$folder/spillway-65534/ram0.sock" "$folder/connected" < "$folder/orders" &
+exec 8> "$folder/orders"
+until test -e "$folder/connected"; do kill -0 $!; sleep 0.05; done
+export SUDO_UID=65534
+if "$spillway" attach ram0 2> "$folder/refusal"; then echo "another file is attached"; exit 1; fi
+grep -q "another file is in its place" "$folder/refusal"
+exec 8>&-
+wait
+unset SUDO_UID
+$user "$spillway" stop ram0
+"#;
+
+#[test]
+fn root_attaches_no_other_file_that_lies_where_a_mount_was() {
+    as_an_ordinary_user(ROOT, REPLACED);
+}
+
 #[test]
 fn an_ordinary_user_mounts_through_fusermount3() {
     as_an_ordinary_user(USER, UNPRIVILEGED);

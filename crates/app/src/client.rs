@@ -6,6 +6,7 @@ mod drain;
 mod image;
 mod lending;
 mod nbd;
+mod program;
 mod resize;
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write, stdout};

@@ -81,6 +81,11 @@ impl Mounting {
         })
     }
 
+    /// Gives a device alone to the file of it that `thread` opened; see [`Tree::hold`].
+    pub(crate) fn hold(&self, device: &str, thread: u32) -> Result<(), Kind> {
+        self.tree.hold(device, thread)
+    }
+
     /// Unmounts; [`Kind::Busy`] with who uses what is below.
     pub(crate) fn end(&self) -> Result<(), Error> {
         let openers = || self.tree.volumes().iter().flat_map(|volume| volume.openers()).collect::<Vec<_>>();

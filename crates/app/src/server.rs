@@ -222,7 +222,9 @@ impl Server {
                     Ok(()) => return Ok(self.stop(Some(promise))?),
                     Err(error) => promise.keep(Err(error)),
                 },
-                Event::Change(Change::Hold { device }, promise) => promise.keep(self.hold(&device)),
+                Event::Change(Change::Hold { device, opener }, promise) => {
+                    promise.keep(self.hold(&device, opener));
+                }
                 Event::Change(Change::Stop { device }, promise) => self.stop_device(&device, promise),
                 Event::Change(Change::Resize { device, size }, promise) => {
                     self.resize(&device, size, promise)
@@ -309,14 +311,26 @@ impl Server {
         self.change(device, promise, async move |device| device.stack.grow(size).await);
     }
 
-    fn hold(&self, name: &str) -> Result<(), Error> {
+    fn hold(&self, name: &str, opener: Option<u32>) -> Result<(), Error> {
         let device = self.devices.find(name)?;
-        device.export.hold().map_err(|kind| {
-            let clients = device.export.clients();
-            Error::new(
-                kind,
-                format!("device {name} has {clients} clients or is held already: one alone can hold it"),
-            )
+        let held = match (opener, &self.mounting) {
+            (None, _) => device.export.hold(),
+            (Some(_), None) => Err(Kind::NotFound),
+            (Some(thread), Some(mounting)) => mounting.hold(name, thread),
+        };
+        held.map_err(|kind| match (kind, opener) {
+            (Kind::NotFound, Some(thread)) => {
+                let text = format!(
+                    "process {thread} does not have the file of {name} open: another file is in its place"
+                );
+                Error::new(Kind::Denied, text)
+            }
+            _ => {
+                let clients = device.export.clients();
+                let text =
+                    format!("device {name} has {clients} clients or is held already: one alone can hold it");
+                Error::new(kind, text)
+            }
         })
     }
 

@@ -97,7 +97,7 @@ impl Export {
     }
 
     /// Gives the device to its one client alone, until that leaves: no other connects. [`Kind::Busy`] unless there is exactly one, which
-    /// does not have it yet.
+    /// does not have it yet. Only who is a client itself knows which one that is.
     pub fn hold(&self) -> Result<(), Kind> {
         let held = self.clients.compare_exchange(1, ALONE | 1, Ordering::Relaxed, Ordering::Relaxed);
         held.map(drop).map_err(|_| Kind::Busy)
@@ -175,6 +175,11 @@ pub(crate) struct Connected {
 impl Connected {
     pub(crate) fn export(&self) -> &Arc<Export> {
         &self.export
+    }
+
+    /// Gives this client the device alone, as [`Export::hold`] does: of one client, it is the one.
+    pub(crate) fn hold(&self) -> Result<(), Kind> {
+        self.export.hold()
     }
 
     /// Has the task woken when the export wants its clients to leave.

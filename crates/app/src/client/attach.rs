@@ -15,6 +15,7 @@ use anyhow::{Context, Result};
 use spillway_export::control::Operation;
 use spillway_io::fuse::{ShownFile, loop_devices_below, places_of};
 
+use super::program::{finish, run, said};
 use super::{change, lending, row_of};
 use crate::cli::AttachOptions;
 use crate::exit::{Exit, Failure};
@@ -35,19 +36,23 @@ const PROBED_LEN: u64 = 1 << 20;
 struct Loop<'a> {
     path: PathBuf,
     file: &'a Path,
+    /// The process that opened the file.
+    opener: u32,
     kept: bool,
 }
 
 impl<'a> Loop<'a> {
     /// Over the file of a device. That of another user is opened as that user, whatever its server calls its file.
     fn over(file: &'a Path, folder: &RuntimeFolder) -> Result<Self> {
-        let path = if folder.is_ours() {
+        let (opener, path) = if folder.is_ours() {
             let mut command = Command::new("losetup");
-            run(command.args(["--find", "--show", "--direct-io=on"]).arg(file))?.trim().into()
+            command.args(["--find", "--show", "--direct-io=on"]).arg(file).stdin(Stdio::null());
+            let (opener, output) = finish(&mut command)?;
+            (opener, said(&command, output)?.trim().into())
         } else {
             lending::set_up(file, folder).context("the mount of another user")?
         };
-        Ok(Self { path, file, kept: false })
+        Ok(Self { path, file, opener, kept: false })
     }
 
     /// Refuses another file than `shown`: `losetup` opens it by a path, whatever has been put there meanwhile.
@@ -92,7 +97,7 @@ pub(crate) fn attach(folder: &RuntimeFolder, options: &AttachOptions) -> Result<
     let mut device = Loop::over(&file, folder)?;
     shown.iter().try_for_each(|shown| device.expect(shown))?;
     if !options.shared {
-        let hold = Operation::Hold { device: name.clone() };
+        let hold = Operation::Hold { device: name.clone(), opener: Some(device.opener) };
         change(folder, name, &hold)
             .context("the device cannot be held; --shared attaches it all the same")?;
     }
@@ -210,13 +215,4 @@ fn wait_until(device: &Path, otherwise: &str, holds: impl Fn() -> bool) -> Resul
 fn in_use(place: &Path, error: &anyhow::Error) -> Failure {
     let place = place.display();
     Failure::new(Exit::Busy, format!("{error:#}: fuser -vm {place} shows who uses it"))
-}
-
-/// Runs a program to its end; what it printed, or what it said against it.
-pub(super) fn run(command: &mut Command) -> Result<String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("{name} cannot be run"))?;
-    let words = String::from_utf8_lossy(&output.stderr);
-    anyhow::ensure!(output.status.success(), "{name}: {}", words.trim());
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -18,9 +18,9 @@ use spillway_core::ByteRange;
 use spillway_core::size::human;
 use spillway_export::control::Operation;
 
-use super::attach::run;
 use super::copying::{RawImage, Source, Target, copy};
 use super::nbd::Nbd;
+use super::program::run;
 use super::{change, print, row_of};
 use crate::cli::{ImageFormat, LoadOptions, SaveOptions};
 use crate::exit::{Exit, Failure};
@@ -76,7 +76,7 @@ pub(crate) fn load(folder: &RuntimeFolder, options: &LoadOptions) -> Result<()> 
         return Err(Failure::usage(text).into());
     }
     if !options.shared {
-        change(folder, device, &Operation::Hold { device: device.clone() })
+        change(folder, device, &Operation::Hold { device: device.clone(), opener: None })
             .context("the device cannot be held; --shared loads the image all the same")?;
     }
     let stored = copy(&mut *image, &mut client)?;

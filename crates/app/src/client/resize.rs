@@ -7,7 +7,8 @@ use anyhow::{Context, Result};
 use spillway_export::control::Operation;
 use spillway_io::fuse::loop_devices_below;
 
-use super::attach::{file_of, run};
+use super::attach::file_of;
+use super::program::run;
 use super::{change, lending};
 use crate::cli::ResizeOptions;
 use crate::runtime_folder::RuntimeFolder;

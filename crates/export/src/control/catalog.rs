@@ -28,10 +28,12 @@ pub enum Change {
         /// Bytes; as many as its origin has now where absent.
         size: Option<u64>,
     },
-    /// Gives a device to its one client alone, until that leaves; no other connects.
+    /// Gives a device to one client alone, until that leaves; no other connects.
     Hold {
         /// Name of the device.
         device: String,
+        /// The thread that opened its file; the one client that it has where absent.
+        opener: Option<u32>,
     },
     /// Flushes a device, disconnects its clients and removes it.
     Stop {

@@ -56,10 +56,13 @@ pub enum Operation {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         size: Option<u64>,
     },
-    /// Gives a device to its one client alone, until that leaves.
+    /// Gives a device to one client alone, until that leaves.
     Hold {
         /// Name of the device.
         device: String,
+        /// The thread that opened its file; the one client that it has where absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        opener: Option<u32>,
     },
     /// Flushes and removes a device.
     Stop {
@@ -392,7 +395,8 @@ mod tests {
             Operation::Reset { device: device() },
             Operation::Resize { device: device(), size: None },
             Operation::Resize { device: device(), size: Some(1 << 40) },
-            Operation::Hold { device: device() },
+            Operation::Hold { device: device(), opener: None },
+            Operation::Hold { device: device(), opener: Some(77) },
             Operation::Stop { device: device() },
             Operation::StopServer {},
         ]

@@ -80,7 +80,7 @@ impl ControlSession {
             },
             Ok(Operation::Reset { device }) => return self.change(Change::Reset { device }),
             Ok(Operation::Resize { device, size }) => return self.change(Change::Resize { device, size }),
-            Ok(Operation::Hold { device }) => return self.change(Change::Hold { device }),
+            Ok(Operation::Hold { device, opener }) => return self.change(Change::Hold { device, opener }),
             Ok(Operation::Stop { device }) => return self.change(Change::Stop { device }),
             Ok(Operation::StopServer {}) => return self.change(Change::StopServer),
             Err(error) => Err(error),

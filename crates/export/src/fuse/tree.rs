@@ -13,6 +13,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use spillway_core::Kind;
 use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock};
 
 use super::controls::{Controls, Folder};
@@ -76,6 +77,9 @@ pub struct Opener {
     pub thread: u32,
 }
 
+/// A thread in a namespace that the server cannot look into.
+const UNSEEN: u32 = 0;
+
 /// A device in the mount.
 pub struct Volume {
     pub(super) number: u32,
@@ -94,7 +98,7 @@ struct Open {
 
 struct OpenFile {
     thread: u32,
-    _client: Connected,
+    client: Connected,
 }
 
 impl Volume {
@@ -120,7 +124,7 @@ impl Volume {
         let client = self.export.connect().ok_or_else(|| self.absence())?;
         open.last_handle += 1;
         let handle = open.last_handle;
-        open.files.insert(handle, OpenFile { thread, _client: client });
+        open.files.insert(handle, OpenFile { thread, client });
         Ok(handle)
     }
 
@@ -141,6 +145,13 @@ impl Volume {
         threads.sort_unstable();
         threads.dedup();
         threads.into_iter().map(|thread| Opener { device: device(), thread }).collect()
+    }
+
+    /// Gives the device alone to the file that `thread` opened.
+    fn hold(&self, thread: u32) -> Result<(), Kind> {
+        let open = self.open.lock();
+        let opened = open.files.values().find(|file| [thread, UNSEEN].contains(&file.thread));
+        opened.ok_or(Kind::NotFound)?.client.hold()
     }
 
     /// Nobody will close what is open.
@@ -237,6 +248,14 @@ impl Tree {
         volumes.remove(index);
         self.version.fetch_add(1, Ordering::Release);
         Ok(())
+    }
+
+    /// Gives a device alone to the file of it that `thread` opened, until that is closed: no other client connects. [`Kind::NotFound`] where it
+    /// has none open, [`Kind::Busy`] where the device has other clients too.
+    pub fn hold(&self, name: &str, thread: u32) -> Result<(), Kind> {
+        let volumes = self.volumes();
+        let volume = volumes.iter().find(|volume| volume.export.name() == name);
+        volume.ok_or(Kind::NotFound)?.hold(thread)
     }
 
     /// Every device in the mount.

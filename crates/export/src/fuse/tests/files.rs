@@ -124,14 +124,15 @@ fn a_device_that_is_taken_away_is_kept_by_no_session() {
 
 #[test]
 fn a_device_that_is_held_has_one_client_until_that_leaves() {
-    let (_, export, _, mut kernel, disk) = reading();
-    assert!(export.hold().is_err(), "nobody is there to hold it");
+    let (_, export, tree, mut kernel, disk) = reading();
+    let hold = || tree.hold("ram0", THREAD);
+    assert_eq!(hold(), Err(Kind::NotFound), "nobody is there to hold it");
     let first = kernel.open(disk, 2).unwrap();
     let second = kernel.open(disk, 0).unwrap();
-    assert!(export.hold().is_err(), "two cannot hold it");
+    assert_eq!(hold(), Err(Kind::Busy), "two cannot hold it");
     kernel.ask(opcode::RELEASE, disk, &words64(&[second, 0, 0]));
-    assert_eq!(export.hold(), Ok(()));
-    assert!(export.hold().is_err(), "it is held");
+    assert_eq!(hold(), Ok(()));
+    assert_eq!(hold(), Err(Kind::Busy), "it is held");
     assert_eq!(export.clients(), 1);
     assert_eq!(kernel.open(disk, 0), Err(errno::EBUSY));
     assert!(export.reserve().is_err());
@@ -139,6 +140,21 @@ fn a_device_that_is_held_has_one_client_until_that_leaves() {
     assert_eq!(export.clients(), 0);
     assert!(kernel.open(disk, 0).is_ok() && kernel.open(disk, 0).is_ok(), "it is held no longer");
     assert_eq!(export.clients(), 2);
+}
+
+#[test]
+fn a_device_is_held_by_who_opened_its_file_and_by_no_other_client() {
+    let (_, export, tree, mut kernel, disk) = reading();
+    let elsewhere = export.connect().expect("another protocol's client");
+    assert_eq!(tree.hold("ram0", THREAD), Err(Kind::NotFound), "it is not the one client's");
+    let handle = kernel.open(disk, 2).unwrap();
+    assert_eq!(tree.hold("ram0", THREAD), Err(Kind::Busy), "it is not alone");
+    drop(elsewhere);
+    assert_eq!(tree.hold("ram0", THREAD + 1), Err(Kind::NotFound), "another program has it open");
+    assert_eq!(tree.hold("other", THREAD), Err(Kind::NotFound));
+    assert_eq!(tree.hold("ram0", THREAD), Ok(()));
+    kernel.ask(opcode::RELEASE, disk, &words64(&[handle, 0, 0]));
+    assert_eq!(tree.hold("ram0", THREAD), Err(Kind::NotFound), "it is closed");
 }
 
 #[test]

@@ -10,6 +10,9 @@ use spillway_core::sync::{AtomicUsize, Ordering};
 use super::super::wire::{Fields, Header, ROOT, opcode};
 use super::super::{Config, FuseSession, MESSAGE_LEN_MAX, Tree};
 
+/// The thread that asks for everything.
+pub(super) const THREAD: u32 = 77;
+
 /// A reply: an errno or 0, and what follows.
 pub(super) type Got = (i32, Vec<u8>);
 
@@ -108,7 +111,8 @@ impl Kernel {
 pub(super) fn message(opcode: u32, node: u64, unique: u64, body: &[u8]) -> IoBuf {
     let mut buf = IoBuf::new(MESSAGE_LEN_MAX);
     let len = Header::LEN + body.len();
-    let head = [words32(&[len as u32, opcode]), words64(&[unique, node]), words32(&[0, 0, 77, 0])].concat();
+    let head =
+        [words32(&[len as u32, opcode]), words64(&[unique, node]), words32(&[0, 0, THREAD, 0])].concat();
     buf[..Header::LEN].copy_from_slice(&head);
     buf[Header::LEN..len].copy_from_slice(body);
     buf.narrow(0, len);
