@@ -1,9 +1,12 @@
 //! The devices of a server as files in a FUSE mount. As root: mounting and loop devices need it.
 
 use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
@@ -14,6 +17,7 @@ const MIB: usize = 1 << 20;
 
 /// Exit codes as documented.
 const USAGE: i32 = 2;
+const MISSING: i32 = 3;
 const BUSY: i32 = 4;
 
 fn both(path: &Path) -> File {
@@ -334,4 +338,32 @@ fn a_device_is_reset_right_after_its_file_was_closed() {
     }
     let _open = both(&server.file("ram0"));
     assert_eq!(errno(fs::write(zram.join("reset"), "1")), Errno::BUSY);
+}
+
+/// The same, for devices that are stopped, the last one of a mount among them: each file is open when the server is asked, and closed then.
+#[test]
+fn a_device_is_stopped_once_its_file_was_closed_a_moment_ago() {
+    let folder = Arc::new(Scratch::new());
+    let names = ["a", "b"];
+    let device =
+        |name| format!("[[device]]\nname = \"{name}\"\norigin = {{ kind = \"null\", size = \"1M\" }}\n");
+    let launch = Launch::serve(folder.clone(), names.map(device).concat()).flag("-v");
+    let mut server = launch.mounted().start();
+    for name in names {
+        let control = UnixStream::connect(folder.join(&format!("spillway/{name}.ctl"))).expect("it listens");
+        let file = both(&server.file(name));
+        let asked = Instant::now();
+        writeln!(&control, r#"{{"v":2,"op":"stop","device":"{name}"}}"#).expect("it listens");
+        let seen = format!("Stop {{ device: \"{name}\" }}");
+        until("the server is asked", || server.log().contains(&seen).then_some(()));
+        drop(file);
+        let closed = asked.elapsed();
+        let mut reply = String::new();
+        BufReader::new(control).read_line(&mut reply).expect("an answer");
+        let late = closed > Duration::from_millis(100);
+        assert!(reply.contains("done") || late, "{name}: {reply} closed after {closed:?}");
+        let gone = |code: &i32| [0, MISSING].contains(code);
+        until("it is stopped", || server.spillway(&["stop", name]).code.filter(gone));
+    }
+    assert!(server.ends().success());
 }

@@ -25,6 +25,11 @@ impl Devices {
         Self { list: RwLock::new(Vec::new()), events }
     }
 
+    /// Where the server's thread is asked for something.
+    pub(crate) fn events(&self) -> &Sender<Event> {
+        &self.events
+    }
+
     /// Adds a device whose name is not taken.
     pub(crate) fn add(&self, device: Arc<Device>) {
         self.list.write().push(device);

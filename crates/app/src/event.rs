@@ -1,6 +1,7 @@
 //! What asks something of the server's own thread, and the answers that it owes.
 
 use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
 
 use futures_channel::oneshot;
 use spillway_core::{Answer, Error, Kind};
@@ -15,19 +16,27 @@ pub(crate) enum Event {
 }
 
 /// An answer owed to a control client.
-pub(crate) struct Promise(oneshot::Sender<Result<(), Error>>);
+pub(crate) struct Promise {
+    sender: oneshot::Sender<Result<(), Error>>,
+    given: Instant,
+}
 
 impl Promise {
     /// Answers. A client that no longer waits has no use for it.
     pub(crate) fn keep(self, outcome: Result<(), Error>) {
-        let _ = self.0.send(outcome);
+        let _ = self.sender.send(outcome);
+    }
+
+    /// Since when it is owed.
+    pub(crate) fn age(&self) -> Duration {
+        self.given.elapsed()
     }
 }
 
 /// Asks the server's thread for a change. Where that thread ends without an answer, the answer is that the server stops.
 pub(crate) fn request_change(events: &Sender<Event>, change: Change) -> Answer<Result<(), Error>> {
-    let (promise, outcome) = oneshot::channel();
-    let _ = events.send(Event::Change(change, Promise(promise)));
+    let (sender, outcome) = oneshot::channel();
+    let _ = events.send(Event::Change(change, Promise { sender, given: Instant::now() }));
     let stopping = || Err(Error::new(Kind::ShuttingDown, "the server stops"));
     Answer::pending(async move { outcome.await.unwrap_or_else(|_| stopping()) })
 }

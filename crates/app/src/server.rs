@@ -47,8 +47,10 @@ const CONTROL_CONNECTIONS_MAX: usize = 16;
 /// Pause between two looks whether the mount is still in use, once a signal has asked the server to stop.
 const UNMOUNT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a reset waits for clients that are leaving.
+/// How long a reset or a stop waits for clients that are leaving: the kernel says later that a file was closed, and lets go of its mount later
+/// still. The pause between two looks.
 const LEAVING: Duration = Duration::from_millis(200);
+const LEAVING_PAUSE: Duration = Duration::from_millis(20);
 
 /// Serves what `plan` says until asked to stop.
 pub(crate) fn run(plan: Plan, folder: &RuntimeFolder) -> Result<()> {
@@ -97,8 +99,8 @@ struct Server {
     control: HashMap<String, Serving>,
     /// Devices that are being stopped, while this thread answers others.
     stopping: Beside,
-    /// Changes of attributes and sizes that are being made, on background threads.
-    changes: Vec<Receiver<()>>,
+    /// Changes that are being made, or are to be tried again, on background threads.
+    tasks: Vec<Receiver<()>>,
     memory: Memory,
     workers: Workers,
     _charges: [Charge; 2],
@@ -136,7 +138,7 @@ impl Server {
             own: HashMap::new(),
             control: HashMap::new(),
             stopping: Beside::default(),
-            changes: Vec::new(),
+            tasks: Vec::new(),
             memory,
             workers,
             _charges: charges,
@@ -220,12 +222,12 @@ impl Server {
                 }
                 Event::Change(Change::StopServer, promise) => match self.unmount() {
                     Ok(()) => return Ok(self.stop(Some(promise))?),
-                    Err(error) => promise.keep(Err(error)),
+                    Err(error) => self.refuse(Change::StopServer, promise, error),
                 },
                 Event::Change(Change::Hold { device, opener }, promise) => {
                     promise.keep(self.hold(&device, opener));
                 }
-                Event::Change(Change::Stop { device }, promise) => self.stop_device(&device, promise),
+                Event::Change(Change::Stop { device }, promise) => self.stop_device(device, promise),
                 Event::Change(Change::Resize { device, size }, promise) => {
                     self.resize(&device, size, promise)
                 }
@@ -297,9 +299,7 @@ impl Server {
             Ok(device) => device,
             Err(error) => return promise.keep(Err(error)),
         };
-        let task = async move || promise.keep(device.changes.make(change(device.clone())).await);
-        self.changes.retain(|change| change.try_recv() == Err(TryRecvError::Empty));
-        self.changes.push(in_background(&*self.workers.env(), task));
+        self.in_background(async move || promise.keep(device.changes.make(change(device.clone())).await));
     }
 
     fn set(&mut self, device: &str, attribute: String, value: Value, promise: Promise) {
@@ -341,12 +341,34 @@ impl Server {
         }
     }
 
-    fn stop_device(&mut self, name: &str, promise: Promise) {
+    fn stop_device(&mut self, device: String, promise: Promise) {
         // Taken only with a thread to end it on.
-        match self.stopping.thread().and_then(|thread| Ok((thread, self.take(name)?))) {
+        match self.stopping.thread().and_then(|thread| Ok((thread, self.take(&device)?))) {
             Ok((thread, leaving)) => thread.run(move || leaving.end(promise)),
-            Err(error) => promise.keep(Err(error)),
+            Err(error) => self.refuse(Change::Stop { device }, promise, error),
         }
+    }
+
+    /// Refuses a change. What is in use may be so by clients that are leaving: such a change is tried again for a while.
+    fn refuse(&mut self, change: Change, promise: Promise, error: Error) {
+        if error.kind != Kind::Busy || promise.age() >= LEAVING {
+            return promise.keep(Err(error));
+        }
+        let (env, events) = (self.workers.env(), self.devices.events().clone());
+        self.in_background(move || async move {
+            env.sleep(LEAVING_PAUSE).await;
+            // Where nobody listens any more, the server stops.
+            let _ = events.send(Event::Change(change, promise));
+        });
+    }
+
+    /// Has something done that the end of the server waits for.
+    fn in_background<F>(&mut self, task: impl FnOnce() -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        self.tasks.retain(|task| task.try_recv() == Err(TryRecvError::Empty));
+        self.tasks.push(in_background(&*self.workers.env(), task));
     }
 
     /// Takes a device out of this server: nobody finds it any more. [`Kind::Busy`] while its file is open.
@@ -364,7 +386,7 @@ impl Server {
     /// Stops everything. The first failed flush is reported.
     fn stop(mut self, promise: Option<Promise>) -> Result<(), Failure> {
         self.stopping.join();
-        self.changes.drain(..).for_each(|change| _ = wait_for(&change));
+        self.tasks.drain(..).for_each(|task| _ = wait_for(&task));
         let services = self.own.drain().map(|(_, service)| service).chain(self.shared.take());
         stop_all(services.map(|service| service.serving));
         let env = self.workers.env();
