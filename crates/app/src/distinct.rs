@@ -19,18 +19,19 @@ struct Use<'a> {
     footprint: Option<Footprint>,
 }
 
-/// Refuses a cache that is its own origin, or another device's origin or cache. Two origins may be one: locks decide.
+/// Refuses a cache or a spill file that is anything else of these devices as well. Two origins may be one: locks decide.
 pub(crate) fn check<'a>(devices: impl IntoIterator<Item = Named<'a>>) -> Result<()> {
     let uses: Vec<Use> = devices.into_iter().flat_map(uses).collect();
     for (index, one) in uses.iter().enumerate() {
         let same = |other: &&Use| !(one.is_origin() && other.is_origin()) && one.is_same(other);
         if let Some(other) = uses[..index].iter().find(same) {
             return Err(Failure::usage(format!(
-                "{} ({}) and {} ({}) are the same file or device, or overlap: give each cache one of its own",
+                "{} ({}) and {} ({}) are the same file or device, or overlap: give {} one of its own",
                 other.backing.path.display(),
                 other.role(),
                 one.backing.path.display(),
-                one.role()
+                one.role(),
+                if one.is_origin() { other.role() } else { one.role() }
             ))
             .into());
         }
@@ -48,7 +49,7 @@ impl Use<'_> {
         self.backing.role == "origin"
     }
 
-    /// What does not exist is refused when it is opened.
+    /// A path that cannot be opened is like no other path; it is refused then.
     fn is_same(&self, other: &Self) -> bool {
         let both = self.footprint.as_ref().zip(other.footprint.as_ref());
         self.backing.path == other.backing.path || both.is_some_and(|(one, other)| one.overlaps(other))
@@ -79,6 +80,25 @@ mod tests {
     }
 
     #[test]
+    fn paths_where_nothing_is_yet_are_compared_too() {
+        let scratch = Scratch::new("distinct-new");
+        let path = |name: &str| scratch.path().join(name);
+        std::fs::create_dir(path("folder")).unwrap();
+        std::os::unix::fs::symlink("folder", path("link")).unwrap();
+        let with = |name, cache: &str| device(name, path(&format!("origin of {name}")), Some(path(cache)));
+        for other in ["folder/new", "link/new", "folder/../link/./new", "no-folder/new"] {
+            let first = if other == "no-folder/new" { other } else { "folder/new" };
+            let refusal = check(&[with("x", first), with("y", other)]).unwrap_err().to_string();
+            assert!(
+                refusal.contains("the cache of x") && refusal.ends_with("give the cache of y one of its own"),
+                "{refusal}"
+            );
+        }
+        check(&[with("x", "folder/new"), with("y", "folder/newer")]).unwrap();
+        check(&[with("x", "folder/new"), with("y", "new")]).unwrap();
+    }
+
+    #[test]
     fn a_cache_is_nothing_else_by_whatever_path() {
         let scratch = Scratch::new("distinct");
         let path = |name: &str| scratch.path().join(name);
@@ -100,7 +120,6 @@ mod tests {
         }
         check(&[with("a", "b"), device("y", path("c"), None)]).unwrap();
         check(&[device("x", path("a"), None), device("y", path("soft"), None)]).expect("no cache");
-        assert!(check(&[with("none", "none")]).is_err(), "one path, though nothing is there");
         check(&[with("none", "nothing")]).expect("it is refused when it is opened");
     }
 }

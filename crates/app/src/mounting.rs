@@ -149,8 +149,7 @@ fn program_of(thread: u32) -> Option<String> {
 
 /// Refuses a mount over what the server needs: requests to the storage that its devices stand on would come back to it.
 pub(crate) fn check_place<'a>(place: &Path, needed: impl Iterator<Item = &'a Path>) -> Result<()> {
-    let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let below = |path: &&Path| path.starts_with(place) || whole(path).starts_with(whole(place));
+    let below = |path: &&Path| path.starts_with(place) || resolved(path).starts_with(resolved(place));
     let mut needed = needed;
     match needed.find(below) {
         None => Ok(()),
@@ -161,6 +160,15 @@ pub(crate) fn check_place<'a>(place: &Path, needed: impl Iterator<Item = &'a Pat
             Err(Failure::usage(text)).context("--mount")
         }
     }
+}
+
+/// `path` without links and `..`, of a file that may be yet to be made.
+fn resolved(path: &Path) -> PathBuf {
+    let missing = || {
+        let whole = std::path::absolute(path).ok()?;
+        Some(whole.parent()?.canonicalize().ok()?.join(whole.file_name()?))
+    };
+    path.canonicalize().ok().or_else(missing).unwrap_or_else(|| path.to_owned())
 }
 
 #[cfg(test)]
@@ -177,11 +185,20 @@ mod tests {
         std::os::unix::fs::symlink("mount/origin", path("link")).unwrap();
         std::os::unix::fs::symlink("mount", path("place")).unwrap();
         fs::write(path("beside"), "").unwrap();
-        for (place, storage) in [("mount", "mount/origin"), ("mount", "link"), ("place", "mount/origin")] {
+        for (place, storage) in [
+            ("mount", "mount/origin"),
+            ("mount", "link"),
+            ("place", "mount/origin"),
+            ("mount", "place/new"),
+            ("place", "mount/new"),
+            ("mount", "mount/../place/new"),
+        ] {
             let error = check_place(&path(place), [path(storage).as_path()].into_iter()).unwrap_err();
             assert!(format!("{error:#}").contains("lies below"), "{error:#}");
         }
-        check_place(&path("mount"), [path("beside").as_path()].into_iter()).unwrap();
+        for beside in ["beside", "new", "no-folder/new"] {
+            check_place(&path("mount"), [path(beside).as_path()].into_iter()).unwrap();
+        }
     }
 
     #[test]

@@ -43,10 +43,34 @@ impl Opening {
 fn open(backing: &BackingDevice) -> Result<OpenStorage, Error> {
     let options = FileOptions {
         path: backing.path.clone(),
+        create: backing.create,
         read_only: backing.read_only,
         mapped: backing.mapped,
         ..FileOptions::default()
     };
     let opened = spillway_io::open(&options)?;
     Ok(OpenStorage { storage: opened.storage, notes: opened.notes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn a_backing_device_that_may_be_made_is_made_and_another_is_not() {
+        let scratch = Scratch::new("opening");
+        let path = scratch.path().join("spill");
+        let backing = BackingDevice { role: "spill", path, create: None, read_only: false, mapped: false };
+        let refusal = open(&backing).err().expect("it does not exist");
+        assert!(refusal.message().contains("does not exist") && !backing.path.exists(), "{refusal}");
+        let made = open(&BackingDevice { create: Some(1 << 20), ..backing.clone() }).unwrap();
+        assert_eq!(made.storage.geometry().size, 1 << 20);
+        assert!(made.notes.iter().any(|note| note.contains("was created")), "{:?}", made.notes);
+        drop(made);
+        let found = open(&BackingDevice { create: Some(2 << 20), ..backing.clone() }).unwrap();
+        assert_eq!(found.storage.geometry().size, 1 << 20, "it is opened as it is");
+        drop(found);
+        open(&backing).expect("it stays");
+    }
 }

@@ -23,10 +23,13 @@ pub trait Open<On> {
 /// A file or block device that a kind keeps its data on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackingDevice {
-    /// What it is to its kind: `origin`, `cache`.
+    /// What it is to its kind: `origin`, `cache`, `spill`.
     pub role: &'static str,
-    /// Path of an existing file or block device.
+    /// Path of a file or block device, which exists unless it may be made.
     pub path: PathBuf,
+    /// Where nothing is at the path, makes a sparse file of that many bytes for its owner alone; an empty file gets that length. Anything else
+    /// is opened as it is. What was made stays when the device ends.
+    pub create: Option<u64>,
     /// Opened for reading only.
     pub read_only: bool,
     /// Reached through a mapping instead of I/O.

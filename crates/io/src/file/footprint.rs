@@ -1,10 +1,12 @@
 //! Which bytes of which file or disk a path stands on, to see that two paths are not the same storage.
 //!
 //! Links and other nodes of a device lead to the same inode or device number. A partition is a range of its disk. A loop device
-//! is a disk of its own and a range of the file behind it. What other devices are made of is not followed: their parts are
+//! is a disk of its own and a range of the file behind it. A path where nothing is yet is a name in a folder. What other devices are made of is not followed: their parts are
 //! claimed by the system, so that opening them is refused.
 
+use std::ffi::OsString;
 use std::fs;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -21,20 +23,25 @@ struct Stretch {
     bytes: Range<u64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Ground {
     /// Device and number of the inode.
     File(u64, u64),
     /// Device number of a whole disk.
     Disk(u64),
+    /// Device and number of the folder's inode, and a name that is not in it.
+    Missing(u64, u64, OsString),
 }
 
 const SECTOR: u64 = 512;
 
 impl Footprint {
-    /// That of an existing file or block device; `None` where there is none, or it is something else.
+    /// That of a file or block device, or of a file that may be made there; `None` where there can be none, or it is something else.
     pub fn of(path: &Path) -> Option<Self> {
-        let found = fs::metadata(path).ok()?;
+        let found = match fs::metadata(path) {
+            Err(why) if why.kind() == ErrorKind::NotFound => return missing(path).map(|one| Self(vec![one])),
+            found => found.ok()?,
+        };
         match FileType::from_raw_mode(found.mode()) {
             FileType::RegularFile => Some(Self(vec![file(&found, 0..u64::MAX)])),
             FileType::BlockDevice => {
@@ -61,6 +68,13 @@ impl Stretch {
 
 fn file(found: &fs::Metadata, bytes: Range<u64>) -> Stretch {
     Stretch { ground: Ground::File(found.dev(), found.ino()), bytes }
+}
+
+fn missing(path: &Path) -> Option<Stretch> {
+    let path = std::path::absolute(path).ok()?;
+    let folder = fs::metadata(path.parent()?).ok()?;
+    let ground = Ground::Missing(folder.dev(), folder.ino(), path.file_name()?.to_owned());
+    Some(Stretch { ground, bytes: 0..u64::MAX })
 }
 
 /// What a device stands on, as the system tells at `node`. Where it tells nothing, the device is a disk of its own.
@@ -123,8 +137,32 @@ mod tests {
         for (name, same) in [("one", true), ("hard", true), ("soft", true), ("two", false)] {
             assert_eq!(of(name).overlaps(&of("one")), same, "{name}");
         }
-        assert_eq!(Footprint::of(&path("none")), None);
         assert_eq!(Footprint::of(&folder), None);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_path_where_nothing_is_yet_is_a_name_in_its_folder() {
+        let folder = folder("missing");
+        for name in ["one", "two"] {
+            fs::create_dir(folder.join(name)).unwrap();
+        }
+        std::os::unix::fs::symlink("one", folder.join("link")).unwrap();
+        let of = |path: &str| Footprint::of(&folder.join(path)).expect("a file may be made there");
+        let same = ["one/new", "./one//new", "two/../one/new", "link/new", "link/../one/./new"];
+        for (path, same) in
+            same.map(|path| (path, true)).into_iter().chain([("one/other", false), ("two/new", false)])
+        {
+            assert_eq!(of(path).overlaps(&of("one/new")), same, "{path}");
+        }
+        fs::write(folder.join("one/file"), "").unwrap();
+        assert!(!of("one/file").overlaps(&of("one/new")));
+        for path in ["none/new", "one/file/new", "one/none/.."] {
+            assert_eq!(Footprint::of(&folder.join(path)), None, "{path}");
+        }
+        let below_here = Path::new("no-such-file-here");
+        let whole = std::env::current_dir().unwrap().join(below_here);
+        assert!(Footprint::of(below_here).unwrap().overlaps(&Footprint::of(&whole).unwrap()));
         fs::remove_dir_all(&folder).unwrap();
     }
 

@@ -37,7 +37,7 @@ struct Mapping {
     base: NonNull<u8>,
     len: usize,
     /// Keeps the lock.
-    _fd: OwnedFd,
+    _fd: Arc<OwnedFd>,
 }
 
 // SAFETY: the mapping belongs to this value alone, and its address does not depend on the thread.
@@ -62,7 +62,7 @@ pub(super) struct MappedFile {
 
 impl MappedFile {
     /// Maps `geometry.size` bytes; returns how they become durable, for people.
-    pub(super) fn new(fd: OwnedFd, geometry: Geometry) -> Result<(Self, &'static str), Errno> {
+    pub(super) fn new(fd: Arc<OwnedFd>, geometry: Geometry) -> Result<(Self, &'static str), Errno> {
         let len = usize::try_from(geometry.size).map_err(|_| Errno::FBIG)?;
         let is_file = FileType::from_raw_mode(fstat(&fd)?.st_mode) == FileType::RegularFile;
         match fallocate(&fd, FallocateFlags::empty(), 0, geometry.size) {

@@ -8,6 +8,7 @@
 //!
 //! Without O_DIRECT the kernel's page cache lies below, with it nothing does.
 
+mod claim;
 mod extents;
 mod footprint;
 mod identity;
@@ -15,6 +16,7 @@ mod length;
 mod mapped;
 mod op;
 mod open;
+mod options;
 #[cfg(test)]
 mod tests;
 
@@ -28,7 +30,8 @@ use spillway_core::{Answer, ByteRange, Extent, Geometry, IoBuf, Kind, LocalFutur
 use op::{Act, FileOp};
 
 pub use footprint::Footprint;
-pub use open::{Direct, FileOptions, Opened, open};
+pub use open::{Opened, open};
+pub use options::{Direct, FileOptions};
 
 /// An open file or block device.
 struct OpenFile {

@@ -1,55 +1,25 @@
-//! Opening a file or block device: its lock, size, block and whether O_DIRECT works.
+//! Opening a file or block device: its size, block and whether O_DIRECT works.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Statx, StatxFlags, fallocate,
-    fcntl_getfl, fcntl_setfl, flock, fstat, ftruncate, ioctl_blksszget, major, minor, statx,
+    AtFlags, FallocateFlags, FileType, OFlags, Statx, StatxFlags, fallocate, fcntl_getfl, fcntl_setfl, fstat,
+    ioctl_blksszget, major, minor, statx,
 };
 use rustix::io::{Errno, pread};
-use spillway_core::{BlockSize, Error, Geometry, IoBuf, Kind, SECTOR, Storage};
+use spillway_core::{BlockSize, Error, Geometry, IoBuf, SECTOR, Storage};
 
 use super::OpenFile;
+use super::claim::{Claim, failed};
 use super::identity::identity;
 use super::length::length_of;
 use super::mapped::MappedFile;
-
-/// Times to try for the lock, and the pause between: device managers hold it for a moment after a device appears.
-const LOCK_TRIES: usize = 10;
-const LOCK_PAUSE: Duration = Duration::from_millis(50);
+use super::options::{Direct, FileOptions};
 
 /// Largest preferred request that is believed, in bytes.
 const OPTIMAL_IO_MAX: u32 = 1 << 20;
-
-/// Whether to go around the kernel's page cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Direct {
-    /// Where it works; otherwise a note says that it does not.
-    #[default]
-    Auto,
-    /// Or fail.
-    On,
-    /// No.
-    Off,
-}
-
-/// What to open, and how.
-#[derive(Clone, Debug, Default)]
-pub struct FileOptions {
-    /// A file or block device.
-    pub path: PathBuf,
-    /// Opens for reading, and shares the lock with other readers.
-    pub read_only: bool,
-    /// O_DIRECT.
-    pub direct: Direct,
-    /// Reaches it through a mapping instead, without the kernel's help; see the module `mapped`.
-    pub mapped: bool,
-    /// Bytes that a file gets if it does not exist or is empty; it is sparse. A file with content stays as it is.
-    pub create_size: Option<u64>,
-}
 
 /// What was opened, and what its user should be told at start.
 pub struct Opened {
@@ -59,26 +29,30 @@ pub struct Opened {
     pub notes: Vec<String>,
 }
 
-/// Opens and locks a file or block device.
+/// Opens and locks a file or block device. What was made for it is taken back if it fails.
 ///
-/// [`Kind::Busy`] if somebody else uses it, [`Kind::NotFound`] if it does not exist and no size to create it with was
-/// given, [`Kind::ReadOnly`] or [`Kind::Denied`] if it may not be written, [`Kind::Invalid`] if it is something else.
+/// [`spillway_core::Kind::Busy`] if somebody else uses it; `NotFound` if it does not exist and is not to be made, or has no folder; `ReadOnly` or
+/// `Denied` if it may not be written or made; `NoSpace` if there is no room to make it; `Invalid` if it is something else, or cannot be as long.
 pub fn open(options: &FileOptions) -> Result<Opened, Error> {
+    let claim = Claim::take(options)?;
+    let mut opened = examine(&claim.fd, options)?;
+    opened.notes.extend(claim.keep());
+    Ok(opened)
+}
+
+fn examine(fd: &Arc<OwnedFd>, options: &FileOptions) -> Result<Opened, Error> {
     let path = options.path.as_path();
-    let fd = open_fd(options)?;
-    lock(&fd, options)?;
-    let stat = fstat(&fd).map_err(|errno| failed(path, "could not be examined", errno))?;
+    let stat = fstat(fd).map_err(|errno| failed(path, "could not be examined", errno))?;
     let block_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
-    let len = length_of(&fd, block_device).map_err(|errno| failed(path, "has no size", errno))?;
-    let len = created(&fd, len, options)?;
+    let len = length_of(fd, block_device).map_err(|errno| failed(path, "has no size", errno))?;
     let mut notes = Vec::new();
     let access = match options.mapped {
         true => Access::BUFFERED,
-        false => Access::choose(&fd, block_device, len, options, &mut notes)?,
+        false => Access::choose(fd, block_device, len, options, &mut notes)?,
     };
     let size = shown_size(path, len, access.block, &mut notes)?;
     let sysfs = block_device.then(|| Sysfs::of(stat.st_rdev));
-    let (discards, fast_zeroes) = room_calls(&fd, sysfs.as_ref(), len, options);
+    let (discards, fast_zeroes) = room_calls(fd, sysfs.as_ref(), len, options);
     if !options.read_only && !options.mapped && !discards {
         notes.push(format!("{} frees no room: discards are not offered", path.display()));
     }
@@ -92,102 +66,17 @@ pub fn open(options: &FileOptions) -> Result<Opened, Error> {
         write_through: false,
         fast_zeroes,
         rotational: sysfs.as_ref().is_some_and(|sysfs| sysfs.number("rotational") == Some(1)),
-        identity: identity(&fd, block_device),
+        identity: identity(fd, block_device),
     };
     if options.mapped {
-        let (file, note) =
-            MappedFile::new(fd, geometry).map_err(|errno| failed(path, "could not be mapped", errno))?;
+        let (file, note) = MappedFile::new(fd.clone(), geometry)
+            .map_err(|errno| failed(path, "could not be mapped", errno))?;
         notes.push(note.to_owned());
         return Ok(Opened { storage: Arc::new(file), notes });
     }
     let Access { direct, memory_alignment, .. } = access;
-    let file = OpenFile { fd: Arc::new(fd), geometry, block_device, direct, memory_alignment };
+    let file = OpenFile { fd: fd.clone(), geometry, block_device, direct, memory_alignment };
     Ok(Opened { storage: Arc::new(file), notes })
-}
-
-fn failed(path: &Path, what: &str, errno: Errno) -> Error {
-    let kind = Kind::of_errno(errno.raw_os_error());
-    Error::new(kind, format!("{} {what}: {}", path.display(), std::io::Error::from(errno)))
-}
-
-fn open_fd(options: &FileOptions) -> Result<OwnedFd, Error> {
-    let path = options.path.as_path();
-    let access = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
-    let flags = access | OFlags::CLOEXEC | OFlags::NOCTTY;
-    let found = std::fs::metadata(path);
-    let opened = match &found {
-        Ok(meta) => {
-            let exclusive = match kind_of(path, meta)? {
-                FileType::BlockDevice if !options.read_only => OFlags::EXCL,
-                _ => OFlags::empty(),
-            };
-            rustix::fs::open(path, flags | exclusive, Mode::empty())
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound && options.create_size.is_some() => {
-            rustix::fs::open(path, flags | OFlags::CREATE, Mode::RUSR | Mode::WUSR)
-        }
-        Err(error) => Err(Errno::from_io_error(error).unwrap_or(Errno::IO)),
-    };
-    opened.map_err(|errno| refused(options, errno))
-}
-
-fn kind_of(path: &Path, meta: &std::fs::Metadata) -> Result<FileType, Error> {
-    use std::os::unix::fs::MetadataExt;
-    let kind = FileType::from_raw_mode(meta.mode());
-    match kind {
-        FileType::RegularFile | FileType::BlockDevice => Ok(kind),
-        _ => {
-            let text = format!("{} is neither a file nor a block device: give one of these", path.display());
-            Err(Error::invalid(text))
-        }
-    }
-}
-
-fn refused(options: &FileOptions, errno: Errno) -> Error {
-    let advice = match errno {
-        Errno::NOENT => "does not exist: create it first, for example with 'truncate -s 4G PATH'",
-        Errno::ACCESS | Errno::PERM | Errno::ROFS if !options.read_only => {
-            "may not be written: change its permissions, or open it read-only"
-        }
-        Errno::ACCESS | Errno::PERM => "may not be read: change its permissions",
-        Errno::BUSY => "is in use, mounted or part of another device: unmount it, or open it read-only",
-        _ => "could not be opened",
-    };
-    failed(&options.path, advice, errno)
-}
-
-/// One writer or many readers. The lock belongs to the open file, so that a second open in this process is refused too.
-fn lock(fd: &OwnedFd, options: &FileOptions) -> Result<(), Error> {
-    let wanted = if options.read_only {
-        FlockOperation::NonBlockingLockShared
-    } else {
-        FlockOperation::NonBlockingLockExclusive
-    };
-    for attempt in 0..LOCK_TRIES {
-        match flock(fd, wanted) {
-            Ok(()) => return Ok(()),
-            Err(Errno::WOULDBLOCK) if attempt + 1 < LOCK_TRIES => std::thread::sleep(LOCK_PAUSE),
-            Err(Errno::WOULDBLOCK) => break,
-            Err(errno) => return Err(failed(&options.path, "could not be locked", errno)),
-        }
-    }
-    let text = format!(
-        "{} is used by another program: stop that, or open it read-only in both",
-        options.path.display()
-    );
-    Err(Error::new(Kind::Busy, text))
-}
-
-/// The length of a file that was created now; of any other, `len`.
-fn created(fd: &OwnedFd, len: u64, options: &FileOptions) -> Result<u64, Error> {
-    match options.create_size {
-        Some(size) if len == 0 && !options.read_only => {
-            ftruncate(fd, size)
-                .map_err(|errno| failed(&options.path, &format!("could not be given {size} bytes"), errno))?;
-            Ok(size)
-        }
-        _ => Ok(len),
-    }
 }
 
 fn shown_size(path: &Path, len: u64, block: BlockSize, notes: &mut Vec<String>) -> Result<u64, Error> {

@@ -19,6 +19,8 @@ use crate::driver::{Driver, DriverChoice};
 use crate::local::Local;
 use crate::workers::{Workers, WorkersOptions};
 
+mod claim;
+
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// The device over what was opened, and the notes.
@@ -68,7 +70,7 @@ impl Scratch {
     }
 
     fn options(&self) -> FileOptions {
-        FileOptions { path: self.0.clone(), create_size: Some(4 << 20), ..FileOptions::default() }
+        FileOptions { path: self.0.clone(), create: Some(4 << 20), ..FileOptions::default() }
     }
 
     fn open(&self, direct: Direct) -> Opened {
@@ -241,7 +243,7 @@ fn a_second_writer_is_refused_and_readers_share() {
 #[test]
 fn refusals_name_the_path_and_the_way_out() {
     let scratch = Scratch::new();
-    let missing = FileOptions { create_size: None, ..scratch.options() };
+    let missing = FileOptions { create: None, ..scratch.options() };
     let error = open_device(&missing).err().unwrap();
     assert!(error.kind == Kind::NotFound && error.message().contains("truncate"), "{error}");
     let folder = FileOptions { path: std::env::temp_dir(), ..FileOptions::default() };

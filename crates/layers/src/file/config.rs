@@ -20,7 +20,8 @@ options! {
 
 impl Config {
     fn backing(&self) -> BackingDevice {
-        BackingDevice { role: "origin", path: self.path.clone(), read_only: self.read_only, mapped: false }
+        let (path, read_only) = (self.path.clone(), self.read_only);
+        BackingDevice { role: "origin", path, create: None, read_only, mapped: false }
     }
 }
 

@@ -119,7 +119,7 @@ impl Config {
     /// The cache device.
     pub(super) fn backing(&self) -> BackingDevice {
         let (path, mapped) = (self.path.clone(), self.is_mapped());
-        BackingDevice { role: "cache", path, read_only: false, mapped }
+        BackingDevice { role: "cache", path, create: None, read_only: false, mapped }
     }
 
     /// With the defaults that depend on the mode, and the options that belong to the other mode refused.

@@ -1,0 +1,153 @@
+//! Files that are made by being opened.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use spillway_core::Kind;
+
+use super::{Scratch, must, open_device};
+use crate::file::{Direct, FileOptions, open};
+
+#[test]
+fn a_file_is_made_sparse_and_for_its_owner_only() {
+    let scratch = Scratch::new();
+    let opened = scratch.open(Direct::Auto);
+    assert_eq!(opened.device.geometry().size, 4 << 20);
+    assert!(opened.notes.iter().any(|note| note.contains("was created")), "{:?}", opened.notes);
+    let found = std::fs::metadata(&scratch.0).unwrap();
+    assert_eq!((found.len(), found.mode() & 0o7777), (4 << 20, 0o600));
+    assert!(found.blocks() < 64, "{} sectors of a file that holds nothing", found.blocks());
+    drop(opened);
+    assert!(scratch.0.exists(), "it stays when nobody uses it");
+    let again = scratch.open(Direct::Auto);
+    assert!(!again.notes.iter().any(|note| note.contains("was created")), "{:?}", again.notes);
+}
+
+/// The umask belongs to the process, so that this test runs in one of its own.
+#[test]
+fn a_umask_takes_nothing_from_its_owner() {
+    let name = "file::tests::claim::made_under_a_umask";
+    let program = std::env::current_exe().unwrap();
+    let done = Command::new(program).args(["--exact", name, "--ignored", "--nocapture"]).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success() && said.contains("1 passed"), "{said}");
+}
+
+#[test]
+#[ignore = "a_umask_takes_nothing_from_its_owner runs it"]
+fn made_under_a_umask() {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o777));
+    let scratch = Scratch::new();
+    drop(scratch.open(Direct::Auto));
+    assert_eq!(std::fs::metadata(&scratch.0).unwrap().mode() & 0o7777, 0o600);
+}
+
+#[test]
+fn an_empty_file_gets_the_length_once_it_is_locked() {
+    let scratch = Scratch::new();
+    std::fs::write(&scratch.0, "").unwrap();
+    let reader = std::fs::File::open(&scratch.0).unwrap();
+    reader.lock_shared().unwrap();
+    let error = open_device(&scratch.options()).err().expect("somebody reads it");
+    assert!(error.message().contains("name another path"), "{error}");
+    assert_eq!((error.kind, std::fs::metadata(&scratch.0).unwrap().len()), (Kind::Busy, 0));
+    drop(reader);
+    let opened = scratch.open(Direct::Auto);
+    assert_eq!(opened.device.geometry().size, 4 << 20);
+    assert!(!opened.notes.iter().any(|note| note.contains("was created")), "{:?}", opened.notes);
+}
+
+#[test]
+fn an_opening_that_fails_takes_back_what_it_made() {
+    for size in [0, 100, u64::MAX] {
+        let scratch = Scratch::new();
+        let options = FileOptions { create: Some(size), ..scratch.options() };
+        let refusal = open_device(&options).err().expect("no such file is a device");
+        assert!(!scratch.0.exists(), "{refusal}");
+        std::fs::write(&scratch.0, "").unwrap();
+        let refusal = open_device(&options).err().expect("no such file is a device");
+        assert_eq!(std::fs::metadata(&scratch.0).unwrap().len(), 0, "{refusal}");
+        assert!(scratch.0.exists(), "it was there before: {refusal}");
+    }
+}
+
+#[test]
+fn a_link_to_nothing_is_not_followed_and_one_to_a_file_is() {
+    let (link, target) = (Scratch::new(), Scratch::new());
+    std::os::unix::fs::symlink(&target.0, &link.0).unwrap();
+    let error = open_device(&link.options()).err().expect("it points to nothing");
+    assert!(error.kind == Kind::NotFound && error.message().contains("links to nothing"), "{error}");
+    assert!(!target.0.exists());
+    drop(target.open(Direct::Auto));
+    assert_eq!(link.open(Direct::Auto).device.geometry().size, 4 << 20);
+}
+
+/// With one that takes back what it makes in every other round.
+#[test]
+fn of_many_that_make_one_file_one_has_it() {
+    std::thread::scope(|scope| (0..40).for_each(|round| _ = scope.spawn(move || race(round % 2 == 0))));
+}
+
+fn race(spoiled: bool) {
+    let scratch = Scratch::new();
+    let failing = FileOptions { create: Some(100), ..scratch.options() };
+    let outcomes: Vec<_> = std::thread::scope(|scope| {
+        scope.spawn(|| spoiled.then(|| open(&failing).err()));
+        let openers: Vec<_> = (0..3).map(|_| scope.spawn(|| open(&scratch.options()))).collect();
+        openers.into_iter().map(|opener| opener.join().unwrap()).collect()
+    });
+    let refused: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
+    assert!(refused.len() == 2 && refused.iter().all(|error| error.kind == Kind::Busy), "{refused:?}");
+    let sizes: Vec<_> = outcomes.iter().flatten().map(|opened| opened.storage.geometry().size).collect();
+    assert_eq!(sizes, [4 << 20]);
+    assert_eq!(std::fs::metadata(&scratch.0).expect("it is at its path").len(), 4 << 20);
+}
+
+/// A file system in RAM, mounted with `options`.
+struct Mounted(Scratch);
+
+impl Mounted {
+    fn with(options: &str) -> Self {
+        let folder = Scratch::new();
+        std::fs::create_dir(&folder.0).unwrap();
+        let words = ["-t", "tmpfs", "-o", options, "none"].map(OsStr::new);
+        must("mount", &[&words[..], &[folder.0.as_os_str()]].concat());
+        Self(folder)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        must("umount", &["--lazy".as_ref(), self.0.0.as_os_str()]);
+        std::fs::remove_dir(&self.0.0).unwrap();
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_made_is_a_refusal_with_the_way_out() {
+    let scratch = Scratch::new();
+    std::fs::write(&scratch.0, "").unwrap();
+    let (read_only, full) = (Mounted::with("ro"), Mounted::with("nr_inodes=1"));
+    let path = |path: &str| PathBuf::from(path);
+    for (path, kind, words) in [
+        (std::env::temp_dir().join("none-here/spill"), Kind::NotFound, "none-here does not exist: create it"),
+        (scratch.0.join("spill"), Kind::Invalid, "is not a folder"),
+        (path("/sys/spill"), Kind::Denied, "no file may be made in /sys"),
+        (read_only.0.0.join("spill"), Kind::ReadOnly, "is read-only"),
+        (full.0.0.join("spill"), Kind::NoSpace, "is full"),
+        (path("/dev/spillway-none"), Kind::NotFound, "no file is made among devices"),
+        (std::env::temp_dir(), Kind::Invalid, "is neither a file nor"),
+        (path("/dev/null"), Kind::Invalid, "is neither a file nor"),
+    ] {
+        let options = FileOptions { path: path.clone(), create: Some(4 << 20), ..FileOptions::default() };
+        let error = open_device(&options).err().expect("it cannot be made");
+        let message = error.message();
+        assert!(error.kind == kind && message.contains(words), "{}: {error}", path.display());
+        assert!(message.starts_with(&path.display().to_string()), "{message}");
+    }
+    let huge = FileOptions { path: scratch.0.clone(), create: Some(u64::MAX), ..FileOptions::default() };
+    let error = open_device(&huge).err().expect("no file is as large");
+    assert!(error.kind == Kind::Invalid && error.message().contains("give a smaller size"), "{error}");
+}
