@@ -99,7 +99,7 @@ mod tests {
     fn device(workers: &Workers) -> Arc<Device> {
         let opening = Opening::new(workers, &Budget::new(Budget::UNLIMITED));
         let origin = OriginConfig::Null(null::Config { size: 1 << 20 });
-        let stack = opening.stack(&StackConfig { origin, layers: Vec::new() }, &[]).unwrap();
+        let stack = opening.stack("d", &StackConfig { origin, layers: Vec::new() }, &[]).unwrap();
         let export = Arc::new(Export::new("a", opening.aligned(&stack, false).unwrap()).unwrap());
         let address = Address::Unix("/s".into());
         Arc::new(Device { stack, changes: Changes::new(), export, address, file: None })

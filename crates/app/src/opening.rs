@@ -11,24 +11,31 @@ use crate::background::wait_in_background;
 
 /// Opens stacks.
 pub(crate) struct Opening {
-    around: Arc<Surroundings>,
+    around: Surroundings,
 }
 
 impl Opening {
     /// Stacks that run on `workers` and charge `budget`.
     pub(crate) fn new(workers: &Workers, budget: &Arc<Budget>) -> Self {
-        let around = Arc::new(Surroundings {
+        let around = Surroundings {
+            name: String::new(),
             env: workers.env(),
             regions: Arc::new(MmapRegions),
             budget: budget.clone(),
-            open_file: Box::new(open),
-        });
+            open_file: Arc::new(open),
+        };
         Self { around }
     }
 
-    /// A stack that is ready for clients, whose parts are called by their `names` in errors. Waits for it.
-    pub(crate) fn stack(&self, config: &StackConfig, names: &'static [&'static str]) -> Result<Stack, Error> {
-        let (config, around) = (config.clone(), self.around.clone());
+    /// The stack of device `name` that is ready for clients, whose parts are called by their `names` in errors. Waits for it.
+    pub(crate) fn stack(
+        &self,
+        name: &str,
+        config: &StackConfig,
+        names: &'static [&'static str],
+    ) -> Result<Stack, Error> {
+        let (config, around) =
+            (config.clone(), Surroundings { name: name.to_owned(), ..self.around.clone() });
         let stack = move || async move { Stack::open(&config, names, &around).await };
         wait_in_background(&*self.around.env, stack)
     }

@@ -412,7 +412,7 @@ struct Built {
 /// Builds a device, which is also a file where `place` is the mount.
 fn build(plan: DevicePlan, place: Option<&Path>, opening: &Opening) -> Result<Built> {
     let cannot = || format!("cannot build device {}", plan.name);
-    let stack = opening.stack(&plan.stack, plan.names).map_err(refused).with_context(cannot)?;
+    let stack = opening.stack(&plan.name, &plan.stack, plan.names).map_err(refused).with_context(cannot)?;
     let aligned = opening.aligned(&stack, place.is_some()).map_err(refused).with_context(cannot)?;
     let file = place.map(|place| mounting::file_below(place, &plan.name));
     Ok(Built { name: plan.name, read_only: plan.read_only, stack, aligned, file })

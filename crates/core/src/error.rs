@@ -32,6 +32,8 @@ pub enum Kind {
     TooLong,
     /// No such device, attribute or file (ENOENT).
     NotFound,
+    /// What is needed for it is not there (ENODEV).
+    NoDevice,
     /// The caller may not (EACCES).
     Denied,
     /// A reply longer than its type can carry (EOVERFLOW).
@@ -49,6 +51,7 @@ impl Kind {
             Kind::OutOfMemory => 12,
             Kind::Denied => 13,
             Kind::Busy => 16,
+            Kind::NoDevice => 19,
             Kind::Invalid => 22,
             Kind::NoSpace => 28,
             Kind::Range => 34,
@@ -68,6 +71,7 @@ impl Kind {
             Kind::OutOfMemory => "ENOMEM",
             Kind::Denied => "EACCES",
             Kind::Busy => "EBUSY",
+            Kind::NoDevice => "ENODEV",
             Kind::Invalid => "EINVAL",
             Kind::NoSpace => "ENOSPC",
             Kind::Range => "ERANGE",
@@ -86,6 +90,7 @@ impl Kind {
             12 => Kind::OutOfMemory,
             13 => Kind::Denied,
             16 => Kind::Busy,
+            19 => Kind::NoDevice,
             22 => Kind::Invalid,
             28 | 122 => Kind::NoSpace,
             34 => Kind::Range,

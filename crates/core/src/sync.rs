@@ -55,7 +55,7 @@ pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Order
 pub use group_flush::GroupFlush;
 pub use marks::Marks;
 pub use range_set::{HeldRange, RangeSet};
-pub use semaphore::{Semaphore, Take};
+pub use semaphore::{Semaphore, Take, Unit};
 pub use sticky_error::StickyError;
 pub use watermark::{Reached, Watermark};
 pub use word_locks::WordLocks;

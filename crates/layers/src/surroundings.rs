@@ -45,10 +45,13 @@ pub struct OpenStorage {
 }
 
 /// Opens what a [`BackingDevice`] names.
-pub type OpenFile = Box<dyn Fn(&BackingDevice) -> Result<OpenStorage, Error> + Send + Sync>;
+pub type OpenFile = Arc<dyn Fn(&BackingDevice) -> Result<OpenStorage, Error> + Send + Sync>;
 
 /// What a stack may have of the world around it.
+#[derive(Clone)]
 pub struct Surroundings {
+    /// The name of the device that it becomes.
+    pub name: String,
     /// Time, chance and tasks.
     pub env: Arc<dyn Env>,
     /// Large memory.

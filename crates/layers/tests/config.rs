@@ -13,10 +13,11 @@ use spillway_sim::world::World;
 fn surroundings() -> (Arc<World>, Surroundings) {
     let world = World::new(1);
     let around = Surroundings {
+        name: "device".into(),
         env: world.clone(),
         regions: Arc::new(VecRegions::new(64 << 20)),
         budget: Budget::new(64 << 20),
-        open_file: Box::new(open_file),
+        open_file: Arc::new(open_file),
     };
     (world, around)
 }

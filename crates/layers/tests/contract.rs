@@ -15,10 +15,11 @@ const MEMORY: &str = r#"origin = { kind = "memory", size = "8M" }"#;
 
 fn surroundings(world: &Arc<World>) -> Surroundings {
     Surroundings {
+        name: "device".into(),
         env: world.clone(),
         regions: Arc::new(VecRegions::new(64 << 20)),
         budget: Budget::new(256 << 20),
-        open_file: Box::new(open_file),
+        open_file: Arc::new(open_file),
     }
 }
 

@@ -378,10 +378,11 @@ impl Row {
     ) -> Result<Stack, Error> {
         let disks = disks.to_vec();
         let around = Surroundings {
+            name: "device".into(),
             env: world.clone() as Arc<dyn Env>,
             regions: Arc::new(VecRegions::new(regions_bytes)),
             budget: budget.clone(),
-            open_file: Box::new(move |backing: &BackingDevice| {
+            open_file: Arc::new(move |backing: &BackingDevice| {
                 let number = usize::from(backing.role == CACHE);
                 let storage = disks.get(number).cloned().expect("the row has that disk");
                 Ok(OpenStorage { storage, notes: Vec::new() })

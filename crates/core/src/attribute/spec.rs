@@ -21,6 +21,8 @@ pub enum Unit {
     Requests,
     /// Percent.
     Percent,
+    /// Seconds.
+    Seconds,
     /// Milliseconds.
     Milliseconds,
     /// Microseconds.
@@ -39,6 +41,7 @@ impl Unit {
             Unit::Sectors => "sectors",
             Unit::Requests => "requests",
             Unit::Percent => "percent",
+            Unit::Seconds => "s",
             Unit::Milliseconds => "ms",
             Unit::Microseconds => "us",
         }

@@ -77,6 +77,12 @@ impl Semaphore {
         Take { semaphore: self, units, ticket: None }
     }
 
+    /// Takes a unit that is given back by dropping it.
+    pub async fn hold(&self) -> Unit<'_> {
+        self.take(1).await;
+        Unit(self)
+    }
+
     /// Gives `units` back. More than were taken is a bug, and asserted.
     #[inline]
     pub fn give(&self, units: u64) {
@@ -128,6 +134,16 @@ impl Semaphore {
             self.waiting.store(queue.waiters.len(), Ordering::Relaxed);
         }
         served.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// A unit of a semaphore, given back on drop.
+#[must_use]
+pub struct Unit<'a>(&'a Semaphore);
+
+impl Drop for Unit<'_> {
+    fn drop(&mut self) {
+        self.0.give(1);
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use spillway_core::{IoBuf, Kind};
 
 use super::format::{Codec, Layout, RECORD_BYTES_MAX, ROOM_MIN, Record, UNIT, record_crc};
-use super::store::{Count, Location, Owner, Placed, Store, Turn};
+use super::store::{Count, Location, Owner, Placed, Store};
 use super::streams::{Claim, OpenSegment, Stream, room_of, tail_bytes};
 
 /// Bytes of a batch in segments of the usual size.
@@ -146,7 +146,7 @@ impl Batch {
             if let Some(claimed) = try_claim() {
                 return Ok(claimed);
             }
-            let _turn = Turn::take(&store.opening[self.stream as usize]).await;
+            let _turn = store.opening[self.stream as usize].hold().await;
             if let Some(claimed) = try_claim() {
                 return Ok(claimed);
             }

@@ -12,7 +12,7 @@ use super::format::{Codec, FOOTER_LEN, Footer, Layout, ROOM_MIN, Record, UNIT, r
 use super::reading::READ_BYTES;
 use super::segments::{Look, State};
 use super::space::Taker;
-use super::store::{Count, Location, Owner, Placed, Spilled, Store, Turn};
+use super::store::{Count, Location, Owner, Placed, Spilled, Store};
 use super::streams::{Stream, tail_bytes, tail_len};
 
 /// Segments that are looked at before others have their turn.
@@ -48,7 +48,7 @@ impl Move {
 impl Store {
     /// Waits until new content finds a segment. [`Kind::NoSpace`] where cleaning brings none.
     pub(super) async fn make_room(self: &Arc<Self>, owner: &impl Owner) -> Result<(), Kind> {
-        let _turn = Turn::take(&self.cleaning).await;
+        let _turn = self.cleaning.hold().await;
         while !self.space.has_room(Taker::Content) {
             self.check()?;
             match self.chance().await {

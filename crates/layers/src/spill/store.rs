@@ -223,19 +223,3 @@ impl Store {
         self.queue_upkeep();
     }
 }
-
-/// A unit of a semaphore, given back on drop.
-pub(super) struct Turn<'a>(&'a Semaphore);
-
-impl<'a> Turn<'a> {
-    pub(super) async fn take(semaphore: &'a Semaphore) -> Self {
-        semaphore.take(1).await;
-        Self(semaphore)
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.0.give(1);
-    }
-}

@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use spillway_core::sync::Semaphore;
 use spillway_core::{Kind, Place, mutant};
 use spillway_policy::commits::{self, Step};
 use spillway_policy::free_runs::Run;
@@ -39,7 +38,7 @@ impl Core {
     /// call has covered it by then.
     async fn commit_alone(self: &Arc<Self>) -> Result<(), Kind> {
         let needed = self.journal.covering();
-        let _turn = Turn::take(&self.journal.turn).await;
+        let _turn = self.journal.turn.hold().await;
         let committed = self.journal.committed().0 >= needed;
         let target = if committed { needed } else { self.journal.epoch().0 + 1 };
         self.commit_to(target).await
@@ -257,22 +256,5 @@ impl Core {
         if slice.len() == LOOKS {
             self.give_way().await;
         }
-    }
-}
-
-/// Has the turn, and passes it on when dropped.
-struct Turn<'a>(&'a Semaphore);
-
-impl<'a> Turn<'a> {
-    /// Waits for the turn.
-    async fn take(turns: &'a Semaphore) -> Self {
-        turns.take(1).await;
-        Self(turns)
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.0.give(1);
     }
 }

@@ -14,6 +14,8 @@ use super::device::{Core, Count, Zram};
 use super::page::PAGE;
 use super::streams::Choice;
 use super::table::PAGE_SLOTS;
+use crate::options::Field;
+use crate::spill;
 
 const IO_STAT: Type = Type::Columns {
     head: "",
@@ -40,6 +42,15 @@ const MM_STAT: Type = Type::Columns {
     ],
 };
 
+const BD_STAT: Type = Type::Columns {
+    head: "",
+    columns: &[
+        Column::wide("bd_count", Unit::Pages),
+        Column::wide("bd_reads", Unit::Pages),
+        Column::wide("bd_writes", Unit::Pages),
+    ],
+};
+
 const DEBUG_STAT: Type = Type::Columns {
     head: "version: 1\n",
     columns: &[Column::wide("writestall", Unit::None), Column::wide("miss_free", Unit::None)],
@@ -59,6 +70,19 @@ macro_rules! gauge {
             let get: fn(&Zram) -> u64 = $get;
             Value::U64(get(zram))
         })
+    };
+}
+
+macro_rules! live {
+    ($option:ident) => {
+        Attribute::both(
+            OPTIONS.$option,
+            |zram: &Zram| zram.core.knobs.$option.get().value(),
+            |zram, value| {
+                zram.core.knobs.$option.set(Field::of(value));
+                Ok(())
+            },
+        )
     };
 }
 
@@ -85,10 +109,7 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
         |zram| Value::Choice(CODECS[zram.core.streams.choice().codec].name),
         |zram, value| set_algorithm(zram, value.choice().expect("a name")),
     ),
-    Attribute::write(OPTIONS.algorithm_params, |zram, value| match value {
-        Value::Text(text) => set_params(zram, &text),
-        other => unreachable!("the declaration allows {other:?}"),
-    }),
+    Attribute::write(OPTIONS.algorithm_params, |zram, value| set_params(zram, &text(value))),
     Attribute::both(
         OPTIONS.max_comp_streams,
         |zram| Value::U64(zram.core.streams.limit() as u64),
@@ -141,6 +162,67 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
     Attribute::read(Spec::fact("debug_stat", DEBUG_STAT, "Kept for parsers; always 0"), |_| {
         Value::Columns(vec![0, 0])
     }),
+    Attribute::read(
+        Spec::fact("backing_dev", Type::Text, "The spill file, or none").kernel(),
+        |zram| {
+            let path = zram.core.backing.get().map(|backing| backing.path.display().to_string());
+            Value::Text(path.unwrap_or_else(|| "none".into()))
+        },
+    ),
+    Attribute::begin(
+        Spec::command(
+            "writeback",
+            Type::Text,
+            "Writes pages to the spill file: huge, idle, huge_idle, incompressible, page_index=N, page_indexes=LOW-HIGH. ENODEV without one, \
+             ENOSPC where it is full, EIO where writeback_limit is used up",
+        ),
+        |zram, value| commands::write_back(zram, &text(value)),
+    ),
+    Attribute::begin(
+        Spec::command(
+            "idle",
+            Type::Text,
+            "Marks pages in memory as idle: all, or those not accessed for so many seconds; an access clears the mark",
+        ),
+        |zram, value| commands::mark_idle(zram, &text(value)),
+    ),
+    Attribute::both(
+        OPTIONS.writeback_limit,
+        |zram| Value::U64(zram.core.knobs.limit()),
+        |zram, value| {
+            zram.core.knobs.set_limit(number(&value));
+            Ok(())
+        },
+    ),
+    live!(writeback_limit_enable),
+    live!(writeback_batch_size),
+    Attribute::both(
+        OPTIONS.compressed_writeback,
+        |zram| Value::Switch(zram.core.knobs.compressed_writeback.get()),
+        |zram, value| {
+            let _setup = lock_blank(zram, "compressed_writeback")?;
+            zram.core.knobs.compressed_writeback.set(Field::of(value));
+            Ok(())
+        },
+    ),
+    live!(bring_back),
+    live!(bring_back_age),
+    Attribute::read(
+        Spec::fact("bd_stat", BD_STAT, "Pages in the spill file now, read from it, and written to it"),
+        |zram| {
+            let held = zram.core.table.holdings().spilled_pages;
+            let counted = |what| zram.core.counted(what);
+            Value::Columns(vec![held, counted(Count::BackingReads), counted(Count::BackingWrites)])
+        },
+    ),
+    gauge!("spill_bytes", Bytes, "Objects in the spill file", |zram| zram.core.table.holdings().spilled_bytes),
+    gauge!("spill_written_bytes", Bytes, "Written to the spill file, summaries and cleaning included", |zram| {
+        zram.core.backing.get().map_or(0, |backing| backing.store.count(spill::Count::BytesWritten))
+    }),
+    gauge!("lost_pages", Pages, "Pages whose record in the spill file is not what was written: EIO until they are written again", |zram| {
+        zram.core.table.holdings().lost_pages
+    }),
+    counter!("brought_back_pages", Pages, "Pages that a read brought back to memory", BroughtBack),
     counter!("num_reads", Pages, "Pages read", PagesRead),
     counter!("num_writes", Pages, "Pages written", PagesWritten),
     counter!("failed_reads", Requests, "Reads that failed", FailedReads),
@@ -160,6 +242,10 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
 
 fn number(value: &Value) -> u64 {
     value.number().expect("the declaration allows numbers only")
+}
+
+fn text(value: Value) -> String {
+    Field::of(value)
 }
 
 fn limit(zram: &Zram) -> u64 {

@@ -1,5 +1,5 @@
-//! The commands that take long, `compact` and `reset`: done in slices on a compute thread, to their end, whether anybody waits for it or
-//! not.
+//! The commands that take long: done in slices, to their end, whether anybody waits for it or not. What only computes does so on a
+//! compute thread.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -10,27 +10,65 @@ use spillway_policy::compaction::Step;
 
 use super::config::Config;
 use super::device::{Core, Zram};
+use super::page::PAGE;
+use super::scan;
 use super::streams::Choice;
+use super::table::PAGE_SLOTS;
+use super::work::Slice;
+use super::writeback;
 
 /// Moves objects together and returns the memory.
 pub(super) fn compact(zram: &Zram) -> Answer<Result<(), Error>> {
     if zram.core.size() == 0 {
         return Answer::Done(Err(Error::invalid("there is nothing to compact: set disksize first")));
     }
-    run(&zram.core, |core| async move {
+    run(&zram.core, Place::Compute, |core| async move {
         core.make_pass(Step::Pack, true).await;
         Ok(())
     })
 }
 
-/// Drops everything. The caller makes sure that no client is connected.
-pub(super) fn reset(zram: &Zram) -> Answer<Result<(), Error>> {
-    run(&zram.core, |core| async move { core.reset().await })
+/// Writes pages back.
+pub(super) fn write_back(zram: &Zram, text: &str) -> Answer<Result<(), Error>> {
+    let scans = in_use(&zram.core).and_then(|slots| {
+        zram.core.backing()?;
+        scan::scans(text, slots)
+    });
+    match scans {
+        Ok(scans) => run(&zram.core, Place::Background, |core| writeback::run(core, scans)),
+        Err(error) => Answer::Done(Err(error)),
+    }
 }
 
-/// Runs `command` on a compute thread.
+/// Marks pages as idle.
+pub(super) fn mark_idle(zram: &Zram, text: &str) -> Answer<Result<(), Error>> {
+    let age = in_use(&zram.core).and_then(|_| scan::idle_age(text));
+    match age {
+        Ok(age) => run(&zram.core, Place::Compute, move |core| async move {
+            core.mark_idle(age).await;
+            Ok(())
+        }),
+        Err(error) => Answer::Done(Err(error)),
+    }
+}
+
+/// Slots of a device that has a size.
+fn in_use(core: &Core) -> Result<u64, Error> {
+    match core.size() / PAGE as u64 {
+        0 => Err(Error::invalid("there is nothing in it: set disksize first")),
+        slots => Ok(slots),
+    }
+}
+
+/// Drops everything. The caller makes sure that no client is connected.
+pub(super) fn reset(zram: &Zram) -> Answer<Result<(), Error>> {
+    run(&zram.core, Place::Background, |core| async move { core.reset().await })
+}
+
+/// Runs `command` on a thread of that kind.
 fn run<F>(
     core: &Arc<Core>,
+    place: Place,
     command: impl FnOnce(Arc<Core>) -> F + Send + 'static,
 ) -> Answer<Result<(), Error>>
 where
@@ -43,7 +81,7 @@ where
         *told.0.lock() = Some(outcome);
         told.1.wake_all();
     };
-    core.env.spawn(Place::Compute, Box::new(move || Box::pin(task())));
+    core.env.spawn(place, Box::new(move || Box::pin(task())));
     Answer::pending(async move { ended.1.until(|| ended.0.lock().take()).await })
 }
 
@@ -51,6 +89,11 @@ impl Core {
     /// [`Kind::Busy`] while another reset runs. Dropped before its end, it leaves a device that stays without a size.
     pub(super) async fn reset(&self) -> Result<(), Error> {
         self.begin_reset()?;
+        // A run of write-back ends as soon as it finds no size.
+        let _writing_back = match self.backing.get() {
+            Some(backing) => Some(backing.turn.hold().await),
+            None => None,
+        };
         self.free_all().await;
         let mut resetting = self.resetting.lock();
         self.table.resize(0).expect("a table without slots takes nothing");
@@ -62,6 +105,21 @@ impl Core {
         *resetting = false;
         // Last: what the device held is room for it.
         self.choose(Choice::default())
+    }
+
+    /// Marks what was not accessed for `age` seconds, in slices.
+    async fn mark_idle(&self, age: u32) {
+        let (now, slots, mut slice) = (self.seconds(), self.size() / PAGE as u64, Slice::new());
+        let (mut page, last) = (0, slots.div_ceil(PAGE_SLOTS));
+        while let Some(next) = self.table.next_page(page..last) {
+            let range = next * PAGE_SLOTS..slots.min((next + 1) * PAGE_SLOTS);
+            slice.count(self.table.mark_idle(range, age, now));
+            if slice.is_over() {
+                self.env.give_way(true).await;
+                slice = Slice::new();
+            }
+            page = next + 1;
+        }
     }
 
     fn begin_reset(&self) -> Result<(), Error> {

@@ -1,11 +1,27 @@
 //! What a configuration says about a zram device.
 
-use spillway_core::{Preset, Type, Unit};
+use std::path::PathBuf;
+
+use spillway_core::{Error, Preset, Type, Unit};
 
 use super::codec;
 use super::page::DISKSIZE_MAX;
 use super::streams::STREAMS_MAX;
-use crate::options::options;
+use crate::options::{choices, options};
+use crate::spill::format::SEGMENT_SHIFT;
+use crate::surroundings::BackingDevice;
+
+choices! {
+    /// Which read of a page that lies in the spill file brings it back to memory.
+    pub enum BringBack {
+        /// One that comes soon after another.
+        Second = "second",
+        /// Each.
+        Always = "always",
+        /// None.
+        Never = "never",
+    }
+}
 
 options! {
     /// How a device begins.
@@ -25,11 +41,54 @@ options! {
         "Memory that pool and table may take, rounded up to 4096; 0 is no limit but --memory. A write over it fails with ENOSPC and \
          leaves the old data"
         .unit(Unit::Bytes).kernel().preset(Preset::Number(0));
+    Start spill: Option<PathBuf> = Type::Path,
+        "File or block device that pages are written back to. A file that is not there is made, sparse"
+        .preset(Preset::Words("none")).option("spill");
+    Start spill_size: u64 = Type::Number(1, i64::MAX as u64), "Size of a spill file that is made"
+        .unit(Unit::Bytes).preset(Preset::Words("disksize and a tenth of it")).option("spill-size");
+    Once force: bool = Type::Switch, "Take a spill file that another device has left, or that was not stopped; its content is gone"
+        .preset(Preset::Switch(false)).option("force");
+    Live writeback_limit: u64 = Type::COUNT, "Pages that may still be written back, while writeback_limit_enable is on"
+        .unit(Unit::Pages).preset(Preset::Number(0));
+    Live writeback_limit_enable: bool = Type::Switch, "Whether writeback_limit counts"
+        .preset(Preset::Switch(false));
+    Live writeback_batch_size: u64 = Type::Number(1, u32::MAX as u64),
+        "Pages that are written back in one I/O, as many as fit a MiB; with 1, one I/O at a time"
+        .unit(Unit::Pages).preset(Preset::Number(256));
+    Start writeback_depth: usize = Type::Number(1, 32), "I/Os of write-back in flight, each with a MiB of memory"
+        .unit(Unit::Requests).preset(Preset::Number(4));
+    BeforeInit compressed_writeback: bool = Type::Switch, "Whether pages are written back compressed, one behind the other"
+        .preset(Preset::Switch(true));
+    Live bring_back: BringBack = Type::Choice(BringBack::NAMES),
+        "Which read of a page in the spill file brings it back to memory, where there is room: the second within bring_back_age"
+        .preset(Preset::Choice("second"));
+    Live bring_back_age: u64 = Type::Number(0, (1 << 24) - 1), "See bring_back"
+        .unit(Unit::Seconds).preset(Preset::Number(60));
+    .. besides {
+        /// Bytes of a segment of the spill file as a power of two, where it is not the usual one: small disks are simulated.
+        segment_shift: Option<u32>,
+    }
 }
+
+/// Bytes of a segment of a spill file.
+const SEGMENT: u64 = 1 << SEGMENT_SHIFT;
 
 impl Config {
     /// The number of streams where none is given: one for each core.
     pub fn default_streams() -> usize {
         std::thread::available_parallelism().map_or(1, usize::from).min(STREAMS_MAX)
+    }
+
+    /// The spill file; [`spillway_core::Kind::Invalid`] where nothing says how large it is.
+    pub(super) fn backing(&self) -> Result<Option<BackingDevice>, Error> {
+        let Some(path) = self.spill.clone() else { return Ok(None) };
+        let size = match (self.spill_size, self.disksize) {
+            (0, 0) => {
+                return Err(Error::invalid("spill_size is missing: a device without disksize has no other"));
+            }
+            (0, size) => size.saturating_add(size / 10).next_multiple_of(SEGMENT) + 4 * SEGMENT,
+            (size, _) => size,
+        };
+        Ok(Some(BackingDevice { role: "spill", path, read_only: false, mapped: false, create: Some(size) }))
     }
 }

@@ -1,18 +1,19 @@
 //! What a device is made of.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use spillway_core::stats::Counters;
 use spillway_core::sync::{AtomicU64, Mutex, Ordering};
 use spillway_core::{Budget, Env};
 
+use super::backing::{Backing, Knobs};
 use super::compactor::Compactor;
 use super::decoders::Decoders;
 use super::mark::SECONDS_MAX;
 use super::pages::Pages;
 use super::pool::Pool;
 use super::streams::Streams;
-use super::table::Table;
+use super::table::{Named, Table};
 
 /// What is counted; the numbers are indices into [`Core::counters`].
 #[derive(Clone, Copy, Debug)]
@@ -25,9 +26,13 @@ pub(super) enum Count {
     NotifyFree,
     PagesCompacted,
     HugePagesSince,
+    /// Pages read from the spill file, and written to it.
+    BackingReads,
+    BackingWrites,
+    BroughtBack,
 }
 
-pub(super) const COUNTS: usize = Count::HugePagesSince as usize + 1;
+pub(super) const COUNTS: usize = Count::BroughtBack as usize + 1;
 
 /// A compressed RAM device.
 pub struct Zram {
@@ -49,6 +54,9 @@ pub(super) struct Core {
     pub(super) decoders: Decoders,
     pub(super) compactor: Compactor,
     pub(super) counters: Counters<COUNTS>,
+    pub(super) knobs: Knobs,
+    /// Set while the device is opened, before anybody uses it.
+    pub(super) backing: OnceLock<Arc<Backing>>,
     /// Whether a reset runs. Held while disksize or the algorithm is set.
     pub(super) resetting: Mutex<bool>,
 }
@@ -60,10 +68,18 @@ impl Core {
 
     /// Asserts that table, pool and budget agree. While no request is at work on another thread.
     pub(super) fn verify(&self) {
-        let (named, table_bytes) = self.table.verify();
-        let pool_bytes = self.pool.verify(&self.pages, named.into_iter());
+        if self.backing.get().is_some_and(|backing| backing.is_at_work()) {
+            // What was picked, and what was written and is not named yet, is known to tasks only.
+            return;
+        }
+        let Named { objects, spilled, charged } = self.table.verify();
+        let pool_bytes = self.pool.verify(&self.pages, objects.into_iter());
         let taken = self.budget.used() + self.pages.borrowed();
-        assert_eq!(taken, table_bytes + pool_bytes + self.pages.warm_bytes(), "bytes charged and in use");
+        assert_eq!(taken, charged + pool_bytes + self.pages.warm_bytes(), "bytes charged and in use");
+        match self.backing.get() {
+            Some(backing) => backing.store.verify(spilled.into_iter()),
+            None => assert!(spilled.is_empty(), "nothing is spilled without a spill file"),
+        }
     }
 
     pub(super) fn count(&self, what: Count, by: u64) {

@@ -1,6 +1,7 @@
 //! Counts of what the slots of a table hold.
 
 use spillway_core::stats::Counters;
+use spillway_core::sync::{AtomicU64, Ordering};
 
 use super::mark::Slot;
 use super::page::PAGE;
@@ -16,8 +17,14 @@ pub(super) struct Holdings {
     pub(super) zero_pages: u64,
     /// Stored raw.
     pub(super) huge_pages: u64,
-    /// Bytes of all objects.
+    /// Bytes of all objects in memory.
     pub(super) object_bytes: u64,
+    /// Of the pages stored: in the spill file.
+    pub(super) spilled_pages: u64,
+    /// Bytes of these.
+    pub(super) spilled_bytes: u64,
+    /// Of the pages stored: lost.
+    pub(super) lost_pages: u64,
 }
 
 impl Holdings {
@@ -36,6 +43,10 @@ impl Holdings {
                 object_bytes: cell.len() as u64,
                 ..Self::default()
             },
+            Slot::Spilled(away) => {
+                Self { pages_stored: 1, spilled_pages: 1, spilled_bytes: away.len as u64, ..Self::default() }
+            }
+            Slot::Lost => Self { pages_stored: 1, lost_pages: 1, ..Self::default() },
         }
     }
 
@@ -48,16 +59,23 @@ impl Holdings {
             zero_pages: self.zero_pages + other.zero_pages,
             huge_pages: self.huge_pages + other.huge_pages,
             object_bytes: self.object_bytes + other.object_bytes,
+            spilled_pages: self.spilled_pages + other.spilled_pages,
+            spilled_bytes: self.spilled_bytes + other.spilled_bytes,
+            lost_pages: self.lost_pages + other.lost_pages,
         }
     }
 }
 
-/// Counters: the fields of [`Holdings`] in their order, and changes.
-const COUNTERS: usize = 6;
+/// Counters: the fields of [`Holdings`] in their order, but for pages that are lost, and changes.
+const COUNTERS: usize = 8;
 
 /// Holdings and changes, counted by the threads that make these.
 #[derive(Default)]
-pub(super) struct Tally(Counters<COUNTERS>);
+pub(super) struct Tally {
+    counters: Counters<COUNTERS>,
+    /// Apart, because it hardly ever changes, and the others fill a line of a cache.
+    lost: AtomicU64,
+}
 
 impl Tally {
     /// Counts a slot that held `old` and was set to `new` by a request.
@@ -73,29 +91,37 @@ impl Tally {
     #[inline]
     fn count(&self, old: Slot, new: Slot, changes: u64) {
         let (old, new) = (Holdings::of(old), Holdings::of(new));
-        self.0.add_each([
+        self.counters.add_each([
             new.pages_stored.wrapping_sub(old.pages_stored),
             new.same_pages.wrapping_sub(old.same_pages),
             new.zero_pages.wrapping_sub(old.zero_pages),
             new.huge_pages.wrapping_sub(old.huge_pages),
             new.object_bytes.wrapping_sub(old.object_bytes),
+            new.spilled_pages.wrapping_sub(old.spilled_pages),
+            new.spilled_bytes.wrapping_sub(old.spilled_bytes),
             changes,
         ]);
+        if new.lost_pages != old.lost_pages {
+            self.lost.fetch_add(new.lost_pages.wrapping_sub(old.lost_pages), Ordering::Relaxed);
+        }
     }
 
     /// Slots set to something, or emptied, so far. Moving an object is no change.
     pub(super) fn changes(&self) -> u64 {
-        self.0.sum(COUNTERS - 1)
+        self.counters.sum(COUNTERS - 1)
     }
 
     /// Exact while no writer is at work.
     pub(super) fn holdings(&self) -> Holdings {
         Holdings {
-            pages_stored: self.0.sum(0),
-            same_pages: self.0.sum(1),
-            zero_pages: self.0.sum(2),
-            huge_pages: self.0.sum(3),
-            object_bytes: self.0.sum(4),
+            pages_stored: self.counters.sum(0),
+            same_pages: self.counters.sum(1),
+            zero_pages: self.counters.sum(2),
+            huge_pages: self.counters.sum(3),
+            object_bytes: self.counters.sum(4),
+            spilled_pages: self.counters.sum(5),
+            spilled_bytes: self.counters.sum(6),
+            lost_pages: self.lost.load(Ordering::Relaxed),
         }
     }
 }

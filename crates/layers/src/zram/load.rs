@@ -1,37 +1,55 @@
 //! The path of a read. A fast codec decompresses straight from the object into the reply under the lock of the slot, about
 //! half a microsecond: copying it out first would take a good part of that again. For a slow one the object is copied out
-//! under the lock and decompressed outside it.
+//! under the lock and decompressed outside it. What lies in the spill file is a miss, which waits until the rest was read.
 
 use std::sync::Arc;
 
 use spillway_core::{Answer, Kind, Reply, Request, Submission};
 
 use super::cell::{Scratch, SlotIndex};
+use super::codec::CodecIndex;
 use super::device::{Core, Count};
 use super::mark::Slot;
 use super::page::{PAGE, slots};
+use super::recall::{Miss, Misses};
 use super::work::{self, Slice};
 
 pub(super) fn submit(core: &Arc<Core>, mut request: Request) -> Submission {
     let (first, count) = slots(request.range);
     core.count(Count::PagesRead, count);
-    match core.load_some(first, &mut request.buf, &mut Slice::new()) {
-        Ok(done) if (done as u64) < count => Answer::pending(read_from(core.clone(), request, done)),
+    let mut misses = Misses::default();
+    match core.load_some(first, 0, &mut request.buf, &mut Slice::new(), &mut misses) {
+        Ok(done) if (done as u64) < count || !misses.is_empty() => {
+            Answer::pending(read_from(core.clone(), request, done, misses))
+        }
         result => Answer::Done(core.answer_read(request, result.map(drop))),
     }
 }
 
-/// Reads from page `done` on, after others.
-async fn read_from(core: Arc<Core>, mut request: Request, mut done: usize) -> Reply {
+/// Reads `misses`, then from page `done` on, after others.
+async fn read_from(core: Arc<Core>, mut request: Request, mut done: usize, mut misses: Misses) -> Reply {
     let ((first, count), mut slice) = (slots(request.range), Slice::new());
-    while (done as u64) < count {
+    loop {
+        if let Err(kind) = core.recall(&mut misses, &mut request.buf).await {
+            return core.answer_read(request, Err(kind));
+        }
+        if done as u64 == count {
+            return core.answer_read(request, Ok(()));
+        }
         slice.renew(&*core.env).await;
-        match core.load_some(first + done as u64, &mut request.buf[done * PAGE..], &mut slice) {
-            Ok(loaded) => done += loaded,
+        match core.load_some(first, done, &mut request.buf, &mut slice, &mut misses) {
+            Ok(loaded) => done = loaded,
             Err(kind) => return core.answer_read(request, Err(kind)),
         }
     }
-    core.answer_read(request, Ok(()))
+}
+
+/// What became of a page that was to be read.
+enum Loaded {
+    /// It is there, for so many units of work beside the slot.
+    Here(u32),
+    /// It lies in the spill file.
+    Away(Miss),
 }
 
 impl Core {
@@ -42,53 +60,87 @@ impl Core {
         request.answer(result)
     }
 
-    /// Reads pages until all are there or the slice is over; returns how many.
-    fn load_some(&self, first: u64, target: &mut [u8], slice: &mut Slice) -> Result<usize, Kind> {
+    /// Reads pages of a request that begins at slot `first`, from the one with number `done` on, until all are there or noted as misses,
+    /// or the slice is over; returns the number of the next.
+    fn load_some(
+        &self,
+        first: u64,
+        done: usize,
+        target: &mut [u8],
+        slice: &mut Slice,
+        misses: &mut Misses,
+    ) -> Result<usize, Kind> {
         assert!(target.len().is_multiple_of(PAGE), "{} bytes are read: whole pages only", target.len());
         let (now, count) = (self.seconds(), target.len() / PAGE);
         let mut scratch = Scratch::new();
-        for (done, page) in target.chunks_exact_mut(PAGE).enumerate() {
-            if slice.is_over() {
-                return Ok(done);
+        for (number, page) in target.chunks_exact_mut(PAGE).enumerate().skip(done) {
+            if slice.is_over() || misses.is_full() {
+                return Ok(number);
             }
-            slice.count(work::SLOT + self.load(first + done as u64, page, now, &mut scratch)?);
+            let units = match self.load(first + number as u64, page, now, &mut scratch)? {
+                Loaded::Here(units) => units,
+                Loaded::Away(miss) => misses.add(number, miss),
+            };
+            slice.count(work::SLOT + units);
         }
         Ok(count)
     }
 
-    /// Reads a page; returns the units of work that this took beside the slot.
-    fn load(&self, index: u64, page: &mut [u8], now: u32, scratch: &mut Scratch) -> Result<u32, Kind> {
-        let Some(mut slot) = self.table.lock(SlotIndex::new(index)) else {
+    /// Reads a page.
+    fn load(&self, index: u64, page: &mut [u8], now: u32, scratch: &mut Scratch) -> Result<Loaded, Kind> {
+        let index = SlotIndex::new(index);
+        let Some(mut slot) = self.table.lock(index) else {
             work::note(work::COPY);
             page.fill(0);
-            return Ok(work::COPY);
+            return Ok(Loaded::Here(work::COPY));
         };
-        slot.touch(now);
         let (cell, codec) = match slot.get() {
             Slot::Stored(cell, codec) => (cell, codec),
             Slot::Same(word) => {
+                slot.touch(now);
                 drop(slot);
                 work::note(work::COPY);
                 page.chunks_exact_mut(size_of::<u64>())
                     .for_each(|at| at.copy_from_slice(&word.to_ne_bytes()));
-                return Ok(work::COPY);
+                return Ok(Loaded::Here(work::COPY));
             }
+            Slot::Spilled(away) => {
+                let read_before = slot.was_touched().then(|| slot.age(now));
+                slot.touch(now);
+                // Pinned while the slot is locked, so that its segment stays.
+                return Ok(Loaded::Away(self.miss(index, away, read_before)));
+            }
+            Slot::Lost => return Err(Kind::Corrupt),
             Slot::Empty => unreachable!("an empty slot is not locked"),
         };
+        slot.touch(now);
         if cell.len() == PAGE {
             work::note(work::COPY);
             slot.copy_into(&self.pool, &self.pages, cell, page);
-            return Ok(work::COPY);
+            return Ok(Loaded::Here(work::COPY));
         }
         let units = codec.codec().decompress_units;
         if let Some(decompress) = codec.codec().at_once {
             work::note(units);
             decompress(slot.object(&self.pool, &self.pages, cell), page)?;
-            return Ok(units);
+            return Ok(Loaded::Here(units));
         }
         let bytes = slot.copy_to(&self.pool, &self.pages, cell, scratch);
         drop(slot);
         self.decoders.decompress(codec, bytes, page)?;
-        Ok(units)
+        Ok(Loaded::Here(units))
+    }
+
+    /// Turns an object that was copied into its page; returns the units of work.
+    pub(super) fn decode(&self, codec: CodecIndex, bytes: &[u8], page: &mut [u8]) -> Result<u32, Kind> {
+        if bytes.len() == PAGE {
+            page.copy_from_slice(bytes);
+            return Ok(work::COPY);
+        }
+        match codec.codec().at_once {
+            Some(decompress) => decompress(bytes, page)?,
+            None => self.decoders.decompress(codec, bytes, page)?,
+        }
+        Ok(codec.codec().decompress_units)
     }
 }

@@ -4,23 +4,27 @@
 //!
 //! ```text
 //! mark, from bit   0 lock, waiters           (core::sync::WordLocks)
-//!                  2 kind, 3 bits            0 empty, 1 repeated word, 2 object
-//!                  5 codec, 3 bits           of an object
-//!                  8 idle                    (reserved)
+//!                  2 kind, 3 bits            0 empty, 1 repeated word, 2 object, 5 spilled, 7 lost
+//!                  5 codec, 3 bits           of an object, in memory or spilled
+//!                  8 idle                    not accessed since pages were marked
 //!                  9 referenced              read since it was picked
 //!                 10 picked                  a thread copies the object elsewhere: see table.rs
-//!                 11 incompressible          (reserved)
+//!                 11 incompressible          no algorithm has made it smaller (set by none yet)
 //!                 12 length, 14 bits         of an object: 1 to 4096 bytes
 //!                 26 seconds, 24 bits        time of the last access, modulo 194 days
-//!                 50 checksum, 14 bits       (reserved)
-//! word             the repeated word; or an object's address, which is its cell without the length
+//!                 50 checksum, 14 bits       of a spilled object: the upper bits
+//! word             the repeated word; an object's address, which is its cell without the length; or where a spilled object lies:
+//!                  checksum 18 bits (the lower ones), offset in its segment 22, segment 24
 //! ```
 //!
-//! A mark of 0 is an empty slot that no thread has locked. Kinds 3 to 7 are kept for objects that are not yet compressed, clusters of
-//! pages, and pages and clusters that were spilled or lost.
+//! A mark of 0 is an empty slot that no thread has locked. Kinds 3, 4 and 6 are kept for objects that are not yet compressed, and for
+//! clusters of pages, in memory and spilled.
 
 use super::cell::Cell;
 use super::codec::CodecIndex;
+use super::page::PAGE;
+use crate::spill::format::Codec;
+use crate::spill::{Location, Placed, Spilled};
 
 /// What a slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +35,52 @@ pub(super) enum Slot {
     Same(u64),
     /// An object of the pool, and the codec that it needs; raw if it is as long as a page.
     Stored(Cell, CodecIndex),
+    /// An object in the spill file.
+    Spilled(Away),
+    /// A page that was spilled, and whose record is not what was written: it cannot be read before it is written.
+    Lost,
 }
+
+/// An object in the spill file: where it lies, and how it is read. Raw if it is as long as a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Away {
+    pub(super) placed: Placed,
+    pub(super) len: usize,
+    pub(super) codec: CodecIndex,
+}
+
+impl Away {
+    /// The record that slot `slot` names.
+    pub(super) fn of(self, slot: u32) -> Spilled {
+        Spilled { slot, placed: self.placed, len: self.len, codec: self.record_codec(), members: 1 }
+    }
+
+    fn record_codec(self) -> Codec {
+        record_codec(self.len, self.codec)
+    }
+
+    fn word(self) -> u64 {
+        let Placed { at: Location { segment, offset }, crc } = self.placed;
+        u64::from(segment) << SEGMENT_SHIFT | u64::from(offset) << OFFSET_SHIFT | u64::from(crc) & LOW_CRC
+    }
+
+    fn at_word(word: u64, high_crc: u64, len: usize, codec: CodecIndex) -> Self {
+        let offset = (word >> OFFSET_SHIFT & OFFSET) as u32;
+        let at = Location { segment: (word >> SEGMENT_SHIFT) as u32, offset };
+        let crc = (high_crc << OFFSET_SHIFT | word & LOW_CRC) as u32;
+        Self { placed: Placed { at, crc }, len, codec }
+    }
+}
+
+/// How an object of `len` bytes is read from the spill file.
+pub(super) fn record_codec(len: usize, codec: CodecIndex) -> Codec {
+    if len == PAGE { Codec::RAW } else { Codec::compressed(codec.0) }
+}
+
+const OFFSET_SHIFT: u32 = 18;
+const SEGMENT_SHIFT: u32 = 40;
+const OFFSET: u64 = (1 << 22) - 1;
+const LOW_CRC: u64 = (1 << OFFSET_SHIFT) - 1;
 
 impl Slot {
     /// The word of a slot that holds this.
@@ -40,6 +89,8 @@ impl Slot {
             Slot::Empty => 0,
             Slot::Same(word) => word,
             Slot::Stored(cell, _) => cell.address(),
+            Slot::Spilled(away) => away.word(),
+            Slot::Lost => 0,
         }
     }
 }
@@ -51,14 +102,18 @@ pub(super) struct Mark(u64);
 const KIND: u64 = 7 << 2;
 const SAME: u64 = 1 << 2;
 const STORED: u64 = 2 << 2;
+const SPILLED: u64 = 5 << 2;
+const LOST: u64 = 7 << 2;
 const CODEC_SHIFT: u32 = 5;
 const IDLE: u64 = 1 << 8;
 const REFERENCED: u64 = 1 << 9;
 const PICKED: u64 = 1 << 10;
+const INCOMPRESSIBLE: u64 = 1 << 11;
 const LEN_SHIFT: u32 = 12;
 const LEN_MAX: u64 = (1 << 14) - 1;
 const SECONDS_SHIFT: u32 = 26;
 const SECONDS: u64 = SECONDS_MAX << SECONDS_SHIFT;
+const HIGH_CRC_SHIFT: u32 = 50;
 
 /// Latest time of an access in seconds: 24 bits.
 pub(super) const SECONDS_MAX: u64 = (1 << 24) - 1;
@@ -71,13 +126,22 @@ impl Mark {
         match slot {
             Slot::Empty => Self(0),
             Slot::Same(_) => Self(SAME | accessed),
-            Slot::Stored(..) => Self(Self::of_object(slot) | accessed),
+            Slot::Stored(..) | Slot::Spilled(_) | Slot::Lost => Self(Self::of_object(slot) | accessed),
         }
     }
 
     fn of_object(slot: Slot) -> u64 {
-        let Slot::Stored(cell, codec) = slot else { panic!("{slot:?} is no object") };
-        STORED | u64::from(codec.0) << CODEC_SHIFT | (cell.len() as u64) << LEN_SHIFT
+        let kind = |kind, codec: CodecIndex, len: usize| {
+            kind | u64::from(codec.0) << CODEC_SHIFT | (len as u64) << LEN_SHIFT
+        };
+        match slot {
+            Slot::Stored(cell, codec) => kind(STORED, codec, cell.len()),
+            Slot::Spilled(Away { placed, len, codec }) => {
+                kind(SPILLED, codec, len) | u64::from(placed.crc >> OFFSET_SHIFT) << HIGH_CRC_SHIFT
+            }
+            Slot::Lost => LOST,
+            Slot::Empty | Slot::Same(_) => panic!("{slot:?} is no object"),
+        }
     }
 
     /// The mark that a word of a slot holds, without its lock.
@@ -100,16 +164,51 @@ impl Mark {
         self.0 & KIND == SAME
     }
 
+    /// Whether the slot holds an object of the pool.
+    pub(super) fn is_stored(self) -> bool {
+        self.0 & KIND == STORED
+    }
+
     /// What a slot with this mark and `word` holds.
+    #[inline]
     pub(super) fn slot(self, word: u64) -> Slot {
         match self.0 & KIND {
             SAME => Slot::Same(word),
-            STORED => {
-                let codec = CodecIndex((self.0 >> CODEC_SHIFT & 7) as u8);
-                Slot::Stored(Cell::at_address(word, (self.0 >> LEN_SHIFT & LEN_MAX) as usize), codec)
-            }
+            STORED => Slot::Stored(Cell::at_address(word, self.len()), self.codec()),
+            SPILLED => Slot::Spilled(Away::at_word(word, self.0 >> HIGH_CRC_SHIFT, self.len(), self.codec())),
+            LOST => Slot::Lost,
             _ => Slot::Empty,
         }
+    }
+
+    fn codec(self) -> CodecIndex {
+        CodecIndex((self.0 >> CODEC_SHIFT & 7) as u8)
+    }
+
+    /// Bytes of the object.
+    pub(super) fn len(self) -> usize {
+        (self.0 >> LEN_SHIFT & LEN_MAX) as usize
+    }
+
+    /// Not accessed since pages were marked.
+    pub(super) fn is_idle(self) -> bool {
+        self.0 & IDLE != 0
+    }
+
+    /// No algorithm has made it smaller.
+    pub(super) fn is_incompressible(self) -> bool {
+        self.0 & INCOMPRESSIBLE != 0
+    }
+
+    /// Marked as not accessed, or not.
+    #[must_use]
+    pub(super) fn with_idle(self, idle: bool) -> Self {
+        Self(if idle { self.0 | IDLE } else { self.0 & !IDLE })
+    }
+
+    /// Seconds from the last access to `now`, of 194 days at most.
+    pub(super) fn age(self, now: u32) -> u32 {
+        (u64::from(now).wrapping_sub(self.0 >> SECONDS_SHIFT) & SECONDS_MAX) as u32
     }
 
     /// After an access at `seconds`.
@@ -142,7 +241,7 @@ impl Mark {
     /// The mark of the same page once its object is `slot`.
     #[must_use]
     pub(super) fn moved_to(self, slot: Slot) -> Self {
-        let of_object = KIND | 7 << CODEC_SHIFT | LEN_MAX << LEN_SHIFT;
+        let of_object = KIND | 7 << CODEC_SHIFT | LEN_MAX << LEN_SHIFT | u64::MAX << HIGH_CRC_SHIFT;
         Self(self.0 & !of_object | Self::of_object(slot))
     }
 }
@@ -150,7 +249,6 @@ impl Mark {
 #[cfg(test)]
 mod tests {
     use super::super::cell::{ArenaIndex, Position};
-    use super::super::page::PAGE;
     use super::super::pages::Span;
     use super::*;
     use spillway_core::sync::WordLocks;
@@ -158,6 +256,11 @@ mod tests {
     fn stored(span: u32, position: usize, arena: usize, len: usize, codec: u8) -> Slot {
         let cell = Cell::new(Span(span), Position::new(position), ArenaIndex::new(arena), len);
         Slot::Stored(cell, CodecIndex(codec))
+    }
+
+    fn away(segment: u32, offset: u32, crc: u32, len: usize, codec: u8) -> Slot {
+        let placed = Placed { at: Location { segment, offset }, crc };
+        Slot::Spilled(Away { placed, len, codec: CodecIndex(codec) })
     }
 
     #[test]
@@ -170,6 +273,10 @@ mod tests {
             Slot::Stored(packed, CodecIndex(1)),
             stored(0, 0, 0, 1, 0),
             stored((1 << 30) - 1, 4095, 7, PAGE, 7),
+            away(0, 0, 0, 1, 0),
+            away((1 << 24) - 1, (1 << 22) - 1, u32::MAX, PAGE, 7),
+            away(1, 2, 0x8000_0001, 100, 1),
+            Slot::Lost,
         ] {
             for seconds in [0, SECONDS_MAX as u32] {
                 let mark = Mark::new(slot, seconds);
@@ -190,5 +297,18 @@ mod tests {
         assert!(picked.touched(80).is_picked() && picked.touched(80).was_touched());
         let moved = picked.touched(80).moved_to(to).unpicked();
         assert_eq!((moved.slot(to.word()), moved), (to, Mark::new(to, 80)));
+        let spilled = away(3, 4, u32::MAX, 100, 1);
+        let there = picked.moved_to(spilled).unpicked();
+        assert_eq!((there.slot(spilled.word()), there.was_touched()), (spilled, false));
+        assert_eq!(there.touched(81).moved_to(to), Mark::new(to, 81), "nothing of the place is left");
+    }
+
+    #[test]
+    fn a_page_is_idle_from_being_marked_to_its_next_access_and_ages_go_round() {
+        let mark = Mark::new(stored(1, 2, 3, 100, 1), SECONDS_MAX as u32 - 4);
+        assert!(
+            !mark.is_idle() && mark.with_idle(true).is_idle() && !mark.with_idle(true).touched(5).is_idle()
+        );
+        assert_eq!([mark.age(SECONDS_MAX as u32 - 4), mark.age(5)], [0, 10]);
     }
 }

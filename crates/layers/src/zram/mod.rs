@@ -2,12 +2,13 @@
 //!
 //! A device of 4096-byte slots. A page of one repeated word is kept in its slot; any other is compressed and kept as an
 //! object of the pool, or raw if compression does not pay. What was never written, or was discarded, reads as zero and
-//! costs nothing. Behaviour, attribute names, columns and errors follow the kernel's driver of this name; where that is
+//! costs nothing. With a spill file, pages that are written back to it leave memory, and are read from there. Behaviour, attribute names, columns and errors follow the kernel's driver of this name; where that is
 //! surprising, docs/zram.md says what is done here instead.
 //!
 //! *Promises upwards*: a write is answered after its memory is charged, and a failed one leaves the old content; reads see
 //! whole pages; discards free memory; flush and forced unit access succeed at once, for nothing survives the process.
-//! *Needs below*: [`Regions`] for memory, a [`Budget`] to charge it to, [`Env`] for a coarse clock and the compactor's task.
+//! *Needs below*: [`Regions`] for memory, a [`Budget`] to charge it to, [`Env`] for a coarse clock and the compactor's task; if it spills, a
+//! file or block device for [`spill`](crate::spill).
 //!
 //! *States*: without a size (0 bytes, attributes can be set) -> `disksize` -> in use, where it may grow -> `reset` -> without a size.
 //!
@@ -20,6 +21,9 @@
 //! | `pool`, `size_class`, `arena`, `packed` | objects, by size class and packed together |
 //! | `cell`, `spans`, `pages` | names of objects, records of spans, memory |
 //! | `work` | how much one poll may do |
+//! | `backing`, `spilling` | the spill file, its opening and its end |
+//! | `writeback`, `recall` | pages on their way to it, and back |
+//! | `scan` | which pages a command means |
 //! | `moving` | an object taken out of its cell and put elsewhere, beside readers and writers |
 //! | `compactor`, `passes` | moving objects so that memory returns: requests for it, and how it is done |
 //! | `streams`, `decoders`, `codec` | compression, and how much of it at once |
@@ -29,11 +33,11 @@
 //! spans; and last the locks of `pages`. None is held across an await, and of them only the count of a page of slots while memory goes back
 //! to the system.
 //!
-//! Spilling to a file, idle marking and recompression will each be a file here; `mark` has room for their kinds and flags, and they begin
-//! with `moving`.
+//! Recompression will be a file here; `mark` has room for its flags, and it begins with `moving`.
 
 mod arena;
 mod attributes;
+mod backing;
 mod blocks;
 mod cell;
 mod codec;
@@ -52,16 +56,20 @@ mod page;
 mod pages;
 mod passes;
 mod pool;
+mod recall;
+mod scan;
 mod size_class;
 mod spans;
+mod spilling;
 mod spread;
 mod store;
 mod streams;
 mod table;
 mod work;
+mod writeback;
 
 use std::future::ready;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use spillway_core::stats::Counters;
 use spillway_core::sync::{AtomicU64, Mutex};
@@ -70,6 +78,7 @@ use spillway_core::{
     Op, Regions, Request, Spec, Submission, Table as AttributeTable,
 };
 
+use backing::Knobs;
 use codec::Params;
 use compactor::Compactor;
 use decoders::Decoders;
@@ -81,9 +90,9 @@ use table::Table;
 
 use crate::options::Options;
 use crate::sizes;
-use crate::surroundings::{Open, OpenDevice, Surroundings};
+use crate::surroundings::{BackingDevice, Open, OpenDevice, Surroundings};
 
-pub use config::Config;
+pub use config::{BringBack, Config};
 pub use device::Zram;
 pub use page::DISKSIZE_MAX;
 
@@ -112,6 +121,8 @@ impl Zram {
             decoders,
             compactor: Compactor::default(),
             counters: Counters::default(),
+            knobs: Knobs::new(&config),
+            backing: OnceLock::new(),
             size: AtomicU64::new(0),
             resetting: Mutex::new(false),
             budget: share,
@@ -139,8 +150,16 @@ impl Zram {
 impl Open<()> for Config {
     async fn open(&self, (): (), around: &Surroundings) -> Result<OpenDevice, Error> {
         let Surroundings { env, regions, budget, .. } = around;
+        let backing = self.backing()?;
         let zram = Zram::new(self.clone(), env.clone(), regions.clone(), budget.clone())?;
-        Ok(OpenDevice { grow: Some(zram.clone()), ..OpenDevice::new(zram, attributes) })
+        let opened = OpenDevice { grow: Some(zram.clone()), ..OpenDevice::new(zram.clone(), attributes) };
+        let Some(backing) = backing else { return Ok(opened) };
+        let notes = zram.open_spill(self, &backing, around).await?;
+        Ok(OpenDevice { suspend: Some(zram), notes, ..opened })
+    }
+
+    fn backing_devices(&self) -> Vec<BackingDevice> {
+        self.backing().ok().flatten().into_iter().collect()
     }
 }
 

@@ -6,8 +6,9 @@
 use spillway_core::mutant;
 
 use super::cell::{Cell, Fresh, Scratch, SlotIndex};
+use super::codec::CodecIndex;
 use super::device::Core;
-use super::mark::Slot;
+use super::mark::{Away, Mark, Slot};
 use super::table::{Picked, Published, When};
 
 /// An object that this thread has picked. Dropped, it stays where it is.
@@ -19,11 +20,11 @@ pub(super) struct Pick<'a> {
 }
 
 impl Core {
-    /// Picks the object at `wanted`, if slot `index` still holds it and no thread has picked it, and copies it out.
+    /// Picks the object that slot `index` holds, if it is `wanted` and no thread has picked it, and copies it out.
     pub(super) fn pick<'a, 's>(
         &'a self,
         index: SlotIndex,
-        wanted: Cell,
+        wanted: impl FnOnce(Mark, Cell) -> bool,
         scratch: &'s mut Scratch,
     ) -> Option<(Pick<'a>, &'s [u8])> {
         let (picked, bytes) = self.table.pick((&self.pool, &self.pages), index, wanted, scratch)?;
@@ -35,6 +36,26 @@ impl Pick<'_> {
     /// The cell of the object.
     pub(super) fn cell(&self) -> Cell {
         self.cell
+    }
+
+    /// The codec of the object.
+    pub(super) fn codec(&self) -> CodecIndex {
+        self.picked.as_ref().expect("it was not published yet").codec()
+    }
+
+    /// The slot that holds the object.
+    pub(super) fn index(&self) -> SlotIndex {
+        self.picked.as_ref().expect("it was not published yet").index()
+    }
+
+    /// Has the slot name what was written to the spill file, unless its page was read or written meanwhile; true if it does.
+    pub(super) fn spill_to(mut self, away: Away) -> bool {
+        let picked = self.picked.take().expect("it is published once");
+        let published = self.core.table.publish(picked, Slot::Spilled(away), When::Untouched);
+        if published != Published::Touched {
+            self.free(self.cell);
+        }
+        published == Published::InPlace
     }
 
     /// Puts the same object into `fresh`, which is filled with it, unless the slot was written meanwhile.

@@ -147,7 +147,9 @@ impl Core {
 
     fn move_object(&self, asked: Cell, owner: SlotIndex, phase: Phase) -> Moved {
         let mut scratch = Scratch::new();
-        let Some((pick, bytes)) = self.pick(owner, asked, &mut scratch) else { return Moved::Gone };
+        let Some((pick, bytes)) = self.pick(owner, |_, cell| cell.is_at(asked), &mut scratch) else {
+            return Moved::Gone;
+        };
         let (cell, len) = (pick.cell(), pick.cell().len());
         let fresh = match phase {
             Phase::Merge(_) => self.pool.place_merged(len, owner, cell),

@@ -193,6 +193,10 @@ impl Core {
         if let Some(cell) = replaced.to_free() {
             self.pool.free(&self.pages, cell);
         }
+        if let Slot::Spilled(away) = replaced.slot {
+            let backing = self.backing.get().expect("what is spilled is in a spill file");
+            backing.store.release(&away.of(replaced.index.0));
+        }
     }
 }
 

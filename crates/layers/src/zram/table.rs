@@ -25,10 +25,11 @@ use super::blocks::{Blocks, SlotPage, SlotWords};
 use super::cell::{Cell, Scratch, SlotIndex};
 use super::codec::CodecIndex;
 use super::holdings::{Holdings, Tally};
-use super::mark::{Mark, Slot};
+use super::mark::{Away, Mark, Slot};
 use super::pages::Pages;
 use super::pool::Pool;
 use super::work;
+use crate::spill::Spilled;
 
 pub(super) use super::blocks::PAGE_SLOTS;
 
@@ -109,7 +110,7 @@ impl Table {
     }
 
     fn replace(&self, locked: Locked<'_>, slot: Slot, now: u32) -> Replaced {
-        let replaced = Replaced { slot: locked.get(), picked: locked.mark.is_picked() };
+        let replaced = Replaced { index: locked.index, slot: locked.get(), picked: locked.mark.is_picked() };
         locked.put(slot, Mark::new(slot, now));
         self.tally.changed(replaced.slot, slot);
         replaced
@@ -161,18 +162,18 @@ impl Table {
         self.blocks.next_page(pages)
     }
 
-    /// Picks the object that lies at `wanted`, if the slot still holds it and no thread has picked it, and copies it out.
+    /// Picks the object that the slot holds, if it is `wanted` and no thread has picked it, and copies it out.
     pub(super) fn pick<'s>(
         &self,
         (pool, pages): (&Pool, &Pages),
         index: SlotIndex,
-        wanted: Cell,
+        wanted: impl FnOnce(Mark, Cell) -> bool,
         scratch: &'s mut Scratch,
     ) -> Option<(Picked, &'s [u8])> {
         let mut locked = self.lock(index)?;
         let object = locked.get();
         let Slot::Stored(cell, _) = object else { return None };
-        if !cell.is_at(wanted) || locked.mark.is_picked() {
+        if locked.mark.is_picked() || !wanted(locked.mark, cell) {
             return None;
         }
         let bytes = locked.copy_to(pool, pages, cell, scratch);
@@ -197,6 +198,45 @@ impl Table {
         Published::InPlace
     }
 
+    /// Puts `new`, where the same page lies now, in place of `old`, which is not in memory, if the slot still holds that. The caller
+    /// sees to it that nothing else can lie where `old` does.
+    #[must_use]
+    pub(super) fn exchange(&self, index: SlotIndex, old: Slot, new: Slot) -> bool {
+        let Some(locked) = self.lock(index) else { return false };
+        let same = locked.get() == old;
+        if same {
+            let mark = locked.mark.moved_to(new);
+            locked.put(new, mark);
+            self.tally.moved(old, new);
+        }
+        same
+    }
+
+    /// Where a slot's page lies in the spill file, if it does.
+    pub(super) fn away(&self, index: SlotIndex) -> Option<Away> {
+        match self.lock(index)?.get() {
+            Slot::Spilled(away) => Some(away),
+            _ => None,
+        }
+    }
+
+    /// Marks as idle what the slots of `range`, which lie in one page, hold in memory, if it was not accessed in the last `age` seconds
+    /// before `now`; what was is marked as not idle. Returns the units of work.
+    pub(super) fn mark_idle(&self, range: Range<u64>, age: u32, now: u32) -> u32 {
+        work::note(work::LOOK);
+        let Some(page) = self.blocks.page_of(SlotIndex::new(range.start)).filter(SlotPage::is_used) else {
+            return work::LOOK;
+        };
+        let mut locks = 0;
+        for index in range.map(SlotIndex::new) {
+            if let Some(mut locked) = self.lock_where(page.slot(index), index, Mark::is_stored) {
+                locks += 1;
+                locked.mark = locked.mark.with_idle(locked.mark.age(now) >= age);
+            }
+        }
+        work::LOOK + locks / work::LOCKS
+    }
+
     /// Leaves what was picked where it is. False where it was replaced meanwhile: then the caller frees it.
     #[must_use]
     pub(super) fn unpick(&self, picked: Picked) -> bool {
@@ -218,12 +258,12 @@ impl Table {
         self.tally.holdings()
     }
 
-    /// Every slot that names an object, and the bytes that slots are charged with, after asserting that counts, pages and sums
-    /// agree with the slots: while no other thread uses the table.
-    pub(super) fn verify(&self) -> (Vec<(SlotIndex, Cell)>, u64) {
-        let (mut named, mut held, mut charged) = (Vec::new(), Holdings::default(), 0);
+    /// Every slot that names an object, in memory and spilled, and the bytes that slots are charged with, after asserting that counts,
+    /// pages and sums agree with the slots: while no other thread uses the table.
+    pub(super) fn verify(&self) -> Named {
+        let (mut named, mut held) = (Named::default(), Holdings::default());
         self.blocks.verify(|page, slots, in_use| {
-            charged += super::page::PAGE as u64;
+            named.charged += super::page::PAGE as u64;
             let mut used = 0;
             for index in slots.map(SlotIndex::new) {
                 let [word, mark] = page.slot(index).each_ref().map(|word| word.load(Ordering::Relaxed));
@@ -233,15 +273,26 @@ impl Table {
                 assert!(!Mark::from_content(mark).is_picked(), "no thread has picked {index:?}");
                 held = held.plus(Holdings::of(slot));
                 used += u64::from(slot != Slot::Empty);
-                if let Slot::Stored(cell, _) = slot {
-                    named.push((index, cell));
+                match slot {
+                    Slot::Stored(cell, _) => named.objects.push((index, cell)),
+                    Slot::Spilled(away) => named.spilled.push(away.of(index.0)),
+                    Slot::Empty | Slot::Same(_) | Slot::Lost => {}
                 }
             }
-            assert_eq!(used, in_use, "slots in use of the page of {:?}", named.last());
+            assert_eq!(used, in_use, "slots in use of the page of {:?}", named.objects.last());
         });
         assert_eq!(held, self.holdings(), "what the slots hold, and its sums");
-        (named, charged)
+        named
     }
+}
+
+/// What the slots of a table name.
+#[derive(Default)]
+pub(super) struct Named {
+    pub(super) objects: Vec<(SlotIndex, Cell)>,
+    pub(super) spilled: Vec<Spilled>,
+    /// Bytes that pages of slots are charged with.
+    pub(super) charged: u64,
 }
 
 fn key(index: SlotIndex) -> u64 {
@@ -265,6 +316,11 @@ impl Picked {
     /// The cell of the object.
     pub(super) fn cell(&self) -> Cell {
         self.stored().0
+    }
+
+    /// The slot that holds it.
+    pub(super) fn index(&self) -> SlotIndex {
+        self.index
     }
 
     /// The codec of the object.
@@ -296,6 +352,7 @@ pub(super) enum Published {
 #[must_use]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Replaced {
+    pub(super) index: SlotIndex,
     pub(super) slot: Slot,
     picked: bool,
 }
@@ -323,6 +380,16 @@ impl Locked<'_> {
     #[inline]
     pub(super) fn get(&self) -> Slot {
         self.mark.slot(self.words[0].load(Ordering::Relaxed))
+    }
+
+    /// Whether it was accessed since it was picked.
+    pub(super) fn was_touched(&self) -> bool {
+        self.mark.was_touched()
+    }
+
+    /// Seconds from the last access to `now`.
+    pub(super) fn age(&self, now: u32) -> u32 {
+        self.mark.age(now)
     }
 
     /// Notes an access at `seconds`.

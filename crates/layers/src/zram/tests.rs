@@ -19,6 +19,7 @@ use super::*;
 mod relief;
 mod rest;
 mod slices;
+mod spilling;
 
 struct Bench {
     world: Arc<World>,

@@ -59,7 +59,7 @@ fn slots_hold_what_was_set_and_pages_come_and_go() {
         assert_eq!(world.set(index, Slot::Same(u64::from(index))), Ok(Slot::Empty));
     }
     assert_eq!(world.pages.budget().used(), pages * PAGE as u64);
-    assert_eq!(world.table.verify().1, pages * PAGE as u64);
+    assert_eq!(world.table.verify().charged, pages * PAGE as u64);
     for index in indices {
         assert_eq!(world.get(index), Slot::Same(u64::from(index)));
         assert_eq!(world.set(index, object(index % 1000)), Ok(Slot::Same(u64::from(index))));
@@ -155,7 +155,8 @@ impl Stored {
 
     fn pick(&self) -> Option<Picked> {
         let (mut scratch, whole) = (Scratch::new(), (&self.pool, &self.world.pages));
-        let (picked, bytes) = self.world.table.pick(whole, SlotIndex(3), self.cell, &mut scratch)?;
+        let (picked, bytes) =
+            self.world.table.pick(whole, SlotIndex(3), |_, cell| cell.is_at(self.cell), &mut scratch)?;
         assert_eq!(bytes, BYTES);
         Some(picked)
     }
@@ -214,7 +215,7 @@ fn what_is_unpicked_can_be_picked_again_and_what_was_replaced_is_the_pickers() {
     let elsewhere = Cell::new(Span(77), Position::new(0), ArenaIndex::new(0), 1);
     let (mut scratch, whole) = (Scratch::new(), (&stored.pool, &stored.world.pages));
     assert!(
-        stored.world.table.pick(whole, SlotIndex(3), elsewhere, &mut scratch).is_none(),
+        stored.world.table.pick(whole, SlotIndex(3), |_, cell| cell.is_at(elsewhere), &mut scratch).is_none(),
         "it lies elsewhere"
     );
     stored.world.set(3, Slot::Same(1)).unwrap();

@@ -1,0 +1,107 @@
+//! The spill file of a device, and what is set about writing to it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use spillway_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, Semaphore};
+
+use super::config::{BringBack, Config};
+use crate::options::Live;
+use crate::spill::Store;
+
+/// What is set about writing back, with a spill file or without.
+pub(super) struct Knobs {
+    /// Pages that may still be written back, where that is limited.
+    limit: AtomicU64,
+    pub(super) writeback_limit_enable: Live<bool>,
+    pub(super) writeback_batch_size: Live<u64>,
+    pub(super) compressed_writeback: Live<bool>,
+    pub(super) bring_back: Live<BringBack>,
+    pub(super) bring_back_age: Live<u64>,
+}
+
+impl Knobs {
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            limit: AtomicU64::new(config.writeback_limit),
+            writeback_limit_enable: Live::new(config.writeback_limit_enable),
+            writeback_batch_size: Live::new(config.writeback_batch_size),
+            compressed_writeback: Live::new(config.compressed_writeback),
+            bring_back: Live::new(config.bring_back),
+            bring_back_age: Live::new(config.bring_back_age),
+        }
+    }
+
+    pub(super) fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_limit(&self, pages: u64) {
+        self.limit.store(pages, Ordering::Relaxed);
+    }
+
+    /// Charges a page that is about to be written back: whether it may be, and what is to be given back if it is not written.
+    pub(super) fn take_page(&self) -> Option<u64> {
+        if !self.writeback_limit_enable.get() {
+            return Some(0);
+        }
+        let taken = self.limit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        taken.ok().map(|_| 1)
+    }
+
+    /// Gives back what was charged for pages that were not written.
+    pub(super) fn give_back(&self, pages: u64) {
+        let more = |left: u64| Some(left.saturating_add(pages));
+        self.limit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).expect("it always changes");
+    }
+
+    /// Whether a read brings a page back that was read before, so many seconds ago, or was not.
+    pub(super) fn brings_back(&self, read_before: Option<u32>) -> bool {
+        match self.bring_back.get() {
+            BringBack::Never => false,
+            BringBack::Always => true,
+            BringBack::Second => read_before.is_some_and(|age| u64::from(age) <= self.bring_back_age.get()),
+        }
+    }
+}
+
+/// A device's spill file.
+pub(super) struct Backing {
+    pub(super) store: Arc<Store>,
+    pub(super) path: PathBuf,
+    /// I/Os in flight.
+    pub(super) depth: usize,
+    /// Held by who writes back, and by a reset.
+    pub(super) turn: Semaphore,
+    /// The device ends: nothing more is written back.
+    pub(super) ending: AtomicBool,
+    /// Batches that are written and pages that are read.
+    at_work: AtomicU32,
+}
+
+impl Backing {
+    pub(super) fn new(store: Arc<Store>, path: PathBuf, depth: usize) -> Self {
+        let (turn, ending, at_work) = (Semaphore::new(1), AtomicBool::new(false), AtomicU32::new(0));
+        Self { store, path, depth, turn, ending, at_work }
+    }
+
+    /// The time for which what slots name and what the file counts may differ.
+    pub(super) fn begin(self: &Arc<Self>) -> AtWork {
+        self.at_work.fetch_add(1, Ordering::Relaxed);
+        AtWork(self.clone())
+    }
+
+    pub(super) fn is_at_work(&self) -> bool {
+        self.at_work.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// See [`Backing::begin`].
+pub(super) struct AtWork(Arc<Backing>);
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        let before = self.0.at_work.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "what ends has begun");
+    }
+}
