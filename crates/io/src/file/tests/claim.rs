@@ -84,6 +84,46 @@ fn a_link_to_nothing_is_not_followed_and_one_to_a_file_is() {
     assert_eq!(link.open(Direct::Auto).device.geometry().size, 4 << 20);
 }
 
+/// One waits for the lock of a file that its maker takes back: the file that it gets in the end is the one at the path.
+#[test]
+fn a_file_that_was_taken_back_is_not_used() {
+    let (scratch, made) = (Scratch::new(), 1 << 20);
+    while !outlives_its_file(&scratch, made) {}
+    assert_eq!(std::fs::metadata(&scratch.0).expect("it is at its path").len(), 4 << 20);
+}
+
+/// Opens the path while this test has a file of `made` bytes there, which it removes before it gives up the lock. False where the opening did
+/// not wait as long.
+fn outlives_its_file(scratch: &Scratch, made: u64) -> bool {
+    let file = std::fs::File::create(&scratch.0).unwrap();
+    file.set_len(made).unwrap();
+    file.lock().unwrap();
+    std::thread::scope(|scope| {
+        let opener = scope.spawn(|| open(&scratch.options()));
+        while !opener.is_finished() && openings(scratch) < 2 {
+            std::thread::yield_now();
+        }
+        std::fs::remove_file(&scratch.0).unwrap();
+        drop(file);
+        match opener.join().unwrap() {
+            Ok(opened) => {
+                assert_eq!(opened.storage.geometry().size, 4 << 20, "it is the file that was removed");
+                true
+            }
+            Err(error) => {
+                assert_eq!(error.kind, Kind::Busy, "{error}");
+                false
+            }
+        }
+    })
+}
+
+/// Descriptors of this process on the file.
+fn openings(scratch: &Scratch) -> usize {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    descriptors.filter(|one| std::fs::read_link(one.path()).is_ok_and(|path| path == scratch.0)).count()
+}
+
 /// With one that takes back what it makes in every other round.
 #[test]
 fn of_many_that_make_one_file_one_has_it() {
