@@ -36,7 +36,7 @@ use spillway_policy::backoff::Backoff;
 use spillway_policy::depth::{Waiting, depth};
 use spillway_policy::watermarks::Goal;
 
-pub(crate) use meter::Meter;
+pub(crate) use meter::{Meter, Reading};
 
 /// Batches begun before others have their turn: a device in memory may have ended each at once.
 const BATCHES_TURN: usize = 4;

@@ -16,6 +16,7 @@
 //! | [`window`] | who may write beside a cache, in the order of arrival |
 //! | [`backoff`] | how long to wait after failures |
 //! | [`merge`] | how scattered pieces become few I/Os |
+//! | [`spill`] | which pages leave memory, and when |
 //! | [`commits`] | whether the committer commits or clears next |
 #![forbid(unsafe_code)]
 
@@ -32,5 +33,6 @@ pub mod lap;
 pub mod merge;
 pub mod quarantine;
 pub mod size_classes;
+pub mod spill;
 pub mod watermarks;
 pub mod window;

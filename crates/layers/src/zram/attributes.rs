@@ -207,6 +207,12 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
     ),
     live!(bring_back),
     live!(bring_back_age),
+    live!(spill_high_watermark),
+    live!(spill_low_watermark),
+    Attribute::read(
+        Spec::fact("policy", Type::Text, "What spilling by itself has done last, and what it does next"),
+        |zram| Value::Text(zram.core.explain()),
+    ),
     Attribute::read(
         Spec::fact("bd_stat", BD_STAT, "Pages in the spill file now, read from it, and written to it"),
         |zram| {

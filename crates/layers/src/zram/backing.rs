@@ -3,11 +3,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use spillway_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, Semaphore};
+use spillway_core::Env;
+use spillway_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, Semaphore, WaitList};
 
 use super::config::{BringBack, Config};
+use super::pressure::Pressure;
 use crate::options::Live;
 use crate::spill::Store;
+use crate::writeback::Meter;
 
 /// What is set about writing back, with a spill file or without.
 pub(super) struct Knobs {
@@ -18,6 +21,8 @@ pub(super) struct Knobs {
     pub(super) compressed_writeback: Live<bool>,
     pub(super) bring_back: Live<BringBack>,
     pub(super) bring_back_age: Live<u64>,
+    pub(super) spill_high_watermark: Live<u64>,
+    pub(super) spill_low_watermark: Live<u64>,
 }
 
 impl Knobs {
@@ -29,6 +34,8 @@ impl Knobs {
             compressed_writeback: Live::new(config.compressed_writeback),
             bring_back: Live::new(config.bring_back),
             bring_back_age: Live::new(config.bring_back_age),
+            spill_high_watermark: Live::new(config.spill_high_watermark),
+            spill_low_watermark: Live::new(config.spill_low_watermark),
         }
     }
 
@@ -38,6 +45,11 @@ impl Knobs {
 
     pub(super) fn set_limit(&self, pages: u64) {
         self.limit.store(pages, Ordering::Relaxed);
+    }
+
+    /// Whether a page may be written back.
+    pub(super) fn may_write(&self) -> bool {
+        !self.writeback_limit_enable.get() || self.limit() > 0
     }
 
     /// Charges a page that is about to be written back: whether it may be, and what is to be given back if it is not written.
@@ -73,26 +85,51 @@ pub(super) struct Backing {
     pub(super) depth: usize,
     /// Held by who writes back, and by a reset.
     pub(super) turn: Semaphore,
+    pub(super) pressure: Pressure,
+    /// Measures the spill file.
+    pub(super) meter: Arc<Meter>,
     /// The device ends: nothing more is written back.
     pub(super) ending: AtomicBool,
     /// Batches that are written and pages that are read.
     at_work: AtomicU32,
+    /// Nothing is.
+    at_rest: WaitList,
 }
 
 impl Backing {
-    pub(super) fn new(store: Arc<Store>, path: PathBuf, depth: usize) -> Self {
-        let (turn, ending, at_work) = (Semaphore::new(1), AtomicBool::new(false), AtomicU32::new(0));
-        Self { store, path, depth, turn, ending, at_work }
+    pub(super) fn new(store: Arc<Store>, path: PathBuf, depth: usize, env: Arc<dyn Env>) -> Self {
+        Self {
+            store,
+            path,
+            depth,
+            turn: Semaphore::new(1),
+            pressure: Pressure::default(),
+            meter: Meter::new(env),
+            ending: AtomicBool::new(false),
+            at_work: AtomicU32::new(0),
+            at_rest: WaitList::default(),
+        }
     }
 
     /// The time for which what slots name and what the file counts may differ.
     pub(super) fn begin(self: &Arc<Self>) -> AtWork {
-        self.at_work.fetch_add(1, Ordering::Relaxed);
+        self.at_work.fetch_add(1, Ordering::SeqCst);
         AtWork(self.clone())
     }
 
+    /// The same for a batch, whose end is a round.
+    pub(super) fn begin_batch(self: &Arc<Self>) -> BatchAtWork {
+        self.pressure.batches.fetch_add(1, Ordering::Relaxed);
+        BatchAtWork(self.begin())
+    }
+
     pub(super) fn is_at_work(&self) -> bool {
-        self.at_work.load(Ordering::Relaxed) > 0
+        self.at_work.load(Ordering::SeqCst) > 0
+    }
+
+    /// Waits until nothing is written or read.
+    pub(super) async fn rest(&self) {
+        self.at_rest.until(|| (!self.is_at_work()).then_some(())).await;
     }
 }
 
@@ -101,7 +138,22 @@ pub(super) struct AtWork(Arc<Backing>);
 
 impl Drop for AtWork {
     fn drop(&mut self) {
-        let before = self.0.at_work.fetch_sub(1, Ordering::Relaxed);
+        let before = self.0.at_work.fetch_sub(1, Ordering::SeqCst);
         assert!(before > 0, "what ends has begun");
+        if before == 1 {
+            self.0.at_rest.wake_all();
+        }
+    }
+}
+
+/// See [`Backing::begin_batch`].
+pub(super) struct BatchAtWork(AtWork);
+
+impl Drop for BatchAtWork {
+    fn drop(&mut self) {
+        let pressure = &self.0.0.pressure;
+        let before = pressure.batches.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "what ends has begun");
+        pressure.rounds.step();
     }
 }

@@ -64,6 +64,12 @@ options! {
         .preset(Preset::Choice("second"));
     Live bring_back_age: u64 = Type::Number(0, (1 << 24) - 1), "See bring_back"
         .unit(Unit::Seconds).preset(Preset::Number(60));
+    Live spill_high_watermark: u64 = Type::Number(0, 100),
+        "With a spill file: cold pages leave memory once objects take this share of mem_limit or --memory, whichever is nearer; writers that \
+         find no memory wait for it in any case"
+        .unit(Unit::Percent).preset(Preset::Number(90)).option("spill-high-watermark");
+    Live spill_low_watermark: u64 = Type::Number(0, 100), "They leave down to this share; above spill_high_watermark it is that"
+        .unit(Unit::Percent).preset(Preset::Number(80)).option("spill-low-watermark");
     .. besides {
         /// Bytes of a segment of the spill file as a power of two, where it is not the usual one: small disks are simulated.
         segment_shift: Option<u32>,

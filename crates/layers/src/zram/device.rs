@@ -14,6 +14,7 @@ use super::pages::Pages;
 use super::pool::Pool;
 use super::streams::Streams;
 use super::table::{Named, Table};
+use crate::writeback::Writeback;
 
 /// What is counted; the numbers are indices into [`Core::counters`].
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +58,8 @@ pub(super) struct Core {
     pub(super) knobs: Knobs,
     /// Set while the device is opened, before anybody uses it.
     pub(super) backing: OnceLock<Arc<Backing>>,
+    /// Spills where memory is short. Set with it.
+    pub(super) spiller: OnceLock<Writeback<Core>>,
     /// Whether a reset runs. Held while disksize or the algorithm is set.
     pub(super) resetting: Mutex<bool>,
 }

@@ -7,7 +7,7 @@
 //!                  2 kind, 3 bits            0 empty, 1 repeated word, 2 object, 5 spilled, 7 lost
 //!                  5 codec, 3 bits           of an object, in memory or spilled
 //!                  8 idle                    not accessed since pages were marked
-//!                  9 referenced              read since it was picked
+//!                  9 referenced              read or overwritten since it was picked, or the hand of `spiller` has passed
 //!                 10 picked                  a thread copies the object elsewhere: see table.rs
 //!                 11 incompressible          no algorithm has made it smaller (set by none yet)
 //!                 12 length, 14 bits         of an object: 1 to 4096 bytes
@@ -19,6 +19,8 @@
 //!
 //! A mark of 0 is an empty slot that no thread has locked. Kinds 3, 4 and 6 are kept for objects that are not yet compressed, and for
 //! clusters of pages, in memory and spilled.
+
+use spillway_policy::spill;
 
 use super::cell::Cell;
 use super::codec::CodecIndex;
@@ -119,10 +121,10 @@ const HIGH_CRC_SHIFT: u32 = 50;
 pub(super) const SECONDS_MAX: u64 = (1 << 24) - 1;
 
 impl Mark {
-    /// The mark of a slot that was just set at `seconds`.
+    /// The mark of a slot that held nothing and was set at `seconds`: the first write is no access.
     pub(super) fn new(slot: Slot, seconds: u32) -> Self {
         assert!(u64::from(seconds) <= SECONDS_MAX, "{seconds} s fit 24 bits");
-        let accessed = REFERENCED | u64::from(seconds) << SECONDS_SHIFT;
+        let accessed = u64::from(seconds) << SECONDS_SHIFT;
         match slot {
             Slot::Empty => Self(0),
             Slot::Same(_) => Self(SAME | accessed),
@@ -198,6 +200,23 @@ impl Mark {
     /// No algorithm has made it smaller.
     pub(super) fn is_incompressible(self) -> bool {
         self.0 & INCOMPRESSIBLE != 0
+    }
+
+    /// Whether an object of `len` bytes leaves memory at `now`, where memory is short.
+    pub(super) fn leaves(self, len: usize, now: u32) -> bool {
+        let page = spill::Page {
+            referenced: self.was_touched(),
+            idle: self.is_idle(),
+            huge: len == PAGE,
+            age: self.age(now),
+        };
+        spill::verdict(page) == spill::Verdict::Leave
+    }
+
+    /// Seen by the hand: an access sets it apart again.
+    #[must_use]
+    pub(super) fn passed(self) -> Self {
+        Self(self.0 & !REFERENCED)
     }
 
     /// Marked as not accessed, or not.
@@ -296,11 +315,15 @@ mod tests {
         assert!(picked.is_picked() && !picked.was_touched());
         assert!(picked.touched(80).is_picked() && picked.touched(80).was_touched());
         let moved = picked.touched(80).moved_to(to).unpicked();
-        assert_eq!((moved.slot(to.word()), moved), (to, Mark::new(to, 80)));
+        assert_eq!((moved.slot(to.word()), moved), (to, Mark::new(to, 80).touched(80)));
         let spilled = away(3, 4, u32::MAX, 100, 1);
         let there = picked.moved_to(spilled).unpicked();
         assert_eq!((there.slot(spilled.word()), there.was_touched()), (spilled, false));
-        assert_eq!(there.touched(81).moved_to(to), Mark::new(to, 81), "nothing of the place is left");
+        assert_eq!(
+            there.touched(81).moved_to(to),
+            Mark::new(to, 81).touched(81),
+            "nothing of the place is left"
+        );
     }
 
     #[test]

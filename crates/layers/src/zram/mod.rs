@@ -22,7 +22,8 @@
 //! | `cell`, `spans`, `pages` | names of objects, records of spans, memory |
 //! | `work` | how much one poll may do |
 //! | `backing`, `spilling` | the spill file, its opening and its end |
-//! | `writeback`, `recall` | pages on their way to it, and back |
+//! | `writeback`, `gathered`, `recall` | pages on their way to it, and back |
+//! | `spiller`, `pressure` | which pages leave by themselves where memory is short |
 //! | `scan` | which pages a command means |
 //! | `moving` | an object taken out of its cell and put elsewhere, beside readers and writers |
 //! | `compactor`, `passes` | moving objects so that memory returns: requests for it, and how it is done |
@@ -47,6 +48,7 @@ mod config;
 mod decoders;
 mod device;
 mod discard;
+mod gathered;
 mod holdings;
 mod load;
 mod mark;
@@ -56,10 +58,12 @@ mod page;
 mod pages;
 mod passes;
 mod pool;
+mod pressure;
 mod recall;
 mod scan;
 mod size_class;
 mod spans;
+mod spiller;
 mod spilling;
 mod spread;
 mod store;
@@ -123,6 +127,7 @@ impl Zram {
             counters: Counters::default(),
             knobs: Knobs::new(&config),
             backing: OnceLock::new(),
+            spiller: OnceLock::new(),
             size: AtomicU64::new(0),
             resetting: Mutex::new(false),
             budget: share,

@@ -3,6 +3,8 @@
 //! An object is picked, its bytes are copied out, and the result is published if the slot still names what was picked (see
 //! `table`). This file frees what is left over, on every way out: who picks frees.
 
+use std::ops::Deref;
+
 use spillway_core::mutant;
 
 use super::cell::{Cell, Fresh, Scratch, SlotIndex};
@@ -12,8 +14,8 @@ use super::mark::{Away, Mark, Slot};
 use super::table::{Picked, Published, When};
 
 /// An object that this thread has picked. Dropped, it stays where it is.
-pub(super) struct Pick<'a> {
-    core: &'a Core,
+pub(super) struct Pick<C: Deref<Target = Core>> {
+    core: C,
     cell: Cell,
     /// Absent once it was published.
     picked: Option<Picked>,
@@ -21,18 +23,18 @@ pub(super) struct Pick<'a> {
 
 impl Core {
     /// Picks the object that slot `index` holds, if it is `wanted` and no thread has picked it, and copies it out.
-    pub(super) fn pick<'a, 's>(
-        &'a self,
+    pub(super) fn pick<C: Deref<Target = Core>>(
+        core: C,
         index: SlotIndex,
         wanted: impl FnOnce(Mark, Cell) -> bool,
-        scratch: &'s mut Scratch,
-    ) -> Option<(Pick<'a>, &'s [u8])> {
-        let (picked, bytes) = self.table.pick((&self.pool, &self.pages), index, wanted, scratch)?;
-        Some((Pick { core: self, cell: picked.cell(), picked: Some(picked) }, bytes))
+        scratch: &mut Scratch,
+    ) -> Option<(Pick<C>, &[u8])> {
+        let (picked, bytes) = core.table.pick((&core.pool, &core.pages), index, wanted, scratch)?;
+        Some((Pick { core, cell: picked.cell(), picked: Some(picked) }, bytes))
     }
 }
 
-impl Pick<'_> {
+impl<C: Deref<Target = Core>> Pick<C> {
     /// The cell of the object.
     pub(super) fn cell(&self) -> Cell {
         self.cell
@@ -79,7 +81,7 @@ impl Pick<'_> {
     }
 }
 
-impl Drop for Pick<'_> {
+impl<C: Deref<Target = Core>> Drop for Pick<C> {
     fn drop(&mut self) {
         let Some(picked) = self.picked.take() else { return };
         if !self.core.table.unpick(picked) && !mutant::on("zram: forget what was picked and replaced") {

@@ -42,6 +42,7 @@ async fn run(weak: Weak<Core>) {
         let ended = core.compactor.asked_or(running).await;
         if ended {
             timer = None;
+            core.spill_if_due();
         }
         // What requests have done, not what they have asked for: one may last longer than the quiet time.
         let changes = core.table.changes();
@@ -61,6 +62,12 @@ impl Core {
     /// Waits where memory is short and can be freed; true if it is worth trying again. Each span that comes free lets one
     /// task try; once a whole pass has begun and ended since this one asked, it tries a last time.
     pub(super) async fn relieve(&self, refused: Kind, relief: &mut Relief) -> bool {
+        if refused == Kind::NoSpace && self.relieve_by_spilling().await {
+            // What left was room for this writer, or others were faster: then there is more to leave.
+            *relief = Relief::default();
+            self.env.sleep(Duration::ZERO).await;
+            return true;
+        }
         let ticket = match *relief {
             _ if refused != Kind::NoSpace => return false,
             _ if mutant::on("zram: refuse without a pass") => return false,
@@ -79,7 +86,7 @@ impl Core {
     }
 
     /// Whether moving objects frees memory soon. A pass goes on below the overhead at which it begins.
-    fn can_free(&self) -> bool {
+    pub(super) fn can_free(&self) -> bool {
         self.compactor.is_under_way() || compaction::next_step(self.pool_load(false)) != Step::Rest
     }
 
@@ -147,7 +154,7 @@ impl Core {
 
     fn move_object(&self, asked: Cell, owner: SlotIndex, phase: Phase) -> Moved {
         let mut scratch = Scratch::new();
-        let Some((pick, bytes)) = self.pick(owner, |_, cell| cell.is_at(asked), &mut scratch) else {
+        let Some((pick, bytes)) = Core::pick(self, owner, |_, cell| cell.is_at(asked), &mut scratch) else {
             return Moved::Gone;
         };
         let (cell, len) = (pick.cell(), pick.cell().len());

@@ -9,6 +9,7 @@ use super::mark::{Away, Slot};
 use super::page::PAGE;
 use super::work;
 use crate::spill::{Pinned, Spilled};
+use crate::writeback::Reading;
 
 /// Misses that are read together: what one I/O of the spill file brings at least.
 const MISSES_MAX: usize = 64;
@@ -21,6 +22,7 @@ pub(super) struct Miss {
     returns: bool,
     // In this order: once the pin is gone, nothing is at work.
     _pin: Pinned,
+    _reading: Reading,
     _at_work: AtWork,
 }
 
@@ -60,7 +62,8 @@ impl Core {
     pub(super) fn miss(&self, slot: SlotIndex, away: Away, read_before: Option<u32>) -> Miss {
         let backing = self.backing.get().expect("what is spilled is in a spill file");
         let (at_work, pin) = (backing.begin(), backing.store.pin(&away.of(slot.0)));
-        Miss { slot, away, returns: self.knobs.brings_back(read_before), _pin: pin, _at_work: at_work }
+        let returns = self.knobs.brings_back(read_before);
+        Miss { slot, away, returns, _pin: pin, _reading: backing.meter.read(), _at_work: at_work }
     }
 
     /// Reads the misses of a request into their pages of `target`, and forgets them. The error is one of them, if there is one; what is
@@ -118,5 +121,6 @@ impl Core {
     fn release(&self, miss: &Miss) {
         let backing = self.backing.get().expect("what is spilled is in a spill file");
         backing.store.release(&miss.record());
+        backing.pressure.released();
     }
 }

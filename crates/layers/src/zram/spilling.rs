@@ -16,6 +16,7 @@ use crate::about;
 use crate::file::File;
 use crate::spill::{Location, Owner, Placed, Settings, Store};
 use crate::surroundings::{BackingDevice, Surroundings};
+use crate::writeback::Writeback;
 
 impl Owner for Core {
     fn names(&self, slot: u32, at: Location) -> bool {
@@ -68,8 +69,11 @@ impl Zram {
         let opened = Store::open(file, &settings, around.env.clone(), &around.budget).await;
         let (store, given_up) = opened.map_err(|error| about("spill", &error))?;
         notes.extend(given_up);
-        let backing = Backing::new(store, backing.path.clone(), depth);
-        assert!(self.core.backing.set(Arc::new(backing)).is_ok(), "a device is opened once");
+        let backing = Backing::new(store, backing.path.clone(), depth, around.env.clone());
+        let (core, meter) = (Arc::downgrade(&self.core), backing.meter.clone());
+        let spiller = Writeback::new(core, around.env.clone(), meter);
+        let set = self.core.backing.set(Arc::new(backing)).is_ok() && self.core.spiller.set(spiller).is_ok();
+        assert!(set, "a device is opened once");
         Ok(notes)
     }
 }
@@ -82,6 +86,7 @@ impl Suspend for Zram {
             let Some(backing) = core.backing.get() else { return Ok(()) };
             backing.ending.store(true, Ordering::Relaxed);
             let _turn = backing.turn.hold().await;
+            backing.rest().await;
             backing.store.stop(&*core).await
         })
     }

@@ -196,6 +196,7 @@ impl Core {
         if let Slot::Spilled(away) = replaced.slot {
             let backing = self.backing.get().expect("what is spilled is in a spill file");
             backing.store.release(&away.of(replaced.index.0));
+            backing.pressure.released();
         }
     }
 }

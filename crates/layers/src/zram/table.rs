@@ -111,7 +111,9 @@ impl Table {
 
     fn replace(&self, locked: Locked<'_>, slot: Slot, now: u32) -> Replaced {
         let replaced = Replaced { index: locked.index, slot: locked.get(), picked: locked.mark.is_picked() };
-        locked.put(slot, Mark::new(slot, now));
+        let mark = Mark::new(slot, now);
+        let again = slot != Slot::Empty && replaced.slot != Slot::Empty;
+        locked.put(slot, if again { mark.touched(now) } else { mark });
         self.tally.changed(replaced.slot, slot);
         replaced
     }
@@ -232,6 +234,33 @@ impl Table {
             if let Some(mut locked) = self.lock_where(page.slot(index), index, Mark::is_stored) {
                 locks += 1;
                 locked.mark = locked.mark.with_idle(locked.mark.age(now) >= age);
+            }
+        }
+        work::LOOK + locks / work::LOCKS
+    }
+
+    /// Passes over the slots of `range`, which lie in one page: each object that may leave memory is shown to `see`, with its length, until
+    /// that says no; what was accessed since the last time is passed. Returns the units of work.
+    pub(super) fn sweep(
+        &self,
+        range: Range<u64>,
+        now: u32,
+        mut see: impl FnMut(SlotIndex, usize) -> bool,
+    ) -> u32 {
+        work::note(work::LOOK);
+        let Some(page) = self.blocks.page_of(SlotIndex::new(range.start)).filter(SlotPage::is_used) else {
+            return work::LOOK;
+        };
+        let mut locks = 0;
+        for index in range.map(SlotIndex::new) {
+            let wanted = |mark: Mark| mark.is_stored() && !mark.is_picked();
+            let Some(mut locked) = self.lock_where(page.slot(index), index, wanted) else { continue };
+            locks += 1;
+            let (len, leaves) = (locked.mark.len(), locked.mark.leaves(locked.mark.len(), now));
+            locked.mark = locked.mark.passed();
+            drop(locked);
+            if leaves && !see(index, len) {
+                break;
             }
         }
         work::LOOK + locks / work::LOCKS

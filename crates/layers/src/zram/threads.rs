@@ -218,7 +218,9 @@ fn pick(zram: &Zram, moves: bool) {
     let (core, mut scratch) = (&zram.core, Scratch::new());
     let held = core.table.lock(SlotIndex(0)).map(|slot| slot.get());
     let Some(Slot::Stored(cell, _)) = held else { return };
-    let Some((pick, bytes)) = core.pick(SlotIndex(0), cell, &mut scratch) else { return };
+    let Some((pick, bytes)) = Core::pick(core, SlotIndex(0), |_, held| held.is_at(cell), &mut scratch) else {
+        return;
+    };
     if moves {
         let fresh = core.pool.allocate(&core.pages, bytes.len(), SlotIndex(0)).expect("there is room");
         core.pool.fill(&core.pages, &fresh, bytes);

@@ -18,17 +18,13 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use spillway_core::sync::Ordering;
 use spillway_core::{Error, Kind};
 
-use super::backing::{AtWork, Backing};
-use super::cell::{Scratch, SlotIndex};
-use super::codec::CodecIndex;
-use super::device::{Core, Count};
-use super::mark::{Away, record_codec};
-use super::moving::Pick;
-use super::page::PAGE;
+use super::backing::Backing;
+use super::cell::SlotIndex;
+use super::device::Core;
+use super::gathered::{Added, Gathered, Written};
 use super::scan::{Pages, Scan};
 use super::table::PAGE_SLOTS;
-use super::work::{self, Slice};
-use crate::spill::{Batch, Content, Placed};
+use super::work::Slice;
 
 /// Writes back what `scans` name. One run at a time.
 ///
@@ -41,9 +37,9 @@ pub(super) async fn run(core: Arc<Core>, scans: Vec<Scan>) -> Result<(), Error> 
     let (mut under_way, mut outcome) = (FuturesUnordered::new(), Ok(()));
     let mut written = Vec::new();
     while let Some(full) = beside(&mut under_way, &mut written, run.gather()).await {
-        under_way.push(full.write(&core));
+        under_way.push(full.write());
         // A page at a time is one I/O at a time.
-        let depth = if run.pages_an_io() == 1 { 1 } else { backing.depth };
+        let depth = if core.knobs.writeback_batch_size.get() == 1 { 1 } else { backing.depth };
         while under_way.len() >= depth {
             written.extend(under_way.next().await);
         }
@@ -73,9 +69,6 @@ async fn beside<F: Future<Output = Written>, T>(
     .await
 }
 
-/// What came of writing a batch.
-type Written = Result<(), Kind>;
-
 fn why(kind: Kind) -> Error {
     Error::new(
         kind,
@@ -89,44 +82,6 @@ fn why(kind: Kind) -> Error {
     )
 }
 
-/// Objects that were picked, and a batch with their bytes.
-struct Gathered<'a> {
-    batch: Batch,
-    picks: Vec<Picked<'a>>,
-    /// Nothing more fits.
-    full: bool,
-    // The last to go.
-    at_work: AtWork,
-}
-
-struct Picked<'a> {
-    pick: Pick<'a>,
-    len: usize,
-    codec: CodecIndex,
-    /// What was charged to the limit.
-    charged: u64,
-}
-
-impl Picked<'_> {
-    fn publish(self, placed: Placed) -> bool {
-        self.pick.spill_to(Away { placed, len: self.len, codec: self.codec })
-    }
-}
-
-impl Gathered<'_> {
-    /// Writes the batch; what reached the file is published. Objects that did not stay where they are.
-    async fn write(self, core: &Core) -> Written {
-        let Self { batch, picks, at_work, .. } = self;
-        let mut picks: Vec<Option<Picked<'_>>> = picks.into_iter().map(Some).collect();
-        let publish = |index: usize, placed| picks[index].take().expect("each lands once").publish(placed);
-        let (done, result) = batch.write(core, publish).await;
-        core.count(Count::BackingWrites, done as u64);
-        core.knobs.give_back(picks.drain(..).flatten().map(|picked| picked.charged).sum());
-        drop(at_work);
-        result
-    }
-}
-
 /// A run on its way through the slots.
 struct Run<'a> {
     core: &'a Arc<Core>,
@@ -138,11 +93,7 @@ struct Run<'a> {
     ended: Option<Kind>,
 }
 
-impl<'a> Run<'a> {
-    fn pages_an_io(&self) -> usize {
-        self.core.knobs.writeback_batch_size.get() as usize
-    }
-
+impl Run<'_> {
     fn note(&mut self, written: Result<(), Kind>, outcome: &mut Result<(), Kind>) {
         match written {
             Ok(()) => {}
@@ -153,12 +104,10 @@ impl<'a> Run<'a> {
     }
 
     /// The next objects that go into one I/O; `None` at the end.
-    async fn gather(&mut self) -> Option<Gathered<'a>> {
-        let at_work = self.backing.begin();
-        let batch = self.backing.store.batch().await;
-        let mut gathered = Gathered { batch, picks: Vec::new(), full: false, at_work };
+    async fn gather(&mut self) -> Option<Gathered> {
+        let mut gathered = Gathered::new(self.core, self.backing).await;
         let mut slice = Slice::new();
-        while !gathered.full && self.ended.is_none() {
+        while !gathered.is_full() && self.ended.is_none() {
             if self.is_ending() {
                 self.ended = Some(Kind::ShuttingDown);
                 break;
@@ -170,7 +119,7 @@ impl<'a> Run<'a> {
                 slice.renew(&*self.core.env).await;
             }
         }
-        (!gathered.picks.is_empty()).then_some(gathered)
+        (gathered.len() > 0).then_some(gathered)
     }
 
     /// What of the present scan, or else the next, comes next: slots of one page that has some in use.
@@ -196,55 +145,21 @@ impl<'a> Run<'a> {
         &mut self,
         pages: Pages,
         slots: Range<u64>,
-        gathered: &mut Gathered<'a>,
+        gathered: &mut Gathered,
         slice: &mut Slice,
     ) -> u64 {
         for index in slots.clone() {
-            if slice.is_over() || gathered.full || self.ended.is_some() {
+            if slice.is_over() || gathered.is_full() || self.ended.is_some() {
                 return index;
             }
-            slice.count(work::SLOT);
-            let mut scratch = Scratch::new();
             let wanted = |mark, cell| pages.mean(mark, cell);
-            let picked = self.core.pick(SlotIndex::new(index), wanted, &mut scratch);
-            if let Some((pick, bytes)) = picked
-                && !self.add(gathered, pick, bytes, slice)
-            {
-                return index;
+            match gathered.add(SlotIndex::new(index), wanted, slice) {
+                Added::Yes | Added::Not => {}
+                Added::NoRoom => return index,
+                Added::NoLimit => self.ended = Some(Kind::Io),
             }
         }
         slots.end
-    }
-
-    /// Adds an object that was picked; false where it does not fit, or may not be written.
-    fn add(&mut self, gathered: &mut Gathered<'a>, pick: Pick<'a>, bytes: &[u8], slice: &mut Slice) -> bool {
-        slice.count(work::COPY);
-        let Some(charged) = self.core.knobs.take_page() else {
-            self.ended = Some(Kind::Io);
-            return false;
-        };
-        let (codec, mut page) = (pick.codec(), [0; PAGE]);
-        let bytes = if self.core.knobs.compressed_writeback.get() {
-            bytes
-        } else {
-            // What cannot be read stays where it is, and whoever reads it is told.
-            let Ok(units) = self.core.decode(codec, bytes, &mut page) else {
-                self.core.knobs.give_back(charged);
-                return true;
-            };
-            slice.count(units);
-            &page
-        };
-        let content =
-            Content { slot: pick.index().0, codec: record_codec(bytes.len(), codec), members: 1, bytes };
-        if !gathered.batch.push(content) {
-            self.core.knobs.give_back(charged);
-            gathered.full = true;
-            return false;
-        }
-        gathered.picks.push(Picked { pick, len: bytes.len(), codec, charged });
-        gathered.full = gathered.picks.len() >= self.pages_an_io();
-        true
     }
 
     /// The device ends, or was reset.

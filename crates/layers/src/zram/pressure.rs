@@ -1,0 +1,85 @@
+//! How far the spilling that a device does by itself has come.
+
+use std::time::Duration;
+
+use spillway_core::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Watermark};
+
+/// What is known of spilling under pressure of memory.
+#[derive(Default)]
+pub(super) struct Pressure {
+    /// The slot that is looked at next.
+    pub(super) hand: AtomicU64,
+    /// Laps of the hand since a page was found that may leave.
+    pub(super) barren_laps: AtomicU32,
+    /// Pages leave, until the low watermark.
+    pub(super) leaves: AtomicBool,
+    /// The spill file has no room; until something of it is released.
+    pub(super) full: AtomicBool,
+    /// The table's number of changes, and 1, when the hand found nothing in memory that may leave; 0 for never.
+    barren_at: AtomicU64,
+    /// Bytes that the hand has chosen, and that have not left yet.
+    pub(super) leaving: AtomicU64,
+    /// Batches that are gathered or written, by command too.
+    pub(super) batches: AtomicU32,
+    /// Writers that wait for memory.
+    waiting: AtomicU32,
+    /// Steps with each batch that has ended, and where there is nothing to be had.
+    pub(super) rounds: Watermark,
+    last: Mutex<Option<Last>>,
+}
+
+/// What was done last.
+#[derive(Clone, Debug)]
+pub(super) struct Last {
+    pub(super) at: Duration,
+    pub(super) pages: usize,
+    pub(super) why: &'static str,
+}
+
+impl Pressure {
+    /// A writer waits for memory as long as the result is there.
+    pub(super) fn wait(&self) -> Waiting<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Waiting(self)
+    }
+
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether the hand found nothing that may leave, and nothing has changed since.
+    pub(super) fn is_barren(&self, changes: u64) -> bool {
+        self.barren_at.load(Ordering::Relaxed) == changes.wrapping_add(1)
+    }
+
+    pub(super) fn found_nothing(&self, changes: u64) {
+        self.barren_at.store(changes.wrapping_add(1), Ordering::Relaxed);
+        self.barren_laps.store(0, Ordering::Relaxed);
+        self.rounds.step();
+    }
+
+    /// Something of the spill file was released.
+    pub(super) fn released(&self) {
+        if self.full.load(Ordering::Relaxed) {
+            self.full.store(false, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn note(&self, last: Last) {
+        *self.last.lock() = Some(last);
+    }
+
+    pub(super) fn last(&self) -> Option<Last> {
+        self.last.lock().clone()
+    }
+}
+
+/// See [`Pressure::wait`].
+pub(super) struct Waiting<'a>(&'a Pressure);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let before = self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "who stops waiting has waited");
+    }
+}

@@ -1,0 +1,265 @@
+//! Spilling by itself: a device with a spill file keeps within its limits. It is a source of the write-back engine, whose batches are
+//! pages that the clock has found cold.
+//!
+//! The hand names slots only; they are picked when their batch is written, so that nothing is held in between, and what was
+//! accessed by then stays.
+
+use std::future::pending;
+use std::ops::Range;
+use std::pin::pin;
+use std::sync::Arc;
+
+use futures_util::future::select;
+use spillway_core::sync::Ordering;
+use spillway_core::{Budget, Kind, LocalFuture};
+use spillway_policy::spill::{self, LAPS_MAX, Level};
+use spillway_policy::watermarks::Goal;
+
+use super::backing::Backing;
+use super::cell::SlotIndex;
+use super::device::Core;
+use super::gathered::{Added, Gathered, Written};
+use super::page::PAGE;
+use super::pressure::Last;
+use super::table::PAGE_SLOTS;
+use super::work::Slice;
+use crate::writeback::{Source, Take};
+
+/// Pages of slots that are looked at in one go.
+const LOOKS: u32 = 16;
+
+/// Of what moving objects together would free, this share is left where it is.
+const SLACK_SHARE: u64 = 40;
+
+/// Slots whose pages are to leave.
+pub(super) struct Victims {
+    slots: Vec<SlotIndex>,
+    bytes: u64,
+    backing: Arc<Backing>,
+}
+
+impl Drop for Victims {
+    fn drop(&mut self) {
+        self.backing.pressure.leaving.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl Source for Core {
+    type Batch = Victims;
+
+    fn goal(&self) -> Goal {
+        let Some(backing) = self.backing.get() else { return Goal::Rest };
+        let pressure = &backing.pressure;
+        let (high, low) = (self.knobs.spill_high_watermark.get(), self.knobs.spill_low_watermark.get());
+        let before = pressure.leaves.load(Ordering::Relaxed);
+        let leaves = spill::leaves(self.level().1.percent(), before, high, low);
+        pressure.leaves.store(leaves, Ordering::Relaxed);
+        let wanted = leaves || pressure.is_waited_for();
+        if wanted && self.can_spill(backing) { Goal::ToLow } else { Goal::Rest }
+    }
+
+    fn take(self: &Arc<Self>, _goal: Goal, bytes_max: u64) -> Take<Victims> {
+        let Some(backing) = self.backing.get() else { return Take::Nothing };
+        let wanted = self.level().1.excess(self.knobs.spill_low_watermark.get(), self.is_waited_for());
+        let wanted = wanted.saturating_sub(backing.pressure.leaving.load(Ordering::Relaxed));
+        if wanted == 0 {
+            // What is on its way is enough; its end is the time to look again.
+            return Take::Nothing;
+        }
+        let bytes_max = bytes_max.min(wanted);
+        let (mut victims, mut bytes) = (Vec::new(), 0);
+        let pages = self.knobs.writeback_batch_size.get();
+        let full = |victims: &Vec<SlotIndex>, bytes| victims.len() as u64 >= pages || bytes >= bytes_max;
+        let mut slice = Slice::new();
+        for _ in 0..LOOKS {
+            let Some(range) = self.next_under_hand(backing) else { break };
+            let (now, mut next) = (self.seconds(), range.end);
+            let units = self.table.sweep(range, now, |index, len| {
+                victims.push(index);
+                bytes += len as u64;
+                let go_on = !full(&victims, bytes);
+                if !go_on {
+                    next = u64::from(index.0) + 1;
+                }
+                go_on
+            });
+            backing.pressure.hand.store(next, Ordering::Relaxed);
+            slice.count(units);
+            if full(&victims, bytes) || slice.is_over() {
+                break;
+            }
+        }
+        self.taken(backing, victims, bytes)
+    }
+
+    fn write(self: &Arc<Self>, victims: Victims) -> LocalFuture<Written> {
+        let core = self.clone();
+        Box::pin(async move { core.spill(victims).await })
+    }
+
+    /// There are no drains.
+    fn left(&self) -> u64 {
+        0
+    }
+
+    fn is_waited_for(&self) -> bool {
+        self.backing.get().is_some_and(|backing| backing.pressure.is_waited_for())
+    }
+
+    fn failed(&self, kind: Kind) {
+        let Some(backing) = self.backing.get() else { return };
+        if kind == Kind::NoSpace && !backing.pressure.full.swap(true, Ordering::Relaxed) {
+            let path = backing.path.display();
+            tracing::warn!(
+                "the spill file {path} is full: pages stay in memory until something of it comes free"
+            );
+        }
+    }
+}
+
+impl Core {
+    /// How full memory is, by the limit that is nearer.
+    fn level(&self) -> (&'static str, Level) {
+        let held = self.table.holdings().object_bytes;
+        let taken = self.budget.used() + self.pages.borrowed();
+        let reusable = taken.saturating_sub(held + held / SLACK_SHARE);
+        let level = |budget: &Budget| Level { used: budget.used(), reusable, limit: budget.limit() };
+        let (own, all) = (level(&self.budget), level(&self.fixed));
+        if own.limit != Budget::UNLIMITED && own.percent() >= all.percent() {
+            ("mem_limit", own)
+        } else {
+            ("--memory", all)
+        }
+    }
+
+    /// Whether there may be pages that can leave, and room for them.
+    fn can_spill(&self, backing: &Backing) -> bool {
+        let may = !backing.ending.load(Ordering::Relaxed) && self.size() > 0 && self.knobs.may_write();
+        let room = !backing.store.has_failed() && !backing.pressure.full.load(Ordering::Relaxed);
+        may && room && !backing.pressure.is_barren(self.table.changes())
+    }
+
+    /// Has the engine look, where watermarks say so.
+    pub(super) fn spill_if_due(&self) {
+        if let Some(spiller) = self.spiller.get()
+            && self.goal() != Goal::Rest
+        {
+            spiller.kick();
+        }
+    }
+
+    /// Waits until pages have left, or something else has freed memory; false where none can leave.
+    pub(super) async fn relieve_by_spilling(&self) -> bool {
+        let (Some(backing), Some(spiller)) = (self.backing.get(), self.spiller.get()) else { return false };
+        let pressure = &backing.pressure;
+        let (_waiting, seen) = (pressure.wait(), pressure.rounds.current());
+        if self.can_spill(backing) {
+            spiller.kick();
+        } else if pressure.batches.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        // Objects that leave make spans sparse: a pass makes room of them.
+        let pass = self.can_free().then(|| self.compactor.ask());
+        let rounds = pressure.rounds.reached(seen + 1);
+        let passed = async {
+            match pass {
+                Some(ticket) => self.compactor.served.reached(ticket).await,
+                None => pending().await,
+            }
+        };
+        select(self.pages.freed(), select(rounds, pin!(passed))).await;
+        true
+    }
+
+    /// Slots of the next page that has some in use, from the hand on; `None` once it has gone round in vain for too long.
+    fn next_under_hand(&self, backing: &Backing) -> Option<Range<u64>> {
+        let slots = self.size() / PAGE as u64;
+        let last = slots.div_ceil(PAGE_SLOTS);
+        loop {
+            let hand = backing.pressure.hand.load(Ordering::Relaxed);
+            if let Some(page) = self.table.next_page(hand / PAGE_SLOTS..last)
+                && hand < slots
+            {
+                return Some(hand.max(page * PAGE_SLOTS)..slots.min((page + 1) * PAGE_SLOTS));
+            }
+            backing.pressure.hand.store(0, Ordering::Relaxed);
+            if backing.pressure.barren_laps.fetch_add(1, Ordering::Relaxed) + 1 >= LAPS_MAX {
+                return None;
+            }
+        }
+    }
+
+    fn taken(&self, backing: &Arc<Backing>, slots: Vec<SlotIndex>, bytes: u64) -> Take<Victims> {
+        let pressure = &backing.pressure;
+        if !slots.is_empty() {
+            pressure.barren_laps.store(0, Ordering::Relaxed);
+            pressure.leaving.fetch_add(bytes, Ordering::Relaxed);
+            return Take::Batch(Victims { slots, bytes, backing: backing.clone() }, bytes);
+        }
+        if pressure.barren_laps.load(Ordering::Relaxed) < LAPS_MAX {
+            return Take::Again;
+        }
+        pressure.found_nothing(self.table.changes());
+        Take::Nothing
+    }
+
+    /// Writes the pages of these slots that are still cold.
+    async fn spill(self: &Arc<Self>, mut victims: Victims) -> Written {
+        let mut left = std::mem::take(&mut victims.slots).into_iter().peekable();
+        let backing = &victims.backing;
+        while left.peek().is_some() {
+            let mut gathered = Gathered::new(self, backing).await;
+            let mut slice = Slice::new();
+            while let Some(&index) = left.peek()
+                && !gathered.is_full()
+            {
+                if slice.is_over() {
+                    slice.renew(&*self.env).await;
+                }
+                let now = self.seconds();
+                match gathered.add(index, |mark, cell| mark.leaves(cell.len(), now), &mut slice) {
+                    Added::Yes | Added::Not => _ = left.next(),
+                    Added::NoRoom => {}
+                    // What is left of the limit says so to the next look.
+                    Added::NoLimit => left = Vec::new().into_iter().peekable(),
+                }
+            }
+            let (pages, bytes) = (gathered.len(), gathered.bytes());
+            if pages == 0 {
+                continue;
+            }
+            let _measured = backing.meter.write(bytes);
+            let why =
+                if backing.pressure.is_waited_for() { "writers waited" } else { "of the high watermark" };
+            gathered.write().await?;
+            backing.pressure.note(Last { at: self.env.coarse_now(), pages, why });
+        }
+        Ok(())
+    }
+
+    /// What spilling by itself has done last, and what it does next, in words.
+    pub(super) fn explain(&self) -> String {
+        let Some(backing) = self.backing.get() else {
+            return "no spill file: pages stay in memory".into();
+        };
+        let (high, low) = (self.knobs.spill_high_watermark.get(), self.knobs.spill_low_watermark.get());
+        let (of, level) = self.level();
+        let used = format!("{} % of {of} is held", level.percent());
+        let next = if backing.store.has_failed() {
+            "nothing leaves: writes to the spill file have failed too often".into()
+        } else if backing.pressure.full.load(Ordering::Relaxed) {
+            "nothing leaves: the spill file is full".into()
+        } else if !self.knobs.may_write() {
+            "nothing leaves: writeback_limit is used up".into()
+        } else if self.goal() == Goal::Rest {
+            format!("pages stay until {high} %")
+        } else {
+            format!("cold pages leave until {low} %")
+        };
+        let last = backing.pressure.last().map_or("nothing has left yet".into(), |last| {
+            let ago = self.env.coarse_now().saturating_sub(last.at).as_secs();
+            format!("last, {ago} s ago, {} pages left because {}", last.pages, last.why)
+        });
+        format!("{used}; {next}; {last}")
+    }
+}
