@@ -17,7 +17,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use spillway_core::{Aligned, Attributes, Budget, Charge, Env, Error, Kind, Value, buffer};
+use spillway_core::buffer::Buffers;
+use spillway_core::{Aligned, Attributes, Budget, Charge, Env, Error, Kind, Value};
 use spillway_export::control::{Change, ControlSession};
 use spillway_export::nbd::NbdSession;
 use spillway_export::{Export, Exports, Reserved};
@@ -127,7 +128,7 @@ impl Server {
         };
         options.count = plan.server.workers.map_or(options.count, |count| count as usize);
         let bulk = memory.bulk(options.count);
-        buffer::set_limit(memory.buffers - bulk.bytes() as u64);
+        options.buffers = Buffers::new(memory.buffers - bulk.bytes() as u64);
         options.bulk = Some(bulk);
         let workers = Workers::start(options).map_err(refused)?;
         let opening = Opening::new(&workers, &budget);

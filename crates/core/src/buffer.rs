@@ -1,9 +1,10 @@
 //! Buffers that travel with their request.
 //!
-//! An [`IoBuf`] is a page-aligned piece of memory with a visible window, in power-of-two sizes. All of them together stay
-//! below a limit set once at start ([`set_limit`]): a caller that can wait asks with [`IoBuf::try_new`] and waits for
-//! [`room`]; what is bounded by a constant uses [`IoBuf::new`], which is counted but never refused. Threads keep unused
-//! buffers, which others get when they need memory.
+//! An [`IoBuf`] is a page-aligned piece of memory with a visible window, in power-of-two sizes. All those of an engine together
+//! stay below the limit of its [`Buffers`], which each of its threads enters: a caller that can wait asks with
+//! [`IoBuf::try_new`] and waits for [`room`]; what is bounded by a constant uses [`IoBuf::new`], which is counted but never
+//! refused. Threads keep unused buffers, which others of the engine get when they need memory. A buffer may be dropped on any
+//! thread: it counts where it was taken.
 //!
 //! A recycled buffer holds what its last user left: a device that answers a read fills it whole.
 //!
@@ -11,6 +12,8 @@
 //! [`IoBuf::zeroes`], views of one zero buffer for the whole process, and the views of a [`Shared`] buffer. No one may write
 //! to a view.
 
+mod block;
+mod buffers;
 mod io_buf;
 mod lender;
 mod page;
@@ -18,8 +21,9 @@ mod pool;
 mod shared;
 mod workspace;
 
-pub use io_buf::{IoBuf, ZEROES_LEN, bytes_for, bytes_here, room};
+pub use buffers::{Buffers, Reserve};
+pub use io_buf::{IoBuf, ZEROES_LEN, bytes_for, room};
 pub use page::{ALIGNMENT, LEN_MAX};
-pub use pool::{Reserve, bytes_in_use, is_short, set_limit, waiting};
+pub use pool::is_short;
 pub use shared::Shared;
 pub use workspace::Workspace;

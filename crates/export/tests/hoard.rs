@@ -1,15 +1,16 @@
 //! Clients that make a server hold all they can, with every byte that is allocated counted.
 //!
-//! An allocator that counts knows no list of what is charged. The limit of buffers is the whole process's: one test at a time.
+//! An allocator that counts knows no list of what is charged. It counts for the whole process: one test at a time.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
+use spillway_core::buffer::Buffers;
 use spillway_core::session::{Intake, Session};
 use spillway_core::sync::Mutex;
 use spillway_core::{
-    Aligned, Answer, BlockDevice, ByteRange, Extent, Geometry, Kind, Op, Request, Submission, buffer,
+    Aligned, Answer, BlockDevice, ByteRange, Extent, Geometry, Kind, Op, Request, Submission,
 };
 use spillway_counting::{Bytes, Counting};
 use spillway_export::nbd::wire::{HeaderStyle, OptionHeader, RequestHeader, cmd, cmd_flag, opt};
@@ -104,7 +105,7 @@ fn requests(command: u16, count: u64, length: u64) -> Vec<u8> {
 /// charges of connections. Then `after` goes on with them.
 fn hoard(clients: u64, bytes: &[u8], after: impl FnOnce(&mut [Client])) {
     let _alone = ALONE.lock();
-    buffer::set_limit(LIMIT);
+    Buffers::new(LIMIT).enter();
     let exports = Arc::new(Exports::new());
     exports.add(Export::new("disk", Aligned::new(Arc::new(Device))).unwrap()).unwrap();
     let share =

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use compio::runtime::Runtime;
-use spillway_core::buffer::Workspace;
+use spillway_core::buffer::{Buffers, Workspace};
 use spillway_core::sync::{AtomicBool, AtomicUsize, Mutex, Ordering};
 use spillway_core::{Budget, Task};
 
@@ -52,11 +52,12 @@ pub(crate) struct Pool {
     next_background: AtomicUsize,
     next_compute: AtomicUsize,
     pub(crate) clock: Clock,
+    pub(crate) buffers: Buffers,
     pub(crate) bulk: Workspace,
 }
 
 impl Pool {
-    pub(crate) fn new(crew: Crew, bulk: Option<Workspace>) -> Self {
+    pub(crate) fn new(crew: Crew, buffers: Buffers, bulk: Option<Workspace>) -> Self {
         let Crew { workers, background, compute } = crew;
         assert!(workers > 0 && background > 0 && compute > 0, "a task of each kind runs somewhere");
         let seats = (0..workers + background + compute + 1).map(|_| Seat::new()).collect();
@@ -72,6 +73,7 @@ impl Pool {
             next_background: AtomicUsize::new(0),
             next_compute: AtomicUsize::new(0),
             clock: Clock::new(),
+            buffers,
             bulk,
         }
     }

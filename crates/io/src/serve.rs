@@ -15,7 +15,6 @@ use std::task::Poll;
 use std::thread::Thread;
 use std::time::Duration;
 
-use spillway_core::buffer;
 use spillway_core::session::Session;
 use spillway_core::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering, WaitList};
 
@@ -382,7 +381,7 @@ async fn watch(hall: std::sync::Weak<Hall>, limits: Limits) {
         compio::time::sleep(interval).await;
         let Some(hall) = hall.upgrade() else { return };
         hall.close_old_handshakes();
-        if buffer::waiting() > 0 {
+        if hall.pool.buffers.waiting() > 0 {
             hall.abort_stalled(hall.limits.stall);
         }
     }

@@ -14,7 +14,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use spillway_core::buffer::Workspace;
+use spillway_core::buffer::{Buffers, Workspace};
 use spillway_core::{Env, Error, Task};
 
 use crate::clock::TICK;
@@ -45,6 +45,8 @@ pub struct WorkersOptions {
     /// Buffers of [`BULK_LEN`](crate::BULK_LEN) for connections that receive much at once, apart from those of requests: a connection may wait for
     /// memory while it holds one. Where none are given, some that no budget counts.
     pub bulk: Option<Workspace>,
+    /// Where the threads' buffers count: those of the starting thread, unless others are given.
+    pub buffers: Buffers,
 }
 
 impl Default for WorkersOptions {
@@ -52,7 +54,8 @@ impl Default for WorkersOptions {
     fn default() -> Self {
         let count = std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX);
         let (background, compute) = ((count / 16).max(1), (count / 4).max(1));
-        Self { count, background, compute, driver: DriverChoice::Auto, look: Duration::ZERO, bulk: None }
+        let (driver, look, buffers) = (DriverChoice::Auto, Duration::ZERO, Buffers::here());
+        Self { count, background, compute, driver, look, bulk: None, buffers }
     }
 }
 
@@ -77,7 +80,7 @@ impl Workers {
         let crew = Crew { workers, background, compute };
         let plan = Plan::choose(options.driver)?;
         let mut workers = Self {
-            pool: Arc::new(Pool::new(crew, options.bulk)),
+            pool: Arc::new(Pool::new(crew, options.buffers, options.bulk)),
             threads: Vec::new(),
             driver: plan.driver.clone(),
         };
@@ -159,6 +162,7 @@ fn thread_main(
     ready: &mpsc::Sender<Result<(), Error>>,
 ) {
     let _guard = AbortOnPanic;
+    pool.buffers.enter();
     let post = pool.post_of(index);
     let worker = post == Post::Worker;
     if post == Post::Compute {

@@ -1,4 +1,4 @@
-//! Peers that stop in the middle while memory is short. A file of its own: the limit of buffers is the whole process's.
+//! Peers that stop in the middle while memory is short.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod toy;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use spillway_core::buffer;
+use spillway_core::buffer::{self, Buffers};
 use spillway_core::contract::block_on;
 use spillway_io::{DriverChoice, Limits, Listener, Serving, Workers, serve};
 use toy::{BOTH, ECHO, Toy, Watch, request, until};
@@ -45,10 +45,9 @@ impl House {
     }
 }
 
-/// The limit of buffers is the whole process's: one test after the other.
 #[test]
 fn slow_peers_give_way_to_who_waits_for_memory() {
-    buffer::set_limit(8 << 20);
+    Buffers::new(8 << 20).enter();
     for driver in BOTH {
         a_peer_that_owes_the_rest_of_a_payload(driver);
         a_peer_that_sends_the_rest_byte_by_byte(driver);
@@ -59,7 +58,7 @@ fn slow_peers_give_way_to_who_waits_for_memory() {
 fn begin_a_payload(house: &mut House) {
     house.stream.write_all(&[ECHO.to_le_bytes(), (8u32 << 20).to_le_bytes()].concat()).unwrap();
     house.stream.write_all(&[7; 4096]).unwrap();
-    until("the buffer", || buffer::bytes_in_use() >= 8 << 20);
+    until("the buffer", || Buffers::here().bytes_in_use() >= 8 << 20);
 }
 
 fn a_peer_that_owes_the_rest_of_a_payload(driver: DriverChoice) {

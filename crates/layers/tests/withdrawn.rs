@@ -1,15 +1,16 @@
 //! What requests that were withdrawn leave behind in a file is charged to the limit on buffers, with every allocation counted.
 //!
-//! Alone in its process: the limit and the allocator are the whole process's.
+//! Alone in its process: the allocator is the whole process's.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::{Context, Waker};
 
+use spillway_core::buffer::Buffers;
 use spillway_core::storage::{Moved, Room, Storage};
 use spillway_core::sync::WaitList;
 use spillway_core::{
-    Answer, BlockDevice, ByteRange, Extent, Geometry, IoBuf, Kind, LocalFuture, Op, Request, buffer,
+    Answer, BlockDevice, ByteRange, Extent, Geometry, IoBuf, Kind, LocalFuture, Op, Request,
 };
 use spillway_counting::{Bytes, Counting};
 use spillway_layers::file::File;
@@ -101,7 +102,7 @@ fn live() -> i64 {
 }
 
 fn charged() -> i64 {
-    buffer::bytes_in_use() as i64
+    Buffers::here().bytes_in_use() as i64
 }
 
 /// Has requests begin together, and withdraws them.

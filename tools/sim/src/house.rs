@@ -5,7 +5,8 @@ use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use spillway_core::{Aligned, Attributes, Budget, Env, Value, buffer};
+use spillway_core::buffer::Buffers;
+use spillway_core::{Aligned, Attributes, Budget, Env, Value};
 use spillway_sim::disk::{Disk, Medium};
 use spillway_sim::model::{End, Violation};
 use spillway_sim::workload::{Act, Step};
@@ -35,8 +36,7 @@ pub(crate) struct House {
     pub(crate) answers: Rc<Cell<u64>>,
     /// The cache was emptied, and nothing was written since.
     pub(crate) drained: Cell<bool>,
-    /// Bytes of buffers outside workspaces, before the stack was built.
-    buffers: i64,
+    buffers: Buffers,
 }
 
 impl House {
@@ -58,7 +58,8 @@ impl House {
             Arc::new(disk.of_words(number == 1 && row.cache.is_some_and(|cache| cache.words)))
         };
         let disks: Vec<_> = media.iter().enumerate().map(power_up).collect();
-        let buffers = buffer::bytes_here();
+        let buffers = Buffers::default();
+        buffers.enter();
         let budget = row.budget(scenario.tight);
         let answers: Rc<Cell<u64>> = Rc::default();
         story.model.borrow_mut().set_losing(phase.loses());
@@ -230,8 +231,7 @@ impl House {
 
     /// What the budget has charged is within it, and nothing else is held.
     fn check_memory(&self) -> Result<(), Violation> {
-        let payloads = self.visitor.payloads.get() as i64;
-        let uncounted = (buffer::bytes_here() - self.buffers - payloads).max(0) as u64;
+        let uncounted = self.buffers.bytes_held().saturating_sub(self.visitor.payloads.get());
         let (used, limit) = (self.budget.used(), self.budget.limit());
         if used <= limit && uncounted == 0 {
             return Ok(());
@@ -247,9 +247,11 @@ impl House {
         drop(self.visitor);
         self.world.power_off();
         drop(self.world);
-        match self.budget.used() {
-            0 => Ok(self.disks),
-            used => Err(Violation(format!("the stack is gone, but {used} bytes are still charged"))),
+        match (self.budget.used(), self.buffers.bytes_held()) {
+            (0, 0) => Ok(self.disks),
+            (used, held) => Err(Violation(format!(
+                "the stack is gone, but {used} bytes are still charged, and {held} are in buffers"
+            ))),
         }
     }
 }

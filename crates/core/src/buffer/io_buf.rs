@@ -1,11 +1,10 @@
-//! The buffer that travels, and what stands behind it.
+//! The buffer that travels.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
-use super::lender::Lender;
 use super::page::{ALIGNMENT, Page, new_pages, pages_for};
-use super::pool;
+use super::pool::{self, Memory};
 
 /// Bytes of the shared zero buffer: the longest [`IoBuf::zeroes`].
 pub const ZEROES_LEN: usize = 1 << 20;
@@ -18,41 +17,7 @@ pub async fn room(len: usize) -> IoBuf {
     if len == 0 {
         return IoBuf::empty();
     }
-    let pages = pool::wait_for(class(len)).await;
-    here::add(pages.len() as i64);
-    IoBuf { pages: Some(pages), start: 0, len: len as u32, behind: None }
-}
-
-/// What a simulated world of one thread holds; nothing of it is left in other builds.
-mod here {
-    #[cfg(feature = "mutants")]
-    thread_local! {
-        static PAGES: std::cell::Cell<i64> = const { std::cell::Cell::new(0) };
-    }
-
-    #[cfg(feature = "mutants")]
-    pub(super) fn add(pages: i64) {
-        let _ = PAGES.try_with(|sum| sum.set(sum.get() + pages));
-    }
-
-    #[cfg(feature = "mutants")]
-    pub(super) fn pages() -> i64 {
-        PAGES.get()
-    }
-
-    #[cfg(not(feature = "mutants"))]
-    pub(super) const fn add(_pages: i64) {}
-
-    #[cfg(not(feature = "mutants"))]
-    pub(super) const fn pages() -> i64 {
-        0
-    }
-}
-
-/// Bytes of buffers outside workspaces that this thread has taken, less those that it has dropped. Counted in builds for the
-/// simulator only; 0 in others.
-pub fn bytes_here() -> i64 {
-    here::pages() * ALIGNMENT as i64
+    IoBuf::of(pool::wait_for(class(len)).await, len)
 }
 
 /// Pages of a buffer of `len` bytes outside a workspace.
@@ -68,14 +33,25 @@ pub fn bytes_for(len: usize) -> usize {
 /// A page-aligned buffer of up to [`LEN_MAX`](super::LEN_MAX) bytes.
 #[derive(Default)]
 pub struct IoBuf {
-    /// Absent for a view: of what is [`Behind`] it, else of [`ZEROES`], which the empty buffer is one of.
-    pages: Option<Box<[Page]>>,
+    source: Source,
     start: u32,
     len: u32,
-    behind: Option<Arc<Behind>>,
 }
 
-/// The buffer itself, and a charge for as long as a view of it lives.
+/// Where the bytes of a buffer lie.
+enum Source {
+    Own(Memory),
+    /// In a buffer that it is a view of, else in [`ZEROES`], which the empty buffer is a view of.
+    View(Option<Arc<Whole>>),
+}
+
+impl Default for Source {
+    fn default() -> Self {
+        Self::View(None)
+    }
+}
+
+/// A buffer that others are views of, and a charge for as long as one of them lives.
 pub(super) struct Whole {
     pub(super) buf: IoBuf,
     _charge: IoBuf,
@@ -87,22 +63,10 @@ impl Whole {
     }
 }
 
-/// What is not a buffer's own.
-#[cfg_attr(
-    feature = "shuttle",
-    expect(clippy::large_enum_variant, reason = "the checker's locks are large, and in no other build")
-)]
-pub(super) enum Behind {
-    /// The workspace that lent its memory.
-    Lender(Lender),
-    /// The buffer that it is a view of.
-    Whole(Whole),
-}
-
 impl IoBuf {
     /// A buffer without memory, for requests without payload.
     pub const fn empty() -> Self {
-        Self { pages: None, start: 0, len: 0, behind: None }
+        Self { source: Source::View(None), start: 0, len: 0 }
     }
 
     /// A buffer of `len` bytes of arbitrary content, counted but not limited: for tests, and for what is bounded by a
@@ -111,7 +75,7 @@ impl IoBuf {
         Self::obtain(len, false).expect("only a limited request can be refused")
     }
 
-    /// A buffer of `len` bytes of arbitrary content, or `None` while all buffers together are at their limit.
+    /// A buffer of `len` bytes of arbitrary content, or `None` while all buffers of this thread's engine are at their limit.
     pub fn try_new(len: usize) -> Option<Self> {
         Self::obtain(len, true)
     }
@@ -120,7 +84,7 @@ impl IoBuf {
     /// [`ZEROES_LEN`]: write more in pieces.
     pub fn zeroes(len: usize) -> Self {
         assert!(len <= ZEROES_LEN, "{len} zeroes were asked for, {ZEROES_LEN} is the limit");
-        Self { pages: None, start: 0, len: len as u32, behind: None }
+        Self { source: Source::View(None), start: 0, len: len as u32 }
     }
 
     /// A buffer of `len` zero bytes that may be changed.
@@ -137,24 +101,22 @@ impl IoBuf {
         buf
     }
 
-    /// `len` bytes from `start` of what is behind it.
-    pub(super) fn part_of(behind: Arc<Behind>, start: usize, len: usize) -> Self {
-        Self { pages: None, start: start as u32, len: len as u32, behind: Some(behind) }
+    /// `len` bytes from `start` of `whole`.
+    pub(super) fn part_of(whole: Arc<Whole>, start: usize, len: usize) -> Self {
+        Self { source: Source::View(Some(whole)), start: start as u32, len: len as u32 }
+    }
+
+    /// A buffer of `len` bytes of that memory.
+    pub(super) fn of(memory: Memory, len: usize) -> Self {
+        assert!(len as u64 <= memory.bytes(), "{len} bytes in {}", memory.bytes());
+        Self { source: Source::Own(memory), start: 0, len: len as u32 }
     }
 
     fn obtain(len: usize, limited: bool) -> Option<Self> {
         if len == 0 {
             return Some(Self::empty());
         }
-        let pages = pool::obtain(class(len), limited)?;
-        here::add(pages.len() as i64);
-        Some(Self { pages: Some(pages), start: 0, len: len as u32, behind: None })
-    }
-
-    /// A buffer of `len` bytes of memory that goes back to its lender.
-    pub(super) fn lent(pages: Box<[Page]>, len: usize, lender: Arc<Behind>) -> Self {
-        assert!(len <= pages.len() * ALIGNMENT, "{len} bytes in {} pages", pages.len());
-        Self { pages: Some(pages), start: 0, len: len as u32, behind: Some(lender) }
+        Some(Self::of(pool::obtain(class(len), limited)?, len))
     }
 
     /// Narrows the window to `len` bytes from `start` of the present one. The memory stays; see [`IoBuf::widen`].
@@ -177,13 +139,19 @@ impl IoBuf {
         assert!(start <= self.start as usize, "the window begins {} bytes into the memory", self.start);
         self.start -= start as u32;
         self.len = len as u32;
-        let bytes = self.pages.as_ref().map_or(self.seen().len(), |pages| pages.len() * ALIGNMENT);
+        let bytes = match &self.source {
+            Source::Own(memory) => memory.bytes() as usize,
+            Source::View(_) => self.seen().len(),
+        };
         assert!(self.window().end <= bytes, "{len} bytes from {} are outside the memory", self.start);
     }
 
     /// Bytes of memory behind the window, which this buffer keeps from others: none for a view.
     pub fn capacity(&self) -> usize {
-        self.pages.as_ref().map_or(0, |pages| pages.len() * ALIGNMENT)
+        match &self.source {
+            Source::Own(memory) => memory.bytes() as usize,
+            Source::View(_) => 0,
+        }
     }
 
     fn window(&self) -> std::ops::Range<usize> {
@@ -201,8 +169,8 @@ impl IoBuf {
 
     /// All that a view could show.
     fn seen(&self) -> &[u8] {
-        match self.behind.as_deref() {
-            Some(Behind::Whole(whole)) => &whole.buf,
+        match &self.source {
+            Source::View(Some(whole)) => &whole.buf,
             _ => bytemuck::cast_slice(&ZEROES),
         }
     }
@@ -212,9 +180,9 @@ impl std::ops::Deref for IoBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        match &self.pages {
-            Some(pages) => &bytemuck::cast_slice(pages)[self.window()],
-            None => self.view(),
+        match &self.source {
+            Source::Own(memory) => &bytemuck::cast_slice(memory.pages())[self.window()],
+            Source::View(_) => self.view(),
         }
     }
 }
@@ -222,9 +190,9 @@ impl std::ops::Deref for IoBuf {
 impl std::ops::DerefMut for IoBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
         let window = self.window();
-        match &mut self.pages {
-            Some(pages) => &mut bytemuck::cast_slice_mut(pages)[window],
-            None => {
+        match &mut self.source {
+            Source::Own(memory) => &mut bytemuck::cast_slice_mut(memory.pages_mut())[window],
+            Source::View(_) => {
                 assert!(window.is_empty(), "{} bytes of a view are to be written to", window.len());
                 &mut []
             }
@@ -240,13 +208,8 @@ impl fmt::Debug for IoBuf {
 
 impl Drop for IoBuf {
     fn drop(&mut self) {
-        let Some(pages) = self.pages.take() else { return };
-        match self.behind.take().as_deref() {
-            Some(Behind::Lender(lender)) => lender.give_back(pages),
-            _ => {
-                here::add(-(pages.len() as i64));
-                pool::recycle(pages);
-            }
+        if let Source::Own(memory) = std::mem::take(&mut self.source) {
+            pool::recycle(memory);
         }
     }
 }

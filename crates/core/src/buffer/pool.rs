@@ -1,22 +1,26 @@
-//! The limit on all buffers of the process, and unused ones that threads keep for the next request.
+//! The limit on all buffers of an engine, and unused ones that its threads keep for the next request.
 //!
-//! A thread keeps blocks of 4 KiB for itself, so that a small request takes no lock; everything larger lies in its cache,
-//! behind a lock that other threads take only when they are short of memory. The buffer that lay unused longest goes first, so
-//! that a cache follows the sizes in use. While a task waits for memory nothing is kept.
+//! A thread belongs to one engine at a time. It keeps blocks of 4 KiB for itself, so that a small request takes no lock; everything
+//! larger lies in its cache, behind a lock that other threads take only when they are short of memory. The buffer that lay unused
+//! longest goes first, so that a cache follows the sizes in use. While a task waits for memory nothing is kept. A block names the
+//! engine that it was charged to: dropped on a thread of another one, it is freed.
 //!
 //! Why idle memory keeps no task waiting: a waiter queues for memory, then empties every cache; a thread that puts a buffer into
 //! its cache looks for waiters afterwards, and empties it where there is one. The later of the two finds the memory. Blocks of
 //! 4 KiB stay with their threads: a quarter of a thread's share each, which is a sixteenth of the limit for all, and no more
 //! than [`NEAR_MAX`]. A thread that kept its share when there were fewer gives the rest back at its next use: threads that come
 //! one after the other and idle may keep several times that.
+//!
+//! Nothing is dropped while what a thread keeps is borrowed: memory that comes free may wake a task, and that may be anything.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
+use super::block::{Block, Kept, TakeBack};
+use super::lender::Lender;
 use super::page::{ALIGNMENT, Page, new_pages};
 use crate::sync::{AtomicU64, Ordering, Semaphore, Unseen};
 
@@ -32,278 +36,347 @@ const NEAR_SHARE: u64 = 4;
 /// Most blocks of 4 KiB that a thread keeps for itself, beside its cache.
 const NEAR_MAX: u64 = 32;
 
-/// In bytes, those of caches included.
-static SPACE: Semaphore = Semaphore::new(u64::MAX);
+/// Whom the memory of buffers belongs to.
+pub(super) enum Owner {
+    Pool(Pool),
+    Lender(Lender),
+}
 
-/// Bytes that a cache may keep, by the limit and the number of caches.
-static CACHE_BYTES: AtomicU64 = AtomicU64::new(CACHE_BYTES_MAX);
+/// Memory of a buffer.
+pub(super) type Memory = Block<Owner>;
 
-/// Blocks that a thread may keep for itself, by the same.
-static NEAR_BLOCKS: AtomicU64 = AtomicU64::new(NEAR_MAX);
+impl Owner {
+    pub(super) fn pool(&self) -> &Pool {
+        match self {
+            Self::Pool(pool) => pool,
+            Self::Lender(_) => unreachable!("threads belong to a pool"),
+        }
+    }
+}
 
-static CACHES: Unseen<Vec<Arc<ThreadCache>>> = Unseen::new(Vec::new());
+impl TakeBack for Owner {
+    fn take_back(&self, pages: Box<[Page]>) {
+        match self {
+            Self::Pool(pool) => pool.free(pages),
+            Self::Lender(lender) => lender.give_back(pages),
+        }
+    }
+}
+
+/// What the threads of an engine share.
+pub(super) struct Pool {
+    /// In bytes, those of caches included.
+    space: Semaphore,
+    /// What of that is not for buffers.
+    reserved: AtomicU64,
+    /// Bytes that a cache may keep, by the limit and the number of caches.
+    cache_bytes: AtomicU64,
+    /// Blocks that a thread may keep for itself, by the same.
+    near_blocks: AtomicU64,
+    caches: Unseen<Vec<Arc<Cache>>>,
+}
+
+/// Unused buffers of a thread that others may take away.
+#[derive(Default)]
+struct Cache(Unseen<Kept<Owner>>);
+
+impl Cache {
+    /// Nothing is dropped under the lock: that may be a system call.
+    fn empty(&self) {
+        let kept = self.0.lock().take_all();
+        drop(kept);
+    }
+}
+
+impl Pool {
+    pub(super) fn new(limit: u64) -> Self {
+        let pool = Self {
+            space: Semaphore::new(limit),
+            reserved: AtomicU64::new(0),
+            cache_bytes: AtomicU64::new(0),
+            near_blocks: AtomicU64::new(0),
+            caches: Unseen::default(),
+        };
+        pool.divide(1);
+        pool
+    }
+
+    /// Sets what each of so many threads may keep.
+    fn divide(&self, threads: usize) {
+        // In a model nothing is kept; and this runs at the end of a thread, when no model is left to look at the limit.
+        if cfg!(feature = "shuttle") {
+            return;
+        }
+        let share = self.space.limit() / CACHES_SHARE / threads.max(1) as u64;
+        let near = (share / NEAR_SHARE / ALIGNMENT as u64).min(NEAR_MAX);
+        self.near_blocks.store(near, Ordering::Relaxed);
+        self.cache_bytes.store((share - near * ALIGNMENT as u64).min(CACHE_BYTES_MAX), Ordering::Relaxed);
+    }
+
+    fn free(&self, pages: Box<[Page]>) {
+        let bytes = (pages.len() * ALIGNMENT) as u64;
+        drop(pages);
+        self.space.give(bytes);
+    }
+
+    /// Takes `bytes` for something else than a buffer, if they can be had at once; whatever the limit is, where it is not `limited`.
+    pub(super) fn reserve(&self, bytes: u64, limited: bool) -> bool {
+        let reserved = self.obtain(bytes, limited);
+        if reserved {
+            self.reserved.fetch_add(bytes, Ordering::Relaxed);
+        }
+        reserved
+    }
+
+    /// Gives back what was reserved.
+    pub(super) fn release(&self, bytes: u64) {
+        self.reserved.fetch_sub(bytes, Ordering::Relaxed);
+        self.space.give(bytes);
+    }
+
+    fn obtain(&self, bytes: u64, limited: bool) -> bool {
+        if !limited {
+            self.space.force(bytes);
+        }
+        !limited || self.claim(bytes)
+    }
+
+    /// Bytes taken, those that threads keep included.
+    pub(super) fn used(&self) -> u64 {
+        self.space.used()
+    }
+
+    /// Bytes taken for buffers, less what this thread keeps, and the others in their caches.
+    pub(super) fn held(&self) -> u64 {
+        let near = OWN.with(|own| own.borrow().near_of(self));
+        let cached: u64 = self.caches.lock().iter().map(|cache| cache.0.lock().bytes()).sum();
+        self.used() - self.reserved.load(Ordering::Relaxed) - near - cached
+    }
+
+    /// Tasks that wait for memory.
+    pub(super) fn waiting(&self) -> usize {
+        self.space.waiting()
+    }
+
+    fn seems_short(&self) -> bool {
+        self.waiting() > 0 || self.used() >= self.space.limit()
+    }
+
+    fn is_short(&self) -> bool {
+        self.seems_short() && {
+            self.empty_caches(|| !self.seems_short());
+            self.seems_short()
+        }
+    }
+
+    /// Counts `bytes` as taken, with the unused buffers of this thread and then of others given back where that helps.
+    fn claim(&self, bytes: u64) -> bool {
+        if self.space.try_take(bytes) {
+            return true;
+        }
+        empty_own();
+        let mut claimed = self.space.try_take(bytes);
+        if !claimed {
+            self.empty_caches(|| {
+                claimed = self.space.try_take(bytes);
+                claimed
+            });
+        }
+        claimed
+    }
+
+    /// Gives back what the threads' caches hold, one after the other until that is `enough`.
+    fn empty_caches(&self, mut enough: impl FnMut() -> bool) {
+        let caches = self.caches.lock().clone();
+        for cache in caches {
+            cache.empty();
+            if enough() {
+                return;
+            }
+        }
+    }
+
+    /// Waits for so many bytes, in turn.
+    async fn wait_for(&self, bytes: u64) {
+        let mut take = pin!(self.space.take(bytes));
+        let mut queued = false;
+        poll_fn(|context| {
+            let waits = take.as_mut().poll(context).is_pending();
+            if !waits || std::mem::replace(&mut queued, true) {
+                return if waits { Poll::Pending } else { Poll::Ready(()) };
+            }
+            empty_own();
+            self.empty_caches(|| self.waiting() == 0);
+            take.as_mut().poll(context)
+        })
+        .await;
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // What is charged names its owner, so nothing is. A model may have ended before it looks.
+        assert!(cfg!(feature = "shuttle") || self.used() == 0, "{} bytes are charged to nobody", self.used());
+    }
+}
 
 thread_local! {
-    static OWN: Own = Own::new();
+    static OWN: RefCell<Own> = const { RefCell::new(Own { near: Vec::new(), member: None }) };
 }
 
+/// What a thread has of its engine.
 struct Own {
-    near: RefCell<Vec<Box<[Page]>>>,
-    cache: Arc<ThreadCache>,
+    /// Blocks of 4 KiB that no other thread can take.
+    near: Vec<Memory>,
+    /// Absent until the thread enters an engine, or first needs one.
+    member: Option<Member>,
 }
 
-impl Own {
-    fn new() -> Self {
-        let cache = Arc::new(ThreadCache::default());
-        let mut caches = CACHES.lock();
+/// A thread's place in its engine.
+struct Member {
+    owner: Arc<Owner>,
+    cache: Arc<Cache>,
+}
+
+impl Member {
+    fn new(owner: Arc<Owner>) -> Self {
+        let (pool, cache) = (owner.pool(), Arc::<Cache>::default());
+        let mut caches = pool.caches.lock();
         caches.push(cache.clone());
-        divide(caches.len());
-        Self { near: RefCell::default(), cache }
+        pool.divide(caches.len());
+        drop(caches);
+        Self { owner, cache }
     }
 
-    /// Keeps memory for the next request of this thread.
-    fn keep(&self, memory: Box<[Page]>) {
-        let blocks_max = NEAR_BLOCKS.load(Ordering::Relaxed) as usize;
-        let mut near = self.near.borrow_mut();
-        if memory.len() == 1 && near.len() < blocks_max {
-            return near.push(memory);
-        }
-        // There were fewer threads when these were kept.
-        let surplus = if near.len() > blocks_max { near.split_off(blocks_max) } else { Vec::new() };
-        drop(near);
-        surplus.into_iter().chain([memory]).for_each(|memory| self.cache.put(memory));
+    /// Whether this thread may keep that memory: it is of the same engine. A model of the checker of threads leaves nothing to the next.
+    fn keeps(&self, memory: &Memory) -> bool {
+        !cfg!(feature = "shuttle") && memory.is_of(&self.owner)
     }
+}
 
-    fn empty(&self) {
-        let near = std::mem::take(&mut *self.near.borrow_mut());
-        near.into_iter().for_each(free);
+impl Drop for Member {
+    fn drop(&mut self) {
+        let pool = self.owner.pool();
+        let mut caches = pool.caches.lock();
+        caches.retain(|cache| !Arc::ptr_eq(cache, &self.cache));
+        pool.divide(caches.len());
+        drop(caches);
         self.cache.empty();
     }
 }
 
-impl Drop for Own {
-    fn drop(&mut self) {
-        let mut caches = CACHES.lock();
-        caches.retain(|cache| !Arc::ptr_eq(cache, &self.cache));
-        divide(caches.len());
-        drop(caches);
-        self.empty();
-    }
-}
-
-/// Sets what each of so many threads may keep.
-fn divide(caches: usize) {
-    // In a model nothing is kept; and this runs at the end of a thread, when no model is left to look at the limit.
-    if cfg!(feature = "shuttle") {
-        return;
-    }
-    let share = SPACE.limit() / CACHES_SHARE / caches.max(1) as u64;
-    let near = (share / NEAR_SHARE / ALIGNMENT as u64).min(NEAR_MAX);
-    NEAR_BLOCKS.store(near, Ordering::Relaxed);
-    CACHE_BYTES.store((share - near * ALIGNMENT as u64).min(CACHE_BYTES_MAX), Ordering::Relaxed);
-}
-
-/// Unused buffers of a thread, the one that came last at the end.
-#[derive(Default)]
-struct ThreadCache(Unseen<Kept>);
-
-#[derive(Default)]
-struct Kept {
-    list: VecDeque<Box<[Page]>>,
-    bytes: u64,
-}
-
-impl Kept {
-    fn take(&mut self, pages: usize) -> Option<Box<[Page]>> {
-        let index = self.list.iter().rposition(|memory| memory.len() == pages)?;
-        self.bytes -= (pages * ALIGNMENT) as u64;
-        self.list.remove(index)
-    }
-
-    fn put(&mut self, memory: Box<[Page]>) {
-        self.bytes += bytes_of(&memory);
-        self.list.push_back(memory);
-    }
-
-    fn evict(&mut self, bytes_max: u64) -> Option<Box<[Page]>> {
-        if self.bytes <= bytes_max {
-            return None;
+impl Own {
+    /// Keeps a block of 4 KiB for the next request of this thread. Gives back what it does not keep.
+    fn keep_near(&mut self, memory: Memory) -> Option<Memory> {
+        let Some(member) = self.member.as_ref().filter(|member| member.keeps(&memory)) else {
+            return Some(memory);
+        };
+        let pool = member.owner.pool();
+        let room = self.near.len() < pool.near_blocks.load(Ordering::Relaxed) as usize;
+        if memory.pages().len() > 1 || !room || pool.waiting() > 0 {
+            return Some(memory);
         }
-        let oldest = self.list.pop_front()?;
-        self.bytes -= bytes_of(&oldest);
-        Some(oldest)
-    }
-}
-
-impl ThreadCache {
-    fn take(&self, pages: usize) -> Option<Box<[Page]>> {
-        self.0.lock().take(pages)
+        self.near.push(memory);
+        None
     }
 
-    fn put(&self, memory: Box<[Page]>) {
-        let bytes_max = CACHE_BYTES.load(Ordering::Relaxed);
-        if bytes_of(&memory) > bytes_max {
-            return free(memory);
+    /// Keeps memory in the cache, and gives what is to be dropped instead; or gives back what this thread does not keep.
+    fn keep_in_cache(&mut self, memory: Memory) -> Result<Vec<Memory>, Memory> {
+        let Some(member) = self.member.as_ref().filter(|member| member.keeps(&memory)) else {
+            return Err(memory);
+        };
+        let pool = member.owner.pool();
+        let near_max = pool.near_blocks.load(Ordering::Relaxed) as usize;
+        let (bytes_max, mut gone) = (pool.cache_bytes.load(Ordering::Relaxed), Vec::new());
+        // There were fewer threads when these were kept.
+        let surplus = self.near.drain(self.near.len().min(near_max)..);
+        let mut kept = member.cache.0.lock();
+        surplus.chain([memory]).for_each(|memory| kept.put(memory, bytes_max, &mut gone));
+        drop(kept);
+        // What this thread keeps is of more use to who waits.
+        if pool.waiting() > 0 {
+            gone.append(&mut self.take_all());
         }
-        self.0.lock().put(memory);
-        while let Some(oldest) = self.evict(bytes_max) {
-            free(oldest);
-        }
-        if SPACE.waiting() > 0 {
-            self.empty();
-        }
+        Ok(gone)
     }
 
-    /// The lock is free again when this returns: freeing may be a system call.
-    fn evict(&self, bytes_max: u64) -> Option<Box<[Page]>> {
-        self.0.lock().evict(bytes_max)
+    fn take_all(&mut self) -> Vec<Memory> {
+        let mut all = std::mem::take(&mut self.near);
+        all.extend(self.member.iter().flat_map(|member| member.cache.0.lock().take_all()));
+        all
     }
 
-    fn empty(&self) {
-        let kept = std::mem::take(&mut *self.0.lock());
-        kept.list.into_iter().for_each(free);
+    fn near_of(&self, pool: &Pool) -> u64 {
+        let own = self.member.as_ref().is_some_and(|member| std::ptr::eq(member.owner.pool(), pool));
+        if own { (self.near.len() * ALIGNMENT) as u64 } else { 0 }
     }
 }
 
-fn bytes_of(memory: &[Page]) -> u64 {
-    (memory.len() * ALIGNMENT) as u64
+/// The pool of this thread's engine. A thread that has entered none has one of its own, without a limit.
+pub(super) fn current() -> Arc<Owner> {
+    let unlimited = || Arc::new(Owner::Pool(Pool::new(u64::MAX)));
+    let member = |own: &RefCell<Own>| {
+        own.borrow_mut().member.get_or_insert_with(|| Member::new(unlimited())).owner.clone()
+    };
+    OWN.try_with(member).unwrap_or_else(|_| unlimited())
 }
 
-fn free(memory: Box<[Page]>) {
-    let bytes = bytes_of(&memory);
-    drop(memory);
-    SPACE.give(bytes);
+/// This thread belongs to `owner`, a pool, from now on.
+pub(super) fn enter(owner: Arc<Owner>) {
+    let own = Own { near: Vec::new(), member: Some(Member::new(owner)) };
+    let before = OWN.with(|place| place.replace(own));
+    drop(before);
 }
 
-/// Sets the bytes that all buffers of the process together may take. Called once, before the first request.
-pub fn set_limit(bytes: u64) {
-    SPACE.set_limit(bytes);
-    divide(CACHES.lock().len());
+/// Gives back what this thread keeps.
+fn empty_own() {
+    let all = OWN.try_with(|own| own.borrow_mut().take_all());
+    drop(all);
 }
 
-/// Bytes taken for buffers and by [`Reserve`]s now, buffers kept for reuse included.
-pub fn bytes_in_use() -> u64 {
-    SPACE.used()
-}
-
-/// Tasks that wait for memory now.
-pub fn waiting() -> usize {
-    SPACE.waiting()
-}
-
-/// Whether no memory is left, unused buffers of other threads included.
+/// Whether no memory is left to this thread's engine, unused buffers of other threads included.
 pub fn is_short() -> bool {
-    let short = || SPACE.waiting() > 0 || SPACE.used() >= SPACE.limit();
-    short() && {
-        empty_caches(|| !short());
-        short()
-    }
+    let seems_short = |own: &RefCell<Own>| {
+        own.borrow().member.as_ref().is_some_and(|member| member.owner.pool().seems_short())
+    };
+    OWN.try_with(seems_short).unwrap_or(false) && current().pool().is_short()
 }
 
 /// Memory of that many pages, if it can be had at once; whatever the limit is, where it is not `limited`.
-pub(super) fn obtain(pages: usize, limited: bool) -> Option<Box<[Page]>> {
-    if let Some(memory) = OWN.try_with(|own| take_kept(own, pages)).ok().flatten() {
+pub(super) fn obtain(pages: usize, limited: bool) -> Option<Memory> {
+    let near = |own: &RefCell<Own>| own.borrow_mut().near.pop();
+    let near = if pages == 1 { OWN.try_with(near).ok().flatten() } else { None };
+    near.or_else(|| obtain_elsewhere(pages, limited))
+}
+
+#[inline(never)]
+fn obtain_elsewhere(pages: usize, limited: bool) -> Option<Memory> {
+    let cached = |own: &RefCell<Own>| own.borrow().member.as_ref()?.cache.0.lock().take(pages);
+    if let Some(memory) = OWN.try_with(cached).ok().flatten() {
         return Some(memory);
     }
-    let bytes = (pages * ALIGNMENT) as u64;
-    match limited {
-        true => claim(bytes).then(|| new_pages(pages)),
-        false => {
-            SPACE.force(bytes);
-            Some(new_pages(pages))
-        }
-    }
-}
-
-fn take_kept(own: &Own, pages: usize) -> Option<Box<[Page]>> {
-    let near = if pages == 1 { own.near.borrow_mut().pop() } else { None };
-    near.or_else(|| own.cache.take(pages))
-}
-
-/// Counts `bytes` as taken, with the unused buffers of this thread and then of others given back where that helps.
-fn claim(bytes: u64) -> bool {
-    if SPACE.try_take(bytes) {
-        return true;
-    }
-    let _ = OWN.try_with(Own::empty);
-    let mut claimed = SPACE.try_take(bytes);
-    if !claimed {
-        empty_caches(|| {
-            claimed = SPACE.try_take(bytes);
-            claimed
-        });
-    }
-    claimed
-}
-
-/// Gives back what the threads' caches hold, one after the other until that is `enough`.
-fn empty_caches(mut enough: impl FnMut() -> bool) {
-    let caches = CACHES.lock().clone();
-    for cache in caches {
-        cache.empty();
-        if enough() {
-            return;
-        }
-    }
+    let owner = current();
+    let obtained = owner.pool().obtain((pages * ALIGNMENT) as u64, limited);
+    obtained.then(|| Memory::new(new_pages(pages), owner))
 }
 
 /// Waits for memory of that many pages, in turn.
-pub(super) async fn wait_for(pages: usize) -> Box<[Page]> {
-    let mut take = pin!(SPACE.take((pages * ALIGNMENT) as u64));
-    let mut queued = false;
-    poll_fn(|context| {
-        let waits = take.as_mut().poll(context).is_pending();
-        if !waits || std::mem::replace(&mut queued, true) {
-            return if waits { Poll::Pending } else { Poll::Ready(()) };
-        }
-        let _ = OWN.try_with(Own::empty);
-        empty_caches(|| SPACE.waiting() == 0);
-        take.as_mut().poll(context)
-    })
-    .await;
-    new_pages(pages)
+pub(super) async fn wait_for(pages: usize) -> Memory {
+    let owner = current();
+    owner.pool().wait_for((pages * ALIGNMENT) as u64).await;
+    Memory::new(new_pages(pages), owner)
 }
 
-/// Keeps memory for the next request, or frees it.
-pub(super) fn recycle(memory: Box<[Page]>) {
-    // A model leaves nothing to the next.
-    if SPACE.waiting() > 0 || cfg!(feature = "shuttle") {
-        free(memory);
-        // What this thread keeps is of more use to who waits.
-        let _ = OWN.try_with(Own::empty);
-        return;
-    }
-    let mut memory = Some(memory);
-    let _ = OWN.try_with(|own| own.keep(memory.take().expect("set above")));
-    if let Some(memory) = memory {
-        free(memory);
+/// Keeps memory for the next request of this thread, or gives it back to its owner.
+pub(super) fn recycle(memory: Memory) {
+    let rest = OWN.try_with(|own| own.borrow_mut().keep_near(memory)).ok().flatten();
+    if let Some(memory) = rest {
+        recycle_elsewhere(memory);
     }
 }
 
-/// Bytes of the limit on buffers that something else than a buffer takes, given back on drop.
-#[derive(Debug)]
-pub struct Reserve(u64);
-
-impl Reserve {
-    /// Takes `bytes`, or `None` where they are not left.
-    pub fn try_new(bytes: u64) -> Option<Self> {
-        claim(bytes).then(|| Self(bytes))
-    }
-
-    /// Takes `bytes` whatever the limit is: for what is held already and changes hands.
-    pub fn force(bytes: u64) -> Self {
-        SPACE.force(bytes);
-        Self(bytes)
-    }
-
-    /// Bytes taken.
-    pub fn bytes(&self) -> u64 {
-        self.0
-    }
-}
-
-impl Drop for Reserve {
-    fn drop(&mut self) {
-        SPACE.give(self.0);
-    }
+#[inline(never)]
+fn recycle_elsewhere(memory: Memory) {
+    let gone = OWN.try_with(|own| own.borrow_mut().keep_in_cache(memory));
+    drop(gone);
 }

@@ -2,28 +2,21 @@
 
 use std::sync::Arc;
 
-use super::io_buf::{Behind, IoBuf, Whole};
+use super::io_buf::{IoBuf, Whole};
 
 /// A buffer whose parts can be written to several places at once, each part a view with a request of its own.
-pub struct Shared(Arc<Behind>);
+pub struct Shared(Arc<Whole>);
 
 impl Shared {
     /// `charge` is memory set aside for what the requests take beside the buffer. Like the buffer it lives as long as any
     /// view: a request that was withdrawn while the kernel still had it keeps both.
     pub fn new(buf: IoBuf, charge: IoBuf) -> Self {
-        Self(Arc::new(Behind::Whole(Whole::new(buf, charge))))
-    }
-
-    fn whole(&self) -> &Whole {
-        match &*self.0 {
-            Behind::Whole(whole) => whole,
-            Behind::Lender(_) => unreachable!("a shared buffer is made of a whole one"),
-        }
+        Self(Arc::new(Whole::new(buf, charge)))
     }
 
     /// `len` bytes from `start` of the buffer, to be written somewhere. Changing them panics.
     pub fn view(&self, start: usize, len: usize) -> IoBuf {
-        let bytes = self.whole().buf.len();
+        let bytes = self.0.buf.len();
         let fits = start.checked_add(len).is_some_and(|end| end <= bytes);
         assert!(fits, "{start}+{len} is outside a shared buffer of {bytes} bytes");
         IoBuf::part_of(self.0.clone(), start, len)
@@ -32,8 +25,8 @@ impl Shared {
     /// The buffer, once every view has come back with its reply and is dropped; panics before.
     pub fn into_whole(self) -> IoBuf {
         match Arc::into_inner(self.0) {
-            Some(Behind::Whole(whole)) => whole.buf,
-            _ => panic!(
+            Some(whole) => whole.buf,
+            None => panic!(
                 "a view of a shared buffer is still somewhere: a request was answered and not given back"
             ),
         }

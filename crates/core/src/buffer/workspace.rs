@@ -10,16 +10,17 @@
 
 use std::sync::Arc;
 
-use super::io_buf::{Behind, IoBuf};
+use super::io_buf::IoBuf;
 use super::lender::Lender;
 use super::page::{ALIGNMENT, new_pages, pages_for};
+use super::pool::{Memory, Owner};
 use crate::budget::Budget;
 use crate::error::Error;
 use crate::size::human;
 
 /// A fixed number of bytes of buffers.
 #[derive(Clone)]
-pub struct Workspace(Arc<Behind>);
+pub struct Workspace(Arc<Owner>);
 
 impl Workspace {
     /// Charges `bytes`, rounded up to whole pages, to `budget`; [`NoSpace`](crate::Kind::NoSpace) where it has no room. `what` names the use
@@ -33,13 +34,13 @@ impl Workspace {
                 format!("no room for {what}: {needed} are needed, {room} are left of the memory budget: give --memory more"),
             )
         })?;
-        Ok(Self(Arc::new(Behind::Lender(Lender::new(whole, charge)))))
+        Ok(Self(Arc::new(Owner::Lender(Lender::new(whole, charge)))))
     }
 
     fn lender(&self) -> &Lender {
         match &*self.0 {
-            Behind::Lender(lender) => lender,
-            Behind::Whole(_) => unreachable!("a workspace is made of a lender"),
+            Owner::Lender(lender) => lender,
+            Owner::Pool(_) => unreachable!("a workspace is made of a lender"),
         }
     }
 
@@ -86,7 +87,7 @@ impl Workspace {
         }
         let pages = pages_for(len);
         let memory = self.lender().reuse(pages).unwrap_or_else(|| new_pages(pages));
-        IoBuf::lent(memory, len, self.0.clone())
+        IoBuf::of(Memory::new(memory, self.0.clone()), len)
     }
 }
 

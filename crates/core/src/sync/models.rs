@@ -10,10 +10,10 @@ use shuttle::future::{spawn_local, yield_now};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
 
+use crate::buffer::Buffers;
 use crate::device::LocalFuture;
 use crate::env::{Env, Place, Task};
 use crate::mutant;
-use crate::sync::Unseen;
 
 const SEED: u64 = 1;
 
@@ -26,19 +26,18 @@ const DEPTH: usize = 4;
 /// Names the mutant that a model run by [`finds`] has.
 const MUTANT: &str = "SPILLWAY_MUTANT";
 
-/// One model at a time: what is static belongs to the whole process.
-static ALONE: Unseen<()> = Unseen::new(());
-
 /// Runs `model` in so many orders. In half of them chance chooses the next thread at each step, which finds what needs threads to
 /// alternate; in the other half it chooses priorities, which finds what needs one to stand still for long.
 pub fn every_order(orders: usize, model: impl Fn() + Send + Sync + 'static) {
     if let Ok(name) = std::env::var(MUTANT) {
         mutant::choose(name.leak());
     }
-    let _alone = ALONE.lock();
     let mut config = Config::default();
     config.stack_size = STACK_BYTES;
-    let model = Arc::new(model);
+    let model = Arc::new(move || {
+        Buffers::default().enter();
+        model();
+    });
     let chosen = model.clone();
     Runner::new(RandomScheduler::new_from_seed(SEED, orders / 2), config.clone()).run(move || chosen());
     Runner::new(PctScheduler::new_from_seed(SEED, DEPTH, orders / 2), config).run(move || model());

@@ -149,8 +149,9 @@ fn a_segment_that_all_leave_at_once_is_freed_once() {
     every_order(3000, || {
         let house = House::new(SMALL);
         (0..4).for_each(|slot| house.spill(slot, 0));
+        house.release(2);
         let reader = house.on_thread(|house| house.read(0));
-        let leave = [0, 1, 2].map(|slot| house.on_thread(move |house| house.release(slot)));
+        let leave = [0, 1].map(|slot| house.on_thread(move |house| house.release(slot)));
         together(leave.into_iter().chain([reader]));
         house.spill(5, 1);
         house.read(3);

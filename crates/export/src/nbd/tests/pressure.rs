@@ -1,7 +1,8 @@
 //! Answers that come late, clients that do not read, the end of a conversation, and memory that is short.
 
+use spillway_core::buffer::Buffers;
 use spillway_core::session::{Intake, Session};
-use spillway_core::{Kind, Op, buffer};
+use spillway_core::{Kind, Op};
 
 use super::*;
 
@@ -276,27 +277,12 @@ fn winding_down_a_read_only_export_flushes_nothing() {
     assert!(client.session.finished() && device.log().is_empty());
 }
 
-/// The limit on buffers is one for the process, so this test is a process of its own.
 #[test]
 fn short_memory_slows_clients_but_stops_none() {
-    const CHILD: &str = "SPILLWAY_TEST_SHORT_MEMORY";
-    if std::env::var_os(CHILD).is_some() {
-        return on_short_memory();
-    }
-    let name = "nbd::tests::pressure::short_memory_slows_clients_but_stops_none";
-    let status = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--test-threads=1"])
-        .env(CHILD, "1")
-        .stdout(std::process::Stdio::null())
-        .status();
-    assert!(status.unwrap().success());
-}
-
-fn on_short_memory() {
     let (device, exports) = one_export();
     let mut greedy = Client::transmitting(&exports, Style::Simple);
     let mut modest = Client::transmitting(&exports, Style::Extended);
-    buffer::set_limit(buffer::bytes_in_use() + (256 << 10));
+    Buffers::new(256 << 10).enter();
     device.hold();
     // The greedy client takes all there is; the rest of its requests wait, with the stream stopped behind the first.
     let reads: Vec<u64> = (0..8).map(|_| greedy.read_at(0, 0, 64 << 10)).collect();

@@ -1,6 +1,6 @@
 //! Memory beside that of requests: workspaces that are charged when the cache is opened, and nothing else.
 
-use spillway_core::buffer;
+use spillway_core::buffer::Buffers;
 
 use super::*;
 
@@ -128,7 +128,7 @@ fn pieces_of_any_length_find_their_places() {
 /// A disk below a cache that looks whether the buffers of this thread are from workspaces.
 struct Witness {
     below: Arc<dyn BlockDevice>,
-    before: i64,
+    before: u64,
     seen: AtomicU64,
 }
 
@@ -139,8 +139,12 @@ impl BlockDevice for Witness {
 
     fn submit(&self, request: Request) -> Submission {
         if request.buf.capacity() > 0 {
-            let uncounted = buffer::bytes_here() - self.before;
-            assert_eq!(uncounted, 0, "{:?} at {} in a buffer of its own", request.op, request.range.offset);
+            let held = Buffers::here().bytes_held();
+            assert_eq!(
+                held, self.before,
+                "{:?} at {} in a buffer of its own",
+                request.op, request.range.offset
+            );
             self.seen.fetch_add(1, Ordering::Relaxed);
         }
         self.below.submit(request)
@@ -151,7 +155,7 @@ impl BlockDevice for Witness {
 #[test]
 fn an_open_takes_its_buffers_from_a_workspace() {
     let house = House::new(4 << 20, 16 << 20);
-    let before = buffer::bytes_here();
+    let before = Buffers::here().bytes_held();
     let disks =
         [0, 1].map(|disk| Arc::new(Witness { below: house.device(disk), before, seen: AtomicU64::new(0) }));
     house.open_over(&config(), disks[0].clone(), disks[1].clone()).unwrap();
