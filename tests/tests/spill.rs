@@ -1,0 +1,141 @@
+//! Pages that leave memory for a file, with real clients on a real file.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use spillway_tests::{Launch, LoopDevice, Scratch, Server, tool};
+
+fn ram(size: &str, folder: &Arc<Scratch>) -> Launch {
+    let socket = folder.join("nbd.sock");
+    let launch = Launch::new(&["ram", "--size", size], folder.clone(), socket.clone());
+    launch.with("--socket", socket).with("--spill", spill_file(folder))
+}
+
+fn spill_file(folder: &Scratch) -> PathBuf {
+    folder.join("pages.spill")
+}
+
+fn set(server: &Server, name: &str, value: &str) {
+    server.spillway(&["set", "ram0", name, value]).well();
+}
+
+fn numbers(server: &Server, name: &str) -> Vec<u64> {
+    let said = server.spillway(&["get", "ram0", name]).well();
+    said.out.split_whitespace().map(|word| word.parse().expect("a number")).collect()
+}
+
+fn fio(server: &Server, job: &[&str]) {
+    let uri = format!("--uri={}", server.uri());
+    let common =
+        ["--name=job", "--ioengine=nbd", "--thread", "--refill_buffers", "--verify_state_save=0", &uri];
+    tool::run("fio", &[&common, job].concat()).well();
+}
+
+/// E1's second flow: a limit of 1002 pages, 10 MiB written, all of it idle, and 1002 pages are written back.
+#[test]
+fn the_limit_of_pages_that_are_written_back_is_kept_to_the_page() {
+    let folder = Arc::new(Scratch::new());
+    let server = ram("4G", &folder).start();
+    set(&server, "writeback_limit_enable", "1");
+    set(&server, "writeback_limit", "1002");
+    fio(&server, &["--rw=write", "--bs=4k", "--size=10M", "--verify=crc32c", "--do_verify=0"]);
+    set(&server, "idle", "all");
+    let refused = server.spillway(&["set", "ram0", "writeback", "idle"]);
+    assert!(refused.err.contains("EIO") && refused.err.contains("writeback_limit"), "{}", refused.err);
+    assert_eq!(numbers(&server, "bd_stat"), [1002, 0, 1002]);
+    fio(&server, &["--rw=write", "--bs=4k", "--size=10M", "--verify=crc32c", "--verify_only=1"]);
+    assert_eq!(numbers(&server, "bd_stat")[1], 1002);
+}
+
+/// E1's first flow: an archive on ext4, written back before, between and after, is the same at the end.
+#[test]
+fn a_file_system_survives_that_its_pages_are_written_back_at_every_stage() {
+    let folder = Arc::new(Scratch::new());
+    let server = ram("512M", &folder).mounted().start();
+    let device = LoopDevice::direct(&server.file("ram0"));
+    let path = device.path().to_str().expect("text");
+    let back = || {
+        set(&server, "idle", "all");
+        set(&server, "writeback", "idle");
+        let [away, _, _] = numbers(&server, "bd_stat")[..] else { panic!("three columns") };
+        assert!(away > 0, "some pages are away");
+    };
+    tool::run("/usr/sbin/mkfs.ext4", &["-q", "-F", path]).well();
+    back();
+    let (place, archive) = (Scratch::new(), folder.join("archive"));
+    let sources = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    tool::run("tar", &["-cf", text(&archive), "-C", text(&sources), "."]).well();
+    tool::run("mount", &[path, text(place.path())]).well();
+    tool::run("cp", &[text(&archive), text(&place.join("copy"))]).well();
+    back();
+    tool::run("cp", &[text(&place.join("copy")), text(&place.join("second"))]).well();
+    tool::run("umount", &[text(place.path())]).well();
+    back();
+    tool::run("mount", &[path, text(place.path())]).well();
+    let copies = ["copy", "second"].map(|name| fs::read(place.join(name)).expect("a file"));
+    tool::run("umount", &[text(place.path())]).well();
+    let original = fs::read(&archive).expect("a file");
+    assert!(copies.iter().all(|copy| *copy == original), "a copy of the archive changed");
+    tool::run("/usr/sbin/e2fsck", &["-fn", path]).well();
+    device.settles();
+}
+
+fn text(path: &std::path::Path) -> &str {
+    path.to_str().expect("paths of tests are text")
+}
+
+/// Three times as much as the memory, that does not compress, from two jobs: all of it is there, and the budget holds.
+#[test]
+fn a_working_set_larger_than_memory_is_kept_within_the_budget() {
+    const MEMORY: u64 = 128 << 20;
+    let folder = Arc::new(Scratch::new());
+    let launch = ram("384M", &folder).with("--memory", MEMORY.to_string()).with("--spill-size", "640M");
+    let server = launch.start();
+    let jobs = [
+        "--rw=randwrite",
+        "--bs=4k",
+        "--iodepth=16",
+        "--numjobs=2",
+        "--size=192M",
+        "--offset_increment=192M",
+    ];
+    let verify = ["--verify=crc32c", "--verify_fatal=1", "--group_reporting"];
+    let write = [&jobs[..], &verify, &["--do_verify=1", "--loops=2"]].concat();
+    fio(&server, &write);
+    let resident = server.vitals().resident_max;
+    assert!(resident <= MEMORY + (64 << 20), "{resident} bytes resident");
+    let [away, ..] = numbers(&server, "bd_stat")[..] else { panic!("three columns") };
+    assert!(away > 40_000, "{away} of 98304 pages are away");
+    let policy = server.spillway(&["get", "ram0", "policy"]).well().out;
+    assert!(policy.contains("of --memory is held"), "{policy}");
+    assert!(numbers(&server, "io_stat")[..2] == [0, 0], "no request has failed");
+}
+
+#[test]
+fn a_spill_file_is_made_for_its_owner_alone_and_taken_again_only_after_a_stop() {
+    let folder = Arc::new(Scratch::new());
+    let mut server = ram("64M", &folder).start();
+    let meta = fs::metadata(spill_file(&folder)).expect("it was made");
+    assert_eq!((meta.mode() & 0o777, meta.blocks() < 1 << 11), (0o600, true), "{meta:?}");
+    assert!(meta.len() > 70 << 20, "{} bytes", meta.len());
+    let second = ram("64M", &folder).with("--name", "other").run();
+    assert!(second.err.contains("spill"), "{}", second.err);
+    fio(&server, &["--rw=write", "--bs=4k", "--size=1M"]);
+    set(&server, "writeback", "page_indexes=0-255");
+    server.spillway(&["stop", "ram0"]).well();
+    assert!(server.ends().success());
+    let other = ram("64M", &folder).with("--name", "other").run();
+    assert!(other.err.contains("ram0") && other.err.contains("--force"), "{}", other.err);
+    let again = ram("64M", &folder).start();
+    assert!(again.log().contains("gone"), "{}", again.log());
+    drop(again);
+    let killed = ram("64M", &folder).run();
+    assert!(killed.err.contains("--force"), "{}", killed.err);
+    ram("64M", &folder).flag("--force").start();
+    fs::write(spill_file(&folder), "a diary".repeat(10_000)).expect("a file");
+    let foreign = ram("64M", &folder).run();
+    assert!(foreign.err.contains("spill"), "{}", foreign.err);
+    assert_eq!(fs::read(spill_file(&folder)).expect("a file").len(), 70_000, "it is as it was");
+}
