@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use spillway_tests::raw::{Client, command, header};
 use spillway_tests::{Launch, Scratch, pattern, until};
 
@@ -82,6 +82,24 @@ fn a_second_signal_ends_the_server_at_once() {
     assert!(server.lives(), "the server ended without waiting for its client: {}", server.log());
     server.signal(Signal::TERM);
     assert_eq!(server.ends().code(), Some(143), "{}", server.log());
+}
+
+/// The limit of file sizes (ulimit -f) answers by a signal that ends a process by default.
+#[test]
+fn a_write_past_the_limit_of_file_sizes_is_an_error_and_not_the_end() {
+    for driver in ["io_uring", "poll"] {
+        let folder = Arc::new(Scratch::new());
+        let origin = folder.write("origin.raw", vec![0; 8 * MIB]);
+        let mut server = Launch::disk(folder, &origin).with("--driver", driver).start();
+        let limit = Some(4 * MIB as u64);
+        let pid = Pid::from_raw(server.pid() as i32);
+        prlimit(pid, Resource::Fsize, Rlimit { current: limit, maximum: limit }).expect("it is ours");
+        let mut client = server.client();
+        client.write(6 * MIB as u64, &[1; 4096]).expect_err("the limit is passed");
+        client.write(2 * MIB as u64, &[2; 4096]).expect("the limit is kept");
+        assert!(server.lives(), "{driver}: {}", server.log());
+        assert!(client.read(2 * MIB as u64, 4096).expect("a read") == [2; 4096]);
+    }
 }
 
 #[test]

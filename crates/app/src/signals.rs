@@ -1,7 +1,7 @@
 //! SIGINT and SIGTERM: the first asks the server to stop, the second ends the process at once.
 //!
 //! The second acts inside the signal's own delivery, so that it works whatever the other threads are doing. SIGPIPE is
-//! ignored by the language's runtime before `main`.
+//! ignored by the language's runtime before `main`. SIGXFSZ does nothing, so that a write past the limit of file sizes fails by EFBIG.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -9,7 +9,7 @@ use std::sync::mpsc::Sender;
 use std::thread;
 
 use anyhow::{Context, Result};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
@@ -24,6 +24,7 @@ pub(crate) fn watch(events: Sender<Event>) -> Result<()> {
         flag::register_conditional_shutdown(signal, 128 + signal, asked.clone())?;
         flag::register(signal, asked.clone())?;
     }
+    flag::register(SIGXFSZ, Arc::default())?;
     let forward = move || {
         for signal in signals.forever() {
             if events.send(Event::Signal(signal)).is_err() {
