@@ -76,6 +76,23 @@ fn reset_is_refused_while_a_client_is_connected() {
 }
 
 #[test]
+fn a_spill_file_is_taken_again_after_a_stop_whether_its_device_has_a_size_or_not() {
+    let launch = Launch::ram("64M");
+    let spill = launch.socket().with_file_name("spill");
+    let launch = launch.with("--spill", &spill);
+    for (round, reset) in [true, false, true].into_iter().enumerate() {
+        let mut server = launch.clone().start();
+        assert_eq!(server.log().contains("was created"), round == 0, "{}", server.log());
+        assert_eq!(attribute(&server, "backing_dev"), spill.display().to_string());
+        if reset {
+            server.spillway(&["reset", "ram0"]).well();
+        }
+        server.spillway(&["stop", "ram0"]).well();
+        assert_eq!(server.ends().code(), Some(0), "{}", server.log());
+    }
+}
+
+#[test]
 fn a_file_is_served_and_locked() {
     let folder = Arc::new(Scratch::new());
     let origin = folder.write("origin.raw", pattern::random(3, 0, 8 << 20));

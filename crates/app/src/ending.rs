@@ -64,14 +64,14 @@ pub(crate) fn stop_all(services: impl Iterator<Item = Serving>) {
 
 /// Has the layers end, and makes everything that was acknowledged as durable as the device can.
 pub(crate) fn flush(device: &Device, env: &dyn Env) -> Result<(), Error> {
-    if device.export.geometry().size == 0 {
-        return Ok(());
-    }
     let name = device.name();
     for part in device.stack.parts.iter().filter_map(|part| part.suspend.clone()) {
         wait_in_background(env, move || part.suspend()).map_err(|error| {
             Error::new(error.kind, format!("device {name} did not end as asked for: {}", error.message()))
         })?;
+    }
+    if device.export.geometry().size == 0 {
+        return Ok(());
     }
     let below = Seam::new(Arc::clone(&device.stack.device));
     let answer = in_background(env, move || async move { below.submit(Request::flush()).await.result });
