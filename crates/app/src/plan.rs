@@ -78,7 +78,9 @@ impl Plan {
     /// What `spillway ram` asks for.
     pub(crate) fn ram(options: RamOptions) -> Result<Self> {
         let (name, read_only) = (options.name, options.read_only);
-        let stack = alone(OriginConfig::Zram(options.zram.config()));
+        let mut zram = options.zram.config();
+        zram.spill = zram.spill.map(absolute).transpose().context("cannot resolve the spill file's path")?;
+        let stack = alone(OriginConfig::Zram(zram));
         let device = DevicePlan { name, read_only, stack, names: &["zram"] };
         Self::new(options.server.config(), vec![device])
     }
@@ -155,6 +157,9 @@ mod tests {
         let OriginConfig::File(file) = &plan.devices[0].stack.origin else { panic!("not a file") };
         assert!(file.path.is_absolute() && file.read_only && plan.devices[0].read_only);
         assert!(plan.server.socket.unwrap().is_absolute());
+        let ram = self::plan("spillway ram --size 1G --spill s").unwrap();
+        let OriginConfig::Zram(zram) = &ram.devices[0].stack.origin else { panic!("not zram") };
+        assert!(zram.spill.as_ref().is_some_and(|path| path.is_absolute() && path.ends_with("s")));
     }
 
     #[test]
