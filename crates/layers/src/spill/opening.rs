@@ -28,6 +28,12 @@ const TAILS: usize = 5;
 /// I/Os that read for the owner at the same time.
 const READS: usize = 4;
 
+/// Bytes besides both ends that are looked at, of those that are stored, before a file is taken for blank.
+const LOOKED_AT: u64 = 64 << 20;
+
+/// Extents that are asked for at once.
+const EXTENTS: usize = 64;
+
 /// Bytes that are punched at once.
 const PUNCH_BYTES: u64 = 1 << 30;
 
@@ -239,6 +245,7 @@ async fn foreign(device: &Seam, buffers: &Workspace, shift: u32) -> Result<Optio
     for range in ends.into_iter().chain([copy]) {
         blank::look(device, buffers, &mut scan, range).await.map_err(unreadable)?;
     }
+    look_at_stored(device, buffers, &mut scan).await.map_err(unreadable)?;
     let Some(byte) = scan.nonzero else { return Ok(None) };
     let names = scan.names.join(", ");
     Ok(Some(Error::invalid(match names.is_empty() {
@@ -250,6 +257,20 @@ async fn foreign(device: &Seam, buffers: &Workspace, shift: u32) -> Result<Optio
             "the spill file holds something else: {names}; to spill to it anyway, which destroys that, use --force"
         ),
     })))
+}
+
+/// Looks at what the file stores: it will be punched as a whole.
+async fn look_at_stored(device: &Seam, buffers: &Workspace, scan: &mut Scan) -> Result<(), Kind> {
+    let (mut at, size, mut left) = (0, device.geometry().size, LOOKED_AT);
+    while at < size && left > 0 && scan.nonzero.is_none() {
+        for extent in device.extents(ByteRange::new(at, size - at), EXTENTS).await? {
+            let len = if extent.hole || extent.zero { 0 } else { extent.len.min(left) };
+            blank::look(device, buffers, scan, at..at + len).await?;
+            left -= len;
+            at += extent.len;
+        }
+    }
+    Ok(())
 }
 
 /// The superblock, or its copy where that is not sound.

@@ -44,7 +44,7 @@ options! {
     Start spill: Option<PathBuf> = Type::Path,
         "File or block device that pages are written back to. A file that is not there is made, sparse"
         .preset(Preset::Words("none")).option("spill");
-    Start spill_size: u64 = Type::Number(1, i64::MAX as u64), "Size of a spill file that is made"
+    Start spill_size: u64 = Type::Number(32 << 20, 64 << 40), "Size of a spill file that is made; one that is there keeps its own"
         .unit(Unit::Bytes).preset(Preset::Words("disksize and a tenth of it")).option("spill-size");
     Once force: bool = Type::Switch, "Take a spill file that another device has left, or that was not stopped; its content is gone"
         .preset(Preset::Switch(false)).option("force");
@@ -87,7 +87,14 @@ impl Config {
 
     /// The spill file; [`spillway_core::Kind::Invalid`] where nothing says how large it is.
     pub(super) fn backing(&self) -> Result<Option<BackingDevice>, Error> {
-        let Some(path) = self.spill.clone() else { return Ok(None) };
+        let Some(path) = self.spill.clone() else {
+            return match self.spill_size {
+                0 => Ok(None),
+                _ => Err(Error::invalid(
+                    "spill_size says how large a spill file is, and spill is missing: give a path",
+                )),
+            };
+        };
         let size = match (self.spill_size, self.disksize) {
             (0, 0) => {
                 return Err(Error::invalid("spill_size is missing: a device without disksize has no other"));

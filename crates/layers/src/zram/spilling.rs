@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use spillway_core::size::human;
 use spillway_core::sync::Ordering;
-use spillway_core::{Error, Kind, LocalFuture, Suspend};
+use spillway_core::{BlockDevice, Error, Kind, LocalFuture, Suspend};
 
 use super::backing::Backing;
 use super::cell::SlotIndex;
@@ -56,7 +57,11 @@ impl Zram {
         backing: &BackingDevice,
         around: &Surroundings,
     ) -> Result<Vec<String>, Error> {
-        let (file, mut notes) = File::open(backing, around)?;
+        let (file, mut notes) = File::open(backing, around).map_err(|error| about("spill", &error))?;
+        let (size, wanted) = (file.geometry().size, config.spill_size);
+        if wanted > 0 && size != wanted / 512 * 512 {
+            notes.push(format!("{} has {} already", backing.path.display(), human(size)));
+        }
         let depth = config.writeback_depth;
         let usual = Settings::new(around.name.as_str(), DISKSIZE_MAX / PAGE as u64);
         let settings = Settings {

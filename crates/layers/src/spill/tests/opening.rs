@@ -75,6 +75,9 @@ fn anything_else_is_refused_by_name() {
     refused(&with(0, &[0x21, 0x93, 0x48, 0x23]), &settings(), Kind::Invalid, &["write cache"]);
     refused(&with(((SEGMENTS + 1) << SHIFT) - 512, b"EFI PART"), &settings(), Kind::Invalid, &["GPT"]);
     refused(&with(5000, &[7]), &settings(), Kind::Invalid, &["byte 5000", "not blank"]);
+    // Far from both ends.
+    let far = Medium::of(8 << 20, |sector| [u8::from(sector == 8192); 512]);
+    refused(&far, &settings(), Kind::Invalid, &["byte 4194304", "not blank"]);
 }
 
 #[test]
