@@ -11,7 +11,7 @@ use super::codec::CodecIndex;
 use super::device::{Core, Count};
 use super::mark::Slot;
 use super::page::{PAGE, slots};
-use super::recall::{Miss, Misses};
+use super::recall::Misses;
 use super::work::{self, Slice};
 
 pub(super) fn submit(core: &Arc<Core>, mut request: Request) -> Submission {
@@ -44,12 +44,11 @@ async fn read_from(core: Arc<Core>, mut request: Request, mut done: usize, mut m
     }
 }
 
-/// What became of a page that was to be read.
-enum Loaded {
-    /// It is there, for so many units of work beside the slot.
-    Here(u32),
-    /// It lies in the spill file.
-    Away(Miss),
+/// What the pages of a request have in common.
+struct Loading<'a> {
+    now: u32,
+    scratch: Scratch,
+    misses: &'a mut Misses,
 }
 
 impl Core {
@@ -71,28 +70,31 @@ impl Core {
         misses: &mut Misses,
     ) -> Result<usize, Kind> {
         assert!(target.len().is_multiple_of(PAGE), "{} bytes are read: whole pages only", target.len());
-        let (now, count) = (self.seconds(), target.len() / PAGE);
-        let mut scratch = Scratch::new();
+        let count = target.len() / PAGE;
+        let mut loading = Loading { now: self.seconds(), scratch: Scratch::new(), misses };
         for (number, page) in target.chunks_exact_mut(PAGE).enumerate().skip(done) {
-            if slice.is_over() || misses.is_full() {
+            if slice.is_over() || loading.misses.is_full() {
                 return Ok(number);
             }
-            let units = match self.load(first + number as u64, page, now, &mut scratch)? {
-                Loaded::Here(units) => units,
-                Loaded::Away(miss) => misses.add(number, miss),
-            };
-            slice.count(work::SLOT + units);
+            slice.count(work::SLOT + self.load(first, number, page, &mut loading)?);
         }
         Ok(count)
     }
 
-    /// Reads a page.
-    fn load(&self, index: u64, page: &mut [u8], now: u32, scratch: &mut Scratch) -> Result<Loaded, Kind> {
-        let index = SlotIndex::new(index);
+    /// Reads page `number` of a request that begins at slot `first`, or notes that it is missing; returns the units of work that this
+    /// takes beside the slot.
+    fn load(
+        &self,
+        first: u64,
+        number: usize,
+        page: &mut [u8],
+        loading: &mut Loading<'_>,
+    ) -> Result<u32, Kind> {
+        let (index, now) = (SlotIndex::new(first + number as u64), loading.now);
         let Some(mut slot) = self.table.lock(index) else {
             work::note(work::COPY);
             page.fill(0);
-            return Ok(Loaded::Here(work::COPY));
+            return Ok(work::COPY);
         };
         let (cell, codec) = match slot.get() {
             Slot::Stored(cell, codec) => (cell, codec),
@@ -102,13 +104,13 @@ impl Core {
                 work::note(work::COPY);
                 page.chunks_exact_mut(size_of::<u64>())
                     .for_each(|at| at.copy_from_slice(&word.to_ne_bytes()));
-                return Ok(Loaded::Here(work::COPY));
+                return Ok(work::COPY);
             }
             Slot::Spilled(away) => {
                 let read_before = slot.was_touched().then(|| slot.age(now));
                 slot.touch(now);
                 // Pinned while the slot is locked, so that its segment stays.
-                return Ok(Loaded::Away(self.miss(index, away, read_before)));
+                return Ok(loading.misses.add(number, self.miss(index, away, read_before)));
             }
             Slot::Lost => return Err(Kind::Corrupt),
             Slot::Empty => unreachable!("an empty slot is not locked"),
@@ -117,18 +119,18 @@ impl Core {
         if cell.len() == PAGE {
             work::note(work::COPY);
             slot.copy_into(&self.pool, &self.pages, cell, page);
-            return Ok(Loaded::Here(work::COPY));
+            return Ok(work::COPY);
         }
         let units = codec.codec().decompress_units;
         if let Some(decompress) = codec.codec().at_once {
             work::note(units);
             decompress(slot.object(&self.pool, &self.pages, cell), page)?;
-            return Ok(Loaded::Here(units));
+            return Ok(units);
         }
-        let bytes = slot.copy_to(&self.pool, &self.pages, cell, scratch);
+        let bytes = slot.copy_to(&self.pool, &self.pages, cell, &mut loading.scratch);
         drop(slot);
         self.decoders.decompress(codec, bytes, page)?;
-        Ok(Loaded::Here(units))
+        Ok(units)
     }
 
     /// Turns an object that was copied into its page; returns the units of work.
