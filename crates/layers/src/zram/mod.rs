@@ -17,7 +17,7 @@
 //! | `device` | what a device is made of |
 //! | `store`, `load`, `discard` | the paths of a write, a read, a discard |
 //! | `spread` | a large write shared out to idle workers |
-//! | `page`, `table`, `mark`, `blocks`, `holdings` | slots: access, layout, memory, sums |
+//! | `page`, `table`, `locked`, `picked`, `mark`, `blocks`, `holdings` | slots: access, layout, memory, sums |
 //! | `pool`, `size_class`, `arena`, `packed` | objects, by size class and packed together |
 //! | `cell`, `spans`, `pages` | names of objects, records of spans, memory |
 //! | `work` | how much one poll may do |
@@ -51,12 +51,14 @@ mod discard;
 mod gathered;
 mod holdings;
 mod load;
+mod locked;
 mod mark;
 mod moving;
 mod packed;
 mod page;
 mod pages;
 mod passes;
+mod picked;
 mod pool;
 mod pressure;
 mod recall;

@@ -11,7 +11,7 @@ use super::cell::{Cell, Fresh, Scratch, SlotIndex};
 use super::codec::CodecIndex;
 use super::device::Core;
 use super::mark::{Away, Mark, Slot};
-use super::table::{Picked, Published, When};
+use super::picked::{Picked, Published, When};
 
 /// An object that this thread has picked. Dropped, it stays where it is.
 pub(super) struct Pick<C: Deref<Target = Core>> {

@@ -15,8 +15,8 @@ use spillway_policy::compaction::{self, Load, Step};
 use super::cell::{Cell, Scratch, SlotIndex};
 use super::compactor::Relief;
 use super::device::{Core, Count};
+use super::picked::{Published, When};
 use super::pool::{ArenaId, Eviction};
-use super::table::{Published, When};
 
 /// How often the background task looks.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

@@ -14,9 +14,9 @@ use super::compactor::Relief;
 use super::device::{Core, Count};
 use super::mark::Slot;
 use super::page::{PAGE, slots};
+use super::picked::Replaced;
 use super::spread;
 use super::streams::{Encoder, Taken};
-use super::table::Replaced;
 use super::work::{self, Slice};
 
 /// Pages after which a writer gives its stream back within a request: it goes to another if that has waited for long enough.

@@ -23,10 +23,11 @@ use spillway_core::{Budget, Kind, Regions, mutant};
 
 use super::blocks::{Blocks, SlotPage, SlotWords};
 use super::cell::{Cell, Scratch, SlotIndex};
-use super::codec::CodecIndex;
 use super::holdings::{Holdings, Tally};
+use super::locked::Locked;
 use super::mark::{Away, Mark, Slot};
 use super::pages::Pages;
+use super::picked::{Picked, Published, Replaced, When};
 use super::pool::Pool;
 use super::work;
 use crate::spill::Spilled;
@@ -326,157 +327,6 @@ pub(super) struct Named {
 
 fn key(index: SlotIndex) -> u64 {
     u64::from(index.0)
-}
-
-/// An object that a thread has picked: to be published elsewhere, or unpicked.
-#[must_use]
-pub(super) struct Picked {
-    index: SlotIndex,
-    /// What the slot held.
-    object: Slot,
-}
-
-impl Picked {
-    fn stored(&self) -> (Cell, CodecIndex) {
-        let Slot::Stored(cell, codec) = self.object else { panic!("{:?} is no object", self.object) };
-        (cell, codec)
-    }
-
-    /// The cell of the object.
-    pub(super) fn cell(&self) -> Cell {
-        self.stored().0
-    }
-
-    /// The slot that holds it.
-    pub(super) fn index(&self) -> SlotIndex {
-        self.index
-    }
-
-    /// The codec of the object.
-    pub(super) fn codec(&self) -> CodecIndex {
-        self.stored().1
-    }
-}
-
-/// Whether an object that was read since it was picked is put elsewhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum When {
-    Always,
-    /// Not then.
-    Untouched,
-}
-
-/// What became of a picked object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Published {
-    /// The new object is in the slot.
-    InPlace,
-    /// The slot was read meanwhile and holds what it held.
-    Touched,
-    /// The slot was written or freed meanwhile.
-    Replaced,
-}
-
-/// What a slot held before.
-#[must_use]
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Replaced {
-    pub(super) index: SlotIndex,
-    pub(super) slot: Slot,
-    picked: bool,
-}
-
-impl Replaced {
-    /// The cell that the caller frees; that of a picked object is freed by its picker.
-    pub(super) fn to_free(self) -> Option<Cell> {
-        match self.slot {
-            Slot::Stored(cell, _) if !self.picked || mutant::on("zram: free what was picked") => Some(cell),
-            _ => None,
-        }
-    }
-}
-
-/// A slot that is locked.
-pub(super) struct Locked<'a> {
-    locks: &'a WordLocks,
-    words: &'a SlotWords,
-    index: SlotIndex,
-    mark: Mark,
-}
-
-impl Locked<'_> {
-    /// What the slot holds.
-    #[inline]
-    pub(super) fn get(&self) -> Slot {
-        self.mark.slot(self.words[0].load(Ordering::Relaxed))
-    }
-
-    /// Whether it was accessed since it was picked.
-    pub(super) fn was_touched(&self) -> bool {
-        self.mark.was_touched()
-    }
-
-    /// Seconds from the last access to `now`.
-    pub(super) fn age(&self, now: u32) -> u32 {
-        self.mark.age(now)
-    }
-
-    /// Notes an access at `seconds`.
-    #[inline]
-    pub(super) fn touch(&mut self, seconds: u32) {
-        self.mark = self.mark.touched(seconds);
-    }
-
-    fn put(mut self, slot: Slot, mark: Mark) {
-        self.words[0].store(slot.word(), Ordering::Relaxed);
-        self.mark = mark;
-    }
-
-    fn assert_holds(&self, cell: Cell) {
-        assert!(
-            matches!(self.get(), Slot::Stored(held, _) if held == cell),
-            "{:?} holds {cell:?}",
-            self.index
-        );
-    }
-
-    /// The slot's object, which cannot change as long as the slot is locked. The slot must hold `cell`.
-    #[inline]
-    pub(super) fn object<'s>(&'s self, pool: &Pool, pages: &'s Pages, cell: Cell) -> &'s [u8] {
-        self.assert_holds(cell);
-        // SAFETY: the cell is published in this slot, as just checked, and `self` holds the slot's lock while it is borrowed.
-        unsafe { pool.object(pages, cell) }
-    }
-
-    /// Copies the slot's object out. The slot must hold `cell`.
-    #[inline]
-    pub(super) fn copy_to<'s>(
-        &self,
-        pool: &Pool,
-        pages: &Pages,
-        cell: Cell,
-        scratch: &'s mut Scratch,
-    ) -> &'s [u8] {
-        self.assert_holds(cell);
-        // SAFETY: the cell is published in this slot, as just checked, and `self` holds the slot's lock.
-        unsafe { pool.copy_to(pages, cell, scratch) }
-    }
-
-    /// Copies the slot's raw page out. The slot must hold `cell`, of a page's length.
-    #[inline]
-    pub(super) fn copy_into(&self, pool: &Pool, pages: &Pages, cell: Cell, target: &mut [u8]) {
-        self.assert_holds(cell);
-        // SAFETY: as in `copy_to`.
-        unsafe { pool.copy_into(pages, cell, target) }
-    }
-}
-
-/// Unlocks the slot.
-impl Drop for Locked<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.locks.unlock(key(self.index), &self.words[1], self.mark.content());
-    }
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use super::mark::Slot;
 use super::page::PAGE;
 use super::*;
 
+mod pressure;
 mod relief;
 mod rest;
 mod slices;

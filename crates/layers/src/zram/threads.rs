@@ -20,11 +20,12 @@ use spillway_sim::world::World;
 
 use super::cell::{Scratch, SlotIndex};
 use super::codec::Params;
+use super::device::Core;
 use super::mark::Slot;
 use super::page::PAGE;
 use super::pages::Pages;
+use super::picked::When;
 use super::streams::{Choice, Streams};
-use super::table::When;
 use super::{Config, Zram};
 
 /// A world in which a sleep is over as soon as another thread had its turn.

@@ -15,7 +15,7 @@ const ALLOWED: &[&str] = &[
     "crates/layers/src/zram/codec.rs",
     "crates/layers/src/zram/codec/",
     "crates/layers/src/zram/pages.rs",
-    "crates/layers/src/zram/table.rs",
+    "crates/layers/src/zram/locked.rs",
     "crates/layers/src/zram/pool.rs",
     "crates/layers/src/zram/pool/",
     "tests/counting/src/lib.rs",

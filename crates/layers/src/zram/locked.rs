@@ -1,0 +1,92 @@
+//! A slot of the table that is locked, and its object as long as it is.
+
+use spillway_core::sync::{Ordering, WordLocks};
+
+use super::blocks::SlotWords;
+use super::cell::{Cell, Scratch, SlotIndex};
+use super::mark::{Mark, Slot};
+use super::pages::Pages;
+use super::pool::Pool;
+
+/// A slot that is locked.
+pub(super) struct Locked<'a> {
+    pub(super) locks: &'a WordLocks,
+    pub(super) words: &'a SlotWords,
+    pub(super) index: SlotIndex,
+    pub(super) mark: Mark,
+}
+
+impl Locked<'_> {
+    /// What the slot holds.
+    #[inline]
+    pub(super) fn get(&self) -> Slot {
+        self.mark.slot(self.words[0].load(Ordering::Relaxed))
+    }
+
+    /// Whether it was accessed since it was picked.
+    pub(super) fn was_touched(&self) -> bool {
+        self.mark.was_touched()
+    }
+
+    /// Seconds from the last access to `now`.
+    pub(super) fn age(&self, now: u32) -> u32 {
+        self.mark.age(now)
+    }
+
+    /// Notes an access at `seconds`.
+    #[inline]
+    pub(super) fn touch(&mut self, seconds: u32) {
+        self.mark = self.mark.touched(seconds);
+    }
+
+    pub(super) fn put(mut self, slot: Slot, mark: Mark) {
+        self.words[0].store(slot.word(), Ordering::Relaxed);
+        self.mark = mark;
+    }
+
+    fn assert_holds(&self, cell: Cell) {
+        assert!(
+            matches!(self.get(), Slot::Stored(held, _) if held == cell),
+            "{:?} holds {cell:?}",
+            self.index
+        );
+    }
+
+    /// The slot's object, which cannot change as long as the slot is locked. The slot must hold `cell`.
+    #[inline]
+    pub(super) fn object<'s>(&'s self, pool: &Pool, pages: &'s Pages, cell: Cell) -> &'s [u8] {
+        self.assert_holds(cell);
+        // SAFETY: the cell is published in this slot, as just checked, and `self` holds the slot's lock while it is borrowed.
+        unsafe { pool.object(pages, cell) }
+    }
+
+    /// Copies the slot's object out. The slot must hold `cell`.
+    #[inline]
+    pub(super) fn copy_to<'s>(
+        &self,
+        pool: &Pool,
+        pages: &Pages,
+        cell: Cell,
+        scratch: &'s mut Scratch,
+    ) -> &'s [u8] {
+        self.assert_holds(cell);
+        // SAFETY: the cell is published in this slot, as just checked, and `self` holds the slot's lock.
+        unsafe { pool.copy_to(pages, cell, scratch) }
+    }
+
+    /// Copies the slot's raw page out. The slot must hold `cell`, of a page's length.
+    #[inline]
+    pub(super) fn copy_into(&self, pool: &Pool, pages: &Pages, cell: Cell, target: &mut [u8]) {
+        self.assert_holds(cell);
+        // SAFETY: as in `copy_to`.
+        unsafe { pool.copy_into(pages, cell, target) }
+    }
+}
+
+/// Unlocks the slot.
+impl Drop for Locked<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.locks.unlock(self.index.0.into(), &self.words[1], self.mark.content());
+    }
+}

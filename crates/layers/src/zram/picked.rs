@@ -1,0 +1,75 @@
+//! What is said of an object that is moved elsewhere, and of one that was replaced: see `table`.
+
+use spillway_core::mutant;
+
+use super::cell::{Cell, SlotIndex};
+use super::codec::CodecIndex;
+use super::mark::Slot;
+
+/// An object that a thread has picked: to be published elsewhere, or unpicked.
+#[must_use]
+pub(super) struct Picked {
+    pub(super) index: SlotIndex,
+    /// What the slot held.
+    pub(super) object: Slot,
+}
+
+impl Picked {
+    fn stored(&self) -> (Cell, CodecIndex) {
+        let Slot::Stored(cell, codec) = self.object else { panic!("{:?} is no object", self.object) };
+        (cell, codec)
+    }
+
+    /// The cell of the object.
+    pub(super) fn cell(&self) -> Cell {
+        self.stored().0
+    }
+
+    /// The slot that holds it.
+    pub(super) fn index(&self) -> SlotIndex {
+        self.index
+    }
+
+    /// The codec of the object.
+    pub(super) fn codec(&self) -> CodecIndex {
+        self.stored().1
+    }
+}
+
+/// Whether an object that was read since it was picked is put elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    Always,
+    /// Not then.
+    Untouched,
+}
+
+/// What became of a picked object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Published {
+    /// The new object is in the slot.
+    InPlace,
+    /// The slot was read meanwhile and holds what it held.
+    Touched,
+    /// The slot was written or freed meanwhile.
+    Replaced,
+}
+
+/// What a slot held before.
+#[must_use]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Replaced {
+    pub(super) index: SlotIndex,
+    pub(super) slot: Slot,
+    pub(super) picked: bool,
+}
+
+impl Replaced {
+    /// The cell that the caller frees; that of a picked object is freed by its picker.
+    pub(super) fn to_free(self) -> Option<Cell> {
+        match self.slot {
+            Slot::Stored(cell, _) if !self.picked || mutant::on("zram: free what was picked") => Some(cell),
+            _ => None,
+        }
+    }
+}

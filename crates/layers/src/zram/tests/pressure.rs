@@ -1,0 +1,86 @@
+//! A device that spills by itself where memory is short.
+
+use spillway_sim::disk::Medium;
+
+use super::spilling::{Spilling, config, content, medium, spilling};
+use super::*;
+
+/// A device that may hold 1 MiB of what it is written.
+fn short_of_memory(medium: Medium) -> Spilling {
+    let device = spilling(Config { bring_back: BringBack::Never, ..config() }, medium);
+    device.set("mem_limit", "1M");
+    device
+}
+
+fn raw(slot: u64, version: u64) -> Vec<u8> {
+    page(&mut Random(slot << 20 | version), 100)
+}
+
+#[test]
+fn a_device_at_its_limit_spills_by_itself() {
+    let device = short_of_memory(medium(200));
+    for version in 0..2 {
+        for slot in 0..1000 {
+            device.write(slot, &raw(slot, version)).unwrap();
+            assert!(device.number("mem_used_total") <= 1 << 20);
+        }
+    }
+    let away = device.bd_stat()[0];
+    assert!((745..1000).contains(&away), "{away} of 1000 pages, of which 256 fit memory");
+    assert!((0..1000).all(|slot| device.read(slot, 1) == raw(slot, 1)));
+    assert!(device.show("policy").contains("pages left because"), "{}", device.show("policy"));
+    device.settle();
+}
+
+#[test]
+fn it_begins_at_the_high_watermark_and_ends_at_the_low_one() {
+    let device = short_of_memory(medium(100));
+    let until = |pages: u64| {
+        (0..pages).for_each(|slot| device.write(slot, &raw(slot, 1)).unwrap());
+        device.settle();
+        device.settle();
+        device.bd_stat()[0]
+    };
+    assert_eq!(until(220), 0, "86 %");
+    assert!(device.show("policy").contains("pages stay until 90 %"), "{}", device.show("policy"));
+    let away = until(240);
+    assert!((36..60).contains(&away), "{away} pages have left from 94 % down to 80 %");
+}
+
+#[test]
+fn what_is_read_again_and_again_stays_in_memory() {
+    let device = short_of_memory(medium(300));
+    (0..50).for_each(|slot| device.write(slot, &content(slot, 1)).unwrap());
+    for slot in 100..1000 {
+        device.write(slot, &content(slot, 1)).unwrap();
+        device.check([slot % 50], 1);
+    }
+    let [away, read, _] = device.bd_stat();
+    assert!(away > 300 && read < 100, "{read} of 900 reads of 50 hot pages came from the {away} pages away");
+}
+
+#[test]
+fn where_nothing_can_leave_a_write_is_refused_and_changes_nothing() {
+    let fill = |device: &Spilling| {
+        let stored = (0..1000).take_while(|&slot| device.write(slot, &raw(slot, 1)).is_ok()).count() as u64;
+        assert!((0..stored).all(|slot| device.read(slot, 1) == raw(slot, 1)));
+        assert!(device.read(stored, 1).iter().all(|&byte| byte == 0), "what was refused is not there");
+        device.settle();
+        stored
+    };
+    let device = short_of_memory(medium(14));
+    let stored = fill(&device);
+    assert!((300..500).contains(&stored), "{stored} pages fit memory and file");
+    assert!(device.show("policy").contains("the spill file is full"), "{}", device.show("policy"));
+    // What comes free there is room again.
+    device.discard(0, 128 << 12);
+    (0..100).for_each(|slot| device.write(slot, &raw(slot, 2)).unwrap());
+    assert!((0..100).all(|slot| device.read(slot, 1) == raw(slot, 2)));
+    let limited = short_of_memory(medium(100));
+    limited.set("writeback_limit_enable", "1");
+    limited.set("writeback_limit", "50");
+    let stored = fill(&limited);
+    assert_eq!(limited.bd_stat(), [50, 50, 50]);
+    assert!((280..310).contains(&stored), "{stored} pages");
+    assert!(limited.show("policy").contains("writeback_limit is used up"), "{}", limited.show("policy"));
+}
