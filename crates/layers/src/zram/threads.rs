@@ -219,7 +219,8 @@ fn pick(zram: &Zram, moves: bool) {
     let (core, mut scratch) = (&zram.core, Scratch::new());
     let held = core.table.lock(SlotIndex(0)).map(|slot| slot.get());
     let Some(Slot::Stored(cell, _)) = held else { return };
-    let Some((pick, bytes)) = Core::pick(core, SlotIndex(0), |_, held| held.is_at(cell), &mut scratch) else {
+    let Some((pick, bytes)) = Core::pick(&**core, SlotIndex(0), |_, held| held.is_at(cell), &mut scratch)
+    else {
         return;
     };
     if moves {
