@@ -219,7 +219,9 @@ impl Store {
     /// Gives a segment to the upkeep, if it is to be freed.
     pub(super) fn free(self: &Arc<Self>, to_free: Option<ToFree>) {
         let Some(ToFree(segment)) = to_free else { return };
-        self.freeing.mark(segment.into());
+        let segment = segment.into();
+        assert_ne!(self.freeing.next(segment), Some(segment), "a segment is freed once");
+        self.freeing.mark(segment);
         self.queue_upkeep();
     }
 }
