@@ -48,7 +48,8 @@ impl Store {
     /// Writes a superblock and its copy, durably.
     pub(super) async fn write_superblocks(&self, superblock: &Superblock) -> Result<(), Kind> {
         for at in [0, self.layout().copy_offset()] {
-            let buf = IoBuf::copy_of(&superblock.encode());
+            let mut buf = self.workspaces.batches.take(UNIT).await;
+            buf.copy_from_slice(&superblock.encode());
             self.device.submit(Request::write(at, buf).with_fua()).await.result?;
         }
         Ok(())
@@ -72,10 +73,11 @@ impl Store {
             let page = match &mut page {
                 Some(page) if Page::has_room(page, &entry) => page,
                 page => {
-                    if let Some(full) = page.replace(self.next_page(&mut span).await) {
+                    // First, for its buffer may be the only one.
+                    if let Some(full) = page.take() {
                         full.finish().await?;
                     }
-                    page.as_mut().expect("it was just put there")
+                    page.insert(self.next_page(&mut span).await)
                 }
             };
             page.push(&entry).await?;
@@ -175,7 +177,9 @@ impl Page<'_> {
             segment: self.segment,
             summary_crc: self.crc,
         };
-        let mut last = IoBuf::zeroed(UNIT);
+        let mut last = std::mem::take(&mut self.buf);
+        last.narrow(0, UNIT);
+        last.fill(0);
         last[UNIT - FOOTER_LEN..].copy_from_slice(&footer.encode());
         self.store.write_at(self.segment, self.store.layout().segment_bytes() - UNIT, last).await.0
     }

@@ -149,3 +149,18 @@ fn short_records_fill_and_are_cleaned_too() {
     assert!(house.slots().into_iter().all(|slot| house.check(slot).is_ok()));
     house.verify();
 }
+
+/// A checkpoint takes several segments, and there is one buffer for batches.
+#[test]
+fn a_long_checkpoint_is_written_with_one_buffer() {
+    let shift = 14;
+    let settings = Settings { segment_shift: shift, batches: 1, ..settings() };
+    let medium = Medium::new(2000 << shift);
+    let (house, _) = open(medium, &settings, Plan::default(), 1).expect("it is blank");
+    for slot in 0..1500 * 3 {
+        assert_eq!(house.spill(vec![(slot, bytes(slot.into(), 4096))]), (1, Ok(())));
+    }
+    house.stop().expect("the disk is sound");
+    let again = open(house.cut(), &settings, Plan::default(), 2).expect("it was stopped");
+    assert!(again.1.is_some_and(|note| note.contains("gone")));
+}
