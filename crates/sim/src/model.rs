@@ -272,6 +272,13 @@ impl Model {
         self.forget_mixtures();
     }
 
+    /// Whether some of these sectors were replaced by a write that began after `since`, or none was ever touched.
+    pub fn was_replaced_since(&self, first: u64, count: u64, since: Number) -> bool {
+        let mut touched = self.touched.range(first..first + count).peekable();
+        let new = |version: &Version| version.sure && version.end.is_some() && version.begin > since;
+        touched.peek().is_none() || touched.any(|(_, sector)| sector.now.iter().any(new))
+    }
+
     /// An event that is not a request: its moment.
     pub fn moment(&mut self) -> Number {
         self.tick()

@@ -14,6 +14,7 @@ use spillway_sim::world::World;
 
 use crate::room::Room;
 use crate::scenario::{Phase, Scenario};
+use crate::spill::Spill;
 use crate::stacks::Row;
 use crate::story::Story;
 use crate::visitor::{Site, Visitor};
@@ -36,6 +37,10 @@ pub(crate) struct House {
     pub(crate) answers: Rc<Cell<u64>>,
     /// The cache was emptied, and nothing was written since.
     pub(crate) drained: Cell<bool>,
+    /// It was stopped as a server stops it.
+    pub(crate) stopped: Cell<bool>,
+    /// A spill file is taken whatever it holds.
+    force: bool,
     buffers: Buffers,
 }
 
@@ -46,6 +51,7 @@ impl House {
         media: &[Medium],
         story: &Story,
         seed: u64,
+        force: bool,
     ) -> Self {
         let row = scenario.row;
         let world = World::new(seed);
@@ -54,7 +60,7 @@ impl House {
         let power_up = |(number, medium): (usize, &Medium)| {
             let (plan, seed) = (phase.plan(number).clone(), seed ^ 0xd15c << number);
             let disk = Disk::new(world.clone(), medium.clone(), row.disk_block(number), plan, seed);
-            let disk = disk.named(["disk", "cache"][number]);
+            let disk = disk.named(row.disk_name(number));
             Arc::new(disk.of_words(number == 1 && row.cache.is_some_and(|cache| cache.words)))
         };
         let disks: Vec<_> = media.iter().enumerate().map(power_up).collect();
@@ -62,7 +68,7 @@ impl House {
         buffers.enter();
         let budget = row.budget(scenario.tight);
         let answers: Rc<Cell<u64>> = Rc::default();
-        story.model.borrow_mut().set_losing(phase.loses());
+        story.model.borrow_mut().set_losing(row.is_durable() && phase.loses());
         // What cannot be read stays so in later phases.
         let bad = media.iter().any(Medium::has_bad_sectors);
         let visitor = Visitor {
@@ -77,10 +83,11 @@ impl House {
             faulty: phase.faulty() || bad,
             reads_fail: phase.reads_fail() || bad,
             commits: row.commits,
+            spill: row.spill.map(|bytes| Rc::new(Spill::new(bytes, phase.spoils() || bad))),
             payloads: Rc::default(),
         };
-        let drained = Cell::new(false);
-        Self { row, world, disks, budget, refused: scenario.refused, visitor, answers, drained, buffers }
+        let (refused, drained, stopped) = (scenario.refused, Cell::default(), Cell::default());
+        Self { row, world, disks, budget, refused, visitor, answers, drained, stopped, force, buffers }
     }
 
     /// Opening, clients, a last look at everything.
@@ -91,7 +98,7 @@ impl House {
         let (visitor, knobs) = (self.visitor.clone(), phase.knobs.clone());
         self.until_done(vec![self.spawn(async move {
             for (attribute, value) in knobs {
-                visitor.set(attribute, value).await;
+                visitor.set(attribute, value, None).await;
             }
         })])?;
         self.until_done(vec![self.spawn(self.visitor.clone().look_at_everything())])?;
@@ -106,18 +113,21 @@ impl House {
         if phase.drain && !self.powerless() {
             self.drain()?;
         }
+        if phase.stops && !self.powerless() {
+            return self.stop();
+        }
         if self.row.empty.is_empty() || self.powerless() { Ok(()) } else { self.clear_out() }
     }
 
     /// Opens the stack, as a server does before its first client. False where it cannot, for a reason, or the power goes first.
     fn open(&self) -> Result<bool, Violation> {
-        let (row, refused) = (self.row, self.refused);
+        let (row, refused, force) = (self.row, self.refused, self.force);
         let regions_bytes = if refused { 0 } else { REGIONS_BYTES };
         let (world, disks, budget) = (self.world.clone(), self.disks.clone(), self.budget.clone());
         let (site, failure) = (self.visitor.site.clone(), Rc::new(OnceCell::new()));
         let failed = failure.clone();
         let opening = self.spawn(async move {
-            let opened = row.open(&world, &disks, &budget, regions_bytes).await.and_then(|stack| {
+            let opened = row.open(&world, &disks, &budget, regions_bytes, force).await.and_then(|stack| {
                 let device = Aligned::charged(stack.device.clone(), &budget)?;
                 let room = row.exact.then(|| Room::new(&budget, refused));
                 Ok(Site { stack, device, room })
@@ -157,6 +167,28 @@ impl House {
         self.until_done(vec![self.spawn(self.visitor.clone().look_at_everything())])
     }
 
+    /// Stops the stack as a server does; commands that nobody waits for may be under way.
+    fn stop(&self) -> Result<(), Violation> {
+        let (visitor, outcome) = (self.visitor.clone(), Rc::new(OnceCell::new()));
+        let told = outcome.clone();
+        let stopping = self.spawn(async move {
+            for part in &visitor.stack().parts {
+                let Some(part) = &part.suspend else { continue };
+                if let Err(error) = part.suspend().await {
+                    let _ = told.set(error);
+                }
+            }
+        });
+        self.until_done(vec![stopping])?;
+        self.stopped.set(outcome.get().is_none() && !self.powerless());
+        match outcome.get() {
+            Some(error) if !self.visitor.faulty => {
+                Err(Violation(format!("a stop fails for no reason: {error}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Discards everything: nothing may be left.
     fn clear_out(&self) -> Result<(), Violation> {
         let step = Step {
@@ -167,8 +199,11 @@ impl House {
             withdraw: None,
         };
         self.until_done(vec![self.spawn(self.visitor.clone().visit(vec![step]))])?;
-        let visitor = self.visitor.clone();
-        self.until_done(vec![self.spawn(async move { visitor.compact().await })])?;
+        let (visitor, empty) = (self.visitor.clone(), self.row.empty);
+        self.until_done(vec![self.spawn(async move { visitor.settle(empty).await })])?;
+        if self.powerless() {
+            return Ok(());
+        }
         let stack = self.visitor.stack();
         for name in self.row.empty {
             let left = stack.get(name).expect("the table names attributes of the stack");
@@ -176,7 +211,12 @@ impl House {
                 return Err(Violation(format!("everything is discarded, but {name} is {left:?}")));
             }
         }
-        Ok(())
+        if self.row.spill.is_none() {
+            return Ok(());
+        }
+        // Nothing is left that could be read from the disk.
+        let visitor = Visitor { spill: None, reads_fail: false, ..self.visitor.clone() };
+        self.until_done(vec![self.spawn(visitor.look_at_everything())])
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + 'static) -> Rc<Cell<bool>> {
@@ -223,8 +263,15 @@ impl House {
     /// Tells the model what the last step did to the disk whose sectors are the device's.
     fn tell_what_changed(&self) {
         let (Some(disk), mut model) = (self.disks.first(), self.visitor.model.borrow_mut()) else { return };
-        model.changes_below(&disk.take_changed());
-        for (first, count) in disk.take_wrong() {
+        let (changed, wrong) = (disk.take_changed(), disk.take_wrong());
+        if let Some(spill) = self.visitor.spill.as_ref().filter(|_| !changed.is_empty()) {
+            spill.note_write(&mut model);
+        }
+        if !self.row.is_durable() {
+            return;
+        }
+        model.changes_below(&changed);
+        for (first, count) in wrong {
             model.store_wrong(first, count);
         }
     }

@@ -10,6 +10,7 @@ pub mod run;
 pub mod scatter;
 pub mod scenario;
 pub mod shrink;
+mod spill;
 pub mod stacks;
 mod story;
 mod visitor;

@@ -42,25 +42,26 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, Violation> {
 }
 
 fn play(scenario: &Scenario) -> Result<Outcome, Violation> {
-    let durable = scenario.row.disk.is_some();
+    let durable = scenario.row.is_durable();
     let model = Rc::new(RefCell::new(scenario.row.model()));
     let story = Story { model: model.clone(), numbers: Rc::default(), looks: looks(scenario).into() };
     let mut media = scenario.row.media();
     let mut outcome = Outcome::default();
+    let mut force = false;
     // A cache that is large is drained in few stories.
     let drain = scenario.row.cache.is_some() && (!scenario.row.full || scenario.seed.is_multiple_of(16));
     let last = Phase { drain, ..Phase::quiet() };
     for (index, phase) in scenario.phases.iter().chain(durable.then_some(&last)).enumerate() {
         let seed = scenario.seed.wrapping_add(index as u64 * 0x9e37_79b9);
         tracing::debug!("phase {index}");
-        let house = House::new(scenario, phase, &media, &story, seed);
+        let house = House::new(scenario, phase, &media, &story, seed, force);
         let result = house.live(phase);
         outcome.answers += house.answers.get();
         outcome.log = outcome.log.rotate_left(5) ^ house.world.log();
         outcome.boundaries.push(house.disks.iter().map(|disk| disk.boundaries()).collect());
         outcome.calls.push(house.disks.iter().map(|disk| disk.calls()).collect());
         house.disks.iter().for_each(|disk| disk.cut());
-        let drained = house.drained.get();
+        let (drained, stopped) = (house.drained.get(), house.stopped.get());
         let disks = house.leave()?;
         result?;
         if durable {
@@ -68,6 +69,11 @@ fn play(scenario: &Scenario) -> Result<Outcome, Violation> {
             media = next;
             model.borrow_mut().crash(loss);
             outcome.crashes += 1;
+        } else if scenario.row.has_disk() {
+            media = stop(scenario, phase, &disks).0;
+            // What was not stopped in order is taken by force only.
+            force |= !stopped || phase.faulty();
+            model.replace(scenario.row.model());
         }
         if drained {
             story.look_at_origin(&media[0])?;

@@ -6,8 +6,9 @@
 //!   and what they show is true.
 //! - What was not synced is lost, reported once: on the disk of a file, and on a write cache's origin. On the cache's own disk a block
 //!   would go back to what it held before, which is another block's data: without checksums nothing can tell.
-//! - Rot and misdirected writes: on the same disks, for the same reason. No layer has checksums, so that what was stored wrong is read
+//! - Rot and misdirected writes: on the same disks, for the same reason. Neither has checksums, so that what was stored wrong is read
 //!   as it is; but it stays where it is, and goes when it is written again.
+//! - All of this on a disk that is spilled to: there each page has a checksum, and is read as it was written or not at all.
 //! - A disk keeps its power when the machine stops, as after a kill, where nothing is planned to fail on it: what a failed sync
 //!   forgot is lost without a word to the next process, whatever it does.
 
@@ -17,13 +18,17 @@ use spillway_core::Kind;
 use spillway_core::random::Random;
 
 use crate::scatter::scattered;
-use crate::stacks::Row;
+use crate::spill;
+use crate::stacks::{Row, is_command};
 use spillway_sim::disk::{Call, Effect, Fault, Latency, Plan};
 use spillway_sim::workload::{Act, Shape, Step, swarm};
 use spillway_sim::world::Order;
 
 /// Most phases of a story: a cut within a recovery within a recovery ...
 const PHASES_MAX: u64 = 6;
+
+/// The same of a stack of which nothing survives.
+const VOLATILE_PHASES_MAX: u64 = 3;
 
 /// Most steps of a phase.
 const STEPS_MAX: u64 = 40;
@@ -41,6 +46,8 @@ pub struct Phase {
     pub knobs: Vec<(usize, usize)>,
     /// A write cache is drained at the end, if nothing fails: its origin alone holds everything then.
     pub drain: bool,
+    /// A stack that spills is stopped at the end as a server stops it, before the power goes.
+    pub stops: bool,
     /// Which disks keep their power when the machine stops.
     pub keeps_power: [bool; 2],
     /// Who is next among the tasks that are ready.
@@ -68,8 +75,9 @@ impl Scenario {
     /// The story of `seed`.
     pub fn draw(row: &'static Row, seed: u64) -> Self {
         let mut random = Random(seed ^ 0x7374_6f72_7900);
-        let count = if row.disk.is_some() { 1 + random.below(PHASES_MAX) } else { 1 };
-        let faulty = row.disk.is_some() && random.below(3) == 0;
+        let phases_max = if row.is_durable() { PHASES_MAX } else { VOLATILE_PHASES_MAX };
+        let count = if row.has_disk() { 1 + random.below(phases_max) } else { 1 };
+        let faulty = row.has_disk() && random.below(3) == 0;
         let phases = (0..count).map(|_| Phase::draw(row, &mut random, faulty)).collect();
         let (tight, idle_workers) = (random.below(4) == 0, random.below(4) as usize);
         let refused = random.below(32) == 0;
@@ -91,6 +99,7 @@ impl Phase {
             cache_plan: Plan::default(),
             knobs: vec![],
             drain: false,
+            stops: false,
             keeps_power: [false; 2],
             order: Order::Chance,
         }
@@ -118,6 +127,13 @@ impl Phase {
                 && matches!(fault.effect, Effect::Fail(_) | Effect::GoBad)
         };
         [&self.plan, &self.cache_plan].into_iter().any(|plan| plan.alone || plan.faults.iter().any(fails))
+    }
+
+    /// Whether what was written to a disk may be read as something else, or not at all.
+    pub fn spoils(&self) -> bool {
+        let spoils = |fault: &Fault| matches!(fault.effect, Effect::Rot | Effect::Misdirect);
+        let plans = [&self.plan, &self.cache_plan];
+        self.reads_fail() || self.loses() || plans.into_iter().any(|plan| plan.faults.iter().any(spoils))
     }
 
     /// Whether a disk may lose what was not synced.
@@ -153,15 +169,22 @@ impl Phase {
             let scattered = scattered(random, row.sectors());
             steps.splice(0..0, limited.into_iter().chain(scattered));
         }
+        if row.spill.is_some() {
+            spill::put_rounds(random, row, &mut steps);
+        }
         let mut phase = Self { steps, ..Self::quiet() };
         phase.plan = draw_plan(random, faulty, count, true);
+        if row.spill.is_some() {
+            spill::stretch(random, &mut phase.plan);
+            phase.stops = random.below(2) == 0;
+        }
         if row.cache.is_some() {
             phase.cache_plan = draw_plan(random, faulty, count, false);
             phase.drain = random.below(if row.full { 32 } else { 4 }) == 0;
             // One power cut is enough, and one disk that is gone.
             phase.cache_plan.alone &= !phase.plan.alone;
         }
-        if row.disk.is_some() {
+        if row.has_disk() {
             let all = random.below(4) > 0;
             let keeps = |plan: &Plan, lot: u64| !all && plan.faults.is_empty() && !plan.alone && lot > 0;
             let lots = [random.below(3), random.below(3)];
@@ -178,8 +201,7 @@ fn draw_knobs(row: &Row, random: &mut Random) -> Vec<(usize, usize)> {
     if random.below(2) == 0 {
         return vec![];
     }
-    let settings =
-        row.knobs.iter().enumerate().filter(|(_, (name, values))| values.len() > 1 && *name != "message");
+    let settings = row.knobs.iter().enumerate().filter(|(_, (name, _))| !is_command(name));
     let mut drawn = Vec::new();
     for (attribute, (_, values)) in settings {
         let value = random.below(3 * values.len() as u64) as usize;
@@ -247,9 +269,10 @@ impl fmt::Display for Scenario {
             }
             writeln!(
                 f,
-                "  order {:?}{}",
+                "  order {:?}{}{}",
                 phase.order,
-                if phase.drain { ", drained at the end" } else { "" }
+                if phase.drain { ", drained at the end" } else { "" },
+                if phase.stops { ", stopped at the end" } else { "" }
             )?;
             for step in &phase.steps {
                 writeln!(f, "  {}", words(step, self.row))?;

@@ -18,6 +18,11 @@ use spillway_sim::world::World;
 /// An attribute that workloads change, and the values they give it.
 pub type Knob = (&'static str, &'static [&'static str]);
 
+/// Whether an attribute is something to be done rather than a setting.
+pub fn is_command(name: &str) -> bool {
+    ["message", "drain", "compact", "mem_used_max", "writeback", "idle"].contains(&name)
+}
+
 /// A stack and what is known of it.
 pub struct Row {
     /// Its name on the command line.
@@ -28,6 +33,8 @@ pub struct Row {
     pub bytes: u64,
     /// Block of the disk below, or `None` for a stack that keeps everything in memory and promises nothing after a crash.
     pub disk: Option<u32>,
+    /// Bytes of a disk to which such a stack spills: what lies there is gone after a crash too.
+    pub spill: Option<u64>,
     /// A write cache on a disk of its own above it.
     pub cache: Option<Cache>,
     /// Every write that is acknowledged survives a crash: what it is configured to promise, whatever it says of itself.
@@ -175,6 +182,27 @@ pub const STACKS: &[Row] = &[
         tight_budget: None,
         ..ZRAM
     },
+    Row {
+        name: "zram-spill",
+        config: spilling,
+        spill: Some(SPILL_BYTES),
+        knobs: &[
+            ("writeback", &["page_indexes=0-127", "page_indexes=0-127", "idle", "huge", "huge_idle"]),
+            ("writeback", &["page_indexes=8-40", "page_index=1 page_indexes=2-9 idle", "incompressible"]),
+            ("idle", &["all", "all", "1"]),
+            ("writeback_limit", &["0", "3", "40", "1000"]),
+            ("writeback_limit_enable", &["0", "0", "1"]),
+            ("writeback_batch_size", &["1", "3", "256"]),
+            ("bring_back", &["never", "second", "always"]),
+            ("bring_back_age", &["0", "60"]),
+            ("mem_limit", &["0", "192K", "112K"]),
+            ("max_comp_streams", &["1", "2"]),
+            ("compact", &["1"]),
+        ],
+        tight_budget: None,
+        empty: &["orig_data_size", "compr_data_size", "mem_used_total", "spill_bytes", "lost_pages"],
+        ..ZRAM
+    },
     Row { name: "delay-zram", config: |bytes| zram(bytes, "lz4", vec![delay()]), ..ZRAM },
 ];
 
@@ -183,6 +211,7 @@ const DURABLE: Row = Row {
     config: |_| over_file(vec![]),
     bytes: 128 << 10,
     disk: Some(4096),
+    spill: None,
     cache: None,
     commits: false,
     keeps: true,
@@ -230,6 +259,11 @@ const ZRAM: Row = Row {
     empty: &["orig_data_size", "compr_data_size", "mem_used_total"],
     ..VOLATILE
 };
+
+/// A disk for spilling: segments of 64 KiB, fewer than the device fills.
+const SPILL_SHIFT: u32 = 16;
+const SPILL_BYTES: u64 = 10 << SPILL_SHIFT;
+const SPILL_BLOCK: u32 = 4096;
 
 /// Sectors of a page of slots of zram's table, and pages of a block of it.
 const SLOTS_SECTORS: u64 = 256 * 8;
@@ -290,6 +324,17 @@ fn zram(bytes: u64, comp_algorithm: &'static str, layers: Vec<LayerConfig>) -> S
     StackConfig { origin: OriginConfig::Zram(zram), layers }
 }
 
+fn spilling(bytes: u64) -> StackConfig {
+    let zram = zram::Config {
+        disksize: bytes,
+        max_comp_streams: 2,
+        spill: Some("spill".into()),
+        segment_shift: Some(SPILL_SHIFT),
+        ..Default::default()
+    };
+    StackConfig { origin: OriginConfig::Zram(zram), layers: vec![] }
+}
+
 fn trace() -> LayerConfig {
     LayerConfig::Trace(trace::Config { records_max: 8 })
 }
@@ -308,9 +353,19 @@ impl Row {
         BlockSize::new(self.disk.unwrap_or(4096)).expect("the table has valid sizes")
     }
 
-    /// Its disks, blank: the origin's and the write cache's.
+    /// Whether what it acknowledges and flushes survives a crash.
+    pub fn is_durable(&self) -> bool {
+        self.disk.is_some()
+    }
+
+    /// Whether it has a disk that may fail.
+    pub fn has_disk(&self) -> bool {
+        self.disk.is_some() || self.spill.is_some()
+    }
+
+    /// Its disks, blank: the origin's or that to which it spills, and the write cache's.
     pub fn media(&self) -> Vec<Medium> {
-        let origin = self.disk.map(|_| Medium::new(self.bytes));
+        let origin = self.disk.map(|_| self.bytes).or(self.spill).map(Medium::new);
         let cache =
             self.cache.map(|cache| if self.full { preset::cache() } else { Medium::new(cache.bytes) });
         origin.into_iter().chain(cache).collect()
@@ -351,15 +406,25 @@ impl Row {
 
     /// What it may show, before anything is written.
     pub fn model(&self) -> Model {
-        let model = Model::new(self.bytes, self.disk.is_some());
+        let model = Model::new(self.bytes, self.is_durable());
         let model = if self.exact { model.freeing(self.block().bytes() / SECTOR) } else { model };
         let model = model.keeping_whole(self.whole);
         if self.full { model.with_filled(preset::cached_sectors(), preset::VALUE) } else { model }
     }
 
+    /// What disk `number` is called.
+    pub fn disk_name(&self, number: usize) -> &'static str {
+        match (number, self.spill) {
+            (0, None) => "disk",
+            (0, Some(_)) => "spill",
+            _ => "cache",
+        }
+    }
+
     /// Block of disk `number`.
     pub fn disk_block(&self, number: usize) -> BlockSize {
-        let bytes = if number == 0 { self.disk } else { self.cache.map(|cache| cache.disk) };
+        let origin = self.disk.or(self.spill.map(|_| SPILL_BLOCK));
+        let bytes = if number == 0 { origin } else { self.cache.map(|cache| cache.disk) };
         BlockSize::new(bytes.expect("it has that disk")).expect("the table has valid sizes")
     }
 
@@ -368,15 +433,20 @@ impl Row {
         Budget::new(self.tight_budget.filter(|_| tight).unwrap_or(64 << 20))
     }
 
-    /// Opens the stack in `world`, over its disks, with so many bytes of regions.
+    /// Opens the stack in `world`, over its disks, with so many bytes of regions. `force`: a spill file is taken whatever it holds.
     pub async fn open(
         &self,
         world: &Arc<World>,
         disks: &[Arc<Disk>],
         budget: &Arc<Budget>,
         regions_bytes: u64,
+        force: bool,
     ) -> Result<Stack, Error> {
         let disks = disks.to_vec();
+        let mut config = (self.config)(self.bytes);
+        if let OriginConfig::Zram(zram) = &mut config.origin {
+            zram.force = force;
+        }
         let around = Surroundings {
             name: "device".into(),
             env: world.clone() as Arc<dyn Env>,
@@ -388,6 +458,6 @@ impl Row {
                 Ok(OpenStorage { storage, notes: Vec::new() })
             }),
         };
-        Stack::open(&(self.config)(self.bytes), &[], &around).await
+        Stack::open(&config, &[], &around).await
     }
 }

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use spillway_core::{
-    Aligned, Attributes, ByteRange, Env, Flags, IoBuf, Kind, Op, Reply, Request, SECTOR, Submission,
+    Aligned, Attributes, ByteRange, Env, Flags, IoBuf, Kind, Op, Reply, Request, SECTOR, Value,
 };
 use spillway_layers::stack::Stack;
 use spillway_sim::model::{Change, End, Model, Number, Said, Violation};
@@ -18,11 +18,15 @@ use spillway_sim::workload::{Act, Step};
 use spillway_sim::world::World;
 
 use crate::room::Room;
-use crate::stacks::Knob;
+use crate::spill::Spill;
+use crate::stacks::{Knob, is_command};
 use crate::story::LOOK_SECTORS;
 
 /// Extents that are asked for at a time.
 const EXTENTS_MAX: usize = 16;
+
+/// Tenths of a second until all that was written to a spill file has ended.
+const SETTLING_MAX: u32 = 200;
 
 /// A stack that is open.
 pub(crate) struct Site {
@@ -52,6 +56,8 @@ pub(crate) struct Visitor {
     pub(crate) reads_fail: bool,
     /// Every write that is acknowledged is durable.
     pub(crate) commits: bool,
+    /// Of a stack that spills, what is known of its disk.
+    pub(crate) spill: Option<Rc<Spill>>,
     /// Bytes of the clients' buffers, which whoever serves them charges. What was withdrawn may be in use until the end.
     pub(crate) payloads: Rc<Cell<u64>>,
 }
@@ -85,21 +91,36 @@ impl Visitor {
                 Act::Extents => self.extents(first, count).await,
                 Act::Flush => self.flush(withdraw).await,
                 Act::Sleep(micros) => self.world.sleep(Duration::from_micros(micros)).await,
-                Act::Set { attribute, value } => self.set(attribute, value).await,
+                Act::Set { attribute, value } => self.set(attribute, value, withdraw).await,
                 _ => self.write(step).await,
             }
         }
     }
 
-    pub(crate) async fn set(&self, attribute: usize, value: usize) {
+    /// Sets an attribute. Where a stack spills, its commands go on when nobody waits for them.
+    pub(crate) async fn set(&self, attribute: usize, value: usize, withdraw: Option<u8>) {
         let (name, values) = self.knobs[attribute];
-        let stored = self.stack().store(name, values[value]).await;
+        if let Some(spill) = &self.spill {
+            spill.note_setting(name, values[value]);
+        }
+        let polls = withdraw.filter(|_| self.spill.is_some() && is_command(name));
+        let Some(stored) = (Dropping { answer: self.stack().store(name, values[value]), polls }).await else {
+            return;
+        };
         if let ("mem_limit", Some(room)) = (name, &self.site().room) {
             room.set_limit(self.model.borrow_mut().moment(), values[value]);
         }
-        if let (Err(error), false) = (stored, self.faulty) {
+        if let (Err(error), false) = (stored, self.faulty)
+            && !self.may_refuse_setting(name, error.kind)
+        {
             self.fail(Violation(format!("setting {name} to {} fails: {error}", values[value])));
         }
+    }
+
+    fn may_refuse_setting(&self, name: &str, kind: Kind) -> bool {
+        let Some(spill) = &self.spill else { return false };
+        let written = self.stack().get("spill_written_bytes").ok().and_then(|bytes| bytes.number());
+        spill.may_refuse(name, kind, written.expect("a stack that spills counts what it writes"))
     }
 
     async fn read(&self, first: u64, count: u64, withdraw: Option<u8>) {
@@ -197,6 +218,16 @@ impl Visitor {
         }
     }
 
+    /// Compacts, and where a stack spills waits until what is under way there has ended, so that these attributes are 0; not for ever.
+    pub(crate) async fn settle(&self, empty: &[&str]) {
+        self.compact().await;
+        let is_empty = |name: &&str| self.stack().get(name).is_ok_and(|left| left == Value::U64(0));
+        for _ in (0..SETTLING_MAX).take_while(|_| self.spill.is_some() && !empty.iter().all(is_empty)) {
+            self.world.sleep(Duration::from_millis(100)).await;
+            self.compact().await;
+        }
+    }
+
     /// Has the device move everything together, and give back what memory it keeps at hand.
     pub(crate) async fn compact(&self) {
         self.stack().store("compact", "1").await.expect("what keeps everything in memory can be compacted");
@@ -209,6 +240,7 @@ impl Visitor {
         let (first, count) = (range.offset / SECTOR, range.len / SECTOR);
         tracing::debug!("client: {op:?} {first}+{count} begins");
         self.payloads.set(self.payloads.get() + payload);
+        let doubt = self.spill.as_ref().map(|spill| spill.doubt(op, range, &self.model.borrow()));
         let reply = Dropping { answer: self.site().device.submit(request), polls: withdraw }.await?;
         self.payloads.set(self.payloads.get() - payload);
         self.answers.set(self.answers.get() + 1);
@@ -218,7 +250,11 @@ impl Visitor {
         }
         self.world.note(u64::from(reply.result.is_ok()) ^ range.offset << 8);
         // Reads go on after an error.
-        let faulty = if op == Op::Read { self.reads_fail } else { self.faulty };
+        let faulty = match (&self.spill, doubt) {
+            (Some(spill), Some(doubt)) => spill.may_fail(doubt, op),
+            _ if op == Op::Read => self.reads_fail,
+            _ => self.faulty,
+        };
         if let (Err(kind), false) = (reply.result, faulty)
             && !self.may_be_refused(op, kind, number)
         {
@@ -244,15 +280,15 @@ fn end(result: Option<Result<(), Kind>>, durable: bool) -> End {
 }
 
 /// An answer that is dropped after so many polls, as by a client that goes away.
-struct Dropping {
-    answer: Submission,
+struct Dropping<F> {
+    answer: F,
     polls: Option<u8>,
 }
 
-impl Future for Dropping {
-    type Output = Option<Reply>;
+impl<F: Future + Unpin> Future for Dropping<F> {
+    type Output = Option<F::Output>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Reply>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<F::Output>> {
         if self.polls == Some(0) {
             return Poll::Ready(None);
         }

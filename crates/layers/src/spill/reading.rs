@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use spillway_core::{IoBuf, Kind};
+use spillway_core::{IoBuf, Kind, mutant};
 
 use super::format::{UNIT, record_crc};
 use super::store::{Count, Spilled, Store};
@@ -91,7 +91,8 @@ impl Store {
         let &Spilled { slot, placed, len, codec, members } = record;
         let bytes = &buf[placed.at.offset as usize - start..][..len];
         let seq = self.segments.seq(placed.at.segment);
-        if record_crc(seq, slot, codec, members, bytes) == placed.crc {
+        let sound = record_crc(seq, slot, codec, members, bytes) == placed.crc;
+        if sound || mutant::on("spill: skip the checksum") {
             return Ok(bytes);
         }
         self.add(Count::Mismatches, 1);

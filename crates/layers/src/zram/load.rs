@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use spillway_core::{Answer, Kind, Reply, Request, Submission};
+use spillway_core::{Answer, Kind, Reply, Request, Submission, mutant};
 
 use super::cell::{Scratch, SlotIndex};
 use super::codec::CodecIndex;
@@ -111,6 +111,10 @@ impl Core {
                 slot.touch(now);
                 // Pinned while the slot is locked, so that its segment stays.
                 return Ok(loading.misses.add(number, self.miss(index, away, read_before)));
+            }
+            Slot::Lost if mutant::on("zram: a lost page reads as zeroes") => {
+                page.fill(0);
+                return Ok(work::COPY);
             }
             Slot::Lost => return Err(Kind::Corrupt),
             Slot::Empty => unreachable!("an empty slot is not locked"),

@@ -193,7 +193,9 @@ impl Core {
         if let Some(cell) = replaced.to_free() {
             self.pool.free(&self.pages, cell);
         }
-        if let Slot::Spilled(away) = replaced.slot {
+        if let Slot::Spilled(away) = replaced.slot
+            && !mutant::on("zram: what is overwritten keeps its room in the spill file")
+        {
             let backing = self.backing.get().expect("what is spilled is in a spill file");
             backing.store.release(&away.of(replaced.index.0));
             backing.pressure.released();

@@ -1,0 +1,131 @@
+//! Stacks that spill: what their clients do so that pages leave memory and come back, what goes wrong with the disk, and when an error
+//! that it makes may be seen.
+//!
+//! What lies on the disk is read as it was written, or not at all: anything may go wrong there, and every page has a checksum. An error
+//! needs a reason, though. A page that was written after the last write to the disk had begun is in memory, whatever the disk does.
+
+use std::cell::Cell;
+
+use spillway_core::random::Random;
+use spillway_core::{ByteRange, Kind, Op, SECTOR};
+use spillway_sim::disk::Plan;
+use spillway_sim::model::{Model, Number};
+use spillway_sim::workload::{Act, Step};
+
+use crate::stacks::Row;
+
+/// Sectors of a page.
+const PAGE: u64 = 8;
+
+/// Most rounds of writing and writing back in a phase.
+const ROUNDS_MAX: u64 = 6;
+
+/// Boundaries of an opening, about.
+const OPENING: u64 = 24;
+
+/// Bytes that a disk takes at least before it may say that it is full: a part of its room.
+const ROOM_PART: u64 = 3;
+
+/// Puts rounds into `steps`: a client writes pages, writes back all there are, and mostly reads what it wrote. The first attribute of
+/// the row, set to its first value, writes everything back.
+pub(crate) fn put_rounds(random: &mut Random, row: &Row, steps: &mut Vec<Step>) {
+    let (clients, pages) =
+        (steps.iter().map(|step| step.client).max().unwrap_or(0) + 1, row.sectors() / PAGE);
+    for _ in 0..random.below(ROUNDS_MAX + 1) {
+        let client = random.below(clients.into()) as u8;
+        let first = random.below(pages);
+        let most = [8, 32, pages][random.below(3) as usize];
+        let count = (1 + random.below(most)).min(pages - first);
+        let withdraw = (random.below(8) == 0).then(|| random.below(4) as u8);
+        let step = |act, withdraw| Step { client, act, first: first * PAGE, count: count * PAGE, withdraw };
+        let write = step(Act::Write { look: 1 + random.below(2), fua: false }, None);
+        let write_back = step(Act::Set { attribute: 0, value: 0 }, withdraw);
+        let read = (random.below(4) > 0).then(|| step(Act::Read, None));
+        let at = random.below(steps.len() as u64 + 1) as usize;
+        steps.splice(at..at, [write, write_back].into_iter().chain(read));
+    }
+}
+
+/// Of a plan for any disk, that of one which takes many calls to open, and mostly keeps its power.
+pub(crate) fn stretch(random: &mut Random, plan: &mut Plan) {
+    for fault in &mut plan.faults {
+        let most = [6, 24, 96][random.below(3) as usize];
+        fault.nth = random.below(most);
+    }
+    let stays = !plan.alone && random.below(3) > 0;
+    plan.cut_at = plan.cut_at.filter(|_| !stays).map(|at| at + random.below(2) * OPENING);
+}
+
+/// What is known of the disk of a stack that is open.
+pub(crate) struct Spill {
+    /// Bytes of the disk.
+    bytes: u64,
+    /// The disk may give something else than was written, or nothing.
+    pub(crate) spoils: bool,
+    /// When a write to the disk began for the last time, or soon after.
+    last_write: Cell<Number>,
+    /// Write-back was limited.
+    limited: Cell<bool>,
+}
+
+impl Spill {
+    pub(crate) fn new(bytes: u64, spoils: bool) -> Self {
+        Self { bytes, spoils, last_write: Cell::default(), limited: Cell::default() }
+    }
+
+    /// A write to the disk has begun since this was last said.
+    pub(crate) fn note_write(&self, model: &mut Model) {
+        self.last_write.set(model.moment());
+    }
+
+    /// An attribute is about to be set.
+    pub(crate) fn note_setting(&self, name: &str, value: &str) {
+        if (name, value) == ("writeback_limit_enable", "1") {
+            self.limited.set(true);
+        }
+    }
+
+    /// Why a request to `range` may fail that begins now.
+    pub(crate) fn doubt(&self, op: Op, range: ByteRange, model: &Model) -> Doubt {
+        Doubt { since: self.last_write.get(), needs: self.may_miss(op, range, model) }
+    }
+
+    /// Whether a request to `range` that began with this doubt may fail.
+    pub(crate) fn may_fail(&self, doubt: Doubt, op: Op) -> bool {
+        let reads = matches!(op, Op::Read | Op::Write | Op::WriteZeroes);
+        self.spoils && reads && (doubt.needs || doubt.since != self.last_write.get())
+    }
+
+    /// Whether a request needs a page that may lie on the disk.
+    fn may_miss(&self, op: Op, range: ByteRange, model: &Model) -> bool {
+        let (first, end) = (range.offset / SECTOR, (range.offset + range.len) / SECTOR);
+        let pages = first / PAGE..end.div_ceil(PAGE);
+        let whole = |page: u64| page * PAGE >= first && (page + 1) * PAGE <= end;
+        let needed = pages.filter(|&page| match op {
+            Op::Read => true,
+            // Of these the pages at the edges are read.
+            Op::Write | Op::WriteZeroes => !whole(page),
+            Op::Discard | Op::Flush => false,
+        });
+        needed
+            .map(|page| page * PAGE)
+            .any(|page| !model.was_replaced_since(page, PAGE, self.last_write.get()))
+    }
+
+    /// Whether an attribute may answer `kind`, where no disk fails, and so many bytes were written to the disk.
+    pub(crate) fn may_refuse(&self, name: &str, kind: Kind, written: u64) -> bool {
+        name == "writeback"
+            && match kind {
+                Kind::NoSpace => written > self.bytes / ROOM_PART,
+                Kind::Io => self.limited.get(),
+                _ => false,
+            }
+    }
+}
+
+/// Whether a request may have needed something of the disk.
+#[derive(Clone, Copy)]
+pub(crate) struct Doubt {
+    since: Number,
+    needs: bool,
+}
