@@ -7,10 +7,11 @@ use std::sync::Arc;
 use spillway_tests::{Launch, Scratch, binary, tool};
 
 /// The sequence of the kernel's guide to zram, with lz4 for lzo and files of the mount for those of sysfs and the device: algorithm,
-/// size, limits, swap and a file system, statistics, compaction, reset; and the errno of each wrong word.
+/// size, limits, swap and a file system, statistics, compaction, reset, hot add and remove; and the errno of each wrong word.
 const KERNEL_SESSION: &str = r#"
 set -eu
 zram=$1/zram disk=$1/disk place=$2
+control=${1%/*}/zram-control devices=${1%/*}
 fails() { if (eval "$2") 2> "$place.err"; then echo "$2 succeeded"; exit 1; fi; grep -q "$1" "$place.err" || { cat "$place.err"; exit 1; }; }
 test "$(cat $zram/initstate)" = 0
 cat $zram/comp_algorithm | grep -q "\[lz4\] zstd "
@@ -51,6 +52,36 @@ trap - EXIT
 for try in 1 2 3 4 5 6 7 8 9; do echo 1 > $zram/reset 2> $place.err && break; sleep 0.2; done
 test "$(cat $zram/disksize)" = 0
 cat $zram/comp_algorithm | grep -q "\[lz4\]"
+fails "Permission denied" "echo 1 > $control/hot_add"
+fails "Permission denied" "cat $control/hot_remove"
+fails "No such device" "echo 1 > $control/hot_remove"
+id=$(cat $control/hot_add)
+test "$id" = 1
+zram=$devices/ram$id/zram disk=$devices/ram$id/disk
+test "$(cat $zram/initstate)" = 0
+test "$(cat $zram/disksize)" = 0
+fails "No medium found" "cat $disk"
+echo zstd > $zram/comp_algorithm
+echo 64M > $zram/disksize
+loop=$(losetup --find --show --direct-io=on $disk)
+trap 'umount $place 2>/dev/null || :; losetup --detach $loop 2>/dev/null || :' EXIT
+/usr/sbin/mkfs.ext4 -q -F $loop
+mount $loop $place
+head -c 1048576 /dev/urandom > $place/file
+fails "Device or resource busy" "echo $id > $control/hot_remove"
+umount $place
+losetup --detach $loop
+trap - EXIT
+for try in 1 2 3 4 5 6 7 8 9; do echo $id > $control/hot_remove 2> $place.err && break; sleep 0.2; done
+test ! -e $devices/ram$id
+fails "No such device" "echo $id > $control/hot_remove"
+fails "Invalid argument" "echo -1 > $control/hot_remove"
+fails "Invalid argument" "echo ram$id > $control/hot_remove"
+test "$(cat $control/hot_add)" = $id
+test "$(cat $devices/ram$id/zram/comp_algorithm)" = "[lz4] zstd "
+echo $id > $control/hot_remove
+test "$(ls $devices)" = "ram0
+zram-control"
 "#;
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use spillway_core::sync::{AtomicBool, Ordering, Semaphore};
-use spillway_core::{Attributes, Error, Kind, Value};
+use spillway_core::{Attributes, Charge, Error, Kind, Value};
 use spillway_export::Export;
 use spillway_export::control::{AttributeRow, DeviceRow};
 use spillway_layers::stack::Stack;
@@ -55,6 +55,8 @@ pub(crate) struct Device {
     pub(crate) address: Address,
     /// Where it is a file.
     pub(crate) file: Option<PathBuf>,
+    /// What its connections take, where that is not part of what the server keeps for them.
+    pub(crate) _connections: Option<Charge>,
 }
 
 impl Device {

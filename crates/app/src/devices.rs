@@ -11,7 +11,7 @@ use spillway_core::{Answer, Attributes, Error, Kind};
 use spillway_export::control::{AttributeRow, Catalog, Change, DeviceRow, ServerVersion, Shown};
 
 use crate::device::Device;
-use crate::event::{Event, request_change};
+use crate::event::{Event, request, request_change};
 
 /// All devices of this server.
 pub(crate) struct Devices {
@@ -40,7 +40,7 @@ impl Devices {
         self.list.write().retain(|device| device.name() != name);
     }
 
-    /// Every device, in the order in which they were configured.
+    /// Every device, in the order in which they were configured or added.
     pub(crate) fn all(&self) -> Vec<Arc<Device>> {
         self.list.read().clone()
     }
@@ -77,5 +77,9 @@ impl Catalog for Devices {
 
     fn change(&self, change: Change) -> Answer<Result<(), Error>> {
         request_change(&self.events, change)
+    }
+
+    fn hot_add(&self) -> Answer<Result<u32, Error>> {
+        request(&self.events, Event::Add)
     }
 }

@@ -20,19 +20,29 @@ pub(crate) struct Leaving {
 }
 
 impl Leaving {
-    /// Ends the device once changes of it that are under way are made, and answers with how its last flush went. Its control socket
-    /// goes last, so that the answer still travels over it.
-    pub(crate) fn end(self, promise: Promise) {
+    /// Ends the device, and answers with how its last flush went. Its control socket goes last, so that the answer still travels over it.
+    pub(crate) fn stop(self, promise: Promise) {
+        let (control, flushed) = self.end();
+        promise.keep(flushed);
+        control.into_iter().for_each(Serving::stop);
+    }
+
+    /// The same, with its name free again before the answer, which does not travel over its control socket.
+    pub(crate) fn remove(self, promise: Promise) {
+        let (control, flushed) = self.end();
+        control.into_iter().for_each(Serving::stop);
+        promise.keep(flushed);
+    }
+
+    /// Ends the device once changes of it that are under way are made, but not its control socket.
+    fn end(self) -> (Option<Serving>, Result<(), Error>) {
         let device = self.device.clone();
         wait_for(&in_background(&*self.env, move || async move { device.changes.end().await }));
         match self.own {
             Some(serving) => serving.stop(),
             None => see_out(&self.device, &*self.env),
         }
-        promise.keep(flush(&self.device, &*self.env));
-        if let Some(control) = self.control {
-            control.stop();
-        }
+        (self.control, flush(&self.device, &*self.env))
     }
 }
 
@@ -102,7 +112,7 @@ mod tests {
         let stack = opening.stack("d", &StackConfig { origin, layers: Vec::new() }, &[]).unwrap();
         let export = Arc::new(Export::new("a", opening.aligned(&stack, false).unwrap()).unwrap());
         let address = Address::Unix("/s".into());
-        Arc::new(Device { stack, changes: Changes::new(), export, address, file: None })
+        Arc::new(Device { stack, changes: Changes::new(), export, address, file: None, _connections: None })
     }
 
     #[test]
@@ -127,7 +137,7 @@ mod tests {
         });
         begun.1.recv().unwrap();
         let end = std::thread::spawn(move || {
-            leaving.end(promise);
+            leaving.stop(promise);
             assert!(made.load(Ordering::SeqCst), "it ended in the middle of a change");
         });
         // The end has every chance to go ahead.

@@ -7,23 +7,29 @@ use futures_channel::oneshot;
 use spillway_core::{Answer, Error, Kind};
 use spillway_export::control::Change;
 
+use crate::arrival::Arrival;
+
 /// What happens to a server.
 pub(crate) enum Event {
     /// A signal asks it to stop.
     Signal(i32),
     /// A control client asks for a change and waits for the answer.
     Change(Change, Promise),
+    /// A client asks for another device and waits for its number.
+    Add(Promise<u32>),
+    /// It is built, or cannot be.
+    Arrived(Result<Box<Arrival>, Error>, Promise<u32>),
 }
 
-/// An answer owed to a control client.
-pub(crate) struct Promise {
-    sender: oneshot::Sender<Result<(), Error>>,
+/// An answer owed to a client. Dropped, it says that the server stops.
+pub(crate) struct Promise<T = ()> {
+    sender: oneshot::Sender<Result<T, Error>>,
     given: Instant,
 }
 
-impl Promise {
+impl<T> Promise<T> {
     /// Answers. A client that no longer waits has no use for it.
-    pub(crate) fn keep(self, outcome: Result<(), Error>) {
+    pub(crate) fn keep(self, outcome: Result<T, Error>) {
         let _ = self.sender.send(outcome);
     }
 
@@ -33,10 +39,18 @@ impl Promise {
     }
 }
 
-/// Asks the server's thread for a change. Where that thread ends without an answer, the answer is that the server stops.
+/// Asks the server's thread for a change.
 pub(crate) fn request_change(events: &Sender<Event>, change: Change) -> Answer<Result<(), Error>> {
+    request(events, |promise| Event::Change(change, promise))
+}
+
+/// Asks the server's thread for what `event` says. Where that thread ends without an answer, the answer is that the server stops.
+pub(crate) fn request<T: 'static>(
+    events: &Sender<Event>,
+    event: impl FnOnce(Promise<T>) -> Event,
+) -> Answer<Result<T, Error>> {
     let (sender, outcome) = oneshot::channel();
-    let _ = events.send(Event::Change(change, Promise { sender, given: Instant::now() }));
+    let _ = events.send(event(Promise { sender, given: Instant::now() }));
     let stopping = || Err(Error::new(Kind::ShuttingDown, "the server stops"));
     Answer::pending(async move { outcome.await.unwrap_or_else(|_| stopping()) })
 }

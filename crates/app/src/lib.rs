@@ -5,8 +5,8 @@
 //! | --- | --- |
 //! | `cli`, `server_options`, `config`, `plan` | what is asked for: options, the file of `serve`, and what both come to |
 //! | `server`, `event` | a running server, and what is asked of it |
-//! | `device`, `devices`, `opening`, `ending`, `background` | its devices, how they begin and end |
-//! | `mounting` | the devices as files |
+//! | `device`, `devices`, `opening`, `arrival`, `ending`, `background` | its devices, how they begin and end |
+//! | `mounting`, `place` | the devices as files |
 //! | `client` | the commands that talk to running servers |
 //! | `runtime_folder`, `listening`, `address`, `start_text` | where servers are found, and what they say of it |
 //! | `memory`, `log`, `daemon`, `signals` | budget, log, `--background`, signals |
@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod arrival;
 mod background;
 mod beside;
 mod cli;
@@ -32,6 +33,7 @@ mod log;
 mod memory;
 mod mounting;
 mod opening;
+mod place;
 mod plan;
 mod runtime_folder;
 #[cfg(test)]

@@ -39,6 +39,11 @@ pub(crate) fn own(folder: &RuntimeFolder, device: &str) -> Result<Listener> {
     unix(&folder.nbd_socket(device))
 }
 
+/// Listens on a socket of this user, unless something is in the way now.
+pub(crate) fn at_once(path: &Path) -> Result<Listener, Error> {
+    Listener::unix(path, SOCKET_MODE)
+}
+
 /// The one place for all devices, where `config` names one.
 pub(crate) fn shared(config: &ServerConfig) -> Result<Option<Listener>> {
     match (&config.socket, &config.listen) {

@@ -1,11 +1,11 @@
 //! The devices of this server as files: `DIR/NAME/disk`.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use spillway_core::{Budget, Charge, Error, Kind, Workspace};
 use spillway_export::fuse::{
     Config, Folder, FuseSession, KEPT_LEN_MIN, MESSAGE_LEN_MAX, Opener, PAYLOAD_OFFSET, TEXT_BYTES, Tree,
@@ -19,8 +19,9 @@ use spillway_layers::stack::Part;
 
 use crate::device::Device;
 use crate::devices::Devices;
-use crate::exit::{Failure, refused};
+use crate::exit::refused;
 use crate::memory::Memory;
+use crate::place::file_below;
 
 /// Messages that may be held for each reader: the one that is read, and one whose payload a device has.
 const MESSAGES_EACH: usize = 2;
@@ -33,21 +34,20 @@ pub(crate) struct Mounting {
 }
 
 impl Mounting {
-    /// Mounts `devices`, which take bytes, at the folder `place`.
+    /// Mounts `devices`, which take bytes, at the folder `place`; where it `adds` devices, with the folder for that.
     pub(crate) fn begin(
         place: &Path,
         devices: &Arc<Devices>,
         workers: &Workers,
         budget: &Arc<Budget>,
         memory: &Memory,
+        adds: bool,
     ) -> Result<Self> {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-        let tree = Arc::new(Tree::new(uid, gid, since));
-        devices
-            .all()
-            .iter()
-            .for_each(|device| tree.add(device.export.clone(), folders(device), devices.clone()));
+        let tree = Tree::new(uid, gid, since);
+        let tree = Arc::new(if adds { tree.with_class(devices.clone()) } else { tree });
+        devices.all().iter().for_each(|device| show(&tree, device, devices));
         let each = MESSAGES_EACH * MessageBuffers::bytes_each(MESSAGE_LEN_MAX, PAYLOAD_OFFSET);
         // A quarter of what requests may take, at 32 MiB of budget two readers.
         let readers = (memory.buffers as usize / 4 / each).clamp(1, READERS_MAX).min(workers.count());
@@ -70,6 +70,11 @@ impl Mounting {
         let new_exchange: NewExchange = Arc::new(move || Box::new(FuseSession::new(shown.clone(), config)));
         let serving = serve_mount(mount, workers, readers, &new_exchange, &buffers);
         Ok(Self { tree, serving, _charge: charge })
+    }
+
+    /// Shows a device of `devices`, which takes bytes.
+    pub(crate) fn add(&self, device: &Device, devices: &Arc<Devices>) {
+        show(&self.tree, device, devices);
     }
 
     /// Takes the file of a device away; [`Kind::Busy`] with who has it open.
@@ -128,15 +133,14 @@ fn in_words(users: &[String]) -> String {
     }
 }
 
+fn show(tree: &Tree, device: &Device, devices: &Arc<Devices>) {
+    tree.add(device.export.clone(), folders(device), devices.clone());
+}
+
 /// The parts of a device, from the top to the origin.
 fn folders(device: &Device) -> Vec<Folder> {
     let folder = |part: &Part| Folder { name: part.name.clone(), attributes: part.attributes.clone() };
     device.stack.parts.iter().map(folder).collect()
-}
-
-/// Where the file of a device is in the mount at `place`.
-pub(crate) fn file_below(place: &Path, device: &str) -> PathBuf {
-    place.join(device).join("disk")
 }
 
 /// The program that a thread belongs to, as `NAME (pid N)`, as long as it lives.
@@ -147,59 +151,9 @@ fn program_of(thread: u32) -> Option<String> {
     Some(format!("{} (pid {pid})", name.trim_end()))
 }
 
-/// Refuses a mount over what the server needs: requests to the storage that its devices stand on would come back to it.
-pub(crate) fn check_place<'a>(place: &Path, needed: impl Iterator<Item = &'a Path>) -> Result<()> {
-    let below = |path: &&Path| path.starts_with(place) || resolved(path).starts_with(resolved(place));
-    let mut needed = needed;
-    match needed.find(below) {
-        None => Ok(()),
-        Some(path) => {
-            let (path, place) = (path.display(), place.display());
-            let text =
-                format!("{path} lies below {place}, where this server is to be mounted: mount it elsewhere");
-            Err(Failure::usage(text)).context("--mount")
-        }
-    }
-}
-
-/// `path` without links and `..`, of a file that may be yet to be made.
-fn resolved(path: &Path) -> PathBuf {
-    let missing = || {
-        let whole = std::path::absolute(path).ok()?;
-        Some(whole.parent()?.canonicalize().ok()?.join(whole.file_name()?))
-    };
-    path.canonicalize().ok().or_else(missing).unwrap_or_else(|| path.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
-
-    #[test]
-    fn storage_below_the_mount_is_refused_by_whatever_path() {
-        let scratch = Scratch::new("below");
-        let path = |name: &str| scratch.path().join(name);
-        fs::create_dir(path("mount")).unwrap();
-        fs::write(path("mount/origin"), "").unwrap();
-        std::os::unix::fs::symlink("mount/origin", path("link")).unwrap();
-        std::os::unix::fs::symlink("mount", path("place")).unwrap();
-        fs::write(path("beside"), "").unwrap();
-        for (place, storage) in [
-            ("mount", "mount/origin"),
-            ("mount", "link"),
-            ("place", "mount/origin"),
-            ("mount", "place/new"),
-            ("place", "mount/new"),
-            ("mount", "mount/../place/new"),
-        ] {
-            let error = check_place(&path(place), [path(storage).as_path()].into_iter()).unwrap_err();
-            assert!(format!("{error:#}").contains("lies below"), "{error:#}");
-        }
-        for beside in ["beside", "new", "no-folder/new"] {
-            check_place(&path("mount"), [path(beside).as_path()].into_iter()).unwrap();
-        }
-    }
 
     #[test]
     fn a_living_program_is_named_by_any_of_its_threads() {

@@ -10,6 +10,7 @@ use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 use crate::background::wait_in_background;
 
 /// Opens stacks.
+#[derive(Clone)]
 pub(crate) struct Opening {
     around: Surroundings,
 }
@@ -25,6 +26,11 @@ impl Opening {
             open_file: Arc::new(open),
         };
         Self { around }
+    }
+
+    /// The memory of the server.
+    pub(crate) fn budget(&self) -> &Arc<Budget> {
+        &self.around.budget
     }
 
     /// The stack of device `name` that is ready for clients, whose parts are called by their `names` in errors. Waits for it.

@@ -3,14 +3,14 @@
 use std::path::{Path, absolute};
 
 use anyhow::{Context, Result};
-use spillway_layers::file;
 use spillway_layers::stack::{LayerConfig, OriginConfig, StackConfig};
+use spillway_layers::{file, zram};
 
 use crate::cli::{CacheOptions, DiskOptions, RamOptions, ServeOptions};
 use crate::config::Config;
 use crate::distinct;
 use crate::exit::Failure;
-use crate::mounting;
+use crate::place;
 use crate::runtime_folder::{RuntimeFolder, check_name};
 use crate::server_options::ServerConfig;
 
@@ -36,6 +36,14 @@ pub(crate) struct DevicePlan {
     pub(crate) names: &'static [&'static str],
 }
 
+impl DevicePlan {
+    /// A compressed RAM disk without a size, as devices begin that are added while their server runs.
+    pub(crate) fn added(name: String) -> Self {
+        let stack = alone(OriginConfig::Zram(zram::Config::default()));
+        Self { name, read_only: false, stack, names: &["zram"] }
+    }
+}
+
 impl Plan {
     fn new(mut server: ServerConfig, devices: Vec<DevicePlan>) -> Result<Self> {
         let socket = server.socket.map(absolute).transpose();
@@ -45,6 +53,11 @@ impl Plan {
         let plan = Self { server, devices };
         plan.check()?;
         Ok(plan)
+    }
+
+    /// Whether devices may be added while the server runs: to one of compressed RAM disks.
+    pub(crate) fn adds(&self) -> bool {
+        self.devices.iter().any(|device| matches!(device.stack.origin, OriginConfig::Zram(_)))
     }
 
     fn check(&self) -> Result<()> {
@@ -60,19 +73,19 @@ impl Plan {
     }
 
     fn check_storage(&self) -> Result<()> {
-        if let Some(place) = &self.server.mount {
+        if let Some(mount) = &self.server.mount {
             let storage: Vec<_> =
                 self.devices.iter().flat_map(|device| device.stack.backing_devices()).collect();
-            mounting::check_place(place, storage.iter().map(|backing| backing.path.as_path()))?;
+            place::check_place(mount, storage.iter().map(|backing| backing.path.as_path()))?;
         }
         distinct::check(self.devices.iter().map(|device| (device.name.as_str(), &device.stack)))
     }
 
     /// Refuses a mount over the server's sockets, in `folder` or where they are asked for: no client would find them.
     pub(crate) fn check_sockets(&self, folder: &RuntimeFolder) -> Result<()> {
-        let Some(place) = &self.server.mount else { return Ok(()) };
+        let Some(mount) = &self.server.mount else { return Ok(()) };
         let asked_for = self.server.socket.as_deref().and_then(Path::parent);
-        mounting::check_place(place, [folder.path()].into_iter().chain(asked_for))
+        place::check_place(mount, [folder.path()].into_iter().chain(asked_for))
     }
 
     /// What `spillway ram` asks for.

@@ -11,6 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use spillway_export::fuse::CLASS;
 
 use crate::exit::Failure;
 
@@ -150,6 +151,11 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     let sound = name.starts_with(|first: char| first.is_ascii_alphanumeric())
         && name.len() <= NAME_BYTES_MAX
         && name.bytes().all(allowed);
+    if name == CLASS {
+        bail!(Failure::usage(format!(
+            "device name {name} is not allowed: a mount has a folder of that name"
+        )));
+    }
     if sound {
         return Ok(());
     }
@@ -237,7 +243,7 @@ mod tests {
         for good in ["ram0", "a", "My.disk_2-x", "0"] {
             check_name(good).unwrap();
         }
-        for bad in ["", ".", "..", "../x", "a/b", "a b", "-x", ".x", "é", "a\n", &"x".repeat(65)] {
+        for bad in [CLASS, "", ".", "..", "../x", "a/b", "a b", "-x", ".x", "é", "a\n", &"x".repeat(65)] {
             assert!(check_name(bad).is_err(), "{bad:?}");
         }
         assert!(check_socket_path(Path::new(&"x".repeat(108))).is_err());

@@ -1,7 +1,7 @@
 //! A running server: from a [`Plan`] to sockets, and back to nothing.
 //!
 //! One thread, the one that called [`run`], owns the server: it starts everything, then waits for [`Event`]s. An attribute or a size is changed by a
-//! task on a background thread, one at a time for each device; a device is stopped on a thread of its own. Clients are served by the workers, which never wait for this
+//! task on a background thread, one at a time for each device; a device that is added is built, and one that goes is stopped, on a thread of its own. Clients are served by the workers, which never wait for this
 //! thread, and it never waits for a device before the end.
 //!
 //! Order of the end: the mount goes, which is refused while a file below it is open; no new NBD clients; what was received is answered; devices are flushed; control clients get their
@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
@@ -18,17 +18,17 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use spillway_core::buffer::Buffers;
-use spillway_core::{Aligned, Attributes, Budget, Charge, Env, Error, Kind, Value};
+use spillway_core::{Attributes, Budget, Charge, Env, Error, Kind, Value};
 use spillway_export::control::{Change, ControlSession};
 use spillway_export::nbd::NbdSession;
-use spillway_export::{Export, Exports, Reserved};
+use spillway_export::{Exports, Reserved};
 use spillway_io::{Limits, Listener, NewSession, Serving, Workers, WorkersOptions, serve};
-use spillway_layers::stack::Stack;
 
 use crate::address::Address;
+use crate::arrival::{ADDED_CONNECTIONS_MAX, Arrival, Arrivals, Built};
 use crate::background::{in_background, wait_for};
 use crate::beside::Beside;
-use crate::device::{Changes, Device};
+use crate::device::Device;
 use crate::devices::Devices;
 use crate::ending::{Leaving, flush, stop_all};
 use crate::event::{Event, Promise};
@@ -40,7 +40,10 @@ use crate::opening::Opening;
 use crate::plan::{DevicePlan, Plan};
 use crate::runtime_folder::RuntimeFolder;
 use crate::server_options::ServerConfig;
-use crate::{client, daemon, listening, mounting, signals, start_text};
+use crate::{client, daemon, listening, signals, start_text};
+
+/// Devices of a server from which on none is added.
+const DEVICES_MAX: usize = 64;
 
 /// Connections to a device's control socket at a time. What they take is part of the allowance beside the budget.
 const CONTROL_CONNECTIONS_MAX: usize = 16;
@@ -98,8 +101,11 @@ struct Server {
     own: HashMap<String, Service>,
     /// Control sockets, by name of the device.
     control: HashMap<String, Serving>,
-    /// Devices that are being stopped, while this thread answers others.
-    stopping: Beside,
+    /// Devices that are being built or stopped, while this thread answers others.
+    beside: Beside,
+    arrivals: Arrivals,
+    /// Devices that are being built.
+    arriving: usize,
     /// Changes that are being made, or are to be tried again, on background threads.
     tasks: Vec<Receiver<()>>,
     memory: Memory,
@@ -110,6 +116,7 @@ struct Server {
 /// An NBD endpoint.
 struct Service {
     exports: Arc<Exports>,
+    address: Address,
     serving: Serving,
 }
 
@@ -132,43 +139,44 @@ impl Server {
         options.bulk = Some(bulk);
         let workers = Workers::start(options).map_err(refused)?;
         let opening = Opening::new(&workers, &budget);
+        let arrivals = Arrivals {
+            folder: folder.clone(),
+            opening,
+            mount: plan.server.mount.clone(),
+            own_sockets: plan.server.socket.is_none() && plan.server.listen.is_none(),
+        };
+        let adds = plan.adds();
         let mut server = Self {
             devices: Arc::new(devices),
             mounting: None,
             shared: None,
             own: HashMap::new(),
             control: HashMap::new(),
-            stopping: Beside::default(),
+            beside: Beside::default(),
+            arrivals,
+            arriving: 0,
             tasks: Vec::new(),
             memory,
             workers,
             _charges: charges,
         };
-        let place = plan.server.mount.as_deref();
-        server.start_devices(plan.devices, &plan.server, place, folder, &opening)?;
-        if let Some(place) = place {
+        server.start_devices(plan.devices, &plan.server)?;
+        if let Some(place) = &plan.server.mount {
             let (devices, workers) = (&server.devices, &server.workers);
-            let mounting = Mounting::begin(place, devices, workers, &budget, &server.memory)?;
+            let mounting = Mounting::begin(place, devices, workers, &budget, &server.memory, adds)?;
             server.mounting = Some(mounting);
         }
-        server.start_control(names, claims);
+        names.into_iter().zip(claims).for_each(|(name, listener)| server.start_control(name, listener));
         Ok(server)
     }
 
     /// Builds every device before any client can connect to one.
-    fn start_devices(
-        &mut self,
-        plans: Vec<DevicePlan>,
-        config: &ServerConfig,
-        place: Option<&Path>,
-        folder: &RuntimeFolder,
-        opening: &Opening,
-    ) -> Result<()> {
+    fn start_devices(&mut self, plans: Vec<DevicePlan>, config: &ServerConfig) -> Result<()> {
         let shared = listening::shared(config)?;
         let endpoints = if shared.is_some() { 1 } else { plans.len() };
         let connections_max = (self.memory.connections_max() / endpoints).max(1);
         let limits = Limits { connections_max, ..Limits::default() };
-        let built = plans.into_iter().map(|plan| build(plan, place, opening)).collect::<Result<Vec<_>>>()?;
+        let built = plans.into_iter().map(|plan| self.build(plan)).collect::<Result<Vec<_>>>()?;
         if let Some(listener) = shared {
             let (exports, address) = (Arc::new(Exports::new()), address_of(&listener));
             for device in built {
@@ -178,31 +186,81 @@ impl Server {
             return Ok(());
         }
         for device in built {
-            let listener = listening::own(folder, &device.name)?;
-            let exports = Arc::new(Exports::new());
-            let device = device.enter(&exports, address_of(&listener))?;
-            let service = self.offer(exports, listener, limits);
-            self.own.insert(device.name().to_owned(), service);
+            let listener = listening::own(&self.arrivals.folder, &device.name)?;
+            let device = self.serve_alone(device, listener, limits)?;
             self.devices.add(Arc::new(device));
         }
         Ok(())
     }
 
-    fn offer(&self, exports: Arc<Exports>, listener: Listener, limits: Limits) -> Service {
-        let offered = exports.clone();
-        let config = self.memory.session_limits();
-        let new_session: NewSession = Arc::new(move || Box::new(NbdSession::new(offered.clone(), config)));
-        Service { exports, serving: serve(listener, &self.workers, new_session, limits) }
+    fn build(&self, plan: DevicePlan) -> Result<Built> {
+        let cannot = format!("cannot build device {}", plan.name);
+        let Arrivals { opening, mount, .. } = &self.arrivals;
+        Built::new(plan, mount.as_deref(), opening).map_err(refused).context(cannot)
     }
 
-    fn start_control(&mut self, names: Vec<String>, claims: Vec<Listener>) {
-        for (name, listener) in names.into_iter().zip(claims) {
-            let devices = self.devices.clone();
-            let new_session: NewSession = Arc::new(move || Box::new(ControlSession::new(devices.clone())));
-            let limits = Limits { connections_max: CONTROL_CONNECTIONS_MAX, ..Limits::default() };
-            let serving = serve(listener, &self.workers, new_session, limits);
-            self.control.insert(name, serving);
+    /// Serves a device at a socket of its own.
+    fn serve_alone(&mut self, built: Built, listener: Listener, limits: Limits) -> Result<Device, Error> {
+        let exports = Arc::new(Exports::new());
+        let device = built.enter(&exports, address_of(&listener))?;
+        let service = self.offer(exports, listener, limits);
+        self.own.insert(device.name().to_owned(), service);
+        Ok(device)
+    }
+
+    fn offer(&self, exports: Arc<Exports>, listener: Listener, limits: Limits) -> Service {
+        let (offered, address) = (exports.clone(), address_of(&listener));
+        let config = self.memory.session_limits();
+        let new_session: NewSession = Arc::new(move || Box::new(NbdSession::new(offered.clone(), config)));
+        let serving = serve(listener, &self.workers, new_session, limits);
+        Service { exports, address, serving }
+    }
+
+    fn start_control(&mut self, name: String, listener: Listener) {
+        let devices = self.devices.clone();
+        let new_session: NewSession = Arc::new(move || Box::new(ControlSession::new(devices.clone())));
+        let limits = Limits { connections_max: CONTROL_CONNECTIONS_MAX, ..Limits::default() };
+        let serving = serve(listener, &self.workers, new_session, limits);
+        self.control.insert(name, serving);
+    }
+
+    /// Has a device built that is to be added.
+    fn add(&mut self, promise: Promise<u32>) {
+        match self.room_for_device().and_then(|()| self.beside.thread()) {
+            Ok(thread) => {
+                self.arriving += 1;
+                let (arrivals, events) = (self.arrivals.clone(), self.devices.events().clone());
+                // Where nobody listens any more, the server stops.
+                thread.run(move || _ = events.send(Event::Arrived(arrivals.build().map(Box::new), promise)));
+            }
+            Err(error) => promise.keep(Err(error)),
         }
+    }
+
+    fn room_for_device(&self) -> Result<(), Error> {
+        if self.devices.all().len() + self.arriving < DEVICES_MAX {
+            return Ok(());
+        }
+        let text = format!("a server adds no device to {DEVICES_MAX} that it has: remove one first");
+        Err(Error::new(Kind::NoSpace, text))
+    }
+
+    /// Takes a device in that was built.
+    fn admit(&mut self, arrival: Arrival) -> Result<u32, Error> {
+        let Arrival { number, built, control, own } = arrival;
+        let device = match (own, &self.shared) {
+            (Some((listener, charge)), _) => {
+                let limits = Limits { connections_max: ADDED_CONNECTIONS_MAX, ..Limits::default() };
+                Device { _connections: Some(charge), ..self.serve_alone(built, listener, limits)? }
+            }
+            (None, Some(shared)) => built.enter(&shared.exports, shared.address.clone())?,
+            (None, None) => unreachable!("devices have sockets of their own, or one together"),
+        };
+        let device = Arc::new(device);
+        self.devices.add(device.clone());
+        self.mounting.iter().for_each(|mounting| mounting.add(&device, &self.devices));
+        self.start_control(device.name().to_owned(), control);
+        Ok(number)
     }
 
     fn start_text(&self) -> String {
@@ -229,12 +287,18 @@ impl Server {
                     promise.keep(self.hold(&device, opener));
                 }
                 Event::Change(Change::Stop { device }, promise) => self.stop_device(device, promise),
+                Event::Change(Change::Remove { device }, promise) => self.remove_device(device, promise),
                 Event::Change(Change::Resize { device, size }, promise) => {
                     self.resize(&device, size, promise)
                 }
                 Event::Change(Change::Reset { device }, promise) => self.reset(&device, promise),
                 Event::Change(Change::Set { device, attribute, value }, promise) => {
                     self.set(&device, attribute, value, promise);
+                }
+                Event::Add(promise) => self.add(promise),
+                Event::Arrived(arrival, promise) => {
+                    self.arriving -= 1;
+                    promise.keep(arrival.and_then(|arrival| self.admit(*arrival)));
                 }
             }
             if self.control.is_empty() {
@@ -269,10 +333,7 @@ impl Server {
                 );
             }
             match events.recv_timeout(UNMOUNT_PAUSE) {
-                Ok(Event::Change(_, promise)) => {
-                    promise.keep(Err(Error::new(Kind::ShuttingDown, "the server stops")));
-                }
-                Ok(Event::Signal(_)) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
@@ -344,10 +405,38 @@ impl Server {
 
     fn stop_device(&mut self, device: String, promise: Promise) {
         // Taken only with a thread to end it on.
-        match self.stopping.thread().and_then(|thread| Ok((thread, self.take(&device)?))) {
-            Ok((thread, leaving)) => thread.run(move || leaving.end(promise)),
+        match self.beside.thread().and_then(|thread| Ok((thread, self.take(&device)?))) {
+            Ok((thread, leaving)) => thread.run(move || leaving.stop(promise)),
             Err(error) => self.refuse(Change::Stop { device }, promise, error),
         }
+    }
+
+    /// Stops a device that nobody uses.
+    fn remove_device(&mut self, device: String, promise: Promise) {
+        let unused = self.expect_unused(&device);
+        match unused.and_then(|unused| Ok((unused, self.beside.thread()?, self.take(&device)?))) {
+            Ok((unused, thread, leaving)) => thread.run(move || {
+                leaving.remove(promise);
+                drop(unused);
+            }),
+            Err(error) => self.refuse(Change::Remove { device }, promise, error),
+        }
+    }
+
+    /// Keeps clients away from a device; [`Kind::Busy`] while it has any, and of the last device.
+    fn expect_unused(&self, name: &str) -> Result<Reserved, Error> {
+        let device = self.devices.find(name)?;
+        if self.devices.all().len() == 1 {
+            let text = format!("{name} is the last device of its server: spillway stop {name} ends both");
+            return Err(Error::new(Kind::Busy, text));
+        }
+        device.export.reserve().map_err(|kind| {
+            let clients = device.export.clients();
+            Error::new(
+                kind,
+                format!("device {name} is not removed while clients are connected (now {clients})"),
+            )
+        })
     }
 
     /// Refuses a change. What is in use may be so by clients that are leaving: such a change is tried again for a while.
@@ -386,7 +475,7 @@ impl Server {
 
     /// Stops everything. The first failed flush is reported.
     fn stop(mut self, promise: Option<Promise>) -> Result<(), Failure> {
-        self.stopping.join();
+        self.beside.join();
         self.tasks.drain(..).for_each(|task| _ = wait_for(&task));
         let services = self.own.drain().map(|(_, service)| service).chain(self.shared.take());
         stop_all(services.map(|service| service.serving));
@@ -398,33 +487,6 @@ impl Server {
         stop_all(self.control.drain().map(|(_, serving)| serving));
         self.workers.stop();
         flushed.map_err(Failure::from)
-    }
-}
-
-/// A device that is built but not reachable yet.
-struct Built {
-    name: String,
-    read_only: bool,
-    stack: Stack,
-    aligned: Aligned,
-    file: Option<PathBuf>,
-}
-
-/// Builds a device, which is also a file where `place` is the mount.
-fn build(plan: DevicePlan, place: Option<&Path>, opening: &Opening) -> Result<Built> {
-    let cannot = || format!("cannot build device {}", plan.name);
-    let stack = opening.stack(&plan.name, &plan.stack, plan.names).map_err(refused).with_context(cannot)?;
-    let aligned = opening.aligned(&stack, place.is_some()).map_err(refused).with_context(cannot)?;
-    let file = place.map(|place| mounting::file_below(place, &plan.name));
-    Ok(Built { name: plan.name, read_only: plan.read_only, stack, aligned, file })
-}
-
-impl Built {
-    fn enter(self, exports: &Exports, address: Address) -> Result<Device> {
-        let export = Export::new(self.name, self.aligned)?;
-        let export = export.with_description(self.stack.describe())?.with_read_only(self.read_only);
-        let export = exports.add(export)?;
-        Ok(Device { export, stack: self.stack, changes: Changes::new(), address, file: self.file })
     }
 }
 

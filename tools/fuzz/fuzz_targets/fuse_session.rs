@@ -32,14 +32,16 @@ const POLLS_MAX: usize = 5000;
 /// A message: its header, then `body_len` bytes made of `words`.
 fn message(operation: u8, node: u8, body_len: usize, words: &[u8], unique: u64) -> IoBuf {
     let control = 1 << 32 | 1 << 16 | 1;
-    let nodes = [0, 1, 1 << 32, 1 << 32 | 1, 1 << 32 | 2, control - 1, u64::MAX, control];
+    let (add, remove) = (1 << 16 | 1, 1 << 16 | 2);
+    let nodes =
+        [0, 1, 1 << 32, 1 << 32 | 1, 1 << 32 | 2, control - 1, u64::MAX, control, 1 << 16, add, remove];
     let numbers = [0, 1, 511, 4096, SIZE - 1, SIZE, 1 << 40, u64::MAX];
     let len = Header::LEN + body_len;
     let mut buf = IoBuf::zeroed(len);
     buf[..4].copy_from_slice(&(len as u32).to_ne_bytes());
     buf[4..8].copy_from_slice(&u32::from(operation % 64).to_ne_bytes());
     buf[8..16].copy_from_slice(&unique.to_ne_bytes());
-    buf[16..24].copy_from_slice(&nodes[usize::from(node % 8)].to_ne_bytes());
+    buf[16..24].copy_from_slice(&nodes[usize::from(node) % nodes.len()].to_ne_bytes());
     for (place, &word) in buf[Header::LEN..len].chunks_exact_mut(8).zip(words) {
         let number = if word < 128 { u64::from(word) } else { numbers[usize::from(word % 8)] };
         place.copy_from_slice(&number.to_ne_bytes());
@@ -71,9 +73,10 @@ fuzz_target!(|input: &[u8]| {
     let (memory, device) = device::open(choices & 1 != 0);
     let aligned = Aligned::to_bytes(device, &Budget::new(Budget::UNLIMITED)).expect("there is no limit");
     let export = Arc::new(Export::new("ram0", aligned).expect("a good name"));
-    let tree = Arc::new(Tree::new(0, 0, 0));
     let toy = Arc::<Toy>::default();
-    tree.add(export.clone(), vec![toy.folder()], Arc::new(ToyCatalog(toy)));
+    let catalog = Arc::new(ToyCatalog(toy.clone()));
+    let tree = Arc::new(Tree::new(0, 0, 0).with_class(catalog.clone()));
+    tree.add(export.clone(), vec![toy.folder()], catalog);
     let mut session = FuseSession::new(tree.clone(), CONFIG);
     let (mut sent, mut answered) = (0, 0);
     while let [operation, node, short, long, rest @ ..] = recipes {

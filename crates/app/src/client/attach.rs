@@ -19,7 +19,7 @@ use super::program::{finish, run, said};
 use super::{change, lending, row_of};
 use crate::cli::AttachOptions;
 use crate::exit::{Exit, Failure};
-use crate::mounting::file_below;
+use crate::place::file_below;
 use crate::runtime_folder::{RuntimeFolder, check_name};
 
 /// How long the kernel may take to write back and to let go of a loop device, and the pause between two looks.

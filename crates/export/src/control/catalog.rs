@@ -40,8 +40,18 @@ pub enum Change {
         /// Name of the device.
         device: String,
     },
+    /// Removes a device that has no client; [`spillway_core::Kind::Busy`] where it has any, or is the last one.
+    Remove {
+        /// Name of the device.
+        device: String,
+    },
     /// Stops every device and ends the server.
     StopServer,
+}
+
+/// Name of a device that was added while its server ran, by its number.
+pub fn added_name(number: u32) -> String {
+    format!("ram{number}")
 }
 
 /// The devices of a server, for those who look and those who change.
@@ -51,7 +61,7 @@ pub trait Catalog: Send + Sync {
     /// What answers.
     fn version(&self) -> ServerVersion;
 
-    /// Every device, in the order in which they were configured.
+    /// Every device, in the order in which they were configured or added.
     fn devices(&self) -> Vec<DeviceRow>;
 
     /// The declarations of the attributes of a device; [`spillway_core::Kind::NotFound`] where there is none of this name.
@@ -63,4 +73,9 @@ pub trait Catalog: Send + Sync {
 
     /// Carries out a change; the answer comes when it is complete.
     fn change(&self, change: Change) -> Answer<Result<(), Error>>;
+
+    /// Adds a compressed RAM disk without a size, and answers with its number; [`added_name`] is its name.
+    /// [`spillway_core::Kind::NoSpace`] where the server has as many devices as it may, [`spillway_core::Kind::OutOfMemory`] where its memory
+    /// does not suffice.
+    fn hot_add(&self) -> Answer<Result<u32, Error>>;
 }

@@ -32,7 +32,7 @@ pub mod catalog;
 pub mod message;
 pub mod session;
 
-pub use catalog::{Catalog, Change};
+pub use catalog::{Catalog, Change, added_name};
 pub use message::{
     AttributeRow, ColumnRow, DeviceRow, Failure, LINE_BYTES_MAX, Operation, PROTOCOL_VERSION, Reply,
     ServerVersion, Shown,

@@ -5,18 +5,33 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use spillway_core::{Error, Kind, LocalFuture, Reply};
+use spillway_core::{IoBuf, Kind, LocalFuture, Reply};
 
 use super::tree::Volume;
 
 /// What is kept of a request until its reply.
+pub(super) enum Asked {
+    /// Of a disk file.
+    Disk(Ticket),
+    /// Of a control file.
+    Control(ControlTicket),
+}
+
+/// What is kept of a request about a control file.
+pub(super) struct ControlTicket {
+    pub(super) unique: u64,
+    /// Bytes that were written, where it was not read.
+    pub(super) written: Option<u32>,
+}
+
+/// What is kept of a request about a disk file.
 pub(super) struct Ticket {
     pub(super) unique: u64,
     pub(super) volume: Arc<Volume>,
     pub(super) command: Command,
 }
 
-/// What a file is asked for, and the bytes that travel.
+/// What a disk file is asked for, and the bytes that travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Read,
@@ -24,25 +39,26 @@ pub(super) enum Command {
     Flush,
     Zero,
     Seek,
-    /// An attribute was set.
-    Set(u32),
 }
 
 /// Where what was looked for begins; an error without a kind where there is no more of it.
 pub(super) type Found = Result<u64, Option<Kind>>;
 
+/// What a control file shows, nothing where it was written to; or an errno.
+pub(super) type Shown = Result<IoBuf, i32>;
+
 /// An answer that is still to come.
 pub(super) enum Work {
     Io(LocalFuture<Reply>),
     Seek(LocalFuture<Found>),
-    Set(LocalFuture<Result<(), Error>>),
+    Control(LocalFuture<Shown>),
 }
 
 /// An answer.
 pub(super) enum Outcome {
     Io(Reply),
     Seek(Found),
-    Set(Result<(), Error>),
+    Control(Shown),
 }
 
 impl Future for Work {
@@ -52,7 +68,7 @@ impl Future for Work {
         match &mut *self {
             Work::Io(future) => future.as_mut().poll(context).map(Outcome::Io),
             Work::Seek(future) => future.as_mut().poll(context).map(Outcome::Seek),
-            Work::Set(future) => future.as_mut().poll(context).map(Outcome::Set),
+            Work::Control(future) => future.as_mut().poll(context).map(Outcome::Control),
         }
     }
 }

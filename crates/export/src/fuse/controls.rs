@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use spillway_core::{Answer, Attributes, Error, Value};
+use spillway_core::{Answer, Attributes, Value};
 
 use super::wire::errno;
 use crate::control::{Catalog, Change};
@@ -16,6 +16,55 @@ const WRITTEN_LEN_MAX: usize = 4096;
 /// What the kernel says is the size of an attribute.
 pub(super) const SIZE: u64 = 4096;
 
+/// A control file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ControlFile {
+    pub(super) name: &'static str,
+    pub(super) permissions: u32,
+}
+
+impl ControlFile {
+    pub(super) fn is_readable(&self) -> bool {
+        self.permissions & 0o400 != 0
+    }
+
+    pub(super) fn is_writable(&self) -> bool {
+        self.permissions & 0o200 != 0
+    }
+}
+
+/// A folder of control files.
+pub(super) trait Controls: Send + Sync {
+    /// Its name.
+    fn name(&self) -> &str;
+
+    /// Its files, always the same.
+    fn files(&self) -> &[ControlFile];
+
+    /// What a file that can be read shows now, or an errno.
+    fn show(&self, file: &ControlFile) -> Answer<Result<String, i32>>;
+
+    /// Carries out what a file that can be written is told, or refuses by an errno.
+    fn store(&self, file: &ControlFile, text: String) -> Answer<Result<(), i32>>;
+}
+
+/// The text that is shown of a value.
+pub(super) fn text_of(mut value: String) -> Box<[u8]> {
+    if !value.ends_with('\n') {
+        value.push('\n');
+    }
+    value.into_bytes().into()
+}
+
+/// The value that is written by `bytes`, or an errno.
+pub(super) fn value_of(bytes: &[u8]) -> Result<String, i32> {
+    if bytes.len() > WRITTEN_LEN_MAX {
+        return Err(errno::E2BIG);
+    }
+    let text = std::str::from_utf8(bytes).map_err(|_| errno::EINVAL)?;
+    Ok(text.strip_suffix('\n').unwrap_or(text).to_owned())
+}
+
 /// A part of a device, as a folder of control files.
 pub struct Folder {
     /// Name of the part; no other of the device has it.
@@ -24,73 +73,43 @@ pub struct Folder {
     pub attributes: Arc<dyn Attributes>,
 }
 
-/// A control file.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ControlFile {
-    pub(super) name: &'static str,
-    pub(super) readable: bool,
-    pub(super) writable: bool,
-}
-
-impl ControlFile {
-    pub(super) fn permissions(&self) -> u32 {
-        u32::from(self.readable) * 0o444 + u32::from(self.writable) * 0o200
-    }
-}
-
-/// The control files of a device.
-pub(super) struct Controls {
+/// The folder of a part of a device.
+pub(super) struct Part {
     device: String,
-    pub(super) folders: Vec<(Folder, Vec<ControlFile>)>,
+    folder: Folder,
+    files: Vec<ControlFile>,
     /// Who carries out changes.
     catalog: Arc<dyn Catalog>,
 }
 
-impl Controls {
-    pub(super) fn new(device: String, folders: Vec<Folder>, catalog: Arc<dyn Catalog>) -> Self {
-        let folders = folders.into_iter().map(|folder| {
-            let specs = folder.attributes.specs();
-            let file = |spec: &spillway_core::Spec| ControlFile {
-                name: spec.name,
-                readable: spec.readable,
-                writable: spec.writable,
-            };
-            let files = specs.iter().map(file).collect();
-            (folder, files)
-        });
-        Self { device, folders: folders.collect(), catalog }
+impl Part {
+    pub(super) fn new(device: &str, folder: Folder, catalog: Arc<dyn Catalog>) -> Self {
+        let file = |spec: &spillway_core::Spec| ControlFile {
+            name: spec.name,
+            permissions: u32::from(spec.readable) * 0o444 + u32::from(spec.writable) * 0o200,
+        };
+        let files = folder.attributes.specs().iter().map(file).collect();
+        Self { device: device.to_owned(), folder, files, catalog }
+    }
+}
+
+impl Controls for Part {
+    fn name(&self) -> &str {
+        &self.folder.name
     }
 
-    /// A file by the numbers of its folder and in it.
-    pub(super) fn file(&self, folder: u16, file: u16) -> Option<ControlFile> {
-        self.folders.get(usize::from(folder))?.1.get(usize::from(file)).copied()
+    fn files(&self) -> &[ControlFile] {
+        &self.files
     }
 
-    /// What the attribute shows now, or an errno.
-    pub(super) fn text(&self, (folder, file): (u16, u16)) -> Result<Box<[u8]>, i32> {
-        let name = self.file(folder, file).ok_or(errno::ENOENT)?.name;
-        let attributes = &self.folders[usize::from(folder)].0.attributes;
-        let mut shown = attributes.show(name).map_err(|error| error.kind.errno())?;
-        if !shown.ends_with('\n') {
-            shown.push('\n');
-        }
-        Ok(shown.into_bytes().into())
+    fn show(&self, file: &ControlFile) -> Answer<Result<String, i32>> {
+        Answer::Done(self.folder.attributes.show(file.name).map_err(|error| error.kind.errno()))
     }
 
-    /// Has the attribute set to what `bytes` say, or refuses by an errno.
-    pub(super) fn write(
-        &self,
-        (folder, file): (u16, u16),
-        bytes: &[u8],
-    ) -> Result<Answer<Result<(), Error>>, i32> {
-        let name = self.file(folder, file).ok_or(errno::ENOENT)?.name;
-        if bytes.len() > WRITTEN_LEN_MAX {
-            return Err(errno::E2BIG);
-        }
-        let text = std::str::from_utf8(bytes).map_err(|_| errno::EINVAL)?;
-        let text = text.strip_suffix('\n').unwrap_or(text).to_owned();
-        let attribute = format!("{}.{name}", self.folders[usize::from(folder)].0.name);
+    fn store(&self, file: &ControlFile, text: String) -> Answer<Result<(), i32>> {
+        let attribute = format!("{}.{}", self.folder.name, file.name);
         let change = Change::Set { device: self.device.clone(), attribute, value: Value::Text(text) };
-        Ok(self.catalog.change(change))
+        let answer = self.catalog.change(change);
+        Answer::pending(async move { answer.await.map_err(|error| error.kind.errno()) })
     }
 }

@@ -1,6 +1,7 @@
 //! The server's side of the FUSE protocol, without I/O.
 //!
-//! What it is: a [`Tree`] is what a mount shows, `NAME/disk` for each device and `NAME/PART/ATTRIBUTE` for what it is made of; a [`FuseSession`] is an
+//! What it is: a [`Tree`] is what a mount shows, `NAME/disk` for each device and `NAME/PART/ATTRIBUTE` for what it is made of, and `zram-control` to
+//! add and remove devices; a [`FuseSession`] is an
 //! [`Exchange`](spillway_core::exchange::Exchange) for one reader of the mount: messages of the kernel in, requests to an
 //! [`Aligned`](spillway_core::Aligned) device, messages out. A mount has several readers, each a session on a thread of its own;
 //! whichever reads a request answers it. What they share stands in the tree. The source of all facts is the kernel's interface
@@ -26,6 +27,7 @@
 //! | `folder` | names in a folder |
 //! | `config` | limits of one session |
 //! | `controls` | attributes as files |
+//! | `class` | the files of `zram-control` |
 //! | `texts` | what open ones have shown |
 //! | `answer` | answers that are still to come |
 //! | `seek` | where data and holes begin |
@@ -33,10 +35,9 @@
 //! | `transfers` | reads, writes and the like of disk files |
 
 mod answer;
-
+mod class;
 mod config;
 mod controls;
-
 mod folder;
 mod seek;
 mod session;
@@ -48,6 +49,7 @@ mod transfers;
 mod tree;
 pub mod wire;
 
+pub use class::CLASS;
 pub use config::{Config, KEPT_LEN_MIN, MESSAGE_LEN_MAX, PAYLOAD_OFFSET};
 pub use controls::Folder;
 pub use session::FuseSession;

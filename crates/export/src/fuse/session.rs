@@ -6,13 +6,13 @@ use std::task::Context;
 use spillway_core::exchange::{Exchange, Message};
 use spillway_core::{ByteRange, Flags, IoBuf, Op, Request, work};
 
-use super::answer::{Command, Ticket};
+use super::answer::{Command, ControlTicket, Ticket};
 use super::config::{BACKGROUND_MAX, CONGESTED, Config, PAYLOAD_LEN_MAX, PAYLOAD_OFFSET};
-use super::controls;
+use super::controls::{self, ControlFile, Controls};
 use super::folder::Listing;
 use super::stat::Stat;
 use super::transfers::{Transfers, writing};
-use super::tree::{Attendance, Node, Tree, Volume};
+use super::tree::{Attendance, CLASS_FOLDER, NO_VOLUME, Node, Tree, Volume};
 use super::wire::{self, Fields, Head, Header, Portion, errno, fallocate_mode, init_flag, opcode, whence};
 
 /// What a mount can do, where the kernel can.
@@ -28,6 +28,9 @@ const DISK: &str = "disk";
 
 /// Longest list of names in one reply, in bytes.
 const LISTING_LEN_MAX: usize = 16 << 10;
+
+/// Where a control file is.
+type Place = (u32, u16, u16);
 
 /// What a request leads to besides a reply: nothing, or an errno to be replied.
 type Outcome = Result<(), i32>;
@@ -48,7 +51,7 @@ impl FuseSession {
         Self { attendance, transfers: Transfers::new(config), volumes: Vec::new(), version: None }
     }
 
-    fn tree(&self) -> &Tree {
+    fn tree(&self) -> &Arc<Tree> {
         self.attendance.tree()
     }
 
@@ -71,6 +74,22 @@ impl FuseSession {
             Some(_) => Err(errno::EISDIR),
             None => Err(errno::ENOENT),
         }
+    }
+
+    /// A folder of control files.
+    fn controls(&mut self, volume: u32, part: u16) -> Result<Arc<dyn Controls>, i32> {
+        let found = match volume {
+            NO_VOLUME => self.tree().class.as_ref().filter(|_| part == 0).cloned(),
+            volume => self.volume(volume)?.parts.get(usize::from(part)).cloned(),
+        };
+        found.ok_or(errno::ENOENT)
+    }
+
+    /// A control file, by its volume, its folder and its place there.
+    fn control(&mut self, (volume, part, file): Place) -> Result<(Arc<dyn Controls>, ControlFile), i32> {
+        let controls = self.controls(volume, part)?;
+        let file = controls.files().get(usize::from(file)).copied().ok_or(errno::ENOENT)?;
+        Ok((controls, file))
     }
 
     fn is_control(&self, node: u64) -> bool {
@@ -139,14 +158,10 @@ impl FuseSession {
                 let permissions = if geometry.read_only { 0o400 } else { 0o600 };
                 Ok(Stat::file(node, permissions, geometry.size, geometry.optimal_io.max(4096)))
             }
-            Node::Part(number, part) => {
-                let volume = self.volume(number)?;
-                let known = usize::from(part) < volume.controls.folders.len();
-                known.then(|| Stat::folder(node)).ok_or(errno::ENOENT)
-            }
+            Node::Part(number, part) => self.controls(number, part).map(|_| Stat::folder(node)),
             Node::Control(number, part, file) => {
-                let file = self.volume(number)?.controls.file(part, file).ok_or(errno::ENOENT)?;
-                Ok(Stat::file(node, file.permissions(), controls::SIZE, 4096))
+                let (_, file) = self.control((number, part, file))?;
+                Ok(Stat::file(node, file.permissions, controls::SIZE, 4096))
             }
         }
     }
@@ -162,6 +177,9 @@ impl FuseSession {
 
     fn named(&mut self, folder: Node, name: &[u8]) -> Result<Node, i32> {
         match folder {
+            Node::Root if self.tree().class.as_ref().is_some_and(|class| class.name().as_bytes() == name) => {
+                Ok(CLASS_FOLDER)
+            }
             Node::Root => {
                 let volumes = self.tree().volumes();
                 let found = volumes.iter().find(|volume| volume.export().name().as_bytes() == name);
@@ -170,14 +188,13 @@ impl FuseSession {
             Node::Volume(number) if name == DISK.as_bytes() => Ok(Node::Disk(number)),
             Node::Volume(number) => {
                 let volume = self.volume(number)?;
-                let mut parts = volume.controls.folders.iter();
-                let place = parts.position(|(part, _)| part.name.as_bytes() == name).ok_or(errno::ENOENT)?;
+                let mut parts = volume.parts.iter();
+                let place = parts.position(|part| part.name().as_bytes() == name).ok_or(errno::ENOENT)?;
                 Ok(Node::Part(number, place as u16))
             }
             Node::Part(number, part) => {
-                let volume = self.volume(number)?;
-                let (_, files) = volume.controls.folders.get(usize::from(part)).ok_or(errno::ENOENT)?;
-                let place = files.iter().position(|file| file.name.as_bytes() == name);
+                let controls = self.controls(number, part)?;
+                let place = controls.files().iter().position(|file| file.name.as_bytes() == name);
                 place.map(|place| Node::Control(number, part, place as u16)).ok_or(errno::ENOENT)
             }
             Node::Disk(_) | Node::Control(..) => Err(errno::ENOTDIR),
@@ -209,7 +226,7 @@ impl FuseSession {
     fn open(&mut self, header: &Header, body: &[u8]) -> Outcome {
         let mode = Fields::of(body).u32().ok_or(errno::EINVAL)?;
         let handle = match Node::of(header.node) {
-            Some(Node::Control(number, part, file)) => self.open_control(number, (part, file), mode)?,
+            Some(Node::Control(number, part, file)) => self.open_control((number, part, file), mode)?,
             _ => self.disk(header.node)?.open_disk(mode, header.thread)?,
         };
         let flags = wire::open_flag::DIRECT_IO | wire::open_flag::PARALLEL_DIRECT_WRITES;
@@ -226,37 +243,46 @@ impl FuseSession {
     }
 
     /// Root may open any file: what cannot be read or written is refused to it too.
-    fn open_control(&mut self, number: u32, (part, file): (u16, u16), mode: u32) -> Result<u64, i32> {
-        let volume = self.volume(number)?;
-        let file = volume.controls.file(part, file).ok_or(errno::ENOENT)?;
+    fn open_control(&mut self, place: Place, mode: u32) -> Result<u64, i32> {
+        let (_, file) = self.control(place)?;
         let (reads, writes) = (mode & wire::open_mode::ACCESS != 1, mode & wire::open_mode::ACCESS != 0);
-        if (reads && !file.readable) || (writes && !file.writable) {
+        if (reads && !file.is_readable()) || (writes && !file.is_writable()) {
             return Err(errno::EACCES);
         }
         self.tree().texts.open()
     }
 
-    fn read_control(&mut self, header: &Header, asked: Portion, number: u32, place: (u16, u16)) -> Outcome {
-        let volume = self.volume(number)?;
-        let texts = &self.tree().texts;
-        if asked.offset == 0 {
-            texts.show(asked.handle, volume.controls.text(place)?)?;
+    fn read_control(&mut self, header: &Header, asked: Portion, place: Place) -> Outcome {
+        let (controls, file) = self.control(place)?;
+        if !file.is_readable() {
+            return Err(errno::EACCES);
         }
-        let text = texts.read(asked.handle, asked.offset, asked.len as usize)?;
-        self.transfers.reply_with(&mut Head::of(header.unique, 0), text);
+        let value = (asked.offset == 0).then(|| controls.show(&file));
+        let tree = self.tree().clone();
+        let shown = async move {
+            if let Some(value) = value {
+                tree.texts.show(asked.handle, controls::text_of(value.await?))?;
+            }
+            tree.texts.read(asked.handle, asked.offset, asked.len as usize)
+        };
+        let ticket = ControlTicket { unique: header.unique, written: None };
+        self.transfers.control(ticket, Box::pin(shown));
         Ok(())
     }
 
-    fn write_control(&mut self, header: &Header, body: &[u8], number: u32, place: (u16, u16)) -> Outcome {
+    fn write_control(&mut self, header: &Header, body: &[u8], place: Place) -> Outcome {
         let asked = Portion::decode(body).ok_or(errno::EINVAL)?;
         let bytes = &body[Portion::LEN..];
         if bytes.len() != asked.len as usize {
             return Err(errno::EINVAL);
         }
-        let volume = self.volume(number)?;
-        let answer = volume.controls.write(place, bytes)?;
-        let ticket = Ticket { unique: header.unique, volume, command: Command::Set(asked.len) };
-        self.transfers.set(ticket, answer);
+        let (controls, file) = self.control(place)?;
+        if !file.is_writable() {
+            return Err(errno::EACCES);
+        }
+        let stored = controls.store(&file, controls::value_of(bytes)?);
+        let ticket = ControlTicket { unique: header.unique, written: Some(asked.len) };
+        self.transfers.control(ticket, Box::pin(async move { stored.await.map(|()| IoBuf::empty()) }));
         Ok(())
     }
 
@@ -273,19 +299,20 @@ impl FuseSession {
                     let node = Node::Volume(volume.number);
                     listing.add(node.number(), &Stat::folder(node), volume.export().name());
                 }
+                if let Some(class) = &self.tree().class {
+                    listing.add(CLASS_FOLDER.number(), &Stat::folder(CLASS_FOLDER), class.name());
+                }
             }
             Node::Volume(number) => {
                 let disk = Node::Disk(number);
                 listing.add(disk.number(), &self.stat_of(disk)?, DISK);
-                for (place, (part, _)) in self.volume(number)?.controls.folders.iter().enumerate() {
+                for (place, part) in self.volume(number)?.parts.iter().enumerate() {
                     let node = Node::Part(number, place as u16);
-                    listing.add(node.number(), &Stat::folder(node), &part.name);
+                    listing.add(node.number(), &Stat::folder(node), part.name());
                 }
             }
             Node::Part(number, part) => {
-                let volume = self.volume(number)?;
-                let (_, files) = volume.controls.folders.get(usize::from(part)).ok_or(errno::ENOENT)?;
-                for (place, file) in files.iter().enumerate() {
+                for (place, file) in self.controls(number, part)?.files().iter().enumerate() {
                     let node = Node::Control(number, part, place as u16);
                     listing.add(node.number(), &Stat::file(node, 0, 0, 0), file.name);
                 }
@@ -306,7 +333,7 @@ impl FuseSession {
     fn read(&mut self, header: &Header, body: &[u8]) -> Outcome {
         let asked = Portion::decode(body).ok_or(errno::EINVAL)?;
         if let Some(Node::Control(number, part, file)) = Node::of(header.node) {
-            return self.read_control(header, asked, number, (part, file));
+            return self.read_control(header, asked, (number, part, file));
         }
         let (ticket, size) = self.ticket(header, Command::Read)?;
         if asked.offset >= size {
@@ -398,7 +425,7 @@ impl Exchange for FuseSession {
         let (refused, rest) = match (header.opcode, Node::of(header.node)) {
             (opcode::WRITE, Some(Node::Control(number, part, file))) => {
                 let body = &message[Header::LEN..];
-                (self.write_control(&header, body, number, (part, file)), message)
+                (self.write_control(&header, body, (number, part, file)), message)
             }
             (opcode::WRITE, _) => match self.write(&header, message, last) {
                 Ok(rest) => return rest,

@@ -13,9 +13,9 @@ use std::task::{Context, Poll};
 
 use spillway_core::buffer;
 use spillway_core::exchange::Message;
-use spillway_core::{Answer, Error, Flags, IoBuf, Kind, LocalFuture, Op, Reply, Request, work};
+use spillway_core::{Answer, Flags, IoBuf, Kind, LocalFuture, Op, Reply, Request, work};
 
-use super::answer::{Command, Outcome, Ticket, Work};
+use super::answer::{Asked, Command, ControlTicket, Found, Outcome, Shown, Ticket, Work};
 use super::config::{Config, STAYING_LEN_MIN};
 use super::seek::seek;
 use super::wire::{Head, errno};
@@ -37,10 +37,10 @@ struct Parked {
     room: Option<LocalFuture<IoBuf>>,
 }
 
-/// The requests of a session that a device carries out.
+/// The requests of a session that a device or the server carries out.
 pub(super) struct Transfers {
     config: Config,
-    pending: Pending<Ticket, Work>,
+    pending: Pending<Asked, Work>,
     parked: Option<Parked>,
     /// What a request had its payload in that is parked no longer.
     returned: Option<IoBuf>,
@@ -116,15 +116,12 @@ impl Transfers {
     /// Looks for data from `offset` on, or for what is none.
     pub(super) fn seek(&mut self, ticket: Ticket, offset: u64, data: bool) {
         let device = ticket.volume.export().device().clone();
-        self.begin(ticket, 0, Work::Seek(Box::pin(seek(device, offset, data))));
+        self.begin(Asked::Disk(ticket), 0, Work::Seek(Box::pin(seek(device, offset, data))));
     }
 
-    /// Waits for an attribute to be set.
-    pub(super) fn set(&mut self, ticket: Ticket, answer: Answer<Result<(), Error>>) {
-        match answer {
-            Answer::Done(result) => self.finish(&ticket, Outcome::Set(result)),
-            Answer::Pending(future) => self.begin(ticket, 0, Work::Set(future)),
-        }
+    /// Waits for what a control file shows, or does.
+    pub(super) fn control(&mut self, ticket: ControlTicket, shown: LocalFuture<Shown>) {
+        self.begin(Asked::Control(ticket), 0, Work::Control(shown));
     }
 
     /// Whether the session may hold another buffer of `len` bytes.
@@ -160,36 +157,58 @@ impl Transfers {
         match ticket.volume.export().device().submit_bytes(request) {
             Answer::Done(reply) => {
                 work::spend_bytes(reply.buf.len(), work::BYTES_STORED);
-                self.finish(&ticket, Outcome::Io(reply));
+                self.finish_io(&ticket, reply);
             }
-            Answer::Pending(future) => self.begin(ticket, held, Work::Io(future)),
+            Answer::Pending(future) => self.begin(Asked::Disk(ticket), held, Work::Io(future)),
         }
     }
 
-    fn begin(&mut self, ticket: Ticket, held: u64, work: Work) {
-        if let Some((ticket, outcome)) = self.pending.begin(ticket, held, work) {
-            self.finish(&ticket, outcome);
+    fn begin(&mut self, asked: Asked, held: u64, work: Work) {
+        if let Some((asked, outcome)) = self.pending.begin(asked, held, work) {
+            self.finish(&asked, outcome);
         }
     }
 
-    fn finish(&mut self, ticket: &Ticket, outcome: Outcome) {
-        let failure = match outcome {
-            Outcome::Io(Reply { result: Ok(()), buf }) => return self.succeed(ticket, buf),
-            Outcome::Seek(Ok(offset)) => return self.reply(Head::of(ticket.unique, 0).u64(offset)),
-            Outcome::Set(Ok(())) => return self.succeed(ticket, IoBuf::empty()),
-            Outcome::Set(Err(error)) => return self.refuse(ticket.unique, error.kind.errno()),
-            Outcome::Io(Reply { result: Err(kind), .. }) | Outcome::Seek(Err(Some(kind))) => errno_of(kind),
-            Outcome::Seek(Err(None)) => errno::ENXIO,
-        };
+    fn finish(&mut self, asked: &Asked, outcome: Outcome) {
+        match (asked, outcome) {
+            (Asked::Disk(ticket), Outcome::Io(reply)) => self.finish_io(ticket, reply),
+            (Asked::Disk(ticket), Outcome::Seek(found)) => self.finish_seek(ticket, found),
+            (Asked::Control(ticket), Outcome::Control(shown)) => self.finish_control(ticket, shown),
+            _ => unreachable!("each request has an answer of its own kind"),
+        }
+    }
+
+    fn finish_io(&mut self, ticket: &Ticket, Reply { result, buf }: Reply) {
+        match result {
+            Ok(()) => self.succeed(ticket, buf),
+            Err(kind) => self.fail(ticket, errno_of(kind)),
+        }
+    }
+
+    fn finish_seek(&mut self, ticket: &Ticket, found: Found) {
+        match found {
+            Ok(offset) => self.reply(Head::of(ticket.unique, 0).u64(offset)),
+            Err(kind) => self.fail(ticket, kind.map_or(errno::ENXIO, errno_of)),
+        }
+    }
+
+    fn finish_control(&mut self, ticket: &ControlTicket, shown: Shown) {
+        let mut head = Head::of(ticket.unique, 0);
+        match (shown, ticket.written) {
+            (Err(errno), _) => self.refuse(ticket.unique, errno),
+            (Ok(text), None) => self.reply_with(&mut head, text),
+            (Ok(_), Some(len)) => self.reply(head.u32(len).u32(0)),
+        }
+    }
+
+    fn fail(&mut self, ticket: &Ticket, errno: i32) {
         ticket.volume.export().counters.add(Counter::Errors, 1);
-        self.refuse(ticket.unique, failure);
+        self.refuse(ticket.unique, errno);
     }
 
     fn succeed(&mut self, ticket: &Ticket, buf: IoBuf) {
         let mut head = Head::of(ticket.unique, 0);
         let (requests, bytes) = match ticket.command {
-            // The device has not been asked for anything.
-            Command::Set(len) => return self.reply(head.u32(len).u32(0)),
             Command::Read => (Counter::Reads, Some((Counter::ReadBytes, buf.len()))),
             Command::Write(len) => {
                 head.u32(len).u32(0);
@@ -240,8 +259,8 @@ impl Transfers {
             return;
         }
         self.pending.collect(context);
-        while let Some((ticket, outcome)) = self.pending.next_done() {
-            self.finish(&ticket, outcome);
+        while let Some((asked, outcome)) = self.pending.next_done() {
+            self.finish(&asked, outcome);
             if work::spent() {
                 break;
             }

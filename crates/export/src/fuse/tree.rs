@@ -5,6 +5,7 @@
 //!   /NAME        a volume, its number counted from 1 and never used again
 //!   /NAME/disk   the device as a file
 //!   /NAME/PART/ATTRIBUTE
+//!   /zram-control     where devices are added and removed, with the numbers of a part of volume 0
 //! ```
 //!
 //! An open disk file is a client of its export: while there is one, the device is neither reset nor taken away. The kernel does not
@@ -16,7 +17,8 @@ use std::sync::Arc;
 use spillway_core::Kind;
 use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock};
 
-use super::controls::{Controls, Folder};
+use super::class::Class;
+use super::controls::{Controls, Folder, Part};
 use super::texts::Texts;
 use super::wire::{self, errno, open_mode};
 use crate::control::Catalog;
@@ -24,6 +26,12 @@ use crate::export::{Connected, Export};
 
 /// Files of a volume that may be open at a time.
 const OPEN_MAX: usize = 1024;
+
+/// In place of a volume's number: of a folder of the mount itself.
+pub(super) const NO_VOLUME: u32 = 0;
+
+/// `zram-control`.
+pub(super) const CLASS_FOLDER: Node = Node::Part(NO_VOLUME, 0);
 
 /// A place in the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +42,7 @@ pub(super) enum Node {
     Volume(u32),
     /// Its disk file.
     Disk(u32),
-    /// The folder of a part, by its number in the volume.
+    /// The folder of a part, by its number in the volume, or in [`NO_VOLUME`].
     Part(u32, u16),
     /// An attribute, by its number in the part.
     Control(u32, u16, u16),
@@ -45,8 +53,8 @@ impl Node {
     pub(super) fn of(number: u64) -> Option<Self> {
         let volume = (number >> 32) as u32;
         match (volume, (number >> 16) as u16, number as u16) {
-            (0, 0, 1) => Some(Node::Root),
-            (0, ..) => None,
+            (NO_VOLUME, 0, 1) => Some(Node::Root),
+            (NO_VOLUME, 0, _) => None,
             (_, 0, 0) => Some(Node::Volume(volume)),
             (_, 0, 1) => Some(Node::Disk(volume)),
             (_, 0, _) => None,
@@ -84,7 +92,7 @@ const UNSEEN: u32 = 0;
 pub struct Volume {
     pub(super) number: u32,
     export: Arc<Export>,
-    pub(super) controls: Controls,
+    pub(super) parts: Vec<Arc<dyn Controls>>,
     open: Mutex<Open>,
 }
 
@@ -177,6 +185,7 @@ pub struct Tree {
     version: AtomicU64,
     sessions: AtomicUsize,
     pub(super) texts: Texts,
+    pub(super) class: Option<Arc<dyn Controls>>,
     pub(super) owner: Owner,
 }
 
@@ -189,7 +198,7 @@ impl Attendance {
         Self(tree)
     }
 
-    pub(super) fn tree(&self) -> &Tree {
+    pub(super) fn tree(&self) -> &Arc<Tree> {
         &self.0
     }
 }
@@ -221,17 +230,24 @@ impl Tree {
             version: AtomicU64::new(0),
             sessions: AtomicUsize::new(0),
             texts: Texts::default(),
+            class: None,
             owner: Owner { uid, gid, since },
         }
     }
 
-    /// Shows a device, which takes bytes, under its export's name; no other one in the mount has it.
+    /// Shows the folder [`CLASS`](super::CLASS) too, by which devices of `catalog` come and go.
+    pub fn with_class(self, catalog: Arc<dyn Catalog>) -> Self {
+        Self { class: Some(Arc::new(Class { catalog })), ..self }
+    }
+
+    /// Shows a device, which takes bytes, under its export's name; nothing else in the mount has it.
     /// Its parts are folders, in this order, whose files `catalog` changes.
     pub fn add(&self, export: Arc<Export>, parts: Vec<Folder>, catalog: Arc<dyn Catalog>) {
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let number = u32::try_from(number).expect("nobody adds so many");
-        let controls = Controls::new(export.name().to_owned(), parts, catalog);
-        let volume = Arc::new(Volume { number, export, controls, open: Mutex::default() });
+        let part = |folder| Arc::new(Part::new(export.name(), folder, catalog.clone())) as Arc<dyn Controls>;
+        let parts = parts.into_iter().map(part).collect();
+        let volume = Arc::new(Volume { number, export, parts, open: Mutex::default() });
         self.volumes.write().push(volume);
         self.version.fetch_add(1, Ordering::Release);
     }

@@ -110,6 +110,7 @@ pub mod errno {
     pub const E2BIG: i32 = 7;
     pub const EACCES: i32 = 13;
     pub const EBUSY: i32 = 16;
+    pub const ENODEV: i32 = 19;
     pub const ENOTDIR: i32 = 20;
     pub const EISDIR: i32 = 21;
     pub const EINVAL: i32 = 22;
@@ -117,6 +118,7 @@ pub mod errno {
     pub const EFBIG: i32 = 27;
     pub const ENOSPC: i32 = 28;
     pub const EROFS: i32 = 30;
+    pub const ERANGE: i32 = 34;
     pub const ENOSYS: i32 = 38;
     pub const EPROTO: i32 = 71;
     pub const EOPNOTSUPP: i32 = 95;

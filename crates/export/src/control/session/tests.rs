@@ -47,6 +47,10 @@ impl Catalog for Toy {
             if complete.load(Ordering::SeqCst) { Poll::Ready(Err(busy())) } else { Poll::Pending }
         }))
     }
+
+    fn hot_add(&self) -> Answer<Result<u32, Error>> {
+        unreachable!("a control client does not ask")
+    }
 }
 
 fn shown(name: &str) -> Shown {

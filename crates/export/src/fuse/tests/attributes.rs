@@ -1,6 +1,6 @@
 //! Attributes as files.
 
-use super::super::wire::Fields;
+use super::super::wire::{self, Fields};
 use super::*;
 use spillway_core::exchange::Exchange;
 use spillway_core::sync::Ordering;
@@ -92,4 +92,75 @@ fn a_change_that_takes_long_stops_nothing_else() {
     kernel.poll();
     assert_eq!(kernel.reply().map(|(number, (errno, _))| (number, errno)), Some((unique, 0)));
     assert_eq!(toy.level.load(Ordering::SeqCst), 5);
+}
+
+/// The files of the folder that adds and removes devices.
+fn class() -> (Arc<Toy>, Kernel, u64, u64) {
+    let (toy, mut kernel, ..) = control();
+    let [add, remove] =
+        ["hot_add", "hot_remove"].map(|name| kernel.find(&format!("zram-control/{name}")).unwrap());
+    (toy, kernel, add, remove)
+}
+
+#[test]
+fn devices_come_and_go_by_the_files_of_a_folder() {
+    let (toy, mut kernel, add, remove) = class();
+    let mode = |kernel: &mut Kernel, node| {
+        let (errno, reply) = kernel.ask(opcode::GETATTR, node, &[0; 16]);
+        assert_eq!(errno, 0);
+        Fields::of(&reply[76..]).u32().unwrap()
+    };
+    assert_eq!((mode(&mut kernel, add), mode(&mut kernel, remove)), (0o100_400, 0o100_200));
+    let (errno, listing) = kernel.ask(opcode::READDIR, wire::ROOT, &portion(0, 4096, 0));
+    assert!(errno == 0 && String::from_utf8_lossy(&listing).contains("zram-control"));
+    let folder = kernel.find("zram-control").unwrap();
+    let (errno, listing) = kernel.ask(opcode::READDIR, folder, &portion(0, 4096, 0));
+    let listing = String::from_utf8_lossy(&listing).into_owned();
+    assert!(errno == 0 && listing.contains("hot_add") && listing.contains("hot_remove"), "{listing}");
+    assert_eq!((kernel.open(add, 1), kernel.open(remove, 0)), (Err(errno::EACCES), Err(errno::EACCES)));
+    let handle = kernel.open(add, 0).unwrap();
+    assert_eq!(read_at(&mut kernel, add, handle, 0, 100), (0, "1\n".into()));
+    assert_eq!(read_at(&mut kernel, add, handle, 2, 100), (0, String::new()), "read to its end");
+    assert_eq!(toy.added.load(Ordering::SeqCst), 1, "and once");
+    assert_eq!(read_at(&mut kernel, add, handle, 0, 100), (0, "2\n".into()), "read again");
+    for (text, errno) in [
+        (&b"3\n"[..], errno::ENODEV),
+        (b"0", errno::EBUSY),
+        (b"-1", errno::EINVAL),
+        (b"ram2", errno::EINVAL),
+        (b"99999999999", errno::ERANGE),
+        (b"2\n", 0),
+        (b"2\n", errno::ENODEV),
+        (b"1", 0),
+    ] {
+        assert_eq!(kernel.write(remove, 0, text).0, errno, "{text:?}");
+    }
+    assert_eq!(toy.added.load(Ordering::SeqCst), 0);
+    toy.added.store(ADDED_MAX, Ordering::SeqCst);
+    assert_eq!(read_at(&mut kernel, add, handle, 0, 100).0, errno::ENOSPC);
+}
+
+#[test]
+fn a_reader_goes_on_while_a_device_is_added() {
+    let (toy, mut kernel, add, _) = class();
+    let handle = kernel.open(add, 0).unwrap();
+    toy.slow.store(true, Ordering::SeqCst);
+    let body = [words64(&[handle, 0]), words32(&[4096, 0]), words64(&[0, 0])].concat();
+    let (unique, _) = kernel.send(opcode::READ, add, &body);
+    kernel.poll();
+    assert!(kernel.reply().is_none());
+    assert!(kernel.find("ram0/disk").is_ok(), "others are answered");
+    toy.finish();
+    assert_eq!(kernel.wakes(), 1);
+    kernel.poll();
+    assert_eq!(kernel.reply(), Some((unique, (0, b"1\n".to_vec()))));
+}
+
+#[test]
+fn without_the_folder_nothing_is_added() {
+    let tree = Arc::new(Tree::new(1000, 100, 7));
+    let mut kernel = Kernel::new(&tree, Config::default());
+    assert_eq!(kernel.find("zram-control"), Err(errno::ENOENT));
+    assert_eq!(kernel.ask(opcode::GETATTR, 1 << 16, &[0; 16]).0, errno::ENOENT);
+    assert_eq!(kernel.open(1 << 16 | 1, 0), Err(errno::ENOENT));
 }

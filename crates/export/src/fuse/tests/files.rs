@@ -50,7 +50,7 @@ fn a_mount_lists_its_devices_and_each_has_a_disk() {
             }
         }
     };
-    assert_eq!(list(&mut kernel, ROOT), [".", "..", "ram0"]);
+    assert_eq!(list(&mut kernel, ROOT), [".", "..", "ram0", "zram-control"]);
     let folder = kernel.find("ram0").unwrap();
     assert_eq!(list(&mut kernel, folder), [".", "..", "disk", "toy"]);
     for (node, expected) in [(disk, errno::ENOTDIR), (99, errno::ENOENT), (disk + 1, errno::ENOENT)] {

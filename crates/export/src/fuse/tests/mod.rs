@@ -12,7 +12,7 @@ use std::sync::Arc;
 use spillway_core::{Aligned, Budget};
 
 use self::kernel::{Kernel, THREAD, portion, words32, words64, writing};
-use self::toy::{Toy, ToyCatalog};
+use self::toy::{ADDED_MAX, Toy, ToyCatalog};
 use super::wire::{errno, fallocate_mode, init_flag, opcode, open_mode, whence};
 use super::{Config, Tree};
 use crate::Export;
@@ -26,9 +26,10 @@ fn mounted() -> (Arc<TestDevice>, Arc<Export>, Arc<Tree>, Arc<Toy>) {
     let device = TestDevice::new(SIZE);
     let aligned = Aligned::to_bytes(device.clone(), &Budget::new(Budget::UNLIMITED)).unwrap();
     let export = Arc::new(Export::new("ram0", aligned).unwrap());
-    let tree = Arc::new(Tree::new(1000, 100, 7));
     let toy = Arc::<Toy>::default();
-    tree.add(export.clone(), vec![toy.folder()], Arc::new(ToyCatalog(toy.clone())));
+    let catalog = Arc::new(ToyCatalog(toy.clone()));
+    let tree = Arc::new(Tree::new(1000, 100, 7).with_class(catalog.clone()));
+    tree.add(export.clone(), vec![toy.folder()], catalog);
     (device, export, tree, toy)
 }
 

@@ -1,4 +1,4 @@
-//! A part with two attributes, and a catalog that changes them: at once, or once it is told to finish. The fuzzer of the session uses it
+//! A part with two attributes, and a catalog that changes them, and adds devices: at once, or once it is told to finish. The fuzzer of the session uses it
 //! too, so it names this crate as others do.
 
 use std::sync::Arc;
@@ -9,10 +9,15 @@ use spillway_core::{Answer, Attribute, Attributes, Error, Kind, Spec, Table, Val
 use spillway_export::control::{AttributeRow, Catalog, Change, DeviceRow, ServerVersion, Shown};
 use spillway_export::fuse::Folder;
 
+/// Devices that are added at most.
+pub(super) const ADDED_MAX: u64 = 12;
+
 #[derive(Default)]
 pub(super) struct Toy {
     pub(super) level: AtomicU64,
     pub(super) slow: AtomicBool,
+    /// Devices that were added; they have these numbers from 1 on.
+    pub(super) added: AtomicU64,
     waiters: WaitList,
 }
 
@@ -32,6 +37,31 @@ impl Toy {
     /// Its part, as a mount shows it.
     pub(super) fn folder(self: &Arc<Self>) -> Folder {
         Folder { name: "toy".into(), attributes: Arc::new(Table::new(self.clone(), ROWS)) }
+    }
+
+    /// Removes what was added last.
+    fn remove(&self, device: &str) -> Result<(), Error> {
+        let last = self.added.load(Ordering::SeqCst);
+        if device == "ram0" {
+            return Err(Error::new(Kind::Busy, "it is in use"));
+        }
+        if last == 0 || device != format!("ram{last}") {
+            return Err(Error::new(Kind::NotFound, "there is no such device"));
+        }
+        self.added.store(last - 1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// What `change` comes to, once it is made.
+    fn make<T: Unpin + 'static>(self: &Arc<Self>, change: impl Fn(&Arc<Self>) -> T + 'static) -> Answer<T> {
+        if !self.slow.load(Ordering::SeqCst) {
+            return Answer::Done(change(self));
+        }
+        let toy = self.clone();
+        Answer::pending(async move {
+            toy.waiters.until(|| (!toy.slow.load(Ordering::SeqCst)).then_some(())).await;
+            change(&toy)
+        })
     }
 
     /// Lets slow changes come to their end.
@@ -62,21 +92,24 @@ impl Catalog for ToyCatalog {
     }
 
     fn change(&self, change: Change) -> Answer<Result<(), Error>> {
-        let Change::Set { device, attribute, value } = change else { panic!("{change:?}") };
-        assert_eq!(device, "ram0");
-        let name = attribute.strip_prefix("toy.").expect("the part is named").to_owned();
-        let toy = self.0.clone();
-        let change = move || match toy.slow.load(Ordering::SeqCst) {
-            true => Err(Error::new(Kind::Busy, "later")),
-            false => Table::new(toy.clone(), ROWS).set(&name, value.clone()).now(),
-        };
-        if !self.0.slow.load(Ordering::SeqCst) {
-            return Answer::Done(change());
+        match change {
+            Change::Set { device, attribute, value } => {
+                assert_eq!(device, "ram0");
+                let name = attribute.strip_prefix("toy.").expect("the part is named").to_owned();
+                self.0.make(move |toy| Table::new(toy.clone(), ROWS).set(&name, value.clone()).now())
+            }
+            Change::Remove { device } => self.0.make(move |toy| toy.remove(&device)),
+            other => panic!("{other:?}"),
         }
-        let toy = self.0.clone();
-        Answer::pending(async move {
-            toy.waiters.until(|| (!toy.slow.load(Ordering::SeqCst)).then_some(())).await;
-            change()
+    }
+
+    fn hot_add(&self) -> Answer<Result<u32, Error>> {
+        self.0.make(|toy| match toy.added.load(Ordering::SeqCst) {
+            ADDED_MAX => Err(Error::new(Kind::NoSpace, "there are enough")),
+            added => {
+                toy.added.store(added + 1, Ordering::SeqCst);
+                Ok(added as u32 + 1)
+            }
         })
     }
 }
