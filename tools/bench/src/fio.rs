@@ -58,7 +58,8 @@ pub(crate) fn timed(contender: &Contender, case: &Case, millis: u64) -> Result<D
     Ok(Done { requests, server })
 }
 
-fn server_time(contender: &Contender) -> Result<Option<Duration>> {
+/// The processor time that the contender's server has taken so far.
+pub(crate) fn server_time(contender: &Contender) -> Result<Option<Duration>> {
     let Some(child) = &contender.child else { return Ok(None) };
     let stat = fs::read_to_string(format!("/proc/{}/stat", child.id()))?;
     let after_name = stat.rsplit_once(')').context("a name in /proc/PID/stat")?.1;

@@ -17,6 +17,7 @@ mod pages;
 mod report;
 #[cfg(feature = "count-locks")]
 mod scale;
+mod spill;
 mod streams;
 mod writecache;
 mod zram;
@@ -30,6 +31,8 @@ cargo xtask bench nbd [ROUNDS]        fio over NBD beside nbdkit, qemu-nbd, a se
                                       the kernel's zram (5 rounds)
 cargo xtask bench fuse [ROUNDS]       fio on loop devices over files: a mount beside nbdfuse over nbdkit; as root (5 rounds)
 cargo xtask bench zram [ROUNDS]       in process: beside bare lz4 and the kernel's zram; memory for real pages (5 rounds)
+cargo xtask bench spill [ROUNDS [GIB]]
+                                      pages written back to a file on the disk, beside fio (E1) (5 rounds, 4 GiB)
 cargo xtask bench streams [ROUNDS]    writers and compression streams (E2) (5 rounds)
 cargo xtask bench writecache [ROUNDS [PART]]
                                       the write cache (E4): memory, large, churn, commits, load (5 rounds)
@@ -67,6 +70,9 @@ fn run(words: &[&str]) -> Result<()> {
         ["fuse", rounds] => fuse::run(rounds.parse()?),
         ["zram"] => zram::run(5),
         ["zram", rounds] => zram::run(rounds.parse()?),
+        ["spill"] => spill::run(5, 4),
+        ["spill", rounds] => spill::run(rounds.parse()?, 4),
+        ["spill", rounds, gib] => spill::run(rounds.parse()?, gib.parse()?),
         ["streams"] => streams::run(5),
         ["streams", rounds] => streams::run(rounds.parse()?),
         ["writecache"] => writecache::run(5, None),

@@ -278,7 +278,7 @@ fn start(folder: &Path, peer: Option<&KernelZram>) -> Result<Vec<Contender>> {
 }
 
 /// Starts a server; the word `SOCKET` stands for the path of its socket.
-fn server(name: &'static str, folder: &Path, export: &str, words: &[&str]) -> Result<Contender> {
+pub(crate) fn server(name: &'static str, folder: &Path, export: &str, words: &[&str]) -> Result<Contender> {
     let socket = folder.join(format!("{}.sock", name.replace([' ', ','], "-")));
     let path = socket.to_string_lossy().into_owned();
     let mut command = Command::new(words[0]);

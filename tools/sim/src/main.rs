@@ -37,7 +37,7 @@ const CHECK_FIRST: u64 = 1;
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    std::panic::set_hook(Box::new(|panic| tell_of_abort(panic)));
+    std::panic::set_hook(Box::new(tell_of_abort));
     match carry_out(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
