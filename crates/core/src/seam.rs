@@ -4,7 +4,7 @@
 //! checks. An immediate answer is checked too: it carries a buffer of the request's length. A pending one is passed on as it is,
 //! without a box of the seam's own around it; that its buffer is the request's is checked of each device by [`crate::contract`]
 //! and in the simulated world. That a request is answered at most once follows from ownership: the buffer moves in with the
-//! request and comes back with the only reply.
+//! request and comes back with the only reply. [`Seam::extents`] asserts that what is told leads on.
 
 use std::sync::Arc;
 
@@ -45,7 +45,14 @@ impl Seam {
         if range.len == 0 || count_max == 0 || !range.within(self.device.geometry().size) {
             return Answer::Done(Err(Kind::Invalid));
         }
-        self.device.extents(range, count_max)
+        let unit = self.device.geometry().block_size.bytes();
+        let checked = move |found: Result<Vec<Extent>, Kind>| {
+            found.inspect(|extents| assert_extents(extents, range, unit, count_max))
+        };
+        match self.device.extents(range, count_max) {
+            Answer::Done(found) => Answer::Done(checked(found)),
+            Answer::Pending(finds) => Answer::pending(async move { checked(finds.await) }),
+        }
     }
 
     /// See [`BlockDevice::verify`].
@@ -102,10 +109,28 @@ fn checked(submission: Submission, len: usize) -> Submission {
     submission
 }
 
+/// Asserts what [`BlockDevice::extents`] promises: who asks walks on by it, for ever where it were empty.
+fn assert_extents(extents: &[Extent], range: ByteRange, unit: u64, count_max: usize) {
+    let count = extents.len();
+    assert!(0 < count && count <= count_max, "{count} extents where 1 to {count_max} were asked for");
+    let mut end = range.offset;
+    for extent in extents {
+        assert!(extent.len > 0, "an extent at {end} is empty");
+        end += extent.len;
+        assert!(
+            !range.aligned(unit) || end.is_multiple_of(unit),
+            "an extent ends at {end}, inside a block of {unit}"
+        );
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use super::*;
     use crate::buffer::IoBuf;
+    use crate::contract::block_on;
 
     struct Stub(bool);
 
@@ -117,6 +142,39 @@ mod tests {
         fn submit(&self, request: Request) -> Submission {
             assert!(request.op != Op::Discard && request.range.len != 0);
             Answer::Done(request.answer(Err(Kind::Io)))
+        }
+    }
+
+    /// Tells of these extents, at once or later.
+    struct Map(&'static [u64], bool);
+
+    impl BlockDevice for Map {
+        fn geometry(&self) -> Geometry {
+            Geometry::in_memory(65536)
+        }
+
+        fn submit(&self, request: Request) -> Submission {
+            Answer::Done(request.answer(Ok(())))
+        }
+
+        fn extents(&self, _: ByteRange, _: usize) -> Answer<Result<Vec<Extent>, Kind>> {
+            let list = Ok(self.0.iter().map(|&len| Extent::stored(len)).collect());
+            if self.1 { Answer::pending(async { list }) } else { Answer::Done(list) }
+        }
+    }
+
+    #[test]
+    fn extents_that_lead_nowhere_never_reach_the_caller() {
+        let ask = |lens, later| {
+            let answer = Seam::new(Arc::new(Map(lens, later))).extents(ByteRange::new(4096, 32768), 3);
+            block_on(answer).map(|list| list.len())
+        };
+        for later in [false, true] {
+            assert_eq!(ask(&[4096, 8192, 49152], later), Ok(3));
+            for lens in [&[][..], &[0], &[4096, 0], &[4096, 512, 3584], &[4096; 4]] {
+                let told = catch_unwind(AssertUnwindSafe(|| ask(lens, later)));
+                assert!(told.is_err(), "{lens:?} was passed on");
+            }
         }
     }
 

@@ -134,10 +134,14 @@ impl Core {
                 at += part.len;
                 continue;
             }
-            for below in self.origin.extents(part, count_max).await? {
-                let len = below.len.min(part.offset + part.len - at);
-                Extent { len, ..below }.append_to(&mut list);
-                at += len;
+            // Its blocks may be smaller, and its answer ends where it likes.
+            while at < part.offset + part.len && list.len() < count_max {
+                let rest = ByteRange::new(at, part.offset + part.len - at);
+                for below in self.origin.extents(rest, count_max).await? {
+                    let len = below.len.min(part.offset + part.len - at);
+                    Extent { len, ..below }.append_to(&mut list);
+                    at += len;
+                }
             }
         }
         list.truncate(count_max);

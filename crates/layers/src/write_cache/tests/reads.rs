@@ -82,3 +82,36 @@ fn writing_back_leaves_the_origin_to_reads() {
     house.wait_for("the end", || dirty() == 0);
     assert!(counts.most[0].load(Ordering::Relaxed) > DEPTH_BESIDE_READS, "alone again");
 }
+
+/// An origin of blocks of 4 KiB that tells of one at a time, as devices do that stop after a slice of work.
+struct Brief(Arc<dyn BlockDevice>);
+
+impl BlockDevice for Brief {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        self.0.submit(request)
+    }
+
+    fn extents(&self, range: ByteRange, _count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
+        let hole = (range.offset / 4096).is_multiple_of(5);
+        Answer::Done(Ok(vec![if hole { Extent::hole(4096) } else { Extent::stored(4096) }]))
+    }
+}
+
+#[test]
+fn an_origin_that_stops_inside_a_block_of_the_cache_is_asked_on() {
+    let house = House::new(1 << 20, 16 << 20);
+    let origin = Arc::new(Brief(house.device(0)));
+    let config = Config { block_size: 16 << 10, ..config() };
+    let (cache, _) = house.open_over(&config, origin, house.device(1)).unwrap();
+    house.write(&cache, 4, 1, 4);
+    let extents = |count| house.world.run(cache.extents(ByteRange::new(0, 64 << 10), count)).unwrap();
+    // Of blocks of 4 KiB, 0, 5, 10 and 15 are holes of the origin, and 4 to 7 are cached.
+    let [hole, cached, stored] = [Extent::hole(4096), Extent::stored(36 << 10), Extent::stored(16 << 10)];
+    let expected = [hole, cached, hole, stored, hole];
+    assert_eq!(extents(8), expected);
+    assert_eq!(extents(3), expected[..3]);
+}
