@@ -33,7 +33,8 @@ cargo xtask bench fuse [ROUNDS]       fio on loop devices over files: a mount be
 cargo xtask bench zram [ROUNDS]       in process: beside bare lz4 and the kernel's zram; memory for real pages (5 rounds)
 cargo xtask bench spill [ROUNDS [GIB]]
                                       pages written back to a file on the disk, beside fio (E1) (5 rounds, 4 GiB)
-cargo xtask bench streams [ROUNDS]    writers and compression streams (E2) (5 rounds)
+cargo xtask bench streams [ROUNDS [PART]]
+                                      writers and compression streams (E2): inside, fwrite, locks (5 rounds)
 cargo xtask bench writecache [ROUNDS [PART]]
                                       the write cache (E4): memory, large, churn, commits, load (5 rounds)
 cargo xtask bench scale [ROUNDS]      throughput against workers, and locks a request, of zram and the write cache
@@ -73,8 +74,9 @@ fn run(words: &[&str]) -> Result<()> {
         ["spill"] => spill::run(5, 4),
         ["spill", rounds] => spill::run(rounds.parse()?, 4),
         ["spill", rounds, gib] => spill::run(rounds.parse()?, gib.parse()?),
-        ["streams"] => streams::run(5),
-        ["streams", rounds] => streams::run(rounds.parse()?),
+        ["streams"] => streams::run(5, None),
+        ["streams", rounds] => streams::run(rounds.parse()?, None),
+        ["streams", rounds, part] => streams::run(rounds.parse()?, Some(part)),
         ["writecache"] => writecache::run(5, None),
         ["writecache", rounds] => writecache::run(rounds.parse()?, None),
         ["writecache", rounds, part] => writecache::run(rounds.parse()?, Some(part)),

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Barrier;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use parking_lot::{Condvar, Mutex};
 use spillway_core::IoBuf;
 use spillway_io::{DriverChoice, Workers, WorkersOptions};
@@ -26,16 +26,31 @@ const RECORDS: usize = (60 << 20) / RECORD;
 /// Rows of the source's table. `pwrite` is positional and scattered by a fixed stride. Its fwrite is a table of its own.
 const TESTS: [&str; 4] = ["initial write", "rewrite", "random write", "pwrite"];
 
-pub(crate) fn run(count: usize) -> Result<()> {
+/// Parts of the benchmark: writers in this process, the source's fwrite over a mount, and handing out a context alone.
+const PARTS: [&str; 3] = ["inside", "fwrite", "locks"];
+
+/// The part that `wanted` names; all of them by default.
+pub(crate) fn run(count: usize, wanted: Option<&str>) -> Result<()> {
     let rounds = Rounds::new(count, "streams");
+    let is_wanted = |part: &str| wanted.is_none_or(|wanted| wanted == part);
+    if !PARTS.into_iter().any(is_wanted) {
+        bail!("there is no part {wanted:?}; there are: {}", PARTS.join(", "));
+    }
     let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() })?;
     for algorithm in ["lz4", "zstd"] {
         for set in [pages::elf(64 << 20)?, pages::half(64 << 20)] {
-            grid(&workers, algorithm, &set, rounds)?;
-            stdio(algorithm, &set, rounds)?;
+            if is_wanted("inside") {
+                grid(&workers, algorithm, &set, rounds.part("inside"))?;
+            }
+            if is_wanted("fwrite") {
+                stdio(algorithm, &set, rounds.part("fwrite"))?;
+            }
         }
     }
-    locks(&pages::elf(64 << 20)?, rounds)
+    if is_wanted("locks") {
+        locks(&pages::elf(64 << 20)?, rounds.part("locks"))?;
+    }
+    Ok(())
 }
 
 fn order(test: usize, writer: usize) -> Vec<usize> {
