@@ -2,7 +2,7 @@
 
 use spillway_core::Kind;
 
-/// The calls of [`Storage`].
+/// The calls of [`Storage`](spillway_core::Storage).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
     /// `read`.
