@@ -41,7 +41,7 @@ impl Core {
         named.is_some_and(|away| self.table.exchange(index, Slot::Spilled(away), new(away)))
     }
 
-    /// The spill file; [`Kind::NotFound`] as errno ENODEV where there is none.
+    /// The spill file; [`Kind::NoDevice`] where there is none.
     pub(super) fn backing(&self) -> Result<&Arc<Backing>, Error> {
         self.backing
             .get()

@@ -58,12 +58,17 @@ impl Table {
     pub(super) fn lock(&self, index: SlotIndex) -> Option<Locked<'_>> {
         work::note(work::SLOT);
         let page = self.blocks.page_of(index).filter(SlotPage::is_used)?;
-        self.lock_in(page, index)
+        self.lock_in(page, index, |mark| !mark.is_empty())
     }
 
     #[inline]
-    fn lock_in<'a>(&'a self, page: SlotPage<'a>, index: SlotIndex) -> Option<Locked<'a>> {
-        let locked = self.lock_where(page.slot(index), index, |mark| !mark.is_empty());
+    fn lock_in<'a>(
+        &'a self,
+        page: SlotPage<'a>,
+        index: SlotIndex,
+        wanted: impl Fn(Mark) -> bool,
+    ) -> Option<Locked<'a>> {
+        let locked = self.lock_where(page.slot(index), index, wanted);
         if locked.is_none() && !page.is_used() {
             self.blocks.release_unused(&self.locks, page);
         }
@@ -97,7 +102,7 @@ impl Table {
             None => self.blocks.make_page_of(pages, index)?,
         };
         if page.is_used()
-            && let Some(locked) = self.lock_in(page, index)
+            && let Some(locked) = self.lock_in(page, index, |mark| !mark.is_empty())
         {
             return Ok(self.replace(locked, slot, now));
         }
@@ -127,7 +132,7 @@ impl Table {
         let Some(page) = self.blocks.page_of(first).filter(SlotPage::is_used) else { return 0 };
         let mut cleared = 0;
         for index in range.map(SlotIndex::new) {
-            if let Some(locked) = self.lock_in(page, index) {
+            if let Some(locked) = self.lock_in(page, index, |mark| !mark.is_empty()) {
                 work::note(work::SLOT);
                 see(self.replace(locked, Slot::Empty, 0));
                 cleared += 1;
@@ -154,7 +159,9 @@ impl Table {
         let mark = Mark::from_content(WordLocks::content(page.slot(index)[1].load(Ordering::Acquire)));
         if mark.is_same() {
             *locks += 1;
-            return self.lock_in(page, index).map_or(Slot::Empty, |locked| locked.get());
+            return self
+                .lock_in(page, index, |mark| !mark.is_empty())
+                .map_or(Slot::Empty, |locked| locked.get());
         }
         // Where an object lies may change at once: what it is does not need its word.
         mark.slot(0)
@@ -232,7 +239,7 @@ impl Table {
         };
         let mut locks = 0;
         for index in range.map(SlotIndex::new) {
-            if let Some(mut locked) = self.lock_where(page.slot(index), index, Mark::is_stored) {
+            if let Some(mut locked) = self.lock_in(page, index, Mark::is_stored) {
                 locks += 1;
                 locked.mark = locked.mark.with_idle(locked.mark.age(now) >= age);
             }
@@ -255,7 +262,7 @@ impl Table {
         let mut locks = 0;
         for index in range.map(SlotIndex::new) {
             let wanted = |mark: Mark| mark.is_stored() && !mark.is_picked();
-            let Some(mut locked) = self.lock_where(page.slot(index), index, wanted) else { continue };
+            let Some(mut locked) = self.lock_in(page, index, wanted) else { continue };
             locks += 1;
             let (len, leaves) = (locked.mark.len(), locked.mark.leaves(locked.mark.len(), now));
             locked.mark = locked.mark.passed();
