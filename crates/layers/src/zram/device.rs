@@ -53,7 +53,8 @@ pub(super) struct Core {
     pub(super) table: Table,
     pub(super) streams: Streams,
     pub(super) decoders: Decoders,
-    pub(super) compactor: Compactor,
+    /// Shared with the background task, which outlives the device by one look.
+    pub(super) compactor: Arc<Compactor>,
     pub(super) counters: Counters<COUNTS>,
     pub(super) knobs: Knobs,
     /// Set while the device is opened, before anybody uses it.

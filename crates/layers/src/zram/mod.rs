@@ -86,7 +86,6 @@ use spillway_core::{
 
 use backing::Knobs;
 use codec::Params;
-use compactor::Compactor;
 use decoders::Decoders;
 use device::Core;
 use pages::Pages;
@@ -125,7 +124,7 @@ impl Zram {
             table: Table::new(regions, budget.clone()),
             streams: Streams::new(streams, choice, budget.clone()).map_err(no_room_to_begin)?,
             decoders,
-            compactor: Compactor::default(),
+            compactor: Arc::default(),
             counters: Counters::default(),
             knobs: Knobs::new(&config),
             backing: OnceLock::new(),

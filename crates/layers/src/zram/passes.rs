@@ -9,11 +9,11 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::select;
-use spillway_core::{Kind, Place, mutant};
+use spillway_core::{Env, Kind, Place, mutant};
 use spillway_policy::compaction::{self, Load, Step};
 
 use super::cell::{Cell, Scratch, SlotIndex};
-use super::compactor::Relief;
+use super::compactor::{Compactor, Relief};
 use super::device::{Core, Count};
 use super::picked::{Published, When};
 use super::pool::{ArenaId, Eviction};
@@ -29,17 +29,19 @@ const MOVES_PER_STEP: usize = 200;
 
 /// Starts the background task of a device; it ends when the device is gone.
 pub(super) fn start(core: &Arc<Core>) {
-    let weak = Arc::downgrade(core);
-    core.env.spawn(Place::Compute, Box::new(move || Box::pin(run(weak))));
+    let (env, compactor, weak) = (core.env.clone(), core.compactor.clone(), Arc::downgrade(core));
+    core.env.spawn(Place::Compute, Box::new(move || Box::pin(run(env, compactor, weak))));
 }
 
-async fn run(weak: Weak<Core>) {
+/// While it waits it holds nothing of the device, whose memory returns as soon as nobody else uses it.
+async fn run(env: Arc<dyn Env>, compactor: Arc<Compactor>, weak: Weak<Core>) {
     let (mut seen, mut quiet) = (0, 0);
     let mut timer = None;
-    while let Some(core) = weak.upgrade() {
+    loop {
         // It goes on however many requests come.
-        let running = timer.get_or_insert_with(|| core.env.sleep(LOOK_EVERY));
-        let ended = core.compactor.asked_or(running).await;
+        let running = timer.get_or_insert_with(|| env.sleep(LOOK_EVERY));
+        let ended = compactor.asked_or(running).await;
+        let Some(core) = weak.upgrade() else { return };
         if ended {
             timer = None;
             core.spill_if_due();
