@@ -16,11 +16,15 @@ use super::mark::Slot;
 use super::page::PAGE;
 use super::*;
 
+mod attributes;
+mod many_threads;
 mod pressure;
 mod relief;
 mod rest;
 mod slices;
 mod spilling;
+
+pub(super) use many_threads::Idle;
 
 struct Bench {
     world: Arc<World>,
@@ -161,17 +165,6 @@ fn same_filled_pages_cost_no_object_and_raw_pages_exactly_a_page() {
 }
 
 #[test]
-fn statistics_have_the_kernels_columns() {
-    let bench = bench(sized(1 << 20));
-    assert_eq!(bench.show("io_stat"), "       0        0 0        0");
-    assert_eq!(bench.show("debug_stat"), "version: 1\n       0        0");
-    assert_eq!(bench.show("mm_stat"), ["       0"; 9].join(" "));
-    assert_eq!(bench.show("comp_algorithm"), "[lz4] zstd ");
-    bench.discard(0, 8192);
-    assert_eq!(bench.show("io_stat"), "       0        0 0        2");
-}
-
-#[test]
 fn a_write_over_the_limit_fails_is_counted_and_loses_nothing() {
     let bench = bench(sized(32 << 20));
     let mut random = Random(2);
@@ -205,63 +198,6 @@ fn a_discard_of_terabytes_of_nothing_is_instant_and_costs_nothing() {
     bench.discard(2 << 40, 2 << 40);
     assert_eq!(bench.number("orig_data_size"), 0);
     assert_eq!(bench.number("notify_free"), (4 << 40) / PAGE as u64);
-}
-
-#[test]
-fn reset_takes_everything_back_and_restores_the_defaults() {
-    let bench = bench(Config { comp_algorithm: "zstd", ..sized(4 << 20) });
-    let mut random = Random(4);
-    (0..1000).for_each(|index| bench.write(index, &page(&mut random, 40)).unwrap());
-    bench.set("mem_limit", "3M");
-    bench.set("reset", "1");
-    for (name, value) in [
-        ("disksize", "0"),
-        ("initstate", "0"),
-        ("mem_used_total", "0"),
-        ("mem_limit", "0"),
-        ("num_writes", "0"),
-    ] {
-        assert_eq!(bench.show(name), value, "{name}");
-    }
-    assert_eq!(bench.show("comp_algorithm"), "[lz4] zstd ");
-    assert_eq!(bench.number("max_comp_streams"), Config::default_streams() as u64);
-    assert_eq!(bench.show("mm_stat"), ["       0"; 9].join(" "));
-    bench.set("disksize", "5000");
-    assert_eq!(bench.number("disksize"), 8192);
-    assert_eq!(bench.read(0, 2), [0; 8192]);
-}
-
-#[test]
-fn attributes_refuse_as_the_kernel_does() {
-    let bench = bench(Config { max_comp_streams: 2, ..Config::default() });
-    assert_eq!(bench.refuse("disksize", "0"), Kind::Invalid);
-    assert_eq!(bench.refuse("disksize", "none"), Kind::Invalid);
-    assert_eq!(bench.refuse("disksize", "17T"), Kind::Invalid);
-    assert_eq!(bench.refuse("comp_algorithm", "lzo"), Kind::Invalid);
-    assert_eq!(bench.refuse("comp_algorithm", &"x".repeat(128)), Kind::TooLong);
-    assert_eq!(bench.refuse("compact", "1"), Kind::Invalid);
-    assert_eq!(bench.refuse("mem_used_max", "1"), Kind::Invalid);
-    assert_eq!(bench.refuse("mem_limit", "lots"), Kind::Invalid);
-    assert_eq!(bench.refuse("reset", "0"), Kind::Invalid);
-    assert_eq!(bench.refuse("reset", "70000"), Kind::Range);
-    assert_eq!(bench.refuse("initstate", "1"), Kind::Denied);
-    for bad in ["0", "-1", "257", "many", ""] {
-        assert_eq!(bench.refuse("max_comp_streams", bad), Kind::Invalid, "{bad}");
-    }
-    for bad in ["level", "level=0", "level=x", "priority=1", "dict=/x", "algo=zstd", "algo=lzo"] {
-        assert_eq!(bench.refuse("algorithm_params", bad), Kind::Invalid, "{bad}");
-    }
-    bench.set("algorithm_params", "algo=lz4 level=9");
-    bench.set("comp_algorithm", "zstd\n");
-    bench.set("algorithm_params", "level=-5 priority=0");
-    bench.set("disksize", "1M");
-    for name in ["disksize", "algorithm_params", "comp_algorithm"] {
-        let value = if name == "comp_algorithm" { "lz4" } else { "1" };
-        assert_eq!(bench.refuse(name, value), Kind::Busy, "{name}");
-    }
-    assert_eq!(bench.refuse("comp_algorithm", "lzo"), Kind::Invalid, "the name is looked at first");
-    bench.set("max_comp_streams", "5\n");
-    assert_eq!(bench.number("max_comp_streams"), 5);
 }
 
 /// The kernel would refuse it.
@@ -344,50 +280,6 @@ fn settle(bench: &Bench, when: &str, permille: u64) {
 }
 
 #[test]
-fn compaction_moves_objects_under_readers_and_writers() {
-    let (budget, regions) = (Budget::new(64 << 20), Arc::new(VecRegions::new(128 << 20)));
-    let zram = Zram::new(sized(16 << 20), Arc::new(Idle::new()), regions, budget).unwrap();
-    let (core, seam) = (zram.core.clone(), Seam::new(zram.clone()));
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..3u64)
-            .map(|lane| {
-                let seam = seam.clone();
-                scope.spawn(move || {
-                    let mut random = Random(lane);
-                    let mut versions = vec![0u64; 1000];
-                    for _ in 0..20_000 {
-                        let slot = random.below(1000);
-                        let offset = (slot * 3 + lane) * PAGE as u64;
-                        if random.below(3) > 0 {
-                            versions[slot as usize] = random.draw();
-                            let mut content = Random(versions[slot as usize]);
-                            let share = content.below(100) as usize;
-                            let buf = IoBuf::copy_of(&page(&mut content, share));
-                            assert_eq!(block_on(seam.submit(Request::write(offset, buf))).result, Ok(()));
-                        } else if versions[slot as usize] != 0 {
-                            let mut content = Random(versions[slot as usize]);
-                            let share = content.below(100) as usize;
-                            let reply = block_on(seam.submit(Request::read(offset, IoBuf::new(PAGE))));
-                            assert_eq!(reply.result, Ok(()));
-                            assert_eq!(&reply.buf[..], &page(&mut content, share)[..]);
-                        }
-                    }
-                })
-            })
-            .collect();
-        scope.spawn(move || {
-            while workers.iter().any(|worker| !worker.is_finished()) {
-                block_on(core.make_pass(Step::Pack, true));
-            }
-        });
-    });
-    zram.verify();
-    block_on(zram.core.reset()).unwrap();
-    assert_eq!(attributes(zram.clone()).show("mem_used_total").unwrap(), "0");
-    zram.verify();
-}
-
-#[test]
 fn a_device_that_is_stopped_gives_its_memory_back_to_the_server() {
     let (world, budget) = (World::new(1), Budget::new(64 << 20));
     let zram = Zram::new(sized(1 << 20), world, Arc::new(VecRegions::new(64 << 20)), budget.clone()).unwrap();
@@ -410,117 +302,6 @@ fn a_device_that_finds_no_memory_says_so_and_lives() {
     assert_eq!(reply.result, Err(Kind::OutOfMemory));
     let reply = block_on(seam.submit(Request::read(0, IoBuf::new(PAGE))));
     assert_eq!((reply.result, reply.buf.iter().all(|&byte| byte == 0)), (Ok(()), true));
-}
-
-/// A world of threads, with workers that have nothing to do: assistants run on threads of their own.
-pub(super) struct Idle(Arc<World>);
-
-impl Idle {
-    pub(super) fn new() -> Self {
-        Self(World::new(1))
-    }
-}
-
-/// Pending once, and woken at once.
-pub(super) fn yield_once() -> spillway_core::LocalFuture<()> {
-    let mut yielded = false;
-    Box::pin(std::future::poll_fn(move |context| {
-        if std::mem::replace(&mut yielded, true) {
-            return std::task::Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        std::task::Poll::Pending
-    }))
-}
-
-impl Env for Idle {
-    fn now(&self) -> Duration {
-        self.0.now()
-    }
-
-    fn coarse_now(&self) -> Duration {
-        self.0.coarse_now()
-    }
-
-    /// The clock of these threads stands: sleeping is looking again at once.
-    fn sleep(&self, _duration: Duration) -> spillway_core::LocalFuture<()> {
-        yield_once()
-    }
-
-    fn spawn(&self, place: spillway_core::Place, task: spillway_core::Task) {
-        match place {
-            spillway_core::Place::Assist => drop(std::thread::spawn(move || block_on(task()))),
-            spillway_core::Place::Background | spillway_core::Place::Compute => self.0.spawn(place, task),
-        }
-    }
-
-    fn spawn_here(&self, task: spillway_core::LocalFuture<()>) {
-        self.0.spawn_here(task);
-    }
-
-    fn idle_workers(&self) -> usize {
-        3
-    }
-
-    fn random(&self) -> u64 {
-        self.0.random()
-    }
-}
-
-#[test]
-fn a_large_write_shared_out_lands_whole_and_a_withdrawn_one_never_late() {
-    let (regions, budget) = (Arc::new(VecRegions::new(128 << 20)), Budget::new(64 << 20));
-    let config = Config { max_comp_streams: 4, ..sized(4 << 20) };
-    let zram = Zram::new(config, Arc::new(Idle::new()), regions, budget).unwrap();
-    let (seam, mut random) = (Seam::new(zram), Random(9));
-    for round in 0..60 {
-        let pages = 16 + random.below(240) as usize;
-        let content: Vec<u8> = (0..pages).flat_map(|_| page(&mut random, 60)).collect();
-        let submission = seam.submit(Request::write(0, IoBuf::copy_of(&content)));
-        if round % 3 == 0 {
-            let mut submission = Box::pin(submission);
-            let _ = submission.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
-            drop(submission);
-        } else {
-            let reply = block_on(submission);
-            assert_eq!((reply.result, reply.buf[..] == content), (Ok(()), true));
-        }
-        let after: Vec<u8> = (0..8).flat_map(|_| page(&mut random, 30)).collect();
-        assert_eq!(
-            block_on(seam.submit(Request::write(8 * PAGE as u64, IoBuf::copy_of(&after)))).result,
-            Ok(())
-        );
-        // Read page by page: longer reads yield, and this world takes no turns.
-        let page_at =
-            |index: usize| block_on(seam.submit(Request::read((index * PAGE) as u64, IoBuf::new(PAGE)))).buf;
-        let read: Vec<u8> = (0..pages).flat_map(|index| page_at(index).to_vec()).collect();
-        assert_eq!(&read[8 * PAGE..16 * PAGE], &after[..], "round {round}");
-        if round % 3 != 0 {
-            assert_eq!(
-                (&read[..8 * PAGE], &read[16 * PAGE..]),
-                (&content[..8 * PAGE], &content[16 * PAGE..])
-            );
-        }
-    }
-}
-
-#[test]
-fn a_large_write_shared_out_fails_as_a_whole_where_memory_ends() {
-    let (regions, budget) = (Arc::new(VecRegions::new(128 << 20)), Budget::new(1 << 20));
-    let config = Config { max_comp_streams: 4, ..sized(4 << 20) };
-    let zram = Zram::new(config, Arc::new(Idle::new()), regions, budget.clone()).unwrap();
-    let (seam, mut random) = (Seam::new(zram.clone()), Random(9));
-    let content: Vec<u8> = (0..512).flat_map(|_| page(&mut random, 100)).collect();
-    let reply = block_on(seam.submit(Request::write(0, IoBuf::copy_of(&content))));
-    assert_eq!((reply.result, reply.buf.len()), (Err(Kind::NoSpace), content.len()));
-    assert_eq!(attributes(zram).show("failed_writes").unwrap(), "1");
-    assert!(budget.used() <= 1 << 20);
-    let read = block_on(seam.submit(Request::read(0, IoBuf::new(64 * PAGE)))).buf;
-    let pages = read.chunks(PAGE).zip(content.chunks(PAGE));
-    assert!(
-        pages.clone().all(|(read, written)| read == written || read == [0; PAGE]),
-        "whole pages or nothing"
-    );
 }
 
 #[test]
