@@ -121,6 +121,11 @@ impl Core {
         self.changes.step();
     }
 
+    /// Waits until something has changed since `changes` was `seen`.
+    pub(super) async fn changed_since(&self, seen: u64) -> Result<(), Kind> {
+        self.failure.or(self.changes.reached(seen + 1)).await
+    }
+
     /// Does `work` after `delay`, and again after what it returns; `work` ends the timer before its last look.
     pub(super) fn later(self: &Arc<Self>, timer: &Work, delay: Duration, work: TimedWork) {
         if !timer.queue() {

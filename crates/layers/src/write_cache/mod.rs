@@ -36,6 +36,7 @@
 //! | `journal`, `committer`, `metadata` | epochs, commits and clearing; their task; entries on their way to the device |
 //! | `transfer`, `reservation`, `reading`, `pieces`, `workspaces` | requests of clients, through the cache |
 //! | `bypass`, `bypassed` | those past it, and what they leave to be flushed |
+//! | `replacing` | zeroes and discards |
 //! | `laps`, `writeback` | the cache as a source of the write-back engine |
 //! | `drain`, `emptying` | how far a drain is, and how it goes |
 
@@ -64,6 +65,7 @@ mod present;
 mod reading;
 mod recovery;
 mod regions;
+mod replacing;
 mod reservation;
 mod settings;
 mod space;
