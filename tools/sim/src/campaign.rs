@@ -3,9 +3,9 @@
 use spillway_core::Kind;
 use spillway_core::random::Random;
 
+use crate::row::Row;
 use crate::run::{Outcome, run};
 use crate::scenario::{Phase, Scenario};
-use crate::stacks::Row;
 use spillway_sim::disk::{Effect, Fault, Latency, Plan};
 use spillway_sim::model::Violation;
 use spillway_sim::workload::{Act, Step};

@@ -13,9 +13,9 @@ use spillway_sim::workload::{Act, Step};
 use spillway_sim::world::World;
 
 use crate::room::Room;
+use crate::row::Row;
 use crate::scenario::{Phase, Scenario};
 use crate::spill::Spill;
-use crate::stacks::Row;
 use crate::story::Story;
 use crate::visitor::{Site, Visitor};
 

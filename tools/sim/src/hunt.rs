@@ -5,7 +5,8 @@ use std::time::Instant;
 use spillway_core::mutant;
 use spillway_core::sync::{AtomicU64, Mutex, Ordering};
 use spillway_simulate::mutants::{MUTANTS, Mutant};
-use spillway_simulate::stacks::{self, Row};
+use spillway_simulate::row::Row;
+use spillway_simulate::stacks;
 
 use crate::job::Job;
 

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::fmt;
 
 use spillway_simulate::campaign::{self, Broken, Tally};
-use spillway_simulate::stacks::Row;
+use spillway_simulate::row::Row;
 
 /// A piece of work that can be named on the command line.
 #[derive(Clone, Copy)]

@@ -6,6 +6,7 @@ mod house;
 pub mod mutants;
 pub mod preset;
 pub mod room;
+pub mod row;
 pub mod run;
 pub mod scatter;
 pub mod scenario;

@@ -13,10 +13,11 @@ use std::time::Instant;
 use clap::Parser;
 use spillway_core::random::Random;
 use spillway_simulate::campaign;
+use spillway_simulate::row::Row;
 use spillway_simulate::run::run;
 use spillway_simulate::scenario::Scenario;
 use spillway_simulate::shrink::shrink;
-use spillway_simulate::stacks::{self, Row, STACKS};
+use spillway_simulate::stacks::{self, STACKS};
 use tracing::Level;
 
 use crate::hunt::hunt_all;

@@ -5,7 +5,8 @@ use std::str::FromStr;
 use clap::Parser;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use spillway_simulate::stacks::{self, Row, STACKS};
+use spillway_simulate::row::Row;
+use spillway_simulate::stacks::{self, STACKS};
 
 /// Run the stacks that ship in the simulated world, by seed
 ///

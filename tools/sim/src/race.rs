@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use spillway_core::sync::{AtomicBool, Mutex, Ordering};
 use spillway_simulate::campaign::{Broken, Tally};
+use spillway_simulate::row::Row;
 use spillway_simulate::shrink::shrink;
-use spillway_simulate::stacks::{Row, STACKS};
+use spillway_simulate::stacks::STACKS;
 
 use crate::job::{Job, Task};
 

@@ -17,9 +17,9 @@ use std::fmt;
 use spillway_core::Kind;
 use spillway_core::random::Random;
 
+use crate::row::{Row, is_command};
 use crate::scatter::scattered;
 use crate::spill;
-use crate::stacks::{Row, is_command};
 use spillway_sim::disk::{Call, Effect, Fault, Latency, Plan};
 use spillway_sim::workload::{Act, Shape, Step, swarm};
 use spillway_sim::world::Order;

@@ -12,7 +12,7 @@ use spillway_sim::disk::Plan;
 use spillway_sim::model::{Model, Number};
 use spillway_sim::workload::{Act, Step};
 
-use crate::stacks::Row;
+use crate::row::Row;
 
 /// Sectors of a page.
 const PAGE: u64 = 8;

@@ -1,83 +1,12 @@
 //! The stacks that are simulated: a table. A new layer is one row.
 
-use std::fmt;
-use std::sync::Arc;
-
-use spillway_core::{BlockSize, Budget, Env, Error, SECTOR};
-use spillway_layers::stack::{LayerConfig, OriginConfig, Stack, StackConfig};
-use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
+use spillway_core::SECTOR;
+use spillway_layers::stack::{LayerConfig, OriginConfig, StackConfig};
 use spillway_layers::write_cache::{self, Ablation, Ack, Mode};
 use spillway_layers::{delay, file, memory, rate, trace, zram};
 
 use crate::preset;
-use spillway_sim::disk::{Disk, Medium};
-use spillway_sim::memory::VecRegions;
-use spillway_sim::model::Model;
-use spillway_sim::world::World;
-
-/// An attribute that workloads change, and the values they give it.
-pub type Knob = (&'static str, &'static [&'static str]);
-
-/// Whether an attribute is something to be done rather than a setting.
-pub fn is_command(name: &str) -> bool {
-    ["message", "drain", "compact", "mem_used_max", "writeback", "idle"].contains(&name)
-}
-
-/// A stack and what is known of it.
-pub struct Row {
-    /// Its name on the command line.
-    pub name: &'static str,
-    /// Its configuration, for a device of so many bytes.
-    pub config: fn(u64) -> StackConfig,
-    /// Bytes of the device.
-    pub bytes: u64,
-    /// Block of the disk below, or `None` for a stack that keeps everything in memory and promises nothing after a crash.
-    pub disk: Option<u32>,
-    /// Bytes of a disk to which such a stack spills: what lies there is gone after a crash too.
-    pub spill: Option<u64>,
-    /// A write cache on a disk of its own above it.
-    pub cache: Option<Cache>,
-    /// Every write that is acknowledged survives a crash: what it is configured to promise, whatever it says of itself.
-    pub commits: bool,
-    /// What is acknowledged is there after a kill, flushed or not.
-    pub keeps: bool,
-    /// What is written through it is kept in whole blocks of so many sectors.
-    pub whole: Option<u64>,
-    /// A cache that is full but for small islands, as [`crate::preset`] makes it.
-    pub full: bool,
-    /// A device of many pages of zram's table, of which stories touch what lies near the boundaries.
-    pub wide: bool,
-    /// Stories begin with scattering what the device holds, as [`crate::scatter`] does.
-    pub dense: bool,
-    /// What workloads change while it runs.
-    pub knobs: &'static [Knob],
-    /// Bytes that memory may be short of: the budget that a hard-pressed run gets.
-    pub tight_budget: Option<u64>,
-    /// It frees each block that is discarded or zeroed whole, and takes memory for no other reason than what it holds.
-    pub exact: bool,
-    /// Attributes that are 0 once the whole device is discarded.
-    pub empty: &'static [&'static str],
-}
-
-impl fmt::Debug for Row {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)
-    }
-}
-
-/// A write cache.
-#[derive(Clone, Copy)]
-pub struct Cache {
-    /// Bytes of its disk.
-    pub bytes: u64,
-    /// Block of its disk.
-    pub disk: u32,
-    /// Its disk is persistent memory, as mode p wants it.
-    pub words: bool,
-}
-
-/// Role and path of the write cache's disk.
-const CACHE: &str = "cache";
+use crate::row::{BLOCK_PAGES, CACHE, Cache, Row, SLOTS_SECTORS};
 
 /// All of them.
 pub const STACKS: &[Row] = &[
@@ -263,18 +192,9 @@ const ZRAM: Row = Row {
 /// A disk for spilling: segments of 64 KiB, fewer than the device fills.
 const SPILL_SHIFT: u32 = 16;
 const SPILL_BYTES: u64 = 10 << SPILL_SHIFT;
-const SPILL_BLOCK: u32 = 4096;
-
-/// Sectors of a page of slots of zram's table, and pages of a block of it.
-const SLOTS_SECTORS: u64 = 256 * 8;
-const BLOCK_PAGES: u64 = 512;
 
 /// Two blocks, four pages and a part of one.
 const WIDE_BYTES: u64 = ((2 * BLOCK_PAGES + 4) * SLOTS_SECTORS + 24) * SECTOR;
-
-/// Sectors of a piece in which a long discard goes, and of the pages that one word of a bitmap tells of.
-const PIECE_SECTORS: u64 = (64 << 20) / SECTOR;
-const WORD_SECTORS: u64 = 64 * SLOTS_SECTORS;
 
 /// The row called `name`.
 pub fn find(name: &str) -> Option<&'static Row> {
@@ -345,119 +265,4 @@ fn delay() -> LayerConfig {
 
 fn rate() -> LayerConfig {
     LayerConfig::Rate(rate::Config { bytes_per_second: 50 << 20, ..Default::default() })
-}
-
-impl Row {
-    /// Block of the disk below, or what the contents are compared in where there is none.
-    pub fn block(&self) -> BlockSize {
-        BlockSize::new(self.disk.unwrap_or(4096)).expect("the table has valid sizes")
-    }
-
-    /// Whether what it acknowledges and flushes survives a crash.
-    pub fn is_durable(&self) -> bool {
-        self.disk.is_some()
-    }
-
-    /// Whether it has a disk that may fail.
-    pub fn has_disk(&self) -> bool {
-        self.disk.is_some() || self.spill.is_some()
-    }
-
-    /// Its disks, blank: the origin's or that to which it spills, and the write cache's.
-    pub fn media(&self) -> Vec<Medium> {
-        let origin = self.disk.map(|_| self.bytes).or(self.spill).map(Medium::new);
-        let cache =
-            self.cache.map(|cache| if self.full { preset::cache() } else { Medium::new(cache.bytes) });
-        origin.into_iter().chain(cache).collect()
-    }
-
-    /// Sectors of the device.
-    pub fn sectors(&self) -> u64 {
-        self.bytes / SECTOR
-    }
-
-    /// Sectors near which something changes below; workloads favour them.
-    pub fn anchors(&self) -> Vec<u64> {
-        match (self.full, self.wide) {
-            (true, _) => preset::anchors(),
-            (_, true) => {
-                let pages = [0, 1, 2, BLOCK_PAGES, 2 * BLOCK_PAGES].map(|page| page * SLOTS_SECTORS);
-                pages.into_iter().chain([PIECE_SECTORS, WORD_SECTORS, self.sectors() - 1]).collect()
-            }
-            _ => vec![],
-        }
-    }
-
-    /// Sectors of the longest operation that has a payload, where not the whole device may be one's.
-    pub fn long(&self) -> u64 {
-        match (self.full, self.wide) {
-            (true, _) => 192,
-            // More pages than one slice of work stores.
-            (_, true) => 80 * 8,
-            _ if self.dense => 64 * 8,
-            _ => self.sectors(),
-        }
-    }
-
-    /// Sectors of the longest discard, where it may be longer than that.
-    pub fn vast(&self) -> Option<u64> {
-        self.wide.then_some(PIECE_SECTORS * 5 / 2)
-    }
-
-    /// What it may show, before anything is written.
-    pub fn model(&self) -> Model {
-        let model = Model::new(self.bytes, self.is_durable());
-        let model = if self.exact { model.freeing(self.block().bytes() / SECTOR) } else { model };
-        let model = model.keeping_whole(self.whole);
-        if self.full { model.with_filled(preset::cached_sectors(), preset::VALUE) } else { model }
-    }
-
-    /// What disk `number` is called.
-    pub fn disk_name(&self, number: usize) -> &'static str {
-        match (number, self.spill) {
-            (0, None) => "disk",
-            (0, Some(_)) => "spill",
-            _ => "cache",
-        }
-    }
-
-    /// Block of disk `number`.
-    pub fn disk_block(&self, number: usize) -> BlockSize {
-        let origin = self.disk.or(self.spill.map(|_| SPILL_BLOCK));
-        let bytes = if number == 0 { origin } else { self.cache.map(|cache| cache.disk) };
-        BlockSize::new(bytes.expect("it has that disk")).expect("the table has valid sizes")
-    }
-
-    /// What the stack's memory is charged to. `tight`: as little as the row allows.
-    pub fn budget(&self, tight: bool) -> Arc<Budget> {
-        Budget::new(self.tight_budget.filter(|_| tight).unwrap_or(64 << 20))
-    }
-
-    /// Opens the stack in `world`, over its disks, with so many bytes of regions. `force`: a spill file is taken whatever it holds.
-    pub async fn open(
-        &self,
-        world: &Arc<World>,
-        disks: &[Arc<Disk>],
-        budget: &Arc<Budget>,
-        regions_bytes: u64,
-        force: bool,
-    ) -> Result<Stack, Error> {
-        let disks = disks.to_vec();
-        let mut config = (self.config)(self.bytes);
-        if let OriginConfig::Zram(zram) = &mut config.origin {
-            zram.force = force;
-        }
-        let around = Surroundings {
-            name: "device".into(),
-            env: world.clone() as Arc<dyn Env>,
-            regions: Arc::new(VecRegions::new(regions_bytes)),
-            budget: budget.clone(),
-            open_file: Arc::new(move |backing: &BackingDevice| {
-                let number = usize::from(backing.role == CACHE);
-                let storage = disks.get(number).cloned().expect("the row has that disk");
-                Ok(OpenStorage { storage, notes: Vec::new() })
-            }),
-        };
-        Stack::open(&config, &[], &around).await
-    }
 }

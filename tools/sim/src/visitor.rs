@@ -18,8 +18,8 @@ use spillway_sim::workload::{Act, Step};
 use spillway_sim::world::World;
 
 use crate::room::Room;
+use crate::row::{Knob, is_command};
 use crate::spill::Spill;
-use crate::stacks::{Knob, is_command};
 use crate::story::LOOK_SECTORS;
 
 /// Extents that are asked for at a time.
