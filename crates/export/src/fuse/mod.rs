@@ -23,6 +23,7 @@
 //! | --- | --- |
 //! | `wire` | constants and the codec of fixed structures |
 //! | `tree` | what is mounted, as numbered nodes, and who has it open |
+//! | `view` | what one reader sees of it |
 //! | `stat` | what the kernel is told of a node |
 //! | `folder` | names in a folder |
 //! | `config` | limits of one session |
@@ -47,6 +48,7 @@ mod tests;
 mod texts;
 mod transfers;
 mod tree;
+mod view;
 pub mod wire;
 
 pub use class::CLASS;

@@ -1,6 +1,6 @@
 //! Messages to replies: one reader of a mount.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::task::Context;
 
 use spillway_core::exchange::{Exchange, Message};
@@ -8,11 +8,10 @@ use spillway_core::{ByteRange, Flags, IoBuf, Op, Request, work};
 
 use super::answer::{Command, ControlTicket, Ticket};
 use super::config::{BACKGROUND_MAX, CONGESTED, Config, PAYLOAD_LEN_MAX, PAYLOAD_OFFSET};
-use super::controls::{self, ControlFile, Controls};
-use super::folder::Listing;
-use super::stat::Stat;
+use super::controls;
 use super::transfers::{Transfers, writing};
-use super::tree::{Attendance, CLASS_FOLDER, NO_VOLUME, Node, Tree, Volume};
+use super::tree::{Node, Tree};
+use super::view::{Place, View};
 use super::wire::{self, Fields, Head, Header, Portion, errno, fallocate_mode, init_flag, opcode, whence};
 
 /// What a mount can do, where the kernel can.
@@ -23,73 +22,19 @@ const ABILITIES: u32 = init_flag::ASYNC_READ
     | init_flag::PARALLEL_DIROPS
     | init_flag::MAX_PAGES;
 
-/// The name of a device's file.
-const DISK: &str = "disk";
-
-/// Longest list of names in one reply, in bytes.
-const LISTING_LEN_MAX: usize = 16 << 10;
-
-/// Where a control file is.
-type Place = (u32, u16, u16);
-
 /// What a request leads to besides a reply: nothing, or an errno to be replied.
 type Outcome = Result<(), i32>;
 
 /// One reader of a mount. See [the module](super) for what it promises.
 pub struct FuseSession {
-    attendance: Attendance,
+    view: View,
     transfers: Transfers,
-    /// The volumes of the tree, by their numbers, when it had this version. A session that nobody asks keeps no device that was taken away.
-    volumes: Vec<(u32, Weak<Volume>)>,
-    version: Option<u64>,
 }
 
 impl FuseSession {
     /// A reader of the mount that shows `tree`.
     pub fn new(tree: Arc<Tree>, config: Config) -> Self {
-        let attendance = Attendance::begin(tree);
-        Self { attendance, transfers: Transfers::new(config), volumes: Vec::new(), version: None }
-    }
-
-    fn tree(&self) -> &Arc<Tree> {
-        self.attendance.tree()
-    }
-
-    /// The volume of that number, as long as it is mounted.
-    fn volume(&mut self, number: u32) -> Result<Arc<Volume>, i32> {
-        let version = self.tree().version();
-        if self.version != Some(version) {
-            let volumes = self.tree().volumes();
-            self.volumes = volumes.iter().map(|volume| (volume.number, Arc::downgrade(volume))).collect();
-            self.version = Some(version);
-        }
-        let found = self.volumes.iter().find(|(each, _)| *each == number);
-        found.and_then(|(_, volume)| volume.upgrade()).ok_or(errno::ENOENT)
-    }
-
-    /// The volume whose disk file `node` is.
-    fn disk(&mut self, node: u64) -> Result<Arc<Volume>, i32> {
-        match Node::of(node) {
-            Some(Node::Disk(number)) => self.volume(number),
-            Some(_) => Err(errno::EISDIR),
-            None => Err(errno::ENOENT),
-        }
-    }
-
-    /// A folder of control files.
-    fn controls(&mut self, volume: u32, part: u16) -> Result<Arc<dyn Controls>, i32> {
-        let found = match volume {
-            NO_VOLUME => self.tree().class.as_ref().filter(|_| part == 0).cloned(),
-            volume => self.volume(volume)?.parts.get(usize::from(part)).cloned(),
-        };
-        found.ok_or(errno::ENOENT)
-    }
-
-    /// A control file, by its volume, its folder and its place there.
-    fn control(&mut self, (volume, part, file): Place) -> Result<(Arc<dyn Controls>, ControlFile), i32> {
-        let controls = self.controls(volume, part)?;
-        let file = controls.files().get(usize::from(file)).copied().ok_or(errno::ENOENT)?;
-        Ok((controls, file))
+        Self { view: View::new(tree), transfers: Transfers::new(config) }
     }
 
     fn is_control(&self, node: u64) -> bool {
@@ -149,62 +94,19 @@ impl FuseSession {
         self.done(&mut head)
     }
 
-    fn stat_of(&mut self, node: Node) -> Result<Stat, i32> {
-        match node {
-            Node::Root => Ok(Stat::folder(node)),
-            Node::Volume(number) => self.volume(number).map(|_| Stat::folder(node)),
-            Node::Disk(number) => {
-                let geometry = self.volume(number)?.export().geometry();
-                let permissions = if geometry.read_only { 0o400 } else { 0o600 };
-                Ok(Stat::file(node, permissions, geometry.size, geometry.optimal_io.max(4096)))
-            }
-            Node::Part(number, part) => self.controls(number, part).map(|_| Stat::folder(node)),
-            Node::Control(number, part, file) => {
-                let (_, file) = self.control((number, part, file))?;
-                Ok(Stat::file(node, file.permissions, controls::SIZE, 4096))
-            }
-        }
-    }
-
     fn look_up(&mut self, header: &Header, body: &[u8]) -> Outcome {
         let name = body.strip_suffix(&[0]).unwrap_or(body);
-        let node = self.named(Node::of(header.node).ok_or(errno::ENOENT)?, name)?;
-        let stat = self.stat_of(node)?;
+        let node = self.view.named(Node::of(header.node).ok_or(errno::ENOENT)?, name)?;
+        let stat = self.view.stat_of(node)?;
         let mut head = Head::of(header.unique, 0);
-        stat.encode_entry(self.tree().owner, &mut head);
+        stat.encode_entry(self.view.tree().owner, &mut head);
         self.done(&mut head)
     }
 
-    fn named(&mut self, folder: Node, name: &[u8]) -> Result<Node, i32> {
-        match folder {
-            Node::Root if self.tree().class.as_ref().is_some_and(|class| class.name().as_bytes() == name) => {
-                Ok(CLASS_FOLDER)
-            }
-            Node::Root => {
-                let volumes = self.tree().volumes();
-                let found = volumes.iter().find(|volume| volume.export().name().as_bytes() == name);
-                found.map(|volume| Node::Volume(volume.number)).ok_or(errno::ENOENT)
-            }
-            Node::Volume(number) if name == DISK.as_bytes() => Ok(Node::Disk(number)),
-            Node::Volume(number) => {
-                let volume = self.volume(number)?;
-                let mut parts = volume.parts.iter();
-                let place = parts.position(|part| part.name().as_bytes() == name).ok_or(errno::ENOENT)?;
-                Ok(Node::Part(number, place as u16))
-            }
-            Node::Part(number, part) => {
-                let controls = self.controls(number, part)?;
-                let place = controls.files().iter().position(|file| file.name.as_bytes() == name);
-                place.map(|place| Node::Control(number, part, place as u16)).ok_or(errno::ENOENT)
-            }
-            Node::Disk(_) | Node::Control(..) => Err(errno::ENOTDIR),
-        }
-    }
-
     fn stat(&mut self, header: &Header) -> Outcome {
-        let stat = self.stat_of(Node::of(header.node).ok_or(errno::ENOENT)?)?;
+        let stat = self.view.stat_of(Node::of(header.node).ok_or(errno::ENOENT)?)?;
         let mut head = Head::of(header.unique, 0);
-        stat.encode_alone(self.tree().owner, &mut head);
+        stat.encode_alone(self.view.tree().owner, &mut head);
         self.done(&mut head)
     }
 
@@ -217,7 +119,7 @@ impl FuseSession {
             return Err(errno::EPERM);
         }
         let resizes = wanted & wire::SET_SIZE != 0 && !self.is_control(header.node);
-        if resizes && self.disk(header.node)?.export().geometry().size != size {
+        if resizes && self.view.disk(header.node)?.export().geometry().size != size {
             return Err(errno::EPERM);
         }
         self.stat(header)
@@ -227,7 +129,7 @@ impl FuseSession {
         let mode = Fields::of(body).u32().ok_or(errno::EINVAL)?;
         let handle = match Node::of(header.node) {
             Some(Node::Control(number, part, file)) => self.open_control((number, part, file), mode)?,
-            _ => self.disk(header.node)?.open_disk(mode, header.thread)?,
+            _ => self.view.disk(header.node)?.open_disk(mode, header.thread)?,
         };
         let flags = wire::open_flag::DIRECT_IO | wire::open_flag::PARALLEL_DIRECT_WRITES;
         self.done(Head::of(header.unique, 0).u64(handle).u32(flags).u32(0))
@@ -236,29 +138,29 @@ impl FuseSession {
     fn release(&mut self, header: &Header, body: &[u8]) -> Outcome {
         let handle = Fields::of(body).u64().ok_or(errno::EINVAL)?;
         match Node::of(header.node) {
-            Some(Node::Control(..)) => self.tree().texts.close(handle),
-            _ => self.disk(header.node)?.close(handle),
+            Some(Node::Control(..)) => self.view.tree().texts.close(handle),
+            _ => self.view.disk(header.node)?.close(handle),
         }
         self.done(&mut Head::of(header.unique, 0))
     }
 
     /// Root may open any file: what cannot be read or written is refused to it too.
     fn open_control(&mut self, place: Place, mode: u32) -> Result<u64, i32> {
-        let (_, file) = self.control(place)?;
+        let (_, file) = self.view.control(place)?;
         let (reads, writes) = (mode & wire::open_mode::ACCESS != 1, mode & wire::open_mode::ACCESS != 0);
         if (reads && !file.is_readable()) || (writes && !file.is_writable()) {
             return Err(errno::EACCES);
         }
-        self.tree().texts.open()
+        self.view.tree().texts.open()
     }
 
     fn read_control(&mut self, header: &Header, asked: Portion, place: Place) -> Outcome {
-        let (controls, file) = self.control(place)?;
+        let (controls, file) = self.view.control(place)?;
         if !file.is_readable() {
             return Err(errno::EACCES);
         }
         let value = (asked.offset == 0).then(|| controls.show(&file));
-        let tree = self.tree().clone();
+        let tree = self.view.tree().clone();
         let shown = async move {
             if let Some(value) = value {
                 tree.texts.show(asked.handle, controls::text_of(value.await?))?;
@@ -276,7 +178,7 @@ impl FuseSession {
         if bytes.len() != asked.len as usize {
             return Err(errno::EINVAL);
         }
-        let (controls, file) = self.control(place)?;
+        let (controls, file) = self.view.control(place)?;
         if !file.is_writable() {
             return Err(errno::EACCES);
         }
@@ -289,43 +191,14 @@ impl FuseSession {
     fn list(&mut self, header: &Header, body: &[u8]) -> Outcome {
         let asked = Portion::decode(body).ok_or(errno::EINVAL)?;
         let node = Node::of(header.node).ok_or(errno::ENOENT)?;
-        let mut listing = Listing::new(asked.offset, LISTING_LEN_MAX.min(asked.len as usize));
-        let here = Stat::folder(node);
-        listing.add(node.number(), &here, ".");
-        listing.add(wire::ROOT, &here, "..");
-        match node {
-            Node::Root => {
-                for volume in self.tree().volumes() {
-                    let node = Node::Volume(volume.number);
-                    listing.add(node.number(), &Stat::folder(node), volume.export().name());
-                }
-                if let Some(class) = &self.tree().class {
-                    listing.add(CLASS_FOLDER.number(), &Stat::folder(CLASS_FOLDER), class.name());
-                }
-            }
-            Node::Volume(number) => {
-                let disk = Node::Disk(number);
-                listing.add(disk.number(), &self.stat_of(disk)?, DISK);
-                for (place, part) in self.volume(number)?.parts.iter().enumerate() {
-                    let node = Node::Part(number, place as u16);
-                    listing.add(node.number(), &Stat::folder(node), part.name());
-                }
-            }
-            Node::Part(number, part) => {
-                for (place, file) in self.controls(number, part)?.files().iter().enumerate() {
-                    let node = Node::Control(number, part, place as u16);
-                    listing.add(node.number(), &Stat::file(node, 0, 0, 0), file.name);
-                }
-            }
-            Node::Disk(_) | Node::Control(..) => return Err(errno::ENOTDIR),
-        }
-        self.transfers.reply_with(&mut Head::of(header.unique, 0), listing.finish());
+        let names = self.view.list(node, asked.offset, asked.len as usize)?;
+        self.transfers.reply_with(&mut Head::of(header.unique, 0), names);
         Ok(())
     }
 
     /// A request about a disk file, and how large that is now.
     fn ticket(&mut self, header: &Header, command: Command) -> Result<(Ticket, u64), i32> {
-        let volume = self.disk(header.node)?;
+        let volume = self.view.disk(header.node)?;
         let size = volume.export().geometry().size;
         Ok((Ticket { unique: header.unique, volume, command }, size))
     }
