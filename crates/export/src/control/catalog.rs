@@ -2,7 +2,8 @@
 
 use spillway_core::{Answer, Error, Value};
 
-use super::message::{AttributeRow, DeviceRow, ServerVersion, Shown};
+use super::message::ServerVersion;
+use super::rows::{AttributeRow, DeviceRow, Shown};
 
 /// A change that a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]

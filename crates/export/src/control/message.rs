@@ -5,7 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
-use spillway_core::{Column, Error, Kind, Role, Spec, Type, Value};
+use spillway_core::{Error, Kind};
+
+use super::rows::{AttributeRow, DeviceRow, Shown};
 
 /// Version of the protocol: `v` in every message.
 pub const PROTOCOL_VERSION: u64 = 2;
@@ -80,175 +82,6 @@ pub struct ServerVersion {
     pub version: String,
     /// Process id of the server.
     pub pid: u32,
-}
-
-/// A device in a listing. What a device does not have, such as a compression algorithm, is absent.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct DeviceRow {
-    /// Name of the device.
-    pub name: String,
-    /// Its layers from top to origin, such as `zram`.
-    pub stack: String,
-    /// Selected compression algorithm.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub algorithm: Option<String>,
-    /// Size in bytes; 0 until it is set.
-    pub disksize: u64,
-    /// Bytes stored, before compression.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub data: Option<u64>,
-    /// The same bytes after compression.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub compr: Option<u64>,
-    /// Bytes of memory in use for them, tables and free room included.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub total: Option<u64>,
-    /// `data` divided by `total`, once something is stored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ratio: Option<f64>,
-    /// Compression streams.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub streams: Option<u64>,
-    /// Whether clients may only read.
-    pub read_only: bool,
-    /// Connected clients.
-    pub clients: u64,
-    /// URIs and files under which clients reach it; none while it has no size.
-    #[serde(default)]
-    pub exports: Vec<String>,
-}
-
-/// The declaration of an attribute.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AttributeRow {
-    /// Name as typed.
-    pub name: String,
-    /// `knob`, `counter`, `gauge`, `fact` or `command`.
-    pub role: String,
-    /// `number`, `switch`, `choice`, `ratio`, `text`, `path` or `columns`.
-    pub r#type: String,
-    /// What a number counts; empty where it counts nothing.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub unit: String,
-    /// What may be written, in words.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub allowed: Option<String>,
-    /// Smallest number that is allowed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub least: Option<u64>,
-    /// Largest number that is allowed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub most: Option<u64>,
-    /// The names to choose from.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub choices: Vec<String>,
-    /// The numbers that a value consists of, in the order of its text.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub columns: Vec<ColumnRow>,
-    /// What a knob is where it is not given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub default: Option<String>,
-    /// When a knob may be turned.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub when: Option<String>,
-    /// Whether it can be read.
-    pub readable: bool,
-    /// Whether it can be written.
-    pub writable: bool,
-    /// What it is or does.
-    pub help: String,
-}
-
-/// One of the numbers of a value.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ColumnRow {
-    /// Its name.
-    pub name: String,
-    /// What it counts; empty where it counts nothing.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub unit: String,
-}
-
-impl From<&Column> for ColumnRow {
-    fn from(column: &Column) -> Self {
-        Self { name: column.name.to_owned(), unit: column.unit.name().to_owned() }
-    }
-}
-
-impl From<&Spec> for AttributeRow {
-    fn from(spec: &Spec) -> Self {
-        let mut row = Self {
-            name: spec.name.to_owned(),
-            role: spec.role.name().to_owned(),
-            r#type: spec.kind.name().to_owned(),
-            unit: spec.unit.name().to_owned(),
-            allowed: (spec.writable || matches!(spec.role, Role::Knob(_))).then(|| spec.allowed()),
-            default: spec.preset_text(),
-            readable: spec.readable,
-            writable: spec.writable,
-            help: spec.help.to_owned(),
-            ..Self::default()
-        };
-        match spec.kind {
-            Type::Number(least, most) | Type::PowerOfTwo(least, most) => {
-                (row.least, row.most) = (Some(least), Some(most));
-            }
-            Type::Choice(names) => row.choices = names.iter().map(ToString::to_string).collect(),
-            Type::Columns { columns, .. } => row.columns = columns.iter().map(ColumnRow::from).collect(),
-            Type::Switch | Type::Ratio { .. } | Type::Text | Type::Path => {}
-        }
-        if let Role::Knob(when) = spec.role {
-            row.when = Some(when.name().to_owned());
-        }
-        row
-    }
-}
-
-/// An attribute and its value.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shown {
-    /// Name of the attribute.
-    pub name: String,
-    /// Its value: a number, `true` or `false`, `null`, text, or an object of the columns' names and numbers.
-    pub value: Json,
-    /// The same as text for people, possibly of several lines, without a final newline.
-    pub text: String,
-}
-
-impl Shown {
-    /// `value` of the attribute that `spec` declares, under the name that was asked for.
-    pub fn new(name: String, spec: &Spec, value: &Value) -> Self {
-        Self { name, value: json_of(spec, value), text: spec.text(value) }
-    }
-}
-
-fn json_of(spec: &Spec, value: &Value) -> Json {
-    match (spec.kind, value) {
-        (_, Value::None) => Json::Null,
-        (_, Value::U64(number)) => (*number).into(),
-        (_, Value::Switch(on)) => (*on).into(),
-        (_, Value::Choice(name)) => (*name).into(),
-        (_, Value::Ratio(part, whole)) => (*part as f64 / *whole as f64).into(),
-        (_, Value::Text(text)) => text.as_str().into(),
-        (Type::Columns { columns, .. }, Value::Columns(numbers)) => {
-            let names = columns.iter().map(|column| column.name.to_owned());
-            names.zip(numbers.iter().map(|&number| number.into())).collect::<Map<_, _>>().into()
-        }
-        (_, Value::Columns(numbers)) => numbers.as_slice().into(),
-    }
-}
-
-/// What a client writes; [`Kind::Invalid`] for what no attribute takes.
-pub(super) fn value_of(json: Json) -> Result<Value, Error> {
-    match json {
-        Json::Null => Ok(Value::None),
-        Json::Bool(on) => Ok(Value::Switch(on)),
-        Json::Number(number) => Ok(number.as_u64().map_or(Value::Text(number.to_string()), Value::U64)),
-        Json::String(text) => Ok(Value::Text(text)),
-        other => Err(Error::invalid(format!(
-            "{other} is not a value of an attribute: give a number, true, false, null or text"
-        ))),
-    }
 }
 
 /// A successful answer.
@@ -377,7 +210,6 @@ fn check_version(object: &mut Map<String, Json>) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spillway_core::{Preset, Unit, When};
 
     fn operations() -> Vec<Operation> {
         let device = || "ram0".to_owned();
@@ -437,46 +269,6 @@ mod tests {
         let get = Operation::Get { device: "ram0".into(), attribute: Some("mm_stat".into()) };
         assert_eq!(get.encode(), "{\"v\":2,\"op\":\"get\",\"device\":\"ram0\",\"attribute\":\"mm_stat\"}\n");
         assert_eq!(encode_reply(Ok(Reply::Done)), "{\"v\":2,\"result\":\"done\"}\n");
-    }
-
-    #[test]
-    fn values_are_typed_on_the_wire() {
-        const STAT: &[Column] = &[Column::wide("used", Unit::Bytes), Column::new("zero", Unit::None)];
-        let columns = Spec::fact("stat", Type::Columns { head: "", columns: STAT }, "Help");
-        let number = Spec::gauge("number", Unit::Pages, "Help");
-        for (spec, value, json, text) in [
-            (&number, Value::U64(u64::MAX), r#"18446744073709551615"#, "18446744073709551615"),
-            (&number, Value::Switch(true), "true", "1"),
-            (&number, Value::Choice("lz4"), r#""lz4""#, "lz4"),
-            (&number, Value::Ratio(1, 4), "0.25", "0.25"),
-            (&number, Value::None, "null", "none"),
-            (&number, Value::Text("a".into()), r#""a""#, "a"),
-            (&columns, Value::Columns(vec![3, 4]), r#"{"used":3,"zero":4}"#, "       3 4"),
-        ] {
-            let shown = Shown::new("name".into(), spec, &value);
-            assert_eq!((shown.value.to_string().as_str(), shown.text.as_str()), (json, text));
-        }
-        for (json, value) in [
-            ("5", Value::U64(5)),
-            ("true", Value::Switch(true)),
-            ("null", Value::None),
-            ("-1", Value::Text("-1".into())),
-            ("0.5", Value::Text("0.5".into())),
-            (r#""1G""#, Value::Text("1G".into())),
-        ] {
-            assert_eq!(value_of(serde_json::from_str(json).unwrap()), Ok(value));
-        }
-        assert!(value_of(serde_json::json!([1])).unwrap_err().message().contains("[1]"));
-    }
-
-    #[test]
-    fn a_declaration_is_complete_on_the_wire() {
-        let spec = Spec::knob("level", When::Live, Type::Number(1, 9), "Help").unit(Unit::Percent);
-        let row = AttributeRow::from(&Spec { writable: true, ..spec.preset(Preset::Number(5)) });
-        assert_eq!(
-            serde_json::to_string(&row).unwrap(),
-            r#"{"name":"level","role":"knob","type":"number","unit":"percent","allowed":"a whole number from 1 to 9","least":1,"most":9,"default":"5","when":"at any time","readable":false,"writable":true,"help":"Help"}"#
-        );
     }
 
     #[test]

@@ -18,6 +18,7 @@
 //! | file | holds |
 //! | --- | --- |
 //! | [`message`] | requests and replies, to and from lines of JSON |
+//! | [`rows`] | what a reply says of devices, attributes and values |
 //! | [`catalog`] | [`Catalog`]: what a server must answer, whatever the protocol |
 //! | [`session`] | [`ControlSession`]: the conversation, without the socket |
 //!
@@ -30,11 +31,10 @@
 
 pub mod catalog;
 pub mod message;
+pub mod rows;
 pub mod session;
 
 pub use catalog::{Catalog, Change, added_name};
-pub use message::{
-    AttributeRow, ColumnRow, DeviceRow, Failure, LINE_BYTES_MAX, Operation, PROTOCOL_VERSION, Reply,
-    ServerVersion, Shown,
-};
+pub use message::{Failure, LINE_BYTES_MAX, Operation, PROTOCOL_VERSION, Reply, ServerVersion};
+pub use rows::{AttributeRow, ColumnRow, DeviceRow, Shown};
 pub use session::ControlSession;

@@ -12,7 +12,8 @@ use spillway_core::session::{Intake, Output, Session};
 use spillway_core::{Answer, Error, IoBuf, Kind, work};
 
 use super::catalog::{Catalog, Change};
-use super::message::{LINE_BYTES_MAX, Operation, Reply, Shown, encode_reply, value_of};
+use super::message::{LINE_BYTES_MAX, Operation, Reply, encode_reply};
+use super::rows::{Shown, value_of};
 
 /// Unsent bytes of replies above which no further request is read.
 const UNSENT_BYTES_MAX: usize = 256 << 10;

@@ -5,7 +5,8 @@ use std::task::Waker;
 use spillway_core::Value;
 use spillway_core::sync::{AtomicBool, Mutex, Ordering};
 
-use super::super::message::{AttributeRow, DeviceRow, ServerVersion, decode_reply};
+use super::super::message::{ServerVersion, decode_reply};
+use super::super::rows::{AttributeRow, DeviceRow};
 use super::*;
 
 #[derive(Default)]
