@@ -1,14 +1,22 @@
-//! The command line: options, their help and their checks.
+//! The command line: commands, their help and their checks.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use spillway_core::size;
-use spillway_layers::{file, write_cache, zram};
 
-use crate::declared::Declared;
 use crate::exit;
-use crate::server_options::ServerOptions;
+
+mod clients;
+mod servers;
+
+use clients::{ATTACH_EXAMPLES, RESIZE_EXAMPLES, SAVE_EXAMPLES};
+use servers::{CACHE_EXAMPLES, DISK_EXAMPLES, RAM_EXAMPLES};
+
+pub(crate) use clients::{
+    AttachOptions, DeviceOption, GetOptions, ImageFormat, LoadOptions, LoopOptions, LsOptions, ResizeOptions,
+    SaveOptions, SetOptions,
+};
+pub(crate) use servers::{CacheOptions, DiskOptions, RamOptions, ServeOptions};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -18,59 +26,6 @@ Examples:
   spillway get ram0 mm_stat                       one attribute, as zram shows it
   spillway set ram0 mem_limit 1G                  change an attribute of a running device
   spillway stop ram0                              flush, disconnect clients, end";
-
-const RAM_EXAMPLES: &str = "\
-Examples:
-  spillway ram --size 4G
-  spillway ram --size 64G --memory 8G --algorithm zstd --background
-  spillway ram --size 1G --name scratch --listen 127.0.0.1:10809
-
-Without --size the device has no size and is not exported until it gets one:
-  spillway ram --background
-  spillway set ram0 comp_algorithm zstd
-  spillway set ram0 disksize 4G
-
-The content lives in memory only: it is gone when the server ends. spillway save and load keep it by hand.";
-
-const DISK_EXAMPLES: &str = "\
-Examples:
-  spillway disk --origin image.raw
-  spillway disk --origin /dev/vdb --name data --read-only
-
-The file or block device is opened without the kernel's page cache where it allows that, and locked against a second
-server. A flush of a client reaches the disk.";
-
-const RESIZE_EXAMPLES: &str = "\
-Examples:
-  spillway resize ram0 8G
-  truncate -s 200G image.raw && spillway resize disk0
-  lvextend -L 200G vg/slow && spillway resize cache0";
-
-const SAVE_EXAMPLES: &str = "\
-Examples:
-  spillway save ram0 ram0.img && spillway stop ram0
-  spillway ram --size 4G --background && spillway load ram0 ram0.img
-  spillway save ram0 ram0.qcow2 --force           through qemu-img, in its own format";
-
-const ATTACH_EXAMPLES: &str = "\
-Examples:
-  spillway ram --size 4G --mount /mnt/spillway --background
-  spillway attach ram0 --mkfs ext4 /mnt/data      a file system on the RAM disk
-  spillway attach ram0                            a loop device alone; its name is printed
-  spillway detach ram0";
-
-const CACHE_EXAMPLES: &str = "\
-Examples:
-  spillway cache --origin /dev/vdb --cache /ssd/cache.img
-  spillway cache --origin big.img --cache cache.img --block-size 16K --high-watermark 80 --low-watermark 70
-  spillway get cache0 status                      the kernel's status line; get cache0 shows each field by name
-  spillway drain cache0                           write everything back, to remove the cache
-
-Writes go to the cache and are written back to the origin later. A flush of a client commits to the cache: what it covers survives a
-crash, and is there when the same command is given again. The cache is in the format of Linux's dm-writecache (mode s), which
-can take it over, and back. A blank file becomes a cache at the first start: truncate -s 10G /ssd/cache.img
-
-After an error of either device writes fail until the command is given again; what was committed is still in the cache.";
 
 /// A userspace block storage engine: compressed RAM disks and disks, served over NBD, without root and without a kernel
 /// module.
@@ -180,225 +135,6 @@ pub(crate) enum Command {
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
-}
-
-/// Options of `spillway ram`.
-#[derive(Debug, Args)]
-pub(crate) struct RamOptions {
-    #[command(flatten)]
-    pub(crate) zram: Declared<zram::Config>,
-
-    /// Name of the device, by which clients and commands find it
-    #[arg(long, default_value = "ram0")]
-    pub(crate) name: String,
-
-    /// Let clients read only
-    #[arg(long)]
-    pub(crate) read_only: bool,
-
-    #[command(flatten)]
-    pub(crate) server: ServerOptions,
-}
-
-/// Options of `spillway disk`.
-#[derive(Debug, Args)]
-pub(crate) struct DiskOptions {
-    #[command(flatten)]
-    pub(crate) file: Declared<file::Config>,
-
-    /// Name of the device, by which clients and commands find it
-    #[arg(long, default_value = "disk0")]
-    pub(crate) name: String,
-
-    #[command(flatten)]
-    pub(crate) server: ServerOptions,
-}
-
-/// Options of `spillway cache`.
-#[derive(Debug, Args)]
-pub(crate) struct CacheOptions {
-    /// File or block device that is served: large and slow
-    #[arg(long, value_name = "PATH")]
-    pub(crate) origin: PathBuf,
-
-    /// Name of the device, by which clients and commands find it
-    #[arg(long, default_value = "cache0")]
-    pub(crate) name: String,
-
-    /// Let clients read only
-    #[arg(long)]
-    pub(crate) read_only: bool,
-
-    #[command(flatten, next_help_heading = "Cache")]
-    pub(crate) cache: Declared<write_cache::Config>,
-
-    #[command(flatten)]
-    pub(crate) server: ServerOptions,
-}
-
-/// Options of `spillway serve`.
-#[derive(Debug, Args)]
-pub(crate) struct ServeOptions {
-    /// Description of the devices, in TOML
-    pub(crate) config: PathBuf,
-
-    #[command(flatten)]
-    pub(crate) server: ServerOptions,
-}
-
-/// Options of `spillway ls`.
-#[derive(Debug, Args)]
-pub(crate) struct LsOptions {
-    /// Print JSON: a list of devices with sizes in bytes
-    #[arg(long)]
-    pub(crate) json: bool,
-
-    /// Print sizes in bytes
-    #[arg(long, short)]
-    pub(crate) bytes: bool,
-}
-
-/// Options of `spillway get`.
-#[derive(Debug, Args)]
-pub(crate) struct GetOptions {
-    /// Name of the device
-    pub(crate) device: String,
-
-    /// Name of the attribute; all that can be read where absent
-    pub(crate) attribute: Option<String>,
-
-    /// Print JSON: an object of names and values
-    #[arg(long)]
-    pub(crate) json: bool,
-
-    /// Describe the attributes: role, unit, access, range, default, help
-    #[arg(long, conflicts_with = "attribute")]
-    pub(crate) describe: bool,
-}
-
-/// Options of `spillway set`.
-#[derive(Debug, Args)]
-pub(crate) struct SetOptions {
-    /// Name of the device
-    pub(crate) device: String,
-
-    /// Name of the attribute
-    pub(crate) attribute: String,
-
-    /// New value
-    #[arg(allow_hyphen_values = true)]
-    pub(crate) value: String,
-}
-
-/// Options of `spillway resize`.
-#[derive(Debug, Args)]
-pub(crate) struct ResizeOptions {
-    /// Name of the device
-    pub(crate) device: String,
-
-    /// New size, such as 8G; what the file or device below has where it is left out
-    #[arg(value_parser = size::parse)]
-    pub(crate) size: Option<u64>,
-}
-
-/// Options of `spillway save`.
-#[derive(Debug, Args)]
-pub(crate) struct SaveOptions {
-    /// Name of the device
-    pub(crate) device: String,
-
-    /// Image file to write, for its owner only
-    pub(crate) file: PathBuf,
-
-    /// Form of the image; qcow2 where the file is named so, raw otherwise
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    pub(crate) format: Option<ImageFormat>,
-
-    /// Replace a file that exists
-    #[arg(long)]
-    pub(crate) force: bool,
-}
-
-/// Options of `spillway load`.
-#[derive(Debug, Args)]
-pub(crate) struct LoadOptions {
-    /// Name of the device
-    pub(crate) device: String,
-
-    /// Image file to read, not larger than the device
-    pub(crate) file: PathBuf,
-
-    /// Form of the image; qcow2 where the file is named so, raw otherwise
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    pub(crate) format: Option<ImageFormat>,
-
-    /// Let other clients use the device at the same time
-    #[arg(long)]
-    pub(crate) shared: bool,
-}
-
-/// Form of an image file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ImageFormat {
-    /// The bytes of the device
-    Raw,
-    /// That of qemu, read and written by its tools
-    Qcow2,
-}
-
-impl ImageFormat {
-    /// What was asked for, or what the name says. The content says nothing: a client of the device may have written it.
-    pub(crate) fn of(asked: Option<Self>, file: &Path) -> Self {
-        let named = file.extension().is_some_and(|extension| extension == "qcow2");
-        asked.unwrap_or(if named { Self::Qcow2 } else { Self::Raw })
-    }
-}
-
-/// Options of `spillway attach`.
-#[derive(Debug, Args)]
-pub(crate) struct AttachOptions {
-    /// Name of the device
-    pub(crate) device: String,
-
-    /// Folder to mount its file system at
-    pub(crate) mountpoint: Option<PathBuf>,
-
-    /// Make a file system of this type first, such as ext4 or xfs; refused where there is something that is recognised
-    #[arg(long, value_name = "TYPE", value_parser = file_system)]
-    pub(crate) mkfs: Option<String>,
-
-    /// With --mkfs: whatever is there
-    #[arg(long, requires = "mkfs")]
-    pub(crate) force: bool,
-
-    /// Let other clients use the device at the same time: what they write may destroy the file system
-    #[arg(long)]
-    pub(crate) shared: bool,
-}
-
-/// Options of `spillway loop-device`.
-#[derive(Debug, Args)]
-pub(crate) struct LoopOptions {
-    /// The file that it stands on
-    pub(crate) file: PathBuf,
-
-    /// It is set up: have it take the size of the file
-    #[arg(long)]
-    pub(crate) resize: bool,
-}
-
-/// A command about one device.
-#[derive(Debug, Args)]
-pub(crate) struct DeviceOption {
-    /// Name of the device
-    pub(crate) device: String,
-}
-
-/// The type becomes part of a program's name.
-fn file_system(text: &str) -> Result<String, String> {
-    let plain =
-        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
-    if plain { Ok(text.to_owned()) } else { Err("give a type as mkfs has it, such as ext4".to_owned()) }
 }
 
 #[cfg(test)]

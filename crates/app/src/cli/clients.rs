@@ -1,0 +1,180 @@
+//! Options of the commands about running devices, and their examples.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use spillway_core::size;
+
+pub(super) const RESIZE_EXAMPLES: &str = "\
+Examples:
+  spillway resize ram0 8G
+  truncate -s 200G image.raw && spillway resize disk0
+  lvextend -L 200G vg/slow && spillway resize cache0";
+
+pub(super) const SAVE_EXAMPLES: &str = "\
+Examples:
+  spillway save ram0 ram0.img && spillway stop ram0
+  spillway ram --size 4G --background && spillway load ram0 ram0.img
+  spillway save ram0 ram0.qcow2 --force           through qemu-img, in its own format";
+
+pub(super) const ATTACH_EXAMPLES: &str = "\
+Examples:
+  spillway ram --size 4G --mount /mnt/spillway --background
+  spillway attach ram0 --mkfs ext4 /mnt/data      a file system on the RAM disk
+  spillway attach ram0                            a loop device alone; its name is printed
+  spillway detach ram0";
+
+/// Options of `spillway ls`.
+#[derive(Debug, Args)]
+pub(crate) struct LsOptions {
+    /// Print JSON: a list of devices with sizes in bytes
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Print sizes in bytes
+    #[arg(long, short)]
+    pub(crate) bytes: bool,
+}
+
+/// Options of `spillway get`.
+#[derive(Debug, Args)]
+pub(crate) struct GetOptions {
+    /// Name of the device
+    pub(crate) device: String,
+
+    /// Name of the attribute; all that can be read where absent
+    pub(crate) attribute: Option<String>,
+
+    /// Print JSON: an object of names and values
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Describe the attributes: role, unit, access, range, default, help
+    #[arg(long, conflicts_with = "attribute")]
+    pub(crate) describe: bool,
+}
+
+/// Options of `spillway set`.
+#[derive(Debug, Args)]
+pub(crate) struct SetOptions {
+    /// Name of the device
+    pub(crate) device: String,
+
+    /// Name of the attribute
+    pub(crate) attribute: String,
+
+    /// New value
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) value: String,
+}
+
+/// Options of `spillway resize`.
+#[derive(Debug, Args)]
+pub(crate) struct ResizeOptions {
+    /// Name of the device
+    pub(crate) device: String,
+
+    /// New size, such as 8G; what the file or device below has where it is left out
+    #[arg(value_parser = size::parse)]
+    pub(crate) size: Option<u64>,
+}
+
+/// Options of `spillway save`.
+#[derive(Debug, Args)]
+pub(crate) struct SaveOptions {
+    /// Name of the device
+    pub(crate) device: String,
+
+    /// Image file to write, for its owner only
+    pub(crate) file: PathBuf,
+
+    /// Form of the image; qcow2 where the file is named so, raw otherwise
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(crate) format: Option<ImageFormat>,
+
+    /// Replace a file that exists
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// Options of `spillway load`.
+#[derive(Debug, Args)]
+pub(crate) struct LoadOptions {
+    /// Name of the device
+    pub(crate) device: String,
+
+    /// Image file to read, not larger than the device
+    pub(crate) file: PathBuf,
+
+    /// Form of the image; qcow2 where the file is named so, raw otherwise
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(crate) format: Option<ImageFormat>,
+
+    /// Let other clients use the device at the same time
+    #[arg(long)]
+    pub(crate) shared: bool,
+}
+
+/// Form of an image file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ImageFormat {
+    /// The bytes of the device
+    Raw,
+    /// That of qemu, read and written by its tools
+    Qcow2,
+}
+
+impl ImageFormat {
+    /// What was asked for, or what the name says. The content says nothing: a client of the device may have written it.
+    pub(crate) fn of(asked: Option<Self>, file: &Path) -> Self {
+        let named = file.extension().is_some_and(|extension| extension == "qcow2");
+        asked.unwrap_or(if named { Self::Qcow2 } else { Self::Raw })
+    }
+}
+
+/// Options of `spillway attach`.
+#[derive(Debug, Args)]
+pub(crate) struct AttachOptions {
+    /// Name of the device
+    pub(crate) device: String,
+
+    /// Folder to mount its file system at
+    pub(crate) mountpoint: Option<PathBuf>,
+
+    /// Make a file system of this type first, such as ext4 or xfs; refused where there is something that is recognised
+    #[arg(long, value_name = "TYPE", value_parser = file_system)]
+    pub(crate) mkfs: Option<String>,
+
+    /// With --mkfs: whatever is there
+    #[arg(long, requires = "mkfs")]
+    pub(crate) force: bool,
+
+    /// Let other clients use the device at the same time: what they write may destroy the file system
+    #[arg(long)]
+    pub(crate) shared: bool,
+}
+
+/// Options of `spillway loop-device`.
+#[derive(Debug, Args)]
+pub(crate) struct LoopOptions {
+    /// The file that it stands on
+    pub(crate) file: PathBuf,
+
+    /// It is set up: have it take the size of the file
+    #[arg(long)]
+    pub(crate) resize: bool,
+}
+
+/// A command about one device.
+#[derive(Debug, Args)]
+pub(crate) struct DeviceOption {
+    /// Name of the device
+    pub(crate) device: String,
+}
+
+/// The type becomes part of a program's name.
+fn file_system(text: &str) -> Result<String, String> {
+    let plain =
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    if plain { Ok(text.to_owned()) } else { Err("give a type as mkfs has it, such as ext4".to_owned()) }
+}

@@ -1,0 +1,107 @@
+//! Options of the commands that start a server, and their examples.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use spillway_layers::{file, write_cache, zram};
+
+use crate::declared::Declared;
+use crate::server_options::ServerOptions;
+
+pub(super) const RAM_EXAMPLES: &str = "\
+Examples:
+  spillway ram --size 4G
+  spillway ram --size 64G --memory 8G --algorithm zstd --background
+  spillway ram --size 1G --name scratch --listen 127.0.0.1:10809
+
+Without --size the device has no size and is not exported until it gets one:
+  spillway ram --background
+  spillway set ram0 comp_algorithm zstd
+  spillway set ram0 disksize 4G
+
+The content lives in memory only: it is gone when the server ends. spillway save and load keep it by hand.";
+
+pub(super) const DISK_EXAMPLES: &str = "\
+Examples:
+  spillway disk --origin image.raw
+  spillway disk --origin /dev/vdb --name data --read-only
+
+The file or block device is opened without the kernel's page cache where it allows that, and locked against a second
+server. A flush of a client reaches the disk.";
+
+pub(super) const CACHE_EXAMPLES: &str = "\
+Examples:
+  spillway cache --origin /dev/vdb --cache /ssd/cache.img
+  spillway cache --origin big.img --cache cache.img --block-size 16K --high-watermark 80 --low-watermark 70
+  spillway get cache0 status                      the kernel's status line; get cache0 shows each field by name
+  spillway drain cache0                           write everything back, to remove the cache
+
+Writes go to the cache and are written back to the origin later. A flush of a client commits to the cache: what it covers survives a
+crash, and is there when the same command is given again. The cache is in the format of Linux's dm-writecache (mode s), which
+can take it over, and back. A blank file becomes a cache at the first start: truncate -s 10G /ssd/cache.img
+
+After an error of either device writes fail until the command is given again; what was committed is still in the cache.";
+
+/// Options of `spillway ram`.
+#[derive(Debug, Args)]
+pub(crate) struct RamOptions {
+    #[command(flatten)]
+    pub(crate) zram: Declared<zram::Config>,
+
+    /// Name of the device, by which clients and commands find it
+    #[arg(long, default_value = "ram0")]
+    pub(crate) name: String,
+
+    /// Let clients read only
+    #[arg(long)]
+    pub(crate) read_only: bool,
+
+    #[command(flatten)]
+    pub(crate) server: ServerOptions,
+}
+
+/// Options of `spillway disk`.
+#[derive(Debug, Args)]
+pub(crate) struct DiskOptions {
+    #[command(flatten)]
+    pub(crate) file: Declared<file::Config>,
+
+    /// Name of the device, by which clients and commands find it
+    #[arg(long, default_value = "disk0")]
+    pub(crate) name: String,
+
+    #[command(flatten)]
+    pub(crate) server: ServerOptions,
+}
+
+/// Options of `spillway cache`.
+#[derive(Debug, Args)]
+pub(crate) struct CacheOptions {
+    /// File or block device that is served: large and slow
+    #[arg(long, value_name = "PATH")]
+    pub(crate) origin: PathBuf,
+
+    /// Name of the device, by which clients and commands find it
+    #[arg(long, default_value = "cache0")]
+    pub(crate) name: String,
+
+    /// Let clients read only
+    #[arg(long)]
+    pub(crate) read_only: bool,
+
+    #[command(flatten, next_help_heading = "Cache")]
+    pub(crate) cache: Declared<write_cache::Config>,
+
+    #[command(flatten)]
+    pub(crate) server: ServerOptions,
+}
+
+/// Options of `spillway serve`.
+#[derive(Debug, Args)]
+pub(crate) struct ServeOptions {
+    /// Description of the devices, in TOML
+    pub(crate) config: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) server: ServerOptions,
+}
