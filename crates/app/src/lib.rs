@@ -4,8 +4,9 @@
 //! | module | holds |
 //! | --- | --- |
 //! | `cli`, `server_options`, `config`, `plan` | what is asked for: options, the file of `serve`, and what both come to |
-//! | `server`, `event` | a running server, and what is asked of it |
-//! | `device`, `devices`, `opening`, `arrival`, `ending`, `background` | its devices, how they begin and end |
+//! | `server`, `event`, `system` | a running server, what is asked of it, and what it asks of the system |
+//! | `device`, `devices`, `opening`, `arrival`, `changes`, `ending`, `background` | its devices, how they begin, change and end |
+//! | `endpoints` | where clients reach them |
 //! | `mounting`, `place` | the devices as files |
 //! | `client` | the commands that talk to running servers |
 //! | `runtime_folder`, `listening`, `address`, `start_text` | where servers are found, and what they say of it |
@@ -17,6 +18,7 @@ mod address;
 mod arrival;
 mod background;
 mod beside;
+mod changes;
 mod cli;
 mod client;
 mod config;
@@ -26,6 +28,7 @@ mod device;
 mod devices;
 mod distinct;
 mod ending;
+mod endpoints;
 mod event;
 mod exit;
 mod listening;
@@ -42,6 +45,7 @@ mod server;
 mod server_options;
 mod signals;
 mod start_text;
+mod system;
 
 use std::process::ExitCode;
 

@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Result;
-use spillway_core::Budget;
 use spillway_core::buffer::{LEN_MAX, Workspace};
 use spillway_core::size::human;
+use spillway_core::{Budget, Charge};
 use spillway_export::nbd;
 use spillway_io::BULK_LEN;
 
@@ -80,6 +81,16 @@ impl Memory {
             held_bytes_max: most.held_bytes_max.min(usize::try_from(share).unwrap_or(usize::MAX)),
             ..most
         }
+    }
+
+    /// Charges the shares of buffers and of connections.
+    pub(crate) fn charge(&self, budget: &Arc<Budget>) -> Result<[Charge; 2]> {
+        let hold = |bytes| {
+            budget.hold(bytes).map_err(|kind| {
+                anyhow::anyhow!("a budget of {} bytes has no room for buffers ({kind:?})", budget.limit())
+            })
+        };
+        Ok([hold(self.buffers)?, hold(self.connections)?])
     }
 
     /// Connections that may be open at a time.

@@ -7,61 +7,51 @@
 //! Order of the end: the mount goes, which is refused while a file below it is open; no new NBD clients; what was received is answered; devices are flushed; control clients get their
 //! answers; sockets go away; threads end.
 
-use std::collections::HashMap;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::path::Path;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
-use std::task::Poll;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use spillway_core::buffer::Buffers;
-use spillway_core::{Attributes, Budget, Charge, Env, Error, Kind, Value};
-use spillway_export::control::{Change, ControlSession};
-use spillway_export::nbd::NbdSession;
-use spillway_export::{Exports, Reserved};
-use spillway_io::{Limits, Listener, NewSession, Serving, Workers, WorkersOptions, serve};
+use spillway_core::{Budget, Charge, Error, Kind, Value};
+use spillway_export::Reserved;
+use spillway_export::control::Change;
+use spillway_io::{Limits, Workers};
 
-use crate::address::Address;
 use crate::arrival::{ADDED_CONNECTIONS_MAX, Arrival, Arrivals, Built};
 use crate::background::{in_background, wait_for};
 use crate::beside::Beside;
+use crate::changes::{self, LEAVING};
 use crate::device::Device;
 use crate::devices::Devices;
-use crate::ending::{Leaving, flush, stop_all};
+use crate::ending::{Leaving, flush};
+use crate::endpoints::Endpoints;
 use crate::event::{Event, Promise};
 use crate::exit::{Failure, refused};
-use crate::listening::address_of;
 use crate::memory::Memory;
 use crate::mounting::Mounting;
 use crate::opening::Opening;
 use crate::plan::{DevicePlan, Plan};
 use crate::runtime_folder::RuntimeFolder;
 use crate::server_options::ServerConfig;
-use crate::{client, daemon, listening, signals, start_text};
+use crate::{client, daemon, listening, signals, start_text, system};
 
 /// Devices of a server from which on none is added.
 const DEVICES_MAX: usize = 64;
 
-/// Connections to a device's control socket at a time. What they take is part of the allowance beside the budget.
-const CONTROL_CONNECTIONS_MAX: usize = 16;
-
 /// Pause between two looks whether the mount is still in use, once a signal has asked the server to stop.
 const UNMOUNT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a reset or a stop waits for clients that are leaving: the kernel says later that a file was closed, and lets go of its mount later
-/// still. The pause between two looks.
-const LEAVING: Duration = Duration::from_millis(200);
+/// Pause between two attempts at a change that clients who are leaving are in the way of.
 const LEAVING_PAUSE: Duration = Duration::from_millis(20);
 
 /// Serves what `plan` says until asked to stop.
 pub(crate) fn run(plan: Plan, folder: &RuntimeFolder) -> Result<()> {
     let (sender, events) = mpsc::channel();
     signals::watch(sender.clone())?;
-    raise_open_files();
-    become_io_flusher();
+    system::raise_open_files();
+    system::become_io_flusher();
     let server = Server::start(plan, folder, Devices::new(sender))?;
     client::print(&server.start_text())?;
     if daemon::is_child() {
@@ -70,37 +60,12 @@ pub(crate) fn run(plan: Plan, folder: &RuntimeFolder) -> Result<()> {
     server.run(&events)
 }
 
-/// Each client takes a descriptor: takes as many as the system allows.
-fn raise_open_files() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    if let Err(why) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!("the limit of open files stays at {:?}: {why}", limit.current);
-    }
-}
-
-/// A file system of this machine may stand on a device here, by a loop device or the kernel's NBD: memory that this server asks for must not
-/// wait until that file system has written something. Threads that are started later inherit it. It takes CAP_SYS_RESOURCE.
-fn become_io_flusher() {
-    if let Err(why) = rustix::process::configure_io_flusher_behavior(true) {
-        tracing::debug!(
-            "the kernel may write to file systems on these devices to find memory for this server: {why}"
-        );
-    }
-}
-
 /// Everything that runs.
 struct Server {
     devices: Arc<Devices>,
     /// The devices as files, where the plan says so.
     mounting: Option<Mounting>,
-    /// NBD at one place for all devices, where the plan says so.
-    shared: Option<Service>,
-    /// NBD at a device's own socket, by name of the device.
-    own: HashMap<String, Service>,
-    /// Control sockets, by name of the device.
-    control: HashMap<String, Serving>,
+    endpoints: Endpoints,
     /// Devices that are being built or stopped, while this thread answers others.
     beside: Beside,
     arrivals: Arrivals,
@@ -113,31 +78,15 @@ struct Server {
     _charges: [Charge; 2],
 }
 
-/// An NBD endpoint.
-struct Service {
-    exports: Arc<Exports>,
-    address: Address,
-    serving: Serving,
-}
-
 impl Server {
     fn start(plan: Plan, folder: &RuntimeFolder, devices: Devices) -> Result<Self> {
         let memory = Memory::choose(plan.server.memory, Path::new("/"))?;
-        let names: Vec<String> = plan.devices.iter().map(|device| device.name.clone()).collect();
         // The control socket claims a device's name, so it comes before anything that could disturb another server.
-        let claims = names.iter().map(|name| listening::claim(folder, name)).collect::<Result<Vec<_>>>()?;
+        let claims = plan.devices.iter().map(|device| listening::claim(folder, &device.name));
+        let claims = claims.collect::<Result<Vec<_>>>()?;
         let budget = Budget::new(memory.bytes);
-        let charges = [hold(&budget, memory.buffers)?, hold(&budget, memory.connections)?];
-        let mut options = WorkersOptions {
-            driver: plan.server.driver.choice(),
-            look: Duration::from_micros(plan.server.poll_us),
-            ..WorkersOptions::default()
-        };
-        options.count = plan.server.workers.map_or(options.count, |count| count as usize);
-        let bulk = memory.bulk(options.count);
-        options.buffers = Buffers::new(memory.buffers - bulk.bytes() as u64);
-        options.bulk = Some(bulk);
-        let workers = Workers::start(options).map_err(refused)?;
+        let charges = memory.charge(&budget)?;
+        let workers = Workers::start(plan.server.workers_options(&memory)).map_err(refused)?;
         let opening = Opening::new(&workers, &budget);
         let arrivals = Arrivals {
             folder: folder.clone(),
@@ -149,9 +98,7 @@ impl Server {
         let mut server = Self {
             devices: Arc::new(devices),
             mounting: None,
-            shared: None,
-            own: HashMap::new(),
-            control: HashMap::new(),
+            endpoints: Endpoints::new(memory.session_limits()),
             beside: Beside::default(),
             arrivals,
             arriving: 0,
@@ -166,7 +113,9 @@ impl Server {
             let mounting = Mounting::begin(place, devices, workers, &budget, &server.memory, adds)?;
             server.mounting = Some(mounting);
         }
-        names.into_iter().zip(claims).for_each(|(name, listener)| server.start_control(name, listener));
+        for (device, listener) in server.devices.all().iter().zip(claims) {
+            server.endpoints.start_control(device, listener, &server.devices, &server.workers);
+        }
         Ok(server)
     }
 
@@ -178,16 +127,13 @@ impl Server {
         let limits = Limits { connections_max, ..Limits::default() };
         let built = plans.into_iter().map(|plan| self.build(plan)).collect::<Result<Vec<_>>>()?;
         if let Some(listener) = shared {
-            let (exports, address) = (Arc::new(Exports::new()), address_of(&listener));
-            for device in built {
-                self.devices.add(Arc::new(device.enter(&exports, address.clone())?));
-            }
-            self.shared = Some(self.offer(exports, listener, limits));
+            let devices = self.endpoints.serve_together(built, listener, &self.workers, limits)?;
+            devices.into_iter().for_each(|device| self.devices.add(Arc::new(device)));
             return Ok(());
         }
         for device in built {
             let listener = listening::own(&self.arrivals.folder, &device.name)?;
-            let device = self.serve_alone(device, listener, limits)?;
+            let device = self.endpoints.serve_alone(device, listener, &self.workers, limits)?;
             self.devices.add(Arc::new(device));
         }
         Ok(())
@@ -197,31 +143,6 @@ impl Server {
         let cannot = format!("cannot build device {}", plan.name);
         let Arrivals { opening, mount, .. } = &self.arrivals;
         Built::new(plan, mount.as_deref(), opening).map_err(refused).context(cannot)
-    }
-
-    /// Serves a device at a socket of its own.
-    fn serve_alone(&mut self, built: Built, listener: Listener, limits: Limits) -> Result<Device, Error> {
-        let exports = Arc::new(Exports::new());
-        let device = built.enter(&exports, address_of(&listener))?;
-        let service = self.offer(exports, listener, limits);
-        self.own.insert(device.name().to_owned(), service);
-        Ok(device)
-    }
-
-    fn offer(&self, exports: Arc<Exports>, listener: Listener, limits: Limits) -> Service {
-        let (offered, address) = (exports.clone(), address_of(&listener));
-        let config = self.memory.session_limits();
-        let new_session: NewSession = Arc::new(move || Box::new(NbdSession::new(offered.clone(), config)));
-        let serving = serve(listener, &self.workers, new_session, limits);
-        Service { exports, address, serving }
-    }
-
-    fn start_control(&mut self, name: String, listener: Listener) {
-        let devices = self.devices.clone();
-        let new_session: NewSession = Arc::new(move || Box::new(ControlSession::new(devices.clone())));
-        let limits = Limits { connections_max: CONTROL_CONNECTIONS_MAX, ..Limits::default() };
-        let serving = serve(listener, &self.workers, new_session, limits);
-        self.control.insert(name, serving);
     }
 
     /// Has a device built that is to be added.
@@ -248,18 +169,18 @@ impl Server {
     /// Takes a device in that was built.
     fn admit(&mut self, arrival: Arrival) -> Result<u32, Error> {
         let Arrival { number, built, control, own } = arrival;
-        let device = match (own, &self.shared) {
-            (Some((listener, charge)), _) => {
+        let device = match own {
+            Some((listener, charge)) => {
                 let limits = Limits { connections_max: ADDED_CONNECTIONS_MAX, ..Limits::default() };
-                Device { _connections: Some(charge), ..self.serve_alone(built, listener, limits)? }
+                let device = self.endpoints.serve_alone(built, listener, &self.workers, limits)?;
+                Device { _connections: Some(charge), ..device }
             }
-            (None, Some(shared)) => built.enter(&shared.exports, shared.address.clone())?,
-            (None, None) => unreachable!("devices have sockets of their own, or one together"),
+            None => self.endpoints.add_to_shared(built)?,
         };
         let device = Arc::new(device);
         self.devices.add(device.clone());
         self.mounting.iter().for_each(|mounting| mounting.add(&device, &self.devices));
-        self.start_control(device.name().to_owned(), control);
+        self.endpoints.start_control(&device, control, &self.devices, &self.workers);
         Ok(number)
     }
 
@@ -301,7 +222,7 @@ impl Server {
                     promise.keep(arrival.and_then(|arrival| self.admit(*arrival)));
                 }
             }
-            if self.control.is_empty() {
+            if self.endpoints.is_empty() {
                 return Ok(self.stop(None)?);
             }
         }
@@ -366,7 +287,9 @@ impl Server {
 
     fn set(&mut self, device: &str, attribute: String, value: Value, promise: Promise) {
         let env = self.workers.env();
-        self.change(device, promise, async move |device| set(&device, &*env, &attribute, value).await);
+        self.change(device, promise, async move |device| {
+            changes::set(&device, &*env, &attribute, value).await
+        });
     }
 
     fn resize(&mut self, device: &str, size: Option<u64>, promise: Promise) {
@@ -374,30 +297,11 @@ impl Server {
     }
 
     fn hold(&self, name: &str, opener: Option<u32>) -> Result<(), Error> {
-        let device = self.devices.find(name)?;
-        let held = match (opener, &self.mounting) {
-            (None, _) => device.export.hold(),
-            (Some(_), None) => Err(Kind::NotFound),
-            (Some(thread), Some(mounting)) => mounting.hold(name, thread),
-        };
-        held.map_err(|kind| match (kind, opener) {
-            (Kind::NotFound, Some(thread)) => {
-                let text = format!(
-                    "process {thread} does not have the file of {name} open: another file is in its place"
-                );
-                Error::new(Kind::Denied, text)
-            }
-            _ => {
-                let clients = device.export.clients();
-                let text =
-                    format!("device {name} has {clients} clients or is held already: one alone can hold it");
-                Error::new(kind, text)
-            }
-        })
+        changes::hold(&*self.devices.find(name)?, self.mounting.as_ref(), opener)
     }
 
     fn reset(&mut self, name: &str, promise: Promise) {
-        match self.devices.find(name).and_then(|device| can_be_reset(&device)) {
+        match self.devices.find(name).and_then(|device| changes::can_be_reset(&device)) {
             Ok(()) => self.set(name, "reset".into(), Value::U64(1), promise),
             Err(error) => promise.keep(Err(error)),
         }
@@ -430,13 +334,7 @@ impl Server {
             let text = format!("{name} is the last device of its server: spillway stop {name} ends both");
             return Err(Error::new(Kind::Busy, text));
         }
-        device.export.reserve().map_err(|kind| {
-            let clients = device.export.clients();
-            Error::new(
-                kind,
-                format!("device {name} is not removed while clients are connected (now {clients})"),
-            )
-        })
+        changes::expect_unused(&device)
     }
 
     /// Refuses a change. What is in use may be so by clients that are leaving: such a change is tried again for a while.
@@ -466,64 +364,22 @@ impl Server {
         self.close_file(name)?;
         let device = self.devices.find(name)?;
         self.devices.remove(name);
-        let own = self.own.remove(name).map(|service| service.serving);
-        if let (None, Some(shared)) = (&own, &self.shared) {
-            shared.exports.remove(name);
-        }
-        Ok(Leaving { device, own, control: self.control.remove(name), env: self.workers.env() })
+        let (own, control) = self.endpoints.remove(name);
+        Ok(Leaving { device, own, control, env: self.workers.env() })
     }
 
     /// Stops everything. The first failed flush is reported.
     fn stop(mut self, promise: Option<Promise>) -> Result<(), Failure> {
         self.beside.join();
         self.tasks.drain(..).for_each(|task| _ = wait_for(&task));
-        let services = self.own.drain().map(|(_, service)| service).chain(self.shared.take());
-        stop_all(services.map(|service| service.serving));
+        self.endpoints.stop_nbd();
         let env = self.workers.env();
         let flushed = self.devices.all().iter().map(|device| flush(device, &*env)).fold(Ok(()), Result::and);
         if let Some(promise) = promise {
             promise.keep(flushed.clone());
         }
-        stop_all(self.control.drain().map(|(_, serving)| serving));
+        self.endpoints.stop_control();
         self.workers.stop();
         flushed.map_err(Failure::from)
     }
-}
-
-fn hold(budget: &Arc<Budget>, bytes: u64) -> Result<Charge> {
-    let held = budget.hold(bytes);
-    held.map_err(|kind| {
-        anyhow::anyhow!("a budget of {} bytes has no room for buffers ({kind:?})", budget.limit())
-    })
-}
-
-async fn set(device: &Device, env: &dyn Env, attribute: &str, value: Value) -> Result<(), Error> {
-    // A reset takes the data from under connected clients, by whatever name it is asked for.
-    let resets = device.stack.find(attribute)?.1 == "reset";
-    let _reserved = if resets { Some(reserve(device, env).await?) } else { None };
-    device.stack.set(attribute, value).await
-}
-
-fn can_be_reset(device: &Device) -> Result<(), Error> {
-    if device.stack.find("reset").is_ok() {
-        return Ok(());
-    }
-    let (name, stack) = (device.name(), device.stack.describe());
-    Err(Error::new(Kind::NotSupported, format!("device {name} ({stack}) cannot be reset: only zram can")))
-}
-
-/// Keeps clients away, or says how many there are. One that has left a moment ago may still be counted: the kernel says later that a
-/// file was closed.
-async fn reserve(device: &Device, env: &dyn Env) -> Result<Reserved, Error> {
-    let (mut empty, mut late) = (pin!(device.export.emptied()), env.sleep(LEAVING));
-    poll_fn(|context| match empty.as_mut().poll(context) {
-        Poll::Pending => late.as_mut().poll(context),
-        ready => ready,
-    })
-    .await;
-    device.export.reserve().map_err(|kind| {
-        let (name, clients) = (device.name(), device.export.clients());
-        let message = format!("device {name} cannot be reset while clients are connected (now {clients})");
-        Error::new(kind, format!("{message}: disconnect them first"))
-    })
 }

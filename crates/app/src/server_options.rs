@@ -1,14 +1,16 @@
 //! Options that every server has, on the command line or in the file of `serve`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{ArgMatches, Args, Command, Error, FromArgMatches};
+use spillway_core::buffer::Buffers;
 use spillway_core::{Preset, Type, Unit};
-use spillway_io::{DriverChoice, WORKERS_MAX};
+use spillway_io::{DriverChoice, WORKERS_MAX, WorkersOptions};
 use spillway_layers::{choices, options};
 
 use crate::declared::Declared;
-use crate::memory::BUDGET_BYTES_MIN;
+use crate::memory::{BUDGET_BYTES_MIN, Memory};
 
 choices! {
     /// How system calls are made.
@@ -54,6 +56,23 @@ options! {
         .option("mount");
     Once background: bool = Type::Switch, "Detach from the terminal once clients can connect"
         .preset(Preset::Switch(false)) .option("background");
+}
+
+impl ServerConfig {
+    /// The workers that are asked for, with the buffers that `memory` has for them.
+    pub(crate) fn workers_options(&self, memory: &Memory) -> WorkersOptions {
+        let default = WorkersOptions::default();
+        let count = self.workers.map_or(default.count, |count| count as usize);
+        let bulk = memory.bulk(count);
+        WorkersOptions {
+            count,
+            driver: self.driver.choice(),
+            look: Duration::from_micros(self.poll_us),
+            buffers: Buffers::new(memory.buffers - bulk.bytes() as u64),
+            bulk: Some(bulk),
+            ..default
+        }
+    }
 }
 
 /// What the command line asks of a server.

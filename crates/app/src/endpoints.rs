@@ -1,0 +1,128 @@
+//! Where clients reach the devices of a server: NBD at one place for all or at a socket for each, and control sockets.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use spillway_core::Error;
+use spillway_export::Exports;
+use spillway_export::control::ControlSession;
+use spillway_export::nbd::{self, NbdSession};
+use spillway_io::{Limits, Listener, NewSession, Serving, Workers, serve};
+
+use crate::address::Address;
+use crate::arrival::Built;
+use crate::device::Device;
+use crate::devices::Devices;
+use crate::ending::stop_all;
+use crate::listening::address_of;
+
+/// Connections to a device's control socket at a time. What they take is part of the allowance beside the budget.
+const CONTROL_CONNECTIONS_MAX: usize = 16;
+
+/// See the head of this file.
+pub(crate) struct Endpoints {
+    sessions: nbd::Config,
+    /// NBD at one place for all devices, where the plan says so.
+    shared: Option<Service>,
+    /// NBD at a device's own socket, by name of the device.
+    own: HashMap<String, Service>,
+    /// Control sockets, by name of the device.
+    control: HashMap<String, Serving>,
+}
+
+/// An NBD endpoint.
+struct Service {
+    exports: Arc<Exports>,
+    address: Address,
+    serving: Serving,
+}
+
+impl Endpoints {
+    /// None yet; NBD sessions will have the limits `sessions`.
+    pub(crate) fn new(sessions: nbd::Config) -> Self {
+        Self { sessions, shared: None, own: HashMap::new(), control: HashMap::new() }
+    }
+
+    /// Serves all devices at one socket, and those that are added later.
+    pub(crate) fn serve_together(
+        &mut self,
+        built: Vec<Built>,
+        listener: Listener,
+        workers: &Workers,
+        limits: Limits,
+    ) -> Result<Vec<Device>, Error> {
+        let (exports, address) = (Arc::new(Exports::new()), address_of(&listener));
+        let devices = built.into_iter().map(|device| device.enter(&exports, address.clone()));
+        let devices = devices.collect::<Result<_, _>>()?;
+        self.shared = Some(self.offer(exports, listener, workers, limits));
+        Ok(devices)
+    }
+
+    /// Serves a further device at the socket of all.
+    pub(crate) fn add_to_shared(&self, built: Built) -> Result<Device, Error> {
+        let shared = self.shared.as_ref().expect("devices have sockets of their own, or one together");
+        built.enter(&shared.exports, shared.address.clone())
+    }
+
+    /// Serves a device at a socket of its own.
+    pub(crate) fn serve_alone(
+        &mut self,
+        built: Built,
+        listener: Listener,
+        workers: &Workers,
+        limits: Limits,
+    ) -> Result<Device, Error> {
+        let exports = Arc::new(Exports::new());
+        let device = built.enter(&exports, address_of(&listener))?;
+        let service = self.offer(exports, listener, workers, limits);
+        self.own.insert(device.name().to_owned(), service);
+        Ok(device)
+    }
+
+    fn offer(&self, exports: Arc<Exports>, listener: Listener, workers: &Workers, limits: Limits) -> Service {
+        let (offered, address, config) = (exports.clone(), address_of(&listener), self.sessions);
+        let new_session: NewSession = Arc::new(move || Box::new(NbdSession::new(offered.clone(), config)));
+        let serving = serve(listener, workers, new_session, limits);
+        Service { exports, address, serving }
+    }
+
+    /// Answers control clients at the socket of `device`.
+    pub(crate) fn start_control(
+        &mut self,
+        device: &Device,
+        listener: Listener,
+        devices: &Arc<Devices>,
+        workers: &Workers,
+    ) {
+        let devices = devices.clone();
+        let new_session: NewSession = Arc::new(move || Box::new(ControlSession::new(devices.clone())));
+        let limits = Limits { connections_max: CONTROL_CONNECTIONS_MAX, ..Limits::default() };
+        let serving = serve(listener, workers, new_session, limits);
+        self.control.insert(device.name().to_owned(), serving);
+    }
+
+    /// Whether no device can be controlled any more.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.control.is_empty()
+    }
+
+    /// Lets nobody find a device any more. Returns its own NBD socket, where it has one, and its control socket.
+    pub(crate) fn remove(&mut self, name: &str) -> (Option<Serving>, Option<Serving>) {
+        let own = self.own.remove(name).map(|service| service.serving);
+        if let (None, Some(shared)) = (&own, &self.shared) {
+            shared.exports.remove(name);
+        }
+        (own, self.control.remove(name))
+    }
+
+    /// Stops NBD: what was received is answered.
+    pub(crate) fn stop_nbd(&mut self) {
+        let services = self.own.drain().map(|(_, service)| service).chain(self.shared.take());
+        stop_all(services.map(|service| service.serving));
+    }
+
+    /// Stops the control sockets.
+    pub(crate) fn stop_control(&mut self) {
+        stop_all(self.control.drain().map(|(_, serving)| serving));
+    }
+}

@@ -1,0 +1,21 @@
+//! What a server asks of the system for its own process.
+
+/// Each client takes a descriptor: takes as many as the system allows.
+pub(crate) fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(why) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!("the limit of open files stays at {:?}: {why}", limit.current);
+    }
+}
+
+/// A file system of this machine may stand on a device here, by a loop device or the kernel's NBD: memory that this server asks for must not
+/// wait until that file system has written something. Threads that are started later inherit it. It takes CAP_SYS_RESOURCE.
+pub(crate) fn become_io_flusher() {
+    if let Err(why) = rustix::process::configure_io_flusher_behavior(true) {
+        tracing::debug!(
+            "the kernel may write to file systems on these devices to find memory for this server: {why}"
+        );
+    }
+}
