@@ -1,5 +1,6 @@
 //! The search for deliberate defects.
 
+use std::process::{Command, Output};
 use std::time::Instant;
 
 use spillway_core::mutant;
@@ -16,44 +17,106 @@ const MUTANT_STORIES: usize = 60_000;
 /// Seeds between two workloads in which every call fails: these take as long as some hundred stories.
 const SEEDS_A_FAILURE: u64 = 512;
 
-/// Searches those mutants of these stacks whose names contain `text`, from seed `first` on, and prints a table.
+/// How the table begins.
+const HEAD: &str =
+    "| mutant | stack | found by | stories | after | as |\n| --- | --- | --- | --- | --- | --- |";
+
+/// How a mutant is told of that nothing has found.
+const ALIVE: &str = "not found";
+
+/// What comes of a search for one mutant: a line of the table, nothing if it lives, an error if something else is broken.
+type Outcome = Result<Option<String>, String>;
+
+/// Searches those mutants of these stacks whose names contain `text`, from seed `first` on, and prints a table. Of several each has a
+/// process of its own: one that makes a destructor panic while another panic is under way ends its process.
 pub(crate) fn hunt_all(rows: &[&'static Row], text: &str, first: u64) -> Result<(), String> {
-    let here =
-        |mutant: &&Mutant| mutant.name.contains(text) && rows.iter().any(|row| row.name == mutant.stack);
-    let wanted: Vec<&Mutant> = MUTANTS.iter().filter(here).collect();
-    if wanted.is_empty() {
-        return Err(format!("no mutant of these stacks has {text:?} in its name"));
-    }
+    let wanted = wanted(rows, text);
     println!("mutants: again with --seed {first}");
-    println!("| mutant | stack | found by | stories | after | as |\n| --- | --- | --- | --- | --- | --- |");
-    let (next, alive, broken) = (AtomicU64::new(0), Mutex::new(Vec::new()), Mutex::new(Vec::new()));
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while let Some(mutant) = wanted.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
-                    match hunt(mutant, first) {
-                        Ok(Some(line)) => println!("{line}"),
-                        Ok(None) => alive.lock().push(mutant.name),
-                        Err(words) => broken.lock().push(words),
-                    }
-                }
-            });
-        }
-    });
-    let (alive, mut wrong) = (alive.into_inner(), broken.into_inner());
-    if !alive.is_empty() {
-        wrong.push(format!("not found within {MUTANT_STORIES} stories: {}", alive.join("; ")));
-    }
-    if !wrong.is_empty() {
-        return Err(wrong.join("\n"));
-    }
+    println!("{HEAD}");
+    told(&match wanted[..] {
+        [] => return Err(format!("no mutant of these stacks has {text:?} in its name")),
+        [one] => vec![(one, shown(hunt(one, first)))],
+        _ => side_by_side(&wanted, first),
+    })?;
     println!("mutants: {} of {} found", wanted.len(), wanted.len());
     Ok(())
 }
 
+/// The mutant of that name, or those with the text in theirs.
+fn wanted(rows: &[&'static Row], text: &str) -> Vec<&'static Mutant> {
+    let here = |mutant: &&Mutant| rows.iter().any(|row| row.name == mutant.stack);
+    let (exact, part): (Vec<_>, Vec<_>) = MUTANTS
+        .iter()
+        .filter(here)
+        .filter(|mutant| mutant.name.contains(text))
+        .partition(|mutant| mutant.name == text);
+    if exact.is_empty() { part } else { exact }
+}
+
+/// The mutants that live, and what else is broken, as an error.
+fn told(outcomes: &[(&Mutant, Outcome)]) -> Result<(), String> {
+    let alive = |(mutant, outcome): &(&Mutant, Outcome)| matches!(outcome, Ok(None)).then_some(mutant.name);
+    let alive: Vec<&str> = outcomes.iter().filter_map(alive).collect();
+    let mut wrong: Vec<String> = outcomes.iter().filter_map(|(_, outcome)| outcome.clone().err()).collect();
+    if !alive.is_empty() {
+        wrong.push(format!("{ALIVE} within {MUTANT_STORIES} stories: {}", alive.join("; ")));
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
+}
+
+/// Prints the line of a mutant that was found.
+fn shown(outcome: Outcome) -> Outcome {
+    outcome.inspect(|line| line.iter().for_each(|line| println!("{line}")))
+}
+
+/// Searches as many at a time as there are cores.
+fn side_by_side(wanted: &[&'static Mutant], first: u64) -> Vec<(&'static Mutant, Outcome)> {
+    let (next, outcomes) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(&mutant) = wanted.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+                    let outcome = shown(in_a_process(mutant, first));
+                    outcomes.lock().push((mutant, outcome));
+                }
+            });
+        }
+    });
+    outcomes.into_inner()
+}
+
+/// Searches one mutant in a process of its own, and reads its table. An abort counts as found: nobody could miss it.
+fn in_a_process(mutant: &Mutant, first: u64) -> Outcome {
+    let seed = first.to_string();
+    let output = myself(&["--stack", mutant.stack, "--seed", &seed, "--mutants", mutant.name])?;
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if output.status.success() {
+        let line = out.lines().find(|line| line.starts_with(&format!("| {} |", mutant.name)));
+        return line.map(|line| Some(line.to_owned())).ok_or_else(|| format!("no line of {:?}", mutant.name));
+    }
+    if err.contains(ALIVE) {
+        return Ok(None);
+    }
+    let Some((words, again)) = err.lines().find_map(|line| line.split_once(": cargo xtask sim ")) else {
+        return Err(format!("{}: {err}", mutant.name));
+    };
+    let without = myself(&again.split_whitespace().collect::<Vec<_>>())?;
+    if !without.status.success() || output.status.code().is_some() {
+        return Err(err.into_owned());
+    }
+    let job = again.split_once(mutant.stack).map_or(again, |(_, job)| job.trim());
+    Ok(Some(format!("| {} | {} | {job} | | | an abort: {words} |", mutant.name, mutant.stack)))
+}
+
+/// This program with other arguments.
+fn myself(args: &[&str]) -> Result<Output, String> {
+    let program = std::env::current_exe().map_err(|why| format!("the path of this program: {why}"))?;
+    Command::new(program).args(args).output().map_err(|why| format!("this program again: {why}"))
+}
+
 /// The first job that notices a mutant, as a line of the table. An error where that job finds something without the mutant too.
-fn hunt(candidate: &Mutant, first: u64) -> Result<Option<String>, String> {
+fn hunt(candidate: &Mutant, first: u64) -> Outcome {
     let start = Instant::now();
     let row = stacks::find(candidate.stack).expect("the table of mutants names stacks");
     mutant::choose(candidate.name);
