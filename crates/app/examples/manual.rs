@@ -122,9 +122,9 @@ fn attribute_table(specs: &[Spec]) -> String {
             (true, false) => "read",
             _ => "write",
         };
-        let help = match spec.kind {
-            spillway_core::Type::Columns { columns, .. } => format!("{}: {}", spec.help, named(columns)),
-            _ => spec.help.to_owned(),
+        let help = match spec.kind.columns() {
+            [] => spec.help.to_owned(),
+            columns => format!("{}: {}", spec.help, named(columns)),
         };
         vec![format!("`{}`", spec.name), spec.role.name().into(), access.into(), values(spec), help]
     };

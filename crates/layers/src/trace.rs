@@ -11,8 +11,8 @@ use std::time::Duration;
 use spillway_core::stats::Counters;
 use spillway_core::sync::Mutex;
 use spillway_core::{
-    Answer, Attribute, BlockDevice, Budget, ByteRange, Charge, Env, Error, Extent, Flags, Geometry, Kind, Op,
-    Preset, Request, Seam, Spec, Submission, Table, Type, Unit, Value,
+    Answer, Attribute, BlockDevice, Budget, ByteRange, Charge, Column, Env, Error, Extent, Flags, Geometry,
+    Kind, Op, Preset, Request, Seam, Spec, Submission, Table, Type, Unit, Value,
 };
 
 use crate::about;
@@ -43,22 +43,36 @@ pub struct Record {
     pub latency: Duration,
 }
 
+/// What a record shows.
+const COLUMNS: &[Column] = &[
+    Column::new("sequence", Unit::None),
+    Column::new("op", Unit::None),
+    Column::new("offset", Unit::Bytes),
+    Column::new("len", Unit::Bytes),
+    Column::new("fua", Unit::None),
+    Column::new("no_hole", Unit::None),
+    Column::new("result", Unit::None),
+    Column::new("latency", Unit::Nanoseconds),
+];
+
 impl Record {
-    fn line(&self) -> String {
-        let Self { sequence, op, range, flags, result, latency } = self;
-        let flags = match (flags.fua, flags.no_hole) {
-            (false, false) => "-",
-            (true, false) => "fua",
-            (false, true) => "no_hole",
-            (true, true) => "fua,no_hole",
-        };
-        let result = match result {
+    /// Its values, in the order of [`COLUMNS`].
+    fn row(&self) -> Vec<Value> {
+        let result = match self.result {
             None => "withdrawn",
             Some(Ok(())) => "ok",
             Some(Err(kind)) => kind.errno_name(),
         };
-        let (op, nanos) = (name(*op), latency.as_nanos());
-        format!("{sequence} {op} {} {} {flags} {result} {nanos}", range.offset, range.len)
+        vec![
+            Value::U64(self.sequence),
+            Value::Choice(name(self.op)),
+            Value::U64(self.range.offset),
+            Value::U64(self.range.len),
+            Value::Switch(self.flags.fua),
+            Value::Switch(self.flags.no_hole),
+            Value::Choice(result),
+            Value::U64(self.latency.as_nanos() as u64),
+        ]
     }
 }
 
@@ -173,9 +187,8 @@ impl Trace {
         self.log.ring.lock().records.iter().copied().collect()
     }
 
-    fn lines(&self) -> String {
-        let lines: Vec<_> = self.records().iter().map(Record::line).collect();
-        lines.join("\n")
+    fn rows(&self) -> Value {
+        Value::Rows(self.records().iter().map(Record::row).collect())
     }
 
     fn count(&self, counter: usize) -> Value {
@@ -231,12 +244,8 @@ macro_rules! counter {
 
 static ROWS: &[Attribute<Trace>] = &[
     Attribute::read(
-        Spec::fact(
-            "records",
-            Type::Text,
-            "The latest requests, oldest first: sequence, op, offset, len, flags, result, latency in nanoseconds",
-        ),
-        |trace| Value::Text(trace.lines()),
+        Spec::fact("records", Type::Rows(COLUMNS), "The latest requests, oldest first"),
+        Trace::rows,
     ),
     Attribute::read(OPTIONS.records_max, |trace| Value::U64(trace.log.records_max as u64)),
     counter!("reads", "Reads that passed", Op::Read as usize),
@@ -288,14 +297,26 @@ mod tests {
         world.run(layer.submit(Request::read(4096, IoBuf::new(8192))));
         world.run(layer.submit(Request::write(0, IoBuf::zeroed(4096)).with_fua()));
         world.run(layer.submit(Request::flush()));
-        let lines = ["0 read 4096 8192 - ok 0", "1 write 0 4096 fua ok 5000", "2 flush 0 0 - EIO 0"];
+        let row = |sequence, op, offset, len, fua, result, latency| {
+            let (op, result) = (Value::Choice(op), Value::Choice(result));
+            let [sequence, offset, len, latency] = [sequence, offset, len, latency].map(Value::U64);
+            vec![sequence, op, offset, len, Value::Switch(fua), Value::Switch(false), result, latency]
+        };
         let table = attributes(layer);
-        assert_eq!(table.show("records").unwrap(), lines.join("\n"));
+        let rows = vec![
+            row(0, "read", 4096, 8192, false, "ok", 0),
+            row(1, "write", 0, 4096, true, "ok", 5000),
+            row(2, "flush", 0, 0, false, "EIO", 0),
+        ];
+        assert_eq!(table.get("records").unwrap(), Value::Rows(rows));
         for (name, count) in [("reads", "1"), ("writes", "1"), ("flushes", "1"), ("failures", "1")] {
             assert_eq!(table.show(name).unwrap(), count, "{name}");
         }
         table.store("clear", "1").now().unwrap();
-        assert_eq!((table.show("records").unwrap(), table.show("reads").unwrap()), ("".into(), "0".into()));
+        assert_eq!(
+            (table.get("records").unwrap(), table.get("reads").unwrap()),
+            (Value::Rows(vec![]), Value::U64(0))
+        );
     }
 
     #[test]

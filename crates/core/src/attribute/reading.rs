@@ -54,6 +54,7 @@ impl Spec {
             Type::Text => "text".into(),
             Type::Path => "a path".into(),
             Type::Columns { columns, .. } => format!("{} numbers", columns.len()),
+            Type::Rows(columns) => format!("rows of {} values", columns.len()),
         };
         if self.or_none { format!("{values}, or {NONE}") } else { values }
     }
@@ -88,7 +89,7 @@ impl Spec {
                 read.and_then(|(part, whole)| self.bounded(part, whole))
             }
             Type::Text | Type::Path => Ok(Value::Text(text.to_owned())),
-            Type::Columns { .. } => Err(self.refused(&format!("{word:?}"))),
+            Type::Columns { .. } | Type::Rows(_) => Err(self.refused(&format!("{word:?}"))),
         }
     }
 

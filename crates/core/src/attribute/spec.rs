@@ -27,6 +27,8 @@ pub enum Unit {
     Milliseconds,
     /// Microseconds.
     Microseconds,
+    /// Nanoseconds.
+    Nanoseconds,
 }
 
 impl Unit {
@@ -44,6 +46,7 @@ impl Unit {
             Unit::Seconds => "s",
             Unit::Milliseconds => "ms",
             Unit::Microseconds => "us",
+            Unit::Nanoseconds => "ns",
         }
     }
 
@@ -106,7 +109,7 @@ impl Role {
     }
 }
 
-/// One of the numbers of a value that has several.
+/// One of the numbers of a value that has several, or a column of its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
     /// Lower case with underscores.
@@ -158,6 +161,8 @@ pub enum Type {
         /// What they are.
         columns: &'static [Column],
     },
+    /// Any number of rows with these columns.
+    Rows(&'static [Column]),
 }
 
 impl Type {
@@ -166,6 +171,14 @@ impl Type {
 
     /// A mean, to two decimals.
     pub const MEAN: Self = Type::Ratio { most: u64::MAX, decimals: 2 };
+
+    /// The columns that a value has; none where it has no columns.
+    pub const fn columns(self) -> &'static [Column] {
+        match self {
+            Type::Columns { columns, .. } | Type::Rows(columns) => columns,
+            _ => &[],
+        }
+    }
 
     /// The word used in listings.
     pub const fn name(self) -> &'static str {
@@ -177,6 +190,7 @@ impl Type {
             Type::Text => "text",
             Type::Path => "path",
             Type::Columns { .. } => "columns",
+            Type::Rows(_) => "rows",
         }
     }
 }

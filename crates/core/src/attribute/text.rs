@@ -20,7 +20,20 @@ impl Spec {
             (_, Value::Text(text)) => text.clone(),
             (Type::Columns { head, columns }, Value::Columns(numbers)) => in_columns(head, columns, numbers),
             (_, Value::Columns(numbers)) => in_columns("", &[], numbers),
+            (_, Value::Rows(rows)) => self.table(rows),
         }
+    }
+
+    /// The names of the columns, and below them the rows.
+    fn table(&self, rows: &[Vec<Value>]) -> String {
+        let names = self.kind.columns().iter().map(|column| column.name.to_owned()).collect();
+        let cells = rows.iter().map(|row| row.iter().map(|value| self.text(value)).collect());
+        let lines: Vec<Vec<String>> = [names].into_iter().chain(cells).collect();
+        let width = |at: usize| lines.iter().filter_map(|line| line.get(at)).map(String::len).max();
+        let widths: Vec<usize> = (0..).map_while(width).collect();
+        let cell = |(text, width): (&String, &usize)| format!("{text:width$}");
+        let line = |cells: &Vec<String>| cells.iter().zip(&widths).map(cell).collect::<Vec<_>>().join(" ");
+        lines.iter().map(|cells| line(cells).trim_end().to_owned()).collect::<Vec<_>>().join("\n")
     }
 
     /// The values that are allowed with their unit, as the manual writes them; empty where nothing needs to be said.
@@ -38,7 +51,7 @@ impl Spec {
             Type::Ratio { most: u64::MAX, .. } => unit.into(),
             Type::Ratio { most, .. } => format!("0 to {most}"),
             Type::Text | Type::Path if self.or_none => self.kind.name().into(),
-            Type::Switch | Type::Text | Type::Path | Type::Columns { .. } => String::new(),
+            Type::Switch | Type::Text | Type::Path | Type::Columns { .. } | Type::Rows(_) => String::new(),
         };
         let none = if self.or_none { format!(", or {NONE}") } else { String::new() };
         format!("{}{none}", range.trim_end())
@@ -112,6 +125,16 @@ mod tests {
         ] {
             assert_eq!(spec.text(&value), text);
         }
+    }
+
+    #[test]
+    fn rows_are_a_table_with_the_names_above() {
+        const COLUMNS: &[Column] = &[Column::new("op", Unit::None), Column::new("len", Unit::Bytes)];
+        let spec = knob(Type::Rows(COLUMNS));
+        let row = |op, len| vec![Value::Choice(op), len];
+        let rows = vec![row("read", Value::U64(4096)), row("write_zeroes", Value::None)];
+        assert_eq!(spec.text(&Value::Rows(rows)), "op           len\nread         4096\nwrite_zeroes none");
+        assert_eq!(spec.text(&Value::Rows(vec![])), "op len");
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub enum Value {
     Text(String),
     /// Numbers in the order of the declared columns.
     Columns(Vec<u64>),
+    /// Any number of rows, each with a value for each declared column.
+    Rows(Vec<Vec<Value>>),
 }
 
 impl Value {

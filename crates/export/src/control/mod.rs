@@ -12,7 +12,7 @@
 //!   {"v":2,"error":{"errno":"EBUSY","code":16,"message":"..."}}
 //! ```
 //!
-//! Values are typed: numbers, `true` and `false`, names as text, `null` for none, and objects of named columns. Beside each stands
+//! Values are typed: numbers, `true` and `false`, names as text, `null` for none, objects of named columns, and lists of these. Beside each stands
 //! its text for people, which no program needs to parse. `attributes` gives the declarations.
 //!
 //! | file | holds |

@@ -47,7 +47,7 @@ pub struct AttributeRow {
     pub name: String,
     /// `knob`, `counter`, `gauge`, `fact` or `command`.
     pub role: String,
-    /// `number`, `switch`, `choice`, `ratio`, `text`, `path` or `columns`.
+    /// `number`, `switch`, `choice`, `ratio`, `text`, `path`, `columns` or `rows`.
     pub r#type: String,
     /// What a number counts; empty where it counts nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -64,7 +64,7 @@ pub struct AttributeRow {
     /// The names to choose from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub choices: Vec<String>,
-    /// The numbers that a value consists of, in the order of its text.
+    /// The numbers that a value consists of, or the columns of its rows, in the order of its text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub columns: Vec<ColumnRow>,
     /// What a knob is where it is not given.
@@ -81,7 +81,7 @@ pub struct AttributeRow {
     pub help: String,
 }
 
-/// One of the numbers of a value.
+/// One of the numbers of a value, or a column of its rows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ColumnRow {
     /// Its name.
@@ -116,8 +116,7 @@ impl From<&Spec> for AttributeRow {
                 (row.least, row.most) = (Some(least), Some(most));
             }
             Type::Choice(names) => row.choices = names.iter().map(ToString::to_string).collect(),
-            Type::Columns { columns, .. } => row.columns = columns.iter().map(ColumnRow::from).collect(),
-            Type::Switch | Type::Ratio { .. } | Type::Text | Type::Path => {}
+            _ => row.columns = spec.kind.columns().iter().map(ColumnRow::from).collect(),
         }
         if let Role::Knob(when) = spec.role {
             row.when = Some(when.name().to_owned());
@@ -131,7 +130,7 @@ impl From<&Spec> for AttributeRow {
 pub struct Shown {
     /// Name of the attribute.
     pub name: String,
-    /// Its value: a number, `true` or `false`, `null`, text, or an object of the columns' names and numbers.
+    /// Its value: a number, `true` or `false`, `null`, text, an object of the columns' names and values, or a list of these: rows.
     pub value: Json,
     /// The same as text for people, possibly of several lines, without a final newline.
     pub text: String,
@@ -145,19 +144,24 @@ impl Shown {
 }
 
 fn json_of(spec: &Spec, value: &Value) -> Json {
-    match (spec.kind, value) {
-        (_, Value::None) => Json::Null,
-        (_, Value::U64(number)) => (*number).into(),
-        (_, Value::Switch(on)) => (*on).into(),
-        (_, Value::Choice(name)) => (*name).into(),
-        (_, Value::Ratio(part, whole)) => (*part as f64 / *whole as f64).into(),
-        (_, Value::Text(text)) => text.as_str().into(),
-        (Type::Columns { columns, .. }, Value::Columns(numbers)) => {
-            let names = columns.iter().map(|column| column.name.to_owned());
-            names.zip(numbers.iter().map(|&number| number.into())).collect::<Map<_, _>>().into()
+    match value {
+        Value::None => Json::Null,
+        Value::U64(number) => (*number).into(),
+        Value::Switch(on) => (*on).into(),
+        Value::Choice(name) => (*name).into(),
+        Value::Ratio(part, whole) => (*part as f64 / *whole as f64).into(),
+        Value::Text(text) => text.as_str().into(),
+        Value::Columns(numbers) => object(spec, numbers.iter().map(|&number| number.into())),
+        Value::Rows(rows) => {
+            rows.iter().map(|row| object(spec, row.iter().map(|value| json_of(spec, value)))).collect()
         }
-        (_, Value::Columns(numbers)) => numbers.as_slice().into(),
     }
+}
+
+/// Values under the names of their columns.
+fn object(spec: &Spec, values: impl Iterator<Item = Json>) -> Json {
+    let names = spec.kind.columns().iter().map(|column| column.name.to_owned());
+    names.zip(values).collect::<Map<_, _>>().into()
 }
 
 /// What a client writes; [`Kind::Invalid`] for what no attribute takes.
@@ -182,6 +186,8 @@ mod tests {
     fn values_are_typed_on_the_wire() {
         const STAT: &[Column] = &[Column::wide("used", Unit::Bytes), Column::new("zero", Unit::None)];
         let columns = Spec::fact("stat", Type::Columns { head: "", columns: STAT }, "Help");
+        let rows = Spec::fact("rows", Type::Rows(STAT), "Help");
+        let row = |used, zero| vec![Value::U64(used), Value::Switch(zero)];
         let number = Spec::gauge("number", Unit::Pages, "Help");
         for (spec, value, json, text) in [
             (&number, Value::U64(u64::MAX), r#"18446744073709551615"#, "18446744073709551615"),
@@ -191,6 +197,13 @@ mod tests {
             (&number, Value::None, "null", "none"),
             (&number, Value::Text("a".into()), r#""a""#, "a"),
             (&columns, Value::Columns(vec![3, 4]), r#"{"used":3,"zero":4}"#, "       3 4"),
+            (
+                &rows,
+                Value::Rows(vec![row(3, true), row(4, false)]),
+                r#"[{"used":3,"zero":true},{"used":4,"zero":false}]"#,
+                "used zero\n3    1\n4    0",
+            ),
+            (&rows, Value::Rows(vec![]), "[]", "used zero"),
         ] {
             let shown = Shown::new("name".into(), spec, &value);
             assert_eq!((shown.value.to_string().as_str(), shown.text.as_str()), (json, text));
