@@ -77,7 +77,7 @@ fn side_by_side(wanted: &[&'static Mutant], first: u64) -> Vec<(&'static Mutant,
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(&mutant) = wanted.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
-                    let outcome = shown(in_a_process(mutant, first));
+                    let outcome = shown(searched_alone(mutant, first));
                     outcomes.lock().push((mutant, outcome));
                 }
             });
@@ -87,7 +87,7 @@ fn side_by_side(wanted: &[&'static Mutant], first: u64) -> Vec<(&'static Mutant,
 }
 
 /// Searches one mutant in a process of its own, and reads its table. An abort counts as found: nobody could miss it.
-fn in_a_process(mutant: &Mutant, first: u64) -> Outcome {
+fn searched_alone(mutant: &Mutant, first: u64) -> Outcome {
     let seed = first.to_string();
     let output = myself(&["--stack", mutant.stack, "--seed", &seed, "--mutants", mutant.name])?;
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
