@@ -17,6 +17,9 @@
 //! | [`backoff`] | how long to wait after failures |
 //! | [`merge`] | how scattered pieces become few I/Os |
 //! | [`spill`] | which pages leave memory, and when |
+//! | [`folio`] | which blocks of a folio are valid, dirty, or on their way |
+//! | [`dirty_regions`] | which region of a page cache is written back next |
+//! | [`eviction`] | which folio leaves a full cache |
 //! | [`commits`] | whether the committer commits or clears next |
 #![forbid(unsafe_code)]
 
@@ -27,6 +30,9 @@ mod bits;
 pub mod commits;
 pub mod compaction;
 pub mod depth;
+pub mod dirty_regions;
+pub mod eviction;
+pub mod folio;
 pub mod free_runs;
 pub mod islands;
 pub mod lap;

@@ -1,0 +1,317 @@
+//! Which regions of a device have dirty blocks, since when, and which is written back next.
+//!
+//! Write-back goes up the device, region by region, so that the device below gets sorted and long writes; what is past its deadline
+//! goes first. All that is dirty in a region is taken at once, and a region is written back by one batch at a time: so what is dirtied
+//! meanwhile is known to be newer than the batch.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// When something became dirty: a number that grows with time.
+pub type Stamp = u64;
+
+/// A batch, by the order of taking.
+pub type BatchNumber = u64;
+
+/// Where a region is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Region {
+    /// Nothing of it is dirty or being written back.
+    Clean,
+    /// Some of it is dirty, and can be taken.
+    Dirty,
+    /// It is being written back by this batch.
+    Writing(BatchNumber),
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    /// Dirty blocks that no batch has.
+    blocks: u64,
+    /// When the first of what is not below yet became dirty, as it stands in `by_age`.
+    stamp: Stamp,
+    writing: Option<BatchNumber>,
+    /// When the first block became dirty after the batch was taken.
+    again: Option<Stamp>,
+    /// The last batch that failed.
+    failed: Option<BatchNumber>,
+}
+
+/// The regions that are not clean.
+#[derive(Clone, Debug, Default)]
+pub struct DirtyRegions {
+    regions: BTreeMap<u64, Entry>,
+    /// Every one of them.
+    by_age: BTreeSet<(Stamp, u64)>,
+    blocks: u64,
+    taken: BatchNumber,
+}
+
+impl DirtyRegions {
+    /// `blocks` of `region` have become dirty at `stamp`.
+    pub fn dirtied(&mut self, region: u64, blocks: u64, stamp: Stamp) {
+        if blocks == 0 {
+            return;
+        }
+        self.blocks += blocks;
+        let fresh = Entry { blocks: 0, stamp, writing: None, again: None, failed: None };
+        let entry = self.regions.entry(region).or_insert(fresh);
+        if entry.blocks == 0 && entry.writing.is_none() {
+            self.by_age.insert((stamp, region));
+        } else if entry.writing.is_some() {
+            entry.again.get_or_insert(stamp);
+        }
+        entry.blocks += blocks;
+    }
+
+    /// `blocks` of `region` are not dirty any more, and were not written back.
+    pub fn dropped(&mut self, region: u64, blocks: u64) {
+        if blocks == 0 {
+            return;
+        }
+        let entry = self.regions.get_mut(&region).expect("a region with dirty blocks is known");
+        assert!(entry.blocks >= blocks, "{blocks} of {} blocks", entry.blocks);
+        entry.blocks -= blocks;
+        self.blocks -= blocks;
+        if entry.blocks > 0 {
+            return;
+        }
+        entry.again = None;
+        if entry.writing.is_none() {
+            let stamp = entry.stamp;
+            self.remove(region, stamp);
+        }
+    }
+
+    fn remove(&mut self, region: u64, stamp: Stamp) {
+        self.regions.remove(&region).expect("it is there");
+        assert!(self.by_age.remove(&(stamp, region)), "each region has its place by age");
+    }
+
+    /// The first region from `from` on that can be taken, with something that became dirty before `before`, and of which `may_go` holds.
+    pub fn next(&self, from: u64, before: Stamp, may_go: impl Fn(u64) -> bool) -> Option<u64> {
+        if self.oldest().is_none_or(|oldest| oldest >= before) {
+            return None;
+        }
+        let can_go = |(region, entry): &(&u64, &Entry)| {
+            entry.writing.is_none() && entry.stamp < before && may_go(**region)
+        };
+        self.regions.range(from..).find(can_go).map(|(region, _)| *region)
+    }
+
+    /// All dirty blocks of `region` are taken by a batch, whose number is returned.
+    pub fn take(&mut self, region: u64) -> BatchNumber {
+        let entry = self.regions.get_mut(&region).expect("a region that is taken has dirty blocks");
+        assert!(entry.writing.is_none() && entry.blocks > 0, "region {region} can be taken: {entry:?}");
+        self.taken += 1;
+        self.blocks -= std::mem::take(&mut entry.blocks);
+        entry.writing = Some(self.taken);
+        self.taken
+    }
+
+    /// The batch that has `region` ends; `failed`: so many of its blocks are dirty again, and were not dirtied meanwhile.
+    pub fn ended(&mut self, region: u64, landed: bool, failed: u64) {
+        assert!(!landed || failed == 0, "what has landed is not dirty again");
+        let entry = self.regions.get_mut(&region).expect("a region that is written back is known");
+        let number = entry.writing.take().expect("a batch ends once");
+        let (before, again) = (entry.stamp, entry.again.take());
+        entry.blocks += failed;
+        self.blocks += failed;
+        if !landed {
+            // Its blocks are as old as they were.
+            entry.failed = Some(number);
+        }
+        if entry.blocks == 0 {
+            return self.remove(region, before);
+        }
+        if landed {
+            let stamp = again.expect("what is dirty became so after the batch was taken");
+            entry.stamp = stamp;
+            self.by_age.remove(&(before, region));
+            self.by_age.insert((stamp, region));
+        }
+    }
+
+    /// Where `region` is.
+    pub fn look(&self, region: u64) -> Region {
+        match self.regions.get(&region) {
+            None => Region::Clean,
+            Some(Entry { writing: Some(number), .. }) => Region::Writing(*number),
+            Some(_) => Region::Dirty,
+        }
+    }
+
+    /// Whether a batch failed after which nothing of the region was written back.
+    pub fn has_failed(&self, region: u64, number: BatchNumber) -> bool {
+        self.regions.get(&region).is_some_and(|entry| entry.failed == Some(number))
+    }
+
+    /// When the oldest of what is dirty or being written back became dirty.
+    pub fn oldest(&self) -> Option<Stamp> {
+        self.by_age.first().map(|(stamp, _)| *stamp)
+    }
+
+    /// Dirty blocks that no batch has.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// The regions of a range that are not clean, in order.
+    pub fn unclean(&self, range: std::ops::Range<u64>) -> impl Iterator<Item = u64> {
+        self.regions.range(range).map(|(region, _)| *region)
+    }
+
+    /// Asserts that the regions agree with their order by age.
+    pub fn verify(&self) {
+        let by_age: BTreeSet<_> = self.regions.iter().map(|(region, entry)| (entry.stamp, *region)).collect();
+        assert_eq!(by_age, self.by_age, "each region has its place by age");
+        assert_eq!(
+            self.regions.values().map(|entry| entry.blocks).sum::<u64>(),
+            self.blocks,
+            "blocks are counted"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const REGIONS: u64 = 4;
+    const BLOCKS: usize = 3;
+
+    /// When each block became dirty, and when what a batch has of it did.
+    #[derive(Default)]
+    struct World {
+        dirty: [[Option<Stamp>; BLOCKS]; REGIONS as usize],
+        writing: [Option<[Option<Stamp>; BLOCKS]>; REGIONS as usize],
+        regions: DirtyRegions,
+    }
+
+    impl World {
+        fn write(&mut self, region: usize, block: usize, stamp: Stamp) {
+            let fresh = self.dirty[region][block].is_none();
+            self.dirty[region][block].get_or_insert(stamp);
+            self.regions.dirtied(region as u64, u64::from(fresh), stamp);
+        }
+
+        fn take(&mut self, region: usize) {
+            self.regions.take(region as u64);
+            self.writing[region] = Some(std::mem::take(&mut self.dirty[region]));
+        }
+
+        fn end(&mut self, region: usize, landed: bool) {
+            let batch = self.writing[region].take().expect("it is written back");
+            let mut failed = 0;
+            for (dirty, stamp) in self.dirty[region].iter_mut().zip(batch) {
+                if let (false, Some(stamp)) = (landed, stamp) {
+                    failed += u64::from(dirty.is_none());
+                    *dirty = Some(stamp);
+                }
+            }
+            self.regions.ended(region as u64, landed, failed);
+        }
+
+        /// The oldest stamp of anything that the device below may not have.
+        fn oldest(&self, region: usize) -> Option<Stamp> {
+            let batch = self.writing[region].iter().flatten();
+            self.dirty[region].iter().chain(batch).filter_map(|stamp| *stamp).min()
+        }
+
+        fn check(&self) {
+            self.regions.verify();
+            let dirty = self.dirty.iter().flatten().filter(|stamp| stamp.is_some()).count();
+            assert_eq!(self.regions.blocks(), dirty as u64);
+            let oldest = (0..REGIONS as usize).filter_map(|region| self.oldest(region)).min();
+            // It may be called older than it is, never younger.
+            assert!(self.regions.oldest() <= oldest || oldest.is_none());
+            assert_eq!(
+                self.regions.oldest().is_none(),
+                oldest.is_none() && self.writing.iter().all(Option::is_none)
+            );
+            for region in 0..REGIONS {
+                let (dirty, writing) = (&self.dirty[region as usize], &self.writing[region as usize]);
+                let dirty = dirty.iter().any(Option::is_some);
+                match self.regions.look(region) {
+                    Region::Clean => assert!(!dirty && writing.is_none()),
+                    Region::Dirty => assert!(dirty && writing.is_none()),
+                    Region::Writing(_) => assert!(writing.is_some()),
+                }
+                let can_go = dirty && writing.is_none();
+                assert_eq!(self.regions.next(region, u64::MAX, |found| found == region).is_some(), can_go);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_dirty_is_forgotten_or_called_younger(
+            steps in prop::collection::vec((0u8..5, 0..REGIONS as usize, 0..BLOCKS), 1..200),
+        ) {
+            let mut world = World::default();
+            for (now, (kind, region, block)) in (1..).zip(steps) {
+                let writing = world.writing[region].is_some();
+                match kind {
+                    0 | 1 => world.write(region, block, now),
+                    2 if !writing && world.dirty[region].iter().any(Option::is_some) => world.take(region),
+                    3 if writing => world.end(region, block > 0),
+                    4 => {
+                        let dropped = world.dirty[region][block].take();
+                        world.regions.dropped(region as u64, u64::from(dropped.is_some()));
+                    }
+                    _ => {}
+                }
+                world.check();
+            }
+        }
+
+        /// Whatever is dirtied meanwhile, what was dirty at a moment is below after each region was written back twice.
+        #[test]
+        fn writers_do_not_hold_up_who_waits_for_what_is_older(
+            writes in prop::collection::vec((0..REGIONS as usize, 0..BLOCKS), 1..40),
+        ) {
+            let mut world = World::default();
+            (0..REGIONS as usize).for_each(|region| world.write(region, 0, 1));
+            world.take(0);
+            let mut writes = writes.into_iter().cycle();
+            let mut ends = 0;
+            while world.regions.oldest().is_some_and(|oldest| oldest < 2) {
+                let (region, block) = writes.next().expect("it has no end");
+                world.write(region, block, 2);
+                for region in 0..REGIONS as usize {
+                    if world.writing[region].is_some() {
+                        world.end(region, true);
+                        ends += 1;
+                    } else if world.regions.next(region as u64, 2, |found| found == region as u64).is_some() {
+                        world.take(region);
+                    }
+                }
+                prop_assert!(ends <= 2 * REGIONS, "laps without end");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_past_its_deadline_is_found_among_younger_ones() {
+        let mut regions = DirtyRegions::default();
+        for (region, stamp) in [(5, 9), (3, 8), (7, 2), (1, 9)] {
+            regions.dirtied(region, 1, stamp);
+        }
+        assert_eq!(regions.next(0, 3, |_| true), Some(7));
+        assert_eq!(regions.next(0, u64::MAX, |_| true), Some(1));
+        assert_eq!(regions.next(2, u64::MAX, |_| true), Some(3));
+        regions.take(7);
+        assert_eq!(regions.next(0, 3, |_| true), None);
+        assert_eq!(regions.oldest(), Some(2), "it is not below yet");
+    }
+
+    #[test]
+    fn a_failed_batch_is_as_old_as_it_was() {
+        let mut regions = DirtyRegions::default();
+        regions.dirtied(1, 2, 5);
+        let number = regions.take(1);
+        regions.dirtied(1, 1, 9);
+        regions.ended(1, false, 1);
+        assert_eq!((regions.oldest(), regions.blocks(), regions.has_failed(1, number)), (Some(5), 2, true));
+    }
+}

@@ -1,0 +1,230 @@
+//! Which folio leaves a full cache. Two policies with the same operations: S3-FIFO, which a scan does not empty, and LRU to compare with.
+//!
+//! A cache numbers its folios by slot. An access changes nothing but a mark that the cache keeps beside the folio, so that hits share a
+//! lock; the policy reads the marks when a folio is to leave.
+//!
+//! S3-FIFO: Yang, Zhang, Qiu, Yue, Rashmi, "FIFO queues are all you need for cache eviction", SOSP 2023.
+
+mod queues;
+
+use queues::{Queue, Queues};
+
+/// The folios of a cache, as a policy sees them.
+pub trait Residents {
+    /// The mark of a slot; 0 at first.
+    fn mark(&self, slot: u32) -> u32;
+
+    /// Changes the mark of a slot.
+    fn set_mark(&self, slot: u32, mark: u32);
+
+    /// Whether the folio of a slot can leave now: a dirty one cannot.
+    fn may_leave(&self, slot: u32) -> bool;
+}
+
+/// Chooses what leaves.
+pub trait Eviction {
+    /// The mark of a folio after an access, the `tick`th of all; 0 is none.
+    fn touched(mark: u32, tick: u32) -> u32;
+
+    /// A folio named `name` enters in `slot`, which is free.
+    fn admit(&mut self, slot: u32, name: u64);
+
+    /// The folio of `slot` is gone.
+    fn forget(&mut self, slot: u32);
+
+    /// Takes out the slot that leaves, after looks at no more than `looks` of them; `None` where none of those can.
+    fn evict(&mut self, looks: u32, residents: &impl Residents) -> Option<u32>;
+}
+
+/// Marks of S3-FIFO count accesses up to this.
+const MARK_MAX: u32 = 3;
+
+/// Part of the folios that are new ones, of which most are accessed once only.
+const SMALL_PART: u32 = 10;
+
+/// S3-FIFO: new folios pass through a small queue; those accessed twice meanwhile, or evicted a short time ago, enter the main queue,
+/// where an access is worth another round.
+pub struct S3Fifo {
+    queues: Queues<2>,
+    ghosts: Ghosts,
+    /// Folios of a queue that could not leave, since one could.
+    stuck: [u32; 2],
+}
+
+const SMALL: Queue = 0;
+const MAIN: Queue = 1;
+
+impl S3Fifo {
+    /// For a cache of about so many folios.
+    pub fn new(folios: u32) -> Self {
+        Self { queues: Queues::default(), ghosts: Ghosts::new(folios), stuck: [0; 2] }
+    }
+
+    /// Bytes that it takes for each of its folios, at most.
+    pub const BYTES_A_FOLIO: u64 = 2 * queues::BYTES_A_SLOT + 2 * size_of::<u32>() as u64;
+
+    /// The queue from which one leaves next: the small one while it is long, but not where nothing of it can.
+    fn source(&self) -> Queue {
+        let [small, main] = [SMALL, MAIN].map(|queue| self.queues.len(queue));
+        let long = small > (small + main) / SMALL_PART;
+        let open = |queue: Queue, len| self.stuck[queue] < len;
+        match (open(SMALL, small), open(MAIN, main)) {
+            (true, true) => {
+                if long {
+                    SMALL
+                } else {
+                    MAIN
+                }
+            }
+            (true, false) => SMALL,
+            (false, true) => MAIN,
+            (false, false) => {
+                if long || main == 0 {
+                    SMALL
+                } else {
+                    MAIN
+                }
+            }
+        }
+    }
+
+    /// What becomes of the oldest of `queue`: where it goes, or `None` if it leaves.
+    fn judge(&self, queue: Queue, slot: u32, residents: &impl Residents) -> Option<Queue> {
+        let mark = residents.mark(slot);
+        if queue == SMALL && mark > 1 {
+            residents.set_mark(slot, 0);
+            return Some(MAIN);
+        }
+        if queue == MAIN && mark > 0 {
+            residents.set_mark(slot, mark - 1);
+            return Some(MAIN);
+        }
+        None
+    }
+}
+
+impl Eviction for S3Fifo {
+    fn touched(mark: u32, _: u32) -> u32 {
+        (mark + 1).min(MARK_MAX)
+    }
+
+    fn admit(&mut self, slot: u32, name: u64) {
+        let queue = if self.ghosts.take(name) { MAIN } else { SMALL };
+        self.queues.push(queue, slot, name);
+    }
+
+    fn forget(&mut self, slot: u32) {
+        self.queues.remove(slot);
+    }
+
+    fn evict(&mut self, looks: u32, residents: &impl Residents) -> Option<u32> {
+        for _ in 0..looks {
+            let queue = self.source();
+            let slot = self.queues.oldest(queue)?;
+            if !residents.may_leave(slot) {
+                self.queues.move_to(queue, slot);
+                self.stuck[queue] = (self.stuck[queue] + 1).min(self.queues.len(queue));
+                continue;
+            }
+            self.stuck[queue] = 0;
+            if let Some(next) = self.judge(queue, slot, residents) {
+                self.queues.move_to(next, slot);
+                continue;
+            }
+            let name = self.queues.remove(slot);
+            if queue == SMALL {
+                self.ghosts.put(name);
+            }
+            return Some(slot);
+        }
+        // What is stuck now may not be so at the next call.
+        self.stuck = [0; 2];
+        None
+    }
+}
+
+/// Names of folios that left a short time ago: as many as the cache has folios, about, each until its place is taken by another.
+struct Ghosts(Box<[u32]>);
+
+impl Ghosts {
+    fn new(folios: u32) -> Self {
+        Self(vec![0; folios.max(1).next_power_of_two() as usize].into())
+    }
+
+    /// The place of a name, and what stands there for it: never 0.
+    fn place(&self, name: u64) -> (usize, u32) {
+        // Fibonacci hashing: the upper bits of the product depend on all of the name.
+        let hash = (name + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((mixed >> 32) as usize & (self.0.len() - 1), hash as u32 | 1)
+    }
+
+    fn put(&mut self, name: u64) {
+        let (place, print) = self.place(name);
+        self.0[place] = print;
+    }
+
+    /// Whether `name` is there; it is not afterwards.
+    fn take(&mut self, name: u64) -> bool {
+        let (place, print) = self.place(name);
+        let found = self.0[place] == print;
+        if found {
+            self.0[place] = 0;
+        }
+        found
+    }
+}
+
+/// Least recently used, exactly: for comparison. Takes more memory and time.
+#[derive(Default)]
+pub struct Lru {
+    /// By the tick of the last access that is known.
+    order: std::collections::BTreeSet<(u32, u32)>,
+    known: std::collections::HashMap<u32, u32>,
+}
+
+impl Lru {
+    fn place(&mut self, slot: u32, tick: u32) {
+        self.known.insert(slot, tick);
+        self.order.insert((tick, slot));
+    }
+}
+
+impl Eviction for Lru {
+    fn touched(_: u32, tick: u32) -> u32 {
+        tick
+    }
+
+    /// It is placed by its mark when it is looked at: an access follows.
+    fn admit(&mut self, slot: u32, _: u64) {
+        self.place(slot, 0);
+    }
+
+    fn forget(&mut self, slot: u32) {
+        let tick = self.known.remove(&slot).expect("it was admitted");
+        self.order.remove(&(tick, slot));
+    }
+
+    fn evict(&mut self, looks: u32, residents: &impl Residents) -> Option<u32> {
+        let mut stuck = Vec::new();
+        let mut found = None;
+        for _ in 0..looks {
+            let Some((tick, slot)) = self.order.pop_first() else { break };
+            let mark = residents.mark(slot);
+            if mark > tick {
+                self.place(slot, mark);
+            } else if residents.may_leave(slot) {
+                self.known.remove(&slot);
+                found = Some(slot);
+                break;
+            } else {
+                stuck.push((tick, slot));
+            }
+        }
+        self.order.extend(stuck);
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,195 @@
+//! Caches of numbers, under both policies: what must hold of any, and the hit ratios of workloads.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A cache of so many names.
+struct Cache<E> {
+    policy: E,
+    slots: HashMap<u64, u32>,
+    names: Vec<u64>,
+    marks: Slots,
+    room: usize,
+    tick: u32,
+    hits: u64,
+}
+
+#[derive(Default)]
+struct Slots {
+    marks: RefCell<Vec<u32>>,
+    pinned: RefCell<Vec<u32>>,
+    looks: Cell<u32>,
+}
+
+impl Residents for Slots {
+    fn mark(&self, slot: u32) -> u32 {
+        self.marks.borrow()[slot as usize]
+    }
+
+    fn set_mark(&self, slot: u32, mark: u32) {
+        self.marks.borrow_mut()[slot as usize] = mark;
+    }
+
+    fn may_leave(&self, slot: u32) -> bool {
+        self.looks.set(self.looks.get() + 1);
+        !self.pinned.borrow().contains(&slot)
+    }
+}
+
+impl<E: Eviction> Cache<E> {
+    fn new(policy: E, room: usize) -> Self {
+        let (slots, names, marks) = (HashMap::new(), Vec::new(), Slots::default());
+        Self { policy, slots, names, marks, room, tick: 0, hits: 0 }
+    }
+
+    fn access(&mut self, name: u64) {
+        self.tick += 1;
+        let slot = match self.slots.get(&name) {
+            Some(slot) => {
+                self.hits += 1;
+                let mark = self.marks.mark(*slot);
+                return self.marks.set_mark(*slot, E::touched(mark, self.tick));
+            }
+            None if self.slots.len() == self.room => self.evict().expect("something can leave"),
+            None => {
+                self.names.push(0);
+                self.marks.marks.borrow_mut().push(0);
+                self.names.len() as u32 - 1
+            }
+        };
+        // The access that brings it in counts for LRU only.
+        let mark = if E::touched(0, u32::MAX) == u32::MAX { self.tick } else { 0 };
+        self.marks.set_mark(slot, mark);
+        self.names[slot as usize] = name;
+        self.slots.insert(name, slot);
+        self.policy.admit(slot, name);
+    }
+
+    fn evict(&mut self) -> Option<u32> {
+        let slot = self.policy.evict(20 * self.room as u32 + 8, &self.marks)?;
+        assert_eq!(self.slots.remove(&self.names[slot as usize]), Some(slot), "what leaves was there");
+        Some(slot)
+    }
+
+    fn ratio(&mut self, names: impl IntoIterator<Item = u64>) -> f64 {
+        let (before, from) = (self.hits, self.tick);
+        names.into_iter().for_each(|name| self.access(name));
+        (self.hits - before) as f64 / f64::from(self.tick - from)
+    }
+}
+
+fn draw(state: &mut u64) -> f64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// Names by Zipf's law with exponent 1, so many of `count`, by the inverse of the integral.
+fn zipf(count: u64, draws: usize) -> Vec<u64> {
+    let mut state = 7;
+    (0..draws).map(|_| (count as f64).powf(draw(&mut state)) as u64).collect()
+}
+
+/// Each name of a hot set ten times, then a scan of ten times the cache, then the hot set: the share that is still there.
+fn hot_after_scan<E: Eviction>(policy: E) -> f64 {
+    let mut cache = Cache::new(policy, 1000);
+    for _ in 0..10 {
+        cache.ratio(0..800);
+    }
+    cache.ratio(10_000..20_000);
+    cache.ratio(0..800)
+}
+
+#[test]
+fn a_scan_of_ten_times_the_cache_leaves_the_hot_set() {
+    assert!(hot_after_scan(S3Fifo::new(1000)) > 0.98);
+    assert_eq!(hot_after_scan(Lru::default()), 0.0, "which is what LRU cannot");
+}
+
+#[test]
+fn hit_ratios_are_at_least_those_of_lru() {
+    let ratios = |names: &[u64]| {
+        let names = || names.iter().copied();
+        (Cache::new(S3Fifo::new(1000), 1000).ratio(names()), Cache::new(Lru::default(), 1000).ratio(names()))
+    };
+    let (s3, lru) = ratios(&zipf(100_000, 200_000));
+    assert!(s3 > lru && lru > 0.4, "zipf: {s3} and {lru}");
+    let scan: Vec<u64> = (0..50_000).collect();
+    assert_eq!(ratios(&scan), (0.0, 0.0));
+    let within: Vec<u64> = (0..900).cycle().take(90_000).collect();
+    let (s3, lru) = ratios(&within);
+    assert!(s3 >= 0.98 && lru >= 0.98, "a loop that fits: {s3} and {lru}");
+    let mix: Vec<u64> =
+        zipf(100_000, 100_000).into_iter().zip(1_000_000..).flat_map(|(hot, once)| [hot, once]).collect();
+    let (s3, lru) = ratios(&mix);
+    assert!(s3 > lru * 1.1, "zipf beside a scan: {s3} and {lru}");
+}
+
+#[test]
+fn what_was_evicted_a_short_time_ago_stays_when_it_comes_again() {
+    let mut cache = Cache::new(S3Fifo::new(100), 100);
+    cache.ratio(0..150);
+    cache.ratio([0]);
+    let slot = cache.slots[&0];
+    cache.ratio(1000..1500);
+    assert_eq!(cache.slots.get(&0), Some(&slot), "it went to the main queue");
+}
+
+fn pinned<E: Eviction>(policy: E) {
+    let mut cache = Cache::new(policy, 20);
+    cache.ratio(0..20);
+    let kept = cache.slots[&7];
+    cache.marks.pinned.replace((0..20).filter(|slot| *slot != kept).collect());
+    assert_eq!(cache.evict(), Some(kept), "the one that can");
+    assert_eq!(cache.evict(), None);
+    assert!(cache.marks.looks.get() < 2000, "looks have a bound");
+    cache.marks.pinned.replace(Vec::new());
+    let mut left = 19;
+    while cache.evict().is_some() {
+        left -= 1;
+    }
+    assert_eq!((left, cache.slots.len()), (0, 0), "nothing is lost");
+}
+
+#[test]
+fn what_cannot_leave_stays_and_is_looked_at_again() {
+    pinned(S3Fifo::new(20));
+    pinned(Lru::default());
+}
+
+fn history<E: Eviction>(policy: E, steps: &[(u8, u64)]) {
+    let mut cache = Cache::new(policy, 8);
+    for &(kind, name) in steps {
+        match kind {
+            0 => _ = cache.evict(),
+            1 => {
+                if let Some(slot) = cache.slots.remove(&name) {
+                    cache.policy.forget(slot);
+                    // The slot is filled at once, as in a cache that is full.
+                    cache.names[slot as usize] = name;
+                    cache.marks.set_mark(slot, 0);
+                    cache.slots.insert(name, slot);
+                    cache.policy.admit(slot, name);
+                }
+            }
+            _ if cache.slots.len() < cache.room && cache.names.len() == cache.room => {}
+            _ => cache.access(name),
+        }
+    }
+    let mut left = cache.slots.len();
+    while cache.evict().is_some() {
+        left -= 1;
+    }
+    assert_eq!(left, 0, "each leaves once");
+}
+
+proptest! {
+    #[test]
+    fn every_folio_leaves_once(steps in prop::collection::vec((0u8..6, 0u64..20), 0..300)) {
+        history(S3Fifo::new(8), &steps);
+        history(Lru::default(), &steps);
+    }
+}

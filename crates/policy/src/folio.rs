@@ -1,0 +1,467 @@
+//! The blocks of a folio: which hold data, which of it is dirty, what is being written back, and what is being read in.
+//!
+//! ```text
+//!   missing -> reading -> valid -> dirty -> writeback -> valid
+//!                 |                  ^          |
+//!                 +-- overwritten ---+----------+ dirtied again, or failed
+//! ```
+//!
+//! A block that is written back may be dirty as well. Nothing is allocated for a folio all of whose blocks are valid and either all
+//! clean or all dirty. Facts about the kernel's counterpart: `iomap_folio_state`.
+
+use std::ops::Range;
+
+/// Bits of a word.
+const BITS: u32 = 64;
+
+/// What is kept of each block, a plane of bits each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plane {
+    /// The folio has its content.
+    Valid,
+    /// The device below does not have its content.
+    Dirty,
+    /// Its content is on the way to the device below.
+    Writeback,
+    /// Its content is on the way from there.
+    Reading,
+}
+
+const PLANES: usize = 4;
+
+/// What a block is to a reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Its content is there.
+    Valid,
+    /// It is being read in.
+    Reading,
+    /// Neither.
+    Missing,
+}
+
+/// The state of a folio's blocks.
+#[derive(Clone, Debug)]
+pub struct FolioState {
+    blocks: u32,
+    bits: Bits,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Bits {
+    /// All blocks are valid.
+    Clean,
+    /// All blocks are valid and dirty.
+    Dirty,
+    /// The planes, one behind the other.
+    Mixed(Box<[u64]>),
+}
+
+/// A word of each plane.
+type Words = [u64; PLANES];
+
+/// The bits of `range` in word `at`.
+fn mask(at: u32, range: &Range<u32>) -> u64 {
+    let from = range.start.saturating_sub(at * BITS).min(BITS);
+    let to = range.end.saturating_sub(at * BITS).min(BITS);
+    let below = |bit: u32| if bit == BITS { u64::MAX } else { (1 << bit) - 1 };
+    below(to) & !below(from)
+}
+
+fn words_of(range: &Range<u32>) -> Range<u32> {
+    range.start / BITS..range.end.div_ceil(BITS)
+}
+
+impl FolioState {
+    /// A folio of so many blocks, none of which is valid.
+    pub fn new(blocks: u32) -> Self {
+        assert!(blocks > 0, "a folio has blocks");
+        let words = blocks.div_ceil(BITS) as usize;
+        Self { blocks, bits: Bits::Mixed(vec![0; PLANES * words].into()) }
+    }
+
+    /// Bytes that the state of a folio of so many blocks takes, at most.
+    pub const fn bytes_max(blocks: u32) -> u64 {
+        PLANES as u64 * blocks.div_ceil(BITS) as u64 * 8
+    }
+
+    /// Blocks.
+    pub fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    fn words(&self, at: u32) -> Words {
+        let all = mask(at, &(0..self.blocks));
+        match &self.bits {
+            Bits::Clean => [all, 0, 0, 0],
+            Bits::Dirty => [all, all, 0, 0],
+            Bits::Mixed(planes) => {
+                let words = planes.len() / PLANES;
+                [0, 1, 2, 3].map(|plane| planes[plane * words + at as usize])
+            }
+        }
+    }
+
+    /// The planes, allocated where they were not.
+    fn planes(&mut self) -> &mut [u64] {
+        if !matches!(self.bits, Bits::Mixed(_)) {
+            let words = self.blocks.div_ceil(BITS);
+            let plane = |plane: usize| (0..words).map(move |at| (plane, at));
+            let planes = (0..PLANES).flat_map(plane).map(|(plane, at)| self.words(at)[plane]).collect();
+            self.bits = Bits::Mixed(planes);
+        }
+        match &mut self.bits {
+            Bits::Mixed(planes) => planes,
+            _ => unreachable!("allocated above"),
+        }
+    }
+
+    /// Changes the words of `range`: `change` gets each with the mask of the range.
+    fn change(&mut self, range: &Range<u32>, mut change: impl FnMut(&mut Words, u64)) {
+        assert!(range.start < range.end && range.end <= self.blocks, "{range:?} of {} blocks", self.blocks);
+        for at in words_of(range) {
+            let mut words = self.words(at);
+            change(&mut words, mask(at, range));
+            let planes = self.planes();
+            let count = planes.len() / PLANES;
+            words
+                .into_iter()
+                .enumerate()
+                .for_each(|(plane, word)| planes[plane * count + at as usize] = word);
+        }
+        self.settle();
+    }
+
+    /// Frees the planes where all blocks are alike.
+    fn settle(&mut self) {
+        let alike = |state: &Self, expected: fn(u64) -> Words| {
+            words_of(&(0..state.blocks)).all(|at| state.words(at) == expected(mask(at, &(0..state.blocks))))
+        };
+        if alike(self, |all| [all, 0, 0, 0]) {
+            self.bits = Bits::Clean;
+        } else if alike(self, |all| [all, all, 0, 0]) {
+            self.bits = Bits::Dirty;
+        }
+    }
+
+    /// The first run of blocks in `range` for which `pick` has bits.
+    fn run(&self, range: Range<u32>, pick: impl Fn(Words) -> u64) -> Option<Range<u32>> {
+        let word = |at: u32| pick(self.words(at)) & mask(at, &(0..self.blocks));
+        let start = next(&range, word)?;
+        let end = next(&(start..range.end), |at| !word(at)).unwrap_or(range.end);
+        Some(start..end)
+    }
+
+    fn runs(
+        &self,
+        range: Range<u32>,
+        pick: impl Fn(Words) -> u64 + Copy,
+    ) -> impl Iterator<Item = Range<u32>> {
+        let end = range.end;
+        let first = self.run(range, pick);
+        std::iter::successors(first, move |run| self.run(run.end..end, pick))
+    }
+
+    fn count(&self, plane: Plane) -> u32 {
+        words_of(&(0..self.blocks)).map(|at| self.words(at)[plane as usize].count_ones()).sum()
+    }
+
+    /// What the first block of `range` is to a reader, and where the run of such blocks ends.
+    pub fn look(&self, range: Range<u32>) -> (Look, u32) {
+        let is =
+            |plane: Plane| self.words(range.start / BITS)[plane as usize] >> (range.start % BITS) & 1 == 1;
+        let valid = Plane::Valid as usize;
+        let reading = Plane::Reading as usize;
+        let run =
+            |pick: &dyn Fn(Words) -> u64| self.run(range.clone(), pick).map_or(range.end, |run| run.end);
+        if is(Plane::Valid) {
+            (Look::Valid, run(&|words| words[valid]))
+        } else if is(Plane::Reading) {
+            (Look::Reading, run(&|words| words[reading]))
+        } else {
+            (Look::Missing, run(&|words| !(words[valid] | words[reading])))
+        }
+    }
+
+    /// Whether every block of `range` is valid.
+    pub fn is_valid(&self, range: Range<u32>) -> bool {
+        matches!(self.bits, Bits::Clean | Bits::Dirty) || self.look(range.clone()) == (Look::Valid, range.end)
+    }
+
+    /// The content of `range` was put in the folio; returns how many blocks have become dirty by that.
+    pub fn write(&mut self, range: Range<u32>) -> u32 {
+        if self.bits == Bits::Dirty {
+            return 0;
+        }
+        let mut dirtied = 0;
+        self.change(&range, |words, mask| {
+            dirtied += (mask & !words[Plane::Dirty as usize]).count_ones();
+            words[Plane::Valid as usize] |= mask;
+            words[Plane::Dirty as usize] |= mask;
+            words[Plane::Reading as usize] &= !mask;
+        });
+        dirtied
+    }
+
+    /// A read of `range` begins; all of it is missing.
+    pub fn begin_read(&mut self, range: Range<u32>) {
+        self.change(&range, |words, mask| {
+            let known = words[Plane::Valid as usize] | words[Plane::Reading as usize];
+            assert_eq!(known & mask, 0, "a block that is to be read is missing");
+            words[Plane::Reading as usize] |= mask;
+        });
+    }
+
+    /// The runs of `range` that a read may fill: what was overwritten meanwhile has newer content.
+    pub fn reading(&self, range: Range<u32>) -> impl Iterator<Item = Range<u32>> {
+        self.runs(range, |words| words[Plane::Reading as usize])
+    }
+
+    /// A read of `range` ends; what of it is still being read is valid where it has `landed`, and missing otherwise.
+    pub fn end_read(&mut self, range: Range<u32>, landed: bool) {
+        self.change(&range, |words, mask| {
+            let filled = words[Plane::Reading as usize] & mask;
+            words[Plane::Reading as usize] &= !mask;
+            words[Plane::Valid as usize] |= if landed { filled } else { 0 };
+        });
+    }
+
+    /// The dirty runs.
+    pub fn dirty_runs(&self) -> impl Iterator<Item = Range<u32>> {
+        self.runs(0..self.blocks, |words| words[Plane::Dirty as usize])
+    }
+
+    /// The runs of `range` that the device below does not have, or may not have yet.
+    pub fn unsaved_runs(&self, range: Range<u32>) -> impl Iterator<Item = Range<u32>> {
+        self.runs(range, |words| words[Plane::Dirty as usize] | words[Plane::Writeback as usize])
+    }
+
+    /// Write-back of a dirty run begins; none of it is being written back.
+    pub fn begin_writeback(&mut self, range: Range<u32>) {
+        self.change(&range, |words, mask| {
+            assert_eq!(words[Plane::Dirty as usize] & mask, mask, "what is written back is dirty");
+            assert_eq!(words[Plane::Writeback as usize] & mask, 0, "a block is written back once at a time");
+            words[Plane::Dirty as usize] &= !mask;
+            words[Plane::Writeback as usize] |= mask;
+        });
+    }
+
+    /// Write-back of a run ends. Unless it has `landed` the blocks are dirty again; returns how many have become so by that.
+    pub fn end_writeback(&mut self, range: Range<u32>, landed: bool) -> u32 {
+        let mut dirtied = 0;
+        self.change(&range, |words, mask| {
+            assert_eq!(words[Plane::Writeback as usize] & mask, mask, "write-back ends where it began");
+            words[Plane::Writeback as usize] &= !mask;
+            if !landed {
+                dirtied += (mask & !words[Plane::Dirty as usize]).count_ones();
+                words[Plane::Dirty as usize] |= mask;
+            }
+        });
+        dirtied
+    }
+
+    /// The content of `range` is not needed any more; returns how many blocks were dirty. None is on its way anywhere.
+    pub fn forget(&mut self, range: Range<u32>) -> u32 {
+        let mut dirty = 0;
+        self.change(&range, |words, mask| {
+            let moving = words[Plane::Writeback as usize] | words[Plane::Reading as usize];
+            assert_eq!(moving & mask, 0, "a block that is forgotten is not on its way");
+            dirty += (words[Plane::Dirty as usize] & mask).count_ones();
+            words[Plane::Valid as usize] &= !mask;
+            words[Plane::Dirty as usize] &= !mask;
+        });
+        dirty
+    }
+
+    /// Blocks that are dirty, and blocks that are being written back.
+    pub fn unsaved(&self) -> (u32, u32) {
+        match self.bits {
+            Bits::Clean => (0, 0),
+            Bits::Dirty => (self.blocks, 0),
+            Bits::Mixed(_) => (self.count(Plane::Dirty), self.count(Plane::Writeback)),
+        }
+    }
+
+    /// Blocks that are valid.
+    pub fn valid(&self) -> u32 {
+        self.count(Plane::Valid)
+    }
+
+    /// Whether the folio can go: nothing is dirty, or on its way anywhere.
+    pub fn is_idle(&self) -> bool {
+        match self.bits {
+            Bits::Clean => true,
+            Bits::Dirty => false,
+            Bits::Mixed(_) => self
+                .run(0..self.blocks, |[_, dirty, writeback, reading]| dirty | writeback | reading)
+                .is_none(),
+        }
+    }
+}
+
+/// The first bit in `range` that is set in the words that `word` gives.
+fn next(range: &Range<u32>, word: impl Fn(u32) -> u64) -> Option<u32> {
+    let at = words_of(range).find(|&at| word(at) & mask(at, range) != 0)?;
+    Some(at * BITS + (word(at) & mask(at, range)).trailing_zeros())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Blocks as four booleans each.
+    #[derive(Clone, Debug)]
+    struct Plain(Vec<[bool; PLANES]>);
+
+    impl Plain {
+        fn each(&mut self, range: Range<u32>, change: impl FnMut(&mut [bool; PLANES])) {
+            self.0[range.start as usize..range.end as usize].iter_mut().for_each(change);
+        }
+
+        fn count(&self, plane: Plane) -> u32 {
+            self.0.iter().filter(|block| block[plane as usize]).count() as u32
+        }
+
+        /// The run from `start` on of blocks of which `is` holds, within `end`.
+        fn run(&self, start: u32, end: u32, is: impl Fn(&[bool; PLANES]) -> bool) -> Range<u32> {
+            let len = (start..end).take_while(|&at| is(&self.0[at as usize])).count() as u32;
+            start..start + len
+        }
+    }
+
+    fn agree(state: &FolioState, plain: &Plain) {
+        for (at, block) in (0..).zip(&plain.0) {
+            let words = state.words(at / BITS);
+            let found = words.map(|word| word >> (at % BITS) & 1 == 1);
+            assert_eq!(&found, block, "block {at}");
+        }
+        let unsaved = (plain.count(Plane::Dirty), plain.count(Plane::Writeback));
+        assert_eq!((state.unsaved(), state.valid()), (unsaved, plain.count(Plane::Valid)));
+        let busy = |block: &[bool; PLANES]| block[1] || block[2] || block[3];
+        assert_eq!(state.is_idle(), !plain.0.iter().any(busy));
+        let uniform =
+            [true, false].map(|dirty| plain.0.iter().all(|block| *block == [true, dirty, false, false]));
+        assert_eq!(
+            !uniform.contains(&true),
+            matches!(state.bits, Bits::Mixed(_)),
+            "state is kept where blocks differ"
+        );
+        let covered: Vec<u32> = state.unsaved_runs(0..state.blocks).flatten().collect();
+        let expected: Vec<u32> =
+            (0..state.blocks).filter(|&at| plain.0[at as usize][1] || plain.0[at as usize][2]).collect();
+        assert_eq!(covered, expected);
+    }
+
+    proptest! {
+        #[test]
+        fn any_history_agrees_with_an_array(
+            blocks in prop::sample::select(vec![1u32, 2, 16, 63, 64, 65, 130, 512]),
+            steps in prop::collection::vec((0u8..6, any::<u32>(), 1u32..80, any::<bool>()), 1..80),
+        ) {
+            let (mut state, mut plain) = (FolioState::new(blocks), Plain(vec![[false; PLANES]; blocks as usize]));
+            agree(&state, &plain);
+            for (kind, start, len, landed) in steps {
+                let start = start % blocks;
+                let range = start..blocks.min(start + len);
+                match kind {
+                    0 => {
+                        let before = plain.count(Plane::Dirty);
+                        plain.each(range.clone(), |block| *block = [true, true, block[2], false]);
+                        prop_assert_eq!(state.write(range), plain.count(Plane::Dirty) - before);
+                    }
+                    1 => {
+                        let run = plain.run(start, range.end, |block| !block[0] && !block[3]);
+                        if !run.is_empty() {
+                            prop_assert_eq!(state.look(range), (Look::Missing, run.end));
+                            plain.each(run.clone(), |block| block[3] = true);
+                            state.begin_read(run);
+                        }
+                    }
+                    2 => {
+                        let fills: Vec<u32> = state.reading(range.clone()).flatten().collect();
+                        let expected: Vec<u32> = range.clone().filter(|&at| plain.0[at as usize][3]).collect();
+                        prop_assert_eq!(fills, expected);
+                        plain.each(range.clone(), |block| {
+                            block[0] |= block[3] && landed;
+                            block[3] = false;
+                        });
+                        state.end_read(range, landed);
+                    }
+                    3 => {
+                        let run = plain.run(start, range.end, |block| block[1] && !block[2]);
+                        if !run.is_empty() {
+                            plain.each(run.clone(), |block| (block[1], block[2]) = (false, true));
+                            state.begin_writeback(run);
+                        }
+                    }
+                    4 => {
+                        let (run, before) = (plain.run(start, range.end, |block| block[2]), plain.count(Plane::Dirty));
+                        if !run.is_empty() {
+                            plain.each(run.clone(), |block| (block[1], block[2]) = (block[1] || !landed, false));
+                            let dirtied = state.end_writeback(run, landed);
+                            prop_assert_eq!(dirtied, plain.count(Plane::Dirty) - before);
+                        }
+                    }
+                    _ => {
+                        let (run, before) = (plain.run(start, range.end, |block| !block[2] && !block[3]), plain.count(Plane::Dirty));
+                        if !run.is_empty() {
+                            plain.each(run.clone(), |block| (block[0], block[1]) = (false, false));
+                            prop_assert_eq!(state.forget(run), before - plain.count(Plane::Dirty));
+                        }
+                    }
+                }
+                agree(&state, &plain);
+            }
+        }
+    }
+
+    #[test]
+    fn one_block_of_a_large_folio_is_one_run() {
+        let mut state = FolioState::new(512);
+        state.begin_read(0..512);
+        state.end_read(0..512, true);
+        assert_eq!(state.bits, Bits::Clean);
+        assert_eq!(state.write(300..301), 1);
+        assert_eq!((state.dirty_runs().next(), state.dirty_runs().count()), (Some(300..301), 1));
+    }
+
+    #[test]
+    fn every_second_block_is_a_run_of_its_own() {
+        let mut state = FolioState::new(130);
+        (0..130).step_by(2).for_each(|at| assert_eq!(state.write(at..at + 1), 1));
+        assert_eq!(state.dirty_runs().count(), 65);
+        assert!(state.dirty_runs().all(|run| run.len() == 1));
+    }
+
+    #[test]
+    fn a_write_while_a_read_is_under_way_is_not_filled_over() {
+        let mut state = FolioState::new(16);
+        state.begin_read(0..16);
+        state.write(4..6);
+        assert_eq!(state.reading(0..16).collect::<Vec<_>>(), [0..4, 6..16]);
+        state.end_read(0..16, true);
+        assert_eq!((state.valid(), state.unsaved()), (16, (2, 0)));
+    }
+
+    #[test]
+    fn a_block_dirtied_while_it_is_written_back_stays_dirty() {
+        let mut state = FolioState::new(16);
+        state.write(0..16);
+        state.begin_writeback(0..16);
+        assert_eq!(state.write(3..5), 2);
+        assert_eq!((state.end_writeback(0..16, true), state.unsaved()), (0, (2, 0)));
+        state.begin_writeback(3..5);
+        assert_eq!((state.end_writeback(3..5, false), state.unsaved()), (2, (2, 0)));
+    }
+
+    #[test]
+    #[should_panic(expected = "once at a time")]
+    fn no_block_is_written_back_twice_at_a_time() {
+        let mut state = FolioState::new(4);
+        state.write(0..4);
+        state.begin_writeback(0..4);
+        state.write(0..1);
+        state.begin_writeback(0..1);
+    }
+}
