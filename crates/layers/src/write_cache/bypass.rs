@@ -38,7 +38,10 @@ impl Drop for Busy {
     fn drop(&mut self) {
         self.range = None;
         self.core.wake();
-        self.core.write_back_if_due();
+        // What was in its way may leave now, whether or not the cache is still full enough for write-back to begin.
+        if self.core.bypass.was_passed_over() {
+            self.core.writeback.kick();
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What bypasses the cache: ranges in flight, bytes that are not flushed, and what a flush has covered.
 
-use spillway_core::sync::{AtomicU64, GroupFlush, Mutex, Ordering, RangeSet, Work};
+use spillway_core::sync::{AtomicBool, AtomicU64, GroupFlush, Mutex, Ordering, RangeSet, Work};
 use spillway_core::{ByteRange, mutant};
 use spillway_policy::window::Window;
 
@@ -10,6 +10,8 @@ use super::block::OriginBlock;
 pub(super) struct Bypass {
     /// Ranges of the origin, in blocks. Nothing of them is written back.
     pub(super) ranges: RangeSet,
+    /// Write-back has passed over a range since one was let go.
+    passed_over: AtomicBool,
     /// Bytes in flight and unflushed, and who waits.
     pub(super) window: Mutex<Window>,
     /// Requests that have ended.
@@ -27,6 +29,7 @@ impl Bypass {
         let forgets = mutant::on("write_cache: forget what bypassed the former process's cache");
         Self {
             ranges: RangeSet::new(usize::MAX),
+            passed_over: AtomicBool::new(false),
             window: Mutex::default(),
             ended: AtomicU64::new(u64::from(!forgets)),
             durable: AtomicU64::new(0),
@@ -35,11 +38,20 @@ impl Bypass {
         }
     }
 
-    /// Whether something that bypasses the cache is at work on a block. One load where nothing is.
+    /// Whether something that bypasses the cache is at work on a block, which write-back passes over then. One load where nothing is.
     pub(super) fn is_busy(&self, origin: OriginBlock) -> bool {
-        !self.ranges.is_empty()
-            && self.ranges.overlaps(ByteRange::new(origin.0.into(), 1))
-            && !mutant::on("write_cache: write back what is being bypassed")
+        let held = || self.ranges.overlaps(ByteRange::new(origin.0.into(), 1));
+        if self.ranges.is_empty() || mutant::on("write_cache: write back what is being bypassed") || !held() {
+            return false;
+        }
+        // Noted before the look that counts: who lets go of the range after it sees the note.
+        self.passed_over.store(true, Ordering::SeqCst);
+        mutant::on("write_cache: pass over a range that was let go before the note") || held()
+    }
+
+    /// A range was let go: whether write-back has passed over one meanwhile.
+    pub(super) fn was_passed_over(&self) -> bool {
+        self.passed_over.swap(false, Ordering::SeqCst)
     }
 
     /// A request has ended.

@@ -73,8 +73,6 @@ mod stretch;
 #[cfg(test)]
 mod tests;
 #[cfg(all(test, feature = "shuttle"))]
-mod thread_parts;
-#[cfg(all(test, feature = "shuttle"))]
 mod threads;
 mod transfer;
 mod victims;

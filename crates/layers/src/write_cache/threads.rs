@@ -1,6 +1,8 @@
 //! Models for the checker of threads: clients, committer and write-back hand work to each other on whatever thread they are, and nobody
 //! waits for ever.
 
+mod parts;
+
 use spillway_core::sync::Unseen;
 use spillway_core::sync::models::{Tasks, every_order, finds};
 use spillway_core::sync::shuttle::future::{block_on, yield_now};

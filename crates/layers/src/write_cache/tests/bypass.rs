@@ -21,6 +21,24 @@ fn the_first_flush_covers_what_bypassed_the_cache_of_a_killed_server() {
     assert_eq!(origin.iter().filter(|byte| **byte != 7).count(), 0, "bytes lost");
 }
 
+/// Write-back that has begun goes on to the low watermark, also where what was left was being bypassed for a moment.
+#[test]
+fn write_back_goes_on_once_a_bypass_is_out_of_its_way() {
+    let house = House::new(4 << 20, 1 << 20);
+    let marks = Config { high_watermark: 50, low_watermark: 10, pause_writeback: Some(0), ..config() };
+    let cache = house.open(&marks).unwrap();
+    let dirty = || show(&cache, "dirty_blocks").parse::<u32>().unwrap();
+    let busy = super::super::bypass::Busy::new(cache.core.clone(), super::super::block::OriginBlock(0), 100);
+    house.write(&cache, 0, 1, 140);
+    house.flush(&cache);
+    house.wait_for("what nobody holds", || dirty() == 100 && show(&cache, "writeback_blocks") == "0");
+    let begin = house.world.now();
+    while house.world.now() < begin + Duration::from_millis(500) && house.world.go_on() {}
+    assert_eq!(dirty(), 100, "what is held stays");
+    drop(busy);
+    house.wait_for("what was held", || dirty() <= 25);
+}
+
 /// An origin that counts bytes written since the last flush began. It can make zeroes only by writing them.
 struct Counting {
     below: Arc<dyn BlockDevice>,

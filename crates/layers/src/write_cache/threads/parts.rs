@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
+use spillway_core::ByteRange;
 use spillway_core::sync::models::{every_order, finds};
 use spillway_core::sync::shuttle::thread;
 use spillway_core::sync::{AtomicBool, Ordering};
 use spillway_policy::free_runs::Run;
 
-use super::block::{Blocks, CacheBlock, Epoch, OriginBlock, Stage};
-use super::chains::Limit;
-use super::index::Index;
-use super::journal::Journal;
+use crate::write_cache::block::{Blocks, CacheBlock, Epoch, OriginBlock, Stage};
+use crate::write_cache::bypassed::Bypass;
+use crate::write_cache::chains::Limit;
+use crate::write_cache::index::Index;
+use crate::write_cache::journal::Journal;
 
 const X: OriginBlock = OriginBlock(0);
 
@@ -90,11 +92,38 @@ fn nothing_is_clear_before_its_generation_is() {
     });
 }
 
+/// Write-back passes over a range that is being let go: the one who lets go of it knows.
+#[test]
+fn who_lets_go_of_a_range_knows_that_it_was_passed_over() {
+    every_order(4000, || {
+        let bypass = Arc::new(Bypass::after_another_server());
+        let range = bypass.ranges.hold(ByteRange::new(X.0.into(), 1));
+        let writer = {
+            let bypass = bypass.clone();
+            thread::spawn(move || {
+                drop(range);
+                bypass.was_passed_over()
+            })
+        };
+        let passed_over = bypass.is_busy(X);
+        let knows = writer.join().expect("it ends");
+        assert!(knows || !passed_over, "nobody has it written back");
+    });
+}
+
+#[test]
+fn the_checker_finds_a_range_that_is_passed_over_after_it_was_let_go() {
+    finds(
+        "write_cache: pass over a range that was let go before the note",
+        "write_cache::threads::parts::who_lets_go_of_a_range_knows_that_it_was_passed_over",
+    );
+}
+
 #[test]
 fn the_checker_finds_an_early_look_at_the_superblock() {
     finds(
         "write_cache: ask what is visible before the lock",
-        "write_cache::thread_parts::what_a_commit_replaces_beside_write_back_is_stale",
+        "write_cache::threads::parts::what_a_commit_replaces_beside_write_back_is_stale",
     );
 }
 
@@ -102,6 +131,6 @@ fn the_checker_finds_an_early_look_at_the_superblock() {
 fn the_checker_finds_a_mark_in_a_generation_that_is_clear() {
     finds(
         "write_cache: mark a block in a generation that may be clear",
-        "write_cache::thread_parts::nothing_is_clear_before_its_generation_is",
+        "write_cache::threads::parts::nothing_is_clear_before_its_generation_is",
     );
 }
