@@ -51,6 +51,12 @@ pub fn next_step(load: Load) -> Step {
     }
 }
 
+/// Bytes that objects of `object_bytes` may take while clients write: nobody moves them together before they take more.
+pub fn taken_in_use(object_bytes: u64) -> u64 {
+    let overhead = u128::from(object_bytes) * u128::from(MERGE_ABOVE_PERMILLE) / 1000;
+    object_bytes.saturating_add(u64::try_from(overhead).unwrap_or(u64::MAX).max(SPARE_BYTES))
+}
+
 /// Whether a class with `free_cells` free in partly filled spans of `cells` can give a whole span back.
 pub fn can_free_a_span(free_cells: usize, cells: usize) -> bool {
     free_cells >= cells
@@ -67,6 +73,15 @@ mod tests {
 
     fn step(object: u64, taken: u64, busy: bool) -> Step {
         next_step(Load { object_bytes: object << 20, taken_bytes: taken << 20, busy })
+    }
+
+    #[test]
+    fn what_may_be_taken_in_use_is_what_is_left_alone() {
+        for object_bytes in [0, 1 << 20, 4 << 20, 5 << 30] {
+            let taken_bytes = taken_in_use(object_bytes);
+            let step = |more| next_step(Load { object_bytes, taken_bytes: taken_bytes + more, busy: true });
+            assert_eq!((step(0), step(2)), (Step::Rest, Step::Merge), "{object_bytes}");
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@
 //! | [`folio`] | which blocks of a folio are valid, dirty, or on their way |
 //! | [`dirty_regions`] | which region of a page cache is written back next |
 //! | [`eviction`] | which folio leaves a full cache |
+//! | [`throttle`] | how fast writers may fill memory that writing back empties |
 //! | [`commits`] | whether the committer commits or clears next |
 #![forbid(unsafe_code)]
 
@@ -40,5 +41,6 @@ pub mod merge;
 pub mod quarantine;
 pub mod size_classes;
 pub mod spill;
+pub mod throttle;
 pub mod watermarks;
 pub mod window;

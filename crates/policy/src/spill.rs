@@ -53,17 +53,25 @@ pub struct Level {
 }
 
 impl Level {
+    /// Bytes charged that no moving of objects would free.
+    pub fn held(&self) -> u64 {
+        self.used.saturating_sub(self.reusable)
+    }
+
+    /// So much percent of the limit, in bytes.
+    pub fn at(&self, percent: u64) -> u64 {
+        u64::try_from(u128::from(self.limit) * u128::from(percent) / 100).unwrap_or(u64::MAX)
+    }
+
     /// Bytes that have to leave down to `low` percent; at least [`LEAST_BYTES`] where a writer waits.
     pub fn excess(&self, low: u64, waited_for: bool) -> u64 {
-        let stays = u64::try_from(u128::from(self.limit) * u128::from(low) / 100).unwrap_or(u64::MAX);
-        let excess = self.used.saturating_sub(self.reusable).saturating_sub(stays);
+        let excess = self.held().saturating_sub(self.at(low));
         if waited_for { excess.max(LEAST_BYTES) } else { excess }
     }
 
     /// Percent of the limit that what is held takes, rounded down.
     pub fn percent(&self) -> u64 {
-        let held = self.used.saturating_sub(self.reusable);
-        u64::try_from(u128::from(held) * 100 / u128::from(self.limit.max(1))).unwrap_or(u64::MAX)
+        u64::try_from(u128::from(self.held()) * 100 / u128::from(self.limit.max(1))).unwrap_or(u64::MAX)
     }
 }
 
