@@ -229,6 +229,11 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
         zram.core.table.holdings().lost_pages
     }),
     counter!("brought_back_pages", Pages, "Pages that a read brought back to memory", BroughtBack),
+    counter!("throttled_writes", Requests, "Pauses of writes while memory becomes short", Pauses),
+    Attribute::read(
+        Spec::counter("throttled_time", Unit::Milliseconds, "Time of these pauses, added up over all writes"),
+        |zram| Value::U64(zram.core.counted(Count::PausedMicros) / 1000),
+    ),
     counter!("num_reads", Pages, "Pages read", PagesRead),
     counter!("num_writes", Pages, "Pages written", PagesWritten),
     counter!("failed_reads", Requests, "Reads that failed", FailedReads),

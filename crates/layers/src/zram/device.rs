@@ -31,9 +31,12 @@ pub(super) enum Count {
     BackingReads,
     BackingWrites,
     BroughtBack,
+    /// Pauses of writers, and their microseconds.
+    Pauses,
+    PausedMicros,
 }
 
-pub(super) const COUNTS: usize = Count::BroughtBack as usize + 1;
+pub(super) const COUNTS: usize = Count::PausedMicros as usize + 1;
 
 /// A compressed RAM device.
 pub struct Zram {

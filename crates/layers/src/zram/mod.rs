@@ -23,7 +23,7 @@
 //! | `work` | how much one poll may do |
 //! | `backing`, `spilling` | the spill file, its opening and its end |
 //! | `writeback`, `gathered`, `recall` | pages on their way to it, and back |
-//! | `spiller`, `pressure` | which pages leave by themselves where memory is short |
+//! | `spiller`, `pressure`, `throttle` | which pages leave by themselves where memory is short, and how fast it may fill |
 //! | `scan` | which pages a command means |
 //! | `moving` | an object taken out of its cell and put elsewhere, beside readers and writers |
 //! | `compactor`, `passes` | moving objects so that memory returns: requests for it, and how it is done |
@@ -71,6 +71,7 @@ mod spread;
 mod store;
 mod streams;
 mod table;
+mod throttle;
 mod work;
 mod writeback;
 

@@ -44,7 +44,7 @@ async fn run(env: Arc<dyn Env>, compactor: Arc<Compactor>, weak: Weak<Core>) {
         let Some(core) = weak.upgrade() else { return };
         if ended {
             timer = None;
-            core.spill_if_due();
+            core.look_at_level();
         }
         // What requests have done, not what they have asked for: one may last longer than the quiet time.
         let changes = core.table.changes();

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use spillway_core::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Watermark};
+use spillway_policy::throttle::Throttle;
 
 /// What is known of spilling under pressure of memory.
 #[derive(Default)]
@@ -25,7 +26,16 @@ pub(super) struct Pressure {
     waiting: AtomicU32,
     /// Steps with each batch that has ended, and where there is nothing to be had.
     pub(super) rounds: Watermark,
+    /// The round in which a pass of compaction has ended that a waiting writer asked for, and 1; 0 for none.
+    passed_in: AtomicU64,
     last: Mutex<Option<Last>>,
+    /// Whoever writes looks at how full memory is once so much is charged,
+    look_from: AtomicU64,
+    /// and objects have become more by so many bytes.
+    look_after: AtomicU64,
+    pub(super) throttle: Mutex<Throttle>,
+    /// When a writer has paused last, in milliseconds; 0 for never.
+    paused_at: AtomicU64,
 }
 
 /// What was done last.
@@ -47,6 +57,16 @@ impl Pressure {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
+    /// Whether a pass may find something in this round: none has ended in it.
+    pub(super) fn passes_in(&self, round: u64) -> bool {
+        self.passed_in.load(Ordering::Relaxed) != round + 1
+    }
+
+    /// A pass has ended that was asked for in this round.
+    pub(super) fn passed_in(&self, round: u64) {
+        self.passed_in.store(round + 1, Ordering::Relaxed);
+    }
+
     /// Whether the hand found nothing that may leave, and nothing has changed since.
     pub(super) fn is_barren(&self, changes: u64) -> bool {
         self.barren_at.load(Ordering::Relaxed) == changes.wrapping_add(1)
@@ -63,6 +83,32 @@ impl Pressure {
         if self.full.load(Ordering::Relaxed) {
             self.full.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// Counts bytes by which a writer has made memory fuller, where so many are charged; whether it is to look how full that is.
+    pub(super) fn grew(&self, bytes: u64, charged: u64) -> bool {
+        if charged < self.look_from.load(Ordering::Relaxed) {
+            return false;
+        }
+        let less = |left: u64| Some(left.saturating_sub(bytes));
+        let before = self.look_after.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        before.is_ok_and(|before| before <= bytes)
+    }
+
+    /// The next look is due once `charged` bytes are, and objects have grown by `growth`.
+    pub(super) fn looked(&self, charged: u64, growth: u64) {
+        self.look_from.store(charged, Ordering::Relaxed);
+        self.look_after.store(growth, Ordering::Relaxed);
+    }
+
+    pub(super) fn paused(&self, now: Duration) {
+        self.paused_at.store(now.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Whether a writer has paused within the last second.
+    pub(super) fn has_paused(&self, now: Duration) -> bool {
+        let at = self.paused_at.load(Ordering::Relaxed);
+        at > 0 && now.saturating_sub(Duration::from_millis(at)) < Duration::from_secs(1)
     }
 
     pub(super) fn note(&self, last: Last) {

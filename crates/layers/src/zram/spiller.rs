@@ -10,6 +10,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::future::select;
+use spillway_core::size::human;
 use spillway_core::sync::Ordering;
 use spillway_core::{Budget, Kind, LocalFuture};
 use spillway_policy::spill::{self, LAPS_MAX, Level};
@@ -119,7 +120,7 @@ impl Source for Core {
 
 impl Core {
     /// How full memory is, by the limit that is nearer.
-    fn level(&self) -> (&'static str, Level) {
+    pub(super) fn level(&self) -> (&'static str, Level) {
         let held = self.table.holdings().object_bytes;
         let taken = self.budget.used() + self.pages.borrowed();
         let reusable = taken.saturating_sub(held + held / SLACK_SHARE);
@@ -139,15 +140,6 @@ impl Core {
         may && room && !backing.pressure.is_barren(self.table.changes())
     }
 
-    /// Has the engine look, where watermarks say so.
-    pub(super) fn spill_if_due(&self) {
-        if let Some(spiller) = self.spiller.get()
-            && self.goal() != Goal::Rest
-        {
-            spiller.kick();
-        }
-    }
-
     /// Waits until pages have left, or something else has freed memory; false where none can leave.
     pub(super) async fn relieve_by_spilling(&self) -> bool {
         let (Some(backing), Some(spiller)) = (self.backing.get(), self.spiller.get()) else { return false };
@@ -158,12 +150,15 @@ impl Core {
         } else if pressure.batches.load(Ordering::Relaxed) == 0 {
             return false;
         }
-        // Objects that leave make spans sparse: a pass makes room of them.
-        let pass = self.can_free().then(|| self.compactor.ask());
+        // Objects that leave make spans sparse: a pass makes room of them, and a second one before more have left would find nothing.
+        let pass = (pressure.passes_in(seen) && self.can_free()).then(|| self.compactor.ask());
         let rounds = pressure.rounds.reached(seen + 1);
         let passed = async {
             match pass {
-                Some(ticket) => self.compactor.served.reached(ticket).await,
+                Some(ticket) => {
+                    self.compactor.served.reached(ticket).await;
+                    pressure.passed_in(seen);
+                }
                 None => pending().await,
             }
         };
@@ -244,6 +239,12 @@ impl Core {
         };
         let (high, low) = (self.knobs.spill_high_watermark.get(), self.knobs.spill_low_watermark.get());
         let (of, level) = self.level();
+        let speed = human(backing.meter.bytes_per_second());
+        let slowed = if backing.pressure.has_paused(self.env.coarse_now()) {
+            format!("; writers are slowed down to what the spill file takes, about {speed} a second")
+        } else {
+            String::new()
+        };
         let used = format!("{} % of {of} is held", level.percent());
         let next = if backing.store.has_failed() {
             "nothing leaves: writes to the spill file have failed too often".into()
@@ -260,6 +261,6 @@ impl Core {
             let ago = self.env.coarse_now().saturating_sub(last.at).as_secs();
             format!("last, {ago} s ago, {} pages left because {}", last.pages, last.why)
         });
-        format!("{used}; {next}; {last}")
+        format!("{used}; {next}{slowed}; {last}")
     }
 }

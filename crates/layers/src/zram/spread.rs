@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_core::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, Watermark};
+use spillway_core::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, Watermark};
 use spillway_core::{IoBuf, Kind, Place, Reply, Request, mutant};
 
 use super::device::{Core, Count};
@@ -31,6 +31,8 @@ struct Shared {
     next: AtomicUsize,
     closed: AtomicBool,
     failed: Mutex<Option<Kind>>,
+    /// Bytes by which assistants have made memory fuller: the writer pauses for them.
+    grown: AtomicU64,
     /// Pages for which assistants found no memory: the writer waits for it.
     returned: Mutex<Vec<usize>>,
     door: Mutex<Door>,
@@ -102,6 +104,7 @@ pub(super) async fn write(core: Arc<Core>, mut request: Request) -> Reply {
         next: AtomicUsize::new(0),
         closed: AtomicBool::new(false),
         failed: Mutex::new(None),
+        grown: AtomicU64::new(0),
         returned: Mutex::new(Vec::new()),
         door: Mutex::new(Door { buf: Some(buf.clone()), joined: 0 }),
         left: Watermark::default(),
@@ -111,6 +114,10 @@ pub(super) async fn write(core: Arc<Core>, mut request: Request) -> Reply {
     write_pages(&core, &shared, &buf).await;
     shared.left.reached(shared.close()).await;
     write_returned(&core, &shared, &buf).await;
+    let grown = shared.grown.load(Ordering::Relaxed);
+    if core.grew(grown) {
+        core.throttle(grown).await;
+    }
     drop(writer);
     drop(buf);
     let buf = shared.door.lock().buf.take().expect("only the writer takes it");
@@ -145,12 +152,19 @@ async fn assist(core: Arc<Core>, shared: Arc<Shared>) {
 
 /// False once there is nothing left to do here.
 fn assist_for_a_slice(core: &Core, shared: &Shared, buf: &IoBuf) -> bool {
-    let (now, mut slice) = (core.seconds(), Slice::new());
+    let mut slice = Slice::new();
+    let goes_on = assist_with(core, shared, buf, &mut slice);
+    shared.grown.fetch_add(slice.take_growth(), Ordering::Relaxed);
+    goes_on
+}
+
+fn assist_with(core: &Core, shared: &Shared, buf: &IoBuf, slice: &mut Slice) -> bool {
+    let now = core.seconds();
     while !slice.is_over() {
         let Some(mut stream) = core.streams.try_take() else { return false };
         let Some(page) = shared.take_page() else { return false };
         let bytes = &buf[page * PAGE..(page + 1) * PAGE];
-        match core.store_with(&mut stream, shared.first + page as u64, bytes, now, &mut slice) {
+        match core.store_with(&mut stream, shared.first + page as u64, bytes, now, slice) {
             Ok(()) => {}
             Err(Kind::NoSpace) if !mutant::on("zram: refuse what an assistant found no memory for") => {
                 shared.returned.lock().push(page);

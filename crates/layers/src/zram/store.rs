@@ -39,7 +39,7 @@ pub(super) fn submit(core: &Arc<Core>, request: Request) -> Submission {
     let mut slice = Slice::new();
     let (stored, result) = core.store_run(first, &request.buf, None, &mut slice);
     if stored as u64 == count {
-        return Answer::Done(request.answer(Ok(())));
+        return answer(core, request, slice.take_growth());
     }
     if let Err(Refused::Failed(kind)) = result
         && kind != Kind::NoSpace
@@ -48,6 +48,18 @@ pub(super) fn submit(core: &Arc<Core>, request: Request) -> Submission {
         return Answer::Done(request.answer(Err(kind)));
     }
     Answer::pending(write_from(core.clone(), request, stored, slice))
+}
+
+/// The answer of a request that is stored: at once, or after a pause where memory becomes short.
+fn answer(core: &Arc<Core>, request: Request, grown: u64) -> Submission {
+    if !core.grew(grown) {
+        return Answer::Done(request.answer(Ok(())));
+    }
+    let core = core.clone();
+    Answer::pending(async move {
+        core.throttle(grown).await;
+        request.answer(Ok(()))
+    })
 }
 
 /// Writes from page `done` on with what is left of a slice, waiting where it must.
@@ -61,7 +73,7 @@ async fn write_from(core: Arc<Core>, request: Request, done: usize, mut slice: S
 }
 
 impl Core {
-    /// Stores pages; yields between slices, and waits for a stream and where memory is short.
+    /// Stores pages; yields between slices, waits for a stream and where there is no memory, and pauses where it becomes short.
     pub(super) async fn store(&self, first: u64, pages: &[u8], slice: &mut Slice) -> Result<(), Kind> {
         let (mut done, mut relief, mut stream) = (0, Relief::default(), None);
         if slice.is_over() {
@@ -73,6 +85,10 @@ impl Core {
             done += stored;
             if stored > 0 {
                 relief = Relief::default();
+            }
+            let grown = slice.take_growth();
+            if self.grew(grown) {
+                self.throttle(grown).await;
             }
             match result {
                 Ok(()) if done * PAGE == pages.len() => return Ok(()),
@@ -152,8 +168,10 @@ impl Core {
         let fresh = self.pool.allocate(&self.pages, bytes.len(), SlotIndex::new(index))?;
         self.pool.fill(&self.pages, &fresh, bytes);
         let cell = fresh.publish();
-        self.publish(index, Slot::Stored(cell, codec), now)
+        let freed = self
+            .replace(index, Slot::Stored(cell, codec), now)
             .inspect_err(|_| self.pool.free(&self.pages, cell))?;
+        slice.grow((cell.len() as u64).saturating_sub(freed));
         if raw {
             self.count(Count::HugePagesSince, 1);
         }
@@ -177,11 +195,16 @@ impl Core {
 
     /// Puts `slot`, which holds something, in place and frees what was there.
     pub(super) fn publish(&self, index: u64, slot: Slot, now: u32) -> Result<(), Kind> {
+        self.replace(index, slot, now).map(|_| ())
+    }
+
+    /// The same; returns the bytes of the object that was freed.
+    fn replace(&self, index: u64, slot: Slot, now: u32) -> Result<u64, Kind> {
         let replaced = self.table.set(&self.pages, SlotIndex::new(index), slot, now)?;
         if !mutant::on("zram: forget to free what was overwritten") {
             self.free(replaced);
         }
-        Ok(())
+        Ok(replaced.to_free().map_or(0, |cell| cell.len() as u64))
     }
 
     /// Empties slots that lie in one page and frees what was there; returns how many held something.

@@ -25,14 +25,25 @@ pub(super) const LOOK: u32 = 10;
 /// Slots that are locked and read in a unit.
 pub(super) const LOCKS: u32 = 4;
 
-/// What is left of a slice.
+/// What is left of a slice, and what its requests took of memory.
 pub(super) struct Slice {
     left: u32,
+    grown: u64,
 }
 
 impl Slice {
     pub(super) const fn new() -> Self {
-        Self { left: SLICE }
+        Self { left: SLICE, grown: 0 }
+    }
+
+    /// Notes bytes by which objects have become more.
+    pub(super) fn grow(&mut self, bytes: u64) {
+        self.grown += bytes;
+    }
+
+    /// These bytes, once.
+    pub(super) fn take_growth(&mut self) -> u64 {
+        std::mem::take(&mut self.grown)
     }
 
     /// Counts work for the slice and for the turn of the connection.
@@ -58,7 +69,7 @@ impl Slice {
     /// Lets others have their turn and begins the next slice.
     pub(super) async fn renew(&mut self, env: &dyn Env) {
         env.sleep(Duration::ZERO).await;
-        *self = Self::new();
+        self.left = SLICE;
     }
 }
 

@@ -1,8 +1,8 @@
 //! A device that spills by itself where memory is short.
 
-use spillway_sim::disk::Medium;
+use spillway_sim::disk::{Latency, Medium};
 
-use super::spilling::{Spilling, config, content, medium, spilling};
+use super::spilling::{Spilling, config, content, medium, spilling, spilling_to};
 use super::*;
 
 /// A device that may hold 1 MiB of what it is written.
@@ -83,4 +83,61 @@ fn where_nothing_can_leave_a_write_is_refused_and_changes_nothing() {
     assert_eq!(limited.bd_stat(), [50, 50, 50]);
     assert!((280..310).contains(&stored), "{stored} pages");
     assert!(limited.show("policy").contains("writeback_limit is used up"), "{}", limited.show("policy"));
+}
+
+const WRITERS: u64 = 16;
+const WRITES_EACH: u64 = 200;
+const SLOTS_EACH: u64 = 400;
+
+/// So many writers at a time that never rest write pages of their own, in any order, `share` percent of each noise; the mean and the
+/// longest time that a write took.
+fn write_without_rest(device: &Spilling, share: usize, version: u64) -> (Duration, Duration) {
+    let writer = |number: u64| {
+        let (world, seam) = (device.world.clone(), device.seam.clone());
+        let mut random = Random(version << 8 | number);
+        Answer::pending(async move {
+            let mut took = Vec::new();
+            for _ in 0..WRITES_EACH {
+                let slot = number * SLOTS_EACH + random.below(SLOTS_EACH);
+                let begun = world.now();
+                let write = Request::write(slot * PAGE as u64, IoBuf::copy_of(&page(&mut random, share)));
+                assert_eq!(seam.submit(write).await.result, Ok(()));
+                took.push(world.now() - begun);
+            }
+            took
+        })
+    };
+    let took: Vec<Duration> = device.world.run_all((0..WRITERS).map(writer).collect()).concat();
+    (took.iter().sum::<Duration>() / took.len() as u32, took.into_iter().max().expect("some"))
+}
+
+#[test]
+fn writers_faster_than_the_spill_file_are_slowed_down_and_never_stopped() {
+    for share in [100, 50] {
+        for latency in [Latency::UsbStick, Latency::SataSsd, Latency::Network] {
+            let config = Config { bring_back: BringBack::Never, disksize: 32 << 20, ..config() };
+            let device = spilling_to(latency, config, medium(1000));
+            device.set("mem_limit", "6M");
+            // The first pages fill memory, and the next show how fast the disk is.
+            (1..4).for_each(|version| _ = write_without_rest(&device, share, version));
+            for version in 4..7 {
+                let (mean, longest) = write_without_rest(&device, share, version);
+                let context = format!("{latency:?}, {share} %: {longest:?}, on average {mean:?}");
+                assert!(mean > Duration::ZERO && longest <= mean * 3 + Duration::from_millis(6), "{context}");
+            }
+            assert!(device.show("policy").contains("writers are slowed down"), "{}", device.show("policy"));
+            assert!(device.number("throttled_time") > 0 && device.number("throttled_writes") > 0);
+            device.settle();
+        }
+    }
+}
+
+#[test]
+fn writers_run_free_while_there_is_room_and_over_what_is_in_memory() {
+    let device = spilling_to(Latency::UsbStick, config(), medium(200));
+    device.set("mem_limit", "1M");
+    for version in 0..20 {
+        (0..225).for_each(|slot| device.write(slot, &raw(slot, version)).unwrap());
+    }
+    assert_eq!(device.number("throttled_writes"), 0, "{}", device.show("policy"));
 }
