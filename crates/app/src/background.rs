@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::mpsc::{self, Receiver};
 
-use spillway_core::{Env, Error, Kind, Place};
+use spillway_core::{Env, Error, Kind, Place, task};
 
 /// Runs `work` on a background thread, and waits for it.
 pub(crate) fn wait_in_background<T, F>(
@@ -25,11 +25,11 @@ where
     F: Future<Output = T> + 'static,
 {
     let (sender, outcome) = mpsc::channel();
-    let task = move || async move {
+    let work = move || async move {
         // Nobody waits any more only where the server's thread is gone.
         let _ = sender.send(work().await);
     };
-    env.spawn(Place::Background, Box::new(move || Box::pin(task())));
+    env.spawn(Place::Background, task(work));
     outcome
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use spillway_core::{Env, Error, Kind, Request, Seam};
+use spillway_core::{Env, Error, Kind, Seam};
 use spillway_io::{Limits, Serving};
 
 use crate::background::{in_background, wait_for, wait_in_background};
@@ -84,7 +84,7 @@ pub(crate) fn flush(device: &Device, env: &dyn Env) -> Result<(), Error> {
         return Ok(());
     }
     let below = Seam::new(Arc::clone(&device.stack.device));
-    let answer = in_background(env, move || async move { below.submit(Request::flush()).await.result });
+    let answer = in_background(env, move || async move { below.flush().await });
     wait_for(&answer).unwrap_or(Err(Kind::ShuttingDown)).map_err(|kind| {
         Error::new(kind, format!("the last flush of device {name} failed: acknowledged writes may be lost"))
     })

@@ -165,7 +165,7 @@ impl Aligned {
             }
         }
         if result.is_ok() && request.flags.fua {
-            result = self.below.submit(Request::flush()).await.result;
+            result = self.below.flush().await;
         }
         request.answer(result)
     }

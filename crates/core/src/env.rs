@@ -12,6 +12,11 @@ use crate::sync::Words;
 /// Work to be started on another thread: the closure travels, the future it makes stays there.
 pub type Task = Box<dyn FnOnce() -> LocalFuture<()> + Send>;
 
+/// Has the future that `begin` makes there run to its end.
+pub fn task<F: Future<Output = ()> + 'static>(begin: impl FnOnce() -> F + Send + 'static) -> Task {
+    Box::new(move || Box::pin(begin()))
+}
+
 /// Where a task runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {

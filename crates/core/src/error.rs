@@ -121,6 +121,11 @@ impl Error {
         Self::new(Kind::Invalid, message)
     }
 
+    /// Shorthand for [`Kind::Corrupt`].
+    pub fn corrupt(message: impl Into<String>) -> Self {
+        Self::new(Kind::Corrupt, message)
+    }
+
     /// The words without the errno.
     pub fn message(&self) -> &str {
         &self.message

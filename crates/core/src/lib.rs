@@ -52,7 +52,7 @@ pub use block::{BlockIndex, BlockSize, ByteRange, SECTOR};
 pub use budget::{Budget, Charge};
 pub use buffer::{IoBuf, Workspace};
 pub use device::{Answer, BlockDevice, Extent, Geometry, LocalFuture, Submission};
-pub use env::{Env, Place, Region, Regions, Task};
+pub use env::{Env, Place, Region, Regions, Task, task};
 pub use error::{Error, Kind};
 pub use grow::Grow;
 pub use request::{Flags, Op, Reply, Request};

@@ -40,6 +40,11 @@ impl Seam {
         pass(&geometry, geometry.block_size.bytes(), request, |request| self.device.submit(request))
     }
 
+    /// Makes what the device has answered durable.
+    pub async fn flush(&self) -> Result<(), Kind> {
+        self.submit(Request::flush()).await.result
+    }
+
     /// See [`BlockDevice::extents`]. [`Kind::Invalid`]: an empty range, one past the end, or a `count_max` of 0.
     pub fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
         if range.len == 0 || count_max == 0 || !range.within(self.device.geometry().size) {

@@ -31,7 +31,7 @@ use std::time::Duration;
 use futures_util::future::{Either, FutureExt, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use spillway_core::sync::{AtomicBool, Mutex, Ordering, WaitList, Watermark, Work};
-use spillway_core::{Env, Kind, LocalFuture, Place, mutant};
+use spillway_core::{Env, Kind, LocalFuture, Place, mutant, task};
 use spillway_policy::backoff::Backoff;
 use spillway_policy::depth::{Waiting, depth};
 use spillway_policy::watermarks::Goal;
@@ -168,7 +168,7 @@ impl<S: Source> State<S> {
         }
         if self.work.queue() {
             let state = self.clone();
-            self.env.spawn(Place::Background, Box::new(move || Box::pin(Run::start(state))));
+            self.env.spawn(Place::Background, task(move || Run::start(state)));
         }
     }
 

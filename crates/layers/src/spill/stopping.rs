@@ -35,7 +35,7 @@ impl Store {
         }
         let stop = async {
             let checkpoint = self.write_checkpoint(owner).await?;
-            self.device.submit(Request::flush()).await.result?;
+            self.device.flush().await?;
             let state = format::State::Stopped;
             self.write_superblocks(&Superblock { state, checkpoint, ..self.superblock.clone() }).await
         };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use spillway_core::{ByteRange, Op, Place, Request, mutant};
+use spillway_core::{ByteRange, Op, Place, Request, mutant, task};
 
 use super::segments::ToFree;
 use super::store::Store;
@@ -13,8 +13,7 @@ impl Store {
     pub(super) fn queue_upkeep(self: &Arc<Self>) {
         if self.upkeep.queue() {
             let store = self.clone();
-            self.env
-                .spawn(Place::Background, Box::new(move || Box::pin(async move { store.keep_up().await })));
+            self.env.spawn(Place::Background, task(move || store.keep_up()));
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use spillway_core::sync::Ordering;
-use spillway_core::{Attribute, Column, Error, Place, Spec, Table, Type, Unit, Value};
+use spillway_core::{Attribute, Column, Error, Place, Spec, Table, Type, Unit, Value, task};
 
 use super::cache::{Core, WriteCache};
 use super::counts::Count;
@@ -34,18 +34,6 @@ const MESSAGES: Type = Type::Choice(&["flush", "flush_on_suspend", "cleaner", "c
 const DRAIN_STATES: Type = Type::Choice(&["off", "running", "complete", "failed"]);
 
 impl WriteCache {
-    fn field(&self, show: impl FnOnce(&Core) -> u64) -> Value {
-        Value::U64(show(&self.core))
-    }
-
-    fn count(&self, count: Count) -> Value {
-        Value::U64(self.core.counts.get(count))
-    }
-
-    fn mean(&self, one: Count, other: Count) -> Value {
-        Value::mean(self.core.counts.get(one), self.core.counts.get(other))
-    }
-
     fn status(&self) -> Value {
         let core = &self.core;
         let fields = [
@@ -54,24 +42,7 @@ impl WriteCache {
             u64::from(core.space.count()),
             u64::from(core.index.writing_back()),
         ];
-        let counts = [
-            Count::Reads,
-            Count::ReadHits,
-            Count::Writes,
-            Count::HitsUncommitted,
-            Count::HitsCommitted,
-            Count::Bypassed,
-            Count::Allocated,
-            Count::Blocked,
-            Count::Flushes,
-            Count::Discards,
-        ];
-        let counts = counts.map(|count| core.counts.get(count));
-        Value::Columns([&fields[..], &counts].concat())
-    }
-
-    fn drain_state(&self) -> Value {
-        Value::Choice(self.core.drain.word())
+        Value::Columns(fields.into_iter().chain(core.counts.kernels()).collect())
     }
 
     fn message(&self, message: &str) -> Result<(), Error> {
@@ -94,20 +65,31 @@ impl WriteCache {
             self.core.drain.forget();
         }
         let core = self.core.clone();
-        self.core.env.spawn(Place::Background, Box::new(move || Box::pin(async move { core.resume() })));
+        self.core.env.spawn(Place::Background, task(async move || core.resume()));
     }
 }
 
-macro_rules! field {
-    ($name:literal, $help:literal, $show:expr) => {
-        Attribute::read(Spec::gauge($name, Unit::Blocks, $help), |cache: &WriteCache| cache.field($show))
+macro_rules! gauge {
+    ($name:literal, $unit:ident, $help:literal, $show:expr) => {
+        Attribute::read(Spec::gauge($name, Unit::$unit, $help), |cache: &WriteCache| {
+            Value::U64(u64::from(($show as fn(&Core) -> _)(&cache.core)))
+        })
     };
 }
 
 macro_rules! count {
     ($name:literal, $unit:ident, $help:literal, $count:ident) => {
         Attribute::read(Spec::counter($name, Unit::$unit, $help), |cache: &WriteCache| {
-            cache.count(Count::$count)
+            Value::U64(cache.core.counts.get(Count::$count))
+        })
+    };
+}
+
+macro_rules! mean {
+    ($name:literal, $unit:ident, $help:literal, $parts:expr) => {
+        Attribute::read(Spec::mean($name, Unit::$unit, $help), |cache: &WriteCache| {
+            let (one, other) = ($parts as fn(&Core) -> (u64, u64))(&cache.core);
+            Value::mean(one, other)
         })
     };
 }
@@ -126,22 +108,23 @@ static ROWS: &[Attribute<WriteCache>] = &[
             Err(kind) => Value::Text(kind.errno_name().into()),
         },
     ),
-    field!("blocks", "Blocks of the cache", |core| core.layout.n_blocks),
-    field!(
+    gauge!("blocks", Blocks, "Blocks of the cache", |core| core.layout.n_blocks),
+    gauge!(
         "bad_blocks",
+        Blocks,
         "Blocks set aside for ten minutes or until the next start because writing them failed",
-        |core| u64::from(core.space.bad())
+        |core| core.space.bad()
     ),
-    field!("free_blocks", "Blocks that hold nothing", |core| u64::from(core.space.count())),
-    field!("dirty_blocks", "Blocks of the origin that the cache holds", |core| u64::from(core.index.held())),
-    field!("uncommitted_blocks", "Dirty blocks that no commit covers yet", |core| u64::from(
-        core.journal.uncommitted()
-    )),
-    field!("writeback_blocks", "Blocks being written back", |core| u64::from(core.index.writing_back())),
-    Attribute::read(
-        Spec::gauge("seq_count", Unit::None, "Sequence number of the last commit, as in the superblock"),
-        |cache| cache.field(|core| core.journal.committed().0),
-    ),
+    gauge!("free_blocks", Blocks, "Blocks that hold nothing", |core| core.space.count()),
+    gauge!("dirty_blocks", Blocks, "Blocks of the origin that the cache holds", |core| core.index.held()),
+    gauge!("uncommitted_blocks", Blocks, "Dirty blocks that no commit covers yet", |core| core
+        .journal
+        .uncommitted()),
+    gauge!("writeback_blocks", Blocks, "Blocks being written back", |core| core.index.writing_back()),
+    gauge!("seq_count", None, "Sequence number of the last commit, as in the superblock", |core| core
+        .journal
+        .committed()
+        .0),
     count!("reads", Blocks, "Blocks read", Reads),
     count!("read_hits", Blocks, "Blocks read from the cache", ReadHits),
     count!("writes", Blocks, "Blocks written", Writes),
@@ -154,35 +137,27 @@ static ROWS: &[Attribute<WriteCache>] = &[
     count!("discards", Blocks, "Blocks discarded", Discards),
     count!("commits", None, "Superblocks written", Commits),
     count!("writeback_ios", Requests, "Writes of cached blocks to the origin", WritebackIos),
-    Attribute::read(
-        Spec::mean("blocks_per_writeback_io", Unit::Blocks, "Mean size of a write to the origin"),
-        |cache| cache.mean(Count::WrittenBack, Count::WritebackIos),
+    mean!("blocks_per_writeback_io", Blocks, "Mean size of a write to the origin", |core| {
+        (core.counts.get(Count::WrittenBack), core.counts.get(Count::WritebackIos))
+    }),
+    mean!(
+        "ios_per_write",
+        Requests,
+        "Mean number of I/Os for a write to the cache; 1 if free blocks are contiguous",
+        |core| (core.counts.get(Count::Pieces), core.counts.get(Count::CacheWrites))
     ),
-    Attribute::read(
-        Spec::mean(
-            "ios_per_write",
-            Unit::Requests,
-            "Mean number of I/Os for a write to the cache; 1 if free blocks are contiguous",
-        ),
-        |cache| cache.mean(Count::Pieces, Count::CacheWrites),
-    ),
-    Attribute::read(
-        Spec::mean("free_run_mean", Unit::Blocks, "Mean length of the runs of free blocks"),
-        |cache| {
-            let (blocks, runs, _) = cache.core.space.runs_of_free();
-            Value::mean(blocks.into(), runs as u64)
-        },
-    ),
-    field!("free_run_p10", "Length that nine tenths of the runs of free blocks reach", |core| u64::from(
+    mean!("free_run_mean", Blocks, "Mean length of the runs of free blocks", |core| {
+        let (blocks, runs, _) = core.space.runs_of_free();
+        (blocks.into(), runs as u64)
+    }),
+    gauge!("free_run_p10", Blocks, "Length that nine tenths of the runs of free blocks reach", |core| {
         core.space.runs_of_free().2
-    )),
-    Attribute::read(
-        Spec::gauge(
-            "origin_bytes_per_second",
-            Unit::BytesPerSecond,
-            "Measured write speed of the origin; 0 before",
-        ),
-        |cache| Value::U64(cache.core.meter.bytes_per_second()),
+    }),
+    gauge!(
+        "origin_bytes_per_second",
+        BytesPerSecond,
+        "Measured write speed of the origin; 0 before",
+        |core| core.meter.bytes_per_second()
     ),
     Attribute::write(
         Spec::command(
@@ -194,20 +169,14 @@ static ROWS: &[Attribute<WriteCache>] = &[
     ),
     Attribute::read(
         Spec::fact("drain_state", DRAIN_STATES, "Whether a drain is running, and how it ended"),
-        |cache| cache.drain_state(),
+        |cache| Value::Choice(cache.core.drain.word()),
     ),
-    Attribute::read(
-        Spec::gauge("drain_left", Unit::Blocks, "Blocks that a running drain has still to write back"),
-        |cache| Value::U64(cache.core.drain_progress().0),
-    ),
-    Attribute::read(
-        Spec::gauge(
-            "drain_total",
-            Unit::Blocks,
-            "Blocks that a running drain had to write back when it began",
-        ),
-        |cache| Value::U64(cache.core.drain_progress().1),
-    ),
+    gauge!("drain_left", Blocks, "Blocks that a running drain has still to write back", |core| {
+        core.drain_progress().0
+    }),
+    gauge!("drain_total", Blocks, "Blocks that a running drain had to write back when it began", |core| {
+        core.drain_progress().1
+    }),
     Attribute::write(
         Spec::command(
             "message",

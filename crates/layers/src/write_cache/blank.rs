@@ -23,25 +23,22 @@ impl Opening {
         let Some(byte) = scan.nonzero else { return Ok(()) };
         let names = scan.names.join(", ");
         let replaces = self.settings.old_cache() == OldCache::Replace;
-        match (replaces, self.settings.force, names.is_empty()) {
-            (true, true, _) => {
-                let what = if names.is_empty() { "something not recognised" } else { &names };
-                tracing::warn!("write cache: formatting over {what}, which is destroyed");
-                Ok(())
-            }
-            (true, false, true) => Ok(()),
-            (true, false, false) => Err(Error::invalid(format!(
-                "--create would destroy {names} on the cache device: if that is wanted, use --create --force"
-            ))),
-            (false, _, true) => Err(Error::invalid(format!(
-                "the cache device is not blank: byte {byte} is not zero, and what it belongs to is not recognised; \
-                 to make it a cache anyway, which destroys that, use --create"
-            ))),
-            (false, _, false) => Err(Error::invalid(format!(
-                "the cache device holds something else: {names}; \
-                 to make it a cache anyway, which destroys that, use --create --force"
-            ))),
+        if replaces && self.settings.force {
+            let what = if names.is_empty() { "something not recognised" } else { &names };
+            tracing::warn!("write cache: formatting over {what}, which is destroyed");
+            return Ok(());
         }
+        let (found, option) = match names.is_empty() {
+            true if replaces => return Ok(()),
+            true => (
+                format!("is not blank: byte {byte} is not zero, and nothing is recognised there"),
+                "--create",
+            ),
+            false => (format!("holds something else: {names}"), "--create --force"),
+        };
+        Err(Error::invalid(format!(
+            "the cache device {found}; to make it a cache anyway, which destroys that, use {option}"
+        )))
     }
 
     /// Both ends of the cache device, and the area of the metadata up to the first byte that is not zero.

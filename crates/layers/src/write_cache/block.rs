@@ -26,6 +26,16 @@ impl OriginBlock {
 }
 
 impl CacheBlock {
+    /// The block of that number in a link; `None` for the end.
+    pub(super) fn of(link: u32) -> Option<Self> {
+        (link != NONE).then_some(Self(link))
+    }
+
+    /// The number of a block in a link, or of the end.
+    pub(super) fn link(block: Option<Self>) -> u32 {
+        block.map_or(NONE, |block| block.0)
+    }
+
     /// The one so many blocks behind.
     pub(super) fn plus(self, blocks: u32) -> Self {
         Self(self.0 + blocks)
@@ -96,7 +106,7 @@ const READERS: u64 = (1 << (EPOCH_SHIFT - READER_SHIFT)) - 1;
 pub(super) const EPOCHS: u64 = 1 << (64 - EPOCH_SHIFT);
 
 /// No block.
-const NONE: u32 = u32::MAX;
+pub(super) const NONE: u32 = u32::MAX;
 
 fn stage_of(word: u64) -> Stage {
     STAGES[(word & STAGE) as usize]
@@ -196,11 +206,11 @@ impl Block {
     }
 
     pub(super) fn link(&self) -> Option<CacheBlock> {
-        Some(self.link.load(Ordering::Relaxed)).filter(|&link| link != NONE).map(CacheBlock)
+        CacheBlock::of(self.link.load(Ordering::Relaxed))
     }
 
     pub(super) fn set_link(&self, link: Option<CacheBlock>) {
-        self.link.store(link.map_or(NONE, |block| block.0), Ordering::Relaxed);
+        self.link.store(CacheBlock::link(link), Ordering::Relaxed);
     }
 }
 

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use spillway_core::sync::{HeldRange, Ordering};
-use spillway_core::{ByteRange, IoBuf, Kind, Place, Request, mutant};
+use spillway_core::{ByteRange, IoBuf, Kind, Place, Request, mutant, task};
 
 use super::block::{Epoch, OriginBlock};
 use super::cache::Core;
@@ -200,8 +200,7 @@ impl Core {
     /// Flushes the origin; writes that wait for that may bypass the cache then.
     async fn call_flush(&self) -> Result<(), Kind> {
         let covers = self.bypass.window.lock().begin_flush();
-        let flush = async { self.origin.submit(Request::flush()).await.result };
-        let flushed = self.meter.flush(flush).await;
+        let flushed = self.meter.flush(self.origin.flush()).await;
         // What a failed flush covered may be lost. Said before anybody else asks the origin, which may tell of it only once.
         flushed.inspect_err(|&kind| self.fail("flushing the origin", kind))?;
         self.bypass.window.lock().end_flush(covers);
@@ -222,7 +221,7 @@ impl Core {
             // Those who asked meanwhile ask again.
             core.room.wake_all();
         };
-        self.env.spawn(Place::Background, Box::new(move || Box::pin(async move { flush().await })));
+        self.env.spawn(Place::Background, task(flush));
     }
 
     /// Makes a write durable: what went to the cache, and what bypassed it.

@@ -4,11 +4,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering, StickyError, WaitList, Watermark, Work};
-use spillway_core::{Budget, Charge, Env, Geometry, IoBuf, Kind, Place, Reply, Seam};
+use spillway_core::{Budget, Charge, Env, Geometry, IoBuf, Kind, Place, Reply, Seam, task};
 use spillway_policy::ages::Ages;
 use spillway_policy::watermarks::Load;
 
-use super::block::CacheBlock;
 use super::bypassed::Bypass;
 use super::counts::Counts;
 use super::drain::Drain;
@@ -62,8 +61,6 @@ pub(super) struct Core {
     /// Timers that run: for the next commit, for blocks that become too old.
     pub(super) commit_timer: Work,
     pub(super) age_timer: Work,
-    /// When the timer for the next commit was set, in microseconds.
-    pub(super) commit_timer_us: AtomicU64,
     /// One shot: everything is to be written back when the device is stopped.
     pub(super) flush_on_suspend: AtomicBool,
     pub(super) verify_calls: AtomicU64,
@@ -97,11 +94,6 @@ impl Core {
         self.space.count() + self.index.writing_back() + self.journal.stale()
     }
 
-    /// A block is free.
-    pub(super) fn free(&self, block: CacheBlock) {
-        self.space.free(block);
-    }
-
     /// The first error sticks.
     pub(super) fn fail(&self, what: &str, kind: Kind) {
         if self.failure.set(kind) {
@@ -131,14 +123,8 @@ impl Core {
         if !timer.queue() {
             return;
         }
-        let (weak, env) = (Arc::downgrade(self), self.env.clone());
-        let task = move || repeat(weak, env, delay, work);
-        self.env.spawn(Place::Background, Box::new(move || Box::pin(task())));
-    }
-
-    /// Whether everything is to be written back when the device is stopped; asked once.
-    pub(super) fn take_flush_on_suspend(&self) -> bool {
-        self.flush_on_suspend.swap(false, Ordering::AcqRel)
+        let (weak, env, set) = (Arc::downgrade(self), self.env.clone(), self.env.now());
+        self.env.spawn(Place::Background, task(move || repeat(weak, env, set, delay, work)));
     }
 
     /// Asserts that the parts agree with each other. A large cache is looked at now and then, so that many calls stay cheap.
@@ -155,18 +141,18 @@ impl Core {
     }
 }
 
-/// What a timer does; returns when to do it again.
-pub(super) type TimedWork = fn(&Arc<Core>) -> Option<Duration>;
+/// What a timer does that was set at some time; returns when to do it again.
+pub(super) type TimedWork = fn(&Arc<Core>, Duration) -> Option<Duration>;
 
 /// Longest sleep of a timer: a setting that changes meanwhile is seen after that.
 const TIMER_MAX: Duration = Duration::from_secs(1);
 
-async fn repeat(weak: Weak<Core>, env: Arc<dyn Env>, delay: Duration, work: TimedWork) {
+async fn repeat(weak: Weak<Core>, env: Arc<dyn Env>, set: Duration, delay: Duration, work: TimedWork) {
     let mut delay = Some(delay);
     while let Some(time) = delay {
         env.sleep(time.min(TIMER_MAX)).await;
         let Some(core) = weak.upgrade() else { return };
-        delay = work(&core);
+        delay = work(&core, set);
     }
 }
 

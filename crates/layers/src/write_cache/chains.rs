@@ -6,11 +6,8 @@
 use spillway_core::mutant;
 use spillway_core::sync::MutexGuard;
 
-use super::block::{Blocks, CacheBlock, Epoch, OriginBlock, Stage};
+use super::block::{Blocks, CacheBlock, Epoch, NONE, OriginBlock, Stage};
 use super::regions::Regions;
-
-/// No block.
-const NONE: u32 = u32::MAX;
 
 /// What happened to versions when they were published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,14 +31,6 @@ pub(super) struct Limit {
     /// a block that is written over for ever has no other.
     pub(super) dirty_before: Epoch,
     pub(super) committed: Epoch,
-}
-
-impl Limit {
-    /// The newest versions of epochs below `before`, however old.
-    #[cfg(test)]
-    pub(super) fn newest(before: Epoch) -> Self {
-        Self { before, dirty_before: Epoch(0), committed: before }
-    }
 }
 
 /// First blocks of chains.
@@ -68,8 +57,7 @@ impl Chains<'_> {
 
     /// All versions in a bucket.
     pub(super) fn chain(&self, bucket: usize) -> impl Iterator<Item = CacheBlock> {
-        let head = Some(self.buckets[bucket]).filter(|&head| head != NONE).map(CacheBlock);
-        std::iter::successors(head, |&block| self.blocks[block].link())
+        std::iter::successors(CacheBlock::of(self.buckets[bucket]), |&block| self.blocks[block].link())
     }
 
     /// The newest version of a block in whatever stage, and the version of another block in front of it. Where there is none, the last
@@ -115,7 +103,7 @@ impl Chains<'_> {
             Some(before) => self.blocks[before].set_link(next),
             None => {
                 let bucket = self.bucket(origin);
-                self.buckets[bucket] = next.map_or(NONE, |next| next.0);
+                self.buckets[bucket] = CacheBlock::link(next);
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use spillway_core::{Kind, Place, mutant};
+use spillway_core::{Kind, Place, mutant, task};
 use spillway_policy::commits::{self, Step};
 use spillway_policy::free_runs::Run;
 
@@ -77,15 +77,14 @@ impl Core {
 
     /// Has the committer look, from whatever thread.
     pub(super) fn run_committer_in_background(self: &Arc<Self>) {
-        if !self.has_metadata_to_write() {
+        if self.next_step(Step::Rest) == Step::Rest {
             return;
         }
         if !self.journal.work.is_idle() {
             return self.run_committer();
         }
         let core = self.clone();
-        let run = move || async move { core.run_committer() };
-        self.env.spawn(Place::Background, Box::new(move || Box::pin(run())));
+        self.env.spawn(Place::Background, task(async move || core.run_committer()));
     }
 
     /// Has the committer look whether there is something to do.
@@ -113,10 +112,6 @@ impl Core {
         }
     }
 
-    fn has_metadata_to_write(&self) -> bool {
-        self.next_step(Step::Rest) != Step::Rest
-    }
-
     fn next_step(&self, last: Step) -> Step {
         if self.failure.check().is_err() {
             return Step::Rest;
@@ -139,7 +134,7 @@ impl Core {
         }
         self.write_entries(&runs, committed, before).await?;
         if !mutant::on("write_cache: skip the flush before the superblock") {
-            self.flush_cache().await?;
+            self.cache.flush().await?;
         }
         self.write_superblock(committed).await?;
         // Before the slices: a version that a failed batch or zeroing gives back in between is dropped by one side or the other.
@@ -207,7 +202,7 @@ impl Core {
             clearing.iter().for_each(|block| self.layout.add_metadata_block(block.0, &mut blocks));
             self.write_entries(&self.layout.metadata_runs(blocks), committed, committed).await?;
             if !mutant::on("write_cache: skip the flush after clearing") {
-                self.flush_cache().await?;
+                self.cache.flush().await?;
             }
         }
         let mut left = 0;

@@ -1,4 +1,4 @@
-//! What is counted. The first ten are dm-writecache's; ours count blocks throughout, where the kernel counts hits by piece.
+//! What is counted. The first ten are dm-writecache's, in its order; ours count blocks throughout, where the kernel counts hits by piece.
 
 use spillway_core::stats::Counters;
 
@@ -38,6 +38,11 @@ impl Counts {
 
     pub(super) fn get(&self, count: Count) -> u64 {
         self.0.sum(count as usize)
+    }
+
+    /// The first ten, in the order of the kernel's status line.
+    pub(super) fn kernels(&self) -> impl Iterator<Item = u64> {
+        (0..=Count::Discards as usize).map(|count| self.0.sum(count))
     }
 
     pub(super) fn clear(&self) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use spillway_core::{Error, Kind, Place};
+use spillway_core::{Error, Kind, Place, task};
 
 use super::cache::Core;
 use super::drain::State;
@@ -35,7 +35,7 @@ impl Core {
         }
         if self.drain.begin(self.laps.ended(), stays_clean) {
             let core = self.clone();
-            self.env.spawn(Place::Background, Box::new(move || Box::pin(async move { core.empty().await })));
+            self.env.spawn(Place::Background, task(move || core.empty()));
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ mod layout;
 
 use std::num::NonZeroU64;
 
-use spillway_core::{BlockSize, Error, Geometry, Kind};
+use spillway_core::{BlockSize, Error, Geometry};
 
 use layout::{bytes_of, check_count, room};
 
@@ -157,8 +157,8 @@ impl Superblock {
     }
 
     /// Makes the checks of the kernel before a cache is used: its blocks are of the size asked for, if one was, and lie on the
-    /// device. Fewer blocks than would fit are allowed. [`Kind::Corrupt`] for a damaged superblock, [`Kind::Invalid`] for another size
-    /// of blocks and for more than fit.
+    /// device. Fewer blocks than would fit are allowed. [`Corrupt`](spillway_core::Kind::Corrupt) for a damaged superblock,
+    /// [`Invalid`](spillway_core::Kind::Invalid) for another size of blocks and for more than fit.
     pub fn accept(
         &self,
         device_bytes: u64,
@@ -167,7 +167,7 @@ impl Superblock {
     ) -> Result<Layout, Error> {
         let (start, room) = room(device_bytes, start_sector)?;
         let block_size = BlockSize::new(self.block_size).map_err(|error| {
-            Error::new(Kind::Corrupt, format!("the cache's superblock is damaged: {}", error.message()))
+            Error::corrupt(format!("the cache's superblock is damaged: {}", error.message()))
         })?;
         if let Some(wanted) = wanted.filter(|&wanted| wanted != block_size) {
             let (wanted, found) = (wanted.bytes(), block_size.bytes());
@@ -183,10 +183,10 @@ impl Superblock {
                 "the cache takes {bytes} bytes, but its device has only {room} from sector {start_sector} on: \
                  was it shrunk, or is the start_sector wrong?"
             ))),
-            None => Err(Error::new(
-                Kind::Corrupt,
-                format!("the cache's superblock is damaged: it tells of {} blocks", self.n_blocks),
-            )),
+            None => Err(Error::corrupt(format!(
+                "the cache's superblock is damaged: it tells of {} blocks",
+                self.n_blocks
+            ))),
         }
     }
 }
@@ -231,6 +231,7 @@ mod tests {
     use super::layout::BLOCKS_MAX;
     use super::*;
     use proptest::prelude::*;
+    use spillway_core::Kind;
 
     fn layout(bytes: u64, block: u32) -> Layout {
         Layout::largest(bytes, 0, BlockSize::new(block).unwrap()).unwrap()

@@ -100,30 +100,6 @@ impl Index {
         stage.holds() && epoch <= sealed
     }
 
-    /// Blocks of the cache.
-    #[cfg(test)]
-    pub(super) fn blocks_count(&self) -> u32 {
-        self.blocks.count()
-    }
-
-    /// Blocks with readers.
-    #[cfg(test)]
-    pub(super) fn pinned(&self) -> usize {
-        self.blocks.all().filter(|&block| self.blocks[block].readers() > 0).count()
-    }
-
-    /// Since when a block is dirty.
-    #[cfg(test)]
-    pub(super) fn dirty_since(&self, origin: OriginBlock) -> Option<Epoch> {
-        self.newest(origin).map(|newest| self.blocks.dirty_since(newest))
-    }
-
-    /// The version that the cache holds of a block.
-    #[cfg(test)]
-    pub(super) fn newest(&self, origin: OriginBlock) -> Option<CacheBlock> {
-        self.chains(origin).newest(origin)
-    }
-
     fn shard_of(&self, origin: OriginBlock) -> usize {
         (self.regions.hash(origin) >> 60) as usize % SHARDS
     }
@@ -335,11 +311,6 @@ impl Index {
     pub(super) fn end_clear_found(&self) {
         let cleared = self.blocks.all().filter(|&block| self.stage(block) == Stage::Clearing);
         cleared.for_each(|block| assert!(self.blocks[block].leave(Stage::Clearing), "nobody reads yet"));
-    }
-
-    /// The block of the origin whose version a block holds or held.
-    pub(super) fn origin(&self, block: CacheBlock) -> OriginBlock {
-        self.blocks[block].origin()
     }
 
     /// Asserts that chains, stages and counts agree.

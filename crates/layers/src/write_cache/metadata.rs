@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use futures_util::future::join_all;
 use spillway_core::buffer::ALIGNMENT;
-use spillway_core::{IoBuf, Kind, Request, mutant};
+use spillway_core::{IoBuf, Kind, Request, Seam, Submission, Workspace, mutant};
 use spillway_policy::merge;
 
 use super::block::{CacheBlock, Epoch};
@@ -26,17 +26,33 @@ const ENTRIES_AT_A_TIME: usize = 8192;
 /// Blocks of metadata between two that are to be written are written too where they are not more than this.
 const GAP_BYTES: u64 = 8 << 10;
 
-/// Metadata as it is to be: where it lies, what it says, and the superblock's padding.
+/// Metadata as it is to be: where it lies, what it says, and the superblock's padding; and what it takes to write it.
 #[derive(Clone, Copy)]
 pub(super) struct Metadata<'a> {
+    pub(super) device: &'a Seam,
+    pub(super) pieces: &'a Workspace,
     pub(super) layout: &'a Layout,
     pub(super) padding: [u8; PADDING_LEN],
     pub(super) index: &'a Index,
 }
 
 impl Metadata<'_> {
+    /// These blocks, encoded in a buffer of the workspace.
+    pub(super) async fn encoded(&self, blocks: Range<u64>, visible: Epoch, seq_count: Epoch) -> IoBuf {
+        let mut buf = self.pieces.take(self.layout.run_bytes(&blocks)).await;
+        self.encode(blocks, visible, seq_count, &mut buf);
+        buf
+    }
+
+    /// Begins to write blocks from `block` on.
+    pub(super) fn write(&self, block: u64, buf: IoBuf, fua: bool) -> Submission {
+        let mut request = Request::write(self.layout.start + block * self.layout.block_size.bytes(), buf);
+        request.flags.fua = fua;
+        self.device.submit(request)
+    }
+
     /// Encodes these blocks. Entries say what is committed once the superblock has `visible`; the superblock itself has `seq_count`.
-    pub(super) fn encode(&self, blocks: Range<u64>, visible: Epoch, seq_count: Epoch, buf: &mut IoBuf) {
+    fn encode(&self, blocks: Range<u64>, visible: Epoch, seq_count: Epoch, buf: &mut IoBuf) {
         let (layout, block) = (self.layout, self.layout.block_size.bytes());
         assert_eq!(buf.len(), layout.run_bytes(&blocks), "a buffer for these blocks");
         buf.fill(0);
@@ -80,7 +96,8 @@ impl Layout {
 
 impl Core {
     fn metadata(&self) -> Metadata<'_> {
-        Metadata { layout: &self.layout, padding: *self.padding.lock(), index: &self.index }
+        let (device, pieces, padding) = (&self.cache, &self.workspaces.pieces, *self.padding.lock());
+        Metadata { device, pieces, layout: &self.layout, padding, index: &self.index }
     }
 
     /// Writes these runs of blocks of the metadata. Their entries say what is committed once the superblock has `visible`; the
@@ -93,13 +110,12 @@ impl Core {
     ) -> Result<(), Kind> {
         assert!(seq_count <= visible, "entries of {visible} under a superblock of {seq_count}");
         let first = mutant::on("write_cache: write only the first run of metadata");
-        let mut runs = if first { &runs[..runs.len().min(1)] } else { runs };
-        while !runs.is_empty() {
-            let count = batch(&self.layout, runs);
-            assert!(count > 0, "a batch has a run");
-            let (some, rest) = runs.split_at(count);
-            self.write_runs_of_entries(some, visible, seq_count).await?;
-            runs = rest;
+        let runs = if first { &runs[..runs.len().min(1)] } else { runs };
+        for runs in runs.chunks(RUNS_AT_A_TIME) {
+            let costs = runs.iter().map(|run| self.layout.run_bytes(run).next_multiple_of(ALIGNMENT));
+            for batch in merge::batches(costs, BATCH_BYTES) {
+                self.write_runs_of_entries(&runs[batch], visible, seq_count).await?;
+            }
         }
         Ok(())
     }
@@ -115,10 +131,10 @@ impl Core {
         let mut answers = Vec::with_capacity(runs.len());
         let mut entries = 0;
         for (blocks, mut buf) in runs.iter().zip(self.workspaces.pieces.take_each(&lens).await) {
-            self.metadata().encode(blocks.clone(), visible, seq_count, &mut buf);
+            let metadata = self.metadata();
+            metadata.encode(blocks.clone(), visible, seq_count, &mut buf);
             entries += buf.len() / ENTRY_LEN;
-            let at = self.layout.start + blocks.start * self.layout.block_size.bytes();
-            answers.push(self.cache.submit(Request::write(at, buf)));
+            answers.push(metadata.write(blocks.start, buf, false));
             if entries >= ENTRIES_AT_A_TIME {
                 self.give_way().await;
                 entries = 0;
@@ -130,20 +146,8 @@ impl Core {
     /// Writes the superblock: from now on everything below `seq_count` is committed.
     pub(super) async fn write_superblock(&self, seq_count: Epoch) -> Result<(), Kind> {
         assert!(seq_count >= self.journal.visible(), "a superblock of {seq_count}");
-        let mut buf = self.workspaces.pieces.take(self.layout.run_bytes(&(0..1))).await;
-        self.metadata().encode(0..1, seq_count, seq_count, &mut buf);
-        let mut request = Request::write(self.layout.start, buf);
-        request.flags.fua = !mutant::on("write_cache: write the superblock without FUA");
-        self.cache.submit(request).await.result
+        let metadata = self.metadata();
+        let buf = metadata.encoded(0..1, seq_count, seq_count).await;
+        metadata.write(0, buf, !mutant::on("write_cache: write the superblock without FUA")).await.result
     }
-
-    pub(super) async fn flush_cache(&self) -> Result<(), Kind> {
-        self.cache.submit(Request::flush()).await.result
-    }
-}
-
-/// How many of `runs` are written at the same time.
-fn batch(layout: &Layout, runs: &[Range<u64>]) -> usize {
-    let costs = runs.iter().take(RUNS_AT_A_TIME).map(|run| layout.run_bytes(run).next_multiple_of(ALIGNMENT));
-    merge::batches(costs, BATCH_BYTES).first().map_or(0, |batch| batch.end)
 }

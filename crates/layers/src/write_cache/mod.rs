@@ -157,7 +157,6 @@ fn core(opening: Opening, opened: Opened) -> Arc<Core> {
         changes: Watermark::default(),
         commit_timer: Work::default(),
         age_timer: Work::default(),
-        commit_timer_us: AtomicU64::new(0),
         flush_on_suspend: AtomicBool::new(false),
         verify_calls: AtomicU64::new(0),
         env,
@@ -189,7 +188,7 @@ impl Suspend for WriteCache {
     fn suspend(&self) -> LocalFuture<Result<(), Error>> {
         let core = self.core.clone();
         Box::pin(async move {
-            if core.take_flush_on_suspend() {
+            if core.flush_on_suspend.swap(false, Ordering::AcqRel) {
                 core.drain(false)?;
                 core.drained().await?;
             }

@@ -1,6 +1,5 @@
 //! How a cache is opened: it recovers what its device holds, or formats a blank one. Nothing is shared yet, and no request waits.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use spillway_core::{BlockDevice, Budget, Charge, Env, Error, Geometry, IoBuf, Kind, Request, Seam, mutant};
@@ -90,34 +89,26 @@ impl Opening {
 
     /// Formats a cache. What it holds that the origin does not, or may hold, is lost only if that was said.
     async fn format_again(&self, superblock: &Superblock, layout: Layout) -> Result<(Opened, String), Error> {
-        let held = self.held(superblock).await;
-        match held {
-            Ok(0) => {}
-            _ if self.settings.force => {
-                let what =
-                    held.map_or_else(|error| error.to_string(), |blocks| format!("{blocks} dirty blocks"));
-                tracing::warn!("write cache: formatting over a cache, which is destroyed: {what}");
-            }
-            Ok(blocks) => {
-                return Err(Error::new(
-                    Kind::Busy,
-                    format!(
-                        "the cache holds {blocks} blocks that the origin does not have: open it without --create and drain it; \
-                         or destroy them by --create --force"
-                    ),
-                ));
-            }
+        let (kind, what) = match self.held(superblock).await {
+            Ok(0) => return self.format(layout).await,
+            Ok(blocks) => (Kind::Busy, format!("holds {blocks} blocks that the origin does not have")),
             Err(error) => {
-                return Err(Error::new(
+                let why = error.message();
+                (
                     error.kind,
-                    format!(
-                        "--create would destroy a cache that may hold blocks which the origin does not have ({}): \
-                         if that is wanted, use --create --force",
-                        error.message()
-                    ),
-                ));
+                    format!("may hold blocks that the origin does not have, and cannot be read: {why}"),
+                )
             }
+        };
+        if !self.settings.force {
+            return Err(Error::new(
+                kind,
+                format!(
+                    "the cache {what}: open it without --create and drain it; or destroy them by --create --force"
+                ),
+            ));
         }
+        tracing::warn!("write cache: formatting over a cache, which is destroyed; it {what}");
         self.format(layout).await
     }
 
@@ -154,12 +145,12 @@ impl Opening {
         // and its block hold something else by then; or a superblock would not, for whose sake older versions had been cleared.
         let durable = !mutant::on("write_cache: rely on what a killed server left unflushed");
         if durable {
-            self.flush_cache().await.map_err(unwritable)?;
+            self.cache.flush().await.map_err(unwritable)?;
         }
         if stale > 0 && !mutant::on("write_cache: leave stale entries at recovery") {
             self.clear_found(&opened).await.map_err(unwritable)?;
             if durable {
-                self.flush_cache().await.map_err(unwritable)?;
+                self.cache.flush().await.map_err(unwritable)?;
             }
         }
         opened.index.end_clear_found();
@@ -168,7 +159,7 @@ impl Opening {
 
     /// Frees on the device what recovery found to be stale, a piece of the metadata at a time.
     async fn clear_found(&self, opened: &Opened) -> Result<(), Kind> {
-        let (layout, entries) = (&opened.layout, opened.blocks.count());
+        let (metadata, layout, entries) = (self.metadata(opened), &opened.layout, opened.blocks.count());
         let all = mutant::on("write_cache: clear too much at recovery");
         let visible = if all { Epoch(0) } else { opened.seq_count };
         let step = (PIECE_BYTES / ENTRY_LEN as u64) as usize;
@@ -178,8 +169,8 @@ impl Opening {
             let clearing = |entry: &u32| opened.index.stage(CacheBlock(*entry)) == Stage::Clearing;
             piece.filter(clearing).for_each(|entry| layout.add_metadata_block(entry, &mut blocks));
             for run in layout.metadata_runs(blocks) {
-                let buf = self.meta_blocks(opened, run.clone(), visible).await;
-                self.write_meta(layout, run.start, buf, false).await?;
+                let buf = metadata.encoded(run.clone(), visible, visible).await;
+                metadata.write(run.start, buf, false).await.result?;
             }
         }
         Ok(())
@@ -215,13 +206,10 @@ impl Opening {
         index: Index,
     ) -> Result<(Index, u32), Error> {
         if superblock.seq_count >= SEQ_COUNTS {
-            return Err(Error::new(
-                Kind::Corrupt,
-                format!(
-                    "the cache's superblock is damaged: seq_count {} cannot come from commits, which are below {SEQ_COUNTS}",
-                    superblock.seq_count
-                ),
-            ));
+            return Err(Error::corrupt(format!(
+                "the cache's superblock is damaged: seq_count {} cannot come from commits, which are below {SEQ_COUNTS}",
+                superblock.seq_count
+            )));
         }
         let (seq_count, origin_blocks) = (Epoch(superblock.seq_count), self.origin_blocks(layout));
         let mut recovery = Recovery::new(*layout, index, seq_count, origin_blocks, self.settings.old_cache());
@@ -278,12 +266,17 @@ impl Opening {
         Ok(Opened { layout, padding, blocks, index, seq_count: Epoch(0), charge })
     }
 
-    /// Writes the entries first and the superblock last: a crash in between leaves a device whose formatting did not end.
     async fn format(&self, layout: Layout) -> Result<(Opened, String), Error> {
         let opened = self.empty(layout)?;
-        let block = layout.block_size.bytes();
-        let text = format!("new cache of {} blocks of {block} bytes", layout.n_blocks);
-        let blocks = layout.metadata_bytes() / block;
+        self.write_fresh(&opened).await.map_err(unwritable)?;
+        let text = format!("new cache of {} blocks of {} bytes", layout.n_blocks, layout.block_size.bytes());
+        tracing::info!("write cache: formatted a {text}");
+        Ok((opened, text))
+    }
+
+    /// Writes the entries first and the superblock last: a crash in between leaves a device whose formatting did not end.
+    async fn write_fresh(&self, opened: &Opened) -> Result<(), Kind> {
+        let (metadata, block) = (self.metadata(opened), opened.layout.block_size.bytes());
         // What was there before is not to be taken for a cache, nor for what it was; a crash leaves a device that may be formatted.
         let (begun, until_last) = match mutant::on("write_cache: forget that formatting has begun") {
             true => ([0; SUPERBLOCK_LEN], SUPERBLOCK_LEN),
@@ -292,42 +285,26 @@ impl Opening {
         let mut first = self.workspaces.pieces.take(block as usize).await;
         first.fill(0);
         first[..SUPERBLOCK_LEN].copy_from_slice(&begun);
-        self.write_meta(&layout, 0, first, true).await.map_err(unwritable)?;
-        let mut from = 0;
+        metadata.write(0, first, true).await.result?;
+        let (mut from, blocks) = (0, opened.layout.metadata_bytes() / block);
         while from < blocks {
             let to = blocks.min(from + (PIECE_BYTES / block).max(1));
-            let mut buf = self.meta_blocks(&opened, from..to, Epoch(0)).await;
+            let mut buf = metadata.encoded(from..to, Epoch(0), Epoch(0)).await;
             if from == 0 {
                 // Memory may tear between words: the one with the magic and the version comes last.
                 buf[..until_last].copy_from_slice(&begun[..until_last]);
             }
-            self.write_meta(&layout, from, buf, false).await.map_err(unwritable)?;
+            metadata.write(from, buf, false).await.result?;
             from = to;
         }
-        self.flush_cache().await.map_err(unwritable)?;
-        let first = self.meta_blocks(&opened, 0..1, Epoch(0)).await;
-        self.write_meta(&layout, 0, first, true).await.map_err(unwritable)?;
-        tracing::info!("write cache: formatted, {} blocks of {block}", layout.n_blocks);
-        Ok((opened, text))
+        self.cache.flush().await?;
+        let first = metadata.encoded(0..1, Epoch(0), Epoch(0)).await;
+        metadata.write(0, first, true).await.result
     }
 
-    /// The bytes of these blocks of metadata.
-    async fn meta_blocks(&self, opened: &Opened, blocks: Range<u64>, seq_count: Epoch) -> IoBuf {
-        let Opened { layout, padding, ref index, .. } = *opened;
-        let mut buf = self.workspaces.pieces.take(layout.run_bytes(&blocks)).await;
-        Metadata { layout: &layout, padding, index }.encode(blocks, seq_count, seq_count, &mut buf);
-        buf
-    }
-
-    async fn write_meta(&self, layout: &Layout, block: u64, buf: IoBuf, fua: bool) -> Result<(), Kind> {
-        let at = layout.start + block * layout.block_size.bytes();
-        let mut request = Request::write(at, buf);
-        request.flags.fua = fua;
-        self.cache.submit(request).await.result
-    }
-
-    async fn flush_cache(&self) -> Result<(), Kind> {
-        self.cache.submit(Request::flush()).await.result
+    fn metadata<'a>(&'a self, opened: &'a Opened) -> Metadata<'a> {
+        let Opened { ref layout, padding, ref index, .. } = *opened;
+        Metadata { device: &self.cache, pieces: &self.workspaces.pieces, layout, padding, index }
     }
 }
 

@@ -33,7 +33,7 @@ impl Reading {
             *len -= count;
             left -= count;
             if let Place::Cache(block) = *place {
-                self.core.index.unpin(block.plus(*len), count, |block| self.core.free(block));
+                self.core.index.unpin(block.plus(*len), count, |block| self.core.space.free(block));
             }
             self.stretches.pop_if(|stretch| stretch.len == 0);
         }

@@ -8,7 +8,7 @@
 //! commit before the superblock of the first is durable. One that is ahead says that it or the superblock is damaged, or that the
 //! device lost what it had made durable. The cache is not used then, where the kernel would free everything behind an old superblock.
 
-use spillway_core::{Error, Kind, mutant};
+use spillway_core::{Error, mutant};
 
 use super::block::{CacheBlock, Epoch, OriginBlock};
 use super::format::{Entry, FREE, Layout};
@@ -28,7 +28,7 @@ pub(super) struct Recovery {
 impl Recovery {
     /// Before the first entry of a cache whose superblock has `seq_count`, over an origin of `origin_blocks`, in an empty index. With
     /// [`OldCache::Mend`], entries ahead of the superblock are freed, and of two that cannot be told apart the one in the later block is
-    /// taken, because the kernel's cursor moves forward; without, these are [`Kind::Corrupt`].
+    /// taken, because the kernel's cursor moves forward; without, these are [`Corrupt`](spillway_core::Kind::Corrupt).
     pub(super) fn new(
         layout: Layout,
         index: Index,
@@ -40,7 +40,7 @@ impl Recovery {
         Self { layout, seq_count, origin_blocks, mends, next: 0, index }
     }
 
-    /// Takes the next entry. A committed one whose place on the origin cannot be: [`Kind::Corrupt`], or [`Kind::Invalid`] if it lies
+    /// Takes the next entry. A committed one whose place on the origin cannot be: [`Corrupt`](spillway_core::Kind::Corrupt), or [`Invalid`](spillway_core::Kind::Invalid) if it lies
     /// behind its end.
     pub(super) fn take(&mut self, entry: Entry) -> Result<(), Error> {
         assert!(u64::from(self.next) < self.layout.n_blocks, "more entries than blocks");
@@ -66,13 +66,10 @@ impl Recovery {
     fn origin_block(&self, index: CacheBlock, entry: &Entry) -> Result<OriginBlock, Error> {
         let (sectors, blocks) = (self.layout.block_sectors(), self.origin_blocks);
         if !entry.original_sector.is_multiple_of(sectors) {
-            return Err(Error::new(
-                Kind::Corrupt,
-                format!(
-                    "entry {} of the cache is damaged: sector {} of the origin is not a multiple of {sectors}",
-                    index.0, entry.original_sector
-                ),
-            ));
+            return Err(Error::corrupt(format!(
+                "entry {} of the cache is damaged: sector {} of the origin is not a multiple of {sectors}",
+                index.0, entry.original_sector
+            )));
         }
         let block = entry.original_sector / sectors;
         if block >= blocks {
@@ -84,37 +81,30 @@ impl Recovery {
     }
 
     /// After the last entry: what is alive, and how many entries are to be freed on the device, whose blocks are being cleared. Newest
-    /// entries of one block that cannot be told apart: [`Kind::Corrupt`].
+    /// entries of one block that cannot be told apart: [`Corrupt`](spillway_core::Kind::Corrupt).
     pub(super) fn finish(self) -> Result<(Index, u32), Error> {
         assert_eq!(u64::from(self.next), self.layout.n_blocks, "every block has an entry");
         let stale = self
             .index
             .end_recovery()
-            .map_err(|Twins(first, second)| indistinct(self.index.origin(first), first, second))?;
+            .map_err(|Twins(first, second)| indistinct(self.index.blocks[first].origin(), first, second))?;
         Ok((self.index, stale))
     }
 }
 
 fn ahead(block: CacheBlock, epoch: Epoch, superblock: Epoch) -> Error {
-    Error::new(
-        Kind::Corrupt,
-        format!(
-            "entry {} of the cache is of commit {epoch}, but the superblock is of {superblock}: one of them is damaged, or the device \
-             lost what it had made durable; --recover drops what is newer than the superblock, which may be committed writes",
-            block.0
-        ),
-    )
+    Error::corrupt(format!(
+        "entry {} of the cache is of commit {epoch}, but the superblock is of {superblock}: one of them is damaged, or the device \
+         lost what it had made durable; --recover drops what is newer than the superblock, which may be committed writes",
+        block.0
+    ))
 }
 
 fn indistinct(origin: OriginBlock, first: CacheBlock, second: CacheBlock) -> Error {
-    Error::new(
-        Kind::Corrupt,
-        format!(
-            "entries {} and {} of the cache both hold block {} of the origin, equally new: \
-             --recover takes the second",
-            first.0, second.0, origin.0
-        ),
-    )
+    Error::corrupt(format!(
+        "entries {} and {} of the cache both hold block {} of the origin, equally new: --recover takes the second",
+        first.0, second.0, origin.0
+    ))
 }
 
 #[cfg(test)]
@@ -122,6 +112,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use spillway_core::BlockSize;
+    use spillway_core::Kind;
     use std::sync::Arc;
 
     use super::super::block::{Blocks, Stage};

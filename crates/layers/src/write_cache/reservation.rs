@@ -38,7 +38,7 @@ impl Reservation {
         assert!(self.bad.is_empty(), "what could not be written is not published: {:?}", self.bad);
         let runs = std::mem::take(&mut self.runs);
         core.space.end_reservation(self.len);
-        let free = |block| core.free(block);
+        let free = |block| core.space.free(block);
         let note = |block| core.journal.note(epoch, block);
         let published = core.index.publish(&runs, epoch, origin, core.journal.committed(), free, note);
         leave(core, epoch);

@@ -8,10 +8,7 @@ use spillway_core::sync::{AtomicU32, Mutex, Ordering};
 use spillway_policy::free_runs::{FreeRuns, Run};
 use spillway_policy::quarantine::Quarantine;
 
-use super::block::{Blocks, CacheBlock, Stage};
-
-/// No block.
-const NONE: u32 = u32::MAX;
+use super::block::{Blocks, CacheBlock, NONE, Stage};
 
 /// Free blocks, those in quarantine, and how they are chosen. Its lock is a leaf.
 pub(super) struct Space {
@@ -103,7 +100,7 @@ impl Space {
         self.free.fetch_add(1, Ordering::AcqRel);
         let mut top = self.pile.load(Ordering::Relaxed);
         loop {
-            self.blocks[block].set_link((top != NONE).then_some(CacheBlock(top)));
+            self.blocks[block].set_link(CacheBlock::of(top));
             match self.pile.compare_exchange(top, block.0, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(now) => top = now,
@@ -170,8 +167,7 @@ impl Space {
     /// The runs, with what was in the pile.
     fn runs(&self) -> impl DerefMut<Target = Runs> + '_ {
         let mut runs = self.runs.lock();
-        let mut next =
-            Some(self.pile.swap(NONE, Ordering::Acquire)).filter(|&top| top != NONE).map(CacheBlock);
+        let mut next = CacheBlock::of(self.pile.swap(NONE, Ordering::Acquire));
         while let Some(block) = next {
             next = self.blocks[block].link();
             runs.free.free(Run { start: block.0, len: 1 });

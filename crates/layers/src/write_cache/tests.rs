@@ -26,6 +26,7 @@ mod growing;
 mod index;
 #[cfg(not(feature = "shuttle"))]
 mod locks;
+mod looks;
 mod memory;
 mod reads;
 mod restart;

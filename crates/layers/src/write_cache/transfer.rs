@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_core::buffer::ZEROES_LEN;
-use spillway_core::sync::Ordering;
 use spillway_core::{ByteRange, Extent, Flags, IoBuf, Kind, Op, Reply, Request, mutant};
 use spillway_policy::free_runs::Run;
 
@@ -311,7 +310,6 @@ impl Core {
             return self.want_in_background(self.journal.epoch().0 + 1);
         }
         if self.commit_timer.is_idle() {
-            self.commit_timer_us.store(self.env.now().as_micros() as u64, Ordering::Release);
             self.later(&self.commit_timer, self.autocommit_time(), Self::commit_in_time);
         }
     }
@@ -321,8 +319,7 @@ impl Core {
     }
 
     /// The timer of commits: when to look again.
-    fn commit_in_time(self: &Arc<Self>) -> Option<Duration> {
-        let set = Duration::from_micros(self.commit_timer_us.load(Ordering::Acquire));
+    fn commit_in_time(self: &Arc<Self>, set: Duration) -> Option<Duration> {
         let left = (set + self.autocommit_time()).saturating_sub(self.env.now());
         if left > Duration::ZERO {
             return Some(left);

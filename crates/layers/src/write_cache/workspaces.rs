@@ -22,10 +22,4 @@ impl Workspaces {
             pieces: Workspace::new("pieces and metadata of a write cache", budget, pieces)?,
         })
     }
-
-    /// Bytes of both.
-    #[cfg(test)]
-    pub(super) fn bytes(&self) -> u64 {
-        (self.batches.bytes() + self.pieces.bytes()) as u64
-    }
 }

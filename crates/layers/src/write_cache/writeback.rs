@@ -312,7 +312,7 @@ impl Core {
     }
 
     /// Has what is too old written back; when to look again, while something is left to become so.
-    fn age(self: &Arc<Self>) -> Option<Duration> {
+    fn age(self: &Arc<Self>, _set: Duration) -> Option<Duration> {
         self.age_timer.end();
         let every = self.age_every()?;
         let time = self.env.coarse_now().checked_sub(every * (AGE_PARTS - 1));

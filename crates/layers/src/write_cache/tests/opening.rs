@@ -42,7 +42,7 @@ fn what_is_recognised_is_formatted_by_force_alone() {
         let refusal = refused_untouched(&house, &config());
         assert!(refusal.contains(name) && refusal.contains("--create --force"), "{name}: {refusal}");
         let refusal = refused_untouched(&house, &create());
-        assert!(refusal.contains("would destroy") && refusal.contains(name), "{name}: {refusal}");
+        assert!(refusal.contains("--create --force") && refusal.contains(name), "{name}: {refusal}");
         house.open(&force()).unwrap();
         let house = house.again();
         house.open(&config()).expect("it is a cache now");

@@ -159,7 +159,7 @@ impl World {
         let mut from = 0;
         while let Some(block) = self.journal.next_of(sealed, from) {
             if self.index.is_of(block, sealed) {
-                let origin = self.index.origin(block).0;
+                let origin = self.index.blocks[block].origin().0;
                 self.entries.insert(block.0, (origin, sealed.0));
                 self.floors.insert(origin, sealed.0);
             }
