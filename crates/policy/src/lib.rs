@@ -20,11 +20,13 @@
 //! | [`folio`] | which blocks of a folio are valid, dirty, or on their way |
 //! | [`dirty_regions`] | which region of a page cache is written back next |
 //! | [`eviction`] | which folio leaves a full cache |
+//! | [`allowance`] | how many bytes a day a device that wears out is written |
 //! | [`throttle`] | how fast writers may fill memory that writing back empties |
 //! | [`commits`] | whether the committer commits or clears next |
 #![forbid(unsafe_code)]
 
 pub mod ages;
+pub mod allowance;
 pub mod backoff;
 pub mod bandwidth;
 mod bits;
