@@ -127,6 +127,8 @@ pub const STACKS: &[Row] = &[
             ("mem_limit", &["0", "192K", "112K"]),
             ("max_comp_streams", &["1", "2"]),
             ("compact", &["1"]),
+            ("spill_age", &["0", "1"]),
+            ("spill_daily_bytes", &["0", "0", "1M"]),
         ],
         tight_budget: None,
         empty: &["orig_data_size", "compr_data_size", "mem_used_total", "spill_bytes", "lost_pages"],

@@ -209,6 +209,8 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
     live!(bring_back_age),
     live!(spill_high_watermark),
     live!(spill_low_watermark),
+    live!(spill_age),
+    live!(spill_daily_bytes),
     Attribute::read(
         Spec::fact("policy", Type::Text, "What spilling by itself has done last, and what it does next"),
         |zram| Value::Text(zram.core.explain()),

@@ -23,6 +23,8 @@ pub(super) struct Knobs {
     pub(super) bring_back_age: Live<u64>,
     pub(super) spill_high_watermark: Live<u64>,
     pub(super) spill_low_watermark: Live<u64>,
+    pub(super) spill_age: Live<u64>,
+    pub(super) spill_daily_bytes: Live<u64>,
 }
 
 impl Knobs {
@@ -36,6 +38,8 @@ impl Knobs {
             bring_back_age: Live::new(config.bring_back_age),
             spill_high_watermark: Live::new(config.spill_high_watermark),
             spill_low_watermark: Live::new(config.spill_low_watermark),
+            spill_age: Live::new(config.spill_age),
+            spill_daily_bytes: Live::new(config.spill_daily_bytes),
         }
     }
 

@@ -35,7 +35,7 @@ pub(super) fn write_back(zram: &Zram, text: &str) -> Answer<Result<(), Error>> {
         scan::scans(text, slots)
     });
     match scans {
-        Ok(scans) => run(&zram.core, Place::Background, |core| writeback::run(core, scans)),
+        Ok(scans) => run(&zram.core, Place::Background, |core| writeback::run(core, scans, None)),
         Err(error) => Answer::Done(Err(error)),
     }
 }

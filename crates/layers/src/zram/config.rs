@@ -70,6 +70,13 @@ options! {
         .unit(Unit::Percent).preset(Preset::Number(90)).option("spill-high-watermark");
     Live spill_low_watermark: u64 = Type::Number(0, 100), "They leave down to this share; above spill_high_watermark it is that"
         .unit(Unit::Percent).preset(Preset::Number(80)).option("spill-low-watermark");
+    Live spill_age: u64 = Type::Number(0, 1 << 22),
+        "With a spill file: pages not accessed for so long leave memory however much of it there is; 0 is never"
+        .unit(Unit::Seconds).preset(Preset::Number(0)).option("spill-age");
+    Live spill_daily_bytes: u64 = Type::COUNT,
+        "Bytes that may be written to the spill file in 24 hours before pages no longer leave by themselves, an hour's share of them at \
+         once; 0 is no limit. writeback is not held back, and counts"
+        .unit(Unit::Bytes).preset(Preset::Number(0)).option("spill-daily-bytes");
     .. besides {
         /// Bytes of a segment of the spill file as a power of two, where it is not the usual one: small disks are simulated.
         segment_shift: Option<u32>,

@@ -24,6 +24,7 @@
 //! | `backing`, `spilling` | the spill file, its opening and its end |
 //! | `writeback`, `gathered`, `recall` | pages on their way to it, and back |
 //! | `spiller`, `pressure`, `throttle` | which pages leave by themselves where memory is short, and how fast it may fill |
+//! | `timers` | which leave when they are old, and how much of that a day sees |
 //! | `scan` | which pages a command means |
 //! | `moving` | an object taken out of its cell and put elsewhere, beside readers and writers |
 //! | `compactor`, `passes` | moving objects so that memory returns: requests for it, and how it is done |
@@ -72,6 +73,7 @@ mod store;
 mod streams;
 mod table;
 mod throttle;
+mod timers;
 mod work;
 mod writeback;
 

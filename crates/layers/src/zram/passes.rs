@@ -45,6 +45,7 @@ async fn run(env: Arc<dyn Env>, compactor: Arc<Compactor>, weak: Weak<Core>) {
         if ended {
             timer = None;
             core.look_at_level();
+            core.spill_old_pages();
         }
         // What requests have done, not what they have asked for: one may last longer than the quiet time.
         let changes = core.table.changes();

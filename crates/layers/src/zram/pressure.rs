@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use spillway_core::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Watermark};
+use spillway_policy::allowance::Allowance;
 use spillway_policy::throttle::Throttle;
 
 /// What is known of spilling under pressure of memory.
@@ -36,6 +37,18 @@ pub(super) struct Pressure {
     pub(super) throttle: Mutex<Throttle>,
     /// When a writer has paused last, in milliseconds; 0 for never.
     paused_at: AtomicU64,
+    pub(super) daily: Mutex<Daily>,
+    /// When to look for old pages next, in milliseconds,
+    old_at: AtomicU64,
+    /// and whether that is being done.
+    spilling_old: AtomicBool,
+}
+
+/// The bytes of a day, and how many had been written when they were counted last.
+#[derive(Default)]
+pub(super) struct Daily {
+    pub(super) allowance: Allowance,
+    pub(super) written: u64,
 }
 
 /// What was done last.
@@ -99,6 +112,21 @@ impl Pressure {
     pub(super) fn looked(&self, charged: u64, growth: u64) {
         self.look_from.store(charged, Ordering::Relaxed);
         self.look_after.store(growth, Ordering::Relaxed);
+    }
+
+    /// When to look for old pages next.
+    pub(super) fn old_at(&self) -> Duration {
+        Duration::from_millis(self.old_at.load(Ordering::Relaxed))
+    }
+
+    /// Begins to look for old pages, which is to be done again at `next`; false while it is still done.
+    pub(super) fn begin_old(&self, next: Duration) -> bool {
+        self.old_at.store(next.as_millis() as u64, Ordering::Relaxed);
+        !self.spilling_old.swap(true, Ordering::Relaxed)
+    }
+
+    pub(super) fn end_old(&self) {
+        self.spilling_old.store(false, Ordering::Relaxed);
     }
 
     pub(super) fn paused(&self, now: Duration) {

@@ -135,9 +135,7 @@ impl Core {
 
     /// Whether there may be pages that can leave, and room for them.
     fn can_spill(&self, backing: &Backing) -> bool {
-        let may = !backing.ending.load(Ordering::Relaxed) && self.size() > 0 && self.knobs.may_write();
-        let room = !backing.store.has_failed() && !backing.pressure.full.load(Ordering::Relaxed);
-        may && room && !backing.pressure.is_barren(self.table.changes())
+        self.may_spill(backing) && !backing.pressure.is_barren(self.table.changes())
     }
 
     /// Waits until pages have left, or something else has freed memory; false where none can leave.
@@ -232,6 +230,13 @@ impl Core {
         Ok(())
     }
 
+    fn explain_age(&self) -> String {
+        match self.knobs.spill_age.get() {
+            0 => String::new(),
+            age => format!(", or until they were not accessed for {age} s"),
+        }
+    }
+
     /// What spilling by itself has done last, and what it does next, in words.
     pub(super) fn explain(&self) -> String {
         let Some(backing) = self.backing.get() else {
@@ -252,10 +257,17 @@ impl Core {
             "nothing leaves: the spill file is full".into()
         } else if !self.knobs.may_write() {
             "nothing leaves: writeback_limit is used up".into()
+        } else if !self.may_spend(backing) {
+            let wait = self.spends_in(backing).as_secs() + 1;
+            format!("nothing leaves: spill_daily_bytes is used up for now, and goes on in {wait} s")
+        } else if level.percent() >= high && backing.pressure.is_barren(self.table.changes()) {
+            "nothing leaves: what is in memory are no pages that could".into()
         } else if self.goal() == Goal::Rest {
-            format!("pages stay until {high} %")
+            format!("pages stay until {high} %{}", self.explain_age())
         } else {
-            format!("cold pages leave until {low} %")
+            let beside =
+                if backing.meter.is_read() { ", two I/Os at a time while clients read there" } else { "" };
+            format!("cold pages leave until {low} %{beside}")
         };
         let last = backing.pressure.last().map_or("nothing has left yet".into(), |last| {
             let ago = self.env.coarse_now().saturating_sub(last.at).as_secs();

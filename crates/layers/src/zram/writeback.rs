@@ -17,30 +17,37 @@ use std::task::Poll;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use spillway_core::sync::Ordering;
 use spillway_core::{Error, Kind};
+use spillway_policy::depth::{Waiting, depth};
 
 use super::backing::Backing;
 use super::cell::SlotIndex;
 use super::device::Core;
 use super::gathered::{Added, Gathered, Written};
+use super::mark::Mark;
+use super::pressure::Last;
 use super::scan::{Pages, Scan};
 use super::table::PAGE_SLOTS;
 use super::work::Slice;
 
-/// Writes back what `scans` name. One run at a time.
+/// Writes back what `scans` name; of these, where `age` is given, what was not accessed for so many seconds, as far as the device may write
+/// by itself. One run at a time.
 ///
 /// [`Kind::NoDevice`] without a spill file; [`Kind::NoSpace`] where it is full; [`Kind::Io`] where `writeback_limit` is used up, or an
 /// I/O has failed.
-pub(super) async fn run(core: Arc<Core>, scans: Vec<Scan>) -> Result<(), Error> {
+pub(super) async fn run(core: Arc<Core>, scans: Vec<Scan>, age: Option<u64>) -> Result<(), Error> {
     let backing = core.backing()?.clone();
     let _turn = backing.turn.hold().await;
-    let mut run = Run { core: &core, backing: &backing, scans: scans.into_iter(), left: None, ended: None };
+    let scans = scans.into_iter();
+    let mut run = Run { core: &core, backing: &backing, scans, left: None, age, ended: None };
     let (mut under_way, mut outcome) = (FuturesUnordered::new(), Ok(()));
     let mut written = Vec::new();
     while let Some(full) = beside(&mut under_way, &mut written, run.gather()).await {
+        if age.is_some() {
+            let why = "they were old enough";
+            backing.pressure.note(Last { at: core.env.coarse_now(), pages: full.len(), why });
+        }
         under_way.push(full.write());
-        // A page at a time is one I/O at a time.
-        let depth = if core.knobs.writeback_batch_size.get() == 1 { 1 } else { backing.depth };
-        while under_way.len() >= depth {
+        while under_way.len() >= run.depth() {
             written.extend(under_way.next().await);
         }
         written.drain(..).for_each(|result| run.note(result, &mut outcome));
@@ -89,6 +96,8 @@ struct Run<'a> {
     scans: std::vec::IntoIter<Scan>,
     /// What is left of the present scan.
     left: Option<Scan>,
+    /// Only pages that were not accessed for so many seconds, and only as far as the device may write by itself.
+    age: Option<u64>,
     /// Why nothing more is gathered.
     ended: Option<Kind>,
 }
@@ -103,6 +112,16 @@ impl Run<'_> {
         }
     }
 
+    /// I/Os in flight: one where pages are written one at a time, few while clients read from the spill file.
+    fn depth(&self) -> usize {
+        if self.core.knobs.writeback_batch_size.get() == 1 {
+            return 1;
+        }
+        let waiting =
+            Waiting { reads: self.backing.meter.is_read(), room: self.backing.pressure.is_waited_for() };
+        depth(waiting).min(self.backing.depth)
+    }
+
     /// The next objects that go into one I/O; `None` at the end.
     async fn gather(&mut self) -> Option<Gathered> {
         let mut gathered = Gathered::new(self.core, self.backing).await;
@@ -110,6 +129,9 @@ impl Run<'_> {
         while !gathered.is_full() && self.ended.is_none() {
             if self.is_ending() {
                 self.ended = Some(Kind::ShuttingDown);
+                break;
+            }
+            if self.age.is_some() && !self.core.may_spill(self.backing) {
                 break;
             }
             let Some((pages, slots)) = self.next_slots() else { break };
@@ -152,7 +174,9 @@ impl Run<'_> {
             if slice.is_over() || gathered.is_full() || self.ended.is_some() {
                 return index;
             }
-            let wanted = |mark, cell| pages.mean(mark, cell);
+            // The time is asked for under the slot's lock: no access is later.
+            let old = |mark: Mark| self.age.is_none_or(|age| u64::from(mark.age(self.core.seconds())) >= age);
+            let wanted = |mark, cell| pages.mean(mark, cell) && old(mark);
             match gathered.add(SlotIndex::new(index), wanted, slice) {
                 Added::Yes | Added::Not => {}
                 Added::NoRoom => return index,

@@ -141,3 +141,64 @@ fn writers_run_free_while_there_is_room_and_over_what_is_in_memory() {
     }
     assert_eq!(device.number("throttled_writes"), 0, "{}", device.show("policy"));
 }
+
+/// Lets seconds go by, in which the device does what it does by itself.
+fn pass_time(device: &Spilling, seconds: u64) {
+    for _ in 0..seconds * 10 {
+        device.world.turn();
+        device.world.advance(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn pages_that_are_old_enough_leave_without_pressure_and_others_stay() {
+    let device = spilling(Config { bring_back: BringBack::Never, spill_age: 20, ..config() }, medium(100));
+    (0..100).for_each(|slot| device.write(slot, &content(slot, 1)).unwrap());
+    for _ in 0..4 {
+        pass_time(&device, 4);
+        device.check(0..10, 1);
+    }
+    assert_eq!(device.bd_stat()[0], 0, "16 s are not old");
+    assert!(device.show("policy").contains("not accessed for 20 s"), "{}", device.show("policy"));
+    for _ in 0..4 {
+        pass_time(&device, 4);
+        device.check(0..10, 1);
+    }
+    assert_eq!(device.bd_stat(), [90, 0, 90], "10 pages were read all the time");
+    assert!(device.show("policy").contains("they were old enough"), "{}", device.show("policy"));
+    device.set("spill_age", "0");
+    pass_time(&device, 100);
+    assert_eq!(device.bd_stat()[0], 90, "it is off");
+    device.check(0..100, 1);
+    device.settle();
+}
+
+#[test]
+fn a_days_bytes_hold_back_what_leaves_by_itself_and_are_not_spent_at_once() {
+    // An hour's share is 128 KiB, a minute's 2 KiB.
+    let daily = 3 << 20;
+    let device = spilling(
+        Config { bring_back: BringBack::Never, spill_age: 1, spill_daily_bytes: daily, ..config() },
+        medium(200),
+    );
+    (0..500).for_each(|slot| device.write(slot, &raw(slot, 1)).unwrap());
+    let written = || device.number("spill_written_bytes");
+    pass_time(&device, 60);
+    let first = written();
+    assert!((64 << 10..256 << 10).contains(&first), "{first} bytes in the first minute");
+    assert!(device.show("policy").contains("spill_daily_bytes is used up"), "{}", device.show("policy"));
+    pass_time(&device, 3600);
+    let hour = written();
+    assert!(hour > first + (64 << 10) && hour < 384 << 10, "{hour} bytes in the first hour");
+    // A command is an order, and what it writes is owed.
+    device.write_back_all();
+    assert_eq!(device.bd_stat()[0], 500);
+    (0..500).for_each(|slot| device.write(slot, &raw(slot, 2)).unwrap());
+    pass_time(&device, 3600);
+    assert_eq!(device.bd_stat()[0], 0);
+    device.set("spill_daily_bytes", "0");
+    pass_time(&device, 10);
+    assert_eq!(device.bd_stat()[0], 500);
+    assert!((0..500).all(|slot| device.read(slot, 1) == raw(slot, 2)));
+    device.settle();
+}

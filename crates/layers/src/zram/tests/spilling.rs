@@ -83,7 +83,7 @@ impl Spilling {
         }
     }
 
-    fn write_back_all(&self) {
+    pub(super) fn write_back_all(&self) {
         self.set("idle", "all");
         self.set("writeback", "idle");
     }
