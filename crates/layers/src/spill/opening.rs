@@ -205,39 +205,57 @@ async fn give_up(device: &Seam, buffers: &Workspace, settings: &Settings) -> Res
                 )
             }));
         }
-        Found::Superblock(found) if found.name == settings.name => Error::new(
+        Found::Superblock(found) if found.name == settings.name => Refusal::new(
             Kind::Busy,
-            format!(
-                "the spill file was not stopped: '{}' uses it, or was killed; --force empties it, and what was spilled is lost",
-                found.name
-            ),
+            format!("the spill file was not stopped: '{}' uses it, or was killed", found.name),
+            "--force empties it, and what was spilled is lost",
         ),
-        Found::Superblock(found) => Error::new(
+        Found::Superblock(found) => Refusal::new(
             Kind::Busy,
-            format!(
-                "the spill file belongs to '{}', not to '{}': give another one, or --force, which empties it",
-                found.name, settings.name
-            ),
+            format!("the spill file belongs to '{}', not to '{}'", found.name, settings.name),
+            "give another one, or --force, which empties it",
         ),
-        Found::Version(version) => Error::invalid(format!(
-            "the spill file has version {version}, but only version {} is known here: --force empties it",
-            super::format::VERSION
-        )),
-        Found::Damaged => Error::invalid("the spill file's superblock is damaged: --force empties it"),
+        Found::Version(version) => {
+            let known = super::format::VERSION;
+            let what =
+                format!("the spill file has version {version}, but only version {known} is known here");
+            Refusal::new(Kind::Invalid, what, "--force empties it")
+        }
+        Found::Damaged => {
+            Refusal::new(Kind::Invalid, "the spill file's superblock is damaged".into(), "--force empties it")
+        }
         Found::Foreign => match foreign(device, buffers, settings.segment_shift).await? {
-            Some(reason) => reason,
+            Some(refusal) => refusal,
             None => return Ok(None),
         },
     };
     if !settings.force {
-        return Err(reason);
+        return Err(reason.error());
     }
-    tracing::warn!("{}: taking the spill file by force ({})", settings.name, reason.message());
-    Ok(Some(format!("the spill file was taken by force: {}", reason.message())))
+    let what = reason.what;
+    tracing::warn!("{}: taking the spill file by force: {what}", settings.name);
+    Ok(Some(format!("the spill file was taken by force: {what}")))
+}
+
+/// Why a file is not taken, and what would take it.
+struct Refusal {
+    kind: Kind,
+    what: String,
+    advice: &'static str,
+}
+
+impl Refusal {
+    fn new(kind: Kind, what: String, advice: &'static str) -> Self {
+        Self { kind, what, advice }
+    }
+
+    fn error(&self) -> Error {
+        Error::new(self.kind, format!("{}: {}", self.what, self.advice))
+    }
 }
 
 /// Why a device that holds no superblock is refused, unless it is blank.
-async fn foreign(device: &Seam, buffers: &Workspace, shift: u32) -> Result<Option<Error>, Error> {
+async fn foreign(device: &Seam, buffers: &Workspace, shift: u32) -> Result<Option<Refusal>, Error> {
     let geometry = device.geometry();
     let mut scan = Scan::new(geometry.size);
     let copy = copy_offset(shift)..copy_offset(shift) + UNIT as u64;
@@ -248,15 +266,14 @@ async fn foreign(device: &Seam, buffers: &Workspace, shift: u32) -> Result<Optio
     look_at_stored(device, buffers, &mut scan).await.map_err(unreadable)?;
     let Some(byte) = scan.nonzero else { return Ok(None) };
     let names = scan.names.join(", ");
-    Ok(Some(Error::invalid(match names.is_empty() {
+    let what = match names.is_empty() {
         true => format!(
-            "the spill file is not blank: byte {byte} is not zero, and what it belongs to is not recognised; \
-             to spill to it anyway, which destroys that, use --force"
+            "the spill file is not blank, byte {byte} is not zero, and what it belongs to is not recognised"
         ),
-        false => format!(
-            "the spill file holds something else: {names}; to spill to it anyway, which destroys that, use --force"
-        ),
-    })))
+        false => format!("the spill file holds something else, {names}"),
+    };
+    let advice = "to spill to it anyway, which destroys that, use --force";
+    Ok(Some(Refusal::new(Kind::Invalid, what, advice)))
 }
 
 /// Looks at what the file stores: it will be punched as a whole.
