@@ -133,7 +133,12 @@ fn a_spill_file_is_made_for_its_owner_alone_and_taken_again_only_after_a_stop() 
     drop(again);
     let killed = ram("64M", &folder).run();
     assert!(killed.err.contains("--force"), "{}", killed.err);
-    ram("64M", &folder).flag("--force").start();
+    let forced = ram("64M", &folder).flag("--force").start();
+    assert!(forced.log().contains("by force") && !forced.log().contains("--force"), "{}", forced.log());
+    let listed = forced.spillway(&["ls", "--json", "--bytes"]).well().out;
+    let rows: serde_json::Value = serde_json::from_str(&listed).expect("JSON");
+    assert_eq!((&rows[0]["spilled"], &rows[0]["spill_size"]), (&0.into(), &meta.len().into()), "{listed}");
+    drop(forced);
     fs::write(spill_file(&folder), "a diary".repeat(10_000)).expect("a file");
     let foreign = ram("64M", &folder).run();
     assert!(foreign.err.contains("spill"), "{}", foreign.err);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
 use crate::exit;
 
@@ -53,7 +53,7 @@ pub(crate) struct LogOptions {
     pub(crate) log_format: LogFormat,
 
     /// Append the log to a file instead of standard error
-    #[arg(long, value_name = "PATH", global = true)]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, global = true)]
     pub(crate) log_file: Option<PathBuf>,
 }
 
@@ -199,6 +199,22 @@ mod tests {
             let error = parse(line).unwrap_err();
             assert!(error.contains(part), "{line}: {error}");
         }
+    }
+
+    #[test]
+    fn a_shell_completes_paths_where_paths_are_taken() {
+        let command = Cli::command();
+        let hint = |name: &str, argument: &str| {
+            let sub = command.find_subcommand(name).expect("a command");
+            sub.get_arguments().find(|option| option.get_id() == argument).expect(argument).get_value_hint()
+        };
+        let paths = [("ram", "spill"), ("cache", "cache"), ("disk", "origin"), ("ram", "socket")];
+        assert!(paths.iter().all(|(name, option)| hint(name, option) == ValueHint::AnyPath));
+        assert_eq!(
+            (hint("ram", "mount"), hint("attach", "mountpoint")),
+            (ValueHint::DirPath, ValueHint::DirPath)
+        );
+        assert_eq!((hint("cache", "origin"), hint("ram", "size")), (ValueHint::FilePath, ValueHint::Other));
     }
 
     #[test]

@@ -148,6 +148,7 @@ fn device_table(rows: &[DeviceRow], size: fn(u64) -> String) -> String {
         ("COMPR", Right),
         ("TOTAL", Right),
         ("RATIO", Right),
+        ("SPILL", Right),
         ("STREAMS", Right),
         ("EXPORT", Left),
     ];
@@ -160,7 +161,7 @@ fn device_table(rows: &[DeviceRow], size: fn(u64) -> String) -> String {
     table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-fn device_cells(row: &DeviceRow, size: fn(u64) -> String) -> [String; 10] {
+fn device_cells(row: &DeviceRow, size: fn(u64) -> String) -> [String; 11] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     [
         row.name.clone(),
@@ -171,6 +172,7 @@ fn device_cells(row: &DeviceRow, size: fn(u64) -> String) -> [String; 10] {
         or_dash(row.compr.map(size)),
         or_dash(row.total.map(size)),
         or_dash(row.ratio.map(|ratio| format!("{ratio:.2}"))),
+        or_dash(row.spilled.zip(row.spill_size).map(|(held, of)| format!("{}/{}", size(held), size(of)))),
         or_dash(row.streams.map(|streams| streams.to_string())),
         or_dash((!row.exports.is_empty()).then(|| row.exports.join(" "))),
     ]

@@ -124,7 +124,7 @@ mod tests {
         let full = ["[[", "name =", "origin =", "layers ="]
             .iter()
             .fold(EXAMPLE.to_owned(), |text, key| text.replace(&format!("# {key}"), key));
-        assert_eq!(read(&full).unwrap().devices.len(), 5);
+        assert_eq!(read(&full).unwrap().devices.len(), 6);
         let socket = EXAMPLE.replace("# socket", "socket");
         assert!(read(&socket).unwrap().server.socket.is_some());
         let both = socket.replace("# listen", "listen");

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use clap::builder::ValueParser;
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches, ValueHint};
 use spillway_core::{Preset, Spec, Type, Unit, Value};
 use spillway_layers::options::Options;
 
@@ -71,7 +71,9 @@ fn argument(spec: &'static Spec, option: &'static str) -> Arg {
         return argument.action(ArgAction::SetTrue);
     }
     let read = move |text: &str| spec.parse(text).map_err(|error| error.message().to_owned());
+    let hint = if spec.kind == Type::Path { ValueHint::AnyPath } else { ValueHint::Other };
     argument
+        .value_hint(hint)
         .required(spec.preset == Preset::Required)
         .value_name(placeholder(spec))
         .value_parser(ValueParser::new(read))

@@ -71,6 +71,7 @@ impl Device {
         let value = |name: &str| self.stack.get(name).ok();
         let number = |name: &str| value(name).as_ref().and_then(Value::number);
         let (data, total) = (number("orig_data_size"), number("mem_used_total"));
+        let spill_size = number("spill_size");
         DeviceRow {
             name: self.name().to_owned(),
             stack: self.stack.describe(),
@@ -80,6 +81,8 @@ impl Device {
             compr: number("compr_data_size"),
             total,
             ratio: ratio(data, total),
+            spilled: number("spill_bytes").filter(|_| spill_size.is_some()),
+            spill_size,
             streams: number("max_comp_streams"),
             read_only: geometry.read_only,
             clients: self.export.clients() as u64,

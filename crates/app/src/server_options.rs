@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgMatches, Args, Command, Error, FromArgMatches};
+use clap::{ArgMatches, Args, Command, Error, FromArgMatches, ValueHint};
 use spillway_core::buffer::Buffers;
 use spillway_core::{Preset, Type, Unit};
 use spillway_io::{DriverChoice, WORKERS_MAX, WorkersOptions};
@@ -107,7 +107,7 @@ impl Args for ServerOptions {
         });
         command
             .mut_arg("listen", |option| option.value_name("HOST:PORT").conflicts_with("socket"))
-            .mut_arg("mount", |option| option.value_name("DIR"))
+            .mut_arg("mount", |option| option.value_name("DIR").value_hint(ValueHint::DirPath))
     }
 
     fn augment_args_for_update(command: Command) -> Command {

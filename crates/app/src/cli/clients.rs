@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, ValueHint};
 use spillway_core::size;
 
 pub(super) const RESIZE_EXAMPLES: &str = "\
@@ -86,6 +86,7 @@ pub(crate) struct SaveOptions {
     pub(crate) device: String,
 
     /// Image file to write, for its owner only
+    #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
 
     /// Form of the image; qcow2 where the file is named so, raw otherwise
@@ -104,6 +105,7 @@ pub(crate) struct LoadOptions {
     pub(crate) device: String,
 
     /// Image file to read, not larger than the device
+    #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
 
     /// Form of the image; qcow2 where the file is named so, raw otherwise
@@ -139,6 +141,7 @@ pub(crate) struct AttachOptions {
     pub(crate) device: String,
 
     /// Folder to mount its file system at
+    #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) mountpoint: Option<PathBuf>,
 
     /// Make a file system of this type first, such as ext4 or xfs; refused where there is something that is recognised
@@ -158,6 +161,7 @@ pub(crate) struct AttachOptions {
 #[derive(Debug, Args)]
 pub(crate) struct LoopOptions {
     /// The file that it stands on
+    #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
 
     /// It is set up: have it take the size of the file

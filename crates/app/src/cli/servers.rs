@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueHint};
 use spillway_layers::{file, write_cache, zram};
 
 use crate::declared::Declared;
@@ -13,6 +13,7 @@ Examples:
   spillway ram --size 4G
   spillway ram --size 64G --memory 8G --algorithm zstd --background
   spillway ram --size 1G --name scratch --listen 127.0.0.1:10809
+  spillway ram --size 64G --memory 8G --spill /var/tmp/ram0.spill --spill-size 70G
 
 Without --size the device has no size and is not exported until it gets one:
   spillway ram --background
@@ -78,7 +79,7 @@ pub(crate) struct DiskOptions {
 #[derive(Debug, Args)]
 pub(crate) struct CacheOptions {
     /// File or block device that is served: large and slow
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) origin: PathBuf,
 
     /// Name of the device, by which clients and commands find it
@@ -100,6 +101,7 @@ pub(crate) struct CacheOptions {
 #[derive(Debug, Args)]
 pub(crate) struct ServeOptions {
     /// Description of the devices, in TOML
+    #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) config: PathBuf,
 
     #[command(flatten)]

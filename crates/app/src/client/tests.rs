@@ -15,6 +15,8 @@ fn row(name: &str) -> DeviceRow {
         compr: Some(1 << 20),
         total: Some(1_100_000),
         ratio: Some(2.861),
+        spilled: Some(5 << 20),
+        spill_size: Some(1 << 30),
         streams: Some(2),
         exports: vec!["nbd+unix:///ram0?socket=/run/ram0.sock".into()],
         ..Default::default()
@@ -41,9 +43,9 @@ fn a_listing_reads_like_zramctl() {
     assert_eq!(
         device_table(&[row("ram0"), plain], human),
         "\
-NAME  STACK ALGORITHM DISKSIZE DATA COMPR TOTAL RATIO STREAMS EXPORT
-ram0  zram  lz4             4G   3M    1M    1M  2.86       2 nbd+unix:///ram0?socket=/run/ram0.sock
-disk0 file  -             512B    -     -     -     -       - -
+NAME  STACK ALGORITHM DISKSIZE DATA COMPR TOTAL RATIO SPILL STREAMS EXPORT
+ram0  zram  lz4             4G   3M    1M    1M  2.86 5M/1G       2 nbd+unix:///ram0?socket=/run/ram0.sock
+disk0 file  -             512B    -     -     -     -     -       - -
 "
     );
 }

@@ -28,6 +28,12 @@ pub struct DeviceRow {
     /// `data` divided by `total`, once something is stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
+    /// Bytes in the spill file; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spilled: Option<u64>,
+    /// Bytes that the spill file is long; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spill_size: Option<u64>,
     /// Compression streams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<u64>,

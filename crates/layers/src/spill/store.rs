@@ -140,6 +140,11 @@ impl Store {
         self.failures.load(Ordering::Relaxed) >= FAILURES_MAX
     }
 
+    /// Bytes of the spill file.
+    pub fn size(&self) -> u64 {
+        self.device.geometry().size
+    }
+
     /// Segments that new content may take, those that can be cleaned apart.
     pub fn free_segments(&self) -> u32 {
         self.space.for_content()

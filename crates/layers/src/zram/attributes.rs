@@ -223,6 +223,9 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
             Value::Columns(vec![held, counted(Count::BackingReads), counted(Count::BackingWrites)])
         },
     ),
+    Attribute::read(OPTIONS.spill_size, |zram: &Zram| {
+        zram.core.backing.get().map_or(Value::None, |backing| Value::U64(backing.store.size()))
+    }),
     gauge!("spill_bytes", Bytes, "Objects in the spill file", |zram| zram.core.table.holdings().spilled_bytes),
     gauge!("spill_written_bytes", Bytes, "Written to the spill file, summaries and cleaning included", |zram| {
         zram.core.backing.get().map_or(0, |backing| backing.store.count(spill::Count::BytesWritten))
