@@ -3,6 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use super::superblock::CRC_AT;
 use super::*;
 
 fn superblock() -> Superblock {
