@@ -1,10 +1,16 @@
 //! Sizes of functions and files, and the list of reasons for exceptions.
 
 use super::finding::Finding;
+use super::source::Source;
 use super::tree::Tree;
 
 const FUNCTION_LINES_MAX: usize = 70;
 const FILE_LINES_MAX: usize = 800;
+
+/// Lines from which on a file is long, and how many may be.
+const LONG_FILE_LINES: usize = 400;
+const LONG_FILES_MAX: usize = 5;
+
 const REASONS: &str = "tools/xtask/reasons.txt";
 
 /// One line of the list.
@@ -18,6 +24,20 @@ struct Entry<'a> {
 struct Excess {
     subject: String,
     finding: Finding,
+}
+
+/// Rule: few files are long, so that each that becomes so is asked for its seam.
+pub(super) fn long_files(tree: &Tree) -> Vec<Finding> {
+    let lines = |source: &Source| source.text.lines().count();
+    let long: Vec<_> = tree.sources.iter().filter(|source| lines(source) > LONG_FILE_LINES).collect();
+    let message = |source: &Source| {
+        let (lines, count) = (lines(source), long.len());
+        format!(
+            "{lines} lines; {count} files have more than {LONG_FILE_LINES} where {LONG_FILES_MAX} may: split one"
+        )
+    };
+    let many = long.iter().filter(|_| long.len() > LONG_FILES_MAX);
+    many.map(|source| Finding::new("long-files", &source.path, 1, message(source))).collect()
 }
 
 /// Rule: nothing is over its size without a listed reason, and no reason outlives its excess.
@@ -101,6 +121,20 @@ mod tests {
     fn eight_hundred_and_one_lines_are_too_many_for_a_file() {
         assert!(rules(&[(PATH, &"//\n".repeat(800))]).is_empty());
         assert_eq!(rules(&[(PATH, &"//\n".repeat(801))]), ["file-size"]);
+    }
+
+    #[test]
+    fn five_files_may_be_long_and_six_are_all_named() {
+        let long = "//\n".repeat(401);
+        let paths: Vec<String> = (0..6).map(|at| format!("crates/core/src/long{at}.rs")).collect();
+        let found = |count: usize, text: &str| {
+            let short = ("crates/core/src/short.rs", "//\n");
+            let files: Vec<_> =
+                paths[..count].iter().map(|path| (path.as_str(), text)).chain([short]).collect();
+            long_files(&Tree::of(&files)).len()
+        };
+        assert_eq!((found(5, &long), found(6, &long)), (0, 6));
+        assert_eq!(found(6, &long[3..]), 0, "four hundred lines are not long");
     }
 
     #[test]

@@ -37,6 +37,7 @@ const RULES: &[Rule] = &[
     arrows::one_runtime,
     circles::between_files,
     limits::sizes,
+    limits::long_files,
     unsafety::places,
     unsafety::forbidden,
     heads::present,
