@@ -26,6 +26,10 @@ impl Device {
     ) -> Result<Self, Error> {
         let config =
             Config { disksize: bytes, comp_algorithm, max_comp_streams: streams, ..Config::default() };
+        Self::with(workers, config)
+    }
+
+    pub(crate) fn with(workers: &Workers, config: Config) -> Result<Self, Error> {
         let zram = Zram::new(config, workers.env(), Arc::new(MmapRegions), Budget::new(16 << 30))?;
         Ok(Self { seam: Seam::new(zram.clone()), zram })
     }

@@ -4,6 +4,7 @@
 //! inside each round. Every figure of docs/performance.md comes from here.
 
 mod allocator;
+mod bursts;
 mod contenders;
 mod empty;
 mod fio;
@@ -30,7 +31,8 @@ const USAGE: &str = "\
 cargo xtask bench nbd [ROUNDS]        fio over NBD beside nbdkit, qemu-nbd, a server without storage and, as root,
                                       the kernel's zram (5 rounds)
 cargo xtask bench fuse [ROUNDS]       fio on loop devices over files: a mount beside nbdfuse over nbdkit; as root (5 rounds)
-cargo xtask bench zram [ROUNDS]       in process: beside bare lz4 and the kernel's zram; memory for real pages (5 rounds)
+cargo xtask bench zram [ROUNDS [PART]]  in process: beside bare lz4 and the kernel's zram; bursts that are deferred; memory for
+                                      real pages (5 rounds; part: codec, bursts or memory)
 cargo xtask bench spill [ROUNDS [GIB]]
                                       pages written back to a file on the disk, beside fio (E1) (5 rounds, 4 GiB)
 cargo xtask bench streams [ROUNDS [PART]]
@@ -69,8 +71,9 @@ fn run(words: &[&str]) -> Result<()> {
         ["nbd", rounds] => nbd::run(rounds.parse()?),
         ["fuse"] => fuse::run(5),
         ["fuse", rounds] => fuse::run(rounds.parse()?),
-        ["zram"] => zram::run(5),
-        ["zram", rounds] => zram::run(rounds.parse()?),
+        ["zram"] => zram::run(5, None),
+        ["zram", rounds] => zram::run(rounds.parse()?, None),
+        ["zram", rounds, part] => zram::run(rounds.parse()?, Some(part)),
         ["spill"] => spill::run(5, 4),
         ["spill", rounds] => spill::run(rounds.parse()?, 4),
         ["spill", rounds, gib] => spill::run(rounds.parse()?, gib.parse()?),

@@ -8,10 +8,11 @@ use std::cell::RefCell;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use spillway_core::IoBuf;
 use spillway_io::{Workers, WorkersOptions};
 
+use crate::bursts;
 use crate::contenders::{Device, at};
 use crate::kernel_zram::KernelZram;
 use crate::lz4::{lz4, unlz4};
@@ -25,13 +26,29 @@ const SET_BYTES: usize = 128 << 20;
 /// Share of bare lz4's pages a second that is wanted.
 const OF_BARE: f64 = 0.92;
 
-pub(crate) fn run(count: usize) -> Result<()> {
+/// Parts of the benchmark.
+const PARTS: [&str; 3] = ["codec", "bursts", "memory"];
+
+/// The part that `wanted` names; all of them by default.
+pub(crate) fn run(count: usize, wanted: Option<&str>) -> Result<()> {
     let rounds = Rounds::new(count, "zram");
-    let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() })?;
-    for set in [pages::elf(SET_BYTES)?, pages::half(SET_BYTES)] {
-        beside_the_codec_and_the_kernel(&workers, &set, rounds)?;
+    let is_wanted = |part: &str| wanted.is_none_or(|wanted| wanted == part);
+    if !PARTS.into_iter().any(is_wanted) {
+        bail!("there is no part {wanted:?}; there are: {}", PARTS.join(", "));
     }
-    memory::compare(&workers, rounds)
+    let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() })?;
+    if is_wanted("codec") {
+        for set in [pages::elf(SET_BYTES)?, pages::half(SET_BYTES)] {
+            beside_the_codec_and_the_kernel(&workers, &set, rounds.part("codec"))?;
+        }
+    }
+    if is_wanted("bursts") {
+        bursts::run(&workers, &pages::elf(SET_BYTES)?, rounds.part("bursts"))?;
+    }
+    if is_wanted("memory") {
+        memory::compare(&workers, rounds.part("memory"))?;
+    }
+    Ok(())
 }
 
 /// Takes and gives pages by number.

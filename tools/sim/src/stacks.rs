@@ -134,6 +134,23 @@ pub const STACKS: &[Row] = &[
         empty: &["orig_data_size", "compr_data_size", "mem_used_total", "spill_bytes", "lost_pages"],
         ..ZRAM
     },
+    Row {
+        name: "zram-deferred",
+        config: deferring,
+        spill: Some(SPILL_BYTES),
+        knobs: &[
+            ("writeback", &["page_indexes=0-127", "idle", "huge", "page_indexes=8-40"]),
+            ("deferred_bytes_max", &["0", "16K", "128K", "128K", "4M"]),
+            ("idle", &["all", "1"]),
+            ("bring_back", &["never", "always"]),
+            ("mem_limit", &["0", "192K", "112K"]),
+            ("max_comp_streams", &["1", "2"]),
+            ("compact", &["1"]),
+        ],
+        tight_budget: None,
+        empty: &["orig_data_size", "compr_data_size", "mem_used_total", "spill_bytes", "deferred_bytes"],
+        ..ZRAM
+    },
     Row { name: "delay-zram", config: |bytes| zram(bytes, "lz4", vec![delay()]), ..ZRAM },
 ];
 
@@ -255,6 +272,14 @@ fn spilling(bytes: u64) -> StackConfig {
         ..Default::default()
     };
     StackConfig { origin: OriginConfig::Zram(zram), layers: vec![] }
+}
+
+fn deferring(bytes: u64) -> StackConfig {
+    let mut config = spilling(bytes);
+    if let OriginConfig::Zram(zram) = &mut config.origin {
+        zram.deferred_bytes_max = bytes / 4;
+    }
+    config
 }
 
 fn trace() -> LayerConfig {

@@ -126,6 +126,14 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
             Ok(())
         },
     ),
+    Attribute::both(
+        OPTIONS.deferred_bytes_max,
+        |zram| Value::U64(zram.core.table.deferred.pages_max() * PAGE as u64),
+        |zram, value| set_deferred(zram, number(&value)),
+    ),
+    gauge!("deferred_bytes", Bytes, "Pages that were written and are not compressed yet", |zram| {
+        zram.core.table.deferred.pages() * PAGE as u64
+    }),
     Attribute::write(
         Spec::command("mem_used_max", Type::Number(0, 0), "Starts the peak in mm_stat again from the present use"),
         |zram, _| {
@@ -333,6 +341,15 @@ pub(super) fn set_limit(zram: &Zram, bytes: u64) {
     }
     let rounded = bytes.checked_next_multiple_of(PAGE as u64).unwrap_or(Budget::UNLIMITED);
     zram.core.budget.set_limit(if bytes == 0 { Budget::UNLIMITED } else { rounded });
+}
+
+pub(super) fn set_deferred(zram: &Zram, bytes: u64) -> Result<(), Error> {
+    zram.core.table.set_deferred(bytes / PAGE as u64).map_err(|kind| {
+        Error::new(
+            kind,
+            "deferred_bytes_max takes a bit for each MiB of the device, and --memory has less left",
+        )
+    })
 }
 
 fn set_algorithm(zram: &Zram, name: &str) -> Result<(), Error> {

@@ -9,6 +9,7 @@ use spillway_core::{Answer, Budget, Error, Kind, Place};
 use spillway_policy::compaction::Step;
 
 use super::config::Config;
+use super::deferring::Which;
 use super::device::{Core, Zram};
 use super::page::PAGE;
 use super::scan;
@@ -23,6 +24,7 @@ pub(super) fn compact(zram: &Zram) -> Answer<Result<(), Error>> {
         return Answer::Done(Err(Error::invalid("there is nothing to compact: set disksize first")));
     }
     run(&zram.core, Place::Compute, |core| async move {
+        core.compress_deferred(Which::All, true).await;
         core.make_pass(Step::Pack, true).await;
         Ok(())
     })
@@ -35,7 +37,10 @@ pub(super) fn write_back(zram: &Zram, text: &str) -> Answer<Result<(), Error>> {
         scan::scans(text, slots)
     });
     match scans {
-        Ok(scans) => run(&zram.core, Place::Background, |core| writeback::run(core, scans, None)),
+        Ok(scans) => run(&zram.core, Place::Background, |core| async move {
+            core.compress_deferred(Which::All, true).await;
+            writeback::run(core, scans, None).await
+        }),
         Err(error) => Answer::Done(Err(error)),
     }
 }
@@ -45,6 +50,7 @@ pub(super) fn mark_idle(zram: &Zram, text: &str) -> Answer<Result<(), Error>> {
     let age = in_use(&zram.core).and_then(|_| scan::idle_age(text));
     match age {
         Ok(age) => run(&zram.core, Place::Compute, move |core| async move {
+            core.compress_deferred(Which::All, true).await;
             core.mark_idle(age).await;
             Ok(())
         }),

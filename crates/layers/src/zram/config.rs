@@ -41,6 +41,10 @@ options! {
         "Memory that pool and table may take, rounded up to 4096; 0 is no limit but --memory. A write over it fails with ENOSPC and \
          leaves the old data"
         .unit(Unit::Bytes).kernel().preset(Preset::Number(0));
+    Live deferred_bytes_max: u64 = Type::COUNT,
+        "Deferred compression: so much of what was just written stays raw, charged at full size, and is compressed in the background; 0 is \
+         none"
+        .unit(Unit::Bytes).preset(Preset::Number(0)).option("deferred-bytes-max");
     Start spill: Option<PathBuf> = Type::Path,
         "File or block device that pages are written back to. A file that is not there is made, sparse"
         .preset(Preset::Words("none")).option("spill");

@@ -79,7 +79,7 @@ impl Core {
             // What was picked, and what was written and is not named yet, is known to tasks only.
             return;
         }
-        let Named { objects, spilled, charged } = self.table.verify();
+        let Named { objects, spilled, charged, .. } = self.table.verify();
         let pool_bytes = self.pool.verify(&self.pages, objects.into_iter());
         let taken = self.budget.used() + self.pages.borrowed();
         assert_eq!(taken, charged + pool_bytes + self.pages.warm_bytes(), "bytes charged and in use");

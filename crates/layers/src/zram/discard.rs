@@ -149,6 +149,6 @@ fn nature(slot: Slot) -> Extent {
         }
         Slot::Empty => Extent::hole(len),
         Slot::Same(word) => Extent { len, hole: false, zero: word == 0 },
-        Slot::Stored(..) | Slot::Spilled(_) | Slot::Lost => Extent::stored(len),
+        Slot::Stored(..) | Slot::Deferred(_) | Slot::Spilled(_) | Slot::Lost => Extent::stored(len),
     }
 }

@@ -43,6 +43,9 @@ impl Holdings {
                 object_bytes: cell.len() as u64,
                 ..Self::default()
             },
+            Slot::Deferred(cell) => {
+                Self { pages_stored: 1, object_bytes: cell.len() as u64, ..Self::default() }
+            }
             Slot::Spilled(away) => {
                 Self { pages_stored: 1, spilled_pages: 1, spilled_bytes: away.len as u64, ..Self::default() }
             }

@@ -98,6 +98,8 @@ impl Core {
         };
         let (cell, codec) = match slot.get() {
             Slot::Stored(cell, codec) => (cell, codec),
+            // Raw: no codec is asked.
+            Slot::Deferred(cell) => (cell, CodecIndex::new(0)),
             Slot::Same(word) => {
                 slot.touch(now);
                 drop(slot);

@@ -46,7 +46,7 @@ impl Locked<'_> {
 
     fn assert_holds(&self, cell: Cell) {
         assert!(
-            matches!(self.get(), Slot::Stored(held, _) if held == cell),
+            matches!(self.get(), Slot::Stored(held, _) | Slot::Deferred(held) if held == cell),
             "{:?} holds {cell:?}",
             self.index
         );
@@ -80,6 +80,15 @@ impl Locked<'_> {
         self.assert_holds(cell);
         // SAFETY: as in `copy_to`.
         unsafe { pool.copy_into(pages, cell, target) }
+    }
+
+    /// Writes a page over the slot's raw page. The slot must hold `cell`, of a page's length, which no thread has picked.
+    pub(super) fn overwrite(&mut self, pool: &Pool, pages: &Pages, cell: Cell, page: &[u8]) {
+        self.assert_holds(cell);
+        assert!(!self.mark.is_picked(), "{:?} is picked, and stays as it is", self.index);
+        // SAFETY: the cell is published in this slot, as just checked; `self` holds the slot's lock, under which alone the bytes of a
+        // published cell are read.
+        unsafe { pool.overwrite(pages, cell, page) }
     }
 }
 

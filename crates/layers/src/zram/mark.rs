@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! mark, from bit   0 lock, waiters           (core::sync::WordLocks)
-//!                  2 kind, 3 bits            0 empty, 1 repeated word, 2 object, 5 spilled, 7 lost
+//!                  2 kind, 3 bits            0 empty, 1 repeated word, 2 object, 3 deferred, 5 spilled, 7 lost
 //!                  5 codec, 3 bits           of an object, in memory or spilled
 //!                  8 idle                    not accessed since pages were marked
 //!                  9 referenced              read or overwritten since it was picked, or the hand of `spiller` has passed
@@ -17,8 +17,8 @@
 //!                  checksum 18 bits (the lower ones), offset in its segment 22, segment 24
 //! ```
 //!
-//! A mark of 0 is an empty slot that no thread has locked. Kinds 3, 4 and 6 are kept for objects that are not yet compressed, and for
-//! clusters of pages, in memory and spilled.
+//! A mark of 0 is an empty slot that no thread has locked. Kinds 4 and 6 are kept for clusters of pages, in memory and
+//! spilled.
 
 use spillway_policy::spill;
 
@@ -37,6 +37,8 @@ pub(super) enum Slot {
     Same(u64),
     /// An object of the pool, and the codec that it needs; raw if it is as long as a page.
     Stored(Cell, CodecIndex),
+    /// A page as it was written, in a cell of the pool, that is to be compressed later.
+    Deferred(Cell),
     /// An object in the spill file.
     Spilled(Away),
     /// A page that was spilled, and whose record is not what was written: it cannot be read before it is written.
@@ -90,7 +92,7 @@ impl Slot {
         match self {
             Slot::Empty => 0,
             Slot::Same(word) => word,
-            Slot::Stored(cell, _) => cell.address(),
+            Slot::Stored(cell, _) | Slot::Deferred(cell) => cell.address(),
             Slot::Spilled(away) => away.word(),
             Slot::Lost => 0,
         }
@@ -104,6 +106,7 @@ pub(super) struct Mark(u64);
 const KIND: u64 = 7 << 2;
 const SAME: u64 = 1 << 2;
 const STORED: u64 = 2 << 2;
+const DEFERRED: u64 = 3 << 2;
 const SPILLED: u64 = 5 << 2;
 const LOST: u64 = 7 << 2;
 const CODEC_SHIFT: u32 = 5;
@@ -128,7 +131,9 @@ impl Mark {
         match slot {
             Slot::Empty => Self(0),
             Slot::Same(_) => Self(SAME | accessed),
-            Slot::Stored(..) | Slot::Spilled(_) | Slot::Lost => Self(Self::of_object(slot) | accessed),
+            Slot::Stored(..) | Slot::Deferred(_) | Slot::Spilled(_) | Slot::Lost => {
+                Self(Self::of_object(slot) | accessed)
+            }
         }
     }
 
@@ -138,6 +143,7 @@ impl Mark {
         };
         match slot {
             Slot::Stored(cell, codec) => kind(STORED, codec, cell.len()),
+            Slot::Deferred(cell) => kind(DEFERRED, CodecIndex(0), cell.len()),
             Slot::Spilled(Away { placed, len, codec }) => {
                 kind(SPILLED, codec, len) | u64::from(placed.crc >> OFFSET_SHIFT) << HIGH_CRC_SHIFT
             }
@@ -166,9 +172,14 @@ impl Mark {
         self.0 & KIND == SAME
     }
 
-    /// Whether the slot holds an object of the pool.
+    /// Whether the slot holds an object of the pool that was compressed, or does not compress.
     pub(super) fn is_stored(self) -> bool {
         self.0 & KIND == STORED
+    }
+
+    /// Whether the slot holds a page that is to be compressed later.
+    pub(super) fn is_deferred(self) -> bool {
+        self.0 & KIND == DEFERRED
     }
 
     /// What a slot with this mark and `word` holds.
@@ -177,6 +188,7 @@ impl Mark {
         match self.0 & KIND {
             SAME => Slot::Same(word),
             STORED => Slot::Stored(Cell::at_address(word, self.len()), self.codec()),
+            DEFERRED => Slot::Deferred(Cell::at_address(word, self.len())),
             SPILLED => Slot::Spilled(Away::at_word(word, self.0 >> HIGH_CRC_SHIFT, self.len(), self.codec())),
             LOST => Slot::Lost,
             _ => Slot::Empty,
@@ -207,7 +219,7 @@ impl Mark {
         let page = spill::Page {
             referenced: self.was_touched(),
             idle: self.is_idle(),
-            huge: len == PAGE,
+            huge: self.is_stored() && len == PAGE,
             age: self.age(now),
         };
         spill::verdict(page) == spill::Verdict::Leave
@@ -292,6 +304,7 @@ mod tests {
             Slot::Stored(packed, CodecIndex(1)),
             stored(0, 0, 0, 1, 0),
             stored((1 << 30) - 1, 4095, 7, PAGE, 7),
+            Slot::Deferred(Cell::new(Span(5), Position::new(0), ArenaIndex::new(7), PAGE)),
             away(0, 0, 0, 1, 0),
             away((1 << 24) - 1, (1 << 22) - 1, u32::MAX, PAGE, 7),
             away(1, 2, 0x8000_0001, 100, 1),

@@ -16,6 +16,7 @@
 //! | --- | --- |
 //! | `device` | what a device is made of |
 //! | `store`, `load`, `discard` | the paths of a write, a read, a discard |
+//! | `deferring`, `deferred` | pages that are compressed later, and how many there are |
 //! | `spread` | a large write shared out to idle workers |
 //! | `page`, `table`, `locked`, `picked`, `mark`, `blocks`, `holdings` | slots: access, layout, memory, sums |
 //! | `pool`, `size_class`, `arena`, `packed` | objects, by size class and packed together |
@@ -47,6 +48,8 @@ mod commands;
 mod compactor;
 mod config;
 mod decoders;
+mod deferred;
+mod deferring;
 mod device;
 mod discard;
 mod gathered;
@@ -149,6 +152,7 @@ impl Zram {
             attributes::set_params(self, params)?;
         }
         attributes::set_limit(self, config.mem_limit);
+        attributes::set_deferred(self, config.deferred_bytes_max)?;
         if config.disksize > 0 {
             attributes::set_size(self, config.disksize)?;
         }

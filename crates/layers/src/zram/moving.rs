@@ -61,18 +61,42 @@ impl<C: Deref<Target = Core>> Pick<C> {
     }
 
     /// Puts the same object into `fresh`, which is filled with it, unless the slot was written meanwhile.
-    pub(super) fn move_to(mut self, fresh: Fresh, when: When) -> Published {
+    pub(super) fn move_to(self, fresh: Fresh, when: When) -> Published {
+        assert_eq!(fresh.cell().len(), self.cell.len(), "an object keeps its length when it moves");
+        let moved = self.picked.as_ref().expect("it was not published yet").moved_to(fresh.cell());
+        self.put(fresh, moved, when)
+    }
+
+    /// Puts what the page was compressed to into its place, unless the slot was written meanwhile. `fresh` is filled with it.
+    pub(super) fn compress_to(self, fresh: Fresh, codec: CodecIndex) -> Published {
+        let compressed = Slot::Stored(fresh.cell(), codec);
+        self.put(fresh, compressed, When::Always)
+    }
+
+    /// The page does not compress: it stays in its cell, unless the slot was written meanwhile.
+    pub(super) fn keep_raw(mut self, codec: CodecIndex) -> Published {
+        let picked = self.picked.take().expect("it is published once");
+        let published = self.core.table.publish(picked, Slot::Stored(self.cell, codec), When::Always);
+        if published == Published::Replaced {
+            self.free(self.cell);
+        }
+        published
+    }
+
+    /// Puts `object`, which lies in `fresh`, in place of the one that was picked, and frees what no slot names then.
+    fn put(mut self, fresh: Fresh, object: Slot, when: When) -> Published {
         let picked = self.picked.take().expect("it is published once");
         let new = fresh.publish();
-        assert_eq!(new.len(), self.cell.len(), "an object keeps its length when it moves");
-        let object = Slot::Stored(new, picked.codec());
         let published = self.core.table.publish(picked, object, when);
         let kept = match published {
             Published::InPlace => Some(new),
             Published::Touched => Some(self.cell),
             Published::Replaced => None,
         };
-        [self.cell, new].into_iter().filter(|cell| kept != Some(*cell)).for_each(|cell| self.free(cell));
+        let forget =
+            new.len() < self.cell.len() && mutant::on("zram: forget the raw page of what was compressed");
+        let freed = [self.cell, new].into_iter().filter(|cell| kept != Some(*cell));
+        freed.skip(usize::from(forget)).for_each(|cell| self.free(cell));
         published
     }
 

@@ -65,7 +65,9 @@ impl Core {
     /// Waits where memory is short and can be freed; true if it is worth trying again. Each span that comes free lets one
     /// task try; once a whole pass has begun and ended since this one asked, it tries a last time.
     pub(super) async fn relieve(&self, refused: Kind, relief: &mut Relief) -> bool {
-        if refused == Kind::NoSpace && self.relieve_by_spilling().await {
+        // What is deferred is compressed before anything leaves.
+        let may_spill = self.table.deferred.pages() == 0 || matches!(relief, Relief::Over);
+        if refused == Kind::NoSpace && may_spill && self.relieve_by_spilling().await {
             // What left was room for this writer, or others were faster: then there is more to leave.
             *relief = Relief::default();
             self.env.sleep(Duration::ZERO).await;
@@ -75,7 +77,7 @@ impl Core {
             _ if refused != Kind::NoSpace => return false,
             _ if mutant::on("zram: refuse without a pass") => return false,
             Relief::Over => return false,
-            Relief::Unasked if !self.can_free() => return false,
+            Relief::Unasked if !self.can_free() && self.table.deferred.pages() == 0 => return false,
             Relief::Unasked => self.compactor.ask(),
             Relief::Asked(ticket) => ticket,
         };
@@ -99,6 +101,8 @@ impl Core {
         if quiet == QUIET_LOOKS {
             self.pool.narrow();
         }
+        let which = self.wanted_of_deferred(quiet >= QUIET_LOOKS || asked);
+        self.compress_deferred(which, asked).await;
         if quiet >= QUIET_LOOKS {
             // At each look: a write that was refused changed nothing and may have left a span.
             self.pages.cool();

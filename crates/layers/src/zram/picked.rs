@@ -15,14 +15,20 @@ pub(super) struct Picked {
 }
 
 impl Picked {
-    fn stored(&self) -> (Cell, CodecIndex) {
-        let Slot::Stored(cell, codec) = self.object else { panic!("{:?} is no object", self.object) };
-        (cell, codec)
-    }
-
     /// The cell of the object.
     pub(super) fn cell(&self) -> Cell {
-        self.stored().0
+        let (Slot::Stored(cell, _) | Slot::Deferred(cell)) = self.object else {
+            panic!("{:?} is no object", self.object)
+        };
+        cell
+    }
+
+    /// What a slot holds that has the same object in `cell`.
+    pub(super) fn moved_to(&self, cell: Cell) -> Slot {
+        match self.object {
+            Slot::Deferred(_) => Slot::Deferred(cell),
+            _ => Slot::Stored(cell, self.codec()),
+        }
     }
 
     /// The slot that holds it.
@@ -30,9 +36,12 @@ impl Picked {
         self.index
     }
 
-    /// The codec of the object.
+    /// The codec of the object; any will do for one that is as long as a page.
     pub(super) fn codec(&self) -> CodecIndex {
-        self.stored().1
+        match self.object {
+            Slot::Stored(_, codec) => codec,
+            _ => CodecIndex::new(0),
+        }
     }
 }
 
@@ -68,7 +77,11 @@ impl Replaced {
     /// The cell that the caller frees; that of a picked object is freed by its picker.
     pub(super) fn to_free(self) -> Option<Cell> {
         match self.slot {
-            Slot::Stored(cell, _) if !self.picked || mutant::on("zram: free what was picked") => Some(cell),
+            Slot::Stored(cell, _) | Slot::Deferred(cell)
+                if !self.picked || mutant::on("zram: free what was picked") =>
+            {
+                Some(cell)
+            }
             _ => None,
         }
     }

@@ -4,7 +4,7 @@
 //! to eight, so that pages which all compress alike do not make all writers meet at one lock. Each cell in use records the slot that
 //! owns its object, so that an object can be moved by asking the table: no table of handles stands between. A cell is allocated
 //! (known to no other thread: [`Fresh`]), filled without any lock, and then published in the owner's slot; from then on its bytes
-//! do not change. It is freed once no slot names it and no thread has picked it. A cell that is allocated and not published is
+//! do not change, but for a deferred page's, under the lock of its slot. It is freed once no slot names it and no thread has picked it. A cell that is allocated and not published is
 //! invisible to compaction, which trusts the table alone.
 //!
 //! Objects left over in the last, partly filled span of each class can be moved to *packed* spans, where objects of all
@@ -134,6 +134,17 @@ impl Pool {
         assert_eq!(target.len(), cell.len(), "the target and the object");
         // SAFETY: as in `copy_to`.
         unsafe { std::ptr::copy_nonoverlapping(self.address(pages, cell), target.as_mut_ptr(), cell.len()) }
+    }
+
+    /// Writes `page` over an object of the same length.
+    ///
+    /// # Safety
+    /// `cell` is published in its owner's slot, the caller holds that slot's lock, and no other thread reads the cell's bytes without it.
+    pub(super) unsafe fn overwrite(&self, pages: &Pages, cell: Cell, page: &[u8]) {
+        assert_eq!(page.len(), cell.len(), "the page and the object");
+        // SAFETY: the cell is `len` bytes of mapped memory, which stays mapped while a slot names it, and the caller sees to it that
+        // nobody else uses them.
+        unsafe { std::ptr::copy_nonoverlapping(page.as_ptr(), self.address(pages, cell), page.len()) }
     }
 
     fn address(&self, pages: &Pages, cell: Cell) -> *mut u8 {

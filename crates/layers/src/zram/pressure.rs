@@ -66,6 +66,11 @@ impl Pressure {
         Waiting(self)
     }
 
+    /// Whether pages leave, or writers wait for it.
+    pub(super) fn is_felt(&self) -> bool {
+        self.leaves.load(Ordering::Relaxed) || self.is_waited_for()
+    }
+
     pub(super) fn is_waited_for(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }

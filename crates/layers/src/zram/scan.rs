@@ -32,10 +32,11 @@ impl Pages {
         })
     }
 
-    /// Whether an object in `cell`, whose slot has this mark, is meant.
+    /// Whether an object in `cell`, whose slot has this mark, is meant. What is deferred was written after the command had begun.
     pub(super) fn mean(self, mark: Mark, cell: Cell) -> bool {
         let huge = cell.len() == PAGE;
         match self {
+            _ if mark.is_deferred() => false,
             Pages::All => true,
             Pages::Idle => mark.is_idle(),
             Pages::Huge => huge,

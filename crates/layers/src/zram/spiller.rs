@@ -18,6 +18,7 @@ use spillway_policy::watermarks::Goal;
 
 use super::backing::Backing;
 use super::cell::SlotIndex;
+use super::deferring::Which;
 use super::device::Core;
 use super::gathered::{Added, Gathered, Written};
 use super::page::PAGE;
@@ -61,8 +62,7 @@ impl Source for Core {
 
     fn take(self: &Arc<Self>, _goal: Goal, bytes_max: u64) -> Take<Victims> {
         let Some(backing) = self.backing.get() else { return Take::Nothing };
-        let wanted = self.level().1.excess(self.knobs.spill_low_watermark.get(), self.is_waited_for());
-        let wanted = wanted.saturating_sub(backing.pressure.leaving.load(Ordering::Relaxed));
+        let wanted = self.excess().saturating_sub(backing.pressure.leaving.load(Ordering::Relaxed));
         if wanted == 0 {
             // What is on its way is enough; its end is the time to look again.
             return Take::Nothing;
@@ -196,8 +196,20 @@ impl Core {
         Take::Nothing
     }
 
+    /// Bytes that have to leave.
+    fn excess(&self) -> u64 {
+        self.level().1.excess(self.knobs.spill_low_watermark.get(), self.is_waited_for())
+    }
+
     /// Writes the pages of these slots that are still cold.
     async fn spill(self: &Arc<Self>, mut victims: Victims) -> Written {
+        if self.table.deferred.pages() > 0 {
+            // That may be room enough.
+            self.compress_deferred(Which::All, true).await;
+            if self.excess() == 0 {
+                return Ok(());
+            }
+        }
         let mut left = std::mem::take(&mut victims.slots).into_iter().peekable();
         let backing = &victims.backing;
         while left.peek().is_some() {

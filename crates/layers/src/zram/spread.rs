@@ -20,9 +20,10 @@ const PAGES_MIN: u64 = 16;
 /// Pages of a write for each assistant that is called.
 const PAGES_EACH: u64 = 16;
 
-/// Whether sharing out a write of `pages` is a gain: it is large, a second stream exists and a worker is idle.
+/// Whether sharing out a write of `pages` is a gain: it is large and to be compressed, a second stream exists and a worker is idle.
 pub(super) fn pays(core: &Core, pages: u64) -> bool {
-    pages >= PAGES_MIN && core.streams.limit() > 1 && core.env.idle_workers() > 0
+    let many = pages >= PAGES_MIN && core.streams.limit() > 1 && core.env.idle_workers() > 0;
+    many && !core.defers(pages)
 }
 
 struct Shared {

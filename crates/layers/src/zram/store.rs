@@ -9,7 +9,7 @@ use std::sync::Arc;
 use spillway_core::{Answer, Kind, Reply, Request, Submission, mutant};
 use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
 
-use super::cell::SlotIndex;
+use super::cell::{Cell, SlotIndex};
 use super::compactor::Relief;
 use super::device::{Core, Count};
 use super::mark::Slot;
@@ -136,6 +136,9 @@ impl Core {
         if let Some(word) = repeated_word(page) {
             return self.store_word(index, word, now, slice).map_err(Refused::Failed);
         }
+        if self.defer(index, page, now, slice) {
+            return Ok(());
+        }
         if stream.is_none() {
             *stream = self.streams.try_take();
         }
@@ -165,16 +168,28 @@ impl Core {
         let compressed = encoder.compress(page, COMPRESSED_BYTES_MAX);
         let raw = compressed.is_none();
         let bytes = compressed.unwrap_or(page);
-        let fresh = self.pool.allocate(&self.pages, bytes.len(), SlotIndex::new(index))?;
-        self.pool.fill(&self.pages, &fresh, bytes);
-        let cell = fresh.publish();
-        let freed = self
-            .replace(index, Slot::Stored(cell, codec), now)
-            .inspect_err(|_| self.pool.free(&self.pages, cell))?;
-        slice.grow((cell.len() as u64).saturating_sub(freed));
+        self.store_object(index, bytes, |cell| Slot::Stored(cell, codec), now, slice)?;
         if raw {
             self.count(Count::HugePagesSince, 1);
         }
+        Ok(())
+    }
+
+    /// Puts `bytes` into a cell, and into the slot what `slot` makes of that.
+    pub(super) fn store_object(
+        &self,
+        index: u64,
+        bytes: &[u8],
+        slot: impl FnOnce(Cell) -> Slot,
+        now: u32,
+        slice: &mut Slice,
+    ) -> Result<(), Kind> {
+        let fresh = self.pool.allocate(&self.pages, bytes.len(), SlotIndex::new(index))?;
+        self.pool.fill(&self.pages, &fresh, bytes);
+        let cell = fresh.publish();
+        let replaced = self.replace(index, slot(cell), now);
+        let freed = replaced.inspect_err(|_| self.pool.free(&self.pages, cell))?;
+        slice.grow((cell.len() as u64).saturating_sub(freed));
         Ok(())
     }
 
@@ -189,6 +204,7 @@ impl Core {
     ) -> Result<(), Kind> {
         match repeated_word(page) {
             Some(word) => self.store_word(index, word, now, slice),
+            None if self.defer(index, page, now, slice) => Ok(()),
             None => self.store_by(encoder, index, page, now, slice),
         }
     }

@@ -105,6 +105,7 @@ impl Encoder {
         assert!(page.len() == PAGE && len_max <= PAGE, "{} bytes into {len_max}", page.len());
         self.spent += self.units;
         work::note(self.units);
+        work::note_compression();
         spillway_core::work::spend(self.units.saturating_sub(EXPECTED_UNITS));
         // The codec stops as soon as it passes the limit: most of the work of a page that does not compress is saved.
         let len = self.compressor.compress(page, &mut self.out[..len_max])?;

@@ -23,6 +23,7 @@ use spillway_core::{Budget, Kind, Regions, mutant};
 
 use super::blocks::{Blocks, SlotPage, SlotWords};
 use super::cell::{Cell, Scratch, SlotIndex};
+use super::deferred::Deferred;
 use super::holdings::{Holdings, Tally};
 use super::locked::Locked;
 use super::mark::{Away, Mark, Slot};
@@ -39,18 +40,32 @@ pub(super) struct Table {
     blocks: Blocks,
     locks: WordLocks,
     tally: Tally,
+    fixed: Arc<Budget>,
+    pub(super) deferred: Deferred,
 }
 
 impl Table {
     /// A table without slots. Memory comes from `regions`; what does not go back with the slots is charged to `fixed`.
     pub(super) fn new(regions: Arc<dyn Regions>, fixed: Arc<Budget>) -> Self {
-        Self { blocks: Blocks::new(regions, fixed), locks: WordLocks::default(), tally: Tally::default() }
+        Self {
+            blocks: Blocks::new(regions, fixed.clone()),
+            locks: WordLocks::default(),
+            tally: Tally::default(),
+            fixed,
+            deferred: Deferred::default(),
+        }
     }
 
     /// Makes room for `slots` slots, beside threads that use them; none behind them is in use. [`Kind::NoSpace`] where there is no
-    /// memory for a bit for each page of them.
+    /// memory for a bit for each page of them, or two where pages are deferred.
     pub(super) fn resize(&self, slots: u64) -> Result<(), Kind> {
+        self.deferred.resize(slots.div_ceil(PAGE_SLOTS), &self.fixed)?;
         self.blocks.resize(slots)
+    }
+
+    /// Changes how many pages may be deferred. [`Kind::NoSpace`] where there is no memory for a bit for each page of slots.
+    pub(super) fn set_deferred(&self, pages_max: u64) -> Result<(), Kind> {
+        self.deferred.set_pages_max(pages_max, &self.fixed)
     }
 
     /// Locks a slot that holds something; one that holds nothing is not locked.
@@ -121,7 +136,48 @@ impl Table {
         let again = slot != Slot::Empty && replaced.slot != Slot::Empty;
         locked.put(slot, if again { mark.touched(now) } else { mark });
         self.tally.changed(replaced.slot, slot);
+        self.end_deferral(replaced.slot);
         replaced
+    }
+
+    /// The page of a slot that held `old`, and holds something else now, is no longer deferred.
+    #[inline]
+    fn end_deferral(&self, old: Slot) {
+        if matches!(old, Slot::Deferred(_)) && !mutant::on("zram: keep the room of a deferred page") {
+            self.deferred.give();
+        }
+    }
+
+    /// Writes `page` over a slot's page, if that is deferred and no thread has picked it.
+    pub(super) fn overwrite(
+        &self,
+        (pool, pages): (&Pool, &Pages),
+        index: SlotIndex,
+        page: &[u8],
+        now: u32,
+    ) -> bool {
+        if !self.holds_deferred(index) {
+            return false;
+        }
+        let Some(mut locked) = self.lock(index) else { return false };
+        let slot = locked.get();
+        let Slot::Deferred(cell) = slot else { return false };
+        if locked.mark.is_picked() && !mutant::on("zram: overwrite what is picked") {
+            return false;
+        }
+        locked.overwrite(pool, pages, cell, page);
+        locked.touch(now);
+        self.tally.changed(slot, slot);
+        true
+    }
+
+    /// Whether a slot's page is deferred; without its lock.
+    pub(super) fn holds_deferred(&self, index: SlotIndex) -> bool {
+        let page = self.blocks.page_of(index).filter(SlotPage::is_used);
+        page.is_some_and(|page| {
+            let mark = page.slot(index)[1].load(Ordering::Acquire);
+            Mark::from_content(WordLocks::content(mark)).is_deferred()
+        })
     }
 
     /// Empties the slots of `range`, which lie in one page, and shows what they held to `see`, with no lock held. Returns how
@@ -182,7 +238,7 @@ impl Table {
     ) -> Option<(Picked, &'s [u8])> {
         let mut locked = self.lock(index)?;
         let object = locked.get();
-        let Slot::Stored(cell, _) = object else { return None };
+        let (Slot::Stored(cell, _) | Slot::Deferred(cell)) = object else { return None };
         if locked.mark.is_picked() || !wanted(locked.mark, cell) {
             return None;
         }
@@ -205,6 +261,9 @@ impl Table {
         }
         locked.put(new, mark.moved_to(new));
         self.tally.moved(picked.object, new);
+        if !matches!(new, Slot::Deferred(_)) {
+            self.end_deferral(picked.object);
+        }
         Published::InPlace
     }
 
@@ -261,7 +320,8 @@ impl Table {
         };
         let mut locks = 0;
         for index in range.map(SlotIndex::new) {
-            let wanted = |mark: Mark| mark.is_stored() && !mark.is_picked();
+            // What is deferred still found no memory to be compressed.
+            let wanted = |mark: Mark| (mark.is_stored() || mark.is_deferred()) && !mark.is_picked();
             let Some(mut locked) = self.lock_in(page, index, wanted) else { continue };
             locks += 1;
             let (len, leaves) = (locked.mark.len(), locked.mark.leaves(locked.mark.len(), now));
@@ -312,6 +372,10 @@ impl Table {
                 used += u64::from(slot != Slot::Empty);
                 match slot {
                     Slot::Stored(cell, _) => named.objects.push((index, cell)),
+                    Slot::Deferred(cell) => {
+                        named.objects.push((index, cell));
+                        named.deferred += 1;
+                    }
                     Slot::Spilled(away) => named.spilled.push(away.of(index.0)),
                     Slot::Empty | Slot::Same(_) | Slot::Lost => {}
                 }
@@ -319,6 +383,7 @@ impl Table {
             assert_eq!(used, in_use, "slots in use of the page of {:?}", named.objects.last());
         });
         assert_eq!(held, self.holdings(), "what the slots hold, and its sums");
+        self.deferred.verify(named.deferred);
         named
     }
 }
@@ -328,6 +393,8 @@ impl Table {
 pub(super) struct Named {
     pub(super) objects: Vec<(SlotIndex, Cell)>,
     pub(super) spilled: Vec<Spilled>,
+    /// Pages that are deferred.
+    deferred: u64,
     /// Bytes that pages of slots are charged with.
     pub(super) charged: u64,
 }

@@ -17,6 +17,7 @@ use super::page::PAGE;
 use super::*;
 
 mod attributes;
+mod deferring;
 mod many_threads;
 mod pressure;
 mod relief;

@@ -81,8 +81,12 @@ pub(super) fn note(_units: u32) {}
 #[inline(always)]
 pub(super) fn note_look() {}
 
+#[cfg(not(test))]
+#[inline(always)]
+pub(super) fn note_compression() {}
+
 #[cfg(test)]
-pub(super) use meter::{note, note_look};
+pub(super) use meter::{note, note_compression, note_look};
 
 /// Counts what is really done, at the places that do it, for tests: it knows nothing of slices.
 #[cfg(test)]
@@ -92,11 +96,22 @@ pub(super) mod meter {
     thread_local! {
         static UNITS: Cell<u64> = const { Cell::new(0) };
         static LOOKS: Cell<u64> = const { Cell::new(0) };
+        static COMPRESSIONS: Cell<u64> = const { Cell::new(0) };
     }
 
     /// Notes a look at what is known of a span.
     pub(in super::super) fn note_look() {
         LOOKS.with(|sum| sum.set(sum.get() + 1));
+    }
+
+    /// Notes that a page is compressed.
+    pub(in super::super) fn note_compression() {
+        COMPRESSIONS.with(|sum| sum.set(sum.get() + 1));
+    }
+
+    /// Compressions noted on this thread so far.
+    pub(in super::super) fn compressions() -> u64 {
+        COMPRESSIONS.with(Cell::get)
     }
 
     /// Looks noted on this thread since the last call.
