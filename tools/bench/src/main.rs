@@ -35,6 +35,8 @@ cargo xtask bench zram [ROUNDS [PART]]  in process: beside bare lz4 and the kern
                                       real pages (5 rounds; part: codec, bursts or memory)
 cargo xtask bench spill [ROUNDS [GIB]]
                                       pages written back to a file on the disk, beside fio (E1) (5 rounds, 4 GiB)
+cargo xtask bench spill soak [SECONDS]
+                                      a working set of 4 times the memory (300 s)
 cargo xtask bench streams [ROUNDS [PART]]
                                       writers and compression streams (E2): inside, fwrite, locks (5 rounds)
 cargo xtask bench writecache [ROUNDS [PART]]
@@ -75,6 +77,8 @@ fn run(words: &[&str]) -> Result<()> {
         ["zram", rounds] => zram::run(rounds.parse()?, None),
         ["zram", rounds, part] => zram::run(rounds.parse()?, Some(part)),
         ["spill"] => spill::run(5, 4),
+        ["spill", "soak"] => spill::soak(300),
+        ["spill", "soak", seconds] => spill::soak(seconds.parse()?),
         ["spill", rounds] => spill::run(rounds.parse()?, 4),
         ["spill", rounds, gib] => spill::run(rounds.parse()?, gib.parse()?),
         ["streams"] => streams::run(5, None),

@@ -1,0 +1,81 @@
+//! A RAM disk that spills to a file on the disk.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::fio::{Contender, case, fio};
+use crate::nbd::{Folder, binary, server};
+
+pub(super) struct Device {
+    pub(super) contender: Contender,
+    pub(super) bytes: u64,
+    spillway: PathBuf,
+    sockets: Folder,
+    /// Where the spill file lies.
+    pub(super) disk: DiskFolder,
+}
+
+impl Device {
+    /// One of `bytes`, with so much memory, and so much room in the spill file.
+    pub(super) fn start(bytes: u64, memory: u64, room: u64) -> Result<Self> {
+        let (sockets, disk) = (Folder::new()?, DiskFolder::new()?);
+        let (spillway, spill) = (binary()?, disk.0.join("spill"));
+        let numbers = [bytes, memory, room].map(|bytes| bytes.to_string());
+        let [size, memory, room] = numbers.each_ref().map(String::as_str);
+        let words = [text(&spillway)?, "ram", "--size", size, "--memory", memory, "--name", "ram0"];
+        let more = ["--spill", text(&spill)?, "--spill-size", room, "--socket", "SOCKET"];
+        let contender = server("spillway", &sockets.0, "ram0", &[&words[..], &more].concat())?;
+        Ok(Self { contender, spillway, bytes, sockets, disk })
+    }
+
+    fn say(&self, words: &[&str]) -> Result<String> {
+        let mut command = Command::new(&self.spillway);
+        command.args(words).env("XDG_RUNTIME_DIR", &self.sockets.0);
+        let output = command.stdin(Stdio::null()).output()?;
+        ensure!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8_lossy(&output.stdout).trim().into())
+    }
+
+    pub(super) fn set(&self, name: &str, value: &str) -> Result<()> {
+        self.say(&["set", "ram0", name, value]).map(|_| ())
+    }
+
+    pub(super) fn get(&self, name: &str) -> Result<String> {
+        self.say(&["get", "ram0", name])
+    }
+
+    /// Writes random pages everywhere.
+    pub(super) fn fill(&self) -> Result<()> {
+        let random = format!("--size={} --offset_increment=0 --buffer_compress_percentage=0", self.bytes);
+        fio(&self.contender, &case("fill", "write", 1024, 1, 8), &random).map(|_| ())
+    }
+
+    /// Forgets all that was written.
+    pub(super) fn empty(&self) -> Result<()> {
+        self.set("reset", "1")?;
+        self.set("disksize", &self.bytes.to_string())
+    }
+}
+
+/// A private folder on the disk that holds temporary files.
+pub(super) struct DiskFolder(pub(super) PathBuf);
+
+impl DiskFolder {
+    fn new() -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("spillway-bench-{}", std::process::id()));
+        std::fs::create_dir(&path).with_context(|| path.display().to_string())?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for DiskFolder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub(super) fn text(path: &Path) -> Result<&str> {
+    path.to_str().context("a path that is text")
+}
