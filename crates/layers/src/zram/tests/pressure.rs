@@ -202,3 +202,42 @@ fn a_days_bytes_hold_back_what_leaves_by_itself_and_are_not_spent_at_once() {
     assert!((0..500).all(|slot| device.read(slot, 1) == raw(slot, 2)));
     device.settle();
 }
+
+/// Fills memory up to the high watermark and returns which of the first 200 pages left for that.
+fn first_to_leave(prepare: impl Fn(&Spilling), share: impl Fn(u64) -> usize) -> Vec<u64> {
+    let device = short_of_memory(medium(100));
+    (0..200).for_each(|slot| device.write(slot, &page(&mut Random(slot), share(slot))).unwrap());
+    prepare(&device);
+    let fill = (500..1000).find(|&slot| {
+        device.write(slot, &raw(slot, 1)).unwrap();
+        device.bd_stat()[0] > 0
+    });
+    assert!(fill.is_some(), "{}", device.show("policy"));
+    device.settle();
+    let away = |slot: &u64| device.zram.core.table.away(SlotIndex::new(*slot)).is_some();
+    (0..200).filter(away).collect()
+}
+
+#[test]
+fn pages_marked_idle_leave_first_wherever_the_hand_is() {
+    let gone = first_to_leave(
+        |device| {
+            device.set("idle", "all");
+            (0..100).for_each(|slot| _ = device.read(slot, 1));
+        },
+        |_| 50,
+    );
+    assert!(gone.len() > 20 && gone.iter().all(|&slot| slot >= 100), "{gone:?}");
+}
+
+#[test]
+fn pages_that_do_not_compress_leave_before_others_that_were_read_as_lately() {
+    let gone = first_to_leave(
+        |device| {
+            (0..200).for_each(|slot| _ = device.read(slot, 1));
+            pass_time(device, 2);
+        },
+        |slot| if slot < 100 { 50 } else { 100 },
+    );
+    assert!(gone.len() > 10 && gone.iter().all(|&slot| slot >= 100), "{gone:?}");
+}
