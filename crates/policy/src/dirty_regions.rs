@@ -23,6 +23,17 @@ pub enum Region {
     Writing(BatchNumber),
 }
 
+/// How a batch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The device below has all of it.
+    Landed,
+    /// The device below refused some of it.
+    Failed,
+    /// It was given up: what is below is not known.
+    Withdrawn,
+}
+
 #[derive(Clone, Debug)]
 struct Entry {
     /// Dirty blocks that no batch has.
@@ -32,8 +43,9 @@ struct Entry {
     writing: Option<BatchNumber>,
     /// When the first block became dirty after the batch was taken.
     again: Option<Stamp>,
-    /// The last batch that failed.
-    failed: Option<BatchNumber>,
+    /// The last batch that failed, and the last that landed; 0 for none.
+    failed: BatchNumber,
+    landed: BatchNumber,
 }
 
 /// The regions that are not clean.
@@ -53,7 +65,7 @@ impl DirtyRegions {
             return;
         }
         self.blocks += blocks;
-        let fresh = Entry { blocks: 0, stamp, writing: None, again: None, failed: None };
+        let fresh = Entry { blocks: 0, stamp, writing: None, again: None, failed: 0, landed: 0 };
         let entry = self.regions.entry(region).or_insert(fresh);
         if entry.blocks == 0 && entry.writing.is_none() {
             self.by_age.insert((stamp, region));
@@ -87,14 +99,12 @@ impl DirtyRegions {
         assert!(self.by_age.remove(&(stamp, region)), "each region has its place by age");
     }
 
-    /// The first region from `from` on that can be taken, with something that became dirty before `before`, and of which `may_go` holds.
-    pub fn next(&self, from: u64, before: Stamp, may_go: impl Fn(u64) -> bool) -> Option<u64> {
+    /// The first region from `from` on that can be taken, with something that became dirty before `before`.
+    pub fn next(&self, from: u64, before: Stamp) -> Option<u64> {
         if self.oldest().is_none_or(|oldest| oldest >= before) {
             return None;
         }
-        let can_go = |(region, entry): &(&u64, &Entry)| {
-            entry.writing.is_none() && entry.stamp < before && may_go(**region)
-        };
+        let can_go = |(_, entry): &(&u64, &Entry)| entry.writing.is_none() && entry.stamp < before;
         self.regions.range(from..).find(can_go).map(|(region, _)| *region)
     }
 
@@ -108,22 +118,24 @@ impl DirtyRegions {
         self.taken
     }
 
-    /// The batch that has `region` ends; `failed`: so many of its blocks are dirty again, and were not dirtied meanwhile.
-    pub fn ended(&mut self, region: u64, landed: bool, failed: u64) {
-        assert!(!landed || failed == 0, "what has landed is not dirty again");
+    /// The batch that has `region` ends; where it has not landed, so many of its blocks are dirty again that were not dirtied meanwhile.
+    pub fn ended(&mut self, region: u64, end: End, blocks: u64) {
+        assert!(end != End::Landed || blocks == 0, "what has landed is not dirty again");
         let entry = self.regions.get_mut(&region).expect("a region that is written back is known");
         let number = entry.writing.take().expect("a batch ends once");
         let (before, again) = (entry.stamp, entry.again.take());
-        entry.blocks += failed;
-        self.blocks += failed;
-        if !landed {
-            // Its blocks are as old as they were.
-            entry.failed = Some(number);
+        entry.blocks += blocks;
+        self.blocks += blocks;
+        match end {
+            End::Landed => entry.landed = number,
+            End::Failed => entry.failed = number,
+            End::Withdrawn => {}
         }
         if entry.blocks == 0 {
             return self.remove(region, before);
         }
-        if landed {
+        // What has not landed is as old as it was.
+        if end == End::Landed {
             let stamp = again.expect("what is dirty became so after the batch was taken");
             entry.stamp = stamp;
             self.by_age.remove(&(before, region));
@@ -140,9 +152,24 @@ impl DirtyRegions {
         }
     }
 
-    /// Whether a batch failed after which nothing of the region was written back.
+    /// Whether that batch of `region` or a later one has landed, as long as the region is not clean.
+    pub fn has_landed(&self, region: u64, number: BatchNumber) -> bool {
+        self.regions.get(&region).is_some_and(|entry| entry.landed >= number)
+    }
+
+    /// Whether that batch of `region` or a later one has failed, as long as the region is not clean.
     pub fn has_failed(&self, region: u64, number: BatchNumber) -> bool {
-        self.regions.get(&region).is_some_and(|entry| entry.failed == Some(number))
+        self.regions.get(&region).is_some_and(|entry| entry.failed >= number)
+    }
+
+    /// The last batch that was taken.
+    pub fn taken(&self) -> BatchNumber {
+        self.taken
+    }
+
+    /// Dirty blocks of `region` that no batch has.
+    pub fn blocks_of(&self, region: u64) -> u64 {
+        self.regions.get(&region).map_or(0, |entry| entry.blocks)
     }
 
     /// When the oldest of what is dirty or being written back became dirty.
@@ -209,7 +236,8 @@ mod tests {
                     *dirty = Some(stamp);
                 }
             }
-            self.regions.ended(region as u64, landed, failed);
+            let end = if landed { End::Landed } else { End::Withdrawn };
+            self.regions.ended(region as u64, end, failed);
         }
 
         /// The oldest stamp of anything that the device below may not have.
@@ -238,7 +266,7 @@ mod tests {
                     Region::Writing(_) => assert!(writing.is_some()),
                 }
                 let can_go = dirty && writing.is_none();
-                assert_eq!(self.regions.next(region, u64::MAX, |found| found == region).is_some(), can_go);
+                assert_eq!(self.regions.next(region, u64::MAX) == Some(region), can_go);
             }
         }
     }
@@ -282,7 +310,7 @@ mod tests {
                     if world.writing[region].is_some() {
                         world.end(region, true);
                         ends += 1;
-                    } else if world.regions.next(region as u64, 2, |found| found == region as u64).is_some() {
+                    } else if world.regions.next(region as u64, 2) == Some(region as u64) {
                         world.take(region);
                     }
                 }
@@ -297,11 +325,11 @@ mod tests {
         for (region, stamp) in [(5, 9), (3, 8), (7, 2), (1, 9)] {
             regions.dirtied(region, 1, stamp);
         }
-        assert_eq!(regions.next(0, 3, |_| true), Some(7));
-        assert_eq!(regions.next(0, u64::MAX, |_| true), Some(1));
-        assert_eq!(regions.next(2, u64::MAX, |_| true), Some(3));
+        assert_eq!(regions.next(0, 3), Some(7));
+        assert_eq!(regions.next(0, u64::MAX), Some(1));
+        assert_eq!(regions.next(2, u64::MAX), Some(3));
         regions.take(7);
-        assert_eq!(regions.next(0, 3, |_| true), None);
+        assert_eq!(regions.next(0, 3), None);
         assert_eq!(regions.oldest(), Some(2), "it is not below yet");
     }
 
@@ -311,7 +339,13 @@ mod tests {
         regions.dirtied(1, 2, 5);
         let number = regions.take(1);
         regions.dirtied(1, 1, 9);
-        regions.ended(1, false, 1);
-        assert_eq!((regions.oldest(), regions.blocks(), regions.has_failed(1, number)), (Some(5), 2, true));
+        regions.ended(1, End::Failed, 1);
+        assert_eq!((regions.oldest(), regions.blocks()), (Some(5), 2));
+        assert_eq!((regions.has_failed(1, number), regions.has_landed(1, number)), (true, false));
+        let later = regions.take(1);
+        regions.dirtied(1, 1, 11);
+        regions.ended(1, End::Landed, 0);
+        assert!(regions.has_landed(1, number) && regions.has_landed(1, later));
+        assert_eq!((regions.oldest(), regions.taken()), (Some(11), later));
     }
 }

@@ -32,7 +32,7 @@ pub trait Eviction {
     /// The folio of `slot` is gone.
     fn forget(&mut self, slot: u32);
 
-    /// Takes out the slot that leaves, after looks at no more than `looks` of them; `None` where none of those can.
+    /// Takes out the slot that leaves; `None` where none can of those looked at, `looks` at most of each kind.
     fn evict(&mut self, looks: u32, residents: &impl Residents) -> Option<u32>;
 }
 
@@ -47,8 +47,6 @@ const SMALL_PART: u32 = 10;
 pub struct S3Fifo {
     queues: Queues<2>,
     ghosts: Ghosts,
-    /// Folios of a queue that could not leave, since one could.
-    stuck: [u32; 2],
 }
 
 const SMALL: Queue = 0;
@@ -57,34 +55,21 @@ const MAIN: Queue = 1;
 impl S3Fifo {
     /// For a cache of about so many folios.
     pub fn new(folios: u32) -> Self {
-        Self { queues: Queues::default(), ghosts: Ghosts::new(folios), stuck: [0; 2] }
+        Self { queues: Queues::default(), ghosts: Ghosts::new(folios) }
     }
 
     /// Bytes that it takes for each of its folios, at most.
     pub const BYTES_A_FOLIO: u64 = 2 * queues::BYTES_A_SLOT + 2 * size_of::<u32>() as u64;
 
-    /// The queue from which one leaves next: the small one while it is long, but not where nothing of it can.
-    fn source(&self) -> Queue {
+    /// The queue from which one leaves next: the small one while it is long, but not where no more of it are to be looked at.
+    fn source(&self, looks: [u32; 2]) -> Option<Queue> {
         let [small, main] = [SMALL, MAIN].map(|queue| self.queues.len(queue));
         let long = small > (small + main) / SMALL_PART;
-        let open = |queue: Queue, len| self.stuck[queue] < len;
-        match (open(SMALL, small), open(MAIN, main)) {
-            (true, true) => {
-                if long {
-                    SMALL
-                } else {
-                    MAIN
-                }
-            }
-            (true, false) => SMALL,
-            (false, true) => MAIN,
-            (false, false) => {
-                if long || main == 0 {
-                    SMALL
-                } else {
-                    MAIN
-                }
-            }
+        match (looks[SMALL].min(small) > 0, looks[MAIN].min(main) > 0) {
+            (true, true) => Some(if long { SMALL } else { MAIN }),
+            (true, false) => Some(SMALL),
+            (false, true) => Some(MAIN),
+            (false, false) => None,
         }
     }
 
@@ -118,17 +103,19 @@ impl Eviction for S3Fifo {
     }
 
     fn evict(&mut self, looks: u32, residents: &impl Residents) -> Option<u32> {
-        for _ in 0..looks {
-            let queue = self.source();
+        // A round more costs a mark: only those that cannot leave have to be counted, and all of them once more after each round.
+        let mut left = [looks; 2];
+        loop {
+            let queue = self.source(left)?;
             let slot = self.queues.oldest(queue)?;
             if !residents.may_leave(slot) {
                 self.queues.move_to(queue, slot);
-                self.stuck[queue] = (self.stuck[queue] + 1).min(self.queues.len(queue));
+                left[queue] = left[queue].min(self.queues.len(queue)) - 1;
                 continue;
             }
-            self.stuck[queue] = 0;
             if let Some(next) = self.judge(queue, slot, residents) {
                 self.queues.move_to(next, slot);
+                left[next] = looks;
                 continue;
             }
             let name = self.queues.remove(slot);
@@ -137,9 +124,6 @@ impl Eviction for S3Fifo {
             }
             return Some(slot);
         }
-        // What is stuck now may not be so at the next call.
-        self.stuck = [0; 2];
-        None
     }
 }
 

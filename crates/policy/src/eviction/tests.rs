@@ -138,6 +138,25 @@ fn what_was_evicted_a_short_time_ago_stays_when_it_comes_again() {
     assert_eq!(cache.slots.get(&0), Some(&slot), "it went to the main queue");
 }
 
+/// Whatever happened before: one call finds the one folio that can leave, in whichever queue it is.
+#[test]
+fn one_call_finds_what_can_leave() {
+    for free in 0..30 {
+        for accesses in 0..6 {
+            let mut cache = Cache::new(S3Fifo::new(30), 30);
+            cache.ratio((0..60).chain(20..40));
+            (0..accesses).for_each(|_| _ = cache.ratio(40..60));
+            let pin = |cache: &mut Cache<S3Fifo>, free| {
+                _ = cache.marks.pinned.replace((0..30).filter(|slot| *slot != free).collect())
+            };
+            pin(&mut cache, 30);
+            assert_eq!(cache.evict(), None);
+            pin(&mut cache, free);
+            assert_eq!(cache.evict(), Some(free), "after {accesses} accesses");
+        }
+    }
+}
+
 fn pinned<E: Eviction>(policy: E) {
     let mut cache = Cache::new(policy, 20);
     cache.ratio(0..20);
