@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::{env, fs, io};
 
 use spillway_core::{Preset, Role, Spec, When};
-use spillway_layers::{stack, write_cache, zram};
+use spillway_layers::{page_cache, stack, write_cache, zram};
 
 /// The options of a kind, or of the server.
 fn options(kind: &str) -> Option<&'static [Spec]> {
@@ -21,6 +21,7 @@ fn attributes(kind: &str) -> Option<Vec<Spec>> {
     match kind {
         "zram" => Some(zram::declarations()),
         "write_cache" => Some(write_cache::declarations()),
+        "page_cache" => Some(page_cache::declarations()),
         _ => None,
     }
 }

@@ -11,6 +11,7 @@ pub mod file;
 pub mod memory;
 pub mod null;
 pub mod options;
+pub mod page_cache;
 pub mod rate;
 mod signatures;
 mod sizes;

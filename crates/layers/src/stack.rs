@@ -16,7 +16,7 @@ use spillway_core::{Answer, Attributes, BlockDevice, Error, Grow, Kind, Spec, Su
 use crate::about;
 use crate::options::Options;
 use crate::surroundings::{BackingDevice, Below, Open, OpenDevice, Surroundings};
-use crate::{delay, fault, file, memory, null, rate, trace, write_cache, zram};
+use crate::{delay, fault, file, memory, null, page_cache, rate, trace, write_cache, zram};
 
 /// The kinds over `$below`, one a line: the name that a configuration gives as `kind`, and what the rest of it says.
 macro_rules! kinds {
@@ -70,6 +70,7 @@ kinds! {
         "fault" => Fault(fault::Config),
         "trace" => Trace(trace::Config),
         "write_cache" => WriteCache(write_cache::Config),
+        "page_cache" => PageCache(page_cache::Config),
     }
 }
 

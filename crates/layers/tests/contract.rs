@@ -106,6 +106,20 @@ fn layers() {
     }
 }
 
+#[test]
+fn page_caches() {
+    for options in [
+        r#"page_cache_bytes_max = "8M""#,
+        r#"page_cache_bytes_max = "400K""#,
+        r#"page_cache_bytes_max = "400K", mode = "writethrough""#,
+        r#"page_cache_bytes_max = "400K", folio_size = "4K", block_size = 512"#,
+        r#"page_cache_bytes_max = "12M", folio_size = "2M", dirty_ratio = 1, dirty_background_ratio = 0"#,
+    ] {
+        let layer = format!(r#"{{ kind = "page_cache", {options} }}"#);
+        conforms(&format!("origin = {{ kind = \"file\", path = \"disk.img\" }}\nlayers = [{layer}]"));
+    }
+}
+
 const FOUR: &str = r#"
     origin = { kind = "memory", size = "8M" }
     layers = [

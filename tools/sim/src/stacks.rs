@@ -3,7 +3,7 @@
 use spillway_core::SECTOR;
 use spillway_layers::stack::{LayerConfig, OriginConfig, StackConfig};
 use spillway_layers::write_cache::{self, Ablation, Ack, Mode};
-use spillway_layers::{delay, file, memory, rate, trace, zram};
+use spillway_layers::{delay, file, memory, page_cache, rate, trace, zram};
 
 use crate::preset;
 use crate::row::{BLOCK_PAGES, CACHE, Cache, Row, SLOTS_SECTORS};
@@ -85,6 +85,23 @@ pub const STACKS: &[Row] = &[
             ("message", &["flush_on_suspend", "clear_stats"]),
         ],
         ..CACHED
+    },
+    Row { name: "page-cache", config: |_| over_file(vec![paged(pages())]), ..PAGED },
+    // Blocks of a sector, and hardly any folio without one that is dirty.
+    Row {
+        name: "page-cache-small",
+        config: |_| over_file(vec![paged(sectors())]),
+        disk: Some(512),
+        bytes: 40 << 10,
+        ..PAGED
+    },
+    Row {
+        name: "page-cache-through",
+        config: |_| {
+            over_file(vec![paged(page_cache::Config { mode: page_cache::Mode::Writethrough, ..pages() })])
+        },
+        keeps: true,
+        ..PAGED
     },
     Row { name: "memory", config: memory, ..VOLATILE },
     Row { name: "zram", config: |bytes| zram(bytes, "lz4", vec![]), ..ZRAM },
@@ -191,6 +208,16 @@ const CACHED: Row = Row {
     ..DURABLE
 };
 
+const PAGED: Row = Row {
+    keeps: false,
+    knobs: &[
+        ("dirty_background_ratio", &["0", "0", "20"]),
+        ("dirty_ratio", &["20", "60", "100"]),
+        ("dirty_expire", &["1", "20", "30000"]),
+    ],
+    ..DURABLE
+};
+
 const VOLATILE: Row = Row { disk: None, ..DURABLE };
 
 const ZRAM: Row = Row {
@@ -227,6 +254,33 @@ fn over_file(layers: Vec<LayerConfig>) -> StackConfig {
 
 fn cached(config: write_cache::Config) -> StackConfig {
     over_file(vec![LayerConfig::WriteCache(write_cache::Config { path: CACHE.into(), ..config })])
+}
+
+fn paged(config: page_cache::Config) -> LayerConfig {
+    LayerConfig::PageCache(config)
+}
+
+/// Seven folios of two blocks, in two shards, for a device of sixteen.
+fn pages() -> page_cache::Config {
+    page_cache::Config {
+        page_cache_bytes_max: Some(76 << 10),
+        folio_size: 8192,
+        dirty_background_ratio: 20,
+        dirty_ratio: 60,
+        cut: page_cache::Cut { region_bytes: 16 << 10, shards: 2 },
+        ..Default::default()
+    }
+}
+
+/// Five folios of eight blocks for a device of ten.
+fn sectors() -> page_cache::Config {
+    page_cache::Config {
+        page_cache_bytes_max: Some(31 << 10),
+        block_size: 512,
+        folio_size: 4096,
+        cut: page_cache::Cut { region_bytes: 8192, shards: 2 },
+        ..pages()
+    }
 }
 
 /// The kernel's ways, mode p's writes with FUA, and everything written back at once.

@@ -1,0 +1,117 @@
+//! The cache as the control plane sees it: its options, and what it counts.
+
+use std::sync::Arc;
+
+use spillway_core::sync::Ordering;
+use spillway_core::{Attribute, Spec, Table, Type, Unit, Value};
+
+use super::cache::{Core, PageCache};
+use super::counts::Count;
+use super::settings::Settings;
+
+impl PageCache {
+    fn field(&self, show: impl FnOnce(&Core) -> u64) -> Value {
+        Value::U64(show(&self.core))
+    }
+
+    fn count(&self, count: Count) -> Value {
+        Value::U64(self.core.counts.get(count))
+    }
+
+    fn share(&self, one: Count, of: Count) -> Value {
+        Value::mean(self.core.counts.get(one), self.core.counts.get(of))
+    }
+
+    /// An option has changed.
+    fn changed(&self, _: &'static str) {
+        let core = &self.core;
+        core.unsaved.set_limit(core.blocks_at(core.settings.dirty_ratio.get()));
+        core.writeback.kick();
+    }
+}
+
+macro_rules! bytes {
+    ($name:literal, $help:literal, $show:expr) => {
+        Attribute::read(Spec::gauge($name, Unit::Bytes, $help), |cache: &PageCache| cache.field($show))
+    };
+}
+
+macro_rules! count {
+    ($name:literal, $unit:ident, $help:literal, $count:ident) => {
+        Attribute::read(Spec::counter($name, Unit::$unit, $help), |cache: &PageCache| {
+            cache.count(Count::$count)
+        })
+    };
+}
+
+static ROWS: &[Attribute<PageCache>] = &[
+    Attribute::read(
+        Spec::fact(
+            "error",
+            Type::Text,
+            "First error of writing back or of a flush below. It sticks until the cache is opened again",
+        )
+        .or_none(),
+        |cache| match cache.core.failure.check() {
+            Ok(()) => Value::None,
+            Err(kind) => Value::Text(kind.errno_name().into()),
+        },
+    ),
+    bytes!("folio_bytes_max", "Bytes that folios can hold", |core| core.frames.count()
+        * core.places.folio_bytes()),
+    bytes!("folio_bytes", "Bytes of memory in folios", |core| {
+        let folios: usize = core.shards.iter().map(|shard| shard.read().len()).sum();
+        folios as u64 * core.places.folio_bytes()
+    }),
+    bytes!("dirty_bytes", "Bytes of blocks that are dirty", |core| core.dirty.load(Ordering::Relaxed)
+        * core.places.block_bytes()),
+    bytes!(
+        "unsaved_bytes",
+        "Bytes of blocks that are dirty, being written back, or about to become dirty",
+        |core| core.unsaved.used() * core.places.block_bytes()
+    ),
+    bytes!("unsaved_bytes_max", "Limit of unsaved_bytes, above which writes wait", |core| core
+        .unsaved
+        .limit()
+        * core.places.block_bytes()),
+    count!("read_bytes", Bytes, "Bytes read", ReadBytes),
+    count!("read_hit_bytes", Bytes, "Bytes read that were in memory", HitBytes),
+    count!("write_bytes", Bytes, "Bytes written", WriteBytes),
+    count!("dirtied_bytes", Bytes, "Bytes of blocks that became dirty", DirtiedBytes),
+    count!("written_back_bytes", Bytes, "Bytes written back", WrittenBytes),
+    Attribute::read(
+        Spec::mean(
+            "write_amplification",
+            Unit::None,
+            "Bytes written back for each byte of blocks that became dirty",
+        ),
+        |cache| cache.share(Count::WrittenBytes, Count::DirtiedBytes),
+    ),
+    count!("writeback_ios", Requests, "Writes to the device below", WritebackIos),
+    Attribute::read(
+        Spec::mean("bytes_per_writeback_io", Unit::Bytes, "Mean size of a write to the device below"),
+        |cache| cache.share(Count::WrittenBytes, Count::WritebackIos),
+    ),
+    count!("writes_blocked", Requests, "Waits of writes, for fewer unsaved blocks or for memory", Blocked),
+    count!("flushes", Requests, "Flush requests", Flushes),
+    count!("folios_evicted", None, "Folios that left for others", Evicted),
+    count!("reads_uncached", Requests, "Reads of the device below that found no memory to stay in", Uncached),
+    Attribute::read(
+        Spec::gauge(
+            "below_bytes_per_second",
+            Unit::BytesPerSecond,
+            "Measured write speed of the device below; 0 before",
+        ),
+        |cache| Value::U64(cache.core.meter.bytes_per_second()),
+    ),
+];
+
+/// The declarations of a cache's attributes that are no options.
+pub fn declarations() -> Vec<Spec> {
+    ROWS.iter().map(Attribute::spec).collect()
+}
+
+/// The attributes of `cache`.
+pub fn attributes(cache: Arc<PageCache>) -> Table<PageCache> {
+    Table::new(cache, ROWS).with(Settings::ROWS, |cache| &cache.core.settings, PageCache::changed)
+}

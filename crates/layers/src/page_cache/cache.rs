@@ -1,0 +1,158 @@
+//! The cache itself: what its parts share, and how they look at it.
+
+use std::sync::Arc;
+
+use spillway_core::sync::{
+    AtomicU64, GroupFlush, Mutex, Ordering, RangeSet, RwLock, Semaphore, StickyError, WaitList, Watermark,
+    Work,
+};
+use spillway_core::{ByteRange, Charge, Env, Geometry, Kind, Seam, Workspace};
+use spillway_policy::ages::Ages;
+
+use super::counts::{Count, Counts};
+use super::folios::Folios;
+use super::frames::{Frame, Frames};
+use super::places::Places;
+use super::settings::{Mode, Settings};
+use crate::writeback::{Meter, Writeback};
+
+/// See the head of this module.
+pub struct PageCache {
+    pub(super) core: Arc<Core>,
+}
+
+/// The parts; each owns its state.
+pub(super) struct Core {
+    pub(super) below: Seam,
+    pub(super) env: Arc<dyn Env>,
+    pub(super) settings: Settings,
+    pub(super) places: Places,
+    pub(super) shards: Box<[RwLock<Folios>]>,
+    pub(super) frames: Frames,
+    /// The shard that a folio leaves next.
+    pub(super) hand: AtomicU64,
+    /// Blocks that are dirty, being written back, or about to become dirty.
+    pub(super) unsaved: Semaphore,
+    /// Blocks that are dirty.
+    pub(super) dirty: AtomicU64,
+    /// Writers that wait, for that or for memory.
+    pub(super) waiting: AtomicU64,
+    /// A folio may leave.
+    pub(super) room: WaitList,
+    /// Counts ends: of a batch, of a read of the device below. Counted after the change, so that who reads it first and then looks
+    /// misses nothing.
+    pub(super) changes: Watermark,
+    /// Of what becomes dirty now.
+    pub(super) epoch: AtomicU64,
+    /// What became dirty in an epoch before this one is waited for.
+    pub(super) wanted: AtomicU64,
+    pub(super) ages: Mutex<Ages>,
+    pub(super) age_timer: Work,
+    /// Ranges that are changed beside the cache.
+    pub(super) outside: RangeSet,
+    pub(super) writeback: Writeback<Core>,
+    /// Where write-back goes on.
+    pub(super) cursor: AtomicU64,
+    /// Of the device below.
+    pub(super) meter: Arc<Meter>,
+    /// Copies of what is written back.
+    pub(super) batches: Workspace,
+    /// Flushes of clients, and of the device below.
+    pub(super) flushes: GroupFlush,
+    pub(super) syncs: GroupFlush,
+    /// The first failure of write-back, or of a flush below.
+    pub(super) failure: StickyError,
+    pub(super) counts: Counts,
+    pub(super) verify_calls: AtomicU64,
+    pub(super) _charge: Charge,
+}
+
+/// Calls of [`Core::verify`] of which one looks at everything, for each folio.
+const VERIFIED_FOLIOS: u64 = 256;
+
+impl Core {
+    /// What the cache is to those above: the device below, in its own blocks.
+    pub(super) fn geometry(&self) -> Geometry {
+        let (below, block_size) = (self.below.geometry(), self.settings.block_size());
+        let through = self.settings.mode == Mode::Writethrough;
+        Geometry {
+            size: below.size & !(block_size.bytes() - 1),
+            block_size,
+            optimal_io: below.optimal_io.max(block_size.bytes() as u32),
+            write_through: below.write_through && through,
+            ..below
+        }
+    }
+
+    pub(super) fn shard(&self, region: u64) -> &RwLock<Folios> {
+        &self.shards[self.places.shard_of(region)]
+    }
+
+    /// The shard that has `folio`.
+    pub(super) fn home(&self, folio: u64) -> &RwLock<Folios> {
+        self.shard(self.places.region_of(folio))
+    }
+
+    /// Whether `range` is being changed beside the cache. Asked with the lock of its shard, in which who changes it looks afterwards.
+    pub(super) fn is_outside(&self, range: ByteRange) -> bool {
+        !self.outside.is_empty() && self.outside.overlaps(range)
+    }
+
+    /// Memory for a folio: a frame that nobody uses, or that of a folio that leaves.
+    pub(super) fn frame(&self) -> Option<Frame> {
+        self.frames.take().or_else(|| self.evict())
+    }
+
+    fn evict(&self) -> Option<Frame> {
+        let count = self.shards.len() as u64;
+        let first = self.hand.fetch_add(1, Ordering::Relaxed);
+        let mut shards = (first..first + count).map(|number| &self.shards[(number % count) as usize]);
+        let frame = shards.find_map(|shard| shard.write().evict())?;
+        self.counts.add(Count::Evicted, 1);
+        Some(frame)
+    }
+
+    /// Gives memory back that was not used after all.
+    pub(super) fn give_frame(&self, frame: Frame) {
+        self.frames.put(frame);
+        self.room.wake_one();
+    }
+
+    /// Blocks that may be unsaved at `percent`, at least those of two folios.
+    pub(super) fn blocks_at(&self, percent: u64) -> u64 {
+        let blocks = u64::from(self.places.folio_blocks());
+        (self.frames.count() * blocks * percent / 100).max(2 * blocks)
+    }
+
+    /// Something has ended that others may wait for.
+    pub(super) fn wake(&self) {
+        self.changes.step();
+        self.room.wake_all();
+    }
+
+    /// The first failure sticks.
+    pub(super) fn fail(&self, what: &str, kind: Kind) {
+        if self.failure.set(kind) {
+            tracing::error!(
+                "page cache: {what} failed ({}): flushes fail from now on; what is dirty stays in memory and is tried again",
+                kind.errno_name()
+            );
+        }
+        self.wake();
+    }
+
+    /// Asserts that the parts agree with each other. A large cache is looked at now and then, so that many calls stay cheap.
+    pub(super) fn verify(&self) {
+        let calls = self.verify_calls.fetch_add(1, Ordering::Relaxed);
+        if !calls.is_multiple_of(1 + self.frames.made() / VERIFIED_FOLIOS) {
+            return;
+        }
+        let shards: Vec<_> = self.shards.iter().map(|shard| shard.read().verify()).collect();
+        let dirty: u64 = shards.iter().map(|shard| shard.0).sum();
+        let moving: u64 = shards.iter().map(|shard| shard.1).sum();
+        assert_eq!(dirty, self.dirty.load(Ordering::Relaxed), "dirty blocks are counted");
+        assert!(dirty + moving <= self.unsaved.used(), "what is not below is counted");
+        let folios: usize = self.shards.iter().map(|shard| shard.read().len()).sum();
+        assert!(folios as u64 + self.frames.free() <= self.frames.count(), "each frame has one place");
+    }
+}

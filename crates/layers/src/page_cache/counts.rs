@@ -1,0 +1,39 @@
+//! What is counted.
+
+use spillway_core::stats::Counters;
+
+/// A counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Count {
+    /// Bytes that clients read, and those of them that were in memory.
+    ReadBytes,
+    HitBytes,
+    /// Bytes that clients wrote, and those of blocks that became dirty by that.
+    WriteBytes,
+    DirtiedBytes,
+    /// Bytes written back, and the writes that took.
+    WrittenBytes,
+    WritebackIos,
+    /// Writes that waited, for dirty blocks to become fewer or for memory.
+    Blocked,
+    Flushes,
+    Evicted,
+    /// Reads of the device below whose content found no memory to stay in.
+    Uncached,
+}
+
+const KINDS: usize = Count::Uncached as usize + 1;
+
+/// All of them.
+#[derive(Default)]
+pub(super) struct Counts(Counters<KINDS>);
+
+impl Counts {
+    pub(super) fn add(&self, count: Count, amount: u64) {
+        self.0.add(count as usize, amount);
+    }
+
+    pub(super) fn get(&self, count: Count) -> u64 {
+        self.0.sum(count as usize)
+    }
+}

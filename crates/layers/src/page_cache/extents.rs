@@ -1,0 +1,69 @@
+//! What the device holds: what the device below may not have yet is stored; of the rest the device below knows.
+
+use spillway_core::{ByteRange, Extent, Kind, mutant};
+
+use super::cache::Core;
+
+impl Core {
+    pub(super) async fn extents(&self, range: ByteRange, count_max: usize) -> Result<Vec<Extent>, Kind> {
+        let (mut list, mut at, end) = (Vec::new(), range.offset, range.offset + range.len);
+        while at < end && list.len() < count_max {
+            // What is below when this looks was there before the device below is asked.
+            let (unsaved, until) = self.next_unsaved(ByteRange::new(at, end - at));
+            if unsaved && !mutant::on("page_cache: ask only the device below for extents") {
+                Extent::stored(until - at).append_to(&mut list);
+                at = until;
+                continue;
+            }
+            while at < until && list.len() < count_max {
+                let part = ByteRange::new(at, until - at);
+                let below = self.below.extents(part, count_max).await?;
+                at += self.append(&below, part, &mut list);
+            }
+        }
+        list.truncate(count_max);
+        Ok(list)
+    }
+
+    /// Whether the begin of `range` is unsaved, and where that ends.
+    fn next_unsaved(&self, range: ByteRange) -> (bool, u64) {
+        let (at, end) = (range.offset, range.offset + range.len);
+        let regions = self.places.regions(range);
+        let unclean =
+            self.shards.iter().filter_map(|shard| shard.read().dirty.unclean(regions.clone()).next());
+        let Some(region) = unclean.min() else { return (false, end) };
+        let place = self.places.region_range(region);
+        if place.offset > at {
+            return (false, place.offset);
+        }
+        let end = end.min(place.offset + place.len);
+        let runs = self.shard(region).read().unsaved_runs(ByteRange::new(at, end - at));
+        match runs.first() {
+            Some(run) if run.offset <= at => (true, end.min(run.offset + run.len)),
+            Some(run) => (false, run.offset),
+            None => (false, end),
+        }
+    }
+
+    /// Appends what the device below says of `part`, in blocks of the cache: one of which a part is stored is stored. Returns bytes.
+    fn append(&self, below: &[Extent], part: ByteRange, list: &mut Vec<Extent>) -> u64 {
+        let (block, last) = (self.places.block_bytes(), part.offset + part.len);
+        let (mut at, mut end) = (part.offset, part.offset);
+        for extent in below {
+            end = last.min(end + extent.len);
+            let (inside, around) = match end == last {
+                true => (end, end),
+                false => (end & !(block - 1), end.next_multiple_of(block)),
+            };
+            if (extent.hole || extent.zero) && inside > at {
+                Extent { len: inside - at, ..*extent }.append_to(list);
+                at = inside;
+            }
+            if end > at {
+                Extent::stored(around - at).append_to(list);
+                at = around;
+            }
+        }
+        at - part.offset
+    }
+}

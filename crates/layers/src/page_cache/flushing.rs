@@ -1,0 +1,67 @@
+//! Flushes: all that was dirty when one began is written back, then the device below is flushed.
+//!
+//! A flush ends whatever clients write meanwhile: it begins an epoch, and waits for what became dirty before that.
+
+use std::sync::Arc;
+
+use spillway_core::sync::Ordering;
+use spillway_core::{Kind, Request, mutant};
+
+use super::cache::Core;
+use super::counts::Count;
+
+impl Core {
+    /// Makes durable what was acknowledged before. Fails from the first failure on: what was lost below does not come back.
+    pub(super) async fn flush(self: &Arc<Self>) -> Result<(), Kind> {
+        self.counts.add(Count::Flushes, 1);
+        self.failure.check()?;
+        let all = async {
+            if !mutant::on("page_cache: flush only the device below") {
+                self.write_back_older().await?;
+            }
+            self.sync().await
+        };
+        // Another may have failed since this one was carried out: once one has, none succeeds.
+        self.flushes.through(all).await.and(self.failure.check())
+    }
+
+    /// Waits until the device below has what became dirty before.
+    async fn write_back_older(self: &Arc<Self>) -> Result<(), Kind> {
+        let epoch = self.begin_epoch();
+        self.wanted.fetch_max(epoch, Ordering::AcqRel);
+        let written = async {
+            loop {
+                let seen = self.changes.current();
+                if !self.has_older(epoch) {
+                    return;
+                }
+                self.writeback.kick();
+                self.changes.reached(seen + 1).await;
+            }
+        };
+        self.failure.or(written).await
+    }
+
+    fn has_older(&self, epoch: u64) -> bool {
+        self.shards.iter().any(|shard| {
+            let shard = shard.read();
+            if mutant::on("page_cache: flush without waiting for what is on its way") {
+                return shard.dirty.next(0, epoch).is_some();
+            }
+            shard.dirty.oldest().is_some_and(|oldest| oldest < epoch)
+        })
+    }
+
+    /// Flushes the device below: what has landed there is durable afterwards.
+    pub(super) async fn sync(&self) -> Result<(), Kind> {
+        self.failure.check()?;
+        let flush = async {
+            if mutant::on("page_cache: write back without a flush below") {
+                return Ok(());
+            }
+            let flush = async { self.below.submit(Request::flush()).await.result };
+            self.meter.flush(flush).await.inspect_err(|kind| self.fail("a flush below", *kind))
+        };
+        self.syncs.through(flush).await
+    }
+}

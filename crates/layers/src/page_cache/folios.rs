@@ -1,0 +1,235 @@
+//! What a shard of the cache holds: folios by number, in the order in which they leave, and which regions are dirty.
+
+use std::hash::BuildHasher;
+use std::ops::Range;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+use spillway_core::ByteRange;
+use spillway_core::sync::{AtomicU32, Ordering};
+use spillway_policy::dirty_regions::DirtyRegions;
+use spillway_policy::eviction::{Eviction, Residents, S3Fifo};
+use spillway_policy::folio::FolioState;
+
+use super::frames::Frame;
+use super::places::{Piece, Places};
+
+/// Bits of a folio's access word that are the mark of its eviction; above them the block behind the last access.
+const MARK_BITS: u32 = 2;
+
+/// Consecutive blocks of the device in memory.
+pub(super) struct Folio {
+    pub(super) number: u64,
+    pub(super) bytes: Frame,
+    pub(super) state: FolioState,
+    /// Reads of the device below that are under way for it. It stays, and keeps what it holds, until they end: so that what they mark
+    /// as being read is theirs.
+    pub(super) fills: u32,
+    access: AtomicU32,
+}
+
+impl Folio {
+    fn new(number: u64, bytes: Frame, blocks: u32) -> Self {
+        Self { number, bytes, state: FolioState::new(blocks), fills: 0, access: AtomicU32::new(0) }
+    }
+
+    /// Notes an access. One that goes on where the last one ended is part of the same: else reading a folio block by block once would
+    /// look like using it often.
+    pub(super) fn touch(&self, blocks: &Range<u32>) {
+        let before = self.access.load(Ordering::Relaxed);
+        let (mark, end) = (before & ((1 << MARK_BITS) - 1), before >> MARK_BITS);
+        let mark = if blocks.start == end && end > 0 { mark } else { S3Fifo::touched(mark, 0) };
+        self.access.store(mark | blocks.end << MARK_BITS, Ordering::Relaxed);
+    }
+
+    /// The access that brings it in, which counts for nothing.
+    fn arrive(&self, blocks: &Range<u32>) {
+        self.access.store(blocks.end << MARK_BITS, Ordering::Relaxed);
+    }
+}
+
+/// Folios by slot.
+#[derive(Default)]
+struct Slots(Vec<Option<Folio>>);
+
+impl Slots {
+    fn at(&self, slot: u32) -> &Folio {
+        self.0[slot as usize].as_ref().expect("the slot has a folio")
+    }
+}
+
+impl Residents for Slots {
+    fn mark(&self, slot: u32) -> u32 {
+        self.at(slot).access.load(Ordering::Relaxed) & ((1 << MARK_BITS) - 1)
+    }
+
+    fn set_mark(&self, slot: u32, mark: u32) {
+        let access = &self.at(slot).access;
+        access.store(access.load(Ordering::Relaxed) >> MARK_BITS << MARK_BITS | mark, Ordering::Relaxed);
+    }
+
+    fn may_leave(&self, slot: u32) -> bool {
+        let folio = self.at(slot);
+        folio.fills == 0 && folio.state.is_idle()
+    }
+}
+
+/// A shard of the cache, behind its lock.
+pub(super) struct Folios {
+    places: Places,
+    slots: Slots,
+    free: Vec<u32>,
+    by_number: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+    eviction: S3Fifo,
+    pub(super) dirty: DirtyRegions,
+}
+
+/// Bytes that a folio of so many blocks takes beside its content: slot, place in the hash table (at worst half full, and both the old and
+/// the new one while it grows), queues, blocks' state, what the allocator keeps.
+pub(super) const fn bytes_beside(blocks: u32) -> u64 {
+    let slot = 2 * (size_of::<Option<Folio>>() as u64 + size_of::<u32>() as u64);
+    let place = 3 * (size_of::<u32>() as u64 + 1);
+    slot + place + S3Fifo::BYTES_A_FOLIO + FolioState::bytes_max(blocks) + 32
+}
+
+/// Folios looked at for one that can leave.
+const LOOKS: u32 = 64;
+
+impl Folios {
+    /// For about so many folios.
+    pub(super) fn new(places: Places, folios: u64) -> Self {
+        Self {
+            places,
+            slots: Slots::default(),
+            free: Vec::new(),
+            by_number: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
+            eviction: S3Fifo::new(u32::try_from(folios).unwrap_or(u32::MAX)),
+            dirty: DirtyRegions::default(),
+        }
+    }
+
+    /// Folios.
+    pub(super) fn len(&self) -> usize {
+        self.by_number.len()
+    }
+
+    fn find(&self, number: u64) -> Option<u32> {
+        let hash = self.hasher.hash_one(number);
+        self.by_number.find(hash, |slot| self.slots.at(*slot).number == number).copied()
+    }
+
+    /// The folio of that number.
+    pub(super) fn get(&self, number: u64) -> Option<&Folio> {
+        self.find(number).map(|slot| self.slots.at(slot))
+    }
+
+    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Folio> {
+        let slot = self.find(number)?;
+        self.slots.0[slot as usize].as_mut()
+    }
+
+    /// A new folio, for an access to `blocks` of it.
+    pub(super) fn insert(&mut self, number: u64, frame: Frame, blocks: &Range<u32>) {
+        let folio = Folio::new(number, frame, self.places.folio_blocks());
+        folio.arrive(blocks);
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.0.push(None);
+            self.slots.0.len() as u32 - 1
+        });
+        assert!(self.slots.0[slot as usize].replace(folio).is_none(), "slot {slot} was free");
+        let (slots, hasher) = (&self.slots, &self.hasher);
+        let hash = hasher.hash_one(number);
+        self.by_number.insert_unique(hash, slot, |slot| hasher.hash_one(slots.at(*slot).number));
+        self.eviction.admit(slot, number);
+    }
+
+    /// The frame of a folio that leaves, if one of those looked at can.
+    pub(super) fn evict(&mut self) -> Option<Frame> {
+        let slot = self.eviction.evict(LOOKS, &self.slots)?;
+        Some(self.take_out(slot))
+    }
+
+    /// The slot's folio is in no queue any more.
+    fn take_out(&mut self, slot: u32) -> Frame {
+        let folio = self.slots.0[slot as usize].take().expect("what leaves is there");
+        assert!(folio.fills == 0 && folio.state.is_idle(), "what leaves is not needed");
+        let hash = self.hasher.hash_one(folio.number);
+        let place =
+            self.by_number.find_entry(hash, |other| *other == slot).expect("each folio has its place");
+        place.remove();
+        self.free.push(slot);
+        folio.bytes
+    }
+
+    /// Numbers of the folios that `range` touches and the cache has.
+    pub(super) fn within(&self, range: ByteRange) -> Vec<u64> {
+        let first = range.offset >> self.places.folio_shift;
+        let numbers = first..(range.offset + range.len).div_ceil(self.places.folio_bytes());
+        if numbers.end - numbers.start <= self.len() as u64 {
+            return numbers.filter(|number| self.find(*number).is_some()).collect();
+        }
+        let all = self.slots.0.iter().flatten().map(|folio| folio.number);
+        all.filter(|number| numbers.contains(number)).collect()
+    }
+
+    /// Copies what is written into the folio, which is there; returns how many of its blocks have become dirty.
+    pub(super) fn write(&mut self, piece: &Piece, bytes: &[u8], stamp: u64) -> u32 {
+        let region = self.places.region_of(piece.folio);
+        let folio = self.get_mut(piece.folio).expect("it is there");
+        folio.bytes[piece.bytes.clone()].copy_from_slice(&bytes[piece.start..][..piece.bytes.len()]);
+        folio.touch(&piece.blocks);
+        let dirtied = folio.state.write(piece.blocks.clone());
+        self.dirty.dirtied(region, dirtied.into(), stamp);
+        dirtied
+    }
+
+    /// The dirty runs of a region, in order; those that follow each other across folios are one.
+    pub(super) fn dirty_runs(&self, region: u64) -> Vec<ByteRange> {
+        self.runs(self.places.region_range(region), |folio| folio.state.dirty_runs().collect())
+    }
+
+    /// The runs of `range`, all of it in one region, that the device below may not have yet.
+    pub(super) fn unsaved_runs(&self, range: ByteRange) -> Vec<ByteRange> {
+        self.runs(range, |folio| {
+            folio.state.unsaved_runs(self.places.part(range, folio.number).blocks).collect()
+        })
+    }
+
+    fn runs(&self, range: ByteRange, of: impl Fn(&Folio) -> Vec<Range<u32>>) -> Vec<ByteRange> {
+        let mut runs: Vec<ByteRange> = Vec::new();
+        let mut numbers = self.within(range);
+        numbers.sort_unstable();
+        for folio in numbers.into_iter().filter_map(|number| self.get(number)) {
+            for run in of(folio).iter().map(|blocks| self.places.range(folio.number, blocks)) {
+                match runs.last_mut() {
+                    Some(last) if last.offset + last.len == run.offset => last.len += run.len,
+                    _ => runs.push(run),
+                }
+            }
+        }
+        runs
+    }
+
+    /// What `range` holds is not needed any more. None of it is dirty or on its way.
+    pub(super) fn forget(&mut self, range: ByteRange) {
+        for number in self.within(range) {
+            let blocks = self.places.part(range, number).blocks;
+            let dirty = self.get_mut(number).expect("it is there").state.forget(blocks);
+            assert_eq!(dirty, 0, "what is forgotten is below");
+        }
+    }
+
+    /// Asserts that folios, hash table and dirty regions agree; returns dirty blocks, and those that are being written back.
+    pub(super) fn verify(&self) -> (u64, u64) {
+        let folios = || self.slots.0.iter().flatten();
+        assert_eq!(folios().count(), self.len(), "each folio has its place");
+        assert_eq!(self.free.len() + self.len(), self.slots.0.len(), "each slot is free or has a folio");
+        folios().for_each(|folio| assert!(self.get(folio.number).is_some(), "folio {}", folio.number));
+        self.dirty.verify();
+        let unsaved = folios().map(|folio| folio.state.unsaved());
+        let sum = unsaved.fold((0, 0), |sum, one| (sum.0 + u64::from(one.0), sum.1 + u64::from(one.1)));
+        assert_eq!(sum.0, self.dirty.blocks(), "dirty blocks are counted by region");
+        sum
+    }
+}

@@ -1,0 +1,141 @@
+//! Page cache: reads and writes at the speed of memory, over a device that keeps its data.
+//!
+//! ```text
+//!   write -> units of what may be unsaved -> memory of the folio -> copied, valid and dirty            -> acknowledged
+//!   read  -> what is valid is copied; each stretch that is missing is one read below, and fills the folios
+//!   dirty above the background limit, or for too long, or waited for -> regions up the device: what is dirty of one is
+//!            copied out and written in its runs; what is dirtied meanwhile stays dirty
+//!   flush -> a new epoch; what became dirty before is written back, then the device below is flushed
+//!   FUA, and every write in mode writethrough -> absorbed, its regions written back, for FUA the device below flushed
+//!   zeroes, discards -> the range is held; what is dirty of it written back; passed below; forgotten
+//! ```
+//!
+//! Promises: what a flush or FUA acknowledged is durable below. What was written without is in memory, and lost when the process is
+//! killed; a server that stops flushes. A write never reads: its blocks are whole (parts of blocks are merged above, by `Aligned`).
+//! Exactly the dirty blocks are written back. A block is on its way to the device below once at a time, and stays where it is until that has ended. The first
+//! error of write-back sticks: flushes and FUA fail from then on, what is dirty stays dirty, reads go on, and it is tried again; a
+//! write that would wait for room fails with it instead. A request that is dropped is withdrawn: what of a write was absorbed stays.
+//!
+//! Needs: a device below that is not memory itself, whose blocks are not larger than the cache's. Memory is charged when it is opened: folios,
+//! what is kept of each, and copies of what is written back.
+//!
+//! Locks: a shard of folios; the ranges held beside the cache, and the epochs, are leaves. Never two shards. A read hit takes its shard
+//! shared; a write takes it alone.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `settings`, `counts`, `attributes` | options, figures, and both as the control plane sees them |
+//! | `opening` | what fits, and what is charged |
+//! | `cache` | the parts together |
+//! | `places` | where a byte lies: block, folio, region, shard |
+//! | `frames`, `folios` | memory of folios; a shard: folios by number, who leaves next, dirty regions |
+//! | `reading`, `writing`, `replacing`, `extents` | requests of clients |
+//! | `writeback`, `flushing`, `ageing` | the cache as a source of the write-back engine; flushes; what is dirty for too long |
+
+mod ageing;
+mod attributes;
+mod cache;
+mod counts;
+mod extents;
+mod flushing;
+mod folios;
+mod frames;
+mod opening;
+mod places;
+mod reading;
+mod replacing;
+mod settings;
+#[cfg(test)]
+mod tests;
+#[cfg(all(test, feature = "shuttle"))]
+mod threads;
+mod writeback;
+mod writing;
+
+use std::sync::Arc;
+
+use spillway_core::{
+    Answer, BlockDevice, ByteRange, Error, Extent, Geometry, Kind, LocalFuture, Op, Request, Submission,
+    Suspend,
+};
+
+use crate::surroundings::{Below, Open, OpenDevice, Surroundings};
+use counts::Count;
+use writing::Hand;
+
+pub use attributes::{attributes, declarations};
+pub use cache::PageCache;
+pub use settings::{Config, Cut, Mode};
+
+impl Open<Below> for Config {
+    async fn open(&self, below: Below, around: &Surroundings) -> Result<OpenDevice, Error> {
+        let (cache, found) = PageCache::open(self, below, around.env.clone(), &around.budget)?;
+        let suspend: Option<Arc<dyn Suspend>> = Some(cache.clone());
+        Ok(OpenDevice { suspend, notes: vec![found], ..OpenDevice::new(cache, attributes) })
+    }
+}
+
+impl Suspend for PageCache {
+    /// Makes everything durable: memory is gone afterwards.
+    fn suspend(&self) -> LocalFuture<Result<(), Error>> {
+        let core = self.core.clone();
+        Box::pin(async move {
+            let flushed = core.flush().await;
+            flushed.map_err(|kind| {
+                Error::new(kind, "what the page cache holds cannot be written back: it is lost")
+            })
+        })
+    }
+}
+
+impl PageCache {
+    fn read(&self, mut request: Request) -> Submission {
+        self.core.counts.add(Count::ReadBytes, request.range.len);
+        let done = self.core.copy_hits(request.range, &mut request.buf);
+        if done == request.range.len {
+            return Answer::Done(request.answer(Ok(())));
+        }
+        let core = self.core.clone();
+        Answer::pending(async move { core.read(request, done).await })
+    }
+
+    fn write(&self, request: Request) -> Submission {
+        let core = self.core.clone();
+        core.counts.add(Count::WriteBytes, request.range.len);
+        let (mut done, mut hand) = (0, Hand::new(core.clone()));
+        let absorbed = core.absorb(&request, &mut done, &mut hand);
+        if absorbed.is_ok() && !core.goes_below(&request) {
+            return Answer::Done(request.answer(Ok(())));
+        }
+        Answer::pending(async move { core.write(request, done, hand).await })
+    }
+}
+
+impl BlockDevice for PageCache {
+    fn geometry(&self) -> Geometry {
+        self.core.geometry()
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        let core = self.core.clone();
+        match request.op {
+            Op::Read => self.read(request),
+            Op::Write => self.write(request),
+            Op::WriteZeroes | Op::Discard => Answer::pending(async move { core.replace(request).await }),
+            Op::Flush => Answer::pending(async move {
+                let result = core.flush().await;
+                request.answer(result)
+            }),
+        }
+    }
+
+    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
+        let core = self.core.clone();
+        Answer::pending(async move { core.extents(range, count_max).await })
+    }
+
+    fn verify(&self) {
+        self.core.verify();
+        self.core.below.verify();
+    }
+}

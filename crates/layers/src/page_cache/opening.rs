@@ -1,0 +1,179 @@
+//! How a page cache is opened: what fits, how it is cut, what it charges.
+
+use std::sync::Arc;
+
+use spillway_core::size::human;
+use spillway_core::sync::{
+    AtomicU64, GroupFlush, Mutex, RangeSet, RwLock, Semaphore, StickyError, WaitList, Watermark, Work,
+};
+use spillway_core::{BlockDevice, Budget, Charge, Env, Error, Geometry, Kind, Seam, Workspace};
+use spillway_policy::ages::Ages;
+
+use super::cache::{Core, PageCache};
+use super::counts::Counts;
+use super::folios::{Folios, bytes_beside};
+use super::frames::Frames;
+use super::places::Places;
+use super::settings::{Config, FOLIO_MAX, Settings};
+use crate::writeback::{Meter, Writeback};
+
+/// Most memory for copies of what is written back.
+const BATCHES_MAX: u64 = 16 << 20;
+
+/// Part of the cache's memory for that.
+const BATCHES_PART: u64 = 16;
+
+/// Bytes of folios of a shard.
+const SHARD_BYTES: u64 = 64 << 20;
+const SHARDS_MAX: u64 = 16;
+
+/// Fewest folios that a cache is opened with.
+const FOLIOS_MIN: u64 = 4;
+
+/// Most that a cache takes unless it is told how much.
+const PRESET_MAX: u64 = 1 << 40;
+
+/// Ranges held by zeroes and discards that fill the set.
+const OUTSIDE_MAX: usize = 1024;
+
+/// The first epoch: what is waited for or expired is of an earlier one than some number, which is 0 for none.
+const FIRST_EPOCH: u64 = 1;
+
+/// How the memory of a cache is used.
+struct Fit {
+    places: Places,
+    folios: u64,
+    batches: u64,
+    charge: u64,
+}
+
+impl Fit {
+    fn new(settings: &Settings, bytes: u64) -> Result<Self, Error> {
+        let block_shift = settings.block_size.trailing_zeros();
+        let folio = settings.folio_size;
+        let region = match settings.cut.region_bytes {
+            0 => (1 << (bytes / 8).max(1).ilog2()).clamp(folio, FOLIO_MAX),
+            region => region.max(folio),
+        };
+        let batches = (bytes / BATCHES_PART).clamp(region, BATCHES_MAX);
+        let each = folio + bytes_beside((folio >> block_shift) as u32);
+        let folios = bytes.saturating_sub(batches) / each;
+        if folios < FOLIOS_MIN {
+            return Err(Error::invalid(format!(
+                "page_cache_bytes_max of {} is too little: give at least {}, or smaller folios",
+                human(bytes),
+                human(region + FOLIOS_MIN * each)
+            )));
+        }
+        let shards = match settings.cut.shards {
+            0 => (folios * folio / SHARD_BYTES).next_power_of_two().clamp(1, SHARDS_MAX),
+            shards => shards,
+        };
+        let (folio_shift, region_shift) = (folio.trailing_zeros(), region.trailing_zeros());
+        let places = Places { block_shift, folio_shift, region_shift, shards };
+        Ok(Self { places, folios, batches, charge: folios * each })
+    }
+}
+
+impl PageCache {
+    /// The cache over `below`, and what it is, for people. All that it keeps is charged to `budget`.
+    ///
+    /// [`Kind::Invalid`] where an option is out of its range, or does not fit the device below; [`Kind::NoSpace`] where the budget has
+    /// no room.
+    pub fn open(
+        config: &Config,
+        below: Arc<dyn BlockDevice>,
+        env: Arc<dyn Env>,
+        budget: &Arc<Budget>,
+    ) -> Result<(Arc<Self>, String), Error> {
+        let settings = Settings::new(config)?;
+        check(&settings, &below.geometry())?;
+        let bytes = settings.page_cache_bytes_max.unwrap_or((budget.room() / 4 * 3).min(PRESET_MAX));
+        let fit = Fit::new(&settings, bytes)?;
+        let batches =
+            Workspace::new("copies of what a page cache writes back", budget, fit.batches as usize)?;
+        let charge = budget.hold(fit.charge).map_err(|kind| {
+            let (needed, room) = (human(fit.charge), human(budget.room()));
+            let words = format!(
+                "no room for a page cache: {needed} are needed, {room} are left of the memory budget: give --memory more, or \
+                 page_cache_bytes_max less"
+            );
+            Error::new(kind, words)
+        })?;
+        let words = format!(
+            "page cache of {} in folios of {}",
+            human(fit.folios * settings.folio_size),
+            human(settings.folio_size)
+        );
+        Ok((Arc::new(Self { core: core(settings, &fit, below, env, batches, charge) }), words))
+    }
+}
+
+/// Whether the cache can stand on `below`.
+fn check(settings: &Settings, below: &Geometry) -> Result<(), Error> {
+    let (block, unit) = (settings.block_size, below.block_size.bytes());
+    if below.volatile {
+        return Err(Error::invalid(
+            "a page cache stands on a device that keeps its data: this one is memory itself",
+        ));
+    }
+    if block < unit {
+        return Err(Error::invalid(format!(
+            "block_size {block} is below the block of the device below: give {unit} or more"
+        )));
+    }
+    if !below.size.is_multiple_of(block) {
+        return Err(Error::new(
+            Kind::Invalid,
+            format!(
+                "the device below has {} bytes, which are no whole blocks of {block}: give block_size {unit}",
+                below.size
+            ),
+        ));
+    }
+    Ok(())
+}
+
+fn core(
+    settings: Settings,
+    fit: &Fit,
+    below: Arc<dyn BlockDevice>,
+    env: Arc<dyn Env>,
+    batches: Workspace,
+    charge: Charge,
+) -> Arc<Core> {
+    let meter = Meter::new(env.clone());
+    let shards = fit.places.shards;
+    let shard = |_| RwLock::new(Folios::new(fit.places, fit.folios.div_ceil(shards)));
+    let core = Arc::new_cyclic(|core| Core {
+        below: Seam::new(below),
+        places: fit.places,
+        shards: (0..shards).map(shard).collect(),
+        frames: Frames::new(fit.folios, settings.folio_size),
+        hand: AtomicU64::new(0),
+        unsaved: Semaphore::new(0),
+        dirty: AtomicU64::new(0),
+        waiting: AtomicU64::new(0),
+        room: WaitList::default(),
+        changes: Watermark::default(),
+        epoch: AtomicU64::new(FIRST_EPOCH),
+        wanted: AtomicU64::new(0),
+        ages: Mutex::new(Ages::new(env.coarse_now(), FIRST_EPOCH)),
+        age_timer: Work::default(),
+        outside: RangeSet::new(OUTSIDE_MAX),
+        writeback: Writeback::new(core.clone(), env.clone(), meter.clone()),
+        cursor: AtomicU64::new(0),
+        meter,
+        batches,
+        flushes: GroupFlush::default(),
+        syncs: GroupFlush::default(),
+        failure: StickyError::default(),
+        counts: Counts::default(),
+        verify_calls: AtomicU64::new(0),
+        settings,
+        env,
+        _charge: charge,
+    });
+    core.unsaved.set_limit(core.blocks_at(core.settings.dirty_ratio.get()));
+    core
+}

@@ -1,0 +1,116 @@
+//! Where a byte of the device lies: its block, folio, region and shard.
+
+use std::ops::Range;
+
+use spillway_core::ByteRange;
+
+/// How the device is cut. All sizes are powers of two.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
+    pub(super) block_shift: u32,
+    pub(super) folio_shift: u32,
+    pub(super) region_shift: u32,
+    pub(super) shards: u64,
+}
+
+/// The part of a range that lies in one folio.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// Number of the folio.
+    pub(super) folio: u64,
+    /// Blocks of the folio.
+    pub(super) blocks: Range<u32>,
+    /// Bytes of the folio.
+    pub(super) bytes: Range<usize>,
+    /// Where it begins in the range.
+    pub(super) start: usize,
+}
+
+impl Places {
+    /// Bytes of a folio.
+    pub(super) fn folio_bytes(&self) -> u64 {
+        1 << self.folio_shift
+    }
+
+    pub(super) fn block_bytes(&self) -> u64 {
+        1 << self.block_shift
+    }
+
+    /// Blocks of a folio.
+    pub(super) fn folio_blocks(&self) -> u32 {
+        1 << (self.folio_shift - self.block_shift)
+    }
+
+    pub(super) fn region_of(&self, folio: u64) -> u64 {
+        folio >> (self.region_shift - self.folio_shift)
+    }
+
+    pub(super) fn shard_of(&self, region: u64) -> usize {
+        (region & (self.shards - 1)) as usize
+    }
+
+    /// The regions that `range` touches.
+    pub(super) fn regions(&self, range: ByteRange) -> Range<u64> {
+        range.offset >> self.region_shift..(range.offset + range.len).div_ceil(1 << self.region_shift)
+    }
+
+    /// The bytes of a region.
+    pub(super) fn region_range(&self, region: u64) -> ByteRange {
+        ByteRange::new(region << self.region_shift, 1 << self.region_shift)
+    }
+
+    /// The part of whole blocks of `range` from `start` on that lies in one folio.
+    pub(super) fn piece(&self, range: ByteRange, start: u64) -> Piece {
+        assert!(start < range.len, "{start} of {range:?}");
+        let at = range.offset + start;
+        let folio = at >> self.folio_shift;
+        let base = folio << self.folio_shift;
+        let end = (base + self.folio_bytes()).min(range.offset + range.len);
+        let block = |at: u64| ((at - base) >> self.block_shift) as u32;
+        let bytes = (at - base) as usize..(end - base) as usize;
+        Piece { folio, blocks: block(at)..block(end), bytes, start: start as usize }
+    }
+
+    /// The part of `range` that lies in `folio`, which it touches.
+    pub(super) fn part(&self, range: ByteRange, folio: u64) -> Piece {
+        let piece = self.piece(range, (folio << self.folio_shift).saturating_sub(range.offset));
+        assert_eq!(piece.folio, folio, "{range:?} touches the folio");
+        piece
+    }
+
+    /// The parts of `range`, a folio each.
+    pub(super) fn pieces(&self, range: ByteRange) -> impl Iterator<Item = Piece> {
+        let first = (range.len > 0).then(|| self.piece(range, 0));
+        let places = *self;
+        std::iter::successors(first, move |piece| {
+            let next = (piece.start + piece.bytes.len()) as u64;
+            (next < range.len).then(|| places.piece(range, next))
+        })
+    }
+
+    /// Where blocks of a folio lie on the device.
+    pub(super) fn range(&self, folio: u64, blocks: &Range<u32>) -> ByteRange {
+        let offset = (folio << self.folio_shift) + (u64::from(blocks.start) << self.block_shift);
+        ByteRange::new(offset, (blocks.len() as u64) << self.block_shift)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pieces_of_a_range_are_all_of_it() {
+        let places = Places { block_shift: 12, folio_shift: 14, region_shift: 16, shards: 2 };
+        let range = ByteRange::new(3 << 12, 9 << 12);
+        let pieces: Vec<Piece> = places.pieces(range).collect();
+        let blocks: Vec<_> = pieces.iter().map(|piece| (piece.folio, piece.blocks.clone())).collect();
+        assert_eq!(blocks, [(0, 3..4), (1, 0..4), (2, 0..4)]);
+        let bytes: Vec<_> = pieces.iter().map(|piece| (piece.start, piece.bytes.len())).collect();
+        assert_eq!(bytes, [(0, 4096), (4096, 16384), (20480, 16384)]);
+        assert!(pieces.iter().all(|piece| places.part(range, piece.folio) == *piece));
+        assert_eq!(places.range(1, &(1..3)), ByteRange::new(5 << 12, 2 << 12));
+        assert_eq!((places.region_of(3), places.region_of(5)), (0, 1));
+        assert_eq!(places.regions(ByteRange::new(65536, 4096)), 1..2);
+    }
+}

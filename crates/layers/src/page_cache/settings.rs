@@ -1,0 +1,115 @@
+//! How a page cache is used: its options, with the kernel's names where the kernel has them.
+
+use std::time::Duration;
+
+use spillway_core::block::DEVICE_BYTES_MAX;
+use spillway_core::{BlockSize, Error, Preset, Type, Unit};
+
+use crate::options::{choices, options};
+use crate::sizes;
+
+choices! {
+    /// When a write is acknowledged.
+    pub enum Mode {
+        /// Once it is in memory.
+        Writeback = "writeback",
+        /// Once the device below has received it.
+        Writethrough = "writethrough",
+    }
+}
+
+/// How the cache is cut; 0 is what follows from its size. No options: simulation needs many parts of little.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cut {
+    /// Bytes of a region, which is written back at once: a power of two, not below a folio.
+    pub region_bytes: u64,
+    /// Shards: a power of two.
+    pub shards: u64,
+}
+
+const PERCENT: Type = Type::Number(0, 100);
+
+/// Largest folio.
+pub(super) const FOLIO_MAX: u64 = 2 << 20;
+
+options! {
+    /// What a configuration says about a page cache.
+    pub struct Config;
+    /// A [`Config`] that was found to be good; what may change while the cache is in use does so here.
+    pub(super) struct Settings: Settings::fits;
+    Start mode: Mode = Type::Choice(Mode::NAMES),
+        "When a write is acknowledged: writeback once it is in memory, writethrough once the device below has received it"
+        .preset(Preset::Choice("writeback"));
+    Start page_cache_bytes_max: Option<u64> = Type::Number(0, DEVICE_BYTES_MAX),
+        "Memory of the page cache, all that it keeps included"
+        .unit(Unit::Bytes).preset(Preset::Words("three quarters of what the memory budget has left")).option("page-cache-bytes-max");
+    Start block_size: u64 = sizes::BLOCK,
+        "Unit of reading, writing and dirtying; not below the block of the device below"
+        .unit(Unit::Bytes).preset(Preset::Number(4096));
+    Start folio_size: u64 = Type::PowerOfTwo(4096, FOLIO_MAX), "Unit of memory, of which each block is read and written for itself"
+        .unit(Unit::Bytes).preset(Preset::Number(16384));
+    Live dirty_background_ratio: u64 = PERCENT, "Start writing back above this share of dirty blocks; not above dirty_ratio"
+        .unit(Unit::Percent).preset(Preset::Number(10));
+    Live dirty_ratio: u64 = PERCENT, "Maximum share of blocks that are dirty or being written back. Writes that need more wait"
+        .unit(Unit::Percent).preset(Preset::Number(20));
+    Live dirty_expire: u64 = Type::Number(1, 86_400_000), "Write back blocks this long after they became dirty, from 15/16 of it on"
+        .unit(Unit::Milliseconds).preset(Preset::Number(30_000));
+    .. besides {
+        /// How the cache is cut.
+        cut: Cut,
+    }
+}
+
+impl Settings {
+    pub(super) fn block_size(&self) -> BlockSize {
+        sizes::block(self.block_size)
+    }
+
+    pub(super) fn dirty_expire(&self) -> Duration {
+        Duration::from_millis(self.dirty_expire.get())
+    }
+
+    fn fits(&self) -> Result<(), Error> {
+        let (background, limit) = (self.dirty_background_ratio.get(), self.dirty_ratio.get());
+        if background > limit {
+            return Err(Error::invalid(format!(
+                "dirty_background_ratio {background} is above dirty_ratio {limit}: give percentages, the background one not above the other"
+            )));
+        }
+        if self.block_size > self.folio_size {
+            return Err(Error::invalid(format!(
+                "block_size {} is above folio_size {}: a folio is one block or more",
+                self.block_size, self.folio_size
+            )));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(change: impl FnOnce(&mut Config)) -> String {
+        let mut config = Config::default();
+        change(&mut config);
+        Settings::new(&config).err().map_or(String::new(), |error| error.to_string())
+    }
+
+    #[test]
+    fn values_out_of_range_are_named() {
+        assert_eq!(refusal(|_| {}), "");
+        assert!(refusal(|config| config.dirty_ratio = 101).contains("dirty_ratio cannot be 101"));
+        assert!(
+            refusal(|config| config.dirty_ratio = 9)
+                .contains("dirty_background_ratio 10 is above dirty_ratio 9")
+        );
+        assert!(refusal(|config| config.folio_size = 3000).contains("folio_size cannot be 3000"));
+        assert!(refusal(|config| config.folio_size = 4 << 20).contains("folio_size"));
+        assert!(
+            refusal(|config| config.block_size = 65536)
+                .contains("block_size 65536 is above folio_size 16384")
+        );
+        assert!(refusal(|config| config.dirty_expire = 0).contains("dirty_expire cannot be 0"));
+    }
+}

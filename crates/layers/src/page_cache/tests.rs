@@ -1,0 +1,159 @@
+//! The page cache over a simulated disk: what it writes below, what it keeps in memory, and what it says of itself.
+
+mod failures;
+mod memory;
+mod reads;
+mod writes;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use spillway_core::sync::Mutex;
+use spillway_core::{Attributes, BlockSize, Budget, Env, IoBuf, Reply, Seam};
+use spillway_sim::disk::{Disk, Latency, Medium, Plan};
+use spillway_sim::world::World;
+
+use super::*;
+use crate::file::File;
+
+const BLOCK: usize = 4096;
+
+/// Keeps what reaches the device below.
+struct Recorder {
+    below: Arc<dyn BlockDevice>,
+    seen: Mutex<Vec<(Op, ByteRange)>>,
+}
+
+impl Recorder {
+    /// What has reached it since the last call, of that operation.
+    fn take(&self, op: Op) -> Vec<(u64, u64)> {
+        let seen = std::mem::take(&mut *self.seen.lock());
+        seen.into_iter().filter(|seen| seen.0 == op).map(|(_, range)| (range.offset, range.len)).collect()
+    }
+}
+
+impl BlockDevice for Recorder {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        self.seen.lock().push((request.op, request.range));
+        self.below.submit(request)
+    }
+
+    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
+        self.below.extents(range, count_max)
+    }
+}
+
+/// A disk, and a cache of a MiB over it unless something else is asked for.
+struct House {
+    world: Arc<World>,
+    disk: Arc<Disk>,
+    below: Arc<Recorder>,
+    budget: Arc<Budget>,
+    cache: Arc<PageCache>,
+}
+
+fn mebibyte() -> Config {
+    Config { page_cache_bytes_max: Some(1 << 20), ..Config::default() }
+}
+
+impl House {
+    fn new(config: &Config) -> Self {
+        Self::with_plan(config, Plan { latency: Latency::Nvme, ..Plan::default() })
+    }
+
+    fn with_plan(config: &Config, plan: Plan) -> Self {
+        Self::over(config, plan, Medium::new(32 << 20))
+    }
+
+    fn over(config: &Config, plan: Plan, medium: Medium) -> Self {
+        let world = World::new(7);
+        let disk = Arc::new(Disk::new(world.clone(), medium, BlockSize::SECTOR, plan, 7));
+        let below = File::new(disk.clone(), world.clone());
+        let below = Arc::new(Recorder { below: Arc::new(below), seen: Mutex::default() });
+        let budget = Budget::new(64 << 20);
+        let (cache, _) = PageCache::open(config, below.clone(), world.clone(), &budget).expect("it opens");
+        Self { world, disk, below, budget, cache }
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        Seam::new(self.cache.clone()).submit(request)
+    }
+
+    fn ask(&self, request: Request) -> Reply {
+        let reply = self.world.run(self.submit(request));
+        self.cache.verify();
+        reply
+    }
+
+    fn write(&self, block: usize, value: u8, blocks: usize) {
+        assert_eq!(self.ask(filled(block, value, blocks)).result, Ok(()));
+    }
+
+    fn flush(&self) {
+        assert_eq!(self.ask(Request::flush()).result, Ok(()));
+    }
+
+    /// First bytes of each of these blocks.
+    fn read(&self, block: usize, blocks: usize) -> Vec<u8> {
+        let reply = self.ask(Request::read((block * BLOCK) as u64, IoBuf::new(blocks * BLOCK)));
+        assert_eq!(reply.result, Ok(()));
+        reply.buf.chunks(BLOCK).map(|block| block[BLOCK - 1]).collect()
+    }
+
+    /// Runs a request in the background: what it comes to, once it has.
+    fn spawn(&self, submission: Submission) -> Rc<Cell<Option<Result<(), Kind>>>> {
+        let result: Rc<Cell<_>> = Rc::default();
+        let told = result.clone();
+        self.world.spawn_here(Box::pin(async move { told.set(Some(submission.await.result)) }));
+        result
+    }
+
+    fn extents(&self, range: ByteRange) -> Vec<Extent> {
+        let (found, finds) = (Rc::new(RefCell::new(None)), self.cache.extents(range, 100));
+        let told = found.clone();
+        self.world.run(Answer::pending(async move {
+            *told.borrow_mut() = Some(finds.await);
+            Request::flush().answer(Ok(()))
+        }));
+        found.take().expect("it was answered").expect("the disk can tell")
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        attributes(self.cache.clone())
+            .get(name)
+            .expect("there is such an attribute")
+            .number()
+            .expect("a number")
+    }
+
+    fn text(&self, name: &str) -> String {
+        attributes(self.cache.clone()).show(name).expect("there is such an attribute")
+    }
+
+    fn until(&self, what: &str, condition: impl Fn() -> bool) {
+        assert!(
+            (0..200_000).any(|_| condition() || !self.world.go_on()) && condition(),
+            "{what} does not come"
+        );
+        self.cache.verify();
+    }
+
+    /// The value of a block on the disk once its power is gone.
+    fn survivor(&self, block: usize) -> u8 {
+        self.disk.cut();
+        let house = Self::over(&mebibyte(), Plan::default(), self.disk.survivors());
+        house.read(block, 1)[0]
+    }
+}
+
+fn filled(block: usize, value: u8, blocks: usize) -> Request {
+    let mut buf = IoBuf::new(blocks * BLOCK);
+    buf.fill(value);
+    Request::write((block * BLOCK) as u64, buf)
+}

@@ -1,0 +1,89 @@
+//! Memory: what is charged, who leaves, and who waits.
+
+use super::*;
+
+#[test]
+fn a_cache_charges_what_it_is_told_and_gives_it_back() {
+    let house = House::new(&mebibyte());
+    let charged = house.budget.used();
+    assert!((900 << 10..=1 << 20).contains(&charged), "{charged}");
+    for block in (0..4096).step_by(4) {
+        house.write(block, block as u8, 2);
+        house.read(block, 4);
+    }
+    assert_eq!(house.budget.used(), charged, "whatever it does");
+    assert!(house.number("folio_bytes") <= house.number("folio_bytes_max"));
+    assert!(house.number("folios_evicted") > 0);
+    let House { world, cache, budget, .. } = house;
+    world.power_off();
+    drop((cache, world));
+    assert_eq!(budget.used(), 0);
+}
+
+#[test]
+fn what_leaves_memory_is_on_the_disk() {
+    let house = House::new(&Config { folio_size: 65536, dirty_ratio: 100, ..mebibyte() });
+    let value = |block: usize| (block % 251) as u8 + 1;
+    (0..4096).step_by(16).for_each(|block| house.write(block, value(block), 1));
+    for block in (0..4096).step_by(16) {
+        assert_eq!(house.read(block, 2), [value(block), 0]);
+    }
+}
+
+#[test]
+fn no_more_than_the_limit_is_ever_unsaved_and_writers_wait_for_it() {
+    let house = House::new(&mebibyte());
+    let limit = house.number("unsaved_bytes_max");
+    let writes: Vec<_> = (0..200).map(|write| house.spawn(house.submit(filled(write * 8, 3, 8)))).collect();
+    house.until("all writes", || {
+        assert!(house.number("unsaved_bytes") <= limit);
+        writes.iter().all(|write| write.get() == Some(Ok(())))
+    });
+    assert!(house.number("writes_blocked") > 0);
+    assert_eq!(house.read(199 * 8, 8), [3; 8]);
+}
+
+#[test]
+fn a_scan_of_ten_times_the_cache_leaves_what_is_used() {
+    let house = House::new(&Config { folio_size: 4096, page_cache_bytes_max: Some(1 << 20), ..mebibyte() });
+    let hot = 100;
+    for _ in 0..4 {
+        (0..hot).rev().for_each(|block| _ = house.read(block, 1));
+    }
+    (1000..1000 + 10 * 256).for_each(|block| _ = house.read(block, 1));
+    house.below.take(Op::Read);
+    (0..hot).rev().for_each(|block| _ = house.read(block, 1));
+    let missed = house.below.take(Op::Read).len();
+    assert!(missed <= 5, "{missed} of {hot} were evicted");
+}
+
+#[test]
+fn what_does_not_fit_is_refused_in_words() {
+    let refusal = |config: &Config, geometry: Geometry, bytes: u64| {
+        struct Plain(Geometry);
+        impl BlockDevice for Plain {
+            fn geometry(&self) -> Geometry {
+                self.0
+            }
+            fn submit(&self, request: Request) -> Submission {
+                Answer::Done(request.answer(Ok(())))
+            }
+        }
+        let opened = PageCache::open(config, Arc::new(Plain(geometry)), World::new(1), &Budget::new(bytes));
+        opened.err().expect("it is refused").to_string()
+    };
+    let disk = |size, block| {
+        let block_size = BlockSize::new(block).expect("a power of two");
+        Geometry { volatile: false, block_size, optimal_io: block, ..Geometry::in_memory(size) }
+    };
+    let memory = Geometry::in_memory(1 << 20);
+    assert!(refusal(&mebibyte(), memory, 64 << 20).contains("this one is memory itself"));
+    assert!(refusal(&mebibyte(), disk(1 << 20, 65536), 64 << 20).contains("give 65536 or more"));
+    let odd = refusal(&mebibyte(), disk((1 << 20) + 512, 512), 64 << 20);
+    assert!(odd.contains("give block_size 512"), "{odd}");
+    assert!(refusal(&mebibyte(), disk(1 << 20, 4096), 512 << 10).contains("give --memory more"));
+    let little = Config { page_cache_bytes_max: Some(32768), ..mebibyte() };
+    assert!(
+        refusal(&little, disk(1 << 20, 4096), 64 << 20).contains("page_cache_bytes_max of 32K is too little")
+    );
+}

@@ -1,0 +1,255 @@
+//! Models for the checker of threads: clients, write-back and reads of the device below meet in folios, and nobody waits for ever.
+
+use spillway_core::sync::Unseen;
+use spillway_core::sync::models::{Tasks, every_order, finds};
+use spillway_core::sync::shuttle::future::{block_on, yield_now};
+use spillway_core::sync::shuttle::thread;
+use spillway_core::{BlockSize, Budget, IoBuf};
+
+use super::*;
+
+const BLOCK: usize = 512;
+
+/// A folio of eight blocks.
+const FOLIO: u64 = 8;
+
+/// A disk that takes a moment before it does something and a moment for its answer, in which others go on.
+#[derive(Clone)]
+struct Disk(Arc<Unseen<Vec<u8>>>);
+
+impl Disk {
+    fn carry_out(&self, request: &mut Request) {
+        let mut bytes = self.0.lock();
+        let place = request.range.offset as usize..(request.range.offset + request.range.len) as usize;
+        match request.op {
+            Op::Read => request.buf.copy_from_slice(&bytes[place]),
+            Op::Write => bytes[place].copy_from_slice(&request.buf),
+            Op::WriteZeroes | Op::Discard => bytes[place].fill(0),
+            Op::Flush => {}
+        }
+    }
+}
+
+impl BlockDevice for Disk {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            block_size: BlockSize::new(BLOCK as u32).expect("a power of two"),
+            optimal_io: BLOCK as u32,
+            volatile: false,
+            ..Geometry::in_memory(self.0.lock().len() as u64)
+        }
+    }
+
+    fn submit(&self, mut request: Request) -> Submission {
+        let disk = self.clone();
+        Answer::pending(async move {
+            yield_now().await;
+            disk.carry_out(&mut request);
+            yield_now().await;
+            request.answer(Ok(()))
+        })
+    }
+}
+
+/// A disk of eight folios and a cache of five in two shards.
+struct House {
+    disk: Disk,
+    cache: Arc<PageCache>,
+}
+
+impl House {
+    fn new() -> Arc<Self> {
+        Self::with_limit(100)
+    }
+
+    /// Where so many percent may be unsaved, or the blocks of two folios.
+    fn with_limit(percent: u64) -> Arc<Self> {
+        let config = Config {
+            page_cache_bytes_max: Some(28 << 10),
+            block_size: BLOCK as u64,
+            folio_size: FOLIO * BLOCK as u64,
+            dirty_background_ratio: percent,
+            dirty_ratio: percent,
+            cut: Cut { region_bytes: FOLIO * BLOCK as u64, shards: 2 },
+            ..Config::default()
+        };
+        let disk = Disk(Arc::new(Unseen::new(vec![0; 8 * FOLIO as usize * BLOCK])));
+        let below = Arc::new(disk.clone());
+        let (cache, _) =
+            PageCache::open(&config, below, Arc::new(Tasks), &Budget::new(1 << 20)).expect("it opens");
+        Arc::new(Self { disk, cache })
+    }
+
+    fn ask(&self, request: Request) -> IoBuf {
+        let reply = block_on(self.cache.submit(request));
+        assert_eq!(reply.result, Ok(()));
+        reply.buf
+    }
+
+    fn write(&self, block: u64, value: u8) {
+        self.ask(Request::write(block * BLOCK as u64, IoBuf::copy_of(&[value; BLOCK])));
+    }
+
+    fn flush(&self) {
+        self.ask(Request::flush());
+    }
+
+    fn read(&self, block: u64, blocks: usize) -> Vec<u8> {
+        let bytes = self.ask(Request::read(block * BLOCK as u64, IoBuf::new(blocks * BLOCK)));
+        bytes
+            .chunks(BLOCK)
+            .inspect(|block| assert!(block.iter().all(|byte| *byte == block[0]), "a mixture"))
+            .map(|block| block[0])
+            .collect()
+    }
+
+    fn below(&self, block: u64) -> u8 {
+        self.disk.0.lock()[block as usize * BLOCK]
+    }
+}
+
+/// Runs each in a thread of its own, and waits for all.
+fn together(house: &Arc<House>, clients: &[fn(&House)]) {
+    let spawn = |client: &fn(&House)| {
+        let (house, client) = (house.clone(), *client);
+        thread::spawn(move || client(&house))
+    };
+    let clients: Vec<_> = clients.iter().map(spawn).collect();
+    clients.into_iter().for_each(|client| client.join().expect("a client ends"));
+}
+
+/// What a client has flushed is below when its flush ends, whatever another writes meanwhile.
+#[test]
+fn a_flush_covers_what_came_before_it() {
+    every_order(3000, || {
+        let house = House::new();
+        let client: fn(&House) = |house| {
+            house.write(0, 1);
+            house.flush();
+            assert_ne!(house.below(0), 0, "it was flushed");
+            house.write(0, 2);
+            house.flush();
+            assert_eq!(house.below(0), 2);
+        };
+        let other: fn(&House) = |house| {
+            house.write(1, 3);
+            house.write(9, 4);
+            house.flush();
+            assert_eq!((house.below(1), house.below(9)), (3, 4));
+        };
+        together(&house, &[client, other]);
+    });
+}
+
+/// A client that needs its write below meets others that write in the same region, and the engine.
+#[test]
+fn what_is_forced_below_is_there() {
+    every_order(3000, || {
+        let house = House::new();
+        let forced: fn(&House) = |house| {
+            let write = Request::write(0, IoBuf::copy_of(&[5; BLOCK])).with_fua();
+            house.ask(write);
+            assert_eq!(house.below(0), 5);
+        };
+        let beside: fn(&House) = |house| {
+            let write = Request::write(BLOCK as u64, IoBuf::copy_of(&[6; BLOCK])).with_fua();
+            house.ask(write);
+            assert_eq!(house.below(1), 6);
+        };
+        let flush: fn(&House) = |house| {
+            house.write(2, 7);
+            house.flush();
+        };
+        together(&house, &[forced, beside, flush]);
+        assert_eq!(house.below(2), 7);
+    });
+}
+
+/// Blocks are written while the folio is read in, by two readers.
+#[test]
+fn a_write_outlives_the_read_that_it_meets() {
+    every_order(3000, || {
+        let house = House::new();
+        let reader: fn(&House) = |house| {
+            let read = house.read(0, 4);
+            assert!(read.iter().all(|value| *value <= 1), "{read:?}");
+        };
+        let writer: fn(&House) = |house| {
+            house.write(1, 1);
+            assert_eq!(house.read(1, 1), [1]);
+        };
+        together(&house, &[reader, writer, reader]);
+        assert_eq!(house.read(0, 4), [0, 1, 0, 0]);
+        house.flush();
+        assert_eq!(house.below(1), 1);
+    });
+}
+
+/// More folios are written than there is memory for, below the background limit: who waits has room made.
+#[test]
+fn every_write_gets_memory() {
+    every_order(1500, || {
+        let house = House::new();
+        let low: fn(&House) = |house| (0..4).for_each(|folio| house.write(folio * FOLIO, 1));
+        let high: fn(&House) = |house| (4..8).for_each(|folio| house.write(folio * FOLIO, 2));
+        together(&house, &[low, high]);
+        assert_eq!([0, 3, 4, 7].map(|folio| house.read(folio * FOLIO, 1)[0]), [1, 1, 2, 2]);
+    });
+}
+
+/// Writers of the same three folios, of which two may be unsaved: a part of what each has taken is not needed after all.
+#[test]
+fn every_write_gets_units() {
+    every_order(1500, || {
+        let house = House::with_limit(0);
+        let write: fn(&House) = |house| {
+            let bytes = IoBuf::copy_of(&[4; 21 * BLOCK]);
+            house.ask(Request::write(3 * BLOCK as u64, bytes));
+        };
+        together(&house, &[write, write, write, write]);
+        assert_eq!(house.read(2, 3), [0, 4, 4]);
+    });
+}
+
+#[test]
+fn the_checker_finds_writers_that_wait_for_what_the_others_hold() {
+    finds("page_cache: wait with units in hand", "page_cache::threads::every_write_gets_units");
+}
+
+/// Zeroes go past the cache while others write and read what is zeroed.
+#[test]
+fn the_cache_and_the_device_below_agree_on_what_was_zeroed() {
+    every_order(3000, || {
+        let house = House::new();
+        house.write(1, 1);
+        let zero: fn(&House) = |house| {
+            let range = ByteRange::new(0, 3 * BLOCK as u64);
+            house.ask(Request::bare(Op::WriteZeroes, range));
+        };
+        let write: fn(&House) = |house| house.write(2, 2);
+        let read: fn(&House) = |house| assert!(house.read(0, 3)[1] <= 1);
+        together(&house, &[zero, write, read]);
+        let seen = house.read(0, 4);
+        assert!(seen[1] == 0 && [0, 2].contains(&seen[2]), "{seen:?}");
+        house.flush();
+        assert_eq!((0..4).map(|block| house.below(block)).collect::<Vec<_>>(), seen);
+    });
+}
+
+#[test]
+fn the_checker_finds_a_fill_over_a_write() {
+    let model = "page_cache::threads::a_write_outlives_the_read_that_it_meets";
+    finds("page_cache: fill over what was written meanwhile", model);
+}
+
+#[test]
+fn the_checker_finds_a_flush_that_does_not_wait() {
+    let model = "page_cache::threads::a_flush_covers_what_came_before_it";
+    finds("page_cache: flush without waiting for what is on its way", model);
+}
+
+#[test]
+fn the_checker_finds_a_write_into_a_range_that_is_zeroed() {
+    let model = "page_cache::threads::the_cache_and_the_device_below_agree_on_what_was_zeroed";
+    finds("page_cache: write into a range that is being discarded", model);
+}

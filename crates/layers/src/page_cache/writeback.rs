@@ -1,0 +1,246 @@
+//! The cache as a source of the write-back engine: a region at a time, up the device, those past their deadline first.
+//!
+//! All that is dirty in a region is one batch, copied out and written in its runs. Meanwhile clients write the blocks again as they like:
+//! those are dirty, and belong to the region's next batch. A client that needs a region below at once takes it by the same rules.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use spillway_core::buffer::Shared;
+use spillway_core::sync::Ordering;
+use spillway_core::{ByteRange, IoBuf, Kind, LocalFuture, Request, mutant};
+use spillway_policy::dirty_regions::{End, Region};
+use spillway_policy::watermarks::Goal;
+
+use super::cache::Core;
+use super::counts::Count;
+use super::folios::Folios;
+use crate::writeback::{Source, Take};
+
+/// Bytes of one write, at least, where so many follow each other: some devices name a block as what they like best.
+const WRITE_BYTES: u64 = 1 << 20;
+
+/// What was dirty of a region, on its way to the device below. Whatever happens to it, the cache learns how that ended.
+pub(super) struct Batch {
+    core: Arc<Core>,
+    region: u64,
+    /// What is written, and whether it has landed.
+    runs: Vec<(ByteRange, bool)>,
+    end: End,
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.core.end_batch(self);
+    }
+}
+
+impl Source for Core {
+    type Batch = Batch;
+
+    fn goal(&self) -> Goal {
+        let (dirty, due) = (self.dirty.load(Ordering::Relaxed), self.due());
+        if dirty == 0 {
+            return Goal::Rest;
+        }
+        let high = dirty > self.blocks_at(self.settings.dirty_background_ratio.get());
+        match high || self.is_waited_for() {
+            true => Goal::ToLow,
+            false if due > 0 => Goal::Aged(due),
+            false => Goal::Rest,
+        }
+    }
+
+    fn take(self: &Arc<Self>, goal: Goal, _: u64) -> Take<Batch> {
+        let due = self.due();
+        let found = self.next_region(due).or_else(|| {
+            self.have_looked_at_ages();
+            match goal {
+                Goal::Aged(before) => self.next_region(before),
+                _ => self.next_region(u64::MAX),
+            }
+        });
+        let Some(region) = found else { return Take::Nothing };
+        self.cursor.store(region + 1, Ordering::Relaxed);
+        let mut shard = self.shard(region).write();
+        // A client may have taken it meanwhile.
+        if shard.dirty.look(region) != Region::Dirty {
+            return Take::Again;
+        }
+        let batch = self.batch(&mut shard, region);
+        let bytes = batch.runs.iter().map(|(run, _)| run.len).sum();
+        Take::Batch(batch, bytes)
+    }
+
+    fn write(self: &Arc<Self>, batch: Batch) -> LocalFuture<Result<(), Kind>> {
+        let core = self.clone();
+        Box::pin(async move { core.write_back(batch).await })
+    }
+
+    fn left(&self) -> u64 {
+        self.unsaved.used() * self.places.block_bytes()
+    }
+
+    fn is_waited_for(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0
+    }
+
+    fn failed(&self, kind: Kind) {
+        self.fail("writing back", kind);
+    }
+}
+
+impl Core {
+    /// What became dirty in an epoch before this one is to be written back now.
+    fn due(&self) -> u64 {
+        let expired = self.ages.lock().expired().unwrap_or(0);
+        expired.max(self.wanted.load(Ordering::Acquire))
+    }
+
+    /// Nothing that is too old can be taken: what is on its way may fail, and is looked for again.
+    fn have_looked_at_ages(&self) {
+        let mut ages = self.ages.lock();
+        if let Some(expired) = ages.expired() {
+            ages.end(expired, true);
+        }
+    }
+
+    /// The next region up the device, then from its begin, with something that became dirty in an epoch before `before`.
+    fn next_region(&self, before: u64) -> Option<u64> {
+        let from = |region| {
+            let found = self.shards.iter().filter_map(|shard| shard.read().dirty.next(region, before));
+            found.min()
+        };
+        match self.cursor.load(Ordering::Relaxed) {
+            0 => from(0),
+            cursor => from(cursor).or_else(|| from(0)),
+        }
+    }
+
+    /// Takes all that is dirty of a region.
+    fn batch(self: &Arc<Self>, shard: &mut Folios, region: u64) -> Batch {
+        let longest = u64::from(self.below.geometry().optimal_io).max(WRITE_BYTES);
+        let mut runs = Vec::new();
+        for run in shard.dirty_runs(region) {
+            for piece in self.places.pieces(run) {
+                let folio = shard.get_mut(piece.folio).expect("it has dirty blocks");
+                folio.state.begin_writeback(piece.blocks);
+            }
+            let starts = (0..run.len).step_by(longest as usize);
+            runs.extend(starts.map(|at| ByteRange::new(run.offset + at, longest.min(run.len - at))));
+        }
+        self.dirty.fetch_sub(shard.dirty.blocks_of(region), Ordering::Relaxed);
+        shard.dirty.take(region);
+        let runs = runs.into_iter().map(|run| (run, false)).collect();
+        Batch { core: self.clone(), region, runs, end: End::Withdrawn }
+    }
+
+    /// Writes the runs of a batch, each for itself, many at a time.
+    async fn write_back(self: &Arc<Self>, mut batch: Batch) -> Result<(), Kind> {
+        let bytes: u64 = batch.runs.iter().map(|(run, _)| run.len).sum();
+        let mut copy = self.batches.take(bytes as usize).await;
+        let mut starts = Vec::new();
+        let mut start = 0;
+        for (run, _) in &batch.runs {
+            let end = start + run.len as usize;
+            self.copy_out(*run, &mut copy[start..end]);
+            starts.push(start);
+            start = end;
+        }
+        let copy = Shared::new(copy, IoBuf::empty());
+        let writes = batch
+            .runs
+            .iter()
+            .zip(starts)
+            .map(|((run, _), start)| self.write_run(run.offset, copy.view(start, run.len as usize)));
+        let results = join_all(writes).await;
+        for ((_, landed), result) in batch.runs.iter_mut().zip(&results) {
+            *landed = result.is_ok() || mutant::on("page_cache: what could not be written back is clean");
+        }
+        let all = results.into_iter().fold(Ok(()), Result::and);
+        let landed = batch.runs.iter().all(|(_, landed)| *landed);
+        batch.end = if landed { End::Landed } else { End::Failed };
+        all
+    }
+
+    /// Copies what is being written back of a region, a folio at a time: clients that write have their turn in between.
+    fn copy_out(&self, run: ByteRange, copy: &mut [u8]) {
+        for piece in self.places.pieces(run) {
+            let shard = self.home(piece.folio).read();
+            let folio = shard.get(piece.folio).expect("it stays while it is written back");
+            copy[piece.start..piece.start + piece.bytes.len()].copy_from_slice(&folio.bytes[piece.bytes]);
+        }
+    }
+
+    async fn write_run(&self, offset: u64, bytes: IoBuf) -> Result<(), Kind> {
+        let len = bytes.len() as u64;
+        let _writing = self.meter.write(len);
+        self.below.submit(Request::write(offset, bytes)).await.result?;
+        self.counts.add(Count::WritebackIos, 1);
+        self.counts.add(Count::WrittenBytes, len);
+        Ok(())
+    }
+
+    fn end_batch(self: &Arc<Self>, batch: &Batch) {
+        let (mut blocks, mut again) = (0, 0);
+        {
+            let mut shard = self.shard(batch.region).write();
+            for (run, landed) in &batch.runs {
+                for piece in self.places.pieces(*run) {
+                    let folio = shard.get_mut(piece.folio).expect("it stays while it is written back");
+                    blocks += piece.blocks.len() as u64;
+                    again += u64::from(folio.state.end_writeback(piece.blocks, *landed));
+                }
+            }
+            shard.dirty.ended(batch.region, batch.end, again);
+            self.dirty.fetch_add(again, Ordering::Relaxed);
+        }
+        self.unsaved.give(blocks - again);
+        self.wake();
+        // The region can be taken again, where it was not when the engine looked.
+        if self.dirty.load(Ordering::Relaxed) > 0 {
+            self.writeback.kick();
+        }
+    }
+
+    /// Has the device below get what is dirty of `range`, and waits for that: by batches of the client's own, or those of others.
+    pub(super) async fn save(self: &Arc<Self>, range: ByteRange) -> Result<(), Kind> {
+        for region in self.places.regions(range) {
+            self.save_region(region).await?;
+        }
+        Ok(())
+    }
+
+    async fn save_region(self: &Arc<Self>, region: u64) -> Result<(), Kind> {
+        // Batches from the next one on have what is dirty now.
+        let last = self.shard(region).read().dirty.taken();
+        let mut covers = None;
+        loop {
+            let seen = self.changes.current();
+            let batch = {
+                let mut shard = self.shard(region).write();
+                if covers.is_some_and(|number| shard.dirty.has_landed(region, number)) {
+                    return Ok(());
+                }
+                if covers.is_some_and(|number| shard.dirty.has_failed(region, number)) {
+                    return Err(self.failure.check().err().unwrap_or(Kind::Io));
+                }
+                match shard.dirty.look(region) {
+                    Region::Clean => return Ok(()),
+                    Region::Dirty => Some(self.batch(&mut shard, region)),
+                    Region::Writing(number) => {
+                        covers = covers.or(Some(number).filter(|number| *number > last));
+                        None
+                    }
+                }
+            };
+            match batch {
+                None => self.changes.reached(seen + 1).await,
+                Some(batch) => {
+                    let result = self.write_back(batch).await;
+                    return result.inspect_err(|kind| self.fail("writing back", *kind));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Writes of clients: into memory, folio by folio, where each of them finds room; and back from there for those that have to be below
+//! before they are acknowledged.
+
+use std::sync::Arc;
+
+use spillway_core::sync::{AtomicU64, Ordering};
+use spillway_core::{ByteRange, Kind, Reply, Request, mutant};
+
+use super::cache::Core;
+use super::counts::Count;
+use super::frames::Frame;
+use super::settings::Mode;
+
+/// What a write waits for.
+pub(super) enum Need {
+    /// That so many blocks may become unsaved.
+    Units(u64),
+    /// Memory for a folio.
+    Frame,
+    /// That nobody changes the range beside the cache.
+    Clear(ByteRange),
+}
+
+/// What a write has taken and not used yet: blocks that it may dirty, memory of a folio.
+pub(super) struct Hand {
+    core: Arc<Core>,
+    units: u64,
+    frame: Option<Frame>,
+}
+
+impl Hand {
+    pub(super) fn new(core: Arc<Core>) -> Self {
+        Self { core, units: 0, frame: None }
+    }
+}
+
+impl Drop for Hand {
+    fn drop(&mut self) {
+        if self.units > 0 {
+            self.core.unsaved.give(self.units);
+        }
+        if let Some(frame) = self.frame.take() {
+            self.core.give_frame(frame);
+        }
+    }
+}
+
+/// Counts one that waits.
+struct Waiting<'a>(&'a AtomicU64);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicU64) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Core {
+    /// Puts what is written from `done` on into memory, as far as nothing has to be waited for; `done` tells how far that is.
+    pub(super) fn absorb(
+        self: &Arc<Self>,
+        request: &Request,
+        done: &mut u64,
+        hand: &mut Hand,
+    ) -> Result<(), Need> {
+        while *done < request.range.len {
+            match self.absorb_piece(request, *done, hand) {
+                Ok(bytes) => *done += bytes,
+                Err(Need::Frame) => hand.frame = Some(self.frame().ok_or(Need::Frame)?),
+                Err(need) => return Err(need),
+            }
+        }
+        Ok(())
+    }
+
+    fn absorb_piece(self: &Arc<Self>, request: &Request, start: u64, hand: &mut Hand) -> Result<u64, Need> {
+        let piece = self.places.piece(request.range, start);
+        let (blocks, bytes) = (piece.blocks.len() as u64, piece.bytes.len() as u64);
+        let wanted = blocks.saturating_sub(hand.units);
+        if wanted > 0 && !self.unsaved.try_take(wanted) {
+            return Err(Need::Units(blocks));
+        }
+        hand.units += wanted;
+        let mut shard = self.home(piece.folio).write();
+        let range = self.places.range(piece.folio, &piece.blocks);
+        if self.is_outside(range) && !mutant::on("page_cache: write into a range that is being discarded") {
+            return Err(Need::Clear(range));
+        }
+        if shard.get(piece.folio).is_none() {
+            let frame = hand.frame.take().ok_or(Need::Frame)?;
+            shard.insert(piece.folio, frame, &piece.blocks);
+        }
+        let dirtied = u64::from(shard.write(&piece, &request.buf, self.epoch.load(Ordering::Acquire)));
+        // With the lock: a batch that has these blocks ends after they are counted.
+        let dirty = self.dirty.fetch_add(dirtied, Ordering::Relaxed) + dirtied;
+        drop(shard);
+        hand.units -= dirtied;
+        self.dirtied(dirtied, dirty);
+        Ok(bytes)
+    }
+
+    /// So many blocks have become dirty, which makes `dirty` of them.
+    fn dirtied(self: &Arc<Self>, dirtied: u64, dirty: u64) {
+        if dirtied == 0 {
+            return;
+        }
+        self.counts.add(Count::DirtiedBytes, dirtied * self.places.block_bytes());
+        self.age();
+        if dirty > self.blocks_at(self.settings.dirty_background_ratio.get()) {
+            self.writeback.kick();
+        }
+    }
+
+    /// The same, waiting for what is needed; then below, where it has to be there.
+    pub(super) async fn write(self: &Arc<Self>, request: Request, mut done: u64, mut hand: Hand) -> Reply {
+        let range = request.range;
+        let mut result = Ok(());
+        while let Err(need) = self.absorb(&request, &mut done, &mut hand) {
+            result = self.satisfy(need, &mut hand).await;
+            if result.is_err() {
+                return request.answer(result);
+            }
+        }
+        drop(hand);
+        if self.goes_below(&request) {
+            result = self.save(range).await;
+        }
+        if result.is_ok() && request.flags.fua && !mutant::on("page_cache: ack FUA without a flush") {
+            result = self.sync().await;
+        }
+        request.answer(result)
+    }
+
+    /// Whether a write is acknowledged only once the device below has it.
+    pub(super) fn goes_below(&self, request: &Request) -> bool {
+        let through = self.settings.mode == Mode::Writethrough;
+        (through || request.flags.fua) && !mutant::on("page_cache: acknowledge FUA from memory")
+    }
+
+    /// Waits for what a write needs, with nothing in hand: what another waits for may be just that. Fails where write-back has failed:
+    /// nothing may come free any more.
+    async fn satisfy(self: &Arc<Self>, need: Need, hand: &mut Hand) -> Result<(), Kind> {
+        if !mutant::on("page_cache: wait with units in hand") {
+            *hand = Hand::new(self.clone());
+        }
+        match need {
+            Need::Clear(range) => self.outside.clear_of(range).await,
+            Need::Units(units) => {
+                let _waiting = self.wait_for_room();
+                self.failure.or(self.unsaved.take(units)).await?;
+                hand.units += units;
+            }
+            Need::Frame => {
+                let _waiting = self.wait_for_room();
+                hand.frame = Some(self.failure.or(self.room.until(|| self.frame())).await?);
+            }
+        }
+        Ok(())
+    }
+
+    fn wait_for_room(&self) -> Waiting<'_> {
+        self.counts.add(Count::Blocked, 1);
+        let waiting = Waiting::new(&self.waiting);
+        self.writeback.kick();
+        waiting
+    }
+}
