@@ -16,7 +16,7 @@ pub(crate) use clients::{
     AttachOptions, DeviceOption, GetOptions, ImageFormat, LoadOptions, LoopOptions, LsOptions, ResizeOptions,
     SaveOptions, SetOptions,
 };
-pub(crate) use servers::{CacheOptions, DiskOptions, RamOptions, ServeOptions};
+pub(crate) use servers::{CacheOptions, DiskOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -4,9 +4,9 @@ use std::path::{Path, absolute};
 
 use anyhow::{Context, Result};
 use spillway_layers::stack::{LayerConfig, OriginConfig, StackConfig};
-use spillway_layers::{file, zram};
+use spillway_layers::{file, page_cache, write_cache, zram};
 
-use crate::cli::{CacheOptions, DiskOptions, RamOptions, ServeOptions};
+use crate::cli::{CacheOptions, DiskOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions};
 use crate::config::Config;
 use crate::distinct;
 use crate::exit::Failure;
@@ -103,8 +103,9 @@ impl Plan {
         let mut file = options.file.config();
         file.path = absolute(&file.path).context("cannot resolve the origin's path")?;
         let (name, read_only) = (options.name, file.read_only);
-        let stack = alone(OriginConfig::File(file));
-        let device = DevicePlan { name, read_only, stack, names: &["--origin"] };
+        let layers = paged(options.page_cache)?.into_iter().collect();
+        let stack = StackConfig { origin: OriginConfig::File(file), layers };
+        let device = DevicePlan { name, read_only, stack, names: &["--origin", "--page-cache"] };
         Self::new(options.server.config(), vec![device])
     }
 
@@ -114,9 +115,17 @@ impl Plan {
         let mut cache = options.cache.config();
         cache.path = absolute(&cache.path).context("cannot resolve the cache's path")?;
         let origin = OriginConfig::File(file::Config { path: origin, read_only: false });
-        let stack = StackConfig { origin, layers: vec![LayerConfig::WriteCache(cache)] };
+        let committed = cache.ack == write_cache::Ack::Committed;
+        if committed && options.page_cache.page_cache == PageCache::Writeback {
+            let words = "--ack committed promises that every write survives, and --page-cache writeback keeps it in memory: leave one out, \
+                         or take writethrough";
+            return Err(Failure::usage(words.to_owned()).into());
+        }
+        let paged = paged(options.page_cache)?;
+        let layers = [LayerConfig::WriteCache(cache)].into_iter().chain(paged).collect();
+        let stack = StackConfig { origin, layers };
         let (name, read_only) = (options.name, options.read_only);
-        let device = DevicePlan { name, read_only, stack, names: &["--origin", "--cache"] };
+        let device = DevicePlan { name, read_only, stack, names: &["--origin", "--cache", "--page-cache"] };
         Self::new(options.server.config(), vec![device])
     }
 
@@ -131,6 +140,21 @@ impl Plan {
         });
         Self::new(options.server.over(config.server), devices.collect())
     }
+}
+
+/// The page cache that is asked for, if one is.
+fn paged(options: PageCacheOptions) -> Result<Option<LayerConfig>> {
+    let mode = match options.page_cache {
+        PageCache::Writeback => page_cache::Mode::Writeback,
+        PageCache::Writethrough => page_cache::Mode::Writethrough,
+        PageCache::None if options.config.gives("page_cache_bytes_max") => {
+            let words =
+                "--page-cache-bytes-max is for a page cache: give --page-cache writeback or writethrough too";
+            return Err(Failure::usage(words.to_owned()).into());
+        }
+        PageCache::None => return Ok(None),
+    };
+    Ok(Some(LayerConfig::PageCache(page_cache::Config { mode, ..options.config.config() })))
 }
 
 fn alone(origin: OriginConfig) -> StackConfig {
@@ -187,6 +211,25 @@ mod tests {
         assert_eq!((config.low_watermark, config.max_age), (45, Some(9)));
         assert_eq!(asked.devices[0].name, "cache0");
         assert!(plan("spillway cache --origin /a --cache /a").is_err());
+    }
+
+    #[test]
+    fn a_page_cache_is_the_top_of_a_stack_that_asks_for_one() {
+        let layers = |line: &str| plan(line).map(|plan| plan.devices[0].stack.layers.clone());
+        assert!(layers("spillway disk --origin o").unwrap().is_empty());
+        let asked =
+            layers("spillway disk --origin o --page-cache writeback --page-cache-bytes-max 64M").unwrap();
+        let [LayerConfig::PageCache(config)] = &asked[..] else { panic!("{asked:?}") };
+        assert_eq!((config.mode, config.page_cache_bytes_max), (page_cache::Mode::Writeback, Some(64 << 20)));
+        let through = "spillway cache --origin o --cache c --ack committed --page-cache writethrough";
+        assert!(matches!(
+            layers(through).unwrap()[..],
+            [LayerConfig::WriteCache(_), LayerConfig::PageCache(_)]
+        ));
+        let refusal = |line: &str| plan(line).unwrap_err().to_string();
+        let committed = refusal("spillway cache --origin o --cache c --ack committed --page-cache writeback");
+        assert!(committed.contains("leave one out"), "{committed}");
+        assert!(refusal("spillway disk --origin o --page-cache-bytes-max 64M").contains("give --page-cache"));
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueHint};
-use spillway_layers::{file, write_cache, zram};
+use clap::{Args, ValueEnum, ValueHint};
+use spillway_layers::{file, page_cache, write_cache, zram};
 
 use crate::declared::Declared;
 use crate::server_options::ServerOptions;
@@ -26,9 +26,10 @@ pub(super) const DISK_EXAMPLES: &str = "\
 Examples:
   spillway disk --origin image.raw
   spillway disk --origin /dev/vdb --name data --read-only
+  spillway disk --origin image.raw --page-cache writeback --memory 2G
 
 The file or block device is opened without the kernel's page cache where it allows that, and locked against a second
-server. A flush of a client reaches the disk.";
+server. A flush of a client reaches the disk. With --page-cache writeback, what was not flushed is in memory: stop the server, don't kill it.";
 
 pub(super) const CACHE_EXAMPLES: &str = "\
 Examples:
@@ -61,6 +62,29 @@ pub(crate) struct RamOptions {
     pub(crate) server: ServerOptions,
 }
 
+/// Whether reads and writes are kept in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PageCache {
+    /// No page cache
+    None,
+    /// Acknowledge writes from memory, and write them back later
+    Writeback,
+    /// Acknowledge writes once the device below has them; keep them for reads
+    Writethrough,
+}
+
+/// Options of a page cache.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Page cache")]
+pub(crate) struct PageCacheOptions {
+    /// Keep reads and writes in memory
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = PageCache::None)]
+    pub(crate) page_cache: PageCache,
+
+    #[command(flatten)]
+    pub(crate) config: Declared<page_cache::Config>,
+}
+
 /// Options of `spillway disk`.
 #[derive(Debug, Args)]
 pub(crate) struct DiskOptions {
@@ -70,6 +94,9 @@ pub(crate) struct DiskOptions {
     /// Name of the device, by which clients and commands find it
     #[arg(long, default_value = "disk0")]
     pub(crate) name: String,
+
+    #[command(flatten)]
+    pub(crate) page_cache: PageCacheOptions,
 
     #[command(flatten)]
     pub(crate) server: ServerOptions,
@@ -92,6 +119,9 @@ pub(crate) struct CacheOptions {
 
     #[command(flatten, next_help_heading = "Cache")]
     pub(crate) cache: Declared<write_cache::Config>,
+
+    #[command(flatten)]
+    pub(crate) page_cache: PageCacheOptions,
 
     #[command(flatten)]
     pub(crate) server: ServerOptions,
