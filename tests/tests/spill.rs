@@ -1,11 +1,14 @@
 //! Pages that leave memory for a file, with real clients on a real file.
 
+mod spill_reader;
+
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use spillway_tests::{Launch, LoopDevice, Scratch, Server, tool};
+use spillway_tests::{Launch, LoopDevice, Scratch, Server, pattern, raw, tool};
 
 fn ram(size: &str, folder: &Arc<Scratch>) -> Launch {
     let socket = folder.join("nbd.sock");
@@ -143,4 +146,68 @@ fn a_spill_file_is_made_for_its_owner_alone_and_taken_again_only_after_a_stop() 
     let foreign = ram("64M", &folder).run();
     assert!(foreign.err.contains("spill"), "{}", foreign.err);
     assert_eq!(fs::read(spill_file(&folder)).expect("a file").len(), 70_000, "it is as it was");
+}
+
+/// A page of `version`, half of which compresses; every seventh does not at all.
+fn page(slot: u32, version: u64) -> Vec<u8> {
+    let (seed, at) = (version << 32 | u64::from(slot), u64::from(slot) * 4096);
+    if slot.is_multiple_of(7) {
+        pattern::random(seed, at, 4096)
+    } else {
+        pattern::half_random(seed, at, 4096)
+    }
+}
+
+/// Pages as they are away: what a client has written, and where it lies.
+#[derive(Default)]
+struct Away(BTreeMap<u32, Vec<u8>>);
+
+impl Away {
+    fn write(&mut self, server: &Server, slots: std::ops::Range<u32>, version: u64) {
+        let mut client = server.client();
+        for slot in slots {
+            client.write(u64::from(slot) * 4096, &page(slot, version)).expect("it is written");
+            self.0.remove(&slot);
+        }
+    }
+
+    fn write_back(&mut self, server: &Server, slots: std::ops::RangeInclusive<u32>, version: u64) {
+        set(server, "writeback", &format!("page_indexes={}-{}", slots.start(), slots.end()));
+        self.0.extend(slots.map(|slot| (slot, page(slot, version))));
+    }
+}
+
+/// A reader that knows the format alone finds every page that was away when a device was stopped, and nothing that was replaced
+/// since, whatever was cleaned meanwhile.
+#[test]
+fn the_file_of_a_stopped_device_holds_what_was_away_and_nothing_else() {
+    for compressed in ["1", "0"] {
+        let folder = Arc::new(Scratch::new());
+        let mut server = ram("64M", &folder).with("--spill-size", "36M").start();
+        set(&server, "reset", "1");
+        set(&server, "compressed_writeback", compressed);
+        set(&server, "disksize", "64M");
+        set(&server, "bring_back", "never");
+        let mut away = Away::default();
+        // A file of 32 MiB, written twice over: segments come free and are cleaned.
+        for version in 1..=6 {
+            away.write(&server, 0..2600, version);
+            away.write_back(&server, 0..=2599, version);
+        }
+        away.write(&server, 100..150, 7);
+        away.write(&server, 1000..1900, 7);
+        away.write_back(&server, 1200..=1299, 7);
+        // Away, and read: it stays there. Discarded and zeroed: it does not.
+        assert!(server.client().read(5 * 4096, 4096).expect("it is read") == page(5, 6));
+        server.client().ask(raw::command::TRIM, 300 * 4096, 20 * 4096).expect("it is discarded");
+        (300..320).for_each(|slot| _ = away.0.remove(&slot));
+        // Never written back.
+        away.write(&server, 5000..5100, 8);
+        assert_eq!(numbers(&server, "bd_stat")[0], away.0.len() as u64);
+        server.spillway(&["stop", "ram0"]).well();
+        assert!(server.ends().success());
+        let found = spill_reader::pages(&fs::read(spill_file(&folder)).expect("a file"));
+        assert!(found.keys().eq(away.0.keys()), "{} pages found, {} away", found.len(), away.0.len());
+        assert!(found == away.0, "a page is not as it was written");
+    }
 }

@@ -99,6 +99,8 @@ fn check(seed: u64, shift: u32, segments: u64, batches: u64) -> u64 {
     let (file, named, cleaned) = stopped(seed, shift, segments, batches);
     let found = reader::read(&file).expect("it was stopped");
     assert_eq!((found.name.as_str(), found.codecs[1].as_str(), found.slots), ("ram7", "zstd", 700));
+    let as_written = |page: &reader::Page| (page.codec == 13) == (page.bytes.len() > 3632);
+    assert!(found.live.iter().all(as_written), "seed {seed}: a page has another codec");
     let slots: BTreeMap<u32, Vec<u8>> = found.live.into_iter().map(|page| (page.slot, page.bytes)).collect();
     assert!(slots.keys().eq(named.keys()), "seed {seed}: {} found, {} named", slots.len(), named.len());
     assert!(slots == named, "seed {seed}: a page is not as it was written");

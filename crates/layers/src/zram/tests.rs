@@ -22,6 +22,7 @@ mod many_threads;
 mod pressure;
 mod relief;
 mod rest;
+mod rot;
 mod slices;
 mod spilling;
 
@@ -76,6 +77,11 @@ impl Bench {
         let reply = self.run(self.seam.submit(Request::read(index * PAGE as u64, IoBuf::new(pages * PAGE))));
         assert_eq!(reply.result, Ok(()));
         reply.buf.to_vec()
+    }
+
+    fn try_read(&self, index: u64) -> Result<Vec<u8>, Kind> {
+        let reply = self.run(self.seam.submit(Request::read(index * PAGE as u64, IoBuf::new(PAGE))));
+        reply.result.map(|()| reply.buf.to_vec())
     }
 
     fn show(&self, name: &str) -> String {

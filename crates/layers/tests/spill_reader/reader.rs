@@ -25,6 +25,8 @@ pub(crate) type Order = (u64, u64, usize);
 pub(crate) struct Page {
     /// Its slot.
     pub(crate) slot: u32,
+    /// Its codec: a number of `File::codecs`, or 13 for a raw page.
+    pub(crate) codec: u8,
     /// Its bytes, still compressed.
     pub(crate) bytes: Vec<u8>,
 }
@@ -157,7 +159,8 @@ fn read_records(
         if !sound || kind % 16 == 12 || kind >> 4 != 1 || !(1..=seq).contains(&generation) {
             return Err(format!("record {index} of segment {seq} is not as it was written"));
         }
-        live.push(Page { slot: number(record, 0, 4) as u32, bytes: bytes.to_vec() });
+        let codec = (kind % 16) as u8;
+        live.push(Page { slot: number(record, 0, 4) as u32, codec, bytes: bytes.to_vec() });
     }
     Ok(at)
 }

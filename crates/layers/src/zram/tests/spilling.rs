@@ -99,13 +99,14 @@ impl Spilling {
         self.seam.verify();
     }
 
-    /// Changes a bit of a byte of the disk.
-    fn flip(&self, byte: u64) {
+    /// Changes a bit of the disk.
+    pub(super) fn flip(&self, bit: u64) {
+        let byte = bit / 8;
         let file = Seam::new(Arc::new(File::new(self.disk.clone(), self.world.clone())));
         let page = byte / 4096 * 4096;
         let reply = self.run(file.submit(Request::read(page, IoBuf::new(4096))));
         let mut buf = reply.buf;
-        buf[(byte - page) as usize] ^= 4;
+        buf[(byte - page) as usize] ^= 1 << (bit % 8);
         assert_eq!(self.run(file.submit(Request::write(page, buf))).result, Ok(()));
     }
 
@@ -329,7 +330,7 @@ fn a_rotten_record_is_an_error_until_its_page_is_written() {
     device.settle();
     let offset = device.zram.core.table.away(SlotIndex(40)).unwrap().placed.at;
     let at = ((u64::from(offset.segment) + 1) << SHIFT) + u64::from(offset.offset);
-    device.flip(at + 3);
+    device.flip(8 * (at + 3));
     let read = |slot: u64| device.run(device.seam.submit(Request::read(slot << 12, IoBuf::new(PAGE)))).result;
     assert_eq!(read(40), Err(Kind::Corrupt));
     assert_eq!((device.number("lost_pages"), device.number("failed_reads")), (1, 1));
