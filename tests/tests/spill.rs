@@ -36,6 +36,24 @@ fn fio(server: &Server, job: &[&str]) {
     tool::run("fio", &[&common, job].concat()).well();
 }
 
+#[test]
+fn a_spill_file_grows_to_the_size_that_is_asked_for_and_shrinks_to_none() {
+    let folder = Arc::new(Scratch::new());
+    let len = || fs::metadata(spill_file(&folder)).expect("a file").len();
+    let sized = |size: &str| ram("64M", &folder).with("--spill-size", size);
+    for (size, bytes) in [("40M", 40 << 20), ("64M", 64 << 20)] {
+        let server = sized(size).start();
+        assert_eq!((numbers(&server, "spill_size"), len()), (vec![bytes], bytes));
+        server.spillway(&["stop", "ram0"]).well();
+    }
+    let smaller = sized("40M").run();
+    assert!(smaller.err.contains("does not shrink") && smaller.err.contains("64M"), "{}", smaller.err);
+    assert_eq!(len(), 64 << 20);
+    fs::write(spill_file(&folder), "a diary".repeat(10_000)).expect("a file");
+    let foreign = sized("64M").run();
+    assert!(foreign.err.contains("--force") && len() == 70_000, "{}", foreign.err);
+}
+
 /// E1's second flow: a limit of 1002 pages, 10 MiB written, all of it idle, and 1002 pages are written back.
 #[test]
 fn the_limit_of_pages_that_are_written_back_is_kept_to_the_page() {

@@ -33,6 +33,11 @@ pub trait Storage: Send + Sync {
     /// What it is now: its size may have changed since it was opened, by others. Calls are made in whole blocks.
     fn geometry(&self) -> Geometry;
 
+    /// Makes a file `bytes` long that is shorter; what is new reads as zero. [`Kind::NotSupported`] for what has the length that it has.
+    fn lengthen(&self, _bytes: u64) -> Result<(), Kind> {
+        Err(Kind::NotSupported)
+    }
+
     /// Bytes that memory must be aligned to; 1 where any will do.
     fn memory_alignment(&self) -> usize;
 

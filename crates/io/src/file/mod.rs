@@ -54,6 +54,13 @@ impl Storage for OpenFile {
         Geometry { size: len / block * block, identity, ..self.geometry }
     }
 
+    fn lengthen(&self, bytes: u64) -> Result<(), Kind> {
+        if self.block_device {
+            return Err(Kind::NotSupported);
+        }
+        length::lengthen(&self.fd, bytes).map_err(|errno| Kind::of_errno(errno.raw_os_error()))
+    }
+
     fn memory_alignment(&self) -> usize {
         self.memory_alignment
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use spillway_core::size::human;
 use spillway_core::sync::Ordering;
 use spillway_core::{BlockDevice, Error, Grow, LocalFuture, Request};
 
@@ -12,6 +13,15 @@ impl Grow for File {
     fn grow(&self, size: Option<u64>) -> LocalFuture<Result<(), Error>> {
         let backing = self.backing.clone();
         Box::pin(async move { backing.grow(size).await })
+    }
+}
+
+impl File {
+    /// Makes a file as long as that, before anybody uses it; [`spillway_core::Kind::NotSupported`] for a block device.
+    pub(crate) async fn lengthen(&self, bytes: u64) -> Result<(), Error> {
+        let lengthened = self.backing.storage.lengthen(bytes);
+        lengthened.map_err(|kind| Error::new(kind, format!("it cannot be made {} long", human(bytes))))?;
+        self.backing.grow(None).await
     }
 }
 

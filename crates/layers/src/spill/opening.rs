@@ -126,6 +126,16 @@ impl Store {
         Ok((store, note))
     }
 
+    /// Looks whether [`Store::open`] would take what the device holds. Errors as there; writes nothing.
+    pub async fn examine(
+        device: Arc<dyn BlockDevice>,
+        settings: &Settings,
+        budget: &Arc<Budget>,
+    ) -> Result<(), Error> {
+        let reads = Workspace::new("pages read from a spill file", budget, READS * READ_BYTES)?;
+        give_up(&Seam::new(device), &reads, settings).await.map(drop)
+    }
+
     /// Gives the room of all segments back to the host. Where that fails, they are punched as they come free.
     async fn punch_all(&self) {
         let layout = self.layout();
@@ -260,7 +270,7 @@ async fn foreign(device: &Seam, buffers: &Workspace, shift: u32) -> Result<Optio
     let mut scan = Scan::new(geometry.size);
     let copy = copy_offset(shift)..copy_offset(shift) + UNIT as u64;
     let ends = blank::ends(geometry.size, geometry.block_size.bytes());
-    for range in ends.into_iter().chain([copy]) {
+    for range in ends.into_iter().chain(Some(copy).filter(|copy| copy.end <= geometry.size)) {
         blank::look(device, buffers, &mut scan, range).await.map_err(unreadable)?;
     }
     look_at_stored(device, buffers, &mut scan).await.map_err(unreadable)?;
@@ -293,7 +303,7 @@ async fn look_at_stored(device: &Seam, buffers: &Workspace, scan: &mut Scan) -> 
 /// The superblock, or its copy where that is not sound.
 async fn find(device: &Seam, buffers: &Workspace, shift: u32) -> Result<Found, Kind> {
     let first = decode(device, buffers, 0).await?;
-    if first != Found::Damaged {
+    if first != Found::Damaged || copy_offset(shift) + UNIT as u64 > device.geometry().size {
         return Ok(first);
     }
     Ok(match decode(device, buffers, copy_offset(shift)).await? {

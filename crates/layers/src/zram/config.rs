@@ -48,7 +48,7 @@ options! {
     Start spill: Option<PathBuf> = Type::Path,
         "File or block device that pages are written back to. A file that is not there is made, sparse"
         .preset(Preset::Words("none")).option("spill");
-    Start spill_size: u64 = Type::Number(32 << 20, 64 << 40), "Size of a spill file that is made; one that is there keeps its own"
+    Start spill_size: u64 = Type::Number(32 << 20, 64 << 40), "Size of a spill file: one that is made has it, and a shorter one is made as long. A spill file does not shrink"
         .unit(Unit::Bytes).preset(Preset::Words("disksize and a tenth of it")).option("spill-size");
     Once force: bool = Type::Switch, "Take a spill file that another device has left, or that was not stopped; its content is gone"
         .preset(Preset::Switch(false)).option("force");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use spillway_core::size::human;
 use spillway_core::sync::Ordering;
-use spillway_core::{BlockDevice, Error, Kind, LocalFuture, Suspend};
+use spillway_core::{BlockDevice, Budget, Error, Geometry, Kind, LocalFuture, Suspend};
 
 use super::backing::Backing;
 use super::cell::SlotIndex;
@@ -58,10 +58,6 @@ impl Zram {
         around: &Surroundings,
     ) -> Result<Vec<String>, Error> {
         let (file, mut notes) = File::open(backing, around).map_err(|error| about("spill", &error))?;
-        let (size, wanted) = (file.geometry().size, config.spill_size);
-        if wanted > 0 && size != wanted / 512 * 512 {
-            notes.push(format!("{} has {} already", backing.path.display(), human(size)));
-        }
         let depth = config.writeback_depth;
         let usual = Settings::new(around.name.as_str(), DISKSIZE_MAX / PAGE as u64);
         let settings = Settings {
@@ -71,6 +67,9 @@ impl Zram {
             batches: depth,
             ..usual
         };
+        fit(&file, config.spill_size, &settings, &around.budget)
+            .await
+            .map_err(|error| about("spill", &error))?;
         let opened = Store::open(file, &settings, around.env.clone(), &around.budget).await;
         let (store, given_up) = opened.map_err(|error| about("spill", &error))?;
         notes.extend(given_up);
@@ -81,6 +80,24 @@ impl Zram {
         assert!(set, "a device is opened once");
         Ok(notes)
     }
+}
+
+/// Gives a spill file the size that was `asked` for, if any was, once it is sure that it may be taken.
+async fn fit(file: &Arc<File>, asked: u64, settings: &Settings, budget: &Arc<Budget>) -> Result<(), Error> {
+    let Geometry { size, block_size, .. } = file.geometry();
+    let whole = asked / block_size.bytes() * block_size.bytes();
+    if asked > 0 && whole < size {
+        return Err(Error::invalid(format!(
+            "it has {}, and spill_size is {}: a spill file does not shrink; leave spill_size out, or remove the file",
+            human(size),
+            human(asked)
+        )));
+    }
+    if whole > size {
+        Store::examine(file.clone(), settings, budget).await?;
+        file.lengthen(whole).await?;
+    }
+    Ok(())
 }
 
 impl Suspend for Zram {
