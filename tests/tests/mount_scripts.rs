@@ -14,12 +14,21 @@ zram=$1/zram disk=$1/disk place=$2
 control=${1%/*}/zram-control devices=${1%/*}
 fails() { if (eval "$2") 2> "$place.err"; then echo "$2 succeeded"; exit 1; fi; grep -q "$1" "$place.err" || { cat "$place.err"; exit 1; }; }
 test "$(cat $zram/initstate)" = 0
-cat $zram/comp_algorithm | grep -q "\[lz4\] zstd "
+cat $zram/comp_algorithm | grep -q "\[lz4\] lz4hc zstd deflate "
 echo 2 > $zram/max_comp_streams
 test "$(cat $zram/max_comp_streams)" = 2
 fails "Invalid argument" "echo bogus > $zram/comp_algorithm"
 echo zstd > $zram/comp_algorithm
 cat $zram/comp_algorithm | grep -q "\[zstd\]"
+test -z "$(cat $zram/recomp_algorithm)"
+echo "algo=lz4hc priority=1" > $zram/recomp_algorithm
+echo "algo=deflate priority=2" > $zram/recomp_algorithm
+head -n 1 $zram/recomp_algorithm | grep -q '^#1: lz4 \[lz4hc\] zstd deflate $'
+tail -n 1 $zram/recomp_algorithm | grep -q '^#2: lz4 lz4hc zstd \[deflate\] $'
+echo "priority=2 level=9 deflate.winbits=-12" > $zram/algorithm_params
+fails "Invalid argument" "echo algo=bogus > $zram/recomp_algorithm"
+fails "Invalid argument" "echo algo=zstd priority=4 > $zram/recomp_algorithm"
+fails "Invalid argument" "echo type=idle > $zram/recompress"
 fails "Invalid argument" "echo 0 > $zram/disksize"
 fails "No medium found" "cat $disk"
 echo 64M > $zram/disksize
@@ -28,6 +37,7 @@ test "$(stat -c %s $disk)" = 67108864
 test "$(cat $zram/initstate)" = 1
 fails "Device or resource busy" "echo 32M > $zram/disksize"
 fails "Device or resource busy" "echo lz4 > $zram/comp_algorithm"
+fails "Device or resource busy" "echo algo=lz4 > $zram/recomp_algorithm"
 echo 32M > $zram/mem_limit
 fails "Permission denied" "cat $zram/reset"
 fails "Permission denied" "echo 1 > $zram/mm_stat"
@@ -44,6 +54,12 @@ test "$(wc -w < $zram/io_stat)" = 4
 set -- $(cat $zram/mm_stat)
 test "$1" -gt 0 && test "$4" = 33554432
 grep -q "version: 1" $zram/debug_stat
+fails "Invalid argument" "echo type=old > $zram/recompress"
+fails "Invalid argument" "echo algo=zstd > $zram/recompress"
+echo all > $zram/idle
+echo "type=idle algo=deflate max_pages=8" > $zram/recompress
+echo "priority=2" > $zram/recompress
+test "$(cat $zram/recompressed_pages)" -gt 0
 echo 0 > $zram/mem_used_max
 echo 1 > $zram/compact
 umount $place
@@ -52,6 +68,7 @@ trap - EXIT
 for try in 1 2 3 4 5 6 7 8 9; do echo 1 > $zram/reset 2> $place.err && break; sleep 0.2; done
 test "$(cat $zram/disksize)" = 0
 cat $zram/comp_algorithm | grep -q "\[lz4\]"
+test -z "$(cat $zram/recomp_algorithm)"
 fails "Permission denied" "echo 1 > $control/hot_add"
 fails "Permission denied" "cat $control/hot_remove"
 fails "No such device" "echo 1 > $control/hot_remove"
@@ -78,7 +95,7 @@ fails "No such device" "echo $id > $control/hot_remove"
 fails "Invalid argument" "echo -1 > $control/hot_remove"
 fails "Invalid argument" "echo ram$id > $control/hot_remove"
 test "$(cat $control/hot_add)" = $id
-test "$(cat $devices/ram$id/zram/comp_algorithm)" = "[lz4] zstd "
+test "$(cat $devices/ram$id/zram/comp_algorithm)" = "[lz4] lz4hc zstd deflate "
 echo $id > $control/hot_remove
 test "$(ls $devices)" = "ram0
 zram-control"

@@ -18,7 +18,7 @@ pub type Knob = (&'static str, &'static [&'static str]);
 
 /// Whether an attribute is something to be done rather than a setting.
 pub fn is_command(name: &str) -> bool {
-    ["message", "drain", "compact", "mem_used_max", "writeback", "idle"].contains(&name)
+    ["message", "drain", "compact", "mem_used_max", "writeback", "idle", "recompress"].contains(&name)
 }
 
 /// A stack and what is known of it.

@@ -114,12 +114,13 @@ impl Spill {
 
     /// Whether an attribute may answer `kind`, where no disk fails, and so many bytes were written to the disk.
     pub(crate) fn may_refuse(&self, name: &str, kind: Kind, written: u64) -> bool {
-        name == "writeback"
-            && match kind {
-                Kind::NoSpace => written > self.bytes / ROOM_PART,
-                Kind::Io => self.limited.get(),
-                _ => false,
-            }
+        match (name, kind) {
+            ("writeback", Kind::NoSpace) => written > self.bytes / ROOM_PART,
+            ("writeback", Kind::Io) => self.limited.get(),
+            // At a limit there may be no room for a page that would be smaller.
+            ("recompress", Kind::NoSpace) => true,
+            _ => false,
+        }
     }
 }
 

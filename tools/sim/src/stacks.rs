@@ -168,6 +168,28 @@ pub const STACKS: &[Row] = &[
         empty: &["orig_data_size", "compr_data_size", "mem_used_total", "spill_bytes", "deferred_bytes"],
         ..ZRAM
     },
+    Row {
+        name: "zram-recompress",
+        config: recompressing,
+        spill: Some(SPILL_BYTES),
+        knobs: &[
+            ("writeback", &["page_indexes=0-127", "incompressible", "idle", "huge"]),
+            ("recompress", &["priority=1", "algo=deflate", "type=idle priority=1", "type=huge algo=deflate"]),
+            (
+                "recompress",
+                &["priority=1 max_pages=3", "algo=deflate threshold=900", "priority=2 threshold=3000"],
+            ),
+            ("recompress_age", &["0", "1", "1"]),
+            ("idle", &["all", "1"]),
+            ("writeback_batch_size", &["1", "3", "256"]),
+            ("bring_back", &["second", "always", "always"]),
+            ("mem_limit", &["0", "192K", "112K"]),
+            ("compact", &["1"]),
+        ],
+        tight_budget: None,
+        empty: &["orig_data_size", "compr_data_size", "mem_used_total", "spill_bytes", "lost_pages"],
+        ..ZRAM
+    },
     Row { name: "delay-zram", config: |bytes| zram(bytes, "lz4", vec![delay()]), ..ZRAM },
 ];
 
@@ -318,14 +340,24 @@ fn zram(bytes: u64, comp_algorithm: &'static str, layers: Vec<LayerConfig>) -> S
 }
 
 fn spilling(bytes: u64) -> StackConfig {
-    let zram = zram::Config {
+    StackConfig { origin: OriginConfig::Zram(with_spill(bytes)), layers: vec![] }
+}
+
+/// Three codecs, none of which reads what another has made.
+fn recompressing(bytes: u64) -> StackConfig {
+    let secondaries = "algo=zstd priority=1, algo=deflate priority=2";
+    let zram = zram::Config { recomp_algorithm: Some(secondaries.into()), ..with_spill(bytes) };
+    StackConfig { origin: OriginConfig::Zram(zram), layers: vec![] }
+}
+
+fn with_spill(bytes: u64) -> zram::Config {
+    zram::Config {
         disksize: bytes,
         max_comp_streams: 2,
         spill: Some("spill".into()),
         segment_shift: Some(SPILL_SHIFT),
         ..Default::default()
-    };
-    StackConfig { origin: OriginConfig::Zram(zram), layers: vec![] }
+    }
 }
 
 fn deferring(bytes: u64) -> StackConfig {

@@ -83,6 +83,11 @@ impl Semaphore {
         Unit(self)
     }
 
+    /// The same, unless none is free or somebody waits.
+    pub fn try_hold(&self) -> Option<Unit<'_>> {
+        self.try_take(1).then(|| Unit(self))
+    }
+
     /// Gives `units` back. More than were taken is a bug, and asserted.
     #[inline]
     pub fn give(&self, units: u64) {

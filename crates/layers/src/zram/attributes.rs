@@ -4,15 +4,15 @@
 //! lists the differences, each with its reason.
 
 use spillway_core::size::human;
-use spillway_core::sync::{MutexGuard, Ordering};
+use spillway_core::sync::Ordering;
 use spillway_core::{Attribute, Budget, Column, Error, Kind, Spec, Type, Unit, Value, mutant};
 
-use super::codec::{self, CODECS, Params};
+use super::algorithms;
+use super::codec::CODECS;
 use super::commands;
 use super::config::OPTIONS;
-use super::device::{Core, Count, Zram};
+use super::device::{Count, Zram};
 use super::page::PAGE;
-use super::streams::Choice;
 use super::table::PAGE_SLOTS;
 use crate::options::Field;
 use crate::spill;
@@ -107,9 +107,14 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
     Attribute::both(
         OPTIONS.comp_algorithm,
         |zram| Value::Choice(CODECS[zram.core.streams.choice().codec].name),
-        |zram, value| set_algorithm(zram, value.choice().expect("a name")),
+        |zram, value| algorithms::set_primary(zram, value.choice().expect("a name")),
     ),
-    Attribute::write(OPTIONS.algorithm_params, |zram, value| set_params(zram, &text(value))),
+    Attribute::both(
+        OPTIONS.recomp_algorithm,
+        |zram| Value::Text(algorithms::secondaries(zram)),
+        |zram, value| algorithms::set_secondaries(zram, &text(value)),
+    ),
+    Attribute::write(OPTIONS.algorithm_params, |zram, value| algorithms::set_params(zram, &text(value))),
     Attribute::both(
         OPTIONS.max_comp_streams,
         |zram| Value::U64(zram.core.streams.limit() as u64),
@@ -194,6 +199,16 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
         ),
         |zram, value| commands::mark_idle(zram, &text(value)),
     ),
+    Attribute::begin(
+        Spec::command(
+            "recompress",
+            Type::Text,
+            "Compresses pages in memory again: type=idle, huge or huge_idle, threshold=BYTES, algo=NAME, priority=N, max_pages=N; all of them \
+             with the first of recomp_algorithm where nothing is said. EINVAL before disksize and without such an algorithm",
+        ),
+        |zram, value| commands::recompress(zram, &text(value)),
+    ),
+    live!(recompress_age),
     Attribute::both(
         OPTIONS.writeback_limit,
         |zram| Value::U64(zram.core.knobs.limit()),
@@ -208,7 +223,7 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
         OPTIONS.compressed_writeback,
         |zram| Value::Switch(zram.core.knobs.compressed_writeback.get()),
         |zram, value| {
-            let _setup = lock_blank(zram, "compressed_writeback")?;
+            let _setup = zram.core.lock_blank("compressed_writeback")?;
             zram.core.knobs.compressed_writeback.set(Field::of(value));
             Ok(())
         },
@@ -247,6 +262,7 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
         Spec::counter("throttled_time", Unit::Milliseconds, "Time of these pauses, added up over all writes"),
         |zram| Value::U64(zram.core.counted(Count::PausedMicros) / 1000),
     ),
+    counter!("recompressed_pages", Pages, "Pages that recompression has made smaller", Recompressed),
     counter!("num_reads", Pages, "Pages read", PagesRead),
     counter!("num_writes", Pages, "Pages written", PagesWritten),
     counter!("failed_reads", Requests, "Reads that failed", FailedReads),
@@ -295,24 +311,8 @@ fn mm_stat(zram: &Zram) -> Value {
     ])
 }
 
-/// Locks what a reset changes; [`Kind::Busy`] while one runs.
-fn lock_setup<'a>(zram: &'a Zram, what: &str) -> Result<MutexGuard<'a, bool>, Error> {
-    let resetting = zram.core.resetting.lock();
-    if *resetting { Err(busy(what, "is being reset: try again after that")) } else { Ok(resetting) }
-}
-
-/// The same, of what can be set only while the device has no size.
-fn lock_blank<'a>(zram: &'a Zram, what: &str) -> Result<MutexGuard<'a, bool>, Error> {
-    let setup = lock_setup(zram, what)?;
-    if zram.core.size() > 0 { Err(busy(what, "has a size: reset it first")) } else { Ok(setup) }
-}
-
-fn busy(what: &str, why: &str) -> Error {
-    Error::new(Kind::Busy, format!("{what} cannot be changed while the device {why}"))
-}
-
 pub(super) fn set_size(zram: &Zram, bytes: u64) -> Result<(), Error> {
-    let _setup = lock_setup(zram, "disksize")?;
+    let _setup = zram.core.lock_setup("disksize")?;
     let (size, has) = (bytes.next_multiple_of(PAGE as u64), zram.core.size());
     if size < has {
         let text =
@@ -350,63 +350,4 @@ pub(super) fn set_deferred(zram: &Zram, bytes: u64) -> Result<(), Error> {
             "deferred_bytes_max takes a bit for each MiB of the device, and --memory has less left",
         )
     })
-}
-
-fn set_algorithm(zram: &Zram, name: &str) -> Result<(), Error> {
-    let _setup = lock_blank(zram, "comp_algorithm")?;
-    zram.core.choose(Choice { codec: codec::find(name)?, params: Params::default() })
-}
-
-pub(super) fn set_params(zram: &Zram, text: &str) -> Result<(), Error> {
-    let _setup = lock_blank(zram, "algorithm_params")?;
-    let codec = zram.core.streams.choice().codec;
-    let mut params = Params::default();
-    for word in text.split_whitespace() {
-        let (key, value) = word
-            .split_once('=')
-            .ok_or_else(|| Error::invalid(format!("{word:?} has no value: write {word}=VALUE")))?;
-        match key {
-            "level" => params.level = Some(level(codec, value)?),
-            "priority" if value != "0" => return Err(refuse_priority(value)),
-            "algo" if codec::find(value)? != codec => return Err(refuse_algo(value, CODECS[codec].name)),
-            "priority" | "algo" => {}
-            _ => {
-                return Err(Error::invalid(format!(
-                    "{key:?} is not a parameter here: there are level, algo, priority"
-                )));
-            }
-        }
-    }
-    zram.core.choose(Choice { codec, params })
-}
-
-impl Core {
-    /// Chooses a codec while no client reads or writes; its memory is charged first.
-    pub(super) fn choose(&self, choice: Choice) -> Result<(), Error> {
-        let refused = |kind| {
-            let name = CODECS[choice.codec].name;
-            Error::new(
-                kind,
-                format!("{name} takes up to 4 MiB before anything is written, and --memory has less left"),
-            )
-        };
-        self.decoders.choose(choice.codec, &self.fixed).map_err(refused)?;
-        self.streams.choose(choice).map_err(refused)
-    }
-}
-
-fn level(codec: usize, text: &str) -> Result<i32, Error> {
-    let allowed = (CODECS[codec].levels)();
-    text.parse().ok().filter(|level| allowed.contains(level)).ok_or_else(|| {
-        let (name, least, most) = (CODECS[codec].name, allowed.start(), allowed.end());
-        Error::invalid(format!("level {text:?} is not allowed: {name} takes {least} to {most}"))
-    })
-}
-
-fn refuse_priority(value: &str) -> Error {
-    Error::invalid(format!("priority {value:?} is not allowed: there is only the primary codec, priority 0"))
-}
-
-fn refuse_algo(value: &str, chosen: &str) -> Error {
-    Error::invalid(format!("algo {value:?} is not in use: comp_algorithm is {chosen}"))
 }

@@ -8,13 +8,14 @@ use spillway_core::sync::{Mutex, Ordering, WaitList};
 use spillway_core::{Answer, Budget, Error, Kind, Place};
 use spillway_policy::compaction::Step;
 
+use super::codec::CodecIndex;
 use super::config::Config;
 use super::deferring::Which;
 use super::device::{Core, Zram};
+use super::encoder::Choice;
 use super::page::PAGE;
+use super::recompress::{self, Order};
 use super::scan;
-use super::streams::Choice;
-use super::table::PAGE_SLOTS;
 use super::work::Slice;
 use super::writeback;
 
@@ -40,6 +41,17 @@ pub(super) fn write_back(zram: &Zram, text: &str) -> Answer<Result<(), Error>> {
         Ok(scans) => run(&zram.core, Place::Background, |core| async move {
             core.compress_deferred(Which::All, true).await;
             writeback::run(core, scans, None).await
+        }),
+        Err(error) => Answer::Done(Err(error)),
+    }
+}
+
+/// Compresses pages again.
+pub(super) fn recompress(zram: &Zram, text: &str) -> Answer<Result<(), Error>> {
+    match in_use(&zram.core).and_then(|_| Order::parse(&zram.core, text)) {
+        Ok(order) => run(&zram.core, Place::Compute, |core| async move {
+            core.compress_deferred(Which::All, true).await;
+            recompress::run(core, order).await
         }),
         Err(error) => Answer::Done(Err(error)),
     }
@@ -95,11 +107,12 @@ impl Core {
     /// [`Kind::Busy`] while another reset runs. Dropped before its end, it leaves a device that stays without a size.
     pub(super) async fn reset(&self) -> Result<(), Error> {
         self.begin_reset()?;
-        // A run of write-back ends as soon as it finds no size.
+        // A run of write-back or recompression ends as soon as it finds no size.
         let _writing_back = match self.backing.get() {
             Some(backing) => Some(backing.turn.hold().await),
             None => None,
         };
+        let _recompressing = self.recompressor.turn.hold().await;
         self.free_all().await;
         let mut resetting = self.resetting.lock();
         self.table.resize(0).expect("a table without slots takes nothing");
@@ -110,21 +123,20 @@ impl Core {
         self.budget.reset_peak();
         *resetting = false;
         // Last: what the device held is room for it.
-        self.choose(Choice::default())
+        self.codecs.clear_secondaries();
+        self.choose(CodecIndex::PRIMARY, Choice::default())
     }
 
     /// Marks what was not accessed for `age` seconds, in slices.
     async fn mark_idle(&self, age: u32) {
-        let (now, slots, mut slice) = (self.seconds(), self.size() / PAGE as u64, Slice::new());
-        let (mut page, last) = (0, slots.div_ceil(PAGE_SLOTS));
-        while let Some(next) = self.table.next_page(page..last) {
-            let range = next * PAGE_SLOTS..slots.min((next + 1) * PAGE_SLOTS);
+        let (now, mut from, mut slice) = (self.seconds(), 0, Slice::new());
+        while let Some(range) = self.next_slots(from) {
+            from = range.end;
             slice.count(self.table.mark_idle(range, age, now));
             if slice.is_over() {
                 self.env.give_way(true).await;
                 slice = Slice::new();
             }
-            page = next + 1;
         }
     }
 

@@ -31,9 +31,12 @@ options! {
         .unit(Unit::Bytes).kernel().preset(Preset::Words("none until it is set")).option("size");
     BeforeInit comp_algorithm: &'static str = Type::Choice(&codec::NAMES), "Compression algorithm"
         .kernel().preset(Preset::Choice(codec::NAMES[0])).option("algorithm");
+    BeforeInit recomp_algorithm: Option<String> = Type::Text,
+        "Algorithms that pages are recompressed with: algo=NAME priority=N, 1 to 3, the strongest last; several with commas between"
+        .preset(Preset::Words("none"));
     BeforeInit algorithm_params: Option<String> = Type::Text,
-        "Parameters of the algorithm: level=N, with algo=NAME or priority=0 if you like. lz4: acceleration, 1 to 65537; zstd: \
-         -131072 to 22. Each call starts from the defaults"
+        "Parameters of an algorithm: level=N, with algo=NAME or priority=N for another than comp_algorithm; several with commas between. lz4: \
+         acceleration, 1 to 65537; lz4hc: 1 to 12; zstd: -131072 to 22; deflate: 1 to 9. Each call starts from the defaults"
         .preset(Preset::Words("those of the algorithm"));
     Live max_comp_streams: usize = Type::Number(1, STREAMS_MAX as u64), "Compression streams: how many writers compress at once"
         .preset(Preset::Words("number of cores")).option("streams");
@@ -52,6 +55,9 @@ options! {
         .unit(Unit::Bytes).preset(Preset::Words("disksize and a tenth of it")).option("spill-size");
     Once force: bool = Type::Switch, "Take a spill file that another device has left, or that was not stopped; its content is gone"
         .preset(Preset::Switch(false)).option("force");
+    Live recompress_age: u64 = Type::Number(0, (1 << 24) - 1),
+        "Pages that were not accessed for so long are recompressed with the strongest of recomp_algorithm; 0: by command alone"
+        .unit(Unit::Seconds).preset(Preset::Number(0)).option("recompress-age");
     Live writeback_limit: u64 = Type::COUNT, "Pages that may still be written back, while writeback_limit_enable is on"
         .unit(Unit::Pages).preset(Preset::Number(0));
     Live writeback_limit_enable: bool = Type::Switch, "Whether writeback_limit counts"

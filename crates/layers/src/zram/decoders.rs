@@ -7,15 +7,15 @@ use spillway_core::stats::lane;
 use spillway_core::sync::Mutex;
 use spillway_core::{Budget, Charge, Kind};
 
-use super::codec::{CODECS, CodecIndex, Decompressor};
+use super::codec::{CODECS, Decompressor};
 use super::page::PAGE;
 use super::work;
 
 const LANES: usize = 16;
 
-type Lane = Mutex<Option<(CodecIndex, Box<dyn Decompressor>)>>;
+type Lane = Mutex<[Option<Box<dyn Decompressor>>; CODECS.len()]>;
 
-/// Decompressors, one for each lane of threads, made when first needed and charged when their codec is chosen.
+/// Decompressors, one of each codec in use for each lane of threads, made when first needed and charged when their codec is chosen.
 pub(super) struct Decoders {
     lanes: Box<[CachePadded<Lane>]>,
     charge: Mutex<Option<Charge>>,
@@ -28,28 +28,26 @@ impl Default for Decoders {
 }
 
 impl Decoders {
-    /// Charges the decompressors of `codec` to `budget` and drops those of another. No reader is at work.
-    pub(super) fn choose(&self, codec: usize, budget: &Arc<Budget>) -> Result<(), Kind> {
-        let charge = budget.hold(LANES as u64 * CODECS[codec].decompressor_bytes)?;
-        self.lanes.iter().for_each(|lane| *lane.lock() = None);
+    /// Charges the decompressors of `codecs`, numbers in [`CODECS`], to `budget` and drops those of others. No reader is at work.
+    pub(super) fn choose(&self, codecs: &[usize], budget: &Arc<Budget>) -> Result<(), Kind> {
+        let in_use = |codec: &usize| codecs.contains(codec);
+        let bytes: u64 = (0..CODECS.len()).filter(in_use).map(|codec| CODECS[codec].decompressor_bytes).sum();
+        let charge = budget.hold(LANES as u64 * bytes)?;
+        self.lanes.iter().for_each(|lane| *lane.lock() = Default::default());
         *self.charge.lock() = Some(charge);
         Ok(())
     }
 
-    /// Fills `page` from the object `bytes`.
-    pub(super) fn decompress(&self, codec: CodecIndex, bytes: &[u8], page: &mut [u8]) -> Result<(), Kind> {
+    /// Fills `page` from the object `bytes`, which the codec of that number has made.
+    pub(super) fn decompress(&self, codec: usize, bytes: &[u8], page: &mut [u8]) -> Result<(), Kind> {
         assert!(page.len() == PAGE && bytes.len() <= PAGE, "{} bytes to {}", bytes.len(), page.len());
-        let known = codec.codec();
+        let known = &CODECS[codec];
         work::note(known.decompress_units);
         spillway_core::work::spend(known.decompress_units);
         let first = lane() % LANES;
         let mut order = (first..LANES).chain(0..first);
         let free = order.find_map(|index| self.lanes[index].try_lock());
         let mut lane = free.unwrap_or_else(|| self.lanes[first].lock());
-        if lane.as_ref().is_none_or(|(last, _)| *last != codec) {
-            *lane = Some((codec, (known.decompressor)()));
-        }
-        let (_, decompressor) = lane.as_mut().expect("made above");
-        decompressor.decompress(bytes, page)
+        lane[codec].get_or_insert_with(known.decompressor).decompress(bytes, page)
     }
 }

@@ -23,9 +23,9 @@ use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
 use super::cell::{Fresh, Scratch, SlotIndex};
 use super::deferred::Lap;
 use super::device::{Core, Count};
+use super::encoder::Encoder;
 use super::mark::{Mark, Slot};
 use super::picked::Published;
-use super::streams::Encoder;
 use super::work::{self, Slice};
 
 /// Seconds after its last access from which a page is not expected to be written again soon.
@@ -163,8 +163,8 @@ impl Core {
         true
     }
 
-    /// A cell for what a deferred page was compressed to; among packed objects, from the reserve, where there is no memory.
-    fn place_compressed(&self, len: usize, slot: SlotIndex) -> Result<Fresh, Kind> {
+    /// A cell for what a page was compressed to that lies in a larger one; among packed objects, from the reserve, where there is no memory.
+    pub(super) fn place_compressed(&self, len: usize, slot: SlotIndex) -> Result<Fresh, Kind> {
         let placed = self.pool.allocate(&self.pages, len, slot);
         if placed.is_ok() {
             return placed;

@@ -1,19 +1,23 @@
 //! What a device is made of.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use spillway_core::stats::Counters;
-use spillway_core::sync::{AtomicU64, Mutex, Ordering};
-use spillway_core::{Budget, Env};
+use spillway_core::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use spillway_core::{Budget, Env, Error, Kind};
 
 use super::backing::{Backing, Knobs};
+use super::codecs::Codecs;
 use super::compactor::Compactor;
 use super::decoders::Decoders;
 use super::mark::SECONDS_MAX;
+use super::page::PAGE;
 use super::pages::Pages;
 use super::pool::Pool;
+use super::recompressor::Recompressor;
 use super::streams::Streams;
-use super::table::{Named, Table};
+use super::table::{Named, PAGE_SLOTS, Table};
 use crate::writeback::Writeback;
 
 /// What is counted; the numbers are indices into [`Core::counters`].
@@ -34,9 +38,11 @@ pub(super) enum Count {
     /// Pauses of writers, and their microseconds.
     Pauses,
     PausedMicros,
+    /// Pages that recompression has made smaller.
+    Recompressed,
 }
 
-pub(super) const COUNTS: usize = Count::PausedMicros as usize + 1;
+pub(super) const COUNTS: usize = Count::Recompressed as usize + 1;
 
 /// A compressed RAM device.
 pub struct Zram {
@@ -55,7 +61,9 @@ pub(super) struct Core {
     pub(super) pool: Pool,
     pub(super) table: Table,
     pub(super) streams: Streams,
+    pub(super) codecs: Codecs,
     pub(super) decoders: Decoders,
+    pub(super) recompressor: Recompressor,
     /// Shared with the background task, which outlives the device by one look.
     pub(super) compactor: Arc<Compactor>,
     pub(super) counters: Counters<COUNTS>,
@@ -84,9 +92,20 @@ impl Core {
         let taken = self.budget.used() + self.pages.borrowed();
         assert_eq!(taken, charged + pool_bytes + self.pages.warm_bytes(), "bytes charged and in use");
         match self.backing.get() {
-            Some(backing) => backing.store.verify(spilled.into_iter()),
+            Some(backing) => {
+                backing.store.verify(spilled.into_iter().map(|(slot, away)| self.record(slot, away)));
+            }
             None => assert!(spilled.is_empty(), "nothing is spilled without a spill file"),
         }
+    }
+
+    /// The slots from `from` on that lie in one page, of the first that has some in use.
+    pub(super) fn next_slots(&self, from: u64) -> Option<Range<u64>> {
+        let slots = self.size() / PAGE as u64;
+        let page = self.table.next_page(from / PAGE_SLOTS..slots.div_ceil(PAGE_SLOTS))?;
+        let range = from.max(page * PAGE_SLOTS)..slots.min((page + 1) * PAGE_SLOTS);
+        // The last page need not be whole.
+        (!range.is_empty()).then_some(range)
     }
 
     pub(super) fn count(&self, what: Count, by: u64) {
@@ -101,4 +120,20 @@ impl Core {
     pub(super) fn seconds(&self) -> u32 {
         (self.env.coarse_now().as_secs() & SECONDS_MAX) as u32
     }
+
+    /// Locks what a reset changes, so that `what` can be set; [`Kind::Busy`] while one runs.
+    pub(super) fn lock_setup(&self, what: &str) -> Result<MutexGuard<'_, bool>, Error> {
+        let resetting = self.resetting.lock();
+        if *resetting { Err(busy(what, "is being reset: try again after that")) } else { Ok(resetting) }
+    }
+
+    /// The same, of what can be set only while the device has no size.
+    pub(super) fn lock_blank(&self, what: &str) -> Result<MutexGuard<'_, bool>, Error> {
+        let setup = self.lock_setup(what)?;
+        if self.size() > 0 { Err(busy(what, "has a size: reset it first")) } else { Ok(setup) }
+    }
+}
+
+fn busy(what: &str, why: &str) -> Error {
+    Error::new(Kind::Busy, format!("{what} cannot be changed while the device {why}"))
 }

@@ -8,7 +8,7 @@ use super::backing::{Backing, BatchAtWork};
 use super::cell::{Cell, Scratch, SlotIndex};
 use super::codec::CodecIndex;
 use super::device::{Core, Count};
-use super::mark::{Away, Mark, record_codec};
+use super::mark::{Away, Mark};
 use super::moving::Pick;
 use super::page::PAGE;
 use super::work::{self, Slice};
@@ -107,7 +107,8 @@ impl Gathered {
             &page
         };
         let slot = pick.index().0;
-        let content = Content { slot, codec: record_codec(bytes.len(), codec), members: 1, bytes };
+        let content =
+            Content { slot, codec: self.core.codecs.record_codec(bytes.len(), codec), members: 1, bytes };
         if !self.batch.push(content) {
             self.no_room = true;
             return Added::NoRoom;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use spillway_core::{Answer, Kind, Reply, Request, Submission, mutant};
 
 use super::cell::{Scratch, SlotIndex};
-use super::codec::CodecIndex;
+use super::codec::{CODECS, CodecIndex};
 use super::device::{Core, Count};
 use super::mark::Slot;
 use super::page::{PAGE, slots};
@@ -99,7 +99,7 @@ impl Core {
         let (cell, codec) = match slot.get() {
             Slot::Stored(cell, codec) => (cell, codec),
             // Raw: no codec is asked.
-            Slot::Deferred(cell) => (cell, CodecIndex::new(0)),
+            Slot::Deferred(cell) => (cell, CodecIndex::PRIMARY),
             Slot::Same(word) => {
                 slot.touch(now);
                 drop(slot);
@@ -127,15 +127,17 @@ impl Core {
             slot.copy_into(&self.pool, &self.pages, cell, page);
             return Ok(work::COPY);
         }
-        let units = codec.codec().decompress_units;
-        if let Some(decompress) = codec.codec().at_once {
+        let number = self.codecs.number(codec);
+        let known = &CODECS[number];
+        let units = known.decompress_units;
+        if let Some(decompress) = known.at_once {
             work::note(units);
             decompress(slot.object(&self.pool, &self.pages, cell), page)?;
             return Ok(units);
         }
         let bytes = slot.copy_to(&self.pool, &self.pages, cell, &mut loading.scratch);
         drop(slot);
-        self.decoders.decompress(codec, bytes, page)?;
+        self.decoders.decompress(number, bytes, page)?;
         Ok(units)
     }
 
@@ -145,10 +147,12 @@ impl Core {
             page.copy_from_slice(bytes);
             return Ok(work::COPY);
         }
-        match codec.codec().at_once {
+        let number = self.codecs.number(codec);
+        let known = &CODECS[number];
+        match known.at_once {
             Some(decompress) => decompress(bytes, page)?,
-            None => self.decoders.decompress(codec, bytes, page)?,
+            None => self.decoders.decompress(number, bytes, page)?,
         }
-        Ok(codec.codec().decompress_units)
+        Ok(known.decompress_units)
     }
 }

@@ -5,11 +5,11 @@
 //! ```text
 //! mark, from bit   0 lock, waiters           (core::sync::WordLocks)
 //!                  2 kind, 3 bits            0 empty, 1 repeated word, 2 object, 3 deferred, 5 spilled, 7 lost
-//!                  5 codec, 3 bits           of an object, in memory or spilled
+//!                  5 codec, 3 bits           of an object, in memory or spilled: its priority
 //!                  8 idle                    not accessed since pages were marked
 //!                  9 referenced              read or overwritten since it was picked, or the hand of `spiller` has passed
 //!                 10 picked                  a thread copies the object elsewhere: see table.rs
-//!                 11 incompressible          no algorithm has made it smaller (set by none yet)
+//!                 11 incompressible          the strongest secondary codec has not made it smaller
 //!                 12 length, 14 bits         of an object: 1 to 4096 bytes
 //!                 26 seconds, 24 bits        time of the last access, modulo 194 days
 //!                 50 checksum, 14 bits       of a spilled object: the upper bits
@@ -25,8 +25,7 @@ use spillway_policy::spill;
 use super::cell::Cell;
 use super::codec::CodecIndex;
 use super::page::PAGE;
-use crate::spill::format::Codec;
-use crate::spill::{Location, Placed, Spilled};
+use crate::spill::{Location, Placed};
 
 /// What a slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,15 +53,6 @@ pub(super) struct Away {
 }
 
 impl Away {
-    /// The record that slot `slot` names.
-    pub(super) fn of(self, slot: u32) -> Spilled {
-        Spilled { slot, placed: self.placed, len: self.len, codec: self.record_codec(), members: 1 }
-    }
-
-    fn record_codec(self) -> Codec {
-        record_codec(self.len, self.codec)
-    }
-
     fn word(self) -> u64 {
         let Placed { at: Location { segment, offset }, crc } = self.placed;
         u64::from(segment) << SEGMENT_SHIFT | u64::from(offset) << OFFSET_SHIFT | u64::from(crc) & LOW_CRC
@@ -74,11 +64,6 @@ impl Away {
         let crc = (high_crc << OFFSET_SHIFT | word & LOW_CRC) as u32;
         Self { placed: Placed { at, crc }, len, codec }
     }
-}
-
-/// How an object of `len` bytes is read from the spill file.
-pub(super) fn record_codec(len: usize, codec: CodecIndex) -> Codec {
-    if len == PAGE { Codec::RAW } else { Codec::compressed(codec.0) }
 }
 
 const OFFSET_SHIFT: u32 = 18;
@@ -195,7 +180,8 @@ impl Mark {
         }
     }
 
-    fn codec(self) -> CodecIndex {
+    /// Which codec has made the object.
+    pub(super) fn codec(self) -> CodecIndex {
         CodecIndex((self.0 >> CODEC_SHIFT & 7) as u8)
     }
 
@@ -209,9 +195,15 @@ impl Mark {
         self.0 & IDLE != 0
     }
 
-    /// No algorithm has made it smaller.
+    /// The strongest secondary codec has not made it smaller.
     pub(super) fn is_incompressible(self) -> bool {
         self.0 & INCOMPRESSIBLE != 0
+    }
+
+    /// Marked as such.
+    #[must_use]
+    pub(super) fn with_incompressible(self) -> Self {
+        Self(self.0 | INCOMPRESSIBLE)
     }
 
     /// Whether an object of `len` bytes leaves memory at `now`, where memory is short.

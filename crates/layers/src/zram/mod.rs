@@ -29,21 +29,24 @@
 //! | `scan` | which pages a command means |
 //! | `moving` | an object taken out of its cell and put elsewhere, beside readers and writers |
 //! | `compactor`, `passes` | moving objects so that memory returns: requests for it, and how it is done |
-//! | `streams`, `decoders`, `codec` | compression, and how much of it at once |
-//! | `attributes`, `commands` | the control table; what of it takes long |
+//! | `streams`, `encoder`, `decoders`, `codec` | compression, and how much of it at once |
+//! | `codecs` | which codecs a device uses: the primary and those for recompression |
+//! | `recompress`, `aging`, `recompressor` | pages compressed again: on command, and once they are old; whose turn it is |
+//! | `attributes`, `algorithms`, `commands` | the control table; its words for codecs; what of it takes long |
 //!
 //! *Lock order*: a compression stream, taken with no other lock held; then one of: a slot; the count of a page of slots; an arena or the packed
 //! spans; and last the locks of `pages`. None is held across an await, and of them only the count of a page of slots while memory goes back
 //! to the system.
-//!
-//! Recompression will be a file here; `mark` has room for its flags, and it begins with `moving`.
 
+mod aging;
+mod algorithms;
 mod arena;
 mod attributes;
 mod backing;
 mod blocks;
 mod cell;
 mod codec;
+mod codecs;
 mod commands;
 mod compactor;
 mod config;
@@ -52,6 +55,7 @@ mod deferred;
 mod deferring;
 mod device;
 mod discard;
+mod encoder;
 mod gathered;
 mod holdings;
 mod load;
@@ -66,6 +70,8 @@ mod picked;
 mod pool;
 mod pressure;
 mod recall;
+mod recompress;
+mod recompressor;
 mod scan;
 mod size_class;
 mod spans;
@@ -92,11 +98,14 @@ use spillway_core::{
 
 use backing::Knobs;
 use codec::Params;
+use codecs::Codecs;
 use decoders::Decoders;
 use device::Core;
+use encoder::Choice;
 use pages::Pages;
 use pool::Pool;
-use streams::{Choice, Streams};
+use recompressor::Recompressor;
+use streams::Streams;
 use table::Table;
 
 use crate::options::Options;
@@ -117,10 +126,12 @@ impl Zram {
     ) -> Result<Arc<Self>, Error> {
         config.check()?;
         let choice = Choice { codec: codec::find(config.comp_algorithm)?, params: Params::default() };
+        let codecs = Codecs::default();
+        codecs.set_primary(choice.codec);
         let streams =
             if config.max_comp_streams == 0 { Config::default_streams() } else { config.max_comp_streams };
         let decoders = Decoders::default();
-        decoders.choose(choice.codec, &budget).map_err(no_room_to_begin)?;
+        decoders.choose(&[choice.codec], &budget).map_err(no_room_to_begin)?;
         let share = Budget::share(&budget, Budget::UNLIMITED);
         let core = Core {
             pages: Pages::new(regions.clone(), share.clone(), budget.clone())
@@ -129,7 +140,9 @@ impl Zram {
             pool: Pool::new(&budget).map_err(no_room_to_begin)?,
             table: Table::new(regions, budget.clone()),
             streams: Streams::new(streams, choice, budget.clone()).map_err(no_room_to_begin)?,
+            codecs,
             decoders,
+            recompressor: Recompressor::default(),
             compactor: Arc::default(),
             counters: Counters::default(),
             knobs: Knobs::new(&config),
@@ -148,8 +161,11 @@ impl Zram {
     }
 
     fn configure(&self, config: &Config) -> Result<(), Error> {
+        if let Some(secondaries) = &config.recomp_algorithm {
+            algorithms::set_secondaries(self, secondaries)?;
+        }
         if let Some(params) = &config.algorithm_params {
-            attributes::set_params(self, params)?;
+            algorithms::set_params(self, params)?;
         }
         attributes::set_limit(self, config.mem_limit);
         attributes::set_deferred(self, config.deferred_bytes_max)?;

@@ -12,6 +12,7 @@ use super::codec::CodecIndex;
 use super::device::Core;
 use super::mark::{Away, Mark, Slot};
 use super::picked::{Picked, Published, When};
+use super::table::Table;
 
 /// An object that this thread has picked. Dropped, it stays where it is.
 pub(super) struct Pick<C: Deref<Target = Core>> {
@@ -64,13 +65,27 @@ impl<C: Deref<Target = Core>> Pick<C> {
     pub(super) fn move_to(self, fresh: Fresh, when: When) -> Published {
         assert_eq!(fresh.cell().len(), self.cell.len(), "an object keeps its length when it moves");
         let moved = self.picked.as_ref().expect("it was not published yet").moved_to(fresh.cell());
-        self.put(fresh, moved, when)
+        self.put(fresh, moved, |table, picked, object| table.publish(picked, object, when))
     }
 
     /// Puts what the page was compressed to into its place, unless the slot was written meanwhile. `fresh` is filled with it.
     pub(super) fn compress_to(self, fresh: Fresh, codec: CodecIndex) -> Published {
+        self.recompress_to(fresh, codec, |mark| mark)
+    }
+
+    /// The same, of a page that was compressed before; its mark is `changed` then. Reads do not matter.
+    pub(super) fn recompress_to(
+        self,
+        fresh: Fresh,
+        codec: CodecIndex,
+        changed: impl FnOnce(Mark) -> Mark,
+    ) -> Published {
+        let codec =
+            if mutant::on("zram: keep the codec of what was recompressed") { self.codec() } else { codec };
         let compressed = Slot::Stored(fresh.cell(), codec);
-        self.put(fresh, compressed, When::Always)
+        self.put(fresh, compressed, |table, picked, object| {
+            table.publish_changed(picked, object, When::Always, changed)
+        })
     }
 
     /// The page does not compress: it stays in its cell, unless the slot was written meanwhile.
@@ -84,10 +99,15 @@ impl<C: Deref<Target = Core>> Pick<C> {
     }
 
     /// Puts `object`, which lies in `fresh`, in place of the one that was picked, and frees what no slot names then.
-    fn put(mut self, fresh: Fresh, object: Slot, when: When) -> Published {
+    fn put(
+        mut self,
+        fresh: Fresh,
+        object: Slot,
+        publish: impl FnOnce(&Table, Picked, Slot) -> Published,
+    ) -> Published {
         let picked = self.picked.take().expect("it is published once");
         let new = fresh.publish();
-        let published = self.core.table.publish(picked, object, when);
+        let published = publish(&self.core.table, picked, object);
         let kept = match published {
             Published::InPlace => Some(new),
             Published::Touched => Some(self.cell),
@@ -100,6 +120,20 @@ impl<C: Deref<Target = Core>> Pick<C> {
         published
     }
 
+    /// Leaves the object where it is, with its mark `changed`.
+    pub(super) fn stay(mut self, changed: impl FnOnce(Mark) -> Mark) {
+        self.unpick(changed);
+    }
+
+    fn unpick(&mut self, changed: impl FnOnce(Mark) -> Mark) {
+        let Some(picked) = self.picked.take() else { return };
+        if !self.core.table.unpick(picked, changed)
+            && !mutant::on("zram: forget what was picked and replaced")
+        {
+            self.free(self.cell);
+        }
+    }
+
     fn free(&self, cell: Cell) {
         self.core.pool.free(&self.core.pages, cell);
     }
@@ -107,9 +141,6 @@ impl<C: Deref<Target = Core>> Pick<C> {
 
 impl<C: Deref<Target = Core>> Drop for Pick<C> {
     fn drop(&mut self) {
-        let Some(picked) = self.picked.take() else { return };
-        if !self.core.table.unpick(picked) && !mutant::on("zram: forget what was picked and replaced") {
-            self.free(self.cell);
-        }
+        self.unpick(|mark| mark);
     }
 }

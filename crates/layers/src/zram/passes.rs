@@ -52,6 +52,9 @@ async fn run(env: Arc<dyn Env>, compactor: Arc<Compactor>, weak: Weak<Core>) {
         quiet = if changes == seen { quiet + u32::from(ended) } else { 0 };
         seen = changes;
         core.look(quiet).await;
+        if ended {
+            core.recompress_aged().await;
+        }
     }
 }
 

@@ -40,7 +40,7 @@ impl Picked {
     pub(super) fn codec(&self) -> CodecIndex {
         match self.object {
             Slot::Stored(_, codec) => codec,
-            _ => CodecIndex::new(0),
+            _ => CodecIndex::PRIMARY,
         }
     }
 }

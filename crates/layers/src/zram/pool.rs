@@ -75,6 +75,11 @@ impl Pool {
         Ok(Self { sizes, classes, packed: Mutex::new(Packed::new()), _charge: charge })
     }
 
+    /// Whether objects of `len` bytes take less than those of `other`: their class is smaller.
+    pub(super) fn is_smaller(&self, len: usize, other: usize) -> bool {
+        self.sizes.of(len) < self.sizes.of(other)
+    }
+
     fn class(&self, len: usize) -> &Class {
         &self.classes[self.sizes.of(len)]
     }

@@ -1,9 +1,10 @@
 //! Reading what lies in the spill file: the misses of a request together, neighbours in one I/O.
 
-use spillway_core::Kind;
+use spillway_core::{Kind, mutant};
 
 use super::backing::AtWork;
 use super::cell::SlotIndex;
+use super::codec::CodecIndex;
 use super::device::{Core, Count};
 use super::mark::{Away, Slot};
 use super::page::PAGE;
@@ -18,6 +19,8 @@ const MISSES_MAX: usize = 64;
 pub(super) struct Miss {
     slot: SlotIndex,
     away: Away,
+    /// What turning it into a page takes.
+    units: u32,
     /// This is a read that brings pages back.
     returns: bool,
     // In this order: once the pin is gone, nothing is at work.
@@ -41,29 +44,26 @@ impl Misses {
 
     /// Notes that page `number` of a request is missing; returns the units of work that it takes.
     pub(super) fn add(&mut self, number: usize, miss: Miss) -> u32 {
-        let units = miss.units();
+        let units = miss.units;
         self.0.push((number, miss));
         units
     }
 }
 
-impl Miss {
-    fn units(&self) -> u32 {
-        if self.away.len == PAGE { work::COPY } else { self.away.codec.codec().decompress_units }
-    }
-
-    fn record(&self) -> Spilled {
-        self.away.of(self.slot.0)
-    }
-}
-
 impl Core {
+    /// The record that a slot names.
+    pub(super) fn record(&self, slot: SlotIndex, away: Away) -> Spilled {
+        let Away { placed, len, codec } = away;
+        Spilled { slot: slot.0, placed, len, codec: self.codecs.record_codec(len, codec), members: 1 }
+    }
+
     /// What slot `slot`, which the caller has locked, names in the spill file, to be read.
     pub(super) fn miss(&self, slot: SlotIndex, away: Away, read_before: Option<u32>) -> Miss {
         let backing = self.backing.get().expect("what is spilled is in a spill file");
-        let (at_work, pin) = (backing.begin(), backing.store.pin(&away.of(slot.0)));
+        let (at_work, pin) = (backing.begin(), backing.store.pin(&self.record(slot, away)));
         let returns = self.knobs.brings_back(read_before);
-        Miss { slot, away, returns, _pin: pin, _reading: backing.meter.read(), _at_work: at_work }
+        let units = if away.len == PAGE { work::COPY } else { self.codecs.get(away.codec).decompress_units };
+        Miss { slot, away, units, returns, _pin: pin, _reading: backing.meter.read(), _at_work: at_work }
     }
 
     /// Reads the misses of a request into their pages of `target`, and forgets them. The error is one of them, if there is one; what is
@@ -73,7 +73,8 @@ impl Core {
             return Ok(());
         }
         let store = &self.backing.get().expect("what is spilled is in a spill file").store;
-        let wanted: Vec<Spilled> = misses.0.iter().map(|(_, miss)| miss.record()).collect();
+        let wanted: Vec<Spilled> =
+            misses.0.iter().map(|(_, miss)| self.record(miss.slot, miss.away)).collect();
         let mut result = Ok(());
         let take = |index: usize, bytes: Result<&[u8], Kind>| {
             let (number, miss) = &misses.0[index];
@@ -102,7 +103,11 @@ impl Core {
         let Ok(fresh) = self.pool.allocate(&self.pages, bytes.len(), miss.slot) else { return };
         self.pool.fill(&self.pages, &fresh, bytes);
         let cell = fresh.publish();
-        let (old, new) = (Slot::Spilled(miss.away), Slot::Stored(cell, miss.away.codec));
+        let codec = match miss.away.codec {
+            _ if mutant::on("zram: bring back a page as the primary's") => CodecIndex::PRIMARY,
+            codec => codec,
+        };
+        let (old, new) = (Slot::Spilled(miss.away), Slot::Stored(cell, codec));
         if self.table.exchange(miss.slot, old, new) {
             self.release(miss);
             self.count(Count::BroughtBack, 1);
@@ -120,7 +125,7 @@ impl Core {
 
     fn release(&self, miss: &Miss) {
         let backing = self.backing.get().expect("what is spilled is in a spill file");
-        backing.store.release(&miss.record());
+        backing.store.release(&self.record(miss.slot, miss.away));
         backing.pressure.released();
     }
 }

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use spillway_core::{Error, Kind};
 
-use super::cell::Cell;
 use super::mark::Mark;
 use super::page::PAGE;
 
@@ -32,9 +31,10 @@ impl Pages {
         })
     }
 
-    /// Whether an object in `cell`, whose slot has this mark, is meant. What is deferred was written after the command had begun.
-    pub(super) fn mean(self, mark: Mark, cell: Cell) -> bool {
-        let huge = cell.len() == PAGE;
+    /// Whether an object of `len` bytes, whose slot has this mark, is meant. What is deferred was written after the command had
+    /// begun.
+    pub(super) fn mean(self, mark: Mark, len: usize) -> bool {
+        let huge = len == PAGE;
         match self {
             _ if mark.is_deferred() => false,
             Pages::All => true,

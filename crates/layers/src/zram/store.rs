@@ -12,11 +12,12 @@ use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
 use super::cell::{Cell, SlotIndex};
 use super::compactor::Relief;
 use super::device::{Core, Count};
+use super::encoder::Encoder;
 use super::mark::Slot;
 use super::page::{PAGE, slots};
 use super::picked::Replaced;
 use super::spread;
-use super::streams::{Encoder, Taken};
+use super::streams::Taken;
 use super::work::{self, Slice};
 
 /// Pages after which a writer gives its stream back within a request: it goes to another if that has waited for long enough.
@@ -236,7 +237,7 @@ impl Core {
             && !mutant::on("zram: what is overwritten keeps its room in the spill file")
         {
             let backing = self.backing.get().expect("what is spilled is in a spill file");
-            backing.store.release(&away.of(replaced.index.0));
+            backing.store.release(&self.record(replaced.index, away));
             backing.pressure.released();
         }
     }

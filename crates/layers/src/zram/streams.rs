@@ -29,8 +29,8 @@ use spillway_core::stats::lane;
 use spillway_core::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, RwLock};
 use spillway_core::{Budget, Charge, Env, Kind};
 
-use super::codec::{CODECS, CodecIndex, Compressor, Params};
-use super::page::PAGE;
+use super::codec::CodecIndex;
+use super::encoder::{Choice, Encoder};
 use super::work;
 
 /// Most streams that may be asked for.
@@ -53,66 +53,6 @@ const IDLE_FOR: Duration = Duration::from_micros(5);
 
 /// How long a waiting task relies on being woken.
 const PATIENCE: Duration = Duration::from_millis(1);
-
-/// Units a page that its connection expects anyway.
-const EXPECTED_UNITS: u32 = 31;
-
-/// Which codec streams use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Choice {
-    /// Index into [`CODECS`].
-    pub(super) codec: usize,
-    pub(super) params: Params,
-}
-
-/// What compresses pages, one after another.
-pub(super) struct Encoder {
-    compressor: Box<dyn Compressor>,
-    codec: CodecIndex,
-    out: Box<[u8; PAGE]>,
-    /// Units of work for a page, and since the stream was taken.
-    units: u32,
-    spent: u32,
-    _charge: Option<Charge>,
-}
-
-/// Bytes that an encoder takes.
-fn encoder_bytes(choice: Choice) -> u64 {
-    CODECS[choice.codec].compressor_bytes + PAGE as u64
-}
-
-impl Encoder {
-    fn new(choice: Choice, charge: Option<Charge>) -> Self {
-        let index = CodecIndex::new(choice.codec);
-        let codec = index.codec();
-        let compressor = (codec.compressor)(choice.params);
-        let units = (codec.compress_units)(choice.params);
-        Self { compressor, codec: index, out: Box::new([0; PAGE]), units, spent: 0, _charge: charge }
-    }
-
-    /// The codec that decompresses what this compresses.
-    pub(super) fn codec(&self) -> CodecIndex {
-        self.codec
-    }
-
-    /// Units of work that a page takes.
-    pub(super) fn units_a_page(&self) -> u32 {
-        self.units
-    }
-
-    /// The compressed form of `page`, or `None` where it is longer than `len_max` bytes, at most a page.
-    pub(super) fn compress(&mut self, page: &[u8], len_max: usize) -> Option<&[u8]> {
-        assert!(page.len() == PAGE && len_max <= PAGE, "{} bytes into {len_max}", page.len());
-        self.spent += self.units;
-        work::note(self.units);
-        work::note_compression();
-        spillway_core::work::spend(self.units.saturating_sub(EXPECTED_UNITS));
-        // The codec stops as soon as it passes the limit: most of the work of a page that does not compress is saved.
-        let len = self.compressor.compress(page, &mut self.out[..len_max])?;
-        assert!((1..=len_max).contains(&len), "a page was compressed to {len} bytes of {len_max}");
-        Some(&self.out[..len])
-    }
-}
 
 /// No waiter's ticket.
 const NO_TICKET: u64 = 0;
@@ -160,7 +100,7 @@ impl Streams {
             choice: RwLock::new(choice),
             line: Mutex::default(),
             waiting: AtomicUsize::new(0),
-            first: Mutex::new(budget.hold(encoder_bytes(choice))?),
+            first: Mutex::new(budget.hold(choice.encoder_bytes())?),
             budget,
         })
     }
@@ -186,7 +126,7 @@ impl Streams {
 
     /// Changes the codec. No writer is at work.
     pub(super) fn choose(&self, choice: Choice) -> Result<(), Kind> {
-        let first = self.budget.hold(encoder_bytes(choice))?;
+        let first = self.budget.hold(choice.encoder_bytes())?;
         *self.choice.write() = choice;
         self.all.iter().for_each(|stream| *stream.encoder.lock() = None);
         *self.first.lock() = first;
@@ -260,8 +200,8 @@ impl Streams {
     /// An encoder for a stream; `None` where there is no memory for it, and the writer waits for another.
     fn make(&self, index: usize) -> Option<Encoder> {
         let choice = self.choice();
-        let charge = if index > 0 { Some(self.budget.hold(encoder_bytes(choice)).ok()?) } else { None };
-        Some(Encoder::new(choice, charge))
+        let charge = if index > 0 { Some(self.budget.hold(choice.encoder_bytes()).ok()?) } else { None };
+        Some(Encoder::new(CodecIndex::PRIMARY, choice, charge))
     }
 
     fn try_stream(&self, index: usize, may_have: impl Fn(&Stream) -> bool) -> Option<Taken<'_>> {
@@ -394,7 +334,7 @@ impl Drop for Taken<'_> {
         let Some(mut guard) = self.guard.take() else { return };
         let stream = &self.streams.all[self.index];
         assert!(guard.is_some(), "a stream in use has an encoder until it is dropped");
-        let units = guard.as_mut().map_or(0, |encoder| std::mem::take(&mut encoder.spent));
+        let units = guard.as_mut().map_or(0, |encoder| encoder.take_spent());
         let used = stream.used.load(Ordering::Relaxed).saturating_add(units);
         stream.used.store(used, Ordering::Relaxed);
         if self.index >= self.streams.limit() {

@@ -31,7 +31,6 @@ use super::pages::Pages;
 use super::picked::{Picked, Published, Replaced, When};
 use super::pool::Pool;
 use super::work;
-use crate::spill::Spilled;
 
 pub(super) use super::blocks::PAGE_SLOTS;
 
@@ -212,7 +211,7 @@ impl Table {
     }
 
     fn look_at(&self, page: SlotPage<'_>, index: SlotIndex, locks: &mut u32) -> Slot {
-        let mark = Mark::from_content(WordLocks::content(page.slot(index)[1].load(Ordering::Acquire)));
+        let mark = mark_of(page, index);
         if mark.is_same() {
             *locks += 1;
             return self
@@ -221,6 +220,20 @@ impl Table {
         }
         // Where an object lies may change at once: what it is does not need its word.
         mark.slot(0)
+    }
+
+    /// Shows the marks of the slots of `range`, which lie in one page, that hold something; without a lock. Returns the units of work.
+    pub(super) fn marks(&self, range: Range<u64>, mut see: impl FnMut(SlotIndex, Mark)) -> u32 {
+        work::note(work::LOOK);
+        let page = self.blocks.page_of(SlotIndex::new(range.start)).filter(SlotPage::is_used);
+        let Some(page) = page else { return work::LOOK };
+        for index in range.map(SlotIndex::new) {
+            let mark = mark_of(page, index);
+            if !mark.is_empty() {
+                see(index, mark);
+            }
+        }
+        work::LOOK
     }
 
     /// The first page within `pages` that has slots in use. A few loads, however far it is.
@@ -250,6 +263,17 @@ impl Table {
     /// Puts `new` in place of what was picked, if the slot still holds that. The caller frees what is not in the slot then: the
     /// object that was picked, or `new`, or both.
     pub(super) fn publish(&self, picked: Picked, new: Slot, when: When) -> Published {
+        self.publish_changed(picked, new, when, |mark| mark)
+    }
+
+    /// The same; the mark of a slot that holds `new` is `changed`.
+    pub(super) fn publish_changed(
+        &self,
+        picked: Picked,
+        new: Slot,
+        when: When,
+        changed: impl FnOnce(Mark) -> Mark,
+    ) -> Published {
         let Some(locked) = self.lock(picked.index) else { return Published::Replaced };
         if locked.get() != picked.object && !mutant::on("zram: publish over a newer write") {
             return Published::Replaced;
@@ -259,7 +283,7 @@ impl Table {
             locked.put(picked.object, mark);
             return Published::Touched;
         }
-        locked.put(new, mark.moved_to(new));
+        locked.put(new, changed(mark.moved_to(new)));
         self.tally.moved(picked.object, new);
         if !matches!(new, Slot::Deferred(_)) {
             self.end_deferral(picked.object);
@@ -334,13 +358,13 @@ impl Table {
         work::LOOK + locks / work::LOCKS
     }
 
-    /// Leaves what was picked where it is. False where it was replaced meanwhile: then the caller frees it.
+    /// Leaves what was picked where it is, with its mark `changed`. False where it was replaced meanwhile: then the caller frees it.
     #[must_use]
-    pub(super) fn unpick(&self, picked: Picked) -> bool {
+    pub(super) fn unpick(&self, picked: Picked, changed: impl FnOnce(Mark) -> Mark) -> bool {
         let Some(mut locked) = self.lock(picked.index) else { return false };
         let same = locked.get() == picked.object;
         if same {
-            locked.mark = locked.mark.unpicked();
+            locked.mark = changed(locked.mark.unpicked());
         }
         same
     }
@@ -376,7 +400,7 @@ impl Table {
                         named.objects.push((index, cell));
                         named.deferred += 1;
                     }
-                    Slot::Spilled(away) => named.spilled.push(away.of(index.0)),
+                    Slot::Spilled(away) => named.spilled.push((index, away)),
                     Slot::Empty | Slot::Same(_) | Slot::Lost => {}
                 }
             }
@@ -392,11 +416,16 @@ impl Table {
 #[derive(Default)]
 pub(super) struct Named {
     pub(super) objects: Vec<(SlotIndex, Cell)>,
-    pub(super) spilled: Vec<Spilled>,
+    pub(super) spilled: Vec<(SlotIndex, Away)>,
     /// Pages that are deferred.
     deferred: u64,
     /// Bytes that pages of slots are charged with.
     pub(super) charged: u64,
+}
+
+/// What is known of a slot without its lock.
+fn mark_of(page: SlotPage<'_>, index: SlotIndex) -> Mark {
+    Mark::from_content(WordLocks::content(page.slot(index)[1].load(Ordering::Acquire)))
 }
 
 fn key(index: SlotIndex) -> u64 {

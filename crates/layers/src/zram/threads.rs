@@ -21,15 +21,17 @@ use spillway_sim::world::World;
 use super::cell::{Scratch, SlotIndex};
 use super::codec::Params;
 use super::device::Core;
+use super::encoder::Choice;
 use super::mark::Slot;
 use super::page::PAGE;
 use super::pages::Pages;
 use super::picked::When;
-use super::streams::{Choice, Streams};
+use super::streams::Streams;
 use super::{Config, Zram};
 
 mod deferring;
 mod pages;
+mod recompressing;
 
 /// A world in which a sleep is over as soon as another thread had its turn.
 struct Impatient(Arc<World>);
@@ -146,7 +148,13 @@ fn zram(budget: &Arc<Budget>) -> Arc<Zram> {
 }
 
 fn zram_in(regions: Arc<dyn Regions>, budget: &Arc<Budget>) -> Arc<Zram> {
-    let config = Config { disksize: 64 << 10, max_comp_streams: 1, ..Config::default() };
+    let secondaries = Some("algo=lz4hc".into());
+    let config = Config {
+        disksize: 64 << 10,
+        max_comp_streams: 1,
+        recomp_algorithm: secondaries,
+        ..Config::default()
+    };
     let env = Arc::new(Impatient(World::new(1)));
     Zram::new(config, env, regions, budget.clone()).expect("a valid configuration")
 }

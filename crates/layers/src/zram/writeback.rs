@@ -20,7 +20,7 @@ use spillway_core::{Error, Kind};
 use spillway_policy::depth::{Waiting, depth};
 
 use super::backing::Backing;
-use super::cell::SlotIndex;
+use super::cell::{Cell, SlotIndex};
 use super::device::Core;
 use super::gathered::{Added, Gathered, Written};
 use super::mark::Mark;
@@ -176,7 +176,7 @@ impl Run<'_> {
             }
             // The time is asked for under the slot's lock: no access is later.
             let old = |mark: Mark| self.age.is_none_or(|age| u64::from(mark.age(self.core.seconds())) >= age);
-            let wanted = |mark, cell| pages.mean(mark, cell) && old(mark);
+            let wanted = |mark, cell: Cell| pages.mean(mark, cell.len()) && old(mark);
             match gathered.add(SlotIndex::new(index), wanted, slice) {
                 Added::Yes | Added::Not => {}
                 Added::NoRoom => return index,

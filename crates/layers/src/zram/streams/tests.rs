@@ -1,5 +1,6 @@
 //! Tests of compression streams.
 
+use super::super::page::PAGE;
 use super::*;
 use spillway_core::contract::block_on;
 use spillway_sim::world::World;
@@ -14,7 +15,7 @@ fn streams(limit: usize) -> Streams {
 
 #[test]
 fn where_memory_is_short_there_is_always_the_first_stream() {
-    let budget = Budget::new(encoder_bytes(Choice::default()) * 5 / 2);
+    let budget = Budget::new(Choice::default().encoder_bytes() * 5 / 2);
     let streams = Streams::new(4, Choice::default(), budget.clone()).unwrap();
     let first = streams.try_take().unwrap();
     let second = streams.try_take().unwrap();
@@ -22,7 +23,7 @@ fn where_memory_is_short_there_is_always_the_first_stream() {
     assert!(budget.used() <= budget.limit());
     drop((first, second));
     streams.set_limit(1);
-    assert_eq!(budget.used(), encoder_bytes(Choice::default()));
+    assert_eq!(budget.used(), Choice::default().encoder_bytes());
     budget.set_limit(budget.used());
     drop(streams.try_take().unwrap());
     assert_eq!(Streams::new(1, Choice::default(), budget).err(), Some(Kind::NoSpace));
@@ -91,7 +92,7 @@ impl Wakes {
 
 /// Uses the stream for some units of work.
 fn work_on(mut taken: Taken<'_>, units: u32) {
-    let pages = units.div_ceil(taken.units);
+    let pages = units.div_ceil(taken.units_a_page());
     (0..pages).for_each(|_| assert!(taken.compress(&[7; PAGE], PAGE).is_some()));
 }
 

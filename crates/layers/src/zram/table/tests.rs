@@ -210,7 +210,7 @@ fn what_was_picked_is_published_unless_it_was_written_or_read() {
 fn what_is_unpicked_can_be_picked_again_and_what_was_replaced_is_the_pickers() {
     let stored = Stored::new();
     let picked = stored.pick().unwrap();
-    assert!(stored.world.table.unpick(picked));
+    assert!(stored.world.table.unpick(picked, |mark| mark));
     let picked = stored.pick().expect("it is not picked any more");
     let elsewhere = Cell::new(Span(77), Position::new(0), ArenaIndex::new(0), 1);
     let (mut scratch, whole) = (Scratch::new(), (&stored.pool, &stored.world.pages));
@@ -219,6 +219,6 @@ fn what_is_unpicked_can_be_picked_again_and_what_was_replaced_is_the_pickers() {
         "it lies elsewhere"
     );
     stored.world.set(3, Slot::Same(1)).unwrap();
-    assert!(!stored.world.table.unpick(picked));
+    assert!(!stored.world.table.unpick(picked, |mark| mark));
     assert!(stored.pick().is_none(), "a repeated word is no object");
 }

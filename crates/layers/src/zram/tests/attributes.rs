@@ -8,7 +8,7 @@ fn statistics_have_the_kernels_columns() {
     assert_eq!(bench.show("io_stat"), "       0        0 0        0");
     assert_eq!(bench.show("debug_stat"), "version: 1\n       0        0");
     assert_eq!(bench.show("mm_stat"), ["       0"; 9].join(" "));
-    assert_eq!(bench.show("comp_algorithm"), "[lz4] zstd ");
+    assert_eq!(bench.show("comp_algorithm"), "[lz4] lz4hc zstd deflate ");
     bench.discard(0, 8192);
     assert_eq!(bench.show("io_stat"), "       0        0 0        2");
 }
@@ -29,7 +29,7 @@ fn reset_takes_everything_back_and_restores_the_defaults() {
     ] {
         assert_eq!(bench.show(name), value, "{name}");
     }
-    assert_eq!(bench.show("comp_algorithm"), "[lz4] zstd ");
+    assert_eq!(bench.show("comp_algorithm"), "[lz4] lz4hc zstd deflate ");
     assert_eq!(bench.number("max_comp_streams"), Config::default_streams() as u64);
     assert_eq!(bench.show("mm_stat"), ["       0"; 9].join(" "));
     bench.set("disksize", "5000");
@@ -54,7 +54,8 @@ fn attributes_refuse_as_the_kernel_does() {
     for bad in ["0", "-1", "257", "many", ""] {
         assert_eq!(bench.refuse("max_comp_streams", bad), Kind::Invalid, "{bad}");
     }
-    for bad in ["level", "level=0", "level=x", "priority=1", "dict=/x", "algo=zstd", "algo=lzo"] {
+    for bad in ["level", "level=0", "level=x", "priority=1", "priority=4", "dict=/x", "algo=zstd", "algo=lzo"]
+    {
         assert_eq!(bench.refuse("algorithm_params", bad), Kind::Invalid, "{bad}");
     }
     bench.set("algorithm_params", "algo=lz4 level=9");

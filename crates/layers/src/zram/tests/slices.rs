@@ -106,6 +106,10 @@ fn large_writes_and_reads_compress_a_slice_at_a_time_with_every_codec_and_level(
         ("lz4", None, 31),
         ("zstd", Some("level=-3"), 250),
         ("zstd", None, 250),
+        ("lz4hc", None, 500),
+        ("lz4hc", Some("level=12"), 2000),
+        ("deflate", None, 670),
+        ("deflate", Some("level=9"), 1000),
         ("zstd", Some("level=9"), 1000),
         ("zstd", Some("level=19"), 10_000),
     ] {
