@@ -108,6 +108,9 @@ const HIGH_CRC_SHIFT: u32 = 50;
 /// Latest time of an access in seconds: 24 bits.
 pub(super) const SECONDS_MAX: u64 = (1 << 24) - 1;
 
+/// A clock is read at most so many seconds before it is compared with that of an access.
+const SECONDS_LATE: u64 = 3600;
+
 impl Mark {
     /// The mark of a slot that held nothing and was set at `seconds`: the first write is no access.
     pub(super) fn new(slot: Slot, seconds: u32) -> Self {
@@ -229,9 +232,10 @@ impl Mark {
         Self(if idle { self.0 | IDLE } else { self.0 & !IDLE })
     }
 
-    /// Seconds from the last access to `now`, of 194 days at most.
+    /// Seconds from the last access to `now`, of 194 days at most; none where `now` was read shortly before the access.
     pub(super) fn age(self, now: u32) -> u32 {
-        (u64::from(now).wrapping_sub(self.0 >> SECONDS_SHIFT) & SECONDS_MAX) as u32
+        let age = u64::from(now).wrapping_sub(self.0 >> SECONDS_SHIFT) & SECONDS_MAX;
+        if age > SECONDS_MAX - SECONDS_LATE { 0 } else { age as u32 }
     }
 
     /// After an access at `seconds`.
@@ -338,5 +342,6 @@ mod tests {
             !mark.is_idle() && mark.with_idle(true).is_idle() && !mark.with_idle(true).touched(5).is_idle()
         );
         assert_eq!([mark.age(SECONDS_MAX as u32 - 4), mark.age(5)], [0, 10]);
+        assert_eq!(mark.age(SECONDS_MAX as u32 - 5), 0, "the clock was read before the access");
     }
 }
