@@ -222,7 +222,7 @@ fn only_what_is_meant_is_written_back() {
 
 #[test]
 fn commands_that_cannot_be_carried_out_say_why() {
-    let device = spilling(Config { disksize: 0, spill_size: 41 << SHIFT, ..config() }, medium(40));
+    let device = spilling(Config { disksize: 0, spill_size: 32 << 20, ..config() }, Medium::new(32 << 20));
     assert_eq!(device.refuse("writeback", "idle"), Kind::Invalid);
     assert_eq!(device.refuse("idle", "all"), Kind::Invalid);
     device.set("disksize", "1M");
