@@ -18,7 +18,7 @@ use super::*;
 
 mod attributes;
 mod deferring;
-mod many_threads;
+mod parallel;
 mod pressure;
 mod recompressing;
 mod relief;
@@ -27,7 +27,7 @@ mod rot;
 mod slices;
 mod spilling;
 
-pub(super) use many_threads::Idle;
+pub(super) use parallel::Idle;
 
 struct Bench {
     world: Arc<World>,
