@@ -170,7 +170,7 @@ fn object(spec: &Spec, values: impl Iterator<Item = Json>) -> Json {
     names.zip(values).collect::<Map<_, _>>().into()
 }
 
-/// What a client writes; [`Kind::Invalid`] for what no attribute takes.
+/// What a client writes; [`spillway_core::Kind::Invalid`] for what no attribute takes.
 pub(super) fn value_of(json: Json) -> Result<Value, Error> {
     match json {
         Json::Null => Ok(Value::None),
