@@ -25,6 +25,8 @@ pub(super) enum Relief {
     Asked(u64),
     /// A pass that began afterwards has ended.
     Over,
+    /// It waited for pages that leave, and tried again in this round of them.
+    Spilling(u64),
 }
 
 impl Compactor {

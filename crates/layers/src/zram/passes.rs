@@ -70,9 +70,8 @@ impl Core {
     pub(super) async fn relieve(&self, refused: Kind, relief: &mut Relief) -> bool {
         // What is deferred is compressed before anything leaves.
         let may_spill = self.table.deferred.pages() == 0 || matches!(relief, Relief::Over);
-        if refused == Kind::NoSpace && may_spill && self.relieve_by_spilling().await {
+        if refused == Kind::NoSpace && may_spill && self.relieve_by_spilling(relief).await {
             // What left was room for this writer, or others were faster: then there is more to leave.
-            *relief = Relief::default();
             self.env.sleep(Duration::ZERO).await;
             return true;
         }
@@ -80,9 +79,9 @@ impl Core {
             _ if refused != Kind::NoSpace => return false,
             _ if mutant::on("zram: refuse without a pass") => return false,
             Relief::Over => return false,
-            Relief::Unasked if !self.can_free() && self.table.deferred.pages() == 0 => return false,
-            Relief::Unasked => self.compactor.ask(),
             Relief::Asked(ticket) => ticket,
+            _ if !self.can_free() && self.table.deferred.pages() == 0 => return false,
+            Relief::Unasked | Relief::Spilling(_) => self.compactor.ask(),
         };
         select(self.pages.freed(), self.compactor.served.reached(ticket)).await;
         let over = self.compactor.has_served(ticket)

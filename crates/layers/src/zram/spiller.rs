@@ -18,6 +18,7 @@ use spillway_policy::watermarks::Goal;
 
 use super::backing::Backing;
 use super::cell::SlotIndex;
+use super::compactor::Relief;
 use super::deferring::Which;
 use super::device::Core;
 use super::gathered::{Added, Gathered, Written};
@@ -138,8 +139,9 @@ impl Core {
         self.may_spill(backing) && !backing.pressure.is_barren(self.table.changes())
     }
 
-    /// Waits until pages have left, or something else has freed memory; false where none can leave.
-    pub(super) async fn relieve_by_spilling(&self) -> bool {
+    /// Waits until pages have left, or something else has freed memory; false where none can leave. Once a round a span that comes free
+    /// is reason enough to try again: it may be what a writer took in vain and gave back, and two of them would wake each other for ever.
+    pub(super) async fn relieve_by_spilling(&self, relief: &mut Relief) -> bool {
         let (Some(backing), Some(spiller)) = (self.backing.get(), self.spiller.get()) else { return false };
         let pressure = &backing.pressure;
         let (_waiting, seen) = (pressure.wait(), pressure.rounds.current());
@@ -160,7 +162,14 @@ impl Core {
                 None => pending().await,
             }
         };
-        select(self.pages.freed(), select(rounds, pin!(passed))).await;
+        let freed = async {
+            match relief {
+                Relief::Spilling(round) if *round == seen => pending().await,
+                _ => self.pages.freed().await,
+            }
+        };
+        select(pin!(freed), select(rounds, pin!(passed))).await;
+        *relief = Relief::Spilling(seen);
         true
     }
 
