@@ -17,6 +17,7 @@
 //! Locks: the drains, and the bandwidth; both are leaves.
 
 mod meter;
+mod pauses;
 #[cfg(test)]
 mod tests;
 #[cfg(all(test, feature = "shuttle"))]
@@ -37,6 +38,7 @@ use spillway_policy::depth::{Waiting, depth};
 use spillway_policy::watermarks::Goal;
 
 pub(crate) use meter::{Meter, Reading};
+pub(crate) use pauses::Pauses;
 
 /// Batches begun before others have their turn: a device in memory may have ended each at once.
 const BATCHES_TURN: usize = 4;

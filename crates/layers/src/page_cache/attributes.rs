@@ -36,6 +36,12 @@ macro_rules! bytes {
     };
 }
 
+macro_rules! blocks {
+    ($name:literal, $help:literal, $show:expr) => {
+        Attribute::read(Spec::gauge($name, Unit::Blocks, $help), |cache: &PageCache| cache.field($show))
+    };
+}
+
 macro_rules! count {
     ($name:literal, $unit:ident, $help:literal, $count:ident) => {
         Attribute::read(Spec::counter($name, Unit::$unit, $help), |cache: &PageCache| {
@@ -65,6 +71,14 @@ static ROWS: &[Attribute<PageCache>] = &[
     }),
     bytes!("dirty_bytes", "Bytes of blocks that are dirty", |core| core.dirty.load(Ordering::Relaxed)
         * core.places.block_bytes()),
+    blocks!("nr_dirty", "Blocks that are dirty", |core| core.dirty.load(Ordering::Relaxed)),
+    blocks!("nr_writeback", "Blocks that are being written back", |core| core.moving.load(Ordering::Relaxed)),
+    blocks!("nr_dirty_background_threshold", "Dirty blocks above which write-back begins", Core::background),
+    blocks!(
+        "nr_dirty_threshold",
+        "Dirty blocks, and those being written back, above which writes wait",
+        |core| core.unsaved.limit()
+    ),
     bytes!(
         "unsaved_bytes",
         "Bytes of blocks that are dirty, being written back, or about to become dirty",
@@ -93,6 +107,16 @@ static ROWS: &[Attribute<PageCache>] = &[
         |cache| cache.share(Count::WrittenBytes, Count::WritebackIos),
     ),
     count!("writes_blocked", Requests, "Waits of writes, for fewer unsaved blocks or for memory", Blocked),
+    count!(
+        "throttled_writes",
+        Requests,
+        "Writes that paused while blocks were dirtied faster than written back",
+        Throttled
+    ),
+    Attribute::read(
+        Spec::counter("throttled_time", Unit::Milliseconds, "Time of these pauses, added up over all writes"),
+        |cache| Value::U64(cache.core.counts.get(Count::PausedMicros) / 1000),
+    ),
     count!("flushes", Requests, "Flush requests", Flushes),
     count!("folios_evicted", None, "Folios that left for others", Evicted),
     count!("reads_uncached", Requests, "Reads of the device below that found no memory to stay in", Uncached),

@@ -14,7 +14,7 @@ use super::folios::Folios;
 use super::frames::{Frame, Frames};
 use super::places::Places;
 use super::settings::{Mode, Settings};
-use crate::writeback::{Meter, Writeback};
+use crate::writeback::{Meter, Pauses, Writeback};
 
 /// See the head of this module.
 pub struct PageCache {
@@ -33,8 +33,9 @@ pub(super) struct Core {
     pub(super) hand: AtomicU64,
     /// Blocks that are dirty, being written back, or about to become dirty.
     pub(super) unsaved: Semaphore,
-    /// Blocks that are dirty.
+    /// Blocks that are dirty, and those that are being written back.
     pub(super) dirty: AtomicU64,
+    pub(super) moving: AtomicU64,
     /// Writers that wait, for that or for memory.
     pub(super) waiting: AtomicU64,
     /// A folio may leave.
@@ -51,6 +52,8 @@ pub(super) struct Core {
     /// Ranges that are changed beside the cache.
     pub(super) outside: RangeSet,
     pub(super) writeback: Writeback<Core>,
+    /// Of writers, before they reach the limit.
+    pub(super) pauses: Pauses,
     /// Where write-back goes on.
     pub(super) cursor: AtomicU64,
     /// Of the device below.
@@ -151,6 +154,7 @@ impl Core {
         let dirty: u64 = shards.iter().map(|shard| shard.0).sum();
         let moving: u64 = shards.iter().map(|shard| shard.1).sum();
         assert_eq!(dirty, self.dirty.load(Ordering::Relaxed), "dirty blocks are counted");
+        assert_eq!(moving, self.moving.load(Ordering::Relaxed), "blocks that are written back are counted");
         assert!(dirty + moving <= self.unsaved.used(), "what is not below is counted");
         let folios: usize = self.shards.iter().map(|shard| shard.read().len()).sum();
         assert!(folios as u64 + self.frames.free() <= self.frames.count(), "each frame has one place");

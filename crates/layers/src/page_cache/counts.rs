@@ -16,6 +16,9 @@ pub(super) enum Count {
     WritebackIos,
     /// Writes that waited, for dirty blocks to become fewer or for memory.
     Blocked,
+    /// Writes that were slowed down before it came to that, and their microseconds.
+    Throttled,
+    PausedMicros,
     Flushes,
     Evicted,
     /// Reads of the device below whose content found no memory to stay in.

@@ -1,7 +1,7 @@
 //! Page cache: reads and writes at the speed of memory, over a device that keeps its data.
 //!
 //! ```text
-//!   write -> units of what may be unsaved -> memory of the folio -> copied, valid and dirty            -> acknowledged
+//!   write -> units of what may be unsaved -> memory of the folio -> copied, valid and dirty -> a pause  -> acknowledged
 //!   read  -> what is valid is copied; each stretch that is missing is one read below, and fills the folios
 //!   dirty above the background limit, or for too long, or waited for -> regions up the device: what is dirty of one is
 //!            copied out and written in its runs; what is dirtied meanwhile stays dirty
@@ -30,6 +30,7 @@
 //! | `places` | where a byte lies: block, folio, region, shard |
 //! | `frames`, `folios` | memory of folios; a shard: folios by number, who leaves next, dirty regions |
 //! | `reading`, `writing`, `replacing`, `extents` | requests of clients |
+//! | `throttle` | pauses of writers that are faster than the device below |
 //! | `writeback`, `flushing`, `ageing` | the cache as a source of the write-back engine; flushes; what is dirty for too long |
 
 mod ageing;
@@ -49,6 +50,7 @@ mod settings;
 mod tests;
 #[cfg(all(test, feature = "shuttle"))]
 mod threads;
+mod throttle;
 mod writeback;
 mod writing;
 
@@ -104,7 +106,7 @@ impl PageCache {
         core.counts.add(Count::WriteBytes, request.range.len);
         let (mut done, mut hand) = (0, Hand::new(core.clone()));
         let absorbed = core.absorb(&request, &mut done, &mut hand);
-        if absorbed.is_ok() && !core.goes_below(&request) {
+        if absorbed.is_ok() && !core.goes_below(&request) && !core.is_throttled(hand.dirtied()) {
             return Answer::Done(request.answer(Ok(())));
         }
         Answer::pending(async move { core.write(request, done, hand).await })

@@ -15,7 +15,7 @@ use super::folios::{Folios, bytes_beside};
 use super::frames::Frames;
 use super::places::Places;
 use super::settings::{Config, FOLIO_MAX, Settings};
-use crate::writeback::{Meter, Writeback};
+use crate::writeback::{Meter, Pauses, Writeback};
 
 /// Most memory for copies of what is written back.
 const BATCHES_MAX: u64 = 16 << 20;
@@ -153,6 +153,7 @@ fn core(
         hand: AtomicU64::new(0),
         unsaved: Semaphore::new(0),
         dirty: AtomicU64::new(0),
+        moving: AtomicU64::new(0),
         waiting: AtomicU64::new(0),
         room: WaitList::default(),
         changes: Watermark::default(),
@@ -162,6 +163,7 @@ fn core(
         age_timer: Work::default(),
         outside: RangeSet::new(OUTSIDE_MAX),
         writeback: Writeback::new(core.clone(), env.clone(), meter.clone()),
+        pauses: Pauses::new(env.clone(), meter.clone()),
         cursor: AtomicU64::new(0),
         meter,
         batches,

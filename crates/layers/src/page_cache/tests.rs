@@ -3,6 +3,7 @@
 mod failures;
 mod memory;
 mod reads;
+mod throttle;
 mod writes;
 
 use std::cell::{Cell, RefCell};

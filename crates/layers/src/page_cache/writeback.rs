@@ -43,8 +43,7 @@ impl Source for Core {
         if dirty == 0 {
             return Goal::Rest;
         }
-        let high = dirty > self.blocks_at(self.settings.dirty_background_ratio.get());
-        match high || self.is_waited_for() {
+        match dirty > self.background() || self.is_waited_for() {
             true => Goal::ToLow,
             false if due > 0 => Goal::Aged(due),
             false => Goal::Rest,
@@ -129,7 +128,9 @@ impl Core {
             let starts = (0..run.len).step_by(longest as usize);
             runs.extend(starts.map(|at| ByteRange::new(run.offset + at, longest.min(run.len - at))));
         }
-        self.dirty.fetch_sub(shard.dirty.blocks_of(region), Ordering::Relaxed);
+        let blocks = shard.dirty.blocks_of(region);
+        self.dirty.fetch_sub(blocks, Ordering::Relaxed);
+        self.moving.fetch_add(blocks, Ordering::Relaxed);
         shard.dirty.take(region);
         let runs = runs.into_iter().map(|run| (run, false)).collect();
         Batch { core: self.clone(), region, runs, end: End::Withdrawn }
@@ -194,6 +195,7 @@ impl Core {
             }
             shard.dirty.ended(batch.region, batch.end, again);
             self.dirty.fetch_add(again, Ordering::Relaxed);
+            self.moving.fetch_sub(blocks, Ordering::Relaxed);
         }
         self.unsaved.give(blocks - again);
         self.wake();

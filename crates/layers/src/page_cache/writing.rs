@@ -21,27 +21,37 @@ pub(super) enum Need {
     Clear(ByteRange),
 }
 
-/// What a write has taken and not used yet: blocks that it may dirty, memory of a folio.
+/// What a write has taken and not used yet: blocks that it may dirty, memory of a folio; and what it has dirtied.
 pub(super) struct Hand {
     core: Arc<Core>,
     units: u64,
     frame: Option<Frame>,
+    dirtied: u64,
 }
 
 impl Hand {
     pub(super) fn new(core: Arc<Core>) -> Self {
-        Self { core, units: 0, frame: None }
+        Self { core, units: 0, frame: None, dirtied: 0 }
+    }
+
+    /// Blocks that the write has dirtied so far.
+    pub(super) fn dirtied(&self) -> u64 {
+        self.dirtied
+    }
+
+    fn give_back(&mut self) {
+        if self.units > 0 {
+            self.core.unsaved.give(std::mem::take(&mut self.units));
+        }
+        if let Some(frame) = self.frame.take() {
+            self.core.give_frame(frame);
+        }
     }
 }
 
 impl Drop for Hand {
     fn drop(&mut self) {
-        if self.units > 0 {
-            self.core.unsaved.give(self.units);
-        }
-        if let Some(frame) = self.frame.take() {
-            self.core.give_frame(frame);
-        }
+        self.give_back();
     }
 }
 
@@ -101,6 +111,7 @@ impl Core {
         let dirty = self.dirty.fetch_add(dirtied, Ordering::Relaxed) + dirtied;
         drop(shard);
         hand.units -= dirtied;
+        hand.dirtied += dirtied;
         self.dirtied(dirtied, dirty);
         Ok(bytes)
     }
@@ -112,7 +123,7 @@ impl Core {
         }
         self.counts.add(Count::DirtiedBytes, dirtied * self.places.block_bytes());
         self.age();
-        if dirty > self.blocks_at(self.settings.dirty_background_ratio.get()) {
+        if dirty > self.background() {
             self.writeback.kick();
         }
     }
@@ -127,9 +138,12 @@ impl Core {
                 return request.answer(result);
             }
         }
+        let dirtied = hand.dirtied;
         drop(hand);
         if self.goes_below(&request) {
             result = self.save(range).await;
+        } else if self.is_throttled(dirtied) {
+            self.throttle(dirtied).await;
         }
         if result.is_ok() && request.flags.fua && !mutant::on("page_cache: ack FUA without a flush") {
             result = self.sync().await;
@@ -147,7 +161,7 @@ impl Core {
     /// nothing may come free any more.
     async fn satisfy(self: &Arc<Self>, need: Need, hand: &mut Hand) -> Result<(), Kind> {
         if !mutant::on("page_cache: wait with units in hand") {
-            *hand = Hand::new(self.clone());
+            hand.give_back();
         }
         match need {
             Need::Clear(range) => self.outside.clear_of(range).await,

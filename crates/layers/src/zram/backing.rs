@@ -10,7 +10,7 @@ use super::config::{BringBack, Config};
 use super::pressure::Pressure;
 use crate::options::Live;
 use crate::spill::Store;
-use crate::writeback::Meter;
+use crate::writeback::{Meter, Pauses};
 
 /// What is set about writing back, with a spill file or without.
 pub(super) struct Knobs {
@@ -94,6 +94,8 @@ pub(super) struct Backing {
     pub(super) pressure: Pressure,
     /// Measures the spill file.
     pub(super) meter: Arc<Meter>,
+    /// Of writers, while pages leave too slowly.
+    pub(super) pauses: Pauses,
     /// The device ends: nothing more is written back.
     pub(super) ending: AtomicBool,
     /// Batches that are written and pages that are read.
@@ -104,13 +106,15 @@ pub(super) struct Backing {
 
 impl Backing {
     pub(super) fn new(store: Arc<Store>, path: PathBuf, depth: usize, env: Arc<dyn Env>) -> Self {
+        let meter = Meter::new(env.clone());
         Self {
             store,
             path,
             depth,
             turn: Semaphore::new(1),
             pressure: Pressure::default(),
-            meter: Meter::new(env),
+            pauses: Pauses::new(env, meter.clone()),
+            meter,
             ending: AtomicBool::new(false),
             at_work: AtomicU32::new(0),
             at_rest: WaitList::default(),

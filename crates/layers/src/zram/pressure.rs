@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use spillway_core::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Watermark};
 use spillway_policy::allowance::Allowance;
-use spillway_policy::throttle::Throttle;
 
 /// What is known of spilling under pressure of memory.
 #[derive(Default)]
@@ -34,7 +33,6 @@ pub(super) struct Pressure {
     look_from: AtomicU64,
     /// and objects have become more by so many bytes.
     look_after: AtomicU64,
-    pub(super) throttle: Mutex<Throttle>,
     /// When a writer has paused last, in milliseconds; 0 for never.
     paused_at: AtomicU64,
     pub(super) daily: Mutex<Daily>,

@@ -14,9 +14,6 @@ use super::backing::Backing;
 use super::device::{Core, Count};
 use crate::writeback::Source;
 
-/// Bytes that a writer pauses for at a time.
-const PIECE: u64 = 128 << 10;
-
 /// Where nobody has to pause although memory is short, this part of what is left is written between two looks.
 const LOOKS_LEAST: u64 = 64;
 
@@ -30,28 +27,12 @@ impl Core {
     /// Pauses for these bytes, where memory becomes short and some can leave.
     pub(super) async fn throttle(&self, bytes: u64) {
         let Some(backing) = self.backing.get() else { return };
-        let (mut left, mut pauses) = (bytes, 0);
-        while left > 0 {
-            let piece = left.min(PIECE);
-            left -= piece;
-            let pause = self.pause(backing, piece);
-            if !pause.is_zero() {
-                pauses += 1;
-                self.count(Count::PausedMicros, pause.as_micros() as u64);
-                self.env.sleep(pause).await;
-            }
-        }
-        self.count(Count::Pauses, pauses.min(1));
-    }
-
-    fn pause(&self, backing: &Backing, bytes: u64) -> Duration {
-        let Some((thresholds, held)) = self.look_at(backing) else { return Duration::ZERO };
-        let (now, speed) = (self.env.now(), backing.meter.bytes_per_second());
-        let pause = backing.pressure.throttle.lock().pause(now, bytes, thresholds, held, speed);
-        if !pause.is_zero() {
+        let paused = |now, pause: Duration| {
+            self.count(Count::PausedMicros, pause.as_micros() as u64);
             backing.pressure.paused(now);
-        }
-        pause
+        };
+        let any = backing.pauses.wait(bytes, || self.look_at(backing), paused).await;
+        self.count(Count::Pauses, any.into());
     }
 
     /// Has the engine look, where watermarks say so.

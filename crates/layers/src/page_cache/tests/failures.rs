@@ -5,7 +5,7 @@ use spillway_sim::disk::{Call, Effect, Fault};
 use super::*;
 
 /// Writes fail from the first on, or the first does.
-fn failing(sticky: bool) -> Plan {
+pub(super) fn failing(sticky: bool) -> Plan {
     let fault = Fault { call: Some(Call::Write), nth: 0, effect: Effect::Fail(Kind::Io), sticky };
     Plan { faults: vec![fault], latency: Latency::Nvme, ..Plan::default() }
 }

@@ -1,0 +1,44 @@
+//! Writers pause while blocks are dirtied faster than the device below takes them. They run free up to half way from the background limit
+//! to the limit of what may be unsaved; from there on all of them together get the measured bandwidth below times the position ratio
+//! (`policy::throttle`), so that what is unsaved settles before the limit, and nobody stops there.
+//!
+//! A write is stored first and pauses before it is answered: it holds nothing that others wait for. What counts are blocks, not folios, and
+//! only those that have become dirty: who writes over what is dirty adds nothing.
+
+use std::time::Duration;
+
+use spillway_policy::throttle::Thresholds;
+
+use super::cache::Core;
+use super::counts::Count;
+
+impl Core {
+    /// Blocks above which write-back begins.
+    pub(super) fn background(&self) -> u64 {
+        self.blocks_at(self.settings.dirty_background_ratio.get())
+    }
+
+    /// In blocks.
+    fn thresholds(&self) -> Thresholds {
+        Thresholds { background: self.background(), limit: self.unsaved.limit() }
+    }
+
+    /// Whether a writer that has dirtied so many blocks has to [`Core::throttle`].
+    pub(super) fn is_throttled(&self, dirtied: u64) -> bool {
+        dirtied > 0 && self.unsaved.used() > self.thresholds().freerun()
+    }
+
+    /// Pauses for so many blocks, where they cannot leave as fast as they come. Where write-back has failed nothing may leave any more, and
+    /// pauses would be for nothing.
+    pub(super) async fn throttle(&self, dirtied: u64) {
+        let block = self.places.block_bytes();
+        let look = || {
+            let Thresholds { background, limit } = self.thresholds();
+            let bytes = Thresholds { background: background * block, limit: limit * block };
+            self.failure.check().ok().map(|()| (bytes, self.unsaved.used() * block))
+        };
+        let paused = |_, pause: Duration| self.counts.add(Count::PausedMicros, pause.as_micros() as u64);
+        let any = self.pauses.wait(dirtied * block, look, paused).await;
+        self.counts.add(Count::Throttled, any.into());
+    }
+}
