@@ -119,6 +119,12 @@ static ROWS: &[Attribute<PageCache>] = &[
     ),
     count!("flushes", Requests, "Flush requests", Flushes),
     count!("folios_evicted", None, "Folios that left for others", Evicted),
+    count!(
+        "folios_evicted_directly",
+        None,
+        "Those of them that requests evicted, because background reclaim was late",
+        EvictedDirectly
+    ),
     count!("reads_uncached", Requests, "Reads of the device below that found no memory to stay in", Uncached),
     Attribute::read(
         Spec::gauge(

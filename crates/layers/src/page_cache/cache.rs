@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use spillway_core::sync::{
-    AtomicU64, GroupFlush, Mutex, Ordering, RangeSet, RwLock, Semaphore, StickyError, WaitList, Watermark,
-    Work,
+    AtomicBool, AtomicU64, GroupFlush, Mutex, Ordering, RangeSet, RwLock, Semaphore, StickyError, WaitList,
+    Watermark, Work,
 };
 use spillway_core::{ByteRange, Charge, Env, Geometry, Kind, Seam, Workspace};
 use spillway_policy::ages::Ages;
@@ -40,6 +40,9 @@ pub(super) struct Core {
     pub(super) waiting: AtomicU64,
     /// A folio may leave.
     pub(super) room: WaitList,
+    /// Background reclaim, and whether it finds too few clean folios.
+    pub(super) reclaim: Work,
+    pub(super) short: AtomicBool,
     /// Counts ends: of a batch, of a read of the device below. Counted after the change, so that who reads it first and then looks
     /// misses nothing.
     pub(super) changes: Watermark,
@@ -101,12 +104,14 @@ impl Core {
         !self.outside.is_empty() && self.outside.overlaps(range)
     }
 
-    /// Memory for a folio: a frame that nobody uses, or that of a folio that leaves.
-    pub(super) fn frame(&self) -> Option<Frame> {
-        self.frames.take().or_else(|| self.evict())
+    /// Memory for a folio: a frame that nobody uses, or, where reclaim is late, that of a folio that leaves.
+    pub(super) fn frame(self: &Arc<Self>) -> Option<Frame> {
+        let frame = self.frames.take();
+        self.look_at_frames();
+        frame.or_else(|| self.evict().inspect(|_| self.counts.add(Count::EvictedDirectly, 1)))
     }
 
-    fn evict(&self) -> Option<Frame> {
+    pub(super) fn evict(&self) -> Option<Frame> {
         let count = self.shards.len() as u64;
         let first = self.hand.fetch_add(1, Ordering::Relaxed);
         let mut shards = (first..first + count).map(|number| &self.shards[(number % count) as usize]);

@@ -21,6 +21,8 @@ pub(super) enum Count {
     PausedMicros,
     Flushes,
     Evicted,
+    /// Those of them that requests evicted, because none was free.
+    EvictedDirectly,
     /// Reads of the device below whose content found no memory to stay in.
     Uncached,
 }

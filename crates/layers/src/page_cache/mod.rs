@@ -31,6 +31,7 @@
 //! | `frames`, `folios` | memory of folios; a shard: folios by number, who leaves next, dirty regions |
 //! | `reading`, `writing`, `replacing`, `extents` | requests of clients |
 //! | `throttle` | pauses of writers that are faster than the device below |
+//! | `reclaim` | folios that leave before memory runs out |
 //! | `writeback`, `flushing`, `ageing` | the cache as a source of the write-back engine; flushes; what is dirty for too long |
 
 mod ageing;
@@ -44,6 +45,7 @@ mod frames;
 mod opening;
 mod places;
 mod reading;
+mod reclaim;
 mod replacing;
 mod settings;
 #[cfg(test)]

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use spillway_core::size::human;
 use spillway_core::sync::{
-    AtomicU64, GroupFlush, Mutex, RangeSet, RwLock, Semaphore, StickyError, WaitList, Watermark, Work,
+    AtomicBool, AtomicU64, GroupFlush, Mutex, RangeSet, RwLock, Semaphore, StickyError, WaitList, Watermark,
+    Work,
 };
 use spillway_core::{BlockDevice, Budget, Charge, Env, Error, Geometry, Kind, Seam, Workspace};
 use spillway_policy::ages::Ages;
@@ -156,6 +157,8 @@ fn core(
         moving: AtomicU64::new(0),
         waiting: AtomicU64::new(0),
         room: WaitList::default(),
+        reclaim: Work::default(),
+        short: AtomicBool::new(false),
         changes: Watermark::default(),
         epoch: AtomicU64::new(FIRST_EPOCH),
         wanted: AtomicU64::new(0),

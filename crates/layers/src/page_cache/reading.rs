@@ -58,7 +58,7 @@ impl Stretch {
             }
             start += len;
         }
-        self.core.wake();
+        self.core.ended();
     }
 }
 
@@ -147,7 +147,7 @@ impl Core {
     }
 
     /// Begins to read the blocks from `start` on that are missing in a folio; else, what the first of them is.
-    fn begin(&self, range: ByteRange, start: u64) -> Result<Part, Look> {
+    fn begin(self: &Arc<Self>, range: ByteRange, start: u64) -> Result<Part, Look> {
         let piece = self.places.piece(range, start);
         let known = self.home(piece.folio).read().get(piece.folio).is_some();
         let mut frame = if known { None } else { self.frame() };

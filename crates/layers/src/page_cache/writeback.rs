@@ -81,7 +81,7 @@ impl Source for Core {
     }
 
     fn is_waited_for(&self) -> bool {
-        self.waiting.load(Ordering::SeqCst) > 0
+        self.waiting.load(Ordering::SeqCst) > 0 || self.is_short()
     }
 
     fn failed(&self, kind: Kind) {
@@ -198,7 +198,7 @@ impl Core {
             self.moving.fetch_sub(blocks, Ordering::Relaxed);
         }
         self.unsaved.give(blocks - again);
-        self.wake();
+        self.ended();
         // The region can be taken again, where it was not when the engine looked.
         if self.dirty.load(Ordering::Relaxed) > 0 {
             self.writeback.kick();

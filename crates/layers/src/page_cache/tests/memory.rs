@@ -87,3 +87,37 @@ fn what_does_not_fit_is_refused_in_words() {
         refusal(&little, disk(1 << 20, 4096), 64 << 20).contains("page_cache_bytes_max of 32K is too little")
     );
 }
+
+/// Lets others run for a while.
+fn rest(house: &House) {
+    (0..300).for_each(|_| _ = house.world.go_on());
+}
+
+#[test]
+fn folios_leave_in_the_background_before_requests_need_their_memory() {
+    let house = House::new(&Config { page_cache_bytes_max: Some(8 << 20), ..mebibyte() });
+    for block in (0..8192).step_by(16) {
+        house.read(block, 16);
+        rest(&house);
+    }
+    let evicted = house.number("folios_evicted");
+    assert!(evicted > 1000, "{evicted} of 2048 folios left");
+    assert_eq!((house.number("folios_evicted_directly"), house.number("reads_uncached")), (0, 0));
+    let free = house.number("folio_bytes_max") - house.number("folio_bytes");
+    assert!(free > 0 && free < house.number("folio_bytes_max") / 10, "{free} bytes are kept free");
+}
+
+/// No folio is clean, and yet nobody waits: reclaim asks for write-back while there is a frame left.
+#[test]
+fn where_all_folios_are_dirty_they_are_written_back_before_writers_need_memory() {
+    let config = Config { folio_size: 65536, dirty_expire: 86_400_000, ..mebibyte() };
+    let house = House::new(&config);
+    for folio in 0..200 {
+        house.write(folio * 16, 5, 1);
+        assert!(house.number("nr_dirty") <= house.number("nr_dirty_background_threshold"));
+        rest(&house);
+    }
+    assert!(house.number("folios_evicted") > 150);
+    assert_eq!((house.number("writes_blocked"), house.number("folios_evicted_directly")), (0, 0));
+    assert_eq!(house.read(199 * 16, 2), [5, 0]);
+}

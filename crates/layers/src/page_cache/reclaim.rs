@@ -1,0 +1,81 @@
+//! Background reclaim: folios leave before requests run out of memory, so that a request finds a free frame and nobody waits.
+//!
+//! Reclaim begins below the low watermark of free frames and goes on up to the high one. Only clean folios leave. Where too few can, it asks
+//! for write-back as a writer that waits would, and goes on once a batch has ended. It never writes itself.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use spillway_core::sync::Ordering;
+use spillway_core::{LocalFuture, Place};
+
+use super::cache::Core;
+
+/// The high watermark is this part of all frames, and one at least; the low one half of it.
+const SPARE_PART: u64 = 32;
+
+/// Folios that leave before others have their turn.
+const TURN: u64 = 32;
+
+impl Core {
+    fn high(&self) -> u64 {
+        (self.frames.count() / SPARE_PART).max(1)
+    }
+
+    /// A frame was taken: has others come free where few are left.
+    pub(super) fn look_at_frames(self: &Arc<Self>) {
+        if self.frames.free() < self.high().div_ceil(2) {
+            self.reclaim_in_background();
+        }
+    }
+
+    fn reclaim_in_background(self: &Arc<Self>) {
+        if self.reclaim.queue() {
+            let core = Arc::downgrade(self);
+            let task = move || Box::pin(run(core)) as LocalFuture<()>;
+            self.env.spawn(Place::Background, Box::new(task));
+        }
+    }
+
+    /// A batch, or a read of the device below, has ended: folios may leave that could not before.
+    pub(super) fn ended(self: &Arc<Self>) {
+        self.wake();
+        if self.is_short() {
+            self.reclaim_in_background();
+        }
+    }
+
+    /// Whether reclaim finds too few folios that are clean.
+    pub(super) fn is_short(&self) -> bool {
+        self.short.load(Ordering::SeqCst)
+    }
+
+    /// Has folios leave; whether more are to.
+    fn reclaim_turn(&self) -> bool {
+        for _ in 0..TURN {
+            if self.frames.free() >= self.high() {
+                self.short.store(false, Ordering::SeqCst);
+                return false;
+            }
+            let Some(frame) = self.evict() else {
+                self.short.store(true, Ordering::SeqCst);
+                self.writeback.kick();
+                return false;
+            };
+            self.give_frame(frame);
+        }
+        true
+    }
+}
+
+async fn run(core: Weak<Core>) {
+    loop {
+        let Some(env) = core.upgrade().map(|core| core.env.clone()) else { return };
+        env.sleep(Duration::ZERO).await;
+        let Some(core) = core.upgrade() else { return };
+        // Whoever takes a frame queues another run afterwards: it is seen here, or there.
+        if !core.reclaim_turn() && !core.reclaim.again() {
+            return;
+        }
+    }
+}
