@@ -10,6 +10,7 @@ mod connection;
 pub mod counted;
 pub mod exerciser;
 pub mod hostile;
+pub mod killed;
 mod loop_device;
 pub mod pattern;
 pub mod raw;

@@ -19,6 +19,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("xfs_repair", "xfsprogs"),
     ("e2fsck", "e2fsprogs"),
     ("mkfs.ext4", "e2fsprogs"),
+    ("sqlite3", "sqlite3"),
     ("fusermount3", "fuse3"),
     ("losetup", "mount"),
     ("mount", "mount"),

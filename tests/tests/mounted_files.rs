@@ -31,6 +31,23 @@ fn cache(size: u64) -> Server {
     Launch::cache(folder, &origin, &cache).mounted().start()
 }
 
+/// With a page cache that is smaller than what is worked on.
+fn paged(launch: Launch) -> Server {
+    launch.with("--page-cache", "writeback").with("--page-cache-bytes-max", "8M").mounted().start()
+}
+
+fn paged_disk(size: u64) -> Server {
+    let folder = Arc::new(Scratch::new());
+    let origin = sparse(&folder, "origin", size);
+    paged(Launch::disk(folder, &origin))
+}
+
+fn paged_cache(size: u64) -> Server {
+    let folder = Arc::new(Scratch::new());
+    let (origin, cache) = (sparse(&folder, "origin", size), sparse(&folder, "cache", 64 << 20));
+    paged(Launch::cache(folder, &origin, &cache))
+}
+
 /// Three programs side by side, on parts that meet within a sector.
 fn exercise(file: &Path, size: u64, seed: u64) {
     let ends = [0, size / 3 + 100, size / 3 * 2 - 7, size];
@@ -56,6 +73,16 @@ fn a_file_of_a_disk_agrees_with_a_model() {
 #[test]
 fn a_file_of_a_write_cache_agrees_with_a_model() {
     exercise(&cache(100 << 20).file("cache0"), 100 << 20, 3);
+}
+
+#[test]
+fn a_file_of_a_page_cache_agrees_with_a_model() {
+    exercise(&paged_disk(40 << 20).file("disk0"), 40 << 20, 4);
+}
+
+#[test]
+fn a_file_of_a_page_cache_over_a_write_cache_agrees_with_a_model() {
+    exercise(&paged_cache(100 << 20).file("cache0"), 100 << 20, 5);
 }
 
 /// The requests of fio's verification, at several depths, straight on the file: what is read is what was written.
@@ -161,6 +188,22 @@ fn file_systems_live_on_a_disk() {
 #[test]
 fn file_systems_live_on_a_write_cache() {
     let server = cache(512 << 20);
+    for [make, check] in [EXT4, XFS] {
+        file_system(&server, "cache0", make, check);
+    }
+}
+
+#[test]
+fn file_systems_live_on_a_page_cache() {
+    let server = paged_disk(512 << 20);
+    for [make, check] in [EXT4, XFS] {
+        file_system(&server, "disk0", make, check);
+    }
+}
+
+#[test]
+fn file_systems_live_on_a_page_cache_over_a_write_cache() {
+    let server = paged_cache(512 << 20);
     for [make, check] in [EXT4, XFS] {
         file_system(&server, "cache0", make, check);
     }

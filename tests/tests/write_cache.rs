@@ -1,14 +1,12 @@
 //! The write cache with real clients: killed at any moment, drained, refused, taken over.
 
 use std::fs;
-use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 
 use rustix::process::Signal;
-use spillway_tests::raw::{Client, command};
+use spillway_tests::killed::{ROUNDS, Written};
+use spillway_tests::raw::command;
 use spillway_tests::tool::run;
 use spillway_tests::{Launch, LoopDevice, Scratch, Server, clients, pattern, until};
 
@@ -20,81 +18,11 @@ const USAGE: i32 = 2;
 const MISSING: i32 = 3;
 const BUSY: i32 = 4;
 
-/// Writers, and the blocks that each has for itself.
-const WRITERS: u64 = 4;
-const BLOCKS: u64 = 512;
-
-/// Kills in a row.
-const ROUNDS: u64 = 6;
-
 fn disks(origin: usize, cache: usize) -> (Arc<Scratch>, std::path::PathBuf, std::path::PathBuf) {
     let folder = Arc::new(Scratch::new());
     let (origin, cache) =
         (folder.write("origin.raw", vec![0; origin]), folder.write("cache.raw", vec![0; cache]));
     (folder, origin, cache)
-}
-
-/// What a writer knows of one of its blocks: the version that a flush has covered, the last that was acknowledged, and the last
-/// that was sent.
-#[derive(Clone, Copy, Default)]
-struct Known {
-    durable: u64,
-    acknowledged: u64,
-    sent: u64,
-}
-
-/// Writes its blocks in no order, most of them more than once, and flushes now and then, until the server is gone.
-fn write_until_killed(
-    socket: &Path,
-    writer: u64,
-    round: u64,
-    known: &mut [Known],
-    done: &AtomicU64,
-) -> io::Result<()> {
-    let mut client = Client::try_open(socket, "")?;
-    let mut state = writer * 7919 + round * 104_729 + 1;
-    for step in 0u64.. {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let block = (state >> 33) % BLOCKS;
-        let count = (1 + (state >> 50) % 8).min(BLOCKS - block);
-        let version = (round << 32) + step + 1;
-        let bytes: Vec<u8> =
-            (block..block + count).flat_map(|block| contents(writer, block, version)).collect();
-        let range = block as usize..(block + count) as usize;
-        known[range.clone()].iter_mut().for_each(|known| known.sent = version);
-        client.send(command::WRITE, (writer * BLOCKS + block) * BLOCK as u64, bytes.len() as u32)?;
-        client.stream.write_all(&bytes)?;
-        assert_eq!(client.reply()?.0, 0, "a write fails");
-        known[range].iter_mut().for_each(|known| known.acknowledged = version);
-        if state >> 60 == 0 {
-            client.send(command::FLUSH, 0, 0)?;
-            assert_eq!(client.reply()?.0, 0, "a flush fails");
-            known.iter_mut().for_each(|known| known.durable = known.acknowledged);
-        }
-        done.fetch_add(1, Ordering::Relaxed);
-    }
-    Ok(())
-}
-
-fn contents(writer: u64, block: u64, version: u64) -> Vec<u8> {
-    let words = [version, writer * BLOCKS + block];
-    words.iter().flat_map(|word| word.to_le_bytes()).cycle().take(BLOCK).collect()
-}
-
-/// What a block holds has to be one version of it, not older than what a flush covered.
-fn check(client: &mut Client, writer: u64, known: &mut [Known]) {
-    for (block, known) in (0..).zip(known) {
-        let found = client.read((writer * BLOCKS + block) * BLOCK as u64, BLOCK).expect("a read");
-        let version = u64::from_le_bytes(found[..8].try_into().expect("8 bytes"));
-        let whole = version == 0 && found == vec![0; BLOCK] || found == contents(writer, block, version);
-        assert!(whole, "block {block} of writer {writer} is a mixture");
-        let Known { durable, sent, .. } = *known;
-        assert!(
-            (durable..=sent).contains(&version),
-            "block {block} of writer {writer} holds {version:x}, allowed is {durable:x} to {sent:x}"
-        );
-        *known = Known { durable: version, acknowledged: version, sent: version };
-    }
 }
 
 fn survives_kills(options: &[(&str, &str)]) {
@@ -103,16 +31,10 @@ fn survives_kills(options: &[(&str, &str)]) {
 }
 
 fn survives_kills_on(folder: Arc<Scratch>, origin: &Path, cache: &Path, options: &[(&str, &str)]) {
-    let mut all = nothing_known();
+    let mut written = Written::default();
     for round in 0..ROUNDS {
-        kill_one(launch(folder.clone(), origin, cache, options), round, &mut all);
+        written.kill(launch(folder.clone(), origin, cache, options), round);
     }
-}
-
-type AllKnown = Vec<Vec<Known>>;
-
-fn nothing_known() -> AllKnown {
-    vec![vec![Known::default(); BLOCKS as usize]; WRITERS as usize]
 }
 
 fn launch(folder: Arc<Scratch>, origin: &Path, cache: &Path, options: &[(&str, &str)]) -> Launch {
@@ -120,29 +42,14 @@ fn launch(folder: Arc<Scratch>, origin: &Path, cache: &Path, options: &[(&str, &
     options.iter().fold(launch, |launch, (option, value)| launch.with(option, value))
 }
 
-/// Starts a server, looks at what it has, and kills it while clients write.
-fn kill_one(launch: Launch, round: u64, all: &mut AllKnown) {
-    let mut server = launch.start();
-    let mut client = server.client();
-    (0..).zip(all.iter_mut()).for_each(|(writer, known)| check(&mut client, writer, known));
-    let (socket, done) = (server.socket().to_owned(), AtomicU64::new(0));
-    thread::scope(|scope| {
-        for (writer, known) in (0..).zip(all) {
-            let (socket, done) = (&socket, &done);
-            scope.spawn(move || {
-                write_until_killed(socket, writer, round, known, done).expect_err("it is killed")
-            });
-        }
-        let enough = 150 + 431 * round;
-        until("the writers write", || (done.load(Ordering::Relaxed) >= enough).then_some(()));
-        server.signal(Signal::KILL);
-    });
-    server.ends();
-}
-
 #[test]
 fn what_was_flushed_survives_a_kill() {
     survives_kills(&[("--pause-writeback", "0")]);
+}
+
+#[test]
+fn what_was_flushed_survives_a_kill_under_a_page_cache() {
+    survives_kills(&[("--page-cache", "writeback"), ("--page-cache-bytes-max", "2M")]);
 }
 
 #[test]
@@ -160,11 +67,11 @@ fn what_was_flushed_survives_a_kill_in_a_mapping() {
 #[test]
 fn what_was_flushed_survives_the_loss_of_a_mapping_s_dirty_pages() {
     let (folder, origin, mut cache) = disks(8 * MIB, 3 * MIB);
-    let mut all = nothing_known();
+    let mut written = Written::default();
     for round in 0..ROUNDS {
         let device = LoopDevice::over(&cache);
         let options = [("--mode", "p"), ("--low-watermark", "10")];
-        kill_one(launch(folder.clone(), &origin, device.path(), &options), round, &mut all);
+        written.kill(launch(folder.clone(), &origin, device.path(), &options), round);
         device.settles();
         let copy = folder.join(&format!("cache-{round}.raw"));
         fs::copy(&cache, &copy).expect("there is room for it");

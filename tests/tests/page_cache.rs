@@ -1,0 +1,145 @@
+//! Page caches with real clients: killed at any moment, below a file system with a database. As root: loop devices need it.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::process::Signal;
+use spillway_tests::killed::{ROUNDS, Written};
+use spillway_tests::{Launch, LoopDevice, Scratch, pattern, tool, until};
+
+const MIB: u64 = 1 << 20;
+
+fn sparse(folder: &Scratch, name: &str, size: u64) -> PathBuf {
+    let path = folder.join(name);
+    File::create(&path).and_then(|file| file.set_len(size)).expect("a sparse file");
+    path
+}
+
+/// With a page cache of so many bytes.
+fn paged(launch: Launch, bytes: &str) -> Launch {
+    launch.with("--page-cache", "writeback").with("--page-cache-bytes-max", bytes)
+}
+
+fn disk(size: u64, bytes: &str) -> Launch {
+    let folder = Arc::new(Scratch::new());
+    let origin = sparse(&folder, "origin", size);
+    paged(Launch::disk(folder, &origin), bytes)
+}
+
+#[test]
+fn what_was_flushed_survives_a_kill() {
+    let (launch, mut written) = (disk(8 * MIB, "2M"), Written::default());
+    (0..ROUNDS).for_each(|round| written.kill(launch.clone(), round));
+}
+
+/// What a file system on a loop device acknowledged before its server was killed.
+#[derive(Default)]
+struct Acknowledged {
+    /// Files that were synced, and rows that were committed.
+    files: AtomicU64,
+    rows: AtomicU64,
+}
+
+fn file_content(number: u64) -> Vec<u8> {
+    pattern::half_random(number, 0, 1000 + 4099 * number as usize % 100_000)
+}
+
+impl Acknowledged {
+    /// Makes files and syncs each of them, until that fails.
+    fn sync_files(&self, place: &Path) -> io::Result<()> {
+        for number in 0.. {
+            let path = place.join(format!("file{number}"));
+            fs::write(&path, file_content(number))?;
+            File::open(&path)?.sync_all()?;
+            File::open(place)?.sync_all()?;
+            self.files.store(number + 1, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Commits rows one by one, until that fails. With `full` the unlinked journal of the last one, which commits it, may come back.
+    fn commit_rows(&self, database: &Path) {
+        let insert = |row: u64| {
+            let words =
+                format!("pragma synchronous = extra; insert into rows values ({row}, hex(zeroblob(2000)));");
+            sqlite(database, &words).code
+        };
+        for row in 0.. {
+            if insert(row) != Some(0) {
+                return;
+            }
+            self.rows.store(row + 1, Ordering::SeqCst);
+        }
+    }
+
+    fn check(&self, place: &Path, database: &Path) {
+        for number in 0..self.files.load(Ordering::SeqCst) {
+            let found = fs::read(place.join(format!("file{number}"))).expect("a file that was synced");
+            assert!(found == file_content(number), "file{number} was synced and is another");
+        }
+        assert_eq!(sqlite(database, "pragma integrity_check;").well().out, "ok\n");
+        let rows: u64 =
+            sqlite(database, "select count(*) from rows;").well().out.trim().parse().expect("rows");
+        let committed = self.rows.load(Ordering::SeqCst);
+        assert!(
+            (committed..=committed + 1).contains(&rows),
+            "{rows} rows of which {committed} were committed"
+        );
+    }
+}
+
+fn sqlite(database: &Path, words: &str) -> tool::Said {
+    tool::run("sqlite3", &["-bail", database.to_str().expect("text"), words])
+}
+
+/// Kills the server of a file system in use, and looks at the file system with the next one.
+fn a_kill_loses_nothing_that_was_synced(launch: Launch, device: &str) {
+    let launch = launch.mounted();
+    let mut server = launch.clone().start();
+    let folder = Scratch::new();
+    let (place, database) = (folder.path().to_str().expect("text"), folder.join("rows.db"));
+    let lower = LoopDevice::direct(&server.file(device));
+    let path = lower.path().to_str().expect("text");
+    tool::run("/usr/sbin/mkfs.ext4", &["-q", "-F", path]).well();
+    tool::run("mount", &[path, place]).well();
+    sqlite(&database, "create table rows (number integer, content text);").well();
+    let acknowledged = Acknowledged::default();
+    std::thread::scope(|scope| {
+        scope.spawn(|| acknowledged.sync_files(folder.path()).expect_err("its disk goes"));
+        scope.spawn(|| acknowledged.commit_rows(&database));
+        let enough = || {
+            let [files, rows] =
+                [&acknowledged.files, &acknowledged.rows].map(|count| count.load(Ordering::SeqCst));
+            (files >= 25 && rows >= 25).then_some(())
+        };
+        until("files and rows are there", enough);
+        server.signal(Signal::KILL);
+    });
+    server.ends();
+    // Its disk is gone: what it says about that is no matter.
+    tool::run("umount", &["--lazy", place]);
+    drop(lower);
+    let server = launch.start();
+    let lower = LoopDevice::direct(&server.file(device));
+    let path = lower.path().to_str().expect("text");
+    tool::run("mount", &[path, place]).well();
+    acknowledged.check(folder.path(), &database);
+    tool::run("umount", &[place]).well();
+    tool::run("/usr/sbin/e2fsck", &["-fn", path]).well();
+    lower.settles();
+}
+
+#[test]
+fn a_file_system_on_a_page_cache_keeps_what_was_synced_when_its_server_is_killed() {
+    a_kill_loses_nothing_that_was_synced(disk(256 * MIB, "16M"), "disk0");
+}
+
+#[test]
+fn a_file_system_on_a_page_cache_over_a_write_cache_keeps_it_too() {
+    let folder = Arc::new(Scratch::new());
+    let (origin, cache) = (sparse(&folder, "origin", 256 * MIB), sparse(&folder, "cache", 32 * MIB));
+    a_kill_loses_nothing_that_was_synced(paged(Launch::cache(folder, &origin, &cache), "16M"), "cache0");
+}
