@@ -11,7 +11,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use spillway_core::{Error, Kind};
+use spillway_core::{Error, Kind, mutant};
 use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
 
 use super::algorithms::pair;
@@ -78,6 +78,12 @@ impl Order {
         Some(Self { pages: Pages::All, age, threshold: 0, target, pages_max: u64::MAX, clears_idle: false })
     }
 
+    /// Whether its codec is in use. A reset, of which the device may have a size again by now, takes it away.
+    fn can_be_carried_out(&self, core: &Core) -> bool {
+        let blind = mutant::on("zram: recompress with a codec that a reset took away");
+        blind || core.codecs.secondary(self.target).is_some()
+    }
+
     /// Whether an object with this mark, which was read before `now`, is meant.
     fn means(&self, mark: Mark, now: u32) -> bool {
         let fits = mark.is_stored() && !mark.is_incompressible() && mark.codec() < self.target;
@@ -119,7 +125,7 @@ fn threshold(word: &str, value: &str) -> Result<usize, Error> {
 /// [`Kind::NoSpace`] where there is no room for an object that would be smaller.
 pub(super) async fn run(core: Arc<Core>, order: Order) -> Result<(), Error> {
     let _turn = core.recompressor.turn.hold().await;
-    if core.size() == 0 {
+    if core.size() == 0 || !order.can_be_carried_out(&core) {
         return Ok(());
     }
     let least = match order.pages_max {

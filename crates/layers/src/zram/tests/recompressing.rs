@@ -202,6 +202,23 @@ fn a_reset_ends_a_run_and_drops_the_secondaries() {
     assert_eq!(bench.refuse("recompress", ""), Kind::Invalid);
 }
 
+/// A run that waits while a reset has the turn finds a device that has a size again, and no secondaries.
+#[test]
+fn a_run_that_comes_after_a_reset_finds_nothing_to_do() {
+    for seed in 1..=20 {
+        let world = World::new(seed);
+        let bench = bench_in(world.clone(), world, with("algo=deflate priority=2"));
+        (0..40).for_each(|index| bench.write(index, &digits(index, 900)).unwrap());
+        let run = bench.table.store("recompress", "priority=2");
+        drop(bench.table.store("reset", "1"));
+        bench.world.run_until(|| bench.number("disksize") == 0);
+        bench.world.run_until(|| bench.table.store("disksize", "1M").now().is_ok());
+        assert_eq!((bench.run(run), bench.number("recompressed_pages")), (Ok(()), 0), "seed {seed}");
+        bench.write(7, &digits(7, 0)).unwrap();
+        assert!(bench.read(7, 1) == digits(7, 0));
+    }
+}
+
 #[test]
 fn at_the_limit_pages_get_smaller_too() {
     let bench = bench(with("algo=zstd"));
