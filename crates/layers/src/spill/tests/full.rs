@@ -1,6 +1,9 @@
 //! Files that are full: cleaned, refused with a count, and usable again once something is released.
 
+use spillway_core::IoBuf;
+
 use super::*;
+use crate::spill::segments::State;
 
 #[test]
 fn segments_of_which_nothing_is_left_are_punched_and_used_again() {
@@ -18,6 +21,12 @@ fn segments_of_which_nothing_is_left_are_punched_and_used_again() {
         SEGMENTS - 2 - 1 - 1,
         "all but the reserve and the open one"
     );
+    let free = |segment: &u32| house.store.segments.look(*segment).state == State::Free;
+    for segment in (0..SEGMENTS as u32).filter(free) {
+        let store = house.store.clone();
+        let all = house.run(async move { store.read_at(segment, 0, IoBuf::new(1 << SHIFT)).await });
+        assert!(all.expect("it can be read").iter().all(|&byte| byte == 0), "segment {segment}");
+    }
 }
 
 /// Slots that were written meanwhile are not to name their records: these take no room.

@@ -7,6 +7,8 @@ use super::*;
 use crate::file::File;
 use crate::surroundings::OpenStorage;
 
+mod errors;
+
 const SHIFT: u32 = 16;
 
 /// A device that spills, and the disk that it spills to.
@@ -319,27 +321,6 @@ fn the_second_read_within_a_time_brings_a_page_back() {
     // Where there is no room it stays away, and is read all the same.
     device.set("mem_limit", "4096");
     device.check(0..10, 1);
-    device.settle();
-}
-
-#[test]
-fn a_rotten_record_is_an_error_until_its_page_is_written() {
-    let device = spilling(config(), medium(100));
-    device.fill(0..100, 1);
-    device.write_back_all();
-    device.settle();
-    let offset = device.zram.core.table.away(SlotIndex(40)).unwrap().placed.at;
-    let at = ((u64::from(offset.segment) + 1) << SHIFT) + u64::from(offset.offset);
-    device.flip(8 * (at + 3));
-    let read = |slot: u64| device.run(device.seam.submit(Request::read(slot << 12, IoBuf::new(PAGE)))).result;
-    assert_eq!(read(40), Err(Kind::Corrupt));
-    assert_eq!((device.number("lost_pages"), device.number("failed_reads")), (1, 1));
-    assert_eq!(read(40), Err(Kind::Corrupt), "also when it is not looked for");
-    device.check((0..40).chain(41..100), 1);
-    device.write_back_all();
-    device.fill(40..41, 2);
-    device.check(40..41, 2);
-    assert_eq!(device.number("lost_pages"), 0);
     device.settle();
 }
 

@@ -1,0 +1,91 @@
+//! Errors of the spill file: what fails is one page's or one command's, and the device goes on.
+
+use spillway_sim::disk::{Call, Effect, Fault};
+
+use super::*;
+
+/// Writes of a file that was opened, and the one that makes its first segment ready for content.
+const READY: u64 = 3;
+
+/// Spills to a disk on which call `nth` of that kind fails, once or from then on.
+fn failing(call: Call, nth: u64, sticky: bool) -> Spilling {
+    let fault = Fault { call: Some(call), nth, effect: Effect::Fail(Kind::Io), sticky };
+    let config = Config { bring_back: BringBack::Never, ..config() };
+    open("ram0", config, medium(100), Plan { faults: vec![fault], ..Plan::default() }).expect("it is blank")
+}
+
+#[test]
+fn pages_whose_write_fails_stay_in_memory_and_leave_with_the_next() {
+    let device = failing(Call::Write, READY, false);
+    device.fill(0..3, 1);
+    let before = device.number("compr_data_size");
+    device.set("writeback_limit_enable", "1");
+    device.set("writeback_limit", "10");
+    assert_eq!(device.refuse("writeback", "page_indexes=0-2"), Kind::Io);
+    assert_eq!((device.bd_stat(), device.number("compr_data_size")), ([0, 0, 0], before));
+    assert_eq!(device.number("writeback_limit"), 10, "what was not written is given back");
+    device.check(0..3, 1);
+    device.fill(0..1, 2);
+    device.set("writeback", "page_indexes=0-2");
+    assert_eq!((device.bd_stat(), device.number("writeback_limit")), ([3, 0, 3], 7));
+    device.check(0..1, 2);
+    device.check(1..3, 1);
+    device.settle();
+}
+
+/// Nothing is written any more, which it says; what is in memory and in the file is read, and writes end where memory does.
+#[test]
+fn after_failures_in_a_row_the_device_says_so_and_goes_on() {
+    let device = failing(Call::Write, READY + 1, true);
+    device.set("mem_limit", "1M");
+    device.fill(0..20, 1);
+    device.set("writeback", "page_indexes=0-1");
+    assert!(!device.show("policy").contains("failed too often"));
+    for _ in 0..8 {
+        assert_eq!(device.refuse("writeback", "page_indexes=2-3"), Kind::Io);
+    }
+    assert!(device.show("policy").contains("failed too often"), "{}", device.show("policy"));
+    let calls = device.disk.calls();
+    assert_eq!((device.refuse("writeback", "page_indexes=2-19"), device.disk.calls()), (Kind::Io, calls));
+    let noise = |slot| page(&mut Random(slot), 100);
+    let refused = (100..1000).find_map(|slot| Some((slot, device.write(slot, &noise(slot)).err()?)));
+    let (slot, kind) = refused.expect("it has a limit");
+    assert_eq!(kind, Kind::NoSpace);
+    assert!((100..slot).all(|slot| device.read(slot, 1) == noise(slot)));
+    assert_eq!(device.bd_stat()[0], 2);
+    device.check(0..20, 1);
+    device.settle();
+}
+
+#[test]
+fn a_read_that_fails_is_an_error_and_its_page_stays_where_it_is() {
+    let device = failing(Call::Read, 100, false);
+    device.fill(0..10, 1);
+    device.write_back_all();
+    let kind = (0..120).find_map(|_| device.try_read(5).err()).expect("the disk fails once");
+    assert_eq!((kind, device.number("failed_reads"), device.number("lost_pages")), (Kind::Io, 1, 0));
+    assert_eq!(device.bd_stat()[0], 10);
+    device.check(0..10, 1);
+    device.settle();
+}
+
+#[test]
+fn a_rotten_record_is_an_error_until_its_page_is_written() {
+    let device = spilling(config(), medium(100));
+    device.fill(0..100, 1);
+    device.write_back_all();
+    device.settle();
+    let offset = device.zram.core.table.away(SlotIndex(40)).unwrap().placed.at;
+    let at = ((u64::from(offset.segment) + 1) << SHIFT) + u64::from(offset.offset);
+    device.flip(8 * (at + 3));
+    let read = |slot: u64| device.run(device.seam.submit(Request::read(slot << 12, IoBuf::new(PAGE)))).result;
+    assert_eq!(read(40), Err(Kind::Corrupt));
+    assert_eq!((device.number("lost_pages"), device.number("failed_reads")), (1, 1));
+    assert_eq!(read(40), Err(Kind::Corrupt), "also when it is not looked for");
+    device.check((0..40).chain(41..100), 1);
+    device.write_back_all();
+    device.fill(40..41, 2);
+    device.check(40..41, 2);
+    assert_eq!(device.number("lost_pages"), 0);
+    device.settle();
+}
