@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use spillway_core::{IoBuf, Kind};
+use spillway_core::{IoBuf, Kind, mutant};
 
 use super::batch::{Batch, Content, batch_bytes};
 use super::format::{Codec, FOOTER_LEN, Footer, Layout, ROOM_MIN, Record, UNIT, read_tail};
@@ -243,12 +243,18 @@ impl<O: Owner> Cleaning<'_, O> {
     async fn write(&mut self) -> Result<(), Kind> {
         let Some(batch) = self.batch.take() else { return Ok(()) };
         let (store, owner, batched) = (self.store, self.owner, std::mem::take(&mut self.batched));
+        let early = mutant::on("spill: release a record before its copy is named");
+        if early {
+            batched.iter().for_each(|next| store.release(&next.spilled()));
+        }
         let publish = |index: usize, to: Placed| {
             let from = batched[index].spilled();
             let moved = owner.moved(from.slot, from.placed.at, to);
             if moved {
-                store.release(&from);
                 store.add(Count::RecordsMoved, 1);
+            }
+            if moved && !early {
+                store.release(&from);
             }
             moved
         };

@@ -51,4 +51,4 @@ pub use store::{Count, Location, Owner, Placed, Spilled, Store};
 #[cfg(test)]
 mod tests;
 #[cfg(all(test, feature = "shuttle"))]
-mod threads;
+pub(crate) mod threads;

@@ -23,7 +23,14 @@ const SEGMENTS: usize = 7;
 const PATIENCE: usize = 40;
 
 /// A disk that takes a moment for each answer, before and after it does what it is asked, and long for a punch.
-struct Disk(Arc<Unseen<Vec<u8>>>);
+pub(crate) struct Disk(Arc<Unseen<Vec<u8>>>);
+
+impl Disk {
+    /// One of zeroes.
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self(Arc::new(Unseen::new(vec![0; bytes])))
+    }
+}
 
 fn carry_out(bytes: &Unseen<Vec<u8>>, request: &mut Request) {
     let mut bytes = bytes.lock();
@@ -54,6 +61,13 @@ impl BlockDevice for Disk {
     }
 }
 
+/// Waits until there is nothing to close and to punch. Nobody gives it more meanwhile.
+pub(crate) fn until_kept_up(store: &Store) {
+    while !store.upkeep.is_idle() {
+        thread::yield_now();
+    }
+}
+
 #[derive(Clone)]
 struct House {
     store: Arc<Store>,
@@ -62,7 +76,7 @@ struct House {
 
 impl House {
     fn new(shift: u32) -> Self {
-        let device = Arc::new(Disk(Arc::new(Unseen::new(vec![0; (SEGMENTS + 1) << shift]))));
+        let device = Arc::new(Disk::new((SEGMENTS + 1) << shift));
         let settings = Settings { segment_shift: shift, batches: 2, ..Settings::new("ram0", 64) };
         let budget = Budget::new(64 << 20);
         let open = Store::open(device, &settings, Arc::new(Tasks), &budget);

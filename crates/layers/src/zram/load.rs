@@ -111,6 +111,9 @@ impl Core {
             Slot::Spilled(away) => {
                 let read_before = slot.was_touched().then(|| slot.age(now));
                 slot.touch(now);
+                if mutant::on("zram: unlock a slot before its segment is pinned") {
+                    drop(slot);
+                }
                 // Pinned while the slot is locked, so that its segment stays.
                 return Ok(loading.misses.add(number, self.miss(index, away, read_before)));
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use spillway_core::size::human;
 use spillway_core::sync::Ordering;
-use spillway_core::{BlockDevice, Budget, Error, Geometry, Kind, LocalFuture, Suspend};
+use spillway_core::{BlockDevice, Budget, Error, Geometry, Kind, LocalFuture, Suspend, mutant};
 
 use super::backing::Backing;
 use super::cell::SlotIndex;
@@ -21,7 +21,7 @@ use crate::writeback::Writeback;
 
 impl Owner for Core {
     fn names(&self, slot: u32, at: Location) -> bool {
-        self.table.away(SlotIndex(slot)).is_some_and(|away| away.placed.at == at)
+        self.table.away(SlotIndex(slot)).is_some_and(|away| lies_at(away, at))
     }
 
     fn moved(&self, slot: u32, from: Location, to: Placed) -> bool {
@@ -33,11 +33,16 @@ impl Owner for Core {
     }
 }
 
+/// Whether a page lies there, and nowhere else since.
+fn lies_at(away: Away, at: Location) -> bool {
+    away.placed.at == at || mutant::on("zram: move an old record over a newer one")
+}
+
 impl Core {
     /// Has a slot that names the record at `at` hold something else; true if it did. The caller sees to it that the record stays.
     fn exchange_away(&self, slot: u32, at: Location, new: impl FnOnce(Away) -> Slot) -> bool {
         let index = SlotIndex(slot);
-        let named = self.table.away(index).filter(|away| away.placed.at == at);
+        let named = self.table.away(index).filter(|away| lies_at(*away, at));
         named.is_some_and(|away| self.table.exchange(index, Slot::Spilled(away), new(away)))
     }
 

@@ -1,5 +1,5 @@
 //! Models for the checker of threads: streams; slots under writers, readers, discards and what moves their objects; pages of slots;
-//! pages that are compressed later.
+//! pages that are compressed later; pages that are spilled.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use spillway_core::random::Random;
 use spillway_core::sync::models::{self, every_order};
-use spillway_core::sync::shuttle::future::block_on;
+use spillway_core::sync::shuttle::future::{block_on, spawn_local};
 use spillway_core::sync::shuttle::thread;
 use spillway_core::sync::{AtomicUsize, Ordering};
 use spillway_core::{
@@ -32,17 +32,28 @@ use super::{Config, Zram};
 mod deferring;
 mod pages;
 mod recompressing;
+mod spilling;
 
 /// A world in which a sleep is over as soon as another thread had its turn.
-struct Impatient(Arc<World>);
+struct Impatient {
+    world: Arc<World>,
+    /// Background tasks are threads; otherwise they never begin.
+    keeps_up: bool,
+}
+
+impl Default for Impatient {
+    fn default() -> Self {
+        Self { world: World::new(1), keeps_up: false }
+    }
+}
 
 impl Env for Impatient {
     fn now(&self) -> Duration {
-        self.0.now()
+        self.world.now()
     }
 
     fn coarse_now(&self) -> Duration {
-        self.0.coarse_now()
+        self.world.coarse_now()
     }
 
     fn sleep(&self, _duration: Duration) -> LocalFuture<()> {
@@ -58,11 +69,15 @@ impl Env for Impatient {
     }
 
     fn spawn(&self, place: Place, task: Task) {
-        self.0.spawn(place, task);
+        if self.keeps_up && place == Place::Background {
+            spawn_local(task());
+        } else {
+            self.world.spawn(place, task);
+        }
     }
 
     fn spawn_here(&self, task: LocalFuture<()>) {
-        self.0.spawn_here(task);
+        self.world.spawn_here(task);
     }
 
     fn idle_workers(&self) -> usize {
@@ -70,7 +85,7 @@ impl Env for Impatient {
     }
 
     fn random(&self) -> u64 {
-        self.0.random()
+        self.world.random()
     }
 }
 
@@ -80,7 +95,7 @@ fn no_more_writers_than_streams_and_none_waits_for_ever() {
         let choice = Choice { codec: 0, params: Params::default() };
         let streams = Arc::new(Streams::new(1, choice, Budget::new(1 << 20)).expect("there is room"));
         let busy = Arc::new(AtomicUsize::new(0));
-        let env = Arc::new(Impatient(World::new(1)));
+        let env = Arc::new(Impatient::default());
         let writers: Vec<_> = (0..3)
             .map(|_| {
                 let (streams, busy, env) = (streams.clone(), busy.clone(), env.clone());
@@ -155,7 +170,7 @@ fn zram_in(regions: Arc<dyn Regions>, budget: &Arc<Budget>) -> Arc<Zram> {
         recomp_algorithm: secondaries,
         ..Config::default()
     };
-    let env = Arc::new(Impatient(World::new(1)));
+    let env = Arc::new(Impatient::default());
     Zram::new(config, env, regions, budget.clone()).expect("a valid configuration")
 }
 
