@@ -40,6 +40,11 @@ pub enum Act {
         /// Which of its values.
         value: usize,
     },
+    /// Reset the device, and set it up again; the range means nothing. Never drawn here.
+    Reset {
+        /// Which of the ways to set it up that the stack's list has.
+        setup: usize,
+    },
     /// Do nothing for so many microseconds.
     Sleep(u64),
 }

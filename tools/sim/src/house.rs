@@ -79,6 +79,8 @@ impl House {
             violation: Rc::default(),
             numbers: story.numbers.clone(),
             knobs: row.knobs,
+            setups: row.setups,
+            resets: Rc::default(),
             looks: story.looks.clone(),
             faulty: phase.faulty() || bad,
             reads_fail: phase.reads_fail() || bad,

@@ -5,6 +5,7 @@ pub mod campaign;
 mod house;
 pub mod mutants;
 pub mod preset;
+mod resetting;
 pub mod room;
 pub mod row;
 pub mod run;

@@ -16,6 +16,9 @@ use spillway_sim::world::World;
 /// An attribute that workloads change, and the values they give it.
 pub type Knob = (&'static str, &'static [&'static str]);
 
+/// Attributes that are set between a reset and the size, and their values.
+pub type Setup = &'static [(&'static str, &'static str)];
+
 /// Whether an attribute is something to be done rather than a setting.
 pub fn is_command(name: &str) -> bool {
     ["message", "drain", "compact", "mem_used_max", "writeback", "idle", "recompress"].contains(&name)
@@ -49,6 +52,8 @@ pub struct Row {
     pub dense: bool,
     /// What workloads change while it runs.
     pub knobs: &'static [Knob],
+    /// What a device is that was reset while it runs; where there is nothing, it is not reset.
+    pub setups: &'static [Setup],
     /// Bytes that memory may be short of: the budget that a hard-pressed run gets.
     pub tight_budget: Option<u64>,
     /// It frees each block that is discarded or zeroed whole, and takes memory for no other reason than what it holds.

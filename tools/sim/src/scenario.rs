@@ -78,7 +78,13 @@ impl Scenario {
         let phases_max = if row.is_durable() { PHASES_MAX } else { VOLATILE_PHASES_MAX };
         let count = if row.has_disk() { 1 + random.below(phases_max) } else { 1 };
         let faulty = row.has_disk() && random.below(3) == 0;
-        let phases = (0..count).map(|_| Phase::draw(row, &mut random, faulty)).collect();
+        let mut phases: Vec<Phase> = (0..count).map(|_| Phase::draw(row, &mut random, faulty)).collect();
+        if !row.setups.is_empty() {
+            // By a chance of their own, so that stories without them are what they were.
+            let mut random = Random(seed ^ 0x7265_7365_7400);
+            let resets = if random.below(3) == 1 { &mut phases[..] } else { &mut [] };
+            resets.iter_mut().for_each(|phase| spill::put_resets(&mut random, row, &mut phase.steps));
+        }
         let (tight, idle_workers) = (random.below(4) == 0, random.below(4) as usize);
         let refused = random.below(32) == 0;
         Self { row, seed, phases, tight, refused, idle_workers }
@@ -309,6 +315,10 @@ fn words(step: &Step, row: &Row) -> String {
         Act::Set { attribute, value } => {
             let (name, values) = row.knobs[attribute];
             format!("set {name} {}", values[value])
+        }
+        Act::Reset { setup } => {
+            let set = row.setups[setup].iter().map(|(name, value)| format!(", {name} {value}"));
+            format!("reset{}", set.collect::<String>())
         }
         Act::Sleep(micros) => format!("sleep {micros} us"),
     };

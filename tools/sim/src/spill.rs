@@ -12,13 +12,17 @@ use spillway_sim::disk::Plan;
 use spillway_sim::model::{Model, Number};
 use spillway_sim::workload::{Act, Step};
 
-use crate::row::Row;
+use crate::row::{Row, is_command};
 
 /// Sectors of a page.
 const PAGE: u64 = 8;
 
 /// Most rounds of writing and writing back in a phase.
 const ROUNDS_MAX: u64 = 6;
+
+/// Most resets of a phase that has some, and most commands that are begun before one.
+const RESETS_MAX: u64 = 3;
+const COMMANDS_MAX: u64 = 4;
 
 /// Boundaries of an opening, about.
 const OPENING: u64 = 24;
@@ -43,6 +47,38 @@ pub(crate) fn put_rounds(random: &mut Random, row: &Row, steps: &mut Vec<Step>) 
         let read = (random.below(4) > 0).then(|| step(Act::Read, None));
         let at = random.below(steps.len() as u64 + 1) as usize;
         steps.splice(at..at, [write, write_back].into_iter().chain(read));
+    }
+}
+
+/// Puts resets into `steps`: a client writes pages, begins commands and mostly waits for none of them, resets the device, which is set up
+/// again, and writes and reads.
+pub(crate) fn put_resets(random: &mut Random, row: &Row, steps: &mut Vec<Step>) {
+    let clients = steps.iter().map(|step| step.client).max().unwrap_or(0) + 1;
+    let commands = row.knobs.iter().enumerate().filter(|(_, (name, _))| is_command(name));
+    let commands: Vec<(usize, usize)> =
+        commands.map(|(attribute, (_, values))| (attribute, values.len())).collect();
+    for _ in 0..1 + random.below(RESETS_MAX) {
+        let client = random.below(clients.into()) as u8;
+        let pages = row.sectors() / PAGE;
+        let step = |act, first, count, withdraw| Step { client, act, first, count, withdraw };
+        let written = |random: &mut Random| {
+            let first = random.below(pages);
+            let count = 1 + random.below(pages - first);
+            let act = Act::Write { look: random.below(4), fua: false };
+            step(act, first * PAGE, count * PAGE, None)
+        };
+        let mut round = vec![written(random)];
+        for _ in 0..random.below(COMMANDS_MAX + 1) {
+            let (attribute, values) = commands[random.below(commands.len() as u64) as usize];
+            let act = Act::Set { attribute, value: random.below(values as u64) as usize };
+            let withdraw = (random.below(4) > 0).then(|| random.below(4) as u8);
+            round.push(step(act, 0, 1, withdraw));
+        }
+        round.push(step(Act::Reset { setup: random.below(row.setups.len() as u64) as usize }, 0, 1, None));
+        let (again, all) = (written(random), step(Act::Read, 0, row.sectors(), None));
+        round.extend([again, all].into_iter().take(random.below(3) as usize));
+        let at = random.below(steps.len() as u64 + 1) as usize;
+        steps.splice(at..at, round);
     }
 }
 

@@ -147,6 +147,7 @@ pub const STACKS: &[Row] = &[
             ("spill_age", &["0", "1"]),
             ("spill_daily_bytes", &["0", "0", "1M"]),
         ],
+        setups: &[&[STREAMS], &[STREAMS, ("compressed_writeback", "0")]],
         tight_budget: None,
         empty: &["orig_data_size", "compr_data_size", "mem_used_total", "spill_bytes", "lost_pages"],
         ..ZRAM
@@ -164,6 +165,7 @@ pub const STACKS: &[Row] = &[
             ("max_comp_streams", &["1", "2"]),
             ("compact", &["1"]),
         ],
+        setups: &[&[STREAMS]],
         tight_budget: None,
         empty: &["orig_data_size", "compr_data_size", "mem_used_total", "spill_bytes", "deferred_bytes"],
         ..ZRAM
@@ -186,6 +188,11 @@ pub const STACKS: &[Row] = &[
             ("mem_limit", &["0", "192K", "112K"]),
             ("compact", &["1"]),
         ],
+        setups: &[
+            &[STREAMS, ("recomp_algorithm", SECONDARIES)],
+            &[STREAMS, ("recomp_algorithm", "algo=deflate priority=1, algo=zstd priority=2")],
+            &[STREAMS],
+        ],
         tight_budget: None,
         empty: &["orig_data_size", "compr_data_size", "mem_used_total", "spill_bytes", "lost_pages"],
         ..ZRAM
@@ -207,6 +214,7 @@ const DURABLE: Row = Row {
     wide: false,
     dense: false,
     knobs: &[],
+    setups: &[],
     tight_budget: None,
     exact: false,
     empty: &[],
@@ -256,6 +264,12 @@ const ZRAM: Row = Row {
     empty: &["orig_data_size", "compr_data_size", "mem_used_total"],
     ..VOLATILE
 };
+
+/// As many streams after a reset as before, however many cores there are.
+const STREAMS: (&str, &str) = ("max_comp_streams", "2");
+
+/// Codecs of which none reads what another, or the primary, has made.
+const SECONDARIES: &str = "algo=zstd priority=1, algo=deflate priority=2";
 
 /// A disk for spilling: segments of 64 KiB, fewer than the device fills.
 const SPILL_SHIFT: u32 = 16;
@@ -343,10 +357,8 @@ fn spilling(bytes: u64) -> StackConfig {
     StackConfig { origin: OriginConfig::Zram(with_spill(bytes)), layers: vec![] }
 }
 
-/// Three codecs, none of which reads what another has made.
 fn recompressing(bytes: u64) -> StackConfig {
-    let secondaries = "algo=zstd priority=1, algo=deflate priority=2";
-    let zram = zram::Config { recomp_algorithm: Some(secondaries.into()), ..with_spill(bytes) };
+    let zram = zram::Config { recomp_algorithm: Some(SECONDARIES.into()), ..with_spill(bytes) };
     StackConfig { origin: OriginConfig::Zram(zram), layers: vec![] }
 }
 

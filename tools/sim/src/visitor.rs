@@ -17,8 +17,9 @@ use spillway_sim::payload;
 use spillway_sim::workload::{Act, Step};
 use spillway_sim::world::World;
 
+use crate::resetting::Resets;
 use crate::room::Room;
-use crate::row::{Knob, is_command};
+use crate::row::{Knob, Setup, is_command};
 use crate::spill::Spill;
 use crate::story::LOOK_SECTORS;
 
@@ -48,6 +49,9 @@ pub(crate) struct Visitor {
     /// Numbers writes through all phases of a story.
     pub(crate) numbers: Rc<Cell<u64>>,
     pub(crate) knobs: &'static [Knob],
+    /// What a device is set up as that was reset.
+    pub(crate) setups: &'static [Setup],
+    pub(crate) resets: Rc<Resets>,
     /// What is looked at in each phase.
     pub(crate) looks: Rc<[(u64, u64)]>,
     /// Any request may fail.
@@ -86,15 +90,47 @@ impl Visitor {
     pub(crate) async fn visit(self, steps: Vec<Step>) {
         for step in steps {
             let Step { act, first, count, withdraw, .. } = step;
+            let _share = if self.uses_device(act) { Some(self.resets.share().await) } else { None };
             match act {
                 Act::Read => self.read(first, count, withdraw).await,
                 Act::Extents => self.extents(first, count).await,
                 Act::Flush => self.flush(withdraw).await,
                 Act::Sleep(micros) => self.world.sleep(Duration::from_micros(micros)).await,
                 Act::Set { attribute, value } => self.set(attribute, value, withdraw).await,
+                Act::Reset { setup } => self.reset(setup).await,
                 _ => self.write(step).await,
             }
         }
+    }
+
+    /// Whether nobody resets the device meanwhile.
+    fn uses_device(&self, act: Act) -> bool {
+        match act {
+            Act::Sleep(_) | Act::Reset { .. } => false,
+            Act::Set { attribute, .. } => !is_command(self.knobs[attribute].0),
+            _ => true,
+        }
+    }
+
+    /// Resets the device while nobody but commands is at work, and sets it up again. Neither may fail.
+    async fn reset(&self, setup: usize) {
+        self.resets.begin().await;
+        let sectors = self.model.borrow().sectors();
+        let number = self.model.borrow_mut().begin_write(0, sectors, Change::Discarded);
+        let size = (sectors * SECTOR).to_string();
+        let setup = self.setups[setup].iter().copied();
+        for (name, value) in [("reset", "1")].into_iter().chain(setup).chain([("disksize", size.as_str())]) {
+            tracing::debug!("client: {name} {value}");
+            if let Err(error) = self.stack().store(name, value).await {
+                self.fail(Violation(format!("{name} {value} fails: {error}")));
+            }
+        }
+        let mut model = self.model.borrow_mut();
+        model.end_write(number, End::Done { durable: false });
+        if let Some(room) = &self.site().room {
+            room.set_limit(model.moment(), "0");
+        }
+        self.resets.end();
     }
 
     /// Sets an attribute. Where a stack spills, its commands go on when nobody waits for them.
@@ -104,6 +140,7 @@ impl Visitor {
             spill.note_setting(name, values[value]);
         }
         let polls = withdraw.filter(|_| self.spill.is_some() && is_command(name));
+        let resets = self.resets.ended();
         let Some(stored) = (Dropping { answer: self.stack().store(name, values[value]), polls }).await else {
             return;
         };
@@ -112,6 +149,7 @@ impl Visitor {
         }
         if let (Err(error), false) = (stored, self.faulty)
             && !self.may_refuse_setting(name, error.kind)
+            && !self.resets.may_refuse(name, error.kind, resets)
         {
             self.fail(Violation(format!("setting {name} to {} fails: {error}", values[value])));
         }
