@@ -20,6 +20,7 @@
 //! | [`folio`] | which blocks of a folio are valid, dirty, or on their way |
 //! | [`dirty_regions`] | which region of a page cache is written back next |
 //! | [`eviction`] | which folio leaves a full cache |
+//! | [`readahead`] | what is read before it is asked for |
 //! | [`allowance`] | how many bytes a day a device that wears out is written |
 //! | [`throttle`] | how fast writers may fill memory that writing back empties |
 //! | [`commits`] | whether the committer commits or clears next |
@@ -41,6 +42,7 @@ pub mod islands;
 pub mod lap;
 pub mod merge;
 pub mod quarantine;
+pub mod readahead;
 pub mod size_classes;
 pub mod spill;
 pub mod throttle;

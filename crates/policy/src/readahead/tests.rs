@@ -1,0 +1,174 @@
+//! Readers, and what is read ahead of them.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const K: u64 = 1 << 10;
+const BLOCK: u64 = 4 * K;
+const LIMITS: Limits = Limits { size: 1 << 32, window_max: 256 * K, unit: 16 * K };
+
+/// Memory without end, above the policy: which blocks were read ahead, where a window begins, and what readers found.
+#[derive(Default)]
+struct Memory {
+    policy: Readahead,
+    blocks: BTreeSet<u64>,
+    marks: BTreeSet<u64>,
+    windows: Vec<Ahead>,
+    misses: u64,
+}
+
+impl Memory {
+    fn read(&mut self, first: u64, count: u64) {
+        self.read_within(first, count, &LIMITS);
+    }
+
+    fn read_within(&mut self, first: u64, count: u64, limits: &Limits) {
+        let blocks = || first..first + count;
+        let missed = blocks().any(|block| !self.blocks.contains(&block));
+        // All of them: the marks that a read passes are gone.
+        let marked = blocks().filter(|block| self.marks.remove(block)).count() > 0;
+        self.misses += u64::from(missed);
+        self.blocks.extend(blocks());
+        if missed || marked {
+            let ahead = self.policy.read(first * BLOCK..(first + count) * BLOCK, limits);
+            self.windows.extend(ahead);
+            ahead.iter().for_each(|ahead| _ = self.marks.insert(ahead.first / BLOCK));
+            let pieces = ahead.into_iter().flat_map(Ahead::pieces);
+            pieces.for_each(|piece| self.blocks.extend(piece.start / BLOCK..piece.end.div_ceil(BLOCK)));
+        }
+    }
+}
+
+#[test]
+fn a_sequential_reader_misses_three_times_and_the_window_doubles() {
+    let mut memory = Memory::default();
+    (1000..2000).for_each(|block| memory.read(block, 1));
+    assert_eq!(memory.misses, 3);
+    let lens: Vec<u64> = memory.windows.iter().map(|ahead| ahead.len / K).collect();
+    assert_eq!(lens[..6], [52, 128, 256, 256, 256, 256]);
+    assert!(memory.windows[1..].iter().all(|ahead| ahead.first % LIMITS.unit == 0), "whole units");
+    let last = memory.windows.last().unwrap();
+    assert!(last.first + last.len <= 2000 * BLOCK + 2 * LIMITS.window_max, "two windows at most");
+}
+
+#[test]
+fn longer_and_shorter_reads_are_one_stream() {
+    let mut memory = Memory::default();
+    let mut at = 500;
+    for count in [1, 2, 7, 1, 30, 4, 64, 1, 1, 9] {
+        memory.read(at, count);
+        at += count;
+    }
+    assert_eq!(memory.misses, 3, "those before it is proven");
+}
+
+#[test]
+fn strided_readers_are_found_upwards_and_downwards() {
+    for step in [5_i64, 100, -3, -1, -200] {
+        let mut memory = Memory::default();
+        (0..200).for_each(|nth| memory.read((100_000 + step * nth) as u64, 1));
+        assert_eq!(memory.misses, 4, "steps of {step} blocks");
+        assert!(memory.windows.iter().all(|ahead| ahead.count * LIMITS.unit <= LIMITS.window_max));
+    }
+}
+
+#[test]
+fn eight_readers_at_once_are_told_apart() {
+    let mut memory = Memory::default();
+    for nth in 0..200 {
+        for reader in 1..5 {
+            memory.read(10_000 * reader * reader + nth, 1);
+        }
+    }
+    for nth in 0..200 {
+        for reader in 1..5 {
+            memory.read(100_000 * reader + 20_000 * reader * reader + 7 * nth, 1);
+        }
+    }
+    assert_eq!(memory.misses, 4 * 3 + 4 * 4);
+}
+
+#[test]
+fn random_reads_cause_nothing() {
+    let mut memory = Memory::default();
+    let mut state = 7_u64;
+    for _ in 0..20_000 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        memory.read((state >> 33) % 200_000, 1);
+    }
+    let read = memory.windows.iter().map(|ahead| ahead.len * ahead.count).sum::<u64>() / BLOCK;
+    assert!(read < 200, "{read} blocks were read ahead of 20,000 random reads");
+}
+
+#[test]
+fn a_window_whose_content_left_unread_starts_over() {
+    let mut memory = Memory::default();
+    (0..300).for_each(|block| memory.read(block, 1));
+    let last = *memory.windows.last().unwrap();
+    assert_eq!(last.len, LIMITS.window_max);
+    memory.policy.wasted(last.first + last.len - 1);
+    let end = (last.first + last.len) / BLOCK;
+    (300..end + 1).for_each(|block| memory.read(block, 1));
+    assert_eq!(memory.windows.last().unwrap().len, 60 * K);
+    memory.policy.wasted(10 * LIMITS.window_max);
+    memory.policy.failed((end + 1) * BLOCK);
+    let windows = memory.windows.len();
+    memory.marks.clear();
+    memory.blocks.clear();
+    (end + 1..end + 3).for_each(|block| memory.read(block, 1));
+    assert_eq!(memory.windows.len(), windows, "it is to be proven again");
+    memory.read(end + 3, 1);
+    assert_eq!(memory.windows.len(), windows + 1);
+}
+
+#[test]
+fn nothing_is_read_ahead_when_it_is_off_or_a_piece_is_larger_than_the_window() {
+    let mut memory = Memory::default();
+    let off = Limits { window_max: 0, ..LIMITS };
+    (0..100).for_each(|block| memory.read_within(block, 1, &off));
+    let large = Limits { unit: 1 << 20, ..LIMITS };
+    (0..100).for_each(|block| memory.read_within(5000 + 9 * block, 1, &large));
+    assert_eq!(memory.windows, []);
+}
+
+#[test]
+fn a_window_ends_with_the_device() {
+    let mut memory = Memory::default();
+    let blocks = LIMITS.size / BLOCK;
+    (blocks - 20..blocks).for_each(|block| memory.read(block, 1));
+    (0..20).rev().for_each(|block| memory.read(block, 1));
+    assert_eq!(memory.misses, 3 + 4);
+}
+
+proptest! {
+    /// Whatever is read: a window lies within the device, is no larger than the limit, and no stream has more than two windows ahead.
+    #[test]
+    fn windows_stay_within_their_limits(
+        reads in prop::collection::vec((0u64..300, 1u64..20, 0u8..4), 1..200),
+        unit in prop::sample::select(vec![4 * K, 16 * K, 64 * K]),
+        window_max in prop::sample::select(vec![4 * K, 60 * K, 256 * K]),
+    ) {
+        let limits = Limits { size: 400 * BLOCK, window_max, unit };
+        let (mut policy, mut at) = (Readahead::default(), 0);
+        for (jump, count, kind) in reads {
+            at = if kind == 0 { jump } else { at };
+            let read = at * BLOCK..((at + count) * BLOCK).min(limits.size);
+            at = read.end / BLOCK % 399;
+            if kind == 3 {
+                policy.wasted(jump * BLOCK);
+            }
+            if let Some(ahead) = policy.read(read, &limits) {
+                prop_assert!(ahead.count > 0 && ahead.len > 0);
+                prop_assert!(ahead.len * ahead.count <= window_max);
+                prop_assert!(ahead.pieces().all(|piece| piece.end <= limits.size), "{ahead:?}");
+            }
+            for stream in &policy.streams {
+                prop_assert!(stream.pattern != Pattern::Sequential || stream.ahead - stream.next <= 2 * window_max as i64);
+            }
+            prop_assert!(policy.streams.len() <= STREAMS && policy.recent.len() <= RECENT);
+        }
+    }
+}
