@@ -19,6 +19,12 @@ pub trait Residents {
 
     /// Whether the folio of a slot can leave now: a dirty one cannot.
     fn may_leave(&self, slot: u32) -> bool;
+
+    /// Whether the folio of a slot was accessed at all: what was read ahead in vain is not remembered when it leaves.
+    fn was_used(&self, slot: u32) -> bool {
+        let _ = slot;
+        true
+    }
 }
 
 /// Chooses what leaves.
@@ -119,7 +125,7 @@ impl Eviction for S3Fifo {
                 continue;
             }
             let name = self.queues.remove(slot);
-            if queue == SMALL {
+            if queue == SMALL && residents.was_used(slot) {
                 self.ghosts.put(name);
             }
             return Some(slot);

@@ -9,6 +9,7 @@ mod resetting;
 pub mod room;
 pub mod row;
 pub mod run;
+mod scans;
 pub mod scatter;
 pub mod scenario;
 pub mod shrink;

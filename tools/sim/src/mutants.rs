@@ -100,6 +100,8 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("write_cache: reads fail once an error sticks", "write-cache"),
     mutant("write_cache: a read in pieces forgets an error", "write-cache-small"),
     mutant("page_cache: flush only the device below", "page-cache"),
+    mutant("page_cache: keep what could not be read", "page-cache"),
+    mutant("page_cache: read ahead what is being discarded", "page-cache"),
     mutant("page_cache: write back without a flush below", "page-cache"),
     mutant("page_cache: flush without waiting for what is on its way", "page-cache"),
     mutant("page_cache: acknowledge FUA from memory", "page-cache"),

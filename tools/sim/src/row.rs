@@ -50,6 +50,8 @@ pub struct Row {
     pub wide: bool,
     /// Stories begin with scattering what the device holds, as [`crate::scatter`] does.
     pub dense: bool,
+    /// Stories have scans, as [`crate::scans`] puts them in: something is read ahead.
+    pub scans: bool,
     /// What workloads change while it runs.
     pub knobs: &'static [Knob],
     /// What a device is that was reset while it runs; where there is nothing, it is not reset.

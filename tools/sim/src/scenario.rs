@@ -18,6 +18,7 @@ use spillway_core::Kind;
 use spillway_core::random::Random;
 
 use crate::row::{Row, is_command};
+use crate::scans;
 use crate::scatter::scattered;
 use crate::spill;
 use spillway_sim::disk::{Call, Effect, Fault, Latency, Plan};
@@ -177,6 +178,9 @@ impl Phase {
         }
         if row.spill.is_some() {
             spill::put_rounds(random, row, &mut steps);
+        }
+        if row.scans {
+            scans::put_scans(random, row, &mut steps);
         }
         let mut phase = Self { steps, ..Self::quiet() };
         phase.plan = draw_plan(random, faulty, count, true);

@@ -213,6 +213,7 @@ const DURABLE: Row = Row {
     full: false,
     wide: false,
     dense: false,
+    scans: false,
     knobs: &[],
     setups: &[],
     tight_budget: None,
@@ -240,10 +241,12 @@ const CACHED: Row = Row {
 
 const PAGED: Row = Row {
     keeps: false,
+    scans: true,
     knobs: &[
         ("dirty_background_ratio", &["0", "0", "20"]),
         ("dirty_ratio", &["20", "60", "100"]),
         ("dirty_expire", &["1", "20", "30000"]),
+        ("readahead_bytes_max", &["0", "4K", "1M"]),
     ],
     ..DURABLE
 };
@@ -299,7 +302,7 @@ fn paged(config: page_cache::Config) -> LayerConfig {
 /// Seven folios of two blocks, in two shards, for a device of sixteen.
 fn pages() -> page_cache::Config {
     page_cache::Config {
-        page_cache_bytes_max: Some(76 << 10),
+        page_cache_bytes_max: Some(80 << 10),
         folio_size: 8192,
         dirty_background_ratio: 20,
         dirty_ratio: 60,
@@ -311,7 +314,7 @@ fn pages() -> page_cache::Config {
 /// Five folios of eight blocks for a device of ten.
 fn sectors() -> page_cache::Config {
     page_cache::Config {
-        page_cache_bytes_max: Some(31 << 10),
+        page_cache_bytes_max: Some(35 << 10),
         block_size: 512,
         folio_size: 4096,
         cut: page_cache::Cut { region_bytes: 8192, shards: 2 },

@@ -126,6 +126,9 @@ static ROWS: &[Attribute<PageCache>] = &[
         EvictedDirectly
     ),
     count!("reads_uncached", Requests, "Reads of the device below that found no memory to stay in", Uncached),
+    count!("readahead_bytes", Bytes, "Bytes read ahead", AheadBytes),
+    count!("readahead_used", None, "Folios read ahead that were then read", AheadUsed),
+    count!("readahead_wasted", None, "Folios read ahead that left unread", AheadWasted),
     Attribute::read(
         Spec::gauge(
             "below_bytes_per_second",

@@ -14,6 +14,7 @@ use super::folios::Folios;
 use super::frames::{Frame, Frames};
 use super::places::Places;
 use super::settings::{Mode, Settings};
+use super::streams::Streams;
 use crate::writeback::{Meter, Pauses, Writeback};
 
 /// See the head of this module.
@@ -59,6 +60,7 @@ pub(super) struct Core {
     pub(super) pauses: Pauses,
     /// Where write-back goes on.
     pub(super) cursor: AtomicU64,
+    pub(super) streams: Streams,
     /// Of the device below.
     pub(super) meter: Arc<Meter>,
     /// Copies of what is written back.
@@ -115,9 +117,12 @@ impl Core {
         let count = self.shards.len() as u64;
         let first = self.hand.fetch_add(1, Ordering::Relaxed);
         let mut shards = (first..first + count).map(|number| &self.shards[(number % count) as usize]);
-        let frame = shards.find_map(|shard| shard.write().evict())?;
+        let folio = shards.find_map(|shard| shard.write().evict())?;
         self.counts.add(Count::Evicted, 1);
-        Some(frame)
+        if folio.is_unread() {
+            self.wasted(folio.number << self.places.folio_shift);
+        }
+        Some(folio.bytes)
     }
 
     /// Gives memory back that was not used after all.

@@ -25,9 +25,13 @@ pub(super) enum Count {
     EvictedDirectly,
     /// Reads of the device below whose content found no memory to stay in.
     Uncached,
+    /// Bytes read ahead; folios of them that were read, and that left memory unread.
+    AheadBytes,
+    AheadUsed,
+    AheadWasted,
 }
 
-const KINDS: usize = Count::Uncached as usize + 1;
+const KINDS: usize = Count::AheadWasted as usize + 1;
 
 /// All of them.
 #[derive(Default)]

@@ -13,8 +13,23 @@ use spillway_policy::folio::FolioState;
 use super::frames::Frame;
 use super::places::{Piece, Places};
 
-/// Bits of a folio's access word that are the mark of its eviction; above them the block behind the last access.
-const MARK_BITS: u32 = 2;
+/// A folio's access word: the mark of its eviction; whether it was read ahead and not accessed since; whether a window of readahead
+/// begins in it, and at which block; the block behind the last access.
+const MARK: u32 = 3;
+const UNREAD: u32 = 1 << 2;
+const WINDOW: u32 = 1 << 3;
+const WINDOW_SHIFT: u32 = 4;
+const END_SHIFT: u32 = 17;
+const WINDOW_BLOCK: u32 = (1 << END_SHIFT) - (1 << WINDOW_SHIFT);
+
+/// What an access met of readahead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// The folio was read ahead, and this is the first access.
+    pub(super) unread: bool,
+    /// A window begins here.
+    pub(super) window: bool,
+}
 
 /// Consecutive blocks of the device in memory.
 pub(super) struct Folio {
@@ -28,23 +43,55 @@ pub(super) struct Folio {
 }
 
 impl Folio {
-    fn new(number: u64, bytes: Frame, blocks: u32) -> Self {
-        Self { number, bytes, state: FolioState::new(blocks), fills: 0, access: AtomicU32::new(0) }
+    /// One that is brought in by an access to `blocks`, which counts for nothing, or read ahead.
+    fn new(number: u64, bytes: Frame, blocks: u32, access: Option<&Range<u32>>) -> Self {
+        let word = access.map_or(UNREAD, |blocks| blocks.end << END_SHIFT);
+        Self { number, bytes, state: FolioState::new(blocks), fills: 0, access: AtomicU32::new(word) }
     }
 
     /// Notes an access. One that goes on where the last one ended is part of the same: else reading a folio block by block once would
-    /// look like using it often.
-    pub(super) fn touch(&self, blocks: &Range<u32>) {
+    /// look like using it often. The first to what was read ahead is what has brought it in.
+    pub(super) fn touch(&self, blocks: &Range<u32>) -> Seen {
         let before = self.access.load(Ordering::Relaxed);
-        let (mark, end) = (before & ((1 << MARK_BITS) - 1), before >> MARK_BITS);
-        let mark = if blocks.start == end && end > 0 { mark } else { S3Fifo::touched(mark, 0) };
-        self.access.store(mark | blocks.end << MARK_BITS, Ordering::Relaxed);
+        if before & (UNREAD | WINDOW) != 0 {
+            return self.touch_ahead(blocks);
+        }
+        self.access.store(accessed(before, blocks), Ordering::Relaxed);
+        Seen::default()
     }
 
-    /// The access that brings it in, which counts for nothing.
-    fn arrive(&self, blocks: &Range<u32>) {
-        self.access.store(blocks.end << MARK_BITS, Ordering::Relaxed);
+    #[cold]
+    fn touch_ahead(&self, blocks: &Range<u32>) -> Seen {
+        let begins =
+            |word: u32| word & WINDOW != 0 && blocks.contains(&((word & WINDOW_BLOCK) >> WINDOW_SHIFT));
+        let touched = |word: u32| {
+            let window = if begins(word) { 0 } else { word & (WINDOW | WINDOW_BLOCK) };
+            Some(accessed(word, blocks) | window)
+        };
+        let before = self.access.fetch_update(Ordering::Relaxed, Ordering::Relaxed, touched);
+        let before = before.expect("it is changed whatever it is");
+        Seen { unread: before & UNREAD != 0, window: begins(before) }
     }
+
+    /// A window of readahead begins at `block`. An access at the same time may undo this.
+    pub(super) fn mark_window(&self, block: u32) {
+        let marked = |word: u32| Some(word & !WINDOW_BLOCK | WINDOW | block << WINDOW_SHIFT);
+        let marked = self.access.fetch_update(Ordering::Relaxed, Ordering::Relaxed, marked);
+        assert!(marked.is_ok(), "it is changed whatever it is");
+    }
+
+    /// Whether it was read ahead, and not accessed since.
+    pub(super) fn is_unread(&self) -> bool {
+        self.access.load(Ordering::Relaxed) & UNREAD != 0
+    }
+}
+
+/// The mark and the end of an access word after an access.
+fn accessed(before: u32, blocks: &Range<u32>) -> u32 {
+    let (mark, end) = (before & MARK, before >> END_SHIFT);
+    let same = before & UNREAD != 0 || blocks.start == end && end > 0;
+    let mark = if same { mark } else { S3Fifo::touched(mark, 0) };
+    mark | blocks.end << END_SHIFT
 }
 
 /// Folios by slot.
@@ -59,12 +106,16 @@ impl Slots {
 
 impl Residents for Slots {
     fn mark(&self, slot: u32) -> u32 {
-        self.at(slot).access.load(Ordering::Relaxed) & ((1 << MARK_BITS) - 1)
+        self.at(slot).access.load(Ordering::Relaxed) & MARK
     }
 
     fn set_mark(&self, slot: u32, mark: u32) {
         let access = &self.at(slot).access;
-        access.store(access.load(Ordering::Relaxed) >> MARK_BITS << MARK_BITS | mark, Ordering::Relaxed);
+        access.store(access.load(Ordering::Relaxed) & !MARK | mark, Ordering::Relaxed);
+    }
+
+    fn was_used(&self, slot: u32) -> bool {
+        !self.at(slot).is_unread()
     }
 
     fn may_leave(&self, slot: u32) -> bool {
@@ -129,10 +180,9 @@ impl Folios {
         self.slots.0[slot as usize].as_mut()
     }
 
-    /// A new folio, for an access to `blocks` of it.
-    pub(super) fn insert(&mut self, number: u64, frame: Frame, blocks: &Range<u32>) {
-        let folio = Folio::new(number, frame, self.places.folio_blocks());
-        folio.arrive(blocks);
+    /// A new folio, for an access to some blocks of it, or read ahead.
+    pub(super) fn insert(&mut self, number: u64, frame: Frame, access: Option<&Range<u32>>) {
+        let folio = Folio::new(number, frame, self.places.folio_blocks(), access);
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.0.push(None);
             self.slots.0.len() as u32 - 1
@@ -144,14 +194,14 @@ impl Folios {
         self.eviction.admit(slot, number);
     }
 
-    /// The frame of a folio that leaves, if one of those looked at can.
-    pub(super) fn evict(&mut self) -> Option<Frame> {
+    /// A folio that leaves, if one of those looked at can.
+    pub(super) fn evict(&mut self) -> Option<Folio> {
         let slot = self.eviction.evict(LOOKS, &self.slots)?;
         Some(self.take_out(slot))
     }
 
     /// The slot's folio is in no queue any more.
-    fn take_out(&mut self, slot: u32) -> Frame {
+    fn take_out(&mut self, slot: u32) -> Folio {
         let folio = self.slots.0[slot as usize].take().expect("what leaves is there");
         assert!(folio.fills == 0 && folio.state.is_idle(), "what leaves is not needed");
         let hash = self.hasher.hash_one(folio.number);
@@ -159,7 +209,7 @@ impl Folios {
             self.by_number.find_entry(hash, |other| *other == slot).expect("each folio has its place");
         place.remove();
         self.free.push(slot);
-        folio.bytes
+        folio
     }
 
     /// Numbers of the folios that `range` touches and the cache has.

@@ -3,6 +3,7 @@
 //! ```text
 //!   write -> units of what may be unsaved -> memory of the folio -> copied, valid and dirty -> a pause  -> acknowledged
 //!   read  -> what is valid is copied; each stretch that is missing is one read below, and fills the folios
+//!   reads that follow each other, or at equal distances -> the next of them are read ahead, by a task of its own
 //!   dirty above the background limit, or for too long, or waited for -> regions up the device: what is dirty of one is
 //!            copied out and written in its runs; what is dirtied meanwhile stays dirty
 //!   flush -> a new epoch; what became dirty before is written back, then the device below is flushed
@@ -19,7 +20,7 @@
 //! Needs: a device below that is not memory itself, whose blocks are not larger than the cache's. Memory is charged when it is opened: folios,
 //! what is kept of each, and copies of what is written back.
 //!
-//! Locks: a shard of folios; the ranges held beside the cache, and the epochs, are leaves. Never two shards. A read hit takes its shard
+//! Locks: a shard of folios; the ranges held beside the cache, the epochs, and the streams of reads are leaves. Never two shards. A read hit takes its shard
 //! shared; a write takes it alone.
 //!
 //! | module | holds |
@@ -30,6 +31,7 @@
 //! | `places` | where a byte lies: block, folio, region, shard |
 //! | `frames`, `folios` | memory of folios; a shard: folios by number, who leaves next, dirty regions |
 //! | `reading`, `writing`, `replacing`, `extents` | requests of clients |
+//! | `readahead`, `streams` | what is read before it is asked for, and for whom |
 //! | `throttle` | pauses of writers that are faster than the device below |
 //! | `reclaim` | folios that leave before memory runs out |
 //! | `writeback`, `flushing`, `ageing` | the cache as a source of the write-back engine; flushes; what is dirty for too long |
@@ -44,10 +46,12 @@ mod folios;
 mod frames;
 mod opening;
 mod places;
+mod readahead;
 mod reading;
 mod reclaim;
 mod replacing;
 mod settings;
+mod streams;
 #[cfg(test)]
 mod tests;
 #[cfg(all(test, feature = "shuttle"))]

@@ -16,6 +16,7 @@ use super::folios::{Folios, bytes_beside};
 use super::frames::Frames;
 use super::places::Places;
 use super::settings::{Config, FOLIO_MAX, Settings};
+use super::streams::Streams;
 use crate::writeback::{Meter, Pauses, Writeback};
 
 /// Most memory for copies of what is written back.
@@ -23,6 +24,12 @@ const BATCHES_MAX: u64 = 16 << 20;
 
 /// Part of the cache's memory for that.
 const BATCHES_PART: u64 = 16;
+
+/// Most memory for what is on its way when it is read ahead.
+const AHEAD_MAX: u64 = 4 << 20;
+
+/// Part of the cache's memory for that.
+const AHEAD_PART: u64 = 64;
 
 /// Bytes of folios of a shard.
 const SHARD_BYTES: u64 = 64 << 20;
@@ -45,6 +52,7 @@ struct Fit {
     places: Places,
     folios: u64,
     batches: u64,
+    ahead: u64,
     charge: u64,
 }
 
@@ -57,13 +65,15 @@ impl Fit {
             region => region.max(folio),
         };
         let batches = (bytes / BATCHES_PART).clamp(region, BATCHES_MAX);
+        let unit = settings.block_size.max(4096);
+        let ahead = ((bytes / AHEAD_PART) & !(unit - 1)).clamp(unit, AHEAD_MAX);
         let each = folio + bytes_beside((folio >> block_shift) as u32);
-        let folios = bytes.saturating_sub(batches) / each;
+        let folios = bytes.saturating_sub(batches + ahead) / each;
         if folios < FOLIOS_MIN {
             return Err(Error::invalid(format!(
                 "page_cache_bytes_max of {} is too little: give at least {}, or smaller folios",
                 human(bytes),
-                human(region + FOLIOS_MIN * each)
+                human(region + ahead + FOLIOS_MIN * each)
             )));
         }
         let shards = match settings.cut.shards {
@@ -72,7 +82,7 @@ impl Fit {
         };
         let (folio_shift, region_shift) = (folio.trailing_zeros(), region.trailing_zeros());
         let places = Places { block_shift, folio_shift, region_shift, shards };
-        Ok(Self { places, folios, batches, charge: folios * each })
+        Ok(Self { places, folios, batches, ahead, charge: folios * each })
     }
 }
 
@@ -93,6 +103,7 @@ impl PageCache {
         let fit = Fit::new(&settings, bytes)?;
         let batches =
             Workspace::new("copies of what a page cache writes back", budget, fit.batches as usize)?;
+        let ahead = Workspace::new("what a page cache reads ahead", budget, fit.ahead as usize)?;
         let charge = budget.hold(fit.charge).map_err(|kind| {
             let (needed, room) = (human(fit.charge), human(budget.room()));
             let words = format!(
@@ -106,7 +117,7 @@ impl PageCache {
             human(fit.folios * settings.folio_size),
             human(settings.folio_size)
         );
-        Ok((Arc::new(Self { core: core(settings, &fit, below, env, batches, charge) }), words))
+        Ok((Arc::new(Self { core: core(settings, &fit, below, env, [batches, ahead], charge) }), words))
     }
 }
 
@@ -140,7 +151,7 @@ fn core(
     fit: &Fit,
     below: Arc<dyn BlockDevice>,
     env: Arc<dyn Env>,
-    batches: Workspace,
+    [batches, ahead]: [Workspace; 2],
     charge: Charge,
 ) -> Arc<Core> {
     let meter = Meter::new(env.clone());
@@ -169,6 +180,7 @@ fn core(
         pauses: Pauses::new(env.clone(), meter.clone()),
         cursor: AtomicU64::new(0),
         meter,
+        streams: Streams::new(ahead),
         batches,
         flushes: GroupFlush::default(),
         syncs: GroupFlush::default(),

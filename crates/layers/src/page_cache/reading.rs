@@ -3,14 +3,17 @@
 //! A stretch is read into the client's own buffer, and copied from there into the folios: blocks that were written meanwhile are left
 //! alone, and the client, whose read began before, may see either content. What finds no memory is read all the same.
 
+use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 
+use futures_util::future::join;
 use spillway_core::{ByteRange, IoBuf, Kind, Reply, Request, mutant};
 use spillway_policy::folio::Look;
 
 use super::cache::Core;
 use super::counts::Count;
+use super::folios::Seen;
 
 /// Bytes of a read of the device below, at most.
 const STRETCH_MAX: u64 = 2 << 20;
@@ -23,8 +26,16 @@ struct Part {
     kept: bool,
 }
 
+/// Who reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    Client,
+    /// Nobody waits for it.
+    Readahead,
+}
+
 /// Blocks that follow each other, are missing, and are being read. Whatever happens to the read, the folios learn how it ended.
-struct Stretch {
+pub(super) struct Stretch {
     core: Arc<Core>,
     parts: Vec<Part>,
     bytes: u64,
@@ -41,6 +52,10 @@ enum Next {
 }
 
 impl Stretch {
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Its content is in `bytes`, or it could not be read.
     fn end(mut self, bytes: Option<&[u8]>) {
         self.fill(bytes);
@@ -70,46 +85,56 @@ impl Drop for Stretch {
 
 impl Core {
     /// Copies what is in memory of the range, from its start up to the first block that is not; returns how many bytes that is.
-    pub(super) fn copy_hits(&self, range: ByteRange, buf: &mut [u8]) -> u64 {
+    pub(super) fn copy_hits(self: &Arc<Self>, range: ByteRange, buf: &mut [u8]) -> u64 {
         let mut done = 0;
         while done < range.len {
-            match self.copy_hit(range, done, buf) {
-                0 => break,
-                bytes => done += bytes,
+            let (bytes, seen) = self.copy_hit(range, done, buf);
+            if bytes == 0 {
+                break;
+            }
+            done += bytes;
+            if seen != Seen::default() {
+                self.reached(range, seen);
             }
         }
         self.counts.add(Count::HitBytes, done);
         done
     }
 
-    /// The same in one folio.
-    fn copy_hit(&self, range: ByteRange, start: u64, buf: &mut [u8]) -> u64 {
+    /// The same in one folio, and what it met there of readahead.
+    fn copy_hit(&self, range: ByteRange, start: u64, buf: &mut [u8]) -> (u64, Seen) {
         let piece = self.places.piece(range, start);
         let shard = self.home(piece.folio).read();
-        let Some(folio) = shard.get(piece.folio) else { return 0 };
+        let Some(folio) = shard.get(piece.folio) else { return Default::default() };
         let end = match folio.state.look(piece.blocks.clone()) {
             (Look::Valid, end) => end,
             _ if mutant::on("page_cache: serve what is being read in") => piece.blocks.end,
-            _ => return 0,
+            _ => return Default::default(),
         };
         let len = ((end - piece.blocks.start) as usize) << self.places.block_shift;
         let bytes = piece.bytes.start..piece.bytes.start + len;
         buf[piece.start..piece.start + len].copy_from_slice(&folio.bytes[bytes]);
-        folio.touch(&(piece.blocks.start..end));
-        len as u64
+        (len as u64, folio.touch(&(piece.blocks.start..end)))
     }
 
     /// Reads the rest of a request of which `done` bytes are there.
     pub(super) async fn read(self: &Arc<Self>, mut request: Request, mut done: u64) -> Reply {
+        let (range, mut noted) = (request.range, false);
         while done < request.range.len {
             let seen = self.changes.current();
             match self.next(request.range, done, &mut request.buf) {
                 Next::Copied(bytes) => done += bytes,
                 Next::Wait => self.changes.reached(seen + 1).await,
                 Next::Missing(stretch) => {
-                    let bytes = stretch.bytes;
-                    let result =
-                        self.read_stretch(stretch, request.range.offset, done, &mut request.buf).await;
+                    let (bytes, first) = (stretch.bytes, !mem::replace(&mut noted, true));
+                    let read = self.read_stretch(stretch, range.offset, done, &mut request.buf);
+                    // Polled second: what is read ahead is not before it.
+                    let note = async {
+                        if first {
+                            self.note_read(range);
+                        }
+                    };
+                    let (result, ()) = join(read, note).await;
                     if result.is_err() {
                         return request.answer(result);
                     }
@@ -126,13 +151,28 @@ impl Core {
         if copied > 0 {
             return Next::Copied(copied);
         }
+        match self.stretch(range, start, Whose::Client) {
+            Ok(stretch) => Next::Missing(stretch),
+            // It was written since it was looked for.
+            Err((Look::Valid, _)) => Next::Copied(0),
+            Err(_) => Next::Wait,
+        }
+    }
+
+    /// What is missing of `range` from `start` on, as far as that is one stretch, which begins to be read; else what is there instead, and
+    /// how many bytes of it.
+    pub(super) fn stretch(
+        self: &Arc<Self>,
+        range: ByteRange,
+        start: u64,
+        whose: Whose,
+    ) -> Result<Stretch, (Look, u64)> {
         let mut stretch = Stretch { core: self.clone(), parts: Vec::new(), bytes: 0 };
         let end = range.len.min(start + STRETCH_MAX);
         while start + stretch.bytes < end {
-            let part = match self.begin(range, start + stretch.bytes) {
+            let part = match self.begin(range, start + stretch.bytes, whose) {
                 Ok(part) => part,
-                // It was written since it was looked for.
-                Err(Look::Valid) if stretch.bytes == 0 => return Next::Copied(0),
+                Err(instead) if stretch.bytes == 0 => return Err(instead),
                 Err(_) => break,
             };
             let bytes = self.places.range(part.folio, &part.blocks).len;
@@ -143,24 +183,29 @@ impl Core {
                 break;
             }
         }
-        if stretch.bytes == 0 { Next::Wait } else { Next::Missing(stretch) }
+        Ok(stretch)
     }
 
-    /// Begins to read the blocks from `start` on that are missing in a folio; else, what the first of them is.
-    fn begin(self: &Arc<Self>, range: ByteRange, start: u64) -> Result<Part, Look> {
+    /// Begins to read the blocks from `start` on that are missing in a folio; else, what the first of them is, and how many bytes
+    /// are. For what is read ahead and cannot be kept that is none.
+    fn begin(self: &Arc<Self>, range: ByteRange, start: u64, whose: Whose) -> Result<Part, (Look, u64)> {
         let piece = self.places.piece(range, start);
         let known = self.home(piece.folio).read().get(piece.folio).is_some();
         let mut frame = if known { None } else { self.frame() };
         let mut shard = self.home(piece.folio).write();
-        let beside = self.is_outside(self.places.range(piece.folio, &piece.blocks));
+        let ahead = whose == Whose::Readahead;
+        let beside = self.is_outside(self.places.range(piece.folio, &piece.blocks))
+            && !(ahead && mutant::on("page_cache: read ahead what is being discarded"));
         if shard.get(piece.folio).is_none()
             && !beside
             && let Some(frame) = frame.take()
         {
-            shard.insert(piece.folio, frame, &piece.blocks);
+            shard.insert(piece.folio, frame, (!ahead).then_some(&piece.blocks));
         }
         let part = match shard.get_mut(piece.folio) {
+            None if ahead => Err((Look::Missing, 0)),
             None => Ok(Part { folio: piece.folio, blocks: piece.blocks, kept: false }),
+            Some(_) if ahead && beside => Err((Look::Missing, 0)),
             Some(folio) => match folio.state.look(piece.blocks.clone()) {
                 (Look::Missing, end) => {
                     let blocks = piece.blocks.start..end;
@@ -170,7 +215,7 @@ impl Core {
                     }
                     Ok(Part { folio: piece.folio, blocks, kept: !beside })
                 }
-                (look, _) => Err(look),
+                (look, end) => Err((look, self.places.range(piece.folio, &(piece.blocks.start..end)).len)),
             },
         };
         drop(shard);
@@ -178,8 +223,8 @@ impl Core {
         part
     }
 
-    /// Reads a stretch of the device below, of which the client's buffer has `done` bytes.
-    async fn read_stretch(
+    /// Reads a stretch of the device below into a buffer for what lies there from `offset` on, which has `done` bytes.
+    pub(super) async fn read_stretch(
         &self,
         stretch: Stretch,
         offset: u64,
@@ -194,7 +239,8 @@ impl Core {
         buf.narrow(start, bytes);
         let _reading = self.meter.read();
         let reply = self.below.submit(Request::read(offset + done, buf)).await;
-        stretch.end(reply.result.is_ok().then_some(&reply.buf));
+        let read = reply.result.is_ok() || mutant::on("page_cache: keep what could not be read");
+        stretch.end(read.then_some(&reply.buf));
         *whole = reply.buf;
         whole.unnarrow(start, len);
         reply.result

@@ -29,6 +29,9 @@ pub struct Cut {
 
 const PERCENT: Type = Type::Number(0, 100);
 
+/// Largest window of readahead.
+const READAHEAD_MAX: u64 = 64 << 20;
+
 /// Largest folio.
 pub(super) const FOLIO_MAX: u64 = 2 << 20;
 
@@ -54,6 +57,8 @@ options! {
         .unit(Unit::Percent).preset(Preset::Number(20));
     Live dirty_expire: u64 = Type::Number(1, 86_400_000), "Write back blocks this long after they became dirty, from 15/16 of it on"
         .unit(Unit::Milliseconds).preset(Preset::Number(30_000));
+    Live readahead_bytes_max: u64 = Type::Number(0, READAHEAD_MAX), "Largest window that is read ahead of a stream of reads; 0 for none"
+        .unit(Unit::Bytes).preset(Preset::Number(1 << 20));
     .. besides {
         /// How the cache is cut.
         cut: Cut,

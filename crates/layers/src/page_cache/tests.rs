@@ -2,6 +2,7 @@
 
 mod failures;
 mod memory;
+mod readahead;
 mod reads;
 mod throttle;
 mod writes;
@@ -150,6 +151,13 @@ impl House {
         self.disk.cut();
         let house = Self::over(&mebibyte(), Plan::default(), self.disk.survivors());
         house.read(block, 1)[0]
+    }
+}
+
+impl Drop for House {
+    /// What is read ahead when a test ends goes before what its tasks need.
+    fn drop(&mut self) {
+        self.world.power_off();
     }
 }
 

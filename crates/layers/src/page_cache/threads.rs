@@ -65,7 +65,7 @@ impl House {
     /// Where so many percent may be unsaved, or the blocks of two folios.
     fn with_limit(percent: u64) -> Arc<Self> {
         let config = Config {
-            page_cache_bytes_max: Some(28 << 10),
+            page_cache_bytes_max: Some(32 << 10),
             block_size: BLOCK as u64,
             folio_size: FOLIO * BLOCK as u64,
             dirty_background_ratio: percent,
@@ -234,6 +234,33 @@ fn the_cache_and_the_device_below_agree_on_what_was_zeroed() {
         house.flush();
         assert_eq!((0..4).map(|block| house.below(block)).collect::<Vec<_>>(), seen);
     });
+}
+
+/// The same of what is read ahead, while a range of it is zeroed.
+#[test]
+fn a_write_and_zeroes_outlive_what_is_read_ahead() {
+    every_order(3000, || {
+        let house = House::new();
+        house.disk.0.lock()[5 * BLOCK..6 * BLOCK].fill(1);
+        (0..2).for_each(|block| _ = house.read(block, 1));
+        let reader: fn(&House) = |house| (2..6).for_each(|block| assert!(house.read(block, 1)[0] <= 1));
+        let writer: fn(&House) = |house| {
+            house.write(4, 1);
+            assert_eq!(house.read(4, 1), [1]);
+        };
+        let zero: fn(&House) = |house| {
+            house.ask(Request::bare(Op::WriteZeroes, ByteRange::new(5 * BLOCK as u64, BLOCK as u64)));
+            assert_eq!(house.read(5, 1), [0]);
+        };
+        together(&house, &[reader, writer, zero]);
+        assert_eq!(house.read(3, 4), [0, 1, 0, 0]);
+    });
+}
+
+#[test]
+fn the_checker_finds_what_is_read_ahead_of_a_range_that_is_zeroed() {
+    let model = "page_cache::threads::a_write_and_zeroes_outlive_what_is_read_ahead";
+    finds("page_cache: read ahead what is being discarded", model);
 }
 
 #[test]

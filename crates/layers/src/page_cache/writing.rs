@@ -104,7 +104,7 @@ impl Core {
         }
         if shard.get(piece.folio).is_none() {
             let frame = hand.frame.take().ok_or(Need::Frame)?;
-            shard.insert(piece.folio, frame, &piece.blocks);
+            shard.insert(piece.folio, frame, Some(&piece.blocks));
         }
         let dirtied = u64::from(shard.write(&piece, &request.buf, self.epoch.load(Ordering::Acquire)));
         // With the lock: a batch that has these blocks ends after they are counted.

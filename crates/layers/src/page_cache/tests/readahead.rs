@@ -1,0 +1,141 @@
+//! What is read before it is asked for, and what must not come of it.
+
+use spillway_sim::disk::{Call, Effect, Fault};
+
+use super::*;
+
+fn mebibytes() -> Config {
+    Config { page_cache_bytes_max: Some(12 << 20), ..mebibyte() }
+}
+
+/// A cache over a disk of which block `n` holds `n % 251`.
+fn numbered(config: &Config, plan: Plan) -> House {
+    let house = House::new(&mebibytes());
+    for block in 0..4096 {
+        house.write(block, (block % 251) as u8, 1);
+    }
+    house.flush();
+    house.disk.cut();
+    House::over(config, plan, house.disk.survivors())
+}
+
+fn slow() -> Plan {
+    Plan { latency: Latency::Nvme, ..Plan::default() }
+}
+
+impl House {
+    /// Reads a block, and lets the cache do what it then does.
+    fn read_and_rest(&self, block: usize) {
+        assert_eq!(self.read(block, 1), [(block % 251) as u8], "block {block}");
+        while self.world.go_on() {}
+    }
+
+    /// The same, where something dirty would go below if the cache could do everything.
+    fn read_and_pause(&self, block: usize) {
+        assert_eq!(self.read(block, 1), [(block % 251) as u8], "block {block}");
+        (0..10).for_each(|_| _ = self.world.go_on());
+    }
+
+    fn is_in_memory(&self, block: usize) -> bool {
+        matches!(self.submit(Request::read((block * BLOCK) as u64, IoBuf::new(BLOCK))), Answer::Done(_))
+    }
+}
+
+/// Blocks of no pattern, above the first thousand.
+fn scattered(count: usize) -> impl Iterator<Item = usize> {
+    let next =
+        |state: &u64| state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    std::iter::successors(Some(7), move |state| Some(next(state)))
+        .map(|state| 1000 + (state >> 33) as usize % 3000)
+        .take(count)
+}
+
+#[test]
+fn readers_up_down_and_in_steps_find_in_memory_what_they_ask_for() {
+    for (step, misses) in [(1, 3), (3, 4), (-1, 4), (-20, 4)] {
+        let house = numbered(&mebibytes(), slow());
+        let block = |nth: i64| (2048 + step * nth) as usize;
+        (0..misses).for_each(|nth| house.read_and_rest(block(nth)));
+        for nth in misses..80 {
+            assert!(house.is_in_memory(block(nth)), "steps of {step}: the read {nth}");
+            house.read_and_rest(block(nth));
+        }
+        assert!(house.number("readahead_used") > 10 && house.number("readahead_wasted") == 0, "{step}");
+        let reads = house.below.take(Op::Read);
+        let bytes: u64 = reads.iter().map(|(_, len)| len).sum();
+        assert_eq!(bytes - misses as u64 * BLOCK as u64, house.number("readahead_bytes"), "{step}");
+    }
+}
+
+#[test]
+fn the_read_that_causes_it_is_below_first() {
+    let house = numbered(&mebibytes(), slow());
+    house.read_and_rest(100);
+    house.read_and_rest(101);
+    house.below.take(Op::Read);
+    assert_eq!(house.read(102, 1), [102]);
+    while house.world.go_on() {}
+    let starts: Vec<u64> = house.below.take(Op::Read).iter().map(|(at, _)| at / BLOCK as u64).collect();
+    assert_eq!(starts, [102, 103]);
+}
+
+#[test]
+fn random_reads_cause_nothing_and_0_switches_it_off() {
+    let house = numbered(&mebibytes(), slow());
+    scattered(300).for_each(|block| house.read_and_rest(block));
+    assert_eq!(house.number("readahead_bytes"), 0);
+    let off = numbered(&Config { readahead_bytes_max: 0, ..mebibytes() }, slow());
+    (0..300).for_each(|block| off.read_and_rest(block));
+    assert_eq!((off.number("readahead_bytes"), off.below.take(Op::Read).len()), (0, 300));
+}
+
+#[test]
+fn an_error_is_not_the_clients_and_ends_it() {
+    let fault = Fault { call: Some(Call::Read), nth: 3, effect: Effect::Fail(Kind::Io), sticky: false };
+    let house = numbered(&mebibytes(), Plan { faults: vec![fault], ..slow() });
+    (200..203).for_each(|block| house.read_and_rest(block));
+    assert!(!house.is_in_memory(203), "what was to be read ahead failed");
+    house.below.take(Op::Read);
+    (203..206).for_each(|block| house.read_and_rest(block));
+    assert_eq!(house.below.take(Op::Read).len(), 3 + 1, "it is proven again by three reads");
+    house.flush();
+}
+
+#[test]
+fn what_leaves_unread_is_counted() {
+    let house = numbered(&mebibyte(), slow());
+    (200..203).for_each(|block| house.read_and_rest(block));
+    assert!(house.number("readahead_bytes") > 0);
+    scattered(300).for_each(|block| house.read_and_rest(block));
+    assert_eq!((house.number("readahead_used"), house.number("readahead_wasted")), (0, 1));
+}
+
+#[test]
+fn what_is_dirty_or_hot_stays_whatever_is_read_ahead() {
+    let long = Config { dirty_expire: 86_400_000, dirty_ratio: 100, ..mebibyte() };
+    let all = Config { folio_size: 4096, dirty_background_ratio: 100, ..long };
+    let house = numbered(&all, slow());
+    (0..60).for_each(|block| house.write(4000 + block, 255, 1));
+    for _ in 0..4 {
+        (0..60).rev().step_by(2).for_each(|block| _ = house.read(block, 1));
+    }
+    (1000..3500).for_each(|block| house.read_and_pause(block));
+    assert!(house.number("readahead_used") > 1500);
+    assert_eq!(house.number("dirty_bytes"), 60 * BLOCK as u64);
+    let hot = (0..60).rev().step_by(2).filter(|block| house.is_in_memory(*block)).count();
+    assert!(hot >= 28, "{hot} of 30");
+}
+
+#[test]
+fn what_is_written_or_discarded_while_it_is_read_ahead_keeps_its_newer_content() {
+    let house = numbered(&mebibytes(), slow());
+    (100..103).for_each(|block| _ = house.read(block, 1));
+    house.until("a read ahead", || {
+        house.below.seen.lock().iter().any(|seen| seen.1.offset == 103 * BLOCK as u64)
+    });
+    house.write(105, 255, 1);
+    let range = ByteRange::new(107 * BLOCK as u64, BLOCK as u64);
+    assert_eq!(house.ask(Request::bare(Op::WriteZeroes, range)).result, Ok(()));
+    while house.world.go_on() {}
+    assert_eq!(house.read(103, 6), [103, 104, 255, 106, 0, 108]);
+}
