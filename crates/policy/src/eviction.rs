@@ -9,8 +9,13 @@ mod queues;
 
 use queues::{Queue, Queues};
 
+use crate::chunked::CHUNK;
+
 /// The folios of a cache, as a policy sees them.
 pub trait Residents {
+    /// What the folio of a slot is called.
+    fn name(&self, slot: u32) -> u64;
+
     /// The mark of a slot; 0 at first.
     fn mark(&self, slot: u32) -> u32;
 
@@ -65,7 +70,10 @@ impl S3Fifo {
     }
 
     /// Bytes that it takes for each of its folios, at most.
-    pub const BYTES_A_FOLIO: u64 = 2 * queues::BYTES_A_SLOT + 2 * size_of::<u32>() as u64;
+    pub const BYTES_A_FOLIO: u64 = queues::BYTES_A_SLOT + 2 * size_of::<u16>() as u64;
+
+    /// Bytes that it takes for folios that there are not, at most.
+    pub const BYTES_SPARE: u64 = CHUNK as u64 * queues::BYTES_A_SLOT;
 
     /// The queue from which one leaves next: the small one while it is long, but not where no more of it are to be looked at.
     fn source(&self, looks: [u32; 2]) -> Option<Queue> {
@@ -101,7 +109,7 @@ impl Eviction for S3Fifo {
 
     fn admit(&mut self, slot: u32, name: u64) {
         let queue = if self.ghosts.take(name) { MAIN } else { SMALL };
-        self.queues.push(queue, slot, name);
+        self.queues.push(queue, slot);
     }
 
     fn forget(&mut self, slot: u32) {
@@ -124,9 +132,9 @@ impl Eviction for S3Fifo {
                 left[next] = looks;
                 continue;
             }
-            let name = self.queues.remove(slot);
+            self.queues.remove(slot);
             if queue == SMALL && residents.was_used(slot) {
-                self.ghosts.put(name);
+                self.ghosts.put(residents.name(slot));
             }
             return Some(slot);
         }
@@ -134,7 +142,7 @@ impl Eviction for S3Fifo {
 }
 
 /// Names of folios that left a short time ago: as many as the cache has folios, about, each until its place is taken by another.
-struct Ghosts(Box<[u32]>);
+struct Ghosts(Box<[u16]>);
 
 impl Ghosts {
     fn new(folios: u32) -> Self {
@@ -142,11 +150,11 @@ impl Ghosts {
     }
 
     /// The place of a name, and what stands there for it: never 0.
-    fn place(&self, name: u64) -> (usize, u32) {
+    fn place(&self, name: u64) -> (usize, u16) {
         // Fibonacci hashing: the upper bits of the product depend on all of the name.
         let hash = (name + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        ((mixed >> 32) as usize & (self.0.len() - 1), hash as u32 | 1)
+        ((mixed >> 32) as usize & (self.0.len() - 1), (hash >> 16) as u16 | 1)
     }
 
     fn put(&mut self, name: u64) {

@@ -6,8 +6,8 @@
 //!                 +-- overwritten ---+----------+ dirtied again, or failed
 //! ```
 //!
-//! A block that is written back may be dirty as well. Nothing is allocated for a folio all of whose blocks are valid and either all
-//! clean or all dirty. Facts about the kernel's counterpart: `iomap_folio_state`.
+//! A block that is written back may be dirty as well. Nothing is allocated for a folio of few blocks, or one all of whose blocks are
+//! valid and either all clean or all dirty. Facts about the kernel's counterpart: `iomap_folio_state`.
 
 use std::ops::Range;
 
@@ -40,22 +40,31 @@ pub enum Look {
     Missing,
 }
 
-/// The state of a folio's blocks.
+/// The state of a folio's blocks. It takes 16 bytes, and memory beside where blocks of a folio of more than 16 differ.
 #[derive(Clone, Debug)]
-pub struct FolioState {
-    blocks: u32,
-    bits: Bits,
-}
+pub struct FolioState(Bits);
 
+/// Blocks whose planes need no memory of their own.
+const FEW: u32 = u16::BITS;
+
+/// The number of blocks, and what they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Bits {
-    /// All blocks are valid.
-    Clean,
-    /// All blocks are valid and dirty.
-    Dirty,
-    /// The planes, one behind the other.
-    Mixed(Box<[u64]>),
+    /// All are valid.
+    Clean(u16),
+    /// All are valid and dirty.
+    Dirty(u16),
+    /// They differ, and are few.
+    Few(u16, [u16; PLANES]),
+    /// They differ, and are many.
+    Many(u16, Box<Planes>),
 }
+
+const _: () = assert!(size_of::<FolioState>() == 16, "there is one for each folio");
+
+/// The planes, one behind the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Planes(Box<[u64]>);
 
 /// A word of each plane.
 type Words = [u64; PLANES];
@@ -72,81 +81,100 @@ fn words_of(range: &Range<u32>) -> Range<u32> {
     range.start / BITS..range.end.div_ceil(BITS)
 }
 
+impl Bits {
+    /// So many blocks that differ, by the words that `word` gives.
+    fn mixed(blocks: u16, word: impl Fn(u32) -> Words) -> Self {
+        if u32::from(blocks) <= FEW {
+            return Self::Few(blocks, word(0).map(|word| word as u16));
+        }
+        let count = u32::from(blocks).div_ceil(BITS);
+        let place = |plane: usize| (0..count).map(move |at| (plane, at));
+        let planes = (0..PLANES).flat_map(place).map(|(plane, at)| word(at)[plane]).collect();
+        Self::Many(blocks, Box::new(Planes(planes)))
+    }
+}
+
 impl FolioState {
     /// A folio of so many blocks, none of which is valid.
     pub fn new(blocks: u32) -> Self {
-        assert!(blocks > 0, "a folio has blocks");
-        let words = blocks.div_ceil(BITS) as usize;
-        Self { blocks, bits: Bits::Mixed(vec![0; PLANES * words].into()) }
+        let count = u16::try_from(blocks).expect("a folio has no more blocks than can be counted");
+        assert!(count > 0, "a folio has blocks");
+        Self(Bits::mixed(count, |_| [0; PLANES]))
     }
 
     /// Bytes that the state of a folio of so many blocks takes, at most.
     pub const fn bytes_max(blocks: u32) -> u64 {
-        PLANES as u64 * blocks.div_ceil(BITS) as u64 * 8
+        if blocks <= FEW {
+            return 0;
+        }
+        size_of::<Planes>() as u64 + PLANES as u64 * blocks.div_ceil(BITS) as u64 * 8
     }
 
     /// Blocks.
     pub fn blocks(&self) -> u32 {
-        self.blocks
+        let (Bits::Clean(blocks) | Bits::Dirty(blocks) | Bits::Few(blocks, _) | Bits::Many(blocks, _)) =
+            self.0;
+        blocks.into()
     }
 
     fn words(&self, at: u32) -> Words {
-        let all = mask(at, &(0..self.blocks));
-        match &self.bits {
-            Bits::Clean => [all, 0, 0, 0],
-            Bits::Dirty => [all, all, 0, 0],
-            Bits::Mixed(planes) => {
-                let words = planes.len() / PLANES;
-                [0, 1, 2, 3].map(|plane| planes[plane * words + at as usize])
+        let all = mask(at, &(0..self.blocks()));
+        match &self.0 {
+            Bits::Clean(_) => [all, 0, 0, 0],
+            Bits::Dirty(_) => [all, all, 0, 0],
+            Bits::Few(_, planes) => planes.map(u64::from),
+            Bits::Many(_, planes) => {
+                let words = planes.0.len() / PLANES;
+                [0, 1, 2, 3].map(|plane| planes.0[plane * words + at as usize])
             }
         }
     }
 
-    /// The planes, allocated where they were not.
-    fn planes(&mut self) -> &mut [u64] {
-        if !matches!(self.bits, Bits::Mixed(_)) {
-            let words = self.blocks.div_ceil(BITS);
-            let plane = |plane: usize| (0..words).map(move |at| (plane, at));
-            let planes = (0..PLANES).flat_map(plane).map(|(plane, at)| self.words(at)[plane]).collect();
-            self.bits = Bits::Mixed(planes);
-        }
-        match &mut self.bits {
-            Bits::Mixed(planes) => planes,
-            _ => unreachable!("allocated above"),
+    /// Changes a word of each plane; the blocks may differ from then on.
+    fn put(&mut self, at: u32, words: Words) {
+        match &mut self.0 {
+            Bits::Few(_, planes) => *planes = words.map(|word| word as u16),
+            Bits::Many(_, planes) => {
+                let count = planes.0.len() / PLANES;
+                let changed = words.into_iter().enumerate();
+                changed.for_each(|(plane, word)| planes.0[plane * count + at as usize] = word);
+            }
+            Bits::Clean(blocks) | Bits::Dirty(blocks) => {
+                let blocks = *blocks;
+                self.0 = Bits::mixed(blocks, |at| self.words(at));
+                self.put(at, words);
+            }
         }
     }
 
     /// Changes the words of `range`: `change` gets each with the mask of the range.
     fn change(&mut self, range: &Range<u32>, mut change: impl FnMut(&mut Words, u64)) {
-        assert!(range.start < range.end && range.end <= self.blocks, "{range:?} of {} blocks", self.blocks);
+        let blocks = self.blocks();
+        assert!(range.start < range.end && range.end <= blocks, "{range:?} of {blocks} blocks");
         for at in words_of(range) {
             let mut words = self.words(at);
             change(&mut words, mask(at, range));
-            let planes = self.planes();
-            let count = planes.len() / PLANES;
-            words
-                .into_iter()
-                .enumerate()
-                .for_each(|(plane, word)| planes[plane * count + at as usize] = word);
+            self.put(at, words);
         }
         self.settle();
     }
 
     /// Frees the planes where all blocks are alike.
     fn settle(&mut self) {
+        let blocks = self.blocks();
         let alike = |state: &Self, expected: fn(u64) -> Words| {
-            words_of(&(0..state.blocks)).all(|at| state.words(at) == expected(mask(at, &(0..state.blocks))))
+            words_of(&(0..blocks)).all(|at| state.words(at) == expected(mask(at, &(0..blocks))))
         };
         if alike(self, |all| [all, 0, 0, 0]) {
-            self.bits = Bits::Clean;
+            self.0 = Bits::Clean(blocks as u16);
         } else if alike(self, |all| [all, all, 0, 0]) {
-            self.bits = Bits::Dirty;
+            self.0 = Bits::Dirty(blocks as u16);
         }
     }
 
     /// The first run of blocks in `range` for which `pick` has bits.
     fn run(&self, range: Range<u32>, pick: impl Fn(Words) -> u64) -> Option<Range<u32>> {
-        let word = |at: u32| pick(self.words(at)) & mask(at, &(0..self.blocks));
+        let word = |at: u32| pick(self.words(at)) & mask(at, &(0..self.blocks()));
         let start = next(&range, word)?;
         let end = next(&(start..range.end), |at| !word(at)).unwrap_or(range.end);
         Some(start..end)
@@ -163,7 +191,7 @@ impl FolioState {
     }
 
     fn count(&self, plane: Plane) -> u32 {
-        words_of(&(0..self.blocks)).map(|at| self.words(at)[plane as usize].count_ones()).sum()
+        words_of(&(0..self.blocks())).map(|at| self.words(at)[plane as usize].count_ones()).sum()
     }
 
     /// What the first block of `range` is to a reader, and where the run of such blocks ends.
@@ -185,12 +213,13 @@ impl FolioState {
 
     /// Whether every block of `range` is valid.
     pub fn is_valid(&self, range: Range<u32>) -> bool {
-        matches!(self.bits, Bits::Clean | Bits::Dirty) || self.look(range.clone()) == (Look::Valid, range.end)
+        matches!(self.0, Bits::Clean(_) | Bits::Dirty(_))
+            || self.look(range.clone()) == (Look::Valid, range.end)
     }
 
     /// The content of `range` was put in the folio; returns how many blocks have become dirty by that.
     pub fn write(&mut self, range: Range<u32>) -> u32 {
-        if self.bits == Bits::Dirty {
+        if matches!(self.0, Bits::Dirty(_)) {
             return 0;
         }
         let mut dirtied = 0;
@@ -228,7 +257,7 @@ impl FolioState {
 
     /// The dirty runs.
     pub fn dirty_runs(&self) -> impl Iterator<Item = Range<u32>> {
-        self.runs(0..self.blocks, |words| words[Plane::Dirty as usize])
+        self.runs(0..self.blocks(), |words| words[Plane::Dirty as usize])
     }
 
     /// The runs of `range` that the device below does not have, or may not have yet.
@@ -275,10 +304,10 @@ impl FolioState {
 
     /// Blocks that are dirty, and blocks that are being written back.
     pub fn unsaved(&self) -> (u32, u32) {
-        match self.bits {
-            Bits::Clean => (0, 0),
-            Bits::Dirty => (self.blocks, 0),
-            Bits::Mixed(_) => (self.count(Plane::Dirty), self.count(Plane::Writeback)),
+        match self.0 {
+            Bits::Clean(_) => (0, 0),
+            Bits::Dirty(blocks) => (blocks.into(), 0),
+            _ => (self.count(Plane::Dirty), self.count(Plane::Writeback)),
         }
     }
 
@@ -289,11 +318,11 @@ impl FolioState {
 
     /// Whether the folio can go: nothing is dirty, or on its way anywhere.
     pub fn is_idle(&self) -> bool {
-        match self.bits {
-            Bits::Clean => true,
-            Bits::Dirty => false,
-            Bits::Mixed(_) => self
-                .run(0..self.blocks, |[_, dirty, writeback, reading]| dirty | writeback | reading)
+        match self.0 {
+            Bits::Clean(_) => true,
+            Bits::Dirty(_) => false,
+            _ => self
+                .run(0..self.blocks(), |[_, dirty, writeback, reading]| dirty | writeback | reading)
                 .is_none(),
         }
     }

@@ -24,6 +24,8 @@
 //! | [`allowance`] | how many bytes a day a device that wears out is written |
 //! | [`throttle`] | how fast writers may fill memory that writing back empties |
 //! | [`commits`] | whether the committer commits or clears next |
+//!
+//! [`chunked`] decides nothing: it is a vector for slots.
 #![forbid(unsafe_code)]
 
 pub mod ages;
@@ -31,6 +33,7 @@ pub mod allowance;
 pub mod backoff;
 pub mod bandwidth;
 mod bits;
+pub mod chunked;
 pub mod commits;
 pub mod compaction;
 pub mod depth;

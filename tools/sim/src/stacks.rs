@@ -302,7 +302,7 @@ fn paged(config: page_cache::Config) -> LayerConfig {
 /// Seven folios of two blocks, in two shards, for a device of sixteen.
 fn pages() -> page_cache::Config {
     page_cache::Config {
-        page_cache_bytes_max: Some(80 << 10),
+        page_cache_bytes_max: Some(84 << 10),
         folio_size: 8192,
         dirty_background_ratio: 20,
         dirty_ratio: 60,
@@ -314,7 +314,7 @@ fn pages() -> page_cache::Config {
 /// Five folios of eight blocks for a device of ten.
 fn sectors() -> page_cache::Config {
     page_cache::Config {
-        page_cache_bytes_max: Some(35 << 10),
+        page_cache_bytes_max: Some(38 << 10),
         block_size: 512,
         folio_size: 4096,
         cut: page_cache::Cut { region_bytes: 8192, shards: 2 },

@@ -6,6 +6,7 @@ use std::ops::Range;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use spillway_core::ByteRange;
 use spillway_core::sync::{AtomicU32, Ordering};
+use spillway_policy::chunked::{CHUNK, Chunked};
 use spillway_policy::dirty_regions::DirtyRegions;
 use spillway_policy::eviction::{Eviction, Residents, S3Fifo};
 use spillway_policy::folio::FolioState;
@@ -96,15 +97,23 @@ fn accessed(before: u32, blocks: &Range<u32>) -> u32 {
 
 /// Folios by slot.
 #[derive(Default)]
-struct Slots(Vec<Option<Folio>>);
+struct Slots(Chunked<Option<Folio>>);
 
 impl Slots {
     fn at(&self, slot: u32) -> &Folio {
-        self.0[slot as usize].as_ref().expect("the slot has a folio")
+        self.0[slot].as_ref().expect("the slot has a folio")
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Folio> {
+        self.0.iter().flatten()
     }
 }
 
 impl Residents for Slots {
+    fn name(&self, slot: u32) -> u64 {
+        self.at(slot).number
+    }
+
     fn mark(&self, slot: u32) -> u32 {
         self.at(slot).access.load(Ordering::Relaxed) & MARK
     }
@@ -135,13 +144,19 @@ pub(super) struct Folios {
     pub(super) dirty: DirtyRegions,
 }
 
-/// Bytes that a folio of so many blocks takes beside its content: slot, place in the hash table (at worst half full, and both the old and
-/// the new one while it grows), queues, blocks' state, what the allocator keeps.
+/// Bytes that a folio of so many blocks takes beside its content: slot, its place among those that are free, place in the hash table (at
+/// worst half full, and both the old and the new one while it grows), queues, blocks' state, what the allocator keeps of that and of the
+/// content.
 pub(super) const fn bytes_beside(blocks: u32) -> u64 {
-    let slot = 2 * (size_of::<Option<Folio>>() as u64 + size_of::<u32>() as u64);
+    let slot = size_of::<Option<Folio>>() as u64 + 2 * size_of::<u32>() as u64;
     let place = 3 * (size_of::<u32>() as u64 + 1);
-    slot + place + S3Fifo::BYTES_A_FOLIO + FolioState::bytes_max(blocks) + 32
+    let state = FolioState::bytes_max(blocks);
+    let allocated = if state > 0 { 3 } else { 1 };
+    slot + place + S3Fifo::BYTES_A_FOLIO + state + 16 * allocated
 }
+
+/// Bytes that a shard takes for folios that it does not have, at most.
+pub(super) const BYTES_SPARE: u64 = CHUNK as u64 * size_of::<Option<Folio>>() as u64 + S3Fifo::BYTES_SPARE;
 
 /// Folios looked at for one that can leave.
 const LOOKS: u32 = 64;
@@ -177,21 +192,27 @@ impl Folios {
 
     pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Folio> {
         let slot = self.find(number)?;
-        self.slots.0[slot as usize].as_mut()
+        self.slots.0[slot].as_mut()
     }
 
     /// A new folio, for an access to some blocks of it, or read ahead.
     pub(super) fn insert(&mut self, number: u64, frame: Frame, access: Option<&Range<u32>>) {
         let folio = Folio::new(number, frame, self.places.folio_blocks(), access);
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.0.push(None);
-            self.slots.0.len() as u32 - 1
-        });
-        assert!(self.slots.0[slot as usize].replace(folio).is_none(), "slot {slot} was free");
+        let slot = self.free_slot();
+        assert!(self.slots.0[slot].replace(folio).is_none(), "slot {slot} was free");
         let (slots, hasher) = (&self.slots, &self.hasher);
         let hash = hasher.hash_one(number);
         self.by_number.insert_unique(hash, slot, |slot| hasher.hash_one(slots.at(*slot).number));
         self.eviction.admit(slot, number);
+    }
+
+    fn free_slot(&mut self) -> u32 {
+        if self.free.is_empty() {
+            let len = self.slots.0.len();
+            self.slots.0.grow_to(len + 1);
+            self.free.extend((len..self.slots.0.len()).rev());
+        }
+        self.free.pop().expect("there are some now")
     }
 
     /// A folio that leaves, if one of those looked at can.
@@ -202,7 +223,7 @@ impl Folios {
 
     /// The slot's folio is in no queue any more.
     fn take_out(&mut self, slot: u32) -> Folio {
-        let folio = self.slots.0[slot as usize].take().expect("what leaves is there");
+        let folio = self.slots.0[slot].take().expect("what leaves is there");
         assert!(folio.fills == 0 && folio.state.is_idle(), "what leaves is not needed");
         let hash = self.hasher.hash_one(folio.number);
         let place =
@@ -219,7 +240,7 @@ impl Folios {
         if numbers.end - numbers.start <= self.len() as u64 {
             return numbers.filter(|number| self.find(*number).is_some()).collect();
         }
-        let all = self.slots.0.iter().flatten().map(|folio| folio.number);
+        let all = self.slots.all().map(|folio| folio.number);
         all.filter(|number| numbers.contains(number)).collect()
     }
 
@@ -272,9 +293,13 @@ impl Folios {
 
     /// Asserts that folios, hash table and dirty regions agree; returns dirty blocks, and those that are being written back.
     pub(super) fn verify(&self) -> (u64, u64) {
-        let folios = || self.slots.0.iter().flatten();
+        let folios = || self.slots.all();
         assert_eq!(folios().count(), self.len(), "each folio has its place");
-        assert_eq!(self.free.len() + self.len(), self.slots.0.len(), "each slot is free or has a folio");
+        assert_eq!(
+            self.free.len() + self.len(),
+            self.slots.0.len() as usize,
+            "each slot is free or has a folio"
+        );
         folios().for_each(|folio| assert!(self.get(folio.number).is_some(), "folio {}", folio.number));
         self.dirty.verify();
         let unsaved = folios().map(|folio| folio.state.unsaved());

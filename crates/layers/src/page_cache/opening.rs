@@ -12,7 +12,7 @@ use spillway_policy::ages::Ages;
 
 use super::cache::{Core, PageCache};
 use super::counts::Counts;
-use super::folios::{Folios, bytes_beside};
+use super::folios::{BYTES_SPARE, Folios, bytes_beside};
 use super::frames::Frames;
 use super::places::Places;
 use super::settings::{Config, FOLIO_MAX, Settings};
@@ -31,7 +31,7 @@ const AHEAD_MAX: u64 = 4 << 20;
 /// Part of the cache's memory for that.
 const AHEAD_PART: u64 = 64;
 
-/// Bytes of folios of a shard.
+/// Bytes of a shard, about.
 const SHARD_BYTES: u64 = 64 << 20;
 const SHARDS_MAX: u64 = 16;
 
@@ -68,21 +68,22 @@ impl Fit {
         let unit = settings.block_size.max(4096);
         let ahead = ((bytes / AHEAD_PART) & !(unit - 1)).clamp(unit, AHEAD_MAX);
         let each = folio + bytes_beside((folio >> block_shift) as u32);
-        let folios = bytes.saturating_sub(batches + ahead) / each;
+        let shards = match settings.cut.shards {
+            0 => (bytes / SHARD_BYTES).next_power_of_two().clamp(1, SHARDS_MAX),
+            shards => shards,
+        };
+        let spare = shards * BYTES_SPARE;
+        let folios = bytes.saturating_sub(batches + ahead + spare) / each;
         if folios < FOLIOS_MIN {
             return Err(Error::invalid(format!(
                 "page_cache_bytes_max of {} is too little: give at least {}, or smaller folios",
                 human(bytes),
-                human(region + ahead + FOLIOS_MIN * each)
+                human(region + ahead + spare + FOLIOS_MIN * each)
             )));
         }
-        let shards = match settings.cut.shards {
-            0 => (folios * folio / SHARD_BYTES).next_power_of_two().clamp(1, SHARDS_MAX),
-            shards => shards,
-        };
         let (folio_shift, region_shift) = (folio.trailing_zeros(), region.trailing_zeros());
         let places = Places { block_shift, folio_shift, region_shift, shards };
-        Ok(Self { places, folios, batches, ahead, charge: folios * each })
+        Ok(Self { places, folios, batches, ahead, charge: folios * each + spare })
     }
 }
 

@@ -65,7 +65,7 @@ impl House {
     /// Where so many percent may be unsaved, or the blocks of two folios.
     fn with_limit(percent: u64) -> Arc<Self> {
         let config = Config {
-            page_cache_bytes_max: Some(32 << 10),
+            page_cache_bytes_max: Some(36 << 10),
             block_size: BLOCK as u64,
             folio_size: FOLIO * BLOCK as u64,
             dirty_background_ratio: percent,

@@ -1,5 +1,7 @@
 //! Slots in queues, oldest first: lists through arrays, so that any slot leaves from the middle in a few steps.
 
+use crate::chunked::Chunked;
+
 /// Number of a queue.
 pub(super) type Queue = usize;
 
@@ -12,10 +14,14 @@ pub(super) const BYTES_A_SLOT: u64 = size_of::<Link>() as u64;
 struct Link {
     older: u32,
     newer: u32,
-    /// Of the one that is in the slot.
-    name: u64,
     /// [`NONE`] where the slot is in no queue.
     queue: u32,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Self { older: NONE, newer: NONE, queue: NONE }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -27,13 +33,13 @@ struct Ends {
 
 /// `N` queues of slots.
 pub(super) struct Queues<const N: usize> {
-    links: Vec<Link>,
+    links: Chunked<Link>,
     ends: [Ends; N],
 }
 
 impl<const N: usize> Default for Queues<N> {
     fn default() -> Self {
-        Self { links: Vec::new(), ends: [Ends { oldest: NONE, newest: NONE, len: 0 }; N] }
+        Self { links: Chunked::default(), ends: [Ends { oldest: NONE, newest: NONE, len: 0 }; N] }
     }
 }
 
@@ -49,45 +55,41 @@ impl<const N: usize> Queues<N> {
     }
 
     /// Puts `slot`, which is in no queue, behind the others of `queue`.
-    pub(super) fn push(&mut self, queue: Queue, slot: u32, name: u64) {
-        let free = Link { older: NONE, newer: NONE, name: 0, queue: NONE };
-        if slot as usize >= self.links.len() {
-            self.links.resize(slot as usize + 1, free);
-        }
-        assert_eq!(self.links[slot as usize].queue, NONE, "slot {slot} is free");
+    pub(super) fn push(&mut self, queue: Queue, slot: u32) {
+        self.links.grow_to(slot + 1);
+        assert_eq!(self.links[slot].queue, NONE, "slot {slot} is free");
         let ends = &mut self.ends[queue];
         let older = std::mem::replace(&mut ends.newest, slot);
         ends.len += 1;
-        self.links[slot as usize] = Link { older, newer: NONE, name, queue: queue as u32 };
+        self.links[slot] = Link { older, newer: NONE, queue: queue as u32 };
         *self.newer_of(queue, older) = slot;
     }
 
-    /// Takes `slot` out of its queue; returns the name that it had.
-    pub(super) fn remove(&mut self, slot: u32) -> u64 {
-        let Link { older, newer, name, queue } = self.links[slot as usize];
+    /// Takes `slot` out of its queue.
+    pub(super) fn remove(&mut self, slot: u32) {
+        let Link { older, newer, queue } = self.links[slot];
         assert_ne!(queue, NONE, "slot {slot} is in a queue");
         let queue = queue as usize;
         *self.newer_of(queue, older) = newer;
         match newer {
             NONE => self.ends[queue].newest = older,
-            newer => self.links[newer as usize].older = older,
+            newer => self.links[newer].older = older,
         }
         self.ends[queue].len -= 1;
-        self.links[slot as usize].queue = NONE;
-        name
+        self.links[slot].queue = NONE;
     }
 
     /// Makes `slot` the newest of `queue`.
     pub(super) fn move_to(&mut self, queue: Queue, slot: u32) {
-        let name = self.remove(slot);
-        self.push(queue, slot, name);
+        self.remove(slot);
+        self.push(queue, slot);
     }
 
     /// Where it is said which slot follows `older`.
     fn newer_of(&mut self, queue: Queue, older: u32) -> &mut u32 {
         match older {
             NONE => &mut self.ends[queue].oldest,
-            older => &mut self.links[older as usize].newer,
+            older => &mut self.links[older].newer,
         }
     }
 }

@@ -11,7 +11,6 @@ use super::*;
 struct Cache<E> {
     policy: E,
     slots: HashMap<u64, u32>,
-    names: Vec<u64>,
     marks: Slots,
     room: usize,
     tick: u32,
@@ -21,11 +20,16 @@ struct Cache<E> {
 #[derive(Default)]
 struct Slots {
     marks: RefCell<Vec<u32>>,
+    names: RefCell<Vec<u64>>,
     pinned: RefCell<Vec<u32>>,
     looks: Cell<u32>,
 }
 
 impl Residents for Slots {
+    fn name(&self, slot: u32) -> u64 {
+        self.names.borrow()[slot as usize]
+    }
+
     fn mark(&self, slot: u32) -> u32 {
         self.marks.borrow()[slot as usize]
     }
@@ -42,8 +46,8 @@ impl Residents for Slots {
 
 impl<E: Eviction> Cache<E> {
     fn new(policy: E, room: usize) -> Self {
-        let (slots, names, marks) = (HashMap::new(), Vec::new(), Slots::default());
-        Self { policy, slots, names, marks, room, tick: 0, hits: 0 }
+        let (slots, marks) = (HashMap::new(), Slots::default());
+        Self { policy, slots, marks, room, tick: 0, hits: 0 }
     }
 
     fn access(&mut self, name: u64) {
@@ -56,22 +60,22 @@ impl<E: Eviction> Cache<E> {
             }
             None if self.slots.len() == self.room => self.evict().expect("something can leave"),
             None => {
-                self.names.push(0);
+                self.marks.names.borrow_mut().push(0);
                 self.marks.marks.borrow_mut().push(0);
-                self.names.len() as u32 - 1
+                self.marks.marks.borrow().len() as u32 - 1
             }
         };
         // The access that brings it in counts for LRU only.
         let mark = if E::touched(0, u32::MAX) == u32::MAX { self.tick } else { 0 };
         self.marks.set_mark(slot, mark);
-        self.names[slot as usize] = name;
+        self.marks.names.borrow_mut()[slot as usize] = name;
         self.slots.insert(name, slot);
         self.policy.admit(slot, name);
     }
 
     fn evict(&mut self) -> Option<u32> {
         let slot = self.policy.evict(20 * self.room as u32 + 8, &self.marks)?;
-        assert_eq!(self.slots.remove(&self.names[slot as usize]), Some(slot), "what leaves was there");
+        assert_eq!(self.slots.remove(&self.marks.name(slot)), Some(slot), "what leaves was there");
         Some(slot)
     }
 
@@ -188,13 +192,13 @@ fn history<E: Eviction>(policy: E, steps: &[(u8, u64)]) {
                 if let Some(slot) = cache.slots.remove(&name) {
                     cache.policy.forget(slot);
                     // The slot is filled at once, as in a cache that is full.
-                    cache.names[slot as usize] = name;
+                    cache.marks.names.borrow_mut()[slot as usize] = name;
                     cache.marks.set_mark(slot, 0);
                     cache.slots.insert(name, slot);
                     cache.policy.admit(slot, name);
                 }
             }
-            _ if cache.slots.len() < cache.room && cache.names.len() == cache.room => {}
+            _ if cache.slots.len() < cache.room && cache.marks.names.borrow().len() == cache.room => {}
             _ => cache.access(name),
         }
     }
