@@ -196,6 +196,9 @@ impl FolioState {
 
     /// What the first block of `range` is to a reader, and where the run of such blocks ends.
     pub fn look(&self, range: Range<u32>) -> (Look, u32) {
+        if matches!(self.0, Bits::Clean(_) | Bits::Dirty(_)) {
+            return (Look::Valid, range.end);
+        }
         let is =
             |plane: Plane| self.words(range.start / BITS)[plane as usize] >> (range.start % BITS) & 1 == 1;
         let valid = Plane::Valid as usize;
@@ -213,8 +216,7 @@ impl FolioState {
 
     /// Whether every block of `range` is valid.
     pub fn is_valid(&self, range: Range<u32>) -> bool {
-        matches!(self.0, Bits::Clean(_) | Bits::Dirty(_))
-            || self.look(range.clone()) == (Look::Valid, range.end)
+        self.look(range.clone()) == (Look::Valid, range.end)
     }
 
     /// The content of `range` was put in the folio; returns how many blocks have become dirty by that.
@@ -228,6 +230,20 @@ impl FolioState {
             words[Plane::Valid as usize] |= mask;
             words[Plane::Dirty as usize] |= mask;
             words[Plane::Reading as usize] &= !mask;
+        });
+        dirtied
+    }
+
+    /// All of `range` that is valid is dirty with what was written of it; returns how many blocks have become so.
+    pub fn spread(&mut self, range: Range<u32>) -> u32 {
+        if matches!(self.0, Bits::Dirty(_)) {
+            return 0;
+        }
+        let mut dirtied = 0;
+        self.change(&range, |words, mask| {
+            let clean = mask & words[Plane::Valid as usize] & !words[Plane::Dirty as usize];
+            dirtied += clean.count_ones();
+            words[Plane::Dirty as usize] |= clean;
         });
         dirtied
     }

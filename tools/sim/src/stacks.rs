@@ -306,7 +306,7 @@ fn pages() -> page_cache::Config {
         folio_size: 8192,
         dirty_background_ratio: 20,
         dirty_ratio: 60,
-        cut: page_cache::Cut { region_bytes: 16 << 10, shards: 2 },
+        cut: page_cache::Cut { region_bytes: 16 << 10, shards: 2, ..Default::default() },
         ..Default::default()
     }
 }
@@ -317,7 +317,7 @@ fn sectors() -> page_cache::Config {
         page_cache_bytes_max: Some(38 << 10),
         block_size: 512,
         folio_size: 4096,
-        cut: page_cache::Cut { region_bytes: 8192, shards: 2 },
+        cut: page_cache::Cut { region_bytes: 8192, shards: 2, ..Default::default() },
         ..pages()
     }
 }

@@ -247,10 +247,14 @@ impl Folios {
     /// Copies what is written into the folio, which is there; returns how many of its blocks have become dirty.
     pub(super) fn write(&mut self, piece: &Piece, bytes: &[u8], stamp: u64) -> u32 {
         let region = self.places.region_of(piece.folio);
+        let granules = self.places.granules(&piece.blocks);
         let folio = self.get_mut(piece.folio).expect("it is there");
         folio.bytes[piece.bytes.clone()].copy_from_slice(&bytes[piece.start..][..piece.bytes.len()]);
         folio.touch(&piece.blocks);
-        let dirtied = folio.state.write(piece.blocks.clone());
+        let mut dirtied = folio.state.write(piece.blocks.clone());
+        if granules != piece.blocks {
+            dirtied += folio.state.spread(granules);
+        }
         self.dirty.dirtied(region, dirtied.into(), stamp);
         dirtied
     }

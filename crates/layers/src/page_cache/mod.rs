@@ -125,15 +125,20 @@ impl BlockDevice for PageCache {
     }
 
     fn submit(&self, request: Request) -> Submission {
-        let core = self.core.clone();
         match request.op {
             Op::Read => self.read(request),
             Op::Write => self.write(request),
-            Op::WriteZeroes | Op::Discard => Answer::pending(async move { core.replace(request).await }),
-            Op::Flush => Answer::pending(async move {
-                let result = core.flush().await;
-                request.answer(result)
-            }),
+            Op::WriteZeroes | Op::Discard => {
+                let core = self.core.clone();
+                Answer::pending(async move { core.replace(request).await })
+            }
+            Op::Flush => {
+                let core = self.core.clone();
+                Answer::pending(async move {
+                    let result = core.flush().await;
+                    request.answer(result)
+                })
+            }
         }
     }
 

@@ -82,7 +82,9 @@ impl Fit {
             )));
         }
         let (folio_shift, region_shift) = (folio.trailing_zeros(), region.trailing_zeros());
-        let places = Places { block_shift, folio_shift, region_shift, shards };
+        let granule = settings.cut.granule_bytes.clamp(settings.block_size, folio);
+        let granule_shift = granule.trailing_zeros();
+        let places = Places { block_shift, folio_shift, region_shift, granule_shift, shards };
         Ok(Self { places, folios, batches, ahead, charge: folios * each + spare })
     }
 }

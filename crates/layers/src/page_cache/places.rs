@@ -10,6 +10,8 @@ pub(super) struct Places {
     pub(super) block_shift: u32,
     pub(super) folio_shift: u32,
     pub(super) region_shift: u32,
+    /// Of what becomes dirty together.
+    pub(super) granule_shift: u32,
     pub(super) shards: u64,
 }
 
@@ -39,6 +41,12 @@ impl Places {
     /// Blocks of a folio.
     pub(super) fn folio_blocks(&self) -> u32 {
         1 << (self.folio_shift - self.block_shift)
+    }
+
+    /// The blocks that become dirty with `blocks` of a folio.
+    pub(super) fn granules(&self, blocks: &Range<u32>) -> Range<u32> {
+        let granule = 1 << (self.granule_shift - self.block_shift);
+        blocks.start / granule * granule..blocks.end.next_multiple_of(granule)
     }
 
     pub(super) fn region_of(&self, folio: u64) -> u64 {
@@ -101,7 +109,8 @@ mod tests {
 
     #[test]
     fn the_pieces_of_a_range_are_all_of_it() {
-        let places = Places { block_shift: 12, folio_shift: 14, region_shift: 16, shards: 2 };
+        let places =
+            Places { block_shift: 12, folio_shift: 14, region_shift: 16, granule_shift: 13, shards: 2 };
         let range = ByteRange::new(3 << 12, 9 << 12);
         let pieces: Vec<Piece> = places.pieces(range).collect();
         let blocks: Vec<_> = pieces.iter().map(|piece| (piece.folio, piece.blocks.clone())).collect();
@@ -110,6 +119,7 @@ mod tests {
         assert_eq!(bytes, [(0, 4096), (4096, 16384), (20480, 16384)]);
         assert!(pieces.iter().all(|piece| places.part(range, piece.folio) == *piece));
         assert_eq!(places.range(1, &(1..3)), ByteRange::new(5 << 12, 2 << 12));
+        assert_eq!(places.granules(&(1..2)), 0..2);
         assert_eq!((places.region_of(3), places.region_of(5)), (0, 1));
         assert_eq!(places.regions(ByteRange::new(65536, 4096)), 1..2);
     }

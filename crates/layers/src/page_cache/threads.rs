@@ -70,7 +70,7 @@ impl House {
             folio_size: FOLIO * BLOCK as u64,
             dirty_background_ratio: percent,
             dirty_ratio: percent,
-            cut: Cut { region_bytes: FOLIO * BLOCK as u64, shards: 2 },
+            cut: Cut { region_bytes: FOLIO * BLOCK as u64, shards: 2, ..Cut::default() },
             ..Config::default()
         };
         let disk = Disk(Arc::new(Unseen::new(vec![0; 8 * FOLIO as usize * BLOCK])));

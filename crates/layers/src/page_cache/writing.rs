@@ -91,7 +91,7 @@ impl Core {
 
     fn absorb_piece(self: &Arc<Self>, request: &Request, start: u64, hand: &mut Hand) -> Result<u64, Need> {
         let piece = self.places.piece(request.range, start);
-        let (blocks, bytes) = (piece.blocks.len() as u64, piece.bytes.len() as u64);
+        let (blocks, bytes) = (self.places.granules(&piece.blocks).len() as u64, piece.bytes.len() as u64);
         let wanted = blocks.saturating_sub(hand.units);
         if wanted > 0 && !self.unsaved.try_take(wanted) {
             return Err(Need::Units(blocks));

@@ -10,7 +10,7 @@ fn roomy() -> Config {
         page_cache_bytes_max: Some(32 << 20),
         dirty_background_ratio: 20,
         dirty_ratio: 60,
-        cut: Cut { region_bytes: 256 << 10, shards: 4 },
+        cut: Cut { region_bytes: 256 << 10, shards: 4, ..Cut::default() },
         ..Config::default()
     }
 }
