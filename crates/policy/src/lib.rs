@@ -8,6 +8,7 @@
 //! | [`free_runs`] | which free blocks of a cache a write takes, so that they follow each other |
 //! | [`quarantine`] | when a block that could not be written is tried again |
 //! | [`watermarks`] | when write-back begins and ends, and what it is after |
+//! | [`zones`] | in which zone of memory a folio is placed that is about to be dirtied |
 //! | [`lap`] | in which order dirty blocks are written back |
 //! | [`islands`] | which leave out of turn, so that free ones follow each other |
 //! | [`ages`] | what is too old, from the times of commits |
@@ -51,3 +52,4 @@ pub mod spill;
 pub mod throttle;
 pub mod watermarks;
 pub mod window;
+pub mod zones;
