@@ -21,6 +21,7 @@ mod scale;
 mod spill;
 mod streams;
 mod writecache;
+mod zones;
 mod zram;
 
 use std::process::ExitCode;
@@ -41,6 +42,8 @@ cargo xtask bench streams [ROUNDS [PART]]
                                       writers and compression streams (E2): inside, fwrite, locks (5 rounds)
 cargo xtask bench writecache [ROUNDS [PART]]
                                       the write cache (E4): memory, large, churn, commits, load (5 rounds)
+cargo xtask bench zones [ROUNDS [PART]]
+                                      dirty limits for each zone (E5): model, in virtual time
 cargo xtask bench scale [ROUNDS]      throughput against workers, and locks a request, of zram and the write cache
 cargo xtask bench writer              one writer, one stream, for callgrind: see docs/performance.md
 ";
@@ -87,6 +90,9 @@ fn run(words: &[&str]) -> Result<()> {
         ["writecache"] => writecache::run(5, None),
         ["writecache", rounds] => writecache::run(rounds.parse()?, None),
         ["writecache", rounds, part] => writecache::run(rounds.parse()?, Some(part)),
+        ["zones"] => zones::run(5, None),
+        ["zones", rounds] => zones::run(rounds.parse()?, None),
+        ["zones", rounds, part] => zones::run(rounds.parse()?, Some(part)),
         ["scale"] => scale(5),
         ["scale", rounds] => scale(rounds.parse()?),
         ["writer"] => streams::one_writer(),
