@@ -144,7 +144,7 @@ fn values(spec: &Spec) -> String {
     match spec.range() {
         range if !range.is_empty() => range,
         _ => match spec.kind.name() {
-            kind @ ("text" | "path") => kind.into(),
+            kind @ ("text" | "path" | "lines") => kind.into(),
             "switch" => "on, off".into(),
             _ => String::new(),
         },

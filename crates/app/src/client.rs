@@ -68,7 +68,8 @@ impl Connection {
 
     /// The value of one attribute.
     fn get(&mut self, device: &str, attribute: &str) -> Result<Json> {
-        let get = Operation::Get { device: device.to_owned(), attribute: Some(attribute.to_owned()) };
+        let get =
+            Operation::Get { device: device.to_owned(), attribute: Some(attribute.to_owned()), from: None };
         match self.ask(&get)? {
             Reply::Values(values) if values.len() == 1 => Ok(values[0].value.clone()),
             other => Err(unexpected(&other)),
@@ -189,16 +190,26 @@ pub(crate) fn get(folder: &RuntimeFolder, options: GetOptions) -> Result<()> {
         };
         return print(&if options.json { json(&rows)? } else { descriptions(&rows) });
     }
-    let one = options.attribute.is_some();
-    let operation = Operation::Get { device: options.device, attribute: options.attribute };
-    let values = match connection.ask(&operation)? {
-        Reply::Values(values) => values,
-        other => return Err(unexpected(&other)),
-    };
-    print(&match (options.json, &values[..]) {
-        (true, values) => json(&object(values))?,
-        (false, [only]) if one => format!("{}\n", only.text),
-        (false, values) => listed(values),
+    let mut from = None;
+    loop {
+        let (device, attribute) = (options.device.clone(), options.attribute.clone());
+        let values = match connection.ask(&Operation::Get { device, attribute, from })? {
+            Reply::Values(values) => values,
+            other => return Err(unexpected(&other)),
+        };
+        from = values.first().and_then(|first| first.next);
+        if !is_read(&shown(&options, &values)?)? || from.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+fn shown(options: &GetOptions, values: &[Shown]) -> Result<String> {
+    Ok(match values {
+        values if options.json => json(&object(values))?,
+        [only] if options.attribute.is_some() && only.text.is_empty() => String::new(),
+        [only] if options.attribute.is_some() => format!("{}\n", only.text),
+        values => listed(values),
     })
 }
 
@@ -274,10 +285,15 @@ fn unexpected(reply: &Reply) -> anyhow::Error {
 
 /// Prints to standard output; that nobody reads to the end is no failure.
 pub(crate) fn print(text: &str) -> Result<()> {
+    is_read(text).map(drop)
+}
+
+/// The same; whether somebody reads it.
+fn is_read(text: &str) -> Result<bool> {
     let mut out = stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(why) if why.kind() == ErrorKind::BrokenPipe => Ok(()),
-        result => result.context("cannot write to standard output"),
+        Err(why) if why.kind() == ErrorKind::BrokenPipe => Ok(false),
+        result => result.map(|()| true).context("cannot write to standard output"),
     }
 }
 

@@ -69,10 +69,10 @@ impl Catalog for Devices {
         Ok(self.find(device)?.attributes())
     }
 
-    fn get(&self, device: &str, attribute: &str) -> Result<Shown, Error> {
+    fn get(&self, device: &str, attribute: &str, from: u64) -> Result<Shown, Error> {
         let device = self.find(device)?;
         let spec = device.stack.spec(attribute)?;
-        Ok(Shown::new(attribute.to_owned(), &spec, &device.stack.get(attribute)?))
+        Ok(Shown::new(attribute.to_owned(), &spec, &device.stack.excerpt(attribute, from)?))
     }
 
     fn change(&self, change: Change) -> Answer<Result<(), Error>> {

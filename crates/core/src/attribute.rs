@@ -20,4 +20,4 @@ pub mod value;
 
 pub use spec::{Column, Preset, Role, Spec, Type, Unit, When};
 pub use table::{Attribute, Attributes, Table};
-pub use value::Value;
+pub use value::{Excerpt, Value};

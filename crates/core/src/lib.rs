@@ -47,7 +47,9 @@ mod threads;
 pub mod work;
 
 pub use align::Aligned;
-pub use attribute::{Attribute, Attributes, Column, Preset, Role, Spec, Table, Type, Unit, Value, When};
+pub use attribute::{
+    Attribute, Attributes, Column, Excerpt, Preset, Role, Spec, Table, Type, Unit, Value, When,
+};
 pub use block::{BlockIndex, BlockSize, ByteRange, SECTOR};
 pub use budget::{Budget, Charge};
 pub use buffer::{IoBuf, Workspace};

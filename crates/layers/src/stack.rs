@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
-use spillway_core::{Answer, Attributes, BlockDevice, Error, Grow, Kind, Spec, Suspend, Value};
+use spillway_core::{Answer, Attributes, BlockDevice, Error, Excerpt, Grow, Kind, Spec, Suspend, Value};
 
 use crate::about;
 use crate::options::Options;
@@ -210,9 +210,9 @@ impl Attributes for Stack {
         part.attributes.spec(own)
     }
 
-    fn get(&self, name: &str) -> Result<Value, Error> {
+    fn excerpt(&self, name: &str, from: u64) -> Result<Excerpt, Error> {
         let (part, own) = self.find(name)?;
-        part.attributes.get(own)
+        part.attributes.excerpt(own, from)
     }
 
     fn set(&self, name: &str, value: Value) -> Answer<Result<(), Error>> {

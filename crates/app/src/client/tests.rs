@@ -82,7 +82,12 @@ fn a_refusal_keeps_its_errno_and_sets_the_exit_code() {
 
 #[test]
 fn values_of_several_lines_stay_in_their_column() {
-    let value = |name: &str, text: &str| Shown { name: name.into(), value: Json::Null, text: text.into() };
+    let value = |name: &str, text: &str| Shown {
+        name: name.into(),
+        value: Json::Null,
+        text: text.into(),
+        next: None,
+    };
     assert_eq!(
         listed(&[value("disksize", "4096"), value("debug_stat", "version: 1\n0")]),
         "disksize    4096\ndebug_stat  version: 1\n            0\n"
@@ -91,7 +96,7 @@ fn values_of_several_lines_stay_in_their_column() {
 
 #[test]
 fn a_value_as_json_keeps_its_type() {
-    let value = |name: &str, value: Json| Shown { name: name.into(), value, text: "text".into() };
+    let value = |name: &str, value: Json| Shown { name: name.into(), value, text: "text".into(), next: None };
     let stat = serde_json::json!({"mem_used_total": 12288});
     let values = [value("disksize", 4096.into()), value("initstate", true.into()), value("io_stat", stat)];
     let object = Json::Object(object(&values)).to_string();

@@ -55,6 +55,7 @@ impl Spec {
             Type::Path => "a path".into(),
             Type::Columns { columns, .. } => format!("{} numbers", columns.len()),
             Type::Rows(columns) => format!("rows of {} values", columns.len()),
+            Type::Lines => "lines of text".into(),
         };
         if self.or_none { format!("{values}, or {NONE}") } else { values }
     }
@@ -89,7 +90,7 @@ impl Spec {
                 read.and_then(|(part, whole)| self.bounded(part, whole))
             }
             Type::Text | Type::Path => Ok(Value::Text(text.to_owned())),
-            Type::Columns { .. } | Type::Rows(_) => Err(self.refused(&format!("{word:?}"))),
+            Type::Columns { .. } | Type::Rows(_) | Type::Lines => Err(self.refused(&format!("{word:?}"))),
         }
     }
 

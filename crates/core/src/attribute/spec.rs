@@ -163,6 +163,8 @@ pub enum Type {
     },
     /// Any number of rows with these columns.
     Rows(&'static [Column]),
+    /// Lines of text, of which so many may be that they are shown an excerpt at a time.
+    Lines,
 }
 
 impl Type {
@@ -191,6 +193,7 @@ impl Type {
             Type::Path => "path",
             Type::Columns { .. } => "columns",
             Type::Rows(_) => "rows",
+            Type::Lines => "lines",
         }
     }
 }

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use super::spec::{Role, Spec};
-use super::value::Value;
+use super::spec::{Role, Spec, Type};
+use super::value::{Excerpt, Value};
 use crate::device::Answer;
 use crate::error::{Error, Kind};
 
 /// Reads an attribute of `T`.
 pub type Get<T> = fn(&T) -> Value;
+
+/// Reads the lines of an attribute of `T` from a place on: 0, or where the excerpt before ended. Takes a bounded time.
+pub type Walk<T> = fn(&T, u64) -> Result<Excerpt, Error>;
 
 /// Changes an attribute of `T`, to a value that the declaration allows.
 pub type Set<T> = fn(&T, Value) -> Result<(), Error>;
@@ -19,8 +22,23 @@ pub type Begin<T> = fn(&T, Value) -> Answer<Result<(), Error>>;
 /// A declaration, and how a `T` is read and changed.
 pub struct Attribute<T: 'static> {
     spec: Spec,
-    get: Option<Get<T>>,
+    read: Option<Read<T>>,
     change: Option<Change<T>>,
+}
+
+/// How an attribute of `T` is read.
+enum Read<T> {
+    Whole(Get<T>),
+    Lines(Walk<T>),
+}
+
+impl<T> Read<T> {
+    fn excerpt(&self, target: &T, from: u64) -> Result<Excerpt, Error> {
+        match self {
+            Read::Whole(get) => Ok(get(target).into()),
+            Read::Lines(walk) => walk(target, from),
+        }
+    }
 }
 
 /// How an attribute of `T` changes.
@@ -46,25 +64,35 @@ impl<T> Attribute<T> {
 
     /// A row that is only read.
     pub const fn read(spec: Spec, get: Get<T>) -> Self {
-        Self { spec: Spec { readable: true, writable: false, ..spec }, get: Some(get), change: None }
+        Self {
+            spec: Spec { readable: true, writable: false, ..spec },
+            read: Some(Read::Whole(get)),
+            change: None,
+        }
+    }
+
+    /// A row of lines, which are only read.
+    pub const fn lines(name: &'static str, help: &'static str, walk: Walk<T>) -> Self {
+        let spec = Spec::fact(name, Type::Lines, help);
+        Self { spec: Spec { readable: true, ..spec }, read: Some(Read::Lines(walk)), change: None }
     }
 
     /// A row that is only written.
     pub const fn write(spec: Spec, set: Set<T>) -> Self {
         let change = Some(Change::AtOnce(set));
-        Self { spec: Spec { readable: false, writable: true, ..spec }, get: None, change }
+        Self { spec: Spec { readable: false, writable: true, ..spec }, read: None, change }
     }
 
     /// A row that is only written, and takes long to change.
     pub const fn begin(spec: Spec, begin: Begin<T>) -> Self {
         let change = Some(Change::Later(begin));
-        Self { spec: Spec { readable: false, writable: true, ..spec }, get: None, change }
+        Self { spec: Spec { readable: false, writable: true, ..spec }, read: None, change }
     }
 
     /// A row that is read and written.
     pub const fn both(spec: Spec, get: Get<T>, set: Set<T>) -> Self {
         let change = Some(Change::AtOnce(set));
-        Self { spec: Spec { readable: true, writable: true, ..spec }, get: Some(get), change }
+        Self { spec: Spec { readable: true, writable: true, ..spec }, read: Some(Read::Whole(get)), change }
     }
 }
 
@@ -76,8 +104,14 @@ pub trait Attributes: Send + Sync {
     /// The declaration of `name`; [`Kind::NotFound`] lists what there is.
     fn spec(&self, name: &str) -> Result<Spec, Error>;
 
-    /// The value of `name`. [`Kind::NotFound`] as for [`Self::spec`], [`Kind::Denied`] where it can only be written.
-    fn get(&self, name: &str) -> Result<Value, Error>;
+    /// The value of `name`; where it is [`Type::Lines`] those from `from` on, which is 0 or [`Excerpt::next`]. [`Kind::NotFound`] as for
+    /// [`Self::spec`], [`Kind::Denied`] where it can only be written; for lines what the part says about its state.
+    fn excerpt(&self, name: &str, from: u64) -> Result<Excerpt, Error>;
+
+    /// The value of `name`; of lines the first ones. Errors as for [`Self::excerpt`].
+    fn get(&self, name: &str) -> Result<Value, Error> {
+        self.excerpt(name, 0).map(|excerpt| excerpt.value)
+    }
 
     /// Sets `name`. [`Kind::NotFound`] as for [`Self::spec`], [`Kind::Denied`] where it can only be read; what [`Spec::check`] says
     /// about the value, and then what the part says about its state. An answer that is pending is polled on the thread that asked;
@@ -99,11 +133,11 @@ pub trait Attributes: Send + Sync {
 /// A row of a [`Table`], wherever in the part its value lies.
 struct Row<T> {
     spec: Spec,
-    get: Option<Box<GetRow<T>>>,
+    read: Option<Box<ReadRow<T>>>,
     set: Option<Box<SetRow<T>>>,
 }
 
-type GetRow<T> = dyn Fn(&T) -> Value + Send + Sync;
+type ReadRow<T> = dyn Fn(&T, u64) -> Result<Excerpt, Error> + Send + Sync;
 type SetRow<T> = dyn Fn(&T, Value) -> Answer<Result<(), Error>> + Send + Sync;
 
 /// A part together with its rows.
@@ -127,7 +161,9 @@ impl<T> Table<T> {
     ) -> Self {
         let row = |row: &'static Attribute<U>| Row {
             spec: row.spec,
-            get: row.get.map(|get| Box::new(move |target: &T| get(at(target))) as _),
+            read: row.read.as_ref().map(|read| {
+                Box::new(move |target: &T, from: u64| read.excerpt(at(target), from)) as Box<ReadRow<T>>
+            }),
             set: row.change.as_ref().map(|change| {
                 let set = move |target: &T, value| {
                     let answer = change.make(at(target), value);
@@ -176,10 +212,10 @@ impl<T: Send + Sync> Attributes for Table<T> {
         Ok(self.row(name)?.spec)
     }
 
-    fn get(&self, name: &str) -> Result<Value, Error> {
+    fn excerpt(&self, name: &str, from: u64) -> Result<Excerpt, Error> {
         let denied = || Error::new(Kind::Denied, format!("attribute {name} can only be written"));
-        let get = self.row(name)?.get.as_ref().ok_or_else(denied)?;
-        Ok(get(&self.target))
+        let read = self.row(name)?.read.as_ref().ok_or_else(denied)?;
+        read(&self.target, from)
     }
 
     fn set(&self, name: &str, value: Value) -> Answer<Result<(), Error>> {
@@ -199,7 +235,7 @@ impl<T: Send + Sync> Attributes for Table<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::spec::{Type, Unit, When};
+    use super::super::spec::{Unit, When};
     use super::*;
     use crate::contract::block_on;
     use crate::sync::{AtomicU64, Ordering};
@@ -222,6 +258,31 @@ mod tests {
         }),
         Attribute::read(Spec::knob("mode", When::Start, Type::Switch, "Fixed"), |_| Value::Switch(true)),
     ];
+
+    /// Two lines at a time, up to the fifth.
+    static LINES: &[Attribute<Part>] = &[Attribute::lines("lines", "Help", |_, from| match from {
+        0..=4 => {
+            let text = (from..5.min(from + 2)).map(|line| line.to_string()).collect::<Vec<_>>().join("\n");
+            Ok(Excerpt { value: Value::Text(text), next: (from + 2 < 5).then_some(from + 2) })
+        }
+        _ => Err(Error::invalid("there are five")),
+    })];
+
+    #[test]
+    fn lines_are_shown_an_excerpt_at_a_time_and_other_values_whole() {
+        let table = Table::new(Arc::<Part>::default(), ROWS).with(LINES, |part| part, |_, _| {});
+        let (mut all, mut from) = (Vec::new(), Some(0));
+        while let Some(at) = from {
+            let excerpt = table.excerpt("lines", at).unwrap();
+            all.push(excerpt.value);
+            from = excerpt.next;
+        }
+        assert_eq!(all, ["0\n1", "2\n3", "4"].map(|text| Value::Text(text.into())));
+        assert_eq!(table.show("lines").as_deref(), Ok("0\n1"), "the first ones");
+        assert_eq!(table.excerpt("lines", 9).unwrap_err().kind, Kind::Invalid);
+        assert_eq!(table.excerpt("changes", 7), Ok(Value::U64(0).into()));
+        assert_eq!(table.set("lines", Value::Text("5".into())).now().unwrap_err().kind, Kind::Denied);
+    }
 
     static LEVEL: &[Attribute<AtomicU64>] = &[Attribute::both(
         Spec::knob("level", When::Live, Type::Number(0, 9), "A number"),

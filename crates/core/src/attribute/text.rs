@@ -51,7 +51,8 @@ impl Spec {
             Type::Ratio { most: u64::MAX, .. } => unit.into(),
             Type::Ratio { most, .. } => format!("0 to {most}"),
             Type::Text | Type::Path if self.or_none => self.kind.name().into(),
-            Type::Switch | Type::Text | Type::Path | Type::Columns { .. } | Type::Rows(_) => String::new(),
+            Type::Switch | Type::Text | Type::Path => String::new(),
+            Type::Columns { .. } | Type::Rows(_) | Type::Lines => String::new(),
         };
         let none = if self.or_none { format!(", or {NONE}") } else { String::new() };
         format!("{}{none}", range.trim_end())

@@ -21,6 +21,21 @@ pub enum Value {
     Rows(Vec<Vec<Value>>),
 }
 
+/// A value; of [`super::Type::Lines`] as much of it as is shown at once, without a newline behind the last line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Excerpt {
+    /// The value, or these lines. Only the last excerpt may have none.
+    pub value: Value,
+    /// Where the next excerpt begins; `None` behind the last.
+    pub next: Option<u64>,
+}
+
+impl From<Value> for Excerpt {
+    fn from(value: Value) -> Self {
+        Self { value, next: None }
+    }
+}
+
 impl Value {
     /// `one` for each `other`; 0 where there is no other.
     pub fn mean(one: u64, other: u64) -> Self {

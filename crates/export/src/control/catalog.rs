@@ -68,9 +68,9 @@ pub trait Catalog: Send + Sync {
     /// The declarations of the attributes of a device; [`spillway_core::Kind::NotFound`] where there is none of this name.
     fn attributes(&self, device: &str) -> Result<Vec<AttributeRow>, Error>;
 
-    /// The value of an attribute; [`spillway_core::Kind::NotFound`] where there is none of this name, and
-    /// [`spillway_core::Kind::Denied`] where it can only be written.
-    fn get(&self, device: &str, attribute: &str) -> Result<Shown, Error>;
+    /// The value of an attribute; of lines those from `from` on, which is 0 or [`Shown::next`]. [`spillway_core::Kind::NotFound`] where there
+    /// is none of this name, and [`spillway_core::Kind::Denied`] where it can only be written.
+    fn get(&self, device: &str, attribute: &str, from: u64) -> Result<Shown, Error>;
 
     /// Carries out a change; the answer comes when it is complete.
     fn change(&self, change: Change) -> Answer<Result<(), Error>>;

@@ -32,9 +32,12 @@ pub enum Operation {
     Get {
         /// Name of the device.
         device: String,
-        /// Name of the attribute; all where absent.
+        /// Name of the attribute; all that are not lines where absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         attribute: Option<String>,
+        /// Where to go on in lines: what the reply before said; the first ones where absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from: Option<u64>,
     },
     /// Stores a value in an attribute.
     Set {
@@ -217,8 +220,9 @@ mod tests {
             Operation::Version {},
             Operation::List {},
             Operation::Attributes { device: device() },
-            Operation::Get { device: device(), attribute: None },
-            Operation::Get { device: device(), attribute: Some("mm_stat".into()) },
+            Operation::Get { device: device(), attribute: None, from: None },
+            Operation::Get { device: device(), attribute: Some("mm_stat".into()), from: None },
+            Operation::Get { device: device(), attribute: Some("block_state".into()), from: Some(1 << 40) },
             Operation::Set {
                 device: device(),
                 attribute: "mem_limit".into(),
@@ -247,7 +251,8 @@ mod tests {
     fn every_reply_survives_the_line() {
         let row =
             DeviceRow { name: "ram0".into(), stack: "zram".into(), ratio: Some(2.5), ..Default::default() };
-        let value = Shown { name: "io_stat".into(), value: serde_json::json!({"a": 1}), text: "1\n2".into() };
+        let (value, text) = (serde_json::json!({"a": 1}), "1\n2".into());
+        let value = Shown { name: "io_stat".into(), value, text, next: Some(7) };
         for reply in [
             Reply::Server(ServerVersion { version: "0.1.0".into(), pid: 7 }),
             Reply::Devices(vec![row]),
@@ -266,7 +271,8 @@ mod tests {
 
     #[test]
     fn the_wire_is_as_documented() {
-        let get = Operation::Get { device: "ram0".into(), attribute: Some("mm_stat".into()) };
+        let attribute = Some("mm_stat".into());
+        let get = Operation::Get { device: "ram0".into(), attribute, from: None };
         assert_eq!(get.encode(), "{\"v\":2,\"op\":\"get\",\"device\":\"ram0\",\"attribute\":\"mm_stat\"}\n");
         assert_eq!(encode_reply(Ok(Reply::Done)), "{\"v\":2,\"result\":\"done\"}\n");
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
-use spillway_core::{Column, Error, Role, Spec, Type, Value};
+use spillway_core::{Column, Error, Excerpt, Role, Spec, Type, Value};
 
 /// A device in a listing. What a device does not have, such as a compression algorithm, is absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -53,7 +53,7 @@ pub struct AttributeRow {
     pub name: String,
     /// `knob`, `counter`, `gauge`, `fact` or `command`.
     pub role: String,
-    /// `number`, `switch`, `choice`, `ratio`, `text`, `path`, `columns` or `rows`.
+    /// `number`, `switch`, `choice`, `ratio`, `text`, `path`, `columns`, `rows` or `lines`.
     pub r#type: String,
     /// What a number counts; empty where it counts nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -140,12 +140,15 @@ pub struct Shown {
     pub value: Json,
     /// The same as text for people, possibly of several lines, without a final newline.
     pub text: String,
+    /// Where to go on; absent where this is all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
 }
 
 impl Shown {
-    /// `value` of the attribute that `spec` declares, under the name that was asked for.
-    pub fn new(name: String, spec: &Spec, value: &Value) -> Self {
-        Self { name, value: json_of(spec, value), text: spec.text(value) }
+    /// What is shown of the attribute that `spec` declares, under the name that was asked for.
+    pub fn new(name: String, spec: &Spec, Excerpt { value, next }: &Excerpt) -> Self {
+        Self { name, value: json_of(spec, value), text: spec.text(value), next: *next }
     }
 }
 
@@ -211,8 +214,9 @@ mod tests {
             ),
             (&rows, Value::Rows(vec![]), "[]", "used zero"),
         ] {
-            let shown = Shown::new("name".into(), spec, &value);
+            let shown = Shown::new("name".into(), spec, &value.into());
             assert_eq!((shown.value.to_string().as_str(), shown.text.as_str()), (json, text));
+            assert_eq!(shown.next, None);
         }
         for (json, value) in [
             ("5", Value::U64(5)),

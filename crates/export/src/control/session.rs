@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use spillway_core::session::{Intake, Output, Session};
-use spillway_core::{Answer, Error, IoBuf, Kind, work};
+use spillway_core::{Answer, Error, IoBuf, Kind, Type, work};
 
 use super::catalog::{Catalog, Change};
 use super::message::{LINE_BYTES_MAX, Operation, Reply, encode_reply};
@@ -72,8 +72,8 @@ impl ControlSession {
             Ok(Operation::Version {}) => Ok(Reply::Server(self.catalog.version())),
             Ok(Operation::List {}) => Ok(Reply::Devices(self.catalog.devices())),
             Ok(Operation::Attributes { device }) => self.catalog.attributes(&device).map(Reply::Attributes),
-            Ok(Operation::Get { device, attribute }) => {
-                values(&*self.catalog, &device, attribute).map(Reply::Values)
+            Ok(Operation::Get { device, attribute, from }) => {
+                values(&*self.catalog, &device, attribute, from.unwrap_or(0)).map(Reply::Values)
             }
             Ok(Operation::Set { device, attribute, value }) => match value_of(value) {
                 Ok(value) => return self.change(Change::Set { device, attribute, value }),
@@ -106,14 +106,20 @@ impl ControlSession {
     }
 }
 
-fn values(catalog: &dyn Catalog, device: &str, attribute: Option<String>) -> Result<Vec<Shown>, Error> {
+/// One attribute from a place on, or all; lines are shown to those who ask for them.
+fn values(
+    catalog: &dyn Catalog,
+    device: &str,
+    attribute: Option<String>,
+    from: u64,
+) -> Result<Vec<Shown>, Error> {
     match attribute {
-        Some(name) => Ok(vec![catalog.get(device, &name)?]),
+        Some(name) => Ok(vec![catalog.get(device, &name, from)?]),
         None => catalog
             .attributes(device)?
             .into_iter()
-            .filter(|row| row.readable)
-            .map(|row| catalog.get(device, &row.name))
+            .filter(|row| row.readable && row.r#type != Type::Lines.name())
+            .map(|row| catalog.get(device, &row.name, 0))
             .collect(),
     }
 }

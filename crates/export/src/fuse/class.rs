@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use spillway_core::{Answer, Kind};
 
-use super::controls::{ControlFile, Controls};
+use super::controls::{ControlFile, Controls, Piece};
 use super::wire::errno;
 use crate::control::{Catalog, Change, added_name};
 
@@ -30,11 +30,11 @@ impl Controls for Class {
         &[HOT_ADD, HOT_REMOVE]
     }
 
-    fn show(&self, _: &ControlFile) -> Answer<Result<String, i32>> {
+    fn show(&self, _: &ControlFile, _: u64) -> Answer<Result<Piece, i32>> {
         let added = self.catalog.hot_add();
         Answer::pending(async move {
             let added = added.await.inspect_err(|error| tracing::info!("{}: {error}", HOT_ADD.name));
-            added.map(|number| number.to_string()).map_err(|error| error.kind.errno())
+            added.map(|number| Piece::new(number.to_string(), None)).map_err(|error| error.kind.errno())
         })
     }
 

@@ -1,11 +1,12 @@
 //! Attributes as files: what is read and written of them.
 //!
 //! As in the kernel's sysfs, a read from the start takes the value anew and later ones go on in that text; a write is the whole value,
-//! wherever it is written to. A value is shown with a newline at its end, and may be written with one.
+//! wherever it is written to. A value is shown with a newline at its end, nothing as an empty file, and may be written with a newline. Of
+//! lines an excerpt is shown at a time: a read where it ends takes the next.
 
 use std::sync::Arc;
 
-use spillway_core::{Answer, Attributes, Value};
+use spillway_core::{Answer, Attributes, Excerpt, Value};
 
 use super::wire::errno;
 use crate::control::{Catalog, Change};
@@ -41,19 +42,28 @@ pub(super) trait Controls: Send + Sync {
     /// Its files, always the same.
     fn files(&self) -> &[ControlFile];
 
-    /// What a file that can be read shows now, or an errno.
-    fn show(&self, file: &ControlFile) -> Answer<Result<String, i32>>;
+    /// What a file that can be read shows now, from the start (0) or from where a piece of it said, or an errno.
+    fn show(&self, file: &ControlFile, from: u64) -> Answer<Result<Piece, i32>>;
 
     /// Carries out what a file that can be written is told, or refuses by an errno.
     fn store(&self, file: &ControlFile, text: String) -> Answer<Result<(), i32>>;
 }
 
-/// The text that is shown of a value.
-pub(super) fn text_of(mut value: String) -> Box<[u8]> {
-    if !value.ends_with('\n') {
-        value.push('\n');
+/// What a control file shows, or of lines the next of it.
+pub(super) struct Piece {
+    pub(super) text: Box<[u8]>,
+    /// Where the next piece begins; `None` behind the last.
+    pub(super) next: Option<u64>,
+}
+
+impl Piece {
+    /// A piece of which the last line has no newline yet.
+    pub(super) fn new(mut text: String, next: Option<u64>) -> Self {
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+        Self { text: text.into_bytes().into(), next }
     }
-    value.into_bytes().into()
 }
 
 /// The value that is written by `bytes`, or an errno.
@@ -102,8 +112,13 @@ impl Controls for Part {
         &self.files
     }
 
-    fn show(&self, file: &ControlFile) -> Answer<Result<String, i32>> {
-        Answer::Done(self.folder.attributes.show(file.name).map_err(|error| error.kind.errno()))
+    fn show(&self, file: &ControlFile, from: u64) -> Answer<Result<Piece, i32>> {
+        let attributes = &self.folder.attributes;
+        let piece = attributes.spec(file.name).and_then(|spec| {
+            let Excerpt { value, next } = attributes.excerpt(file.name, from)?;
+            Ok(Piece::new(spec.text(&value), next))
+        });
+        Answer::Done(piece.map_err(|error| error.kind.errno()))
     }
 
     fn store(&self, file: &ControlFile, text: String) -> Answer<Result<(), i32>> {

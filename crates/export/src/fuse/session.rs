@@ -159,11 +159,12 @@ impl FuseSession {
         if !file.is_readable() {
             return Err(errno::EACCES);
         }
-        let value = (asked.offset == 0).then(|| controls.show(&file));
         let tree = self.view.tree().clone();
+        // Made when it is polled, so that requests which wait hold no text.
         let shown = async move {
-            if let Some(value) = value {
-                tree.texts.show(asked.handle, controls::text_of(value.await?))?;
+            if let Some(from) = tree.texts.due(asked.handle, asked.offset) {
+                let piece = controls.show(&file, from).await?;
+                tree.texts.show(asked.handle, asked.offset, piece)?;
             }
             tree.texts.read(asked.handle, asked.offset, asked.len as usize)
         };

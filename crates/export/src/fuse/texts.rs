@@ -1,4 +1,4 @@
-//! What open control files have shown, for reads that go on in it.
+//! What open control files have shown, for reads that go on in it. Of a file that is shown in pieces it is the last piece.
 //!
 //! All texts of a mount together take at most [`TEXT_BYTES`]. The oldest make room for a new one, so that a program that keeps
 //! files open without reading on holds nobody up: it is the one that is refused, should it read on.
@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use spillway_core::IoBuf;
 use spillway_core::sync::Mutex;
 
+use super::controls::Piece;
 use super::wire::errno;
 
 /// Bytes of the texts of a mount, and so of the longest one; to charge when it is made.
@@ -38,7 +39,12 @@ struct Open {
 #[derive(Clone, Copy)]
 struct Shown {
     text: u64,
-    len: usize,
+    /// Where in the file it begins,
+    start: u64,
+    /// and ends.
+    end: u64,
+    /// Where the piece behind it begins.
+    next: Option<u64>,
 }
 
 impl Texts {
@@ -67,8 +73,18 @@ impl Texts {
         *open = Open { last_handle: open.last_handle, ..Open::default() };
     }
 
-    /// Shows `text` from now on, or refuses by an errno.
-    pub(super) fn show(&self, handle: u64, text: Box<[u8]>) -> Result<(), i32> {
+    /// Which piece is to be shown before a read at `offset`, if another one is: the first for one from the start, and for one at the end
+    /// of what was shown the one behind it.
+    pub(super) fn due(&self, handle: u64, offset: u64) -> Option<u64> {
+        if offset == 0 {
+            return Some(0);
+        }
+        let shown = self.0.lock().shown.get(&handle).copied()??;
+        shown.next.filter(|_| offset == shown.end)
+    }
+
+    /// Shows a piece that begins at byte `start` of the file from now on, or refuses by an errno.
+    pub(super) fn show(&self, handle: u64, start: u64, Piece { text, next }: Piece) -> Result<(), i32> {
         if text.len() as u64 > TEXT_BYTES {
             return Err(errno::EFBIG);
         }
@@ -79,20 +95,22 @@ impl Texts {
         }
         open.last_text += 1;
         let number = open.last_text;
-        open.shown.insert(handle, Some(Shown { text: number, len: text.len() }));
+        let end = start.saturating_add(text.len() as u64);
+        open.shown.insert(handle, Some(Shown { text: number, start, end, next }));
         open.keep(number, text);
         Ok(())
     }
 
-    /// At most `len` bytes of the text from `offset` on; ESTALE where that made room for others.
+    /// At most `len` bytes of the file from `offset` on; ESTALE where that made room for others, and before and behind a piece.
     pub(super) fn read(&self, handle: u64, offset: u64, len: usize) -> Result<IoBuf, i32> {
         let open = self.0.lock();
         let Some(Some(shown)) = open.shown.get(&handle) else { return Ok(IoBuf::empty()) };
-        let Some(start) = usize::try_from(offset).ok().filter(|start| *start < shown.len) else {
-            return Ok(IoBuf::empty());
-        };
+        if offset >= shown.end {
+            return if shown.next.is_none() { Ok(IoBuf::empty()) } else { Err(errno::ESTALE) };
+        }
+        let start = offset.checked_sub(shown.start).ok_or(errno::ESTALE)? as usize;
         let text = open.texts.get(&shown.text).ok_or(errno::ESTALE)?;
-        Ok(IoBuf::copy_of(&text[start..shown.len.min(start.saturating_add(len.min(READ_LEN_MAX)))]))
+        Ok(IoBuf::copy_of(&text[start..text.len().min(start.saturating_add(len.min(READ_LEN_MAX)))]))
     }
 }
 
@@ -117,8 +135,8 @@ impl Open {
 mod tests {
     use super::*;
 
-    fn text(len: usize, byte: u8) -> Box<[u8]> {
-        vec![byte; len].into()
+    fn text(len: usize, byte: u8) -> Piece {
+        Piece { text: vec![byte; len].into(), next: None }
     }
 
     #[test]
@@ -128,14 +146,14 @@ mod tests {
         let count = TEXT_BYTES as usize / LEN;
         let handles: Vec<u64> = (0..=count).map(|_| texts.open().unwrap()).collect();
         for handle in &handles {
-            texts.show(*handle, text(LEN, *handle as u8)).unwrap();
+            texts.show(*handle, 0, text(LEN, *handle as u8)).unwrap();
             assert!(texts.0.lock().bytes as u64 <= TEXT_BYTES);
         }
         let first = |handle| texts.read(handle, 1, 1).map(|bytes| bytes[0]);
         assert_eq!(first(handles[0]), Err(errno::ESTALE));
         assert!(texts.read(handles[0], LEN as u64, 1).unwrap().is_empty(), "it was read to its end");
         handles[1..].iter().for_each(|handle| assert_eq!(first(*handle), Ok(*handle as u8)));
-        texts.show(handles[0], text(1, 9)).unwrap();
+        texts.show(handles[0], 0, text(1, 9)).unwrap();
         assert_eq!(texts.read(handles[0], 0, 9).map(|bytes| bytes.to_vec()), Ok(vec![9]));
         handles.iter().for_each(|handle| texts.close(*handle));
         let open = texts.0.lock();
@@ -147,7 +165,7 @@ mod tests {
         let texts = Texts::default();
         let handle = texts.open().unwrap();
         let len = TEXT_BYTES as usize;
-        texts.show(handle, text(len, 1)).unwrap();
+        texts.show(handle, 0, text(len, 1)).unwrap();
         let mut read = 0;
         while read < len {
             let part = texts.read(handle, read as u64, usize::MAX).unwrap();
@@ -155,7 +173,27 @@ mod tests {
             read += part.len();
         }
         assert_eq!(read, len);
-        assert_eq!(texts.show(handle, text(len + 1, 1)), Err(errno::EFBIG));
+        assert_eq!(texts.show(handle, 0, text(len + 1, 1)), Err(errno::EFBIG));
+    }
+
+    #[test]
+    fn pieces_follow_each_other_and_only_the_last_is_there() {
+        let texts = Texts::default();
+        let handle = texts.open().unwrap();
+        let (first, last) = (Piece { next: Some(77), ..text(100, 1) }, text(50, 2));
+        assert_eq!((texts.due(handle, 0), texts.due(handle, 100)), (Some(0), None));
+        texts.show(handle, 0, first).unwrap();
+        let byte = |offset| texts.read(handle, offset, 1).map(|bytes| bytes.first().copied());
+        assert_eq!((byte(99), byte(100), byte(101)), (Ok(Some(1)), Err(errno::ESTALE), Err(errno::ESTALE)));
+        assert_eq!([99, 100, 101].map(|offset| texts.due(handle, offset)), [None, Some(77), None]);
+        texts.show(handle, 100, last).unwrap();
+        assert_eq!([99, 100, 149, 150].map(byte), [Err(errno::ESTALE), Ok(Some(2)), Ok(Some(2)), Ok(None)]);
+        assert_eq!((texts.due(handle, 150), texts.due(handle, 0)), (None, Some(0)));
+        // What others have pushed out does not keep a reader from going on behind it.
+        texts.show(handle, 0, Piece { next: Some(77), ..text(100, 1) }).unwrap();
+        let other = texts.open().unwrap();
+        texts.show(other, 0, text(TEXT_BYTES as usize, 3)).unwrap();
+        assert_eq!((byte(99), texts.due(handle, 100)), (Err(errno::ESTALE), Some(77)));
     }
 
     #[test]
@@ -167,7 +205,7 @@ mod tests {
         let next = texts.open().unwrap();
         assert!(!handles.contains(&next));
         texts.forget_files();
-        assert_eq!(texts.show(next, text(1, 1)), Err(errno::EINVAL));
+        assert_eq!(texts.show(next, 0, text(1, 1)), Err(errno::EINVAL));
         assert!(!handles.contains(&texts.open().unwrap()), "no number is used again");
     }
 }

@@ -29,13 +29,19 @@ impl Catalog for Toy {
         if device != "ram0" {
             return Err(Error::new(Kind::NotFound, format!("there is no device {device:?}")));
         }
-        let row = |name: &str, readable| AttributeRow { name: name.into(), readable, ..Default::default() };
-        Ok(vec![row("disksize", true), row("compact", false)])
+        let row = |name: &str, readable, kind: &str| AttributeRow {
+            name: name.into(),
+            readable,
+            r#type: kind.into(),
+            ..Default::default()
+        };
+        Ok(vec![row("disksize", true, "number"), row("compact", false, "text"), row("pages", true, "lines")])
     }
 
-    fn get(&self, device: &str, attribute: &str) -> Result<Shown, Error> {
+    fn get(&self, device: &str, attribute: &str, from: u64) -> Result<Shown, Error> {
         self.attributes(device)?;
-        Ok(shown(attribute))
+        let lines = attribute == "pages" && from < 3;
+        Ok(Shown { next: lines.then_some(from + 1), ..shown(attribute) })
     }
 
     fn change(&self, change: Change) -> Answer<Result<(), Error>> {
@@ -55,7 +61,7 @@ impl Catalog for Toy {
 }
 
 fn shown(name: &str) -> Shown {
-    Shown { name: name.into(), value: 5.into(), text: format!("value of {name}") }
+    Shown { name: name.into(), value: 5.into(), text: format!("value of {name}"), next: None }
 }
 
 fn busy() -> Error {
@@ -83,8 +89,8 @@ fn any_split_of_the_bytes_gives_the_same_replies() {
     let text = [
         Operation::Version {}.encode(),
         "\r\n".into(),
-        Operation::Get { device: "ram0".into(), attribute: None }.encode(),
-        Operation::Get { device: "ram9".into(), attribute: None }.encode(),
+        Operation::Get { device: "ram0".into(), attribute: None, from: None }.encode(),
+        Operation::Get { device: "ram9".into(), attribute: None, from: None }.encode(),
         "nonsense\n".into(),
         Operation::Reset { device: "ram0".into() }.encode(),
     ]
@@ -98,12 +104,29 @@ fn any_split_of_the_bytes_gives_the_same_replies() {
         let replies = replies(&mut session);
         assert_eq!(replies.len(), 5);
         let values = vec![shown("disksize")];
-        assert_eq!(replies[1], Ok(Reply::Values(values)), "write-only attributes are left out");
+        assert_eq!(replies[1], Ok(Reply::Values(values)), "write-only attributes and lines are left out");
         assert_eq!(replies[2].as_ref().unwrap_err().kind, Kind::NotFound);
         assert_eq!(replies[3].as_ref().unwrap_err().kind, Kind::Invalid);
         assert_eq!(replies[4], Ok(Reply::Done));
         assert!(!session.finished());
     }
+}
+
+#[test]
+fn lines_go_on_where_the_reply_before_has_ended() {
+    let mut session = ControlSession::new(Arc::new(Toy::default()));
+    let (mut places, mut from) = (Vec::new(), None);
+    loop {
+        let get = Operation::Get { device: "ram0".into(), attribute: Some("pages".into()), from };
+        session.receive(get.encode().as_bytes());
+        let Some(Ok(Reply::Values(values))) = replies(&mut session).pop() else { panic!("no values") };
+        places.push(values[0].next);
+        match values[0].next {
+            Some(next) => from = Some(next),
+            None => break,
+        }
+    }
+    assert_eq!(places, [Some(1), Some(2), Some(3), None]);
 }
 
 #[test]

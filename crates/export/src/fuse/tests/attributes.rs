@@ -33,7 +33,7 @@ fn a_part_is_a_folder_and_each_attribute_a_file() {
     let (errno, listing) = kernel.ask(opcode::READDIR, part, &portion(0, 4096, 0));
     let listing = String::from_utf8_lossy(&listing).into_owned();
     assert!(errno == 0 && listing.contains("level") && listing.contains("poke"), "{listing}");
-    for (node, errno) in [(part + (1 << 16), errno::ENOENT), (poke + 1, errno::ENOENT)] {
+    for (node, errno) in [(part + (1 << 16), errno::ENOENT), (poke + 2, errno::ENOENT)] {
         assert_eq!(kernel.ask(opcode::GETATTR, node, &[0; 16]).0, errno);
     }
     assert_eq!(kernel.find("ram0/toy/other"), Err(errno::ENOENT));
@@ -53,6 +53,31 @@ fn a_read_from_the_start_takes_the_value_anew_and_later_ones_go_on_in_it() {
     assert_eq!(read_at(&mut kernel, level, handle, 0, 100), (0, "99\n".into()));
     assert_eq!(kernel.ask(opcode::RELEASE, level, &words64(&[handle, 0, 0])).0, 0);
     assert_eq!(read_at(&mut kernel, level, handle, 0, 100).0, errno::EINVAL, "a handle that is closed");
+}
+
+#[test]
+fn lines_are_read_to_their_end_an_excerpt_at_a_time() {
+    let (toy, mut kernel, ..) = control();
+    let lines = kernel.find("ram0/toy/lines").unwrap();
+    let handle = kernel.open(lines, 0).unwrap();
+    // A mount keeps 1 MiB of texts, and the last of these files is longer.
+    for (count, len) in [(0, 65536), (1, 100), (LINES_SHOWN, 4096), (LINES_SHOWN + 1, 65536), (30_000, 65536)]
+    {
+        toy.level.store(count, Ordering::SeqCst);
+        let mut text = String::new();
+        loop {
+            let (errno, part) = read_at(&mut kernel, lines, handle, text.len() as u64, len);
+            assert!(errno == 0 && part.len() <= len as usize, "errno {errno} after {} bytes", text.len());
+            if part.is_empty() {
+                break;
+            }
+            text += &part;
+        }
+        let expected: String = (0..count).map(|line| format!("{line:0>39}\n")).collect();
+        assert!(text == expected, "{} bytes of {count} lines", text.len());
+    }
+    let elsewhere = read_at(&mut kernel, lines, handle, 5, 10).0;
+    assert_eq!(elsewhere, errno::ESTALE, "what was read before is gone");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use spillway_core::attribute::Type;
 use spillway_core::sync::{AtomicBool, AtomicU64, Ordering, WaitList};
-use spillway_core::{Answer, Attribute, Attributes, Error, Kind, Spec, Table, Value};
+use spillway_core::{Answer, Attribute, Attributes, Error, Excerpt, Kind, Spec, Table, Value};
 use spillway_export::control::{AttributeRow, Catalog, Change, DeviceRow, ServerVersion, Shown};
 use spillway_export::fuse::Folder;
 
@@ -31,7 +31,18 @@ static ROWS: &[Attribute<Toy>] = &[
         },
     ),
     Attribute::write(Spec::command("poke", Type::Text, "Anything"), |_, _| Ok(())),
+    Attribute::lines("lines", "As many as the level", lines),
 ];
+
+/// Lines that are shown at once, of 40 bytes each.
+pub(super) const LINES_SHOWN: u64 = 1000;
+
+fn lines(toy: &Toy, from: u64) -> Result<Excerpt, Error> {
+    let lines = toy.level.load(Ordering::SeqCst);
+    let end = lines.min(from.saturating_add(LINES_SHOWN));
+    let text: Vec<String> = (from..end).map(|line| format!("{line:0>39}")).collect();
+    Ok(Excerpt { value: Value::Text(text.join("\n")), next: (end < lines).then_some(end) })
+}
 
 impl Toy {
     /// Its part, as a mount shows it.
@@ -87,7 +98,7 @@ impl Catalog for ToyCatalog {
         unreachable!("a mount does not ask")
     }
 
-    fn get(&self, _: &str, _: &str) -> Result<Shown, Error> {
+    fn get(&self, _: &str, _: &str, _: u64) -> Result<Shown, Error> {
         unreachable!("a mount does not ask")
     }
 
