@@ -79,11 +79,10 @@ impl Spec {
                 self.in_range(size(word).map_err(|_| self.refused(&format!("{word:?}")))?)
             }
             Type::Number(..) | Type::PowerOfTwo(..) => self.in_range(self.number(word)?),
-            Type::Switch => match word {
-                "0" => Ok(Value::Switch(false)),
-                "1" => Ok(Value::Switch(true)),
-                _ => Err(self.refused(&format!("{word:?}"))),
-            },
+            Type::Switch => {
+                let on = switch(word).or_else(|| self.kernel.then(|| kernel_switch(word)).flatten());
+                on.map(Value::Switch).ok_or_else(|| self.refused(&format!("{word:?}")))
+            }
             Type::Choice(_) => self.named(word),
             Type::Ratio { decimals, .. } => {
                 let read = decimal(word, decimals).ok_or_else(|| self.refused(&format!("{word:?}")));
@@ -128,6 +127,23 @@ impl Spec {
         let value = Value::Ratio(part, whole);
         let within = whole > 0 && u128::from(part) <= u128::from(most) * u128::from(whole);
         if within { Ok(value) } else { Err(self.refused(&self.text(&value))) }
+    }
+}
+
+fn switch(word: &str) -> Option<bool> {
+    match word {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    }
+}
+
+/// What the kernel takes for on or off: words by their first letters, and numbers.
+fn kernel_switch(word: &str) -> Option<bool> {
+    match word.to_ascii_lowercase().as_bytes() {
+        [b'y' | b't', ..] | [b'o', b'n', ..] => Some(true),
+        [b'n' | b'f', ..] | [b'o', b'f', ..] => Some(false),
+        _ => word.parse::<u64>().ok().map(|number| number != 0),
     }
 }
 
@@ -195,6 +211,15 @@ mod tests {
         assert_eq!(bytes.kernel().parse_written("0x10"), Ok(Value::U64(16)));
         assert_eq!(bytes.kernel().parse("1.5K"), Ok(Value::U64(1536)), "a person's rules");
         assert!(bytes.kernel().parse_written("1.5K").is_err() && bytes.parse_written("1.5K").is_ok());
+        let switch = knob(Type::Switch).kernel();
+        for text in ["1", "y", "Yes", "on", "true", "7"] {
+            assert_eq!(switch.parse_written(text), Ok(Value::Switch(true)), "{text}");
+        }
+        for text in ["0", "n", "No", "OFF", "false", "000"] {
+            assert_eq!(switch.parse_written(text), Ok(Value::Switch(false)), "{text}");
+        }
+        assert!(["", "o", "-1", "maybe"].into_iter().all(|text| switch.parse_written(text).is_err()));
+        assert!(knob(Type::Switch).parse_written("yes").is_err(), "ours are 0 and 1");
     }
 
     #[test]

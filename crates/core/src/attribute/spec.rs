@@ -232,7 +232,7 @@ pub struct Spec {
     pub preset: Preset,
     /// Whether [`super::Value::None`], written `none`, is allowed.
     pub or_none: bool,
-    /// Whether text is read and shown as the kernel does: a choice among all names, sizes without fractions.
+    /// Whether text is read and shown as the kernel does: a choice among all names, sizes without fractions, switches by words and numbers.
     pub kernel: bool,
     /// What a number above the range is: [`Kind::Invalid`] but where the kernel says otherwise.
     pub above: Kind,

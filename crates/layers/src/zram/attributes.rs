@@ -219,15 +219,12 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
     ),
     live!(writeback_limit_enable),
     live!(writeback_batch_size),
-    Attribute::both(
-        OPTIONS.compressed_writeback,
-        |zram| Value::Switch(zram.core.knobs.compressed_writeback.get()),
-        |zram, value| {
-            let _setup = zram.core.lock_blank("compressed_writeback")?;
-            zram.core.knobs.compressed_writeback.set(Field::of(value));
-            Ok(())
-        },
-    ),
+    compressed_writeback(OPTIONS.compressed_writeback),
+    compressed_writeback(Spec {
+        name: "writeback_compressed",
+        help: "The same, by the name that it had first",
+        ..OPTIONS.compressed_writeback
+    }),
     live!(bring_back),
     live!(bring_back_age),
     live!(spill_high_watermark),
@@ -289,6 +286,18 @@ fn text(value: Value) -> String {
 }
 
 fn limit(zram: &Zram) -> u64 {
+const fn compressed_writeback(spec: Spec) -> Attribute<Zram> {
+    Attribute::both(
+        spec,
+        |zram| Value::Switch(zram.core.knobs.compressed_writeback.get()),
+        |zram, value| {
+            let _setup = zram.core.lock_blank("compressed_writeback")?;
+            zram.core.knobs.compressed_writeback.set(Field::of(value));
+            Ok(())
+        },
+    )
+}
+
     match zram.core.budget.limit() {
         Budget::UNLIMITED => 0,
         bytes => bytes,

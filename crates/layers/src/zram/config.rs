@@ -61,14 +61,14 @@ options! {
     Live writeback_limit: u64 = Type::COUNT, "Pages that may still be written back, while writeback_limit_enable is on"
         .unit(Unit::Pages).preset(Preset::Number(0));
     Live writeback_limit_enable: bool = Type::Switch, "Whether writeback_limit counts"
-        .preset(Preset::Switch(false));
+        .kernel().preset(Preset::Switch(false));
     Live writeback_batch_size: u64 = Type::Number(1, u32::MAX as u64),
         "Pages that are written back in one I/O, as many as fit a MiB; with 1, one I/O at a time"
         .unit(Unit::Pages).preset(Preset::Number(256));
     Start writeback_depth: usize = Type::Number(1, 32), "I/Os of write-back in flight, each with a MiB of memory"
         .unit(Unit::Requests).preset(Preset::Number(4));
     BeforeInit compressed_writeback: bool = Type::Switch, "Whether pages are written back compressed, one behind the other"
-        .preset(Preset::Switch(true));
+        .kernel().preset(Preset::Switch(true));
     Live bring_back: BringBack = Type::Choice(BringBack::NAMES),
         "Which read of a page in the spill file brings it back to memory, where there is room: the second within bring_back_age"
         .preset(Preset::Choice("second"));

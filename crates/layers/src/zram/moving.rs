@@ -54,7 +54,9 @@ impl<C: Deref<Target = Core>> Pick<C> {
     /// Has the slot name what was written to the spill file, unless its page was read or written meanwhile; true if it does.
     pub(super) fn spill_to(mut self, away: Away) -> bool {
         let picked = self.picked.take().expect("it is published once");
-        let published = self.core.table.publish(picked, Slot::Spilled(away), When::Untouched);
+        let spilled = Slot::Spilled(away);
+        let published =
+            self.core.table.publish_changed(picked, spilled, When::Untouched, |mark| mark.with_idle(false));
         if published != Published::Touched {
             self.free(self.cell);
         }

@@ -103,11 +103,22 @@ fn unknown(word: &str) -> Error {
     ))
 }
 
-/// What was written to `idle` says: pages that were not accessed for so many seconds; 0 for all of them.
+/// What was written to `idle` says: the least age of pages that are idle, in seconds; 0 for all of them. A page was not accessed for so many
+/// seconds once its age, which is rounded to either side, is more than that.
 pub(super) fn idle_age(text: &str) -> Result<u32, Error> {
     let text = text.trim();
-    let seconds = if text == "all" { Some(0) } else { text.parse().ok() };
-    seconds.ok_or_else(|| Error::invalid(format!("{text:?} is not allowed: write all, or an age in seconds")))
+    let age = if text == "all" { Some(0) } else { of_any_base(text).map(|age| age.saturating_add(1)) };
+    age.ok_or_else(|| Error::invalid(format!("{text:?} is not allowed: write all, or an age in seconds")))
+}
+
+/// A number as the kernel reads one of any base: `0x` or `0` before its digits say which.
+fn of_any_base(text: &str) -> Option<u32> {
+    let (radix, digits) = match text.as_bytes() {
+        [b'0', b'x' | b'X', ..] => (16, &text[2..]),
+        [b'0', _, ..] => (8, &text[1..]),
+        _ => (10, text),
+    };
+    u32::from_str_radix(digits, radix).ok().filter(|_| radix == 10 || !digits.starts_with('+'))
 }
 
 #[cfg(test)]
@@ -147,8 +158,9 @@ mod tests {
 
     #[test]
     fn all_pages_are_idle_or_those_of_an_age() {
-        assert_eq!([idle_age("all").unwrap(), idle_age("3600\n").unwrap()], [0, 3600]);
-        for text in ["", "al", "-1", "1.5", "4294967296"] {
+        let ages = ["all", "3600\n", "0", "0x10", "010", "4294967295"].map(|text| idle_age(text).unwrap());
+        assert_eq!(ages, [0, 3601, 1, 17, 9, u32::MAX]);
+        for text in ["", "al", "-1", "1.5", "4294967296", "0x", "08", "0+1"] {
             assert_eq!(idle_age(text).unwrap_err().kind, Kind::Invalid, "{text}");
         }
     }

@@ -230,7 +230,9 @@ fn commands_that_cannot_be_carried_out_say_why() {
     device.set("disksize", "1M");
     assert_eq!(device.refuse("writeback", "young"), Kind::Invalid);
     assert_eq!(device.refuse("writeback", "page_index=256"), Kind::Range);
-    assert_eq!(device.refuse("compressed_writeback", "0"), Kind::Busy);
+    for name in ["compressed_writeback", "writeback_compressed"] {
+        assert_eq!((device.refuse(name, "0"), device.show(name)), (Kind::Busy, "1".into()), "{name}");
+    }
     assert_eq!(device.refuse("writeback_batch_size", "0"), Kind::Invalid);
     assert_eq!(device.show("backing_dev"), "disk");
     let other = bench(sized(1 << 20));
@@ -261,6 +263,15 @@ fn a_full_file_is_an_error_of_the_command_and_nothing_else() {
     (0..400).for_each(|slot| assert!(device.read(slot, 1) == page(&mut Random(1000 + slot), 100)));
     device.settle();
 }
+    for (name, value, shown) in [
+        ("writeback_compressed", "off", "0"),
+        ("compressed_writeback", "Y", "1"),
+        ("writeback_limit_enable", "17", "1"),
+        ("writeback_limit_enable", "00", "0"),
+    ] {
+        device.set(name, value);
+        assert_eq!(device.show(name), shown, "{name} {value}");
+    }
 
 #[test]
 fn what_is_written_discarded_or_read_meanwhile_stays_in_memory() {
