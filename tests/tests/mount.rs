@@ -326,6 +326,29 @@ fn every_attribute_of_every_part_is_a_file() {
     assert_eq!(got.trim(), "70");
 }
 
+/// More text than a mount keeps.
+#[test]
+fn the_state_of_every_page_is_read_by_files_and_commands() {
+    let server = Launch::ram("1G").mounted().start();
+    let (disk, zram) = (both(&server.file("ram0")), server.file("ram0").with_file_name("zram"));
+    let state = || fs::read_to_string(zram.join("block_state")).expect("it has a size");
+    assert_eq!(state(), "");
+    let far = 200_000;
+    (0..160).for_each(|mebibyte| disk.write_all_at(&[7; 1 << 20], mebibyte << 20).expect("there is room"));
+    disk.write_all_at(&[7; 4096], far * 4096).expect("there is room");
+    let text = state();
+    let numbers = text.lines().map(|line| line[..12].trim_start().parse::<u64>().expect("a number"));
+    assert!(numbers.eq((0..160 * 256).chain([far])), "{} lines", text.lines().count());
+    assert!(
+        text.lines().all(|line| line.len() == 39 && line.ends_with(".000000 s.....")),
+        "{}",
+        &text[..400]
+    );
+    assert!(server.spillway(&["get", "ram0", "block_state"]).well().out == text);
+    let all = server.spillway(&["get", "ram0"]).well().out;
+    assert!(all.contains("mm_stat") && !all.contains("block_state"), "{all}");
+}
+
 /// The kernel says that a file was closed when the program has gone on.
 #[test]
 fn a_device_is_reset_right_after_its_file_was_closed() {

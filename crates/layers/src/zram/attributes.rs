@@ -175,6 +175,12 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
     Attribute::read(Spec::fact("debug_stat", DEBUG_STAT, "Kept for parsers; always 0"), |_| {
         Value::Columns(vec![0, 0])
     }),
+    Attribute::lines(
+        "block_state",
+        "A line for each page that is held: its number, the seconds of its last access, and flags: s same-filled, w written back, h stored \
+         raw, i idle, r recompressed, n incompressible. EINVAL before disksize",
+        |zram, from| zram.core.block_state(from),
+    ),
     Attribute::read(
         Spec::fact("backing_dev", Type::Text, "The spill file, or none").kernel(),
         |zram| {
@@ -277,15 +283,6 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
     }),
 ];
 
-fn number(value: &Value) -> u64 {
-    value.number().expect("the declaration allows numbers only")
-}
-
-fn text(value: Value) -> String {
-    Field::of(value)
-}
-
-fn limit(zram: &Zram) -> u64 {
 const fn compressed_writeback(spec: Spec) -> Attribute<Zram> {
     Attribute::both(
         spec,
@@ -298,6 +295,15 @@ const fn compressed_writeback(spec: Spec) -> Attribute<Zram> {
     )
 }
 
+fn number(value: &Value) -> u64 {
+    value.number().expect("the declaration allows numbers only")
+}
+
+fn text(value: Value) -> String {
+    Field::of(value)
+}
+
+fn limit(zram: &Zram) -> u64 {
     match zram.core.budget.limit() {
         Budget::UNLIMITED => 0,
         bytes => bytes,

@@ -170,6 +170,16 @@ impl Mark {
         self.0 & KIND == DEFERRED
     }
 
+    /// Whether the slot's page is in the spill file.
+    pub(super) fn is_spilled(self) -> bool {
+        self.0 & KIND == SPILLED
+    }
+
+    /// Whether the slot's page was in the spill file, and cannot be read.
+    pub(super) fn is_lost(self) -> bool {
+        self.0 & KIND == LOST
+    }
+
     /// What a slot with this mark and `word` holds.
     #[inline]
     pub(super) fn slot(self, word: u64) -> Slot {

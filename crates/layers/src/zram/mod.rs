@@ -33,6 +33,7 @@
 //! | `codecs` | which codecs a device uses: the primary and those for recompression |
 //! | `recompress`, `aging`, `recompressor` | pages compressed again: on command, and once they are old; whose turn it is |
 //! | `attributes`, `algorithms`, `commands` | the control table; its words for codecs; what of it takes long |
+//! | `block_state` | a line for each page, for those who look at all of them |
 //!
 //! *Lock order*: a compression stream, taken with no other lock held; then one of: a slot; the count of a page of slots; an arena or the packed
 //! spans; and last the locks of `pages`. None is held across an await, and of them only the count of a page of slots while memory goes back
@@ -44,6 +45,7 @@ mod arena;
 mod attributes;
 mod backing;
 mod blocks;
+mod block_state;
 mod cell;
 mod codec;
 mod codecs;

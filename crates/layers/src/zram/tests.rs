@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use spillway_core::contract::{self, Subject, block_on};
 use spillway_core::random::Random;
-use spillway_core::{Attributes, Budget, ByteRange, IoBuf, Kind, Op, Reply, Request, Seam, Submission};
+use spillway_core::{
+    Attributes, Budget, ByteRange, Excerpt, IoBuf, Kind, Op, Reply, Request, Seam, Submission, Value,
+};
 use spillway_policy::compaction::Step;
 use spillway_sim::memory::VecRegions;
 use spillway_sim::world::World;
@@ -18,6 +20,7 @@ use super::*;
 
 mod attributes;
 mod deferring;
+mod block_state;
 mod parallel;
 mod pressure;
 mod recompressing;
