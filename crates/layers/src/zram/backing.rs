@@ -159,6 +159,13 @@ impl Drop for AtWork {
 /// See [`Backing::begin_batch`].
 pub(super) struct BatchAtWork(AtWork);
 
+impl BatchAtWork {
+    /// What measures the file that the batch is written to.
+    pub(super) fn meter(&self) -> &Arc<Meter> {
+        &self.0.0.meter
+    }
+}
+
 impl Drop for BatchAtWork {
     fn drop(&mut self) {
         let pressure = &self.0.0.pressure;

@@ -66,7 +66,7 @@ impl Gathered {
     }
 
     /// Bytes of what it has.
-    pub(super) fn bytes(&self) -> u64 {
+    fn bytes(&self) -> u64 {
         self.picks.iter().map(|gather| gather.len as u64).sum()
     }
 
@@ -117,8 +117,9 @@ impl Gathered {
         Added::Yes
     }
 
-    /// Writes the batch; what reached the file is published. Objects that did not stay where they are.
+    /// Writes the batch, which is measured; what reached the file is published. Objects that did not stay where they are.
     pub(super) async fn write(self) -> Written {
+        let _measured = self.at_work.meter().write(self.bytes());
         let Self { core, batch, picks, at_work, .. } = self;
         let mut picks: Vec<Option<Gather>> = picks.into_iter().map(Some).collect();
         let publish = |index: usize, placed| picks[index].take().expect("each lands once").publish(placed);

@@ -238,11 +238,10 @@ impl Core {
                     Added::NoLimit => left = Vec::new().into_iter().peekable(),
                 }
             }
-            let (pages, bytes) = (gathered.len(), gathered.bytes());
+            let pages = gathered.len();
             if pages == 0 {
                 continue;
             }
-            let _measured = backing.meter.write(bytes);
             let why =
                 if backing.pressure.is_waited_for() { "writers waited" } else { "of the high watermark" };
             gathered.write().await?;
@@ -273,7 +272,7 @@ impl Core {
         };
         let used = format!("{} % of {of} is held", level.percent());
         let next = if backing.store.has_failed() {
-            "nothing leaves: writes to the spill file have failed too often".into()
+            "nothing leaves: writes to the spill file have failed too often, and none is tried before the next start".into()
         } else if backing.pressure.full.load(Ordering::Relaxed) {
             "nothing leaves: the spill file is full".into()
         } else if !self.knobs.may_write() {

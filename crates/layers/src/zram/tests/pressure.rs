@@ -1,8 +1,8 @@
 //! A device that spills by itself where memory is short.
 
-use spillway_sim::disk::{Latency, Medium};
+use spillway_sim::disk::{Call, Effect, Fault, Latency, Medium, Plan};
 
-use super::spilling::{Spilling, config, content, medium, spilling, spilling_to};
+use super::spilling::{Spilling, config, content, medium, spilling, spilling_by, spilling_to};
 use super::*;
 
 /// A device that may hold 1 MiB of what it is written.
@@ -83,6 +83,33 @@ fn where_nothing_can_leave_a_write_is_refused_and_changes_nothing() {
     assert_eq!(limited.bd_stat(), [50, 50, 50]);
     assert!((280..310).contains(&stored), "{stored} pages");
     assert!(limited.show("policy").contains("writeback_limit is used up"), "{}", limited.show("policy"));
+}
+
+/// Writes that a disk makes for a spill file before a page leaves: two superblocks.
+const OPENED: u64 = 2;
+
+#[test]
+fn after_repeated_write_errors_nothing_leaves_any_more_and_policy_says_so() {
+    let failing = |faults: Vec<Fault>| {
+        let config = Config { bring_back: BringBack::Never, ..config() };
+        let device = spilling_by(Plan { faults, ..Plan::default() }, config, medium(100));
+        device.set("mem_limit", "1M");
+        let stored = (0..400).take_while(|&slot| device.write(slot, &raw(slot, 1)).is_ok()).count() as u64;
+        assert!((0..stored).all(|slot| device.read(slot, 1) == raw(slot, 1)));
+        device.settle();
+        (device, stored)
+    };
+    let fault = |nth, sticky| Fault { call: Some(Call::Write), nth, effect: Effect::Fail(Kind::Io), sticky };
+    let (device, stored) = failing((OPENED..OPENED + 7).map(|nth| fault(nth, false)).collect());
+    assert_eq!(stored, 400, "{}", device.show("policy"));
+    assert!(!device.show("policy").contains("failed"), "{}", device.show("policy"));
+    let (device, stored) = failing(vec![fault(OPENED, true)]);
+    let policy = device.show("policy");
+    assert!(policy.contains("failed too often, and none is tried before the next start"), "{policy}");
+    assert!(policy.ends_with("nothing has left yet") && (200..256).contains(&stored), "{stored}: {policy}");
+    assert_eq!((device.bd_stat(), device.refuse("writeback", "huge")), ([0; 3], Kind::Io));
+    device.discard(0, 100 << 12);
+    (0..90).for_each(|slot| device.write(slot, &raw(slot, 2)).expect("there is room again"));
 }
 
 const WRITERS: u64 = 16;

@@ -44,12 +44,17 @@ pub(super) fn medium(segments: u64) -> Medium {
 }
 
 pub(super) fn spilling(config: Config, medium: Medium) -> Spilling {
-    open("ram0", config, medium, Plan::default()).expect("it is blank")
+    spilling_by(Plan::default(), config, medium)
 }
 
 /// One that spills to such a disk.
 pub(super) fn spilling_to(latency: Latency, config: Config, medium: Medium) -> Spilling {
-    open("ram0", config, medium, Plan { latency, ..Plan::default() }).expect("it is blank")
+    spilling_by(Plan { latency, ..Plan::default() }, config, medium)
+}
+
+/// One whose disk does as planned.
+pub(super) fn spilling_by(plan: Plan, config: Config, medium: Medium) -> Spilling {
+    open("ram0", config, medium, plan).expect("it is blank")
 }
 
 fn open(name: &str, config: Config, medium: Medium, plan: Plan) -> Result<Spilling, Error> {
@@ -173,6 +178,23 @@ fn what_was_written_back_reads_as_it_was_and_its_memory_is_free() {
 }
 
 #[test]
+fn each_batch_is_measured_once_whoever_asked_for_it() {
+    let device = spilling_to(Latency::UsbStick, config(), medium(200));
+    let meter = &device.zram.core.backing.get().unwrap().meter;
+    device.fill(0..600, 1);
+    let by_command = device.number("compr_data_size");
+    device.write_back_all();
+    assert_eq!(meter.written(), by_command);
+    assert!(meter.bytes_per_second() > 0, "of what took longer than a measurement");
+    device.fill(0..600, 2);
+    device.set("spill_high_watermark", "0");
+    device.set("spill_low_watermark", "0");
+    device.settle();
+    assert!(device.bd_stat()[0] > 0, "{}", device.show("policy"));
+    assert_eq!(meter.written(), by_command + device.number("spill_bytes"));
+}
+
+#[test]
 fn a_limit_is_kept_to_the_page() {
     let device = spilling(config(), medium(100));
     device.fill(0..1000, 1);
@@ -227,6 +249,15 @@ fn commands_that_cannot_be_carried_out_say_why() {
     let device = spilling(Config { disksize: 0, spill_size: 32 << 20, ..config() }, Medium::new(32 << 20));
     assert_eq!(device.refuse("writeback", "idle"), Kind::Invalid);
     assert_eq!(device.refuse("idle", "all"), Kind::Invalid);
+    for (name, value, shown) in [
+        ("writeback_compressed", "off", "0"),
+        ("compressed_writeback", "Y", "1"),
+        ("writeback_limit_enable", "17", "1"),
+        ("writeback_limit_enable", "00", "0"),
+    ] {
+        device.set(name, value);
+        assert_eq!(device.show(name), shown, "{name} {value}");
+    }
     device.set("disksize", "1M");
     assert_eq!(device.refuse("writeback", "young"), Kind::Invalid);
     assert_eq!(device.refuse("writeback", "page_index=256"), Kind::Range);
@@ -263,15 +294,6 @@ fn a_full_file_is_an_error_of_the_command_and_nothing_else() {
     (0..400).for_each(|slot| assert!(device.read(slot, 1) == page(&mut Random(1000 + slot), 100)));
     device.settle();
 }
-    for (name, value, shown) in [
-        ("writeback_compressed", "off", "0"),
-        ("compressed_writeback", "Y", "1"),
-        ("writeback_limit_enable", "17", "1"),
-        ("writeback_limit_enable", "00", "0"),
-    ] {
-        device.set(name, value);
-        assert_eq!(device.show(name), shown, "{name} {value}");
-    }
 
 #[test]
 fn what_is_written_discarded_or_read_meanwhile_stays_in_memory() {
