@@ -62,7 +62,7 @@ impl From<Error> for Failure {
         let exit = match error.kind {
             Kind::NotFound => Exit::Missing,
             Kind::Busy => Exit::Busy,
-            Kind::Invalid | Kind::Range | Kind::TooLong => Exit::Usage,
+            Kind::Invalid | Kind::Range | Kind::TooLong | Kind::NotBlock | Kind::NotFolder => Exit::Usage,
             _ => Exit::Failed,
         };
         Self::new(exit, error.to_string())
@@ -73,7 +73,7 @@ impl From<Error> for Failure {
 pub(crate) fn refused(error: Error) -> Failure {
     let exit = match error.kind {
         Kind::Busy => Exit::Busy,
-        Kind::Invalid | Kind::Range | Kind::TooLong => Exit::Usage,
+        Kind::Invalid | Kind::Range | Kind::TooLong | Kind::NotBlock | Kind::NotFolder => Exit::Usage,
         _ => Exit::Failed,
     };
     Failure::new(exit, error.message())

@@ -34,6 +34,10 @@ pub enum Kind {
     NotFound,
     /// What is needed for it is not there (ENODEV).
     NoDevice,
+    /// Neither a file nor a block device (ENOTBLK).
+    NotBlock,
+    /// A path leads through something that is no folder (ENOTDIR).
+    NotFolder,
     /// The caller may not (EACCES).
     Denied,
     /// A reply longer than its type can carry (EOVERFLOW).
@@ -50,8 +54,10 @@ impl Kind {
             Kind::TooLong => 7,
             Kind::OutOfMemory => 12,
             Kind::Denied => 13,
+            Kind::NotBlock => 15,
             Kind::Busy => 16,
             Kind::NoDevice => 19,
+            Kind::NotFolder => 20,
             Kind::Invalid => 22,
             Kind::NoSpace => 28,
             Kind::Range => 34,
@@ -72,6 +78,8 @@ impl Kind {
             Kind::Denied => "EACCES",
             Kind::Busy => "EBUSY",
             Kind::NoDevice => "ENODEV",
+            Kind::NotBlock => "ENOTBLK",
+            Kind::NotFolder => "ENOTDIR",
             Kind::Invalid => "EINVAL",
             Kind::NoSpace => "ENOSPC",
             Kind::Range => "ERANGE",
@@ -89,8 +97,10 @@ impl Kind {
             7 => Kind::TooLong,
             12 => Kind::OutOfMemory,
             13 => Kind::Denied,
+            15 => Kind::NotBlock,
             16 => Kind::Busy,
             19 => Kind::NoDevice,
+            20 => Kind::NotFolder,
             22 => Kind::Invalid,
             28 | 122 => Kind::NoSpace,
             34 => Kind::Range,
@@ -158,6 +168,9 @@ mod tests {
             Kind::Range,
             Kind::TooLong,
             Kind::NotFound,
+            Kind::NoDevice,
+            Kind::NotBlock,
+            Kind::NotFolder,
             Kind::Denied,
             Kind::Overflow,
         ] {

@@ -41,7 +41,9 @@ impl From<Kind> for Refusal {
             Kind::OutOfMemory => Self::new(errno::ENOMEM, "the system refused memory"),
             Kind::Io => Self::new(errno::EIO, "the disk below failed"),
             Kind::Corrupt => Self::new(errno::EIO, "the data is not what was written"),
-            Kind::Busy | Kind::NotFound | Kind::NoDevice => Self::new(errno::EIO, "the device is not ready"),
+            Kind::Busy | Kind::NotFound | Kind::NoDevice | Kind::NotBlock | Kind::NotFolder => {
+                Self::new(errno::EIO, "the device is not ready")
+            }
             Kind::NotSupported => Self::new(errno::ENOTSUP, "the device cannot do this"),
             Kind::ReadOnly | Kind::Denied => Self::new(errno::EPERM, "the device does not take writes"),
             Kind::ShuttingDown => Self::SHUTTING_DOWN,

@@ -140,10 +140,7 @@ impl Drop for Claim<'_> {
 
 /// A failure about `path` in the words of the system.
 pub(super) fn failed(path: &Path, what: impl Display, errno: Errno) -> Error {
-    let kind = match errno {
-        Errno::NOTDIR => Kind::Invalid,
-        _ => Kind::of_errno(errno.raw_os_error()),
-    };
+    let kind = Kind::of_errno(errno.raw_os_error());
     Error::new(kind, format!("{} {what}: {}", path.display(), std::io::Error::from(errno)))
 }
 
@@ -176,7 +173,8 @@ fn exclusive(options: &FileOptions, found: &Stat) -> Result<OFlags, Error> {
         FileType::BlockDevice | FileType::RegularFile => Ok(OFlags::empty()),
         _ => {
             let path = options.path.display();
-            Err(Error::invalid(format!("{path} is neither a file nor a block device: give one of these")))
+            let text = format!("{path} is neither a file nor a block device: give one of these");
+            Err(Error::new(Kind::NotBlock, text))
         }
     }
 }

@@ -173,13 +173,13 @@ fn a_file_that_cannot_be_made_is_a_refusal_with_the_way_out() {
     let path = |path: &str| PathBuf::from(path);
     for (path, kind, words) in [
         (std::env::temp_dir().join("none-here/spill"), Kind::NotFound, "none-here does not exist: create it"),
-        (scratch.0.join("spill"), Kind::Invalid, "is not a folder"),
+        (scratch.0.join("spill"), Kind::NotFolder, "is not a folder"),
         (path("/sys/spill"), Kind::Denied, "no file may be made in /sys"),
         (read_only.0.0.join("spill"), Kind::ReadOnly, "is read-only"),
         (full.0.0.join("spill"), Kind::NoSpace, "is full"),
         (path("/dev/spillway-none"), Kind::NotFound, "no file is made among devices"),
-        (std::env::temp_dir(), Kind::Invalid, "is neither a file nor"),
-        (path("/dev/null"), Kind::Invalid, "is neither a file nor"),
+        (std::env::temp_dir(), Kind::NotBlock, "is neither a file nor"),
+        (path("/dev/null"), Kind::NotBlock, "is neither a file nor"),
     ] {
         let options = FileOptions { path: path.clone(), create: Some(4 << 20), ..FileOptions::default() };
         let error = open_device(&options).err().expect("it cannot be made");
