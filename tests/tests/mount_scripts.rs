@@ -7,7 +7,7 @@ use std::sync::Arc;
 use spillway_tests::{Launch, Scratch, binary, tool};
 
 /// The sequence of the kernel's guide to zram, with lz4 for lzo and files of the mount for those of sysfs and the device: algorithm,
-/// size, limits, swap and a file system, statistics, compaction, reset, hot add and remove; and the errno of each wrong word.
+/// size, limits, swap and a file system, statistics, compaction, reset, hot add and remove, write-back; and the errno of each wrong word.
 const KERNEL_SESSION: &str = r#"
 set -eu
 zram=$1/zram disk=$1/disk place=$2
@@ -39,6 +39,8 @@ fails "Device or resource busy" "echo 32M > $zram/disksize"
 fails "Device or resource busy" "echo lz4 > $zram/comp_algorithm"
 fails "Device or resource busy" "echo algo=lz4 > $zram/recomp_algorithm"
 echo 32M > $zram/mem_limit
+fails "No such device" "echo idle > $zram/writeback"
+fails "Device or resource busy" "echo $place.spill > $zram/backing_dev"
 fails "Permission denied" "cat $zram/reset"
 fails "Permission denied" "echo 1 > $zram/mm_stat"
 loop=$(losetup --find --show --direct-io=on $disk)
@@ -54,9 +56,12 @@ test "$(wc -w < $zram/io_stat)" = 4
 set -- $(cat $zram/mm_stat)
 test "$1" -gt 0 && test "$4" = 33554432
 grep -q "version: 1" $zram/debug_stat
+test "$(wc -l < $zram/block_state)" -gt 2048
+if grep -vE '^ {0,11}[0-9]+ {1,12}[0-9]+[.]000000 [s.][w.][h.][i.][r.][n.]$' $zram/block_state; then exit 1; fi
 fails "Invalid argument" "echo type=old > $zram/recompress"
 fails "Invalid argument" "echo algo=zstd > $zram/recompress"
 echo all > $zram/idle
+grep -q ' [.][.].i[.][.]$' $zram/block_state
 echo "type=idle algo=deflate max_pages=8" > $zram/recompress
 echo "priority=2" > $zram/recompress
 test "$(cat $zram/recompressed_pages)" -gt 0
@@ -78,17 +83,49 @@ zram=$devices/ram$id/zram disk=$devices/ram$id/disk
 test "$(cat $zram/initstate)" = 0
 test "$(cat $zram/disksize)" = 0
 fails "No medium found" "cat $disk"
+fails "Invalid argument" "cat $zram/block_state"
 echo zstd > $zram/comp_algorithm
+test "$(cat $zram/backing_dev)" = none
+fails "No such file or directory" "echo $place/none/spill > $zram/backing_dev"
+fails "Block device required" "echo $place > $zram/backing_dev"
+fails "Not a directory" "echo $place.err/spill > $zram/backing_dev"
+fails "Device or resource busy" "echo $devices/ram0/disk > $zram/backing_dev"
+echo off > $zram/writeback_compressed
+test "$(cat $zram/compressed_writeback)" = 0
+echo y > $zram/compressed_writeback
+echo 8 > $zram/writeback_batch_size
+echo $place.spill > $zram/backing_dev
+test "$(cat $zram/backing_dev)" = $place.spill
 echo 64M > $zram/disksize
+test "$(stat -c '%s %a' $place.spill)" = "92274688 600"
+fails "Device or resource busy" "echo $place.spill > $zram/backing_dev"
+test -z "$(cat $zram/block_state)"
 loop=$(losetup --find --show --direct-io=on $disk)
 trap 'umount $place 2>/dev/null || :; losetup --detach $loop 2>/dev/null || :' EXIT
 /usr/sbin/mkfs.ext4 -q -F $loop
 mount $loop $place
 head -c 1048576 /dev/urandom > $place/file
+sync $place/file
 fails "Device or resource busy" "echo $id > $control/hot_remove"
+fails "Numerical result out of range" "echo page_index=16384 > $zram/writeback"
+echo 100 > $zram/writeback_limit
+echo 1 > $zram/writeback_limit_enable
+fails "Input/output error" "echo huge > $zram/writeback"
+test "$(cat $zram/writeback_limit)" = 0
+test "$(grep -c ' .wh...$' $zram/block_state)" = 100
+echo 0 > $zram/writeback_limit_enable
+echo all > $zram/idle
+echo idle > $zram/writeback
+set -- $(cat $zram/bd_stat)
+test "$1" -ge 256 && test "$3" -ge "$1"
 umount $place
 losetup --detach $loop
 trap - EXIT
+for try in 1 2 3 4 5 6 7 8 9; do echo 1 > $zram/reset 2> $place.err && break; sleep 0.2; done
+test "$(cat $zram/backing_dev)" = none
+test "$(awk '{ print $1 }' $zram/bd_stat)" = 0
+echo $place.spill > $zram/backing_dev
+echo 32M > $zram/disksize
 for try in 1 2 3 4 5 6 7 8 9; do echo $id > $control/hot_remove 2> $place.err && break; sleep 0.2; done
 test ! -e $devices/ram$id
 fails "No such device" "echo $id > $control/hot_remove"
@@ -112,7 +149,7 @@ fn a_zram_session_of_the_kernel_runs_unchanged_with_the_path_replaced() {
     let arguments =
         ["-c", KERNEL_SESSION, "sh", device.to_str().expect("text"), place.path().to_str().expect("text")];
     let said = tool::run("bash", &arguments);
-    let _ = fs::remove_file(place.path().with_extension("err"));
+    ["err", "spill"].iter().for_each(|name| _ = fs::remove_file(place.path().with_extension(name)));
     said.well();
 }
 

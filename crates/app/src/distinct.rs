@@ -1,50 +1,123 @@
 //! Nothing but origins stands on storage that something else of this server uses.
 //!
-//! Locks refuse most of it when a device is opened, but not a file and a loop device over it, and not in words that help.
+//! Locks refuse most of it when a device is opened, but not a file and a loop device over it, and not in words that help. Nor does anything
+//! but an origin stand on a device of the server itself, whose requests would wait for each other.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock, Weak};
 
 use anyhow::Result;
+use spillway_core::sync::Mutex;
+use spillway_core::{Error, Kind, Storage};
 use spillway_io::Footprint;
 use spillway_layers::stack::StackConfig;
-use spillway_layers::surroundings::BackingDevice;
+use spillway_layers::surroundings::{BackingDevice, OpenStorage};
 
 use crate::exit::Failure;
+use crate::place::DISK;
 
 /// A device by its name, and what it stands on.
 pub(crate) type Named<'a> = (&'a str, &'a StackConfig);
 
 /// A use of a path.
-struct Use<'a> {
-    device: &'a str,
+struct Use {
+    device: String,
     backing: BackingDevice,
     footprint: Option<Footprint>,
+}
+
+/// What the devices of a server have open, and the folder where they are files themselves.
+#[derive(Default)]
+pub(crate) struct InUse {
+    mount: OnceLock<PathBuf>,
+    open: Mutex<Vec<(Weak<dyn Storage>, Use)>>,
+}
+
+impl InUse {
+    /// The server's devices are files below `mount` from now on.
+    pub(crate) fn mounted(&self, mount: &Path) {
+        assert!(self.mount.set(mount.to_owned()).is_ok(), "a server mounts once");
+    }
+
+    /// Has `open` open what a device asks for. [`Kind::Busy`] where that is a cache or a spill file and something else of this server, or one
+    /// of its devices.
+    pub(crate) fn open(
+        &self,
+        device: &str,
+        backing: &BackingDevice,
+        open: impl FnOnce(&BackingDevice) -> Result<OpenStorage, Error>,
+    ) -> Result<OpenStorage, Error> {
+        let mut others = self.open.lock();
+        others.retain(|(storage, _)| storage.strong_count() > 0);
+        let asked = Use::new(device, backing.clone());
+        let conflicts = |other: &Use| asked.conflicts(other) && !asked.follows(other);
+        if let Some((_, other)) = others.iter().find(|(_, other)| conflicts(other)) {
+            return Err(Error::new(Kind::Busy, asked.refusal(other)));
+        }
+        if let Some(served) = self.served().find(|served| asked.stands_on(served)) {
+            let text = format!("{} is {}, which this server shows", backing.path.display(), served.display());
+            return Err(Error::new(Kind::Busy, text));
+        }
+        let opened = open(backing)?;
+        // Again: what was made has a footprint of its own now.
+        others.push((Arc::downgrade(&opened.storage), Use::new(device, backing.clone())));
+        Ok(opened)
+    }
+
+    fn served(&self) -> impl Iterator<Item = PathBuf> {
+        let folders =
+            self.mount.get().and_then(|mount| fs::read_dir(mount).ok()).into_iter().flatten().flatten();
+        folders.map(|folder| folder.path().join(DISK))
+    }
 }
 
 /// Refuses a cache or a spill file that is anything else of these devices as well. Two origins may be one: locks decide.
 pub(crate) fn check<'a>(devices: impl IntoIterator<Item = Named<'a>>) -> Result<()> {
     let uses: Vec<Use> = devices.into_iter().flat_map(uses).collect();
     for (index, one) in uses.iter().enumerate() {
-        let same = |other: &&Use| !(one.is_origin() && other.is_origin()) && one.is_same(other);
-        if let Some(other) = uses[..index].iter().find(same) {
-            return Err(Failure::usage(format!(
-                "{} ({}) and {} ({}) are the same file or device, or overlap: give {} one of its own",
-                other.backing.path.display(),
-                other.role(),
-                one.backing.path.display(),
-                one.role(),
-                if one.is_origin() { other.role() } else { one.role() }
-            ))
-            .into());
+        if let Some(other) = uses[..index].iter().find(|other| one.conflicts(other)) {
+            return Err(Failure::usage(one.refusal(other)).into());
         }
     }
     Ok(())
 }
 
-fn uses<'a>((device, config): Named<'a>) -> Vec<Use<'a>> {
-    let used = |backing: BackingDevice| Use { device, footprint: Footprint::of(&backing.path), backing };
-    config.backing_devices().into_iter().map(used).collect()
+fn uses((device, config): Named<'_>) -> Vec<Use> {
+    config.backing_devices().into_iter().map(|backing| Use::new(device, backing)).collect()
 }
 
-impl Use<'_> {
+impl Use {
+    fn new(device: &str, backing: BackingDevice) -> Self {
+        Self { device: device.to_owned(), footprint: Footprint::of(&backing.path), backing }
+    }
+
+    /// Whether the two cannot be one. Two origins may: locks decide.
+    fn conflicts(&self, other: &Self) -> bool {
+        !(self.is_origin() && other.is_origin()) && self.is_same(other)
+    }
+
+    /// Whether the other is of the same device, which may be about to let it go: the lock decides.
+    fn follows(&self, other: &Self) -> bool {
+        self.device == other.device && self.backing.role == other.backing.role
+    }
+
+    fn refusal(&self, other: &Self) -> String {
+        format!(
+            "{} ({}) and {} ({}) are the same file or device, or overlap: give {} one of its own",
+            other.backing.path.display(),
+            other.role(),
+            self.backing.path.display(),
+            self.role(),
+            if self.is_origin() { other.role() } else { self.role() }
+        )
+    }
+
+    fn stands_on(&self, path: &Path) -> bool {
+        let both = self.footprint.as_ref().zip(Footprint::of(path));
+        both.is_some_and(|(own, other)| own.overlaps(&other))
+    }
+
     fn is_origin(&self) -> bool {
         self.backing.role == "origin"
     }
@@ -66,8 +139,51 @@ mod tests {
 
     use super::*;
     use crate::scratch::Scratch;
+    use spillway_io::FileOptions;
     use spillway_layers::stack::{LayerConfig, OriginConfig};
     use spillway_layers::{file, write_cache};
+
+    #[test]
+    fn what_is_open_is_not_opened_as_anything_else_nor_is_a_device_of_the_server() {
+        let scratch = Scratch::new("in-use");
+        let path = |name: &str| scratch.path().join(name);
+        ["a", "b"].into_iter().for_each(|name| scratch.write(name, &"x".repeat(4096)));
+        std::os::unix::fs::symlink("a", path("soft")).unwrap();
+        fs::create_dir_all(path("mount/ram0")).unwrap();
+        fs::hard_link(path("b"), path("mount/ram0/disk")).unwrap();
+        let in_use = InUse::default();
+        let open_for = |device: &str, role: &'static str, name: &str| {
+            let (path, read_only) = (path(name), role == "origin");
+            let options = FileOptions { path: path.clone(), read_only, ..FileOptions::default() };
+            let backing = BackingDevice { role, path, create: None, read_only, mapped: false };
+            in_use.open(device, &backing, |_| {
+                let opened = spillway_io::open(&options)?;
+                Ok(OpenStorage { storage: opened.storage, notes: opened.notes })
+            })
+        };
+        let open = |role, name: &str| open_for("x", role, name);
+        let refusal = |role, name: &str| match open_for("y", role, name) {
+            Err(error) => (error.kind, error.message().to_owned()),
+            Ok(_) => panic!("{name} is opened"),
+        };
+        let spill = open("spill", "a").unwrap();
+        for role in ["spill", "origin"] {
+            let (kind, words) = refusal(role, "soft");
+            assert!(kind == Kind::Busy && words.contains("the spill of x"), "{words}");
+        }
+        let again = open("spill", "soft").err().expect("it is locked");
+        assert!(again.kind == Kind::Busy && !again.message().contains("the spill of x"), "{again}");
+        drop(spill);
+        let origin = open("origin", "soft").unwrap();
+        assert_eq!(refusal("spill", "a").0, Kind::Busy);
+        open("origin", "a").expect("locks decide");
+        drop(origin);
+        open("spill", "b").expect("it is no device yet");
+        in_use.mounted(&path("mount"));
+        let (kind, words) = refusal("spill", "b");
+        assert!(kind == Kind::Busy && words.contains("which this server shows"), "{words}");
+        open("spill", "a").unwrap();
+    }
 
     fn device(name: &'static str, origin: PathBuf, cache: Option<PathBuf>) -> (&'static str, StackConfig) {
         let origin = OriginConfig::File(file::Config { path: origin, read_only: false });

@@ -1,5 +1,6 @@
 //! What a stack may have of this process: its clock, its memory, its files.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use spillway_core::{Aligned, Budget, Error};
@@ -8,11 +9,13 @@ use spillway_layers::stack::{Stack, StackConfig};
 use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 
 use crate::background::wait_in_background;
+use crate::distinct::InUse;
 
 /// Opens stacks.
 #[derive(Clone)]
 pub(crate) struct Opening {
     around: Surroundings,
+    in_use: Arc<InUse>,
 }
 
 impl Opening {
@@ -25,7 +28,19 @@ impl Opening {
             budget: budget.clone(),
             open_file: Arc::new(open),
         };
-        Self { around }
+        Self { around, in_use: Arc::default() }
+    }
+
+    /// The devices are files below `mount` from now on.
+    pub(crate) fn mounted(&self, mount: &Path) {
+        self.in_use.mounted(mount);
+    }
+
+    /// What the stack of device `name` may have, at any time.
+    fn around(&self, name: &str) -> Surroundings {
+        let (in_use, device) = (self.in_use.clone(), name.to_owned());
+        let open_file = Arc::new(move |backing: &BackingDevice| in_use.open(&device, backing, open));
+        Surroundings { name: name.to_owned(), open_file, ..self.around.clone() }
     }
 
     /// The memory of the server.
@@ -40,8 +55,7 @@ impl Opening {
         config: &StackConfig,
         names: &'static [&'static str],
     ) -> Result<Stack, Error> {
-        let (config, around) =
-            (config.clone(), Surroundings { name: name.to_owned(), ..self.around.clone() });
+        let (config, around) = (config.clone(), self.around(name));
         let stack = move || async move { Stack::open(&config, names, &around).await };
         wait_in_background(&*self.around.env, stack)
     }

@@ -6,9 +6,12 @@ use anyhow::{Context, Result};
 
 use crate::exit::Failure;
 
+/// Name of the file of a device, in the device's folder of the mount.
+pub(crate) const DISK: &str = "disk";
+
 /// Where the file of a device is in the mount at `place`.
 pub(crate) fn file_below(place: &Path, device: &str) -> PathBuf {
-    place.join(device).join("disk")
+    place.join(device).join(DISK)
 }
 
 /// Refuses a mount over what the server needs: requests to the storage that its devices stand on would come back to it.

@@ -112,6 +112,7 @@ impl Server {
             let (devices, workers) = (&server.devices, &server.workers);
             let mounting = Mounting::begin(place, devices, workers, &budget, &server.memory, adds)?;
             server.mounting = Some(mounting);
+            server.arrivals.opening.mounted(place);
         }
         for (device, listener) in server.devices.all().iter().zip(claims) {
             server.endpoints.start_control(device, listener, &server.devices, &server.workers);

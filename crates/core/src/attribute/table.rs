@@ -91,8 +91,17 @@ impl<T> Attribute<T> {
 
     /// A row that is read and written.
     pub const fn both(spec: Spec, get: Get<T>, set: Set<T>) -> Self {
-        let change = Some(Change::AtOnce(set));
-        Self { spec: Spec { readable: true, writable: true, ..spec }, read: Some(Read::Whole(get)), change }
+        Self::read_and_changed(spec, get, Change::AtOnce(set))
+    }
+
+    /// A row that is read and written, and takes long to change.
+    pub const fn both_begin(spec: Spec, get: Get<T>, begin: Begin<T>) -> Self {
+        Self::read_and_changed(spec, get, Change::Later(begin))
+    }
+
+    const fn read_and_changed(spec: Spec, get: Get<T>, change: Change<T>) -> Self {
+        let spec = Spec { readable: true, writable: true, ..spec };
+        Self { spec, read: Some(Read::Whole(get)), change: Some(change) }
     }
 }
 

@@ -136,6 +136,11 @@ impl Store {
         give_up(&Seam::new(device), &reads, settings).await.map(drop)
     }
 
+    /// Looks whether the device is long enough for [`Store::open`], and can be written. Errors as there.
+    pub fn fits(device: Arc<dyn BlockDevice>, settings: &Settings) -> Result<(), Error> {
+        layout(&Seam::new(device), settings.segment_shift).map(drop)
+    }
+
     /// Gives the room of all segments back to the host. Where that fails, they are punched as they come free.
     async fn punch_all(&self) {
         let layout = self.layout();

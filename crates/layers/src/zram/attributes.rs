@@ -3,8 +3,6 @@
 //! Names, columns, accepted input and errors are the kernel's (reference: zram, attributes and statistics); docs/zram.md
 //! lists the differences, each with its reason.
 
-use spillway_core::size::human;
-use spillway_core::sync::Ordering;
 use spillway_core::{Attribute, Budget, Column, Error, Kind, Spec, Type, Unit, Value, mutant};
 
 use super::algorithms;
@@ -13,7 +11,6 @@ use super::commands;
 use super::config::OPTIONS;
 use super::device::{Count, Zram};
 use super::page::PAGE;
-use super::table::PAGE_SLOTS;
 use crate::options::Field;
 use crate::spill;
 
@@ -87,10 +84,10 @@ macro_rules! live {
 }
 
 pub(super) static ROWS: &[Attribute<Zram>] = &[
-    Attribute::both(
+    Attribute::both_begin(
         OPTIONS.disksize,
         |zram| Value::U64(zram.core.size()),
-        |zram, value| set_size(zram, number(&value)),
+        |zram, value| commands::set_size(zram, number(&value)),
     ),
     Attribute::read(Spec::fact("initstate", Type::Switch, "1 once the device has a size"), |zram| {
         Value::Switch(zram.core.size() > 0)
@@ -181,12 +178,18 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
          raw, i idle, r recompressed, n incompressible. EINVAL before disksize",
         |zram, from| zram.core.block_state(from),
     ),
-    Attribute::read(
-        Spec::fact("backing_dev", Type::Text, "The spill file, or none").kernel(),
+    Attribute::both_begin(
+        Spec::fact(
+            "backing_dev",
+            Type::Path,
+            "The spill file, or none. A path that is written is the spill file from the next disksize to the next reset, which leaves what \
+             spill names alone",
+        ),
         |zram| {
-            let path = zram.core.backing.get().map(|backing| backing.path.display().to_string());
+            let path = zram.core.backing_path().map(|path| path.display().to_string());
             Value::Text(path.unwrap_or_else(|| "none".into()))
         },
+        |zram, value| commands::attach(zram, text(value)),
     ),
     Attribute::begin(
         Spec::command(
@@ -324,30 +327,6 @@ fn mm_stat(zram: &Zram) -> Value {
         held.huge_pages,
         core.counted(Count::HugePagesSince),
     ])
-}
-
-pub(super) fn set_size(zram: &Zram, bytes: u64) -> Result<(), Error> {
-    let _setup = zram.core.lock_setup("disksize")?;
-    let (size, has) = (bytes.next_multiple_of(PAGE as u64), zram.core.size());
-    if size < has {
-        let text =
-            format!("disksize {bytes} is less than {has}, and a device in use only grows: reset it first");
-        return Err(Error::new(Kind::Busy, text));
-    }
-    if size == has {
-        return Ok(());
-    }
-    zram.core.table.resize(size / PAGE as u64).map_err(|kind| no_room_for(size, kind))?;
-    zram.core.size.store(size, Ordering::Release);
-    Ok(())
-}
-
-fn no_room_for(size: u64, kind: Kind) -> Error {
-    let (size, table) = (human(size), human(size / PAGE as u64 / PAGE_SLOTS / 8));
-    Error::new(
-        kind,
-        format!("disksize {size} takes a table of {table} at once, and --memory has less left: give more"),
-    )
 }
 
 pub(super) fn set_limit(zram: &Zram, bytes: u64) {

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use spillway_core::Env;
-use spillway_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, Semaphore, WaitList};
+use spillway_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, RwLock, Semaphore, WaitList};
+use spillway_core::{Env, Error};
 
 use super::config::{BringBack, Config};
 use super::pressure::Pressure;
 use crate::options::Live;
-use crate::spill::Store;
+use crate::spill::{Owner, Store};
 use crate::writeback::{Meter, Pauses};
 
 /// What is set about writing back, with a spill file or without.
@@ -83,21 +83,37 @@ impl Knobs {
     }
 }
 
+/// The spill file that a device has at present, if any. It comes and goes while no slot names a record.
+#[derive(Default)]
+pub(super) struct Attached(RwLock<Option<Arc<Backing>>>);
+
+impl Attached {
+    pub(super) fn get(&self) -> Option<Arc<Backing>> {
+        self.0.read().clone()
+    }
+
+    pub(super) fn put(&self, backing: Option<Arc<Backing>>) {
+        *self.0.write() = backing;
+    }
+}
+
 /// A device's spill file.
 pub(super) struct Backing {
     pub(super) store: Arc<Store>,
     pub(super) path: PathBuf,
+    /// It is the one of the device's configuration: a reset empties it, and lets go of any other.
+    pub(super) stays: bool,
     /// I/Os in flight.
     pub(super) depth: usize,
     /// Held by who writes back, and by a reset.
     pub(super) turn: Semaphore,
-    pub(super) pressure: Pressure,
+    pub(super) pressure: Arc<Pressure>,
     /// Measures the spill file.
     pub(super) meter: Arc<Meter>,
     /// Of writers, while pages leave too slowly.
     pub(super) pauses: Pauses,
-    /// The device ends: nothing more is written back.
-    pub(super) ending: AtomicBool,
+    /// The device ends, or lets go of the file: nothing more is written back.
+    ending: AtomicBool,
     /// Batches that are written and pages that are read.
     at_work: AtomicU32,
     /// Nothing is.
@@ -105,16 +121,23 @@ pub(super) struct Backing {
 }
 
 impl Backing {
-    pub(super) fn new(store: Arc<Store>, path: PathBuf, depth: usize, env: Arc<dyn Env>) -> Self {
-        let meter = Meter::new(env.clone());
+    pub(super) fn new(
+        store: Arc<Store>,
+        path: PathBuf,
+        stays: bool,
+        depth: usize,
+        env: Arc<dyn Env>,
+        (meter, pressure): (&Arc<Meter>, &Arc<Pressure>),
+    ) -> Self {
         Self {
             store,
             path,
+            stays,
             depth,
             turn: Semaphore::new(1),
-            pressure: Pressure::default(),
+            pressure: pressure.clone(),
             pauses: Pauses::new(env, meter.clone()),
-            meter,
+            meter: meter.clone(),
             ending: AtomicBool::new(false),
             at_work: AtomicU32::new(0),
             at_rest: WaitList::default(),
@@ -127,10 +150,25 @@ impl Backing {
         AtWork(self.clone())
     }
 
-    /// The same for a batch, whose end is a round.
-    pub(super) fn begin_batch(self: &Arc<Self>) -> BatchAtWork {
+    /// The same for a batch, whose end is a round; `None` where nothing more is written back.
+    pub(super) fn begin_batch(self: &Arc<Self>) -> Option<BatchAtWork> {
         self.pressure.batches.fetch_add(1, Ordering::Relaxed);
-        BatchAtWork(self.begin())
+        let batch = BatchAtWork(self.begin());
+        // In this order: who ends the use of the file sees the batch, or the batch sees the end.
+        (!self.is_ending()).then_some(batch)
+    }
+
+    /// Whether nothing more is written back.
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::SeqCst)
+    }
+
+    /// Ends the use of the file, for its `owner`; afterwards it says which pages it holds.
+    pub(super) async fn end(&self, owner: &impl Owner) -> Result<(), Error> {
+        self.ending.store(true, Ordering::SeqCst);
+        let _turn = self.turn.hold().await;
+        self.rest().await;
+        self.store.stop(owner).await
     }
 
     pub(super) fn is_at_work(&self) -> bool {

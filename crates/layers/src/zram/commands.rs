@@ -78,6 +78,22 @@ fn in_use(core: &Core) -> Result<u64, Error> {
     }
 }
 
+/// Gives the device its size, or a larger one.
+pub(super) fn set_size(zram: &Zram, bytes: u64) -> Answer<Result<(), Error>> {
+    if !zram.core.has_file_waiting() {
+        return Answer::Done(zram.core.resize(bytes));
+    }
+    run(&zram.core, Place::Background, move |core| async move {
+        core.open_waiting(bytes).await?;
+        core.resize(bytes)
+    })
+}
+
+/// Has the file at a path be the spill file.
+pub(super) fn attach(zram: &Zram, path: String) -> Answer<Result<(), Error>> {
+    run(&zram.core, Place::Background, move |core| async move { core.attach(path).await })
+}
+
 /// Drops everything. The caller makes sure that no client is connected.
 pub(super) fn reset(zram: &Zram) -> Answer<Result<(), Error>> {
     run(&zram.core, Place::Background, |core| async move { core.reset().await })
@@ -108,12 +124,15 @@ impl Core {
     pub(super) async fn reset(&self) -> Result<(), Error> {
         self.begin_reset()?;
         // A run of write-back or recompression ends as soon as it finds no size.
-        let _writing_back = match self.backing.get() {
+        let backing = self.backing.get();
+        let writing_back = match &backing {
             Some(backing) => Some(backing.turn.hold().await),
             None => None,
         };
         let _recompressing = self.recompressor.turn.hold().await;
         self.free_all().await;
+        drop(writing_back);
+        self.detach().await;
         let mut resetting = self.resetting.lock();
         self.table.resize(0).expect("a table without slots takes nothing");
         self.pages.cool();

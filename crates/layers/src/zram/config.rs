@@ -116,9 +116,19 @@ impl Config {
             (0, 0) => {
                 return Err(Error::invalid("spill_size is missing: a device without disksize has no other"));
             }
-            (0, size) => size.saturating_add(size / 10).next_multiple_of(SEGMENT) + 4 * SEGMENT,
+            (0, disksize) => default_spill_size(disksize),
             (size, _) => size,
         };
-        Ok(Some(BackingDevice { role: "spill", path, read_only: false, mapped: false, create: Some(size) }))
+        Ok(Some(spill_device(path, Some(size))))
     }
+}
+
+/// Bytes of a spill file that is made for a device of so many.
+pub(super) fn default_spill_size(disksize: u64) -> u64 {
+    disksize.saturating_add(disksize / 10).next_multiple_of(SEGMENT) + 4 * SEGMENT
+}
+
+/// The spill file at `path`, which is made that long where `create` says how long.
+pub(super) fn spill_device(path: PathBuf, create: Option<u64>) -> BackingDevice {
+    BackingDevice { role: "spill", path, read_only: false, mapped: false, create }
 }

@@ -90,7 +90,7 @@ impl Core {
 
     /// Whether memory is so short that a page should take as little as it can.
     fn is_short(&self) -> bool {
-        self.compactor.is_asked() || self.backing.get().is_some_and(|backing| backing.pressure.is_felt())
+        self.compactor.is_asked() || self.pressure.is_felt()
     }
 
     /// Which deferred pages the background task compresses now, and whether a request waits for it.

@@ -3,11 +3,13 @@
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
+use spillway_core::size::human;
 use spillway_core::stats::Counters;
 use spillway_core::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use spillway_core::{Budget, Env, Error, Kind};
 
-use super::backing::{Backing, Knobs};
+use super::attaching::Attaching;
+use super::backing::{Attached, Knobs};
 use super::codecs::Codecs;
 use super::compactor::Compactor;
 use super::decoders::Decoders;
@@ -15,10 +17,11 @@ use super::mark::SECONDS_MAX;
 use super::page::PAGE;
 use super::pages::Pages;
 use super::pool::Pool;
+use super::pressure::Pressure;
 use super::recompressor::Recompressor;
 use super::streams::Streams;
 use super::table::{Named, PAGE_SLOTS, Table};
-use crate::writeback::Writeback;
+use crate::writeback::{Meter, Writeback};
 
 /// What is counted; the numbers are indices into [`Core::counters`].
 #[derive(Clone, Copy, Debug)]
@@ -68,10 +71,14 @@ pub(super) struct Core {
     pub(super) compactor: Arc<Compactor>,
     pub(super) counters: Counters<COUNTS>,
     pub(super) knobs: Knobs,
-    /// Set while the device is opened, before anybody uses it.
-    pub(super) backing: OnceLock<Arc<Backing>>,
-    /// Spills where memory is short. Set with it.
+    pub(super) backing: Attached,
+    /// What is known of spilling under pressure of memory: of each spill file in turn, as is the speed that is measured.
+    pub(super) pressure: Arc<Pressure>,
+    pub(super) meter: Arc<Meter>,
+    /// Spills where memory is short. Set when the device is made.
     pub(super) spiller: OnceLock<Writeback<Core>>,
+    /// How spill files are opened. Set when the device is opened; one that never is has none.
+    pub(super) attaching: OnceLock<Attaching>,
     /// Whether a reset runs. Held while disksize or the algorithm is set.
     pub(super) resetting: Mutex<bool>,
 }
@@ -132,6 +139,34 @@ impl Core {
         let setup = self.lock_setup(what)?;
         if self.size() > 0 { Err(busy(what, "has a size: reset it first")) } else { Ok(setup) }
     }
+}
+
+impl Core {
+    /// Makes the device `bytes` long, rounded up; [`Kind::Busy`] where it is longer.
+    pub(super) fn resize(&self, bytes: u64) -> Result<(), Error> {
+        let _setup = self.lock_setup("disksize")?;
+        let (size, has) = (bytes.next_multiple_of(PAGE as u64), self.size());
+        if size < has {
+            let text = format!(
+                "disksize {bytes} is less than {has}, and a device in use only grows: reset it first"
+            );
+            return Err(Error::new(Kind::Busy, text));
+        }
+        if size == has {
+            return Ok(());
+        }
+        self.table.resize(size / PAGE as u64).map_err(|kind| no_room_for(size, kind))?;
+        self.size.store(size, Ordering::Release);
+        Ok(())
+    }
+}
+
+fn no_room_for(size: u64, kind: Kind) -> Error {
+    let (size, table) = (human(size), human(size / PAGE as u64 / PAGE_SLOTS / 8));
+    Error::new(
+        kind,
+        format!("disksize {size} takes a table of {table} at once, and --memory has less left: give more"),
+    )
 }
 
 fn busy(what: &str, why: &str) -> Error {

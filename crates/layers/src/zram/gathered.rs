@@ -54,11 +54,11 @@ pub(super) enum Added {
 }
 
 impl Gathered {
-    /// An empty one, once there is a buffer for it.
-    pub(super) async fn new(core: &Arc<Core>, backing: &Arc<Backing>) -> Self {
-        let at_work = backing.begin_batch();
+    /// An empty one, once there is a buffer for it; `None` where nothing more is written back.
+    pub(super) async fn new(core: &Arc<Core>, backing: &Arc<Backing>) -> Option<Self> {
+        let at_work = backing.begin_batch()?;
         let batch = backing.store.batch().await;
-        Self { core: core.clone(), batch, picks: Vec::new(), no_room: false, at_work }
+        Some(Self { core: core.clone(), batch, picks: Vec::new(), no_room: false, at_work })
     }
 
     pub(super) fn len(&self) -> usize {

@@ -22,7 +22,7 @@
 //! | `pool`, `size_class`, `arena`, `packed` | objects, by size class and packed together |
 //! | `cell`, `spans`, `pages` | names of objects, records of spans, memory |
 //! | `work` | how much one poll may do |
-//! | `backing`, `spilling` | the spill file, its opening and its end |
+//! | `backing`, `spilling`, `attaching` | the spill file, its opening and its end; one that is attached later |
 //! | `writeback`, `gathered`, `recall` | pages on their way to it, and back |
 //! | `spiller`, `pressure`, `throttle` | which pages leave by themselves where memory is short, and how fast it may fill |
 //! | `timers` | which leave when they are old, and how much of that a day sees |
@@ -42,10 +42,11 @@
 mod aging;
 mod algorithms;
 mod arena;
+mod attaching;
 mod attributes;
 mod backing;
-mod blocks;
 mod block_state;
+mod blocks;
 mod cell;
 mod codec;
 mod codecs;
@@ -88,7 +89,6 @@ mod timers;
 mod work;
 mod writeback;
 
-use std::future::ready;
 use std::sync::{Arc, OnceLock};
 
 use spillway_core::stats::Counters;
@@ -98,7 +98,8 @@ use spillway_core::{
     Op, Regions, Request, Spec, Submission, Table as AttributeTable,
 };
 
-use backing::Knobs;
+use attaching::Attaching;
+use backing::{Attached, Knobs};
 use codec::Params;
 use codecs::Codecs;
 use decoders::Decoders;
@@ -106,6 +107,7 @@ use device::Core;
 use encoder::Choice;
 use pages::Pages;
 use pool::Pool;
+use pressure::Pressure;
 use recompressor::Recompressor;
 use streams::Streams;
 use table::Table;
@@ -113,6 +115,7 @@ use table::Table;
 use crate::options::Options;
 use crate::sizes;
 use crate::surroundings::{BackingDevice, Open, OpenDevice, Surroundings};
+use crate::writeback::{Meter, Writeback};
 
 pub use config::{BringBack, Config};
 pub use device::Zram;
@@ -135,6 +138,7 @@ impl Zram {
         let decoders = Decoders::default();
         decoders.choose(&[choice.codec], &budget).map_err(no_room_to_begin)?;
         let share = Budget::share(&budget, Budget::UNLIMITED);
+        let meter = Meter::new(env.clone());
         let core = Core {
             pages: Pages::new(regions.clone(), share.clone(), budget.clone())
                 .with_reserve(Pool::RESERVE_BYTES)
@@ -148,8 +152,11 @@ impl Zram {
             compactor: Arc::default(),
             counters: Counters::default(),
             knobs: Knobs::new(&config),
-            backing: OnceLock::new(),
+            backing: Attached::default(),
+            pressure: Arc::new(Pressure::none()),
+            meter: meter.clone(),
             spiller: OnceLock::new(),
+            attaching: OnceLock::new(),
             size: AtomicU64::new(0),
             resetting: Mutex::new(false),
             budget: share,
@@ -157,6 +164,8 @@ impl Zram {
             env,
         };
         let zram = Arc::new(Self { core: Arc::new(core) });
+        let spiller = Writeback::new(Arc::downgrade(&zram.core), zram.core.env.clone(), meter);
+        assert!(zram.core.spiller.set(spiller).is_ok(), "a device is made once");
         zram.configure(&config)?;
         passes::start(&zram.core);
         Ok(zram)
@@ -172,21 +181,33 @@ impl Zram {
         attributes::set_limit(self, config.mem_limit);
         attributes::set_deferred(self, config.deferred_bytes_max)?;
         if config.disksize > 0 {
-            attributes::set_size(self, config.disksize)?;
+            self.core.resize(config.disksize)?;
         }
         Ok(())
     }
 }
 
-impl Open<()> for Config {
-    async fn open(&self, (): (), around: &Surroundings) -> Result<OpenDevice, Error> {
+impl Config {
+    /// The device, with its spill file where it has one; and what is worth knowing about that.
+    async fn open_device(&self, around: &Surroundings) -> Result<(Arc<Zram>, Vec<String>), Error> {
         let Surroundings { env, regions, budget, .. } = around;
         let backing = self.backing()?;
         let zram = Zram::new(self.clone(), env.clone(), regions.clone(), budget.clone())?;
-        let opened = OpenDevice { grow: Some(zram.clone()), ..OpenDevice::new(zram.clone(), attributes) };
-        let Some(backing) = backing else { return Ok(opened) };
-        let notes = zram.open_spill(self, &backing, around).await?;
-        Ok(OpenDevice { suspend: Some(zram), notes, ..opened })
+        let attaching = Attaching::new(self, around);
+        assert!(zram.core.attaching.set(attaching).is_ok(), "a device is opened once");
+        let notes = match backing {
+            Some(backing) => zram.open_spill(self, &backing).await?,
+            None => Vec::new(),
+        };
+        Ok((zram, notes))
+    }
+}
+
+impl Open<()> for Config {
+    async fn open(&self, (): (), around: &Surroundings) -> Result<OpenDevice, Error> {
+        let (zram, notes) = self.open_device(around).await?;
+        let opened = OpenDevice::new(zram.clone(), attributes);
+        Ok(OpenDevice { grow: Some(zram.clone()), suspend: Some(zram), notes, ..opened })
     }
 
     fn backing_devices(&self) -> Vec<BackingDevice> {
@@ -196,8 +217,10 @@ impl Open<()> for Config {
 
 impl Grow for Zram {
     fn grow(&self, size: Option<u64>) -> LocalFuture<Result<(), Error>> {
-        let size = sizes::given(&config::OPTIONS.disksize, size);
-        Box::pin(ready(size.and_then(|size| attributes::set_size(self, size))))
+        Box::pin(match sizes::given(&config::OPTIONS.disksize, size) {
+            Ok(size) => commands::set_size(self, size),
+            Err(refused) => Answer::Done(Err(refused)),
+        })
     }
 }
 

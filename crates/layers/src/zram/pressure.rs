@@ -58,6 +58,29 @@ pub(super) struct Last {
 }
 
 impl Pressure {
+    /// Of a device without a spill file.
+    pub(super) fn none() -> Self {
+        let pressure = Self::default();
+        pressure.end();
+        pressure
+    }
+
+    /// The device has a spill file from now on, of which nothing is known yet.
+    pub(super) fn begin(&self) {
+        self.barren_laps.store(0, Ordering::Relaxed);
+        self.full.store(false, Ordering::Relaxed);
+        self.barren_at.store(0, Ordering::Relaxed);
+        *self.last.lock() = None;
+        self.daily.lock().written = 0;
+        self.looked(0, 0);
+    }
+
+    /// The device has none any more: nothing leaves, and nobody looks.
+    pub(super) fn end(&self) {
+        self.leaves.store(false, Ordering::Relaxed);
+        self.looked(u64::MAX, 0);
+    }
+
     /// A writer waits for memory as long as the result is there.
     pub(super) fn wait(&self) -> Waiting<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);

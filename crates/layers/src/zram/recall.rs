@@ -72,7 +72,7 @@ impl Core {
         if misses.is_empty() {
             return Ok(());
         }
-        let store = &self.backing.get().expect("what is spilled is in a spill file").store;
+        let backing = self.backing.get().expect("what is spilled is in a spill file");
         let wanted: Vec<Spilled> =
             misses.0.iter().map(|(_, miss)| self.record(miss.slot, miss.away)).collect();
         let mut result = Ok(());
@@ -84,7 +84,7 @@ impl Core {
                 result = Err(kind);
             }
         };
-        store.read(&wanted, take).await;
+        backing.store.read(&wanted, take).await;
         self.count(Count::BackingReads, wanted.len() as u64);
         misses.0.clear();
         result

@@ -58,7 +58,7 @@ impl Source for Core {
         let leaves = spill::leaves(self.level().1.percent(), before, high, low);
         pressure.leaves.store(leaves, Ordering::Relaxed);
         let wanted = leaves || pressure.is_waited_for();
-        if wanted && self.can_spill(backing) { Goal::ToLow } else { Goal::Rest }
+        if wanted && self.can_spill(&backing) { Goal::ToLow } else { Goal::Rest }
     }
 
     fn take(self: &Arc<Self>, _goal: Goal, bytes_max: u64) -> Take<Victims> {
@@ -74,7 +74,7 @@ impl Source for Core {
         let full = |victims: &Vec<SlotIndex>, bytes| victims.len() as u64 >= pages || bytes >= bytes_max;
         let mut slice = Slice::new();
         for _ in 0..LOOKS {
-            let Some(range) = self.next_under_hand(backing) else { break };
+            let Some(range) = self.next_under_hand(&backing) else { break };
             let (now, mut next) = (self.seconds(), range.end);
             let units = self.table.sweep(range, now, |index, len| {
                 victims.push(index);
@@ -91,7 +91,7 @@ impl Source for Core {
                 break;
             }
         }
-        self.taken(backing, victims, bytes)
+        self.taken(&backing, victims, bytes)
     }
 
     fn write(self: &Arc<Self>, victims: Victims) -> LocalFuture<Written> {
@@ -105,7 +105,7 @@ impl Source for Core {
     }
 
     fn is_waited_for(&self) -> bool {
-        self.backing.get().is_some_and(|backing| backing.pressure.is_waited_for())
+        self.pressure.is_waited_for()
     }
 
     fn failed(&self, kind: Kind) {
@@ -145,7 +145,7 @@ impl Core {
         let (Some(backing), Some(spiller)) = (self.backing.get(), self.spiller.get()) else { return false };
         let pressure = &backing.pressure;
         let (_waiting, seen) = (pressure.wait(), pressure.rounds.current());
-        if self.can_spill(backing) {
+        if self.can_spill(&backing) {
             spiller.kick();
         } else if pressure.batches.load(Ordering::Relaxed) == 0 {
             return false;
@@ -222,7 +222,7 @@ impl Core {
         let mut left = std::mem::take(&mut victims.slots).into_iter().peekable();
         let backing = &victims.backing;
         while left.peek().is_some() {
-            let mut gathered = Gathered::new(self, backing).await;
+            let Some(mut gathered) = Gathered::new(self, backing).await else { return Ok(()) };
             let mut slice = Slice::new();
             while let Some(&index) = left.peek()
                 && !gathered.is_full()
@@ -277,8 +277,8 @@ impl Core {
             "nothing leaves: the spill file is full".into()
         } else if !self.knobs.may_write() {
             "nothing leaves: writeback_limit is used up".into()
-        } else if !self.may_spend(backing) {
-            let wait = self.spends_in(backing).as_secs() + 1;
+        } else if !self.may_spend(&backing) {
+            let wait = self.spends_in(&backing).as_secs() + 1;
             format!("nothing leaves: spill_daily_bytes is used up for now, and goes on in {wait} s")
         } else if level.percent() >= high && backing.pressure.is_barren(self.table.changes()) {
             "nothing leaves: what is in memory are no pages that could".into()

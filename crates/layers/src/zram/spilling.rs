@@ -1,23 +1,24 @@
-//! A device and its spill file: how it is opened and closed, and whose its records are.
+//! A device and its spill file: how it is opened, changed and closed, and whose its records are.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use spillway_core::size::human;
-use spillway_core::sync::Ordering;
-use spillway_core::{BlockDevice, Budget, Error, Geometry, Kind, LocalFuture, Suspend, mutant};
+use spillway_core::{BlockDevice, Error, Geometry, Kind, LocalFuture, Suspend, mutant};
 
+use super::attaching::Attaching;
 use super::backing::Backing;
 use super::cell::SlotIndex;
-use super::codec;
 use super::config::Config;
 use super::device::{Core, Zram};
 use super::mark::{Away, Slot};
-use super::page::{DISKSIZE_MAX, PAGE};
 use crate::about;
 use crate::file::File;
 use crate::spill::{Location, Owner, Placed, Settings, Store};
 use crate::surroundings::{BackingDevice, Surroundings};
-use crate::writeback::Writeback;
+
+/// The attribute that names a spill file while the server runs.
+const NAME: &str = "backing_dev";
 
 impl Owner for Core {
     fn names(&self, slot: u32, at: Location) -> bool {
@@ -47,48 +48,117 @@ impl Core {
     }
 
     /// The spill file; [`Kind::NoDevice`] where there is none.
-    pub(super) fn backing(&self) -> Result<&Arc<Backing>, Error> {
-        self.backing
-            .get()
-            .ok_or_else(|| Error::new(Kind::NoDevice, "the device has no spill file: start it with --spill"))
+    pub(super) fn backing(&self) -> Result<Arc<Backing>, Error> {
+        let text = "the device has no spill file: start it with --spill, or set backing_dev before disksize";
+        self.backing.get().ok_or_else(|| Error::new(Kind::NoDevice, text))
+    }
+}
+
+impl Core {
+    /// The path of the spill file, in use or not yet.
+    pub(super) fn backing_path(&self) -> Option<PathBuf> {
+        let waiting = self.attaching.get().and_then(Attaching::waiting).map(|waiting| waiting.path);
+        waiting.or_else(|| self.backing.get().map(|backing| backing.path.clone()))
+    }
+
+    /// Whether there is a spill file that is opened with the next size.
+    pub(super) fn has_file_waiting(&self) -> bool {
+        self.attaching.get().is_some_and(|attaching| attaching.waiting().is_some())
+    }
+
+    /// Has the file at `path` be the spill file from the next size on, instead of any other. [`Kind::Busy`] where the device has a size;
+    /// errors of opening, after which everything is as before.
+    pub(super) async fn attach(&self, path: String) -> Result<(), Error> {
+        let attaching = self.attaching.get().ok_or_else(|| {
+            Error::new(
+                Kind::NotSupported,
+                "this device was not given a way to open files: it has no spill file",
+            )
+        })?;
+        let _turn = attaching.turn.hold().await;
+        drop(self.lock_blank(NAME)?);
+        let path = PathBuf::from(path);
+        if self.backing_path().is_some_and(|present| present == path) {
+            return Ok(());
+        }
+        let claimed = attaching.claim(path).await.map_err(|error| about(NAME, &error))?;
+        self.let_go().await;
+        attaching.wait(Some(claimed));
+        Ok(())
+    }
+
+    /// Opens the spill file that waits, for a device of `disksize` bytes. Where it fails it goes on waiting.
+    pub(super) async fn open_waiting(&self, disksize: u64) -> Result<(), Error> {
+        let attaching = self.attaching.get().expect("a file waits");
+        let _turn = attaching.turn.hold().await;
+        let Some(waiting) = attaching.waiting() else { return Ok(()) };
+        let file = waiting.fitted(disksize).await.map_err(|error| about(NAME, &error))?;
+        let opened = self.open_store(attaching, file, waiting.path, false, false).await;
+        let given_up = opened.map_err(|error| about(NAME, &error))?;
+        given_up.iter().for_each(|note| tracing::info!("{}: {note}", attaching.around().name));
+        attaching.wait(None);
+        Ok(())
+    }
+
+    /// Lets go of a spill file that the device was not opened with, in a reset.
+    pub(super) async fn detach(&self) {
+        let Some(attaching) = self.attaching.get() else { return };
+        let _turn = attaching.turn.hold().await;
+        attaching.wait(None);
+        if self.backing.get().is_some_and(|backing| !backing.stays) {
+            self.let_go().await;
+        }
+    }
+
+    /// Lets go of the spill file that is in use. No slot names a record of it, and none will.
+    async fn let_go(&self) {
+        let Some(backing) = self.backing.get() else { return };
+        if let Err(error) = backing.end(self).await {
+            tracing::warn!("{}: {error}", backing.path.display());
+        }
+        self.backing.put(None);
+        self.pressure.end();
+    }
+
+    /// Has `file` be the spill file, which is empty then. Returns what was given up, for people.
+    async fn open_store(
+        &self,
+        attaching: &Attaching,
+        file: Arc<File>,
+        path: PathBuf,
+        stays: bool,
+        force: bool,
+    ) -> Result<Option<String>, Error> {
+        let (around, settings) = (attaching.around(), attaching.settings(force));
+        let (store, given_up) = Store::open(file, &settings, around.env.clone(), &around.budget).await?;
+        self.pressure.begin();
+        let (depth, env, of_all) = (attaching.depth, around.env.clone(), (&self.meter, &self.pressure));
+        self.backing.put(Some(Arc::new(Backing::new(store, path, stays, depth, env, of_all))));
+        Ok(given_up)
     }
 }
 
 impl Zram {
-    /// Opens the spill file, before anybody uses the device; returns what is worth knowing about it.
+    /// Opens the spill file of the configuration, before anybody uses the device; returns what is worth knowing about it.
     pub(super) async fn open_spill(
         &self,
         config: &Config,
         backing: &BackingDevice,
-        around: &Surroundings,
     ) -> Result<Vec<String>, Error> {
-        let (file, mut notes) = File::open(backing, around).map_err(|error| about("spill", &error))?;
-        let depth = config.writeback_depth;
-        let usual = Settings::new(around.name.as_str(), DISKSIZE_MAX / PAGE as u64);
-        let settings = Settings {
-            segment_shift: config.segment_shift.unwrap_or(usual.segment_shift),
-            codecs: codec::NAMES.map(str::to_owned).to_vec(),
-            force: config.force,
-            batches: depth,
-            ..usual
-        };
-        fit(&file, config.spill_size, &settings, &around.budget)
-            .await
-            .map_err(|error| about("spill", &error))?;
-        let opened = Store::open(file, &settings, around.env.clone(), &around.budget).await;
-        let (store, given_up) = opened.map_err(|error| about("spill", &error))?;
-        notes.extend(given_up);
-        let backing = Backing::new(store, backing.path.clone(), depth, around.env.clone());
-        let (core, meter) = (Arc::downgrade(&self.core), backing.meter.clone());
-        let spiller = Writeback::new(core, around.env.clone(), meter);
-        let set = self.core.backing.set(Arc::new(backing)).is_ok() && self.core.spiller.set(spiller).is_ok();
-        assert!(set, "a device is opened once");
+        let attaching = self.core.attaching.get().expect("the device is opened");
+        let (file, mut notes) =
+            File::open(backing, attaching.around()).map_err(|error| about("spill", &error))?;
+        let fitted =
+            fit(&file, config.spill_size, &attaching.settings(config.force), attaching.around()).await;
+        fitted.map_err(|error| about("spill", &error))?;
+        let opened = self.core.open_store(attaching, file, backing.path.clone(), true, config.force).await;
+        notes.extend(opened.map_err(|error| about("spill", &error))?);
         Ok(notes)
     }
 }
 
 /// Gives a spill file the size that was `asked` for, if any was, once it is sure that it may be taken.
-async fn fit(file: &Arc<File>, asked: u64, settings: &Settings, budget: &Arc<Budget>) -> Result<(), Error> {
+async fn fit(file: &Arc<File>, asked: u64, settings: &Settings, around: &Surroundings) -> Result<(), Error> {
     let Geometry { size, block_size, .. } = file.geometry();
     let whole = asked / block_size.bytes() * block_size.bytes();
     if asked > 0 && whole < size {
@@ -99,7 +169,7 @@ async fn fit(file: &Arc<File>, asked: u64, settings: &Settings, budget: &Arc<Bud
         )));
     }
     if whole > size {
-        Store::examine(file.clone(), settings, budget).await?;
+        Store::examine(file.clone(), settings, &around.budget).await?;
         file.lengthen(whole).await?;
     }
     Ok(())
@@ -110,11 +180,10 @@ impl Suspend for Zram {
     fn suspend(&self) -> LocalFuture<Result<(), Error>> {
         let core = self.core.clone();
         Box::pin(async move {
-            let Some(backing) = core.backing.get() else { return Ok(()) };
-            backing.ending.store(true, Ordering::Relaxed);
-            let _turn = backing.turn.hold().await;
-            backing.rest().await;
-            backing.store.stop(&*core).await
+            match core.backing.get() {
+                Some(backing) => backing.end(&*core).await,
+                None => Ok(()),
+            }
         })
     }
 }

@@ -18,9 +18,10 @@ use super::mark::Slot;
 use super::page::PAGE;
 use super::*;
 
+mod attaching;
 mod attributes;
-mod deferring;
 mod block_state;
+mod deferring;
 mod parallel;
 mod pressure;
 mod recompressing;

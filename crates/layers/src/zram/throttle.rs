@@ -20,25 +20,24 @@ const LOOKS_LEAST: u64 = 64;
 impl Core {
     /// Counts bytes by which a request has made memory fuller; whether it has to [`Core::throttle`]. Three loads while there is much room.
     pub(super) fn grew(&self, bytes: u64) -> bool {
-        let Some(backing) = self.backing.get() else { return false };
-        bytes > 0 && backing.pressure.grew(bytes, self.budget.used())
+        bytes > 0 && self.pressure.grew(bytes, self.budget.used())
     }
 
     /// Pauses for these bytes, where memory becomes short and some can leave.
     pub(super) async fn throttle(&self, bytes: u64) {
-        let Some(backing) = self.backing.get() else { return };
+        let Some(backing) = self.backing.get() else { return self.pressure.end() };
         let paused = |now, pause: Duration| {
             self.count(Count::PausedMicros, pause.as_micros() as u64);
             backing.pressure.paused(now);
         };
-        let any = backing.pauses.wait(bytes, || self.look_at(backing), paused).await;
+        let any = backing.pauses.wait(bytes, || self.look_at(&backing), paused).await;
         self.count(Count::Pauses, any.into());
     }
 
     /// Has the engine look, where watermarks say so.
     pub(super) fn look_at_level(&self) {
         if let Some(backing) = self.backing.get() {
-            self.look_at(backing);
+            self.look_at(&backing);
         }
     }
 

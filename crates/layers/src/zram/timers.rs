@@ -24,7 +24,7 @@ const NEXT_BYTES: u64 = 1 << 20;
 impl Core {
     /// Whether pages may leave by themselves, as far as anything but memory says so.
     pub(super) fn may_spill(&self, backing: &Backing) -> bool {
-        let may = !backing.ending.load(Ordering::Relaxed) && self.size() > 0 && self.knobs.may_write();
+        let may = !backing.is_ending() && self.size() > 0 && self.knobs.may_write();
         let room = !backing.store.has_failed() && !backing.pressure.full.load(Ordering::Relaxed);
         may && room && self.may_spend(backing)
     }
@@ -55,7 +55,7 @@ impl Core {
     pub(super) fn spill_old_pages(self: &Arc<Self>) {
         let Some(backing) = self.backing.get() else { return };
         let (age, now) = (self.knobs.spill_age.get(), self.env.coarse_now());
-        if age == 0 || now < backing.pressure.old_at() || !self.may_spill(backing) {
+        if age == 0 || now < backing.pressure.old_at() || !self.may_spill(&backing) {
             return;
         }
         if !backing.pressure.begin_old(now + Duration::from_secs((age / LOOKS_AN_AGE).clamp(1, 60))) {
@@ -68,7 +68,7 @@ impl Core {
             if let Err(error) = outcome {
                 tracing::debug!("not all old pages could leave: {error}");
             }
-            core.backing.get().expect("it stays").pressure.end_old();
+            core.pressure.end_old();
         };
         self.env.spawn(Place::Background, Box::new(move || Box::pin(run())));
     }

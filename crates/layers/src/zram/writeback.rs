@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use spillway_core::sync::Ordering;
 use spillway_core::{Error, Kind};
 use spillway_policy::depth::{Waiting, depth};
 
@@ -35,7 +34,7 @@ use super::work::Slice;
 /// [`Kind::NoDevice`] without a spill file; [`Kind::NoSpace`] where it is full; [`Kind::Io`] where `writeback_limit` is used up, or an
 /// I/O has failed.
 pub(super) async fn run(core: Arc<Core>, scans: Vec<Scan>, age: Option<u64>) -> Result<(), Error> {
-    let backing = core.backing()?.clone();
+    let backing = core.backing()?;
     let _turn = backing.turn.hold().await;
     let scans = scans.into_iter();
     let mut run = Run { core: &core, backing: &backing, scans, left: None, age, ended: None };
@@ -124,7 +123,10 @@ impl Run<'_> {
 
     /// The next objects that go into one I/O; `None` at the end.
     async fn gather(&mut self) -> Option<Gathered> {
-        let mut gathered = Gathered::new(self.core, self.backing).await;
+        let Some(mut gathered) = Gathered::new(self.core, self.backing).await else {
+            self.ended = Some(Kind::ShuttingDown);
+            return None;
+        };
         let mut slice = Slice::new();
         while !gathered.is_full() && self.ended.is_none() {
             if self.is_ending() {
@@ -188,6 +190,6 @@ impl Run<'_> {
 
     /// The device ends, or was reset.
     fn is_ending(&self) -> bool {
-        self.backing.ending.load(Ordering::Relaxed) || self.core.size() == 0
+        self.backing.is_ending() || self.core.size() == 0
     }
 }

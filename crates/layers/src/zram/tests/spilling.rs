@@ -5,7 +5,7 @@ use spillway_sim::disk::{Disk, Latency, Medium, Plan};
 
 use super::*;
 use crate::file::File;
-use crate::surroundings::OpenStorage;
+use crate::surroundings::{OpenFile, OpenStorage};
 
 mod errors;
 
@@ -14,7 +14,7 @@ const SHIFT: u32 = 16;
 /// A device that spills, and the disk that it spills to.
 pub(super) struct Spilling {
     pub(super) bench: Bench,
-    disk: Arc<Disk>,
+    pub(super) disk: Arc<Disk>,
     suspend: Arc<dyn spillway_core::Suspend>,
     notes: Vec<String>,
 }
@@ -60,19 +60,30 @@ pub(super) fn spilling_by(plan: Plan, config: Config, medium: Medium) -> Spillin
 fn open(name: &str, config: Config, medium: Medium, plan: Plan) -> Result<Spilling, Error> {
     let world = World::new(1);
     let disk = Arc::new(Disk::new(world.clone(), medium, BlockSize::PAGE, plan, 1));
-    let budget = Budget::new(64 << 20);
     let storage = disk.clone();
+    let open_file =
+        Arc::new(move |_: &BackingDevice| Ok(OpenStorage { storage: storage.clone(), notes: Vec::new() }));
+    open_in(world, disk, name, config, open_file)
+}
+
+/// A device in `world`, that opens files by `open_file`.
+pub(super) fn open_in(
+    world: Arc<World>,
+    disk: Arc<Disk>,
+    name: &str,
+    config: Config,
+    open_file: OpenFile,
+) -> Result<Spilling, Error> {
+    let budget = Budget::new(64 << 20);
     let around = Surroundings {
         name: name.into(),
         env: world.clone(),
         regions: Arc::new(VecRegions::new(128 << 20)),
         budget: budget.clone(),
-        open_file: Arc::new(move |_| Ok(OpenStorage { storage: storage.clone(), notes: Vec::new() })),
+        open_file,
     };
-    let zram = Zram::new(config.clone(), world.clone(), around.regions.clone(), budget.clone())?;
-    let (backing, opened) = (config.backing()?.expect("it spills"), zram.clone());
-    let open = async move { opened.open_spill(&config, &backing, &around).await };
-    let notes = world.run(Answer::pending(open))?;
+    let open = async move { config.open_device(&around).await };
+    let (zram, notes) = world.run(Answer::pending(open))?;
     let (seam, table) = (Seam::new(zram.clone()), attributes(zram.clone()));
     let suspend = zram.clone();
     Ok(Spilling { bench: Bench { world, budget, zram, seam, table }, disk, suspend, notes })
@@ -80,7 +91,7 @@ fn open(name: &str, config: Config, medium: Medium, plan: Plan) -> Result<Spilli
 
 impl Spilling {
     /// Writes pages that follow from their numbers and `version`, half of each compressible.
-    fn fill(&self, slots: impl IntoIterator<Item = u64>, version: u64) {
+    pub(super) fn fill(&self, slots: impl IntoIterator<Item = u64>, version: u64) {
         slots.into_iter().for_each(|slot| self.write(slot, &content(slot, version)).unwrap());
     }
 
@@ -98,9 +109,10 @@ impl Spilling {
     /// Lets all that is under way end, and has table, pool and file agree.
     pub(super) fn settle(&self) {
         // The compactor goes on for ever; nothing else does. A slow disk may have much to do.
-        let (backing, mut rests) = (self.zram.core.backing.get().unwrap(), 0);
+        let (backing, mut rests) = (self.zram.core.backing.get(), 0);
         self.world.turn_until(Duration::from_millis(1), 100_000, || {
-            rests = if backing.is_at_work() { 0 } else { rests + 1 };
+            let at_work = backing.as_ref().is_some_and(|backing| backing.is_at_work());
+            rests = if at_work { 0 } else { rests + 1 };
             rests > 200
         });
         self.seam.verify();
@@ -180,7 +192,7 @@ fn what_was_written_back_reads_as_it_was_and_its_memory_is_free() {
 #[test]
 fn each_batch_is_measured_once_whoever_asked_for_it() {
     let device = spilling_to(Latency::UsbStick, config(), medium(200));
-    let meter = &device.zram.core.backing.get().unwrap().meter;
+    let meter = &device.zram.core.meter;
     device.fill(0..600, 1);
     let by_command = device.number("compr_data_size");
     device.write_back_all();

@@ -7,12 +7,11 @@ use spillway_core::Error;
 use super::*;
 use crate::spill::threads::{Disk, until_kept_up};
 use crate::spill::{Settings, Store};
-use crate::writeback::Writeback;
 use crate::zram::backing::Backing;
 use crate::zram::config::BringBack;
 use crate::zram::recompress::{self, Order};
 use crate::zram::scan::{self, Scan};
-use crate::zram::{attributes, codec, writeback};
+use crate::zram::{codec, writeback};
 
 /// Segments of which each takes three pages that do not compress, or seven, of which one that is live can be copied with profit.
 const SMALL: u32 = 14;
@@ -41,10 +40,10 @@ fn spilling(shift: u32) -> Arc<Zram> {
     let settings = Settings { segment_shift: shift, batches: 2, codecs, ..Settings::new("ram0", SLOTS) };
     let disk = Arc::new(Disk::new((SEGMENTS + 1) << shift));
     let store = block_on(Store::open(disk, &settings, env.clone(), &budget)).expect("it is blank").0;
-    let backing = Backing::new(store, PathBuf::from("disk"), 2, env.clone());
-    let spiller = Writeback::new(Arc::downgrade(&zram.core), env, backing.meter.clone());
-    let set = zram.core.backing.set(Arc::new(backing)).is_ok() && zram.core.spiller.set(spiller).is_ok();
-    assert!(set, "a device is opened once");
+    let of_all = (&zram.core.meter, &zram.core.pressure);
+    let backing = Backing::new(store, PathBuf::from("disk"), true, 2, env, of_all);
+    zram.core.pressure.begin();
+    zram.core.backing.put(Some(Arc::new(backing)));
     zram
 }
 
@@ -189,7 +188,7 @@ fn a_reset_leaves_nothing_of_what_is_under_way() {
             block_on(recompress::run(zram.core.clone(), order)).expect("there is room");
         });
         block_on(zram.core.reset()).expect("no other one runs");
-        attributes::set_size(&zram, SLOTS << 12).expect("there is room");
+        zram.core.resize(SLOTS << 12).expect("there is room");
         read(&zram, 1, &[0; PAGE]);
         write(&zram, 0, &noise(10));
         together([spiller, recompressor]);

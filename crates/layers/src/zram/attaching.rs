@@ -1,0 +1,109 @@
+//! How a device opens spill files, and the one that waits for it to have a size.
+//!
+//! A file that `backing_dev` names is opened, locked and looked at, and waits. Nothing is written to it before the device has a size: so one
+//! that was there is as it was if it is taken back. One that is made then gets the length that goes with that size.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use spillway_core::sync::{Mutex, Semaphore};
+use spillway_core::{BlockDevice, Error, Geometry, Kind};
+
+use super::codec;
+use super::config::{Config, default_spill_size, spill_device};
+use super::page::{DISKSIZE_MAX, PAGE};
+use crate::file::File;
+use crate::spill::{Settings, Store};
+use crate::surroundings::Surroundings;
+
+/// Bytes of a file that is made, until the device has a size: as few as a spill file may have.
+const MADE_BYTES: u64 = 32 << 20;
+
+/// What a device opens spill files with.
+pub(super) struct Attaching {
+    around: Surroundings,
+    /// I/Os of write-back in flight.
+    pub(super) depth: usize,
+    segment_shift: Option<u32>,
+    /// Held by who attaches a file, or opens the one that waits.
+    pub(super) turn: Semaphore,
+    waiting: Mutex<Option<Waiting>>,
+}
+
+/// A file that is open and locked, and may be taken for a spill file.
+#[derive(Clone)]
+pub(super) struct Waiting {
+    pub(super) path: PathBuf,
+    file: Arc<File>,
+    made: bool,
+}
+
+impl Attaching {
+    pub(super) fn new(config: &Config, around: &Surroundings) -> Self {
+        Self {
+            around: around.clone(),
+            depth: config.writeback_depth,
+            segment_shift: config.segment_shift,
+            turn: Semaphore::new(1),
+            waiting: Mutex::default(),
+        }
+    }
+
+    pub(super) fn around(&self) -> &Surroundings {
+        &self.around
+    }
+
+    /// What a spill file is opened with, by force or not.
+    pub(super) fn settings(&self, force: bool) -> Settings {
+        let usual = Settings::new(self.around.name.as_str(), DISKSIZE_MAX / PAGE as u64);
+        Settings {
+            segment_shift: self.segment_shift.unwrap_or(usual.segment_shift),
+            codecs: codec::NAMES.map(str::to_owned).to_vec(),
+            force,
+            batches: self.depth,
+            ..usual
+        }
+    }
+
+    pub(super) fn waiting(&self) -> Option<Waiting> {
+        self.waiting.lock().clone()
+    }
+
+    /// Has another file wait, or none.
+    pub(super) fn wait(&self, waiting: Option<Waiting>) {
+        *self.waiting.lock() = waiting;
+    }
+
+    /// Opens the file at `path`, or makes one, and looks whether it may be taken. Errors are those of opening and [`Store::examine`].
+    pub(super) async fn claim(&self, path: PathBuf) -> Result<Waiting, Error> {
+        if !path.is_absolute() {
+            let text = "it is looked for by the server, which knows no folder of yours: give the whole path";
+            return Err(Error::new(Kind::NotFound, format!("{}: {text}", path.display())));
+        }
+        let open = |create| File::open(&spill_device(path.clone(), create), &self.around);
+        let (opened, made) = match open(None) {
+            Err(error) if error.kind == Kind::NotFound => (open(Some(MADE_BYTES))?, true),
+            found => (found?, false),
+        };
+        let (file, notes) = opened;
+        let settings = self.settings(false);
+        Store::examine(file.clone(), &settings, &self.around.budget).await?;
+        if !made {
+            Store::fits(file.clone(), &settings)?;
+        }
+        notes.iter().for_each(|note| tracing::info!("{}: {note}", self.around.name));
+        Ok(Waiting { path, file, made })
+    }
+}
+
+impl Waiting {
+    /// The file, as long as it has to be for a device of `disksize` bytes.
+    pub(super) async fn fitted(&self, disksize: u64) -> Result<Arc<File>, Error> {
+        let Geometry { size, block_size, .. } = self.file.geometry();
+        let wanted = default_spill_size(disksize) / block_size.bytes() * block_size.bytes();
+        if self.made && wanted > size {
+            self.file.lengthen(wanted).await?;
+        }
+        Ok(self.file.clone())
+    }
+}

@@ -1,0 +1,136 @@
+//! Spill files that come and go while the server runs: `backing_dev`.
+
+use spillway_core::BlockSize;
+use spillway_sim::disk::{Disk, Latency, Medium, Plan};
+
+use super::spilling::{Spilling, config, content, medium, open_in};
+use super::*;
+use crate::surroundings::OpenStorage;
+
+/// A device whose files are `/there`, a disk, and `/other`, another one; each for one user at a time. `/foreign` holds something else.
+fn device(config: Config, latency: Latency) -> Spilling {
+    let world = World::new(1);
+    let disk = |medium, seed| {
+        let plan = Plan { latency, ..Plan::default() };
+        Arc::new(Disk::new(world.clone(), medium, BlockSize::PAGE, plan, seed))
+    };
+    let (there, other) = (disk(medium(100), 1), disk(medium(100), 2));
+    let files = [("/there", there.clone()), ("/other", other), ("/small", disk(Medium::new(1 << 16), 3))];
+    let users = files.each_ref().map(|(_, disk)| Arc::strong_count(disk));
+    let open_file = Arc::new(move |backing: &BackingDevice| {
+        let path = backing.path.to_str().expect("text");
+        let found = files.iter().zip(users).find(|((name, _), _)| *name == path);
+        let Some(((_, disk), free)) = found else {
+            return Err(Error::new(Kind::NotFound, "nothing is there"));
+        };
+        if Arc::strong_count(disk) > free {
+            return Err(Error::new(Kind::Busy, "somebody has it"));
+        }
+        Ok(OpenStorage { storage: disk.clone(), notes: Vec::new() })
+    });
+    open_in(world, there, "ram0", config, open_file).expect("nothing is opened, or what is blank")
+}
+
+/// Without a size and a spill file.
+fn bare() -> Config {
+    Config { spill: None, disksize: 0, bring_back: BringBack::Never, ..config() }
+}
+
+/// Lets go of its file, and waits until nothing of the device has it any more.
+fn reset(device: &Spilling) {
+    device.set("reset", "1");
+    device.settle();
+}
+
+fn use_it(device: &Spilling, version: u64) {
+    device.set("disksize", "4M");
+    device.fill(0..300, version);
+    device.write_back_all();
+    device.settle();
+    assert_eq!(device.bd_stat()[0], 300);
+    device.check(0..300, version);
+}
+
+#[test]
+fn a_file_is_attached_before_the_size_and_let_go_by_a_reset() {
+    let device = device(bare(), Latency::None);
+    assert_eq!(device.show("backing_dev"), "none");
+    let blank = device.disk.calls();
+    for version in 0..3 {
+        device.set("backing_dev", "/there\n");
+        assert_eq!(device.show("backing_dev"), "/there");
+        device.set("backing_dev", "/there");
+        use_it(&device, version);
+        assert!(device.disk.calls() > blank);
+        assert_eq!(device.refuse("backing_dev", "/other"), Kind::Busy);
+        assert!(device.show("policy").contains("pages stay"), "{}", device.show("policy"));
+        reset(&device);
+        assert_eq!((device.show("backing_dev"), device.bd_stat()), ("none".into(), [0; 3]));
+        assert_eq!(device.show("policy"), "no spill file: pages stay in memory");
+    }
+    device.set("disksize", "4M");
+    device.fill(0..300, 9);
+    assert_eq!(device.refuse("writeback", "huge"), Kind::NoDevice);
+    device.set("mem_limit", "256K");
+    assert_eq!(device.write(300, &content(300, 9)), Err(Kind::NoSpace));
+    device.settle();
+}
+
+#[test]
+fn the_last_one_named_counts_and_a_refusal_changes_nothing() {
+    let device = device(bare(), Latency::None);
+    device.set("backing_dev", "/there");
+    for (path, kind) in [
+        ("/none", Kind::NotFound),
+        ("there", Kind::NotFound),
+        ("", Kind::NotFound),
+        ("/small", Kind::NoSpace),
+    ] {
+        let refused = device.refuse("backing_dev", path);
+        assert_eq!((refused, device.show("backing_dev")), (kind, "/there".into()), "{path:?}");
+    }
+    device.set("backing_dev", "/other");
+    assert_eq!(device.show("backing_dev"), "/other");
+    let untouched = device.disk.calls();
+    use_it(&device, 1);
+    assert_eq!(device.disk.calls(), untouched, "it was taken back");
+    reset(&device);
+    device.set("backing_dev", "/other");
+    reset(&device);
+    assert_eq!(device.show("backing_dev"), "none", "also where it was not in use yet");
+}
+
+#[test]
+fn the_file_of_the_configuration_stays_unless_another_is_named() {
+    let device = device(Config { spill: Some("/there".into()), disksize: 4 << 20, ..bare() }, Latency::None);
+    assert_eq!(device.show("backing_dev"), "/there");
+    use_it(&device, 1);
+    reset(&device);
+    assert_eq!(device.show("backing_dev"), "/there");
+    use_it(&device, 2);
+    reset(&device);
+    device.set("backing_dev", "/other");
+    use_it(&device, 3);
+    reset(&device);
+    assert_eq!(device.show("backing_dev"), "none");
+    device.set("backing_dev", "/there");
+    use_it(&device, 4);
+}
+
+/// Batches are on their way to the file that is let go, and another one comes at once.
+#[test]
+fn nothing_of_a_file_is_left_in_the_next_one() {
+    let device = device(bare(), Latency::UsbStick);
+    for version in 0..6 {
+        let path = if version % 2 == 0 { "/there" } else { "/other" };
+        device.set("backing_dev", path);
+        device.set("disksize", "4M");
+        device.set("mem_limit", "1M");
+        device.fill(0..600, version);
+        assert!(device.show("bd_stat").split_whitespace().next() != Some("0"), "{}", device.show("policy"));
+        device.check((0..600).step_by(7), version);
+        reset(&device);
+        assert_eq!(device.show("backing_dev"), "none");
+    }
+    device.settle();
+}
