@@ -8,6 +8,7 @@ mod bursts;
 mod contenders;
 mod empty;
 mod fio;
+mod folio;
 mod fuse;
 mod fwrite;
 mod kernel_zram;
@@ -40,6 +41,8 @@ cargo xtask bench spill soak [SECONDS]
                                       a working set of 4 times the memory (300 s)
 cargo xtask bench streams [ROUNDS [PART]]
                                       writers and compression streams (E2): inside, fwrite, locks (5 rounds)
+cargo xtask bench folio [ROUNDS [PART]]
+                                      the page cache (E3): bytes, sectors, hits, eviction, memory (5 rounds)
 cargo xtask bench writecache [ROUNDS [PART]]
                                       the write cache (E4): memory, large, churn, commits, load (5 rounds)
 cargo xtask bench zones [ROUNDS [PART]]
@@ -87,6 +90,9 @@ fn run(words: &[&str]) -> Result<()> {
         ["streams"] => streams::run(5, None),
         ["streams", rounds] => streams::run(rounds.parse()?, None),
         ["streams", rounds, part] => streams::run(rounds.parse()?, Some(part)),
+        ["folio"] => folio::run(5, None),
+        ["folio", rounds] => folio::run(rounds.parse()?, None),
+        ["folio", rounds, part] => folio::run(rounds.parse()?, Some(part)),
         ["writecache"] => writecache::run(5, None),
         ["writecache", rounds] => writecache::run(rounds.parse()?, None),
         ["writecache", rounds, part] => writecache::run(rounds.parse()?, Some(part)),

@@ -1,0 +1,144 @@
+//! Overwrites of what is in memory, each flushed: bytes that reach the store for each byte written, and overwrites a second.
+//!
+//! The source's job: eight clients, each with an area of its own that was read before, random overwrites, a flush after each.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use futures_util::future::join_all;
+use spillway_core::random::Random;
+use spillway_core::{IoBuf, Request, Seam};
+use spillway_layers::page_cache::{Config, Cut};
+
+use super::store::Rig;
+use crate::report::{Rounds, at_most, bounded, drawn_order, median, ratio, table};
+
+const MIB: u64 = 1 << 20;
+const JOBS: u64 = 8;
+const AREA: u64 = 16 * MIB;
+const RATE: u64 = 10 * MIB;
+
+/// Bytes that a mode writes below in a run, about, and most overwrites of a job.
+const RUN_BYTES: u64 = 16 * MIB;
+const COUNT_MAX: u64 = 400;
+const COUNT_MIN: u64 = 3;
+
+/// Folio sizes; of whole-folio mode so many times fewer bytes are wanted, and so many times its overwrites a second.
+const FOLIOS: [(u64, Option<f64>, Option<f64>); 4] = [
+    (4 << 10, None, None),
+    (16 << 10, None, None),
+    (64 << 10, Some(15.5), Some(10.0)),
+    (2 << 20, Some(480.0), None),
+];
+
+/// What becomes dirty with a block: the block, one of 64 chunks of the folio, the folio.
+#[derive(Clone, Copy)]
+enum Mode {
+    Block,
+    Chunk,
+    Folio,
+}
+
+const MODES: [Mode; 3] = [Mode::Block, Mode::Chunk, Mode::Folio];
+
+impl Mode {
+    fn granule(self, folio: u64) -> u64 {
+        match self {
+            Self::Block => 0,
+            Self::Chunk => folio / 64,
+            Self::Folio => folio,
+        }
+    }
+}
+
+/// Bytes written below for each byte of an overwrite of `unit` bytes, and overwrites a second.
+fn run(folio: u64, unit: u64, mode: Mode, seed: usize) -> Result<[f64; 2]> {
+    let granule_bytes = mode.granule(folio);
+    let config = Config {
+        page_cache_bytes_max: Some(JOBS * AREA * 3 / 2),
+        folio_size: folio,
+        block_size: unit,
+        dirty_background_ratio: 60,
+        dirty_ratio: 80,
+        cut: Cut { granule_bytes, ..Cut::default() },
+        ..Config::default()
+    };
+    let rig = Rig::new(&config, JOBS * AREA, unit as u32, RATE)?;
+    let count = (RUN_BYTES / JOBS / granule_bytes.max(unit)).clamp(COUNT_MIN, COUNT_MAX);
+    let time = rig.on_worker(move |seam| async move {
+        for at in (0..JOBS * AREA).step_by(MIB as usize) {
+            let reply = seam.submit(Request::read(at, IoBuf::new(MIB as usize))).await;
+            assert_eq!(reply.result, Ok(()));
+        }
+        let start = Instant::now();
+        let job = |job| overwrite(&seam, job, count, unit, seed as u64);
+        join_all((0..JOBS).map(job)).await;
+        start.elapsed()
+    });
+    let writes = (JOBS * count) as f64;
+    Ok([rig.store.take_written() as f64 / (writes * unit as f64), writes / time.as_secs_f64()])
+}
+
+async fn overwrite(seam: &Seam, job: u64, count: u64, unit: u64, seed: u64) {
+    let mut random = Random(seed * JOBS + job);
+    for _ in 0..count {
+        let at = job * AREA + random.below(AREA / unit) * unit;
+        let reply = seam.submit(Request::write(at, IoBuf::zeroed(unit as usize))).await;
+        assert_eq!(reply.result, Ok(()));
+        assert_eq!(seam.submit(Request::flush()).await.result, Ok(()));
+    }
+}
+
+pub(super) fn overwrites(rounds: Rounds) -> Result<()> {
+    let mut rows = Vec::new();
+    for (folio, fewer, faster) in FOLIOS {
+        let figures = rounds.measure(|round| {
+            let mut values = vec![0.0; 2 * MODES.len()];
+            for turn in drawn_order(MODES.len(), round) {
+                values[2 * turn..][..2].copy_from_slice(&run(folio, 4096, MODES[turn], round)?);
+            }
+            Ok(values)
+        })?;
+        let [block, block_rate, chunk, chunk_rate, whole, whole_rate] = &figures[..] else {
+            unreachable!("two figures of three modes")
+        };
+        rows.push(vec![
+            format!("{} KiB", folio >> 10),
+            at_most(median(block), 2, "", 1.0),
+            format!("{:.2}", median(chunk)),
+            format!("{:.2}", median(whole)),
+            bounded(ratio(whole, block), fewer),
+            format!("{:.0}", median(block_rate)),
+            format!("{:.0}", median(chunk_rate)),
+            format!("{:.0}", median(whole_rate)),
+            bounded(ratio(block_rate, whole_rate), faster),
+        ]);
+    }
+    let title = "E3: aligned 4 KiB overwrites, 8 jobs, a flush after each, a store of 10 MiB/s: bytes written below for each byte \
+                 written, and overwrites a second";
+    let head = [
+        "folio",
+        "bytes: dirty blocks",
+        "64 chunks",
+        "whole folio",
+        "times fewer than whole",
+        "a second: dirty blocks",
+        "64 chunks",
+        "whole folio",
+        "ratio to whole",
+    ];
+    table(&rounds.title(title), &head, &rows);
+    Ok(())
+}
+
+/// Overwrites of single sectors, where blocks are such.
+pub(super) fn sectors(rounds: Rounds) -> Result<()> {
+    let mut rows = Vec::new();
+    for folio in [4 << 10, 64 << 10] {
+        let figures = rounds.measure(|round| Ok(run(folio, 512, Mode::Block, round)?.to_vec()))?;
+        rows.push(vec![format!("{} KiB", folio >> 10), at_most(median(&figures[0]), 2, "", 1.2)]);
+    }
+    let title = "Aligned overwrites of 512 bytes, block_size 512: bytes written below for each byte written";
+    table(&rounds.title(title), &["folio", "bytes"], &rows);
+    Ok(())
+}

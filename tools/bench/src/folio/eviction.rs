@@ -1,0 +1,128 @@
+//! Who leaves a full cache: hit ratios of the page cache's policy beside LRU's, both alone, over the same accesses.
+
+use std::cell::RefCell;
+
+use hashbrown::HashMap;
+use spillway_core::random::Random;
+use spillway_policy::eviction::{Eviction, Lru, Residents, S3Fifo};
+
+use crate::report::{Rounds, table};
+
+/// Folios of the cache, and accesses of a workload.
+const ROOM: usize = 10_000;
+const ACCESSES: usize = 1_000_000;
+
+/// A cache of names under a policy.
+struct Cache<E> {
+    policy: E,
+    slots: HashMap<u64, u32>,
+    marks: Marks,
+    tick: u32,
+}
+
+/// The name and the mark of each slot.
+#[derive(Default)]
+struct Marks(RefCell<Vec<(u64, u32)>>);
+
+impl Residents for Marks {
+    fn name(&self, slot: u32) -> u64 {
+        self.0.borrow()[slot as usize].0
+    }
+
+    fn mark(&self, slot: u32) -> u32 {
+        self.0.borrow()[slot as usize].1
+    }
+
+    fn set_mark(&self, slot: u32, mark: u32) {
+        self.0.borrow_mut()[slot as usize].1 = mark;
+    }
+
+    fn may_leave(&self, _: u32) -> bool {
+        true
+    }
+}
+
+impl<E: Eviction> Cache<E> {
+    fn new(policy: E) -> Self {
+        Self { policy, slots: HashMap::new(), marks: Marks::default(), tick: 0 }
+    }
+
+    /// Whether it hits.
+    fn access(&mut self, name: u64) -> bool {
+        self.tick += 1;
+        if let Some(&slot) = self.slots.get(&name) {
+            self.marks.set_mark(slot, E::touched(self.marks.mark(slot), self.tick));
+            return true;
+        }
+        let slot = if self.slots.len() < ROOM { self.grow() } else { self.evict() };
+        // The access that brings it in counts for LRU, whose marks are times.
+        let mark = if E::touched(0, u32::MAX) == u32::MAX { self.tick } else { 0 };
+        self.marks.0.borrow_mut()[slot as usize] = (name, mark);
+        self.slots.insert(name, slot);
+        self.policy.admit(slot, name);
+        false
+    }
+
+    fn grow(&mut self) -> u32 {
+        self.marks.0.borrow_mut().push((0, 0));
+        self.slots.len() as u32
+    }
+
+    fn evict(&mut self) -> u32 {
+        let slot = self.policy.evict(u32::MAX, &self.marks).expect("all can leave");
+        self.slots.remove(&self.marks.name(slot));
+        slot
+    }
+
+    /// Hits of each hundred accesses.
+    fn hits(mut self, names: &[u64]) -> f64 {
+        let hits = names.iter().filter(|name| self.access(**name)).count();
+        100.0 * hits as f64 / names.len() as f64
+    }
+}
+
+/// Names by Zipf's law with exponent 1, of `count`.
+fn zipf(count: u64, draws: usize) -> Vec<u64> {
+    let mut random = Random(7);
+    let mut draw = || (random.draw() >> 11) as f64 / (1u64 << 53) as f64;
+    (0..draws).map(|_| (count as f64).powf(draw()) as u64).collect()
+}
+
+/// A hot set of 80 % of the cache, ten times; then a scan of ten times the cache; then the hot set, which alone is judged.
+fn hot_after_scan<E: Eviction>(policy: E) -> f64 {
+    let mut cache = Cache::new(policy);
+    let hot = || 0..ROOM as u64 * 8 / 10;
+    (0..10).flat_map(|_| hot()).for_each(|name| _ = cache.access(name));
+    (1 << 40..(1 << 40) + 10 * ROOM as u64).for_each(|name| _ = cache.access(name));
+    let names: Vec<u64> = hot().collect();
+    cache.hits(&names)
+}
+
+pub(super) fn compare(rounds: Rounds) {
+    let zipfian = zipf(1_000_000, ACCESSES);
+    let scan: Vec<u64> = (0..ACCESSES as u64).collect();
+    let cycle = |percent: u64| (0..ROOM as u64 * percent / 100).cycle().take(ACCESSES).collect::<Vec<_>>();
+    let mix: Vec<u64> = zipfian.iter().copied().zip(1 << 40..).flat_map(|(hot, once)| [hot, once]).collect();
+    let workloads = [
+        ("zipf, a million names", zipfian.clone()),
+        ("scan", scan),
+        ("loop over 90 % of the cache", cycle(90)),
+        ("loop over 120 % of the cache", cycle(120)),
+        ("zipf beside a scan", mix),
+    ];
+    let mut pairs: Vec<(&str, [f64; 2])> = Vec::new();
+    for (name, names) in &workloads {
+        let s3 = Cache::new(S3Fifo::new(ROOM as u32)).hits(names);
+        pairs.push((name, [s3, Cache::new(Lru::default()).hits(names)]));
+    }
+    let after = [hot_after_scan(S3Fifo::new(ROOM as u32)), hot_after_scan(Lru::default())];
+    pairs.push(("hot set after a scan of 10 times the cache", after));
+    let rows: Vec<Vec<String>> = pairs.into_iter().map(|(name, hits)| row(name, hits)).collect();
+    let title = "Hits of each hundred accesses, a cache of 10,000 folios, a million accesses";
+    table(&rounds.title_once(title), &["accesses", "S3-FIFO", "LRU", "wanted: as many"], &rows);
+}
+
+fn row(name: &str, [ours, lru]: [f64; 2]) -> Vec<String> {
+    let verdict = if ours + 0.05 >= lru { ">=" } else { "MISSED" };
+    vec![name.into(), format!("{ours:.1}"), format!("{lru:.1}"), verdict.into()]
+}

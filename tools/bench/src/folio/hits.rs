@@ -1,0 +1,140 @@
+//! What a hit costs: reads of 4 KiB in memory, beside a look-up in a sharded hash table and a copy; and how both grow with a thread.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Result;
+use hashbrown::HashMap;
+use parking_lot::RwLock;
+use spillway_core::random::Random;
+use spillway_core::{Answer, IoBuf, Request, Seam};
+use spillway_layers::page_cache::{Config, Cut};
+
+use super::store::Rig;
+use crate::report::{Rounds, at_least, at_most, drawn_order, median, ratio, table};
+
+const PAGE: u64 = 4096;
+const READS: u64 = 400_000;
+const SHARDS: u64 = 16;
+
+/// Pages that are read: in the processor's caches, so that what is compared is instructions; and far more than these hold.
+const SETS: [(&str, u64); 2] = [("1 MiB", 256), ("128 MiB", 32 << 10)];
+
+/// What is read from, and how a page is.
+trait Contender: Sync {
+    fn read(&self, page: u64, buf: IoBuf) -> IoBuf;
+}
+
+struct Cached(Seam);
+
+impl Contender for Cached {
+    fn read(&self, page: u64, buf: IoBuf) -> IoBuf {
+        match self.0.submit(Request::read(page * PAGE, buf)) {
+            Answer::Done(reply) => reply.buf,
+            _ => panic!("page {page} is in memory"),
+        }
+    }
+}
+
+/// The least that a cache has to do: a lock, a look-up, a copy.
+struct Table(Vec<RwLock<HashMap<u64, Box<[u8]>>>>);
+
+impl Table {
+    fn new(pages: u64) -> Self {
+        let shards: Vec<_> = (0..SHARDS).map(|_| RwLock::new(HashMap::new())).collect();
+        (0..pages).for_each(|page| {
+            _ = shards[(page % SHARDS) as usize].write().insert(page, vec![0; PAGE as usize].into());
+        });
+        Self(shards)
+    }
+}
+
+impl Contender for Table {
+    fn read(&self, page: u64, mut buf: IoBuf) -> IoBuf {
+        let shard = self.0[(page % SHARDS) as usize].read();
+        buf.copy_from_slice(shard.get(&page).expect("the page is there"));
+        buf
+    }
+}
+
+/// Nothing but the copy.
+struct Copies(Vec<u8>);
+
+impl Contender for Copies {
+    fn read(&self, page: u64, mut buf: IoBuf) -> IoBuf {
+        buf.copy_from_slice(&self.0[(page * PAGE) as usize..][..PAGE as usize]);
+        buf
+    }
+}
+
+/// Million reads a second of so many threads together.
+fn rate(contender: &dyn Contender, threads: u64, pages: u64) -> f64 {
+    let reader = |thread: u64| {
+        let (mut random, mut buf) = (Random(thread + 1), IoBuf::new(PAGE as usize));
+        (0..READS).for_each(|_| buf = contender.read(random.below(pages), std::mem::take(&mut buf)));
+        std::hint::black_box(buf);
+    };
+    let start = Instant::now();
+    std::thread::scope(|scope| (0..threads).for_each(|thread| _ = scope.spawn(move || reader(thread))));
+    (threads * READS) as f64 / start.elapsed().as_secs_f64() / 1e6
+}
+
+pub(super) fn compare(rounds: Rounds) -> Result<()> {
+    let mut rows = Vec::new();
+    for (name, pages) in SETS {
+        let rig = filled(pages)?;
+        let (cached, hashed) = (Cached(Seam::new(rig.cache.clone())), Table::new(pages));
+        let copies = Copies(vec![1; (pages * PAGE) as usize]);
+        let contenders: [&dyn Contender; 3] = [&cached, &hashed, &copies];
+        let figures = rounds.measure(|round| {
+            let mut rates = vec![0.0; 2 * contenders.len()];
+            for turn in drawn_order(rates.len(), round) {
+                rates[turn] = rate(contenders[turn / 2], 1 + turn as u64 % 2, pages);
+            }
+            Ok(rates)
+        })?;
+        let growth = |contender: usize| -> Vec<f64> {
+            let (one, two) = (&figures[2 * contender], &figures[2 * contender + 1]);
+            two.iter().zip(one).map(|(two, one)| two / one).collect()
+        };
+        let cost = ratio(&figures[2], &figures[0]);
+        rows.push(vec![
+            name.into(),
+            format!("{:.2}", median(&figures[0])),
+            format!("{:.2}", median(&figures[2])),
+            at_most(cost, 2, "", 1.5),
+            format!("{:.2}", median(&growth(0))),
+            format!("{:.2}", median(&growth(2))),
+            at_least(ratio(&growth(0), &growth(2)), 0.95),
+        ]);
+    }
+    let title = "Reads of 4 KiB that hit, million a second of one thread";
+    let head = [
+        "set",
+        "page cache",
+        "sharded hash table",
+        "time to that of the table",
+        "two threads to one",
+        "of bare copies",
+        "ratio",
+    ];
+    table(&rounds.title(title), &head, &rows);
+    Ok(())
+}
+
+/// A cache that holds so many pages of its device.
+fn filled(pages: u64) -> Result<Arc<Rig>> {
+    let config = Config {
+        page_cache_bytes_max: Some(pages * PAGE * 2 + (8 << 20)),
+        cut: Cut { shards: SHARDS, ..Cut::default() },
+        ..Config::default()
+    };
+    let rig = Rig::new(&config, pages * PAGE, 4096, 1 << 30)?;
+    rig.on_worker(move |seam| async move {
+        for page in 0..pages {
+            let reply = seam.submit(Request::read(page * PAGE, IoBuf::new(PAGE as usize))).await;
+            assert_eq!(reply.result, Ok(()));
+        }
+    });
+    Ok(Arc::new(rig))
+}
