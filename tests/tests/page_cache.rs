@@ -143,3 +143,38 @@ fn a_file_system_on_a_page_cache_over_a_write_cache_keeps_it_too() {
     let (origin, cache) = (sparse(&folder, "origin", 256 * MIB), sparse(&folder, "cache", 32 * MIB));
     a_kill_loses_nothing_that_was_synced(paged(Launch::cache(folder, &origin, &cache), "16M"), "cache0");
 }
+
+/// Bytes of the origin that are not what was written there.
+fn missing(origin: &Path, data: &[u8]) -> usize {
+    let found = fs::read(origin).expect("the origin is there");
+    let blocks = data.chunks(4096).zip(found.chunks(4096));
+    blocks.filter(|(written, found)| written != found).count() * 4096
+}
+
+#[test]
+fn a_kill_takes_no_more_than_what_may_be_at_risk() {
+    const MAX: usize = 1 << 20;
+    let folder = Arc::new(Scratch::new());
+    let origin = sparse(&folder, "origin", 64 * MIB);
+    let launch = paged(Launch::disk(folder, &origin), "32M").with("--at-risk-bytes-max", MAX.to_string());
+    let mut server = launch.start();
+    let mut client = server.client();
+    let data = pattern::random(3, 0, 24 * MIB as usize);
+    for (piece, bytes) in (0..).zip(data.chunks(96 << 10)) {
+        client.write(piece * (96 << 10), bytes).expect("a write");
+        let said = server.spillway(&["get", "disk0", "at_risk_bytes"]).well().out;
+        assert!(said.trim().parse::<usize>().expect("a number") <= MAX, "{said} bytes are at risk");
+    }
+    server.signal(Signal::KILL);
+    server.ends();
+    let lost = missing(&origin, &data);
+    assert!(lost <= MAX, "{lost} bytes are lost");
+}
+
+#[test]
+fn what_is_in_memory_only_has_no_limit_of_what_is_at_risk() {
+    const USAGE: i32 = 2;
+    let server = Launch::ram("16M").start();
+    let limit = |name: &str| server.spillway(&["set", "ram0", name, "4096"]).refused(USAGE, "in memory only");
+    let _ = ["at_risk_bytes_max", "at_risk_seconds_max"].map(limit);
+}

@@ -9,11 +9,16 @@ use std::process::ExitCode;
 use std::{env, fs, io};
 
 use spillway_core::{Preset, Role, Spec, When};
-use spillway_layers::{page_cache, stack, write_cache, zram};
+use spillway_layers::options::Options;
+use spillway_layers::{limits, page_cache, stack, write_cache, zram};
 
-/// The options of a kind, or of the server.
+/// The options of a kind, of the limits of a device, or of the server.
 fn options(kind: &str) -> Option<&'static [Spec]> {
-    if kind == "server" { Some(spillway::server_options()) } else { stack::options(kind) }
+    match kind {
+        "server" => Some(spillway::server_options()),
+        "limits" => Some(limits::Config::specs()),
+        _ => stack::options(kind),
+    }
 }
 
 /// The attributes of a kind whose table is in the manual.
@@ -22,6 +27,7 @@ fn attributes(kind: &str) -> Option<Vec<Spec>> {
         "zram" => Some(zram::declarations()),
         "write_cache" => Some(write_cache::declarations()),
         "page_cache" => Some(page_cache::declarations()),
+        "limits" => Some(limits::declarations()),
         _ => None,
     }
 }

@@ -35,6 +35,7 @@ impl Built {
     /// Builds a device, which is also a file where `mount` is one.
     pub(crate) fn new(plan: DevicePlan, mount: Option<&Path>, opening: &Opening) -> Result<Self, Error> {
         let stack = opening.stack(&plan.name, &plan.stack, plan.names)?;
+        stack.limit(&plan.limits)?;
         let aligned = opening.aligned(&stack, mount.is_some())?;
         let file = mount.map(|mount| file_below(mount, &plan.name));
         Ok(Self { name: plan.name, read_only: plan.read_only, stack, aligned, file })

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use spillway_layers::limits;
 use spillway_layers::options::{Reading, unknown};
 use spillway_layers::stack::{LayerConfig, OriginConfig};
 
@@ -43,6 +44,9 @@ pub(crate) struct DeviceConfig {
     /// What stands on it, bottom up.
     #[serde(default)]
     pub(crate) layers: Vec<LayerConfig>,
+    /// What a crash may take of it.
+    #[serde(default)]
+    pub(crate) limits: limits::Config,
 }
 
 /// The key of the devices, beside the server's options.
@@ -121,7 +125,7 @@ mod tests {
 
     #[test]
     fn every_commented_line_of_the_example_is_accepted_too() {
-        let full = ["[[", "name =", "origin =", "layers ="]
+        let full = ["[[", "name =", "origin =", "layers =", "limits ="]
             .iter()
             .fold(EXAMPLE.to_owned(), |text, key| text.replace(&format!("# {key}"), key));
         assert_eq!(read(&full).unwrap().devices.len(), 6);

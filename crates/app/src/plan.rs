@@ -4,7 +4,7 @@ use std::path::{Path, absolute};
 
 use anyhow::{Context, Result};
 use spillway_layers::stack::{LayerConfig, OriginConfig, StackConfig};
-use spillway_layers::{file, page_cache, write_cache, zram};
+use spillway_layers::{file, limits, page_cache, write_cache, zram};
 
 use crate::cli::{CacheOptions, DiskOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions};
 use crate::config::Config;
@@ -32,6 +32,8 @@ pub(crate) struct DevicePlan {
     pub(crate) read_only: bool,
     /// Origin and layers.
     pub(crate) stack: StackConfig,
+    /// What a crash may take of it.
+    pub(crate) limits: limits::Config,
     /// The options of the command line that they come from, from the origin up; none where they stand in a file.
     pub(crate) names: &'static [&'static str],
 }
@@ -40,7 +42,7 @@ impl DevicePlan {
     /// A compressed RAM disk without a size, as devices begin that are added while their server runs.
     pub(crate) fn added(name: String) -> Self {
         let stack = alone(OriginConfig::Zram(zram::Config::default()));
-        Self { name, read_only: false, stack, names: &["zram"] }
+        Self { name, read_only: false, stack, limits: limits::Config::default(), names: &["zram"] }
     }
 }
 
@@ -94,7 +96,7 @@ impl Plan {
         let mut zram = options.zram.config();
         zram.spill = zram.spill.map(absolute).transpose().context("cannot resolve the spill file's path")?;
         let stack = alone(OriginConfig::Zram(zram));
-        let device = DevicePlan { name, read_only, stack, names: &["zram"] };
+        let device = DevicePlan { read_only, stack, ..DevicePlan::added(name) };
         Self::new(options.server.config(), vec![device])
     }
 
@@ -105,7 +107,8 @@ impl Plan {
         let (name, read_only) = (options.name, file.read_only);
         let layers = paged(options.page_cache)?.into_iter().collect();
         let stack = StackConfig { origin: OriginConfig::File(file), layers };
-        let device = DevicePlan { name, read_only, stack, names: &["--origin", "--page-cache"] };
+        let limits = options.limits.config();
+        let device = DevicePlan { name, read_only, stack, limits, names: &["--origin", "--page-cache"] };
         Self::new(options.server.config(), vec![device])
     }
 
@@ -125,7 +128,8 @@ impl Plan {
         let layers = [LayerConfig::WriteCache(cache)].into_iter().chain(paged).collect();
         let stack = StackConfig { origin, layers };
         let (name, read_only) = (options.name, options.read_only);
-        let device = DevicePlan { name, read_only, stack, names: &["--origin", "--cache", "--page-cache"] };
+        let (limits, names) = (options.limits.config(), &["--origin", "--cache", "--page-cache"]);
+        let device = DevicePlan { name, read_only, stack, limits, names };
         Self::new(options.server.config(), vec![device])
     }
 
@@ -136,6 +140,7 @@ impl Plan {
             name: device.name,
             read_only: device.read_only,
             stack: StackConfig { origin: device.origin, layers: device.layers },
+            limits: device.limits,
             names: &[],
         });
         Self::new(options.server.over(config.server), devices.collect())

@@ -13,7 +13,7 @@
 //! | [`attribute`], [`size`] | the control plane's one table, and the numbers people type |
 //! | [`mod@env`] | time, chance, tasks and memory as a layer may have them |
 //! | [`storage`] | the calls on a file or block device, real or simulated |
-//! | [`suspend`], [`grow`] | how a part ends, where that takes more than being dropped; how it becomes larger |
+//! | [`suspend`], [`grow`], [`at_risk`] | how a part ends, where that takes more than being dropped; how it becomes larger; what a crash would take |
 //! | [`session`], [`exchange`] | a conversation on a byte stream, without the stream; one in whole messages |
 //! | [`stats`], [`sync`] | counters summed when read; the only door to locks |
 //! | [`work`] | how much a task does before others get their turn |
@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod align;
+pub mod at_risk;
 pub mod attribute;
 pub mod block;
 pub mod budget;
@@ -47,6 +48,7 @@ mod threads;
 pub mod work;
 
 pub use align::Aligned;
+pub use at_risk::AtRisk;
 pub use attribute::{
     Attribute, Attributes, Column, Excerpt, Preset, Role, Spec, Table, Type, Unit, Value, When,
 };

@@ -8,6 +8,7 @@ mod blank;
 pub mod delay;
 pub mod fault;
 pub mod file;
+pub mod limits;
 pub mod memory;
 pub mod null;
 pub mod options;

@@ -11,9 +11,12 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
-use spillway_core::{Answer, Attributes, BlockDevice, Error, Excerpt, Grow, Kind, Spec, Suspend, Value};
+use spillway_core::{
+    Answer, AtRisk, Attributes, BlockDevice, Error, Excerpt, Grow, Kind, Spec, Suspend, Value,
+};
 
 use crate::about;
+use crate::limits::{self, Limits};
 use crate::options::Options;
 use crate::surroundings::{BackingDevice, Below, Open, OpenDevice, Surroundings};
 use crate::{delay, fault, file, memory, null, page_cache, rate, trace, write_cache, zram};
@@ -117,11 +120,16 @@ pub struct Part {
 pub struct Stack {
     /// The top: what an export serves.
     pub device: Arc<dyn BlockDevice>,
-    /// From the top to the origin.
+    /// From the top to the origin, and at last the limits of all of them.
     pub parts: Vec<Part>,
     /// What was found when the parts were opened, from the origin up, for people.
     pub notes: Vec<String>,
+    /// What a crash would take of the parts.
+    at_risk: Vec<Arc<dyn AtRisk>>,
 }
+
+/// The kind of the part that is no origin and no layer.
+const LIMITS: &str = "limits";
 
 impl Stack {
     /// Opens what `config` says, from the origin up, on a thread that runs tasks. An error calls the part by its own of the `names`, which
@@ -133,7 +141,8 @@ impl Stack {
             (None, part) => format!("layers[{}]", part - 1),
         };
         let opened = config.origin.open((), around).await.map_err(|error| about(&name(0), &error))?;
-        let mut stack = Self { device: opened.device.clone(), parts: Vec::new(), notes: Vec::new() };
+        let device = opened.device.clone();
+        let mut stack = Self { device, parts: Vec::new(), notes: Vec::new(), at_risk: Vec::new() };
         stack.put(config.origin.kind(), opened);
         for (index, layer) in config.layers.iter().enumerate() {
             let opened = layer.open(stack.device.clone(), around).await;
@@ -143,14 +152,36 @@ impl Stack {
         number(&mut stack.parts);
         assert_eq!(stack.parts.len(), 1 + config.layers.len(), "each part of the configuration is open");
         stack.notes.dedup();
+        stack.put_limits(around)?;
         Ok(stack)
     }
 
     fn put(&mut self, kind: &'static str, opened: OpenDevice) {
-        let OpenDevice { device, attributes, suspend, grow, notes } = opened;
+        let OpenDevice { device, attributes, suspend, grow, at_risk, notes } = opened;
         self.device = device;
         self.parts.insert(0, Part { kind, name: kind.to_owned(), attributes, suspend, grow });
         self.notes.extend(notes);
+        self.at_risk.extend(at_risk);
+    }
+
+    /// Puts limits on top; none are set.
+    fn put_limits(&mut self, around: &Surroundings) -> Result<(), Error> {
+        let (below, parts) = (self.device.clone(), self.at_risk.clone());
+        let limits = Limits::new(&around.name, below, parts, around.env.clone())?;
+        if !self.device.geometry().volatile {
+            self.device = limits.clone();
+        }
+        let attributes = Arc::new(limits::attributes(limits));
+        let name = LIMITS.to_owned();
+        self.parts.push(Part { kind: LIMITS, name, attributes, suspend: None, grow: None });
+        Ok(())
+    }
+
+    /// Sets the limits that `config` asks for. [`Kind::Invalid`] where nothing is ever durable.
+    pub fn limit(&self, config: &limits::Config) -> Result<(), Error> {
+        let values = limits::Config::specs().iter().map(|spec| (spec.name, config.value(spec.name)));
+        let mut given = values.filter(|(_, value)| *value != Value::None);
+        given.try_for_each(|(name, value)| self.set(name, value).now())
     }
 
     /// Grows to `size` bytes, or to what the origin's file or block device has where none is given, from the origin up, while requests go
@@ -170,7 +201,7 @@ impl Stack {
 
     /// The kinds from the top to the origin: `trace > delay > zram`.
     pub fn describe(&self) -> String {
-        let kinds: Vec<_> = self.parts.iter().map(|part| part.kind).collect();
+        let kinds: Vec<_> = self.parts.iter().map(|part| part.kind).filter(|kind| *kind != LIMITS).collect();
         kinds.join(" > ")
     }
 

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use spillway_core::{Attributes, BlockDevice, Budget, Env, Error, Grow, Regions, Storage, Suspend};
+use spillway_core::{AtRisk, Attributes, BlockDevice, Budget, Env, Error, Grow, Regions, Storage, Suspend};
 
 /// What a layer stands on.
 pub type Below = Arc<dyn BlockDevice>;
@@ -72,6 +72,8 @@ pub struct OpenDevice {
     pub suspend: Option<Arc<dyn Suspend>>,
     /// Its growing, where its size is not that of what it stands on.
     pub grow: Option<Arc<dyn Grow>>,
+    /// What a crash would take of it, where it acknowledges what is not durable yet.
+    pub at_risk: Option<Arc<dyn AtRisk>>,
     /// What was found when it was opened, for people.
     pub notes: Vec<String>,
 }
@@ -83,6 +85,6 @@ impl OpenDevice {
         attributes: impl FnOnce(Arc<T>) -> A,
     ) -> Self {
         let attributes = Arc::new(attributes(device.clone()));
-        Self { device, attributes, suspend: None, grow: None, notes: Vec::new() }
+        Self { device, attributes, suspend: None, grow: None, at_risk: None, notes: Vec::new() }
     }
 }

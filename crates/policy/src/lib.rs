@@ -24,6 +24,7 @@
 //! | [`readahead`] | what is read before it is asked for |
 //! | [`allowance`] | how many bytes a day a device that wears out is written |
 //! | [`throttle`] | how fast writers may fill memory that writing back empties |
+//! | [`exposure`] | since when writes are acknowledged that no flush has covered |
 //! | [`commits`] | whether the committer commits or clears next |
 //!
 //! [`chunked`] decides nothing: it is a vector for slots.
@@ -40,6 +41,7 @@ pub mod compaction;
 pub mod depth;
 pub mod dirty_regions;
 pub mod eviction;
+pub mod exposure;
 pub mod folio;
 pub mod free_runs;
 pub mod islands;

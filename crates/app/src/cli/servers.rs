@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, ValueHint};
-use spillway_layers::{file, page_cache, write_cache, zram};
+use spillway_layers::{file, limits, page_cache, write_cache, zram};
 
 use crate::declared::Declared;
 use crate::server_options::ServerOptions;
@@ -98,6 +98,9 @@ pub(crate) struct DiskOptions {
     #[command(flatten)]
     pub(crate) page_cache: PageCacheOptions,
 
+    #[command(flatten, next_help_heading = "Limits")]
+    pub(crate) limits: Declared<limits::Config>,
+
     #[command(flatten)]
     pub(crate) server: ServerOptions,
 }
@@ -122,6 +125,9 @@ pub(crate) struct CacheOptions {
 
     #[command(flatten)]
     pub(crate) page_cache: PageCacheOptions,
+
+    #[command(flatten, next_help_heading = "Limits")]
+    pub(crate) limits: Declared<limits::Config>,
 
     #[command(flatten)]
     pub(crate) server: ServerOptions,

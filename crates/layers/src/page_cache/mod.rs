@@ -62,9 +62,10 @@ mod writing;
 
 use std::sync::Arc;
 
+use spillway_core::sync::Ordering;
 use spillway_core::{
-    Answer, BlockDevice, ByteRange, Error, Extent, Geometry, Kind, LocalFuture, Op, Request, Submission,
-    Suspend,
+    Answer, AtRisk, BlockDevice, ByteRange, Error, Extent, Geometry, Kind, LocalFuture, Op, Request,
+    Submission, Suspend, mutant,
 };
 
 use crate::surroundings::{Below, Open, OpenDevice, Surroundings};
@@ -79,7 +80,8 @@ impl Open<Below> for Config {
     async fn open(&self, below: Below, around: &Surroundings) -> Result<OpenDevice, Error> {
         let (cache, found) = PageCache::open(self, below, around.env.clone(), &around.budget)?;
         let suspend: Option<Arc<dyn Suspend>> = Some(cache.clone());
-        Ok(OpenDevice { suspend, notes: vec![found], ..OpenDevice::new(cache, attributes) })
+        let at_risk: Option<Arc<dyn AtRisk>> = Some(cache.clone());
+        Ok(OpenDevice { suspend, at_risk, notes: vec![found], ..OpenDevice::new(cache, attributes) })
     }
 }
 
@@ -93,6 +95,18 @@ impl Suspend for PageCache {
                 Error::new(kind, "what the page cache holds cannot be written back: it is lost")
             })
         })
+    }
+}
+
+impl AtRisk for PageCache {
+    fn at_risk_bytes(&self) -> u64 {
+        let core = &self.core;
+        let safe = if mutant::on("page_cache: what is being written back is not at risk") {
+            core.moving.load(Ordering::Relaxed)
+        } else {
+            0
+        };
+        (core.unsaved.used() - safe) * core.places.block_bytes()
     }
 }
 

@@ -83,8 +83,8 @@ use std::sync::Arc;
 
 use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering, StickyError, WaitList, Watermark, Work};
 use spillway_core::{
-    Answer, BlockDevice, Budget, ByteRange, Env, Error, Extent, Geometry, Grow, Kind, LocalFuture, Op,
-    Request, Submission, Suspend,
+    Answer, AtRisk, BlockDevice, Budget, ByteRange, Env, Error, Extent, Geometry, Grow, Kind, LocalFuture,
+    Op, Request, Submission, Suspend,
 };
 
 use spillway_policy::ages::Ages;
@@ -175,11 +175,18 @@ impl Open<Below> for Config {
         notes.push(found);
         let suspend: Option<Arc<dyn Suspend>> = Some(cache.clone());
         let grow: Option<Arc<dyn Grow>> = Some(cache.clone());
-        Ok(OpenDevice { suspend, grow, notes, ..OpenDevice::new(cache, attributes) })
+        let at_risk: Option<Arc<dyn AtRisk>> = Some(cache.clone());
+        Ok(OpenDevice { suspend, grow, at_risk, notes, ..OpenDevice::new(cache, attributes) })
     }
 
     fn backing_devices(&self) -> Vec<BackingDevice> {
         vec![self.backing()]
+    }
+}
+
+impl AtRisk for WriteCache {
+    fn at_risk_bytes(&self) -> u64 {
+        u64::from(self.core.journal.uncommitted()) * self.core.layout.block_size.bytes()
     }
 }
 
