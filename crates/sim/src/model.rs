@@ -80,6 +80,10 @@ pub struct Model {
     /// A disk may lose what it has not made durable.
     losing: bool,
     values: Vec<Value>,
+    /// What sectors held when the machine stopped, as acknowledged, until they are read.
+    acknowledged: BTreeMap<u64, Value>,
+    /// Sectors that held something else when they were read after that.
+    lost: u64,
 }
 
 impl Model {
@@ -104,6 +108,8 @@ impl Model {
             flush_failed: false,
             losing: false,
             values: vec![ZERO],
+            acknowledged: BTreeMap::new(),
+            lost: 0,
         }
     }
 
@@ -323,6 +329,8 @@ impl Model {
             let sector = first + index as u64;
             let Allowed { values, anything, .. } = &allowed[index];
             let found = values.iter().copied().find(|&value| payload::holds(value, sector, chunk));
+            let before = self.acknowledged.remove(&sector);
+            self.lost += u64::from(before.is_some_and(|value| !payload::holds(value, sector, chunk)));
             match (found, self.touched.get_mut(&sector)) {
                 (Some(value), Some(sector)) if !anything && !self.losing => settle(sector, begin, value),
                 (None, _) if !anything => return Err(self.surprise(sector, chunk, values)),
@@ -370,8 +378,15 @@ impl Model {
         Violation(format!("sector {sector} holds {found}; it may hold {}", allowed.join(" or ")))
     }
 
+    /// Bytes that were acknowledged when the machine stopped for the last time, and were gone when they were read since.
+    pub fn lost_bytes(&self) -> u64 {
+        self.lost * SECTOR
+    }
+
     /// The machine has stopped, and with it all that was in flight.
     pub fn crash(&mut self, loss: Loss) {
+        let known = |(&number, sector): (&u64, &Sector)| Some((number, sector.acknowledged()?));
+        (self.acknowledged, self.lost) = (self.touched.iter().filter_map(known).collect(), 0);
         let time = self.tick();
         self.writes.clear();
         self.reads.clear();

@@ -41,6 +41,8 @@ pub(crate) struct House {
     pub(crate) stopped: Cell<bool>,
     /// A spill file is taken whatever it holds.
     force: bool,
+    /// Bytes that the crash before may have taken.
+    at_risk: Option<u64>,
     buffers: Buffers,
 }
 
@@ -89,7 +91,21 @@ impl House {
             payloads: Rc::default(),
         };
         let (refused, drained, stopped) = (scenario.refused, Cell::default(), Cell::default());
-        Self { row, world, disks, budget, refused, visitor, answers, drained, stopped, force, buffers }
+        let at_risk = story.at_risk.get();
+        Self {
+            row,
+            world,
+            disks,
+            budget,
+            refused,
+            visitor,
+            answers,
+            drained,
+            stopped,
+            force,
+            at_risk,
+            buffers,
+        }
     }
 
     /// Opening, clients, a last look at everything.
@@ -104,6 +120,7 @@ impl House {
             }
         })])?;
         self.until_done(vec![self.spawn(self.visitor.clone().look_at_everything())])?;
+        self.check_losses()?;
         let clients = phase.steps.iter().map(|step| step.client).max().map_or(0, |last| last + 1);
         let mut visits = Vec::new();
         for client in 0..clients {
@@ -148,8 +165,33 @@ impl House {
         }
     }
 
+    /// A kill has taken no more than was allowed to be at risk.
+    fn check_losses(&self) -> Result<(), Violation> {
+        let lost = self.visitor.model.borrow().lost_bytes();
+        match self.at_risk.filter(|at_risk| lost > *at_risk) {
+            Some(at_risk) => Err(Violation(format!(
+                "a kill took {lost} bytes that were acknowledged, and {at_risk} may be at risk"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Has what a page cache holds written to what is below it; whether that has all, as it has where there is none. After an error nobody
+    /// may rely on that, as flushes say.
+    fn empty_page_cache(&self) -> Result<bool, Violation> {
+        let stack = self.visitor.stack();
+        let unsaved = || stack.get("unsaved_bytes").ok();
+        if unsaved().is_some() {
+            let flush = Step { client: 0, act: Act::Flush, first: 0, count: 0, withdraw: None };
+            self.until_done(vec![self.spawn(self.visitor.clone().visit(vec![flush]))])?;
+        }
+        let failed = stack.get("page_cache.error").is_ok_and(|error| error != Value::None);
+        Ok(!failed && unsaved().is_none_or(|bytes| bytes == Value::U64(0)))
+    }
+
     /// Empties a write cache, and looks at everything once more.
     fn drain(&self) -> Result<(), Violation> {
+        let emptied = self.empty_page_cache()?;
         let flush = self.visitor.model.borrow_mut().begin_flush();
         let stack = self.visitor.stack();
         let state = || stack.get("drain_state").ok().and_then(|state| state.choice());
@@ -162,10 +204,10 @@ impl House {
         if !complete && !self.visitor.faulty {
             return Err(Violation(format!("a drain ends as {:?} for no reason: {begun:?}", state())));
         }
-        if complete {
+        if complete && emptied {
             self.visitor.model.borrow_mut().end_flush(flush, End::Done { durable: false })?;
         }
-        self.drained.set(complete);
+        self.drained.set(complete && emptied);
         self.until_done(vec![self.spawn(self.visitor.clone().look_at_everything())])
     }
 

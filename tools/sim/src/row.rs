@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use spillway_core::{BlockSize, Budget, Env, Error, SECTOR};
+use spillway_layers::limits;
 use spillway_layers::stack::{OriginConfig, Stack, StackConfig};
 use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 
@@ -52,6 +53,8 @@ pub struct Row {
     pub dense: bool,
     /// Stories have scans, as [`crate::scans`] puts them in: something is read ahead.
     pub scans: bool,
+    /// Its limit of acknowledged bytes that a kill may take.
+    pub at_risk: Option<u64>,
     /// What workloads change while it runs.
     pub knobs: &'static [Knob],
     /// What a device is that was reset while it runs; where there is nothing, it is not reset.
@@ -206,6 +209,8 @@ impl Row {
                 Ok(OpenStorage { storage, notes: Vec::new() })
             }),
         };
-        Stack::open(&config, &[], &around).await
+        let stack = Stack::open(&config, &[], &around).await?;
+        stack.limit(&limits::Config { at_risk_bytes_max: self.at_risk, ..limits::Config::default() })?;
+        Ok(stack)
     }
 }

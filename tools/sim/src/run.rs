@@ -1,6 +1,6 @@
 //! Runs a story and holds what the stack shows against the model.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -44,7 +44,8 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, Violation> {
 fn play(scenario: &Scenario) -> Result<Outcome, Violation> {
     let durable = scenario.row.is_durable();
     let model = Rc::new(RefCell::new(scenario.row.model()));
-    let story = Story { model: model.clone(), numbers: Rc::default(), looks: looks(scenario).into() };
+    let (numbers, at_risk) = (Rc::default(), Cell::default());
+    let story = Story { model: model.clone(), numbers, at_risk, looks: looks(scenario).into() };
     let mut media = scenario.row.media();
     let mut outcome = Outcome::default();
     let mut force = false;
@@ -68,6 +69,9 @@ fn play(scenario: &Scenario) -> Result<Outcome, Violation> {
             let (next, loss) = stop(scenario, phase, &disks);
             media = next;
             model.borrow_mut().crash(loss);
+            // Of a disk that loses its power, or fails, more may be gone than what the stack still had.
+            let killed = phase.keeps_power.iter().take(disks.len()).all(|keeps| *keeps);
+            story.at_risk.set(scenario.row.at_risk.filter(|_| killed && !phase.faulty()));
             outcome.crashes += 1;
         } else if scenario.row.has_disk() {
             media = stop(scenario, phase, &disks).0;

@@ -103,6 +103,40 @@ pub const STACKS: &[Row] = &[
         keeps: true,
         ..PAGED
     },
+    Row {
+        name: "page-cache-limited",
+        config: |_| over_file(vec![paged(pages())]),
+        at_risk: Some(8 << 10),
+        knobs: &[
+            ("dirty_background_ratio", &["20", "60"]),
+            ("dirty_ratio", &["60", "100"]),
+            ("dirty_expire", &["20", "30000"]),
+            ("at_risk_seconds_max", &["none", "1", "3"]),
+        ],
+        ..PAGED
+    },
+    // Dirty above, uncommitted below.
+    Row {
+        name: "page-cache-over-write-cache",
+        config: |_| {
+            let mut stack = cached(write_cache::Config::default());
+            stack.layers.push(paged(pages()));
+            stack
+        },
+        cache: Some(Cache { bytes: 256 << 10, disk: 4096, words: false }),
+        at_risk: Some(16 << 10),
+        knobs: &[
+            ("dirty_background_ratio", &["0", "20"]),
+            ("dirty_ratio", &["60", "100"]),
+            ("dirty_expire", &["1", "30000"]),
+            ("at_risk_seconds_max", &["none", "1"]),
+            ("autocommit_blocks", &["1", "65536"]),
+            ("autocommit_time", &["1", "1000"]),
+            ("high_watermark", &["50", "90"]),
+            ("cleaner", &["0", "1"]),
+        ],
+        ..CACHED
+    },
     Row { name: "memory", config: memory, ..VOLATILE },
     Row { name: "zram", config: |bytes| zram(bytes, "lz4", vec![]), ..ZRAM },
     Row { name: "zram-zstd", config: |bytes| zram(bytes, "zstd", vec![]), ..ZRAM },
@@ -214,6 +248,7 @@ const DURABLE: Row = Row {
     wide: false,
     dense: false,
     scans: false,
+    at_risk: None,
     knobs: &[],
     setups: &[],
     tight_budget: None,

@@ -18,6 +18,8 @@ pub(crate) const LOOK_SECTORS: u64 = 64;
 pub(crate) struct Story {
     pub(crate) model: Rc<RefCell<Model>>,
     pub(crate) numbers: Rc<Cell<u64>>,
+    /// Bytes that were acknowledged and that the last crash may have taken at most, where that is limited.
+    pub(crate) at_risk: Cell<Option<u64>>,
     /// What is looked at in each phase: first sectors and ends.
     pub(crate) looks: Rc<[(u64, u64)]>,
 }

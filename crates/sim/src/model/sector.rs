@@ -69,6 +69,14 @@ impl Sector {
         self.now.iter_mut().chain(&mut self.crash)
     }
 
+    /// What was acknowledged last, where nothing else may show.
+    pub(super) fn acknowledged(&self) -> Option<Value> {
+        match &self.now[..] {
+            [only] if only.sure && only.end.is_some() && !only.loose && !only.wrong => Some(only.value),
+            _ => None,
+        }
+    }
+
     /// What a read may return.
     pub(super) fn allowed(&self, losing: bool) -> Allowed {
         let crash = self.crash.iter().filter(|_| losing);

@@ -146,3 +146,25 @@ fn discards_may_show_and_flush_errors_stick() {
     model.end_flush(first, End::Failed).unwrap();
     assert!(model.end_flush(second, DONE).is_err());
 }
+
+/// What was acknowledged counts as lost once it is read and is not there; what was in flight, or flushed, does not.
+#[test]
+fn what_was_acknowledged_before_a_crash_and_is_gone_is_counted() {
+    let mut model = Model::new(4 * 512, true);
+    for sector in 0..3 {
+        let write = model.begin_write(sector, 1, Change::To(value(1 + sector, 1)));
+        model.end_write(write, DONE);
+    }
+    model.begin_write(3, 1, Change::To(value(4, 1)));
+    model.crash(Loss::Some);
+    let read = model.begin_read(0, 4);
+    let mut bytes = [0; 4 * 512];
+    payload::fill(value(1, 1), 0, &mut bytes[..512]);
+    model.end_read(read, Some(&bytes)).unwrap();
+    assert_eq!(model.lost_bytes(), 2 * 512);
+    let read = model.begin_read(0, 4);
+    model.end_read(read, Some(&bytes)).unwrap();
+    assert_eq!(model.lost_bytes(), 2 * 512, "once");
+    model.crash(Loss::All);
+    assert_eq!(model.lost_bytes(), 0);
+}
