@@ -11,7 +11,7 @@ use spillway_layers::stack::Stack;
 use crate::address::Address;
 use crate::device::{Changes, Device};
 use crate::listening;
-use crate::opening::Opening;
+use crate::opening::StackOpener;
 use crate::place::file_below;
 use crate::plan::DevicePlan;
 use crate::runtime_folder::RuntimeFolder;
@@ -33,7 +33,7 @@ pub(crate) struct Built {
 
 impl Built {
     /// Builds a device, which is also a file where `mount` is one.
-    pub(crate) fn new(plan: DevicePlan, mount: Option<&Path>, opening: &Opening) -> Result<Self, Error> {
+    pub(crate) fn new(plan: DevicePlan, mount: Option<&Path>, opening: &StackOpener) -> Result<Self, Error> {
         let stack = opening.stack(&plan.name, &plan.stack, plan.names)?;
         stack.limit(&plan.limits)?;
         let aligned = opening.aligned(&stack, mount.is_some())?;
@@ -64,7 +64,7 @@ pub(crate) struct Arrival {
 #[derive(Clone)]
 pub(crate) struct Arrivals {
     pub(crate) folder: RuntimeFolder,
-    pub(crate) opening: Opening,
+    pub(crate) opening: StackOpener,
     pub(crate) mount: Option<PathBuf>,
     /// Whether each device has its own NBD socket.
     pub(crate) own_sockets: bool,

@@ -8,7 +8,7 @@ use std::thread::{Builder, JoinHandle};
 
 use spillway_core::{Error, Kind};
 
-type Work = Box<dyn FnOnce() + Send>;
+type Job = Box<dyn FnOnce() + Send>;
 
 /// What is under way.
 #[derive(Default)]
@@ -22,7 +22,7 @@ impl Beside {
 
     fn thread_of(&mut self, builder: Builder) -> Result<Idle, Error> {
         self.0.retain(|thread| !thread.is_finished());
-        let (idle, work) = mpsc::channel::<Work>();
+        let (idle, work) = mpsc::channel::<Job>();
         let thread = builder.spawn(move || work.into_iter().for_each(|work| work())).map_err(|why| {
             let text =
                 format!("no thread can be started ({why}): raise the limit of processes, or try again");
@@ -41,7 +41,7 @@ impl Beside {
 }
 
 /// A thread that waits for work, and ends without any where this is dropped.
-pub(crate) struct Idle(Sender<Work>);
+pub(crate) struct Idle(Sender<Job>);
 
 impl Idle {
     /// Has it do `work`.

@@ -96,7 +96,7 @@ mod tests {
     use crate::address::Address;
     use crate::device::Changes;
     use crate::event::{Event, request_change};
-    use crate::opening::Opening;
+    use crate::opening::StackOpener;
     use spillway_core::sync::{AtomicBool, Ordering};
     use spillway_core::{Budget, contract};
     use spillway_export::Export;
@@ -107,7 +107,7 @@ mod tests {
     use std::sync::mpsc;
 
     fn device(workers: &Workers) -> Arc<Device> {
-        let opening = Opening::new(workers, &Budget::new(Budget::UNLIMITED));
+        let opening = StackOpener::new(workers, &Budget::new(Budget::UNLIMITED));
         let origin = OriginConfig::Null(null::Config { size: 1 << 20 });
         let stack = opening.stack("d", &StackConfig { origin, layers: Vec::new() }, &[]).unwrap();
         let export = Arc::new(Export::new("a", opening.aligned(&stack, false).unwrap()).unwrap());

@@ -56,7 +56,7 @@ use spillway_layers::options::Options;
 
 use crate::cli::{Cli, Command};
 use crate::exit::Exit;
-use crate::plan::Plan;
+use crate::plan::ServerPlan;
 use crate::runtime_folder::RuntimeFolder;
 use crate::server_options::ServerConfig;
 
@@ -80,13 +80,17 @@ pub fn main() -> ExitCode {
 fn carry_out(command: Command) -> Result<u8> {
     let folder = RuntimeFolder::locate();
     match command {
-        Command::Ram(options) => return serve(options.server.background(), || Plan::ram(options), &folder),
-        Command::Disk(options) => return serve(options.server.background(), || Plan::disk(options), &folder),
+        Command::Ram(options) => {
+            return serve(options.server.background(), || ServerPlan::ram(options), &folder);
+        }
+        Command::Disk(options) => {
+            return serve(options.server.background(), || ServerPlan::disk(options), &folder);
+        }
         Command::Cache(options) => {
-            return serve(options.server.background(), || Plan::cache(options), &folder);
+            return serve(options.server.background(), || ServerPlan::cache(options), &folder);
         }
         Command::Serve(options) => {
-            return serve(options.server.background(), || Plan::serve(options), &folder);
+            return serve(options.server.background(), || ServerPlan::serve(options), &folder);
         }
         Command::Ls(options) => client::list(&folder, &options)?,
         Command::Get(options) => client::get(&folder, options)?,
@@ -116,7 +120,7 @@ fn carry_out(command: Command) -> Result<u8> {
 }
 
 /// Serves in this process, or in one of its own in the background.
-fn serve(background: bool, plan: impl FnOnce() -> Result<Plan>, folder: &RuntimeFolder) -> Result<u8> {
+fn serve(background: bool, plan: impl FnOnce() -> Result<ServerPlan>, folder: &RuntimeFolder) -> Result<u8> {
     let plan = plan()?;
     plan.check_sockets(folder)?;
     if background && !daemon::is_child() {

@@ -13,12 +13,12 @@ use crate::distinct::InUse;
 
 /// Opens stacks.
 #[derive(Clone)]
-pub(crate) struct Opening {
+pub(crate) struct StackOpener {
     around: Surroundings,
     in_use: Arc<InUse>,
 }
 
-impl Opening {
+impl StackOpener {
     /// Stacks that run on `workers` and charge `budget`.
     pub(crate) fn new(workers: &Workers, budget: &Arc<Budget>) -> Self {
         let around = Surroundings {

@@ -16,7 +16,7 @@ use crate::server_options::ServerConfig;
 
 /// A server to be.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct ServerPlan {
     /// What is asked of the server, with paths that are absolute.
     pub(crate) server: ServerConfig,
     /// The devices, at least one, with distinct names.
@@ -46,7 +46,7 @@ impl DevicePlan {
     }
 }
 
-impl Plan {
+impl ServerPlan {
     fn new(mut server: ServerConfig, devices: Vec<DevicePlan>) -> Result<Self> {
         let socket = server.socket.map(absolute).transpose();
         server.socket = socket.context("cannot resolve the socket's path")?;
@@ -174,12 +174,12 @@ mod tests {
     use crate::server_options::Driver;
     use clap::Parser;
 
-    fn plan(line: &str) -> Result<Plan> {
+    fn plan(line: &str) -> Result<ServerPlan> {
         match Cli::try_parse_from(line.split_whitespace()).unwrap().command {
-            Command::Ram(options) => Plan::ram(options),
-            Command::Disk(options) => Plan::disk(options),
-            Command::Cache(options) => Plan::cache(options),
-            Command::Serve(options) => Plan::serve(options),
+            Command::Ram(options) => ServerPlan::ram(options),
+            Command::Disk(options) => ServerPlan::disk(options),
+            Command::Cache(options) => ServerPlan::cache(options),
+            Command::Serve(options) => ServerPlan::serve(options),
             other => panic!("{other:?} serves nothing"),
         }
     }

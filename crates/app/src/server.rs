@@ -1,4 +1,4 @@
-//! A running server: from a [`Plan`] to sockets, and back to nothing.
+//! A running server: from a [`ServerPlan`] to sockets, and back to nothing.
 //!
 //! One thread, the one that called [`run`], owns the server: it starts everything, then waits for [`Event`]s. An attribute or a size is changed by a
 //! task on a background thread, one at a time for each device; a device that is added is built, and one that goes is stopped, on a thread of its own. Clients are served by the workers, which never wait for this
@@ -31,8 +31,8 @@ use crate::event::{Event, Promise};
 use crate::exit::{Failure, refused};
 use crate::memory::Memory;
 use crate::mounting::Mounting;
-use crate::opening::Opening;
-use crate::plan::{DevicePlan, Plan};
+use crate::opening::StackOpener;
+use crate::plan::{DevicePlan, ServerPlan};
 use crate::runtime_folder::RuntimeFolder;
 use crate::server_options::ServerConfig;
 use crate::{client, daemon, listening, signals, start_text, system};
@@ -47,7 +47,7 @@ const UNMOUNT_PAUSE: Duration = Duration::from_millis(100);
 const LEAVING_PAUSE: Duration = Duration::from_millis(20);
 
 /// Serves what `plan` says until asked to stop.
-pub(crate) fn run(plan: Plan, folder: &RuntimeFolder) -> Result<()> {
+pub(crate) fn run(plan: ServerPlan, folder: &RuntimeFolder) -> Result<()> {
     let (sender, events) = mpsc::channel();
     signals::watch(sender.clone())?;
     system::raise_open_files();
@@ -79,7 +79,7 @@ struct Server {
 }
 
 impl Server {
-    fn start(plan: Plan, folder: &RuntimeFolder, devices: Devices) -> Result<Self> {
+    fn start(plan: ServerPlan, folder: &RuntimeFolder, devices: Devices) -> Result<Self> {
         let memory = Memory::choose(plan.server.memory, Path::new("/"))?;
         // The control socket claims a device's name, so it comes before anything that could disturb another server.
         let claims = plan.devices.iter().map(|device| listening::claim(folder, &device.name));
@@ -87,7 +87,7 @@ impl Server {
         let budget = Budget::new(memory.bytes);
         let charges = memory.charge(&budget)?;
         let workers = Workers::start(plan.server.workers_options(&memory)).map_err(refused)?;
-        let opening = Opening::new(&workers, &budget);
+        let opening = StackOpener::new(&workers, &budget);
         let arrivals = Arrivals {
             folder: folder.clone(),
             opening,

@@ -61,5 +61,5 @@ pub use error::{Error, Kind};
 pub use grow::Grow;
 pub use request::{Flags, Op, Reply, Request};
 pub use seam::Seam;
-pub use storage::{Room, Storage};
+pub use storage::{FallocateMode, Storage};
 pub use suspend::Suspend;

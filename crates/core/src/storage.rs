@@ -3,7 +3,7 @@
 //! The `io` crate makes them on a descriptor, `sim` on a disk that reorders, tears, loses and fails. The device over them,
 //! which keeps the promises, is one piece of code for both.
 //!
-//! A call begins when its future is first polled. Once begun, whoever drops the future does not know what became of it, and
+//! A call begins when its future is first polled. Once begun, a caller that drops the future does not know what became of it, and
 //! the system may still carry it out: to be sure, the future is handed to [`crate::Env::spawn_here`].
 
 use crate::block::ByteRange;
@@ -14,9 +14,9 @@ use crate::error::Kind;
 /// What one call moved, in bytes, and its buffer. Fewer bytes than asked for are a success; no bytes of a read are the end.
 pub type Moved = (Result<usize, Kind>, IoBuf);
 
-/// How to change the room that a range takes.
+/// How a range is allocated, or freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Room {
+pub enum FallocateMode {
     /// Free what can be freed without writing; what is freed reads as zero or as the drive likes, the rest as before.
     Discard,
     /// Make it read as zero without writing data, and free it.
@@ -56,7 +56,7 @@ pub trait Storage: Send + Sync {
     fn sync(&self) -> LocalFuture<Result<(), Kind>>;
 
     /// Zeroes or discards `range`; [`Kind::NotSupported`] where this device cannot, and nothing was changed.
-    fn zero(&self, range: ByteRange, room: Room) -> LocalFuture<Result<(), Kind>>;
+    fn zero(&self, range: ByteRange, mode: FallocateMode) -> LocalFuture<Result<(), Kind>>;
 
     /// See [`crate::BlockDevice::extents`].
     fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>>;

@@ -9,7 +9,7 @@
 //! | [`Semaphore`] | units that are taken and given back, first come, first served |
 //! | [`Watermark`] | a number that only grows, and who waits for one |
 //! | [`GroupFlush`] | one flush for all who ask meanwhile |
-//! | [`RangeSet`] | ranges somebody is at work on |
+//! | [`RangeSet`] | ranges held exclusively |
 //! | [`StickyError`] | the first failure |
 //! | [`Work`] | a job of which one run is under way at a time |
 //! | [`WordLocks`] | a lock in two bits of each of many words |
@@ -84,9 +84,9 @@ fn note_failed_exchange(word: &AtomicU64) {
     let _ = word;
 }
 
-/// Tasks that wait for a condition which somebody else makes true.
+/// Tasks that wait for a condition that others make true.
 ///
-/// The waiter checks its condition, registers, and checks again; whoever makes the condition true calls
+/// The waiter checks its condition, registers, and checks again; the one that makes the condition true calls
 /// [`WaitList::wake_one`] or [`WaitList::wake_all`] afterwards. The fences on both sides forbid the outcome where the
 /// waiter misses the change and the waker misses the waiter.
 #[derive(Default)]
@@ -105,12 +105,12 @@ struct Queue {
 impl WaitList {
     /// Waits until `ready` gives a value. Woken in the order of arrival; a waiter that is dropped passes its turn on.
     pub async fn until<T>(&self, mut ready: impl FnMut() -> Option<T>) -> T {
-        let mut turn = Turn { list: self, ticket: None };
+        let mut queued = Queued { list: self, ticket: None };
         poll_fn(|context| {
             if let Some(value) = ready() {
                 return Poll::Ready(value);
             }
-            turn.register(context.waker());
+            queued.register(context.waker());
             fence(Ordering::SeqCst);
             if mutant::on("wait list: register without looking again") {
                 return Poll::Pending;
@@ -163,12 +163,12 @@ impl WaitList {
 }
 
 /// A place in the queue; gives it back when the waiter is dropped or served.
-struct Turn<'a> {
+struct Queued<'a> {
     list: &'a WaitList,
     ticket: Option<u64>,
 }
 
-impl Turn<'_> {
+impl Queued<'_> {
     fn register(&mut self, waker: &Waker) {
         let mut queue = self.list.queue.lock();
         if let Some(known) = self.ticket.and_then(|ticket| queue.waiters.get_mut(&ticket)) {
@@ -183,7 +183,7 @@ impl Turn<'_> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Queued<'_> {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket else { return };
         let was_queued = {

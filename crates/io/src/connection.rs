@@ -317,7 +317,7 @@ impl Connection {
         Ok(sent)
     }
 
-    fn heed(&mut self, context: &Context<'_>) -> Result<(), Gone> {
+    fn check_orders(&mut self, context: &Context<'_>) -> Result<(), Gone> {
         if !self.listening {
             self.control.listen(context.waker());
             self.listening = true;
@@ -336,7 +336,7 @@ impl Connection {
 
     fn turn(&mut self, context: &mut Context<'_>) -> Result<Poll<()>, Gone> {
         let _turn = work::turn(work::TURN);
-        self.heed(context)?;
+        self.check_orders(context)?;
         loop {
             work::spend(ROUND_UNITS);
             let again = self.round(context)?;
@@ -357,8 +357,8 @@ impl Connection {
         self.handshake.gives_way(&self.control, &self.pool.clock, context)
     }
 
-    /// Closing with unread bytes resets the connection, and the peer may lose replies: reads what is there first.
-    fn take_leave(&mut self) {
+    /// Lingering close: closing with unread bytes resets the connection, and the peer may lose replies: reads what is there first.
+    fn linger(&mut self) {
         let _ = shutdown(&self.socket, Shutdown::Write);
         let mut buf = self.take_spare();
         let mut discarded = 0;
@@ -377,7 +377,7 @@ impl Future for Connection {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let connection = self.get_mut();
         match connection.turn(context) {
-            Ok(Poll::Ready(())) => connection.take_leave(),
+            Ok(Poll::Ready(())) => connection.linger(),
             Ok(Poll::Pending) if !connection.gives_way(context) => return Poll::Pending,
             Ok(Poll::Pending) | Err(Gone) => connection.session.hang_up(),
         }

@@ -30,7 +30,7 @@ impl Order {
 /// The server's hand on a connection, or on the acceptor.
 pub(crate) struct Control {
     order: AtomicU32,
-    /// Somebody waits for the place of this handshake.
+    /// A new connection waits for the place of this handshake.
     asked: AtomicBool,
     waker: Mutex<Option<Waker>>,
     /// What the peer has to take.

@@ -74,19 +74,19 @@ enum TaskRun {
 
 /// A recipe for runtimes that are all alike.
 #[derive(Clone)]
-pub(crate) struct Plan {
+pub(crate) struct RuntimeRecipe {
     pub(crate) driver: Driver,
     proactor: ProactorBuilder,
 }
 
-impl Plan {
+impl RuntimeRecipe {
     /// Finds out what the kernel allows, by trying.
     pub(crate) fn choose(choice: DriverChoice) -> Result<Self, Error> {
         if choice == DriverChoice::Poll {
             return Ok(Self::poll(None));
         }
         match Self::io_uring() {
-            Ok(plan) => Ok(plan),
+            Ok(recipe) => Ok(recipe),
             Err(error) if choice == DriverChoice::Auto => Ok(Self::poll(Some(refusal(&error)))),
             Err(error) => Err(Error::new(
                 kind_of(&error),
@@ -107,9 +107,9 @@ impl Plan {
             proactor.single_issuer(matches!(task_run, TaskRun::Deferred));
             proactor.defer_taskrun(matches!(task_run, TaskRun::Deferred));
             proactor.coop_taskrun(gentle).taskrun_flag(gentle);
-            let plan = Self { driver: Driver::IoUring, proactor };
-            match plan.runtime(1) {
-                Ok(_) => return Ok(plan),
+            let recipe = Self { driver: Driver::IoUring, proactor };
+            match recipe.runtime(1) {
+                Ok(_) => return Ok(recipe),
                 Err(error) => last = error,
             }
         }
@@ -169,8 +169,8 @@ mod tests {
 
     #[test]
     fn polling_can_be_had_everywhere() {
-        let plan = Plan::choose(DriverChoice::Poll).unwrap();
-        assert_eq!(plan.driver, Driver::Poll(None));
-        assert_eq!(plan.runtime(8).unwrap().driver_type(), DriverType::Poll);
+        let recipe = RuntimeRecipe::choose(DriverChoice::Poll).unwrap();
+        assert_eq!(recipe.driver, Driver::Poll(None));
+        assert_eq!(recipe.runtime(8).unwrap().driver_type(), DriverType::Poll);
     }
 }

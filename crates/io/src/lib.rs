@@ -3,7 +3,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`driver`] | io_uring, or poll with blocking threads where io_uring is refused |
-//! | [`workers`] | [`Workers`]: one thread for each core, one for background work, one that accepts |
+//! | [`workers`] | [`Workers`]: one thread for each core, a few for background work and computing, one that accepts |
 //! | [`local`] | [`block_on`] and [`Local`]: the same runtime on the calling thread, for tests and tools |
 //! | [`mod@env`] | [`SystemEnv`]: clock, timers, tasks and chance |
 //! | [`memory`] | [`MmapRegions`]: memory that costs nothing until touched |
@@ -26,9 +26,9 @@ pub mod workers;
 mod clock;
 mod connection;
 mod control;
+mod idle_backoff;
 mod op;
 mod pool;
-mod rest;
 mod roll;
 
 pub use driver::{Driver, DriverChoice};

@@ -6,7 +6,7 @@ use std::future::Future;
 use compio::runtime::Runtime;
 use spillway_core::Error;
 
-use crate::driver::{Driver, DriverChoice, Plan, kind_of};
+use crate::driver::{Driver, DriverChoice, RuntimeRecipe, kind_of};
 use crate::env::yield_now;
 use crate::pool::{close, detached};
 
@@ -21,14 +21,14 @@ impl Local {
     /// A runtime with the chosen driver. [`Kind::NotSupported`](spillway_core::Kind::NotSupported) or what else the system says where
     /// it cannot be had.
     pub fn new(choice: DriverChoice) -> Result<Self, Error> {
-        let plan = Plan::choose(choice)?;
-        let runtime = plan.runtime(16).map_err(|error| {
+        let recipe = RuntimeRecipe::choose(choice)?;
+        let runtime = recipe.runtime(16).map_err(|error| {
             Error::new(
                 kind_of(&error),
-                format!("the {} driver could not be set up: {error}", plan.driver.name()),
+                format!("the {} driver could not be set up: {error}", recipe.driver.name()),
             )
         })?;
-        Ok(Self { runtime: Some(runtime), driver: plan.driver })
+        Ok(Self { runtime: Some(runtime), driver: recipe.driver })
     }
 
     /// What carries the I/O.
@@ -46,7 +46,7 @@ impl Local {
 impl Drop for Local {
     fn drop(&mut self) {
         let runtime = self.runtime.take().expect("dropped once");
-        // What the kernel has in hand is finished first, as on a worker.
+        // What the kernel has in flight is finished first, as on a worker.
         if !std::thread::panicking() {
             runtime.block_on(async {
                 while detached() > 0 {

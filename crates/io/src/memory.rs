@@ -58,7 +58,7 @@ struct Mapping {
 }
 
 // SAFETY: the mapping belongs to this value alone and its address does not depend on the thread; how its bytes are shared
-// is the business of whoever dereferences `base`.
+// is up to the code that dereferences `base`.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; `&self` gives out the address only, and `release` is an atomic system call.
 unsafe impl Sync for Mapping {}

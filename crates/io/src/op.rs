@@ -1,6 +1,6 @@
 //! The operations that this crate hands to a driver.
 //!
-//! Each owns its buffer and a reference to its descriptor until the kernel is done with both, whoever loses interest in
+//! Each owns its buffer and a reference to its descriptor until the kernel is done with both, even if nobody waits for
 //! the answer. Under io_uring an operation is one submission entry; under poll it is a non-blocking try repeated on
 //! readiness (sockets), or a call on a blocking thread (files).
 

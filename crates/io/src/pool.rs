@@ -14,7 +14,7 @@ use spillway_core::sync::{AtomicBool, AtomicUsize, Mutex, Ordering};
 use spillway_core::{Budget, Task};
 
 use crate::clock::Clock;
-use crate::rest::Rest;
+use crate::idle_backoff::IdleBackoff;
 
 /// Tasks that run between two looks at the ring of another thread than a worker: they are long or few.
 pub(crate) const TASKS_BETWEEN_POLLS_BACKGROUND: usize = 4;
@@ -43,11 +43,10 @@ pub(crate) enum Post {
     Front,
 }
 
-/// What the threads share. Behind the workers' seats come those of the background threads, of the compute threads and of the front
-/// thread.
+/// What the threads share. First the workers, then the background threads, the compute threads and the front thread.
 pub(crate) struct Pool {
     crew: Crew,
-    seats: Vec<Seat>,
+    threads: Vec<PoolThread>,
     next_assistant: AtomicUsize,
     next_background: AtomicUsize,
     next_compute: AtomicUsize,
@@ -60,7 +59,7 @@ impl Pool {
     pub(crate) fn new(crew: Crew, buffers: Buffers, bulk: Option<Workspace>) -> Self {
         let Crew { workers, background, compute } = crew;
         assert!(workers > 0 && background > 0 && compute > 0, "a task of each kind runs somewhere");
-        let seats = (0..workers + background + compute + 1).map(|_| Seat::new()).collect();
+        let threads = (0..workers + background + compute + 1).map(|_| PoolThread::new()).collect();
         let bulk = bulk.unwrap_or_else(|| {
             let unlimited = Budget::new(Budget::UNLIMITED);
             Workspace::new("large receives", &unlimited, BULK_LEN * workers.min(8))
@@ -68,7 +67,7 @@ impl Pool {
         });
         Self {
             crew,
-            seats,
+            threads,
             next_assistant: AtomicUsize::new(0),
             next_background: AtomicUsize::new(0),
             next_compute: AtomicUsize::new(0),
@@ -82,56 +81,56 @@ impl Pool {
         self.crew.workers
     }
 
-    pub(crate) fn threads(&self) -> usize {
-        self.seats.len()
+    pub(crate) fn thread_count(&self) -> usize {
+        self.threads.len()
     }
 
-    pub(crate) fn seat(&self, index: usize) -> &Seat {
-        &self.seats[index]
+    pub(crate) fn thread(&self, index: usize) -> &PoolThread {
+        &self.threads[index]
     }
 
     /// The background threads in turn.
-    pub(crate) fn background(&self) -> &Seat {
+    pub(crate) fn background(&self) -> &PoolThread {
         let turn = self.next_background.fetch_add(1, Ordering::Relaxed) % self.crew.background;
-        &self.seats[self.crew.workers + turn]
+        &self.threads[self.crew.workers + turn]
     }
 
     /// The compute threads in turn.
-    pub(crate) fn compute(&self) -> &Seat {
+    pub(crate) fn compute(&self) -> &PoolThread {
         let turn = self.next_compute.fetch_add(1, Ordering::Relaxed) % self.crew.compute;
-        &self.seats[self.crew.workers + self.crew.background + turn]
+        &self.threads[self.crew.workers + self.crew.background + turn]
     }
 
     /// Accepting, the clock and what looks after connections; nothing that takes long.
-    pub(crate) fn front(&self) -> &Seat {
-        self.seats.last().expect("the front thread has the last seat")
+    pub(crate) fn front(&self) -> &PoolThread {
+        self.threads.last().expect("the front thread is the last")
     }
 
     /// The worker with the fewest connections, and how many these are.
     pub(crate) fn emptiest(&self) -> (usize, usize) {
-        let load = |index: usize| self.seats[index].connections.load(Ordering::Relaxed);
+        let load = |index: usize| self.threads[index].connections.load(Ordering::Relaxed);
         let all = (0..self.workers()).map(|index| (index, load(index)));
         all.min_by_key(|(_, load)| *load).expect("one worker at least")
     }
 
     /// A worker other than the caller's, an idle one if there is any; the caller's own if it is the only one.
-    pub(crate) fn assistant(&self) -> &Seat {
+    pub(crate) fn assistant(&self) -> &PoolThread {
         let count = self.workers();
         let first = self.next_assistant.fetch_add(1, Ordering::Relaxed);
         let caller = CURRENT.get();
         let others = || {
-            let all = (0..count).map(|step| &self.seats[(first.wrapping_add(step)) % count]);
-            all.filter(|seat| !std::ptr::eq(*seat, caller))
+            let all = (0..count).map(|step| &self.threads[(first.wrapping_add(step)) % count]);
+            all.filter(|thread| !std::ptr::eq(*thread, caller))
         };
-        let idle = others().find(|seat| seat.idle.load(Ordering::Relaxed));
-        idle.or_else(|| others().next()).unwrap_or(&self.seats[0])
+        let idle = others().find(|thread| thread.idle.load(Ordering::Relaxed));
+        idle.or_else(|| others().next()).unwrap_or(&self.threads[0])
     }
 
     pub(crate) fn idle_workers(&self) -> usize {
-        self.seats[..self.workers()].iter().filter(|seat| seat.idle.load(Ordering::Relaxed)).count()
+        self.threads[..self.workers()].iter().filter(|thread| thread.idle.load(Ordering::Relaxed)).count()
     }
 
-    /// What the thread of a seat is for.
+    /// What a thread is for.
     pub(crate) fn post_of(&self, index: usize) -> Post {
         let Crew { workers, background, compute } = self.crew;
         match index {
@@ -155,7 +154,7 @@ impl Pool {
 
 /// One thread's mailbox and flags, on cache lines of its own.
 #[repr(align(128))]
-pub(crate) struct Seat {
+pub(crate) struct PoolThread {
     idle: AtomicBool,
     stopping: AtomicBool,
     has_mail: AtomicBool,
@@ -166,7 +165,7 @@ pub(crate) struct Seat {
     waker: OnceLock<Waker>,
 }
 
-impl Seat {
+impl PoolThread {
     fn new() -> Self {
         Self {
             idle: AtomicBool::new(false),
@@ -223,21 +222,21 @@ impl Seat {
         self.wake();
     }
 
-    /// The calling thread is the one whose seat this is: mail wakes it from now on.
+    /// This is the calling thread: mail wakes it from now on.
     pub(crate) fn enter(&self, runtime: &Runtime) {
         let _ = self.waker.set(runtime.waker());
         CURRENT.set(self);
     }
 
-    /// Runs tasks until [`Seat::stop`], and takes no more mail then.
-    pub(crate) fn serve(&self, runtime: Runtime, rest: Rest) {
-        runtime.enter(|| self.run(&runtime, rest));
+    /// Runs tasks until [`PoolThread::stop`], and takes no more mail then.
+    pub(crate) fn serve(&self, runtime: Runtime, backoff: IdleBackoff) {
+        runtime.enter(|| self.run(&runtime, backoff));
         close(runtime);
         let unread = self.mail.lock().take();
         drop(unread);
     }
 
-    fn run(&self, runtime: &Runtime, mut rest: Rest) {
+    fn run(&self, runtime: &Runtime, mut backoff: IdleBackoff) {
         loop {
             let mail = self.open_mail();
             let before = TASKS_POLLED.get();
@@ -247,13 +246,13 @@ impl Seat {
                 return;
             }
             if TASKS_POLLED.get() != before {
-                rest.worked();
+                backoff.worked();
             }
             if more {
                 runtime.poll_with(Some(Duration::ZERO));
                 continue;
             }
-            let looks = rest.let_others_run();
+            let looks = backoff.let_others_run();
             self.idle.store(true, Ordering::Relaxed);
             if looks {
                 runtime.poll_with(Some(Duration::ZERO));
@@ -266,7 +265,7 @@ impl Seat {
 }
 
 thread_local! {
-    static CURRENT: Cell<*const Seat> = const { Cell::new(std::ptr::null()) };
+    static CURRENT: Cell<*const PoolThread> = const { Cell::new(std::ptr::null()) };
     static CLOSING: Cell<bool> = const { Cell::new(false) };
     static TASKS_POLLED: Cell<usize> = const { Cell::new(0) };
     static DETACHED: Cell<usize> = const { Cell::new(0) };
@@ -282,7 +281,7 @@ pub(crate) fn spawn_here(future: impl Future<Output = ()> + 'static) {
     compio::runtime::spawn(Guarded(future)).detach();
 }
 
-/// Like [`spawn_here`], for work that the kernel has in hand: the thread does not end before it is done.
+/// Like [`spawn_here`], for work that the kernel has in flight: the thread does not end before it is done.
 pub(crate) fn spawn_detached(future: impl Future<Output = ()> + 'static) {
     DETACHED.set(DETACHED.get() + 1);
     spawn_here(async move {

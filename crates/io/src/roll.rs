@@ -40,7 +40,7 @@ pub(crate) struct Capacity {
 
 /// Whether one more can be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum Vacancy {
     Now,
     /// Some are about to leave, or will have to.
     Later,
@@ -138,23 +138,23 @@ impl Roll {
     }
 
     /// Whether one more may enter now. Where that needs it, the oldest handshakes are asked to give way.
-    pub(crate) fn make_room(&mut self, capacity: Capacity, now: Duration) -> Room {
+    pub(crate) fn make_room(&mut self, capacity: Capacity, now: Duration) -> Vacancy {
         let full = self.all.len() >= capacity.connections_max;
         if !full && self.handshakes.len() < capacity.handshakes_max {
             if self.handshakes.len() < capacity.handshakes_max.div_ceil(2) {
                 self.halvings = self.halvings.saturating_sub(1);
             }
-            return Room::Now;
+            return Vacancy::Now;
         }
         // With enough of them on their way out nobody else has to go.
         if full && self.leaving > 0 {
-            return Room::Later;
+            return Vacancy::Later;
         }
         if self.handshakes.is_empty() {
-            return Room::No;
+            return Vacancy::No;
         }
         self.ask(if full { 1 } else { capacity.handshakes_max.div_ceil(ASKED_SHARE) }, now);
-        Room::Later
+        Vacancy::Later
     }
 
     /// Has the first in line asked, so many at a time, whose peers may have been silent for the grace.
@@ -216,18 +216,18 @@ mod tests {
     fn the_oldest_is_asked_after_the_grace_and_gives_way_if_its_peer_is_silent() {
         let mut roll = Roll::default();
         let [first, second] = [1, 2].map(|number| arrive(&mut roll, number, at(number)));
-        assert_eq!(roll.make_room(CAPACITY, at(1000)), Room::Later, "both have just come");
+        assert_eq!(roll.make_room(CAPACITY, at(1000)), Vacancy::Later, "both have just come");
         assert!(!first.is_asked());
-        assert_eq!(roll.make_room(CAPACITY, at(1001)), Room::Later, "it has to answer first");
+        assert_eq!(roll.make_room(CAPACITY, at(1001)), Vacancy::Later, "it has to answer first");
         assert!(first.is_asked() && !second.is_asked(), "one in eight, one at least");
         assert!(roll.gives_way(1, at(1000), at(1001)));
-        assert_eq!(roll.make_room(CAPACITY, at(1001)), Room::Now);
+        assert_eq!(roll.make_room(CAPACITY, at(1001)), Vacancy::Now);
         arrive(&mut roll, 3, at(1001));
-        assert_eq!(roll.make_room(CAPACITY, at(1001)), Room::Later);
+        assert_eq!(roll.make_room(CAPACITY, at(1001)), Vacancy::Later);
         assert!(second.is_asked(), "after a silent peer the grace is shorter");
         roll.establish(2);
         assert!(!roll.gives_way(2, at(2000), at(2000)), "it has finished in time");
-        assert_eq!(roll.make_room(CAPACITY, at(2000)), Room::Now);
+        assert_eq!(roll.make_room(CAPACITY, at(2000)), Vacancy::Now);
     }
 
     #[test]
@@ -238,11 +238,11 @@ mod tests {
         }
         for turn in 1..=u64::from(SPARED_GRACES) {
             for number in [1, 2] {
-                assert_eq!(roll.make_room(CAPACITY, at(turn * 2000)), Room::Later);
+                assert_eq!(roll.make_room(CAPACITY, at(turn * 2000)), Vacancy::Later);
                 assert!(!roll.gives_way(number, at(999), at(turn * 2000)));
             }
         }
-        assert_eq!(roll.make_room(CAPACITY, at(100_000)), Room::Later);
+        assert_eq!(roll.make_room(CAPACITY, at(100_000)), Vacancy::Later);
         assert!(roll.gives_way(1, at(0), at(100_000)));
     }
 
@@ -252,7 +252,7 @@ mod tests {
         let capacity = Capacity { connections_max: 1000, handshakes_max: 16 };
         let mut now = at(0);
         for number in 0..160 {
-            while roll.make_room(capacity, now) == Room::Later {
+            while roll.make_room(capacity, now) == Vacancy::Later {
                 let asked = roll.handshakes.values().filter(|handshake| handshake.asked);
                 let asked: Vec<_> = asked.map(|handshake| handshake.number).collect();
                 for number in asked {
@@ -283,7 +283,7 @@ mod tests {
             roll.leave(number);
         }
         assert_eq!(roll.grace(), GRACE_MIN);
-        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, GRACE_MAX), Room::Now));
+        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, GRACE_MAX), Vacancy::Now));
         assert_eq!(roll.grace(), GRACE_MAX);
     }
 
@@ -293,7 +293,7 @@ mod tests {
         let capacity = Capacity { connections_max: 1000, handshakes_max: 16 };
         let (mut number, mut now) = (0, at(0));
         for _ in 0..160 {
-            while roll.make_room(capacity, now) == Room::Later {
+            while roll.make_room(capacity, now) == Vacancy::Later {
                 let asked = roll.handshakes.values().filter(|handshake| handshake.asked);
                 let asked: Vec<_> = asked.map(|handshake| (handshake.number, handshake.since)).collect();
                 asked.iter().for_each(|&(number, since)| {
@@ -308,7 +308,7 @@ mod tests {
         assert!(now <= GRACE_MAX + 10 * GRACE_MIN, "a flood of ten times the places took {now:?}");
         assert_eq!(roll.grace(), GRACE_MIN);
         (0..=number).for_each(|number| roll.leave(number));
-        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, now), Room::Now));
+        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, now), Vacancy::Now));
         assert_eq!(roll.grace(), GRACE_MAX);
         assert_eq!(roll.leaving, 0);
     }
@@ -318,14 +318,14 @@ mod tests {
         let mut roll = Roll::default();
         let controls: Vec<_> = (0..8).map(|number| arrive(&mut roll, number, at(0))).collect();
         (0..7).for_each(|number| roll.establish(number));
-        assert_eq!(roll.make_room(CAPACITY, at(1000)), Room::Later, "the eighth has to leave first");
+        assert_eq!(roll.make_room(CAPACITY, at(1000)), Vacancy::Later, "the eighth has to leave first");
         assert!(controls[7].is_asked() && roll.gives_way(7, at(1000), at(1000)));
-        assert_eq!(roll.make_room(CAPACITY, at(1000)), Room::Later, "it is not gone");
+        assert_eq!(roll.make_room(CAPACITY, at(1000)), Vacancy::Later, "it is not gone");
         roll.leave(7);
-        assert_eq!(roll.make_room(CAPACITY, at(1000)), Room::Now);
+        assert_eq!(roll.make_room(CAPACITY, at(1000)), Vacancy::Now);
         arrive(&mut roll, 8, at(1000));
         roll.establish(8);
-        assert_eq!(roll.make_room(CAPACITY, at(2000)), Room::No);
+        assert_eq!(roll.make_room(CAPACITY, at(2000)), Vacancy::No);
         assert!(controls[..7].iter().all(|control| control.ordered() == Order::Serve && !control.is_asked()));
     }
 
@@ -334,9 +334,9 @@ mod tests {
         let mut roll = Roll::default();
         let capacity = Capacity { connections_max: 3, handshakes_max: 3 };
         let controls: Vec<_> = (0..3).map(|number| arrive(&mut roll, number, at(0))).collect();
-        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, at(1000)), Room::Later));
+        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, at(1000)), Vacancy::Later));
         assert!(roll.gives_way(0, at(1000), at(1000)));
-        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, at(1000)), Room::Later));
+        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, at(1000)), Vacancy::Later));
         assert_eq!(controls.iter().filter(|control| control.is_asked()).count(), 1);
     }
 

@@ -24,7 +24,7 @@ use crate::driver::WAKES_MAX;
 use crate::env::yield_now;
 use crate::op::{Await, Event};
 use crate::pool::Pool;
-use crate::roll::{Capacity, GRACE_MIN, Roll, Room};
+use crate::roll::{Capacity, GRACE_MIN, Roll, Vacancy};
 use crate::socket::Listener;
 use crate::workers::Workers;
 
@@ -160,7 +160,7 @@ impl Hall {
     fn order(&self, order: Order) {
         self.order.fetch_max(order as u32, Ordering::AcqRel);
         self.acceptor.order(order);
-        // Whoever is not in the roll yet reads the order under its lock.
+        // A connection that is not in the roll yet reads the order under its lock.
         let all = self.roll.lock().controls();
         all.iter().for_each(|control| control.order(order));
     }
@@ -227,9 +227,9 @@ impl Hall {
         let room = self.roll.lock().make_room(capacity, self.pool.clock.now());
         match room {
             _ if self.stopping() => Some(false),
-            Room::Now => Some(true),
-            Room::Later => None,
-            Room::No => Some(false),
+            Vacancy::Now => Some(true),
+            Vacancy::Later => None,
+            Vacancy::No => Some(false),
         }
     }
 
@@ -242,11 +242,11 @@ impl Hall {
             return self.complain_of(load * self.pool.workers());
         }
         let control = Arc::new(Control::new(Order::Serve));
-        let place = Place::new(self.clone(), control.clone(), worker);
+        let guard = ConnectionGuard::new(self.clone(), control.clone(), worker);
         let hall = self.clone();
-        self.pool.seat(worker).post(Box::new(move || {
+        self.pool.thread(worker).post(Box::new(move || {
             let session = (hall.new_session)();
-            Box::pin(Connection::new(socket, session, control, hall.pool.clone(), Box::new(place)))
+            Box::pin(Connection::new(socket, session, control, hall.pool.clone(), Box::new(guard)))
         }));
     }
 
@@ -267,18 +267,18 @@ impl Hall {
     }
 }
 
-/// A place in the hall; given back when dropped.
-struct Place {
+/// A connection is in the roll until this is dropped.
+struct ConnectionGuard {
     hall: Arc<Hall>,
     number: u64,
     worker: usize,
 }
 
-impl Place {
+impl ConnectionGuard {
     fn new(hall: Arc<Hall>, control: Arc<Control>, worker: usize) -> Self {
         let number = hall.next_number.fetch_add(1, Ordering::Relaxed);
         hall.open.fetch_add(1, Ordering::AcqRel);
-        hall.pool.seat(worker).connections.fetch_add(1, Ordering::Relaxed);
+        hall.pool.thread(worker).connections.fetch_add(1, Ordering::Relaxed);
         let mut roll = hall.roll.lock();
         control.order(hall.ordered());
         roll.enter(number, control, hall.pool.clock.now());
@@ -287,7 +287,7 @@ impl Place {
     }
 }
 
-impl Admission for Place {
+impl Admission for ConnectionGuard {
     fn gives_way(&self, silent: Duration) -> bool {
         let gone = self.hall.roll.lock().gives_way(self.number, silent, self.hall.pool.clock.now());
         self.hall.changes.wake_all();
@@ -300,10 +300,10 @@ impl Admission for Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.hall.roll.lock().leave(self.number);
-        self.hall.pool.seat(self.worker).connections.fetch_sub(1, Ordering::Relaxed);
+        self.hall.pool.thread(self.worker).connections.fetch_sub(1, Ordering::Relaxed);
         self.hall.changes.wake_all();
         self.hall.leave();
     }
@@ -373,7 +373,7 @@ async fn await_connection(listener: &Listener, control: &Control) {
     .await;
 }
 
-/// Closes handshakes that last too long and, while somebody waits for buffers, the connections that are too slow to take
+/// Closes handshakes that last too long and, while others wait for buffers, the connections that are too slow to take
 /// theirs or to send the rest of what they began.
 async fn watch(hall: std::sync::Weak<Hall>, limits: Limits) {
     let interval = WATCH_INTERVAL.min(limits.stall / 2).min(limits.handshake / 2).max(GRACE_MIN);

@@ -198,7 +198,7 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), Error> {
     })
 }
 
-/// Whether somebody listens there: only a refusal proves that nobody does.
+/// Whether a server listens there: only a refusal proves that none does.
 fn answers(address: &SocketAddrUnix) -> bool {
     let Ok(fd) = new_socket(AddressFamily::UNIX) else { return true };
     !matches!(

@@ -18,10 +18,10 @@ use spillway_core::buffer::{Buffers, Workspace};
 use spillway_core::{Env, Error, Task};
 
 use crate::clock::TICK;
-use crate::driver::{Driver, DriverChoice, Plan, kind_of};
+use crate::driver::{Driver, DriverChoice, RuntimeRecipe, kind_of};
 use crate::env::SystemEnv;
+use crate::idle_backoff::IdleBackoff;
 use crate::pool::{AbortOnPanic, Crew, Pool, Post, TASKS_BETWEEN_POLLS_BACKGROUND, fatal};
-use crate::rest::Rest;
 
 /// Workers at most; more cores than this are left to other things.
 pub const WORKERS_MAX: usize = 256;
@@ -78,25 +78,25 @@ impl Workers {
         }
         let WorkersOptions { count: workers, background, compute, .. } = options;
         let crew = Crew { workers, background, compute };
-        let plan = Plan::choose(options.driver)?;
+        let recipe = RuntimeRecipe::choose(options.driver)?;
         let mut workers = Self {
             pool: Arc::new(Pool::new(crew, options.buffers, options.bulk)),
             threads: Vec::new(),
-            driver: plan.driver.clone(),
+            driver: recipe.driver.clone(),
         };
-        workers.launch(&plan, options.look)?;
+        workers.launch(&recipe, options.look)?;
         let pool = workers.pool.clone();
         workers.pool.front().post(Box::new(move || Box::pin(keep_time(pool))));
         Ok(workers)
     }
 
-    fn launch(&mut self, plan: &Plan, look: Duration) -> Result<(), Error> {
+    fn launch(&mut self, recipe: &RuntimeRecipe, look: Duration) -> Result<(), Error> {
         let (ready, started) = mpsc::channel();
-        for index in 0..self.pool.threads() {
-            let (pool, plan, ready) = (self.pool.clone(), plan.clone(), ready.clone());
+        for index in 0..self.pool.thread_count() {
+            let (pool, recipe, ready) = (self.pool.clone(), recipe.clone(), ready.clone());
             let thread = std::thread::Builder::new()
                 .name(pool.thread_name(index))
-                .spawn(move || thread_main(&pool, index, &plan, look, &ready));
+                .spawn(move || thread_main(&pool, index, &recipe, look, &ready));
             self.threads.push(thread.map_err(|error| {
                 Error::new(kind_of(&error), format!("worker thread {index} could not be started: {error}"))
             })?);
@@ -121,7 +121,7 @@ impl Workers {
     /// Starts a task on the worker `index`, which is below [`Workers::count`].
     pub fn run_on(&self, index: usize, task: Task) {
         assert!(index < self.count(), "worker {index} of {}", self.count());
-        self.pool.seat(index).post(task);
+        self.pool.thread(index).post(task);
     }
 
     /// The environment that layers get.
@@ -133,13 +133,13 @@ impl Workers {
         &self.pool
     }
 
-    /// Ends the threads and waits for them. Requests that the kernel has in hand are finished, all other tasks dropped.
+    /// Ends the threads and waits for them. Requests that the kernel has in flight are finished, all other tasks dropped.
     pub fn stop(mut self) {
         self.end();
     }
 
     fn end(&mut self) {
-        (0..self.pool.threads()).for_each(|index| self.pool.seat(index).stop());
+        (0..self.pool.thread_count()).for_each(|index| self.pool.thread(index).stop());
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 fatal("a worker thread ended with a panic");
@@ -157,7 +157,7 @@ impl Drop for Workers {
 fn thread_main(
     pool: &Pool,
     index: usize,
-    plan: &Plan,
+    recipe: &RuntimeRecipe,
     look: Duration,
     ready: &mpsc::Sender<Result<(), Error>>,
 ) {
@@ -169,19 +169,20 @@ fn thread_main(
         stand_back();
     }
     let tasks = if worker { TASKS_BETWEEN_POLLS } else { TASKS_BETWEEN_POLLS_BACKGROUND };
-    let runtime = match plan.runtime(tasks) {
+    let runtime = match recipe.runtime(tasks) {
         Ok(runtime) => runtime,
         Err(error) => {
-            let text = format!("the {} driver of a worker could not be set up: {error}", plan.driver.name());
+            let text =
+                format!("the {} driver of a worker could not be set up: {error}", recipe.driver.name());
             let _ = ready.send(Err(Error::new(kind_of(&error), text)));
             return;
         }
     };
-    let seat = pool.seat(index);
-    seat.enter(&runtime);
+    let thread = pool.thread(index);
+    thread.enter(&runtime);
     let _ = ready.send(Ok(()));
-    let rest = Rest::looking(if worker { look } else { Duration::ZERO });
-    seat.serve(runtime, rest);
+    let backoff = IdleBackoff::looking(if worker { look } else { Duration::ZERO });
+    thread.serve(runtime, backoff);
 }
 
 /// The calling thread no longer interrupts another one when it wakes (`SCHED_BATCH`). Its share of a processor stays: a lower one could not be

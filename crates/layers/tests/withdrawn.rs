@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::{Context, Waker};
 
 use spillway_core::buffer::Buffers;
-use spillway_core::storage::{Moved, Room, Storage};
+use spillway_core::storage::{FallocateMode, Moved, Storage};
 use spillway_core::sync::WaitList;
 use spillway_core::{
     Answer, BlockDevice, ByteRange, Extent, Geometry, IoBuf, Kind, LocalFuture, Op, Request,
@@ -74,7 +74,7 @@ impl Storage for Slow {
         self.later(Ok(()))
     }
 
-    fn zero(&self, _range: ByteRange, _room: Room) -> LocalFuture<Result<(), Kind>> {
+    fn zero(&self, _range: ByteRange, _mode: FallocateMode) -> LocalFuture<Result<(), Kind>> {
         self.later(Ok(()))
     }
 

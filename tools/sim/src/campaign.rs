@@ -4,7 +4,7 @@ use spillway_core::Kind;
 use spillway_core::random::Random;
 
 use crate::row::Row;
-use crate::run::{Outcome, run};
+use crate::run::{Summary, run};
 use crate::scenario::{Phase, Scenario};
 use spillway_sim::disk::{Effect, Fault, Latency, Plan};
 use spillway_sim::model::Violation;
@@ -29,8 +29,8 @@ impl Tally {
         self.answers += other.answers;
     }
 
-    fn count(&mut self, outcome: &Outcome) {
-        self.add(Tally { stories: 1, crashes: outcome.crashes, answers: outcome.answers });
+    fn count(&mut self, summary: &Summary) {
+        self.add(Tally { stories: 1, crashes: summary.crashes, answers: summary.answers });
     }
 }
 
@@ -43,11 +43,11 @@ pub struct Broken {
 }
 
 /// A story's result, counted or with the story that broke.
-fn tell(scenario: Scenario, tally: &mut Tally) -> Result<Outcome, Box<Broken>> {
+fn tell(scenario: Scenario, tally: &mut Tally) -> Result<Summary, Box<Broken>> {
     match run(&scenario) {
-        Ok(outcome) => {
-            tally.count(&outcome);
-            Ok(outcome)
+        Ok(summary) => {
+            tally.count(&summary);
+            Ok(summary)
         }
         Err(violation) => Err(Box::new(Broken { scenario, violation })),
     }

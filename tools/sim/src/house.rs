@@ -12,7 +12,7 @@ use spillway_sim::model::{End, Violation};
 use spillway_sim::workload::{Act, Step};
 use spillway_sim::world::World;
 
-use crate::room::Room;
+use crate::room::MemoryRoom;
 use crate::row::Row;
 use crate::scenario::{Phase, Scenario};
 use crate::spill::Spill;
@@ -148,7 +148,7 @@ impl House {
         let opening = self.spawn(async move {
             let opened = row.open(&world, &disks, &budget, regions_bytes, force).await.and_then(|stack| {
                 let device = Aligned::charged(stack.device.clone(), &budget)?;
-                let room = row.exact.then(|| Room::new(&budget, refused));
+                let room = row.exact.then(|| MemoryRoom::new(&budget, refused));
                 Ok(Site { stack, device, room })
             });
             match opened {

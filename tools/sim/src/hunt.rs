@@ -21,11 +21,11 @@ const SEEDS_A_FAILURE: u64 = 512;
 const HEAD: &str =
     "| mutant | stack | found by | stories | after | as |\n| --- | --- | --- | --- | --- | --- |";
 
-/// How a mutant is told of that nothing has found.
+/// Said of a mutant that nothing has found.
 const ALIVE: &str = "not found";
 
 /// What comes of a search for one mutant: a line of the table, nothing if it lives, an error if something else is broken.
-type Outcome = Result<Option<String>, String>;
+type Searched = Result<Option<String>, String>;
 
 /// Searches those mutants of these stacks whose names contain `text`, from seed `first` on, and prints a table. Of several each has a
 /// process of its own: one that makes a destructor panic while another panic is under way ends its process.
@@ -33,7 +33,7 @@ pub(crate) fn hunt_all(rows: &[&'static Row], text: &str, first: u64) -> Result<
     let wanted = wanted(rows, text);
     println!("mutants: again with --seed {first}");
     println!("{HEAD}");
-    told(&match wanted[..] {
+    report(&match wanted[..] {
         [] => return Err(format!("no mutant of these stacks has {text:?} in its name")),
         [one] => vec![(one, shown(hunt(one, first)))],
         _ => side_by_side(&wanted, first),
@@ -54,10 +54,10 @@ fn wanted(rows: &[&'static Row], text: &str) -> Vec<&'static Mutant> {
 }
 
 /// The mutants that live, and what else is broken, as an error.
-fn told(outcomes: &[(&Mutant, Outcome)]) -> Result<(), String> {
-    let alive = |(mutant, outcome): &(&Mutant, Outcome)| matches!(outcome, Ok(None)).then_some(mutant.name);
-    let alive: Vec<&str> = outcomes.iter().filter_map(alive).collect();
-    let mut wrong: Vec<String> = outcomes.iter().filter_map(|(_, outcome)| outcome.clone().err()).collect();
+fn report(results: &[(&Mutant, Searched)]) -> Result<(), String> {
+    let alive = |(mutant, result): &(&Mutant, Searched)| matches!(result, Ok(None)).then_some(mutant.name);
+    let alive: Vec<&str> = results.iter().filter_map(alive).collect();
+    let mut wrong: Vec<String> = results.iter().filter_map(|(_, result)| result.clone().err()).collect();
     if !alive.is_empty() {
         wrong.push(format!("{ALIVE} within {MUTANT_STORIES} stories: {}", alive.join("; ")));
     }
@@ -65,29 +65,29 @@ fn told(outcomes: &[(&Mutant, Outcome)]) -> Result<(), String> {
 }
 
 /// Prints the line of a mutant that was found.
-fn shown(outcome: Outcome) -> Outcome {
-    outcome.inspect(|line| line.iter().for_each(|line| println!("{line}")))
+fn shown(result: Searched) -> Searched {
+    result.inspect(|line| line.iter().for_each(|line| println!("{line}")))
 }
 
 /// Searches as many at a time as there are cores.
-fn side_by_side(wanted: &[&'static Mutant], first: u64) -> Vec<(&'static Mutant, Outcome)> {
-    let (next, outcomes) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+fn side_by_side(wanted: &[&'static Mutant], first: u64) -> Vec<(&'static Mutant, Searched)> {
+    let (next, results) = (AtomicU64::new(0), Mutex::new(Vec::new()));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(&mutant) = wanted.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
-                    let outcome = shown(searched_alone(mutant, first));
-                    outcomes.lock().push((mutant, outcome));
+                    let result = shown(searched_alone(mutant, first));
+                    results.lock().push((mutant, result));
                 }
             });
         }
     });
-    outcomes.into_inner()
+    results.into_inner()
 }
 
 /// Searches one mutant in a process of its own, and reads its table. An abort counts as found: nobody could miss it.
-fn searched_alone(mutant: &Mutant, first: u64) -> Outcome {
+fn searched_alone(mutant: &Mutant, first: u64) -> Searched {
     let seed = first.to_string();
     let output = myself(&["--stack", mutant.stack, "--seed", &seed, "--mutants", mutant.name])?;
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -116,7 +116,7 @@ fn myself(args: &[&str]) -> Result<Output, String> {
 }
 
 /// The first job that notices a mutant, as a line of the table. An error where that job finds something without the mutant too.
-fn hunt(candidate: &Mutant, first: u64) -> Outcome {
+fn hunt(candidate: &Mutant, first: u64) -> Searched {
     let start = Instant::now();
     let row = stacks::find(candidate.stack).expect("the table of mutants names stacks");
     mutant::choose(candidate.name);

@@ -26,7 +26,7 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("file: stop at a short write", "file"),
     mutant("file: stop at a short read", "file"),
     mutant("file: take an unknown call for done", "file"),
-    mutant("file: forget what a dropped request left in hand", "file"),
+    mutant("file: forget what a dropped request left in flight", "file"),
     mutant("align: merge without the gates", "file"),
     mutant("align: forget the second edge", "file"),
     mutant("align: hold the gate of the first edge alone", "file"),

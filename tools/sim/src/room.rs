@@ -35,7 +35,7 @@ const NOT_WORTH_PERMILLE: u64 = 25;
 const STREAMS_BYTES: u64 = 96 << 10;
 
 /// What a device may have.
-pub struct Room {
+pub struct MemoryRoom {
     /// Of the budget that it shares.
     room: u64,
     /// The system gives no memory at all.
@@ -44,7 +44,7 @@ pub struct Room {
     limits: RefCell<Vec<(Number, u64)>>,
 }
 
-impl Room {
+impl MemoryRoom {
     /// For a device that has just been made.
     pub fn new(budget: &Budget, refused: bool) -> Self {
         let room = budget.room().saturating_sub(STREAMS_BYTES + TABLE_BYTES);
@@ -99,7 +99,7 @@ mod tests {
         for row in STACKS.iter().filter(|row| row.exact) {
             let limits = row.knobs.iter().filter(|(name, _)| *name == "mem_limit");
             for limit in limits.flat_map(|(_, limits)| *limits) {
-                let (mut model, room) = (row.model(), Room::new(&row.budget(false), false));
+                let (mut model, room) = (row.model(), MemoryRoom::new(&row.budget(false), false));
                 room.set_limit(model.moment(), limit);
                 let write = model.begin_write(0, 8, Change::To(4));
                 assert!(!room.may_refuse(Kind::NoSpace, write, &model), "{}: {limit}", row.name);
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn a_refusal_is_allowed_by_what_was_written_and_the_least_limit_of_its_time() {
         let mut model = Model::new(64 << 12, false).freeing(8);
-        let room = Room::new(&Budget::new(16 << 20), false);
+        let room = MemoryRoom::new(&Budget::new(16 << 20), false);
         let write = model.begin_write(0, 8 * 8, Change::To(4));
         model.end_write(write, DONE);
         let begin = model.moment();
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_refusal_leaves_little_below_the_limit() {
-        let room = Room::new(&Budget::new(16 << 20), false);
+        let room = MemoryRoom::new(&Budget::new(16 << 20), false);
         assert_eq!(room.too_much_left(1, 0), None, "it has no limit of its own");
         room.set_limit(2, "2M");
         assert_eq!(room.too_much_left(3, 1 << 20), Some(1 << 20));

@@ -15,7 +15,7 @@ use crate::story::{Story, looks};
 
 /// What a story came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct Summary {
     /// Power cuts.
     pub crashes: u64,
     /// Requests answered.
@@ -29,25 +29,25 @@ pub struct Outcome {
 }
 
 /// Runs a story to its end, or to the first broken promise. A panic is one.
-pub fn run(scenario: &Scenario) -> Result<Outcome, Violation> {
-    let outcome = catch_unwind(AssertUnwindSafe(|| play(scenario))).unwrap_or_else(|panic| {
+pub fn run(scenario: &Scenario) -> Result<Summary, Violation> {
+    let summary = catch_unwind(AssertUnwindSafe(|| play(scenario))).unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().map(String::as_str);
         let words = words.or(panic.downcast_ref::<&str>().copied()).unwrap_or("without words");
         Err(Violation(format!("a panic: {words}")))
     });
-    if outcome.is_err() {
+    if summary.is_err() {
         World::abandon();
     }
-    outcome
+    summary
 }
 
-fn play(scenario: &Scenario) -> Result<Outcome, Violation> {
+fn play(scenario: &Scenario) -> Result<Summary, Violation> {
     let durable = scenario.row.is_durable();
     let model = Rc::new(RefCell::new(scenario.row.model()));
     let (numbers, at_risk) = (Rc::default(), Cell::default());
     let story = Story { model: model.clone(), numbers, at_risk, looks: looks(scenario).into() };
     let mut media = scenario.row.media();
-    let mut outcome = Outcome::default();
+    let mut summary = Summary::default();
     let mut force = false;
     // A cache that is large is drained in few stories.
     let drain = scenario.row.cache.is_some() && (!scenario.row.full || scenario.seed.is_multiple_of(16));
@@ -57,10 +57,10 @@ fn play(scenario: &Scenario) -> Result<Outcome, Violation> {
         tracing::debug!("phase {index}");
         let house = House::new(scenario, phase, &media, &story, seed, force);
         let result = house.live(phase);
-        outcome.answers += house.answers.get();
-        outcome.log = outcome.log.rotate_left(5) ^ house.world.log();
-        outcome.boundaries.push(house.disks.iter().map(|disk| disk.boundaries()).collect());
-        outcome.calls.push(house.disks.iter().map(|disk| disk.calls()).collect());
+        summary.answers += house.answers.get();
+        summary.log = summary.log.rotate_left(5) ^ house.world.log();
+        summary.boundaries.push(house.disks.iter().map(|disk| disk.boundaries()).collect());
+        summary.calls.push(house.disks.iter().map(|disk| disk.calls()).collect());
         house.disks.iter().for_each(|disk| disk.cut());
         let (drained, stopped) = (house.drained.get(), house.stopped.get());
         let disks = house.leave()?;
@@ -72,7 +72,7 @@ fn play(scenario: &Scenario) -> Result<Outcome, Violation> {
             // Of a disk that loses its power, or fails, more may be gone than what the stack still had.
             let killed = phase.keeps_power.iter().take(disks.len()).all(|keeps| *keeps);
             story.at_risk.set(scenario.row.at_risk.filter(|_| killed && !phase.faulty()));
-            outcome.crashes += 1;
+            summary.crashes += 1;
         } else if scenario.row.has_disk() {
             media = stop(scenario, phase, &disks).0;
             // What was not stopped in order is taken by force only.
@@ -83,7 +83,7 @@ fn play(scenario: &Scenario) -> Result<Outcome, Violation> {
             story.look_at_origin(&media[0])?;
         }
     }
-    Ok(outcome)
+    Ok(summary)
 }
 
 /// The machine stops: what its disks hold then, and what that means for the device.

@@ -18,7 +18,7 @@ use spillway_sim::workload::{Act, Step};
 use spillway_sim::world::World;
 
 use crate::resetting::Resets;
-use crate::room::Room;
+use crate::room::MemoryRoom;
 use crate::row::{Knob, Setup, is_command};
 use crate::spill::Spill;
 use crate::story::LOOK_SECTORS;
@@ -34,7 +34,7 @@ pub(crate) struct Site {
     pub(crate) stack: Stack,
     pub(crate) device: Aligned,
     /// What a device that keeps everything in memory may have.
-    pub(crate) room: Option<Room>,
+    pub(crate) room: Option<MemoryRoom>,
 }
 
 /// What every client has.
@@ -62,7 +62,7 @@ pub(crate) struct Visitor {
     pub(crate) commits: bool,
     /// Of a stack that spills, what is known of its disk.
     pub(crate) spill: Option<Rc<Spill>>,
-    /// Bytes of the clients' buffers, which whoever serves them charges. What was withdrawn may be in use until the end.
+    /// Bytes of the clients' buffers, which the server of each charges. What was withdrawn may be in use until the end.
     pub(crate) payloads: Rc<Cell<u64>>,
 }
 

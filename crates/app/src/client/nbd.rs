@@ -32,9 +32,9 @@ impl Nbd {
     /// Connects to what a listing names.
     pub(super) fn connect(uri: &str) -> Result<Self> {
         let uri = Uri::parse(uri).with_context(|| format!("{uri} cannot be understood"))?;
-        match &uri.place {
-            Place::Unix(path) => Self::over(UnixStream::connect(path), &uri.export),
-            Place::Tcp(host) => Self::over(TcpStream::connect(host), &uri.export),
+        match &uri.peer {
+            Peer::Unix(path) => Self::over(UnixStream::connect(path), &uri.export),
+            Peer::Tcp(host) => Self::over(TcpStream::connect(host), &uri.export),
         }
     }
 
@@ -233,12 +233,12 @@ fn refusal(chunk: &[u8]) -> u32 {
 /// Where an export is.
 #[derive(Debug, PartialEq, Eq)]
 struct Uri {
-    place: Place,
+    peer: Peer,
     export: String,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum Peer {
     Unix(PathBuf),
     /// Host and port.
     Tcp(String),
@@ -250,10 +250,10 @@ impl Uri {
         if let Some(rest) = uri.strip_prefix("nbd+unix:///") {
             let (export, socket) = rest.split_once("?socket=")?;
             let path = OsString::from_vec(decoded(socket)?);
-            return Some(Self { place: Place::Unix(path.into()), export: export.to_owned() });
+            return Some(Self { peer: Peer::Unix(path.into()), export: export.to_owned() });
         }
         let (host, export) = uri.strip_prefix("nbd://")?.split_once('/')?;
-        Some(Self { place: Place::Tcp(host.to_owned()), export: export.to_owned() })
+        Some(Self { peer: Peer::Tcp(host.to_owned()), export: export.to_owned() })
     }
 }
 
@@ -284,9 +284,9 @@ mod tests {
     fn what_a_listing_shows_is_understood() {
         let path = PathBuf::from("/tmp/a b'&%é.sock");
         let uri = Uri::parse(&Address::Unix(path.clone()).uri("ram0"));
-        assert_eq!(uri, Some(Uri { place: Place::Unix(path), export: "ram0".into() }));
+        assert_eq!(uri, Some(Uri { peer: Peer::Unix(path), export: "ram0".into() }));
         let uri = Uri::parse(&Address::Tcp("[::1]:10809".parse().unwrap()).uri("a"));
-        assert_eq!(uri, Some(Uri { place: Place::Tcp("[::1]:10809".into()), export: "a".into() }));
+        assert_eq!(uri, Some(Uri { peer: Peer::Tcp("[::1]:10809".into()), export: "a".into() }));
         for bad in ["", "nbd://host", "nbd+unix:///a", "nbd+unix:///a?socket=%4", "http://a/b"] {
             assert_eq!(Uri::parse(bad), None, "{bad}");
         }

@@ -42,8 +42,8 @@ impl GroupFlush {
     pub async fn through(&self, flush: impl Future<Output = Result<(), Kind>>) -> Result<(), Kind> {
         let mut ticket = self.draw();
         let lead = match poll_fn(|context| ticket.poll(context.waker())).await {
-            Turn::Shares(result) => return result,
-            Turn::Leads(lead) => lead,
+            Leadership::Shares(result) => return result,
+            Leadership::Leads(lead) => lead,
         };
         let result = flush.await;
         lead.end(result);
@@ -60,7 +60,7 @@ impl GroupFlush {
 }
 
 impl State {
-    /// Who leads next: the first that waits without a result.
+    /// The next leader: the first that waits without a result.
     fn next_leader(&self) -> Option<Waker> {
         if self.busy {
             return None;
@@ -68,7 +68,7 @@ impl State {
         self.waiting.values().find(|waiter| waiter.result.is_none())?.waker.clone()
     }
 
-    /// Answers everybody who asked before the flush began; returns whom to wake.
+    /// Answers all who asked before the flush began; returns whom to wake.
     fn answer(&mut self, covers: u64, result: Result<(), Kind>) -> Vec<Waker> {
         let covers = if mutant::on("group flush: share a flush that had begun") { u64::MAX } else { covers };
         let covered = self.waiting.range_mut(..=covers).map(|(_, waiter)| waiter);
@@ -82,24 +82,25 @@ impl State {
     }
 }
 
-enum Turn<'a> {
+/// How a caller gets the result: of a flush by another, or by its own.
+enum Leadership<'a> {
     Shares(Result<(), Kind>),
     Leads(Lead<'a>),
 }
 
-/// Somebody who has asked. Dropped when it was to lead next, it wakes the one behind it.
+/// A caller in line. Dropped when it was to lead next, it wakes the one behind it.
 struct Ticket<'a> {
     flushes: &'a GroupFlush,
     number: u64,
 }
 
 impl<'a> Ticket<'a> {
-    fn poll(&mut self, waker: &Waker) -> Poll<Turn<'a>> {
+    fn poll(&mut self, waker: &Waker) -> Poll<Leadership<'a>> {
         let mut state = self.flushes.state.lock();
         let busy = state.busy;
         let waiter = state.waiting.get_mut(&self.number).expect("it waits until it leads");
         if let Some(result) = waiter.result {
-            return Poll::Ready(Turn::Shares(result));
+            return Poll::Ready(Leadership::Shares(result));
         }
         if busy {
             waiter.waker = Some(waker.clone());
@@ -107,7 +108,7 @@ impl<'a> Ticket<'a> {
         }
         state.waiting.remove(&self.number);
         state.busy = true;
-        Poll::Ready(Turn::Leads(Lead { flushes: self.flushes, covers: state.drawn, result: None }))
+        Poll::Ready(Leadership::Leads(Lead { flushes: self.flushes, covers: state.drawn, result: None }))
     }
 }
 

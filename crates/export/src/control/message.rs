@@ -132,7 +132,7 @@ impl From<Failure> for Error {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Outcome {
+enum ReplyBody {
     Result(Reply),
     Error(Failure),
 }
@@ -162,8 +162,8 @@ impl Operation {
 /// The line that answers a request, newline included.
 pub fn encode_reply(reply: Result<Reply, &Error>) -> String {
     line(&match reply {
-        Ok(reply) => Outcome::Result(reply),
-        Err(error) => Outcome::Error(error.into()),
+        Ok(reply) => ReplyBody::Result(reply),
+        Err(error) => ReplyBody::Error(error.into()),
     })
 }
 
@@ -171,11 +171,11 @@ pub fn encode_reply(reply: Result<Reply, &Error>) -> String {
 pub fn decode_reply(line: &[u8]) -> Result<Reply, Error> {
     let mut object = object(line)?;
     check_version(&mut object)?;
-    let outcome: Outcome = serde_json::from_value(Json::Object(object))
+    let body: ReplyBody = serde_json::from_value(Json::Object(object))
         .map_err(|why| Error::invalid(format!("the server's reply cannot be understood: {why}")))?;
-    match outcome {
-        Outcome::Result(reply) => Ok(reply),
-        Outcome::Error(failure) => Err(failure.into()),
+    match body {
+        ReplyBody::Result(reply) => Ok(reply),
+        ReplyBody::Error(failure) => Err(failure.into()),
     }
 }
 

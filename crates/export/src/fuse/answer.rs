@@ -48,7 +48,7 @@ pub(super) type Found = Result<u64, Option<Kind>>;
 pub(super) type Shown = Result<IoBuf, i32>;
 
 /// An answer that is still to come.
-pub(super) enum Work {
+pub(super) enum PendingAnswer {
     Io(LocalFuture<Reply>),
     Seek(LocalFuture<Found>),
     Control(LocalFuture<Shown>),
@@ -61,14 +61,14 @@ pub(super) enum Outcome {
     Control(Shown),
 }
 
-impl Future for Work {
+impl Future for PendingAnswer {
     type Output = Outcome;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
         match &mut *self {
-            Work::Io(future) => future.as_mut().poll(context).map(Outcome::Io),
-            Work::Seek(future) => future.as_mut().poll(context).map(Outcome::Seek),
-            Work::Control(future) => future.as_mut().poll(context).map(Outcome::Control),
+            PendingAnswer::Io(future) => future.as_mut().poll(context).map(Outcome::Io),
+            PendingAnswer::Seek(future) => future.as_mut().poll(context).map(Outcome::Seek),
+            PendingAnswer::Control(future) => future.as_mut().poll(context).map(Outcome::Control),
         }
     }
 }

@@ -11,7 +11,7 @@ use super::config::{BACKGROUND_MAX, CONGESTED, Config, PAYLOAD_LEN_MAX, PAYLOAD_
 use super::controls;
 use super::transfers::{Transfers, writing};
 use super::tree::{Node, Tree};
-use super::view::{Place, View};
+use super::view::{ControlPath, View};
 use super::wire::{self, Fields, Head, Header, Portion, errno, fallocate_mode, init_flag, opcode, whence};
 
 /// What a mount can do, where the kernel can.
@@ -23,7 +23,7 @@ const ABILITIES: u32 = init_flag::ASYNC_READ
     | init_flag::MAX_PAGES;
 
 /// What a request leads to besides a reply: nothing, or an errno to be replied.
-type Outcome = Result<(), i32>;
+type Handled = Result<(), i32>;
 
 /// One reader of a mount. See [the module](super) for what it promises.
 pub struct FuseSession {
@@ -41,7 +41,7 @@ impl FuseSession {
         matches!(Node::of(node), Some(Node::Control(..)))
     }
 
-    fn carry_out(&mut self, header: &Header, body: &[u8]) -> Outcome {
+    fn carry_out(&mut self, header: &Header, body: &[u8]) -> Handled {
         let unique = header.unique;
         match header.opcode {
             opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT => Ok(()),
@@ -69,13 +69,13 @@ impl FuseSession {
         }
     }
 
-    fn done(&mut self, head: &mut Head) -> Outcome {
+    fn done(&mut self, head: &mut Head) -> Handled {
         self.transfers.reply(head);
         Ok(())
     }
 
     /// Agrees on the version and on what both sides can do.
-    fn init(&mut self, header: &Header, body: &[u8]) -> Outcome {
+    fn init(&mut self, header: &Header, body: &[u8]) -> Handled {
         let mut fields = Fields::of(body);
         let (major, minor) = fields.u32().zip(fields.u32()).ok_or(errno::EINVAL)?;
         let mut head = Head::of(header.unique, 0);
@@ -94,7 +94,7 @@ impl FuseSession {
         self.done(&mut head)
     }
 
-    fn look_up(&mut self, header: &Header, body: &[u8]) -> Outcome {
+    fn look_up(&mut self, header: &Header, body: &[u8]) -> Handled {
         let name = body.strip_suffix(&[0]).unwrap_or(body);
         let node = self.view.named(Node::of(header.node).ok_or(errno::ENOENT)?, name)?;
         let stat = self.view.stat_of(node)?;
@@ -103,7 +103,7 @@ impl FuseSession {
         self.done(&mut head)
     }
 
-    fn stat(&mut self, header: &Header) -> Outcome {
+    fn stat(&mut self, header: &Header) -> Handled {
         let stat = self.view.stat_of(Node::of(header.node).ok_or(errno::ENOENT)?)?;
         let mut head = Head::of(header.unique, 0);
         stat.encode_alone(self.view.tree().owner, &mut head);
@@ -111,7 +111,7 @@ impl FuseSession {
     }
 
     /// A disk has the size that it has, and an attribute none, so that shells may cut it; times are not kept, and nothing else changes.
-    fn set_stat(&mut self, header: &Header, body: &[u8]) -> Outcome {
+    fn set_stat(&mut self, header: &Header, body: &[u8]) -> Handled {
         let mut fields = Fields::of(body);
         let (wanted, _) = fields.u32().zip(fields.u32()).ok_or(errno::EINVAL)?;
         let (_, size) = fields.u64().zip(fields.u64()).ok_or(errno::EINVAL)?;
@@ -125,7 +125,7 @@ impl FuseSession {
         self.stat(header)
     }
 
-    fn open(&mut self, header: &Header, body: &[u8]) -> Outcome {
+    fn open(&mut self, header: &Header, body: &[u8]) -> Handled {
         let mode = Fields::of(body).u32().ok_or(errno::EINVAL)?;
         let handle = match Node::of(header.node) {
             Some(Node::Control(number, part, file)) => self.open_control((number, part, file), mode)?,
@@ -135,7 +135,7 @@ impl FuseSession {
         self.done(Head::of(header.unique, 0).u64(handle).u32(flags).u32(0))
     }
 
-    fn release(&mut self, header: &Header, body: &[u8]) -> Outcome {
+    fn release(&mut self, header: &Header, body: &[u8]) -> Handled {
         let handle = Fields::of(body).u64().ok_or(errno::EINVAL)?;
         match Node::of(header.node) {
             Some(Node::Control(..)) => self.view.tree().texts.close(handle),
@@ -145,7 +145,7 @@ impl FuseSession {
     }
 
     /// Root may open any file: what cannot be read or written is refused to it too.
-    fn open_control(&mut self, place: Place, mode: u32) -> Result<u64, i32> {
+    fn open_control(&mut self, place: ControlPath, mode: u32) -> Result<u64, i32> {
         let (_, file) = self.view.control(place)?;
         let (reads, writes) = (mode & wire::open_mode::ACCESS != 1, mode & wire::open_mode::ACCESS != 0);
         if (reads && !file.is_readable()) || (writes && !file.is_writable()) {
@@ -154,7 +154,7 @@ impl FuseSession {
         self.view.tree().texts.open()
     }
 
-    fn read_control(&mut self, header: &Header, asked: Portion, place: Place) -> Outcome {
+    fn read_control(&mut self, header: &Header, asked: Portion, place: ControlPath) -> Handled {
         let (controls, file) = self.view.control(place)?;
         if !file.is_readable() {
             return Err(errno::EACCES);
@@ -173,7 +173,7 @@ impl FuseSession {
         Ok(())
     }
 
-    fn write_control(&mut self, header: &Header, body: &[u8], place: Place) -> Outcome {
+    fn write_control(&mut self, header: &Header, body: &[u8], place: ControlPath) -> Handled {
         let asked = Portion::decode(body).ok_or(errno::EINVAL)?;
         let bytes = &body[Portion::LEN..];
         if bytes.len() != asked.len as usize {
@@ -189,7 +189,7 @@ impl FuseSession {
         Ok(())
     }
 
-    fn list(&mut self, header: &Header, body: &[u8]) -> Outcome {
+    fn list(&mut self, header: &Header, body: &[u8]) -> Handled {
         let asked = Portion::decode(body).ok_or(errno::EINVAL)?;
         let node = Node::of(header.node).ok_or(errno::ENOENT)?;
         let names = self.view.list(node, asked.offset, asked.len as usize)?;
@@ -204,7 +204,7 @@ impl FuseSession {
         Ok((Ticket { unique: header.unique, volume, command }, size))
     }
 
-    fn read(&mut self, header: &Header, body: &[u8]) -> Outcome {
+    fn read(&mut self, header: &Header, body: &[u8]) -> Handled {
         let asked = Portion::decode(body).ok_or(errno::EINVAL)?;
         if let Some(Node::Control(number, part, file)) = Node::of(header.node) {
             return self.read_control(header, asked, (number, part, file));
@@ -241,14 +241,14 @@ impl FuseSession {
         Ok(self.transfers.write(ticket, request, message, last))
     }
 
-    fn flush(&mut self, header: &Header) -> Outcome {
+    fn flush(&mut self, header: &Header) -> Handled {
         let (ticket, _) = self.ticket(header, Command::Flush)?;
         self.transfers.bare(ticket, Request::flush());
         Ok(())
     }
 
     /// A hole reads as zero. Where the device would have to write those, it is left to who asked to do so.
-    fn fallocate(&mut self, header: &Header, body: &[u8]) -> Outcome {
+    fn fallocate(&mut self, header: &Header, body: &[u8]) -> Handled {
         let mut fields = Fields::of(body);
         let (_, offset) = fields.u64().zip(fields.u64()).ok_or(errno::EINVAL)?;
         let (len, mode) = fields.u64().zip(fields.u32()).ok_or(errno::EINVAL)?;
@@ -269,7 +269,7 @@ impl FuseSession {
         Ok(())
     }
 
-    fn seek(&mut self, header: &Header, body: &[u8]) -> Outcome {
+    fn seek(&mut self, header: &Header, body: &[u8]) -> Handled {
         let mut fields = Fields::of(body);
         let (_, offset) = fields.u64().zip(fields.u64()).ok_or(errno::EINVAL)?;
         let data = match fields.u32() {

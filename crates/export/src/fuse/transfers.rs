@@ -15,7 +15,7 @@ use spillway_core::buffer;
 use spillway_core::exchange::Message;
 use spillway_core::{Answer, Flags, IoBuf, Kind, LocalFuture, Op, Reply, Request, work};
 
-use super::answer::{Asked, Command, ControlTicket, Found, Outcome, Shown, Ticket, Work};
+use super::answer::{Asked, Command, ControlTicket, Found, Outcome, PendingAnswer, Shown, Ticket};
 use super::config::{Config, STAYING_LEN_MIN};
 use super::seek::seek;
 use super::wire::{Head, errno};
@@ -40,7 +40,7 @@ struct Parked {
 /// The requests of a session that a device or the server carries out.
 pub(super) struct Transfers {
     config: Config,
-    pending: Pending<Asked, Work>,
+    pending: Pending<Asked, PendingAnswer>,
     parked: Option<Parked>,
     /// What a request had its payload in that is parked no longer.
     returned: Option<IoBuf>,
@@ -116,12 +116,12 @@ impl Transfers {
     /// Looks for data from `offset` on, or for what is none.
     pub(super) fn seek(&mut self, ticket: Ticket, offset: u64, data: bool) {
         let device = ticket.volume.export().device().clone();
-        self.begin(Asked::Disk(ticket), 0, Work::Seek(Box::pin(seek(device, offset, data))));
+        self.begin(Asked::Disk(ticket), 0, PendingAnswer::Seek(Box::pin(seek(device, offset, data))));
     }
 
     /// Waits for what a control file shows, or does.
     pub(super) fn control(&mut self, ticket: ControlTicket, shown: LocalFuture<Shown>) {
-        self.begin(Asked::Control(ticket), 0, Work::Control(shown));
+        self.begin(Asked::Control(ticket), 0, PendingAnswer::Control(shown));
     }
 
     /// Whether the session may hold another buffer of `len` bytes.
@@ -159,12 +159,12 @@ impl Transfers {
                 work::spend_bytes(reply.buf.len(), work::BYTES_STORED);
                 self.finish_io(&ticket, reply);
             }
-            Answer::Pending(future) => self.begin(Asked::Disk(ticket), held, Work::Io(future)),
+            Answer::Pending(future) => self.begin(Asked::Disk(ticket), held, PendingAnswer::Io(future)),
         }
     }
 
-    fn begin(&mut self, asked: Asked, held: u64, work: Work) {
-        if let Some((asked, outcome)) = self.pending.begin(asked, held, work) {
+    fn begin(&mut self, asked: Asked, held: u64, answer: PendingAnswer) {
+        if let Some((asked, outcome)) = self.pending.begin(asked, held, answer) {
             self.finish(&asked, outcome);
         }
     }

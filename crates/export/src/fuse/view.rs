@@ -17,7 +17,7 @@ const DISK: &str = "disk";
 const LISTING_LEN_MAX: usize = 16 << 10;
 
 /// Where a control file is.
-pub(super) type Place = (u32, u16, u16);
+pub(super) type ControlPath = (u32, u16, u16);
 
 /// See the head of this file. Refusals are errnos.
 pub(super) struct View {
@@ -69,7 +69,7 @@ impl View {
     /// A control file, by its volume, its folder and its place there.
     pub(super) fn control(
         &mut self,
-        (volume, part, file): Place,
+        (volume, part, file): ControlPath,
     ) -> Result<(Arc<dyn Controls>, ControlFile), i32> {
         let controls = self.controls(volume, part)?;
         let file = controls.files().get(usize::from(file)).copied().ok_or(errno::ENOENT)?;

@@ -12,7 +12,7 @@ use super::ticket::{Command, Ticket};
 use super::wire::cmd_flag;
 
 /// An answer that is still to come.
-pub(super) enum Work {
+pub(super) enum PendingAnswer {
     Io(LocalFuture<Reply>),
     Extents(LocalFuture<Result<Vec<Extent>, Kind>>),
 }
@@ -23,13 +23,13 @@ pub(super) enum Outcome {
     Extents(Result<Vec<Extent>, Kind>),
 }
 
-impl Future for Work {
+impl Future for PendingAnswer {
     type Output = Outcome;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
         match &mut *self {
-            Work::Io(future) => future.as_mut().poll(context).map(Outcome::Io),
-            Work::Extents(future) => future.as_mut().poll(context).map(Outcome::Extents),
+            PendingAnswer::Io(future) => future.as_mut().poll(context).map(Outcome::Io),
+            PendingAnswer::Extents(future) => future.as_mut().poll(context).map(Outcome::Extents),
         }
     }
 }

@@ -358,7 +358,7 @@ fn no_payload(data: &[u8]) -> Result<(), Refused> {
     if data.is_empty() { Ok(()) } else { Err((rep::ERR_INVALID, "this option has no data")) }
 }
 
-/// What the export can do, for clients. Whoever may not write is not told how.
+/// What the export can do, for clients. Ways to write are not offered on a read-only export.
 fn transmission_flags(rules: &Rules) -> u16 {
     let geometry = &rules.geometry;
     let mut flags = flag::HAS_FLAGS;

@@ -25,6 +25,7 @@
 //! | `memory` | what a client can make the server hold, and who pays for it |
 //! | `request` | which requests are allowed, and the errno of each refusal |
 //! | `ticket` | what is kept of a request until its reply |
+//! | `position` | where in the stream of requests a client is |
 //! | `transmission` | the stream of requests, their submission, backpressure |
 //! | `incoming` | the payload of a write while it arrives |
 //! | `answer` | an answer of the device that is still to come |
@@ -36,7 +37,7 @@ mod config;
 mod handshake;
 mod incoming;
 mod memory;
-mod place;
+mod position;
 mod reply;
 mod request;
 mod responder;

@@ -13,7 +13,7 @@ const COPIED_LEN_MAX: usize = 2048;
 /// The one metadata context that is served has this id.
 pub(super) const BASE_ALLOCATION_ID: u32 = 1;
 
-/// Why a request fails: the protocol's number, and words for whoever reads the client's log.
+/// Why a request fails: the protocol's number, and words for readers of the client's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) error: u32,

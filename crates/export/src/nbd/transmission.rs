@@ -18,11 +18,11 @@ use spillway_core::buffer::{self, Reserve};
 use spillway_core::session::{Intake, Output};
 use spillway_core::{Aligned, Answer, ByteRange, IoBuf, LocalFuture, Op, Request, work};
 
-use super::answer::{Outcome, Work, held_by};
+use super::answer::{Outcome, PendingAnswer, held_by};
 use super::config::Config;
 use super::incoming::{Incoming, PartialHeader};
 use super::memory::{ASSURED_BYTES, EXTENTS_BYTES, EXTENTS_MAX, EXTENTS_MIN};
-use super::place::Place;
+use super::position::Position;
 use super::reply::{Refusal, cut};
 use super::request::Rules;
 use super::responder::Responder;
@@ -44,9 +44,9 @@ pub(super) struct Transmission {
     device: Aligned,
     rules: Rules,
     config: Config,
-    place: Place,
+    position: Position,
     partial: PartialHeader,
-    pending: Pending<Ticket, Work>,
+    pending: Pending<Ticket, PendingAnswer>,
     ending: Ending,
     responder: Responder,
     /// Last, so that the client is counted out after its pending requests are gone.
@@ -59,7 +59,7 @@ impl Transmission {
             device: connected.export().device().clone(),
             rules,
             config,
-            place: Place::Header,
+            position: Position::Header,
             partial: PartialHeader::default(),
             pending: Pending::default(),
             ending: Ending::default(),
@@ -75,13 +75,13 @@ impl Transmission {
 
     /// Requests received whole and not answered.
     pub(super) fn pending(&self) -> usize {
-        let parked = matches!(&self.place, Place::Parked(ticket, _) if ticket.command == Command::Read);
+        let parked = matches!(&self.position, Position::Parked(ticket, _) if ticket.command == Command::Read);
         self.pending.len() + usize::from(parked)
     }
 
     /// A payload has begun and is not here whole.
     pub(super) fn owed(&self) -> bool {
-        matches!(self.place, Place::Payload(_) | Place::Lent(..))
+        matches!(self.position, Position::Payload(_) | Position::Lent(..))
     }
 
     /// Bytes that this connection keeps from others.
@@ -106,17 +106,17 @@ impl Transmission {
 
     /// What to receive next.
     pub(super) fn intake(&mut self, out: &Output) -> Intake {
-        if let Place::Payload(incoming) = &mut self.place {
+        if let Position::Payload(incoming) = &mut self.position {
             let Some(buf) = incoming.lend() else { return Intake::Bytes };
-            self.place = Place::Lent(incoming.ticket, incoming.filled);
+            self.position = Position::Lent(incoming.ticket, incoming.filled);
             return Intake::Payload(buf);
         }
-        let full = matches!(self.place, Place::Header) && self.full(out);
-        match &self.place {
-            Place::Header if full => Intake::Pause,
-            Place::Header | Place::Skip(_) | Place::Payload(_) => Intake::Bytes,
-            Place::Lent(..) | Place::End => Intake::Pause,
-            Place::Parked(ticket, room) => {
+        let full = matches!(self.position, Position::Header) && self.full(out);
+        match &self.position {
+            Position::Header if full => Intake::Pause,
+            Position::Header | Position::Skip(_) | Position::Payload(_) => Intake::Bytes,
+            Position::Lent(..) | Position::End => Intake::Pause,
+            Position::Parked(ticket, room) => {
                 let len = ticket.length as usize;
                 // Only sending made this so: nothing else would wake the task to look again.
                 if self.assured(len, out) || (room.is_none() && self.affords(len, out)) {
@@ -129,7 +129,7 @@ impl Transmission {
 
     /// Takes back a lent buffer with `filled` more bytes in it.
     pub(super) fn returned(&mut self, mut buf: IoBuf, filled: usize, out: &mut Output) {
-        let Place::Lent(ticket, before) = self.place else { return };
+        let Position::Lent(ticket, before) = self.position else { return };
         assert!(filled <= buf.len(), "{filled} bytes filled of a window of {}", buf.len());
         buf.widen(ticket.length as usize);
         self.go_on(Incoming::new(ticket, buf, before + filled), out);
@@ -143,17 +143,17 @@ impl Transmission {
         while at < bytes.len() {
             let rest = &bytes[at..];
             let enough = out.len() - before >= SENT_SOON || self.full(out) || work::spent();
-            at += match &mut self.place {
-                Place::Header if enough => break,
-                Place::Header => self.take_header(rest, out),
-                Place::Payload(_) => self.take_payload(rest, out),
-                Place::Skip(left) => {
+            at += match &mut self.position {
+                Position::Header if enough => break,
+                Position::Header => self.take_header(rest, out),
+                Position::Payload(_) => self.take_payload(rest, out),
+                Position::Skip(left) => {
                     let used = rest.len().min(*left as usize);
-                    self.place = Place::before(*left - used as u64);
+                    self.position = Position::before(*left - used as u64);
                     used
                 }
-                Place::Lent(..) | Place::Parked(..) => break,
-                Place::End => rest.len(),
+                Position::Lent(..) | Position::Parked(..) => break,
+                Position::End => rest.len(),
             };
         }
         self.settle();
@@ -185,7 +185,7 @@ impl Transmission {
         match self.admit(&header) {
             Ok(ticket) => self.accept(ticket, rest, out),
             Err(refusal) => {
-                self.place = Place::before(payload_len);
+                self.position = Position::before(payload_len);
                 self.responder.refuse(&Ticket::refused(&header), refusal, out);
                 0
             }
@@ -200,7 +200,7 @@ impl Transmission {
         match ticket.command {
             Command::Read | Command::Write => match self.buffer(ticket.length as usize, out) {
                 Some(buf) => return self.begin_with_buffer(ticket, buf, rest, out),
-                None => self.place = Place::Parked(ticket, self.room(&ticket, out)),
+                None => self.position = Position::Parked(ticket, self.room(&ticket, out)),
             },
             Command::Flush => self.submit(ticket, Request::flush(), out),
             Command::Trim => self.submit_bare(ticket, Op::Discard, out),
@@ -241,7 +241,7 @@ impl Transmission {
     }
 
     fn take_payload(&mut self, bytes: &[u8], out: &mut Output) -> usize {
-        let Place::Payload(mut incoming) = std::mem::replace(&mut self.place, Place::Header) else {
+        let Position::Payload(mut incoming) = std::mem::replace(&mut self.position, Position::Header) else {
             return 0;
         };
         let used = incoming.fill(bytes);
@@ -252,10 +252,10 @@ impl Transmission {
     /// Waits for the rest of a payload, or submits it.
     fn go_on(&mut self, incoming: Incoming, out: &mut Output) {
         if incoming.missing() > 0 {
-            self.place = Place::Payload(incoming);
+            self.position = Position::Payload(incoming);
             return;
         }
-        self.place = Place::Header;
+        self.position = Position::Header;
         let (ticket, buf) = incoming.into_parts();
         if self.ending.is_wanted() {
             return self.responder.refuse(&ticket, Refusal::SHUTTING_DOWN, out);
@@ -274,7 +274,7 @@ impl Transmission {
                 work::spend_bytes(reply.buf.len(), work::BYTES_STORED);
                 self.responder.answer(&ticket, reply, out);
             }
-            Answer::Pending(future) => self.await_work(ticket, Work::Io(future), out),
+            Answer::Pending(future) => self.await_answer(ticket, PendingAnswer::Io(future), out),
         }
     }
 
@@ -294,7 +294,7 @@ impl Transmission {
                     let _reserve = reserve;
                     future.await
                 };
-                self.await_work(ticket, Work::Extents(Box::pin(with_memory)), out);
+                self.await_answer(ticket, PendingAnswer::Extents(Box::pin(with_memory)), out);
             }
         }
     }
@@ -305,8 +305,8 @@ impl Transmission {
         ByteRange::new(cover.offset, cover.len.min(self.rules.geometry.size - cover.offset))
     }
 
-    fn await_work(&mut self, ticket: Ticket, work: Work, out: &mut Output) {
-        if let Some((ticket, outcome)) = self.pending.begin(ticket, held_by(&ticket), work) {
+    fn await_answer(&mut self, ticket: Ticket, answer: PendingAnswer, out: &mut Output) {
+        if let Some((ticket, outcome)) = self.pending.begin(ticket, held_by(&ticket), answer) {
             self.finish(&ticket, outcome, out);
         }
     }
@@ -325,7 +325,7 @@ impl Transmission {
 
     /// Lets pending answers progress and replies to those that came.
     pub(super) fn poll(&mut self, context: &mut Context<'_>, out: &mut Output) {
-        if !self.pending.is_empty() || matches!(self.place, Place::Parked(..)) {
+        if !self.pending.is_empty() || matches!(self.position, Position::Parked(..)) {
             self.pending.collect(context);
             while let Some((ticket, outcome)) = self.pending.next_done() {
                 self.finish(&ticket, outcome, out);
@@ -341,7 +341,7 @@ impl Transmission {
     }
 
     fn poll_parked(&mut self, context: &mut Context<'_>, out: &mut Output) {
-        let Place::Parked(ticket, room) = &mut self.place else { return };
+        let Position::Parked(ticket, room) = &mut self.position else { return };
         let (ticket, mut room) = (*ticket, room.take());
         let len = ticket.length as usize;
         room = room.or_else(|| self.room(&ticket, out));
@@ -349,17 +349,17 @@ impl Transmission {
             Some(Poll::Ready(buf)) => buf,
             _ if self.assured(len, out) => IoBuf::new(len),
             _ => {
-                self.place = Place::Parked(ticket, room);
+                self.position = Position::Parked(ticket, room);
                 return;
             }
         };
-        self.place = Place::Header;
+        self.position = Position::Header;
         self.begin_with_buffer(ticket, buf, &[], out);
     }
 
     /// Nothing more is taken; what is pending is still answered.
     fn disconnect(&mut self) -> usize {
-        self.place = Place::End;
+        self.position = Position::End;
         self.ending.disconnect();
         0
     }
@@ -372,11 +372,11 @@ impl Transmission {
     /// Refuses what comes from now on, and ends after what is pending.
     pub(super) fn wind_down(&mut self, out: &mut Output) {
         self.ending.wind_down();
-        if let Place::Parked(ticket, _) = &self.place
+        if let Position::Parked(ticket, _) = &self.position
             && ticket.command == Command::Write
         {
             let ticket = *ticket;
-            self.place = Place::Skip(ticket.length);
+            self.position = Position::Skip(ticket.length);
             self.responder.refuse(&ticket, Refusal::SHUTTING_DOWN, out);
         }
         self.settle();

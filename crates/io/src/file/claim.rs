@@ -90,7 +90,7 @@ impl<'a> Claim<'a> {
                 Err(errno) => return Err(failed(self.path, "could not be locked", errno)),
             }
         }
-        // Whoever has the lock has the file.
+        // The holder of the lock has the file.
         self.made = Made::Nothing;
         let (path, instead) = (self.path.display(), instead(options, "open it read-only in both"));
         Err(Error::new(Kind::Busy, format!("{path} is used by another program: stop that, or {instead}")))

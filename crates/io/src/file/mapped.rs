@@ -5,7 +5,7 @@
 //! processors than x86-64, bytes go to the page cache and `sync` is msync. A note says which.
 //!
 //! Needs: no two calls of which one writes overlap in time; the write cache, whose blocks have one owner, keeps to that. All room is
-//! allocated when the file is mapped, because a page that cannot be had later, or that somebody cuts off, ends the process (SIGBUS).
+//! allocated when the file is mapped, because a page that cannot be had later, or that others cut off, ends the process (SIGBUS).
 
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ use rustix::fs::{FallocateFlags, FileType, fallocate, fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use spillway_core::storage::Moved;
-use spillway_core::{Answer, ByteRange, Extent, Geometry, IoBuf, Kind, LocalFuture, Room, Storage};
+use spillway_core::{Answer, ByteRange, Extent, FallocateMode, Geometry, IoBuf, Kind, LocalFuture, Storage};
 
 const PAGE: usize = 4096;
 
@@ -216,7 +216,7 @@ impl Storage for MappedFile {
         Box::pin(async move { mapping.settle(0, mapping.len, how) })
     }
 
-    fn zero(&self, _range: ByteRange, _room: Room) -> LocalFuture<Result<(), Kind>> {
+    fn zero(&self, _range: ByteRange, _mode: FallocateMode) -> LocalFuture<Result<(), Kind>> {
         ready(Err(Kind::NotSupported))
     }
 

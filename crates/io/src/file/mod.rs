@@ -1,7 +1,7 @@
 //! Files and block devices of the operating system: opening, locking, and the calls of [`Storage`] on a descriptor.
 //!
 //! Promises: one writer at a time, because the file or device is locked against a second one; a call in the kernel's hands
-//! keeps its buffer and its descriptor until the kernel is done, whoever drops its future. What a device makes of the calls
+//! keeps its buffer and its descriptor until the kernel is done, even if its future is dropped. What a device makes of the calls
 //! is the business of the origin `file` above.
 //!
 //! Needs: a runtime of this crate on the thread that polls a call.
@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use rustix::fs::FallocateFlags;
 use spillway_core::storage::Moved;
-use spillway_core::{Answer, ByteRange, Extent, Geometry, IoBuf, Kind, LocalFuture, Room, Storage};
+use spillway_core::{Answer, ByteRange, Extent, FallocateMode, Geometry, IoBuf, Kind, LocalFuture, Storage};
 
 use op::{Act, FileOp};
 
@@ -82,14 +82,14 @@ impl Storage for OpenFile {
         Box::pin(async { perform(op).await.0.map(|_| ()) })
     }
 
-    fn zero(&self, range: ByteRange, room: Room) -> LocalFuture<Result<(), Kind>> {
+    fn zero(&self, range: ByteRange, mode: FallocateMode) -> LocalFuture<Result<(), Kind>> {
         let len = range.len;
         let allocate = |mode| Act::Allocate { mode: mode | FallocateFlags::KEEP_SIZE, len };
-        let act = match room {
+        let act = match mode {
             // Of a block device, punching asks for zeroes, which not every one that discards can make.
-            Room::Discard if self.block_device => Act::Discard { len },
-            Room::Discard | Room::Punch => allocate(FallocateFlags::PUNCH_HOLE),
-            Room::Zero => allocate(FallocateFlags::ZERO_RANGE),
+            FallocateMode::Discard if self.block_device => Act::Discard { len },
+            FallocateMode::Discard | FallocateMode::Punch => allocate(FallocateFlags::PUNCH_HOLE),
+            FallocateMode::Zero => allocate(FallocateFlags::ZERO_RANGE),
         };
         let op = FileOp::new(&self.fd, act, range.offset, IoBuf::empty(), 0);
         Box::pin(async { perform(op).await.0.map(|_| ()) })

@@ -31,7 +31,7 @@ pub struct Opened {
 
 /// Opens and locks a file or block device. What was made for it is taken back if it fails.
 ///
-/// [`spillway_core::Kind::Busy`] if somebody else uses it; `NotFound` if it does not exist and is not to be made, or has no folder; `ReadOnly` or
+/// [`spillway_core::Kind::Busy`] if another server uses it; `NotFound` if it does not exist and is not to be made, or has no folder; `ReadOnly` or
 /// `Denied` if it may not be written or made; `NoSpace` if there is no room to make it; `Invalid` if it is something else, or cannot be as long.
 pub fn open(options: &FileOptions) -> Result<Opened, Error> {
     let claim = Claim::take(options)?;

@@ -117,7 +117,7 @@ impl Mount {
     }
 
     /// Unmounts it, and nothing else; [`Kind::Busy`] while something below is in use, or another mount covers it. Where `lazily`, it
-    /// is out of sight now, whoever uses it.
+    /// is out of sight now, even while it is used.
     pub(super) fn unmount(&self, lazily: bool) -> Result<(), Error> {
         let Some(entry) = self.listed() else { return Ok(()) };
         if mount_at(&entry.place).is_some_and(|seen| seen.id != entry.id) {
@@ -125,7 +125,7 @@ impl Mount {
             return Err(Error::new(Kind::Busy, text));
         }
         match unmount(&entry.place, self.helped, lazily) {
-            // Unmounted by somebody else a moment ago.
+            // Unmounted by others a moment ago.
             Err(_) if self.listed().is_none() => Ok(()),
             outcome => outcome,
         }

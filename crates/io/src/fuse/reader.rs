@@ -23,7 +23,7 @@ use spillway_core::buffer::{ALIGNMENT, Workspace};
 use spillway_core::exchange::{Exchange, Message};
 use spillway_core::{IoBuf, work};
 
-use super::readers::Place;
+use super::readers::ReaderGuard;
 use crate::control::Order;
 use crate::op::{Await, Event};
 
@@ -81,25 +81,25 @@ pub(super) struct Reader {
     buf: Option<IoBuf>,
     readable: Option<Submit<Await>>,
     listening: bool,
-    /// Last, so that the place is given back when everything else is gone.
-    place: Place,
+    /// Last, so that it is given up when everything else is gone.
+    guard: ReaderGuard,
 }
 
 impl Reader {
-    /// To be made and polled on the thread that serves it, with its first buffer; `place` is dropped at its end.
+    /// To be made and polled on the thread that serves it, with its first buffer; `guard` is dropped at its end.
     pub(super) fn new(
         fd: Arc<OwnedFd>,
         exchange: Box<dyn Exchange>,
         buffers: MessageBuffers,
         buf: IoBuf,
-        place: Place,
+        guard: ReaderGuard,
     ) -> Self {
-        Self { fd, exchange, buffers, buf: Some(buf), readable: None, listening: false, place }
+        Self { fd, exchange, buffers, buf: Some(buf), readable: None, listening: false, guard }
     }
 
     fn turn(&mut self, context: &mut Context<'_>) -> Result<(), Gone> {
         let _turn = work::turn(work::TURN);
-        self.heed(context)?;
+        self.check_orders(context)?;
         loop {
             work::spend(ROUND_UNITS);
             self.exchange.poll(context);
@@ -120,12 +120,12 @@ impl Reader {
         }
     }
 
-    fn heed(&mut self, context: &Context<'_>) -> Result<(), Gone> {
+    fn check_orders(&mut self, context: &Context<'_>) -> Result<(), Gone> {
         if !self.listening {
-            self.place.control().listen(context.waker());
+            self.guard.control().listen(context.waker());
             self.listening = true;
         }
-        if self.place.control().ordered() == Order::Serve { Ok(()) } else { Err(Gone) }
+        if self.guard.control().ordered() == Order::Serve { Ok(()) } else { Err(Gone) }
     }
 
     fn take_back(&mut self) {
@@ -177,7 +177,7 @@ impl Reader {
     /// Nothing is read for now. What the kernel woke this reader for, and no other, is left to the others.
     fn pass_on(&mut self, context: &mut Context<'_>) {
         if self.readable.is_some() && self.is_readable(context) {
-            self.place.wake_others();
+            self.guard.wake_others();
         }
     }
 

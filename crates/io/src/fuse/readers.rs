@@ -16,13 +16,13 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    /// So many, none of which has begun, and the place of each.
-    pub(super) fn new(count: usize) -> (Arc<Self>, Vec<Place>) {
+    /// So many, none of which has begun, and the guard of each.
+    pub(super) fn new(count: usize) -> (Arc<Self>, Vec<ReaderGuard>) {
         let controls = (0..count).map(|_| Control::new(Order::Serve)).collect();
         let readers = Arc::new(Self { controls, open: AtomicUsize::new(count), stopper: Mutex::default() });
-        let place = |index| Place { readers: readers.clone(), index };
-        let places = (0..count).map(place).collect();
-        (readers, places)
+        let guard = |index| ReaderGuard { readers: readers.clone(), index };
+        let guards = (0..count).map(guard).collect();
+        (readers, guards)
     }
 
     /// Whether there are any.
@@ -40,13 +40,13 @@ impl Readers {
     }
 }
 
-/// A reader's place; given back when dropped.
-pub(super) struct Place {
+/// A reader counts as open until this is dropped.
+pub(super) struct ReaderGuard {
     readers: Arc<Readers>,
     index: usize,
 }
 
-impl Place {
+impl ReaderGuard {
     /// What orders come by.
     pub(super) fn control(&self) -> &Control {
         &self.readers.controls[self.index]
@@ -59,7 +59,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ReaderGuard {
     fn drop(&mut self) {
         self.readers.open.fetch_sub(1, Ordering::AcqRel);
         let stopper = self.readers.stopper.lock().clone();

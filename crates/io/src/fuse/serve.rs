@@ -32,14 +32,14 @@ pub fn serve_mount(
     new_exchange: &NewExchange,
     buffers: &MessageBuffers,
 ) -> MountServing {
-    let (readers, places) = Readers::new(count);
-    for (index, place) in places.into_iter().enumerate() {
+    let (readers, guards) = Readers::new(count);
+    for (index, guard) in guards.into_iter().enumerate() {
         let fd = if index == 0 { mount.fd.clone() } else { mount.descriptor() };
         let (new_exchange, buffers) = (new_exchange.clone(), buffers.clone());
         let first = buffers.try_take().expect("there is room for one each");
         workers.run_on(
             index,
-            Box::new(move || Box::pin(Reader::new(fd, new_exchange(), buffers, first, place))),
+            Box::new(move || Box::pin(Reader::new(fd, new_exchange(), buffers, first, guard))),
         );
     }
     MountServing { mount, readers }
@@ -90,7 +90,7 @@ impl MountServing {
 }
 
 impl Drop for MountServing {
-    /// Takes the mount out of sight, whoever uses it, and ends its readers: what is still open there fails from now on.
+    /// Takes the mount out of sight, even while it is used, and ends its readers: what is still open there fails from now on.
     fn drop(&mut self) {
         if let Err(error) = self.mount.unmount(true) {
             tracing::warn!("{error}");

@@ -18,7 +18,7 @@ pub struct ShownFile(OwnedFd);
 
 impl ShownFile {
     /// The file at `path` that shows the device `name`, without opening it to read. [`Kind::Invalid`] where the path leads to anything
-    /// else: a mount that ended leaves its folder to whoever may write there.
+    /// else: a mount that ended leaves its folder to all who may write there.
     pub fn at(path: &Path, name: &str) -> Result<Self, Error> {
         let about = |why: io::Error| Error::new(kind_of(&why), format!("{}: {why}", path.display()));
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

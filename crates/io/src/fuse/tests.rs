@@ -119,10 +119,10 @@ impl House {
         };
         let ((sender, got), fd) = (mpsc::channel(), Arc::new(fd));
         let wishes: Vec<_> = (0..COUNT).map(|_| Arc::<Wishes>::default()).collect();
-        for (index, place) in Readers::new(COUNT).1.into_iter().enumerate() {
+        for (index, guard) in Readers::new(COUNT).1.into_iter().enumerate() {
             let toy = Toy { wishes: wishes[index].clone(), got: sender.clone() };
             let (fd, buffers, first) = (fd.clone(), buffers.clone(), buffers.try_take().unwrap());
-            let task = move || Box::pin(Reader::new(fd, Box::new(toy), buffers, first, place)) as _;
+            let task = move || Box::pin(Reader::new(fd, Box::new(toy), buffers, first, guard)) as _;
             workers.run_on(index, Box::new(task));
         }
         Self { _workers: workers, socket, wishes, got }

@@ -33,8 +33,8 @@ use std::task::{Context, Poll, ready};
 use spillway_core::buffer::{Workspace, ZEROES_LEN};
 use spillway_core::sync::{AtomicBool, AtomicU64, Ordering};
 use spillway_core::{
-    Answer, BlockDevice, Budget, ByteRange, Env, Error, Extent, Geometry, IoBuf, Kind, LocalFuture, Op,
-    Reply, Request, Room, Storage, Submission, mutant,
+    Answer, BlockDevice, Budget, ByteRange, Env, Error, Extent, FallocateMode, Geometry, IoBuf, Kind,
+    LocalFuture, Op, Reply, Request, Storage, Submission, mutant,
 };
 
 use detached::{Detached, LEFT_BYTES};
@@ -181,7 +181,7 @@ impl<T: 'static> Drop for InHand<T> {
         if !self.begun {
             return;
         }
-        let held = (!mutant::on("file: forget what a dropped request left in hand"))
+        let held = (!mutant::on("file: forget what a dropped request left in flight"))
             .then(|| self.backing.detached.hold(self.range, self.bytes));
         self.backing.env.spawn_here(Box::pin(async move {
             work.await;
@@ -328,7 +328,7 @@ impl Backing {
     /// Frees room where the system can; never writes zeroes for it.
     async fn discard(&self, range: ByteRange) -> Result<(), Kind> {
         let knew = self.discards.load(Ordering::Relaxed);
-        let done = self.change_room(&self.discards, range, Room::Discard).await?;
+        let done = self.fallocate(&self.discards, range, FallocateMode::Discard).await?;
         if knew && !done {
             tracing::warn!("the device does not know discards after all: from now on they do nothing");
         }
@@ -336,22 +336,27 @@ impl Backing {
     }
 
     async fn write_zeroes(&self, range: ByteRange, no_hole: bool) -> Result<(), Kind> {
-        if !no_hole && self.change_room(&self.punches, range, Room::Punch).await? {
+        if !no_hole && self.fallocate(&self.punches, range, FallocateMode::Punch).await? {
             return Ok(());
         }
-        if self.change_room(&self.zeroes, range, Room::Zero).await? {
+        if self.fallocate(&self.zeroes, range, FallocateMode::Zero).await? {
             return Ok(());
         }
         self.write_zero_bytes(range).await
     }
 
     /// Makes a call of the system; false where it does not know the call, which is then not tried again.
-    async fn change_room(&self, known: &AtomicBool, range: ByteRange, room: Room) -> Result<bool, Kind> {
+    async fn fallocate(
+        &self,
+        known: &AtomicBool,
+        range: ByteRange,
+        mode: FallocateMode,
+    ) -> Result<bool, Kind> {
         if !known.load(Ordering::Relaxed) {
             return Ok(false);
         }
         let call = self.begin_plain();
-        let changed = match self.storage.zero(range, room).await {
+        let changed = match self.storage.zero(range, mode).await {
             Err(Kind::NotSupported) => {
                 known.store(false, Ordering::Relaxed);
                 Ok(mutant::on("file: take an unknown call for done"))

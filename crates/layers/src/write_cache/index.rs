@@ -25,7 +25,7 @@ use super::chains::{Buckets, Chains, Published, empty_buckets};
 use super::format::{Entry, FREE};
 use super::present::Present;
 use super::regions::Regions;
-use super::stretch::{Place, Stretch, append};
+use super::stretch::{Location, Stretch, append};
 
 /// Blocks looked at in one step. Longer walks let others have their turn in between.
 pub(super) const LOOKS: usize = 2048;
@@ -169,11 +169,11 @@ impl Index {
         let part = self.regions.first_part(origin, len);
         let chains = self.chains(origin);
         for at in 0..part {
-            let place = chains.newest(origin.plus(at)).map_or(Place::Origin, Place::Cache);
-            if let Place::Cache(block) = place {
+            let location = chains.newest(origin.plus(at)).map_or(Location::Origin, Location::Cache);
+            if let Location::Cache(block) = location {
                 self.blocks[block].pin();
             }
-            append(stretches, place);
+            append(stretches, location);
         }
         part
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::cache::Core;
 use super::index::LOOKS;
-use super::stretch::{Place, Stretch};
+use super::stretch::{Location, Stretch};
 
 /// Where the blocks of a range are read; those on the cache device are pinned until it is dropped.
 pub(super) struct Reading {
@@ -15,24 +15,24 @@ pub(super) struct Reading {
 impl Reading {
     /// Blocks that lie on the cache device.
     pub(super) fn hits(&self) -> u32 {
-        let cached = |stretch: &&Stretch| stretch.place != Place::Origin;
+        let cached = |stretch: &&Stretch| stretch.location != Location::Origin;
         self.stretches.iter().filter(cached).map(|stretch| stretch.len).sum()
     }
 
     /// Unpins up to [`LOOKS`] blocks, the last ones first; whether more are left.
     fn release(&mut self) -> bool {
-        while self.stretches.pop_if(|stretch| stretch.place == Place::Origin).is_some() {}
+        while self.stretches.pop_if(|stretch| stretch.location == Location::Origin).is_some() {}
         if self.stretches.is_empty() {
             return false;
         }
         let mut left = LOOKS as u32;
         while left > 0
-            && let Some(Stretch { place, len }) = self.stretches.last_mut()
+            && let Some(Stretch { location, len }) = self.stretches.last_mut()
         {
             let count = left.min(*len);
             *len -= count;
             left -= count;
-            if let Place::Cache(block) = *place {
+            if let Location::Cache(block) = *location {
                 self.core.index.unpin(block.plus(*len), count, |block| self.core.space.free(block));
             }
             self.stretches.pop_if(|stretch| stretch.len == 0);

@@ -4,29 +4,29 @@ use super::block::CacheBlock;
 
 /// Where a stretch of a range is to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Location {
     /// On the cache device, from this block on; pinned.
     Cache(CacheBlock),
     /// On the origin.
     Origin,
 }
 
-/// A stretch of blocks in one place.
+/// A stretch of blocks in one location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stretch {
-    pub(super) place: Place,
+    pub(super) location: Location,
     pub(super) len: u32,
 }
 
 /// Adds a block to the last stretch if that goes on with it.
-pub(super) fn append(stretches: &mut Vec<Stretch>, place: Place) {
-    match (stretches.last_mut(), place) {
-        (Some(Stretch { place: Place::Cache(first), len }), Place::Cache(block))
+pub(super) fn append(stretches: &mut Vec<Stretch>, location: Location) {
+    match (stretches.last_mut(), location) {
+        (Some(Stretch { location: Location::Cache(first), len }), Location::Cache(block))
             if first.plus(*len) == block =>
         {
             *len += 1;
         }
-        (Some(Stretch { place: Place::Origin, len }), Place::Origin) => *len += 1,
-        _ => stretches.push(Stretch { place, len: 1 }),
+        (Some(Stretch { location: Location::Origin, len }), Location::Origin) => *len += 1,
+        _ => stretches.push(Stretch { location, len: 1 }),
     }
 }

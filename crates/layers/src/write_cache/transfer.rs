@@ -15,14 +15,14 @@ use super::index::LOOKS;
 use super::pieces::Part;
 use super::reading::Reading;
 use super::reservation::Reservation;
-use super::stretch::{Place, Stretch};
+use super::stretch::{Location, Stretch};
 
 /// Zeroes go through the cache up to so many bytes, and up to this part of the cache; more bypass it.
 const ZEROES_BYTES: u64 = ZEROES_LEN as u64;
 const ZEROES_SHARE: u64 = 8;
 
 /// Where the first blocks of a write go.
-pub(super) enum Room {
+pub(super) enum WriteTarget {
     Cache(Reservation),
     Bypass(BypassWrite),
 }
@@ -85,9 +85,11 @@ impl Core {
     /// A stretch whose first block is `origin` on the origin.
     fn source(&self, stretch: &Stretch, origin: OriginBlock) -> Part<'_> {
         let len = (u64::from(stretch.len) * self.block_bytes()) as usize;
-        match stretch.place {
-            Place::Cache(block) => Part { device: &self.cache, at: self.cache_offset(block), len },
-            Place::Origin => Part { device: &self.origin, at: u64::from(origin.0) * self.block_bytes(), len },
+        match stretch.location {
+            Location::Cache(block) => Part { device: &self.cache, at: self.cache_offset(block), len },
+            Location::Origin => {
+                Part { device: &self.origin, at: u64::from(origin.0) * self.block_bytes(), len }
+            }
         }
     }
 
@@ -98,11 +100,11 @@ impl Core {
 
     async fn read_pieces(&self, stretches: &[Stretch], origin: OriginBlock, buf: IoBuf) -> Reply {
         let mut at = 0;
-        let place = |stretch: &Stretch| {
+        let part = |stretch: &Stretch| {
             at += stretch.len;
             self.source(stretch, origin.plus(at - stretch.len))
         };
-        let parts: Vec<Part> = stretches.iter().map(place).collect();
+        let parts: Vec<Part> = stretches.iter().map(part).collect();
         let (results, buf) = self.move_parts(Op::Read, &parts, buf).await;
         let all =
             if mutant::on("write_cache: a read in pieces forgets an error") { 1 } else { results.len() };
@@ -159,19 +161,19 @@ impl Core {
                 Err(kind) => return Reply { result: Err(kind), buf },
             };
             let part = match &room {
-                Room::Cache(reservation) => reservation.len,
-                Room::Bypass(write) => write.len(),
+                WriteTarget::Cache(reservation) => reservation.len,
+                WriteTarget::Bypass(write) => write.len(),
             };
             assert!(0 < part && part <= len - done, "{part} blocks of {}", len - done);
             let from = done as usize * block;
             buf.narrow(from, part as usize * block);
             let result;
             (result, buf) = match room {
-                Room::Cache(reservation) => {
+                WriteTarget::Cache(reservation) => {
                     let (result, buf) = self.write_cached(reservation, origin.plus(done), buf).await;
                     (result.map(|epoch| committed_with = committed_with.max(Some(epoch))), buf)
                 }
-                Room::Bypass(write) => {
+                WriteTarget::Bypass(write) => {
                     bypassed = true;
                     write.write(buf).await
                 }
@@ -216,7 +218,7 @@ impl Core {
     /// What must never be done to a version that may be committed meanwhile: a mutant.
     async fn overwrite_in_place(self: &Arc<Self>, origin: OriginBlock, bytes: IoBuf) -> IoBuf {
         let reading = self.look_up(origin, 1).await;
-        let [Stretch { place: Place::Cache(block), .. }] = reading.stretches[..] else { return bytes };
+        let [Stretch { location: Location::Cache(block), .. }] = reading.stretches[..] else { return bytes };
         if bytes.len() as u64 != self.block_bytes() {
             return bytes;
         }
@@ -257,7 +259,7 @@ impl Core {
     }
 
     /// Waits until some of the blocks can be written.
-    async fn room_for(self: &Arc<Self>, origin: OriginBlock, len: u32) -> Result<Room, Kind> {
+    async fn room_for(self: &Arc<Self>, origin: OriginBlock, len: u32) -> Result<WriteTarget, Kind> {
         let mut blocked = false;
         let mut place = InLine::new(self);
         let look = || {
@@ -279,7 +281,7 @@ impl Core {
         origin: OriginBlock,
         len: u32,
         place: &mut InLine<'_>,
-    ) -> Option<Result<Room, Kind>> {
+    ) -> Option<Result<WriteTarget, Kind>> {
         if let Err(kind) = self.failure.check() {
             return Some(Err(kind));
         }
@@ -289,7 +291,7 @@ impl Core {
         let (mut held, mut count) = if bypasses { self.index.presence(origin, len) } else { (true, len) };
         if held && !self.is_closed() {
             if let Some(reservation) = Reservation::take(self, count) {
-                return Some(Ok(Room::Cache(reservation)));
+                return Some(Ok(WriteTarget::Cache(reservation)));
             }
             (held, count) = self.index.presence(origin, len);
         }
@@ -297,7 +299,7 @@ impl Core {
             return None;
         }
         match BypassWrite::enter(place, origin, count) {
-            Entered::Yes(write) => Some(Ok(Room::Bypass(write))),
+            Entered::Yes(write) => Some(Ok(WriteTarget::Bypass(write))),
             Entered::Waits => None,
             // It has come meanwhile.
             Entered::Held => self.look_for_room(origin, len, place),

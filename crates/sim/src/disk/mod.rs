@@ -39,7 +39,8 @@ use spillway_core::random::Random;
 use spillway_core::storage::Moved;
 use spillway_core::sync::Mutex;
 use spillway_core::{
-    Answer, BlockSize, ByteRange, Env, Extent, Geometry, IoBuf, Kind, LocalFuture, Room, SECTOR, Storage,
+    Answer, BlockSize, ByteRange, Env, Extent, FallocateMode, Geometry, IoBuf, Kind, LocalFuture, SECTOR,
+    Storage,
 };
 
 use cache::Cache;
@@ -341,7 +342,7 @@ impl Storage for Disk {
         Box::pin(self.share().logged(Call::Sync, ByteRange::new(0, 0), work, |result| result.map(|()| 0)))
     }
 
-    fn zero(&self, range: ByteRange, _room: Room) -> LocalFuture<Result<(), Kind>> {
+    fn zero(&self, range: ByteRange, _mode: FallocateMode) -> LocalFuture<Result<(), Kind>> {
         let work = self.share().zero_at(range);
         Box::pin(self.share().logged(Call::Zero, range, work, |result| result.map(|()| 0)))
     }

@@ -50,7 +50,7 @@ fn an_empty_file_gets_the_length_once_it_is_locked() {
     std::fs::write(&scratch.0, "").unwrap();
     let reader = std::fs::File::open(&scratch.0).unwrap();
     reader.lock_shared().unwrap();
-    let error = open_device(&scratch.options()).err().expect("somebody reads it");
+    let error = open_device(&scratch.options()).err().expect("another reads it");
     assert!(error.message().contains("name another path"), "{error}");
     assert_eq!((error.kind, std::fs::metadata(&scratch.0).unwrap().len()), (Kind::Busy, 0));
     drop(reader);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use spillway_core::storage::Moved;
 use spillway_core::{
-    Answer, BlockDevice, BlockSize, Budget, ByteRange, Extent, Geometry, IoBuf, Kind, LocalFuture, Request,
-    Room, Storage,
+    Answer, BlockDevice, BlockSize, Budget, ByteRange, Extent, FallocateMode, Geometry, IoBuf, Kind,
+    LocalFuture, Request, Storage,
 };
 use spillway_sim::disk::{Disk, Latency, Medium, Plan};
 use spillway_sim::world::World;
@@ -47,7 +47,7 @@ impl Storage for Picky {
         self.0.sync()
     }
 
-    fn zero(&self, _range: ByteRange, _room: Room) -> LocalFuture<Result<(), Kind>> {
+    fn zero(&self, _range: ByteRange, _mode: FallocateMode) -> LocalFuture<Result<(), Kind>> {
         Box::pin(async { Err(Kind::NotSupported) })
     }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use spillway_core::storage::Moved;
 use spillway_core::sync::Mutex;
 use spillway_core::{
-    Answer, BlockSize, ByteRange, Extent, Geometry, IoBuf, Kind, LocalFuture, Op, Request, Room, Seam,
-    Storage,
+    Answer, BlockSize, ByteRange, Extent, FallocateMode, Geometry, IoBuf, Kind, LocalFuture, Op, Request,
+    Seam, Storage,
 };
 use spillway_sim::disk::{Disk, Medium, Plan};
 use spillway_sim::world::World;
@@ -54,16 +54,18 @@ impl Storage for Thin {
         self.disk.sync()
     }
 
-    fn zero(&self, range: ByteRange, room: Room) -> LocalFuture<Result<(), Kind>> {
-        match room {
-            Room::Discard if self.discards => {
+    fn zero(&self, range: ByteRange, mode: FallocateMode) -> LocalFuture<Result<(), Kind>> {
+        match mode {
+            FallocateMode::Discard if self.discards => {
                 let mut taken = self.taken.lock();
                 taken.retain(|block| !range.overlaps(ByteRange::new(block * BLOCK, BLOCK)));
             }
-            Room::Discard | Room::Punch => return Box::pin(async { Err(Kind::NotSupported) }),
-            Room::Zero => self.take(range),
+            FallocateMode::Discard | FallocateMode::Punch => {
+                return Box::pin(async { Err(Kind::NotSupported) });
+            }
+            FallocateMode::Zero => self.take(range),
         }
-        self.disk.zero(range, room)
+        self.disk.zero(range, mode)
     }
 
     fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use spillway_core::storage::Moved;
 use spillway_core::sync::{Mutex, WaitList};
-use spillway_core::{Answer, ByteRange, Extent, Geometry, IoBuf, Kind, LocalFuture, Room, Storage};
+use spillway_core::{Answer, ByteRange, Extent, FallocateMode, Geometry, IoBuf, Kind, LocalFuture, Storage};
 
 pub(super) const BLOCK: u64 = 4096;
 pub(super) const BLOCKS: usize = 24;
@@ -128,7 +128,7 @@ impl Storage for Fake {
         Box::pin(self.0.clone().run(Call::Sync))
     }
 
-    fn zero(&self, range: ByteRange, _room: Room) -> LocalFuture<Result<(), Kind>> {
+    fn zero(&self, range: ByteRange, _mode: FallocateMode) -> LocalFuture<Result<(), Kind>> {
         Box::pin(self.0.clone().run(Call::Zero { at: (range.offset / BLOCK) as usize }))
     }
 

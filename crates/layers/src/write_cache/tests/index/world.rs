@@ -11,7 +11,7 @@ use super::super::super::chains::Limit;
 use super::super::super::index::Index;
 use super::super::super::journal::Journal;
 use super::super::super::space::Space;
-use super::super::super::stretch::Place;
+use super::super::super::stretch::Location;
 use super::super::super::victims::{InRange, Victim};
 
 const BLOCK: u64 = 64 << 10;
@@ -259,21 +259,21 @@ impl World {
         for stretch in &stretches {
             for nth in 0..stretch.len {
                 let below = self.below.get(&origin).map_or(0, |below| below.1);
-                let found = match stretch.place {
-                    Place::Cache(first) => self.values[&first.plus(nth).0],
-                    Place::Origin => below,
+                let found = match stretch.location {
+                    Location::Cache(first) => self.values[&first.plus(nth).0],
+                    Location::Origin => below,
                 };
                 let expected = self.newest.get(&origin).map_or(0, |newest| newest.1);
                 assert_eq!(found, expected, "block {origin}");
                 origin += 1;
             }
-            if let Place::Cache(first) = stretch.place {
+            if let Location::Cache(first) = stretch.location {
                 self.index.unpin(first, stretch.len, |block| self.space.free(block));
             }
         }
         assert_eq!(origin, self.origin_blocks);
         let (held, count) = self.index.presence(OriginBlock(0), self.origin_blocks);
-        assert!(count >= 1 && held == (stretches[0].place != Place::Origin));
+        assert!(count >= 1 && held == (stretches[0].location != Location::Origin));
         for (&origin, writes) in &self.dirty {
             let since = self.index.dirty_since(OriginBlock(origin)).map(|since| since.0);
             assert_eq!(since, writes.first().copied(), "since when block {origin} is dirty");

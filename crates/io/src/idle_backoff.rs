@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 /// A yield that took less let nobody run: it is a system call alone.
 const OTHERS_RAN: Duration = Duration::from_micros(2);
 
-/// Longest row of rests without a yield after yields in vain.
+/// Most sleeps in a row without a yield, after yields in vain.
 const SKIPPED_MAX: u32 = 255;
 
 /// When to yield before sleeping.
 #[derive(Default)]
-pub(crate) struct Rest {
+pub(crate) struct IdleBackoff {
     yielded: bool,
     skip: u32,
     skip_next: u32,
@@ -28,13 +28,13 @@ pub(crate) struct Rest {
     looks_since: Option<Instant>,
 }
 
-impl Rest {
+impl IdleBackoff {
     /// Looks for news for the time `look` after each piece of work.
     pub(crate) fn looking(look: Duration) -> Self {
         Self { look, ..Self::default() }
     }
 
-    /// Tasks have run since the last rest.
+    /// Tasks have run since the thread last slept.
     pub(crate) fn worked(&mut self) {
         self.yielded = false;
         self.looks_since = None;
@@ -43,7 +43,7 @@ impl Rest {
     /// Yields once for each piece of work. True if a look for news is worth while before sleeping: others ran, or it is not
     /// yet time to sleep.
     pub(crate) fn let_others_run(&mut self) -> bool {
-        let others_ran = self.rest(|| {
+        let others_ran = self.back_off(|| {
             let start = Instant::now();
             std::thread::yield_now();
             start.elapsed() >= OTHERS_RAN
@@ -64,7 +64,7 @@ impl Rest {
         looks
     }
 
-    fn rest(&mut self, others_run: impl FnOnce() -> bool) -> bool {
+    fn back_off(&mut self, others_run: impl FnOnce() -> bool) -> bool {
         if std::mem::replace(&mut self.yielded, true) {
             return false;
         }
@@ -83,12 +83,12 @@ impl Rest {
 mod tests {
     use super::*;
 
-    /// Yields among `rests`, each after some work.
-    fn yields(rest: &mut Rest, rests: usize, useful: bool) -> usize {
+    /// Yields among `times`, each after some work.
+    fn yields(backoff: &mut IdleBackoff, times: usize, useful: bool) -> usize {
         let mut count = 0;
-        for _ in 0..rests {
-            rest.worked();
-            rest.rest(|| {
+        for _ in 0..times {
+            backoff.worked();
+            backoff.back_off(|| {
                 count += 1;
                 useful
             });
@@ -98,35 +98,35 @@ mod tests {
 
     #[test]
     fn useful_yields_go_on_and_vain_ones_get_rare() {
-        let mut rest = Rest::default();
-        assert_eq!(yields(&mut rest, 100, true), 100);
-        assert_eq!(yields(&mut rest, 10, false), 3, "the first, the third and the seventh");
-        assert!(yields(&mut rest, 25600, false) <= 110);
-        assert!(yields(&mut rest, 256 + 100, true) >= 100, "one useful yield ends the row");
+        let mut backoff = IdleBackoff::default();
+        assert_eq!(yields(&mut backoff, 100, true), 100);
+        assert_eq!(yields(&mut backoff, 10, false), 3, "the first, the third and the seventh");
+        assert!(yields(&mut backoff, 25600, false) <= 110);
+        assert!(yields(&mut backoff, 256 + 100, true) >= 100, "one useful yield ends the row");
     }
 
     #[test]
     fn news_are_looked_for_so_long_after_each_piece_of_work() {
         let start = Instant::now();
         let yields = std::cell::Cell::new(0);
-        let looks = |rest: &mut Rest, micros| {
-            rest.looks(|| start + Duration::from_micros(micros), || yields.set(yields.get() + 1))
+        let looks = |backoff: &mut IdleBackoff, micros| {
+            backoff.looks(|| start + Duration::from_micros(micros), || yields.set(yields.get() + 1))
         };
-        let mut rest = Rest::looking(Duration::from_micros(50));
-        assert!(looks(&mut rest, 0) && looks(&mut rest, 49));
-        assert!(!looks(&mut rest, 50) && !looks(&mut rest, 51), "then the thread sleeps");
+        let mut backoff = IdleBackoff::looking(Duration::from_micros(50));
+        assert!(looks(&mut backoff, 0) && looks(&mut backoff, 49));
+        assert!(!looks(&mut backoff, 50) && !looks(&mut backoff, 51), "then the thread sleeps");
         assert_eq!(yields.get(), 2, "each look lets others run");
-        rest.worked();
-        assert!(looks(&mut rest, 70) && looks(&mut rest, 119) && !looks(&mut rest, 120));
-        assert!(!Rest::default().looks(|| panic!("reads a clock that nobody asked for"), || ()));
+        backoff.worked();
+        assert!(looks(&mut backoff, 70) && looks(&mut backoff, 119) && !looks(&mut backoff, 120));
+        assert!(!IdleBackoff::default().looks(|| panic!("reads a clock that nobody asked for"), || ()));
     }
 
     #[test]
     fn without_work_in_between_the_thread_sleeps() {
-        let mut rest = Rest::default();
-        assert!(rest.rest(|| true));
-        assert!(!rest.rest(|| panic!("asked again without work")));
-        rest.worked();
-        assert!(rest.rest(|| true));
+        let mut backoff = IdleBackoff::default();
+        assert!(backoff.back_off(|| true));
+        assert!(!backoff.back_off(|| panic!("asked again without work")));
+        backoff.worked();
+        assert!(backoff.back_off(|| true));
     }
 }

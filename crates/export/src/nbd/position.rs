@@ -6,7 +6,7 @@ use super::incoming::Incoming;
 use super::ticket::Ticket;
 
 /// Where in the stream we are.
-pub(super) enum Place {
+pub(super) enum Position {
     /// At a request's header.
     Header,
     /// In a payload.
@@ -21,9 +21,9 @@ pub(super) enum Place {
     End,
 }
 
-impl Place {
+impl Position {
     /// Before `unwanted` bytes of payload, and then at a header.
     pub(super) fn before(unwanted: u64) -> Self {
-        if unwanted > 0 { Place::Skip(unwanted) } else { Place::Header }
+        if unwanted > 0 { Position::Skip(unwanted) } else { Position::Header }
     }
 }
