@@ -71,7 +71,7 @@ fn polite_until(socket: &Path, over: &AtomicBool) -> u64 {
     }
 }
 
-/// Writes and reads a block of `area`; whoever runs at the same time has another one.
+/// Writes and reads a block of `area`; others that run at the same time have another one.
 fn polite(client: &mut Client, area: u64, round: u64) {
     let offset = (area << 20) + round % 64 * 4096;
     let bytes = pattern::random(round, offset, 4096);

@@ -190,7 +190,7 @@ fn a_place_that_is_taken_or_holds_the_origin_is_refused() {
     assert_ne!(Launch::ram("1M").with("--mount", &origin).run().code, Some(0), "it is no folder");
 }
 
-/// One of several devices goes, the others stay; whoever unmounts by hand leaves the server to its other clients.
+/// One of several devices goes, the others stay; unmounting by hand leaves the server to its other clients.
 #[test]
 fn devices_of_one_mount_come_and_go_alone() {
     let device = |name: &str| {

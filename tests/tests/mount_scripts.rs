@@ -209,7 +209,7 @@ unset SUDO_UID
 $user "$spillway" stop ram0
 "#;
 
-/// The mount of an ordinary user is gone, and another file lies in its place: the one client of the device is somebody else.
+/// The mount of an ordinary user is gone, and another file lies in its place: the one client of the device is another.
 const REPLACED: &str = r#"
 set -eu
 folder=$1 spillway=$2

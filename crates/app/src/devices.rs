@@ -1,6 +1,6 @@
 //! The devices of this server: the [`Catalog`] that control clients see.
 //!
-//! Looking is done here, on the thread of whoever looks. Changes are sent to the server's own thread, which makes one at a
+//! Looking is done here, on the thread that asks. Changes are sent to the server's own thread, which makes one at a
 //! time, so that two of them cannot meet. The list's lock is a leaf: it is released before a device is asked.
 
 use std::sync::Arc;

@@ -25,7 +25,7 @@ pub(crate) enum Exit {
     Usage = 2,
     /// No such server, device or attribute.
     Missing = 3,
-    /// In use by somebody else.
+    /// In use by another.
     Busy = 4,
 }
 

@@ -81,7 +81,7 @@ fn outlive(path: &Path) -> Result<Listener, Error> {
     }
 }
 
-/// Whether whoever listens there does not keep a connection. A living server greets, or waits for a request.
+/// True while the listener drops new connections (shutting down). A living server greets, or waits for a request.
 fn is_ending(path: &Path) -> bool {
     let Ok(mut stream) = UnixStream::connect(path) else {
         return path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
@@ -104,7 +104,7 @@ mod tests {
         let scratch = Scratch::new("living");
         let path = scratch.path().join("s");
         let _silent = UnixListener::bind(&path).unwrap();
-        assert_eq!(outlive(&path).err().expect("somebody listens").kind, Kind::Busy);
+        assert_eq!(outlive(&path).err().expect("a server listens").kind, Kind::Busy);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //!
 //! A hit is [`Answer::Done`] on the caller's stack; a miss is [`Answer::Pending`], a boxed future that owns all it needs.
 //! Dropping a pending answer withdraws the request: what has not begun does not begin, and what the system below already
-//! has in hand finishes on its own with its buffer kept alive, ordered before any later request that overlaps it.
+//! has in flight finishes on its own with its buffer kept alive, ordered before any later request that overlaps it.
 
 use std::future::Future;
 use std::num::NonZeroU64;

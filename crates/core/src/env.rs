@@ -25,7 +25,7 @@ pub enum Place {
     Background,
     /// On a compute thread: compaction, scans, codecs of background work. It yields by [`Env::give_way`] between slices of about 100 us.
     Compute,
-    /// On any worker other than the caller's: a share of a large request that somebody waits for.
+    /// On any worker other than the caller's: a share of a large request that is waited for.
     Assist,
 }
 

@@ -4,7 +4,7 @@
 //! checks. An immediate answer is checked too: it carries a buffer of the request's length. A pending one is passed on as it is,
 //! without a box of the seam's own around it; that its buffer is the request's is checked of each device by [`crate::contract`]
 //! and in the simulated world. That a request is answered at most once follows from ownership: the buffer moves in with the
-//! request and comes back with the only reply. [`Seam::extents`] asserts that what is told leads on.
+//! request and comes back with the only reply. [`Seam::extents`] asserts that an answer leads on.
 
 use std::sync::Arc;
 
@@ -177,8 +177,8 @@ mod tests {
         for later in [false, true] {
             assert_eq!(ask(&[4096, 8192, 49152], later), Ok(3));
             for lens in [&[][..], &[0], &[4096, 0], &[4096, 512, 3584], &[4096; 4]] {
-                let told = catch_unwind(AssertUnwindSafe(|| ask(lens, later)));
-                assert!(told.is_err(), "{lens:?} was passed on");
+                let passed_on = catch_unwind(AssertUnwindSafe(|| ask(lens, later)));
+                assert!(passed_on.is_err(), "{lens:?} was passed on");
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Asking the clients of one export to leave, while others on the same socket stay.
 //!
-//! A session notes its task's waker once and looks at the demand at every poll, which is one load. Whoever closes the
+//! A session notes its task's waker once and looks at the demand at every poll, which is one load. What closes the
 //! export raises the demand, wakes the sessions and waits until the last of them is gone.
 
 use std::collections::HashMap;

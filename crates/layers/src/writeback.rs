@@ -257,7 +257,7 @@ impl<S: Source> Run<S> {
 
     async fn work(mut self) {
         loop {
-            // In this order: a kick that is not told to this look steps after what was seen.
+            // In this order: a kick that this look misses steps after what was seen.
             let seen = self.state.kicks.current();
             self.state.kicked.swap(false, Ordering::SeqCst);
             match self.look() {

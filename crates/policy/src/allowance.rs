@@ -77,7 +77,7 @@ impl Allowance {
             // Too soon to count: the time is kept for the next look.
             return;
         }
-        // Only the time that these bytes took: fractions are not lost, however often somebody looks.
+        // Only the time that these bytes took: fractions are not lost, however often it is asked.
         let took = (bytes * DAY.as_nanos()).div_ceil(u128::from(self.flows()));
         self.at += Duration::from_nanos(u64::try_from(took).unwrap_or(u64::MAX));
         let left = self.left.saturating_add(i128::try_from(bytes).unwrap_or(i128::MAX));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever writes as soon as something may be written gets a day's bytes in any 24 hours, neither more nor much less,
+        /// A writer that writes as soon as it may gets a day's bytes in any 24 hours, neither more nor much less,
         /// however often it looks.
         #[test]
         fn a_day_sees_a_days_bytes(daily in 24u64..1 << 40, pauses in prop::collection::vec(0u64..7200, 20..200)) {

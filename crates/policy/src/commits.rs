@@ -1,5 +1,5 @@
 //! What the committer does next. Commits come first: clients wait for them. But where one is always wanted, entries get cleared in
-//! between, as soon as many wait for it or somebody does.
+//! between, as soon as there are many, or a task waits for it.
 
 /// Stale entries for which clearing is not put off until after another commit.
 pub const CLEARED_SOON: u32 = 4096;
@@ -15,7 +15,7 @@ pub enum Step {
     Clear,
 }
 
-/// The next step: after `last`, where a commit is `wanted` or not, and so many entries are `stale`, for which somebody `waits` or
+/// The next step: after `last`, where a commit is `wanted` or not, and so many entries are `stale`, for which a task `waits` or
 /// nobody.
 pub fn next_step(last: Step, wanted: bool, stale: u32, waits: bool) -> Step {
     let due = stale >= CLEARED_SOON || stale > 0 && waits;

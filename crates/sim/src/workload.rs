@@ -162,7 +162,7 @@ impl Swarm {
             lot = lot.wrapping_sub(weight);
             here
         });
-        match chosen.expect("a lot below the sum falls on somebody") {
+        match chosen.expect("a lot below the sum falls on one of them") {
             0 if random.below(8) == 0 => Act::Extents,
             0 => Act::Read,
             1 => Act::Write { look, fua },

@@ -14,7 +14,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What is told of each allocation, on the thread that makes it. It may allocate itself where it ends in time.
+/// Called for each allocation, on the thread that makes it. It may allocate itself where it ends in time.
 pub trait Tally: Sync {
     /// So many bytes are about to be allocated.
     fn took(&self, bytes: usize);
@@ -32,7 +32,7 @@ pub trait Tally: Sync {
 /// The allocator.
 pub struct Counting<T>(pub T);
 
-// SAFETY: every call goes to the system's allocator as it came; what is told is a number.
+// SAFETY: every call goes to the system's allocator as it came; what is reported is a number.
 unsafe impl<T: Tally> GlobalAlloc for Counting<T> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.0.took(layout.size());

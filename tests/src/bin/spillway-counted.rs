@@ -4,7 +4,7 @@
 //! other mappings by their flags in `smaps` (private, no reserve, no huge pages: see `io::memory`); they are looked at every few
 //! milliseconds. A file that is mapped (mode `p` of the write cache) is neither: its pages are the page cache's.
 //!
-//! `SPILLWAY_COUNTED` names the file that is told the counts, `SPILLWAY_COUNTED_MAX` the limit in bytes. The first allocation above the
+//! `SPILLWAY_COUNTED` names the file that the counts are written to, `SPILLWAY_COUNTED_MAX` the limit in bytes. The first allocation above the
 //! limit prints what is allocated, by size, and where it comes from itself.
 
 use std::backtrace::Backtrace;

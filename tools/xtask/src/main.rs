@@ -54,7 +54,7 @@ enum Errand {
     Bench(Words),
 }
 
-/// What the program behind an errand is told; --help shows its options.
+/// Arguments of the program behind an errand; --help shows its options.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 struct Words {

@@ -2,7 +2,7 @@
 //!
 //! Both are clients of the device over NBD, so that nothing of the server has to know them. An image is written under another name beside
 //! its own, made durable, and takes its name last: whatever happens, there is the old image or the new one. A save that was killed leaves
-//! the other name, which the next one removes; the lock on it says whether somebody still writes there.
+//! the other name, which the next one removes; the lock on it says whether it is still being written.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};

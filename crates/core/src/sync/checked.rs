@@ -31,7 +31,7 @@ impl<T> Mutex<T> {
         self.0.try_lock().ok()
     }
 
-    /// Whether somebody has the lock.
+    /// Whether the lock is held.
     pub fn is_locked(&self) -> bool {
         self.0.try_lock().is_err()
     }

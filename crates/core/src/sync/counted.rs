@@ -45,7 +45,7 @@ impl<T> Mutex<T> {
         self.0.try_lock().map(count)
     }
 
-    /// Whether somebody has the lock.
+    /// Whether the lock is held.
     pub fn is_locked(&self) -> bool {
         self.0.is_locked()
     }

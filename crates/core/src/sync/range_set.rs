@@ -1,4 +1,4 @@
-//! Ranges that somebody is at work on, and the tasks that wait until nobody is.
+//! Ranges held exclusively, and the tasks that wait until they are free.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -140,7 +140,7 @@ impl RangeSet {
         self.0.count.load(Ordering::Acquire) == 0
     }
 
-    /// Whether somebody holds a part of `range`.
+    /// Whether a part of `range` is held.
     pub fn overlaps(&self, range: ByteRange) -> bool {
         self.0.state.lock().held.overlaps(range)
     }
@@ -170,7 +170,7 @@ impl Drop for HeldRange {
     }
 }
 
-/// Somebody who waits for a range.
+/// A waiter for a range.
 struct Wait<'a> {
     set: &'a Shared,
     range: ByteRange,
@@ -233,7 +233,7 @@ mod threads {
             thread::spawn(move || {
                 block_on(set.clear_of(range(first, len)));
                 let busy = (first..first + len).find(|&byte| at_work[byte].load(Ordering::SeqCst) > 0);
-                assert_eq!(busy, None, "somebody is at work there");
+                assert_eq!(busy, None, "the range is held");
             })
         });
         holders.into_iter().chain(waiters).for_each(|thread| thread.join().expect("everybody ends"));

@@ -10,7 +10,7 @@ use crate::mutant;
 
 /// Units of something that there is a limited number of.
 ///
-/// Whoever waits is served in the order of arrival, also where a later and smaller request would fit: a large one is never
+/// Waiters are served in the order of arrival, also where a later and smaller request would fit: a large one is never
 /// starved. Units that come back are handed to the first waiters that they suffice for; nobody else is woken. A waiter that
 /// is dropped gives back what it was handed. As a lock, one unit is a share and all of them the whole.
 ///
@@ -61,7 +61,7 @@ impl Semaphore {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Takes `units` unless they are not free or somebody waits.
+    /// Takes `units` unless they are not free or others wait.
     #[inline]
     pub fn try_take(&self, units: u64) -> bool {
         self.waiting() == 0 && self.claim(units)
@@ -83,7 +83,7 @@ impl Semaphore {
         Unit(self)
     }
 
-    /// The same, unless none is free or somebody waits.
+    /// The same, unless none is free or others wait.
     pub fn try_hold(&self) -> Option<Unit<'_>> {
         self.try_take(1).then(|| Unit(self))
     }

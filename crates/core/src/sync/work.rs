@@ -10,7 +10,7 @@ const AGAIN: u32 = 2;
 
 /// A single-flight job: queued while it runs, it runs once more.
 ///
-/// Whoever wants something of it publishes that, then queues it. A run looks at what is published after it has begun, and when
+/// Publish what is wanted, then queue it. A run looks at what is published after it has begun, and when
 /// it ends, whether it was queued meanwhile. So whatever was published before a call of [`Work::queue`] is seen by a run that
 /// begins later, or by the one that was about to begin.
 #[derive(Default)]

@@ -24,7 +24,7 @@
 //!
 //! *Upwards* it promises: bad input gets an error reply with an errno, never a panic; a line longer than
 //! [`LINE_BYTES_MAX`] gets one and ends the conversation, because its end cannot be found; one request of a connection is
-//! in progress at a time. *Below* it needs a [`Catalog`]. Permission is the socket's file mode: whoever can connect may do
+//! in progress at a time. *Below* it needs a [`Catalog`]. Permission is the socket's file mode: who can connect may do
 //! everything.
 //!
 //! An HTTP interface can stand beside [`session`] and use the same [`Catalog`] and the same [`message`] types.

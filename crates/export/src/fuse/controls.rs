@@ -45,7 +45,7 @@ pub(super) trait Controls: Send + Sync {
     /// What a file that can be read shows now, from the start (0) or from where a piece of it said, or an errno.
     fn show(&self, file: &ControlFile, from: u64) -> Answer<Result<Piece, i32>>;
 
-    /// Carries out what a file that can be written is told, or refuses by an errno.
+    /// Carries out what is written to a file, or refuses by an errno.
     fn store(&self, file: &ControlFile, text: String) -> Answer<Result<(), i32>>;
 }
 

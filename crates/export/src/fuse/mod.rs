@@ -24,7 +24,7 @@
 //! | `wire` | constants and the codec of fixed structures |
 //! | `tree` | what is mounted, as numbered nodes, and who has it open |
 //! | `view` | what one reader sees of it |
-//! | `stat` | what the kernel is told of a node |
+//! | `stat` | the metadata of a node, for the kernel |
 //! | `folder` | names in a folder |
 //! | `config` | limits of one session |
 //! | `controls` | attributes as files |

@@ -1,4 +1,4 @@
-//! What the kernel is told of a node.
+//! The metadata of a node, for the kernel.
 
 use super::tree::{Node, Owner};
 use super::wire::Head;

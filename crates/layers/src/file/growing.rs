@@ -9,7 +9,7 @@ use spillway_core::{BlockDevice, Error, Grow, LocalFuture, Request};
 use super::{Backing, File};
 
 impl Grow for File {
-    /// Whoever owns the file or block device has made it larger before.
+    /// The owner of the file or block device has made it larger before.
     fn grow(&self, size: Option<u64>) -> LocalFuture<Result<(), Error>> {
         let backing = self.backing.clone();
         Box::pin(async move { backing.grow(size).await })

@@ -7,7 +7,7 @@
 //! - A success counts only once every call has ended that had begun before: what it was told is remembered by then.
 //! - The first failure is remembered for good. So is that of a call whose end nobody sees.
 //!
-//! Needs: whoever holds one of these futures polls it when woken, or drops it. Locks: the list of calls is a leaf.
+//! Needs: a holder of one of these futures polls it when woken, or drops it. Locks: the list of calls is a leaf.
 
 use std::collections::BTreeSet;
 use std::future::Future;

@@ -55,7 +55,7 @@ async fn run(core: Weak<Core>) {
         env.sleep(every).await;
         let Some(core) = core.upgrade() else { return };
         core.look_at_ages();
-        // Whoever makes something dirty queues another run afterwards: it is seen here, or there.
+        // A write that makes something dirty queues another run afterwards: it is seen here, or there.
         if core.unsaved.used() == 0 && !core.age_timer.again() {
             return;
         }

@@ -1,6 +1,6 @@
 //! Zeroes and discards: passed to the device below, with nothing of the range dirty or on its way anywhere meanwhile.
 //!
-//! The range is held. Whoever writes there waits, and who reads there keeps nothing; each of them looks for held ranges with the lock
+//! The range is held. Writes there wait, and reads there keep nothing; each of them looks for held ranges with the lock
 //! of the shard, which is taken here after the range is held. Then what is dirty is written back: so a device that does not carry it
 //! out, or fails, has what the cache had. In the end the cache forgets the range.
 

@@ -213,7 +213,7 @@ fn every_write_gets_units() {
 
 #[test]
 fn the_checker_finds_writers_that_wait_for_what_the_others_hold() {
-    finds("page_cache: wait with units in hand", "page_cache::threads::every_write_gets_units");
+    finds("page_cache: wait while holding units", "page_cache::threads::every_write_gets_units");
 }
 
 /// Zeroes go past the cache while others write and read what is zeroed.

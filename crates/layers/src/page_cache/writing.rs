@@ -157,10 +157,10 @@ impl Core {
         (through || request.flags.fua) && !mutant::on("page_cache: acknowledge FUA from memory")
     }
 
-    /// Waits for what a write needs, with nothing in hand: what another waits for may be just that. Fails where write-back has failed:
+    /// Waits for what a write needs, holding nothing: another may wait for just that. Fails where write-back has failed:
     /// nothing may come free any more.
     async fn satisfy(self: &Arc<Self>, need: Need, hand: &mut Hand) -> Result<(), Kind> {
-        if !mutant::on("page_cache: wait with units in hand") {
+        if !mutant::on("page_cache: wait while holding units") {
             hand.give_back();
         }
         match need {

@@ -8,7 +8,7 @@
 //!   Free -> Open -> Closed -> Freeing -> Free
 //! ```
 //!
-//! An open segment takes records, and is not freed. A closed one that nobody names or reads is to be freed: whoever takes away its
+//! An open segment takes records, and is not freed. A closed one that nobody names or reads is to be freed: the one that takes away its
 //! last record or pin changes the state in the same step, so there is one who frees it. It is punched while it is freeing and may be
 //! taken only then; the other way round its next user's data would be punched.
 

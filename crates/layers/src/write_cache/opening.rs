@@ -192,7 +192,7 @@ impl Opening {
                  --recover takes it",
                 found.bytes
             ))),
-            // Somebody else's bytes are left as they are.
+            // The bytes of others are left as they are.
             None if found.is_none() && superblock.padding != [0; PADDING_LEN] => Ok(superblock.padding),
             None => Ok(mark.encode()),
         }

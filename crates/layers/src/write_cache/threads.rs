@@ -151,7 +151,7 @@ fn every_write_gets_room() {
     every_order(8000, || rewrites(100, true));
 }
 
-/// Write-back runs for a watermark, and can do nothing, when somebody begins to wait.
+/// Write-back runs for a watermark, and can do nothing, when a waiter comes.
 #[test]
 fn every_write_gets_room_beside_write_back() {
     every_order(8000, || rewrites(0, false));

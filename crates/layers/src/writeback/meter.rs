@@ -1,4 +1,4 @@
-//! Measures the device that is written back to. Whoever writes or reads there, or flushes it, says so here.
+//! Measures the device that is written back to. Each write, read and flush there is reported here.
 
 use std::future::Future;
 use std::sync::Arc;

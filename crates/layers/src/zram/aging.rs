@@ -16,7 +16,7 @@ const SLICES_A_LOOK: u32 = 100;
 const LAPS_AN_AGE: u64 = 4;
 
 impl Core {
-    /// Recompresses some of the pages that are old enough, with the strongest secondary. Ends early where somebody waits for what the
+    /// Recompresses some of the pages that are old enough, with the strongest secondary. Ends early where a waiter wants what the
     /// background task does else.
     pub(super) async fn recompress_aged(self: &Arc<Self>) {
         let (state, age) = (&self.recompressor, self.knobs.recompress_age.get());

@@ -43,7 +43,7 @@ impl Codecs {
         &CODECS[self.number(priority)]
     }
 
-    /// How an object of `len` bytes is read from the spill file, which names codecs for whoever reads it without the device.
+    /// How an object of `len` bytes is read from the spill file, which names codecs for readers without the device.
     pub(super) fn record_codec(&self, len: usize, priority: CodecIndex) -> format::Codec {
         if len == PAGE { format::Codec::RAW } else { format::Codec::compressed(self.number(priority) as u8) }
     }

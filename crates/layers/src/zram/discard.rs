@@ -110,7 +110,7 @@ impl Core {
         (range.end - range.start, Ok(()))
     }
 
-    /// Frees every slot, in slices; somebody waits for the end.
+    /// Frees every slot, in slices; the end is waited for.
     pub(super) async fn free_all(&self) {
         let mut all = 0..u64::MAX / 2;
         while !all.is_empty() {

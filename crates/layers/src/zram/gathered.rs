@@ -101,7 +101,7 @@ impl Gathered {
         let bytes = if self.core.knobs.compressed_writeback.get() {
             bytes
         } else {
-            // What cannot be read stays where it is, and whoever reads it is told.
+            // What cannot be read stays where it is, and fails when it is read.
             let Ok(units) = self.core.decode(codec, bytes, &mut page) else { return Added::Not };
             slice.count(units);
             &page

@@ -128,7 +128,7 @@ impl Core {
         }
     }
 
-    /// A whole pass; `hurried` if somebody waits for its end.
+    /// A whole pass; `hurried` if its end is waited for.
     pub(super) async fn make_pass(&self, step: Step, hurried: bool) {
         let mut pass = Pass::new(step);
         assert!(step != Step::Rest, "a pass does something");

@@ -29,7 +29,7 @@ pub(super) struct Pressure {
     /// The round in which a pass of compaction has ended that a waiting writer asked for, and 1; 0 for none.
     passed_in: AtomicU64,
     last: Mutex<Option<Last>>,
-    /// Whoever writes looks at how full memory is once so much is charged,
+    /// Writers look at how full memory is once so much is charged,
     look_from: AtomicU64,
     /// and objects have become more by so many bytes.
     look_after: AtomicU64,

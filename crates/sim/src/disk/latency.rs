@@ -79,7 +79,7 @@ impl Latency {
         micros * 1000 + random.below(costs.jitter * 1000 + 1)
     }
 
-    /// Nanoseconds from the end of a call, which says what it comes to, until somebody hears of it.
+    /// Nanoseconds from the end of a call, which says what it comes to, until its caller hears of it.
     pub(super) fn answer_nanos(self, random: &mut Random) -> u64 {
         if self == Latency::Erratic && random.below(4) == 0 { ERRATIC_NANOS } else { 0 }
     }

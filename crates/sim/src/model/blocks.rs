@@ -130,7 +130,7 @@ fn judge_block(first: u64, sectors: &[Cow<'_, Sector>], bytes: &[u8]) -> Result<
             sector.now.iter().filter(holds).collect()
         })
         .collect();
-    // A sector that holds what it must not is told of elsewhere.
+    // A sector that holds what it must not is reported elsewhere.
     if seen.iter().any(Vec::is_empty) {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! What the model is told, and what it answers.
+//! What happens to the model, and what it answers.
 
 use crate::payload::Value;
 

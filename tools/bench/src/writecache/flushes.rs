@@ -28,7 +28,7 @@ fn disk() -> Result<String> {
 }
 
 /// Clients that write 4 KiB and flush, as a database does. What a commit for each flush would reach is the rate of one client,
-/// whoever else waits; the peer is a mode that commits for one flush at a time and skips what a commit has covered meanwhile.
+/// whatever else waits; the peer is a mode that commits for one flush at a time and skips what a commit has covered meanwhile.
 fn group_commit(folder: &str, place: &str, flush_us: u64, rounds: Rounds) -> Result<()> {
     let bench = Bench::new(folder, 256 * MIB)?;
     let mut rows = Vec::new();

@@ -1,14 +1,21 @@
-//! Marks that unfinished or unportable work leaves in files.
+//! Marks that unfinished or unportable work leaves in files, and words that are not plain.
 
 use super::finding::Finding;
 use super::tokens;
 use super::tree::Tree;
 
-/// First folders of absolute paths that exist on somebody's machine only.
+/// First folders of absolute paths that exist on one machine only.
 const HOMES: &[&str] = &["root", "home", "Users", "work", "workspace", "workspaces"];
 
 /// Words with which people mark work left to do; in pieces, so that this file does not mark itself.
 const MARKS: &[&str] = &[concat!("FIX", "ME"), concat!("XX", "X"), concat!("TO", "DO")];
+
+/// Vague words, and what to write instead; in pieces, too.
+const VAGUE: &[(&str, &str)] = &[
+    (concat!("who", "ever"), "name who"),
+    (concat!("some", "body"), "name who"),
+    (concat!("in", " hand"), "in flight, or held"),
+];
 
 /// Macros for work left to do.
 const GAPS: &[&str] = &["todo !", "unimplemented !"];
@@ -36,6 +43,15 @@ pub(super) fn unfinished(tree: &Tree) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// Rule: prose names who does what, with the field's terms.
+pub(super) fn plain_words(tree: &Tree) -> Vec<Finding> {
+    in_lines(tree, |line| {
+        let line = line.to_lowercase();
+        let (word, plain) = VAGUE.iter().find(|(word, _)| has_word(&line, word))?;
+        Some(("plain-words", format!("`{word}`: {plain}")))
+    })
 }
 
 fn in_lines(tree: &Tree, check: impl Fn(&str) -> Option<(&'static str, String)>) -> Vec<Finding> {
@@ -108,6 +124,16 @@ mod tests {
         for mark in MARKS {
             assert_eq!(count(unfinished, "a.sh", &format!("# {mark}: later")), 1);
             assert_eq!(count(unfinished, "a.sh", &format!("mktemp x.{mark}{mark}")), 0);
+        }
+    }
+
+    #[test]
+    fn vague_words_are_found_in_any_prose() {
+        for (word, _) in VAGUE {
+            for text in [format!("{word} writes"), format!("/// Is {}.", word.to_uppercase())] {
+                assert_eq!(count(plain_words, "docs/a.md", &text), 1, "{text}");
+            }
+            assert_eq!(count(plain_words, "docs/a.md", &format!("{word}s")), 0, "another word");
         }
     }
 

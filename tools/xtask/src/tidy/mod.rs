@@ -46,6 +46,7 @@ const RULES: &[Rule] = &[
     promises::proofs,
     marks::machine_paths,
     marks::unfinished,
+    marks::plain_words,
     doors::locks,
     doors::time,
 ];

@@ -29,7 +29,7 @@ fn a_flush_alone_skips_the_commit_that_another_has_made() {
         house.flush(&cache);
         assert_eq!(commits(&cache), 1 + nth, "what is new takes a commit");
     });
-    // Whoever writes while another's commit is under way is not covered by it.
+    // A write while another's commit is under way is not covered by it.
     let client = |lane: u64| {
         let seam = Seam::new(cache.clone());
         Answer::pending(async move {

@@ -67,7 +67,7 @@ fn clear_some(journal: &Journal, clear: &[AtomicBool]) {
     }
 }
 
-/// What is stale before somebody asks for everything to be clear is clear once that is so.
+/// What is stale before it is asked that everything be clear is clear once that is so.
 #[test]
 fn nothing_is_clear_before_its_generation_is() {
     every_order(8000, || {
