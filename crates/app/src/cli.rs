@@ -13,8 +13,8 @@ use clients::{ATTACH_EXAMPLES, RESIZE_EXAMPLES, SAVE_EXAMPLES};
 use servers::{CACHE_EXAMPLES, DISK_EXAMPLES, RAM_EXAMPLES};
 
 pub(crate) use clients::{
-    AttachOptions, DeviceOption, GetOptions, ImageFormat, LoadOptions, LoopOptions, LsOptions, ResizeOptions,
-    SaveOptions, SetOptions,
+    AttachOptions, DeviceOption, GetOptions, ImageFormat, ImageOptions, LoadOptions, LoopOptions, LsOptions,
+    ResizeOptions, SaveOptions, SetOptions,
 };
 pub(crate) use servers::{CacheOptions, DiskOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions};
 
@@ -114,11 +114,11 @@ pub(crate) enum Command {
     Detach(DeviceOption),
     /// Write a device to an image file
     ///
-    /// What reads as zero becomes holes. The image is complete and durable when the command says so; until then the old one stays.
-    /// Clients that write meanwhile are in the image or not: unmount first.
+    /// The file is for its owner only, and what reads as zero becomes holes. The image is complete and durable when the command says so;
+    /// until then the old one stays. Clients that write meanwhile are in the image or not: unmount first.
     #[command(after_long_help = SAVE_EXAMPLES)]
     Save(SaveOptions),
-    /// Fill a device from an image file
+    /// Fill a device from an image file, not larger than the device
     ///
     /// What lies behind the end of the image becomes zero. Other clients are refused meanwhile. If it fails, the device holds a part of the
     /// image.

@@ -1,6 +1,6 @@
 //! Options of the commands about running devices, and their examples.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, ValueHint};
 use spillway_core::size;
@@ -79,19 +79,34 @@ pub(crate) struct ResizeOptions {
     pub(crate) size: Option<u64>,
 }
 
-/// Options of `spillway save`.
+/// A device and an image file.
 #[derive(Debug, Args)]
-pub(crate) struct SaveOptions {
+pub(crate) struct ImageOptions {
     /// Name of the device
     pub(crate) device: String,
 
-    /// Image file to write, for its owner only
+    /// Image file
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
 
     /// Form of the image; qcow2 where the file is named so, raw otherwise
     #[arg(long, value_enum, value_name = "FORMAT")]
-    pub(crate) format: Option<ImageFormat>,
+    format: Option<ImageFormat>,
+}
+
+impl ImageOptions {
+    /// What was asked for, or what the name says. The content says nothing: a client of the device may have written it.
+    pub(crate) fn form(&self) -> ImageFormat {
+        let named = self.file.extension().is_some_and(|extension| extension == "qcow2");
+        self.format.unwrap_or(if named { ImageFormat::Qcow2 } else { ImageFormat::Raw })
+    }
+}
+
+/// Options of `spillway save`.
+#[derive(Debug, Args)]
+pub(crate) struct SaveOptions {
+    #[command(flatten)]
+    pub(crate) image: ImageOptions,
 
     /// Replace a file that exists
     #[arg(long)]
@@ -101,16 +116,8 @@ pub(crate) struct SaveOptions {
 /// Options of `spillway load`.
 #[derive(Debug, Args)]
 pub(crate) struct LoadOptions {
-    /// Name of the device
-    pub(crate) device: String,
-
-    /// Image file to read, not larger than the device
-    #[arg(value_hint = ValueHint::FilePath)]
-    pub(crate) file: PathBuf,
-
-    /// Form of the image; qcow2 where the file is named so, raw otherwise
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    pub(crate) format: Option<ImageFormat>,
+    #[command(flatten)]
+    pub(crate) image: ImageOptions,
 
     /// Let other clients use the device at the same time
     #[arg(long)]
@@ -124,14 +131,6 @@ pub(crate) enum ImageFormat {
     Raw,
     /// That of qemu, read and written by its tools
     Qcow2,
-}
-
-impl ImageFormat {
-    /// What was asked for, or what the name says. The content says nothing: a client of the device may have written it.
-    pub(crate) fn of(asked: Option<Self>, file: &Path) -> Self {
-        let named = file.extension().is_some_and(|extension| extension == "qcow2");
-        asked.unwrap_or(if named { Self::Qcow2 } else { Self::Raw })
-    }
 }
 
 /// Options of `spillway attach`.

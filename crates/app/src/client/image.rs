@@ -22,7 +22,7 @@ use super::copying::{RawImage, Source, Target, copy};
 use super::nbd::Nbd;
 use super::program::run;
 use super::{change, print, row_of};
-use crate::cli::{ImageFormat, LoadOptions, SaveOptions};
+use crate::cli::{ImageFormat, ImageOptions, LoadOptions, SaveOptions};
 use crate::exit::{Exit, Failure};
 use crate::runtime_folder::{RuntimeFolder, check_name};
 
@@ -32,13 +32,13 @@ const FREE_PAUSE: Duration = Duration::from_millis(2);
 
 /// `spillway save`.
 pub(crate) fn save(folder: &RuntimeFolder, options: &SaveOptions) -> Result<()> {
-    let SaveOptions { device, file, .. } = options;
+    let ImageOptions { device, file, .. } = &options.image;
     let uri = uri_of(folder, device)?;
     // The file that a link means takes the image, not the link.
     let path = fs::canonicalize(file).unwrap_or_else(|_| file.clone());
     expect_free(&path, options.force)?;
     let new = NewFile::beside(&path)?;
-    let words = match ImageFormat::of(options.format, file) {
+    let words = match options.image.form() {
         ImageFormat::Raw => save_raw(&uri, &new)?,
         ImageFormat::Qcow2 => save_qcow2(&uri, &new)?,
     };
@@ -66,8 +66,8 @@ fn save_qcow2(uri: &str, new: &NewFile) -> Result<String> {
 
 /// `spillway load`.
 pub(crate) fn load(folder: &RuntimeFolder, options: &LoadOptions) -> Result<()> {
-    let LoadOptions { device, file, .. } = options;
-    let mut image = open_image(folder, options)?;
+    let ImageOptions { device, file, .. } = &options.image;
+    let mut image = open_image(folder, &options.image)?;
     let mut client = Nbd::connect(&uri_of(folder, device)?)?;
     ensure!(client.is_writable(), "device {device} is read-only");
     let (len, size) = (image.size(), client.size());
@@ -99,10 +99,10 @@ fn wait_until_free(folder: &RuntimeFolder, device: &str) {
     }
 }
 
-fn open_image(folder: &RuntimeFolder, options: &LoadOptions) -> Result<Box<dyn Source>> {
-    let LoadOptions { device, file, .. } = options;
+fn open_image(folder: &RuntimeFolder, options: &ImageOptions) -> Result<Box<dyn Source>> {
+    let ImageOptions { device, file, .. } = options;
     let opened = File::open(file).with_context(|| format!("{} cannot be opened", file.display()))?;
-    match ImageFormat::of(options.format, file) {
+    match options.form() {
         ImageFormat::Raw => Ok(Box::new(RawImage::new(opened)?)),
         ImageFormat::Qcow2 => {
             let socket = folder.private(&format!("{device}.load"));
