@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 use crate::counted::Counts;
 use crate::raw::Client;
@@ -200,6 +201,14 @@ impl Server {
     /// Runs `spillway` as a user beside the server.
     pub fn spillway(&self, arguments: &[&str]) -> Said {
         tool::finish(command_in(binary::path(), &self.launch.folder).args(arguments))
+    }
+
+    /// An attribute of a device, typed.
+    pub fn value(&self, device: &str, attribute: &str) -> Value {
+        let said = self.spillway(&["get", device, attribute, "--json"]).well();
+        let mut values: Value =
+            serde_json::from_str(&said.out).unwrap_or_else(|why| panic!("{why}: {}", said.out));
+        values[attribute].take()
     }
 
     /// Its process.

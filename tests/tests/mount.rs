@@ -76,10 +76,7 @@ fn holes_are_punched_found_and_free_memory() {
     let file = both(&server.file("ram0"));
     let data = pattern::random(1, 0, 8 * MIB);
     file.write_all_at(&data, 0).expect("a write");
-    let stored = || -> u64 {
-        let said = server.spillway(&["get", "ram0", "mm_stat"]).well().out;
-        said.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a column")
-    };
+    let stored = || server.value("ram0", "mm_stat")["orig_data_size"].as_u64().expect("a number");
     assert_eq!(stored(), 8 << 20);
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     fallocate(&file, punch, 1 << 20, 4 << 20).expect("a hole");

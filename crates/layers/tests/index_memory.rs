@@ -182,9 +182,8 @@ fn open(n_blocks: u64, name: &str, rule: Rule) {
     let charged = charged_for_index(&budget, n_blocks);
     assert!(taken <= charged + BESIDES, "{n_blocks} blocks, {name}: {taken} bytes for {charged}");
     assert!(*device.cleared.lock() == stale, "{n_blocks} blocks, {name}");
-    let used: u64 =
-        attributes(cache.clone()).show("dirty_blocks").expect("an attribute").parse().expect("a number");
-    assert_eq!(used, live.iter().flatten().count() as u64, "{n_blocks} blocks, {name}");
+    let used = attributes(cache.clone()).get("dirty_blocks").expect("an attribute").number();
+    assert_eq!(used, Some(live.iter().flatten().count() as u64), "{n_blocks} blocks, {name}");
     let step = (live.len() / 200).max(1);
     for (block, held) in live.iter().enumerate().step_by(step) {
         let read = Request::read(block as u64 * BLOCK, IoBuf::new(BLOCK as usize));

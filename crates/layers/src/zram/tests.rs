@@ -94,7 +94,13 @@ impl Bench {
     }
 
     fn number(&self, name: &str) -> u64 {
-        self.show(name).parse().unwrap()
+        self.table.get(name).unwrap().number().expect("a number")
+    }
+
+    /// What has several columns.
+    fn columns(&self, name: &str) -> Vec<u64> {
+        let Value::Columns(columns) = self.table.get(name).unwrap() else { panic!("{name} has no columns") };
+        columns
     }
 
     fn set(&self, name: &str, value: &str) {
@@ -172,7 +178,7 @@ fn same_filled_pages_cost_no_object_and_raw_pages_exactly_a_page() {
     bench.write(2, &noise).unwrap();
     assert_eq!(bench.number("compr_data_size"), PAGE as u64);
     assert_eq!(bench.read(2, 1), noise);
-    let columns: Vec<u64> = bench.show("mm_stat").split_whitespace().map(|c| c.parse().unwrap()).collect();
+    let columns = bench.columns("mm_stat");
     assert_eq!((columns.len(), columns[0], columns[5], columns[7], columns[8]), (9, 3 * 4096, 2, 1, 1));
 }
 

@@ -40,7 +40,7 @@ fn a_block_that_is_written_over_for_ever_is_on_the_origin_in_time() {
                 "{behind:?} behind, writes each {every:?}"
             );
         }
-        let times: usize = show(&cache, "writeback_ios").parse().unwrap();
+        let times = number(&cache, "writeback_ios");
         assert!((4..=8).contains(&times), "{times} times in five times max_age");
     }
 }

@@ -4,7 +4,7 @@ use super::clearing::Slow;
 use super::*;
 
 fn commits(cache: &Arc<WriteCache>) -> u64 {
-    show(cache, "commits").parse().unwrap()
+    number(cache, "commits")
 }
 
 /// Without shared commits a flush commits by itself, unless a commit that began after what it covers has ended.

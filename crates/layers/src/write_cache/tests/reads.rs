@@ -52,7 +52,7 @@ fn writing_back_leaves_the_origin_to_reads() {
     let counts = Arc::new(InFlight::default());
     let origin = Arc::new(Watched { below: house.device(0), counts: counts.clone() });
     let (cache, _) = house.open_over(&config(), origin, house.device(1)).unwrap();
-    let dirty = || show(&cache, "dirty_blocks").parse::<u64>().unwrap();
+    let dirty = || number(&cache, "dirty_blocks");
     (0..1500).for_each(|block| house.write(&cache, 2 * block, 1, 1));
     house.flush(&cache);
     set(&cache, "message", "flush").unwrap();

@@ -17,7 +17,7 @@ fn filled() -> House {
 }
 
 fn dirty_blocks(cache: &Arc<WriteCache>) -> u64 {
-    show(cache, "dirty_blocks").parse().unwrap()
+    number(cache, "dirty_blocks")
 }
 
 #[test]

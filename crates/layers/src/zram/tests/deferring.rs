@@ -35,8 +35,7 @@ fn pages_stay_raw_up_to_the_limit_and_are_compressed_at_rest() {
     (0..80).for_each(|slot| bench.write(slot, &half(slot)).unwrap());
     assert_eq!(bench.number("deferred_bytes"), MAX, "so many, and no more");
     assert!(bench.number("compr_data_size") > MAX && bench.number("mem_used_total") > MAX, "charged in full");
-    let columns = bench.show("mm_stat");
-    assert_eq!(columns.split_whitespace().nth(7), Some("0"), "no page is huge that was not tried");
+    assert_eq!(bench.columns("mm_stat")[7], 0, "no page is huge that was not tried");
     (0..80).for_each(|slot| assert!(bench.read(slot, 1) == half(slot), "slot {slot}"));
     rest(&bench);
     assert_eq!(bench.number("deferred_bytes"), 0);
@@ -91,9 +90,7 @@ fn what_does_not_compress_stays_in_its_cell_and_is_huge_from_then_on() {
     assert_eq!(bench.number("compr_data_size"), PAGE as u64);
     rest(&bench);
     assert_eq!(bench.number("deferred_bytes"), 0);
-    let columns: Vec<u64> =
-        bench.show("mm_stat").split_whitespace().map(|column| column.parse().unwrap()).collect();
-    assert_eq!(columns[7..], [1, 1], "huge now, and ever");
+    assert_eq!(bench.columns("mm_stat")[7..], [1, 1], "huge now, and ever");
     assert!(bench.read(3, 1) == noise);
 }
 

@@ -21,12 +21,8 @@ fn with(secondaries: &str) -> Config {
 
 const TWO: &str = "algo=lz4hc priority=1, algo=zstd priority=3";
 
-fn column(bench: &Bench, name: &str, column: usize) -> u64 {
-    bench.show(name).split_whitespace().nth(column).unwrap().parse().unwrap()
-}
-
 fn huge_pages(bench: &Bench) -> u64 {
-    column(bench, "mm_stat", 7)
+    bench.columns("mm_stat")[7]
 }
 
 #[test]

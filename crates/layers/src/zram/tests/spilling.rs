@@ -130,8 +130,7 @@ impl Spilling {
     }
 
     pub(super) fn bd_stat(&self) -> [u64; 3] {
-        let numbers: Vec<u64> = self.show("bd_stat").split_whitespace().map(|n| n.parse().unwrap()).collect();
-        numbers.try_into().unwrap()
+        self.columns("bd_stat").try_into().unwrap()
     }
 
     /// Stops it; what is on its disk then.
