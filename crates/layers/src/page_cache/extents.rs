@@ -18,7 +18,9 @@ impl Core {
             while at < until && list.len() < count_max {
                 let part = ByteRange::new(at, until - at);
                 let below = self.below.extents(part, count_max).await?;
-                at += self.append(&below, part, &mut list);
+                let covered = self.append(&below, part, &mut list);
+                assert!((1..=until - at).contains(&covered), "{covered} bytes of {part:?}");
+                at += covered;
             }
         }
         list.truncate(count_max);

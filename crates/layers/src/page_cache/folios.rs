@@ -197,6 +197,7 @@ impl Folios {
 
     /// A new folio, for an access to some blocks of it, or read ahead.
     pub(super) fn insert(&mut self, number: u64, frame: Frame, access: Option<&Range<u32>>) {
+        assert_eq!(frame.len() as u64, self.places.folio_bytes(), "a frame of a folio");
         let folio = Folio::new(number, frame, self.places.folio_blocks(), access);
         let slot = self.free_slot();
         assert!(self.slots.0[slot].replace(folio).is_none(), "slot {slot} was free");

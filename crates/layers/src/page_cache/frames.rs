@@ -41,6 +41,7 @@ impl Frames {
     }
 
     pub(super) fn put(&self, frame: Frame) {
+        assert_eq!(frame.len() as u64, self.bytes, "a frame of this cache");
         let mut free = self.free.lock();
         free.push(frame);
         assert!(free.len() as u64 <= self.made.load(Ordering::Relaxed), "a frame that comes back was made");

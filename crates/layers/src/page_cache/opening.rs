@@ -82,6 +82,8 @@ impl Fit {
             )));
         }
         let (folio_shift, region_shift) = (folio.trailing_zeros(), region.trailing_zeros());
+        assert!(block_shift <= folio_shift && folio_shift <= region_shift, "blocks, folios, regions");
+        assert!(region.is_power_of_two() && shards.is_power_of_two(), "regions of {region}, {shards} shards");
         let granule = settings.cut.granule_bytes.clamp(settings.block_size, folio);
         let granule_shift = granule.trailing_zeros();
         let places = Places { block_shift, folio_shift, region_shift, granule_shift, shards };

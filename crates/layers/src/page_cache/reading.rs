@@ -97,6 +97,7 @@ impl Core {
                 self.reached(range, seen);
             }
         }
+        assert!(done <= range.len, "{done} bytes were copied of {range:?}");
         self.counts.add(Count::HitBytes, done);
         done
     }
@@ -183,6 +184,7 @@ impl Core {
                 break;
             }
         }
+        assert!(stretch.bytes <= range.len - start, "{} bytes from {start} of {range:?}", stretch.bytes);
         Ok(stretch)
     }
 
@@ -243,6 +245,7 @@ impl Core {
         stretch.end(read.then_some(&reply.buf));
         *whole = reply.buf;
         whole.unnarrow(start, len);
+        assert_eq!(whole.len(), len, "the client's buffer is whole again");
         reply.result
     }
 
@@ -250,7 +253,9 @@ impl Core {
     fn fill(&self, part: &Part, bytes: Option<&[u8]>) {
         let mut shard = self.home(part.folio).write();
         let folio = shard.get_mut(part.folio).expect("it stays while it is filled");
+        assert!(folio.fills > 0, "a read that ends has begun");
         if let Some(bytes) = bytes {
+            assert_eq!(bytes.len(), part.blocks.len() << self.places.block_shift, "the bytes of the part");
             let first = part.blocks.start;
             let fills: Vec<Range<u32>> = if mutant::on("page_cache: fill over what was written meanwhile") {
                 vec![part.blocks.clone()]

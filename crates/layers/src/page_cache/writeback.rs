@@ -129,7 +129,10 @@ impl Core {
             runs.extend(starts.map(|at| ByteRange::new(run.offset + at, longest.min(run.len - at))));
         }
         let blocks = shard.dirty.blocks_of(region);
-        self.dirty.fetch_sub(blocks, Ordering::Relaxed);
+        let bytes: u64 = runs.iter().map(|run| run.len).sum();
+        assert_eq!(bytes, blocks * self.places.block_bytes(), "all of region {region}");
+        let before = self.dirty.fetch_sub(blocks, Ordering::Relaxed);
+        assert!(before >= blocks, "{blocks} dirty blocks of {before}");
         self.moving.fetch_add(blocks, Ordering::Relaxed);
         shard.dirty.take(region);
         let runs = runs.into_iter().map(|run| (run, false)).collect();
@@ -148,6 +151,7 @@ impl Core {
             starts.push(start);
             start = end;
         }
+        assert_eq!(start as u64, bytes, "all that is written is copied");
         let copy = Shared::new(copy, IoBuf::empty());
         let writes = batch
             .runs
@@ -166,6 +170,7 @@ impl Core {
 
     /// Copies what is being written back of a region, a folio at a time: clients that write have their turn in between.
     fn copy_out(&self, run: ByteRange, copy: &mut [u8]) {
+        assert_eq!(copy.len() as u64, run.len, "room for the run");
         for piece in self.places.pieces(run) {
             let shard = self.home(piece.folio).read();
             let folio = shard.get(piece.folio).expect("it stays while it is written back");
@@ -197,6 +202,7 @@ impl Core {
             self.dirty.fetch_add(again, Ordering::Relaxed);
             self.moving.fetch_sub(blocks, Ordering::Relaxed);
         }
+        assert!(again <= blocks, "{again} blocks of {blocks} are dirty again");
         self.unsaved.give(blocks - again);
         self.ended();
         // The region can be taken again, where it was not when the engine looked.

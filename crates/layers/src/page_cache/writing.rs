@@ -110,6 +110,7 @@ impl Core {
         // With the lock: a batch that has these blocks ends after they are counted.
         let dirty = self.dirty.fetch_add(dirtied, Ordering::Relaxed) + dirtied;
         drop(shard);
+        assert!(dirtied <= hand.units, "{dirtied} blocks became dirty, with room for {}", hand.units);
         hand.units -= dirtied;
         hand.dirtied += dirtied;
         self.dirtied(dirtied, dirty);
@@ -139,6 +140,7 @@ impl Core {
             }
         }
         let dirtied = hand.dirtied;
+        assert_eq!(done, range.len, "all of a write is absorbed");
         drop(hand);
         if self.goes_below(&request) {
             result = self.save(range).await;

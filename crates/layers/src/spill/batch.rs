@@ -128,6 +128,7 @@ impl Batch {
                 }
             }
         }
+        assert_eq!(self.used, 0, "every byte belongs to a record");
         (done, Ok(()))
     }
 
@@ -164,8 +165,14 @@ impl Batch {
         let Claim { segment, seq, at, count, bytes, pad, .. } = claimed.claim;
         let drafts = &self.drafts[done..done + count];
         let placed = place(&self.buf, drafts, segment, seq, at);
+        assert!(count > 0 && placed.len() == count, "each record of the claim has its place");
         let mut buf = std::mem::take(&mut self.buf);
         let (len, whole) = (bytes + pad, buf.len());
+        assert!(
+            bytes <= self.used && len <= whole,
+            "{bytes} bytes and a pad of {pad}, of {} in {whole}",
+            self.used
+        );
         // A pad holds what is behind it, or zeroes.
         let end = self.used.min(len);
         buf[end..len].fill(0);
@@ -182,7 +189,13 @@ impl Batch {
             claimed.landed(index, draft, placed.crc);
             let named = publish(done + index, *placed);
             if named && !mutant::on("spill: free the room of what is named") {
-                claimed.live -= room_of(draft.len.into());
+                let room = room_of(draft.len.into());
+                assert!(
+                    room <= claimed.live,
+                    "a record of {room} in what is left of a claim: {}",
+                    claimed.live
+                );
+                claimed.live -= room;
             }
         }
         if self.stream == Stream::Content {

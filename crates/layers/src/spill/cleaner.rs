@@ -243,6 +243,7 @@ impl<O: Owner> Cleaning<'_, O> {
     async fn write(&mut self) -> Result<(), Kind> {
         let Some(batch) = self.batch.take() else { return Ok(()) };
         let (store, owner, batched) = (self.store, self.owner, std::mem::take(&mut self.batched));
+        assert_eq!(batch.len(), batched.len(), "each record of the batch comes from somewhere");
         let early = mutant::on("spill: release a record before its copy is named");
         if early {
             batched.iter().for_each(|next| store.release(&next.spilled()));

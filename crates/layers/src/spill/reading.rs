@@ -68,6 +68,7 @@ impl Store {
         take: &RefCell<impl FnMut(usize, Result<&[u8], Kind>)>,
     ) {
         let range = span(run, wanted);
+        assert!(range.end <= self.layout().segment_bytes(), "records lie within their segment");
         let segment = wanted[run[0]].placed.at.segment;
         let buf = self.workspaces.reads.take(range.len()).await;
         self.add(Count::Reads, 1);
@@ -89,6 +90,7 @@ impl Store {
         start: usize,
     ) -> Result<&'b [u8], Kind> {
         let &Spilled { slot, placed, len, codec, members } = record;
+        assert!(placed.at.offset as usize >= start, "the record lies in what was read");
         let bytes = &buf[placed.at.offset as usize - start..][..len];
         let seq = self.segments.seq(placed.at.segment);
         let sound = record_crc(seq, slot, codec, members, bytes) == placed.crc;

@@ -153,6 +153,8 @@ impl Page<'_> {
 
     async fn write(&mut self) -> Result<(), Kind> {
         let (len, whole) = (self.used.next_multiple_of(UNIT), self.buf.len());
+        let footer = self.store.layout().segment_bytes() - UNIT;
+        assert!(self.written + len <= footer, "{len} bytes at {} end before the footer", self.written);
         let mut buf = std::mem::take(&mut self.buf);
         buf[self.used..len].fill(0);
         buf.narrow(0, len);

@@ -186,7 +186,7 @@ impl Store {
         buf: IoBuf,
     ) -> (Result<(), Kind>, IoBuf) {
         let bytes = buf.len() as u64;
-        let at = self.layout().segment_offset(segment) + offset as u64;
+        let at = self.at(segment, offset, &buf);
         let reply = self.device.submit(Request::write(at, buf)).await;
         match reply.result {
             Ok(()) => {
@@ -198,6 +198,13 @@ impl Store {
             Err(kind) => self.write_failed(kind),
         }
         (reply.result, reply.buf)
+    }
+
+    /// Where on the device `buf` lies, which is a part of the segment.
+    fn at(&self, segment: u32, offset: usize, buf: &IoBuf) -> u64 {
+        assert!(segment < self.segments.count(), "segment {segment}");
+        assert!(offset + buf.len() <= self.layout().segment_bytes(), "{} bytes at {offset}", buf.len());
+        self.layout().segment_offset(segment) + offset as u64
     }
 
     fn write_failed(&self, kind: Kind) {
@@ -213,7 +220,7 @@ impl Store {
 
     /// Reads from a segment into `buf`.
     pub(super) async fn read_at(&self, segment: u32, offset: usize, buf: IoBuf) -> Result<IoBuf, Kind> {
-        let at = self.layout().segment_offset(segment) + offset as u64;
+        let at = self.at(segment, offset, &buf);
         let reply = self.device.submit(Request::read(at, buf)).await;
         if reply.result.is_err() {
             self.add(Count::ReadErrors, 1);

@@ -115,7 +115,10 @@ impl Deferred {
         // Alone: one thread at a time may walk.
         let places = self.places.write();
         let (marks, _) = places.marks.as_ref()?;
-        marks.next(from).inspect(|place| marks.unmark(*place))
+        let place = marks.next(from)?;
+        assert!(place < places.bound, "page {place} of {} is noted", places.bound);
+        marks.unmark(place);
+        Some(place)
     }
 
     /// Waits until nobody else makes a lap, and begins one.
@@ -140,7 +143,8 @@ struct Waiting<'a>(&'a AtomicU32);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let before = self.0.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "what stops waiting has waited");
     }
 }
 

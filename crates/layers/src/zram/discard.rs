@@ -50,6 +50,7 @@ async fn write_zero_words(core: Arc<Core>, request: Request) -> Reply {
     loop {
         let (stored, result) = core.zero_some(index..first + count);
         index += stored;
+        assert!(index <= first + count, "{stored} zeroes, up to slot {index} of {first} + {count}");
         if stored > 0 {
             relief = Relief::default();
         }
@@ -88,6 +89,7 @@ impl Core {
         let end = range.end.min((page + 1) * PAGE_SLOTS).min(start + slice.room_for(work::SLOT));
         assert!(start < end, "slots {range:?} have some in page {page}");
         let freed = self.clear(start..end);
+        assert!(freed <= end - start, "{freed} slots of {start}..{end} were in use");
         slice.spend(work::LOOK + work::SLOT * freed as u32);
         if mutant::on("zram: discard a page too many") {
             self.clear(end..end + 1);

@@ -114,6 +114,7 @@ impl Gathered {
             return Added::NoRoom;
         }
         self.picks.push(Gather { pick, len: bytes.len(), codec, charged });
+        assert_eq!(self.picks.len(), self.batch.len(), "each record has its slot");
         Added::Yes
     }
 
@@ -124,6 +125,11 @@ impl Gathered {
         let mut picks: Vec<Option<Gather>> = picks.into_iter().map(Some).collect();
         let publish = |index: usize, placed| picks[index].take().expect("each lands once").publish(placed);
         let (done, result) = batch.write(&*core, publish).await;
+        assert_eq!(
+            picks.iter().flatten().count(),
+            picks.len() - done,
+            "what has not landed stays where it is"
+        );
         core.count(Count::BackingWrites, done as u64);
         core.knobs.give_back(picks.drain(..).flatten().map(|gather| gather.charged).sum());
         drop(at_work);

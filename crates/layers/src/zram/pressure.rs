@@ -152,7 +152,8 @@ impl Pressure {
     }
 
     pub(super) fn end_old(&self) {
-        self.spilling_old.store(false, Ordering::Relaxed);
+        let before = self.spilling_old.swap(false, Ordering::Relaxed);
+        assert!(before, "what ends has begun");
     }
 
     pub(super) fn paused(&self, now: Duration) {

@@ -44,6 +44,7 @@ impl Misses {
 
     /// Notes that page `number` of a request is missing; returns the units of work that it takes.
     pub(super) fn add(&mut self, number: usize, miss: Miss) -> u32 {
+        assert!(!self.is_full(), "no more than {MISSES_MAX} are read together");
         let units = miss.units;
         self.0.push((number, miss));
         units
@@ -75,8 +76,9 @@ impl Core {
         let backing = self.backing.get().expect("what is spilled is in a spill file");
         let wanted: Vec<Spilled> =
             misses.0.iter().map(|(_, miss)| self.record(miss.slot, miss.away)).collect();
-        let mut result = Ok(());
+        let (mut result, mut taken) = (Ok(()), 0);
         let take = |index: usize, bytes: Result<&[u8], Kind>| {
+            taken += 1;
             let (number, miss) = &misses.0[index];
             let page = &mut target[number * PAGE..][..PAGE];
             if let Err(kind) = bytes.and_then(|bytes| self.recalled(miss, bytes, page)) {
@@ -85,6 +87,7 @@ impl Core {
             }
         };
         backing.store.read(&wanted, take).await;
+        assert_eq!(taken, wanted.len(), "each miss is answered once");
         self.count(Count::BackingReads, wanted.len() as u64);
         misses.0.clear();
         result

@@ -257,6 +257,7 @@ impl<'a> Run<'a> {
         let Some((pick, bytes)) = Core::pick(core, index, |mark, _| self.means(mark), &mut scratch) else {
             return Ok(());
         };
+        assert!(self.left > 0, "no page is tried beyond max_pages");
         let (len, codec) = (bytes.len(), self.encoder.codec());
         slice.count(work::COPY + core.decode(pick.codec(), bytes, &mut self.page[..])?);
         slice.count(self.encoder.units_a_page());
@@ -268,6 +269,7 @@ impl<'a> Run<'a> {
             pick.stay(|mark| if helpless { accessed(mark).with_incompressible() } else { accessed(mark) });
             return Ok(());
         };
+        assert!(smaller.len() < len, "{} bytes for {len}", smaller.len());
         let fresh = core.place_compressed(smaller.len(), index)?;
         core.pool.fill(&core.pages, &fresh, smaller);
         self.left -= 1;

@@ -43,7 +43,8 @@ pub(super) struct Victims {
 
 impl Drop for Victims {
     fn drop(&mut self) {
-        self.backing.pressure.leaving.fetch_sub(self.bytes, Ordering::Relaxed);
+        let before = self.backing.pressure.leaving.fetch_sub(self.bytes, Ordering::Relaxed);
+        assert!(before >= self.bytes, "{} bytes on their way of {before}", self.bytes);
     }
 }
 

@@ -59,6 +59,7 @@ impl Slice {
 
     /// How many times `units` are left, and once at least.
     pub(super) fn room_for(&self, units: u32) -> u64 {
+        assert!(units > 0, "each step is work");
         u64::from(self.left.div_ceil(units).max(1))
     }
 
