@@ -4,6 +4,7 @@
 //! each rule has a test with snippets that break it: a check that cannot fail is a defect.
 
 mod arrows;
+mod asserts;
 mod circles;
 mod doors;
 mod example;
@@ -38,6 +39,7 @@ const RULES: &[Rule] = &[
     circles::between_files,
     limits::sizes,
     limits::long_files,
+    asserts::enough,
     unsafety::places,
     unsafety::forbidden,
     heads::present,
