@@ -46,7 +46,7 @@ impl Counts {
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    /// Reads the file; `None` as long as it is empty.
+    /// Reads the file; `None` as long as it is empty. Fails as the file does.
     pub fn read(path: &Path) -> io::Result<Option<Self>> {
         let bytes = fs::read(path)?;
         let mut words = [0; WORDS];
@@ -61,7 +61,8 @@ impl Counts {
     }
 }
 
-/// Resident bytes of this process's regions, as `io::memory` maps them: without reserve and without huge pages.
+/// Resident bytes of this process's regions, as `io::memory` maps them: without reserve and without huge pages. Fails where
+/// the kernel does not list them.
 pub fn regions_resident() -> io::Result<u64> {
     Ok(regions_in(&fs::read_to_string("/proc/self/smaps")?))
 }

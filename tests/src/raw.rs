@@ -78,7 +78,7 @@ impl Client {
         Self::try_open(socket, export).expect("the server negotiates")
     }
 
-    /// Connects and negotiates.
+    /// Connects and negotiates. Fails where the server does not, or hangs up.
     pub fn try_open(socket: &Path, export: &str) -> io::Result<Self> {
         let mut stream = connect(socket)?;
         let mut greeting = [0; 18];
@@ -96,7 +96,7 @@ impl Client {
         Ok(Self { stream, size, cookie: 0 })
     }
 
-    /// Sends a request without its payload, and without waiting. Returns its cookie.
+    /// Sends a request without its payload, and without waiting. Returns its cookie. Fails once the server has hung up.
     pub fn send(&mut self, command: u16, offset: u64, len: u32) -> io::Result<u64> {
         self.cookie += 1;
         self.stream.write_all(&header(command, self.cookie, offset, len))?;
@@ -104,7 +104,7 @@ impl Client {
     }
 
     /// Sends requests of command, offset and length at once, without payload and without waiting: small enough to fit into
-    /// the socket even where the server does not read.
+    /// the socket even where the server does not read. Fails once it has hung up.
     pub fn send_all(&mut self, requests: impl IntoIterator<Item = (u16, u64, u32)>) -> io::Result<()> {
         let mut words = Vec::new();
         for (command, offset, len) in requests {
@@ -138,7 +138,7 @@ impl Client {
         self.answer(cookie)
     }
 
-    /// [`Client::ask`] with flags of the command.
+    /// [`Client::ask`] with flags of the command, and its errors.
     pub fn ask_with(&mut self, flags: u16, command: u16, offset: u64, len: u32) -> Result<(), u32> {
         self.cookie += 1;
         let header = header_with(flags, command, self.cookie, offset, len);
@@ -152,7 +152,7 @@ impl Client {
         if error == 0 { Ok(()) } else { Err(error) }
     }
 
-    /// Reads.
+    /// Reads. `Err` is the protocol's error.
     pub fn read(&mut self, offset: u64, len: usize) -> Result<Vec<u8>, u32> {
         self.ask(command::READ, offset, len as u32)?;
         let mut bytes = vec![0; len];
@@ -160,7 +160,7 @@ impl Client {
         Ok(bytes)
     }
 
-    /// Writes.
+    /// Writes. `Err` is the protocol's error.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), u32> {
         let cookie =
             self.send(command::WRITE, offset, bytes.len() as u32).expect("the server takes requests");

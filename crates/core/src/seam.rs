@@ -40,7 +40,7 @@ impl Seam {
         pass(&geometry, geometry.block_size.bytes(), request, |request| self.device.submit(request))
     }
 
-    /// Makes what the device has answered durable.
+    /// Makes what the device has answered durable. Fails with the kind that the device answers.
     pub async fn flush(&self) -> Result<(), Kind> {
         self.submit(Request::flush()).await.result
     }

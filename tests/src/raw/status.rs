@@ -44,13 +44,13 @@ impl Status {
         Ok(Self { stream, cookie: 0, bytes: Vec::new(), failed: false })
     }
 
-    /// Sends a request without payload, and without waiting.
+    /// Sends a request without payload, and without waiting. Fails once the server has hung up.
     pub fn send(&mut self, flags: u16, command: u16, offset: u64, len: u32) -> io::Result<()> {
         self.cookie += 1;
         self.stream.write_all(&header_with(flags, command, self.cookie, offset, len))
     }
 
-    /// Sends requests of command, offset and length at once, without waiting for a reply.
+    /// Sends requests of command, offset and length at once, without waiting for a reply. Fails once the server has hung up.
     pub fn send_all(&mut self, requests: impl IntoIterator<Item = (u16, u64, u32)>) -> io::Result<()> {
         let mut words = Vec::new();
         for (command, offset, len) in requests {

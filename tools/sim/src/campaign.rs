@@ -53,7 +53,7 @@ fn tell(scenario: Scenario, tally: &mut Tally) -> Result<Summary, Box<Broken>> {
     }
 }
 
-/// The story of one seed.
+/// The story of one seed; the error is the promise that it broke.
 pub fn seed(row: &'static Row, seed: u64) -> Result<Tally, Box<Broken>> {
     let mut tally = Tally::default();
     tell(Scenario::draw(row, seed), &mut tally)?;
@@ -85,7 +85,8 @@ pub fn sequences(row: &Row, len: u32) -> u64 {
     (alphabet(row).len() as u64).pow(len)
 }
 
-/// The sequence number `index` of `len` operations, whole and with the power cut at every boundary, each in several outcomes.
+/// The sequence number `index` of `len` operations, whole and with the power cut at every boundary, each in several outcomes. The error is the
+/// first promise that was broken.
 pub fn sequence(row: &'static Row, len: u32, index: u64) -> Result<Tally, Box<Broken>> {
     let alphabet = alphabet(row);
     let mut rest = index;

@@ -185,6 +185,7 @@ impl Row {
     }
 
     /// Opens the stack in `world`, over its disks, with so many bytes of regions. `force`: a spill file is taken whatever it holds.
+    /// Fails as [`Stack::open`] does.
     pub async fn open(
         &self,
         world: &Arc<World>,

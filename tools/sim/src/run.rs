@@ -28,7 +28,7 @@ pub struct Summary {
     pub log: u64,
 }
 
-/// Runs a story to its end, or to the first broken promise. A panic is one.
+/// Runs a story to its end. The error is the first broken promise; a panic is one.
 pub fn run(scenario: &Scenario) -> Result<Summary, Violation> {
     let summary = catch_unwind(AssertUnwindSafe(|| play(scenario))).unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().map(String::as_str);

@@ -72,7 +72,7 @@ pub trait Catalog: Send + Sync {
     /// is none of this name, and [`spillway_core::Kind::Denied`] where it can only be written.
     fn get(&self, device: &str, attribute: &str, from: u64) -> Result<Shown, Error>;
 
-    /// Carries out a change; the answer comes when it is complete.
+    /// Carries out a change; the answer comes when it is complete. An error says in words why it was refused, or how far it came.
     fn change(&self, change: Change) -> Answer<Result<(), Error>>;
 
     /// Adds a compressed RAM disk without a size, and answers with its number; [`added_name`] is its name.

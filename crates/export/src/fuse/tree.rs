@@ -252,7 +252,7 @@ impl Tree {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Takes a device out of the mount, or says who has it open.
+    /// Takes a device out of the mount. Fails while its files are open: the error is who has opened them.
     pub fn remove(&self, name: &str) -> Result<(), Vec<Opener>> {
         let mut volumes = self.volumes.write();
         let Some(index) = volumes.iter().position(|volume| volume.export.name() == name) else {

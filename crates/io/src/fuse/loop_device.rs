@@ -32,7 +32,7 @@ struct Config {
 
 const _: () = assert!(size_of::<Config>() == 304, "as the kernel has it");
 
-/// A loop device that is free now, opened as root may, and where it is.
+/// A loop device that is free now, and where it is. The error is the kernel's: `EACCES` for others than root, `ENOENT` without the driver.
 pub fn free_loop_device() -> io::Result<(File, PathBuf)> {
     let control = open(Path::new("/dev/loop-control"))?;
     // SAFETY: the call takes no argument and returns a number.
@@ -49,6 +49,7 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Sets a free loop device up over `file`, with direct I/O. The kernel asks for the size of the file in the name of who calls.
+/// The error is the kernel's: `EBUSY` where another has taken the device.
 pub fn set_up_loop_device(device: impl AsFd, file: impl AsFd) -> io::Result<()> {
     let fd = u32::try_from(file.as_fd().as_raw_fd()).expect("a descriptor is not negative");
     let config = Config { fd, flags: DIRECT_IO, ..Config::default() };
@@ -57,6 +58,7 @@ pub fn set_up_loop_device(device: impl AsFd, file: impl AsFd) -> io::Result<()> 
 }
 
 /// Has a loop device take the size that its file has now, for which the kernel asks in the name of who calls.
+/// The error is the kernel's: `ENXIO` where it stands on no file.
 pub fn resize_loop_device(device: impl AsFd) -> io::Result<()> {
     // SAFETY: the call takes no argument.
     done(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), LOOP_SET_CAPACITY) })

@@ -37,6 +37,7 @@ impl ShownFile {
     }
 
     /// Numbers of its file system's device, and its own there, as `losetup` lists them: `0:44 4294967297`.
+    /// Fails as the kernel does that is asked for them.
     pub fn numbers(&self) -> Result<String, Error> {
         let stat = fstat(&self.0).map_err(|why| {
             let why = io::Error::from(why);
