@@ -21,7 +21,7 @@ mod tests;
 pub use declared::{Options, preset};
 pub use field::Field;
 pub use live::Word;
-pub(crate) use live::{Live, unrelated};
+pub(crate) use live::{Live, in_order, unrelated};
 pub use reading::{Reading, deserialize, unknown};
 
 /// An option's name for each of several values: an enum, its names, and the traits that make it a field.

@@ -287,6 +287,11 @@ impl Spec {
         Self::new(name, Role::Fact, kind, Unit::None, help)
     }
 
+    /// The first failure, `none` before; see [`Value::failure`](super::Value::failure).
+    pub const fn failure(help: &'static str) -> Self {
+        Self::fact("error", Type::Text, help).or_none()
+    }
+
     /// Something that happens when it is written.
     pub const fn command(name: &'static str, kind: Type, help: &'static str) -> Self {
         Self::new(name, Role::Command, kind, Unit::None, help)

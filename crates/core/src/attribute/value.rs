@@ -1,5 +1,7 @@
 //! What an attribute is set to or shows.
 
+use crate::error::Kind;
+
 /// A value. Which of these an attribute has is said by its [`super::Type`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
@@ -40,6 +42,11 @@ impl Value {
     /// `one` for each `other`; 0 where there is no other.
     pub fn mean(one: u64, other: u64) -> Self {
         if other == 0 { Value::Ratio(0, 1) } else { Value::Ratio(one, other) }
+    }
+
+    /// What a [`StickyError`](crate::sync::StickyError) says: nothing, or the errno of the first failure by its name.
+    pub fn failure(checked: Result<(), Kind>) -> Self {
+        checked.err().map_or(Value::None, |kind| Value::Text(kind.errno_name().into()))
     }
 
     /// The number, where it is one.

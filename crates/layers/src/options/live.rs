@@ -57,6 +57,17 @@ impl Word for Option<u64> {
     }
 }
 
+/// Refuses two percentages of which the first is above the second: [`spillway_core::Kind::Invalid`] names both.
+pub(crate) fn in_order(low: (&str, u64), high: (&str, u64)) -> Result<(), Error> {
+    if low.1 <= high.1 {
+        return Ok(());
+    }
+    let ((name, percent), (other, limit)) = (low, high);
+    Err(Error::invalid(format!(
+        "{name} {percent} is above {other} {limit}: give percentages from 0 to 100, {name} not above {other}"
+    )))
+}
+
 /// An option that may change while requests read it.
 pub(crate) struct Live<T>(AtomicU64, PhantomData<T>);
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use spillway_core::sync::Ordering;
-use spillway_core::{Attribute, Spec, Table, Type, Unit, Value};
+use spillway_core::{Attribute, Spec, Table, Unit, Value};
 
 use super::cache::{Core, PageCache};
 use super::counts::Count;
@@ -52,16 +52,10 @@ macro_rules! count {
 
 static ROWS: &[Attribute<PageCache>] = &[
     Attribute::read(
-        Spec::fact(
-            "error",
-            Type::Text,
+        Spec::failure(
             "First error of writing back or of a flush below. It sticks until the cache is opened again",
-        )
-        .or_none(),
-        |cache| match cache.core.failure.check() {
-            Ok(()) => Value::None,
-            Err(kind) => Value::Text(kind.errno_name().into()),
-        },
+        ),
+        |cache| Value::failure(cache.core.failure.check()),
     ),
     bytes!("folio_bytes_max", "Bytes that folios can hold", |core| core.frames.count()
         * core.places.folio_bytes()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use spillway_core::block::DEVICE_BYTES_MAX;
 use spillway_core::{BlockSize, Error, Preset, Type, Unit};
 
-use crate::options::{choices, options};
+use crate::options::{choices, in_order, options};
 use crate::sizes;
 
 choices! {
@@ -78,11 +78,7 @@ impl Settings {
 
     fn fits(&self) -> Result<(), Error> {
         let (background, limit) = (self.dirty_background_ratio.get(), self.dirty_ratio.get());
-        if background > limit {
-            return Err(Error::invalid(format!(
-                "dirty_background_ratio {background} is above dirty_ratio {limit}: give percentages, the background one not above the other"
-            )));
-        }
+        in_order(("dirty_background_ratio", background), ("dirty_ratio", limit))?;
         if self.block_size > self.folio_size {
             return Err(Error::invalid(format!(
                 "block_size {} is above folio_size {}: a folio is one block or more",

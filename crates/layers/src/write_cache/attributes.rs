@@ -97,16 +97,10 @@ macro_rules! mean {
 static ROWS: &[Attribute<WriteCache>] = &[
     Attribute::read(Spec::fact("status", STATUS, "The kernel's status line"), WriteCache::status),
     Attribute::read(
-        Spec::fact(
-            "error",
-            Type::Text,
+        Spec::failure(
             "First error of the metadata or of writing back. It sticks until the cache is opened again",
-        )
-        .or_none(),
-        |cache| match cache.core.failure.check() {
-            Ok(()) => Value::None,
-            Err(kind) => Value::Text(kind.errno_name().into()),
-        },
+        ),
+        |cache| Value::failure(cache.core.failure.check()),
     ),
     gauge!("blocks", Blocks, "Blocks of the cache", |core| core.layout.n_blocks),
     gauge!(

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use spillway_core::{BlockSize, Error, Preset, Type, Unit};
 
-use crate::options::{choices, options};
+use crate::options::{choices, in_order, options};
 use crate::sizes;
 use crate::surroundings::BackingDevice;
 
@@ -56,7 +56,7 @@ options! {
     /// What a configuration says about a write cache.
     pub struct Config;
     /// A [`Config`] that was found to be good; what may change while the cache is in use does so here.
-    pub(super) struct Settings: Settings::in_order;
+    pub(super) struct Settings: Settings::fits;
     Start path: PathBuf = Type::Path, "The cache device: a file or block device, fast and safe against crashes"
         .preset(Preset::Required).option("cache");
     Start mode: Mode = Type::Choice(Mode::NAMES),
@@ -198,14 +198,9 @@ impl Settings {
         self.cleaner.get() || self.metadata_only.get()
     }
 
-    fn in_order(&self) -> Result<(), Error> {
+    fn fits(&self) -> Result<(), Error> {
         let (low, high) = (self.low_watermark.get(), self.high_watermark.get());
-        if low <= high {
-            return Ok(());
-        }
-        Err(Error::invalid(format!(
-            "low_watermark {low} is above high_watermark {high}: give percentages from 0 to 100, the low one not above the high"
-        )))
+        in_order(("low_watermark", low), ("high_watermark", high))
     }
 }
 
