@@ -8,6 +8,10 @@ pub(crate) const WINDOW: u64 = 1 << 20;
 
 const KIB: u64 = 1 << 10;
 
+/// What the superblocks begin with that layers write: dm-writecache's number, and that of a spill file.
+pub(crate) const WRITE_CACHE: u32 = 0x2348_9321;
+pub(crate) const SPILL_FILE: [u8; 8] = *b"SpillFil";
+
 /// Magic numbers that stand at more than one place.
 const MD: &[u8] = &[0xfc, 0x4e, 0x2b, 0xa9];
 const MD_1: &[u8] = &[0xfc, 0x4e, 0x2b, 0xa9, 1, 0, 0, 0];
@@ -48,8 +52,8 @@ const ZFS_UBERBLOCKS: u64 = 128 * KIB;
 const ZFS_UBERBLOCK: u64 = KIB;
 
 const TABLE: &[Signature] = &[
-    row("a write cache", At::Start(0), &[0x21, 0x93, 0x48, 0x23]),
-    row("a spill file", At::Start(0), &crate::spill::format::MAGIC),
+    row("a write cache", At::Start(0), &WRITE_CACHE.to_le_bytes()),
+    row("a spill file", At::Start(0), &SPILL_FILE),
     row("an ext2, ext3 or ext4 file system", At::Start(KIB + 0x38), &[0x53, 0xef]),
     row("an XFS file system", At::Start(0), b"XFSB"),
     row("a Btrfs file system", At::Start(64 * KIB + 0x40), b"_BHRfS_M"),

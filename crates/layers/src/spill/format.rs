@@ -55,7 +55,7 @@ pub const CODEC_NAME_LEN: usize = 16;
 pub const NAME_LEN_MAX: usize = 256;
 
 /// What a superblock begins with.
-pub const MAGIC: [u8; 8] = *b"SpillFil";
+pub const MAGIC: [u8; 8] = crate::signatures::SPILL_FILE;
 
 /// What a footer begins with.
 pub const FOOTER_MAGIC: [u8; 8] = *b"SpillSeg";

@@ -35,7 +35,7 @@ const MARK: &[u8] = b"spillway";
 /// The seq_count of an entry that describes nothing.
 pub const FREE: u64 = u64::MAX;
 
-pub(super) const MAGIC: u32 = 0x2348_9321;
+pub(super) const MAGIC: u32 = crate::signatures::WRITE_CACHE;
 pub(super) const VERSION: u32 = 1;
 
 /// The head of a cache.
