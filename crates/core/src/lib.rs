@@ -33,6 +33,8 @@ pub mod env;
 pub mod error;
 pub mod exchange;
 pub mod grow;
+#[cfg(feature = "shuttle")]
+pub mod models;
 pub mod mutant;
 pub mod random;
 pub mod request;

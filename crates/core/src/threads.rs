@@ -5,15 +5,16 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::task::Poll;
 
 use shuttle::future::block_on;
 use shuttle::thread;
 
 use crate::budget::Budget;
 use crate::buffer::Workspace;
+use crate::models;
 use crate::stats::Counters;
-use crate::sync::{AtomicUsize, Mutex, Ordering, WaitList, models};
+use crate::sync::models::leave_early;
+use crate::sync::{AtomicUsize, Mutex, Ordering, WaitList};
 
 /// Runs a model in every order that is tried of it.
 pub(crate) fn every_order(model: impl Fn() + Send + Sync + 'static) {
@@ -131,20 +132,6 @@ fn lending() {
     takers.push(thread::spawn(move || block_on(async { leave_early(hasty.take(3 * PAGE)).await })));
     takers.into_iter().for_each(|taker| taker.join().expect("a taker ends"));
     assert!(workspace.try_take(3 * PAGE).is_some(), "something was not given back");
-}
-
-/// Polls twice at most.
-pub(crate) async fn leave_early<T>(wait: impl Future<Output = T>) {
-    let (mut wait, mut looks) = (std::pin::pin!(wait), 0);
-    std::future::poll_fn(|context| {
-        looks += 1;
-        context.waker().wake_by_ref();
-        match wait.as_mut().poll(context) {
-            Poll::Pending if looks < 2 => Poll::Pending,
-            _ => Poll::Ready(()),
-        }
-    })
-    .await
 }
 
 #[test]

@@ -158,9 +158,8 @@ impl Drop for Lead<'_> {
 #[cfg(all(test, feature = "shuttle"))]
 mod threads {
     use super::*;
-    use crate::sync::models::{every_order, finds};
+    use crate::sync::models::{every_order, finds, leave_early};
     use crate::sync::{AtomicU64, Ordering};
-    use crate::threads::leave_early;
     use shuttle::future::block_on;
     use shuttle::thread;
     use std::sync::Arc;

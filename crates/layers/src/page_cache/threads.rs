@@ -1,7 +1,7 @@
 //! Models for the checker of threads: clients, write-back and reads of the device below meet in folios, and nobody waits for ever.
 
+use spillway_core::models::{Tasks, every_order, finds};
 use spillway_core::sync::Unseen;
-use spillway_core::sync::models::{Tasks, every_order, finds};
 use spillway_core::sync::shuttle::future::{block_on, yield_now};
 use spillway_core::sync::shuttle::thread;
 use spillway_core::{BlockSize, Budget, IoBuf};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use spillway_core::models::{self, Tasks, every_order};
 use spillway_core::sync::Unseen;
-use spillway_core::sync::models::{self, Tasks, every_order};
 use spillway_core::sync::shuttle::future::{block_on, yield_now};
 use spillway_core::sync::shuttle::thread;
 use spillway_core::{Answer, BlockDevice, Budget, Geometry, Kind, Op, Request, Submission};

@@ -3,8 +3,8 @@
 
 mod parts;
 
+use spillway_core::models::{Tasks, every_order, finds};
 use spillway_core::sync::Unseen;
-use spillway_core::sync::models::{Tasks, every_order, finds};
 use spillway_core::sync::shuttle::future::{block_on, yield_now};
 use spillway_core::sync::shuttle::thread;
 use spillway_core::{BlockSize, IoBuf};

@@ -1,7 +1,7 @@
 //! Models for the checker of threads: pages become dirty on one thread while others kick and drain.
 
 use spillway_core::LocalFuture;
-use spillway_core::sync::models::{Tasks, every_order, finds};
+use spillway_core::models::{Tasks, every_order, finds};
 use spillway_core::sync::shuttle::future::{block_on, yield_now};
 use spillway_core::sync::shuttle::thread;
 use spillway_core::sync::{AtomicU64, Unseen};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use spillway_core::ByteRange;
-use spillway_core::sync::models::{every_order, finds};
+use spillway_core::models::{every_order, finds};
 use spillway_core::sync::shuttle::thread;
 use spillway_core::sync::{AtomicBool, Ordering};
 use spillway_policy::free_runs::Run;
