@@ -1,4 +1,4 @@
-//! Files of a crate that import each other in a circle.
+//! Files of a crate that import each other in a circle, and folders that do.
 //!
 //! A file imports another where it names a path into it, `use` declarations and paths in code alike. A name that a module
 //! only passes on belongs to the file behind it, so that the face of a folder ties nothing together. Methods are not seen:
@@ -20,7 +20,7 @@ type Module = Vec<String>;
 /// A file's imports: the file below `files` and the first line that names it.
 type Arrows = BTreeMap<usize, usize>;
 
-/// Rule: no circle of files within a crate.
+/// Rule: no circle of files within a crate, nor of what lies side by side in a folder: files, and folders with all they hold.
 pub(super) fn between_files(tree: &Tree) -> Vec<Finding> {
     let mut crates: BTreeMap<&str, Vec<&Source>> = BTreeMap::new();
     for source in tree.sources.iter().filter(|source| !source.is_test) {
@@ -121,8 +121,54 @@ impl<'a> House<'a> {
                 found.push(Finding::new("circle", &self.files[from].path, line, message));
             }
         }
+        let between_rooms = self.circles_of_rooms(&arrows).into_iter();
+        found.extend(
+            between_rooms.filter(|tie| !reach[tie.to].contains(&tie.from)).map(|tie| self.back_arrow(&tie)),
+        );
         found
     }
+
+    /// The arrows that tie rooms together in a circle.
+    fn circles_of_rooms(&self, arrows: &[Arrows]) -> Vec<Tie> {
+        let modules: Vec<Module> = self.files.iter().map(|file| module_of(&file.path)).collect();
+        let (mut numbers, mut ties) = (BTreeMap::new(), Vec::new());
+        for (from, targets) in arrows.iter().enumerate() {
+            for (&to, &line) in targets {
+                let rooms = rooms(&modules[from], &modules[to]).map(|rooms| {
+                    rooms.map(|room| {
+                        let next = numbers.len();
+                        *numbers.entry(room).or_insert(next)
+                    })
+                });
+                ties.extend(rooms.map(|rooms| Tie { rooms, from, to, line }));
+            }
+        }
+        let mut between = vec![Arrows::new(); numbers.len()];
+        ties.iter()
+            .for_each(|Tie { rooms: [here, there], line, .. }| _ = between[*here].insert(*there, *line));
+        ties.retain(|Tie { rooms: [here, there], .. }| reached(&between, *there).contains(here));
+        ties
+    }
+
+    fn back_arrow(&self, tie: &Tie) -> Finding {
+        let message = format!("imports {}, whose folder leads back to this one's", self.files[tie.to].path);
+        Finding::new("circle", &self.files[tie.from].path, tie.line, message)
+    }
+}
+
+/// An arrow between two files, and the rooms that it ties together, by number.
+struct Tie {
+    rooms: [usize; 2],
+    from: usize,
+    to: usize,
+    line: usize,
+}
+
+/// Where the ways from the root to two files part: files or folders that lie side by side. None where one file is above the other.
+fn rooms(from: &Module, to: &Module) -> Option<[Module; 2]> {
+    let common = from.iter().zip(to).take_while(|(here, there)| here == there).count();
+    let room = |module: &Module| module.get(..=common).map(<[String]>::to_vec);
+    Some([room(from)?, room(to)?])
 }
 
 /// Every file that `from` leads to.
@@ -229,6 +275,24 @@ mod tests {
         assert_eq!(found(&[("a/mod.rs", "mod child;\nstruct Central;\n"), child]), [""; 0]);
         let parent = ("a/mod.rs", "mod child;\nstruct Central(child::Part);\n");
         assert_eq!(found(&[parent, child]), ["crates/c/src/a/mod.rs:2", "crates/c/src/a/child.rs:1"]);
+    }
+
+    #[test]
+    fn folders_that_lead_back_to_each_other_are_a_circle_though_no_files_are() {
+        let files = [
+            ("a/one.rs", "use crate::b::One;\n"),
+            ("a/two.rs", "pub struct Two;\n"),
+            ("b.rs", "pub struct One;\n"),
+            ("b/child.rs", "\nuse crate::a::two::Two;\n"),
+        ];
+        assert_eq!(found(&files), ["crates/c/src/a/one.rs:1", "crates/c/src/b/child.rs:2"]);
+        assert_eq!(found(&files[..3]), [""; 0], "one leads to the other");
+        let deep: Vec<_> = files
+            .iter()
+            .map(|(path, text)| (format!("deep/{path}"), text.replace("crate::", "crate::deep::")))
+            .collect();
+        let deep: Vec<_> = deep.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+        assert_eq!(found(&deep).len(), 2, "in a folder as at the top");
     }
 
     #[test]
