@@ -1,6 +1,7 @@
 //! The commands that talk to running servers: `ls`, `get`, `set`, `reset`, `resize`, `drain`, `save`, `load`, `attach`, `detach`, `stop`.
 
 mod attach;
+mod connection;
 mod copying;
 mod drain;
 mod image;
@@ -9,124 +10,22 @@ mod nbd;
 mod program;
 mod resize;
 
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write, stdout};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::time::Duration;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 use comfy_table::{CellAlignment, Table};
 use serde_json::{Map, Value as Json};
 use spillway_core::size::human;
-use spillway_export::control::message::decode_reply;
 use spillway_export::control::{AttributeRow, ColumnRow, DeviceRow, Operation, Reply, Shown};
 
 use crate::cli::{GetOptions, LsOptions, SetOptions};
-use crate::exit::{Exit, Failure};
-use crate::runtime_folder::{RuntimeFolder, check_name};
+use crate::runtime_folder::RuntimeFolder;
+use connection::{Connection, QUESTION_PATIENCE, change, is_read, listing, unexpected};
 
 pub(crate) use attach::{attach, detach};
+pub(crate) use connection::print;
 pub(crate) use drain::drain;
 pub(crate) use image::{load, save};
 pub(crate) use lending::loop_device;
 pub(crate) use resize::resize;
-
-/// Longest reply line in bytes that is believed.
-const REPLY_BYTES_MAX: u64 = 64 << 20;
-
-/// How long a listing, and how long any other question, waits for a server that does not answer. A change may take longer.
-const LISTING_PATIENCE: Duration = Duration::from_secs(5);
-const QUESTION_PATIENCE: Duration = Duration::from_secs(30);
-
-/// A connection to a server's control socket.
-struct Connection {
-    stream: BufReader<UnixStream>,
-}
-
-impl Connection {
-    fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self { stream: BufReader::new(UnixStream::connect(path)?) })
-    }
-
-    /// The server of `device`, or [`Exit::Missing`].
-    fn to_device(folder: &RuntimeFolder, device: &str) -> Result<Self> {
-        check_name(device)?;
-        folder.expect_ours()?;
-        let path = folder.control_socket(device);
-        match Self::open(&path) {
-            Ok(connection) => Ok(connection),
-            Err(why) if gone(why.kind()) => {
-                Err(Failure::new(Exit::Missing, no_device(device, folder)).into())
-            }
-            Err(why) => Err(why).with_context(|| format!("cannot connect to {}", path.display())),
-        }
-    }
-
-    fn wait_at_most(&mut self, patience: Duration) -> io::Result<()> {
-        self.stream.get_ref().set_read_timeout(Some(patience))
-    }
-
-    /// The value of one attribute.
-    fn get(&mut self, device: &str, attribute: &str) -> Result<Json> {
-        let get =
-            Operation::Get { device: device.to_owned(), attribute: Some(attribute.to_owned()), from: None };
-        match self.ask(&get)? {
-            Reply::Values(values) if values.len() == 1 => Ok(values[0].value.clone()),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    fn ask(&mut self, operation: &Operation) -> Result<Reply> {
-        let sent = self.stream.get_mut().write_all(operation.encode().as_bytes());
-        sent.context("cannot send the request to the server")?;
-        let mut line = Vec::new();
-        let read = (&mut self.stream).take(REPLY_BYTES_MAX).read_until(b'\n', &mut line);
-        read.context("cannot read the server's reply")?;
-        anyhow::ensure!(line.ends_with(b"\n"), "the server ended before it answered");
-        Ok(decode_reply(&line).map_err(Failure::from)?)
-    }
-}
-
-/// Whether a failed connect means that no server is there.
-fn gone(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::NotFound | ErrorKind::ConnectionRefused)
-}
-
-fn no_device(device: &str, folder: &RuntimeFolder) -> String {
-    let running: Vec<_> = listing(folder).unwrap_or_default().into_iter().map(|row| row.name).collect();
-    let there = match &running[..] {
-        [] => "none of your servers is running: start one with spillway ram --size 4G".to_owned(),
-        names => format!("there are: {}", names.join(", ")),
-    };
-    format!("no server has a device {device:?}; {there}")
-}
-
-/// The devices of all servers of this user. A socket whose server is gone, and a server that does not answer, are left out.
-fn listing(folder: &RuntimeFolder) -> Result<Vec<DeviceRow>> {
-    let names = folder.devices()?;
-    Ok(names.iter().filter_map(|name| row_of(folder, name)).collect())
-}
-
-fn row_of(folder: &RuntimeFolder, name: &str) -> Option<DeviceRow> {
-    let mut connection = Connection::open(&folder.control_socket(name)).ok()?;
-    connection.wait_at_most(LISTING_PATIENCE).ok()?;
-    match connection.ask(&Operation::List {}) {
-        Ok(Reply::Devices(rows)) => rows.into_iter().find(|row| row.name == name),
-        Ok(_) => None,
-        Err(error) => {
-            if is_silence(&error) {
-                tracing::warn!("device {name} is left out: its server does not answer");
-            }
-            None
-        }
-    }
-}
-
-/// Whether a server is there but silent; one that is just ending says so otherwise.
-fn is_silence(error: &anyhow::Error) -> bool {
-    let timed_out = |why: &io::Error| matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
-    error.chain().any(|cause| cause.downcast_ref().is_some_and(timed_out))
-}
 
 /// `spillway ls`.
 pub(crate) fn list(folder: &RuntimeFolder, options: &LsOptions) -> Result<()> {
@@ -270,31 +169,6 @@ pub(crate) fn reset(folder: &RuntimeFolder, device: String) -> Result<()> {
 /// `spillway stop`.
 pub(crate) fn stop(folder: &RuntimeFolder, device: String) -> Result<()> {
     change(folder, &device.clone(), &Operation::Stop { device })
-}
-
-fn change(folder: &RuntimeFolder, device: &str, operation: &Operation) -> Result<()> {
-    match Connection::to_device(folder, device)?.ask(operation)? {
-        Reply::Done => Ok(()),
-        other => Err(unexpected(&other)),
-    }
-}
-
-fn unexpected(reply: &Reply) -> anyhow::Error {
-    anyhow::anyhow!("the server answered something else than was asked: {reply:?}")
-}
-
-/// Prints to standard output; that nobody reads to the end is no failure.
-pub(crate) fn print(text: &str) -> Result<()> {
-    is_read(text).map(drop)
-}
-
-/// The same; whether somebody reads it.
-fn is_read(text: &str) -> Result<bool> {
-    let mut out = stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(why) if why.kind() == ErrorKind::BrokenPipe => Ok(false),
-        result => result.map(|()| true).context("cannot write to standard output"),
-    }
 }
 
 #[cfg(test)]

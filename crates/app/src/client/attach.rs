@@ -15,8 +15,9 @@ use anyhow::{Context, Result};
 use spillway_export::control::Operation;
 use spillway_io::fuse::{ShownFile, loop_devices_below, places_of};
 
+use super::connection::{change, no_device, print, row_of};
+use super::lending;
 use super::program::{finish, run, said};
-use super::{change, lending, row_of};
 use crate::cli::AttachOptions;
 use crate::exit::{Exit, Failure};
 use crate::place::file_below;
@@ -108,7 +109,7 @@ pub(crate) fn attach(folder: &RuntimeFolder, options: &AttachOptions) -> Result<
         run(Command::new("mount").arg(&device.path).arg(place))?;
     }
     device.kept = true;
-    super::print(&format!("{}\n", device.path.display()))
+    print(&format!("{}\n", device.path.display()))
 }
 
 /// `spillway detach`.
@@ -134,7 +135,7 @@ pub(crate) fn detach(folder: &RuntimeFolder, name: &str) -> Result<()> {
 pub(super) fn file_of(folder: &RuntimeFolder, name: &str) -> Result<PathBuf> {
     check_name(name)?;
     folder.expect_ours()?;
-    let missing = || Failure::new(Exit::Missing, super::no_device(name, folder));
+    let missing = || Failure::new(Exit::Missing, no_device(name, folder));
     let row = row_of(folder, name).ok_or_else(missing)?;
     let file = row.exports.iter().find(|export| export.starts_with('/'));
     let hidden = || match row.disksize {

@@ -8,7 +8,7 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use spillway_export::control::{Operation, Reply};
 
-use super::{Connection, print, unexpected};
+use super::connection::{Connection, print, unexpected};
 use crate::exit::{Exit, Failure};
 use crate::runtime_folder::RuntimeFolder;
 

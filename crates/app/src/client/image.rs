@@ -18,10 +18,10 @@ use spillway_core::ByteRange;
 use spillway_core::size::human;
 use spillway_export::control::Operation;
 
+use super::connection::{change, no_device, print, row_of};
 use super::copying::{RawImage, Source, Target, copy};
 use super::nbd::Nbd;
 use super::program::run;
-use super::{change, print, row_of};
 use crate::cli::{ImageFormat, ImageOptions, LoadOptions, SaveOptions};
 use crate::exit::{Exit, Failure};
 use crate::runtime_folder::{RuntimeFolder, check_name};
@@ -121,7 +121,7 @@ fn open_image(folder: &RuntimeFolder, options: &ImageOptions) -> Result<Box<dyn 
 fn uri_of(folder: &RuntimeFolder, name: &str) -> Result<String> {
     check_name(name)?;
     folder.expect_ours()?;
-    let missing = || Failure::new(Exit::Missing, super::no_device(name, folder));
+    let missing = || Failure::new(Exit::Missing, no_device(name, folder));
     let row = row_of(folder, name).ok_or_else(missing)?;
     let uri = row.exports.into_iter().find(|export| export.starts_with("nbd"));
     uri.with_context(|| format!("{name} has no size: spillway resize {name} 4G gives it one"))

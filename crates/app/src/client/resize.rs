@@ -8,8 +8,9 @@ use spillway_export::control::Operation;
 use spillway_io::fuse::loop_devices_below;
 
 use super::attach::file_of;
+use super::connection::change;
+use super::lending;
 use super::program::run;
-use super::{change, lending};
 use crate::cli::ResizeOptions;
 use crate::runtime_folder::RuntimeFolder;
 

@@ -1,8 +1,9 @@
 //! Clients against a server of a few lines that speaks the protocol on a real socket.
 
 use super::*;
-use crate::exit;
+use crate::exit::{self, Exit};
 use crate::scratch::Scratch;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 
 fn row(name: &str) -> DeviceRow {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::task::{Poll, Waker};
 
-use super::Mutex;
+use super::primitives::Mutex;
 use crate::error::Kind;
 use crate::mutant;
 
@@ -159,7 +159,7 @@ impl Drop for Lead<'_> {
 mod threads {
     use super::*;
     use crate::sync::models::{every_order, finds, leave_early};
-    use crate::sync::{AtomicU64, Ordering};
+    use crate::sync::primitives::{AtomicU64, Ordering};
     use shuttle::future::block_on;
     use shuttle::thread;
     use std::sync::Arc;

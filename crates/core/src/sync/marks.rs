@@ -1,6 +1,6 @@
 //! A set of numbers that many put in and one walks.
 
-use super::{AtomicU64, Ordering};
+use super::primitives::{AtomicU64, Ordering};
 use crate::mutant;
 
 /// Bits of a word.
@@ -117,8 +117,8 @@ impl Marks {
 #[cfg(all(test, feature = "shuttle"))]
 mod threads {
     use super::*;
-    use crate::sync::AtomicUsize;
     use crate::sync::models::{every_order, finds};
+    use crate::sync::primitives::AtomicUsize;
     use shuttle::thread;
     use std::sync::Arc;
 

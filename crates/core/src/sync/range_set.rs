@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-use super::{AtomicUsize, Mutex, Ordering};
+use super::primitives::{AtomicUsize, Mutex, Ordering};
 use crate::block::ByteRange;
 use crate::mutant;
 

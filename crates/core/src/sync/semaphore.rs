@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use super::{AtomicU64, AtomicUsize, Mutex, Ordering};
+use super::primitives::{AtomicU64, AtomicUsize, Mutex, Ordering};
 use crate::mutant;
 
 /// Units of something that there is a limited number of.

@@ -4,7 +4,8 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
-use super::{AtomicU32, Ordering, Watermark};
+use super::primitives::{AtomicU32, Ordering};
+use super::watermark::Watermark;
 use crate::error::Kind;
 use crate::mutant;
 

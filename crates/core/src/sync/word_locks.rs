@@ -7,7 +7,7 @@
 //!
 //! The bit is set under the lot's lock, and the waker takes that lock after it has cleared the bit: it finds the sleeper asleep.
 
-use super::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
+use super::primitives::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use crate::mutant;
 
 const LOCKED: u64 = 1;
@@ -63,10 +63,10 @@ impl WordLocks {
                 self.wait(key, word, &mut looks);
             } else if word.compare_exchange(seen, seen | LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
-                super::note_lock();
+                super::primitives::note_lock();
                 return Ok(content);
             } else {
-                super::note_failed_exchange(word);
+                super::primitives::note_failed_exchange(word);
             }
         }
     }
@@ -133,7 +133,7 @@ fn ask(word: &AtomicU64) -> bool {
     }
     let done = word.compare_exchange(seen, asked, Ordering::Relaxed, Ordering::Relaxed).is_ok();
     if !done {
-        super::note_failed_exchange(word);
+        super::primitives::note_failed_exchange(word);
     }
     done
 }

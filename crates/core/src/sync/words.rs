@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::AtomicU64;
+use super::primitives::AtomicU64;
 
 /// Words of a page of the system. In a model a page has few, for each costs time there.
 pub const WORDS_A_PAGE: usize = if cfg!(feature = "shuttle") { 8 } else { 512 };

@@ -1,6 +1,6 @@
 //! A job of which one run is under way at a time.
 
-use super::{AtomicU32, Ordering, fence};
+use super::primitives::{AtomicU32, Ordering, fence};
 use crate::mutant;
 
 const IDLE: u32 = 0;

@@ -1,4 +1,4 @@
-//! Files and block devices of the operating system: opening, locking, and the calls of [`Storage`] on a descriptor.
+//! Files and block devices of the operating system: opening, locking, and the calls of [`Storage`](spillway_core::Storage) on a descriptor.
 //!
 //! Promises: one writer at a time, because the file or device is locked against a second one; a call in the kernel's hands
 //! keeps its buffer and its descriptor until the kernel is done, even if its future is dropped. What a device makes of the calls
@@ -16,107 +16,11 @@ mod length;
 mod mapped;
 mod op;
 mod open;
+mod open_file;
 mod options;
 #[cfg(test)]
 mod tests;
 
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
-
-use rustix::fs::FallocateFlags;
-use spillway_core::storage::Moved;
-use spillway_core::{Answer, ByteRange, Extent, FallocateMode, Geometry, IoBuf, Kind, LocalFuture, Storage};
-
-use op::{Act, FileOp};
-
 pub use footprint::Footprint;
 pub use open::{Opened, open};
 pub use options::{Direct, FileOptions};
-
-/// An open file or block device.
-struct OpenFile {
-    fd: Arc<OwnedFd>,
-    /// As it was opened.
-    geometry: Geometry,
-    block_device: bool,
-    /// O_DIRECT is on.
-    direct: bool,
-    /// Alignment of memory that the kernel asks for; 1 without O_DIRECT.
-    memory_alignment: usize,
-}
-
-impl Storage for OpenFile {
-    /// Where the system does not say how long it is now, it is as long as it was.
-    fn geometry(&self) -> Geometry {
-        let block = self.geometry.block_size.bytes();
-        let len = length::length_of(&self.fd, self.block_device).unwrap_or(self.geometry.size);
-        let identity = identity::identity(&self.fd, self.block_device);
-        Geometry { size: len / block * block, identity, ..self.geometry }
-    }
-
-    fn lengthen(&self, bytes: u64) -> Result<(), Kind> {
-        if self.block_device {
-            return Err(Kind::NotSupported);
-        }
-        length::lengthen(&self.fd, bytes).map_err(|errno| Kind::of_errno(errno.raw_os_error()))
-    }
-
-    fn memory_alignment(&self) -> usize {
-        self.memory_alignment
-    }
-
-    fn direct(&self) -> bool {
-        self.direct
-    }
-
-    fn read(&self, at: u64, buf: IoBuf, done: usize) -> LocalFuture<Moved> {
-        Box::pin(perform(FileOp::new(&self.fd, Act::Read, at, buf, done)))
-    }
-
-    fn write(&self, at: u64, buf: IoBuf, done: usize, durable: bool) -> LocalFuture<Moved> {
-        Box::pin(perform(FileOp::new(&self.fd, Act::Write { durable }, at, buf, done)))
-    }
-
-    fn sync(&self) -> LocalFuture<Result<(), Kind>> {
-        let op = FileOp::new(&self.fd, Act::Sync, 0, IoBuf::empty(), 0);
-        Box::pin(async { perform(op).await.0.map(|_| ()) })
-    }
-
-    fn zero(&self, range: ByteRange, mode: FallocateMode) -> LocalFuture<Result<(), Kind>> {
-        let len = range.len;
-        let allocate = |mode| Act::Allocate { mode: mode | FallocateFlags::KEEP_SIZE, len };
-        let act = match mode {
-            // Of a block device, punching asks for zeroes, which not every one that discards can make.
-            FallocateMode::Discard if self.block_device => Act::Discard { len },
-            FallocateMode::Discard | FallocateMode::Punch => allocate(FallocateFlags::PUNCH_HOLE),
-            FallocateMode::Zero => allocate(FallocateFlags::ZERO_RANGE),
-        };
-        let op = FileOp::new(&self.fd, act, range.offset, IoBuf::empty(), 0);
-        Box::pin(async { perform(op).await.0.map(|_| ()) })
-    }
-
-    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
-        if self.block_device {
-            return Answer::Done(Ok(vec![Extent::stored(range.len)]));
-        }
-        let (fd, block) = (self.fd.clone(), self.geometry.block_size.bytes());
-        Answer::pending(op::on_blocking_thread(move || Ok(extents::find(&fd, range, block, count_max))))
-    }
-}
-
-/// Makes a call, again where the kernel was only interrupted.
-async fn perform(mut op: FileOp) -> Moved {
-    loop {
-        let (result, back) = op.run().await;
-        op = back;
-        match result {
-            Ok(count) => return (Ok(count), op.buf),
-            Err(libc::EINTR | libc::EAGAIN) => {}
-            // What a file system, a device and a SCSI disk answer that have no such call.
-            Err(libc::ENOSYS | libc::ENODEV | libc::ENOTTY | libc::EREMOTEIO) if op.changes_room() => {
-                return (Err(Kind::NotSupported), op.buf);
-            }
-            Err(errno) => return (Err(Kind::of_errno(errno)), op.buf),
-        }
-    }
-}

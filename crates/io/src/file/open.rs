@@ -11,11 +11,11 @@ use rustix::fs::{
 use rustix::io::{Errno, pread};
 use spillway_core::{BlockSize, Error, Geometry, IoBuf, SECTOR, Storage};
 
-use super::OpenFile;
 use super::claim::{Claim, failed};
 use super::identity::identity;
 use super::length::length_of;
 use super::mapped::MappedFile;
+use super::open_file::OpenFile;
 use super::options::{Direct, FileOptions};
 
 /// Largest preferred request that is believed, in bytes.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use spillway_core::{Attribute, BlockDevice, Error, Preset, Spec, Table, Type, Unit, Value};
 
-use super::File;
+use super::device::File;
 use crate::options::options;
 use crate::surroundings::{BackingDevice, Open, OpenDevice, Surroundings};
 

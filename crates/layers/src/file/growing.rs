@@ -6,7 +6,7 @@ use spillway_core::size::human;
 use spillway_core::sync::Ordering;
 use spillway_core::{BlockDevice, Error, Grow, LocalFuture, Request};
 
-use super::{Backing, File};
+use super::device::{Backing, File};
 
 impl Grow for File {
     /// The owner of the file or block device has made it larger before.

@@ -10,7 +10,8 @@ use spillway_core::{
 use spillway_sim::disk::{Disk, Latency, Medium, Plan};
 use spillway_sim::world::World;
 
-use super::super::{BOUNCE_LEN, File};
+use super::super::File;
+use super::super::device::BOUNCE_LEN;
 
 const ALIGNMENT: usize = 4096;
 

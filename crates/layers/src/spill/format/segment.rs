@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use super::{CODECS, FOOTER_LEN, FOOTER_MAGIC, RECORD_BYTES_MAX, RECORD_LEN, SEQS, le32, le64, put32, put64};
+use super::layout::{
+    CODECS, FOOTER_LEN, FOOTER_MAGIC, RECORD_BYTES_MAX, RECORD_LEN, SEQS, le32, le64, put32, put64,
+};
 
 /// How the bytes of a record are to be read: 4 bits.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The head of a spill file, and what its place may hold.
 
-use super::{
+use super::layout::{
     CODEC_NAME_LEN, CODECS, Layout, MAGIC, NAME_LEN_MAX, SEGMENT_SHIFT, SEGMENT_SHIFT_MIN, SEGMENTS_MAX,
     UNIT, VERSION, le32, le64, put32, put64,
 };
