@@ -45,6 +45,27 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Each kind, for tests: in the order of the declaration, so that none is forgotten.
+    pub const ALL: [Self; Self::Overflow as usize + 1] = [
+        Self::Invalid,
+        Self::NoSpace,
+        Self::OutOfMemory,
+        Self::Io,
+        Self::Corrupt,
+        Self::NotSupported,
+        Self::ReadOnly,
+        Self::ShuttingDown,
+        Self::Busy,
+        Self::Range,
+        Self::TooLong,
+        Self::NotFound,
+        Self::NoDevice,
+        Self::NotBlock,
+        Self::NotFolder,
+        Self::Denied,
+        Self::Overflow,
+    ];
+
     /// The Linux errno of this kind.
     pub const fn errno(self) -> i32 {
         match self {
@@ -156,25 +177,11 @@ mod tests {
 
     #[test]
     fn kinds_survive_the_trip_through_errno() {
-        for kind in [
-            Kind::Invalid,
-            Kind::NoSpace,
-            Kind::OutOfMemory,
-            Kind::Io,
-            Kind::NotSupported,
-            Kind::ReadOnly,
-            Kind::ShuttingDown,
-            Kind::Busy,
-            Kind::Range,
-            Kind::TooLong,
-            Kind::NotFound,
-            Kind::NoDevice,
-            Kind::NotBlock,
-            Kind::NotFolder,
-            Kind::Denied,
-            Kind::Overflow,
-        ] {
-            assert_eq!(Kind::of_errno(kind.errno()), kind);
+        for (place, kind) in Kind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, place);
+            let back = if kind == Kind::Corrupt { Kind::Io } else { kind };
+            assert_eq!(Kind::of_errno(kind.errno()), back);
+            assert_eq!(Kind::of_errno(kind.errno()).errno_name(), kind.errno_name());
         }
     }
 }

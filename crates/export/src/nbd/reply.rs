@@ -171,23 +171,7 @@ mod tests {
 
     #[test]
     fn every_failure_has_a_number_of_the_protocol() {
-        let all = [
-            Kind::Invalid,
-            Kind::NoSpace,
-            Kind::OutOfMemory,
-            Kind::Io,
-            Kind::Corrupt,
-            Kind::NotSupported,
-            Kind::ReadOnly,
-            Kind::ShuttingDown,
-            Kind::Busy,
-            Kind::Range,
-            Kind::TooLong,
-            Kind::NotFound,
-            Kind::Denied,
-            Kind::Overflow,
-        ];
-        for kind in all {
+        for kind in Kind::ALL {
             let Refusal { error, message } = kind.into();
             assert!([1, 5, 12, 22, 28, 75, 95, 108].contains(&error), "{kind:?}");
             assert!(!message.is_empty());
