@@ -3,9 +3,10 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `cli`, `server_options`, `config`, `plan` | what is asked for: options, the file of `serve`, and what both come to |
+//! | `cli`, `declared`, `server_options`, `config`, `plan` | what is asked for: options, the file of `serve`, and what both come to |
+//! | `distinct` | no two devices on one storage |
 //! | `server`, `event`, `system` | a running server, what is asked of it, and what it asks of the system |
-//! | `device`, `devices`, `opening`, `arrival`, `changes`, `ending`, `background` | its devices, how they begin, change and end |
+//! | `device`, `devices`, `opening`, `arrival`, `changes`, `ending`, `background`, `beside` | its devices, how they begin, change and end, and on which threads |
 //! | `endpoints` | where clients reach them |
 //! | `mounting`, `place` | the devices as files |
 //! | `client` | the commands that talk to running servers |

@@ -17,6 +17,7 @@
 //! | [`session`], [`exchange`] | a conversation on a byte stream, without the stream; one in whole messages |
 //! | [`stats`], [`sync`] | counters summed when read; the only door to locks |
 //! | [`work`] | how much a task does before others get their turn |
+//! | [`mod@error`] | what can go wrong in operation, as values |
 //! | [`random`] | numbers that follow from a seed |
 //! | [`contract`], [`mutant`] | what every device must do, as a suite; deliberate defects to see that tests bite |
 #![forbid(unsafe_code)]

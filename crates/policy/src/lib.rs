@@ -27,7 +27,7 @@
 //! | [`exposure`] | since when writes are acknowledged that no flush has covered |
 //! | [`commits`] | whether the committer commits or clears next |
 //!
-//! [`chunked`] decides nothing: it is a vector for slots.
+//! [`chunked`] decides nothing: it is a vector for slots; nor does `bits`, the bitmap under several of these.
 #![forbid(unsafe_code)]
 
 pub mod ages;

@@ -30,6 +30,7 @@
 //! | `incoming` | the payload of a write while it arrives |
 //! | `answer` | an answer of the device that is still to come |
 //! | `reply` | replies in the three styles, and the errno of each failure |
+//! | `responder` | replies as they are sent and counted |
 //! | `session` | the whole conversation |
 
 mod answer;

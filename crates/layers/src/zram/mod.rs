@@ -32,6 +32,7 @@
 //! | `streams`, `encoder`, `decoders`, `codec` | compression, and how much of it at once |
 //! | `codecs` | which codecs a device uses: the primary and those for recompression |
 //! | `recompress`, `aging`, `recompressor` | pages compressed again: on command, and once they are old; whose turn it is |
+//! | `config` | the options |
 //! | `attributes`, `algorithms`, `commands` | the control table; its words for codecs; what of it takes long |
 //! | `block_state` | a line for each page, for those who look at all of them |
 //!
