@@ -73,7 +73,7 @@ async fn run(core: Weak<Core>) {
         let Some(env) = core.upgrade().map(|core| core.env.clone()) else { return };
         env.sleep(Duration::ZERO).await;
         let Some(core) = core.upgrade() else { return };
-        // Whoever takes a frame queues another run afterwards: it is seen here, or there.
+        // One that takes a frame queues another run afterwards: it is seen here, or there.
         if !core.reclaim_turn() && !core.reclaim.again() {
             return;
         }
