@@ -127,7 +127,7 @@ impl World {
         while !(self.file.is_whole() && self.memory.unsaved() == (0, 0)) {
             self.wakes[STICK] = self.stick.ends.unwrap_or(NEVER);
             let actor = (0..self.wakes.len()).min_by_key(|actor| self.wakes[*actor]).expect("there are five");
-            assert!(self.wakes[actor] >= self.now && self.wakes[actor] < NEVER, "somebody goes on");
+            assert!(self.wakes[actor] >= self.now && self.wakes[actor] < NEVER, "one of them goes on");
             self.now = self.wakes[actor];
             match actor {
                 STICK => self.land(),

@@ -24,7 +24,7 @@ fn device(config: Config, latency: Latency) -> Spilling {
             return Err(Error::new(Kind::NotFound, "nothing is there"));
         };
         if Arc::strong_count(disk) > free {
-            return Err(Error::new(Kind::Busy, "somebody has it"));
+            return Err(Error::new(Kind::Busy, "another has it"));
         }
         Ok(OpenStorage { storage: disk.clone(), notes: Vec::new() })
     });
