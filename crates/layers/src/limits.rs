@@ -366,7 +366,7 @@ async fn run_watcher(core: Weak<Core>) {
         };
         env.sleep(every).await;
         let Some(core) = core.upgrade() else { return };
-        // Whoever exposes something queues another run afterwards: it is seen here, or there.
+        // A task that exposes something queues another run afterwards: it is seen here, or there.
         if !core.look_at_age() && !core.watcher.again() {
             return;
         }
