@@ -1,7 +1,7 @@
 //! Models for the checker of threads: writers that are held, and flushes that end.
 
 use spillway_core::IoBuf;
-use spillway_core::sync::models::{Tasks, every_order, finds};
+use spillway_core::models::{Tasks, every_order, finds};
 use spillway_core::sync::shuttle::future::{block_on, yield_now};
 use spillway_core::sync::shuttle::thread;
 use spillway_core::{Attributes, BlockSize};
