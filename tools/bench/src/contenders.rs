@@ -38,6 +38,11 @@ impl Device {
         attributes(self.zram.clone()).get(name)?.number().context("a number")
     }
 
+    /// Sets an attribute, and waits until what it begins is done.
+    pub(crate) fn set(&self, name: &str, value: &str) -> Result<(), Error> {
+        block_on(attributes(self.zram.clone()).store(name, value))
+    }
+
     pub(crate) fn write(&self, offset: u64, buf: IoBuf) -> IoBuf {
         let reply = answer(self.seam.submit(Request::write(offset, buf)));
         assert_eq!(reply.result, Ok(()));

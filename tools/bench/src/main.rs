@@ -34,7 +34,8 @@ cargo xtask bench nbd [ROUNDS]        fio over NBD beside nbdkit, qemu-nbd, a se
                                       the kernel's zram (5 rounds)
 cargo xtask bench fuse [ROUNDS]       fio on loop devices over files: a mount beside nbdfuse over nbdkit; as root (5 rounds)
 cargo xtask bench zram [ROUNDS [PART]]  in process: beside bare lz4 and the kernel's zram; bursts that are deferred; memory for
-                                      real pages (5 rounds; part: codec, bursts or memory)
+                                      real pages, and once they are recompressed (5 rounds; part: codec, bursts, memory or
+                                      recompress)
 cargo xtask bench spill [ROUNDS [GIB]]
                                       pages written back to a file on the disk, beside fio (E1) (5 rounds, 4 GiB)
 cargo xtask bench spill soak [SECONDS]

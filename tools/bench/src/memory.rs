@@ -5,15 +5,16 @@
 
 use anyhow::Result;
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use spillway_core::IoBuf;
 use spillway_io::Workers;
+use spillway_layers::zram::Config;
 
 use crate::contenders::{Device, at};
 use crate::kernel_zram::KernelZram;
 use crate::pages::{self, PAGE, Pages};
-use crate::report::{Rounds, at_most, table};
+use crate::report::{Rounds, at_least, at_most, table};
 
 /// Bytes of table that the kernel keeps for each page beside `mem_used_total`.
 const KERNEL_BYTES_A_PAGE: u64 = 24;
@@ -25,6 +26,10 @@ const BOUND_RATIO: f64 = 3.0;
 
 /// In the middle of what a device at rest is given to return memory.
 const SETTLE: Duration = Duration::from_millis(1500);
+
+/// Levels of zstd that pages are recompressed with, and how much smaller the last should make them than the kernel's zram with lz4.
+const LEVELS: [i32; 2] = [3, 15];
+const SMALLER: f64 = 1.4;
 
 /// Nothing is timed, so that one round is as good as five.
 pub(crate) fn compare(workers: &Workers, rounds: Rounds) -> Result<()> {
@@ -46,11 +51,81 @@ pub(crate) fn compare(workers: &Workers, rounds: Rounds) -> Result<()> {
     Ok(())
 }
 
+/// ELF pages that are recompressed, each by itself, beside the kernel's zram with lz4.
+pub(crate) fn recompress(workers: &Workers, rounds: Rounds) -> Result<()> {
+    let set = pages::elf(256 << 20)?;
+    let kernel = kernel_bytes(&set);
+    let mut rows = Vec::new();
+    for level in LEVELS {
+        let Recompressed { objects, at_rest, used, micros } = recompressed(workers, &set, level)?;
+        let smaller = kernel.as_ref().map_or_else(
+            |why| format!("none: {why}"),
+            |kernel| match *kernel as f64 / used as f64 {
+                times if Some(&level) == LEVELS.last() => at_least(times, SMALLER),
+                times => format!("{times:.2}"),
+            },
+        );
+        rows.push(vec![
+            level.to_string(),
+            mib(objects),
+            mib(at_rest),
+            mib(used),
+            kernel.as_ref().map_or("-".into(), |bytes| mib(*bytes)),
+            smaller,
+            format!("{micros:.0}"),
+        ]);
+    }
+    let head =
+        ["level", "objects, MiB", "spillway MiB", "compacted", "kernel MiB", "times smaller", "us a page"];
+    let title =
+        "256 MiB of ELF pages, recompressed with zstd, beside the kernel's zram with lz4, tables included";
+    table(&rounds.title_once(title), &head, &rows);
+    Ok(())
+}
+
+/// What became of pages that were recompressed.
+struct Recompressed {
+    objects: u64,
+    /// Memory after that, and once it was compacted.
+    at_rest: u64,
+    used: u64,
+    micros: f64,
+}
+
+fn recompressed(workers: &Workers, set: &Pages, level: i32) -> Result<Recompressed> {
+    let config = Config {
+        disksize: set.bytes.len() as u64,
+        comp_algorithm: "lz4",
+        max_comp_streams: 1,
+        recomp_algorithm: Some("algo=zstd".into()),
+        algorithm_params: Some(format!("priority=1 level={level}")),
+        ..Config::default()
+    };
+    let ours = Device::with(workers, config)?;
+    fill(&ours, set);
+    let start = Instant::now();
+    ours.set("recompress", "")?;
+    let micros = start.elapsed().as_micros() as f64 / set.count() as f64;
+    std::thread::sleep(SETTLE);
+    let at_rest = ours.number("mem_used_total")?;
+    ours.set("compact", "1")?;
+    let (objects, used) = (ours.number("compr_data_size")?, ours.number("mem_used_total")?);
+    Ok(Recompressed { objects, at_rest, used, micros })
+}
+
+fn fill(device: &Device, set: &Pages) {
+    for index in 0..set.count() {
+        device.write(at(index), IoBuf::copy_of(set.page(index)));
+    }
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.1}", bytes as f64 / f64::from(1 << 20))
+}
+
 fn row(workers: &Workers, set: &Pages) -> Result<Vec<String>> {
     let ours = Device::new(workers, set.bytes.len() as u64, "lz4", 1)?;
-    for index in 0..set.count() {
-        ours.write(at(index), IoBuf::copy_of(set.page(index)));
-    }
+    fill(&ours, set);
     std::thread::sleep(SETTLE);
     let (used, objects) = (ours.number("mem_used_total")?, ours.number("compr_data_size")?);
     let overhead = overhead(&ours)?;
@@ -64,7 +139,6 @@ fn row(workers: &Workers, set: &Pages) -> Result<Vec<String>> {
         true => at_most(overhead, 1, " %", OVERHEAD_MAX),
         false => format!("{overhead:.1} %"),
     };
-    let mib = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
     Ok(vec![
         set.name.into(),
         mib(set.bytes.len() as u64),

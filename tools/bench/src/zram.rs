@@ -27,7 +27,7 @@ const SET_BYTES: usize = 128 << 20;
 const OF_BARE: f64 = 0.92;
 
 /// Parts of the benchmark.
-const PARTS: [&str; 3] = ["codec", "bursts", "memory"];
+const PARTS: [&str; 4] = ["codec", "bursts", "memory", "recompress"];
 
 /// The part that `wanted` names; all of them by default.
 pub(crate) fn run(count: usize, wanted: Option<&str>) -> Result<()> {
@@ -47,6 +47,9 @@ pub(crate) fn run(count: usize, wanted: Option<&str>) -> Result<()> {
     }
     if is_wanted("memory") {
         memory::compare(&workers, rounds.part("memory"))?;
+    }
+    if is_wanted("recompress") {
+        memory::recompress(&workers, rounds.part("recompress"))?;
     }
     Ok(())
 }
