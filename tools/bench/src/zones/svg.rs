@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn steps_are_round_and_few() {
-        for (max, wanted) in [(100.0, 10.0), (30.0, 5.0), (1183.0, 200.0), (0.9, 0.1), (5.0, 1.0)] {
+        for (max, wanted) in [(100.0, 10.0), (30.0, 5.0), (1183.0, 200.0), (0.9, 0.1), (5.0, 0.5)] {
             assert!((step(max) - wanted).abs() < 1e-9, "{max}: {}", step(max));
         }
     }
