@@ -51,7 +51,7 @@ pub struct Row {
     pub wide: bool,
     /// Stories begin with scattering what the device holds, as [`crate::scatter`] does.
     pub dense: bool,
-    /// Stories have scans, as [`crate::scans`] puts them in: something is read ahead.
+    /// Stories have scans, as `scans` puts them in: something is read ahead.
     pub scans: bool,
     /// Its limit of acknowledged bytes that a kill may take.
     pub at_risk: Option<u64>,
