@@ -62,10 +62,9 @@ mod writing;
 
 use std::sync::Arc;
 
-use spillway_core::sync::Ordering;
 use spillway_core::{
     Answer, AtRisk, BlockDevice, ByteRange, Error, Extent, Geometry, Kind, LocalFuture, Op, Request,
-    Submission, Suspend, mutant,
+    Submission, Suspend,
 };
 
 use crate::surroundings::{Below, Open, OpenDevice, Surroundings};
@@ -100,13 +99,7 @@ impl Suspend for PageCache {
 
 impl AtRisk for PageCache {
     fn at_risk_bytes(&self) -> u64 {
-        let core = &self.core;
-        let safe = if mutant::on("page_cache: what is being written back is not at risk") {
-            core.moving.load(Ordering::Relaxed)
-        } else {
-            0
-        };
-        (core.unsaved.used() - safe) * core.places.block_bytes()
+        self.core.unsaved.used() * self.core.places.block_bytes()
     }
 }
 
