@@ -119,7 +119,7 @@ impl ServerPlan {
         cache.path = absolute(&cache.path).context("cannot resolve the cache's path")?;
         let origin = OriginConfig::File(file::Config { path: origin, read_only: false });
         let committed = cache.ack == write_cache::Ack::Committed;
-        if committed && options.page_cache.page_cache == PageCache::Writeback {
+        if committed && options.page_cache.page_cache == PageCache(Some(page_cache::Mode::Writeback)) {
             let words = "--ack committed promises that every write survives, and --page-cache writeback keeps it in memory: leave one out, \
                          or take writethrough";
             return Err(Failure::usage(words.to_owned()).into());
@@ -149,17 +149,17 @@ impl ServerPlan {
 
 /// The page cache that is asked for, if one is.
 fn paged(options: PageCacheOptions) -> Result<Option<LayerConfig>> {
-    let mode = match options.page_cache {
-        PageCache::Writeback => page_cache::Mode::Writeback,
-        PageCache::Writethrough => page_cache::Mode::Writethrough,
-        PageCache::None if options.config.gives("page_cache_bytes_max") => {
+    match options.page_cache {
+        PageCache(Some(mode)) => {
+            Ok(Some(LayerConfig::PageCache(page_cache::Config { mode, ..options.config.config() })))
+        }
+        PageCache(None) if options.config.gives("page_cache_bytes_max") => {
             let words =
                 "--page-cache-bytes-max is for a page cache: give --page-cache writeback or writethrough too";
-            return Err(Failure::usage(words.to_owned()).into());
+            Err(Failure::usage(words.to_owned()).into())
         }
-        PageCache::None => return Ok(None),
-    };
-    Ok(Some(LayerConfig::PageCache(page_cache::Config { mode, ..options.config.config() })))
+        PageCache(None) => Ok(None),
+    }
 }
 
 fn alone(origin: OriginConfig) -> StackConfig {

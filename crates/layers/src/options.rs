@@ -34,7 +34,7 @@ macro_rules! choices {
 
         impl $Name {
             /// The names.
-            pub(crate) const NAMES: &'static [&'static str] = &[$($text),*];
+            $vis const NAMES: &'static [&'static str] = &[$($text),*];
             const ALL: &'static [Self] = &[$(Self::$Variant),*];
         }
 

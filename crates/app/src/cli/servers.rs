@@ -2,7 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum, ValueHint};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueHint};
+use spillway_core::Value;
+use spillway_layers::options::{Field, Options};
+use spillway_layers::page_cache::Mode;
 use spillway_layers::{file, limits, page_cache, write_cache, zram};
 
 use crate::declared::Declared;
@@ -62,23 +66,32 @@ pub(crate) struct RamOptions {
     pub(crate) server: ServerOptions,
 }
 
-/// Whether reads and writes are kept in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PageCache {
-    /// No page cache
-    None,
-    /// Acknowledge writes from memory, and write them back later
-    Writeback,
-    /// Acknowledge writes once the device below has them; keep them for reads
-    Writethrough,
+/// The page cache of a stack: how writes are acknowledged, where there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageCache(pub(crate) Option<Mode>);
+
+/// The word for no page cache.
+const NONE: &str = "none";
+
+/// Reads the layer's modes, and none.
+fn page_cache() -> impl TypedValueParser<Value = PageCache> {
+    PossibleValuesParser::new([NONE].iter().chain(Mode::NAMES).copied()).map(|name| {
+        let mode = Mode::NAMES.iter().find(|mode| **mode == name);
+        PageCache(mode.map(|mode| Mode::of(Value::Choice(mode))))
+    })
+}
+
+fn page_cache_help() -> String {
+    let mode = page_cache::Config::specs().iter().find(|spec| spec.name == "mode");
+    let mode = mode.expect("a page cache has a mode");
+    format!("Keep reads and writes in memory, unless it is {NONE}. {}", mode.help)
 }
 
 /// Options of a page cache.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Page cache")]
 pub(crate) struct PageCacheOptions {
-    /// Keep reads and writes in memory
-    #[arg(long, value_enum, value_name = "MODE", default_value_t = PageCache::None)]
+    #[arg(long, value_name = "MODE", default_value = NONE, value_parser = page_cache(), help = page_cache_help())]
     pub(crate) page_cache: PageCache,
 
     #[command(flatten)]
