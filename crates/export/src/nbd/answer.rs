@@ -18,18 +18,18 @@ pub(super) enum PendingAnswer {
 }
 
 /// An answer.
-pub(super) enum Outcome {
+pub(super) enum Completion {
     Io(Reply),
     Extents(Result<Vec<Extent>, Kind>),
 }
 
 impl Future for PendingAnswer {
-    type Output = Outcome;
+    type Output = Completion;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completion> {
         match &mut *self {
-            PendingAnswer::Io(future) => future.as_mut().poll(context).map(Outcome::Io),
-            PendingAnswer::Extents(future) => future.as_mut().poll(context).map(Outcome::Extents),
+            PendingAnswer::Io(future) => future.as_mut().poll(context).map(Completion::Io),
+            PendingAnswer::Extents(future) => future.as_mut().poll(context).map(Completion::Extents),
         }
     }
 }

@@ -18,7 +18,7 @@ use spillway_core::buffer::{self, Reserve};
 use spillway_core::session::{Intake, Output};
 use spillway_core::{Aligned, Answer, ByteRange, IoBuf, LocalFuture, Op, Request, work};
 
-use super::answer::{Outcome, PendingAnswer, held_by};
+use super::answer::{Completion, PendingAnswer, held_by};
 use super::config::Config;
 use super::incoming::{Incoming, PartialHeader};
 use super::memory::{ASSURED_BYTES, EXTENTS_BYTES, EXTENTS_MAX, EXTENTS_MIN};
@@ -288,7 +288,7 @@ impl Transmission {
             None => EXTENTS_MIN,
         };
         match self.device.extents(self.blocks_around(ticket.range()), count_max) {
-            Answer::Done(extents) => self.finish(&ticket, Outcome::Extents(extents), out),
+            Answer::Done(extents) => self.finish(&ticket, Completion::Extents(extents), out),
             Answer::Pending(future) => {
                 let with_memory = async move {
                     let _reserve = reserve;
@@ -306,16 +306,16 @@ impl Transmission {
     }
 
     fn await_answer(&mut self, ticket: Ticket, answer: PendingAnswer, out: &mut Output) {
-        if let Some((ticket, outcome)) = self.pending.begin(ticket, held_by(&ticket), answer) {
-            self.finish(&ticket, outcome, out);
+        if let Some((ticket, completion)) = self.pending.begin(ticket, held_by(&ticket), answer) {
+            self.finish(&ticket, completion, out);
         }
     }
 
-    fn finish(&mut self, ticket: &Ticket, outcome: Outcome, out: &mut Output) {
-        match outcome {
-            Outcome::Io(reply) => self.responder.answer(ticket, reply, out),
-            Outcome::Extents(Err(kind)) => self.responder.refuse(ticket, kind.into(), out),
-            Outcome::Extents(Ok(extents)) => {
+    fn finish(&mut self, ticket: &Ticket, completion: Completion, out: &mut Output) {
+        match completion {
+            Completion::Io(reply) => self.responder.answer(ticket, reply, out),
+            Completion::Extents(Err(kind)) => self.responder.refuse(ticket, kind.into(), out),
+            Completion::Extents(Ok(extents)) => {
                 let head = ticket.offset - self.blocks_around(ticket.range()).offset;
                 work::spend(extents.len() as u32 / EXTENTS_A_UNIT);
                 self.responder.block_status(ticket, &cut(&extents, head, ticket.length), out);
@@ -327,8 +327,8 @@ impl Transmission {
     pub(super) fn poll(&mut self, context: &mut Context<'_>, out: &mut Output) {
         if !self.pending.is_empty() || matches!(self.position, Position::Parked(..)) {
             self.pending.collect(context);
-            while let Some((ticket, outcome)) = self.pending.next_done() {
-                self.finish(&ticket, outcome, out);
+            while let Some((ticket, completion)) = self.pending.next_done() {
+                self.finish(&ticket, completion, out);
                 if work::spent() {
                     break;
                 }

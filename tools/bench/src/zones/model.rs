@@ -8,7 +8,7 @@ use spillway_policy::zones::Scope;
 
 use super::file_system::{ALL, FileSystem};
 use super::memory::{NAMES, PAGES, size};
-use super::setup::{Outcome, Sample, Setup};
+use super::setup::{Measured, Sample, Setup};
 use super::stick::Speed;
 use super::svg::{self, Chart, Line};
 use super::time::{MILLI, SECOND};
@@ -59,18 +59,18 @@ What the model assumes:
 ";
 
 pub(super) fn run(rounds: Rounds, folder: &Path) -> Result<()> {
-    let outcomes = rows(&ALL, &SCOPES, &[SEEK], SEEDS);
-    let outcomes: Vec<[&[Outcome]; 2]> = pairs(&outcomes, SEEDS);
+    let runs = rows(&ALL, &SCOPES, &[SEEK], SEEDS);
+    let runs: Vec<[&[Measured]; 2]> = pairs(&runs, SEEDS);
     let title = format!(
         "E5: {PAGES} pages of memory in three zones, 10 GiB to a USB stick, in virtual time, {SEEDS} seeds; the source's figures in brackets"
     );
     let head = ["", "limit", "seconds (sd)", "reclaim writes", "activated", "zones, wanted"];
-    let shown = ALL.iter().zip(&outcomes).zip(WRITES_MAX).flat_map(|((row, pair), max)| show(row, pair, max));
+    let shown = ALL.iter().zip(&runs).zip(WRITES_MAX).flat_map(|((row, pair), max)| show(row, pair, max));
     table(&rounds.title_once(&title), &head, &shown.collect::<Vec<_>>());
     println!("{ASSUMPTIONS}");
     let charts: Vec<Chart> = ALL
         .iter()
-        .zip(&outcomes)
+        .zip(&runs)
         .flat_map(|(row, pair)| [0, 1].map(|mode| memory_chart(row, pair, mode)))
         .collect();
     save(folder, "zones-memory.svg", &svg::page(&charts, 2))?;
@@ -78,7 +78,7 @@ pub(super) fn run(rounds: Rounds, folder: &Path) -> Result<()> {
 }
 
 /// Every combination, in order; threads take turns.
-fn rows(systems: &[FileSystem], scopes: &[Scope], seeks: &[u64], seeds: u64) -> Vec<Outcome> {
+fn rows(systems: &[FileSystem], scopes: &[Scope], seeks: &[u64], seeds: u64) -> Vec<Measured> {
     let mut setups = Vec::new();
     for file_system in systems {
         for seek in seeks {
@@ -97,24 +97,21 @@ fn rows(systems: &[FileSystem], scopes: &[Scope], seeks: &[u64], seeds: u64) -> 
         mine.map(|turn| (turn, World::new(setups[turn]).run())).collect::<Vec<_>>()
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut outcomes: Vec<_> = std::thread::scope(|scope| {
+    let mut runs: Vec<_> = std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         running.into_iter().flat_map(|thread| thread.join().expect("a run ends")).collect()
     });
-    outcomes.sort_unstable_by_key(|(turn, _)| *turn);
-    outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+    runs.sort_unstable_by_key(|(turn, _)| *turn);
+    runs.into_iter().map(|(_, run)| run).collect()
 }
 
 /// The runs with one limit and those with a limit for each zone, of each setting.
-fn pairs(outcomes: &[Outcome], seeds: u64) -> Vec<[&[Outcome]; 2]> {
-    outcomes
-        .chunks(2 * seeds as usize)
-        .map(|both| [&both[..both.len() / 2], &both[both.len() / 2..]])
-        .collect()
+fn pairs(runs: &[Measured], seeds: u64) -> Vec<[&[Measured]; 2]> {
+    runs.chunks(2 * seeds as usize).map(|both| [&both[..both.len() / 2], &both[both.len() / 2..]]).collect()
 }
 
-fn figures(outcomes: &[Outcome], of: impl Fn(&Outcome) -> f64) -> Vec<f64> {
-    outcomes.iter().map(of).collect()
+fn figures(runs: &[Measured], of: impl Fn(&Measured) -> f64) -> Vec<f64> {
+    runs.iter().map(of).collect()
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -134,7 +131,7 @@ fn spread(values: &[f64]) -> String {
 }
 
 /// Both rows of a file system.
-fn show(row: &FileSystem, pair: &[&[Outcome]; 2], writes_max: f64) -> Vec<Vec<String>> {
+fn show(row: &FileSystem, pair: &[&[Measured]; 2], writes_max: f64) -> Vec<Vec<String>> {
     let seconds = pair.map(|runs| figures(runs, |run| run.seconds));
     let writes = pair.map(|runs| figures(runs, |run| run.reclaim_writes as f64));
     let worst = writes[1].iter().copied().fold(0.0, f64::max);
@@ -172,7 +169,7 @@ fn show(row: &FileSystem, pair: &[&[Outcome]; 2], writes_max: f64) -> Vec<Vec<St
 }
 
 /// Dirty memory of the first run, and the writer's pauses.
-fn memory_chart(row: &FileSystem, pair: &[&[Outcome]; 2], mode: usize) -> Chart {
+fn memory_chart(row: &FileSystem, pair: &[&[Measured]; 2], mode: usize) -> Chart {
     let samples = &pair[mode][0].samples;
     let line = |name: String, colour, of: &dyn Fn(&Sample) -> f64| Line {
         name,
@@ -203,8 +200,8 @@ fn memory_chart(row: &FileSystem, pair: &[&[Outcome]; 2], mode: usize) -> Chart 
 /// The fuse-ntfs-like row at every cost of a random write.
 fn sweep(rounds: Rounds, folder: &Path) -> Result<()> {
     let seeks = SWEEP.map(|millis| millis * MILLI);
-    let outcomes = rows(&ALL[1..2], &SCOPES, &seeks, SWEEP_SEEDS);
-    let points = pairs(&outcomes, SWEEP_SEEDS);
+    let runs = rows(&ALL[1..2], &SCOPES, &seeks, SWEEP_SEEDS);
+    let points = pairs(&runs, SWEEP_SEEDS);
     let mut shown = Vec::new();
     let mut lines = [("one limit for all", svg::ORANGE), ("a limit for each zone", svg::BLUE)]
         .map(|(name, colour)| Line { name: name.into(), colour, points: Vec::new() });
@@ -264,7 +261,7 @@ mod tests {
     fn a_seed_says_all() {
         let run = || rows(&ALL[..1], &SCOPES[1..], &[SEEK], 2);
         let (one, other) = (run(), run());
-        let seconds = |runs: &[Outcome]| figures(runs, |run| run.seconds);
+        let seconds = |runs: &[Measured]| figures(runs, |run| run.seconds);
         assert_eq!(format!("{:?}", seconds(&one)), format!("{:?}", seconds(&other)));
         assert_ne!(one[0].seconds.to_bits(), one[1].seconds.to_bits(), "another seed is another run");
     }

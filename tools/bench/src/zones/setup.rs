@@ -24,9 +24,9 @@ pub(super) struct Sample {
     pub(super) paused: u64,
 }
 
-/// What came of it.
+/// What was measured in one run.
 #[derive(Clone, Default)]
-pub(super) struct Outcome {
+pub(super) struct Measured {
     pub(super) seconds: f64,
     pub(super) reclaim_writes: u64,
     pub(super) activated: u64,

@@ -12,7 +12,7 @@ use spillway_policy::zones::{Limit, Scope};
 use super::file::File;
 use super::file_system::Pageout;
 use super::memory::{Memory, State, ZONES};
-use super::setup::{Found, Outcome, Sample, Setup};
+use super::setup::{Found, Measured, Sample, Setup};
 use super::stick::{Request, Speed, Stick};
 use super::time::{MILLI, SECOND};
 
@@ -88,7 +88,7 @@ pub(super) struct World {
     bytes_per_second: u64,
     paused: u64,
     random: Random,
-    outcome: Outcome,
+    measured: Measured,
 }
 
 impl World {
@@ -117,13 +117,13 @@ impl World {
             bytes_per_second: 0,
             paused: 0,
             random,
-            outcome: Outcome::default(),
+            measured: Measured::default(),
             setup,
         }
     }
 
     /// Until all of the file is on the stick.
-    pub(super) fn run(mut self) -> Outcome {
+    pub(super) fn run(mut self) -> Measured {
         while !(self.file.is_whole() && self.memory.unsaved() == (0, 0)) {
             self.wakes[STICK] = self.stick.ends.unwrap_or(NEVER);
             let actor = (0..self.wakes.len()).min_by_key(|actor| self.wakes[*actor]).expect("there are five");
@@ -137,9 +137,9 @@ impl World {
                 _ => self.tick(),
             }
         }
-        self.outcome.seconds = self.now as f64 / SECOND as f64;
-        self.outcome.seeks = self.stick.seeks;
-        self.outcome
+        self.measured.seconds = self.now as f64 / SECOND as f64;
+        self.measured.seeks = self.stick.seeks;
+        self.measured
     }
 
     fn unsaved_bytes(&self) -> u64 {
@@ -293,7 +293,7 @@ impl World {
         self.memory.set(page, State::Dirty);
         self.metadata.push(page);
         for _ in 0..accesses {
-            self.outcome.activated += u64::from(self.memory.access(page));
+            self.measured.activated += u64::from(self.memory.access(page));
         }
     }
 
@@ -366,7 +366,7 @@ impl World {
     /// Reclaim wants a dirty page written: this is what the source counts, whatever the file system does then. Whether there is room for
     /// no more.
     fn page_out(&mut self, page: u32) -> bool {
-        self.outcome.reclaim_writes += 1;
+        self.measured.reclaim_writes += 1;
         let content = self.memory.page(page).content;
         let written = self.setup.file_system.pageout == Pageout::Written && content < METADATA;
         if written {
@@ -386,7 +386,7 @@ impl World {
         if self.ticks.is_multiple_of(5) {
             let zones = self.memory.zones();
             let paused = std::mem::take(&mut self.paused);
-            self.outcome.samples.push(Sample { unsaved: zones.map(|zone| zone.unsaved), paused });
+            self.measured.samples.push(Sample { unsaved: zones.map(|zone| zone.unsaved), paused });
         }
         self.start_write_back();
     }
