@@ -50,6 +50,7 @@ impl Exposure {
 
     /// The flush of that number has succeeded.
     pub fn end_flush(&mut self, number: u64) {
+        assert!((1..=self.flushes).contains(&number), "flush {number} of {} ends", self.flushes);
         while self.notes.front().is_some_and(|(flushes, _)| *flushes < number) {
             self.notes.pop_front();
         }

@@ -2,13 +2,17 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 
-use spillway_core::IoBuf;
-use spillway_core::sync::{AtomicBool, WaitList};
-use spillway_core::{Attributes, BlockSize};
+use spillway_core::sync::{AtomicBool, AtomicU64, Ordering, WaitList};
+use spillway_core::{
+    Answer, AtRisk, Attributes, BlockDevice, BlockSize, ByteRange, Env, Error, Geometry, IoBuf, Kind, Op,
+    Reply, Request, Seam, Submission, Value,
+};
 use spillway_sim::world::World;
 
-use super::*;
+use super::{Limits, attributes};
 
 const BLOCK: u64 = 4096;
 

@@ -1,12 +1,16 @@
 //! Models for the checker of threads: writers that are held, and flushes that end.
 
-use spillway_core::IoBuf;
+use std::sync::Arc;
+
 use spillway_core::models::{Tasks, every_order, finds};
 use spillway_core::sync::shuttle::future::{block_on, yield_now};
 use spillway_core::sync::shuttle::thread;
-use spillway_core::{Attributes, BlockSize};
+use spillway_core::sync::{AtomicU64, Ordering};
+use spillway_core::{
+    Answer, AtRisk, Attributes, BlockDevice, BlockSize, Geometry, IoBuf, Op, Request, Submission, Value,
+};
 
-use super::*;
+use super::{Limits, attributes};
 
 const BLOCK: u64 = 4096;
 

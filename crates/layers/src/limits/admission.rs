@@ -1,0 +1,324 @@
+//! Which writes pass the limits, and which are held; the flushes that let them pass.
+
+use std::pin::pin;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::future::select;
+use spillway_core::size::human;
+use spillway_core::sync::{AtomicU64, Mutex, Ordering, Semaphore, Watermark, Work};
+use spillway_core::{
+    Answer, AtRisk, BlockDevice, Env, Kind, LocalFuture, Op, Place, Reply, Request, Seam, Submission, mutant,
+    task,
+};
+use spillway_policy::exposure::Exposure;
+
+use super::settings::Settings;
+
+/// The log tells of writes that are held once in this time.
+const ALARM_EVERY: Duration = Duration::from_secs(60);
+
+/// Time between two looks for what nobody has told of.
+const LOST_EVERY: Duration = Duration::from_millis(100);
+
+/// Longest time between two looks at how old writes are: a setting that changes meanwhile is seen after that.
+const LOOK_EVERY_MAX: Duration = Duration::from_secs(1);
+
+/// What requests and tasks share.
+pub(super) struct Core {
+    /// Name of the device.
+    device: String,
+    pub(super) below: Seam,
+    env: Arc<dyn Env>,
+    pub(super) settings: Settings,
+    parts: Vec<Arc<dyn AtRisk>>,
+    exposure: Mutex<Exposure>,
+    /// Held by the first of the writes that wait.
+    line: Semaphore,
+    /// Steps when a flush has ended, and when a write has while others wait.
+    ends: Watermark,
+    /// How the last flush has ended.
+    failure: Mutex<Option<Kind>>,
+    flusher: Work,
+    watcher: Work,
+    /// Writes that have waited.
+    pub(super) held: AtomicU64,
+    /// Flushes that the limits have begun.
+    pub(super) flushes: AtomicU64,
+    alarmed_at: Mutex<Option<Duration>>,
+}
+
+/// A write that is under way.
+struct Admitted {
+    core: Arc<Core>,
+    /// Until this is dropped its bytes count beside those of the parts. None of a write that is durable once it is acknowledged.
+    bytes: Option<u64>,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.core.ended(self.bytes);
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        assert_eq!(self.exposure.lock().admitted(), 0, "a write that is under way holds its limits");
+    }
+}
+
+impl Core {
+    /// Over `below`, whose `parts` have acknowledged what may be lost.
+    pub(super) fn new(
+        device: &str,
+        below: Arc<dyn BlockDevice>,
+        parts: Vec<Arc<dyn AtRisk>>,
+        env: Arc<dyn Env>,
+        settings: Settings,
+    ) -> Self {
+        Self {
+            device: device.to_owned(),
+            below: Seam::new(below),
+            env,
+            settings,
+            parts,
+            exposure: Mutex::default(),
+            line: Semaphore::new(1),
+            ends: Watermark::default(),
+            failure: Mutex::default(),
+            flusher: Work::default(),
+            watcher: Work::default(),
+            held: AtomicU64::new(0),
+            flushes: AtomicU64::new(0),
+            alarmed_at: Mutex::default(),
+        }
+    }
+
+    /// A limit has changed.
+    pub(super) fn changed(self: &Arc<Self>) {
+        self.ends.step();
+        if self.settings.is_any() {
+            // What was acknowledged before is as old as it may be, and what is under way is not known.
+            self.exposure.lock().note(self.env.coarse_now());
+            self.flush_in_background();
+            self.watch();
+        }
+    }
+
+    /// Age of the oldest write that no flush has covered.
+    pub(super) fn age(&self) -> Option<Duration> {
+        self.exposure.lock().age(self.env.now())
+    }
+
+    /// Bytes that a crash would take.
+    pub(super) fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.at_risk_bytes()).sum()
+    }
+
+    /// A request that changes the device and is not durable once it is acknowledged.
+    pub(super) fn change(self: &Arc<Self>, request: Request) -> Submission {
+        assert!(!request.flags.fua, "what is durable once it is acknowledged needs no room");
+        // A discard that is lost takes nothing with it.
+        let bytes = if request.op == Op::Discard { 0 } else { request.range.len };
+        if self.settings.at_risk_bytes_max.get().is_some_and(|max| bytes > max) {
+            return self.durably(request.with_fua());
+        }
+        let passes = self.line.used() == 0;
+        if let Some(admitted) = passes.then(|| self.admit(bytes)).flatten() {
+            return self.carry_out(request, admitted);
+        }
+        let core = self.clone();
+        Answer::pending(async move {
+            match core.wait(bytes).await {
+                Ok(admitted) => core.carry_out(request, admitted).await,
+                Err(kind) => request.answer(Err(kind)),
+            }
+        })
+    }
+
+    /// A write that is durable once it is acknowledged. Until then some of it may count with the parts.
+    pub(super) fn durably(self: &Arc<Self>, request: Request) -> Submission {
+        assert!(request.flags.fua, "a write is at risk without FUA");
+        self.carry_out(request, Admitted { core: self.clone(), bytes: None })
+    }
+
+    fn carry_out(&self, request: Request, admitted: Admitted) -> Submission {
+        match self.below.submit(request) {
+            Answer::Done(reply) => {
+                drop(admitted);
+                Answer::Done(reply)
+            }
+            Answer::Pending(reply) => Answer::pending(async move {
+                let reply = reply.await;
+                drop(admitted);
+                reply
+            }),
+        }
+    }
+
+    /// Admits a write of so many bytes, if no limit is in the way.
+    fn admit(self: &Arc<Self>, bytes: u64) -> Option<Admitted> {
+        let mut exposure = self.exposure.lock();
+        let fits = |max: u64| {
+            let under_way =
+                if mutant::on("limits: forget what is under way") { 0 } else { exposure.admitted() };
+            let acknowledged =
+                if mutant::on("limits: forget what the parts have acknowledged") { 0 } else { self.bytes() };
+            acknowledged + under_way + bytes <= max
+        };
+        let young = |max: Duration| exposure.age(self.env.coarse_now()).is_none_or(|age| age <= max);
+        if !self.settings.at_risk_bytes_max.get().is_none_or(fits)
+            || !self.settings.seconds().is_none_or(young)
+        {
+            return None;
+        }
+        exposure.admit(bytes);
+        Some(Admitted { core: self.clone(), bytes: Some(bytes) })
+    }
+
+    /// A write has ended.
+    fn ended(self: &Arc<Self>, bytes: Option<u64>) {
+        if let Some(bytes) = bytes {
+            self.acknowledged(bytes);
+        }
+        if self.line.used() > 0 {
+            self.ends.step();
+        }
+    }
+
+    fn acknowledged(self: &Arc<Self>, bytes: u64) {
+        let at_risk = {
+            let mut exposure = self.exposure.lock();
+            exposure.acknowledge(bytes, self.env.coarse_now());
+            exposure.admitted() + self.bytes()
+        };
+        if self.settings.at_risk_bytes_max.get().is_some_and(|max| at_risk > max / 2) {
+            self.flush_in_background();
+        }
+        self.watch();
+    }
+
+    /// Waits, after all that came before, until a write of so many bytes is admitted.
+    async fn wait(self: &Arc<Self>, bytes: u64) -> Result<Admitted, Kind> {
+        self.held.fetch_add(1, Ordering::Relaxed);
+        self.alarm();
+        let _first = self.line.hold().await;
+        assert_eq!(self.line.used(), 1, "one write is the first of those that wait");
+        loop {
+            let seen = self.ends.current();
+            if let Some(admitted) = self.admit(bytes) {
+                return Ok(admitted);
+            }
+            let exposed = self.exposure.lock().age(self.env.coarse_now()).is_some();
+            match exposed {
+                true => {
+                    self.flush_in_background();
+                    self.ends.reached(seen + 1).await;
+                }
+                false => self.wait_for_others(seen).await,
+            }
+            if let Some(kind) = *self.failure.lock() {
+                return Err(kind);
+            }
+        }
+    }
+
+    /// Waits for an end after `seen`: no flush that begins now covers what is under way. What a request that was withdrawn leaves is told by
+    /// nobody, and looked for.
+    async fn wait_for_others(&self, seen: u64) {
+        select(pin!(self.ends.reached(seen + 1)), self.env.sleep(LOST_EVERY)).await;
+        if self.bytes() > 0 {
+            self.exposure.lock().note(self.env.coarse_now());
+        }
+    }
+
+    /// Flushes by `request`, which covers what was acknowledged before.
+    pub(super) async fn flush(&self, request: Request) -> Reply {
+        assert_eq!(request.op, Op::Flush, "nothing else makes durable what was acknowledged before");
+        let number = self.exposure.lock().begin_flush();
+        let reply = self.below.submit(request).await;
+        if reply.result.is_ok() {
+            self.exposure.lock().end_flush(number);
+        }
+        *self.failure.lock() = reply.result.err();
+        if !mutant::on("limits: wake nobody when a flush ends") {
+            self.ends.step();
+        }
+        reply
+    }
+
+    fn flush_in_background(self: &Arc<Self>) {
+        if self.flusher.queue() {
+            let core = self.clone();
+            self.env.spawn(Place::Background, task(move || run_flusher(core)));
+        }
+    }
+
+    /// Has ages looked at for as long as something is exposed; it has just become so.
+    fn watch(self: &Arc<Self>) {
+        if self.settings.seconds().is_some() && self.watcher.queue() {
+            let core = Arc::downgrade(self);
+            let begin = move || Box::pin(run_watcher(core)) as LocalFuture<()>;
+            self.env.spawn(Place::Background, Box::new(begin));
+        }
+    }
+
+    /// Whether something is exposed whose age is limited; flushes it in time.
+    fn look_at_age(self: &Arc<Self>) -> bool {
+        let age = self.exposure.lock().age(self.env.now());
+        let (Some(age), Some(max)) = (age, self.settings.seconds()) else { return false };
+        if age >= max / 2 {
+            self.flush_in_background();
+        }
+        if age > max {
+            self.alarm();
+        }
+        true
+    }
+
+    /// Tells that a limit is reached.
+    fn alarm(&self) {
+        let now = self.env.now();
+        let mut at = self.alarmed_at.lock();
+        if at.is_some_and(|at| now < at + ALARM_EVERY) {
+            return;
+        }
+        *at = Some(now);
+        drop(at);
+        let age = self.exposure.lock().age(now).unwrap_or_default();
+        tracing::warn!(
+            "device {}: {} are acknowledged and not durable, the oldest for {} s: a limit is reached, and writes wait for a flush \
+             (at_risk_bytes_max, at_risk_seconds_max)",
+            self.device,
+            human(self.bytes()),
+            age.as_secs()
+        );
+    }
+}
+
+async fn run_flusher(core: Arc<Core>) {
+    loop {
+        core.flushes.fetch_add(1, Ordering::Relaxed);
+        core.flush(Request::flush()).await;
+        if !core.flusher.again() {
+            return;
+        }
+    }
+}
+
+async fn run_watcher(core: Weak<Core>) {
+    loop {
+        let Some((env, every)) = core.upgrade().map(|core| {
+            let every = core.settings.seconds().unwrap_or_default() / 8;
+            (core.env.clone(), every.clamp(Duration::from_millis(1), LOOK_EVERY_MAX))
+        }) else {
+            return;
+        };
+        env.sleep(every).await;
+        let Some(core) = core.upgrade() else { return };
+        // A task that exposes something queues another run afterwards: it is seen here, or there.
+        if !core.look_at_age() && !core.watcher.again() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The layer: what its requests are to the limits, and its attributes.
+
+use std::sync::Arc;
+
+use spillway_core::sync::Ordering;
+use spillway_core::{
+    Answer, AtRisk, Attribute, BlockDevice, ByteRange, Env, Error, Extent, Geometry, Kind, Op, Request, Spec,
+    Submission, Table, Unit, Value,
+};
+
+use super::admission::Core;
+use super::settings::{Config, Settings};
+
+/// The top of a stack, with its limits. See the head of this file.
+pub struct Limits {
+    core: Arc<Core>,
+}
+
+impl Limits {
+    /// Over `below`, whose `parts` have acknowledged what may be lost; none are set.
+    pub(crate) fn new(
+        device: &str,
+        below: Arc<dyn BlockDevice>,
+        parts: Vec<Arc<dyn AtRisk>>,
+        env: Arc<dyn Env>,
+    ) -> Result<Arc<Self>, Error> {
+        let config = Config { volatile: below.geometry().volatile, ..Config::default() };
+        let core = Core::new(device, below, parts, env, Settings::new(&config)?);
+        Ok(Arc::new(Self { core: Arc::new(core) }))
+    }
+
+    fn changed(&self, _: &'static str) {
+        self.core.changed();
+    }
+}
+
+impl BlockDevice for Limits {
+    fn geometry(&self) -> Geometry {
+        self.core.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        let core = &self.core;
+        if !core.settings.is_any() {
+            return core.below.submit(request);
+        }
+        match request.op {
+            Op::Flush => {
+                let core = core.clone();
+                Answer::pending(async move { core.flush(request).await })
+            }
+            Op::Read => core.below.submit(request),
+            _ if request.flags.fua => core.durably(request),
+            _ => core.change(request),
+        }
+    }
+
+    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
+        self.core.below.extents(range, count_max)
+    }
+
+    fn verify(&self) {
+        self.core.below.verify();
+    }
+}
+
+static ROWS: &[Attribute<Limits>] = &[
+    Attribute::read(
+        Spec::gauge(
+            "at_risk_bytes",
+            Unit::Bytes,
+            "Bytes that are acknowledged and not durable: what a crash would take. None where nothing is ever durable",
+        )
+        .or_none(),
+        |limits| match limits.core.settings.volatile {
+            true => Value::None,
+            false => Value::U64(limits.core.bytes()),
+        },
+    ),
+    Attribute::read(
+        Spec::gauge(
+            "at_risk_seconds",
+            Unit::Seconds,
+            "Age of the oldest write that no flush has covered; none without such a write, or without a limit",
+        )
+        .or_none(),
+        |limits| {
+            let age = limits.core.age().filter(|_| limits.core.settings.is_any());
+            age.map_or(Value::None, |age| Value::U64(age.as_secs()))
+        },
+    ),
+    Attribute::read(
+        Spec::counter("at_risk_waits", Unit::Requests, "Writes that waited because a limit was reached"),
+        |limits| Value::U64(limits.core.held.load(Ordering::Relaxed)),
+    ),
+    Attribute::read(
+        Spec::counter("at_risk_flushes", Unit::None, "Flushes that the limits have begun"),
+        |limits| Value::U64(limits.core.flushes.load(Ordering::Relaxed)),
+    ),
+];
+
+/// The declarations of the attributes that are no options.
+pub fn declarations() -> Vec<Spec> {
+    ROWS.iter().map(Attribute::spec).collect()
+}
+
+/// The attributes of a stack's limits.
+pub(crate) fn attributes(limits: Arc<Limits>) -> Table<Limits> {
+    Table::new(limits, ROWS).with(Settings::ROWS, |limits| &limits.core.settings, Limits::changed)
+}
