@@ -5,12 +5,13 @@
 #   tests/scripts/kernel_writecache.sh [BLOCK_SIZE ...]        512 and 4096 by default
 #
 # Needs Debian's qemu-system-x86 qemu-utils busybox-static dmsetup cpio kmod, and a kernel: the newest cloud kernel of the configured
-# archive is downloaded, or KERNEL_DEB names a package. Everything lies in target/kernel-writecache.
+# archive is downloaded, or KERNEL_DEB names a package. Everything lies in kernel-writecache of cargo's target folder.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-work=$root/target/kernel-writecache
-spillway=$root/target/release/spillway
+target=$(cd "$root" && cargo metadata --no-deps --format-version 1 | grep -o '"target_directory":"[^"]*"' | cut -d'"' -f4)
+work=$target/kernel-writecache
+spillway=$target/release/spillway
 origin_bytes=$((32 << 20))
 cache_bytes=$((16 << 20))
 
