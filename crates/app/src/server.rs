@@ -384,3 +384,6 @@ impl Server {
         flushed.map_err(Failure::from)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,8 @@ struct State {
     geometry: Geometry,
     /// Questions about extents.
     looks: usize,
+    /// Address of the bytes of the last write.
+    written_from: usize,
 }
 
 /// A device of 4096-byte blocks that knows holes, and says so of [`LOOKED_AT_MAX`] blocks at a time.
@@ -39,6 +41,7 @@ impl TestDevice {
             failure: None,
             geometry,
             looks: 0,
+            written_from: 0,
         };
         Arc::new_cyclic(|this| Self {
             this: this.clone(),
@@ -83,6 +86,11 @@ impl TestDevice {
         self.state.lock().looks
     }
 
+    /// Address of the bytes of the last write.
+    pub(crate) fn written_from(&self) -> usize {
+        self.state.lock().written_from
+    }
+
     fn shared(&self) -> Arc<Self> {
         self.this.upgrade().expect("made in an Arc")
     }
@@ -105,6 +113,7 @@ impl State {
         match request.op {
             Op::Read => request.buf.copy_from_slice(&self.bytes[span]),
             Op::Write => {
+                self.written_from = request.buf.as_ptr() as usize;
                 self.bytes[span].copy_from_slice(&request.buf);
                 self.allocated[blocks].fill(true);
             }

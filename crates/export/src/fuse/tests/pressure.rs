@@ -1,5 +1,7 @@
 //! Answers that take their time, and limits.
 
+use super::super::PAYLOAD_OFFSET;
+use super::kernel::message;
 use super::*;
 use spillway_core::buffer::bytes_for;
 use spillway_core::exchange::Exchange;
@@ -67,6 +69,16 @@ fn what_waits_for_a_buffer_is_written_as_it_was() {
     while kernel.reply().is_some() {}
     device.release(1);
     assert_eq!(kernel.read(disk, 8190, 4).1, [0, 0, 9, 9]);
+}
+
+/// The device writes from the buffer that the kernel's message was read into.
+#[test]
+fn the_buffer_of_a_message_is_lent_to_the_device() {
+    let (device, _, _, mut kernel, disk) = reading();
+    let message = message(opcode::WRITE, disk, 1, &writing(0, &[7; 65536], 0));
+    let payload = message[PAYLOAD_OFFSET..].as_ptr() as usize;
+    assert!(kernel.session.receive(message, false).is_none());
+    assert_eq!(device.written_from(), payload);
 }
 
 /// A device that never answers keeps no buffer that a driver needs for the next message.

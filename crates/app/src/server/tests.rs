@@ -1,0 +1,84 @@
+//! The server's own thread, and control clients, while a background thread does not come back from a task.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::Sender;
+
+use clap::Parser;
+use spillway_core::contract::block_on;
+use spillway_core::{Place, task};
+use spillway_export::control::message::decode_reply;
+use spillway_export::control::{Operation, Reply};
+
+use super::*;
+use crate::cli::{Cli, Command};
+use crate::event::request_change;
+use crate::scratch::Scratch;
+
+/// How long an answer may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn plan() -> ServerPlan {
+    let line = "spillway ram --size 1M --name a --streams 1 --memory 256M --workers 1";
+    let Command::Ram(options) = Cli::try_parse_from(line.split_whitespace()).unwrap().command else {
+        panic!("another command")
+    };
+    ServerPlan::ram(options).unwrap()
+}
+
+/// What a control client is answered.
+fn ask(folder: &RuntimeFolder, operation: &Operation) -> Result<Reply, Error> {
+    let mut stream = UnixStream::connect(folder.control_socket("a")).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(operation.encode().as_bytes()).unwrap();
+    let mut line = Vec::new();
+    BufReader::new(stream).read_until(b'\n', &mut line).expect("an answer comes");
+    decode_reply(&line)
+}
+
+/// The outcome of a change, from a thread that waits for it.
+fn outcome(events: &Sender<Event>, change: Change) -> Receiver<Result<(), Error>> {
+    let (sender, outcome) = mpsc::channel();
+    let events = events.clone();
+    std::thread::spawn(move || sender.send(block_on(request_change(&events, change))));
+    outcome
+}
+
+/// Has all background threads wait until the sender is dropped.
+fn block_background(workers: &Workers) -> Sender<()> {
+    let (release, released) = mpsc::channel();
+    let (blocked, is_blocked) = mpsc::channel();
+    let long = move || async move {
+        blocked.send(()).unwrap();
+        assert!(released.recv().is_err(), "nothing is sent");
+    };
+    workers.env().spawn(Place::Background, task(long));
+    is_blocked.recv().unwrap();
+    release
+}
+
+#[test]
+fn changes_and_control_clients_wait_for_no_background_work() {
+    let scratch = Scratch::new("server");
+    let folder = RuntimeFolder::at(&scratch.path().join("run"));
+    let (events, happening) = mpsc::channel();
+    let server = Server::start(plan(), &folder, Devices::new(events.clone())).unwrap();
+    let release = block_background(&server.workers);
+    let client = std::thread::spawn(move || {
+        let (device, attribute) = ("a".to_owned(), "max_comp_streams".to_owned());
+        let set = Change::Set { device: device.clone(), attribute: attribute.clone(), value: Value::U64(3) };
+        let set = request_change(&events, set);
+        let hold = outcome(&events, Change::Hold { device: device.clone(), opener: None });
+        let held = hold.recv_timeout(PATIENCE).expect("the server's thread waits for nothing");
+        assert_eq!(held.map_err(|error| error.kind), Err(Kind::Busy), "it has no client");
+        let get = Operation::Get { device, attribute: Some(attribute), from: None };
+        for question in [Operation::List {}, get] {
+            ask(&folder, &question).expect("a worker answers");
+        }
+        drop(release);
+        assert_eq!(block_on(set), Ok(()));
+        assert_eq!(block_on(request_change(&events, Change::StopServer)), Ok(()));
+    });
+    server.run(&happening).unwrap();
+    client.join().unwrap();
+}
