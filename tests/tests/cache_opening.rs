@@ -59,7 +59,7 @@ fn refuses(folder: &Arc<Scratch>, origin: &Path, cache: &Path, name: &str) {
     launch.clone().flag("--create").run().refused(USAGE, name);
     let by_file = serve(folder, origin, cache, "").run().refused(USAGE, name);
     assert!(by_file.err.contains(": layers[0]: "), "{}", by_file.err);
-    serve(folder, origin, cache, ", create = true").run().refused(USAGE, "--create --force");
+    serve(folder, origin, cache, ", old_cache = \"create\"").run().refused(USAGE, "--create --force");
     serve(folder, origin, cache, ", force = true").run().refused(USAGE, "force");
     assert!(fs::read(cache).expect("it exists") == before, "{name}: it was written");
     let server = launch.flag("--create").flag("--force").start();

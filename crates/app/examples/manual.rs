@@ -104,12 +104,15 @@ fn table_for(line: &str) -> Result<Option<String>, String> {
 
 fn option_table(specs: &[Spec]) -> String {
     let has_options = specs.iter().any(|spec| spec.option.is_some());
-    let option = |spec: &Spec| spec.option.map_or(String::new(), |option| format!("`--{option}`"));
+    let option = |spec: &Spec| {
+        let names = spec.option.into_iter().chain(spec.switches.iter().map(|switch| switch.name));
+        names.map(|name| format!("`--{name}`")).collect::<Vec<_>>().join(", ")
+    };
     let row = |spec: &Spec| {
         let Role::Knob(when) = spec.role else { unreachable!("{} is no option", spec.name) };
         let key = if when == When::Once { "(no key)".into() } else { format!("`{}`", spec.name) };
         let mut cells =
-            vec![key, option(spec), values(spec), preset(spec), when.name().into(), spec.help.into()];
+            vec![key, option(spec), values(spec), preset(spec), when.name().into(), meaning(spec)];
         if !has_options {
             cells.remove(1);
         }
@@ -120,6 +123,12 @@ fn option_table(specs: &[Spec]) -> String {
         head.remove(1);
     }
     table(&head, specs.iter().map(row))
+}
+
+/// What an option does, and each of its switches.
+fn meaning(spec: &Spec) -> String {
+    let switches = spec.switches.iter().map(|switch| format!("{}: {}", switch.name, switch.help));
+    [spec.help.to_owned()].into_iter().chain(switches).collect::<Vec<_>>().join(". ")
 }
 
 fn attribute_table(specs: &[Spec]) -> String {
@@ -202,6 +211,7 @@ mod tests {
         for row in [
             "| `high_watermark` | `--high-watermark` | 0 to 100 percent | 50 | at any time |",
             "| `cleaner` | `--cleaner` | on, off | off | at any time |",
+            "| `old_cache` | `--create`, `--recover` | open, create, recover | open | at the start |",
             "| (no key) | `--force` | on, off | off | for one start |",
         ] {
             assert!(table.contains(row), "{row}: {table}");

@@ -3,8 +3,8 @@
 use std::marker::PhantomData;
 
 use clap::builder::ValueParser;
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches, ValueHint};
-use spillway_core::{Preset, Spec, Type, Unit, Value};
+use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, Error, FromArgMatches, ValueHint};
+use spillway_core::{Preset, Spec, Switch, Type, Unit, Value};
 use spillway_layers::options::Options;
 
 /// A configuration, as far as the command line says it.
@@ -34,7 +34,8 @@ impl<C: Options> Declared<C> {
 
 impl<C: Options> Args for Declared<C> {
     fn augment_args(command: Command) -> Command {
-        command.args(options::<C>().map(|(spec, option)| argument(spec, option)))
+        let command = command.args(options::<C>().map(|(spec, option)| argument(spec, option)));
+        C::specs().iter().filter(|spec| !spec.switches.is_empty()).fold(command, switches)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -55,6 +56,10 @@ impl<C: Options> FromArgMatches for Declared<C> {
                 _ => matches.get_one::<Value>(option).cloned(),
             };
             self.given.extend(value.map(|value| (spec.name, value)));
+        }
+        for spec in C::specs() {
+            let chosen = spec.switches.iter().find(|switch| matches.get_flag(switch.name));
+            self.given.extend(chosen.map(|switch| (spec.name, Value::Choice(switch.name))));
         }
         Ok(())
     }
@@ -77,6 +82,16 @@ fn argument(spec: &'static Spec, option: &'static str) -> Arg {
         .required(spec.preset == Preset::Required)
         .value_name(placeholder(spec))
         .value_parser(ValueParser::new(read))
+}
+
+/// The switches of a declaration, of which one may be given.
+fn switches(command: Command, spec: &'static Spec) -> Command {
+    let switch = |switch: &Switch| {
+        assert!(spec.check(Value::Choice(switch.name)).is_ok(), "{} chooses no {}", switch.name, spec.name);
+        Arg::new(switch.name).long(switch.name).help(switch.help).action(ArgAction::SetTrue)
+    };
+    let names = spec.switches.iter().map(|switch| switch.name);
+    command.args(spec.switches.iter().map(switch)).group(ArgGroup::new(spec.name).args(names))
 }
 
 fn help(spec: &Spec) -> String {
@@ -105,7 +120,7 @@ fn placeholder(spec: &Spec) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spillway_layers::write_cache::{Config, Mode};
+    use spillway_layers::write_cache::{Config, Mode, OldCache};
 
     fn parse(line: &str) -> Result<Config, String> {
         let command = Declared::<Config>::augment_args(Command::new("cache"));
@@ -120,8 +135,17 @@ mod tests {
         let config = parse(line).unwrap();
         assert_eq!((config.path.to_str(), config.mode), (Some("c"), Mode::PersistentMemory));
         assert_eq!((config.block_size, config.high_watermark, config.max_age), (16384, 80, None));
-        assert!(config.cleaner && !config.create);
+        assert!(config.cleaner && config.old_cache == OldCache::Open);
         assert_eq!(config.low_watermark, 45, "the default");
+    }
+
+    #[test]
+    fn a_switch_chooses_its_value_alone() {
+        let old_cache = |line: &str| parse(line).map(|config| config.old_cache);
+        assert_eq!(old_cache("cache --cache c --create"), Ok(OldCache::Create));
+        assert_eq!(old_cache("cache --cache c --recover"), Ok(OldCache::Recover));
+        let both = old_cache("cache --cache c --create --recover").unwrap_err();
+        assert!(both.contains("'--create' cannot be used with '--recover'"), "{both}");
     }
 
     #[test]

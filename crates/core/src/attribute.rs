@@ -18,6 +18,6 @@ pub mod table;
 pub mod text;
 pub mod value;
 
-pub use spec::{Column, Preset, Role, Spec, Type, Unit, When};
+pub use spec::{Column, Preset, Role, Spec, Switch, Type, Unit, When};
 pub use table::{Attribute, Attributes, Table};
 pub use value::{Excerpt, Value};

@@ -53,7 +53,7 @@ pub mod work;
 pub use align::Aligned;
 pub use at_risk::AtRisk;
 pub use attribute::{
-    Attribute, Attributes, Column, Excerpt, Preset, Role, Spec, Table, Type, Unit, Value, When,
+    Attribute, Attributes, Column, Excerpt, Preset, Role, Spec, Switch, Table, Type, Unit, Value, When,
 };
 pub use block::{BlockIndex, BlockSize, ByteRange, SECTOR};
 pub use budget::{Budget, Charge};

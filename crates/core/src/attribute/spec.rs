@@ -215,6 +215,15 @@ pub enum Preset {
     Words(&'static str),
 }
 
+/// A switch of the command line that chooses one of the names of a [`Type::Choice`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Switch {
+    /// The chosen name, and the switch's own.
+    pub name: &'static str,
+    /// What it does, as [`Spec::help`] does.
+    pub help: &'static str,
+}
+
 /// The declaration of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {
@@ -238,6 +247,8 @@ pub struct Spec {
     pub above: Kind,
     /// The name of the command-line option.
     pub option: Option<&'static str>,
+    /// Switches of the command line, in place of an option: each chooses the value of its name, and no two are given together.
+    pub switches: &'static [Switch],
     /// Whether it can be read.
     pub readable: bool,
     /// Whether it can be written.
@@ -257,6 +268,7 @@ impl Spec {
             kernel: false,
             above: Kind::Invalid,
             option: None,
+            switches: &[],
             readable: false,
             writable: false,
         }
@@ -330,6 +342,12 @@ impl Spec {
     /// With a command-line option of this name.
     pub const fn option(mut self, option: &'static str) -> Self {
         self.option = Some(option);
+        self
+    }
+
+    /// With switches of the command line.
+    pub const fn switches(mut self, switches: &'static [Switch]) -> Self {
+        self.switches = switches;
         self
     }
 }

@@ -22,7 +22,7 @@ impl Opening {
         let scan = self.scan(layout).await?;
         let Some(byte) = scan.nonzero else { return Ok(()) };
         let names = scan.names.join(", ");
-        let replaces = self.settings.old_cache() == OldCache::Replace;
+        let replaces = self.settings.old_cache == OldCache::Create;
         if replaces && self.settings.force {
             let what = if names.is_empty() { "something not recognised" } else { &names };
             tracing::warn!("write cache: formatting over {what}, which is destroyed");

@@ -103,7 +103,7 @@ use space::Space;
 
 pub use attributes::{attributes, declarations};
 pub use cache::WriteCache;
-pub use settings::{Ablation, Ack, Config, Mode, OriginWrites};
+pub use settings::{Ablation, Ack, Config, Mode, OldCache, OriginWrites};
 
 impl WriteCache {
     /// The cache on `cache` over `origin`, and what was found there, for people: what it holds was recovered, or its device was blank

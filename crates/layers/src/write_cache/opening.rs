@@ -65,14 +65,14 @@ impl Opening {
         match found {
             Found::Cache(superblock) => {
                 self.check_origin(Some(&superblock)).await?;
-                match self.settings.old_cache() {
-                    OldCache::Replace => self.format_again(&superblock, largest).await,
-                    OldCache::Open | OldCache::Mend => {
+                match self.settings.old_cache {
+                    OldCache::Create => self.format_again(&superblock, largest).await,
+                    OldCache::Open | OldCache::Recover => {
                         self.recover(superblock.accept(device, start, Some(block_size))?, superblock).await
                     }
                 }
             }
-            Found::Foreign { magic: MAGIC, version } if self.settings.old_cache() != OldCache::Replace => {
+            Found::Foreign { magic: MAGIC, version } if self.settings.old_cache != OldCache::Create => {
                 Err(Error::invalid(format!(
                     "the cache device holds a write cache of version {version}, but only version {VERSION} is known here"
                 )))
@@ -185,7 +185,7 @@ impl Opening {
     fn padding(&self, superblock: &Superblock, holds: bool) -> Result<[u8; PADDING_LEN], Error> {
         let mark = self.origin_mark();
         let found = OriginMark::decode(&superblock.padding);
-        let minds = holds && self.settings.old_cache() != OldCache::Mend;
+        let minds = holds && self.settings.old_cache != OldCache::Recover;
         match found.filter(|found| found.differs(&mark) && minds) {
             Some(found) => Err(Error::invalid(format!(
                 "the cache holds blocks of another origin, of {} bytes: give that one; if this is the same one, moved or copied, \
@@ -212,7 +212,7 @@ impl Opening {
             )));
         }
         let (seq_count, origin_blocks) = (Epoch(superblock.seq_count), self.origin_blocks(layout));
-        let mut recovery = Recovery::new(*layout, index, seq_count, origin_blocks, self.settings.old_cache());
+        let mut recovery = Recovery::new(*layout, index, seq_count, origin_blocks, self.settings.old_cache);
         let (total, mut at, mut index) = (layout.metadata_bytes(), 0, 0);
         while at < total {
             let len = PIECE_BYTES.min(total - at);

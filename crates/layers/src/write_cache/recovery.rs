@@ -27,7 +27,7 @@ pub(super) struct Recovery {
 
 impl Recovery {
     /// Before the first entry of a cache whose superblock has `seq_count`, over an origin of `origin_blocks`, in an empty index. With
-    /// [`OldCache::Mend`], entries ahead of the superblock are freed, and of two that cannot be told apart the one in the later block is
+    /// [`OldCache::Recover`], entries ahead of the superblock are freed, and of two that cannot be told apart the one in the later block is
     /// taken, because the kernel's cursor moves forward; without, these are [`Corrupt`](spillway_core::Kind::Corrupt).
     pub(super) fn new(
         layout: Layout,
@@ -36,7 +36,7 @@ impl Recovery {
         origin_blocks: u64,
         old: OldCache,
     ) -> Self {
-        let mends = old == OldCache::Mend;
+        let mends = old == OldCache::Recover;
         Self { layout, seq_count, origin_blocks, mends, next: 0, index }
     }
 
@@ -166,7 +166,7 @@ mod tests {
         let entries = [(8, 1), (0, 7), (16, 6), (8, FREE), (8, 5), (24, FREE)];
         let ahead = recover(5, entries).unwrap_err();
         assert!(ahead.kind == Kind::Corrupt && ahead.message().contains("entry 1"), "{ahead}");
-        assert_eq!(recover_with(OldCache::Mend, 5, entries).unwrap(), (vec![(1, 0)], vec![1, 2, 4]));
+        assert_eq!(recover_with(OldCache::Recover, 5, entries).unwrap(), (vec![(1, 0)], vec![1, 2, 4]));
     }
 
     proptest! {

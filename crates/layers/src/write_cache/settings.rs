@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use spillway_core::{BlockSize, Error, Preset, Type, Unit};
+use spillway_core::{BlockSize, Error, Preset, Switch, Type, Unit};
 
 use crate::options::{choices, in_order, options};
 use crate::sizes;
@@ -35,6 +35,18 @@ choices! {
         Received = "received",
         /// Once it survives a crash.
         Committed = "committed",
+    }
+}
+
+choices! {
+    /// What becomes of a cache device that is not blank.
+    pub enum OldCache {
+        /// Its cache is opened.
+        Open = "open",
+        /// A new cache takes its place.
+        Create = "create",
+        /// Its cache is opened although its origin was moved or it contradicts itself.
+        Recover = "recover",
     }
 }
 
@@ -95,16 +107,22 @@ options! {
     Start ack: Ack = Type::Choice(Ack::NAMES),
         "When a write is acknowledged: received by the cache device, or committed, so that it survives a crash without a flush"
         .preset(Preset::Choice("received")).option("ack");
-    Start create: bool = Type::Switch,
-        "Format the cache device although it is not blank, unless it holds dirty blocks or something that is recognised"
-        .preset(Preset::Switch(false)).option("create");
+    Start old_cache: OldCache = Type::Choice(OldCache::NAMES),
+        "What becomes of a cache device that is not blank; open refuses what is no cache"
+        .preset(Preset::Choice("open")).switches(&[
+            Switch {
+                name: "create",
+                help: "Format the cache device although it is not blank, unless it holds dirty blocks or something that is recognised",
+            },
+            Switch {
+                name: "recover",
+                help: "Open a cache that is refused because its origin was moved, because two versions of a block are equally new (the \
+                       later one counts), or because entries are ahead of the superblock (they are dropped)",
+            },
+        ]);
     Once force: bool = Type::Switch,
         "With create: format the cache device whatever it holds. Also accept an origin that holds a write cache"
         .preset(Preset::Switch(false)).option("force");
-    Start recover: bool = Type::Switch,
-        "Open a cache that is refused because its origin was moved, because two versions of a block are equally new (the later one \
-         counts), or because entries are ahead of the superblock (they are dropped)"
-        .preset(Preset::Switch(false)).option("recover");
     .. besides {
         /// What is switched off for a measurement; nothing by default.
         ablation: Ablation,
@@ -131,9 +149,6 @@ impl Config {
         if mapped && self.pause_writeback.is_some() {
             return Err(Error::invalid("pause_writeback is for mode s: leave it out in mode p"));
         }
-        if self.create && self.recover {
-            return Err(Error::invalid("create formats the cache that recover would open: leave one out"));
-        }
         let origin_writes = if mapped { OriginWrites::Fua } else { OriginWrites::NoFua };
         Ok(Self {
             origin_writes: self.origin_writes.or(Some(origin_writes)),
@@ -146,29 +161,10 @@ impl Config {
 
 const RESOLVED: &str = "defaults that depend on the mode were resolved";
 
-/// What becomes of a cache that the cache device holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OldCache {
-    /// It is opened.
-    Open,
-    /// It is opened although its origin was moved or it contradicts itself: `recover`.
-    Mend,
-    /// A new one takes its place: `create`.
-    Replace,
-}
-
 impl Settings {
     /// [`spillway_core::Kind::Invalid`] names the option, the value and what is allowed.
     pub(super) fn of(config: &Config) -> Result<Self, Error> {
         Self::new(&config.resolved()?)
-    }
-
-    pub(super) fn old_cache(&self) -> OldCache {
-        match (self.create, self.recover) {
-            (true, _) => OldCache::Replace,
-            (false, true) => OldCache::Mend,
-            (false, false) => OldCache::Open,
-        }
     }
 
     pub(super) fn block_size(&self) -> BlockSize {
@@ -229,7 +225,6 @@ mod tests {
             refusal(|config| (config.mode, config.pause_writeback) = (Mode::PersistentMemory, Some(1)))
                 .contains("mode s")
         );
-        assert!(refusal(|config| (config.create, config.recover) = (true, true)).contains("leave one out"));
         assert!(refusal(|config| config.block_size = 3000).contains("block_size cannot be 3000"));
         assert!(refusal(|config| config.block_size = 1 << 40).contains("from 512 to 65536"));
     }

@@ -200,7 +200,7 @@ fn a_cache_that_holds_something_is_not_formatted() {
     house.write(&cache, 3, 5, 1);
     house.flush(&cache);
     let house = house.again();
-    assert!(house.refusal(&Config { create: true, ..config() }).contains("holds 1 blocks"));
+    assert!(house.refusal(&Config { old_cache: OldCache::Create, ..config() }).contains("holds 1 blocks"));
     let cache = house.open(&config()).unwrap();
     assert_eq!(house.read(cache, 3 * 4096, 4096), [5; 4096]);
 }
@@ -247,7 +247,7 @@ fn an_empty_cache_is_formatted_with_other_blocks() {
     house.open(&config()).unwrap();
     let other = Config { block_size: 512, ..config() };
     assert!(house.refusal(&other).contains("--block-size 4096"));
-    let cache = house.open(&Config { create: true, ..other }).unwrap();
+    let cache = house.open(&Config { old_cache: OldCache::Create, ..other }).unwrap();
     assert_eq!(show(&cache, "block_size"), "512");
 }
 

@@ -11,7 +11,7 @@ use spillway_core::random::Random;
 use spillway_core::{Attributes, BlockDevice, Budget, IoBuf, Request, Seam};
 use spillway_io::{FileOptions, Workers, WorkersOptions};
 use spillway_layers::file::File;
-use spillway_layers::write_cache::{Config, WriteCache};
+use spillway_layers::write_cache::{Config, OldCache, WriteCache};
 use spillway_layers::{delay, null};
 
 pub(super) const MIB: u64 = 1 << 20;
@@ -90,7 +90,7 @@ impl Bench {
         device: Arc<dyn BlockDevice>,
     ) -> Result<Arc<WriteCache>> {
         // Over the cache of the round before.
-        let config = Config { create: true, force: true, ..config.clone() };
+        let config = Config { old_cache: OldCache::Create, force: true, ..config.clone() };
         let (env, budget) = (self.workers.env(), Budget::new(4 << 30));
         let open = move || async move { WriteCache::open(&config, origin, device, env, budget).await };
         Ok(self.on_worker(open)?.0)

@@ -49,7 +49,7 @@ fn what_does_not_fit_is_refused_and_left_as_it_is() {
     let before = house.read(house.device(1), 0, 512);
     assert!(house.refusal(&config()).contains("use --create"));
     assert_eq!(house.read(house.device(1), 0, 512), before);
-    house.open(&Config { create: true, ..config() }).unwrap();
+    house.open(&Config { old_cache: OldCache::Create, ..config() }).unwrap();
     assert!(house.refusal(&Config { block_size: 8192, ..config() }).contains("--block-size 4096"));
     assert!(house.refusal(&Config { start_sector: 4096, ..config() }).contains("2048 sectors"));
     for (at, bytes, part) in [
@@ -136,7 +136,7 @@ fn of_two_equal_versions_the_later_block_is_taken_when_asked_for() {
     house.put(1, 0, &superblock(4096, 254, 1));
     house.put(1, 64, &[entry(8, 0), entry(8, 0)].concat());
     house.put(1, 8192 + 4096, &[9; 16]);
-    let cache = house.open(&Config { recover: true, ..config() }).unwrap();
+    let cache = house.open(&Config { old_cache: OldCache::Recover, ..config() }).unwrap();
     assert_eq!(house.read(cache, 4096, 4096)[..16], [9; 16]);
     house.open(&config()).expect("the other one is gone for good");
 }

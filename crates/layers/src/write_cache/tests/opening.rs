@@ -11,7 +11,7 @@ fn content(house: &House, disk: usize) -> Vec<u8> {
 }
 
 fn create() -> Config {
-    Config { create: true, ..config() }
+    Config { old_cache: OldCache::Create, ..config() }
 }
 
 fn force() -> Config {
@@ -61,7 +61,7 @@ fn what_is_not_recognised_is_named_by_its_byte_and_formatted_when_asked() {
         let refusal = house.refusal(&small);
         assert!(refusal.contains(&format!("byte {at} is not zero")), "{at}: {refusal}");
         assert_eq!(house.read(house.device(1), at / 512 * 512, 512)[(at % 512) as usize], 7);
-        house.open(&Config { create: true, ..small.clone() }).unwrap();
+        house.open(&Config { old_cache: OldCache::Create, ..small.clone() }).unwrap();
     }
     let house = House::new(MIB, 96 * MIB);
     house.put(1, layout.metadata_bytes(), &[7]);
@@ -99,7 +99,10 @@ fn an_origin_that_is_a_cache_is_refused() {
         house.put(0, at, &superblock(4096, 200, 5));
         let refusal = refused_untouched(&house, &swapped);
         assert!(refusal.contains("swapped") && refusal.contains(&format!("byte {at}")), "{refusal}");
-        assert!(refused_untouched(&house, &Config { create: true, ..swapped.clone() }).contains("swapped"));
+        assert!(
+            refused_untouched(&house, &Config { old_cache: OldCache::Create, ..swapped.clone() })
+                .contains("swapped")
+        );
         house.open(&Config { force: true, ..swapped }).expect("it may be what a client has written");
     }
 }
