@@ -139,6 +139,7 @@ mod tests {
     fn what_makes_no_sense_is_refused_in_words() {
         for (line, words) in [
             ("", "Usage: cargo xtask sim"),
+            ("--help", "Usage: cargo xtask sim"),
             ("--stack file", "--seed <N>"),
             ("--stack nowhere --seed 1", "[possible values: file, file-512"),
             ("--seed x", "invalid digit"),

@@ -25,10 +25,12 @@ const RUNTIME: &str = "compio";
 const RUNTIME_HOME: &str = "crates/io/";
 
 /// A dependency as a manifest states it.
-struct Dependency {
+pub(super) struct Dependency {
+    /// What it is called here.
+    pub(super) key: String,
     /// The package, whatever it is called locally.
     package: String,
-    line: usize,
+    pub(super) line: usize,
     for_tests: bool,
 }
 
@@ -78,7 +80,7 @@ pub(super) fn one_runtime(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-fn manifests(tree: &Tree) -> impl Iterator<Item = &Text> {
+pub(super) fn manifests(tree: &Tree) -> impl Iterator<Item = &Text> {
     tree.texts.iter().filter(|text| text.path == "Cargo.toml" || text.path.ends_with("/Cargo.toml"))
 }
 
@@ -89,11 +91,11 @@ fn packages(tree: &Tree) -> Vec<String> {
 }
 
 /// A manifest that does not parse stops cargo itself: here it is as good as empty.
-fn parsed(text: &str) -> Table {
+pub(super) fn parsed(text: &str) -> Table {
     text.parse().unwrap_or_default()
 }
 
-fn dependencies(tree: &Tree, manifest: &Text) -> Vec<Dependency> {
+pub(super) fn dependencies(tree: &Tree, manifest: &Text) -> Vec<Dependency> {
     let table = parsed(&manifest.text);
     let targets = table.get("target").and_then(Value::as_table);
     let targets = targets.into_iter().flat_map(|targets| targets.values().filter_map(Value::as_table));
@@ -105,8 +107,8 @@ fn dependencies(tree: &Tree, manifest: &Text) -> Vec<Dependency> {
             [("dependencies", false), ("build-dependencies", false), ("dev-dependencies", true)]
         {
             for (key, value) in table.get(section).and_then(Value::as_table).into_iter().flatten() {
-                let package = package(key, value, shared);
-                found.push(Dependency { package, line: line_of(&manifest.text, section, key), for_tests });
+                let (package, line) = (package(key, value, shared), line_of(&manifest.text, section, key));
+                found.push(Dependency { key: key.clone(), package, line, for_tests });
             }
         }
     }
@@ -122,7 +124,7 @@ fn package(key: &str, value: &Value, shared: Option<&Value>) -> String {
 }
 
 /// The first line that names `key` below the header of `section`.
-fn line_of(text: &str, section: &str, key: &str) -> usize {
+pub(super) fn line_of(text: &str, section: &str, key: &str) -> usize {
     let header = |line: &str| line.starts_with('[') && line.contains(section);
     let start = text.lines().position(header).unwrap_or(0);
     let place = text.lines().skip(start).position(|line| line.contains(key)).unwrap_or(0);

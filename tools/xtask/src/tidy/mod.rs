@@ -18,6 +18,7 @@ mod source;
 mod tokens;
 mod tree;
 mod unsafety;
+mod unused;
 mod unwraps;
 
 use std::path::Path;
@@ -40,6 +41,7 @@ const RULES: &[Rule] = &[
     limits::sizes,
     limits::long_files,
     asserts::enough,
+    unused::no_dependencies,
     unsafety::places,
     unsafety::forbidden,
     heads::present,
