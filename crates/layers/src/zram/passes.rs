@@ -35,7 +35,7 @@ pub(super) fn start(core: &Arc<Core>) {
 
 /// While it waits it holds nothing of the device, whose memory returns as soon as nobody else uses it.
 async fn run(env: Arc<dyn Env>, compactor: Arc<Compactor>, weak: Weak<Core>) {
-    let (mut seen, mut quiet) = (0, 0);
+    let (mut seen, mut quiet) = ((0, 0), 0);
     let mut timer = None;
     loop {
         // It goes on however many requests come.
@@ -47,10 +47,9 @@ async fn run(env: Arc<dyn Env>, compactor: Arc<Compactor>, weak: Weak<Core>) {
             core.look_at_level();
             core.spill_old_pages();
         }
-        // What requests have done, not what they have asked for: one may last longer than the quiet time.
-        let changes = core.table.changes();
-        quiet = if changes == seen { quiet + u32::from(ended) } else { 0 };
-        seen = changes;
+        let state = core.state();
+        quiet = if state == seen { quiet + u32::from(ended) } else { 0 };
+        seen = state;
         core.look(quiet).await;
         if ended {
             core.recompress_aged().await;
@@ -59,6 +58,12 @@ async fn run(env: Arc<dyn Env>, compactor: Arc<Compactor>, weak: Weak<Core>) {
 }
 
 impl Core {
+    /// What stays as it is while a device is at rest. It is what requests have done, not what they have asked for: one may last longer than
+    /// the quiet time. Objects become smaller, leave and come back without a request that changes a page.
+    fn state(&self) -> (u64, u64) {
+        (self.table.changes(), self.table.holdings().object_bytes)
+    }
+
     pub(super) fn pool_load(&self, busy: bool) -> Load {
         let held = self.table.holdings();
         let taken_bytes = self.budget.used() + self.pages.borrowed();

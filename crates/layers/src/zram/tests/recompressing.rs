@@ -4,7 +4,7 @@ use super::spilling::{medium, spilling};
 use super::*;
 
 /// A page that only a codec with an entropy coder makes smaller, but for its last `tail` bytes.
-fn digits(number: u64, tail: usize) -> Vec<u8> {
+pub(super) fn digits(number: u64, tail: usize) -> Vec<u8> {
     let mut random = Random(number + 1);
     let mut page: Vec<u8> = (0..PAGE).map(|_| b"0123456789abcdef"[random.draw() as usize & 15]).collect();
     page[PAGE - tail..].fill(b'x');

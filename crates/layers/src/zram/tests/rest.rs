@@ -1,5 +1,7 @@
 //! A device comes to rest after the last change, however long the request that made it took.
 
+use super::recompressing::digits;
+use super::spilling::{config, medium, spilling};
 use super::*;
 
 const PAGES: u64 = 8000;
@@ -62,4 +64,35 @@ fn a_write_that_is_refused_at_rest_leaves_nothing_behind() {
         assert_eq!(bench.number("mem_used_total"), 0, "with room for {pages} pages");
     }
     assert!((1..14).contains(&refused), "{refused} of 14 were refused");
+}
+
+/// Every other page gets smaller: cells of all sizes come free beside others that stay.
+#[test]
+fn a_recompression_at_rest_leaves_the_pool_packed_too() {
+    const SMALLER: u64 = 2000;
+    for (name, value) in [("recompress", ""), ("recompress_age", "1")] {
+        let secondary = Some("algo=zstd".into());
+        let bench = bench(Config { recomp_algorithm: secondary, ..sized(64 << 20) });
+        let mut random = Random(5);
+        for index in 0..SMALLER {
+            bench.write(2 * index, &digits(index, 900 + 17 * (index as usize % 50))).unwrap();
+            bench.write(2 * index + 1, &page(&mut random, 56 + index as usize % 22)).unwrap();
+        }
+        look(&bench, 20);
+        assert_eq!(bench.number("recompressed_pages"), 0);
+        bench.set(name, value);
+        bench.world.run_until(|| bench.number("recompressed_pages") >= SMALLER);
+        settle(&bench, name, 50);
+    }
+}
+
+/// So does what leaves memory.
+#[test]
+fn pages_that_leave_at_rest_leave_the_pool_packed_too() {
+    let device = spilling(Config { disksize: 64 << 20, ..config() }, medium(400));
+    fill_interleaved(&device);
+    look(&device, 20);
+    device.set("writeback", &format!("page_indexes=0-{}", PAGES / 2 - 1));
+    assert_eq!(device.bd_stat()[0], PAGES / 2);
+    settle(&device, "after half of the pages have left", 50);
 }
