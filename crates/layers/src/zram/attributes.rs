@@ -3,9 +3,12 @@
 //! Names, columns, accepted input and errors are the kernel's (reference: zram, attributes and statistics); docs/zram.md
 //! lists the differences, each with its reason.
 
+use std::sync::Arc;
+
 use spillway_core::{Attribute, Budget, Column, Error, Kind, Spec, Type, Unit, Value, mutant};
 
 use super::algorithms;
+use super::backing::Backing;
 use super::codec::CODECS;
 use super::commands;
 use super::config::OPTIONS;
@@ -66,6 +69,16 @@ macro_rules! gauge {
         Attribute::read(Spec::gauge($name, Unit::$unit, $help), |zram: &Zram| {
             let get: fn(&Zram) -> u64 = $get;
             Value::U64(get(zram))
+        })
+    };
+}
+
+/// What the spill file counts from its opening on.
+macro_rules! of_spill_file {
+    ($name:literal, $unit:ident, $help:literal, $count:ident) => {
+        Attribute::read(Spec::counter($name, Unit::$unit, $help), |zram: &Zram| {
+            let count = |backing: Arc<Backing>| backing.store.count(spill::Count::$count);
+            Value::U64(zram.core.backing.get().map_or(0, count))
         })
     };
 }
@@ -228,6 +241,9 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
     ),
     live!(writeback_limit_enable),
     live!(writeback_batch_size),
+    Attribute::read(OPTIONS.writeback_depth, |zram: &Zram| {
+        zram.core.attaching.get().map_or(Value::None, |attaching| Value::U64(attaching.depth as u64))
+    }),
     compressed_writeback(OPTIONS.compressed_writeback),
     compressed_writeback(Spec {
         name: "writeback_compressed",
@@ -256,9 +272,36 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
         zram.core.backing.get().map_or(Value::None, |backing| Value::U64(backing.store.size()))
     }),
     gauge!("spill_bytes", Bytes, "Objects in the spill file", |zram| zram.core.table.holdings().spilled_bytes),
-    gauge!("spill_written_bytes", Bytes, "Written to the spill file, summaries and cleaning included", |zram| {
-        zram.core.backing.get().map_or(0, |backing| backing.store.count(spill::Count::BytesWritten))
-    }),
+    of_spill_file!(
+        "spill_written_bytes",
+        Bytes,
+        "Written to the spill file, summaries and cleaning included",
+        BytesWritten
+    ),
+    of_spill_file!(
+        "spill_write_errors",
+        Requests,
+        "Writes to the spill file that failed; after eight in a row nothing is written any more",
+        WriteErrors
+    ),
+    of_spill_file!(
+        "spill_read_errors",
+        Requests,
+        "Reads of the spill file that failed, those of cleaning included",
+        ReadErrors
+    ),
+    of_spill_file!(
+        "spill_mismatches",
+        Pages,
+        "Pages read from the spill file that were not what was written",
+        Mismatches
+    ),
+    of_spill_file!(
+        "spill_full",
+        Requests,
+        "I/Os of write-back that found no room, in the spill file or on its file system",
+        Full
+    ),
     gauge!("lost_pages", Pages, "Pages whose record in the spill file is not what was written: EIO until they are written again", |zram| {
         zram.core.table.holdings().lost_pages
     }),

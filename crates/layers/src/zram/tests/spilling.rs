@@ -280,8 +280,8 @@ fn commands_that_cannot_be_carried_out_say_why() {
     let other = bench(sized(1 << 20));
     assert_eq!(other.refuse("writeback", "idle"), Kind::NoDevice);
     assert_eq!(
-        (other.show("backing_dev"), other.show("bd_stat").trim()),
-        ("none".into(), "0        0        0")
+        (other.show("backing_dev"), other.show("bd_stat").trim(), other.number("spill_full")),
+        ("none".into(), "0        0        0", 0)
     );
     let no_size = Config { disksize: 0, ..config() };
     assert_eq!(open("ram0", no_size, medium(40), Plan::default()).err().unwrap().kind, Kind::Invalid);
@@ -296,6 +296,8 @@ fn a_full_file_is_an_error_of_the_command_and_nothing_else() {
     let [away, _, written] = device.bd_stat();
     assert!((50..200).contains(&away) && away == written, "{away} of {written} pages");
     device.settle();
+    let [failed @ .., full] = device.errors();
+    assert!(full > 0 && failed == [0; 3], "{full} I/Os without room, {failed:?} failed");
     // What is overwritten makes room for others.
     (0..400).for_each(|slot| device.write(slot, &page(&mut Random(1000 + slot), 100)).unwrap());
     device.settle();

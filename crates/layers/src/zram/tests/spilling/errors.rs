@@ -7,6 +7,13 @@ use super::*;
 /// Writes of a file that was opened, and the one that makes its first segment ready for content.
 const READY: u64 = 3;
 
+impl Spilling {
+    /// What went wrong since the file was opened: writes, reads, records that are not what was written, and lack of room.
+    pub(super) fn errors(&self) -> [u64; 4] {
+        ["write_errors", "read_errors", "mismatches", "full"].map(|what| self.number(&format!("spill_{what}")))
+    }
+}
+
 /// Spills to a disk on which call `nth` of that kind fails, once or from then on.
 fn failing(call: Call, nth: u64, sticky: bool) -> Spilling {
     let fault = Fault { call: Some(call), nth, effect: Effect::Fail(Kind::Io), sticky };
@@ -24,12 +31,14 @@ fn pages_whose_write_fails_stay_in_memory_and_leave_with_the_next() {
     assert_eq!(device.refuse("writeback", "page_indexes=0-2"), Kind::Io);
     assert_eq!((device.bd_stat(), device.number("compr_data_size")), ([0, 0, 0], before));
     assert_eq!(device.number("writeback_limit"), 10, "what was not written is given back");
+    assert_eq!(device.errors(), [1, 0, 0, 0]);
     device.check(0..3, 1);
     device.fill(0..1, 2);
     device.set("writeback", "page_indexes=0-2");
     assert_eq!((device.bd_stat(), device.number("writeback_limit")), ([3, 0, 3], 7));
     device.check(0..1, 2);
     device.check(1..3, 1);
+    assert_eq!(device.errors(), [1, 0, 0, 0]);
     device.settle();
 }
 
@@ -47,6 +56,7 @@ fn after_failures_in_a_row_the_device_says_so_and_goes_on() {
     assert!(device.show("policy").contains("failed too often"), "{}", device.show("policy"));
     let calls = device.disk.calls();
     assert_eq!((device.refuse("writeback", "page_indexes=2-19"), device.disk.calls()), (Kind::Io, calls));
+    assert_eq!(device.errors(), [8, 0, 0, 0], "what is not tried does not fail");
     let noise = |slot| page(&mut Random(slot), 100);
     let refused = (100..1000).find_map(|slot| Some((slot, device.write(slot, &noise(slot)).err()?)));
     let (slot, kind) = refused.expect("it has a limit");
@@ -64,7 +74,7 @@ fn a_read_that_fails_is_an_error_and_its_page_stays_where_it_is() {
     device.write_back_all();
     let kind = (0..120).find_map(|_| device.try_read(5).err()).expect("the disk fails once");
     assert_eq!((kind, device.number("failed_reads"), device.number("lost_pages")), (Kind::Io, 1, 0));
-    assert_eq!(device.bd_stat()[0], 10);
+    assert_eq!((device.bd_stat()[0], device.errors()), (10, [0, 1, 0, 0]));
     device.check(0..10, 1);
     device.settle();
 }
@@ -81,11 +91,12 @@ fn a_rotten_record_is_an_error_until_its_page_is_written() {
     let read = |slot: u64| device.run(device.seam.submit(Request::read(slot << 12, IoBuf::new(PAGE)))).result;
     assert_eq!(read(40), Err(Kind::Corrupt));
     assert_eq!((device.number("lost_pages"), device.number("failed_reads")), (1, 1));
+    assert_eq!(device.errors(), [0, 0, 1, 0]);
     assert_eq!(read(40), Err(Kind::Corrupt), "also when it is not looked for");
     device.check((0..40).chain(41..100), 1);
     device.write_back_all();
     device.fill(40..41, 2);
     device.check(40..41, 2);
-    assert_eq!(device.number("lost_pages"), 0);
+    assert_eq!((device.number("lost_pages"), device.errors()), (0, [0, 0, 1, 0]), "it has happened");
     device.settle();
 }
