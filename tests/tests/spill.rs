@@ -5,15 +5,20 @@ mod spill_reader;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use spillway_tests::raw::Client;
 use spillway_tests::{Launch, LoopDevice, Scratch, Server, pattern, raw, tool, until};
 
 fn ram(size: &str, folder: &Arc<Scratch>) -> Launch {
+    ram_on(size, folder, &spill_file(folder))
+}
+
+fn ram_on(size: &str, folder: &Arc<Scratch>, spill: &Path) -> Launch {
     let socket = folder.join("nbd.sock");
     let launch = Launch::new(&["ram", "--size", size], folder.clone(), socket.clone());
-    launch.with("--socket", socket).with("--spill", spill_file(folder))
+    launch.with("--socket", socket).with("--spill", spill)
 }
 
 fn spill_file(folder: &Scratch) -> PathBuf {
@@ -69,6 +74,31 @@ fn room_that_comes_free_goes_back_to_the_host() {
     until("a reset is accepted", || (server.spillway(&["reset", "ram0"]).code == Some(0)).then_some(()));
     // But for the segment that was written to last.
     until("what is free is punched", || (taken() < 5 << 20).then_some(()));
+}
+
+/// It is counted, where users look for it, and what is in memory stays; what comes free there is used again.
+#[test]
+fn a_full_file_system_is_a_full_spill_file() {
+    let (folder, place) = (Arc::new(Scratch::new()), Scratch::new());
+    tool::run("mount", &["-t", "tmpfs", "-o", "size=16M", "none", text(place.path())]).well();
+    let server = ram_on("64M", &folder, &place.join("pages")).mounted().start();
+    tool::run("umount", &["--lazy", text(place.path())]).well();
+    let verified = ["--rw=write", "--bs=64k", "--size=24M", "--verify=crc32c"];
+    fio(&server, &[&verified[..], &["--do_verify=0"]].concat());
+    let refused = server.spillway(&["set", "ram0", "writeback", "page_indexes=0-6143"]);
+    assert!(refused.err.contains("ENOSPC") && refused.err.contains("full"), "{}", refused.err);
+    let counts = ["spill_full", "spill_write_errors"].map(|name| server.value("ram0", name));
+    assert!(counts[0].as_u64() > Some(0) && counts[1] == 0, "{counts:?}");
+    let shown = fs::read_to_string(server.file("ram0").with_file_name("zram").join("spill_full"));
+    assert_eq!(shown.expect("a control file").trim(), counts[0].to_string());
+    fio(&server, &[&verified[..], &["--verify_only=1"]].concat());
+    let held = away(&server);
+    assert!((1000..4096).contains(&held), "{held} pages are away");
+    server.client().ask(raw::command::TRIM, 0, 8 << 20).expect("it is discarded");
+    until("what came free is used again", || {
+        (server.spillway(&["set", "ram0", "writeback", "page_indexes=5000-5100"]).code == Some(0))
+            .then_some(())
+    });
 }
 
 /// E1's second flow: a limit of 1002 pages, 10 MiB written, all of it idle, and 1002 pages are written back.
@@ -250,4 +280,93 @@ fn the_file_of_a_stopped_device_holds_what_was_away_and_nothing_else() {
         assert!(found.keys().eq(away.0.keys()), "{} pages found, {} away", found.len(), away.0.len());
         assert!(found == away.0, "a page is not as it was written");
     }
+}
+
+/// Every key that has to do with spilling, a value that it does not have by default, and how that is shown.
+const KEYS: [(&str, &str, &str); 16] = [
+    ("disksize", "\"64M\"", "67108864"),
+    ("spill_size", "\"40M\"", "41943040"),
+    ("deferred_bytes_max", "\"1M\"", "1048576"),
+    ("recomp_algorithm", "\"algo=zstd\"", "\"#1: lz4 lz4hc [zstd] deflate \""),
+    ("recompress_age", "4000", "4000"),
+    ("writeback_limit", "1500", "1500"),
+    ("writeback_limit_enable", "true", "true"),
+    ("writeback_batch_size", "7", "7"),
+    ("writeback_depth", "3", "3"),
+    ("compressed_writeback", "false", "false"),
+    ("bring_back", "\"never\"", "\"never\""),
+    ("bring_back_age", "5", "5"),
+    ("spill_high_watermark", "97", "97"),
+    ("spill_low_watermark", "20", "20"),
+    ("spill_age", "100000", "100000"),
+    ("spill_daily_bytes", "\"1G\"", "1073741824"),
+];
+
+/// A device of a configuration that spills to the file of its name in `folder`.
+fn device(folder: &Scratch, name: &str, keys: &str) -> String {
+    let spill = folder.join(name);
+    format!("[[device]]\nname = {name:?}\n[device.origin]\nkind = \"zram\"\nspill = {spill:?}\n{keys}\n")
+}
+
+/// Pages in the spill file of a device, and their bytes.
+fn spilled(server: &Server, name: &str) -> [u64; 2] {
+    let counts = [server.value(name, "bd_stat")["bd_count"].take(), server.value(name, "spill_bytes")];
+    counts.map(|count| count.as_u64().expect("a number"))
+}
+
+#[test]
+fn a_configuration_says_all_about_spilling() {
+    let folder = Arc::new(Scratch::new());
+    let keys = KEYS.map(|(key, value, _)| format!("{key} = {value}\n"));
+    let server = Launch::serve(folder.clone(), device(&folder, "cold", &keys.concat())).start();
+    assert_eq!(server.value("cold", "backing_dev"), text(&folder.join("cold")));
+    for (key, _, shown) in KEYS {
+        assert_eq!(server.value("cold", key).to_string(), shown, "{key}");
+    }
+    assert_eq!(fs::metadata(folder.join("cold")).expect("a file").len(), 40 << 20);
+    let mut client = Client::open(server.socket(), "cold");
+    let bytes = pattern::half_random(1, 0, 8 << 20);
+    client.write(0, &bytes).expect("it is written");
+    let refused = server.spillway(&["set", "cold", "writeback", "page_indexes=0-2047"]);
+    assert!(refused.err.contains("writeback_limit"), "{}", refused.err);
+    assert_eq!(spilled(&server, "cold"), [1500, 1500 << 12], "as whole pages");
+    (0..2).for_each(|_| assert!(client.read(0, 8 << 20).expect("it is read") == bytes));
+    assert_eq!(server.value("cold", "brought_back_pages"), 0);
+}
+
+/// By the watermarks, and by their age.
+#[test]
+fn devices_of_a_configuration_spill_by_themselves() {
+    let folder = Arc::new(Scratch::new());
+    let keys = [
+        "disksize = \"64M\"\nmem_limit = \"8M\"\nspill_high_watermark = 40\nspill_low_watermark = 10",
+        "disksize = \"64M\"\nspill_age = 1",
+    ];
+    let devices = [("full", keys[0]), ("old", keys[1])].map(|(name, keys)| device(&folder, name, keys));
+    let server = Launch::serve(folder, devices.concat()).start();
+    for (name, pages) in [("full", 700), ("old", 1024)] {
+        let mut client = Client::open(server.socket(), name);
+        client.write(0, &pattern::random(1, 0, 4 << 20)).expect("it is written");
+        until("pages leave", || (spilled(&server, name)[0] >= pages).then_some(()));
+    }
+}
+
+#[test]
+fn what_a_configuration_says_wrong_about_spilling_is_refused() {
+    let folder = Arc::new(Scratch::new());
+    let refused = |keys: &str, memory: &str, words: &str| {
+        let launch = Launch::serve(folder.clone(), device(&folder, "cold", keys)).with("--memory", memory);
+        let said = launch.run();
+        assert!(said.code != Some(0) && said.err.contains(words), "{keys}: {said}");
+    };
+    refused("disksize = \"64M\"\nwriteback_depth = 33", "128M", "from 1 to 32");
+    refused("disksize = \"64M\"\nwriteback_depth = 32", "48M", "--memory");
+    refused("disksize = \"64M\"\nspill_size = \"1M\"", "128M", "from 32M");
+    refused("disksize = \"64M\"\nforce = true", "128M", "no key `force`");
+    refused("comp_algorithm = \"lz4\"", "128M", "spill_size is missing");
+    let twice = device(&folder, "cold", "disksize = \"64M\"");
+    let said =
+        Launch::serve(folder.clone(), twice.clone() + &twice.replace("name = \"cold\"", "name = \"other\""))
+            .run();
+    assert!(said.code != Some(0) && said.err.contains("cold"), "{said}");
 }

@@ -10,7 +10,8 @@ const READY: u64 = 3;
 impl Spilling {
     /// What went wrong since the file was opened: writes, reads, records that are not what was written, and lack of room.
     pub(super) fn errors(&self) -> [u64; 4] {
-        ["write_errors", "read_errors", "mismatches", "full"].map(|what| self.number(&format!("spill_{what}")))
+        ["write_errors", "read_errors", "mismatches", "full"]
+            .map(|what| self.number(&format!("spill_{what}")))
     }
 }
 
