@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use spillway_core::{Aligned, Budget, Error};
-use spillway_io::{FileOptions, MmapRegions, Workers};
+use spillway_core::{Aligned, Answer, Budget, Error};
+use spillway_io::{FileOptions, MmapRegions, Workers, on_blocking_thread};
 use spillway_layers::stack::{Stack, StackConfig};
 use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 
@@ -26,7 +26,7 @@ impl StackOpener {
             env: workers.env(),
             regions: Arc::new(MmapRegions),
             budget: budget.clone(),
-            open_file: Arc::new(open),
+            open_file: Arc::new(|backing| Answer::Done(open(backing))),
         };
         Self { around, in_use: Arc::default() }
     }
@@ -39,7 +39,11 @@ impl StackOpener {
     /// What the stack of device `name` may have, at any time.
     fn around(&self, name: &str) -> Surroundings {
         let (in_use, device) = (self.in_use.clone(), name.to_owned());
-        let open_file = Arc::new(move |backing: &BackingDevice| in_use.open(&device, backing, open));
+        // A lock is waited for, and a file system may take its time.
+        let open_file = Arc::new(move |backing: &BackingDevice| {
+            let (in_use, device, backing) = (in_use.clone(), device.clone(), backing.clone());
+            Answer::pending(on_blocking_thread(move || in_use.open(&device, &backing, open)))
+        });
         Surroundings { name: name.to_owned(), open_file, ..self.around.clone() }
     }
 
@@ -81,8 +85,24 @@ fn open(backing: &BackingDevice) -> Result<OpenStorage, Error> {
 
 #[cfg(test)]
 mod tests {
+    use spillway_io::WorkersOptions;
+
     use super::*;
     use crate::scratch::Scratch;
+
+    /// The call alone opens nothing: nobody waits for what may take long.
+    #[test]
+    fn a_backing_device_is_opened_while_its_device_goes_on() {
+        let scratch = Scratch::new("opening-later");
+        let path = scratch.path().join("spill");
+        let backing =
+            BackingDevice { role: "spill", path, create: Some(1 << 20), read_only: false, mapped: false };
+        let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() }).unwrap();
+        let opener = StackOpener::new(&workers, &Budget::new(64 << 20));
+        let answer = (opener.around("x").open_file)(&backing);
+        assert!(matches!(answer, Answer::Pending(_)) && !backing.path.exists());
+        assert_eq!(spillway_io::block_on(answer).unwrap().storage.geometry().size, 1 << 20);
+    }
 
     #[test]
     fn a_backing_device_that_may_be_made_is_made_and_another_is_not() {

@@ -33,7 +33,7 @@ mod roll;
 
 pub use driver::{Driver, DriverChoice};
 pub use env::SystemEnv;
-pub use file::{Direct, FileOptions, Footprint, Opened, open};
+pub use file::{Direct, FileOptions, Footprint, Opened, on_blocking_thread, open};
 pub use local::{Local, block_on};
 pub use memory::MmapRegions;
 pub use pool::BULK_LEN;

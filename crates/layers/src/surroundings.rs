@@ -4,7 +4,9 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use spillway_core::{AtRisk, Attributes, BlockDevice, Budget, Env, Error, Grow, Regions, Storage, Suspend};
+use spillway_core::{
+    Answer, AtRisk, Attributes, BlockDevice, Budget, Env, Error, Grow, Regions, Storage, Suspend,
+};
 
 /// What a layer stands on.
 pub type Below = Arc<dyn BlockDevice>;
@@ -44,8 +46,8 @@ pub struct OpenStorage {
     pub notes: Vec<String>,
 }
 
-/// Opens what a [`BackingDevice`] names.
-pub type OpenFile = Arc<dyn Fn(&BackingDevice) -> Result<OpenStorage, Error> + Send + Sync>;
+/// Opens what a [`BackingDevice`] names. That may take long: no thread waits for it.
+pub type OpenFile = Arc<dyn Fn(&BackingDevice) -> Answer<Result<OpenStorage, Error>> + Send + Sync>;
 
 /// What a stack may have of the world around it.
 #[derive(Clone)]

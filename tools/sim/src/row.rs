@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use spillway_core::{BlockSize, Budget, Env, Error, SECTOR};
+use spillway_core::{Answer, BlockSize, Budget, Env, Error, SECTOR};
 use spillway_layers::limits;
 use spillway_layers::stack::{OriginConfig, Stack, StackConfig};
 use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
@@ -207,7 +207,7 @@ impl Row {
             open_file: Arc::new(move |backing: &BackingDevice| {
                 let number = usize::from(backing.role == CACHE);
                 let storage = disks.get(number).cloned().expect("the row has that disk");
-                Ok(OpenStorage { storage, notes: Vec::new() })
+                Answer::Done(Ok(OpenStorage { storage, notes: Vec::new() }))
             }),
         };
         let stack = Stack::open(&config, &[], &around).await?;

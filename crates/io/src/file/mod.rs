@@ -22,5 +22,6 @@ mod options;
 mod tests;
 
 pub use footprint::Footprint;
+pub use op::on_blocking_thread;
 pub use open::{Opened, open};
 pub use options::{Direct, FileOptions};

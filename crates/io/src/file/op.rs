@@ -14,6 +14,7 @@ use io_uring::{opcode, types};
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};
 use rustix::io::{ReadWriteFlags, pread, pwritev2};
 use spillway_core::IoBuf;
+use spillway_core::buffer::Buffers;
 
 /// What to do with the file.
 #[derive(Clone, Copy)]
@@ -133,10 +134,15 @@ unsafe impl PollOpCode for FileOp {
     }
 }
 
-/// Runs a call that can only block on a thread of its own.
-pub(super) fn on_blocking_thread<T: Send + 'static>(
+/// Runs a call that can only block on a thread of its own, whose buffers are those of this thread's engine. Needs a runtime of this crate on
+/// the thread that polls it.
+pub fn on_blocking_thread<T: Send + 'static>(
     call: impl FnOnce() -> T + Send + 'static,
 ) -> impl Future<Output = T> {
-    let op = Asyncify::new(move || BufResult(Ok(0), call()));
+    let buffers = Buffers::here();
+    let op = Asyncify::new(move || {
+        buffers.enter();
+        BufResult(Ok(0), call())
+    });
     async move { compio::runtime::submit(op).await.1.into_inner() }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Waker};
 
+use spillway_core::buffer::Buffers;
 use spillway_core::contract::{self, Subject};
 use spillway_core::{
     Answer, BlockDevice, Budget, ByteRange, Env, Error, Extent, IoBuf, Kind, Op, Reply, Request, Seam,
@@ -14,7 +15,7 @@ use spillway_core::{
 
 use spillway_layers::file::File;
 
-use super::{Direct, FileOptions, open};
+use super::{Direct, FileOptions, on_blocking_thread, open};
 use crate::driver::{Driver, DriverChoice};
 use crate::local::Local;
 use crate::workers::{Workers, WorkersOptions};
@@ -393,4 +394,16 @@ fn a_file_cut_behind_our_back_is_an_error_and_not_a_hang() {
     let reply = local.block_on(device.submit(Request::read(0, IoBuf::new(65536))));
     assert_eq!(reply.result, Err(Kind::Io));
     assert_eq!(reply.buf.len(), 65536);
+}
+
+#[test]
+fn what_can_only_block_does_so_on_a_thread_of_its_own_and_its_buffers_count() {
+    let buffers = Buffers::default();
+    buffers.enter();
+    for driver in BOTH {
+        let there =
+            local(driver).block_on(on_blocking_thread(|| (std::thread::current().id(), IoBuf::new(1 << 20))));
+        assert_ne!(there.0, std::thread::current().id());
+        assert!(buffers.bytes_in_use() >= 1 << 20, "{} bytes", buffers.bytes_in_use());
+    }
 }

@@ -27,7 +27,7 @@ impl Config {
 
 impl Open<()> for Config {
     async fn open(&self, (): (), around: &Surroundings) -> Result<OpenDevice, Error> {
-        let (file, notes) = File::open(&self.backing(), around)?;
+        let (file, notes) = File::open(&self.backing(), around).await?;
         let shown = |file| Table::new(Arc::new(Shown { path: self.path.clone(), file }), ROWS);
         Ok(OpenDevice { notes, grow: Some(file.clone()), ..OpenDevice::new(file, shown) })
     }
@@ -40,11 +40,11 @@ impl Open<()> for Config {
 impl File {
     /// The device over what `backing` names, and what is worth knowing about how it was opened. Errors are those of the surroundings;
     /// [`spillway_core::Kind::NoSpace`] as in [`File::charged`].
-    pub(crate) fn open(
+    pub(crate) async fn open(
         backing: &BackingDevice,
         around: &Surroundings,
     ) -> Result<(Arc<Self>, Vec<String>), Error> {
-        let opened = (around.open_file)(backing)?;
+        let opened = (around.open_file)(backing).await?;
         let file = Self::charged(opened.storage, around.env.clone(), &around.budget)?;
         Ok((Arc::new(file), opened.notes))
     }

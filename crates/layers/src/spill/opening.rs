@@ -48,6 +48,8 @@ pub struct Settings {
     pub codecs: Vec<String>,
     /// Take a file whatever it holds.
     pub force: bool,
+    /// What to do about a file that is refused, where it is not to be forced.
+    pub remedy: Option<&'static str>,
     /// Buffers of a MiB for what is written: so many batches are under way at once.
     pub batches: usize,
     /// Bytes of a segment as a power of two: 22, in tests from 14 on.
@@ -57,8 +59,15 @@ pub struct Settings {
 impl Settings {
     /// Those of a device with this name and so many slots.
     pub fn new(name: impl Into<String>, slots: u64) -> Self {
-        let (codecs, batches, segment_shift) = (Vec::new(), 4, SEGMENT_SHIFT);
-        Self { name: name.into(), slots, codecs, force: false, batches, segment_shift }
+        Self {
+            name: name.into(),
+            slots,
+            codecs: Vec::new(),
+            force: false,
+            remedy: None,
+            batches: 4,
+            segment_shift: SEGMENT_SHIFT,
+        }
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -245,7 +254,7 @@ async fn give_up(device: &Seam, buffers: &Workspace, settings: &Settings) -> Res
         },
     };
     if !settings.force {
-        return Err(reason.error());
+        return Err(reason.error(settings.remedy));
     }
     let what = reason.what;
     tracing::warn!("{}: taking the spill file by force: {what}", settings.name);
@@ -264,8 +273,8 @@ impl Refusal {
         Self { kind, what, advice }
     }
 
-    fn error(&self) -> Error {
-        Error::new(self.kind, format!("{}: {}", self.what, self.advice))
+    fn error(&self, remedy: Option<&str>) -> Error {
+        Error::new(self.kind, format!("{}: {}", self.what, remedy.unwrap_or(self.advice)))
     }
 }
 

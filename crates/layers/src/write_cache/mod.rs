@@ -169,7 +169,7 @@ impl Open<Below> for Config {
         if self.path.as_os_str().is_empty() {
             return Err(Error::invalid("path is missing: give the file or block device that is the cache"));
         }
-        let (device, mut notes) = File::open(&self.backing(), around)?;
+        let (device, mut notes) = File::open(&self.backing(), around).await?;
         let (env, budget) = (around.env.clone(), around.budget.clone());
         let (cache, found) = WriteCache::open(self, below, device, env, budget).await?;
         notes.push(found);

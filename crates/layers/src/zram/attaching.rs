@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use spillway_core::sync::{Mutex, Semaphore};
+use spillway_core::sync::{Mutex, Semaphore, Unit};
 use spillway_core::{BlockDevice, Error, Geometry, Kind};
 
 use super::codec;
@@ -19,13 +19,17 @@ use crate::surroundings::Surroundings;
 /// Bytes of a file that is made, until the device has a size: as few as a spill file may have.
 const MADE_BYTES: u64 = 32 << 20;
 
+/// What a file that `backing_dev` names is refused with, which has no word for force.
+const REMEDY: &str = "backing_dev takes nothing by force: name another path, remove the file, or clear the block device with 'blkdiscard \
+                      --zeroout'; --spill with --force takes it when a server starts";
+
 /// What a device opens spill files with.
 pub(super) struct Attaching {
     around: Surroundings,
     /// I/Os of write-back in flight.
     pub(super) depth: usize,
     segment_shift: Option<u32>,
-    /// Held by who attaches a file, or opens the one that waits.
+    /// Held by who attaches a file, or lets go of one, and by who gives the device its size: that is for the file which is there then.
     pub(super) turn: Semaphore,
     waiting: Mutex<Option<Waiting>>,
 }
@@ -53,13 +57,14 @@ impl Attaching {
         &self.around
     }
 
-    /// What a spill file is opened with, by force or not.
-    pub(super) fn settings(&self, force: bool) -> Settings {
+    /// What a spill file is opened with, by force or not; `None` where that is not for its user to say.
+    pub(super) fn settings(&self, force: Option<bool>) -> Settings {
         let usual = Settings::new(self.around.name.as_str(), DISKSIZE_MAX / PAGE as u64);
         Settings {
             segment_shift: self.segment_shift.unwrap_or(usual.segment_shift),
             codecs: codec::NAMES.map(str::to_owned).to_vec(),
-            force,
+            force: force.unwrap_or(false),
+            remedy: force.is_none().then_some(REMEDY),
             batches: self.depth,
             ..usual
         }
@@ -74,19 +79,23 @@ impl Attaching {
         *self.waiting.lock() = waiting;
     }
 
+    /// The turn, where nobody has it and no file waits.
+    pub(super) fn try_turn(&self) -> Option<Unit<'_>> {
+        self.turn.try_hold().filter(|_| self.waiting().is_none())
+    }
+
     /// Opens the file at `path`, or makes one, and looks whether it may be taken. Errors are those of opening and [`Store::examine`].
     pub(super) async fn claim(&self, path: PathBuf) -> Result<Waiting, Error> {
         if !path.is_absolute() {
             let text = "it is looked for by the server, which knows no folder of yours: give the whole path";
             return Err(Error::new(Kind::NotFound, format!("{}: {text}", path.display())));
         }
-        let open = |create| File::open(&spill_device(path.clone(), create), &self.around);
-        let (opened, made) = match open(None) {
-            Err(error) if error.kind == Kind::NotFound => (open(Some(MADE_BYTES))?, true),
+        let open = async |create| File::open(&spill_device(path.clone(), create), &self.around).await;
+        let ((file, notes), made) = match open(None).await {
+            Err(error) if error.kind == Kind::NotFound => (open(Some(MADE_BYTES)).await?, true),
             found => (found?, false),
         };
-        let (file, notes) = opened;
-        let settings = self.settings(false);
+        let settings = self.settings(None);
         Store::examine(file.clone(), &settings, &self.around.budget).await?;
         if !made {
             Store::fits(file.clone(), &settings)?;

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use spillway_core::sync::{Mutex, Ordering, WaitList};
-use spillway_core::{Answer, Budget, Error, Kind, Place};
+use spillway_core::{Answer, Budget, Error, Kind, Place, mutant};
 use spillway_policy::compaction::Step;
 
 use super::codec::CodecIndex;
@@ -80,13 +80,12 @@ fn in_use(core: &Core) -> Result<u64, Error> {
 
 /// Gives the device its size, or a larger one.
 pub(super) fn set_size(zram: &Zram, bytes: u64) -> Answer<Result<(), Error>> {
-    if !zram.core.has_file_waiting() {
+    let attaching = zram.core.attaching.get();
+    let turn = attaching.map(|attaching| attaching.try_turn());
+    if !matches!(turn, Some(None)) || mutant::on("zram: set a size while a spill file is attached") {
         return Answer::Done(zram.core.resize(bytes));
     }
-    run(&zram.core, Place::Background, move |core| async move {
-        core.open_waiting(bytes).await?;
-        core.resize(bytes)
-    })
+    run(&zram.core, Place::Background, move |core| async move { core.resize_with_file(bytes).await })
 }
 
 /// Has the file at a path be the spill file.

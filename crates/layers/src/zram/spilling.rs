@@ -6,7 +6,7 @@ use std::sync::Arc;
 use spillway_core::size::human;
 use spillway_core::{BlockDevice, Error, Geometry, Kind, LocalFuture, Suspend, mutant};
 
-use super::attaching::Attaching;
+use super::attaching::{Attaching, Waiting};
 use super::backing::Backing;
 use super::cell::SlotIndex;
 use super::config::Config;
@@ -61,11 +61,6 @@ impl Core {
         waiting.or_else(|| self.backing.get().map(|backing| backing.path.clone()))
     }
 
-    /// Whether there is a spill file that is opened with the next size.
-    pub(super) fn has_file_waiting(&self) -> bool {
-        self.attaching.get().is_some_and(|attaching| attaching.waiting().is_some())
-    }
-
     /// Has the file at `path` be the spill file from the next size on, instead of any other. [`Kind::Busy`] where the device has a size;
     /// errors of opening, after which everything is as before.
     pub(super) async fn attach(&self, path: String) -> Result<(), Error> {
@@ -87,13 +82,24 @@ impl Core {
         Ok(())
     }
 
-    /// Opens the spill file that waits, for a device of `disksize` bytes. Where it fails it goes on waiting.
-    pub(super) async fn open_waiting(&self, disksize: u64) -> Result<(), Error> {
-        let attaching = self.attaching.get().expect("a file waits");
+    /// Gives the device its size once no file is being attached, with the one that waits. Where that cannot be opened it goes on waiting.
+    pub(super) async fn resize_with_file(&self, disksize: u64) -> Result<(), Error> {
+        let attaching = self.attaching.get().expect("files are attached to it");
         let _turn = attaching.turn.hold().await;
-        let Some(waiting) = attaching.waiting() else { return Ok(()) };
+        if let Some(waiting) = attaching.waiting() {
+            self.open_waiting(attaching, waiting, disksize).await?;
+        }
+        self.resize(disksize)
+    }
+
+    async fn open_waiting(
+        &self,
+        attaching: &Attaching,
+        waiting: Waiting,
+        disksize: u64,
+    ) -> Result<(), Error> {
         let file = waiting.fitted(disksize).await.map_err(|error| about(NAME, &error))?;
-        let opened = self.open_store(attaching, file, waiting.path, false, false).await;
+        let opened = self.open_store(attaching, file, waiting.path, None).await;
         let given_up = opened.map_err(|error| about(NAME, &error))?;
         given_up.iter().for_each(|note| tracing::info!("{}: {note}", attaching.around().name));
         attaching.wait(None);
@@ -113,7 +119,9 @@ impl Core {
     /// Lets go of the spill file that is in use. No slot names a record of it, and none will.
     async fn let_go(&self) {
         let Some(backing) = self.backing.get() else { return };
-        if let Err(error) = backing.end(self).await {
+        if !mutant::on("zram: let go of a spill file that says it is in use")
+            && let Err(error) = backing.end(self).await
+        {
             tracing::warn!("{}: {error}", backing.path.display());
         }
         self.backing.put(None);
@@ -126,9 +134,10 @@ impl Core {
         attaching: &Attaching,
         file: Arc<File>,
         path: PathBuf,
-        stays: bool,
-        force: bool,
+        force: Option<bool>,
     ) -> Result<Option<String>, Error> {
+        // Only a file of the configuration can be forced.
+        let stays = force.is_some();
         let (around, settings) = (attaching.around(), attaching.settings(force));
         let (store, given_up) = Store::open(file, &settings, around.env.clone(), &around.budget).await?;
         self.pressure.begin();
@@ -146,12 +155,12 @@ impl Zram {
         backing: &BackingDevice,
     ) -> Result<Vec<String>, Error> {
         let attaching = self.core.attaching.get().expect("the device is opened");
-        let (file, mut notes) =
-            File::open(backing, attaching.around()).map_err(|error| about("spill", &error))?;
+        let opened = File::open(backing, attaching.around()).await;
+        let (file, mut notes) = opened.map_err(|error| about("spill", &error))?;
         let fitted =
-            fit(&file, config.spill_size, &attaching.settings(config.force), attaching.around()).await;
+            fit(&file, config.spill_size, &attaching.settings(Some(config.force)), attaching.around()).await;
         fitted.map_err(|error| about("spill", &error))?;
-        let opened = self.core.open_store(attaching, file, backing.path.clone(), true, config.force).await;
+        let opened = self.core.open_store(attaching, file, backing.path.clone(), Some(config.force)).await;
         notes.extend(opened.map_err(|error| about("spill", &error))?);
         Ok(notes)
     }

@@ -1,23 +1,38 @@
 //! Spill files that come and go while the server runs: `backing_dev`.
 
-use spillway_core::BlockSize;
+use spillway_core::sync::Semaphore;
+use spillway_core::{BlockSize, SECTOR};
 use spillway_sim::disk::{Disk, Latency, Medium, Plan};
 
-use super::spilling::{Spilling, config, content, medium, open_in};
+use super::spilling::{Spilling, config, content, medium, open_in, spilling};
 use super::*;
 use crate::surroundings::OpenStorage;
 
-/// A device whose files are `/there`, a disk, and `/other`, another one; each for one user at a time. `/foreign` holds something else.
+/// A device whose files are `/there` and `/other`, each for one user at a time. `/small` is too small, `/foreign` holds something else, and
+/// `/killed` is of a device that was not stopped.
 fn device(config: Config, latency: Latency) -> Spilling {
+    device_behind(&Arc::new(Semaphore::new(1)), config, latency)
+}
+
+/// The same; nothing is opened while `gate` has no unit.
+fn device_behind(gate: &Arc<Semaphore>, config: Config, latency: Latency) -> Spilling {
     let world = World::new(1);
     let disk = |medium, seed| {
         let plan = Plan { latency, ..Plan::default() };
         Arc::new(Disk::new(world.clone(), medium, BlockSize::PAGE, plan, seed))
     };
     let (there, other) = (disk(medium(100), 1), disk(medium(100), 2));
-    let files = [("/there", there.clone()), ("/other", other), ("/small", disk(Medium::new(1 << 16), 3))];
+    let killed = spilling(super::spilling::config(), medium(100)).cut();
+    let foreign = Medium::of(101 << 16, |_| [7; SECTOR as usize]);
+    let files = [
+        ("/there", there.clone()),
+        ("/other", other),
+        ("/small", disk(Medium::new(1 << 16), 3)),
+        ("/foreign", disk(foreign, 4)),
+        ("/killed", disk(killed, 5)),
+    ];
     let users = files.each_ref().map(|(_, disk)| Arc::strong_count(disk));
-    let open_file = Arc::new(move |backing: &BackingDevice| {
+    let find = move |backing: &BackingDevice| {
         let path = backing.path.to_str().expect("text");
         let found = files.iter().zip(users).find(|((name, _), _)| *name == path);
         let Some(((_, disk), free)) = found else {
@@ -27,6 +42,14 @@ fn device(config: Config, latency: Latency) -> Spilling {
             return Err(Error::new(Kind::Busy, "another has it"));
         }
         Ok(OpenStorage { storage: disk.clone(), notes: Vec::new() })
+    };
+    let (gate, find) = (gate.clone(), Arc::new(find));
+    let open_file = Arc::new(move |backing: &BackingDevice| {
+        let (gate, find, backing) = (gate.clone(), find.clone(), backing.clone());
+        Answer::pending(async move {
+            let _open = gate.hold().await;
+            find(&backing)
+        })
     });
     open_in(world, there, "ram0", config, open_file).expect("nothing is opened, or what is blank")
 }
@@ -115,6 +138,46 @@ fn the_file_of_the_configuration_stays_unless_another_is_named() {
     assert_eq!(device.show("backing_dev"), "none");
     device.set("backing_dev", "/there");
     use_it(&device, 4);
+}
+
+/// Opening takes as long as it takes. Nobody but who asks for it waits, and the size, which belongs to what is opened.
+#[test]
+fn a_size_waits_for_a_file_that_is_being_opened() {
+    let gate = Arc::new(Semaphore::new(1));
+    let device = device_behind(
+        &gate,
+        Config { spill: Some("/there".into()), disksize: 4 << 20, ..bare() },
+        Latency::None,
+    );
+    reset(&device);
+    let closed = gate.try_hold().expect("nothing is being opened");
+    let attached = device.table.store("backing_dev", "/other");
+    let turns = || (0..100).for_each(|_| _ = device.world.turn());
+    turns();
+    let sized = device.table.store("disksize", "4M");
+    turns();
+    device.set("mem_limit", "1M");
+    assert_eq!((device.number("disksize"), device.show("backing_dev")), (0, "/there".into()));
+    drop(closed);
+    assert_eq!(device.run(sized), Ok(()));
+    assert_eq!((device.run(attached), device.show("backing_dev")), (Ok(()), "/other".into()));
+    device.set("mem_limit", "0");
+    use_it(&device, 1);
+}
+
+#[test]
+fn what_is_not_taken_is_not_forced_and_a_refusal_says_what_to_do() {
+    let device = device(bare(), Latency::None);
+    for (path, kind, what) in [
+        ("/foreign", Kind::Invalid, "not blank"),
+        ("/killed", Kind::Busy, "was not stopped: 'ram0' uses it, or was killed"),
+    ] {
+        let error = device.run(device.table.store("backing_dev", path)).unwrap_err();
+        let words = error.message();
+        assert!(error.kind == kind && words.contains(what) && words.contains("blkdiscard"), "{words}");
+        assert!(!words.contains("--force, which"), "{words}");
+    }
+    assert_eq!(device.show("backing_dev"), "none");
 }
 
 /// Batches are on their way to the file that is let go, and another one comes at once.

@@ -61,8 +61,8 @@ fn open(name: &str, config: Config, medium: Medium, plan: Plan) -> Result<Spilli
     let world = World::new(1);
     let disk = Arc::new(Disk::new(world.clone(), medium, BlockSize::PAGE, plan, 1));
     let storage = disk.clone();
-    let open_file =
-        Arc::new(move |_: &BackingDevice| Ok(OpenStorage { storage: storage.clone(), notes: Vec::new() }));
+    let opened = move || OpenStorage { storage: storage.clone(), notes: Vec::new() };
+    let open_file = Arc::new(move |_: &BackingDevice| Answer::Done(Ok(opened())));
     open_in(world, disk, name, config, open_file)
 }
 
@@ -141,7 +141,7 @@ impl Spilling {
     }
 
     /// The power goes; what is on its disk then.
-    fn cut(self) -> Medium {
+    pub(super) fn cut(self) -> Medium {
         self.disk.cut();
         self.world.power_off();
         self.disk.survivors()
