@@ -87,7 +87,7 @@ impl House {
             faulty: phase.faulty() || bad,
             reads_fail: phase.reads_fail() || bad,
             commits: row.commits,
-            spill: row.spill.map(|bytes| Rc::new(Spill::new(bytes, phase.spoils() || bad))),
+            spill: row.spill.map(|bytes| Rc::new(Spill::new(bytes, phase.spoils() || bad, force))),
             payloads: Rc::default(),
         };
         let (refused, drained, stopped) = (scenario.refused, Cell::default(), Cell::default());
@@ -308,8 +308,11 @@ impl House {
     fn tell_what_changed(&self) {
         let (Some(disk), mut model) = (self.disks.first(), self.visitor.model.borrow_mut()) else { return };
         let (changed, wrong) = (disk.take_changed(), disk.take_wrong());
-        if let Some(spill) = self.visitor.spill.as_ref().filter(|_| !changed.is_empty()) {
-            spill.note_write(&mut model);
+        if let Some(spill) = &self.visitor.spill {
+            let others = self.disks[1..].iter().filter(|disk| !disk.take_changed().is_empty());
+            if others.count() > 0 || !changed.is_empty() {
+                spill.note_write(&mut model);
+            }
         }
         if !self.row.is_durable() {
             return;

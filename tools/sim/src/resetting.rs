@@ -52,7 +52,7 @@ impl Resets {
         let dropped = self.begun.get() > 0 && name == "recompress";
         match kind {
             Kind::Invalid => beside || dropped,
-            Kind::Busy | Kind::ShuttingDown => beside,
+            Kind::Busy | Kind::ShuttingDown | Kind::NoDevice => beside,
             _ => false,
         }
     }

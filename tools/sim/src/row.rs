@@ -37,6 +37,8 @@ pub struct Row {
     pub disk: Option<u32>,
     /// Bytes of a disk to which such a stack spills: what lies there is gone after a crash too.
     pub spill: Option<u64>,
+    /// There is a second one like it, [`OTHER`], that resets attach instead.
+    pub attaches: bool,
     /// A write cache on a disk of its own above it.
     pub cache: Option<Cache>,
     /// Every write that is acknowledged survives a crash: what it is configured to promise, whatever it says of itself.
@@ -87,7 +89,11 @@ pub struct Cache {
 /// Role and path of the write cache's disk.
 pub(crate) const CACHE: &str = "cache";
 
-/// Block of the disk to which zram spills.
+/// Paths of the disks to which zram spills.
+pub(crate) const SPILL: &str = "/spill";
+pub(crate) const OTHER: &str = "/other";
+
+/// Block of these disks.
 const SPILL_BLOCK: u32 = 4096;
 
 /// Sectors of a page of slots of zram's table, and pages of a block of it.
@@ -114,12 +120,13 @@ impl Row {
         self.disk.is_some() || self.spill.is_some()
     }
 
-    /// Its disks, blank: the origin's or that to which it spills, and the write cache's.
+    /// Its disks, blank: the origin's or that to which it spills, and the write cache's or the one that is attached.
     pub fn media(&self) -> Vec<Medium> {
         let origin = self.disk.map(|_| self.bytes).or(self.spill).map(Medium::new);
         let cache =
             self.cache.map(|cache| if self.full { preset::cache() } else { Medium::new(cache.bytes) });
-        origin.into_iter().chain(cache).collect()
+        let other = self.spill.filter(|_| self.attaches).map(Medium::new);
+        origin.into_iter().chain(cache).chain(other).collect()
     }
 
     /// Sectors of the device.
@@ -168,6 +175,7 @@ impl Row {
         match (number, self.spill) {
             (0, None) => "disk",
             (0, Some(_)) => "spill",
+            (_, Some(_)) => "other",
             _ => "cache",
         }
     }
@@ -175,7 +183,7 @@ impl Row {
     /// Block of disk `number`.
     pub fn disk_block(&self, number: usize) -> BlockSize {
         let origin = self.disk.or(self.spill.map(|_| SPILL_BLOCK));
-        let bytes = if number == 0 { origin } else { self.cache.map(|cache| cache.disk) };
+        let bytes = if number == 0 || self.attaches { origin } else { self.cache.map(|cache| cache.disk) };
         BlockSize::new(bytes.expect("it has that disk")).expect("the table has valid sizes")
     }
 
@@ -205,7 +213,7 @@ impl Row {
             regions: Arc::new(VecRegions::new(regions_bytes)),
             budget: budget.clone(),
             open_file: Arc::new(move |backing: &BackingDevice| {
-                let number = usize::from(backing.role == CACHE);
+                let number = usize::from(backing.role == CACHE || backing.path.as_os_str() == OTHER);
                 let storage = disks.get(number).cloned().expect("the row has that disk");
                 Answer::Done(Ok(OpenStorage { storage, notes: Vec::new() }))
             }),

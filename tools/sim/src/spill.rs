@@ -98,6 +98,8 @@ pub(crate) struct Spill {
     bytes: u64,
     /// The disk may give something else than was written, or nothing.
     pub(crate) spoils: bool,
+    /// A disk may be one that was not let go in order: it is refused.
+    pub(crate) left: bool,
     /// When a write to the disk began for the last time, or soon after.
     last_write: Cell<Number>,
     /// Write-back was limited.
@@ -105,8 +107,8 @@ pub(crate) struct Spill {
 }
 
 impl Spill {
-    pub(crate) fn new(bytes: u64, spoils: bool) -> Self {
-        Self { bytes, spoils, last_write: Cell::default(), limited: Cell::default() }
+    pub(crate) fn new(bytes: u64, spoils: bool, left: bool) -> Self {
+        Self { bytes, spoils, left, last_write: Cell::default(), limited: Cell::default() }
     }
 
     /// A write to the disk has begun since this was last said.

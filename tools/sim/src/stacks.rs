@@ -6,7 +6,7 @@ use spillway_layers::write_cache::{self, Ablation, Ack, Mode};
 use spillway_layers::{delay, file, memory, page_cache, rate, trace, zram};
 
 use crate::preset;
-use crate::row::{BLOCK_PAGES, CACHE, Cache, Row, SLOTS_SECTORS};
+use crate::row::{BLOCK_PAGES, CACHE, Cache, OTHER, Row, SLOTS_SECTORS, SPILL};
 
 /// All of them.
 pub const STACKS: &[Row] = &[
@@ -181,7 +181,13 @@ pub const STACKS: &[Row] = &[
             ("spill_age", &["0", "1"]),
             ("spill_daily_bytes", &["0", "0", "1M"]),
         ],
-        setups: &[&[STREAMS], &[STREAMS, ("compressed_writeback", "0")]],
+        attaches: true,
+        setups: &[
+            &[STREAMS],
+            &[STREAMS, ("compressed_writeback", "0")],
+            &[STREAMS, ("backing_dev", OTHER)],
+            &[STREAMS, ("backing_dev", SPILL)],
+        ],
         tight_budget: None,
         empty: &["orig_data_size", "compr_data_size", "mem_used_total", "spill_bytes", "lost_pages"],
         ..ZRAM
@@ -240,6 +246,7 @@ const DURABLE: Row = Row {
     bytes: 128 << 10,
     disk: Some(4096),
     spill: None,
+    attaches: false,
     cache: None,
     commits: false,
     keeps: true,
@@ -404,7 +411,7 @@ fn with_spill(bytes: u64) -> zram::Config {
     zram::Config {
         disksize: bytes,
         max_comp_streams: 2,
-        spill: Some("spill".into()),
+        spill: Some(SPILL.into()),
         segment_shift: Some(SPILL_SHIFT),
         ..Default::default()
     }

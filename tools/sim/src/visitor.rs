@@ -112,18 +112,21 @@ impl Visitor {
         }
     }
 
-    /// Resets the device while nobody but commands is at work, and sets it up again. Neither may fail.
+    /// Resets the device while nobody but commands is at work, and sets it up again. Neither may fail, but for a disk that does.
     async fn reset(&self, setup: usize) {
         self.resets.begin().await;
         let sectors = self.model.borrow().sectors();
         let number = self.model.borrow_mut().begin_write(0, sectors, Change::Discarded);
         let size = (sectors * SECTOR).to_string();
-        let setup = self.setups[setup].iter().copied();
-        for (name, value) in [("reset", "1")].into_iter().chain(setup).chain([("disksize", size.as_str())]) {
-            tracing::debug!("client: {name} {value}");
-            if let Err(error) = self.stack().store(name, value).await {
-                self.fail(Violation(format!("{name} {value} fails: {error}")));
-            }
+        self.set_up("reset", "1", false).await;
+        for (name, value) in self.setups[setup] {
+            let left = self.spill.as_ref().is_some_and(|spill| spill.left);
+            self.set_up(name, value, *name == "backing_dev" && (self.faulty || left)).await;
+        }
+        if !self.set_up("disksize", &size, self.faulty).await {
+            // It lets go of the disk that cannot be opened.
+            self.set_up("reset", "1", false).await;
+            self.set_up("disksize", &size, false).await;
         }
         let mut model = self.model.borrow_mut();
         model.end_write(number, End::Done { durable: false });
@@ -133,6 +136,21 @@ impl Visitor {
         self.resets.end();
     }
 
+    /// Sets an attribute of a device that is reset; false where that fails, as it may.
+    async fn set_up(&self, name: &str, value: &str, may_fail: bool) -> bool {
+        tracing::debug!("client: {name} {value}");
+        let stored = self.stack().store(name, value).await;
+        if let (Err(error), false) = (&stored, may_fail) {
+            self.fail(Violation(format!("{name} {value} fails: {error}")));
+        }
+        stored.is_ok()
+    }
+
+    /// Whether the device has a spill file.
+    fn has_spill_file(&self) -> bool {
+        self.stack().show("backing_dev").is_ok_and(|path| path != "none")
+    }
+
     /// Sets an attribute. Where a stack spills, its commands go on when nobody waits for them.
     pub(crate) async fn set(&self, attribute: usize, value: usize, withdraw: Option<u8>) {
         let (name, values) = self.knobs[attribute];
@@ -140,7 +158,7 @@ impl Visitor {
             spill.note_setting(name, values[value]);
         }
         let polls = withdraw.filter(|_| self.spill.is_some() && is_command(name));
-        let resets = self.resets.ended();
+        let (resets, had) = (self.resets.ended(), self.has_spill_file());
         let Some(stored) = (Dropping { answer: self.stack().store(name, values[value]), polls }).await else {
             return;
         };
@@ -148,6 +166,7 @@ impl Visitor {
             room.set_limit(self.model.borrow_mut().moment(), values[value]);
         }
         if let (Err(error), false) = (stored, self.faulty)
+            && !(error.kind == Kind::NoDevice && self.spill.is_some() && !(had && self.has_spill_file()))
             && !self.may_refuse_setting(name, error.kind)
             && !self.resets.may_refuse(name, error.kind, resets)
         {

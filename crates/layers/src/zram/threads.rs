@@ -1,5 +1,5 @@
 //! Models for the checker of threads: streams; slots under writers, readers, discards and what moves their objects; pages of slots;
-//! pages that are compressed later; pages that are spilled.
+//! pages that are compressed later; pages that are spilled; spill files that come and go.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -29,6 +29,7 @@ use super::picked::When;
 use super::streams::Streams;
 use super::{Config, Zram};
 
+mod attaching;
 mod deferring;
 mod pages;
 mod recompressing;

@@ -48,12 +48,12 @@ fn spilling(shift: u32) -> Arc<Zram> {
 }
 
 /// A page that does not compress.
-fn noise(number: u64) -> Vec<u8> {
+pub(super) fn noise(number: u64) -> Vec<u8> {
     let mut random = Random(number);
     (0..PAGE / 8).flat_map(|_| random.draw().to_le_bytes()).collect()
 }
 
-fn write_back(zram: &Zram, slots: std::ops::Range<u64>) -> Result<(), Error> {
+pub(super) fn write_back(zram: &Zram, slots: std::ops::Range<u64>) -> Result<(), Error> {
     let scan = Scan { pages: scan::Pages::All, slots };
     block_on(writeback::run(zram.core.clone(), vec![scan], None))
 }
@@ -76,17 +76,20 @@ fn read_one_of(zram: &Zram, index: u64, allowed: &[u64]) {
 }
 
 /// Runs `work` on a thread.
-fn on_thread(zram: &Arc<Zram>, work: impl FnOnce(&Arc<Zram>) + Send + 'static) -> thread::JoinHandle<()> {
+pub(super) fn on_thread(
+    zram: &Arc<Zram>,
+    work: impl FnOnce(&Arc<Zram>) + Send + 'static,
+) -> thread::JoinHandle<()> {
     let zram = zram.clone();
     thread::spawn(move || work(&zram))
 }
 
-fn together(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
+pub(super) fn together(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
     threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
 }
 
 /// Once nothing is under way, table, pool and file agree.
-fn verify(zram: &Zram) {
+pub(super) fn verify(zram: &Zram) {
     let backing = zram.core.backing().expect("it spills");
     block_on(backing.rest());
     until_kept_up(&backing.store);
