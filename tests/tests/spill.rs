@@ -8,7 +8,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use spillway_tests::raw::Client;
 use spillway_tests::{Launch, LoopDevice, Scratch, Server, pattern, raw, tool, until};
 
 fn ram(size: &str, folder: &Arc<Scratch>) -> Launch {
@@ -101,21 +100,74 @@ fn a_full_file_system_is_a_full_spill_file() {
     });
 }
 
-/// E1's second flow: a limit of 1002 pages, 10 MiB written, all of it idle, and 1002 pages are written back.
+/// E1's second flow, over NBD and through the mount: a limit of 1002 pages, 10 MiB written, all of it idle, and 1002 pages are written back.
 #[test]
 fn the_limit_of_pages_that_are_written_back_is_kept_to_the_page() {
+    for mounted in [false, true] {
+        let folder = Arc::new(Scratch::new());
+        let launch = ram("4G", &folder);
+        let server = if mounted { launch.mounted().start() } else { launch.start() };
+        let job = |verify: &str| {
+            let common = ["--rw=write", "--bs=4k", "--size=10M", "--verify=crc32c", verify];
+            if !mounted {
+                return fio(&server, &common);
+            }
+            let file = format!("--filename={}", text(&server.file("ram0")));
+            let through =
+                ["--name=job", "--ioengine=psync", "--refill_buffers", "--verify_state_save=0", &file];
+            tool::run("fio", &[&through[..], &common].concat()).well();
+        };
+        set(&server, "writeback_limit_enable", "1");
+        set(&server, "writeback_limit", "1002");
+        job("--do_verify=0");
+        set(&server, "idle", "all");
+        let refused = server.spillway(&["set", "ram0", "writeback", "idle"]);
+        assert!(refused.err.contains("EIO") && refused.err.contains("writeback_limit"), "{}", refused.err);
+        let counts = ["bd_count", "bd_reads", "bd_writes"].map(|column| number(&server, "bd_stat", column));
+        assert_eq!(counts, [1002, 0, 1002], "mounted: {mounted}");
+        job("--verify_only=1");
+        assert_eq!(number(&server, "bd_stat", "bd_reads"), 1002);
+    }
+}
+
+/// What a program is made of, packed: what is written is hardly more than the objects.
+#[test]
+fn pages_take_no_more_room_in_the_file_than_they_compress_to() {
+    const PIECE: usize = 8 << 20;
     let folder = Arc::new(Scratch::new());
-    let server = ram("4G", &folder).start();
-    set(&server, "writeback_limit_enable", "1");
-    set(&server, "writeback_limit", "1002");
-    fio(&server, &["--rw=write", "--bs=4k", "--size=10M", "--verify=crc32c", "--do_verify=0"]);
-    set(&server, "idle", "all");
-    let refused = server.spillway(&["set", "ram0", "writeback", "idle"]);
-    assert!(refused.err.contains("EIO") && refused.err.contains("writeback_limit"), "{}", refused.err);
-    let counts = ["bd_count", "bd_reads", "bd_writes"].map(|column| number(&server, "bd_stat", column));
-    assert_eq!(counts, [1002, 0, 1002]);
-    fio(&server, &["--rw=write", "--bs=4k", "--size=10M", "--verify=crc32c", "--verify_only=1"]);
-    assert_eq!(number(&server, "bd_stat", "bd_reads"), 1002);
+    let server = ram("64M", &folder).start();
+    let program = fs::read(spillway_tests::binary::path()).expect("it was built");
+    let mut client = server.client();
+    for piece in 0..8 {
+        let bytes: Vec<u8> =
+            program.iter().cycle().skip(piece * PIECE % program.len()).take(PIECE).copied().collect();
+        client.write((piece * PIECE) as u64, &bytes).expect("it is written");
+    }
+    set(&server, "writeback", "page_indexes=0-16383");
+    let [held, written] = ["spill_bytes", "spill_written_bytes"].map(|name| server.value("ram0", name));
+    let (held, written) = (held.as_u64().expect("bytes"), written.as_u64().expect("bytes"));
+    assert!(held > 10 << 20 && held < 60 << 20, "{held} bytes of objects");
+    assert!(written * 100 <= held * 102, "{written} bytes are written for {held}");
+}
+
+#[test]
+fn a_block_device_is_a_spill_file_too() {
+    let folder = Arc::new(Scratch::new());
+    let device = LoopDevice::direct(&folder.write("disk", vec![0; 48 << 20]));
+    let launch = ram_on("64M", &folder, device.path());
+    for _ in 0..2 {
+        let mut server = launch.clone().start();
+        assert_eq!(server.value("ram0", "spill_size").as_u64(), Some(48 << 20));
+        let job = ["--rw=write", "--bs=64k", "--size=24M", "--verify=crc32c"];
+        fio(&server, &[&job[..], &["--do_verify=0"]].concat());
+        set(&server, "writeback", "page_indexes=0-6143");
+        assert_eq!(away(&server), 6144);
+        fio(&server, &[&job[..], &["--verify_only=1"]].concat());
+        server.spillway(&["stop", "ram0"]).well();
+        assert!(server.ends().success());
+    }
+    let other = launch.with("--name", "other").run();
+    assert!(other.err.contains("ram0") && other.err.contains("--force"), "{}", other.err);
 }
 
 /// E1's first flow: an archive on ext4, written back before, between and after, is the same at the end.
@@ -280,93 +332,4 @@ fn the_file_of_a_stopped_device_holds_what_was_away_and_nothing_else() {
         assert!(found.keys().eq(away.0.keys()), "{} pages found, {} away", found.len(), away.0.len());
         assert!(found == away.0, "a page is not as it was written");
     }
-}
-
-/// Every key that has to do with spilling, a value that it does not have by default, and how that is shown.
-const KEYS: [(&str, &str, &str); 16] = [
-    ("disksize", "\"64M\"", "67108864"),
-    ("spill_size", "\"40M\"", "41943040"),
-    ("deferred_bytes_max", "\"1M\"", "1048576"),
-    ("recomp_algorithm", "\"algo=zstd\"", "\"#1: lz4 lz4hc [zstd] deflate \""),
-    ("recompress_age", "4000", "4000"),
-    ("writeback_limit", "1500", "1500"),
-    ("writeback_limit_enable", "true", "true"),
-    ("writeback_batch_size", "7", "7"),
-    ("writeback_depth", "3", "3"),
-    ("compressed_writeback", "false", "false"),
-    ("bring_back", "\"never\"", "\"never\""),
-    ("bring_back_age", "5", "5"),
-    ("spill_high_watermark", "97", "97"),
-    ("spill_low_watermark", "20", "20"),
-    ("spill_age", "100000", "100000"),
-    ("spill_daily_bytes", "\"1G\"", "1073741824"),
-];
-
-/// A device of a configuration that spills to the file of its name in `folder`.
-fn device(folder: &Scratch, name: &str, keys: &str) -> String {
-    let spill = folder.join(name);
-    format!("[[device]]\nname = {name:?}\n[device.origin]\nkind = \"zram\"\nspill = {spill:?}\n{keys}\n")
-}
-
-/// Pages in the spill file of a device, and their bytes.
-fn spilled(server: &Server, name: &str) -> [u64; 2] {
-    let counts = [server.value(name, "bd_stat")["bd_count"].take(), server.value(name, "spill_bytes")];
-    counts.map(|count| count.as_u64().expect("a number"))
-}
-
-#[test]
-fn a_configuration_says_all_about_spilling() {
-    let folder = Arc::new(Scratch::new());
-    let keys = KEYS.map(|(key, value, _)| format!("{key} = {value}\n"));
-    let server = Launch::serve(folder.clone(), device(&folder, "cold", &keys.concat())).start();
-    assert_eq!(server.value("cold", "backing_dev"), text(&folder.join("cold")));
-    for (key, _, shown) in KEYS {
-        assert_eq!(server.value("cold", key).to_string(), shown, "{key}");
-    }
-    assert_eq!(fs::metadata(folder.join("cold")).expect("a file").len(), 40 << 20);
-    let mut client = Client::open(server.socket(), "cold");
-    let bytes = pattern::half_random(1, 0, 8 << 20);
-    client.write(0, &bytes).expect("it is written");
-    let refused = server.spillway(&["set", "cold", "writeback", "page_indexes=0-2047"]);
-    assert!(refused.err.contains("writeback_limit"), "{}", refused.err);
-    assert_eq!(spilled(&server, "cold"), [1500, 1500 << 12], "as whole pages");
-    (0..2).for_each(|_| assert!(client.read(0, 8 << 20).expect("it is read") == bytes));
-    assert_eq!(server.value("cold", "brought_back_pages"), 0);
-}
-
-/// By the watermarks, and by their age.
-#[test]
-fn devices_of_a_configuration_spill_by_themselves() {
-    let folder = Arc::new(Scratch::new());
-    let keys = [
-        "disksize = \"64M\"\nmem_limit = \"8M\"\nspill_high_watermark = 40\nspill_low_watermark = 10",
-        "disksize = \"64M\"\nspill_age = 1",
-    ];
-    let devices = [("full", keys[0]), ("old", keys[1])].map(|(name, keys)| device(&folder, name, keys));
-    let server = Launch::serve(folder, devices.concat()).start();
-    for (name, pages) in [("full", 700), ("old", 1024)] {
-        let mut client = Client::open(server.socket(), name);
-        client.write(0, &pattern::random(1, 0, 4 << 20)).expect("it is written");
-        until("pages leave", || (spilled(&server, name)[0] >= pages).then_some(()));
-    }
-}
-
-#[test]
-fn what_a_configuration_says_wrong_about_spilling_is_refused() {
-    let folder = Arc::new(Scratch::new());
-    let refused = |keys: &str, memory: &str, words: &str| {
-        let launch = Launch::serve(folder.clone(), device(&folder, "cold", keys)).with("--memory", memory);
-        let said = launch.run();
-        assert!(said.code != Some(0) && said.err.contains(words), "{keys}: {said}");
-    };
-    refused("disksize = \"64M\"\nwriteback_depth = 33", "128M", "from 1 to 32");
-    refused("disksize = \"64M\"\nwriteback_depth = 32", "48M", "--memory");
-    refused("disksize = \"64M\"\nspill_size = \"1M\"", "128M", "from 32M");
-    refused("disksize = \"64M\"\nforce = true", "128M", "no key `force`");
-    refused("comp_algorithm = \"lz4\"", "128M", "spill_size is missing");
-    let twice = device(&folder, "cold", "disksize = \"64M\"");
-    let said =
-        Launch::serve(folder.clone(), twice.clone() + &twice.replace("name = \"cold\"", "name = \"other\""))
-            .run();
-    assert!(said.code != Some(0) && said.err.contains("cold"), "{said}");
 }
