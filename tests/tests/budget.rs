@@ -38,6 +38,7 @@ stacks! {
     compressed_ram_keeps_its_budget: "ram-lz4", 101;
     compressed_ram_with_zstd_keeps_its_budget: "ram-zstd", 108;
     a_disk_keeps_its_budget: "disk", 101;
+    a_disk_with_a_page_cache_keeps_its_budget: "disk-cached", 101;
     a_cache_keeps_its_budget: "cache-s", 107;
     a_mapped_cache_keeps_its_budget: "cache-p", 101;
     a_cache_that_acknowledges_what_is_committed_keeps_its_budget: "cache-committed", 108;

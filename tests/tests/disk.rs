@@ -11,8 +11,15 @@ const MIB: usize = 1 << 20;
 /// zeroes, but not fast.
 #[test]
 fn an_origin_that_cannot_free_room_offers_no_discards_and_keeps_what_it_holds() {
+    for mode in ["none", "writeback"] {
+        offers_no_discards_and_keeps_what_it_holds(mode);
+    }
+}
+
+fn offers_no_discards_and_keeps_what_it_holds(page_cache: &str) {
     let device = LoopDevice::without_discards(8 << 20);
-    let server = Launch::disk(Arc::new(Scratch::new()), device.path()).start();
+    let launch = Launch::disk(Arc::new(Scratch::new()), device.path());
+    let server = launch.with("--page-cache", page_cache).start();
     assert!(server.log().contains("frees no room"), "{}", server.log());
     let trim = tool::run("nbdinfo", &["--can", "trim", &server.uri()]);
     assert_eq!(trim.code, Some(2), "offered: {trim}");

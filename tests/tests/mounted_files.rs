@@ -22,7 +22,7 @@ fn sparse(folder: &Scratch, name: &str, size: u64) -> PathBuf {
 fn disk(size: u64) -> Server {
     let folder = Arc::new(Scratch::new());
     let origin = sparse(&folder, "origin", size);
-    Launch::disk(folder, &origin).mounted().start()
+    Launch::disk(folder, &origin).with("--page-cache", "none").mounted().start()
 }
 
 fn cache(size: u64) -> Server {

@@ -50,7 +50,7 @@ fn overlapping_writes_are_whole() {
 fn a_file_is_served() {
     let folder = Arc::new(Scratch::new());
     let origin = folder.write("origin.raw", pattern::random(9, 0, 32 << 20));
-    let server = polling(Launch::disk(folder, &origin));
+    let server = polling(Launch::disk(folder, &origin).with("--page-cache", "none"));
     assert!(
         server.client().read(4096, 8192) == Ok(pattern::random(9, 4096, 8192)),
         "the file's bytes differ"

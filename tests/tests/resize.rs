@@ -69,10 +69,14 @@ fn a_device_without_a_size_gets_one() {
 
 #[test]
 fn a_disk_grows_after_its_file() {
+    ["none", "writeback"].into_iter().for_each(grows_after_its_file);
+}
+
+fn grows_after_its_file(page_cache: &str) {
     let folder = Arc::new(Scratch::new());
     let origin = folder.join("origin");
     set_len(&origin, 4 * MIB);
-    let server = Launch::disk(folder, &origin).start();
+    let server = Launch::disk(folder, &origin).with("--page-cache", page_cache).start();
     server.spillway(&["resize", "disk0", "8M"]).refused(USAGE, "truncate -s 8388608");
     set_len(&origin, 8 * MIB);
     assert_eq!(size_of(&server), 4 << 20, "not before it is asked for");

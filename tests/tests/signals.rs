@@ -30,9 +30,13 @@ fn either_signal_ends_an_idle_server_with_zero_and_without_its_socket() {
 
 #[test]
 fn what_was_acknowledged_before_the_end_is_in_the_file() {
+    ["none", "writeback"].into_iter().for_each(what_was_acknowledged_is_in_the_file);
+}
+
+fn what_was_acknowledged_is_in_the_file(page_cache: &str) {
     let folder = Arc::new(Scratch::new());
     let origin = folder.write("origin.raw", vec![0; 64 * MIB]);
-    let mut server = Launch::disk(folder, &origin).start();
+    let mut server = Launch::disk(folder, &origin).with("--page-cache", page_cache).start();
     let mut client = server.client();
     let stream = client.stream.try_clone().expect("a descriptor");
     let sender = std::thread::spawn(move || send_until_closed(stream));
@@ -90,7 +94,8 @@ fn a_write_past_the_limit_of_file_sizes_is_an_error_and_not_the_end() {
     for driver in ["io_uring", "poll"] {
         let folder = Arc::new(Scratch::new());
         let origin = folder.write("origin.raw", vec![0; 8 * MIB]);
-        let mut server = Launch::disk(folder, &origin).with("--driver", driver).start();
+        let mut server =
+            Launch::disk(folder, &origin).with("--driver", driver).with("--page-cache", "none").start();
         let limit = Some(4 * MIB as u64);
         let pid = Pid::from_raw(server.pid() as i32);
         prlimit(pid, Resource::Fsize, Rlimit { current: limit, maximum: limit }).expect("it is ours");

@@ -3,6 +3,7 @@
 use std::path::{Path, absolute};
 
 use anyhow::{Context, Result};
+use spillway_layers::page_cache::Mode;
 use spillway_layers::stack::{LayerConfig, OriginConfig, StackConfig};
 use spillway_layers::{file, limits, page_cache, write_cache, zram};
 
@@ -105,7 +106,7 @@ impl ServerPlan {
         let mut file = options.file.config();
         file.path = absolute(&file.path).context("cannot resolve the origin's path")?;
         let (name, read_only) = (options.name, file.read_only);
-        let layers = paged(options.page_cache)?.into_iter().collect();
+        let layers = paged(options.page_cache, PageCache(Some(Mode::Writeback)))?.into_iter().collect();
         let stack = StackConfig { origin: OriginConfig::File(file), layers };
         let limits = options.limits.config();
         let device = DevicePlan { name, read_only, stack, limits, names: &["--origin", "--page-cache"] };
@@ -119,12 +120,12 @@ impl ServerPlan {
         cache.path = absolute(&cache.path).context("cannot resolve the cache's path")?;
         let origin = OriginConfig::File(file::Config { path: origin, read_only: false });
         let committed = cache.ack == write_cache::Ack::Committed;
-        if committed && options.page_cache.page_cache == PageCache(Some(page_cache::Mode::Writeback)) {
+        if committed && options.page_cache.page_cache == Some(PageCache(Some(Mode::Writeback))) {
             let words = "--ack committed promises that every write survives, and --page-cache writeback keeps it in memory: leave one out, \
                          or take writethrough";
             return Err(Failure::usage(words.to_owned()).into());
         }
-        let paged = paged(options.page_cache)?;
+        let paged = paged(options.page_cache, PageCache(None))?;
         let layers = [LayerConfig::WriteCache(cache)].into_iter().chain(paged).collect();
         let stack = StackConfig { origin, layers };
         let (name, read_only) = (options.name, options.read_only);
@@ -147,9 +148,9 @@ impl ServerPlan {
     }
 }
 
-/// The page cache that is asked for, if one is.
-fn paged(options: PageCacheOptions) -> Result<Option<LayerConfig>> {
-    match options.page_cache {
+/// The page cache that is asked for, or else `preset`, if that is one.
+fn paged(options: PageCacheOptions, preset: PageCache) -> Result<Option<LayerConfig>> {
+    match options.page_cache.unwrap_or(preset) {
         PageCache(Some(mode)) => {
             Ok(Some(LayerConfig::PageCache(page_cache::Config { mode, ..options.config.config() })))
         }
@@ -219,13 +220,12 @@ mod tests {
     }
 
     #[test]
-    fn a_page_cache_is_the_top_of_a_stack_that_asks_for_one() {
+    fn a_disk_has_a_page_cache_unless_none_is_asked_for_and_a_cache_one_that_is() {
         let layers = |line: &str| plan(line).map(|plan| plan.devices[0].stack.layers.clone());
-        assert!(layers("spillway disk --origin o").unwrap().is_empty());
-        let asked =
-            layers("spillway disk --origin o --page-cache writeback --page-cache-bytes-max 64M").unwrap();
+        assert!(layers("spillway disk --origin o --page-cache none").unwrap().is_empty());
+        let asked = layers("spillway disk --origin o --page-cache-bytes-max 64M").unwrap();
         let [LayerConfig::PageCache(config)] = &asked[..] else { panic!("{asked:?}") };
-        assert_eq!((config.mode, config.page_cache_bytes_max), (page_cache::Mode::Writeback, Some(64 << 20)));
+        assert_eq!((config.mode, config.page_cache_bytes_max), (Mode::Writeback, Some(64 << 20)));
         let through = "spillway cache --origin o --cache c --ack committed --page-cache writethrough";
         assert!(matches!(
             layers(through).unwrap()[..],
@@ -234,7 +234,10 @@ mod tests {
         let refusal = |line: &str| plan(line).unwrap_err().to_string();
         let committed = refusal("spillway cache --origin o --cache c --ack committed --page-cache writeback");
         assert!(committed.contains("leave one out"), "{committed}");
-        assert!(refusal("spillway disk --origin o --page-cache-bytes-max 64M").contains("give --page-cache"));
+        let none = "spillway disk --origin o --page-cache none --page-cache-bytes-max 64M";
+        assert!(refusal(none).contains("give --page-cache"));
+        let cache = layers("spillway cache --origin o --cache c").unwrap();
+        assert!(matches!(cache[..], [LayerConfig::WriteCache(_)]), "{cache:?}");
     }
 
     #[test]

@@ -62,7 +62,8 @@ pub(super) struct Export {
 pub const STACKS: &[Stack] = &[
     Stack { name: "ram-lz4", build: |setting| ram(setting, "lz4") },
     Stack { name: "ram-zstd", build: |setting| ram(setting, "zstd") },
-    Stack { name: "disk", build: disk },
+    Stack { name: "disk", build: |setting| disk(setting, "none") },
+    Stack { name: "disk-cached", build: |setting| disk(setting, "writeback") },
     Stack { name: "cache-s", build: |setting| cache(setting, "received", Keeps::Flushed) },
     Stack { name: "cache-p", build: mapped_cache },
     Stack { name: "cache-committed", build: |setting| cache(setting, "committed", Keeps::Acknowledged) },
@@ -123,9 +124,9 @@ fn ram(mut setting: Setting, algorithm: &str) -> Target {
     setting.over(launch, vec![Export::new("", size, Keeps::Nothing)])
 }
 
-fn disk(setting: Setting) -> Target {
+fn disk(setting: Setting, page_cache: &str) -> Target {
     let origin = setting.file("origin", ORIGIN);
-    let launch = Launch::disk(setting.folder.clone(), &origin);
+    let launch = Launch::disk(setting.folder.clone(), &origin).with("--page-cache", page_cache);
     setting.over(launch, vec![Export::new("", ORIGIN, Keeps::Flushed)])
 }
 

@@ -357,7 +357,7 @@ fn pages() -> page_cache::Config {
 fn sectors() -> page_cache::Config {
     page_cache::Config {
         page_cache_bytes_max: Some(38 << 10),
-        block_size: 512,
+        block_size: Some(512),
         folio_size: 4096,
         cut: page_cache::Cut { region_bytes: 8192, shards: 2, ..Default::default() },
         ..pages()

@@ -30,10 +30,12 @@ pub(super) const DISK_EXAMPLES: &str = "\
 Examples:
   spillway disk --origin image.raw
   spillway disk --origin /dev/vdb --name data --read-only
-  spillway disk --origin image.raw --page-cache writeback --memory 2G
+  spillway disk --origin image.raw --memory 2G --at-risk-seconds-max 5
+  spillway disk --origin image.raw --page-cache none
 
 The file or block device is opened without the kernel's page cache where it allows that, and locked against a second
-server. A flush of a client reaches the disk. With --page-cache writeback, what was not flushed is in memory: stop the server, don't kill it.";
+server. A page cache in the server's memory takes its place: writes are acknowledged from there, and written back later. A
+flush of a client reaches the disk. What was not flushed is lost if the server is killed: stop it, don't kill it.";
 
 pub(super) const CACHE_EXAMPLES: &str = "\
 Examples:
@@ -84,15 +86,16 @@ fn page_cache() -> impl TypedValueParser<Value = PageCache> {
 fn page_cache_help() -> String {
     let mode = page_cache::Config::specs().iter().find(|spec| spec.name == "mode");
     let mode = mode.expect("a page cache has a mode");
-    format!("Keep reads and writes in memory, unless it is {NONE}. {}", mode.help)
+    let presets = "[default: writeback for a disk, none above a write cache]";
+    format!("Keep reads and writes in memory, unless it is {NONE}. {} {presets}", mode.help)
 }
 
 /// Options of a page cache.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Page cache")]
 pub(crate) struct PageCacheOptions {
-    #[arg(long, value_name = "MODE", default_value = NONE, value_parser = page_cache(), help = page_cache_help())]
-    pub(crate) page_cache: PageCache,
+    #[arg(long, value_name = "MODE", value_parser = page_cache(), help = page_cache_help())]
+    pub(crate) page_cache: Option<PageCache>,
 
     #[command(flatten)]
     pub(crate) config: Declared<page_cache::Config>,

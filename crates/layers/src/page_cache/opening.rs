@@ -58,14 +58,14 @@ struct Fit {
 
 impl Fit {
     fn new(settings: &Settings, bytes: u64) -> Result<Self, Error> {
-        let block_shift = settings.block_size.trailing_zeros();
+        let block_shift = settings.block_size().bytes().trailing_zeros();
         let folio = settings.folio_size;
         let region = match settings.cut.region_bytes {
             0 => (1 << (bytes / 8).max(1).ilog2()).clamp(folio, FOLIO_MAX),
             region => region.max(folio),
         };
         let batches = (bytes / BATCHES_PART).clamp(region, BATCHES_MAX);
-        let unit = settings.block_size.max(4096);
+        let unit = settings.block_size().bytes().max(4096);
         let ahead = ((bytes / AHEAD_PART) & !(unit - 1)).clamp(unit, AHEAD_MAX);
         let each = folio + bytes_beside((folio >> block_shift) as u32);
         let shards = match settings.cut.shards {
@@ -84,7 +84,7 @@ impl Fit {
         let (folio_shift, region_shift) = (folio.trailing_zeros(), region.trailing_zeros());
         assert!(block_shift <= folio_shift && folio_shift <= region_shift, "blocks, folios, regions");
         assert!(region.is_power_of_two() && shards.is_power_of_two(), "regions of {region}, {shards} shards");
-        let granule = settings.cut.granule_bytes.clamp(settings.block_size, folio);
+        let granule = settings.cut.granule_bytes.clamp(settings.block_size().bytes(), folio);
         let granule_shift = granule.trailing_zeros();
         let places = Places { block_shift, folio_shift, region_shift, granule_shift, shards };
         Ok(Self { places, folios, batches, ahead, charge: folios * each + spare })
@@ -102,7 +102,7 @@ impl PageCache {
         env: Arc<dyn Env>,
         budget: &Arc<Budget>,
     ) -> Result<(Arc<Self>, String), Error> {
-        let settings = Settings::new(config)?;
+        let settings = Settings::new(&config.over(&below.geometry()))?;
         check(&settings, &below.geometry())?;
         let bytes = settings.page_cache_bytes_max.unwrap_or((budget.room() / 4 * 3).min(PRESET_MAX));
         let fit = Fit::new(&settings, bytes)?;
@@ -128,7 +128,7 @@ impl PageCache {
 
 /// Whether the cache can stand on `below`.
 fn check(settings: &Settings, below: &Geometry) -> Result<(), Error> {
-    let (block, unit) = (settings.block_size, below.block_size.bytes());
+    let (block, unit) = (settings.block_size().bytes(), below.block_size.bytes());
     if below.volatile {
         return Err(Error::invalid(
             "a page cache stands on a device that keeps its data: this one is memory itself",

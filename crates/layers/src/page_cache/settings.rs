@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use spillway_core::block::DEVICE_BYTES_MAX;
-use spillway_core::{BlockSize, Error, Preset, Type, Unit};
+use spillway_core::{BlockSize, Error, Geometry, Preset, Type, Unit};
 
 use crate::options::{choices, in_order, options};
 use crate::sizes;
@@ -48,9 +48,9 @@ options! {
     Start page_cache_bytes_max: Option<u64> = Type::Number(0, DEVICE_BYTES_MAX),
         "Memory of the page cache, all that it keeps included"
         .unit(Unit::Bytes).preset(Preset::Words("three quarters of what the memory budget has left")).option("page-cache-bytes-max");
-    Start block_size: u64 = sizes::BLOCK,
+    Start block_size: Option<u64> = sizes::BLOCK,
         "Unit of reading, writing and dirtying; not below the block of the device below"
-        .unit(Unit::Bytes).preset(Preset::Number(4096));
+        .unit(Unit::Bytes).preset(Preset::Words("4096, where the device below allows it"));
     Start folio_size: u64 = Type::PowerOfTwo(4096, FOLIO_MAX), "Unit of memory, of which each block is read and written for itself"
         .unit(Unit::Bytes).preset(Preset::Number(16384));
     Live dirty_background_ratio: u64 = PERCENT, "Start writing back above this share of dirty blocks; not above dirty_ratio"
@@ -67,9 +67,21 @@ options! {
     }
 }
 
+/// Bytes of a block where the device below allows it.
+const BLOCK: u64 = 4096;
+
+impl Config {
+    /// The same with a block that fits the device below, where none is given.
+    pub(super) fn over(&self, below: &Geometry) -> Self {
+        let whole = 1 << (below.size | BLOCK).trailing_zeros();
+        let block = below.block_size.bytes().max(whole);
+        Self { block_size: self.block_size.or(Some(block)), ..self.clone() }
+    }
+}
+
 impl Settings {
     pub(super) fn block_size(&self) -> BlockSize {
-        sizes::block(self.block_size)
+        sizes::block(self.block_size.unwrap_or(BLOCK))
     }
 
     pub(super) fn dirty_expire(&self) -> Duration {
@@ -79,10 +91,10 @@ impl Settings {
     fn fits(&self) -> Result<(), Error> {
         let (background, limit) = (self.dirty_background_ratio.get(), self.dirty_ratio.get());
         in_order(("dirty_background_ratio", background), ("dirty_ratio", limit))?;
-        if self.block_size > self.folio_size {
+        let (block, folio) = (self.block_size().bytes(), self.folio_size);
+        if block > folio {
             return Err(Error::invalid(format!(
-                "block_size {} is above folio_size {}: a folio is one block or more",
-                self.block_size, self.folio_size
+                "block_size {block} is above folio_size {folio}: a folio is one block or more"
             )));
         }
         Ok(())
@@ -110,7 +122,7 @@ mod tests {
         assert!(refusal(|config| config.folio_size = 3000).contains("folio_size cannot be 3000"));
         assert!(refusal(|config| config.folio_size = 4 << 20).contains("folio_size"));
         assert!(
-            refusal(|config| config.block_size = 65536)
+            refusal(|config| config.block_size = Some(65536))
                 .contains("block_size 65536 is above folio_size 16384")
         );
         assert!(refusal(|config| config.dirty_expire = 0).contains("dirty_expire cannot be 0"));

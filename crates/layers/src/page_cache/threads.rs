@@ -66,7 +66,7 @@ impl House {
     fn with_limit(percent: u64) -> Arc<Self> {
         let config = Config {
             page_cache_bytes_max: Some(36 << 10),
-            block_size: BLOCK as u64,
+            block_size: Some(BLOCK as u64),
             folio_size: FOLIO * BLOCK as u64,
             dirty_background_ratio: percent,
             dirty_ratio: percent,

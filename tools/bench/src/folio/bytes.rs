@@ -57,7 +57,7 @@ fn run(folio: u64, unit: u64, mode: Mode, seed: usize) -> Result<[f64; 2]> {
     let config = Config {
         page_cache_bytes_max: Some(JOBS * AREA * 3 / 2),
         folio_size: folio,
-        block_size: unit,
+        block_size: Some(unit),
         dirty_background_ratio: 60,
         dirty_ratio: 80,
         cut: Cut { granule_bytes, ..Cut::default() },

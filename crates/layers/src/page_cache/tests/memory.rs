@@ -77,8 +77,9 @@ fn what_does_not_fit_is_refused_in_words() {
     };
     let memory = Geometry::in_memory(1 << 20);
     assert!(refusal(&mebibyte(), memory, 64 << 20).contains("this one is memory itself"));
-    assert!(refusal(&mebibyte(), disk(1 << 20, 65536), 64 << 20).contains("give 65536 or more"));
-    let odd = refusal(&mebibyte(), disk((1 << 20) + 512, 512), 64 << 20);
+    let pages = Config { block_size: Some(4096), ..mebibyte() };
+    assert!(refusal(&pages, disk(1 << 20, 65536), 64 << 20).contains("give 65536 or more"));
+    let odd = refusal(&pages, disk((1 << 20) + 512, 512), 64 << 20);
     assert!(odd.contains("give block_size 512"), "{odd}");
     assert!(refusal(&mebibyte(), disk(1 << 20, 4096), 512 << 10).contains("give --memory more"));
     let little = Config { page_cache_bytes_max: Some(32768), ..mebibyte() };
@@ -119,4 +120,22 @@ fn where_all_folios_are_dirty_they_are_written_back_before_writers_need_memory()
     assert!(house.number("folios_evicted") > 150);
     assert_eq!((house.number("writes_blocked"), house.number("folios_evicted_directly")), (0, 0));
     assert_eq!(house.read(199 * 16, 2), [5, 0]);
+}
+
+#[test]
+fn a_block_is_a_page_unless_the_device_below_has_other_blocks() {
+    for (size, block, expected) in [
+        (1 << 20, 512, 4096),
+        ((1 << 20) + 512, 512, 512),
+        ((1 << 20) + 2048, 512, 2048),
+        (1 << 20, 8192, 8192),
+    ] {
+        let below = Geometry {
+            volatile: false,
+            block_size: BlockSize::new(block).expect("a power of two"),
+            ..Geometry::in_memory(size)
+        };
+        assert_eq!(mebibyte().over(&below).block_size, Some(expected), "{size} bytes in blocks of {block}");
+        assert_eq!(Config { block_size: Some(1024), ..mebibyte() }.over(&below).block_size, Some(1024));
+    }
 }
