@@ -1,17 +1,23 @@
 //! E3: the page cache. What it writes back for what was written, beside modes in which a whole folio, or one of 64 chunks of it, becomes
-//! dirty with a block; what a hit costs; who leaves; memory.
+//! dirty with a block, and a database; what a hit costs; who leaves; memory; and the whole server over NBD beside its peers.
 
 mod bytes;
+mod database;
 mod eviction;
 mod hits;
+mod instructions;
 mod memory;
+mod nbd;
 mod store;
 
 use anyhow::{Result, bail};
 
 use crate::report::Rounds;
 
-const PARTS: [&str; 5] = ["bytes", "sectors", "hits", "eviction", "memory"];
+pub(crate) use instructions::read_hits;
+
+const PARTS: [&str; 8] =
+    ["bytes", "sectors", "database", "hits", "instructions", "eviction", "memory", "nbd"];
 
 /// The parts that `wanted` names; all of them by default.
 pub(crate) fn run(count: usize, wanted: Option<&str>) -> Result<()> {
@@ -24,9 +30,12 @@ pub(crate) fn run(count: usize, wanted: Option<&str>) -> Result<()> {
         match part {
             "bytes" => bytes::overwrites(rounds)?,
             "sectors" => bytes::sectors(rounds)?,
+            "database" => database::compare(rounds)?,
             "hits" => hits::compare(rounds)?,
+            "instructions" => instructions::compare(rounds)?,
             "eviction" => eviction::compare(rounds),
-            _ => memory::compare(rounds)?,
+            "memory" => memory::compare(rounds)?,
+            _ => nbd::compare(rounds)?,
         }
     }
     Ok(())

@@ -5,11 +5,11 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
 use crate::fio::{Case, Contender, JOB_BYTES, case, fio};
+use crate::mounted::appears;
 use crate::nbd::{Folder, MILLIS, WARM_MILLIS, binary};
 use crate::report::{Rounds, at_least, bounded, drawn_order, median, ratio, table};
 
@@ -35,19 +35,21 @@ const NBDFUSE: usize = 2;
 const TMPFS: usize = 3;
 
 /// A loop device over a file, and the mount that the file lies in.
-struct Peer {
+pub(crate) struct Peer {
     contender: Contender,
-    device: PathBuf,
+    pub(crate) device: PathBuf,
     mount: Option<PathBuf>,
 }
 
 impl Peer {
-    fn over(name: &'static str, file: &Path, child: Option<Child>, mount: Option<&Path>) -> Result<Self> {
-        let start = Instant::now();
-        while !file.exists() {
-            ensure!(start.elapsed() < Duration::from_secs(20), "{} does not appear", file.display());
-            std::thread::sleep(Duration::from_millis(10));
-        }
+    /// Once the file is there. Ends `child` when it is dropped, and unmounts `mount`.
+    pub(crate) fn over(
+        name: &'static str,
+        file: &Path,
+        child: Option<Child>,
+        mount: Option<&Path>,
+    ) -> Result<Self> {
+        appears(file)?;
         let mut losetup = Command::new("losetup");
         let output = losetup.args(["--find", "--show", "--direct-io=on"]).arg(file).output()?;
         ensure!(output.status.success(), "losetup: {}", String::from_utf8_lossy(&output.stderr));

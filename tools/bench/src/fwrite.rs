@@ -3,35 +3,28 @@
 //! Work outside the stream includes two system calls, two changes of thread and the writers' own processor time, so that streams gain less
 //! here than in the other rows, as in the source (5 % with three writers): no bound is set.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
 use std::sync::Barrier;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use rustix::fs::{FallocateFlags, fallocate};
 
-use crate::nbd::{Folder, binary};
+use crate::mounted::Mounted;
+use crate::nbd::Folder;
 use crate::pages::{PAGE, Pages};
 
 const SIZE: u64 = 1 << 30;
 
 /// A server with devices for each number of streams, as files.
-pub(crate) struct Mounted {
-    child: Child,
-    place: PathBuf,
-    _folder: Folder,
-}
+pub(crate) struct Files(Mounted);
 
-impl Mounted {
+impl Files {
     /// One device for each of 1 to 3 streams, and 2 for writers apart.
     pub(crate) fn start(algorithm: &str) -> Result<Self> {
-        let folder = Folder::new()?;
-        let place = folder.0.join("mount");
-        fs::create_dir(&place)?;
         let device = |(name, streams): (&str, u32)| {
             let options = format!("comp_algorithm = \"{algorithm}\", max_comp_streams = {streams}");
             format!(
@@ -39,19 +32,7 @@ impl Mounted {
             )
         };
         let devices = [("s1", 1), ("s2", 2), ("s3", 3), ("a0", 1), ("a1", 1)].map(device).concat();
-        let config = folder.0.join("config.toml");
-        fs::write(&config, format!("memory = \"4G\"\nmount = \"{}\"\n{devices}", place.display()))?;
-        let mut command = Command::new(binary()?);
-        command.arg("serve").arg(&config).arg("--socket").arg(folder.0.join("s"));
-        command.env("XDG_RUNTIME_DIR", &folder.0).stdin(Stdio::null()).stdout(Stdio::null());
-        let child = command.spawn().context("spillway cannot be started")?;
-        let mounted = Self { child, place, _folder: folder };
-        let start = Instant::now();
-        while !mounted.place.join("s1/disk").exists() {
-            ensure!(start.elapsed() < Duration::from_secs(20), "no device appears in the mount");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(mounted)
+        Ok(Self(Mounted::start(Folder::new()?, "4G", &devices)?))
     }
 
     /// MiB a second of `writers` threads at once, each of which writes `records` of `record` bytes; with 0 streams each to a device of
@@ -67,7 +48,7 @@ impl Mounted {
             0 => (0..writers).map(|writer| format!("a{writer}")).collect(),
             _ => vec![format!("s{streams}"); writers],
         };
-        let files = names.iter().map(|name| open(&self.place.join(name).join("disk")));
+        let files = names.iter().map(|name| open(&self.0.file(name)?));
         let files = files.collect::<Result<Vec<File>>>()?;
         let barrier = Barrier::new(writers + 1);
         let write = |writer: usize, file: &File| -> Result<()> {
@@ -102,12 +83,4 @@ impl Mounted {
 fn open(path: &Path) -> Result<File> {
     let file = OpenOptions::new().read(true).write(true).open(path);
     file.with_context(|| path.display().to_string())
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = Command::new("umount").arg("--lazy").arg(&self.place).stderr(Stdio::null()).status();
-    }
 }

@@ -14,6 +14,7 @@ mod fwrite;
 mod kernel_zram;
 mod lz4;
 mod memory;
+mod mounted;
 mod nbd;
 mod pages;
 mod report;
@@ -43,13 +44,15 @@ cargo xtask bench spill soak [SECONDS]
 cargo xtask bench streams [ROUNDS [PART]]
                                       writers and compression streams (E2): inside, fwrite, locks (5 rounds)
 cargo xtask bench folio [ROUNDS [PART]]
-                                      the page cache (E3): bytes, sectors, hits, eviction, memory (5 rounds)
+                                      the page cache (E3): bytes, sectors, database, hits, instructions, eviction,
+                                      memory, nbd (5 rounds)
 cargo xtask bench writecache [ROUNDS [PART]]
                                       the write cache (E4): memory, large, churn, commits, load (5 rounds)
 cargo xtask bench zones [ROUNDS [PART]]
                                       dirty limits for each zone (E5): model, in virtual time
 cargo xtask bench scale [ROUNDS]      throughput against workers, and locks a request, of zram and the write cache
 cargo xtask bench writer              one writer, one stream, for callgrind: see docs/performance.md
+cargo xtask bench hits CONTENDER      reads of 4 KiB that hit, for callgrind: cache, table or copies
 ";
 
 fn main() -> ExitCode {
@@ -103,6 +106,7 @@ fn run(words: &[&str]) -> Result<()> {
         ["scale"] => scale(5),
         ["scale", rounds] => scale(rounds.parse()?),
         ["writer"] => streams::one_writer(),
+        ["hits", contender] => folio::read_hits(contender),
         // A contender of `nbd`.
         ["empty", socket, size] => empty::serve(socket.as_ref(), size.parse()?),
         ["--help" | "-h" | "help"] => {

@@ -305,12 +305,22 @@ pub(crate) fn binary() -> Result<PathBuf> {
     Ok(here.parent().context("a program lies in a folder")?.join("spillway"))
 }
 
-/// A private folder on tmpfs.
+/// A private folder.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
+    /// On tmpfs.
     pub(crate) fn new() -> Result<Self> {
-        let path = PathBuf::from(format!("/dev/shm/spillway-bench-{}", std::process::id()));
+        Self::below(Path::new("/dev/shm"))
+    }
+
+    /// On the disk that holds temporary files.
+    pub(crate) fn on_disk() -> Result<Self> {
+        Self::below(&std::env::temp_dir())
+    }
+
+    fn below(place: &Path) -> Result<Self> {
+        let path = place.join(format!("spillway-bench-{}", std::process::id()));
         fs::create_dir(&path).with_context(|| path.display().to_string())?;
         Ok(Self(path))
     }

@@ -14,7 +14,7 @@ use spillway_core::IoBuf;
 use spillway_io::{DriverChoice, Workers, WorkersOptions};
 
 use crate::contenders::Device;
-use crate::fwrite::Mounted;
+use crate::fwrite::Files;
 use crate::lz4::lz4;
 use crate::pages::{self, PAGE, Pages};
 use crate::report::{Rounds, at_least, drawn_order, median, ratio, table};
@@ -163,12 +163,12 @@ fn grid(workers: &Workers, algorithm: &'static str, set: &Pages, rounds: Rounds)
 
 /// The source's fwrite, over a mount.
 fn stdio(algorithm: &'static str, set: &Pages, rounds: Rounds) -> Result<()> {
-    let mounted = Mounted::start(algorithm)?;
+    let files = Files::start(algorithm)?;
     let rates = rounds.measure(|round| {
         let mut rates = vec![0.0; COLUMNS.len()];
         for column in drawn_order(COLUMNS.len(), round) {
             let (_, writers, streams) = COLUMNS[column];
-            rates[column] = mounted.race(set, writers, streams, (RECORD, RECORDS))?;
+            rates[column] = files.race(set, writers, streams, (RECORD, RECORDS))?;
         }
         Ok(rates)
     })?;

@@ -1,13 +1,13 @@
 //! What a hit costs: reads of 4 KiB in memory, beside a look-up in a sharded hash table and a copy; and how both grow with a thread.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use hashbrown::HashMap;
 use parking_lot::RwLock;
 use spillway_core::random::Random;
 use spillway_core::{Answer, IoBuf, Request, Seam};
+use spillway_io::{DriverChoice, Workers, WorkersOptions};
 use spillway_layers::page_cache::{Config, Cut};
 
 use super::store::Rig;
@@ -21,11 +21,45 @@ const SHARDS: u64 = 16;
 const SETS: [(&str, u64); 2] = [("1 MiB", 256), ("128 MiB", 32 << 10)];
 
 /// What is read from, and how a page is.
-trait Contender: Sync {
+pub(super) trait Contender: Sync {
     fn read(&self, page: u64, buf: IoBuf) -> IoBuf;
 }
 
-struct Cached(Seam);
+/// By name.
+pub(super) const CONTENDERS: [&str; 3] = ["cache", "table", "copies"];
+
+/// The one of that name, with so many pages in memory.
+pub(super) fn contender(name: &str, pages: u64) -> Result<Box<dyn Contender>> {
+    Ok(match name {
+        "cache" => Box::new(Cached::filled(pages)?),
+        "table" => Box::new(Table::new(pages)),
+        "copies" => Box::new(Copies(vec![1; (pages * PAGE) as usize])),
+        _ => bail!("there is no contender {name:?}; there are: {}", CONTENDERS.join(", ")),
+    })
+}
+
+/// A cache, and how it is reached.
+struct Cached(Seam, #[expect(dead_code, reason = "its worker lives as long")] Rig);
+
+impl Cached {
+    /// One that holds so many pages of its device. By polling, because valgrind knows no io_uring.
+    fn filled(pages: u64) -> Result<Self> {
+        let config = Config {
+            page_cache_bytes_max: Some(pages * PAGE * 2 + (8 << 20)),
+            cut: Cut { shards: SHARDS, ..Cut::default() },
+            ..Config::default()
+        };
+        let polling = WorkersOptions { count: 1, driver: DriverChoice::Poll, ..WorkersOptions::default() };
+        let rig = Rig::on(Workers::start(polling)?, &config, pages * PAGE, 4096, 1 << 30)?;
+        rig.on_worker(move |seam| async move {
+            for page in 0..pages {
+                let reply = seam.submit(Request::read(page * PAGE, IoBuf::new(PAGE as usize))).await;
+                assert_eq!(reply.result, Ok(()));
+            }
+        });
+        Ok(Self(Seam::new(rig.cache.clone()), rig))
+    }
+}
 
 impl Contender for Cached {
     fn read(&self, page: u64, buf: IoBuf) -> IoBuf {
@@ -67,13 +101,19 @@ impl Contender for Copies {
     }
 }
 
+/// Reads `count` of so many pages. Called by name from outside, where its instructions are counted.
+#[inline(never)]
+pub(super) fn read_at_random(contender: &dyn Contender, seed: u64, count: u64, pages: u64) {
+    let (mut random, mut buf) = (Random(seed), IoBuf::new(PAGE as usize));
+    for _ in 0..count {
+        buf = contender.read(random.below(pages), buf);
+    }
+    std::hint::black_box(buf);
+}
+
 /// Million reads a second of so many threads together.
 fn rate(contender: &dyn Contender, threads: u64, pages: u64) -> f64 {
-    let reader = |thread: u64| {
-        let (mut random, mut buf) = (Random(thread + 1), IoBuf::new(PAGE as usize));
-        (0..READS).for_each(|_| buf = contender.read(random.below(pages), std::mem::take(&mut buf)));
-        std::hint::black_box(buf);
-    };
+    let reader = |thread: u64| read_at_random(contender, thread + 1, READS, pages);
     let start = Instant::now();
     std::thread::scope(|scope| (0..threads).for_each(|thread| _ = scope.spawn(move || reader(thread))));
     (threads * READS) as f64 / start.elapsed().as_secs_f64() / 1e6
@@ -82,14 +122,12 @@ fn rate(contender: &dyn Contender, threads: u64, pages: u64) -> f64 {
 pub(super) fn compare(rounds: Rounds) -> Result<()> {
     let mut rows = Vec::new();
     for (name, pages) in SETS {
-        let rig = filled(pages)?;
-        let (cached, hashed) = (Cached(Seam::new(rig.cache.clone())), Table::new(pages));
-        let copies = Copies(vec![1; (pages * PAGE) as usize]);
-        let contenders: [&dyn Contender; 3] = [&cached, &hashed, &copies];
+        let contenders = CONTENDERS.map(|name| contender(name, pages));
+        let contenders = contenders.into_iter().collect::<Result<Vec<_>>>()?;
         let figures = rounds.measure(|round| {
             let mut rates = vec![0.0; 2 * contenders.len()];
             for turn in drawn_order(rates.len(), round) {
-                rates[turn] = rate(contenders[turn / 2], 1 + turn as u64 % 2, pages);
+                rates[turn] = rate(&*contenders[turn / 2], 1 + turn as u64 % 2, pages);
             }
             Ok(rates)
         })?;
@@ -120,21 +158,4 @@ pub(super) fn compare(rounds: Rounds) -> Result<()> {
     ];
     table(&rounds.title(title), &head, &rows);
     Ok(())
-}
-
-/// A cache that holds so many pages of its device.
-fn filled(pages: u64) -> Result<Arc<Rig>> {
-    let config = Config {
-        page_cache_bytes_max: Some(pages * PAGE * 2 + (8 << 20)),
-        cut: Cut { shards: SHARDS, ..Cut::default() },
-        ..Config::default()
-    };
-    let rig = Rig::new(&config, pages * PAGE, 4096, 1 << 30)?;
-    rig.on_worker(move |seam| async move {
-        for page in 0..pages {
-            let reply = seam.submit(Request::read(page * PAGE, IoBuf::new(PAGE as usize))).await;
-            assert_eq!(reply.result, Ok(()));
-        }
-    });
-    Ok(Arc::new(rig))
 }

@@ -14,13 +14,13 @@ pub(super) struct Device {
     spillway: PathBuf,
     sockets: Folder,
     /// Where the spill file lies.
-    pub(super) disk: DiskFolder,
+    pub(super) disk: Folder,
 }
 
 impl Device {
     /// One of `bytes`, with so much memory, and so much room in the spill file.
     pub(super) fn start(bytes: u64, memory: u64, room: u64) -> Result<Self> {
-        let (sockets, disk) = (Folder::new()?, DiskFolder::new()?);
+        let (sockets, disk) = (Folder::new()?, Folder::on_disk()?);
         let (spillway, spill) = (binary()?, disk.0.join("spill"));
         let numbers = [bytes, memory, room].map(|bytes| bytes.to_string());
         let [size, memory, room] = numbers.each_ref().map(String::as_str);
@@ -56,23 +56,6 @@ impl Device {
     pub(super) fn empty(&self) -> Result<()> {
         self.set("reset", "1")?;
         self.set("disksize", &self.bytes.to_string())
-    }
-}
-
-/// A private folder on the disk that holds temporary files.
-pub(super) struct DiskFolder(pub(super) PathBuf);
-
-impl DiskFolder {
-    fn new() -> Result<Self> {
-        let path = std::env::temp_dir().join(format!("spillway-bench-{}", std::process::id()));
-        std::fs::create_dir(&path).with_context(|| path.display().to_string())?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for DiskFolder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

@@ -1,0 +1,132 @@
+//! `spillway disk` over NBD on files of this machine's disk, beside qemu-nbd and nbdkit with the kernel's page cache: fio's mix of 4 KiB reads
+//! and writes at random, in memory; and on four times the memory, beside `--page-cache none`.
+//!
+//! Each has a file of its own, written before, and flushes what it has dirtied after each run, outside the time that counts.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::fio::{Case, Contender, case, fio, timed};
+use crate::nbd::{Folder, binary, server};
+use crate::report::{Rounds, bounded, drawn_order, median, ratio, table};
+
+/// What each of the two jobs works on.
+const IN_MEMORY: u64 = 256 << 20;
+const FOUR_TIMES: u64 = 512 << 20;
+
+const JOBS: usize = 2;
+const MIX: Case = case("4K 70/30", "randrw", 4, JOBS, 16);
+
+/// Memory of the server whose working set is four times as much.
+const MEMORY: u64 = FOUR_TIMES * JOBS as u64 / 4;
+
+/// Of a run. The longer ones reach the limit of dirty blocks.
+const MILLIS: u64 = 2000;
+const LONG_MILLIS: u64 = 6000;
+
+/// How a server is started that serves the file at the path `FILE`; ours is first. The least ratio of ours to it.
+struct Entry {
+    name: &'static str,
+    words: &'static [&'static str],
+    wanted: Option<f64>,
+}
+
+const PEERS: [Entry; 4] = [
+    Entry { name: "spillway disk", words: &["spillway", "disk", "--origin", "FILE"], wanted: None },
+    Entry {
+        name: "qemu-nbd --cache=writeback",
+        words: &["qemu-nbd", "-t", "-e", "16", "-f", "raw", "--cache=writeback", "-k", "SOCKET", "FILE"],
+        wanted: Some(2.5),
+    },
+    Entry {
+        name: "nbdkit file",
+        words: &["nbdkit", "-f", "-U", "SOCKET", "file", "FILE"],
+        wanted: Some(1.2),
+    },
+    NONE,
+];
+
+const NONE: Entry = Entry {
+    name: "spillway disk --page-cache none",
+    words: &["spillway", "disk", "--origin", "FILE", "--page-cache", "none", "--name", "none"],
+    wanted: None,
+};
+
+/// A working set that does not fit in memory.
+const LARGE: [Entry; 2] = [
+    Entry { name: "spillway disk", words: &["spillway", "disk", "--origin", "FILE"], wanted: None },
+    Entry { wanted: Some(1.0), ..NONE },
+];
+
+pub(super) fn compare(rounds: Rounds) -> Result<()> {
+    let title = format!(
+        "4 KiB reads and writes at random, 70 to 30, over NBD on a file on the disk, depth 16, two jobs, {} MiB in memory, runs of {} s",
+        (IN_MEMORY * JOBS as u64) >> 20,
+        MILLIS / 1000
+    );
+    race(&PEERS, IN_MEMORY, MILLIS, &[], &rounds.title(&title), rounds)?;
+    let memory = format!("{MEMORY}");
+    let title = format!(
+        "The same on {} MiB with --memory {}M, runs of {} s",
+        (FOUR_TIMES * JOBS as u64) >> 20,
+        MEMORY >> 20,
+        LONG_MILLIS / 1000
+    );
+    race(&LARGE, FOUR_TIMES, LONG_MILLIS, &["--memory", &memory], &rounds.title(&title), rounds)
+}
+
+/// Each in turn, in a drawn order; `job` bytes for each job, `more` for our servers.
+fn race(entries: &[Entry], job: u64, millis: u64, more: &[&str], title: &str, rounds: Rounds) -> Result<()> {
+    let (disk, sockets) = (Folder::on_disk()?, Folder::new()?);
+    let contenders = entries.iter().map(|entry| start(entry, &disk.0, &sockets.0, job, more));
+    let contenders = contenders.collect::<Result<Vec<_>>>()?;
+    let figures = rounds.measure(|round| {
+        let mut figures = vec![0.0; 2 * contenders.len()];
+        for turn in drawn_order(contenders.len(), round) {
+            let done = timed(&contenders[turn], &MIX, millis)?;
+            let server = done.server.context("each is a server")?;
+            figures[turn] = done.requests * 1e3 / millis as f64;
+            figures[contenders.len() + turn] = server.as_secs_f64() * 1e6 / done.requests;
+        }
+        Ok(figures)
+    })?;
+    let (rates, micros) = figures.split_at(contenders.len());
+    let row = |(at, entry): (usize, &Entry)| {
+        let ratio = ratio(&rates[0], &rates[at]);
+        vec![
+            entry.name.into(),
+            format!("{:.1}", median(&rates[at]) / 1e3),
+            if at == 0 { "-".into() } else { bounded(ratio, entry.wanted) },
+            format!("{:.2}", median(&micros[at])),
+        ]
+    };
+    let rows: Vec<_> = entries.iter().enumerate().map(row).collect();
+    table(title, &["", "thousand requests a second", "ours to it", "processor time, us a request"], &rows);
+    Ok(())
+}
+
+/// Serves a file of its own, which is written first, and read into memory as far as that goes.
+fn start(entry: &Entry, disk: &Path, sockets: &Path, job: u64, more: &[&str]) -> Result<Contender> {
+    let file = disk.join(entry.name.replace(' ', "-"));
+    fs::File::create(&file)?.set_len(job * JOBS as u64)?;
+    let (file, spillway) = (text(&file)?, binary()?);
+    let mut words: Vec<&str> = entry.words.to_vec();
+    words.iter_mut().filter(|word| **word == "FILE").for_each(|word| *word = file);
+    if words[0] == "spillway" {
+        words[0] = text(&spillway)?;
+        words.extend([&["--socket", "SOCKET"], more].concat());
+    }
+    let mut contender = server(entry.name, sockets, "", &words)?;
+    let area = format!("--size={job} --offset_increment={job} --end_fsync=1");
+    contender.target.extend(area.split(' ').map(str::to_owned));
+    for rw in ["write", "read"] {
+        fio(&contender, &case("fill", rw, 1024, JOBS, 4), "")?;
+    }
+    Ok(contender)
+}
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().context("a path that is text")
+}
