@@ -202,6 +202,35 @@ fn a_file_system_survives_that_its_pages_are_written_back_at_every_stage() {
     device.settles();
 }
 
+/// The same over NBD, with copies of the whole device between the stages.
+#[test]
+fn a_file_system_survives_it_over_nbd() {
+    let folder = Arc::new(Scratch::new());
+    let server = ram("96M", &folder).start();
+    let place = |name: &str| folder.join(name).to_str().expect("text").to_owned();
+    let (image, archive, read, copy) = (place("image"), place("archive"), place("read"), place("copy"));
+    let uri = server.uri();
+    let copied = |from: &str, to: &str| {
+        tool::run("nbdcopy", &[from, to]).well();
+        set(&server, "idle", "all");
+        set(&server, "writeback", "idle");
+        assert!(away(&server) > 0, "some pages are away");
+    };
+    let sources = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../crates/layers/src");
+    tool::run("tar", &["-cf", &archive, "-C", text(&sources), "."]).well();
+    fs::File::create(&image).and_then(|file| file.set_len(96 << 20)).expect("a file");
+    tool::run("/usr/sbin/mkfs.ext4", &["-q", "-F", &image]).well();
+    copied(&image, &uri);
+    tool::run("/usr/sbin/debugfs", &["-w", "-R", &format!("write {archive} copy"), &image]).well();
+    copied(&image, &uri);
+    for _ in 0..2 {
+        copied(&uri, &read);
+        tool::run("/usr/sbin/e2fsck", &["-fn", &read]).well();
+        tool::run("/usr/sbin/debugfs", &["-R", &format!("dump copy {copy}"), &read]).well();
+        assert!(fs::read(&copy).expect("a file") == fs::read(&archive).expect("a file"), "it changed");
+    }
+}
+
 fn text(path: &std::path::Path) -> &str {
     path.to_str().expect("paths of tests are text")
 }
@@ -243,6 +272,7 @@ fn a_spill_file_is_made_for_its_owner_alone_and_taken_again_only_after_a_stop() 
     let mut server = ram("64M", &folder).start();
     let meta = fs::metadata(spill_file(&folder)).expect("it was made");
     assert_eq!((meta.mode() & 0o777, meta.blocks() < 1 << 11), (0o600, true), "{meta:?}");
+    assert!(server.log().contains("O_DIRECT"), "whether it has it is said: {}", server.log());
     // 64 MiB and a tenth of it, in whole segments of 4 MiB, and four more.
     assert_eq!(meta.len(), 88 << 20);
     let second = ram("64M", &folder).with("--name", "other").run();

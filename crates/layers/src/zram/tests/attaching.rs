@@ -4,7 +4,7 @@ use spillway_core::sync::Semaphore;
 use spillway_core::{BlockSize, SECTOR};
 use spillway_sim::disk::{Disk, Latency, Medium, Plan};
 
-use super::spilling::{Spilling, config, content, medium, open_in, spilling};
+use super::on_disk::{Spilling, config, content, medium, open_in, spilling};
 use super::*;
 use crate::surroundings::OpenStorage;
 
@@ -22,7 +22,7 @@ fn device_behind(gate: &Arc<Semaphore>, config: Config, latency: Latency) -> Spi
         Arc::new(Disk::new(world.clone(), medium, BlockSize::PAGE, plan, seed))
     };
     let (there, other) = (disk(medium(100), 1), disk(medium(100), 2));
-    let killed = spilling(super::spilling::config(), medium(100)).cut();
+    let killed = spilling(super::on_disk::config(), medium(100)).cut();
     let foreign = Medium::of(101 << 16, |_| [7; SECTOR as usize]);
     let files = [
         ("/there", there.clone()),

@@ -1,6 +1,6 @@
 //! `block_state`: a line for each page, an excerpt at a time.
 
-use super::spilling::{config, medium, spilling};
+use super::on_disk::{config, medium, spilling};
 use super::*;
 
 const LINE_LEN: usize = 40;

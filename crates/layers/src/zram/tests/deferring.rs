@@ -1,6 +1,6 @@
 //! Pages that are compressed after their write was answered.
 
-use super::spilling::{Spilling, content, medium, spilling};
+use super::on_disk::{Spilling, content, medium, spilling};
 use super::*;
 use crate::zram::work::meter;
 
@@ -112,7 +112,7 @@ fn at_the_limit_what_is_deferred_is_compressed_before_a_write_is_refused() {
 
 #[test]
 fn a_command_that_looks_at_pages_finds_them_compressed() {
-    let config = Config { deferred_bytes_max: MAX, compressed_writeback: true, ..super::spilling::config() };
+    let config = Config { deferred_bytes_max: MAX, compressed_writeback: true, ..super::on_disk::config() };
     for command in [("idle", "all"), ("writeback", "page_indexes=0-15"), ("compact", "1")] {
         let device = spilling(config.clone(), medium(100));
         (0..16).for_each(|slot| device.write(slot, &half(slot)).unwrap());
@@ -130,7 +130,7 @@ fn a_command_that_looks_at_pages_finds_them_compressed() {
 #[test]
 fn pages_are_compressed_before_any_leaves_memory() {
     let device: Spilling =
-        spilling(Config { deferred_bytes_max: 8 << 20, ..super::spilling::config() }, medium(100));
+        spilling(Config { deferred_bytes_max: 8 << 20, ..super::on_disk::config() }, medium(100));
     device.set("mem_limit", "2M");
     // Raw they would be more than the limit; compressed they stay below the watermark.
     (0..600).for_each(|slot| device.write(slot, &half(slot)).unwrap());

@@ -2,7 +2,7 @@
 
 use spillway_sim::disk::{Call, Effect, Fault, Latency, Medium, Plan};
 
-use super::spilling::{Spilling, config, content, medium, spilling, spilling_by, spilling_to};
+use super::on_disk::{Spilling, config, content, medium, spilling, spilling_by, spilling_to};
 use super::*;
 
 /// A device that may hold 1 MiB of what it is written.

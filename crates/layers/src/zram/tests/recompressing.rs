@@ -1,6 +1,6 @@
 //! Pages that are compressed again.
 
-use super::spilling::{medium, spilling};
+use super::on_disk::{medium, spilling};
 use super::*;
 
 /// A page that only a codec with an entropy coder makes smaller, but for its last `tail` bytes.
@@ -133,7 +133,7 @@ fn idle_pages_are_tried_once_and_count_as_accessed() {
 
 #[test]
 fn what_the_strongest_does_not_help_is_incompressible_until_it_is_written() {
-    let bench = spilling(Config { recomp_algorithm: Some(TWO.into()), ..spilling::config() }, medium(8));
+    let bench = spilling(Config { recomp_algorithm: Some(TWO.into()), ..on_disk::config() }, medium(8));
     bench.write(0, &noise(0)).unwrap();
     bench.write(1, &digits(1, 0)).unwrap();
     bench.write(2, &noise(2)).unwrap();
@@ -152,7 +152,7 @@ fn what_the_strongest_does_not_help_is_incompressible_until_it_is_written() {
 #[test]
 fn a_recompressed_page_is_spilled_and_comes_back_as_it_is() {
     let config =
-        Config { recomp_algorithm: Some(TWO.into()), bring_back: BringBack::Always, ..spilling::config() };
+        Config { recomp_algorithm: Some(TWO.into()), bring_back: BringBack::Always, ..on_disk::config() };
     let bench = spilling(config, medium(8));
     (0..8).for_each(|index| bench.write(index, &digits(index, 500)).unwrap());
     bench.set("recompress", "priority=3 max_pages=5");

@@ -1,7 +1,7 @@
 //! A device comes to rest after the last change, however long the request that made it took.
 
+use super::on_disk::{config, medium, spilling};
 use super::recompressing::digits;
-use super::spilling::{config, medium, spilling};
 use super::*;
 
 const PAGES: u64 = 8000;

@@ -1,6 +1,6 @@
 //! A spill file that rots under a device.
 
-use super::spilling::{config, content, medium, spilling};
+use super::on_disk::{config, content, medium, spilling};
 use super::*;
 
 const SLOTS: u64 = 120;
