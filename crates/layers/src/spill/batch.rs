@@ -88,19 +88,33 @@ impl Batch {
     #[must_use]
     pub(super) fn push_of(&mut self, content: Content<'_>, generation: Option<u64>) -> bool {
         let Content { slot, codec, members, bytes } = content;
-        let least = self.store.layout().segment_bytes() / 4;
-        assert!(
-            (1..=RECORD_BYTES_MAX.min(least)).contains(&bytes.len()) && members != 0,
-            "a record of {} bytes",
-            bytes.len()
-        );
-        if self.used + bytes.len() > self.buf.len() || self.drafts.len() == self.drafts.capacity() {
-            return false;
-        }
-        self.buf[self.used..][..bytes.len()].copy_from_slice(bytes);
-        self.used += bytes.len();
-        self.drafts.push(Draft { slot, len: bytes.len() as u16, codec, members, generation });
+        let Some(room) = self.room(bytes.len()) else { return false };
+        room.copy_from_slice(bytes);
+        self.keep_of(Draft { slot, len: bytes.len() as u16, codec, members, generation });
         true
+    }
+
+    /// Room for a record of up to `len` bytes, which is filled and then kept. `None` where it does not fit: then the batch is to be written
+    /// first.
+    pub fn room(&mut self, len: usize) -> Option<&mut [u8]> {
+        let fits = self.used + len <= self.buf.len() && self.drafts.len() < self.drafts.capacity();
+        fits.then(|| &mut self.buf[self.used..self.used + len])
+    }
+
+    /// Adds the record that lies in the first `len` bytes of the room.
+    pub fn keep(&mut self, slot: u32, codec: Codec, members: u8, len: usize) {
+        self.keep_of(Draft { slot, len: len as u16, codec, members, generation: None });
+    }
+
+    fn keep_of(&mut self, draft: Draft) {
+        let (len, least) = (usize::from(draft.len), self.store.layout().segment_bytes() / 4);
+        assert!(
+            (1..=RECORD_BYTES_MAX.min(least)).contains(&len) && draft.members != 0,
+            "a record of {len} bytes"
+        );
+        assert!(self.used + len <= self.buf.len(), "a record of {len} bytes in its room");
+        self.used += len;
+        self.drafts.push(draft);
     }
 
     /// Writes the records in their order. Once one has reached the file, `publish` has its slot name it, by the record's index; false
@@ -259,7 +273,9 @@ impl Store {
             }
         };
         let tail = self.workspaces.tails.take(tail_bytes(self.layout())).await;
-        self.zero_footer(&taken).await?;
+        if self.stale.has(taken.segment.expect("it is not open yet").into()) {
+            self.zero_footer(&taken).await?;
+        }
         if self.streams.replace(stream, Some(taken.open(tail))) {
             self.queue_upkeep();
         }
@@ -285,6 +301,7 @@ impl Taken<'_> {
     fn open(mut self, tail: IoBuf) -> OpenSegment {
         let segment = self.segment.take().expect("it is opened once");
         self.store.segments.open(segment, self.seq);
+        self.store.stale.mark(segment.into());
         OpenSegment::new(segment, self.seq, tail)
     }
 }

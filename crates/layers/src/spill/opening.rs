@@ -117,6 +117,8 @@ impl Store {
             cleaning: Semaphore::new(1),
             freeing: Marks::new(layout.segments.into()),
             set_aside: Marks::new(layout.segments.into()),
+            // Footers that were there before are of another uuid.
+            stale: Marks::new(layout.segments.into()),
             upkeep: Work::default(),
             settled: WaitList::default(),
             counters: Counters::default(),
@@ -178,7 +180,7 @@ fn layout(device: &Seam, shift: u32) -> Result<Layout, Error> {
 
 /// Charges what a file takes in memory, whatever it holds.
 fn charge(layout: &Layout, batches: usize, budget: &Arc<Budget>) -> Result<(Charge, Workspaces), Error> {
-    let bitmaps = 2 * Marks::bytes(layout.segments.into());
+    let bitmaps = 3 * Marks::bytes(layout.segments.into());
     let tables = Segments::bytes(layout.segments) + Space::bytes(layout.segments) + bitmaps;
     let overhead = (batches + 1) * batch_overhead(layout) + cleaner_overhead(layout);
     let bytes = tables + overhead as u64;

@@ -119,6 +119,8 @@ pub struct Store {
     pub(super) freeing: Marks,
     /// Segments that cannot be cleaned.
     pub(super) set_aside: Marks,
+    /// Segments whose last unit may still have the footer of their last use.
+    pub(super) stale: Marks,
     /// Closes and punches segments.
     pub(super) upkeep: Work,
     /// A segment was closed or freed.

@@ -51,7 +51,7 @@ impl BlockDevice for Disk {
     fn submit(&self, mut request: Request) -> Submission {
         let bytes = self.0.clone();
         Answer::pending(async move {
-            for _ in 0..if request.op == Op::Discard { PATIENCE } else { 1 } {
+            for _ in 0..if request.op == Op::WriteZeroes { PATIENCE } else { 1 } {
                 yield_now().await;
             }
             carry_out(&bytes, &mut request);

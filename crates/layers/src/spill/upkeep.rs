@@ -48,18 +48,27 @@ impl Store {
         let ToFree(segment) = to_free;
         self.freeing.unmark(segment.into());
         self.set_aside.unmark(segment.into());
-        let range =
-            ByteRange::new(self.layout().segment_offset(segment), self.layout().segment_bytes() as u64);
-        let punch = || self.device.submit(Request::bare(Op::Discard, range));
         let late = mutant::on("spill: punch a segment after it is free");
-        // Where it fails, the host keeps the room, and the next user of the segment has it.
         if !late {
-            punch().await;
+            self.blank(segment).await;
         }
         self.space.give(segment, || self.segments.freed(to_free));
         self.settled.wake_all();
         if late {
-            punch().await;
+            self.blank(segment).await;
+        }
+    }
+
+    /// Where this fails, the host keeps the room, and the next user of the segment has it.
+    async fn blank(&self, segment: u32) {
+        let range =
+            ByteRange::new(self.layout().segment_offset(segment), self.layout().segment_bytes() as u64);
+        // What was zeroed has no footer any more; of what was discarded nobody knows.
+        let zeroes = self.device.geometry().fast_zeroes;
+        let op = if zeroes { Op::WriteZeroes } else { Op::Discard };
+        let result = self.device.submit(Request::bare(op, range)).await.result;
+        if zeroes && result.is_ok() {
+            self.stale.unmark(segment.into());
         }
     }
 }

@@ -12,7 +12,7 @@ use super::mark::{Away, Mark};
 use super::moving::Pick;
 use super::page::PAGE;
 use super::work::{self, Slice};
-use crate::spill::{Batch, Content, Placed};
+use crate::spill::{Batch, Placed};
 
 /// What came of writing.
 pub(super) type Written = Result<(), Kind>;
@@ -83,37 +83,22 @@ impl Gathered {
         slice: &mut Slice,
     ) -> Added {
         slice.count(work::SLOT);
-        let mut scratch = Scratch::new();
-        let Some((pick, bytes)) = Core::pick(self.core.clone(), index, wanted, &mut scratch) else {
-            return Added::Not;
-        };
-        slice.count(work::COPY);
-        let Some(charged) = self.core.knobs.take_page() else { return Added::NoLimit };
-        let added = self.add_picked(pick, bytes, charged, slice);
-        if !matches!(added, Added::Yes) {
-            self.core.knobs.give_back(charged);
-        }
-        added
-    }
-
-    fn add_picked(&mut self, pick: Pick<Arc<Core>>, bytes: &[u8], charged: u64, slice: &mut Slice) -> Added {
-        let (codec, mut page) = (pick.codec(), [0; PAGE]);
-        let bytes = if self.core.knobs.compressed_writeback.get() {
-            bytes
-        } else {
-            // What cannot be read stays where it is, and fails when it is read.
-            let Ok(units) = self.core.decode(codec, bytes, &mut page) else { return Added::Not };
-            slice.count(units);
-            &page
-        };
-        let slot = pick.index().0;
-        let content =
-            Content { slot, codec: self.core.codecs.record_codec(bytes.len(), codec), members: 1, bytes };
-        if !self.batch.push(content) {
+        let Some(room) = self.batch.room(PAGE) else {
             self.no_room = true;
             return Added::NoRoom;
-        }
-        self.picks.push(Gather { pick, len: bytes.len(), codec, charged });
+        };
+        // What cannot be read stays where it is, and fails when it is read.
+        let picked = if self.core.knobs.compressed_writeback.get() {
+            Core::pick_into(self.core.clone(), index, wanted, room).map(|pick| (pick.cell().len(), pick))
+        } else {
+            pick_decoded(&self.core, index, wanted, room, slice)
+        };
+        let Some((len, pick)) = picked else { return Added::Not };
+        slice.count(work::COPY);
+        let Some(charged) = self.core.knobs.take_page() else { return Added::NoLimit };
+        let codec = pick.codec();
+        self.batch.keep(index.0, self.core.codecs.record_codec(len, codec), 1, len);
+        self.picks.push(Gather { pick, len, codec, charged });
         assert_eq!(self.picks.len(), self.batch.len(), "each record has its slot");
         Added::Yes
     }
@@ -135,4 +120,18 @@ impl Gathered {
         drop(at_work);
         result
     }
+}
+
+/// Picks an object and decompresses it to the start of `room`; returns the bytes there.
+fn pick_decoded(
+    core: &Arc<Core>,
+    index: SlotIndex,
+    wanted: impl FnOnce(Mark, Cell) -> bool,
+    room: &mut [u8],
+    slice: &mut Slice,
+) -> Option<(usize, Pick<Arc<Core>>)> {
+    let mut scratch = Scratch::new();
+    let (pick, bytes) = Core::pick(core.clone(), index, wanted, &mut scratch)?;
+    slice.count(core.decode(pick.codec(), bytes, room).ok()?);
+    Some((PAGE, pick))
 }

@@ -74,7 +74,7 @@ impl Locked<'_> {
         unsafe { pool.copy_to(pages, cell, scratch) }
     }
 
-    /// Copies the slot's raw page out. The slot must hold `cell`, of a page's length.
+    /// Copies the slot's object to `target`, which is as long as it. The slot must hold `cell`.
     #[inline]
     pub(super) fn copy_into(&self, pool: &Pool, pages: &Pages, cell: Cell, target: &mut [u8]) {
         self.assert_holds(cell);

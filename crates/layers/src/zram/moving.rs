@@ -30,8 +30,23 @@ impl Core {
         wanted: impl FnOnce(Mark, Cell) -> bool,
         scratch: &mut Scratch,
     ) -> Option<(Pick<C>, &[u8])> {
-        let (picked, bytes) = core.table.pick((&core.pool, &core.pages), index, wanted, scratch)?;
-        Some((Pick { core, cell: picked.cell(), picked: Some(picked) }, bytes))
+        let (picked, bytes) = core
+            .table
+            .pick(index, wanted, |locked, cell| locked.copy_to(&core.pool, &core.pages, cell, scratch))?;
+        Some((Pick { cell: picked.cell(), picked: Some(picked), core }, bytes))
+    }
+
+    /// The same, copied to the start of `room`, which takes a page.
+    pub(super) fn pick_into<C: Deref<Target = Core>>(
+        core: C,
+        index: SlotIndex,
+        wanted: impl FnOnce(Mark, Cell) -> bool,
+        room: &mut [u8],
+    ) -> Option<Pick<C>> {
+        let (picked, ()) = core.table.pick(index, wanted, |locked, cell| {
+            locked.copy_into(&core.pool, &core.pages, cell, &mut room[..cell.len()]);
+        })?;
+        Some(Pick { cell: picked.cell(), picked: Some(picked), core })
     }
 }
 
@@ -44,11 +59,6 @@ impl<C: Deref<Target = Core>> Pick<C> {
     /// The codec of the object.
     pub(super) fn codec(&self) -> CodecIndex {
         self.picked.as_ref().expect("it was not published yet").codec()
-    }
-
-    /// The slot that holds the object.
-    pub(super) fn index(&self) -> SlotIndex {
-        self.picked.as_ref().expect("it was not published yet").index()
     }
 
     /// Has the slot name what was written to the spill file, unless its page was read or written meanwhile; true if it does.

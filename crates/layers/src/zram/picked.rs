@@ -31,11 +31,6 @@ impl Picked {
         }
     }
 
-    /// The slot that holds it.
-    pub(super) fn index(&self) -> SlotIndex {
-        self.index
-    }
-
     /// The codec of the object; any will do for one that is as long as a page.
     pub(super) fn codec(&self) -> CodecIndex {
         match self.object {

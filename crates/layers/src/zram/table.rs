@@ -22,7 +22,7 @@ use spillway_core::sync::{Ordering, WordLocks};
 use spillway_core::{Budget, Kind, Regions, mutant};
 
 use super::blocks::{Blocks, SlotPage, SlotWords};
-use super::cell::{Cell, Scratch, SlotIndex};
+use super::cell::{Cell, SlotIndex};
 use super::deferred::Deferred;
 use super::holdings::{Holdings, Tally};
 use super::locked::Locked;
@@ -241,23 +241,22 @@ impl Table {
         self.blocks.next_page(pages)
     }
 
-    /// Picks the object that the slot holds, if it is `wanted` and no thread has picked it, and copies it out.
-    pub(super) fn pick<'s>(
+    /// Picks the object that the slot holds, if it is `wanted` and no thread has picked it, and copies it out with `copy`.
+    pub(super) fn pick<T>(
         &self,
-        (pool, pages): (&Pool, &Pages),
         index: SlotIndex,
         wanted: impl FnOnce(Mark, Cell) -> bool,
-        scratch: &'s mut Scratch,
-    ) -> Option<(Picked, &'s [u8])> {
+        copy: impl FnOnce(&Locked<'_>, Cell) -> T,
+    ) -> Option<(Picked, T)> {
         let mut locked = self.lock(index)?;
         let object = locked.get();
         let (Slot::Stored(cell, _) | Slot::Deferred(cell)) = object else { return None };
         if locked.mark.is_picked() || !wanted(locked.mark, cell) {
             return None;
         }
-        let bytes = locked.copy_to(pool, pages, cell, scratch);
+        let copied = copy(&locked, cell);
         locked.mark = locked.mark.picked();
-        Some((Picked { index, object }, bytes))
+        Some((Picked { index, object }, copied))
     }
 
     /// Puts `new` in place of what was picked, if the slot still holds that. The caller frees what is not in the slot then: the

@@ -24,7 +24,7 @@ const OPENED_READS: u64 = 8;
 
 #[test]
 fn a_failed_write_leaves_its_slots_alone_and_the_next_one_works() {
-    let house = house(vec![fault(Call::Write, OPENED + 2, Effect::Fail(Kind::Io))], 1);
+    let house = house(vec![fault(Call::Write, OPENED + 1, Effect::Fail(Kind::Io))], 1);
     house.spill_pages(0..4, 0);
     let pages =
         |version: u64| (0..4).map(|slot| (slot, bytes(u64::from(slot) << 32 | version, 4096))).collect();
@@ -39,7 +39,7 @@ fn a_failed_write_leaves_its_slots_alone_and_the_next_one_works() {
 
 #[test]
 fn after_failures_in_a_row_nothing_is_written_and_all_is_read() {
-    let sticky = Fault { sticky: true, ..fault(Call::Write, OPENED + 3, Effect::Fail(Kind::Io)) };
+    let sticky = Fault { sticky: true, ..fault(Call::Write, OPENED + 2, Effect::Fail(Kind::Io)) };
     let house = house(vec![sticky], 1);
     house.spill_pages(0..8, 0);
     for _ in 0..8 {
@@ -57,7 +57,8 @@ fn after_failures_in_a_row_nothing_is_written_and_all_is_read() {
 /// A host without room is a full file, not a broken one.
 #[test]
 fn a_full_host_is_counted_as_full_and_asked_again() {
-    let faults = (OPENED + 2..OPENED + 22).map(|nth| fault(Call::Write, nth, Effect::Fail(Kind::NoSpace)));
+    // Twenty batches, and the end of the segment that they use up.
+    let faults = (OPENED + 1..OPENED + 22).map(|nth| fault(Call::Write, nth, Effect::Fail(Kind::NoSpace)));
     let house = house(faults.collect(), 1);
     house.spill_pages(0..4, 0);
     for _ in 0..20 {
@@ -89,7 +90,7 @@ fn a_bad_sector_is_an_error_of_its_page_and_stops_no_cleaning() {
 /// A page is stored wrong; the cleaner meets it, and takes the rest of its segment with it.
 #[test]
 fn a_rotten_page_is_lost_when_its_segment_is_cleaned() {
-    let house = house(vec![fault(Call::Write, OPENED + 1, Effect::Rot)], 1);
+    let house = house(vec![fault(Call::Write, OPENED, Effect::Rot)], 1);
     house.spill_pages(0..28, 0);
     (2..28).for_each(|slot| house.release(slot));
     assert_eq!(house.check(1), Ok(()));

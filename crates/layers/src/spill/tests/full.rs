@@ -173,3 +173,15 @@ fn a_long_checkpoint_is_written_with_one_buffer() {
     let again = open(house.cut(), &settings, Plan::default(), 2).expect("it was stopped");
     assert!(again.1.is_some_and(|note| note.contains("gone")));
 }
+
+/// A segment whose room was given back is zeroes: the next write to it is content.
+#[test]
+fn only_segments_in_use_may_have_footers() {
+    let house = House::new(1);
+    (0..20).for_each(|version| house.spill_pages(0..40, version));
+    house.verify();
+    let state = |segment| house.store.segments.look(segment).state;
+    for segment in 0..SEGMENTS as u32 {
+        assert_eq!(house.store.stale.has(segment.into()), state(segment) != State::Free, "segment {segment}");
+    }
+}

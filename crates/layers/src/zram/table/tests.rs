@@ -154,9 +154,11 @@ impl Stored {
     }
 
     fn pick(&self) -> Option<Picked> {
-        let (mut scratch, whole) = (Scratch::new(), (&self.pool, &self.world.pages));
-        let (picked, bytes) =
-            self.world.table.pick(whole, SlotIndex(3), |_, cell| cell.is_at(self.cell), &mut scratch)?;
+        let mut bytes = [0; BYTES.len()];
+        let at = |_, cell: Cell| cell.is_at(self.cell);
+        let (picked, ()) = self.world.table.pick(SlotIndex(3), at, |locked, cell| {
+            locked.copy_into(&self.pool, &self.world.pages, cell, &mut bytes);
+        })?;
         assert_eq!(bytes, BYTES);
         Some(picked)
     }
@@ -213,11 +215,8 @@ fn what_is_unpicked_can_be_picked_again_and_what_was_replaced_is_the_pickers() {
     assert!(stored.world.table.unpick(picked, |mark| mark));
     let picked = stored.pick().expect("it is not picked any more");
     let elsewhere = Cell::new(Span(77), Position::new(0), ArenaIndex::new(0), 1);
-    let (mut scratch, whole) = (Scratch::new(), (&stored.pool, &stored.world.pages));
-    assert!(
-        stored.world.table.pick(whole, SlotIndex(3), |_, cell| cell.is_at(elsewhere), &mut scratch).is_none(),
-        "it lies elsewhere"
-    );
+    let picked_elsewhere = stored.world.table.pick(SlotIndex(3), |_, cell| cell.is_at(elsewhere), |_, _| ());
+    assert!(picked_elsewhere.is_none(), "it lies elsewhere");
     stored.world.set(3, Slot::Same(1)).unwrap();
     assert!(!stored.world.table.unpick(picked, |mark| mark));
     assert!(stored.pick().is_none(), "a repeated word is no object");

@@ -4,8 +4,8 @@ use spillway_sim::disk::{Call, Effect, Fault};
 
 use super::*;
 
-/// Writes of a file that was opened, and the one that makes its first segment ready for content.
-const READY: u64 = 3;
+/// Writes of a file that was opened.
+const OPENED: u64 = 2;
 
 impl Spilling {
     /// What went wrong since the file was opened: writes, reads, records that are not what was written, and lack of room.
@@ -24,7 +24,7 @@ fn failing(call: Call, nth: u64, sticky: bool) -> Spilling {
 
 #[test]
 fn pages_whose_write_fails_stay_in_memory_and_leave_with_the_next() {
-    let device = failing(Call::Write, READY, false);
+    let device = failing(Call::Write, OPENED, false);
     device.fill(0..3, 1);
     let before = device.number("compr_data_size");
     device.set("writeback_limit_enable", "1");
@@ -46,13 +46,13 @@ fn pages_whose_write_fails_stay_in_memory_and_leave_with_the_next() {
 /// Nothing is written any more, which it says; what is in memory and in the file is read, and writes end where memory does.
 #[test]
 fn after_failures_in_a_row_the_device_says_so_and_goes_on() {
-    let device = failing(Call::Write, READY + 1, true);
+    let device = failing(Call::Write, OPENED + 1, true);
     device.set("mem_limit", "1M");
     device.fill(0..20, 1);
     device.set("writeback", "page_indexes=0-1");
     assert!(!device.show("policy").contains("failed too often"));
     for _ in 0..8 {
-        assert_eq!(device.refuse("writeback", "page_indexes=2-3"), Kind::Io);
+        assert_eq!(device.refuse("writeback", "page_index=2"), Kind::Io);
     }
     assert!(device.show("policy").contains("failed too often"), "{}", device.show("policy"));
     let calls = device.disk.calls();
