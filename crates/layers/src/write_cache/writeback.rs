@@ -71,6 +71,10 @@ impl Drop for Batch {
             self.core.end_write_back(&self.victims, self.durable);
             self.core.wake();
             self.core.run_committer_in_background();
+            // They can be taken again: write-back may have looked in vain while a discard had them that was withdrawn.
+            if !self.durable {
+                self.core.writeback.kick();
+            }
         }
     }
 }

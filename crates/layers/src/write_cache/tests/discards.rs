@@ -1,5 +1,7 @@
 //! Discards of cached blocks, over origins that can zero at no cost, that can only discard, and that can do neither.
 
+use futures_util::future::{Either, select};
+
 use super::*;
 
 /// An origin that notes zeroings and discards, and may be poorer than the disk below.
@@ -123,4 +125,43 @@ impl BlockDevice for Plain {
     fn submit(&self, request: Request) -> Submission {
         self.below.submit(request)
     }
+}
+
+/// An origin that never answers zeroes.
+struct Stuck(Arc<dyn BlockDevice>);
+
+impl BlockDevice for Stuck {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        match request.op {
+            Op::WriteZeroes => Answer::pending(std::future::pending()),
+            _ => self.0.submit(request),
+        }
+    }
+}
+
+/// Write-back looked while a discard had the only dirty blocks. Nothing else happens once the discard is withdrawn.
+#[test]
+fn a_drain_goes_on_once_a_discard_that_was_in_its_way_is_withdrawn() {
+    let house = House::new(1 << 20, 1 << 20);
+    let cache = house.open_over(&config(), Arc::new(Stuck(house.device(0))), house.device(1)).unwrap().0;
+    house.write(&cache, 100, 2, 10);
+    house.flush(&cache);
+    let (env, device) = (house.world.clone(), cache.clone());
+    house.world.run(Answer::pending(async move {
+        let range = ByteRange::new(100 * BLOCK as u64, 10 * BLOCK as u64);
+        let mut discard =
+            Box::pin(async { Seam::new(device.clone()).submit(Request::bare(Op::Discard, range)).await });
+        let second = || env.sleep(Duration::from_secs(1));
+        assert!(matches!(select(&mut discard, second()).await, Either::Right(_)), "its origin is stuck");
+        device.core.drain(false).unwrap();
+        assert!(matches!(select(&mut discard, second()).await, Either::Right(_)));
+        assert_eq!(device.core.index.held(), 10, "the discard has them");
+        drop(discard);
+        device.core.drained().await.unwrap();
+    }));
+    assert_eq!((block_100(&house, &cache), show(&cache, "dirty_blocks")), (2, "0".into()));
 }
