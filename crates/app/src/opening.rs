@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use spillway_core::{Aligned, Answer, Budget, Error};
-use spillway_io::{FileOptions, MmapRegions, Workers, on_blocking_thread};
+use spillway_io::{FileOptions, MmapRegions, Workers, memory_nodes, on_blocking_thread};
 use spillway_layers::stack::{Stack, StackConfig};
 use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 
@@ -26,6 +26,7 @@ impl StackOpener {
             env: workers.env(),
             regions: Arc::new(MmapRegions),
             budget: budget.clone(),
+            memory_nodes: memory_nodes(),
             open_file: Arc::new(|backing| Answer::Done(open(backing))),
         };
         Self { around, in_use: Arc::default() }

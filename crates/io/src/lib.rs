@@ -6,7 +6,7 @@
 //! | [`workers`] | [`Workers`]: one thread for each core, a few for background work and computing, one that accepts |
 //! | [`local`] | [`block_on`] and [`Local`]: the same runtime on the calling thread, for tests and tools |
 //! | [`mod@env`] | [`SystemEnv`]: clock, timers, tasks and chance |
-//! | [`memory`] | [`MmapRegions`]: memory that costs nothing until touched |
+//! | [`memory`], `nodes` | [`MmapRegions`]: memory that costs nothing until touched; [`memory_nodes`] |
 //! | [`mod@file`] | [`open`]: files and block devices, and the calls on them |
 //! | [`fuse`] | [`Mount`](fuse::Mount), [`MountServing`](fuse::MountServing): exchanges on a FUSE mount |
 //! | [`socket`], [`mod@serve`] | [`Listener`], [`Serving`]: sessions on unix and TCP sockets |
@@ -27,6 +27,7 @@ mod clock;
 mod connection;
 mod control;
 mod idle_backoff;
+mod nodes;
 mod op;
 mod pool;
 mod roll;
@@ -36,6 +37,7 @@ pub use env::SystemEnv;
 pub use file::{Direct, FileOptions, Footprint, Opened, on_blocking_thread, open};
 pub use local::{Local, block_on};
 pub use memory::MmapRegions;
+pub use nodes::memory_nodes;
 pub use pool::BULK_LEN;
 pub use serve::{Limits, NewSession, Serving, serve};
 pub use socket::Listener;

@@ -60,6 +60,8 @@ pub struct Surroundings {
     pub regions: Arc<dyn Regions>,
     /// What all memory is charged to.
     pub budget: Arc<Budget>,
+    /// Bytes of memory of each NUMA node; none where that is not known.
+    pub memory_nodes: Vec<u64>,
     /// Opens files; a layer cannot reach the operating system.
     pub open_file: OpenFile,
 }

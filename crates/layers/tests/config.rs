@@ -17,6 +17,7 @@ fn surroundings() -> (Arc<World>, Surroundings) {
         env: world.clone(),
         regions: Arc::new(VecRegions::new(64 << 20)),
         budget: Budget::new(64 << 20),
+        memory_nodes: Vec::new(),
         open_file: Arc::new(|backing| Answer::Done(open_file(backing))),
     };
     (world, around)

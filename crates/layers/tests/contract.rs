@@ -19,6 +19,7 @@ fn surroundings(world: &Arc<World>) -> Surroundings {
         env: world.clone(),
         regions: Arc::new(VecRegions::new(64 << 20)),
         budget: Budget::new(256 << 20),
+        memory_nodes: vec![3, 1],
         open_file: Arc::new(|backing| Answer::Done(open_file(backing))),
     }
 }

@@ -118,6 +118,17 @@ impl DirtyRegions {
         self.taken
     }
 
+    /// So many dirty blocks of `region` are taken by a batch that has no number: whoever waits for a batch waits for another. The others are
+    /// as old as they were.
+    pub fn take_part(&mut self, region: u64, blocks: u64) {
+        let entry = self.regions.get_mut(&region).expect("a region that is taken has dirty blocks");
+        assert!(entry.writing.is_none() && (1..=entry.blocks).contains(&blocks), "{blocks} of {entry:?}");
+        entry.blocks -= blocks;
+        self.blocks -= blocks;
+        entry.writing = Some(0);
+        entry.again = Some(entry.stamp).filter(|_| entry.blocks > 0);
+    }
+
     /// The batch that has `region` ends; where it has not landed, so many of its blocks are dirty again that were not dirtied meanwhile.
     pub fn ended(&mut self, region: u64, end: End, blocks: u64) {
         assert!(end != End::Landed || blocks == 0, "what has landed is not dirty again");
@@ -127,8 +138,8 @@ impl DirtyRegions {
         entry.blocks += blocks;
         self.blocks += blocks;
         match end {
-            End::Landed => entry.landed = number,
-            End::Failed => entry.failed = number,
+            End::Landed => entry.landed = entry.landed.max(number),
+            End::Failed => entry.failed = entry.failed.max(number),
             End::Withdrawn => {}
         }
         if entry.blocks == 0 {
@@ -227,6 +238,13 @@ mod tests {
             self.writing[region] = Some(std::mem::take(&mut self.dirty[region]));
         }
 
+        fn take_part(&mut self, region: usize, block: usize) {
+            self.regions.take_part(region as u64, 1);
+            let mut part = [None; BLOCKS];
+            part[block] = self.dirty[region][block].take();
+            self.writing[region] = Some(part);
+        }
+
         fn end(&mut self, region: usize, landed: bool) {
             let batch = self.writing[region].take().expect("it is written back");
             let mut failed = 0;
@@ -274,7 +292,7 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_dirty_is_forgotten_or_called_younger(
-            steps in prop::collection::vec((0u8..5, 0..REGIONS as usize, 0..BLOCKS), 1..200),
+            steps in prop::collection::vec((0u8..6, 0..REGIONS as usize, 0..BLOCKS), 1..200),
         ) {
             let mut world = World::default();
             for (now, (kind, region, block)) in (1..).zip(steps) {
@@ -283,6 +301,7 @@ mod tests {
                     0 | 1 => world.write(region, block, now),
                     2 if !writing && world.dirty[region].iter().any(Option::is_some) => world.take(region),
                     3 if writing => world.end(region, block > 0),
+                    5 if !writing && world.dirty[region][block].is_some() => world.take_part(region, block),
                     4 => {
                         let dropped = world.dirty[region][block].take();
                         world.regions.dropped(region as u64, u64::from(dropped.is_some()));
@@ -331,6 +350,26 @@ mod tests {
         regions.take(7);
         assert_eq!(regions.next(0, 3), None);
         assert_eq!(regions.oldest(), Some(2), "it is not below yet");
+    }
+
+    /// Who waits for a batch that has all that is dirty must not take a part for it.
+    #[test]
+    fn a_part_is_no_batch_to_wait_for_and_leaves_the_rest_as_old_as_it_was() {
+        let mut regions = DirtyRegions::default();
+        regions.dirtied(1, 3, 5);
+        let last = regions.taken();
+        regions.take_part(1, 2);
+        assert!(matches!(regions.look(1), Region::Writing(number) if number <= last));
+        regions.dirtied(1, 1, 9);
+        regions.ended(1, End::Landed, 0);
+        assert_eq!((regions.look(1), regions.blocks(), regions.oldest()), (Region::Dirty, 2, Some(5)));
+        let whole = regions.take(1);
+        regions.dirtied(1, 1, 9);
+        regions.ended(1, End::Landed, 0);
+        regions.take_part(1, 1);
+        assert!(regions.has_landed(1, whole), "what has landed stays so");
+        regions.ended(1, End::Landed, 0);
+        assert_eq!(regions.look(1), Region::Clean);
     }
 
     #[test]

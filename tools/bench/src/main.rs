@@ -49,7 +49,7 @@ cargo xtask bench folio [ROUNDS [PART]]
 cargo xtask bench writecache [ROUNDS [PART]]
                                       the write cache (E4): memory, large, churn, commits, load (5 rounds)
 cargo xtask bench zones [ROUNDS [PART]]
-                                      dirty limits for each zone (E5): model, in virtual time
+                                      dirty limits for each zone (E5): model, in virtual time; store, with the page cache (5 rounds)
 cargo xtask bench scale [ROUNDS]      throughput against workers, and locks a request, of zram and the write cache
 cargo xtask bench writer              one writer, one stream, for callgrind: see docs/performance.md
 cargo xtask bench hits CONTENDER      reads of 4 KiB that hit, for callgrind: cache, table or copies

@@ -18,7 +18,7 @@ use crate::allocator;
 use crate::report::{Rounds, at_least, at_most, drawn_order, median, ratio, table};
 use rig::{Load, MIB, ORIGIN_BYTES, WRITE_BYTES, number};
 
-pub(crate) use rig::{Bench, still};
+pub(crate) use rig::{Bench, on_worker, still};
 
 const CACHE_BYTES: u64 = 2 << 30;
 

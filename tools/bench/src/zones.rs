@@ -6,6 +6,7 @@ mod memory;
 mod model;
 mod setup;
 mod stick;
+mod store;
 mod svg;
 mod time;
 mod world;
@@ -19,11 +20,14 @@ use crate::report::Rounds;
 /// Where the pictures go, seen from the root of the repository.
 const PICTURES: &str = "docs/pictures";
 
-/// The part that `wanted` names; all of them by default.
+/// The part that `wanted` names; both by default.
 pub(crate) fn run(count: usize, wanted: Option<&str>) -> Result<()> {
     let rounds = Rounds::new(count, "zones");
     match wanted {
-        None | Some("model") => model::run(rounds.part("model"), Path::new(PICTURES)),
-        Some(other) => bail!("there is no part {other:?}; there is: model"),
+        None => model::run(rounds.part("model"), Path::new(PICTURES))
+            .and_then(|()| store::run(rounds.part("store"))),
+        Some("model") => model::run(rounds.part("model"), Path::new(PICTURES)),
+        Some("store") => store::run(rounds.part("store")),
+        Some(other) => bail!("there is no part {other:?}; there are: model, store"),
     }
 }

@@ -212,6 +212,7 @@ impl Row {
             env: world.clone() as Arc<dyn Env>,
             regions: Arc::new(VecRegions::new(regions_bytes)),
             budget: budget.clone(),
+            memory_nodes: Vec::new(),
             open_file: Arc::new(move |backing: &BackingDevice| {
                 let number = usize::from(backing.role == CACHE || backing.path.as_os_str() == OTHER);
                 let storage = disks.get(number).cloned().expect("the row has that disk");

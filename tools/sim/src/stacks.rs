@@ -137,6 +137,12 @@ pub const STACKS: &[Row] = &[
         ],
         ..CACHED
     },
+    // Two zones and one dirty limit: reclaim meets dirty folios, and writes them.
+    Row {
+        name: "page-cache-zones",
+        config: |_| over_file(vec![paged(page_cache::Config { division: zones_of_2011(), ..pages() })]),
+        ..PAGED
+    },
     Row { name: "memory", config: memory, ..VOLATILE },
     Row { name: "zram", config: |bytes| zram(bytes, "lz4", vec![]), ..ZRAM },
     Row { name: "zram-zstd", config: |bytes| zram(bytes, "zstd", vec![]), ..ZRAM },
@@ -349,6 +355,16 @@ fn pages() -> page_cache::Config {
         dirty_background_ratio: 20,
         dirty_ratio: 60,
         cut: page_cache::Cut { region_bytes: 16 << 10, shards: 2, ..Default::default() },
+        ..Default::default()
+    }
+}
+
+/// Three folios and four.
+fn zones_of_2011() -> page_cache::Division {
+    page_cache::Division {
+        zones: vec![1, 2],
+        scope: page_cache::Scope::Global,
+        tail: page_cache::Tail::Write,
         ..Default::default()
     }
 }

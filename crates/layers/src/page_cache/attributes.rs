@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use spillway_core::sync::Ordering;
-use spillway_core::{Attribute, Spec, Table, Unit, Value};
+use spillway_core::{Attribute, Column, Spec, Table, Type, Unit, Value};
 
 use super::cache::{Core, PageCache};
 use super::counts::Count;
 use super::settings::Settings;
+use super::zones::Held;
 
 impl PageCache {
     fn field(&self, show: impl FnOnce(&Core) -> u64) -> Value {
@@ -50,6 +51,26 @@ macro_rules! count {
     };
 }
 
+/// What is shown of each zone.
+const ZONES: &[Column] = &[
+    Column::wide("zone", Unit::None),
+    Column::wide("blocks", Unit::Blocks),
+    Column::wide("free", Unit::Blocks),
+    Column::wide("clean", Unit::Blocks),
+    Column::wide("nr_dirty", Unit::Blocks),
+    Column::wide("nr_writeback", Unit::Blocks),
+];
+
+fn zones(cache: &PageCache) -> Value {
+    let zones = &cache.core.zones;
+    let row = |zone: usize| {
+        let held = zones.held(zone);
+        let Held { all, free, dirty, moving } = held;
+        [zone as u64, all, free, held.clean(), dirty, moving].map(Value::U64).to_vec()
+    };
+    Value::Rows((0..zones.len()).map(row).collect())
+}
+
 static ROWS: &[Attribute<PageCache>] = &[
     Attribute::read(
         Spec::failure(
@@ -57,7 +78,7 @@ static ROWS: &[Attribute<PageCache>] = &[
         ),
         |cache| Value::failure(cache.core.failure.check()),
     ),
-    bytes!("folio_bytes_max", "Bytes that folios can hold", |core| core.frames.count()
+    bytes!("folio_bytes_max", "Bytes that folios can hold", |core| core.zones.frames()
         * core.places.folio_bytes()),
     bytes!("folio_bytes", "Bytes of memory in folios", |core| {
         let folios: usize = core.shards.iter().map(|shard| shard.read().len()).sum();
@@ -120,6 +141,20 @@ static ROWS: &[Attribute<PageCache>] = &[
         EvictedDirectly
     ),
     count!("reads_uncached", Requests, "Reads of the device below that found no memory to stay in", Uncached),
+    count!(
+        "reclaim_writes",
+        Blocks,
+        "Blocks that reclaim has written because it found no clean folio: none, unless an experiment asks for it",
+        ReclaimWrites
+    ),
+    Attribute::read(
+        Spec::fact(
+            "zones",
+            Type::Rows(ZONES),
+            "What each zone of memory holds; by default there is one for each NUMA node",
+        ),
+        zones,
+    ),
     count!("readahead_bytes", Bytes, "Bytes read ahead", AheadBytes),
     count!("readahead_used", None, "Folios read ahead that were then read", AheadUsed),
     count!("readahead_wasted", None, "Folios read ahead that left unread", AheadWasted),

@@ -10,11 +10,12 @@ use spillway_core::{ByteRange, Charge, Env, Geometry, Kind, Seam, Workspace};
 use spillway_policy::ages::Ages;
 
 use super::counts::{Count, Counts};
-use super::folios::Folios;
-use super::frames::{Frame, Frames};
+use super::folios::{Folio, Folios};
+use super::frames::Frame;
 use super::places::Places;
 use super::settings::{Mode, Settings};
 use super::streams::Streams;
+use super::zones::Zones;
 use crate::writeback::{Meter, Pauses, Writeback};
 
 /// See the head of this module.
@@ -29,7 +30,7 @@ pub(super) struct Core {
     pub(super) settings: Settings,
     pub(super) places: Places,
     pub(super) shards: Box<[RwLock<Folios>]>,
-    pub(super) frames: Frames,
+    pub(super) zones: Zones,
     /// The shard that a folio leaves next.
     pub(super) hand: AtomicU64,
     /// Blocks that are dirty, being written back, or about to become dirty.
@@ -106,35 +107,60 @@ impl Core {
         !self.outside.is_empty() && self.outside.overlaps(range)
     }
 
-    /// Memory for a folio: a frame that nobody uses, or, where reclaim is late, that of a folio that leaves.
+    /// Memory for a folio that is read: a frame that nobody uses, or, where reclaim is late, that of a folio that leaves.
     pub(super) fn frame(self: &Arc<Self>) -> Option<Frame> {
-        let frame = self.frames.take();
+        let mut order = self.zones.order();
+        let free = order.clone().find_map(|zone| self.zones.take(zone));
         self.look_at_frames();
-        frame.or_else(|| self.evict().inspect(|_| self.counts.add(Count::EvictedDirectly, 1)))
+        free.or_else(|| order.find_map(|zone| self.evict_directly(zone)))
     }
 
-    pub(super) fn evict(&self) -> Option<Frame> {
+    /// The same for a folio that is about to be dirtied, in a zone below its share of the dirty limit where one has any.
+    pub(super) fn frame_to_dirty(self: &Arc<Self>) -> Option<Frame> {
+        let frame = self.zones.place(self.settings.dirty_ratio.get(), |zone| self.evict_directly(zone));
+        self.look_at_frames();
+        frame
+    }
+
+    fn evict_directly(self: &Arc<Self>, zone: usize) -> Option<Frame> {
+        self.evict(zone).inspect(|_| self.counts.add(Count::EvictedDirectly, 1))
+    }
+
+    /// The memory of a folio of `zone` that leaves.
+    pub(super) fn evict(self: &Arc<Self>, zone: usize) -> Option<Frame> {
         let count = self.shards.len() as u64;
         let first = self.hand.fetch_add(1, Ordering::Relaxed);
-        let mut shards = (first..first + count).map(|number| &self.shards[(number % count) as usize]);
-        let folio = shards.find_map(|shard| shard.write().evict())?;
+        let mut dirty = None;
+        for number in first..first + count {
+            let evicted = self.shards[(number % count) as usize].write().evict(zone);
+            match evicted {
+                Ok(folio) => return Some(self.give_up(folio)),
+                Err(met) => dirty = dirty.or(met),
+            }
+        }
+        dirty.into_iter().for_each(|folio| self.meet_dirty(folio));
+        None
+    }
+
+    /// A folio has left; its memory.
+    fn give_up(&self, folio: Folio) -> Frame {
         self.counts.add(Count::Evicted, 1);
         if folio.is_unread() {
             self.wasted(folio.number << self.places.folio_shift);
         }
-        Some(folio.bytes)
+        Frame { zone: folio.zone, bytes: folio.bytes }
     }
 
     /// Gives memory back that was not used after all.
     pub(super) fn give_frame(&self, frame: Frame) {
-        self.frames.put(frame);
+        self.zones.put(frame);
         self.room.wake_one();
     }
 
     /// Blocks that may be unsaved at `percent`, at least those of two folios.
     pub(super) fn blocks_at(&self, percent: u64) -> u64 {
         let blocks = u64::from(self.places.folio_blocks());
-        (self.frames.count() * blocks * percent / 100).max(2 * blocks)
+        (self.zones.frames() * blocks * percent / 100).max(2 * blocks)
     }
 
     /// Something has ended that others may wait for.
@@ -157,16 +183,21 @@ impl Core {
     /// Asserts that the parts agree with each other. A large cache is looked at now and then, so that many calls stay cheap.
     pub(super) fn verify(&self) {
         let calls = self.verify_calls.fetch_add(1, Ordering::Relaxed);
-        if !calls.is_multiple_of(1 + self.frames.made() / VERIFIED_FOLIOS) {
+        if !calls.is_multiple_of(1 + self.zones.made() / VERIFIED_FOLIOS) {
             return;
         }
         let shards: Vec<_> = self.shards.iter().map(|shard| shard.read().verify()).collect();
-        let dirty: u64 = shards.iter().map(|shard| shard.0).sum();
-        let moving: u64 = shards.iter().map(|shard| shard.1).sum();
+        for zone in 0..self.zones.len() {
+            let held = self.zones.held(zone);
+            let sum = shards.iter().fold((0, 0), |sum, shard| (sum.0 + shard[zone].0, sum.1 + shard[zone].1));
+            assert_eq!(sum, (held.dirty, held.moving), "unsaved blocks of zone {zone} are counted");
+        }
+        let dirty: u64 = shards.iter().flatten().map(|zone| zone.0).sum();
+        let moving: u64 = shards.iter().flatten().map(|zone| zone.1).sum();
         assert_eq!(dirty, self.dirty.load(Ordering::Relaxed), "dirty blocks are counted");
         assert_eq!(moving, self.moving.load(Ordering::Relaxed), "blocks that are written back are counted");
         assert!(dirty + moving <= self.unsaved.used(), "what is not below is counted");
         let folios: usize = self.shards.iter().map(|shard| shard.read().len()).sum();
-        assert!(folios as u64 + self.frames.free() <= self.frames.count(), "each frame has one place");
+        assert!(folios as u64 + self.zones.free() <= self.zones.frames(), "each frame has one place");
     }
 }

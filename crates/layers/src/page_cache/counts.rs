@@ -25,6 +25,8 @@ pub(super) enum Count {
     EvictedDirectly,
     /// Reads of the device below whose content found no memory to stay in.
     Uncached,
+    /// Blocks that reclaim has written.
+    ReclaimWrites,
     /// Bytes read ahead; folios of them that were read, and that left memory unread.
     AheadBytes,
     AheadUsed,

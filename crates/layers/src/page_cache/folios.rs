@@ -1,5 +1,6 @@
 //! What a shard of the cache holds: folios by number, in the order in which they leave, and which regions are dirty.
 
+use std::cell::Cell;
 use std::hash::BuildHasher;
 use std::ops::Range;
 
@@ -35,19 +36,22 @@ pub(super) struct Seen {
 /// Consecutive blocks of the device in memory.
 pub(super) struct Folio {
     pub(super) number: u64,
-    pub(super) bytes: Frame,
+    pub(super) bytes: Box<[u8]>,
     pub(super) state: FolioState,
+    /// The zone that its memory is of.
+    pub(super) zone: u16,
     /// Reads of the device below that are under way for it. It stays, and keeps what it holds, until they end: so that what they mark
     /// as being read is theirs.
-    pub(super) fills: u32,
+    pub(super) fills: u16,
     access: AtomicU32,
 }
 
 impl Folio {
     /// One that is brought in by an access to `blocks`, which counts for nothing, or read ahead.
-    fn new(number: u64, bytes: Frame, blocks: u32, access: Option<&Range<u32>>) -> Self {
+    fn new(number: u64, frame: Frame, blocks: u32, access: Option<&Range<u32>>) -> Self {
         let word = access.map_or(UNREAD, |blocks| blocks.end << END_SHIFT);
-        Self { number, bytes, state: FolioState::new(blocks), fills: 0, access: AtomicU32::new(word) }
+        let Frame { zone, bytes } = frame;
+        Self { number, bytes, zone, state: FolioState::new(blocks), fills: 0, access: AtomicU32::new(word) }
     }
 
     /// Notes an access. One that goes on where the last one ended is part of the same: else reading a folio block by block once would
@@ -133,15 +137,89 @@ impl Residents for Slots {
     }
 }
 
+/// The folios of a zone while one is sought that can leave.
+struct Leaving<'a> {
+    slots: &'a Slots,
+    /// The first one that cannot because it is dirty.
+    dirty: Cell<Option<u64>>,
+}
+
+impl Residents for Leaving<'_> {
+    fn name(&self, slot: u32) -> u64 {
+        self.slots.name(slot)
+    }
+
+    fn was_used(&self, slot: u32) -> bool {
+        self.slots.was_used(slot)
+    }
+
+    fn mark(&self, slot: u32) -> u32 {
+        self.slots.mark(slot)
+    }
+
+    fn set_mark(&self, slot: u32, mark: u32) {
+        self.slots.set_mark(slot, mark);
+    }
+
+    fn may_leave(&self, slot: u32) -> bool {
+        let folio = self.slots.at(slot);
+        if self.dirty.get().is_none() && folio.state.dirty_runs().next().is_some() {
+            self.dirty.set(Some(folio.number));
+        }
+        self.slots.may_leave(slot)
+    }
+}
+
+/// What a shard has of a zone.
+struct Share {
+    slots: Slots,
+    free: Vec<u32>,
+    eviction: S3Fifo,
+}
+
+impl Share {
+    fn free_slot(&mut self) -> u32 {
+        if self.free.is_empty() {
+            let len = self.slots.0.len();
+            self.slots.0.grow_to(len + 1);
+            assert!(self.slots.0.len() <= 1 << SLOT_BITS, "a shard's zone has at most 2^{SLOT_BITS} folios");
+            self.free.extend((len..self.slots.0.len()).rev());
+        }
+        self.free.pop().expect("there are some now")
+    }
+
+    /// Asserts that slots and folios agree; returns dirty blocks, and those that are being written back.
+    fn verify(&self, zone: u16) -> (u64, u64) {
+        let folios = || self.slots.all();
+        assert_eq!(
+            self.free.len() + folios().count(),
+            self.slots.0.len() as usize,
+            "each slot is free or has a folio"
+        );
+        assert!(folios().all(|folio| folio.zone == zone), "each folio is in the zone of its memory");
+        let unsaved = folios().map(|folio| folio.state.unsaved());
+        unsaved.fold((0, 0), |sum, one| (sum.0 + u64::from(one.0), sum.1 + u64::from(one.1)))
+    }
+}
+
+/// Bits of the number of a slot; above them that of its zone.
+const SLOT_BITS: u32 = 26;
+
+/// Most zones.
+pub(super) const ZONES_MAX: usize = 1 << (u32::BITS - SLOT_BITS);
+
 /// A shard of the cache, behind its lock.
 pub(super) struct Folios {
     places: Places,
-    slots: Slots,
-    free: Vec<u32>,
+    zones: Box<[Share]>,
+    /// Zones and slots.
     by_number: HashTable<u32>,
     hasher: DefaultHashBuilder,
-    eviction: S3Fifo,
     pub(super) dirty: DirtyRegions,
+}
+
+fn at(zones: &[Share], place: u32) -> &Folio {
+    zones[(place >> SLOT_BITS) as usize].slots.at(place & ((1 << SLOT_BITS) - 1))
 }
 
 /// Bytes that a folio of so many blocks takes beside its content: slot, its place among those that are free, place in the hash table (at
@@ -155,22 +233,25 @@ pub(super) const fn bytes_beside(blocks: u32) -> u64 {
     slot + place + S3Fifo::BYTES_A_FOLIO + state + 16 * allocated
 }
 
-/// Bytes that a shard takes for folios that it does not have, at most.
+/// Bytes that a zone takes in a shard for folios that it does not have, at most.
 pub(super) const BYTES_SPARE: u64 = CHUNK as u64 * size_of::<Option<Folio>>() as u64 + S3Fifo::BYTES_SPARE;
 
 /// Folios looked at for one that can leave.
 const LOOKS: u32 = 64;
 
 impl Folios {
-    /// For about so many folios.
-    pub(super) fn new(places: Places, folios: u64) -> Self {
-        Self {
-            places,
+    /// For about so many folios of each zone.
+    pub(super) fn new(places: Places, folios: impl Iterator<Item = u64>) -> Self {
+        let share = |folios| Share {
             slots: Slots::default(),
             free: Vec::new(),
+            eviction: S3Fifo::new(u32::try_from(folios).unwrap_or(u32::MAX)),
+        };
+        Self {
+            places,
+            zones: folios.map(share).collect(),
             by_number: HashTable::new(),
             hasher: DefaultHashBuilder::default(),
-            eviction: S3Fifo::new(u32::try_from(folios).unwrap_or(u32::MAX)),
             dirty: DirtyRegions::default(),
         }
     }
@@ -182,56 +263,60 @@ impl Folios {
 
     fn find(&self, number: u64) -> Option<u32> {
         let hash = self.hasher.hash_one(number);
-        self.by_number.find(hash, |slot| self.slots.at(*slot).number == number).copied()
+        self.by_number.find(hash, |place| at(&self.zones, *place).number == number).copied()
     }
 
     /// The folio of that number.
     pub(super) fn get(&self, number: u64) -> Option<&Folio> {
-        self.find(number).map(|slot| self.slots.at(slot))
+        self.find(number).map(|place| at(&self.zones, place))
     }
 
     pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Folio> {
-        let slot = self.find(number)?;
-        self.slots.0[slot].as_mut()
+        let place = self.find(number)?;
+        let share = &mut self.zones[(place >> SLOT_BITS) as usize];
+        share.slots.0[place & ((1 << SLOT_BITS) - 1)].as_mut()
     }
 
     /// A new folio, for an access to some blocks of it, or read ahead.
     pub(super) fn insert(&mut self, number: u64, frame: Frame, access: Option<&Range<u32>>) {
-        assert_eq!(frame.len() as u64, self.places.folio_bytes(), "a frame of a folio");
+        let zone = frame.zone;
+        assert_eq!(frame.bytes.len() as u64, self.places.folio_bytes(), "a frame of a folio");
         let folio = Folio::new(number, frame, self.places.folio_blocks(), access);
-        let slot = self.free_slot();
-        assert!(self.slots.0[slot].replace(folio).is_none(), "slot {slot} was free");
-        let (slots, hasher) = (&self.slots, &self.hasher);
-        let hash = hasher.hash_one(number);
-        self.by_number.insert_unique(hash, slot, |slot| hasher.hash_one(slots.at(*slot).number));
-        self.eviction.admit(slot, number);
+        let share = &mut self.zones[usize::from(zone)];
+        let slot = share.free_slot();
+        assert!(share.slots.0[slot].replace(folio).is_none(), "slot {slot} was free");
+        share.eviction.admit(slot, number);
+        let (zones, hasher) = (&self.zones, &self.hasher);
+        let place = u32::from(zone) << SLOT_BITS | slot;
+        let hash = |place: &u32| hasher.hash_one(at(zones, *place).number);
+        self.by_number.insert_unique(hash(&place), place, hash);
     }
 
-    fn free_slot(&mut self) -> u32 {
-        if self.free.is_empty() {
-            let len = self.slots.0.len();
-            self.slots.0.grow_to(len + 1);
-            self.free.extend((len..self.slots.0.len()).rev());
+    /// A folio of `zone` that leaves, if one of those looked at can; else the first of them that is dirty.
+    pub(super) fn evict(&mut self, zone: usize) -> Result<Folio, Option<u64>> {
+        let share = &mut self.zones[zone];
+        let leaving = Leaving { slots: &share.slots, dirty: Cell::new(None) };
+        match share.eviction.evict(LOOKS, &leaving) {
+            Some(slot) => Ok(self.take_out(zone, slot)),
+            None => Err(leaving.dirty.get()),
         }
-        self.free.pop().expect("there are some now")
-    }
-
-    /// A folio that leaves, if one of those looked at can.
-    pub(super) fn evict(&mut self) -> Option<Folio> {
-        let slot = self.eviction.evict(LOOKS, &self.slots)?;
-        Some(self.take_out(slot))
     }
 
     /// The slot's folio is in no queue any more.
-    fn take_out(&mut self, slot: u32) -> Folio {
-        let folio = self.slots.0[slot].take().expect("what leaves is there");
+    fn take_out(&mut self, zone: usize, slot: u32) -> Folio {
+        let share = &mut self.zones[zone];
+        let folio = share.slots.0[slot].take().expect("what leaves is there");
         assert!(folio.fills == 0 && folio.state.is_idle(), "what leaves is not needed");
-        let hash = self.hasher.hash_one(folio.number);
-        let place =
-            self.by_number.find_entry(hash, |other| *other == slot).expect("each folio has its place");
-        place.remove();
-        self.free.push(slot);
+        share.free.push(slot);
+        let (hash, place) = (self.hasher.hash_one(folio.number), (zone as u32) << SLOT_BITS | slot);
+        let entry = self.by_number.find_entry(hash, |other| *other == place);
+        entry.expect("each folio has its place").remove();
         folio
+    }
+
+    /// All of them.
+    fn all(&self) -> impl Iterator<Item = &Folio> {
+        self.zones.iter().flat_map(|share| share.slots.all())
     }
 
     /// Numbers of the folios that `range` touches and the cache has.
@@ -241,23 +326,24 @@ impl Folios {
         if numbers.end - numbers.start <= self.len() as u64 {
             return numbers.filter(|number| self.find(*number).is_some()).collect();
         }
-        let all = self.slots.all().map(|folio| folio.number);
+        let all = self.all().map(|folio| folio.number);
         all.filter(|number| numbers.contains(number)).collect()
     }
 
-    /// Copies what is written into the folio, which is there; returns how many of its blocks have become dirty.
-    pub(super) fn write(&mut self, piece: &Piece, bytes: &[u8], stamp: u64) -> u32 {
+    /// Copies what is written into the folio, which is there; returns how many of its blocks have become dirty, and its zone.
+    pub(super) fn write(&mut self, piece: &Piece, bytes: &[u8], stamp: u64) -> (u64, u16) {
         let region = self.places.region_of(piece.folio);
         let granules = self.places.granules(&piece.blocks);
         let folio = self.get_mut(piece.folio).expect("it is there");
         folio.bytes[piece.bytes.clone()].copy_from_slice(&bytes[piece.start..][..piece.bytes.len()]);
         folio.touch(&piece.blocks);
-        let mut dirtied = folio.state.write(piece.blocks.clone());
+        let mut dirtied = u64::from(folio.state.write(piece.blocks.clone()));
         if granules != piece.blocks {
-            dirtied += folio.state.spread(granules);
+            dirtied += u64::from(folio.state.spread(granules));
         }
-        self.dirty.dirtied(region, dirtied.into(), stamp);
-        dirtied
+        let zone = folio.zone;
+        self.dirty.dirtied(region, dirtied, stamp);
+        (dirtied, zone)
     }
 
     /// The dirty runs of a region, in order; those that follow each other across folios are one.
@@ -296,20 +382,16 @@ impl Folios {
         }
     }
 
-    /// Asserts that folios, hash table and dirty regions agree; returns dirty blocks, and those that are being written back.
-    pub(super) fn verify(&self) -> (u64, u64) {
-        let folios = || self.slots.all();
-        assert_eq!(folios().count(), self.len(), "each folio has its place");
-        assert_eq!(
-            self.free.len() + self.len(),
-            self.slots.0.len() as usize,
-            "each slot is free or has a folio"
-        );
-        folios().for_each(|folio| assert!(self.get(folio.number).is_some(), "folio {}", folio.number));
+    /// Asserts that folios, hash table and dirty regions agree; returns the dirty blocks of each zone, and those that are being written
+    /// back.
+    pub(super) fn verify(&self) -> Vec<(u64, u64)> {
+        assert_eq!(self.all().count(), self.len(), "each folio has its place");
+        self.all().for_each(|folio| assert!(self.get(folio.number).is_some(), "folio {}", folio.number));
         self.dirty.verify();
-        let unsaved = folios().map(|folio| folio.state.unsaved());
-        let sum = unsaved.fold((0, 0), |sum, one| (sum.0 + u64::from(one.0), sum.1 + u64::from(one.1)));
-        assert_eq!(sum.0, self.dirty.blocks(), "dirty blocks are counted by region");
-        sum
+        let unsaved: Vec<(u64, u64)> =
+            (0u16..).zip(&self.zones).map(|(zone, share)| share.verify(zone)).collect();
+        let dirty: u64 = unsaved.iter().map(|zone| zone.0).sum();
+        assert_eq!(dirty, self.dirty.blocks(), "dirty blocks are counted by region");
+        unsaved
     }
 }

@@ -1,13 +1,17 @@
-//! The memory of folios: so many frames of one size, charged when the cache is opened, made when they are first needed, and kept.
+//! The memory of folios of a zone: so many frames of one size, charged when the cache is opened, made when they are first needed, and kept.
 
 use spillway_core::sync::{AtomicU64, Mutex, Ordering};
 
 /// Memory of one folio.
-pub(super) type Frame = Box<[u8]>;
+pub(super) struct Frame {
+    /// The zone that it is of.
+    pub(super) zone: u16,
+    pub(super) bytes: Box<[u8]>,
+}
 
 /// Frames that are in no folio. The lock is a leaf.
 pub(super) struct Frames {
-    free: Mutex<Vec<Frame>>,
+    free: Mutex<Vec<Box<[u8]>>>,
     made: AtomicU64,
     count: u64,
     bytes: u64,
@@ -26,7 +30,7 @@ impl Frames {
     }
 
     /// A frame of arbitrary content, unless all are in use.
-    pub(super) fn take(&self) -> Option<Frame> {
+    pub(super) fn take(&self) -> Option<Box<[u8]>> {
         let kept = self.free.lock().pop();
         kept.or_else(|| {
             let less = |made: u64| (made < self.count).then_some(made + 1);
@@ -40,7 +44,7 @@ impl Frames {
         self.made.load(Ordering::Relaxed)
     }
 
-    pub(super) fn put(&self, frame: Frame) {
+    pub(super) fn put(&self, frame: Box<[u8]>) {
         assert_eq!(frame.len() as u64, self.bytes, "a frame of this cache");
         let mut free = self.free.lock();
         free.push(frame);

@@ -29,7 +29,9 @@
 //! | `opening` | what fits, and what is charged |
 //! | `cache` | the parts together |
 //! | `places` | where a byte lies: block, folio, region, shard |
-//! | `frames`, `folios` | memory of folios; a shard: folios by number, who leaves next, dirty regions |
+//! | `frames`, `zones` | memory of folios; zones of it, with their shares of the dirty limit |
+//! | `folios` | a shard: folios by number, who leaves next of each zone, dirty regions |
+//! | `paging_out` | reclaim that writes, for comparison |
 //! | `reading`, `writing`, `replacing`, `extents` | requests of clients |
 //! | `readahead`, `streams` | what is read before it is asked for, and for whom |
 //! | `throttle` | pauses of writers that are faster than the device below |
@@ -45,6 +47,7 @@ mod flushing;
 mod folios;
 mod frames;
 mod opening;
+mod paging_out;
 mod places;
 mod readahead;
 mod reading;
@@ -59,6 +62,7 @@ mod threads;
 mod throttle;
 mod writeback;
 mod writing;
+mod zones;
 
 use std::sync::Arc;
 
@@ -73,11 +77,14 @@ use writing::Hand;
 
 pub use attributes::{attributes, declarations};
 pub use cache::PageCache;
-pub use settings::{Config, Cut, Mode};
+pub use settings::{Config, Cut, Division, Mode};
+pub use spillway_policy::zones::{Scope, Tail};
 
 impl Open<Below> for Config {
     async fn open(&self, below: Below, around: &Surroundings) -> Result<OpenDevice, Error> {
-        let (cache, found) = PageCache::open(self, below, around.env.clone(), &around.budget)?;
+        let division = Division { nodes: around.memory_nodes.clone(), ..self.division.clone() };
+        let config = Config { division, ..self.clone() };
+        let (cache, found) = PageCache::open(&config, below, around.env.clone(), &around.budget)?;
         let suspend: Option<Arc<dyn Suspend>> = Some(cache.clone());
         let at_risk: Option<Arc<dyn AtRisk>> = Some(cache.clone());
         Ok(OpenDevice { suspend, at_risk, notes: vec![found], ..OpenDevice::new(cache, attributes) })

@@ -13,10 +13,10 @@ use spillway_policy::ages::Ages;
 use super::cache::{Core, PageCache};
 use super::counts::Counts;
 use super::folios::{BYTES_SPARE, Folios, bytes_beside};
-use super::frames::Frames;
 use super::places::Places;
 use super::settings::{Config, FOLIO_MAX, Settings};
 use super::streams::Streams;
+use super::zones::Zones;
 use crate::writeback::{Meter, Pauses, Writeback};
 
 /// Most memory for copies of what is written back.
@@ -72,7 +72,7 @@ impl Fit {
             0 => (bytes / SHARD_BYTES).next_power_of_two().clamp(1, SHARDS_MAX),
             shards => shards,
         };
-        let spare = shards * BYTES_SPARE;
+        let spare = shards * settings.division.count() * BYTES_SPARE;
         let folios = bytes.saturating_sub(batches + ahead + spare) / each;
         if folios < FOLIOS_MIN {
             return Err(Error::invalid(format!(
@@ -161,12 +161,18 @@ fn core(
 ) -> Arc<Core> {
     let meter = Meter::new(env.clone());
     let shards = fit.places.shards;
-    let shard = |_| RwLock::new(Folios::new(fit.places, fit.folios.div_ceil(shards)));
+    let blocks = fit.places.folio_blocks().into();
+    let zones = Zones::new(&settings.division, fit.folios, settings.folio_size, blocks);
+    let shard = |_| {
+        let folios = (0..zones.len()).map(|zone| zones.frames_of(zone).div_ceil(shards));
+        RwLock::new(Folios::new(fit.places, folios))
+    };
+    let shards: Box<[_]> = (0..shards).map(shard).collect();
     let core = Arc::new_cyclic(|core| Core {
         below: Seam::new(below),
         places: fit.places,
-        shards: (0..shards).map(shard).collect(),
-        frames: Frames::new(fit.folios, settings.folio_size),
+        shards,
+        zones,
         hand: AtomicU64::new(0),
         unsaved: Semaphore::new(0),
         dirty: AtomicU64::new(0),

@@ -27,7 +27,7 @@ const WINDOW_PART: u64 = 32;
 impl Core {
     fn limits(&self) -> Limits {
         let (folio, block) = (self.places.folio_bytes(), self.places.block_bytes());
-        let part = (self.frames.count() * folio / WINDOW_PART).max(folio);
+        let part = (self.zones.frames() * folio / WINDOW_PART).max(folio);
         let window_max = self.settings.readahead_bytes_max.get().min(part) & !(block - 1);
         Limits { size: self.geometry().size, window_max, unit: folio }
     }

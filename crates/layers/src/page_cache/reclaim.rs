@@ -1,7 +1,7 @@
 //! Background reclaim: folios leave before requests run out of memory, so that a request finds a free frame and nobody waits.
 //!
-//! Reclaim begins below the low watermark of free frames and goes on up to the high one. Only clean folios leave. Where too few can, it asks
-//! for write-back as a writer that waits would, and goes on once a batch has ended. It never writes itself.
+//! Reclaim begins where each zone is below its low watermark of free frames, and goes on up to the high one of each. Only clean folios leave. Where too few can, it asks
+//! for write-back as a writer that waits would, and goes on once a batch has ended. It never writes itself, but for comparison (`paging_out`).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -18,13 +18,13 @@ const SPARE_PART: u64 = 32;
 const TURN: u64 = 32;
 
 impl Core {
-    fn high(&self) -> u64 {
-        (self.frames.count() / SPARE_PART).max(1)
+    fn high(&self, zone: usize) -> u64 {
+        (self.zones.frames_of(zone) / SPARE_PART).max(1)
     }
 
-    /// A frame was taken: has others come free where few are left.
+    /// A frame was taken: has others come free where few are left in each zone.
     pub(super) fn look_at_frames(self: &Arc<Self>) {
-        if self.frames.free() < self.high().div_ceil(2) {
+        if (0..self.zones.len()).all(|zone| self.zones.free_of(zone) < self.high(zone).div_ceil(2)) {
             self.reclaim_in_background();
         }
     }
@@ -50,16 +50,17 @@ impl Core {
         self.short.load(Ordering::SeqCst)
     }
 
-    /// Has folios leave; whether more are to.
-    fn reclaim_turn(&self) -> bool {
+    /// Has folios leave, of each zone below its high watermark; whether more are to.
+    fn reclaim_turn(self: &Arc<Self>) -> bool {
         for _ in 0..TURN {
-            if self.frames.free() >= self.high() {
-                self.short.store(false, Ordering::SeqCst);
-                return false;
-            }
-            let Some(frame) = self.evict() else {
-                self.short.store(true, Ordering::SeqCst);
-                self.writeback.kick();
+            let low = |zone: &usize| self.zones.free_of(*zone) < self.high(*zone);
+            let Some(frame) = (0..self.zones.len()).filter(low).find_map(|zone| self.evict(zone)) else {
+                // A zone without clean folios is left alone while another has free frames.
+                let short = (0..self.zones.len()).all(|zone| low(&zone));
+                self.short.store(short, Ordering::SeqCst);
+                if short {
+                    self.writeback.kick();
+                }
                 return false;
             };
             self.give_frame(frame);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use spillway_core::block::DEVICE_BYTES_MAX;
 use spillway_core::{BlockSize, Error, Geometry, Preset, Type, Unit};
+use spillway_policy::zones::{Scope, Tail};
 
 use crate::options::{choices, in_order, options};
 use crate::sizes;
@@ -27,6 +28,32 @@ pub struct Cut {
     pub shards: u64,
     /// Bytes that become dirty together, as far as the folio has them: a power of two, no more than a folio. For comparison.
     pub granule_bytes: u64,
+}
+
+/// How memory is divided into zones, and what holds for them. No options: experiments compare.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Division {
+    /// The parts of the zones, in the order in which they are asked for memory; with none, there is a zone for each NUMA node, and all are
+    /// asked in turn.
+    pub zones: Vec<u64>,
+    /// Memory of the machine's NUMA nodes; with none, there is one.
+    pub nodes: Vec<u64>,
+    /// What the dirty limit is a limit of.
+    pub scope: Scope,
+    /// What reclaim does with a dirty folio. [`Tail::Write`] is the kernel's of 2011.
+    pub tail: Tail,
+}
+
+impl Division {
+    /// The parts of the zones.
+    pub(super) fn parts(&self) -> &[u64] {
+        if self.zones.is_empty() { &self.nodes } else { &self.zones }
+    }
+
+    /// Zones, at most.
+    pub(super) fn count(&self) -> u64 {
+        self.parts().len().max(1) as u64
+    }
 }
 
 const PERCENT: Type = Type::Number(0, 100);
@@ -64,6 +91,8 @@ options! {
     .. besides {
         /// How the cache is cut.
         cut: Cut,
+        /// How memory is divided.
+        division: Division,
     }
 }
 

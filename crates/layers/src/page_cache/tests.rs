@@ -6,6 +6,7 @@ mod readahead;
 mod reads;
 mod throttle;
 mod writes;
+mod zones;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_core::sync::Mutex;
-use spillway_core::{Attributes, BlockSize, Budget, Env, IoBuf, Reply, Seam};
+use spillway_core::{Attributes, BlockSize, Budget, Env, IoBuf, Reply, Seam, Value};
 use spillway_sim::disk::{Disk, Latency, Medium, Plan};
 use spillway_sim::world::World;
 

@@ -118,29 +118,42 @@ impl Core {
 
     /// Takes all that is dirty of a region.
     fn batch(self: &Arc<Self>, shard: &mut Folios, region: u64) -> Batch {
+        let (runs, blocks) = (shard.dirty_runs(region), shard.dirty.blocks_of(region));
+        let bytes: u64 = runs.iter().map(|run| run.len).sum();
+        assert_eq!(bytes, blocks * self.places.block_bytes(), "all of region {region}");
+        shard.dirty.take(region);
+        self.begin_batch(shard, region, runs)
+    }
+
+    /// Dirty runs of a region that were taken are on their way.
+    pub(super) fn begin_batch(
+        self: &Arc<Self>,
+        shard: &mut Folios,
+        region: u64,
+        dirty: Vec<ByteRange>,
+    ) -> Batch {
         let longest = u64::from(self.below.geometry().optimal_io).max(WRITE_BYTES);
-        let mut runs = Vec::new();
-        for run in shard.dirty_runs(region) {
+        let (mut runs, mut all) = (Vec::new(), 0);
+        for run in dirty {
             for piece in self.places.pieces(run) {
                 let folio = shard.get_mut(piece.folio).expect("it has dirty blocks");
+                let blocks = piece.blocks.len() as u64;
                 folio.state.begin_writeback(piece.blocks);
+                self.zones.begun(folio.zone, blocks);
+                all += blocks;
             }
             let starts = (0..run.len).step_by(longest as usize);
             runs.extend(starts.map(|at| ByteRange::new(run.offset + at, longest.min(run.len - at))));
         }
-        let blocks = shard.dirty.blocks_of(region);
-        let bytes: u64 = runs.iter().map(|run| run.len).sum();
-        assert_eq!(bytes, blocks * self.places.block_bytes(), "all of region {region}");
-        let before = self.dirty.fetch_sub(blocks, Ordering::Relaxed);
-        assert!(before >= blocks, "{blocks} dirty blocks of {before}");
-        self.moving.fetch_add(blocks, Ordering::Relaxed);
-        shard.dirty.take(region);
+        let before = self.dirty.fetch_sub(all, Ordering::Relaxed);
+        assert!(before >= all, "{all} dirty blocks of {before}");
+        self.moving.fetch_add(all, Ordering::Relaxed);
         let runs = runs.into_iter().map(|run| (run, false)).collect();
         Batch { core: self.clone(), region, runs, end: End::Withdrawn }
     }
 
     /// Writes the runs of a batch, each for itself, many at a time.
-    async fn write_back(self: &Arc<Self>, mut batch: Batch) -> Result<(), Kind> {
+    pub(super) async fn write_back(self: &Arc<Self>, mut batch: Batch) -> Result<(), Kind> {
         let bytes: u64 = batch.runs.iter().map(|(run, _)| run.len).sum();
         let mut copy = self.batches.take(bytes as usize).await;
         let mut starts = Vec::new();
@@ -194,8 +207,10 @@ impl Core {
             for (run, landed) in &batch.runs {
                 for piece in self.places.pieces(*run) {
                     let folio = shard.get_mut(piece.folio).expect("it stays while it is written back");
-                    blocks += piece.blocks.len() as u64;
-                    again += u64::from(folio.state.end_writeback(piece.blocks, *landed));
+                    let ended = piece.blocks.len() as u64;
+                    let dirty = u64::from(folio.state.end_writeback(piece.blocks, *landed));
+                    self.zones.ended(folio.zone, ended, dirty);
+                    (blocks, again) = (blocks + ended, again + dirty);
                 }
             }
             shard.dirty.ended(batch.region, batch.end, again);

@@ -82,7 +82,7 @@ impl Core {
         while *done < request.range.len {
             match self.absorb_piece(request, *done, hand) {
                 Ok(bytes) => *done += bytes,
-                Err(Need::Frame) => hand.frame = Some(self.frame().ok_or(Need::Frame)?),
+                Err(Need::Frame) => hand.frame = Some(self.frame_to_dirty().ok_or(Need::Frame)?),
                 Err(need) => return Err(need),
             }
         }
@@ -106,8 +106,9 @@ impl Core {
             let frame = hand.frame.take().ok_or(Need::Frame)?;
             shard.insert(piece.folio, frame, Some(&piece.blocks));
         }
-        let dirtied = u64::from(shard.write(&piece, &request.buf, self.epoch.load(Ordering::Acquire)));
+        let (dirtied, zone) = shard.write(&piece, &request.buf, self.epoch.load(Ordering::Acquire));
         // With the lock: a batch that has these blocks ends after they are counted.
+        self.zones.dirtied(zone, dirtied);
         let dirty = self.dirty.fetch_add(dirtied, Ordering::Relaxed) + dirtied;
         drop(shard);
         assert!(dirtied <= hand.units, "{dirtied} blocks became dirty, with room for {}", hand.units);
@@ -174,7 +175,7 @@ impl Core {
             }
             Need::Frame => {
                 let _waiting = self.wait_for_room();
-                hand.frame = Some(self.failure.or(self.room.until(|| self.frame())).await?);
+                hand.frame = Some(self.failure.or(self.room.until(|| self.frame_to_dirty())).await?);
             }
         }
         Ok(())

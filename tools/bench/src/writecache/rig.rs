@@ -112,12 +112,7 @@ impl Bench {
         &self,
         work: impl FnOnce() -> F + Send + 'static,
     ) -> T {
-        let (sender, outcome) = mpsc::channel();
-        let task = move || async move {
-            let _ = sender.send(work().await);
-        };
-        self.workers.run_on(0, Box::new(move || Box::pin(task())));
-        outcome.recv().expect("the worker answers")
+        on_worker(&self.workers, work)
     }
 
     /// MiB a second of random writes.
@@ -136,6 +131,19 @@ impl Bench {
             self.on_worker(move || async move { Seam::new(device).submit(Request::flush()).await.result });
         assert_eq!(result, Ok(()));
     }
+}
+
+/// Has the first worker carry it out, and waits for what comes of it.
+pub(crate) fn on_worker<T: Send + 'static, F: Future<Output = T> + 'static>(
+    workers: &Workers,
+    work: impl FnOnce() -> F + Send + 'static,
+) -> T {
+    let (sender, outcome) = mpsc::channel();
+    let task = move || async move {
+        let _ = sender.send(work().await);
+    };
+    workers.run_on(0, Box::new(move || Box::pin(task())));
+    outcome.recv().expect("the worker answers")
 }
 
 async fn write_lane(seam: &Seam, load: Load, lane: u64) {

@@ -79,6 +79,7 @@ pub(super) fn open_in(
         env: world.clone(),
         regions: Arc::new(VecRegions::new(128 << 20)),
         budget: budget.clone(),
+        memory_nodes: Vec::new(),
         open_file,
     };
     let open = async move { config.open_device(&around).await };

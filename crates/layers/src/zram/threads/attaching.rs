@@ -122,6 +122,7 @@ fn device(spill: Option<&str>) -> Arc<Zram> {
         env: Arc::new(Impatient { keeps_up: true, ..Impatient::default() }),
         regions: Arc::new(VecRegions::new(256 << 20)),
         budget: Budget::new(64 << 20),
+        memory_nodes: Vec::new(),
         open_file: Arc::new(open_file),
     };
     let (zram, _) = block_on(config.open_device(&around)).expect("its disks are blank");

@@ -1,0 +1,50 @@
+//! Reclaim that writes, as the kernel's did until 3.2: for comparison ([`Tail::Write`]). Otherwise reclaim takes what is clean, and `reclaim_writes`
+//! stays 0.
+//!
+//! What is dirty of the folio that is to leave next is written, alone, wherever the device below then is. Reclaim goes on meanwhile.
+
+use std::sync::Arc;
+
+use spillway_core::{ByteRange, LocalFuture, Place};
+use spillway_policy::dirty_regions::Region;
+use spillway_policy::zones::Tail;
+
+use super::cache::Core;
+use super::counts::Count;
+use super::writeback::Batch;
+
+impl Core {
+    /// Reclaim has met a dirty folio where it found no clean one.
+    pub(super) fn meet_dirty(self: &Arc<Self>, folio: u64) {
+        if self.settings.division.tail == Tail::Rotate {
+            return;
+        }
+        let Some(batch) = self.folio_batch(folio) else { return };
+        let core = self.clone();
+        let write = move || {
+            let written = async move {
+                if let Err(kind) = core.write_back(batch).await {
+                    core.fail("writing back", kind);
+                }
+            };
+            Box::pin(written) as LocalFuture<()>
+        };
+        self.env.spawn(Place::Background, Box::new(write));
+    }
+
+    /// All that is dirty of a folio, unless a batch has its region.
+    fn folio_batch(self: &Arc<Self>, number: u64) -> Option<Batch> {
+        let region = self.places.region_of(number);
+        let mut shard = self.shard(region).write();
+        let folio = shard.get(number).filter(|_| shard.dirty.look(region) == Region::Dirty)?;
+        let runs: Vec<ByteRange> =
+            folio.state.dirty_runs().map(|run| self.places.range(number, &run)).collect();
+        let blocks = runs.iter().map(|run| run.len >> self.places.block_shift).sum();
+        if blocks == 0 {
+            return None;
+        }
+        shard.dirty.take_part(region, blocks);
+        self.counts.add(Count::ReclaimWrites, blocks);
+        Some(self.begin_batch(&mut shard, region, runs))
+    }
+}
