@@ -58,6 +58,7 @@ const SMALL_PART: u32 = 10;
 pub struct S3Fifo {
     queues: Queues<2>,
     ghosts: Ghosts,
+    activated: u64,
 }
 
 const SMALL: Queue = 0;
@@ -66,7 +67,12 @@ const MAIN: Queue = 1;
 impl S3Fifo {
     /// For a cache of about so many folios.
     pub fn new(folios: u32) -> Self {
-        Self { queues: Queues::default(), ghosts: Ghosts::new(folios) }
+        Self { queues: Queues::default(), ghosts: Ghosts::new(folios), activated: 0 }
+    }
+
+    /// Folios that have entered the main queue.
+    pub fn activated(&self) -> u64 {
+        self.activated
     }
 
     /// Bytes that it takes for each of its folios, at most.
@@ -109,6 +115,7 @@ impl Eviction for S3Fifo {
 
     fn admit(&mut self, slot: u32, name: u64) {
         let queue = if self.ghosts.take(name) { MAIN } else { SMALL };
+        self.activated += u64::from(queue == MAIN);
         self.queues.push(queue, slot);
     }
 
@@ -129,6 +136,7 @@ impl Eviction for S3Fifo {
             }
             if let Some(next) = self.judge(queue, slot, residents) {
                 self.queues.move_to(next, slot);
+                self.activated += u64::from(queue != next);
                 left[next] = looks;
                 continue;
             }

@@ -113,6 +113,7 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("page_cache: write into a range that is being discarded", "page-cache-small"),
     mutant("page_cache: keep what was discarded", "page-cache"),
     mutant("page_cache: ask only the device below for extents", "page-cache"),
+    mutant("page_cache: reclaim takes a folio for all of its region", "page-cache-zones"),
     mutant("limits: forget what the parts have acknowledged", "page-cache-limited"),
     mutant("limits: wake nobody when a flush ends", "page-cache-limited"),
 ];

@@ -359,7 +359,7 @@ fn pages() -> page_cache::Config {
     }
 }
 
-/// Three folios and four.
+/// A third of the folios, and the rest.
 fn zones_of_2011() -> page_cache::Division {
     page_cache::Division {
         zones: vec![1, 2],

@@ -8,6 +8,7 @@ use spillway_core::{Attribute, Column, Spec, Table, Type, Unit, Value};
 use super::cache::{Core, PageCache};
 use super::counts::Count;
 use super::settings::Settings;
+use super::shares::Traffic;
 use super::zones::Held;
 
 impl PageCache {
@@ -19,8 +20,12 @@ impl PageCache {
         Value::U64(self.core.counts.get(count))
     }
 
-    fn share(&self, one: Count, of: Count) -> Value {
-        Value::mean(self.core.counts.get(one), self.core.counts.get(of))
+    fn share(&self, one: Count, of: u64) -> Value {
+        Value::mean(self.core.counts.get(one), of)
+    }
+
+    fn dirtied_bytes(&self) -> u64 {
+        self.core.traffic().dirtied * self.core.places.block_bytes()
     }
 
     /// An option has changed.
@@ -51,7 +56,15 @@ macro_rules! count {
     };
 }
 
-/// What is shown of each zone.
+macro_rules! traffic {
+    ($name:literal, $unit:ident, $help:literal, $field:ident) => {
+        Attribute::read(Spec::counter($name, Unit::$unit, $help), |cache: &PageCache| {
+            cache.field(|core| core.traffic().$field)
+        })
+    };
+}
+
+/// What is shown of each zone: what it holds, and what has happened there.
 const ZONES: &[Column] = &[
     Column::wide("zone", Unit::None),
     Column::wide("blocks", Unit::Blocks),
@@ -59,16 +72,27 @@ const ZONES: &[Column] = &[
     Column::wide("clean", Unit::Blocks),
     Column::wide("nr_dirty", Unit::Blocks),
     Column::wide("nr_writeback", Unit::Blocks),
+    Column::wide("nr_dirtied", Unit::Blocks),
+    Column::wide("nr_written", Unit::Blocks),
+    Column::wide("reclaim_writes", Unit::Blocks),
+    Column::wide("created", Unit::None),
+    Column::wide("created_ahead", Unit::None),
+    Column::wide("activated", Unit::None),
+    Column::wide("evicted", Unit::None),
 ];
 
 fn zones(cache: &PageCache) -> Value {
-    let zones = &cache.core.zones;
+    let core = &cache.core;
     let row = |zone: usize| {
-        let held = zones.held(zone);
+        let held = core.zones.held(zone);
         let Held { all, free, dirty, moving } = held;
-        [zone as u64, all, free, held.clean(), dirty, moving].map(Value::U64).to_vec()
+        let Traffic { dirtied, written, reclaim_writes, created, created_ahead, activated, evicted, .. } =
+            core.traffic_of(zone);
+        let holds = [zone as u64, all, free, held.clean(), dirty, moving];
+        let happened = [dirtied, written, reclaim_writes, created, created_ahead, activated, evicted];
+        holds.into_iter().chain(happened).map(Value::U64).collect()
     };
-    Value::Rows((0..zones.len()).map(row).collect())
+    Value::Rows((0..core.zones.len()).map(row).collect())
 }
 
 static ROWS: &[Attribute<PageCache>] = &[
@@ -106,7 +130,10 @@ static ROWS: &[Attribute<PageCache>] = &[
     count!("read_bytes", Bytes, "Bytes read", ReadBytes),
     count!("read_hit_bytes", Bytes, "Bytes read that were in memory", HitBytes),
     count!("write_bytes", Bytes, "Bytes written", WriteBytes),
-    count!("dirtied_bytes", Bytes, "Bytes of blocks that became dirty", DirtiedBytes),
+    Attribute::read(
+        Spec::counter("dirtied_bytes", Unit::Bytes, "Bytes of blocks that became dirty by writes"),
+        |cache| Value::U64(cache.dirtied_bytes()),
+    ),
     count!("written_back_bytes", Bytes, "Bytes written back", WrittenBytes),
     Attribute::read(
         Spec::mean(
@@ -114,12 +141,12 @@ static ROWS: &[Attribute<PageCache>] = &[
             Unit::None,
             "Bytes written back for each byte of blocks that became dirty",
         ),
-        |cache| cache.share(Count::WrittenBytes, Count::DirtiedBytes),
+        |cache| cache.share(Count::WrittenBytes, cache.dirtied_bytes()),
     ),
     count!("writeback_ios", Requests, "Writes to the device below", WritebackIos),
     Attribute::read(
         Spec::mean("bytes_per_writeback_io", Unit::Bytes, "Mean size of a write to the device below"),
-        |cache| cache.share(Count::WrittenBytes, Count::WritebackIos),
+        |cache| cache.share(Count::WrittenBytes, cache.core.counts.get(Count::WritebackIos)),
     ),
     count!("writes_blocked", Requests, "Waits of writes, for fewer unsaved blocks or for memory", Blocked),
     count!(
@@ -133,7 +160,21 @@ static ROWS: &[Attribute<PageCache>] = &[
         |cache| Value::U64(cache.core.counts.get(Count::PausedMicros) / 1000),
     ),
     count!("flushes", Requests, "Flush requests", Flushes),
-    count!("folios_evicted", None, "Folios that left for others", Evicted),
+    traffic!(
+        "nr_redirtied",
+        Blocks,
+        "Blocks that are dirty again because they could not be written back",
+        redirtied
+    ),
+    traffic!("folios_created", None, "Folios that reads and writes brought in", created),
+    traffic!("folios_created_ahead", None, "Folios that readahead brought in", created_ahead),
+    traffic!(
+        "folios_activated",
+        None,
+        "Folios accessed again while they were new, or soon after they had left, by clients: readahead and write-back access nothing",
+        activated
+    ),
+    traffic!("folios_evicted", None, "Folios that left for others", evicted),
     count!(
         "folios_evicted_directly",
         None,
@@ -141,17 +182,17 @@ static ROWS: &[Attribute<PageCache>] = &[
         EvictedDirectly
     ),
     count!("reads_uncached", Requests, "Reads of the device below that found no memory to stay in", Uncached),
-    count!(
+    traffic!(
         "reclaim_writes",
         Blocks,
         "Blocks that reclaim has written because it found no clean folio: none, unless an experiment asks for it",
-        ReclaimWrites
+        reclaim_writes
     ),
     Attribute::read(
         Spec::fact(
             "zones",
             Type::Rows(ZONES),
-            "What each zone of memory holds; by default there is one for each NUMA node",
+            "What each zone of memory holds, and what has happened there; by default there is one for each NUMA node",
         ),
         zones,
     ),

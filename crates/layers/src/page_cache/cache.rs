@@ -10,10 +10,12 @@ use spillway_core::{ByteRange, Charge, Env, Geometry, Kind, Seam, Workspace};
 use spillway_policy::ages::Ages;
 
 use super::counts::{Count, Counts};
-use super::folios::{Folio, Folios};
+use super::folio::Folio;
+use super::folios::Folios;
 use super::frames::Frame;
 use super::places::Places;
 use super::settings::{Mode, Settings};
+use super::shares::Traffic;
 use super::streams::Streams;
 use super::zones::Zones;
 use crate::writeback::{Meter, Pauses, Writeback};
@@ -144,7 +146,6 @@ impl Core {
 
     /// A folio has left; its memory.
     fn give_up(&self, folio: Folio) -> Frame {
-        self.counts.add(Count::Evicted, 1);
         if folio.is_unread() {
             self.wasted(folio.number << self.places.folio_shift);
         }
@@ -161,6 +162,20 @@ impl Core {
     pub(super) fn blocks_at(&self, percent: u64) -> u64 {
         let blocks = u64::from(self.places.folio_blocks());
         (self.zones.frames() * blocks * percent / 100).max(2 * blocks)
+    }
+
+    /// What has happened in a zone.
+    pub(super) fn traffic_of(&self, zone: usize) -> Traffic {
+        let mut sum = Traffic::default();
+        self.shards.iter().for_each(|shard| sum += shard.read().traffic(zone));
+        sum
+    }
+
+    /// What has happened in all zones.
+    pub(super) fn traffic(&self) -> Traffic {
+        let mut sum = Traffic::default();
+        (0..self.zones.len()).for_each(|zone| sum += self.traffic_of(zone));
+        sum
     }
 
     /// Something has ended that others may wait for.

@@ -1,4 +1,4 @@
-//! What is counted.
+//! What is counted of requests and of the device below. What happens to folios their shards count.
 
 use spillway_core::stats::Counters;
 
@@ -8,9 +8,8 @@ pub(super) enum Count {
     /// Bytes that clients read, and those of them that were in memory.
     ReadBytes,
     HitBytes,
-    /// Bytes that clients wrote, and those of blocks that became dirty by that.
+    /// Bytes that clients wrote.
     WriteBytes,
-    DirtiedBytes,
     /// Bytes written back, and the writes that took.
     WrittenBytes,
     WritebackIos,
@@ -20,13 +19,10 @@ pub(super) enum Count {
     Throttled,
     PausedMicros,
     Flushes,
-    Evicted,
-    /// Those of them that requests evicted, because none was free.
+    /// Folios that requests evicted, because none was free.
     EvictedDirectly,
     /// Reads of the device below whose content found no memory to stay in.
     Uncached,
-    /// Blocks that reclaim has written.
-    ReclaimWrites,
     /// Bytes read ahead; folios of them that were read, and that left memory unread.
     AheadBytes,
     AheadUsed,

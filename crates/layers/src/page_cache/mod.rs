@@ -30,7 +30,7 @@
 //! | `cache` | the parts together |
 //! | `places` | where a byte lies: block, folio, region, shard |
 //! | `frames`, `zones` | memory of folios; zones of it, with their shares of the dirty limit |
-//! | `folios` | a shard: folios by number, who leaves next of each zone, dirty regions |
+//! | `folio`, `shares`, `folios` | a folio; what a shard has of a zone, and who leaves it next; a shard: folios by number, dirty regions |
 //! | `paging_out` | reclaim that writes, for comparison |
 //! | `reading`, `writing`, `replacing`, `extents` | requests of clients |
 //! | `readahead`, `streams` | what is read before it is asked for, and for whom |
@@ -44,6 +44,7 @@ mod cache;
 mod counts;
 mod extents;
 mod flushing;
+mod folio;
 mod folios;
 mod frames;
 mod opening;
@@ -54,6 +55,7 @@ mod reading;
 mod reclaim;
 mod replacing;
 mod settings;
+mod shares;
 mod streams;
 #[cfg(test)]
 mod tests;

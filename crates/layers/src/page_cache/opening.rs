@@ -12,9 +12,10 @@ use spillway_policy::ages::Ages;
 
 use super::cache::{Core, PageCache};
 use super::counts::Counts;
-use super::folios::{BYTES_SPARE, Folios, bytes_beside};
+use super::folios::{Folios, bytes_beside};
 use super::places::Places;
 use super::settings::{Config, FOLIO_MAX, Settings};
+use super::shares::BYTES_SPARE;
 use super::streams::Streams;
 use super::zones::Zones;
 use crate::writeback::{Meter, Pauses, Writeback};

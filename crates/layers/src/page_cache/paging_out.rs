@@ -5,12 +5,11 @@
 
 use std::sync::Arc;
 
-use spillway_core::{ByteRange, LocalFuture, Place};
+use spillway_core::{ByteRange, LocalFuture, Place, mutant};
 use spillway_policy::dirty_regions::Region;
 use spillway_policy::zones::Tail;
 
 use super::cache::Core;
-use super::counts::Count;
 use super::writeback::Batch;
 
 impl Core {
@@ -39,12 +38,17 @@ impl Core {
         let folio = shard.get(number).filter(|_| shard.dirty.look(region) == Region::Dirty)?;
         let runs: Vec<ByteRange> =
             folio.state.dirty_runs().map(|run| self.places.range(number, &run)).collect();
+        let zone = folio.zone;
         let blocks = runs.iter().map(|run| run.len >> self.places.block_shift).sum();
         if blocks == 0 {
             return None;
         }
-        shard.dirty.take_part(region, blocks);
-        self.counts.add(Count::ReclaimWrites, blocks);
+        if mutant::on("page_cache: reclaim takes a folio for all of its region") {
+            shard.dirty.take(region);
+        } else {
+            shard.dirty.take_part(region, blocks);
+        }
+        shard.count(zone).reclaim_writes += blocks;
         Some(self.begin_batch(&mut shard, region, runs))
     }
 }

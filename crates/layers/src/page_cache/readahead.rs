@@ -15,7 +15,7 @@ use spillway_policy::readahead::{Ahead, Limits};
 
 use super::cache::Core;
 use super::counts::Count;
-use super::folios::Seen;
+use super::folio::Seen;
 use super::reading::Whose;
 
 /// Bytes of one read of the device below, at most.

@@ -13,7 +13,7 @@ use spillway_policy::folio::Look;
 
 use super::cache::Core;
 use super::counts::Count;
-use super::folios::Seen;
+use super::folio::Seen;
 
 /// Bytes of a read of the device below, at most.
 const STRETCH_MAX: u64 = 2 << 20;

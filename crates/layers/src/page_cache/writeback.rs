@@ -207,9 +207,12 @@ impl Core {
             for (run, landed) in &batch.runs {
                 for piece in self.places.pieces(*run) {
                     let folio = shard.get_mut(piece.folio).expect("it stays while it is written back");
-                    let ended = piece.blocks.len() as u64;
+                    let (zone, ended) = (folio.zone, piece.blocks.len() as u64);
                     let dirty = u64::from(folio.state.end_writeback(piece.blocks, *landed));
-                    self.zones.ended(folio.zone, ended, dirty);
+                    self.zones.ended(zone, ended, dirty);
+                    let traffic = shard.count(zone);
+                    traffic.written += if *landed { ended } else { 0 };
+                    traffic.redirtied += dirty;
                     (blocks, again) = (blocks + ended, again + dirty);
                 }
             }

@@ -123,7 +123,6 @@ impl Core {
         if dirtied == 0 {
             return;
         }
-        self.counts.add(Count::DirtiedBytes, dirtied * self.places.block_bytes());
         self.age();
         if dirty > self.background() {
             self.writeback.kick();

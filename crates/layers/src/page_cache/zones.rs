@@ -140,7 +140,10 @@ impl Zones {
     /// Blocks are not on their way any more; so many of them are dirty again.
     pub(super) fn ended(&self, zone: u16, blocks: u64, again: u64) {
         let before = self.kept[usize::from(zone)].moving.fetch_sub(blocks, Ordering::Relaxed);
-        assert!(before >= blocks && again <= blocks, "{blocks} blocks of {before} end in zone {zone}, {again} dirty");
+        assert!(
+            before >= blocks && again <= blocks,
+            "{blocks} blocks of {before} end in zone {zone}, {again} dirty"
+        );
         self.dirtied(zone, again);
     }
 

@@ -140,6 +140,15 @@ fn what_was_evicted_a_short_time_ago_stays_when_it_comes_again() {
     let slot = cache.slots[&0];
     cache.ratio(1000..1500);
     assert_eq!(cache.slots.get(&0), Some(&slot), "it went to the main queue");
+    assert_eq!(cache.policy.activated(), 1, "and no other did");
+}
+
+#[test]
+fn what_is_accessed_twice_while_it_is_new_is_activated() {
+    let mut cache = Cache::new(S3Fifo::new(100), 100);
+    cache.ratio((0..10).chain(0..10).chain(0..5));
+    cache.ratio(1000..1200);
+    assert_eq!((cache.policy.activated(), (0..5).all(|name| cache.slots.contains_key(&name))), (5, true));
 }
 
 /// Whatever happened before: one call finds the one folio that can leave, in whichever queue it is.

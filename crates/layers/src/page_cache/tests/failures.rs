@@ -16,6 +16,7 @@ fn the_first_failure_sticks_and_what_is_dirty_stays() {
     house.write(3, 7, 1);
     assert_eq!(house.ask(Request::flush()).result, Err(Kind::Io));
     assert_eq!((house.text("error"), house.read(3, 1)), ("EIO".into(), vec![7]));
+    assert_eq!((house.number("nr_redirtied"), house.number("dirtied_bytes")), (1, 4096));
     assert_eq!(house.ask(Request::flush()).result, Err(Kind::Io), "a later flush promises nothing either");
     assert_eq!(house.ask(filled(4, 1, 1).with_fua()).result, Err(Kind::Io));
     house.write(5, 1, 1);

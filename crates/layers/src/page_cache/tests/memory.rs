@@ -56,6 +56,23 @@ fn a_scan_of_ten_times_the_cache_leaves_what_is_used() {
     assert!(missed <= 5, "{missed} of {hot} were evicted");
 }
 
+/// Write-back and readahead access nothing.
+#[test]
+fn folios_are_counted_by_who_brings_them_in_and_by_accesses_of_clients() {
+    let house = House::new(&Config { folio_size: 4096, ..mebibyte() });
+    house.write(3, 1, 3);
+    _ = house.read(4000, 2);
+    (100..110).for_each(|block| _ = house.read(block, 1));
+    house.flush();
+    let (created, ahead) = (house.number("folios_created"), house.number("folios_created_ahead"));
+    assert!(ahead > 0, "what follows was read ahead");
+    assert_eq!((created + ahead) * 4096, house.number("folio_bytes"));
+    assert_eq!(created + house.number("readahead_used"), 3 + 2 + 10);
+    (0..3).for_each(|_| _ = house.read(4000, 1));
+    (1000..1600).for_each(|block| _ = house.read(block, 1));
+    assert_eq!(house.number("folios_activated"), 1);
+}
+
 #[test]
 fn what_does_not_fit_is_refused_in_words() {
     let refusal = |config: &Config, geometry: Geometry, bytes: u64| {

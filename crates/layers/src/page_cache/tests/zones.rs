@@ -20,12 +20,17 @@ fn small_and_large(scope: Scope, tail: Tail) -> Config {
 
 /// Blocks of a zone, and those of them that are free, clean, dirty, and being written back.
 fn zone(house: &House, number: usize) -> [u64; 5] {
+    row(house, number)[..5].try_into().expect("five columns")
+}
+
+/// What is shown of a zone, behind its number.
+fn row(house: &House, number: usize) -> [u64; 12] {
     let Value::Rows(zones) = attributes(house.cache.clone()).get("zones").expect("it is an attribute") else {
         panic!("zones are rows")
     };
     let row: Vec<u64> = zones[number].iter().map(|value| value.number().expect("a number")).collect();
-    assert_eq!((row.len(), row[0]), (6, number as u64));
-    row[1..].try_into().expect("six columns")
+    assert_eq!(row[0], number as u64);
+    row[1..].try_into().expect("thirteen columns")
 }
 
 /// Writes whole folios up the device, one after the other.
@@ -62,6 +67,12 @@ fn reclaim_finds_what_is_clean_in_each_zone_and_writes_nothing() {
     assert!(house.number("folios_evicted") > 300);
     assert_eq!(house.read(4 * 399, 4), [143; 4]);
     house.flush();
+    let [first, second] = [0, 1].map(|number| row(&house, number));
+    assert_eq!((first[5] + second[5]) * 4096, house.number("dirtied_bytes"));
+    assert_eq!((first[6] + second[6]) * 4096, house.number("written_back_bytes"));
+    assert_eq!([first[7], second[7]], [0, 0], "reclaim wrote nothing");
+    assert_eq!((first[8] + second[8], first[9] + second[9]), (400, 0), "all of them by writes");
+    assert_eq!(first[11] + second[11], house.number("folios_evicted"));
 }
 
 /// As in 2011: the small zone is dirty altogether, and what reclaim meets there it writes.
