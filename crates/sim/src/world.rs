@@ -94,9 +94,14 @@ impl World {
 
     /// Drops all tasks, as a power cut does.
     pub fn power_off(&self) {
-        self.fresh.lock().clear();
-        Self::clear();
-        self.fresh.lock().clear();
+        loop {
+            Self::clear();
+            // Dropped without the lock: one that has not begun may leave another one behind, too.
+            let fresh = std::mem::take(&mut *self.fresh.lock());
+            if fresh.is_empty() {
+                return;
+            }
+        }
     }
 
     /// Drops what a broken world of this thread left behind, one task after the other, whichever of them panics.
@@ -307,6 +312,30 @@ mod tests {
         let world = World::new(1);
         assert_eq!(world.run_all(sleepers(&world)), [30, 10, 20]);
         assert_eq!(world.clock.sleepers.lock().len(), 0);
+    }
+
+    /// Spawns another that has so many behind it when it is dropped.
+    struct Heir(Arc<World>, u32);
+
+    impl Drop for Heir {
+        fn drop(&mut self) {
+            if self.1 > 0 {
+                leave(&self.0, self.1 - 1);
+            }
+        }
+    }
+
+    fn leave(world: &Arc<World>, behind: u32) {
+        let heir = Heir(world.clone(), behind);
+        world.spawn(Place::Background, Box::new(move || Box::pin(async move { drop(heir) })));
+    }
+
+    #[test]
+    fn a_power_cut_drops_what_tasks_that_have_not_begun_leave_behind() {
+        let world = World::new(1);
+        leave(&world, 2);
+        world.power_off();
+        assert_eq!(Arc::strong_count(&world), 1, "all of them are gone");
     }
 
     #[test]
