@@ -84,6 +84,7 @@ impl<const N: usize> Counters<N> {
     }
 
     /// The lane of a number beyond the first block, or of one that wrapped around.
+    #[cold]
     fn of_later(&self, number: usize) -> &[AtomicU64; N] {
         let block = (number / LANES + 1).ilog2() as usize;
         let first = LANES * ((1 << block) - 1);

@@ -127,7 +127,9 @@ static ROWS: &[Attribute<PageCache>] = &[
         .unsaved
         .limit()
         * core.places.block_bytes()),
-    count!("read_bytes", Bytes, "Bytes read", ReadBytes),
+    Attribute::read(Spec::counter("read_bytes", Unit::Bytes, "Bytes read"), |cache| {
+        cache.field(|core| core.counts.get(Count::HitBytes) + core.counts.get(Count::MissedBytes))
+    }),
     count!("read_hit_bytes", Bytes, "Bytes read that were in memory", HitBytes),
     count!("write_bytes", Bytes, "Bytes written", WriteBytes),
     Attribute::read(

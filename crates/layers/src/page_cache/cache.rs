@@ -6,7 +6,7 @@ use spillway_core::sync::{
     AtomicBool, AtomicU64, GroupFlush, Mutex, Ordering, RangeSet, RwLock, Semaphore, StickyError, WaitList,
     Watermark, Work,
 };
-use spillway_core::{ByteRange, Charge, Env, Geometry, Kind, Seam, Workspace};
+use spillway_core::{BlockSize, ByteRange, Charge, Env, Geometry, Kind, Seam, Workspace};
 use spillway_policy::ages::Ages;
 
 use super::counts::{Count, Counts};
@@ -31,6 +31,8 @@ pub(super) struct Core {
     pub(super) env: Arc<dyn Env>,
     pub(super) settings: Settings,
     pub(super) places: Places,
+    /// Asked for with each request.
+    pub(super) block_size: BlockSize,
     pub(super) shards: Box<[RwLock<Folios>]>,
     pub(super) zones: Zones,
     /// The shard that a folio leaves next.
@@ -84,7 +86,7 @@ const VERIFIED_FOLIOS: u64 = 256;
 impl Core {
     /// What the cache is to those above: the device below, in its own blocks.
     pub(super) fn geometry(&self) -> Geometry {
-        let (below, block_size) = (self.below.geometry(), self.settings.block_size());
+        let (below, block_size) = (self.below.geometry(), self.block_size);
         let through = self.settings.mode == Mode::Writethrough;
         Geometry {
             size: below.size & !(block_size.bytes() - 1),

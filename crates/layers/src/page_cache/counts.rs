@@ -5,9 +5,9 @@ use spillway_core::stats::Counters;
 /// A counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Count {
-    /// Bytes that clients read, and those of them that were in memory.
-    ReadBytes,
+    /// Bytes that clients read which were in memory, and which were not.
     HitBytes,
+    MissedBytes,
     /// Bytes that clients wrote.
     WriteBytes,
     /// Bytes written back, and the writes that took.

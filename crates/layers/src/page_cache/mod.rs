@@ -114,7 +114,6 @@ impl AtRisk for PageCache {
 
 impl PageCache {
     fn read(&self, mut request: Request) -> Submission {
-        self.core.counts.add(Count::ReadBytes, request.range.len);
         let done = self.core.copy_hits(request.range, &mut request.buf);
         if done == request.range.len {
             return Answer::Done(request.answer(Ok(())));

@@ -172,6 +172,7 @@ fn core(
     let core = Arc::new_cyclic(|core| Core {
         below: Seam::new(below),
         places: fit.places,
+        block_size: settings.block_size(),
         shards,
         zones,
         hand: AtomicU64::new(0),

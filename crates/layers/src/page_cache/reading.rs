@@ -128,6 +128,7 @@ impl Core {
                 Next::Wait => self.changes.reached(seen + 1).await,
                 Next::Missing(stretch) => {
                     let (bytes, first) = (stretch.bytes, !mem::replace(&mut noted, true));
+                    self.counts.add(Count::MissedBytes, bytes);
                     let read = self.read_stretch(stretch, range.offset, done, &mut request.buf);
                     // Polled second: what is read ahead is not before it.
                     let note = async {
