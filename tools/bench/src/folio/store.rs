@@ -13,8 +13,7 @@ use spillway_layers::page_cache::{Config, PageCache};
 
 /// See the head of this file.
 pub(super) struct Store {
-    size: u64,
-    block: u32,
+    geometry: Geometry,
     bytes_per_second: u64,
     env: Arc<dyn Env>,
     busy_until: Mutex<Duration>,
@@ -38,12 +37,7 @@ impl Store {
 
 impl BlockDevice for Store {
     fn geometry(&self) -> Geometry {
-        Geometry {
-            block_size: BlockSize::new(self.block).expect("a power of two"),
-            optimal_io: self.block,
-            volatile: false,
-            ..Geometry::in_memory(self.size)
-        }
+        self.geometry
     }
 
     fn submit(&self, mut request: Request) -> Submission {
@@ -91,7 +85,13 @@ impl Rig {
     ) -> Result<Self> {
         let (env, budget) = (workers.env(), Budget::new(4 << 30));
         let (busy_until, written) = (Mutex::default(), AtomicU64::new(0));
-        let store = Arc::new(Store { size, block, bytes_per_second, env, busy_until, written });
+        let geometry = Geometry {
+            block_size: BlockSize::new(block).expect("a power of two"),
+            optimal_io: block,
+            volatile: false,
+            ..Geometry::in_memory(size)
+        };
+        let store = Arc::new(Store { geometry, bytes_per_second, env, busy_until, written });
         let (cache, _) = PageCache::open(config, store.clone(), workers.env(), &budget)?;
         Ok(Self { workers, store, cache, budget })
     }
