@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use spillway_core::sync::{Mutex, Semaphore, Unit};
+use spillway_core::sync::{AtomicBool, Mutex, Ordering, Semaphore, Unit};
 use spillway_core::{BlockDevice, Error, Geometry, Kind};
 
 use super::codec;
@@ -32,6 +32,8 @@ pub(super) struct Attaching {
     /// Held by who attaches a file, or lets go of one, and by who gives the device its size: that is for the file which is there then.
     pub(super) turn: Semaphore,
     waiting: Mutex<Option<Waiting>>,
+    /// The device ends: what is opened from now on is let go at once.
+    ended: AtomicBool,
 }
 
 /// A file that is open and locked, and may be taken for a spill file.
@@ -50,6 +52,7 @@ impl Attaching {
             segment_shift: config.segment_shift,
             turn: Semaphore::new(1),
             waiting: Mutex::default(),
+            ended: AtomicBool::new(false),
         }
     }
 
@@ -68,6 +71,15 @@ impl Attaching {
             batches: self.depth,
             ..usual
         }
+    }
+
+    /// From now on no file is taken into use. One that was before is there for the caller to end.
+    pub(super) fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
     }
 
     pub(super) fn waiting(&self) -> Option<Waiting> {

@@ -103,6 +103,10 @@ impl Core {
         let given_up = opened.map_err(|error| about(NAME, &error))?;
         given_up.iter().for_each(|note| tracing::info!("{}: {note}", attaching.around().name));
         attaching.wait(None);
+        if attaching.has_ended() {
+            self.let_go().await;
+            return Err(Error::new(Kind::ShuttingDown, "the device ends"));
+        }
         Ok(())
     }
 
@@ -189,6 +193,7 @@ impl Suspend for Zram {
     fn suspend(&self) -> LocalFuture<Result<(), Error>> {
         let core = self.core.clone();
         Box::pin(async move {
+            core.attaching.get().inspect(|attaching| attaching.end());
             match core.backing.get() {
                 Some(backing) => backing.end(&*core).await,
                 None => Ok(()),

@@ -4,7 +4,7 @@ use spillway_core::sync::Semaphore;
 use spillway_core::{BlockSize, SECTOR};
 use spillway_sim::disk::{Disk, Latency, Medium, Plan};
 
-use super::on_disk::{Spilling, config, content, medium, open_in, spilling};
+use super::on_disk::{Spilling, config, content, medium, open, open_in, spilling};
 use super::*;
 use crate::surroundings::OpenStorage;
 
@@ -178,6 +178,20 @@ fn what_is_not_taken_is_not_forced_and_a_refusal_says_what_to_do() {
         assert!(!words.contains("--force, which"), "{words}");
     }
     assert_eq!(device.show("backing_dev"), "none");
+}
+
+/// A device is stopped while it gets its size, and with it the file that waits.
+#[test]
+fn a_file_that_is_opened_while_its_device_is_stopped_is_free_again() {
+    for turns in 0..100 {
+        let device = device(bare(), Latency::None);
+        device.set("backing_dev", "/there");
+        drop(device.table.store("disksize", "4M"));
+        (0..turns).for_each(|_| _ = device.world.turn());
+        let left = device.stop();
+        let again = open("ram0", super::on_disk::config(), left, Plan::default());
+        assert!(again.is_ok(), "after {turns} turns: {}", again.err().expect("it is refused"));
+    }
 }
 
 /// Batches are on their way to the file that is let go, and another one comes at once.
