@@ -18,7 +18,7 @@
 //! | `store`, `load`, `discard` | the paths of a write, a read, a discard |
 //! | `deferring`, `deferred` | pages that are compressed later, and how many there are |
 //! | `spread` | a large write shared out to idle workers |
-//! | `page`, `table`, `locked`, `picked`, `mark`, `blocks`, `holdings` | slots: access, layout, memory, sums |
+//! | `page`, `table`, `walks`, `locked`, `picked`, `mark`, `blocks`, `holdings` | slots: access, layout, memory, sums |
 //! | `pool`, `size_class`, `arena`, `packed` | objects, by size class and packed together |
 //! | `cell`, `spans`, `pages` | names of objects, records of spans, memory |
 //! | `work` | how much one poll may do |
@@ -87,6 +87,7 @@ mod streams;
 mod table;
 mod throttle;
 mod timers;
+mod walks;
 mod work;
 mod writeback;
 

@@ -71,12 +71,18 @@ impl Table {
     #[inline]
     pub(super) fn lock(&self, index: SlotIndex) -> Option<Locked<'_>> {
         work::note(work::SLOT);
-        let page = self.blocks.page_of(index).filter(SlotPage::is_used)?;
-        self.lock_in(page, index, |mark| !mark.is_empty())
+        self.lock_in(self.used_page(index)?, index, |mark| !mark.is_empty())
     }
 
+    /// The page of a slot, if some of it is in use.
     #[inline]
-    fn lock_in<'a>(
+    pub(super) fn used_page(&self, index: SlotIndex) -> Option<SlotPage<'_>> {
+        self.blocks.page_of(index).filter(SlotPage::is_used)
+    }
+
+    /// Locks a slot of a page that is in use, if its mark is `wanted`.
+    #[inline]
+    pub(super) fn lock_in<'a>(
         &'a self,
         page: SlotPage<'a>,
         index: SlotIndex,
@@ -172,8 +178,7 @@ impl Table {
 
     /// Whether a slot's page is deferred; without its lock.
     pub(super) fn holds_deferred(&self, index: SlotIndex) -> bool {
-        let page = self.blocks.page_of(index).filter(SlotPage::is_used);
-        page.is_some_and(|page| {
+        self.used_page(index).is_some_and(|page| {
             let mark = page.slot(index)[1].load(Ordering::Acquire);
             Mark::from_content(WordLocks::content(mark)).is_deferred()
         })
@@ -184,7 +189,7 @@ impl Table {
     pub(super) fn clear(&self, pages: &Pages, range: Range<u64>, mut see: impl FnMut(Replaced)) -> u64 {
         work::note(work::LOOK);
         let first = SlotIndex::new(range.start);
-        let Some(page) = self.blocks.page_of(first).filter(SlotPage::is_used) else { return 0 };
+        let Some(page) = self.used_page(first) else { return 0 };
         let mut cleared = 0;
         for index in range.map(SlotIndex::new) {
             if let Some(locked) = self.lock_in(page, index, |mark| !mark.is_empty()) {
@@ -195,45 +200,6 @@ impl Table {
         }
         self.blocks.leave(pages, &self.locks, page, cleared);
         cleared
-    }
-
-    /// Shows the slots of `range`, which lie in one page. Only repeated words are looked at under the lock of their slot. Returns
-    /// the units of work.
-    pub(super) fn look(&self, range: Range<u64>, mut see: impl FnMut(Slot)) -> u32 {
-        let (first, mut locks) = (SlotIndex::new(range.start), 0);
-        let page = self.blocks.page_of(first).filter(SlotPage::is_used);
-        for index in range.map(SlotIndex::new) {
-            see(page.map_or(Slot::Empty, |page| self.look_at(page, index, &mut locks)));
-        }
-        let units = work::LOOK + locks / work::LOCKS;
-        work::note(units);
-        units
-    }
-
-    fn look_at(&self, page: SlotPage<'_>, index: SlotIndex, locks: &mut u32) -> Slot {
-        let mark = mark_of(page, index);
-        if mark.is_same() {
-            *locks += 1;
-            return self
-                .lock_in(page, index, |mark| !mark.is_empty())
-                .map_or(Slot::Empty, |locked| locked.get());
-        }
-        // Where an object lies may change at once: what it is does not need its word.
-        mark.slot(0)
-    }
-
-    /// Shows the marks of the slots of `range`, which lie in one page, that hold something; without a lock. Returns the units of work.
-    pub(super) fn marks(&self, range: Range<u64>, mut see: impl FnMut(SlotIndex, Mark)) -> u32 {
-        work::note(work::LOOK);
-        let page = self.blocks.page_of(SlotIndex::new(range.start)).filter(SlotPage::is_used);
-        let Some(page) = page else { return work::LOOK };
-        for index in range.map(SlotIndex::new) {
-            let mark = mark_of(page, index);
-            if !mark.is_empty() {
-                see(index, mark);
-            }
-        }
-        work::LOOK
     }
 
     /// The first page within `pages` that has slots in use. A few loads, however far it is.
@@ -312,51 +278,6 @@ impl Table {
         }
     }
 
-    /// Marks as idle what the slots of `range`, which lie in one page, hold in memory, if it was not accessed in the last `age` seconds
-    /// before `now`; what was is marked as not idle. Returns the units of work.
-    pub(super) fn mark_idle(&self, range: Range<u64>, age: u32, now: u32) -> u32 {
-        work::note(work::LOOK);
-        let Some(page) = self.blocks.page_of(SlotIndex::new(range.start)).filter(SlotPage::is_used) else {
-            return work::LOOK;
-        };
-        let mut locks = 0;
-        for index in range.map(SlotIndex::new) {
-            if let Some(mut locked) = self.lock_in(page, index, Mark::is_stored) {
-                locks += 1;
-                locked.mark = locked.mark.with_idle(locked.mark.age(now) >= age);
-            }
-        }
-        work::LOOK + locks / work::LOCKS
-    }
-
-    /// Passes over the slots of `range`, which lie in one page: each object that may leave memory is shown to `see`, with its length, until
-    /// that says no; what was accessed since the last time is passed. Returns the units of work.
-    pub(super) fn sweep(
-        &self,
-        range: Range<u64>,
-        now: u32,
-        mut see: impl FnMut(SlotIndex, usize) -> bool,
-    ) -> u32 {
-        work::note(work::LOOK);
-        let Some(page) = self.blocks.page_of(SlotIndex::new(range.start)).filter(SlotPage::is_used) else {
-            return work::LOOK;
-        };
-        let mut locks = 0;
-        for index in range.map(SlotIndex::new) {
-            // What is deferred still found no memory to be compressed.
-            let wanted = |mark: Mark| (mark.is_stored() || mark.is_deferred()) && !mark.is_picked();
-            let Some(mut locked) = self.lock_in(page, index, wanted) else { continue };
-            locks += 1;
-            let (len, leaves) = (locked.mark.len(), locked.mark.leaves(locked.mark.len(), now));
-            locked.mark = locked.mark.passed();
-            drop(locked);
-            if leaves && !see(index, len) {
-                break;
-            }
-        }
-        work::LOOK + locks / work::LOCKS
-    }
-
     /// Leaves what was picked where it is, with its mark `changed`. False where it was replaced meanwhile: then the caller frees it.
     #[must_use]
     pub(super) fn unpick(&self, picked: Picked, changed: impl FnOnce(Mark) -> Mark) -> bool {
@@ -420,11 +341,6 @@ pub(super) struct Named {
     deferred: u64,
     /// Bytes that pages of slots are charged with.
     pub(super) charged: u64,
-}
-
-/// What is known of a slot without its lock.
-fn mark_of(page: SlotPage<'_>, index: SlotIndex) -> Mark {
-    Mark::from_content(WordLocks::content(page.slot(index)[1].load(Ordering::Acquire)))
 }
 
 fn key(index: SlotIndex) -> u64 {
