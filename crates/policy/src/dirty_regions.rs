@@ -6,11 +6,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// When something became dirty: a number that grows with time.
-pub type Stamp = u64;
+/// A region, by its place on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RegionNumber(pub u64);
 
-/// A batch, by the order of taking.
-pub type BatchNumber = u64;
+/// When something became dirty: a number that grows with time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stamp(pub u64);
+
+impl Stamp {
+    /// Later than anything.
+    pub const MAX: Self = Self(u64::MAX);
+}
+
+/// A batch, by the order of taking; 0 is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BatchNumber(u64);
 
 /// Where a region is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,21 +62,22 @@ struct Entry {
 /// The regions that are not clean.
 #[derive(Clone, Debug, Default)]
 pub struct DirtyRegions {
-    regions: BTreeMap<u64, Entry>,
+    regions: BTreeMap<RegionNumber, Entry>,
     /// Every one of them.
-    by_age: BTreeSet<(Stamp, u64)>,
+    by_age: BTreeSet<(Stamp, RegionNumber)>,
     blocks: u64,
     taken: BatchNumber,
 }
 
 impl DirtyRegions {
     /// `blocks` of `region` have become dirty at `stamp`.
-    pub fn dirtied(&mut self, region: u64, blocks: u64, stamp: Stamp) {
+    pub fn dirtied(&mut self, region: RegionNumber, blocks: u64, stamp: Stamp) {
         if blocks == 0 {
             return;
         }
         self.blocks += blocks;
-        let fresh = Entry { blocks: 0, stamp, writing: None, again: None, failed: 0, landed: 0 };
+        let none = BatchNumber::default();
+        let fresh = Entry { blocks: 0, stamp, writing: None, again: None, failed: none, landed: none };
         let entry = self.regions.entry(region).or_insert(fresh);
         if entry.blocks == 0 && entry.writing.is_none() {
             self.by_age.insert((stamp, region));
@@ -76,7 +88,7 @@ impl DirtyRegions {
     }
 
     /// `blocks` of `region` are not dirty any more, and were not written back.
-    pub fn dropped(&mut self, region: u64, blocks: u64) {
+    pub fn dropped(&mut self, region: RegionNumber, blocks: u64) {
         if blocks == 0 {
             return;
         }
@@ -94,25 +106,25 @@ impl DirtyRegions {
         }
     }
 
-    fn remove(&mut self, region: u64, stamp: Stamp) {
+    fn remove(&mut self, region: RegionNumber, stamp: Stamp) {
         self.regions.remove(&region).expect("it is there");
         assert!(self.by_age.remove(&(stamp, region)), "each region has its place by age");
     }
 
     /// The first region from `from` on that can be taken, with something that became dirty before `before`.
-    pub fn next(&self, from: u64, before: Stamp) -> Option<u64> {
+    pub fn next(&self, from: RegionNumber, before: Stamp) -> Option<RegionNumber> {
         if self.oldest().is_none_or(|oldest| oldest >= before) {
             return None;
         }
-        let can_go = |(_, entry): &(&u64, &Entry)| entry.writing.is_none() && entry.stamp < before;
+        let can_go = |(_, entry): &(&RegionNumber, &Entry)| entry.writing.is_none() && entry.stamp < before;
         self.regions.range(from..).find(can_go).map(|(region, _)| *region)
     }
 
     /// All dirty blocks of `region` are taken by a batch, whose number is returned.
-    pub fn take(&mut self, region: u64) -> BatchNumber {
+    pub fn take(&mut self, region: RegionNumber) -> BatchNumber {
         let entry = self.regions.get_mut(&region).expect("a region that is taken has dirty blocks");
-        assert!(entry.writing.is_none() && entry.blocks > 0, "region {region} can be taken: {entry:?}");
-        self.taken += 1;
+        assert!(entry.writing.is_none() && entry.blocks > 0, "{region:?} can be taken: {entry:?}");
+        self.taken.0 += 1;
         self.blocks -= std::mem::take(&mut entry.blocks);
         entry.writing = Some(self.taken);
         self.taken
@@ -120,17 +132,17 @@ impl DirtyRegions {
 
     /// So many dirty blocks of `region` are taken by a batch that has no number: whoever waits for a batch waits for another. The others are
     /// as old as they were.
-    pub fn take_part(&mut self, region: u64, blocks: u64) {
+    pub fn take_part(&mut self, region: RegionNumber, blocks: u64) {
         let entry = self.regions.get_mut(&region).expect("a region that is taken has dirty blocks");
         assert!(entry.writing.is_none() && (1..=entry.blocks).contains(&blocks), "{blocks} of {entry:?}");
         entry.blocks -= blocks;
         self.blocks -= blocks;
-        entry.writing = Some(0);
+        entry.writing = Some(BatchNumber::default());
         entry.again = Some(entry.stamp).filter(|_| entry.blocks > 0);
     }
 
     /// The batch that has `region` ends; where it has not landed, so many of its blocks are dirty again that were not dirtied meanwhile.
-    pub fn ended(&mut self, region: u64, end: End, blocks: u64) {
+    pub fn ended(&mut self, region: RegionNumber, end: End, blocks: u64) {
         assert!(end != End::Landed || blocks == 0, "what has landed is not dirty again");
         let entry = self.regions.get_mut(&region).expect("a region that is written back is known");
         let number = entry.writing.take().expect("a batch ends once");
@@ -155,7 +167,7 @@ impl DirtyRegions {
     }
 
     /// Where `region` is.
-    pub fn look(&self, region: u64) -> Region {
+    pub fn look(&self, region: RegionNumber) -> Region {
         match self.regions.get(&region) {
             None => Region::Clean,
             Some(Entry { writing: Some(number), .. }) => Region::Writing(*number),
@@ -164,12 +176,12 @@ impl DirtyRegions {
     }
 
     /// Whether that batch of `region` or a later one has landed, as long as the region is not clean.
-    pub fn has_landed(&self, region: u64, number: BatchNumber) -> bool {
+    pub fn has_landed(&self, region: RegionNumber, number: BatchNumber) -> bool {
         self.regions.get(&region).is_some_and(|entry| entry.landed >= number)
     }
 
     /// Whether that batch of `region` or a later one has failed, as long as the region is not clean.
-    pub fn has_failed(&self, region: u64, number: BatchNumber) -> bool {
+    pub fn has_failed(&self, region: RegionNumber, number: BatchNumber) -> bool {
         self.regions.get(&region).is_some_and(|entry| entry.failed >= number)
     }
 
@@ -179,7 +191,7 @@ impl DirtyRegions {
     }
 
     /// Dirty blocks of `region` that no batch has.
-    pub fn blocks_of(&self, region: u64) -> u64 {
+    pub fn blocks_of(&self, region: RegionNumber) -> u64 {
         self.regions.get(&region).map_or(0, |entry| entry.blocks)
     }
 
@@ -194,7 +206,7 @@ impl DirtyRegions {
     }
 
     /// The regions of a range that are not clean, in order.
-    pub fn unclean(&self, range: std::ops::Range<u64>) -> impl Iterator<Item = u64> {
+    pub fn unclean(&self, range: std::ops::Range<RegionNumber>) -> impl Iterator<Item = RegionNumber> {
         self.regions.range(range).map(|(region, _)| *region)
     }
 
@@ -218,6 +230,10 @@ mod tests {
     const REGIONS: u64 = 4;
     const BLOCKS: usize = 3;
 
+    fn at(region: usize) -> RegionNumber {
+        RegionNumber(region as u64)
+    }
+
     /// When each block became dirty, and when what a batch has of it did.
     #[derive(Default)]
     struct World {
@@ -230,16 +246,16 @@ mod tests {
         fn write(&mut self, region: usize, block: usize, stamp: Stamp) {
             let fresh = self.dirty[region][block].is_none();
             self.dirty[region][block].get_or_insert(stamp);
-            self.regions.dirtied(region as u64, u64::from(fresh), stamp);
+            self.regions.dirtied(at(region), u64::from(fresh), stamp);
         }
 
         fn take(&mut self, region: usize) {
-            self.regions.take(region as u64);
+            self.regions.take(at(region));
             self.writing[region] = Some(std::mem::take(&mut self.dirty[region]));
         }
 
         fn take_part(&mut self, region: usize, block: usize) {
-            self.regions.take_part(region as u64, 1);
+            self.regions.take_part(at(region), 1);
             let mut part = [None; BLOCKS];
             part[block] = self.dirty[region][block].take();
             self.writing[region] = Some(part);
@@ -255,7 +271,7 @@ mod tests {
                 }
             }
             let end = if landed { End::Landed } else { End::Withdrawn };
-            self.regions.ended(region as u64, end, failed);
+            self.regions.ended(at(region), end, failed);
         }
 
         /// The oldest stamp of anything that the device below may not have.
@@ -275,16 +291,16 @@ mod tests {
                 self.regions.oldest().is_none(),
                 oldest.is_none() && self.writing.iter().all(Option::is_none)
             );
-            for region in 0..REGIONS {
-                let (dirty, writing) = (&self.dirty[region as usize], &self.writing[region as usize]);
+            for region in 0..REGIONS as usize {
+                let (dirty, writing) = (&self.dirty[region], &self.writing[region]);
                 let dirty = dirty.iter().any(Option::is_some);
-                match self.regions.look(region) {
+                match self.regions.look(at(region)) {
                     Region::Clean => assert!(!dirty && writing.is_none()),
                     Region::Dirty => assert!(dirty && writing.is_none()),
                     Region::Writing(_) => assert!(writing.is_some()),
                 }
                 let can_go = dirty && writing.is_none();
-                assert_eq!(self.regions.next(region, u64::MAX) == Some(region), can_go);
+                assert_eq!(self.regions.next(at(region), Stamp::MAX) == Some(at(region)), can_go);
             }
         }
     }
@@ -298,13 +314,13 @@ mod tests {
             for (now, (kind, region, block)) in (1..).zip(steps) {
                 let writing = world.writing[region].is_some();
                 match kind {
-                    0 | 1 => world.write(region, block, now),
+                    0 | 1 => world.write(region, block, Stamp(now)),
                     2 if !writing && world.dirty[region].iter().any(Option::is_some) => world.take(region),
                     3 if writing => world.end(region, block > 0),
                     5 if !writing && world.dirty[region][block].is_some() => world.take_part(region, block),
                     4 => {
                         let dropped = world.dirty[region][block].take();
-                        world.regions.dropped(region as u64, u64::from(dropped.is_some()));
+                        world.regions.dropped(at(region), u64::from(dropped.is_some()));
                     }
                     _ => {}
                 }
@@ -318,18 +334,18 @@ mod tests {
             writes in prop::collection::vec((0..REGIONS as usize, 0..BLOCKS), 1..40),
         ) {
             let mut world = World::default();
-            (0..REGIONS as usize).for_each(|region| world.write(region, 0, 1));
+            (0..REGIONS as usize).for_each(|region| world.write(region, 0, Stamp(1)));
             world.take(0);
             let mut writes = writes.into_iter().cycle();
             let mut ends = 0;
-            while world.regions.oldest().is_some_and(|oldest| oldest < 2) {
+            while world.regions.oldest().is_some_and(|oldest| oldest < Stamp(2)) {
                 let (region, block) = writes.next().expect("it has no end");
-                world.write(region, block, 2);
+                world.write(region, block, Stamp(2));
                 for region in 0..REGIONS as usize {
                     if world.writing[region].is_some() {
                         world.end(region, true);
                         ends += 1;
-                    } else if world.regions.next(region as u64, 2) == Some(region as u64) {
+                    } else if world.regions.next(at(region), Stamp(2)) == Some(at(region)) {
                         world.take(region);
                     }
                 }
@@ -342,49 +358,52 @@ mod tests {
     fn what_is_past_its_deadline_is_found_among_younger_ones() {
         let mut regions = DirtyRegions::default();
         for (region, stamp) in [(5, 9), (3, 8), (7, 2), (1, 9)] {
-            regions.dirtied(region, 1, stamp);
+            regions.dirtied(at(region), 1, Stamp(stamp));
         }
-        assert_eq!(regions.next(0, 3), Some(7));
-        assert_eq!(regions.next(0, u64::MAX), Some(1));
-        assert_eq!(regions.next(2, u64::MAX), Some(3));
-        regions.take(7);
-        assert_eq!(regions.next(0, 3), None);
-        assert_eq!(regions.oldest(), Some(2), "it is not below yet");
+        assert_eq!(regions.next(at(0), Stamp(3)), Some(at(7)));
+        assert_eq!(regions.next(at(0), Stamp::MAX), Some(at(1)));
+        assert_eq!(regions.next(at(2), Stamp::MAX), Some(at(3)));
+        regions.take(at(7));
+        assert_eq!(regions.next(at(0), Stamp(3)), None);
+        assert_eq!(regions.oldest(), Some(Stamp(2)), "it is not below yet");
     }
 
     /// Who waits for a batch that has all that is dirty must not take a part for it.
     #[test]
     fn a_part_is_no_batch_to_wait_for_and_leaves_the_rest_as_old_as_it_was() {
         let mut regions = DirtyRegions::default();
-        regions.dirtied(1, 3, 5);
+        regions.dirtied(at(1), 3, Stamp(5));
         let last = regions.taken();
-        regions.take_part(1, 2);
-        assert!(matches!(regions.look(1), Region::Writing(number) if number <= last));
-        regions.dirtied(1, 1, 9);
-        regions.ended(1, End::Landed, 0);
-        assert_eq!((regions.look(1), regions.blocks(), regions.oldest()), (Region::Dirty, 2, Some(5)));
-        let whole = regions.take(1);
-        regions.dirtied(1, 1, 9);
-        regions.ended(1, End::Landed, 0);
-        regions.take_part(1, 1);
-        assert!(regions.has_landed(1, whole), "what has landed stays so");
-        regions.ended(1, End::Landed, 0);
-        assert_eq!(regions.look(1), Region::Clean);
+        regions.take_part(at(1), 2);
+        assert!(matches!(regions.look(at(1)), Region::Writing(number) if number <= last));
+        regions.dirtied(at(1), 1, Stamp(9));
+        regions.ended(at(1), End::Landed, 0);
+        assert_eq!(
+            (regions.look(at(1)), regions.blocks(), regions.oldest()),
+            (Region::Dirty, 2, Some(Stamp(5)))
+        );
+        let whole = regions.take(at(1));
+        regions.dirtied(at(1), 1, Stamp(9));
+        regions.ended(at(1), End::Landed, 0);
+        regions.take_part(at(1), 1);
+        assert!(regions.has_landed(at(1), whole), "what has landed stays so");
+        regions.ended(at(1), End::Landed, 0);
+        assert_eq!(regions.look(at(1)), Region::Clean);
     }
 
     #[test]
     fn a_failed_batch_is_as_old_as_it_was() {
         let mut regions = DirtyRegions::default();
-        regions.dirtied(1, 2, 5);
-        let number = regions.take(1);
-        regions.dirtied(1, 1, 9);
-        regions.ended(1, End::Failed, 1);
-        assert_eq!((regions.oldest(), regions.blocks()), (Some(5), 2));
-        assert_eq!((regions.has_failed(1, number), regions.has_landed(1, number)), (true, false));
-        let later = regions.take(1);
-        regions.dirtied(1, 1, 11);
-        regions.ended(1, End::Landed, 0);
-        assert!(regions.has_landed(1, number) && regions.has_landed(1, later));
-        assert_eq!((regions.oldest(), regions.taken()), (Some(11), later));
+        regions.dirtied(at(1), 2, Stamp(5));
+        let number = regions.take(at(1));
+        regions.dirtied(at(1), 1, Stamp(9));
+        regions.ended(at(1), End::Failed, 1);
+        assert_eq!((regions.oldest(), regions.blocks()), (Some(Stamp(5)), 2));
+        assert_eq!((regions.has_failed(at(1), number), regions.has_landed(at(1), number)), (true, false));
+        let later = regions.take(at(1));
+        regions.dirtied(at(1), 1, Stamp(11));
+        regions.ended(at(1), End::Landed, 0);
+        assert!(regions.has_landed(at(1), number) && regions.has_landed(at(1), later));
+        assert_eq!((regions.oldest(), regions.taken()), (Some(Stamp(11)), later));
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use spillway_core::sync::Ordering;
 use spillway_core::{LocalFuture, Place};
+use spillway_policy::dirty_regions::Stamp;
 
 use super::cache::Core;
 
@@ -26,12 +27,12 @@ impl Core {
     }
 
     /// Begins an epoch; returns its number. What became dirty before is of an earlier one.
-    pub(super) fn begin_epoch(&self) -> u64 {
+    pub(super) fn begin_epoch(&self) -> Stamp {
         // With the lock: epochs are noted in their order.
         let mut ages = self.ages.lock();
         let number = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
         ages.note(self.env.coarse_now(), number);
-        number
+        Stamp(number)
     }
 
     fn look_at_ages(&self) {

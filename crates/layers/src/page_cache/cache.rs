@@ -8,12 +8,13 @@ use spillway_core::sync::{
 };
 use spillway_core::{BlockSize, ByteRange, Charge, Env, Geometry, Kind, Seam, Workspace};
 use spillway_policy::ages::Ages;
+use spillway_policy::dirty_regions::{RegionNumber, Stamp};
 
 use super::counts::{Count, Counts};
 use super::folio::Folio;
 use super::folios::Folios;
 use super::frames::Frame;
-use super::places::Places;
+use super::places::{FolioNumber, Places};
 use super::settings::{Mode, Settings};
 use super::shares::Traffic;
 use super::streams::Streams;
@@ -97,12 +98,17 @@ impl Core {
         }
     }
 
-    pub(super) fn shard(&self, region: u64) -> &RwLock<Folios> {
+    /// Of what becomes dirty now: the epoch.
+    pub(super) fn stamp(&self) -> Stamp {
+        Stamp(self.epoch.load(Ordering::Acquire))
+    }
+
+    pub(super) fn shard(&self, region: RegionNumber) -> &RwLock<Folios> {
         &self.shards[self.places.shard_of(region)]
     }
 
     /// The shard that has `folio`.
-    pub(super) fn home(&self, folio: u64) -> &RwLock<Folios> {
+    pub(super) fn home(&self, folio: FolioNumber) -> &RwLock<Folios> {
         self.shard(self.places.region_of(folio))
     }
 
@@ -149,7 +155,7 @@ impl Core {
     /// A folio has left; its memory.
     fn give_up(&self, folio: Folio) -> Frame {
         if folio.is_unread() {
-            self.wasted(folio.number << self.places.folio_shift);
+            self.wasted(self.places.start(folio.number));
         }
         Frame { zone: folio.zone, bytes: folio.bytes }
     }

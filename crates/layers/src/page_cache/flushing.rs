@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use spillway_core::sync::Ordering;
 use spillway_core::{Kind, Request, mutant};
+use spillway_policy::dirty_regions::{RegionNumber, Stamp};
 
 use super::cache::Core;
 use super::counts::Count;
@@ -28,7 +29,7 @@ impl Core {
     /// Waits until the device below has what became dirty before.
     async fn write_back_older(self: &Arc<Self>) -> Result<(), Kind> {
         let epoch = self.begin_epoch();
-        self.wanted.fetch_max(epoch, Ordering::AcqRel);
+        self.wanted.fetch_max(epoch.0, Ordering::AcqRel);
         let written = async {
             loop {
                 let seen = self.changes.current();
@@ -42,11 +43,11 @@ impl Core {
         self.failure.or(written).await
     }
 
-    fn has_older(&self, epoch: u64) -> bool {
+    fn has_older(&self, epoch: Stamp) -> bool {
         self.shards.iter().any(|shard| {
             let shard = shard.read();
             if mutant::on("page_cache: flush without waiting for what is on its way") {
-                return shard.dirty.next(0, epoch).is_some();
+                return shard.dirty.next(RegionNumber(0), epoch).is_some();
             }
             shard.dirty.oldest().is_some_and(|oldest| oldest < epoch)
         })

@@ -7,6 +7,7 @@ use spillway_policy::eviction::{Eviction, S3Fifo};
 use spillway_policy::folio::FolioState;
 
 use super::frames::Frame;
+use super::places::FolioNumber;
 
 /// A folio's access word: the mark of its eviction; whether it was read ahead and not accessed since; whether a window of readahead
 /// begins in it, and at which block; the block behind the last access.
@@ -28,7 +29,7 @@ pub(super) struct Seen {
 
 /// Consecutive blocks of the device in memory.
 pub(super) struct Folio {
-    pub(super) number: u64,
+    pub(super) number: FolioNumber,
     pub(super) bytes: Box<[u8]>,
     pub(super) state: FolioState,
     /// The zone that its memory is of.
@@ -41,7 +42,7 @@ pub(super) struct Folio {
 
 impl Folio {
     /// One that is brought in by an access to `blocks`, which counts for nothing, or read ahead.
-    pub(super) fn new(number: u64, frame: Frame, blocks: u32, access: Option<&Range<u32>>) -> Self {
+    pub(super) fn new(number: FolioNumber, frame: Frame, blocks: u32, access: Option<&Range<u32>>) -> Self {
         let word = access.map_or(UNREAD, |blocks| blocks.end << END_SHIFT);
         let Frame { zone, bytes } = frame;
         Self { number, bytes, zone, state: FolioState::new(blocks), fills: 0, access: AtomicU32::new(word) }

@@ -5,13 +5,13 @@ use std::ops::Range;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 use spillway_core::ByteRange;
-use spillway_policy::dirty_regions::DirtyRegions;
+use spillway_policy::dirty_regions::{DirtyRegions, RegionNumber, Stamp};
 use spillway_policy::eviction::S3Fifo;
 use spillway_policy::folio::FolioState;
 
 use super::folio::Folio;
 use super::frames::Frame;
-use super::places::{Piece, Places};
+use super::places::{FolioNumber, Piece, Places};
 use super::shares::{SLOT_BITS, Share, Traffic};
 
 /// Most zones.
@@ -65,23 +65,23 @@ impl Folios {
         self.by_number.len()
     }
 
-    fn find(&self, number: u64) -> Option<u32> {
+    fn find(&self, number: FolioNumber) -> Option<u32> {
         let hash = self.hasher.hash_one(number);
         self.by_number.find(hash, |place| at(&self.zones, *place).number == number).copied()
     }
 
     /// The folio of that number.
-    pub(super) fn get(&self, number: u64) -> Option<&Folio> {
+    pub(super) fn get(&self, number: FolioNumber) -> Option<&Folio> {
         self.find(number).map(|place| at(&self.zones, place))
     }
 
-    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Folio> {
+    pub(super) fn get_mut(&mut self, number: FolioNumber) -> Option<&mut Folio> {
         let (zone, slot) = cut(self.find(number)?);
         Some(self.zones[zone].at_mut(slot))
     }
 
     /// A new folio, for an access to some blocks of it, or read ahead.
-    pub(super) fn insert(&mut self, number: u64, frame: Frame, access: Option<&Range<u32>>) {
+    pub(super) fn insert(&mut self, number: FolioNumber, frame: Frame, access: Option<&Range<u32>>) {
         assert_eq!(frame.bytes.len() as u64, self.places.folio_bytes(), "a frame of a folio");
         let folio = Folio::new(number, frame, self.places.folio_blocks(), access);
         let zone = folio.zone;
@@ -93,7 +93,7 @@ impl Folios {
     }
 
     /// A folio of `zone` that leaves, if one of those looked at can; else the first of them that is dirty.
-    pub(super) fn evict(&mut self, zone: usize) -> Result<Folio, Option<u64>> {
+    pub(super) fn evict(&mut self, zone: usize) -> Result<Folio, Option<FolioNumber>> {
         let (slot, folio) = self.zones[zone].evict()?;
         let (hash, place) = (self.hasher.hash_one(folio.number), (zone as u32) << SLOT_BITS | slot);
         let entry = self.by_number.find_entry(hash, |other| *other == place);
@@ -117,18 +117,18 @@ impl Folios {
     }
 
     /// Numbers of the folios that `range` touches and the cache has.
-    pub(super) fn within(&self, range: ByteRange) -> Vec<u64> {
+    pub(super) fn within(&self, range: ByteRange) -> Vec<FolioNumber> {
         let first = range.offset >> self.places.folio_shift;
         let numbers = first..(range.offset + range.len).div_ceil(self.places.folio_bytes());
         if numbers.end - numbers.start <= self.len() as u64 {
-            return numbers.filter(|number| self.find(*number).is_some()).collect();
+            return numbers.map(FolioNumber).filter(|number| self.find(*number).is_some()).collect();
         }
         let all = self.all().map(|folio| folio.number);
-        all.filter(|number| numbers.contains(number)).collect()
+        all.filter(|number| numbers.contains(&number.0)).collect()
     }
 
     /// Copies what is written into the folio, which is there; returns how many of its blocks have become dirty, and its zone.
-    pub(super) fn write(&mut self, piece: &Piece, bytes: &[u8], stamp: u64) -> (u64, u16) {
+    pub(super) fn write(&mut self, piece: &Piece, bytes: &[u8], stamp: Stamp) -> (u64, u16) {
         let region = self.places.region_of(piece.folio);
         let granules = self.places.granules(&piece.blocks);
         let folio = self.get_mut(piece.folio).expect("it is there");
@@ -145,7 +145,7 @@ impl Folios {
     }
 
     /// The dirty runs of a region, in order; those that follow each other across folios are one.
-    pub(super) fn dirty_runs(&self, region: u64) -> Vec<ByteRange> {
+    pub(super) fn dirty_runs(&self, region: RegionNumber) -> Vec<ByteRange> {
         self.runs(self.places.region_range(region), |folio| folio.state.dirty_runs().collect())
     }
 
@@ -184,7 +184,7 @@ impl Folios {
     /// back.
     pub(super) fn verify(&self) -> Vec<(u64, u64)> {
         assert_eq!(self.all().count(), self.len(), "each folio has its place");
-        self.all().for_each(|folio| assert!(self.get(folio.number).is_some(), "folio {}", folio.number));
+        self.all().for_each(|folio| assert!(self.get(folio.number).is_some(), "folio {}", folio.number.0));
         self.dirty.verify();
         let unsaved: Vec<(u64, u64)> =
             (0u16..).zip(&self.zones).map(|(zone, share)| share.verify(zone)).collect();

@@ -10,11 +10,12 @@ use spillway_policy::dirty_regions::Region;
 use spillway_policy::zones::Tail;
 
 use super::cache::Core;
+use super::places::FolioNumber;
 use super::writeback::Batch;
 
 impl Core {
     /// Reclaim has met a dirty folio where it found no clean one.
-    pub(super) fn meet_dirty(self: &Arc<Self>, folio: u64) {
+    pub(super) fn meet_dirty(self: &Arc<Self>, folio: FolioNumber) {
         if self.settings.division.tail == Tail::Rotate {
             return;
         }
@@ -32,7 +33,7 @@ impl Core {
     }
 
     /// All that is dirty of a folio, unless a batch has its region.
-    fn folio_batch(self: &Arc<Self>, number: u64) -> Option<Batch> {
+    fn folio_batch(self: &Arc<Self>, number: FolioNumber) -> Option<Batch> {
         let region = self.places.region_of(number);
         let mut shard = self.shard(region).write();
         let folio = shard.get(number).filter(|_| shard.dirty.look(region) == Region::Dirty)?;

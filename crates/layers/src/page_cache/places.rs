@@ -3,6 +3,11 @@
 use std::ops::Range;
 
 use spillway_core::ByteRange;
+use spillway_policy::dirty_regions::RegionNumber;
+
+/// A folio, by its place on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct FolioNumber(pub(super) u64);
 
 /// How the device is cut. All sizes are powers of two.
 #[derive(Clone, Copy, Debug)]
@@ -18,8 +23,7 @@ pub(super) struct Places {
 /// The part of a range that lies in one folio.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// Number of the folio.
-    pub(super) folio: u64,
+    pub(super) folio: FolioNumber,
     /// Blocks of the folio.
     pub(super) blocks: Range<u32>,
     /// Bytes of the folio.
@@ -49,30 +53,31 @@ impl Places {
         blocks.start / granule * granule..blocks.end.next_multiple_of(granule)
     }
 
-    pub(super) fn region_of(&self, folio: u64) -> u64 {
-        folio >> (self.region_shift - self.folio_shift)
+    pub(super) fn region_of(&self, folio: FolioNumber) -> RegionNumber {
+        RegionNumber(folio.0 >> (self.region_shift - self.folio_shift))
     }
 
-    pub(super) fn shard_of(&self, region: u64) -> usize {
-        (region & (self.shards - 1)) as usize
+    pub(super) fn shard_of(&self, region: RegionNumber) -> usize {
+        (region.0 & (self.shards - 1)) as usize
     }
 
     /// The regions that `range` touches.
-    pub(super) fn regions(&self, range: ByteRange) -> Range<u64> {
-        range.offset >> self.region_shift..(range.offset + range.len).div_ceil(1 << self.region_shift)
+    pub(super) fn regions(&self, range: ByteRange) -> Range<RegionNumber> {
+        let end = (range.offset + range.len).div_ceil(1 << self.region_shift);
+        RegionNumber(range.offset >> self.region_shift)..RegionNumber(end)
     }
 
     /// The bytes of a region.
-    pub(super) fn region_range(&self, region: u64) -> ByteRange {
-        ByteRange::new(region << self.region_shift, 1 << self.region_shift)
+    pub(super) fn region_range(&self, region: RegionNumber) -> ByteRange {
+        ByteRange::new(region.0 << self.region_shift, 1 << self.region_shift)
     }
 
     /// The part of whole blocks of `range` from `start` on that lies in one folio.
     pub(super) fn piece(&self, range: ByteRange, start: u64) -> Piece {
         assert!(start < range.len, "{start} of {range:?}");
         let at = range.offset + start;
-        let folio = at >> self.folio_shift;
-        let base = folio << self.folio_shift;
+        let folio = FolioNumber(at >> self.folio_shift);
+        let base = self.start(folio);
         let end = (base + self.folio_bytes()).min(range.offset + range.len);
         let block = |at: u64| ((at - base) >> self.block_shift) as u32;
         let bytes = (at - base) as usize..(end - base) as usize;
@@ -80,8 +85,8 @@ impl Places {
     }
 
     /// The part of `range` that lies in `folio`, which it touches.
-    pub(super) fn part(&self, range: ByteRange, folio: u64) -> Piece {
-        let piece = self.piece(range, (folio << self.folio_shift).saturating_sub(range.offset));
+    pub(super) fn part(&self, range: ByteRange, folio: FolioNumber) -> Piece {
+        let piece = self.piece(range, self.start(folio).saturating_sub(range.offset));
         assert_eq!(piece.folio, folio, "{range:?} touches the folio");
         piece
     }
@@ -96,9 +101,14 @@ impl Places {
         })
     }
 
+    /// Where a folio lies on the device.
+    pub(super) fn start(&self, folio: FolioNumber) -> u64 {
+        folio.0 << self.folio_shift
+    }
+
     /// Where blocks of a folio lie on the device.
-    pub(super) fn range(&self, folio: u64, blocks: &Range<u32>) -> ByteRange {
-        let offset = (folio << self.folio_shift) + (u64::from(blocks.start) << self.block_shift);
+    pub(super) fn range(&self, folio: FolioNumber, blocks: &Range<u32>) -> ByteRange {
+        let offset = self.start(folio) + (u64::from(blocks.start) << self.block_shift);
         ByteRange::new(offset, (blocks.len() as u64) << self.block_shift)
     }
 }
@@ -113,14 +123,15 @@ mod tests {
             Places { block_shift: 12, folio_shift: 14, region_shift: 16, granule_shift: 13, shards: 2 };
         let range = ByteRange::new(3 << 12, 9 << 12);
         let pieces: Vec<Piece> = places.pieces(range).collect();
-        let blocks: Vec<_> = pieces.iter().map(|piece| (piece.folio, piece.blocks.clone())).collect();
+        let blocks: Vec<_> = pieces.iter().map(|piece| (piece.folio.0, piece.blocks.clone())).collect();
         assert_eq!(blocks, [(0, 3..4), (1, 0..4), (2, 0..4)]);
         let bytes: Vec<_> = pieces.iter().map(|piece| (piece.start, piece.bytes.len())).collect();
         assert_eq!(bytes, [(0, 4096), (4096, 16384), (20480, 16384)]);
         assert!(pieces.iter().all(|piece| places.part(range, piece.folio) == *piece));
-        assert_eq!(places.range(1, &(1..3)), ByteRange::new(5 << 12, 2 << 12));
+        assert_eq!(places.range(FolioNumber(1), &(1..3)), ByteRange::new(5 << 12, 2 << 12));
         assert_eq!(places.granules(&(1..2)), 0..2);
-        assert_eq!((places.region_of(3), places.region_of(5)), (0, 1));
-        assert_eq!(places.regions(ByteRange::new(65536, 4096)), 1..2);
+        let region = |folio| places.region_of(FolioNumber(folio)).0;
+        assert_eq!((region(3), region(5)), (0, 1));
+        assert_eq!(places.regions(ByteRange::new(65536, 4096)), RegionNumber(1)..RegionNumber(2));
     }
 }

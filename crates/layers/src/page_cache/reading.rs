@@ -14,13 +14,14 @@ use spillway_policy::folio::Look;
 use super::cache::Core;
 use super::counts::Count;
 use super::folio::Seen;
+use super::places::FolioNumber;
 
 /// Bytes of a read of the device below, at most.
 const STRETCH_MAX: u64 = 2 << 20;
 
 /// A part of a stretch: blocks of one folio.
 struct Part {
-    folio: u64,
+    folio: FolioNumber,
     blocks: Range<u32>,
     /// The folio waits for it.
     kept: bool,

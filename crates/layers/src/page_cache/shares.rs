@@ -7,6 +7,7 @@ use spillway_policy::chunked::{CHUNK, Chunked};
 use spillway_policy::eviction::{Eviction, Residents, S3Fifo};
 
 use super::folio::Folio;
+use super::places::FolioNumber;
 
 /// Folios by slot.
 #[derive(Default)]
@@ -24,7 +25,7 @@ impl Slots {
 
 impl Residents for Slots {
     fn name(&self, slot: u32) -> u64 {
-        self.at(slot).number
+        self.at(slot).number.0
     }
 
     fn mark(&self, slot: u32) -> u32 {
@@ -48,7 +49,7 @@ impl Residents for Slots {
 struct Leaving<'a> {
     slots: &'a Slots,
     /// The first one that cannot because it is dirty.
-    dirty: Cell<Option<u64>>,
+    dirty: Cell<Option<FolioNumber>>,
 }
 
 impl Residents for Leaving<'_> {
@@ -150,7 +151,7 @@ impl Share {
 
     /// A new folio; the slot that it gets.
     pub(super) fn insert(&mut self, folio: Folio) -> u32 {
-        let (slot, number) = (self.free_slot(), folio.number);
+        let (slot, number) = (self.free_slot(), folio.number.0);
         let created =
             if folio.is_unread() { &mut self.traffic.created_ahead } else { &mut self.traffic.created };
         *created += 1;
@@ -170,7 +171,7 @@ impl Share {
     }
 
     /// A folio that leaves, and its slot, if one of those looked at can; else the first of them that is dirty.
-    pub(super) fn evict(&mut self) -> Result<(u32, Folio), Option<u64>> {
+    pub(super) fn evict(&mut self) -> Result<(u32, Folio), Option<FolioNumber>> {
         let leaving = Leaving { slots: &self.slots, dirty: Cell::new(None) };
         let slot = self.eviction.evict(LOOKS, &leaving).ok_or(leaving.dirty.get())?;
         let folio = self.slots.0[slot].take().expect("what leaves is there");

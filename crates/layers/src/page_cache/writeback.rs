@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use spillway_core::buffer::Shared;
 use spillway_core::sync::Ordering;
 use spillway_core::{ByteRange, IoBuf, Kind, LocalFuture, Request, mutant};
-use spillway_policy::dirty_regions::{End, Region};
+use spillway_policy::dirty_regions::{End, Region, RegionNumber, Stamp};
 use spillway_policy::watermarks::Goal;
 
 use super::cache::Core;
@@ -23,7 +23,7 @@ const WRITE_BYTES: u64 = 1 << 20;
 /// What was dirty of a region, on its way to the device below. Whatever happens to it, the cache learns how that ended.
 pub(super) struct Batch {
     core: Arc<Core>,
-    region: u64,
+    region: RegionNumber,
     /// What is written, and whether it has landed.
     runs: Vec<(ByteRange, bool)>,
     end: End,
@@ -45,7 +45,7 @@ impl Source for Core {
         }
         match dirty > self.background() || self.is_waited_for() {
             true => Goal::ToLow,
-            false if due > 0 => Goal::Aged(due),
+            false if due > Stamp(0) => Goal::Aged(due.0),
             false => Goal::Rest,
         }
     }
@@ -55,12 +55,12 @@ impl Source for Core {
         let found = self.next_region(due).or_else(|| {
             self.have_looked_at_ages();
             match goal {
-                Goal::Aged(before) => self.next_region(before),
-                _ => self.next_region(u64::MAX),
+                Goal::Aged(before) => self.next_region(Stamp(before)),
+                _ => self.next_region(Stamp::MAX),
             }
         });
         let Some(region) = found else { return Take::Nothing };
-        self.cursor.store(region + 1, Ordering::Relaxed);
+        self.cursor.store(region.0 + 1, Ordering::Relaxed);
         let mut shard = self.shard(region).write();
         // A client may have taken it meanwhile.
         if shard.dirty.look(region) != Region::Dirty {
@@ -91,9 +91,9 @@ impl Source for Core {
 
 impl Core {
     /// What became dirty in an epoch before this one is to be written back now.
-    fn due(&self) -> u64 {
+    fn due(&self) -> Stamp {
         let expired = self.ages.lock().expired().unwrap_or(0);
-        expired.max(self.wanted.load(Ordering::Acquire))
+        Stamp(expired.max(self.wanted.load(Ordering::Acquire)))
     }
 
     /// Nothing that is too old can be taken: what is on its way may fail, and is looked for again.
@@ -105,9 +105,10 @@ impl Core {
     }
 
     /// The next region up the device, then from its begin, with something that became dirty in an epoch before `before`.
-    fn next_region(&self, before: u64) -> Option<u64> {
+    fn next_region(&self, before: Stamp) -> Option<RegionNumber> {
         let from = |region| {
-            let found = self.shards.iter().filter_map(|shard| shard.read().dirty.next(region, before));
+            let found =
+                self.shards.iter().filter_map(|shard| shard.read().dirty.next(RegionNumber(region), before));
             found.min()
         };
         match self.cursor.load(Ordering::Relaxed) {
@@ -117,10 +118,10 @@ impl Core {
     }
 
     /// Takes all that is dirty of a region.
-    fn batch(self: &Arc<Self>, shard: &mut Folios, region: u64) -> Batch {
+    fn batch(self: &Arc<Self>, shard: &mut Folios, region: RegionNumber) -> Batch {
         let (runs, blocks) = (shard.dirty_runs(region), shard.dirty.blocks_of(region));
         let bytes: u64 = runs.iter().map(|run| run.len).sum();
-        assert_eq!(bytes, blocks * self.places.block_bytes(), "all of region {region}");
+        assert_eq!(bytes, blocks * self.places.block_bytes(), "all of {region:?}");
         shard.dirty.take(region);
         self.begin_batch(shard, region, runs)
     }
@@ -129,7 +130,7 @@ impl Core {
     pub(super) fn begin_batch(
         self: &Arc<Self>,
         shard: &mut Folios,
-        region: u64,
+        region: RegionNumber,
         dirty: Vec<ByteRange>,
     ) -> Batch {
         let longest = u64::from(self.below.geometry().optimal_io).max(WRITE_BYTES);
@@ -231,13 +232,14 @@ impl Core {
 
     /// Has the device below get what is dirty of `range`, and waits for that: by batches of the client's own, or those of others.
     pub(super) async fn save(self: &Arc<Self>, range: ByteRange) -> Result<(), Kind> {
-        for region in self.places.regions(range) {
-            self.save_region(region).await?;
+        let regions = self.places.regions(range);
+        for region in regions.start.0..regions.end.0 {
+            self.save_region(RegionNumber(region)).await?;
         }
         Ok(())
     }
 
-    async fn save_region(self: &Arc<Self>, region: u64) -> Result<(), Kind> {
+    async fn save_region(self: &Arc<Self>, region: RegionNumber) -> Result<(), Kind> {
         // Batches from the next one on have what is dirty now.
         let last = self.shard(region).read().dirty.taken();
         let mut covers = None;

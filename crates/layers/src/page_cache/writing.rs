@@ -106,7 +106,7 @@ impl Core {
             let frame = hand.frame.take().ok_or(Need::Frame)?;
             shard.insert(piece.folio, frame, Some(&piece.blocks));
         }
-        let (dirtied, zone) = shard.write(&piece, &request.buf, self.epoch.load(Ordering::Acquire));
+        let (dirtied, zone) = shard.write(&piece, &request.buf, self.stamp());
         // With the lock: a batch that has these blocks ends after they are counted.
         self.zones.dirtied(zone, dirtied);
         let dirty = self.dirty.fetch_add(dirtied, Ordering::Relaxed) + dirtied;
