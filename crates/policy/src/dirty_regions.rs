@@ -130,8 +130,8 @@ impl DirtyRegions {
         self.taken
     }
 
-    /// So many dirty blocks of `region` are taken by a batch that has no number: whoever waits for a batch waits for another. The others are
-    /// as old as they were.
+    /// So many dirty blocks of `region` are taken by a batch that has no number: those who wait for a batch wait for another. The other
+    /// blocks are as old as they were.
     pub fn take_part(&mut self, region: RegionNumber, blocks: u64) {
         let entry = self.regions.get_mut(&region).expect("a region that is taken has dirty blocks");
         assert!(entry.writing.is_none() && (1..=entry.blocks).contains(&blocks), "{blocks} of {entry:?}");
