@@ -61,6 +61,13 @@ impl Places {
         (region.0 & (self.shards - 1)) as usize
     }
 
+    /// Each shard that may have a folio of `range`: regions that follow each other lie in shards that do.
+    pub(super) fn shards_of(&self, range: ByteRange) -> impl Iterator<Item = usize> + use<'_> {
+        let Range { start, end } = self.regions(range);
+        let regions = start.0..end.0.min(start.0 + self.shards);
+        regions.map(|region| self.shard_of(RegionNumber(region)))
+    }
+
     /// The regions that `range` touches.
     pub(super) fn regions(&self, range: ByteRange) -> Range<RegionNumber> {
         let end = (range.offset + range.len).div_ceil(1 << self.region_shift);
@@ -133,5 +140,19 @@ mod tests {
         let region = |folio| places.region_of(FolioNumber(folio)).0;
         assert_eq!((region(3), region(5)), (0, 1));
         assert_eq!(places.regions(ByteRange::new(65536, 4096)), RegionNumber(1)..RegionNumber(2));
+    }
+
+    #[test]
+    fn each_shard_of_a_range_is_named_once() {
+        let places =
+            Places { block_shift: 12, folio_shift: 14, region_shift: 16, granule_shift: 13, shards: 4 };
+        for (first, count) in [(0, 1), (3, 1), (3, 2), (2, 4), (1, 100)] {
+            let named: Vec<usize> = places.shards_of(ByteRange::new(first << 16, count << 16)).collect();
+            let regions = first..first + count;
+            let mut all: Vec<usize> = regions.map(|region| places.shard_of(RegionNumber(region))).collect();
+            all.sort_unstable();
+            all.dedup();
+            assert_eq!((named.len(), all.iter().all(|shard| named.contains(shard))), (all.len(), true));
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! out, or fails, has what the cache had. In the end the cache forgets the range.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use spillway_core::sync::HeldRange;
 use spillway_core::{ByteRange, Kind, Reply, Request, mutant};
@@ -20,10 +21,23 @@ struct Outside {
     _held: HeldRange,
 }
 
+impl Outside {
+    /// The cache forgets the range, a shard at a time.
+    async fn forget(mut self) {
+        for (turn, shard) in self.core.places.shards_of(self.range).enumerate() {
+            self.core.give_way(turn).await;
+            self.core.forget(shard, self.range);
+        }
+        self.still = false;
+    }
+}
+
+/// One that is withdrawn forgets at once.
 impl Drop for Outside {
     fn drop(&mut self) {
-        if self.still && !mutant::on("page_cache: keep what was discarded") {
-            self.core.forget(self.range);
+        if self.still {
+            let shards = self.core.places.shards_of(self.range);
+            shards.for_each(|shard| self.core.forget(shard, self.range));
         }
     }
 }
@@ -45,42 +59,52 @@ impl Core {
             return request.answer(Err(kind));
         }
         outside.still = true;
-        self.below.submit(request).await
+        let reply = self.below.submit(request).await;
+        outside.forget().await;
+        reply
     }
 
-    /// Waits until nothing of a held range is dirty or on its way.
-    async fn settle(self: &Arc<Self>, range: ByteRange) -> Result<(), Kind> {
-        loop {
-            let seen = self.changes.current();
-            match self.left(range) {
-                Left::Nothing => return Ok(()),
-                Left::Unsaved => self.save(range).await?,
-                Left::Fills => self.changes.reached(seen + 1).await,
-            }
+    /// Others have their turn before every shard but the first: each may have many folios.
+    async fn give_way(&self, turn: usize) {
+        if turn > 0 {
+            self.env.sleep(Duration::ZERO).await;
         }
     }
 
-    fn left(&self, range: ByteRange) -> Left {
-        let mut left = Left::Nothing;
-        for shard in &self.shards {
-            let shard = shard.read();
-            for number in shard.within(range) {
-                let folio = shard.get(number).expect("the shard has it");
-                let blocks = self.places.part(range, number).blocks;
-                if folio.state.unsaved_runs(blocks).next().is_some() {
-                    return Left::Unsaved;
+    /// Waits until nothing of a held range is dirty or on its way. A shard that is still stays so.
+    async fn settle(self: &Arc<Self>, range: ByteRange) -> Result<(), Kind> {
+        for (turn, shard) in self.places.shards_of(range).enumerate() {
+            self.give_way(turn).await;
+            loop {
+                let seen = self.changes.current();
+                match self.left(shard, range) {
+                    Left::Nothing => break,
+                    Left::Unsaved => self.save(range).await?,
+                    Left::Fills => self.changes.reached(seen + 1).await,
                 }
-                if folio.fills > 0 {
-                    left = Left::Fills;
-                }
+            }
+        }
+        Ok(())
+    }
+
+    fn left(&self, shard: usize, range: ByteRange) -> Left {
+        let (shard, mut left) = (self.shards[shard].read(), Left::Nothing);
+        for number in shard.within(range) {
+            let folio = shard.get(number).expect("the shard has it");
+            let blocks = self.places.part(range, number).blocks;
+            if folio.state.unsaved_runs(blocks).next().is_some() {
+                return Left::Unsaved;
+            }
+            if folio.fills > 0 {
+                left = Left::Fills;
             }
         }
         left
     }
 
-    fn forget(&self, range: ByteRange) {
-        for shard in &self.shards {
-            shard.write().forget(range);
+    fn forget(&self, shard: usize, range: ByteRange) {
+        if !mutant::on("page_cache: keep what was discarded") {
+            self.shards[shard].write().forget(range);
         }
     }
 }
