@@ -9,6 +9,7 @@ mod stick;
 mod store;
 mod svg;
 mod time;
+mod watch;
 mod world;
 
 use std::path::Path;
@@ -25,9 +26,9 @@ pub(crate) fn run(count: usize, wanted: Option<&str>) -> Result<()> {
     let rounds = Rounds::new(count, "zones");
     match wanted {
         None => model::run(rounds.part("model"), Path::new(PICTURES))
-            .and_then(|()| store::run(rounds.part("store"))),
+            .and_then(|()| store::run(rounds.part("store"), Path::new(PICTURES))),
         Some("model") => model::run(rounds.part("model"), Path::new(PICTURES)),
-        Some("store") => store::run(rounds.part("store")),
+        Some("store") => store::run(rounds.part("store"), Path::new(PICTURES)),
         Some(other) => bail!("there is no part {other:?}; there are: model, store"),
     }
 }

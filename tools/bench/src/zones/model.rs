@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use spillway_policy::zones::Scope;
 
 use super::file_system::{ALL, FileSystem};
@@ -73,7 +73,7 @@ pub(super) fn run(rounds: Rounds, folder: &Path) -> Result<()> {
         .zip(&runs)
         .flat_map(|(row, pair)| [0, 1].map(|mode| memory_chart(row, pair, mode)))
         .collect();
-    save(folder, "zones-memory.svg", &svg::page(&charts, 2))?;
+    svg::save(folder, "zones-memory.svg", &svg::page(&charts, 2))?;
     sweep(rounds, folder)
 }
 
@@ -241,16 +241,7 @@ fn sweep(rounds: Rounds, folder: &Path) -> Result<()> {
         y_max: 100.0,
         lines: lines.into(),
     };
-    save(folder, "zones-sweep.svg", &svg::page(&[chart], 1))
-}
-
-fn save(folder: &Path, name: &str, text: &str) -> Result<()> {
-    let path = folder.join(name);
-    std::fs::create_dir_all(folder)
-        .and_then(|()| std::fs::write(&path, text))
-        .with_context(|| format!("{} is to be written", path.display()))?;
-    println!("\n{}", path.display());
-    Ok(())
+    svg::save(folder, "zones-sweep.svg", &svg::page(&[chart], 1))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! E5 (b): the page cache itself, with three zones as large in proportion as the source's, over a store that is slow where writes are
 //! scattered.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,13 +11,18 @@ use spillway_io::{Workers, WorkersOptions};
 use spillway_layers::page_cache::{Config, Division, PageCache, Scope, Tail, attributes};
 use spillway_layers::{null, rate};
 
-use crate::report::{Rounds, at_least, at_most, median, ratio, table};
+use super::svg;
+use super::watch::{Look, chart, watch};
+use crate::report::{Rounds, at_least, at_most, drawn_order, median, ratio, table};
 use crate::writecache::on_worker;
 
 const MIB: u64 = 1 << 20;
 
 /// MiB of the source's zones, in the order in which they are asked.
 const ZONES: [u64; 3] = [504, 3246, 15];
+
+/// Those that the picture shows.
+const SHOWN: [(&str, usize, &str); 2] = [("DMA32", 1, svg::BLUE), ("Normal", 0, svg::ORANGE)];
 
 const MEMORY: u64 = 1 << 30;
 const WRITTEN: u64 = 4 << 30;
@@ -46,17 +52,19 @@ struct Run {
     mib_per_second: f64,
     reclaim_writes: f64,
     ios: f64,
+    looks: Vec<Look>,
 }
 
-pub(super) fn run(rounds: Rounds) -> Result<()> {
+pub(super) fn run(rounds: Rounds, pictures: &Path) -> Result<()> {
     let mut runs: [Vec<Run>; 2] = Default::default();
-    for _ in 0..rounds.count {
-        for (mode, runs) in
-            [global(), Division { zones: ZONES.to_vec(), ..Division::default() }].iter().zip(&mut runs)
-        {
-            runs.push(measure(mode)?);
+    let modes = [global(), Division { zones: ZONES.to_vec(), ..Division::default() }];
+    for round in 1..=rounds.count {
+        for mode in drawn_order(modes.len(), round) {
+            runs[mode].push(measure(&modes[mode])?);
         }
     }
+    let titles = ["page cache, one limit for all memory", "page cache, a limit for each zone"];
+    let charts = [0, 1].map(|mode| chart(titles[mode], &runs[mode][0].looks, &SHOWN));
     let [before, with] = [0, 1].map(|mode| Figures::of(&runs[mode]));
     let gain = at_least(ratio(&with.rates, &before.rates), GAIN);
     let least = before.writes.iter().copied().fold(f64::MAX, f64::min);
@@ -80,7 +88,7 @@ pub(super) fn run(rounds: Rounds) -> Result<()> {
          each write elsewhere; dirty limits 10 and 40 %",
     );
     table(&title, &["", "MiB/s", "gain", "blocks written by reclaim", "writes to the store"], &rows);
-    Ok(())
+    svg::save(pictures, "zones-store.svg", &svg::page(&charts, 2))
 }
 
 /// Values over the rounds.
@@ -118,14 +126,15 @@ fn measure(division: &Division) -> Result<Run> {
         ..Config::default()
     };
     let (cache, _) = PageCache::open(&config, store, workers.env(), &Budget::new(2 * MEMORY))?;
-    let device = cache.clone();
-    let seconds = on_worker(&workers, move || async move { write(device).await });
-    let shown = attributes(cache);
+    let shown = attributes(cache.clone());
+    let work = || on_worker(&workers, move || async move { write(cache).await });
+    let (seconds, looks) = watch(&shown, work)?;
     let number = |name: &str| Ok::<_, anyhow::Error>(shown.get(name)?.number().context("a number")? as f64);
     Ok(Run {
         mib_per_second: (WRITTEN / MIB) as f64 / seconds,
         reclaim_writes: number("reclaim_writes")?,
         ios: number("writeback_ios")?,
+        looks,
     })
 }
 

@@ -1,6 +1,9 @@
 //! Charts of lines as SVG files that need nothing else.
 
 use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, Result};
 
 /// A line of a chart.
 pub(super) struct Line {
@@ -41,6 +44,16 @@ pub(super) fn page(charts: &[Chart], columns: usize) -> String {
         let _ = writeln!(text, "<g transform=\"translate({x} {y})\">\n{}</g>", chart.draw());
     }
     text + "</svg>\n"
+}
+
+/// Writes a page to a file of `folder`, and prints its path.
+pub(super) fn save(folder: &Path, name: &str, text: &str) -> Result<()> {
+    let path = folder.join(name);
+    std::fs::create_dir_all(folder)
+        .and_then(|()| std::fs::write(&path, text))
+        .with_context(|| format!("{} is to be written", path.display()))?;
+    println!("\n{}", path.display());
+    Ok(())
 }
 
 impl Chart {
