@@ -91,7 +91,8 @@ impl House {
             payloads: Rc::default(),
         };
         let (refused, drained, stopped) = (scenario.refused, Cell::default(), Cell::default());
-        let at_risk = story.at_risk.get();
+        // What a disk loses now, before anybody has looked, no kill has taken.
+        let at_risk = story.at_risk.get().filter(|_| !phase.faulty());
         Self {
             row,
             world,
