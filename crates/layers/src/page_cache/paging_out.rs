@@ -16,16 +16,15 @@ use super::writeback::Batch;
 impl Core {
     /// Reclaim has met a dirty folio where it found no clean one.
     pub(super) fn meet_dirty(self: &Arc<Self>, folio: FolioNumber) {
-        if self.settings.division.tail == Tail::Rotate {
+        if self.settings.division.tail == Tail::Rotate || self.failure.check().is_err() {
             return;
         }
         let Some(batch) = self.folio_batch(folio) else { return };
         let core = self.clone();
         let write = move || {
+            // A failure sticks, and who waits for room sees it.
             let written = async move {
-                if let Err(kind) = core.write_back(batch).await {
-                    core.fail("writing back", kind);
-                }
+                let _ = core.write_back(batch).await;
             };
             Box::pin(written) as LocalFuture<()>
         };

@@ -179,7 +179,8 @@ impl Core {
         let all = results.into_iter().fold(Ok(()), Result::and);
         let landed = batch.runs.iter().all(|(_, landed)| *landed);
         batch.end = if landed { End::Landed } else { End::Failed };
-        all
+        // Said before the batch ends: who then looks for room does not try it again.
+        all.inspect_err(|kind| self.fail("writing back", *kind))
     }
 
     /// Copies what is being written back of a region, a folio at a time: clients that write have their turn in between.
@@ -264,10 +265,7 @@ impl Core {
             };
             match batch {
                 None => self.changes.reached(seen + 1).await,
-                Some(batch) => {
-                    let result = self.write_back(batch).await;
-                    return result.inspect_err(|kind| self.fail("writing back", *kind));
-                }
+                Some(batch) => return self.write_back(batch).await,
             }
         }
     }
