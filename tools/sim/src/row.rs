@@ -37,7 +37,7 @@ pub struct Row {
     pub disk: Option<u32>,
     /// Bytes of a disk to which such a stack spills: what lies there is gone after a crash too.
     pub spill: Option<u64>,
-    /// There is a second one like it, [`OTHER`], that resets attach instead.
+    /// There is a second one like it, `OTHER`, that resets attach instead.
     pub attaches: bool,
     /// A write cache on a disk of its own above it.
     pub cache: Option<Cache>,
