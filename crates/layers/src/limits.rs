@@ -10,7 +10,7 @@
 //! is held, which the log says; it fails where flushes do. What is larger than the limit of bytes is written with FUA, and so is never at
 //! risk. Stands on the topmost part alone: a limit further down would hold write-back, and with it what makes room.
 //!
-//! What counts: each part says for itself what it has acknowledged and not made durable ([`AtRisk`]). Data that moves from one part to the next counts
+//! What counts: each part says for itself what it has acknowledged and not made durable (`AtRisk`). Data that moves from one part to the next counts
 //! twice for a moment. Age is that of the oldest write that no flush of the stack has covered, whatever the parts have written back meanwhile.
 //!
 //! Locks: what is exposed; a leaf, held while the parts' counts are read. Without a limit a write costs two loads.
