@@ -12,7 +12,7 @@ use libfuzzer_sys::fuzz_target;
 use spillway_core::{Answer, BlockDevice, BlockSize, Budget, IoBuf, Request, SECTOR, Seam};
 use spillway_layers::memory::{self, Memory};
 use spillway_layers::write_cache::format::{ENTRY_LEN, Entry, Layout, SUPERBLOCK_LEN, Superblock};
-use spillway_layers::write_cache::{Config, WriteCache};
+use spillway_layers::write_cache::{Config, OldCache, WriteCache};
 use spillway_sim::world::World;
 
 const ORIGIN_BYTES: u64 = 128 << 10;
@@ -84,8 +84,11 @@ fuzz_target!(|input: &[u8]| {
     let config = Config {
         block_size: 512 << (head[1] % 8),
         start_sector: u64::from(head[2] % 4),
-        create: head[3] & 3 == 1,
-        recover: head[3] & 2 == 2,
+        old_cache: match head[3] & 3 {
+            0 => OldCache::Open,
+            1 => OldCache::Create,
+            _ => OldCache::Recover,
+        },
         ..Config::default()
     };
     let house =
@@ -106,8 +109,12 @@ fuzz_target!(|input: &[u8]| {
         assert!(house.read_all(&device) == wanted);
         drop(device);
         house.world.power_off();
-        let again =
-            House { world: World::new(2), config: Config { create: false, ..house.config.clone() }, ..house };
+        let old_cache = match house.config.old_cache {
+            OldCache::Create => OldCache::Open,
+            other => other,
+        };
+        let config = Config { old_cache, ..house.config.clone() };
+        let again = House { world: World::new(2), config, ..house };
         let device = again.open().expect("what was served is accepted");
         assert!(again.read_all(&device) == wanted);
         drop(device);
