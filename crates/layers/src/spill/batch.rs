@@ -273,8 +273,9 @@ impl Store {
             }
         };
         let tail = self.workspaces.tails.take(tail_bytes(self.layout())).await;
-        if self.stale.has(taken.segment.expect("it is not open yet").into()) {
-            self.zero_footer(&taken).await?;
+        let segment = taken.segment.expect("it is not open yet");
+        if self.stale.has(segment.into()) {
+            self.zero_footer(segment).await?;
         }
         if self.streams.replace(stream, Some(taken.open(tail))) {
             self.queue_upkeep();
@@ -283,8 +284,7 @@ impl Store {
     }
 
     /// What its last user has left there is not to be taken for the footer of the next.
-    async fn zero_footer(&self, taken: &Taken<'_>) -> Result<(), Kind> {
-        let segment = taken.segment.expect("it is not open yet");
+    pub(super) async fn zero_footer(&self, segment: u32) -> Result<(), Kind> {
         let at = self.layout().segment_bytes() - UNIT;
         self.write_at(segment, at, IoBuf::zeroes(UNIT)).await.0
     }

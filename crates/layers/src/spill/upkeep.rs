@@ -63,11 +63,11 @@ impl Store {
     async fn blank(&self, segment: u32) {
         let range =
             ByteRange::new(self.layout().segment_offset(segment), self.layout().segment_bytes() as u64);
-        // What was zeroed has no footer any more; of what was discarded nobody knows.
+        // What was zeroed has no footer any more. Of what was discarded nobody knows: the footer is zeroed here, where nobody waits for it.
         let zeroes = self.device.geometry().fast_zeroes;
         let op = if zeroes { Op::WriteZeroes } else { Op::Discard };
-        let result = self.device.submit(Request::bare(op, range)).await.result;
-        if zeroes && result.is_ok() {
+        let blanked = self.device.submit(Request::bare(op, range)).await.result.is_ok();
+        if zeroes && blanked || self.zero_footer(segment).await.is_ok() {
             self.stale.unmark(segment.into());
         }
     }

@@ -108,7 +108,11 @@ fn a_segment_that_is_used_again_has_no_footer_until_it_is_closed() {
     let sticky = Fault { sticky: true, ..fault(Call::Zero, 0, Effect::Fail(Kind::Io)) };
     let house = house(vec![sticky], 1);
     (0..20).for_each(|version| house.spill_pages(0..40, version));
+    house.verify();
     let states = |segment| house.store.segments.look(segment).state;
+    let stale = |segment: u32| house.store.stale.has(segment.into());
+    let free = (0..SEGMENTS as u32).filter(|&segment| states(segment) == State::Free);
+    assert!(free.clone().count() > 2 && !free.clone().any(stale), "who takes one waits for no footer");
     let open = (0..SEGMENTS as u32).find(|&segment| states(segment) == State::Open).expect("one is open");
     assert!(house.store.segments.seq(open) > SEGMENTS, "it was used before");
     let (store, at) = (house.store.clone(), (1 << SHIFT) - UNIT);
