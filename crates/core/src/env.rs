@@ -23,7 +23,8 @@ pub enum Place {
     /// On a background thread: writing back, commits, cleaning, which wait for devices most of the time. It may use the processor for
     /// long as long as it yields by `sleep(Duration::ZERO)` between slices of about 100 us.
     Background,
-    /// On a compute thread: compaction, scans, codecs of background work. It yields by [`Env::give_way`] between slices of about 100 us.
+    /// On a compute thread: compaction, scans, codecs of background work, batches on their way to a spill file. It yields by
+    /// [`Env::give_way`] between slices of about 100 us.
     Compute,
     /// On any worker other than the caller's: a share of a large request that is waited for.
     Assist,

@@ -11,7 +11,7 @@
 //! | [`seam`], [`align`] | the checks between two layers, and byte ranges turned into whole blocks |
 //! | [`budget`] | the memory promise: charged before a write is acknowledged |
 //! | [`attribute`], [`size`] | the control plane's one table, and the numbers people type |
-//! | [`mod@env`] | time, chance, tasks and memory as a layer may have them |
+//! | [`mod@env`], [`elsewhere()`] | time, chance, tasks and memory as a layer may have them; work on another thread that is waited for |
 //! | [`storage`] | the calls on a file or block device, real or simulated |
 //! | [`suspend`], [`grow`], [`at_risk`] | how a part ends, where that takes more than being dropped; how it becomes larger; what a crash would take |
 //! | [`session`], [`exchange`] | a conversation on a byte stream, without the stream; one in whole messages |
@@ -30,6 +30,7 @@ pub mod budget;
 pub mod buffer;
 pub mod contract;
 pub mod device;
+mod elsewhere;
 pub mod env;
 pub mod error;
 pub mod exchange;
@@ -59,6 +60,7 @@ pub use block::{BlockIndex, BlockSize, ByteRange, SECTOR};
 pub use budget::{Budget, Charge};
 pub use buffer::{IoBuf, Workspace};
 pub use device::{Answer, BlockDevice, Extent, Geometry, LocalFuture, Submission};
+pub use elsewhere::elsewhere;
 pub use env::{Env, Place, Region, Regions, Task, task};
 pub use error::{Error, Kind};
 pub use grow::Grow;

@@ -4,8 +4,8 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use spillway_core::sync::{Mutex, Ordering, WaitList};
-use spillway_core::{Answer, Budget, Error, Kind, Place, mutant};
+use spillway_core::sync::Ordering;
+use spillway_core::{Answer, Budget, Error, Kind, Place, elsewhere, mutant};
 use spillway_policy::compaction::Step;
 
 use super::codec::CodecIndex;
@@ -107,15 +107,12 @@ fn run<F>(
 where
     F: Future<Output = Result<(), Error>> + 'static,
 {
-    let ended = Arc::new((Mutex::new(None), WaitList::default()));
-    let (own, told) = (core.clone(), ended.clone());
-    let task = move || async move {
-        let outcome = command(own).await;
-        *told.0.lock() = Some(outcome);
-        told.1.wake_all();
-    };
-    core.env.spawn(place, Box::new(move || Box::pin(task())));
-    Answer::pending(async move { ended.1.until(|| ended.0.lock().take()).await })
+    let own = core.clone();
+    let ended = elsewhere(&*core.env, place, move || command(own));
+    Answer::pending(async move {
+        let dropped = || Err(Error::new(Kind::ShuttingDown, "the server ends"));
+        ended.await.unwrap_or_else(dropped)
+    })
 }
 
 impl Core {

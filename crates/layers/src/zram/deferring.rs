@@ -148,7 +148,7 @@ impl Core {
     ) -> bool {
         let mut scratch = Scratch::new();
         let meant = |mark: Mark, _| mark.is_deferred() && which.means(mark, now);
-        let Some((pick, page)) = Core::pick(self, slot, meant, &mut scratch) else { return false };
+        let Some((pick, page)) = self.pick(slot, meant, &mut scratch) else { return false };
         slice.count(work::SLOT + work::COPY + encoder.units_a_page());
         let codec = encoder.codec();
         let Some(bytes) = encoder.compress(page, COMPRESSED_BYTES_MAX) else {

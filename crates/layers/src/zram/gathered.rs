@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use spillway_core::Kind;
+use spillway_core::{Kind, Place, elsewhere};
 
 use super::backing::{Backing, BatchAtWork};
 use super::cell::{Cell, Scratch, SlotIndex};
@@ -11,6 +11,7 @@ use super::device::{Core, Count};
 use super::mark::{Away, Mark};
 use super::moving::Pick;
 use super::page::PAGE;
+use super::picked::Picked;
 use super::work::{self, Slice};
 use crate::spill::{Batch, Placed};
 
@@ -19,26 +20,48 @@ pub(super) type Written = Result<(), Kind>;
 
 /// Objects that were picked, and a batch with their bytes. Dropped, they stay where they are.
 pub(super) struct Gathered {
-    core: Arc<Core>,
     batch: Batch,
-    picks: Vec<Gather>,
+    picks: Picks,
     /// The last one did not fit.
     no_room: bool,
     // The last to go.
     at_work: BatchAtWork,
 }
 
+/// What was picked and is not published yet, by its record. Dropped, it stays where it is, and the limit has its pages back.
+struct Picks {
+    core: Arc<Core>,
+    all: Vec<Option<Gather>>,
+}
+
 struct Gather {
-    pick: Pick<Arc<Core>>,
+    picked: Picked,
     len: usize,
     codec: CodecIndex,
     /// What was charged to the limit.
     charged: u64,
 }
 
-impl Gather {
-    fn publish(self, placed: Placed) -> bool {
-        self.pick.spill_to(Away { placed, len: self.len, codec: self.codec })
+impl Picks {
+    /// Has a slot name its record; false where it does not, after all.
+    fn publish(&mut self, index: usize, placed: Placed) -> bool {
+        let Gather { picked, len, codec, .. } = self.all[index].take().expect("each lands once");
+        Pick::resume(&*self.core, picked).spill_to(Away { placed, len, codec })
+    }
+
+    fn left(&self) -> impl Iterator<Item = &Gather> {
+        self.all.iter().flatten()
+    }
+}
+
+impl Drop for Picks {
+    fn drop(&mut self) {
+        let mut charged = 0;
+        for gather in self.all.drain(..).flatten() {
+            charged += gather.charged;
+            drop(Pick::resume(&*self.core, gather.picked));
+        }
+        self.core.knobs.give_back(charged);
     }
 }
 
@@ -58,21 +81,22 @@ impl Gathered {
     pub(super) async fn new(core: &Arc<Core>, backing: &Arc<Backing>) -> Option<Self> {
         let at_work = backing.begin_batch()?;
         let batch = backing.store.batch().await;
-        Some(Self { core: core.clone(), batch, picks: Vec::new(), no_room: false, at_work })
+        let picks = Picks { core: core.clone(), all: Vec::new() };
+        Some(Self { batch, picks, no_room: false, at_work })
     }
 
     pub(super) fn len(&self) -> usize {
-        self.picks.len()
+        self.picks.all.len()
     }
 
     /// Bytes of what it has.
     fn bytes(&self) -> u64 {
-        self.picks.iter().map(|gather| gather.len as u64).sum()
+        self.picks.left().map(|gather| gather.len as u64).sum()
     }
 
     /// Whether it has as much as goes into one I/O.
     pub(super) fn is_full(&self) -> bool {
-        self.no_room || self.picks.len() as u64 >= self.core.knobs.writeback_batch_size.get()
+        self.no_room || self.len() as u64 >= self.picks.core.knobs.writeback_batch_size.get()
     }
 
     /// Picks what slot `index` holds, if it is an object that is `wanted`.
@@ -87,51 +111,60 @@ impl Gathered {
             self.no_room = true;
             return Added::NoRoom;
         };
+        let core = &*self.picks.core;
         // What cannot be read stays where it is, and fails when it is read.
-        let picked = if self.core.knobs.compressed_writeback.get() {
-            Core::pick_into(self.core.clone(), index, wanted, room).map(|pick| (pick.cell().len(), pick))
+        let picked = if core.knobs.compressed_writeback.get() {
+            core.pick_into(index, wanted, room).map(|pick| (pick.cell().len(), pick))
         } else {
-            pick_decoded(&self.core, index, wanted, room, slice)
+            pick_decoded(core, index, wanted, room, slice)
         };
         let Some((len, pick)) = picked else { return Added::Not };
         slice.count(work::COPY);
-        let Some(charged) = self.core.knobs.take_page() else { return Added::NoLimit };
+        let Some(charged) = core.knobs.take_page() else { return Added::NoLimit };
         let codec = pick.codec();
-        self.batch.keep(index.0, self.core.codecs.record_codec(len, codec), 1, len);
-        self.picks.push(Gather { pick, len, codec, charged });
-        assert_eq!(self.picks.len(), self.batch.len(), "each record has its slot");
+        self.batch.keep(index.0, core.codecs.record_codec(len, codec), 1, len);
+        let picked = pick.pause();
+        self.picks.all.push(Some(Gather { picked, len, codec, charged }));
+        assert_eq!(self.len(), self.batch.len(), "each record has its slot");
         Added::Yes
     }
 
-    /// Writes the batch, which is measured; what reached the file is published. Objects that did not stay where they are.
+    /// Has a compute thread write the batch and publish what reached the file, while the caller gathers the next one. Objects that did not
+    /// stay where they are.
     pub(super) async fn write(self) -> Written {
+        // Who has pages written one by one, each after the other, has nothing to do meanwhile.
+        let ended = if self.len() == 1 {
+            Some(self.write_here().await)
+        } else {
+            let env = self.picks.core.env.clone();
+            elsewhere(&*env, Place::Compute, move || self.write_here()).await
+        };
+        // A round ends where its batch is waited for: who looks then finds nothing of it on its way.
+        ended.map_or(Err(Kind::ShuttingDown), |(written, _at_work)| written)
+    }
+
+    /// Writes the batch, which is measured, and publishes it.
+    async fn write_here(self) -> (Written, BatchAtWork) {
         let _measured = self.at_work.meter().write(self.bytes());
-        let Self { core, batch, picks, at_work, .. } = self;
-        let mut picks: Vec<Option<Gather>> = picks.into_iter().map(Some).collect();
-        let publish = |index: usize, placed| picks[index].take().expect("each lands once").publish(placed);
-        let (done, result) = batch.write(&*core, publish).await;
-        assert_eq!(
-            picks.iter().flatten().count(),
-            picks.len() - done,
-            "what has not landed stays where it is"
-        );
+        let Self { batch, mut picks, at_work, .. } = self;
+        let (core, pages) = (picks.core.clone(), picks.all.len());
+        let (done, result) = batch.write(&*core, |index, placed| picks.publish(index, placed)).await;
+        assert_eq!(picks.left().count(), pages - done, "what has not landed stays where it is");
         core.count(Count::BackingWrites, done as u64);
-        core.knobs.give_back(picks.drain(..).flatten().map(|gather| gather.charged).sum());
-        drop(at_work);
-        result
+        (result, at_work)
     }
 }
 
 /// Picks an object and decompresses it to the start of `room`; returns the bytes there.
-fn pick_decoded(
-    core: &Arc<Core>,
+fn pick_decoded<'a>(
+    core: &'a Core,
     index: SlotIndex,
     wanted: impl FnOnce(Mark, Cell) -> bool,
     room: &mut [u8],
     slice: &mut Slice,
-) -> Option<(usize, Pick<Arc<Core>>)> {
+) -> Option<(usize, Pick<'a>)> {
     let mut scratch = Scratch::new();
-    let (pick, bytes) = Core::pick(core.clone(), index, wanted, &mut scratch)?;
+    let (pick, bytes) = core.pick(index, wanted, &mut scratch)?;
     slice.count(core.decode(pick.codec(), bytes, room).ok()?);
     Some((PAGE, pick))
 }

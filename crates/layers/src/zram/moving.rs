@@ -3,8 +3,6 @@
 //! An object is picked, its bytes are copied out, and the result is published if the slot still names what was picked (see
 //! `table`). This file frees what is left over, on every way out: who picks frees.
 
-use std::ops::Deref;
-
 use spillway_core::mutant;
 
 use super::cell::{Cell, Fresh, Scratch, SlotIndex};
@@ -15,8 +13,8 @@ use super::picked::{Picked, Published, When};
 use super::table::Table;
 
 /// An object that this thread has picked. Dropped, it stays where it is.
-pub(super) struct Pick<C: Deref<Target = Core>> {
-    core: C,
+pub(super) struct Pick<'a> {
+    core: &'a Core,
     cell: Cell,
     /// Absent once it was published.
     picked: Option<Picked>,
@@ -24,33 +22,43 @@ pub(super) struct Pick<C: Deref<Target = Core>> {
 
 impl Core {
     /// Picks the object that slot `index` holds, if it is `wanted` and no thread has picked it, and copies it out.
-    pub(super) fn pick<C: Deref<Target = Core>>(
-        core: C,
+    pub(super) fn pick<'s>(
+        &self,
         index: SlotIndex,
         wanted: impl FnOnce(Mark, Cell) -> bool,
-        scratch: &mut Scratch,
-    ) -> Option<(Pick<C>, &[u8])> {
-        let (picked, bytes) = core
+        scratch: &'s mut Scratch,
+    ) -> Option<(Pick<'_>, &'s [u8])> {
+        let (picked, bytes) = self
             .table
-            .pick(index, wanted, |locked, cell| locked.copy_to(&core.pool, &core.pages, cell, scratch))?;
-        Some((Pick { cell: picked.cell(), picked: Some(picked), core }, bytes))
+            .pick(index, wanted, |locked, cell| locked.copy_to(&self.pool, &self.pages, cell, scratch))?;
+        Some((Pick::resume(self, picked), bytes))
     }
 
     /// The same, copied to the start of `room`, which takes a page.
-    pub(super) fn pick_into<C: Deref<Target = Core>>(
-        core: C,
+    pub(super) fn pick_into(
+        &self,
         index: SlotIndex,
         wanted: impl FnOnce(Mark, Cell) -> bool,
         room: &mut [u8],
-    ) -> Option<Pick<C>> {
-        let (picked, ()) = core.table.pick(index, wanted, |locked, cell| {
-            locked.copy_into(&core.pool, &core.pages, cell, &mut room[..cell.len()]);
+    ) -> Option<Pick<'_>> {
+        let (picked, ()) = self.table.pick(index, wanted, |locked, cell| {
+            locked.copy_into(&self.pool, &self.pages, cell, &mut room[..cell.len()]);
         })?;
-        Some(Pick { cell: picked.cell(), picked: Some(picked), core })
+        Some(Pick::resume(self, picked))
     }
 }
 
-impl<C: Deref<Target = Core>> Pick<C> {
+impl<'a> Pick<'a> {
+    /// Goes on with an object that is picked, by who else has none of it.
+    pub(super) fn resume(core: &'a Core, picked: Picked) -> Self {
+        Self { core, cell: picked.cell(), picked: Some(picked) }
+    }
+
+    /// Leaves the object picked: the caller sees to it that it is resumed.
+    pub(super) fn pause(mut self) -> Picked {
+        self.picked.take().expect("it was not published yet")
+    }
+
     /// The cell of the object.
     pub(super) fn cell(&self) -> Cell {
         self.cell
@@ -151,7 +159,7 @@ impl<C: Deref<Target = Core>> Pick<C> {
     }
 }
 
-impl<C: Deref<Target = Core>> Drop for Pick<C> {
+impl Drop for Pick<'_> {
     fn drop(&mut self) {
         self.unpick(|mark| mark);
     }

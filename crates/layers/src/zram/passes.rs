@@ -168,7 +168,7 @@ impl Core {
 
     fn move_object(&self, asked: Cell, owner: SlotIndex, phase: Phase) -> Moved {
         let mut scratch = Scratch::new();
-        let Some((pick, bytes)) = Core::pick(self, owner, |_, cell| cell.is_at(asked), &mut scratch) else {
+        let Some((pick, bytes)) = self.pick(owner, |_, cell| cell.is_at(asked), &mut scratch) else {
             return Moved::Gone;
         };
         let (cell, len) = (pick.cell(), pick.cell().len());

@@ -254,7 +254,7 @@ impl<'a> Run<'a> {
         let core = self.core;
         slice.count(work::SLOT);
         let mut scratch = Scratch::new();
-        let Some((pick, bytes)) = Core::pick(core, index, |mark, _| self.means(mark), &mut scratch) else {
+        let Some((pick, bytes)) = core.pick(index, |mark, _| self.means(mark), &mut scratch) else {
             return Ok(());
         };
         assert!(self.left > 0, "no page is tried beyond max_pages");

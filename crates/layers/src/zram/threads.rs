@@ -10,7 +10,7 @@ use spillway_core::models::{self, every_order};
 use spillway_core::random::Random;
 use spillway_core::sync::shuttle::future::{block_on, spawn_local};
 use spillway_core::sync::shuttle::thread;
-use spillway_core::sync::{AtomicUsize, Ordering};
+use spillway_core::sync::{AtomicBool, AtomicUsize, Ordering};
 use spillway_core::{
     BlockDevice, Budget, ByteRange, Env, IoBuf, Kind, LocalFuture, Op, Place, Regions, Request, Task,
 };
@@ -20,7 +20,6 @@ use spillway_sim::world::World;
 
 use super::cell::{Scratch, SlotIndex};
 use super::codec::Params;
-use super::device::Core;
 use super::encoder::Choice;
 use super::mark::Slot;
 use super::page::PAGE;
@@ -38,13 +37,15 @@ mod spilling;
 /// A world in which a sleep is over as soon as another thread had its turn.
 struct Impatient {
     world: Arc<World>,
-    /// Background tasks are threads; otherwise they never begin.
+    /// Tasks are threads; otherwise they never begin.
     keeps_up: bool,
+    /// The device's own task on a compute thread is there. It has no end, and never begins.
+    has_compactor: AtomicBool,
 }
 
-impl Default for Impatient {
-    fn default() -> Self {
-        Self { world: World::new(1), keeps_up: false }
+impl Impatient {
+    fn new(keeps_up: bool) -> Arc<Self> {
+        Arc::new(Self { world: World::new(1), keeps_up, has_compactor: AtomicBool::new(false) })
     }
 }
 
@@ -70,7 +71,8 @@ impl Env for Impatient {
     }
 
     fn spawn(&self, place: Place, task: Task) {
-        if self.keeps_up && place == Place::Background {
+        let endless = place == Place::Compute && !self.has_compactor.swap(true, Ordering::SeqCst);
+        if self.keeps_up && !endless {
             spawn_local(task());
         } else {
             self.world.spawn(place, task);
@@ -96,7 +98,7 @@ fn no_more_writers_than_streams_and_none_waits_for_ever() {
         let choice = Choice { codec: 0, params: Params::default() };
         let streams = Arc::new(Streams::new(1, choice, Budget::new(1 << 20)).expect("there is room"));
         let busy = Arc::new(AtomicUsize::new(0));
-        let env = Arc::new(Impatient::default());
+        let env = Impatient::new(false);
         let writers: Vec<_> = (0..3)
             .map(|_| {
                 let (streams, busy, env) = (streams.clone(), busy.clone(), env.clone());
@@ -171,7 +173,7 @@ fn zram_in(regions: Arc<dyn Regions>, budget: &Arc<Budget>) -> Arc<Zram> {
         recomp_algorithm: secondaries,
         ..Config::default()
     };
-    let env = Arc::new(Impatient::default());
+    let env = Impatient::new(false);
     Zram::new(config, env, regions, budget.clone()).expect("a valid configuration")
 }
 
@@ -246,8 +248,7 @@ fn pick(zram: &Zram, moves: bool) {
     let (core, mut scratch) = (&zram.core, Scratch::new());
     let held = core.table.lock(SlotIndex(0)).map(|slot| slot.get());
     let Some(Slot::Stored(cell, _)) = held else { return };
-    let Some((pick, bytes)) = Core::pick(&**core, SlotIndex(0), |_, held| held.is_at(cell), &mut scratch)
-    else {
+    let Some((pick, bytes)) = core.pick(SlotIndex(0), |_, held| held.is_at(cell), &mut scratch) else {
         return;
     };
     if moves {

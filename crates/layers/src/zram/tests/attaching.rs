@@ -51,7 +51,8 @@ fn device_behind(gate: &Arc<Semaphore>, config: Config, latency: Latency) -> Spi
             find(&backing)
         })
     });
-    open_in(world, there, "ram0", config, open_file).expect("nothing is opened, or what is blank")
+    open_in(world.clone(), world, there, "ram0", config, open_file)
+        .expect("nothing is opened, or what is blank")
 }
 
 /// Without a size and a spill file.

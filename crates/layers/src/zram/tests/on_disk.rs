@@ -62,11 +62,12 @@ pub(super) fn open(name: &str, config: Config, medium: Medium, plan: Plan) -> Re
     let storage = disk.clone();
     let opened = move || OpenStorage { storage: storage.clone(), notes: Vec::new() };
     let open_file = Arc::new(move |_: &BackingDevice| Answer::Done(Ok(opened())));
-    open_in(world, disk, name, config, open_file)
+    open_in(world.clone(), world, disk, name, config, open_file)
 }
 
-/// A device in `world`, that opens files by `open_file`.
+/// A device in `env`, which is about `world`, that opens files by `open_file`.
 pub(super) fn open_in(
+    env: Arc<dyn Env>,
     world: Arc<World>,
     disk: Arc<Disk>,
     name: &str,
@@ -76,7 +77,7 @@ pub(super) fn open_in(
     let budget = Budget::new(64 << 20);
     let around = Surroundings {
         name: name.into(),
-        env: world.clone(),
+        env,
         regions: Arc::new(VecRegions::new(128 << 20)),
         budget: budget.clone(),
         memory_nodes: Vec::new(),

@@ -5,6 +5,7 @@ use spillway_sim::disk::{Latency, Medium, Plan};
 use super::on_disk::{SHIFT, Spilling, config, content, medium, open, spilling, spilling_to};
 use super::*;
 
+mod elsewhere;
 mod errors;
 
 #[test]

@@ -1,8 +1,8 @@
 //! Spill files that are named and let go beside those who use the device.
 
 use spillway_core::storage::Moved;
+use spillway_core::sync::Unseen;
 use spillway_core::sync::shuttle::future::yield_now;
-use spillway_core::sync::{AtomicBool, Unseen};
 use spillway_core::{Answer, Extent, FallocateMode, Geometry, Storage};
 
 use super::spilling::{noise, on_thread, together, verify, write_back};
@@ -119,7 +119,7 @@ fn device(spill: Option<&str>) -> Arc<Zram> {
     };
     let around = Surroundings {
         name: "ram0".into(),
-        env: Arc::new(Impatient { keeps_up: true, ..Impatient::default() }),
+        env: Impatient::new(true),
         regions: Arc::new(VecRegions::new(256 << 20)),
         budget: Budget::new(64 << 20),
         memory_nodes: Vec::new(),

@@ -25,8 +25,7 @@ const SLOTS: u64 = 32;
 
 /// A device that spills to segments of that size.
 fn spilling(shift: u32) -> Arc<Zram> {
-    let (env, budget) =
-        (Arc::new(Impatient { keeps_up: true, ..Impatient::default() }), Budget::new(64 << 20));
+    let (env, budget) = (Impatient::new(true), Budget::new(64 << 20));
     let config = Config {
         disksize: SLOTS << 12,
         max_comp_streams: 1,
