@@ -1,21 +1,23 @@
 //! E1: pages that leave compressed RAM for a file, one I/O a page, 32 pages an I/O as in the source, and as many as we gather.
 //!
 //! The pages are random, so that none compresses and all are written raw. The peer is fio, which writes as many bytes in order, 1 MiB at a
-//! time, eight at once, with O_DIRECT, into a file of the same file system that was written before. The file system gives room to
-//! the spill file while it is written: what is freed of it is punched.
+//! time, eight at once, with O_DIRECT. Both write over what was written before, as far as that can be had: see `medium`.
 //!
 //! The second table is about reads of pages that stay in memory, before and during a write-back of all others.
 
 mod beside;
 mod device;
+mod medium;
 mod soak;
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
 use crate::fio::server_time;
+use crate::nbd::Folder;
 use crate::report::{Rounds, at_least, at_most, drawn_order, median, ratio, table};
 use beside::Beside;
 use device::{Device, text};
@@ -44,7 +46,10 @@ pub(crate) use soak::run as soak;
 pub(crate) fn run(count: usize, gib: u64) -> Result<()> {
     ensure!((1..=64).contains(&gib), "{gib} GiB: 1 to 64 are allowed");
     let rounds = Rounds::new(count, "spill");
-    let device = Device::start(gib << 30, (gib << 31) + (1 << 30), (gib << 30) / 4 * 5)?;
+    let bytes = gib << 30;
+    let disk = Folder::on_disk()?;
+    let ([spill, other], media) = medium::pair(&disk.0, [bytes / 4 * 5, bytes])?;
+    let device = Device::start(bytes, 2 * bytes + (1 << 30), &spill)?;
     let figures = rounds.measure(|round| {
         eprintln!("round {round} of {count}");
         let mut figures = vec![f64::NAN; BESIDE + 3];
@@ -54,20 +59,20 @@ pub(crate) fn run(count: usize, gib: u64) -> Result<()> {
                     let (rate, processor) = write_back(&device, batch)?;
                     (figures[turn], figures[BATCHES.len() + turn]) = (rate, processor);
                 }
-                None if turn == BATCHES.len() => figures[PEER] = peer(&device)?,
+                None if turn == BATCHES.len() => figures[PEER] = peer(other.path(), bytes)?,
                 None => {
-                    let Beside { p99: [idle, busy], rate } = beside::measure(&device)?;
+                    let Beside { p99: [idle, busy], rate } = beside::measure(&device, &disk.0)?;
                     figures[BESIDE..].copy_from_slice(&[idle, busy, rate]);
                 }
             }
         }
         Ok(figures)
     })?;
-    show(&figures, rounds, gib);
+    show(&figures, rounds, gib, &media);
     Ok(())
 }
 
-fn show(figures: &[Vec<f64>], rounds: Rounds, gib: u64) {
+fn show(figures: &[Vec<f64>], rounds: Rounds, gib: u64, media: &str) {
     let (rates, rest) = figures.split_at(BATCHES.len());
     let (processor, peer) = (&rest[..BATCHES.len()], &figures[PEER]);
     let rows = (0..BATCHES.len()).map(|mode| {
@@ -87,7 +92,7 @@ fn show(figures: &[Vec<f64>], rounds: Rounds, gib: u64) {
     let heads =
         ["pages an I/O", "written back", "to one page", "of fio, 1 MiB", "processor, s a GiB", "to one page"];
     table(&title, &heads, &rows.collect::<Vec<_>>());
-    println!("\nfio: {:.0} MiB a second.", median(peer));
+    println!("\nfio: {:.0} MiB a second. Both wrote to {media}.", median(peer));
     show_beside(figures, rounds);
 }
 
@@ -120,13 +125,13 @@ fn write_back(device: &Device, batch: u64) -> Result<(f64, f64)> {
 }
 
 /// fio's MiB a second.
-fn peer(device: &Device) -> Result<f64> {
-    let file = format!("--filename={}", text(&device.disk.0.join("peer"))?);
-    let size = format!("--size={}", device.bytes);
+fn peer(path: &Path, bytes: u64) -> Result<f64> {
+    let file = format!("--filename={}", text(path)?);
+    let size = format!("--size={bytes}");
     let mut command = Command::new("fio");
     command.args(["--name=peer", "--rw=write", "--bs=1M", "--iodepth=8", "--ioengine=libaio", "--direct=1"]);
     let start = Instant::now();
     let output = command.args([file, size]).stdin(Stdio::null()).output().context("fio cannot be started")?;
     ensure!(output.status.success(), "fio: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(device.bytes as f64 / (1u64 << 20) as f64 / start.elapsed().as_secs_f64())
+    Ok(bytes as f64 / (1u64 << 20) as f64 / start.elapsed().as_secs_f64())
 }

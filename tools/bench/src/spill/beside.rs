@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::ops::Range;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -26,14 +27,14 @@ pub(super) struct Beside {
     pub(super) rate: f64,
 }
 
-/// Fills the device, and writes back all of it but what is read meanwhile.
-pub(super) fn measure(device: &Device) -> Result<Beside> {
+/// Fills the device, and writes back all of it but what is read meanwhile. Keeps a log of reads in `folder`.
+pub(super) fn measure(device: &Device, folder: &Path) -> Result<Beside> {
     device.fill()?;
     device.set("writeback_batch_size", "256")?;
     device.set("idle", "all")?;
     let hot = format!("--size={HOT_BYTES} --offset_increment=0");
     fio(&device.contender, &case("hot", "read", 1024, 1, 8), &hot)?;
-    let log = device.disk.0.join("reads");
+    let log = folder.join("reads");
     let seconds = IDLE.as_secs() * 2 + (device.bytes >> 30) * 4;
     let reader = Command::new("fio")
         .args(["--name=job", "--thread", "--rw=randread", "--bs=4k", "--iodepth=16", "--norandommap"])

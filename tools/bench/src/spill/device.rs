@@ -1,10 +1,11 @@
-//! A RAM disk that spills to a file on the disk.
+//! A RAM disk that spills to the disk.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use super::medium::Medium;
 use crate::fio::{Contender, case, fio};
 use crate::nbd::{Folder, binary, server};
 
@@ -13,21 +14,19 @@ pub(super) struct Device {
     pub(super) bytes: u64,
     spillway: PathBuf,
     sockets: Folder,
-    /// Where the spill file lies.
-    pub(super) disk: Folder,
 }
 
 impl Device {
-    /// One of `bytes`, with so much memory, and so much room in the spill file.
-    pub(super) fn start(bytes: u64, memory: u64, room: u64) -> Result<Self> {
-        let (sockets, disk) = (Folder::new()?, Folder::on_disk()?);
-        let (spillway, spill) = (binary()?, disk.0.join("spill"));
-        let numbers = [bytes, memory, room].map(|bytes| bytes.to_string());
-        let [size, memory, room] = numbers.each_ref().map(String::as_str);
-        let words = [text(&spillway)?, "ram", "--size", size, "--memory", memory, "--name", "ram0"];
-        let more = ["--spill", text(&spill)?, "--spill-size", room, "--socket", "SOCKET"];
-        let contender = server("spillway", &sockets.0, "ram0", &[&words[..], &more].concat())?;
-        Ok(Self { contender, spillway, bytes, sockets, disk })
+    /// One of `bytes`, with so much memory, that spills to `spill`.
+    pub(super) fn start(bytes: u64, memory: u64, spill: &Medium) -> Result<Self> {
+        let (sockets, spillway) = (Folder::new()?, binary()?);
+        let [size, memory] = [bytes, memory].map(|bytes| bytes.to_string());
+        let mut words = vec![text(&spillway)?, "ram", "--size", &size, "--memory", &memory, "--name", "ram0"];
+        words.extend(["--spill", text(spill.path())?, "--socket", "SOCKET"]);
+        let room = if let Medium::File(_, bytes) = spill { Some(bytes.to_string()) } else { None };
+        words.extend(room.iter().flat_map(|room| ["--spill-size", room]));
+        let contender = server("spillway", &sockets.0, "ram0", &words)?;
+        Ok(Self { contender, spillway, bytes, sockets })
     }
 
     fn say(&self, words: &[&str]) -> Result<String> {

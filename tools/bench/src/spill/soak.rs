@@ -8,6 +8,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::device::{Device, text};
+use super::medium::Medium;
+use crate::nbd::Folder;
 use crate::report::{at_least, at_most, table};
 
 /// The memory, and what is written to the device.
@@ -24,20 +26,21 @@ const OF_FIO: f64 = 0.6;
 
 pub(crate) fn run(seconds: u64) -> Result<()> {
     ensure!((10..=86_400).contains(&seconds), "{seconds} seconds: 10 to 86400 are allowed");
-    let device = Device::start(SET, MEMORY, SET / 2 * 3)?;
+    let disk = Folder::on_disk()?;
+    let device = Device::start(SET, MEMORY, &Medium::File(disk.0.join("spill"), SET / 2 * 3))?;
     let child = device.contender.child.as_ref().context("the server runs")?.id();
-    let log = device.disk.0.join("soak");
+    let log = disk.0.join("soak");
     let soak = write(&device.contender.target, &log, seconds)?;
     let resident = resident(child)?;
     let (policy, paused) = (device.get("policy")?, device.get("throttled_time")?);
-    let file = device.disk.0.join("peer");
+    let file = disk.0.join("peer");
     let target = |more: &[&str]| -> Result<Vec<String>> {
         let words = ["--ioengine=libaio", "--direct=1"].iter().chain(more).map(|word| (*word).into());
         Ok(words.chain([format!("--filename={}", text(&file)?)]).collect())
     };
     fs::write(&file, [])?;
     fill(&target(&[])?)?;
-    let peer = write(&target(&[])?, &device.disk.0.join("plain"), PEER_SECONDS.min(seconds))?;
+    let peer = write(&target(&[])?, &disk.0.join("plain"), PEER_SECONDS.min(seconds))?;
     let title = format!(
         "**A working set of {} MiB in {} MiB of memory, {seconds} s.** `cargo xtask bench spill soak {seconds}`",
         SET >> 20,
