@@ -52,18 +52,39 @@ impl WordLocks {
     /// Where it fails it may have tried to change the word, which changes nothing but makes the word's memory resident.
     #[inline]
     pub fn lock_if(&self, key: u64, word: &AtomicU64, wanted: impl Fn(u64) -> bool) -> Result<u64, u64> {
+        let locked = self.exchange(key, word, |content| wanted(content).then_some(content | LOCKED));
+        if locked.is_ok() {
+            super::primitives::note_lock();
+        }
+        locked
+    }
+
+    /// Changes the content of `word` to what `next` makes of it, as soon as it is unlocked, without locking it; returns what it was, or as
+    /// an error the first content of which `next` makes nothing. Content that stays as it is is not waited for.
+    ///
+    /// Where it fails, as of [`WordLocks::lock_if`].
+    pub fn update(&self, key: u64, word: &AtomicU64, next: impl Fn(u64) -> Option<u64>) -> Result<u64, u64> {
+        self.exchange(key, word, |content| {
+            let next = next(content);
+            assert!(next.is_none_or(|next| next & BOTH == 0), "content {next:x?} has bits of the lock");
+            next
+        })
+    }
+
+    /// Puts what `next` makes of the content in its place, as soon as `word` is unlocked.
+    #[inline]
+    fn exchange(&self, key: u64, word: &AtomicU64, next: impl Fn(u64) -> Option<u64>) -> Result<u64, u64> {
         let mut looks = 0;
         loop {
             let seen = word.load(Ordering::Acquire);
             let content = Self::content(seen);
-            if !wanted(content) {
-                return Err(content);
+            let Some(next) = next(content) else { return Err(content) };
+            if next == content {
+                return Ok(content);
             }
-            if seen & LOCKED != 0 {
+            if seen & LOCKED != 0 && !mutant::on("word locks: change what is locked") {
                 self.wait(key, word, &mut looks);
-            } else if word.compare_exchange(seen, seen | LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok()
-            {
-                super::primitives::note_lock();
+            } else if word.compare_exchange(seen, next, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 return Ok(content);
             } else {
                 super::primitives::note_failed_exchange(word);
@@ -180,6 +201,33 @@ mod threads {
         every_order(20_000, additions);
     }
 
+    /// Two threads add to the content of a word without locking it, while a third adds to it under its lock, in two steps.
+    #[test]
+    fn what_is_changed_without_a_lock_is_not_lost_to_who_holds_it() {
+        every_order(20_000, || {
+            let shared = Arc::new((WordLocks::default(), AtomicU64::new(ONE)));
+            let add = |_| {
+                let shared = shared.clone();
+                thread::spawn(move || shared.0.update(7, &shared.1, |content| Some(content + ONE)).is_ok())
+            };
+            let adders = [(); 2].map(add);
+            let (locks, word) = &*shared;
+            let before = locks.lock_if(7, word, |_| true).expect("any content is wanted");
+            thread::yield_now();
+            locks.unlock(7, word, before + 10 * ONE);
+            assert!(adders.into_iter().all(|thread| thread.join().expect("it ends")));
+            assert_eq!(word.load(Ordering::Relaxed), 13 * ONE);
+        });
+    }
+
+    #[test]
+    fn the_checker_finds_a_change_of_what_is_locked() {
+        finds(
+            "word locks: change what is locked",
+            "sync::word_locks::threads::what_is_changed_without_a_lock_is_not_lost_to_who_holds_it",
+        );
+    }
+
     #[test]
     fn the_checker_finds_a_sleeper_that_is_not_woken() {
         finds(
@@ -221,6 +269,12 @@ mod tests {
         assert_eq!(locks.lock_if(0, &word, |content| content != 0), Err(0), "a locked word can be looked at");
         locks.unlock(0, &word, 16);
         assert!(locks.change(&word, 16, 20) && !locks.lock_changed(&word, 16, 0));
-        assert_eq!(word.load(Ordering::Relaxed), 20);
+        let double = |content: u64| (content < 100).then_some(content * 2);
+        assert_eq!((locks.update(0, &word, double), locks.update(0, &word, double)), (Ok(20), Ok(40)));
+        assert_eq!(locks.update(0, &word, double), Ok(80));
+        assert_eq!(locks.update(0, &word, double), Err(160));
+        assert!(locks.lock_changed(&word, 160, 164));
+        assert_eq!(locks.update(0, &word, Some), Ok(164), "what stays is not waited for");
+        assert_eq!(word.load(Ordering::Relaxed), 164 | LOCKED);
     }
 }

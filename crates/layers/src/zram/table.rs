@@ -107,6 +107,22 @@ impl Table {
         Some(Locked { locks: &self.locks, words, index, mark })
     }
 
+    /// Changes the mark of a slot of a page that is in use to what `next` makes of it, without locking the slot; returns what it was, or
+    /// `None` where `next` makes nothing of it.
+    pub(super) fn change_mark(
+        &self,
+        page: SlotPage<'_>,
+        index: SlotIndex,
+        next: impl Fn(Mark) -> Option<Mark>,
+    ) -> Option<Mark> {
+        let next = |content| next(Mark::from_content(content)).map(Mark::content);
+        let changed = self.locks.update(key(index), &page.slot(index)[1], next);
+        if changed.is_err() && !page.is_used() {
+            self.blocks.release_unused(&self.locks, page);
+        }
+        changed.ok().map(Mark::from_content)
+    }
+
     /// Sets a slot to something. Fails without a change where memory for it is refused. Called with no lock held.
     pub(super) fn set(
         &self,

@@ -30,6 +30,7 @@ use super::{Config, Zram};
 
 mod attaching;
 mod deferring;
+mod marking;
 mod pages;
 mod recompressing;
 mod spilling;

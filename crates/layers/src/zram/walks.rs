@@ -50,22 +50,20 @@ impl Table {
     }
 
     /// Marks as idle what the slots of `range`, which lie in one page, hold in memory, if it was not accessed in the last `age` seconds
-    /// before `now`; what was is marked as not idle. Returns the units of work.
+    /// before `now`; what was is marked as not idle. No slot is locked. Returns the units of work.
     pub(super) fn mark_idle(&self, range: Range<u64>, age: u32, now: u32) -> u32 {
         work::note(work::LOOK);
         let Some(page) = self.used_page(SlotIndex::new(range.start)) else { return work::LOOK };
-        let mut locks = 0;
+        let mut changes = 0;
+        let next = |mark: Mark| mark.is_stored().then(|| mark.with_idle(mark.age(now) >= age));
         for index in range.map(SlotIndex::new) {
-            if let Some(mut locked) = self.lock_in(page, index, Mark::is_stored) {
-                locks += 1;
-                locked.mark = locked.mark.with_idle(locked.mark.age(now) >= age);
-            }
+            changes += u32::from(self.change_mark(page, index, next).is_some());
         }
-        work::LOOK + locks / work::LOCKS
+        work::LOOK + changes / work::LOCKS
     }
 
     /// Passes over the slots of `range`, which lie in one page: each object that may leave memory is shown to `see`, with its length, until
-    /// that says no; what was accessed since the last time is passed. Returns the units of work.
+    /// that says no; what was accessed since the last time is passed. No slot is locked. Returns the units of work.
     pub(super) fn sweep(
         &self,
         range: Range<u64>,
@@ -74,20 +72,18 @@ impl Table {
     ) -> u32 {
         work::note(work::LOOK);
         let Some(page) = self.used_page(SlotIndex::new(range.start)) else { return work::LOOK };
-        let mut locks = 0;
+        let mut changes = 0;
+        // What is deferred still found no memory to be compressed.
+        let wanted = |mark: Mark| (mark.is_stored() || mark.is_deferred()) && !mark.is_picked();
+        let next = |mark: Mark| wanted(mark).then(|| mark.passed());
         for index in range.map(SlotIndex::new) {
-            // What is deferred still found no memory to be compressed.
-            let wanted = |mark: Mark| (mark.is_stored() || mark.is_deferred()) && !mark.is_picked();
-            let Some(mut locked) = self.lock_in(page, index, wanted) else { continue };
-            locks += 1;
-            let (len, leaves) = (locked.mark.len(), locked.mark.leaves(locked.mark.len(), now));
-            locked.mark = locked.mark.passed();
-            drop(locked);
-            if leaves && !see(index, len) {
+            let Some(mark) = self.change_mark(page, index, next) else { continue };
+            changes += 1;
+            if mark.leaves(mark.len(), now) && !see(index, mark.len()) {
                 break;
             }
         }
-        work::LOOK + locks / work::LOCKS
+        work::LOOK + changes / work::LOCKS
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) const COPY: u32 = (PAGE / spillway_core::work::BYTES_COPIED) as u32;
 /// Units for looking at a page of slots.
 pub(super) const LOOK: u32 = 10;
 
-/// Slots that are locked and read in a unit.
+/// Slots that are locked and read, or whose mark is changed, in a unit.
 pub(super) const LOCKS: u32 = 4;
 
 /// What is left of a slice, and what its requests took of memory.

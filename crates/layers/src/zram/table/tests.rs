@@ -221,3 +221,35 @@ fn what_is_unpicked_can_be_picked_again_and_what_was_replaced_is_the_pickers() {
     assert!(!stored.world.table.unpick(picked, |mark| mark));
     assert!(stored.pick().is_none(), "a repeated word is no object");
 }
+
+/// An access, and a picker, take the lock of their slot; walks over many slots do not.
+#[cfg(not(feature = "shuttle"))]
+#[test]
+fn walks_change_marks_without_a_lock() {
+    let world = world();
+    (0..3).for_each(|index| _ = world.set(index, object(index)).unwrap());
+    world.set(3, Slot::Same(7)).unwrap();
+    // The first write is no access.
+    world.set(0, object(9)).unwrap();
+    let idle = || {
+        let mut idle = Vec::new();
+        world.table.marks(0..PAGE_SLOTS, |index, mark| idle.extend(mark.is_idle().then_some(index.0)));
+        idle
+    };
+    let before = spillway_core::sync::locks_taken();
+    world.table.mark_idle(0..PAGE_SLOTS, 11, 15);
+    assert_eq!(idle(), [0; 0], "10 seconds after the write");
+    world.table.mark_idle(1..PAGE_SLOTS, 10, 15);
+    assert_eq!(idle(), [1, 2], "a repeated word is none");
+    let mut seen = Vec::new();
+    (0..2).for_each(|_| {
+        _ = world.table.sweep(0..PAGE_SLOTS, 15, |index, len| {
+            seen.push((index.0, len));
+            index.0 != 1
+        })
+    });
+    assert_eq!(seen, [(1, 100), (0, 100), (1, 100)], "what was accessed is passed once");
+    world.table.mark_idle(0..2, 11, 15);
+    assert_eq!((idle(), spillway_core::sync::locks_taken()), (vec![2], before));
+    world.table.verify();
+}
