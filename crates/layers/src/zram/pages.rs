@@ -359,18 +359,6 @@ impl Pages {
         all.take(state.fresh as usize + 1).collect()
     }
 
-    /// Tasks that wait for memory.
-    #[cfg(test)]
-    pub(super) fn waiting(&self) -> usize {
-        self.freed.waiting()
-    }
-
-    /// Bytes of all tags.
-    #[cfg(test)]
-    pub(super) fn tag_bytes(&self) -> u64 {
-        self.chunks.iter().filter_map(OnceLock::get).map(|chunk| chunk._charge.bytes()).sum()
-    }
-
     /// The byte at `offset` of a span that has been handed out.
     pub(super) fn address(&self, span: Span, offset: usize) -> NonNull<u8> {
         let chunk = self.chunks[self.chunk_of(span)].get().expect("a span lies in a mapped chunk");

@@ -3,6 +3,18 @@
 use super::*;
 use spillway_sim::memory::VecRegions;
 
+impl Pages {
+    /// Tasks that wait for memory.
+    pub(in crate::zram) fn waiting(&self) -> usize {
+        self.freed.waiting()
+    }
+
+    /// Bytes of all tags.
+    pub(in crate::zram) fn tag_bytes(&self) -> u64 {
+        self.chunks.iter().filter_map(OnceLock::get).map(|chunk| chunk._charge.bytes()).sum()
+    }
+}
+
 fn pages(bytes: u64) -> Pages {
     Pages::new(Arc::new(VecRegions::new(64 << 20)), Budget::new(bytes), Budget::new(1 << 20))
 }
