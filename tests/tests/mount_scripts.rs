@@ -97,7 +97,7 @@ echo 8 > $zram/writeback_batch_size
 echo $place.spill > $zram/backing_dev
 test "$(cat $zram/backing_dev)" = $place.spill
 echo 64M > $zram/disksize
-test "$(stat -c '%s %a' $place.spill)" = "92274688 600"
+test "$(stat -c '%s %a' $place.spill)" = "33554432 600"
 fails "Device or resource busy" "echo $place.spill > $zram/backing_dev"
 test -z "$(cat $zram/block_state)"
 loop=$(losetup --find --show --direct-io=on $disk)

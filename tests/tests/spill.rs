@@ -45,18 +45,23 @@ fn fio(server: &Server, job: &[&str]) {
 }
 
 #[test]
-fn a_spill_file_grows_to_the_size_that_is_asked_for_and_shrinks_to_none() {
+fn a_spill_file_grows_as_it_fills_up_to_the_size_that_is_asked_for_and_shrinks_to_none() {
     let folder = Arc::new(Scratch::new());
     let len = || fs::metadata(spill_file(&folder)).expect("a file").len();
     let sized = |size: &str| ram("64M", &folder).with("--spill-size", size);
-    for (size, bytes) in [("40M", 40 << 20), ("64M", 64 << 20)] {
-        let server = sized(size).start();
-        assert_eq!((server.value("ram0", "spill_size").as_u64(), len()), (Some(bytes), bytes));
-        server.spillway(&["stop", "ram0"]).well();
-    }
-    let smaller = sized("40M").run();
-    assert!(smaller.err.contains("does not shrink") && smaller.err.contains("64M"), "{}", smaller.err);
-    assert_eq!(len(), 64 << 20);
+    let size = |server: &Server| server.value("ram0", "spill_size").as_u64();
+    let server = sized("1G").start();
+    assert_eq!((size(&server), len()), (Some(1 << 30), 32 << 20), "as short as it may be");
+    fio(&server, &["--rw=write", "--bs=64k", "--size=8M"]);
+    set(&server, "writeback", "page_indexes=0-2047");
+    assert_eq!(away(&server), 2048);
+    until("it is longer than what was written", || (len() == 256 << 20).then_some(()));
+    server.spillway(&["stop", "ram0"]).well();
+    let smaller = sized("100M").run();
+    assert!(smaller.err.contains("does not shrink") && smaller.err.contains("256M"), "{}", smaller.err);
+    let server = sized("300M").start();
+    assert_eq!((size(&server), len()), (Some(300 << 20), 256 << 20));
+    server.spillway(&["stop", "ram0"]).well();
     fs::write(spill_file(&folder), "a diary".repeat(10_000)).expect("a file");
     let foreign = sized("64M").run();
     assert!(foreign.err.contains("--force") && len() == 70_000, "{}", foreign.err);
@@ -273,8 +278,10 @@ fn a_spill_file_is_made_for_its_owner_alone_and_taken_again_only_after_a_stop() 
     let meta = fs::metadata(spill_file(&folder)).expect("it was made");
     assert_eq!((meta.mode() & 0o777, meta.blocks() < 1 << 11), (0o600, true), "{meta:?}");
     assert!(server.log().contains("O_DIRECT"), "whether it has it is said: {}", server.log());
+    assert_eq!(meta.len(), 32 << 20);
     // 64 MiB and a tenth of it, in whole segments of 4 MiB, and four more.
-    assert_eq!(meta.len(), 88 << 20);
+    let size = server.value("ram0", "spill_size");
+    assert_eq!(size.as_u64(), Some(88 << 20));
     let second = ram("64M", &folder).with("--name", "other").run();
     assert!(second.err.contains("spill"), "{}", second.err);
     fio(&server, &["--rw=write", "--bs=4k", "--size=1M"]);
@@ -292,7 +299,7 @@ fn a_spill_file_is_made_for_its_owner_alone_and_taken_again_only_after_a_stop() 
     assert!(forced.log().contains("by force") && !forced.log().contains("--force"), "{}", forced.log());
     let listed = forced.spillway(&["ls", "--json", "--bytes"]).well().out;
     let rows: serde_json::Value = serde_json::from_str(&listed).expect("JSON");
-    assert_eq!((&rows[0]["spilled"], &rows[0]["spill_size"]), (&0.into(), &meta.len().into()), "{listed}");
+    assert_eq!((&rows[0]["spilled"], &rows[0]["spill_size"]), (&0.into(), &size), "{listed}");
     drop(forced);
     fs::write(spill_file(&folder), "a diary".repeat(10_000)).expect("a file");
     let foreign = ram("64M", &folder).run();

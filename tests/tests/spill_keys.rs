@@ -52,7 +52,7 @@ fn a_configuration_says_all_about_spilling() {
     for (key, _, shown) in KEYS {
         assert_eq!(server.value("cold", key).to_string(), shown, "{key}");
     }
-    assert_eq!(fs::metadata(folder.join("cold")).expect("a file").len(), 40 << 20);
+    assert_eq!(fs::metadata(folder.join("cold")).expect("a file").len(), 32 << 20);
     let mut client = Client::open(server.socket(), "cold");
     let bytes = pattern::half_random(1, 0, 8 << 20);
     client.write(0, &bytes).expect("it is written");

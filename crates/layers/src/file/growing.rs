@@ -17,7 +17,13 @@ impl Grow for File {
 }
 
 impl File {
-    /// Makes a file as long as that, before anybody uses it; [`spillway_core::Kind::NotSupported`] for a block device.
+    /// Whether [`File::lengthen`] may do something: it is no block device.
+    pub(crate) fn becomes_longer(&self) -> bool {
+        let bytes = self.backing.size.load(Ordering::Acquire);
+        self.backing.storage.lengthen(bytes).is_ok()
+    }
+
+    /// Makes a file as long as that, beside those who use it, one call at a time; [`spillway_core::Kind::NotSupported`] for a block device.
     pub(crate) async fn lengthen(&self, bytes: u64) -> Result<(), Error> {
         let lengthened = self.backing.storage.lengthen(bytes);
         lengthened.map_err(|kind| Error::new(kind, format!("it cannot be made {} long", human(bytes))))?;

@@ -274,6 +274,7 @@ impl Store {
         };
         let tail = self.workspaces.tails.take(tail_bytes(self.layout())).await;
         let segment = taken.segment.expect("it is not open yet");
+        self.reach(segment).await?;
         if self.stale.has(segment.into()) {
             self.zero_footer(segment).await?;
         }

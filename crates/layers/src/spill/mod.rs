@@ -27,13 +27,16 @@
 //! | `streams`, `batch` | segments that are written to; records on their way |
 //! | `reading` | records read by their place |
 //! | `cleaner`, `upkeep` | room won back; segments closed and punched |
+//! | `length` | a file that becomes longer as it is filled |
 //!
 //! *Lock order*: the locks of open segments, of free segments and of the bitmaps are leaves. Who opens the next segment of a stream
-//! holds that stream's turn, then for cleaning the cleaner's, then the turn of the cleaner's stream; these are held across awaits.
+//! holds that stream's turn, then for cleaning the cleaner's, then the turn of the cleaner's stream, and last that of lengthening the file; these
+//! are held across awaits.
 
 mod batch;
 mod cleaner;
 pub mod format;
+mod length;
 mod opening;
 mod reading;
 mod segments;

@@ -14,12 +14,14 @@ use super::format::{
     CODEC_NAME_LEN, CODECS, CheckpointSpan, Found, Layout, NAME_LEN_MAX, SEGMENT_SHIFT, SEGMENT_SHIFT_MIN,
     State, Superblock, UNIT, copy_offset,
 };
+use super::length::Length;
 use super::reading::READ_BYTES;
 use super::segments::Segments;
 use super::space::{Space, segments_min};
 use super::store::{Store, Workspaces};
 use super::streams::{Streams, tail_bytes};
 use crate::blank;
+use crate::file::File;
 use crate::signatures::Scan;
 
 /// Ends of segments: two that are open, one that is opened, and two that are closed meanwhile.
@@ -103,9 +105,34 @@ impl Store {
         env: Arc<dyn Env>,
         budget: &Arc<Budget>,
     ) -> Result<(Arc<Self>, Option<String>), Error> {
+        let size = device.geometry().size;
+        Self::open_as(device, size, None, settings, env, budget).await
+    }
+
+    /// The same for a file that becomes longer as it is filled, up to `bytes_max`, which is not less than it has.
+    pub(crate) async fn open_growing(
+        file: Arc<File>,
+        bytes_max: u64,
+        settings: &Settings,
+        env: Arc<dyn Env>,
+        budget: &Arc<Budget>,
+    ) -> Result<(Arc<Self>, Option<String>), Error> {
+        assert!(bytes_max >= file.geometry().size, "a spill file does not shrink to {bytes_max}");
+        let length = Length::new(file.clone(), bytes_max);
+        Self::open_as(file, bytes_max, Some(length), settings, env, budget).await
+    }
+
+    async fn open_as(
+        device: Arc<dyn BlockDevice>,
+        size: u64,
+        length: Option<Length>,
+        settings: &Settings,
+        env: Arc<dyn Env>,
+        budget: &Arc<Budget>,
+    ) -> Result<(Arc<Self>, Option<String>), Error> {
         settings.check()?;
         let device = Seam::new(device);
-        let layout = layout(&device, settings.segment_shift)?;
+        let layout = layout(&device, size, settings.segment_shift)?;
         let (charge, workspaces) = charge(&layout, settings.batches, budget)?;
         let note = give_up(&device, &workspaces.reads, settings).await?;
         let superblock = fresh(layout, settings, &*env);
@@ -125,6 +152,7 @@ impl Store {
             failures: AtomicU32::new(0),
             stopped: AtomicBool::new(false),
             device,
+            length,
             env,
             superblock,
             workspaces,
@@ -149,13 +177,15 @@ impl Store {
 
     /// Looks whether the device is long enough for [`Store::open`], and can be written. Errors as there.
     pub fn fits(device: Arc<dyn BlockDevice>, settings: &Settings) -> Result<(), Error> {
-        layout(&Seam::new(device), settings.segment_shift).map(drop)
+        let size = device.geometry().size;
+        layout(&Seam::new(device), size, settings.segment_shift).map(drop)
     }
 
-    /// Gives the room of all segments back to the host. Where that fails, they are punched as they come free.
+    /// Gives the room of all segments that the file has back to the host. Where that fails, they are punched as they come free.
     async fn punch_all(&self) {
         let layout = self.layout();
-        let (mut at, end) = (layout.segment_offset(0), (u64::from(layout.segments) + 1) << layout.shift);
+        let end = (u64::from(layout.segments) + 1) << layout.shift;
+        let (mut at, end) = (layout.segment_offset(0), end.min(self.device.geometry().size));
         while at < end {
             let len = PUNCH_BYTES.min(end - at);
             self.device.submit(Request::bare(Op::Discard, ByteRange::new(at, len))).await;
@@ -164,7 +194,8 @@ impl Store {
     }
 }
 
-fn layout(device: &Seam, shift: u32) -> Result<Layout, Error> {
+/// The layout of a file that has or comes to have `size` bytes.
+fn layout(device: &Seam, size: u64, shift: u32) -> Result<Layout, Error> {
     let geometry = device.geometry();
     if geometry.read_only {
         return Err(Error::new(Kind::ReadOnly, "the spill file is read-only: it has to be written"));
@@ -175,7 +206,7 @@ fn layout(device: &Seam, shift: u32) -> Result<Layout, Error> {
             "the spill file has blocks of {block} bytes: at most {UNIT} will do"
         )));
     }
-    Layout::largest(geometry.size, shift, segments_min(shift))
+    Layout::largest(size, shift, segments_min(shift))
 }
 
 /// Charges what a file takes in memory, whatever it holds.

@@ -22,6 +22,9 @@ impl Store {
     /// Errors name what could not be written. The file is then as if its user had been killed.
     pub async fn stop(self: &Arc<Self>, owner: &impl Owner) -> Result<(), Error> {
         self.stopped.store(true, Ordering::Relaxed);
+        if let Some(length) = &self.length {
+            length.rest().await;
+        }
         for stream in [Stream::Content, Stream::Cleaner] {
             if self.streams.replace(stream, None) {
                 self.queue_upkeep();
@@ -56,7 +59,7 @@ impl Store {
     }
 
     /// Writes which records slots name, segment after segment.
-    async fn write_checkpoint(&self, owner: &impl Owner) -> Result<CheckpointSpan, Kind> {
+    async fn write_checkpoint(self: &Arc<Self>, owner: &impl Owner) -> Result<CheckpointSpan, Kind> {
         let (mut span, mut page) = (CheckpointSpan::default(), None);
         for segment in 0..self.segments.count() {
             let look = self.segments.look(segment);
@@ -77,7 +80,7 @@ impl Store {
                     if let Some(full) = page.take() {
                         full.finish().await?;
                     }
-                    page.insert(self.next_page(&mut span).await)
+                    page.insert(self.next_page(&mut span).await?)
                 }
             };
             page.push(&entry).await?;
@@ -88,13 +91,14 @@ impl Store {
         Ok(span)
     }
 
-    async fn next_page(&self, span: &mut CheckpointSpan) -> Page<'_> {
+    async fn next_page(self: &Arc<Self>, span: &mut CheckpointSpan) -> Result<Page<'_>, Kind> {
         let (segment, seq) = self.space.take(Taker::Checkpoint).expect("its segments are in reserve");
+        self.reach(segment).await?;
         self.segments.open(segment, seq);
         span.seq = if span.segments == 0 { seq } else { span.seq };
         span.segments += 1;
         let buf = self.workspaces.batches.take(batch_bytes(self.layout())).await;
-        Page { store: self, segment, seq, buf, written: 0, used: 0, entries: 0, crc: 0 }
+        Ok(Page { store: self, segment, seq, buf, written: 0, used: 0, entries: 0, crc: 0 })
     }
 
     /// Which records of a segment slots name; `None` where its summary is not to be had.

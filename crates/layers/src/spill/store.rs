@@ -7,6 +7,7 @@ use spillway_core::sync::{AtomicBool, AtomicU32, Marks, Ordering, Semaphore, Wai
 use spillway_core::{Charge, Env, IoBuf, Kind, Request, Seam, Workspace};
 
 use super::format::{Codec, Layout, Superblock};
+use super::length::Length;
 use super::segments::{Segments, State, ToFree};
 use super::space::Space;
 use super::streams::{Streams, room_of};
@@ -105,6 +106,8 @@ pub(super) struct Workspaces {
 /// A spill file in use.
 pub struct Store {
     pub(super) device: Seam,
+    /// How it becomes longer, where it does.
+    pub(super) length: Option<Length>,
     pub(super) env: Arc<dyn Env>,
     pub(super) superblock: Superblock,
     pub(super) workspaces: Workspaces,
@@ -142,9 +145,9 @@ impl Store {
         self.failures.load(Ordering::Relaxed) >= FAILURES_MAX
     }
 
-    /// Bytes of the spill file.
+    /// Bytes of the spill file, or that it may have.
     pub fn size(&self) -> u64 {
-        self.device.geometry().size
+        self.length.as_ref().map_or_else(|| self.device.geometry().size, Length::bytes_max)
     }
 
     /// Segments that new content may take, those that can be cleaned apart.

@@ -2,6 +2,7 @@
 
 mod faults;
 mod full;
+mod length;
 mod opening;
 mod reading;
 

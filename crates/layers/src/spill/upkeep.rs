@@ -1,14 +1,41 @@
-//! Closing segments that are full, and punching those of which nothing is left, in the background.
+//! Closing segments that are full, punching those of which nothing is left, and making room for those to come, in the background.
 
 use std::sync::Arc;
 
-use spillway_core::{ByteRange, Op, Place, Request, mutant, task};
+use spillway_core::sync::Ordering;
+use spillway_core::{ByteRange, Kind, Op, Place, Request, mutant, task};
 
+use super::length::Length;
 use super::segments::ToFree;
 use super::store::Store;
 use super::streams::OpenSegment;
 
+/// Segments by which a file is made longer,
+const STEP: u64 = 64;
+
+/// once fewer than these lie behind the one that is opened.
+const AHEAD: u64 = 32;
+
 impl Store {
+    /// Sees to it that the file has `segment`, which is about to be opened, and has the upkeep see to those behind it.
+    pub(super) async fn reach(self: &Arc<Self>, segment: u32) -> Result<(), Kind> {
+        let (Some(length), shift) = (&self.length, self.layout().shift) else { return Ok(()) };
+        let end = self.layout().segment_offset(segment) + (1 << shift);
+        if length.is_short_of(end) {
+            length.reach(end, STEP << shift).await?;
+        }
+        let ahead = end + (AHEAD << shift);
+        if length.is_short_of(ahead) && !self.stopped.load(Ordering::Relaxed) {
+            length.want(ahead);
+            self.queue_upkeep();
+        }
+        Ok(())
+    }
+
+    fn wanted_length(&self) -> Option<&Length> {
+        self.length.as_ref().filter(|length| length.is_wanted())
+    }
+
     /// Has the upkeep look at what is to be closed and freed.
     pub(super) fn queue_upkeep(self: &Arc<Self>) {
         if self.upkeep.queue() {
@@ -23,6 +50,8 @@ impl Store {
                 self.close(sealed).await;
             } else if let Some(segment) = self.freeing.next(0) {
                 self.punch(ToFree(segment as u32)).await;
+            } else if let Some(length) = self.wanted_length() {
+                length.catch_up(STEP << self.layout().shift).await;
             } else if !self.upkeep.again() {
                 return;
             }

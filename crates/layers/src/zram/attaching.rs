@@ -10,14 +10,11 @@ use spillway_core::sync::{AtomicBool, Mutex, Ordering, Semaphore, Unit};
 use spillway_core::{BlockDevice, Error, Geometry, Kind};
 
 use super::codec;
-use super::config::{Config, default_spill_size, spill_device};
+use super::config::{Config, MADE_BYTES, default_spill_size, spill_device};
 use super::page::{DISKSIZE_MAX, PAGE};
 use crate::file::File;
 use crate::spill::{Settings, Store};
 use crate::surroundings::Surroundings;
-
-/// Bytes of a file that is made, until the device has a size: as few as a spill file may have.
-const MADE_BYTES: u64 = 32 << 20;
 
 /// What a file that `backing_dev` names is refused with, which has no word for force.
 const REMEDY: &str = "backing_dev takes nothing by force: name another path, remove the file, or clear the block device with 'blkdiscard \
@@ -118,13 +115,10 @@ impl Attaching {
 }
 
 impl Waiting {
-    /// The file, as long as it has to be for a device of `disksize` bytes.
-    pub(super) async fn fitted(&self, disksize: u64) -> Result<Arc<File>, Error> {
+    /// The file, and how long it may become for a device of `disksize` bytes.
+    pub(super) fn fitted(&self, disksize: u64) -> (Arc<File>, u64) {
         let Geometry { size, block_size, .. } = self.file.geometry();
         let wanted = default_spill_size(disksize) / block_size.bytes() * block_size.bytes();
-        if self.made && wanted > size {
-            self.file.lengthen(wanted).await?;
-        }
-        Ok(self.file.clone())
+        (self.file.clone(), if self.made { wanted.max(size) } else { size })
     }
 }

@@ -51,7 +51,7 @@ options! {
     Start spill: Option<PathBuf> = Type::Path,
         "File or block device that pages are written back to. A file that is not there is made, sparse"
         .preset(Preset::Words("none")).option("spill");
-    Start spill_size: u64 = Type::Number(32 << 20, 64 << 40), "Size of a spill file: one that is made has it, and a shorter one is made as long. A spill file does not shrink"
+    Start spill_size: u64 = Type::Number(32 << 20, 64 << 40), "How large a spill file may become: it is made longer as it fills. A spill file does not shrink"
         .unit(Unit::Bytes).preset(Preset::Words("disksize and a tenth of it")).option("spill-size");
     Once force: bool = Type::Switch, "Take a spill file that another device has left, or that was not stopped; its content is gone"
         .preset(Preset::Switch(false)).option("force");
@@ -93,6 +93,9 @@ options! {
     }
 }
 
+/// Bytes of a spill file that is made, until it needs more: as few as one may have.
+pub(super) const MADE_BYTES: u64 = 32 << 20;
+
 /// Bytes of a segment of a spill file.
 const SEGMENT: u64 = 1 << SEGMENT_SHIFT;
 
@@ -102,28 +105,28 @@ impl Config {
         std::thread::available_parallelism().map_or(1, usize::from).min(STREAMS_MAX)
     }
 
-    /// The spill file; [`spillway_core::Kind::Invalid`] where nothing says how large it is.
+    /// The spill file; [`spillway_core::Kind::Invalid`] where nothing says how large it may become.
     pub(super) fn backing(&self) -> Result<Option<BackingDevice>, Error> {
-        let Some(path) = self.spill.clone() else {
-            return match self.spill_size {
-                0 => Ok(None),
-                _ => Err(Error::invalid(
-                    "spill_size says how large a spill file is, and spill is missing: give a path",
-                )),
-            };
-        };
-        let size = match (self.spill_size, self.disksize) {
-            (0, 0) => {
-                return Err(Error::invalid("spill_size is missing: a device without disksize has no other"));
-            }
-            (0, disksize) => default_spill_size(disksize),
-            (size, _) => size,
-        };
-        Ok(Some(spill_device(path, Some(size))))
+        match self.spill.clone() {
+            Some(path) => Ok(Some(spill_device(path, Some(self.spill_bytes()?.min(MADE_BYTES))))),
+            None if self.spill_size == 0 => Ok(None),
+            None => Err(Error::invalid(
+                "spill_size says how large a spill file is, and spill is missing: give a path",
+            )),
+        }
+    }
+
+    /// Bytes that the spill file may have; errors as of [`Config::backing`].
+    pub(super) fn spill_bytes(&self) -> Result<u64, Error> {
+        match (self.spill_size, self.disksize) {
+            (0, 0) => Err(Error::invalid("spill_size is missing: a device without disksize has no other")),
+            (0, disksize) => Ok(default_spill_size(disksize)),
+            (size, _) => Ok(size),
+        }
     }
 }
 
-/// Bytes of a spill file that is made for a device of so many.
+/// Bytes that the spill file of a device of so many may have.
 pub(super) fn default_spill_size(disksize: u64) -> u64 {
     disksize.saturating_add(disksize / 10).next_multiple_of(SEGMENT) + 4 * SEGMENT
 }

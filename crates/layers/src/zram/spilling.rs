@@ -14,8 +14,8 @@ use super::device::{Core, Zram};
 use super::mark::{Away, Slot};
 use crate::about;
 use crate::file::File;
-use crate::spill::{Location, Owner, Placed, Settings, Store};
-use crate::surroundings::{BackingDevice, Surroundings};
+use crate::spill::{Location, Owner, Placed, Store};
+use crate::surroundings::BackingDevice;
 
 /// The attribute that names a spill file while the server runs.
 const NAME: &str = "backing_dev";
@@ -98,8 +98,8 @@ impl Core {
         waiting: Waiting,
         disksize: u64,
     ) -> Result<(), Error> {
-        let file = waiting.fitted(disksize).await.map_err(|error| about(NAME, &error))?;
-        let opened = self.open_store(attaching, file, waiting.path, None).await;
+        let (file, size) = waiting.fitted(disksize);
+        let opened = self.open_store(attaching, (file, size), waiting.path, None).await;
         let given_up = opened.map_err(|error| about(NAME, &error))?;
         given_up.iter().for_each(|note| tracing::info!("{}: {note}", attaching.around().name));
         attaching.wait(None);
@@ -132,18 +132,19 @@ impl Core {
         self.pressure.end();
     }
 
-    /// Has `file` be the spill file, which is empty then. Returns what was given up, for people.
+    /// Has `file` be the spill file, which is empty then, and may become so long. Returns what was given up, for people.
     async fn open_store(
         &self,
         attaching: &Attaching,
-        file: Arc<File>,
+        (file, size): (Arc<File>, u64),
         path: PathBuf,
         force: Option<bool>,
     ) -> Result<Option<String>, Error> {
         // Only a file of the configuration can be forced.
         let stays = force.is_some();
         let (around, settings) = (attaching.around(), attaching.settings(force));
-        let (store, given_up) = Store::open(file, &settings, around.env.clone(), &around.budget).await?;
+        let env = around.env.clone();
+        let (store, given_up) = Store::open_growing(file, size, &settings, env, &around.budget).await?;
         self.pressure.begin();
         let (depth, env, of_all) = (attaching.depth, around.env.clone(), (&self.meter, &self.pressure));
         self.backing.put(Some(Arc::new(Backing::new(store, path, stays, depth, env, of_all))));
@@ -161,31 +162,38 @@ impl Zram {
         let attaching = self.core.attaching.get().expect("the device is opened");
         let opened = File::open(backing, attaching.around()).await;
         let (file, mut notes) = opened.map_err(|error| about("spill", &error))?;
-        let fitted =
-            fit(&file, config.spill_size, &attaching.settings(Some(config.force)), attaching.around()).await;
-        fitted.map_err(|error| about("spill", &error))?;
-        let opened = self.core.open_store(attaching, file, backing.path.clone(), Some(config.force)).await;
+        let size = size(&file, config).map_err(|error| about("spill", &error))?;
+        let (path, force) = (backing.path.clone(), Some(config.force));
+        let opened = self.core.open_store(attaching, (file, size), path, force).await;
         notes.extend(opened.map_err(|error| about("spill", &error))?);
         Ok(notes)
     }
 }
 
-/// Gives a spill file the size that was `asked` for, if any was, once it is sure that it may be taken.
-async fn fit(file: &Arc<File>, asked: u64, settings: &Settings, around: &Surroundings) -> Result<(), Error> {
+/// How long a spill file may become: as the configuration says, or as it is by now, if that is longer or cannot change.
+fn size(file: &File, config: &Config) -> Result<u64, Error> {
     let Geometry { size, block_size, .. } = file.geometry();
-    let whole = asked / block_size.bytes() * block_size.bytes();
-    if asked > 0 && whole < size {
+    let whole = |bytes: u64| bytes / block_size.bytes() * block_size.bytes();
+    let asked = config.spill_size;
+    if asked > 0 && whole(asked) < size {
         return Err(Error::invalid(format!(
             "it has {}, and spill_size is {}: a spill file does not shrink; leave spill_size out, or remove the file",
             human(size),
             human(asked)
         )));
     }
-    if whole > size {
-        Store::examine(file.clone(), settings, &around.budget).await?;
-        file.lengthen(whole).await?;
+    let wanted = whole(config.spill_bytes()?);
+    if wanted <= size {
+        return Ok(size);
     }
-    Ok(())
+    if file.becomes_longer() {
+        return Ok(wanted);
+    }
+    if asked > 0 {
+        let words = format!("it has {}, and cannot become longer: leave spill_size out", human(size));
+        return Err(Error::invalid(words));
+    }
+    Ok(size)
 }
 
 impl Suspend for Zram {
