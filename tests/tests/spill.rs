@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use spillway_tests::hostile::Chance;
 use spillway_tests::{Launch, LoopDevice, Scratch, Server, pattern, raw, tool, until};
 
 fn ram(size: &str, folder: &Arc<Scratch>) -> Launch {
@@ -269,6 +270,28 @@ fn a_working_set_larger_than_memory_is_kept_within_the_budget() {
     assert!(policy.contains("of --memory is held"), "{policy}");
     let failed = ["failed_reads", "failed_writes"].map(|column| number(&server, "io_stat", column));
     assert_eq!(failed, [0, 0], "no request has failed");
+}
+
+/// Writers find memory and file full again and again while the file has no room for what they push out: each is answered.
+#[test]
+fn a_full_spill_file_answers_every_write() {
+    let folder = Arc::new(Scratch::new());
+    let mut server = ram("4G", &folder).with("--memory", "64M").with("--spill-size", "40M").start();
+    let mut client = raw::Client::open(&folder.join("nbd.sock"), "ram0");
+    let (mut chance, mut full, mut at) = (Chance::new(1), 0, 0);
+    while full < 150 {
+        match client.write(at, &pattern::random(1, at, 4096)) {
+            Ok(()) => at += 4096,
+            Err(error) => {
+                assert_eq!(error, raw::errno::ENOSPC);
+                full += 1;
+                let room = chance.below(at >> 23) << 23;
+                client.ask(raw::command::TRIM, room, 8 << 20).expect("a discard needs no room");
+            }
+        }
+    }
+    server.spillway(&["stop", "ram0"]).well();
+    assert!(server.ends().success());
 }
 
 #[test]

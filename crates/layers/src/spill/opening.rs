@@ -253,14 +253,15 @@ fn fresh(layout: Layout, settings: &Settings, env: &dyn Env) -> Superblock {
 async fn give_up(device: &Seam, buffers: &Workspace, settings: &Settings) -> Result<Option<String>, Error> {
     let found = find(device, buffers, settings.segment_shift).await.map_err(unreadable)?;
     let reason = match found {
+        // One that holds nothing is anybody's.
+        Found::Superblock(found) if found.state == State::Stopped && found.checkpoint.segments == 0 => {
+            return Ok(None);
+        }
         Found::Superblock(found) if found.state == State::Stopped && found.name == settings.name => {
-            let when = found.checkpoint.segments;
-            return Ok((when > 0).then(|| {
-                format!(
-                    "what '{}' had spilled before it was stopped is gone: the spill file begins empty",
-                    found.name
-                )
-            }));
+            return Ok(Some(format!(
+                "what '{}' had spilled before it was stopped is gone: the spill file begins empty",
+                found.name
+            )));
         }
         Found::Superblock(found) if found.name == settings.name => Refusal::new(
             Kind::Busy,

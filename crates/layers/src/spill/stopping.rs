@@ -37,7 +37,7 @@ impl Store {
             }
         }
         let stop = async {
-            let checkpoint = self.write_checkpoint(owner).await?;
+            let checkpoint = self.write_checkpoint(owner).await.or_else(|kind| self.without(kind))?;
             self.device.flush().await?;
             let state = format::State::Stopped;
             self.write_superblocks(&Superblock { state, checkpoint, ..self.superblock.clone() }).await
@@ -46,6 +46,19 @@ impl Store {
             let name = &self.superblock.name;
             Error::new(kind, format!("the checkpoint of '{name}' cannot be written to its spill file"))
         })
+    }
+
+    /// What stands for a checkpoint that could not be written: none, where there was no room. A full disk is no reason to leave a file that
+    /// nobody uses as one in use.
+    fn without(&self, kind: Kind) -> Result<CheckpointSpan, Kind> {
+        if kind != Kind::NoSpace {
+            return Err(kind);
+        }
+        let name = &self.superblock.name;
+        tracing::warn!(
+            "{name}: there is no room for the checkpoint of the spill file, which holds nothing now"
+        );
+        Ok(CheckpointSpan::default())
     }
 
     /// Writes a superblock and its copy, durably.

@@ -202,11 +202,15 @@ impl BatchAtWork {
     pub(super) fn meter(&self) -> &Arc<Meter> {
         &self.0.0.meter
     }
+
+    pub(super) fn pressure(&self) -> &Pressure {
+        &self.0.0.pressure
+    }
 }
 
 impl Drop for BatchAtWork {
     fn drop(&mut self) {
-        let pressure = &self.0.0.pressure;
+        let pressure = self.pressure();
         let before = pressure.batches.fetch_sub(1, Ordering::Relaxed);
         assert!(before > 0, "what ends has begun");
         pressure.rounds.step();

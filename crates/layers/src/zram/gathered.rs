@@ -151,6 +151,9 @@ impl Gathered {
         let (done, result) = batch.write(&*core, |index, placed| picks.publish(index, placed)).await;
         assert_eq!(picks.left().count(), pages - done, "what has not landed stays where it is");
         core.count(Count::BackingWrites, done as u64);
+        if done > 0 {
+            at_work.pressure().has_found_room();
+        }
         (result, at_work)
     }
 }

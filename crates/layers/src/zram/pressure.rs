@@ -5,6 +5,9 @@ use std::time::Duration;
 use spillway_core::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Watermark};
 use spillway_policy::allowance::Allowance;
 
+/// A spill file that was full is taken to be so for this long.
+const FULL_FOR: Duration = Duration::from_secs(1);
+
 /// What is known of spilling under pressure of memory.
 #[derive(Default)]
 pub(super) struct Pressure {
@@ -14,8 +17,10 @@ pub(super) struct Pressure {
     pub(super) barren_laps: AtomicU32,
     /// Pages leave, until the low watermark.
     pub(super) leaves: AtomicBool,
-    /// The spill file has no room; until something of it is released.
-    pub(super) full: AtomicBool,
+    /// The spill file had no room; until something of it is released, or something lands there.
+    full: AtomicBool,
+    /// When it is tried again all the same, in milliseconds: others may have made room in the file system that it lies on.
+    full_until: AtomicU64,
     /// The table's number of changes, and 1, when the hand found nothing in memory that may leave; 0 for never.
     barren_at: AtomicU64,
     /// Bytes that the hand has chosen, and that have not left yet.
@@ -117,11 +122,27 @@ impl Pressure {
         self.rounds.step();
     }
 
-    /// Something of the spill file was released.
-    pub(super) fn released(&self) {
-        if self.full.load(Ordering::Relaxed) {
+    /// There was no room in the spill file; whether that is news.
+    pub(super) fn filled(&self, now: Duration) -> bool {
+        self.full_until.store((now + FULL_FOR).as_millis() as u64, Ordering::Relaxed);
+        !self.full.swap(true, Ordering::Relaxed)
+    }
+
+    /// Something of the spill file was released, or has landed there.
+    pub(super) fn has_found_room(&self) {
+        if self.is_full() {
             self.full.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// Whether there was no room when it was tried last.
+    pub(super) fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed)
+    }
+
+    /// Whether there may be room.
+    pub(super) fn may_have_room(&self, now: Duration) -> bool {
+        !self.is_full() || now >= Duration::from_millis(self.full_until.load(Ordering::Relaxed))
     }
 
     /// Counts bytes by which a writer has made memory fuller, where so many are charged; whether it is to look how full that is.

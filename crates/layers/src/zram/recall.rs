@@ -129,6 +129,6 @@ impl Core {
     fn release(&self, miss: &Miss) {
         let backing = self.backing.get().expect("what is spilled is in a spill file");
         backing.store.release(&self.record(miss.slot, miss.away));
-        backing.pressure.released();
+        backing.pressure.has_found_room();
     }
 }

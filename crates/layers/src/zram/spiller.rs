@@ -59,7 +59,14 @@ impl Source for Core {
         let leaves = spill::leaves(self.level().1.percent(), before, high, low);
         pressure.leaves.store(leaves, Ordering::Relaxed);
         let wanted = leaves || pressure.is_waited_for();
-        if wanted && self.can_spill(&backing) { Goal::ToLow } else { Goal::Rest }
+        if wanted && self.can_spill(&backing) {
+            return Goal::ToLow;
+        }
+        // Who waits may have looked before that was so.
+        if pressure.is_waited_for() {
+            pressure.rounds.step();
+        }
+        Goal::Rest
     }
 
     fn take(self: &Arc<Self>, _goal: Goal, bytes_max: u64) -> Take<Victims> {
@@ -111,12 +118,15 @@ impl Source for Core {
 
     fn failed(&self, kind: Kind) {
         let Some(backing) = self.backing.get() else { return };
-        if kind == Kind::NoSpace && !backing.pressure.full.swap(true, Ordering::Relaxed) {
-            let path = backing.path.display();
-            tracing::warn!(
-                "the spill file {path} is full: pages stay in memory until something of it comes free"
-            );
+        if kind != Kind::NoSpace {
+            return;
         }
+        if backing.pressure.filled(self.env.coarse_now()) {
+            let path = backing.path.display();
+            tracing::warn!("the spill file {path} is full: pages stay in memory until there is room");
+        }
+        // Who waits has looked at the end of the batch, before this was known.
+        backing.pressure.rounds.step();
     }
 }
 
@@ -274,7 +284,7 @@ impl Core {
         let used = format!("{} % of {of} is held", level.percent());
         let next = if backing.store.has_failed() {
             "nothing leaves: writes to the spill file have failed too often, and none is tried before the next start".into()
-        } else if backing.pressure.full.load(Ordering::Relaxed) {
+        } else if backing.pressure.is_full() {
             "nothing leaves: the spill file is full".into()
         } else if !self.knobs.may_write() {
             "nothing leaves: writeback_limit is used up".into()

@@ -238,7 +238,7 @@ impl Core {
         {
             let backing = self.backing.get().expect("what is spilled is in a spill file");
             backing.store.release(&self.record(replaced.index, away));
-            backing.pressure.released();
+            backing.pressure.has_found_room();
         }
     }
 }

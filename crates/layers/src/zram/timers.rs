@@ -25,7 +25,7 @@ impl Core {
     /// Whether pages may leave by themselves, as far as anything but memory says so.
     pub(super) fn may_spill(&self, backing: &Backing) -> bool {
         let may = !backing.is_ending() && self.size() > 0 && self.knobs.may_write();
-        let room = !backing.store.has_failed() && !backing.pressure.full.load(Ordering::Relaxed);
+        let room = !backing.store.has_failed() && backing.pressure.may_have_room(self.env.coarse_now());
         may && room && self.may_spend(backing)
     }
 

@@ -1,5 +1,7 @@
 //! What a spill file may hold when it is opened, and what a stop leaves.
 
+use spillway_sim::disk::{Call, Effect, Fault};
+
 use super::*;
 
 fn opened(medium: Medium, settings: &Settings) -> Result<Option<String>, Error> {
@@ -27,10 +29,36 @@ fn a_stopped_file_is_taken_by_its_device_alone() {
 }
 
 #[test]
-fn a_file_that_held_nothing_is_taken_without_words() {
-    let house = House::new(1);
-    house.stop().expect("the disk is sound");
-    assert_eq!(opened(house.cut(), &settings()).expect("it was stopped"), None);
+fn a_file_that_held_nothing_is_taken_by_anybody_without_words() {
+    for name in ["ram0", "ram1"] {
+        let house = House::new(1);
+        house.spill_pages(0..30, 0);
+        (0..30).for_each(|slot| house.release(slot));
+        house.stop().expect("the disk is sound");
+        let settings = Settings { name: name.into(), ..settings() };
+        assert_eq!(opened(house.cut(), &settings).expect("it was stopped"), None);
+    }
+}
+
+/// One of the writes of a stop finds no room. Only the superblock and its copy have to be written, which lie where something was before.
+#[test]
+fn a_full_disk_is_no_reason_to_leave_a_file_as_one_in_use() {
+    let mut failed = 0;
+    for nth in 0..40 {
+        let effect = Effect::Fail(Kind::NoSpace);
+        let faults = vec![Fault { call: Some(Call::Write), nth, effect, sticky: false }];
+        let Ok((house, _)) = open(medium(), &settings(), Plan { faults, ..Plan::default() }, 1) else {
+            continue;
+        };
+        let _ = house.spill((0..4).map(|slot| (slot, bytes(slot.into(), 4096))).collect());
+        if house.stop().is_err() {
+            failed += 1;
+            continue;
+        }
+        let next = opened(house.cut(), &settings());
+        assert!(next.is_ok(), "write {nth} finds no room: {next:?}");
+    }
+    assert_eq!(failed, 2);
 }
 
 #[test]

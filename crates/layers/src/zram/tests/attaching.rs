@@ -212,3 +212,12 @@ fn nothing_of_a_file_is_left_in_the_next_one() {
     }
     device.settle();
 }
+
+#[test]
+fn what_a_reset_lets_go_is_anybodys() {
+    let device = device(bare(), Latency::None);
+    device.set("backing_dev", "/there");
+    use_it(&device, 1);
+    reset(&device);
+    assert!(open("ram1", config(), device.cut(), Plan::default()).is_ok());
+}

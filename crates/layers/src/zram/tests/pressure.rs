@@ -1,5 +1,6 @@
 //! A device that spills by itself where memory is short.
 
+use spillway_policy::watermarks::Goal;
 use spillway_sim::disk::{Call, Effect, Fault, Latency, Medium, Plan};
 
 use super::on_disk::{Spilling, config, content, medium, spilling, spilling_by, spilling_to};
@@ -267,4 +268,50 @@ fn pages_that_do_not_compress_leave_before_others_that_were_read_as_lately() {
         |slot| if slot < 100 { 50 } else { 100 },
     );
     assert!(gone.len() > 10 && gone.iter().all(|&slot| slot >= 100), "{gone:?}");
+}
+
+/// What is in memory is more than its watermarks allow, and the first write-back finds no room on the host, which has some later.
+#[test]
+fn a_file_that_was_full_is_tried_again_after_a_while() {
+    let once = Fault { call: Some(Call::Write), nth: 2, effect: Effect::Fail(Kind::NoSpace), sticky: false };
+    let plan = Plan { faults: vec![once], ..Plan::default() };
+    let device = spilling_by(plan, Config { bring_back: BringBack::Never, ..config() }, medium(100));
+    device.set("mem_limit", "1M");
+    let refused = (0..1000).find(|&slot| device.write(slot, &raw(slot, 1)) == Err(Kind::NoSpace));
+    let refused = refused.expect("the file was full");
+    assert!(device.show("policy").contains("the spill file is full"), "{}", device.show("policy"));
+    device.world.advance(Duration::from_secs(2));
+    (refused..1000).for_each(|slot| device.write(slot, &raw(slot, 1)).unwrap());
+    assert!((0..1000).all(|slot| device.read(slot, 1) == raw(slot, 1)));
+    assert!(!device.show("policy").contains("is full"), "{}", device.show("policy"));
+    device.settle();
+}
+
+/// A command that writes back shows that there is room, too.
+#[test]
+fn a_file_that_takes_pages_is_not_full() {
+    let device = short_of_memory(medium(100));
+    device.fill(0..100, 1);
+    device.zram.core.pressure.filled(device.world.now() + Duration::from_secs(1000));
+    assert!(device.show("policy").contains("the spill file is full"), "{}", device.show("policy"));
+    device.write_back_all();
+    assert!(!device.show("policy").contains("is full"), "{}", device.show("policy"));
+    device.settle();
+}
+
+/// They looked at the end of a batch, when it was not yet known that the file is full, or before a limit was used up.
+#[test]
+fn who_waits_looks_again_when_nothing_more_leaves() {
+    let device = short_of_memory(medium(100));
+    let (core, pressure) = (&device.zram.core, &device.zram.core.pressure);
+    let _waiting = pressure.wait();
+    let before = pressure.rounds.current();
+    crate::writeback::Source::failed(&**core, Kind::NoSpace);
+    assert!(pressure.rounds.current() > before, "the file is full");
+    device.world.advance(Duration::from_secs(2));
+    device.set("writeback_limit_enable", "1");
+    let before = pressure.rounds.current();
+    assert!(matches!(crate::writeback::Source::goal(&**core), Goal::Rest));
+    assert!(pressure.rounds.current() > before, "the limit is used up");
+    device.settle();
 }
