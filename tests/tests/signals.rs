@@ -73,6 +73,55 @@ fn send_until_closed(mut stream: UnixStream) {
     }
 }
 
+/// With the strongest codec, compressing all of it again would take a minute.
+#[test]
+fn a_command_under_way_ends_with_its_server() {
+    let config = "[[device]]\nname = \"packed\"\n[device.origin]\nkind = \"zram\"\ndisksize = \"64M\"\n\
+                  recomp_algorithm = \"algo=zstd\"\nalgorithm_params = \"algo=zstd level=22\"\n";
+    for by_signal in [true, false] {
+        let mut server = Launch::serve(Arc::default(), config).start();
+        let mut client = Client::open(server.socket(), "packed");
+        (0..64).for_each(|at| {
+            client.write(at * MIB as u64, &pattern::half_random(at, 0, MIB)).expect("a write");
+        });
+        drop(client);
+        std::thread::scope(|scope| {
+            let command = scope.spawn(|| server.spillway(&["set", "packed", "recompress", ""]));
+            until("recompression has begun", || {
+                (server.value("packed", "recompressed_pages") != 0).then_some(())
+            });
+            if by_signal {
+                server.signal(Signal::TERM);
+            } else {
+                server.spillway(&["stop", "packed"]).well();
+            }
+            command.join().expect("it ends").refused(1, "the device ends");
+        });
+        assert_eq!(server.ends().code(), Some(0), "{}", server.log());
+    }
+}
+
+/// The last flush of the first device takes an hour.
+#[test]
+fn a_device_that_ends_slowly_keeps_no_other_from_being_flushed() {
+    let folder = Arc::new(Scratch::new());
+    let origin = folder.write("origin.raw", vec![0; MIB]);
+    let config = format!(
+        "[[device]]\nname = \"slow\"\norigin = {{ kind = \"zram\", disksize = \"1M\" }}\n\
+         layers = [{{ kind = \"delay\", flush_us = 3600000000 }}]\n\
+         [[device]]\nname = \"quick\"\norigin = {{ kind = \"file\", path = {origin:?} }}\n\
+         layers = [{{ kind = \"page_cache\", dirty_expire = 86400000 }}]\n"
+    );
+    let server = Launch::serve(folder, config).start();
+    let bytes = pattern::random(1, 0, 4096);
+    Client::open(server.socket(), "quick").write(4096, &bytes).expect("a write");
+    server.signal(Signal::TERM);
+    until("the other device is flushed", || {
+        (fs::read(&origin).expect("the origin exists")[4096..8192] == bytes).then_some(())
+    });
+    server.signal(Signal::KILL);
+}
+
 #[test]
 fn a_second_signal_ends_the_server_at_once() {
     let mut server = Launch::ram("64M").start();

@@ -1,11 +1,12 @@
 //! How devices and endpoints end. Each is waited for: a device that goes while others stay has a thread for that.
 
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 
 use spillway_core::{Env, Error, Kind, Seam};
 use spillway_io::{Limits, Serving};
 
-use crate::background::{in_background, wait_for, wait_in_background};
+use crate::background::{in_background, wait_for};
 use crate::beside::Beside;
 use crate::device::Device;
 use crate::event::Promise;
@@ -36,14 +37,20 @@ impl Leaving {
 
     /// Ends the device once changes of it that are under way are made, but not its control socket.
     fn end(self) -> (Option<Serving>, Result<(), Error>) {
+        wind_down(&self.device);
         let device = self.device.clone();
         wait_for(&in_background(&*self.env, move || async move { device.changes.end().await }));
         match self.own {
             Some(serving) => serving.stop(),
             None => see_out(&self.device, &*self.env),
         }
-        (self.control, flush(&self.device, &*self.env))
+        (self.control, ended(&end(&self.device, &*self.env)))
     }
+}
+
+/// Has commands of the device that take long end early.
+pub(crate) fn wind_down(device: &Device) {
+    device.stack.parts.iter().filter_map(|part| part.suspend.as_ref()).for_each(|part| part.wind_down());
 }
 
 /// Has the clients of one device leave a socket that goes on serving others.
@@ -72,20 +79,32 @@ pub(crate) fn stop_all(services: impl Iterator<Item = Serving>) {
     beside.join();
 }
 
-/// Has the layers end, and makes everything that was acknowledged as durable as the device can.
-pub(crate) fn flush(device: &Device, env: &dyn Env) -> Result<(), Error> {
+/// Begins the end of a device that has no clients any more: once the change under way is made, its layers end, and what was acknowledged
+/// becomes as durable as the device can make it. Devices end side by side; see [`ended`].
+pub(crate) fn end(device: &Arc<Device>, env: &dyn Env) -> Receiver<Result<(), Error>> {
+    let device = device.clone();
+    in_background(env, move || async move {
+        device.changes.end().await;
+        flush(&device).await
+    })
+}
+
+/// How the end of a device went.
+pub(crate) fn ended(end: &Receiver<Result<(), Error>>) -> Result<(), Error> {
+    wait_for(end).unwrap_or_else(|| Err(Error::new(Kind::ShuttingDown, "the server ends")))
+}
+
+async fn flush(device: &Device) -> Result<(), Error> {
     let name = device.name();
-    for part in device.stack.parts.iter().filter_map(|part| part.suspend.clone()) {
-        wait_in_background(env, move || part.suspend()).map_err(|error| {
+    for part in device.stack.parts.iter().filter_map(|part| part.suspend.as_ref()) {
+        part.suspend().await.map_err(|error| {
             Error::new(error.kind, format!("device {name} did not end as asked for: {}", error.message()))
         })?;
     }
     if device.export.geometry().size == 0 {
         return Ok(());
     }
-    let below = Seam::new(Arc::clone(&device.stack.device));
-    let answer = in_background(env, move || async move { below.flush().await });
-    wait_for(&answer).unwrap_or(Err(Kind::ShuttingDown)).map_err(|kind| {
+    Seam::new(Arc::clone(&device.stack.device)).flush().await.map_err(|kind| {
         Error::new(kind, format!("the last flush of device {name} failed: acknowledged writes may be lost"))
     })
 }

@@ -4,8 +4,8 @@
 //! task on a background thread, one at a time for each device; a device that is added is built, and one that goes is stopped, on a thread of its own. Clients are served by the workers, which never wait for this
 //! thread, and it never waits for a device before the end.
 //!
-//! Order of the end: the mount goes, which is refused while a file below it is open; no new NBD clients; what was received is answered; devices are flushed; control clients get their
-//! answers; sockets go away; threads end.
+//! Order of the end: the mount goes, which is refused while a file below it is open; commands that take long end early; no new NBD clients;
+//! what was received is answered; devices are flushed, all at once; control clients get their answers; sockets go away; threads end.
 
 use std::future::Future;
 use std::path::Path;
@@ -25,7 +25,7 @@ use crate::beside::Beside;
 use crate::changes::{self, LEAVING};
 use crate::device::Device;
 use crate::devices::Devices;
-use crate::ending::{Leaving, flush};
+use crate::ending::{Leaving, end, ended, wind_down};
 use crate::endpoints::Endpoints;
 use crate::event::{Event, Promise};
 use crate::exit::{Failure, refused};
@@ -371,11 +371,14 @@ impl Server {
 
     /// Stops everything. The first failed flush is reported.
     fn stop(mut self, promise: Option<Promise>) -> Result<(), Failure> {
+        let (devices, env) = (self.devices.all(), self.workers.env());
+        devices.iter().for_each(|device| wind_down(device));
+        self.endpoints.stop_nbd();
+        // Side by side: one that takes long keeps no other from being flushed.
+        let ends: Vec<_> = devices.iter().map(|device| end(device, &*env)).collect();
+        let flushed = ends.iter().map(ended).fold(Ok(()), Result::and);
         self.beside.join();
         self.tasks.drain(..).for_each(|task| _ = wait_for(&task));
-        self.endpoints.stop_nbd();
-        let env = self.workers.env();
-        let flushed = self.devices.all().iter().map(|device| flush(device, &*env)).fold(Ok(()), Result::and);
         if let Some(promise) = promise {
             promise.keep(flushed.clone());
         }

@@ -1,5 +1,5 @@
-//! The commands that take long: done in slices, to their end, whether anybody waits for it or not. What only computes does so on a
-//! compute thread.
+//! The commands that take long: done in slices, to their end or the device's, whether anybody waits for it or not. What only computes
+//! does so on a compute thread.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -25,9 +25,9 @@ pub(super) fn compact(zram: &Zram) -> Answer<Result<(), Error>> {
         return Answer::Done(Err(Error::invalid("there is nothing to compact: set disksize first")));
     }
     run(&zram.core, Place::Compute, |core| async move {
-        core.compress_deferred(Which::All, true).await;
-        core.make_pass(Step::Pack, true).await;
-        Ok(())
+        core.compress_before_command().await?;
+        core.make_pass_until(Step::Pack, true, || core.go_on().is_err()).await;
+        core.go_on().map_err(ended)
     })
 }
 
@@ -39,7 +39,7 @@ pub(super) fn write_back(zram: &Zram, text: &str) -> Answer<Result<(), Error>> {
     });
     match scans {
         Ok(scans) => run(&zram.core, Place::Background, |core| async move {
-            core.compress_deferred(Which::All, true).await;
+            core.compress_before_command().await?;
             writeback::run(core, scans, None).await
         }),
         Err(error) => Answer::Done(Err(error)),
@@ -50,7 +50,7 @@ pub(super) fn write_back(zram: &Zram, text: &str) -> Answer<Result<(), Error>> {
 pub(super) fn recompress(zram: &Zram, text: &str) -> Answer<Result<(), Error>> {
     match in_use(&zram.core).and_then(|_| Order::parse(&zram.core, text)) {
         Ok(order) => run(&zram.core, Place::Compute, |core| async move {
-            core.compress_deferred(Which::All, true).await;
+            core.compress_before_command().await?;
             recompress::run(core, order).await
         }),
         Err(error) => Answer::Done(Err(error)),
@@ -62,9 +62,8 @@ pub(super) fn mark_idle(zram: &Zram, text: &str) -> Answer<Result<(), Error>> {
     let age = in_use(&zram.core).and_then(|_| scan::idle_age(text));
     match age {
         Ok(age) => run(&zram.core, Place::Compute, move |core| async move {
-            core.compress_deferred(Which::All, true).await;
-            core.mark_idle(age).await;
-            Ok(())
+            core.compress_before_command().await?;
+            core.mark_idle(age).await.map_err(ended)
         }),
         Err(error) => Answer::Done(Err(error)),
     }
@@ -115,8 +114,13 @@ where
     })
 }
 
+/// What a command answers that the end of the device has ended.
+fn ended(kind: Kind) -> Error {
+    Error::new(kind, "the device ends")
+}
+
 impl Core {
-    /// [`Kind::Busy`] while another reset runs. Dropped before its end, it leaves a device that stays without a size.
+    /// [`Kind::Busy`] while another reset runs. Dropped before its end, or where the device ends, it leaves one that stays without a size.
     pub(super) async fn reset(&self) -> Result<(), Error> {
         self.begin_reset()?;
         // A run of write-back or recompression ends as soon as it finds no size.
@@ -126,7 +130,7 @@ impl Core {
             None => None,
         };
         let _recompressing = self.recompressor.turn.hold().await;
-        self.free_all().await;
+        self.free_all().await.map_err(ended)?;
         drop(writing_back);
         self.detach().await;
         let mut resetting = self.resetting.lock();
@@ -142,17 +146,25 @@ impl Core {
         self.choose(CodecIndex::PRIMARY, Choice::default())
     }
 
+    /// Compresses what is deferred, for a command that looks at what pages compress to.
+    async fn compress_before_command(&self) -> Result<(), Error> {
+        self.compress_deferred_until(Which::All, true, || self.go_on().is_err()).await;
+        self.go_on().map_err(ended)
+    }
+
     /// Marks what was not accessed for `age` seconds, in slices.
-    async fn mark_idle(&self, age: u32) {
+    async fn mark_idle(&self, age: u32) -> Result<(), Kind> {
         let (now, mut from, mut slice) = (self.seconds(), 0, Slice::new());
         while let Some(range) = self.next_slots(from) {
             from = range.end;
             slice.count(self.table.mark_idle(range, age, now));
             if slice.is_over() {
                 self.env.give_way(true).await;
+                self.go_on()?;
                 slice = Slice::new();
             }
         }
+        Ok(())
     }
 
     fn begin_reset(&self) -> Result<(), Error> {

@@ -103,6 +103,11 @@ impl Core {
     /// Compresses deferred pages in slices, until none is left that is meant. With [`Which::All`], every page that was deferred before this
     /// was called is compressed at its end, unless there was no memory at all; else it ends early where every stream is busy.
     pub(super) async fn compress_deferred(&self, which: Which, hurried: bool) {
+        self.compress_deferred_until(which, hurried, || false).await;
+    }
+
+    /// The same, which ends early once it is `over`.
+    pub(super) async fn compress_deferred_until(&self, which: Which, hurried: bool, over: impl Fn() -> bool) {
         if self.table.deferred.pages() == 0 {
             return;
         }
@@ -115,7 +120,7 @@ impl Core {
             let Some(mut stream) = stream else { break };
             let goes_on = self.compress_some(&mut lap, which, &mut stream);
             drop(stream);
-            if !goes_on {
+            if !goes_on || over() {
                 break;
             }
             let waited_for = self.compactor.is_asked() || self.table.deferred.is_waited_for();

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use spillway_core::size::human;
 use spillway_core::stats::Counters;
-use spillway_core::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use spillway_core::{Budget, Env, Error, Kind};
 
 use super::attaching::Attaching;
@@ -81,9 +81,16 @@ pub(super) struct Core {
     pub(super) attaching: OnceLock<Attaching>,
     /// Whether a reset runs. Held while disksize or the algorithm is set.
     pub(super) resetting: Mutex<bool>,
+    /// The device ends: no command goes on.
+    pub(super) ending: AtomicBool,
 }
 
 impl Core {
+    /// For a command that takes long, between its slices: [`Kind::ShuttingDown`] once the device ends.
+    pub(super) fn go_on(&self) -> Result<(), Kind> {
+        if self.ending.load(Ordering::Relaxed) { Err(Kind::ShuttingDown) } else { Ok(()) }
+    }
+
     pub(super) fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
     }

@@ -113,12 +113,14 @@ impl Core {
     }
 
     /// Frees every slot, in slices; the end is waited for.
-    pub(super) async fn free_all(&self) {
+    pub(super) async fn free_all(&self) -> Result<(), Kind> {
         let mut all = 0..u64::MAX / 2;
         while !all.is_empty() {
+            self.go_on()?;
             self.free_some(&mut all);
             self.env.give_way(true).await;
         }
+        Ok(())
     }
 }
 

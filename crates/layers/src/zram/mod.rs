@@ -94,7 +94,7 @@ mod writeback;
 use std::sync::{Arc, OnceLock};
 
 use spillway_core::stats::Counters;
-use spillway_core::sync::{AtomicU64, Mutex};
+use spillway_core::sync::{AtomicBool, AtomicU64, Mutex};
 use spillway_core::{
     Answer, Attribute, BlockDevice, Budget, ByteRange, Env, Error, Extent, Geometry, Grow, Kind, LocalFuture,
     Op, Regions, Request, Spec, Submission, Table as AttributeTable,
@@ -161,6 +161,7 @@ impl Zram {
             attaching: OnceLock::new(),
             size: AtomicU64::new(0),
             resetting: Mutex::new(false),
+            ending: AtomicBool::new(false),
             budget: share,
             fixed: budget,
             env,

@@ -135,12 +135,21 @@ impl Core {
 
     /// A whole pass; `hurried` if its end is waited for.
     pub(super) async fn make_pass(&self, step: Step, hurried: bool) {
+        self.make_pass_until(step, hurried, || false).await;
+    }
+
+    /// A pass that ends early once it is `over`.
+    pub(super) async fn make_pass_until(&self, step: Step, hurried: bool, over: impl Fn() -> bool) {
         let mut pass = Pass::new(step);
         assert!(step != Step::Rest, "a pass does something");
         // What it has picked comes free when it is done with it: a writer that finds no room meanwhile asks for a pass of its own.
         self.compactor.begin_pass();
         while self.step(&mut pass) {
             self.env.give_way(hurried || self.compactor.is_asked()).await;
+            if over() {
+                pass.give_up(self);
+                break;
+            }
         }
         self.pool.end_packing(&self.pages);
         if step == Step::Pack {

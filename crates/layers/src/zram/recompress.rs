@@ -122,7 +122,7 @@ fn threshold(word: &str, value: &str) -> Result<usize, Error> {
 
 /// Recompresses what `order` names, the largest objects first where not all may be tried. One run at a time.
 ///
-/// [`Kind::NoSpace`] where there is no room for an object that would be smaller.
+/// [`Kind::NoSpace`] where there is no room for an object that would be smaller, [`Kind::ShuttingDown`] where the device ends.
 pub(super) async fn run(core: Arc<Core>, order: Order) -> Result<(), Error> {
     let _turn = core.recompressor.turn.hold().await;
     if core.size() == 0 || !order.can_be_carried_out(&core) {
@@ -131,7 +131,7 @@ pub(super) async fn run(core: Arc<Core>, order: Order) -> Result<(), Error> {
     let least = match order.pages_max {
         0 => return Ok(()),
         u64::MAX => vec![0],
-        pages_max => largest_first(&core, &order, pages_max).await,
+        pages_max => largest_first(&core, &order, pages_max).await.map_err(why)?,
     };
     let mut run = Run::new(&core, order);
     for least in least {
@@ -146,6 +146,7 @@ fn why(kind: Kind) -> Error {
         kind,
         match kind {
             Kind::NoSpace | Kind::OutOfMemory => "there is no memory for what would be smaller",
+            Kind::ShuttingDown => "the device ends",
             _ => "an object could not be decompressed",
         },
     )
@@ -153,7 +154,7 @@ fn why(kind: Kind) -> Error {
 
 /// Bytes that objects have at least in the first lap, and in a second: so that those tried in both are the `pages_max` largest, but for
 /// less than a bucket.
-async fn largest_first(core: &Core, order: &Order, pages_max: u64) -> Vec<usize> {
+async fn largest_first(core: &Core, order: &Order, pages_max: u64) -> Result<Vec<usize>, Kind> {
     let (mut pages, mut slice) = ([0u64; BUCKETS], Slice::new());
     let mut from = 0;
     while let Some(range) = core.next_slots(from) {
@@ -163,6 +164,7 @@ async fn largest_first(core: &Core, order: &Order, pages_max: u64) -> Vec<usize>
         slice.count(core.table.marks(range, count));
         if slice.is_over() {
             core.env.give_way(true).await;
+            core.go_on()?;
             slice = Slice::new();
         }
     }
@@ -171,7 +173,7 @@ async fn largest_first(core: &Core, order: &Order, pages_max: u64) -> Vec<usize>
         sum += pages[*bucket];
         sum >= pages_max
     });
-    bucket.map_or(vec![0], |bucket| vec![(bucket + 1) * BUCKET_BYTES, bucket * BUCKET_BYTES])
+    Ok(bucket.map_or(vec![0], |bucket| vec![(bucket + 1) * BUCKET_BYTES, bucket * BUCKET_BYTES]))
 }
 
 /// A run on its way through the slots. The caller has the turn.
@@ -208,6 +210,7 @@ impl<'a> Run<'a> {
         let (mut slice, mut relief, mut from) = (Slice::new(), Relief::default(), 0);
         loop {
             let Some(range) = self.core.next_slots(from).filter(|_| self.left > 0) else { return Ok(()) };
+            self.core.go_on()?;
             match self.take_some(range, &mut slice) {
                 Ok(next) => (from, relief) = (next, Relief::default()),
                 Err((at, kind)) => {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use spillway_core::size::human;
+use spillway_core::sync::Ordering;
 use spillway_core::{BlockDevice, Error, Geometry, Kind, LocalFuture, Suspend, mutant};
 
 use super::attaching::{Attaching, Waiting};
@@ -197,6 +198,10 @@ fn size(file: &File, config: &Config) -> Result<u64, Error> {
 }
 
 impl Suspend for Zram {
+    fn wind_down(&self) {
+        self.core.ending.store(true, Ordering::Relaxed);
+    }
+
     /// Closes the spill file, so that it says which pages it holds.
     fn suspend(&self) -> LocalFuture<Result<(), Error>> {
         let core = self.core.clone();

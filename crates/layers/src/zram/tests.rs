@@ -22,6 +22,7 @@ mod attaching;
 mod attributes;
 mod block_state;
 mod deferring;
+mod ending;
 mod on_disk;
 mod parallel;
 mod pressure;

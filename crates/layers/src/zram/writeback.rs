@@ -190,6 +190,6 @@ impl Run<'_> {
 
     /// The device ends, or was reset.
     fn is_ending(&self) -> bool {
-        self.backing.is_ending() || self.core.size() == 0
+        self.core.go_on().is_err() || self.backing.is_ending() || self.core.size() == 0
     }
 }
