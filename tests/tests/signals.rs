@@ -122,6 +122,37 @@ fn a_device_that_ends_slowly_keeps_no_other_from_being_flushed() {
     server.signal(Signal::KILL);
 }
 
+/// By a signal, as the last device, and as one of two.
+#[test]
+fn a_device_that_cannot_be_flushed_is_a_failure_of_its_server() {
+    let device = |name: &str, layers: &str| {
+        format!(
+            "[[device]]\nname = {name:?}\norigin = {{ kind = \"zram\", disksize = \"1M\" }}\nlayers = [{layers}]\n"
+        )
+    };
+    let bad = device("bad", "{ kind = \"fault\", op = \"flush\", nth = 1, mode = \"sticky\" }");
+    let failed = "last flush of device bad failed";
+    for (config, stopped) in
+        [(bad.clone(), &[][..]), (bad.clone(), &["bad"]), (bad + &device("good", ""), &["bad", "good"])]
+    {
+        let mut server = Launch::serve(Arc::default(), config).start();
+        for name in stopped {
+            let said = server.spillway(&["stop", name]);
+            if *name == "bad" {
+                said.refused(1, failed);
+                until("it is logged", || server.log().contains(failed).then_some(()));
+            } else {
+                said.well();
+            }
+        }
+        if stopped.is_empty() {
+            server.signal(Signal::TERM);
+        }
+        assert_eq!(server.ends().code(), Some(1), "{stopped:?}: {}", server.log());
+        assert!(server.log().contains(failed), "{}", server.log());
+    }
+}
+
 #[test]
 fn a_second_signal_ends_the_server_at_once() {
     let mut server = Launch::ram("64M").start();

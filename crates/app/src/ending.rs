@@ -1,7 +1,7 @@
 //! How devices and endpoints end. Each is waited for: a device that goes while others stay has a thread for that.
 
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, Sender};
 
 use spillway_core::{Env, Error, Kind, Seam};
 use spillway_io::{Limits, Serving};
@@ -18,6 +18,8 @@ pub(crate) struct Leaving {
     pub(crate) own: Option<Serving>,
     pub(crate) control: Option<Serving>,
     pub(crate) env: Arc<dyn Env>,
+    /// Where the server learns that its last flush failed.
+    pub(crate) failures: Sender<Error>,
 }
 
 impl Leaving {
@@ -44,7 +46,12 @@ impl Leaving {
             Some(serving) => serving.stop(),
             None => see_out(&self.device, &*self.env),
         }
-        (self.control, ended(&end(&self.device, &*self.env)))
+        let flushed = ended(&end(&self.device, &*self.env));
+        if let Err(error) = &flushed {
+            // The server waits for this thread before it ends.
+            let _ = self.failures.send(error.clone());
+        }
+        (self.control, flushed)
     }
 }
 
@@ -80,12 +87,12 @@ pub(crate) fn stop_all(services: impl Iterator<Item = Serving>) {
 }
 
 /// Begins the end of a device that has no clients any more: once the change under way is made, its layers end, and what was acknowledged
-/// becomes as durable as the device can make it. Devices end side by side; see [`ended`].
+/// becomes as durable as the device can make it. What fails is logged. Devices end side by side; see [`ended`].
 pub(crate) fn end(device: &Arc<Device>, env: &dyn Env) -> Receiver<Result<(), Error>> {
     let device = device.clone();
     in_background(env, move || async move {
         device.changes.end().await;
-        flush(&device).await
+        flush(&device).await.inspect_err(|error| tracing::error!("{}", error.message()))
     })
 }
 
@@ -141,7 +148,9 @@ mod tests {
         let (sender, events) = mpsc::channel();
         let answer = request_change(&sender, Change::Stop { device: "a".into() });
         let Ok(Event::Change(_, promise)) = events.recv() else { panic!("it was sent") };
-        let leaving = Leaving { device: device.clone(), own: None, control: None, env: env.clone() };
+        let (failures, _) = mpsc::channel();
+        let leaving =
+            Leaving { device: device.clone(), own: None, control: None, env: env.clone(), failures };
         let (made, begun) = (Arc::new(AtomicBool::new(false)), mpsc::channel());
         let (finish, finished) = futures_channel::oneshot::channel::<()>();
         let (changed, noted) = (device.clone(), made.clone());

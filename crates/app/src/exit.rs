@@ -7,7 +7,7 @@ use spillway_core::{Error, Kind};
 /// What the documented exit codes mean; shown by `spillway --help`.
 pub(crate) const TABLE: &str = "\
 Exit codes:
-  0    success; for a server: it was asked to stop and has flushed
+  0    success; for a server: it was asked to stop, and has flushed each device that it had
   1    failure; the message says what, why and what to do
   2    wrong usage: an option, a value or the configuration file
   3    there is no such server, device or attribute

@@ -10,7 +10,7 @@
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -71,6 +71,8 @@ struct Server {
     arrivals: Arrivals,
     /// Devices that are being built.
     arriving: usize,
+    /// Why devices that have left could not be flushed.
+    failures: (Sender<Error>, Receiver<Error>),
     /// Changes that are being made, or are to be tried again, on background threads.
     tasks: Vec<Receiver<()>>,
     memory: Memory,
@@ -102,6 +104,7 @@ impl Server {
             beside: Beside::default(),
             arrivals,
             arriving: 0,
+            failures: mpsc::channel(),
             tasks: Vec::new(),
             memory,
             workers,
@@ -366,10 +369,11 @@ impl Server {
         let device = self.devices.find(name)?;
         self.devices.remove(name);
         let (own, control) = self.endpoints.remove(name);
-        Ok(Leaving { device, own, control, env: self.workers.env() })
+        let failures = self.failures.0.clone();
+        Ok(Leaving { device, own, control, env: self.workers.env(), failures })
     }
 
-    /// Stops everything. The first failed flush is reported.
+    /// Stops everything. The first failed flush is reported, of those too whose devices have left before.
     fn stop(mut self, promise: Option<Promise>) -> Result<(), Failure> {
         let (devices, env) = (self.devices.all(), self.workers.env());
         devices.iter().for_each(|device| wind_down(device));
@@ -384,7 +388,7 @@ impl Server {
         }
         self.endpoints.stop_control();
         self.workers.stop();
-        flushed.map_err(Failure::from)
+        self.failures.1.try_iter().map(Err).fold(flushed, Result::and).map_err(Failure::from)
     }
 }
 
