@@ -1,11 +1,13 @@
 //! `spillway attach` and `detach`: a device as a block device with a file system. As root.
 
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::process::Signal;
 use spillway_tests::raw::Client;
-use spillway_tests::{Launch, Scratch, Server, tool};
+use spillway_tests::{Launch, Scratch, Server, pattern, tool};
 
 /// Exit codes as documented.
 const FAILED: i32 = 1;
@@ -107,4 +109,38 @@ fn what_is_no_file_is_not_attached() {
     let server = Launch::ram("16M").start();
     server.spillway(&["attach", "ram0"]).refused(FAILED, "--mount DIR");
     server.spillway(&["attach", "other"]).refused(MISSING, "no server has a device");
+}
+
+/// Its page cache would keep it for a day.
+#[test]
+fn what_was_written_is_durable_once_the_device_is_detached() {
+    let folder = Arc::new(Scratch::new());
+    let origin = folder.write("origin.raw", vec![0; 4 << 20]);
+    let config = format!(
+        "[[device]]\nname = \"ram0\"\norigin = {{ kind = \"file\", path = {origin:?} }}\n\
+         layers = [{{ kind = \"page_cache\", dirty_expire = 86400000 }}]\n"
+    );
+    let mut server = Launch::serve(folder, config).mounted().start();
+    let bytes = pattern::random(1, 0, 1 << 20);
+    {
+        let _attached = Attached(&server);
+        let device = File::options().write(true).open(attach(&server, &[])).expect("a block device");
+        device.write_all_at(&bytes, 4096).expect("a write");
+        drop(device);
+        server.spillway(&["detach", "ram0"]).well();
+    }
+    server.signal(Signal::KILL);
+    server.ends();
+    assert!(fs::read(&origin).expect("the origin")[4096..][..1 << 20] == bytes);
+}
+
+#[test]
+fn a_detach_whose_flush_fails_says_so() {
+    let config = "[[device]]\nname = \"ram0\"\norigin = { kind = \"zram\", disksize = \"1M\" }\n\
+                  layers = [{ kind = \"fault\", op = \"flush\", nth = 1, mode = \"sticky\" }]\n";
+    let server = Launch::serve(Arc::default(), config).mounted().start();
+    let _attached = Attached(&server);
+    attach(&server, &[]);
+    server.spillway(&["detach", "ram0"]).refused(FAILED, "may be lost");
+    server.spillway(&["detach", "ram0"]).refused(MISSING, "not attached");
 }

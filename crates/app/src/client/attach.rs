@@ -120,15 +120,24 @@ pub(crate) fn detach(folder: &RuntimeFolder, name: &str) -> Result<()> {
     if devices.is_empty() {
         return Err(Failure::new(Exit::Missing, format!("{name} is not attached")).into());
     }
+    let mut flushed = Ok(());
     for device in &devices {
         for place in places_of(device) {
             run(Command::new("umount").arg(&place)).map_err(|error| in_use(&place, &error))?;
         }
         run(Command::new("blockdev").arg("--flushbufs").arg(device))?;
+        flushed = flushed.and(flush(device));
         wait_until(device, "has requests in flight", || is_idle(device))?;
         give_up(device, &file)?;
     }
-    Ok(())
+    flushed.with_context(|| {
+        format!("{name} is detached, but could not be flushed: what was written to it may be lost")
+    })
+}
+
+/// Sends a flush, which a loop device hands on to the file below it, and so to the server.
+fn flush(device: &Path) -> std::io::Result<()> {
+    File::open(device)?.sync_all()
 }
 
 /// The file of a device, where its server shows one.
