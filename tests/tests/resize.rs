@@ -91,6 +91,34 @@ fn grows_after_its_file(page_cache: &str) {
     server.spillway(&["resize", "disk0"]).refused(USAGE, "cut off");
 }
 
+/// The page cache has blocks of 4096 bytes, which fitted what the file was when the server started.
+#[test]
+fn a_disk_grows_to_no_part_of_a_block_of_its_page_cache() {
+    for page_cache in ["none", "writeback"] {
+        let folder = Arc::new(Scratch::new());
+        let origin = folder.join("origin");
+        set_len(&origin, 16 * MIB);
+        let server = Launch::disk(folder, &origin).with("--page-cache", page_cache).start();
+        set_len(&origin, 20_974_080);
+        for arguments in [&["resize", "disk0"][..], &["resize", "disk0", "20974080"]] {
+            if page_cache == "none" {
+                server.spillway(arguments).well();
+                assert_eq!(size_of(&server), 20_974_080);
+            } else {
+                server.spillway(arguments).refused(USAGE, "20975616 bytes long");
+                assert_eq!(size_of(&server), 16 << 20, "nothing has grown");
+            }
+        }
+        if page_cache == "writeback" {
+            set_len(&origin, 16 * MIB);
+            server.spillway(&["resize", "disk0"]).well();
+        }
+        set_len(&origin, 20_975_616);
+        server.spillway(&["resize", "disk0"]).well();
+        assert_eq!(size_of(&server), 20_975_616);
+    }
+}
+
 #[test]
 fn a_disk_grows_after_its_block_device() {
     let folder = Arc::new(Scratch::new());

@@ -185,14 +185,20 @@ impl Stack {
     }
 
     /// Grows to `size` bytes, or to what the origin's file or block device has where none is given, from the origin up, while requests go
-    /// on. [`Kind::Invalid`] where that is less than now, or cannot be; a part that fails stays as it is, and those below have grown. One call
-    /// at a time.
+    /// on. [`Kind::Invalid`] where that is less than now, or cannot be, and nothing has grown; another error may come when parts below
+    /// have. One call at a time.
     pub async fn grow(&self, size: Option<u64>) -> Result<(), Error> {
         let has = self.device.geometry().size;
         if let Some(size) = size.filter(|&size| size < has) {
             return Err(Error::invalid(format!("the device has {has} bytes and cannot shrink to {size}")));
         }
-        for (part, grow) in self.parts.iter().rev().filter_map(|part| Some((part, part.grow.as_ref()?))) {
+        let growing: Vec<_> =
+            self.parts.iter().rev().filter_map(|part| Some((part, part.grow.as_ref()?))).collect();
+        let target = |below, (part, grow): &(&Part, &Arc<dyn Grow>)| {
+            grow.target(below).map_err(|error| about(&part.name, &error))
+        };
+        growing.iter().try_fold(size, target)?;
+        for (part, grow) in growing {
             grow.grow(size).await.map_err(|error| about(&part.name, &error))?;
         }
         assert!(self.device.geometry().size >= has, "a device of {has} bytes does not shrink");

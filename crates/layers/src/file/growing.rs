@@ -9,6 +9,10 @@ use spillway_core::{BlockDevice, Error, Grow, LocalFuture, Request};
 use super::device::{Backing, File};
 
 impl Grow for File {
+    fn target(&self, size: Option<u64>) -> Result<Option<u64>, Error> {
+        Ok(size.or(Some(self.backing.storage.geometry().size)))
+    }
+
     /// The owner of the file or block device has made it larger before.
     fn grow(&self, size: Option<u64>) -> LocalFuture<Result<(), Error>> {
         let backing = self.backing.clone();

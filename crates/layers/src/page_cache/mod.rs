@@ -66,10 +66,11 @@ mod writeback;
 mod writing;
 mod zones;
 
+use std::future::ready;
 use std::sync::Arc;
 
 use spillway_core::{
-    Answer, AtRisk, BlockDevice, ByteRange, Error, Extent, Geometry, Kind, LocalFuture, Op, Request,
+    Answer, AtRisk, BlockDevice, ByteRange, Error, Extent, Geometry, Grow, Kind, LocalFuture, Op, Request,
     Submission, Suspend,
 };
 
@@ -89,7 +90,27 @@ impl Open<Below> for Config {
         let (cache, found) = PageCache::open(&config, below, around.env.clone(), &around.budget)?;
         let suspend: Option<Arc<dyn Suspend>> = Some(cache.clone());
         let at_risk: Option<Arc<dyn AtRisk>> = Some(cache.clone());
-        Ok(OpenDevice { suspend, at_risk, notes: vec![found], ..OpenDevice::new(cache, attributes) })
+        let grow: Option<Arc<dyn Grow>> = Some(cache.clone());
+        Ok(OpenDevice { suspend, grow, at_risk, notes: vec![found], ..OpenDevice::new(cache, attributes) })
+    }
+}
+
+impl Grow for PageCache {
+    fn target(&self, size: Option<u64>) -> Result<Option<u64>, Error> {
+        let (block, unit) = (self.core.block_size.bytes(), self.core.below.geometry().block_size.bytes());
+        match size {
+            Some(bytes) if !bytes.is_multiple_of(block) => Err(Error::invalid(format!(
+                "{bytes} bytes are no whole blocks of {block}: make it {} bytes long, or start its server again, with block_size {unit} if \
+                 one was given",
+                bytes.next_multiple_of(block)
+            ))),
+            size => Ok(size),
+        }
+    }
+
+    /// It has the size of the device below.
+    fn grow(&self, _size: Option<u64>) -> LocalFuture<Result<(), Error>> {
+        Box::pin(ready(Ok(())))
     }
 }
 

@@ -13,6 +13,12 @@ use super::fitting::blocks_of;
 use super::format::OriginMark;
 
 impl Grow for WriteCache {
+    /// Whole blocks of the origin.
+    fn target(&self, size: Option<u64>) -> Result<Option<u64>, Error> {
+        let block = self.core.block_bytes();
+        Ok(size.map(|bytes| bytes / block * block))
+    }
+
     /// The origin has grown before.
     fn grow(&self, _size: Option<u64>) -> LocalFuture<Result<(), Error>> {
         let core = self.core.clone();
