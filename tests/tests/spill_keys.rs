@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::process::Signal;
 use spillway_tests::raw::Client;
 use spillway_tests::{Launch, Scratch, Server, pattern, until};
 
@@ -12,9 +13,10 @@ fn text(path: &Path) -> &str {
 }
 
 /// Every key that has to do with spilling, a value that it does not have by default, and how that is shown.
-const KEYS: [(&str, &str, &str); 16] = [
+const KEYS: [(&str, &str, &str); 17] = [
     ("disksize", "\"64M\"", "67108864"),
     ("spill_size", "\"40M\"", "41943040"),
+    ("spill_retake", "true", "true"),
     ("deferred_bytes_max", "\"1M\"", "1048576"),
     ("recomp_algorithm", "\"algo=zstd\"", "\"#1: lz4 lz4hc [zstd] deflate \""),
     ("recompress_age", "4000", "4000"),
@@ -98,4 +100,24 @@ fn what_a_configuration_says_wrong_about_spilling_is_refused() {
         Launch::serve(folder.clone(), twice.clone() + &twice.replace("name = \"cold\"", "name = \"other\""))
             .run();
     assert!(said.code != Some(0) && said.err.contains("cold"), "{said}");
+}
+
+#[test]
+fn a_server_takes_the_spill_file_of_a_killed_one_where_its_configuration_says_so() {
+    let folder = Arc::new(Scratch::new());
+    let (own, other) = (folder.join("cold"), folder.join("other"));
+    let keys = "disksize = \"64M\"\n";
+    let retake = format!("{keys}spill_retake = true\n");
+    let mut killed = Launch::serve(folder.clone(), device(&folder, "cold", keys)).start();
+    Client::open(killed.socket(), "cold").write(0, &pattern::random(1, 0, 1 << 20)).expect("it is written");
+    killed.spillway(&["set", "cold", "writeback", "page_indexes=0-99"]).well();
+    killed.signal(Signal::KILL);
+    killed.ends();
+    Launch::serve(folder.clone(), device(&folder, "cold", keys)).run().refused(4, "spill_retake");
+    fs::copy(&own, &other).expect("a copy");
+    Launch::serve(folder.clone(), device(&folder, "other", &retake)).run().refused(4, "belongs to 'cold'");
+    let server = Launch::serve(folder.clone(), device(&folder, "cold", &retake)).start();
+    assert!(server.log().contains("killed is gone"), "{}", server.log());
+    assert_eq!(spilled(&server, "cold"), [0, 0]);
+    assert!(Client::open(server.socket(), "cold").read(0, 4096).expect("a read") == [0; 4096]);
 }

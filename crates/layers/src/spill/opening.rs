@@ -50,6 +50,8 @@ pub struct Settings {
     pub codecs: Vec<String>,
     /// Take a file whatever it holds.
     pub force: bool,
+    /// Take one that a device of this name has left without being stopped.
+    pub retake: bool,
     /// What to do about a file that is refused, where it is not to be forced.
     pub remedy: Option<&'static str>,
     /// Buffers of a MiB for what is written: so many batches are under way at once.
@@ -66,6 +68,7 @@ impl Settings {
             slots,
             codecs: Vec::new(),
             force: false,
+            retake: false,
             remedy: None,
             batches: 4,
             segment_shift: SEGMENT_SHIFT,
@@ -263,10 +266,16 @@ async fn give_up(device: &Seam, buffers: &Workspace, settings: &Settings) -> Res
                 found.name
             )));
         }
+        Found::Superblock(found) if found.name == settings.name && settings.retake => {
+            let name = found.name;
+            return Ok(Some(format!(
+                "what '{name}' had spilled before it was killed is gone: the spill file begins empty"
+            )));
+        }
         Found::Superblock(found) if found.name == settings.name => Refusal::new(
             Kind::Busy,
             format!("the spill file was not stopped: '{}' uses it, or was killed", found.name),
-            "--force empties it, and what was spilled is lost",
+            "spill_retake takes it each time that the device was killed, --force once; what was spilled is lost",
         ),
         Found::Superblock(found) => Refusal::new(
             Kind::Busy,

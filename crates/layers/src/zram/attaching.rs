@@ -26,6 +26,8 @@ pub(super) struct Attaching {
     /// I/Os of write-back in flight.
     pub(super) depth: usize,
     segment_shift: Option<u32>,
+    /// Take the file of the configuration where the device was killed.
+    pub(super) retake: bool,
     /// Held by who attaches a file, or lets go of one, and by who gives the device its size: that is for the file which is there then.
     pub(super) turn: Semaphore,
     waiting: Mutex<Option<Waiting>>,
@@ -47,6 +49,7 @@ impl Attaching {
             around: around.clone(),
             depth: config.writeback_depth,
             segment_shift: config.segment_shift,
+            retake: config.spill_retake,
             turn: Semaphore::new(1),
             waiting: Mutex::default(),
             ended: AtomicBool::new(false),
@@ -64,6 +67,7 @@ impl Attaching {
             segment_shift: self.segment_shift.unwrap_or(usual.segment_shift),
             codecs: codec::NAMES.map(str::to_owned).to_vec(),
             force: force.unwrap_or(false),
+            retake: force.is_some() && self.retake,
             remedy: force.is_none().then_some(REMEDY),
             batches: self.depth,
             ..usual

@@ -268,6 +268,9 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
             Value::Columns(vec![held, counted(Count::BackingReads), counted(Count::BackingWrites)])
         },
     ),
+    Attribute::read(OPTIONS.spill_retake, |zram: &Zram| {
+        Value::Switch(zram.core.attaching.get().is_some_and(|attaching| attaching.retake))
+    }),
     Attribute::read(OPTIONS.spill_size, |zram: &Zram| {
         zram.core.backing.get().map_or(Value::None, |backing| Value::U64(backing.store.size()))
     }),

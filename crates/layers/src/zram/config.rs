@@ -53,6 +53,10 @@ options! {
         .preset(Preset::Words("none")).option("spill");
     Start spill_size: u64 = Type::Number(32 << 20, 64 << 40), "How large a spill file may become: it is made longer as it fills. A spill file does not shrink"
         .unit(Unit::Bytes).preset(Preset::Words("disksize and a tenth of it")).option("spill-size");
+    Start spill_retake: bool = Type::Switch,
+        "Take a spill file too that this device has left when it was killed, or the power went; its content is gone. No other machine may use \
+         the file"
+        .preset(Preset::Switch(false)).option("spill-retake");
     Once force: bool = Type::Switch, "Take a spill file that another device has left, or that was not stopped; its content is gone"
         .preset(Preset::Switch(false)).option("force");
     Live recompress_age: u64 = Type::Number(0, (1 << 24) - 1),

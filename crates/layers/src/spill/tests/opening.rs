@@ -66,7 +66,21 @@ fn a_file_that_was_not_stopped_is_refused() {
     let house = House::new(1);
     house.spill_pages(0..30, 0);
     let medium = house.cut();
-    refused(&medium, &settings(), Kind::Busy, &["not stopped", "'ram0'", "--force"]);
+    refused(&medium, &settings(), Kind::Busy, &["not stopped", "'ram0'", "spill_retake", "--force"]);
+}
+
+#[test]
+fn a_file_of_a_killed_device_is_taken_again_where_that_is_asked_for_and_no_other() {
+    let retake = Settings { retake: true, ..settings() };
+    let house = House::new(1);
+    house.spill_pages(0..30, 0);
+    let medium = house.cut();
+    let note = opened(medium.clone(), &retake).expect("it was killed").expect("something is gone");
+    assert!(note.contains("'ram0'") && note.contains("killed is gone"), "{note}");
+    let other = Settings { name: "ram1".into(), ..retake.clone() };
+    refused(&medium, &other, Kind::Busy, &["'ram0'", "'ram1'", "--force"]);
+    let foreign = Medium::of((SEGMENTS + 1) << SHIFT, |_| [7; 512]);
+    refused(&foreign, &retake, Kind::Invalid, &["not blank"]);
 }
 
 /// The first superblock is damaged: its copy stands for it. Both are: only force helps.
@@ -116,7 +130,8 @@ fn what_does_not_fit_is_refused_with_words() {
     assert!(opened(medium(), &name).is_err_and(|error| error.message().contains("256")));
 }
 
-/// The power is cut at any call of opening, spilling and stopping: the file is blank, refused, or stopped, and force always helps.
+/// The power is cut at any call of opening, spilling and stopping: the file is blank, refused, or stopped. Its own device takes it again
+/// where that is asked for, and force always helps.
 #[test]
 fn a_cut_at_any_time_leaves_a_file_that_can_be_told() {
     let (mut cut_at, mut ends) = (0, [0; 3]);
@@ -157,8 +172,9 @@ fn a_cut_at_any_time_leaves_a_file_that_can_be_told() {
             }
             Ok(Some(_)) => ends[2] += 1,
         }
-        let force = Settings { force: true, ..settings() };
-        assert!(opened(left, &force).is_ok());
+        for settings in [Settings { retake: true, ..settings() }, Settings { force: true, ..settings() }] {
+            assert!(opened(left.clone(), &settings).is_ok(), "cut at {cut_at}: {settings:?}");
+        }
         if whole {
             assert!(*done.lock());
             break;
