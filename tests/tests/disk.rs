@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use spillway_tests::raw::{command, errno, flag};
+use spillway_tests::raw::{Client, command, errno, flag};
 use spillway_tests::{Launch, LoopDevice, Scratch, pattern, tool};
 
 const MIB: usize = 1 << 20;
@@ -35,4 +35,26 @@ fn offers_no_discards_and_keeps_what_it_holds(page_cache: &str) {
     let mut wanted = old;
     wanted[MIB..2 * MIB].fill(0);
     assert!(client.read(0, 4 * MIB) == Ok(wanted), "zeroes and nothing else");
+}
+
+/// A page cache takes most of the memory that is left, whatever else the server was asked for, and in whatever order.
+#[test]
+fn the_least_memory_is_enough_for_a_page_cache_with_a_mount_and_other_devices() {
+    let folder = Arc::new(Scratch::new());
+    let origin = folder.write("origin.raw", vec![0; 8 * MIB]);
+    for memory in ["32M", "33M", "40M"] {
+        let server = Launch::disk(folder.clone(), &origin).with("--memory", memory).mounted().start();
+        assert_eq!(std::fs::read(server.file("disk0")).expect("a file").len(), 8 * MIB, "{memory}");
+    }
+    let config = format!(
+        "[[device]]\nname = \"disk0\"\norigin = {{ kind = \"file\", path = {origin:?} }}\nlayers = [{{ kind = \"page_cache\" }}]\n\
+         [[device]]\nname = \"ram0\"\norigin = {{ kind = \"zram\", disksize = \"8M\" }}\n"
+    );
+    let server = Launch::serve(folder, config).with("--memory", "32M").mounted().start();
+    for name in ["disk0", "ram0"] {
+        let mut client = Client::open(server.socket(), name);
+        client.write(0, &pattern::random(2, 0, MIB)).expect("a write");
+    }
+    let listed = server.spillway(&["ls"]).well().out;
+    assert!(listed.find("disk0") < listed.find("ram0"), "in the order of the configuration: {listed}");
 }

@@ -32,10 +32,16 @@ pub(crate) struct Built {
 }
 
 impl Built {
-    /// Builds a device, which is also a file where `mount` is one.
-    pub(crate) fn new(plan: DevicePlan, mount: Option<&Path>, opening: &StackOpener) -> Result<Self, Error> {
+    /// Builds a device, which is also a file where `mount` is one. The room `kept` is for what it takes above its stack.
+    pub(crate) fn new(
+        plan: DevicePlan,
+        mount: Option<&Path>,
+        opening: &StackOpener,
+        kept: Option<Charge>,
+    ) -> Result<Self, Error> {
         let stack = opening.stack(&plan.name, &plan.stack, plan.names)?;
         stack.limit(&plan.limits)?;
+        drop(kept);
         let aligned = opening.aligned(&stack, mount.is_some())?;
         let file = mount.map(|mount| file_below(mount, &plan.name));
         Ok(Self { name: plan.name, read_only: plan.read_only, stack, aligned, file })
@@ -76,7 +82,7 @@ impl Arrivals {
         let (number, control) = self.claim()?;
         let name = added_name(number);
         let own = self.own_sockets.then(|| self.own(&name)).transpose()?;
-        let built = Built::new(DevicePlan::added(name), self.mount.as_deref(), &self.opening);
+        let built = Built::new(DevicePlan::added(name), self.mount.as_deref(), &self.opening, None);
         Ok(Arrival { number, built: built.map_err(no_memory)?, control, own })
     }
 

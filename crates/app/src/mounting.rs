@@ -26,6 +26,27 @@ use crate::place::file_below;
 /// Messages that may be held for each reader: the one that is read, and one whose payload a device has.
 const MESSAGES_EACH: usize = 2;
 
+/// What a mount takes of the memory budget. It is held before devices are built, of which some take what is left.
+pub(crate) struct Room {
+    readers: usize,
+    workspace: Workspace,
+    charge: Charge,
+}
+
+impl Room {
+    /// For as many readers as `memory` allows and `workers` can serve.
+    pub(crate) fn hold(workers: &Workers, budget: &Arc<Budget>, memory: &Memory) -> Result<Self> {
+        let each = MESSAGES_EACH * MessageBuffers::bytes_each(MESSAGE_LEN_MAX, PAYLOAD_OFFSET);
+        // A quarter of what requests may take, at 32 MiB of budget two readers.
+        let readers = (memory.buffers as usize / 4 / each).clamp(1, READERS_MAX).min(workers.count());
+        let workspace = Workspace::new("messages of the mount", budget, readers * each).map_err(refused)?;
+        let charge = budget.hold(readers as u64 * READER_BYTES + TEXT_BYTES).map_err(|kind| {
+            refused(Error::new(kind, "the memory budget has no room for a mount: give --memory more"))
+        })?;
+        Ok(Self { readers, workspace, charge })
+    }
+}
+
 /// A mount that is served.
 pub(crate) struct Mounting {
     tree: Arc<Tree>,
@@ -39,8 +60,8 @@ impl Mounting {
         place: &Path,
         devices: &Arc<Devices>,
         workers: &Workers,
-        budget: &Arc<Budget>,
         memory: &Memory,
+        room: Room,
         adds: bool,
     ) -> Result<Self> {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -48,13 +69,7 @@ impl Mounting {
         let tree = Tree::new(uid, gid, since);
         let tree = Arc::new(if adds { tree.with_class(devices.clone()) } else { tree });
         devices.all().iter().for_each(|device| show(&tree, device, devices));
-        let each = MESSAGES_EACH * MessageBuffers::bytes_each(MESSAGE_LEN_MAX, PAYLOAD_OFFSET);
-        // A quarter of what requests may take, at 32 MiB of budget two readers.
-        let readers = (memory.buffers as usize / 4 / each).clamp(1, READERS_MAX).min(workers.count());
-        let workspace = Workspace::new("messages of the mount", budget, readers * each).map_err(refused)?;
-        let charge = budget.hold(readers as u64 * READER_BYTES + TEXT_BYTES).map_err(|kind| {
-            refused(Error::new(kind, "the memory budget has no room for a mount: give --memory more"))
-        })?;
+        let Room { readers, workspace, charge } = room;
         let (mount, note) = Mount::at(place).map_err(refused)?;
         if let Some(note) = note {
             tracing::warn!("{note}");

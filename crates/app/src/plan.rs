@@ -45,6 +45,14 @@ impl DevicePlan {
         let stack = alone(OriginConfig::Zram(zram::Config::default()));
         Self { name, read_only: false, stack, limits: limits::Config::default(), names: &["zram"] }
     }
+
+    /// Whether it takes a share of the memory that it finds.
+    pub(crate) fn takes_what_is_left(&self) -> bool {
+        self.stack.layers.iter().any(|layer| match layer {
+            LayerConfig::PageCache(config) => config.page_cache_bytes_max.is_none(),
+            _ => false,
+        })
+    }
 }
 
 impl ServerPlan {

@@ -14,7 +14,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use spillway_core::{Budget, Charge, Error, Kind, Value};
+use spillway_core::{Aligned, Budget, Charge, Error, Kind, Value};
 use spillway_export::Reserved;
 use spillway_export::control::Change;
 use spillway_io::{Limits, Workers};
@@ -30,7 +30,7 @@ use crate::endpoints::Endpoints;
 use crate::event::{Event, Promise};
 use crate::exit::{Failure, refused};
 use crate::memory::Memory;
-use crate::mounting::Mounting;
+use crate::mounting::{Mounting, Room};
 use crate::opening::StackOpener;
 use crate::plan::{DevicePlan, ServerPlan};
 use crate::runtime_folder::RuntimeFolder;
@@ -110,11 +110,12 @@ impl Server {
             workers,
             _charges: charges,
         };
+        let mount = plan.server.mount.as_deref();
+        let room = mount.map(|_| Room::hold(&server.workers, &budget, &server.memory)).transpose()?;
         server.start_devices(plan.devices, &plan.server)?;
-        if let Some(place) = &plan.server.mount {
+        if let Some((place, room)) = mount.zip(room) {
             let (devices, workers) = (&server.devices, &server.workers);
-            let mounting = Mounting::begin(place, devices, workers, &budget, &server.memory, adds)?;
-            server.mounting = Some(mounting);
+            server.mounting = Some(Mounting::begin(place, devices, workers, &server.memory, room, adds)?);
             server.arrivals.opening.mounted(place);
         }
         for (device, listener) in server.devices.all().iter().zip(claims) {
@@ -129,7 +130,7 @@ impl Server {
         let endpoints = if shared.is_some() { 1 } else { plans.len() };
         let connections_max = (self.memory.connections_max() / endpoints).max(1);
         let limits = Limits { connections_max, ..Limits::default() };
-        let built = plans.into_iter().map(|plan| self.build(plan)).collect::<Result<Vec<_>>>()?;
+        let built = self.build_all(plans)?;
         if let Some(listener) = shared {
             let devices = self.endpoints.serve_together(built, listener, &self.workers, limits)?;
             devices.into_iter().for_each(|device| self.devices.add(Arc::new(device)));
@@ -143,10 +144,23 @@ impl Server {
         Ok(())
     }
 
-    fn build(&self, plan: DevicePlan) -> Result<Built> {
+    /// Builds devices, at last those that take what memory is left, with room kept for what each takes besides.
+    fn build_all(&self, plans: Vec<DevicePlan>) -> Result<Vec<Built>> {
+        let budget = self.arrivals.opening.budget();
+        // Not all take so much: where there is none, whoever does says so.
+        let mut kept: Vec<_> = plans.iter().map(|_| budget.hold(Aligned::BYTES_MAX).ok()).collect();
+        let mut plans: Vec<_> = plans.into_iter().enumerate().collect();
+        plans.sort_by_key(|(_, plan)| plan.takes_what_is_left());
+        let build = |(place, plan)| Ok((place, self.build(plan, kept.pop().flatten())?));
+        let mut built = plans.into_iter().map(build).collect::<Result<Vec<_>>>()?;
+        built.sort_by_key(|(place, _)| *place);
+        Ok(built.into_iter().map(|(_, built)| built).collect())
+    }
+
+    fn build(&self, plan: DevicePlan, kept: Option<Charge>) -> Result<Built> {
         let cannot = format!("cannot build device {}", plan.name);
         let Arrivals { opening, mount, .. } = &self.arrivals;
-        Built::new(plan, mount.as_deref(), opening).map_err(refused).context(cannot)
+        Built::new(plan, mount.as_deref(), opening, kept).map_err(refused).context(cannot)
     }
 
     /// Has a device built that is to be added.

@@ -48,6 +48,9 @@ pub struct Aligned {
 }
 
 impl Aligned {
+    /// Most bytes that one charges.
+    pub const BYTES_MAX: u64 = WORKSPACE_BYTES as u64;
+
     /// Gives `device` a granularity of 512 bytes. Charges its own buffers to `budget`: 1 MiB, nothing where the device has
     /// that granularity itself. [`Kind::NoSpace`] where the budget has no room.
     pub fn charged(device: Arc<dyn BlockDevice>, budget: &Arc<Budget>) -> Result<Self, Error> {
