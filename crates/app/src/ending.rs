@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
-use spillway_core::{Env, Error, Kind, Seam};
+use spillway_core::{Env, Error, Kind, Seam, Suspend};
 use spillway_io::{Limits, Serving};
 
 use crate::background::{in_background, wait_for};
@@ -87,12 +87,12 @@ pub(crate) fn stop_all(services: impl Iterator<Item = Serving>) {
 }
 
 /// Begins the end of a device that has no clients any more: once the change under way is made, its layers end, and what was acknowledged
-/// becomes as durable as the device can make it. What fails is logged. Devices end side by side; see [`ended`].
+/// becomes as durable as the device can make it. Devices end side by side; see [`ended`].
 pub(crate) fn end(device: &Arc<Device>, env: &dyn Env) -> Receiver<Result<(), Error>> {
     let device = device.clone();
     in_background(env, move || async move {
         device.changes.end().await;
-        flush(&device).await.inspect_err(|error| tracing::error!("{}", error.message()))
+        flush(&device).await
     })
 }
 
@@ -101,16 +101,28 @@ pub(crate) fn ended(end: &Receiver<Result<(), Error>>) -> Result<(), Error> {
     wait_for(end).unwrap_or_else(|| Err(Error::new(Kind::ShuttingDown, "the server ends")))
 }
 
+/// Has every layer end, from the top down, and makes what was acknowledged as durable as the device can, whatever of this fails: a layer
+/// that cannot write costs those below nothing. The log has every error; the first is returned.
 async fn flush(device: &Device) -> Result<(), Error> {
-    let name = device.name();
+    let logged = |error: &Error| tracing::error!("{}", error.message());
+    let mut flushed = Ok(());
     for part in device.stack.parts.iter().filter_map(|part| part.suspend.as_ref()) {
-        part.suspend().await.map_err(|error| {
-            Error::new(error.kind, format!("device {name} did not end as asked for: {}", error.message()))
-        })?;
+        flushed = flushed.and(suspend(device.name(), &**part).await.inspect_err(logged));
     }
+    flushed.and(last_flush(device).await.inspect_err(logged))
+}
+
+async fn suspend(name: &str, part: &dyn Suspend) -> Result<(), Error> {
+    part.suspend().await.map_err(|error| {
+        Error::new(error.kind, format!("device {name} did not end as asked for: {}", error.message()))
+    })
+}
+
+async fn last_flush(device: &Device) -> Result<(), Error> {
     if device.export.geometry().size == 0 {
         return Ok(());
     }
+    let name = device.name();
     Seam::new(Arc::clone(&device.stack.device)).flush().await.map_err(|kind| {
         Error::new(kind, format!("the last flush of device {name} failed: acknowledged writes may be lost"))
     })
@@ -123,8 +135,8 @@ mod tests {
     use crate::device::Changes;
     use crate::event::{Event, request_change};
     use crate::opening::StackOpener;
-    use spillway_core::sync::{AtomicBool, Ordering};
-    use spillway_core::{Budget, contract};
+    use spillway_core::sync::{AtomicBool, Mutex, Ordering};
+    use spillway_core::{Budget, LocalFuture, contract};
     use spillway_export::Export;
     use spillway_export::control::Change;
     use spillway_io::{Workers, WorkersOptions};
@@ -139,6 +151,30 @@ mod tests {
         let export = Arc::new(Export::new("a", opening.aligned(&stack, false).unwrap()).unwrap());
         let address = Address::Unix("/s".into());
         Arc::new(Device { stack, changes: Changes::new(), export, address, file: None, _connections: None })
+    }
+
+    /// Ends with an error, and notes that it did.
+    struct Failing(&'static str, Arc<Mutex<Vec<&'static str>>>);
+
+    impl Suspend for Failing {
+        fn suspend(&self) -> LocalFuture<Result<(), Error>> {
+            self.1.lock().push(self.0);
+            Box::pin(std::future::ready(Err(Error::new(Kind::Io, self.0))))
+        }
+    }
+
+    #[test]
+    fn every_layer_ends_whatever_another_came_to() {
+        let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() }).unwrap();
+        let names = Arc::new(Mutex::new(Vec::new()));
+        let mut device = device(&workers);
+        let parts = &mut Arc::get_mut(&mut device).unwrap().stack.parts;
+        for (part, name) in parts.iter_mut().zip(["upper", "lower"]) {
+            part.suspend = Some(Arc::new(Failing(name, names.clone())));
+        }
+        let error = ended(&end(&device, &*workers.env())).expect_err("both have failed");
+        assert!(error.message().contains("upper"), "{error}");
+        assert_eq!(*names.lock(), ["upper", "lower"]);
     }
 
     #[test]

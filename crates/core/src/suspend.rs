@@ -9,6 +9,6 @@ pub trait Suspend: Send + Sync {
     /// Requests go on. A part has none that take long unless it says so.
     fn wind_down(&self) {}
 
-    /// Ends, after the last client and before the last flush. An error says what was left undone.
+    /// Ends, after the last client and before the last flush; the parts above have ended, well or not. An error says what was left undone.
     fn suspend(&self) -> LocalFuture<Result<(), Error>>;
 }

@@ -76,6 +76,10 @@ pub(super) struct Core {
     pub(super) syncs: GroupFlush,
     /// The first failure of write-back, or of a flush below.
     pub(super) failure: StickyError,
+    /// The first failure of a flush below: what was there before it may be lost, whatever is written later.
+    pub(super) sync_failure: StickyError,
+    /// The end has made everything durable, whatever failed before.
+    pub(super) ended: AtomicBool,
     pub(super) counts: Counts,
     pub(super) verify_calls: AtomicU64,
     pub(super) _charge: Charge,

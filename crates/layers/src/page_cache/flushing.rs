@@ -12,9 +12,12 @@ use super::cache::Core;
 use super::counts::Count;
 
 impl Core {
-    /// Makes durable what was acknowledged before. Fails from the first failure on: what was lost below does not come back.
+    /// Makes durable what was acknowledged before. Fails from the first failure on, unless the end has made up for it.
     pub(super) async fn flush(self: &Arc<Self>) -> Result<(), Kind> {
         self.counts.add(Count::Flushes, 1);
+        if self.ended.load(Ordering::Acquire) {
+            return self.save_all().await;
+        }
         self.failure.check()?;
         let all = async {
             if !mutant::on("page_cache: flush only the device below") {
@@ -53,15 +56,23 @@ impl Core {
         })
     }
 
-    /// Flushes the device below: what has landed there is durable afterwards.
+    /// Flushes the device below: what has landed there is durable afterwards. Fails from the first failure on.
     pub(super) async fn sync(&self) -> Result<(), Kind> {
         self.failure.check()?;
+        self.flush_below().await
+    }
+
+    /// The same, whatever failed before.
+    pub(super) async fn flush_below(&self) -> Result<(), Kind> {
         let flush = async {
             if mutant::on("page_cache: write back without a flush below") {
                 return Ok(());
             }
             let flush = async { self.below.submit(Request::flush()).await.result };
-            self.meter.flush(flush).await.inspect_err(|kind| self.fail("a flush below", *kind))
+            self.meter.flush(flush).await.inspect_err(|kind| {
+                self.sync_failure.set(*kind);
+                self.fail("a flush below", *kind);
+            })
         };
         self.syncs.through(flush).await
     }

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Promises: what a flush or FUA acknowledged is durable below. What was written without is in memory, and lost when the process is
-//! killed; a server that stops flushes. A write never reads: its blocks are whole (parts of blocks are merged above, by `Aligned`).
+//! killed; a server that stops tries everything once more, whatever failed before, and says what is lost. A write never reads: its blocks are whole (parts of blocks are merged above, by `Aligned`).
 //! Exactly the dirty blocks are written back. A block is on its way to the device below once at a time, and stays where it is until that has ended. The first
 //! error of write-back sticks: flushes and FUA fail from then on, what is dirty stays dirty, reads go on, and it is tried again; a
 //! write that would wait for room fails with it instead. A request that is dropped is withdrawn: what of a write was absorbed stays.
@@ -37,11 +37,13 @@
 //! | `throttle` | pauses of writers that are faster than the device below |
 //! | `reclaim` | folios that leave before memory runs out |
 //! | `writeback`, `flushing`, `ageing` | the cache as a source of the write-back engine; flushes; what is dirty for too long |
+//! | `ending` | the last attempt, and what is lost |
 
 mod ageing;
 mod attributes;
 mod cache;
 mod counts;
+mod ending;
 mod extents;
 mod flushing;
 mod folio;
@@ -118,12 +120,7 @@ impl Suspend for PageCache {
     /// Makes everything durable: memory is gone afterwards.
     fn suspend(&self) -> LocalFuture<Result<(), Error>> {
         let core = self.core.clone();
-        Box::pin(async move {
-            let flushed = core.flush().await;
-            flushed.map_err(|kind| {
-                Error::new(kind, "what the page cache holds cannot be written back: it is lost")
-            })
-        })
+        Box::pin(async move { core.end().await })
     }
 }
 

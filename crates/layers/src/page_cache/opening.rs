@@ -198,6 +198,8 @@ fn core(
         flushes: GroupFlush::default(),
         syncs: GroupFlush::default(),
         failure: StickyError::default(),
+        sync_failure: StickyError::default(),
+        ended: AtomicBool::new(false),
         counts: Counts::default(),
         verify_calls: AtomicU64::new(0),
         settings,

@@ -27,6 +27,8 @@ const BLOCK: usize = 4096;
 struct Recorder {
     below: Arc<dyn BlockDevice>,
     seen: Mutex<Vec<(Op, ByteRange)>>,
+    /// There is no room for what is written there.
+    full: Mutex<Option<ByteRange>>,
 }
 
 impl Recorder {
@@ -44,6 +46,10 @@ impl BlockDevice for Recorder {
 
     fn submit(&self, request: Request) -> Submission {
         self.seen.lock().push((request.op, request.range));
+        let full = self.full.lock().is_some_and(|full| request.range.overlaps(full));
+        if full && request.op == Op::Write {
+            return Answer::Done(request.answer(Err(Kind::NoSpace)));
+        }
         self.below.submit(request)
     }
 
@@ -78,7 +84,8 @@ impl House {
         let world = World::new(7);
         let disk = Arc::new(Disk::new(world.clone(), medium, BlockSize::SECTOR, plan, 7));
         let below = File::new(disk.clone(), world.clone());
-        let below = Arc::new(Recorder { below: Arc::new(below), seen: Mutex::default() });
+        let below =
+            Arc::new(Recorder { below: Arc::new(below), seen: Mutex::default(), full: Mutex::default() });
         let budget = Budget::new(64 << 20);
         let (cache, _) = PageCache::open(config, below.clone(), world.clone(), &budget).expect("it opens");
         Self { world, disk, below, budget, cache }
@@ -107,6 +114,12 @@ impl House {
         let reply = self.ask(Request::read((block * BLOCK) as u64, IoBuf::new(blocks * BLOCK)));
         assert_eq!(reply.result, Ok(()));
         reply.buf.chunks(BLOCK).map(|block| block[BLOCK - 1]).collect()
+    }
+
+    /// Ends the cache as a server does that stops.
+    fn stop(&self) -> Result<(), Error> {
+        let end = self.cache.suspend();
+        self.world.run(Answer::pending(end))
     }
 
     /// Runs a request in the background: what it comes to, once it has.

@@ -51,14 +51,11 @@ impl Source for Core {
     }
 
     fn take(self: &Arc<Self>, goal: Goal, _: u64) -> Take<Batch> {
-        let due = self.due();
-        let found = self.next_region(due).or_else(|| {
-            self.have_looked_at_ages();
-            match goal {
-                Goal::Aged(before) => self.next_region(Stamp(before)),
-                _ => self.next_region(Stamp::MAX),
-            }
-        });
+        let found = match goal {
+            // A drain has one lap to try everything: what is due and fails must not be all that it tries.
+            Goal::All => self.next_region(Stamp::MAX),
+            _ => self.next_in_turn(goal),
+        };
         let Some(region) = found else { return Take::Nothing };
         self.cursor.store(region.0 + 1, Ordering::Relaxed);
         let mut shard = self.shard(region).write();
@@ -94,6 +91,17 @@ impl Core {
     fn due(&self) -> Stamp {
         let expired = self.ages.lock().expired().unwrap_or(0);
         Stamp(expired.max(self.wanted.load(Ordering::Acquire)))
+    }
+
+    /// The next region for `goal`: those past their deadline first.
+    fn next_in_turn(&self, goal: Goal) -> Option<RegionNumber> {
+        self.next_region(self.due()).or_else(|| {
+            self.have_looked_at_ages();
+            match goal {
+                Goal::Aged(before) => self.next_region(Stamp(before)),
+                _ => self.next_region(Stamp::MAX),
+            }
+        })
     }
 
     /// Nothing that is too old can be taken: what is on its way may fail, and is looked for again.

@@ -55,3 +55,51 @@ fn a_write_through_that_fails_is_answered_so_and_read_as_it_was_asked_for() {
     house.write(4, 8, 1);
     assert_eq!(house.read(3, 2), [7, 8]);
 }
+
+/// Whatever became of it before: the last attempt is the one that counts, and what has healed is no loss.
+#[test]
+fn a_stop_tries_again_what_failed_before() {
+    let house = House::with_plan(&mebibyte(), failing(false));
+    house.write(3, 7, 1);
+    assert_eq!(house.ask(Request::flush()).result, Err(Kind::Io));
+    house.write(9, 8, 1);
+    assert_eq!((house.stop(), house.number("dirty_bytes")), (Ok(()), 0));
+    house.flush();
+    assert_eq!((house.survivor(3), house.text("error")), (7, "EIO".into()));
+}
+
+#[test]
+fn a_stop_that_meets_a_passing_error_tries_again() {
+    let house = House::with_plan(&mebibyte(), failing(false));
+    house.write(3, 7, 1);
+    assert_eq!((house.stop(), house.survivor(3)), (Ok(()), 7));
+}
+
+/// What a flush waits for comes first otherwise, and would be tried again in place of all others.
+#[test]
+fn a_stop_loses_what_cannot_be_written_alone_and_names_it() {
+    let house = House::new(&mebibyte());
+    *house.below.full.lock() = Some(ByteRange::new(3 * BLOCK as u64, 1));
+    house.write(3, 7, 1);
+    assert_eq!(house.ask(Request::flush()).result, Err(Kind::NoSpace));
+    (1..4).for_each(|region| house.write(region * 512, 8, 2));
+    let error = house.stop().expect_err("there is no room");
+    assert!(error.kind == Kind::NoSpace && error.message().contains("4096 bytes"), "{error}");
+    assert!(error.message().contains("(1 blocks)") && error.message().contains("ENOSPC"), "{error}");
+    assert_eq!(house.ask(Request::flush()).result, Err(Kind::NoSpace));
+    house.disk.cut();
+    let after = House::over(&mebibyte(), Plan::default(), house.disk.survivors());
+    let read: Vec<_> = (1..4).map(|region| after.read(region * 512, 2)).collect();
+    assert_eq!((read, after.read(3, 1)), (vec![vec![8; 2]; 3], vec![0]));
+}
+
+#[test]
+fn a_stop_does_not_vouch_for_what_was_there_before_a_flush_that_failed() {
+    let fault = Fault { call: Some(Call::Sync), nth: 0, effect: Effect::Fail(Kind::Io), sticky: false };
+    let plan = Plan { faults: vec![fault], latency: Latency::Nvme, ..Plan::default() };
+    let house = House::with_plan(&mebibyte(), plan);
+    house.write(3, 7, 1);
+    assert_eq!(house.ask(Request::flush()).result, Err(Kind::Io));
+    let error = house.stop().expect_err("it may be lost");
+    assert!(error.message().contains("a flush below the page cache failed (EIO)"), "{error}");
+}
