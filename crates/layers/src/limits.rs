@@ -7,11 +7,12 @@
 //! ```
 //!
 //! Promises: where all are within the limits a write passes. A write that would exceed the bytes, or that comes while the oldest one is older than the limit,
-//! is held, which the log says; it fails where flushes do. What is larger than the limit of bytes is written with FUA, and so is never at
-//! risk. Stands on the topmost part alone: a limit further down would hold write-back, and with it what makes room.
+//! is held, which the log says; it fails where flushes do. When its turn comes it is held against the limits that are in force then. What is larger
+//! than the limit of bytes is written with FUA once those before it have had their turn, and so is never at risk. Stands on the topmost part alone: a limit further down would hold write-back, and with it what makes room.
 //!
 //! What counts: each part says for itself what it has acknowledged and not made durable (`AtRisk`). Data that moves from one part to the next counts
-//! twice for a moment. Age is that of the oldest write that no flush of the stack has covered, whatever the parts have written back meanwhile.
+//! twice for a moment. Parts cannot tell what of it is still to be acknowledged: while writes with FUA are under way, no more counts than what was
+//! acknowledged without, since the last flush. Age is that of the oldest write that no flush of the stack has covered, whatever the parts have written back meanwhile.
 //!
 //! Locks: what is exposed; a leaf, held while the parts' counts are read. Without a limit a write costs two loads.
 //!

@@ -33,7 +33,9 @@ pub(super) struct Core {
     pub(super) settings: Settings,
     parts: Vec<Arc<dyn AtRisk>>,
     exposure: Mutex<Exposure>,
-    /// Held by the first of the writes that wait.
+    /// Writes that wait, from when they came on.
+    waiting: AtomicU64,
+    /// Held by the first of them.
     line: Semaphore,
     /// Steps when a flush has ended, and when a write has while others wait.
     ends: Watermark,
@@ -51,13 +53,29 @@ pub(super) struct Core {
 /// A write that is under way.
 struct Admitted {
     core: Arc<Core>,
-    /// Until this is dropped its bytes count beside those of the parts. None of a write that is durable once it is acknowledged.
+    /// Until this is dropped its bytes count beside those of the parts. None of a write that is to be durable once it is acknowledged.
     bytes: Option<u64>,
 }
 
 impl Drop for Admitted {
     fn drop(&mut self) {
         self.core.ended(self.bytes);
+    }
+}
+
+/// A write that waits.
+struct Waiting(Arc<Core>);
+
+impl Waiting {
+    fn new(core: &Arc<Core>) -> Self {
+        core.waiting.fetch_add(1, Ordering::SeqCst);
+        Self(core.clone())
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -83,6 +101,7 @@ impl Core {
             settings,
             parts,
             exposure: Mutex::default(),
+            waiting: AtomicU64::new(0),
             line: Semaphore::new(1),
             ends: Watermark::default(),
             failure: Mutex::default(),
@@ -99,7 +118,7 @@ impl Core {
         self.ends.step();
         if self.settings.is_any() {
             // What was acknowledged before is as old as it may be, and what is under way is not known.
-            self.exposure.lock().note(self.env.coarse_now());
+            self.exposure.lock().note(u64::MAX, self.env.coarse_now());
             self.flush_in_background();
             self.watch();
         }
@@ -110,9 +129,16 @@ impl Core {
         self.exposure.lock().age(self.env.now())
     }
 
-    /// Bytes that a crash would take.
+    /// Bytes that a crash would take: what is acknowledged of those that the parts have.
     pub(super) fn bytes(&self) -> u64 {
-        self.parts.iter().map(|part| part.at_risk_bytes()).sum()
+        self.acknowledged(&self.exposure.lock())
+    }
+
+    fn acknowledged(&self, exposure: &Exposure) -> u64 {
+        if mutant::on("limits: forget what the parts have acknowledged") {
+            return 0;
+        }
+        exposure.acknowledged_of(self.parts.iter().map(|part| part.at_risk_bytes()).sum())
     }
 
     /// A request that changes the device and is not durable once it is acknowledged.
@@ -120,29 +146,27 @@ impl Core {
         assert!(!request.flags.fua, "what is durable once it is acknowledged needs no room");
         // A discard that is lost takes nothing with it.
         let bytes = if request.op == Op::Discard { 0 } else { request.range.len };
-        if self.settings.at_risk_bytes_max.get().is_some_and(|max| bytes > max) {
-            return self.durably(request.with_fua());
-        }
-        let passes = self.line.used() == 0;
-        if let Some(admitted) = passes.then(|| self.admit(bytes)).flatten() {
+        if let Some(admitted) = (!self.is_waited()).then(|| self.admit(bytes)).flatten() {
             return self.carry_out(request, admitted);
         }
-        let core = self.clone();
+        let (core, waiting) = (self.clone(), Waiting::new(self));
         Answer::pending(async move {
-            match core.wait(bytes).await {
+            match core.wait(bytes, waiting).await {
                 Ok(admitted) => core.carry_out(request, admitted).await,
                 Err(kind) => request.answer(Err(kind)),
             }
         })
     }
 
-    /// A write that is durable once it is acknowledged. Until then some of it may count with the parts.
+    /// A write that is durable once it is acknowledged: it needs no room, and waits for nobody.
     pub(super) fn durably(self: &Arc<Self>, request: Request) -> Submission {
         assert!(request.flags.fua, "a write is at risk without FUA");
-        self.carry_out(request, Admitted { core: self.clone(), bytes: None })
+        let admitted = self.force(&mut self.exposure.lock());
+        self.carry_out(request, admitted)
     }
 
     fn carry_out(&self, request: Request, admitted: Admitted) -> Submission {
+        let request = if admitted.bytes.is_none() { request.with_fua() } else { request };
         match self.below.submit(request) {
             Answer::Done(reply) => {
                 drop(admitted);
@@ -156,15 +180,17 @@ impl Core {
         }
     }
 
-    /// Admits a write of so many bytes, if no limit is in the way.
+    /// Admits a write of so many bytes, if no limit that is in force now is in the way. What is larger than the limit never fits, and is to be
+    /// durable once it is acknowledged.
     fn admit(self: &Arc<Self>, bytes: u64) -> Option<Admitted> {
         let mut exposure = self.exposure.lock();
+        if self.settings.at_risk_bytes_max.get().is_some_and(|max| bytes > max) {
+            return Some(self.force(&mut exposure));
+        }
         let fits = |max: u64| {
             let under_way =
                 if mutant::on("limits: forget what is under way") { 0 } else { exposure.admitted() };
-            let acknowledged =
-                if mutant::on("limits: forget what the parts have acknowledged") { 0 } else { self.bytes() };
-            acknowledged + under_way + bytes <= max
+            self.acknowledged(&exposure) + under_way + bytes <= max
         };
         let young = |max: Duration| exposure.age(self.env.coarse_now()).is_none_or(|age| age <= max);
         if !self.settings.at_risk_bytes_max.get().is_none_or(fits)
@@ -176,21 +202,33 @@ impl Core {
         Some(Admitted { core: self.clone(), bytes: Some(bytes) })
     }
 
+    /// Lets a write go that is to be durable once it is acknowledged.
+    fn force(self: &Arc<Self>, exposure: &mut Exposure) -> Admitted {
+        exposure.begin_forced();
+        Admitted { core: self.clone(), bytes: None }
+    }
+
     /// A write has ended.
     fn ended(self: &Arc<Self>, bytes: Option<u64>) {
-        if let Some(bytes) = bytes {
-            self.acknowledged(bytes);
+        match bytes {
+            Some(bytes) => self.expose(bytes),
+            None => self.exposure.lock().end_forced(),
         }
-        if self.line.used() > 0 {
+        if self.is_waited() {
             self.ends.step();
         }
     }
 
-    fn acknowledged(self: &Arc<Self>, bytes: u64) {
+    fn is_waited(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0
+    }
+
+    /// So many admitted bytes are acknowledged.
+    fn expose(self: &Arc<Self>, bytes: u64) {
         let at_risk = {
             let mut exposure = self.exposure.lock();
             exposure.acknowledge(bytes, self.env.coarse_now());
-            exposure.admitted() + self.bytes()
+            exposure.admitted() + self.acknowledged(&exposure)
         };
         if self.settings.at_risk_bytes_max.get().is_some_and(|max| at_risk > max / 2) {
             self.flush_in_background();
@@ -199,7 +237,7 @@ impl Core {
     }
 
     /// Waits, after all that came before, until a write of so many bytes is admitted.
-    async fn wait(self: &Arc<Self>, bytes: u64) -> Result<Admitted, Kind> {
+    async fn wait(self: &Arc<Self>, bytes: u64, _waiting: Waiting) -> Result<Admitted, Kind> {
         self.held.fetch_add(1, Ordering::Relaxed);
         self.alarm();
         let _first = self.line.hold().await;
@@ -227,8 +265,9 @@ impl Core {
     /// nobody, and looked for.
     async fn wait_for_others(&self, seen: u64) {
         select(pin!(self.ends.reached(seen + 1)), self.env.sleep(LOST_EVERY)).await;
-        if self.bytes() > 0 {
-            self.exposure.lock().note(self.env.coarse_now());
+        let left = self.bytes();
+        if left > 0 {
+            self.exposure.lock().note(left, self.env.coarse_now());
         }
     }
 

@@ -19,6 +19,8 @@ const BLOCK: u64 = 4096;
 /// Acknowledges writes at once, and makes them durable by a flush, which ends while that is allowed.
 struct Store {
     bytes: AtomicU64,
+    /// Bytes of writes with FUA that are under way.
+    forcing: AtomicU64,
     /// Writes, those with FUA among them, and flushes that have ended.
     writes: AtomicU64,
     forced: AtomicU64,
@@ -26,6 +28,7 @@ struct Store {
     /// Flushes do not end, and writes do not.
     stuck: AtomicBool,
     writes_stuck: AtomicBool,
+    forced_stuck: AtomicBool,
     fails: AtomicBool,
     freed: WaitList,
 }
@@ -41,6 +44,11 @@ impl Store {
         self.freed.wake_all();
     }
 
+    fn set_forced_stuck(&self, stuck: bool) {
+        self.forced_stuck.store(stuck, Ordering::SeqCst);
+        self.freed.wake_all();
+    }
+
     fn write(&self, request: Request) -> Reply {
         self.writes.fetch_add(1, Ordering::SeqCst);
         match request.flags.fua {
@@ -53,7 +61,7 @@ impl Store {
 
 impl AtRisk for Store {
     fn at_risk_bytes(&self) -> u64 {
-        self.bytes.load(Ordering::SeqCst)
+        self.bytes.load(Ordering::SeqCst) + self.forcing.load(Ordering::SeqCst)
     }
 }
 
@@ -66,6 +74,15 @@ impl BlockDevice for Device {
 
     fn submit(&self, request: Request) -> Submission {
         let store = self.0.clone();
+        if request.flags.fua {
+            let len = request.range.len;
+            store.forcing.fetch_add(len, Ordering::SeqCst);
+            return Answer::pending(async move {
+                store.freed.until(|| (!store.forced_stuck.load(Ordering::SeqCst)).then_some(())).await;
+                store.forcing.fetch_sub(len, Ordering::SeqCst);
+                store.write(request)
+            });
+        }
         if request.op != Op::Flush {
             if !store.writes_stuck.load(Ordering::SeqCst) {
                 return Answer::Done(store.write(request));
@@ -101,11 +118,13 @@ impl House {
         let (world, zero) = (World::new(7), AtomicU64::default);
         let store = Arc::new(Store {
             bytes: zero(),
+            forcing: zero(),
             writes: zero(),
             forced: zero(),
             flushes: zero(),
             stuck: AtomicBool::new(false),
             writes_stuck: AtomicBool::new(false),
+            forced_stuck: AtomicBool::new(false),
             fails: AtomicBool::new(false),
             freed: WaitList::default(),
         });
@@ -170,6 +189,59 @@ fn what_is_larger_than_the_limit_is_never_at_risk() {
     house.until("an answer", || large.get() == OK);
     assert_eq!(house.store.forced.load(Ordering::SeqCst), 1);
     assert_eq!((house.number("at_risk_bytes"), house.number("at_risk_seconds")), (Some(0), None));
+}
+
+/// It was small enough when it came.
+#[test]
+fn a_limit_that_is_lowered_below_a_write_in_line_lets_it_go() {
+    let house = House::new(&[("at_risk_bytes_max", 8 * BLOCK)]);
+    house.store.set_stuck(true);
+    let writes = [house.write(8), house.write(6), house.write(1)];
+    house.run_until(house.world.now() + Duration::from_secs(1));
+    assert_eq!(writes.each_ref().map(|write| write.get()), [OK, None, None]);
+    house.set("at_risk_bytes_max", 4 * BLOCK).expect("it may be set at any time");
+    house.store.set_stuck(false);
+    house.until("an answer to each", || {
+        assert!(house.number("at_risk_bytes") <= Some(8 * BLOCK));
+        writes.iter().all(|write| write.get() == OK)
+    });
+    assert_eq!(house.store.forced.load(Ordering::SeqCst), 1, "the one that is larger than the limit now");
+}
+
+#[test]
+fn what_is_larger_than_the_limit_comes_after_those_that_wait() {
+    let house = House::new(&[("at_risk_bytes_max", 4 * BLOCK)]);
+    house.store.set_stuck(true);
+    let before = [house.write(4), house.write(1)];
+    house.until("a write that waits", || house.number("at_risk_waits") == Some(1));
+    let large = house.write(5);
+    house.run_until(house.world.now() + Duration::from_secs(1));
+    assert_eq!([before[0].get(), before[1].get(), large.get()], [OK, None, None]);
+    assert_eq!(house.store.forced.load(Ordering::SeqCst), 0);
+    house.store.set_stuck(false);
+    house.until("an answer to each", || [&before[1], &large].iter().all(|write| write.get() == OK));
+    assert_eq!(house.store.forced.load(Ordering::SeqCst), 1);
+}
+
+/// The parts have data of theirs, which nobody is told is safe before it is durable.
+#[test]
+fn writes_larger_than_the_limit_hold_up_no_small_one() {
+    let house = House::new(&[("at_risk_bytes_max", 4 * BLOCK)]);
+    let before = house.write(2);
+    house.store.set_forced_stuck(true);
+    let large = [house.write(5), house.write(9)];
+    assert_eq!((house.store.at_risk_bytes(), house.number("at_risk_bytes")), (16 * BLOCK, Some(2 * BLOCK)));
+    house.store.set_stuck(true);
+    let small = [house.write(2), house.write(1)];
+    house.until("a small write", || [&before, &small[0]].iter().all(|write| write.get() == OK));
+    assert_eq!(house.number("at_risk_bytes"), Some(4 * BLOCK), "what is acknowledged counts all the same");
+    house.run_until(house.world.now() + Duration::from_secs(1));
+    assert_eq!(small[1].get(), None);
+    house.store.set_stuck(false);
+    house.until("room by a flush", || small[1].get() == OK);
+    assert!(large.iter().all(|write| write.get().is_none()), "they are under way");
+    house.store.set_forced_stuck(false);
+    house.until("an answer to each", || large.iter().all(|write| write.get() == OK));
 }
 
 #[test]

@@ -14,13 +14,13 @@ use super::{Limits, attributes};
 
 const BLOCK: u64 = 4096;
 
-/// Counts what it has acknowledged until a flush covers it.
+/// Counts what it has acknowledged until a flush covers it, and what it has of writes with FUA until they end.
 #[derive(Default)]
-struct Store(AtomicU64);
+struct Store(AtomicU64, AtomicU64);
 
 impl AtRisk for Store {
     fn at_risk_bytes(&self) -> u64 {
-        self.0.load(Ordering::SeqCst)
+        self.0.load(Ordering::SeqCst) + self.1.load(Ordering::SeqCst)
     }
 }
 
@@ -40,6 +40,11 @@ impl BlockDevice for Device {
                     let covers = store.0.load(Ordering::SeqCst);
                     yield_now().await;
                     store.0.fetch_sub(covers, Ordering::SeqCst);
+                }
+                _ if request.flags.fua => {
+                    store.1.fetch_add(request.range.len, Ordering::SeqCst);
+                    yield_now().await;
+                    store.1.fetch_sub(request.range.len, Ordering::SeqCst);
                 }
                 _ => {
                     let now = store.0.fetch_add(request.range.len, Ordering::SeqCst) + request.range.len;
@@ -70,6 +75,29 @@ fn every_write_is_admitted_and_none_too_many() {
             })
         };
         let writers: Vec<_> = (0..3).map(writer).collect();
+        writers.into_iter().for_each(|writer| writer.join().expect("a writer ends"));
+    });
+}
+
+/// Two writers, of whose blocks two may be at risk, and one by the end, while a third writes what is larger than that.
+#[test]
+fn a_lowered_limit_and_larger_writes_keep_nobody_waiting() {
+    every_order(2000, || {
+        let store = Arc::new(Store::default());
+        let below = Arc::new(Device(store.clone()));
+        let limits = Limits::new("disk0", below, vec![store], Arc::new(Tasks)).expect("none is set");
+        let set =
+            |blocks| attributes(limits.clone()).set("at_risk_bytes_max", Value::U64(blocks * BLOCK)).now();
+        assert_eq!(set(2), Ok(()));
+        let writer = |blocks: u64| {
+            let limits = limits.clone();
+            thread::spawn(move || {
+                let bytes = IoBuf::new((BLOCK * blocks) as usize);
+                assert_eq!(block_on(limits.submit(Request::write(0, bytes))).result, Ok(()));
+            })
+        };
+        let writers = [2, 2, 3].map(writer);
+        assert_eq!(set(1), Ok(()));
         writers.into_iter().for_each(|writer| writer.join().expect("a writer ends"));
     });
 }
