@@ -162,10 +162,12 @@ impl World {
         self.clock.advance_to(self.clock.nanos() + by.as_nanos() as u64);
     }
 
+    /// One that is left behind by a task of a thread that ends is dropped: the thread runs none any more.
     fn adopt(&self, task: LocalFuture<()>) {
         let id = self.tasks.fetch_add(1, Ordering::Relaxed);
-        TASKS.with(|tasks| tasks.borrow_mut().insert(id, task));
-        self.ready.0.lock().push(id);
+        if TASKS.try_with(|tasks| tasks.borrow_mut().insert(id, task)).is_ok() {
+            self.ready.0.lock().push(id);
+        }
     }
 
     fn start_fresh(&self) {
@@ -336,6 +338,32 @@ mod tests {
         leave(&world, 2);
         world.power_off();
         assert_eq!(Arc::strong_count(&world), 1, "all of them are gone");
+    }
+
+    /// Leaves another that has so many behind it to its thread when it is dropped.
+    struct Follower(Arc<World>, Arc<AtomicU64>, u32);
+
+    impl Drop for Follower {
+        fn drop(&mut self) {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            if self.2 > 0 {
+                follow(Self(self.0.clone(), self.1.clone(), self.2 - 1));
+            }
+        }
+    }
+
+    fn follow(follower: Follower) {
+        let world = follower.0.clone();
+        world.spawn_here(Box::pin(async move { drop(follower) }));
+    }
+
+    #[test]
+    fn a_thread_that_ends_drops_what_its_last_tasks_leave_behind() {
+        let dropped = Arc::<AtomicU64>::default();
+        let counted = dropped.clone();
+        let thread = std::thread::spawn(move || follow(Follower(World::new(1), counted, 2)));
+        thread.join().expect("it ends in order");
+        assert_eq!(dropped.load(Ordering::Relaxed), 3);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A disk that fails: what is dirty stays, flushes fail, nobody waits for ever.
+//! A disk that fails: what is dirty stays, flushes fail, nobody waits for ever. And a thread that ends meanwhile.
 
 use spillway_sim::disk::{Call, Effect, Fault};
 
@@ -102,4 +102,19 @@ fn a_stop_does_not_vouch_for_what_was_there_before_a_flush_that_failed() {
     assert_eq!(house.ask(Request::flush()).result, Err(Kind::Io));
     let error = house.stop().expect_err("it may be lost");
     assert!(error.message().contains("a flush below the page cache failed (EIO)"), "{error}");
+}
+
+#[test]
+fn a_thread_may_end_while_blocks_are_on_their_way() {
+    let thread = std::thread::spawn(|| {
+        let house = House::new(&mebibyte());
+        (0..8).for_each(|block| house.write(block * 8, 1, 1));
+        house.spawn(house.submit(Request::flush()));
+        let is_written = || house.below.seen.lock().iter().any(|(op, _)| *op == Op::Write);
+        house.until("a write of the disk", is_written);
+        assert!(house.number("unsaved_bytes") > 0);
+        // Without the power cut that a house ends with.
+        std::mem::forget(house);
+    });
+    thread.join().expect("it ends in order");
 }
