@@ -28,7 +28,7 @@ use crate::device::{Answer, BlockDevice, Extent, Geometry, Submission};
 use crate::error::{Error, Kind};
 use crate::mutant;
 use crate::request::{Flags, Op, Reply, Request};
-use crate::seam::{self, Seam};
+use crate::seam::{self, Rules, Seam};
 
 use gates::{Gates, Held, Set};
 use pieces::{bare_pieces, edges, is_long, pieces, window};
@@ -41,6 +41,9 @@ const WORKSPACE_BYTES: usize = 1 << 20;
 #[derive(Clone)]
 pub struct Aligned {
     below: Seam,
+    /// Of the device below, and of requests in sectors.
+    block: BlockSize,
+    rules: Rules,
     gates: Arc<Gates>,
     workspace: Workspace,
     /// Whether parts of sectors may be asked for. Where not, and the device's blocks are sectors, nothing is ever merged.
@@ -65,10 +68,12 @@ impl Aligned {
 
     fn open(device: Arc<dyn BlockDevice>, budget: &Arc<Budget>, bytes: bool) -> Result<Self, Error> {
         let below = Seam::new(device);
-        let merges = bytes || below.geometry().block_size != BlockSize::SECTOR;
+        let geometry = below.geometry();
+        let (block, rules) = (geometry.block_size, Rules::new(&geometry, SECTOR));
+        let merges = bytes || block != BlockSize::SECTOR;
         let room = if merges { WORKSPACE_BYTES } else { 0 };
         let workspace = Workspace::new("buffers for parts of blocks", budget, room)?;
-        Ok(Self { below, gates: Arc::default(), workspace, bytes })
+        Ok(Self { below, block, rules, gates: Arc::default(), workspace, bytes })
     }
 
     /// The same where no budget counts: for tests.
@@ -79,7 +84,7 @@ impl Aligned {
 
     /// The block size of the device below: requests of whole blocks need no merge.
     pub fn preferred_block(&self) -> BlockSize {
-        self.below.geometry().block_size
+        self.block
     }
 
     /// See [`Seam::extents`], also for its errors; the range is the caller's to round to whole blocks.
@@ -94,17 +99,27 @@ impl Aligned {
 
     /// Carries out a request of whole sectors, with the checks of [`Seam::submit`] at that granularity.
     pub fn submit(&self, request: Request) -> Submission {
-        seam::pass(&self.geometry(), SECTOR, request, |request| self.admitted(request))
+        self.pass(self.rules, request)
     }
 
     /// Carries out a request of any bytes. Only for a device opened by [`Aligned::to_bytes`]: panics on another.
     pub fn submit_bytes(&self, request: Request) -> Submission {
         assert!(self.bytes, "a device that takes whole sectors only was asked for bytes");
-        seam::pass(&self.geometry(), 1, request, |request| self.admitted(request))
+        self.pass(self.rules.of_bytes(), request)
+    }
+
+    fn pass(&self, rules: Rules, request: Request) -> Submission {
+        let len = request.buf.len();
+        if let Some(result) = rules.answer(self.below.size(), request.op, request.range, len) {
+            return Answer::Done(request.answer(result));
+        }
+        let submission = self.admitted(request);
+        seam::assert_returned(&submission, len);
+        submission
     }
 
     fn admitted(&self, request: Request) -> Submission {
-        let block = self.below.geometry().block_size;
+        let block = self.block;
         if request.op == Op::Flush || (block == BlockSize::SECTOR && !self.bytes) {
             return self.below.submit(request);
         }

@@ -94,6 +94,7 @@ fn geometry_is_sane(subject: &Subject<'_>) {
     assert!(geometry.size >= 65536 && geometry.size.is_multiple_of(block), "size {}", geometry.size);
     assert!(u64::from(geometry.optimal_io).is_multiple_of(block) && geometry.optimal_io > 0, "optimal_io");
     assert!(!geometry.read_only, "the suite writes");
+    assert_eq!(subject.device.size(), geometry.size, "a device has one size");
 }
 
 fn the_seam_refuses(subject: &Subject<'_>) {

@@ -147,6 +147,11 @@ pub trait BlockDevice: Send + Sync {
     /// What the device is now. Its size may grow at any time, and become 0 by a reset; everything else is fixed.
     fn geometry(&self) -> Geometry;
 
+    /// The size in [`BlockDevice::geometry`], for every request: a device whose geometry takes time to put together tells it by itself.
+    fn size(&self) -> u64 {
+        self.geometry().size
+    }
+
     /// Carries out one request of whole blocks. The reply returns the request's buffer.
     fn submit(&self, request: Request) -> Submission;
 

@@ -17,17 +17,24 @@ use crate::request::{Op, Reply, Request};
 #[derive(Clone)]
 pub struct Seam {
     device: Arc<dyn BlockDevice>,
+    rules: Rules,
 }
 
 impl Seam {
     /// The seam above `device`.
     pub fn new(device: Arc<dyn BlockDevice>) -> Self {
-        Self { device }
+        let geometry = device.geometry();
+        Self { rules: Rules::new(&geometry, geometry.block_size.bytes()), device }
     }
 
     /// What the device is now.
     pub fn geometry(&self) -> Geometry {
         self.device.geometry()
+    }
+
+    /// Its size now, in bytes.
+    pub fn size(&self) -> u64 {
+        self.device.size()
     }
 
     /// Checks the request and hands it to the device.
@@ -36,8 +43,13 @@ impl Seam {
     /// past the end. [`Kind::ReadOnly`]: a write to a read-only device. An empty range, and a discard where the device has
     /// no use for it, succeed at once.
     pub fn submit(&self, request: Request) -> Submission {
-        let geometry = self.device.geometry();
-        pass(&geometry, geometry.block_size.bytes(), request, |request| self.device.submit(request))
+        let len = request.buf.len();
+        if let Some(result) = self.rules.answer(self.size(), request.op, request.range, len) {
+            return Answer::Done(request.answer(result));
+        }
+        let submission = self.device.submit(request);
+        assert_returned(&submission, len);
+        submission
     }
 
     /// Makes what the device has answered durable. Fails with the kind that the device answers.
@@ -47,10 +59,10 @@ impl Seam {
 
     /// See [`BlockDevice::extents`]. [`Kind::Invalid`]: an empty range, one past the end, or a `count_max` of 0.
     pub fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
-        if range.len == 0 || count_max == 0 || !range.within(self.device.geometry().size) {
+        if range.len == 0 || count_max == 0 || !range.within(self.size()) {
             return Answer::Done(Err(Kind::Invalid));
         }
-        let unit = self.device.geometry().block_size.bytes();
+        let unit = self.rules.unit;
         let checked = move |found: Result<Vec<Extent>, Kind>| {
             found.inspect(|extents| assert_extents(extents, range, unit, count_max))
         };
@@ -66,52 +78,53 @@ impl Seam {
     }
 }
 
-/// Checks a request against `geometry`, in multiples of `unit` bytes, a power of two, has `below` carry it out, and checks the
-/// buffer of an immediate answer.
-#[inline]
-pub(crate) fn pass(
-    geometry: &Geometry,
+/// What requests are checked against besides the size. It is fixed, so that nobody is asked for it with each request.
+#[derive(Clone, Copy)]
+pub(crate) struct Rules {
+    /// Requests are multiples of so many bytes, a power of two.
     unit: u64,
-    request: Request,
-    below: impl FnOnce(Request) -> Submission,
-) -> Submission {
-    let (op, len) = (request.op, request.buf.len());
-    assert!(!op.carries_buffer() || len as u64 == request.range.len, "{op:?}: buffer and range differ");
-    match admit(geometry, unit, op, request.range) {
-        Verdict::Forward => checked(below(request), len),
-        Verdict::Answer(result) => Answer::Done(request.answer(result)),
+    read_only: bool,
+    discards: bool,
+}
+
+impl Rules {
+    /// Those of a device that takes multiples of `unit` bytes.
+    pub(crate) fn new(geometry: &Geometry, unit: u64) -> Self {
+        Self { unit, read_only: geometry.read_only, discards: geometry.discards }
+    }
+
+    /// The same for any bytes.
+    pub(crate) fn of_bytes(self) -> Self {
+        Self { unit: 1, ..self }
+    }
+
+    /// What a request with a buffer of `len` bytes is answered to which a device of `size` bytes has nothing to do; `None` for any other.
+    #[inline]
+    pub(crate) fn answer(&self, size: u64, op: Op, range: ByteRange, len: usize) -> Option<Result<(), Kind>> {
+        assert!(!op.carries_buffer() || len as u64 == range.len, "{op:?}: buffer and range differ");
+        if op == Op::Flush {
+            return None;
+        }
+        if op.writes() && self.read_only {
+            return Some(Err(Kind::ReadOnly));
+        }
+        if !range.within(size) {
+            return Some(Err(if op.writes() { Kind::NoSpace } else { Kind::Invalid }));
+        }
+        if !range.aligned(self.unit) {
+            return Some(Err(Kind::Invalid));
+        }
+        let is_void = range.len == 0 || (op == Op::Discard && !self.discards);
+        is_void.then_some(Ok(()))
     }
 }
 
-enum Verdict {
-    Forward,
-    Answer(Result<(), Kind>),
-}
-
-fn admit(geometry: &Geometry, unit: u64, op: Op, range: ByteRange) -> Verdict {
-    if op == Op::Flush {
-        return Verdict::Forward;
-    }
-    if op.writes() && geometry.read_only {
-        return Verdict::Answer(Err(Kind::ReadOnly));
-    }
-    if !range.within(geometry.size) {
-        return Verdict::Answer(Err(if op.writes() { Kind::NoSpace } else { Kind::Invalid }));
-    }
-    if !range.aligned(unit) {
-        return Verdict::Answer(Err(Kind::Invalid));
-    }
-    if range.len == 0 || (op == Op::Discard && !geometry.discards) {
-        return Verdict::Answer(Ok(()));
-    }
-    Verdict::Forward
-}
-
-fn checked(submission: Submission, len: usize) -> Submission {
-    if let Answer::Done(Reply { buf, .. }) = &submission {
+/// Asserts that an immediate answer returns the buffer of its request, which has `len` bytes.
+#[inline]
+pub(crate) fn assert_returned(submission: &Submission, len: usize) {
+    if let Answer::Done(Reply { buf, .. }) = submission {
         assert_eq!(buf.len(), len, "a reply returns the buffer of its request");
     }
-    submission
 }
 
 /// Asserts what [`BlockDevice::extents`] promises: who asks walks on by it, for ever where it were empty.

@@ -7,7 +7,7 @@ pub const CHUNK: u32 = 32;
 
 /// See the head of this file. Slots are numbered from 0.
 #[derive(Clone, Debug)]
-pub struct Chunked<T>(Vec<Box<[T]>>);
+pub struct Chunked<T>(Vec<Box<[T; CHUNK as usize]>>);
 
 impl<T> Default for Chunked<T> {
     fn default() -> Self {
@@ -29,13 +29,13 @@ impl<T: Default> Chunked<T> {
     /// Adds slots with default values until there are at least `len`.
     pub fn grow_to(&mut self, len: u32) {
         while self.len() < len {
-            self.0.push((0..CHUNK).map(|_| T::default()).collect());
+            self.0.push(Box::new(std::array::from_fn(|_| T::default())));
         }
     }
 
     /// All slots, in order.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.0.iter().flatten()
+        self.0.iter().flat_map(|chunk| chunk.iter())
     }
 }
 

@@ -195,10 +195,15 @@ impl FolioState {
     }
 
     /// What the first block of `range` is to a reader, and where the run of such blocks ends.
+    #[inline]
     pub fn look(&self, range: Range<u32>) -> (Look, u32) {
-        if matches!(self.0, Bits::Clean(_) | Bits::Dirty(_)) {
-            return (Look::Valid, range.end);
+        match self.0 {
+            Bits::Clean(_) | Bits::Dirty(_) => (Look::Valid, range.end),
+            _ => self.look_at_blocks(range),
         }
+    }
+
+    fn look_at_blocks(&self, range: Range<u32>) -> (Look, u32) {
         let is =
             |plane: Plane| self.words(range.start / BITS)[plane as usize] >> (range.start % BITS) & 1 == 1;
         let valid = Plane::Valid as usize;

@@ -119,6 +119,16 @@ impl IoBuf {
         Some(Self::of(pool::obtain(class(len), limited)?, len))
     }
 
+    /// Bytes of the window.
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether the window has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Narrows the window to `len` bytes from `start` of the present one. The memory stays; see [`IoBuf::widen`].
     pub fn narrow(&mut self, start: usize, len: usize) {
         let fits = start.checked_add(len).is_some_and(|end| end <= self.len as usize);

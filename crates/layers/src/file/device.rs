@@ -80,7 +80,11 @@ impl File {
 
 impl BlockDevice for File {
     fn geometry(&self) -> Geometry {
-        Geometry { size: self.backing.size.load(Ordering::Acquire), ..self.backing.geometry }
+        Geometry { size: self.size(), ..self.backing.geometry }
+    }
+
+    fn size(&self) -> u64 {
+        self.backing.size.load(Ordering::Acquire)
     }
 
     fn submit(&self, request: Request) -> Submission {

@@ -39,6 +39,10 @@ impl BlockDevice for Limits {
         self.core.below.geometry()
     }
 
+    fn size(&self) -> u64 {
+        self.core.below.size()
+    }
+
     fn submit(&self, request: Request) -> Submission {
         let core = &self.core;
         if !core.settings.is_any() {

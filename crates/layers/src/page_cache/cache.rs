@@ -102,6 +102,11 @@ impl Core {
         }
     }
 
+    /// The size in [`Core::geometry`].
+    pub(super) fn size(&self) -> u64 {
+        self.below.size() & !(self.block_size.bytes() - 1)
+    }
+
     /// Of what becomes dirty now: the epoch.
     pub(super) fn stamp(&self) -> Stamp {
         Stamp(self.epoch.load(Ordering::Acquire))

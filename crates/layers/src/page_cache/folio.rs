@@ -55,7 +55,10 @@ impl Folio {
         if before & (UNREAD | WINDOW) != 0 {
             return self.touch_ahead(blocks);
         }
-        self.access.store(accessed(before, blocks), Ordering::Relaxed);
+        // To what is hot already one access more adds nothing: threads that read it keep its line to share.
+        if before & MARK != MARK {
+            self.access.store(accessed(before, blocks), Ordering::Relaxed);
+        }
         Seen::default()
     }
 

@@ -71,8 +71,12 @@ impl Folios {
     }
 
     /// The folio of that number.
+    #[inline]
     pub(super) fn get(&self, number: FolioNumber) -> Option<&Folio> {
-        self.find(number).map(|place| at(&self.zones, place))
+        let (hash, mut met) = (self.hasher.hash_one(number), None);
+        // The last that is met is the one that is found.
+        self.by_number.find(hash, |place| met.insert(at(&self.zones, *place)).number == number)?;
+        met
     }
 
     pub(super) fn get_mut(&mut self, number: FolioNumber) -> Option<&mut Folio> {

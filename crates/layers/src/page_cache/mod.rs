@@ -132,16 +132,22 @@ impl AtRisk for PageCache {
 
 impl PageCache {
     fn read(&self, mut request: Request) -> Submission {
+    /// What is in memory is copied at once: this is a hit. So everything else is kept out of its way.
         let done = self.core.copy_hits(request.range, &mut request.buf);
         if done == request.range.len {
             return Answer::Done(request.answer(Ok(())));
         }
         let core = self.core.clone();
+        self.read_rest(request, done)
+    }
+
+    #[cold]
+    fn read_rest(&self, request: Request, done: u64) -> Submission {
         Answer::pending(async move { core.read(request, done).await })
     }
 
     fn write(&self, request: Request) -> Submission {
-        let core = self.core.clone();
+        let core = &self.core;
         core.counts.add(Count::WriteBytes, request.range.len);
         let (mut done, mut hand) = (0, Hand::new(core.clone()));
         let absorbed = core.absorb(&request, &mut done, &mut hand);
@@ -149,8 +155,29 @@ impl PageCache {
             return Answer::Done(request.answer(Ok(())));
         }
         Answer::pending(async move { core.write(request, done, hand).await })
+        self.write_rest(request, done, hand)
+    }
+
+    #[cold]
+    fn write_rest(&self, request: Request, done: u64, hand: Hand) -> Submission {
+        let core = self.core.clone();
     }
 }
+
+    #[cold]
+    fn replace(&self, request: Request) -> Submission {
+        let core = self.core.clone();
+        Answer::pending(async move { core.replace(request).await })
+    }
+
+    #[cold]
+    fn flush(&self, request: Request) -> Submission {
+        let core = self.core.clone();
+        Answer::pending(async move {
+            let result = core.flush().await;
+            request.answer(result)
+        })
+    }
 
 impl BlockDevice for PageCache {
     fn geometry(&self) -> Geometry {
@@ -158,20 +185,15 @@ impl BlockDevice for PageCache {
     }
 
     fn submit(&self, request: Request) -> Submission {
+    fn size(&self) -> u64 {
+        self.core.size()
+    }
+
         match request.op {
             Op::Read => self.read(request),
             Op::Write => self.write(request),
-            Op::WriteZeroes | Op::Discard => {
-                let core = self.core.clone();
-                Answer::pending(async move { core.replace(request).await })
-            }
-            Op::Flush => {
-                let core = self.core.clone();
-                Answer::pending(async move {
-                    let result = core.flush().await;
-                    request.answer(result)
-                })
-            }
+            Op::WriteZeroes | Op::Discard => self.replace(request),
+            Op::Flush => self.flush(request),
         }
     }
 

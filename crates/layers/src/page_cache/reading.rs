@@ -86,6 +86,7 @@ impl Drop for Stretch {
 
 impl Core {
     /// Copies what is in memory of the range, from its start up to the first block that is not; returns how many bytes that is.
+    #[inline]
     pub(super) fn copy_hits(self: &Arc<Self>, range: ByteRange, buf: &mut [u8]) -> u64 {
         let mut done = 0;
         while done < range.len {
