@@ -103,13 +103,58 @@ pub fn place<T>(
     })
 }
 
+/// Units of free memory of a zone at which something changes, and how much of it reclaim takes at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watermarks {
+    /// Requests leave so much.
+    pub min: u64,
+    /// Requests leave so much where another zone has more than it leaves.
+    pub spare: u64,
+    /// Reclaim begins where no zone has so much.
+    pub low: u64,
+    /// It goes on in a zone until there is so much.
+    pub high: u64,
+    /// Units that it takes of a zone before it looks at the next.
+    pub pass: u64,
+}
+
+/// How much memory zones keep free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reserve {
+    /// A thirty-second part, all of which requests may take; they reclaim some themselves where background reclaim is late.
+    #[default]
+    Plenty,
+    /// As little as Linux on the source's machine of 2011, in proportion. Requests wait for background reclaim.
+    Little,
+}
+
+/// Pages of the source's machine, and those that Linux kept free of it: 4 times the square root of the memory in KiB, as KiB.
+const MACHINE: u64 = 963_840;
+const KEPT_FREE: u64 = 1963;
+
+impl Reserve {
+    /// The watermarks of a zone of so many `units`, where zones of `before` are asked before it.
+    pub fn watermarks(self, units: u64, before: u64) -> Watermarks {
+        if self == Self::Plenty {
+            let high = (units / 32).max(1);
+            return Watermarks { min: 0, spare: 0, low: high.div_ceil(2), high, pass: 32 };
+        }
+        let kept = units * KEPT_FREE / MACHINE;
+        // Requests that could be for the zones before leave alone what those that could not may need.
+        let mark = |kept: u64| (kept + before / 256).min(units);
+        let (min, spare) = (mark(kept), mark(kept * 5 / 4));
+        let high = mark(kept * 3 / 2).max(spare + 1).min(units);
+        Watermarks { min, spare, low: spare + 1, high, pass: (units / 4096).max(1) }
+    }
+}
+
 /// What reclaim does with a dirty folio that is the next to leave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tail {
     /// Leaves it to write-back, and looks for a clean one.
     #[default]
     Rotate,
-    /// Writes it, alone: the kernel's until 3.2 and, ever more seldom, for some years after.
+    /// Writes it, alone, and looks for a clean one: the kernel's until 3.2 and, ever more seldom, for some years after.
     Write,
 }
 
@@ -203,6 +248,30 @@ mod tests {
         let asked = asked(Scope::Global, Limit::Percent(40), &zones);
         assert_eq!(asked[..3], FALLBACK.map(|(zone, _)| (zone, Attempt::Spare)));
         assert_eq!(asked[6..], FALLBACK);
+    }
+
+    #[test]
+    fn marks_are_those_of_the_source_s_machine() {
+        let marks = |zone: usize| Reserve::Little.watermarks(MACHINE[zone], MACHINE[..zone].iter().sum());
+        let of = |marks: Watermarks| [marks.min, marks.spare, marks.low, marks.high, marks.pass];
+        assert_eq!(of(marks(0)), [262, 327, 328, 393, 31]);
+        assert_eq!(of(marks(1)), [1692 + 504, 2115 + 504, 2116 + 504, 2538 + 504, 202]);
+        assert_eq!(of(marks(2)), [7 + 3750, 8 + 3750, 9 + 3750, 10 + 3750, 1]);
+    }
+
+    /// Reclaim that has begun has an end, and what it frees can be taken.
+    #[test]
+    fn marks_are_in_order() {
+        for reserve in [Reserve::Plenty, Reserve::Little] {
+            for (units, before) in
+                (1..200).chain([5000, 1 << 40]).flat_map(|units| [(units, 0), (units, 70_000)])
+            {
+                let Watermarks { min, spare, low, high, pass } = reserve.watermarks(units, before);
+                assert!(min <= spare && spare <= high && high <= units, "{reserve:?} {units} {before}");
+                assert!(spare < low && (low <= high || spare == units), "{reserve:?} {units} {before}");
+                assert!(pass > 0);
+            }
+        }
     }
 
     /// Reserves lower the share: what others need cannot be full of dirty folios.

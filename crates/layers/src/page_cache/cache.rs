@@ -129,7 +129,7 @@ impl Core {
     /// Memory for a folio that is read: a frame that nobody uses, or, where reclaim is late, that of a folio that leaves.
     pub(super) fn frame(self: &Arc<Self>) -> Option<Frame> {
         let mut order = self.zones.order();
-        let free = order.clone().find_map(|zone| self.zones.take(zone));
+        let free = self.zones.take_any(order.clone());
         self.look_at_frames();
         free.or_else(|| order.find_map(|zone| self.evict_directly(zone)))
     }
@@ -142,6 +142,9 @@ impl Core {
     }
 
     fn evict_directly(self: &Arc<Self>, zone: usize) -> Option<Frame> {
+        if !self.zones.reclaim_directly() {
+            return None;
+        }
         self.evict(zone).inspect(|_| self.counts.add(Count::EvictedDirectly, 1))
     }
 
@@ -149,16 +152,11 @@ impl Core {
     pub(super) fn evict(self: &Arc<Self>, zone: usize) -> Option<Frame> {
         let count = self.shards.len() as u64;
         let first = self.hand.fetch_add(1, Ordering::Relaxed);
-        let mut dirty = None;
-        for number in first..first + count {
-            let evicted = self.shards[(number % count) as usize].write().evict(zone);
-            match evicted {
-                Ok(folio) => return Some(self.give_up(folio)),
-                Err(met) => dirty = dirty.or(met),
-            }
-        }
-        dirty.into_iter().for_each(|folio| self.meet_dirty(folio));
-        None
+        let mut met = self.notes_dirty().then(Vec::new);
+        let evict = |number: u64| self.shards[(number % count) as usize].write().evict(zone, met.as_mut());
+        let folio = (first..first + count).find_map(evict);
+        met.into_iter().flatten().for_each(|folio| self.meet_dirty(folio));
+        folio.map(|folio| self.give_up(folio))
     }
 
     /// A folio has left; its memory.

@@ -96,13 +96,13 @@ impl Folios {
         self.by_number.insert_unique(hash(&place), place, hash);
     }
 
-    /// A folio of `zone` that leaves, if one of those looked at can; else the first of them that is dirty.
-    pub(super) fn evict(&mut self, zone: usize) -> Result<Folio, Option<FolioNumber>> {
-        let (slot, folio) = self.zones[zone].evict()?;
+    /// A folio of `zone` that leaves, if one of those looked at can. Notes in `met` which of them are dirty.
+    pub(super) fn evict(&mut self, zone: usize, met: Option<&mut Vec<FolioNumber>>) -> Option<Folio> {
+        let (slot, folio) = self.zones[zone].evict(met)?;
         let (hash, place) = (self.hasher.hash_one(folio.number), (zone as u32) << SLOT_BITS | slot);
         let entry = self.by_number.find_entry(hash, |other| *other == place);
         entry.expect("each folio has its place").remove();
-        Ok(folio)
+        Some(folio)
     }
 
     /// What has happened in a zone.

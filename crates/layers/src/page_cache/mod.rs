@@ -83,7 +83,8 @@ use writing::Hand;
 pub use attributes::{attributes, declarations};
 pub use cache::PageCache;
 pub use settings::{Config, Cut, Division, Mode};
-pub use spillway_policy::zones::{Scope, Tail};
+pub use spillway_policy::throttle::Throttling;
+pub use spillway_policy::zones::{Reserve, Scope, Tail};
 
 impl Open<Below> for Config {
     async fn open(&self, below: Below, around: &Surroundings) -> Result<OpenDevice, Error> {
@@ -131,18 +132,18 @@ impl AtRisk for PageCache {
 }
 
 impl PageCache {
-    fn read(&self, mut request: Request) -> Submission {
     /// What is in memory is copied at once: this is a hit. So everything else is kept out of its way.
+    fn read(&self, mut request: Request) -> Submission {
         let done = self.core.copy_hits(request.range, &mut request.buf);
         if done == request.range.len {
             return Answer::Done(request.answer(Ok(())));
         }
-        let core = self.core.clone();
         self.read_rest(request, done)
     }
 
     #[cold]
     fn read_rest(&self, request: Request, done: u64) -> Submission {
+        let core = self.core.clone();
         Answer::pending(async move { core.read(request, done).await })
     }
 
@@ -154,15 +155,14 @@ impl PageCache {
         if absorbed.is_ok() && !core.goes_below(&request) && !core.is_throttled(hand.dirtied()) {
             return Answer::Done(request.answer(Ok(())));
         }
-        Answer::pending(async move { core.write(request, done, hand).await })
         self.write_rest(request, done, hand)
     }
 
     #[cold]
     fn write_rest(&self, request: Request, done: u64, hand: Hand) -> Submission {
         let core = self.core.clone();
+        Answer::pending(async move { core.write(request, done, hand).await })
     }
-}
 
     #[cold]
     fn replace(&self, request: Request) -> Submission {
@@ -178,17 +178,18 @@ impl PageCache {
             request.answer(result)
         })
     }
+}
 
 impl BlockDevice for PageCache {
     fn geometry(&self) -> Geometry {
         self.core.geometry()
     }
 
-    fn submit(&self, request: Request) -> Submission {
     fn size(&self) -> u64 {
         self.core.size()
     }
 
+    fn submit(&self, request: Request) -> Submission {
         match request.op {
             Op::Read => self.read(request),
             Op::Write => self.write(request),

@@ -1,7 +1,7 @@
 //! Reclaim that writes, as the kernel's did until 3.2: for comparison ([`Tail::Write`]). Otherwise reclaim takes what is clean, and `reclaim_writes`
 //! stays 0.
 //!
-//! What is dirty of the folio that is to leave next is written, alone, wherever the device below then is. Reclaim goes on meanwhile.
+//! What is dirty of a folio that is to leave next is written, alone, wherever the device below then is. Reclaim goes on meanwhile.
 
 use std::sync::Arc;
 
@@ -14,11 +14,13 @@ use super::places::FolioNumber;
 use super::writeback::Batch;
 
 impl Core {
-    /// Reclaim has met a dirty folio where it found no clean one.
+    /// Whether it matters which dirty folios reclaim meets.
+    pub(super) fn notes_dirty(&self) -> bool {
+        self.settings.division.tail == Tail::Write && self.failure.check().is_ok()
+    }
+
+    /// Reclaim has met a dirty folio.
     pub(super) fn meet_dirty(self: &Arc<Self>, folio: FolioNumber) {
-        if self.settings.division.tail == Tail::Rotate || self.failure.check().is_err() {
-            return;
-        }
         let Some(batch) = self.folio_batch(folio) else { return };
         let core = self.clone();
         let write = move || {

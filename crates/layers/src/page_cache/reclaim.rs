@@ -1,6 +1,6 @@
 //! Background reclaim: folios leave before requests run out of memory, so that a request finds a free frame and nobody waits.
 //!
-//! Reclaim begins where each zone is below its low watermark of free frames, and goes on up to the high one of each. Only clean folios leave. Where too few can, it asks
+//! Reclaim begins where each zone is below its low watermark of free frames, and goes on up to the high one of each (`policy::zones`). Only clean folios leave. Where too few can, it asks
 //! for write-back as a writer that waits would, and goes on once a batch has ended. It never writes itself, but for comparison (`paging_out`).
 
 use std::sync::{Arc, Weak};
@@ -11,20 +11,11 @@ use spillway_core::{LocalFuture, Place};
 
 use super::cache::Core;
 
-/// The high watermark is this part of all frames, and one at least; the low one half of it.
-const SPARE_PART: u64 = 32;
-
-/// Folios that leave before others have their turn.
-const TURN: u64 = 32;
-
 impl Core {
-    fn high(&self, zone: usize) -> u64 {
-        (self.zones.frames_of(zone) / SPARE_PART).max(1)
-    }
-
     /// A frame was taken: has others come free where few are left in each zone.
     pub(super) fn look_at_frames(self: &Arc<Self>) {
-        if (0..self.zones.len()).all(|zone| self.zones.free_of(zone) < self.high(zone).div_ceil(2)) {
+        let is_low = |zone| self.zones.free_of(zone) < self.zones.watermarks(zone).low;
+        if (0..self.zones.len()).all(is_low) {
             self.reclaim_in_background();
         }
     }
@@ -50,22 +41,26 @@ impl Core {
         self.short.load(Ordering::SeqCst)
     }
 
-    /// Has folios leave, of each zone below its high watermark; whether more are to.
+    /// Has folios leave, some of each zone below its high watermark, the one that is asked first last; whether more are to.
     fn reclaim_turn(self: &Arc<Self>) -> bool {
-        for _ in 0..TURN {
-            let low = |zone: &usize| self.zones.free_of(*zone) < self.high(*zone);
-            let Some(frame) = (0..self.zones.len()).filter(low).find_map(|zone| self.evict(zone)) else {
-                // A zone without clean folios is left alone while another has free frames.
-                let short = (0..self.zones.len()).all(|zone| low(&zone));
-                self.short.store(short, Ordering::SeqCst);
-                if short {
-                    self.writeback.kick();
-                }
-                return false;
-            };
-            self.give_frame(frame);
+        let wants = |zone: usize| self.zones.free_of(zone) < self.zones.watermarks(zone).high;
+        let mut any = false;
+        for zone in (0..self.zones.len()).rev() {
+            for _ in 0..self.zones.watermarks(zone).pass {
+                let Some(frame) = wants(zone).then(|| self.evict(zone)).flatten() else { break };
+                self.give_frame(frame);
+                any = true;
+            }
         }
-        true
+        if !any {
+            // A zone without clean folios is left alone while another has free frames.
+            let short = (0..self.zones.len()).all(wants);
+            self.short.store(short, Ordering::SeqCst);
+            if short {
+                self.writeback.kick();
+            }
+        }
+        any
     }
 }
 

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use spillway_core::block::DEVICE_BYTES_MAX;
 use spillway_core::{BlockSize, Error, Geometry, Preset, Type, Unit};
-use spillway_policy::zones::{Scope, Tail};
+use spillway_policy::throttle::Throttling;
+use spillway_policy::zones::{Reserve, Scope, Tail};
 
 use crate::options::{choices, in_order, options};
 use crate::sizes;
@@ -42,6 +43,10 @@ pub struct Division {
     pub scope: Scope,
     /// What reclaim does with a dirty folio. [`Tail::Write`] is the kernel's of 2011.
     pub tail: Tail,
+    /// What zones keep free. [`Reserve::Little`] is the kernel's of 2011.
+    pub reserve: Reserve,
+    /// How writers are kept below the dirty limit. [`Throttling::AtLimit`] is the kernel's of 2011.
+    pub throttling: Throttling,
 }
 
 impl Division {

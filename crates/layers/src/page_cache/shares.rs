@@ -1,6 +1,6 @@
 //! What a shard has of a zone: folios by slot, in the order in which they leave, and what has happened to them.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::ops::AddAssign;
 
 use spillway_policy::chunked::{CHUNK, Chunked};
@@ -48,8 +48,8 @@ impl Residents for Slots {
 /// The folios of a zone while one is sought that can leave.
 struct Leaving<'a> {
     slots: &'a Slots,
-    /// The first one that cannot because it is dirty.
-    dirty: Cell<Option<FolioNumber>>,
+    /// Those that cannot because they are dirty, where that matters.
+    dirty: RefCell<Option<&'a mut Vec<FolioNumber>>>,
 }
 
 impl Residents for Leaving<'_> {
@@ -70,9 +70,9 @@ impl Residents for Leaving<'_> {
     }
 
     fn may_leave(&self, slot: u32) -> bool {
-        let folio = self.slots.at(slot);
-        if self.dirty.get().is_none() && folio.state.dirty_runs().next().is_some() {
-            self.dirty.set(Some(folio.number));
+        if let Some(dirty) = self.dirty.borrow_mut().as_mut() {
+            let folio = self.slots.at(slot);
+            dirty.extend(folio.state.dirty_runs().next().map(|_| folio.number));
         }
         self.slots.may_leave(slot)
     }
@@ -170,15 +170,15 @@ impl Share {
         self.free.pop().expect("there are some now")
     }
 
-    /// A folio that leaves, and its slot, if one of those looked at can; else the first of them that is dirty.
-    pub(super) fn evict(&mut self) -> Result<(u32, Folio), Option<FolioNumber>> {
-        let leaving = Leaving { slots: &self.slots, dirty: Cell::new(None) };
-        let slot = self.eviction.evict(LOOKS, &leaving).ok_or(leaving.dirty.get())?;
+    /// A folio that leaves, and its slot, if one of those looked at can. Notes in `met` which of them are dirty.
+    pub(super) fn evict(&mut self, met: Option<&mut Vec<FolioNumber>>) -> Option<(u32, Folio)> {
+        let leaving = Leaving { slots: &self.slots, dirty: RefCell::new(met) };
+        let slot = self.eviction.evict(LOOKS, &leaving)?;
         let folio = self.slots.0[slot].take().expect("what leaves is there");
         assert!(folio.is_idle(), "what leaves is not needed");
         self.free.push(slot);
         self.traffic.evicted += 1;
-        Ok((slot, folio))
+        Some((slot, folio))
     }
 
     pub(super) fn traffic(&self) -> Traffic {

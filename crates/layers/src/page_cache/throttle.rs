@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use spillway_policy::throttle::Thresholds;
+use spillway_policy::throttle::{Thresholds, Throttling};
 
 use super::cache::Core;
 use super::counts::Count;
@@ -25,7 +25,8 @@ impl Core {
 
     /// Whether a writer that has dirtied so many blocks has to [`Core::throttle`].
     pub(super) fn is_throttled(&self, dirtied: u64) -> bool {
-        dirtied > 0 && self.unsaved.used() > self.thresholds().freerun()
+        let smooth = self.settings.division.throttling == Throttling::Smooth;
+        smooth && dirtied > 0 && self.unsaved.used() > self.thresholds().freerun()
     }
 
     /// Pauses for so many blocks, where they cannot leave as fast as they come. Where write-back has failed nothing may leave any more, and

@@ -5,7 +5,7 @@
 //! then touches is up to the kernel. Zones without an order of preference take turns by size, so that all are aged alike.
 
 use spillway_core::sync::{AtomicU64, Ordering};
-use spillway_policy::zones::{Attempt, Limit, Zone, place};
+use spillway_policy::zones::{Attempt, Limit, Reserve, Watermarks, Zone, place};
 
 use super::folios::ZONES_MAX;
 use super::frames::{Frame, Frames};
@@ -100,8 +100,37 @@ impl Zones {
         self.kept.iter().position(mine).expect("a turn is one of the frames")
     }
 
+    /// What is free of a zone when something changes.
+    pub(super) fn watermarks(&self, zone: usize) -> Watermarks {
+        let before = self.kept[..zone].iter().map(|zone| zone.frames.count()).sum();
+        self.division.reserve.watermarks(self.frames_of(zone), before)
+    }
+
+    /// Whether requests reclaim memory themselves where none is free.
+    pub(super) fn reclaim_directly(&self) -> bool {
+        self.division.reserve == Reserve::Plenty
+    }
+
+    /// A free frame for a request: of the first of `zones` that has some to spare, else of the first that has any for it.
+    pub(super) fn take_any(&self, mut zones: impl Iterator<Item = usize> + Clone) -> Option<Frame> {
+        let spare = zones.clone().find_map(|zone| self.take_spare(zone));
+        spare.or_else(|| zones.find_map(|zone| self.take_last(zone)))
+    }
+
+    fn take_spare(&self, zone: usize) -> Option<Frame> {
+        self.take_above(zone, self.watermarks(zone).spare)
+    }
+
+    fn take_last(&self, zone: usize) -> Option<Frame> {
+        self.take_above(zone, self.watermarks(zone).min)
+    }
+
+    fn take_above(&self, zone: usize, mark: u64) -> Option<Frame> {
+        if mark > 0 && self.free_of(zone) <= mark { None } else { self.take(zone) }
+    }
+
     /// A free frame of a zone.
-    pub(super) fn take(&self, zone: usize) -> Option<Frame> {
+    fn take(&self, zone: usize) -> Option<Frame> {
         let bytes = self.kept[zone].frames.take()?;
         Some(Frame { zone: zone as u16, bytes })
     }
@@ -114,14 +143,14 @@ impl Zones {
     /// a zone. In a zone below its share, where one has any.
     pub(super) fn place(&self, percent: u64, reclaim: impl Fn(usize) -> Option<Frame>) -> Option<Frame> {
         if self.len() == 1 {
-            return self.take(0).or_else(|| reclaim(0));
+            return self.take_last(0).or_else(|| reclaim(0));
         }
         let order: Vec<usize> = self.order().collect();
         let zones: Vec<Zone> = order.iter().map(|zone| self.held(*zone).zone()).collect();
         place(self.division.scope, Limit::Percent(percent), &zones, |nth, attempt| match attempt {
-            Attempt::Spare => self.take(order[nth]),
+            Attempt::Spare => self.take_spare(order[nth]),
             Attempt::Reclaim => reclaim(order[nth]),
-            Attempt::Fallback => self.take(order[nth]).or_else(|| reclaim(order[nth])),
+            Attempt::Fallback => self.take_last(order[nth]).or_else(|| reclaim(order[nth])),
         })
     }
 

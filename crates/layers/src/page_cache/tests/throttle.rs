@@ -1,6 +1,7 @@
 //! Writers that are faster than the disk.
 
 use spillway_core::random::Random;
+use spillway_policy::throttle::Throttling;
 
 use super::*;
 
@@ -66,6 +67,22 @@ fn writers_faster_than_the_disk_are_slowed_down_to_its_speed_before_the_limit() 
         assert!(house.number("throttled_writes") > 0 && house.number("throttled_time") > 0, "{context}");
         house.flush();
     }
+}
+
+/// As before 2012.
+#[test]
+fn for_comparison_writers_run_freely_up_to_the_limit_and_stop_there() {
+    let division = Division { throttling: Throttling::AtLimit, ..Division::default() };
+    let house = slow(&Config { division, ..roomy() }, Latency::UsbStick);
+    let limit = house.number("nr_dirty_threshold") as usize / 8 * 8;
+    for block in (0..limit).step_by(8) {
+        assert!(matches!(house.submit(filled(block, 1, 8)), Answer::Done(_)), "block {block} of {limit}");
+    }
+    let stopped = house.submit(filled(limit, 1, 8));
+    assert!(matches!(stopped, Answer::Pending(_)));
+    assert_eq!(house.world.run(stopped).result, Ok(()));
+    assert_eq!((house.number("throttled_writes"), house.number("writes_blocked")), (0, 1));
+    house.flush();
 }
 
 #[test]

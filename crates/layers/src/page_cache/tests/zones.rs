@@ -1,6 +1,6 @@
 //! Zones of memory: who gets a folio of which, and what reclaim does where a zone is dirty.
 
-use spillway_policy::zones::{Scope, Tail};
+use spillway_policy::zones::{Reserve, Scope, Tail};
 
 use super::*;
 
@@ -96,6 +96,20 @@ fn with_one_limit_for_all_reclaim_meets_dirty_folios_and_writes_them_where_it_is
     };
     assert_eq!(writes(Tail::Rotate), 0);
     assert!(writes(Tail::Write) > 0);
+}
+
+/// As in 2011: requests leave reclaim to the background, and find memory once it has some.
+#[test]
+fn with_little_kept_free_nobody_reclaims_but_the_background() {
+    let mut config = small_and_large(Scope::Global, Tail::Write);
+    config.division.reserve = Reserve::Little;
+    let house = House::new(&config);
+    write_folios(&house, 0..400);
+    assert_eq!((house.read(4 * 399, 4), house.read(4 * 5000, 4)), ([143; 4].into(), [0; 4].into()));
+    assert!(house.number("folios_evicted") > 300);
+    assert_eq!(house.number("folios_evicted_directly"), 0);
+    house.flush();
+    assert_eq!(house.number("unsaved_bytes"), 0);
 }
 
 #[test]
