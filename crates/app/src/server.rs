@@ -147,7 +147,7 @@ impl Server {
     /// Builds devices, at last those that take what memory is left, with room kept for what each takes besides.
     fn build_all(&self, plans: Vec<DevicePlan>) -> Result<Vec<Built>> {
         let budget = self.arrivals.opening.budget();
-        // Not all take so much: where there is none, whoever does says so.
+        // Not all take so much: where there is none, the one that does says so.
         let mut kept: Vec<_> = plans.iter().map(|_| budget.hold(Aligned::BYTES_MAX).ok()).collect();
         let mut plans: Vec<_> = plans.into_iter().enumerate().collect();
         plans.sort_by_key(|(_, plan)| plan.takes_what_is_left());

@@ -20,7 +20,8 @@ use crate::fio::server_time;
 use crate::nbd::Folder;
 use crate::report::{Rounds, at_least, at_most, drawn_order, median, ratio, table};
 use beside::Beside;
-use device::{Device, text};
+use device::Device;
+use medium::text;
 
 /// Pages of an I/O.
 const BATCHES: [u64; 3] = [1, 32, 256];

@@ -46,7 +46,7 @@ impl Picks {
     /// Has a slot name its record; false where it does not, after all.
     fn publish(&mut self, index: usize, placed: Placed) -> bool {
         let Gather { picked, len, codec, .. } = self.all[index].take().expect("each lands once");
-        Pick::resume(&*self.core, picked).spill_to(Away { placed, len, codec })
+        Pick::resume(&self.core, picked).spill_to(Away { placed, len, codec })
     }
 
     fn left(&self) -> impl Iterator<Item = &Gather> {
@@ -59,7 +59,7 @@ impl Drop for Picks {
         let mut charged = 0;
         for gather in self.all.drain(..).flatten() {
             charged += gather.charged;
-            drop(Pick::resume(&*self.core, gather.picked));
+            drop(Pick::resume(&self.core, gather.picked));
         }
         self.core.knobs.give_back(charged);
     }

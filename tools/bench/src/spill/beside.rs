@@ -9,7 +9,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 
-use super::device::{Device, text};
+use super::device::Device;
+use super::medium::text;
 use crate::fio::{case, fio};
 
 /// Reads a second, and the part of the device that they are of, which stays in memory.

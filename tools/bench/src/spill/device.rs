@@ -1,11 +1,11 @@
 //! A RAM disk that spills to the disk.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
-use super::medium::Medium;
+use super::medium::{Medium, text};
 use crate::fio::{Contender, case, fio};
 use crate::nbd::{Folder, binary, server};
 
@@ -56,8 +56,4 @@ impl Device {
         self.set("reset", "1")?;
         self.set("disksize", &self.bytes.to_string())
     }
-}
-
-pub(super) fn text(path: &Path) -> Result<&str> {
-    path.to_str().context("a path that is text")
 }

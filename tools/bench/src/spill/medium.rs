@@ -10,8 +10,6 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::device::text;
-
 pub(super) enum Medium {
     /// A file to be made, of so many bytes.
     File(PathBuf, u64),
@@ -82,4 +80,8 @@ fn run(program: &str, words: &[&str]) -> Result<String> {
     let output = output.with_context(|| format!("{program} cannot be started: install it"))?;
     ensure!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8_lossy(&output.stdout).into())
+}
+
+pub(super) fn text(path: &Path) -> Result<&str> {
+    path.to_str().context("a path that is text")
 }

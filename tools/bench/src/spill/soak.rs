@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::device::{Device, text};
-use super::medium::Medium;
+use super::device::Device;
+use super::medium::{Medium, text};
 use crate::nbd::Folder;
 use crate::report::{at_least, at_most, table};
 
