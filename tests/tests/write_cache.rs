@@ -107,6 +107,23 @@ fn a_drain_completes_the_origin_while_clients_write() {
     assert_eq!(server.ends().code(), Some(0), "{}", server.log());
 }
 
+/// What was acknowledged lies in memory alone when the drain begins.
+#[test]
+fn a_drain_begins_with_the_page_cache() {
+    let (folder, origin, cache) = disks(16 * MIB, 8 * MIB);
+    let paged = Launch::cache(folder, &origin, &cache).with("--page-cache", "writeback");
+    let mut server = paged.with("--page-cache-bytes-max", "16M").with("--name", "c").start();
+    let mut client = server.client();
+    let bytes = pattern::random(5, 0, 2 * MIB);
+    client.write(MIB as u64, &bytes).expect("a write");
+    assert!(server.value("c", "dirty_bytes").as_u64() > Some(0), "nothing is in memory alone");
+    server.spillway(&["drain", "c"]).well();
+    server.signal(Signal::KILL);
+    server.ends();
+    let found = fs::read(&origin).expect("the origin exists");
+    assert!(found[MIB..3 * MIB] == bytes, "the origin is not complete");
+}
+
 /// Entries in use, as the documented format has them.
 fn dirty_entries(cache: &Path) -> usize {
     let bytes = fs::read(cache).expect("the cache exists");

@@ -116,6 +116,12 @@ pub struct Part {
     pub grow: Option<Arc<dyn Grow>>,
 }
 
+impl Part {
+    fn has(&self, attribute: &str) -> bool {
+        self.attributes.specs().iter().any(|spec| spec.name == attribute)
+    }
+}
+
 /// An open device, and the parts it is made of.
 pub struct Stack {
     /// The top: what an export serves.
@@ -130,6 +136,9 @@ pub struct Stack {
 
 /// The kind of the part that is no origin and no layer.
 const LIMITS: &str = "limits";
+
+/// The command that empties a part: one of the whole stack.
+const DRAIN: &str = "drain";
 
 impl Stack {
     /// Opens what `config` says, from the origin up, on a thread that runs tasks. An error calls the part by its own of the `names`, which
@@ -218,12 +227,24 @@ impl Stack {
             Some((part, own)) => (Some(part), own),
             None => (None, name),
         };
-        let means = |part: &&Part| {
-            wanted.is_none_or(|wanted| wanted == part.name)
-                && part.attributes.specs().iter().any(|spec| spec.name == own)
-        };
+        let means = |part: &&Part| wanted.is_none_or(|wanted| wanted == part.name) && part.has(own);
         let part = self.parts.iter().find(means).ok_or_else(|| self.unknown(name))?;
         Ok((part, own))
+    }
+
+    /// Drains all parts that can be, from the top down: the next one begins once it has what those above had.
+    fn drain(&self, value: Value) -> Answer<Result<(), Error>> {
+        let parts = self.parts.iter().filter(|part| part.has(DRAIN));
+        let parts: Vec<_> = parts.map(|part| part.attributes.clone()).collect();
+        if parts.is_empty() {
+            return Answer::Done(Err(self.unknown(DRAIN)));
+        }
+        Answer::pending(async move {
+            for part in parts {
+                part.set(DRAIN, value.clone()).await?;
+            }
+            Ok(())
+        })
     }
 
     fn unknown(&self, name: &str) -> Error {
@@ -236,7 +257,7 @@ impl Stack {
     }
 }
 
-/// The stack as one set of attributes; names as in [`Stack::find`].
+/// The stack as one set of attributes; names as in [`Stack::find`], but that `drain` means all parts that have it.
 impl Attributes for Stack {
     fn specs(&self) -> Vec<Spec> {
         self.parts.iter().flat_map(|part| part.attributes.specs()).collect()
@@ -253,6 +274,9 @@ impl Attributes for Stack {
     }
 
     fn set(&self, name: &str, value: Value) -> Answer<Result<(), Error>> {
+        if name == DRAIN {
+            return self.drain(value);
+        }
         match self.find(name) {
             Ok((part, own)) => part.attributes.set(own, value),
             Err(unknown) => Answer::Done(Err(unknown)),

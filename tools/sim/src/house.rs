@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use spillway_core::buffer::Buffers;
-use spillway_core::{Aligned, Attributes, Budget, Env, Value};
+use spillway_core::{Aligned, Attributes, Budget, Env, Error, Value};
 use spillway_sim::disk::{Disk, Medium};
 use spillway_sim::model::{End, Violation};
 use spillway_sim::workload::{Act, Step};
@@ -177,38 +177,43 @@ impl House {
         }
     }
 
-    /// Has what a page cache holds written to what is below it; whether that has all, as it has where there is none. After an error nobody
-    /// may rely on that, as flushes say.
-    fn empty_page_cache(&self) -> Result<bool, Violation> {
-        let stack = self.visitor.stack();
-        let unsaved = || stack.get("unsaved_bytes").ok();
-        if unsaved().is_some() {
-            let flush = Step { client: 0, act: Act::Flush, first: 0, count: 0, withdraw: None };
-            self.until_done(vec![self.spawn(self.visitor.clone().visit(vec![flush]))])?;
+    /// Begins a drain, with all that is written back from a page cache before; none where the power went.
+    fn begin_drain(&self) -> Result<Option<Result<(), Error>>, Violation> {
+        let (visitor, begun) = (self.visitor.clone(), Rc::new(OnceCell::new()));
+        let told = begun.clone();
+        let drain = self.spawn(async move {
+            let answer = visitor.stack().set("drain", Value::U64(1)).await;
+            told.set(answer).expect("it is answered once");
+        });
+        self.until_done(vec![drain])?;
+        let unsaved = self.visitor.stack().get("unsaved_bytes").ok().filter(|bytes| *bytes != Value::U64(0));
+        match (begun.get(), unsaved) {
+            (Some(Ok(())), Some(left)) => {
+                Err(Violation(format!("a drain has begun below a page cache, which has {left:?} bytes left")))
+            }
+            (begun, _) => Ok(begun.cloned()),
         }
-        let failed = stack.get("page_cache.error").is_ok_and(|error| error != Value::None);
-        Ok(!failed && unsaved().is_none_or(|bytes| bytes == Value::U64(0)))
     }
 
-    /// Empties a write cache, and looks at everything once more.
+    /// Empties a write cache, and a page cache over it before, and looks at everything once more.
     fn drain(&self) -> Result<(), Violation> {
-        let emptied = self.empty_page_cache()?;
         let flush = self.visitor.model.borrow_mut().begin_flush();
-        let stack = self.visitor.stack();
+        let (stack, begun) = (self.visitor.stack(), self.begin_drain()?);
         let state = || stack.get("drain_state").ok().and_then(|state| state.choice());
-        let begun = stack.set("drain", Value::U64(1)).now();
         self.until(|| state() != Some("running"))?;
         if self.powerless() {
             return Ok(());
         }
-        let complete = begun.is_ok() && state() == Some("complete");
+        let complete = matches!(begun, Some(Ok(()))) && state() == Some("complete");
         if !complete && !self.visitor.faulty {
             return Err(Violation(format!("a drain ends as {:?} for no reason: {begun:?}", state())));
         }
-        if complete && emptied {
+        // After an error of a page cache nobody may rely on it, as flushes say.
+        let failed = stack.get("page_cache.error").is_ok_and(|error| error != Value::None);
+        if complete && !failed {
             self.visitor.model.borrow_mut().end_flush(flush, End::Done { durable: false })?;
         }
-        self.drained.set(complete && emptied);
+        self.drained.set(complete && !failed);
         self.until_done(vec![self.spawn(self.visitor.clone().look_at_everything())])
     }
 

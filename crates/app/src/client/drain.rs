@@ -1,4 +1,4 @@
-//! `spillway drain`: starts to empty a write cache, shows how far that is, and waits for its end.
+//! `spillway drain`: starts to empty a write cache, once it has what a page cache over it had, shows how far that is, and waits for its end.
 
 use std::io::{IsTerminal, stderr};
 use std::thread::sleep;
@@ -56,7 +56,7 @@ fn begin(connection: &mut Connection, device: &str) -> Result<()> {
         Reply::Attributes(rows) => rows,
         other => return Err(unexpected(&other)),
     };
-    if rows.iter().all(|row| row.name != attribute) {
+    if rows.iter().all(|row| row.name != STATE) {
         let message = format!("device {device} has no write cache: there is nothing to drain");
         return Err(Failure::new(Exit::Missing, message).into());
     }

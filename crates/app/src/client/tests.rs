@@ -135,7 +135,7 @@ fn a_drain_shows_its_progress_and_its_end() {
             "{{\"v\":2,\"result\":{{\"values\":[{{\"name\":\"a\",\"value\":{value},\"text\":\"\"}}]}}}}\n"
         )
     };
-    let rows = "{\"v\":2,\"result\":{\"attributes\":[{\"name\":\"drain\",\"role\":\"command\",\"type\":\"number\",\"readable\":false,\"writable\":true,\"help\":\"\"}]}}\n";
+    let rows = "{\"v\":2,\"result\":{\"attributes\":[{\"name\":\"drain_state\",\"role\":\"fact\",\"type\":\"choice\",\"readable\":true,\"writable\":false,\"help\":\"\"}]}}\n";
     let done = "{\"v\":2,\"result\":\"done\"}\n";
     let running = [rows.into(), done.into(), value("\"running\""), value("3"), value("10")];
     for (end, outcome) in [("\"complete\"", Ok(())), ("\"failed\"", Err(Exit::Failed))] {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use spillway_core::sync::Ordering;
-use spillway_core::{Attribute, Column, Spec, Table, Type, Unit, Value};
+use spillway_core::{Answer, Attribute, Column, Spec, Table, Type, Unit, Value};
 
 use super::cache::{Core, PageCache};
 use super::counts::Count;
@@ -208,6 +208,17 @@ static ROWS: &[Attribute<PageCache>] = &[
             "Measured write speed of the device below; 0 before",
         ),
         |cache| Value::U64(cache.core.meter.bytes_per_second()),
+    ),
+    Attribute::begin(
+        Spec::command(
+            "drain",
+            Type::Number(1, 1),
+            "Write back everything that is dirty, make it durable, and wait for that; then drain the parts below that can be",
+        ),
+        |cache, _| {
+            let core = cache.core.clone();
+            Answer::pending(async move { core.drain().await })
+        },
     ),
 ];
 

@@ -31,22 +31,30 @@ impl Core {
 
     /// Waits until the device below has what became dirty before.
     async fn write_back_older(self: &Arc<Self>) -> Result<(), Kind> {
-        let epoch = self.begin_epoch();
-        self.wanted.fetch_max(epoch.0, Ordering::AcqRel);
-        let written = async {
-            loop {
-                let seen = self.changes.current();
-                if !self.has_older(epoch) {
-                    return;
-                }
-                self.writeback.kick();
-                self.changes.reached(seen + 1).await;
-            }
-        };
-        self.failure.or(written).await
+        let epoch = self.want_older();
+        self.failure.or(self.until_written(epoch)).await
     }
 
-    fn has_older(&self, epoch: Stamp) -> bool {
+    /// Begins an epoch, before which nothing is to stay dirty.
+    pub(super) fn want_older(&self) -> Stamp {
+        let epoch = self.begin_epoch();
+        self.wanted.fetch_max(epoch.0, Ordering::AcqRel);
+        epoch
+    }
+
+    /// Waits until the device below has what became dirty before `epoch`.
+    pub(super) async fn until_written(&self, epoch: Stamp) {
+        loop {
+            let seen = self.changes.current();
+            if !self.has_older(epoch) {
+                return;
+            }
+            self.writeback.kick();
+            self.changes.reached(seen + 1).await;
+        }
+    }
+
+    pub(super) fn has_older(&self, epoch: Stamp) -> bool {
         self.shards.iter().any(|shard| {
             let shard = shard.read();
             if mutant::on("page_cache: flush without waiting for what is on its way") {

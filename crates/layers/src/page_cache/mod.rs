@@ -37,7 +37,7 @@
 //! | `throttle` | pauses of writers that are faster than the device below |
 //! | `reclaim` | folios that leave before memory runs out |
 //! | `writeback`, `flushing`, `ageing` | the cache as a source of the write-back engine; flushes; what is dirty for too long |
-//! | `ending` | the last attempt, and what is lost |
+//! | `ending` | drains; the last attempt, and what is lost |
 
 mod ageing;
 mod attributes;

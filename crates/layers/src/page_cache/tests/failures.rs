@@ -118,3 +118,39 @@ fn a_thread_may_end_while_blocks_are_on_their_way() {
     });
     thread.join().expect("it ends in order");
 }
+
+#[test]
+fn a_drain_fails_after_one_attempt_and_can_be_tried_again() {
+    let house = House::new(&mebibyte());
+    *house.below.full.lock() = Some(ByteRange::new(3 * BLOCK as u64, 1));
+    [3, 512, 1024].into_iter().for_each(|block| house.write(block, 7, 1));
+    let drain = || house.world.run(attributes(house.cache.clone()).set("drain", Value::U64(1)));
+    let error = drain().expect_err("there is no room");
+    assert!(error.kind == Kind::NoSpace && error.message().contains("4096 bytes"), "{error}");
+    assert!(error.message().contains("they stay in memory"), "{error}");
+    assert_eq!(house.number("dirty_bytes"), BLOCK as u64, "the others are below");
+    *house.below.full.lock() = None;
+    assert_eq!((drain(), house.number("dirty_bytes")), (Ok(()), 0));
+    assert_eq!(house.survivor(3), 7);
+}
+
+#[test]
+fn a_drain_ends_while_clients_write() {
+    let house = House::new(&mebibyte());
+    (0..6).for_each(|region| house.write(region * 512, 7, 2));
+    let drain = attributes(house.cache.clone()).set("drain", Value::U64(1));
+    let drained = Rc::new(Cell::new(false));
+    let (told, ended) = (drained.clone(), drained.clone());
+    house.world.spawn_here(Box::pin(async move {
+        assert_eq!(drain.await, Ok(()));
+        told.set(true);
+    }));
+    let (world, cache) = (house.world.clone(), Seam::new(house.cache.clone()));
+    house.world.spawn_here(Box::pin(async move {
+        for write in (0usize..).take_while(|_| !ended.get()) {
+            assert_eq!(cache.submit(filled(write % 6 * 512, 8, 2)).await.result, Ok(()));
+            world.sleep(Duration::from_micros(1)).await;
+        }
+    }));
+    house.until("the end of the drain", || drained.get());
+}
