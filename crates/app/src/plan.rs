@@ -5,7 +5,7 @@ use std::path::{Path, absolute};
 use anyhow::{Context, Result};
 use spillway_layers::page_cache::Mode;
 use spillway_layers::stack::{LayerConfig, OriginConfig, StackConfig};
-use spillway_layers::{file, limits, page_cache, write_cache, zram};
+use spillway_layers::{file, limits, page_cache, zram};
 
 use crate::cli::{CacheOptions, DiskOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions};
 use crate::config::Config;
@@ -79,8 +79,17 @@ impl ServerPlan {
             Some(pair) => {
                 Err(Failure::usage(format!("two devices are named {:?}: rename one", pair[0])).into())
             }
-            None => self.check_storage(),
+            None => self.check_layers().and_then(|()| self.check_storage()),
         }
+    }
+
+    fn check_layers(&self) -> Result<()> {
+        self.devices.iter().try_for_each(|device| {
+            let checked = device.stack.check();
+            checked.map_err(|error| {
+                Failure::usage(format!("device {}: {}", device.name, error.message())).into()
+            })
+        })
     }
 
     fn check_storage(&self) -> Result<()> {
@@ -127,12 +136,6 @@ impl ServerPlan {
         let mut cache = options.cache.config();
         cache.path = absolute(&cache.path).context("cannot resolve the cache's path")?;
         let origin = OriginConfig::File(file::Config { path: origin, read_only: false });
-        let committed = cache.ack == write_cache::Ack::Committed;
-        if committed && options.page_cache.page_cache == Some(PageCache(Some(Mode::Writeback))) {
-            let words = "--ack committed promises that every write survives, and --page-cache writeback keeps it in memory: leave one out, \
-                         or take writethrough";
-            return Err(Failure::usage(words.to_owned()).into());
-        }
         let paged = paged(options.page_cache, PageCache(None))?;
         let layers = [LayerConfig::WriteCache(cache)].into_iter().chain(paged).collect();
         let stack = StackConfig { origin, layers };
@@ -265,6 +268,24 @@ mod tests {
         assert_eq!((overridden.memory, overridden.listen), (Some(1 << 30), None));
         scratch.write("c.toml", &format!("{}{}", device("a"), device("a")));
         assert!(plan_of("").unwrap_err().to_string().contains("two devices are named \"a\""));
+    }
+
+    #[test]
+    fn a_file_may_not_keep_in_memory_what_it_calls_committed() {
+        let scratch = Scratch::new("plan-ack");
+        let layers = |above: &str| {
+            let cache = "{ kind = \"write_cache\", path = \"/c\", ack = \"committed\" }";
+            let origin = "origin = { kind = \"file\", path = \"/o\" }";
+            let text = format!("[[device]]\nname = \"d\"\n{origin}\nlayers = [{cache}, {above}]\n");
+            scratch.write("c.toml", &text);
+            plan(&format!("spillway serve {}/c.toml", scratch.path().display())).map(|_| ())
+        };
+        let refusal = layers("{ kind = \"trace\" }, { kind = \"page_cache\" }").unwrap_err().to_string();
+        assert!(
+            refusal.contains("device d: ack committed") && refusal.contains("leave one out"),
+            "{refusal}"
+        );
+        layers("{ kind = \"page_cache\", mode = \"writethrough\" }").expect("it commits");
     }
 
     #[test]

@@ -94,6 +94,25 @@ pub struct StackConfig {
 }
 
 impl StackConfig {
+    /// Whether its layers keep each other's promises; [`Kind::Invalid`] says which does not. Opens nothing.
+    pub fn check(&self) -> Result<(), Error> {
+        let commits = |layer: &LayerConfig| match layer {
+            LayerConfig::WriteCache(config) => config.ack == write_cache::Ack::Committed,
+            _ => false,
+        };
+        let keeps = |layer: &LayerConfig| match layer {
+            LayerConfig::PageCache(config) => config.mode == page_cache::Mode::Writeback,
+            _ => false,
+        };
+        if self.layers.iter().skip_while(|layer| !commits(layer)).any(keeps) {
+            return Err(Error::invalid(
+                "ack committed of the write cache promises that every write survives, and the page cache over it, in mode writeback, keeps \
+                 writes in memory: leave one out, or take mode writethrough",
+            ));
+        }
+        Ok(())
+    }
+
     /// The files and block devices that it opens, from the origin up.
     pub fn backing_devices(&self) -> Vec<BackingDevice> {
         let above = self.layers.iter().flat_map(LayerConfig::backing_devices);
@@ -149,6 +168,7 @@ impl Stack {
             (None, 0) => "origin".to_owned(),
             (None, part) => format!("layers[{}]", part - 1),
         };
+        config.check()?;
         let opened = config.origin.open((), around).await.map_err(|error| about(&name(0), &error))?;
         let device = opened.device.clone();
         let mut stack = Self { device, parts: Vec::new(), notes: Vec::new(), at_risk: Vec::new() };

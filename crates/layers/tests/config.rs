@@ -51,6 +51,15 @@ fn refused(text: &str, words: &[&str]) {
     }
 }
 
+/// Nothing is opened for it: the paths exist nowhere.
+#[test]
+fn nothing_above_keeps_in_memory_what_is_acknowledged_as_committed() {
+    let text = r#"
+        origin = { kind = "file", path = "missing.img" }
+        layers = [{ kind = "write_cache", path = "c", ack = "committed" }, { kind = "page_cache" }]"#;
+    refused(text, &["ack committed", "mode writeback", "leave one out"]);
+}
+
 #[test]
 fn sizes_are_numbers_or_text() {
     for size in ["1048576", r#""1M""#, r#""1MiB""#, r#""1024K""#] {
