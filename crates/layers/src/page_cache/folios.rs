@@ -184,6 +184,22 @@ impl Folios {
         }
     }
 
+    /// The same for what of it is not dirty.
+    pub(super) fn forget_clean(&mut self, range: ByteRange) {
+        for number in self.within(range) {
+            let blocks = self.places.part(range, number).blocks;
+            let state = &mut self.get_mut(number).expect("it is there").state;
+            let unsaved: Vec<_> = state.unsaved_runs(blocks.clone()).collect();
+            let ends = unsaved.iter().map(|run| run.start).chain([blocks.end]);
+            for (start, end) in [blocks.start].into_iter().chain(unsaved.iter().map(|run| run.end)).zip(ends)
+            {
+                if start < end {
+                    state.forget(start..end);
+                }
+            }
+        }
+    }
+
     /// Asserts that folios, hash table and dirty regions agree; returns the dirty blocks of each zone, and those that are being written
     /// back.
     pub(super) fn verify(&self) -> Vec<(u64, u64)> {

@@ -79,6 +79,15 @@ impl Places {
         ByteRange::new(region.0 << self.region_shift, 1 << self.region_shift)
     }
 
+    /// The part of `range` that lies in `region`, which it touches.
+    pub(super) fn part_of_region(&self, range: ByteRange, region: RegionNumber) -> ByteRange {
+        let whole = self.region_range(region);
+        let start = range.offset.max(whole.offset);
+        let end = (range.offset + range.len).min(whole.offset + whole.len);
+        assert!(start < end, "{range:?} touches {region:?}");
+        ByteRange::new(start, end - start)
+    }
+
     /// The part of whole blocks of `range` from `start` on that lies in one folio.
     pub(super) fn piece(&self, range: ByteRange, start: u64) -> Piece {
         assert!(start < range.len, "{start} of {range:?}");

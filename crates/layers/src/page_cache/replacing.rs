@@ -1,16 +1,21 @@
-//! Zeroes and discards: passed to the device below, with nothing of the range dirty or on its way anywhere meanwhile.
+//! Zeroes and discards: passed to the device below, with nothing of the range on its way anywhere meanwhile.
 //!
 //! The range is held. Writes there wait, and reads there keep nothing; each of them looks for held ranges with the lock
 //! of the shard, which is taken here after the range is held. Then what is dirty is written back: so a device that does not carry it
 //! out, or fails, has what the cache had. In the end the cache forgets the range.
+//!
+//! A discard makes room, and asks for none: where the device below zeroes at no cost, what is dirty is taken as a batch would take it, and given up
+//! once the device has zeroes there. It is not discarded there, which may leave what was there before. Where that fails it is dirty as before.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_core::sync::HeldRange;
-use spillway_core::{ByteRange, Kind, Reply, Request, mutant};
+use spillway_core::{ByteRange, Kind, Op, Reply, Request, mutant};
+use spillway_policy::dirty_regions::{Region, RegionNumber};
 
 use super::cache::Core;
+use super::writeback::Batch;
 
 /// A range that is changed beside the cache.
 struct Outside {
@@ -18,6 +23,8 @@ struct Outside {
     range: ByteRange,
     /// Nothing of it is dirty or on its way, until it is let go.
     still: bool,
+    /// But what is given up once it is discarded, and else stays dirty.
+    keeps_dirty: bool,
     _held: HeldRange,
 }
 
@@ -26,7 +33,7 @@ impl Outside {
     async fn forget(mut self) {
         for (turn, shard) in self.core.places.shards_of(self.range).enumerate() {
             self.core.give_way(turn).await;
-            self.core.forget(shard, self.range);
+            self.core.forget(shard, &self);
         }
         self.still = false;
     }
@@ -37,7 +44,7 @@ impl Drop for Outside {
     fn drop(&mut self) {
         if self.still {
             let shards = self.core.places.shards_of(self.range);
-            shards.for_each(|shard| self.core.forget(shard, self.range));
+            shards.for_each(|shard| self.core.forget(shard, self));
         }
     }
 }
@@ -51,17 +58,73 @@ enum Left {
     Fills,
 }
 
+/// What is taken of a region.
+enum Taken {
+    All(Option<Batch>),
+    /// It can be taken once a batch has ended.
+    Busy,
+}
+
 impl Core {
-    pub(super) async fn replace(self: &Arc<Self>, request: Request) -> Reply {
+    pub(super) async fn replace(self: &Arc<Self>, mut request: Request) -> Reply {
         let _held = self.outside.hold(request.range);
-        let mut outside = Outside { core: self.clone(), range: request.range, still: false, _held };
-        if let Err(kind) = self.settle(request.range).await {
+        let (core, range) = (self.clone(), request.range);
+        let mut outside = Outside { core, range, still: false, keeps_dirty: false, _held };
+        let drops = request.op == Op::Discard && self.below.geometry().fast_zeroes;
+        if let Err(kind) = self.settle(range, drops).await {
             return request.answer(Err(kind));
         }
-        outside.still = true;
+        let dirty = if drops { self.take_dirty(range).await } else { Vec::new() };
+        if !dirty.is_empty() {
+            request.op = Op::WriteZeroes;
+        }
+        (outside.still, outside.keeps_dirty) = (true, !dirty.is_empty());
         let reply = self.below.submit(request).await;
+        if reply.result.is_ok() {
+            dirty.into_iter().for_each(Batch::forgo);
+            outside.keeps_dirty = false;
+        } else {
+            drop(dirty);
+        }
         outside.forget().await;
         reply
+    }
+
+    /// Takes what is dirty of a held range, from its begin on: others that wait for a region hold only such before it.
+    async fn take_dirty(self: &Arc<Self>, range: ByteRange) -> Vec<Batch> {
+        let (all, mut regions, mut taken) = (self.places.regions(range), Vec::new(), Vec::new());
+        for shard in self.places.shards_of(range) {
+            regions.extend(self.shards[shard].read().dirty.unclean(all.clone()));
+        }
+        regions.sort_unstable();
+        for (turn, region) in regions.into_iter().enumerate() {
+            self.give_way(turn).await;
+            loop {
+                let seen = self.changes.current();
+                match self.take_dirty_of(region, range) {
+                    Taken::All(batch) => break taken.extend(batch),
+                    Taken::Busy => self.changes.reached(seen + 1).await,
+                }
+            }
+        }
+        taken
+    }
+
+    /// What is dirty of `range` in `region`, unless a batch has some of it, or of the rest of the region.
+    fn take_dirty_of(self: &Arc<Self>, region: RegionNumber, range: ByteRange) -> Taken {
+        let mut shard = self.shard(region).write();
+        let runs = shard.unsaved_runs(self.places.part_of_region(range, region));
+        let blocks = runs.iter().map(|run| run.len >> self.places.block_shift).sum();
+        if blocks == 0 {
+            return Taken::All(None);
+        }
+        match shard.dirty.look(region) {
+            Region::Dirty => {
+                shard.dirty.take_part(region, blocks);
+                Taken::All(Some(self.begin_batch(&mut shard, region, runs)))
+            }
+            _ => Taken::Busy,
+        }
     }
 
     /// Others have their turn before every shard but the first: each may have many folios.
@@ -71,14 +134,16 @@ impl Core {
         }
     }
 
-    /// Waits until nothing of a held range is dirty or on its way. A shard that is still stays so.
-    async fn settle(self: &Arc<Self>, range: ByteRange) -> Result<(), Kind> {
+    /// Waits until nothing of a held range is on its way into memory, nor dirty or on its way below unless that `drops`. A shard that is still
+    /// stays so.
+    async fn settle(self: &Arc<Self>, range: ByteRange, drops: bool) -> Result<(), Kind> {
         for (turn, shard) in self.places.shards_of(range).enumerate() {
             self.give_way(turn).await;
             loop {
                 let seen = self.changes.current();
                 match self.left(shard, range) {
                     Left::Nothing => break,
+                    Left::Unsaved if drops => break,
                     Left::Unsaved => self.save(range).await?,
                     Left::Fills => self.changes.reached(seen + 1).await,
                 }
@@ -92,19 +157,22 @@ impl Core {
         for number in shard.within(range) {
             let folio = shard.get(number).expect("the shard has it");
             let blocks = self.places.part(range, number).blocks;
-            if folio.state.unsaved_runs(blocks).next().is_some() {
-                return Left::Unsaved;
-            }
             if folio.fills > 0 {
-                left = Left::Fills;
+                return Left::Fills;
+            }
+            if folio.state.unsaved_runs(blocks).next().is_some() {
+                left = Left::Unsaved;
             }
         }
         left
     }
 
-    fn forget(&self, shard: usize, range: ByteRange) {
-        if !mutant::on("page_cache: keep what was discarded") {
-            self.shards[shard].write().forget(range);
+    fn forget(&self, shard: usize, outside: &Outside) {
+        let mut shard = self.shards[shard].write();
+        match outside.keeps_dirty {
+            _ if mutant::on("page_cache: keep what was discarded") => {}
+            true => shard.forget_clean(outside.range),
+            false => shard.forget(outside.range),
         }
     }
 }

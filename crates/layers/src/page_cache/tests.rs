@@ -1,5 +1,6 @@
 //! The page cache over a simulated disk: what it writes below, what it keeps in memory, and what it says of itself.
 
+mod discards;
 mod failures;
 mod memory;
 mod readahead;
@@ -13,7 +14,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_core::sync::Mutex;
+use spillway_core::sync::{AtomicBool, Mutex, Ordering};
 use spillway_core::{Attributes, BlockSize, Budget, Env, IoBuf, Reply, Seam, Value};
 use spillway_sim::disk::{Disk, Latency, Medium, Plan};
 use spillway_sim::world::World;
@@ -29,6 +30,8 @@ struct Recorder {
     seen: Mutex<Vec<(Op, ByteRange)>>,
     /// There is no room for what is written there.
     full: Mutex<Option<ByteRange>>,
+    /// Zeroes are written as data.
+    slow_zeroes: AtomicBool,
 }
 
 impl Recorder {
@@ -41,7 +44,8 @@ impl Recorder {
 
 impl BlockDevice for Recorder {
     fn geometry(&self) -> Geometry {
-        self.below.geometry()
+        let below = self.below.geometry();
+        Geometry { fast_zeroes: below.fast_zeroes && !self.slow_zeroes.load(Ordering::Relaxed), ..below }
     }
 
     fn submit(&self, request: Request) -> Submission {
@@ -84,8 +88,12 @@ impl House {
         let world = World::new(7);
         let disk = Arc::new(Disk::new(world.clone(), medium, BlockSize::SECTOR, plan, 7));
         let below = File::new(disk.clone(), world.clone());
-        let below =
-            Arc::new(Recorder { below: Arc::new(below), seen: Mutex::default(), full: Mutex::default() });
+        let below = Arc::new(Recorder {
+            below: Arc::new(below),
+            seen: Mutex::default(),
+            full: Mutex::default(),
+            slow_zeroes: AtomicBool::new(false),
+        });
         let budget = Budget::new(64 << 20);
         let (cache, _) = PageCache::open(config, below.clone(), world.clone(), &budget).expect("it opens");
         Self { world, disk, below, budget, cache }

@@ -27,6 +27,16 @@ pub(super) struct Batch {
     /// What is written, and whether it has landed.
     runs: Vec<(ByteRange, bool)>,
     end: End,
+    /// It was not written, and is not wanted any more.
+    dropped: bool,
+}
+
+impl Batch {
+    /// It is not wanted any more: none of it is dirty.
+    pub(super) fn forgo(mut self) {
+        self.runs.iter_mut().for_each(|(_, landed)| *landed = true);
+        (self.end, self.dropped) = (End::Landed, true);
+    }
 }
 
 impl Drop for Batch {
@@ -158,7 +168,7 @@ impl Core {
         assert!(before >= all, "{all} dirty blocks of {before}");
         self.moving.fetch_add(all, Ordering::Relaxed);
         let runs = runs.into_iter().map(|run| (run, false)).collect();
-        Batch { core: self.clone(), region, runs, end: End::Withdrawn }
+        Batch { core: self.clone(), region, runs, end: End::Withdrawn, dropped: false }
     }
 
     /// Writes the runs of a batch, each for itself, many at a time.
@@ -221,7 +231,7 @@ impl Core {
                     let dirty = u64::from(folio.state.end_writeback(piece.blocks, *landed));
                     self.zones.ended(zone, ended, dirty);
                     let traffic = shard.count(zone);
-                    traffic.written += if *landed { ended } else { 0 };
+                    traffic.written += if *landed && !batch.dropped { ended } else { 0 };
                     traffic.redirtied += dirty;
                     (blocks, again) = (blocks + ended, again + dirty);
                 }
