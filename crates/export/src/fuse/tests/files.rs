@@ -159,7 +159,7 @@ fn a_device_is_held_by_who_opened_its_file_and_by_no_other_client() {
 
 #[test]
 fn a_disk_keeps_its_size_and_its_name() {
-    let (device, _, _, mut kernel, disk) = reading();
+    let (_, _, _, mut kernel, disk) = reading();
     assert_eq!(kernel.open(disk, 1 | open_mode::TRUNC), Err(errno::EPERM));
     let set = |wanted: u32, size: u64| [words32(&[wanted, 0]), words64(&[0, size, 0])].concat();
     assert_eq!(kernel.ask(opcode::SETATTR, disk, &set(1 << 3, 0)).0, errno::EPERM);
@@ -170,7 +170,13 @@ fn a_disk_keeps_its_size_and_its_name() {
     for opcode in [opcode::CREATE, opcode::MKNOD, opcode::MKDIR, opcode::UNLINK, opcode::RENAME2] {
         assert_eq!(kernel.ask(opcode, disk, b"x\0").0, errno::EPERM);
     }
+}
+
+#[test]
+fn a_device_that_is_only_read_opens_for_readers() {
+    let device = TestDevice::new(SIZE);
     device.change(|geometry| geometry.read_only = true);
+    let (_, _, _, mut kernel, disk) = reading_from(device);
     assert_eq!(kernel.open(disk, 1), Err(errno::EROFS));
     assert!(kernel.open(disk, 0).is_ok());
     assert_eq!(kernel.write(disk, 0, &[1; 512]).0, errno::EROFS);

@@ -23,7 +23,11 @@ const SIZE: u64 = 1 << 20;
 
 /// A mount with `ram0` over a fresh device, made of one part.
 fn mounted() -> (Arc<TestDevice>, Arc<Export>, Arc<Tree>, Arc<Toy>) {
-    let device = TestDevice::new(SIZE);
+    mounted_over(TestDevice::new(SIZE))
+}
+
+/// The same over this device.
+fn mounted_over(device: Arc<TestDevice>) -> (Arc<TestDevice>, Arc<Export>, Arc<Tree>, Arc<Toy>) {
     let aligned = Aligned::to_bytes(device.clone(), &Budget::new(Budget::UNLIMITED)).unwrap();
     let export = Arc::new(Export::new("ram0", aligned).unwrap());
     let toy = Arc::<Toy>::default();
@@ -35,7 +39,11 @@ fn mounted() -> (Arc<TestDevice>, Arc<Export>, Arc<Tree>, Arc<Toy>) {
 
 /// A reader of that mount, and the node of its disk file.
 fn reading() -> (Arc<TestDevice>, Arc<Export>, Arc<Tree>, Kernel, u64) {
-    let (device, export, tree, _) = mounted();
+    reading_from(TestDevice::new(SIZE))
+}
+
+fn reading_from(device: Arc<TestDevice>) -> (Arc<TestDevice>, Arc<Export>, Arc<Tree>, Kernel, u64) {
+    let (device, export, tree, _) = mounted_over(device);
     let mut kernel = Kernel::new(&tree, Config::default());
     let disk = kernel.find("ram0/disk").unwrap();
     (device, export, tree, kernel, disk)

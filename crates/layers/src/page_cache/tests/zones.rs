@@ -105,7 +105,7 @@ fn with_little_kept_free_nobody_reclaims_but_the_background() {
     config.division.reserve = Reserve::Little;
     let house = House::new(&config);
     write_folios(&house, 0..400);
-    assert_eq!((house.read(4 * 399, 4), house.read(4 * 5000, 4)), ([143; 4].into(), [0; 4].into()));
+    assert_eq!((house.read(4 * 399, 4), house.read(4 * 2000, 4)), ([143; 4].into(), [0; 4].into()));
     assert!(house.number("folios_evicted") > 300);
     assert_eq!(house.number("folios_evicted_directly"), 0);
     house.flush();
