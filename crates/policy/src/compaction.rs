@@ -16,9 +16,9 @@ pub struct Load {
     pub busy: bool,
 }
 
-/// What to do next.
+/// What is to be moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum Compaction {
     /// Nothing.
     Rest,
     /// Empty sparse spans into fuller ones of their class.
@@ -37,17 +37,17 @@ pub const MERGE_ABOVE_PERMILLE: u64 = 70;
 pub const SPARE_BYTES: u64 = 256 << 10;
 
 /// Decides from `load`.
-pub fn next_step(load: Load) -> Step {
+pub fn next_compaction(load: Load) -> Compaction {
     let overhead = load.taken_bytes.saturating_sub(load.object_bytes);
     let above =
         |permille: u64| u128::from(overhead) * 1000 > u128::from(load.object_bytes) * u128::from(permille);
     if overhead <= SPARE_BYTES {
-        return Step::Rest;
+        return Compaction::Rest;
     }
     match load.busy {
-        true if above(MERGE_ABOVE_PERMILLE) => Step::Merge,
-        false if above(PACK_ABOVE_PERMILLE) => Step::Pack,
-        _ => Step::Rest,
+        true if above(MERGE_ABOVE_PERMILLE) => Compaction::Merge,
+        false if above(PACK_ABOVE_PERMILLE) => Compaction::Pack,
+        _ => Compaction::Rest,
     }
 }
 
@@ -71,29 +71,30 @@ pub fn worth_rewriting(live: usize, dead: usize) -> bool {
 mod tests {
     use super::*;
 
-    fn step(object: u64, taken: u64, busy: bool) -> Step {
-        next_step(Load { object_bytes: object << 20, taken_bytes: taken << 20, busy })
+    fn next(object: u64, taken: u64, busy: bool) -> Compaction {
+        next_compaction(Load { object_bytes: object << 20, taken_bytes: taken << 20, busy })
     }
 
     #[test]
     fn what_may_be_taken_in_use_is_what_is_left_alone() {
         for object_bytes in [0, 1 << 20, 4 << 20, 5 << 30] {
             let taken_bytes = taken_in_use(object_bytes);
-            let step = |more| next_step(Load { object_bytes, taken_bytes: taken_bytes + more, busy: true });
-            assert_eq!((step(0), step(2)), (Step::Rest, Step::Merge), "{object_bytes}");
+            let next =
+                |more| next_compaction(Load { object_bytes, taken_bytes: taken_bytes + more, busy: true });
+            assert_eq!((next(0), next(2)), (Compaction::Rest, Compaction::Merge), "{object_bytes}");
         }
     }
 
     #[test]
     fn a_pool_in_use_is_left_alone_until_it_is_loose() {
-        assert_eq!(step(100, 106, true), Step::Rest);
-        assert_eq!(step(100, 110, true), Step::Merge);
+        assert_eq!(next(100, 106, true), Compaction::Rest);
+        assert_eq!(next(100, 110, true), Compaction::Merge);
     }
 
     #[test]
     fn a_pool_at_rest_is_packed_until_it_is_tight() {
-        assert_eq!(step(100, 106, false), Step::Pack);
-        assert_eq!(step(100, 102, false), Step::Rest);
-        assert_eq!(step(0, 0, false), Step::Rest);
+        assert_eq!(next(100, 106, false), Compaction::Pack);
+        assert_eq!(next(100, 102, false), Compaction::Rest);
+        assert_eq!(next(0, 0, false), Compaction::Rest);
     }
 }

@@ -23,9 +23,9 @@ impl Stamp {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BatchNumber(u64);
 
-/// Where a region is.
+/// Whether a region is dirty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Region {
+pub enum RegionState {
     /// Nothing of it is dirty or being written back.
     Clean,
     /// Some of it is dirty, and can be taken.
@@ -166,12 +166,12 @@ impl DirtyRegions {
         }
     }
 
-    /// Where `region` is.
-    pub fn look(&self, region: RegionNumber) -> Region {
+    /// The state of `region`.
+    pub fn state(&self, region: RegionNumber) -> RegionState {
         match self.regions.get(&region) {
-            None => Region::Clean,
-            Some(Entry { writing: Some(number), .. }) => Region::Writing(*number),
-            Some(_) => Region::Dirty,
+            None => RegionState::Clean,
+            Some(Entry { writing: Some(number), .. }) => RegionState::Writing(*number),
+            Some(_) => RegionState::Dirty,
         }
     }
 
@@ -294,10 +294,10 @@ mod tests {
             for region in 0..REGIONS as usize {
                 let (dirty, writing) = (&self.dirty[region], &self.writing[region]);
                 let dirty = dirty.iter().any(Option::is_some);
-                match self.regions.look(at(region)) {
-                    Region::Clean => assert!(!dirty && writing.is_none()),
-                    Region::Dirty => assert!(dirty && writing.is_none()),
-                    Region::Writing(_) => assert!(writing.is_some()),
+                match self.regions.state(at(region)) {
+                    RegionState::Clean => assert!(!dirty && writing.is_none()),
+                    RegionState::Dirty => assert!(dirty && writing.is_none()),
+                    RegionState::Writing(_) => assert!(writing.is_some()),
                 }
                 let can_go = dirty && writing.is_none();
                 assert_eq!(self.regions.next(at(region), Stamp::MAX) == Some(at(region)), can_go);
@@ -375,12 +375,12 @@ mod tests {
         regions.dirtied(at(1), 3, Stamp(5));
         let last = regions.taken();
         regions.take_part(at(1), 2);
-        assert!(matches!(regions.look(at(1)), Region::Writing(number) if number <= last));
+        assert!(matches!(regions.state(at(1)), RegionState::Writing(number) if number <= last));
         regions.dirtied(at(1), 1, Stamp(9));
         regions.ended(at(1), End::Landed, 0);
         assert_eq!(
-            (regions.look(at(1)), regions.blocks(), regions.oldest()),
-            (Region::Dirty, 2, Some(Stamp(5)))
+            (regions.state(at(1)), regions.blocks(), regions.oldest()),
+            (RegionState::Dirty, 2, Some(Stamp(5)))
         );
         let whole = regions.take(at(1));
         regions.dirtied(at(1), 1, Stamp(9));
@@ -388,7 +388,7 @@ mod tests {
         regions.take_part(at(1), 1);
         assert!(regions.has_landed(at(1), whole), "what has landed stays so");
         regions.ended(at(1), End::Landed, 0);
-        assert_eq!(regions.look(at(1)), Region::Clean);
+        assert_eq!(regions.state(at(1)), RegionState::Clean);
     }
 
     #[test]

@@ -25,7 +25,7 @@ const LISTED_UNITS: u32 = 2;
 const PREFERRED_MIN: u64 = 4096;
 
 /// How a handshake goes on.
-pub(super) enum Step {
+pub(super) enum Transition {
     /// More bytes are needed, or the output is full.
     More,
     /// The connection ends once the output is sent.
@@ -82,7 +82,7 @@ impl Handshake {
     }
 
     /// Takes bytes; returns how many, and how it goes on.
-    pub(super) fn receive(&mut self, bytes: &[u8], out: &mut Output) -> (usize, Step) {
+    pub(super) fn receive(&mut self, bytes: &[u8], out: &mut Output) -> (usize, Transition) {
         let mut at = 0;
         // With no bytes left one more item may be complete: nobody would offer it again.
         while !self.paused(out) && (at == bytes.len() || !work::spent()) {
@@ -102,11 +102,11 @@ impl Handshake {
                 break;
             }
             match self.complete(out) {
-                Step::More => {}
+                Transition::More => {}
                 end => return (at, end),
             }
         }
-        (at, Step::More)
+        (at, Transition::More)
     }
 
     fn missing(&self) -> usize {
@@ -120,7 +120,7 @@ impl Handshake {
     }
 
     /// Acts on an item that is here whole.
-    fn complete(&mut self, out: &mut Output) -> Step {
+    fn complete(&mut self, out: &mut Output) -> Transition {
         work::spend(work::REQUEST);
         let bytes = std::mem::take(&mut self.collected);
         let item = std::mem::replace(&mut self.item, Item::OptionHeader);
@@ -128,49 +128,49 @@ impl Handshake {
             Item::ClientFlags => self.client_flags(&bytes),
             Item::OptionHeader => self.option_header(&bytes, out),
             Item::OptionData(header) => self.option(header.option, &bytes, out),
-            Item::Skip(_) => Step::More,
+            Item::Skip(_) => Transition::More,
         }
     }
 
-    fn client_flags(&mut self, bytes: &[u8]) -> Step {
+    fn client_flags(&mut self, bytes: &[u8]) -> Transition {
         let flags = Reader(bytes).u32().expect("four bytes were collected");
         let (fixed, no_zeroes) =
             (u32::from(handshake_flag::FIXED_NEWSTYLE), u32::from(handshake_flag::NO_ZEROES));
         self.fixed_newstyle = flags & fixed != 0;
         self.no_zeroes = flags & no_zeroes != 0;
-        if flags & !(fixed | no_zeroes) == 0 { Step::More } else { Step::Close }
+        if flags & !(fixed | no_zeroes) == 0 { Transition::More } else { Transition::Close }
     }
 
-    fn option_header(&mut self, bytes: &[u8], out: &mut Output) -> Step {
-        let Some(header) = OptionHeader::decode(bytes) else { return Step::Close };
+    fn option_header(&mut self, bytes: &[u8], out: &mut Output) -> Transition {
+        let Some(header) = OptionHeader::decode(bytes) else { return Transition::Close };
         self.options += 1;
         // A client of the first newstyle cannot read replies to options, and has only one option.
         let readable = self.fixed_newstyle || header.option == opt::EXPORT_NAME;
         if self.options > OPTIONS_MAX || !readable {
-            return Step::Close;
+            return Transition::Close;
         }
         if header.len <= OPTION_LEN_MAX {
             self.collected.reserve_exact(header.len as usize);
             self.item = Item::OptionData(header);
-            return Step::More;
+            return Transition::More;
         }
         if header.option == opt::EXPORT_NAME || u64::from(header.len) > SKIPPED_LEN_MAX {
-            return Step::Close;
+            return Transition::Close;
         }
         refuse(header.option, (rep::ERR_TOO_BIG, "the option is too long"), out);
         self.item = Item::Skip(header.len);
-        Step::More
+        Transition::More
     }
 
-    fn option(&mut self, option: u32, data: &[u8], out: &mut Output) -> Step {
+    fn option(&mut self, option: u32, data: &[u8], out: &mut Output) -> Transition {
         let answer = match option {
             opt::EXPORT_NAME => return self.export_name(data, out),
             opt::ABORT => {
                 reply(option, rep::ACK, &[], out);
-                return Step::Close;
+                return Transition::Close;
             }
             opt::GO => match self.go(data, out) {
-                Ok((connected, rules)) => return Step::Transmit(connected, rules),
+                Ok((connected, rules)) => return Transition::Transmit(connected, rules),
                 Err(refused) => Err(refused),
             },
             opt::INFO => self.describe(option, data, out).map(|_| ()),
@@ -186,16 +186,16 @@ impl Handshake {
             Ok(()) => reply(option, rep::ACK, &[], out),
             Err(refused) => refuse(option, refused, out),
         }
-        Step::More
+        Transition::More
     }
 
     /// The old way to choose, which has no reply for errors: they close the connection.
-    fn export_name(&mut self, name: &[u8], out: &mut Output) -> Step {
+    fn export_name(&mut self, name: &[u8], out: &mut Output) -> Transition {
         if self.replies == ReplyStyle::Extended {
-            return Step::Close;
+            return Transition::Close;
         }
         let Some(connected) = self.exports.find(name).and_then(|export| export.connect()) else {
-            return Step::Close;
+            return Transition::Close;
         };
         let rules = self.rules(connected.export());
         out.push(&rules.geometry.size.to_be_bytes());
@@ -203,7 +203,7 @@ impl Handshake {
         if !self.no_zeroes {
             out.push(&[0; 124]);
         }
-        Step::Transmit(connected, rules)
+        Transition::Transmit(connected, rules)
     }
 
     fn go(&mut self, data: &[u8], out: &mut Output) -> Result<(Connected, Rules), Refused> {

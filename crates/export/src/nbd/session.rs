@@ -7,7 +7,7 @@ use spillway_core::IoBuf;
 use spillway_core::session::{Intake, Output, Session};
 
 use super::config::Config;
-use super::handshake::{Handshake, Step};
+use super::handshake::{Handshake, Transition};
 use super::transmission::Transmission;
 use crate::closing::Demand;
 use crate::export::Exports;
@@ -36,11 +36,11 @@ impl NbdSession {
         Self { stage: Stage::Handshake(Box::new(handshake)), config, output, watching: false }
     }
 
-    fn enter(&mut self, step: Step) {
-        match step {
-            Step::More => {}
-            Step::Close => self.stage = Stage::Over,
-            Step::Transmit(connected, rules) => {
+    fn enter(&mut self, transition: Transition) {
+        match transition {
+            Transition::More => {}
+            Transition::Close => self.stage = Stage::Over,
+            Transition::Transmit(connected, rules) => {
                 let transmission = Transmission::new(connected, rules, self.config);
                 self.stage = Stage::Transmission(Box::new(transmission));
             }
@@ -61,9 +61,9 @@ impl Session for NbdSession {
     fn receive(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         if let Stage::Handshake(handshake) = &mut self.stage {
-            let (used, step) = handshake.receive(bytes, &mut self.output);
+            let (used, transition) = handshake.receive(bytes, &mut self.output);
             at = used;
-            self.enter(step);
+            self.enter(transition);
         }
         match &mut self.stage {
             Stage::Handshake(_) => at,

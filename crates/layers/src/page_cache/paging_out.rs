@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use spillway_core::{ByteRange, LocalFuture, Place, mutant};
-use spillway_policy::dirty_regions::Region;
+use spillway_policy::dirty_regions::RegionState;
 use spillway_policy::zones::Tail;
 
 use super::cache::Core;
@@ -37,7 +37,7 @@ impl Core {
     fn folio_batch(self: &Arc<Self>, number: FolioNumber) -> Option<Batch> {
         let region = self.places.region_of(number);
         let mut shard = self.shard(region).write();
-        let folio = shard.get(number).filter(|_| shard.dirty.look(region) == Region::Dirty)?;
+        let folio = shard.get(number).filter(|_| shard.dirty.state(region) == RegionState::Dirty)?;
         let runs: Vec<ByteRange> =
             folio.state.dirty_runs().map(|run| self.places.range(number, &run)).collect();
         let zone = folio.zone;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use spillway_core::sync::HeldRange;
 use spillway_core::{ByteRange, Kind, Op, Reply, Request, mutant};
-use spillway_policy::dirty_regions::{Region, RegionNumber};
+use spillway_policy::dirty_regions::{RegionNumber, RegionState};
 
 use super::cache::Core;
 use super::writeback::Batch;
@@ -118,8 +118,8 @@ impl Core {
         if blocks == 0 {
             return Taken::All(None);
         }
-        match shard.dirty.look(region) {
-            Region::Dirty => {
+        match shard.dirty.state(region) {
+            RegionState::Dirty => {
                 shard.dirty.take_part(region, blocks);
                 Taken::All(Some(self.begin_batch(&mut shard, region, runs)))
             }

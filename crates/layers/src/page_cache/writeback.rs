@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use spillway_core::buffer::Shared;
 use spillway_core::sync::Ordering;
 use spillway_core::{ByteRange, IoBuf, Kind, LocalFuture, Request, mutant};
-use spillway_policy::dirty_regions::{End, Region, RegionNumber, Stamp};
+use spillway_policy::dirty_regions::{End, RegionNumber, RegionState, Stamp};
 use spillway_policy::watermarks::Goal;
 
 use super::cache::Core;
@@ -70,7 +70,7 @@ impl Source for Core {
         self.cursor.store(region.0 + 1, Ordering::Relaxed);
         let mut shard = self.shard(region).write();
         // A client may have taken it meanwhile.
-        if shard.dirty.look(region) != Region::Dirty {
+        if shard.dirty.state(region) != RegionState::Dirty {
             return Take::Again;
         }
         let batch = self.batch(&mut shard, region);
@@ -272,10 +272,10 @@ impl Core {
                 if covers.is_some_and(|number| shard.dirty.has_failed(region, number)) {
                     return Err(self.failure.check().err().unwrap_or(Kind::Io));
                 }
-                match shard.dirty.look(region) {
-                    Region::Clean => return Ok(()),
-                    Region::Dirty => Some(self.batch(&mut shard, region)),
-                    Region::Writing(number) => {
+                match shard.dirty.state(region) {
+                    RegionState::Clean => return Ok(()),
+                    RegionState::Dirty => Some(self.batch(&mut shard, region)),
+                    RegionState::Writing(number) => {
                         covers = covers.or(Some(number).filter(|number| *number > last));
                         None
                     }

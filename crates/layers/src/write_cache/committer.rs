@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use spillway_core::{Kind, Place, mutant, task};
-use spillway_policy::commits::{self, Step};
+use spillway_policy::commits::{self, Action};
 use spillway_policy::free_runs::Run;
 
 use super::block::{CacheBlock, Epoch};
@@ -77,7 +77,7 @@ impl Core {
 
     /// Has the committer look, from whatever thread.
     pub(super) fn run_committer_in_background(self: &Arc<Self>) {
-        if self.next_step(Step::Rest) == Step::Rest {
+        if self.next_action(Action::Rest) == Action::Rest {
             return;
         }
         if !self.journal.work.is_idle() {
@@ -95,29 +95,29 @@ impl Core {
     }
 
     async fn write_metadata(self: Arc<Self>) {
-        let mut last = Step::Rest;
+        let mut last = Action::Rest;
         loop {
-            last = self.next_step(last);
+            last = self.next_action(last);
             let done = match last {
-                Step::Rest => Ok(()),
-                Step::Commit => self.commit().await,
-                Step::Clear => self.clear_some().await,
+                Action::Rest => Ok(()),
+                Action::Commit => self.commit().await,
+                Action::Clear => self.clear_some().await,
             };
             if let Err(kind) = done {
                 self.fail("writing metadata", kind);
             }
-            if last == Step::Rest && !self.journal.work.again() {
+            if last == Action::Rest && !self.journal.work.again() {
                 return;
             }
         }
     }
 
-    fn next_step(&self, last: Step) -> Step {
+    fn next_action(&self, last: Action) -> Action {
         if self.failure.check().is_err() {
-            return Step::Rest;
+            return Action::Rest;
         }
         let wanted = self.journal.committed().0 < self.journal.wanted.current();
-        commits::next_step(last, wanted, self.journal.stale(), self.journal.cleared.waiting() > 0)
+        commits::next_action(last, wanted, self.journal.stale(), self.journal.cleared.waiting() > 0)
     }
 
     async fn commit(self: &Arc<Self>) -> Result<(), Kind> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use spillway_core::sync::Ordering;
 use spillway_core::{Answer, Budget, Error, Kind, Place, elsewhere, mutant};
-use spillway_policy::compaction::Step;
+use spillway_policy::compaction::Compaction;
 
 use super::codec::CodecIndex;
 use super::config::Config;
@@ -26,7 +26,7 @@ pub(super) fn compact(zram: &Zram) -> Answer<Result<(), Error>> {
     }
     run(&zram.core, Place::Compute, |core| async move {
         core.compress_before_command().await?;
-        core.make_pass_until(Step::Pack, true, || core.go_on().is_err()).await;
+        core.make_pass_until(Compaction::Pack, true, || core.go_on().is_err()).await;
         core.go_on().map_err(ended)
     })
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::future::select;
 use spillway_core::{Env, Kind, Place, mutant};
-use spillway_policy::compaction::{self, Load, Step};
+use spillway_policy::compaction::{self, Compaction, Load};
 
 use super::cell::{Cell, Scratch, SlotIndex};
 use super::compactor::{Compactor, Relief};
@@ -99,7 +99,8 @@ impl Core {
 
     /// Whether moving objects frees memory soon. A pass goes on below the overhead at which it begins.
     pub(super) fn can_free(&self) -> bool {
-        self.compactor.is_under_way() || compaction::next_step(self.pool_load(false)) != Step::Rest
+        self.compactor.is_under_way()
+            || compaction::next_compaction(self.pool_load(false)) != Compaction::Rest
     }
 
     async fn look(&self, quiet: u32) {
@@ -116,15 +117,15 @@ impl Core {
         }
         // A writer that waits gets all that moving objects can free.
         let busy = quiet < QUIET_LOOKS && !asked;
-        let step = match compaction::next_step(self.pool_load(busy)) {
-            Step::Rest if asked => Step::Merge,
-            Step::Pack if mutant::on("zram: pack at rest only") && asked => Step::Merge,
+        let kind = match compaction::next_compaction(self.pool_load(busy)) {
+            Compaction::Rest if asked => Compaction::Merge,
+            Compaction::Pack if mutant::on("zram: pack at rest only") && asked => Compaction::Merge,
             // At rest a second pass over the same pool would find what the first left.
-            Step::Pack if quiet > QUIET_LOOKS && !asked => Step::Rest,
-            step => step,
+            Compaction::Pack if quiet > QUIET_LOOKS && !asked => Compaction::Rest,
+            kind => kind,
         };
-        if step != Step::Rest {
-            self.make_pass(step, false).await;
+        if kind != Compaction::Rest {
+            self.make_pass(kind, false).await;
         }
         if asked {
             self.compactor.served.advance(asks);
@@ -134,14 +135,14 @@ impl Core {
     }
 
     /// A whole pass; `hurried` if its end is waited for.
-    pub(super) async fn make_pass(&self, step: Step, hurried: bool) {
-        self.make_pass_until(step, hurried, || false).await;
+    pub(super) async fn make_pass(&self, kind: Compaction, hurried: bool) {
+        self.make_pass_until(kind, hurried, || false).await;
     }
 
     /// A pass that ends early once it is `over`.
-    pub(super) async fn make_pass_until(&self, step: Step, hurried: bool, over: impl Fn() -> bool) {
-        let mut pass = Pass::new(step);
-        assert!(step != Step::Rest, "a pass does something");
+    pub(super) async fn make_pass_until(&self, kind: Compaction, hurried: bool, over: impl Fn() -> bool) {
+        let mut pass = Pass::new(kind);
+        assert!(kind != Compaction::Rest, "a pass does something");
         // What it has picked comes free when it is done with it: a writer that finds no room meanwhile asks for a pass of its own.
         self.compactor.begin_pass();
         while self.step(&mut pass) {
@@ -152,7 +153,7 @@ impl Core {
             }
         }
         self.pool.end_packing(&self.pages);
-        if step == Step::Pack {
+        if kind == Compaction::Pack {
             self.pages.cool();
         }
         self.compactor.end_pass();
@@ -214,7 +215,7 @@ enum Phase {
 
 /// How far a pass has come.
 struct Pass {
-    step: Step,
+    kind: Compaction,
     phase: Phase,
     eviction: Option<Eviction>,
     /// Objects moved out of the span of this eviction.
@@ -224,9 +225,9 @@ struct Pass {
 }
 
 impl Pass {
-    fn new(step: Step) -> Self {
+    fn new(kind: Compaction) -> Self {
         Self {
-            step,
+            kind,
             phase: Phase::Merge(ArenaId::FIRST),
             eviction: None,
             moved: 0,
@@ -285,7 +286,7 @@ impl Pass {
         let next = |arena| core.pool.arena_after(arena);
         self.phase = match self.phase {
             Phase::Merge(arena) if let Some(arena) = next(arena) => Phase::Merge(arena),
-            Phase::Merge(_) if self.step == Step::Pack => Phase::Rewrite,
+            Phase::Merge(_) if self.kind == Compaction::Pack => Phase::Rewrite,
             Phase::Rewrite => Phase::Pack(ArenaId::FIRST),
             Phase::Pack(arena) if let Some(arena) = next(arena) => Phase::Pack(arena),
             _ => Phase::Over,

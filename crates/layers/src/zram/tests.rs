@@ -9,7 +9,7 @@ use spillway_core::random::Random;
 use spillway_core::{
     Attributes, Budget, ByteRange, Excerpt, IoBuf, Kind, Op, Reply, Request, Seam, Submission, Value,
 };
-use spillway_policy::compaction::Step;
+use spillway_policy::compaction::Compaction;
 use spillway_sim::memory::VecRegions;
 use spillway_sim::world::World;
 

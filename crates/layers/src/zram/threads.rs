@@ -14,7 +14,7 @@ use spillway_core::sync::{AtomicBool, AtomicUsize, Ordering};
 use spillway_core::{
     BlockDevice, Budget, ByteRange, Env, IoBuf, Kind, LocalFuture, Op, Place, Regions, Request, Task,
 };
-use spillway_policy::compaction::Step;
+use spillway_policy::compaction::Compaction;
 use spillway_sim::memory::VecRegions;
 use spillway_sim::world::World;
 
@@ -222,7 +222,7 @@ fn a_slot_is_whole_under_writers_readers_discards_and_the_compactor() {
         };
         let compactor = {
             let zram = zram.clone();
-            thread::spawn(move || block_on(zram.core.make_pass(Step::Pack, true)))
+            thread::spawn(move || block_on(zram.core.make_pass(Compaction::Pack, true)))
         };
         let reply = block_on(zram.submit(Request::read(0, IoBuf::new(PAGE))));
         assert_eq!(reply.result, Ok(()));

@@ -91,7 +91,7 @@ fn compaction_moves_objects_under_readers_and_writers() {
             .collect();
         scope.spawn(move || {
             while workers.iter().any(|worker| !worker.is_finished()) {
-                block_on(core.make_pass(Step::Pack, true));
+                block_on(core.make_pass(Compaction::Pack, true));
             }
         });
     });

@@ -172,7 +172,7 @@ fn loose_by_little(bench: &Bench) {
 /// Lets a pass that no writer asked for come as far as where it would no longer be begun: it has a span to spare and more to free.
 fn stop_in_a_pass(bench: &Bench) {
     let core = &bench.zram.core;
-    let rests = || compaction::next_step(core.pool_load(false)) == compaction::Step::Rest;
+    let rests = || compaction::next_compaction(core.pool_load(false)) == compaction::Compaction::Rest;
     for _ in 0..1000 {
         bench.world.step();
         core.pages.cool();
