@@ -67,6 +67,25 @@ fn a_device_without_a_size_gets_one() {
     assert_eq!(size_of(&server), 2 << 20);
 }
 
+/// A size that there is no memory for is refused before anything is done for it.
+#[test]
+fn a_refused_size_leaves_the_spill_file_as_it_was() {
+    let folder = Scratch::new();
+    let spill = folder.join("pages.spill");
+    let server = Launch::ram("1M").with("--memory", "64M").start();
+    server.spillway(&["reset", "ram0"]).well();
+    server.spillway(&["set", "ram0", "backing_dev", spill.to_str().expect("text")]).well();
+    let len = || fs::metadata(&spill).expect("a file").len();
+    let made = len();
+    let refused = server.spillway(&["set", "ram0", "disksize", "8T"]);
+    assert!(refused.code != Some(0) && refused.err.contains("memory"), "{}", refused.err);
+    assert_eq!((len(), server.value("ram0", "disksize").as_u64()), (made, Some(0)));
+    server.spillway(&["set", "ram0", "disksize", "256M"]).well();
+    server.client().write(0, &pattern::random(2, 0, 4 * MIB)).expect("a write");
+    server.spillway(&["set", "ram0", "writeback", "page_indexes=0-1023"]).well();
+    assert_eq!(server.value("ram0", "bd_stat")["bd_count"].as_u64(), Some(1024));
+}
+
 #[test]
 fn a_disk_grows_after_its_file() {
     ["none", "writeback"].into_iter().for_each(grows_after_its_file);

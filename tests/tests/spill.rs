@@ -68,26 +68,6 @@ fn a_spill_file_grows_as_it_fills_up_to_the_size_that_is_asked_for_and_shrinks_t
     assert!(foreign.err.contains("--force") && len() == 70_000, "{}", foreign.err);
 }
 
-/// A size that there is no memory for is refused before anything is done for it.
-#[test]
-fn a_refused_size_leaves_the_spill_file_and_the_device_as_they_were() {
-    let folder = Arc::new(Scratch::new());
-    let socket = folder.join("nbd.sock");
-    let launch = Launch::new(&["ram", "--size", "64M", "--memory", "64M"], folder.clone(), socket.clone());
-    let server = launch.with("--socket", socket).start();
-    set(&server, "reset", "1");
-    set(&server, "backing_dev", spill_file(&folder).to_str().expect("text"));
-    let len = || fs::metadata(spill_file(&folder)).expect("a file").len();
-    let made = len();
-    let refused = server.spillway(&["set", "ram0", "disksize", "8T"]);
-    assert!(refused.code != Some(0) && refused.err.contains("memory"), "{}", refused.err);
-    assert_eq!((len(), server.value("ram0", "disksize").as_u64()), (made, Some(0)));
-    set(&server, "disksize", "256M");
-    fio(&server, &["--rw=write", "--bs=64k", "--size=8M"]);
-    set(&server, "writeback", "page_indexes=0-2047");
-    assert_eq!(away(&server), 2048);
-}
-
 #[test]
 fn room_that_comes_free_goes_back_to_the_host() {
     let folder = Arc::new(Scratch::new());
