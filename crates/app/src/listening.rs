@@ -1,6 +1,6 @@
 //! Sockets that this server listens on.
 
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use spillway_core::{Error, Kind};
+use spillway_export::control::Operation;
 use spillway_io::Listener;
 
 use crate::address::Address;
@@ -19,12 +20,9 @@ use crate::server_options::ServerConfig;
 /// Access mode of every socket file: this user only.
 const SOCKET_MODE: u32 = 0o600;
 
-/// How long a server that is just ending may still hold a socket, and the pause between two looks.
-const ENDING_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a server that is just ending may still hold a socket, or be silent, and the pause between two looks.
+const ENDING_PATIENCE: Duration = Duration::from_secs(10);
 const ENDING_PAUSE: Duration = Duration::from_millis(20);
-
-/// How long a connection must stay open to count as one to a living server.
-const LIFE_SIGN: Duration = Duration::from_millis(200);
 
 /// Takes a device's name, by its control socket.
 pub(crate) fn claim(folder: &RuntimeFolder, device: &str) -> Result<Listener> {
@@ -64,16 +62,17 @@ pub(crate) fn address_of(listener: &Listener) -> Address {
 
 fn unix(path: &Path) -> Result<Listener> {
     check_socket_path(path)?;
-    Ok(outlive(path).map_err(refused)?)
+    Ok(outlive(path, ENDING_PATIENCE).map_err(refused)?)
 }
 
 /// Listens, if need be after a server that is just ending: the kernel keeps the sockets of a dead process open until the
 /// process's rings are taken down, and until then they look like a living server's.
-fn outlive(path: &Path) -> Result<Listener, Error> {
-    let deadline = Instant::now() + ENDING_PATIENCE;
+fn outlive(path: &Path, patience: Duration) -> Result<Listener, Error> {
+    let start = Instant::now();
     loop {
+        let left = patience.saturating_sub(start.elapsed());
         match Listener::unix(path, SOCKET_MODE) {
-            Err(error) if error.kind == Kind::Busy && Instant::now() < deadline && is_ending(path) => {
+            Err(error) if error.kind == Kind::Busy && !left.is_zero() && is_ending(path, left) => {
                 sleep(ENDING_PAUSE);
             }
             outcome => return outcome,
@@ -81,15 +80,17 @@ fn outlive(path: &Path) -> Result<Listener, Error> {
     }
 }
 
-/// True while the listener drops new connections (shutting down). A living server greets, or waits for a request.
-fn is_ending(path: &Path) -> bool {
+/// True once the listener drops the connection: it shuts down, or its process is dead and the kernel comes to it, which on busy processors
+/// is some time after the end. A living server greets, or answers a question.
+fn is_ending(path: &Path, patience: Duration) -> bool {
     let Ok(mut stream) = UnixStream::connect(path) else {
         return path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
     };
-    let patient = stream.set_read_timeout(Some(LIFE_SIGN));
-    match patient.and_then(|()| stream.read(&mut [0])) {
+    let asked = stream.set_read_timeout(Some(patience));
+    let asked = asked.and_then(|()| stream.write_all(Operation::Version {}.encode().as_bytes()));
+    match asked.and_then(|()| stream.read(&mut [0])) {
         Ok(count) => count == 0,
-        Err(why) => why.kind() == ErrorKind::ConnectionReset,
+        Err(why) => matches!(why.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),
     }
 }
 
@@ -99,12 +100,48 @@ mod tests {
     use crate::scratch::Scratch;
     use std::os::unix::net::UnixListener;
 
+    /// A listener, and a thread that ends once it was asked a question, after an answer where `lives` and by closing all where not.
+    fn asked(path: &Path, lives: bool) -> std::thread::JoinHandle<()> {
+        let listener = UnixListener::bind(path).unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                if stream.read(&mut [0]).unwrap() == 0 {
+                    continue;
+                }
+                if lives {
+                    stream.write_all(b"{").unwrap();
+                }
+                return;
+            }
+        })
+    }
+
     #[test]
     fn a_living_server_is_left_alone() {
         let scratch = Scratch::new("living");
         let path = scratch.path().join("s");
+        let living = asked(&path, true);
+        assert_eq!(outlive(&path, ENDING_PATIENCE).err().expect("a server answers").kind, Kind::Busy);
+        living.join().unwrap();
+    }
+
+    #[test]
+    fn a_server_that_is_silent_for_long_is_left_alone() {
+        let scratch = Scratch::new("silent");
+        let path = scratch.path().join("s");
         let _silent = UnixListener::bind(&path).unwrap();
-        assert_eq!(outlive(&path).err().expect("a server listens").kind, Kind::Busy);
+        let patience = Duration::from_millis(50);
+        assert_eq!(outlive(&path, patience).err().expect("a server listens").kind, Kind::Busy);
+    }
+
+    #[test]
+    fn a_dead_server_is_waited_for_until_its_sockets_are_closed() {
+        let scratch = Scratch::new("dead");
+        let path = scratch.path().join("s");
+        let dead = asked(&path, false);
+        outlive(&path, ENDING_PATIENCE).expect("it is gone once it was asked");
+        dead.join().unwrap();
     }
 
     #[test]
@@ -113,7 +150,7 @@ mod tests {
         let path = scratch.path().join("s");
         let ending = UnixListener::bind(&path).unwrap();
         let end = std::thread::spawn(move || drop(ending.accept().map(|_| ending.accept())));
-        outlive(&path).expect("the other one is gone after two connections");
+        outlive(&path, ENDING_PATIENCE).expect("the other one is gone after two connections");
         end.join().unwrap();
     }
 
@@ -122,7 +159,8 @@ mod tests {
         let scratch = Scratch::new("else");
         scratch.write("s", "precious");
         let start = Instant::now();
-        assert_eq!(outlive(&scratch.path().join("s")).err().expect("in the way").kind, Kind::Busy);
+        let refused = outlive(&scratch.path().join("s"), ENDING_PATIENCE);
+        assert_eq!(refused.err().expect("in the way").kind, Kind::Busy);
         assert!(start.elapsed() < ENDING_PATIENCE);
     }
 }

@@ -17,11 +17,16 @@ use rustix::io::Errno;
 use spillway_core::size::human;
 use spillway_core::{Error, Kind};
 
+use super::holders;
 use super::options::FileOptions;
 
 /// Times to try for the lock, and the pause between: device managers hold it for a moment after a device appears.
 const LOCK_TRIES: usize = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
+/// Times to try where the process that took the lock is dead: the kernel gives it up when it has taken down the process's rings, which on
+/// busy processors is some time after the end.
+const DEAD_TRIES: usize = 200;
 
 /// Times to start over because the file was made or removed meanwhile.
 const CLAIM_TRIES: usize = 100;
@@ -82,10 +87,10 @@ impl<'a> Claim<'a> {
             true => FlockOperation::NonBlockingLockShared,
             false => FlockOperation::NonBlockingLockExclusive,
         };
-        for attempt in 0..LOCK_TRIES {
+        for attempt in 1.. {
             match flock(&self.fd, wanted) {
                 Ok(()) => return Ok(()),
-                Err(Errno::WOULDBLOCK) if attempt + 1 < LOCK_TRIES => std::thread::sleep(LOCK_PAUSE),
+                Err(Errno::WOULDBLOCK) if attempt < self.lock_tries()? => std::thread::sleep(LOCK_PAUSE),
                 Err(Errno::WOULDBLOCK) => break,
                 Err(errno) => return Err(failed(self.path, "could not be locked", errno)),
             }
@@ -94,6 +99,11 @@ impl<'a> Claim<'a> {
         self.made = Made::Nothing;
         let (path, instead) = (self.path.display(), instead(options, "open it read-only in both"));
         Err(Error::new(Kind::Busy, format!("{path} is used by another program: stop that, or {instead}")))
+    }
+
+    fn lock_tries(&self) -> Result<usize, Error> {
+        let found = fstat(&self.fd).map_err(|errno| failed(self.path, "could not be examined", errno))?;
+        Ok(if holders::are_dead(&found) { DEAD_TRIES } else { LOCK_TRIES })
     }
 
     /// Whether the path still leads to what is open.

@@ -11,6 +11,7 @@
 mod claim;
 mod extents;
 mod footprint;
+mod holders;
 mod identity;
 mod length;
 mod mapped;

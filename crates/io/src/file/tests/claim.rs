@@ -1,13 +1,17 @@
 //! Files that are made by being opened.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use rustix::fs::{FlockOperation, flock, fstat};
 use spillway_core::Kind;
 
 use super::{Scratch, must, open_device};
+use crate::file::holders::are_dead;
 use crate::file::{Direct, FileOptions, open};
 
 #[test]
@@ -190,4 +194,26 @@ fn a_file_that_cannot_be_made_is_a_refusal_with_the_way_out() {
     let huge = FileOptions { path: scratch.0.clone(), create: Some(u64::MAX), ..FileOptions::default() };
     let error = open_device(&huge).err().expect("no file is as large");
     assert!(error.kind == Kind::Invalid && error.message().contains("give a smaller size"), "{error}");
+}
+
+/// A ring keeps what a process had open for a while after its end, as the second descriptor does here.
+#[test]
+fn the_lock_of_a_dead_process_is_waited_for() {
+    let scratch = Scratch::new();
+    let file = File::create(&scratch.0).unwrap();
+    file.set_len(1 << 20).unwrap();
+    let held = || are_dead(&fstat(&file).unwrap());
+    assert!(!held(), "nobody has it");
+    let its = Stdio::from(file.try_clone().unwrap());
+    let mut holder = Command::new("flock").args(["-x", "0"]).stdin(its).spawn().unwrap();
+    assert!(holder.wait().unwrap().success());
+    assert!(held());
+    std::thread::scope(|scope| {
+        let opened = scope.spawn(|| open(&scratch.options()));
+        std::thread::sleep(Duration::from_millis(750));
+        assert!(!opened.is_finished(), "longer than a living one is waited for");
+        flock(&file, FlockOperation::Unlock).unwrap();
+        let opened = opened.join().unwrap();
+        assert!(opened.is_ok() && !held(), "this process has it");
+    });
 }
