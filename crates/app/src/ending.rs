@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
 use spillway_core::{Env, Error, Kind, Seam, Suspend};
+use spillway_export::Reserved;
 use spillway_io::{Limits, Serving};
 
 use crate::background::{in_background, wait_for};
@@ -30,10 +31,12 @@ impl Leaving {
         control.into_iter().for_each(Serving::stop);
     }
 
-    /// The same, with its name free again before the answer, which does not travel over its control socket.
-    pub(crate) fn remove(self, promise: Promise) {
+    /// The same for a device that is `unused` until then, with its name and its memory free again before the answer, which does not travel
+    /// over its control socket.
+    pub(crate) fn remove(self, unused: Reserved, promise: Promise) {
         let (control, flushed) = self.end();
         control.into_iter().for_each(Serving::stop);
+        drop(unused);
         promise.keep(flushed);
     }
 

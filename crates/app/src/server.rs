@@ -337,10 +337,7 @@ impl Server {
     fn remove_device(&mut self, device: String, promise: Promise) {
         let unused = self.expect_unused(&device);
         match unused.and_then(|unused| Ok((unused, self.beside.thread()?, self.take(&device)?))) {
-            Ok((unused, thread, leaving)) => thread.run(move || {
-                leaving.remove(promise);
-                drop(unused);
-            }),
+            Ok((unused, thread, leaving)) => thread.run(move || leaving.remove(unused, promise)),
             Err(error) => self.refuse(Change::Remove { device }, promise, error),
         }
     }
