@@ -5,6 +5,9 @@
 //! many requests at once, and nobody had to wake it. With two clients, two workers and two processors that made 160 thousand
 //! reads a second 250 thousand. Where nobody else is ready, yielding is in vain and is tried less and less often.
 //!
+//! Not so while a thread of the background runs: it would take the processor for all of the scheduler's slice, for milliseconds, and a
+//! request that arrives meanwhile interrupts nobody, because the worker does not sleep. A worker that sleeps is woken, and that does.
+//!
 //! A client that has one request in flight waits for a wake of the worker each time. Looking for news instead answers it sooner, at the
 //! price of a processor for as long as clients come again within that time; so it is off unless asked for.
 
@@ -40,14 +43,15 @@ impl IdleBackoff {
         self.looks_since = None;
     }
 
-    /// Yields once for each piece of work. True if a look for news is worth while before sleeping: others ran, or it is not
-    /// yet time to sleep.
-    pub(crate) fn let_others_run(&mut self) -> bool {
-        let others_ran = self.back_off(|| {
+    /// Yields once for each piece of work, where that `pays`. True if a look for news is worth while before sleeping: others ran, or it
+    /// is not yet time to sleep.
+    pub(crate) fn let_others_run(&mut self, pays: impl FnOnce() -> bool) -> bool {
+        let yields = || {
             let start = Instant::now();
             std::thread::yield_now();
             start.elapsed() >= OTHERS_RAN
-        });
+        };
+        let others_ran = pays() && self.back_off(yields);
         others_ran || self.looks(Instant::now, std::thread::yield_now)
     }
 
@@ -119,6 +123,15 @@ mod tests {
         backoff.worked();
         assert!(looks(&mut backoff, 70) && looks(&mut backoff, 119) && !looks(&mut backoff, 120));
         assert!(!IdleBackoff::default().looks(|| panic!("reads a clock that nobody asked for"), || ()));
+    }
+
+    #[test]
+    fn where_a_yield_does_not_pay_none_is_made() {
+        let mut backoff = IdleBackoff::default();
+        assert!(!backoff.let_others_run(|| false));
+        assert!(backoff.back_off(|| true), "the one of this piece of work is left");
+        backoff.let_others_run(|| true);
+        assert!(!backoff.back_off(|| panic!("yields twice for one piece of work")));
     }
 
     #[test]

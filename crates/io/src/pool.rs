@@ -126,6 +126,12 @@ impl Pool {
         idle.or_else(|| others().next()).unwrap_or(&self.threads[0])
     }
 
+    /// Whether a thread of the background computes: who yields may have to wait until the scheduler takes the processor from it.
+    pub(crate) fn background_runs(&self) -> bool {
+        let (first, front) = (self.workers(), self.threads.len() - 1);
+        self.threads[first..front].iter().any(|thread| !thread.idle.load(Ordering::Relaxed))
+    }
+
     pub(crate) fn idle_workers(&self) -> usize {
         self.threads[..self.workers()].iter().filter(|thread| thread.idle.load(Ordering::Relaxed)).count()
     }
@@ -228,15 +234,15 @@ impl PoolThread {
         CURRENT.set(self);
     }
 
-    /// Runs tasks until [`PoolThread::stop`], and takes no more mail then.
-    pub(crate) fn serve(&self, runtime: Runtime, backoff: IdleBackoff) {
-        runtime.enter(|| self.run(&runtime, backoff));
+    /// Runs tasks until [`PoolThread::stop`], and takes no more mail then. Before it sleeps it lets others run, where that `pays`.
+    pub(crate) fn serve(&self, runtime: Runtime, backoff: IdleBackoff, pays: impl Fn() -> bool) {
+        runtime.enter(|| self.run(&runtime, backoff, pays));
         close(runtime);
         let unread = self.mail.lock().take();
         drop(unread);
     }
 
-    fn run(&self, runtime: &Runtime, mut backoff: IdleBackoff) {
+    fn run(&self, runtime: &Runtime, mut backoff: IdleBackoff, pays: impl Fn() -> bool) {
         loop {
             let mail = self.open_mail();
             let before = TASKS_POLLED.get();
@@ -252,7 +258,7 @@ impl PoolThread {
                 runtime.poll_with(Some(Duration::ZERO));
                 continue;
             }
-            let looks = backoff.let_others_run();
+            let looks = backoff.let_others_run(&pays);
             self.idle.store(true, Ordering::Relaxed);
             if looks {
                 runtime.poll_with(Some(Duration::ZERO));
@@ -334,4 +340,43 @@ pub(crate) fn fatal(what: &str) -> ! {
     let thread = std::thread::current();
     eprintln!("spillway: {what}; thread {}; aborting", thread.name().unwrap_or("?"));
     std::process::abort()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Instant;
+
+    use spillway_core::{Place, task};
+
+    use super::*;
+    use crate::{Workers, WorkersOptions};
+
+    fn until(wanted: impl Fn() -> bool) {
+        let start = Instant::now();
+        while !wanted() {
+            assert!(start.elapsed() < Duration::from_secs(60), "it never is");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn what_background_and_compute_threads_do_keeps_workers_from_yielding() {
+        let options = WorkersOptions { count: 2, background: 2, compute: 2, ..WorkersOptions::default() };
+        let workers = Workers::start(options).unwrap();
+        let pool = workers.pool().clone();
+        until(|| pool.idle_workers() == 2 && !pool.background_runs());
+        let (release, held) = mpsc::channel::<()>();
+        workers.run_on(0, task(move || async move { held.recv().unwrap() }));
+        until(|| pool.idle_workers() == 1 && !pool.background_runs());
+        for place in [Place::Background, Place::Compute, Place::Background, Place::Compute] {
+            let (release, held) = mpsc::channel::<()>();
+            workers.env().spawn(place, task(move || async move { held.recv().unwrap() }));
+            until(|| pool.background_runs());
+            release.send(()).unwrap();
+            until(|| !pool.background_runs());
+        }
+        release.send(()).unwrap();
+        workers.stop();
+    }
 }

@@ -182,7 +182,7 @@ fn thread_main(
     thread.enter(&runtime);
     let _ = ready.send(Ok(()));
     let backoff = IdleBackoff::looking(if worker { look } else { Duration::ZERO });
-    thread.serve(runtime, backoff);
+    thread.serve(runtime, backoff, || !worker || !pool.background_runs());
 }
 
 /// The calling thread no longer interrupts another one when it wakes (`SCHED_BATCH`). Its share of a processor stays: a lower one could not be
