@@ -37,8 +37,8 @@ pub trait Eviction {
     /// The mark of a folio after an access, the `tick`th of all; 0 is none.
     fn touched(mark: u32, tick: u32) -> u32;
 
-    /// A folio named `name` enters in `slot`, which is free.
-    fn admit(&mut self, slot: u32, name: u64);
+    /// A folio named `name`, of 2^`order` units of memory, enters in `slot`, which is free.
+    fn admit(&mut self, slot: u32, name: u64, order: u8);
 
     /// The folio of `slot` is gone.
     fn forget(&mut self, slot: u32);
@@ -50,8 +50,8 @@ pub trait Eviction {
 /// Marks of S3-FIFO count accesses up to this.
 const MARK_MAX: u32 = 3;
 
-/// Part of the folios that are new ones, of which most are accessed once only.
-const SMALL_PART: u32 = 10;
+/// Part of the memory that is of new folios, of which most are accessed once only.
+const SMALL_PART: u64 = 10;
 
 /// S3-FIFO: new folios pass through a small queue; those accessed twice meanwhile, or evicted a short time ago, enter the main queue,
 /// where an access is worth another round.
@@ -83,8 +83,9 @@ impl S3Fifo {
 
     /// The queue from which one leaves next: the small one while it is long, but not where no more of it are to be looked at.
     fn source(&self, looks: [u32; 2]) -> Option<Queue> {
-        let [small, main] = [SMALL, MAIN].map(|queue| self.queues.len(queue));
+        let [small, main] = [SMALL, MAIN].map(|queue| self.queues.units(queue));
         let long = small > (small + main) / SMALL_PART;
+        let [small, main] = [SMALL, MAIN].map(|queue| self.queues.len(queue));
         match (looks[SMALL].min(small) > 0, looks[MAIN].min(main) > 0) {
             (true, true) => Some(if long { SMALL } else { MAIN }),
             (true, false) => Some(SMALL),
@@ -113,10 +114,10 @@ impl Eviction for S3Fifo {
         (mark + 1).min(MARK_MAX)
     }
 
-    fn admit(&mut self, slot: u32, name: u64) {
+    fn admit(&mut self, slot: u32, name: u64, order: u8) {
         let queue = if self.ghosts.take(name) { MAIN } else { SMALL };
         self.activated += u64::from(queue == MAIN);
-        self.queues.push(queue, slot);
+        self.queues.push(queue, slot, order);
     }
 
     fn forget(&mut self, slot: u32) {
@@ -202,7 +203,7 @@ impl Eviction for Lru {
     }
 
     /// It is placed by its mark when it is looked at: an access follows.
-    fn admit(&mut self, slot: u32, _: u64) {
+    fn admit(&mut self, slot: u32, _: u64, _: u8) {
         self.place(slot, 0);
     }
 

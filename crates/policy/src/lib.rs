@@ -19,6 +19,7 @@
 //! | [`merge`] | how scattered pieces become few I/Os |
 //! | [`spill`] | which pages leave memory, and when |
 //! | [`folio`] | which blocks of a folio are valid, dirty, or on their way |
+//! | [`buddy`] | which memory a folio gets |
 //! | [`dirty_regions`] | which region of a page cache is written back next |
 //! | [`eviction`] | which folio leaves a full cache |
 //! | [`readahead`] | what is read before it is asked for |
@@ -35,6 +36,7 @@ pub mod allowance;
 pub mod backoff;
 pub mod bandwidth;
 mod bits;
+pub mod buddy;
 pub mod chunked;
 pub mod commits;
 pub mod compaction;

@@ -114,6 +114,7 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("page_cache: keep what was discarded", "page-cache"),
     mutant("page_cache: ask only the device below for extents", "page-cache"),
     mutant("page_cache: reclaim takes a folio for all of its region", "page-cache-zones"),
+    mutant("page_cache: bring a folio in over another", "page-cache-sizes"),
     mutant("limits: forget what the parts have acknowledged", "page-cache-limited"),
     mutant("limits: wake nobody when a flush ends", "page-cache-limited"),
 ];

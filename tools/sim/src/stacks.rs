@@ -143,6 +143,12 @@ pub const STACKS: &[Row] = &[
         config: |_| over_file(vec![paged(page_cache::Config { division: zones_of_2011(), ..pages() })]),
         ..PAGED
     },
+    // Folios of one block, two and four, which must not lie over each other.
+    Row {
+        name: "page-cache-sizes",
+        config: |_| over_file(vec![paged(page_cache::Config { folio_size: None, ..pages() })]),
+        ..PAGED
+    },
     Row { name: "memory", config: memory, ..VOLATILE },
     Row { name: "zram", config: |bytes| zram(bytes, "lz4", vec![]), ..ZRAM },
     Row { name: "zram-zstd", config: |bytes| zram(bytes, "zstd", vec![]), ..ZRAM },
@@ -350,8 +356,8 @@ fn paged(config: page_cache::Config) -> LayerConfig {
 /// Seven folios of two blocks, in two shards, for a device of sixteen.
 fn pages() -> page_cache::Config {
     page_cache::Config {
-        page_cache_bytes_max: Some(84 << 10),
-        folio_size: 8192,
+        page_cache_bytes_max: Some(85 << 10),
+        folio_size: Some(8192),
         dirty_background_ratio: 20,
         dirty_ratio: 60,
         cut: page_cache::Cut { region_bytes: 16 << 10, shards: 2, ..Default::default() },
@@ -374,7 +380,7 @@ fn sectors() -> page_cache::Config {
     page_cache::Config {
         page_cache_bytes_max: Some(38 << 10),
         block_size: Some(512),
-        folio_size: 4096,
+        folio_size: Some(4096),
         cut: page_cache::Cut { region_bytes: 8192, shards: 2, ..Default::default() },
         ..pages()
     }

@@ -64,6 +64,16 @@ macro_rules! traffic {
     };
 }
 
+/// What is shown of folios of a size.
+const SIZES: &[Column] = &[Column::wide("bytes", Unit::Bytes), Column::wide("folios", Unit::None)];
+
+fn sizes(cache: &PageCache) -> Value {
+    let core = &cache.core;
+    let sizes = (0..).zip(core.folios()).filter(|(_, folios)| *folios > 0);
+    let row = |(order, folios): (u8, u64)| vec![core.places.unit_bytes() << order, folios];
+    Value::Rows(sizes.map(|size| row(size).into_iter().map(Value::U64).collect()).collect())
+}
+
 /// What is shown of each zone: what it holds, and what has happened there.
 const ZONES: &[Column] = &[
     Column::wide("zone", Unit::None),
@@ -102,12 +112,16 @@ static ROWS: &[Attribute<PageCache>] = &[
         ),
         |cache| Value::failure(cache.core.failure.check()),
     ),
-    bytes!("folio_bytes_max", "Bytes that folios can hold", |core| core.zones.frames()
-        * core.places.folio_bytes()),
+    bytes!("folio_bytes_max", "Bytes that folios can hold", |core| core.zones.units()
+        * core.places.unit_bytes()),
     bytes!("folio_bytes", "Bytes of memory in folios", |core| {
-        let folios: usize = core.shards.iter().map(|shard| shard.read().len()).sum();
-        folios as u64 * core.places.folio_bytes()
+        let units: u64 = core.shards.iter().map(|shard| shard.read().units()).sum();
+        units * core.places.unit_bytes()
     }),
+    Attribute::read(
+        Spec::fact("folio_sizes", Type::Rows(SIZES), "Folios of each size that there are"),
+        sizes,
+    ),
     bytes!("dirty_bytes", "Bytes of blocks that are dirty", |core| core.dirty.load(Ordering::Relaxed)
         * core.places.block_bytes()),
     blocks!("nr_dirty", "Blocks that are dirty", |core| core.dirty.load(Ordering::Relaxed)),

@@ -9,14 +9,14 @@ use spillway_core::sync::{
 use spillway_core::{BlockSize, ByteRange, Charge, Env, Geometry, Kind, Seam, Workspace};
 use spillway_policy::ages::Ages;
 use spillway_policy::dirty_regions::{RegionNumber, Stamp};
+use spillway_policy::zones::Attempt;
 
 use super::counts::{Count, Counts};
-use super::folio::Folio;
-use super::folios::Folios;
-use super::frames::Frame;
-use super::places::{FolioNumber, Places};
+use super::folios::{Folios, Gone};
+use super::places::{ORDERS, Places};
 use super::settings::{Mode, Settings};
-use super::shares::Traffic;
+use super::shares::{Leave, Traffic};
+use super::slabs::Frame;
 use super::streams::Streams;
 use super::zones::Zones;
 use crate::writeback::{Meter, Pauses, Writeback};
@@ -36,8 +36,6 @@ pub(super) struct Core {
     pub(super) block_size: BlockSize,
     pub(super) shards: Box<[RwLock<Folios>]>,
     pub(super) zones: Zones,
-    /// The shard that a folio leaves next.
-    pub(super) hand: AtomicU64,
     /// Blocks that are dirty, being written back, or about to become dirty.
     pub(super) unsaved: Semaphore,
     /// Blocks that are dirty, and those that are being written back.
@@ -85,8 +83,8 @@ pub(super) struct Core {
     pub(super) _charge: Charge,
 }
 
-/// Calls of [`Core::verify`] of which one looks at everything, for each folio.
-const VERIFIED_FOLIOS: u64 = 256;
+/// Units in use for which one call of [`Core::verify`] more is left out.
+const VERIFIED_UNITS: u64 = 256;
 
 impl Core {
     /// What the cache is to those above: the device below, in its own blocks.
@@ -112,13 +110,15 @@ impl Core {
         Stamp(self.epoch.load(Ordering::Acquire))
     }
 
+    #[inline]
     pub(super) fn shard(&self, region: RegionNumber) -> &RwLock<Folios> {
         &self.shards[self.places.shard_of(region)]
     }
 
-    /// The shard that has `folio`.
-    pub(super) fn home(&self, folio: FolioNumber) -> &RwLock<Folios> {
-        self.shard(self.places.region_of(folio))
+    /// The shard that has a byte of the device.
+    #[inline]
+    pub(super) fn home(&self, offset: u64) -> &RwLock<Folios> {
+        self.shard(self.places.region_at(offset))
     }
 
     /// Whether `range` is being changed beside the cache. Asked with the lock of its shard, in which who changes it looks afterwards.
@@ -126,57 +126,79 @@ impl Core {
         !self.outside.is_empty() && self.outside.overlaps(range)
     }
 
-    /// Memory for a folio that is read: a frame that nobody uses, or, where reclaim is late, that of a folio that leaves.
-    pub(super) fn frame(self: &Arc<Self>) -> Option<Frame> {
-        let mut order = self.zones.order();
-        let free = self.zones.take_any(order.clone());
-        self.look_at_frames();
-        free.or_else(|| order.find_map(|zone| self.evict_directly(zone)))
-    }
-
-    /// The same for a folio that is about to be dirtied, in a zone below its share of the dirty limit where one has any.
-    pub(super) fn frame_to_dirty(self: &Arc<Self>) -> Option<Frame> {
-        let frame = self.zones.place(self.settings.dirty_ratio.get(), |zone| self.evict_directly(zone));
-        self.look_at_frames();
+    /// Memory of a shard for a folio that is read, of `order` or less: what is free, or, where reclaim is late, that of a folio that leaves.
+    pub(super) fn frame(self: &Arc<Self>, shard: &mut Folios, order: u8) -> Option<Frame> {
+        let mut zones = self.zones.order();
+        let spare = zones.clone().find_map(|zone| self.take(shard, zone, order, Leave::Spare));
+        let free = spare.or_else(|| zones.clone().find_map(|zone| self.take(shard, zone, order, Leave::Min)));
+        let frame = free.or_else(|| zones.find_map(|zone| self.evict_directly(shard, zone, order)));
+        self.look_at_memory(shard);
         frame
     }
 
-    fn evict_directly(self: &Arc<Self>, zone: usize) -> Option<Frame> {
-        if !self.zones.reclaim_directly() {
+    /// The same for a folio that is about to be dirtied, in a zone below its share of the dirty limit where one has any.
+    pub(super) fn frame_to_dirty(self: &Arc<Self>, shard: &mut Folios, order: u8) -> Option<Frame> {
+        let frame = self.zones.place(self.settings.dirty_ratio.get(), |zone, attempt| match attempt {
+            Attempt::Spare => self.take(shard, zone, order, Leave::Spare),
+            Attempt::Reclaim => self.evict_directly(shard, zone, order),
+            Attempt::Fallback => {
+                self.take(shard, zone, order, Leave::Min).or_else(|| self.evict_directly(shard, zone, order))
+            }
+        });
+        self.look_at_memory(shard);
+        frame
+    }
+
+    fn take(&self, shard: &mut Folios, zone: usize, order: u8, leave: Leave) -> Option<Frame> {
+        let frame = shard.take(zone, order, leave)?;
+        self.zones.taken(frame.zone, frame.units());
+        Some(frame)
+    }
+
+    fn evict_directly(self: &Arc<Self>, shard: &mut Folios, zone: usize, order: u8) -> Option<Frame> {
+        if !self.zones.reclaim_directly() || !self.evict(shard, zone) {
             return None;
         }
-        self.evict(zone).inspect(|_| self.counts.add(Count::EvictedDirectly, 1))
+        self.counts.add(Count::EvictedDirectly, 1);
+        self.take(shard, zone, order, Leave::Min)
     }
 
-    /// The memory of a folio of `zone` that leaves.
-    pub(super) fn evict(self: &Arc<Self>, zone: usize) -> Option<Frame> {
-        let count = self.shards.len() as u64;
-        let first = self.hand.fetch_add(1, Ordering::Relaxed);
+    /// Has a folio of `zone` leave a shard; whether one could.
+    pub(super) fn evict(self: &Arc<Self>, shard: &mut Folios, zone: usize) -> bool {
         let mut met = self.notes_dirty().then(Vec::new);
-        let evict = |number: u64| self.shards[(number % count) as usize].write().evict(zone, met.as_mut());
-        let folio = (first..first + count).find_map(evict);
-        met.into_iter().flatten().for_each(|folio| self.meet_dirty(folio));
-        folio.map(|folio| self.give_up(folio))
-    }
-
-    /// A folio has left; its memory.
-    fn give_up(&self, folio: Folio) -> Frame {
-        if folio.is_unread() {
-            self.wasted(self.places.start(folio.number));
+        let gone = shard.evict(zone, met.as_mut());
+        met.into_iter().flatten().for_each(|unit| self.meet_dirty(shard, unit));
+        let Some(Gone { span, unread }) = gone else { return false };
+        self.zones.given(zone as u8, span.units());
+        if unread {
+            self.wasted(self.places.start(span.unit));
         }
-        Frame { zone: folio.zone, bytes: folio.bytes }
+        true
     }
 
-    /// Gives memory back that was not used after all.
-    pub(super) fn give_frame(&self, frame: Frame) {
-        self.zones.put(frame);
-        self.room.wake_one();
+    /// Whether a folio that is about to be dirtied can have memory of the shard of a byte: there is some that is free afterwards.
+    pub(super) fn has_room(self: &Arc<Self>, offset: u64) -> bool {
+        let mut shard = self.home(offset).write();
+        let Some(frame) = self.frame_to_dirty(&mut shard, 0) else { return false };
+        self.zones.given(frame.zone, frame.units());
+        shard.give(frame);
+        true
     }
 
     /// Blocks that may be unsaved at `percent`, at least those of two folios.
     pub(super) fn blocks_at(&self, percent: u64) -> u64 {
-        let blocks = u64::from(self.places.folio_blocks());
-        (self.zones.frames() * blocks * percent / 100).max(2 * blocks)
+        let blocks = self.zones.units() * u64::from(self.places.unit_blocks());
+        (blocks * percent / 100).max(2 * u64::from(self.places.blocks(self.places.order_max)))
+    }
+
+    /// Folios of each order.
+    pub(super) fn folios(&self) -> [u64; ORDERS] {
+        let mut sum = [0; ORDERS];
+        for shard in &self.shards {
+            let counts = shard.read().orders;
+            sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += u64::from(count));
+        }
+        sum
     }
 
     /// What has happened in a zone.
@@ -213,7 +235,7 @@ impl Core {
     /// Asserts that the parts agree with each other. A large cache is looked at now and then, so that many calls stay cheap.
     pub(super) fn verify(&self) {
         let calls = self.verify_calls.fetch_add(1, Ordering::Relaxed);
-        if !calls.is_multiple_of(1 + self.zones.made() / VERIFIED_FOLIOS) {
+        if !calls.is_multiple_of(1 + (self.zones.units() - self.zones.free()) / VERIFIED_UNITS) {
             return;
         }
         let shards: Vec<_> = self.shards.iter().map(|shard| shard.read().verify()).collect();
@@ -221,13 +243,17 @@ impl Core {
             let held = self.zones.held(zone);
             let sum = shards.iter().fold((0, 0), |sum, shard| (sum.0 + shard[zone].0, sum.1 + shard[zone].1));
             assert_eq!(sum, (held.dirty, held.moving), "unsaved blocks of zone {zone} are counted");
+            let free = self.shards.iter().map(|shard| shard.read().free_of(zone)).sum::<u64>();
+            assert_eq!(
+                free * u64::from(self.places.unit_blocks()),
+                held.free,
+                "free memory of zone {zone} is counted"
+            );
         }
         let dirty: u64 = shards.iter().flatten().map(|zone| zone.0).sum();
         let moving: u64 = shards.iter().flatten().map(|zone| zone.1).sum();
         assert_eq!(dirty, self.dirty.load(Ordering::Relaxed), "dirty blocks are counted");
         assert_eq!(moving, self.moving.load(Ordering::Relaxed), "blocks that are written back are counted");
         assert!(dirty + moving <= self.unsaved.used(), "what is not below is counted");
-        let folios: usize = self.shards.iter().map(|shard| shard.read().len()).sum();
-        assert!(folios as u64 + self.zones.free() <= self.zones.frames(), "each frame has one place");
     }
 }

@@ -6,8 +6,8 @@ use spillway_core::sync::{AtomicU32, Ordering};
 use spillway_policy::eviction::{Eviction, S3Fifo};
 use spillway_policy::folio::FolioState;
 
-use super::frames::Frame;
-use super::places::FolioNumber;
+use super::places::{Places, Span, UnitNumber};
+use super::slabs::Frame;
 
 /// A folio's access word: the mark of its eviction; whether it was read ahead and not accessed since; whether a window of readahead
 /// begins in it, and at which block; the block behind the last access.
@@ -27,13 +27,44 @@ pub(super) struct Seen {
     pub(super) window: bool,
 }
 
+/// Bits of the number of a slot.
+pub(super) const SLOT_BITS: u32 = 26;
+
+/// Most zones.
+pub(super) const ZONES_MAX: usize = (1 << (u32::BITS - SLOT_BITS)) - 1;
+
+/// Where a folio is kept: a zone, and a slot below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place(pub(super) u32);
+
+impl Place {
+    /// Of no folio: its zone is above the last one.
+    pub(super) const NOWHERE: Self = Self(u32::MAX);
+
+    pub(super) fn new(zone: u8, slot: u32) -> Self {
+        assert!(usize::from(zone) < ZONES_MAX && slot >> SLOT_BITS == 0, "slot {slot} of zone {zone}");
+        Self(u32::from(zone) << SLOT_BITS | slot)
+    }
+
+    #[inline]
+    pub(super) fn zone(self) -> usize {
+        (self.0 >> SLOT_BITS) as usize
+    }
+
+    #[inline]
+    pub(super) fn slot(self) -> u32 {
+        self.0 & ((1 << SLOT_BITS) - 1)
+    }
+}
+
 /// Consecutive blocks of the device in memory.
 pub(super) struct Folio {
-    pub(super) number: FolioNumber,
-    pub(super) bytes: Box<[u8]>,
+    pub(super) unit: UnitNumber,
+    /// The next folio in the list of its region, and the one before it (`index`).
+    pub(super) beside: [Place; 2],
+    /// Where its content stands.
+    pub(super) frame: Frame,
     pub(super) state: FolioState,
-    /// The zone that its memory is of.
-    pub(super) zone: u16,
     /// Reads of the device below that are under way for it. It stays, and keeps what it holds, until they end: so that what they mark
     /// as being read is theirs.
     pub(super) fills: u16,
@@ -42,14 +73,32 @@ pub(super) struct Folio {
 
 impl Folio {
     /// One that is brought in by an access to `blocks`, which counts for nothing, or read ahead.
-    pub(super) fn new(number: FolioNumber, frame: Frame, blocks: u32, access: Option<&Range<u32>>) -> Self {
+    pub(super) fn new(unit: UnitNumber, frame: Frame, places: &Places, access: Option<&Range<u32>>) -> Self {
         let word = access.map_or(UNREAD, |blocks| blocks.end << END_SHIFT);
-        let Frame { zone, bytes } = frame;
-        Self { number, bytes, zone, state: FolioState::new(blocks), fills: 0, access: AtomicU32::new(word) }
+        let state = FolioState::new(places.blocks(frame.order));
+        Self { unit, beside: [Place::NOWHERE; 2], frame, state, fills: 0, access: AtomicU32::new(word) }
+    }
+
+    /// Whether it has `unit`.
+    #[inline]
+    pub(super) fn has(&self, unit: UnitNumber) -> bool {
+        (self.unit.0 ^ unit.0) >> self.frame.order == 0
+    }
+
+    /// What it has of the device.
+    #[inline]
+    pub(super) fn span(&self) -> Span {
+        Span { unit: self.unit, order: self.frame.order }
+    }
+
+    /// The zone that its memory is of.
+    pub(super) fn zone(&self) -> u8 {
+        self.frame.zone
     }
 
     /// Notes an access. One that goes on where the last one ended is part of the same: else reading a folio block by block once would
     /// look like using it often. The first to what was read ahead is what has brought it in.
+    #[inline]
     pub(super) fn touch(&self, blocks: &Range<u32>) -> Seen {
         let before = self.access.load(Ordering::Relaxed);
         if before & (UNREAD | WINDOW) != 0 {

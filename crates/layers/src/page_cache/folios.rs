@@ -1,108 +1,177 @@
-//! What a shard of the cache holds: folios by number, in the order in which they leave, and which regions are dirty.
+//! What a shard of the cache holds: folios by where they lie, in the order in which they leave, and which regions are dirty.
+//!
+//! Folios of several sizes lie side by side, never over each other.
 
-use std::hash::BuildHasher;
 use std::ops::Range;
 
-use hashbrown::{DefaultHashBuilder, HashTable};
-use spillway_core::ByteRange;
+use spillway_core::{ByteRange, mutant};
 use spillway_policy::dirty_regions::{DirtyRegions, RegionNumber, Stamp};
 use spillway_policy::eviction::S3Fifo;
 use spillway_policy::folio::FolioState;
+use spillway_policy::zones::{Reserve, Watermarks};
 
-use super::folio::Folio;
-use super::frames::Frame;
-use super::places::{FolioNumber, Piece, Places};
-use super::shares::{SLOT_BITS, Share, Traffic};
-
-/// Most zones.
-pub(super) const ZONES_MAX: usize = 1 << (u32::BITS - SLOT_BITS);
+use super::folio::{Folio, Place};
+use super::index::Index;
+use super::places::{ORDERS, Piece, Places, Span, UnitNumber};
+use super::shares::{Leave, SLOT_BYTES, Share, Traffic};
+use super::slabs::Frame;
 
 /// A shard of the cache, behind its lock.
 pub(super) struct Folios {
     places: Places,
     zones: Box<[Share]>,
-    /// Zones, and slots below them.
-    by_number: HashTable<u32>,
-    hasher: DefaultHashBuilder,
+    index: Index,
+    /// Folios of each order.
+    pub(super) orders: [u32; ORDERS],
     pub(super) dirty: DirtyRegions,
 }
 
-/// The zone and the slot of a place.
-fn cut(place: u32) -> (usize, u32) {
-    ((place >> SLOT_BITS) as usize, place & ((1 << SLOT_BITS) - 1))
-}
-
-fn at(zones: &[Share], place: u32) -> &Folio {
-    let (zone, slot) = cut(place);
-    zones[zone].at(slot)
-}
-
-/// Bytes that a folio of so many blocks takes beside its content: slot, its place among those that are free, place in the hash table (at
-/// worst half full, and both the old and the new one while it grows), queues, blocks' state, what the allocator keeps of that and of the
-/// content.
+/// Bytes that a folio of so many blocks takes beside its content: slot, place in the index, queues, blocks' state and what the allocator keeps
+/// of that.
 pub(super) const fn bytes_beside(blocks: u32) -> u64 {
-    let slot = size_of::<Option<Folio>>() as u64 + 2 * size_of::<u32>() as u64;
-    let place = 3 * (size_of::<u32>() as u64 + 1);
     let state = FolioState::bytes_max(blocks);
-    let allocated = if state > 0 { 3 } else { 1 };
-    slot + place + S3Fifo::BYTES_A_FOLIO + state + 16 * allocated
+    let allocated = if state > 0 { 2 } else { 0 };
+    SLOT_BYTES + Index::BYTES_EACH + S3Fifo::BYTES_A_FOLIO + state + 16 * allocated
+}
+
+/// A folio that has left.
+pub(super) struct Gone {
+    pub(super) span: Span,
+    /// It was read ahead, and not accessed since.
+    pub(super) unread: bool,
 }
 
 impl Folios {
-    /// For about so many folios of each zone.
-    pub(super) fn new(places: Places, folios: impl Iterator<Item = u64>) -> Self {
+    /// With so many units of each zone, of which a `reserve` is kept free.
+    pub(super) fn new(places: Places, units: &[u64], reserve: Reserve) -> Self {
+        let mut before = 0;
+        let share = |(zone, units): (u8, &u64)| {
+            let watermarks = reserve.watermarks(*units, before);
+            before += units;
+            Share::new(zone, *units, watermarks, &places)
+        };
         Self {
             places,
-            zones: folios.map(Share::new).collect(),
-            by_number: HashTable::new(),
-            hasher: DefaultHashBuilder::default(),
+            zones: (0..).zip(units).map(share).collect(),
+            index: Index::new(units.iter().sum(), &places),
+            orders: [0; ORDERS],
             dirty: DirtyRegions::default(),
         }
     }
 
-    /// Folios.
-    pub(super) fn len(&self) -> usize {
-        self.by_number.len()
+    /// Units that folios have.
+    pub(super) fn units(&self) -> u64 {
+        (0..).zip(self.orders).map(|(order, folios)| u64::from(folios) << order).sum()
     }
 
-    fn find(&self, number: FolioNumber) -> Option<u32> {
-        let hash = self.hasher.hash_one(number);
-        self.by_number.find(hash, |place| at(&self.zones, *place).number == number).copied()
+    fn find(&self, unit: UnitNumber) -> Option<(&Folio, Place)> {
+        self.index.find(&self.zones, unit)
     }
 
-    /// The folio of that number.
+    /// The folio that has a unit.
+    pub(super) fn get(&self, unit: UnitNumber) -> Option<&Folio> {
+        Some(self.find(unit)?.0)
+    }
+
+    pub(super) fn get_mut(&mut self, unit: UnitNumber) -> Option<&mut Folio> {
+        let (_, place) = self.find(unit)?;
+        Some(self.zones[place.zone()].at_mut(place.slot()))
+    }
+
+    /// What stands in a part of a folio.
     #[inline]
-    pub(super) fn get(&self, number: FolioNumber) -> Option<&Folio> {
-        let (hash, mut met) = (self.hasher.hash_one(number), None);
-        // The last that is met is the one that is found.
-        self.by_number.find(hash, |place| met.insert(at(&self.zones, *place)).number == number)?;
-        met
+    pub(super) fn bytes(&self, folio: &Folio, bytes: Range<usize>) -> &[u8] {
+        self.zones[usize::from(folio.zone())].slabs.bytes(&folio.frame, bytes)
     }
 
-    pub(super) fn get_mut(&mut self, number: FolioNumber) -> Option<&mut Folio> {
-        let (zone, slot) = cut(self.find(number)?);
-        Some(self.zones[zone].at_mut(slot))
+    /// Puts bytes into the folio that has a unit, from byte `at` of it on.
+    pub(super) fn put(&mut self, unit: UnitNumber, at: usize, bytes: &[u8]) {
+        let (_, place) = self.find(unit).expect("it is there");
+        self.zones[place.zone()].bytes_mut(place.slot(), at..at + bytes.len()).copy_from_slice(bytes);
     }
 
-    /// A new folio, for an access to some blocks of it, or read ahead.
-    pub(super) fn insert(&mut self, number: FolioNumber, frame: Frame, access: Option<&Range<u32>>) {
-        assert_eq!(frame.bytes.len() as u64, self.places.folio_bytes(), "a frame of a folio");
-        let folio = Folio::new(number, frame, self.places.folio_blocks(), access);
-        let zone = folio.zone;
-        let slot = self.zones[usize::from(zone)].insert(folio);
-        let (zones, hasher) = (&self.zones, &self.hasher);
-        let place = u32::from(zone) << SLOT_BITS | slot;
-        let hash = |place: &u32| hasher.hash_one(at(zones, *place).number);
-        self.by_number.insert_unique(hash(&place), place, hash);
+    /// The folio that has the byte of `range` at `start`, and what it has of the rest of the range.
+    #[inline(always)]
+    pub(super) fn at(&self, range: ByteRange, start: u64) -> Option<(&Folio, Piece)> {
+        let (folio, _) = self.index.find(&self.zones, self.places.unit_at(range.offset + start))?;
+        Some((folio, self.places.piece(range, start, folio.span())))
     }
 
-    /// A folio of `zone` that leaves, if one of those looked at can. Notes in `met` which of them are dirty.
-    pub(super) fn evict(&mut self, zone: usize, met: Option<&mut Vec<FolioNumber>>) -> Option<Folio> {
-        let (slot, folio) = self.zones[zone].evict(met)?;
-        let (hash, place) = (self.hasher.hash_one(folio.number), (zone as u32) << SLOT_BITS | slot);
-        let entry = self.by_number.find_entry(hash, |other| *other == place);
-        entry.expect("each folio has its place").remove();
-        Some(folio)
+    /// The pieces of `range`, all of which is in folios.
+    pub(super) fn pieces(&self, range: ByteRange) -> Vec<Piece> {
+        let (mut pieces, mut start) = (Vec::new(), 0);
+        while start < range.len {
+            let (_, piece) = self.at(range, start).expect("what is dirty or on its way stays");
+            start += piece.bytes.len() as u64;
+            pieces.push(piece);
+        }
+        pieces
+    }
+
+    /// The largest span from `unit` on, which no folio has, that would lie over no folio; at most of `order`.
+    pub(super) fn room(&self, unit: UnitNumber, order: u8) -> Span {
+        if order == 0 || mutant::on("page_cache: bring a folio in over another") {
+            return Span { unit, order };
+        }
+        let end = Span { unit, order }.end();
+        let next = self.index.within(&self.zones, unit..end).first().map_or(end, |folio| folio.unit);
+        Span { unit, order: (next.0 - unit.0).ilog2() as u8 }
+    }
+
+    /// Memory of a zone for a folio of `order`, or of the largest below it for which there is some.
+    pub(super) fn take(&mut self, zone: usize, order: u8, leave: Leave) -> Option<Frame> {
+        self.zones[zone].take(order, leave)
+    }
+
+    /// Gives memory back that was not used after all.
+    pub(super) fn give(&mut self, frame: Frame) {
+        self.zones[usize::from(frame.zone)].slabs.put(frame);
+    }
+
+    /// Whether folios of `zone` are to leave, until enough of it is free.
+    pub(super) fn is_wanting(&self, zone: usize) -> bool {
+        self.free_of(zone) < self.watermarks(zone).high
+    }
+
+    /// Whether there is no memory of `zone`.
+    pub(super) fn has_none(&self, zone: usize) -> bool {
+        self.zones[zone].slabs.units() == 0
+    }
+
+    /// Whether so little of each zone is free that folios are to leave.
+    pub(super) fn is_low(&self) -> bool {
+        (0..self.zones.len()).all(|zone| self.free_of(zone) < self.watermarks(zone).low)
+    }
+
+    /// What is free of a zone when something changes.
+    pub(super) fn watermarks(&self, zone: usize) -> Watermarks {
+        self.zones[zone].watermarks
+    }
+
+    /// Units of a zone that are free.
+    pub(super) fn free_of(&self, zone: usize) -> u64 {
+        self.zones[zone].slabs.free()
+    }
+
+    /// A new folio from `unit` on, where there is room for it: for an access to some blocks of it, or read ahead.
+    pub(super) fn insert(&mut self, unit: UnitNumber, frame: Frame, access: Option<&Range<u32>>) {
+        let folio = Folio::new(unit, frame, &self.places, access);
+        let (zone, span) = (folio.zone(), folio.span());
+        assert!(span.unit.0.is_multiple_of(span.units()), "a folio lies at a multiple of its size");
+        let place = Place::new(zone, self.zones[usize::from(zone)].insert(folio));
+        self.index.insert(&mut self.zones, place);
+        self.orders[usize::from(span.order)] += 1;
+    }
+
+    /// A folio of `zone` leaves, if one of those looked at can. Notes in `met` a unit of each of them that is dirty.
+    pub(super) fn evict(&mut self, zone: usize, met: Option<&mut Vec<UnitNumber>>) -> Option<Gone> {
+        let slot = self.zones[zone].leaving(met)?;
+        self.index.remove(&mut self.zones, Place::new(zone as u8, slot));
+        let folio = self.zones[zone].remove(slot);
+        let (span, unread) = (folio.span(), folio.is_unread());
+        self.orders[usize::from(span.order)] -= 1;
+        self.give(folio.frame);
+        Some(Gone { span, unread })
     }
 
     /// What has happened in a zone.
@@ -111,7 +180,7 @@ impl Folios {
     }
 
     /// What happens in a zone, but for folios that come and leave.
-    pub(super) fn count(&mut self, zone: u16) -> &mut Traffic {
+    pub(super) fn count(&mut self, zone: u8) -> &mut Traffic {
         &mut self.zones[usize::from(zone)].traffic
     }
 
@@ -120,29 +189,26 @@ impl Folios {
         self.zones.iter().flat_map(Share::all)
     }
 
-    /// Numbers of the folios that `range` touches and the cache has.
-    pub(super) fn within(&self, range: ByteRange) -> Vec<FolioNumber> {
-        let first = range.offset >> self.places.folio_shift;
-        let numbers = first..(range.offset + range.len).div_ceil(self.places.folio_bytes());
-        if numbers.end - numbers.start <= self.len() as u64 {
-            return numbers.map(FolioNumber).filter(|number| self.find(*number).is_some()).collect();
-        }
-        let all = self.all().map(|folio| folio.number);
-        all.filter(|number| numbers.contains(&number.0)).collect()
+    /// The folios that `range` touches and the cache has, in order.
+    pub(super) fn within(&self, range: ByteRange) -> Vec<&Folio> {
+        let end = (range.offset + range.len).div_ceil(self.places.unit_bytes());
+        self.index.within(&self.zones, self.places.unit_at(range.offset)..UnitNumber(end))
     }
 
-    /// Copies what is written into the folio, which is there; returns how many of its blocks have become dirty, and its zone.
-    pub(super) fn write(&mut self, piece: &Piece, bytes: &[u8], stamp: Stamp) -> (u64, u16) {
-        let region = self.places.region_of(piece.folio);
-        let granules = self.places.granules(&piece.blocks);
-        let folio = self.get_mut(piece.folio).expect("it is there");
-        folio.bytes[piece.bytes.clone()].copy_from_slice(&bytes[piece.start..][..piece.bytes.len()]);
+    /// Writes blocks of a folio, which is there; returns how many of it have become dirty, and its zone.
+    pub(super) fn write(&mut self, piece: &Piece, bytes: &[u8], stamp: Stamp) -> (u64, u8) {
+        let region = self.places.region_of(piece.folio.unit);
+        let granules = self.places.granules(&piece.blocks, piece.folio.order);
+        let (_, place) = self.find(piece.folio.unit).expect("it is there");
+        let share = &mut self.zones[place.zone()];
+        share.bytes_mut(place.slot(), piece.bytes.clone()).copy_from_slice(bytes);
+        let folio = share.at_mut(place.slot());
         folio.touch(&piece.blocks);
         let mut dirtied = u64::from(folio.state.write(piece.blocks.clone()));
         if granules != piece.blocks {
             dirtied += u64::from(folio.state.spread(granules));
         }
-        let zone = folio.zone;
+        let zone = folio.zone();
         self.count(zone).dirtied += dirtied;
         self.dirty.dirtied(region, dirtied, stamp);
         (dirtied, zone)
@@ -156,16 +222,14 @@ impl Folios {
     /// The runs of `range`, all of it in one region, that the device below may not have yet.
     pub(super) fn unsaved_runs(&self, range: ByteRange) -> Vec<ByteRange> {
         self.runs(range, |folio| {
-            folio.state.unsaved_runs(self.places.part(range, folio.number).blocks).collect()
+            folio.state.unsaved_runs(self.places.part(range, folio.span()).blocks).collect()
         })
     }
 
     fn runs(&self, range: ByteRange, of: impl Fn(&Folio) -> Vec<Range<u32>>) -> Vec<ByteRange> {
         let mut runs: Vec<ByteRange> = Vec::new();
-        let mut numbers = self.within(range);
-        numbers.sort_unstable();
-        for folio in numbers.into_iter().filter_map(|number| self.get(number)) {
-            for run in of(folio).iter().map(|blocks| self.places.range(folio.number, blocks)) {
+        for folio in self.within(range) {
+            for run in of(folio).iter().map(|blocks| self.places.range(folio.span(), blocks)) {
                 match runs.last_mut() {
                     Some(last) if last.offset + last.len == run.offset => last.len += run.len,
                     _ => runs.push(run),
@@ -175,20 +239,24 @@ impl Folios {
         runs
     }
 
+    fn spans_within(&self, range: ByteRange) -> Vec<Span> {
+        self.within(range).into_iter().map(Folio::span).collect()
+    }
+
     /// What `range` holds is not needed any more. None of it is dirty or on its way.
     pub(super) fn forget(&mut self, range: ByteRange) {
-        for number in self.within(range) {
-            let blocks = self.places.part(range, number).blocks;
-            let dirty = self.get_mut(number).expect("it is there").state.forget(blocks);
+        for span in self.spans_within(range) {
+            let blocks = self.places.part(range, span).blocks;
+            let dirty = self.get_mut(span.unit).expect("it is there").state.forget(blocks);
             assert_eq!(dirty, 0, "what is forgotten is below");
         }
     }
 
     /// The same for what of it is not dirty.
     pub(super) fn forget_clean(&mut self, range: ByteRange) {
-        for number in self.within(range) {
-            let blocks = self.places.part(range, number).blocks;
-            let state = &mut self.get_mut(number).expect("it is there").state;
+        for span in self.spans_within(range) {
+            let blocks = self.places.part(range, span).blocks;
+            let state = &mut self.get_mut(span.unit).expect("it is there").state;
             let unsaved: Vec<_> = state.unsaved_runs(blocks.clone()).collect();
             let ends = unsaved.iter().map(|run| run.start).chain([blocks.end]);
             for (start, end) in [blocks.start].into_iter().chain(unsaved.iter().map(|run| run.end)).zip(ends)
@@ -200,16 +268,96 @@ impl Folios {
         }
     }
 
-    /// Asserts that folios, hash table and dirty regions agree; returns the dirty blocks of each zone, and those that are being written
+    /// Asserts that folios, index, counts and dirty regions agree; returns the dirty blocks of each zone, and those that are being written
     /// back.
     pub(super) fn verify(&self) -> Vec<(u64, u64)> {
-        assert_eq!(self.all().count(), self.len(), "each folio has its place");
-        self.all().for_each(|folio| assert!(self.get(folio.number).is_some(), "folio {}", folio.number.0));
+        let mut spans: Vec<Span> = self.all().map(Folio::span).collect();
+        spans.sort_unstable_by_key(|span| span.unit);
+        assert!(spans.windows(2).all(|two| two[0].end() <= two[1].unit), "no folio lies over another");
+        self.index.verify(&self.zones);
+        let units: u64 = spans.iter().map(|span| span.units()).sum();
+        assert_eq!(units, self.units(), "folios are counted by size");
         self.dirty.verify();
-        let unsaved: Vec<(u64, u64)> =
-            (0u16..).zip(&self.zones).map(|(zone, share)| share.verify(zone)).collect();
+        let unsaved: Vec<(u64, u64)> = self.zones.iter().map(Share::verify).collect();
         let dirty: u64 = unsaved.iter().map(|zone| zone.0).sum();
         assert_eq!(dirty, self.dirty.blocks(), "dirty blocks are counted by region");
         unsaved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const UNITS: u64 = 100;
+
+    /// In two zones of memory for less than all units.
+    fn folios(order_max: u8) -> Folios {
+        let places = Places {
+            block_shift: 12,
+            unit_shift: 12,
+            order_max,
+            region_shift: 17,
+            granule_shift: 12,
+            shards: 1,
+        };
+        Folios::new(places, &[32, 32], Reserve::Little)
+    }
+
+    /// Whether no folio has any of `units`.
+    fn is_free(plain: &BTreeMap<u64, Span>, units: Range<u64>) -> bool {
+        plain.values().all(|span| span.end().0 <= units.start || units.end <= span.unit.0)
+    }
+
+    /// Brings a folio of `order` or less in, as `unit` comes to lie, if none is there.
+    fn bring_in(folios: &mut Folios, plain: &mut BTreeMap<u64, Span>, zone: usize, unit: u64, order: u8) {
+        let unit = unit >> order << order;
+        if !is_free(plain, unit..unit + 1) {
+            return;
+        }
+        let room = folios.room(UnitNumber(unit), order);
+        let largest = (0..=order).rev().find(|order| is_free(plain, unit..unit + (1 << order)));
+        assert_eq!((room.unit.0, Some(room.order)), (unit, largest));
+        let Some(frame) = folios.take(zone, room.order, Leave::Min) else { return };
+        let span = Span { order: frame.order, ..room };
+        folios.insert(span.unit, frame, Some(&(0..1)));
+        plain.insert(unit, span);
+    }
+
+    proptest! {
+        #[test]
+        fn folios_of_all_sizes_come_and_leave(
+            order_max in 0u8..6,
+            steps in prop::collection::vec((0u8..7, 0u64..UNITS, 0u8..6), 1..200),
+        ) {
+            let (mut folios, mut plain) = (folios(order_max), BTreeMap::new());
+            for (kind, unit, order) in steps {
+                let zone = (unit % 2) as usize;
+                match kind {
+                    0 => {
+                        let gone = folios.evict(zone, None);
+                        gone.into_iter().for_each(|gone| _ = plain.remove(&gone.span.unit.0));
+                    }
+                    // Leaves later than others.
+                    1 => _ = folios.get(UnitNumber(unit)).map(|folio| folio.touch(&(3..4))),
+                    _ => bring_in(&mut folios, &mut plain, zone, unit, order.min(order_max)),
+                }
+                folios.verify();
+                let end = unit + [1, 9, 30, 40, 100, 300][usize::from(order)];
+                let range = ByteRange::new(unit << 12, (end - unit) << 12);
+                let found: Vec<Span> = folios.within(range).into_iter().map(Folio::span).collect();
+                let touched = |span: &&Span| span.unit.0 < end && unit < span.end().0;
+                prop_assert_eq!(found, plain.values().filter(touched).copied().collect::<Vec<_>>());
+                for unit in 0..UNITS + 32 {
+                    let span = folios.get(UnitNumber(unit)).map(Folio::span);
+                    let below = plain.range(..=unit).next_back().map(|(_, span)| *span);
+                    prop_assert_eq!(span, below.filter(|span| unit < span.end().0));
+                }
+            }
+        }
     }
 }

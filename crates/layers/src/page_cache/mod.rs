@@ -1,7 +1,7 @@
 //! Page cache: reads and writes at the speed of memory, over a device that keeps its data.
 //!
 //! ```text
-//!   write -> units of what may be unsaved -> memory of the folio -> copied, valid and dirty -> a pause  -> acknowledged
+//!   write -> so many blocks more may be unsaved -> memory of the folio -> copied, valid and dirty -> a pause  -> acknowledged
 //!   read  -> what is valid is copied; each stretch that is missing is one read below, and fills the folios
 //!   reads that follow each other, or at equal distances -> the next of them are read ahead, by a task of its own
 //!   dirty above the background limit, or for too long, or waited for -> regions up the device: what is dirty of one is
@@ -20,17 +20,18 @@
 //! Needs: a device below that is not memory itself, whose blocks are not larger than the cache's. Memory is charged when it is opened: folios,
 //! what is kept of each, and copies of what is written back.
 //!
-//! Locks: a shard of folios; the ranges held beside the cache, the epochs, and the streams of reads are leaves. Never two shards. A read hit takes its shard
-//! shared; a write takes it alone.
+//! Locks: a shard, of folios and their memory; the ranges held beside the cache, the epochs, and the streams of reads and writes are leaves. Never two shards.
+//! A read hit takes its shard shared; a write takes it alone.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | `settings`, `counts`, `attributes` | options, figures, and both as the control plane sees them |
 //! | `opening` | what fits, and what is charged |
 //! | `cache` | the parts together |
-//! | `places` | where a byte lies: block, folio, region, shard |
-//! | `frames`, `zones` | memory of folios; zones of it, with their shares of the dirty limit |
-//! | `folio`, `shares`, `folios` | a folio; what a shard has of a zone, and who leaves it next; a shard: folios by number, dirty regions |
+//! | `places` | where a byte lies: block, unit, folio, region, shard |
+//! | `slabs`, `zones` | memory of folios; zones of it, with their shares of the dirty limit |
+//! | `folio`, `index`, `units` | a folio; where each lies: a hash table of units, and lists of regions |
+//! | `shares`, `folios` | what a shard has of a zone, and who leaves it next; a shard: folios by where they lie, dirty regions |
 //! | `paging_out` | reclaim that writes, for comparison |
 //! | `reading`, `writing`, `replacing`, `extents` | requests of clients |
 //! | `readahead`, `streams` | what is read before it is asked for, and for whom |
@@ -48,7 +49,7 @@ mod extents;
 mod flushing;
 mod folio;
 mod folios;
-mod frames;
+mod index;
 mod opening;
 mod paging_out;
 mod places;
@@ -58,12 +59,14 @@ mod reclaim;
 mod replacing;
 mod settings;
 mod shares;
+mod slabs;
 mod streams;
 #[cfg(test)]
 mod tests;
 #[cfg(all(test, feature = "shuttle"))]
 mod threads;
 mod throttle;
+mod units;
 mod writeback;
 mod writing;
 mod zones;

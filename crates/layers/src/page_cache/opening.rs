@@ -12,10 +12,13 @@ use spillway_policy::ages::Ages;
 
 use super::cache::{Core, PageCache};
 use super::counts::Counts;
+use super::folio::SLOT_BITS;
 use super::folios::{Folios, bytes_beside};
+use super::index::Index;
 use super::places::Places;
 use super::settings::{Config, FOLIO_MAX, Settings};
 use super::shares::BYTES_SPARE;
+use super::slabs;
 use super::streams::Streams;
 use super::zones::Zones;
 use crate::writeback::{Meter, Pauses, Writeback};
@@ -36,7 +39,7 @@ const AHEAD_PART: u64 = 64;
 const SHARD_BYTES: u64 = 64 << 20;
 const SHARDS_MAX: u64 = 16;
 
-/// Fewest folios that a cache is opened with.
+/// Fewest folios that a cache is opened with; and no shard with fewer than two.
 const FOLIOS_MIN: u64 = 4;
 
 /// Most that a cache takes unless it is told how much.
@@ -48,9 +51,19 @@ const OUTSIDE_MAX: usize = 1024;
 /// The first epoch: what is waited for or expired is of an earlier one than some number, which is 0 for none.
 const FIRST_EPOCH: u64 = 1;
 
+/// Bytes that a shard's part of a zone takes for each order of folios to know what is free, beside [`free_bytes`], and for a slab of which it
+/// uses a part.
+const FREE_SPARE: u64 = 128;
+
+/// Bytes that a unit of memory takes in what is known of free memory (a bit for each size, and their summaries), with its part of a slab.
+const fn free_bytes(unit: u64) -> u64 {
+    1 + (slabs::BESIDE * unit).div_ceil(slabs::SLAB)
+}
+
 /// How the memory of a cache is used.
 struct Fit {
     places: Places,
+    /// Of the smallest size.
     folios: u64,
     batches: u64,
     ahead: u64,
@@ -60,34 +73,47 @@ struct Fit {
 impl Fit {
     fn new(settings: &Settings, bytes: u64) -> Result<Self, Error> {
         let block_shift = settings.block_size().bytes().trailing_zeros();
-        let folio = settings.folio_size;
+        let folio = settings.folio_min();
         let region = match settings.cut.region_bytes {
             0 => (1 << (bytes / 8).max(1).ilog2()).clamp(folio, FOLIO_MAX),
             region => region.max(folio),
         };
+        let largest = settings.folio_size.unwrap_or(region.min(FOLIO_MAX));
+        let order_max = (largest / folio).ilog2() as u8;
         let batches = (bytes / BATCHES_PART).clamp(region, BATCHES_MAX);
         let unit = settings.block_size().bytes().max(4096);
         let ahead = ((bytes / AHEAD_PART) & !(unit - 1)).clamp(unit, AHEAD_MAX);
-        let each = folio + bytes_beside((folio >> block_shift) as u32);
+        let each = folio + bytes_beside((folio >> block_shift) as u32) + free_bytes(folio);
         let shards = match settings.cut.shards {
             0 => (bytes / SHARD_BYTES).next_power_of_two().clamp(1, SHARDS_MAX),
             shards => shards,
         };
-        let spare = shards * settings.division.count() * BYTES_SPARE;
+        let orders = u64::from(order_max) + 1;
+        let zones = settings.division.count() * (BYTES_SPARE + orders * FREE_SPARE);
+        let spare = shards * (zones + Index::BYTES_SPARE);
         let folios = bytes.saturating_sub(batches + ahead + spare) / each;
-        if folios < FOLIOS_MIN {
+        let least = FOLIOS_MIN.max(2 * shards);
+        if folios < least {
             return Err(Error::invalid(format!(
                 "page_cache_bytes_max of {} is too little: give at least {}, or smaller folios",
                 human(bytes),
-                human(region + ahead + spare + FOLIOS_MIN * each)
+                human(region + ahead + spare + least * each)
             )));
         }
-        let (folio_shift, region_shift) = (folio.trailing_zeros(), region.trailing_zeros());
-        assert!(block_shift <= folio_shift && folio_shift <= region_shift, "blocks, folios, regions");
+        let most = shards << SLOT_BITS;
+        if folios > most {
+            return Err(Error::invalid(format!(
+                "page_cache_bytes_max of {} is too much: give at most {}, or larger folios",
+                human(bytes),
+                human(most * each)
+            )));
+        }
+        let (unit_shift, region_shift) = (folio.trailing_zeros(), region.trailing_zeros());
+        assert!(block_shift <= unit_shift && unit_shift <= region_shift, "blocks, folios, regions");
         assert!(region.is_power_of_two() && shards.is_power_of_two(), "regions of {region}, {shards} shards");
-        let granule = settings.cut.granule_bytes.clamp(settings.block_size().bytes(), folio);
+        let granule = settings.cut.granule_bytes.clamp(settings.block_size().bytes(), largest);
         let granule_shift = granule.trailing_zeros();
-        let places = Places { block_shift, folio_shift, region_shift, granule_shift, shards };
+        let places = Places { block_shift, unit_shift, order_max, region_shift, granule_shift, shards };
         Ok(Self { places, folios, batches, ahead, charge: folios * each + spare })
     }
 }
@@ -118,11 +144,12 @@ impl PageCache {
             );
             Error::new(kind, words)
         })?;
-        let words = format!(
-            "page cache of {} in folios of {}",
-            human(fit.folios * settings.folio_size),
-            human(settings.folio_size)
-        );
+        let folio = settings.folio_min();
+        let sizes = match fit.places.order_max {
+            0 => human(folio),
+            order => format!("{} to {}", human(folio), human(folio << order)),
+        };
+        let words = format!("page cache of {} in folios of {sizes}", human(fit.folios * folio));
         Ok((Arc::new(Self { core: core(settings, &fit, below, env, [batches, ahead], charge) }), words))
     }
 }
@@ -161,21 +188,15 @@ fn core(
     charge: Charge,
 ) -> Arc<Core> {
     let meter = Meter::new(env.clone());
-    let shards = fit.places.shards;
-    let blocks = fit.places.folio_blocks().into();
-    let zones = Zones::new(&settings.division, fit.folios, settings.folio_size, blocks);
-    let shard = |_| {
-        let folios = (0..zones.len()).map(|zone| zones.frames_of(zone).div_ceil(shards));
-        RwLock::new(Folios::new(fit.places, folios))
-    };
-    let shards: Box<[_]> = (0..shards).map(shard).collect();
+    let zones = Zones::new(&settings.division, fit.folios, &fit.places);
+    let shard = |units: Vec<u64>| RwLock::new(Folios::new(fit.places, &units, settings.division.reserve));
+    let shards: Box<[_]> = zones.dealt(fit.places.shards).into_iter().map(shard).collect();
     let core = Arc::new_cyclic(|core| Core {
         below: Seam::new(below),
         places: fit.places,
         block_size: settings.block_size(),
         shards,
         zones,
-        hand: AtomicU64::new(0),
         unsaved: Semaphore::new(0),
         dirty: AtomicU64::new(0),
         moving: AtomicU64::new(0),

@@ -5,12 +5,13 @@
 
 use std::sync::Arc;
 
-use spillway_core::{ByteRange, LocalFuture, Place, mutant};
+use spillway_core::{ByteRange, Place, mutant, task};
 use spillway_policy::dirty_regions::RegionState;
 use spillway_policy::zones::Tail;
 
 use super::cache::Core;
-use super::places::FolioNumber;
+use super::folios::Folios;
+use super::places::UnitNumber;
 use super::writeback::Batch;
 
 impl Core {
@@ -19,28 +20,24 @@ impl Core {
         self.settings.division.tail == Tail::Write && self.failure.check().is_ok()
     }
 
-    /// Reclaim has met a dirty folio.
-    pub(super) fn meet_dirty(self: &Arc<Self>, folio: FolioNumber) {
-        let Some(batch) = self.folio_batch(folio) else { return };
+    /// Reclaim has met a dirty folio of a shard, that of `unit`.
+    pub(super) fn meet_dirty(self: &Arc<Self>, shard: &mut Folios, unit: UnitNumber) {
+        let Some(batch) = self.folio_batch(shard, unit) else { return };
         let core = self.clone();
-        let write = move || {
+        let write = move || async move {
             // A failure sticks, and who waits for room sees it.
-            let written = async move {
-                let _ = core.write_back(batch).await;
-            };
-            Box::pin(written) as LocalFuture<()>
+            let _ = core.write_back(batch).await;
         };
-        self.env.spawn(Place::Background, Box::new(write));
+        self.env.spawn(Place::Background, task(write));
     }
 
     /// All that is dirty of a folio, unless a batch has its region.
-    fn folio_batch(self: &Arc<Self>, number: FolioNumber) -> Option<Batch> {
-        let region = self.places.region_of(number);
-        let mut shard = self.shard(region).write();
-        let folio = shard.get(number).filter(|_| shard.dirty.state(region) == RegionState::Dirty)?;
+    fn folio_batch(self: &Arc<Self>, shard: &mut Folios, unit: UnitNumber) -> Option<Batch> {
+        let region = self.places.region_of(unit);
+        let folio = shard.get(unit).filter(|_| shard.dirty.state(region) == RegionState::Dirty)?;
         let runs: Vec<ByteRange> =
-            folio.state.dirty_runs().map(|run| self.places.range(number, &run)).collect();
-        let zone = folio.zone;
+            folio.state.dirty_runs().map(|run| self.places.range(folio.span(), &run)).collect();
+        let zone = folio.zone();
         let blocks = runs.iter().map(|run| run.len >> self.places.block_shift).sum();
         if blocks == 0 {
             return None;
@@ -51,6 +48,6 @@ impl Core {
             shard.dirty.take_part(region, blocks);
         }
         shard.count(zone).reclaim_writes += blocks;
-        Some(self.begin_batch(&mut shard, region, runs))
+        Some(self.begin_batch(shard, region, runs))
     }
 }

@@ -1,29 +1,62 @@
-//! Where a byte of the device lies: its block, folio, region and shard.
+//! Where a byte of the device lies: its block, unit, region and shard; and in which folio.
 
 use std::ops::Range;
 
 use spillway_core::ByteRange;
+use spillway_policy::buddy::fitting;
 use spillway_policy::dirty_regions::RegionNumber;
 
-/// A folio, by its place on the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct FolioNumber(pub(super) u64);
+/// A unit of the device: as much as the smallest folio has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct UnitNumber(pub(super) u64);
+
+/// Orders that a folio can have: from 4 KiB to 2 MiB.
+pub(super) const ORDERS: usize = 10;
 
 /// How the device is cut. All sizes are powers of two.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
     pub(super) block_shift: u32,
-    pub(super) folio_shift: u32,
+    /// Of the smallest folio.
+    pub(super) unit_shift: u32,
+    /// The largest folio has 2^order units, and no more than a region.
+    pub(super) order_max: u8,
     pub(super) region_shift: u32,
     /// Of what becomes dirty together.
     pub(super) granule_shift: u32,
     pub(super) shards: u64,
 }
 
+/// The part of the device that a folio has: 2^order units, at a multiple of its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) unit: UnitNumber,
+    pub(super) order: u8,
+}
+
+impl Span {
+    /// The first unit behind it.
+    #[inline]
+    pub(super) fn end(self) -> UnitNumber {
+        UnitNumber(self.unit.0 + self.units())
+    }
+
+    /// Units.
+    #[inline]
+    pub(super) fn units(self) -> u64 {
+        1 << self.order
+    }
+
+    /// It as a number.
+    pub(super) fn name(self) -> u64 {
+        self.unit.0 << 4 | u64::from(self.order)
+    }
+}
+
 /// The part of a range that lies in one folio.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    pub(super) folio: FolioNumber,
+    pub(super) folio: Span,
     /// Blocks of the folio.
     pub(super) blocks: Range<u32>,
     /// Bytes of the folio.
@@ -33,39 +66,72 @@ pub(super) struct Piece {
 }
 
 impl Places {
-    /// Bytes of a folio.
-    pub(super) fn folio_bytes(&self) -> u64 {
-        1 << self.folio_shift
+    pub(super) fn unit_bytes(&self) -> u64 {
+        1 << self.unit_shift
     }
 
     pub(super) fn block_bytes(&self) -> u64 {
         1 << self.block_shift
     }
 
-    /// Blocks of a folio.
-    pub(super) fn folio_blocks(&self) -> u32 {
-        1 << (self.folio_shift - self.block_shift)
+    /// Blocks of the smallest folio.
+    pub(super) fn unit_blocks(&self) -> u32 {
+        1 << (self.unit_shift - self.block_shift)
     }
 
-    /// The blocks that become dirty with `blocks` of a folio.
-    pub(super) fn granules(&self, blocks: &Range<u32>) -> Range<u32> {
+    /// Blocks of a folio of `order`.
+    pub(super) fn blocks(&self, order: u8) -> u32 {
+        self.unit_blocks() << order
+    }
+
+    /// The blocks that become dirty with `blocks` of a folio of `order`.
+    pub(super) fn granules(&self, blocks: &Range<u32>, order: u8) -> Range<u32> {
         let granule = 1 << (self.granule_shift - self.block_shift);
-        blocks.start / granule * granule..blocks.end.next_multiple_of(granule)
+        let end = blocks.end.next_multiple_of(granule).min(self.blocks(order));
+        blocks.start / granule * granule..end
     }
 
-    pub(super) fn region_of(&self, folio: FolioNumber) -> RegionNumber {
-        RegionNumber(folio.0 >> (self.region_shift - self.folio_shift))
+    /// The unit that a byte lies in.
+    #[inline]
+    pub(super) fn unit_at(&self, offset: u64) -> UnitNumber {
+        UnitNumber(offset >> self.unit_shift)
     }
 
+    /// Where a unit begins on the device.
+    #[inline]
+    pub(super) fn start(&self, unit: UnitNumber) -> u64 {
+        unit.0 << self.unit_shift
+    }
+
+    pub(super) fn region_of(&self, unit: UnitNumber) -> RegionNumber {
+        RegionNumber(unit.0 >> (self.region_shift - self.unit_shift))
+    }
+
+    /// The region that a byte lies in.
+    #[inline]
+    pub(super) fn region_at(&self, offset: u64) -> RegionNumber {
+        RegionNumber(offset >> self.region_shift)
+    }
+
+    /// Each shard has a part of the memory: regions at equal distances, as file systems use some, are spread over all of them as those that follow
+    /// each other are (Fibonacci hashing: the upper bits tell).
+    #[inline]
     pub(super) fn shard_of(&self, region: RegionNumber) -> usize {
-        (region.0 & (self.shards - 1)) as usize
+        let hash = region.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        ((hash * self.shards) >> 32) as usize
     }
 
-    /// Each shard that may have a folio of `range`: regions that follow each other lie in shards that do.
-    pub(super) fn shards_of(&self, range: ByteRange) -> impl Iterator<Item = usize> + use<'_> {
+    /// Each shard that may have a folio of `range`.
+    pub(super) fn shards_of(&self, range: ByteRange) -> Vec<usize> {
         let Range { start, end } = self.regions(range);
-        let regions = start.0..end.0.min(start.0 + self.shards);
-        regions.map(|region| self.shard_of(RegionNumber(region)))
+        if end.0 - start.0 >= self.shards {
+            return (0..self.shards as usize).collect();
+        }
+        let mut shards: Vec<usize> =
+            (start.0..end.0).map(|region| self.shard_of(RegionNumber(region))).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        shards
     }
 
     /// The regions that `range` touches.
@@ -88,43 +154,36 @@ impl Places {
         ByteRange::new(start, end - start)
     }
 
-    /// The part of whole blocks of `range` from `start` on that lies in one folio.
-    pub(super) fn piece(&self, range: ByteRange, start: u64) -> Piece {
-        assert!(start < range.len, "{start} of {range:?}");
+    /// The order of the largest folio that begins with the unit of `at` and is filled by what comes up to `end`; 0 where none is.
+    pub(super) fn order(&self, at: u64, end: u64) -> u8 {
+        let (unit, whole) = (at.div_ceil(self.unit_bytes()), end >> self.unit_shift);
+        if !at.is_multiple_of(self.unit_bytes()) || whole <= unit {
+            return 0;
+        }
+        fitting(unit, whole - unit, self.order_max.into()) as u8
+    }
+
+    /// The part of whole blocks of `range` from `start` on that lies in `folio`, as it does at its begin.
+    #[inline]
+    pub(super) fn piece(&self, range: ByteRange, start: u64, folio: Span) -> Piece {
         let at = range.offset + start;
-        let folio = FolioNumber(at >> self.folio_shift);
-        let base = self.start(folio);
-        let end = (base + self.folio_bytes()).min(range.offset + range.len);
+        let (base, behind) = (self.start(folio.unit), self.start(folio.end()));
+        // Without values: what a message shows is stored with each hit.
+        assert!(start < range.len && (base..behind).contains(&at), "a piece of a range lies in its folio");
+        let end = behind.min(range.offset + range.len);
         let block = |at: u64| ((at - base) >> self.block_shift) as u32;
         let bytes = (at - base) as usize..(end - base) as usize;
         Piece { folio, blocks: block(at)..block(end), bytes, start: start as usize }
     }
 
     /// The part of `range` that lies in `folio`, which it touches.
-    pub(super) fn part(&self, range: ByteRange, folio: FolioNumber) -> Piece {
-        let piece = self.piece(range, self.start(folio).saturating_sub(range.offset));
-        assert_eq!(piece.folio, folio, "{range:?} touches the folio");
-        piece
-    }
-
-    /// The parts of `range`, a folio each.
-    pub(super) fn pieces(&self, range: ByteRange) -> impl Iterator<Item = Piece> {
-        let first = (range.len > 0).then(|| self.piece(range, 0));
-        let places = *self;
-        std::iter::successors(first, move |piece| {
-            let next = (piece.start + piece.bytes.len()) as u64;
-            (next < range.len).then(|| places.piece(range, next))
-        })
-    }
-
-    /// Where a folio lies on the device.
-    pub(super) fn start(&self, folio: FolioNumber) -> u64 {
-        folio.0 << self.folio_shift
+    pub(super) fn part(&self, range: ByteRange, folio: Span) -> Piece {
+        self.piece(range, self.start(folio.unit).saturating_sub(range.offset), folio)
     }
 
     /// Where blocks of a folio lie on the device.
-    pub(super) fn range(&self, folio: FolioNumber, blocks: &Range<u32>) -> ByteRange {
-        let offset = self.start(folio) + (u64::from(blocks.start) << self.block_shift);
+    pub(super) fn range(&self, folio: Span, blocks: &Range<u32>) -> ByteRange {
+        let offset = self.start(folio.unit) + (u64::from(blocks.start) << self.block_shift);
         ByteRange::new(offset, (blocks.len() as u64) << self.block_shift)
     }
 }
@@ -133,35 +192,63 @@ impl Places {
 mod tests {
     use super::*;
 
+    const PLACES: Places = Places {
+        block_shift: 12,
+        unit_shift: 14,
+        order_max: 2,
+        region_shift: 16,
+        granule_shift: 13,
+        shards: 2,
+    };
+
     #[test]
-    fn the_pieces_of_a_range_are_all_of_it() {
-        let places =
-            Places { block_shift: 12, folio_shift: 14, region_shift: 16, granule_shift: 13, shards: 2 };
-        let range = ByteRange::new(3 << 12, 9 << 12);
-        let pieces: Vec<Piece> = places.pieces(range).collect();
-        let blocks: Vec<_> = pieces.iter().map(|piece| (piece.folio.0, piece.blocks.clone())).collect();
-        assert_eq!(blocks, [(0, 3..4), (1, 0..4), (2, 0..4)]);
-        let bytes: Vec<_> = pieces.iter().map(|piece| (piece.start, piece.bytes.len())).collect();
-        assert_eq!(bytes, [(0, 4096), (4096, 16384), (20480, 16384)]);
-        assert!(pieces.iter().all(|piece| places.part(range, piece.folio) == *piece));
-        assert_eq!(places.range(FolioNumber(1), &(1..3)), ByteRange::new(5 << 12, 2 << 12));
-        assert_eq!(places.granules(&(1..2)), 0..2);
-        let region = |folio| places.region_of(FolioNumber(folio)).0;
-        assert_eq!((region(3), region(5)), (0, 1));
-        assert_eq!(places.regions(ByteRange::new(65536, 4096)), RegionNumber(1)..RegionNumber(2));
+    fn a_piece_is_what_a_folio_has_of_a_range() {
+        let range = ByteRange::new(3 << 12, 13 << 12);
+        let [first, second] = [(0, 0), (2, 1)].map(|(unit, order)| Span { unit: UnitNumber(unit), order });
+        let piece = PLACES.piece(range, 0, first);
+        assert_eq!((piece.blocks.clone(), piece.bytes.clone(), piece.start), (3..4, 3 << 12..4 << 12, 0));
+        assert_eq!(PLACES.part(range, first), piece);
+        let piece = PLACES.part(range, second);
+        assert_eq!((piece.blocks.clone(), piece.bytes.clone(), piece.start), (0..8, 0..8 << 12, 5 << 12));
+        assert_eq!(PLACES.piece(range, 5 << 12, second), piece);
+        assert_eq!(PLACES.range(second, &(1..3)), ByteRange::new(9 << 12, 2 << 12));
+        assert_eq!((PLACES.granules(&(1..2), 0), PLACES.granules(&(3..4), 0)), (0..2, 2..4));
+        assert_eq!((PLACES.region_of(UnitNumber(3)).0, PLACES.region_of(UnitNumber(5)).0), (0, 1));
+        assert_eq!(PLACES.regions(ByteRange::new(65536, 4096)), RegionNumber(1)..RegionNumber(2));
+    }
+
+    #[test]
+    fn a_folio_is_as_large_as_what_fills_it() {
+        let order = |at: u64, end: u64| PLACES.order(at << 12, end << 12);
+        assert_eq!([order(0, 3), order(0, 4), order(0, 8), order(0, 15), order(0, 400)], [0, 0, 1, 1, 2]);
+        assert_eq!([order(4, 400), order(8, 400), order(1, 400), order(8, 9)], [0, 1, 0, 0]);
+    }
+
+    #[test]
+    fn spans_have_names_of_their_own() {
+        let name = |(unit, order)| Span { unit: UnitNumber(unit), order }.name();
+        let names = [(0, 0), (0, 1), (1, 0), (2, 1)].map(name);
+        assert!((1..4).all(|at| !names[..at].contains(&names[at])));
     }
 
     #[test]
     fn each_shard_of_a_range_is_named_once() {
-        let places =
-            Places { block_shift: 12, folio_shift: 14, region_shift: 16, granule_shift: 13, shards: 4 };
+        let places = Places { shards: 4, ..PLACES };
         for (first, count) in [(0, 1), (3, 1), (3, 2), (2, 4), (1, 100)] {
-            let named: Vec<usize> = places.shards_of(ByteRange::new(first << 16, count << 16)).collect();
-            let regions = first..first + count;
-            let mut all: Vec<usize> = regions.map(|region| places.shard_of(RegionNumber(region))).collect();
-            all.sort_unstable();
-            all.dedup();
-            assert_eq!((named.len(), all.iter().all(|shard| named.contains(shard))), (all.len(), true));
+            let named = places.shards_of(ByteRange::new(first << 16, count << 16));
+            assert!(named.is_sorted_by(|one, next| one < next), "{named:?}");
+            let mut regions = (first..first + count).map(RegionNumber);
+            assert!(regions.all(|region| named.contains(&places.shard_of(region))), "{named:?}");
+        }
+    }
+
+    #[test]
+    fn regions_at_equal_distances_lie_in_all_shards() {
+        let places = Places { shards: 16, ..PLACES };
+        for step in [1, 3, 16, 64, 1024] {
+            let mut counts = [0; 16];
+            (0..1600).for_each(|nth| counts[places.shard_of(RegionNumber(nth * step))] += 1);
+            assert!(counts.iter().all(|count| (60..=140).contains(count)), "steps of {step}: {counts:?}");
         }
     }
 }

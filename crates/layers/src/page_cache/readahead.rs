@@ -26,10 +26,24 @@ const WINDOW_PART: u64 = 32;
 
 impl Core {
     fn limits(&self) -> Limits {
-        let (folio, block) = (self.places.folio_bytes(), self.places.block_bytes());
-        let part = (self.zones.frames() * folio / WINDOW_PART).max(folio);
-        let window_max = self.settings.readahead_bytes_max.get().min(part) & !(block - 1);
-        Limits { size: self.geometry().size, window_max, unit: folio }
+        let window_max = self.settings.readahead_bytes_max.get().min(self.window_part())
+            & !(self.places.block_bytes() - 1);
+        Limits { size: self.geometry().size, window_max, unit: self.places.unit_bytes() }
+    }
+
+    /// Bytes of memory that a stream may take before it is read or written.
+    fn window_part(&self) -> u64 {
+        let unit = self.places.unit_bytes();
+        (self.zones.units() * unit / WINDOW_PART).max(unit)
+    }
+
+    /// Up to where a stream of writes will go that has come to `range`; the end of that where it is of none.
+    pub(super) fn written_until(&self, range: ByteRange) -> u64 {
+        let (end, unit) = (range.offset + range.len, self.places.unit_bytes());
+        let window_max = (unit << (1 + self.places.order_max)).min(self.window_part());
+        let limits = Limits { size: self.geometry().size, window_max, unit };
+        let ahead = self.streams.written.lock().read(range.offset..end, &limits);
+        ahead.filter(|ahead| ahead.step == 0).map_or(end, |ahead| end.max(ahead.first + ahead.len))
     }
 
     /// A client's read of `range` has missed, or come to the begin of a window: it may be time for the next one. Not while writers
@@ -71,15 +85,21 @@ impl Core {
             starts.map(move |start| ByteRange::new(start, longest.min(piece.end - start)))
         };
         let pieces = window.pieces().flat_map(cut);
-        join_all(pieces.map(|piece| self.read_piece(piece, piece.offset == window.first, &going))).await;
+        let begins = |piece: ByteRange| piece.offset == window.first;
+        // One piece: what follows each other, all of which will be read.
+        let until = |piece: ByteRange| match window.count {
+            1 => window.first + window.len,
+            _ => piece.offset + piece.len,
+        };
+        join_all(pieces.map(|piece| self.read_piece(piece, until(piece), begins(piece), &going))).await;
     }
 
-    /// Reads what is missing of `range`, which fits in one buffer; `begins` a window.
-    async fn read_piece(self: &Arc<Self>, range: ByteRange, begins: bool, going: &Cell<bool>) {
+    /// Reads what is missing of `range`, which fits in one buffer and `begins` a window; all up to `until` will be read.
+    async fn read_piece(self: &Arc<Self>, range: ByteRange, until: u64, begins: bool, going: &Cell<bool>) {
         let mut buf = self.streams.buffers.take(range.len as usize).await;
         let mut at = 0;
         while at < range.len && going.get() {
-            let found = self.stretch(range, at, Whose::Readahead);
+            let found = self.stretch(range, at, Whose::Readahead(until));
             if begins && at == 0 {
                 self.mark_window(range.offset);
             }
@@ -104,8 +124,8 @@ impl Core {
 
     /// A window begins at `offset`: whose read comes there is noted.
     fn mark_window(&self, offset: u64) {
-        let piece = self.places.piece(ByteRange::new(offset, self.places.block_bytes()), 0);
-        if let Some(folio) = self.home(piece.folio).read().get(piece.folio) {
+        let block = ByteRange::new(offset, self.places.block_bytes());
+        if let Some((folio, piece)) = self.home(offset).read().at(block, 0) {
             folio.mark_window(piece.blocks.start);
         }
     }

@@ -13,26 +13,28 @@ use spillway_policy::folio::Look;
 
 use super::cache::Core;
 use super::counts::Count;
-use super::folio::Seen;
-use super::places::FolioNumber;
+use super::folio::{Folio, Seen};
+use super::places::Span;
 
 /// Bytes of a read of the device below, at most.
 const STRETCH_MAX: u64 = 2 << 20;
 
 /// A part of a stretch: blocks of one folio.
 struct Part {
-    folio: FolioNumber,
+    folio: Span,
     blocks: Range<u32>,
     /// The folio waits for it.
     kept: bool,
+    /// It goes up to the end of the folio, or of what is wanted.
+    whole: bool,
 }
 
 /// Who reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
     Client,
-    /// Nobody waits for it.
-    Readahead,
+    /// Nobody waits for it. All up to this byte will be read.
+    Readahead(u64),
 }
 
 /// Blocks that follow each other, are missing, and are being read. Whatever happens to the read, the folios learn how it ended.
@@ -85,38 +87,48 @@ impl Drop for Stretch {
 }
 
 impl Core {
-    /// Copies what is in memory of the range, from its start up to the first block that is not; returns how many bytes that is.
+    /// Copies what is in memory of the range, which is not empty, from its start up to the first block that is not; returns how many bytes that
+    /// is.
     #[inline]
     pub(super) fn copy_hits(self: &Arc<Self>, range: ByteRange, buf: &mut [u8]) -> u64 {
-        let mut done = 0;
-        while done < range.len {
-            let (bytes, seen) = self.copy_hit(range, done, buf);
-            if bytes == 0 {
-                break;
-            }
-            done += bytes;
-            if seen != Seen::default() {
-                self.reached(range, seen);
-            }
-        }
-        assert!(done <= range.len, "{done} bytes were copied of {range:?}");
+        let (first, seen) = self.copy_hit(range, 0, buf);
+        let plain = first == range.len && seen == Seen::default();
+        let done = if plain { first } else { self.copy_on(range, first, seen, buf) };
         self.counts.add(Count::HitBytes, done);
         done
     }
 
-    /// The same in one folio, and what it met there of readahead.
+    /// The same where `bytes` were copied from the first folio.
+    #[cold]
+    fn copy_on(self: &Arc<Self>, range: ByteRange, mut bytes: u64, mut seen: Seen, buf: &mut [u8]) -> u64 {
+        let mut done = 0;
+        while bytes > 0 {
+            done += bytes;
+            if seen != Seen::default() {
+                self.reached(range, seen);
+            }
+            if done == range.len {
+                break;
+            }
+            (bytes, seen) = self.copy_hit(range, done, buf);
+        }
+        assert!(done <= range.len, "{done} bytes were copied of {range:?}");
+        done
+    }
+
+    /// What is in memory in one folio, and what it met there of readahead.
+    #[inline(always)]
     fn copy_hit(&self, range: ByteRange, start: u64, buf: &mut [u8]) -> (u64, Seen) {
-        let piece = self.places.piece(range, start);
-        let shard = self.home(piece.folio).read();
-        let Some(folio) = shard.get(piece.folio) else { return Default::default() };
+        let shard = self.home(range.offset + start).read();
+        let Some((folio, piece)) = shard.at(range, start) else { return Default::default() };
         let end = match folio.state.look(piece.blocks.clone()) {
             (Look::Valid, end) => end,
             _ if mutant::on("page_cache: serve what is being read in") => piece.blocks.end,
             _ => return Default::default(),
         };
         let len = ((end - piece.blocks.start) as usize) << self.places.block_shift;
-        let bytes = piece.bytes.start..piece.bytes.start + len;
-        buf[piece.start..piece.start + len].copy_from_slice(&folio.bytes[bytes]);
+        let bytes = shard.bytes(folio, piece.bytes.start..piece.bytes.start + len);
+        buf[piece.start..piece.start + len].copy_from_slice(bytes);
         (len as u64, folio.touch(&(piece.blocks.start..end)))
     }
 
@@ -179,11 +191,10 @@ impl Core {
                 Err(instead) if stretch.bytes == 0 => return Err(instead),
                 Err(_) => break,
             };
-            let bytes = self.places.range(part.folio, &part.blocks).len;
-            stretch.bytes += bytes;
-            let folio_ends = (range.offset + start + stretch.bytes).is_multiple_of(self.places.folio_bytes());
+            stretch.bytes += self.places.range(part.folio, &part.blocks).len;
+            let whole = part.whole;
             stretch.parts.push(part);
-            if !folio_ends {
+            if !whole {
                 break;
             }
         }
@@ -194,38 +205,41 @@ impl Core {
     /// Begins to read the blocks from `start` on that are missing in a folio; else, what the first of them is, and how many bytes
     /// are. For what is read ahead and cannot be kept that is none.
     fn begin(self: &Arc<Self>, range: ByteRange, start: u64, whose: Whose) -> Result<Part, (Look, u64)> {
-        let piece = self.places.piece(range, start);
-        let known = self.home(piece.folio).read().get(piece.folio).is_some();
-        let mut frame = if known { None } else { self.frame() };
-        let mut shard = self.home(piece.folio).write();
-        let ahead = whose == Whose::Readahead;
-        let beside = self.is_outside(self.places.range(piece.folio, &piece.blocks))
+        let at = range.offset + start;
+        let (ahead, filled) = match whose {
+            Whose::Client => (false, range.offset + range.len),
+            Whose::Readahead(end) => (true, end),
+        };
+        let unit = self.places.unit_at(at);
+        let mut shard = self.home(at).write();
+        let folio = shard.get(unit).map(Folio::span);
+        let wanted = folio.unwrap_or_else(|| shard.room(unit, self.places.order(at, filled)));
+        let mut piece = self.places.piece(range, start, wanted);
+        let beside = self.is_outside(self.places.range(wanted, &piece.blocks))
             && !(ahead && mutant::on("page_cache: read ahead what is being discarded"));
-        if shard.get(piece.folio).is_none()
+        if folio.is_none()
             && !beside
-            && let Some(frame) = frame.take()
+            && let Some(frame) = self.frame(&mut shard, wanted.order)
         {
-            shard.insert(piece.folio, frame, (!ahead).then_some(&piece.blocks));
+            piece = self.places.piece(range, start, Span { order: frame.order, ..wanted });
+            shard.insert(unit, frame, (!ahead).then_some(&piece.blocks));
         }
-        let part = match shard.get_mut(piece.folio) {
+        match shard.get_mut(unit) {
             None if ahead => Err((Look::Missing, 0)),
-            None => Ok(Part { folio: piece.folio, blocks: piece.blocks, kept: false }),
+            None => Ok(Part { folio: piece.folio, blocks: piece.blocks, kept: false, whole: true }),
             Some(_) if ahead && beside => Err((Look::Missing, 0)),
             Some(folio) => match folio.state.look(piece.blocks.clone()) {
                 (Look::Missing, end) => {
-                    let blocks = piece.blocks.start..end;
+                    let (blocks, whole) = (piece.blocks.start..end, end == piece.blocks.end);
                     if !beside {
                         folio.state.begin_read(blocks.clone());
                         folio.fills += 1;
                     }
-                    Ok(Part { folio: piece.folio, blocks, kept: !beside })
+                    Ok(Part { folio: piece.folio, blocks, kept: !beside, whole })
                 }
                 (look, end) => Err((look, self.places.range(piece.folio, &(piece.blocks.start..end)).len)),
             },
-        };
-        drop(shard);
-        frame.into_iter().for_each(|frame| self.give_frame(frame));
-        part
+        }
     }
 
     /// Reads a stretch of the device below into a buffer for what lies there from `offset` on, which has `done` bytes.
@@ -254,8 +268,8 @@ impl Core {
 
     /// A read for a folio has ended.
     fn fill(&self, part: &Part, bytes: Option<&[u8]>) {
-        let mut shard = self.home(part.folio).write();
-        let folio = shard.get_mut(part.folio).expect("it stays while it is filled");
+        let mut shard = self.shard(self.places.region_of(part.folio.unit)).write();
+        let folio = shard.get(part.folio.unit).expect("it stays while it is filled");
         assert!(folio.fills > 0, "a read that ends has begun");
         if let Some(bytes) = bytes {
             assert_eq!(bytes.len(), part.blocks.len() << self.places.block_shift, "the bytes of the part");
@@ -267,10 +281,10 @@ impl Core {
             };
             let at = |block: u32| (block as usize) << self.places.block_shift;
             for run in fills {
-                folio.bytes[at(run.start)..at(run.end)]
-                    .copy_from_slice(&bytes[at(run.start - first)..at(run.end - first)]);
+                shard.put(part.folio.unit, at(run.start), &bytes[at(run.start - first)..at(run.end - first)]);
             }
         }
+        let folio = shard.get_mut(part.folio.unit).expect("it stays while it is filled");
         folio.state.end_read(part.blocks.clone(), bytes.is_some());
         folio.fills -= 1;
     }

@@ -1,21 +1,33 @@
-//! Background reclaim: folios leave before requests run out of memory, so that a request finds a free frame and nobody waits.
+//! Background reclaim: folios leave before requests run out of memory, so that a request finds some free and nobody waits.
 //!
-//! Reclaim begins where each zone is below its low watermark of free frames, and goes on up to the high one of each (`policy::zones`). Only clean folios leave. Where too few can, it asks
-//! for write-back as a writer that waits would, and goes on once a batch has ended. It never writes itself, but for comparison (`paging_out`).
+//! Reclaim begins where a shard is below the low watermark of free memory in each zone, and goes on up to the high ones (`policy::zones`). Only
+//! clean folios leave. Where too few can, it asks for write-back as a writer that waits would, and goes on once a batch has ended. It never
+//! writes itself, but for comparison (`paging_out`).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use spillway_core::sync::Ordering;
+use spillway_core::sync::{Ordering, RwLock};
 use spillway_core::{LocalFuture, Place};
 
 use super::cache::Core;
+use super::folios::Folios;
+
+/// What reclaim found in a shard.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// Enough is free.
+    Enough,
+    /// Folios that could leave, and more may.
+    More,
+    /// Too few that can leave.
+    TooFew,
+}
 
 impl Core {
-    /// A frame was taken: has others come free where few are left in each zone.
-    pub(super) fn look_at_frames(self: &Arc<Self>) {
-        let is_low = |zone| self.zones.free_of(zone) < self.zones.watermarks(zone).low;
-        if (0..self.zones.len()).all(is_low) {
+    /// Memory of a shard was taken: has more come free where little is left in each zone.
+    pub(super) fn look_at_memory(self: &Arc<Self>, shard: &Folios) {
+        if shard.is_low() {
             self.reclaim_in_background();
         }
     }
@@ -41,26 +53,44 @@ impl Core {
         self.short.load(Ordering::SeqCst)
     }
 
-    /// Has folios leave, some of each zone below its high watermark, the one that is asked first last; whether more are to.
+    /// Has folios of each shard leave; whether more are to.
     fn reclaim_turn(self: &Arc<Self>) -> bool {
-        let wants = |zone: usize| self.zones.free_of(zone) < self.zones.watermarks(zone).high;
-        let mut any = false;
-        for zone in (0..self.zones.len()).rev() {
-            for _ in 0..self.zones.watermarks(zone).pass {
-                let Some(frame) = wants(zone).then(|| self.evict(zone)).flatten() else { break };
-                self.give_frame(frame);
-                any = true;
-            }
+        let found: Vec<Found> = self.shards.iter().map(|shard| self.reclaim_from(shard)).collect();
+        let short = found.contains(&Found::TooFew);
+        self.short.store(short, Ordering::SeqCst);
+        if short {
+            self.writeback.kick();
         }
-        if !any {
-            // A zone without clean folios is left alone while another has free frames.
-            let short = (0..self.zones.len()).all(wants);
-            self.short.store(short, Ordering::SeqCst);
-            if short {
-                self.writeback.kick();
-            }
+        found.contains(&Found::More)
+    }
+
+    /// Has folios leave, some of each zone below its high watermark, the one that is asked first last.
+    fn reclaim_from(self: &Arc<Self>, shard: &RwLock<Folios>) -> Found {
+        let (zones, mut any) = (0..self.zones.len(), false);
+        for zone in zones.clone().rev() {
+            any |= self.reclaim_zone(shard, zone);
         }
-        any
+        if any {
+            return Found::More;
+        }
+        // A zone without clean folios is left alone while another has free memory.
+        let shard = shard.read();
+        let short = zones.into_iter().all(|zone| shard.is_wanting(zone) || shard.has_none(zone));
+        if short { Found::TooFew } else { Found::Enough }
+    }
+
+    /// Has folios of a zone leave, before others have their turn; whether any could.
+    fn reclaim_zone(self: &Arc<Self>, shard: &RwLock<Folios>, zone: usize) -> bool {
+        let pass = shard.read().watermarks(zone).pass;
+        for nth in 0..pass {
+            let mut shard = shard.write();
+            if !shard.is_wanting(zone) || !self.evict(&mut shard, zone) {
+                return nth > 0;
+            }
+            drop(shard);
+            self.room.wake_all();
+        }
+        true
     }
 }
 

@@ -31,7 +31,7 @@ struct Outside {
 impl Outside {
     /// The cache forgets the range, a shard at a time.
     async fn forget(mut self) {
-        for (turn, shard) in self.core.places.shards_of(self.range).enumerate() {
+        for (turn, shard) in self.core.places.shards_of(self.range).into_iter().enumerate() {
             self.core.give_way(turn).await;
             self.core.forget(shard, &self);
         }
@@ -44,7 +44,7 @@ impl Drop for Outside {
     fn drop(&mut self) {
         if self.still {
             let shards = self.core.places.shards_of(self.range);
-            shards.for_each(|shard| self.core.forget(shard, self));
+            shards.into_iter().for_each(|shard| self.core.forget(shard, self));
         }
     }
 }
@@ -137,7 +137,7 @@ impl Core {
     /// Waits until nothing of a held range is on its way into memory, nor dirty or on its way below unless that `drops`. A shard that is still
     /// stays so.
     async fn settle(self: &Arc<Self>, range: ByteRange, drops: bool) -> Result<(), Kind> {
-        for (turn, shard) in self.places.shards_of(range).enumerate() {
+        for (turn, shard) in self.places.shards_of(range).into_iter().enumerate() {
             self.give_way(turn).await;
             loop {
                 let seen = self.changes.current();
@@ -154,9 +154,8 @@ impl Core {
 
     fn left(&self, shard: usize, range: ByteRange) -> Left {
         let (shard, mut left) = (self.shards[shard].read(), Left::Nothing);
-        for number in shard.within(range) {
-            let folio = shard.get(number).expect("the shard has it");
-            let blocks = self.places.part(range, number).blocks;
+        for folio in shard.within(range) {
+            let blocks = self.places.part(range, folio.span()).blocks;
             if folio.fills > 0 {
                 return Left::Fills;
             }

@@ -66,6 +66,9 @@ const PERCENT: Type = Type::Number(0, 100);
 /// Largest window of readahead.
 const READAHEAD_MAX: u64 = 64 << 20;
 
+/// Smallest folio, unless blocks are larger.
+const FOLIO_MIN: u64 = 4096;
+
 /// Largest folio.
 pub(super) const FOLIO_MAX: u64 = 2 << 20;
 
@@ -83,8 +86,9 @@ options! {
     Start block_size: Option<u64> = sizes::BLOCK,
         "Unit of reading, writing and dirtying; not below the block of the device below"
         .unit(Unit::Bytes).preset(Preset::Words("4096, where the device below allows it"));
-    Start folio_size: u64 = Type::PowerOfTwo(4096, FOLIO_MAX), "Unit of memory, of which each block is read and written for itself"
-        .unit(Unit::Bytes).preset(Preset::Number(16384));
+    Start folio_size: Option<u64> = Type::PowerOfTwo(FOLIO_MIN, FOLIO_MAX),
+        "Size of all folios, the units of memory, of which each block is read and written for itself"
+        .unit(Unit::Bytes).preset(Preset::Words("4 KiB to 2 MiB, by what is accessed"));
     Live dirty_background_ratio: u64 = PERCENT, "Start writing back above this share of dirty blocks; not above dirty_ratio"
         .unit(Unit::Percent).preset(Preset::Number(10));
     Live dirty_ratio: u64 = PERCENT, "Maximum share of blocks that are dirty or being written back. Writes that need more wait"
@@ -118,6 +122,11 @@ impl Settings {
         sizes::block(self.block_size.unwrap_or(BLOCK))
     }
 
+    /// Bytes of the smallest folio.
+    pub(super) fn folio_min(&self) -> u64 {
+        self.folio_size.unwrap_or(self.block_size().bytes().max(FOLIO_MIN))
+    }
+
     pub(super) fn dirty_expire(&self) -> Duration {
         Duration::from_millis(self.dirty_expire.get())
     }
@@ -125,13 +134,13 @@ impl Settings {
     fn fits(&self) -> Result<(), Error> {
         let (background, limit) = (self.dirty_background_ratio.get(), self.dirty_ratio.get());
         in_order(("dirty_background_ratio", background), ("dirty_ratio", limit))?;
-        let (block, folio) = (self.block_size().bytes(), self.folio_size);
-        if block > folio {
-            return Err(Error::invalid(format!(
+        let block = self.block_size().bytes();
+        match self.folio_size {
+            Some(folio) if block > folio => Err(Error::invalid(format!(
                 "block_size {block} is above folio_size {folio}: a folio is one block or more"
-            )));
+            ))),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -153,10 +162,10 @@ mod tests {
             refusal(|config| config.dirty_ratio = 9)
                 .contains("dirty_background_ratio 10 is above dirty_ratio 9")
         );
-        assert!(refusal(|config| config.folio_size = 3000).contains("folio_size cannot be 3000"));
-        assert!(refusal(|config| config.folio_size = 4 << 20).contains("folio_size"));
+        assert!(refusal(|config| config.folio_size = Some(3000)).contains("folio_size cannot be 3000"));
+        assert!(refusal(|config| config.folio_size = Some(4 << 20)).contains("folio_size"));
         assert!(
-            refusal(|config| config.block_size = Some(65536))
+            refusal(|config| (config.block_size, config.folio_size) = (Some(65536), Some(16384)))
                 .contains("block_size 65536 is above folio_size 16384")
         );
         assert!(refusal(|config| config.dirty_expire = 0).contains("dirty_expire cannot be 0"));

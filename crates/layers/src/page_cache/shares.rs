@@ -1,31 +1,108 @@
-//! What a shard has of a zone: folios by slot, in the order in which they leave, and what has happened to them.
+//! What a shard has of a zone: memory, folios by slot, in the order in which they leave, and what has happened to them.
 
 use std::cell::RefCell;
-use std::ops::AddAssign;
+use std::ops::{AddAssign, Range};
 
 use spillway_policy::chunked::{CHUNK, Chunked};
 use spillway_policy::eviction::{Eviction, Residents, S3Fifo};
+use spillway_policy::zones::Watermarks;
 
 use super::folio::Folio;
-use super::places::FolioNumber;
+use super::places::{Places, UnitNumber};
+use super::slabs::{Frame, Slabs};
+
+/// A slot of a folio.
+enum Slot {
+    /// The next one that is free.
+    Free(Option<u32>),
+    Taken(Folio),
+}
+
+/// Bytes of a slot.
+pub(super) const SLOT_BYTES: u64 = size_of::<Slot>() as u64;
+
+const _: () = assert!(size_of::<Slot>() == size_of::<Folio>(), "there is one for each folio");
+
+impl Default for Slot {
+    fn default() -> Self {
+        Self::Free(None)
+    }
+}
 
 /// Folios by slot.
 #[derive(Default)]
-struct Slots(Chunked<Option<Folio>>);
+struct Slots {
+    slots: Chunked<Slot>,
+    /// The first one that is free.
+    free: Option<u32>,
+}
 
 impl Slots {
+    #[inline]
     fn at(&self, slot: u32) -> &Folio {
-        self.0[slot].as_ref().expect("the slot has a folio")
+        match &self.slots[slot] {
+            Slot::Taken(folio) => folio,
+            Slot::Free(_) => panic!("slot {slot} has no folio"),
+        }
+    }
+
+    fn at_mut(&mut self, slot: u32) -> &mut Folio {
+        match &mut self.slots[slot] {
+            Slot::Taken(folio) => folio,
+            Slot::Free(_) => panic!("slot {slot} has no folio"),
+        }
     }
 
     fn all(&self) -> impl Iterator<Item = &Folio> {
-        self.0.iter().flatten()
+        self.slots.iter().filter_map(|slot| match slot {
+            Slot::Taken(folio) => Some(folio),
+            Slot::Free(_) => None,
+        })
+    }
+
+    fn put(&mut self, folio: Folio) -> u32 {
+        if self.free.is_none() {
+            self.grow();
+        }
+        let slot = self.free.expect("there are some now");
+        let Slot::Free(next) = self.slots[slot] else { panic!("slot {slot} has a folio") };
+        self.free = next;
+        self.slots[slot] = Slot::Taken(folio);
+        slot
+    }
+
+    fn take(&mut self, slot: u32) -> Folio {
+        match std::mem::replace(&mut self.slots[slot], Slot::Free(self.free)) {
+            Slot::Taken(folio) => {
+                self.free = Some(slot);
+                folio
+            }
+            Slot::Free(_) => panic!("slot {slot} has no folio"),
+        }
+    }
+
+    fn grow(&mut self) {
+        let len = self.slots.len();
+        self.slots.grow_to(len + 1);
+        for slot in (len..self.slots.len()).rev() {
+            self.slots[slot] = Slot::Free(self.free.replace(slot));
+        }
+    }
+
+    /// Asserts that each slot is free or has a folio.
+    fn verify(&self) {
+        let next = |slot: &u32| match self.slots[*slot] {
+            Slot::Free(next) => next,
+            Slot::Taken(_) => panic!("slot {slot} has a folio"),
+        };
+        let free = std::iter::successors(self.free, next).count();
+        assert_eq!(free + self.all().count(), self.slots.len() as usize, "each slot is free or has a folio");
     }
 }
 
 impl Residents for Slots {
     fn name(&self, slot: u32) -> u64 {
-        self.at(slot).number.0
+        self.at(slot).span().name()
     }
 
     fn mark(&self, slot: u32) -> u32 {
@@ -48,8 +125,8 @@ impl Residents for Slots {
 /// The folios of a zone while one is sought that can leave.
 struct Leaving<'a> {
     slots: &'a Slots,
-    /// Those that cannot because they are dirty, where that matters.
-    dirty: RefCell<Option<&'a mut Vec<FolioNumber>>>,
+    /// Those that cannot because they are dirty, a unit of each, where that matters.
+    dirty: RefCell<Option<&'a mut Vec<UnitNumber>>>,
 }
 
 impl Residents for Leaving<'_> {
@@ -72,7 +149,7 @@ impl Residents for Leaving<'_> {
     fn may_leave(&self, slot: u32) -> bool {
         if let Some(dirty) = self.dirty.borrow_mut().as_mut() {
             let folio = self.slots.at(slot);
-            dirty.extend(folio.state.dirty_runs().next().map(|_| folio.number));
+            dirty.extend(folio.state.dirty_runs().next().map(|_| folio.unit));
         }
         self.slots.may_leave(slot)
     }
@@ -109,92 +186,129 @@ impl AddAssign for Traffic {
     }
 }
 
-/// Bits of the number of a slot.
-pub(super) const SLOT_BITS: u32 = 26;
-
 /// Bytes that a share takes for folios that it does not have, at most.
-pub(super) const BYTES_SPARE: u64 = CHUNK as u64 * size_of::<Option<Folio>>() as u64 + S3Fifo::BYTES_SPARE;
+pub(super) const BYTES_SPARE: u64 = CHUNK as u64 * SLOT_BYTES + S3Fifo::BYTES_SPARE;
+
+/// What is left free of memory that is taken.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Leave {
+    /// As much as where another zone may have more than it leaves.
+    Spare,
+    /// As little as possible.
+    Min,
+}
 
 /// Folios looked at for one that can leave.
 const LOOKS: u32 = 64;
 
 /// See the head of this file.
 pub(super) struct Share {
+    pub(super) slabs: Slabs,
+    pub(super) watermarks: Watermarks,
     slots: Slots,
-    free: Vec<u32>,
     eviction: S3Fifo,
     pub(super) traffic: Traffic,
 }
 
 impl Share {
-    /// For about so many folios.
-    pub(super) fn new(folios: u64) -> Self {
+    /// With so many units of memory.
+    pub(super) fn new(zone: u8, units: u64, watermarks: Watermarks, places: &Places) -> Self {
         Self {
+            slabs: Slabs::new(zone, units, places),
+            watermarks,
             slots: Slots::default(),
-            free: Vec::new(),
-            eviction: S3Fifo::new(u32::try_from(folios).unwrap_or(u32::MAX)),
+            eviction: S3Fifo::new(u32::try_from(units).unwrap_or(u32::MAX)),
             traffic: Traffic::default(),
         }
     }
 
+    #[inline]
     pub(super) fn at(&self, slot: u32) -> &Folio {
         self.slots.at(slot)
     }
 
     pub(super) fn at_mut(&mut self, slot: u32) -> &mut Folio {
-        self.slots.0[slot].as_mut().expect("the slot has a folio")
+        self.slots.at_mut(slot)
+    }
+
+    /// A part of what stands in a folio.
+    pub(super) fn bytes_mut(&mut self, slot: u32, bytes: Range<usize>) -> &mut [u8] {
+        self.slabs.bytes_mut(&self.slots.at(slot).frame, bytes)
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = &Folio> {
         self.slots.all()
     }
 
+    /// Memory for a folio of `order`, or of the largest below it for which there is some, beside what is left.
+    pub(super) fn take(&mut self, order: u8, leave: Leave) -> Option<Frame> {
+        let mark = match leave {
+            Leave::Spare => self.watermarks.spare,
+            Leave::Min => self.watermarks.min,
+        };
+        let most = self.slabs.free().saturating_sub(mark).checked_ilog2()?;
+        self.slabs.take(order.min(most as u8))
+    }
+
     /// A new folio; the slot that it gets.
     pub(super) fn insert(&mut self, folio: Folio) -> u32 {
-        let (slot, number) = (self.free_slot(), folio.number.0);
+        let span = folio.span();
         let created =
             if folio.is_unread() { &mut self.traffic.created_ahead } else { &mut self.traffic.created };
         *created += 1;
-        assert!(self.slots.0[slot].replace(folio).is_none(), "slot {slot} was free");
-        self.eviction.admit(slot, number);
+        let slot = self.slots.put(folio);
+        self.eviction.admit(slot, span.name(), span.order);
         slot
     }
 
-    fn free_slot(&mut self) -> u32 {
-        if self.free.is_empty() {
-            let len = self.slots.0.len();
-            self.slots.0.grow_to(len + 1);
-            assert!(self.slots.0.len() <= 1 << SLOT_BITS, "a shard's zone has at most 2^{SLOT_BITS} folios");
-            self.free.extend((len..self.slots.0.len()).rev());
-        }
-        self.free.pop().expect("there are some now")
+    /// The slot of a folio that can leave, if one of those looked at can; it is to be removed. Notes in `met` which of them are dirty.
+    pub(super) fn leaving(&mut self, met: Option<&mut Vec<UnitNumber>>) -> Option<u32> {
+        let leaving = Leaving { slots: &self.slots, dirty: RefCell::new(met) };
+        self.eviction.evict(LOOKS, &leaving)
     }
 
-    /// A folio that leaves, and its slot, if one of those looked at can. Notes in `met` which of them are dirty.
-    pub(super) fn evict(&mut self, met: Option<&mut Vec<FolioNumber>>) -> Option<(u32, Folio)> {
-        let leaving = Leaving { slots: &self.slots, dirty: RefCell::new(met) };
-        let slot = self.eviction.evict(LOOKS, &leaving)?;
-        let folio = self.slots.0[slot].take().expect("what leaves is there");
+    /// The folio of a slot leaves.
+    pub(super) fn remove(&mut self, slot: u32) -> Folio {
+        let folio = self.slots.take(slot);
         assert!(folio.is_idle(), "what leaves is not needed");
-        self.free.push(slot);
         self.traffic.evicted += 1;
-        Some((slot, folio))
+        folio
     }
 
     pub(super) fn traffic(&self) -> Traffic {
         Traffic { activated: self.eviction.activated(), ..self.traffic }
     }
 
-    /// Asserts that slots and folios agree; returns dirty blocks, and those that are being written back.
-    pub(super) fn verify(&self, zone: u16) -> (u64, u64) {
+    /// Asserts that memory, slots and folios agree; returns dirty blocks, and those that are being written back.
+    pub(super) fn verify(&self) -> (u64, u64) {
         let folios = || self.slots.all();
-        assert_eq!(
-            self.free.len() + folios().count(),
-            self.slots.0.len() as usize,
-            "each slot is free or has a folio"
-        );
-        assert!(folios().all(|folio| folio.zone == zone), "each folio is in the zone of its memory");
+        self.slots.verify();
+        let used: u64 = folios().map(|folio| folio.frame.units()).sum();
+        assert_eq!(used + self.slabs.free(), self.slabs.units(), "each unit is free, or a folio's");
         let unsaved = folios().map(|folio| folio.state.unsaved());
         unsaved.fold((0, 0), |sum, one| (sum.0 + u64::from(one.0), sum.1 + u64::from(one.1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_free_is_left_whatever_the_size_of_what_is_taken() {
+        let places = Places {
+            block_shift: 12,
+            unit_shift: 12,
+            order_max: 4,
+            region_shift: 16,
+            granule_shift: 12,
+            shards: 1,
+        };
+        let watermarks = Watermarks { min: 2, spare: 5, low: 6, high: 8, pass: 1 };
+        let mut share = Share::new(0, 16, watermarks, &places);
+        let mut take = |order, leave| share.take(order, leave).map(|frame| frame.order);
+        assert_eq!([4, 4, 0, 0].map(|order| take(order, Leave::Spare)), [Some(3), Some(1), Some(0), None]);
+        assert_eq!([4, 4, 0].map(|order| take(order, Leave::Min)), [Some(1), Some(0), None]);
+        assert_eq!(share.slabs.free(), 2);
     }
 }

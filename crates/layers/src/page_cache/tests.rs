@@ -5,6 +5,7 @@ mod failures;
 mod memory;
 mod readahead;
 mod reads;
+mod sizes;
 mod throttle;
 mod writes;
 mod zones;
@@ -62,7 +63,7 @@ impl BlockDevice for Recorder {
     }
 }
 
-/// A disk, and a cache of a MiB over it unless something else is asked for.
+/// A disk, and a cache of a MiB in folios of 16 KiB over it unless something else is asked for.
 struct House {
     world: Arc<World>,
     disk: Arc<Disk>,
@@ -72,7 +73,7 @@ struct House {
 }
 
 fn mebibyte() -> Config {
-    Config { page_cache_bytes_max: Some(1 << 20), ..Config::default() }
+    Config { page_cache_bytes_max: Some(1 << 20), folio_size: Some(16384), ..Config::default() }
 }
 
 impl House {

@@ -64,19 +64,35 @@ impl House {
 
     /// Where so many percent may be unsaved, or the blocks of two folios.
     fn with_limit(percent: u64) -> Arc<Self> {
-        let config = Config {
-            page_cache_bytes_max: Some(36 << 10),
+        let folio = FOLIO * BLOCK as u64;
+        Self::with_config(&Config {
+            page_cache_bytes_max: Some(35 << 10),
             block_size: Some(BLOCK as u64),
-            folio_size: FOLIO * BLOCK as u64,
+            folio_size: Some(folio),
             dirty_background_ratio: percent,
             dirty_ratio: percent,
-            cut: Cut { region_bytes: FOLIO * BLOCK as u64, shards: 2, ..Cut::default() },
+            cut: Cut { region_bytes: folio, shards: 2, ..Cut::default() },
             ..Config::default()
-        };
+        })
+    }
+
+    /// Where a folio has eight blocks, sixteen, or all of a region of 32; there is memory for two regions.
+    fn with_sizes() -> Arc<Self> {
+        Self::with_config(&Config {
+            page_cache_bytes_max: Some(60 << 10),
+            block_size: Some(BLOCK as u64),
+            dirty_background_ratio: 100,
+            dirty_ratio: 100,
+            cut: Cut { region_bytes: 4 * FOLIO * BLOCK as u64, shards: 1, ..Cut::default() },
+            ..Config::default()
+        })
+    }
+
+    fn with_config(config: &Config) -> Arc<Self> {
         let disk = Disk(Arc::new(Unseen::new(vec![0; 8 * FOLIO as usize * BLOCK])));
         let below = Arc::new(disk.clone());
         let (cache, _) =
-            PageCache::open(&config, below, Arc::new(Tasks), &Budget::new(1 << 20)).expect("it opens");
+            PageCache::open(config, below, Arc::new(Tasks), &Budget::new(1 << 20)).expect("it opens");
         Arc::new(Self { disk, cache })
     }
 
@@ -193,6 +209,34 @@ fn a_write_outlives_the_read_that_it_meets() {
         house.flush();
         assert_eq!(house.below(1), 1);
     });
+}
+
+/// A large write and a large read come to where a small write brings a folio in: no block has memory twice.
+#[test]
+fn a_small_folio_and_a_large_one_lie_beside_each_other() {
+    every_order(3000, || {
+        let house = House::with_sizes();
+        let small: fn(&House) = |house| {
+            house.write(9, 1);
+            assert!([1, 2].contains(&house.read(9, 1)[0]), "it or what came over it");
+        };
+        let large: fn(&House) = |house| {
+            house.ask(Request::write(0, IoBuf::copy_of(&[2; 32 * BLOCK])));
+        };
+        let read: fn(&House) = |house| assert!(house.read(0, 32).iter().all(|value| *value <= 2));
+        together(&house, &[small, large, read]);
+        let seen = house.read(0, 32);
+        assert!((0..).zip(&seen).all(|(block, value)| *value == 2 || block == 9 && *value == 1), "{seen:?}");
+        house.flush();
+        assert_eq!((0..32).map(|block| house.below(block)).collect::<Vec<_>>(), seen);
+        house.cache.verify();
+    });
+}
+
+#[test]
+fn the_checker_finds_a_folio_over_another() {
+    let model = "page_cache::threads::a_small_folio_and_a_large_one_lie_beside_each_other";
+    finds("page_cache: bring a folio in over another", model);
 }
 
 /// More folios are written than there is memory for, below the background limit: who waits has room made.

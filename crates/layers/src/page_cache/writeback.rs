@@ -154,11 +154,11 @@ impl Core {
         let longest = u64::from(self.below.geometry().optimal_io).max(WRITE_BYTES);
         let (mut runs, mut all) = (Vec::new(), 0);
         for run in dirty {
-            for piece in self.places.pieces(run) {
-                let folio = shard.get_mut(piece.folio).expect("it has dirty blocks");
+            for piece in shard.pieces(run) {
+                let folio = shard.get_mut(piece.folio.unit).expect("it has dirty blocks");
                 let blocks = piece.blocks.len() as u64;
                 folio.state.begin_writeback(piece.blocks);
-                self.zones.begun(folio.zone, blocks);
+                self.zones.begun(folio.zone(), blocks);
                 all += blocks;
             }
             let starts = (0..run.len).step_by(longest as usize);
@@ -204,10 +204,13 @@ impl Core {
     /// Copies what is being written back of a region, a folio at a time: clients that write have their turn in between.
     fn copy_out(&self, run: ByteRange, copy: &mut [u8]) {
         assert_eq!(copy.len() as u64, run.len, "room for the run");
-        for piece in self.places.pieces(run) {
-            let shard = self.home(piece.folio).read();
-            let folio = shard.get(piece.folio).expect("it stays while it is written back");
-            copy[piece.start..piece.start + piece.bytes.len()].copy_from_slice(&folio.bytes[piece.bytes]);
+        let mut start = 0;
+        while start < copy.len() {
+            let shard = self.home(run.offset).read();
+            let (folio, piece) = shard.at(run, start as u64).expect("it stays while it is written back");
+            let end = start + piece.bytes.len();
+            copy[start..end].copy_from_slice(shard.bytes(folio, piece.bytes));
+            start = end;
         }
     }
 
@@ -225,9 +228,9 @@ impl Core {
         {
             let mut shard = self.shard(batch.region).write();
             for (run, landed) in &batch.runs {
-                for piece in self.places.pieces(*run) {
-                    let folio = shard.get_mut(piece.folio).expect("it stays while it is written back");
-                    let (zone, ended) = (folio.zone, piece.blocks.len() as u64);
+                for piece in shard.pieces(*run) {
+                    let folio = shard.get_mut(piece.folio.unit).expect("it stays while it is written back");
+                    let (zone, ended) = (folio.zone(), piece.blocks.len() as u64);
                     let dirty = u64::from(folio.state.end_writeback(piece.blocks, *landed));
                     self.zones.ended(zone, ended, dirty);
                     let traffic = shard.count(zone);

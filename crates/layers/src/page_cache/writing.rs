@@ -8,30 +8,32 @@ use spillway_core::{ByteRange, Kind, Reply, Request, mutant};
 
 use super::cache::Core;
 use super::counts::Count;
-use super::frames::Frame;
+use super::folio::Folio;
+use super::places::Span;
 use super::settings::Mode;
 
 /// What a write waits for.
 pub(super) enum Need {
     /// That so many blocks may become unsaved.
-    Units(u64),
-    /// Memory for a folio.
-    Frame,
+    Unsaved(u64),
+    /// Memory for a folio at this byte.
+    Memory(u64),
     /// That nobody changes the range beside the cache.
     Clear(ByteRange),
 }
 
-/// What a write has taken and not used yet: blocks that it may dirty, memory of a folio; and what it has dirtied.
+/// What a write has taken and not used yet: blocks that it may dirty; and what it has dirtied.
 pub(super) struct Hand {
     core: Arc<Core>,
-    units: u64,
-    frame: Option<Frame>,
+    blocks: u64,
     dirtied: u64,
+    /// Up to where the stream of writes will go that this one is of, once it has come to a folio that is not there.
+    until: Option<u64>,
 }
 
 impl Hand {
     pub(super) fn new(core: Arc<Core>) -> Self {
-        Self { core, units: 0, frame: None, dirtied: 0 }
+        Self { core, blocks: 0, dirtied: 0, until: None }
     }
 
     /// Blocks that the write has dirtied so far.
@@ -40,11 +42,8 @@ impl Hand {
     }
 
     fn give_back(&mut self) {
-        if self.units > 0 {
-            self.core.unsaved.give(std::mem::take(&mut self.units));
-        }
-        if let Some(frame) = self.frame.take() {
-            self.core.give_frame(frame);
+        if self.blocks > 0 {
+            self.core.unsaved.give(std::mem::take(&mut self.blocks));
         }
     }
 }
@@ -80,42 +79,47 @@ impl Core {
         hand: &mut Hand,
     ) -> Result<(), Need> {
         while *done < request.range.len {
-            match self.absorb_piece(request, *done, hand) {
-                Ok(bytes) => *done += bytes,
-                Err(Need::Frame) => hand.frame = Some(self.frame_to_dirty().ok_or(Need::Frame)?),
-                Err(need) => return Err(need),
-            }
+            *done += self.absorb_piece(request, *done, hand)?;
         }
         Ok(())
     }
 
     fn absorb_piece(self: &Arc<Self>, request: &Request, start: u64, hand: &mut Hand) -> Result<u64, Need> {
-        let piece = self.places.piece(request.range, start);
-        let (blocks, bytes) = (self.places.granules(&piece.blocks).len() as u64, piece.bytes.len() as u64);
-        let wanted = blocks.saturating_sub(hand.units);
-        if wanted > 0 && !self.unsaved.try_take(wanted) {
-            return Err(Need::Units(blocks));
-        }
-        hand.units += wanted;
-        let mut shard = self.home(piece.folio).write();
-        let range = self.places.range(piece.folio, &piece.blocks);
+        let at = request.range.offset + start;
+        let unit = self.places.unit_at(at);
+        let mut shard = self.home(at).write();
+        let folio = shard.get(unit).map(Folio::span);
+        let span = folio.unwrap_or_else(|| {
+            let until = *hand.until.get_or_insert_with(|| self.written_until(request.range));
+            shard.room(unit, self.places.order(at, until))
+        });
+        let mut piece = self.places.piece(request.range, start, span);
+        let range = self.places.range(span, &piece.blocks);
         if self.is_outside(range) && !mutant::on("page_cache: write into a range that is being discarded") {
             return Err(Need::Clear(range));
         }
-        if shard.get(piece.folio).is_none() {
-            let frame = hand.frame.take().ok_or(Need::Frame)?;
-            shard.insert(piece.folio, frame, Some(&piece.blocks));
+        let blocks = self.places.granules(&piece.blocks, span.order).len() as u64;
+        let wanted = blocks.saturating_sub(hand.blocks);
+        if wanted > 0 && !self.unsaved.try_take(wanted) {
+            return Err(Need::Unsaved(blocks));
         }
-        let (dirtied, zone) = shard.write(&piece, &request.buf, self.stamp());
+        hand.blocks += wanted;
+        if folio.is_none() {
+            let frame = self.frame_to_dirty(&mut shard, span.order).ok_or(Need::Memory(at))?;
+            piece = self.places.piece(request.range, start, Span { order: frame.order, ..span });
+            shard.insert(unit, frame, Some(&piece.blocks));
+        }
+        let bytes = &request.buf[piece.start..][..piece.bytes.len()];
+        let (dirtied, zone) = shard.write(&piece, bytes, self.stamp());
         // With the lock: a batch that has these blocks ends after they are counted.
         self.zones.dirtied(zone, dirtied);
         let dirty = self.dirty.fetch_add(dirtied, Ordering::Relaxed) + dirtied;
         drop(shard);
-        assert!(dirtied <= hand.units, "{dirtied} blocks became dirty, with room for {}", hand.units);
-        hand.units -= dirtied;
+        assert!(dirtied <= hand.blocks, "{dirtied} blocks became dirty, with room for {}", hand.blocks);
+        hand.blocks -= dirtied;
         hand.dirtied += dirtied;
         self.dirtied(dirtied, dirty);
-        Ok(bytes)
+        Ok(bytes.len() as u64)
     }
 
     /// So many blocks have become dirty, which makes `dirty` of them.
@@ -167,14 +171,15 @@ impl Core {
         }
         match need {
             Need::Clear(range) => self.outside.clear_of(range).await,
-            Need::Units(units) => {
+            Need::Unsaved(blocks) => {
                 let _waiting = self.wait_for_room();
-                self.failure.or(self.unsaved.take(units)).await?;
-                hand.units += units;
+                self.failure.or(self.unsaved.take(blocks)).await?;
+                hand.blocks += blocks;
             }
-            Need::Frame => {
+            Need::Memory(at) => {
                 let _waiting = self.wait_for_room();
-                hand.frame = Some(self.failure.or(self.room.until(|| self.frame_to_dirty())).await?);
+                // Another may take it first: then it is waited for again.
+                self.failure.or(self.room.until(|| self.has_room(at).then_some(()))).await?;
             }
         }
         Ok(())

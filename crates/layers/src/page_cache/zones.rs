@@ -1,19 +1,21 @@
-//! Zones of memory: each has frames of its own, its share of the dirty limit, and, in each shard, a list of its folios by who leaves next.
+//! Zones of memory: each has its share of the dirty limit, and, in each shard, slabs and a list of folios by who leaves next.
 //!
 //! A folio that is about to be dirtied gets memory of a zone below its share; one that is read gets any. So reclaim, which goes zone by zone,
 //! finds clean folios in each of them. By default there is a zone for each NUMA node, as large in proportion; which memory the processor
 //! then touches is up to the kernel. Zones without an order of preference take turns by size, so that all are aged alike.
 
 use spillway_core::sync::{AtomicU64, Ordering};
-use spillway_policy::zones::{Attempt, Limit, Reserve, Watermarks, Zone, place};
+use spillway_policy::zones::{Attempt, Limit, Reserve, Zone, place};
 
-use super::folios::ZONES_MAX;
-use super::frames::{Frame, Frames};
+use super::folio::ZONES_MAX;
+use super::places::Places;
 use super::settings::Division;
 
 /// A zone; in blocks what is counted.
 struct Kept {
-    frames: Frames,
+    units: u64,
+    /// Units that are free.
+    free: AtomicU64,
     /// Blocks that are dirty, and those that are being written back.
     dirty: AtomicU64,
     moving: AtomicU64,
@@ -31,20 +33,26 @@ pub(super) struct Held {
 pub(super) struct Zones {
     kept: Box<[Kept]>,
     division: Division,
-    /// Blocks of a frame.
+    /// Blocks of a unit.
     blocks: u64,
     turns: AtomicU64,
 }
 
 impl Zones {
-    /// `count` frames of `bytes` and `blocks` each, divided as `division` says.
-    pub(super) fn new(division: &Division, count: u64, bytes: u64, blocks: u64) -> Self {
-        let kept = divided(count, division.parts()).into_iter().map(|count| Kept {
-            frames: Frames::new(count, bytes),
+    /// `count` units, divided as `division` says.
+    pub(super) fn new(division: &Division, count: u64, places: &Places) -> Self {
+        let kept = divided(count, division.parts()).into_iter().map(|units| Kept {
+            units,
+            free: AtomicU64::new(units),
             dirty: AtomicU64::new(0),
             moving: AtomicU64::new(0),
         });
-        Self { kept: kept.collect(), division: division.clone(), blocks, turns: AtomicU64::new(0) }
+        Self {
+            kept: kept.collect(),
+            division: division.clone(),
+            blocks: places.unit_blocks().into(),
+            turns: AtomicU64::new(0),
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -55,29 +63,28 @@ impl Zones {
         self.kept.iter().map(of).sum()
     }
 
-    /// Frames that there may be.
-    pub(super) fn frames(&self) -> u64 {
-        self.sum(|zone| zone.frames.count())
+    /// Units that there may be.
+    pub(super) fn units(&self) -> u64 {
+        self.sum(|zone| zone.units)
     }
 
-    /// Frames of a zone.
-    pub(super) fn frames_of(&self, zone: usize) -> u64 {
-        self.kept[zone].frames.count()
+    /// The units of each zone that each of so many shards has: dealt in turn, so that where there are enough no shard goes without.
+    pub(super) fn dealt(&self, shards: u64) -> Vec<Vec<u64>> {
+        let mut first = 0;
+        let mut parts = vec![Vec::new(); shards as usize];
+        for Kept { units, .. } in &self.kept {
+            for (shard, part) in (0..).zip(&mut parts) {
+                let place = (shard + shards - first) % shards;
+                part.push(units / shards + u64::from(place < units % shards));
+            }
+            first = (first + units) % shards;
+        }
+        parts
     }
 
-    /// Frames of a zone that are free, made or not.
-    pub(super) fn free_of(&self, zone: usize) -> u64 {
-        self.kept[zone].frames.free()
-    }
-
-    /// Frames that have memory, in use or not.
-    pub(super) fn made(&self) -> u64 {
-        self.sum(|zone| zone.frames.made())
-    }
-
-    /// Frames that are free, made or not.
+    /// Units that are free.
     pub(super) fn free(&self) -> u64 {
-        self.sum(|zone| zone.frames.free())
+        self.sum(|zone| zone.free.load(Ordering::Relaxed))
     }
 
     /// The zones in the order in which they are asked for memory.
@@ -87,23 +94,17 @@ impl Zones {
         (first..first + count).map(move |zone| zone % count)
     }
 
-    /// The zone whose turn it is: each as often as it has frames.
+    /// The zone whose turn it is: each as often as it has units.
     fn turn(&self) -> usize {
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
         // Neighbouring turns fall far from each other.
-        let mut at = turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) % self.frames();
+        let mut at = turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) % self.units();
         let mine = |zone: &Kept| {
-            let here = at < zone.frames.count();
-            at = at.saturating_sub(zone.frames.count());
+            let here = at < zone.units;
+            at = at.saturating_sub(zone.units);
             here
         };
-        self.kept.iter().position(mine).expect("a turn is one of the frames")
-    }
-
-    /// What is free of a zone when something changes.
-    pub(super) fn watermarks(&self, zone: usize) -> Watermarks {
-        let before = self.kept[..zone].iter().map(|zone| zone.frames.count()).sum();
-        self.division.reserve.watermarks(self.frames_of(zone), before)
+        self.kept.iter().position(mine).expect("a turn is one of the units")
     }
 
     /// Whether requests reclaim memory themselves where none is free.
@@ -111,63 +112,53 @@ impl Zones {
         self.division.reserve == Reserve::Plenty
     }
 
-    /// A free frame for a request: of the first of `zones` that has some to spare, else of the first that has any for it.
-    pub(super) fn take_any(&self, mut zones: impl Iterator<Item = usize> + Clone) -> Option<Frame> {
-        let spare = zones.clone().find_map(|zone| self.take_spare(zone));
-        spare.or_else(|| zones.find_map(|zone| self.take_last(zone)))
+    /// Units of a zone were taken.
+    pub(super) fn taken(&self, zone: u8, units: u64) {
+        let before = self.kept[usize::from(zone)].free.fetch_sub(units, Ordering::Relaxed);
+        assert!(before >= units, "{units} of {before} units in zone {zone}");
     }
 
-    fn take_spare(&self, zone: usize) -> Option<Frame> {
-        self.take_above(zone, self.watermarks(zone).spare)
+    /// Units of a zone are free again.
+    pub(super) fn given(&self, zone: u8, units: u64) {
+        let zone = &self.kept[usize::from(zone)];
+        let before = zone.free.fetch_add(units, Ordering::Relaxed);
+        assert!(
+            before + units <= zone.units,
+            "{units} units come back, and {before} of {} are free",
+            zone.units
+        );
     }
 
-    fn take_last(&self, zone: usize) -> Option<Frame> {
-        self.take_above(zone, self.watermarks(zone).min)
-    }
-
-    fn take_above(&self, zone: usize, mark: u64) -> Option<Frame> {
-        if mark > 0 && self.free_of(zone) <= mark { None } else { self.take(zone) }
-    }
-
-    /// A free frame of a zone.
-    fn take(&self, zone: usize) -> Option<Frame> {
-        let bytes = self.kept[zone].frames.take()?;
-        Some(Frame { zone: zone as u16, bytes })
-    }
-
-    pub(super) fn put(&self, frame: Frame) {
-        self.kept[usize::from(frame.zone)].frames.put(frame.bytes);
-    }
-
-    /// Memory for a folio that is about to be dirtied, where `percent` of all may be unsaved: a free frame, or one that `reclaim` gets from
-    /// a zone. In a zone below its share, where one has any.
-    pub(super) fn place(&self, percent: u64, reclaim: impl Fn(usize) -> Option<Frame>) -> Option<Frame> {
+    /// Memory for a folio that is about to be dirtied, where `percent` of all may be unsaved: what `take` gets from a zone that is below its
+    /// share, where one has any.
+    pub(super) fn place<T>(
+        &self,
+        percent: u64,
+        mut take: impl FnMut(usize, Attempt) -> Option<T>,
+    ) -> Option<T> {
         if self.len() == 1 {
-            return self.take_last(0).or_else(|| reclaim(0));
+            return take(0, Attempt::Fallback);
         }
-        let order: Vec<usize> = self.order().collect();
-        let zones: Vec<Zone> = order.iter().map(|zone| self.held(*zone).zone()).collect();
-        place(self.division.scope, Limit::Percent(percent), &zones, |nth, attempt| match attempt {
-            Attempt::Spare => self.take_spare(order[nth]),
-            Attempt::Reclaim => reclaim(order[nth]),
-            Attempt::Fallback => self.take_last(order[nth]).or_else(|| reclaim(order[nth])),
-        })
+        let zones_in_order: Vec<usize> = self.order().collect();
+        let zones: Vec<Zone> = zones_in_order.iter().map(|zone| self.held(*zone).zone()).collect();
+        let limit = Limit::Percent(percent);
+        place(self.division.scope, limit, &zones, |nth, attempt| take(zones_in_order[nth], attempt))
     }
 
     /// Blocks have become dirty.
-    pub(super) fn dirtied(&self, zone: u16, blocks: u64) {
+    pub(super) fn dirtied(&self, zone: u8, blocks: u64) {
         self.kept[usize::from(zone)].dirty.fetch_add(blocks, Ordering::Relaxed);
     }
 
     /// Dirty blocks are on their way.
-    pub(super) fn begun(&self, zone: u16, blocks: u64) {
+    pub(super) fn begun(&self, zone: u8, blocks: u64) {
         let before = self.kept[usize::from(zone)].dirty.fetch_sub(blocks, Ordering::Relaxed);
         assert!(before >= blocks, "{blocks} dirty blocks of {before} in zone {zone}");
         self.kept[usize::from(zone)].moving.fetch_add(blocks, Ordering::Relaxed);
     }
 
     /// Blocks are not on their way any more; so many of them are dirty again.
-    pub(super) fn ended(&self, zone: u16, blocks: u64, again: u64) {
+    pub(super) fn ended(&self, zone: u8, blocks: u64, again: u64) {
         let before = self.kept[usize::from(zone)].moving.fetch_sub(blocks, Ordering::Relaxed);
         assert!(
             before >= blocks && again <= blocks,
@@ -179,8 +170,8 @@ impl Zones {
     pub(super) fn held(&self, zone: usize) -> Held {
         let zone = &self.kept[zone];
         Held {
-            all: zone.frames.count() * self.blocks,
-            free: zone.frames.free() * self.blocks,
+            all: zone.units * self.blocks,
+            free: zone.free.load(Ordering::Relaxed) * self.blocks,
             dirty: zone.dirty.load(Ordering::Relaxed),
             moving: zone.moving.load(Ordering::Relaxed),
         }
@@ -199,7 +190,7 @@ impl Held {
     }
 }
 
-/// `count` frames divided by these parts, one at least for each; those beyond the most that there may be are left out.
+/// `count` units divided by these parts, one at least for each; those beyond the most that there may be are left out.
 fn divided(count: u64, parts: &[u64]) -> Vec<u64> {
     let parts = &parts[..parts.len().min(ZONES_MAX).min(usize::try_from(count).unwrap_or(ZONES_MAX))];
     let all: u128 = parts.iter().map(|part| u128::from(*part)).sum();
@@ -224,7 +215,7 @@ mod tests {
     use spillway_policy::zones::Scope;
 
     #[test]
-    fn frames_are_divided_without_rest() {
+    fn units_are_divided_without_rest() {
         assert_eq!(divided(100, &[]), [100]);
         assert_eq!(divided(100, &[7]), [100]);
         assert_eq!(divided(100, &[0, 0]), [100]);
@@ -236,28 +227,56 @@ mod tests {
         assert_eq!((many.len(), many.iter().sum()), (ZONES_MAX, 1000));
     }
 
+    /// Blocks, units and folios are the same.
+    const PLACES: Places = Places {
+        block_shift: 12,
+        unit_shift: 12,
+        order_max: 0,
+        region_shift: 12,
+        granule_shift: 12,
+        shards: 1,
+    };
+
     fn zones(parts: &[u64], scope: Scope) -> Zones {
         let division = Division { zones: parts.to_vec(), scope, ..Division::default() };
-        Zones::new(&division, 100, 4096, 1)
+        Zones::new(&division, 100, &PLACES)
     }
 
     #[test]
     fn zones_without_preference_take_turns_by_their_size() {
-        let zones = Zones::new(&Division { nodes: vec![1, 3], ..Division::default() }, 400, 4096, 1);
+        let zones = Zones::new(&Division { nodes: vec![1, 3], ..Division::default() }, 400, &PLACES);
         let first = (0..4000).filter(|_| zones.order().next() == Some(0)).count();
         assert!((900..1100).contains(&first), "{first} of 4000 for a quarter");
     }
 
-    /// The zones from which frames come until none is free, each dirtied.
-    fn dirtied(scope: Scope) -> Vec<u16> {
+    /// Takes a unit of a zone, if one is free.
+    fn take(zones: &Zones, zone: usize) -> Option<u8> {
+        let any = zones.held(zone).free > 0;
+        any.then(|| zones.taken(zone as u8, 1)).map(|()| zone as u8)
+    }
+
+    #[test]
+    fn each_shard_has_its_part_of_each_zone() {
+        let zones = Zones::new(&Division { zones: vec![1, 1, 6], ..Division::default() }, 11, &PLACES);
+        let dealt = zones.dealt(4);
+        let sums: Vec<u64> = dealt.iter().map(|part| part.iter().sum()).collect();
+        assert_eq!((sums, zones.units()), (vec![3, 3, 3, 2], 11));
+        let of_zone = |zone: usize| dealt.iter().map(|part| part[zone]).sum::<u64>();
+        assert_eq!([0, 1, 2].map(of_zone), [0, 1, 2].map(|zone| zones.held(zone).all));
+        assert_eq!(zones.dealt(1), [[0, 1, 2].map(of_zone)]);
+    }
+
+    /// The zones from which memory comes until none is free, each unit dirtied.
+    fn dirtied(scope: Scope) -> Vec<u8> {
         let zones = zones(&[20, 80], scope);
-        let take = || zones.place(40, |_| None).inspect(|frame| zones.dirtied(frame.zone, 1));
-        std::iter::from_fn(take).map(|frame| frame.zone).collect()
+        let free = |zone, attempt| if attempt == Attempt::Reclaim { None } else { take(&zones, zone) };
+        let dirty = || zones.place(40, free).inspect(|zone| zones.dirtied(*zone, 1));
+        std::iter::from_fn(dirty).collect()
     }
 
     #[test]
     fn what_is_dirtied_goes_to_a_zone_below_its_share() {
-        let before = |zones: &[u16], count: usize| zones[..count].iter().filter(|zone| **zone == 0).count();
+        let before = |zones: &[u8], count: usize| zones[..count].iter().filter(|zone| **zone == 0).count();
         let with = dirtied(Scope::Zone);
         // One more than its share: at it, a zone is not above it.
         assert_eq!((before(&with, 9), before(&with, 41)), (9, 9));
@@ -268,11 +287,16 @@ mod tests {
     #[test]
     fn a_zone_below_its_share_reclaims_before_another_above_it_gives_its_free_memory() {
         let zones = zones(&[20, 80], Scope::Zone);
-        let all: Vec<Frame> = std::iter::from_fn(|| zones.take(1)).collect();
+        while take(&zones, 1).is_some() {}
         zones.dirtied(0, 20);
-        let asked = zones.place(40, |zone| (zone == 1).then(|| Frame { zone: 1, bytes: Box::default() }));
-        assert_eq!((asked.expect("it reclaims").zone, all.len()), (1, 80));
-        assert_eq!(zones.place(40, |_| None).expect("any will do").zone, 0);
+        let ask = |reclaimed: Option<u8>| {
+            zones.place(40, |zone, attempt| match attempt {
+                Attempt::Reclaim => reclaimed.filter(|reclaimed| usize::from(*reclaimed) == zone),
+                _ => take(&zones, zone),
+            })
+        };
+        assert_eq!(ask(Some(1)), Some(1), "it reclaims");
+        assert_eq!(ask(None), Some(0), "any will do");
         assert_eq!((zones.held(1).clean(), zones.held(0).free), (80, 19));
     }
 }

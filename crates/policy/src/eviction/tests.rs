@@ -7,6 +7,13 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// Names from here on are those of folios of 512 units; others have one.
+const LARGE: u64 = 1 << 40;
+
+fn order(name: u64) -> u8 {
+    if name < LARGE { 0 } else { 9 }
+}
+
 /// A cache of so many names.
 struct Cache<E> {
     policy: E,
@@ -70,7 +77,7 @@ impl<E: Eviction> Cache<E> {
         self.marks.set_mark(slot, mark);
         self.marks.names.borrow_mut()[slot as usize] = name;
         self.slots.insert(name, slot);
-        self.policy.admit(slot, name);
+        self.policy.admit(slot, name, order(name));
     }
 
     fn evict(&mut self) -> Option<u32> {
@@ -111,6 +118,17 @@ fn hot_after_scan<E: Eviction>(policy: E) -> f64 {
 fn a_scan_of_ten_times_the_cache_leaves_the_hot_set() {
     assert!(hot_after_scan(S3Fifo::new(1000)) > 0.98);
     assert_eq!(hot_after_scan(Lru::default()), 0.0, "which is what LRU cannot");
+}
+
+/// Folios of a scan are few and large: it is their memory that counts.
+#[test]
+fn a_scan_in_large_folios_leaves_the_hot_set() {
+    let mut cache = Cache::new(S3Fifo::new(10_000), 10_000);
+    for _ in 0..10 {
+        cache.ratio(0..9990);
+    }
+    cache.ratio(LARGE..LARGE + 1000);
+    assert_eq!(cache.ratio(0..9990), 1.0);
 }
 
 #[test]
@@ -204,7 +222,7 @@ fn history<E: Eviction>(policy: E, steps: &[(u8, u64)]) {
                     cache.marks.names.borrow_mut()[slot as usize] = name;
                     cache.marks.set_mark(slot, 0);
                     cache.slots.insert(name, slot);
-                    cache.policy.admit(slot, name);
+                    cache.policy.admit(slot, name, order(name));
                 }
             }
             _ if cache.slots.len() < cache.room && cache.marks.names.borrow().len() == cache.room => {}

@@ -58,7 +58,7 @@ fn run(rate: u64, folio: u64, unit: u64, mode: Mode, seed: usize) -> Result<[f64
     let granule_bytes = mode.granule(folio);
     let config = Config {
         page_cache_bytes_max: Some(JOBS * AREA * 3 / 2),
-        folio_size: folio,
+        folio_size: Some(folio),
         block_size: Some(unit),
         dirty_background_ratio: 60,
         dirty_ratio: 80,

@@ -59,7 +59,7 @@ impl<E: Eviction> Cache<E> {
         let mark = if E::touched(0, u32::MAX) == u32::MAX { self.tick } else { 0 };
         self.marks.0.borrow_mut()[slot as usize] = (name, mark);
         self.slots.insert(name, slot);
-        self.policy.admit(slot, name);
+        self.policy.admit(slot, name, 0);
         false
     }
 

@@ -42,10 +42,10 @@ pub(super) fn contender(name: &str, pages: u64) -> Result<Box<dyn Contender>> {
 struct Cached(Seam, #[expect(dead_code, reason = "its worker lives as long")] Rig);
 
 impl Cached {
-    /// One that holds so many pages of its device. By polling, because valgrind knows no io_uring.
+    /// One that holds so many pages of its device, of which a shard may have more than others. By polling, because valgrind knows no io_uring.
     fn filled(pages: u64) -> Result<Self> {
         let config = Config {
-            page_cache_bytes_max: Some(pages * PAGE * 2 + (8 << 20)),
+            page_cache_bytes_max: Some(pages * PAGE * 2 + (64 << 20)),
             cut: Cut { shards: SHARDS, ..Cut::default() },
             ..Config::default()
         };

@@ -34,7 +34,7 @@ pub(super) fn compare(rounds: Rounds) -> Result<()> {
 fn beside(folio: u64) -> Result<[f64; 2]> {
     let config = Config {
         page_cache_bytes_max: Some(CACHE),
-        folio_size: folio,
+        folio_size: Some(folio),
         readahead_bytes_max: 0,
         ..Config::default()
     };

@@ -52,8 +52,8 @@ fn of_2011() -> Config {
         throttling: Throttling::AtLimit,
         ..Division::default()
     };
-    let cut = Cut { region_bytes: 128 << 10, ..Cut::default() };
-    Config { folio_size: 4096, dirty_ratio: LIMIT * 7 / 8, division, cut, ..Config::default() }
+    let cut = Cut { region_bytes: 128 << 10, shards: 1, ..Cut::default() };
+    Config { folio_size: Some(4096), dirty_ratio: LIMIT * 7 / 8, division, cut, ..Config::default() }
 }
 
 /// Ours as it is, but for the sizes of the zones.

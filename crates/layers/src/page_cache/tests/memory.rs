@@ -21,7 +21,7 @@ fn a_cache_charges_what_it_is_told_and_gives_it_back() {
 
 #[test]
 fn what_leaves_memory_is_on_the_disk() {
-    let house = House::new(&Config { folio_size: 65536, dirty_ratio: 100, ..mebibyte() });
+    let house = House::new(&Config { folio_size: Some(65536), dirty_ratio: 100, ..mebibyte() });
     let value = |block: usize| (block % 251) as u8 + 1;
     (0..4096).step_by(16).for_each(|block| house.write(block, value(block), 1));
     for block in (0..4096).step_by(16) {
@@ -44,7 +44,8 @@ fn no_more_than_the_limit_is_ever_unsaved_and_writers_wait_for_it() {
 
 #[test]
 fn a_scan_of_ten_times_the_cache_leaves_what_is_used() {
-    let house = House::new(&Config { folio_size: 4096, page_cache_bytes_max: Some(1 << 20), ..mebibyte() });
+    let house =
+        House::new(&Config { folio_size: Some(4096), page_cache_bytes_max: Some(1 << 20), ..mebibyte() });
     let hot = 100;
     for _ in 0..4 {
         (0..hot).rev().for_each(|block| _ = house.read(block, 1));
@@ -59,7 +60,7 @@ fn a_scan_of_ten_times_the_cache_leaves_what_is_used() {
 /// Write-back and readahead access nothing.
 #[test]
 fn folios_are_counted_by_who_brings_them_in_and_by_accesses_of_clients() {
-    let house = House::new(&Config { folio_size: 4096, ..mebibyte() });
+    let house = House::new(&Config { folio_size: Some(4096), ..mebibyte() });
     house.write(3, 1, 3);
     _ = house.read(4000, 2);
     (100..110).for_each(|block| _ = house.read(block, 1));
@@ -103,6 +104,9 @@ fn what_does_not_fit_is_refused_in_words() {
     assert!(
         refusal(&little, disk(1 << 20, 4096), 64 << 20).contains("page_cache_bytes_max of 32K is too little")
     );
+    let much = Config { page_cache_bytes_max: Some(1 << 60), ..mebibyte() };
+    let much = refusal(&much, disk(1 << 20, 4096), Budget::UNLIMITED);
+    assert!(much.contains("page_cache_bytes_max of 1E is too much: give at most 16T"), "{much}");
 }
 
 /// Lets others run for a while.
@@ -127,7 +131,7 @@ fn folios_leave_in_the_background_before_requests_need_their_memory() {
 /// No folio is clean, and yet nobody waits: reclaim asks for write-back while there is a frame left.
 #[test]
 fn where_all_folios_are_dirty_they_are_written_back_before_writers_need_memory() {
-    let config = Config { folio_size: 65536, dirty_expire: 86_400_000, ..mebibyte() };
+    let config = Config { folio_size: Some(65536), dirty_expire: 86_400_000, ..mebibyte() };
     let house = House::new(&config);
     for folio in 0..200 {
         house.write(folio * 16, 5, 1);

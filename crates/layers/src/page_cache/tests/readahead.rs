@@ -113,7 +113,7 @@ fn what_leaves_unread_is_counted() {
 #[test]
 fn what_is_dirty_or_hot_stays_whatever_is_read_ahead() {
     let long = Config { dirty_expire: 86_400_000, dirty_ratio: 100, ..mebibyte() };
-    let all = Config { folio_size: 4096, dirty_background_ratio: 100, ..long };
+    let all = Config { folio_size: Some(4096), dirty_background_ratio: 100, ..long };
     let house = numbered(&all, slow());
     (0..60).for_each(|block| house.write(4000 + block, 255, 1));
     for _ in 0..4 {

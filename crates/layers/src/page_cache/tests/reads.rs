@@ -16,7 +16,7 @@ fn a_second_read_is_answered_at_once() {
 
 #[test]
 fn each_stretch_that_is_missing_is_one_read() {
-    let house = House::new(&Config { folio_size: 8192, ..mebibyte() });
+    let house = House::new(&Config { folio_size: Some(8192), ..mebibyte() });
     house.write(10, 4, 1);
     house.write(21, 5, 1);
     assert_eq!(house.read(5, 25)[5], 4);
@@ -26,7 +26,7 @@ fn each_stretch_that_is_missing_is_one_read() {
 
 #[test]
 fn what_is_written_while_it_is_read_in_is_not_filled_over() {
-    let house = House::new(&Config { folio_size: 65536, ..mebibyte() });
+    let house = House::new(&Config { folio_size: Some(65536), ..mebibyte() });
     let read = house.spawn(house.submit(Request::read(0, IoBuf::new(16 * BLOCK))));
     house.until("a read below", || !house.below.seen.lock().is_empty());
     house.write(4, 9, 2);

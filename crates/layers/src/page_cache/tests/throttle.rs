@@ -11,6 +11,7 @@ fn roomy() -> Config {
         page_cache_bytes_max: Some(32 << 20),
         dirty_background_ratio: 20,
         dirty_ratio: 60,
+        folio_size: Some(16384),
         cut: Cut { region_bytes: 256 << 10, shards: 4, ..Cut::default() },
         ..Config::default()
     }
@@ -101,7 +102,8 @@ fn a_cache_full_of_clean_data_throttles_nobody() {
 /// A block in each folio is dirty: all folios, and hardly any memory.
 #[test]
 fn dirty_blocks_count_not_the_folios_that_they_lie_in() {
-    let house = slow(&Config { folio_size: 2 << 20, ..roomy() }, Latency::UsbStick);
+    let cut = Cut { shards: 1, ..Cut::default() };
+    let house = slow(&Config { folio_size: Some(2 << 20), cut, ..roomy() }, Latency::UsbStick);
     let folios = house.number("folio_bytes_max") >> 21;
     // One is left free: else reclaim would have to make room.
     let folios = folios - 1;

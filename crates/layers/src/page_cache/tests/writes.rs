@@ -14,7 +14,11 @@ fn a_write_is_acknowledged_from_memory_and_read_from_there() {
 #[test]
 fn exactly_the_dirty_blocks_are_written_back_at_every_folio_size() {
     for folio_size in [4096, 16384, 65536, 2 << 20] {
-        let house = House::new(&Config { folio_size, page_cache_bytes_max: Some(24 << 20), ..mebibyte() });
+        let house = House::new(&Config {
+            folio_size: Some(folio_size),
+            page_cache_bytes_max: Some(24 << 20),
+            ..mebibyte()
+        });
         house.read(0, 512);
         house.below.take(Op::Read);
         for block in [5, 77, 400] {
@@ -29,7 +33,7 @@ fn exactly_the_dirty_blocks_are_written_back_at_every_folio_size() {
 
 #[test]
 fn a_write_reads_nothing() {
-    let house = House::new(&Config { folio_size: 65536, ..mebibyte() });
+    let house = House::new(&Config { folio_size: Some(65536), ..mebibyte() });
     house.write(3, 1, 2);
     house.flush();
     assert_eq!(house.below.take(Op::Read), []);
@@ -38,7 +42,8 @@ fn a_write_reads_nothing() {
 
 #[test]
 fn neighbours_are_one_write_across_folios_and_regions_go_up_the_device() {
-    let house = House::new(&Config { folio_size: 4096, page_cache_bytes_max: Some(20 << 20), ..mebibyte() });
+    let house =
+        House::new(&Config { folio_size: Some(4096), page_cache_bytes_max: Some(20 << 20), ..mebibyte() });
     for block in [700, 600, 9, 8, 7, 601] {
         house.write(block, 1, 1);
     }

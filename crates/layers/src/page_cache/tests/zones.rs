@@ -115,7 +115,7 @@ fn with_little_kept_free_nobody_reclaims_but_the_background() {
 #[test]
 fn by_default_zones_are_as_large_in_proportion_as_the_nodes_and_are_aged_alike() {
     let division = Division { nodes: vec![3 << 30, 1 << 30], ..Division::default() };
-    let house = House::new(&Config { folio_size: 4096, division, ..mebibyte() });
+    let house = House::new(&Config { folio_size: Some(4096), division, ..mebibyte() });
     let [first, second] = [0, 1].map(|number| zone(&house, number)[0]);
     assert_eq!(first + second, house.number("folio_bytes_max") / 4096);
     assert!(first.abs_diff(3 * second) <= 4, "{first} and {second}");
