@@ -197,6 +197,15 @@ impl Readahead {
         stream.open_window(read.end - read.start, limits)
     }
 
+    /// Up to where what goes on with this access is expected, a sequential stream's two windows at most; its own end where it is of none.
+    /// Only accesses that come to the end of what was said before have to be reported.
+    pub fn until(&mut self, access: Range<u64>, limits: &Limits) -> u64 {
+        let end = access.end;
+        self.read(access, limits);
+        let goes_on = |stream: &&Stream| stream.pattern == Pattern::Sequential && stream.next == end as i64;
+        self.streams.iter().find(goes_on).map_or(end, |stream| stream.ahead as u64)
+    }
+
     /// Where this read makes a stream of those before it: its index.
     fn prove(&mut self, read: &Range<u64>) -> Option<usize> {
         let found = self.pattern(read);

@@ -42,8 +42,7 @@ impl Core {
         let (end, unit) = (range.offset + range.len, self.places.unit_bytes());
         let window_max = (unit << (1 + self.places.order_max)).min(self.window_part());
         let limits = Limits { size: self.geometry().size, window_max, unit };
-        let ahead = self.streams.written.lock().read(range.offset..end, &limits);
-        ahead.filter(|ahead| ahead.step == 0).map_or(end, |ahead| end.max(ahead.first + ahead.len))
+        self.streams.written.lock().until(range.offset..end, &limits)
     }
 
     /// A client's read of `range` has missed, or come to the begin of a window: it may be time for the next one. Not while writers

@@ -125,6 +125,26 @@ fn a_window_whose_content_left_unread_starts_over() {
 }
 
 #[test]
+fn a_stream_of_small_writes_is_expected_to_fill_large_folios() {
+    // As a page cache asks: only where no folio is, and with one as large as what is expected fills.
+    let (unit, largest) = (BLOCK, 2 << 20);
+    let limits = Limits { unit, window_max: 2 * largest, ..LIMITS };
+    for first in [0, 5000] {
+        let (mut policy, mut folios, mut end) = (Readahead::default(), Vec::new(), first * BLOCK);
+        let begin = end;
+        while end < begin + (64 << 20) {
+            let until = policy.until(end..end + BLOCK, &limits);
+            let fits = |size: &u64| end.is_multiple_of(*size) && end + size <= until;
+            let size = (0..10).map(|order| largest >> order).find(fits).unwrap();
+            folios.push((end - begin, size));
+            end += size;
+        }
+        let small = folios.iter().filter(|(at, size)| *at >= 8 << 20 && *size < largest).count();
+        assert_eq!(small, 0, "{folios:?}");
+    }
+}
+
+#[test]
 fn nothing_is_read_ahead_when_it_is_off_or_a_piece_is_larger_than_the_window() {
     let mut memory = Memory::default();
     let off = Limits { window_max: 0, ..LIMITS };
