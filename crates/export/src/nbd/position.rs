@@ -3,6 +3,7 @@
 use spillway_core::{IoBuf, LocalFuture};
 
 use super::incoming::Incoming;
+use super::reply::Refusal;
 use super::ticket::Ticket;
 
 /// Where in the stream we are.
@@ -13,17 +14,11 @@ pub(super) enum Position {
     Payload(Incoming),
     /// In a payload whose buffer the driver has.
     Lent(Ticket, usize),
-    /// In a payload that nobody wants: bytes left.
-    Skip(u64),
+    /// In a payload that nobody wants: bytes left, and the refusal of its request, which follows it. Clients do not look for a reply
+    /// to what they still send.
+    Skip(u64, Option<(Ticket, Refusal)>),
     /// Behind a header whose request waits for a buffer, or without a future for the connection to hold less.
     Parked(Ticket, Option<LocalFuture<IoBuf>>),
     /// Behind the last request: nothing is taken any more.
     End,
-}
-
-impl Position {
-    /// Before `unwanted` bytes of payload, and then at a header.
-    pub(super) fn before(unwanted: u64) -> Self {
-        if unwanted > 0 { Position::Skip(unwanted) } else { Position::Header }
-    }
 }

@@ -114,7 +114,7 @@ impl Transmission {
         let full = matches!(self.position, Position::Header) && self.full(out);
         match &self.position {
             Position::Header if full => Intake::Pause,
-            Position::Header | Position::Skip(_) | Position::Payload(_) => Intake::Bytes,
+            Position::Header | Position::Skip(..) | Position::Payload(_) => Intake::Bytes,
             Position::Lent(..) | Position::End => Intake::Pause,
             Position::Parked(ticket, room) => {
                 let len = ticket.length as usize;
@@ -147,9 +147,10 @@ impl Transmission {
                 Position::Header if enough => break,
                 Position::Header => self.take_header(rest, out),
                 Position::Payload(_) => self.take_payload(rest, out),
-                Position::Skip(left) => {
+                Position::Skip(left, refused) => {
                     let used = rest.len().min(*left as usize);
-                    self.position = Position::before(*left - used as u64);
+                    let (left, refused) = (*left - used as u64, *refused);
+                    self.skip(left, refused, out);
                     used
                 }
                 Position::Lent(..) | Position::Parked(..) => break,
@@ -185,11 +186,20 @@ impl Transmission {
         match self.admit(&header) {
             Ok(ticket) => self.accept(ticket, rest, out),
             Err(refusal) => {
-                self.position = Position::before(payload_len);
-                self.responder.refuse(&Ticket::refused(&header), refusal, out);
+                self.skip(payload_len, Some((Ticket::refused(&header), refusal)), out);
                 0
             }
         }
+    }
+
+    /// Skips so many bytes of payload before it refuses their request; at once where the connection ends.
+    fn skip(&mut self, len: u64, mut refused: Option<(Ticket, Refusal)>, out: &mut Output) {
+        if (len == 0 || self.ending.is_wanted())
+            && let Some((ticket, refusal)) = refused.take()
+        {
+            self.responder.refuse(&ticket, refusal, out);
+        }
+        self.position = if len > 0 { Position::Skip(len, refused) } else { Position::Header };
     }
 
     fn admit(&self, header: &RequestHeader) -> Result<Ticket, Refusal> {
@@ -372,12 +382,16 @@ impl Transmission {
     /// Refuses what comes from now on, and ends after what is pending.
     pub(super) fn wind_down(&mut self, out: &mut Output) {
         self.ending.wind_down();
-        if let Position::Parked(ticket, _) = &self.position
-            && ticket.command == Command::Write
-        {
-            let ticket = *ticket;
-            self.position = Position::Skip(ticket.length);
-            self.responder.refuse(&ticket, Refusal::SHUTTING_DOWN, out);
+        match &mut self.position {
+            Position::Parked(ticket, _) if ticket.command == Command::Write => {
+                let ticket = *ticket;
+                self.skip(ticket.length, Some((ticket, Refusal::SHUTTING_DOWN)), out);
+            }
+            Position::Skip(left, refused) => {
+                let (left, refused) = (*left, refused.take());
+                self.skip(left, refused, out);
+            }
+            _ => {}
         }
         self.settle();
     }

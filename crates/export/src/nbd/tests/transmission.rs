@@ -122,6 +122,26 @@ fn bad_writes_are_refused_and_their_payload_skipped() {
 }
 
 #[test]
+fn a_refused_write_is_answered_behind_its_payload_or_when_the_server_stops() {
+    for stops in [false, true] {
+        each_style(|mut client, device| {
+            let (cookie, header) = client.request(cmd::WRITE, 0, SIZE, 100_000);
+            let mut bytes = Vec::new();
+            header.encode(client.header_style(), &mut bytes);
+            client.send(&bytes);
+            client.send(&[7; 99_999]);
+            assert!(client.received.is_empty(), "libnbd does not know a request that it still sends");
+            if stops {
+                client.session.wind_down();
+            }
+            client.send(&[7]);
+            assert_eq!(client.error_of(cookie), errno::ENOSPC);
+            assert!(device.log().iter().all(|seen| seen.0 == Op::Flush));
+        });
+    }
+}
+
+#[test]
 fn a_write_longer_than_the_largest_payload_is_skipped_or_ends_it() {
     let (_, exports) = one_export();
     let config = Config { payload_len_max: 100_000, ..Config::default() };
