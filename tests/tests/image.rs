@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use rustix::process::Signal;
 use spillway_tests::raw::command;
 use spillway_tests::{Launch, Scratch, Server, binary, pattern, tool, until};
 
@@ -130,6 +131,40 @@ fn nothing_is_replaced_that_is_in_use_or_was_not_meant() {
     assert_eq!(fs::metadata(&image).expect("an image").len(), 4 << 20);
     let lone = Launch::ram("1M").flag("--read-only").start();
     lone.spillway(&["load", "ram0", text(&image)]).refused(FAILED, "read-only");
+}
+
+#[test]
+fn what_a_server_writes_to_is_no_image() {
+    let folder = Arc::new(Scratch::new());
+    let origin = folder.write("origin", vec![1; MIB]);
+    let mut server = Launch::disk(folder, &origin).start();
+    let mut client = server.client();
+    client.write(0, &[7; 512]).expect("a write");
+    for words in
+        [&["save", "disk0", text(&origin), "--force"][..], &["load", "disk0", text(&origin), "--shared"]]
+    {
+        server.spillway(words).refused(BUSY, "used by another program");
+    }
+    assert_eq!(client.read(0, 512), Ok(vec![7; 512]));
+    drop(client);
+    server.signal(Signal::TERM);
+    assert!(server.ends().success());
+    assert!(fs::read(&origin).expect("it is there")[..512] == [7; 512], "the server still had the file");
+}
+
+#[test]
+fn what_is_no_image_erases_nothing() {
+    let server = Launch::ram("4M").start();
+    let mut client = server.client();
+    client.write(0, &[7; 512]).expect("a write");
+    drop(client);
+    let folder = Scratch::new();
+    let pipe = folder.join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("coreutils are there").success());
+    for path in ["/dev/null", "/dev/zero", text(&pipe), text(folder.path())] {
+        server.spillway(&["load", "ram0", path]).refused(FAILED, "no file");
+    }
+    assert_eq!(server.client().read(0, 512), Ok(vec![7; 512]));
 }
 
 /// A device of 64 MiB whose reads take their time.

@@ -36,13 +36,13 @@ pub(crate) fn save(folder: &RuntimeFolder, options: &SaveOptions) -> Result<()> 
     let uri = uri_of(folder, device)?;
     // The file that a link means takes the image, not the link.
     let path = fs::canonicalize(file).unwrap_or_else(|_| file.clone());
-    expect_free(&path, options.force)?;
+    drop(expect_free(&path, options.force)?);
     let new = NewFile::beside(&path)?;
     let words = match options.image.form() {
         ImageFormat::Raw => save_raw(&uri, &new)?,
         ImageFormat::Qcow2 => save_qcow2(&uri, &new)?,
     };
-    expect_free(&path, options.force)?;
+    let _replaced = expect_free(&path, options.force)?;
     new.take_name(&path)?;
     print(&format!("{device}: {words} saved as {}\n", file.display()))
 }
@@ -101,7 +101,7 @@ fn wait_until_free(folder: &RuntimeFolder, device: &str) {
 
 fn open_image(folder: &RuntimeFolder, options: &ImageOptions) -> Result<Box<dyn Source>> {
     let ImageOptions { device, file, .. } = options;
-    let opened = File::open(file).with_context(|| format!("{} cannot be opened", file.display()))?;
+    let opened = open_quiet(file)?;
     match options.form() {
         ImageFormat::Raw => Ok(Box::new(RawImage::new(opened)?)),
         ImageFormat::Qcow2 => {
@@ -127,17 +127,34 @@ fn uri_of(folder: &RuntimeFolder, name: &str) -> Result<String> {
     uri.with_context(|| format!("{name} has no size: spillway resize {name} 4G gives it one"))
 }
 
-/// Refuses to write over what is no file, and over any file unless `force`.
-fn expect_free(path: &Path, force: bool) -> Result<()> {
+/// Refuses what is neither a file nor a disk, and what a server writes to: the file would say what the device held some time ago.
+fn open_quiet(path: &Path) -> Result<File> {
+    let opens = || format!("{} cannot be opened", path.display());
+    let kind = fs::metadata(path).with_context(opens)?.file_type();
+    ensure!(kind.is_file() || kind.is_block_device(), "{} is no file", path.display());
+    let file = File::open(path).with_context(opens)?;
+    file.try_lock_shared().map_err(|_| in_use(path))?;
+    Ok(file)
+}
+
+fn in_use(path: &Path) -> Failure {
+    Failure::new(Exit::Busy, format!("{} is used by another program: name another file", path.display()))
+}
+
+/// Refuses to write over what is no file, over any file unless `force`, and over one that a server uses. The file that will be
+/// replaced comes back locked.
+fn expect_free(path: &Path, force: bool) -> Result<Option<File>> {
     let found = match fs::symlink_metadata(path) {
-        Err(why) if why.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(why) if why.kind() == ErrorKind::NotFound => return Ok(None),
         found => found.with_context(|| path.display().to_string())?,
     };
     let kind = found.file_type();
     ensure!(!kind.is_block_device(), "{} is a device: save to a file", path.display());
     ensure!(kind.is_file(), "{} is no file", path.display());
+    let file = File::open(path).with_context(|| format!("{} cannot be opened", path.display()))?;
+    file.try_lock().map_err(|_| in_use(path))?;
     ensure!(force, "{} exists: --force replaces it", path.display());
-    Ok(())
+    Ok(Some(file))
 }
 
 /// A file that is removed unless it takes the name that it is meant for.
