@@ -11,6 +11,7 @@ use spillway_tests::{Launch, Scratch, Server, pattern, tool};
 
 /// Exit codes as documented.
 const FAILED: i32 = 1;
+const USAGE: i32 = 2;
 const MISSING: i32 = 3;
 const BUSY: i32 = 4;
 
@@ -44,6 +45,7 @@ fn a_device_is_attached_with_a_file_system_and_detached() {
     fs::write(place.join("file"), "kept").expect("a file system");
     server.spillway(&["attach", "ram0"]).refused(BUSY, text(&device));
     server.spillway(&["stop", "ram0"]).refused(BUSY, text(&device));
+    server.spillway(&["stop", "ram0"]).refused(BUSY, "spillway detach");
     let other = tool::run("nbdinfo", &[server.uri()]);
     assert_ne!(other.code, Some(0), "another client got in: {other}");
     let open = File::open(place.join("file")).expect("it is there");
@@ -62,6 +64,30 @@ fn a_device_is_attached_with_a_file_system_and_detached() {
     attach(&server, &["--mkfs", "xfs", "--force"]);
     server.spillway(&["detach", "ram0"]).well();
     server.spillway(&["stop", "ram0"]).well();
+}
+
+/// It goes with its mount.
+#[test]
+fn a_loop_device_that_was_given_up_by_hand_is_detached() {
+    let server = Launch::ram("64M").mounted().start();
+    let _attached = Attached(&server);
+    let place = Scratch::new();
+    let device = attach(&server, &["--mkfs", "ext4", text(place.path())]);
+    fs::write(place.join("file"), "kept").expect("a file system");
+    tool::run("losetup", &["--detach", text(&device)]).well();
+    server.spillway(&["detach", "ram0"]).well();
+    server.spillway(&["stop", "ram0"]).well();
+}
+
+#[test]
+fn a_mount_needs_its_folder_before_a_file_system_is_made() {
+    let server = Launch::ram("64M").mounted().start();
+    let _attached = Attached(&server);
+    let place = Scratch::new();
+    let missing = place.join("missing");
+    server.spillway(&["attach", "ram0", "--mkfs", "ext4", text(&missing)]).refused(USAGE, "no folder");
+    attach(&server, &["--mkfs", "ext4", text(place.path())]);
+    server.spillway(&["detach", "ram0"]).well();
 }
 
 #[test]

@@ -135,7 +135,8 @@ impl Mounting {
         let mut loops: Vec<_> = places.flat_map(|place| loop_devices_below(&place.join(path))).collect();
         loops.sort();
         loops.dedup();
-        let loops = loops.iter().map(|path| format!("{} (losetup --detach)", path.display()));
+        let loops =
+            loops.iter().map(|path| format!("{} (spillway detach, or losetup --detach)", path.display()));
         loops.chain(openers.iter().filter_map(|opener| program_of(opener.thread))).collect()
     }
 }

@@ -80,8 +80,12 @@ impl Drop for Loop<'_> {
 /// Ends a loop device over `file`, and waits until it has.
 fn give_up(device: &Path, file: &Path) -> Result<()> {
     run(Command::new("losetup").arg("--detach").arg(device))?;
-    let gone = || !loop_devices_below(file).iter().any(|path| path == device);
-    wait_until(device, "is in use by another program", gone)
+    wait_until(device, "is in use by another program", || !is_over(device, file))
+}
+
+/// Whether a loop device is over `file`.
+fn is_over(device: &Path, file: &Path) -> bool {
+    loop_devices_below(file).iter().any(|path| path == device)
 }
 
 /// `spillway attach`.
@@ -94,6 +98,9 @@ pub(crate) fn attach(folder: &RuntimeFolder, options: &AttachOptions) -> Result<
     if let Some(device) = loop_devices_below(&file).first() {
         let text = format!("{name} is attached as {}: spillway detach {name} first", device.display());
         return Err(Failure::new(Exit::Busy, text).into());
+    }
+    if let Some(place) = options.mountpoint.as_ref().filter(|place| !place.is_dir()) {
+        return Err(Failure::usage(format!("{} is no folder: make it first", place.display())).into());
     }
     let mut device = Loop::over(&file, folder)?;
     shown.iter().try_for_each(|shown| device.expect(shown))?;
@@ -125,6 +132,11 @@ pub(crate) fn detach(folder: &RuntimeFolder, name: &str) -> Result<()> {
         for place in places_of(device) {
             run(Command::new("umount").arg(&place)).map_err(|error| in_use(&place, &error))?;
         }
+        // One that was given up while it was mounted goes with its mount.
+        if !is_over(device, &file) {
+            flushed = flushed.and(flush(&file));
+            continue;
+        }
         run(Command::new("blockdev").arg("--flushbufs").arg(device))?;
         flushed = flushed.and(flush(device));
         wait_until(device, "has requests in flight", || is_idle(device))?;
@@ -135,9 +147,9 @@ pub(crate) fn detach(folder: &RuntimeFolder, name: &str) -> Result<()> {
     })
 }
 
-/// Sends a flush, which a loop device hands on to the file below it, and so to the server.
-fn flush(device: &Path) -> std::io::Result<()> {
-    File::open(device)?.sync_all()
+/// Sends a flush to the server: by its file, or by a loop device, which hands it on.
+fn flush(path: &Path) -> std::io::Result<()> {
+    File::open(path)?.sync_all()
 }
 
 /// The file of a device, where its server shows one.
