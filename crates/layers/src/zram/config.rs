@@ -57,7 +57,7 @@ options! {
         "Take a spill file too that this device has left when it was killed, or the power went; its content is gone. No other machine may use \
          the file"
         .preset(Preset::Switch(false)).option("spill-retake");
-    Once force: bool = Type::Switch, "Take a spill file that another device has left, or that was not stopped; its content is gone"
+    Once force: bool = Type::Switch, "Take a file that is no spill file, that another device has left, or that was not stopped; its content is gone"
         .preset(Preset::Switch(false)).option("force");
     Live recompress_age: u64 = Type::Number(0, (1 << 24) - 1),
         "Pages that were not accessed for so long are recompressed with the strongest of recomp_algorithm; 0: by command alone"
@@ -123,7 +123,9 @@ impl Config {
     /// Bytes that the spill file may have; errors as of [`Config::backing`].
     pub(super) fn spill_bytes(&self) -> Result<u64, Error> {
         match (self.spill_size, self.disksize) {
-            (0, 0) => Err(Error::invalid("spill_size is missing: a device without disksize has no other")),
+            (0, 0) => Err(Error::invalid(
+                "spill_size is missing: a device without disksize has no other; give --spill-size, or --size",
+            )),
             (0, disksize) => Ok(default_spill_size(disksize)),
             (size, _) => Ok(size),
         }
@@ -132,7 +134,8 @@ impl Config {
 
 /// Bytes that the spill file of a device of so many may have.
 pub(super) fn default_spill_size(disksize: u64) -> u64 {
-    disksize.saturating_add(disksize / 10).next_multiple_of(SEGMENT) + 4 * SEGMENT
+    let wanted = disksize.saturating_add(disksize / 10).next_multiple_of(SEGMENT) + 4 * SEGMENT;
+    wanted.max(MADE_BYTES)
 }
 
 /// The spill file at `path`, which is made that long where `create` says how long.
