@@ -160,7 +160,7 @@ fn values(spec: &Spec) -> String {
         range if !range.is_empty() => range,
         _ => match spec.kind.name() {
             kind @ ("text" | "path" | "lines") => kind.into(),
-            "switch" => "on, off".into(),
+            "switch" => "0, 1".into(),
             _ => String::new(),
         },
     }
@@ -168,7 +168,7 @@ fn values(spec: &Spec) -> String {
 
 fn preset(spec: &Spec) -> String {
     match spec.preset {
-        Preset::Switch(on) => if on { "on" } else { "off" }.into(),
+        Preset::Switch(on) => u8::from(on).to_string(),
         _ => spec.preset_text().unwrap_or_default(),
     }
 }
@@ -210,9 +210,9 @@ mod tests {
         let table = option_table(options("write_cache").unwrap());
         for row in [
             "| `high_watermark` | `--high-watermark` | 0 to 100 percent | 50 | at any time |",
-            "| `cleaner` | `--cleaner` | on, off | off | at any time |",
+            "| `cleaner` | `--cleaner` | 0, 1 | 0 | at any time |",
             "| `old_cache` | `--create`, `--recover` | open, create, recover | open | at the start |",
-            "| (no key) | `--force` | on, off | off | for one start |",
+            "| (no key) | `--force` | 0, 1 | 0 | for one start |",
         ] {
             assert!(table.contains(row), "{row}: {table}");
         }

@@ -72,7 +72,7 @@ pub(crate) enum Command {
     /// Serve a compressed RAM disk
     #[command(after_long_help = RAM_EXAMPLES)]
     Ram(RamOptions),
-    /// Serve a file or block device as it is
+    /// Serve a file or block device, with a page cache in memory
     #[command(after_long_help = DISK_EXAMPLES)]
     Disk(DiskOptions),
     /// Serve a slow disk with a crash-safe write cache on a fast one
