@@ -5,13 +5,15 @@
 //! out, or fails, has what the cache had. In the end the cache forgets the range.
 //!
 //! A discard makes room, and asks for none: where the device below zeroes at no cost, what is dirty is taken as a batch would take it, and given up
-//! once the device has zeroes there. It is not discarded there, which may leave what was there before. Where that fails it is dirty as before.
+//! once the device has zeroes there, and there alone: a discard may leave what was there before, and zeroes may take room, as much as the blocks
+//! would have. Where that fails it is dirty as before.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use spillway_core::sync::HeldRange;
-use spillway_core::{ByteRange, Kind, Op, Reply, Request, mutant};
+use spillway_core::{ByteRange, Flags, Kind, Op, Reply, Request, mutant};
 use spillway_policy::dirty_regions::{RegionNumber, RegionState};
 
 use super::cache::Core;
@@ -66,7 +68,7 @@ enum Taken {
 }
 
 impl Core {
-    pub(super) async fn replace(self: &Arc<Self>, mut request: Request) -> Reply {
+    pub(super) async fn replace(self: &Arc<Self>, request: Request) -> Reply {
         let _held = self.outside.hold(request.range);
         let (core, range) = (self.clone(), request.range);
         let mut outside = Outside { core, range, still: false, keeps_dirty: false, _held };
@@ -75,19 +77,40 @@ impl Core {
             return request.answer(Err(kind));
         }
         let dirty = if drops { self.take_dirty(range).await } else { Vec::new() };
-        if !dirty.is_empty() {
-            request.op = Op::WriteZeroes;
-        }
         (outside.still, outside.keeps_dirty) = (true, !dirty.is_empty());
-        let reply = self.below.submit(request).await;
+        let flags = request.flags;
+        let bytes: u64 = dirty.iter().flat_map(Batch::ranges).map(|run| run.len).sum();
+        let mut reply = match bytes == range.len {
+            true => request.answer(Ok(())),
+            false => self.below.submit(request).await,
+        };
         if reply.result.is_ok() {
-            dirty.into_iter().for_each(Batch::forgo);
-            outside.keeps_dirty = false;
+            reply.result = self.drop_dirty(dirty, flags).await;
+            outside.keeps_dirty = reply.result.is_err();
         } else {
             drop(dirty);
         }
         outside.forget().await;
+        if reply.result.is_ok() && flags.fua {
+            reply.result = self.failure.check();
+        }
         reply
+    }
+
+    /// Gives up what was taken of a discarded range, once the device below has zeroes there.
+    async fn drop_dirty(&self, dirty: Vec<Batch>, flags: Flags) -> Result<(), Kind> {
+        let mut dropped = Ok(());
+        for batch in dirty {
+            let request = |range| Request { flags, ..Request::bare(Op::WriteZeroes, range) };
+            let zeroed = join_all(batch.ranges().map(|run| self.below.submit(request(run)))).await;
+            let zeroed = zeroed.into_iter().map(|reply| reply.result).fold(Ok(()), Result::and);
+            match zeroed {
+                Ok(()) => batch.forgo(),
+                Err(_) => drop(batch),
+            }
+            dropped = dropped.and(zeroed);
+        }
+        dropped
     }
 
     /// Takes what is dirty of a held range, from its begin on: others that wait for a region hold only such before it.
@@ -112,18 +135,11 @@ impl Core {
 
     /// What is dirty of `range` in `region`, unless a batch has some of it, or of the rest of the region.
     fn take_dirty_of(self: &Arc<Self>, region: RegionNumber, range: ByteRange) -> Taken {
-        let mut shard = self.shard(region).write();
-        let runs = shard.unsaved_runs(self.places.part_of_region(range, region));
-        let blocks = runs.iter().map(|run| run.len >> self.places.block_shift).sum();
-        if blocks == 0 {
-            return Taken::All(None);
-        }
+        let (mut shard, range) = (self.shard(region).write(), self.places.part_of_region(range, region));
         match shard.dirty.state(region) {
-            RegionState::Dirty => {
-                shard.dirty.take_part(region, blocks);
-                Taken::All(Some(self.begin_batch(&mut shard, region, runs)))
-            }
-            _ => Taken::Busy,
+            RegionState::Writing(_) if !shard.unsaved_runs(range).is_empty() => Taken::Busy,
+            RegionState::Dirty => Taken::All(self.part(&mut shard, region, range)),
+            _ => Taken::All(None),
         }
     }
 

@@ -2,6 +2,9 @@
 //!
 //! All that is dirty in a region is one batch, copied out and written in its runs. Meanwhile clients write the blocks again as they like:
 //! those are dirty, and belong to the region's next batch. A client that needs a region below at once takes it by the same rules.
+//!
+//! What fails is dirty again and comes with a later batch. Where there may be none, or a client waits for the outcome, a run that fails is halved
+//! down to the blocks that cannot be written: they take no other with them.
 
 use std::sync::Arc;
 
@@ -26,12 +29,19 @@ pub(super) struct Batch {
     region: RegionNumber,
     /// What is written, and whether it has landed.
     runs: Vec<(ByteRange, bool)>,
+    /// A run that fails is written again in parts.
+    in_parts: bool,
     end: End,
     /// It was not written, and is not wanted any more.
     dropped: bool,
 }
 
 impl Batch {
+    /// What is written.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = ByteRange> {
+        self.runs.iter().map(|(run, _)| *run)
+    }
+
     /// It is not wanted any more: none of it is dirty.
     pub(super) fn forgo(mut self) {
         self.runs.iter_mut().for_each(|(_, landed)| *landed = true);
@@ -73,14 +83,18 @@ impl Source for Core {
         if shard.dirty.state(region) != RegionState::Dirty {
             return Take::Again;
         }
-        let batch = self.batch(&mut shard, region);
-        let bytes = batch.runs.iter().map(|(run, _)| run.len).sum();
+        let mut batch = self.batch(&mut shard, region);
+        batch.in_parts = goal == Goal::All;
+        let bytes = batch.ranges().map(|run| run.len).sum();
         Take::Batch(batch, bytes)
     }
 
     fn write(self: &Arc<Self>, batch: Batch) -> LocalFuture<Result<(), Kind>> {
         let core = self.clone();
-        Box::pin(async move { core.write_back(batch).await })
+        Box::pin(async move {
+            let failed = core.write_back(batch).await;
+            failed.first().map_or(Ok(()), |(_, kind)| Err(*kind))
+        })
     }
 
     fn left(&self) -> u64 {
@@ -144,6 +158,22 @@ impl Core {
         self.begin_batch(shard, region, runs)
     }
 
+    /// Takes what is dirty of a range in `region`, of which no batch has anything.
+    pub(super) fn part(
+        self: &Arc<Self>,
+        shard: &mut Folios,
+        region: RegionNumber,
+        range: ByteRange,
+    ) -> Option<Batch> {
+        let runs = shard.unsaved_runs(range);
+        let blocks = runs.iter().map(|run| run.len >> self.places.block_shift).sum();
+        if blocks == 0 {
+            return None;
+        }
+        shard.dirty.take_part(region, blocks);
+        Some(self.begin_batch(shard, region, runs))
+    }
+
     /// Dirty runs of a region that were taken are on their way.
     pub(super) fn begin_batch(
         self: &Arc<Self>,
@@ -168,37 +198,41 @@ impl Core {
         assert!(before >= all, "{all} dirty blocks of {before}");
         self.moving.fetch_add(all, Ordering::Relaxed);
         let runs = runs.into_iter().map(|run| (run, false)).collect();
-        Batch { core: self.clone(), region, runs, end: End::Withdrawn, dropped: false }
+        Batch { core: self.clone(), region, runs, in_parts: false, end: End::Withdrawn, dropped: false }
     }
 
-    /// Writes the runs of a batch, each for itself, many at a time.
-    pub(super) async fn write_back(self: &Arc<Self>, mut batch: Batch) -> Result<(), Kind> {
-        let bytes: u64 = batch.runs.iter().map(|(run, _)| run.len).sum();
+    /// Writes the runs of a batch, each for itself, many at a time. What could not be written, and why.
+    pub(super) async fn write_back(self: &Arc<Self>, mut batch: Batch) -> Vec<(ByteRange, Kind)> {
+        let bytes: u64 = batch.ranges().map(|run| run.len).sum();
         let mut copy = self.batches.take(bytes as usize).await;
         let mut starts = Vec::new();
         let mut start = 0;
-        for (run, _) in &batch.runs {
+        for run in batch.ranges() {
             let end = start + run.len as usize;
-            self.copy_out(*run, &mut copy[start..end]);
+            self.copy_out(run, &mut copy[start..end]);
             starts.push(start);
             start = end;
         }
         assert_eq!(start as u64, bytes, "all that is written is copied");
         let copy = Shared::new(copy, IoBuf::empty());
-        let writes = batch
-            .runs
-            .iter()
-            .zip(starts)
-            .map(|((run, _), start)| self.write_run(run.offset, copy.view(start, run.len as usize)));
-        let results = join_all(writes).await;
-        for ((_, landed), result) in batch.runs.iter_mut().zip(&results) {
-            *landed = result.is_ok() || mutant::on("page_cache: what could not be written back is clean");
-        }
-        let all = results.into_iter().fold(Ok(()), Result::and);
+        let smallest = if batch.in_parts { self.places.block_bytes() } else { u64::MAX };
+        let (copy, core) = (&copy, &**self);
+        let writes = batch.ranges().zip(starts).map(|(run, start)| {
+            let view = move |part: ByteRange| {
+                copy.view(start + (part.offset - run.offset) as usize, part.len as usize)
+            };
+            core.write_run(run, view, smallest)
+        });
+        let parts = join_all(writes).await.concat();
+        let landed = |result: Result<(), Kind>| {
+            result.is_ok() || mutant::on("page_cache: what could not be written back is clean")
+        };
+        batch.runs = parts.iter().map(|(part, result)| (*part, landed(*result))).collect();
         let landed = batch.runs.iter().all(|(_, landed)| *landed);
         batch.end = if landed { End::Landed } else { End::Failed };
+        let failed = parts.into_iter().filter_map(|(part, result)| Some((part, result.err()?)));
         // Said before the batch ends: who then looks for room does not try it again.
-        all.inspect_err(|kind| self.fail("writing back", *kind))
+        failed.inspect(|(_, kind)| self.fail("writing back", *kind)).collect()
     }
 
     /// Copies what is being written back of a region, a folio at a time: clients that write have their turn in between.
@@ -214,7 +248,28 @@ impl Core {
         }
     }
 
-    async fn write_run(&self, offset: u64, bytes: IoBuf) -> Result<(), Kind> {
+    /// Writes a run, and where it fails its halves, down to `smallest` bytes: what was written at once, and how that ended.
+    async fn write_run(
+        &self,
+        run: ByteRange,
+        bytes: impl Fn(ByteRange) -> IoBuf,
+        smallest: u64,
+    ) -> Vec<(ByteRange, Result<(), Kind>)> {
+        let (mut left, mut ended) = (vec![run], Vec::new());
+        while let Some(part) = left.pop() {
+            let result = self.write_part(part.offset, bytes(part)).await;
+            if result.is_ok() || part.len <= smallest {
+                ended.push((part, result));
+                continue;
+            }
+            let half = (part.len / 2).next_multiple_of(self.places.block_bytes());
+            left.push(ByteRange::new(part.offset + half, part.len - half));
+            left.push(ByteRange::new(part.offset, half));
+        }
+        ended
+    }
+
+    async fn write_part(&self, offset: u64, bytes: IoBuf) -> Result<(), Kind> {
         let len = bytes.len() as u64;
         let _writing = self.meter.write(len);
         self.below.submit(Request::write(offset, bytes)).await.result?;
@@ -252,16 +307,17 @@ impl Core {
         }
     }
 
-    /// Has the device below get what is dirty of `range`, and waits for that: by batches of the client's own, or those of others.
+    /// Has the device below get what is dirty of `range`, and waits for that: by batches of the client's own, or those of others. Fails only
+    /// where something of the range cannot be written.
     pub(super) async fn save(self: &Arc<Self>, range: ByteRange) -> Result<(), Kind> {
         let regions = self.places.regions(range);
-        for region in regions.start.0..regions.end.0 {
-            self.save_region(RegionNumber(region)).await?;
+        for region in (regions.start.0..regions.end.0).map(RegionNumber) {
+            self.save_part(region, self.places.part_of_region(range, region)).await?;
         }
         Ok(())
     }
 
-    async fn save_region(self: &Arc<Self>, region: RegionNumber) -> Result<(), Kind> {
+    async fn save_part(self: &Arc<Self>, region: RegionNumber, range: ByteRange) -> Result<(), Kind> {
         // Batches from the next one on have what is dirty now.
         let last = self.shard(region).read().dirty.taken();
         let mut covers = None;
@@ -272,11 +328,14 @@ impl Core {
                 if covers.is_some_and(|number| shard.dirty.has_landed(region, number)) {
                     return Ok(());
                 }
-                if covers.is_some_and(|number| shard.dirty.has_failed(region, number)) {
-                    return Err(self.failure.check().err().unwrap_or(Kind::Io));
-                }
+                let failed = covers.is_some_and(|number| shard.dirty.has_failed(region, number));
                 match shard.dirty.state(region) {
                     RegionState::Clean => return Ok(()),
+                    // Perhaps for what others need.
+                    RegionState::Dirty if failed => match self.part(&mut shard, region, range) {
+                        None => return Ok(()),
+                        part => part,
+                    },
                     RegionState::Dirty => Some(self.batch(&mut shard, region)),
                     RegionState::Writing(number) => {
                         covers = covers.or(Some(number).filter(|number| *number > last));
@@ -284,10 +343,14 @@ impl Core {
                     }
                 }
             };
-            match batch {
-                None => self.changes.reached(seen + 1).await,
-                Some(batch) => return self.write_back(batch).await,
-            }
+            let Some(mut batch) = batch else {
+                self.changes.reached(seen + 1).await;
+                continue;
+            };
+            batch.in_parts = true;
+            let failed = self.write_back(batch).await;
+            let failed = failed.into_iter().find(|(part, _)| part.overlaps(range));
+            return failed.map_or(Ok(()), |(_, kind)| Err(kind));
         }
     }
 }

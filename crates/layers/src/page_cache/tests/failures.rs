@@ -10,6 +10,10 @@ pub(super) fn failing(sticky: bool) -> Plan {
     Plan { faults: vec![fault], latency: Latency::Nvme, ..Plan::default() }
 }
 
+fn bare(op: Op, block: usize) -> Request {
+    Request::bare(op, ByteRange::new((block * BLOCK) as u64, BLOCK as u64))
+}
+
 #[test]
 fn the_first_failure_sticks_and_what_is_dirty_stays() {
     let house = House::with_plan(&mebibyte(), failing(false));
@@ -91,6 +95,53 @@ fn a_stop_loses_what_cannot_be_written_alone_and_names_it() {
     let after = House::over(&mebibyte(), Plan::default(), house.disk.survivors());
     let read: Vec<_> = (1..4).map(|region| after.read(region * 512, 2)).collect();
     assert_eq!((read, after.read(3, 1)), (vec![vec![8; 2]; 3], vec![0]));
+}
+
+/// What lies beside it is written with it, as far as it can be.
+#[test]
+fn a_block_that_cannot_be_written_takes_no_neighbour_with_it() {
+    let bad = 300;
+    let house = House::new(&Config { page_cache_bytes_max: Some(12 << 20), ..mebibyte() });
+    *house.below.full.lock() = Some(ByteRange::new((bad * BLOCK) as u64, 1));
+    (0..700).for_each(|block| house.write(block, 8, 1));
+    let error = house.stop().expect_err("there is no room");
+    assert!(error.message().contains("(1 blocks)"), "{error}");
+    house.disk.cut();
+    let after = House::over(&mebibyte(), Plan::default(), house.disk.survivors());
+    for block in 0..700 {
+        assert_eq!(after.read(block, 1), [if block == bad { 0 } else { 8 }], "block {block}");
+    }
+}
+
+#[test]
+fn who_asks_for_a_block_below_hears_of_no_other() {
+    for mode in [Mode::Writethrough, Mode::Writeback] {
+        let house = House::new(&Config { mode, ..mebibyte() });
+        *house.below.full.lock() = Some(ByteRange::new(100 * BLOCK as u64, 1));
+        let write = |block| match mode {
+            Mode::Writethrough => house.ask(filled(block, 7, 1)).result,
+            _ => {
+                house.write(block, 7, 1);
+                house.ask(bare(Op::WriteZeroes, block)).result
+            }
+        };
+        assert_eq!(write(100), Err(Kind::NoSpace));
+        for block in [99, 101, 116, 200, 511, 512] {
+            assert_eq!(write(block), Ok(()), "block {block}");
+        }
+    }
+}
+
+/// Zeroes and discards promise no more than writes.
+#[test]
+fn what_is_asked_for_with_fua_fails_once_something_has() {
+    let house = House::with_plan(&mebibyte(), failing(false));
+    house.write(3, 7, 1);
+    assert_eq!(house.ask(Request::flush()).result, Err(Kind::Io));
+    for request in [bare(Op::WriteZeroes, 9), bare(Op::Discard, 9)] {
+        assert_eq!(house.ask(request.with_fua()).result, Err(Kind::Io));
+    }
+    assert_eq!(house.ask(bare(Op::WriteZeroes, 9)).result, Ok(()));
 }
 
 #[test]
