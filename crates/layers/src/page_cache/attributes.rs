@@ -24,6 +24,10 @@ impl PageCache {
         Value::mean(self.core.counts.get(one), of)
     }
 
+    fn read_bytes(&self) -> u64 {
+        self.core.counts.get(Count::HitBytes) + self.core.counts.get(Count::MissedBytes)
+    }
+
     fn dirtied_bytes(&self) -> u64 {
         self.core.traffic().dirtied * self.core.places.block_bytes()
     }
@@ -142,9 +146,13 @@ static ROWS: &[Attribute<PageCache>] = &[
         .limit()
         * core.places.block_bytes()),
     Attribute::read(Spec::counter("read_bytes", Unit::Bytes, "Bytes read"), |cache| {
-        cache.field(|core| core.counts.get(Count::HitBytes) + core.counts.get(Count::MissedBytes))
+        Value::U64(cache.read_bytes())
     }),
     count!("read_hit_bytes", Bytes, "Bytes read that were in memory", HitBytes),
+    Attribute::read(
+        Spec::mean("hit_ratio", Unit::None, "Bytes that were in memory of each byte read"),
+        |cache| cache.share(Count::HitBytes, cache.read_bytes()),
+    ),
     count!("write_bytes", Bytes, "Bytes written", WriteBytes),
     Attribute::read(
         Spec::counter("dirtied_bytes", Unit::Bytes, "Bytes of blocks that became dirty by writes"),

@@ -12,6 +12,7 @@ fn a_second_read_is_answered_at_once() {
         (house.number("read_bytes"), house.number("read_hit_bytes")),
         (4 * BLOCK as u64, 2 * BLOCK as u64)
     );
+    assert_eq!(house.text("hit_ratio"), "0.5");
 }
 
 #[test]
