@@ -46,6 +46,7 @@ fn a_device_is_attached_with_a_file_system_and_detached() {
     server.spillway(&["attach", "ram0"]).refused(BUSY, text(&device));
     server.spillway(&["stop", "ram0"]).refused(BUSY, text(&device));
     server.spillway(&["stop", "ram0"]).refused(BUSY, "spillway detach");
+    server.spillway(&["save", "ram0", text(&place.join("image"))]).refused(BUSY, "detach it first");
     let other = tool::run("nbdinfo", &[server.uri()]);
     assert_ne!(other.code, Some(0), "another client got in: {other}");
     let open = File::open(place.join("file")).expect("it is there");

@@ -14,6 +14,8 @@ use spillway_export::nbd::wire::{
     Reader, ReplyHeader, RequestHeader, STATE_ZERO, chunk, cmd, errno, flag, handshake_flag, info, opt, rep,
 };
 
+use crate::exit::{Exit, Failure};
+
 /// Longest reply to an option, and longest reply that carries no data, that is believed.
 const REPLY_LEN_MAX: u64 = 1 << 20;
 
@@ -96,6 +98,15 @@ impl Nbd {
             let data = self.bytes(header.len.into())?;
             match header.reply {
                 rep::ACK => return Ok(answers),
+                // The device is there, since its server was asked: it lets nobody else in.
+                rep::ERR_UNKNOWN => {
+                    let words = String::from_utf8_lossy(&data);
+                    return Err(Failure::new(
+                        Exit::Busy,
+                        format!("{words}: disconnect it, or detach it first"),
+                    )
+                    .into());
+                }
                 reply if reply >> 31 == 1 => bail!("option {option}: {}", String::from_utf8_lossy(&data)),
                 _ => answers.push(data),
             }
