@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use spillway_core::sync::HeldRange;
-use spillway_core::{ByteRange, Flags, Kind, Op, Reply, Request, mutant};
+use spillway_core::{ByteRange, Kind, Op, Reply, Request, mutant};
 use spillway_policy::dirty_regions::{RegionNumber, RegionState};
 
 use super::cache::Core;
@@ -78,31 +78,32 @@ impl Core {
         }
         let dirty = if drops { self.take_dirty(range).await } else { Vec::new() };
         (outside.still, outside.keeps_dirty) = (true, !dirty.is_empty());
-        let flags = request.flags;
+        let fua = request.flags.fua;
         let bytes: u64 = dirty.iter().flat_map(Batch::ranges).map(|run| run.len).sum();
         let mut reply = match bytes == range.len {
             true => request.answer(Ok(())),
             false => self.below.submit(request).await,
         };
         if reply.result.is_ok() {
-            reply.result = self.drop_dirty(dirty, flags).await;
+            reply.result = self.drop_dirty(dirty).await;
             outside.keeps_dirty = reply.result.is_err();
         } else {
             drop(dirty);
         }
         outside.forget().await;
-        if reply.result.is_ok() && flags.fua {
-            reply.result = self.failure.check();
+        if reply.result.is_ok() && fua {
+            // The zeroes are not durable by themselves.
+            reply.result = if bytes > 0 { self.sync().await } else { self.failure.check() };
         }
         reply
     }
 
     /// Gives up what was taken of a discarded range, once the device below has zeroes there.
-    async fn drop_dirty(&self, dirty: Vec<Batch>, flags: Flags) -> Result<(), Kind> {
+    async fn drop_dirty(&self, dirty: Vec<Batch>) -> Result<(), Kind> {
         let mut dropped = Ok(());
         for batch in dirty {
-            let request = |range| Request { flags, ..Request::bare(Op::WriteZeroes, range) };
-            let zeroed = join_all(batch.ranges().map(|run| self.below.submit(request(run)))).await;
+            let zero = |run| self.below.submit(Request::bare(Op::WriteZeroes, run));
+            let zeroed = join_all(batch.ranges().map(zero)).await;
             let zeroed = zeroed.into_iter().map(|reply| reply.result).fold(Ok(()), Result::and);
             match zeroed {
                 Ok(()) => batch.forgo(),

@@ -33,6 +33,16 @@ fn what_is_dirty_is_dropped_and_never_written() {
     assert_eq!(house.read(0, 8), [7, 7, 0, 0, 0, 0, 7, 7]);
 }
 
+#[test]
+fn a_discard_with_fua_of_what_is_dirty_is_durable() {
+    let house = House::new(&mebibyte());
+    house.write(0, 7, 4);
+    house.flush();
+    house.write(1, 8, 1);
+    assert_eq!(house.ask(discard(0, 4).with_fua()).result, Ok(()));
+    assert_eq!(house.survivor(1), 0);
+}
+
 /// Over several regions and shards, of which some are clean.
 #[test]
 fn what_is_clean_is_discarded_and_what_was_there_before_never_shows() {
