@@ -6,13 +6,20 @@
 //!
 //! Only reads that miss have to be reported, and those that come to the begin of a window: that begin is marked by the caller.
 //!
+//! Few windows are under way at once ([`Limits::windows`]). One that finds no place is not opened: its stream stays as it was and is due,
+//! and those that are due come next when a window has ended, the one that waits longest first. So no more waits than there are streams that
+//! are followed, however many readers come and go. Before a piece of a window is read, ask whether it is still [wanted](Readahead::wants).
+//!
 //! The kernel's counterpart, `mm/readahead.c`, follows one sequential stream for each open file.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 /// Streams that are followed.
-const STREAMS: usize = 8;
+pub const STREAMS: usize = 8;
+
+/// Windows that are of use at once, at most: a stream has the one that its reader comes to, and the next.
+pub const WINDOWS_MAX: usize = 2 * STREAMS;
 
 /// Reads of no stream that are remembered, of which a new one may be made.
 const RECENT: usize = 16;
@@ -32,6 +39,8 @@ pub struct Limits {
     pub window_max: u64,
     /// Unit of memory. Windows end at multiples of it where they can, and a piece of a strided stream takes at least one.
     pub unit: u64,
+    /// Windows that may be under way at once, 1 to [`WINDOWS_MAX`].
+    pub windows: usize,
 }
 
 /// What is to be read: `count` pieces of `len` bytes, each begins `step` bytes behind the one before.
@@ -45,6 +54,8 @@ pub struct Ahead {
     pub step: i64,
     /// Pieces.
     pub count: u64,
+    /// The stream that it is for.
+    stream: u64,
 }
 
 impl Ahead {
@@ -67,6 +78,8 @@ enum Pattern {
 /// A reader. Positions are those of bytes, below 2^63.
 #[derive(Clone, Debug)]
 struct Stream {
+    /// Which it is: of all that there ever were, no other has the same.
+    number: u64,
     pattern: Pattern,
     /// Where the last read that is known of began.
     last: i64,
@@ -80,15 +93,27 @@ struct Stream {
     bytes: u64,
     /// When it was last seen.
     tick: u64,
+    /// It waits for its next window.
+    due: Option<Due>,
+}
+
+/// A stream's next window may be opened.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    /// When it first could have been.
+    since: u64,
+    /// Length of the last read.
+    len: u64,
 }
 
 impl Stream {
-    fn new(pattern: Pattern, read: &Range<u64>) -> Self {
+    fn new(number: u64, pattern: Pattern, read: &Range<u64>) -> Self {
         let next = match pattern {
             Pattern::Sequential => read.end as i64,
             Pattern::Strided { step, .. } => read.start as i64 + step,
         };
-        Self { pattern, last: read.start as i64, next, ahead: next, window: 0, bytes: 0, tick: 0 }
+        let last = read.start as i64;
+        Self { number, pattern, last, next, ahead: next, window: 0, bytes: 0, tick: 0, due: None }
     }
 
     /// From one expected read to the next; a sequential one may begin at any byte.
@@ -130,6 +155,7 @@ impl Stream {
             Pattern::Sequential => following(self.ahead as u64, bytes, limits)?,
             Pattern::Strided { step, len } => spread(self.ahead, step, len, bytes, limits)?,
         };
+        let ahead = Ahead { stream: self.number, ..ahead };
         let reach = match self.pattern {
             Pattern::Sequential => ahead.len as i64,
             Pattern::Strided { step, .. } => step * ahead.count as i64,
@@ -143,6 +169,17 @@ impl Stream {
         let (low, high) = (self.next.min(self.ahead), self.next.max(self.ahead));
         (low..high).contains(&at)
     }
+
+    /// Whether some of `piece` was read ahead for it and not passed by its reader.
+    fn wants(&self, piece: &Range<u64>) -> bool {
+        let (start, end) = (piece.start as i64, piece.end as i64);
+        match self.pattern {
+            Pattern::Strided { step, len } if step < 0 => {
+                start > self.ahead && start < self.next + len as i64
+            }
+            _ => end > self.next && start < self.ahead,
+        }
+    }
 }
 
 /// A window of `bytes` from `first` on.
@@ -151,7 +188,7 @@ fn following(first: u64, bytes: u64, limits: &Limits) -> Option<Ahead> {
     let whole = end / limits.unit * limits.unit;
     let end = if whole > first && end < limits.size { whole } else { end };
     let len = end.checked_sub(first).filter(|len| *len > 0)?;
-    Some(Ahead { first, len, step: 0, count: 1 })
+    Some(Ahead { first, len, step: 0, count: 1, stream: 0 })
 }
 
 /// A window of pieces that take `bytes` of memory together.
@@ -161,7 +198,7 @@ fn spread(first: i64, step: i64, len: u64, bytes: u64, limits: &Limits) -> Optio
     let fits = |first: &i64| (0..=last).contains(first) && room >= 0;
     let first = Some(first).filter(fits)?;
     let count = (bytes / len.next_multiple_of(limits.unit)).min(room as u64 / step.unsigned_abs() + 1);
-    (count > 0).then_some(Ahead { first: first as u64, len, step, count })
+    (count > 0).then_some(Ahead { first: first as u64, len, step, count, stream: 0 })
 }
 
 /// The streams of a device.
@@ -170,12 +207,66 @@ pub struct Readahead {
     streams: Vec<Stream>,
     /// Reads that were part of no stream.
     recent: VecDeque<Range<u64>>,
+    /// Reads that were reported.
     tick: u64,
+    /// Windows that were opened and have not ended.
+    under_way: usize,
 }
 
 impl Readahead {
-    /// A read has missed, or come to the begin of a window. What is to be read ahead now, if anything.
-    pub fn read(&mut self, read: Range<u64>, limits: &Limits) -> Option<Ahead> {
+    /// A read has missed, or come to the begin of a window: [`Readahead::open`] tells what is to be read ahead now.
+    pub fn read(&mut self, read: Range<u64>, limits: &Limits) {
+        let (len, tick) = (read.end - read.start, self.tick);
+        if let Some(stream) = self.follow(&read, limits) {
+            stream.due = Some(Due { since: stream.due.map_or(tick, |due| due.since), len });
+        }
+    }
+
+    /// A window that is to be read now; none where none is due, or as many are under way as may be. It is under way until
+    /// [`Readahead::ended`] is called for it.
+    pub fn open(&mut self, limits: &Limits) -> Option<Ahead> {
+        while self.under_way < limits.windows {
+            let due = self.streams.iter_mut().filter_map(|stream| stream.due.map(|due| (due, stream)));
+            let (due, stream) = due.min_by_key(|(due, _)| due.since)?;
+            stream.due = None;
+            let window = stream.open_window(due.len, limits);
+            if window.is_some() {
+                self.under_way += 1;
+                return window;
+            }
+        }
+        None
+    }
+
+    /// A window was read, or given up.
+    pub fn ended(&mut self) {
+        assert!(self.under_way > 0, "a window that ends was opened");
+        self.under_way -= 1;
+    }
+
+    /// Windows that are under way.
+    pub fn under_way(&self) -> usize {
+        self.under_way
+    }
+
+    /// Whether some of `piece`, which is of `window`, is still to be read: its stream is followed, and its reader has not passed it.
+    pub fn wants(&self, window: &Ahead, piece: &Range<u64>) -> bool {
+        self.streams.iter().any(|stream| stream.number == window.stream && stream.wants(piece))
+    }
+
+    /// Up to where what goes on with this access is expected, a sequential stream's two windows at most; its own end where it is of none.
+    /// Only accesses that come to the end of what was said before have to be reported. Nothing is under way for that.
+    pub fn until(&mut self, access: Range<u64>, limits: &Limits) -> u64 {
+        let (end, len) = (access.end, access.end - access.start);
+        if let Some(stream) = self.follow(&access, limits) {
+            stream.open_window(len, limits);
+        }
+        let goes_on = |stream: &&Stream| stream.pattern == Pattern::Sequential && stream.next == end as i64;
+        self.streams.iter().find(goes_on).map_or(end, |stream| stream.ahead as u64)
+    }
+
+    /// The stream that goes on with `read`, or that it proves.
+    fn follow(&mut self, read: &Range<u64>, limits: &Limits) -> Option<&mut Stream> {
         assert!(read.start < read.end && read.end <= limits.size, "{read:?} of {}", limits.size);
         if limits.window_max == 0 {
             return None;
@@ -187,23 +278,14 @@ impl Readahead {
         }
         let index = match self.streams.iter().position(|stream| stream.expects(start)) {
             Some(index) => {
-                self.streams[index].advance(&read);
+                self.streams[index].advance(read);
                 index
             }
-            None => self.prove(&read)?,
+            None => self.prove(read)?,
         };
         let stream = &mut self.streams[index];
         stream.tick = self.tick;
-        stream.open_window(read.end - read.start, limits)
-    }
-
-    /// Up to where what goes on with this access is expected, a sequential stream's two windows at most; its own end where it is of none.
-    /// Only accesses that come to the end of what was said before have to be reported.
-    pub fn until(&mut self, access: Range<u64>, limits: &Limits) -> u64 {
-        let end = access.end;
-        self.read(access, limits);
-        let goes_on = |stream: &&Stream| stream.pattern == Pattern::Sequential && stream.next == end as i64;
-        self.streams.iter().find(goes_on).map_or(end, |stream| stream.ahead as u64)
+        Some(stream)
     }
 
     /// Where this read makes a stream of those before it: its index.
@@ -211,7 +293,7 @@ impl Readahead {
         let found = self.pattern(read);
         self.recent.truncate(RECENT - 1);
         self.recent.push_front(read.clone());
-        let stream = Stream::new(found?, read);
+        let stream = Stream::new(self.tick, found?, read);
         if self.streams.len() < STREAMS {
             self.streams.push(stream);
             return Some(self.streams.len() - 1);

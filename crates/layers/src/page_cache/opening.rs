@@ -16,6 +16,7 @@ use super::folio::SLOT_BITS;
 use super::folios::{Folios, bytes_beside};
 use super::index::Index;
 use super::places::Places;
+use super::readahead::Bounds;
 use super::settings::{Config, FOLIO_MAX, Settings};
 use super::shares::BYTES_SPARE;
 use super::slabs;
@@ -90,7 +91,7 @@ impl Fit {
         };
         let orders = u64::from(order_max) + 1;
         let zones = settings.division.count() * (BYTES_SPARE + orders * FREE_SPARE);
-        let spare = shards * (zones + Index::BYTES_SPARE);
+        let spare = shards * (zones + Index::BYTES_SPARE) + Bounds::new(ahead).bytes();
         let folios = bytes.saturating_sub(batches + ahead + spare) / each;
         let least = FOLIOS_MIN.max(2 * shards);
         if folios < least {

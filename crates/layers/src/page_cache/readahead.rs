@@ -3,15 +3,19 @@
 //! Nobody waits for them: a read that misses is on its way to the device below before what is read ahead of it. They take memory as
 //! reads do, from what is free or clean and leaves next, and stop where there is none, where the range is changed beside the cache, and at
 //! the first error: a client that needs the same blocks reads them itself, and its own error is what it gets.
+//!
+//! What a client can make them take is bounded, and charged when the cache is opened ([`Bounds`]): there are few windows under way at once,
+//! and few pieces of each, which have a buffer. A piece whose stream is gone or whose reader has passed it when its turn comes is not read.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::Arc;
 
-use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
 use spillway_core::sync::Ordering;
-use spillway_core::{ByteRange, Place, task};
+use spillway_core::{BlockSize, ByteRange, IoBuf, Place, task};
 use spillway_policy::folio::Look;
-use spillway_policy::readahead::{Ahead, Limits};
+use spillway_policy::readahead::{Ahead, Limits, WINDOWS_MAX};
 
 use super::cache::Core;
 use super::counts::Count;
@@ -24,11 +28,40 @@ const PIECE_MAX: u64 = 256 << 10;
 /// Part of the memory for folios that a window may take: several streams have two each.
 const WINDOW_PART: u64 = 32;
 
+/// Pieces of a window that are on their way at once, at most: enough to keep a fast device busy with small ones.
+const PIECES_MAX: u64 = 32;
+
+/// Bytes that the task of a window takes, and as many a piece that is on its way, beside its buffer and what the device below takes for it.
+const TASK_BYTES: u64 = 768;
+
+/// How much may be under way at once where there are so many bytes for buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bounds {
+    /// Windows: more than buffers would only wait for these.
+    pub(super) windows: u64,
+    /// Pieces that have a buffer.
+    pieces: u64,
+}
+
+impl Bounds {
+    pub(super) fn new(buffers: u64) -> Self {
+        let count = buffers / BlockSize::PAGE.bytes();
+        let windows = count.clamp(1, WINDOWS_MAX as u64);
+        Self { windows, pieces: count.min(windows * PIECES_MAX) }
+    }
+
+    /// Bytes beside the buffers.
+    pub(super) fn bytes(self) -> u64 {
+        (self.windows + self.pieces) * TASK_BYTES
+    }
+}
+
 impl Core {
     fn limits(&self) -> Limits {
         let window_max = self.settings.readahead_bytes_max.get().min(self.window_part())
             & !(self.places.block_bytes() - 1);
-        Limits { size: self.geometry().size, window_max, unit: self.places.unit_bytes() }
+        let windows = self.streams.bounds.windows as usize;
+        Limits { size: self.geometry().size, window_max, unit: self.places.unit_bytes(), windows }
     }
 
     /// Bytes of memory that a stream may take before it is read or written.
@@ -41,20 +74,29 @@ impl Core {
     pub(super) fn written_until(&self, range: ByteRange) -> u64 {
         let (end, unit) = (range.offset + range.len, self.places.unit_bytes());
         let window_max = (unit << (1 + self.places.order_max)).min(self.window_part());
-        let limits = Limits { size: self.geometry().size, window_max, unit };
+        let limits = Limits { size: self.geometry().size, window_max, unit, windows: WINDOWS_MAX };
         self.streams.written.lock().until(range.offset..end, &limits)
     }
 
     /// A client's read of `range` has missed, or come to the begin of a window: it may be time for the next one. Not while writers
     /// wait for room, or too few folios are clean.
     pub(super) fn note_read(self: &Arc<Self>, range: ByteRange) {
-        let pressed = self.waiting.load(Ordering::SeqCst) > 0 || self.is_short();
-        if pressed || self.settings.readahead_bytes_max.get() == 0 {
-            return;
+        if self.reads_ahead() {
+            let limits = self.limits();
+            self.streams.found.lock().read(range.offset..range.offset + range.len, &limits);
+            self.open_windows(&limits);
         }
-        let limits = self.limits();
-        let window = self.streams.found.lock().read(range.offset..range.offset + range.len, &limits);
-        if let Some(window) = window {
+    }
+
+    fn reads_ahead(&self) -> bool {
+        let pressed = self.waiting.load(Ordering::SeqCst) > 0 || self.is_short();
+        !pressed && self.settings.readahead_bytes_max.get() > 0
+    }
+
+    /// Begins to read the windows that are due, as far as there is place for them.
+    fn open_windows(self: &Arc<Self>, limits: &Limits) {
+        let open = || self.streams.found.lock().open(limits);
+        for window in std::iter::from_fn(open) {
             let core = self.clone();
             self.env.spawn(Place::Background, task(move || core.read_ahead(window)));
         }
@@ -77,25 +119,54 @@ impl Core {
     }
 
     async fn read_ahead(self: Arc<Self>, window: Ahead) {
-        let going = Cell::new(true);
-        let longest = PIECE_MAX.min(self.streams.buffers.bytes() as u64) & !(self.places.block_bytes() - 1);
-        let cut = |piece: std::ops::Range<u64>| {
-            let starts = piece.clone().step_by(longest as usize);
-            starts.map(move |start| ByteRange::new(start, longest.min(piece.end - start)))
-        };
-        let pieces = window.pieces().flat_map(cut);
-        let begins = |piece: ByteRange| piece.offset == window.first;
-        // One piece: what follows each other, all of which will be read.
-        let until = |piece: ByteRange| match window.count {
-            1 => window.first + window.len,
-            _ => piece.offset + piece.len,
-        };
-        join_all(pieces.map(|piece| self.read_piece(piece, until(piece), begins(piece), &going))).await;
+        self.read_window(&window).await;
+        self.streams.found.lock().ended();
+        if self.reads_ahead() {
+            self.open_windows(&self.limits());
+        }
     }
 
-    /// Reads what is missing of `range`, which fits in one buffer and `begins` a window; all up to `until` will be read.
-    async fn read_piece(self: &Arc<Self>, range: ByteRange, until: u64, begins: bool, going: &Cell<bool>) {
-        let mut buf = self.streams.buffers.take(range.len as usize).await;
+    /// Reads the pieces of a window, each once there is a buffer for it.
+    async fn read_window(self: &Arc<Self>, window: &Ahead) {
+        let going = Cell::new(true);
+        let longest = PIECE_MAX.min(self.streams.buffers.bytes() as u64) & !(self.places.block_bytes() - 1);
+        let cut = |piece: Range<u64>| {
+            let starts = piece.clone().step_by(longest as usize);
+            starts.map(move |start| start..piece.end.min(start + longest))
+        };
+        let pieces = stream::iter(window.pieces().flat_map(cut));
+        let ready = pieces.filter_map(|piece| self.turn(window, piece, &going));
+        let read = |(piece, buf)| self.read_piece(window, piece, buf, &going);
+        ready.for_each_concurrent(PIECES_MAX as usize, read).await;
+    }
+
+    /// A buffer for a piece, when its turn comes; none where nobody wants it by then.
+    async fn turn(
+        &self,
+        window: &Ahead,
+        piece: Range<u64>,
+        going: &Cell<bool>,
+    ) -> Option<(Range<u64>, IoBuf)> {
+        let wanted = || going.get() && self.streams.found.lock().wants(window, &piece);
+        if !wanted() {
+            return None;
+        }
+        let buf = self.streams.buffers.take((piece.end - piece.start) as usize).await;
+        wanted().then_some((piece, buf))
+    }
+
+    /// Reads what is missing of a piece of a window into `buf`, which is as long, and from there into folios.
+    async fn read_piece(
+        self: &Arc<Self>,
+        window: &Ahead,
+        piece: Range<u64>,
+        mut buf: IoBuf,
+        going: &Cell<bool>,
+    ) {
+        let range = ByteRange::new(piece.start, piece.end - piece.start);
+        let begins = range.offset == window.first;
+        // One piece: what follows each other, all of which will be read.
+        let until = if window.count == 1 { window.first + window.len } else { piece.end };
         let mut at = 0;
         while at < range.len && going.get() {
             let found = self.stretch(range, at, Whose::Readahead(until));
@@ -126,6 +197,35 @@ impl Core {
         let block = ByteRange::new(offset, self.places.block_bytes());
         if let Some((folio, piece)) = self.home(offset).read().at(block, 0) {
             folio.mark_window(piece.blocks.start);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reading::PART_BYTES;
+    use super::*;
+
+    /// What a future takes that is never made.
+    fn bytes_of<A, F: Future>(_made: impl Fn(&'static Arc<Core>, &'static Ahead, A) -> F) -> u64 {
+        size_of::<F>() as u64
+    }
+
+    #[test]
+    fn tasks_take_what_is_charged_for_them() {
+        type Piece = (Range<u64>, IoBuf, &'static Cell<bool>);
+        let window = bytes_of(|core, window, ()| core.clone().read_ahead(*window));
+        let piece =
+            bytes_of(|core, window, (piece, buf, going): Piece| core.read_piece(window, piece, buf, going));
+        // Words of the allocator, the executor, and the list of futures.
+        let words = 128;
+        assert!(window + words <= TASK_BYTES, "{window} bytes for a window");
+        for buffers in [1, 2, 4, 100, 511, 513, 1024].map(|pages| pages * 4096) {
+            let bounds = Bounds::new(buffers);
+            // A vector has up to twice of what is in it, and four at least.
+            let parts = PART_BYTES * (2 * buffers / 4096).max(4 * bounds.pieces);
+            let bytes = bounds.windows * (window + words) + bounds.pieces * (piece + words) + parts;
+            assert!(bytes <= bounds.bytes(), "{bytes} bytes for {bounds:?}, not {}", bounds.bytes());
         }
     }
 }

@@ -29,6 +29,10 @@ struct Part {
     whole: bool,
 }
 
+/// Bytes of a [`Part`].
+#[cfg(test)]
+pub(super) const PART_BYTES: u64 = size_of::<Part>() as u64;
+
 /// Who reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {

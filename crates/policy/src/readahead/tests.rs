@@ -8,7 +8,7 @@ use super::*;
 
 const K: u64 = 1 << 10;
 const BLOCK: u64 = 4 * K;
-const LIMITS: Limits = Limits { size: 1 << 32, window_max: 256 * K, unit: 16 * K };
+const LIMITS: Limits = Limits { size: 1 << 32, window_max: 256 * K, unit: 16 * K, windows: WINDOWS_MAX };
 
 /// Memory without end, above the policy: which blocks were read ahead, where a window begins, and what readers found.
 #[derive(Default)]
@@ -33,12 +33,19 @@ impl Memory {
         self.misses += u64::from(missed);
         self.blocks.extend(blocks());
         if missed || marked {
-            let ahead = self.policy.read(first * BLOCK..(first + count) * BLOCK, limits);
-            self.windows.extend(ahead);
-            ahead.iter().for_each(|ahead| _ = self.marks.insert(ahead.first / BLOCK));
-            let pieces = ahead.into_iter().flat_map(Ahead::pieces);
-            pieces.for_each(|piece| self.blocks.extend(piece.start / BLOCK..piece.end.div_ceil(BLOCK)));
+            self.policy.read(first * BLOCK..(first + count) * BLOCK, limits);
+            while let Some(ahead) = self.policy.open(limits) {
+                self.fill(ahead);
+                self.policy.ended();
+            }
         }
+    }
+
+    /// A window is read ahead.
+    fn fill(&mut self, ahead: Ahead) {
+        self.windows.push(ahead);
+        self.marks.insert(ahead.first / BLOCK);
+        ahead.pieces().for_each(|piece| self.blocks.extend(piece.start / BLOCK..piece.end.div_ceil(BLOCK)));
     }
 }
 
@@ -163,15 +170,90 @@ fn a_window_ends_with_the_device() {
     assert_eq!(memory.misses, 3 + 4);
 }
 
+/// Three reads that follow each other, which prove a stream.
+fn prove(policy: &mut Readahead, first: u64) {
+    (first..first + 3).for_each(|block| policy.read(block * BLOCK..(block + 1) * BLOCK, &LIMITS));
+}
+
+#[test]
+fn as_many_windows_are_under_way_as_may_be_whatever_streams_come_and_go() {
+    let mut policy = Readahead::default();
+    let mut open = 0;
+    // At no equal distances.
+    for stream in 100..1000_u64 {
+        prove(&mut policy, stream * stream);
+        open += std::iter::from_fn(|| policy.open(&LIMITS)).count();
+    }
+    assert_eq!((open, policy.under_way()), (WINDOWS_MAX, WINDOWS_MAX));
+    (0..WINDOWS_MAX).for_each(|_| policy.ended());
+    assert_eq!(
+        std::iter::from_fn(|| policy.open(&LIMITS)).count(),
+        STREAMS,
+        "those that are followed are due"
+    );
+}
+
+#[test]
+fn a_stream_that_found_no_place_goes_on_with_the_next_that_there_is() {
+    let (mut policy, one) = (Readahead::default(), Limits { windows: 1, ..LIMITS });
+    prove(&mut policy, 0);
+    policy.open(&one).expect("there is a place");
+    // This one is due first, and goes on reading; others come.
+    prove(&mut policy, 50_000);
+    [1000, 2000, 4000, 8000].into_iter().for_each(|first| prove(&mut policy, first));
+    policy.read(50_003 * BLOCK..50_004 * BLOCK, &one);
+    assert_eq!(policy.open(&one), None);
+    policy.ended();
+    let window = policy.open(&one).expect("there is a place again");
+    assert_eq!(window.first, 50_004 * BLOCK, "behind what its reader has read by now");
+    let nths: Vec<u64> = std::iter::from_fn(|| {
+        policy.ended();
+        policy.open(&one).map(|window| window.first / BLOCK)
+    })
+    .collect();
+    assert_eq!(nths, [1003, 2003, 4003, 8003], "in the order in which they came");
+}
+
+#[test]
+fn what_a_reader_has_passed_and_what_is_of_a_stream_that_is_gone_is_not_wanted() {
+    for (step, reads) in [(1, 3), (7, 4), (-1, 4), (-7, 4)] {
+        let mut policy = Readahead::default();
+        let read = |nth: i64| {
+            let block = (100_000 + step * nth) as u64;
+            block * BLOCK..(block + 1) * BLOCK
+        };
+        (0..reads).for_each(|nth| policy.read(read(nth), &LIMITS));
+        let window = policy.open(&LIMITS).expect("it is proven");
+        let wanted = |policy: &Readahead| {
+            (reads..reads + 3).map(|nth| policy.wants(&window, &read(nth))).collect::<Vec<_>>()
+        };
+        assert_eq!(wanted(&policy), [true; 3], "steps of {step}");
+        assert!(window.pieces().all(|piece| policy.wants(&window, &piece)), "steps of {step}");
+        assert!(!policy.wants(&window, &read(reads - 1)), "steps of {step}");
+        policy.read(read(reads + 1), &LIMITS);
+        assert_eq!(wanted(&policy), [false, false, true], "steps of {step}");
+        (0..STREAMS as u64 - 1).for_each(|stream| prove(&mut policy, 200_000 + 1000 * stream * stream));
+        assert_eq!(wanted(&policy), [false, false, true], "steps of {step}");
+        prove(&mut policy, 300_000);
+        assert_eq!(wanted(&policy), [false; 3], "steps of {step}: it is gone");
+        // Another stream is not taken for it.
+        (0..reads).for_each(|nth| policy.read(read(nth), &LIMITS));
+        policy.open(&LIMITS);
+        assert_eq!(wanted(&policy), [false; 3], "steps of {step}");
+    }
+}
+
 proptest! {
-    /// Whatever is read: a window lies within the device, is no larger than the limit, and no stream has more than two windows ahead.
+    /// Whatever is read: a window lies within the device, is no larger than the limit, no stream has more than two windows ahead, and no more
+    /// are under way than may be. A window is wanted as long as nothing else happens.
     #[test]
     fn windows_stay_within_their_limits(
-        reads in prop::collection::vec((0u64..300, 1u64..20, 0u8..4), 1..200),
+        reads in prop::collection::vec((0u64..300, 1u64..20, 0u8..6), 1..200),
         unit in prop::sample::select(vec![4 * K, 16 * K, 64 * K]),
         window_max in prop::sample::select(vec![4 * K, 60 * K, 256 * K]),
+        windows in 1..WINDOWS_MAX + 1,
     ) {
-        let limits = Limits { size: 400 * BLOCK, window_max, unit };
+        let limits = Limits { size: 400 * BLOCK, window_max, unit, windows };
         let (mut policy, mut at) = (Readahead::default(), 0);
         for (jump, count, kind) in reads {
             at = if kind == 0 { jump } else { at };
@@ -180,14 +262,20 @@ proptest! {
             if kind == 3 {
                 policy.wasted(jump * BLOCK);
             }
-            if let Some(ahead) = policy.read(read, &limits) {
+            if kind > 3 && policy.under_way() > 0 {
+                policy.ended();
+            }
+            policy.read(read, &limits);
+            while let Some(ahead) = policy.open(&limits) {
                 prop_assert!(ahead.count > 0 && ahead.len > 0);
                 prop_assert!(ahead.len * ahead.count <= window_max);
                 prop_assert!(ahead.pieces().all(|piece| piece.end <= limits.size), "{ahead:?}");
+                prop_assert!(ahead.pieces().all(|piece| policy.wants(&ahead, &piece)), "{ahead:?}");
             }
             for stream in &policy.streams {
                 prop_assert!(stream.pattern != Pattern::Sequential || stream.ahead - stream.next <= 2 * window_max as i64);
             }
+            prop_assert!(policy.under_way() <= windows);
             prop_assert!(policy.streams.len() <= STREAMS && policy.recent.len() <= RECENT);
         }
     }

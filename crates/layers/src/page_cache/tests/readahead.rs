@@ -1,5 +1,7 @@
 //! What is read before it is asked for, and what must not come of it.
 
+use futures_util::future::join_all;
+use spillway_policy::readahead::{STREAMS, WINDOWS_MAX};
 use spillway_sim::disk::{Call, Effect, Fault};
 
 use super::*;
@@ -138,4 +140,69 @@ fn what_is_written_or_discarded_while_it_is_read_ahead_keeps_its_newer_content()
     assert_eq!(house.ask(Request::bare(Op::WriteZeroes, range)).result, Ok(()));
     while house.world.go_on() {}
     assert_eq!(house.read(103, 6), [103, 104, 255, 106, 0, 108]);
+}
+
+/// Tasks that are no windows, at most: those of reclaim and of the file below.
+const OTHER_TASKS: usize = 8;
+
+impl House {
+    /// Submits three reads that follow each other at each of these blocks, all at once, and goes on until they are answered; the most tasks that
+    /// there were beside these clients.
+    fn storm(&self, places: impl Iterator<Item = usize>) -> usize {
+        let read = |block: usize| self.submit(Request::read((block * BLOCK) as u64, IoBuf::new(BLOCK)));
+        let left = Rc::new(Cell::new(0));
+        for place in places {
+            let (reads, answered) = (join_all([0, 1, 2].map(|nth| read(place + nth))), left.clone());
+            left.set(left.get() + 1);
+            self.world.spawn_here(Box::pin(async move {
+                assert!(reads.await.iter().all(|reply| reply.result.is_ok()));
+                answered.set(answered.get() - 1);
+            }));
+        }
+        let mut tasks = 0;
+        while left.get() > 0 {
+            tasks = tasks.max(self.world.turn().saturating_sub(left.get()));
+            self.world.go_on();
+        }
+        tasks
+    }
+}
+
+fn places() -> impl Iterator<Item = usize> {
+    (0..100).map(|nth| nth * 37 % 100 * 40)
+}
+
+fn jumping() -> Plan {
+    Plan { latency: Latency::Disk, ..Plan::default() }
+}
+
+#[test]
+fn many_short_streams_have_few_windows_under_way() {
+    let house = numbered(&mebibytes(), jumping());
+    let tasks = house.storm(places());
+    assert!(tasks <= WINDOWS_MAX + OTHER_TASKS, "{tasks} tasks");
+}
+
+#[test]
+fn what_is_left_of_streams_that_are_gone_is_not_read() {
+    let house = numbered(&mebibytes(), jumping());
+    house.storm(places());
+    house.below.take(Op::Read);
+    while house.world.go_on() {}
+    // A first window is of four folios; what is on its way when the clients end has buffers.
+    let most = STREAMS * 4 * 16384 + house.cache.core.streams.buffers.bytes();
+    let bytes: u64 = house.below.take(Op::Read).iter().map(|(_, len)| len).sum();
+    assert!(bytes <= most as u64, "{bytes} bytes after the clients, not {most}");
+}
+
+#[test]
+fn a_stream_after_many_short_ones_is_read_ahead() {
+    let house = numbered(&mebibytes(), jumping());
+    house.storm(places());
+    (4050..4053).for_each(|block| _ = house.read(block, 1));
+    while house.world.go_on() {}
+    for block in 4053..4090 {
+        assert!(house.is_in_memory(block), "the block {block}");
+        house.read_and_rest(block);
+    }
 }
