@@ -9,7 +9,7 @@
 //! | [`Semaphore`] | units that are taken and given back, first come, first served |
 //! | [`Watermark`] | a number that only grows, and who waits for one |
 //! | [`GroupFlush`] | one flush for all who ask meanwhile |
-//! | [`RangeSet`] | ranges held exclusively |
+//! | [`RangeSet`] | ranges that are held, and turns of those who need one clear |
 //! | [`StickyError`] | the first failure |
 //! | [`Work`] | a job of which one run is under way at a time |
 //! | [`WordLocks`] | a lock in two bits of each of many words |
@@ -40,7 +40,7 @@ mod work;
 pub use group_flush::GroupFlush;
 pub use marks::Marks;
 pub use primitives::*;
-pub use range_set::{HeldRange, RangeSet};
+pub use range_set::{HeldRange, RangeSet, RangeTurn};
 pub use semaphore::{Semaphore, Take, Unit};
 pub use sticky_error::StickyError;
 pub use wait_list::WaitList;

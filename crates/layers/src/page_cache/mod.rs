@@ -8,7 +8,8 @@
 //!            copied out and written in its runs; what is dirtied meanwhile stays dirty
 //!   flush -> a new epoch; what became dirty before is written back, then the device below is flushed
 //!   FUA, and every write in mode writethrough -> absorbed, its regions written back, for FUA the device below flushed
-//!   zeroes, discards -> the range is held; what is dirty of it written back, or given up by a discard; passed below; forgotten
+//!   zeroes, discards -> the range is held, after writes that wait there; what is dirty of it written back, or given up by a
+//!            discard; passed below; forgotten
 //! ```
 //!
 //! Promises: what a flush or FUA acknowledged is durable below. What was written without is in memory, and lost when the process is

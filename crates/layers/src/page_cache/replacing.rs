@@ -69,7 +69,7 @@ enum Taken {
 
 impl Core {
     pub(super) async fn replace(self: &Arc<Self>, request: Request) -> Reply {
-        let _held = self.outside.hold(request.range);
+        let _held = self.outside.hold_in_turn(request.range).await;
         let (core, range) = (self.clone(), request.range);
         let mut outside = Outside { core, range, still: false, keeps_dirty: false, _held };
         let drops = request.op == Op::Discard && self.below.geometry().fast_zeroes;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use spillway_core::sync::{AtomicU64, Ordering};
+use spillway_core::sync::{AtomicU64, Ordering, RangeTurn};
 use spillway_core::{ByteRange, Kind, Reply, Request, mutant};
 
 use super::cache::Core;
@@ -18,7 +18,7 @@ pub(super) enum Need {
     Unsaved(u64),
     /// Memory for a folio at this byte.
     Memory(u64),
-    /// That nobody changes the range beside the cache.
+    /// That nobody changes this range, which is the rest of the write, beside the cache.
     Clear(ByteRange),
 }
 
@@ -26,6 +26,8 @@ pub(super) enum Need {
 pub(super) struct Hand {
     core: Arc<Core>,
     blocks: u64,
+    /// From when the write first meets a range that is changed beside the cache: later changes there wait for it.
+    turn: Option<RangeTurn>,
     dirtied: u64,
     /// Up to where the stream of writes will go that this one is of, once it has come to a folio that is not there.
     until: Option<u64>,
@@ -33,7 +35,7 @@ pub(super) struct Hand {
 
 impl Hand {
     pub(super) fn new(core: Arc<Core>) -> Self {
-        Self { core, blocks: 0, dirtied: 0, until: None }
+        Self { core, blocks: 0, turn: None, dirtied: 0, until: None }
     }
 
     /// Blocks that the write has dirtied so far.
@@ -96,7 +98,7 @@ impl Core {
         let mut piece = self.places.piece(request.range, start, span);
         let range = self.places.range(span, &piece.blocks);
         if self.is_outside(range) && !mutant::on("page_cache: write into a range that is being discarded") {
-            return Err(Need::Clear(range));
+            return Err(Need::Clear(ByteRange::new(at, request.range.len - start)));
         }
         let blocks = self.places.granules(&piece.blocks, span.order).len() as u64;
         let wanted = blocks.saturating_sub(hand.blocks);
@@ -163,14 +165,15 @@ impl Core {
         (through || request.flags.fua) && !mutant::on("page_cache: acknowledge FUA from memory")
     }
 
-    /// Waits for what a write needs, holding nothing: another may wait for just that. Fails where write-back has failed:
-    /// nothing may come free any more.
+    /// Waits for what a write needs, holding nothing that it could wait for itself, by way of others. A turn is no such thing: only zeroes and
+    /// discards wait for it, before they hold anything. Given up here, it would let them hold the range again each time that the write waits for
+    /// room. Fails where write-back has failed: nothing may come free any more.
     async fn satisfy(self: &Arc<Self>, need: Need, hand: &mut Hand) -> Result<(), Kind> {
         if !mutant::on("page_cache: wait while holding units") {
             hand.give_back();
         }
         match need {
-            Need::Clear(range) => self.outside.clear_of(range).await,
+            Need::Clear(range) => hand.turn.get_or_insert_with(|| self.outside.line_up(range)).clear().await,
             Need::Unsaved(blocks) => {
                 let _waiting = self.wait_for_room();
                 self.failure.or(self.unsaved.take(blocks)).await?;

@@ -168,3 +168,60 @@ fn what_is_dirty_is_stored_and_the_rest_is_as_below() {
     house.flush();
     assert_eq!(house.extents(ByteRange::new(0, 10 * BLOCK as u64)), extents);
 }
+
+/// One client has this many requests in flight for ever: it sends another with each answer. How many were answered.
+fn keep_in_flight(house: &House, count: usize, request: fn() -> Request) -> Rc<Cell<usize>> {
+    let answered = Rc::<Cell<usize>>::default();
+    for _ in 0..count {
+        let (seam, answered) = (Seam::new(house.cache.clone()), answered.clone());
+        house.world.spawn_here(Box::pin(async move {
+            loop {
+                assert_eq!(seam.submit(request()).await.result, Ok(()));
+                answered.set(answered.get() + 1);
+            }
+        }));
+    }
+    answered
+}
+
+const ZEROINGS: usize = 16;
+
+fn zero_a_mebibyte() -> Request {
+    Request::bare(Op::WriteZeroes, ByteRange::new(0, 1 << 20))
+}
+
+/// How many zeroings of a MiB from the begin of a slow disk are answered while a write there waits for its answer, with
+/// [`ZEROINGS`] always in flight.
+fn zeroings_during_a_write(house: &House, request: Request) -> usize {
+    let zeroed = keep_in_flight(house, ZEROINGS, zero_a_mebibyte);
+    house.until("zeroings", || zeroed.get() > 2 * ZEROINGS);
+    let before = zeroed.get();
+    let written = house.spawn(house.submit(request));
+    house.until("the write", || written.get().is_some() || zeroed.get() - before > 20 * ZEROINGS);
+    let during = zeroed.get() - before;
+    assert_eq!(written.get(), Some(Ok(())), "it still waits after {during} zeroings");
+    house.until("more zeroings", || zeroed.get() - before > 40 * ZEROINGS);
+    during
+}
+
+fn slow(config: &Config) -> House {
+    House::with_plan(config, Plan { latency: Latency::UsbStick, ..Plan::default() })
+}
+
+#[test]
+fn a_write_waits_for_zeroings_that_came_before_it_and_for_no_others() {
+    for blocks in [1, 8, 64] {
+        let during = zeroings_during_a_write(&slow(&mebibyte()), filled(1, 7, blocks));
+        assert!(during <= ZEROINGS, "{blocks} blocks wait for {during} zeroings");
+    }
+}
+
+/// Others write as well, more than may be unsaved: it waits for both.
+#[test]
+fn a_write_that_waits_for_room_keeps_its_turn() {
+    let house = slow(&mebibyte());
+    let written = keep_in_flight(&house, 8, || filled(1024, 1, 64));
+    let during = zeroings_during_a_write(&house, filled(1, 7, 64));
+    assert!(house.number("writes_blocked") > 0, "there is room for all");
+    assert!(during <= 2 * ZEROINGS, "it waits for {during} zeroings and {} writes", written.get());
+}
