@@ -6,6 +6,8 @@
 //!
 //! Knowlton, "A fast storage allocator", CACM 1965.
 
+use std::ops::Range;
+
 use crate::bits::Bits;
 
 /// The largest order of a chunk that begins at `unit` and has no more than `units`, which is not 0; at most `order_max`.
@@ -23,17 +25,10 @@ pub struct Buddy {
 }
 
 impl Buddy {
-    /// `units` units, all of them free, in chunks of up to `order_max`.
+    /// `units` units, none of them free, in chunks of up to `order_max`.
     pub fn new(units: u32, order_max: u32) -> Self {
         let chunks = (0..=order_max).map(|order| Bits::new(units >> order)).collect();
-        let mut buddy = Self { chunks, units, free: units };
-        let mut unit = 0;
-        while unit < units {
-            let order = fitting(unit.into(), (units - unit).into(), order_max);
-            buddy.chunks[order as usize].set(unit >> order);
-            unit += 1 << order;
-        }
-        buddy
+        Self { chunks, units, free: 0 }
     }
 
     /// Bytes that it takes for `units` units in chunks of up to `order_max`.
@@ -59,6 +54,11 @@ impl Buddy {
         self.chunks[order as usize].next(unit >> order) == Some(unit >> order)
     }
 
+    /// Whether a chunk of `order`, or a larger one, is free.
+    pub fn fits(&self, order: u32) -> bool {
+        (order..=self.order_max()).any(|order| self.chunks[order as usize].next(0).is_some())
+    }
+
     /// Takes a chunk of `order`; of the next smaller that there is, where none of that is free. Its first unit, and its order.
     pub fn take(&mut self, order: u32) -> Option<(u32, u32)> {
         let first = |order: u32| self.chunks[order as usize].next(0).map(|chunk| (chunk << order, order));
@@ -71,6 +71,16 @@ impl Buddy {
         assert!(self.free >= 1 << taken, "2^{taken} of {} units", self.free);
         self.free -= 1 << taken;
         Some((unit, taken))
+    }
+
+    /// Gives units that were taken, or never free, in the largest chunks that they have.
+    pub fn give_all(&mut self, units: Range<u32>) {
+        let mut unit = units.start;
+        while unit < units.end {
+            let order = fitting(unit.into(), (units.end - unit).into(), self.order_max());
+            self.give(unit, order);
+            unit += 1 << order;
+        }
     }
 
     /// Gives a chunk back, or a part of one that is a chunk itself.
@@ -95,9 +105,24 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Units that are free.
+    fn whole(units: u32, order_max: u32) -> Buddy {
+        let mut buddy = Buddy::new(units, order_max);
+        assert_eq!((buddy.free(), buddy.fits(0), buddy.clone().take(0)), (0, false, None));
+        buddy.give_all(0..units);
+        buddy
+    }
+
+    #[test]
+    fn what_is_given_piece_by_piece_is_whole() {
+        let mut buddy = Buddy::new(11, 3);
+        [5..11, 0..3, 3..5].into_iter().for_each(|units| buddy.give_all(units));
+        assert_eq!(buddy, whole(11, 3));
+    }
+
     #[test]
     fn the_smallest_chunk_that_will_do_is_cut() {
-        let mut buddy = Buddy::new(11, 3);
+        let mut buddy = whole(11, 3);
         assert_eq!((buddy.take(0), buddy.take(1)), (Some((10, 0)), Some((8, 1))));
         assert_eq!((buddy.take(1), buddy.take(0)), (Some((0, 1)), Some((2, 0))));
         assert_eq!((buddy.take(3), buddy.free()), (Some((4, 2)), 1), "there is none of eight any more");
@@ -109,10 +134,10 @@ mod tests {
 
     #[test]
     fn a_chunk_comes_back_in_parts() {
-        let mut buddy = Buddy::new(8, 3);
+        let mut buddy = whole(8, 3);
         assert_eq!(buddy.take(3), Some((0, 3)));
         [(4, 2), (2, 1), (1, 0), (0, 0)].into_iter().for_each(|(unit, order)| buddy.give(unit, order));
-        assert_eq!(buddy, Buddy::new(8, 3));
+        assert_eq!(buddy, whole(8, 3));
     }
 
     #[test]
@@ -134,7 +159,7 @@ mod tests {
             order_max in 0u32..6,
             steps in prop::collection::vec((any::<bool>(), 0u32..6, any::<prop::sample::Index>()), 1..80),
         ) {
-            let (mut buddy, mut plain) = (Buddy::new(units, order_max), vec![true; units as usize]);
+            let (mut buddy, mut plain) = (whole(units, order_max), vec![true; units as usize]);
             let mut taken: Vec<(u32, u32)> = Vec::new();
             for (takes, order, which) in steps {
                 let order = order.min(order_max);
@@ -153,10 +178,12 @@ mod tests {
                     buddy.give(unit, order);
                     plain[unit as usize..][..1 << order].fill(true);
                 }
+                let fits = |order: u32| largest(&plain, order_max).is_some_and(|largest| order <= largest);
+                prop_assert!((0..=order_max).all(|order| buddy.fits(order) == fits(order)));
                 prop_assert_eq!(buddy.free() as usize, plain.iter().filter(|free| **free).count());
             }
             taken.into_iter().for_each(|(unit, order)| buddy.give(unit, order));
-            prop_assert_eq!(buddy, Buddy::new(units, order_max));
+            prop_assert_eq!(buddy, whole(units, order_max));
         }
     }
 }

@@ -156,7 +156,9 @@ impl Core {
     }
 
     fn evict_directly(self: &Arc<Self>, shard: &mut Folios, zone: usize, order: u8) -> Option<Frame> {
-        if !self.zones.reclaim_directly() || !self.evict(shard, zone) {
+        // What the system refuses counts as free: reclaim in the background does not see that there is none.
+        let directly = self.zones.reclaim_directly() || shard.is_refused(zone);
+        if !directly || !self.evict(shard, zone) {
             return None;
         }
         self.counts.add(Count::EvictedDirectly, 1);
@@ -177,12 +179,15 @@ impl Core {
     }
 
     /// Whether a folio that is about to be dirtied can have memory of the shard of a byte: there is some that is free afterwards.
-    pub(super) fn has_room(self: &Arc<Self>, offset: u64) -> bool {
+    /// [`Kind::OutOfMemory`] where none can come free: the system refuses it, and no folio is there that could leave.
+    pub(super) fn has_room(self: &Arc<Self>, offset: u64) -> Result<bool, Kind> {
         let mut shard = self.home(offset).write();
-        let Some(frame) = self.frame_to_dirty(&mut shard, 0) else { return false };
+        let Some(frame) = self.frame_to_dirty(&mut shard, 0) else {
+            return if shard.units() == 0 { Err(Kind::OutOfMemory) } else { Ok(false) };
+        };
         self.zones.given(frame.zone, frame.units());
         shard.give(frame);
-        true
+        Ok(true)
     }
 
     /// Blocks that may be unsaved at `percent`, at least those of two folios.

@@ -138,6 +138,11 @@ impl Folios {
         self.zones[zone].slabs.units() == 0
     }
 
+    /// Whether the system has refused the memory of `zone` that was needed last.
+    pub(super) fn is_refused(&self, zone: usize) -> bool {
+        self.zones[zone].slabs.is_refused()
+    }
+
     /// Whether so little of each zone is free that folios are to leave.
     pub(super) fn is_low(&self) -> bool {
         (0..self.zones.len()).all(|zone| self.free_of(zone) < self.watermarks(zone).low)

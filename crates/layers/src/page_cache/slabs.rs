@@ -1,5 +1,7 @@
 //! The memory that a shard has of a zone: slabs of 2 MiB, made when they are first needed and kept, of which each folio has a frame.
 //!
+//! The system may refuse a slab. Then there is what the slabs that were made have free, and it is asked again each time that this will not do.
+//!
 //! It has no lock of its own: the shard's guards what stands in frames too, so that a read that hits takes no other.
 
 use std::ops::Range;
@@ -11,10 +13,10 @@ use super::places::Places;
 /// Bytes of a slab.
 pub(super) const SLAB: u64 = 2 << 20;
 
-/// Empty until it is needed.
-type Slab = Box<[u8]>;
+/// Memory as long as it was written so far: the system gives a page when it is first written.
+type Slab = Vec<u8>;
 
-/// Bytes that a slab takes beside its content: where it is, and what the allocator keeps of it.
+/// Bytes that a slab takes beside its content: where it is, how long it is, and what the allocator keeps of it.
 pub(super) const BESIDE: u64 = size_of::<Slab>() as u64 + 16;
 
 /// Memory of a folio: 2^order units of a slab.
@@ -36,6 +38,11 @@ impl Frame {
 pub(super) struct Slabs {
     zone: u8,
     slabs: Box<[Slab]>,
+    /// Slabs that were made, from the first on.
+    made: usize,
+    /// The system has refused the last one that was needed.
+    refused: bool,
+    /// Units of slabs that were made.
     free: Buddy,
     unit_shift: u32,
 }
@@ -47,7 +54,14 @@ impl Slabs {
         assert!(places.unit_bytes() <= SLAB, "units of {} bytes", places.unit_bytes());
         let slabs = (0..(units << unit_shift).div_ceil(SLAB)).map(|_| Slab::default()).collect();
         let count = u32::try_from(units).expect("a shard has less than 2^32 units");
-        Self { zone, slabs, free: Buddy::new(count, places.order_max.into()), unit_shift }
+        let free = Buddy::new(count, places.order_max.into());
+        Self { zone, slabs, made: 0, refused: false, free, unit_shift }
+    }
+
+    /// The first unit of a slab, or behind the last one.
+    fn first(&self, slab: usize) -> u32 {
+        let unit = slab as u64 * (SLAB >> self.unit_shift);
+        unit.min(self.units()) as u32
     }
 
     /// Units.
@@ -55,20 +69,40 @@ impl Slabs {
         self.free.units().into()
     }
 
-    /// Units that are free.
+    /// Units that are free, or not made yet.
     pub(super) fn free(&self) -> u64 {
-        self.free.free().into()
+        u64::from(self.free.free()) + self.units() - u64::from(self.first(self.made))
     }
 
-    /// A frame of `order`, or the largest below it that is free. Its content is arbitrary.
+    /// Whether the system has refused the last slab that was needed.
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// A frame of `order`, or the largest below it that is free. Its content is arbitrary. None where all are taken, or where the system
+    /// refuses memory for more.
     pub(super) fn take(&mut self, order: u8) -> Option<Frame> {
-        let (unit, order) = self.free.take(order.into())?;
-        let frame = Frame { unit, order: order as u8, zone: self.zone };
-        let (slab, bytes) = (self.place(&frame).0, self.units() << self.unit_shift);
-        if self.slabs[slab].is_empty() {
-            self.slabs[slab] = vec![0; SLAB.min(bytes - slab as u64 * SLAB) as usize].into();
+        if self.made < self.slabs.len() && !self.free.fits(order.into()) {
+            self.make();
         }
-        Some(frame)
+        let (unit, order) = self.free.take(order.into())?;
+        Some(Frame { unit, order: order as u8, zone: self.zone })
+    }
+
+    /// Makes the next slab, unless the system refuses it.
+    fn make(&mut self) {
+        let units = self.first(self.made)..self.first(self.made + 1);
+        let made = reserve(&mut self.slabs[self.made], units.len() << self.unit_shift);
+        if !made && !self.refused {
+            tracing::warn!(
+                "page cache: the system refuses memory: folios leave for others although there is room for more"
+            );
+        }
+        self.refused = !made;
+        if made {
+            self.made += 1;
+            self.free.give_all(units);
+        }
     }
 
     pub(super) fn put(&mut self, frame: Frame) {
@@ -103,7 +137,60 @@ impl Slabs {
     /// The same, to be changed.
     pub(super) fn bytes_mut(&mut self, frame: &Frame, bytes: Range<usize>) -> &mut [u8] {
         let (slab, range) = self.within(frame, bytes);
-        &mut self.slabs[slab][range]
+        let slab = &mut self.slabs[slab];
+        if slab.len() < range.end {
+            lengthen(slab, range.end);
+        }
+        &mut slab[range]
+    }
+}
+
+/// Has room for so many bytes of a slab, which has none; whether the system gives it.
+fn reserve(slab: &mut Slab, bytes: usize) -> bool {
+    #[cfg(test)]
+    if !system::gives_one() {
+        return false;
+    }
+    slab.try_reserve_exact(bytes).is_ok()
+}
+
+/// What was not written before begins as zeroes.
+#[cold]
+fn lengthen(slab: &mut Slab, len: usize) {
+    assert!(len <= slab.capacity(), "a slab stays where it is");
+    slab.resize(len, 0);
+}
+
+/// A system that refuses memory.
+#[cfg(test)]
+pub(super) mod system {
+    use std::cell::Cell;
+
+    thread_local! {
+        /// Slabs that it still gives.
+        static LEFT: Cell<u64> = const { Cell::new(u64::MAX) };
+    }
+
+    /// Until it is dropped, the system gives so many slabs to caches of this thread.
+    pub(in super::super) struct Short;
+
+    impl Short {
+        pub(in super::super) fn of(slabs: u64) -> Self {
+            LEFT.set(slabs);
+            Self
+        }
+    }
+
+    impl Drop for Short {
+        fn drop(&mut self) {
+            LEFT.set(u64::MAX);
+        }
+    }
+
+    pub(super) fn gives_one() -> bool {
+        let left = LEFT.get();
+        LEFT.set(left.saturating_sub(1));
+        left > 0
     }
 }
 
@@ -127,12 +214,12 @@ mod tests {
     #[test]
     fn frames_are_apart_and_their_memory_is_made_when_it_is_needed() {
         let mut slabs = slabs(80);
-        assert!(slabs.slabs.iter().all(|slab| slab.is_empty()), "nothing is made before");
+        assert!(slabs.slabs.iter().all(|slab| slab.capacity() == 0), "nothing is made before");
         let frames = [5, 5, 4].map(|order| slabs.take(order).expect("it is free"));
         assert_eq!((slabs.free(), slabs.take(0)), (0, None));
         assert!(frames.iter().all(|frame| frame.zone == 3));
-        let lens: Vec<usize> = slabs.slabs.iter().map(|slab| slab.len()).collect();
-        assert_eq!(lens.iter().sum::<usize>(), 80 << 16);
+        let made: Vec<usize> = slabs.slabs.iter().map(Slab::capacity).collect();
+        assert_eq!(made, [2 << 20, 2 << 20, 1 << 20]);
         let whole = |frame: &Frame| 0..65536 << frame.order;
         for (value, frame) in (1..).zip(&frames) {
             slabs.bytes_mut(frame, whole(frame)).fill(value);
@@ -149,6 +236,26 @@ mod tests {
         frames.into_iter().for_each(|frame| slabs.put(frame));
         assert_eq!((slabs.free(), slabs.units()), (32, 32));
         assert_eq!(slabs.take(5).map(|frame| frame.order), Some(5));
+    }
+
+    #[test]
+    fn what_the_system_refuses_is_asked_for_again() {
+        let mut slabs = slabs(80);
+        let short = system::Short::of(0);
+        assert_eq!((slabs.take(0), slabs.free(), slabs.is_refused()), (None, 80, true));
+        drop(short);
+        let first = slabs.take(2).expect("there is memory again");
+        assert!(!slabs.is_refused());
+        let short = system::Short::of(0);
+        assert_eq!(slabs.take(5).map(|frame| frame.order), Some(4), "the largest of what there is");
+        assert_eq!(
+            [3, 2, 0].map(|order| slabs.take(order).map(|frame| frame.order)),
+            [Some(3), Some(2), None]
+        );
+        slabs.put(first);
+        assert_eq!(slabs.take(5).map(|frame| frame.order), Some(2), "what comes back");
+        drop(short);
+        assert_eq!((slabs.take(5).map(|frame| frame.order), slabs.free()), (Some(5), 16));
     }
 
     #[test]

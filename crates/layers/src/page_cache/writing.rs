@@ -167,7 +167,7 @@ impl Core {
 
     /// Waits for what a write needs, holding nothing that it could wait for itself, by way of others. A turn is no such thing: only zeroes and
     /// discards wait for it, before they hold anything. Given up here, it would let them hold the range again each time that the write waits for
-    /// room. Fails where write-back has failed: nothing may come free any more.
+    /// room. Fails where write-back has failed: nothing may come free any more; and where nothing is there that could come free.
     async fn satisfy(self: &Arc<Self>, need: Need, hand: &mut Hand) -> Result<(), Kind> {
         if !mutant::on("page_cache: wait while holding units") {
             hand.give_back();
@@ -182,7 +182,8 @@ impl Core {
             Need::Memory(at) => {
                 let _waiting = self.wait_for_room();
                 // Another may take it first: then it is waited for again.
-                self.failure.or(self.room.until(|| self.has_room(at).then_some(()))).await?;
+                let has_room = || self.has_room(at).map(|has| has.then_some(())).transpose();
+                self.failure.or(self.room.until(has_room)).await??;
             }
         }
         Ok(())

@@ -1,6 +1,9 @@
 //! Memory: what is charged, who leaves, and who waits.
 
+use spillway_policy::zones::Reserve;
+
 use super::*;
+use crate::page_cache::slabs::system::Short;
 
 #[test]
 fn a_cache_charges_what_it_is_told_and_gives_it_back() {
@@ -160,5 +163,46 @@ fn a_block_is_a_page_unless_the_device_below_has_other_blocks() {
         };
         assert_eq!(mebibyte().over(&below).block_size, Some(expected), "{size} bytes in blocks of {block}");
         assert_eq!(Config { block_size: Some(1024), ..mebibyte() }.over(&below).block_size, Some(1024));
+    }
+}
+
+/// Of 8 MiB, of which the system gives so many slabs, and all may be dirty.
+fn with_slabs(slabs: u64, division: Division) -> (Short, House) {
+    let bytes = Some(8 << 20);
+    let config =
+        Config { page_cache_bytes_max: bytes, folio_size: None, dirty_ratio: 100, division, ..mebibyte() };
+    (Short::of(slabs), House::new(&config))
+}
+
+/// Nothing is there that could leave: a write does not wait for it.
+#[test]
+fn where_the_system_refuses_memory_writes_fail_and_the_cache_goes_on() {
+    let (short, house) = with_slabs(0, Division::default());
+    assert_eq!(house.ask(filled(3, 7, 2)).result, Err(Kind::OutOfMemory));
+    assert_eq!(house.ask(filled(3, 7, 2).with_fua()).result, Err(Kind::OutOfMemory));
+    assert_eq!(house.read(3, 2), [0, 0]);
+    assert_eq!((house.number("reads_uncached"), house.number("unsaved_bytes")), (1, 0));
+    house.flush();
+    drop(short);
+    house.write(3, 7, 2);
+    assert_eq!((house.read(3, 2), house.text("error")), (vec![7, 7], "none".into()));
+}
+
+/// Writers wait for folios to leave as they do in a smaller cache, whoever reclaims in a larger one; and the system is asked again.
+#[test]
+fn a_cache_lives_in_the_memory_that_the_system_gives() {
+    for (reserve, zones) in
+        [(Reserve::Plenty, vec![]), (Reserve::Little, vec![]), (Reserve::Plenty, vec![1, 3])]
+    {
+        let (short, house) = with_slabs(1, Division { reserve, zones, ..Division::default() });
+        let value = |block: usize| (block / 16 % 251) as u8 + 1;
+        (0..2048).step_by(16).for_each(|block| house.write(block, value(block), 16));
+        assert!(house.number("folio_bytes") <= 2 << 20, "{reserve:?}");
+        assert!(house.number("writes_blocked") > 0, "{reserve:?}: of 8 MiB in 2 MiB");
+        (0..2048).step_by(8).for_each(|block| assert_eq!(house.read(block, 8), [value(block); 8]));
+        assert!(house.number("folio_bytes") > 1 << 20, "{reserve:?}: it is in use");
+        drop(short);
+        (0..2048).step_by(16).for_each(|block| _ = house.read(block, 16));
+        assert!(house.number("folio_bytes") > 5 << 20, "{reserve:?}: it is asked again");
     }
 }
