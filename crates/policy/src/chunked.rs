@@ -1,4 +1,4 @@
-//! A vector of slots that grows a chunk at a time: it never moves what it holds, and takes no more than a chunk too much.
+//! A vector of slots that grows a chunk at a time: it never moves what it holds, and takes no more than a chunk too much as long as it grows.
 
 use std::ops::{Index, IndexMut};
 
@@ -30,6 +30,17 @@ impl<T: Default> Chunked<T> {
     pub fn grow_to(&mut self, len: u32) {
         while self.len() < len {
             self.0.push(Box::new(std::array::from_fn(|_| T::default())));
+        }
+    }
+
+    /// Gives chunks back, where two or more hold no slot below `len`.
+    pub fn shrink_to(&mut self, len: u32) {
+        if self.len() - len < 2 * CHUNK {
+            return;
+        }
+        self.0.truncate(len.div_ceil(CHUNK) as usize);
+        if self.0.capacity() > 4 * self.0.len().max(1) {
+            self.0.shrink_to(2 * self.0.len());
         }
     }
 
@@ -68,5 +79,9 @@ mod tests {
         slots[3 * CHUNK] = 9;
         assert_eq!((slots[0], &raw const slots[0]), (7, place));
         assert_eq!((slots.len(), slots.iter().sum::<u32>()), (4 * CHUNK, 16));
+        slots.shrink_to(2 * CHUNK + 1);
+        assert_eq!(slots.len(), 4 * CHUNK, "one more is kept");
+        slots.shrink_to(CHUNK + 1);
+        assert_eq!((slots.len(), slots[0], &raw const slots[0]), (2 * CHUNK, 7, place));
     }
 }

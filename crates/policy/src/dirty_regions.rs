@@ -4,7 +4,12 @@
 //! goes first. All that is dirty in a region is taken at once, and a region is written back by one batch at a time: so what is dirtied
 //! meanwhile is known to be newer than the batch.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod tree;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use tree::{FAILED, LANDED, Node, Tree, WRITING};
 
 /// A region, by its place on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,46 +50,46 @@ pub enum End {
     Withdrawn,
 }
 
+/// A batch that has a region.
 #[derive(Clone, Debug)]
-struct Entry {
-    /// Dirty blocks that no batch has.
-    blocks: u64,
-    /// When the first of what is not below yet became dirty, as it stands in `by_age`.
-    stamp: Stamp,
-    writing: Option<BatchNumber>,
+struct Writing {
+    number: BatchNumber,
     /// When the first block became dirty after the batch was taken.
     again: Option<Stamp>,
-    /// The last batch that failed, and the last that landed; 0 for none.
-    failed: BatchNumber,
-    landed: BatchNumber,
 }
 
 /// The regions that are not clean.
 #[derive(Clone, Debug, Default)]
 pub struct DirtyRegions {
-    regions: BTreeMap<RegionNumber, Entry>,
-    /// Every one of them.
-    by_age: BTreeSet<(Stamp, RegionNumber)>,
+    /// With the stamp of the first of what is not below yet.
+    regions: Tree,
+    /// Those of them that batches have.
+    writing: BTreeMap<RegionNumber, Writing>,
     blocks: u64,
     taken: BatchNumber,
 }
 
 impl DirtyRegions {
+    /// Bytes that are taken for each region, at most; a batch under way takes a place beside that.
+    pub const BYTES_A_REGION: u64 = Tree::BYTES_EACH;
+
+    /// Bytes that are taken for regions that there are not, at most.
+    pub const BYTES_SPARE: u64 = Tree::BYTES_SPARE;
+
     /// `blocks` of `region` have become dirty at `stamp`.
     pub fn dirtied(&mut self, region: RegionNumber, blocks: u64, stamp: Stamp) {
         if blocks == 0 {
             return;
         }
         self.blocks += blocks;
-        let none = BatchNumber::default();
-        let fresh = Entry { blocks: 0, stamp, writing: None, again: None, failed: none, landed: none };
-        let entry = self.regions.entry(region).or_insert(fresh);
-        if entry.blocks == 0 && entry.writing.is_none() {
-            self.by_age.insert((stamp, region));
-        } else if entry.writing.is_some() {
-            entry.again.get_or_insert(stamp);
+        let node = match self.regions.get_mut(region) {
+            Some(node) => node,
+            None => self.regions.insert(region, stamp),
+        };
+        if node.has(WRITING) {
+            writing(&mut self.writing, region).again.get_or_insert(stamp);
         }
-        entry.blocks += blocks;
+        add(node, blocks);
     }
 
     /// `blocks` of `region` are not dirty any more, and were not written back.
@@ -92,97 +97,92 @@ impl DirtyRegions {
         if blocks == 0 {
             return;
         }
-        let entry = self.regions.get_mut(&region).expect("a region with dirty blocks is known");
-        assert!(entry.blocks >= blocks, "{blocks} of {} blocks", entry.blocks);
-        entry.blocks -= blocks;
+        let node = self.regions.get_mut(region).expect("a region with dirty blocks is known");
+        subtract(node, blocks);
         self.blocks -= blocks;
-        if entry.blocks > 0 {
+        if node.blocks > 0 {
             return;
         }
-        entry.again = None;
-        if entry.writing.is_none() {
-            let stamp = entry.stamp;
-            self.remove(region, stamp);
+        if node.has(WRITING) {
+            writing(&mut self.writing, region).again = None;
+        } else {
+            self.regions.remove(region);
         }
-    }
-
-    fn remove(&mut self, region: RegionNumber, stamp: Stamp) {
-        self.regions.remove(&region).expect("it is there");
-        assert!(self.by_age.remove(&(stamp, region)), "each region has its place by age");
     }
 
     /// The first region from `from` on that can be taken, with something that became dirty before `before`.
     pub fn next(&self, from: RegionNumber, before: Stamp) -> Option<RegionNumber> {
-        if self.oldest().is_none_or(|oldest| oldest >= before) {
-            return None;
-        }
-        let can_go = |(_, entry): &(&RegionNumber, &Entry)| entry.writing.is_none() && entry.stamp < before;
-        self.regions.range(from..).find(can_go).map(|(region, _)| *region)
+        self.regions.next(from, before)
     }
 
     /// All dirty blocks of `region` are taken by a batch, whose number is returned.
     pub fn take(&mut self, region: RegionNumber) -> BatchNumber {
-        let entry = self.regions.get_mut(&region).expect("a region that is taken has dirty blocks");
-        assert!(entry.writing.is_none() && entry.blocks > 0, "{region:?} can be taken: {entry:?}");
         self.taken.0 += 1;
-        self.blocks -= std::mem::take(&mut entry.blocks);
-        entry.writing = Some(self.taken);
+        let blocks = self.blocks_of(region);
+        self.begin(region, blocks, self.taken);
         self.taken
     }
 
     /// So many dirty blocks of `region` are taken by a batch that has no number: those who wait for a batch wait for another. The other
     /// blocks are as old as they were.
     pub fn take_part(&mut self, region: RegionNumber, blocks: u64) {
-        let entry = self.regions.get_mut(&region).expect("a region that is taken has dirty blocks");
-        assert!(entry.writing.is_none() && (1..=entry.blocks).contains(&blocks), "{blocks} of {entry:?}");
-        entry.blocks -= blocks;
+        self.begin(region, blocks, BatchNumber::default());
+    }
+
+    fn begin(&mut self, region: RegionNumber, blocks: u64, number: BatchNumber) {
+        let node = self.regions.get_mut(region).expect("a region that is taken has dirty blocks");
+        assert!(!node.has(WRITING) && blocks > 0, "{blocks} of {node:?}");
+        subtract(node, blocks);
         self.blocks -= blocks;
-        entry.writing = Some(BatchNumber::default());
-        entry.again = Some(entry.stamp).filter(|_| entry.blocks > 0);
+        node.set(WRITING, true);
+        let again = Some(node.stamp()).filter(|_| node.blocks > 0);
+        self.writing.insert(region, Writing { number, again });
     }
 
     /// The batch that has `region` ends; where it has not landed, so many of its blocks are dirty again that were not dirtied meanwhile.
     pub fn ended(&mut self, region: RegionNumber, end: End, blocks: u64) {
         assert!(end != End::Landed || blocks == 0, "what has landed is not dirty again");
-        let entry = self.regions.get_mut(&region).expect("a region that is written back is known");
-        let number = entry.writing.take().expect("a batch ends once");
-        let (before, again) = (entry.stamp, entry.again.take());
-        entry.blocks += blocks;
-        self.blocks += blocks;
-        match end {
-            End::Landed => entry.landed = entry.landed.max(number),
-            End::Failed => entry.failed = entry.failed.max(number),
-            End::Withdrawn => {}
+        let Writing { number, again } = self.writing.remove(&region).expect("a batch ends once");
+        let node = self.regions.get_mut(region).expect("a region that is written back is known");
+        node.set(WRITING, false);
+        if number > BatchNumber::default() {
+            node.set(LANDED, end == End::Landed);
+            node.set(FAILED, end == End::Failed);
         }
-        if entry.blocks == 0 {
-            return self.remove(region, before);
+        add(node, blocks);
+        self.blocks += blocks;
+        if node.blocks == 0 {
+            return self.regions.remove(region);
         }
         // What has not landed is as old as it was.
         if end == End::Landed {
             let stamp = again.expect("what is dirty became so after the batch was taken");
-            entry.stamp = stamp;
-            self.by_age.remove(&(before, region));
-            self.by_age.insert((stamp, region));
+            self.regions.set_stamp(region, stamp);
         }
     }
 
     /// The state of `region`.
     pub fn state(&self, region: RegionNumber) -> RegionState {
-        match self.regions.get(&region) {
+        match self.regions.get(region) {
             None => RegionState::Clean,
-            Some(Entry { writing: Some(number), .. }) => RegionState::Writing(*number),
+            Some(node) if node.has(WRITING) => RegionState::Writing(self.writing[&region].number),
             Some(_) => RegionState::Dirty,
         }
     }
 
-    /// Whether that batch of `region` or a later one has landed, as long as the region is not clean.
+    /// Whether that batch of `region` has ended, and the last one that has ended landed, as long as the region is not clean.
     pub fn has_landed(&self, region: RegionNumber, number: BatchNumber) -> bool {
-        self.regions.get(&region).is_some_and(|entry| entry.landed >= number)
+        self.last_ended(region, number, LANDED)
     }
 
-    /// Whether that batch of `region` or a later one has failed, as long as the region is not clean.
+    /// Whether that batch of `region` has ended, and the last one that has ended failed, as long as the region is not clean.
     pub fn has_failed(&self, region: RegionNumber, number: BatchNumber) -> bool {
-        self.regions.get(&region).is_some_and(|entry| entry.failed >= number)
+        self.last_ended(region, number, FAILED)
+    }
+
+    fn last_ended(&self, region: RegionNumber, number: BatchNumber, how: u64) -> bool {
+        let ended = number <= self.taken && self.writing.get(&region).is_none_or(|one| one.number != number);
+        ended && self.regions.get(region).is_some_and(|node| node.has(how))
     }
 
     /// The last batch that was taken.
@@ -192,12 +192,12 @@ impl DirtyRegions {
 
     /// Dirty blocks of `region` that no batch has.
     pub fn blocks_of(&self, region: RegionNumber) -> u64 {
-        self.regions.get(&region).map_or(0, |entry| entry.blocks)
+        self.regions.get(region).map_or(0, |node| node.blocks.into())
     }
 
     /// When the oldest of what is dirty or being written back became dirty.
     pub fn oldest(&self) -> Option<Stamp> {
-        self.by_age.first().map(|(stamp, _)| *stamp)
+        self.regions.oldest()
     }
 
     /// Dirty blocks that no batch has.
@@ -206,20 +206,37 @@ impl DirtyRegions {
     }
 
     /// The regions of a range that are not clean, in order.
-    pub fn unclean(&self, range: std::ops::Range<RegionNumber>) -> impl Iterator<Item = RegionNumber> {
-        self.regions.range(range).map(|(region, _)| *region)
+    pub fn unclean(&self, range: Range<RegionNumber>) -> impl Iterator<Item = RegionNumber> {
+        self.regions.within(&range).into_iter().map(Node::region)
     }
 
-    /// Asserts that the regions agree with their order by age.
+    /// Asserts that the regions agree with what is known of all.
     pub fn verify(&self) {
-        let by_age: BTreeSet<_> = self.regions.iter().map(|(region, entry)| (entry.stamp, *region)).collect();
-        assert_eq!(by_age, self.by_age, "each region has its place by age");
+        self.regions.verify();
+        let all = self.regions.within(&(RegionNumber(0)..RegionNumber(u64::MAX)));
         assert_eq!(
-            self.regions.values().map(|entry| entry.blocks).sum::<u64>(),
+            all.iter().map(|node| u64::from(node.blocks)).sum::<u64>(),
             self.blocks,
             "blocks are counted"
         );
+        let taken = all.iter().filter(|node| node.has(WRITING)).map(|node| node.region());
+        assert!(taken.eq(self.writing.keys().copied()), "each batch has its region");
+        assert!(all.iter().all(|node| node.blocks > 0 || node.has(WRITING)), "what is clean is not kept");
     }
+}
+
+fn writing(all: &mut BTreeMap<RegionNumber, Writing>, region: RegionNumber) -> &mut Writing {
+    all.get_mut(&region).expect("a batch has it")
+}
+
+fn add(node: &mut Node, blocks: u64) {
+    let sum = u64::from(node.blocks) + blocks;
+    node.blocks = u32::try_from(sum).expect("a region has less than 2^32 blocks");
+}
+
+fn subtract(node: &mut Node, blocks: u64) {
+    let left = u64::from(node.blocks).checked_sub(blocks);
+    node.blocks = left.expect("no more than is dirty") as u32;
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ impl PageCache {
     /// An option has changed.
     fn changed(&self, _: &'static str) {
         let core = &self.core;
-        core.unsaved.set_limit(core.blocks_at(core.settings.dirty_ratio.get()));
+        core.limit_unsaved();
         core.writeback.kick();
     }
 }

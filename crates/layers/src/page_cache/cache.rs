@@ -6,11 +6,12 @@ use spillway_core::sync::{
     AtomicBool, AtomicU64, GroupFlush, Mutex, Ordering, RangeSet, RwLock, Semaphore, StickyError, WaitList,
     Watermark, Work,
 };
-use spillway_core::{BlockSize, ByteRange, Charge, Env, Geometry, Kind, Seam, Workspace};
+use spillway_core::{BlockSize, ByteRange, Env, Geometry, Kind, Seam, Workspace};
 use spillway_policy::ages::Ages;
 use spillway_policy::dirty_regions::{RegionNumber, Stamp};
 use spillway_policy::zones::Attempt;
 
+use super::charges::Dirtiable;
 use super::counts::{Count, Counts};
 use super::folios::{Folios, Gone};
 use super::places::{ORDERS, Places};
@@ -80,7 +81,7 @@ pub(super) struct Core {
     pub(super) ended: AtomicBool,
     pub(super) counts: Counts,
     pub(super) verify_calls: AtomicU64,
-    pub(super) _charge: Charge,
+    pub(super) dirtiable: Dirtiable,
 }
 
 /// Units in use for which one call of [`Core::verify`] more is left out.
@@ -188,12 +189,6 @@ impl Core {
         self.zones.given(frame.zone, frame.units());
         shard.give(frame);
         Ok(true)
-    }
-
-    /// Blocks that may be unsaved at `percent`, at least those of two folios.
-    pub(super) fn blocks_at(&self, percent: u64) -> u64 {
-        let blocks = self.zones.units() * u64::from(self.places.unit_blocks());
-        (blocks * percent / 100).max(2 * u64::from(self.places.blocks(self.places.order_max)))
     }
 
     /// Folios of each order.

@@ -26,8 +26,8 @@ pub(super) struct Folios {
     pub(super) dirty: DirtyRegions,
 }
 
-/// Bytes that a folio of so many blocks takes beside its content: slot, place in the index, queues, blocks' state and what the allocator keeps
-/// of that.
+/// Bytes that a folio of so many blocks takes beside its content: slot, entry in the index, queues, blocks' state and what the allocator keeps
+/// of that. Lists of the index and dirty regions are charged for many together.
 pub(super) const fn bytes_beside(blocks: u32) -> u64 {
     let state = FolioState::bytes_max(blocks);
     let allocated = if state > 0 { 2 } else { 0 };

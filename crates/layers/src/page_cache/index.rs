@@ -41,9 +41,14 @@ fn units(span: Span) -> impl Iterator<Item = UnitNumber> {
 }
 
 impl Index {
-    /// Bytes that it takes for each unit, and beside that.
-    pub(super) const BYTES_EACH: u64 = Units::BYTES_EACH + (size_of::<Place>() as u64).div_ceil(LIST_UNITS);
+    /// Bytes that it takes for each unit, but for lists; and beside that.
+    pub(super) const BYTES_EACH: u64 = Units::BYTES_EACH;
     pub(super) const BYTES_SPARE: u64 = Units::BYTES_SPARE + size_of::<Place>() as u64 + 16;
+
+    /// Bytes of lists for so many units.
+    pub(super) const fn list_bytes(units: u64) -> u64 {
+        size_of::<Place>() as u64 * units.div_ceil(LIST_UNITS)
+    }
 
     /// Of folios that have no more than so many units together.
     pub(super) fn new(units: u64, places: &Places) -> Self {

@@ -27,7 +27,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | `settings`, `counts`, `attributes` | options, figures, and both as the control plane sees them |
-//! | `opening` | what fits, and what is charged |
+//! | `opening`, `charges` | what fits, and what is charged; blocks that may be unsaved |
 //! | `cache` | the parts together |
 //! | `places` | where a byte lies: block, unit, folio, region, shard |
 //! | `slabs`, `zones` | memory of folios; zones of it, with their shares of the dirty limit |
@@ -44,6 +44,7 @@
 mod ageing;
 mod attributes;
 mod cache;
+mod charges;
 mod counts;
 mod ending;
 mod extents;

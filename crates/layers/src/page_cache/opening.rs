@@ -7,10 +7,12 @@ use spillway_core::sync::{
     AtomicBool, AtomicU64, GroupFlush, Mutex, RangeSet, RwLock, Semaphore, StickyError, WaitList, Watermark,
     Work,
 };
-use spillway_core::{BlockDevice, Budget, Charge, Env, Error, Geometry, Kind, Seam, Workspace};
+use spillway_core::{BlockDevice, Budget, Env, Error, Geometry, Kind, Seam, Workspace};
 use spillway_policy::ages::Ages;
+use spillway_policy::dirty_regions::DirtyRegions;
 
 use super::cache::{Core, PageCache};
+use super::charges::{Dirtiable, unsaved_blocks, unsaved_min};
 use super::counts::Counts;
 use super::folio::SLOT_BITS;
 use super::folios::{Folios, bytes_beside};
@@ -61,11 +63,25 @@ const fn free_bytes(unit: u64) -> u64 {
     1 + (slabs::BESIDE * unit).div_ceil(slabs::SLAB)
 }
 
+/// Bytes that a hundred of the smallest folios take, with the regions that are dirty where `percent` of the blocks are.
+fn hundred_bytes(unit: u64, blocks: u32, percent: u64) -> u64 {
+    let each = unit + bytes_beside(blocks) + free_bytes(unit);
+    let regions = (u64::from(blocks) * percent).min(100);
+    100 * each + Index::list_bytes(100) + regions * DirtyRegions::BYTES_A_REGION
+}
+
+/// The part of `of` that `one` is of `all`, rounded down.
+fn part(one: u64, of: u64, all: u64) -> u64 {
+    (u128::from(one) * u128::from(of) / u128::from(all)) as u64
+}
+
 /// How the memory of a cache is used.
 struct Fit {
     places: Places,
     /// Of the smallest size.
     folios: u64,
+    /// Regions that may be dirty.
+    regions: u64,
     batches: u64,
     ahead: u64,
     charge: u64,
@@ -84,15 +100,23 @@ impl Fit {
         let batches = (bytes / BATCHES_PART).clamp(region, BATCHES_MAX);
         let unit = settings.block_size().bytes().max(4096);
         let ahead = ((bytes / AHEAD_PART) & !(unit - 1)).clamp(unit, AHEAD_MAX);
-        let each = folio + bytes_beside((folio >> block_shift) as u32) + free_bytes(folio);
+        let (percent, unit_blocks) = (settings.dirty_ratio.get(), (folio >> block_shift) as u32);
+        let hundred = hundred_bytes(folio, unit_blocks, percent);
+        let each = hundred.div_ceil(100);
         let shards = match settings.cut.shards {
             0 => (bytes / SHARD_BYTES).next_power_of_two().clamp(1, SHARDS_MAX),
             shards => shards,
         };
         let orders = u64::from(order_max) + 1;
         let zones = settings.division.count() * (BYTES_SPARE + orders * FREE_SPARE);
-        let spare = shards * (zones + Index::BYTES_SPARE) + Bounds::new(ahead).bytes();
-        let folios = bytes.saturating_sub(batches + ahead + spare) / each;
+        let mut spare = shards * (zones + Index::BYTES_SPARE + DirtyRegions::BYTES_SPARE);
+        spare += Bounds::new(ahead).bytes();
+        let fitting = |spare| part(bytes.saturating_sub(batches + ahead + spare), 100, hundred);
+        let (mut folios, floor) = (fitting(spare), unsaved_min(unit_blocks << order_max));
+        if unsaved_blocks(folios, unit_blocks, percent) < floor {
+            spare += floor.min(folios) * DirtyRegions::BYTES_A_REGION;
+            folios = fitting(spare);
+        }
         let least = FOLIOS_MIN.max(2 * shards);
         if folios < least {
             return Err(Error::invalid(format!(
@@ -115,7 +139,8 @@ impl Fit {
         let granule = settings.cut.granule_bytes.clamp(settings.block_size().bytes(), largest);
         let granule_shift = granule.trailing_zeros();
         let places = Places { block_shift, unit_shift, order_max, region_shift, granule_shift, shards };
-        Ok(Self { places, folios, batches, ahead, charge: folios * each + spare })
+        let regions = unsaved_blocks(folios, unit_blocks, percent).max(floor).min(folios);
+        Ok(Self { places, folios, regions, batches, ahead, charge: part(folios, hundred, 100) + spare })
     }
 }
 
@@ -151,7 +176,8 @@ impl PageCache {
             order => format!("{} to {}", human(folio), human(folio << order)),
         };
         let words = format!("page cache of {} in folios of {sizes}", human(fit.folios * folio));
-        Ok((Arc::new(Self { core: core(settings, &fit, below, env, [batches, ahead], charge) }), words))
+        let dirtiable = Dirtiable::new(budget.clone(), fit.regions, charge);
+        Ok((Arc::new(Self { core: core(settings, &fit, below, env, [batches, ahead], dirtiable) }), words))
     }
 }
 
@@ -186,7 +212,7 @@ fn core(
     below: Arc<dyn BlockDevice>,
     env: Arc<dyn Env>,
     [batches, ahead]: [Workspace; 2],
-    charge: Charge,
+    dirtiable: Dirtiable,
 ) -> Arc<Core> {
     let meter = Meter::new(env.clone());
     let zones = Zones::new(&settings.division, fit.folios, &fit.places);
@@ -226,8 +252,8 @@ fn core(
         verify_calls: AtomicU64::new(0),
         settings,
         env,
-        _charge: charge,
+        dirtiable,
     });
-    core.unsaved.set_limit(core.blocks_at(core.settings.dirty_ratio.get()));
+    core.limit_unsaved();
     core
 }

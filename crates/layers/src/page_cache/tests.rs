@@ -161,6 +161,11 @@ impl House {
         attributes(self.cache.clone()).show(name).expect("there is such an attribute")
     }
 
+    fn set(&self, name: &str, value: &str) {
+        let answer = attributes(self.cache.clone()).store(name, value);
+        assert!(matches!(answer, Answer::Done(Ok(()))), "{name} can be {value}");
+    }
+
     fn until(&self, what: &str, condition: impl Fn() -> bool) {
         assert!(
             (0..200_000).any(|_| condition() || !self.world.go_on()) && condition(),

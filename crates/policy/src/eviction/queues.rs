@@ -5,15 +5,21 @@ use crate::chunked::Chunked;
 /// Number of a queue.
 pub(super) type Queue = usize;
 
-const NONE: u32 = u32::MAX;
+/// Bits of the number of a slot, of an order, and of a queue.
+const SLOT_BITS: u32 = 27;
+const ORDER_BITS: u32 = 6;
+const QUEUE_BITS: u32 = 4;
+
+/// No slot: a number above all of them.
+const NONE: u32 = (1 << SLOT_BITS) - 1;
 
 /// Of a slot in no queue.
-const NOWHERE: u8 = u8::MAX;
+const NOWHERE: u8 = (1 << QUEUE_BITS) - 1;
 
 /// Bytes of a slot.
-pub(super) const BYTES_A_SLOT: u64 = size_of::<Link>() as u64;
+pub(super) const BYTES_A_SLOT: u64 = size_of::<Packed>() as u64;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Link {
     older: u32,
     newer: u32,
@@ -23,9 +29,35 @@ struct Link {
     order: u8,
 }
 
-impl Default for Link {
+/// A link in a word: there is one for each folio.
+#[derive(Clone, Copy, Debug)]
+struct Packed(u64);
+
+const _: () = assert!(2 * SLOT_BITS + ORDER_BITS + QUEUE_BITS <= u64::BITS, "a link is a word");
+
+impl Packed {
+    fn new(link: Link) -> Self {
+        let Link { older, newer, queue, order } = link;
+        assert!(order < 1 << ORDER_BITS, "order {order}");
+        let above = u64::from(queue) << ORDER_BITS | u64::from(order);
+        Self((above << SLOT_BITS | u64::from(newer)) << SLOT_BITS | u64::from(older))
+    }
+
+    fn link(self) -> Link {
+        let slot = |word: u64| word as u32 & NONE;
+        let above = self.0 >> (2 * SLOT_BITS);
+        Link {
+            older: slot(self.0),
+            newer: slot(self.0 >> SLOT_BITS),
+            queue: (above >> ORDER_BITS) as u8,
+            order: (above & ((1 << ORDER_BITS) - 1)) as u8,
+        }
+    }
+}
+
+impl Default for Packed {
     fn default() -> Self {
-        Self { older: NONE, newer: NONE, queue: NOWHERE, order: 0 }
+        Self::new(Link { older: NONE, newer: NONE, queue: NOWHERE, order: 0 })
     }
 }
 
@@ -39,7 +71,7 @@ struct Ends {
 
 /// `N` queues of slots.
 pub(super) struct Queues<const N: usize> {
-    links: Chunked<Link>,
+    links: Chunked<Packed>,
     ends: [Ends; N],
 }
 
@@ -67,42 +99,66 @@ impl<const N: usize> Queues<N> {
 
     /// Puts `slot`, which is in no queue and holds 2^`order` units, behind the others of `queue`.
     pub(super) fn push(&mut self, queue: Queue, slot: u32, order: u8) {
+        assert!(slot < NONE, "slot {slot} is one of 2^{SLOT_BITS}");
         self.links.grow_to(slot + 1);
-        assert_eq!(self.links[slot].queue, NOWHERE, "slot {slot} is free");
+        assert_eq!(self.links[slot].link().queue, NOWHERE, "slot {slot} is free");
         let ends = &mut self.ends[queue];
         let older = std::mem::replace(&mut ends.newest, slot);
         ends.len += 1;
         ends.units += 1 << order;
-        self.links[slot] = Link { older, newer: NONE, queue: queue as u8, order };
-        *self.newer_of(queue, older) = slot;
+        self.links[slot] = Packed::new(Link { older, newer: NONE, queue: queue as u8, order });
+        self.follow(queue, older, slot);
     }
 
-    /// Takes `slot` out of its queue.
-    pub(super) fn remove(&mut self, slot: u32) {
-        let Link { older, newer, queue, order } = self.links[slot];
-        assert_ne!(queue, NOWHERE, "slot {slot} is in a queue");
-        let queue = usize::from(queue);
-        *self.newer_of(queue, older) = newer;
-        match newer {
-            NONE => self.ends[queue].newest = older,
-            newer => self.links[newer].older = older,
+    /// Takes `slot` out of its queue; the order of what it holds.
+    pub(super) fn remove(&mut self, slot: u32) -> u8 {
+        let link = self.links[slot].link();
+        assert_ne!(link.queue, NOWHERE, "slot {slot} is in a queue");
+        let queue = usize::from(link.queue);
+        self.follow(queue, link.older, link.newer);
+        match link.newer {
+            NONE => self.ends[queue].newest = link.older,
+            newer => self.change(newer, |newer| newer.older = link.older),
         }
         self.ends[queue].len -= 1;
-        self.ends[queue].units -= 1 << order;
-        self.links[slot].queue = NOWHERE;
+        self.ends[queue].units -= 1 << link.order;
+        self.change(slot, |link| link.queue = NOWHERE);
+        link.order
     }
 
     /// Makes `slot` the newest of `queue`.
     pub(super) fn move_to(&mut self, queue: Queue, slot: u32) {
-        self.remove(slot);
-        self.push(queue, slot, self.links[slot].order);
+        let order = self.remove(slot);
+        self.push(queue, slot, order);
     }
 
-    /// Where it is said which slot follows `older`.
-    fn newer_of(&mut self, queue: Queue, older: u32) -> &mut u32 {
+    fn change(&mut self, slot: u32, change: impl FnOnce(&mut Link)) {
+        let mut link = self.links[slot].link();
+        change(&mut link);
+        self.links[slot] = Packed::new(link);
+    }
+
+    /// `newer` follows `older`, or is the oldest.
+    fn follow(&mut self, queue: Queue, older: u32, newer: u32) {
         match older {
-            NONE => &mut self.ends[queue].oldest,
-            older => &mut self.links[older].newer,
+            NONE => self.ends[queue].oldest = newer,
+            older => self.change(older, |link| link.newer = newer),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_a_word() {
+        for link in [
+            Link { older: NONE, newer: 0, queue: NOWHERE, order: 63 },
+            Link { older: 0, newer: NONE, queue: 1, order: 0 },
+            Link { older: 5, newer: NONE - 1, queue: 0, order: 9 },
+        ] {
+            assert_eq!(Packed::new(link).link(), link);
         }
     }
 }

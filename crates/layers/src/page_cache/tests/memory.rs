@@ -166,6 +166,25 @@ fn a_block_is_a_page_unless_the_device_below_has_other_blocks() {
     }
 }
 
+/// Each dirty block may have a region of its own; what that takes is charged before it may be dirty.
+#[test]
+fn a_higher_limit_of_dirty_blocks_is_charged_where_there_is_room() {
+    let house = House::new(&Config { folio_size: Some(4096), ..mebibyte() });
+    let (charged, limit) = (house.budget.used(), house.number("nr_dirty_threshold"));
+    house.set("dirty_ratio", "40");
+    let more = house.number("nr_dirty_threshold") - limit;
+    assert!(more > 40 && house.budget.used() == charged + 34 * more, "{more} blocks more");
+    house.set("dirty_ratio", "20");
+    house.set("dirty_ratio", "40");
+    assert_eq!(house.budget.used(), charged + 34 * more, "once");
+    house.budget.set_limit(house.budget.used());
+    house.set("dirty_ratio", "90");
+    assert_eq!(house.number("nr_dirty_threshold"), limit + more, "there is no room for more");
+    house.budget.set_limit(64 << 20);
+    house.set("dirty_ratio", "90");
+    assert!(house.number("nr_dirty_threshold") > 2 * (limit + more));
+}
+
 /// Of 8 MiB, of which the system gives so many slabs, and all may be dirty.
 fn with_slabs(slabs: u64, division: Division) -> (Short, House) {
     let bytes = Some(8 << 20);
