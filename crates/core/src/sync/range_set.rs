@@ -57,7 +57,7 @@ impl RangeSet {
         Self(Arc::new(Shared { count: AtomicUsize::new(0), state: Mutex::new(state) }))
     }
 
-    /// Holds `range` until the result is dropped, whoever waits.
+    /// Holds `range` until the result is dropped, also where others wait for it to be clear.
     pub fn hold(&self, range: ByteRange) -> HeldRange {
         self.0.hold(&mut self.0.state.lock().held, range)
     }
