@@ -46,13 +46,6 @@ fn fio(server: &Server, job: &[&str]) {
 }
 
 #[test]
-fn a_small_device_has_a_spill_file_of_the_least_size() {
-    let folder = Arc::new(Scratch::new());
-    let server = ram("1M", &folder).start();
-    assert_eq!(server.value("ram0", "spill_size").as_u64(), Some(32 << 20));
-}
-
-#[test]
 fn a_spill_file_grows_as_it_fills_up_to_the_size_that_is_asked_for_and_shrinks_to_none() {
     let folder = Arc::new(Scratch::new());
     let len = || fs::metadata(spill_file(&folder)).expect("a file").len();

@@ -121,3 +121,10 @@ fn a_server_takes_the_spill_file_of_a_killed_one_where_its_configuration_says_so
     assert_eq!(spilled(&server, "cold"), [0, 0]);
     assert!(Client::open(server.socket(), "cold").read(0, 4096).expect("a read") == [0; 4096]);
 }
+
+#[test]
+fn a_small_device_has_a_spill_file_of_the_least_size() {
+    let folder = Arc::new(Scratch::new());
+    let server = Launch::ram("1M").with("--spill", folder.join("spill")).start();
+    assert_eq!(server.value("ram0", "spill_size").as_u64(), Some(32 << 20));
+}

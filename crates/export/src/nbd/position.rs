@@ -4,7 +4,7 @@ use spillway_core::{IoBuf, LocalFuture};
 
 use super::incoming::Incoming;
 use super::reply::Refusal;
-use super::ticket::Ticket;
+use super::ticket::{Command, Ticket};
 
 /// Where in the stream we are.
 pub(super) enum Position {
@@ -21,4 +21,17 @@ pub(super) enum Position {
     Parked(Ticket, Option<LocalFuture<IoBuf>>),
     /// Behind the last request: nothing is taken any more.
     End,
+}
+
+impl Position {
+    /// The rest of a payload that nobody wants once the server stops, and the refusal of its request, unless that is sent.
+    pub(super) fn unwanted(&self) -> Option<(u64, Option<(Ticket, Refusal)>)> {
+        match self {
+            Position::Skip(left, refused) => Some((*left, *refused)),
+            Position::Parked(ticket, _) if ticket.command == Command::Write => {
+                Some((ticket.length, Some((*ticket, Refusal::SHUTTING_DOWN))))
+            }
+            _ => None,
+        }
+    }
 }

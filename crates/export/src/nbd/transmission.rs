@@ -382,16 +382,8 @@ impl Transmission {
     /// Refuses what comes from now on, and ends after what is pending.
     pub(super) fn wind_down(&mut self, out: &mut Output) {
         self.ending.wind_down();
-        match &mut self.position {
-            Position::Parked(ticket, _) if ticket.command == Command::Write => {
-                let ticket = *ticket;
-                self.skip(ticket.length, Some((ticket, Refusal::SHUTTING_DOWN)), out);
-            }
-            Position::Skip(left, refused) => {
-                let (left, refused) = (*left, refused.take());
-                self.skip(left, refused, out);
-            }
-            _ => {}
+        if let Some((left, refused)) = self.position.unwanted() {
+            self.skip(left, refused, out);
         }
         self.settle();
     }

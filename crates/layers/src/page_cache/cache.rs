@@ -11,7 +11,7 @@ use spillway_policy::ages::Ages;
 use spillway_policy::dirty_regions::{RegionNumber, Stamp};
 use spillway_policy::zones::Attempt;
 
-use super::charges::Dirtiable;
+use super::charges::{Dirtiable, unsaved_blocks, unsaved_min};
 use super::counts::{Count, Counts};
 use super::folios::{Folios, Gone};
 use super::places::{ORDERS, Places};
@@ -189,6 +189,20 @@ impl Core {
         self.zones.given(frame.zone, frame.units());
         shard.give(frame);
         Ok(true)
+    }
+
+    /// Blocks that may be unsaved at `percent`, at least those of two folios.
+    pub(super) fn blocks_at(&self, percent: u64) -> u64 {
+        let blocks = unsaved_blocks(self.zones.units(), self.places.unit_blocks(), percent);
+        blocks.max(unsaved_min(self.places.blocks(self.places.order_max)))
+    }
+
+    /// Sets the limit of unsaved blocks that `dirty_ratio` asks for; where the budget has no room for their regions, one for which there is.
+    pub(super) fn limit_unsaved(&self) {
+        let blocks = self.blocks_at(self.settings.dirty_ratio.get());
+        let regions = blocks.min(self.zones.units());
+        let charged = self.dirtiable.charge(regions);
+        self.unsaved.set_limit(if charged < regions { charged } else { blocks });
     }
 
     /// Folios of each order.

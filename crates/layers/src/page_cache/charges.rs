@@ -8,8 +8,6 @@ use spillway_core::sync::Mutex;
 use spillway_core::{Budget, Charge};
 use spillway_policy::dirty_regions::DirtyRegions;
 
-use super::cache::Core;
-
 /// Blocks that may be unsaved at `percent` of so many units, where that is no less than [`unsaved_min`].
 pub(super) fn unsaved_blocks(units: u64, unit_blocks: u32, percent: u64) -> u64 {
     units * u64::from(unit_blocks) * percent / 100
@@ -39,7 +37,7 @@ impl Dirtiable {
     }
 
     /// Charges what so many dirty regions take; for how many there is a charge afterwards. It is kept, as the limit may be raised again.
-    fn charge(&self, regions: u64) -> u64 {
+    pub(super) fn charge(&self, regions: u64) -> u64 {
         let mut charged = self.charged.lock();
         if regions > charged.regions {
             let bytes = (regions - charged.regions) * DirtyRegions::BYTES_A_REGION;
@@ -56,21 +54,5 @@ impl Dirtiable {
             }
         }
         charged.regions
-    }
-}
-
-impl Core {
-    /// Blocks that may be unsaved at `percent`, at least those of two folios.
-    pub(super) fn blocks_at(&self, percent: u64) -> u64 {
-        let blocks = unsaved_blocks(self.zones.units(), self.places.unit_blocks(), percent);
-        blocks.max(unsaved_min(self.places.blocks(self.places.order_max)))
-    }
-
-    /// Sets the limit of unsaved blocks that `dirty_ratio` asks for; where the budget has no room for their regions, one for which there is.
-    pub(super) fn limit_unsaved(&self) {
-        let blocks = self.blocks_at(self.settings.dirty_ratio.get());
-        let regions = blocks.min(self.zones.units());
-        let charged = self.dirtiable.charge(regions);
-        self.unsaved.set_limit(if charged < regions { charged } else { blocks });
     }
 }

@@ -18,11 +18,10 @@ use super::folio::SLOT_BITS;
 use super::folios::{Folios, bytes_beside};
 use super::index::Index;
 use super::places::Places;
-use super::readahead::Bounds;
 use super::settings::{Config, FOLIO_MAX, Settings};
 use super::shares::BYTES_SPARE;
 use super::slabs;
-use super::streams::Streams;
+use super::streams::{Bounds, Streams};
 use super::zones::Zones;
 use crate::writeback::{Meter, Pauses, Writeback};
 

@@ -4,7 +4,7 @@
 //! reads do, from what is free or clean and leaves next, and stop where there is none, where the range is changed beside the cache, and at
 //! the first error: a client that needs the same blocks reads them itself, and its own error is what it gets.
 //!
-//! What a client can make them take is bounded, and charged when the cache is opened ([`Bounds`]): there are few windows under way at once,
+//! What a client can make them take is bounded, and charged when the cache is opened ([`super::streams::Bounds`]): there are few windows under way at once,
 //! and few pieces of each, which have a buffer. A piece whose stream is gone or whose reader has passed it when its turn comes is not read.
 
 use std::cell::Cell;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt};
 use spillway_core::sync::Ordering;
-use spillway_core::{BlockSize, ByteRange, IoBuf, Place, task};
+use spillway_core::{ByteRange, IoBuf, Place, task};
 use spillway_policy::folio::Look;
 use spillway_policy::readahead::{Ahead, Limits, WINDOWS_MAX};
 
@@ -21,40 +21,13 @@ use super::cache::Core;
 use super::counts::Count;
 use super::folio::Seen;
 use super::reading::Whose;
+use super::streams::PIECES_MAX;
 
 /// Bytes of one read of the device below, at most.
 const PIECE_MAX: u64 = 256 << 10;
 
 /// Part of the memory for folios that a window may take: several streams have two each.
 const WINDOW_PART: u64 = 32;
-
-/// Pieces of a window that are on their way at once, at most: enough to keep a fast device busy with small ones.
-const PIECES_MAX: u64 = 32;
-
-/// Bytes that the task of a window takes, and as many a piece that is on its way, beside its buffer and what the device below takes for it.
-const TASK_BYTES: u64 = 768;
-
-/// How much may be under way at once where there are so many bytes for buffers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Bounds {
-    /// Windows: more than buffers would only wait for these.
-    pub(super) windows: u64,
-    /// Pieces that have a buffer.
-    pieces: u64,
-}
-
-impl Bounds {
-    pub(super) fn new(buffers: u64) -> Self {
-        let count = buffers / BlockSize::PAGE.bytes();
-        let windows = count.clamp(1, WINDOWS_MAX as u64);
-        Self { windows, pieces: count.min(windows * PIECES_MAX) }
-    }
-
-    /// Bytes beside the buffers.
-    pub(super) fn bytes(self) -> u64 {
-        (self.windows + self.pieces) * TASK_BYTES
-    }
-}
 
 impl Core {
     fn limits(&self) -> Limits {
@@ -204,6 +177,7 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::super::reading::PART_BYTES;
+    use super::super::streams::{Bounds, TASK_BYTES};
     use super::*;
 
     /// What a future takes that is never made.

@@ -1,10 +1,36 @@
 //! The streams among clients' reads and writes, and what is on its way when it is read ahead.
 
-use spillway_core::Workspace;
 use spillway_core::sync::Mutex;
-use spillway_policy::readahead::Readahead;
+use spillway_core::{BlockSize, Workspace};
+use spillway_policy::readahead::{Readahead, WINDOWS_MAX};
 
-use super::readahead::Bounds;
+/// Pieces of a window that are on their way at once, at most: enough to keep a fast device busy with small ones.
+pub(super) const PIECES_MAX: u64 = 32;
+
+/// Bytes that the task of a window takes, and as many a piece that is on its way, beside its buffer and what the device below takes for it.
+pub(super) const TASK_BYTES: u64 = 768;
+
+/// How much may be under way at once where there are so many bytes for buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bounds {
+    /// Windows: more than buffers would only wait for these.
+    pub(super) windows: u64,
+    /// Pieces that have a buffer.
+    pub(super) pieces: u64,
+}
+
+impl Bounds {
+    pub(super) fn new(buffers: u64) -> Self {
+        let count = buffers / BlockSize::PAGE.bytes();
+        let windows = count.clamp(1, WINDOWS_MAX as u64);
+        Self { windows, pieces: count.min(windows * PIECES_MAX) }
+    }
+
+    /// Bytes beside the buffers.
+    pub(super) fn bytes(self) -> u64 {
+        (self.windows + self.pieces) * TASK_BYTES
+    }
+}
 
 /// See the head of this file. The locks are leaves.
 pub(super) struct Streams {

@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering;
 
-use super::{RegionNumber, Stamp};
+use super::region::{RegionNumber, Stamp};
 use crate::chunked::{CHUNK, Chunked};
 
 /// No node.

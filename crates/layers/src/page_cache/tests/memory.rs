@@ -207,7 +207,7 @@ fn where_the_system_refuses_memory_writes_fail_and_the_cache_goes_on() {
     assert_eq!((house.read(3, 2), house.text("error")), (vec![7, 7], "none".into()));
 }
 
-/// Writers wait for folios to leave as they do in a smaller cache, whoever reclaims in a larger one; and the system is asked again.
+/// Writers wait for folios to leave as they do in a smaller cache, in which reclaim or they themselves take it; and the system is asked again.
 #[test]
 fn a_cache_lives_in_the_memory_that_the_system_gives() {
     for (reserve, zones) in
