@@ -378,7 +378,7 @@ fn zones_of_2011() -> page_cache::Division {
 /// Five folios of eight blocks for a device of ten.
 fn sectors() -> page_cache::Config {
     page_cache::Config {
-        page_cache_bytes_max: Some(42 << 10),
+        page_cache_bytes_max: Some(43 << 10),
         block_size: Some(512),
         folio_size: Some(4096),
         cut: page_cache::Cut { region_bytes: 8192, shards: 2, ..Default::default() },

@@ -66,7 +66,7 @@ impl House {
     fn with_limit(percent: u64) -> Arc<Self> {
         let folio = FOLIO * BLOCK as u64;
         Self::with_config(&Config {
-            page_cache_bytes_max: Some(38 << 10),
+            page_cache_bytes_max: Some(79 << 9),
             block_size: Some(BLOCK as u64),
             folio_size: Some(folio),
             dirty_background_ratio: percent,
