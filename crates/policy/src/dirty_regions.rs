@@ -194,9 +194,10 @@ impl DirtyRegions {
         self.blocks
     }
 
-    /// The regions of a range that are not clean, in order.
+    /// The regions of a range that are not clean, in order; each is looked for when it is asked for.
     pub fn unclean(&self, range: Range<RegionNumber>) -> impl Iterator<Item = RegionNumber> {
-        self.regions.within(&range).into_iter().map(Node::region)
+        let first = move |from| self.regions.first_from(from).filter(|region| *region < range.end);
+        std::iter::successors(first(range.start), move |last| first(RegionNumber(last.0 + 1)))
     }
 
     /// Asserts that the regions agree with what is known of all.

@@ -179,6 +179,18 @@ impl Tree {
         found.or_else(|| self.next_of(node.links[1], from, before))
     }
 
+    /// The first region from `from` on.
+    pub(super) fn first_from(&self, from: RegionNumber) -> Option<RegionNumber> {
+        let (mut at, mut found) = (self.root, None);
+        while at != NONE {
+            let node = &self.nodes[at];
+            let is_before = node.region() < from;
+            found = if is_before { found } else { Some(node.region()) };
+            at = node.links[usize::from(is_before)];
+        }
+        found
+    }
+
     /// The nodes of a range, in order.
     pub(super) fn within(&self, range: &std::ops::Range<RegionNumber>) -> Vec<&Node> {
         let mut found = Vec::new();
@@ -360,6 +372,8 @@ mod tests {
             }
             tree.verify();
             prop_assert_eq!(tree.oldest(), plain.values().min().copied());
+            let first = plain.range(from..).next().map(|(region, _)| RegionNumber(*region));
+            prop_assert_eq!(tree.first_from(RegionNumber(from)), first);
             for before in (0..10).map(Stamp) {
                 let next = plain.range(from..).find(|(_, stamp)| **stamp < before);
                 prop_assert_eq!(tree.next(RegionNumber(from), before), next.map(|(region, _)| RegionNumber(*region)));
