@@ -87,10 +87,13 @@ impl<'a> Claim<'a> {
             true => FlockOperation::NonBlockingLockShared,
             false => FlockOperation::NonBlockingLockExclusive,
         };
-        for attempt in 1.. {
+        let mut patience = Patience::default();
+        loop {
             match flock(&self.fd, wanted) {
                 Ok(()) => return Ok(()),
-                Err(Errno::WOULDBLOCK) if attempt < self.lock_tries()? => std::thread::sleep(LOCK_PAUSE),
+                Err(Errno::WOULDBLOCK) if patience.lasts(self.holders_are_dead()?) => {
+                    std::thread::sleep(LOCK_PAUSE);
+                }
                 Err(Errno::WOULDBLOCK) => break,
                 Err(errno) => return Err(failed(self.path, "could not be locked", errno)),
             }
@@ -101,9 +104,9 @@ impl<'a> Claim<'a> {
         Err(Error::new(Kind::Busy, format!("{path} is used by another program: stop that, or {instead}")))
     }
 
-    fn lock_tries(&self) -> Result<usize, Error> {
+    fn holders_are_dead(&self) -> Result<bool, Error> {
         let found = fstat(&self.fd).map_err(|errno| failed(self.path, "could not be examined", errno))?;
-        Ok(if holders::are_dead(&found) { DEAD_TRIES } else { LOCK_TRIES })
+        Ok(holders::are_dead(&found))
     }
 
     /// Whether the path still leads to what is open.
@@ -145,6 +148,22 @@ impl Drop for Claim<'_> {
         if let Err(why) = undone {
             tracing::warn!("{} could not be put back as it was: {why}", self.path.display());
         }
+    }
+}
+
+/// Tries that found a file locked. Those with a dead holder leave the living ones their times: a lock that was given up between the try
+/// and the look at its holders is tried for again.
+#[derive(Default)]
+pub(super) struct Patience {
+    dead: usize,
+    living: usize,
+}
+
+impl Patience {
+    /// Whether to try again after one more, of which every holder was dead or was not.
+    pub(super) fn lasts(&mut self, dead: bool) -> bool {
+        *if dead { &mut self.dead } else { &mut self.living } += 1;
+        self.dead < DEAD_TRIES && self.living < LOCK_TRIES
     }
 }
 

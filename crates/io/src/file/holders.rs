@@ -5,7 +5,7 @@ use std::fs::read_to_string;
 use rustix::fs::{Stat, major, minor};
 
 /// Whether there are processes that took a lock of this file, and every one is dead. What has no list, or shows no process of another
-/// namespace, counts as alive.
+/// namespace, counts as alive, and so does one that the list leaves out because others went while it was read.
 pub(super) fn are_dead(file: &Stat) -> bool {
     let locks = read_to_string("/proc/locks").unwrap_or_default();
     let holders = of(&locks, file);

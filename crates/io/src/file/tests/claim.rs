@@ -11,6 +11,7 @@ use rustix::fs::{FlockOperation, flock, fstat};
 use spillway_core::Kind;
 
 use super::{Scratch, must, open_device};
+use crate::file::claim::Patience;
 use crate::file::holders::are_dead;
 use crate::file::{Direct, FileOptions, open};
 
@@ -207,7 +208,9 @@ fn the_lock_of_a_dead_process_is_waited_for() {
     let its = Stdio::from(file.try_clone().unwrap());
     let mut holder = Command::new("flock").args(["-x", "0"]).stdin(its).spawn().unwrap();
     assert!(holder.wait().unwrap().success());
-    assert!(held());
+    while !held() {
+        std::thread::yield_now();
+    }
     std::thread::scope(|scope| {
         let opened = scope.spawn(|| open(&scratch.options()));
         std::thread::sleep(Duration::from_millis(750));
@@ -216,4 +219,16 @@ fn the_lock_of_a_dead_process_is_waited_for() {
         let opened = opened.join().unwrap();
         assert!(opened.is_ok() && !held(), "this process has it");
     });
+}
+
+/// The look at its holders comes after the try, so that a dead one's lock may be given up between the two.
+#[test]
+fn a_lock_that_a_dead_process_gave_up_is_tried_for_again() {
+    let mut patience = Patience::default();
+    assert!((0..100).all(|_| patience.lasts(true)), "it is waited for for 5 s");
+    assert!((0..9).all(|_| patience.lasts(false)), "who comes next has the moment of every living one");
+    assert!(!patience.lasts(false));
+    let mut patience = Patience::default();
+    let tries = (1..).find(|_| !patience.lasts(true));
+    assert_eq!(tries, Some(200), "a lock that nobody gives up is refused after 10 s");
 }
