@@ -6,7 +6,7 @@ use spillway_core::sync::Ordering;
 use spillway_core::{Answer, Attribute, Column, Spec, Table, Type, Unit, Value};
 
 use super::cache::{Core, PageCache};
-use super::counts::Count;
+use super::counts::{Count, InZone};
 use super::settings::Settings;
 use super::shares::Traffic;
 use super::zones::Held;
@@ -24,8 +24,11 @@ impl PageCache {
         Value::mean(self.core.counts.get(one), of)
     }
 
-    fn read_bytes(&self) -> u64 {
-        self.core.counts.get(Count::HitBytes) + self.core.counts.get(Count::MissedBytes)
+    /// Bytes read, and those of them that were in memory.
+    fn read_bytes(&self) -> (u64, u64) {
+        let counts = &self.core.counts;
+        let hit = counts.sum(InZone::HitBytes);
+        (hit + counts.get(Count::MissedBytes), hit)
     }
 
     fn dirtied_bytes(&self) -> u64 {
@@ -56,6 +59,14 @@ macro_rules! count {
     ($name:literal, $unit:ident, $help:literal, $count:ident) => {
         Attribute::read(Spec::counter($name, Unit::$unit, $help), |cache: &PageCache| {
             cache.count(Count::$count)
+        })
+    };
+}
+
+macro_rules! in_zones {
+    ($name:literal, $unit:ident, $help:literal, $count:ident, $of:literal) => {
+        Attribute::read(Spec::counter($name, Unit::$unit, $help), |cache: &PageCache| {
+            cache.field(|core| core.counts.sum(InZone::$count) / $of)
         })
     };
 }
@@ -93,6 +104,11 @@ const ZONES: &[Column] = &[
     Column::wide("created_ahead", Unit::None),
     Column::wide("activated", Unit::None),
     Column::wide("evicted", Unit::None),
+    Column::wide("read_bytes", Unit::Bytes),
+    Column::wide("read_hit_bytes", Unit::Bytes),
+    Column::wide("readahead_used", Unit::None),
+    Column::wide("readahead_wasted", Unit::None),
+    Column::wide("throttled_time", Unit::Milliseconds),
 ];
 
 fn zones(cache: &PageCache) -> Value {
@@ -104,7 +120,11 @@ fn zones(cache: &PageCache) -> Value {
             core.traffic_of(zone);
         let holds = [zone as u64, all, free, held.clean(), dirty, moving];
         let happened = [dirtied, written, reclaim_writes, created, created_ahead, activated, evicted];
-        holds.into_iter().chain(happened).map(Value::U64).collect()
+        let met = |count| core.counts.get_in(zone, count);
+        let (hit, missed) = (met(InZone::HitBytes), met(InZone::MissedBytes));
+        let (used, wasted) = (met(InZone::AheadUsed), met(InZone::AheadWasted));
+        let met = [hit + missed, hit, used, wasted, met(InZone::PausedMicros) / 1000];
+        holds.into_iter().chain(happened).chain(met).map(Value::U64).collect()
     };
     Value::Rows((0..core.zones.len()).map(row).collect())
 }
@@ -146,12 +166,15 @@ static ROWS: &[Attribute<PageCache>] = &[
         .limit()
         * core.places.block_bytes()),
     Attribute::read(Spec::counter("read_bytes", Unit::Bytes, "Bytes read"), |cache| {
-        Value::U64(cache.read_bytes())
+        Value::U64(cache.read_bytes().0)
     }),
-    count!("read_hit_bytes", Bytes, "Bytes read that were in memory", HitBytes),
+    in_zones!("read_hit_bytes", Bytes, "Bytes read that were in memory", HitBytes, 1),
     Attribute::read(
         Spec::mean("hit_ratio", Unit::None, "Bytes that were in memory of each byte read"),
-        |cache| cache.share(Count::HitBytes, cache.read_bytes()),
+        |cache| {
+            let (all, hit) = cache.read_bytes();
+            Value::mean(hit, all)
+        },
     ),
     count!("write_bytes", Bytes, "Bytes written", WriteBytes),
     Attribute::read(
@@ -179,9 +202,12 @@ static ROWS: &[Attribute<PageCache>] = &[
         "Writes that paused while blocks were dirtied faster than written back",
         Throttled
     ),
-    Attribute::read(
-        Spec::counter("throttled_time", Unit::Milliseconds, "Time of these pauses, added up over all writes"),
-        |cache| Value::U64(cache.core.counts.get(Count::PausedMicros) / 1000),
+    in_zones!(
+        "throttled_time",
+        Milliseconds,
+        "Time of these pauses, added up over all writes",
+        PausedMicros,
+        1000
     ),
     count!("flushes", Requests, "Flush requests", Flushes),
     traffic!(
@@ -221,8 +247,8 @@ static ROWS: &[Attribute<PageCache>] = &[
         zones,
     ),
     count!("readahead_bytes", Bytes, "Bytes read ahead", AheadBytes),
-    count!("readahead_used", None, "Folios read ahead that were then read", AheadUsed),
-    count!("readahead_wasted", None, "Folios read ahead that left unread", AheadWasted),
+    in_zones!("readahead_used", None, "Folios read ahead that were then read", AheadUsed, 1),
+    in_zones!("readahead_wasted", None, "Folios read ahead that left unread", AheadWasted, 1),
     Attribute::read(
         Spec::gauge(
             "below_bytes_per_second",

@@ -174,7 +174,7 @@ impl Core {
         let Some(Gone { span, unread }) = gone else { return false };
         self.zones.given(zone as u8, span.units());
         if unread {
-            self.wasted(self.places.start(span.unit));
+            self.wasted(zone as u8, self.places.start(span.unit));
         }
         true
     }

@@ -5,8 +5,7 @@ use spillway_core::stats::Counters;
 /// A counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Count {
-    /// Bytes that clients read which were in memory, and which were not.
-    HitBytes,
+    /// Bytes that clients read which were not in memory.
     MissedBytes,
     /// Bytes that clients wrote.
     WriteBytes,
@@ -15,32 +14,64 @@ pub(super) enum Count {
     WritebackIos,
     /// Writes that waited, for dirty blocks to become fewer or for memory.
     Blocked,
-    /// Writes that were slowed down before it came to that, and their microseconds.
+    /// Writes that were slowed down before it came to that.
     Throttled,
-    PausedMicros,
     Flushes,
     /// Folios that requests evicted, because none was free.
     EvictedDirectly,
     /// Reads of the device below whose content found no memory to stay in.
     Uncached,
-    /// Bytes read ahead; folios of them that were read, and that left memory unread.
+    /// Bytes read ahead.
     AheadBytes,
-    AheadUsed,
-    AheadWasted,
 }
 
-const KINDS: usize = Count::AheadWasted as usize + 1;
+const KINDS: usize = Count::AheadBytes as usize + 1;
+
+/// A counter that each zone has: of the folios there that a request meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InZone {
+    /// Bytes that clients read which were in memory, and which were not and are kept from then on.
+    HitBytes,
+    MissedBytes,
+    /// Folios read ahead that were read, and that left memory unread.
+    AheadUsed,
+    AheadWasted,
+    /// Microseconds by which writes were slowed down, where the last of what they dirtied is.
+    PausedMicros,
+}
+
+const KINDS_IN_ZONE: usize = InZone::PausedMicros as usize + 1;
 
 /// All of them.
-#[derive(Default)]
-pub(super) struct Counts(Counters<KINDS>);
+pub(super) struct Counts {
+    of_all: Counters<KINDS>,
+    in_zones: Box<[Counters<KINDS_IN_ZONE>]>,
+}
 
 impl Counts {
+    pub(super) fn new(zones: usize) -> Self {
+        Self { of_all: Counters::default(), in_zones: (0..zones).map(|_| Counters::default()).collect() }
+    }
+
     pub(super) fn add(&self, count: Count, amount: u64) {
-        self.0.add(count as usize, amount);
+        self.of_all.add(count as usize, amount);
     }
 
     pub(super) fn get(&self, count: Count) -> u64 {
-        self.0.sum(count as usize)
+        self.of_all.sum(count as usize)
+    }
+
+    #[inline]
+    pub(super) fn add_in(&self, zone: u8, count: InZone, amount: u64) {
+        self.in_zones[usize::from(zone)].add(count as usize, amount);
+    }
+
+    pub(super) fn get_in(&self, zone: usize, count: InZone) -> u64 {
+        self.in_zones[zone].sum(count as usize)
+    }
+
+    /// Of all zones.
+    pub(super) fn sum(&self, count: InZone) -> u64 {
+        (0..self.in_zones.len()).map(|zone| self.get_in(zone, count)).sum()
     }
 }

@@ -216,6 +216,7 @@ fn core(
     let meter = Meter::new(env.clone());
     let zones = Zones::new(&settings.division, fit.folios, &fit.places);
     let shard = |units: Vec<u64>| RwLock::new(Folios::new(fit.places, &units, settings.division.reserve));
+    let counts = Counts::new(zones.len());
     let shards: Box<[_]> = zones.dealt(fit.places.shards).into_iter().map(shard).collect();
     let core = Arc::new_cyclic(|core| Core {
         below: Seam::new(below),
@@ -247,7 +248,7 @@ fn core(
         failure: StickyError::default(),
         sync_failure: StickyError::default(),
         ended: AtomicBool::new(false),
-        counts: Counts::default(),
+        counts,
         verify_calls: AtomicU64::new(0),
         settings,
         env,

@@ -18,7 +18,7 @@ use spillway_policy::folio::Look;
 use spillway_policy::readahead::{Ahead, Limits, WINDOWS_MAX};
 
 use super::cache::Core;
-use super::counts::Count;
+use super::counts::{Count, InZone};
 use super::folio::Seen;
 use super::reading::Whose;
 use super::streams::PIECES_MAX;
@@ -75,19 +75,19 @@ impl Core {
         }
     }
 
-    /// A client's read of `range` came to something that was read ahead.
+    /// A client's read of `range` came to something in a folio of `zone` that was read ahead.
     #[cold]
-    pub(super) fn reached(self: &Arc<Self>, range: ByteRange, seen: Seen) {
-        self.counts.add(Count::AheadUsed, seen.unread.into());
+    pub(super) fn reached(self: &Arc<Self>, range: ByteRange, zone: u8, seen: Seen) {
+        self.counts.add_in(zone, InZone::AheadUsed, seen.unread.into());
         if seen.window {
             self.note_read(range);
         }
     }
 
-    /// What was read ahead at `offset` has left memory unread.
+    /// What was read ahead at `offset`, in a folio of `zone`, has left memory unread.
     #[cold]
-    pub(super) fn wasted(&self, offset: u64) {
-        self.counts.add(Count::AheadWasted, 1);
+    pub(super) fn wasted(&self, zone: u8, offset: u64) {
+        self.counts.add_in(zone, InZone::AheadWasted, 1);
         self.streams.found.lock().wasted(offset);
     }
 

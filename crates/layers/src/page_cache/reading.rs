@@ -12,7 +12,7 @@ use spillway_core::{ByteRange, IoBuf, Kind, Reply, Request, mutant};
 use spillway_policy::folio::Look;
 
 use super::cache::Core;
-use super::counts::Count;
+use super::counts::{Count, InZone};
 use super::folio::{Folio, Seen};
 use super::places::Span;
 
@@ -46,6 +46,14 @@ pub(super) struct Stretch {
     core: Arc<Core>,
     parts: Vec<Part>,
     bytes: u64,
+}
+
+/// What a read found in one folio.
+#[derive(Default)]
+struct Hit {
+    bytes: u64,
+    zone: u8,
+    seen: Seen,
 }
 
 /// What comes next of a read.
@@ -95,34 +103,36 @@ impl Core {
     /// is.
     #[inline]
     pub(super) fn copy_hits(self: &Arc<Self>, range: ByteRange, buf: &mut [u8]) -> u64 {
-        let (first, seen) = self.copy_hit(range, 0, buf);
-        let plain = first == range.len && seen == Seen::default();
-        let done = if plain { first } else { self.copy_on(range, first, seen, buf) };
-        self.counts.add(Count::HitBytes, done);
-        done
+        let first = self.copy_hit(range, 0, buf);
+        if first.bytes == range.len && first.seen == Seen::default() {
+            self.counts.add_in(first.zone, InZone::HitBytes, first.bytes);
+            return first.bytes;
+        }
+        self.copy_on(range, first, buf)
     }
 
-    /// The same where `bytes` were copied from the first folio.
+    /// The same after the first folio.
     #[cold]
-    fn copy_on(self: &Arc<Self>, range: ByteRange, mut bytes: u64, mut seen: Seen, buf: &mut [u8]) -> u64 {
+    fn copy_on(self: &Arc<Self>, range: ByteRange, mut hit: Hit, buf: &mut [u8]) -> u64 {
         let mut done = 0;
-        while bytes > 0 {
-            done += bytes;
-            if seen != Seen::default() {
-                self.reached(range, seen);
+        while hit.bytes > 0 {
+            done += hit.bytes;
+            self.counts.add_in(hit.zone, InZone::HitBytes, hit.bytes);
+            if hit.seen != Seen::default() {
+                self.reached(range, hit.zone, hit.seen);
             }
             if done == range.len {
                 break;
             }
-            (bytes, seen) = self.copy_hit(range, done, buf);
+            hit = self.copy_hit(range, done, buf);
         }
         assert!(done <= range.len, "{done} bytes were copied of {range:?}");
         done
     }
 
-    /// What is in memory in one folio, and what it met there of readahead.
+    /// Copies what is in memory in one folio.
     #[inline(always)]
-    fn copy_hit(&self, range: ByteRange, start: u64, buf: &mut [u8]) -> (u64, Seen) {
+    fn copy_hit(&self, range: ByteRange, start: u64, buf: &mut [u8]) -> Hit {
         let shard = self.home(range.offset + start).read();
         let Some((folio, piece)) = shard.at(range, start) else { return Default::default() };
         let end = match folio.state.look(piece.blocks.clone()) {
@@ -133,7 +143,7 @@ impl Core {
         let len = ((end - piece.blocks.start) as usize) << self.places.block_shift;
         let bytes = shard.bytes(folio, piece.bytes.start..piece.bytes.start + len);
         buf[piece.start..piece.start + len].copy_from_slice(bytes);
-        (len as u64, folio.touch(&(piece.blocks.start..end)))
+        Hit { bytes: len as u64, zone: folio.zone(), seen: folio.touch(&(piece.blocks.start..end)) }
     }
 
     /// Reads the rest of a request of which `done` bytes are there.
@@ -238,6 +248,10 @@ impl Core {
                     if !beside {
                         folio.state.begin_read(blocks.clone());
                         folio.fills += 1;
+                        if !ahead {
+                            let bytes = self.places.range(piece.folio, &blocks).len;
+                            self.counts.add_in(folio.zone(), InZone::MissedBytes, bytes);
+                        }
                     }
                     Ok(Part { folio: piece.folio, blocks, kept: !beside, whole })
                 }

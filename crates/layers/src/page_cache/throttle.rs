@@ -10,7 +10,7 @@ use std::time::Duration;
 use spillway_policy::throttle::{Thresholds, Throttling};
 
 use super::cache::Core;
-use super::counts::Count;
+use super::counts::{Count, InZone};
 
 impl Core {
     /// Blocks above which write-back begins.
@@ -29,16 +29,18 @@ impl Core {
         smooth && dirtied > 0 && self.unsaved.used() > self.thresholds().freerun()
     }
 
-    /// Pauses for so many blocks, where they cannot leave as fast as they come. Where write-back has failed nothing may leave any more, and
+    /// Pauses for so many blocks, the last of them in `zone`, where they cannot leave as fast as they come. Where write-back has failed nothing may leave any more, and
     /// pauses would be for nothing.
-    pub(super) async fn throttle(&self, dirtied: u64) {
+    pub(super) async fn throttle(&self, dirtied: u64, zone: u8) {
         let block = self.places.block_bytes();
         let look = || {
             let Thresholds { background, limit } = self.thresholds();
             let bytes = Thresholds { background: background * block, limit: limit * block };
             self.failure.check().ok().map(|()| (bytes, self.unsaved.used() * block))
         };
-        let paused = |_, pause: Duration| self.counts.add(Count::PausedMicros, pause.as_micros() as u64);
+        let paused = |_, pause: Duration| {
+            self.counts.add_in(zone, InZone::PausedMicros, pause.as_micros() as u64);
+        };
         let any = self.pauses.wait(dirtied * block, look, paused).await;
         self.counts.add(Count::Throttled, any.into());
     }

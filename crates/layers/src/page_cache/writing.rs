@@ -29,13 +29,15 @@ pub(super) struct Hand {
     /// From when the write first meets a range that is changed beside the cache: later changes there wait for it.
     turn: Option<RangeTurn>,
     dirtied: u64,
+    /// Of the folio that it wrote last.
+    zone: u8,
     /// Up to where the stream of writes will go that this one is of, once it has come to a folio that is not there.
     until: Option<u64>,
 }
 
 impl Hand {
     pub(super) fn new(core: Arc<Core>) -> Self {
-        Self { core, blocks: 0, turn: None, dirtied: 0, until: None }
+        Self { core, blocks: 0, turn: None, dirtied: 0, zone: 0, until: None }
     }
 
     /// Blocks that the write has dirtied so far.
@@ -119,7 +121,7 @@ impl Core {
         drop(shard);
         assert!(dirtied <= hand.blocks, "{dirtied} blocks became dirty, with room for {}", hand.blocks);
         hand.blocks -= dirtied;
-        hand.dirtied += dirtied;
+        (hand.dirtied, hand.zone) = (hand.dirtied + dirtied, zone);
         self.dirtied(dirtied, dirty);
         Ok(bytes.len() as u64)
     }
@@ -145,13 +147,13 @@ impl Core {
                 return request.answer(result);
             }
         }
-        let dirtied = hand.dirtied;
+        let (dirtied, zone) = (hand.dirtied, hand.zone);
         assert_eq!(done, range.len, "all of a write is absorbed");
         drop(hand);
         if self.goes_below(&request) {
             result = self.save(range).await;
         } else if self.is_throttled(dirtied) {
-            self.throttle(dirtied).await;
+            self.throttle(dirtied, zone).await;
         }
         if result.is_ok() && request.flags.fua && !mutant::on("page_cache: ack FUA without a flush") {
             result = self.sync().await;

@@ -70,6 +70,20 @@ fn writers_faster_than_the_disk_are_slowed_down_to_its_speed_before_the_limit() 
     }
 }
 
+#[test]
+fn pauses_count_where_the_folio_that_was_dirtied_is() {
+    let house = slow(
+        &Config { division: Division { zones: vec![1, 4], ..Division::default() }, ..roomy() },
+        Latency::Disk,
+    );
+    (0..6).for_each(|round| _ = write_without_rest(&house, round, 200));
+    let paused = [0, 1].map(|zone| super::zones::met(&house, zone)[6]);
+    let sum = house.number("throttled_time");
+    assert!(paused[0] > 0 && paused[1] > paused[0], "{paused:?} ms");
+    assert!(sum - (paused[0] + paused[1]) <= 1, "{paused:?} of {sum} ms, each rounded down");
+    house.flush();
+}
+
 /// As before 2012.
 #[test]
 fn for_comparison_writers_run_freely_up_to_the_limit_and_stop_there() {

@@ -24,13 +24,13 @@ fn zone(house: &House, number: usize) -> [u64; 5] {
 }
 
 /// What is shown of a zone, behind its number.
-fn row(house: &House, number: usize) -> [u64; 12] {
+pub(super) fn row(house: &House, number: usize) -> [u64; 17] {
     let Value::Rows(zones) = attributes(house.cache.clone()).get("zones").expect("it is an attribute") else {
         panic!("zones are rows")
     };
     let row: Vec<u64> = zones[number].iter().map(|value| value.number().expect("a number")).collect();
     assert_eq!(row[0], number as u64);
-    row[1..].try_into().expect("thirteen columns")
+    row[1..].try_into().expect("eighteen columns")
 }
 
 /// Writes whole folios up the device, one after the other.
@@ -130,4 +130,50 @@ fn by_default_zones_are_as_large_in_proportion_as_the_nodes_and_are_aged_alike()
     // The last that were read are there, wherever they are.
     (1950..2000).for_each(|block| _ = house.read(block, 1));
     assert_eq!(house.below.take(Op::Read), []);
+}
+
+/// What readers and writers met in a zone: bytes read, those of them that were in memory, folios read ahead that were used and wasted,
+/// and milliseconds of pauses; before it, the folios that reads and writes brought in, and those that readahead did.
+pub(super) fn met(house: &House, number: usize) -> [u64; 7] {
+    let row = row(house, number);
+    [row[8], row[9], row[12], row[13], row[14], row[15], row[16]]
+}
+
+#[test]
+fn reads_count_where_their_folio_is() {
+    let config = Config { readahead_bytes_max: 0, ..small_and_large(Scope::Zone, Tail::Rotate) };
+    let house = House::new(&config);
+    let block = BLOCK as u64;
+    let mut used = [false; 2];
+    for folio in 0..40 {
+        let before = [0, 1].map(|number| met(&house, number));
+        _ = house.read(folio * 4, 1);
+        _ = house.read(folio * 4, 1);
+        let now = [0, 1].map(|number| met(&house, number));
+        let [created, read, hit] =
+            [0, 2, 3].map(|what| [0, 1].map(|zone| now[zone][what] - before[zone][what]));
+        let its = created.map(|created| created * block);
+        assert_eq!(
+            (created[0] + created[1], read, hit),
+            (1, its.map(|bytes| 2 * bytes), its),
+            "folio {folio}"
+        );
+        used = [0, 1].map(|zone| used[zone] || created[zone] > 0);
+    }
+    assert_eq!(used, [true; 2]);
+}
+
+#[test]
+fn what_was_read_ahead_counts_where_its_folio_is() {
+    let house = House::new(&Config { folio_size: Some(4096), ..small_and_large(Scope::Zone, Tail::Rotate) });
+    for block in 0..2000 {
+        _ = house.read(block, 1);
+        while house.world.go_on() {}
+    }
+    let [first, second] = [0, 1].map(|number| met(&house, number));
+    assert_eq!(first[4] + second[4], house.number("readahead_used"));
+    assert_eq!(first[5] + second[5], house.number("readahead_wasted"));
+    for [_, ahead, .., used, wasted, _] in [first, second] {
+        assert!(used > 100 && used + wasted <= ahead, "{used} used and {wasted} wasted of {ahead}");
+    }
 }
