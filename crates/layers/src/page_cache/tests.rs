@@ -6,6 +6,7 @@ mod memory;
 mod readahead;
 mod reads;
 mod sizes;
+mod storm;
 mod throttle;
 mod writes;
 mod zones;
