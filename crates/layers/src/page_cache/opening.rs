@@ -88,6 +88,28 @@ struct Fit {
 
 impl Fit {
     fn new(settings: &Settings, bytes: u64) -> Result<Self, Error> {
+        let fit = Self::of(settings, bytes);
+        let (given, most) = (human(bytes), fit.places.shards << SLOT_BITS);
+        let wrong = if !fit.is_enough() {
+            // In steps that are written as they are.
+            let sizes = (1..256).map(|size| size << 12).chain((1..).map(|size| size << 20));
+            let mut enough = sizes.filter(|size| *size >= bytes && Self::of(settings, *size).is_enough());
+            let least = human(enough.next().expect("some size is enough"));
+            format!("too little: give at least {least}, or smaller folios")
+        } else if fit.folios > most {
+            format!("too much: give at most {}, or larger folios", human(most << fit.places.unit_shift))
+        } else {
+            return Ok(fit);
+        };
+        Err(Error::invalid(format!("page_cache_bytes_max of {given} is {wrong}")))
+    }
+
+    /// Whether a cache can do with it.
+    fn is_enough(&self) -> bool {
+        self.folios >= FOLIOS_MIN.max(2 * self.places.shards)
+    }
+
+    fn of(settings: &Settings, bytes: u64) -> Self {
         let block_shift = settings.block_size().bytes().trailing_zeros();
         let folio = settings.folio_min();
         let region = match settings.cut.region_bytes {
@@ -101,7 +123,6 @@ impl Fit {
         let ahead = ((bytes / AHEAD_PART) & !(unit - 1)).clamp(unit, AHEAD_MAX);
         let (percent, unit_blocks) = (settings.dirty_ratio.get(), (folio >> block_shift) as u32);
         let hundred = hundred_bytes(folio, unit_blocks, percent);
-        let each = hundred.div_ceil(100);
         let shards = match settings.cut.shards {
             0 => (bytes / SHARD_BYTES).next_power_of_two().clamp(1, SHARDS_MAX),
             shards => shards,
@@ -116,22 +137,6 @@ impl Fit {
             spare += floor.min(folios) * DirtyRegions::BYTES_A_REGION;
             folios = fitting(spare);
         }
-        let least = FOLIOS_MIN.max(2 * shards);
-        if folios < least {
-            return Err(Error::invalid(format!(
-                "page_cache_bytes_max of {} is too little: give at least {}, or smaller folios",
-                human(bytes),
-                human(region + ahead + spare + least * each)
-            )));
-        }
-        let most = shards << SLOT_BITS;
-        if folios > most {
-            return Err(Error::invalid(format!(
-                "page_cache_bytes_max of {} is too much: give at most {}, or larger folios",
-                human(bytes),
-                human(most * each)
-            )));
-        }
         let (unit_shift, region_shift) = (folio.trailing_zeros(), region.trailing_zeros());
         assert!(block_shift <= unit_shift && unit_shift <= region_shift, "blocks, folios, regions");
         assert!(region.is_power_of_two() && shards.is_power_of_two(), "regions of {region}, {shards} shards");
@@ -139,7 +144,7 @@ impl Fit {
         let granule_shift = granule.trailing_zeros();
         let places = Places { block_shift, unit_shift, order_max, region_shift, granule_shift, shards };
         let regions = unsaved_blocks(folios, unit_blocks, percent).max(floor).min(folios);
-        Ok(Self { places, folios, regions, batches, ahead, charge: part(folios, hundred, 100) + spare })
+        Self { places, folios, regions, batches, ahead, charge: part(folios, hundred, 100) + spare }
     }
 }
 
@@ -256,4 +261,39 @@ fn core(
     });
     core.limit_unsaved();
     core
+}
+
+#[cfg(test)]
+mod tests {
+    use spillway_core::size::parse;
+
+    use super::*;
+    use crate::page_cache::settings::Cut;
+
+    #[test]
+    fn what_is_said_to_be_enough_is() {
+        for (block_size, folio_size, shards) in [
+            (512, None, 0),
+            (512, Some(4096), 8),
+            (4096, None, 8),
+            (4096, Some(4096), 0),
+            (4096, Some(2 << 20), 0),
+        ] {
+            let cut = Cut { shards, ..Cut::default() };
+            let config = Config { block_size: Some(block_size), folio_size, cut, ..Config::default() };
+            let settings = Settings::new(&config).expect("they are in range");
+            let given = (0..64).map(|step| step << 12).chain((1..16).map(|step| step << 19));
+            let refused: Vec<String> = given
+                .filter_map(|bytes| Fit::new(&settings, bytes).err())
+                .map(|error| error.to_string())
+                .collect();
+            assert!(refused.len() > 5, "{config:?} is refused {} times", refused.len());
+            for words in refused {
+                let (_, least) = words.split_once("at least ").expect("what to give");
+                let least = least.split(',').next().expect("a size");
+                let fit = Fit::new(&settings, parse(least).expect("a size"));
+                assert!(fit.is_ok(), "{words}");
+            }
+        }
+    }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use spillway_core::sync::{Ordering, RwLock};
-use spillway_core::{LocalFuture, Place};
+use spillway_core::{LocalFuture, Place, mutant};
 
 use super::cache::Core;
 use super::folios::Folios;
@@ -57,11 +57,13 @@ impl Core {
     fn reclaim_turn(self: &Arc<Self>) -> bool {
         let found: Vec<Found> = self.shards.iter().map(|shard| self.reclaim_from(shard)).collect();
         let short = found.contains(&Found::TooFew);
-        self.short.store(short, Ordering::SeqCst);
+        let known = self.short.swap(short, Ordering::SeqCst)
+            || mutant::on("page_cache: look only once for clean folios");
         if short {
             self.writeback.kick();
         }
-        found.contains(&Found::More)
+        // What ended after the look and before that was said has not been told of (`ended`): it is looked for once more.
+        found.contains(&Found::More) || short && !known
     }
 
     /// Has folios leave, some of each zone below its high watermark, the one that is asked first last.

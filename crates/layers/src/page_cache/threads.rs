@@ -5,6 +5,7 @@ use spillway_core::sync::Unseen;
 use spillway_core::sync::shuttle::future::{block_on, yield_now};
 use spillway_core::sync::shuttle::thread;
 use spillway_core::{BlockSize, Budget, IoBuf};
+use spillway_policy::dirty_regions::RegionNumber;
 
 use super::*;
 
@@ -12,6 +13,9 @@ const BLOCK: usize = 512;
 
 /// A folio of eight blocks.
 const FOLIO: u64 = 8;
+
+/// A folio in the shard of the first one, where there are 32.
+const BESIDE_FIRST: u64 = 34;
 
 /// A disk that takes a moment before it does something and a moment for its answer, in which others go on.
 #[derive(Clone)]
@@ -88,8 +92,36 @@ impl House {
         })
     }
 
+    /// Where each of 32 shards has memory for two folios; the first and [`BESIDE_FIRST`] are in the shard that reclaim looks at first.
+    fn with_shards() -> Arc<Self> {
+        let folio = FOLIO * BLOCK as u64;
+        let config = Config {
+            page_cache_bytes_max: Some(508 << 10),
+            block_size: Some(BLOCK as u64),
+            folio_size: Some(folio),
+            dirty_background_ratio: 100,
+            dirty_ratio: 100,
+            cut: Cut { region_bytes: folio, shards: 32, ..Cut::default() },
+            ..Config::default()
+        };
+        let house = Self::over(2 * BESIDE_FIRST, &config);
+        let core = &house.cache.core;
+        let places = [0, BESIDE_FIRST].map(|folio| core.places.shard_of(RegionNumber(folio)));
+        assert_eq!(
+            (places, core.shards[0].read().free_of(0)),
+            ([0, 0], 2),
+            "the first shard is full with both"
+        );
+        house
+    }
+
     fn with_config(config: &Config) -> Arc<Self> {
-        let disk = Disk(Arc::new(Unseen::new(vec![0; 8 * FOLIO as usize * BLOCK])));
+        Self::over(8, config)
+    }
+
+    /// Over a disk of so many folios.
+    fn over(folios: u64, config: &Config) -> Arc<Self> {
+        let disk = Disk(Arc::new(Unseen::new(vec![0; (folios * FOLIO) as usize * BLOCK])));
         let below = Arc::new(disk.clone());
         let (cache, _) =
             PageCache::open(config, below, Arc::new(Tasks), &Budget::new(1 << 20)).expect("it opens");
@@ -249,6 +281,28 @@ fn every_write_gets_memory() {
         together(&house, &[low, high]);
         assert_eq!([0, 3, 4, 7].map(|folio| house.read(folio * FOLIO, 1)[0]), [1, 1, 2, 2]);
     });
+}
+
+/// Reclaim finds too few clean folios while the last that is dirty is written back: it learns of that.
+#[test]
+fn memory_is_short_no_longer_than_folios_are_dirty() {
+    every_order(8000, || {
+        let house = House::with_shards();
+        let core = &house.cache.core;
+        house.write(0, 1);
+        house.write(BESIDE_FIRST * FOLIO, 1);
+        house.flush();
+        while Arc::strong_count(core) > 1 || !core.reclaim.is_idle() {
+            thread::yield_now();
+        }
+        assert!(!core.is_short(), "all is clean");
+    });
+}
+
+#[test]
+fn the_checker_finds_memory_that_stays_short() {
+    let model = "page_cache::threads::memory_is_short_no_longer_than_folios_are_dirty";
+    finds("page_cache: look only once for clean folios", model);
 }
 
 /// Writers of the same three folios, of which two may be unsaved: a part of what each has taken is not needed after all.
