@@ -11,6 +11,7 @@ pub mod counted;
 pub mod exerciser;
 pub mod hostile;
 pub mod killed;
+pub mod logging;
 mod loop_device;
 pub mod pattern;
 pub mod raw;

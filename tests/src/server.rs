@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -21,18 +22,23 @@ const MOUNT: &str = "mnt";
 /// A server about to be started.
 #[derive(Clone)]
 pub struct Launch {
+    /// What starts the program, if anything.
+    starter: Option<&'static str>,
     arguments: Vec<OsString>,
     folder: Arc<Scratch>,
     socket: PathBuf,
     /// The limit that the counting allocator keeps an eye on.
     counted: Option<u64>,
+    /// Where its standard output and error go instead of the log of the test.
+    stdout: Option<Arc<File>>,
+    stderr: Option<Arc<File>>,
 }
 
 impl Launch {
     /// Any command line; the server is expected to listen on `socket` in the folder.
     pub fn new(arguments: &[&str], folder: Arc<Scratch>, socket: PathBuf) -> Self {
         let arguments = arguments.iter().map(OsString::from).collect();
-        Self { arguments, folder, socket, counted: None }
+        Self { starter: None, arguments, folder, socket, counted: None, stdout: None, stderr: None }
     }
 
     /// `spillway ram` with a device of `size`.
@@ -87,6 +93,29 @@ impl Launch {
         self
     }
 
+    /// Has the program started by another that becomes it, such as nohup.
+    pub fn under(mut self, starter: &'static str) -> Self {
+        self.starter = Some(starter);
+        self
+    }
+
+    /// Has its standard output go to `file`: [`Server::log`] does not have it.
+    pub fn stdout(mut self, file: impl Into<OwnedFd>) -> Self {
+        self.stdout = Some(Arc::new(file.into().into()));
+        self
+    }
+
+    /// The same for its standard error.
+    pub fn stderr(mut self, file: impl Into<OwnedFd>) -> Self {
+        self.stderr = Some(Arc::new(file.into().into()));
+        self
+    }
+
+    /// The folder that it is found in.
+    pub fn folder(&self) -> Arc<Scratch> {
+        self.folder.clone()
+    }
+
     /// Where the server will listen.
     pub fn socket(&self) -> &Path {
         &self.socket
@@ -99,7 +128,14 @@ impl Launch {
 
     fn command(&self) -> Command {
         let mut command = match self.counted {
-            None => command_in(binary::path(), &self.folder),
+            None => match self.starter {
+                None => command_in(binary::path(), &self.folder),
+                Some(starter) => {
+                    let mut command = command_in(Path::new(starter), &self.folder);
+                    command.arg(binary::path());
+                    command
+                }
+            },
             Some(limit) => {
                 let mut command = command_in(&binary::counted(), &self.folder);
                 command.env(counted::FILE, self.counts()).env(counted::LIMIT, limit.to_string());
@@ -125,12 +161,21 @@ impl Launch {
             self.folder.join(&format!("{}.log", self.socket.file_name().expect("a file").to_string_lossy()));
         let file = File::create(&log).expect("the folder is ours");
         let mut command = self.command();
-        command.stdin(Stdio::null()).stdout(file.try_clone().expect("a descriptor")).stderr(file);
+        let to = |other: &Option<Arc<File>>| {
+            other.as_deref().unwrap_or(&file).try_clone().expect("a descriptor can be had twice")
+        };
+        command.stdin(Stdio::null()).stdout(to(&self.stdout)).stderr(to(&self.stderr));
         let child = command.spawn().expect("the program was built");
-        let mut server = Server { child, launch: self, log };
+        // Only the server has its ends of pipes.
+        let launch = Self { stdout: self.stdout.map(|_| Arc::new(null())), stderr: None, ..self };
+        let mut server = Server { child, launch, log };
         until("the server accepts", || server.accepts().then_some(()));
         server
     }
+}
+
+fn null() -> File {
+    File::open("/dev/null").expect("every system has it")
 }
 
 /// Takes a mount away that a test may have left.
@@ -159,8 +204,8 @@ impl Server {
         let ended = self.child.try_wait().expect("the server is our child");
         assert!(ended.is_none(), "the server ended at its start: {ended:?}\n{}", self.log());
         // The socket of a server that was killed accepts for a moment longer.
-        self.log().contains(&format!("pid {}", self.child.id()))
-            && UnixStream::connect(&self.launch.socket).is_ok()
+        let said = self.launch.stdout.is_some() || self.log().contains(&format!("pid {}", self.child.id()));
+        said && UnixStream::connect(&self.launch.socket).is_ok()
     }
 
     /// What it printed so far.

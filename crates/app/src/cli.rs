@@ -1,10 +1,13 @@
 //! The command line: commands, their help and their checks.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
+use anyhow::Error;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
-use crate::exit;
+use crate::exit::{self, Exit};
+use crate::words;
 
 mod clients;
 mod servers;
@@ -40,6 +43,18 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+/// Prints the help that was asked for, or what is wrong with the command line, and returns the exit code.
+pub(crate) fn answer(error: &clap::Error) -> u8 {
+    let exit = if error.use_stderr() { Exit::Usage } else { Exit::Success };
+    match error.print() {
+        Err(why) if exit == Exit::Success && why.kind() != ErrorKind::BrokenPipe => {
+            words::complain(&Error::new(why).context("cannot write to standard output"), true);
+            Exit::Failed as u8
+        }
+        _ => exit as u8,
+    }
+}
+
 /// What is logged, to where.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Log")]
@@ -52,7 +67,7 @@ pub(crate) struct LogOptions {
     #[arg(long, value_enum, value_name = "FORM", default_value_t = LogFormat::Text, global = true)]
     pub(crate) log_format: LogFormat,
 
-    /// Append the log to a file instead of standard error
+    /// Append the log to a file instead of standard error; SIGUSR1 has a server open it again
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, global = true)]
     pub(crate) log_file: Option<PathBuf>,
 }

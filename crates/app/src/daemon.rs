@@ -2,21 +2,26 @@
 //!
 //! The program starts itself again as a child with the same arguments and [`MARK`] in its environment, so that nothing is
 //! forked that already has threads. The child becomes the leader of a session of its own, says what there is to say on its
-//! standard output, ends that by [`READY`] and lets go of the three standard streams. The parent passes everything on and
-//! ends well at `READY`; where the child ends before it, the parent ends with the child's exit code.
+//! standard output, ends that by [`READY`] and lets go of the three standard streams. The parent passes everything on, as far as
+//! anybody takes it, and ends well at `READY`; where the child ends before it, the parent ends with the child's exit code.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read, Write, stdout};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
+use spillway_io::patient::write_all;
 
 /// Environment variable that tells the child what it is.
 const MARK: &str = "SPILLWAY_BACKGROUND_CHILD";
 
 /// The byte that ends the child's words. No text that is printed contains it.
 const READY: u8 = 0;
+
+/// How long the parent may take to read.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Whether this process is the child.
 pub(crate) fn is_child() -> bool {
@@ -41,20 +46,31 @@ pub(crate) fn launch() -> Result<u8> {
     Ok(exit_code(status.code(), status.signal()))
 }
 
-/// Copies until [`READY`] or the end; says whether `READY` came.
+/// Copies until [`READY`] or the end; says whether `READY` came, whatever becomes of the copy.
 fn relay(mut from: impl Read, to: &mut impl Write) -> Result<bool> {
-    let mut bytes = [0; 4096];
+    let (mut bytes, mut copied) = ([0; 4096], Ok(()));
     loop {
         let count = match from.read(&mut bytes) {
             Err(why) if why.kind() == ErrorKind::Interrupted => continue,
             count => count.context("cannot read from the background process")?,
         };
         let ready = bytes[..count].iter().position(|&byte| byte == READY);
-        to.write_all(&bytes[..ready.unwrap_or(count)])?;
-        to.flush()?;
+        copied =
+            copied.and_then(|()| to.write_all(&bytes[..ready.unwrap_or(count)])).and_then(|()| to.flush());
         if ready.is_some() || count == 0 {
+            report(copied);
             return Ok(ready.is_some());
         }
+    }
+}
+
+/// The server runs whether its words could be passed on or not.
+fn report(copied: std::io::Result<()>) {
+    match copied {
+        Err(why) if why.kind() != ErrorKind::BrokenPipe => {
+            tracing::warn!("standard output takes no start text: {why}");
+        }
+        _ => {}
     }
 }
 
@@ -72,8 +88,7 @@ pub(crate) fn leave_session() -> Result<()> {
 
 /// Tells the parent that clients can connect, and lets go of the standard streams and of the working folder.
 pub(crate) fn ready() -> Result<()> {
-    let mut out = stdout();
-    out.write_all(&[READY]).and_then(|()| out.flush()).context("the starting process is gone")?;
+    write_all(stdout(), &[READY], PATIENCE).context("the starting process is gone")?;
     let null =
         OpenOptions::new().read(true).write(true).open("/dev/null").context("cannot open /dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;

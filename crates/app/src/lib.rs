@@ -11,7 +11,7 @@
 //! | `mounting`, `place` | the devices as files |
 //! | `client` | the commands that talk to running servers |
 //! | `runtime_folder`, `listening`, `address`, `start_text` | where servers are found, and what they say of it |
-//! | `memory`, `log`, `daemon`, `signals` | budget, log, `--background`, signals |
+//! | `memory`, `log`, `words`, `daemon`, `signals` | budget, log, what is said beside it, `--background`, signals |
 //! | `exit` | exit codes |
 #![forbid(unsafe_code)]
 
@@ -47,6 +47,7 @@ mod server_options;
 mod signals;
 mod start_text;
 mod system;
+mod words;
 
 use std::process::ExitCode;
 
@@ -68,14 +69,16 @@ pub fn server_options() -> &'static [Spec] {
 
 /// Does what the command line says; the result is the process's exit code.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match log::start(&cli.log).and_then(|()| carry_out(cli.command)) {
-        Ok(code) => ExitCode::from(code),
-        Err(error) => {
-            eprintln!("spillway: {error:#}");
-            ExitCode::from(exit::code_of(&error) as u8)
-        }
-    }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return ExitCode::from(cli::answer(&error)),
+    };
+    let outcome = log::start(&cli.log).and_then(|()| carry_out(cli.command));
+    let is_read = log::flush();
+    ExitCode::from(outcome.unwrap_or_else(|error| {
+        words::complain(&error, is_read);
+        exit::code_of(&error) as u8
+    }))
 }
 
 fn carry_out(command: Command) -> Result<u8> {

@@ -1,33 +1,119 @@
-//! The log: to standard error or a file, as text or JSON, never on the data path.
+//! The log: to standard error or a file, as text or JSON. Who logs never waits for it.
+//!
+//! | part | holds |
+//! | --- | --- |
+//! | `queue` | lines that wait, bounded, and how an event becomes one |
+//! | `writing` | the thread that writes them, and says how many could not be |
+//! | `outlet` | where they go |
+//!
+//! A line that cannot be written is nobody's error: it is counted, and the log says so as soon as a line can be written again.
 
-use std::fs::OpenOptions;
-use std::io::stderr;
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use std::{panic, thread};
 
 use anyhow::{Context, Result};
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 use crate::cli::{LogFormat, LogOptions};
 
+mod outlet;
+mod queue;
+mod writing;
+
+use outlet::Outlet;
+use queue::{Entrances, Order, PANIC, Queue, queue};
+use writing::Writing;
+
+/// How long the end of the program waits for lines to be written.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The log that was started.
+static LOG: OnceLock<Log> = OnceLock::new();
+
+struct Log {
+    queue: Arc<Queue>,
+    /// The file that it was asked to go to.
+    file: Option<PathBuf>,
+}
+
 /// Starts logging for the rest of the program.
 pub(crate) fn start(options: &LogOptions) -> Result<()> {
+    let (outlet, (queue, outgoing)) = (outlet(options)?, queue());
+    let log = LOG.get_or_init(|| Log { queue: Arc::new(queue), file: outlet.path().map(Path::to_owned) });
+    let writing = Writing::new(outgoing, outlet);
+    let write = || {
+        // The file may lie on a device of this server; see `system::become_io_flusher`, which says so where it fails.
+        let _ = rustix::process::configure_io_flusher_behavior(true);
+        writing.run();
+    };
+    thread::Builder::new().name("log".into()).spawn(write).context("cannot start a thread")?;
+    subscribe(options, log.queue.clone());
+    panic::set_hook(Box::new(log_panic));
+    Ok(())
+}
+
+fn subscribe(options: &LogOptions, queue: Arc<Queue>) {
     let level = match options.verbose {
         0 => LevelFilter::WARN,
         1 => LevelFilter::INFO,
         2 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };
-    let log = tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(writer(options)?);
+    let log = tracing_subscriber::fmt().with_max_level(level).with_ansi(false);
+    // Its own way of saying so is to print, and it panics where that fails.
+    let log = log.log_internal_errors(false).with_writer(Entrances(queue));
     match options.log_format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().init(),
     }
-    Ok(())
 }
 
-fn writer(options: &LogOptions) -> Result<BoxMakeWriter> {
-    let Some(path) = &options.log_file else { return Ok(BoxMakeWriter::new(stderr)) };
-    let file = OpenOptions::new().create(true).append(true).open(path);
-    let file = file.with_context(|| format!("cannot open the log file {}", path.display()))?;
-    Ok(BoxMakeWriter::new(std::sync::Arc::new(file)))
+fn outlet(options: &LogOptions) -> Result<Outlet> {
+    let Some(path) = &options.log_file else { return Ok(Outlet::Stderr) };
+    let cannot = || format!("cannot open the log file {}", path.display());
+    // A server in the background leaves the working folder, and opens the file again later.
+    let whole = std::path::absolute(path).with_context(cannot)?;
+    Outlet::file(whole).with_context(cannot)
 }
+
+/// Logs a panic, and waits until it is written: the process may end by it.
+fn log_panic(what: &panic::PanicHookInfo<'_>) {
+    let thread = thread::current();
+    let trace = Backtrace::capture();
+    let trace =
+        if trace.status() == BacktraceStatus::Captured { format!("\n{trace}") } else { String::new() };
+    tracing::error!(target: PANIC, "thread {} {what}{trace}", thread.name().unwrap_or("?"));
+    flush();
+}
+
+/// Waits until lines that were logged are written, but not for long; says whether they are.
+pub(crate) fn flush() -> bool {
+    LOG.get().is_none_or(|log| log.queue.wait_until_settled(PATIENCE))
+}
+
+/// Has the log's file opened again by its path, if it is one.
+pub(crate) fn reopen() {
+    LOG.get().into_iter().for_each(|log| log.queue.order(Order::Reopen));
+}
+
+/// Has further lines go to the file at `path`, of bounded size, unless a file was asked for. Returns the path of the one that it is.
+pub(crate) fn keep_in(path: &Path) -> Result<PathBuf> {
+    let log = LOG.get().context("there is no log yet")?;
+    if let Some(file) = &log.file {
+        return Ok(file.clone());
+    }
+    let cannot = || format!("cannot open the log file {}", path.display());
+    let path = std::path::absolute(path).with_context(cannot)?;
+    let kept = Outlet::kept(path.clone()).with_context(cannot)?;
+    // What was logged before is for the terminal.
+    flush();
+    log.queue.order(Order::Replace(kept));
+    flush();
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests;

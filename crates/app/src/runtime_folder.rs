@@ -2,7 +2,8 @@
 //!
 //! `$XDG_RUNTIME_DIR/spillway`, or where that variable is unset or names no folder of ours, `spillway-UID` below the
 //! temporary folder. Anybody may create names in a temporary folder, so what is found there is used only if it is a real
-//! folder, ours, and closed to others. A device `NAME` has `NAME.sock` (NBD) and `NAME.ctl` (control).
+//! folder, ours, and closed to others. A device `NAME` has `NAME.sock` (NBD) and `NAME.ctl` (control), a server in the
+//! background `NAME.log` and `NAME.log.1` by its first device.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, Metadata};
@@ -112,6 +113,11 @@ impl RuntimeFolder {
     /// The control socket of a device.
     pub(crate) fn control_socket(&self, device: &str) -> PathBuf {
         self.path.join(format!("{device}.ctl"))
+    }
+
+    /// The log of a server in the background whose first device this is.
+    pub(crate) fn log(&self, device: &str) -> PathBuf {
+        self.path.join(format!("{device}.log"))
     }
 
     /// A name for something of a command, which is no socket of a device.

@@ -35,7 +35,7 @@ use crate::opening::StackOpener;
 use crate::plan::{DevicePlan, ServerPlan};
 use crate::runtime_folder::RuntimeFolder;
 use crate::server_options::ServerConfig;
-use crate::{client, daemon, listening, signals, start_text, system};
+use crate::{daemon, listening, log, signals, start_text, system, words};
 
 /// Devices of a server from which on none is added.
 const DEVICES_MAX: usize = 64;
@@ -53,11 +53,11 @@ pub(crate) fn run(plan: ServerPlan, folder: &RuntimeFolder) -> Result<()> {
     system::raise_open_files();
     system::become_io_flusher();
     let server = Server::start(plan, folder, Devices::new(sender))?;
-    client::print(&server.start_text())?;
-    if daemon::is_child() {
-        daemon::ready()?;
+    match server.say_ready(folder) {
+        Ok(()) => server.run(&events),
+        // Clients may have written already.
+        Err(error) => server.stop(None).map_err(Into::into).and(Err(error)),
     }
-    server.run(&events)
 }
 
 /// Everything that runs.
@@ -202,11 +202,24 @@ impl Server {
         Ok(number)
     }
 
-    fn start_text(&self) -> String {
+    /// Says that clients can connect, and leaves the terminal where that is asked for.
+    fn say_ready(&self, folder: &RuntimeFolder) -> Result<()> {
+        if !daemon::is_child() {
+            words::announce(&self.start_text(None));
+            return Ok(());
+        }
+        let devices = self.devices.all();
+        let first = devices.first().context("a server has a device")?;
+        let log = log::keep_in(&folder.log(first.name()))?;
+        words::announce(&self.start_text(Some(&log)));
+        daemon::ready()
+    }
+
+    fn start_text(&self, log: Option<&Path>) -> String {
         let devices = self.devices.all();
         let devices: Vec<&Device> = devices.iter().map(|device| &**device).collect();
         let driver = self.workers.driver().to_string();
-        start_text::compose(&devices, &self.memory, self.workers.count(), &driver)
+        start_text::compose(&devices, &self.memory, self.workers.count(), &driver, log)
     }
 
     /// Makes changes until a signal, a client or the last device's end stops the server.

@@ -54,7 +54,7 @@ options! {
     Start mount: Option<PathBuf> = Type::Path,
         "Also show the devices as files below this folder: DIR/NAME/disk, for losetup, mount, dd and every other program"
         .option("mount");
-    Once background: bool = Type::Switch, "Detach from the terminal once clients can connect. From then on the log goes to --log-file, and nowhere without one"
+    Once background: bool = Type::Switch, "Detach from the terminal once clients can connect. From then on the log goes to --log-file, or without one to NAME.log beside the socket"
         .preset(Preset::Switch(false)) .option("background");
 }
 

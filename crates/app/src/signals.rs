@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM: the first asks the server to stop, the second ends the process at once.
+//! SIGINT and SIGTERM: the first asks the server to stop, the second ends the process at once. SIGUSR1 has the log's file opened again.
 //!
 //! The second acts inside the signal's own delivery, so that it works whatever the other threads are doing. SIGPIPE is
 //! ignored by the language's runtime before `main`. SIGXFSZ does nothing, so that a write past the limit of file sizes fails by EFBIG.
@@ -9,15 +9,16 @@ use std::sync::mpsc::Sender;
 use std::thread;
 
 use anyhow::{Context, Result};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
 use crate::event::Event;
+use crate::log;
 
 /// Sends [`Event::Signal`] for the first signal from now on.
 pub(crate) fn watch(events: Sender<Event>) -> Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).context("cannot watch for signals")?;
     let asked = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // The order matters: the check comes before the mark, so that the first signal passes it.
@@ -27,7 +28,9 @@ pub(crate) fn watch(events: Sender<Event>) -> Result<()> {
     flag::register(SIGXFSZ, Arc::default())?;
     let forward = move || {
         for signal in signals.forever() {
-            if events.send(Event::Signal(signal)).is_err() {
+            if signal == SIGUSR1 {
+                log::reopen();
+            } else if events.send(Event::Signal(signal)).is_err() {
                 return;
             }
         }

@@ -1,6 +1,7 @@
 //! What a server says when it is ready: one line about itself, then how to reach each device.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use spillway_core::size::human;
 use spillway_export::control::DeviceRow;
@@ -8,8 +9,14 @@ use spillway_export::control::DeviceRow;
 use crate::device::Device;
 use crate::memory::Memory;
 
-/// The words for a server with these `devices`.
-pub(crate) fn compose(devices: &[&Device], memory: &Memory, workers: usize, driver: &str) -> String {
+/// The words for a server with these `devices`, and with its `log` in a file where nobody can see it otherwise.
+pub(crate) fn compose(
+    devices: &[&Device],
+    memory: &Memory,
+    workers: usize,
+    driver: &str,
+    log: Option<&Path>,
+) -> String {
     let rows: Vec<_> = devices.iter().map(|device| summary(&device.row(), &device.stack.notes)).collect();
     let workers = counted(workers as u64, "worker");
     let mut text = format!(
@@ -20,6 +27,7 @@ pub(crate) fn compose(devices: &[&Device], memory: &Memory, workers: usize, driv
         std::process::id()
     );
     devices.iter().for_each(|device| describe(device, &mut text));
+    text.extend(log.map(|path| format!("  log: {}\n", path.display())));
     text
 }
 

@@ -15,6 +15,7 @@ use spillway_core::{Budget, Task};
 
 use crate::clock::Clock;
 use crate::idle_backoff::IdleBackoff;
+use crate::patient::write_all;
 
 /// Tasks that run between two looks at the ring of another thread than a worker: they are long or few.
 pub(crate) const TASKS_BETWEEN_POLLS_BACKGROUND: usize = 4;
@@ -338,7 +339,9 @@ impl Drop for AbortOnPanic {
 
 pub(crate) fn fatal(what: &str) -> ! {
     let thread = std::thread::current();
-    eprintln!("spillway: {what}; thread {}; aborting", thread.name().unwrap_or("?"));
+    let text = format!("spillway: {what}; thread {}; aborting\n", thread.name().unwrap_or("?"));
+    // Whether anybody can read it changes nothing.
+    let _ = write_all(std::io::stderr(), text.as_bytes(), Duration::ZERO);
     std::process::abort()
 }
 

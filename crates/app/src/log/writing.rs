@@ -1,0 +1,141 @@
+//! The log's own thread: takes lines out of the queue and writes them, whatever becomes of that.
+
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::time::Duration;
+
+use super::outlet::Outlet;
+use super::queue::{Item, Order, Outgoing, apart, count};
+
+/// How long a place that takes nothing is waited for until orders are looked at.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// What it has.
+pub(super) struct Writing {
+    lines: Outgoing,
+    outlet: Outlet,
+    /// The last line ends in its middle.
+    torn: bool,
+    /// Lines that were not written since the log last said so, and why.
+    lost: u64,
+    why: String,
+}
+
+impl Writing {
+    /// Writes what comes through the queue to `outlet`.
+    pub(super) fn new(lines: Outgoing, outlet: Outlet) -> Self {
+        Self { lines, outlet, torn: false, lost: 0, why: String::new() }
+    }
+
+    /// Writes until nobody can log any more.
+    pub(super) fn run(mut self) {
+        while let Some(item) = self.next() {
+            self.obey();
+            match item {
+                Item::Lines(lines) => self.write_or_lose(&lines),
+                Item::Order => {}
+                Item::Settle(waiting) => {
+                    self.account();
+                    // Who waited no longer has gone on.
+                    let _ = waiting.send(());
+                }
+            }
+        }
+    }
+
+    /// The next item. Before it sleeps the log says what is missing.
+    fn next(&mut self) -> Option<Item> {
+        self.lines.next().or_else(|| {
+            self.account();
+            self.lines.wait()
+        })
+    }
+
+    /// Accounts for lines that found no room.
+    fn account(&mut self) {
+        let refused = self.lines.refused();
+        if refused > 0 {
+            self.lost += refused;
+            self.why = "more at a time than could be written".to_owned();
+        }
+        self.say_what_is_lost();
+    }
+
+    fn write_or_lose(&mut self, lines: &[u8]) {
+        self.say_what_is_lost();
+        // What was lost is said before anything else.
+        if self.lost > 0 || !self.deliver(lines) {
+            self.lost += count(lines);
+        }
+    }
+
+    fn say_what_is_lost(&mut self) {
+        if self.lost > 0 {
+            let (lost, why) = (self.lost, &self.why);
+            let line = apart(|| tracing::warn!("log: lines not written: {lost} ({why})"));
+            if self.deliver(&line) {
+                self.lost = 0;
+            }
+        }
+    }
+
+    /// Writes lines, however long that takes; says whether they could be written.
+    fn deliver(&mut self, line: &[u8]) -> bool {
+        let written = self.write(line);
+        if let Err(why) = &written {
+            self.why = why.to_string();
+        }
+        written.is_ok()
+    }
+
+    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        self.outlet.make_room(line.len())?;
+        let whole = if self.torn { [b"\n", line].concat() } else { line.to_vec() };
+        let mut at = 0;
+        while at < whole.len() {
+            match self.outlet.write(&whole[at..], PATIENCE) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    at += count;
+                    self.torn = at < whole.len();
+                }
+                // Elsewhere the line begins again.
+                Err(why) if why.kind() == ErrorKind::TimedOut => at = if self.obey() { 0 } else { at },
+                Err(why) => return Err(why),
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what is asked for; says whether lines go elsewhere by that.
+    fn obey(&mut self) -> bool {
+        let mut elsewhere = false;
+        while let Some(order) = self.lines.order() {
+            elsewhere |= match order {
+                Order::Reopen => self.reopen(),
+                Order::Replace(outlet) => {
+                    self.outlet = outlet;
+                    true
+                }
+            };
+        }
+        self.torn &= !elsewhere;
+        elsewhere
+    }
+
+    /// Opens the file again; says whether there is one and that worked.
+    fn reopen(&mut self) -> bool {
+        let outcome = self.outlet.reopen();
+        let Some(path) = self.outlet.path().map(Path::display) else {
+            tracing::info!("log: there is no file to open again, it is standard error");
+            return false;
+        };
+        match &outcome {
+            Ok(()) => tracing::info!("log: opened {path} again"),
+            Err(why) => {
+                tracing::warn!("log: cannot open {path} again ({why}); going on with the file that is open")
+            }
+        }
+        outcome.is_ok()
+    }
+}

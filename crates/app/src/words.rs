@@ -1,0 +1,25 @@
+//! What the program says beside its log: words that nobody reads are no reason to end, or to wait.
+
+use std::io::{ErrorKind, stderr, stdout};
+use std::time::Duration;
+
+use spillway_io::patient::write_all;
+
+/// How long a reader may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Says on standard output what a server says at its start. The server goes on whatever becomes of it.
+pub(crate) fn announce(text: &str) {
+    match write_all(stdout(), text.as_bytes(), PATIENCE) {
+        Err(why) if why.kind() == ErrorKind::BrokenPipe => {}
+        Err(why) => tracing::warn!("standard output takes no start text: {why}"),
+        Ok(()) => {}
+    }
+}
+
+/// Says why the program fails; without waiting for a reader unless there was one a moment ago.
+pub(crate) fn complain(error: &anyhow::Error, is_read: bool) {
+    let patience = if is_read { PATIENCE } else { Duration::ZERO };
+    // The exit code says that it fails.
+    let _ = write_all(stderr(), format!("spillway: {error:#}\n").as_bytes(), patience);
+}
