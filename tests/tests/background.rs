@@ -5,11 +5,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use rustix::process::{Pid, Signal, kill_process};
 use spillway_tests::logging::{closed_pipe, full_device, pipe_that_nobody_reads};
 use spillway_tests::raw::Client;
-use spillway_tests::{Launch, binary, tool, until};
+use spillway_tests::{Launch, Scratch, binary, pattern, tool, until};
+
+const MIB: usize = 1 << 20;
 
 /// A server that has left its terminal; killed when the test ends.
 struct Background(Pid);
@@ -110,6 +113,19 @@ fn a_log_file_below_the_folder_of_the_start_is_opened_again_there() {
     server.ends();
     assert!(has(&log, "stopping"), "what is logged last is flushed");
     assert!(!folder.join("spillway/ram0.log").exists());
+}
+
+#[test]
+fn a_hangup_ends_it_in_order() {
+    let folder = Arc::new(Scratch::new());
+    let origin = folder.write("origin.raw", vec![0; MIB]);
+    let launch = Launch::disk(folder, &origin);
+    let (server, _) = Background::start(launch.clone());
+    let bytes = pattern::random(1, 0, 4096);
+    Client::open(launch.socket(), "").write(0, &bytes).expect("a write");
+    server.signal(Signal::HUP);
+    server.ends();
+    assert!(fs::read(&origin).expect("it exists")[..4096] == bytes, "an acknowledged write is lost");
 }
 
 /// The server runs; that its words find no reader is no reason to say otherwise.

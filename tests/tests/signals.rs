@@ -4,28 +4,154 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
+use spillway_tests::logging::pipe_that_nobody_reads;
 use spillway_tests::raw::{Client, command, header};
-use spillway_tests::{Launch, Scratch, pattern, until};
+use spillway_tests::{Launch, Scratch, Server, binary, pattern, until};
 
 const MIB: usize = 1 << 20;
 
 /// Exit code for a name or socket that is taken.
 const BUSY: i32 = 4;
 
+/// Signals that ask a server to stop.
+const ASKING: [Signal; 6] =
+    [Signal::TERM, Signal::INT, Signal::QUIT, Signal::HUP, Signal::POWER, Signal::XCPU];
+
+/// A server with a write that only its memory has.
+fn with_a_dirty_page(launch: impl FnOnce(Launch) -> Launch) -> (Server, PathBuf, Vec<u8>) {
+    let folder = Arc::new(Scratch::new());
+    let origin = folder.write("origin.raw", vec![0; MIB]);
+    let server = launch(Launch::disk(folder, &origin).flag("-v")).start();
+    let bytes = pattern::random(1, 0, 4096);
+    server.client().write(0, &bytes).expect("a write");
+    (server, origin, bytes)
+}
+
+fn is_on(origin: &Path, bytes: &[u8]) -> bool {
+    fs::read(origin).expect("the origin exists")[..bytes.len()] == *bytes
+}
+
 #[test]
-fn either_signal_ends_an_idle_server_with_zero_and_without_its_socket() {
-    for signal in [Signal::TERM, Signal::INT] {
-        let mut server = Launch::ram("16M").start();
+fn each_signal_that_asks_for_it_ends_a_server_in_order() {
+    for signal in ASKING {
+        let (mut server, origin, bytes) = with_a_dirty_page(|launch| launch);
         let idle = server.client();
         server.signal(signal);
-        assert_eq!(server.ends().code(), Some(0), "{}", server.log());
-        assert!(!server.socket().exists(), "the socket is left behind");
+        assert_eq!(server.ends().code(), Some(0), "{signal:?}: {}", server.log());
+        assert!(is_on(&origin, &bytes), "{signal:?}: an acknowledged write is lost");
+        assert!(!server.socket().exists(), "{signal:?}: the socket is left behind");
         drop(idle);
     }
+}
+
+/// As `timeout` does, which signals its command and then its group.
+#[test]
+fn signals_of_one_moment_are_one_request() {
+    let (mut server, origin, bytes) = with_a_dirty_page(|launch| launch);
+    [Signal::TERM, Signal::INT, Signal::HUP, Signal::TERM]
+        .into_iter()
+        .for_each(|signal| server.signal(signal));
+    assert_eq!(server.ends().code(), Some(0), "{}", server.log());
+    assert!(is_on(&origin, &bytes), "an acknowledged write is lost");
+}
+
+/// The terminal's end is told twice: by the kernel, and by the shell.
+#[test]
+fn a_terminal_that_hangs_up_loses_no_write() {
+    let folder = Arc::new(Scratch::new());
+    let origin = folder.write("origin.raw", vec![0; MIB]);
+    let socket = folder.join("disk.sock");
+    let line = format!("{:?} disk --origin {origin:?} --socket {socket:?}\n", binary::path());
+    let mut terminal = Command::new("/usr/bin/python3")
+        .args(["-c", TERMINAL, &line])
+        .env("XDG_RUNTIME_DIR", folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("it is installed");
+    let mut client =
+        until("the server listens", || UnixStream::connect(&socket).ok().map(|_| Client::open(&socket, "")));
+    let bytes = pattern::random(1, 0, 4096);
+    client.write(0, &bytes).expect("a write");
+    drop(terminal.stdin.take());
+    terminal.wait().expect("it ends with its input");
+    until("the server is gone", || (!socket.exists()).then_some(()));
+    until("the write is there", || is_on(&origin, &bytes).then_some(()));
+}
+
+/// A shell on a terminal that hangs up once the standard input ends.
+const TERMINAL: &str = "
+import os, pty, sys
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execvp('bash', ['bash', '--norc', '-i'])
+os.write(terminal, sys.argv[1].encode())
+sys.stdin.read()
+os.close(terminal)
+";
+
+#[test]
+fn an_ignored_hangup_stays_ignored() {
+    let (mut server, origin, bytes) = with_a_dirty_page(|launch| launch.under("nohup"));
+    server.signal(Signal::HUP);
+    has_seen_signals(&server);
+    server.client().write(0, &bytes).expect("it serves");
+    server.signal(Signal::TERM);
+    assert_eq!(server.ends().code(), Some(0), "{}", server.log());
+    assert!(is_on(&origin, &bytes));
+}
+
+/// Waits until signals that were sent before have acted.
+fn has_seen_signals(server: &Server) {
+    let said = || server.log().matches("no file to open again").count();
+    let before = said();
+    server.signal(Signal::USR1);
+    until("the signal is seen", || (said() > before).then_some(()));
+}
+
+/// Two drivers and clients that work: a signal that means nothing interrupts system calls all the same.
+#[test]
+fn signals_that_mean_nothing_do_nothing() {
+    for driver in ["io_uring", "poll"] {
+        let (mut server, origin, _) = with_a_dirty_page(|launch| launch.with("--driver", driver));
+        let mut client = server.client();
+        for round in 0..200u64 {
+            for signal in
+                [Signal::USR2, Signal::ALARM, Signal::VTALARM, Signal::PROF, Signal::IO, Signal::TTOU]
+            {
+                server.signal(signal);
+            }
+            let bytes = pattern::random(round, 0, MIB / 2);
+            client.write(0, &bytes).expect("a write");
+            client.ask(command::FLUSH, 0, 0).expect("a flush");
+            assert!(client.read(0, MIB / 2) == Ok(bytes), "round {round}");
+        }
+        has_seen_signals(&server);
+        server.signal(Signal::TERM);
+        assert_eq!(server.ends().code(), Some(0), "{driver}: {}", server.log());
+        assert!(is_on(&origin, &pattern::random(199, 0, MIB / 2)));
+    }
+}
+
+#[test]
+fn a_server_that_was_stopped_by_job_control_goes_on() {
+    let (mut server, origin, bytes) = with_a_dirty_page(|launch| launch);
+    let state = || {
+        let status = fs::read_to_string(format!("/proc/{}/stat", server.pid())).expect("it lives");
+        status.rsplit_once(") ").expect("a name ends").1.chars().next()
+    };
+    server.signal(Signal::TSTP);
+    until("it is stopped", || (state() == Some('T')).then_some(()));
+    server.signal(Signal::CONT);
+    assert!(server.client().read(0, 4096) == Ok(bytes.clone()));
+    server.signal(Signal::HUP);
+    assert_eq!(server.ends().code(), Some(0), "{}", server.log());
+    assert!(is_on(&origin, &bytes));
 }
 
 #[test]
@@ -155,19 +281,46 @@ fn a_device_that_cannot_be_flushed_is_a_failure_of_its_server() {
     }
 }
 
-#[test]
-fn a_second_signal_ends_the_server_at_once() {
-    let mut server = Launch::ram("64M").start();
+/// A server that stops, and cannot for a client that does not read.
+fn kept_from_stopping(launch: Launch, first: Signal) -> (Server, Client) {
+    let mut server = launch.flag("-v").start();
     let mut stuck = server.client();
     stuck.write(0, &pattern::random(1, 0, MIB)).expect("a write");
     stuck.send_all((0..200).map(|_| (command::READ, 0, MIB as u32))).expect("headers fit in the socket");
     // What the server has not received yet it need not finish; the first byte of a reply says that it has.
     stuck.stream.read_exact(&mut [0]).expect("a reply begins");
-    server.signal(Signal::TERM);
+    server.signal(first);
     until("the server stops to accept", || UnixStream::connect(server.socket()).is_err().then_some(()));
     assert!(server.lives(), "the server ended without waiting for its client: {}", server.log());
-    server.signal(Signal::TERM);
-    assert_eq!(server.ends().code(), Some(143), "{}", server.log());
+    (server, stuck)
+}
+
+/// Also where the log is stuck.
+#[test]
+fn a_second_signal_ends_the_server_at_once() {
+    for (first, second, code) in
+        [(Signal::TERM, Signal::TERM, 143), (Signal::HUP, Signal::INT, 130), (Signal::INT, Signal::QUIT, 131)]
+    {
+        let (stderr, _reader) = pipe_that_nobody_reads();
+        let (mut server, _stuck) = kept_from_stopping(Launch::ram("64M").stderr(stderr), first);
+        until("it ends", || {
+            server.signal(second);
+            (!server.lives()).then_some(())
+        });
+        assert_eq!(server.ends().code(), Some(code), "{}", server.log());
+    }
+}
+
+/// `systemctl stop` may send SIGHUP after SIGTERM, a terminal's end is told twice, and SIGXCPU comes each second.
+#[test]
+fn a_hangup_ends_no_server_at_once() {
+    let (mut server, _stuck) = kept_from_stopping(Launch::ram("64M"), Signal::TERM);
+    until("a second signal ends it", || server.log().contains("at once from now on").then_some(()));
+    [Signal::HUP, Signal::POWER, Signal::XCPU, Signal::HUP]
+        .into_iter()
+        .for_each(|signal| server.signal(signal));
+    has_seen_signals(&server);
+    assert!(server.lives(), "{}", server.log());
 }
 
 /// The limit of file sizes (ulimit -f) answers by a signal that ends a process by default.

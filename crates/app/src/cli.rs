@@ -34,7 +34,7 @@ Examples:
 /// module.
 #[derive(Debug, Parser)]
 #[command(name = "spillway", version, max_term_width = 110, arg_required_else_help = true)]
-#[command(after_long_help = [EXAMPLES, "\n\n", exit::TABLE].concat(), after_help = "Try --help for examples and exit codes.")]
+#[command(after_long_help = [EXAMPLES, "\n\n", exit::TABLE, "\n\n", exit::SIGNALS].concat(), after_help = "Try --help for examples, exit codes and signals.")]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) log: LogOptions,

@@ -1,4 +1,4 @@
-//! Exit codes, and failures that know theirs.
+//! Exit codes, failures that know theirs, and signals that end a server.
 
 use std::fmt;
 
@@ -12,7 +12,14 @@ Exit codes:
   2    wrong usage: an option, a value or the configuration file
   3    there is no such server, device or attribute
   4    in use: the name or socket is taken, a client is connected, or the file is open
-  130  ended at once by a second SIGINT (Ctrl-C); 143 by a second SIGTERM";
+  130  ended at once by a second SIGINT (Ctrl-C); 131 by a second SIGQUIT, 143 by a second SIGTERM";
+
+/// What the documented signals do; shown by `spillway --help`.
+pub(crate) const SIGNALS: &str = "\
+Signals of a server:
+  SIGINT, SIGTERM, SIGQUIT  stop in order; sent again after a second or more: end at once, without a flush
+  SIGHUP                    stop in order, unless it was ignored at the start (nohup)
+  SIGUSR1                   open --log-file again, as after a log rotation";
 
 /// How the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

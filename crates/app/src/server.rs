@@ -49,9 +49,10 @@ const LEAVING_PAUSE: Duration = Duration::from_millis(20);
 /// Serves what `plan` says until asked to stop.
 pub(crate) fn run(plan: ServerPlan, folder: &RuntimeFolder) -> Result<()> {
     let (sender, events) = mpsc::channel();
-    signals::watch(sender.clone())?;
     system::raise_open_files();
+    // Before the first thread, which is that of signals.
     system::become_io_flusher();
+    signals::watch(sender.clone())?;
     let server = Server::start(plan, folder, Devices::new(sender))?;
     match server.say_ready(folder) {
         Ok(()) => server.run(&events),

@@ -1,40 +1,83 @@
-//! SIGINT and SIGTERM: the first asks the server to stop, the second ends the process at once. SIGUSR1 has the log's file opened again.
+//! What signals do to a server.
 //!
-//! The second acts inside the signal's own delivery, so that it works whatever the other threads are doing. SIGPIPE is
-//! ignored by the language's runtime before `main`. SIGXFSZ does nothing, so that a write past the limit of file sizes fails by EFBIG.
+//! | signal | |
+//! | --- | --- |
+//! | SIGINT, SIGTERM, SIGQUIT | ask the server to stop; one that comes a second or more after that ends the process at once |
+//! | SIGHUP | asks the server to stop, unless it was ignored at the start; never ends the process at once |
+//! | SIGPWR, SIGXCPU | ask the server to stop |
+//! | SIGUSR1 | has the log file opened again |
+//! | SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGXFSZ | nothing |
+//! | SIGTTOU, SIGPIPE | ignored |
+//! | all others | as the system has it |
+//!
+//! One cause may send a signal several times within a moment: a terminal that hangs up sends SIGHUP, and so does its shell; `timeout` signals its
+//! command and then its group; SIGXCPU comes each second. None of that asks for an end without a flush.
+//!
+//! The end at once acts inside the signal's own delivery, so that it works whatever the other threads are doing. SIGXFSZ does nothing so that a
+//! write past the limit of file sizes fails by EFBIG; SIGTTOU is ignored so that a log line from the background of a terminal is written and stops
+//! nobody. The language's runtime ignores SIGPIPE before `main`.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
+use rustix::process::Signal;
+use signal_hook::consts::{
+    SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGTTOU, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU,
+    SIGXFSZ,
+};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
+use spillway_io::signals::{ignore, is_ignored};
 
 use crate::event::Event;
 use crate::log;
 
-/// Sends [`Event::Signal`] for the first signal from now on.
+/// Ask the server to stop, and end it at once when they come again.
+const INSISTENT: [i32; 3] = [SIGINT, SIGTERM, SIGQUIT];
+
+/// Ask the server to stop.
+const PATIENT: [i32; 3] = [SIGHUP, Signal::POWER.as_raw(), SIGXCPU];
+
+/// Do nothing.
+const WITHOUT_EFFECT: [i32; 6] = [SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGXFSZ];
+
+/// How long all signals are one.
+const ONE_REQUEST: Duration = Duration::from_secs(1);
+
+/// Sends [`Event::Signal`] for each signal from now on that asks the server to stop.
 pub(crate) fn watch(events: Sender<Event>) -> Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).context("cannot watch for signals")?;
+    let asking =
+        INSISTENT.into_iter().chain(PATIENT).filter(|&signal| signal != SIGHUP || !is_ignored(SIGHUP));
+    let watched = asking.chain([SIGUSR1]);
     let asked = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        // The order matters: the check comes before the mark, so that the first signal passes it.
+    for signal in INSISTENT {
         flag::register_conditional_shutdown(signal, 128 + signal, asked.clone())?;
-        flag::register(signal, asked.clone())?;
     }
-    flag::register(SIGXFSZ, Arc::default())?;
-    let forward = move || {
-        for signal in signals.forever() {
-            if signal == SIGUSR1 {
-                log::reopen();
-            } else if events.send(Event::Signal(signal)).is_err() {
-                return;
-            }
-        }
-    };
+    let signals = Signals::new(watched).context("cannot watch for signals")?;
+    for signal in WITHOUT_EFFECT {
+        flag::register(signal, Arc::default())?;
+    }
+    ignore(SIGTTOU).context("cannot ignore a signal")?;
+    let forward = move || forward(signals, &events, &asked);
     thread::Builder::new().name("signals".into()).spawn(forward).context("cannot start a thread")?;
     Ok(())
+}
+
+/// Passes signals on until nobody listens, and marks that the server was `asked` to stop once its first request is over.
+fn forward(mut signals: Signals, events: &Sender<Event>, asked: &AtomicBool) {
+    for signal in signals.forever() {
+        if signal == SIGUSR1 {
+            log::reopen();
+        } else if events.send(Event::Signal(signal)).is_err() {
+            return;
+        } else if !asked.load(Ordering::SeqCst) {
+            thread::sleep(ONE_REQUEST);
+            asked.store(true, Ordering::SeqCst);
+            tracing::info!("SIGINT, SIGTERM and SIGQUIT end the server at once from now on, without a flush");
+        }
+    }
 }

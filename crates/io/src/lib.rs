@@ -9,7 +9,7 @@
 //! | [`memory`], `nodes` | [`MmapRegions`]: memory that costs nothing until touched; [`memory_nodes`] |
 //! | [`mod@file`] | [`open`]: files and block devices, and the calls on them |
 //! | [`fuse`] | [`Mount`](fuse::Mount), [`MountServing`](fuse::MountServing): exchanges on a FUSE mount |
-//! | [`patient`] | writing to who may not read |
+//! | [`patient`], [`signals`] | writing to who may not read, and signals that are ignored |
 //! | [`socket`], [`mod@serve`] | [`Listener`], [`Serving`]: sessions on unix and TCP sockets |
 //!
 //! Futures of this crate live and die on the thread that polls them first. Nothing outside names the asynchronous runtime.
@@ -22,6 +22,7 @@ pub mod local;
 pub mod memory;
 pub mod patient;
 pub mod serve;
+pub mod signals;
 pub mod socket;
 pub mod workers;
 
