@@ -88,9 +88,13 @@ fn is_ending(path: &Path, patience: Duration) -> bool {
     };
     let asked = stream.set_read_timeout(Some(patience));
     let asked = asked.and_then(|()| stream.write_all(Operation::Version {}.encode().as_bytes()));
-    match asked.and_then(|()| stream.read(&mut [0])) {
-        Ok(count) => count == 0,
-        Err(why) => matches!(why.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),
+    // A signal that interrupts the wait is no answer.
+    match asked.and_then(|()| stream.read_exact(&mut [0])) {
+        Ok(()) => false,
+        Err(why) => matches!(
+            why.kind(),
+            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
+        ),
     }
 }
 
