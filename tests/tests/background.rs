@@ -162,3 +162,31 @@ fn a_terminal_that_takes_nothing_keeps_no_server() {
     assert!(UnixStream::connect(launch.socket()).is_err());
     assert!(has(&launch.folder().join("spillway/ram0.log"), "stopping"));
 }
+
+/// The process that started it was killed before it could say that the server runs; a client was quicker.
+#[test]
+fn a_server_whose_starter_is_gone_ends_in_order() {
+    let folder = Arc::new(Scratch::new());
+    let origin = folder.write("origin.raw", vec![0; MIB]);
+    let launch = Launch::disk(folder.clone(), &origin).mounted();
+    let (stdout, starter) = pipe_that_nobody_reads();
+    let mut command = Command::new(binary::path());
+    command.args(["disk", "--background", "--socket"]).arg(launch.socket()).arg("--origin").arg(&origin);
+    command.arg("--mount").arg(launch.mount());
+    command.env("XDG_RUNTIME_DIR", folder.path()).env("SPILLWAY_BACKGROUND_CHILD", "1");
+    let mut child =
+        command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::null()).spawn().expect("it was built");
+    // The end of a pipe that the command has would keep it open.
+    drop(command);
+    let _killed = Background(Pid::from_child(&child));
+    until("it listens", || UnixStream::connect(launch.socket()).ok());
+    let bytes = pattern::random(1, 0, 4096);
+    Client::open(launch.socket(), "").write(0, &bytes).expect("a write");
+    let file = launch.mount().join("disk0/disk");
+    until("the device is a file", || file.exists().then_some(()));
+    drop(starter);
+    let status = until("it ends", || child.try_wait().expect("it is our child"));
+    assert_eq!(status.code(), Some(1));
+    assert!(fs::read(&origin).expect("it exists")[..4096] == bytes, "an acknowledged write is lost");
+    assert!(!file.exists(), "the mount is left behind");
+}

@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use spillway_core::{Aligned, Budget, Charge, Error, Kind, Value};
 use spillway_export::Reserved;
 use spillway_export::control::Change;
-use spillway_io::{Limits, Workers};
+use spillway_io::{Limits, Listener, Workers};
 
 use crate::arrival::{ADDED_CONNECTIONS_MAX, Arrival, Arrivals, Built};
 use crate::background::{in_background, wait_for};
@@ -56,8 +56,7 @@ pub(crate) fn run(plan: ServerPlan, folder: &RuntimeFolder) -> Result<()> {
     let server = Server::start(plan, folder, Devices::new(sender))?;
     match server.say_ready(folder) {
         Ok(()) => server.run(&events),
-        // Clients may have written already.
-        Err(error) => server.stop(None).map_err(Into::into).and(Err(error)),
+        Err(error) => Err(server.fail(error)),
     }
 }
 
@@ -97,7 +96,6 @@ impl Server {
             mount: plan.server.mount.clone(),
             own_sockets: plan.server.socket.is_none() && plan.server.listen.is_none(),
         };
-        let adds = plan.adds();
         let mut server = Self {
             devices: Arc::new(devices),
             mounting: None,
@@ -111,18 +109,39 @@ impl Server {
             workers,
             _charges: charges,
         };
-        let mount = plan.server.mount.as_deref();
-        let room = mount.map(|_| Room::hold(&server.workers, &budget, &server.memory)).transpose()?;
-        server.start_devices(plan.devices, &plan.server)?;
+        match server.begin(plan, claims) {
+            Ok(()) => Ok(server),
+            Err(error) => Err(server.fail(error)),
+        }
+    }
+
+    /// Lets clients in.
+    fn begin(&mut self, plan: ServerPlan, claims: Vec<Listener>) -> Result<()> {
+        let (adds, mount) = (plan.adds(), plan.server.mount.as_deref());
+        let budget = self.arrivals.opening.budget();
+        let room = mount.map(|_| Room::hold(&self.workers, budget, &self.memory)).transpose()?;
+        self.start_devices(plan.devices, &plan.server)?;
         if let Some((place, room)) = mount.zip(room) {
-            let (devices, workers) = (&server.devices, &server.workers);
-            server.mounting = Some(Mounting::begin(place, devices, workers, &server.memory, room, adds)?);
-            server.arrivals.opening.mounted(place);
+            let (devices, workers) = (&self.devices, &self.workers);
+            self.mounting = Some(Mounting::begin(place, devices, workers, &self.memory, room, adds)?);
+            self.arrivals.opening.mounted(place);
         }
-        for (device, listener) in server.devices.all().iter().zip(claims) {
-            server.endpoints.start_control(device, listener, &server.devices, &server.workers);
+        for (device, listener) in self.devices.all().iter().zip(claims) {
+            self.endpoints.start_control(device, listener, &self.devices, &self.workers);
         }
-        Ok(server)
+        Ok(())
+    }
+
+    /// Ends a server whose start failed, in order: clients may have written already.
+    fn fail(mut self, error: anyhow::Error) -> anyhow::Error {
+        if self.unmount().is_err() {
+            // Dropped, it goes out of sight at least.
+            self.mounting = None;
+        }
+        match self.stop(None) {
+            Ok(()) => error,
+            Err(failure) => error.context(failure),
+        }
     }
 
     /// Builds every device before any client can connect to one.
