@@ -73,7 +73,8 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return ExitCode::from(cli::answer(&error)),
     };
-    let outcome = log::start(&cli.log).and_then(|()| carry_out(cli.command));
+    let started = log::start(&cli.log).and_then(|()| signals::await_children());
+    let outcome = started.and_then(|()| carry_out(cli.command));
     let is_read = log::flush();
     ExitCode::from(outcome.unwrap_or_else(|error| {
         words::complain(&error, is_read);

@@ -1,4 +1,4 @@
-//! What signals do to a server.
+//! What signals do to a server, and to any command one: SIGCHLD, which the program that started it may ignore.
 //!
 //! | signal | |
 //! | --- | --- |
@@ -26,12 +26,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use rustix::process::Signal;
 use signal_hook::consts::{
-    SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGTTOU, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU,
-    SIGXFSZ,
+    SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGTTOU, SIGUSR1, SIGUSR2, SIGVTALRM,
+    SIGXCPU, SIGXFSZ,
 };
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
-use spillway_io::signals::{ignore, is_ignored};
+use spillway_io::signals::{ignore, is_ignored, leave};
 
 use crate::event::Event;
 use crate::log;
@@ -47,6 +47,11 @@ const WITHOUT_EFFECT: [i32; 6] = [SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, S
 
 /// How long all signals are one.
 const ONE_REQUEST: Duration = Duration::from_secs(1);
+
+/// Lets this program wait for programs that it starts, whatever the one that started it ignores.
+pub(crate) fn await_children() -> Result<()> {
+    leave(SIGCHLD).context("cannot wait for other programs")
+}
 
 /// Sends [`Event::Signal`] for each signal from now on that asks the server to stop.
 pub(crate) fn watch(events: Sender<Event>) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Signals that this process ignores. What a process ignores, the programs that it starts ignore too.
+//! Signals that this process ignores, or no longer does. What a process ignores, the programs that it starts ignore too.
 
 use std::io::{Error, Result};
 use std::mem::MaybeUninit;
@@ -18,8 +18,17 @@ pub fn is_ignored(signal: i32) -> bool {
 
 /// Ignores `signal` from now on.
 pub fn ignore(signal: i32) -> Result<()> {
-    // SAFETY: no function of this program is called for a signal that is ignored.
-    match unsafe { libc::signal(signal, libc::SIG_IGN) } {
+    dispose(signal, libc::SIG_IGN)
+}
+
+/// Leaves `signal` to the system from now on.
+pub fn leave(signal: i32) -> Result<()> {
+    dispose(signal, libc::SIG_DFL)
+}
+
+fn dispose(signal: i32, how: libc::sighandler_t) -> Result<()> {
+    // SAFETY: no function of this program is called for a signal that is ignored or left to the system.
+    match unsafe { libc::signal(signal, how) } {
         libc::SIG_ERR => Err(Error::last_os_error()),
         _ => Ok(()),
     }
@@ -34,6 +43,8 @@ mod tests {
         assert!(!is_ignored(libc::SIGTTOU) && !is_ignored(libc::SIGKILL) && !is_ignored(-1));
         ignore(libc::SIGTTOU).unwrap();
         assert!(is_ignored(libc::SIGTTOU));
+        leave(libc::SIGTTOU).unwrap();
+        assert!(!is_ignored(libc::SIGTTOU));
         ignore(libc::SIGKILL).unwrap_err();
     }
 }
