@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll};
 
-use spillway_core::{Answer, LocalFuture, Reply, Request};
+use spillway_core::{Answer, LocalFuture, Reply, Request, mutant};
 
 use crate::export::Export;
 
@@ -51,6 +51,7 @@ impl Ending {
         match self {
             Ending::Disconnect => *self = Ending::Over,
             Ending::WindDown if export.geometry().read_only => *self = Ending::Over,
+            Ending::WindDown if mutant::on("ending: close without a last flush") => *self = Ending::Over,
             Ending::WindDown => match export.device().submit(Request::flush()) {
                 Answer::Done(reply) => self.flushed(export, &reply),
                 Answer::Pending(future) => *self = Ending::Flushing(future),

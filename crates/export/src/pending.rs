@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use spillway_core::buffer::Reserve;
 use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
-use spillway_core::work;
+use spillway_core::{mutant, work};
 
 /// What a pending request is reckoned to take besides its buffer, in bytes: its futures in all layers, its slot and its wakers.
 pub(crate) const REQUEST_BYTES: u64 = 2 << 10;
@@ -215,7 +215,8 @@ impl<T, F: Future + Unpin> Pending<T, F> {
             (news != 0).then(|| word * 64 + news.trailing_zeros() as usize)
         };
         let first = start / 64;
-        let later = (1..=WORDS).map(|step| (first + step) % WORDS);
+        let words = if mutant::on("pending: never look around at earlier news") { 0 } else { WORDS };
+        let later = (1..=words).map(|step| (first + step) % WORDS);
         in_word(first, u64::MAX << (start % 64))
             .or_else(|| later.into_iter().find_map(|word| in_word(word, u64::MAX)))
     }

@@ -5,5 +5,6 @@ pub mod disk;
 pub mod memory;
 pub mod model;
 pub mod payload;
+pub mod stream;
 pub mod workload;
 pub mod world;

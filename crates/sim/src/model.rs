@@ -24,6 +24,7 @@
 mod blocks;
 mod event;
 mod sector;
+mod stopping;
 #[cfg(test)]
 mod tests;
 
@@ -76,7 +77,10 @@ pub struct Model {
     reads: BTreeMap<Number, OpenRead>,
     flushes: BTreeMap<Number, u64>,
     sticky_flush: bool,
-    flush_failed: bool,
+    /// When a flush was first seen to have failed.
+    flush_failed: Option<u64>,
+    /// Answers reach clients in another order than they are given.
+    late: bool,
     /// A disk may lose what it has not made durable.
     losing: bool,
     values: Vec<Value>,
@@ -105,7 +109,8 @@ impl Model {
             reads: BTreeMap::new(),
             flushes: BTreeMap::new(),
             sticky_flush,
-            flush_failed: false,
+            flush_failed: None,
+            late: false,
             losing: false,
             values: vec![ZERO],
             acknowledged: BTreeMap::new(),
@@ -135,6 +140,11 @@ impl Model {
     /// Whether a disk may lose what it has not made durable, from now on.
     pub fn set_losing(&mut self, losing: bool) {
         self.losing = losing;
+    }
+
+    /// Whether answers reach clients in another order than they are given, from now on.
+    pub fn set_late(&mut self, late: bool) {
+        self.late = late;
     }
 
     /// Sectors of the device.
@@ -300,10 +310,14 @@ impl Model {
     /// A flush ends. A [`Violation`] where it succeeds after one that failed, on a device that has to remember that.
     pub fn end_flush(&mut self, number: Number, end: End) -> Result<(), Violation> {
         let begin = self.flushes.remove(&number).expect("it has begun");
+        let ended = self.tick();
         match end {
-            End::Failed => self.flush_failed = true,
+            End::Failed => self.flush_failed = Some(self.flush_failed.unwrap_or(ended)),
             End::Withdrawn => {}
-            End::Done { .. } if self.flush_failed && self.sticky_flush => {
+            // Where answers are late, one that began before may have succeeded before.
+            End::Done { .. }
+                if self.sticky_flush && self.flush_failed.is_some_and(|time| !self.late || begin > time) =>
+            {
                 return Err(Violation("a flush succeeded after one had failed".into()));
             }
             End::Done { .. } => self.touched.values_mut().for_each(|sector| flushed(sector, begin)),
@@ -376,24 +390,5 @@ impl Model {
         allowed.dedup();
         let found = payload::describe(bytes, sector, &self.values, self.sectors());
         Violation(format!("sector {sector} holds {found}; it may hold {}", allowed.join(" or ")))
-    }
-
-    /// Bytes that were acknowledged when the machine stopped for the last time, and were gone when they were read since.
-    pub fn lost_bytes(&self) -> u64 {
-        self.lost * SECTOR
-    }
-
-    /// The machine has stopped, and with it all that was in flight.
-    pub fn crash(&mut self, loss: Loss) {
-        let known = |(&number, sector): (&u64, &Sector)| Some((number, sector.acknowledged()?));
-        (self.acknowledged, self.lost) = (self.touched.iter().filter_map(known).collect(), 0);
-        let time = self.tick();
-        self.writes.clear();
-        self.reads.clear();
-        self.flushes.clear();
-        self.flush_failed = false;
-        self.haunted.clear();
-        let before = std::mem::replace(&mut self.stopped, time);
-        self.touched.values_mut().for_each(|sector| sector.restart(loss, time, before));
     }
 }

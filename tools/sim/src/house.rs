@@ -4,6 +4,7 @@ use std::cell::{Cell, OnceCell};
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use spillway_core::buffer::Buffers;
 use spillway_core::{Aligned, Attributes, Budget, Env, Error, Value};
@@ -12,6 +13,7 @@ use spillway_sim::model::{End, Violation};
 use spillway_sim::workload::{Act, Step};
 use spillway_sim::world::World;
 
+use crate::network::{Network, Way};
 use crate::room::MemoryRoom;
 use crate::row::Row;
 use crate::scenario::{Phase, Scenario};
@@ -44,6 +46,7 @@ pub(crate) struct House {
     /// Bytes that the crash before may have taken.
     at_risk: Option<u64>,
     buffers: Buffers,
+    network: Option<Way>,
 }
 
 impl House {
@@ -66,11 +69,13 @@ impl House {
             Arc::new(disk.of_words(number == 1 && row.cache.is_some_and(|cache| cache.words)))
         };
         let disks: Vec<_> = media.iter().enumerate().map(power_up).collect();
-        let buffers = Buffers::default();
+        let network = scenario.network;
+        let buffers = network.map_or_else(Buffers::default, |way| way.buffers(row.long()));
         buffers.enter();
         let budget = row.budget(scenario.tight);
         let answers: Rc<Cell<u64>> = Rc::default();
         story.model.borrow_mut().set_losing(row.is_durable() && phase.loses());
+        story.model.borrow_mut().set_late(network.is_some());
         // What cannot be read stays so in later phases.
         let bad = media.iter().any(Medium::has_bad_sectors);
         let visitor = Visitor {
@@ -89,6 +94,7 @@ impl House {
             commits: row.commits,
             spill: row.spill.map(|bytes| Rc::new(Spill::new(bytes, phase.spoils() || bad, force))),
             payloads: Rc::default(),
+            client: None,
         };
         let (refused, drained, stopped) = (scenario.refused, Cell::default(), Cell::default());
         // What a disk loses now, before anybody has looked, no kill has taken.
@@ -106,6 +112,7 @@ impl House {
             force,
             at_risk,
             buffers,
+            network,
         }
     }
 
@@ -128,7 +135,11 @@ impl House {
             let steps: Vec<Step> = phase.steps.iter().filter(|step| step.client == client).copied().collect();
             visits.push(self.spawn(self.visitor.clone().visit(steps)));
         }
+        visits.extend(phase.closes.map(|after| self.close(after)));
         self.until_done(visits)?;
+        if phase.closes.is_some() {
+            return Ok(());
+        }
         self.until_done(vec![self.spawn(self.visitor.clone().look_at_everything())])?;
         if phase.drain && !self.powerless() {
             self.drain()?;
@@ -139,18 +150,36 @@ impl House {
         if self.row.empty.is_empty() || self.powerless() { Ok(()) } else { self.clear_out() }
     }
 
+    /// The server stops, so many microseconds from now: what was acknowledged before is flushed then.
+    fn close(&self, after: u64) -> Rc<Cell<bool>> {
+        let visitor = self.visitor.clone();
+        self.spawn(async move {
+            visitor.world.sleep(Duration::from_micros(after)).await;
+            let network = visitor.network().expect("only what is served is closed");
+            let number = visitor.model.borrow_mut().begin_flush();
+            let end = match network.close().await && !visitor.faulty {
+                true => End::Done { durable: false },
+                false => End::Withdrawn,
+            };
+            let ended = visitor.model.borrow_mut().end_flush(number, end);
+            ended.expect("no flush has failed where nothing fails");
+        })
+    }
+
     /// Opens the stack, as a server does before its first client. False where it cannot, for a reason, or the power goes first.
     fn open(&self) -> Result<bool, Violation> {
         let (row, refused, force) = (self.row, self.refused, self.force);
         let regions_bytes = if refused { 0 } else { REGIONS_BYTES };
         let (world, disks, budget) = (self.world.clone(), self.disks.clone(), self.budget.clone());
+        let way = self.network;
         let (site, failure) = (self.visitor.site.clone(), Rc::new(OnceCell::new()));
         let failed = failure.clone();
         let opening = self.spawn(async move {
             let opened = row.open(&world, &disks, &budget, regions_bytes, force).await.and_then(|stack| {
                 let device = Aligned::charged(stack.device.clone(), &budget)?;
                 let room = row.exact.then(|| MemoryRoom::new(&budget, refused));
-                Ok(Site { stack, device, room })
+                let network = way.map(|way| Network::new(&world, &device, way)).transpose()?;
+                Ok(Site { stack, device, room, network })
             });
             match opened {
                 Ok(opened) => drop(site.set(opened)),
@@ -289,7 +318,7 @@ impl House {
 
     /// Goes on until something is done, or the power is gone.
     fn until(&self, done: impl Fn() -> bool) -> Result<(), Violation> {
-        for _ in 0..STEPS_MAX {
+        for step in 0..STEPS_MAX {
             if let Some(violation) = self.visitor.violation.borrow_mut().take() {
                 return Err(violation);
             }
@@ -301,7 +330,10 @@ impl House {
                     "nothing is ready and nobody sleeps: a request is never answered".into(),
                 ));
             }
-            if let Some(site) = self.visitor.site.get() {
+            // Most steps over a network only carry bytes.
+            if let Some(site) = self.visitor.site.get()
+                && (self.network.is_none() || step % 8 == 0)
+            {
                 site.stack.device.verify();
             }
             self.check_memory()?;
@@ -332,6 +364,9 @@ impl House {
     /// What the budget has charged is within it, and nothing else is held.
     fn check_memory(&self) -> Result<(), Violation> {
         let uncounted = self.buffers.bytes_held().saturating_sub(self.visitor.payloads.get());
+        let network = self.visitor.site.get().and_then(|site| site.network.as_ref());
+        let sessions = network.map_or(0, |network| network.bytes_max(self.row.long()));
+        let uncounted = uncounted.saturating_sub(sessions);
         let (used, limit) = (self.budget.used(), self.budget.limit());
         if used <= limit && uncounted == 0 {
             return Ok(());

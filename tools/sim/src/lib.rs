@@ -4,6 +4,8 @@
 pub mod campaign;
 mod house;
 pub mod mutants;
+mod nbd;
+pub mod network;
 pub mod preset;
 mod resetting;
 pub mod room;

@@ -17,6 +17,7 @@ use std::fmt;
 use spillway_core::Kind;
 use spillway_core::random::Random;
 
+use crate::network::Way;
 use crate::row::{Row, is_command};
 use crate::scans;
 use crate::scatter::scattered;
@@ -53,6 +54,8 @@ pub struct Phase {
     pub keeps_power: [bool; 2],
     /// Who is next among the tasks that are ready.
     pub order: Order,
+    /// Where clients come over a network: the server stops so many microseconds after they have begun.
+    pub closes: Option<u64>,
 }
 
 /// A story, fully determined.
@@ -70,6 +73,8 @@ pub struct Scenario {
     pub refused: bool,
     /// Workers that have nothing to do, as the stack is told.
     pub idle_workers: usize,
+    /// How clients reach the device over a network, where they do not call it.
+    pub network: Option<Way>,
 }
 
 impl Scenario {
@@ -88,7 +93,13 @@ impl Scenario {
         }
         let (tight, idle_workers) = (random.below(4) == 0, random.below(4) as usize);
         let refused = random.below(32) == 0;
-        Self { row, seed, phases, tight, refused, idle_workers }
+        // By a chance of their own, so that the steps are the same either way.
+        let mut random = Random(seed ^ 0x6e65_7477_6f72_6b00);
+        let network = (random.below(2) == 0).then(|| Way::draw(&mut random));
+        for phase in &mut phases {
+            phase.closes = (network.is_some() && random.below(4) == 0).then(|| random.below(30_000));
+        }
+        Self { row, seed, phases, tight, refused, idle_workers, network }
     }
 
     /// Whether a request may fail at all.
@@ -109,6 +120,7 @@ impl Phase {
             stops: false,
             keeps_power: [false; 2],
             order: Order::Chance,
+            closes: None,
         }
     }
 
@@ -263,6 +275,9 @@ impl fmt::Display for Scenario {
             _ => "",
         };
         writeln!(f, "stack {}, {} idle workers{memory}", self.row.name, self.idle_workers)?;
+        if let Some(way) = &self.network {
+            writeln!(f, "  over NBD: {way:?}")?;
+        }
         for (index, phase) in self.phases.iter().enumerate() {
             writeln!(f, "phase {index}")?;
             write_plan(f, "disk", &phase.plan)?;

@@ -17,6 +17,7 @@ use spillway_sim::payload;
 use spillway_sim::workload::{Act, Step};
 use spillway_sim::world::World;
 
+use crate::network::{Lost, Network};
 use crate::resetting::Resets;
 use crate::room::MemoryRoom;
 use crate::row::{Knob, Setup, is_command};
@@ -35,6 +36,8 @@ pub(crate) struct Site {
     pub(crate) device: Aligned,
     /// What a device that keeps everything in memory may have.
     pub(crate) room: Option<MemoryRoom>,
+    /// How clients reach it, where they do not call it.
+    pub(crate) network: Option<Network>,
 }
 
 /// What every client has.
@@ -64,6 +67,8 @@ pub(crate) struct Visitor {
     pub(crate) spill: Option<Rc<Spill>>,
     /// Bytes of the clients' buffers, which the server of each charges. What was withdrawn may be in use until the end.
     pub(crate) payloads: Rc<Cell<u64>>,
+    /// Which client it is; none looks at the device itself.
+    pub(crate) client: Option<u8>,
 }
 
 impl Visitor {
@@ -87,8 +92,9 @@ impl Visitor {
         &self.site().stack
     }
 
-    pub(crate) async fn visit(self, steps: Vec<Step>) {
+    pub(crate) async fn visit(mut self, steps: Vec<Step>) {
         for step in steps {
+            self.client = Some(step.client);
             let Step { act, first, count, withdraw, .. } = step;
             let _share = if self.uses_device(act) { Some(self.resets.share().await) } else { None };
             match act {
@@ -101,6 +107,13 @@ impl Visitor {
                 _ => self.write(step).await,
             }
         }
+        if let Some(network) = self.network() {
+            network.settled().await;
+        }
+    }
+
+    pub(crate) fn network(&self) -> Option<&Network> {
+        self.site().network.as_ref()
     }
 
     /// Whether nobody resets the device meanwhile.
@@ -115,6 +128,10 @@ impl Visitor {
     /// Resets the device while nobody but commands is at work, and sets it up again. Neither may fail, but for a disk that does.
     async fn reset(&self, setup: usize) {
         self.resets.begin().await;
+        let _reserved = match self.network() {
+            Some(network) => Some(network.reserve().await),
+            None => None,
+        };
         let sectors = self.model.borrow().sectors();
         let number = self.model.borrow_mut().begin_write(0, sectors, Change::Discarded);
         let size = (sectors * SECTOR).to_string();
@@ -184,7 +201,7 @@ impl Visitor {
         let number = self.model.borrow_mut().begin_read(first, count);
         let request = Request::read(first * SECTOR, IoBuf::new((count * SECTOR) as usize));
         let reply = self.ask(request, withdraw, number).await;
-        let bytes = reply.as_ref().filter(|reply| reply.result.is_ok()).map(|reply| &reply.buf[..]);
+        let bytes = reply.as_ref().ok().filter(|reply| reply.result.is_ok()).map(|reply| &reply.buf[..]);
         if let Err(violation) = self.model.borrow_mut().end_read(number, bytes) {
             self.fail(violation);
         }
@@ -221,9 +238,10 @@ impl Visitor {
     async fn flush(&self, withdraw: Option<u8>) {
         let number = self.model.borrow_mut().begin_flush();
         let reply = self.ask(Request::flush(), withdraw, number).await;
-        if let Err(violation) =
-            self.model.borrow_mut().end_flush(number, end(reply.map(|reply| reply.result), false))
-        {
+        // One that was refused has not been tried.
+        let tried = reply.ok().filter(|reply| reply.result != Err(Kind::ShuttingDown));
+        let end = tried.map_or(End::Withdrawn, |reply| end(reply.result, false));
+        if let Err(violation) = self.model.borrow_mut().end_flush(number, end) {
             self.fail(violation);
         }
     }
@@ -253,11 +271,23 @@ impl Visitor {
         };
         let durable = request.flags.fua || self.commits;
         let number = self.model.borrow_mut().begin_write(step.first, step.count, change);
-        let result = self.ask(request, step.withdraw, number).await.map(|reply| reply.result);
-        if result == Some(Err(Kind::NoSpace)) {
-            self.judge_refusal(number).await;
-        }
-        self.model.borrow_mut().end_write(number, end(result, durable));
+        let end = match self.ask(request, step.withdraw, number).await.map(|reply| reply.result) {
+            Ok(result) => {
+                if result == Err(Kind::NoSpace) {
+                    self.judge_refusal(number).await;
+                }
+                end(result, durable)
+            }
+            Err(Lost::Link(link)) => {
+                let model = self.model.clone();
+                let end = move || model.borrow_mut().end_write(number, End::Withdrawn);
+                let network = self.network().expect("a connection was lost");
+                return network.once_over(link, end);
+            }
+            Err(Lost::Withdrawn) => End::Withdrawn,
+            Err(Lost::Unsent) => End::Failed,
+        };
+        self.model.borrow_mut().end_write(number, end);
     }
 
     /// After a write that found no memory, with nobody else about, a pass of compaction makes little room.
@@ -290,15 +320,21 @@ impl Visitor {
         self.stack().store("compact", "1").await.expect("what keeps everything in memory can be compacted");
     }
 
-    /// The reply, or nothing if the answer was dropped.
-    async fn ask(&self, request: Request, withdraw: Option<u8>, number: Number) -> Option<Reply> {
+    /// The reply, or why there is none.
+    async fn ask(&self, request: Request, withdraw: Option<u8>, number: Number) -> Result<Reply, Lost> {
         let (op, range, payload) = (request.op, request.range, request.buf.capacity() as u64);
         let len = request.buf.len();
         let (first, count) = (range.offset / SECTOR, range.len / SECTOR);
         tracing::debug!("client: {op:?} {first}+{count} begins");
-        self.payloads.set(self.payloads.get() + payload);
         let doubt = self.spill.as_ref().map(|spill| spill.doubt(op, range, &self.model.borrow()));
-        let reply = Dropping { answer: self.site().device.submit(request), polls: withdraw }.await?;
+        self.payloads.set(self.payloads.get() + payload);
+        let reply = match (self.network(), self.client) {
+            (Some(network), Some(client)) => network.ask(client, request, withdraw).await?,
+            _ => {
+                let answer = Dropping { answer: self.site().device.submit(request), polls: withdraw };
+                answer.await.ok_or(Lost::Withdrawn)?
+            }
+        };
         self.payloads.set(self.payloads.get() - payload);
         self.answers.set(self.answers.get() + 1);
         tracing::debug!("client: {op:?} {first}+{count} {:?}", reply.result);
@@ -314,10 +350,11 @@ impl Visitor {
         };
         if let (Err(kind), false) = (reply.result, faulty)
             && !self.may_be_refused(op, kind, number)
+            && !(kind == Kind::ShuttingDown && self.network().is_some_and(Network::is_closing))
         {
             self.fail(Violation(format!("{op:?} of {range:?} fails with {kind:?} for no reason")));
         }
-        Some(reply)
+        Ok(reply)
     }
 
     /// Whether a write that began as `number` may have found no memory. A discard takes none.
@@ -328,11 +365,10 @@ impl Visitor {
     }
 }
 
-fn end(result: Option<Result<(), Kind>>, durable: bool) -> End {
+fn end(result: Result<(), Kind>, durable: bool) -> End {
     match result {
-        None => End::Withdrawn,
-        Some(Ok(())) => End::Done { durable },
-        Some(Err(_)) => End::Failed,
+        Ok(()) => End::Done { durable },
+        Err(_) => End::Failed,
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is kept of a request until its reply.
 
-use spillway_core::{ByteRange, Flags, IoBuf, Op, Request};
+use spillway_core::{ByteRange, Flags, IoBuf, Op, Request, mutant};
 
 use super::wire::{RequestHeader, cmd, cmd_flag};
 
@@ -65,9 +65,10 @@ impl Ticket {
     }
 
     /// The modifiers as the device knows them.
-    pub(super) const fn device_flags(&self) -> Flags {
+    pub(super) fn device_flags(&self) -> Flags {
         // Clients may set FUA on any command; it means something for those that write.
-        Flags { fua: self.command.writes() && self.has(cmd_flag::FUA), no_hole: self.has(cmd_flag::NO_HOLE) }
+        let fua = self.command.writes() && self.has(cmd_flag::FUA) && !mutant::on("nbd: forget FUA");
+        Flags { fua, no_hole: self.has(cmd_flag::NO_HOLE) }
     }
 
     /// The request to the device, still without its buffer.

@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 
 use spillway_core::buffer::{self, Reserve};
 use spillway_core::session::{Intake, Output};
-use spillway_core::{Aligned, Answer, ByteRange, IoBuf, LocalFuture, Op, Request, work};
+use spillway_core::{Aligned, Answer, ByteRange, IoBuf, LocalFuture, Op, Request, mutant, work};
 
 use super::answer::{Completion, PendingAnswer, held_by};
 use super::config::Config;
@@ -131,6 +131,7 @@ impl Transmission {
     pub(super) fn returned(&mut self, mut buf: IoBuf, filled: usize, out: &mut Output) {
         let Position::Lent(ticket, before) = self.position else { return };
         assert!(filled <= buf.len(), "{filled} bytes filled of a window of {}", buf.len());
+        let before = if mutant::on("nbd: forget the first piece of a payload") { 0 } else { before };
         buf.widen(ticket.length as usize);
         self.go_on(Incoming::new(ticket, buf, before + filled), out);
         self.settle();
@@ -354,7 +355,9 @@ impl Transmission {
         let Position::Parked(ticket, room) = &mut self.position else { return };
         let (ticket, mut room) = (*ticket, room.take());
         let len = ticket.length as usize;
-        room = room.or_else(|| self.room(&ticket, out));
+        if room.is_none() && !mutant::on("nbd: ask once for the room of a parked request") {
+            room = self.room(&ticket, out);
+        }
         let buf = match room.as_mut().map(|room| room.as_mut().poll(context)) {
             Some(Poll::Ready(buf)) => buf,
             _ if self.assured(len, out) => IoBuf::new(len),

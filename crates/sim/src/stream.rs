@@ -1,0 +1,129 @@
+//! A byte stream between a client and a [`Session`], as a socket is: with room for so many bytes in each direction, that arrive
+//! late and in pieces, until one end closes.
+//!
+//! [`Stream`] is the client's end. The server's is a task that does for the session what `io::connection` does on a socket: it
+//! receives what the session takes, polls it, sends its output, and gives it a turn of [`work`] at a time. What a client
+//! has sent before it closes is still read by the server, which then sees the end and hangs up.
+
+mod ends;
+mod server;
+#[cfg(test)]
+mod tests;
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use spillway_core::Env;
+use spillway_core::random::Random;
+use spillway_core::session::Session;
+use spillway_core::sync::WaitList;
+
+use crate::world::World;
+use ends::{Ends, Pipe};
+use server::Server;
+
+pub use ends::{Outcome, Shape};
+
+/// The client's end of a stream.
+pub struct Stream {
+    ends: Rc<Ends>,
+    world: Arc<World>,
+    delay: Duration,
+}
+
+impl Stream {
+    /// Connects to `session`, which is served by a task of `world` from now on. `seed` decides what is late, and the pieces.
+    pub fn connect(world: &Arc<World>, session: Box<dyn Session>, shape: Shape, seed: u64) -> Self {
+        let ends = Rc::new(Ends {
+            to_server: Pipe::new(shape.room),
+            to_client: Pipe::new(shape.room),
+            news: WaitList::default(),
+            server: RefCell::default(),
+            outcome: Cell::default(),
+            random: RefCell::new(Random(seed)),
+        });
+        let mut server = Server {
+            session,
+            ends: ends.clone(),
+            world: world.clone(),
+            shape,
+            kept: Vec::new(),
+            lent: None,
+            late: None,
+        };
+        world.spawn_here(Box::pin(async move {
+            let outcome = poll_fn(|context| server.turn(context)).await;
+            // The session is gone before anybody hears of it.
+            let ends = server.ends.clone();
+            drop(server);
+            ends.to_client.closed.set(true);
+            ends.to_server.closed.set(true);
+            ends.outcome.set(Some(outcome));
+            ends.news.wake_all();
+        }));
+        Self { ends, world: world.clone(), delay: shape.delay }
+    }
+
+    /// Sends all of `bytes`, as far as the server takes them; false where an end has closed first.
+    pub async fn send(&self, bytes: &[u8]) -> bool {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            self.be_late().await;
+            let piece = 1 + self.ends.below(rest.len() as u64) as usize;
+            let sent = self.ends.news.until(|| {
+                if self.ends.to_server.closed.get() {
+                    return Some(None);
+                }
+                let sent = self.ends.to_server.put(&rest[..piece]);
+                (sent > 0).then_some(Some(sent))
+            });
+            let Some(sent) = sent.await else { return false };
+            rest = &rest[sent..];
+            self.ends.wake_server();
+        }
+        true
+    }
+
+    /// Appends at least one byte to `bytes`; false where none will come any more.
+    pub async fn receive(&self, bytes: &mut Vec<u8>) -> bool {
+        self.be_late().await;
+        let pipe = &self.ends.to_client;
+        let arrived = self.ends.news.until(|| (!pipe.is_empty() || pipe.closed.get()).then_some(()));
+        arrived.await;
+        let held = pipe.bytes.borrow().len();
+        if held == 0 {
+            return false;
+        }
+        bytes.extend(pipe.take(1 + self.ends.below(held as u64) as usize));
+        self.ends.wake_server();
+        true
+    }
+
+    async fn be_late(&self) {
+        if self.ends.below(4) == 0 {
+            self.world.sleep(self.ends.lateness(self.delay)).await;
+        }
+    }
+
+    /// The client's socket is closed. What the server sends from now on is lost.
+    pub fn close(&self) {
+        self.ends.to_server.closed.set(true);
+        self.ends.to_client.closed.set(true);
+        self.ends.to_client.bytes.borrow_mut().clear();
+        self.ends.news.wake_all();
+        self.ends.wake_server();
+    }
+
+    /// Whether one of the ends has closed.
+    pub fn is_closed(&self) -> bool {
+        self.ends.to_server.closed.get()
+    }
+
+    /// Waits until the session is gone.
+    pub async fn over(&self) -> Outcome {
+        self.ends.news.until(|| self.ends.outcome.get()).await
+    }
+}

@@ -1,0 +1,93 @@
+//! What the two ends of a stream share: a pipe in each direction, and who waits for news of them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::task::Waker;
+use std::time::Duration;
+
+use spillway_core::random::Random;
+use spillway_core::sync::WaitList;
+
+/// What a stream is like.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Bytes that it holds in each direction, at least one.
+    pub room: usize,
+    /// Units of work of a turn of the server.
+    pub turn: u32,
+    /// The longest that a piece is late, and the server with it.
+    pub delay: Duration,
+}
+
+/// How the server's end has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The session has finished, and everything that it had to say is sent or lost with its client.
+    Finished,
+    /// The client has closed first, and the session has hung up.
+    HungUp,
+}
+
+/// One direction.
+pub(super) struct Pipe {
+    pub(super) bytes: RefCell<VecDeque<u8>>,
+    room: usize,
+    /// No more is put in; or nobody takes out any more.
+    pub(super) closed: Cell<bool>,
+}
+
+impl Pipe {
+    pub(super) fn new(room: usize) -> Self {
+        Self { bytes: RefCell::default(), room: room.max(1), closed: Cell::default() }
+    }
+
+    /// Puts in what fits of `bytes`, and says how many that were.
+    pub(super) fn put(&self, bytes: &[u8]) -> usize {
+        let mut held = self.bytes.borrow_mut();
+        let count = bytes.len().min(self.room - held.len());
+        held.extend(&bytes[..count]);
+        assert!(held.len() <= self.room, "a pipe holds no more than it has room for");
+        count
+    }
+
+    /// Takes out at most `count_max` bytes.
+    pub(super) fn take(&self, count_max: usize) -> Vec<u8> {
+        let mut held = self.bytes.borrow_mut();
+        let count = count_max.min(held.len());
+        held.drain(..count).collect()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.borrow().is_empty()
+    }
+}
+
+/// What both ends share.
+pub(super) struct Ends {
+    pub(super) to_server: Pipe,
+    pub(super) to_client: Pipe,
+    /// Wakes the client's tasks.
+    pub(super) news: WaitList,
+    /// Wakes the server's task.
+    pub(super) server: RefCell<Option<Waker>>,
+    pub(super) outcome: Cell<Option<Outcome>>,
+    pub(super) random: RefCell<Random>,
+}
+
+impl Ends {
+    /// Has the server's task look again.
+    pub(super) fn wake_server(&self) {
+        let waker = self.server.borrow_mut().take();
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// A number below `bound`, which is not zero.
+    pub(super) fn below(&self, bound: u64) -> u64 {
+        self.random.borrow_mut().below(bound)
+    }
+
+    /// How late something is.
+    pub(super) fn lateness(&self, longest: Duration) -> Duration {
+        Duration::from_nanos(self.below(longest.as_nanos() as u64 + 1))
+    }
+}

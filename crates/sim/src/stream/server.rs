@@ -1,0 +1,137 @@
+//! The server's end: does for a session what `io::connection` does on a socket.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use spillway_core::session::{Intake, Session};
+use spillway_core::{Env, IoBuf, LocalFuture, work};
+
+use super::ends::{Ends, Outcome, Shape};
+use crate::world::World;
+
+/// The server's end.
+pub(super) struct Server {
+    pub(super) session: Box<dyn Session>,
+    pub(super) ends: Rc<Ends>,
+    pub(super) world: Arc<World>,
+    pub(super) shape: Shape,
+    /// Received, and not yet taken by the session.
+    pub(super) kept: Vec<u8>,
+    /// A window of the session's that waits for a payload.
+    pub(super) lent: Option<IoBuf>,
+    /// The server has other things to do.
+    pub(super) late: Option<LocalFuture<()>>,
+}
+
+impl Server {
+    /// Lets the session go on for a turn.
+    pub(super) fn turn(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+        *self.ends.server.borrow_mut() = Some(context.waker().clone());
+        if self.late.is_none() && self.ends.below(8) == 0 {
+            self.late = Some(self.world.sleep(self.ends.lateness(self.shape.delay)));
+        }
+        if let Some(late) = &mut self.late {
+            if late.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            self.late = None;
+        }
+        let _turn = work::turn(self.shape.turn);
+        loop {
+            work::spend(1);
+            self.session.poll(context);
+            let sent = self.send();
+            if self.session.finished() && self.session.output().is_empty() {
+                return Poll::Ready(Outcome::Finished);
+            }
+            // Asked after the poll, which may have found what the session waited for.
+            let Some(fed) = self.feed() else {
+                self.session.hang_up();
+                return Poll::Ready(Outcome::HungUp);
+            };
+            if work::spent() {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            if !fed && !sent {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Hands the session what it takes of what has arrived: whether that was anything, or nothing where the client is gone.
+    fn feed(&mut self) -> Option<bool> {
+        if self.session.finished() {
+            // Whether its client still reads is seen by sending.
+            return (!self.ends.to_client.closed.get()).then_some(false);
+        }
+        let lent = self.lent.take();
+        let intake = lent.map_or_else(|| self.session.intake(), Intake::Payload);
+        let pipe = &self.ends.to_server;
+        let gone = pipe.closed.get() && pipe.is_empty() && self.kept.is_empty();
+        match intake {
+            // A driver that receives nothing looks whether its peer is there.
+            Intake::Pause => (!self.ends.to_client.closed.get()).then_some(false),
+            Intake::Bytes | Intake::Payload(_) if gone => None,
+            Intake::Bytes => Some(self.feed_bytes()),
+            Intake::Payload(buf) => Some(self.feed_payload(buf)),
+        }
+    }
+
+    fn feed_bytes(&mut self) -> bool {
+        if self.kept.is_empty() {
+            self.kept = self.arrived(usize::MAX);
+        }
+        if self.kept.is_empty() {
+            return false;
+        }
+        let used = self.session.receive(&self.kept);
+        assert!(used <= self.kept.len(), "a session took {used} of {} bytes", self.kept.len());
+        self.kept.drain(..used);
+        used > 0
+    }
+
+    fn feed_payload(&mut self, mut buf: IoBuf) -> bool {
+        let count = buf.len().min(self.kept.len());
+        let mut bytes: Vec<u8> = self.kept.drain(..count).collect();
+        if bytes.is_empty() {
+            bytes = self.arrived(buf.len());
+        }
+        if bytes.is_empty() {
+            self.lent = Some(buf);
+            return false;
+        }
+        buf[..bytes.len()].copy_from_slice(&bytes);
+        self.session.returned(buf, bytes.len());
+        true
+    }
+
+    /// Some of the bytes that are here.
+    fn arrived(&self, count_max: usize) -> Vec<u8> {
+        let held = self.ends.to_server.bytes.borrow().len().min(count_max);
+        if held == 0 {
+            return Vec::new();
+        }
+        let bytes = self.ends.to_server.take(1 + self.ends.below(held as u64) as usize);
+        self.ends.news.wake_all();
+        bytes
+    }
+
+    /// Sends what there is room for. What nobody reads any more is lost.
+    fn send(&mut self) -> bool {
+        let lost = self.ends.to_client.closed.get();
+        let output = self.session.output();
+        let mut slices = Vec::new();
+        output.gather(&mut slices, 16);
+        let put =
+            |slice: &std::io::IoSlice<'_>| if lost { slice.len() } else { self.ends.to_client.put(slice) };
+        let sent = slices.iter().map(put).sum();
+        drop(slices);
+        output.advance(sent);
+        if sent > 0 {
+            self.ends.news.wake_all();
+        }
+        sent > 0
+    }
+}
