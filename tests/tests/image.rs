@@ -143,7 +143,7 @@ fn what_a_server_writes_to_is_no_image() {
     for words in
         [&["save", "disk0", text(&origin), "--force"][..], &["load", "disk0", text(&origin), "--shared"]]
     {
-        server.spillway(words).refused(BUSY, "used by another program");
+        server.spillway(words).refused(BUSY, &format!("in use (spillway (pid {}))", server.pid()));
     }
     assert_eq!(client.read(0, 512), Ok(vec![7; 512]));
     drop(client);

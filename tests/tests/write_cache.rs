@@ -197,7 +197,7 @@ fn a_cache_is_refused_in_words() {
     let launch = Launch::cache(folder.clone(), &origin, &cache);
     let first = launch.clone().start();
     let second = Launch::cache(Arc::new(Scratch::new()), &folder.write("other.raw", vec![0; MIB]), &cache);
-    second.with("--name", "other").run().refused(BUSY, "used by another program");
+    second.with("--name", "other").run().refused(BUSY, &format!("in use (spillway (pid {}))", first.pid()));
     drop(first);
     launch.clone().with("--block-size", "512").run().refused(USAGE, "--block-size 4096");
     launch.clone().with("--low-watermark", "60").run().refused(USAGE, "low_watermark 60 is above");

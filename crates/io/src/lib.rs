@@ -37,7 +37,7 @@ mod roll;
 
 pub use driver::{Driver, DriverChoice};
 pub use env::SystemEnv;
-pub use file::{Direct, FileOptions, Footprint, Opened, on_blocking_thread, open};
+pub use file::{Direct, FileOptions, Footprint, Opened, lock_file, on_blocking_thread, open, program_of};
 pub use local::{Local, block_on};
 pub use memory::MmapRegions;
 pub use nodes::memory_nodes;

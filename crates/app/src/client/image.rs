@@ -14,16 +14,18 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rustix::fs::OFlags;
 use spillway_core::ByteRange;
 use spillway_core::size::human;
 use spillway_export::control::Operation;
+use spillway_io::lock_file;
 
 use super::connection::{change, no_device, print, row_of};
 use super::copying::{RawImage, Source, Target, copy};
 use super::nbd::Nbd;
 use super::program::run;
 use crate::cli::{ImageFormat, ImageOptions, LoadOptions, SaveOptions};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, refused};
 use crate::runtime_folder::{RuntimeFolder, check_name};
 
 /// How long a server may take to see that a client is gone, and the pause between two looks.
@@ -132,13 +134,18 @@ fn open_quiet(path: &Path) -> Result<File> {
     let opens = || format!("{} cannot be opened", path.display());
     let kind = fs::metadata(path).with_context(opens)?.file_type();
     ensure!(kind.is_file() || kind.is_block_device(), "{} is no file", path.display());
-    let file = File::open(path).with_context(opens)?;
-    file.try_lock_shared().map_err(|_| in_use(path))?;
+    let file = open_at_once(path).with_context(opens)?;
+    lock_file(&file, path, true, ANOTHER).map_err(refused)?;
     Ok(file)
 }
 
-fn in_use(path: &Path) -> Failure {
-    Failure::new(Exit::Busy, format!("{} is used by another program: name another file", path.display()))
+/// What to do instead of using a file that is in use.
+const ANOTHER: &str = "name another file";
+
+/// Opens what was a file a moment ago. A FIFO in its place is not waited for.
+fn open_at_once(path: &Path) -> std::io::Result<File> {
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
 /// Refuses to write over what is no file, over any file unless `force`, and over one that a server uses. The file that will be
@@ -151,8 +158,8 @@ fn expect_free(path: &Path, force: bool) -> Result<Option<File>> {
     let kind = found.file_type();
     ensure!(!kind.is_block_device(), "{} is a device: save to a file", path.display());
     ensure!(kind.is_file(), "{} is no file", path.display());
-    let file = File::open(path).with_context(|| format!("{} cannot be opened", path.display()))?;
-    file.try_lock().map_err(|_| in_use(path))?;
+    let file = open_at_once(path).with_context(|| format!("{} cannot be opened", path.display()))?;
+    lock_file(&file, path, false, ANOTHER).map_err(refused)?;
     ensure!(force, "{} exists: --force replaces it", path.display());
     Ok(Some(file))
 }

@@ -4,29 +4,18 @@
 //! between the two: it has an empty file then, as good as its own, and this one is refused. An opening that fails takes back what it made
 //! before it gives up the lock. Who waited for that lock finds that its file is no longer at the path, and starts over.
 
-use std::fmt::Display;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use rustix::fs::{
-    FileType, FlockOperation, Mode, OFlags, Stat, fchmod, flock, fstat, ftruncate, open, stat, unlink,
-};
+use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fstat, ftruncate, open, stat, unlink};
 use rustix::io::Errno;
 use spillway_core::size::human;
 use spillway_core::{Error, Kind};
 
 use super::holders;
+use super::lock::{failed, lock};
 use super::options::FileOptions;
-
-/// Times to try for the lock, and the pause between: device managers hold it for a moment after a device appears.
-const LOCK_TRIES: usize = 10;
-const LOCK_PAUSE: Duration = Duration::from_millis(50);
-
-/// Times to try where the process that took the lock is dead: the kernel gives it up when it has taken down the process's rings, which on
-/// busy processors is some time after the end.
-const DEAD_TRIES: usize = 200;
 
 /// Times to start over because the file was made or removed meanwhile.
 const CLAIM_TRIES: usize = 100;
@@ -81,32 +70,14 @@ impl<'a> Claim<'a> {
         Ok(Some(claim))
     }
 
-    /// One writer or many readers. The lock belongs to the open file, so that a second open in this process is refused too.
     fn lock(&mut self, options: &FileOptions) -> Result<(), Error> {
-        let wanted = match options.read_only {
-            true => FlockOperation::NonBlockingLockShared,
-            false => FlockOperation::NonBlockingLockExclusive,
-        };
-        let mut patience = Patience::default();
-        loop {
-            match flock(&self.fd, wanted) {
-                Ok(()) => return Ok(()),
-                Err(Errno::WOULDBLOCK) if patience.lasts(self.holders_are_dead()?) => {
-                    std::thread::sleep(LOCK_PAUSE);
-                }
-                Err(Errno::WOULDBLOCK) => break,
-                Err(errno) => return Err(failed(self.path, "could not be locked", errno)),
+        let instead = instead(options, "open it read-only in both");
+        lock(&self.fd, self.path, options.read_only, instead).inspect_err(|error| {
+            if error.kind == Kind::Busy {
+                // The holder of the lock has the file.
+                self.made = Made::Nothing;
             }
-        }
-        // The holder of the lock has the file.
-        self.made = Made::Nothing;
-        let (path, instead) = (self.path.display(), instead(options, "open it read-only in both"));
-        Err(Error::new(Kind::Busy, format!("{path} is used by another program: stop that, or {instead}")))
-    }
-
-    fn holders_are_dead(&self) -> Result<bool, Error> {
-        let found = fstat(&self.fd).map_err(|errno| failed(self.path, "could not be examined", errno))?;
-        Ok(holders::are_dead(&found))
+        })
     }
 
     /// Whether the path still leads to what is open.
@@ -149,28 +120,6 @@ impl Drop for Claim<'_> {
             tracing::warn!("{} could not be put back as it was: {why}", self.path.display());
         }
     }
-}
-
-/// Tries that found a file locked. Those with a dead holder leave the living ones their times: a lock that was given up between the try
-/// and the look at its holders is tried for again.
-#[derive(Default)]
-pub(super) struct Patience {
-    dead: usize,
-    living: usize,
-}
-
-impl Patience {
-    /// Whether to try again after one more, of which every holder was dead or was not.
-    pub(super) fn lasts(&mut self, dead: bool) -> bool {
-        *if dead { &mut self.dead } else { &mut self.living } += 1;
-        self.dead < DEAD_TRIES && self.living < LOCK_TRIES
-    }
-}
-
-/// A failure about `path` in the words of the system.
-pub(super) fn failed(path: &Path, what: impl Display, errno: Errno) -> Error {
-    let kind = Kind::of_errno(errno.raw_os_error());
-    Error::new(kind, format!("{} {what}: {}", path.display(), std::io::Error::from(errno)))
 }
 
 const FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NOCTTY);
@@ -226,10 +175,20 @@ fn refused(options: &FileOptions, errno: Errno) -> Error {
             &format!("may not be written: change its permissions, or {instead}")
         }
         Errno::ACCESS | Errno::PERM => "may not be read: change its permissions",
-        Errno::BUSY => &format!("is in use, mounted or part of another device: unmount it, or {instead}"),
+        Errno::BUSY => return in_use(&options.path, instead),
         _ => "could not be opened",
     };
     failed(&options.path, advice, errno)
+}
+
+/// A block device that the system has given away.
+fn in_use(path: &Path, instead: &str) -> Error {
+    let holders = stat(path).map(|found| holders::of_block_device(found.st_rdev)).unwrap_or_default();
+    let who = match holders.as_slice() {
+        [] => "mounted or part of another device".to_owned(),
+        holders => holders.join(", "),
+    };
+    Error::new(Kind::Busy, format!("{}: in use ({who}); end that first, or {instead}", path.display()))
 }
 
 /// Makes an empty file. `None` where one is there by now.

@@ -1,4 +1,4 @@
-//! Which bytes of which file or disk a path stands on, to see that two paths are not the same storage.
+//! Which bytes of which file or disk a path stands on, to see that two paths are not the same storage, and that no loop device uses it.
 //!
 //! Links and other nodes of a device lead to the same inode or device number. A partition is a range of its disk. A loop device
 //! is a disk of its own and a range of the file behind it. A path where nothing is yet is a name in a folder. What other devices are made of is not followed: their parts are
@@ -8,10 +8,15 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::ErrorKind;
 use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, major, minor};
+use rustix::fs::{FileType, major, makedev, minor};
+
+use super::loop_status::{Backing, backing_at, backing_of};
+use crate::fuse::is_away;
 
 /// What a path stands on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,12 +48,8 @@ impl Footprint {
             found => found.ok()?,
         };
         match FileType::from_raw_mode(found.mode()) {
-            FileType::RegularFile => Some(Self(vec![file(&found, 0..u64::MAX)])),
-            FileType::BlockDevice => {
-                let device = found.rdev();
-                let node = format!("/sys/dev/block/{}:{}", major(device), minor(device));
-                Some(Self(device_stretches(device, Path::new(&node))))
-            }
+            FileType::RegularFile => Some(Self(vec![file((found.dev(), found.ino()), 0..u64::MAX)])),
+            FileType::BlockDevice => Some(Self(of_device(found.rdev(), 0..u64::MAX))),
             _ => None,
         }
     }
@@ -56,6 +57,10 @@ impl Footprint {
     /// Whether the two share a byte.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.0.iter().any(|one| other.0.iter().any(|other| one.overlaps(other)))
+    }
+
+    fn is_of_disk(&self, disk: u64) -> bool {
+        self.0.iter().any(|stretch| stretch.ground == Ground::Disk(disk))
     }
 }
 
@@ -66,8 +71,8 @@ impl Stretch {
     }
 }
 
-fn file(found: &fs::Metadata, bytes: Range<u64>) -> Stretch {
-    Stretch { ground: Ground::File(found.dev(), found.ino()), bytes }
+fn file((device, number): (u64, u64), bytes: Range<u64>) -> Stretch {
+    Stretch { ground: Ground::File(device, number), bytes }
 }
 
 fn missing(path: &Path) -> Option<Stretch> {
@@ -77,38 +82,85 @@ fn missing(path: &Path) -> Option<Stretch> {
     Some(Stretch { ground, bytes: 0..u64::MAX })
 }
 
-/// What a device stands on, as the system tells at `node`. Where it tells nothing, the device is a disk of its own.
-fn device_stretches(device: u64, node: &Path) -> Vec<Stretch> {
+fn of_device(device: u64, bytes: Range<u64>) -> Vec<Stretch> {
+    let node = format!("/sys/dev/block/{}:{}", major(device), minor(device));
+    // The folder of a partition lies in that of its disk; the link has to be followed first.
+    let node = fs::canonicalize(&node).unwrap_or_else(|_| node.into());
+    device_stretches(device, &node, bytes)
+}
+
+/// What some bytes of a device stand on, as the system tells at `node`. Where it tells nothing, the device is a disk of its own.
+fn device_stretches(device: u64, node: &Path, bytes: Range<u64>) -> Vec<Stretch> {
     let (disk, folder, bytes) = match partition(node) {
-        Some(partition) => partition,
-        None => (device, node.to_owned(), 0..u64::MAX),
+        Some((disk, folder, whole)) => (disk, folder, part_of(&bytes, whole.start, whole.end)),
+        None => (device, node.to_owned(), bytes),
     };
-    let mut stretches = vec![Stretch { ground: Ground::Disk(disk), bytes: bytes.clone() }];
-    stretches.extend(behind_loop(&folder.join("loop"), &bytes));
-    stretches
+    let behind = behind_loop(disk, &folder, &bytes);
+    [vec![Stretch { ground: Ground::Disk(disk), bytes }], behind].concat()
+}
+
+/// `bytes` of something that begins at `start` of something else and ends at `end`.
+fn part_of(bytes: &Range<u64>, start: u64, end: u64) -> Range<u64> {
+    let at = |offset: u64| start.saturating_add(offset).min(end);
+    at(bytes.start)..at(bytes.end)
 }
 
 /// The disk of a partition, where the system tells of it, and the partition's bytes.
 fn partition(node: &Path) -> Option<(u64, PathBuf, Range<u64>)> {
     number(&node.join("partition"))?;
-    // The folder of a partition lies in that of its disk; the link has to be followed first.
-    let folder = fs::canonicalize(node).ok()?.parent()?.to_owned();
-    let text = fs::read_to_string(folder.join("dev")).ok()?;
-    let (major, minor) = text.trim().split_once(':')?;
-    let disk = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
+    let folder = node.parent()?.to_owned();
+    let disk = device_number(&folder)?;
     let (start, len) = (number(&node.join("start"))?, number(&node.join("size"))?);
     let start = start.checked_mul(SECTOR)?;
     Some((disk, folder, start..start.checked_add(len.checked_mul(SECTOR)?)?))
 }
 
-/// The bytes of the file behind a loop device that `bytes` of the device are.
-fn behind_loop(node: &Path, bytes: &Range<u64>) -> Option<Stretch> {
-    let path = fs::read_to_string(node.join("backing_file")).ok()?;
-    let found = fs::metadata(path.strip_suffix('\n').unwrap_or(&path)).ok()?;
-    let offset = number(&node.join("offset")).unwrap_or(0);
-    let limit = number(&node.join("sizelimit")).filter(|&limit| limit > 0).unwrap_or(u64::MAX);
-    let end = bytes.end.min(limit);
-    Some(file(&found, offset.saturating_add(bytes.start)..offset.saturating_add(end)))
+/// The bytes of the file or device behind a loop device that `bytes` of the loop device are.
+fn behind_loop(device: u64, folder: &Path, bytes: &Range<u64>) -> Vec<Stretch> {
+    let Some(path) = backing_file(folder) else { return Vec::new() };
+    let name = folder.file_name().and_then(|name| name.to_str());
+    let told = name.and_then(|name| backing_of(device, name));
+    let Some(Backing { inode, rdevice }) = told.or_else(|| backing_at(&path)) else { return Vec::new() };
+    let folder = folder.join("loop");
+    let offset = number(&folder.join("offset")).unwrap_or(0);
+    let limit = number(&folder.join("sizelimit")).filter(|&limit| limit > 0).unwrap_or(u64::MAX);
+    let bytes = part_of(bytes, offset, offset.saturating_add(limit));
+    if rdevice == 0 { vec![file(inode, bytes)] } else { of_device(rdevice, bytes) }
+}
+
+/// The path of what is behind a loop device, from the device's folder in sysfs.
+fn backing_file(folder: &Path) -> Option<PathBuf> {
+    let mut path = fs::read(folder.join("loop/backing_file")).ok()?;
+    path.pop_if(|last| *last == b'\n');
+    Some(OsString::from_vec(path).into())
+}
+
+/// A loop device that stands on what is open, other than the one that it is itself. Readers share with one that is read-only.
+pub(super) fn loop_over(fd: BorrowedFd<'_>, read_only: bool) -> Option<PathBuf> {
+    let opened = PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    let (found, own) = (fs::metadata(&opened).ok()?, Footprint::of(&opened)?);
+    let devices = fs::read_dir("/sys/block").ok()?.flatten();
+    let mut devices: Vec<_> = devices.map(|device| device.file_name()).collect();
+    devices.sort();
+    let name = devices.into_iter().find(|name| {
+        let folder = Path::new("/sys/block").join(name);
+        // The file system of another file may hang.
+        if backing_file(&folder).is_none_or(|path| is_away(&path, found.dev())) {
+            return false;
+        }
+        let Some(device) = device_number(&folder) else { return false };
+        let shares = read_only && number(&folder.join("ro")) == Some(1);
+        !shares
+            && !own.is_of_disk(device)
+            && Footprint(behind_loop(device, &folder, &(0..u64::MAX))).overlaps(&own)
+    })?;
+    Some(Path::new("/dev").join(name))
+}
+
+fn device_number(folder: &Path) -> Option<u64> {
+    let text = fs::read_to_string(folder.join("dev")).ok()?;
+    let (major, minor) = text.trim().split_once(':')?;
+    Some(makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
 fn number(path: &Path) -> Option<u64> {
@@ -190,7 +242,7 @@ mod tests {
         write("loop1/loop/offset", "4096\n");
         write("loop1/loop/sizelimit", "0\n");
         let device = |name: &str, minor| {
-            Footprint(device_stretches(rustix::fs::makedev(8, minor), &folder.join(name)))
+            Footprint(device_stretches(makedev(8, minor), &folder.join(name), 0..u64::MAX))
         };
         let (disk, first, second) = (device("sda", 0), device("sda/sda1", 1), device("sda/sda2", 2));
         assert!(disk.overlaps(&first) && second.overlaps(&disk) && first.overlaps(&first));

@@ -1,25 +1,71 @@
-//! Who holds the lock of an open file, as the kernel lists it (proc_locks(5)).
+//! Who holds a lock of an open file, as the kernel lists it (proc_locks(5), proc_pid_fdinfo(5)).
 
-use std::fs::read_to_string;
+use std::fs::{read_dir, read_to_string};
 
 use rustix::fs::{Stat, major, minor};
 
-/// Whether there are processes that took a lock of this file, and every one is dead. What has no list, or shows no process of another
+use crate::fuse::mounts_of;
+
+/// Whether there are processes that took a flock of this file, and every one is dead. What has no list, or shows no process of another
 /// namespace, counts as alive, and so does one that the list leaves out because others went while it was read.
 pub(super) fn are_dead(file: &Stat) -> bool {
-    let locks = read_to_string("/proc/locks").unwrap_or_default();
-    let holders = of(&locks, file);
+    let holders = of_flock(file);
     !holders.is_empty() && holders.into_iter().all(is_dead)
+}
+
+/// The processes that took a flock of a file.
+pub(super) fn of_flock(file: &Stat) -> Vec<u32> {
+    of(&read_to_string("/proc/locks").unwrap_or_default(), file)
+}
+
+/// Other processes with an open file to which byte locks of this file belong, as far as this one may look at them.
+pub(super) fn of_byte_locks(file: &Stat) -> Vec<u32> {
+    let place = place_of(file);
+    let is_locked =
+        |about: String| about.lines().any(|line| line.contains(" OFDLCK ") && line.contains(&place));
+    let locks = |process: &u32| {
+        let files = read_dir(format!("/proc/{process}/fdinfo")).into_iter().flatten().flatten();
+        files.filter_map(|file| read_to_string(file.path()).ok()).any(is_locked)
+    };
+    let processes = read_dir("/proc").into_iter().flatten().flatten();
+    let processes = processes.filter_map(|folder| folder.file_name().to_str()?.parse().ok());
+    processes.filter(|&process| process != std::process::id()).filter(locks).collect()
+}
+
+/// Where a block device is mounted, and which devices it is a part of.
+pub(super) fn of_block_device(number: u64) -> Vec<String> {
+    let number = format!("{}:{}", major(number), minor(number));
+    let mounts = mounts_of(&number).into_iter().map(|place| format!("mounted at {}", place.display()));
+    let above = read_dir(format!("/sys/dev/block/{number}/holders")).into_iter().flatten().flatten();
+    mounts.chain(above.map(|holder| format!("part of {}", holder.file_name().display()))).collect()
+}
+
+/// Programs by name and process; `None` where none is known.
+pub(super) fn in_words(holders: &[u32]) -> Option<String> {
+    let programs: Vec<_> = holders.iter().filter_map(|&holder| program_of(holder)).collect();
+    (!programs.is_empty()).then(|| programs.join(", "))
+}
+
+/// The program that a process or a thread belongs to, as `NAME (pid N)`, as long as it lives.
+pub fn program_of(thread: u32) -> Option<String> {
+    let status = read_to_string(format!("/proc/{thread}/status")).ok()?;
+    let pid: u32 = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()?;
+    let name = read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    // A program names itself: what it says goes to terminals of others.
+    Some(format!("{} (pid {pid})", name.trim_end().replace(char::is_control, "?")))
+}
+
+fn place_of(file: &Stat) -> String {
+    format!("{:02x}:{:02x}:{} ", major(file.st_dev), minor(file.st_dev), file.st_ino)
 }
 
 /// The processes that `locks` names for a file. A lock that is waited for has an arrow behind its number.
 fn of(locks: &str, file: &Stat) -> Vec<u32> {
-    let (major, minor) = (major(file.st_dev), minor(file.st_dev));
-    let name = format!("{major:02x}:{minor:02x}:{}", file.st_ino);
+    let name = place_of(file);
     let holder = |line: &str| {
         let fields: Vec<_> = line.split_whitespace().collect();
         let [_, "FLOCK", _, _, process, place, ..] = fields[..] else { return None };
-        (place == name).then(|| process.parse().ok())?
+        (place == name.trim_end()).then(|| process.parse().ok())?
     };
     locks.lines().filter_map(holder).collect()
 }
@@ -60,5 +106,29 @@ mod tests {
         }
         assert!(!is_dead(std::process::id()));
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_living_program_is_named_by_any_of_its_threads() {
+        let pid = std::process::id();
+        let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        for id in [pid, thread] {
+            let program = program_of(id).expect("it runs");
+            assert!(program.ends_with(&format!(" (pid {pid})")), "{program}");
+        }
+        assert_eq!(program_of(0), None);
+    }
+
+    #[test]
+    fn a_program_s_name_does_nothing_to_a_terminal() {
+        let path = std::env::temp_dir().join(format!("\u{1b}c{}", std::process::id()));
+        std::os::unix::fs::symlink("/bin/sleep", &path).unwrap();
+        let mut child = Command::new(&path).arg("1000").spawn().unwrap();
+        let name = program_of(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let expected = format!("?c{} (pid {})", std::process::id(), child.id());
+        assert_eq!(name, Some(expected));
     }
 }

@@ -11,9 +11,10 @@ use rustix::fs::{
 use rustix::io::{Errno, pread};
 use spillway_core::{BlockSize, Error, Geometry, IoBuf, SECTOR, Storage};
 
-use super::claim::{Claim, failed};
+use super::claim::Claim;
 use super::identity::identity;
 use super::length::length_of;
+use super::lock::failed;
 use super::mapped::MappedFile;
 use super::open_file::OpenFile;
 use super::options::{Direct, FileOptions};

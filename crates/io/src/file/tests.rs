@@ -21,6 +21,7 @@ use crate::local::Local;
 use crate::workers::{Workers, WorkersOptions};
 
 mod claim;
+mod locks;
 
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
@@ -232,7 +233,7 @@ fn a_second_writer_is_refused_and_readers_share() {
         let options = FileOptions { read_only, ..scratch.options() };
         let error = open_device(&options).err().expect("locked");
         assert_eq!(error.kind, Kind::Busy);
-        assert!(error.message().contains("another program"), "{error}");
+        assert!(error.message().contains("stop that program"), "{error}");
     }
     drop(writer);
     let options = FileOptions { read_only: true, ..scratch.options() };

@@ -35,7 +35,8 @@ mod tests;
 
 pub use loop_device::{free_loop_device, resize_loop_device, set_up_loop_device};
 pub use mount::Mount;
-pub use mount_table::{Bound, loop_devices_below, places_of};
+pub use mount_table::{Bound, loop_devices_below, mounts_below, places_of};
+pub(crate) use mount_table::{is_away, mounts_of};
 pub use reader::{MessageBuffers, READER_BYTES};
 pub use serve::{MountServing, NewExchange, READERS_MAX, serve_mount};
 pub use shown_file::ShownFile;

@@ -7,7 +7,22 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{Mode, OFlags, major, minor, open};
+
+/// Where the file system of a block device is mounted, by the device's numbers.
+pub(crate) fn mounts_of(device: &str) -> Vec<PathBuf> {
+    let mounts = entries().into_iter().filter(|entry| entry.device == device);
+    mounts.map(|entry| entry.place).collect()
+}
+
+/// Where something is mounted below `place`, which itself is not among them; asks nothing of the file systems there.
+pub fn mounts_below(place: &Path) -> Vec<PathBuf> {
+    let places = entries().into_iter().map(|entry| entry.place);
+    places.filter(|below| below.starts_with(place) && below != place).collect()
+}
+
+/// Types of file systems that other programs or hosts serve, by how their names begin.
+const AWAY: [&str; 6] = ["fuse", "nfs", "cifs", "smb", "9p", "ceph"];
 
 /// A line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,6 +129,16 @@ fn namespaces() -> Vec<(Option<u32>, Vec<Entry>)> {
 pub fn places_of(device: &Path) -> Vec<PathBuf> {
     let on_device = |entry: Entry| (entry.source == device).then_some(entry.place);
     entries().into_iter().rev().filter_map(on_device).collect()
+}
+
+/// Whether a path leads to a file system that answers from elsewhere, and so may never, and that is not the one of number `device`. Asks
+/// nothing of it.
+pub(crate) fn is_away(path: &Path, device: u64) -> bool {
+    let own = format!("{}:{}", major(device), minor(device));
+    let mounts = entries().into_iter().filter(|entry| path.starts_with(&entry.place));
+    // The last of those that lie deepest hides the others.
+    let mount = mounts.max_by_key(|entry| entry.place.as_os_str().len());
+    mount.is_some_and(|mount| mount.device != own && AWAY.iter().any(|kind| mount.kind.starts_with(kind)))
 }
 
 /// Blanks and the like are written as a backslash and three octal digits.

@@ -11,8 +11,8 @@ use rustix::fs::{FlockOperation, flock, fstat};
 use spillway_core::Kind;
 
 use super::{Scratch, must, open_device};
-use crate::file::claim::Patience;
 use crate::file::holders::are_dead;
+use crate::file::lock::Patience;
 use crate::file::{Direct, FileOptions, open};
 
 #[test]
