@@ -209,7 +209,9 @@ impl Drop for NewFile {
 
 /// Removes what a save that was killed has left.
 fn remove_abandoned(path: &Path) -> Result<()> {
-    let Ok(file) = File::open(path) else { return Ok(()) };
+    let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
+    ensure!(found.is_file(), "{}: no file, where the new image is to be written; remove it", path.display());
+    let Ok(file) = open_at_once(path) else { return Ok(()) };
     let busy = || Failure::new(Exit::Busy, format!("another save writes {}", path.display()));
     file.try_lock().map_err(|_| busy())?;
     fs::remove_file(path).with_context(|| format!("{} cannot be removed", path.display()))
@@ -217,6 +219,8 @@ fn remove_abandoned(path: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::Mode;
+
     use super::*;
     use crate::scratch::Scratch;
 
@@ -247,6 +251,37 @@ mod tests {
         let path = scratch.path().join("a");
         NewFile::beside(&path).unwrap().take_name(&path).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"");
+    }
+
+    /// Others may put a name there in a folder that they share: none of these is waited for, followed or removed.
+    #[test]
+    fn what_is_no_file_in_the_place_of_the_new_image_is_refused() {
+        let scratch = Scratch::new("squatted");
+        let (path, part) = (scratch.path().join("a"), scratch.path().join(".a.part"));
+        let refused = || {
+            let refused = NewFile::beside(&path).err().expect("it is no file").to_string();
+            assert!(refused.contains(".a.part: no file"), "{refused}");
+            assert!(part.symlink_metadata().is_ok(), "it is not ours");
+            part.as_path()
+        };
+        rustix::fs::mkfifoat(rustix::fs::CWD, &part, Mode::RUSR | Mode::WUSR).unwrap();
+        fs::remove_file(refused()).unwrap();
+        scratch.write("other", "precious");
+        std::os::unix::fs::symlink("other", &part).unwrap();
+        fs::remove_file(refused()).unwrap();
+        fs::create_dir(&part).unwrap();
+        fs::remove_dir(refused()).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(&part).unwrap());
+        refused();
+        assert_eq!(fs::read(scratch.path().join("other")).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn a_file_that_became_a_fifo_is_not_waited_for() {
+        let scratch = Scratch::new("fifo");
+        let path = scratch.path().join("a");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::RUSR | Mode::WUSR).unwrap();
+        open_at_once(&path).unwrap();
     }
 
     #[test]
