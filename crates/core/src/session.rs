@@ -15,6 +15,7 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::task::Context;
 
@@ -31,8 +32,23 @@ pub enum Intake {
     Pause,
 }
 
+/// Who is at the other end, as far as the system tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Peer {
+    /// It does not.
+    #[default]
+    Unknown,
+    /// A process of this machine, or a thread of one: who connected, or opened a file. It may have ended since.
+    Program(u32),
+    /// An address of the network.
+    Address(SocketAddr),
+}
+
 /// One end of a conversation.
 pub trait Session {
+    /// Says who is at the other end, before anything else. For words to people only.
+    fn introduce(&mut self, _peer: Peer) {}
+
     /// What to receive next.
     fn intake(&mut self) -> Intake;
 

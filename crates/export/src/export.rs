@@ -5,12 +5,14 @@
 //! is possible only in their absence: [`Export::reserve`] refuses while there are any, and refuses newcomers while it is
 //! held. An export whose device has size 0 is not served: it is neither listed nor found.
 //!
-//! Lock order: the list's lock is a leaf, never held while a device is asked.
+//! Lock order: the lists' locks are leaves, never held while a device is asked.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 
-use spillway_core::sync::{AtomicU64, AtomicUsize, Ordering, RwLock};
+use spillway_core::session::Peer;
+use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock};
 use spillway_core::{Aligned, Error, Geometry, Kind};
 
 use crate::closing::{Closing, Demand};
@@ -27,6 +29,8 @@ pub struct Export {
     read_only: bool,
     clients: AtomicUsize,
     arrivals: AtomicU64,
+    /// Who the clients are, by their tickets.
+    peers: Mutex<BTreeMap<u64, Peer>>,
     pub(crate) closing: Closing,
     pub(crate) counters: Counts,
 }
@@ -49,6 +53,7 @@ impl Export {
             read_only: false,
             clients: AtomicUsize::new(0),
             arrivals: AtomicU64::new(0),
+            peers: Mutex::default(),
             closing: Closing::default(),
             counters: Counts::default(),
         })
@@ -96,6 +101,11 @@ impl Export {
         }
     }
 
+    /// Who the clients are, in the order in which they connected. Others may have come or gone since they were counted.
+    pub fn peers(&self) -> Vec<Peer> {
+        self.peers.lock().values().copied().collect()
+    }
+
     /// Gives the device to its one client alone, until that leaves: no other connects. [`Kind::Busy`] unless there is exactly one, which
     /// does not have it yet. Only who is a client itself knows which one that is.
     pub fn hold(&self) -> Result<(), Kind> {
@@ -112,10 +122,11 @@ impl Export {
     }
 
     /// Counts a client in, or `None` where the export is reserved or held, or has no size.
-    pub(crate) fn connect(self: &Arc<Self>) -> Option<Connected> {
+    pub(crate) fn connect(self: &Arc<Self>, peer: Peer) -> Option<Connected> {
         let one_more = |clients: usize| (clients < ALONE - 1).then(|| clients + 1);
         self.clients.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_more).ok()?;
         let ticket = self.arrivals.fetch_add(1, Ordering::Relaxed);
+        self.peers.lock().insert(ticket, peer);
         let connected = Connected { export: self.clone(), ticket };
         // Asked only now: while the client is counted the size can only grow.
         (self.device.geometry().size > 0).then_some(connected)
@@ -191,6 +202,7 @@ impl Connected {
 impl Drop for Connected {
     fn drop(&mut self) {
         self.export.closing.forget(self.ticket);
+        self.export.peers.lock().remove(&self.ticket);
         let one_less = |clients: usize| if clients == ALONE | 1 { Some(0) } else { clients.checked_sub(1) };
         let before = self.export.clients.fetch_update(Ordering::Release, Ordering::Relaxed, one_less);
         assert!(before.is_ok_and(|before| before != RESERVED), "a client left that was not counted");

@@ -25,7 +25,7 @@ use crate::env::yield_now;
 use crate::op::{Await, Event};
 use crate::pool::Pool;
 use crate::roll::{Capacity, GRACE_MIN, Roll, Vacancy};
-use crate::socket::Listener;
+use crate::socket::{Listener, peer_of};
 use crate::workers::Workers;
 
 /// Makes the session of a new connection, on the worker that serves it.
@@ -243,9 +243,10 @@ impl Hall {
         }
         let control = Arc::new(Control::new(Order::Serve));
         let guard = ConnectionGuard::new(self.clone(), control.clone(), worker);
-        let hall = self.clone();
+        let (hall, peer) = (self.clone(), peer_of(&socket));
         self.pool.thread(worker).post(Box::new(move || {
-            let session = (hall.new_session)();
+            let mut session = (hall.new_session)();
+            session.introduce(peer);
             Box::pin(Connection::new(socket, session, control, hall.pool.clone(), Box::new(guard)))
         }));
     }

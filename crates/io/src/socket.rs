@@ -8,7 +8,7 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,8 +16,10 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, Mode, fchmod, flock};
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, getpeername, listen,
+    socket_with,
 };
+use spillway_core::session::Peer;
 use spillway_core::{Error, Kind};
 
 use crate::driver::kind_of;
@@ -131,6 +133,26 @@ impl Drop for Listener {
             tracing::warn!("the socket file {} could not be removed: {error}", path.display());
         }
     }
+}
+
+/// Who connected: of a unix socket the process that did, as the kernel noted it then.
+pub(crate) fn peer_of(socket: &OwnedFd) -> Peer {
+    let address = getpeername(socket).ok().and_then(|address| SocketAddr::try_from(address?).ok());
+    match (address, id_behind(socket)) {
+        (Some(address), _) => Peer::Address(address),
+        (None, Some(process)) => Peer::Program(process),
+        (None, None) => Peer::Unknown,
+    }
+}
+
+/// `None` where the process lives in a namespace that this one cannot look into.
+fn id_behind(socket: &OwnedFd) -> Option<u32> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of_val(&found) as libc::socklen_t;
+    let (fd, to) = (socket.as_raw_fd(), std::ptr::from_mut(&mut found).cast());
+    // SAFETY: the call writes at most `len` bytes, those of the structure, at the address that it is given.
+    let answer = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, to, &raw mut len) };
+    u32::try_from(found.pid).ok().filter(|&process| answer == 0 && process > 0)
 }
 
 fn listening_file(address: &SocketAddrUnix, mode: u32) -> rustix::io::Result<OwnedFd> {

@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use spillway_core::Kind;
+use spillway_core::session::Peer;
 use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock};
 
 use super::class::Class;
@@ -129,7 +130,8 @@ impl Volume {
         if open.files.len() >= OPEN_MAX {
             return Err(errno::ENFILE);
         }
-        let client = self.export.connect().ok_or_else(|| self.absence())?;
+        let peer = if thread == UNSEEN { Peer::Unknown } else { Peer::Program(thread) };
+        let client = self.export.connect(peer).ok_or_else(|| self.absence())?;
         open.last_handle += 1;
         let handle = open.last_handle;
         open.files.insert(handle, OpenFile { thread, client });

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use spillway_core::session::Output;
+use spillway_core::session::{Output, Peer};
 use spillway_core::work;
 
 use super::config::Config;
@@ -57,6 +57,7 @@ pub(super) struct Handshake {
     replies: ReplyStyle,
     /// The export for which `base:allocation` was selected last.
     context_of: Option<Arc<Export>>,
+    pub(super) peer: Peer,
 }
 
 impl Handshake {
@@ -73,6 +74,7 @@ impl Handshake {
             no_zeroes: false,
             replies: ReplyStyle::Simple,
             context_of: None,
+            peer: Peer::Unknown,
         }
     }
 
@@ -194,7 +196,7 @@ impl Handshake {
         if self.replies == ReplyStyle::Extended {
             return Transition::Close;
         }
-        let Some(connected) = self.exports.find(name).and_then(|export| export.connect()) else {
+        let Some(connected) = self.exports.find(name).and_then(|export| export.connect(self.peer)) else {
             return Transition::Close;
         };
         let rules = self.rules(connected.export());
@@ -211,7 +213,7 @@ impl Handshake {
         let (name, _) = parse_query(data)?;
         let connected = self
             .find(name)?
-            .connect()
+            .connect(self.peer)
             .ok_or((rep::ERR_UNKNOWN, "the export is held by another client or being changed"))?;
         let export = self.describe(opt::GO, data, out)?;
         if !Arc::ptr_eq(&export, connected.export()) {

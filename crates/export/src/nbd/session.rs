@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::Context;
 
 use spillway_core::IoBuf;
-use spillway_core::session::{Intake, Output, Session};
+use spillway_core::session::{Intake, Output, Peer, Session};
 
 use super::config::Config;
 use super::handshake::{Handshake, Transition};
@@ -49,6 +49,12 @@ impl NbdSession {
 }
 
 impl Session for NbdSession {
+    fn introduce(&mut self, peer: Peer) {
+        if let Stage::Handshake(handshake) = &mut self.stage {
+            handshake.peer = peer;
+        }
+    }
+
     fn intake(&mut self) -> Intake {
         match &mut self.stage {
             Stage::Handshake(handshake) if handshake.paused(&self.output) => Intake::Pause,

@@ -3,6 +3,7 @@
 use super::super::wire::{Fields, ROOT};
 use super::*;
 use spillway_core::random::Random;
+use spillway_core::session::Peer;
 use spillway_core::{Kind, Op};
 
 const PAGE: usize = 4096;
@@ -145,7 +146,7 @@ fn a_device_that_is_held_has_one_client_until_that_leaves() {
 #[test]
 fn a_device_is_held_by_who_opened_its_file_and_by_no_other_client() {
     let (_, export, tree, mut kernel, disk) = reading();
-    let elsewhere = export.connect().expect("another protocol's client");
+    let elsewhere = export.connect(Peer::Unknown).expect("another protocol's client");
     assert_eq!(tree.hold("ram0", THREAD), Err(Kind::NotFound), "it is not the one client's");
     let handle = kernel.open(disk, 2).unwrap();
     assert_eq!(tree.hold("ram0", THREAD), Err(Kind::Busy), "it is not alone");
