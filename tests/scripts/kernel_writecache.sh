@@ -131,11 +131,11 @@ said_sum() { grep 'SAYS sum' "$said" | tail -1 | cut -d' ' -f3; }
 # --- our side
 
 start() {
-    export XDG_RUNTIME_DIR=$work/run
-    mkdir -p "$XDG_RUNTIME_DIR"
+    export SPILLWAY_RUNTIME_DIR=$work/run
+    mkdir -p "$SPILLWAY_RUNTIME_DIR"
     "$spillway" cache --origin "$work/origin" --cache "$work/cache" --block-size "$1" --name kernel --background > "$work/start.log" \
         || fail "our server does not start: see $work/start.log"
-    uri="nbd+unix:///kernel?socket=$XDG_RUNTIME_DIR/spillway/kernel.sock"
+    uri="nbd+unix:///kernel?socket=$SPILLWAY_RUNTIME_DIR/spillway/kernel.sock"
     pid=$(grep -o 'pid [0-9]*' "$work/start.log" | cut -d' ' -f2)
 }
 
@@ -171,7 +171,7 @@ ours_to_kernel() {
     if [ "$(superblock_tail)" = "$tail" ]; then kept=kept; else kept=overwritten; fi
     start "$block"
     grep -q ' 0 of them dirty' "$work/start.log" || fail "block size $block: the kernel's drain left something: $(cat "$work/start.log")"
-    XDG_RUNTIME_DIR=$work/run "$spillway" stop kernel
+    SPILLWAY_RUNTIME_DIR=$work/run "$spillway" stop kernel
     echo "block size $block: the kernel ($release) read and drained our cache; $(grep 'SAYS status' "$said"); superblock bytes 32 to 63 $kept"
 }
 
@@ -185,8 +185,8 @@ kernel_to_ours() {
     dirty=$(grep -o '[0-9]* of them dirty' "$work/start.log")
     qemu-img convert -f raw -O raw "$uri" "$work/read"
     [ "$(sum "$work/read")" = "$expected" ] || fail "block size $block: we read something else from the kernel's cache"
-    XDG_RUNTIME_DIR=$work/run "$spillway" drain kernel > /dev/null
-    XDG_RUNTIME_DIR=$work/run "$spillway" stop kernel
+    SPILLWAY_RUNTIME_DIR=$work/run "$spillway" drain kernel > /dev/null
+    SPILLWAY_RUNTIME_DIR=$work/run "$spillway" stop kernel
     [ "$(sum "$work/origin")" = "$expected" ] || fail "block size $block: what we drained from the kernel's cache differs"
     echo "block size $block: we read and drained the kernel's cache ($dirty); $(grep 'SAYS filled' "$said")"
 }

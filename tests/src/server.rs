@@ -188,7 +188,7 @@ fn detach(place: &Path) {
 
 fn command_in(program: &Path, folder: &Scratch) -> Command {
     let mut command = Command::new(program);
-    command.env("XDG_RUNTIME_DIR", folder.path());
+    command.env("SPILLWAY_RUNTIME_DIR", folder.path());
     command
 }
 

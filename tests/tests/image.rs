@@ -182,7 +182,7 @@ fn a_killed_save_leaves_the_old_image_and_the_next_one_cleans_up() {
     let folder = Scratch::new();
     let (image, part) = (folder.write("image", "old"), folder.join(".image.part"));
     let mut save = Command::new(binary::path());
-    save.env("XDG_RUNTIME_DIR", server.folder().path()).args(["save", "ram0", text(&image), "--force"]);
+    save.env("SPILLWAY_RUNTIME_DIR", server.folder().path()).args(["save", "ram0", text(&image), "--force"]);
     let mut save = save.stdout(Stdio::null()).spawn().expect("the program was built");
     until("some of it is written", || (part.exists() && room_of(&part) > 0).then_some(()));
     server.spillway(&["save", "ram0", text(&image), "--force"]).refused(BUSY, "another save");

@@ -158,7 +158,7 @@ const UNPRIVILEGED: &str = r#"
 set -eu
 folder=$1 spillway=$2
 trap 'cat "$folder"/log "$folder"/refusal >&2' EXIT
-export XDG_RUNTIME_DIR=$folder
+export SPILLWAY_RUNTIME_DIR=$folder
 "$spillway" ram --size 16M --mount "$folder/mnt" --background > "$folder/log" 2>&1
 disk=$folder/mnt/ram0/disk
 grep -q "$folder/mnt .*fuse.spillway" /proc/self/mountinfo
@@ -188,54 +188,107 @@ const ROOT: &str = r#"exec sh -c "$3" sh "$1" "$2""#;
 const ATTACHED: &str = r#"
 set -eu
 folder=$1 spillway=$2
+mount -t tmpfs -o mode=755 none /run
+mkdir -p /run/user/65534
+chown 65534:65534 /run/user/65534
 trap 'cat "$folder"/log >&2' EXIT
-export TMPDIR=$folder
-unset XDG_RUNTIME_DIR
 user="setpriv --reuid=65534 --regid=65534 --clear-groups"
-$user "$spillway" ram --size 16M --mount "$folder/mnt" --background > "$folder/log" 2>&1
+$user "$spillway" ram --name lent0 --size 16M --mount "$folder/mnt" --background > "$folder/log" 2>&1
 if ls "$folder/mnt" 2> "$folder/refusal"; then echo "root looks into the mount"; exit 1; fi
 export SUDO_UID=65534
-loop=$("$spillway" attach ram0)
-if $user cat "$folder/mnt/ram0/disk" 2> "$folder/refusal"; then echo "it is not held"; exit 1; fi
+loop=$("$spillway" attach lent0)
+if $user cat "$folder/mnt/lent0/disk" 2> "$folder/refusal"; then echo "it is not held"; exit 1; fi
 head -c 1000000 /dev/urandom > "$folder/data"
 dd if="$folder/data" of="$loop" bs=64K conv=fsync,notrunc status=none
-"$spillway" resize ram0 32M
+"$spillway" resize lent0 32M
 test "$(blockdev --getsize64 "$loop")" = 33554432
-"$spillway" detach ram0
+"$spillway" detach lent0
 test ! -e "/sys/block/${loop#/dev/}/loop/backing_file"
 chmod 644 "$folder/data"
-$user head -c 1000000 "$folder/mnt/ram0/disk" | cmp - "$folder/data"
+$user head -c 1000000 "$folder/mnt/lent0/disk" | cmp - "$folder/data"
 unset SUDO_UID
-$user "$spillway" stop ram0
+$user "$spillway" stop lent0
 "#;
 
 /// The mount of an ordinary user is gone, and another file lies in its place: the one client of the device is another.
 const REPLACED: &str = r#"
 set -eu
 folder=$1 spillway=$2
-disk=$folder/mnt/ram0/disk
+mount -t tmpfs -o mode=755 none /run
+mkdir -p /run/user/65534
+chown 65534:65534 /run/user/65534
+disk=$folder/mnt/lent0/disk
 let_go() { losetup --noheadings --output NAME --associated "$disk" | while read -r loop; do losetup --detach "$loop"; done; }
 trap 'cat "$folder"/log "$folder"/refusal >&2; let_go' EXIT
-export TMPDIR=$folder
-unset XDG_RUNTIME_DIR
 user="setpriv --reuid=65534 --regid=65534 --clear-groups"
-$user "$spillway" ram --size 16M --mount "$folder/mnt" --background > "$folder/log" 2>&1
+$user "$spillway" ram --name lent0 --size 16M --mount "$folder/mnt" --background > "$folder/log" 2>&1
 $user fusermount3 -u "$folder/mnt"
-$user mkdir "$folder/mnt/ram0"
+$user mkdir "$folder/mnt/lent0"
 $user truncate --size 16M "$disk"
 mkfifo "$folder/orders"
 stay='import nbd, sys; client = nbd.NBD(); client.connect_uri(sys.argv[1]); open(sys.argv[2], "w").close(); sys.stdin.read()'
-/usr/bin/python3 -c "$stay" "nbd+unix:///ram0?socket=$folder/spillway-65534/ram0.sock" "$folder/connected" < "$folder/orders" &
+/usr/bin/python3 -c "$stay" "nbd+unix:///lent0?socket=/run/user/65534/spillway/lent0.sock" "$folder/connected" < "$folder/orders" &
 exec 8> "$folder/orders"
 until test -e "$folder/connected"; do kill -0 $!; sleep 0.05; done
 export SUDO_UID=65534
-if "$spillway" attach ram0 2> "$folder/refusal"; then echo "another file is attached"; exit 1; fi
+if "$spillway" attach lent0 2> "$folder/refusal"; then echo "another file is attached"; exit 1; fi
 grep -q "another file is in its place" "$folder/refusal"
 exec 8>&-
 wait
 unset SUDO_UID
-$user "$spillway" stop ram0
+$user "$spillway" stop lent0
 "#;
+
+/// Two servers of a user, made before and after the system made the folder of its session, and root. Whatever a shell says of folders,
+/// all are the same user's.
+const NAMES: &str = r#"
+set -eu
+folder=$1 spillway=$2
+mount -t tmpfs -o mode=755 none /run
+user="setpriv --reuid=65534 --regid=65534 --clear-groups"
+clean() {
+    $user "$spillway" stop early || true
+    $user "$spillway" stop late || true
+    rmdir /tmp/spillway-65534 || true
+}
+trap 'cat "$folder"/log "$folder"/refusal >&2; clean' EXIT
+$user "$spillway" ram --name early --size 16M --background > "$folder/log" 2>&1
+mkdir -p /run/user/65534
+chown 65534:65534 /run/user/65534
+$user env XDG_RUNTIME_DIR="$folder" TMPDIR="$folder" "$spillway" ram --name late --size 16M --background >> "$folder/log" 2>&1
+test -e /run/user/65534/spillway/late.ctl
+for shell in "XDG_RUNTIME_DIR=$folder" "XDG_RUNTIME_DIR=/run/user/65534" "TMPDIR=$folder" "XDG_RUNTIME_DIR="; do
+    test "$($user env "$shell" "$spillway" ls --json | grep -c '"name": "\(early\|late\)"')" = 2
+    for name in early late; do
+        $user env "$shell" "$spillway" get "$name" disksize | grep -qx 16777216
+        code=0
+        $user env "$shell" "$spillway" ram --name "$name" --size 16M --background 2> "$folder/refusal" || code=$?
+        test "$code" = 4
+        grep -q "device $name is taken" "$folder/refusal"
+    done
+done
+if "$spillway" ls | grep "early\|late"; then echo "root sees what is not its own"; exit 1; fi
+export SUDO_UID=65534
+test "$("$spillway" ls --json | grep -c '"name": "\(early\|late\)"')" = 2
+"$spillway" set early max_comp_streams 3
+test "$($user "$spillway" get early max_comp_streams)" = 3
+"$spillway" stop late
+unset SUDO_UID
+mkdir "$folder/own"
+chown 65534:65534 "$folder/own"
+$user env SPILLWAY_RUNTIME_DIR="$folder/own" "$spillway" ram --name early --size 16M --background >> "$folder/log" 2>&1
+$user env SPILLWAY_RUNTIME_DIR="$folder/own" "$spillway" stop early
+$user "$spillway" get early disksize | grep -qx 16777216
+code=0
+$user env SPILLWAY_RUNTIME_DIR=/root "$spillway" ls 2> "$folder/refusal" || code=$?
+test "$code" = 2
+$user "$spillway" stop early
+"#;
+
+#[test]
+fn a_user_s_servers_are_the_same_in_every_shell() {
+    as_an_ordinary_user(ROOT, NAMES);
+}
 
 #[test]
 fn root_attaches_no_other_file_that_lies_where_a_mount_was() {

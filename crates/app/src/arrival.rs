@@ -89,9 +89,11 @@ impl Arrivals {
     /// The first number that is free, by the control socket of its name.
     fn claim(&self) -> Result<(u32, Listener), Error> {
         for number in 0..NUMBERS_MAX {
-            let path = self.folder.control_socket(&added_name(number));
-            match listening::at_once(&path) {
+            let name = added_name(number);
+            let path = self.folder.control_socket(&name);
+            match listening::at_once(&self.folder, &path) {
                 Err(error) if error.kind == Kind::Busy && path.exists() => {}
+                Ok(_) if self.folder.taken_elsewhere(&name).is_some() => {}
                 outcome => return outcome.map(|listener| (number, listener)),
             }
         }
@@ -104,7 +106,7 @@ impl Arrivals {
         let charge = self.opening.budget().hold(bytes).map_err(|kind| {
             no_memory(Error::new(kind, "the memory budget has no room for connections to another device"))
         })?;
-        Ok((listening::at_once(&self.folder.nbd_socket(name))?, charge))
+        Ok((listening::at_once(&self.folder, &self.folder.nbd_socket(name))?, charge))
     }
 }
 

@@ -30,11 +30,16 @@ Examples:
   spillway set ram0 mem_limit 1G                  change an attribute of a running device
   spillway stop ram0                              flush, disconnect clients, end";
 
+const ENVIRONMENT: &str = "\
+Environment:
+  SPILLWAY_RUNTIME_DIR   the only folder in which servers are made and looked for, in place of /run/user/UID and /tmp/spillway-UID";
+
 /// A userspace block storage engine: compressed RAM disks and disks, served over NBD, without root and without a kernel
 /// module.
 #[derive(Debug, Parser)]
 #[command(name = "spillway", version, max_term_width = 110, arg_required_else_help = true)]
-#[command(after_long_help = [EXAMPLES, "\n\n", exit::TABLE, "\n\n", exit::SIGNALS].concat(), after_help = "Try --help for examples, exit codes and signals.")]
+#[command(after_long_help = [EXAMPLES, "\n\n", ENVIRONMENT, "\n\n", exit::TABLE, "\n\n", exit::SIGNALS].concat())]
+#[command(after_help = "Try --help for examples, exit codes and signals.")]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) log: LogOptions,

@@ -83,7 +83,20 @@ pub fn main() -> ExitCode {
 }
 
 fn carry_out(command: Command) -> Result<u8> {
-    let folder = RuntimeFolder::locate();
+    match command {
+        Command::LoopDevice(options) => client::loop_device(&options)?,
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "spillway", &mut script);
+            client::print(&String::from_utf8_lossy(&script))?;
+        }
+        command => return with_servers(command, RuntimeFolder::locate()?),
+    }
+    Ok(Exit::Success as u8)
+}
+
+/// Starts a server in `folder`, or asks one that is found from there.
+fn with_servers(command: Command, folder: RuntimeFolder) -> Result<u8> {
     match command {
         Command::Ram(options) => {
             return serve(options.server.background(), || ServerPlan::ram(options), &folder);
@@ -98,28 +111,17 @@ fn carry_out(command: Command) -> Result<u8> {
             return serve(options.server.background(), || ServerPlan::serve(options), &folder);
         }
         Command::Ls(options) => client::list(&folder, &options)?,
-        Command::Get(options) => client::get(&folder, options)?,
-        Command::Set(options) => client::set(&folder, options)?,
-        Command::Reset(option) => client::reset(&folder, option.device)?,
-        Command::Drain(option) => client::drain(&folder, option.device)?,
-        Command::Resize(options) => {
-            client::resize(&RuntimeFolder::of_device(&options.device), &options)?;
-        }
-        Command::Save(options) => client::save(&folder, &options)?,
-        Command::Load(options) => client::load(&folder, &options)?,
-        Command::Attach(options) => {
-            client::attach(&RuntimeFolder::of_device(&options.device), &options)?;
-        }
-        Command::Detach(option) => {
-            client::detach(&RuntimeFolder::of_device(&option.device), &option.device)?;
-        }
-        Command::LoopDevice(options) => client::loop_device(&options)?,
-        Command::Stop(option) => client::stop(&folder, option.device)?,
-        Command::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "spillway", &mut script);
-            client::print(&String::from_utf8_lossy(&script))?;
-        }
+        Command::Get(options) => client::get(&folder.of_device(&options.device), options)?,
+        Command::Set(options) => client::set(&folder.of_device(&options.device), options)?,
+        Command::Reset(option) => client::reset(&folder.of_device(&option.device), option.device)?,
+        Command::Drain(option) => client::drain(&folder.of_device(&option.device), option.device)?,
+        Command::Resize(options) => client::resize(&folder.of_device(&options.device), &options)?,
+        Command::Save(options) => client::save(&folder.of_device(&options.image.device), &options)?,
+        Command::Load(options) => client::load(&folder.of_device(&options.image.device), &options)?,
+        Command::Attach(options) => client::attach(&folder.of_device(&options.device), &options)?,
+        Command::Detach(option) => client::detach(&folder.of_device(&option.device), &option.device)?,
+        Command::Stop(option) => client::stop(&folder.of_device(&option.device), option.device)?,
+        Command::LoopDevice(_) | Command::Completions { .. } => unreachable!("they ask no server"),
     }
     Ok(Exit::Success as u8)
 }

@@ -2,7 +2,6 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -10,10 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use spillway_core::{Error, Kind};
 use spillway_export::control::Operation;
-use spillway_io::Listener;
+use spillway_io::{Listener, connect_within, is_listening};
 
 use crate::address::Address;
-use crate::exit::refused;
+use crate::exit::{Exit, Failure, refused};
 use crate::runtime_folder::{RuntimeFolder, check_socket_path};
 use crate::server_options::ServerConfig;
 
@@ -27,25 +26,42 @@ const ENDING_PAUSE: Duration = Duration::from_millis(20);
 /// Takes a device's name, by its control socket.
 pub(crate) fn claim(folder: &RuntimeFolder, device: &str) -> Result<Listener> {
     folder.create()?;
-    unix(&folder.control_socket(device)).with_context(|| {
-        format!("device {device} is taken: stop it by 'spillway stop {device}' or give another --name")
-    })
+    let taken =
+        || format!("device {device} is taken: stop it by 'spillway stop {device}' or give another --name");
+    let listener = unix(folder, &folder.control_socket(device)).with_context(taken)?;
+    // Only now: of two that start in two folders, at least one sees the other.
+    expect_free_elsewhere(folder, device).with_context(taken)?;
+    Ok(listener)
+}
+
+/// Refuses a name that a living server of this user has in another folder.
+fn expect_free_elsewhere(folder: &RuntimeFolder, device: &str) -> Result<()> {
+    let start = Instant::now();
+    while let Some(path) = folder.taken_elsewhere(device) {
+        let left = ENDING_PATIENCE.saturating_sub(start.elapsed());
+        if left.is_zero() || !is_ending(&path, left) {
+            let text = format!("a server already answers on {}", path.display());
+            return Err(Failure::new(Exit::Busy, text).into());
+        }
+        sleep(ENDING_PAUSE);
+    }
+    Ok(())
 }
 
 /// A device's own NBD socket.
 pub(crate) fn own(folder: &RuntimeFolder, device: &str) -> Result<Listener> {
-    unix(&folder.nbd_socket(device))
+    unix(folder, &folder.nbd_socket(device))
 }
 
 /// Listens on a socket of this user, unless something is in the way now.
-pub(crate) fn at_once(path: &Path) -> Result<Listener, Error> {
-    Listener::unix(path, SOCKET_MODE)
+pub(crate) fn at_once(folder: &RuntimeFolder, path: &Path) -> Result<Listener, Error> {
+    Listener::unix_in_turn(path, SOCKET_MODE, folder.path())
 }
 
 /// The one place for all devices, where `config` names one.
-pub(crate) fn shared(config: &ServerConfig) -> Result<Option<Listener>> {
+pub(crate) fn shared(folder: &RuntimeFolder, config: &ServerConfig) -> Result<Option<Listener>> {
     match (&config.socket, &config.listen) {
-        (Some(path), _) => unix(path).map(Some),
+        (Some(path), _) => unix(folder, path).map(Some),
         (None, Some(address)) => Ok(Some(Listener::tcp(address).map_err(refused)?)),
         (None, None) => Ok(None),
     }
@@ -60,18 +76,18 @@ pub(crate) fn address_of(listener: &Listener) -> Address {
     }
 }
 
-fn unix(path: &Path) -> Result<Listener> {
+fn unix(folder: &RuntimeFolder, path: &Path) -> Result<Listener> {
     check_socket_path(path)?;
-    Ok(outlive(path, ENDING_PATIENCE).map_err(refused)?)
+    Ok(outlive(folder, path, ENDING_PATIENCE).map_err(refused)?)
 }
 
 /// Listens, if need be after a server that is just ending: the kernel keeps the sockets of a dead process open until the
 /// process's rings are taken down, and until then they look like a living server's.
-fn outlive(path: &Path, patience: Duration) -> Result<Listener, Error> {
+fn outlive(folder: &RuntimeFolder, path: &Path, patience: Duration) -> Result<Listener, Error> {
     let start = Instant::now();
     loop {
         let left = patience.saturating_sub(start.elapsed());
-        match Listener::unix(path, SOCKET_MODE) {
+        match at_once(folder, path) {
             Err(error) if error.kind == Kind::Busy && !left.is_zero() && is_ending(path, left) => {
                 sleep(ENDING_PAUSE);
             }
@@ -83,8 +99,10 @@ fn outlive(path: &Path, patience: Duration) -> Result<Listener, Error> {
 /// True once the listener drops the connection: it shuts down, or its process is dead and the kernel comes to it, which on busy processors
 /// is some time after the end. A living server greets, or answers a question.
 fn is_ending(path: &Path, patience: Duration) -> bool {
-    let Ok(mut stream) = UnixStream::connect(path) else {
-        return path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
+    let Ok(mut stream) = connect_within(path, patience) else {
+        // One that nobody takes connections from is silent.
+        return !is_listening(path)
+            && path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
     };
     let asked = stream.set_read_timeout(Some(patience));
     let asked = asked.and_then(|()| stream.write_all(Operation::Version {}.encode().as_bytes()));
@@ -103,6 +121,12 @@ mod tests {
     use super::*;
     use crate::scratch::Scratch;
     use std::os::unix::net::UnixListener;
+
+    fn folder(scratch: &Scratch) -> RuntimeFolder {
+        let folder = RuntimeFolder::at(&scratch.path().join("run"));
+        folder.create().unwrap();
+        folder
+    }
 
     /// A listener, and a thread that ends once it was asked a question, after an answer where `lives` and by closing all where not.
     fn asked(path: &Path, lives: bool) -> std::thread::JoinHandle<()> {
@@ -126,7 +150,10 @@ mod tests {
         let scratch = Scratch::new("living");
         let path = scratch.path().join("s");
         let living = asked(&path, true);
-        assert_eq!(outlive(&path, ENDING_PATIENCE).err().expect("a server answers").kind, Kind::Busy);
+        assert_eq!(
+            outlive(&folder(&scratch), &path, ENDING_PATIENCE).err().expect("a server answers").kind,
+            Kind::Busy
+        );
         living.join().unwrap();
     }
 
@@ -136,7 +163,10 @@ mod tests {
         let path = scratch.path().join("s");
         let _silent = UnixListener::bind(&path).unwrap();
         let patience = Duration::from_millis(50);
-        assert_eq!(outlive(&path, patience).err().expect("a server listens").kind, Kind::Busy);
+        assert_eq!(
+            outlive(&folder(&scratch), &path, patience).err().expect("a server listens").kind,
+            Kind::Busy
+        );
     }
 
     #[test]
@@ -144,7 +174,7 @@ mod tests {
         let scratch = Scratch::new("dead");
         let path = scratch.path().join("s");
         let dead = asked(&path, false);
-        outlive(&path, ENDING_PATIENCE).expect("it is gone once it was asked");
+        outlive(&folder(&scratch), &path, ENDING_PATIENCE).expect("it is gone once it was asked");
         dead.join().unwrap();
     }
 
@@ -154,7 +184,8 @@ mod tests {
         let path = scratch.path().join("s");
         let ending = UnixListener::bind(&path).unwrap();
         let end = std::thread::spawn(move || drop(ending.accept().map(|_| ending.accept())));
-        outlive(&path, ENDING_PATIENCE).expect("the other one is gone after two connections");
+        outlive(&folder(&scratch), &path, ENDING_PATIENCE)
+            .expect("the other one is gone after two connections");
         end.join().unwrap();
     }
 
@@ -163,7 +194,7 @@ mod tests {
         let scratch = Scratch::new("else");
         scratch.write("s", "precious");
         let start = Instant::now();
-        let refused = outlive(&scratch.path().join("s"), ENDING_PATIENCE);
+        let refused = outlive(&folder(&scratch), &scratch.path().join("s"), ENDING_PATIENCE);
         assert_eq!(refused.err().expect("in the way").kind, Kind::Busy);
         assert!(start.elapsed() < ENDING_PATIENCE);
     }

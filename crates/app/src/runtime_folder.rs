@@ -1,20 +1,28 @@
 //! Where servers keep their sockets and clients find them.
 //!
-//! `$XDG_RUNTIME_DIR/spillway`, or where that variable is unset or names no folder of ours, `spillway-UID` below the
-//! temporary folder. Anybody may create names in a temporary folder, so what is found there is used only if it is a real
-//! folder, ours, and closed to others. A device `NAME` has `NAME.sock` (NBD) and `NAME.ctl` (control), a server in the
-//! background `NAME.log` and `NAME.log.1` by its first device.
+//! One rule, by the user's id alone, so that all shells, services and terminals of a user mean the same: `/run/user/UID/spillway` where
+//! the folder above it is that user's, and `/tmp/spillway-UID`. Servers are made in the first, and looked for in both, because the system
+//! makes and removes `/run/user/UID` as users come and go. For root asked through sudo, those of who asks come after its own. Where
+//! `SPILLWAY_RUNTIME_DIR` is set, `spillway` in it is the only place.
+//!
+//! Anybody may create names in `/tmp`, so what is found there is used only if it is a real folder, of that user, and closed to others. A
+//! device `NAME` has `NAME.sock` (NBD) and `NAME.ctl` (control), a server in the background `NAME.log` and `NAME.log.1` by its
+//! first device.
 
-use std::ffi::OsString;
-use std::fs::{self, DirBuilder, Metadata};
+use std::fs::{self, DirBuilder};
 use std::io::ErrorKind;
+use std::iter::once;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use spillway_export::fuse::CLASS;
+use spillway_io::is_listening;
 
 use crate::exit::Failure;
+
+/// Names the one folder in which servers are, for tests and for sets of servers that are to know nothing of each other.
+const OVERRIDE: &str = "SPILLWAY_RUNTIME_DIR";
 
 /// Longest path of a unix socket in bytes.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -22,18 +30,73 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// Longest device name in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
-/// The folder for sockets.
+/// A folder for sockets, and the others in which servers are looked for.
 #[derive(Clone, Debug)]
 pub(crate) struct RuntimeFolder {
     path: PathBuf,
     owner: u32,
+    beside: Vec<RuntimeFolder>,
 }
 
 impl RuntimeFolder {
-    /// The folder of this user, which may not exist yet.
-    pub(crate) fn locate() -> Self {
+    /// Where this user makes servers, which may not exist yet, and where they are looked for besides.
+    pub(crate) fn locate() -> Result<Self> {
         let uid = rustix::process::geteuid().as_raw();
-        Self { path: choose(std::env::var_os("XDG_RUNTIME_DIR"), &std::env::temp_dir(), uid), owner: uid }
+        if let Some(folder) = std::env::var_os(OVERRIDE) {
+            return Self::only(folder.into(), uid);
+        }
+        let caller = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
+        let caller = caller.filter(|&caller| uid == 0 && caller != 0);
+        let folders = |uid| Self::of_user(Path::new("/run/user"), Path::new("/tmp"), uid);
+        Ok(Self::first(folders(uid).into_iter().chain(caller.into_iter().flat_map(folders))))
+    }
+
+    fn only(folder: PathBuf, owner: u32) -> Result<Self> {
+        if folder.is_absolute() && is_folder_of(&folder, owner) {
+            return Ok(Self { path: folder.join("spillway"), owner, beside: Vec::new() });
+        }
+        let text = format!("{OVERRIDE}: not a folder of yours ({folder:?}); name one, or unset it");
+        Err(Failure::usage(text).into())
+    }
+
+    /// The folders of a user, that for new servers first.
+    fn of_user(sessions: &Path, temporary: &Path, owner: u32) -> Vec<Self> {
+        let session = Some(sessions.join(owner.to_string())).filter(|session| is_folder_of(session, owner));
+        let session = session.map(|session| session.join("spillway"));
+        let folders = session.into_iter().chain([temporary.join(format!("spillway-{owner}"))]);
+        folders.map(|path| Self { path, owner, beside: Vec::new() }).collect()
+    }
+
+    fn first(folders: impl IntoIterator<Item = Self>) -> Self {
+        let mut folders = folders.into_iter();
+        let first = folders.next().expect("a user has a folder at least");
+        Self { beside: folders.collect(), ..first }
+    }
+
+    /// The folder where a living server has `device`; this one where none has.
+    pub(crate) fn of_device(mut self, device: &str) -> Self {
+        let has =
+            |folder: &Self| folder.expect_ours().is_ok() && is_listening(&folder.control_socket(device));
+        if check_name(device).is_ok()
+            && !has(&self)
+            && let Some(index) = self.beside.iter().position(has)
+        {
+            let found = self.beside.remove(index);
+            let beside = std::mem::take(&mut self.beside);
+            return Self::first([found, self].into_iter().chain(beside));
+        }
+        self
+    }
+
+    /// This folder, and those besides that others cannot reach into.
+    pub(crate) fn everywhere(&self) -> impl Iterator<Item = &Self> {
+        once(self).chain(self.beside.iter().filter(|folder| folder.expect_ours().is_ok()))
+    }
+
+    /// A living server of this user that has `device` in another folder: its socket.
+    pub(crate) fn taken_elsewhere(&self, device: &str) -> Option<PathBuf> {
+        let others = self.everywhere().skip(1).filter(|folder| folder.owner == self.owner);
+        others.map(|folder| folder.control_socket(device)).find(|socket| is_listening(socket))
     }
 
     /// Whether it is that of this user.
@@ -47,19 +110,6 @@ impl RuntimeFolder {
         Ok((self.owner, found.with_context(|| self.path.display().to_string())?.gid()))
     }
 
-    /// The folder where `device` is: that of this user, or, where root is asked through sudo and has no such device, of who asks.
-    pub(crate) fn of_device(device: &str) -> Self {
-        let ours = Self::locate();
-        let caller = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
-        match caller.filter(|_| rustix::process::geteuid().is_root()) {
-            Some(uid) if !ours.control_socket(device).exists() => {
-                let runtime = format!("/run/user/{uid}").into();
-                Self { path: choose(Some(runtime), &std::env::temp_dir(), uid), owner: uid }
-            }
-            _ => ours,
-        }
-    }
-
     /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         &self.path
@@ -67,7 +117,7 @@ impl RuntimeFolder {
 
     #[cfg(test)]
     pub(crate) fn at(path: &Path) -> Self {
-        Self { path: path.to_owned(), owner: rustix::process::geteuid().as_raw() }
+        Self { path: path.to_owned(), owner: rustix::process::geteuid().as_raw(), beside: Vec::new() }
     }
 
     /// Creates the folder where it is missing and checks that nobody else can reach into it.
@@ -86,7 +136,7 @@ impl RuntimeFolder {
         ensure!(found.is_dir(), "{path} must be a folder for sockets but is something else: remove it");
         ensure!(
             found.uid() == self.owner,
-            "the folder {path} for sockets belongs to user {}: set XDG_RUNTIME_DIR to a folder of your own",
+            "the folder {path} for sockets belongs to user {}: set {OVERRIDE} to a folder of your own",
             found.uid()
         );
         ensure!(
@@ -135,20 +185,14 @@ impl RuntimeFolder {
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
         let mut devices: Vec<_> =
             names.filter_map(|name| Some(name.strip_suffix(".ctl")?.to_owned())).collect();
+        devices.retain(|name| check_name(name).is_ok());
         devices.sort();
         Ok(devices)
     }
 }
 
-fn choose(runtime: Option<OsString>, temporary: &Path, uid: u32) -> PathBuf {
-    let ours = |path: &PathBuf| {
-        let folder: Option<Metadata> = fs::metadata(path).ok();
-        path.is_absolute() && folder.is_some_and(|found| found.is_dir() && found.uid() == uid)
-    };
-    match runtime.map(PathBuf::from).filter(ours) {
-        Some(runtime) => runtime.join("spillway"),
-        None => temporary.join(format!("spillway-{uid}")),
-    }
+fn is_folder_of(path: &Path, owner: u32) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == owner)
 }
 
 /// Refuses what cannot be the name of a device: it becomes part of file names, URIs and tables.
@@ -179,7 +223,7 @@ pub(crate) fn check_socket_path(path: &Path) -> Result<()> {
     }
     bail!(Failure::usage(format!(
         "the socket path {} has {len} bytes, {SOCKET_PATH_BYTES_MAX} are allowed: give a shorter --socket or --name, \
-         or a shorter XDG_RUNTIME_DIR",
+         or a shorter {OVERRIDE}",
         path.display()
     )))
 }
@@ -194,18 +238,66 @@ mod tests {
         rustix::process::geteuid().as_raw()
     }
 
+    fn places(folder: &RuntimeFolder) -> Vec<&Path> {
+        folder.everywhere().map(RuntimeFolder::path).collect()
+    }
+
+    /// What the system has made for sessions decides, and nothing of the environment.
     #[test]
-    fn the_runtime_folder_of_the_session_comes_first() {
-        let scratch = Scratch::new("runtime");
-        let here = scratch.path();
-        assert_eq!(choose(Some(here.into()), here, uid()), here.join("spillway"));
-        let own = here.join(format!("spillway-{}", uid()));
-        assert_eq!(choose(None, here, uid()), own);
-        for unusable in ["", "relative", "/does/not/exist"] {
-            assert_eq!(choose(Some(unusable.into()), here, uid()), own, "{unusable:?}");
-        }
+    fn servers_are_made_in_one_folder_and_looked_for_in_all() {
+        let scratch = Scratch::new("rule");
+        let (sessions, temporary) = (scratch.path().join("run"), scratch.path().join("tmp"));
+        let locate = |owner| RuntimeFolder::first(RuntimeFolder::of_user(&sessions, &temporary, owner));
+        let (session, own) =
+            (sessions.join(uid().to_string()), temporary.join(format!("spillway-{}", uid())));
+        assert_eq!(places(&locate(uid())), [&own], "no session");
+        fs::create_dir_all(&session).unwrap();
+        assert_eq!(places(&locate(uid())), [&session.join("spillway"), &own]);
         let other = uid() + 1;
-        assert_eq!(choose(Some(here.into()), here, other), here.join(format!("spillway-{other}")));
+        std::os::unix::fs::symlink(&session, sessions.join(other.to_string())).unwrap();
+        assert_eq!(locate(other).path(), temporary.join(format!("spillway-{other}")), "it is not theirs");
+        fs::create_dir_all(&own).unwrap();
+        fs::set_permissions(&own, fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(places(&locate(uid())), [&session.join("spillway")], "others can reach into it");
+    }
+
+    #[test]
+    fn a_folder_that_is_asked_for_is_the_only_one_or_refused() {
+        let scratch = Scratch::new("asked");
+        let asked = RuntimeFolder::only(scratch.path().into(), uid()).unwrap();
+        assert_eq!(places(&asked), [&scratch.path().join("spillway")]);
+        scratch.write("file", "");
+        for (unusable, owner) in
+            [("", uid()), ("relative", uid()), ("/does/not/exist", uid()), ("/", uid() + 1)]
+                .map(|(path, owner)| (PathBuf::from(path), owner))
+        {
+            let refused = RuntimeFolder::only(unusable.clone(), owner).unwrap_err().to_string();
+            assert!(refused.contains("not a folder of yours"), "{}: {refused}", unusable.display());
+        }
+        assert!(RuntimeFolder::only(scratch.path().join("file"), uid()).is_err());
+    }
+
+    #[test]
+    fn a_device_is_found_where_its_server_lives_and_its_name_is_taken_there() {
+        let scratch = Scratch::new("found");
+        let at = |name: &str| RuntimeFolder::at(&scratch.path().join(name));
+        let all = RuntimeFolder::first([at("a"), at("b"), at("c")]);
+        all.everywhere().for_each(|folder| folder.create().unwrap());
+        let listen =
+            |name: &str| std::os::unix::net::UnixListener::bind(at(name).control_socket("ram0")).unwrap();
+        assert_eq!(all.clone().of_device("ram0").path(), at("a").path(), "nobody has it");
+        // The socket of a dead server stays.
+        drop(listen("a"));
+        let living = listen("b");
+        let found = all.clone().of_device("ram0");
+        let rest = [at("b"), at("a"), at("c")].map(|folder| folder.path);
+        assert_eq!(places(&found), rest.iter().map(PathBuf::as_path).collect::<Vec<_>>());
+        assert_eq!(all.taken_elsewhere("ram0"), Some(at("b").control_socket("ram0")));
+        assert_eq!((all.taken_elsewhere("ram1"), found.taken_elsewhere("ram0")), (None, None));
+        fs::set_permissions(at("b").path(), fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(all.clone().of_device("ram0").path(), at("a").path(), "anybody may answer there");
+        assert_eq!(all.taken_elsewhere("ram0"), None);
+        drop(living);
     }
 
     #[test]

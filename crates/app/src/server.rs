@@ -146,7 +146,7 @@ impl Server {
 
     /// Builds every device before any client can connect to one.
     fn start_devices(&mut self, plans: Vec<DevicePlan>, config: &ServerConfig) -> Result<()> {
-        let shared = listening::shared(config)?;
+        let shared = listening::shared(&self.arrivals.folder, config)?;
         let endpoints = if shared.is_some() { 1 } else { plans.len() };
         let connections_max = (self.memory.connections_max() / endpoints).max(1);
         let limits = Limits { connections_max, ..Limits::default() };

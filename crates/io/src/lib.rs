@@ -43,5 +43,5 @@ pub use memory::MmapRegions;
 pub use nodes::memory_nodes;
 pub use pool::BULK_LEN;
 pub use serve::{Limits, NewSession, Serving, serve};
-pub use socket::Listener;
+pub use socket::{Listener, connect_within, is_listening};
 pub use workers::{WORKERS_MAX, Workers, WorkersOptions};

@@ -1,8 +1,8 @@
 //! Listening sockets.
 //!
 //! A unix socket belongs to one server: a second one refuses, a socket file left by a dead server is replaced. Two servers
-//! that start at the same moment are kept apart by a lock on the folder, held from the look at the old file until the new
-//! one listens.
+//! that start at the same moment are kept apart by a lock, held from the look at the old file until the new one listens. It lies on a
+//! folder that nobody else can open, not on that of the socket: everybody who may read a folder may lock it, and keep it.
 
 use std::fmt;
 use std::fs::File;
@@ -10,11 +10,13 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, Mode, fchmod, flock};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, getpeername, listen,
     socket_with,
@@ -53,12 +55,22 @@ impl fmt::Display for Listener {
 }
 
 impl Listener {
-    /// Listens on a socket file of the given access mode (0600: this user only).
+    /// Listens on a socket file of the given access mode (0600: this user only). Of two that replace the socket of a dead server at the same
+    /// moment, one may lose its own: see [`Listener::unix_in_turn`].
     ///
     /// [`Kind::Busy`] if a server answers there, or if something other than a socket is in the way; [`Kind::TooLong`] for a path of more
     /// than 107 bytes; otherwise what the system says, such as [`Kind::NotFound`] or [`Kind::Denied`] for the folder.
     pub fn unix(path: impl AsRef<Path>, mode: u32) -> Result<Self, Error> {
-        let path = path.as_ref();
+        Self::make(path.as_ref(), mode)
+    }
+
+    /// The same, one at a time among all who name the folder `turn`, which nobody else can open.
+    pub fn unix_in_turn(path: impl AsRef<Path>, mode: u32, turn: &Path) -> Result<Self, Error> {
+        let _lock = lock_folder(turn)?;
+        Self::make(path.as_ref(), mode)
+    }
+
+    fn make(path: &Path, mode: u32) -> Result<Self, Error> {
         let address = SocketAddrUnix::new(path).map_err(|_| {
             let text = format!(
                 "the socket path {} is too long: the system allows 107 bytes, this has {}; choose a shorter one",
@@ -67,7 +79,6 @@ impl Listener {
             );
             Error::new(Kind::TooLong, text)
         })?;
-        let _lock = lock_folder(path)?;
         remove_stale(path, &address)?;
         let failed = |error: io::Error| {
             Error::new(kind_of(&error), format!("the socket {} could not be made: {error}", path.display()))
@@ -179,13 +190,9 @@ fn new_socket(family: AddressFamily) -> rustix::io::Result<OwnedFd> {
     socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
 }
 
-fn lock_folder(path: &Path) -> Result<File, Error> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
+fn lock_folder(folder: &Path) -> Result<File, Error> {
     let failed = |error: io::Error| {
-        let text = format!("the folder {} of the socket cannot be used: {error}", folder.display());
+        let text = format!("the folder {} of sockets cannot be used: {error}", folder.display());
         Error::new(kind_of(&error), text)
     };
     let file = File::open(folder).map_err(failed)?;
@@ -196,10 +203,7 @@ fn lock_folder(path: &Path) -> Result<File, Error> {
             Err(error) => return Err(failed(error.into())),
         }
     }
-    let text = format!(
-        "another program holds a lock on the folder {}: wait until it is done, or choose a socket in another folder",
-        folder.display()
-    );
+    let text = format!("{}: locked by another program; wait until it is done", folder.display());
     Err(Error::new(Kind::Busy, text))
 }
 
@@ -218,6 +222,20 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), Error> {
         let text = format!("the socket file {name} of a dead server could not be removed: {error}");
         Error::new(kind_of(&error), text)
     })
+}
+
+/// Whether a server listens on a unix socket: only a refusal proves that none does. Waits for nothing.
+pub fn is_listening(path: &Path) -> bool {
+    path.symlink_metadata().is_ok() && SocketAddrUnix::new(path).is_ok_and(|address| answers(&address))
+}
+
+/// Connects to a unix socket. The error is `WouldBlock` where its server takes no connection within `patience`.
+pub fn connect_within(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&fd, Timeout::Send, Some(patience))?;
+    connect(&fd, &SocketAddrUnix::new(path)?)?;
+    set_socket_timeout(&fd, Timeout::Send, None)?;
+    Ok(fd.into())
 }
 
 /// Whether a server listens there: only a refusal proves that none does.
@@ -282,16 +300,55 @@ mod tests {
     fn of_many_that_start_at_once_one_wins() {
         let path = scratch("race");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let turn = scratch("turn");
+        std::fs::create_dir(&turn).unwrap();
         let start = std::sync::Barrier::new(8);
         let winners: Vec<Listener> = std::thread::scope(|scope| {
             let one = || {
                 start.wait();
-                Listener::unix(&path, 0o600).ok()
+                Listener::unix_in_turn(&path, 0o600, &turn).ok()
             };
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(one)).collect();
             threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
         });
         assert_eq!(winners.len(), 1);
+        std::fs::remove_dir(&turn).unwrap();
+    }
+
+    /// Everybody may lock a folder that everybody may read.
+    #[test]
+    fn the_lock_of_the_socket_s_folder_is_not_waited_for() {
+        let (folder, turn) = (scratch("shared"), scratch("own-turn"));
+        [&folder, &turn].into_iter().for_each(|folder| std::fs::create_dir(folder).unwrap());
+        let held = File::open(&folder).unwrap();
+        held.lock().unwrap();
+        drop(Listener::unix_in_turn(folder.join("s"), 0o600, &turn).unwrap());
+        [&folder, &turn].into_iter().for_each(|folder| std::fs::remove_dir(folder).unwrap());
+    }
+
+    #[test]
+    fn a_server_that_takes_no_connections_is_waited_for_so_long_and_lives() {
+        let path = scratch("full");
+        let listener = listening_file(&SocketAddrUnix::new(&path).unwrap(), 0o600).unwrap();
+        listen(&listener, 0).unwrap();
+        let waiting = connect_within(&path, Duration::from_secs(60)).unwrap();
+        let refused = connect_within(&path, Duration::from_millis(1)).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+        assert!(is_listening(&path));
+        drop((waiting, listener));
+        assert!(!is_listening(&path), "its file is still there");
+        std::fs::remove_file(&path).unwrap();
+        assert!(!is_listening(&path));
+    }
+
+    #[test]
+    fn who_connected_is_known_by_process_or_address() {
+        let path = scratch("peer");
+        let (unix, tcp) = (Listener::unix(&path, 0o600).unwrap(), Listener::tcp("127.0.0.1:0").unwrap());
+        let _here = connect_within(&path, Duration::from_secs(60)).unwrap();
+        assert_eq!(peer_of(&unix.accept().unwrap()), Peer::Program(std::process::id()));
+        let there = std::net::TcpStream::connect(tcp.tcp_address().unwrap()).unwrap();
+        assert_eq!(peer_of(&tcp.accept().unwrap()), Peer::Address(there.local_addr().unwrap()));
     }
 
     #[test]

@@ -151,7 +151,12 @@ fn start(folder: &Path) -> Result<Vec<Peer>> {
     let zram = device("zram", &format!("kind = \"zram\", disksize = {SIZE}"));
     fs::write(&config, format!("memory = \"2G\"\nmount = \"{}\"\n{memory}{zram}", ours.display()))?;
     let mut spillway = Command::new(binary()?);
-    spillway.arg("serve").arg(&config).arg("--socket").arg(folder.join("s")).env("XDG_RUNTIME_DIR", folder);
+    spillway
+        .arg("serve")
+        .arg(&config)
+        .arg("--socket")
+        .arg(folder.join("s"))
+        .env("SPILLWAY_RUNTIME_DIR", folder);
     let file = theirs.join("disk");
     let mut nbdfuse = Command::new("nbdfuse");
     nbdfuse.arg(&file).args(["[", "nbdkit", "memory", &SIZE.to_string(), "]"]);

@@ -24,7 +24,7 @@ impl Mounted {
         fs::write(&config, format!("memory = \"{memory}\"\nmount = \"{}\"\n{devices}", place.display()))?;
         let mut command = Command::new(binary()?);
         command.arg("serve").arg(&config).arg("--socket").arg(folder.0.join("s"));
-        command.env("XDG_RUNTIME_DIR", &folder.0).stdin(Stdio::null()).stdout(Stdio::null());
+        command.env("SPILLWAY_RUNTIME_DIR", &folder.0).stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.spawn().context("spillway cannot be started")?;
         Ok(Self { child, place, folder })
     }

@@ -283,7 +283,7 @@ pub(crate) fn server(name: &'static str, folder: &Path, export: &str, words: &[&
     let path = socket.to_string_lossy().into_owned();
     let mut command = Command::new(words[0]);
     command.args(words[1..].iter().map(|word| if *word == "SOCKET" { path.as_str() } else { word }));
-    command.env("XDG_RUNTIME_DIR", folder).stdin(Stdio::null()).stdout(Stdio::null());
+    command.env("SPILLWAY_RUNTIME_DIR", folder).stdin(Stdio::null()).stdout(Stdio::null());
     let child = command.spawn().with_context(|| format!("{} cannot be started: install it", words[0]))?;
     let target = vec!["--ioengine=nbd".into(), format!("--uri=nbd+unix:///{export}?socket={path}")];
     let contender = Contender { name, child: Some(child), target, takes: |_| true };

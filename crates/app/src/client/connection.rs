@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use serde_json::Value as Json;
 use spillway_export::control::message::decode_reply;
 use spillway_export::control::{DeviceRow, Operation, Reply};
+use spillway_io::connect_within;
 
 use crate::exit::{Exit, Failure};
 use crate::runtime_folder::{RuntimeFolder, check_name};
@@ -27,7 +28,7 @@ pub(super) struct Connection {
 
 impl Connection {
     fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self { stream: BufReader::new(UnixStream::connect(path)?) })
+        Ok(Self { stream: BufReader::new(connect_within(path, LISTING_PATIENCE)?) })
     }
 
     /// The server of `device`, or [`Exit::Missing`].
@@ -83,10 +84,15 @@ pub(super) fn no_device(device: &str, folder: &RuntimeFolder) -> String {
     format!("no server has a device {device:?}; {there}")
 }
 
-/// The devices of all servers of this user. A socket whose server is gone, and a server that does not answer, are left out.
+/// The devices of all servers that are found from `folder`, by name. A socket whose server is gone, and a server that does not answer, are
+/// left out.
 pub(super) fn listing(folder: &RuntimeFolder) -> Result<Vec<DeviceRow>> {
-    let names = folder.devices()?;
-    Ok(names.iter().filter_map(|name| row_of(folder, name)).collect())
+    let mut rows = Vec::new();
+    for folder in folder.everywhere() {
+        rows.extend(folder.devices()?.iter().filter_map(|name| row_of(folder, name)));
+    }
+    rows.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(rows)
 }
 
 pub(super) fn row_of(folder: &RuntimeFolder, name: &str) -> Option<DeviceRow> {

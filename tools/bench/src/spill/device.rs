@@ -31,7 +31,7 @@ impl Device {
 
     fn say(&self, words: &[&str]) -> Result<String> {
         let mut command = Command::new(&self.spillway);
-        command.args(words).env("XDG_RUNTIME_DIR", &self.sockets.0);
+        command.args(words).env("SPILLWAY_RUNTIME_DIR", &self.sockets.0);
         let output = command.stdin(Stdio::null()).output()?;
         ensure!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
         Ok(String::from_utf8_lossy(&output.stdout).trim().into())
