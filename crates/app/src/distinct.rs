@@ -31,7 +31,22 @@ struct Use {
 #[derive(Default)]
 pub(crate) struct InUse {
     mount: OnceLock<PathBuf>,
-    open: Mutex<Vec<(Weak<dyn Storage>, Use)>>,
+    /// Held for a look and a note only: what is opened is noted first.
+    uses: Mutex<Vec<Noted>>,
+}
+
+/// A use of a path, from before it is opened on.
+struct Noted {
+    number: u64,
+    /// `None` while it is being opened.
+    open: Option<Weak<dyn Storage>>,
+    of: Use,
+}
+
+impl Noted {
+    fn lives(&self) -> bool {
+        self.open.as_ref().is_none_or(|storage| storage.strong_count() > 0)
+    }
 }
 
 impl InUse {
@@ -40,35 +55,62 @@ impl InUse {
         assert!(self.mount.set(mount.to_owned()).is_ok(), "a server mounts once");
     }
 
-    /// Has `open` open what a device asks for. [`Kind::Busy`] where that is a cache or a spill file and something else of this server, or one
-    /// of its devices.
+    /// Has `open` open what a device asks for, while others are opened. [`Kind::Busy`] where that is a cache or a spill file and something
+    /// else of this server, or one of its devices.
     pub(crate) fn open(
         &self,
         device: &str,
         backing: &BackingDevice,
         open: impl FnOnce(&BackingDevice) -> Result<OpenStorage, Error>,
     ) -> Result<OpenStorage, Error> {
-        let mut others = self.open.lock();
-        others.retain(|(storage, _)| storage.strong_count() > 0);
         let asked = Use::new(device, backing.clone());
-        let conflicts = |other: &Use| asked.conflicts(other) && !asked.follows(other);
-        if let Some((_, other)) = others.iter().find(|(_, other)| conflicts(other)) {
-            return Err(Error::new(Kind::Busy, asked.refusal(other)));
-        }
         if let Some(served) = self.served().find(|served| asked.stands_on(served)) {
             let text = format!("{} is {}, which this server shows", backing.path.display(), served.display());
             return Err(Error::new(Kind::Busy, text));
         }
+        let mut opening = Opening { number: self.note(asked)?, in_use: self, opened: None };
         let opened = open(backing)?;
         // Again: what was made has a footprint of its own now.
-        others.push((Arc::downgrade(&opened.storage), Use::new(device, backing.clone())));
+        opening.opened = Some((Arc::downgrade(&opened.storage), Use::new(device, backing.clone())));
         Ok(opened)
+    }
+
+    /// Notes a use, or refuses it for another one. Returns its number.
+    fn note(&self, asked: Use) -> Result<u64, Error> {
+        let mut uses = self.uses.lock();
+        uses.retain(Noted::lives);
+        let conflicts = |other: &&Noted| asked.conflicts(&other.of) && !asked.follows(&other.of);
+        if let Some(other) = uses.iter().find(conflicts) {
+            return Err(Error::new(Kind::Busy, asked.refusal(&other.of)));
+        }
+        let number = uses.iter().map(|noted| noted.number + 1).max().unwrap_or(0);
+        uses.push(Noted { number, open: None, of: asked });
+        Ok(number)
     }
 
     fn served(&self) -> impl Iterator<Item = PathBuf> {
         let folders =
             self.mount.get().and_then(|mount| fs::read_dir(mount).ok()).into_iter().flatten().flatten();
         folders.map(|folder| folder.path().join(DISK))
+    }
+}
+
+/// A use that is being opened. Dropped, it is open or forgotten.
+struct Opening<'a> {
+    number: u64,
+    in_use: &'a InUse,
+    opened: Option<(Weak<dyn Storage>, Use)>,
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        let mut uses = self.in_use.uses.lock();
+        let index = uses.iter().position(|noted| noted.number == self.number);
+        let index = index.expect("nobody else forgets what is being opened");
+        match self.opened.take() {
+            Some((storage, of)) => uses[index] = Noted { number: self.number, open: Some(storage), of },
+            None => drop(uses.remove(index)),
+        }
     }
 }
 
@@ -136,6 +178,7 @@ impl Use {
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
+    use std::sync::mpsc;
 
     use super::*;
     use crate::scratch::Scratch;
@@ -183,6 +226,44 @@ mod tests {
         let (kind, words) = refusal("spill", "b");
         assert!(kind == Kind::Busy && words.contains("which this server shows"), "{words}");
         open("spill", "a").unwrap();
+    }
+
+    /// What is opened for one device may hang. Others are opened meanwhile, but not the same.
+    #[test]
+    fn an_opening_that_takes_long_keeps_no_other_from_being_opened() {
+        let scratch = Scratch::new("slow");
+        ["a", "b"].into_iter().for_each(|name| scratch.write(name, &"x".repeat(4096)));
+        let in_use = InUse::default();
+        let backing = |name: &str| {
+            let path = scratch.path().join(name);
+            BackingDevice { role: "spill", path, create: None, read_only: false, mapped: false }
+        };
+        let opened = |backing: &BackingDevice| {
+            let opened =
+                spillway_io::open(&FileOptions { path: backing.path.clone(), ..FileOptions::default() })?;
+            Ok(OpenStorage { storage: opened.storage, notes: opened.notes })
+        };
+        let ((begun, begins), (go_on, goes_on)) = (mpsc::channel(), mpsc::channel());
+        std::thread::scope(|scope| {
+            let (in_use, backing, opened) = (&in_use, &backing, &opened);
+            let slow = scope.spawn(move || {
+                in_use.open("slow", &backing("a"), |backing| {
+                    begun.send(()).unwrap();
+                    goes_on.recv().unwrap();
+                    opened(backing)
+                })
+            });
+            begins.recv().unwrap();
+            drop(in_use.open("quick", &backing("b"), opened).expect("nobody has it"));
+            let refused = in_use.open("quick", &backing("a"), |_| panic!("it is being opened"));
+            let words = refused.err().expect("it is the other's").message().to_owned();
+            assert!(words.contains("the spill of slow"), "{words}");
+            go_on.send(()).unwrap();
+            assert!(slow.join().unwrap().is_ok());
+        });
+        let failed = in_use.open("quick", &backing("b"), |_| Err(Error::new(Kind::Io, "broken")));
+        assert_eq!(failed.err().map(|error| error.kind), Some(Kind::Io));
+        in_use.open("other", &backing("b"), opened).expect("what could not be opened is forgotten");
     }
 
     fn device(name: &'static str, origin: PathBuf, cache: Option<PathBuf>) -> (&'static str, StackConfig) {
