@@ -56,7 +56,12 @@ fn describe(device: &Device, text: &mut String) {
     };
     let file = device.file.as_ref().map_or(Ok(()), |path| {
         let path = path.display();
-        writeln!(text, "  {path}\n    sudo spillway attach {name} --mkfs ext4 /mnt")
+        // A folder of its own: what lies in one that is there would be hidden.
+        let folder = format!("/mnt/{name}");
+        writeln!(
+            text,
+            "  {path}\n    sudo mkdir -p {folder}\n    sudo spillway attach {name} --mkfs ext4 {folder}"
+        )
     });
     written.and(file).expect("writing to a string cannot fail");
 }
