@@ -45,12 +45,13 @@ fn a_device_is_attached_with_a_file_system_and_detached() {
     fs::write(place.join("file"), "kept").expect("a file system");
     server.spillway(&["attach", "ram0"]).refused(BUSY, text(&device));
     server.spillway(&["stop", "ram0"]).refused(BUSY, text(&device));
-    server.spillway(&["stop", "ram0"]).refused(BUSY, "spillway detach");
+    let mounted = format!("{}, mounted at {} (spillway detach", text(&device), text(place.path()));
+    server.spillway(&["stop", "ram0"]).refused(BUSY, &mounted);
     server.spillway(&["save", "ram0", text(&place.join("image"))]).refused(BUSY, "detach it first");
     let other = tool::run("nbdinfo", &[server.uri()]);
     assert_ne!(other.code, Some(0), "another client got in: {other}");
     let open = File::open(place.join("file")).expect("it is there");
-    server.spillway(&["detach", "ram0"]).refused(BUSY, "fuser");
+    server.spillway(&["detach", "ram0"]).refused(BUSY, &format!("(pid {})", std::process::id()));
     drop(open);
     spillway_tests::until("the file is closed", || {
         server.spillway(&["detach", "ram0"]).code.filter(|code| *code == 0)

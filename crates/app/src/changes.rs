@@ -10,6 +10,7 @@ use spillway_export::Reserved;
 
 use crate::device::Device;
 use crate::mounting::Mounting;
+use crate::occupants;
 
 /// How long a reset or a stop waits for clients that are leaving: the kernel says later that a file was closed, and lets go of its mount later
 /// still.
@@ -32,7 +33,7 @@ pub(crate) fn can_be_reset(device: &Device) -> Result<(), Error> {
     Err(Error::new(Kind::NotSupported, format!("device {name} ({stack}) cannot be reset: only zram can")))
 }
 
-/// Keeps clients away, or says how many there are. One that has left a moment ago may still be counted: the kernel says later that a
+/// Keeps clients away, or says who they are. One that has left a moment ago may still be counted: the kernel says later that a
 /// file was closed.
 async fn reserve(device: &Device, env: &dyn Env) -> Result<Reserved, Error> {
     let (mut empty, mut late) = (pin!(device.export.emptied()), env.sleep(LEAVING));
@@ -41,11 +42,7 @@ async fn reserve(device: &Device, env: &dyn Env) -> Result<Reserved, Error> {
         ready => ready,
     })
     .await;
-    device.export.reserve().map_err(|kind| {
-        let (name, clients) = (device.name(), device.export.clients());
-        let message = format!("device {name} cannot be reset while clients are connected (now {clients})");
-        Error::new(kind, format!("{message}: disconnect them first"))
-    })
+    device.export.reserve().map_err(|kind| occupants::refusal(device, kind, "disconnect them before a reset"))
 }
 
 /// Gives a device to its one client, or to the thread that opened its file below `mounting`. [`Kind::Busy`] where it has others.
@@ -63,20 +60,14 @@ pub(crate) fn hold(device: &Device, mounting: Option<&Mounting>, opener: Option<
             );
             Error::new(Kind::Denied, text)
         }
-        _ => {
-            let clients = device.export.clients();
-            let text =
-                format!("device {name} has {clients} clients or is held already: one alone can hold it");
-            Error::new(kind, text)
-        }
+        _ => occupants::refusal(device, kind, "it is held by one client alone: disconnect the others"),
     })
 }
 
 /// Keeps clients away from a device that is to be removed; [`Kind::Busy`] while it has any.
 pub(crate) fn expect_unused(device: &Device) -> Result<Reserved, Error> {
-    device.export.reserve().map_err(|kind| {
-        let (name, clients) = (device.name(), device.export.clients());
-        let text = format!("device {name} is not removed while clients are connected (now {clients})");
-        Error::new(kind, text)
-    })
+    device
+        .export
+        .reserve()
+        .map_err(|kind| occupants::refusal(device, kind, "disconnect them before it is removed"))
 }

@@ -9,6 +9,7 @@
 //! | `device`, `devices`, `opening`, `arrival`, `changes`, `ending`, `background`, `beside` | its devices, how they begin, change and end, and on which threads |
 //! | `endpoints` | where clients reach them |
 //! | `mounting`, `place` | the devices as files |
+//! | `occupants` | what keeps a device busy |
 //! | `client` | the commands that talk to running servers |
 //! | `runtime_folder`, `listening`, `address`, `start_text` | where servers are found, and what they say of it |
 //! | `memory`, `log`, `words`, `daemon`, `signals` | budget, log, what is said beside it, `--background`, signals |
@@ -36,6 +37,7 @@ mod listening;
 mod log;
 mod memory;
 mod mounting;
+mod occupants;
 mod opening;
 mod place;
 mod plan;

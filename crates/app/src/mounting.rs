@@ -1,6 +1,5 @@
 //! The devices of this server as files: `DIR/NAME/disk`.
 
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,17 +9,17 @@ use spillway_core::{Budget, Charge, Error, Kind, Workspace};
 use spillway_export::fuse::{
     Config, Folder, FuseSession, KEPT_LEN_MIN, MESSAGE_LEN_MAX, Opener, PAYLOAD_OFFSET, TEXT_BYTES, Tree,
 };
-use spillway_io::Workers;
 use spillway_io::fuse::{
-    MessageBuffers, Mount, MountServing, NewExchange, READER_BYTES, READERS_MAX, loop_devices_below,
-    serve_mount,
+    MessageBuffers, Mount, MountServing, NewExchange, READER_BYTES, READERS_MAX, serve_mount,
 };
+use spillway_io::{Workers, program_of};
 use spillway_layers::stack::Part;
 
 use crate::device::Device;
 use crate::devices::Devices;
 use crate::exit::refused;
 use crate::memory::Memory;
+use crate::occupants::{self, loops_below};
 use crate::place::file_below;
 
 /// Messages that may be held for each reader: the one that is read, and one whose payload a device has.
@@ -115,6 +114,10 @@ impl Mounting {
                 let mut users = self.users(&openers(), Path::new(""));
                 let covers = self.serving.covered_by();
                 users.extend(covers.iter().map(|place| format!("a mount at {} (umount)", place.display())));
+                if users.is_empty() {
+                    // A working folder or a program that runs there is no open file that we know of.
+                    users = occupants::below(place);
+                }
                 Error::new(Kind::Busy, format!("{} is in use: {}", place.display(), in_words(&users)))
             }
             _ => error,
@@ -132,11 +135,10 @@ impl Mounting {
     fn users(&self, openers: &[Opener], path: &Path) -> Vec<String> {
         let elsewhere = self.serving.bound_elsewhere().into_iter().map(|bound| bound.place);
         let places = std::iter::once(self.serving.place().to_owned()).chain(elsewhere);
-        let mut loops: Vec<_> = places.flat_map(|place| loop_devices_below(&place.join(path))).collect();
+        let mut loops: Vec<_> = places.flat_map(|place| loops_below(&place.join(path))).collect();
         loops.sort();
         loops.dedup();
-        let loops =
-            loops.iter().map(|path| format!("{} (spillway detach, or losetup --detach)", path.display()));
+        let loops = loops.iter().map(|one| format!("{one} (spillway detach, or losetup --detach)"));
         loops.chain(openers.iter().filter_map(|opener| program_of(opener.thread))).collect()
     }
 }
@@ -145,7 +147,7 @@ impl Mounting {
 fn in_words(users: &[String]) -> String {
     match users {
         [] => "perhaps as the working folder of a program; fuser -m names it".to_owned(),
-        _ => format!("{}; close it first", users.join(", ")),
+        _ => format!("{}; close it first", occupants::in_words(users)),
     }
 }
 
@@ -157,28 +159,4 @@ fn show(tree: &Tree, device: &Device, devices: &Arc<Devices>) {
 fn folders(device: &Device) -> Vec<Folder> {
     let folder = |part: &Part| Folder { name: part.name.clone(), attributes: part.attributes.clone() };
     device.stack.parts.iter().map(folder).collect()
-}
-
-/// The program that a thread belongs to, as `NAME (pid N)`, as long as it lives.
-fn program_of(thread: u32) -> Option<String> {
-    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
-    let pid: u32 = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()?;
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    Some(format!("{} (pid {pid})", name.trim_end()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_living_program_is_named_by_any_of_its_threads() {
-        let pid = std::process::id();
-        let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        for id in [pid, thread] {
-            let program = program_of(id).expect("it runs");
-            assert!(program.ends_with(&format!(" (pid {pid})")), "{program}");
-        }
-        assert_eq!(program_of(0), None);
-    }
 }

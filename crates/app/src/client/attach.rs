@@ -20,6 +20,7 @@ use super::lending;
 use super::program::{finish, run, said};
 use crate::cli::AttachOptions;
 use crate::exit::{Exit, Failure};
+use crate::occupants;
 use crate::place::file_below;
 use crate::runtime_folder::{RuntimeFolder, check_name};
 
@@ -80,7 +81,7 @@ impl Drop for Loop<'_> {
 /// Ends a loop device over `file`, and waits until it has.
 fn give_up(device: &Path, file: &Path) -> Result<()> {
     run(Command::new("losetup").arg("--detach").arg(device))?;
-    wait_until(device, "is in use by another program", || !is_over(device, file))
+    wait_until(device, "is in use", || !is_over(device, file))
 }
 
 /// Whether a loop device is over `file`.
@@ -227,7 +228,9 @@ fn wait_until(device: &Path, otherwise: &str, holds: impl Fn() -> bool) -> Resul
     let deadline = Instant::now() + QUIET_PATIENCE;
     while !holds() {
         if Instant::now() > deadline {
-            return Err(Failure::new(Exit::Busy, format!("{} {otherwise}", device.display())).into());
+            let users = occupants::in_words(&occupants::below(device));
+            let who = if users.is_empty() { users } else { format!(" ({users})") };
+            return Err(Failure::new(Exit::Busy, format!("{} {otherwise}{who}", device.display())).into());
         }
         sleep(QUIET_PAUSE);
     }
@@ -235,6 +238,10 @@ fn wait_until(device: &Path, otherwise: &str, holds: impl Fn() -> bool) -> Resul
 }
 
 fn in_use(place: &Path, error: &anyhow::Error) -> Failure {
-    let place = place.display();
-    Failure::new(Exit::Busy, format!("{error:#}: fuser -vm {place} shows who uses it"))
+    let users = occupants::in_words(&occupants::below(place));
+    let who = match users.as_str() {
+        "" => format!("fuser -vm {} shows who uses it", place.display()),
+        users => format!("in use ({users}); end that first"),
+    };
+    Failure::new(Exit::Busy, format!("{error:#}: {who}"))
 }
