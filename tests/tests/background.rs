@@ -102,7 +102,7 @@ fn a_log_file_below_the_folder_of_the_start_is_opened_again_there() {
     command
         .args(["ram", "--size", "16M", "--background", "-v", "--log-file", "the.log", "--socket"])
         .arg(&socket);
-    let said = tool::finish(command.current_dir(folder.path()).env("XDG_RUNTIME_DIR", folder.path())).well();
+    let said = tool::finish(command.current_dir(folder.path()).env("SPILLWAY_RUNTIME_DIR", folder.path())).well();
     let server = Background::of(&said.out);
     let (log, moved) = (folder.join("the.log"), folder.join("moved.log"));
     assert!(said.out.contains(&format!("log: {}", log.display())), "{said}");
@@ -135,11 +135,11 @@ fn a_start_text_that_nobody_takes_is_no_failed_start() {
         let launch = Launch::ram("16M");
         let mut command = Command::new(binary::path());
         command.args(["ram", "--size", "16M", "--background", "--socket"]).arg(launch.socket());
-        command.env("XDG_RUNTIME_DIR", launch.folder().path()).stdin(Stdio::null()).stderr(Stdio::null());
+        command.env("SPILLWAY_RUNTIME_DIR", launch.folder().path()).stdin(Stdio::null()).stderr(Stdio::null());
         assert_eq!(command.stdout(deaf().0).status().expect("it was built").code(), Some(0));
         Client::open(launch.socket(), "").write(0, &[1; 512]).expect("it serves");
         let mut stop = Command::new(binary::path());
-        stop.args(["stop", "ram0"]).env("XDG_RUNTIME_DIR", launch.folder().path());
+        stop.args(["stop", "ram0"]).env("SPILLWAY_RUNTIME_DIR", launch.folder().path());
         tool::finish(&mut stop).well();
     }
 }
@@ -153,7 +153,7 @@ fn a_terminal_that_takes_nothing_keeps_no_server() {
     command
         .args(["ram", "--size", "16M", "--background", "-v", "--memory", "15T", "--socket"])
         .arg(launch.socket());
-    command.env("XDG_RUNTIME_DIR", launch.folder().path()).stdin(Stdio::null()).stderr(stderr);
+    command.env("SPILLWAY_RUNTIME_DIR", launch.folder().path()).stdin(Stdio::null()).stderr(stderr);
     let output = command.output().expect("it was built");
     assert_eq!(output.status.code(), Some(0));
     let server = Background::of(&String::from_utf8_lossy(&output.stdout));
@@ -173,7 +173,7 @@ fn a_server_whose_starter_is_gone_ends_in_order() {
     let mut command = Command::new(binary::path());
     command.args(["disk", "--background", "--socket"]).arg(launch.socket()).arg("--origin").arg(&origin);
     command.arg("--mount").arg(launch.mount());
-    command.env("XDG_RUNTIME_DIR", folder.path()).env("SPILLWAY_BACKGROUND_CHILD", "1");
+    command.env("SPILLWAY_RUNTIME_DIR", folder.path()).env("SPILLWAY_BACKGROUND_CHILD", "1");
     let mut child =
         command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::null()).spawn().expect("it was built");
     // The end of a pipe that the command has would keep it open.

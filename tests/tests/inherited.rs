@@ -23,7 +23,7 @@ fn commands_wait_for_other_programs_though_their_starter_ignores_its_children() 
     let run = |arguments: &[&str]| {
         let mut command = Command::new("bash");
         command.args(["-c", "trap '' CHLD; exec \"$0\" \"$@\""]).arg(binary::path()).args(arguments);
-        tool::finish(command.env("XDG_RUNTIME_DIR", server.folder().path())).well()
+        tool::finish(command.env("SPILLWAY_RUNTIME_DIR", server.folder().path())).well()
     };
     assert!(run(&["attach", "ram0"]).out.contains("/dev/loop"));
     run(&["detach", "ram0"]);

@@ -69,7 +69,7 @@ fn a_terminal_that_hangs_up_loses_no_write() {
     let line = format!("{:?} disk --origin {origin:?} --socket {socket:?}\n", binary::path());
     let mut terminal = Command::new("/usr/bin/python3")
         .args(["-c", TERMINAL, &line])
-        .env("XDG_RUNTIME_DIR", folder.path())
+        .env("SPILLWAY_RUNTIME_DIR", folder.path())
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .spawn()

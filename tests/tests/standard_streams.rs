@@ -20,7 +20,7 @@ const COMMANDS: [&[&str]; 8] = [
 
 fn run(server: &Server, arguments: &[&str], stdout: OwnedFd, stderr: impl Into<Stdio>) -> Output {
     let mut command = Command::new(binary::path());
-    command.args(arguments).env("XDG_RUNTIME_DIR", server.folder().path()).stdin(Stdio::null());
+    command.args(arguments).env("SPILLWAY_RUNTIME_DIR", server.folder().path()).stdin(Stdio::null());
     let child = command.stdout(stdout).stderr(stderr).spawn().expect("it was built");
     child.wait_with_output().expect("it is our child")
 }

@@ -74,7 +74,7 @@ fn a_start_that_fails_late_flushes_what_clients_wrote() {
 fn signals_cut_no_wait_for_a_socket_short() {
     let held = Held::new();
     let mut command = Command::new(binary::path());
-    command.arg("serve").arg(&held.config).env("XDG_RUNTIME_DIR", held.folder.path());
+    command.arg("serve").arg(&held.config).env("SPILLWAY_RUNTIME_DIR", held.folder.path());
     let mut server =
         Killed(command.stdout(Stdio::null()).stdin(Stdio::null()).spawn().expect("it was built"));
     let pid = Pid::from_child(&server.0);
