@@ -15,6 +15,7 @@ pub mod logging;
 mod loop_device;
 pub mod pattern;
 pub mod raw;
+mod refusal;
 mod scratch;
 mod server;
 pub mod tool;
@@ -23,6 +24,7 @@ mod wait;
 
 pub use connection::FuseConnection;
 pub use loop_device::LoopDevice;
+pub use refusal::{Refusal, Refusing};
 pub use scratch::Scratch;
 pub use server::{Launch, Server};
 pub use vitals::Vitals;

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::counted::Counts;
 use crate::raw::Client;
 use crate::tool::{self, Said};
-use crate::{Scratch, Vitals, binary, counted, until};
+use crate::{Refusal, Scratch, Vitals, binary, counted, until};
 
 /// The folder in a test's own that is mounted.
 const MOUNT: &str = "mnt";
@@ -32,13 +32,16 @@ pub struct Launch {
     /// Where its standard output and error go instead of the log of the test.
     stdout: Option<Arc<File>>,
     stderr: Option<Arc<File>>,
+    /// What fails from the start.
+    refused: Option<Refusal>,
 }
 
 impl Launch {
     /// Any command line; the server is expected to listen on `socket` in the folder.
     pub fn new(arguments: &[&str], folder: Arc<Scratch>, socket: PathBuf) -> Self {
         let arguments = arguments.iter().map(OsString::from).collect();
-        Self { starter: None, arguments, folder, socket, counted: None, stdout: None, stderr: None }
+        let (starter, stdout, stderr) = (None, None, None);
+        Self { starter, arguments, folder, socket, counted: None, stdout, stderr, refused: None }
     }
 
     /// `spillway ram` with a device of `size`.
@@ -116,6 +119,12 @@ impl Launch {
         self.folder.clone()
     }
 
+    /// Has system calls of the server fail from its start.
+    pub fn refused(mut self, refusal: Refusal) -> Self {
+        self.refused = Some(refusal);
+        self
+    }
+
     /// Where the server will listen.
     pub fn socket(&self) -> &Path {
         &self.socket
@@ -127,8 +136,13 @@ impl Launch {
     }
 
     fn command(&self) -> Command {
-        let mut command = match self.counted {
-            None => match self.starter {
+        let mut command = match (self.counted, &self.refused) {
+            (None, Some(refusal)) => {
+                let mut command = refusal.command(&self.folder);
+                command.env("SPILLWAY_RUNTIME_DIR", self.folder.path()).arg(binary::path());
+                command
+            }
+            (None, None) => match self.starter {
                 None => command_in(binary::path(), &self.folder),
                 Some(starter) => {
                     let mut command = command_in(Path::new(starter), &self.folder);
@@ -136,7 +150,7 @@ impl Launch {
                     command
                 }
             },
-            Some(limit) => {
+            (Some(limit), _) => {
                 let mut command = command_in(&binary::counted(), &self.folder);
                 command.env(counted::FILE, self.counts()).env(counted::LIMIT, limit.to_string());
                 command
@@ -157,6 +171,13 @@ impl Launch {
 
     /// Starts the server and waits until its socket accepts.
     pub fn start(self) -> Server {
+        let (server, ended) = self.attempt();
+        assert!(ended.is_none(), "the server ended at its start: {ended:?}\n{}", server.log());
+        server
+    }
+
+    /// Starts the server and waits until its socket accepts, or it has ended.
+    pub fn attempt(self) -> (Server, Option<ExitStatus>) {
         let log =
             self.folder.join(&format!("{}.log", self.socket.file_name().expect("a file").to_string_lossy()));
         let file = File::create(&log).expect("the folder is ours");
@@ -169,8 +190,8 @@ impl Launch {
         // Only the server has its ends of pipes.
         let launch = Self { stdout: self.stdout.map(|_| Arc::new(null())), stderr: None, ..self };
         let mut server = Server { child, launch, log };
-        until("the server accepts", || server.accepts().then_some(()));
-        server
+        let ended = until("the server accepts", || server.has_started());
+        (server, ended)
     }
 }
 
@@ -200,12 +221,15 @@ pub struct Server {
 }
 
 impl Server {
-    fn accepts(&mut self) -> bool {
-        let ended = self.child.try_wait().expect("the server is our child");
-        assert!(ended.is_none(), "the server ended at its start: {ended:?}\n{}", self.log());
+    /// Once it accepts, or has ended: how.
+    fn has_started(&mut self) -> Option<Option<ExitStatus>> {
+        if let Some(ended) = self.child.try_wait().expect("the server is our child") {
+            return Some(Some(ended));
+        }
         // The socket of a server that was killed accepts for a moment longer.
         let said = self.launch.stdout.is_some() || self.log().contains(&format!("pid {}", self.child.id()));
-        said && UnixStream::connect(&self.launch.socket).is_ok()
+        let accepts = said && UnixStream::connect(&self.launch.socket).is_ok();
+        accepts.then_some(None)
     }
 
     /// What it printed so far.

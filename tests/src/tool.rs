@@ -20,6 +20,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("e2fsck", "e2fsprogs"),
     ("mkfs.ext4", "e2fsprogs"),
     ("sqlite3", "sqlite3"),
+    ("strace", "strace"),
     ("fusermount3", "fuse3"),
     ("losetup", "mount"),
     ("mount", "mount"),

@@ -102,7 +102,8 @@ fn a_log_file_below_the_folder_of_the_start_is_opened_again_there() {
     command
         .args(["ram", "--size", "16M", "--background", "-v", "--log-file", "the.log", "--socket"])
         .arg(&socket);
-    let said = tool::finish(command.current_dir(folder.path()).env("SPILLWAY_RUNTIME_DIR", folder.path())).well();
+    let said =
+        tool::finish(command.current_dir(folder.path()).env("SPILLWAY_RUNTIME_DIR", folder.path())).well();
     let server = Background::of(&said.out);
     let (log, moved) = (folder.join("the.log"), folder.join("moved.log"));
     assert!(said.out.contains(&format!("log: {}", log.display())), "{said}");
@@ -135,7 +136,10 @@ fn a_start_text_that_nobody_takes_is_no_failed_start() {
         let launch = Launch::ram("16M");
         let mut command = Command::new(binary::path());
         command.args(["ram", "--size", "16M", "--background", "--socket"]).arg(launch.socket());
-        command.env("SPILLWAY_RUNTIME_DIR", launch.folder().path()).stdin(Stdio::null()).stderr(Stdio::null());
+        command
+            .env("SPILLWAY_RUNTIME_DIR", launch.folder().path())
+            .stdin(Stdio::null())
+            .stderr(Stdio::null());
         assert_eq!(command.stdout(deaf().0).status().expect("it was built").code(), Some(0));
         Client::open(launch.socket(), "").write(0, &[1; 512]).expect("it serves");
         let mut stop = Command::new(binary::path());

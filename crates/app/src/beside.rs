@@ -4,26 +4,27 @@
 //! refused or done otherwise.
 
 use std::sync::mpsc::{self, Sender};
-use std::thread::{Builder, JoinHandle};
 
 use spillway_core::{Error, Kind};
+use spillway_io::thread::{STACK_BYTES, Thread};
 
 type Job = Box<dyn FnOnce() + Send>;
 
 /// What is under way.
 #[derive(Default)]
-pub(crate) struct Beside(Vec<JoinHandle<()>>);
+pub(crate) struct Beside(Vec<Thread>);
 
 impl Beside {
     /// A thread that waits for its work; [`Kind::Busy`] where the system has no more.
     pub(crate) fn thread(&mut self) -> Result<Idle, Error> {
-        self.thread_of(Builder::new().name("beside".to_owned()))
+        self.thread_of(STACK_BYTES)
     }
 
-    fn thread_of(&mut self, builder: Builder) -> Result<Idle, Error> {
+    fn thread_of(&mut self, stack_bytes: usize) -> Result<Idle, Error> {
         self.0.retain(|thread| !thread.is_finished());
         let (idle, work) = mpsc::channel::<Job>();
-        let thread = builder.spawn(move || work.into_iter().for_each(|work| work())).map_err(|why| {
+        let thread = Thread::spawn(stack_bytes, move || work.into_iter().for_each(|work| work()));
+        let thread = thread.map_err(|why| {
             let text =
                 format!("no thread can be started ({why}): raise the limit of processes, or try again");
             Error::new(Kind::Busy, text)
@@ -34,9 +35,7 @@ impl Beside {
 
     /// Waits until everything is done.
     pub(crate) fn join(&mut self) {
-        for thread in self.0.drain(..) {
-            thread.join().expect("what is done beside does not panic");
-        }
+        self.0.drain(..).for_each(Thread::join);
     }
 }
 
@@ -67,7 +66,7 @@ mod tests {
     #[test]
     fn a_system_without_room_for_a_thread_is_a_refusal() {
         let mut beside = Beside::default();
-        let refused = beside.thread_of(Builder::new().stack_size(1 << 62));
+        let refused = beside.thread_of(1 << 62);
         assert_eq!(refused.err().map(|error| error.kind), Some(Kind::Busy));
         beside.join();
     }

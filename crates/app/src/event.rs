@@ -17,6 +17,8 @@ pub(crate) enum Event {
     Change(Change, Promise),
     /// A client asks for another device and waits for its number.
     Add(Promise<u32>),
+    /// Its threads fail in a way that may not pass.
+    Failed(Error),
     /// It is built, or cannot be.
     Arrived(Result<Box<Arrival>, Error>, Promise<u32>),
 }

@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use spillway_core::{Aligned, Budget, Charge, Error, Kind, Value};
 use spillway_export::Reserved;
 use spillway_export::control::Change;
-use spillway_io::{Limits, Listener, Workers};
+use spillway_io::{Limits, Listener, OnFailure, Workers, WorkersOptions};
 
 use crate::arrival::{ADDED_CONNECTIONS_MAX, Arrival, Arrivals, Built};
 use crate::background::{in_background, wait_for};
@@ -88,7 +88,11 @@ impl Server {
         let claims = claims.collect::<Result<Vec<_>>>()?;
         let budget = Budget::new(memory.bytes);
         let charges = memory.charge(&budget)?;
-        let workers = Workers::start(plan.server.workers_options(&memory)).map_err(refused)?;
+        let events = devices.events().clone();
+        // Where nobody listens any more, the server stops.
+        let on_failure: OnFailure = Arc::new(move |error| _ = events.send(Event::Failed(error)));
+        let options = WorkersOptions { on_failure, ..plan.server.workers_options(&memory) };
+        let workers = Workers::start(options).map_err(refused)?;
         let opening = StackOpener::new(&workers, &budget);
         let arrivals = Arrivals {
             folder: folder.clone(),
@@ -250,6 +254,11 @@ impl Server {
                     tracing::info!("signal {number}: stopping");
                     self.unmount_in_time(events);
                     return Ok(self.stop(None)?);
+                }
+                Event::Failed(error) => {
+                    tracing::error!("{}: stopping", error.message());
+                    self.unmount_in_time(events);
+                    return Ok(self.stop(None).and(Err(refused(error)))?);
                 }
                 Event::Change(Change::StopServer, promise) => match self.unmount() {
                     Ok(()) => return Ok(self.stop(Some(promise))?),

@@ -17,6 +17,8 @@
 //! write past the limit of file sizes fails by EFBIG; SIGTTOU is ignored so that a log line from the background of a terminal is written and stops
 //! nobody. The language's runtime ignores SIGPIPE before `main`.
 
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
@@ -30,7 +32,8 @@ use signal_hook::consts::{
     SIGXCPU, SIGXFSZ,
 };
 use signal_hook::flag;
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::backend::SignalDelivery;
+use signal_hook::iterator::exfiltrator::SignalOnly;
 use spillway_io::signals::{ignore, is_ignored, leave};
 
 use crate::event::Event;
@@ -48,6 +51,9 @@ const WITHOUT_EFFECT: [i32; 6] = [SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, S
 /// How long all signals are one.
 const ONE_REQUEST: Duration = Duration::from_secs(1);
 
+/// Pause between two looks for signals where waiting for them is refused.
+const LOOK_PAUSE: Duration = Duration::from_millis(10);
+
 /// Lets this program wait for programs that it starts, whatever the one that started it ignores.
 pub(crate) fn await_children() -> Result<()> {
     leave(SIGCHLD).context("cannot wait for other programs")
@@ -62,7 +68,9 @@ pub(crate) fn watch(events: Sender<Event>) -> Result<()> {
     for signal in INSISTENT {
         flag::register_conditional_shutdown(signal, 128 + signal, asked.clone())?;
     }
-    let signals = Signals::new(watched).context("cannot watch for signals")?;
+    let (read, write) = UnixStream::pair().context("cannot watch for signals")?;
+    let signals = SignalDelivery::with_pipe(read, write, SignalOnly, watched);
+    let signals = signals.context("cannot watch for signals")?;
     for signal in WITHOUT_EFFECT {
         flag::register(signal, Arc::default())?;
     }
@@ -72,17 +80,33 @@ pub(crate) fn watch(events: Sender<Event>) -> Result<()> {
     Ok(())
 }
 
-/// Passes signals on until nobody listens, and marks that the server was `asked` to stop once its first request is over.
-fn forward(mut signals: Signals, events: &Sender<Event>, asked: &AtomicBool) {
-    for signal in signals.forever() {
-        if signal == SIGUSR1 {
-            log::reopen();
-        } else if events.send(Event::Signal(signal)).is_err() {
+/// Passes signals on until nobody listens.
+fn forward(mut signals: SignalDelivery<UnixStream, SignalOnly>, events: &Sender<Event>, asked: &AtomicBool) {
+    while let Ok(Some(mut arrived)) = signals.poll_pending(&mut wait) {
+        if !arrived.all(|signal| pass_on(signal, events, asked)) {
             return;
-        } else if !asked.load(Ordering::SeqCst) {
-            thread::sleep(ONE_REQUEST);
-            asked.store(true, Ordering::SeqCst);
-            tracing::info!("SIGINT, SIGTERM and SIGQUIT end the server at once from now on, without a flush");
         }
     }
+}
+
+/// Marks that the server was `asked` to stop once its first request is over. False where nobody listens.
+fn pass_on(signal: i32, events: &Sender<Event>, asked: &AtomicBool) -> bool {
+    if signal == SIGUSR1 {
+        log::reopen();
+    } else if events.send(Event::Signal(signal)).is_err() {
+        return false;
+    } else if !asked.load(Ordering::SeqCst) {
+        thread::sleep(ONE_REQUEST);
+        asked.store(true, Ordering::SeqCst);
+        tracing::info!("SIGINT, SIGTERM and SIGQUIT end the server at once from now on, without a flush");
+    }
+    true
+}
+
+/// Waits until signals may have arrived. Where the system refuses to say, it is time to look.
+fn wait(read: &mut UnixStream) -> io::Result<bool> {
+    if read.read(&mut [0]).is_err() {
+        thread::sleep(LOOK_PAUSE);
+    }
+    Ok(true)
 }

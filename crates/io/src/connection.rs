@@ -30,14 +30,15 @@ use compio::BufResult;
 use compio::runtime::Submit;
 use rustix::net::{Shutdown, shutdown};
 use spillway_core::session::{Intake, Session};
-use spillway_core::{IoBuf, work};
+use spillway_core::{IoBuf, LocalFuture, work};
 
 use crate::control::{Admission, Control, Order};
-use crate::op::{Receive, receive_now, would_block};
+use crate::op::{Receive, receive_now, shortage_passes, would_block};
 use crate::pool::{BULK_LEN, Pool};
+use crate::waits::is_shortage;
 
 use handshake::Handshake;
-use sending::{Full, send_now};
+use sending::{Full, linger, send_now};
 use watch::Watch;
 
 /// Bytes of the receive that is always in flight.
@@ -45,9 +46,6 @@ const RECEIVE_LEN: usize = 16 << 10;
 
 /// Units of work for a round, besides the bytes that it moves: a few system calls.
 const ROUND_UNITS: u32 = 20;
-
-/// Bytes thrown away at the end, so that closing does not reset a peer that still has output to read.
-const DISCARD_MAX: usize = 1 << 20;
 
 /// Why a connection ends without its session having finished.
 struct Gone;
@@ -79,6 +77,8 @@ pub(crate) struct Connection {
     /// The last receive filled its buffer: more has probably arrived.
     more: bool,
     full: Option<Full>,
+    /// The system had no memory for a receive: none is tried meanwhile.
+    pause: Option<LocalFuture<()>>,
     watch: Watch,
     listening: bool,
     wound_down: bool,
@@ -105,6 +105,7 @@ impl Connection {
             spare: IoBuf::empty(),
             more: false,
             full: None,
+            pause: None,
             watch: Watch::new(),
             listening: false,
             wound_down: false,
@@ -157,7 +158,8 @@ impl Connection {
         self.receiving = None;
         match result {
             Ok(count) => self.feed(buf, count, payload).map(|()| true),
-            Err(error) if would_block(&error) => {
+            Err(error) if would_block(&error) || is_shortage(&error) => {
+                self.pause = (!would_block(&error)).then(shortage_passes);
                 self.feed_nothing(buf, payload);
                 Ok(true)
             }
@@ -209,6 +211,10 @@ impl Connection {
     fn ask(&mut self, context: &mut Context<'_>) -> Result<Asked, Gone> {
         if self.receiving.is_some() {
             return Ok(Asked::Receiving);
+        }
+        self.pause.take_if(|pause| pause.as_mut().poll(context).is_ready());
+        if self.pause.is_some() {
+            return Ok(Asked::Waiting);
         }
         match self.session.intake() {
             Intake::Pause => Ok(Asked::Paused),
@@ -264,7 +270,7 @@ impl Connection {
     fn fetch(&mut self, mut buf: IoBuf, payload: bool) -> Result<Asked, Gone> {
         match receive_now(&self.socket, &mut buf) {
             Ok(count) => self.feed(buf, count, payload)?,
-            Err(error) if would_block(&error) => self.feed_nothing(buf, payload),
+            Err(error) if would_block(&error) || is_shortage(&error) => self.feed_nothing(buf, payload),
             Err(_) => {
                 self.feed_nothing(buf, payload);
                 return Err(Gone);
@@ -304,9 +310,9 @@ impl Connection {
                         break;
                     }
                 }
-                Err(error) if would_block(&error) => {
+                Err(error) if would_block(&error) || is_shortage(&error) => {
                     self.control.untaken.begin(self.pool.clock.coarse_now());
-                    self.full = Some(Full::new(&self.socket));
+                    self.full = Some(Full::new(&self.socket, !would_block(&error)));
                 }
                 Err(_) => return Err(Gone),
             }
@@ -356,19 +362,6 @@ impl Connection {
     fn gives_way(&mut self, context: &mut Context<'_>) -> bool {
         self.handshake.gives_way(&self.control, &self.pool.clock, context)
     }
-
-    /// Lingering close: closing with unread bytes resets the connection, and the peer may lose replies: reads what is there first.
-    fn linger(&mut self) {
-        let _ = shutdown(&self.socket, Shutdown::Write);
-        let mut buf = self.take_spare();
-        let mut discarded = 0;
-        while discarded < DISCARD_MAX {
-            match receive_now(&self.socket, &mut buf) {
-                Ok(count) if count > 0 => discarded += count,
-                _ => return,
-            }
-        }
-    }
 }
 
 impl Future for Connection {
@@ -377,7 +370,10 @@ impl Future for Connection {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let connection = self.get_mut();
         match connection.turn(context) {
-            Ok(Poll::Ready(())) => connection.linger(),
+            Ok(Poll::Ready(())) => {
+                let mut buf = connection.take_spare();
+                linger(&connection.socket, &mut buf);
+            }
             Ok(Poll::Pending) if !connection.gives_way(context) => return Poll::Pending,
             Ok(Poll::Pending) | Err(Gone) => connection.session.hang_up(),
         }

@@ -7,9 +7,12 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use compio::driver::op::OpCodeFlag;
 use compio::driver::{AsyncifyPool, DriverType, ProactorBuilder};
 use compio::runtime::{Runtime, RuntimeBuilder};
 use spillway_core::{Error, Kind};
+
+use crate::blocking::Blocking;
 
 /// Wakes from other threads that one worker can hold. A task has at most one, so the queue cannot fill up below this many
 /// tasks; full, it would make the waking thread spin, and two workers that wake each other would spin for ever.
@@ -18,8 +21,9 @@ pub(crate) const WAKES_MAX: usize = 16384;
 /// Entries of a submission queue; more only cost an extra system call.
 const RING_ENTRIES: u32 = 1024;
 
-/// Threads for calls that can only block, shared by all workers.
-const BLOCKING_THREADS_MAX: usize = 64;
+/// Threads for calls that can only block, shared by all workers: each call on a file where the driver polls, few where it does not.
+const BLOCKING_THREADS_POLL: usize = 64;
+const BLOCKING_THREADS_IO_URING: usize = 8;
 
 /// What the caller wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,13 +111,28 @@ impl RuntimeRecipe {
             proactor.single_issuer(matches!(task_run, TaskRun::Deferred));
             proactor.defer_taskrun(matches!(task_run, TaskRun::Deferred));
             proactor.coop_taskrun(gentle).taskrun_flag(gentle);
-            let recipe = Self { driver: Driver::IoUring, proactor };
+            let mut recipe = Self { driver: Driver::IoUring, proactor };
             match recipe.runtime(1) {
-                Ok(_) => return Ok(recipe),
+                // Asked at first, this would hide why a ring is refused.
+                Ok(_) => {
+                    recipe.proactor.detect_opcode_support(OPCODES);
+                    return recipe.runtime(1).map(|_| recipe);
+                }
                 Err(error) => last = error,
             }
         }
         Err(last)
+    }
+
+    /// Threads for calls that can only block, for runtimes of this recipe.
+    pub(crate) fn blocking(&self) -> Result<Blocking, Error> {
+        let wanted = match self.driver {
+            Driver::IoUring => BLOCKING_THREADS_IO_URING,
+            Driver::Poll(_) => BLOCKING_THREADS_POLL,
+        };
+        Blocking::start(wanted).map_err(|error| {
+            Error::new(kind_of(&error), format!("threads for calls that block could not be started: {error}"))
+        })
     }
 
     /// A runtime for the calling thread. It looks for I/O after at most `tasks_between_polls` tasks.
@@ -126,9 +145,19 @@ impl RuntimeRecipe {
     }
 }
 
+/// What is asked of a ring. Linux has all of it since 5.6, and so the rest: fallocate.
+const OPCODES: OpCodeFlag = OpCodeFlag::Read
+    .union(OpCodeFlag::Write)
+    .union(OpCodeFlag::Fsync)
+    .union(OpCodeFlag::Recv)
+    .union(OpCodeFlag::PollAdd)
+    .union(OpCodeFlag::AsyncCancel);
+
 fn proactor(driver: DriverType) -> ProactorBuilder {
     let mut builder = ProactorBuilder::new();
-    let pool = AsyncifyPool::new(BLOCKING_THREADS_MAX, Duration::from_secs(10));
+    // The runtime's own threads are made at a moment of its choice, and it cannot go on where one is refused: it never needs any, because
+    // what blocks has threads of ours.
+    let pool = AsyncifyPool::new(0, Duration::ZERO);
     builder.driver_type(driver).capacity(RING_ENTRIES).reuse_thread_pool(pool);
     if driver == DriverType::IoUring {
         builder.cqsize(4 * RING_ENTRIES);

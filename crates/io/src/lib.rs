@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`driver`] | io_uring, or poll with blocking threads where io_uring is refused |
 //! | [`workers`] | [`Workers`]: one thread for each core, a few for background work and computing, one that accepts |
+//! | [`thread`], `blocking` | threads that the system may refuse, and those for calls that can only block |
 //! | [`local`] | [`block_on`] and [`Local`]: the same runtime on the calling thread, for tests and tools |
 //! | [`mod@env`] | [`SystemEnv`]: clock, timers, tasks and chance |
 //! | [`memory`], `nodes` | [`MmapRegions`]: memory that costs nothing until touched; [`memory_nodes`] |
@@ -24,24 +25,30 @@ pub mod patient;
 pub mod serve;
 pub mod signals;
 pub mod socket;
+pub mod thread;
 pub mod workers;
 
+mod blocking;
 mod clock;
 mod connection;
 mod control;
+mod hall;
 mod idle_backoff;
 mod nodes;
 mod op;
 mod pool;
 mod roll;
+mod waits;
 
+pub use blocking::on_blocking_thread;
 pub use driver::{Driver, DriverChoice};
 pub use env::SystemEnv;
-pub use file::{Direct, FileOptions, Footprint, Opened, lock_file, on_blocking_thread, open, program_of};
+pub use file::{Direct, FileOptions, Footprint, Opened, lock_file, open, program_of};
+pub use hall::{Limits, NewSession};
 pub use local::{Local, block_on};
 pub use memory::MmapRegions;
 pub use nodes::memory_nodes;
 pub use pool::BULK_LEN;
-pub use serve::{Limits, NewSession, Serving, serve};
+pub use serve::{Serving, serve};
 pub use socket::{Listener, connect_within, is_listening};
-pub use workers::{WORKERS_MAX, Workers, WorkersOptions};
+pub use workers::{OnFailure, WORKERS_MAX, Workers, WorkersOptions};

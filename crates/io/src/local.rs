@@ -6,6 +6,7 @@ use std::future::Future;
 use compio::runtime::Runtime;
 use spillway_core::Error;
 
+use crate::blocking::Blocking;
 use crate::driver::{Driver, DriverChoice, RuntimeRecipe, kind_of};
 use crate::env::yield_now;
 use crate::pool::{close, detached};
@@ -15,6 +16,7 @@ pub struct Local {
     // Taken only by drop.
     runtime: Option<Runtime>,
     driver: Driver,
+    blocking: Blocking,
 }
 
 impl Local {
@@ -28,7 +30,8 @@ impl Local {
                 format!("the {} driver could not be set up: {error}", recipe.driver.name()),
             )
         })?;
-        Ok(Self { runtime: Some(runtime), driver: recipe.driver })
+        let blocking = recipe.blocking()?;
+        Ok(Self { runtime: Some(runtime), driver: recipe.driver, blocking })
     }
 
     /// What carries the I/O.
@@ -39,6 +42,7 @@ impl Local {
     /// Runs `future` to its end. Other tasks of the runtime run only meanwhile. Panics inside another runtime.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         assert!(Runtime::try_with_current(|_| ()).is_err(), "block_on inside a task would stop its thread");
+        self.blocking.enter();
         self.runtime.as_ref().expect("present until drop").block_on(future)
     }
 }

@@ -4,15 +4,20 @@
 //! the answer. Under io_uring an operation is one submission entry; under poll it is a non-blocking try repeated on
 //! readiness (sockets), or a call on a blocking thread (files).
 
+use std::future::Future;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
+use compio::BufResult;
 use compio::driver::{Decision, IourOpCode, OpEntry, OpType, PollOpCode};
+use compio::runtime::Submit;
 use io_uring::{opcode, types::Fd};
 use rustix::net::RecvFlags;
-use spillway_core::IoBuf;
+use spillway_core::{IoBuf, LocalFuture};
 
 /// Receives into the window of `buf`.
 pub(crate) struct Receive {
@@ -41,10 +46,6 @@ unsafe impl IourOpCode for Receive {
     fn create_entry(&mut self, (): &mut ()) -> OpEntry {
         let (address, len) = (self.buf.as_mut_ptr(), self.buf.len() as u32);
         opcode::Recv::new(Fd(self.fd.as_raw_fd()), address, len).build().into()
-    }
-
-    fn call_blocking(&mut self, (): &mut ()) -> io::Result<usize> {
-        self.call(RecvFlags::empty())
     }
 }
 
@@ -86,9 +87,9 @@ pub(crate) enum Event {
 }
 
 /// Completes once `event` holds.
-pub(crate) struct Await {
-    pub(crate) fd: Arc<OwnedFd>,
-    pub(crate) event: Event,
+struct Await {
+    fd: Arc<OwnedFd>,
+    event: Event,
 }
 
 // SAFETY: the entry points to no memory and the descriptor is owned by the operation.
@@ -129,7 +130,85 @@ unsafe impl PollOpCode for Await {
     }
 }
 
+/// Pause before something is tried again that the system refused for want of memory or descriptors.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(10);
+
+/// The pause itself.
+pub(crate) fn shortage_passes() -> LocalFuture<()> {
+    Box::pin(compio::time::sleep(SHORTAGE_PAUSE))
+}
+
+/// A wait for an event, which survives that the system refuses it: then it is asked for again after a pause.
+pub(crate) struct Awaited {
+    fd: Arc<OwnedFd>,
+    event: Event,
+    wait: Submit<Await>,
+    pause: Option<LocalFuture<()>>,
+}
+
+impl Awaited {
+    /// On the thread that waits.
+    pub(crate) fn new(fd: &Arc<OwnedFd>, event: Event) -> Self {
+        let wait = compio::runtime::submit(Await { fd: fd.clone(), event });
+        Self { fd: fd.clone(), event, wait, pause: None }
+    }
+
+    /// The same, asked for after a pause.
+    pub(crate) fn after_pause(fd: &Arc<OwnedFd>, event: Event) -> Self {
+        Self { pause: Some(shortage_passes()), ..Self::new(fd, event) }
+    }
+
+    /// Whether the event holds. Where not, it wakes the task.
+    pub(crate) fn holds(&mut self, context: &mut Context<'_>) -> bool {
+        loop {
+            if let Some(pause) = &mut self.pause {
+                if pause.as_mut().poll(context).is_pending() {
+                    return false;
+                }
+                *self = Self::new(&self.fd, self.event);
+            }
+            match Pin::new(&mut self.wait).poll(context) {
+                Poll::Pending => return false,
+                Poll::Ready(BufResult(Ok(_), _)) => return true,
+                Poll::Ready(BufResult(Err(_), _)) => self.pause = Some(shortage_passes()),
+            }
+        }
+    }
+}
+
 /// Whether a non-blocking call found nothing to do.
 pub(crate) fn would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::future::poll_fn;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::{DriverChoice, Local};
+
+    /// A wait for a regular file is refused by epoll.
+    #[test]
+    fn a_refused_wait_is_asked_for_again_and_holds_once_there_is_something() {
+        let local = Local::new(DriverChoice::Poll).unwrap();
+        let fd = Arc::new(OwnedFd::from(File::open("/proc/self/exe").unwrap()));
+        let (mut sender, receiver) = UnixStream::pair().unwrap();
+        local.block_on(async {
+            let mut awaited = Awaited::new(&fd, Event::Readable);
+            poll_fn(|context| {
+                assert!(!awaited.holds(context));
+                Poll::Ready(())
+            })
+            .await;
+            assert!(awaited.pause.is_some(), "it is asked for again after a pause");
+            // SAFETY: both are open, and the file behind the first is used by nobody.
+            assert!(unsafe { libc::dup2(receiver.as_raw_fd(), fd.as_raw_fd()) } >= 0);
+            sender.write_all(&[1]).unwrap();
+            poll_fn(|context| if awaited.holds(context) { Poll::Ready(()) } else { Poll::Pending }).await;
+        });
+    }
 }

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::sync::OnceLock;
 use std::task::{Context, Poll, Waker};
@@ -16,6 +17,7 @@ use spillway_core::{Budget, Task};
 use crate::clock::Clock;
 use crate::idle_backoff::IdleBackoff;
 use crate::patient::write_all;
+use crate::waits::Waits;
 
 /// Tasks that run between two looks at the ring of another thread than a worker: they are long or few.
 pub(crate) const TASKS_BETWEEN_POLLS_BACKGROUND: usize = 4;
@@ -235,36 +237,51 @@ impl PoolThread {
         CURRENT.set(self);
     }
 
-    /// Runs tasks until [`PoolThread::stop`], and takes no more mail then. Before it sleeps it lets others run, where that `pays`.
-    pub(crate) fn serve(&self, runtime: Runtime, backoff: IdleBackoff, pays: impl Fn() -> bool) {
-        runtime.enter(|| self.run(&runtime, backoff, pays));
+    /// Runs tasks until [`PoolThread::stop`], and takes no more mail then. Before it sleeps it lets others run, where that `pays`; errors of its
+    /// driver that may not pass are told to `failed`.
+    pub(crate) fn serve(
+        &self,
+        runtime: Runtime,
+        backoff: IdleBackoff,
+        pays: impl Fn() -> bool,
+        failed: &dyn Fn(&io::Error),
+    ) {
+        runtime.enter(|| self.run(&runtime, backoff, pays, Waits::new(&runtime, failed)));
         close(runtime);
         let unread = self.mail.lock().take();
         drop(unread);
     }
 
-    fn run(&self, runtime: &Runtime, mut backoff: IdleBackoff, pays: impl Fn() -> bool) {
+    fn run(
+        &self,
+        runtime: &Runtime,
+        mut backoff: IdleBackoff,
+        pays: impl Fn() -> bool,
+        mut waits: Waits<'_>,
+    ) {
+        let stopping = || self.stopping.load(Ordering::Acquire);
         loop {
             let mail = self.open_mail();
             let before = TASKS_POLLED.get();
             let more = runtime.run() | mail;
             // The last task to be finished may just have been: nothing would wake the thread any more.
-            if self.stopping.load(Ordering::Acquire) && detached() == 0 {
+            if stopping() && detached() == 0 {
                 return;
             }
             if TASKS_POLLED.get() != before {
                 backoff.worked();
+                waits.worked();
             }
             if more {
-                runtime.poll_with(Some(Duration::ZERO));
+                waits.look(stopping);
                 continue;
             }
             let looks = backoff.let_others_run(&pays);
             self.idle.store(true, Ordering::Relaxed);
             if looks {
-                runtime.poll_with(Some(Duration::ZERO));
+                waits.look(stopping);
             } else {
-                runtime.poll();
+                waits.sleep(stopping);
             }
             self.idle.store(false, Ordering::Relaxed);
         }
@@ -348,11 +365,10 @@ pub(crate) fn fatal(what: &str) -> ! {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use spillway_core::{Place, task};
 
-    use super::*;
     use crate::{Workers, WorkersOptions};
 
     fn until(wanted: impl Fn() -> bool) {

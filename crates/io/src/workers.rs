@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use spillway_core::buffer::{Buffers, Workspace};
-use spillway_core::{Env, Error, Task};
+use spillway_core::{Env, Error, Kind, Task};
 
 use crate::clock::TICK;
 use crate::driver::{Driver, DriverChoice, RuntimeRecipe, kind_of};
@@ -46,6 +46,8 @@ pub struct WorkersOptions {
     /// Buffers of [`BULK_LEN`](crate::BULK_LEN) for connections that receive much at once, apart from those of requests: a connection may wait for
     /// memory while it holds one. Where none are given, some that no budget counts.
     pub bulk: Option<Workspace>,
+    /// Told where a thread's driver fails in a way that may not pass. The threads go on trying, but the server had better end.
+    pub on_failure: OnFailure,
     /// Where the threads' buffers count: those of the starting thread, unless others are given.
     pub buffers: Buffers,
 }
@@ -55,10 +57,21 @@ impl Default for WorkersOptions {
     fn default() -> Self {
         let count = std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX);
         let (background, compute) = ((count / 16).max(1), (count / 4).max(1));
-        let (driver, look, buffers) = (DriverChoice::Auto, Duration::ZERO, Buffers::here());
-        Self { count, background, compute, driver, look, bulk: None, buffers }
+        Self {
+            count,
+            background,
+            compute,
+            driver: DriverChoice::Auto,
+            look: Duration::ZERO,
+            bulk: None,
+            on_failure: Arc::new(|error| tracing::error!("{}", error.message())),
+            buffers: Buffers::here(),
+        }
     }
 }
+
+/// What is told of a driver that fails.
+pub type OnFailure = Arc<dyn Fn(Error) + Send + Sync>;
 
 /// The running threads.
 pub struct Workers {
@@ -85,19 +98,27 @@ impl Workers {
             threads: Vec::new(),
             driver: recipe.driver.clone(),
         };
-        workers.launch(&recipe, options.look)?;
+        workers.launch(&recipe, options.look, &options.on_failure)?;
         let pool = workers.pool.clone();
         workers.pool.front().post(Box::new(move || Box::pin(keep_time(pool))));
         Ok(workers)
     }
 
-    fn launch(&mut self, recipe: &RuntimeRecipe, look: Duration) -> Result<(), Error> {
+    fn launch(
+        &mut self,
+        recipe: &RuntimeRecipe,
+        look: Duration,
+        on_failure: &OnFailure,
+    ) -> Result<(), Error> {
+        let blocking = Arc::new(recipe.blocking()?);
         let (ready, started) = mpsc::channel();
         for index in 0..self.pool.thread_count() {
             let (pool, recipe, ready) = (self.pool.clone(), recipe.clone(), ready.clone());
-            let thread = std::thread::Builder::new()
-                .name(pool.thread_name(index))
-                .spawn(move || thread_main(&pool, index, &recipe, look, &ready));
+            let (blocking, on_failure) = (blocking.clone(), on_failure.clone());
+            let thread = std::thread::Builder::new().name(pool.thread_name(index)).spawn(move || {
+                blocking.enter();
+                thread_main(&pool, index, &recipe, look, &*on_failure, &ready);
+            });
             self.threads.push(thread.map_err(|error| {
                 Error::new(kind_of(&error), format!("worker thread {index} could not be started: {error}"))
             })?);
@@ -160,6 +181,7 @@ fn thread_main(
     index: usize,
     recipe: &RuntimeRecipe,
     look: Duration,
+    on_failure: &(dyn Fn(Error) + Send + Sync),
     ready: &mpsc::Sender<Result<(), Error>>,
 ) {
     let _guard = AbortOnPanic;
@@ -185,7 +207,11 @@ fn thread_main(
     thread.enter(&runtime);
     let _ = ready.send(Ok(()));
     let backoff = IdleBackoff::looking(if worker { look } else { Duration::ZERO });
-    thread.serve(runtime, backoff, || !worker || !pool.background_runs());
+    let failed = |error: &io::Error| {
+        let text = format!("the {} driver of a worker fails: {error}", recipe.driver.name());
+        on_failure(Error::new(Kind::Io, text));
+    };
+    thread.serve(runtime, backoff, || !worker || !pool.background_runs(), &failed);
 }
 
 /// How long a worker keeps a processor that others wait for. Short, so that it interrupts those with the ordinary slice, 0.7 to 2.8 ms, when it

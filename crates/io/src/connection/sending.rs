@@ -3,17 +3,15 @@
 use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
-use compio::runtime::Submit;
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sendmsg, shutdown};
 use spillway_core::LocalFuture;
 use spillway_core::session::Output;
 
-use crate::op::{Await, Event};
+use crate::op::{Awaited, Event, receive_now};
 
 /// Slices in one send: half of what the system allows.
 const SLICES_MAX: usize = 512;
@@ -22,24 +20,27 @@ const SLICES_MAX: usize = 512;
 /// after that.
 const PATIENCE: Duration = Duration::from_millis(1);
 
+/// Bytes thrown away at the end, so that closing does not reset a peer that still has output to read.
+const DISCARD_MAX: usize = 1 << 20;
+
 /// The peer does not take what there is for it.
 pub(super) struct Full {
-    writable: Submit<Await>,
+    writable: Awaited,
     /// [`PATIENCE`], while it lasts.
     patience: Option<LocalFuture<()>>,
 }
 
 impl Full {
-    /// From now on `socket` is waited for.
-    pub(super) fn new(socket: &Arc<OwnedFd>) -> Self {
-        let room = Await { fd: socket.clone(), event: Event::Writable };
+    /// From now on `socket` is waited for, where memory is `short` after a pause.
+    pub(super) fn new(socket: &Arc<OwnedFd>, short: bool) -> Self {
         let patience = Box::pin(compio::time::sleep(PATIENCE));
-        Self { writable: compio::runtime::submit(room), patience: Some(patience) }
+        let writable = if short { Awaited::after_pause } else { Awaited::new };
+        Self { writable: writable(socket, Event::Writable), patience: Some(patience) }
     }
 
     /// Whether the socket has room again.
     pub(super) fn has_room(&mut self, context: &mut Context<'_>) -> bool {
-        Pin::new(&mut self.writable).poll(context).is_ready()
+        self.writable.holds(context)
     }
 
     /// Whether the peer is given time to take its replies before more is received from it.
@@ -49,6 +50,18 @@ impl Full {
             self.patience = None;
         }
         lasts
+    }
+}
+
+/// Lingering close: closing with unread bytes resets the connection, and the peer may lose replies: reads what is there first.
+pub(super) fn linger(socket: &OwnedFd, buf: &mut [u8]) {
+    let _ = shutdown(socket, Shutdown::Write);
+    let mut discarded = 0;
+    while discarded < DISCARD_MAX {
+        match receive_now(socket, buf) {
+            Ok(count) if count > 0 => discarded += count,
+            _ => return,
+        }
     }
 }
 

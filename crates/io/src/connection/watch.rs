@@ -1,18 +1,17 @@
 //! Noticing that a peer has gone while nothing is received from it.
 
 use std::os::fd::OwnedFd;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Context;
 
-use compio::runtime::{Runtime, Submit};
+use compio::runtime::Runtime;
 
-use crate::op::{Await, Event};
+use crate::op::{Awaited, Event};
 
 /// Waits for a hang-up from the first look on, where the driver can.
 pub(super) struct Watch {
     polling_driver: bool,
-    hung_up: Option<Submit<Await>>,
+    hung_up: Option<Awaited>,
 }
 
 impl Watch {
@@ -27,9 +26,6 @@ impl Watch {
         if self.polling_driver {
             return false;
         }
-        let watch = self.hung_up.get_or_insert_with(|| {
-            compio::runtime::submit(Await { fd: socket.clone(), event: Event::HangUp })
-        });
-        Pin::new(watch).poll(context).is_ready()
+        self.hung_up.get_or_insert_with(|| Awaited::new(socket, Event::HangUp)).holds(context)
     }
 }

@@ -29,6 +29,5 @@ mod tests;
 pub use footprint::Footprint;
 pub use holders::program_of;
 pub use lock::lock as lock_file;
-pub use op::on_blocking_thread;
 pub use open::{Opened, open};
 pub use options::{Direct, FileOptions};

@@ -1,20 +1,19 @@
 //! Operations on files, for both drivers.
 
-use std::future::Future;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::task::Poll;
 
 use compio::BufResult;
-use compio::buf::IntoInner;
-use compio::driver::op::Asyncify;
 use compio::driver::{Decision, IourOpCode, OpEntry, PollOpCode};
+use compio::runtime::Runtime;
 use io_uring::{opcode, types};
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};
 use rustix::io::{ReadWriteFlags, pread, pwritev2};
 use spillway_core::IoBuf;
-use spillway_core::buffer::Buffers;
+
+use crate::blocking::on_blocking_thread;
 
 /// What to do with the file.
 #[derive(Clone, Copy)]
@@ -58,9 +57,20 @@ impl FileOp {
     }
 
     /// Runs the operation once; the result is a count of bytes or an errno.
-    pub(super) async fn run(self) -> (Result<usize, i32>, Self) {
-        let BufResult(result, op) = compio::runtime::submit(self).await;
+    pub(super) async fn run(mut self) -> (Result<usize, i32>, Self) {
+        let (result, op) = if self.blocks() {
+            on_blocking_thread(move || (self.call(), self)).await
+        } else {
+            let BufResult(result, op) = compio::runtime::submit(self).await;
+            (result, op)
+        };
         (result.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)), op)
+    }
+
+    /// Whether the thread's driver has no way to make the call but to wait for it.
+    fn blocks(&self) -> bool {
+        let polling = Runtime::with_current(|runtime| runtime.driver_type().is_polling());
+        polling || matches!(self.act, Act::Discard { .. })
     }
 
     fn call(&mut self) -> io::Result<usize> {
@@ -111,38 +121,21 @@ unsafe impl IourOpCode for FileOp {
             Act::Allocate { mode, len } => {
                 opcode::Fallocate::new(fd, len).offset(at).mode(mode.bits() as i32).build()
             }
-            Act::Discard { .. } => return OpEntry::Blocking,
+            Act::Discard { .. } => unreachable!("a ring has no discard: a thread makes it"),
         }
         .into()
     }
-
-    fn call_blocking(&mut self, (): &mut ()) -> io::Result<usize> {
-        self.call()
-    }
 }
 
-// SAFETY: the operation never waits for readiness.
+// SAFETY: the operation waits for nothing: a driver that polls is never given one, see `FileOp::run`.
 unsafe impl PollOpCode for FileOp {
     type Control = ();
 
     fn pre_submit(&mut self, (): &mut ()) -> io::Result<Decision> {
-        Ok(Decision::Blocking)
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     fn operate(&mut self, (): &mut ()) -> Poll<io::Result<usize>> {
-        Poll::Ready(self.call())
+        Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
     }
-}
-
-/// Runs a call that can only block on a thread of its own, whose buffers are those of this thread's engine. Needs a runtime of this crate on
-/// the thread that polls it.
-pub fn on_blocking_thread<T: Send + 'static>(
-    call: impl FnOnce() -> T + Send + 'static,
-) -> impl Future<Output = T> {
-    let buffers = Buffers::here();
-    let op = Asyncify::new(move || {
-        buffers.enter();
-        BufResult(Ok(0), call())
-    });
-    async move { compio::runtime::submit(op).await.1.into_inner() }
 }

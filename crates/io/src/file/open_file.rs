@@ -7,8 +7,9 @@ use rustix::fs::FallocateFlags;
 use spillway_core::storage::Moved;
 use spillway_core::{Answer, ByteRange, Extent, FallocateMode, Geometry, IoBuf, Kind, LocalFuture, Storage};
 
-use super::op::{self, Act, FileOp};
+use super::op::{Act, FileOp};
 use super::{extents, identity, length};
+use crate::blocking::on_blocking_thread;
 
 /// An open file or block device.
 pub(super) struct OpenFile {
@@ -77,7 +78,7 @@ impl Storage for OpenFile {
             return Answer::Done(Ok(vec![Extent::stored(range.len)]));
         }
         let (fd, block) = (self.fd.clone(), self.geometry.block_size.bytes());
-        Answer::pending(op::on_blocking_thread(move || Ok(extents::find(&fd, range, block, count_max))))
+        Answer::pending(on_blocking_thread(move || Ok(extents::find(&fd, range, block, count_max))))
     }
 }
 

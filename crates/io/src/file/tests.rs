@@ -15,9 +15,10 @@ use spillway_core::{
 
 use spillway_layers::file::File;
 
-use super::{Direct, FileOptions, on_blocking_thread, open};
+use super::{Direct, FileOptions, open};
 use crate::driver::{Driver, DriverChoice};
 use crate::local::Local;
+use crate::on_blocking_thread;
 use crate::workers::{Workers, WorkersOptions};
 
 mod claim;

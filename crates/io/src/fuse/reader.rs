@@ -17,7 +17,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use compio::runtime::Submit;
 use rustix::io::{Errno, read, writev};
 use spillway_core::buffer::{ALIGNMENT, Workspace};
 use spillway_core::exchange::{Exchange, Message};
@@ -25,7 +24,7 @@ use spillway_core::{IoBuf, work};
 
 use super::readers::ReaderGuard;
 use crate::control::Order;
-use crate::op::{Await, Event};
+use crate::op::{Awaited, Event};
 
 /// Bytes to charge for each reader besides its buffers: what it gets however short memory is, its first pending requests and its
 /// structures.
@@ -79,7 +78,7 @@ pub(super) struct Reader {
     buffers: MessageBuffers,
     /// For the next message. Absent while the exchange has it, and takes nothing.
     buf: Option<IoBuf>,
-    readable: Option<Submit<Await>>,
+    readable: Option<Awaited>,
     listening: bool,
     /// Last, so that it is given up when everything else is gone.
     guard: ReaderGuard,
@@ -164,10 +163,8 @@ impl Reader {
 
     fn is_readable(&mut self, context: &mut Context<'_>) -> bool {
         let fd = &self.fd;
-        let wait = self.readable.get_or_insert_with(|| {
-            compio::runtime::submit(Await { fd: fd.clone(), event: Event::ReadableAlone })
-        });
-        let ready = Pin::new(wait).poll(context).is_ready();
+        let wait = self.readable.get_or_insert_with(|| Awaited::new(fd, Event::ReadableAlone));
+        let ready = wait.holds(context);
         if ready {
             self.readable = None;
         }

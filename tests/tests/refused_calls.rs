@@ -1,0 +1,265 @@
+//! The system refuses calls of a running server, one kind after the other: it goes on or ends in order, and nothing is lost that was acknowledged.
+//!
+//! `SPILLWAY_REFUSALS=100` draws so many single refusals for each row of a table, besides the one that refuses all calls.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::process::Signal;
+use spillway_tests::raw::{Client, command};
+use spillway_tests::{Launch, Refusal, Refusing, Scratch, Server, pattern, until};
+
+const BLOCK: usize = 4096;
+
+/// Parts of the device, of which each has one writer, and their bytes.
+const PARTS: u64 = 3;
+const PART: usize = 4 << 20;
+
+/// Connections of a writer.
+const ROUNDS: usize = 30;
+
+/// Set to draw more single refusals.
+const DRAWS: &str = "SPILLWAY_REFUSALS";
+
+/// Refusals that an exam waits for before it lets go of the server.
+const REFUSED_MIN: usize = 3;
+
+/// Calls that either driver makes while it serves, with what the system may answer.
+const BOTH: &[(&str, &[&str])] = &[
+    ("recvfrom", &["ENOMEM", "EINTR"]),
+    ("sendmsg", &["ENOBUFS", "EINTR"]),
+    ("accept4", &["EMFILE", "ENOMEM", "ECONNABORTED", "EPERM"]),
+    ("fcntl", &["ENOMEM"]),
+    ("setsockopt,shutdown", &["ENOMEM"]),
+    ("mmap,munmap,mprotect,madvise", &["ENOMEM"]),
+    ("sched_yield", &["EINVAL"]),
+];
+
+const IO_URING: &[(&str, &[&str])] = &[("io_uring_enter", &["ENOMEM", "EAGAIN", "EBUSY", "EINTR"])];
+
+const POLL: &[(&str, &[&str])] = &[
+    ("epoll_pwait", &["EINTR", "ENOMEM"]),
+    ("timerfd_settime", &["ENOMEM"]),
+    ("pwritev2", &["EINTR", "EAGAIN"]),
+    ("fdatasync", &["EINTR"]),
+    ("clone3", &["EAGAIN"]),
+];
+
+/// Calls on files.
+const FILES: &[&str] = &["pwritev2", "fdatasync"];
+
+#[test]
+fn with_io_uring_a_server_outlives_what_the_system_refuses() {
+    exam("io_uring", &[BOTH, IO_URING]);
+}
+
+#[test]
+fn with_polling_a_server_outlives_what_the_system_refuses() {
+    exam("poll", &[BOTH, POLL]);
+}
+
+fn exam(driver: &str, tables: &[&[(&'static str, &[&'static str])]]) {
+    let draws: u64 = std::env::var(DRAWS).map_or(1, |number| number.parse().expect("a number"));
+    let mut random = u64::from(std::process::id());
+    for (call, errnos) in tables.concat() {
+        for errno in errnos {
+            // Of calls on files each error counts, so that these end before strace does.
+            let last = FILES.contains(&call).then_some(6);
+            outlives(driver, Refusal { last, ..Refusal::of(call, errno) });
+            for _ in 0..draws {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let first = 1 + (random >> 33) as u32 % 8;
+                outlives(driver, Refusal { first, last: Some(first), ..Refusal::of(call, errno) });
+            }
+        }
+    }
+}
+
+/// Clients go on with whatever fails meanwhile; then they find what they wrote, and the file has it once the server has ended.
+fn outlives(driver: &str, refusal: Refusal) {
+    let (mut server, written, origin) = serve(driver, &refusal);
+    let folder = server.folder();
+    let mut written = refused(&server, &refusal, &folder).into_iter().chain([written]).collect::<Vec<_>>();
+    assert!(server.lives(), "{refusal:?}: {:?}\n{}", server.ends(), server.log());
+    let mut client = server.client();
+    written.iter_mut().for_each(|written| {
+        written.check(&mut client);
+        written.write_some(&mut client).expect("nothing is refused any more");
+    });
+    drop(client);
+    server.signal(Signal::TERM);
+    assert_eq!(server.ends().code(), Some(0), "{refusal:?}: {}", server.log());
+    let file = fs::read(&origin).expect("the origin exists");
+    written.iter().for_each(|written| written.check_file(&file));
+}
+
+/// A server over a file, with something written.
+fn serve(driver: &str, refusal: &Refusal) -> (Server, Written, PathBuf) {
+    println!("{driver}: {refusal:?}");
+    let folder = Arc::new(Scratch::new());
+    let origin = folder.write("origin.raw", vec![0; PARTS as usize * PART]);
+    let server = Launch::disk(folder, &origin).with("--driver", driver).start();
+    let mut written = Written { part: 0, blocks: Vec::new() };
+    written.write_some(&mut server.client()).expect("nothing is refused yet");
+    (server, written, origin)
+}
+
+#[test]
+fn a_server_ends_in_order_where_the_system_has_neither_threads_nor_memory_for_it() {
+    for driver in ["io_uring", "poll"] {
+        for (call, errno) in [("clone3", "EAGAIN"), ("mmap", "ENOMEM"), ("mmap,mprotect,madvise", "ENOMEM")] {
+            for by_command in [false, true] {
+                ends_in_order(driver, Refusal::of(call, errno), by_command);
+            }
+            (1..=4).for_each(|first| {
+                ends_in_order(driver, Refusal { first, last: Some(first), ..Refusal::of(call, errno) }, true)
+            });
+        }
+    }
+}
+
+/// By a signal, or by a command: that may be refused, but then nothing has changed.
+fn ends_in_order(driver: &str, refusal: Refusal, by_command: bool) {
+    let (mut server, written, origin) = serve(driver, &refusal);
+    let refusing = Refusing::begin(server.pid(), &refusal, &server.folder());
+    let stopped = by_command && server.spillway(&["stop", "disk0"]).code == Some(0);
+    if !stopped {
+        assert!(server.lives(), "{refusal:?}: {}", server.log());
+        written.check(&mut server.client());
+        server.signal(Signal::TERM);
+    }
+    assert_eq!(server.ends().code(), Some(0), "{refusal:?}: {}", server.log());
+    written.check_file(&fs::read(&origin).expect("the origin exists"));
+    drop(refusing);
+}
+
+#[test]
+fn a_driver_that_goes_on_failing_ends_the_server_in_order() {
+    for (driver, call) in [("io_uring", "io_uring_enter"), ("poll", "epoll_pwait")] {
+        let refusal = Refusal::of(call, "EINVAL");
+        let (mut server, written, origin) = serve(driver, &refusal);
+        let refusing = Refusing::begin(server.pid(), &refusal, &server.folder());
+        until("it is going to stop", || server.log().contains(": stopping").then_some(()));
+        drop(refusing);
+        assert_eq!(server.ends().code(), Some(1), "{}", server.log());
+        assert!(server.log().contains("driver of a worker fails: Invalid argument"), "{}", server.log());
+        written.check_file(&fs::read(&origin).expect("the origin exists"));
+    }
+}
+
+#[test]
+fn a_start_without_threads_goes_on_with_fewer_or_says_why_not() {
+    let mut outcomes = Vec::new();
+    for driver in ["io_uring", "poll"] {
+        for first in [1, 2, 3, 5, 8, 13, 40] {
+            let launch = Launch::ram("16M").with("--driver", driver);
+            let (mut server, ended) =
+                launch.refused(Refusal { first, ..Refusal::of("clone3", "EAGAIN") }).attempt();
+            match ended {
+                Some(ended) => {
+                    assert_eq!(ended.code(), Some(1), "{first}: {}", server.log());
+                    assert!(server.log().contains("start"), "{first}: {}", server.log());
+                }
+                None => {
+                    server.client().write(0, &[1; BLOCK]).expect("a write");
+                    server.signal(Signal::TERM);
+                    assert_eq!(server.ends().code(), Some(0), "{first}: {}", server.log());
+                }
+            }
+            outcomes.push(ended.is_some());
+        }
+    }
+    assert!(outcomes.contains(&true) && outcomes.contains(&false), "{outcomes:?}");
+}
+
+/// What clients have written while calls were refused.
+fn refused(server: &Server, refusal: &Refusal, folder: &Scratch) -> Vec<Written> {
+    let (over, socket) = (AtomicBool::new(false), server.socket());
+    std::thread::scope(|scope| {
+        let refusing = Refusing::begin(server.pid(), refusal, folder);
+        let clients: Vec<_> = (1..PARTS)
+            .map(|part| {
+                scope.spawn({
+                    let over = &over;
+                    move || write_until(over, socket, part)
+                })
+            })
+            .collect();
+        let done = || {
+            refusal.last.is_none() && refusing.refused() >= REFUSED_MIN
+                || clients.iter().all(|client| client.is_finished())
+        };
+        until("calls are refused", || done().then_some(()));
+        // Threads are made at the start, so that nobody asks for one.
+        let asked = refusing.refused() > 0 || refusal.call == "clone3";
+        assert!(refusal.first > 1 || asked, "{refusal:?}: no such call was made");
+        drop(refusing);
+        over.store(true, Ordering::Relaxed);
+        clients.into_iter().map(|client| client.join().expect("it ends")).collect()
+    })
+}
+
+/// The blocks of a part of the device whose writes were acknowledged.
+struct Written {
+    part: u64,
+    blocks: Vec<u64>,
+}
+
+fn write_until(over: &AtomicBool, socket: &Path, part: u64) -> Written {
+    let mut written = Written { part, blocks: Vec::new() };
+    for _ in 0..ROUNDS {
+        if over.load(Ordering::Relaxed) {
+            break;
+        }
+        // A server that is out of descriptors or memory hangs up.
+        let _ = Client::try_open(socket, "").and_then(|mut client| written.write_some(&mut client));
+    }
+    written
+}
+
+impl Written {
+    fn place(&self, block: u64) -> u64 {
+        self.part * PART as u64 + block * BLOCK as u64
+    }
+
+    fn content(&self, block: u64) -> Vec<u8> {
+        pattern::random(self.part, self.place(block), BLOCK)
+    }
+
+    /// Writes blocks that come next, flushes and reads.
+    fn write_some(&mut self, client: &mut Client) -> io::Result<()> {
+        for _ in 0..4 {
+            let block = self.blocks.last().map_or(0, |last| last + 1);
+            client.send(command::WRITE, self.place(block), BLOCK as u32)?;
+            client.stream.write_all(&self.content(block))?;
+            let (error, _) = client.reply()?;
+            if error != 0 {
+                return Ok(());
+            }
+            self.blocks.push(block);
+        }
+        for command in [command::FLUSH, command::BLOCK_STATUS] {
+            client.send(command, 0, 0)?;
+            client.reply()?;
+        }
+        Ok(())
+    }
+
+    fn check(&self, client: &mut Client) {
+        for &block in &self.blocks {
+            let found = client.read(self.place(block), BLOCK).expect("a read");
+            assert!(found == self.content(block), "block {block} of part {} is lost", self.part);
+        }
+    }
+
+    fn check_file(&self, file: &[u8]) {
+        for &block in &self.blocks {
+            let at = self.place(block) as usize;
+            let found = &file[at..at + BLOCK];
+            assert!(found == self.content(block), "block {block} of part {} is not in the file", self.part);
+        }
+    }
+}
