@@ -21,6 +21,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
     ("sqlite3", "sqlite3"),
     ("strace", "strace"),
+    ("ip", "iproute2"),
     ("fusermount3", "fuse3"),
     ("losetup", "mount"),
     ("mount", "mount"),

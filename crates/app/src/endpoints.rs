@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use spillway_core::Error;
 use spillway_export::Exports;
@@ -22,6 +23,8 @@ const CONTROL_CONNECTIONS_MAX: usize = 16;
 /// See the head of this file.
 pub(crate) struct Endpoints {
     sessions: nbd::Config,
+    /// How long a client may be idle.
+    idle: Option<Duration>,
     /// NBD at one place for all devices, where the plan says so.
     shared: Option<Service>,
     /// NBD at a device's own socket, by name of the device.
@@ -38,9 +41,9 @@ struct Service {
 }
 
 impl Endpoints {
-    /// None yet; NBD sessions will have the limits `sessions`.
-    pub(crate) fn new(sessions: nbd::Config) -> Self {
-        Self { sessions, shared: None, own: HashMap::new(), control: HashMap::new() }
+    /// None yet; NBD sessions will have the limits `sessions`, and end once they were `idle` for so long.
+    pub(crate) fn new(sessions: nbd::Config, idle: Option<Duration>) -> Self {
+        Self { sessions, idle, shared: None, own: HashMap::new(), control: HashMap::new() }
     }
 
     /// Serves all devices at one socket, and those that are added later.
@@ -82,7 +85,7 @@ impl Endpoints {
     fn offer(&self, exports: Arc<Exports>, listener: Listener, workers: &Workers, limits: Limits) -> Service {
         let (offered, address, config) = (exports.clone(), address_of(&listener), self.sessions);
         let new_session: NewSession = Arc::new(move || Box::new(NbdSession::new(offered.clone(), config)));
-        let serving = serve(listener, workers, new_session, limits);
+        let serving = serve(listener, workers, new_session, Limits { idle: self.idle, ..limits });
         Service { exports, address, serving }
     }
 

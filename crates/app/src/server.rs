@@ -100,10 +100,11 @@ impl Server {
             mount: plan.server.mount.clone(),
             own_sockets: plan.server.socket.is_none() && plan.server.listen.is_none(),
         };
+        let idle = plan.server.idle_timeout.map(Duration::from_secs);
         let mut server = Self {
             devices: Arc::new(devices),
             mounting: None,
-            endpoints: Endpoints::new(memory.session_limits()),
+            endpoints: Endpoints::new(memory.session_limits(), idle),
             beside: Beside::default(),
             arrivals,
             arriving: 0,

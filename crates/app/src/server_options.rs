@@ -32,6 +32,9 @@ impl Driver {
     }
 }
 
+/// Longest idle limit: a year.
+const IDLE_TIMEOUT_S_MAX: u64 = 365 * 86400;
+
 options! {
     /// What is asked of a server.
     pub(crate) struct ServerConfig;
@@ -51,6 +54,9 @@ options! {
     Start listen: Option<String> = Type::Text,
         "Serve NBD over TCP instead, without encryption or password: anybody who can connect can read and write"
         .option("listen");
+    Start idle_timeout: Option<u64> = Type::Number(1, IDLE_TIMEOUT_S_MAX),
+        "Disconnect an NBD client that has nothing asked, and nothing due, for so long. A mounted file system may be idle for days"
+        .unit(Unit::Seconds).preset(Preset::Words("none")).option("idle-timeout");
     Start mount: Option<PathBuf> = Type::Path,
         "Also show the devices as files below this folder: DIR/NAME/disk, for losetup, mount, dd and every other program"
         .option("mount");
@@ -102,9 +108,10 @@ impl ServerOptions {
 impl Args for ServerOptions {
     fn augment_args(command: Command) -> Command {
         let command = Declared::<ServerConfig>::augment_args(command.next_help_heading("Server"));
-        let command = ["socket", "listen", "mount"].into_iter().fold(command, |command, option| {
-            command.mut_arg(option, |option| option.help_heading("Clients"))
-        });
+        let command =
+            ["socket", "listen", "idle-timeout", "mount"].into_iter().fold(command, |command, option| {
+                command.mut_arg(option, |option| option.help_heading("Clients"))
+            });
         command
             .mut_arg("listen", |option| option.value_name("HOST:PORT").conflicts_with("socket"))
             .mut_arg("mount", |option| option.value_name("DIR").value_hint(ValueHint::DirPath))

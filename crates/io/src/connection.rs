@@ -88,14 +88,14 @@ pub(crate) struct Connection {
 impl Connection {
     /// To be made and polled on the thread that serves it.
     pub(crate) fn new(
-        socket: OwnedFd,
+        socket: Arc<OwnedFd>,
         session: Box<dyn Session>,
         control: Arc<Control>,
         pool: Arc<Pool>,
         admission: Box<dyn Admission>,
     ) -> Self {
         Self {
-            socket: Arc::new(socket),
+            socket,
             session,
             control,
             handshake: Handshake::new(admission, &pool.clock),
@@ -138,6 +138,11 @@ impl Connection {
 
     /// Notes whether the peer has said what it wants, and whether it has to go on sending.
     fn watch_peer(&mut self, asked: &Asked) {
+        if self.session.pending() > 0 || !self.session.output().is_empty() || self.session.owed() {
+            self.control.idle.end();
+        } else {
+            self.control.idle.begin(self.pool.clock.coarse_now());
+        }
         if !self.handshake.is_complete() && self.session.established() {
             self.handshake.complete();
         }
@@ -172,6 +177,7 @@ impl Connection {
             return Err(Gone);
         }
         self.control.owing.progress(count, self.pool.clock.coarse_now());
+        self.control.idle.end();
         self.handshake.progress(&self.pool.clock);
         self.more = count == buf.len();
         work::spend_bytes(count, work::BYTES_COPIED);

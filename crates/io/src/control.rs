@@ -1,9 +1,13 @@
 //! What stands between a server and each of its connections: orders, and how far the peer is behind.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
 use spillway_core::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
+
+use crate::peer::{self, Account};
 
 /// Bytes a second that a peer has to send of a payload that it began, and to take of its replies.
 pub(crate) const RATE_MIN: u64 = 64 << 10;
@@ -37,12 +41,28 @@ pub(crate) struct Control {
     pub(crate) untaken: Stall,
     /// The rest of what the peer has begun to send.
     pub(crate) owing: Stall,
+    /// Nothing is asked of the server, and nothing is due.
+    pub(crate) idle: Stall,
+    /// Of a TCP connection.
+    socket: Option<Arc<OwnedFd>>,
 }
 
 impl Control {
     pub(crate) fn new(order: Order) -> Self {
         let (order, asked) = (AtomicU32::new(order as u32), AtomicBool::new(false));
-        Self { order, asked, waker: Mutex::new(None), untaken: Stall::default(), owing: Stall::default() }
+        let (untaken, owing, idle) = Default::default();
+        Self { order, asked, waker: Mutex::new(None), untaken, owing, idle, socket: None }
+    }
+
+    /// That of a connection from `peer` on `socket`.
+    pub(crate) fn of_connection(socket: &Arc<OwnedFd>, peer: Account) -> Self {
+        let socket = (peer != Account::Owner).then(|| socket.clone());
+        Self { socket, ..Self::new(Order::Serve) }
+    }
+
+    /// Whether the host of the connection has vanished.
+    pub(crate) fn has_vanished(&self) -> bool {
+        self.socket.as_deref().is_some_and(peer::has_vanished)
     }
 
     /// Gives an order; it only ever gets stricter.
@@ -123,7 +143,8 @@ impl Stall {
         }
     }
 
-    fn lasts(&self, now: Duration) -> Duration {
+    /// For how long.
+    pub(crate) fn lasts(&self, now: Duration) -> Duration {
         match self.since.load(Ordering::Relaxed) {
             0 => Duration::ZERO,
             since => now.saturating_sub(Duration::from_micros(since - 1)),

@@ -16,6 +16,7 @@ use spillway_core::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering, Wa
 use crate::connection::Connection;
 use crate::control::{Admission, Control, Order};
 use crate::driver::WAKES_MAX;
+use crate::peer::Account;
 use crate::pool::Pool;
 use crate::roll::{Capacity, GRACE_MIN, Roll, Vacancy};
 use crate::socket::peer_of;
@@ -46,6 +47,8 @@ pub struct Limits {
     pub stall: Duration,
     /// The same while the server stops.
     pub stop_grace: Duration,
+    /// How long a connection may be idle, if there is a limit: nothing is asked, answered or due.
+    pub idle: Option<Duration>,
 }
 
 impl Default for Limits {
@@ -55,6 +58,7 @@ impl Default for Limits {
             handshake: Duration::from_secs(10),
             stall: Duration::from_secs(60),
             stop_grace: Duration::from_secs(10),
+            idle: None,
         }
     }
 }
@@ -144,10 +148,29 @@ impl Hall {
         self.roll.lock().close_older_than(self.limits.handshake, self.pool.clock.now());
     }
 
-    /// Waits until one more connection may enter; false where all places are taken for good.
-    async fn room(&self) -> bool {
+    /// Closes connections whose hosts have vanished.
+    pub(crate) fn close_vanished(&self) {
+        let all = self.roll.lock().controls();
+        for control in all.iter().filter(|control| control.has_vanished()) {
+            tracing::info!("a host has vanished: its connection is closed");
+            control.order(Order::Abort);
+        }
+    }
+
+    /// Has connections that were idle for too long end.
+    pub(crate) fn close_idle(&self) {
+        let Some(limit) = self.limits.idle else { return };
+        let now = self.pool.clock.coarse_now();
+        let all = self.roll.lock().controls();
+        for control in all.iter().filter(|control| control.idle.lasts(now) >= limit) {
+            control.order(Order::WindDown);
+        }
+    }
+
+    /// Waits until one more connection of `peer` may enter, or none may for good.
+    async fn room(&self, peer: Account) -> Vacancy {
         loop {
-            let mut settled = pin!(self.changes.until(|| self.look_for_room()));
+            let mut settled = pin!(self.changes.until(|| self.look_for_room(peer)));
             // Time makes room as well: a peer has been silent for long enough.
             let mut pause = pin!(compio::time::sleep(GRACE_MIN / 2));
             let outcome = poll_fn(|context| {
@@ -163,35 +186,44 @@ impl Hall {
         }
     }
 
-    fn look_for_room(&self) -> Option<bool> {
+    fn look_for_room(&self, peer: Account) -> Option<Vacancy> {
         let connections_max = self.limits.connections_max;
         let handshakes_max = connections_max.div_ceil(HANDSHAKES_SHARE);
         let capacity = Capacity { connections_max, handshakes_max };
-        let room = self.roll.lock().make_room(capacity, self.pool.clock.now());
+        let room = self.roll.lock().make_room(capacity, peer, self.pool.clock.now());
         match room {
-            _ if self.stopping() => Some(false),
-            Vacancy::Now => Some(true),
+            _ if self.stopping() => Some(Vacancy::No),
             Vacancy::Later => None,
-            Vacancy::No => Some(false),
+            settled => Some(settled),
         }
     }
 
-    pub(crate) async fn admit(self: &Arc<Self>, socket: OwnedFd) {
-        if !self.room().await {
-            return self.complain_of(self.limits.connections_max);
+    pub(crate) async fn admit(self: &Arc<Self>, socket: OwnedFd, peer: Account) {
+        match self.room(peer).await {
+            Vacancy::Now => {}
+            Vacancy::Crowded(count) => return self.complain_of_host(peer, count),
+            Vacancy::No | Vacancy::Later => return self.complain_of(self.limits.connections_max),
         }
         let (worker, load) = self.pool.emptiest();
         if load >= WORKER_CONNECTIONS_MAX {
             return self.complain_of(load * self.pool.workers());
         }
-        let control = Arc::new(Control::new(Order::Serve));
-        let guard = ConnectionGuard::new(self.clone(), control.clone(), worker);
-        let (hall, peer) = (self.clone(), peer_of(&socket));
+        let socket = Arc::new(socket);
+        let control = Arc::new(Control::of_connection(&socket, peer));
+        let guard = ConnectionGuard::new(self.clone(), peer, control.clone(), worker);
+        let (hall, client) = (self.clone(), peer_of(&socket));
         self.pool.thread(worker).post(Box::new(move || {
             let mut session = (hall.new_session)();
-            session.introduce(peer);
+            session.introduce(client);
             Box::pin(Connection::new(socket, session, control, hall.pool.clone(), Box::new(guard)))
         }));
+    }
+
+    fn complain_of_host(&self, peer: Account, connections: usize) {
+        let Account::Host(host) = peer else { unreachable!("the owner may have all places") };
+        self.complain(&format!(
+            "host {host}: {connections} connections are open and few places are left for others: a new one was closed"
+        ));
     }
 
     fn complain_of(&self, connections: usize) {
@@ -219,13 +251,13 @@ struct ConnectionGuard {
 }
 
 impl ConnectionGuard {
-    fn new(hall: Arc<Hall>, control: Arc<Control>, worker: usize) -> Self {
+    fn new(hall: Arc<Hall>, peer: Account, control: Arc<Control>, worker: usize) -> Self {
         let number = hall.next_number.fetch_add(1, Ordering::Relaxed);
         hall.open.fetch_add(1, Ordering::AcqRel);
         hall.pool.thread(worker).connections.fetch_add(1, Ordering::Relaxed);
         let mut roll = hall.roll.lock();
         control.order(hall.ordered());
-        roll.enter(number, control, hall.pool.clock.now());
+        roll.enter(number, peer, control, hall.pool.clock.now());
         drop(roll);
         Self { hall, number, worker }
     }

@@ -36,8 +36,10 @@ mod hall;
 mod idle_backoff;
 mod nodes;
 mod op;
+mod peer;
 mod pool;
 mod roll;
+mod shares;
 mod waits;
 
 pub use blocking::on_blocking_thread;

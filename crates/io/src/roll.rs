@@ -17,6 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::control::{Control, Order};
+use crate::peer::Account;
+use crate::shares::Shares;
 
 /// How long a peer may be silent in its handshake before it gives way to others: while there is no flood, and at the least.
 const GRACE_MAX: Duration = Duration::from_secs(1);
@@ -46,6 +48,8 @@ pub(crate) enum Vacancy {
     Later,
     /// All places are taken for good.
     No,
+    /// Its host has its share, of so many.
+    Crowded(usize),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,6 +63,7 @@ enum Stage {
 struct Entry {
     control: Arc<Control>,
     stage: Stage,
+    peer: Account,
 }
 
 struct Handshake {
@@ -75,6 +80,7 @@ struct Handshake {
 #[derive(Default)]
 pub(crate) struct Roll {
     all: HashMap<u64, Entry>,
+    shares: Shares,
     /// By their places in line. Those that are asked come first.
     handshakes: BTreeMap<u64, Handshake>,
     next_place: u64,
@@ -98,8 +104,9 @@ impl Roll {
     }
 
     /// A connection arrives, with a number that no other has had.
-    pub(crate) fn enter(&mut self, number: u64, control: Arc<Control>, now: Duration) {
-        self.all.insert(number, Entry { control, stage: Stage::Established });
+    pub(crate) fn enter(&mut self, number: u64, peer: Account, control: Arc<Control>, now: Duration) {
+        self.all.insert(number, Entry { control, stage: Stage::Established, peer });
+        self.shares.enter(peer);
         self.stand_in_line(Handshake {
             number,
             begun: now,
@@ -133,12 +140,19 @@ impl Roll {
     /// It is gone.
     pub(crate) fn leave(&mut self, number: u64) {
         self.step_out(number, Stage::Established);
-        let entry = self.all.remove(&number);
-        self.leaving -= usize::from(entry.is_some_and(|entry| entry.stage == Stage::Leaving));
+        if let Some(entry) = self.all.remove(&number) {
+            self.shares.leave(entry.peer);
+            self.leaving -= usize::from(entry.stage == Stage::Leaving);
+        }
     }
 
-    /// Whether one more may enter now. Where that needs it, the oldest handshakes are asked to give way.
-    pub(crate) fn make_room(&mut self, capacity: Capacity, now: Duration) -> Vacancy {
+    /// Whether one more of `peer` may enter now. Where that needs it, the oldest handshakes are asked to give way.
+    pub(crate) fn make_room(&mut self, capacity: Capacity, peer: Account, now: Duration) -> Vacancy {
+        // In a full house the share is what it has already, so that who has none waits for a place as anybody.
+        let free = capacity.connections_max.saturating_sub(self.all.len()).max(1);
+        if !self.shares.admits(peer, free) {
+            return Vacancy::Crowded(self.shares.of(peer));
+        }
         let full = self.all.len() >= capacity.connections_max;
         if !full && self.handshakes.len() < capacity.handshakes_max {
             if self.handshakes.len() < capacity.handshakes_max.div_ceil(2) {
@@ -208,7 +222,7 @@ mod tests {
 
     fn arrive(roll: &mut Roll, number: u64, now: Duration) -> Arc<Control> {
         let control = Arc::new(Control::new(Order::Serve));
-        roll.enter(number, control.clone(), now);
+        roll.enter(number, Account::Owner, control.clone(), now);
         control
     }
 
@@ -216,18 +230,22 @@ mod tests {
     fn the_oldest_is_asked_after_the_grace_and_gives_way_if_its_peer_is_silent() {
         let mut roll = Roll::default();
         let [first, second] = [1, 2].map(|number| arrive(&mut roll, number, at(number)));
-        assert_eq!(roll.make_room(CAPACITY, at(1000)), Vacancy::Later, "both have just come");
+        assert_eq!(roll.make_room(CAPACITY, Account::Owner, at(1000)), Vacancy::Later, "both have just come");
         assert!(!first.is_asked());
-        assert_eq!(roll.make_room(CAPACITY, at(1001)), Vacancy::Later, "it has to answer first");
+        assert_eq!(
+            roll.make_room(CAPACITY, Account::Owner, at(1001)),
+            Vacancy::Later,
+            "it has to answer first"
+        );
         assert!(first.is_asked() && !second.is_asked(), "one in eight, one at least");
         assert!(roll.gives_way(1, at(1000), at(1001)));
-        assert_eq!(roll.make_room(CAPACITY, at(1001)), Vacancy::Now);
+        assert_eq!(roll.make_room(CAPACITY, Account::Owner, at(1001)), Vacancy::Now);
         arrive(&mut roll, 3, at(1001));
-        assert_eq!(roll.make_room(CAPACITY, at(1001)), Vacancy::Later);
+        assert_eq!(roll.make_room(CAPACITY, Account::Owner, at(1001)), Vacancy::Later);
         assert!(second.is_asked(), "after a silent peer the grace is shorter");
         roll.establish(2);
         assert!(!roll.gives_way(2, at(2000), at(2000)), "it has finished in time");
-        assert_eq!(roll.make_room(CAPACITY, at(2000)), Vacancy::Now);
+        assert_eq!(roll.make_room(CAPACITY, Account::Owner, at(2000)), Vacancy::Now);
     }
 
     #[test]
@@ -238,11 +256,11 @@ mod tests {
         }
         for turn in 1..=u64::from(SPARED_GRACES) {
             for number in [1, 2] {
-                assert_eq!(roll.make_room(CAPACITY, at(turn * 2000)), Vacancy::Later);
+                assert_eq!(roll.make_room(CAPACITY, Account::Owner, at(turn * 2000)), Vacancy::Later);
                 assert!(!roll.gives_way(number, at(999), at(turn * 2000)));
             }
         }
-        assert_eq!(roll.make_room(CAPACITY, at(100_000)), Vacancy::Later);
+        assert_eq!(roll.make_room(CAPACITY, Account::Owner, at(100_000)), Vacancy::Later);
         assert!(roll.gives_way(1, at(0), at(100_000)));
     }
 
@@ -252,7 +270,7 @@ mod tests {
         let capacity = Capacity { connections_max: 1000, handshakes_max: 16 };
         let mut now = at(0);
         for number in 0..160 {
-            while roll.make_room(capacity, now) == Vacancy::Later {
+            while roll.make_room(capacity, Account::Owner, now) == Vacancy::Later {
                 let asked = roll.handshakes.values().filter(|handshake| handshake.asked);
                 let asked: Vec<_> = asked.map(|handshake| handshake.number).collect();
                 for number in asked {
@@ -283,7 +301,7 @@ mod tests {
             roll.leave(number);
         }
         assert_eq!(roll.grace(), GRACE_MIN);
-        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, GRACE_MAX), Vacancy::Now));
+        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, Account::Owner, GRACE_MAX), Vacancy::Now));
         assert_eq!(roll.grace(), GRACE_MAX);
     }
 
@@ -293,7 +311,7 @@ mod tests {
         let capacity = Capacity { connections_max: 1000, handshakes_max: 16 };
         let (mut number, mut now) = (0, at(0));
         for _ in 0..160 {
-            while roll.make_room(capacity, now) == Vacancy::Later {
+            while roll.make_room(capacity, Account::Owner, now) == Vacancy::Later {
                 let asked = roll.handshakes.values().filter(|handshake| handshake.asked);
                 let asked: Vec<_> = asked.map(|handshake| (handshake.number, handshake.since)).collect();
                 asked.iter().for_each(|&(number, since)| {
@@ -308,7 +326,7 @@ mod tests {
         assert!(now <= GRACE_MAX + 10 * GRACE_MIN, "a flood of ten times the places took {now:?}");
         assert_eq!(roll.grace(), GRACE_MIN);
         (0..=number).for_each(|number| roll.leave(number));
-        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, now), Vacancy::Now));
+        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, Account::Owner, now), Vacancy::Now));
         assert_eq!(roll.grace(), GRACE_MAX);
         assert_eq!(roll.leaving, 0);
     }
@@ -318,14 +336,18 @@ mod tests {
         let mut roll = Roll::default();
         let controls: Vec<_> = (0..8).map(|number| arrive(&mut roll, number, at(0))).collect();
         (0..7).for_each(|number| roll.establish(number));
-        assert_eq!(roll.make_room(CAPACITY, at(1000)), Vacancy::Later, "the eighth has to leave first");
+        assert_eq!(
+            roll.make_room(CAPACITY, Account::Owner, at(1000)),
+            Vacancy::Later,
+            "the eighth has to leave first"
+        );
         assert!(controls[7].is_asked() && roll.gives_way(7, at(1000), at(1000)));
-        assert_eq!(roll.make_room(CAPACITY, at(1000)), Vacancy::Later, "it is not gone");
+        assert_eq!(roll.make_room(CAPACITY, Account::Owner, at(1000)), Vacancy::Later, "it is not gone");
         roll.leave(7);
-        assert_eq!(roll.make_room(CAPACITY, at(1000)), Vacancy::Now);
+        assert_eq!(roll.make_room(CAPACITY, Account::Owner, at(1000)), Vacancy::Now);
         arrive(&mut roll, 8, at(1000));
         roll.establish(8);
-        assert_eq!(roll.make_room(CAPACITY, at(2000)), Vacancy::No);
+        assert_eq!(roll.make_room(CAPACITY, Account::Owner, at(2000)), Vacancy::No);
         assert!(controls[..7].iter().all(|control| control.ordered() == Order::Serve && !control.is_asked()));
     }
 
@@ -334,9 +356,9 @@ mod tests {
         let mut roll = Roll::default();
         let capacity = Capacity { connections_max: 3, handshakes_max: 3 };
         let controls: Vec<_> = (0..3).map(|number| arrive(&mut roll, number, at(0))).collect();
-        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, at(1000)), Vacancy::Later));
+        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, Account::Owner, at(1000)), Vacancy::Later));
         assert!(roll.gives_way(0, at(1000), at(1000)));
-        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, at(1000)), Vacancy::Later));
+        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, Account::Owner, at(1000)), Vacancy::Later));
         assert_eq!(controls.iter().filter(|control| control.is_asked()).count(), 1);
     }
 

@@ -106,7 +106,7 @@ async fn accept_all(accepting: Accepting, listener: Listener) {
 async fn accept_some(hall: &Arc<Hall>, listener: &Listener) -> io::Result<()> {
     for count in 1.. {
         match listener.accept() {
-            Ok(socket) => hall.admit(socket).await,
+            Ok((socket, peer)) => hall.admit(socket, peer).await,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
             // The connection died before it was taken; the next one may live.
             Err(error) if is_of_connection(&error) => {}
@@ -153,7 +153,7 @@ async fn await_connection(listener: &Listener, control: &Control) {
     .await;
 }
 
-/// Closes handshakes that last too long and, while others wait for buffers, the connections that are too slow to take
+/// Closes handshakes that last too long, connections whose hosts have vanished or, where that is asked for, that are idle for long; and, while others wait for buffers, the connections that are too slow to take
 /// theirs or to send the rest of what they began.
 async fn watch(hall: std::sync::Weak<Hall>, limits: Limits) {
     let interval = WATCH_INTERVAL.min(limits.stall / 2).min(limits.handshake / 2).max(GRACE_MIN);
@@ -161,6 +161,8 @@ async fn watch(hall: std::sync::Weak<Hall>, limits: Limits) {
         compio::time::sleep(interval).await;
         let Some(hall) = hall.upgrade() else { return };
         hall.close_old_handshakes();
+        hall.close_vanished();
+        hall.close_idle();
         if hall.pool.buffers.waiting() > 0 {
             hall.abort_stalled(hall.limits.stall);
         }

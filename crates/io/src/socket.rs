@@ -7,7 +7,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
@@ -18,13 +18,14 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, Mode, fchmod, flock};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, getpeername, listen,
-    socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, acceptfrom_with, bind, connect, getpeername,
+    listen, socket_with,
 };
 use spillway_core::session::Peer;
 use spillway_core::{Error, Kind};
 
 use crate::driver::kind_of;
+use crate::peer::{self, Account};
 
 /// Connections that may wait to be accepted; the system's own limit applies too.
 const BACKLOG: i32 = 1024;
@@ -126,13 +127,16 @@ impl Listener {
     }
 
     /// Takes the next waiting connection.
-    pub(crate) fn accept(&self) -> io::Result<OwnedFd> {
-        let fd = accept_with(&self.fd, SocketFlags::CLOEXEC)?;
-        if matches!(self.address, Address::Tcp(_)) {
-            rustix::net::sockopt::set_tcp_nodelay(&fd, true)?;
-            rustix::net::sockopt::set_socket_keepalive(&fd, true)?;
+    pub(crate) fn accept(&self) -> io::Result<(OwnedFd, Account)> {
+        let (fd, address) = acceptfrom_with(&self.fd, SocketFlags::CLOEXEC)?;
+        if matches!(self.address, Address::Unix { .. }) {
+            return Ok((fd, Account::Owner));
         }
-        Ok(fd)
+        peer::set_up(&fd);
+        // The kernel names the other end of every TCP connection; one without would count for a host of its own.
+        let address = address.and_then(|address| SocketAddr::try_from(address).ok());
+        let host = address.map_or(Ipv4Addr::UNSPECIFIED.into(), |address| address.ip());
+        Ok((fd, Account::at(host)))
     }
 }
 
@@ -346,9 +350,9 @@ mod tests {
         let path = scratch("peer");
         let (unix, tcp) = (Listener::unix(&path, 0o600).unwrap(), Listener::tcp("127.0.0.1:0").unwrap());
         let _here = connect_within(&path, Duration::from_secs(60)).unwrap();
-        assert_eq!(peer_of(&unix.accept().unwrap()), Peer::Program(std::process::id()));
+        assert_eq!(peer_of(&unix.accept().unwrap().0), Peer::Program(std::process::id()));
         let there = std::net::TcpStream::connect(tcp.tcp_address().unwrap()).unwrap();
-        assert_eq!(peer_of(&tcp.accept().unwrap()), Peer::Address(there.local_addr().unwrap()));
+        assert_eq!(peer_of(&tcp.accept().unwrap().0), Peer::Address(there.local_addr().unwrap()));
     }
 
     #[test]

@@ -25,6 +25,7 @@ const NEEDS: &[Need] = &[
     // Outside the path of many users; run by their full names.
     Need { package: "e2fsprogs", probe: &["/usr/sbin/mke2fs", "-V"] },
     Need { package: "xfsprogs", probe: &["/usr/sbin/mkfs.xfs", "-V"] },
+    Need { package: "iproute2", probe: &["ip", "-V"] },
     Need { package: "strace", probe: &["strace", "--version"] },
     Need { package: "sqlite3", probe: &["sqlite3", "--version"] },
     Need { package: "fuse3", probe: &["fusermount3", "--version"] },

@@ -1,0 +1,195 @@
+//! Hosts that take places, and hosts that are gone.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+use spillway_tests::raw::{Client, command, header};
+use spillway_tests::tool::run;
+use spillway_tests::{Launch, PATIENCE, Scratch, Server, pattern, until};
+
+const BLOCK: usize = 4096;
+
+/// Connections at `--memory 32M`.
+const PLACES: usize = 32;
+
+/// A RAM disk on a free port of `host`, and where it listens.
+fn listening(host: &str) -> (Server, SocketAddr) {
+    let host: IpAddr = host.parse().expect("an address");
+    let folder = Arc::new(Scratch::new());
+    let control = folder.join("spillway/ram0.ctl");
+    let launch = Launch::new(&["ram", "--size", "64M", "--memory", "32M"], folder, control);
+    let server = launch.with("--listen", SocketAddr::new(host, 0).to_string()).start();
+    let log = server.log();
+    let (_, rest) = log.split_once("nbd://").expect("the start text has the address");
+    let port =
+        rest.split_once('/').and_then(|(address, _)| address.rsplit_once(':')).expect("it has a port").1;
+    (server, SocketAddr::new(host, port.parse().expect("a number")))
+}
+
+/// A client of the default export that comes from `host`.
+struct Guest(TcpStream);
+
+impl Guest {
+    fn enter(host: &str, server: SocketAddr) -> io::Result<Self> {
+        let host: IpAddr = host.parse().expect("an address");
+        let family = if host.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let fd: OwnedFd = socket(family, SocketType::STREAM, None)?;
+        bind(&fd, &SocketAddr::new(host, 0))?;
+        connect(&fd, &server)?;
+        let mut stream = TcpStream::from(fd);
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.read_exact(&mut [0; 18])?;
+        let words = [&[0, 0, 0, 3], &b"IHAVEOPT"[..], &[0, 0, 0, 1, 0, 0, 0, 0]].concat();
+        stream.write_all(&words)?;
+        stream.read_exact(&mut [0; 10])?;
+        Ok(Self(stream))
+    }
+
+    fn reads(&mut self) -> io::Result<()> {
+        self.0.write_all(&header(command::READ, 1, 0, BLOCK as u32))?;
+        self.0.read_exact(&mut [0; 16 + BLOCK])
+    }
+}
+
+fn guests(host: &str, server: SocketAddr) -> Vec<Guest> {
+    (0..PLACES).filter_map(|_| Guest::enter(host, server).ok()).collect()
+}
+
+#[test]
+fn a_host_with_idle_connections_keeps_no_other_host_out() {
+    let (server, address) = listening("127.0.0.1");
+    let mut greedy = guests("127.0.0.1", address);
+    assert_eq!(greedy.len(), PLACES / 2, "the rest is for others");
+    assert!(server.log().contains("host 127.0.0.1: 16 connections are open"), "{}", server.log());
+    let mut second = guests("127.0.0.2", address);
+    assert_eq!(second.len(), PLACES / 4);
+    let mut third = Guest::enter("127.0.0.3", address).expect("there is a place for it");
+    let all = greedy.iter_mut().chain(&mut second).chain([&mut third]);
+    all.for_each(|guest| guest.reads().expect("nobody was closed for another"));
+    drop((second, third, greedy.pop()));
+    let again = || Guest::enter("127.0.0.1", address).ok();
+    until("who leaves may come again", again).reads().expect("it is served");
+}
+
+#[test]
+fn a_host_that_comes_by_ipv4_and_by_ipv6_has_one_share_of_each() {
+    let (_server, address) = listening("::");
+    let mapped = SocketAddr::new("127.0.0.1".parse().expect("an address"), address.port());
+    let first = guests("127.0.0.1", mapped);
+    let second = guests("127.0.0.2", mapped);
+    assert_eq!((first.len(), second.len()), (PLACES / 2, PLACES / 4), "IPv4 hosts are told apart");
+    let own = SocketAddr::new("::1".parse().expect("an address"), address.port());
+    assert_eq!(guests("::1", own).len(), PLACES / 8);
+}
+
+#[test]
+fn the_owner_of_a_unix_socket_takes_all_places() {
+    let server = Launch::ram("64M").with("--memory", "32M").start();
+    let mut all: Vec<Client> = (0..PLACES).map(|_| server.client()).collect();
+    assert!(all.iter_mut().all(|client| client.read(0, BLOCK) == Ok(vec![0; BLOCK])));
+}
+
+/// Reads take three seconds.
+#[test]
+fn an_idle_limit_ends_who_asks_for_nothing_and_nobody_who_waits_for_an_answer() {
+    let config = "[[device]]\nname = \"slow\"\norigin = { kind = \"memory\", size = \"1M\" }\n\
+                  layers = [{ kind = \"delay\", read_us = 3000000 }]\n";
+    let server = Launch::serve(Arc::default(), config).with("--idle-timeout", "1").start();
+    let [mut idle, mut waiting] = [(); 2].map(|()| Client::open(server.socket(), "slow"));
+    idle.write(0, &pattern::random(1, 0, BLOCK)).expect("a write");
+    assert!(waiting.read(0, BLOCK) == Ok(pattern::random(1, 0, BLOCK)), "it was waited for");
+    assert_eq!(idle.stream.read(&mut [0]).expect("the end, in order"), 0);
+    assert_eq!(waiting.stream.read(&mut [0]).expect("the end, in order"), 0, "now it is idle too");
+}
+
+/// Two network namespaces with a cable between them.
+struct Cable {
+    name: String,
+    /// Of this end; the other has the next address.
+    host: String,
+}
+
+impl Cable {
+    fn new() -> Self {
+        let id = std::process::id();
+        let (name, host) = (format!("spw{id}"), format!("10.199.{}.1", id % 250));
+        let cable = Self { name: name.clone(), host: host.clone() };
+        ip(&format!("netns add {name}"));
+        ip(&format!("link add {name} type veth peer name eth0 netns {name}"));
+        ip(&format!("addr add {host}/30 dev {name}"));
+        ip(&format!("link set {name} up"));
+        ip(&format!("-n {name} addr add 10.199.{}.2/30 dev eth0", id % 250));
+        ip(&format!("-n {name} link set eth0 up"));
+        cable
+    }
+
+    /// Nothing comes back from the other end any more.
+    fn cut(&self) {
+        ip(&format!("-n {} route add blackhole {}/32", self.name, self.host));
+    }
+
+    /// Runs a program at the other end.
+    fn beyond(&self, script: &str, arguments: &[&str]) -> Child {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name, "/usr/bin/python3", "-c", script]).args(arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("ip was run before")
+    }
+}
+
+impl Drop for Cable {
+    fn drop(&mut self) {
+        ip(&format!("netns del {}", self.name));
+    }
+}
+
+fn ip(words: &str) {
+    run("ip", &words.split(' ').collect::<Vec<_>>()).well();
+}
+
+/// Of three connections one is idle, one takes nothing of what it asked for, and one shakes hands; then it goes on for ever.
+const GUESTS: &str = "
+import socket, struct, sys, time
+def enter():
+    guest = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+    guest.recv(18, socket.MSG_WAITALL)
+    return guest
+def export(guest):
+    guest.sendall(struct.pack('>I8sII', 3, b'IHAVEOPT', 1, 0))
+    guest.recv(10, socket.MSG_WAITALL)
+    return guest
+guests = [export(enter()), export(enter()), enter()]
+for number in range(8):
+    guests[1].sendall(struct.pack('>IHHQQI', 0x25609513, 0, 0, number, 0, 1 << 20))
+guests[1].recv(1)
+print('here', flush=True)
+time.sleep(1000)
+";
+
+#[test]
+fn a_vanished_host_frees_its_places() {
+    let cable = Cable::new();
+    let (server, address) = listening(&cable.host);
+    let mut local = Guest::enter(&cable.host, address).expect("there is room");
+    let before = server.vitals().descriptors;
+    let mut beyond = cable.beyond(GUESTS, &[&cable.host, &address.port().to_string()]);
+    let mut said = [0; 4];
+    beyond.stdout.as_mut().expect("it is piped").read_exact(&mut said).expect("it says so");
+    assert_eq!(server.vitals().descriptors, before + 3);
+    cable.cut();
+    let start = Instant::now();
+    while server.vitals().descriptors > before {
+        assert!(
+            start.elapsed() < 3 * PATIENCE,
+            "{} connections are left",
+            server.vitals().descriptors - before
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    local.reads().expect("an idle connection whose host lives is kept");
+    beyond.kill().and_then(|()| beyond.wait()).expect("it is our child");
+}
