@@ -1,5 +1,6 @@
 //! A server whose system calls fail on purpose, by `strace`.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -35,10 +36,10 @@ impl Refusal {
     }
 
     /// The command that starts a program whose calls fail from the start; the program stays the child of who runs it.
-    pub fn command(&self, folder: &Scratch) -> Command {
-        let mut command = Command::new("strace");
-        command.args(["-D", "-f", "-qq", "-o"]).arg(folder.join("calls")).args(self.options());
-        command
+    pub(crate) fn command(&self, folder: &Scratch) -> Vec<OsString> {
+        let words = ["strace", "-D", "-f", "-qq", "-o"].map(OsString::from);
+        let calls = folder.join("calls").into_os_string();
+        words.into_iter().chain([calls]).chain(self.options().map(OsString::from)).collect()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::chown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -22,8 +23,6 @@ const MOUNT: &str = "mnt";
 /// A server about to be started.
 #[derive(Clone)]
 pub struct Launch {
-    /// What starts the program, if anything.
-    starter: Option<&'static str>,
     arguments: Vec<OsString>,
     folder: Arc<Scratch>,
     socket: PathBuf,
@@ -32,16 +31,16 @@ pub struct Launch {
     /// Where its standard output and error go instead of the log of the test.
     stdout: Option<Arc<File>>,
     stderr: Option<Arc<File>>,
-    /// What fails from the start.
-    refused: Option<Refusal>,
+    /// The command that starts it, where it is not started at once.
+    through: Vec<OsString>,
 }
 
 impl Launch {
     /// Any command line; the server is expected to listen on `socket` in the folder.
     pub fn new(arguments: &[&str], folder: Arc<Scratch>, socket: PathBuf) -> Self {
         let arguments = arguments.iter().map(OsString::from).collect();
-        let (starter, stdout, stderr) = (None, None, None);
-        Self { starter, arguments, folder, socket, counted: None, stdout, stderr, refused: None }
+        let (stdout, stderr, through) = (None, None, Vec::new());
+        Self { arguments, folder, socket, counted: None, stdout, stderr, through }
     }
 
     /// `spillway ram` with a device of `size`.
@@ -96,12 +95,6 @@ impl Launch {
         self
     }
 
-    /// Has the program started by another that becomes it, such as nohup.
-    pub fn under(mut self, starter: &'static str) -> Self {
-        self.starter = Some(starter);
-        self
-    }
-
     /// Has its standard output go to `file`: [`Server::log`] does not have it.
     pub fn stdout(mut self, file: impl Into<OwnedFd>) -> Self {
         self.stdout = Some(Arc::new(file.into().into()));
@@ -119,10 +112,24 @@ impl Launch {
         self.folder.clone()
     }
 
-    /// Has system calls of the server fail from its start.
-    pub fn refused(mut self, refusal: Refusal) -> Self {
-        self.refused = Some(refusal);
+    /// Has the server started by another program, in whose place it is then.
+    pub fn through(mut self, command: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        self.through = command.into_iter().map(Into::into).collect();
         self
+    }
+
+    /// Has system calls of the server fail from its start.
+    pub fn refused(self, refusal: Refusal) -> Self {
+        let command = refusal.command(&self.folder);
+        self.through(command)
+    }
+
+    /// Has the server run as another user, who has no more than so many processes and threads.
+    pub fn limited(self, user: u32, processes: usize) -> Self {
+        chown(self.folder.path(), Some(user), Some(user)).expect("tests run as root");
+        let user = [format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".into()];
+        let limit = ["prlimit".into(), format!("--nproc={processes}")];
+        self.through(["setpriv".to_owned()].into_iter().chain(user).chain(limit))
     }
 
     /// Where the server will listen.
@@ -136,20 +143,13 @@ impl Launch {
     }
 
     fn command(&self) -> Command {
-        let mut command = match (self.counted, &self.refused) {
-            (None, Some(refusal)) => {
-                let mut command = refusal.command(&self.folder);
-                command.env("SPILLWAY_RUNTIME_DIR", self.folder.path()).arg(binary::path());
+        let mut command = match (self.counted, self.through.split_first()) {
+            (None, Some((program, arguments))) => {
+                let mut command = command_in(Path::new(program), &self.folder);
+                command.args(arguments).arg(binary::path());
                 command
             }
-            (None, None) => match self.starter {
-                None => command_in(binary::path(), &self.folder),
-                Some(starter) => {
-                    let mut command = command_in(Path::new(starter), &self.folder);
-                    command.arg(binary::path());
-                    command
-                }
-            },
+            (None, None) => command_in(binary::path(), &self.folder),
             (Some(limit), _) => {
                 let mut command = command_in(&binary::counted(), &self.folder);
                 command.env(counted::FILE, self.counts()).env(counted::LIMIT, limit.to_string());

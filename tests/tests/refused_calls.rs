@@ -5,12 +5,13 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::Signal;
 use spillway_tests::raw::{Client, command};
-use spillway_tests::{Launch, Refusal, Refusing, Scratch, Server, pattern, until};
+use spillway_tests::{Launch, Refusal, Refusing, Scratch, Server, binary, pattern, tool, until};
 
 const BLOCK: usize = 4096;
 
@@ -150,29 +151,66 @@ fn a_driver_that_goes_on_failing_ends_the_server_in_order() {
     }
 }
 
+/// What a start needs, and calls of one kind are refused from one of these on.
+const START: &[(&str, &str)] = &[
+    ("clone3", "EAGAIN"),
+    ("eventfd2", "EMFILE"),
+    ("epoll_create1", "EMFILE"),
+    ("timerfd_create", "EMFILE"),
+    ("io_uring_setup", "ENOMEM"),
+    ("socket,socketpair", "EMFILE"),
+];
+const REFUSED_FROM: &[u32] = &[1, 2, 3, 5, 8, 13];
+
 #[test]
-fn a_start_without_threads_goes_on_with_fewer_or_says_why_not() {
-    let mut outcomes = Vec::new();
-    for driver in ["io_uring", "poll"] {
-        for first in [1, 2, 3, 5, 8, 13, 40] {
-            let launch = Launch::ram("16M").with("--driver", driver);
-            let (mut server, ended) =
-                launch.refused(Refusal { first, ..Refusal::of("clone3", "EAGAIN") }).attempt();
-            match ended {
-                Some(ended) => {
-                    assert_eq!(ended.code(), Some(1), "{first}: {}", server.log());
-                    assert!(server.log().contains("start"), "{first}: {}", server.log());
-                }
-                None => {
-                    server.client().write(0, &[1; BLOCK]).expect("a write");
-                    server.signal(Signal::TERM);
-                    assert_eq!(server.ends().code(), Some(0), "{first}: {}", server.log());
-                }
+fn a_start_that_lacks_something_makes_do_or_says_what() {
+    let mut refused = 0;
+    for driver in ["auto", "poll"] {
+        for &(call, errno) in START {
+            for &first in REFUSED_FROM {
+                refused += usize::from(starts_or_says_why_not(
+                    driver,
+                    Refusal { first, ..Refusal::of(call, errno) },
+                ));
             }
-            outcomes.push(ended.is_some());
         }
     }
-    assert!(outcomes.contains(&true) && outcomes.contains(&false), "{outcomes:?}");
+    assert!(0 < refused && refused < 2 * START.len() * REFUSED_FROM.len(), "{refused}");
+}
+
+/// True if it says why not.
+fn starts_or_says_why_not(driver: &str, refusal: Refusal) -> bool {
+    let (mut server, ended) = Launch::ram("16M").with("--driver", driver).refused(refusal).attempt();
+    if let Some(ended) = ended {
+        assert_eq!(ended.code(), Some(1), "{driver}: {refusal:?}: {}", server.log());
+        assert!(server.log().contains("os error"), "{driver}: {refusal:?}: {}", server.log());
+        return true;
+    }
+    server.client().write(0, &[1; BLOCK]).expect("a write");
+    server.signal(Signal::TERM);
+    assert_eq!(server.ends().code(), Some(0), "{driver}: {refusal:?}: {}", server.log());
+    false
+}
+
+/// A user that has nothing else here.
+const USER: u32 = 64_917;
+
+#[test]
+fn a_server_with_few_processes_left_makes_do_with_them() {
+    let launch = || Launch::ram("16M").with("--driver", "poll");
+    let threads = |server: &Server| {
+        fs::read_dir(format!("/proc/{}/task", server.pid())).expect("the server is running").count()
+    };
+    let wanted = threads(&launch().start());
+    let mut server = launch().limited(USER, wanted - 50).start();
+    assert!(threads(&server) < wanted - 50, "some are left to others");
+    assert!(server.log().contains("of 64 are made"), "{}", server.log());
+    server.client().write(0, &[1; BLOCK]).expect("a write");
+    let user = ["--reuid", "--regid"].map(|id| format!("{id}={USER}"));
+    let mut stop = Command::new("setpriv");
+    stop.args(user).arg("--clear-groups").arg(binary::path()).args(["stop", "ram0"]);
+    tool::finish(stop.env("XDG_RUNTIME_DIR", server.folder().path())).well();
+    assert_eq!(server.ends().code(), Some(0), "{}", server.log());
 }
 
 /// What clients have written while calls were refused.

@@ -97,7 +97,7 @@ os.close(terminal)
 
 #[test]
 fn an_ignored_hangup_stays_ignored() {
-    let (mut server, origin, bytes) = with_a_dirty_page(|launch| launch.under("nohup"));
+    let (mut server, origin, bytes) = with_a_dirty_page(|launch| launch.through(["nohup"]));
     server.signal(Signal::HUP);
     has_seen_signals(&server);
     server.client().write(0, &bytes).expect("it serves");

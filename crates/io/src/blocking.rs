@@ -21,6 +21,7 @@ use crate::pool::AbortOnPanic;
 type Call = Box<dyn FnOnce() + Send>;
 
 /// The threads; they end with it, after the calls that were made.
+#[derive(Default)]
 pub(crate) struct Blocking {
     queue: Arc<Queue>,
 }
@@ -39,22 +40,21 @@ struct State {
 
 impl Blocking {
     /// Makes `wanted` threads, or as many as there can be. What the system says where there is none at all.
-    pub(crate) fn start(wanted: usize) -> io::Result<Self> {
-        let blocking = Self { queue: Arc::default() };
+    pub(crate) fn start(&self, wanted: usize) -> io::Result<()> {
         for count in 0..wanted {
-            let queue = blocking.queue.clone();
+            let queue = self.queue.clone();
             match Builder::new().name("spillway-call".into()).spawn(move || queue.serve()) {
                 Ok(_) => {}
                 Err(error) if count == 0 => return Err(error),
                 Err(error) => {
                     let kept = count.div_ceil(2);
                     tracing::warn!("threads for calls that block: {kept} of {wanted} are made: {error}");
-                    blocking.queue.dismiss(count - kept);
+                    self.queue.dismiss(count - kept);
                     break;
                 }
             }
         }
-        Ok(blocking)
+        Ok(())
     }
 
     /// Calls of the calling thread are made by these threads from now on.
@@ -177,7 +177,8 @@ mod tests {
 
     #[test]
     fn who_is_surplus_ends_and_the_rest_goes_on_until_the_last_call_is_made() {
-        let blocking = Blocking::start(4).unwrap();
+        let blocking = Blocking::default();
+        blocking.start(4).unwrap();
         blocking.queue.dismiss(3);
         let (sender, outcomes) = mpsc::channel();
         for number in 0..10 {

@@ -124,13 +124,13 @@ impl RuntimeRecipe {
         Err(last)
     }
 
-    /// Threads for calls that can only block, for runtimes of this recipe.
-    pub(crate) fn blocking(&self) -> Result<Blocking, Error> {
+    /// Makes the threads for calls that can only block, for runtimes of this recipe.
+    pub(crate) fn start(&self, blocking: &Blocking) -> Result<(), Error> {
         let wanted = match self.driver {
             Driver::IoUring => BLOCKING_THREADS_IO_URING,
             Driver::Poll(_) => BLOCKING_THREADS_POLL,
         };
-        Blocking::start(wanted).map_err(|error| {
+        blocking.start(wanted).map_err(|error| {
             Error::new(kind_of(&error), format!("threads for calls that block could not be started: {error}"))
         })
     }

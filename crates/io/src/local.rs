@@ -30,7 +30,8 @@ impl Local {
                 format!("the {} driver could not be set up: {error}", recipe.driver.name()),
             )
         })?;
-        let blocking = recipe.blocking()?;
+        let blocking = Blocking::default();
+        recipe.start(&blocking)?;
         Ok(Self { runtime: Some(runtime), driver: recipe.driver, blocking })
     }
 

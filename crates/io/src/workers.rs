@@ -18,6 +18,7 @@ use std::time::Duration;
 use spillway_core::buffer::{Buffers, Workspace};
 use spillway_core::{Env, Error, Kind, Task};
 
+use crate::blocking::Blocking;
 use crate::clock::TICK;
 use crate::driver::{Driver, DriverChoice, RuntimeRecipe, kind_of};
 use crate::env::SystemEnv;
@@ -83,7 +84,7 @@ pub struct Workers {
 impl Workers {
     /// Starts the threads and waits until each has its runtime.
     ///
-    /// [`Kind::Invalid`](spillway_core::Kind::Invalid) for a number of workers outside 1 to [`WORKERS_MAX`]; what the system says where a
+    /// [`Kind::Invalid`] for a number of workers outside 1 to [`WORKERS_MAX`]; what the system says where a
     /// thread, or the driver that was asked for, cannot be had.
     pub fn start(options: WorkersOptions) -> Result<Self, Error> {
         if !(1..=WORKERS_MAX).contains(&options.count) {
@@ -110,7 +111,7 @@ impl Workers {
         look: Duration,
         on_failure: &OnFailure,
     ) -> Result<(), Error> {
-        let blocking = Arc::new(recipe.blocking()?);
+        let blocking = Arc::new(Blocking::default());
         let (ready, started) = mpsc::channel();
         for index in 0..self.pool.thread_count() {
             let (pool, recipe, ready) = (self.pool.clone(), recipe.clone(), ready.clone());
@@ -127,7 +128,8 @@ impl Workers {
         for outcome in started.iter().take(self.threads.len()) {
             outcome?;
         }
-        Ok(())
+        // Last: of these there may be fewer.
+        recipe.start(&blocking)
     }
 
     /// What carries the I/O, and why if it is not io_uring.
