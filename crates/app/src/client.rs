@@ -8,6 +8,7 @@ mod image;
 mod lending;
 mod nbd;
 mod program;
+mod qcow2;
 mod resize;
 
 use anyhow::Result;

@@ -170,11 +170,6 @@ impl RuntimeFolder {
         self.path.join(format!("{device}.log"))
     }
 
-    /// A name for something of a command, which is no socket of a device.
-    pub(crate) fn private(&self, name: &str) -> PathBuf {
-        self.path.join(format!("{name}.{}.tmp", std::process::id()))
-    }
-
     /// Names of the devices that have a control socket, dead or alive, in order.
     pub(crate) fn devices(&self) -> Result<Vec<String>> {
         let entries = match fs::read_dir(&self.path) {

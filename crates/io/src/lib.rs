@@ -11,6 +11,7 @@
 //! | [`mod@file`] | [`open`]: files and block devices, and the calls on them |
 //! | [`fuse`] | [`Mount`](fuse::Mount), [`MountServing`](fuse::MountServing): exchanges on a FUSE mount |
 //! | [`patient`], [`signals`] | writing to who may not read, and signals that are ignored |
+//! | `child` | [`end_with_us`]: programs that end with this one |
 //! | [`socket`], [`mod@serve`] | [`Listener`], [`Serving`]: sessions on unix and TCP sockets |
 //!
 //! Futures of this crate live and die on the thread that polls them first. Nothing outside names the asynchronous runtime.
@@ -29,6 +30,7 @@ pub mod thread;
 pub mod workers;
 
 mod blocking;
+mod child;
 mod clock;
 mod connection;
 mod control;
@@ -43,6 +45,7 @@ mod shares;
 mod waits;
 
 pub use blocking::on_blocking_thread;
+pub use child::end_with_us;
 pub use driver::{Driver, DriverChoice};
 pub use env::SystemEnv;
 pub use file::{Direct, FileOptions, Footprint, Opened, lock_file, open, program_of};

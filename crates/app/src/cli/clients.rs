@@ -129,7 +129,7 @@ pub(crate) struct LoadOptions {
 pub(crate) enum ImageFormat {
     /// The bytes of the device
     Raw,
-    /// That of qemu, read and written by its tools
+    /// That of qemu, written by qemu-img; an image that names another file is not read
     Qcow2,
 }
 

@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
@@ -18,12 +18,13 @@ use rustix::fs::OFlags;
 use spillway_core::ByteRange;
 use spillway_core::size::human;
 use spillway_export::control::Operation;
-use spillway_io::lock_file;
+use spillway_io::{end_with_us, lock_file};
 
 use super::connection::{change, no_device, print, row_of};
 use super::copying::{RawImage, Source, Target, copy};
 use super::nbd::Nbd;
-use super::program::run;
+use super::program::{finish, said};
+use super::qcow2::Qcow2;
 use crate::cli::{ImageFormat, ImageOptions, LoadOptions, SaveOptions};
 use crate::exit::{Exit, Failure, refused};
 use crate::runtime_folder::{RuntimeFolder, check_name};
@@ -59,17 +60,21 @@ fn save_raw(uri: &str, new: &NewFile) -> Result<String> {
     Ok(format!("{}, {} of it not zero,", human(size), human(stored)))
 }
 
+/// The program gets the open file, by a name without a protocol, and not whatever has that name by then.
 fn save_qcow2(uri: &str, new: &NewFile) -> Result<String> {
     let mut convert = Command::new("qemu-img");
-    run(convert.args(["convert", "-f", "raw", "-O", "qcow2", uri]).arg(&new.path))
+    convert.args(["convert", "-f", "raw", "-O", "qcow2", uri, "/proc/self/fd/0"]);
+    convert.stdin(new.file.try_clone().context("the image's file")?);
+    let (_, output) = finish(end_with_us(&mut convert))
         .context("qcow2 images are written by qemu-img, of Debian's package qemu-utils")?;
+    said(&convert, output)?;
     Ok("an image".to_owned())
 }
 
 /// `spillway load`.
 pub(crate) fn load(folder: &RuntimeFolder, options: &LoadOptions) -> Result<()> {
     let ImageOptions { device, file, .. } = &options.image;
-    let mut image = open_image(folder, &options.image)?;
+    let mut image = open_image(&options.image)?;
     let mut client = Nbd::connect(&uri_of(folder, device)?)?;
     ensure!(client.is_writable(), "device {device} is read-only");
     let (len, size) = (image.size(), client.size());
@@ -101,22 +106,13 @@ fn wait_until_free(folder: &RuntimeFolder, device: &str) {
     }
 }
 
-fn open_image(folder: &RuntimeFolder, options: &ImageOptions) -> Result<Box<dyn Source>> {
-    let ImageOptions { device, file, .. } = options;
-    let opened = open_quiet(file)?;
-    match options.form() {
-        ImageFormat::Raw => Ok(Box::new(RawImage::new(opened)?)),
-        ImageFormat::Qcow2 => {
-            let socket = folder.private(&format!("{device}.load"));
-            let mut serve = Command::new("qemu-nbd");
-            serve.args(["--fork", "--read-only", "--format=qcow2", "--socket"]).arg(&socket).arg(file);
-            run(&mut serve).context("qcow2 images are read by qemu-nbd, of Debian's package qemu-utils")?;
-            // It ends with this connection.
-            let connected = Nbd::connect_to(&socket);
-            let _ = fs::remove_file(&socket);
-            Ok(Box::new(connected?))
-        }
-    }
+fn open_image(options: &ImageOptions) -> Result<Box<dyn Source>> {
+    let opened = open_quiet(&options.file)?;
+    let image: Result<Box<dyn Source>> = match options.form() {
+        ImageFormat::Raw => RawImage::new(opened).map(|image| Box::new(image) as _),
+        ImageFormat::Qcow2 => Qcow2::new(opened).map(|image| Box::new(image) as _),
+    };
+    image.with_context(|| options.file.display().to_string())
 }
 
 /// Where a device is served.
@@ -191,6 +187,9 @@ impl NewFile {
     fn take_name(mut self, name: &Path) -> Result<()> {
         let durable = |outcome: std::io::Result<()>| outcome.context("the image cannot be made durable");
         durable(self.file.sync_all())?;
+        let (ours, found) = (self.file.metadata()?, fs::symlink_metadata(&self.path));
+        let same = found.is_ok_and(|found| (found.dev(), found.ino()) == (ours.dev(), ours.ino()));
+        ensure!(same, "{} was replaced by another file; save to a folder that is yours", self.path.display());
         fs::rename(&self.path, name).with_context(|| format!("{} cannot be renamed", self.path.display()))?;
         self.kept = true;
         let folder = name.parent().filter(|folder| !folder.as_os_str().is_empty());

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 use spillway_core::{ByteRange, Kind};
@@ -38,11 +38,6 @@ impl Nbd {
             Peer::Unix(path) => Self::over(UnixStream::connect(path), &uri.export),
             Peer::Tcp(host) => Self::over(TcpStream::connect(host), &uri.export),
         }
-    }
-
-    /// Connects to the only export of a server.
-    pub(super) fn connect_to(socket: &Path) -> Result<Self> {
-        Self::over(UnixStream::connect(socket), "")
     }
 
     fn over(stream: io::Result<impl Stream + 'static>, export: &str) -> Result<Self> {
