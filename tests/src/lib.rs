@@ -13,6 +13,7 @@ pub mod hostile;
 pub mod killed;
 pub mod logging;
 mod loop_device;
+mod ordinary_user;
 pub mod pattern;
 pub mod raw;
 mod refusal;
@@ -24,6 +25,7 @@ mod wait;
 
 pub use connection::FuseConnection;
 pub use loop_device::LoopDevice;
+pub use ordinary_user::{script_of_root, script_of_user};
 pub use refusal::{Refusal, Refusing};
 pub use scratch::Scratch;
 pub use server::{Launch, Server};

@@ -4,7 +4,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use spillway_tests::{Launch, Scratch, binary, tool};
+use spillway_tests::{Launch, Scratch, script_of_root, script_of_user, tool};
 
 /// The sequence of the kernel's guide to zram, with lz4 for lzo and files of the mount for those of sysfs and the device: algorithm,
 /// size, limits, swap and a file system, statistics, compaction, reset, hot add and remove, write-back; and the errno of each wrong word.
@@ -173,17 +173,6 @@ exec 7<&-
 ! grep -q "$folder/mnt " /proc/self/mountinfo
 "#;
 
-/// Where nobody has set up devices, /dev/fuse is for root alone; everywhere else it is for all.
-const NAMESPACE: &str = r#"
-set -eu
-mknod "$1/fuse" c 10 229
-chmod 666 "$1/fuse"
-mount --bind "$1/fuse" /dev/fuse
-"#;
-
-const USER: &str = r#"exec setpriv --reuid=65534 --regid=65534 --clear-groups sh -c "$3" sh "$1" "$2""#;
-const ROOT: &str = r#"exec sh -c "$3" sh "$1" "$2""#;
-
 /// Root attaches, through sudo, what an ordinary user has mounted, and cannot look into.
 const ATTACHED: &str = r#"
 set -eu
@@ -232,7 +221,7 @@ exec 8> "$folder/orders"
 until test -e "$folder/connected"; do kill -0 $!; sleep 0.05; done
 export SUDO_UID=65534
 if "$spillway" attach lent0 2> "$folder/refusal"; then echo "another file is attached"; exit 1; fi
-grep -q "another file is in its place" "$folder/refusal"
+grep -q "is not the file of a server of user 65534" "$folder/refusal"
 exec 8>&-
 wait
 unset SUDO_UID
@@ -287,35 +276,20 @@ $user "$spillway" stop early
 
 #[test]
 fn a_user_s_servers_are_the_same_in_every_shell() {
-    as_an_ordinary_user(ROOT, NAMES);
+    script_of_root(NAMES);
 }
 
 #[test]
 fn root_attaches_no_other_file_that_lies_where_a_mount_was() {
-    as_an_ordinary_user(ROOT, REPLACED);
+    script_of_root(REPLACED);
 }
 
 #[test]
 fn an_ordinary_user_mounts_through_fusermount3() {
-    as_an_ordinary_user(USER, UNPRIVILEGED);
+    script_of_user(UNPRIVILEGED);
 }
 
 #[test]
 fn root_attaches_through_sudo_what_an_ordinary_user_has_mounted() {
-    as_an_ordinary_user(ROOT, ATTACHED);
-}
-
-/// Runs a script in a mount namespace in which an ordinary user may mount.
-fn as_an_ordinary_user(who: &str, script: &str) {
-    tool::run("fusermount3", &["--version"]).well();
-    let folder = Scratch::new();
-    fs::create_dir(folder.join("mnt")).expect("the folder is ours");
-    // What this user may not reach is copied to where it may.
-    let program = folder.join("program");
-    fs::copy(binary::path(), &program).expect("a copy");
-    let (place, program) = (folder.path().to_str().expect("text"), program.to_str().expect("text"));
-    tool::run("chown", &["-R", "65534:65534", place]).well();
-    let namespace = format!("{NAMESPACE}{who}");
-    let script = ["sh", "-c", &namespace, "sh", place, program, script];
-    tool::run("unshare", &[&["--mount", "--propagation", "slave"], &script[..]].concat()).well();
+    script_of_root(ATTACHED);
 }

@@ -16,7 +16,7 @@ use clients::{ATTACH_EXAMPLES, RESIZE_EXAMPLES, SAVE_EXAMPLES};
 use servers::{CACHE_EXAMPLES, DISK_EXAMPLES, RAM_EXAMPLES};
 
 pub(crate) use clients::{
-    AttachOptions, DeviceOption, GetOptions, ImageFormat, ImageOptions, LoadOptions, LoopOptions, LsOptions,
+    AttachOptions, DeviceOption, GetOptions, ImageFormat, ImageOptions, LoadOptions, LsOptions,
     ResizeOptions, SaveOptions, SetOptions,
 };
 pub(crate) use servers::{CacheOptions, DiskOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions};
@@ -146,9 +146,6 @@ pub(crate) enum Command {
     Load(LoadOptions),
     /// Flush a device, disconnect its clients and end its server with its last device
     Stop(DeviceOption),
-    /// Set up the loop device that is standard input, for a file that root cannot open
-    #[command(hide = true)]
-    LoopDevice(LoopOptions),
     /// Print a completion script for a shell
     Completions {
         /// For which shell

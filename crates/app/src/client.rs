@@ -5,7 +5,6 @@ mod connection;
 mod copying;
 mod drain;
 mod image;
-mod lending;
 mod nbd;
 mod program;
 mod qcow2;
@@ -25,7 +24,6 @@ pub(crate) use attach::{attach, detach};
 pub(crate) use connection::print;
 pub(crate) use drain::drain;
 pub(crate) use image::{load, save};
-pub(crate) use lending::loop_device;
 pub(crate) use resize::resize;
 
 /// `spillway ls`.
@@ -82,7 +80,7 @@ fn device_cells(row: &DeviceRow, size: fn(u64) -> String) -> [String; 11] {
 /// `spillway get`.
 pub(crate) fn get(folder: &RuntimeFolder, options: GetOptions) -> Result<()> {
     let mut connection = Connection::to_device(folder, &options.device)?;
-    connection.wait_at_most(QUESTION_PATIENCE)?;
+    connection.wait_at_most(QUESTION_PATIENCE);
     if options.describe {
         let rows = match connection.ask(&Operation::Attributes { device: options.device })? {
             Reply::Attributes(rows) => rows,

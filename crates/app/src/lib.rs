@@ -12,7 +12,7 @@
 //! | `occupants` | what keeps a device busy |
 //! | `client` | the commands that talk to running servers |
 //! | `runtime_folder`, `listening`, `address`, `start_text` | where servers are found, and what they say of it |
-//! | `memory`, `log`, `words`, `daemon`, `signals` | budget, log, what is said beside it, `--background`, signals |
+//! | `memory`, `log`, `words`, `plain`, `daemon`, `signals` | budget, log, what is said beside it, and is safe for a terminal, `--background`, signals |
 //! | `exit` | exit codes |
 #![forbid(unsafe_code)]
 
@@ -40,6 +40,7 @@ mod mounting;
 mod occupants;
 mod opening;
 mod place;
+mod plain;
 mod plan;
 mod runtime_folder;
 #[cfg(test)]
@@ -86,7 +87,6 @@ pub fn main() -> ExitCode {
 
 fn carry_out(command: Command) -> Result<u8> {
     match command {
-        Command::LoopDevice(options) => client::loop_device(&options)?,
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "spillway", &mut script);
@@ -123,7 +123,7 @@ fn with_servers(command: Command, folder: RuntimeFolder) -> Result<u8> {
         Command::Attach(options) => client::attach(&folder.of_device(&options.device), &options)?,
         Command::Detach(option) => client::detach(&folder.of_device(&option.device), &option.device)?,
         Command::Stop(option) => client::stop(&folder.of_device(&option.device), option.device)?,
-        Command::LoopDevice(_) | Command::Completions { .. } => unreachable!("they ask no server"),
+        Command::Completions { .. } => unreachable!("it asks no server"),
     }
     Ok(Exit::Success as u8)
 }

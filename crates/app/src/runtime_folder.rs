@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use spillway_export::fuse::CLASS;
+use spillway_io::fuse::User;
 use spillway_io::is_listening;
 
 use crate::exit::Failure;
@@ -99,15 +100,16 @@ impl RuntimeFolder {
         others.map(|folder| folder.control_socket(device)).find(|socket| is_listening(socket))
     }
 
-    /// Whether it is that of this user.
-    pub(crate) fn is_ours(&self) -> bool {
-        self.owner == rustix::process::geteuid().as_raw()
+    /// The user whose servers it is for.
+    pub(crate) fn user(&self) -> u32 {
+        self.owner
     }
 
     /// User and group that it belongs to.
-    pub(crate) fn owner(&self) -> Result<(u32, u32)> {
+    pub(crate) fn owner(&self) -> Result<User> {
         let found = fs::symlink_metadata(&self.path);
-        Ok((self.owner, found.with_context(|| self.path.display().to_string())?.gid()))
+        let gid = found.with_context(|| self.path.display().to_string())?.gid();
+        Ok(User { uid: self.owner, gid })
     }
 
     /// Where it is.
@@ -170,7 +172,7 @@ impl RuntimeFolder {
         self.path.join(format!("{device}.log"))
     }
 
-    /// Names of the devices that have a control socket, dead or alive, in order.
+    /// Names of the devices that have a control socket, dead or alive, in order. Other names are no device's.
     pub(crate) fn devices(&self) -> Result<Vec<String>> {
         let entries = match fs::read_dir(&self.path) {
             Err(why) if why.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -178,9 +180,8 @@ impl RuntimeFolder {
         };
         self.check()?;
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-        let mut devices: Vec<_> =
-            names.filter_map(|name| Some(name.strip_suffix(".ctl")?.to_owned())).collect();
-        devices.retain(|name| check_name(name).is_ok());
+        let devices = names.filter_map(|name| Some(name.strip_suffix(".ctl")?.to_owned()));
+        let mut devices: Vec<_> = devices.filter(|name| check_name(name).is_ok()).collect();
         devices.sort();
         Ok(devices)
     }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use spillway_io::patient::write_all;
 
+use crate::plain::plain;
+
 /// How long a reader may take.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -21,5 +23,5 @@ pub(crate) fn announce(text: &str) {
 pub(crate) fn complain(error: &anyhow::Error, is_read: bool) {
     let patience = if is_read { PATIENCE } else { Duration::ZERO };
     // The exit code says that it fails.
-    let _ = write_all(stderr(), format!("spillway: {error:#}\n").as_bytes(), patience);
+    let _ = write_all(stderr(), format!("spillway: {}\n", plain(&format!("{error:#}"))).as_bytes(), patience);
 }

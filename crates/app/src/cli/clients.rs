@@ -156,18 +156,6 @@ pub(crate) struct AttachOptions {
     pub(crate) shared: bool,
 }
 
-/// Options of `spillway loop-device`.
-#[derive(Debug, Args)]
-pub(crate) struct LoopOptions {
-    /// The file that it stands on
-    #[arg(value_hint = ValueHint::FilePath)]
-    pub(crate) file: PathBuf,
-
-    /// It is set up: have it take the size of the file
-    #[arg(long)]
-    pub(crate) resize: bool,
-}
-
 /// A command about one device.
 #[derive(Debug, Args)]
 pub(crate) struct DeviceOption {

@@ -7,21 +7,19 @@ use std::fs::{self, File};
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use spillway_export::control::Operation;
-use spillway_io::fuse::{ShownFile, loop_devices_below, places_of};
+use spillway_io::fuse::{LoopDevice, MountPoint, ShownFile, file_below};
 
 use super::connection::{change, no_device, print, row_of};
-use super::lending;
-use super::program::{finish, run, said};
+use super::program::run;
 use crate::cli::AttachOptions;
 use crate::exit::{Exit, Failure};
 use crate::occupants;
-use crate::place::file_below;
 use crate::runtime_folder::{RuntimeFolder, check_name};
 
 /// How long the kernel may take to write back and to let go of a loop device, and the pause between two looks.
@@ -35,58 +33,28 @@ const NOTHING_FOUND: i32 = 2;
 const PROBED_LEN: u64 = 1 << 20;
 
 /// A loop device that is given up again unless it is kept.
-struct Loop<'a> {
-    path: PathBuf,
-    file: &'a Path,
-    /// The process that opened the file.
-    opener: u32,
-    kept: bool,
-}
+struct Loop(Option<LoopDevice>);
 
-impl<'a> Loop<'a> {
-    /// Over the file of a device. That of another user is opened as that user, whatever its server calls its file.
-    fn over(file: &'a Path, folder: &RuntimeFolder) -> Result<Self> {
-        let (opener, path) = if folder.is_ours() {
-            let mut command = Command::new("losetup");
-            command.args(["--find", "--show", "--direct-io=on"]).arg(file).stdin(Stdio::null());
-            let (opener, output) = finish(&mut command)?;
-            (opener, said(&command, output)?.trim().into())
-        } else {
-            lending::set_up(file, folder).context("the mount of another user")?
-        };
-        Ok(Self { path, file, opener, kept: false })
-    }
-
-    /// Refuses another file than `shown`: `losetup` opens it by a path, whatever has been put there meanwhile.
-    fn expect(&self, shown: &ShownFile) -> Result<()> {
-        let mut command = Command::new("losetup");
-        let listed =
-            run(command.args(["--noheadings", "--output", "BACK-MAJ:MIN,BACK-INO"]).arg(&self.path))?;
-        let numbers: Vec<&str> = listed.split_whitespace().collect();
-        let file = self.file.display();
-        anyhow::ensure!(numbers.join(" ") == shown.numbers()?, "{file} was replaced by another file");
-        Ok(())
+impl Loop {
+    fn path(&self) -> &Path {
+        self.0.as_ref().expect("it is kept last").path()
     }
 }
 
-impl Drop for Loop<'_> {
+impl Drop for Loop {
     fn drop(&mut self) {
-        if !self.kept {
+        if let Some(device) = self.0.take() {
             // Why it is given up is worth more words than that it cannot be.
-            let _ = give_up(&self.path, self.file);
+            let _ = give_up(device);
         }
     }
 }
 
-/// Ends a loop device over `file`, and waits until it has.
-fn give_up(device: &Path, file: &Path) -> Result<()> {
-    run(Command::new("losetup").arg("--detach").arg(device))?;
-    wait_until(device, "is in use", || !is_over(device, file))
-}
-
-/// Whether a loop device is over `file`.
-fn is_over(device: &Path, file: &Path) -> bool {
-    loop_devices_below(file).iter().any(|path| path == device)
+/// Ends a loop device, and waits until it has.
+fn give_up(device: LoopDevice) -> Result<()> {
+    let (path, file) = (device.path().to_owned(), file_below(device.path()));
+    device.give_up().with_context(|| format!("{} cannot be detached", path.display()))?;
+    wait_until(&path, "is in use by another program", || file_below(&path) != file)
 }
 
 /// `spillway attach`.
@@ -94,63 +62,61 @@ pub(crate) fn attach(folder: &RuntimeFolder, options: &AttachOptions) -> Result<
     let name = &options.device;
     let file = file_of(folder, name)?;
     expect_root("attach")?;
-    // The file of another user's server is opened as that user: it can be no other than that user may write.
-    let shown = folder.is_ours().then(|| ShownFile::at(&file, name)).transpose()?;
-    if let Some(device) = loop_devices_below(&file).first() {
-        let text = format!("{name} is attached as {}: spillway detach {name} first", device.display());
+    let shown = ShownFile::at(&file, name, folder.owner()?)?;
+    if let Some(device) = shown.loop_devices()?.first() {
+        let device = device.path().display();
+        let text = format!("{name} is attached as {device}: spillway detach {name} first");
         return Err(Failure::new(Exit::Busy, text).into());
     }
     if let Some(place) = options.mountpoint.as_ref().filter(|place| !place.is_dir()) {
         return Err(Failure::usage(format!("{} is no folder: make it first", place.display())).into());
     }
-    let mut device = Loop::over(&file, folder)?;
-    shown.iter().try_for_each(|shown| device.expect(shown))?;
+    let (opener, device) = shown.attach().with_context(|| {
+        format!("no loop device can be set up over {}; modprobe loop makes some", file.display())
+    })?;
+    let mut device = Loop(Some(device));
     if !options.shared {
-        let hold = Operation::Hold { device: name.clone(), opener: Some(device.opener) };
+        let hold = Operation::Hold { device: name.clone(), opener: Some(opener) };
         change(folder, name, &hold)
             .context("the device cannot be held; --shared attaches it all the same")?;
     }
     if let Some(kind) = &options.mkfs {
-        make_file_system(kind, &device.path, options.force)?;
+        make_file_system(kind, device.path(), options.force)?;
     }
     if let Some(place) = &options.mountpoint {
-        run(Command::new("mount").arg(&device.path).arg(place))?;
+        // Another user writes to what is below, and could put a device or a program of root's there.
+        let guards: &[&str] = if shown.is_foreign() { &["-o", "nosuid,nodev"] } else { &[] };
+        run(Command::new("mount").args(guards).arg("--").arg(device.path()).arg(place))?;
     }
-    device.kept = true;
-    print(&format!("{}\n", device.path.display()))
+    let path = device.path().to_owned();
+    device.0 = None;
+    print(&format!("{}\n", path.display()))
 }
 
 /// `spillway detach`.
 pub(crate) fn detach(folder: &RuntimeFolder, name: &str) -> Result<()> {
     let file = file_of(folder, name)?;
     expect_root("detach")?;
-    let devices = loop_devices_below(&file);
+    let shown = ShownFile::at(&file, name, folder.owner()?)?;
+    let devices = shown.loop_devices()?;
     if devices.is_empty() {
         return Err(Failure::new(Exit::Missing, format!("{name} is not attached")).into());
     }
     let mut flushed = Ok(());
-    for device in &devices {
-        for place in places_of(device) {
-            run(Command::new("umount").arg(&place)).map_err(|error| in_use(&place, &error))?;
+    for device in devices {
+        for mount in MountPoint::all_of(&device)? {
+            mount.unmount().map_err(|error| in_use(mount.place(), &error))?;
         }
-        // One that was given up while it was mounted goes with its mount.
-        if !is_over(device, &file) {
-            flushed = flushed.and(flush(&file));
-            continue;
-        }
-        run(Command::new("blockdev").arg("--flushbufs").arg(device))?;
-        flushed = flushed.and(flush(device));
-        wait_until(device, "has requests in flight", || is_idle(device))?;
-        give_up(device, &file)?;
+        run(Command::new("blockdev").arg("--flushbufs").arg(device.path()))?;
+        // The device hands it on to the server.
+        flushed = flushed.and(device.flush());
+        let path = device.path().to_owned();
+        wait_until(&path, "has requests in flight", || is_idle(&path))?;
+        give_up(device)?;
     }
     flushed.with_context(|| {
         format!("{name} is detached, but could not be flushed: what was written to it may be lost")
     })
-}
-
-/// Sends a flush to the server: by its file, or by a loop device, which hands it on.
-fn flush(path: &Path) -> std::io::Result<()> {
-    File::open(path)?.sync_all()
 }
 
 /// The file of a device, where its server shows one.
@@ -165,10 +131,7 @@ pub(super) fn file_of(folder: &RuntimeFolder, name: &str) -> Result<PathBuf> {
         _ => format!("{name} is not shown as a file: start its server with --mount DIR"),
     };
     let path = PathBuf::from(file.with_context(hidden)?);
-    // What another user's server says is believed only as far as it goes: root looks for loop devices over this file.
-    anyhow::ensure!(path.ends_with(file_below(Path::new(""), name)), "{} is no device", path.display());
-    // The kernel names loop devices' files without links.
-    Ok(path.canonicalize().unwrap_or(path))
+    Ok(path)
 }
 
 fn expect_root(what: &str) -> Result<()> {
@@ -237,11 +200,12 @@ fn wait_until(device: &Path, otherwise: &str, holds: impl Fn() -> bool) -> Resul
     Ok(())
 }
 
-fn in_use(place: &Path, error: &anyhow::Error) -> Failure {
+fn in_use(place: &Path, error: &std::io::Error) -> Failure {
     let users = occupants::in_words(&occupants::below(place));
+    let place = place.display();
     let who = match users.as_str() {
-        "" => format!("fuser -vm {} shows who uses it", place.display()),
+        "" => format!("fuser -vm {place} shows who uses it"),
         users => format!("in use ({users}); end that first"),
     };
-    Failure::new(Exit::Busy, format!("{error:#}: {who}"))
+    Failure::new(Exit::Busy, format!("{place} cannot be unmounted ({error}): {who}"))
 }

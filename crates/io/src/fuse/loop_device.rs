@@ -1,25 +1,34 @@
-//! Loop devices in two steps, which losetup cannot separate: one program opens the device, another one the file.
+//! Loop devices: set up, found by the file that they stand on, and given up, each by one descriptor, so that nothing else is meant
+//! halfway.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{major, minor};
 
 /// Commands of `linux/loop.h`.
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4c82;
 const LOOP_CONFIGURE: libc::Ioctl = 0x4c0a;
+const LOOP_CLR_FD: libc::Ioctl = 0x4c01;
+const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
 const LOOP_SET_CAPACITY: libc::Ioctl = 0x4c07;
 
 /// Flag: direct I/O.
 const DIRECT_IO: u32 = 16;
 
-/// `struct loop_config` of `linux/loop.h`, with the fields of its `info`.
+/// Times that a free device may be taken by another program before it is set up.
+const TRIES: usize = 64;
+
+/// `struct loop_info64` of `linux/loop.h`.
 #[derive(Default)]
 #[repr(C)]
-struct Config {
-    fd: u32,
-    block_size: u32,
-    device_inode_rdevice: [u64; 3],
+struct About {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
     offset_and_limit: [u64; 2],
     number: u32,
     encryption: [u32; 2],
@@ -27,41 +36,126 @@ struct Config {
     /// Two names, for people.
     names: [[u64; 8]; 2],
     key_and_rest: [u64; 6],
+}
+
+/// `struct loop_config` of `linux/loop.h`.
+#[derive(Default)]
+#[repr(C)]
+struct Config {
+    fd: u32,
+    block_size: u32,
+    about: About,
     reserved: [u64; 8],
 }
 
-const _: () = assert!(size_of::<Config>() == 304, "as the kernel has it");
+const _: () = assert!(size_of::<About>() == 232 && size_of::<Config>() == 304, "as the kernel has them");
 
-/// A loop device that is free now, and where it is. The error is the kernel's: `EACCES` for others than root, `ENOENT` without the driver.
-pub fn free_loop_device() -> io::Result<(File, PathBuf)> {
-    let control = open(Path::new("/dev/loop-control"))?;
-    // SAFETY: the call takes no argument and returns a number.
-    let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
-    if number < 0 {
-        return Err(io::Error::last_os_error());
+/// A loop device. It is open, so that the kernel keeps it over its file, even if it is given up meanwhile.
+pub struct LoopDevice {
+    file: File,
+    path: PathBuf,
+}
+
+impl LoopDevice {
+    /// Opens one that is there.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self { file: open_as_far_as_allowed(path)?, path: path.to_owned() })
     }
-    let path = PathBuf::from(format!("/dev/loop{number}"));
-    Ok((open(&path)?, path))
+
+    /// Sets a free one up over `file`, with direct I/O, by `set_up`, which gets the device. The error is the kernel's: `EACCES` for
+    /// others than root, `ENOENT` without the driver.
+    pub(super) fn free(mut set_up: impl FnMut(&Self) -> io::Result<()>) -> io::Result<Self> {
+        let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
+        let mut tries = 0..TRIES;
+        loop {
+            // SAFETY: the call takes no argument and returns a number.
+            let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
+            if number < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let device = Self::open(&PathBuf::from(format!("/dev/loop{number}")))?;
+            match set_up(&device) {
+                Ok(()) => return Ok(device),
+                Err(why) if why.raw_os_error() == Some(libc::EBUSY) && tries.next().is_some() => {}
+                Err(why) => return Err(why),
+            }
+        }
+    }
+
+    /// Sets it up over `file`, for whose size the kernel asks in the name of the calling thread.
+    pub(super) fn set_up(&self, file: impl AsFd) -> io::Result<()> {
+        let fd = u32::try_from(file.as_fd().as_raw_fd()).expect("a descriptor is not negative");
+        let about = About { flags: DIRECT_IO, ..About::default() };
+        let config = Config { fd, about, ..Config::default() };
+        // SAFETY: the call reads a structure of this layout at the address that it is given.
+        done(unsafe { libc::ioctl(self.file.as_raw_fd(), LOOP_CONFIGURE, std::ptr::from_ref(&config)) })
+    }
+
+    /// Numbers of the file system and of the file that it stands on, for which the kernel asks in the name of the calling thread.
+    /// The error is the kernel's: `ENXIO` where it stands on none.
+    pub(super) fn stands_on(&self) -> io::Result<(u64, u64)> {
+        let mut about = About::default();
+        // SAFETY: the call writes a structure of this layout at the address that it is given.
+        done(unsafe {
+            libc::ioctl(self.file.as_raw_fd(), LOOP_GET_STATUS64, std::ptr::from_mut(&mut about))
+        })?;
+        Ok((about.device, about.inode))
+    }
+
+    /// Has it take the size that its file has, for which the kernel asks in the name of the calling thread.
+    pub(super) fn take_size(&self) -> io::Result<()> {
+        // SAFETY: the call takes no argument.
+        done(unsafe { libc::ioctl(self.file.as_raw_fd(), LOOP_SET_CAPACITY) })
+    }
+
+    /// Gives it up: it is gone once everybody has closed it.
+    pub fn give_up(self) -> io::Result<()> {
+        // SAFETY: the call takes no argument.
+        done(unsafe { libc::ioctl(self.file.as_raw_fd(), LOOP_CLR_FD) })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its numbers, as the list of mounts has them.
+    pub(super) fn numbers(&self) -> io::Result<String> {
+        let number = self.file.metadata()?.rdev();
+        Ok(format!("{}:{}", major(number), minor(number)))
+    }
+
+    /// Writes back what the kernel keeps of it, and has the file below flushed.
+    pub fn flush(&self) -> io::Result<()> {
+        self.file.sync_all()
+    }
 }
 
-fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).open(path)
+/// Opens a file or device to write, or to read where it is read-only.
+pub(super) fn open_as_far_as_allowed(path: &Path) -> io::Result<File> {
+    let open = |writes| OpenOptions::new().read(true).write(writes).open(path);
+    match open(true) {
+        Err(why) if matches!(why.raw_os_error(), Some(libc::EROFS | libc::EACCES)) => open(false),
+        outcome => outcome,
+    }
 }
 
-/// Sets a free loop device up over `file`, with direct I/O. The kernel asks for the size of the file in the name of who calls.
-/// The error is the kernel's: `EBUSY` where another has taken the device.
-pub fn set_up_loop_device(device: impl AsFd, file: impl AsFd) -> io::Result<()> {
-    let fd = u32::try_from(file.as_fd().as_raw_fd()).expect("a descriptor is not negative");
-    let config = Config { fd, flags: DIRECT_IO, ..Config::default() };
-    // SAFETY: the call reads a structure of this layout at the address that it is given.
-    done(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), LOOP_CONFIGURE, std::ptr::from_ref(&config)) })
+/// The path of the file that a loop device stands on, as the kernel shows it; none where it stands on none.
+pub fn file_below(device: &Path) -> Option<PathBuf> {
+    use std::os::unix::ffi::OsStrExt;
+    let name = device.file_name()?;
+    let text = fs::read(Path::new("/sys/block").join(name).join("loop/backing_file")).ok()?;
+    Some(PathBuf::from(std::ffi::OsStr::from_bytes(text.strip_suffix(b"\n").unwrap_or(&text))))
 }
 
-/// Has a loop device take the size that its file has now, for which the kernel asks in the name of who calls.
-/// The error is the kernel's: `ENXIO` where it stands on no file.
-pub fn resize_loop_device(device: impl AsFd) -> io::Result<()> {
-    // SAFETY: the call takes no argument.
-    done(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), LOOP_SET_CAPACITY) })
+/// All loop devices that stand on a file.
+pub(super) fn all() -> Vec<(PathBuf, PathBuf)> {
+    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let devices = devices.map(|device| Path::new("/dev").join(device.file_name()));
+    let mut found: Vec<_> =
+        devices.filter_map(|device| file_below(&device).map(|file| (device, file))).collect();
+    found.sort();
+    found
 }
 
 fn done(answer: libc::c_int) -> io::Result<()> {

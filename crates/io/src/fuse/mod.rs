@@ -16,12 +16,14 @@
 //! | `mount` | mounting and unmounting, with that right |
 //! | `fusermount` | the same without it |
 //! | `mount_table` | what is mounted where, as the kernel lists it |
-//! | `loop_device` | loop devices whose file another user opens |
+//! | `as_user` | work in the name of another user |
+//! | `loop_device` | loop devices |
 //! | `reader` | the loop of one reader |
 //! | `readers` | all readers of a mount |
 //! | `serve` | a mount with its readers |
-//! | `shown_file` | a file in a mount, seen by clients |
+//! | `shown_file` | a file in a mount, seen by clients, and the loop devices over it |
 
+mod as_user;
 mod fusermount;
 mod loop_device;
 mod mount;
@@ -33,9 +35,10 @@ mod shown_file;
 #[cfg(test)]
 mod tests;
 
-pub use loop_device::{free_loop_device, resize_loop_device, set_up_loop_device};
+pub use as_user::User;
+pub use loop_device::{LoopDevice, file_below};
 pub use mount::Mount;
-pub use mount_table::{Bound, loop_devices_below, mounts_below, places_of};
+pub use mount_table::{Bound, MountPoint, loop_devices_below, mounts_below, places_of};
 pub(crate) use mount_table::{is_away, mounts_of};
 pub use reader::{MessageBuffers, READER_BYTES};
 pub use serve::{MountServing, NewExchange, READERS_MAX, serve_mount};

@@ -3,16 +3,32 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, major, minor, open};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+
+use super::loop_device::{LoopDevice, all};
 
 /// Where the file system of a block device is mounted, by the device's numbers.
 pub(crate) fn mounts_of(device: &str) -> Vec<PathBuf> {
     let mounts = entries().into_iter().filter(|entry| entry.device == device);
     mounts.map(|entry| entry.place).collect()
+}
+
+/// Where the file system of the block device at `device` is mounted, for words to people.
+pub fn places_of(device: &Path) -> Vec<PathBuf> {
+    let found = fs::metadata(device).map(|found| found.rdev());
+    let numbers = found.map(|numbers| format!("{}:{}", major(numbers), minor(numbers)));
+    // The file systems of Btrfs have numbers of their own.
+    let is_on =
+        |entry: &Entry| numbers.as_ref().is_ok_and(|it| *it == entry.device) || entry.source == device;
+    entries().into_iter().filter(is_on).map(|entry| entry.place).collect()
 }
 
 /// Where something is mounted below `place`, which itself is not among them; asks nothing of the file systems there.
@@ -125,10 +141,39 @@ fn namespaces() -> Vec<(Option<u32>, Vec<Entry>)> {
     found
 }
 
-/// Where `device` is mounted, the last mount first.
-pub fn places_of(device: &Path) -> Vec<PathBuf> {
-    let on_device = |entry: Entry| (entry.source == device).then_some(entry.place);
-    entries().into_iter().rev().filter_map(on_device).collect()
+/// A place where something is mounted.
+pub struct MountPoint(Entry);
+
+impl MountPoint {
+    /// Where `device` is mounted, the last mount first. The text that a mount has for its source is anybody's; its device is not.
+    pub fn all_of(device: &LoopDevice) -> io::Result<Vec<Self>> {
+        let numbers = device.numbers()?;
+        // The file systems of Btrfs have numbers of their own, and nobody but root makes them.
+        let is_on = |entry: &Entry| {
+            entry.device == numbers || (entry.kind == "btrfs" && entry.source == device.path())
+        };
+        Ok(entries().into_iter().rev().filter(is_on).map(Self).collect())
+    }
+
+    /// The path.
+    pub fn place(&self) -> &Path {
+        &self.0.place
+    }
+
+    /// Unmounts it, and nothing else: who owns a folder above may put a link in its place. `EBUSY` while it is in use, or something
+    /// is mounted over it; `ENOENT` where the path leads elsewhere.
+    pub fn unmount(&self) -> io::Result<()> {
+        let (Some(folder), Some(name)) = (self.0.place.parent(), self.0.place.file_name()) else {
+            return Err(Errno::BUSY.into());
+        };
+        let folder = open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let place = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
+        match mount_at(&place) {
+            Some(found) if found.id == self.0.id => Ok(unmount(&place, UnmountFlags::NOFOLLOW)?),
+            Some(found) if found.parent == self.0.id => Err(Errno::BUSY.into()),
+            _ => Err(Errno::NOENT.into()),
+        }
+    }
 }
 
 /// Whether a path leads to a file system that answers from elsewhere, and so may never, and that is not the one of number `device`. Asks
@@ -165,17 +210,8 @@ fn unescaped(word: &[u8]) -> Vec<u8> {
 
 /// Loop devices over files below `folder`, by the names that the files had when the devices were set up.
 pub fn loop_devices_below(folder: &Path) -> Vec<PathBuf> {
-    let Ok(devices) = fs::read_dir("/sys/block") else { return Vec::new() };
-    let mut found: Vec<PathBuf> = devices
-        .filter_map(|device| {
-            let name = device.ok()?.file_name();
-            let file = fs::read(Path::new("/sys/block").join(&name).join("loop/backing_file")).ok()?;
-            let file = Path::new(std::ffi::OsStr::from_bytes(file.trim_ascii_end()));
-            file.starts_with(folder).then(|| Path::new("/dev").join(name))
-        })
-        .collect();
-    found.sort();
-    found
+    let below = |(device, file): (PathBuf, PathBuf)| file.starts_with(folder).then_some(device);
+    all().into_iter().filter_map(below).collect()
 }
 
 #[cfg(test)]
