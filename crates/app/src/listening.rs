@@ -9,15 +9,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use spillway_core::{Error, Kind};
 use spillway_export::control::Operation;
-use spillway_io::{Listener, connect_within, is_listening};
+use spillway_io::{Access, Listener, connect_within, is_listening};
 
 use crate::address::Address;
 use crate::exit::{Exit, Failure, refused};
 use crate::runtime_folder::{RuntimeFolder, check_socket_path};
 use crate::server_options::ServerConfig;
-
-/// Access mode of every socket file: this user only.
-const SOCKET_MODE: u32 = 0o600;
 
 /// How long a server that is just ending may still hold a socket, or be silent, and the pause between two looks.
 const ENDING_PATIENCE: Duration = Duration::from_secs(10);
@@ -28,7 +25,7 @@ pub(crate) fn claim(folder: &RuntimeFolder, device: &str) -> Result<Listener> {
     folder.create()?;
     let taken =
         || format!("device {device} is taken: stop it by 'spillway stop {device}' or give another --name");
-    let listener = unix(folder, &folder.control_socket(device)).with_context(taken)?;
+    let listener = unix(folder, &folder.control_socket(device), Access::OWNER_ONLY).with_context(taken)?;
     // Only now: of two that start in two folders, at least one sees the other.
     expect_free_elsewhere(folder, device).with_context(taken)?;
     Ok(listener)
@@ -50,18 +47,18 @@ fn expect_free_elsewhere(folder: &RuntimeFolder, device: &str) -> Result<()> {
 
 /// A device's own NBD socket.
 pub(crate) fn own(folder: &RuntimeFolder, device: &str) -> Result<Listener> {
-    unix(folder, &folder.nbd_socket(device))
+    unix(folder, &folder.nbd_socket(device), Access::OWNER_ONLY)
 }
 
 /// Listens on a socket of this user, unless something is in the way now.
 pub(crate) fn at_once(folder: &RuntimeFolder, path: &Path) -> Result<Listener, Error> {
-    Listener::unix_in_turn(path, SOCKET_MODE, folder.path())
+    Listener::unix_in_turn(path, Access::OWNER_ONLY, folder.path())
 }
 
 /// The one place for all devices, where `config` names one.
 pub(crate) fn shared(folder: &RuntimeFolder, config: &ServerConfig) -> Result<Option<Listener>> {
     match (&config.socket, &config.listen) {
-        (Some(path), _) => unix(folder, path).map(Some),
+        (Some(path), _) => unix(folder, path, config.socket_access()?).map(Some),
         (None, Some(address)) => Ok(Some(Listener::tcp(address).map_err(refused)?)),
         (None, None) => Ok(None),
     }
@@ -76,18 +73,23 @@ pub(crate) fn address_of(listener: &Listener) -> Address {
     }
 }
 
-fn unix(folder: &RuntimeFolder, path: &Path) -> Result<Listener> {
+fn unix(folder: &RuntimeFolder, path: &Path, access: Access) -> Result<Listener> {
     check_socket_path(path)?;
-    Ok(outlive(folder, path, ENDING_PATIENCE).map_err(refused)?)
+    Ok(outlive(folder, path, access, ENDING_PATIENCE).map_err(refused)?)
 }
 
 /// Listens, if need be after a server that is just ending: the kernel keeps the sockets of a dead process open until the
 /// process's rings are taken down, and until then they look like a living server's.
-fn outlive(folder: &RuntimeFolder, path: &Path, patience: Duration) -> Result<Listener, Error> {
+fn outlive(
+    folder: &RuntimeFolder,
+    path: &Path,
+    access: Access,
+    patience: Duration,
+) -> Result<Listener, Error> {
     let start = Instant::now();
     loop {
         let left = patience.saturating_sub(start.elapsed());
-        match at_once(folder, path) {
+        match Listener::unix_in_turn(path, access, folder.path()) {
             Err(error) if error.kind == Kind::Busy && !left.is_zero() && is_ending(path, left) => {
                 sleep(ENDING_PAUSE);
             }
@@ -151,7 +153,10 @@ mod tests {
         let path = scratch.path().join("s");
         let living = asked(&path, true);
         assert_eq!(
-            outlive(&folder(&scratch), &path, ENDING_PATIENCE).err().expect("a server answers").kind,
+            outlive(&folder(&scratch), &path, Access::OWNER_ONLY, ENDING_PATIENCE)
+                .err()
+                .expect("a server answers")
+                .kind,
             Kind::Busy
         );
         living.join().unwrap();
@@ -164,7 +169,10 @@ mod tests {
         let _silent = UnixListener::bind(&path).unwrap();
         let patience = Duration::from_millis(50);
         assert_eq!(
-            outlive(&folder(&scratch), &path, patience).err().expect("a server listens").kind,
+            outlive(&folder(&scratch), &path, Access::OWNER_ONLY, patience)
+                .err()
+                .expect("a server listens")
+                .kind,
             Kind::Busy
         );
     }
@@ -174,7 +182,8 @@ mod tests {
         let scratch = Scratch::new("dead");
         let path = scratch.path().join("s");
         let dead = asked(&path, false);
-        outlive(&folder(&scratch), &path, ENDING_PATIENCE).expect("it is gone once it was asked");
+        outlive(&folder(&scratch), &path, Access::OWNER_ONLY, ENDING_PATIENCE)
+            .expect("it is gone once it was asked");
         dead.join().unwrap();
     }
 
@@ -184,7 +193,7 @@ mod tests {
         let path = scratch.path().join("s");
         let ending = UnixListener::bind(&path).unwrap();
         let end = std::thread::spawn(move || drop(ending.accept().map(|_| ending.accept())));
-        outlive(&folder(&scratch), &path, ENDING_PATIENCE)
+        outlive(&folder(&scratch), &path, Access::OWNER_ONLY, ENDING_PATIENCE)
             .expect("the other one is gone after two connections");
         end.join().unwrap();
     }
@@ -194,7 +203,8 @@ mod tests {
         let scratch = Scratch::new("else");
         scratch.write("s", "precious");
         let start = Instant::now();
-        let refused = outlive(&folder(&scratch), &scratch.path().join("s"), ENDING_PATIENCE);
+        let refused =
+            outlive(&folder(&scratch), &scratch.path().join("s"), Access::OWNER_ONLY, ENDING_PATIENCE);
         assert_eq!(refused.err().expect("in the way").kind, Kind::Busy);
         assert!(start.elapsed() < ENDING_PATIENCE);
     }

@@ -21,6 +21,7 @@ use crate::exit::refused;
 use crate::memory::Memory;
 use crate::occupants::{self, loops_below};
 use crate::place::file_below;
+use crate::server_options::ServerConfig;
 
 /// Messages that may be held for each reader: the one that is read, and one whose payload a device has.
 const MESSAGES_EACH: usize = 2;
@@ -54,8 +55,9 @@ pub(crate) struct Mounting {
 }
 
 impl Mounting {
-    /// Mounts `devices`, which take bytes, at the folder `place`; where it `adds` devices, with the folder for that.
+    /// Mounts `devices`, which take bytes, at the folder that `config` names; where it `adds` devices, with the folder for that.
     pub(crate) fn begin(
+        config: &ServerConfig,
         place: &Path,
         devices: &Arc<Devices>,
         workers: &Workers,
@@ -66,10 +68,11 @@ impl Mounting {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let tree = Tree::new(uid, gid, since);
+        let tree = if config.allow_other { tree.shared() } else { tree };
         let tree = Arc::new(if adds { tree.with_class(devices.clone()) } else { tree });
         devices.all().iter().for_each(|device| show(&tree, device, devices));
         let Room { readers, workspace, charge } = room;
-        let (mount, note) = Mount::at(place).map_err(refused)?;
+        let (mount, note) = Mount::at(place, config.allow_other).map_err(refused)?;
         if let Some(note) = note {
             tracing::warn!("{note}");
         }

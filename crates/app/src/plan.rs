@@ -3,6 +3,7 @@
 use std::path::{Path, absolute};
 
 use anyhow::{Context, Result};
+use spillway_io::Access;
 use spillway_layers::page_cache::Mode;
 use spillway_layers::stack::{LayerConfig, OriginConfig, StackConfig};
 use spillway_layers::{file, limits, page_cache, zram};
@@ -79,8 +80,18 @@ impl ServerPlan {
             Some(pair) => {
                 Err(Failure::usage(format!("two devices are named {:?}: rename one", pair[0])).into())
             }
-            None => self.check_layers().and_then(|()| self.check_storage()),
+            None => {
+                self.check_layers().and_then(|()| self.check_storage()).and_then(|()| self.check_others())
+            }
         }
+    }
+
+    /// Refuses what other users are to have of something that there will not be.
+    fn check_others(&self) -> Result<()> {
+        if self.server.allow_other && self.server.mount.is_none() {
+            return Err(Failure::usage("allow_other is for a mount: give mount DIR too".to_owned()).into());
+        }
+        self.server.socket_access().map(drop)
     }
 
     fn check_layers(&self) -> Result<()> {
@@ -101,8 +112,20 @@ impl ServerPlan {
         distinct::check(self.devices.iter().map(|device| (device.name.as_str(), &device.stack)))
     }
 
-    /// Refuses a mount over the server's sockets, in `folder` or where they are asked for: no client would find them.
+    /// Refuses a socket for others in the runtime folder `folder`, and a mount over the server's sockets, there or where they are asked
+    /// for: no client would find them.
     pub(crate) fn check_sockets(&self, folder: &RuntimeFolder) -> Result<()> {
+        if let (Some(socket), Access { mode, group }) = (&self.server.socket, self.server.socket_access()?) {
+            // Its folder stays closed to others, whatever they may do with the socket.
+            let others = mode & 0o077 != 0 || group.is_some();
+            if others && socket.parent() == Some(folder.path()) {
+                let text = format!(
+                    "{} lies in the runtime folder, which is closed to others: give a socket in another folder for a socket_mode or socket_group",
+                    socket.display()
+                );
+                return Err(Failure::usage(text).into());
+            }
+        }
         let Some(mount) = &self.server.mount else { return Ok(()) };
         let asked_for = self.server.socket.as_deref().and_then(Path::parent);
         place::check_place(mount, [folder.path()].into_iter().chain(asked_for))

@@ -128,7 +128,8 @@ impl Server {
         self.start_devices(plan.devices, &plan.server)?;
         if let Some((place, room)) = mount.zip(room) {
             let (devices, workers) = (&self.devices, &self.workers);
-            self.mounting = Some(Mounting::begin(place, devices, workers, &self.memory, room, adds)?);
+            let (config, memory) = (&plan.server, &self.memory);
+            self.mounting = Some(Mounting::begin(config, place, devices, workers, memory, room, adds)?);
             self.arrivals.opening.mounted(place);
         }
         for (device, listener) in self.devices.all().iter().zip(claims) {

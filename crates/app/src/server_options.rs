@@ -3,13 +3,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::{Context, Result, bail};
 use clap::{ArgMatches, Args, Command, Error, FromArgMatches, ValueHint};
 use spillway_core::buffer::Buffers;
 use spillway_core::{Preset, Type, Unit};
-use spillway_io::{DriverChoice, WORKERS_MAX, WorkersOptions};
+use spillway_io::{Access, DriverChoice, WORKERS_MAX, WorkersOptions, group_id};
 use spillway_layers::{choices, options};
 
 use crate::declared::Declared;
+use crate::exit::Failure;
 use crate::memory::{BUDGET_BYTES_MIN, Memory};
 
 choices! {
@@ -51,6 +53,11 @@ options! {
         .unit(Unit::Microseconds) .preset(Preset::Number(0)) .option("poll-us");
     Start socket: Option<PathBuf> = Type::Path, "Unix socket for NBD, one for all devices; excludes listen"
         .preset(Preset::Words("NAME.sock in spillway's runtime folder")) .option("socket");
+    Start socket_mode: Option<String> = Type::Text,
+        "Access mode of the socket that --socket names, in octal: to connect takes the right to write, as 0660 gives it to the group"
+        .preset(Preset::Words("0600: its owner only")) .option("socket-mode");
+    Start socket_group: Option<String> = Type::Text, "Group of the socket that --socket names, by name or number"
+        .option("socket-group");
     Start listen: Option<String> = Type::Text,
         "Serve NBD over TCP instead, without encryption or password: anybody who can connect can read and write"
         .option("listen");
@@ -60,6 +67,9 @@ options! {
     Start mount: Option<PathBuf> = Type::Path,
         "Also show the devices as files below this folder: DIR/NAME/disk, for losetup, mount, dd and every other program"
         .option("mount");
+    Start allow_other: bool = Type::Switch,
+        "Let all users who can reach the mount's folder read and write the devices' files, and root look into it; to all but root /etc/fuse.conf has to allow this by user_allow_other"
+        .preset(Preset::Switch(false)) .option("allow-other");
     Once background: bool = Type::Switch, "Detach from the terminal once clients can connect. From then on the log goes to --log-file, or without one to NAME.log beside the socket"
         .preset(Preset::Switch(false)) .option("background");
 }
@@ -81,6 +91,47 @@ impl ServerConfig {
     }
 }
 
+/// Modes that a socket may have: its owner can always connect.
+const MODE_MIN: u32 = 0o600;
+const MODE_MAX: u32 = 0o777;
+
+impl ServerConfig {
+    /// Who may connect to the socket that is asked for. Refuses a mode that is none, a group that there is not, and rights to a
+    /// socket that no place was asked for: others cannot reach into the runtime folder.
+    pub(crate) fn socket_access(&self) -> Result<Access> {
+        let given = [("socket_mode", &self.socket_mode), ("socket_group", &self.socket_group)];
+        if let (None, Some((key, _))) = (&self.socket, given.iter().find(|(_, text)| text.is_some())) {
+            let words = "is for a socket outside of the runtime folder, which is closed to others: give socket PATH too";
+            bail!(Failure::usage(format!("{key} {words}")));
+        }
+        let mode = self.socket_mode.as_deref().map(mode_of).transpose()?.unwrap_or(Access::OWNER_ONLY.mode);
+        let group = self.socket_group.as_deref().map(group_of).transpose()?;
+        Ok(Access { mode, group })
+    }
+}
+
+fn mode_of(text: &str) -> Result<u32> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let mode = digits.then(|| u32::from_str_radix(text, 8).ok()).flatten();
+    let sound = mode.filter(|mode| mode & MODE_MIN == MODE_MIN && mode & !MODE_MAX == 0);
+    sound.ok_or_else(|| {
+        let allowed =
+            "give an octal mode from 0600 to 0777 in which the owner may read and write, such as 0660";
+        Failure::usage(format!("socket_mode cannot be {text:?}: {allowed}")).into()
+    })
+}
+
+fn group_of(name: &str) -> Result<u32> {
+    let found =
+        group_id(name).with_context(|| format!("socket_group: the group {name:?} cannot be looked up"))?;
+    found.ok_or_else(|| {
+        let text = format!(
+            "socket_group: there is no group {name:?}; give one of the list that 'getent group' shows"
+        );
+        Failure::usage(text).into()
+    })
+}
+
 /// What the command line asks of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerOptions(Declared<ServerConfig>);
@@ -95,6 +146,8 @@ impl ServerOptions {
     pub(crate) fn over(self, mut file: ServerConfig) -> ServerConfig {
         if self.0.gives("socket") || self.0.gives("listen") {
             (file.socket, file.listen) = (None, None);
+            // They are for a socket of the file's.
+            (file.socket_mode, file.socket_group) = (None, None);
         }
         self.0.over(file)
     }
@@ -109,11 +162,15 @@ impl Args for ServerOptions {
     fn augment_args(command: Command) -> Command {
         let command = Declared::<ServerConfig>::augment_args(command.next_help_heading("Server"));
         let command =
-            ["socket", "listen", "idle-timeout", "mount"].into_iter().fold(command, |command, option| {
-                command.mut_arg(option, |option| option.help_heading("Clients"))
-            });
+            ["socket", "socket-mode", "socket-group", "listen", "idle-timeout", "mount", "allow-other"]
+                .into_iter()
+                .fold(command, |command, option| {
+                    command.mut_arg(option, |option| option.help_heading("Clients"))
+                });
         command
             .mut_arg("listen", |option| option.value_name("HOST:PORT").conflicts_with("socket"))
+            .mut_arg("socket-mode", |option| option.value_name("MODE"))
+            .mut_arg("socket-group", |option| option.value_name("GROUP"))
             .mut_arg("mount", |option| option.value_name("DIR").value_hint(ValueHint::DirPath))
     }
 

@@ -13,6 +13,7 @@
 //! | [`patient`], [`signals`] | writing to who may not read, and signals that are ignored |
 //! | `child` | [`end_with_us`]: programs that end with this one |
 //! | [`socket`], [`mod@serve`] | [`Listener`], [`Serving`]: sessions on unix and TCP sockets |
+//! | `access` | [`Access`]: who may connect to a unix socket |
 //!
 //! Futures of this crate live and die on the thread that polls them first. Nothing outside names the asynchronous runtime.
 
@@ -29,6 +30,7 @@ pub mod socket;
 pub mod thread;
 pub mod workers;
 
+mod access;
 mod blocking;
 mod child;
 mod clock;
@@ -44,6 +46,7 @@ mod roll;
 mod shares;
 mod waits;
 
+pub use access::{Access, group_id};
 pub use blocking::on_blocking_thread;
 pub use child::end_with_us;
 pub use driver::{Driver, DriverChoice};

@@ -24,6 +24,7 @@ use rustix::net::{
 use spillway_core::session::Peer;
 use spillway_core::{Error, Kind};
 
+use crate::access::Access;
 use crate::driver::kind_of;
 use crate::peer::{self, Account};
 
@@ -56,22 +57,22 @@ impl fmt::Display for Listener {
 }
 
 impl Listener {
-    /// Listens on a socket file of the given access mode (0600: this user only). Of two that replace the socket of a dead server at the same
-    /// moment, one may lose its own: see [`Listener::unix_in_turn`].
+    /// Listens on a socket file of the given access, such as mode 0600: this user only. Of two that replace the socket of a dead server at
+    /// the same moment, one may lose its own: see [`Listener::unix_in_turn`].
     ///
     /// [`Kind::Busy`] if a server answers there, or if something other than a socket is in the way; [`Kind::TooLong`] for a path of more
     /// than 107 bytes; otherwise what the system says, such as [`Kind::NotFound`] or [`Kind::Denied`] for the folder.
-    pub fn unix(path: impl AsRef<Path>, mode: u32) -> Result<Self, Error> {
-        Self::make(path.as_ref(), mode)
+    pub fn unix(path: impl AsRef<Path>, access: impl Into<Access>) -> Result<Self, Error> {
+        Self::make(path.as_ref(), access.into())
     }
 
     /// The same, one at a time among all who name the folder `turn`, which nobody else can open.
-    pub fn unix_in_turn(path: impl AsRef<Path>, mode: u32, turn: &Path) -> Result<Self, Error> {
+    pub fn unix_in_turn(path: impl AsRef<Path>, access: Access, turn: &Path) -> Result<Self, Error> {
         let _lock = lock_folder(turn)?;
-        Self::make(path.as_ref(), mode)
+        Self::make(path.as_ref(), access)
     }
 
-    fn make(path: &Path, mode: u32) -> Result<Self, Error> {
+    fn make(path: &Path, access: Access) -> Result<Self, Error> {
         let address = SocketAddrUnix::new(path).map_err(|_| {
             let text = format!(
                 "the socket path {} is too long: the system allows 107 bytes, this has {}; choose a shorter one",
@@ -84,7 +85,18 @@ impl Listener {
         let failed = |error: io::Error| {
             Error::new(kind_of(&error), format!("the socket {} could not be made: {error}", path.display()))
         };
-        let fd = listening_file(&address, mode).map_err(|error| failed(error.into()))?;
+        let fd = bound_file(&address).map_err(|error| failed(error.into()))?;
+        if let Err(error) = access.give(path).and_then(|()| Ok(listen(&fd, BACKLOG)?)) {
+            // Nobody has connected to it.
+            let _ = std::fs::remove_file(path);
+            let group = access.group.map_or(String::new(), |group| format!(" and group {group}"));
+            let text = format!(
+                "the socket {} cannot have mode {:04o}{group}: {error}; a user can give a group that the user is in",
+                path.display(),
+                access.mode
+            );
+            return Err(Error::new(kind_of(&error), text));
+        }
         let made = std::fs::symlink_metadata(path).map_err(failed)?;
         let identity = (made.dev(), made.ino());
         Ok(Self { fd: Arc::new(fd), address: Address::Unix { path: path.into(), identity } })
@@ -170,12 +182,11 @@ fn id_behind(socket: &OwnedFd) -> Option<u32> {
     u32::try_from(found.pid).ok().filter(|&process| answer == 0 && process > 0)
 }
 
-fn listening_file(address: &SocketAddrUnix, mode: u32) -> rustix::io::Result<OwnedFd> {
+fn bound_file(address: &SocketAddrUnix) -> rustix::io::Result<OwnedFd> {
     let fd = new_socket(AddressFamily::UNIX)?;
     // The file inherits the socket's mode: it never exists with a wider one.
-    fchmod(&fd, Mode::from_bits_truncate(mode))?;
+    fchmod(&fd, Mode::from_bits_truncate(Access::OWNER_ONLY.mode))?;
     bind(&fd, address)?;
-    listen(&fd, BACKLOG)?;
     Ok(fd)
 }
 
@@ -310,7 +321,7 @@ mod tests {
         let winners: Vec<Listener> = std::thread::scope(|scope| {
             let one = || {
                 start.wait();
-                Listener::unix_in_turn(&path, 0o600, &turn).ok()
+                Listener::unix_in_turn(&path, Access::OWNER_ONLY, &turn).ok()
             };
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(one)).collect();
             threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
@@ -326,14 +337,14 @@ mod tests {
         [&folder, &turn].into_iter().for_each(|folder| std::fs::create_dir(folder).unwrap());
         let held = File::open(&folder).unwrap();
         held.lock().unwrap();
-        drop(Listener::unix_in_turn(folder.join("s"), 0o600, &turn).unwrap());
+        drop(Listener::unix_in_turn(folder.join("s"), Access::OWNER_ONLY, &turn).unwrap());
         [&folder, &turn].into_iter().for_each(|folder| std::fs::remove_dir(folder).unwrap());
     }
 
     #[test]
     fn a_server_that_takes_no_connections_is_waited_for_so_long_and_lives() {
         let path = scratch("full");
-        let listener = listening_file(&SocketAddrUnix::new(&path).unwrap(), 0o600).unwrap();
+        let listener = bound_file(&SocketAddrUnix::new(&path).unwrap()).unwrap();
         listen(&listener, 0).unwrap();
         let waiting = connect_within(&path, Duration::from_secs(60)).unwrap();
         let refused = connect_within(&path, Duration::from_millis(1)).unwrap_err();

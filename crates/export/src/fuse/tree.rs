@@ -189,6 +189,8 @@ pub struct Tree {
     pub(super) texts: Texts,
     pub(super) class: Option<Arc<dyn Controls>>,
     pub(super) owner: Owner,
+    /// Whether disk files are for all users.
+    pub(super) is_shared: bool,
 }
 
 /// A session that reads from the mount. With the last one the mount is gone, and what is open in it is closed by nobody else.
@@ -234,7 +236,13 @@ impl Tree {
             texts: Texts::default(),
             class: None,
             owner: Owner { uid, gid, since },
+            is_shared: false,
         }
+    }
+
+    /// Has all users read and write the disk files, as far as the mount lets them reach these.
+    pub fn shared(self) -> Self {
+        Self { is_shared: true, ..self }
     }
 
     /// Shows the folder [`CLASS`](super::CLASS) too, by which devices of `catalog` come and go.

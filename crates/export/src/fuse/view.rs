@@ -82,7 +82,8 @@ impl View {
             Node::Volume(number) => self.volume(number).map(|_| Stat::folder(node)),
             Node::Disk(number) => {
                 let geometry = self.volume(number)?.export().geometry();
-                let permissions = if geometry.read_only { 0o400 } else { 0o600 };
+                let users = if self.tree().is_shared { 0o111 } else { 0o100 };
+                let permissions = users * if geometry.read_only { 4 } else { 6 };
                 Ok(Stat::file(node, permissions, geometry.size, geometry.optimal_io.max(4096)))
             }
             Node::Part(number, part) => self.controls(number, part).map(|_| Stat::folder(node)),

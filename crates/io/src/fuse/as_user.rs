@@ -21,7 +21,7 @@ pub struct User {
 
 impl User {
     /// Has a thread do `work` as this user. The error is the kernel's: `EPERM` for others than root; or that of `work`.
-    pub(super) fn run<T: Send>(self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    pub(crate) fn run<T: Send>(self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         let as_user = || self.become_of_thread().and_then(|()| work());
         std::thread::scope(|scope| {
             let thread = Builder::new().name("as-user".to_owned()).spawn_scoped(scope, as_user)?;

@@ -38,11 +38,11 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts at the folder `place`, and says what was cleaned up before.
+    /// Mounts at the folder `place`, for all users where it is `shared`, and says what was cleaned up before.
     ///
     /// [`Kind::Busy`] where a living server has it; [`Kind::NotFound`] where there is no such folder, or no `/dev/fuse`;
     /// [`Kind::NotSupported`] where nobody may mount; otherwise what the system said.
-    pub fn at(place: &Path) -> Result<(Self, Option<String>), Error> {
+    pub fn at(place: &Path, shared: bool) -> Result<(Self, Option<String>), Error> {
         let place = resolved(place)?;
         let note = clean_up(&place)?;
         let about =
@@ -55,12 +55,14 @@ impl Mount {
             let text = format!("cannot mount at {}: /proc/self/mountinfo cannot be read", place.display());
             return Err(Error::new(Kind::NotSupported, text));
         }
-        let (fd, helped) = match mount_here(&place) {
+        let rights = if shared { "default_permissions,allow_other" } else { "default_permissions" };
+        let (fd, helped) = match mount_here(&place, rights) {
             Err(why) if why == Errno::PERM || why == Errno::ACCESS => {
                 if !Path::new(DEVICE).exists() || !fusermount::is_present() {
                     return Err(unable());
                 }
-                (fusermount::mount(&place, "fsname=spillway,subtype=spillway,default_permissions")?, true)
+                let options = format!("fsname=spillway,subtype=spillway,{rights}");
+                (fusermount::mount(&place, &options)?, true)
             }
             Err(Errno::NOENT | Errno::NODEV | Errno::NXIO) => return Err(unable()),
             mounted => (mounted.map_err(|why| about(why.into()))?, false),
@@ -166,11 +168,10 @@ fn is_dead(why: &io::Error) -> bool {
     matches!(why.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
 }
 
-fn mount_here(place: &Path) -> Result<OwnedFd, Errno> {
+fn mount_here(place: &Path, rights: &str) -> Result<OwnedFd, Errno> {
     let fd = open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
     let (user, group) = (geteuid().as_raw(), getegid().as_raw());
-    let options =
-        format!("fd={},rootmode=40000,user_id={user},group_id={group},default_permissions", fd.as_raw_fd());
+    let options = format!("fd={},rootmode=40000,user_id={user},group_id={group},{rights}", fd.as_raw_fd());
     let options = std::ffi::CString::new(options).expect("numbers have no NUL");
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     rustix::mount::mount("spillway", place, KIND, flags, Some(options.as_c_str()))?;
