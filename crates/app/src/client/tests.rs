@@ -162,6 +162,25 @@ fn serve_in_turn(folder: &RuntimeFolder, device: &str, replies: Vec<String>) {
     });
 }
 
+/// Each byte comes in time, and no end ever does.
+#[test]
+fn an_answer_that_trickles_is_not_waited_for_longer_than_one_that_does_not_come() {
+    let scratch = Scratch::new("trickle");
+    let folder = RuntimeFolder::at(&scratch.path().join("run"));
+    folder.create().unwrap();
+    let listener = UnixListener::bind(folder.control_socket("ram0")).unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        while stream.write_all(b" ").is_ok() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    });
+    let mut connection = Connection::to_device(&folder, "ram0").unwrap();
+    connection.wait_at_most(std::time::Duration::from_millis(100));
+    let error = connection.ask(&Operation::List {}).unwrap_err();
+    assert!(error.chain().any(|cause| cause.to_string().contains("timed out")), "{error:#}");
+}
+
 /// Anybody may make a folder in a temporary folder, and answer in it what a command run by root would believe.
 #[test]
 fn nothing_that_answers_in_a_folder_open_to_others_is_believed() {

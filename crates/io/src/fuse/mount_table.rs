@@ -254,6 +254,34 @@ mod tests {
         assert_eq!(mount_at(Path::new("/proc/none")), None);
     }
 
+    /// Who owns a folder above a mount may move it, and put a link in its place.
+    #[test]
+    fn what_is_unmounted_is_the_mount_that_was_found_and_not_what_its_path_leads_to() {
+        let folder = std::env::temp_dir().join(format!("spillway-{}-places", std::process::id()));
+        let mount_below = |name: &str| {
+            let place = folder.join(name).join("data");
+            fs::create_dir_all(&place).unwrap();
+            rustix::mount::mount("none", &place, "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
+            MountPoint(mount_at(&place).unwrap())
+        };
+        let (ours, other) = (mount_below("ours"), mount_below("other"));
+        fs::rename(folder.join("ours"), folder.join("moved")).unwrap();
+        std::os::unix::fs::symlink("other", folder.join("ours")).unwrap();
+        let refused = ours.unmount();
+        let both = [mount_at(other.place()), mount_at(&folder.join("moved/data"))];
+        // Found again, it is where it is, and goes.
+        let moved = MountPoint(both[1].clone().unwrap());
+        let open = fs::File::open(moved.place()).unwrap();
+        let busy = moved.unmount();
+        drop(open);
+        let gone = [moved.unmount(), other.unmount()];
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(both.map(|found| found.map(|entry| entry.id)), [Some(other.0.id), Some(ours.0.id)]);
+        assert_eq!(busy.unwrap_err().raw_os_error(), Some(libc::EBUSY));
+        assert!(gone.iter().all(Result::is_ok), "{gone:?}");
+    }
+
     #[test]
     fn a_backslash_that_escapes_nothing_stays() {
         assert_eq!(unescaped(br"a\9\12"), br"a\9\12");
