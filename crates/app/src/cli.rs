@@ -175,6 +175,7 @@ mod tests {
             "spillway ram --size 1.5GiB --name r --memory 1G --algorithm lz4 --streams 3 --socket /tmp/s",
             "spillway ram --listen 127.0.0.1:10809 --read-only --background --driver io_uring --workers 2 --poll-us 50",
             "spillway disk --origin /dev/vdb --name d --read-only --driver poll",
+            "spillway ram --socket /tmp/s --socket-mode 0660 --socket-group disk --mount /mnt --allow-other",
             "spillway cache --origin o --cache c --create --block-size 4K --max-age 1000 --cleaner --ack committed",
             "spillway drain cache0",
             "spillway serve config.toml --log-format json -vv",

@@ -151,7 +151,7 @@ pub(super) fn row_of(folder: &RuntimeFolder, name: &str) -> Option<DeviceRow> {
 }
 
 /// Whether a server is there but silent; one that is just ending says so otherwise.
-fn is_silence(error: &anyhow::Error) -> bool {
+pub(super) fn is_silence(error: &anyhow::Error) -> bool {
     let timed_out = |why: &io::Error| matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
     error.chain().any(|cause| cause.downcast_ref().is_some_and(timed_out))
 }

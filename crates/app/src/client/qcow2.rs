@@ -280,3 +280,92 @@ impl Source for Qcow2 {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spillway_core::random::Random;
+
+    const CLUSTER: usize = 512;
+    const SIZE: usize = 40 * CLUSTER;
+
+    /// Header, table of tables, table, one plain and one compressed cluster, in clusters of 512 bytes.
+    fn small() -> Vec<u8> {
+        let mut image = vec![0; 6 * CLUSTER];
+        let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, MAGIC);
+        put(4, &3u32.to_be_bytes());
+        put(20, &9u32.to_be_bytes());
+        put(24, &(SIZE as u64).to_be_bytes());
+        put(36, &1u32.to_be_bytes());
+        put(40, &(CLUSTER as u64).to_be_bytes());
+        put(100, &104u32.to_be_bytes());
+        put(CLUSTER, &(2 * CLUSTER as u64).to_be_bytes());
+        put(2 * CLUSTER, &(3 * CLUSTER as u64).to_be_bytes());
+        let sectors = 1 << 61;
+        put(2 * CLUSTER + 8, &(COMPRESSED | sectors | (4 * CLUSTER as u64)).to_be_bytes());
+        put(2 * CLUSTER + 16, &ZERO.to_be_bytes());
+        put(3 * CLUSTER, &[7; CLUSTER]);
+        // One block of deflate that is stored as it is.
+        put(4 * CLUSTER, &[1, 0, 2, 255, 253]);
+        put(4 * CLUSTER + 5, &[9; CLUSTER]);
+        image
+    }
+
+    fn read_all(image: &[u8]) -> Result<Vec<u8>> {
+        let file = File::from(rustix::fs::memfd_create("image", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+        file.write_all_at(image, 0).unwrap();
+        let mut image = Qcow2::new(file)?;
+        let (size, mut bytes, mut at) = (image.size().min(1 << 15), vec![0; 0], 0);
+        while at < size {
+            let (len, zero) = image.extent(ByteRange::new(at, size - at))?;
+            assert!(len > 0 && len <= size - at, "{len} bytes at {at} of {size}");
+            let mut part = vec![1; len as usize];
+            image.read(at, &mut part)?;
+            assert!(!zero || part.iter().all(|&byte| byte == 0));
+            (at, bytes) = (at + len, [bytes, part].concat());
+        }
+        Ok(bytes)
+    }
+
+    #[test]
+    fn a_small_image_is_read_unless_a_cluster_is_too_short() {
+        let mut image = small();
+        let bytes = read_all(&image).unwrap();
+        assert!(
+            bytes.len() == SIZE
+                && bytes[..CLUSTER] == [7; CLUSTER]
+                && bytes[CLUSTER..][..CLUSTER] == [9; CLUSTER]
+        );
+        assert!(bytes[2 * CLUSTER..].iter().all(|&byte| byte == 0));
+        image[4 * CLUSTER..][..5].copy_from_slice(&[1, 200, 0, 55, 255]);
+        let error = read_all(&image).unwrap_err().to_string();
+        assert!(error.contains("compressed at 2048"), "{error}");
+    }
+
+    /// It ends with bytes or a refusal, never otherwise, and reads nothing that it does not have.
+    #[test]
+    fn whatever_an_image_says_it_is_read_or_refused() {
+        let (mut random, mut read, mut refused) = (Random(22), 0, 0);
+        for _ in 0..5000 {
+            let mut image = small();
+            for _ in 0..=random.below(3) {
+                let part = [
+                    0..112,
+                    CLUSTER..CLUSTER + 8,
+                    2 * CLUSTER..2 * CLUSTER + 24,
+                    4 * CLUSTER..4 * CLUSTER + 8,
+                ];
+                let part = part[random.below(4) as usize].clone();
+                let at = part.start + random.below(part.len() as u64) as usize;
+                image[at] = random.draw() as u8;
+            }
+            image.truncate(image.len() - random.below(2) as usize * random.below(600) as usize);
+            match read_all(&image) {
+                Ok(_) => read += 1,
+                Err(_) => refused += 1,
+            }
+        }
+        assert!(read > 20 && refused > 20, "{read} read, {refused} refused");
+    }
+}
