@@ -20,6 +20,7 @@ pub mod spill;
 pub mod stack;
 pub mod surroundings;
 pub mod trace;
+pub mod volatile;
 pub mod write_cache;
 mod writeback;
 pub mod zram;

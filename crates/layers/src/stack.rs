@@ -19,7 +19,7 @@ use crate::about;
 use crate::limits::{self, Limits};
 use crate::options::Options;
 use crate::surroundings::{BackingDevice, Below, Open, OpenDevice, Surroundings};
-use crate::{delay, fault, file, memory, null, page_cache, rate, trace, write_cache, zram};
+use crate::{delay, fault, file, memory, null, page_cache, rate, trace, volatile, write_cache, zram};
 
 /// The kinds over `$below`, one a line: the name that a configuration gives as `kind`, and what the rest of it says.
 macro_rules! kinds {
@@ -72,6 +72,7 @@ kinds! {
         "rate" => Rate(rate::Config),
         "fault" => Fault(fault::Config),
         "trace" => Trace(trace::Config),
+        "volatile" => Volatile(volatile::Config),
         "write_cache" => WriteCache(write_cache::Config),
         "page_cache" => PageCache(page_cache::Config),
     }

@@ -102,6 +102,9 @@ fn layers() {
         r#"{ kind = "rate", bytes_per_second = "100M", seek_us = 4000 }"#,
         r#"{ kind = "fault" }"#,
         r#"{ kind = "trace", records_max = 7 }"#,
+        r#"{ kind = "volatile" }"#,
+        r#"{ kind = "volatile", volatile_bytes_max = "64K" }"#,
+        r#"{ kind = "volatile", volatile_bytes_max = 0 }"#,
     ] {
         conforms(&format!("{MEMORY}\nlayers = [{layer}]"));
     }

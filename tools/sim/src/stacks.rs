@@ -3,7 +3,7 @@
 use spillway_core::SECTOR;
 use spillway_layers::stack::{LayerConfig, OriginConfig, StackConfig};
 use spillway_layers::write_cache::{self, Ablation, Ack, Mode};
-use spillway_layers::{delay, file, memory, page_cache, rate, trace, zram};
+use spillway_layers::{delay, file, memory, page_cache, rate, trace, volatile, zram};
 
 use crate::preset;
 use crate::row::{BLOCK_PAGES, CACHE, Cache, OTHER, Row, SLOTS_SECTORS, SPILL};
@@ -19,6 +19,7 @@ pub const STACKS: &[Row] = &[
         disk: Some(4096),
         ..DURABLE
     },
+    Row { name: "volatile-file", config: |_| over_file(vec![volatile()]), ..DRIVE },
     Row {
         name: "write-cache",
         config: |_| cached(write_cache::Config::default()),
@@ -275,6 +276,10 @@ const DURABLE: Row = Row {
     empty: &[],
 };
 
+/// A drive's cache of a few blocks over the disk.
+const DRIVE: Row =
+    Row { keeps: false, knobs: &[("volatile_bytes_max", &["0", "4K", "16K", "64K", "1M"])], ..DURABLE };
+
 const CACHED: Row = Row {
     keeps: false,
     knobs: &[
@@ -449,6 +454,10 @@ fn deferring(bytes: u64) -> StackConfig {
 
 fn trace() -> LayerConfig {
     LayerConfig::Trace(trace::Config { records_max: 8 })
+}
+
+fn volatile() -> LayerConfig {
+    LayerConfig::Volatile(volatile::Config { volatile_bytes_max: 32 << 10, ..Default::default() })
 }
 
 fn delay() -> LayerConfig {
