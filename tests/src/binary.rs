@@ -7,11 +7,15 @@ use std::sync::OnceLock;
 /// Set to test a program built elsewhere.
 const OVERRIDE: &str = "SPILLWAY_BIN";
 
+/// Names the defect that the program of [`mutant`] has.
+pub const MUTANT: &str = "SPILLWAY_MUTANT";
+
 static BINARY: OnceLock<PathBuf> = OnceLock::new();
+static DEFECTIVE: OnceLock<PathBuf> = OnceLock::new();
 
 /// The path of `spillway`, built on first use with the profile and the target folder of the tests themselves.
 pub fn path() -> &'static Path {
-    BINARY.get_or_init(|| std::env::var_os(OVERRIDE).map_or_else(build, PathBuf::from))
+    BINARY.get_or_init(|| std::env::var_os(OVERRIDE).map_or_else(|| build(&["spillway"]), PathBuf::from))
 }
 
 /// The path of the same program with an allocator that counts, which cargo builds together with the tests.
@@ -23,18 +27,25 @@ pub(crate) fn counted() -> PathBuf {
     found.expect("spillway-counted is built: cargo build --package spillway-tests --bins")
 }
 
-fn build() -> PathBuf {
+/// The path of the same program with deliberate defects, built on first use. No other program gets its features: what a build of its own
+/// compiles for them lies beside what others have.
+pub(crate) fn mutant() -> &'static Path {
+    DEFECTIVE.get_or_init(|| build(&["spillway-mutant", "--features", "spillway-tests/mutants"]))
+}
+
+/// Builds the program that is named first, with these options.
+fn build(program: &[&str]) -> PathBuf {
     let test = std::env::current_exe().expect("the kernel knows the running program");
     let profile = test.ancestors().nth(2).expect("tests lie in TARGET/PROFILE/deps");
     let target = profile.parent().expect("tests lie in TARGET/PROFILE/deps");
     let mut cargo = Command::new(env!("CARGO"));
     // The whole workspace is named so that dependencies get the features that `cargo test --workspace` gave them.
-    cargo.args(["build", "--quiet", "--workspace", "--bin", "spillway", "--target-dir"]).arg(target);
+    cargo.args(["build", "--quiet", "--workspace", "--target-dir"]).arg(target).arg("--bin").args(program);
     if profile.ends_with("release") {
         cargo.arg("--release");
     }
     let status = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null()).status();
     let status = status.expect("cargo, which built this test, can be started again");
-    assert!(status.success(), "cannot build spillway: {status}");
-    profile.join("spillway")
+    assert!(status.success(), "cannot build {}: {status}", program[0]);
+    profile.join(program[0])
 }

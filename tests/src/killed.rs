@@ -8,7 +8,7 @@ use std::thread;
 use rustix::process::Signal;
 
 use crate::raw::{Client, command};
-use crate::{Launch, until};
+use crate::{Launch, Server, until};
 
 const BLOCK: usize = 4096;
 
@@ -38,11 +38,17 @@ impl Default for Written {
 }
 
 impl Written {
-    /// Starts a server, looks at what it has, and kills it while clients write.
-    pub fn kill(&mut self, launch: Launch, round: u64) {
-        let mut server = launch.start();
+    /// Starts a server and looks at what it has.
+    pub fn look(&mut self, launch: Launch) -> Server {
+        let server = launch.start();
         let mut client = server.client();
         (0..).zip(&mut self.0).for_each(|(writer, known)| check(&mut client, writer, known));
+        server
+    }
+
+    /// The same, and kills it while clients write.
+    pub fn kill(&mut self, launch: Launch, round: u64) {
+        let mut server = self.look(launch);
         let (socket, done) = (server.socket().to_owned(), AtomicU64::new(0));
         thread::scope(|scope| {
             for (writer, known) in (0..).zip(&mut self.0) {

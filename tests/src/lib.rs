@@ -8,6 +8,7 @@ pub mod binary;
 pub mod clients;
 mod connection;
 pub mod counted;
+mod drive;
 pub mod exerciser;
 pub mod hostile;
 pub mod killed;
@@ -24,6 +25,7 @@ mod vitals;
 mod wait;
 
 pub use connection::FuseConnection;
+pub use drive::Drive;
 pub use loop_device::LoopDevice;
 pub use ordinary_user::{script_of_root, script_of_user};
 pub use refusal::{Refusal, Refusing};

@@ -51,10 +51,25 @@ impl LoopDevice {
         &self.path
     }
 
+    /// Detaches it and waits until its last user has closed it. A killed program closes it some time after its end, once the kernel has taken
+    /// down its rings, and dirty pages are written then.
+    pub fn end(self) {
+        let backing = self.in_sysfs("loop/backing_file");
+        let file = || fs::read_to_string(&backing).ok();
+        let before = file();
+        drop(self);
+        until("the loop device is closed", || (file() != before).then_some(()));
+    }
+
+    /// What the kernel says of it.
+    pub fn in_sysfs(&self, attribute: &str) -> PathBuf {
+        let name = self.path.file_name().expect("a device").to_string_lossy();
+        PathBuf::from(format!("/sys/block/{name}/{attribute}"))
+    }
+
     /// Waits until nothing is on its way to the file.
     pub fn settles(&self) {
-        let name = self.path.file_name().expect("a device").to_string_lossy();
-        let in_flight = PathBuf::from(format!("/sys/block/{name}/inflight"));
+        let in_flight = self.in_sysfs("inflight");
         let idle = || {
             let counts = fs::read_to_string(&in_flight).expect("the kernel counts requests");
             counts.split_whitespace().all(|count| count == "0").then_some(())

@@ -31,6 +31,8 @@ pub mod command {
 
 /// Flags of commands.
 pub mod flag {
+    /// Of what changes something: durable before it is answered.
+    pub const FUA: u16 = 1;
     /// Of a zeroing: no hole is made.
     pub const NO_HOLE: u16 = 2;
     /// Of a zeroing: only if that is faster than writing zeroes.

@@ -33,14 +33,16 @@ pub struct Launch {
     stderr: Option<Arc<File>>,
     /// The command that starts it, where it is not started at once.
     through: Vec<OsString>,
+    /// The defect that the program has.
+    mutant: Option<&'static str>,
 }
 
 impl Launch {
     /// Any command line; the server is expected to listen on `socket` in the folder.
     pub fn new(arguments: &[&str], folder: Arc<Scratch>, socket: PathBuf) -> Self {
         let arguments = arguments.iter().map(OsString::from).collect();
-        let (stdout, stderr, through) = (None, None, Vec::new());
-        Self { arguments, folder, socket, counted: None, stdout, stderr, through }
+        let (stdout, stderr, through, mutant) = (None, None, Vec::new(), None);
+        Self { arguments, folder, socket, counted: None, stdout, stderr, through, mutant }
     }
 
     /// `spillway ram` with a device of `size`.
@@ -132,6 +134,12 @@ impl Launch {
         self.through(["setpriv".to_owned()].into_iter().chain(user).chain(limit))
     }
 
+    /// Runs a build with a deliberate defect instead, as server and beside it.
+    pub fn with_mutant(mut self, name: &'static str) -> Self {
+        self.mutant = Some(name);
+        self
+    }
+
     /// Where the server will listen.
     pub fn socket(&self) -> &Path {
         &self.socket
@@ -149,7 +157,7 @@ impl Launch {
                 command.args(arguments).arg(binary::path());
                 command
             }
-            (None, None) => command_in(binary::path(), &self.folder),
+            (None, None) => self.program(),
             (Some(limit), _) => {
                 let mut command = command_in(&binary::counted(), &self.folder);
                 command.env(counted::FILE, self.counts()).env(counted::LIMIT, limit.to_string());
@@ -158,6 +166,18 @@ impl Launch {
         };
         command.args(&self.arguments);
         command
+    }
+
+    /// The program that users have, or the one with the defect.
+    fn program(&self) -> Command {
+        match self.mutant {
+            None => command_in(binary::path(), &self.folder),
+            Some(name) => {
+                let mut command = command_in(binary::mutant(), &self.folder);
+                command.env(binary::MUTANT, name);
+                command
+            }
+        }
     }
 
     fn counts(&self) -> PathBuf {
@@ -269,7 +289,7 @@ impl Server {
 
     /// Runs `spillway` as a user beside the server.
     pub fn spillway(&self, arguments: &[&str]) -> Said {
-        tool::finish(command_in(binary::path(), &self.launch.folder).args(arguments))
+        tool::finish(self.launch.program().args(arguments))
     }
 
     /// An attribute of a device, typed.

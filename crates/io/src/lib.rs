@@ -12,6 +12,7 @@
 //! | [`fuse`] | [`Mount`](fuse::Mount), [`MountServing`](fuse::MountServing): exchanges on a FUSE mount |
 //! | [`patient`], [`signals`] | writing to who may not read, and signals that are ignored |
 //! | `child` | [`end_with_us`]: programs that end with this one |
+//! | [`mod@mutant`] | deliberate defects, of builds for tests alone |
 //! | [`socket`], [`mod@serve`] | [`Listener`], [`Serving`]: sessions on unix and TCP sockets |
 //! | `access` | [`Access`]: who may connect to a unix socket |
 //!
@@ -23,6 +24,7 @@ pub mod file;
 pub mod fuse;
 pub mod local;
 pub mod memory;
+pub mod mutant;
 pub mod patient;
 pub mod serve;
 pub mod signals;

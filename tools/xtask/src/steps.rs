@@ -44,7 +44,7 @@ fn clippy(root: &Path) -> Result<()> {
     succeed(command(root).args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
     // What only builds with deliberate defects and the checker of threads have.
     for (packages, features) in [
-        (&["--package=spillway-simulate"][..], "mutants"),
+        (&["--package=spillway-simulate", "--package=spillway-tests"][..], "mutants"),
         (&["--package=spillway-core", "--package=spillway-layers"], crate::cargo::THREADS),
     ] {
         let features = ["--features", features, "--all-targets", "--", "-D", "warnings"];

@@ -18,7 +18,7 @@ use rustix::fs::OFlags;
 use spillway_core::ByteRange;
 use spillway_core::size::human;
 use spillway_export::control::Operation;
-use spillway_io::{end_with_us, lock_file};
+use spillway_io::{end_with_us, lock_file, mutant};
 
 use super::connection::{change, no_device, print, row_of};
 use super::copying::{RawImage, Source, Target, copy};
@@ -89,7 +89,9 @@ pub(crate) fn load(folder: &RuntimeFolder, options: &LoadOptions) -> Result<()> 
     let stored = copy(&mut *image, &mut client)?;
     let end = len.next_multiple_of(spillway_core::SECTOR);
     client.zero(ByteRange::new(end, size - end))?;
-    client.flush().context("what was loaded is not durable")?;
+    if !mutant::on("load: skip the flush") {
+        client.flush().context("what was loaded is not durable")?;
+    }
     drop(client);
     if !options.shared {
         wait_until_free(folder, device);
@@ -186,12 +188,17 @@ impl NewFile {
     /// Makes it durable under its name.
     fn take_name(mut self, name: &Path) -> Result<()> {
         let durable = |outcome: std::io::Result<()>| outcome.context("the image cannot be made durable");
-        durable(self.file.sync_all())?;
+        if !mutant::on("save: take the name before the image is durable") {
+            durable(self.file.sync_all())?;
+        }
         let (ours, found) = (self.file.metadata()?, fs::symlink_metadata(&self.path));
         let same = found.is_ok_and(|found| (found.dev(), found.ino()) == (ours.dev(), ours.ino()));
         ensure!(same, "{} was replaced by another file; save to a folder that is yours", self.path.display());
         fs::rename(&self.path, name).with_context(|| format!("{} cannot be renamed", self.path.display()))?;
         self.kept = true;
+        if mutant::on("save: leave the folder as it is") {
+            return Ok(());
+        }
         let folder = name.parent().filter(|folder| !folder.as_os_str().is_empty());
         durable(File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all()))
     }

@@ -15,6 +15,8 @@ use spillway_core::IoBuf;
 
 use crate::blocking::on_blocking_thread;
 
+use crate::mutant;
+
 /// What to do with the file.
 #[derive(Clone, Copy)]
 pub(super) enum Act {
@@ -78,9 +80,11 @@ impl FileOp {
         let count = match self.act {
             Act::Read => pread(&self.fd, &mut self.buf[self.done..], at)?,
             Act::Write { durable } => {
+                let durable = durable && !mutant::on("io: poll writes without RWF_DSYNC");
                 let flags = if durable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
                 pwritev2(&self.fd, &[IoSlice::new(&self.buf[self.done..])], at, flags)?
             }
+            Act::Sync if mutant::on("io: poll skips fdatasync") => 0,
             Act::Sync => fdatasync(&self.fd).map(|()| 0)?,
             Act::Allocate { mode, len } => fallocate(&self.fd, mode, at, len).map(|()| 0)?,
             Act::Discard { len } => discard(&self.fd, at, len).map(|()| 0)?,
@@ -113,10 +117,12 @@ unsafe impl IourOpCode for FileOp {
             }
             Act::Write { durable } => {
                 let window = &self.buf[self.done..];
+                let durable = durable && !mutant::on("io: io_uring writes without RWF_DSYNC");
                 let flags = if durable { libc::RWF_DSYNC } else { 0 };
                 let write = opcode::Write::new(fd, window.as_ptr(), window.len() as u32);
                 write.offset(at).rw_flags(flags).build()
             }
+            Act::Sync if mutant::on("io: io_uring skips fdatasync") => opcode::Nop::new().build(),
             Act::Sync => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
             Act::Allocate { mode, len } => {
                 opcode::Fallocate::new(fd, len).offset(at).mode(mode.bits() as i32).build()
