@@ -17,6 +17,8 @@ use spillway_core::{ByteRange, IoBuf, Kind, Place, Request, mutant, task};
 use super::block::{Epoch, OriginBlock};
 use super::cache::Core;
 use super::counts::Count;
+use super::line::Ticket;
+use super::reservation::Reservation;
 
 /// Blocks of the origin that are changed beside the cache; nothing else may write them there meanwhile.
 pub(super) struct Busy {
@@ -73,26 +75,52 @@ impl Drop for Share {
     }
 }
 
-/// A place in the line of those who want to bypass the cache; without a ticket as long as that was not wanted, or at once to be had.
+/// The places of a write in two lines: of those who want to bypass the cache, and of those who want blocks of it. Without a ticket as long
+/// as that was not wanted, or at once to be had.
 pub(super) struct InLine<'a> {
     core: &'a Arc<Core>,
     ticket: Option<u64>,
     waits: bool,
+    for_blocks: Option<Ticket>,
+    waits_for_blocks: bool,
 }
 
 impl<'a> InLine<'a> {
     pub(super) fn new(core: &'a Arc<Core>) -> Self {
-        Self { core, ticket: None, waits: false }
+        Self { core, ticket: None, waits: false, for_blocks: None, waits_for_blocks: false }
     }
 
-    /// Asks again, unless [`InLine::enter`] does: who wants something else does not stand in others' way.
+    /// Asks again. Who wants something else than before does not stand in others' way.
     pub(super) fn look<T>(&mut self, look: impl FnOnce(&mut Self) -> T) -> T {
-        self.waits = false;
+        (self.waits, self.waits_for_blocks) = (false, false);
         let found = look(self);
         if !self.waits {
             self.leave();
         }
+        if !self.waits_for_blocks {
+            self.leave_blocks();
+        }
         found
+    }
+
+    /// Blocks of the cache, up to `count`, if any are free and nobody came before.
+    pub(super) fn reserve(&mut self, count: u32) -> Option<Reservation> {
+        let is_next = self.core.line.is_next(self.for_blocks);
+        is_next.then(|| Reservation::take(self.core, count)).flatten()
+    }
+
+    /// Nothing but a block of the cache will do.
+    pub(super) fn wait_for_blocks(&mut self) {
+        self.waits_for_blocks = true;
+        self.for_blocks.get_or_insert_with(|| self.core.line.enter());
+    }
+
+    fn leave_blocks(&mut self) {
+        let Some(ticket) = self.for_blocks.take() else { return };
+        // In this order: what comes free after this look is told to all who wait.
+        if self.core.line.leave(ticket) && self.core.space.count() > 0 {
+            self.core.room.wake_all();
+        }
     }
 
     /// The blocks of `count` that may bypass the cache together now.
@@ -118,6 +146,7 @@ impl<'a> InLine<'a> {
 impl Drop for InLine<'_> {
     fn drop(&mut self) {
         self.leave();
+        self.leave_blocks();
     }
 }
 

@@ -15,6 +15,7 @@ use super::format::{Layout, PADDING_LEN};
 use super::index::Index;
 use super::journal::Journal;
 use super::laps::Laps;
+use super::line::Line;
 use super::settings::Settings;
 use super::space::Space;
 use super::workspaces::Workspaces;
@@ -55,6 +56,7 @@ pub(super) struct Core {
     pub(super) failure: StickyError,
     /// Something was freed.
     pub(super) room: WaitList,
+    pub(super) line: Line,
     /// Counts what others may wait for: the end of a write, of a commit, of a clearing, of a batch. Counted after the change, so that
     /// who reads it first and then looks misses nothing.
     pub(super) changes: Watermark,

@@ -37,6 +37,7 @@
 //! | `transfer`, `reservation`, `reading`, `pieces`, `workspaces` | requests of clients, through the cache |
 //! | `bypass`, `bypassed` | those past it, and what they leave to be flushed |
 //! | `replacing` | zeroes and discards |
+//! | `line` | who waits for blocks of the cache |
 //! | `laps`, `writeback` | the cache as a source of the write-back engine |
 //! | `drain`, `emptying` | how far a drain is, and how it goes |
 
@@ -58,6 +59,7 @@ mod growing;
 mod index;
 mod journal;
 mod laps;
+mod line;
 mod metadata;
 mod opening;
 mod pieces;
@@ -98,6 +100,7 @@ use counts::{Count, Counts};
 use drain::Drain;
 use journal::Journal;
 use laps::Laps;
+use line::Line;
 use opening::{Opened, Opening};
 use space::Space;
 
@@ -154,6 +157,7 @@ fn core(opening: Opening, opened: Opened) -> Arc<Core> {
         drain: Drain::default(),
         failure: StickyError::default(),
         room: WaitList::default(),
+        line: Line::default(),
         changes: Watermark::default(),
         commit_timer: Work::default(),
         age_timer: Work::default(),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use spillway_core::mutant;
 use spillway_policy::free_runs::Run;
 
 use super::block::{Epoch, OriginBlock};
@@ -38,10 +39,18 @@ impl Reservation {
         assert!(self.bad.is_empty(), "what could not be written is not published: {:?}", self.bad);
         let runs = std::mem::take(&mut self.runs);
         core.space.end_reservation(self.len);
-        let free = |block| core.space.free(block);
+        let mut freed = 0;
+        let free = |block| {
+            freed += 1;
+            core.space.free(block);
+        };
         let note = |block| core.journal.note(epoch, block);
         let published = core.index.publish(&runs, epoch, origin, core.journal.committed(), free, note);
         leave(core, epoch);
+        // A version that is replaced before its commit is free at once.
+        if freed > 0 && !mutant::on("write_cache: a version that is replaced wakes nobody") {
+            core.room.wake_all();
+        }
         core.changes.step();
         published
     }

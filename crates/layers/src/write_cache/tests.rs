@@ -30,6 +30,7 @@ mod looks;
 mod memory;
 mod reads;
 mod restart;
+mod room;
 
 const BLOCK: usize = 4096;
 

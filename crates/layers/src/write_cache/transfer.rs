@@ -259,7 +259,11 @@ impl Core {
     }
 
     /// Waits until some of the blocks can be written.
-    async fn room_for(self: &Arc<Self>, origin: OriginBlock, len: u32) -> Result<WriteTarget, Kind> {
+    pub(super) async fn room_for(
+        self: &Arc<Self>,
+        origin: OriginBlock,
+        len: u32,
+    ) -> Result<WriteTarget, Kind> {
         let mut blocked = false;
         let mut place = InLine::new(self);
         let look = || {
@@ -290,12 +294,15 @@ impl Core {
         let bypasses = self.settings.bypasses() || self.drain.is_running();
         let (mut held, mut count) = if bypasses { self.index.presence(origin, len) } else { (true, len) };
         if held && !self.is_closed() {
-            if let Some(reservation) = Reservation::take(self, count) {
+            if let Some(reservation) = place.reserve(count) {
                 return Some(Ok(WriteTarget::Cache(reservation)));
             }
             (held, count) = self.index.presence(origin, len);
         }
         if held {
+            if !self.is_closed() {
+                place.wait_for_blocks();
+            }
             return None;
         }
         match BypassWrite::enter(place, origin, count) {
