@@ -18,4 +18,5 @@ pub mod shrink;
 mod spill;
 pub mod stacks;
 mod story;
+mod sweeps;
 mod visitor;

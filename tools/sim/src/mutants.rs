@@ -103,6 +103,7 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("write_cache: forget that formatting has begun", "write-cache"),
     mutant("write_cache: recover what was not committed", "write-cache"),
     mutant("write_cache: recover the older of two versions", "write-cache"),
+    mutant("write_cache: a long zeroing looks at its beginning only", "write-cache-full"),
     mutant("write_cache: leave stale entries at recovery", "write-cache-full"),
     mutant("write_cache: clear too much at recovery", "write-cache"),
     mutant("write_cache: rely on what a killed server left unflushed", "write-cache-small"),

@@ -22,6 +22,7 @@ use crate::row::{Row, is_command};
 use crate::scans;
 use crate::scatter::scattered;
 use crate::spill;
+use crate::sweeps::put_sweeps;
 use spillway_sim::disk::{Call, Effect, Fault, Latency, Plan};
 use spillway_sim::workload::{Act, Shape, Step, swarm};
 use spillway_sim::world::Order;
@@ -193,6 +194,9 @@ impl Phase {
         }
         if row.scans {
             scans::put_scans(random, row, &mut steps);
+        }
+        if row.full {
+            put_sweeps(random, row, &mut steps);
         }
         let mut phase = Self { steps, ..Self::quiet() };
         phase.plan = draw_plan(random, faulty, count, true);

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use spillway_core::sync::Ordering;
-use spillway_core::{Error, Grow, LocalFuture};
+use spillway_core::{Error, Grow, LocalFuture, mutant};
 
 use super::cache::{Core, WriteCache};
 use super::fitting::blocks_of;
@@ -33,6 +33,9 @@ impl Core {
         self.index.extend(blocks, &self.budget).map_err(|kind| {
             Error::new(kind, format!("the index of {blocks} blocks of the origin finds no room in --memory"))
         })?;
+        if mutant::on("write_cache: show the new size before the superblock has it") {
+            self.size.fetch_max(blocks * block, Ordering::AcqRel);
+        }
         self.follow(OriginMark::of(&origin)).await?;
         self.size.fetch_max(blocks * block, Ordering::AcqRel);
         Ok(())

@@ -1,28 +1,44 @@
 //! Models for the checker of threads: clients, committer and write-back hand work to each other on whatever thread they are, and nobody
 //! waits for ever.
 
+mod growing;
 mod parts;
+mod timers;
+
+use std::future::pending;
 
 use spillway_core::models::{Tasks, every_order, finds};
 use spillway_core::sync::Unseen;
 use spillway_core::sync::shuttle::future::{block_on, yield_now};
 use spillway_core::sync::shuttle::thread;
-use spillway_core::{BlockSize, IoBuf};
+use spillway_core::{Attributes, BlockSize, IoBuf};
 
+use super::block::{CacheBlock, OriginBlock, Stage};
 use super::*;
 
 const BLOCK: usize = 512;
 
 /// A disk that takes a moment for each answer, in which others go on.
-struct Disk(Unseen<Vec<u8>>);
+struct Disk {
+    bytes: Unseen<Vec<u8>>,
+    speed: Unseen<Speed>,
+}
+
+/// When an answer comes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Speed {
+    AtOnce,
+    AfterAMoment,
+    Never,
+}
 
 impl Disk {
     fn new(bytes: usize) -> Arc<Self> {
-        Arc::new(Self(Unseen::new(vec![0; bytes])))
+        Arc::new(Self { bytes: Unseen::new(vec![0; bytes]), speed: Unseen::new(Speed::AfterAMoment) })
     }
 
     fn carry_out(&self, request: &mut Request) {
-        let mut bytes = self.0.lock();
+        let mut bytes = self.bytes.lock();
         let place = request.range.offset as usize..(request.range.offset + request.range.len) as usize;
         match request.op {
             Op::Read => request.buf.copy_from_slice(&bytes[place]),
@@ -41,14 +57,19 @@ impl BlockDevice for Disk {
             volatile: false,
             discards: false,
             fast_zeroes: false,
-            ..Geometry::in_memory(self.0.lock().len() as u64)
+            ..Geometry::in_memory(self.bytes.lock().len() as u64)
         }
     }
 
     fn submit(&self, mut request: Request) -> Submission {
+        let speed = *self.speed.lock();
         self.carry_out(&mut request);
         Answer::pending(async move {
-            yield_now().await;
+            match speed {
+                Speed::AtOnce => {}
+                Speed::AfterAMoment => yield_now().await,
+                Speed::Never => pending().await,
+            }
             request.answer(Ok(()))
         })
     }
@@ -67,20 +88,19 @@ impl House {
     }
 
     fn open(&self, watermark: u64) -> Arc<WriteCache> {
-        let config = Config {
-            block_size: BLOCK as u64,
-            high_watermark: watermark,
-            low_watermark: watermark,
-            ..Config::default()
-        };
+        let config = Config { high_watermark: watermark, low_watermark: watermark, ..Config::default() };
+        self.open_in(config, Arc::new(Tasks))
+    }
+
+    fn open_in(&self, config: Config, env: Arc<dyn Env>) -> Arc<WriteCache> {
+        let config = Config { block_size: BLOCK as u64, ..config };
         let (origin, cache, budget) = (self.origin.clone(), self.cache.clone(), Budget::new(16 << 20));
-        let opened = block_on(WriteCache::open(&config, origin, cache, Arc::new(Tasks), budget));
-        opened.expect("it opens").0
+        block_on(WriteCache::open(&config, origin, cache, env, budget)).expect("it opens").0
     }
 
     /// What the origin has in a block.
     fn below(&self, block: usize) -> u8 {
-        self.origin.0.lock()[block * BLOCK]
+        self.origin.bytes.lock()[block * BLOCK]
     }
 }
 
@@ -91,6 +111,10 @@ fn write(cache: &WriteCache, block: u64, value: u8) {
 
 fn flush(cache: &WriteCache) {
     assert_eq!(block_on(cache.submit(Request::flush())).result, Ok(()));
+}
+
+fn set(cache: &Arc<WriteCache>, name: &str, value: &str) {
+    block_on(attributes(cache.clone()).store(name, value)).expect("it is set");
 }
 
 fn read(cache: &WriteCache, block: u64) -> u8 {
@@ -157,6 +181,54 @@ fn every_write_gets_room_beside_write_back() {
     every_order(8000, || rewrites(0, false));
 }
 
+/// The origin answers no write, so that room comes free by nothing but the last reader of a version that was replaced.
+#[test]
+fn a_write_gets_the_block_that_was_read() {
+    every_order(8000, || {
+        let house = House::new(2);
+        let cache = house.open(100);
+        write(&cache, 0, 1);
+        flush(&cache);
+        *house.origin.speed.lock() = Speed::Never;
+        let reading = block_on(cache.core.look_up(OriginBlock(0), 1));
+        write(&cache, 0, 2);
+        flush(&cache);
+        let core = cache.core.clone();
+        let reader = thread::spawn(move || {
+            while core.index.stage(CacheBlock(0)) != Stage::Leaving {
+                thread::yield_now();
+            }
+            drop(reading);
+        });
+        write(&cache, 0, 3);
+        reader.join().expect("it ends");
+        assert_eq!(read(&cache, 0), 3);
+    });
+}
+
+/// The same by nothing but a write that replaces what is not committed.
+#[test]
+fn a_write_gets_the_block_that_was_replaced() {
+    every_order(8000, || {
+        let house = House::new(4);
+        let cache = house.open(100);
+        write(&cache, 2, 1);
+        flush(&cache);
+        *house.origin.speed.lock() = Speed::Never;
+        set(&cache, "low_watermark", "0");
+        set(&cache, "high_watermark", "0");
+        while cache.core.index.writing_back() == 0 {
+            thread::yield_now();
+        }
+        set(&cache, "high_watermark", "100");
+        (0..2).for_each(|block| write(&cache, block, 1));
+        let clients: fn(&WriteCache) = |cache| write(cache, 0, 2);
+        let other: fn(&WriteCache) = |cache| write(cache, 1, 2);
+        together(&cache, &[clients, other]);
+        assert_eq!([0, 1, 2].map(|block| read(&cache, block)), [2, 2, 1]);
+    });
+}
+
 /// A client goes on to write while everything is written back.
 #[test]
 fn every_drain_ends() {
@@ -171,6 +243,22 @@ fn every_drain_ends() {
         assert_eq!(cache.core.blocks_left(), 0);
         assert_eq!([0, 1, 2, 3].map(|block| house.below(block)), [1, 2, 2, 2]);
     });
+}
+
+#[test]
+fn the_checker_finds_a_reader_that_wakes_nobody() {
+    finds(
+        "write_cache: the last reader of a block wakes nobody",
+        "write_cache::threads::a_write_gets_the_block_that_was_read",
+    );
+}
+
+#[test]
+fn the_checker_finds_a_write_that_replaces_and_wakes_nobody() {
+    finds(
+        "write_cache: a version that is replaced wakes nobody",
+        "write_cache::threads::a_write_gets_the_block_that_was_replaced",
+    );
 }
 
 #[test]

@@ -39,7 +39,7 @@ impl Core {
     }
 
     /// Where a range is to be read; a long one is looked up in slices.
-    async fn look_up(self: &Arc<Self>, origin: OriginBlock, len: u32) -> Reading {
+    pub(super) async fn look_up(self: &Arc<Self>, origin: OriginBlock, len: u32) -> Reading {
         let mut reading = Reading { core: self.clone(), stretches: Vec::new() };
         let (mut at, mut looks) = (0, 0);
         loop {
@@ -328,10 +328,15 @@ impl Core {
     }
 
     /// The timer of commits: when to look again.
-    fn commit_in_time(self: &Arc<Self>, set: Duration) -> Option<Duration> {
+    pub(super) fn commit_in_time(self: &Arc<Self>, set: Duration) -> Option<Duration> {
         let left = (set + self.autocommit_time()).saturating_sub(self.env.now());
         if left > Duration::ZERO {
             return Some(left);
+        }
+        if mutant::on("write_cache: look for uncommitted blocks before the timer ends") {
+            self.want_uncommitted();
+            self.commit_timer.end();
+            return None;
         }
         self.commit_timer.end();
         self.want_uncommitted();

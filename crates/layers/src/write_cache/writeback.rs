@@ -316,14 +316,16 @@ impl Core {
     }
 
     /// Has what is too old written back; when to look again, while something is left to become so.
-    fn age(self: &Arc<Self>, _set: Duration) -> Option<Duration> {
+    pub(super) fn age(self: &Arc<Self>, _set: Duration) -> Option<Duration> {
+        let early =
+            mutant::on("write_cache: look for held blocks before the timer ends") && self.index.held() == 0;
         self.age_timer.end();
         let every = self.age_every()?;
         let time = self.env.coarse_now().checked_sub(every * (AGE_PARTS - 1));
         if time.is_some_and(|time| self.ages.lock().expire_until(time)) {
             self.writeback.kick();
         }
-        let goes_on = self.index.held() > 0 && self.age_timer.queue();
+        let goes_on = !early && self.index.held() > 0 && self.age_timer.queue();
         goes_on.then_some(every)
     }
 }

@@ -1,6 +1,6 @@
 //! The origin becomes larger under a cache.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
 use futures_util::future::join;
@@ -71,6 +71,8 @@ fn a_grown_origin_may_be_too_large_or_cost_more_memory_than_there_is() {
 /// What a client was told before the power went.
 #[derive(Default)]
 struct Told {
+    cache: OnceCell<Arc<WriteCache>>,
+    /// The new size: asked for after each step.
     grown: Cell<bool>,
     old_end: Cell<bool>,
     new_end: Cell<bool>,
@@ -82,6 +84,7 @@ async fn story(disks: [Arc<Disk>; 2], world: Arc<World>, told: Rc<Told>) {
     let budget = Budget::new(64 << 20);
     let (cache, _) = WriteCache::open(&config(), origin.clone(), cache, world, budget).await.unwrap();
     let seam = Seam::new(cache.clone());
+    let _ = told.cache.set(cache.clone());
     let write = async |block: u64, value: u8| {
         let mut buf = IoBuf::new(BLOCK);
         buf.fill(value);
@@ -94,7 +97,6 @@ async fn story(disks: [Arc<Disk>; 2], world: Arc<World>, told: Rc<Told>) {
     let beside = seam.submit(Request::write(0, IoBuf::new(8 * BLOCK)));
     let (_, grown) = join(beside, grow(cache, origin)).await;
     grown.unwrap();
-    told.grown.set(true);
     write(511, 6).await;
     told.new_end.set(true);
 }
@@ -111,7 +113,10 @@ fn play(media: [Medium; 2], disk: usize, boundary: u64) -> (House, Rc<Told>) {
     let (house, told) =
         (House { disks, world: world.clone(), budget: Budget::new(64 << 20) }, Rc::<Told>::default());
     world.spawn_here(Box::pin(story(house.disks.clone(), world.clone(), told.clone())));
-    while !told.new_end.get() && house.disks[disk].boundaries() <= boundary && world.go_on() {}
+    while !told.new_end.get() && house.disks[disk].boundaries() <= boundary && world.go_on() {
+        let is_new = |cache: &Arc<WriteCache>| cache.geometry().size > MIB;
+        told.grown.set(told.cache.get().is_some_and(is_new));
+    }
     (house, told)
 }
 
