@@ -33,9 +33,6 @@ const CHECK_CRASHES: u64 = 12_000;
 const CHECK_FAILURES: u64 = 20;
 const CHECK_TRIPLES: u64 = 300;
 
-/// The first seed of its search for deliberate defects: a check says the same of the same tree. `--crashes` and `--mutants` draw theirs.
-const CHECK_FIRST: u64 = 1;
-
 fn main() -> ExitCode {
     let options = Options::parse();
     std::panic::set_hook(Box::new(tell_of_abort));
@@ -59,7 +56,8 @@ fn tell_of_abort(panic: &PanicHookInfo<'_>) {
 fn carry_out(options: &Options) -> Result<(), String> {
     let (rows, first) = (options.rows(), options.seed.unwrap_or_else(fresh_seed));
     if options.check {
-        return check();
+        return check(first)
+            .map_err(|broken| format!("{broken}\ncheck: again: cargo xtask sim --check --seed {first}"));
     }
     if let Some(text) = &options.mutants {
         return hunt_all(&rows, text, first);
@@ -159,29 +157,34 @@ fn timed(what: &str, work: impl FnOnce() -> Result<Counts, String>) -> Result<()
     Ok(())
 }
 
-fn check() -> Result<(), String> {
+/// Everything that is drawn is drawn from `first` on.
+fn check(first: u64) -> Result<(), String> {
+    println!("check: again with cargo xtask sim --check --seed {first}");
     let all: Vec<&'static Row> = STACKS.iter().collect();
     let short: Vec<&'static Row> = ["file", "file-512", "write-cache-small", "write-cache-eager", "zram"]
         .iter()
         .filter_map(|name| stacks::find(name))
         .collect();
     timed("corpus", || race(&corpus()?))?;
-    determinism()?;
+    determinism(first)?;
     // A full cache is about runs of metadata: random stories on it are worth their time, all short ones are not.
     let small: Vec<&'static Row> = all.iter().copied().filter(|row| !row.full).collect();
     timed("all sequences of one", || race(&all_sequences(&small, 1)))?;
     timed("all sequences of two", || race(&all_sequences(&short, 2)))?;
-    timed("sampled sequences of three", || race(&triples(&short)))?;
-    timed("every failure", || race(&tasks(&short, (0..CHECK_FAILURES).map(Job::Failure))))?;
-    timed("random", || until_crashes(&all, 1, CHECK_CRASHES))?;
-    hunt_all(&all, "", CHECK_FIRST)
+    timed("sampled sequences of three", || race(&triples(&short, first)))?;
+    timed("every failure", || {
+        race(&tasks(&short, (0..CHECK_FAILURES).map(|nth| Job::Failure(first.wrapping_add(nth)))))
+    })?;
+    timed("random", || until_crashes(&all, first, CHECK_CRASHES))?;
+    hunt_all(&all, "", first)
 }
 
-fn triples(rows: &[&'static Row]) -> Vec<Task> {
+fn triples(rows: &[&'static Row], first: u64) -> Vec<Task> {
     let each = |row: &&'static Row| {
         let row = *row;
         let count = campaign::sequences(row, 3);
-        (0..CHECK_TRIPLES).map(move |index| (row, Job::Sequence(3, index * (count / CHECK_TRIPLES))))
+        let apart = count / CHECK_TRIPLES;
+        (0..CHECK_TRIPLES).map(move |nth| (row, Job::Sequence(3, nth * apart + first % apart)))
     };
     rows.iter().flat_map(each).collect()
 }
@@ -200,9 +203,9 @@ fn corpus() -> Result<Vec<Task>, String> {
 }
 
 /// Two runs of one seed have one log.
-fn determinism() -> Result<(), String> {
+fn determinism(first: u64) -> Result<(), String> {
     for row in STACKS {
-        for seed in 1..=20 {
+        for seed in (0..20).map(|nth| first.wrapping_add(nth)) {
             let log = || run(&Scenario::draw(row, seed)).map_err(|violation| violation.0);
             let (first, second) = (log()?, log()?);
             if first != second {

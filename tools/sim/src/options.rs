@@ -61,8 +61,8 @@ pub(crate) struct Options {
     #[arg(long, requires = "stack", conflicts_with_all = ["runs", "crashes", "sequences", "failures", "mutants", "check"])]
     pub(crate) log: bool,
 
-    /// Run what CI runs: some of everything, on all stacks
-    #[arg(long, group = "what", conflicts_with_all = ["seed", "stack"])]
+    /// Run what CI runs: some of everything, on all stacks; --seed is that of the commit unless given
+    #[arg(long, group = "what", conflicts_with_all = ["stack"])]
     pub(crate) check: bool,
 }
 
@@ -132,6 +132,7 @@ mod tests {
         assert_eq!(again.sequence, Some(Sequence { len: 3, index: 7 }));
         assert_eq!(parse("--stack file --failure 7").unwrap().failure, Some(7));
         assert!(parse("--check").unwrap().check);
+        assert_eq!(parse("--check --seed 3").unwrap().seed, Some(3));
         assert!(parse("--stack file --seed 7 --log").unwrap().log);
     }
 
@@ -145,7 +146,7 @@ mod tests {
             ("--seed x", "invalid digit"),
             ("--seed 1 --rums 2", "a similar argument exists: '--runs'"),
             ("--check --mutants", "cannot be used with '--mutants"),
-            ("--check --seed 1", "cannot be used with '--seed <N>'"),
+            ("--check --stack file", "cannot be used with '--stack <NAME>'"),
             ("--sequences 9", "not in 1..=4"),
             ("--stack file --sequence 3", "a colon between"),
             ("--failure 3", "--stack <NAME>"),

@@ -5,6 +5,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::seed;
+
 /// The cargo that runs this program, or the one in the path.
 pub(crate) fn command(root: &Path) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -33,9 +35,12 @@ pub(crate) const THREADS: &str = "spillway-core/shuttle,spillway-layers/shuttle"
 
 /// The models of threads, with their checker and deliberate defects built in.
 pub(crate) fn threads(root: &Path) -> Result<()> {
+    let seed = seed::of_this_run(root, "threads")?;
     let packages = ["--package", "spillway-core", "--package", "spillway-layers", "--lib"];
     let features = ["--features", THREADS, "threads::"];
-    succeed(command(root).args(["test", "--quiet"]).args(packages).args(features))
+    let mut models = command(root);
+    models.args(["test", "--quiet"]).args(packages).args(features).env(seed::SEED, seed.to_string());
+    succeed(&mut models).with_context(|| seed::again(seed, "threads"))
 }
 
 /// Looks whether the tables of options and attributes in the manual are as declared; with `--write`, makes them so.
@@ -50,9 +55,19 @@ const SIMULATE: &[&str] = &["--quiet", "--package", "spillway-simulate", "--feat
 /// The simulated world; built for release where `--release` is among the words.
 pub(crate) fn simulate(root: &Path, words: &[&str]) -> Result<()> {
     let profile = if words.contains(&"--release") { "release" } else { "dev" };
-    let words = words.iter().filter(|word| **word != "--release");
+    let words: Vec<&str> = words.iter().copied().filter(|word| *word != "--release").collect();
     let run = ["run", "--profile", profile];
-    succeed(command(root).args(run).args(SIMULATE).arg("--").args(words))
+    let mut simulate = command(root);
+    simulate.args(run).args(SIMULATE).arg("--").args(&words);
+    if is_check(&words) {
+        simulate.arg("--seed").arg(seed::of_this_run(root, "sim --check")?.to_string());
+    }
+    succeed(&mut simulate)
+}
+
+/// Whether it is a check that names no seed.
+fn is_check(words: &[&str]) -> bool {
+    words.contains(&"--check") && !words.iter().any(|word| word.starts_with("--seed") || *word == "--help")
 }
 
 /// The tests of the simulator's program, which exists with its defects only, and its check.
@@ -74,4 +89,22 @@ pub(crate) fn bench(root: &Path, words: &[&str]) -> Result<()> {
     let program =
         ["run", "--release", "--quiet", "--package", "spillway-bench", "--features", features, "--"];
     succeed(command(root).args(program).args(words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_gets_a_seed_where_it_names_none() {
+        assert!(is_check(&["--check"]));
+        for words in [
+            &["--check", "--seed", "7"][..],
+            &["--seed=7", "--check"],
+            &["--crashes", "9"],
+            &["--help", "--check"],
+        ] {
+            assert!(!is_check(words), "{words:?}");
+        }
+    }
 }

@@ -6,6 +6,7 @@
 
 mod cargo;
 mod fuzz;
+mod seed;
 mod steps;
 mod tidy;
 mod tools;

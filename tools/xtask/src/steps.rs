@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::cargo::{check_simulator, command, succeed, threads};
-use crate::{fuzz, tidy, tools};
+use crate::{fuzz, seed, tidy, tools};
 
 type Step = (&'static str, fn(&Path) -> Result<()>);
 
@@ -53,8 +53,12 @@ fn clippy(root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Whatever draws its cases in them draws them from the seed.
 fn tests(root: &Path) -> Result<()> {
-    succeed(command(root).args(["test", "--workspace", "--no-fail-fast"]))
+    let seed = seed::of_this_run(root, "test")?;
+    let mut tests = command(root);
+    tests.args(["test", "--workspace", "--no-fail-fast"]).env("PROPTEST_RNG_SEED", seed.to_string());
+    succeed(&mut tests).with_context(|| seed::again(seed, "test"))
 }
 
 fn docs(root: &Path) -> Result<()> {

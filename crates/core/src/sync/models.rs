@@ -9,7 +9,11 @@ use shuttle::{Config, Runner};
 
 use crate::mutant;
 
+/// The seed of [`finds`], and of models that nobody names one for.
 const SEED: u64 = 1;
+
+/// Names another seed.
+const SEED_NAME: &str = "SPILLWAY_SEED";
 
 /// Bytes of the stack of a thread or task of a model.
 const STACK_BYTES: usize = 256 << 10;
@@ -23,15 +27,25 @@ const MUTANT: &str = "SPILLWAY_MUTANT";
 /// Runs `model` in so many orders. In half of them chance chooses the next thread at each step, which finds what needs threads to
 /// alternate; in the other half it chooses priorities, which finds what needs one to stand still for long.
 pub fn every_order(orders: usize, model: impl Fn() + Send + Sync + 'static) {
-    if let Ok(name) = std::env::var(MUTANT) {
-        mutant::choose(name.leak());
-    }
+    let seed = match std::env::var(MUTANT) {
+        Ok(name) => {
+            mutant::choose(name.leak());
+            SEED
+        }
+        Err(_) => named_seed(),
+    };
     let mut config = Config::default();
     config.stack_size = STACK_BYTES;
     let model = Arc::new(model);
     let chosen = model.clone();
-    Runner::new(RandomScheduler::new_from_seed(SEED, orders / 2), config.clone()).run(move || chosen());
-    Runner::new(PctScheduler::new_from_seed(SEED, DEPTH, orders / 2), config).run(move || model());
+    Runner::new(RandomScheduler::new_from_seed(seed, orders / 2), config.clone()).run(move || chosen());
+    Runner::new(PctScheduler::new_from_seed(seed, DEPTH, orders / 2), config).run(move || model());
+}
+
+/// The seed that was asked for; a model that fails is run again by the name of its test with the same one.
+fn named_seed() -> u64 {
+    let named = std::env::var(SEED_NAME);
+    named.map_or(SEED, |seed| seed.parse().unwrap_or_else(|_| panic!("{SEED_NAME}: not a seed ({seed})")))
 }
 
 /// The test of that path in this program passes, and fails once `mutant` is on. In a process of its own: a deadlock cannot be
