@@ -108,6 +108,7 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("write_cache: clear too much at recovery", "write-cache"),
     mutant("write_cache: rely on what a killed server left unflushed", "write-cache-small"),
     mutant("write_cache: ask only the origin for extents", "write-cache"),
+    mutant("write_cache: writes go on once an error sticks", "write-cache-small"),
     mutant("write_cache: reads fail once an error sticks", "write-cache"),
     mutant("write_cache: a read in pieces forgets an error", "write-cache-small"),
     mutant("page_cache: flush only the device below", "page-cache"),

@@ -327,6 +327,8 @@ impl Visitor {
         let (first, count) = (range.offset / SECTOR, range.len / SECTOR);
         tracing::debug!("client: {op:?} {first}+{count} begins");
         let doubt = self.spill.as_ref().map(|spill| spill.doubt(op, range, &self.model.borrow()));
+        let refused =
+            self.faulty && matches!(op, Op::Write | Op::WriteZeroes | Op::Flush) && self.has_failed();
         self.payloads.set(self.payloads.get() + payload);
         let reply = match (self.network(), self.client) {
             (Some(network), Some(client)) => network.ask(client, request, withdraw).await?,
@@ -340,6 +342,11 @@ impl Visitor {
         tracing::debug!("client: {op:?} {first}+{count} {:?}", reply.result);
         if reply.buf.len() != len {
             self.fail(Violation(format!("{op:?} of {range:?} returns {} bytes of {len}", reply.buf.len())));
+        }
+        if refused && reply.result.is_ok() {
+            self.fail(Violation(format!(
+                "{op:?} of {range:?} succeeds after the first error of a write cache"
+            )));
         }
         self.world.note(u64::from(reply.result.is_ok()) ^ range.offset << 8);
         // Reads go on after an error.
@@ -355,6 +362,12 @@ impl Visitor {
             self.fail(Violation(format!("{op:?} of {range:?} fails with {kind:?} for no reason")));
         }
         Ok(reply)
+    }
+
+    /// Whether a write cache on top has had its first error. A page cache above it goes on to take writes.
+    fn has_failed(&self) -> bool {
+        let error = |part: &str| self.stack().get(&format!("{part}.error"));
+        error("page_cache").is_err() && error("write_cache").is_ok_and(|error| error != Value::None)
     }
 
     /// Whether a write that began as `number` may have found no memory. A discard takes none.

@@ -286,7 +286,9 @@ impl Core {
         len: u32,
         place: &mut InLine<'_>,
     ) -> Option<Result<WriteTarget, Kind>> {
-        if let Err(kind) = self.failure.check() {
+        if let Err(kind) = self.failure.check()
+            && !mutant::on("write_cache: writes go on once an error sticks")
+        {
             return Some(Err(kind));
         }
         self.space.retry_bad(self.env.coarse_now());
