@@ -5,6 +5,7 @@
 
 mod arrows;
 mod asserts;
+mod bodies;
 mod circles;
 mod doors;
 mod example;
