@@ -4,11 +4,16 @@
 //! not leaves: recency without a list, which accesses would have to change. A page that does not compress pays a whole page of
 //! memory for each access that it saves, and gets no second chance after a second.
 
+use std::time::Duration;
+
 /// Seconds after its last access from which a page that does not compress leaves at once.
 pub const HUGE_AGE: u32 = 1;
 
-/// Laps of the hand without a victim after which there is none.
-pub const LAPS_MAX: u32 = 3;
+/// Laps of the hand without a victim after which it rests: the first may have taken the second chance of all.
+pub const LAPS_MAX: u32 = 2;
+
+/// How long it rests then.
+pub const REST: Duration = Duration::from_millis(10);
 
 /// Bytes that leave together at least where a writer waits: so many pages that its turn comes soon, and so few that warm ones stay.
 pub const LEAST_BYTES: u64 = 64 << 10;
@@ -63,6 +68,11 @@ impl Level {
         u64::try_from(u128::from(self.limit) * u128::from(percent) / 100).unwrap_or(u64::MAX)
     }
 
+    /// Bytes that more can be held before pages leave at `high` percent.
+    pub fn below(&self, high: u64) -> u64 {
+        self.at(high).saturating_sub(self.held())
+    }
+
     /// Bytes that have to leave down to `low` percent; at least [`LEAST_BYTES`] where a writer waits.
     pub fn excess(&self, low: u64, waited_for: bool) -> u64 {
         let excess = self.held().saturating_sub(self.at(low));
@@ -112,6 +122,7 @@ mod tests {
         let level = Level { used: 1000 << 10, reusable: 100 << 10, limit: 1000 << 10 };
         assert_eq!([level.excess(80, false), level.excess(80, true)], [100 << 10; 2]);
         assert_eq!([level.excess(95, false), level.excess(95, true)], [0, LEAST_BYTES]);
+        assert_eq!([level.below(95), level.below(90), level.below(80)], [50 << 10, 0, 0]);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use spillway_sim::workload::{Act, Step};
 use spillway_sim::world::World;
 
 use crate::network::{Network, Way};
+use crate::others::Others;
 use crate::room::MemoryRoom;
 use crate::row::Row;
 use crate::scenario::{Phase, Scenario};
@@ -88,6 +89,8 @@ impl House {
             knobs: row.knobs,
             setups: row.setups,
             resets: Rc::default(),
+            others: Rc::new(Others::new(budget.clone())),
+            steps: Rc::default(),
             looks: story.looks.clone(),
             faulty: phase.faulty() || bad,
             reads_fail: phase.reads_fail() || bad,

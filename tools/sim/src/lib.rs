@@ -6,6 +6,7 @@ mod house;
 pub mod mutants;
 mod nbd;
 pub mod network;
+mod others;
 pub mod preset;
 mod resetting;
 pub mod room;

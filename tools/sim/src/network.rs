@@ -270,9 +270,14 @@ impl Network {
         }));
     }
 
+    /// Whether nothing that was lost can be carried out any more.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.lost.get() == 0
+    }
+
     /// Waits until nothing that was lost can be carried out any more.
     pub(crate) async fn settled(&self) {
-        self.settled.until(|| (self.lost.get() == 0).then_some(())).await;
+        self.settled.until(|| self.is_settled().then_some(())).await;
     }
 
     /// Closes all connections, and keeps clients away for as long as the result lives, as a server does before a reset.

@@ -191,6 +191,7 @@ impl Phase {
         }
         if row.spill.is_some() {
             spill::put_rounds(random, row, &mut steps);
+            spill::put_turns(random, row, &mut steps);
         }
         if row.scans {
             scans::put_scans(random, row, &mut steps);

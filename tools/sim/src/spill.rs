@@ -12,6 +12,7 @@ use spillway_sim::disk::Plan;
 use spillway_sim::model::{Model, Number};
 use spillway_sim::workload::{Act, Step};
 
+use crate::others::OTHERS;
 use crate::row::{Row, is_command};
 
 /// Sectors of a page.
@@ -23,6 +24,9 @@ const ROUNDS_MAX: u64 = 6;
 /// Most resets of a phase that has some, and most commands that are begun before one.
 const RESETS_MAX: u64 = 3;
 const COMMANDS_MAX: u64 = 4;
+
+/// Most turns of others in a phase that has others.
+const TURNS_MAX: u64 = 4;
 
 /// Boundaries of an opening, about.
 const OPENING: u64 = 24;
@@ -47,6 +51,31 @@ pub(crate) fn put_rounds(random: &mut Random, row: &Row, steps: &mut Vec<Step>) 
         let read = (random.below(4) > 0).then(|| step(Act::Read, None));
         let at = random.below(steps.len() as u64 + 1) as usize;
         steps.splice(at..at, [write, write_back].into_iter().chain(read));
+    }
+}
+
+/// Puts turns of others into `steps`: they take memory or leave it, and a client reads all that it has, more than once, and writes.
+pub(crate) fn put_turns(random: &mut Random, row: &Row, steps: &mut Vec<Step>) {
+    let Some(attribute) = row.knobs.iter().position(|(name, _)| *name == OTHERS) else { return };
+    let (clients, pages) =
+        (steps.iter().map(|step| step.client).max().unwrap_or(0) + 1, row.sectors() / PAGE);
+    let values = row.knobs[attribute].1.len() as u64;
+    for _ in 0..random.below(TURNS_MAX + 1) {
+        let client = random.below(clients.into()) as u8;
+        let step = |act, first, count| Step {
+            client,
+            act,
+            first: first * PAGE,
+            count: count * PAGE,
+            withdraw: None,
+        };
+        let first = random.below(pages);
+        let write =
+            step(Act::Write { look: random.below(4), fua: false }, first, 1 + random.below(pages - first));
+        let turn = step(Act::Set { attribute, value: random.below(values) as usize }, 0, 1);
+        let reads = vec![step(Act::Read, 0, pages); random.below(4) as usize];
+        let at = random.below(steps.len() as u64 + 1) as usize;
+        steps.splice(at..at, [turn].into_iter().chain(reads).chain([write]));
     }
 }
 
@@ -102,13 +131,15 @@ pub(crate) struct Spill {
     pub(crate) left: bool,
     /// When a write to the disk began for the last time, or soon after.
     last_write: Cell<Number>,
-    /// Write-back was limited.
+    /// Write-back was limited, or what leaves by itself.
     limited: Cell<bool>,
+    held_back: Cell<bool>,
 }
 
 impl Spill {
     pub(crate) fn new(bytes: u64, spoils: bool, left: bool) -> Self {
-        Self { bytes, spoils, left, last_write: Cell::default(), limited: Cell::default() }
+        let (limited, held_back) = (Cell::default(), Cell::default());
+        Self { bytes, spoils, left, last_write: Cell::default(), limited, held_back }
     }
 
     /// A write to the disk has begun since this was last said.
@@ -120,6 +151,9 @@ impl Spill {
     pub(crate) fn note_setting(&self, name: &str, value: &str) {
         if (name, value) == ("writeback_limit_enable", "1") {
             self.limited.set(true);
+        }
+        if name == "spill_daily_bytes" && value != "0" {
+            self.held_back.set(true);
         }
     }
 
@@ -148,6 +182,12 @@ impl Spill {
         needed
             .map(|page| page * PAGE)
             .any(|page| !model.was_replaced_since(page, PAGE, self.last_write.get()))
+    }
+
+    /// Whether pages may stay in memory though a write waits for them to leave, where no disk fails: for a limit, or because the disk found no
+    /// room and so many bytes were written to it that this may be so.
+    pub(crate) fn may_hold_back(&self, found_none: bool, written: u64) -> bool {
+        self.limited.get() || self.held_back.get() || found_none && written > self.bytes / ROOM_PART
     }
 
     /// Whether an attribute may answer `kind`, where no disk fails, and so many bytes were written to the disk.

@@ -5,6 +5,7 @@ use spillway_layers::stack::{LayerConfig, OriginConfig, StackConfig};
 use spillway_layers::write_cache::{self, Ablation, Ack, Mode};
 use spillway_layers::{delay, file, memory, page_cache, rate, trace, volatile, zram};
 
+use crate::others::OTHERS;
 use crate::preset;
 use crate::row::{BLOCK_PAGES, CACHE, Cache, OTHER, Row, SLOTS_SECTORS, SPILL};
 
@@ -200,6 +201,24 @@ pub const STACKS: &[Row] = &[
             &[STREAMS, ("compressed_writeback", "0")],
             &[STREAMS, ("backing_dev", OTHER)],
             &[STREAMS, ("backing_dev", SPILL)],
+        ],
+        tight_budget: None,
+        empty: &["orig_data_size", "compr_data_size", "mem_used_total", "spill_bytes", "lost_pages"],
+        ..ZRAM
+    },
+    // Others take what they like of the memory that it shares with them.
+    Row {
+        name: "zram-shared",
+        config: spilling,
+        spill: Some(4 * SPILL_BYTES),
+        knobs: &[
+            ("writeback", &["page_indexes=0-127", "idle", "huge"]),
+            (OTHERS, &["all", "all", "0", "64K", "256K"]),
+            ("idle", &["all"]),
+            ("bring_back", &["always", "always", "second", "never"]),
+            ("mem_limit", &["0", "0", "192K", "112K"]),
+            ("spill_high_watermark", &["90", "100"]),
+            ("compact", &["1"]),
         ],
         tight_budget: None,
         empty: &["orig_data_size", "compr_data_size", "mem_used_total", "spill_bytes", "lost_pages"],

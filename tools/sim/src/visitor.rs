@@ -18,6 +18,7 @@ use spillway_sim::workload::{Act, Step};
 use spillway_sim::world::World;
 
 use crate::network::{Lost, Network};
+use crate::others::{OTHERS, Others, Steps};
 use crate::resetting::Resets;
 use crate::room::MemoryRoom;
 use crate::row::{Knob, Setup, is_command};
@@ -55,6 +56,9 @@ pub(crate) struct Visitor {
     /// What a device is set up as that was reset.
     pub(crate) setups: &'static [Setup],
     pub(crate) resets: Rc<Resets>,
+    /// What others take of the memory.
+    pub(crate) others: Rc<Others>,
+    pub(crate) steps: Rc<Steps>,
     /// What is looked at in each phase.
     pub(crate) looks: Rc<[(u64, u64)]>,
     /// Any request may fail.
@@ -96,6 +100,7 @@ impl Visitor {
         for step in steps {
             self.client = Some(step.client);
             let Step { act, first, count, withdraw, .. } = step;
+            let _made = (!matches!(act, Act::Sleep(_))).then(|| self.steps.begin());
             let _share = if self.uses_device(act) { Some(self.resets.share().await) } else { None };
             match act {
                 Act::Read => self.read(first, count, withdraw).await,
@@ -171,6 +176,9 @@ impl Visitor {
     /// Sets an attribute. Where a stack spills, its commands go on when nobody waits for them.
     pub(crate) async fn set(&self, attribute: usize, value: usize, withdraw: Option<u8>) {
         let (name, values) = self.knobs[attribute];
+        if name == OTHERS {
+            return self.others.leave(values[value]);
+        }
         if let Some(spill) = &self.spill {
             spill.note_setting(name, values[value]);
         }
@@ -270,10 +278,13 @@ impl Visitor {
             other => unreachable!("{other:?} is not a write"),
         };
         let durable = request.flags.fua || self.commits;
+        // What a lost connection has left may be under way.
+        let alone = self.steps.alone().filter(|_| self.network().is_none_or(Network::is_settled));
         let number = self.model.borrow_mut().begin_write(step.first, step.count, change);
         let end = match self.ask(request, step.withdraw, number).await.map(|reply| reply.result) {
             Ok(result) => {
                 if result == Err(Kind::NoSpace) {
+                    self.judge_spilling(alone);
                     self.judge_refusal(number).await;
                 }
                 end(result, durable)
@@ -290,9 +301,24 @@ impl Visitor {
         self.model.borrow_mut().end_write(number, end);
     }
 
+    /// After a write that found no memory, made alone since it was the step `alone`, no page is left in memory that could have left.
+    fn judge_spilling(&self, alone: Option<u64>) {
+        let spill = self.spill.as_ref().filter(|_| !self.faulty && self.has_spill_file());
+        let Some(spill) = spill.filter(|_| alone.is_some() && alone == self.steps.alone()) else { return };
+        let count = |name| self.stack().get(name).ok().and_then(|value| value.number());
+        let count = |name| count(name).expect("what spills has this attribute");
+        let (full, written) = (count("spill_full") > 0, count("spill_written_bytes"));
+        let left = count("compr_data_size");
+        if left > 0 && !spill.may_hold_back(full, written) {
+            self.fail(Violation(format!(
+                "a write found no memory, but {left} bytes in memory could have left"
+            )));
+        }
+    }
+
     /// After a write that found no memory, with nobody else about, a pass of compaction makes little room.
     async fn judge_refusal(&self, number: Number) {
-        let alone = || self.model.borrow().is_alone(number);
+        let alone = || self.model.borrow().is_alone(number) && !self.others.may_refuse(Kind::NoSpace);
         let Some(room) = self.site().room.as_ref().filter(|_| alone()) else { return };
         self.compact().await;
         if !alone() {
@@ -374,7 +400,9 @@ impl Visitor {
     fn may_be_refused(&self, op: Op, kind: Kind, number: Number) -> bool {
         let takes_memory = matches!(op, Op::Write | Op::WriteZeroes);
         let room = self.site().room.as_ref().filter(|_| takes_memory);
-        room.is_some_and(|room| room.may_refuse(kind, number, &self.model.borrow()))
+        room.is_some_and(|room| {
+            room.may_refuse(kind, number, &self.model.borrow()) || self.others.may_refuse(kind)
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use spillway_core::mutant;
 use spillway_core::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Watermark};
 use spillway_policy::allowance::Allowance;
 
@@ -13,23 +14,21 @@ const FULL_FOR: Duration = Duration::from_secs(1);
 pub(super) struct Pressure {
     /// The slot that is looked at next.
     pub(super) hand: AtomicU64,
-    /// Laps of the hand since a page was found that may leave.
-    pub(super) barren_laps: AtomicU32,
+    /// Laps of the hand since it found a page that may leave, or rested.
+    pub(super) vain_laps: AtomicU32,
     /// Pages leave, until the low watermark.
     pub(super) leaves: AtomicBool,
     /// The spill file had no room; until something of it is released, or something lands there.
     full: AtomicBool,
     /// When it is tried again all the same, in milliseconds: others may have made room in the file system that it lies on.
     full_until: AtomicU64,
-    /// The table's number of changes, and 1, when the hand found nothing in memory that may leave; 0 for never.
-    barren_at: AtomicU64,
     /// Bytes that the hand has chosen, and that have not left yet.
     pub(super) leaving: AtomicU64,
     /// Batches that are gathered or written, by command too.
     pub(super) batches: AtomicU32,
     /// Writers that wait for memory.
     waiting: AtomicU32,
-    /// Steps with each batch that has ended, and where there is nothing to be had.
+    /// Steps with each batch that has ended, and where nothing can leave.
     pub(super) rounds: Watermark,
     /// The round in which a pass of compaction has ended that a waiting writer asked for, and 1; 0 for none.
     passed_in: AtomicU64,
@@ -72,11 +71,12 @@ impl Pressure {
 
     /// The device has a spill file from now on, of which nothing is known yet.
     pub(super) fn begin(&self) {
-        self.barren_laps.store(0, Ordering::Relaxed);
+        self.vain_laps.store(0, Ordering::Relaxed);
         self.full.store(false, Ordering::Relaxed);
-        self.barren_at.store(0, Ordering::Relaxed);
         *self.last.lock() = None;
-        self.daily.lock().written = 0;
+        if !mutant::on("zram: the daily limit forgets a new file") {
+            self.daily.lock().written = 0;
+        }
         self.looked(0, 0);
     }
 
@@ -109,17 +109,6 @@ impl Pressure {
     /// A pass has ended that was asked for in this round.
     pub(super) fn passed_in(&self, round: u64) {
         self.passed_in.store(round + 1, Ordering::Relaxed);
-    }
-
-    /// Whether the hand found nothing that may leave, and nothing has changed since.
-    pub(super) fn is_barren(&self, changes: u64) -> bool {
-        self.barren_at.load(Ordering::Relaxed) == changes.wrapping_add(1)
-    }
-
-    pub(super) fn found_nothing(&self, changes: u64) {
-        self.barren_at.store(changes.wrapping_add(1), Ordering::Relaxed);
-        self.barren_laps.store(0, Ordering::Relaxed);
-        self.rounds.step();
     }
 
     /// There was no room in the spill file; whether that is news.

@@ -1,6 +1,7 @@
 //! Reading what lies in the spill file: the misses of a request together, neighbours in one I/O.
 
 use spillway_core::{Kind, mutant};
+use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
 
 use super::backing::AtWork;
 use super::cell::SlotIndex;
@@ -8,7 +9,7 @@ use super::codec::CodecIndex;
 use super::device::{Core, Count};
 use super::mark::{Away, Slot};
 use super::page::PAGE;
-use super::work;
+use super::work::{self, Slice};
 use crate::spill::{Pinned, Spilled};
 use crate::writeback::Reading;
 
@@ -25,7 +26,7 @@ pub(super) struct Miss {
     returns: bool,
     // In this order: once the pin is gone, nothing is at work.
     _pin: Pinned,
-    _reading: Reading,
+    _reading: Option<Reading>,
     _at_work: AtWork,
 }
 
@@ -51,6 +52,14 @@ impl Misses {
     }
 }
 
+/// What reads that are made together may still bring back.
+struct Returns {
+    /// Bytes of memory.
+    room: u64,
+    /// Work.
+    slice: Slice,
+}
+
 impl Core {
     /// The record that a slot names.
     pub(super) fn record(&self, slot: SlotIndex, away: Away) -> Spilled {
@@ -64,7 +73,9 @@ impl Core {
         let (at_work, pin) = (backing.begin(), backing.store.pin(&self.record(slot, away)));
         let returns = self.knobs.brings_back(read_before);
         let units = if away.len == PAGE { work::COPY } else { self.codecs.get(away.codec).decompress_units };
-        Miss { slot, away, units, returns, _pin: pin, _reading: backing.meter.read(), _at_work: at_work }
+        let unseen = mutant::on("zram: reads do not hold write-back back");
+        let reading = (!unseen).then(|| backing.meter.read());
+        Miss { slot, away, units, returns, _pin: pin, _reading: reading, _at_work: at_work }
     }
 
     /// Reads the misses of a request into their pages of `target`, and forgets them. The error is one of them, if there is one; what is
@@ -76,12 +87,12 @@ impl Core {
         let backing = self.backing.get().expect("what is spilled is in a spill file");
         let wanted: Vec<Spilled> =
             misses.0.iter().map(|(_, miss)| self.record(miss.slot, miss.away)).collect();
-        let (mut result, mut taken) = (Ok(()), 0);
+        let (mut result, mut taken, mut returns) = (Ok(()), 0, None);
         let take = |index: usize, bytes: Result<&[u8], Kind>| {
             taken += 1;
             let (number, miss) = &misses.0[index];
             let page = &mut target[number * PAGE..][..PAGE];
-            if let Err(kind) = bytes.and_then(|bytes| self.recalled(miss, bytes, page)) {
+            if let Err(kind) = bytes.and_then(|bytes| self.recalled(miss, bytes, page, &mut returns)) {
                 self.lose(miss, kind);
                 result = Err(kind);
             }
@@ -93,20 +104,52 @@ impl Core {
         result
     }
 
-    fn recalled(&self, miss: &Miss, bytes: &[u8], page: &mut [u8]) -> Result<(), Kind> {
+    /// What may be brought back by reads that are made together: nothing from the high watermark on, for it would leave again, and nothing
+    /// where it could not leave again.
+    fn returns(&self) -> Returns {
+        let backing = self.backing.get().expect("what is spilled is in a spill file");
+        let high = self.knobs.spill_high_watermark.get();
+        let room = if self.may_spill(&backing) { self.level().1.below(high) } else { 0 };
+        Returns { room, slice: Slice::new() }
+    }
+
+    fn recalled(
+        &self,
+        miss: &Miss,
+        bytes: &[u8],
+        page: &mut [u8],
+        returns: &mut Option<Returns>,
+    ) -> Result<(), Kind> {
         spillway_core::work::spend(self.decode(miss.away.codec, bytes, page)?);
-        if miss.returns {
-            self.bring_back(miss, bytes);
+        if !miss.returns {
+            return Ok(());
+        }
+        let returns = returns.get_or_insert_with(|| self.returns());
+        if returns.slice.is_over() {
+            return Ok(());
+        }
+        if bytes.len() < PAGE || self.knobs.compressed_writeback.get() {
+            self.bring_back(miss, bytes, miss.away.codec, returns);
+        } else if let Some(mut stream) = self.streams.try_take() {
+            // It was decompressed when it left. Where every stream is busy it stays away until it is read again.
+            returns.slice.spend(stream.units_a_page());
+            let codec = stream.codec();
+            let compressed = stream.compress(bytes, COMPRESSED_BYTES_MAX).unwrap_or(bytes);
+            self.bring_back(miss, compressed, codec, returns);
         }
         Ok(())
     }
 
     /// Keeps the object in memory from now on, where there is room for it and its page was not written meanwhile.
-    fn bring_back(&self, miss: &Miss, bytes: &[u8]) {
+    fn bring_back(&self, miss: &Miss, bytes: &[u8], codec: CodecIndex, returns: &mut Returns) {
+        let room = returns.room.checked_sub(bytes.len() as u64);
+        let Some(room) = room.or(mutant::on("zram: bring back above the watermark").then_some(0)) else {
+            return;
+        };
         let Ok(fresh) = self.pool.allocate(&self.pages, bytes.len(), miss.slot) else { return };
         self.pool.fill(&self.pages, &fresh, bytes);
         let cell = fresh.publish();
-        let codec = match miss.away.codec {
+        let codec = match codec {
             _ if mutant::on("zram: bring back a page as the primary's") => CodecIndex::PRIMARY,
             codec => codec,
         };
@@ -114,6 +157,7 @@ impl Core {
         if self.table.exchange(miss.slot, old, new) {
             self.release(miss);
             self.count(Count::BroughtBack, 1);
+            returns.room = room;
         } else {
             self.pool.free(&self.pages, cell);
         }

@@ -12,15 +12,15 @@ use std::sync::Arc;
 use futures_util::future::select;
 use spillway_core::size::human;
 use spillway_core::sync::Ordering;
-use spillway_core::{Budget, Kind, LocalFuture};
-use spillway_policy::spill::{self, LAPS_MAX, Level};
+use spillway_core::{Budget, Kind, LocalFuture, mutant};
+use spillway_policy::spill::{self, LAPS_MAX, Level, REST};
 use spillway_policy::watermarks::Goal;
 
 use super::backing::Backing;
 use super::cell::SlotIndex;
 use super::compactor::Relief;
 use super::deferring::Which;
-use super::device::Core;
+use super::device::{Core, Count};
 use super::gathered::{Added, Gathered, Written};
 use super::page::PAGE;
 use super::pressure::Last;
@@ -138,16 +138,23 @@ impl Core {
         let reusable = taken.saturating_sub(held + held / SLACK_SHARE);
         let level = |budget: &Budget| Level { used: budget.used(), reusable, limit: budget.limit() };
         let (own, all) = (level(&self.budget), level(&self.fixed));
-        if own.limit != Budget::UNLIMITED && own.percent() >= all.percent() {
+        let alone = mutant::on("zram: --memory is ignored once mem_limit is set");
+        if own.limit != Budget::UNLIMITED && (alone || own.percent() >= all.percent()) {
             ("mem_limit", own)
         } else {
             ("--memory", all)
         }
     }
 
-    /// Whether there may be pages that can leave, and room for them.
+    /// Whether there are pages that can leave, and room for them.
     fn can_spill(&self, backing: &Backing) -> bool {
-        self.may_spill(backing) && !backing.pressure.is_barren(self.table.changes())
+        let forgets = mutant::on("zram: what a read brought back cannot leave");
+        self.may_spill(backing) && self.holds_objects() && !(forgets && self.counted(Count::BroughtBack) > 0)
+    }
+
+    /// Whether any page lies in memory but repeated words: each can leave sooner or later.
+    fn holds_objects(&self) -> bool {
+        self.table.holdings().object_bytes > 0
     }
 
     /// Waits until pages have left, or something else has freed memory; false where none can leave. Once a round a span that comes free
@@ -184,7 +191,7 @@ impl Core {
         true
     }
 
-    /// Slots of the next page that has some in use, from the hand on; `None` once it has gone round in vain for too long.
+    /// Slots of the next page that has some in use, from the hand on; `None` once it has gone round in vain for so long that it rests.
     fn next_under_hand(&self, backing: &Backing) -> Option<Range<u64>> {
         let slots = self.size() / PAGE as u64;
         let last = slots.div_ceil(PAGE_SLOTS);
@@ -196,7 +203,7 @@ impl Core {
                 return Some(hand.max(page * PAGE_SLOTS)..slots.min((page + 1) * PAGE_SLOTS));
             }
             backing.pressure.hand.store(0, Ordering::Relaxed);
-            if backing.pressure.barren_laps.fetch_add(1, Ordering::Relaxed) + 1 >= LAPS_MAX {
+            if backing.pressure.vain_laps.fetch_add(1, Ordering::Relaxed) + 1 >= LAPS_MAX {
                 return None;
             }
         }
@@ -205,15 +212,16 @@ impl Core {
     fn taken(&self, backing: &Arc<Backing>, slots: Vec<SlotIndex>, bytes: u64) -> Take<Victims> {
         let pressure = &backing.pressure;
         if !slots.is_empty() {
-            pressure.barren_laps.store(0, Ordering::Relaxed);
+            pressure.vain_laps.store(0, Ordering::Relaxed);
             pressure.leaving.fetch_add(bytes, Ordering::Relaxed);
             return Take::Batch(Victims { slots, bytes, backing: backing.clone() }, bytes);
         }
-        if pressure.barren_laps.load(Ordering::Relaxed) < LAPS_MAX {
+        if pressure.vain_laps.load(Ordering::Relaxed) < LAPS_MAX {
             return Take::Again;
         }
-        pressure.found_nothing(self.table.changes());
-        Take::Nothing
+        // Pages that are accessed all the time, or that others have picked: some can leave soon.
+        pressure.vain_laps.store(0, Ordering::Relaxed);
+        Take::After(REST)
     }
 
     /// Bytes that have to leave.
@@ -291,8 +299,8 @@ impl Core {
         } else if !self.may_spend(&backing) {
             let wait = self.spends_in(&backing).as_secs() + 1;
             format!("nothing leaves: spill_daily_bytes is used up for now, and goes on in {wait} s")
-        } else if level.percent() >= high && backing.pressure.is_barren(self.table.changes()) {
-            "nothing leaves: what is in memory are no pages that could".into()
+        } else if level.percent() >= high && !self.holds_objects() {
+            "nothing leaves: no page in memory can be evicted".into()
         } else if self.goal() == Goal::Rest {
             format!("pages stay until {high} %{}", self.explain_age())
         } else {

@@ -18,17 +18,18 @@ use super::mark::Slot;
 use super::page::PAGE;
 use super::*;
 
-mod attaching;
+pub(super) mod attaching;
 mod attributes;
 mod block_state;
 mod deferring;
 mod ending;
 mod on_disk;
-mod parallel;
-mod pressure;
+pub(super) mod parallel;
+pub(super) mod pressure;
 mod recompressing;
 mod relief;
 mod rest;
+pub(super) mod returning;
 mod rot;
 mod slices;
 mod spilling;
@@ -125,6 +126,8 @@ impl Drop for Bench {
         if !std::thread::panicking() {
             self.seam.verify();
         }
+        // What is under way ends with it.
+        self.world.power_off();
     }
 }
 
