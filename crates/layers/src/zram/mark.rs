@@ -10,7 +10,8 @@
 //!                  9 referenced              read or overwritten since it was picked, or the hand of `spiller` has passed
 //!                 10 picked                  a thread copies the object elsewhere: see table.rs
 //!                 11 incompressible          the strongest secondary codec has not made it smaller
-//!                 12 length, 14 bits         of an object: 1 to 4096 bytes
+//!                 12 length, 13 bits         of an object: 1 to 4096 bytes
+//!                 25 kept                    referenced when it was picked: it is again once it is put back
 //!                 26 seconds, 24 bits        time of the last access, modulo 194 days
 //!                 50 checksum, 14 bits       of a spilled object: the upper bits
 //! word             the repeated word; an object's address, which is its cell without the length; or where a spilled object lies:
@@ -20,6 +21,7 @@
 //! A mark of 0 is an empty slot that no thread has locked. Kinds 4 and 6 are kept for clusters of pages, in memory and
 //! spilled.
 
+use spillway_core::mutant;
 use spillway_policy::spill;
 
 use super::cell::Cell;
@@ -100,7 +102,8 @@ const REFERENCED: u64 = 1 << 9;
 const PICKED: u64 = 1 << 10;
 const INCOMPRESSIBLE: u64 = 1 << 11;
 const LEN_SHIFT: u32 = 12;
-const LEN_MAX: u64 = (1 << 14) - 1;
+const LEN_MAX: u64 = (1 << 13) - 1;
+const KEPT: u64 = 1 << 25;
 const SECONDS_SHIFT: u32 = 26;
 const SECONDS: u64 = SECONDS_MAX << SECONDS_SHIFT;
 const HIGH_CRC_SHIFT: u32 = 50;
@@ -263,16 +266,20 @@ impl Mark {
         self.0 & PICKED != 0
     }
 
-    /// Picked, and not read since.
+    /// Picked, and not read since. That it was before is kept.
     #[must_use]
     pub(super) fn picked(self) -> Self {
-        Self(self.0 & !REFERENCED | PICKED)
+        let kept = if self.was_touched() { KEPT } else { 0 };
+        Self(self.0 & !REFERENCED | PICKED | kept)
     }
 
     /// No longer picked. What a read since or before has set stays.
     #[must_use]
     pub(super) fn unpicked(self) -> Self {
-        Self(self.0 & !PICKED)
+        let kept =
+            self.0 & KEPT != 0 && !mutant::on("zram: a page that is put back has lost its second chance");
+        let referenced = if kept { REFERENCED } else { 0 };
+        Self(self.0 & !(PICKED | KEPT) | referenced)
     }
 
     /// The mark of the same page once its object is `slot`.
@@ -335,6 +342,9 @@ mod tests {
         assert!(picked.touched(80).is_picked() && picked.touched(80).was_touched());
         let moved = picked.touched(80).moved_to(to).unpicked();
         assert_eq!((moved.slot(to.word()), moved), (to, Mark::new(to, 80).touched(80)));
+        let warm = Mark::new(from, 77).touched(77);
+        assert!(!warm.picked().was_touched() && warm.picked().unpicked() == warm);
+        assert_eq!(warm.picked().moved_to(to).unpicked(), Mark::new(to, 77).touched(77));
         let spilled = away(3, 4, u32::MAX, 100, 1);
         let there = picked.moved_to(spilled).unpicked();
         assert_eq!((there.slot(spilled.word()), there.was_touched()), (spilled, false));

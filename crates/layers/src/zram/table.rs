@@ -259,8 +259,8 @@ impl Table {
         if locked.get() != picked.object && !mutant::on("zram: publish over a newer write") {
             return Published::Replaced;
         }
-        let mark = locked.mark.unpicked();
-        if when == When::Untouched && mark.was_touched() {
+        let (touched, mark) = (locked.mark.was_touched(), locked.mark.unpicked());
+        if when == When::Untouched && touched {
             locked.put(picked.object, mark);
             return Published::Touched;
         }

@@ -31,6 +31,7 @@ mod relief;
 mod rest;
 pub(super) mod returning;
 mod rot;
+pub(super) mod second_chance;
 mod slices;
 mod spilling;
 
