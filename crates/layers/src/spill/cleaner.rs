@@ -211,10 +211,21 @@ impl<O: Owner> Cleaning<'_, O> {
         };
         for next in moves {
             let spilled = next.spilled();
-            match store.checked(&spilled, &buf, from) {
+            let again;
+            let bytes = match store.checked(&spilled, &buf, from) {
+                Some(bytes) => Ok(bytes),
+                None => {
+                    again = store.read_again(&spilled).await;
+                    again.as_deref()
+                }
+            };
+            match bytes {
                 Ok(bytes) => self.push(next, bytes).await?,
-                Err(_) if self.owner.lost(spilled.slot, spilled.placed.at) => store.release(&spilled),
-                Err(_) => {}
+                Err(Kind::Corrupt) if self.owner.lost(spilled.slot, spilled.placed.at) => {
+                    store.release(&spilled);
+                }
+                Err(Kind::Corrupt) => {}
+                Err(_) => self.failed = true,
             }
         }
         Ok(())

@@ -49,7 +49,7 @@ impl Store {
 
     /// Reads records, whose segments the caller has pinned, and has `take` look at each, by its index, in any order.
     ///
-    /// [`Kind::Corrupt`]: it is not what was written. Any other error is that of the file.
+    /// [`Kind::Corrupt`]: it is not what was written, and was not when it was read again. Any other error is that of the file.
     pub async fn read(&self, wanted: &[Spilled], take: impl FnMut(usize, Result<&[u8], Kind>)) {
         let take = RefCell::new(take);
         self.add(Count::RecordsRead, wanted.len() as u64);
@@ -73,32 +73,47 @@ impl Store {
         let buf = self.workspaces.reads.take(range.len()).await;
         self.add(Count::Reads, 1);
         let read = self.read_at(segment, range.start, buf).await;
+        let mut wrong = Vec::new();
         for &index in run {
-            let bytes = match &read {
-                Ok(buf) => self.checked(&wanted[index], buf, range.start),
-                Err(kind) => Err(*kind),
-            };
-            (take.borrow_mut())(index, bytes);
+            match &read {
+                Ok(buf) => match self.checked(&wanted[index], buf, range.start) {
+                    Some(bytes) => (take.borrow_mut())(index, Ok(bytes)),
+                    None => wrong.push(index),
+                },
+                Err(kind) => (take.borrow_mut())(index, Err(*kind)),
+            }
+        }
+        // Reading again takes its room.
+        drop(read);
+        for index in wrong {
+            let again = self.read_again(&wanted[index]).await;
+            (take.borrow_mut())(index, again.as_deref().map_err(|kind| *kind));
         }
     }
 
-    /// The bytes of a record in `buf`, which begins at byte `start` of its segment.
-    pub(super) fn checked<'b>(
-        &self,
-        record: &Spilled,
-        buf: &'b IoBuf,
-        start: usize,
-    ) -> Result<&'b [u8], Kind> {
+    /// Reads a record once more that was not what was written: what a cable has spoiled is whole in the file. [`Kind::Corrupt`] where it is
+    /// not.
+    pub(super) async fn read_again(&self, record: &Spilled) -> Result<IoBuf, Kind> {
+        let (range, start) = (span(&[0], &[*record]), record.placed.at.offset as usize);
+        let buf = self.workspaces.reads.take(range.len()).await;
+        self.add(Count::Reads, 1);
+        let mut buf = self.read_at(record.placed.at.segment, range.start, buf).await?;
+        if self.checked(record, &buf, range.start).is_none() {
+            self.add(Count::Mismatches, 1);
+            return Err(Kind::Corrupt);
+        }
+        buf.narrow(start - range.start, record.len);
+        Ok(buf)
+    }
+
+    /// The bytes of a record in `buf`, which begins at byte `start` of its segment; `None` where they are not what was written.
+    pub(super) fn checked<'b>(&self, record: &Spilled, buf: &'b IoBuf, start: usize) -> Option<&'b [u8]> {
         let &Spilled { slot, placed, len, codec, members } = record;
         assert!(placed.at.offset as usize >= start, "the record lies in what was read");
         let bytes = &buf[placed.at.offset as usize - start..][..len];
         let seq = self.segments.seq(placed.at.segment);
         let sound = record_crc(seq, slot, codec, members, bytes) == placed.crc;
-        if sound || mutant::on("spill: skip the checksum") {
-            return Ok(bytes);
-        }
-        self.add(Count::Mismatches, 1);
-        Err(Kind::Corrupt)
+        (sound || mutant::on("spill: skip the checksum")).then_some(bytes)
     }
 }
 

@@ -1,6 +1,7 @@
 //! What is written is read, in any combination, by few I/Os; and bits that flip are noticed.
 
-use spillway_core::{BlockDevice, IoBuf, Request};
+use spillway_core::sync::{AtomicU32, Ordering};
+use spillway_core::{BlockDevice, Geometry, IoBuf, Op, Request, Submission};
 
 use super::*;
 
@@ -93,6 +94,53 @@ fn a_flipped_bit_is_an_error_or_does_no_harm() {
     assert!(noticed > 2000, "{noticed} flips lay in records");
     assert_eq!(house.store.count(Count::Mismatches), noticed);
     assert!(house.slots().into_iter().all(|slot| house.check(slot).is_ok()));
+}
+
+/// A device some reads of which have a wrong bit, as over a bad cable.
+struct Noisy {
+    file: File,
+    /// Reads that are spoiled yet.
+    spoils: AtomicU32,
+}
+
+impl BlockDevice for Noisy {
+    fn geometry(&self) -> Geometry {
+        self.file.geometry()
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        let less = |left: u32| left.checked_sub(1);
+        let spoils = request.op == Op::Read
+            && self.spoils.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
+        let answer = self.file.submit(request);
+        Answer::pending(async move {
+            let mut reply = answer.await;
+            if spoils {
+                reply.buf.iter_mut().for_each(|byte| *byte ^= 1);
+            }
+            reply
+        })
+    }
+}
+
+#[test]
+fn a_record_is_read_again_before_it_is_said_to_be_wrong() {
+    let house = House::new(1);
+    let (world, disk) = (house.world.clone(), house.disk.clone());
+    let noisy = Arc::new(Noisy { file: File::new(disk, world.clone()), spoils: AtomicU32::new(0) });
+    let force = Settings { force: true, ..settings() };
+    let (device, env, budget) = (noisy.clone(), world.clone(), house.budget.clone());
+    let opened = run(&world, async move { Store::open(device, &force, env, &budget).await });
+    let house = House { store: opened.expect("it is taken by force").0, ..house };
+    house.spill_pages(0..8, 0);
+    noisy.spoils.store(1, Ordering::Relaxed);
+    assert!(house.read(&[0, 1, 2]).iter().all(Result::is_ok), "a wrong read is no wrong record");
+    assert_eq!(house.store.count(Count::Mismatches), 0);
+    noisy.spoils.store(2, Ordering::Relaxed);
+    assert_eq!(house.read(&[0]), [Err(Kind::Corrupt)]);
+    assert_eq!(house.store.count(Count::Mismatches), 1);
+    assert!(house.check(0).is_ok());
+    house.verify();
 }
 
 fn flip(house: &House, file: &Arc<File>, bit: u64) {
