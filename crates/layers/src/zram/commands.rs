@@ -38,10 +38,13 @@ pub(super) fn write_back(zram: &Zram, text: &str) -> Answer<Result<(), Error>> {
         scan::scans(text, slots)
     });
     match scans {
-        Ok(scans) => run(&zram.core, Place::Background, |core| async move {
-            core.compress_before_command().await?;
-            writeback::run(core, scans, None).await
-        }),
+        Ok(scans) => {
+            let resets = zram.core.resets();
+            run(&zram.core, Place::Background, move |core| async move {
+                core.compress_before_command().await?;
+                writeback::run(core, resets, scans, None).await
+            })
+        }
         Err(error) => Answer::Done(Err(error)),
     }
 }
@@ -61,10 +64,13 @@ pub(super) fn recompress(zram: &Zram, text: &str) -> Answer<Result<(), Error>> {
 pub(super) fn mark_idle(zram: &Zram, text: &str) -> Answer<Result<(), Error>> {
     let age = in_use(&zram.core).and_then(|_| scan::idle_age(text));
     match age {
-        Ok(age) => run(&zram.core, Place::Compute, move |core| async move {
-            core.compress_before_command().await?;
-            core.mark_idle(age).await.map_err(ended)
-        }),
+        Ok(age) => {
+            let resets = zram.core.resets();
+            run(&zram.core, Place::Compute, move |core| async move {
+                core.compress_before_command().await?;
+                core.mark_idle(resets, age).await.map_err(ended)
+            })
+        }
         Err(error) => Answer::Done(Err(error)),
     }
 }
@@ -114,9 +120,9 @@ where
     })
 }
 
-/// What a command answers that the end of the device has ended.
+/// What a command answers that the end of the device, or a reset, has ended.
 fn ended(kind: Kind) -> Error {
-    Error::new(kind, "the device ends")
+    Error::new(kind, "the device ends, or is reset")
 }
 
 impl Core {
@@ -152,15 +158,16 @@ impl Core {
         self.go_on().map_err(ended)
     }
 
-    /// Marks what was not accessed for `age` seconds, in slices.
-    async fn mark_idle(&self, age: u32) -> Result<(), Kind> {
+    /// Marks what was not accessed for `age` seconds, in slices, of a device that was reset so many times.
+    async fn mark_idle(&self, resets: u64, age: u32) -> Result<(), Kind> {
         let (now, mut from, mut slice) = (self.seconds(), 0, Slice::new());
+        self.go_on_since(resets)?;
         while let Some(range) = self.next_slots(from) {
             from = range.end;
             slice.count(self.table.mark_idle(range, age, now));
             if slice.is_over() {
                 self.env.give_way(true).await;
-                self.go_on()?;
+                self.go_on_since(resets)?;
                 slice = Slice::new();
             }
         }
@@ -174,6 +181,7 @@ impl Core {
         }
         *resetting = true;
         self.size.store(0, Ordering::Release);
+        self.resets.fetch_add(1, Ordering::Release);
         Ok(())
     }
 }

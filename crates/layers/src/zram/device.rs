@@ -79,6 +79,8 @@ pub(super) struct Core {
     pub(super) spiller: OnceLock<Writeback<Core>>,
     /// How spill files are opened. Set when the device is opened; one that never is has none.
     pub(super) attaching: OnceLock<Attaching>,
+    /// Resets that have begun.
+    pub(super) resets: AtomicU64,
     /// Whether a reset runs. Held while disksize or the algorithm is set.
     pub(super) resetting: Mutex<bool>,
     /// The device ends: no command goes on.
@@ -89,6 +91,18 @@ impl Core {
     /// For a command that takes long, between its slices: [`Kind::ShuttingDown`] once the device ends.
     pub(super) fn go_on(&self) -> Result<(), Kind> {
         if self.ending.load(Ordering::Relaxed) { Err(Kind::ShuttingDown) } else { Ok(()) }
+    }
+
+    /// The same for one that looks at what the device holds: it is also over once a reset has begun after `resets` of them, for what the
+    /// device holds after that is not what was meant.
+    pub(super) fn go_on_since(&self, resets: u64) -> Result<(), Kind> {
+        self.go_on()?;
+        if self.resets() == resets { Ok(()) } else { Err(Kind::ShuttingDown) }
+    }
+
+    /// Resets that have begun.
+    pub(super) fn resets(&self) -> u64 {
+        self.resets.load(Ordering::Acquire)
     }
 
     pub(super) fn size(&self) -> u64 {

@@ -160,6 +160,7 @@ impl Zram {
             spiller: OnceLock::new(),
             attaching: OnceLock::new(),
             size: AtomicU64::new(0),
+            resets: AtomicU64::new(0),
             resetting: Mutex::new(false),
             ending: AtomicBool::new(false),
             budget: share,

@@ -61,10 +61,10 @@ impl Core {
         if !backing.pressure.begin_old(now + Duration::from_secs((age / LOOKS_AN_AGE).clamp(1, 60))) {
             return;
         }
-        let (core, slots) = (self.clone(), self.size() / PAGE as u64);
+        let (core, resets, slots) = (self.clone(), self.resets(), self.size() / PAGE as u64);
         let scans = vec![Scan { pages: Pages::All, slots: 0..slots }];
         let run = move || async move {
-            let outcome = writeback::run(core.clone(), scans, Some(age)).await;
+            let outcome = writeback::run(core.clone(), resets, scans, Some(age)).await;
             if let Err(error) = outcome {
                 tracing::debug!("not all old pages could leave: {error}");
             }

@@ -29,15 +29,20 @@ use super::table::PAGE_SLOTS;
 use super::work::Slice;
 
 /// Writes back what `scans` name; of these, where `age` is given, what was not accessed for so many seconds, as far as the device may write
-/// by itself. One run at a time.
+/// by itself. One run at a time. It ends once the device, which was reset `resets` times when it was asked for, is reset again.
 ///
 /// [`Kind::NoDevice`] without a spill file; [`Kind::NoSpace`] where it is full; [`Kind::Io`] where `writeback_limit` is used up, or an
 /// I/O has failed.
-pub(super) async fn run(core: Arc<Core>, scans: Vec<Scan>, age: Option<u64>) -> Result<(), Error> {
+pub(super) async fn run(
+    core: Arc<Core>,
+    resets: u64,
+    scans: Vec<Scan>,
+    age: Option<u64>,
+) -> Result<(), Error> {
     let backing = core.backing()?;
     let _turn = backing.turn.hold().await;
     let scans = scans.into_iter();
-    let mut run = Run { core: &core, backing: &backing, scans, left: None, age, ended: None };
+    let mut run = Run { core: &core, backing: &backing, resets, scans, left: None, age, ended: None };
     let (mut under_way, mut outcome) = (FuturesUnordered::new(), Ok(()));
     let mut written = Vec::new();
     while let Some(full) = beside(&mut under_way, &mut written, run.gather()).await {
@@ -80,7 +85,7 @@ fn why(kind: Kind) -> Error {
         kind,
         match kind {
             Kind::NoSpace => "the spill file is full, or the file system that it lies on",
-            Kind::ShuttingDown => "the device ends",
+            Kind::ShuttingDown => "the device ends, or is reset",
             _ => {
                 "not all could be written back: writing to the spill file failed, or writeback_limit is used up"
             }
@@ -92,6 +97,7 @@ fn why(kind: Kind) -> Error {
 struct Run<'a> {
     core: &'a Arc<Core>,
     backing: &'a Arc<Backing>,
+    resets: u64,
     scans: std::vec::IntoIter<Scan>,
     /// What is left of the present scan.
     left: Option<Scan>,
@@ -190,6 +196,6 @@ impl Run<'_> {
 
     /// The device ends, or was reset.
     fn is_ending(&self) -> bool {
-        self.core.go_on().is_err() || self.backing.is_ending() || self.core.size() == 0
+        self.core.go_on_since(self.resets).is_err() || self.backing.is_ending() || self.core.size() == 0
     }
 }

@@ -243,6 +243,28 @@ fn a_reset_empties_the_file() {
     }
 }
 
+/// Commands that come to their turn only after it do nothing to what the next device holds.
+#[test]
+fn a_command_that_a_reset_overtakes_is_over() {
+    for (name, value) in [("idle", "all"), ("writeback", "page_indexes=0-99"), ("writeback", "huge")] {
+        let device = spilling(config(), medium(100));
+        device.fill(0..50, 1);
+        let command = device.table.store(name, value);
+        contract::block_on(device.zram.core.reset()).unwrap();
+        device.zram.core.resize(4 << 20).unwrap();
+        for slot in 0..100 {
+            let write = Request::write(slot * PAGE as u64, IoBuf::copy_of(&page(&mut Random(slot), 100)));
+            let Answer::Done(reply) = device.seam.submit(write) else { panic!("there is room") };
+            assert_eq!(reply.result, Ok(()));
+        }
+        assert_eq!(device.run(command).unwrap_err().kind, Kind::ShuttingDown, "{name} {value}");
+        assert_eq!(device.bd_stat()[0], 0, "{name} {value}");
+        device.set("writeback", "idle");
+        assert_eq!(device.bd_stat()[0], 0, "{name} {value}: nothing was marked");
+        device.settle();
+    }
+}
+
 #[test]
 fn a_file_is_taken_again_by_the_device_that_stopped_and_by_nobody_else() {
     let device = spilling(config(), medium(40));

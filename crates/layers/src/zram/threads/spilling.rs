@@ -54,7 +54,7 @@ pub(super) fn noise(number: u64) -> Vec<u8> {
 
 pub(super) fn write_back(zram: &Zram, slots: std::ops::Range<u64>) -> Result<(), Error> {
     let scan = Scan { pages: scan::Pages::All, slots };
-    block_on(writeback::run(zram.core.clone(), vec![scan], None))
+    block_on(writeback::run(zram.core.clone(), zram.core.resets(), vec![scan], None))
 }
 
 fn spill(zram: &Zram, slots: std::ops::Range<u64>) {
