@@ -16,9 +16,10 @@ pub(super) fn batch_bytes(layout: &Layout) -> usize {
     BATCH_BYTES.min(layout.segment_bytes() / 4)
 }
 
-/// Bytes that a batch takes beside its buffer.
-pub(super) fn batch_overhead(layout: &Layout) -> usize {
-    batch_bytes(layout) / ROOM_MIN * (size_of::<Draft>() + size_of::<Record>() + size_of::<Placed>())
+/// Bytes that a batch takes beside its buffer, where its owner keeps so many for each record.
+pub(super) fn batch_overhead(layout: &Layout, kept: usize) -> usize {
+    let each = size_of::<Draft>() + size_of::<Record>() + size_of::<Placed>() + kept;
+    batch_bytes(layout) / ROOM_MIN * each
 }
 
 /// A record to be written.

@@ -56,6 +56,8 @@ pub struct Settings {
     pub remedy: Option<&'static str>,
     /// Buffers of a MiB for what is written: so many batches are under way at once.
     pub batches: usize,
+    /// Bytes that the owner keeps for each record of a batch: charged for as many as a batch may have.
+    pub kept: usize,
     /// Bytes of a segment as a power of two: 22, in tests from 14 on.
     pub segment_shift: u32,
 }
@@ -71,6 +73,7 @@ impl Settings {
             retake: false,
             remedy: None,
             batches: 4,
+            kept: 0,
             segment_shift: SEGMENT_SHIFT,
         }
     }
@@ -136,7 +139,7 @@ impl Store {
         settings.check()?;
         let device = Seam::new(device);
         let layout = layout(&device, size, settings.segment_shift)?;
-        let (charge, workspaces) = charge(&layout, settings.batches, budget)?;
+        let (charge, workspaces) = charge(&layout, settings, budget)?;
         let note = give_up(&device, &workspaces.reads, settings).await?;
         let superblock = fresh(layout, settings, &*env);
         let store = Arc::new(Self {
@@ -213,10 +216,13 @@ fn layout(device: &Seam, size: u64, shift: u32) -> Result<Layout, Error> {
 }
 
 /// Charges what a file takes in memory, whatever it holds.
-fn charge(layout: &Layout, batches: usize, budget: &Arc<Budget>) -> Result<(Charge, Workspaces), Error> {
+fn charge(layout: &Layout, settings: &Settings, budget: &Arc<Budget>) -> Result<(Charge, Workspaces), Error> {
+    let &Settings { batches, kept, .. } = settings;
     let bitmaps = 3 * Marks::bytes(layout.segments.into());
     let tables = Segments::bytes(layout.segments) + Space::bytes(layout.segments) + bitmaps;
-    let overhead = (batches + 1) * batch_overhead(layout) + cleaner_overhead(layout);
+    // The one more is the cleaner's.
+    let overhead =
+        batches * batch_overhead(layout, kept) + batch_overhead(layout, 0) + cleaner_overhead(layout);
     let bytes = tables + overhead as u64;
     let charge = budget.hold(bytes).map_err(|kind| {
         let segments = layout.segments;

@@ -12,6 +12,7 @@ use spillway_core::{BlockDevice, Error, Geometry, Kind};
 use super::codec;
 use super::config::{Config, MADE_BYTES, default_spill_size, spill_device};
 use super::page::{DISKSIZE_MAX, PAGE};
+use super::picked::KEPT_BYTES;
 use crate::file::File;
 use crate::spill::{Settings, Store};
 use crate::surroundings::Surroundings;
@@ -70,6 +71,7 @@ impl Attaching {
             retake: force.is_some() && self.retake,
             remedy: force.is_none().then_some(REMEDY),
             batches: self.depth,
+            kept: KEPT_BYTES,
             ..usual
         }
     }

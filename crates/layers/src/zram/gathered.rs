@@ -6,12 +6,11 @@ use spillway_core::{Kind, Place, elsewhere};
 
 use super::backing::{Backing, BatchAtWork};
 use super::cell::{Cell, Scratch, SlotIndex};
-use super::codec::CodecIndex;
 use super::device::{Core, Count};
 use super::mark::{Away, Mark};
 use super::moving::Pick;
 use super::page::PAGE;
-use super::picked::Picked;
+use super::picked::Gather;
 use super::work::{self, Slice};
 use crate::spill::{Batch, Placed};
 
@@ -32,14 +31,6 @@ pub(super) struct Gathered {
 struct Picks {
     core: Arc<Core>,
     all: Vec<Option<Gather>>,
-}
-
-struct Gather {
-    picked: Picked,
-    len: usize,
-    codec: CodecIndex,
-    /// What was charged to the limit.
-    charged: u64,
 }
 
 impl Picks {

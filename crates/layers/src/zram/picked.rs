@@ -40,6 +40,19 @@ impl Picked {
     }
 }
 
+/// An object that was picked for a batch that goes to the spill file.
+pub(super) struct Gather {
+    pub(super) picked: Picked,
+    /// Bytes of its record, and their codec.
+    pub(super) len: usize,
+    pub(super) codec: CodecIndex,
+    /// What was charged to `writeback_limit`.
+    pub(super) charged: u64,
+}
+
+/// Bytes that a batch keeps for each of its objects.
+pub(super) const KEPT_BYTES: usize = size_of::<Option<Gather>>();
+
 /// Whether an object that was read since it was picked is put elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {

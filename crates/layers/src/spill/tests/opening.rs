@@ -187,6 +187,22 @@ fn a_cut_at_any_time_leaves_a_file_that_can_be_told() {
     assert!(ends.iter().all(|&count| count > 0), "{ends:?}");
 }
 
+/// For as many records as a batch takes.
+#[test]
+fn what_the_owner_keeps_of_a_batch_is_charged() {
+    let charged = |kept| {
+        let settings = Settings { kept, batches: 3, ..settings() };
+        let (house, _) = open(medium(), &settings, Plan::default(), 1).expect("it is blank");
+        let store = house.store.clone();
+        let mut batch = house.run(async move { store.batch().await });
+        let push = |slot| batch.push(Content { slot, codec: Codec::RAW, members: 1, bytes: &[1] });
+        let records = (0..).map(push).take_while(|fits| *fits).count();
+        (house.budget.used(), records as u64)
+    };
+    let ((without, records), (with, _)) = (charged(0), charged(100));
+    assert!(records > 10 && with - without >= 3 * 100 * records, "{} for {records} records", with - without);
+}
+
 #[test]
 fn memory_is_charged_while_it_is_open() {
     let house = House::new(1);
