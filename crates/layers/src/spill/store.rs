@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use spillway_core::stats::Counters;
 use spillway_core::sync::{AtomicBool, AtomicU32, Marks, Ordering, Semaphore, WaitList, Work};
-use spillway_core::{Charge, Env, IoBuf, Kind, Request, Seam, Workspace};
+use spillway_core::{Charge, Env, IoBuf, Kind, Request, Seam, Workspace, mutant};
 
 use super::format::{Codec, Layout, Superblock};
 use super::length::Length;
@@ -196,7 +196,9 @@ impl Store {
         match reply.result {
             Ok(()) => {
                 self.add(Count::BytesWritten, bytes);
-                self.failures.store(0, Ordering::Relaxed);
+                if !mutant::on("spill: count failures that do not follow each other") {
+                    self.failures.store(0, Ordering::Relaxed);
+                }
             }
             // The host's file system is full, and the file is not broken.
             Err(Kind::NoSpace) => {}

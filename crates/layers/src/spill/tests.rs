@@ -1,10 +1,11 @@
 //! A store over a simulated disk, and slots that know what each of them spilled.
 
-mod faults;
+pub(super) mod faults;
 mod full;
 mod length;
 mod opening;
 mod reading;
+pub(super) mod stopping;
 
 use std::collections::BTreeMap;
 use std::future::Future;

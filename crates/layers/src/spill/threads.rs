@@ -211,3 +211,27 @@ fn the_checker_finds_a_segment_that_is_punched_after_it_is_used_again() {
 fn the_checker_finds_a_segment_that_is_freed_by_both() {
     finds("spill: free a segment by both who leave it", "a_segment_that_all_leave_at_once_is_freed_once");
 }
+
+/// One order is all there is.
+#[test]
+fn a_test_of_failures_that_do_not_follow_each_other() {
+    every_order(2, super::tests::faults::failures_that_do_not_follow_each_other_end_nothing);
+}
+
+#[test]
+fn failures_that_are_counted_though_others_worked_between_are_noticed() {
+    finds(
+        "spill: count failures that do not follow each other",
+        "a_test_of_failures_that_do_not_follow_each_other",
+    );
+}
+
+#[test]
+fn a_test_of_what_says_that_it_was_stopped() {
+    every_order(2, super::tests::stopping::what_says_that_it_was_stopped_is_whole);
+}
+
+#[test]
+fn a_file_that_says_too_early_that_it_was_stopped_is_noticed() {
+    finds("spill: say that it is stopped before the last flush", "a_test_of_what_says_that_it_was_stopped");
+}

@@ -31,6 +31,7 @@ use super::{Config, Zram};
 mod attaching;
 mod deferring;
 mod marking;
+mod noticed;
 mod pages;
 mod recompressing;
 mod spilling;

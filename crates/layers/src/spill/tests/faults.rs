@@ -54,6 +54,19 @@ fn after_failures_in_a_row_nothing_is_written_and_all_is_read() {
     assert!(house.stop().is_err_and(|error| error.message().contains("ram0")));
 }
 
+/// Every third write fails, and the one after it works.
+#[test]
+pub(in crate::spill) fn failures_that_do_not_follow_each_other_end_nothing() {
+    let faults = (OPENED..100).step_by(3).map(|nth| fault(Call::Write, nth, Effect::Fail(Kind::Io)));
+    let house = house(faults.collect(), 1);
+    let spill = || house.spill(vec![(9, bytes(9, 3000))]).1;
+    let failed = (0..40).filter(|_| spill().is_err()).count();
+    assert!(failed > 8 && house.store.count(Count::WriteErrors) > 8, "{failed} failed");
+    assert!(!house.store.has_failed());
+    assert!(spill().is_ok() || spill().is_ok(), "it is tried");
+    house.verify();
+}
+
 /// A host without room is a full file, not a broken one.
 #[test]
 fn a_full_host_is_counted_as_full_and_asked_again() {

@@ -221,3 +221,28 @@ fn what_a_reset_lets_go_is_anybodys() {
     reset(&device);
     assert!(open("ram1", config(), device.cut(), Plan::default()).is_ok());
 }
+
+/// What was written to one file is owed in the next, and what is written there is owed too, whenever that is looked at.
+#[test]
+pub(in crate::zram) fn the_bytes_of_a_day_are_counted_in_every_file() {
+    let device = device(Config { spill_daily_bytes: 1 << 20, ..bare() }, Latency::None);
+    let core = &device.zram.core;
+    let wait = || core.spends_in(&core.backing.get().expect("it is attached"));
+    let write_to = |path: &str, looks: bool| {
+        device.set("backing_dev", path);
+        device.set("disksize", "4M");
+        // The limit counts from when it is looked at first.
+        assert!(!looks || wait().is_zero());
+        device.fill(0..300, 1);
+        device.write_back_all();
+        device.settle();
+    };
+    write_to("/there", true);
+    let first = wait();
+    reset(&device);
+    write_to("/other", false);
+    let second = wait();
+    assert!(first > Duration::from_secs(3600), "{first:?}");
+    assert!(second > first * 9 / 5, "{second:?} after {first:?}");
+    device.settle();
+}

@@ -156,3 +156,19 @@ fn a_large_write_shared_out_fails_as_a_whole_where_memory_ends() {
         "whole pages or nothing"
     );
 }
+
+/// The writer pauses for all of it where memory is short.
+#[test]
+pub(in crate::zram) fn what_assistants_store_counts_as_the_writers() {
+    let bench = bench(Config { max_comp_streams: 4, ..sized(4 << 20) });
+    bench.world.set_idle_workers(3);
+    let content: Vec<u8> = (0..256).flat_map(|number| page(&mut Random(number), 100)).collect();
+    let (pressure, more) = (&bench.zram.core.pressure, PAGE as u64);
+    pressure.looked(0, content.len() as u64 + more);
+    let write = Request::write(0, IoBuf::copy_of(&content));
+    assert_eq!(bench.world.run(bench.seam.submit(write)).result, Ok(()));
+    assert!(
+        !pressure.grew(more - 1, 0) && pressure.grew(1, 0),
+        "the next look is due after {more} bytes more"
+    );
+}

@@ -270,6 +270,23 @@ fn pages_that_do_not_compress_leave_before_others_that_were_read_as_lately() {
     assert!(gone.len() > 10 && gone.iter().all(|&slot| slot >= 100), "{gone:?}");
 }
 
+/// Nobody waits for memory.
+#[test]
+pub(in crate::zram) fn pages_leave_at_the_watermark_of_the_limit_that_is_nearer() {
+    for (mem_limit, others) in [("700K", 0), ("0", 1), ("32M", 1)] {
+        let device = spilling(Config { bring_back: BringBack::Never, ..config() }, medium(100));
+        device.set("mem_limit", mem_limit);
+        (0..200).for_each(|slot| device.write(slot, &raw(slot, 1)).unwrap());
+        device.settle();
+        let before = device.bd_stat()[0];
+        let _others = device.budget.hold(others * device.budget.room()).unwrap();
+        assert_eq!(before > 0, others == 0, "mem_limit {mem_limit}: {}", device.show("policy"));
+        pass_time(&device, 5);
+        assert!(device.bd_stat()[0] > 30, "mem_limit {mem_limit}: {}", device.show("policy"));
+        device.settle();
+    }
+}
+
 /// What is in memory is more than its watermarks allow, and the first write-back finds no room on the host, which has some later.
 #[test]
 fn a_file_that_was_full_is_tried_again_after_a_while() {
