@@ -7,7 +7,6 @@ use std::io;
 use std::pin::Pin;
 use std::sync::OnceLock;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use compio::runtime::Runtime;
 use spillway_core::buffer::{Buffers, Workspace};
@@ -358,7 +357,7 @@ pub(crate) fn fatal(what: &str) -> ! {
     let thread = std::thread::current();
     let text = format!("spillway: {what}; thread {}; aborting\n", thread.name().unwrap_or("?"));
     // Whether anybody can read it changes nothing.
-    let _ = write_all(std::io::stderr(), text.as_bytes(), Duration::ZERO);
+    let _ = write_all(std::io::stderr(), text.as_bytes(), std::time::Duration::ZERO);
     std::process::abort()
 }
 

@@ -8,6 +8,7 @@ mod nbd;
 pub mod network;
 mod others;
 pub mod preset;
+mod refusals;
 mod resetting;
 pub mod room;
 pub mod row;

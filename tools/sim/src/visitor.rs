@@ -76,7 +76,7 @@ pub(crate) struct Visitor {
 }
 
 impl Visitor {
-    fn fail(&self, violation: Violation) {
+    pub(crate) fn fail(&self, violation: Violation) {
         self.violation.borrow_mut().get_or_insert(violation);
     }
 
@@ -88,7 +88,7 @@ impl Visitor {
         }
     }
 
-    fn site(&self) -> &Site {
+    pub(crate) fn site(&self) -> &Site {
         self.site.get().expect("clients come once the stack is open")
     }
 
@@ -169,7 +169,7 @@ impl Visitor {
     }
 
     /// Whether the device has a spill file.
-    fn has_spill_file(&self) -> bool {
+    pub(crate) fn has_spill_file(&self) -> bool {
         self.stack().show("backing_dev").is_ok_and(|path| path != "none")
     }
 
@@ -301,36 +301,6 @@ impl Visitor {
         self.model.borrow_mut().end_write(number, end);
     }
 
-    /// After a write that found no memory, made alone since it was the step `alone`, no page is left in memory that could have left.
-    fn judge_spilling(&self, alone: Option<u64>) {
-        let spill = self.spill.as_ref().filter(|_| !self.faulty && self.has_spill_file());
-        let Some(spill) = spill.filter(|_| alone.is_some() && alone == self.steps.alone()) else { return };
-        let count = |name| self.stack().get(name).ok().and_then(|value| value.number());
-        let count = |name| count(name).expect("what spills has this attribute");
-        let (full, written) = (count("spill_full") > 0, count("spill_written_bytes"));
-        let left = count("compr_data_size");
-        if left > 0 && !spill.may_hold_back(full, written) {
-            self.fail(Violation(format!(
-                "a write found no memory, but {left} bytes in memory could have left"
-            )));
-        }
-    }
-
-    /// After a write that found no memory, with nobody else about, a pass of compaction makes little room.
-    async fn judge_refusal(&self, number: Number) {
-        let alone = || self.model.borrow().is_alone(number) && !self.others.may_refuse(Kind::NoSpace);
-        let Some(room) = self.site().room.as_ref().filter(|_| alone()) else { return };
-        self.compact().await;
-        if !alone() {
-            return;
-        }
-        let stack = self.stack();
-        let used = stack.get("mem_used_total").ok().and_then(|used| used.number());
-        if let Some(left) = room.too_much_left(number, used.expect("it says what it takes")) {
-            self.fail(Violation(format!("a write found no memory, but {left} bytes of it can be had")));
-        }
-    }
-
     /// Compacts, and where a stack spills waits until what is under way there has ended, so that these attributes are 0; not for ever.
     pub(crate) async fn settle(&self, empty: &[&str]) {
         self.compact().await;
@@ -388,21 +358,6 @@ impl Visitor {
             self.fail(Violation(format!("{op:?} of {range:?} fails with {kind:?} for no reason")));
         }
         Ok(reply)
-    }
-
-    /// Whether a write cache on top has had its first error. A page cache above it goes on to take writes.
-    fn has_failed(&self) -> bool {
-        let error = |part: &str| self.stack().get(&format!("{part}.error"));
-        error("page_cache").is_err() && error("write_cache").is_ok_and(|error| error != Value::None)
-    }
-
-    /// Whether a write that began as `number` may have found no memory. A discard takes none.
-    fn may_be_refused(&self, op: Op, kind: Kind, number: Number) -> bool {
-        let takes_memory = matches!(op, Op::Write | Op::WriteZeroes);
-        let room = self.site().room.as_ref().filter(|_| takes_memory);
-        room.is_some_and(|room| {
-            room.may_refuse(kind, number, &self.model.borrow()) || self.others.may_refuse(kind)
-        })
     }
 }
 

@@ -1,0 +1,53 @@
+//! What a client may be refused for want of memory, and after an error.
+
+use spillway_core::{Attributes, Kind, Op, Value};
+use spillway_sim::model::{Number, Violation};
+
+use crate::visitor::Visitor;
+
+impl Visitor {
+    /// After a write that found no memory, made alone since it was the step `alone`, no page is left in memory that could have left.
+    pub(crate) fn judge_spilling(&self, alone: Option<u64>) {
+        let spill = self.spill.as_ref().filter(|_| !self.faulty && self.has_spill_file());
+        let Some(spill) = spill.filter(|_| alone.is_some() && alone == self.steps.alone()) else { return };
+        let count = |name| self.stack().get(name).ok().and_then(|value| value.number());
+        let count = |name| count(name).expect("what spills has this attribute");
+        let (full, written) = (count("spill_full") > 0, count("spill_written_bytes"));
+        let left = count("compr_data_size");
+        if left > 0 && !spill.may_hold_back(full, written) {
+            self.fail(Violation(format!(
+                "a write found no memory, but {left} bytes in memory could have left"
+            )));
+        }
+    }
+
+    /// After a write that found no memory, with nobody else about, a pass of compaction makes little room.
+    pub(crate) async fn judge_refusal(&self, number: Number) {
+        let alone = || self.model.borrow().is_alone(number) && !self.others.may_refuse(Kind::NoSpace);
+        let Some(room) = self.site().room.as_ref().filter(|_| alone()) else { return };
+        self.compact().await;
+        if !alone() {
+            return;
+        }
+        let stack = self.stack();
+        let used = stack.get("mem_used_total").ok().and_then(|used| used.number());
+        if let Some(left) = room.too_much_left(number, used.expect("it says what it takes")) {
+            self.fail(Violation(format!("a write found no memory, but {left} bytes of it can be had")));
+        }
+    }
+
+    /// Whether a write cache on top has had its first error. A page cache above it goes on to take writes.
+    pub(crate) fn has_failed(&self) -> bool {
+        let error = |part: &str| self.stack().get(&format!("{part}.error"));
+        error("page_cache").is_err() && error("write_cache").is_ok_and(|error| error != Value::None)
+    }
+
+    /// Whether a write that began as `number` may have found no memory. A discard takes none.
+    pub(crate) fn may_be_refused(&self, op: Op, kind: Kind, number: Number) -> bool {
+        let takes_memory = matches!(op, Op::Write | Op::WriteZeroes);
+        let room = self.site().room.as_ref().filter(|_| takes_memory);
+        room.is_some_and(|room| {
+            room.may_refuse(kind, number, &self.model.borrow()) || self.others.may_refuse(kind)
+        })
+    }
+}
