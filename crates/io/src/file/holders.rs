@@ -124,7 +124,13 @@ mod tests {
         let path = std::env::temp_dir().join(format!("\u{1b}c{}", std::process::id()));
         std::os::unix::fs::symlink("/bin/sleep", &path).unwrap();
         let mut child = Command::new(&path).arg("1000").spawn().unwrap();
-        let name = program_of(child.id());
+        // Until it is that program, it has the name of this thread.
+        let before = |name: &Option<String>| name.as_ref().is_none_or(|name| name.starts_with("file::"));
+        let mut name = program_of(child.id());
+        while before(&name) {
+            std::thread::yield_now();
+            name = program_of(child.id());
+        }
         child.kill().unwrap();
         child.wait().unwrap();
         std::fs::remove_file(&path).unwrap();
