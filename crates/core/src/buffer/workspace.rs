@@ -70,6 +70,17 @@ impl Workspace {
         lens.iter().map(|&len| self.buf(len)).collect()
     }
 
+    /// The same of two.
+    pub async fn take_both(&self, lens: [usize; 2]) -> [IoBuf; 2] {
+        self.lender().lent.take(self.checked(&lens)).await;
+        lens.map(|len| self.buf(len))
+    }
+
+    /// Whether a task waits for a buffer.
+    pub fn is_waited_for(&self) -> bool {
+        self.lender().lent.waiting() > 0
+    }
+
     fn checked(&self, lens: &[usize]) -> u64 {
         let bytes: usize = lens.iter().map(|&len| pages_for(len) * ALIGNMENT).sum();
         assert!(

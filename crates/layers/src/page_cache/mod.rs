@@ -19,7 +19,7 @@
 //! write that would wait for room fails with it instead. A request that is dropped is withdrawn: what of a write was absorbed stays.
 //!
 //! Needs: a device below that is not memory itself, whose blocks are not larger than the cache's. Memory is charged when it is opened: folios,
-//! what is kept of each, copies of what is written back, and what is on its way when it is read ahead.
+//! what is kept of each, copies of what is written back and what its writes take, and what is on its way when it is read ahead.
 //!
 //! Locks: a shard, of folios and their memory; the ranges held beside the cache, the epochs, and the streams of reads and writes are leaves. Never two shards.
 //! A read hit takes its shard shared; a write takes it alone.

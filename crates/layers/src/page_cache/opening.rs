@@ -118,7 +118,8 @@ impl Fit {
         };
         let largest = settings.folio_size.unwrap_or(region.min(FOLIO_MAX));
         let order_max = (largest / folio).ilog2() as u8;
-        let batches = (bytes / BATCHES_PART).clamp(region, BATCHES_MAX);
+        // All of a region, and what its runs are charged for.
+        let batches = (bytes / BATCHES_PART).clamp(region + (region / 256).max(4096), BATCHES_MAX);
         let unit = settings.block_size().bytes().max(4096);
         let ahead = ((bytes / AHEAD_PART) & !(unit - 1)).clamp(unit, AHEAD_MAX);
         let (percent, unit_blocks) = (settings.dirty_ratio.get(), (folio >> block_shift) as u32);

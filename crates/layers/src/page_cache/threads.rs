@@ -70,7 +70,7 @@ impl House {
     fn with_limit(percent: u64) -> Arc<Self> {
         let folio = FOLIO * BLOCK as u64;
         Self::with_config(&Config {
-            page_cache_bytes_max: Some(79 << 9),
+            page_cache_bytes_max: Some(87 << 9),
             block_size: Some(BLOCK as u64),
             folio_size: Some(folio),
             dirty_background_ratio: percent,
@@ -83,7 +83,7 @@ impl House {
     /// Where a folio has eight blocks, sixteen, or all of a region of 32; there is memory for two regions.
     fn with_sizes() -> Arc<Self> {
         Self::with_config(&Config {
-            page_cache_bytes_max: Some(60 << 10),
+            page_cache_bytes_max: Some(64 << 10),
             block_size: Some(BLOCK as u64),
             dirty_background_ratio: 100,
             dirty_ratio: 100,
@@ -96,7 +96,7 @@ impl House {
     fn with_shards() -> Arc<Self> {
         let folio = FOLIO * BLOCK as u64;
         let config = Config {
-            page_cache_bytes_max: Some(508 << 10),
+            page_cache_bytes_max: Some(512 << 10),
             block_size: Some(BLOCK as u64),
             folio_size: Some(folio),
             dirty_background_ratio: 100,

@@ -8,8 +8,8 @@
 
 use std::sync::Arc;
 
-use futures_util::future::join_all;
-use spillway_core::buffer::Shared;
+use futures_util::stream::{self, StreamExt};
+use spillway_core::buffer::{ALIGNMENT, Shared};
 use spillway_core::sync::Ordering;
 use spillway_core::{ByteRange, IoBuf, Kind, LocalFuture, Request, mutant};
 use spillway_policy::dirty_regions::{End, RegionNumber, RegionState, Stamp};
@@ -22,6 +22,15 @@ use crate::writeback::{Source, Take};
 
 /// Bytes of one write, at least, where so many follow each other: some devices name a block as what they like best.
 const WRITE_BYTES: u64 = 1 << 20;
+
+/// Runs of a batch that are written at a time, at most.
+const WRITES_MAX: usize = 64;
+
+/// Charged for each of them: what the file and the driver below take for a write, and 700 bytes here.
+const WRITE_MEMORY: usize = 2048;
+
+/// Charged for each run of a batch, for its places in lists.
+const RUN_MEMORY: usize = 96;
 
 /// What was dirty of a region, on its way to the device below. Whatever happens to it, the cache learns how that ended.
 pub(super) struct Batch {
@@ -71,6 +80,10 @@ impl Source for Core {
     }
 
     fn take(self: &Arc<Self>, goal: Goal, _: u64) -> Take<Batch> {
+        // Another would only wait as well, with all its runs: the end of the first that does so is heard of.
+        if self.batches.is_waited_for() {
+            return Take::Nothing;
+        }
         let found = match goal {
             // A drain has one lap to try everything: what is due and fails must not be all that it tries.
             Goal::All => self.next_region(Stamp::MAX),
@@ -203,27 +216,28 @@ impl Core {
 
     /// Writes the runs of a batch, each for itself, many at a time. What could not be written, and why.
     pub(super) async fn write_back(self: &Arc<Self>, mut batch: Batch) -> Vec<(ByteRange, Kind)> {
-        let bytes: u64 = batch.ranges().map(|run| run.len).sum();
-        let mut copy = self.batches.take(bytes as usize).await;
-        let mut starts = Vec::new();
-        let mut start = 0;
+        let bytes = batch.ranges().map(|run| run.len).sum::<u64>() as usize;
+        let (at_once, charge) = self.charge(bytes, batch.runs.len());
+        let [mut copy, charge] = self.batches.take_both([bytes, charge]).await;
+        let mut end = 0;
         for run in batch.ranges() {
-            let end = start + run.len as usize;
+            let start = end;
+            end += run.len as usize;
             self.copy_out(run, &mut copy[start..end]);
-            starts.push(start);
-            start = end;
         }
-        assert_eq!(start as u64, bytes, "all that is written is copied");
-        let copy = Shared::new(copy, IoBuf::empty());
+        assert_eq!(end, bytes, "all that is written is copied");
+        let copy = Shared::new(copy, charge);
         let smallest = if batch.in_parts { self.places.block_bytes() } else { u64::MAX };
-        let (copy, core) = (&copy, &**self);
-        let writes = batch.ranges().zip(starts).map(|(run, start)| {
+        let (copy, core, mut end) = (&copy, &**self, 0);
+        let write = |run: ByteRange| {
+            let start = end;
+            end += run.len as usize;
             let view = move |part: ByteRange| {
                 copy.view(start + (part.offset - run.offset) as usize, part.len as usize)
             };
             core.write_run(run, view, smallest)
-        });
-        let parts = join_all(writes).await.concat();
+        };
+        let parts = stream::iter(batch.ranges().map(write)).buffered(at_once).concat().await;
         let landed = |result: Result<(), Kind>| {
             result.is_ok() || mutant::on("page_cache: what could not be written back is clean")
         };
@@ -233,6 +247,15 @@ impl Core {
         let failed = parts.into_iter().filter_map(|(part, result)| Some((part, result.err()?)));
         // Said before the batch ends: who then looks for room does not try it again.
         failed.inspect(|(_, kind)| self.fail("writing back", *kind)).collect()
+    }
+
+    /// How many runs of a batch of so many, of `bytes`, are written at a time, and what is charged for them beside the copy.
+    fn charge(&self, bytes: usize, runs: usize) -> (usize, usize) {
+        let list = runs * RUN_MEMORY;
+        let room = self.batches.bytes() - bytes.next_multiple_of(ALIGNMENT);
+        assert!(list + WRITE_MEMORY <= room, "{runs} runs of {bytes} bytes fit");
+        let at_once = runs.min(WRITES_MAX).min((room - list) / WRITE_MEMORY);
+        (at_once, list + at_once * WRITE_MEMORY)
     }
 
     /// Copies what is being written back of a region, a folio at a time: clients that write have their turn in between.

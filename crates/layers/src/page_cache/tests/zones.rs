@@ -118,7 +118,7 @@ fn by_default_zones_are_as_large_in_proportion_as_the_nodes_and_are_aged_alike()
     let house = House::new(&Config { folio_size: Some(4096), division, ..mebibyte() });
     let [first, second] = [0, 1].map(|number| zone(&house, number)[0]);
     assert_eq!(first + second, house.number("folio_bytes_max") / 4096);
-    assert!(first.abs_diff(3 * second) <= 4, "{first} and {second}");
+    assert!(first.abs_diff(3 * second) <= 5, "{first} and {second}");
     let used = |number| {
         let [all, free, ..] = zone(&house, number);
         (all - free) * 100 / all
