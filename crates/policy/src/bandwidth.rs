@@ -21,7 +21,7 @@ pub struct Bandwidth {
     writes: u32,
     /// When the present measurement, or the present stretch of time with writes in flight, began.
     since: Duration,
-    /// Time with writes in flight that belongs to the present measurement, before `since`.
+    /// Time with writes in flight that belongs to the present measurement, before `since`: up to the last that has ended.
     busy: Duration,
     bytes: u64,
     bytes_per_second: u64,
@@ -53,18 +53,22 @@ impl Bandwidth {
         self.writes -= 1;
         self.bytes += bytes;
         self.written += bytes;
-        let span = self.busy + now.saturating_sub(self.since);
-        if self.writes == 0 {
-            self.busy = span;
-        }
-        if span >= SPAN {
-            let measured = speed(self.bytes, span);
+        self.busy += now.saturating_sub(self.since);
+        self.since = now;
+        if self.busy >= SPAN {
+            let measured = speed(self.bytes, self.busy);
             self.bytes_per_second = match self.bytes_per_second {
                 0 => measured,
                 before => before / 2 + measured / 2,
             };
-            (self.since, self.busy, self.bytes) = (now, Duration::ZERO, 0);
+            (self.busy, self.bytes) = (Duration::ZERO, 0);
         }
+    }
+
+    /// A write has failed, or was withdrawn: neither its bytes nor, where it was the last in flight, its time measure anything.
+    pub fn abandon_write(&mut self) {
+        assert!(self.writes > 0, "a write that is abandoned has begun");
+        self.writes -= 1;
     }
 
     /// A flush begins: bytes that it covers, for [`Bandwidth::end_flush`].
@@ -184,6 +188,21 @@ mod tests {
         let before = flush(1 << 30, MS((1 << 30) / 20_000));
         let after = flush(900 << 10, Duration::from_micros(200));
         assert!(after <= 2 * before, "{before} bytes ahead, and {after} after a small flush");
+    }
+
+    #[test]
+    fn writes_that_fail_measure_nothing() {
+        let mut bandwidth = Bandwidth::default();
+        bandwidth.begin_write(MS(0));
+        bandwidth.abandon_write();
+        assert_eq!((bandwidth.begin_flush(), bandwidth.bytes_per_second()), (0, 0));
+        for second in 1..4 {
+            bandwidth.begin_write(MS(1000 * second));
+            bandwidth.begin_write(MS(1000 * second));
+            bandwidth.end_write(MS(1000 * second + 100), 10_000_000);
+            bandwidth.abandon_write();
+            assert_eq!(bandwidth.bytes_per_second(), 100_000_000, "the other took a second in vain");
+        }
     }
 
     #[test]

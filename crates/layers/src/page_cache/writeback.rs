@@ -294,8 +294,9 @@ impl Core {
 
     async fn write_part(&self, offset: u64, bytes: IoBuf) -> Result<(), Kind> {
         let len = bytes.len() as u64;
-        let _writing = self.meter.write(len);
+        let writing = self.meter.write(len);
         self.below.submit(Request::write(offset, bytes)).await.result?;
+        writing.landed();
         self.counts.add(Count::WritebackIos, 1);
         self.counts.add(Count::WrittenBytes, len);
         Ok(())

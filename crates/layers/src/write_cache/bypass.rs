@@ -198,7 +198,9 @@ impl BypassWrite {
         let writing = core.meter.write(self.share.bytes);
         let at = u64::from(self.busy.origin.0) * core.block_bytes();
         let reply = core.origin.submit(Request::write(at, bytes)).await;
-        drop(writing);
+        if reply.result.is_ok() {
+            writing.landed();
+        }
         core.bypass.count_end();
         (reply.result, reply.buf)
     }

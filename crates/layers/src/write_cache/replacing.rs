@@ -176,7 +176,10 @@ impl Core {
         share.iter_mut().for_each(|share| share.narrow(range.len));
         let writing = share.as_ref().map(|_| self.meter.write(range.len));
         self.origin.submit(part).await.result?;
-        drop((writing, share));
+        if let Some(writing) = writing {
+            writing.landed();
+        }
+        drop(share);
         if !batch.is_empty() {
             self.flush_origin().await?;
             batch.end_durable().await;

@@ -273,10 +273,11 @@ impl Core {
     async fn write_run(&self, run: &[Victim]) -> Result<(), Kind> {
         let bytes = self.gather(run).await?;
         assert_eq!(bytes.len() as u64, run.len() as u64 * self.block_bytes(), "each block is gathered");
-        let _writing = self.meter.write(bytes.len() as u64);
+        let writing = self.meter.write(bytes.len() as u64);
         let write = Request::write(u64::from(run[0].origin.0) * self.block_bytes(), bytes);
         let write = if self.settings.fua() { write.with_fua() } else { write };
         self.origin.submit(write).await.result?;
+        writing.landed();
         self.counts.add(Count::WritebackIos, 1);
         Ok(())
     }

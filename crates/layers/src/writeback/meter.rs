@@ -20,11 +20,11 @@ impl Meter {
         Arc::new(Self { env, bandwidth: Mutex::default(), reads: AtomicUsize::new(0) })
     }
 
-    /// A write of `bytes` is in flight until the result is dropped.
+    /// A write of `bytes` is in flight until the result is dropped. Unless it has landed by then, it measures nothing.
     pub(crate) fn write(self: &Arc<Self>, bytes: u64) -> Writing {
         assert!(bytes > 0, "a write has bytes");
         self.bandwidth.lock().begin_write(self.env.now());
-        Writing { meter: self.clone(), bytes }
+        Writing { meter: self.clone(), bytes, landed: false }
     }
 
     /// A client's read is in flight until the result is dropped.
@@ -67,11 +67,24 @@ impl Meter {
 pub(crate) struct Writing {
     meter: Arc<Meter>,
     bytes: u64,
+    landed: bool,
+}
+
+impl Writing {
+    /// The device has it.
+    pub(crate) fn landed(mut self) {
+        self.landed = true;
+    }
 }
 
 impl Drop for Writing {
     fn drop(&mut self) {
-        self.meter.bandwidth.lock().end_write(self.meter.env.now(), self.bytes);
+        let (now, mut bandwidth) = (self.meter.env.now(), self.meter.bandwidth.lock());
+        if self.landed {
+            bandwidth.end_write(now, self.bytes);
+        } else {
+            bandwidth.abandon_write();
+        }
     }
 }
 

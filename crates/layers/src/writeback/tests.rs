@@ -126,11 +126,11 @@ impl Source for Toy {
             if !toy.pages(|pages| pages.instant) {
                 toy.world.sleep(Duration::from_millis(1)).await;
             }
-            drop(writing);
             let mut pages = toy.pages.lock();
             if batch.pages.iter().any(|page| pages.bad.contains(page)) {
                 return Err(Kind::Io);
             }
+            writing.landed();
             batch.pages.drain(..).for_each(|page| assert!(pages.in_flight.remove(&page)));
             Ok(())
         })
@@ -176,6 +176,22 @@ fn bytes_in_flight_are_bounded_by_the_bandwidth() {
     let most = toy.pages(|pages| pages.most);
     assert_eq!(most, DEPTH_MAX as u64 * 4 * PAGE, "as many batches as may be");
     assert!(most <= toy.meter.ahead());
+}
+
+#[test]
+fn what_fails_or_is_withdrawn_is_no_bandwidth() {
+    let toy = Toy::new();
+    let written = |bytes, landed: bool| {
+        let writing = toy.meter.write(bytes);
+        toy.world.advance(Duration::from_secs(1));
+        if landed {
+            writing.landed();
+        }
+        (toy.meter.bytes_per_second(), toy.meter.written())
+    };
+    assert_eq!(written(1 << 30, false), (0, 0));
+    assert_eq!(written(1 << 20, true), (1 << 20, 1 << 20));
+    assert_eq!(written(1 << 30, false), (1 << 20, 1 << 20));
 }
 
 #[test]
