@@ -4,8 +4,8 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use spillway_core::sync::Ordering;
-use spillway_core::{LocalFuture, Place};
+use spillway_core::sync::{Ordering, Work};
+use spillway_core::{LocalFuture, Place, mutant};
 use spillway_policy::dirty_regions::Stamp;
 
 use super::cache::Core;
@@ -45,6 +45,15 @@ impl Core {
     }
 }
 
+/// Whether the timer goes on after it has found nothing unsaved: something has become so since.
+fn goes_on(timer: &Work) -> bool {
+    if mutant::on("page_cache: end the timer of ages whatever has become dirty since the look") {
+        timer.end();
+        return false;
+    }
+    timer.again()
+}
+
 async fn run(core: Weak<Core>) {
     loop {
         let Some((env, every)) = core.upgrade().map(|core| {
@@ -57,7 +66,7 @@ async fn run(core: Weak<Core>) {
         let Some(core) = core.upgrade() else { return };
         core.look_at_ages();
         // A write that makes something dirty queues another run afterwards: it is seen here, or there.
-        if core.unsaved.used() == 0 && !core.age_timer.again() {
+        if core.unsaved.used() == 0 && !goes_on(&core.age_timer) {
             return;
         }
     }

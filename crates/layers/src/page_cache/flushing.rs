@@ -44,14 +44,14 @@ impl Core {
 
     /// Waits until the device below has what became dirty before `epoch`.
     pub(super) async fn until_written(&self, epoch: Stamp) {
-        loop {
-            let seen = self.changes.current();
-            if !self.has_older(epoch) {
-                return;
+        let written = || {
+            let written = !self.has_older(epoch);
+            if !written {
+                self.writeback.kick();
             }
-            self.writeback.kick();
-            self.changes.reached(seen + 1).await;
-        }
+            written.then_some(())
+        };
+        self.changes.until(written).await;
     }
 
     pub(super) fn has_older(&self, epoch: Stamp) -> bool {

@@ -62,8 +62,6 @@ enum Next {
     Copied(u64),
     /// So many are to be read.
     Missing(Stretch),
-    /// Another client reads them.
-    Wait,
 }
 
 impl Stretch {
@@ -150,10 +148,9 @@ impl Core {
     pub(super) async fn read(self: &Arc<Self>, mut request: Request, mut done: u64) -> Reply {
         let (range, mut noted) = (request.range, false);
         while done < request.range.len {
-            let seen = self.changes.current();
-            match self.next(request.range, done, &mut request.buf) {
+            let next = || self.next(range, done, &mut request.buf);
+            match self.changes.until(next).await {
                 Next::Copied(bytes) => done += bytes,
-                Next::Wait => self.changes.reached(seen + 1).await,
                 Next::Missing(stretch) => {
                     let (bytes, first) = (stretch.bytes, !mem::replace(&mut noted, true));
                     self.counts.add(Count::MissedBytes, bytes);
@@ -175,17 +172,18 @@ impl Core {
         request.answer(Ok(()))
     }
 
-    fn next(self: &Arc<Self>, range: ByteRange, start: u64, buf: &mut [u8]) -> Next {
+    /// None while another client reads what comes next.
+    fn next(self: &Arc<Self>, range: ByteRange, start: u64, buf: &mut [u8]) -> Option<Next> {
         let copied = self
             .copy_hits(ByteRange::new(range.offset + start, range.len - start), &mut buf[start as usize..]);
         if copied > 0 {
-            return Next::Copied(copied);
+            return Some(Next::Copied(copied));
         }
         match self.stretch(range, start, Whose::Client) {
-            Ok(stretch) => Next::Missing(stretch),
+            Ok(stretch) => Some(Next::Missing(stretch)),
             // It was written since it was looked for.
-            Err((Look::Valid, _)) => Next::Copied(0),
-            Err(_) => Next::Wait,
+            Err((Look::Valid, _)) => Some(Next::Copied(0)),
+            Err(_) => None,
         }
     }
 

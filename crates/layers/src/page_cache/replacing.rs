@@ -56,15 +56,6 @@ enum Left {
     Nothing,
     /// Something is to be written back, or is on its way.
     Unsaved,
-    /// A read of the device below is under way.
-    Fills,
-}
-
-/// What is taken of a region.
-enum Taken {
-    All(Option<Batch>),
-    /// It can be taken once a batch has ended.
-    Busy,
 }
 
 impl Core {
@@ -123,24 +114,19 @@ impl Core {
         regions.sort_unstable();
         for (turn, region) in regions.into_iter().enumerate() {
             self.give_way(turn).await;
-            loop {
-                let seen = self.changes.current();
-                match self.take_dirty_of(region, range) {
-                    Taken::All(batch) => break taken.extend(batch),
-                    Taken::Busy => self.changes.reached(seen + 1).await,
-                }
-            }
+            let batch = self.changes.until(|| self.take_dirty_of(region, range)).await;
+            taken.extend(batch);
         }
         taken
     }
 
-    /// What is dirty of `range` in `region`, unless a batch has some of it, or of the rest of the region.
-    fn take_dirty_of(self: &Arc<Self>, region: RegionNumber, range: ByteRange) -> Taken {
+    /// What is dirty of `range` in `region`; none while a batch has some of it, or of the rest of the region.
+    fn take_dirty_of(self: &Arc<Self>, region: RegionNumber, range: ByteRange) -> Option<Option<Batch>> {
         let (mut shard, range) = (self.shard(region).write(), self.places.part_of_region(range, region));
         match shard.dirty.state(region) {
-            RegionState::Writing(_) if !shard.unsaved_runs(range).is_empty() => Taken::Busy,
-            RegionState::Dirty => Taken::All(self.part(&mut shard, region, range)),
-            _ => Taken::All(None),
+            RegionState::Writing(_) if !shard.unsaved_runs(range).is_empty() => None,
+            RegionState::Dirty => Some(self.part(&mut shard, region, range)),
+            _ => Some(None),
         }
     }
 
@@ -157,30 +143,29 @@ impl Core {
         for (turn, shard) in self.places.shards_of(range).into_iter().enumerate() {
             self.give_way(turn).await;
             loop {
-                let seen = self.changes.current();
-                match self.left(shard, range) {
+                match self.changes.until(|| self.left(shard, range)).await {
                     Left::Nothing => break,
                     Left::Unsaved if drops => break,
                     Left::Unsaved => self.save(range).await?,
-                    Left::Fills => self.changes.reached(seen + 1).await,
                 }
             }
         }
         Ok(())
     }
 
-    fn left(&self, shard: usize, range: ByteRange) -> Left {
+    /// None while a read of the device below is under way for some of it.
+    fn left(&self, shard: usize, range: ByteRange) -> Option<Left> {
         let (shard, mut left) = (self.shards[shard].read(), Left::Nothing);
         for folio in shard.within(range) {
             let blocks = self.places.part(range, folio.span()).blocks;
             if folio.fills > 0 {
-                return Left::Fills;
+                return None;
             }
             if folio.state.unsaved_runs(blocks).next().is_some() {
                 left = Left::Unsaved;
             }
         }
-        left
+        Some(left)
     }
 
     fn forget(&self, shard: usize, outside: &Outside) {

@@ -1,10 +1,12 @@
 //! Models for the checker of threads: clients, write-back and reads of the device below meet in folios, and nobody waits for ever.
 
+mod waits;
+
 use spillway_core::models::{Tasks, every_order, finds};
 use spillway_core::sync::Unseen;
 use spillway_core::sync::shuttle::future::{block_on, yield_now};
 use spillway_core::sync::shuttle::thread;
-use spillway_core::{BlockSize, Budget, IoBuf};
+use spillway_core::{BlockSize, Budget, Env, IoBuf};
 use spillway_policy::dirty_regions::RegionNumber;
 
 use super::*;
@@ -121,10 +123,13 @@ impl House {
 
     /// Over a disk of so many folios.
     fn over(folios: u64, config: &Config) -> Arc<Self> {
+        Self::within(Arc::new(Tasks), folios, config)
+    }
+
+    fn within(world: Arc<dyn Env>, folios: u64, config: &Config) -> Arc<Self> {
         let disk = Disk(Arc::new(Unseen::new(vec![0; (folios * FOLIO) as usize * BLOCK])));
         let below = Arc::new(disk.clone());
-        let (cache, _) =
-            PageCache::open(config, below, Arc::new(Tasks), &Budget::new(1 << 20)).expect("it opens");
+        let (cache, _) = PageCache::open(config, below, world, &Budget::new(1 << 20)).expect("it opens");
         Arc::new(Self { disk, cache })
     }
 

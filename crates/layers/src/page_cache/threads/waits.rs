@@ -1,0 +1,138 @@
+//! Models of waits that end by nothing but what they wait for: the end of a read, and the end of a timer.
+
+use std::time::Duration;
+
+use spillway_core::sync::{AtomicU64, Ordering};
+use spillway_core::{LocalFuture, Place};
+
+use super::*;
+
+/// The discard comes while the folio is read in, and nothing else ever ends.
+#[test]
+fn a_discard_waits_for_a_read_and_no_longer() {
+    every_order(3000, || {
+        let house = House::new();
+        house.disk.0.lock()[..BLOCK].fill(1);
+        let read: fn(&House) = |house| assert!(house.read(0, 1)[0] <= 1);
+        let discard: fn(&House) = |house| {
+            house.ask(Request::bare(Op::Discard, ByteRange::new(0, BLOCK as u64)));
+            assert_eq!(house.below(0), 0);
+        };
+        together(&house, &[read, discard]);
+        assert_eq!(house.read(0, 1), [0]);
+    });
+}
+
+/// Two of the same, of which the second waits for the first.
+#[test]
+fn a_read_waits_for_another_and_no_longer() {
+    every_order(3000, || {
+        let house = House::new();
+        let read: fn(&House) = |house| assert_eq!(house.read(0, 2), [0, 0]);
+        together(&house, &[read, read]);
+    });
+}
+
+/// The write back is that of a client: the engine has no reason to.
+#[test]
+fn a_discard_waits_for_write_back_and_no_longer() {
+    every_order(3000, || {
+        let house = House::new();
+        let write: fn(&House) = |house| {
+            house.ask(Request::write(0, IoBuf::copy_of(&[5; BLOCK])).with_fua());
+        };
+        let discard: fn(&House) = |house| {
+            house.ask(Request::bare(Op::Discard, ByteRange::new(0, BLOCK as u64)));
+        };
+        together(&house, &[write, discard]);
+        assert_eq!(house.read(0, 1), [house.below(0)]);
+    });
+}
+
+#[test]
+fn the_checker_finds_waits_for_what_has_been() {
+    for model in ["a_discard_waits_for_a_read", "a_read_waits_for_another", "a_discard_waits_for_write_back"]
+    {
+        let model = format!("page_cache::threads::waits::{model}_and_no_longer");
+        finds("watermark: read the number after the look", &model);
+    }
+}
+
+/// A world in which time passes: a sleep ends once others had their turn, and then it is as late as it was to end.
+#[derive(Clone, Default)]
+struct Passing(Arc<AtomicU64>);
+
+impl Env for Passing {
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::SeqCst))
+    }
+
+    fn coarse_now(&self) -> Duration {
+        self.now()
+    }
+
+    fn sleep(&self, duration: Duration) -> LocalFuture<()> {
+        let passing = self.clone();
+        Box::pin(async move {
+            yield_now().await;
+            passing.0.fetch_add(duration.as_nanos() as u64, Ordering::SeqCst);
+        })
+    }
+
+    fn spawn(&self, place: Place, task: spillway_core::Task) {
+        Tasks.spawn(place, task);
+    }
+
+    fn spawn_here(&self, task: LocalFuture<()>) {
+        Tasks.spawn_here(task);
+    }
+
+    fn idle_workers(&self) -> usize {
+        0
+    }
+
+    fn random(&self) -> u64 {
+        0
+    }
+}
+
+/// The timer sleeps so long.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// Nobody asks for it: it ages, though the timer has just found nothing to wait for.
+#[test]
+fn what_becomes_dirty_as_the_timer_ends_is_written_back() {
+    every_order(20_000, || {
+        let folio = FOLIO * BLOCK as u64;
+        let config = Config {
+            page_cache_bytes_max: Some(87 << 9),
+            block_size: Some(BLOCK as u64),
+            folio_size: Some(folio),
+            dirty_background_ratio: 100,
+            dirty_ratio: 100,
+            dirty_expire: 16 * EVERY.as_millis() as u64,
+            cut: Cut { region_bytes: folio, shards: 2, ..Cut::default() },
+            ..Config::default()
+        };
+        let passing = Passing::default();
+        let house = House::within(Arc::new(passing.clone()), 8, &config);
+        let core = &house.cache.core;
+        // What it was begun for is below.
+        core.age();
+        house.write(0, 2);
+        let written = passing.now();
+        // Where it goes on it sleeps once more at least.
+        while house.below(0) != 2 && passing.now() <= written + 2 * EVERY {
+            assert!(core.unsaved.used() == 0 || !core.age_timer.is_idle(), "nothing looks at its age");
+            thread::yield_now();
+        }
+    });
+}
+
+#[test]
+fn the_checker_finds_a_timer_that_ends_too_soon() {
+    finds(
+        "page_cache: end the timer of ages whatever has become dirty since the look",
+        "page_cache::threads::waits::what_becomes_dirty_as_the_timer_ends_is_written_back",
+    );
+}
