@@ -118,6 +118,13 @@ impl DirtyRegions {
         self.begin(region, blocks, BatchNumber::default());
     }
 
+    /// The same by a batch that has a number: all is in it that those need below who wait for one.
+    pub fn take_wanted(&mut self, region: RegionNumber, blocks: u64) -> BatchNumber {
+        self.taken.0 += 1;
+        self.begin(region, blocks, self.taken);
+        self.taken
+    }
+
     fn begin(&mut self, region: RegionNumber, blocks: u64, number: BatchNumber) {
         let node = self.regions.get_mut(region).expect("a region that is taken has dirty blocks");
         assert!(!node.has(WRITING) && blocks > 0, "{blocks} of {node:?}");

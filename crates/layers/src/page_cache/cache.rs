@@ -15,6 +15,7 @@ use super::charges::{Dirtiable, unsaved_blocks, unsaved_min};
 use super::counts::{Count, Counts};
 use super::folios::{Folios, Gone};
 use super::places::{ORDERS, Places};
+use super::pressure::Pressure;
 use super::settings::{Mode, Settings};
 use super::shares::{Leave, Traffic};
 use super::slabs::Frame;
@@ -44,11 +45,14 @@ pub(super) struct Core {
     pub(super) moving: AtomicU64,
     /// Writers that wait, for that or for memory.
     pub(super) waiting: AtomicU64,
+    /// Those of them that wait for fewer unsaved blocks.
+    pub(super) blocked: AtomicU64,
     /// A folio may leave.
     pub(super) room: WaitList,
-    /// Background reclaim, and whether it finds too few clean folios.
+    /// Background reclaim.
     pub(super) reclaim: Work,
-    pub(super) short: AtomicBool,
+    /// Of each shard.
+    pub(super) pressure: Box<[Pressure]>,
     /// Counts ends: of a batch, of a read of the device below. Counted after the change, so that who reads it first and then looks
     /// misses nothing.
     pub(super) changes: Watermark,

@@ -15,6 +15,7 @@ use super::index::Index;
 use super::places::{ORDERS, Piece, Places, Span, UnitNumber};
 use super::shares::{Leave, SLOT_BYTES, Share, Traffic};
 use super::slabs::Frame;
+use super::wanted::Wanted;
 
 /// A shard of the cache, behind its lock.
 pub(super) struct Folios {
@@ -24,6 +25,8 @@ pub(super) struct Folios {
     /// Folios of each order.
     pub(super) orders: [u32; ORDERS],
     pub(super) dirty: DirtyRegions,
+    /// What clients wait for there.
+    pub(super) wanted: Wanted,
 }
 
 /// Bytes that a folio of so many blocks takes beside its content: slot, entry in the index, queues, blocks' state and what the allocator keeps
@@ -56,6 +59,7 @@ impl Folios {
             index: Index::new(units.iter().sum(), &places),
             orders: [0; ORDERS],
             dirty: DirtyRegions::default(),
+            wanted: Wanted::default(),
         }
     }
 

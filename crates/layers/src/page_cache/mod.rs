@@ -7,7 +7,7 @@
 //!   dirty above the background limit, or for too long, or waited for -> regions up the device: what is dirty of one is
 //!            copied out and written in its runs; what is dirtied meanwhile stays dirty
 //!   flush -> a new epoch; what became dirty before is written back, then the device below is flushed
-//!   FUA, and every write in mode writethrough -> absorbed, its regions written back, for FUA the device below flushed
+//!   FUA, and every write in mode writethrough -> absorbed, written back, for FUA the device below flushed
 //!   zeroes, discards -> the range is held, after writes that wait there; what is dirty of it written back, or given up by a
 //!            discard; passed below; forgotten
 //! ```
@@ -36,8 +36,9 @@
 //! | `paging_out` | reclaim that writes, for comparison |
 //! | `reading`, `writing`, `replacing`, `extents` | requests of clients |
 //! | `readahead`, `streams` | what is read before it is asked for, and for whom |
+//! | `saving`, `wanted` | what has to be below before a client has its answer |
 //! | `throttle` | pauses of writers that are faster than the device below |
-//! | `reclaim` | folios that leave before memory runs out |
+//! | `reclaim`, `pressure` | folios that leave before memory runs out; who waits for that |
 //! | `writeback`, `flushing`, `ageing` | the cache as a source of the write-back engine; flushes; what is dirty for too long |
 //! | `ending` | drains; the last attempt, and what is lost |
 
@@ -55,10 +56,12 @@ mod index;
 mod opening;
 mod paging_out;
 mod places;
+mod pressure;
 mod readahead;
 mod reading;
 mod reclaim;
 mod replacing;
+mod saving;
 mod settings;
 mod shares;
 mod slabs;
@@ -69,6 +72,7 @@ mod tests;
 mod threads;
 mod throttle;
 mod units;
+mod wanted;
 mod writeback;
 mod writing;
 mod zones;

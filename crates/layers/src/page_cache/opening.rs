@@ -18,6 +18,7 @@ use super::folio::SLOT_BITS;
 use super::folios::{Folios, bytes_beside};
 use super::index::Index;
 use super::places::Places;
+use super::pressure::Pressure;
 use super::settings::{Config, FOLIO_MAX, Settings};
 use super::shares::BYTES_SPARE;
 use super::slabs;
@@ -234,9 +235,10 @@ fn core(
         dirty: AtomicU64::new(0),
         moving: AtomicU64::new(0),
         waiting: AtomicU64::new(0),
+        blocked: AtomicU64::new(0),
         room: WaitList::default(),
         reclaim: Work::default(),
-        short: AtomicBool::new(false),
+        pressure: (0..fit.places.shards).map(|_| Pressure::default()).collect(),
         changes: Watermark::default(),
         epoch: AtomicU64::new(FIRST_EPOCH),
         wanted: AtomicU64::new(0),

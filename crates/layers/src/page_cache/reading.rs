@@ -223,7 +223,8 @@ impl Core {
             Whose::Readahead(end) => (true, end),
         };
         let unit = self.places.unit_at(at);
-        let mut shard = self.home(at).write();
+        let number = self.places.shard_of(self.places.region_at(at));
+        let mut shard = self.shards[number].write();
         let folio = shard.get(unit).map(Folio::span);
         let wanted = folio.unwrap_or_else(|| shard.room(unit, self.places.order(at, filled)));
         let mut piece = self.places.piece(range, start, wanted);
@@ -231,6 +232,7 @@ impl Core {
             && !(ahead && mutant::on("page_cache: read ahead what is being discarded"));
         if folio.is_none()
             && !beside
+            && !self.pressure[number].is_waited_for()
             && let Some(frame) = self.frame(&mut shard, wanted.order)
         {
             piece = self.places.piece(range, start, Span { order: frame.order, ..wanted });

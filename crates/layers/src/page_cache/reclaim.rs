@@ -7,11 +7,12 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use spillway_core::sync::{Ordering, RwLock};
+use spillway_core::sync::RwLock;
 use spillway_core::{LocalFuture, Place, mutant};
 
 use super::cache::Core;
 use super::folios::Folios;
+use super::pressure::Pressure;
 
 /// What reclaim found in a shard.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,20 +51,24 @@ impl Core {
 
     /// Whether reclaim finds too few folios that are clean.
     pub(super) fn is_short(&self) -> bool {
-        self.short.load(Ordering::SeqCst)
+        self.pressure.iter().any(Pressure::is_short)
     }
 
     /// Has folios of each shard leave; whether more are to.
     fn reclaim_turn(self: &Arc<Self>) -> bool {
+        let mut more = false;
         let found: Vec<Found> = self.shards.iter().map(|shard| self.reclaim_from(shard)).collect();
-        let short = found.contains(&Found::TooFew);
-        let known = self.short.swap(short, Ordering::SeqCst)
-            || mutant::on("page_cache: look only once for clean folios");
-        if short {
+        for (found, pressure) in found.into_iter().zip(&self.pressure) {
+            let short = found == Found::TooFew;
+            let known =
+                pressure.set_short(short) || mutant::on("page_cache: look only once for clean folios");
+            // What ended after the look and before that was said has not been told of (`ended`): it is looked for once more.
+            more |= found == Found::More || short && !known;
+        }
+        if self.is_short() {
             self.writeback.kick();
         }
-        // What ended after the look and before that was said has not been told of (`ended`): it is looked for once more.
-        found.contains(&Found::More) || short && !known
+        more
     }
 
     /// Has folios leave, some of each zone below its high watermark, the one that is asked first last.

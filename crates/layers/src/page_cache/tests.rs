@@ -3,8 +3,10 @@
 mod discards;
 mod failures;
 mod memory;
+mod pressure;
 mod readahead;
 mod reads;
+mod saving;
 mod sizes;
 mod storm;
 mod throttle;

@@ -291,7 +291,7 @@ fn every_write_gets_memory() {
 /// Reclaim finds too few clean folios while the last that is dirty is written back: it learns of that.
 #[test]
 fn memory_is_short_no_longer_than_folios_are_dirty() {
-    every_order(8000, || {
+    every_order(40_000, || {
         let house = House::with_shards();
         let core = &house.cache.core;
         house.write(0, 1);

@@ -1,7 +1,7 @@
 //! The cache as a source of the write-back engine: a region at a time, up the device, those past their deadline first.
 //!
 //! All that is dirty in a region is one batch, copied out and written in its runs. Meanwhile clients write the blocks again as they like:
-//! those are dirty, and belong to the region's next batch. A client that needs a region below at once takes it by the same rules.
+//! those are dirty, and belong to the region's next batch. A client that needs something below at once takes that by the same rules (`saving`).
 //!
 //! What fails is dirty again and comes with a later batch. Where there may be none, or a client waits for the outcome, a run that fails is halved
 //! down to the blocks that cannot be written: they take no other with them.
@@ -39,7 +39,7 @@ pub(super) struct Batch {
     /// What is written, and whether it has landed.
     runs: Vec<(ByteRange, bool)>,
     /// A run that fails is written again in parts.
-    in_parts: bool,
+    pub(super) in_parts: bool,
     end: End,
     /// It was not written, and is not wanted any more.
     dropped: bool,
@@ -68,11 +68,11 @@ impl Source for Core {
     type Batch = Batch;
 
     fn goal(&self) -> Goal {
-        let (dirty, due) = (self.dirty.load(Ordering::Relaxed), self.due());
-        if dirty == 0 {
+        let due = self.due();
+        if self.dirty.load(Ordering::Relaxed) == 0 {
             return Goal::Rest;
         }
-        match dirty > self.background() || self.is_waited_for() {
+        match self.is_above_background() || self.is_waited_for() {
             true => Goal::ToLow,
             false if due > Stamp(0) => Goal::Aged(due.0),
             false => Goal::Rest,
@@ -86,7 +86,7 @@ impl Source for Core {
         }
         let found = match goal {
             // A drain has one lap to try everything: what is due and fails must not be all that it tries.
-            Goal::All => self.next_region(Stamp::MAX),
+            Goal::All => self.next_region(Stamp::MAX, |_| true),
             _ => self.next_in_turn(goal),
         };
         let Some(region) = found else { return Take::Nothing };
@@ -130,15 +130,22 @@ impl Core {
         Stamp(expired.max(self.wanted.load(Ordering::Acquire)))
     }
 
-    /// The next region for `goal`: those past their deadline first.
+    /// The next region for `goal`: those past their deadline first, then those of shards that need memory. Of others only as many are
+    /// written as may not stay dirty, or as writers of any shard wait for.
     fn next_in_turn(&self, goal: Goal) -> Option<RegionNumber> {
-        self.next_region(self.due()).or_else(|| {
+        self.next_region(self.due(), |_| true).or_else(|| {
             self.have_looked_at_ages();
-            match goal {
-                Goal::Aged(before) => self.next_region(Stamp(before)),
-                _ => self.next_region(Stamp::MAX),
+            if let Goal::Aged(before) = goal {
+                return self.next_region(Stamp(before), |_| true);
             }
+            let needed = self.next_region(Stamp::MAX, |shard| self.pressure[shard].is_wanting());
+            let any = self.is_above_background() || self.blocked.load(Ordering::SeqCst) > 0;
+            needed.or_else(|| any.then(|| self.next_region(Stamp::MAX, |_| true)).flatten())
         })
+    }
+
+    fn is_above_background(&self) -> bool {
+        self.dirty.load(Ordering::Relaxed) > self.background()
     }
 
     /// Nothing that is too old can be taken: what is on its way may fail, and is looked for again.
@@ -149,11 +156,11 @@ impl Core {
         }
     }
 
-    /// The next region up the device, then from its begin, with something that became dirty in an epoch before `before`.
-    fn next_region(&self, before: Stamp) -> Option<RegionNumber> {
+    /// The next region of these shards up the device, then from its begin, with something that became dirty in an epoch before `before`.
+    fn next_region(&self, before: Stamp, of: impl Fn(usize) -> bool) -> Option<RegionNumber> {
         let from = |region| {
-            let found =
-                self.shards.iter().filter_map(|shard| shard.read().dirty.next(RegionNumber(region), before));
+            let shards = self.shards.iter().enumerate().filter(|(shard, _)| of(*shard));
+            let found = shards.filter_map(|(_, shard)| shard.read().dirty.next(RegionNumber(region), before));
             found.min()
         };
         match self.cursor.load(Ordering::Relaxed) {
@@ -179,12 +186,35 @@ impl Core {
         range: ByteRange,
     ) -> Option<Batch> {
         let runs = shard.unsaved_runs(range);
-        let blocks = runs.iter().map(|run| run.len >> self.places.block_shift).sum();
+        let blocks = self.blocks_of(&runs);
         if blocks == 0 {
             return None;
         }
         shard.dirty.take_part(region, blocks);
         Some(self.begin_batch(shard, region, runs))
+    }
+
+    /// The same for a client, with what is dirty of all that others wait for in the region; none where nothing of its own is.
+    pub(super) fn wanted(
+        self: &Arc<Self>,
+        shard: &mut Folios,
+        region: RegionNumber,
+        own: ByteRange,
+    ) -> Option<Batch> {
+        if shard.unsaved_runs(own).is_empty() {
+            return None;
+        }
+        let wanted = match mutant::on("page_cache: take for all who wait what one of them needs") {
+            true => vec![own],
+            false => shard.wanted.with(region, own),
+        };
+        let runs: Vec<ByteRange> = wanted.into_iter().flat_map(|range| shard.unsaved_runs(range)).collect();
+        shard.dirty.take_wanted(region, self.blocks_of(&runs));
+        Some(self.begin_batch(shard, region, runs))
+    }
+
+    fn blocks_of(&self, runs: &[ByteRange]) -> u64 {
+        runs.iter().map(|run| run.len >> self.places.block_shift).sum()
     }
 
     /// Dirty runs of a region that were taken are on their way.
@@ -328,53 +358,6 @@ impl Core {
         // The region can be taken again, where it was not when the engine looked.
         if self.dirty.load(Ordering::Relaxed) > 0 {
             self.writeback.kick();
-        }
-    }
-
-    /// Has the device below get what is dirty of `range`, and waits for that: by batches of the client's own, or those of others. Fails only
-    /// where something of the range cannot be written.
-    pub(super) async fn save(self: &Arc<Self>, range: ByteRange) -> Result<(), Kind> {
-        let regions = self.places.regions(range);
-        for region in (regions.start.0..regions.end.0).map(RegionNumber) {
-            self.save_part(region, self.places.part_of_region(range, region)).await?;
-        }
-        Ok(())
-    }
-
-    async fn save_part(self: &Arc<Self>, region: RegionNumber, range: ByteRange) -> Result<(), Kind> {
-        // Batches from the next one on have what is dirty now.
-        let last = self.shard(region).read().dirty.taken();
-        let mut covers = None;
-        loop {
-            let seen = self.changes.current();
-            let batch = {
-                let mut shard = self.shard(region).write();
-                if covers.is_some_and(|number| shard.dirty.has_landed(region, number)) {
-                    return Ok(());
-                }
-                let failed = covers.is_some_and(|number| shard.dirty.has_failed(region, number));
-                match shard.dirty.state(region) {
-                    RegionState::Clean => return Ok(()),
-                    // Perhaps for what others need.
-                    RegionState::Dirty if failed => match self.part(&mut shard, region, range) {
-                        None => return Ok(()),
-                        part => part,
-                    },
-                    RegionState::Dirty => Some(self.batch(&mut shard, region)),
-                    RegionState::Writing(number) => {
-                        covers = covers.or(Some(number).filter(|number| *number > last));
-                        None
-                    }
-                }
-            };
-            let Some(mut batch) = batch else {
-                self.changes.reached(seen + 1).await;
-                continue;
-            };
-            batch.in_parts = true;
-            let failed = self.write_back(batch).await;
-            let failed = failed.into_iter().find(|(part, _)| part.overlaps(range));
-            return failed.map_or(Ok(()), |(_, kind)| Err(kind));
         }
     }
 }

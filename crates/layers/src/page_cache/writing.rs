@@ -16,8 +16,8 @@ use super::settings::Mode;
 pub(super) enum Need {
     /// That so many blocks may become unsaved.
     Unsaved(u64),
-    /// Memory for a folio at this byte.
-    Memory(u64),
+    /// Memory for a folio at this byte, which is in that shard.
+    Memory(u64, usize),
     /// That nobody changes this range, which is the rest of the write, beside the cache.
     Clear(ByteRange),
 }
@@ -26,6 +26,8 @@ pub(super) enum Need {
 pub(super) struct Hand {
     core: Arc<Core>,
     blocks: u64,
+    /// The shard of which it has the turn to look for memory: from when it finds none there until it comes to another.
+    memory: Option<usize>,
     /// From when the write first meets a range that is changed beside the cache: later changes there wait for it.
     turn: Option<RangeTurn>,
     dirtied: u64,
@@ -37,7 +39,7 @@ pub(super) struct Hand {
 
 impl Hand {
     pub(super) fn new(core: Arc<Core>) -> Self {
-        Self { core, blocks: 0, turn: None, dirtied: 0, zone: 0, until: None }
+        Self { core, blocks: 0, memory: None, turn: None, dirtied: 0, zone: 0, until: None }
     }
 
     /// Blocks that the write has dirtied so far.
@@ -50,11 +52,21 @@ impl Hand {
             self.core.unsaved.give(std::mem::take(&mut self.blocks));
         }
     }
+
+    /// It looks for no memory but in `shard`.
+    fn leave_others(&mut self, shard: Option<usize>) {
+        if self.memory != shard
+            && let Some(other) = self.memory.take()
+        {
+            self.core.pressure[other].turn.give(1);
+        }
+    }
 }
 
 impl Drop for Hand {
     fn drop(&mut self) {
         self.give_back();
+        self.leave_others(None);
     }
 }
 
@@ -91,7 +103,9 @@ impl Core {
     fn absorb_piece(self: &Arc<Self>, request: &Request, start: u64, hand: &mut Hand) -> Result<u64, Need> {
         let at = request.range.offset + start;
         let unit = self.places.unit_at(at);
-        let mut shard = self.home(at).write();
+        let number = self.places.shard_of(self.places.region_at(at));
+        hand.leave_others(Some(number));
+        let mut shard = self.shards[number].write();
         let folio = shard.get(unit).map(Folio::span);
         let span = folio.unwrap_or_else(|| {
             let until = *hand.until.get_or_insert_with(|| self.written_until(request.range));
@@ -109,7 +123,10 @@ impl Core {
         }
         hand.blocks += wanted;
         if folio.is_none() {
-            let frame = self.frame_to_dirty(&mut shard, span.order).ok_or(Need::Memory(at))?;
+            if self.pressure[number].has_line() && hand.memory.is_none() {
+                return Err(Need::Memory(at, number));
+            }
+            let frame = self.frame_to_dirty(&mut shard, span.order).ok_or(Need::Memory(at, number))?;
             piece = self.places.piece(request.range, start, Span { order: frame.order, ..span });
             shard.insert(unit, frame, Some(&piece.blocks));
         }
@@ -171,23 +188,46 @@ impl Core {
     /// discards wait for it, before they hold anything. Given up here, it would let them hold the range again each time that the write waits for
     /// room. Fails where write-back has failed: nothing may come free any more; and where nothing is there that could come free.
     async fn satisfy(self: &Arc<Self>, need: Need, hand: &mut Hand) -> Result<(), Kind> {
-        if !mutant::on("page_cache: wait while holding units") {
+        // Whose turn it is to look for memory keeps what it has meanwhile: that comes free without anybody's units.
+        let keeps = matches!(need, Need::Memory(..)) && hand.memory.is_some();
+        if !keeps && !mutant::on("page_cache: wait while holding units") {
             hand.give_back();
+        }
+        if matches!(need, Need::Clear(_)) {
+            hand.leave_others(None);
         }
         match need {
             Need::Clear(range) => hand.turn.get_or_insert_with(|| self.outside.line_up(range)).clear().await,
             Need::Unsaved(blocks) => {
+                // Before the engine is told: it then sees for what it is waited for.
+                let _blocked = Waiting::new(&self.blocked);
                 let _waiting = self.wait_for_room();
                 self.failure.or(self.unsaved.take(blocks)).await?;
                 hand.blocks += blocks;
             }
-            Need::Memory(at) => {
-                let _waiting = self.wait_for_room();
-                // Another may take it first: then it is waited for again.
-                let has_room = || self.has_room(at).map(|has| has.then_some(())).transpose();
-                self.failure.or(self.room.until(has_room)).await??;
-            }
+            Need::Memory(at, shard) => self.wait_for_memory(at, shard, hand).await?,
         }
+        Ok(())
+    }
+
+    /// Waits for the turn to look for memory of a shard, then until there is some for a folio at `at`. A read may take it first: then it is
+    /// waited for again.
+    async fn wait_for_memory(self: &Arc<Self>, at: u64, shard: usize, hand: &mut Hand) -> Result<(), Kind> {
+        let (_waiting, pressure) = (self.wait_for_room(), &self.pressure[shard]);
+        if hand.memory.is_none() {
+            self.failure.or(pressure.turn.take(1)).await?;
+            hand.memory = Some(shard);
+        }
+        let _waits = pressure.wait();
+        let has_room = || match self.has_room(at) {
+            Ok(false) => {
+                // Something may have become dirty there since it was last looked at.
+                self.writeback.kick();
+                None
+            }
+            found => Some(found),
+        };
+        self.failure.or(self.room.until(has_room)).await??;
         Ok(())
     }
 

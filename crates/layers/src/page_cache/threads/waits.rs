@@ -136,3 +136,9 @@ fn the_checker_finds_a_timer_that_ends_too_soon() {
         "page_cache::threads::waits::what_becomes_dirty_as_the_timer_ends_is_written_back",
     );
 }
+
+#[test]
+fn the_checker_finds_a_batch_without_what_others_wait_for() {
+    let model = "page_cache::threads::what_is_forced_below_is_there";
+    finds("page_cache: take for all who wait what one of them needs", model);
+}
