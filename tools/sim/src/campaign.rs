@@ -103,7 +103,16 @@ pub fn sequence(row: &'static Row, len: u32, index: u64) -> Result<Tally, Box<Br
         // One outcome of three: the other disk keeps its power.
         phase.keeps_power[1 - disk] = seed == 3;
         let phases = vec![phase];
-        Scenario { row, seed, phases, tight: false, refused: false, idle_workers: 0, network: None }
+        Scenario {
+            row,
+            seed,
+            phases,
+            tight: false,
+            refused: false,
+            idle_workers: 0,
+            network: None,
+            large_sectors: false,
+        }
     };
     let mut tally = Tally::default();
     let whole = tell(story(0, None, 1), &mut tally)?;

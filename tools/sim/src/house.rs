@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use spillway_core::buffer::Buffers;
 use spillway_core::{Aligned, Attributes, Budget, Env, Error, Value};
-use spillway_sim::disk::{Disk, Medium};
+use spillway_sim::disk::{Disk, Medium, Tear};
 use spillway_sim::model::{End, Violation};
 use spillway_sim::workload::{Act, Step};
 use spillway_sim::world::World;
@@ -66,8 +66,8 @@ impl House {
         let power_up = |(number, medium): (usize, &Medium)| {
             let (plan, seed) = (phase.plan(number).clone(), seed ^ 0xd15c << number);
             let disk = Disk::new(world.clone(), medium.clone(), row.disk_block(number), plan, seed);
-            let disk = disk.named(row.disk_name(number));
-            Arc::new(disk.of_words(number == 1 && row.cache.is_some_and(|cache| cache.words)))
+            let tear = row.tear(number, scenario.large_sectors);
+            Arc::new(disk.named(row.disk_name(number)).tearing(tear))
         };
         let disks: Vec<_> = media.iter().enumerate().map(power_up).collect();
         let network = scenario.network;
@@ -358,7 +358,9 @@ impl House {
         if !self.row.is_durable() {
             return;
         }
-        model.changes_below(&changed);
+        if disk.tear() != Tear::Blocks {
+            model.changes_below(&changed);
+        }
         for (first, count) in wrong {
             model.store_wrong(first, count);
         }

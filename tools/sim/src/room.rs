@@ -99,7 +99,7 @@ mod tests {
         for row in STACKS.iter().filter(|row| row.exact) {
             let limits = row.knobs.iter().filter(|(name, _)| *name == "mem_limit");
             for limit in limits.flat_map(|(_, limits)| *limits) {
-                let (mut model, room) = (row.model(), MemoryRoom::new(&row.budget(false), false));
+                let (mut model, room) = (row.model(false), MemoryRoom::new(&row.budget(false), false));
                 room.set_limit(model.moment(), limit);
                 let write = model.begin_write(0, 8, Change::To(4));
                 assert!(!room.may_refuse(Kind::NoSpace, write, &model), "{}: {limit}", row.name);

@@ -9,7 +9,7 @@ use spillway_layers::stack::{OriginConfig, Stack, StackConfig};
 use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 
 use crate::preset;
-use spillway_sim::disk::{Disk, Medium};
+use spillway_sim::disk::{Disk, Medium, Tear};
 use spillway_sim::memory::VecRegions;
 use spillway_sim::model::Model;
 use spillway_sim::world::World;
@@ -162,11 +162,12 @@ impl Row {
         self.wide.then_some(PIECE_SECTORS * 5 / 2)
     }
 
-    /// What it may show, before anything is written.
-    pub fn model(&self) -> Model {
+    /// What it may show, before anything is written. What its disks keep whole, it keeps whole.
+    pub fn model(&self, large: bool) -> Model {
         let model = Model::new(self.bytes, self.is_durable());
         let model = if self.exact { model.freeing(self.block().bytes() / SECTOR) } else { model };
-        let model = model.keeping_whole(self.whole);
+        let kept = self.is_durable() && self.tear(0, large) == Tear::Blocks;
+        let model = model.keeping_whole(self.whole.or(kept.then_some(self.block().bytes() / SECTOR)));
         if self.full { model.with_filled(preset::cached_sectors(), preset::VALUE) } else { model }
     }
 
@@ -185,6 +186,15 @@ impl Row {
         let origin = self.disk.or(self.spill.map(|_| SPILL_BLOCK));
         let bytes = if number == 0 || self.attaches { origin } else { self.cache.map(|cache| cache.disk) };
         BlockSize::new(bytes.expect("it has that disk")).expect("the table has valid sizes")
+    }
+
+    /// What a power cut leaves whole on disk `number`. `large`: a disk of such blocks has sectors of 4096 bytes.
+    pub fn tear(&self, number: usize, large: bool) -> Tear {
+        match number == 1 && self.cache.is_some_and(|cache| cache.words) {
+            true => Tear::Words,
+            false if large && self.disk_block(number) == BlockSize::PAGE => Tear::Blocks,
+            false => Tear::Sectors,
+        }
     }
 
     /// What the stack's memory is charged to. `tight`: as little as the row allows.

@@ -43,7 +43,7 @@ pub fn run(scenario: &Scenario) -> Result<Summary, Violation> {
 
 fn play(scenario: &Scenario) -> Result<Summary, Violation> {
     let durable = scenario.row.is_durable();
-    let model = Rc::new(RefCell::new(scenario.row.model()));
+    let model = Rc::new(RefCell::new(scenario.row.model(scenario.large_sectors)));
     let (numbers, at_risk) = (Rc::default(), Cell::default());
     let story = Story { model: model.clone(), numbers, at_risk, looks: looks(scenario).into() };
     let mut media = scenario.row.media();
@@ -77,7 +77,7 @@ fn play(scenario: &Scenario) -> Result<Summary, Violation> {
             media = stop(scenario, phase, &disks).0;
             // What was not stopped in order is taken by force only.
             force |= !stopped || phase.faulty();
-            model.replace(scenario.row.model());
+            model.replace(scenario.row.model(scenario.large_sectors));
         }
         if drained {
             story.look_at_origin(&media[0])?;

@@ -74,6 +74,8 @@ pub struct Scenario {
     pub refused: bool,
     /// Workers that have nothing to do, as the stack is told.
     pub idle_workers: usize,
+    /// Disks of 4096-byte blocks store each of them whole or not at all.
+    pub large_sectors: bool,
     /// How clients reach the device over a network, where they do not call it.
     pub network: Option<Way>,
 }
@@ -100,7 +102,8 @@ impl Scenario {
         for phase in &mut phases {
             phase.closes = (network.is_some() && random.below(4) == 0).then(|| random.below(30_000));
         }
-        Self { row, seed, phases, tight, refused, idle_workers, network }
+        let large_sectors = Random(seed ^ 0x7365_6374_6f72_7300).below(2) == 0;
+        Self { row, seed, phases, tight, refused, idle_workers, large_sectors, network }
     }
 
     /// Whether a request may fail at all.
@@ -279,7 +282,8 @@ impl fmt::Display for Scenario {
             (_, true) => ", little memory",
             _ => "",
         };
-        writeln!(f, "stack {}, {} idle workers{memory}", self.row.name, self.idle_workers)?;
+        let sectors = if self.large_sectors { ", large sectors" } else { "" };
+        writeln!(f, "stack {}, {} idle workers{memory}{sectors}", self.row.name, self.idle_workers)?;
         if let Some(way) = &self.network {
             writeln!(f, "  over NBD: {way:?}")?;
         }

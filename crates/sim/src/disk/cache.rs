@@ -19,8 +19,26 @@ struct Airborne {
 pub(super) struct Cache {
     medium: Medium,
     airborne: BTreeMap<u64, Airborne>,
-    /// A power cut tears sectors between words.
-    words: bool,
+    tear: Tear,
+}
+
+/// What a power cut leaves whole of what was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tear {
+    /// Words of 8 bytes, as persistent memory does.
+    Words,
+    /// Sectors of 512 bytes.
+    #[default]
+    Sectors,
+    /// Sectors of 4096 bytes, of a disk that is written in such blocks.
+    Blocks,
+}
+
+impl Tear {
+    /// Sectors of 512 bytes that are stored together.
+    fn sectors(self) -> usize {
+        if self == Tear::Blocks { 8 } else { 1 }
+    }
 }
 
 /// Bytes that persistent memory stores whole.
@@ -28,11 +46,21 @@ const WORD: usize = 8;
 
 impl Cache {
     pub(super) fn new(medium: Medium) -> Self {
-        Self { medium, airborne: BTreeMap::new(), words: false }
+        Self { medium, airborne: BTreeMap::new(), tear: Tear::default() }
     }
 
-    pub(super) fn set_words(&mut self, words: bool) {
-        self.words = words;
+    pub(super) fn tear(&self) -> Tear {
+        self.tear
+    }
+
+    pub(super) fn set_tear(&mut self, tear: Tear) {
+        self.tear = tear;
+    }
+
+    /// Bytes of a failed write of `len` that are stored.
+    pub(super) fn torn_len(&self, len: u64, random: &mut Random) -> u64 {
+        let unit = self.tear.sectors() as u64 * SECTOR;
+        random.below(len / unit + 1) * unit
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -165,17 +193,24 @@ impl Cache {
                 candidates.entry((airborne.at / SECTOR) as usize + index).or_default().push(content.clone());
             }
         }
-        let mood = random.below(4);
+        let (mood, unit) = (random.below(4), self.tear.sectors());
+        let mut last = None;
         for (sector, mut contents) in candidates {
-            let kept = match mood {
-                0 => 0,
-                1 => contents.len() as u64,
-                _ => random.below(contents.len() as u64 + 1),
+            let count = contents.len() as u64;
+            let kept = match (mood, last) {
+                (0, _) => 0,
+                (1, _) => count,
+                (_, Some((before, of, kept))) if before == sector / unit => {
+                    assert_eq!(of, count, "what is stored whole is written whole");
+                    kept
+                }
+                _ => random.below(count + 1),
             };
+            last = Some((sector / unit, count, kept));
             if kept > 0 {
                 self.medium.bad.remove(&sector);
                 let content = contents.swap_remove(kept as usize - 1);
-                let torn = self.words && mood > 1;
+                let torn = self.tear == Tear::Words && mood > 1;
                 let content = if torn { self.torn(sector, &content, random) } else { content };
                 self.medium.set_durable(sector, content);
             }
@@ -199,10 +234,12 @@ impl Cache {
     /// What is left once nobody uses it, while it keeps its power: calls that are under way are carried out, or not.
     pub(super) fn keep_power(&mut self, random: &mut Random) -> Medium {
         for airborne in std::mem::take(&mut self.airborne).into_values() {
-            let whole = random.below(2) == 0;
-            for (index, content) in airborne.content.into_iter().enumerate() {
+            let (whole, unit) = (random.below(2) == 0, self.tear.sectors());
+            for (unit_index, contents) in airborne.content.chunks(unit).enumerate() {
                 if whole || random.below(2) == 0 {
-                    self.store((airborne.at / SECTOR) as usize + index, content, false);
+                    let first = (airborne.at / SECTOR) as usize + unit_index * unit;
+                    let stored = (first..).zip(contents);
+                    stored.for_each(|(sector, content)| self.store(sector, content.clone(), false));
                 }
             }
         }
@@ -278,15 +315,37 @@ mod tests {
     #[test]
     fn memory_is_torn_between_words() {
         let mut cache = Cache::new(Medium::new(SECTOR));
-        cache.set_words(true);
+        cache.set_tear(Tear::Words);
         cache.write(0, &[1; LEN], false);
         let left = (0..200).map(|seed| {
-            let mut cache = Cache { medium: cache.medium.clone(), airborne: BTreeMap::new(), words: true };
+            let mut cache =
+                Cache { medium: cache.medium.clone(), airborne: BTreeMap::new(), tear: Tear::Words };
             cache.lose_power(&mut Random(seed)).durable(0).to_vec()
         });
         let words = |sector: &Vec<u8>| sector.chunks(WORD).all(|word| word == [0; WORD] || word == [1; WORD]);
         let left: Vec<_> = left.collect();
         assert!(left.iter().all(words) && left.iter().any(|sector| sector[..8] != sector[8..16]));
+    }
+
+    #[test]
+    fn larger_sectors_are_torn_nowhere() {
+        let left = |tear| {
+            let cut = |seed| {
+                let (mut cache, mut random) = (Cache::new(Medium::new(32 * SECTOR)), Random(seed));
+                cache.set_tear(tear);
+                cache.write(0, &[1; 16 * LEN], false);
+                cache.write(8 * SECTOR, &[2; 8 * LEN], false);
+                cache.take_off(0, &[3; 32 * LEN]);
+                let medium =
+                    if seed % 2 == 0 { cache.lose_power(&mut random) } else { cache.keep_power(&mut random) };
+                (0..32).map(|sector| medium.visible(sector)[0]).collect::<Vec<_>>()
+            };
+            (0..200).map(cut).collect::<Vec<_>>()
+        };
+        let whole = |left: &Vec<u8>| left.chunks(8).all(|block| block.iter().all(|&byte| byte == block[0]));
+        let (blocks, sectors) = (left(Tear::Blocks), left(Tear::Sectors));
+        assert!(blocks.iter().all(whole) && !sectors.iter().all(whole));
+        assert!(blocks.iter().any(|left| left[0] != left[31]), "it is torn between them");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! - A write that ended lies in the cache. Reads see the newest; what is on the medium is another matter.
 //! - A power cut keeps, for each sector of 512 bytes by itself, what was last made durable or any version written since,
 //!   those of calls still in flight included: writes are reordered, torn between sectors and lost, never inside a sector.
-//!   Persistent memory tears between words of 8 bytes.
+//!   Persistent memory tears between words of 8 bytes, and a disk of 4096-byte blocks may tear between those alone.
 //! - A sync makes durable what had been written by calls that ended before it began. A sync that fails loses its claim: what
 //!   it should have covered is no longer made durable by a later one, as with Linux's page cache.
 //! - A durable write makes its own sectors durable, and no other.
@@ -46,6 +46,7 @@ use spillway_core::{
 use cache::Cache;
 use state::State;
 
+pub use cache::Tear;
 pub use fault::{Call, Effect, Fault};
 pub use latency::Latency;
 pub use medium::Medium;
@@ -91,10 +92,15 @@ impl Disk {
         self
     }
 
-    /// The same as persistent memory: a power cut tears what was not synced between words of 8 bytes.
-    pub fn of_words(self, words: bool) -> Self {
-        self.state.lock().cache.set_words(words);
+    /// The same, of which a power cut leaves this whole of what was not synced.
+    pub fn tearing(self, tear: Tear) -> Self {
+        self.state.lock().cache.set_tear(tear);
         self
+    }
+
+    /// What a power cut leaves whole.
+    pub fn tear(&self) -> Tear {
+        self.state.lock().cache.tear()
     }
 
     /// Whether the power is gone.

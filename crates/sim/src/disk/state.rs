@@ -94,8 +94,8 @@ impl State {
             _ => Ok(()),
         };
         if let Err(kind) = failed {
-            let sectors = self.random.below(len / SECTOR + 1);
-            self.cache.write(at, &bytes[..(sectors * SECTOR) as usize], false);
+            let stored = self.cache.torn_len(len, &mut self.random);
+            self.cache.write(at, &bytes[..stored as usize], false);
             return Err(kind);
         }
         match effect {
