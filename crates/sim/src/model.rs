@@ -88,6 +88,8 @@ pub struct Model {
     acknowledged: BTreeMap<u64, Value>,
     /// Sectors that held something else when they were read after that.
     lost: u64,
+    /// Sectors that were found in a state that only a flush that a disk ignored explains.
+    excused: u64,
 }
 
 impl Model {
@@ -115,6 +117,7 @@ impl Model {
             values: vec![ZERO],
             acknowledged: BTreeMap::new(),
             lost: 0,
+            excused: 0,
         }
     }
 
@@ -204,7 +207,7 @@ impl Model {
     /// A write of any kind to `count` sectors begins.
     pub fn begin_write(&mut self, first: u64, count: u64, change: Change) -> Number {
         let begin = self.tick();
-        let (loose, wrong) = (false, false);
+        let (loose, wrong, excused) = (false, false, false);
         let end = first + count;
         let of = |change| {
             let (value, sure, hole) = match change {
@@ -213,7 +216,7 @@ impl Model {
                 Change::Discarded => (ZERO, false, None),
             };
             let hole = hole.filter(|_| self.frees.is_some());
-            Version { value, begin, end: None, sure, done: false, loose, wrong, hole, write: begin }
+            Version { value, begin, end: None, sure, done: false, loose, excused, wrong, hole, write: begin }
         };
         let (edge, whole) = (of(change), self.whole_blocks(first, end));
         let frees = matches!(change, Change::Zeroed { no_hole: false } | Change::Discarded);
@@ -345,6 +348,7 @@ impl Model {
             let found = values.iter().copied().find(|&value| payload::holds(value, sector, chunk));
             let before = self.acknowledged.remove(&sector);
             self.lost += u64::from(before.is_some_and(|value| !payload::holds(value, sector, chunk)));
+            self.excuse(sector, found);
             match (found, self.touched.get_mut(&sector)) {
                 (Some(value), Some(sector)) if !anything && !self.losing => settle(sector, begin, value),
                 (None, _) if !anything => return Err(self.surprise(sector, chunk, values)),

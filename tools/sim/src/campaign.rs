@@ -19,6 +19,8 @@ pub struct Tally {
     pub crashes: u64,
     /// Requests answered.
     pub answers: u64,
+    /// Sectors in a state that only a flush that a disk ignored explains.
+    pub excused: u64,
 }
 
 impl Tally {
@@ -27,10 +29,12 @@ impl Tally {
         self.stories += other.stories;
         self.crashes += other.crashes;
         self.answers += other.answers;
+        self.excused += other.excused;
     }
 
     fn count(&mut self, summary: &Summary) {
-        self.add(Tally { stories: 1, crashes: summary.crashes, answers: summary.answers });
+        let Summary { crashes, answers, excused, .. } = *summary;
+        self.add(Tally { stories: 1, crashes, answers, excused });
     }
 }
 

@@ -1,5 +1,7 @@
 //! A stack in a world, opened, used by clients and taken down in one phase of a story.
 
+mod hanging;
+
 use std::cell::{Cell, OnceCell};
 use std::future::Future;
 use std::rc::Rc;
@@ -48,6 +50,8 @@ pub(crate) struct House {
     at_risk: Option<u64>,
     buffers: Buffers,
     network: Option<Way>,
+    /// Nobody resets the device.
+    steady: bool,
 }
 
 impl House {
@@ -116,6 +120,7 @@ impl House {
             at_risk,
             buffers,
             network,
+            steady: phase.steps.iter().all(|step| !matches!(step.act, Act::Reset { .. })),
         }
     }
 
@@ -321,6 +326,7 @@ impl House {
 
     /// Goes on until something is done, or the power is gone.
     fn until(&self, done: impl Fn() -> bool) -> Result<(), Violation> {
+        let start = self.world.now();
         for step in 0..STEPS_MAX {
             if let Some(violation) = self.visitor.violation.borrow_mut().take() {
                 return Err(violation);
@@ -328,10 +334,8 @@ impl House {
             if self.powerless() || done() {
                 return Ok(());
             }
-            if !self.world.go_on() {
-                return Err(Violation(
-                    "nothing is ready and nobody sleeps: a request is never answered".into(),
-                ));
+            if self.hangs_since(start) || !self.world.go_on() {
+                return self.give_up();
             }
             // Most steps over a network only carry bytes.
             if let Some(site) = self.visitor.site.get()

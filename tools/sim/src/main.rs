@@ -130,21 +130,33 @@ fn long_run(rows: &[&'static Row], first: u64, crashes: u64) -> Result<(), Strin
     let (counts, outcome) = share_out(&durable, first, crashes);
     let (total, by_stack) = (counts.total(), counts.by_stack());
     println!(
-        "crashes: {} in {} stories with {} answers, {} violations, {} s: {by_stack}",
+        "crashes: {} in {} stories with {} answers, {} violations{}, {} s: {by_stack}",
         total.crashes,
         total.stories,
         total.answers,
         u8::from(outcome.is_err()),
+        lost(total),
         start.elapsed().as_secs()
     );
     outcome
 }
 
+/// What disks that ignored a flush have lost.
+fn lost(total: campaign::Tally) -> String {
+    match total.excused {
+        0 => String::new(),
+        count => format!(", {count} sectors lost by disks that ignored a flush"),
+    }
+}
+
 fn report(what: &str, outcome: Result<Counts, String>) -> Result<(), String> {
     let total = outcome?.total();
     println!(
-        "{what}: {} stories, {} crashes, {} answers, 0 violations",
-        total.stories, total.crashes, total.answers
+        "{what}: {} stories, {} crashes, {} answers, 0 violations{}",
+        total.stories,
+        total.crashes,
+        total.answers,
+        lost(total)
     );
     Ok(())
 }

@@ -27,6 +27,7 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("file: stop at a short read", "file"),
     mutant("file: take an unknown call for done", "file"),
     mutant("file: forget what a dropped request left in flight", "file"),
+    mutant("file: wait for all that dropped requests left in flight", "file"),
     mutant("align: merge without the gates", "file"),
     mutant("align: forget the second edge", "file"),
     mutant("align: hold the gate of the first edge alone", "file"),

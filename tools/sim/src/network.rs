@@ -282,13 +282,23 @@ impl Network {
 
     /// Closes all connections, and keeps clients away for as long as the result lives, as a server does before a reset.
     pub(crate) async fn reserve(&self) -> Reserved {
+        self.hang_up().await;
+        self.export.reserve().expect("nobody is connected")
+    }
+
+    async fn hang_up(&self) {
         let open = |(_, slot): &(Semaphore, RefCell<Option<Rc<Link>>>)| slot.take();
         for link in self.links.iter().filter_map(open).collect::<Vec<_>>() {
             link.stream.close();
             link.over().await;
         }
         self.settled().await;
-        self.export.reserve().expect("nobody is connected")
+    }
+
+    /// All clients go for good, in the midst of what they asked for.
+    pub(crate) async fn leave(&self) {
+        self.closing.set(true);
+        self.hang_up().await;
     }
 
     /// Whether the server is ending its clients' connections.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use spillway_core::{Answer, BlockSize, Budget, Env, Error, SECTOR};
 use spillway_layers::limits;
-use spillway_layers::stack::{OriginConfig, Stack, StackConfig};
+use spillway_layers::stack::{LayerConfig, OriginConfig, Stack, StackConfig};
 use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 
 use crate::preset;
@@ -113,6 +113,12 @@ impl Row {
     /// Whether what it acknowledges and flushes survives a crash.
     pub fn is_durable(&self) -> bool {
         self.disk.is_some()
+    }
+
+    /// Whether it has a page cache.
+    pub fn is_paged(&self) -> bool {
+        let layers = (self.config)(self.bytes).layers;
+        layers.iter().any(|layer| matches!(layer, LayerConfig::PageCache(_)))
     }
 
     /// Whether it has a disk that may fail.

@@ -18,6 +18,8 @@ use crate::story::{Story, looks};
 pub struct Summary {
     /// Power cuts.
     pub crashes: u64,
+    /// Sectors in a state that only a flush that a disk ignored explains.
+    pub excused: u64,
     /// Requests answered.
     pub answers: u64,
     /// Boundaries that each disk passed in each phase.
@@ -65,10 +67,14 @@ fn play(scenario: &Scenario) -> Result<Summary, Violation> {
         let (drained, stopped) = (house.drained.get(), house.stopped.get());
         let disks = house.leave()?;
         result?;
+        let ignored = disks.iter().any(|disk| disk.has_ignored());
         if durable {
             let (next, loss) = stop(scenario, phase, &disks);
             media = next;
             model.borrow_mut().crash(loss);
+            if ignored {
+                model.borrow_mut().allow_ignored_flush();
+            }
             // Of a disk that loses its power, or fails, more may be gone than what the stack still had.
             let killed = phase.keeps_power.iter().take(disks.len()).all(|keeps| *keeps);
             story.at_risk.set(scenario.row.at_risk.filter(|_| killed && !phase.faulty()));
@@ -76,13 +82,14 @@ fn play(scenario: &Scenario) -> Result<Summary, Violation> {
         } else if scenario.row.has_disk() {
             media = stop(scenario, phase, &disks).0;
             // What was not stopped in order is taken by force only.
-            force |= !stopped || phase.faulty();
+            force |= !stopped || phase.faulty() || ignored;
             model.replace(scenario.row.model(scenario.large_sectors));
         }
         if drained {
             story.look_at_origin(&media[0])?;
         }
     }
+    summary.excused = model.borrow().excused();
     Ok(summary)
 }
 

@@ -9,6 +9,9 @@
 //! - Rot and misdirected writes: on the same disks, for the same reason. Neither has checksums, so that what was stored wrong is read
 //!   as it is; but it stays where it is, and goes when it is written again.
 //! - All of this on a disk that is spilled to: there each page has a checksum, and is read as it was written or not at all.
+//! - A flush is ignored: on the disk of a file, on a write cache's origin and on a disk that is spilled to. What it was to cover may be
+//!   gone after a power cut, and then alone.
+//! - A call hangs for long, or until the power goes: everywhere. Nothing fails for it.
 //! - A disk keeps its power when the machine stops, as after a kill, where nothing is planned to fail on it: what a failed sync
 //!   forgot is lost without a word to the next process, whatever it does.
 
@@ -102,6 +105,10 @@ impl Scenario {
         for phase in &mut phases {
             phase.closes = (network.is_some() && random.below(4) == 0).then(|| random.below(30_000));
         }
+        if row.has_disk() {
+            put_hang(&mut Random(seed ^ 0x6861_6e67_7300), row, &mut phases);
+            put_ignored(&mut Random(seed ^ 0x6967_6e6f_7265), &mut phases);
+        }
         let large_sectors = Random(seed ^ 0x7365_6374_6f72_7300).below(2) == 0;
         Self { row, seed, phases, tight, refused, idle_workers, large_sectors, network }
     }
@@ -138,9 +145,10 @@ impl Phase {
         if number == 0 { &mut self.plan } else { &mut self.cache_plan }
     }
 
-    /// Whether a disk is to fail.
+    /// Whether a disk is to fail. One that is slow, or ignores a flush, does not.
     pub fn faulty(&self) -> bool {
-        [&self.plan, &self.cache_plan].into_iter().any(|plan| !plan.faults.is_empty() || plan.alone)
+        let fails = |fault: &Fault| !matches!(fault.effect, Effect::Hang(_) | Effect::Ignore);
+        [&self.plan, &self.cache_plan].into_iter().any(|plan| plan.alone || plan.faults.iter().any(fails))
     }
 
     /// Whether a read of a disk may fail.
@@ -250,6 +258,34 @@ fn draw_plan(random: &mut Random, faulty: bool, steps: u64, plain: bool) -> Plan
     let buffered =
         faults.iter().any(|fault: &Fault| fault.effect == Effect::Lose && fault.nth.is_multiple_of(2));
     Plan { faults, cut_at, alone, buffered, latency }
+}
+
+/// In a quarter of the stories a call hangs.
+fn put_hang(random: &mut Random, row: &Row, phases: &mut [Phase]) {
+    if random.below(4) > 0 {
+        return;
+    }
+    let phase = &mut phases[random.below(phases.len() as u64) as usize];
+    let number = random.below(1 + u64::from(row.cache.is_some())) as usize;
+    let seconds = [None, None, None, Some(1), Some(20), Some(120)][random.below(6) as usize];
+    let call = [None, Some(Call::Read), Some(Call::Write), Some(Call::Sync), Some(Call::Zero)]
+        [random.below(5) as usize];
+    let nth_max = [4, 20, 80][random.below(3) as usize];
+    let fault = Fault { call, nth: random.below(nth_max), effect: Effect::Hang(seconds), sticky: false };
+    phase.plan_mut(number).faults.push(fault);
+    phase.keeps_power[number] = false;
+}
+
+/// In an eighth of the stories a disk ignores flushes. It loses nothing while it has power, so that reads stay exact.
+fn put_ignored(random: &mut Random, phases: &mut [Phase]) {
+    if random.below(8) > 0 {
+        return;
+    }
+    let phase = &mut phases[random.below(phases.len() as u64) as usize];
+    let (nth, sticky) = (random.below(6), random.below(2) == 0);
+    phase.plan.faults.retain(|fault| fault.effect != Effect::Lose);
+    phase.plan.faults.push(Fault { call: Some(Call::Sync), nth, effect: Effect::Ignore, sticky });
+    phase.keeps_power[0] = false;
 }
 
 fn draw_fault(random: &mut Random, plain: bool) -> Fault {

@@ -29,7 +29,7 @@ use crate::story::LOOK_SECTORS;
 const EXTENTS_MAX: usize = 16;
 
 /// Tenths of a second until all that was written to a spill file has ended.
-const SETTLING_MAX: u32 = 200;
+const SETTLING_MAX: u32 = 3000;
 
 /// A stack that is open.
 pub(crate) struct Site {
@@ -205,7 +205,7 @@ impl Visitor {
         spill.may_refuse(name, kind, written.expect("a stack that spills counts what it writes"))
     }
 
-    async fn read(&self, first: u64, count: u64, withdraw: Option<u8>) {
+    pub(crate) async fn read(&self, first: u64, count: u64, withdraw: Option<u8>) {
         let number = self.model.borrow_mut().begin_read(first, count);
         let request = Request::read(first * SECTOR, IoBuf::new((count * SECTOR) as usize));
         let reply = self.ask(request, withdraw, number).await;

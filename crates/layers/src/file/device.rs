@@ -130,7 +130,9 @@ impl<T> InFlight<T> {
         if self.waiting.is_none() && self.backing.detached.is_empty() {
             return Poll::Ready(());
         }
-        let (detached, range) = (&self.backing.detached, self.range);
+        let all = mutant::on("file: wait for all that dropped requests left in flight");
+        let range = if all { ByteRange::new(0, u64::MAX) } else { self.range };
+        let detached = &self.backing.detached;
         let wait = self.waiting.get_or_insert_with(|| Box::pin(detached.clone().clear_of(range)));
         ready!(wait.as_mut().poll(context));
         self.waiting = None;

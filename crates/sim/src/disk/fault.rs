@@ -28,6 +28,10 @@ pub enum Effect {
     Misdirect,
     /// What is not durable is lost before the call, and reads go back; the next sync or durable write reports it.
     Lose,
+    /// The call takes so many seconds more; without a number it never ends, and is not carried out while anybody waits for it.
+    Hang(Option<u64>),
+    /// A sync succeeds and makes nothing durable.
+    Ignore,
     /// The first sector of a read cannot be read until it is written.
     GoBad,
 }

@@ -8,6 +8,7 @@
 //!   Persistent memory tears between words of 8 bytes, and a disk of 4096-byte blocks may tear between those alone.
 //! - A sync makes durable what had been written by calls that ended before it began. A sync that fails loses its claim: what
 //!   it should have covered is no longer made durable by a later one, as with Linux's page cache.
+//! - A sync may succeed and do nothing: what it should have covered is as volatile as before, until a later one covers it.
 //! - A durable write makes its own sectors durable, and no other.
 //! - A call may fail once or from then on, move less than it was asked to, or not be known to the system. A write that fails
 //!   may have stored some of its sectors.
@@ -16,6 +17,7 @@
 //!   any kind may be the one that reports it.
 //! - A sector may become unreadable: reads of it fail, after a restart too, until something is written there.
 //! - Bits rot and writes go to the wrong place, and nothing says so.
+//! - A call may hang: it takes seconds or minutes, or for ever.
 //! - A call whose future is dropped is carried out all the same, or not, now or after some later calls.
 //! - The answer to a call may come later than what it says happened: others may have been told something else meanwhile.
 //! - The power is cut at a boundary: each call has one when it begins and one when it ends. It is cut for the whole machine, or
@@ -81,6 +83,8 @@ impl Disk {
             unreported: false,
             wrong: Vec::new(),
             changed: Vec::new(),
+            ignored: None,
+            hung: Vec::new(),
             head: 0,
         };
         Self { name: "disk", state: Arc::new(Mutex::new(state)), env, geometry }
@@ -116,6 +120,16 @@ impl Disk {
     /// Adds zeroes behind its end, `bytes` in all; as a volume grows, whatever happens to its power.
     pub fn enlarge(&self, bytes: u64) {
         self.state.lock().cache.enlarge(bytes);
+    }
+
+    /// Whether a sync was ignored, and no later one has made good for it.
+    pub fn has_ignored(&self) -> bool {
+        self.state.lock().ignored.is_some()
+    }
+
+    /// Calls that never end, those that nobody waits for any more included.
+    pub fn hung(&self) -> Vec<(Call, ByteRange)> {
+        self.state.lock().hung.clone()
     }
 
     /// Calls so far.
@@ -174,6 +188,16 @@ impl Disk {
         };
         let Some(effect) = effect else { return std::future::pending().await };
         self.env.sleep(std::time::Duration::from_nanos(nanos)).await;
+        match effect {
+            Some(Effect::Hang(Some(seconds))) => {
+                self.env.sleep(std::time::Duration::from_secs(seconds)).await
+            }
+            Some(Effect::Hang(None)) => {
+                self.state.lock().hung.push((call, range));
+                std::future::pending().await
+            }
+            _ => {}
+        }
         effect
     }
 
@@ -259,17 +283,7 @@ impl Disk {
     async fn sync_all(self) -> Result<(), Kind> {
         let covered = self.state.lock().cache.newest();
         let effect = self.begin(Call::Sync, ByteRange::new(0, 0)).await;
-        self.end(|state| match effect {
-            Some(Effect::Fail(kind)) => {
-                state.cache.forget(covered);
-                Err(kind)
-            }
-            _ => {
-                state.cache.sync(covered);
-                state.report_loss()
-            }
-        })
-        .await
+        self.end(|state| state.sync(covered, effect)).await
     }
 
     async fn zero_at(self, range: ByteRange) -> Result<(), Kind> {

@@ -1,7 +1,7 @@
 //! A disk's state, and what its plan makes of each call.
 
 use spillway_core::random::Random;
-use spillway_core::{Kind, SECTOR};
+use spillway_core::{ByteRange, Kind, SECTOR};
 
 use super::cache::Cache;
 use super::fault::{Call, Effect, Fault};
@@ -38,6 +38,10 @@ pub(super) struct State {
     pub(super) wrong: Vec<(u64, u64)>,
     /// Sectors that calls have begun to change, since they were last asked for: first and count.
     pub(super) changed: Vec<(u64, u64)>,
+    /// A sync was ignored, and what it was to cover, below this number, is not known to be durable by a later one.
+    pub(super) ignored: Option<u64>,
+    /// Calls that never end.
+    pub(super) hung: Vec<(Call, ByteRange)>,
     pub(super) head: u64,
 }
 
@@ -119,6 +123,27 @@ impl State {
             _ => self.cache.write(at, bytes, durable),
         }
         Ok(len as usize)
+    }
+
+    /// A sync of what is below `covered` ends.
+    pub(super) fn sync(&mut self, covered: u64, effect: Option<Effect>) -> Result<(), Kind> {
+        match effect {
+            Some(Effect::Fail(kind)) => {
+                self.cache.forget(covered);
+                // What was forgotten no later one covers.
+                self.ignored = self.ignored.map(|_| u64::MAX);
+                Err(kind)
+            }
+            Some(Effect::Ignore) => {
+                self.ignored = self.ignored.max(Some(covered));
+                Ok(())
+            }
+            _ => {
+                self.cache.sync(covered);
+                self.ignored = self.ignored.filter(|ignored| *ignored > covered);
+                self.report_loss()
+            }
+        }
     }
 
     /// Reports a loss, once.

@@ -41,6 +41,53 @@ fn a_write_that_fails_may_have_stored_some_sectors() {
 }
 
 #[test]
+fn a_call_that_hangs_is_carried_out_in_the_end_or_holds_nothing_up() {
+    let world = World::new(1);
+    let hang =
+        |nth, seconds| Fault { call: Some(Call::Write), nth, effect: Effect::Hang(seconds), sticky: false };
+    let plan = Plan { faults: vec![hang(0, Some(60)), hang(1, None)], ..Plan::default() };
+    let disk = Disk::new(world.clone(), Medium::new(8192), BlockSize::PAGE, plan, 1);
+    let write = |at, byte| {
+        let mut buf = IoBuf::new(4096);
+        buf.fill(byte);
+        disk.write(at, buf, 0, false)
+    };
+    let (result, _) = world.run(Answer::Pending(write(0, 1)));
+    assert_eq!((result, world.now().as_secs()), (Ok(4096), 60));
+    let mut hung = write(4096, 2);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    while disk.hung().is_empty() {
+        assert!(hung.as_mut().poll(&mut context).is_pending());
+        world.go_on();
+    }
+    let (_, read) = world.run(Answer::Pending(disk.read(0, IoBuf::new(8192), 0)));
+    assert_eq!((read[0], read[4096]), (1, 0));
+    assert!(hung.as_mut().poll(&mut context).is_pending());
+    assert_eq!(disk.hung(), [(Call::Write, ByteRange::new(4096, 4096))]);
+}
+
+#[test]
+fn what_an_ignored_sync_was_to_keep_may_go_until_a_later_one_keeps_it() {
+    let left = |syncs: u64, seed| {
+        let world = World::new(1);
+        let ignore = Fault { call: Some(Call::Sync), nth: 0, effect: Effect::Ignore, sticky: false };
+        let plan = Plan { faults: vec![ignore], ..Plan::default() };
+        let disk = Disk::new(world.clone(), Medium::new(4096), BlockSize::PAGE, plan, seed);
+        let mut buf = IoBuf::new(4096);
+        buf.fill(7);
+        world.run(Answer::Pending(disk.write(0, buf, 0, false))).0.unwrap();
+        (0..syncs).for_each(|_| world.run(Answer::Pending(disk.sync())).unwrap());
+        assert_eq!(disk.has_ignored(), syncs == 1);
+        disk.cut();
+        let mut bytes = [0; 512];
+        disk.survivors().read_durable(0, &mut bytes);
+        bytes[0]
+    };
+    assert!((0..20).any(|seed| left(1, seed) == 0) && (0..20).any(|seed| left(1, seed) == 7));
+    assert!((0..20).all(|seed| left(2, seed) == 7));
+}
+
+#[test]
 fn without_power_nothing_is_answered() {
     let world = World::new(1);
     let plan = Plan { cut_at: Some(1), ..Plan::default() };

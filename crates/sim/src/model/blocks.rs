@@ -27,6 +27,15 @@ impl Model {
         self.writes.values().any(|write| blocks_of(write.first, write.count, block).contains(&number))
     }
 
+    /// Whether no request to one of these sectors is in flight, and none that was withdrawn may be under way.
+    pub fn is_quiet(&self, first: u64, count: u64) -> bool {
+        let apart = |at: u64, len: u64| first + count <= at || at + len <= first;
+        let loose = |sector: &Sector| sector.now.iter().any(|version| version.loose);
+        self.writes.values().all(|write| apart(write.first, write.count))
+            && self.reads.values().all(|read| apart(read.first, read.allowed.len() as u64))
+            && !self.touched.range(first..first + count).any(|(_, sector)| loose(sector))
+    }
+
     /// A write to these sectors may go on though nobody waits for it.
     pub(super) fn haunt(&mut self, first: u64, count: u64) {
         if let Some(block) = self.whole {

@@ -15,6 +15,8 @@ pub(super) struct Version {
     pub(super) done: bool,
     /// It may still show up or vanish by itself: its answer was dropped.
     pub(super) loose: bool,
+    /// It is there only if a disk has ignored a flush: something newer was durable.
+    pub(super) excused: bool,
     /// A disk has stored it wrong: a read may return anything.
     pub(super) wrong: bool,
     /// Whether its block is a hole, where that is promised.
@@ -48,9 +50,10 @@ pub(super) struct Sector {
 
 impl Sector {
     pub(super) fn new(value: Value, hole: Option<bool>) -> Self {
-        let (loose, wrong) = (false, false);
+        let (loose, wrong, excused) = (false, false, false);
         let (sure, done) = (true, true);
-        let first = Version { value, begin: 0, end: Some(0), sure, done, loose, wrong, hole, write: 0 };
+        let first =
+            Version { value, begin: 0, end: Some(0), sure, done, loose, excused, wrong, hole, write: 0 };
         Self { now: vec![first.clone()], crash: vec![first], since: Since::PowerCut }
     }
 

@@ -3,12 +3,53 @@
 use spillway_core::SECTOR;
 
 use super::{Loss, Model};
-use crate::model::sector::Sector;
+use crate::model::sector::{Sector, Version};
+use crate::payload::Value;
 
 impl Model {
     /// Bytes that were acknowledged when the machine stopped for the last time, and were gone when they were read since.
     pub fn lost_bytes(&self) -> u64 {
         self.lost * SECTOR
+    }
+
+    /// Sectors that were found in a state that only a flush that a disk ignored explains.
+    pub fn excused(&self) -> u64 {
+        self.excused
+    }
+
+    /// Counts a sector that holds `found` where nothing but an ignored flush allows it.
+    pub(super) fn excuse(&mut self, sector: u64, found: Option<Value>) {
+        let Some((value, sector)) = found.zip(self.touched.get(&sector)) else { return };
+        let mut these = sector.now.iter().filter(|version| version.value == value).peekable();
+        self.excused += u64::from(these.peek().is_some() && these.all(|version| version.excused));
+    }
+
+    /// Just after the machine has stopped: a disk had ignored a flush. Each sector holds something that was written to it, however
+    /// long ago, and no block has to be whole.
+    pub fn allow_ignored_flush(&mut self) {
+        let time = self.tick();
+        for sector in self.touched.values_mut() {
+            let known: Vec<Value> = sector.crash.iter().map(|version| version.value).collect();
+            let others = self.values.iter().filter(|value| !known.contains(value));
+            let old = |&value: &Value| Version {
+                value,
+                begin: 0,
+                end: Some(time),
+                sure: false,
+                done: false,
+                loose: false,
+                excused: true,
+                wrong: false,
+                hole: None,
+                write: 0,
+            };
+            let others: Vec<Version> = others.map(old).collect();
+            for version in &others {
+                sector.now.push(version.clone());
+                sector.crash.push(version.clone());
+            }
+            sector.both().for_each(|version| version.done = false);
+        }
     }
 
     /// The machine has stopped, and with it all that was in flight.

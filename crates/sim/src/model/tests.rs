@@ -168,3 +168,26 @@ fn what_was_acknowledged_before_a_crash_and_is_gone_is_counted() {
     model.crash(Loss::All);
     assert_eq!(model.lost_bytes(), 0);
 }
+
+/// After a flush that a disk ignored anything may be there that was written, and is counted; nothing else may.
+#[test]
+fn only_an_ignored_flush_excuses_what_was_flushed_and_is_gone() {
+    let look = |ignored: bool, number: u64| {
+        let mut model = Model::new(512, true);
+        (1..3).for_each(|number| write(&mut model, number, DONE));
+        let flush = model.begin_flush();
+        model.end_flush(flush, DONE).unwrap();
+        model.crash(Loss::All);
+        if ignored {
+            model.allow_ignored_flush();
+        }
+        let (mut bytes, read) = ([0; 512], model.begin_read(0, 1));
+        payload::fill(value(number, 1), 0, &mut bytes);
+        model.end_read(read, Some(&bytes)).map(|()| (model.excused(), choices(&mut model)))
+    };
+    assert_eq!(look(false, 2), Ok((0, vec![2])));
+    assert_eq!(look(true, 2), Ok((0, vec![2])));
+    assert_eq!(look(true, 1), Ok((1, vec![1])));
+    look(false, 1).unwrap_err();
+    look(true, 3).expect_err("nobody wrote it");
+}
