@@ -219,6 +219,7 @@ impl Network {
         let reply = reply.await;
         if reply.is_none() {
             link.stream.close();
+            self.once_over(link.clone(), || {});
         }
         reply.ok_or_else(|| Lost::Link(link.clone()))
     }
