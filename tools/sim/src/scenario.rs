@@ -8,7 +8,7 @@
 //!   would go back to what it held before, which is another block's data: without checksums nothing can tell.
 //! - Rot and misdirected writes: on the same disks, for the same reason. Neither has checksums, so that what was stored wrong is read
 //!   as it is; but it stays where it is, and goes when it is written again.
-//! - All of this on a disk that is spilled to: there each page has a checksum, and is read as it was written or not at all.
+//! - All of this on a disk that is spilled to, and reads that come from the wrong place: there each page has a checksum, and is read as it was written or not at all.
 //! - A flush is ignored: on the disk of a file, on a write cache's origin and on a disk that is spilled to. What it was to cover may be
 //!   gone after a power cut, and then alone.
 //! - A call hangs for long, or until the power goes: everywhere. Nothing fails for it.
@@ -107,6 +107,9 @@ impl Scenario {
         }
         if row.has_disk() {
             put_hang(&mut Random(seed ^ 0x6861_6e67_7300), row, &mut phases);
+            if row.spill.is_some() {
+                put_misread(&mut Random(seed ^ 0x6d69_7372_6561_6400), &mut phases);
+            }
             put_ignored(&mut Random(seed ^ 0x6967_6e6f_7265), &mut phases);
         }
         let large_sectors = Random(seed ^ 0x7365_6374_6f72_7300).below(2) == 0;
@@ -162,7 +165,8 @@ impl Phase {
 
     /// Whether what was written to a disk may be read as something else, or not at all.
     pub fn spoils(&self) -> bool {
-        let spoils = |fault: &Fault| matches!(fault.effect, Effect::Rot | Effect::Misdirect);
+        let spoils =
+            |fault: &Fault| matches!(fault.effect, Effect::Rot | Effect::Misdirect | Effect::Misread);
         let plans = [&self.plan, &self.cache_plan];
         self.reads_fail() || self.loses() || plans.into_iter().any(|plan| plan.faults.iter().any(spoils))
     }
@@ -274,6 +278,16 @@ fn put_hang(random: &mut Random, row: &Row, phases: &mut [Phase]) {
     let fault = Fault { call, nth: random.below(nth_max), effect: Effect::Hang(seconds), sticky: false };
     phase.plan_mut(number).faults.push(fault);
     phase.keeps_power[number] = false;
+}
+
+/// In a quarter of the stories of a disk with checksums a read comes from the wrong place.
+fn put_misread(random: &mut Random, phases: &mut [Phase]) {
+    if random.below(4) > 0 {
+        return;
+    }
+    let phase = &mut phases[random.below(phases.len() as u64) as usize];
+    let (nth, sticky) = (random.below(24), random.below(4) == 0);
+    phase.plan.faults.push(Fault { call: Some(Call::Read), nth, effect: Effect::Misread, sticky });
 }
 
 /// In an eighth of the stories a disk ignores flushes. It loses nothing while it has power, so that reads stay exact.

@@ -26,6 +26,8 @@ pub enum Effect {
     Rot,
     /// A write lands one block further on.
     Misdirect,
+    /// A read shows what lies one block further on.
+    Misread,
     /// What is not durable is lost before the call, and reads go back; the next sync or durable write reports it.
     Lose,
     /// The call takes so many seconds more; without a number it never ends, and is not carried out while anybody waits for it.

@@ -16,7 +16,7 @@
 //!   reads go back to what is durable, one sync or durable write reports it, and later ones succeed. Without O_DIRECT a write of
 //!   any kind may be the one that reports it.
 //! - A sector may become unreadable: reads of it fail, after a restart too, until something is written there.
-//! - Bits rot and writes go to the wrong place, and nothing says so.
+//! - Bits rot, writes go to the wrong place and reads come from there, and nothing says so.
 //! - A call may hang: it takes seconds or minutes, or for ever.
 //! - A call whose future is dropped is carried out all the same, or not, now or after some later calls.
 //! - The answer to a call may come later than what it says happened: others may have been told something else meanwhile.
@@ -259,7 +259,10 @@ impl Disk {
                 if state.cache.is_bad(at, len) {
                     return Err(Kind::Io);
                 }
-                state.cache.read(at, into);
+                let last = state.cache.bytes() - len;
+                let elsewhere =
+                    ((at + self.geometry.block_size.bytes()) % (last + 1)).min(last) / SECTOR * SECTOR;
+                state.cache.read(if effect == Some(Effect::Misread) { elsewhere } else { at }, into);
                 Ok(len as usize)
             })
             .await;

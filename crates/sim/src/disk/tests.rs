@@ -33,6 +33,17 @@ fn a_misdirected_write_lands_elsewhere_and_says_nothing() {
 }
 
 #[test]
+fn a_misdirected_read_shows_another_block_and_says_nothing() {
+    let world = World::new(1);
+    let misread = Fault { call: Some(Call::Read), nth: 0, effect: Effect::Misread, sticky: false };
+    let medium = Medium::of(16 << 10, |sector| [sector as u8; 512]);
+    let plan = Plan { faults: vec![misread], ..Plan::default() };
+    let disk = Disk::new(world.clone(), medium, BlockSize::PAGE, plan, 1);
+    let read = |at| world.run(Answer::Pending(disk.read(at, IoBuf::new(4096), 0))).1[0];
+    assert_eq!([read(0), read(0)], [8, 0]);
+}
+
+#[test]
 fn a_write_that_fails_may_have_stored_some_sectors() {
     let (result, bytes) = after_a_write(Effect::Fail(Kind::NoSpace), 7);
     assert_eq!(result, Err(Kind::NoSpace));
