@@ -37,9 +37,9 @@ LIAR
 /// and a tmpfs. `intact` says whether they are all there; `expect WORDS COMMAND...` that a command is refused so.
 const STAGE: &str = r#"
 set -eu
-folder=$1 spillway=$2
-export TMPDIR=$folder
-unset XDG_RUNTIME_DIR
+mount -t tmpfs -o mode=755 none /run
+mount --bind "$1" /tmp
+folder=/tmp spillway=/tmp/program
 user="setpriv --reuid=65534 --regid=65534 --clear-groups"
 run=$folder/spillway-65534 root=$folder/root liars= loop= plain=
 chown 0:0 "$folder"

@@ -7,9 +7,9 @@ const USAGE: i32 = 2;
 /// A server of root; a look for the greeting as user 1234 of a group.
 const STAGE: &str = r#"
 set -eu
-folder=$1 spillway=$2
-export TMPDIR=$folder
-unset XDG_RUNTIME_DIR
+mount -t tmpfs -o mode=755 none /run
+mount --bind "$1" /tmp
+folder=/tmp spillway=/tmp/program
 server=
 user="setpriv --reuid=65534 --regid=65534 --clear-groups"
 trap 'cat "$folder"/*.log "$folder/refusal" >&2 || true; kill $server || true' EXIT

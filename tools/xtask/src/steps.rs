@@ -1,6 +1,7 @@
 //! The test command: each step named, timed and summed up; the first failure ends it.
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -56,8 +57,13 @@ fn clippy(root: &Path) -> Result<()> {
 /// Whatever draws its cases in them draws them from the seed.
 fn tests(root: &Path) -> Result<()> {
     let seed = seed::of_this_run(root, "test")?;
-    let mut tests = command(root);
-    tests.args(["test", "--workspace", "--no-fail-fast"]).env("PROPTEST_RNG_SEED", seed.to_string());
+    // What ignores hangups, such as nohup, hands that on; servers that ignore them are a test of their own.
+    let mut tests = Command::new("env");
+    tests.arg("--default-signal=HUP").arg(command(root).get_program()).current_dir(root);
+    tests
+        .args(["test", "--workspace", "--no-fail-fast"])
+        .stdin(Stdio::null())
+        .env("PROPTEST_RNG_SEED", seed.to_string());
     succeed(&mut tests).with_context(|| seed::again(seed, "test"))
 }
 

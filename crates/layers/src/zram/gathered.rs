@@ -136,10 +136,13 @@ impl Gathered {
 
     /// Writes the batch, which is measured, and publishes it.
     async fn write_here(self) -> (Written, BatchAtWork) {
-        let _measured = self.at_work.meter().write(self.bytes());
+        let measured = self.at_work.meter().write(self.bytes());
         let Self { batch, mut picks, at_work, .. } = self;
         let (core, pages) = (picks.core.clone(), picks.all.len());
         let (done, result) = batch.write(&*core, |index, placed| picks.publish(index, placed)).await;
+        if result.is_ok() {
+            measured.landed();
+        }
         assert_eq!(picks.left().count(), pages - done, "what has not landed stays where it is");
         core.count(Count::BackingWrites, done as u64);
         if done > 0 {
