@@ -127,7 +127,7 @@ fn names_with_a_colon_are_names() {
     server.client().write(0, &bytes).expect("a write");
     let spillway = |server: &Server, words: &[&str]| {
         let mut command = Command::new(binary::path());
-        command.env("XDG_RUNTIME_DIR", server.folder().path()).current_dir(folder.path()).args(words);
+        command.env("SPILLWAY_RUNTIME_DIR", server.folder().path()).current_dir(folder.path()).args(words);
         until("other clients have left", || {
             let said = tool::finish(&mut command);
             (said.code != Some(4)).then(|| drop(said.well()))
@@ -170,7 +170,7 @@ fn a_save_that_is_killed_leaves_no_program_behind() {
     let folder = Scratch::new();
     let image = folder.write("image.qcow2", "old");
     let mut save = Command::new(binary::path());
-    save.env("XDG_RUNTIME_DIR", server.folder().path()).args(["save", "ram0", text(&image), "--force"]);
+    save.env("SPILLWAY_RUNTIME_DIR", server.folder().path()).args(["save", "ram0", text(&image), "--force"]);
     let mut save = save.stdout(Stdio::null()).spawn().expect("the program was built");
     let helping = until("qemu-img works", || program_of(save.id(), "qemu-img"));
     save.kill().expect("it is our child");
@@ -190,7 +190,7 @@ fn a_save_writes_to_no_file_that_was_put_in_place_of_its_own() {
     let (image, precious) = (folder.join("image.qcow2"), folder.write("precious", "precious"));
     let part = folder.join(".image.qcow2.part");
     let mut save = Command::new(binary::path());
-    save.env("XDG_RUNTIME_DIR", server.folder().path()).args(["save", "ram0", text(&image)]);
+    save.env("SPILLWAY_RUNTIME_DIR", server.folder().path()).args(["save", "ram0", text(&image)]);
     let mut save = save.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program was built");
     until("the file is made", || part.exists().then_some(()));
     fs::remove_file(&part).expect("it is there");

@@ -209,7 +209,7 @@ fn a_server_with_few_processes_left_makes_do_with_them() {
     let user = ["--reuid", "--regid"].map(|id| format!("{id}={USER}"));
     let mut stop = Command::new("setpriv");
     stop.args(user).arg("--clear-groups").arg(binary::path()).args(["stop", "ram0"]);
-    tool::finish(stop.env("XDG_RUNTIME_DIR", server.folder().path())).well();
+    tool::finish(stop.env("SPILLWAY_RUNTIME_DIR", server.folder().path())).well();
     assert_eq!(server.ends().code(), Some(0), "{}", server.log());
 }
 

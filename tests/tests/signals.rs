@@ -145,7 +145,7 @@ fn a_server_that_was_stopped_by_job_control_goes_on() {
         let status = fs::read_to_string(format!("/proc/{}/stat", server.pid())).expect("it lives");
         status.rsplit_once(") ").expect("a name ends").1.chars().next()
     };
-    server.signal(Signal::TSTP);
+    server.signal(Signal::STOP);
     until("it is stopped", || (state() == Some('T')).then_some(()));
     server.signal(Signal::CONT);
     assert!(server.client().read(0, 4096) == Ok(bytes.clone()));

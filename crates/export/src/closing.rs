@@ -3,7 +3,7 @@
 //! A session notes its task's waker once and looks at the demand at every poll, which is one load. What closes the
 //! export raises the demand, wakes the sessions and waits until the last of them is gone.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::task::Waker;
 
 use spillway_core::sync::{AtomicU32, Mutex, Ordering, WaitList};
@@ -22,7 +22,7 @@ pub(crate) enum Demand {
 #[derive(Default)]
 pub(crate) struct Closing {
     demand: AtomicU32,
-    watchers: Mutex<HashMap<u64, Waker>>,
+    watchers: Mutex<BTreeMap<u64, Waker>>,
     /// Woken whenever a client has left.
     pub(crate) left: WaitList,
 }

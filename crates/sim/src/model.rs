@@ -194,7 +194,7 @@ impl Model {
     /// A disk has stored these sectors wrong.
     pub fn store_wrong(&mut self, first: u64, count: u64) {
         for sector in first..(first + count).min(self.sectors) {
-            self.touch(sector).both().for_each(|version| version.wrong = true);
+            self.touch(sector).spoil();
         }
         for read in self.reads.values_mut() {
             let last = read.first + read.allowed.len() as u64;

@@ -79,7 +79,7 @@ fn play(scenario: &Scenario) -> Result<Summary, Violation> {
             let killed = phase.keeps_power.iter().take(disks.len()).all(|keeps| *keeps);
             story.at_risk.set(scenario.row.at_risk.filter(|_| killed && !phase.faulty()));
             summary.crashes += 1;
-        } else if scenario.row.has_disk() {
+        } else {
             media = stop(scenario, phase, &disks).0;
             // What was not stopped in order is taken by force only.
             force |= !stopped || phase.faulty() || ignored;

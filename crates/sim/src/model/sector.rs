@@ -46,6 +46,8 @@ pub(super) struct Sector {
     pub(super) now: Vec<Version>,
     pub(super) crash: Vec<Version>,
     pub(super) since: Since,
+    /// A disk has once stored it wrong.
+    pub(super) spoiled: bool,
 }
 
 impl Sector {
@@ -54,13 +56,19 @@ impl Sector {
         let (sure, done) = (true, true);
         let first =
             Version { value, begin: 0, end: Some(0), sure, done, loose, excused, wrong, hole, write: 0 };
-        Self { now: vec![first.clone()], crash: vec![first], since: Since::PowerCut }
+        Self { now: vec![first.clone()], crash: vec![first], since: Since::PowerCut, spoiled: false }
     }
 
     pub(super) fn add(&mut self, version: &Version) {
         self.now.push(version.clone());
         self.crash.push(version.clone());
         self.since = Since::Write;
+    }
+
+    /// A disk has stored it wrong.
+    pub(super) fn spoil(&mut self) {
+        self.both().for_each(|version| version.wrong = true);
+        self.spoiled = true;
     }
 
     /// It may hold something that takes room.

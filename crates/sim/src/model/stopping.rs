@@ -52,7 +52,12 @@ impl Model {
                 sector.now.push(version.clone());
                 sector.crash.push(version.clone());
             }
-            sector.both().for_each(|version| version.done = false);
+            // What was stored wrong may be back as well.
+            let spoiled = sector.spoiled;
+            sector.both().for_each(|version| {
+                version.done = false;
+                version.wrong |= spoiled;
+            });
         }
     }
 
