@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 /// Set to test a program built elsewhere.
 const OVERRIDE: &str = "SPILLWAY_BIN";
 
-/// Names the defect that the program of [`mutant`] has.
+/// Names the defect that the program of `mutant` has.
 pub const MUTANT: &str = "SPILLWAY_MUTANT";
 
 static BINARY: OnceLock<PathBuf> = OnceLock::new();

@@ -63,7 +63,7 @@ impl Default for Limits {
     }
 }
 
-/// What acceptor, connections and [`Serving`] share.
+/// What acceptor, connections and [`Serving`](crate::Serving) share.
 pub(crate) struct Hall {
     pub(crate) pool: Arc<Pool>,
     new_session: NewSession,

@@ -2,7 +2,7 @@
 //! late and in pieces, until one end closes.
 //!
 //! [`Stream`] is the client's end. The server's is a task that does for the session what `io::connection` does on a socket: it
-//! receives what the session takes, polls it, sends its output, and gives it a turn of [`work`] at a time. What a client
+//! receives what the session takes, polls it, sends its output, and gives it a turn of [`work`](spillway_core::work) at a time. What a client
 //! has sent before it closes is still read by the server, which then sees the end and hangs up.
 
 mod ends;

@@ -74,13 +74,12 @@ impl House {
             Arc::new(disk.named(row.disk_name(number)).tearing(tear))
         };
         let disks: Vec<_> = media.iter().enumerate().map(power_up).collect();
-        let network = scenario.network;
-        let buffers = network.map_or_else(Buffers::default, |way| way.buffers(row.long()));
+        let buffers = scenario.network.map_or_else(Buffers::default, |way| way.buffers(row.long()));
         buffers.enter();
         let budget = row.budget(scenario.tight);
         let answers: Rc<Cell<u64>> = Rc::default();
         story.model.borrow_mut().set_losing(row.is_durable() && phase.loses());
-        story.model.borrow_mut().set_late(network.is_some());
+        story.model.borrow_mut().set_late(scenario.network.is_some());
         // What cannot be read stays so in later phases.
         let bad = media.iter().any(Medium::has_bad_sectors);
         let visitor = Visitor {
@@ -119,7 +118,7 @@ impl House {
             force,
             at_risk,
             buffers,
-            network,
+            network: scenario.network,
             steady: phase.steps.iter().all(|step| !matches!(step.act, Act::Reset { .. })),
         }
     }

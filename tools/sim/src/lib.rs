@@ -22,3 +22,4 @@ pub mod stacks;
 mod story;
 mod sweeps;
 mod visitor;
+mod words;
