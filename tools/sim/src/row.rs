@@ -121,6 +121,12 @@ impl Row {
         layers.iter().any(|layer| matches!(layer, LayerConfig::PageCache(_)))
     }
 
+    /// Whether reads may wait for calls that are none for them: they join what a page cache reads ahead, or what a drive's cache lets out.
+    pub fn joins(&self) -> bool {
+        let layers = (self.config)(self.bytes).layers;
+        self.is_paged() || layers.iter().any(|layer| matches!(layer, LayerConfig::Volatile(_)))
+    }
+
     /// Whether it has a disk that may fail.
     pub fn has_disk(&self) -> bool {
         self.disk.is_some() || self.spill.is_some()

@@ -40,13 +40,13 @@ impl House {
         Ok(())
     }
 
-    /// Reads where no other request is under way are answered while calls hang that are none for them. A page cache is left out, where they
-    /// join what is read ahead.
+    /// Reads where no other request is under way are answered while calls hang that are none for them. Stacks where
+    /// they join others are left out.
     fn look_past_it(&self) -> Result<(), Violation> {
         let in_place = if self.row.is_durable() { self.disks[0].hung() } else { Vec::new() };
         let reads = self.disks.iter().flat_map(|disk| disk.hung()).any(|(call, _)| call == Call::Read);
         let plain = self.row.is_durable() && self.row.cache.is_none();
-        if self.row.is_paged() || reads && !plain {
+        if self.row.joins() || reads && !plain {
             return Ok(());
         }
         let model = self.visitor.model.borrow();
