@@ -113,7 +113,9 @@ impl Scenario {
             }
             put_ignored(&mut Random(seed ^ 0x6967_6e6f_7265), &mut phases);
         }
-        let large_sectors = Random(seed ^ 0x7365_6374_6f72_7300).below(2) == 0;
+        // What a disk has lost or stored wrong is merged with what is written beside it: no block of such a disk has to be whole.
+        let sound = !phases.iter().any(Phase::faulty);
+        let large_sectors = sound && Random(seed ^ 0x7365_6374_6f72_7300).below(2) == 0;
         Self { row, seed, phases, tight, refused, idle_workers, large_sectors, network }
     }
 
