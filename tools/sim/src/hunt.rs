@@ -11,8 +11,8 @@ use spillway_simulate::stacks;
 
 use crate::job::Job;
 
-/// Stories that a mutant may live through: some 60 seconds of a release build on one idle core, however busy this one is.
-const MUTANT_STORIES: usize = 60_000;
+/// Stories that a mutant may live through: some minutes of a release build on one idle core, however busy this one is.
+const MUTANT_STORIES: usize = 200_000;
 
 /// Seeds between two workloads in which every call fails: these take as long as some hundred stories.
 const SEEDS_A_FAILURE: u64 = 512;
