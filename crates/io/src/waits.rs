@@ -66,7 +66,7 @@ impl<'a> Waits<'a> {
     /// Takes what has come, without waiting. Where that is refused, until it is not, or the thread is `ending`.
     pub(crate) fn look(&mut self, ending: impl Fn() -> bool) {
         let runtime = self.runtime;
-        self.insist(ending, || runtime.poll_with(Some(Duration::ZERO)));
+        self.insist(ending, Some(Duration::ZERO), |limit| runtime.poll_with(limit));
     }
 
     /// Waits until something comes; refusals as in [`Waits::look`].
@@ -76,12 +76,19 @@ impl<'a> Waits<'a> {
             sleep(PAUSE_MIN);
         }
         let runtime = self.runtime;
-        self.insist(ending, || runtime.poll());
+        self.insist(ending, runtime.current_timeout(), |limit| runtime.poll_with(limit));
     }
 
-    /// Calls until it is not refused, or the thread is ending.
-    fn insist(&mut self, ending: impl Fn() -> bool, call: impl Fn()) {
-        while let Err(error) = attempt(&call) {
+    /// Calls until it is not refused, or the thread is ending. After a refusal the call is not to wait: the driver may have counted a wake-up
+    /// from another thread as seen before it was refused.
+    fn insist(
+        &mut self,
+        ending: impl Fn() -> bool,
+        mut limit: Option<Duration>,
+        call: impl Fn(Option<Duration>),
+    ) {
+        while let Err(error) = attempt(|| call(limit)) {
+            limit = Some(Duration::ZERO);
             self.note(&error);
             sleep(PAUSE_MAX.min(PAUSE_MIN * (1 << self.refused.min(10))));
             self.refused += 1;
@@ -146,7 +153,7 @@ mod tests {
     use super::*;
     use crate::{Driver, DriverChoice};
 
-    /// The errno of a refusal, and how often it was tried.
+    /// What the server is told of a refusal that comes so many times, and how often the driver was called.
     fn insisted(errno: i32, times: u32) -> (Vec<Option<i32>>, u32) {
         let recipe = crate::driver::RuntimeRecipe::choose(DriverChoice::Poll).unwrap();
         assert_eq!(recipe.driver, Driver::Poll(None));
@@ -157,8 +164,11 @@ mod tests {
         let tries = Cell::new(0);
         waits.insist(
             || false,
-            || {
+            None,
+            |limit| {
                 tries.set(tries.get() + 1);
+                let refused_once = tries.get() > 1;
+                assert_eq!(limit, refused_once.then_some(Duration::ZERO), "a wake-up may be lost with a refusal");
                 // As the runtime does it.
                 let error = io::Error::from_raw_os_error(errno);
                 assert!(tries.get() > times, "{error:?}");
