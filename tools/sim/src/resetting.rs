@@ -53,6 +53,8 @@ impl Resets {
         match kind {
             Kind::Invalid => beside || dropped,
             Kind::Busy | Kind::ShuttingDown | Kind::NoDevice => beside,
+            // How full the file was is gone with the reset.
+            Kind::NoSpace => beside && name == "writeback",
             _ => false,
         }
     }

@@ -193,8 +193,6 @@ impl Visitor {
         if let (Err(error), false) = (stored, self.faulty)
             && !(error.kind == Kind::NoDevice && self.spill.is_some() && !(had && self.has_spill_file()))
             && !self.may_refuse_setting(name, error.kind)
-            // The room of a file that a reset has let go may not be free yet.
-            && !(error.kind == Kind::NoSpace && self.spill.is_some() && self.resets.ended() > 0)
             && !self.resets.may_refuse(name, error.kind, resets)
         {
             self.fail(Violation(format!("setting {name} to {} fails: {error}", values[value])));
