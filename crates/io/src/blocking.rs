@@ -130,16 +130,23 @@ pub fn on_blocking_thread<T: Send + 'static>(
     call: impl FnOnce() -> T + Send + 'static,
 ) -> impl Future<Output = T> {
     let buffers = Buffers::here();
-    async move {
-        let queue = CURRENT.with_borrow(Clone::clone).expect("a thread with a runtime has threads for calls");
-        let (sender, outcome) = oneshot::channel();
-        queue.push(Box::new(move || {
-            buffers.enter();
-            // Nobody may wait any more.
-            let _ = sender.send(call());
-        }));
-        outcome.await.expect("a call that was begun is answered")
-    }
+    call_on_blocking_thread(move || {
+        buffers.enter();
+        call()
+    })
+}
+
+/// The same for a call that allocates no buffer: the thread gets no share of the memory that the engine's threads keep for reuse.
+pub(crate) async fn call_on_blocking_thread<T: Send + 'static>(
+    call: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let queue = CURRENT.with_borrow(Clone::clone).expect("a thread with a runtime has threads for calls");
+    let (sender, outcome) = oneshot::channel();
+    queue.push(Box::new(move || {
+        // Nobody may wait any more.
+        let _ = sender.send(call());
+    }));
+    outcome.await.expect("a call that was begun is answered")
 }
 
 #[cfg(test)]

@@ -168,7 +168,11 @@ mod tests {
             |limit| {
                 tries.set(tries.get() + 1);
                 let refused_once = tries.get() > 1;
-                assert_eq!(limit, refused_once.then_some(Duration::ZERO), "a wake-up may be lost with a refusal");
+                assert_eq!(
+                    limit,
+                    refused_once.then_some(Duration::ZERO),
+                    "a wake-up may be lost with a refusal"
+                );
                 // As the runtime does it.
                 let error = io::Error::from_raw_os_error(errno);
                 assert!(tries.get() > times, "{error:?}");

@@ -13,7 +13,7 @@ use rustix::fs::{FallocateFlags, fallocate, fdatasync};
 use rustix::io::{ReadWriteFlags, pread, pwritev2};
 use spillway_core::IoBuf;
 
-use crate::blocking::on_blocking_thread;
+use crate::blocking::call_on_blocking_thread;
 
 use crate::mutant;
 
@@ -61,7 +61,7 @@ impl FileOp {
     /// Runs the operation once; the result is a count of bytes or an errno.
     pub(super) async fn run(mut self) -> (Result<usize, i32>, Self) {
         let (result, op) = if self.blocks() {
-            on_blocking_thread(move || (self.call(), self)).await
+            call_on_blocking_thread(move || (self.call(), self)).await
         } else {
             let BufResult(result, op) = compio::runtime::submit(self).await;
             (result, op)

@@ -9,7 +9,7 @@ use spillway_core::{Answer, ByteRange, Extent, FallocateMode, Geometry, IoBuf, K
 
 use super::op::{Act, FileOp};
 use super::{extents, identity, length};
-use crate::blocking::on_blocking_thread;
+use crate::blocking::call_on_blocking_thread;
 
 /// An open file or block device.
 pub(super) struct OpenFile {
@@ -78,7 +78,7 @@ impl Storage for OpenFile {
             return Answer::Done(Ok(vec![Extent::stored(range.len)]));
         }
         let (fd, block) = (self.fd.clone(), self.geometry.block_size.bytes());
-        Answer::pending(on_blocking_thread(move || Ok(extents::find(&fd, range, block, count_max))))
+        Answer::pending(call_on_blocking_thread(move || Ok(extents::find(&fd, range, block, count_max))))
     }
 }
 

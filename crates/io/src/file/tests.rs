@@ -399,6 +399,22 @@ fn a_file_cut_behind_our_back_is_an_error_and_not_a_hang() {
 }
 
 #[test]
+fn a_file_takes_no_share_of_the_memory_that_workers_keep() {
+    let buffers = Buffers::new(512 << 10);
+    buffers.enter();
+    let keeps = || {
+        drop((0..64).map(|_| IoBuf::new(4096)).collect::<Vec<_>>());
+        buffers.bytes_in_use() - buffers.bytes_held()
+    };
+    let (device, local) = (Scratch::new().open(Direct::Off).device, local(DriverChoice::Poll));
+    let before = keeps();
+    let reply = local.block_on(device.submit(Request::read(0, IoBuf::new(4096))));
+    reply.result.unwrap();
+    assert!(0 < before && before < 64 * 4096, "the limit decides: {before}");
+    assert_eq!(keeps(), before);
+}
+
+#[test]
 fn what_can_only_block_does_so_on_a_thread_of_its_own_and_its_buffers_count() {
     let buffers = Buffers::default();
     buffers.enter();
