@@ -7,6 +7,7 @@
 //! | `closing` | asking the clients of one export to leave |
 //! | `covered` | the work of requests that cover much |
 //! | `ending` | how one conversation ends once nothing is pending |
+//! | `pipeline` | admission, back-pressure and pending requests of a conversation |
 //! | `pending` | answers that are still to come, and which of them have news |
 //! | `statistics` | what clients did |
 #![forbid(unsafe_code)]
@@ -23,6 +24,7 @@ mod covered;
 mod ending;
 mod export;
 mod pending;
+mod pipeline;
 mod statistics;
 #[cfg(test)]
 mod test_device;

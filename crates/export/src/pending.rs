@@ -97,6 +97,8 @@ pub(crate) struct Pending<T, F> {
     news: [u64; WORDS],
     /// Where the search for news goes on.
     next: usize,
+    /// Whether an answer was polled since the news were collected.
+    polled: bool,
     bytes: u64,
     /// For the requests beyond [`REQUESTS_COVERED`], each for [`REQUESTS_STEP`] of them.
     reserves: Vec<Reserve>,
@@ -110,6 +112,7 @@ impl<T, F> Default for Pending<T, F> {
             ready: Arc::default(),
             news: [0; WORDS],
             next: 0,
+            polled: false,
             bytes: 0,
             reserves: Vec::new(),
         }
@@ -183,6 +186,7 @@ impl<T, F: Future + Unpin> Pending<T, F> {
     pub(crate) fn collect(&mut self, context: &Context<'_>) {
         self.ready.register(context.waker());
         self.ready.notified.swap(false, Ordering::AcqRel);
+        self.polled = false;
         let words = self.slots.len().div_ceil(64);
         for (bits, news) in self.ready.bits[..words].iter().zip(&mut self.news) {
             if bits.load(Ordering::Relaxed) != 0 {
@@ -191,19 +195,18 @@ impl<T, F: Future + Unpin> Pending<T, F> {
         }
     }
 
-    /// The next finished answer among the collected news, of which some are left for later where the turn is spent.
+    /// The next finished answer among the collected news. One is polled in any case; then some are left for later where the turn is spent.
     pub(crate) fn next_done(&mut self) -> Option<(T, F::Output)> {
-        loop {
+        while !(self.polled && work::spent()) {
             let index = self.first_news()?;
             self.news[index / 64] &= !(1 << (index % 64));
             self.next = index + 1;
+            self.polled = true;
             if let Some(done) = self.poll_slot(index) {
                 return Some(done);
             }
-            if work::spent() {
-                return None;
-            }
         }
+        None
     }
 
     /// The first slot with news from `next` on, and around: one whose turns are spent on long work has news at once again, and must

@@ -32,7 +32,7 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("align: forget the second edge", "file"),
     mutant("align: hold the gate of the first edge alone", "file"),
     mutant("nbd: forget FUA", "file"),
-    mutant("nbd: ask once for the room of a parked request", "file"),
+    mutant("pipeline: ask once for the room of a parked request", "file"),
     mutant("nbd: forget the first piece of a payload", "file"),
     mutant("pending: never look around at earlier news", "file"),
     mutant("ending: close without a last flush", "file"),

@@ -1,17 +1,13 @@
 //! Reads, writes and the like of disk files: their submission, backpressure and replies.
 //!
-//! The rule is that of NBD's connections: no further request is taken while those that are pending hold more than
-//! [`Config::held_bytes_max`], or are 1024, or memory is short and they hold more than a session gets in any case. A request that
-//! needs a buffer waits until the session's own limit has room for it, and then until [`buffer::room`] has it; one of a
-//! session that holds nothing gets a small buffer at once.
+//! Back-pressure is that of [`Pipeline`]; replies leave at once, so that none counts as unsent.
 //!
 //! A long payload stays where it was received, unless that is the driver's last buffer: a device that hangs would keep the driver from
 //! reading requests for others.
 
 use std::collections::VecDeque;
-use std::task::{Context, Poll};
+use std::task::Context;
 
-use spillway_core::buffer;
 use spillway_core::exchange::Message;
 use spillway_core::{Answer, Flags, IoBuf, Kind, LocalFuture, Op, Reply, Request, work};
 
@@ -20,28 +16,24 @@ use super::config::{Config, STAYING_LEN_MIN};
 use super::seek::seek;
 use super::wire::{Head, errno};
 use crate::covered::spend_for;
-use crate::pending::{PENDING_MAX, Pending};
+use crate::pending::PENDING_MAX;
+use crate::pipeline::{Limits, Pipeline};
 use crate::statistics::Counter;
 
-/// Bytes of a buffer that a session gets in any case.
-const ASSURED_BYTES: usize = 16 << 10;
+/// Bytes of replies that are not sent.
+const UNSENT: usize = 0;
 
-/// A read or write that waits for a buffer.
-struct Parked {
+/// A read or write without its buffer, and the message that has the payload of a write.
+struct Transfer {
     ticket: Ticket,
     request: Request,
-    /// Of a write; empty for a read.
     payload: IoBuf,
-    len: usize,
-    /// Absent until the session may hold the buffer.
-    room: Option<LocalFuture<IoBuf>>,
 }
 
 /// The requests of a session that a device or the server carries out.
 pub(super) struct Transfers {
     config: Config,
-    pending: Pending<Asked, PendingAnswer>,
-    parked: Option<Parked>,
+    pipeline: Pipeline<Transfer, Asked, PendingAnswer>,
     /// What a request had its payload in that is parked no longer.
     returned: Option<IoBuf>,
     replies: VecDeque<Message>,
@@ -49,31 +41,26 @@ pub(super) struct Transfers {
 
 impl Transfers {
     pub(super) fn new(config: Config) -> Self {
-        Self { config, pending: Pending::default(), parked: None, returned: None, replies: VecDeque::new() }
+        let limits = Limits { held_bytes_max: config.held_bytes_max, requests_max: PENDING_MAX };
+        Self { config, pipeline: Pipeline::new(limits), returned: None, replies: VecDeque::new() }
     }
 
     /// Requests that are not answered.
     pub(super) fn pending(&self) -> usize {
-        self.pending.len() + usize::from(self.parked.is_some())
+        self.pipeline.pending() + usize::from(self.pipeline.parked().is_some())
     }
 
     /// Whether another request is taken.
     pub(super) fn takes(&mut self) -> bool {
-        let held = self.pending.bytes() as usize;
-        self.parked.is_none()
-            && held <= self.config.held_bytes_max
-            && self.pending.len() < PENDING_MAX
-            && !(held > ASSURED_BYTES && buffer::is_short())
-            && self.pending.has_room()
+        self.pipeline.admits(UNSENT)
     }
 
     /// Reads as many bytes as the ticket says.
     pub(super) fn read(&mut self, ticket: Ticket, offset: u64, len: usize) {
-        let request = Request::read(offset, IoBuf::empty());
-        match self.buffer(len) {
-            Some(buf) => self.submit(ticket, with_buffer(request, buf)),
-            None => self.park(ticket, request, IoBuf::empty(), len),
-        }
+        self.transfer(
+            Transfer { ticket, request: Request::read(offset, IoBuf::empty()), payload: IoBuf::empty() },
+            len,
+        );
     }
 
     /// Writes the window of `payload`. Gives the buffer back unless it is kept: until the answer, never where it is the `last`, or until
@@ -90,16 +77,24 @@ impl Transfers {
             self.submit(ticket, with_buffer(request, payload));
             return None;
         }
-        match self.buffer(len) {
-            Some(buf) => {
-                self.submit(ticket, with_payload(request, buf, &payload));
-                Some(payload)
-            }
-            None => {
-                self.park(ticket, request, payload, len);
-                None
-            }
+        self.transfer(Transfer { ticket, request, payload }, len);
+        self.returned()
+    }
+
+    /// Submits a read or write once it has a buffer of `len` bytes.
+    fn transfer(&mut self, transfer: Transfer, len: usize) {
+        if let Some((transfer, buf)) = self.pipeline.equip(transfer, len, UNSENT) {
+            self.submit_with_buffer(transfer, buf);
         }
+    }
+
+    fn submit_with_buffer(&mut self, transfer: Transfer, mut buf: IoBuf) {
+        let Transfer { ticket, request, payload } = transfer;
+        if request.op == Op::Write {
+            buf.copy_from_slice(&payload);
+            self.returned = Some(payload);
+        }
+        self.submit(ticket, with_buffer(request, buf));
     }
 
     /// The buffer of a payload that has been copied since.
@@ -124,34 +119,6 @@ impl Transfers {
         self.begin(Asked::Control(ticket), 0, PendingAnswer::Control(shown));
     }
 
-    /// Whether the session may hold another buffer of `len` bytes.
-    fn affords(&self, len: usize) -> bool {
-        let held = self.pending.bytes() as usize + buffer::bytes_for(len);
-        self.pending.is_empty() || held <= self.config.held_bytes_max
-    }
-
-    /// Whether a buffer of `len` bytes is due however short memory is.
-    fn assured(&self, len: usize) -> bool {
-        len <= ASSURED_BYTES && self.pending.is_empty()
-    }
-
-    fn buffer(&self, len: usize) -> Option<IoBuf> {
-        if !self.affords(len) {
-            return None;
-        }
-        IoBuf::try_new(len).or_else(|| self.assured(len).then(|| IoBuf::new(len)))
-    }
-
-    fn room(&self, len: usize) -> Option<LocalFuture<IoBuf>> {
-        self.affords(len).then(|| Box::pin(buffer::room(len)) as LocalFuture<IoBuf>)
-    }
-
-    fn park(&mut self, ticket: Ticket, request: Request, payload: IoBuf, len: usize) {
-        assert!(self.parked.is_none(), "a request was taken behind one that waits");
-        let room = self.room(len);
-        self.parked = Some(Parked { ticket, request, payload, len, room });
-    }
-
     fn submit(&mut self, ticket: Ticket, request: Request) {
         let held = request.buf.capacity() as u64;
         match ticket.volume.export().device().submit_bytes(request) {
@@ -164,7 +131,7 @@ impl Transfers {
     }
 
     fn begin(&mut self, asked: Asked, held: u64, answer: PendingAnswer) {
-        if let Some((asked, outcome)) = self.pending.begin(asked, held, answer) {
+        if let Some((asked, outcome)) = self.pipeline.begin(asked, held, answer) {
             self.finish(&asked, outcome);
         }
     }
@@ -255,39 +222,13 @@ impl Transfers {
 
     /// Lets pending answers progress and replies to those that came.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) {
-        if self.pending() == 0 {
-            return;
-        }
-        self.pending.collect(context);
-        while let Some((asked, outcome)) = self.pending.next_done() {
+        self.pipeline.collect(context);
+        while let Some((asked, outcome)) = self.pipeline.next_done() {
             self.finish(&asked, outcome);
-            if work::spent() {
-                break;
-            }
         }
-        self.poll_parked(context);
-    }
-
-    fn poll_parked(&mut self, context: &mut Context<'_>) {
-        let Some(mut parked) = self.parked.take() else { return };
-        parked.room = parked.room.or_else(|| self.room(parked.len));
-        let buf = match parked.room.as_mut().map(|room| room.as_mut().poll(context)) {
-            Some(Poll::Ready(buf)) => buf,
-            _ if self.assured(parked.len) => IoBuf::new(parked.len),
-            _ => {
-                self.parked = Some(parked);
-                return;
-            }
-        };
-        let request = match parked.request.op {
-            Op::Read => with_buffer(parked.request, buf),
-            _ => {
-                let request = with_payload(parked.request, buf, &parked.payload);
-                self.returned = Some(parked.payload);
-                request
-            }
-        };
-        self.submit(parked.ticket, request);
+        if let Some((transfer, buf)) = self.pipeline.poll_parked(context, UNSENT) {
+            self.submit_with_buffer(transfer, buf);
+        }
     }
 }
 
@@ -295,11 +236,6 @@ fn with_buffer(mut request: Request, buf: IoBuf) -> Request {
     request.range.len = buf.len() as u64;
     request.buf = buf;
     request
-}
-
-fn with_payload(request: Request, mut buf: IoBuf, payload: &[u8]) -> Request {
-    buf.copy_from_slice(payload);
-    with_buffer(request, buf)
 }
 
 /// A request to write what comes later at `offset`.

@@ -18,14 +18,12 @@
 //!
 //! One client holds at most [`Config::held_bytes_max`](super::Config::held_bytes_max) of the first four rows, or a single
 //! request. What [`CONNECTION_BYTES`] covers, it gets however short memory is, so that every client proceeds: its first
-//! [`REQUESTS_COVERED`](crate::pending::REQUESTS_COVERED) pending requests, and a buffer or replies of [`ASSURED_BYTES`].
+//! [`REQUESTS_COVERED`](crate::pending::REQUESTS_COVERED) pending requests, and a buffer or replies of
+//! [`ASSURED_BYTES`](crate::pipeline::ASSURED_BYTES).
 
 /// Bytes that a connection is charged when it is admitted: the receive buffer (16 KiB), a page of output, what it gets
 /// however short memory is, in a handshake one option's data and the replies to it instead, and its structures.
 pub const CONNECTION_BYTES: u64 = 64 << 10;
-
-/// Bytes of a buffer, or of unsent replies, that a connection gets in any case.
-pub(super) const ASSURED_BYTES: usize = 16 << 10;
 
 /// Most extents in one reply to `CMD_BLOCK_STATUS`, and without memory for so many.
 pub(super) const EXTENTS_MAX: usize = 2048;
@@ -44,6 +42,7 @@ pub(super) const OPTIONS_UNSENT_MAX: usize = 8 << 10;
 mod tests {
     use super::*;
     use crate::pending::{REQUEST_BYTES, REQUESTS_COVERED};
+    use crate::pipeline::ASSURED_BYTES;
     use spillway_core::Extent;
 
     #[test]

@@ -26,7 +26,7 @@
 //! | `request` | which requests are allowed, and the errno of each refusal |
 //! | `ticket` | what is kept of a request until its reply |
 //! | `position` | where in the stream of requests a client is |
-//! | `transmission` | the stream of requests, their submission, backpressure |
+//! | `transmission` | the stream of requests and their submission |
 //! | `incoming` | the payload of a write while it arrives |
 //! | `answer` | an answer of the device that is still to come |
 //! | `reply` | replies in the three styles, and the errno of each failure |

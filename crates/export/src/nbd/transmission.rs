@@ -1,27 +1,23 @@
 //! The stream of requests: headers and payloads in, submissions to the device, replies out.
 //!
 //! Each request is submitted as soon as it is here whole. An answer that is known at once is replied to at once; the
-//! others go to [`Pending`]. Replies leave in the order in which answers come.
+//! others go to the [`Pipeline`]. Replies leave in the order in which answers come.
 //!
-//! Backpressure, by the rule in [`memory`](super::memory): no new request is begun while unsent replies and pending
-//! requests together hold more than [`Config::held_bytes_max`], or [`Config::requests_max`] are pending, or memory is short
-//! and the connection holds more than it gets in any case. A request that needs a buffer waits until the connection's own
-//! limit has room for it, and then until [`buffer::room`] has it; one of a connection that holds nothing gets a small buffer
-//! at once.
+//! Back-pressure is that of [`Pipeline`], with the charges of [`memory`](super::memory).
 //!
 //! Fairness: each request and each poll of an answer is counted as [`work`]; once the turn is spent no other is begun, and the
 //! bytes behind it stay with the driver.
 
-use std::task::{Context, Poll};
+use std::task::Context;
 
-use spillway_core::buffer::{self, Reserve};
+use spillway_core::buffer::Reserve;
 use spillway_core::session::{Intake, Output};
-use spillway_core::{Aligned, Answer, ByteRange, IoBuf, LocalFuture, Op, Request, mutant, work};
+use spillway_core::{Aligned, Answer, ByteRange, IoBuf, Op, Request, mutant, work};
 
 use super::answer::{Completion, PendingAnswer, held_by};
 use super::config::Config;
 use super::incoming::{Incoming, PartialHeader};
-use super::memory::{ASSURED_BYTES, EXTENTS_BYTES, EXTENTS_MAX, EXTENTS_MIN};
+use super::memory::{EXTENTS_BYTES, EXTENTS_MAX, EXTENTS_MIN};
 use super::position::Position;
 use super::reply::{Refusal, cut};
 use super::request::Rules;
@@ -31,7 +27,7 @@ use super::wire::{RequestHeader, cmd, cmd_flag};
 use crate::covered::spend_for;
 use crate::ending::Ending;
 use crate::export::Connected;
-use crate::pending::Pending;
+use crate::pipeline::{Limits, Pipeline};
 
 /// Bytes of replies that are sent before more requests are taken: the client has something to do meanwhile.
 const SENT_SOON: usize = 64 << 10;
@@ -43,10 +39,9 @@ const EXTENTS_A_UNIT: u32 = 8;
 pub(super) struct Transmission {
     device: Aligned,
     rules: Rules,
-    config: Config,
     position: Position,
     partial: PartialHeader,
-    pending: Pending<Ticket, PendingAnswer>,
+    pipeline: Pipeline<Ticket, Ticket, PendingAnswer>,
     ending: Ending,
     responder: Responder,
     /// Last, so that the client is counted out after its pending requests are gone.
@@ -55,13 +50,13 @@ pub(super) struct Transmission {
 
 impl Transmission {
     pub(super) fn new(connected: Connected, rules: Rules, config: Config) -> Self {
+        let Config { held_bytes_max, requests_max, .. } = config;
         Self {
             device: connected.export().device().clone(),
             rules,
-            config,
             position: Position::Header,
             partial: PartialHeader::default(),
-            pending: Pending::default(),
+            pipeline: Pipeline::new(Limits { held_bytes_max, requests_max }),
             ending: Ending::default(),
             responder: Responder::new(rules.replies),
             connected,
@@ -75,8 +70,8 @@ impl Transmission {
 
     /// Requests received whole and not answered.
     pub(super) fn pending(&self) -> usize {
-        let parked = matches!(&self.position, Position::Parked(ticket, _) if ticket.command == Command::Read);
-        self.pending.len() + usize::from(parked)
+        let parked = self.pipeline.parked().is_some_and(|ticket| ticket.command == Command::Read);
+        self.pipeline.pending() + usize::from(parked)
     }
 
     /// A payload has begun and is not here whole.
@@ -84,46 +79,21 @@ impl Transmission {
         matches!(self.position, Position::Payload(_) | Position::Lent(..))
     }
 
-    /// Bytes that this connection keeps from others.
-    fn held(&self, out: &Output) -> usize {
-        out.held() + self.pending.bytes() as usize
-    }
-
-    /// Whether no further request is begun. Sending or an answer ends that.
-    fn full(&mut self, out: &Output) -> bool {
-        let held = self.held(out);
-        held > self.config.held_bytes_max
-            || self.pending.len() >= self.config.requests_max
-            || (held > ASSURED_BYTES && buffer::is_short())
-            || !self.pending.has_room()
-    }
-
-    /// Whether the connection may hold another buffer of `len` bytes.
-    fn affords(&self, len: usize, out: &Output) -> bool {
-        (self.pending.is_empty() && out.is_empty())
-            || self.held(out) + buffer::bytes_for(len) <= self.config.held_bytes_max
-    }
-
     /// What to receive next.
     pub(super) fn intake(&mut self, out: &Output) -> Intake {
-        if let Position::Payload(incoming) = &mut self.position {
-            let Some(buf) = incoming.lend() else { return Intake::Bytes };
-            self.position = Position::Lent(incoming.ticket, incoming.filled);
-            return Intake::Payload(buf);
-        }
-        let full = matches!(self.position, Position::Header) && self.full(out);
-        match &self.position {
-            Position::Header if full => Intake::Pause,
-            Position::Header | Position::Skip(..) | Position::Payload(_) => Intake::Bytes,
-            Position::Lent(..) | Position::End => Intake::Pause,
-            Position::Parked(ticket, room) => {
-                let len = ticket.length as usize;
-                // Only sending made this so: nothing else would wake the task to look again.
-                if self.assured(len, out) || (room.is_none() && self.affords(len, out)) {
-                    self.pending.wake_task();
-                }
+        match &mut self.position {
+            Position::Header if self.pipeline.admits(unsent(out)) => Intake::Bytes,
+            Position::Header => {
+                self.pipeline.sent(unsent(out));
                 Intake::Pause
             }
+            Position::Skip(..) => Intake::Bytes,
+            Position::Payload(incoming) => {
+                let Some(buf) = incoming.lend() else { return Intake::Bytes };
+                self.position = Position::Lent(incoming.ticket, incoming.filled);
+                Intake::Payload(buf)
+            }
+            Position::Lent(..) | Position::End => Intake::Pause,
         }
     }
 
@@ -143,9 +113,9 @@ impl Transmission {
         let before = out.len();
         while at < bytes.len() {
             let rest = &bytes[at..];
-            let enough = out.len() - before >= SENT_SOON || self.full(out) || work::spent();
             at += match &mut self.position {
-                Position::Header if enough => break,
+                Position::Header if out.len() - before >= SENT_SOON || work::spent() => break,
+                Position::Header if !self.pipeline.admits(unsent(out)) => break,
                 Position::Header => self.take_header(rest, out),
                 Position::Payload(_) => self.take_payload(rest, out),
                 Position::Skip(left, refused) => {
@@ -154,7 +124,7 @@ impl Transmission {
                     self.skip(left, refused, out);
                     used
                 }
-                Position::Lent(..) | Position::Parked(..) => break,
+                Position::Lent(..) => break,
                 Position::End => rest.len(),
             };
         }
@@ -209,10 +179,12 @@ impl Transmission {
 
     fn accept(&mut self, ticket: Ticket, rest: &[u8], out: &mut Output) -> usize {
         match ticket.command {
-            Command::Read | Command::Write => match self.buffer(ticket.length as usize, out) {
-                Some(buf) => return self.begin_with_buffer(ticket, buf, rest, out),
-                None => self.position = Position::Parked(ticket, self.room(&ticket, out)),
-            },
+            Command::Read | Command::Write => {
+                if let Some((ticket, buf)) = self.pipeline.equip(ticket, ticket.length as usize, unsent(out))
+                {
+                    return self.begin_with_buffer(ticket, buf, rest, out);
+                }
+            }
             Command::Flush => self.submit(ticket, Request::flush(), out),
             Command::Trim => self.submit_bare(ticket, Op::Discard, out),
             Command::WriteZeroes => self.submit_bare(ticket, Op::WriteZeroes, out),
@@ -220,24 +192,6 @@ impl Transmission {
             Command::BlockStatus => self.query_extents(ticket, out),
         }
         0
-    }
-
-    fn buffer(&self, len: usize, out: &Output) -> Option<IoBuf> {
-        if !self.affords(len, out) {
-            return None;
-        }
-        IoBuf::try_new(len).or_else(|| self.assured(len, out).then(|| IoBuf::new(len)))
-    }
-
-    /// The wait for a buffer, once the connection may hold it.
-    fn room(&self, ticket: &Ticket, out: &Output) -> Option<LocalFuture<IoBuf>> {
-        let len = ticket.length as usize;
-        self.affords(len, out).then(|| Box::pin(buffer::room(len)) as LocalFuture<IoBuf>)
-    }
-
-    /// Whether a buffer of `len` bytes is due however short memory is.
-    fn assured(&self, len: usize, out: &Output) -> bool {
-        len <= ASSURED_BYTES && self.pending.is_empty() && out.is_empty()
     }
 
     fn begin_with_buffer(&mut self, ticket: Ticket, buf: IoBuf, rest: &[u8], out: &mut Output) -> usize {
@@ -317,7 +271,7 @@ impl Transmission {
     }
 
     fn await_answer(&mut self, ticket: Ticket, answer: PendingAnswer, out: &mut Output) {
-        if let Some((ticket, completion)) = self.pending.begin(ticket, held_by(&ticket), answer) {
+        if let Some((ticket, completion)) = self.pipeline.begin(ticket, held_by(&ticket), answer) {
             self.finish(&ticket, completion, out);
         }
     }
@@ -336,38 +290,16 @@ impl Transmission {
 
     /// Lets pending answers progress and replies to those that came.
     pub(super) fn poll(&mut self, context: &mut Context<'_>, out: &mut Output) {
-        if !self.pending.is_empty() || matches!(self.position, Position::Parked(..)) {
-            self.pending.collect(context);
-            while let Some((ticket, completion)) = self.pending.next_done() {
-                self.finish(&ticket, completion, out);
-                if work::spent() {
-                    break;
-                }
-            }
-            self.poll_parked(context, out);
+        self.pipeline.collect(context);
+        while let Some((ticket, completion)) = self.pipeline.next_done() {
+            self.finish(&ticket, completion, out);
+        }
+        if let Some((ticket, buf)) = self.pipeline.poll_parked(context, unsent(out)) {
+            self.begin_with_buffer(ticket, buf, &[], out);
         }
         self.settle();
         self.ending.poll(context, self.connected.export());
         self.responder.publish(&self.connected.export().counters);
-    }
-
-    fn poll_parked(&mut self, context: &mut Context<'_>, out: &mut Output) {
-        let Position::Parked(ticket, room) = &mut self.position else { return };
-        let (ticket, mut room) = (*ticket, room.take());
-        let len = ticket.length as usize;
-        if room.is_none() && !mutant::on("nbd: ask once for the room of a parked request") {
-            room = self.room(&ticket, out);
-        }
-        let buf = match room.as_mut().map(|room| room.as_mut().poll(context)) {
-            Some(Poll::Ready(buf)) => buf,
-            _ if self.assured(len, out) => IoBuf::new(len),
-            _ => {
-                self.position = Position::Parked(ticket, room);
-                return;
-            }
-        };
-        self.position = Position::Header;
-        self.begin_with_buffer(ticket, buf, &[], out);
     }
 
     /// Nothing more is taken; what is pending is still answered.
@@ -385,8 +317,14 @@ impl Transmission {
     /// Refuses what comes from now on, and ends after what is pending.
     pub(super) fn wind_down(&mut self, out: &mut Output) {
         self.ending.wind_down();
-        if let Some((left, refused)) = self.position.unwanted() {
+        if let Position::Skip(left, refused) = self.position {
             self.skip(left, refused, out);
+        }
+        // Its payload has not been received.
+        if self.pipeline.parked().is_some_and(|ticket| ticket.command == Command::Write)
+            && let Some(ticket) = self.pipeline.take_parked()
+        {
+            self.skip(ticket.length, Some((ticket, Refusal::SHUTTING_DOWN)), out);
         }
         self.settle();
     }
@@ -397,6 +335,11 @@ impl Transmission {
             self.ending.settle(self.connected.export());
         }
     }
+}
+
+/// Bytes of memory that unsent replies take; a queue without any keeps a page, which is the connection's own.
+fn unsent(out: &Output) -> usize {
+    if out.is_empty() { 0 } else { out.held() }
 }
 
 impl Drop for Transmission {

@@ -1,0 +1,153 @@
+//! The requests of one conversation, whatever its protocol: admission, back-pressure, and the answers that are pending.
+//!
+//! ```text
+//!   parsed request -> `equip`: a buffer, or parked until there is one -> device -> `begin` -> `next_done` -> rendered answer
+//! ```
+//!
+//! No further request is admitted while unsent replies and pending requests together hold more than [`Limits::held_bytes_max`], or
+//! [`Limits::requests_max`] are pending, or memory is short and the conversation holds more than [`ASSURED_BYTES`], or one is parked. A
+//! request that needs a buffer is parked until the conversation's own limit has room for it, and then until [`buffer::room`] has it; a
+//! conversation that holds nothing gets a small buffer at once, however short memory is, so that every client proceeds.
+
+use std::future::Future;
+use std::task::{Context, Poll};
+
+use spillway_core::{IoBuf, LocalFuture, buffer, mutant};
+
+use crate::pending::Pending;
+
+/// Bytes of a buffer, or of unsent replies, that a conversation gets in any case.
+pub(crate) const ASSURED_BYTES: usize = 16 << 10;
+
+/// Limits of one conversation.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    /// Bytes of unsent replies and of pending requests from which on no further request is admitted.
+    pub(crate) held_bytes_max: usize,
+    /// Pending requests, at most [`PENDING_MAX`](crate::pending::PENDING_MAX).
+    pub(crate) requests_max: usize,
+}
+
+/// A request that waits for a buffer.
+struct Parked<R> {
+    request: R,
+    len: usize,
+    /// Absent until the conversation may hold the buffer.
+    room: Option<LocalFuture<IoBuf>>,
+}
+
+/// Requests `R`, of which each pending one keeps `T` until its answer `F`. What is unsent is given in bytes of memory, 0 if there is nothing
+/// to send.
+pub(crate) struct Pipeline<R, T, F> {
+    limits: Limits,
+    pending: Pending<T, F>,
+    parked: Option<Parked<R>>,
+}
+
+impl<R, T, F: Future + Unpin> Pipeline<R, T, F> {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self { limits, pending: Pending::default(), parked: None }
+    }
+
+    /// Pending requests; one that is parked is none of them.
+    pub(crate) fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// The request that waits for a buffer.
+    pub(crate) fn parked(&self) -> Option<&R> {
+        self.parked.as_ref().map(|parked| &parked.request)
+    }
+
+    /// Gives up the request that waits for a buffer.
+    pub(crate) fn take_parked(&mut self) -> Option<R> {
+        self.parked.take().map(|parked| parked.request)
+    }
+
+    fn held(&self, unsent: usize) -> usize {
+        unsent + self.pending.bytes() as usize
+    }
+
+    /// Whether another request is admitted. Sending or an answer makes it so.
+    pub(crate) fn admits(&mut self, unsent: usize) -> bool {
+        let held = self.held(unsent);
+        self.parked.is_none()
+            && held <= self.limits.held_bytes_max
+            && self.pending.len() < self.limits.requests_max
+            && !(held > ASSURED_BYTES && buffer::is_short())
+            && self.pending.has_room()
+    }
+
+    /// Whether the conversation may hold another buffer of `len` bytes.
+    fn affords(&self, len: usize, unsent: usize) -> bool {
+        self.holds_nothing(unsent) || self.held(unsent) + buffer::bytes_for(len) <= self.limits.held_bytes_max
+    }
+
+    fn holds_nothing(&self, unsent: usize) -> bool {
+        self.pending.is_empty() && unsent == 0
+    }
+
+    /// A buffer of `len` bytes that is due however short memory is.
+    fn assured(&self, len: usize, unsent: usize) -> Option<IoBuf> {
+        (len <= ASSURED_BYTES && self.holds_nothing(unsent)).then(|| IoBuf::new(len))
+    }
+
+    /// A request with its buffer of `len` bytes, if that can be had at once; otherwise it is parked.
+    pub(crate) fn equip(&mut self, request: R, len: usize, unsent: usize) -> Option<(R, IoBuf)> {
+        assert!(self.parked.is_none(), "a request was admitted behind one that is parked");
+        let affords = self.affords(len, unsent);
+        let buf = affords.then(|| IoBuf::try_new(len).or_else(|| self.assured(len, unsent))).flatten();
+        if let Some(buf) = buf {
+            return Some((request, buf));
+        }
+        let room = affords.then(|| Box::pin(buffer::room(len)) as LocalFuture<IoBuf>);
+        self.parked = Some(Parked { request, len, room });
+        None
+    }
+
+    /// The parked request with its buffer, once it has one.
+    pub(crate) fn poll_parked(&mut self, context: &mut Context<'_>, unsent: usize) -> Option<(R, IoBuf)> {
+        let mut parked = self.parked.take()?;
+        if parked.room.is_none()
+            && self.affords(parked.len, unsent)
+            && !mutant::on("pipeline: ask once for the room of a parked request")
+        {
+            parked.room = Some(Box::pin(buffer::room(parked.len)));
+        }
+        let buf = match parked.room.as_mut().map(|room| room.as_mut().poll(context)) {
+            Some(Poll::Ready(buf)) => Some(buf),
+            _ => self.assured(parked.len, unsent),
+        };
+        if buf.is_none() {
+            self.parked = Some(parked);
+            return None;
+        }
+        buf.map(|buf| (parked.request, buf))
+    }
+
+    /// Has the task poll again if sending made room for the parked request: nothing else would wake it.
+    pub(crate) fn sent(&self, unsent: usize) {
+        let Some(parked) = &self.parked else { return };
+        let assured = parked.len <= ASSURED_BYTES && self.holds_nothing(unsent);
+        if assured || parked.room.is_none() && self.affords(parked.len, unsent) {
+            self.pending.wake_task();
+        }
+    }
+
+    /// Starts an answer whose request holds `bytes` besides itself; it is given back if it came at once.
+    pub(crate) fn begin(&mut self, ticket: T, bytes: u64, answer: F) -> Option<(T, F::Output)> {
+        self.pending.begin(ticket, bytes, answer)
+    }
+
+    /// From now on answers wake this task; [`Pipeline::next_done`] looks at those so far.
+    pub(crate) fn collect(&mut self, context: &Context<'_>) {
+        if !self.pending.is_empty() || self.parked.is_some() {
+            self.pending.collect(context);
+        }
+    }
+
+    /// The next answer that has come. Some are left for later where the turn is spent.
+    pub(crate) fn next_done(&mut self) -> Option<(T, F::Output)> {
+        self.pending.next_done()
+    }
+}
