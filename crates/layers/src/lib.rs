@@ -16,6 +16,7 @@ pub mod page_cache;
 pub mod rate;
 mod signatures;
 mod sizes;
+mod slice;
 pub mod spill;
 pub mod stack;
 pub mod surroundings;

@@ -21,7 +21,7 @@
 //! | `page`, `table`, `walks`, `locked`, `picked`, `mark`, `blocks`, `holdings` | slots: access, layout, memory, sums |
 //! | `pool`, `size_class`, `arena`, `packed` | objects, by size class and packed together |
 //! | `cell`, `spans`, `pages` | names of objects, records of spans, memory |
-//! | `work` | how much one poll may do |
+//! | `work` | what pages and slots cost of the slice that one poll may do |
 //! | `backing`, `spilling`, `attaching` | the spill file, its opening and its end; one that is attached later |
 //! | `writeback`, `gathered`, `recall` | pages on their way to it, and back |
 //! | `spiller`, `pressure`, `throttle` | which pages leave by themselves where memory is short, and how fast it may fill |

@@ -246,9 +246,7 @@ impl Core {
             while let Some(&index) = left.peek()
                 && !gathered.is_full()
             {
-                if slice.is_over() {
-                    slice.renew(&*self.env).await;
-                }
+                slice.renew_if_over(&*self.env).await;
                 let now = self.seconds();
                 match gathered.add(index, |mark, cell| mark.leaves(cell.len(), now), &mut slice) {
                     Added::Yes | Added::Not => _ = left.next(),

@@ -77,9 +77,7 @@ impl Core {
     /// Stores pages; yields between slices, waits for a stream and where there is no memory, and pauses where it becomes short.
     pub(super) async fn store(&self, first: u64, pages: &[u8], slice: &mut Slice) -> Result<(), Kind> {
         let (mut done, mut relief, mut stream) = (0, Relief::default(), None);
-        if slice.is_over() {
-            slice.renew(&*self.env).await;
-        }
+        slice.renew_if_over(&*self.env).await;
         loop {
             let rest = &pages[done * PAGE..];
             let (stored, result) = self.store_run(first + done as u64, rest, stream.take(), slice);

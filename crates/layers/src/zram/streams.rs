@@ -31,13 +31,13 @@ use spillway_core::{Budget, Charge, Env, Kind};
 
 use super::codec::CodecIndex;
 use super::encoder::{Choice, Encoder};
-use super::work;
+use crate::slice::SLICE;
 
 /// Most streams that may be asked for.
 pub(super) const STREAMS_MAX: usize = 256;
 
 /// Units of work for which a stream stays with one thread while others wait: 2 ms.
-const WARM_UNITS: u32 = 10 * work::SLICE;
+const WARM_UNITS: u32 = 10 * SLICE;
 
 /// How long a writer looks for an idle stream before its task waits.
 const LOOK_FOR: Duration = Duration::from_micros(20);

@@ -145,9 +145,7 @@ impl Run<'_> {
             let Some((pages, slots)) = self.next_slots() else { break };
             let next = self.gather_from(pages, slots, &mut gathered, &mut slice);
             self.left.as_mut().expect("a scan is under way").slots.start = next;
-            if slice.is_over() {
-                slice.renew(&*self.core.env).await;
-            }
+            slice.renew_if_over(&*self.core.env).await;
         }
         (gathered.len() > 0).then_some(gathered)
     }

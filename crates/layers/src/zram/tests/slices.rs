@@ -1,21 +1,12 @@
 //! No poll does more than a slice of work, whatever a client asks for. Counted where it is done, not where it is planned.
 
 use super::*;
-use crate::zram::work::{SLICE, meter};
+use crate::slice::SLICE;
+use crate::slice::meter::{self, Metered};
 
 /// A slice, and the page or leaf at which it was seen to be over.
 fn most(one_page: u32) -> u64 {
     u64::from(SLICE + SLICE / 8).max(u64::from(one_page) + 100)
-}
-
-/// What an answer takes.
-struct Metered<T> {
-    answer: T,
-    /// Most units of work in one poll of it, or of any task.
-    worst: u64,
-    all: u64,
-    /// Polls of it that were not the last.
-    yields: u64,
 }
 
 /// Runs an answer to a request. Alone, no poll but the last does less than a slice: none yields for nothing.
@@ -27,24 +18,7 @@ fn metered(bench: &Bench, submit: impl FnOnce() -> Submission) -> (Reply, u64, u
 }
 
 fn meter_of<T: Unpin + 'static>(bench: &Bench, submit: impl FnOnce() -> Answer<T>) -> Metered<T> {
-    let mut worst = (0, 0);
-    let mut note = || {
-        let units = meter::take();
-        worst = (units.max(worst.0), units + worst.1);
-    };
-    meter::take();
-    let mut submission = std::pin::pin!(submit());
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    for yields in 0..1_000_000 {
-        let polled = submission.as_mut().poll(&mut context);
-        note();
-        if let std::task::Poll::Ready(answer) = polled {
-            return Metered { answer, worst: worst.0, all: worst.1, yields };
-        }
-        bench.world.step();
-        note();
-    }
-    panic!("no answer");
+    meter::metered(submit, || _ = bench.world.step())
 }
 
 fn zeroing(range: ByteRange) -> Request {
