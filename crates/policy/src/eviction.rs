@@ -43,9 +43,17 @@ pub trait Eviction {
     /// The folio of `slot` is gone.
     fn forget(&mut self, slot: u32);
 
-    /// Takes out the slot that leaves; `None` where none can of those looked at, `looks` at most of each kind.
+    /// Takes out the slot that leaves; `None` where none can of those looked at, `looks` at most of each kind. Looks [`looks_max`] times at most.
     fn evict(&mut self, looks: u32, residents: &impl Residents) -> Option<u32>;
 }
+
+/// How often [`Eviction::evict`] with so many `looks` looks at one, at most.
+pub const fn looks_max(looks: u32) -> u32 {
+    looks.saturating_mul(CHANCES + 2)
+}
+
+/// Looks, in parts of those that are asked for, after which no other round is given for accesses.
+const CHANCES: u32 = 4;
 
 /// Marks of S3-FIFO count accesses up to this.
 const MARK_MAX: u32 = 3;
@@ -127,15 +135,20 @@ impl Eviction for S3Fifo {
     fn evict(&mut self, looks: u32, residents: &impl Residents) -> Option<u32> {
         // A round more costs a mark: only those that cannot leave have to be counted, and all of them once more after each round.
         let mut left = [looks; 2];
+        // Where all were accessed often, one would leave only after as many rounds of all of them: a few more have their chance, then any will do.
+        let mut chances = looks.saturating_mul(CHANCES);
         loop {
             let queue = self.source(left)?;
             let slot = self.queues.oldest(queue)?;
+            chances = chances.saturating_sub(1);
             if !residents.may_leave(slot) {
                 self.queues.move_to(queue, slot);
                 left[queue] = left[queue].min(self.queues.len(queue)) - 1;
                 continue;
             }
-            if let Some(next) = self.judge(queue, slot, residents) {
+            if chances > 0
+                && let Some(next) = self.judge(queue, slot, residents)
+            {
                 self.queues.move_to(next, slot);
                 self.activated += u64::from(queue != next);
                 left[next] = looks;

@@ -188,6 +188,38 @@ fn one_call_finds_what_can_leave() {
     }
 }
 
+/// All have been accessed as often as counts: each could stay for three rounds more.
+#[test]
+fn one_call_looks_at_few_however_often_all_were_used() {
+    const LOOKS: u32 = 64;
+    for pinned in [0, 2, 60] {
+        let mut cache = Cache::new(S3Fifo::new(10_000), 10_000);
+        (0..5).for_each(|_| _ = cache.ratio(0..10_000));
+        cache.marks.pinned.replace((0..10_000).filter(|slot| slot % 63 < pinned).collect());
+        let mut first = None;
+        for left in 0..100 {
+            cache.marks.looks.set(0);
+            let slot = cache.policy.evict(LOOKS, &cache.marks).expect("there are some that can leave");
+            let looks = cache.marks.looks.get();
+            assert!(looks <= looks_max(LOOKS), "{looks} looks for number {left} of {pinned} in 63");
+            first.get_or_insert(slot);
+        }
+        assert!(pinned > 2 || first != Some(pinned), "the first that can leave has its chance");
+    }
+}
+
+#[test]
+fn what_was_used_often_stays_whatever_a_call_may_look_at() {
+    let mut cache = Cache::new(S3Fifo::new(4000), 4000);
+    (0..5).for_each(|_| _ = cache.ratio(0..2000));
+    cache.ratio(2000..4000);
+    (0..1500).for_each(|_| {
+        _ = cache.policy.evict(64, &cache.marks).map(|slot| cache.slots.remove(&cache.marks.name(slot)))
+    });
+    let stayed = (0..2000).filter(|name| cache.slots.contains_key(name)).count();
+    assert!(stayed >= 1985, "{stayed} of 2000");
+}
+
 fn pinned<E: Eviction>(policy: E) {
     let mut cache = Cache::new(policy, 20);
     cache.ratio(0..20);
