@@ -21,6 +21,7 @@ use super::shares::{Leave, Traffic};
 use super::slabs::Frame;
 use super::streams::Streams;
 use super::zones::Zones;
+use crate::slice::Slice;
 use crate::writeback::{Meter, Pauses, Writeback};
 
 /// See the head of this module.
@@ -132,22 +133,28 @@ impl Core {
     }
 
     /// Memory of a shard for a folio that is read, of `order` or less: what is free, or, where reclaim is late, that of a folio that leaves.
-    pub(super) fn frame(self: &Arc<Self>, shard: &mut Folios, order: u8) -> Option<Frame> {
+    pub(super) fn frame(self: &Arc<Self>, shard: &mut Folios, order: u8, slice: &mut Slice) -> Option<Frame> {
         let mut zones = self.zones.order();
         let spare = zones.clone().find_map(|zone| self.take(shard, zone, order, Leave::Spare));
         let free = spare.or_else(|| zones.clone().find_map(|zone| self.take(shard, zone, order, Leave::Min)));
-        let frame = free.or_else(|| zones.find_map(|zone| self.evict_directly(shard, zone, order)));
+        let frame = free.or_else(|| zones.find_map(|zone| self.evict_directly(shard, zone, order, slice)));
         self.look_at_memory(shard);
         frame
     }
 
     /// The same for a folio that is about to be dirtied, in a zone below its share of the dirty limit where one has any.
-    pub(super) fn frame_to_dirty(self: &Arc<Self>, shard: &mut Folios, order: u8) -> Option<Frame> {
+    pub(super) fn frame_to_dirty(
+        self: &Arc<Self>,
+        shard: &mut Folios,
+        order: u8,
+        slice: &mut Slice,
+    ) -> Option<Frame> {
         let frame = self.zones.place(self.settings.dirty_ratio.get(), |zone, attempt| match attempt {
             Attempt::Spare => self.take(shard, zone, order, Leave::Spare),
-            Attempt::Reclaim => self.evict_directly(shard, zone, order),
+            Attempt::Reclaim => self.evict_directly(shard, zone, order, slice),
             Attempt::Fallback => {
-                self.take(shard, zone, order, Leave::Min).or_else(|| self.evict_directly(shard, zone, order))
+                let free = self.take(shard, zone, order, Leave::Min);
+                free.or_else(|| self.evict_directly(shard, zone, order, slice))
             }
         });
         self.look_at_memory(shard);
@@ -160,10 +167,16 @@ impl Core {
         Some(frame)
     }
 
-    fn evict_directly(self: &Arc<Self>, shard: &mut Folios, zone: usize, order: u8) -> Option<Frame> {
+    fn evict_directly(
+        self: &Arc<Self>,
+        shard: &mut Folios,
+        zone: usize,
+        order: u8,
+        slice: &mut Slice,
+    ) -> Option<Frame> {
         // What the system refuses counts as free: reclaim in the background does not see that there is none.
         let directly = self.zones.reclaim_directly() || shard.is_refused(zone);
-        if !directly || !self.evict(shard, zone) {
+        if !directly || !self.evict(shard, zone, slice) {
             return None;
         }
         self.counts.add(Count::EvictedDirectly, 1);
@@ -171,9 +184,9 @@ impl Core {
     }
 
     /// Has a folio of `zone` leave a shard; whether one could.
-    pub(super) fn evict(self: &Arc<Self>, shard: &mut Folios, zone: usize) -> bool {
+    pub(super) fn evict(self: &Arc<Self>, shard: &mut Folios, zone: usize, slice: &mut Slice) -> bool {
         let mut met = self.notes_dirty().then(Vec::new);
-        let gone = shard.evict(zone, met.as_mut());
+        let gone = shard.evict(zone, met.as_mut(), slice);
         met.into_iter().flatten().for_each(|unit| self.meet_dirty(shard, unit));
         let Some(Gone { span, unread }) = gone else { return false };
         self.zones.given(zone as u8, span.units());
@@ -185,9 +198,9 @@ impl Core {
 
     /// Whether a folio that is about to be dirtied can have memory of the shard of a byte: there is some that is free afterwards.
     /// [`Kind::OutOfMemory`] where none can come free: the system refuses it, and no folio is there that could leave.
-    pub(super) fn has_room(self: &Arc<Self>, offset: u64) -> Result<bool, Kind> {
+    pub(super) fn has_room(self: &Arc<Self>, offset: u64, slice: &mut Slice) -> Result<bool, Kind> {
         let mut shard = self.home(offset).write();
-        let Some(frame) = self.frame_to_dirty(&mut shard, 0) else {
+        let Some(frame) = self.frame_to_dirty(&mut shard, 0, slice) else {
             return if shard.units() == 0 { Err(Kind::OutOfMemory) } else { Ok(false) };
         };
         self.zones.given(frame.zone, frame.units());

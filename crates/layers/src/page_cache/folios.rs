@@ -16,6 +16,8 @@ use super::places::{ORDERS, Piece, Places, Span, UnitNumber};
 use super::shares::{Leave, SLOT_BYTES, Share, Traffic};
 use super::slabs::Frame;
 use super::wanted::Wanted;
+use super::work::{FOLIO, copied};
+use crate::slice::{Slice, note};
 
 /// A shard of the cache, behind its lock.
 pub(super) struct Folios {
@@ -90,6 +92,7 @@ impl Folios {
 
     /// Puts bytes into the folio that has a unit, from byte `at` of it on.
     pub(super) fn put(&mut self, unit: UnitNumber, at: usize, bytes: &[u8]) {
+        note(copied(bytes.len() as u64));
         let (_, place) = self.find(unit).expect("it is there");
         self.zones[place.zone()].bytes_mut(place.slot(), at..at + bytes.len()).copy_from_slice(bytes);
     }
@@ -109,6 +112,7 @@ impl Folios {
             start += piece.bytes.len() as u64;
             pieces.push(piece);
         }
+        note(pieces.len() as u32 * FOLIO);
         pieces
     }
 
@@ -173,8 +177,13 @@ impl Folios {
     }
 
     /// A folio of `zone` leaves, if one of those looked at can. Notes in `met` a unit of each of them that is dirty.
-    pub(super) fn evict(&mut self, zone: usize, met: Option<&mut Vec<UnitNumber>>) -> Option<Gone> {
-        let slot = self.zones[zone].leaving(met)?;
+    pub(super) fn evict(
+        &mut self,
+        zone: usize,
+        met: Option<&mut Vec<UnitNumber>>,
+        slice: &mut Slice,
+    ) -> Option<Gone> {
+        let slot = self.zones[zone].leaving(met, slice)?;
         self.index.remove(&mut self.zones, Place::new(zone as u8, slot));
         let folio = self.zones[zone].remove(slot);
         let (span, unread) = (folio.span(), folio.is_unread());
@@ -209,6 +218,7 @@ impl Folios {
         let region = self.places.region_of(piece.folio.unit);
         let granules = self.places.granules(&piece.blocks, piece.folio.order);
         let (_, place) = self.find(piece.folio.unit).expect("it is there");
+        note(FOLIO + copied(bytes.len() as u64));
         let share = &mut self.zones[place.zone()];
         share.bytes_mut(place.slot(), piece.bytes.clone()).copy_from_slice(bytes);
         let folio = share.at_mut(place.slot());
@@ -348,7 +358,7 @@ mod tests {
                 let zone = (unit % 2) as usize;
                 match kind {
                     0 => {
-                        let gone = folios.evict(zone, None);
+                        let gone = folios.evict(zone, None, &mut Slice::new());
                         gone.into_iter().for_each(|gone| _ = plain.remove(&gone.span.unit.0));
                     }
                     // Leaves later than others.

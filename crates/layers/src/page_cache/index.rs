@@ -12,6 +12,8 @@ use super::folio::{Folio, Place};
 use super::places::{Places, Span, UnitNumber};
 use super::shares::Share;
 use super::units::Units;
+use super::work::FOLIO;
+use crate::slice::note;
 
 /// Units for each list.
 const LIST_UNITS: u64 = 16;
@@ -123,6 +125,7 @@ impl Index {
             regions.flat_map(listed).filter(touches).collect()
         };
         found.sort_unstable_by_key(|folio| folio.unit);
+        note(found.len() as u32 * FOLIO);
         found
     }
 

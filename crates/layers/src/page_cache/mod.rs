@@ -40,6 +40,7 @@
 //! | `throttle` | pauses of writers that are faster than the device below |
 //! | `reclaim`, `pressure` | folios that leave before memory runs out; who waits for that |
 //! | `writeback`, `flushing`, `ageing` | the cache as a source of the write-back engine; flushes; what is dirty for too long |
+//! | `work` | what steps cost of the slice that one poll may do |
 //! | `ending` | drains; the last attempt, and what is lost |
 
 mod ageing;
@@ -73,6 +74,7 @@ mod threads;
 mod throttle;
 mod units;
 mod wanted;
+mod work;
 mod writeback;
 mod writing;
 mod zones;

@@ -121,19 +121,6 @@ impl Places {
         ((hash * self.shards) >> 32) as usize
     }
 
-    /// Each shard that may have a folio of `range`.
-    pub(super) fn shards_of(&self, range: ByteRange) -> Vec<usize> {
-        let Range { start, end } = self.regions(range);
-        if end.0 - start.0 >= self.shards {
-            return (0..self.shards as usize).collect();
-        }
-        let mut shards: Vec<usize> =
-            (start.0..end.0).map(|region| self.shard_of(RegionNumber(region))).collect();
-        shards.sort_unstable();
-        shards.dedup();
-        shards
-    }
-
     /// The regions that `range` touches.
     pub(super) fn regions(&self, range: ByteRange) -> Range<RegionNumber> {
         let end = (range.offset + range.len).div_ceil(1 << self.region_shift);
@@ -229,17 +216,6 @@ mod tests {
         let name = |(unit, order)| Span { unit: UnitNumber(unit), order }.name();
         let names = [(0, 0), (0, 1), (1, 0), (2, 1)].map(name);
         assert!((1..4).all(|at| !names[..at].contains(&names[at])));
-    }
-
-    #[test]
-    fn each_shard_of_a_range_is_named_once() {
-        let places = Places { shards: 4, ..PLACES };
-        for (first, count) in [(0, 1), (3, 1), (3, 2), (2, 4), (1, 100)] {
-            let named = places.shards_of(ByteRange::new(first << 16, count << 16));
-            assert!(named.is_sorted_by(|one, next| one < next), "{named:?}");
-            let mut regions = (first..first + count).map(RegionNumber);
-            assert!(regions.all(|region| named.contains(&places.shard_of(region))), "{named:?}");
-        }
     }
 
     #[test]

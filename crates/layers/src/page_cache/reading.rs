@@ -15,6 +15,8 @@ use super::cache::Core;
 use super::counts::{Count, InZone};
 use super::folio::{Folio, Seen};
 use super::places::Span;
+use super::work::copied;
+use crate::slice::{Slice, note};
 
 /// Bytes of a read of the device below, at most.
 const STRETCH_MAX: u64 = 2 << 20;
@@ -97,8 +99,8 @@ impl Drop for Stretch {
 }
 
 impl Core {
-    /// Copies what is in memory of the range, which is not empty, from its start up to the first block that is not; returns how many bytes that
-    /// is.
+    /// Copies what is in memory of the range, which is not empty, from its start up to the first block that is not, for a slice; returns how
+    /// many bytes that is.
     #[inline]
     pub(super) fn copy_hits(self: &Arc<Self>, range: ByteRange, buf: &mut [u8]) -> u64 {
         let first = self.copy_hit(range, 0, buf);
@@ -112,14 +114,15 @@ impl Core {
     /// The same after the first folio.
     #[cold]
     fn copy_on(self: &Arc<Self>, range: ByteRange, mut hit: Hit, buf: &mut [u8]) -> u64 {
-        let mut done = 0;
+        let (mut done, mut slice) = (0, Slice::new());
         while hit.bytes > 0 {
             done += hit.bytes;
+            slice.count(copied(hit.bytes));
             self.counts.add_in(hit.zone, InZone::HitBytes, hit.bytes);
             if hit.seen != Seen::default() {
                 self.reached(range, hit.zone, hit.seen);
             }
-            if done == range.len {
+            if done == range.len || slice.is_over() {
                 break;
             }
             hit = self.copy_hit(range, done, buf);
@@ -141,13 +144,17 @@ impl Core {
         let len = ((end - piece.blocks.start) as usize) << self.places.block_shift;
         let bytes = shard.bytes(folio, piece.bytes.start..piece.bytes.start + len);
         buf[piece.start..piece.start + len].copy_from_slice(bytes);
+        note(copied(len as u64));
         Hit { bytes: len as u64, zone: folio.zone(), seen: folio.touch(&(piece.blocks.start..end)) }
     }
 
     /// Reads the rest of a request of which `done` bytes are there.
     pub(super) async fn read(self: &Arc<Self>, mut request: Request, mut done: u64) -> Reply {
-        let (range, mut noted) = (request.range, false);
+        let (range, mut noted, mut slice) = (request.range, false, Slice::new());
+        slice.count(copied(done));
         while done < request.range.len {
+            slice.renew_if_over(&*self.env).await;
+            let before = done;
             let next = || self.next(range, done, &mut request.buf);
             match self.changes.until(next).await {
                 Next::Copied(bytes) => done += bytes,
@@ -168,6 +175,7 @@ impl Core {
                     done += bytes;
                 }
             }
+            slice.count(copied(done - before));
         }
         request.answer(Ok(()))
     }
@@ -187,7 +195,7 @@ impl Core {
         }
     }
 
-    /// What is missing of `range` from `start` on, as far as that is one stretch, which begins to be read; else what is there instead, and
+    /// What is missing of `range` from `start` on, as far as that is one stretch and finds memory in a slice, which begins to be read; else what is there instead, and
     /// how many bytes of it.
     pub(super) fn stretch(
         self: &Arc<Self>,
@@ -195,10 +203,11 @@ impl Core {
         start: u64,
         whose: Whose,
     ) -> Result<Stretch, (Look, u64)> {
-        let mut stretch = Stretch { core: self.clone(), parts: Vec::new(), bytes: 0 };
+        let (mut stretch, mut slice) =
+            (Stretch { core: self.clone(), parts: Vec::new(), bytes: 0 }, Slice::new());
         let end = range.len.min(start + STRETCH_MAX);
-        while start + stretch.bytes < end {
-            let part = match self.begin(range, start + stretch.bytes, whose) {
+        while start + stretch.bytes < end && !slice.is_over() {
+            let part = match self.begin(range, start + stretch.bytes, whose, &mut slice) {
                 Ok(part) => part,
                 Err(instead) if stretch.bytes == 0 => return Err(instead),
                 Err(_) => break,
@@ -216,7 +225,13 @@ impl Core {
 
     /// Begins to read the blocks from `start` on that are missing in a folio; else, what the first of them is, and how many bytes
     /// are. For what is read ahead and cannot be kept that is none.
-    fn begin(self: &Arc<Self>, range: ByteRange, start: u64, whose: Whose) -> Result<Part, (Look, u64)> {
+    fn begin(
+        self: &Arc<Self>,
+        range: ByteRange,
+        start: u64,
+        whose: Whose,
+        slice: &mut Slice,
+    ) -> Result<Part, (Look, u64)> {
         let at = range.offset + start;
         let (ahead, filled) = match whose {
             Whose::Client => (false, range.offset + range.len),
@@ -233,7 +248,7 @@ impl Core {
         if folio.is_none()
             && !beside
             && !self.pressure[number].is_waited_for()
-            && let Some(frame) = self.frame(&mut shard, wanted.order)
+            && let Some(frame) = self.frame(&mut shard, wanted.order, slice)
         {
             piece = self.places.piece(range, start, Span { order: frame.order, ..wanted });
             shard.insert(unit, frame, (!ahead).then_some(&piece.blocks));

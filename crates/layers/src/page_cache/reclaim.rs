@@ -13,6 +13,7 @@ use spillway_core::{LocalFuture, Place, mutant};
 use super::cache::Core;
 use super::folios::Folios;
 use super::pressure::Pressure;
+use crate::slice::Slice;
 
 /// What reclaim found in a shard.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -55,9 +56,12 @@ impl Core {
     }
 
     /// Has folios of each shard leave; whether more are to.
-    fn reclaim_turn(self: &Arc<Self>) -> bool {
-        let mut more = false;
-        let found: Vec<Found> = self.shards.iter().map(|shard| self.reclaim_from(shard)).collect();
+    async fn reclaim_turn(self: &Arc<Self>) -> bool {
+        let (mut found, mut more, mut slice) = (Vec::new(), false, Slice::new());
+        for shard in &self.shards {
+            slice.renew_if_over(&*self.env).await;
+            found.push(self.reclaim_from(shard, &mut slice));
+        }
         for (found, pressure) in found.into_iter().zip(&self.pressure) {
             let short = found == Found::TooFew;
             let known =
@@ -72,10 +76,10 @@ impl Core {
     }
 
     /// Has folios leave, some of each zone below its high watermark, the one that is asked first last.
-    fn reclaim_from(self: &Arc<Self>, shard: &RwLock<Folios>) -> Found {
+    fn reclaim_from(self: &Arc<Self>, shard: &RwLock<Folios>, slice: &mut Slice) -> Found {
         let (zones, mut any) = (0..self.zones.len(), false);
         for zone in zones.clone().rev() {
-            any |= self.reclaim_zone(shard, zone);
+            any |= self.reclaim_zone(shard, zone, slice);
         }
         if any {
             return Found::More;
@@ -86,16 +90,19 @@ impl Core {
         if short { Found::TooFew } else { Found::Enough }
     }
 
-    /// Has folios of a zone leave, before others have their turn; whether any could.
-    fn reclaim_zone(self: &Arc<Self>, shard: &RwLock<Folios>, zone: usize) -> bool {
+    /// Has folios of a zone leave, one at least and before others have their turn; whether any could.
+    fn reclaim_zone(self: &Arc<Self>, shard: &RwLock<Folios>, zone: usize, slice: &mut Slice) -> bool {
         let pass = shard.read().watermarks(zone).pass;
         for nth in 0..pass {
             let mut shard = shard.write();
-            if !shard.is_wanting(zone) || !self.evict(&mut shard, zone) {
+            if !shard.is_wanting(zone) || !self.evict(&mut shard, zone, slice) {
                 return nth > 0;
             }
             drop(shard);
             self.room.wake_all();
+            if slice.is_over() {
+                break;
+            }
         }
         true
     }
@@ -107,7 +114,7 @@ async fn run(core: Weak<Core>) {
         env.sleep(Duration::ZERO).await;
         let Some(core) = core.upgrade() else { return };
         // One that takes a frame queues another run afterwards: it is seen here, or there.
-        if !core.reclaim_turn() && !core.reclaim.again() {
+        if !core.reclaim_turn().await && !core.reclaim.again() {
             return;
         }
     }

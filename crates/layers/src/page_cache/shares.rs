@@ -1,6 +1,6 @@
 //! What a shard has of a zone: memory, folios by slot, in the order in which they leave, and what has happened to them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::{AddAssign, Range};
 
 use spillway_policy::chunked::{CHUNK, Chunked};
@@ -10,6 +10,8 @@ use spillway_policy::zones::Watermarks;
 use super::folio::Folio;
 use super::places::{Places, UnitNumber};
 use super::slabs::{Frame, Slabs};
+use super::work::LOOK;
+use crate::slice::{Slice, note};
 
 /// A slot of a folio.
 enum Slot {
@@ -127,6 +129,7 @@ struct Leaving<'a> {
     slots: &'a Slots,
     /// Those that cannot because they are dirty, a unit of each, where that matters.
     dirty: RefCell<Option<&'a mut Vec<UnitNumber>>>,
+    looks: Cell<u32>,
 }
 
 impl Residents for Leaving<'_> {
@@ -147,6 +150,8 @@ impl Residents for Leaving<'_> {
     }
 
     fn may_leave(&self, slot: u32) -> bool {
+        note(LOOK);
+        self.looks.set(self.looks.get() + 1);
         if let Some(dirty) = self.dirty.borrow_mut().as_mut() {
             let folio = self.slots.at(slot);
             dirty.extend(folio.state.dirty_runs().next().map(|_| folio.unit));
@@ -199,7 +204,7 @@ pub(super) enum Leave {
 }
 
 /// Folios looked at for one that can leave.
-const LOOKS: u32 = 64;
+pub(super) const LOOKS: u32 = 64;
 
 /// See the head of this file.
 pub(super) struct Share {
@@ -262,9 +267,11 @@ impl Share {
     }
 
     /// The slot of a folio that can leave, if one of those looked at can; it is to be removed. Notes in `met` which of them are dirty.
-    pub(super) fn leaving(&mut self, met: Option<&mut Vec<UnitNumber>>) -> Option<u32> {
-        let leaving = Leaving { slots: &self.slots, dirty: RefCell::new(met) };
-        self.eviction.evict(LOOKS, &leaving)
+    pub(super) fn leaving(&mut self, met: Option<&mut Vec<UnitNumber>>, slice: &mut Slice) -> Option<u32> {
+        let leaving = Leaving { slots: &self.slots, dirty: RefCell::new(met), looks: Cell::new(0) };
+        let slot = self.eviction.evict(LOOKS, &leaving);
+        slice.count(leaving.looks.get() * LOOK);
+        slot
     }
 
     /// The folio of a slot leaves.

@@ -8,6 +8,7 @@ mod readahead;
 mod reads;
 mod saving;
 mod sizes;
+mod slices;
 mod storm;
 mod throttle;
 mod writes;

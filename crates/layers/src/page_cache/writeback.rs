@@ -18,6 +18,8 @@ use spillway_policy::watermarks::Goal;
 use super::cache::Core;
 use super::counts::Count;
 use super::folios::Folios;
+use super::work::{FOLIO, copied};
+use crate::slice::note;
 use crate::writeback::{Source, Take};
 
 /// Bytes of one write, at least, where so many follow each other: some devices name a block as what they like best.
@@ -51,7 +53,7 @@ impl Batch {
         self.runs.iter().map(|(run, _)| *run)
     }
 
-    /// It is not wanted any more: none of it is dirty.
+    /// It is not wanted any more: none of it is dirty, and the cache forgets it.
     pub(super) fn forgo(mut self) {
         self.runs.iter_mut().for_each(|(_, landed)| *landed = true);
         (self.end, self.dropped) = (End::Landed, true);
@@ -280,7 +282,7 @@ impl Core {
     }
 
     /// How many runs of a batch of so many, of `bytes`, are written at a time, and what is charged for them beside the copy.
-    fn charge(&self, bytes: usize, runs: usize) -> (usize, usize) {
+    pub(super) fn charge(&self, bytes: usize, runs: usize) -> (usize, usize) {
         let list = runs * RUN_MEMORY;
         let room = self.batches.bytes() - bytes.next_multiple_of(ALIGNMENT);
         assert!(list + WRITE_MEMORY <= room, "{runs} runs of {bytes} bytes fit");
@@ -297,6 +299,7 @@ impl Core {
             let (folio, piece) = shard.at(run, start as u64).expect("it stays while it is written back");
             let end = start + piece.bytes.len();
             copy[start..end].copy_from_slice(shard.bytes(folio, piece.bytes));
+            note(FOLIO + copied((end - start) as u64));
             start = end;
         }
     }
@@ -340,7 +343,10 @@ impl Core {
                 for piece in shard.pieces(*run) {
                     let folio = shard.get_mut(piece.folio.unit).expect("it stays while it is written back");
                     let (zone, ended) = (folio.zone(), piece.blocks.len() as u64);
-                    let dirty = u64::from(folio.state.end_writeback(piece.blocks, *landed));
+                    let dirty = u64::from(folio.state.end_writeback(piece.blocks.clone(), *landed));
+                    if batch.dropped {
+                        folio.state.forget(piece.blocks);
+                    }
                     self.zones.ended(zone, ended, dirty);
                     let traffic = shard.count(zone);
                     traffic.written += if *landed && !batch.dropped { ended } else { 0 };

@@ -11,6 +11,8 @@ use super::counts::Count;
 use super::folio::Folio;
 use super::places::Span;
 use super::settings::Mode;
+use super::work::{FOLIO, copied};
+use crate::slice::Slice;
 
 /// What a write waits for.
 pub(super) enum Need {
@@ -18,6 +20,8 @@ pub(super) enum Need {
     Unsaved(u64),
     /// Memory for a folio at this byte, which is in that shard.
     Memory(u64, usize),
+    /// That others have their turn.
+    Turn,
     /// That nobody changes this range, which is the rest of the write, beside the cache.
     Clear(ByteRange),
 }
@@ -31,6 +35,7 @@ pub(super) struct Hand {
     /// From when the write first meets a range that is changed beside the cache: later changes there wait for it.
     turn: Option<RangeTurn>,
     dirtied: u64,
+    slice: Slice,
     /// Of the folio that it wrote last.
     zone: u8,
     /// Up to where the stream of writes will go that this one is of, once it has come to a folio that is not there.
@@ -39,7 +44,16 @@ pub(super) struct Hand {
 
 impl Hand {
     pub(super) fn new(core: Arc<Core>) -> Self {
-        Self { core, blocks: 0, memory: None, turn: None, dirtied: 0, zone: 0, until: None }
+        Self {
+            core,
+            blocks: 0,
+            memory: None,
+            turn: None,
+            dirtied: 0,
+            slice: Slice::new(),
+            zone: 0,
+            until: None,
+        }
     }
 
     /// Blocks that the write has dirtied so far.
@@ -95,7 +109,12 @@ impl Core {
         hand: &mut Hand,
     ) -> Result<(), Need> {
         while *done < request.range.len {
-            *done += self.absorb_piece(request, *done, hand)?;
+            if hand.slice.is_over() {
+                return Err(Need::Turn);
+            }
+            let bytes = self.absorb_piece(request, *done, hand)?;
+            hand.slice.count(FOLIO + copied(bytes));
+            *done += bytes;
         }
         Ok(())
     }
@@ -126,7 +145,8 @@ impl Core {
             if self.pressure[number].has_line() && hand.memory.is_none() {
                 return Err(Need::Memory(at, number));
             }
-            let frame = self.frame_to_dirty(&mut shard, span.order).ok_or(Need::Memory(at, number))?;
+            let frame = self.frame_to_dirty(&mut shard, span.order, &mut hand.slice);
+            let frame = frame.ok_or(Need::Memory(at, number))?;
             piece = self.places.piece(request.range, start, Span { order: frame.order, ..span });
             shard.insert(unit, frame, Some(&piece.blocks));
         }
@@ -197,6 +217,7 @@ impl Core {
             hand.leave_others(None);
         }
         match need {
+            Need::Turn => hand.slice.renew(&*self.env).await,
             Need::Clear(range) => hand.turn.get_or_insert_with(|| self.outside.line_up(range)).clear().await,
             Need::Unsaved(blocks) => {
                 // Before the engine is told: it then sees for what it is waited for.
@@ -219,7 +240,8 @@ impl Core {
             hand.memory = Some(shard);
         }
         let _waits = pressure.wait();
-        let has_room = || match self.has_room(at) {
+        let slice = &mut hand.slice;
+        let has_room = || match self.has_room(at, slice) {
             Ok(false) => {
                 // Something may have become dirty there since it was last looked at.
                 self.writeback.kick();

@@ -46,7 +46,7 @@ fn a_discard_with_fua_of_what_is_dirty_is_durable() {
 /// Over several regions and shards, of which some are clean.
 #[test]
 fn what_is_clean_is_discarded_and_what_was_there_before_never_shows() {
-    let house = House::new(&mebibyte());
+    let house = House::new(&Config { page_cache_bytes_max: Some(4 << 20), ..mebibyte() });
     (0..5).for_each(|region| house.write(region * 512, 1, 1));
     house.flush();
     let regions = house.number("nr_dirty");
