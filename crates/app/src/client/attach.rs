@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use spillway_export::control::Operation;
-use spillway_io::fuse::{LoopDevice, MountPoint, ShownFile, file_below};
+use spillway_io::fuse::{LoopDevice, MountPoint, ShownFile, backing_file};
 
 use super::connection::{change, no_device, print, row_of};
 use super::program::run;
@@ -52,9 +52,9 @@ impl Drop for Loop {
 
 /// Ends a loop device, and waits until it has.
 fn give_up(device: LoopDevice) -> Result<()> {
-    let (path, file) = (device.path().to_owned(), file_below(device.path()));
+    let (path, file) = (device.path().to_owned(), backing_file(device.path()));
     device.give_up().with_context(|| format!("{} cannot be detached", path.display()))?;
-    wait_until(&path, "is in use by another program", || file_below(&path) != file)
+    wait_until(&path, "is in use by another program", || backing_file(&path) != file)
 }
 
 /// `spillway attach`.

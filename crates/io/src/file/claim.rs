@@ -183,8 +183,7 @@ fn refused(options: &FileOptions, errno: Errno) -> Error {
 
 /// A block device that the system has given away.
 fn in_use(path: &Path, instead: &str) -> Error {
-    let holders = stat(path).map(|found| holders::of_block_device(found.st_rdev)).unwrap_or_default();
-    let who = match holders.as_slice() {
+    let who = match holders::of_block_device(path).as_slice() {
         [] => "mounted or part of another device".to_owned(),
         holders => holders.join(", "),
     };

@@ -9,14 +9,12 @@ use std::fs;
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, major, makedev, minor};
 
-use super::loop_status::{Backing, backing_at, backing_of};
-use crate::fuse::is_away;
+use crate::fuse::{Backing, LoopDevice, file_shown_in, in_sysfs, is_away, loop_devices};
 
 /// What a path stands on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,10 +115,9 @@ fn partition(node: &Path) -> Option<(u64, PathBuf, Range<u64>)> {
 
 /// The bytes of the file or device behind a loop device that `bytes` of the loop device are.
 fn behind_loop(device: u64, folder: &Path, bytes: &Range<u64>) -> Vec<Stretch> {
-    let Some(path) = backing_file(folder) else { return Vec::new() };
-    let name = folder.file_name().and_then(|name| name.to_str());
-    let told = name.and_then(|name| backing_of(device, name));
-    let Some(Backing { inode, rdevice }) = told.or_else(|| backing_at(&path)) else { return Vec::new() };
+    let Some(path) = file_shown_in(folder) else { return Vec::new() };
+    let backing = backing_told(device, folder).or_else(|| backing_at(&path));
+    let Some(Backing { inode, rdevice }) = backing else { return Vec::new() };
     let folder = folder.join("loop");
     let offset = number(&folder.join("offset")).unwrap_or(0);
     let limit = number(&folder.join("sizelimit")).filter(|&limit| limit > 0).unwrap_or(u64::MAX);
@@ -128,33 +125,32 @@ fn behind_loop(device: u64, folder: &Path, bytes: &Range<u64>) -> Vec<Stretch> {
     if rdevice == 0 { vec![file(inode, bytes)] } else { of_device(rdevice, bytes) }
 }
 
-/// The path of what is behind a loop device, from the device's folder in sysfs.
-fn backing_file(folder: &Path) -> Option<PathBuf> {
-    let mut path = fs::read(folder.join("loop/backing_file")).ok()?;
-    path.pop_if(|last| *last == b'\n');
-    Some(OsString::from_vec(path).into())
+/// What the driver says of a loop device; `None` for who may not ask.
+fn backing_told(device: u64, folder: &Path) -> Option<Backing> {
+    let opened = LoopDevice::open_to_read(&Path::new("/dev").join(folder.file_name()?)).ok()?;
+    (opened.number().ok()? == device).then(|| opened.backing().ok())?
+}
+
+/// The same by the path that the kernel shows to all. It may lead elsewhere in another mount namespace.
+fn backing_at(path: &Path) -> Option<Backing> {
+    let found = fs::metadata(path).ok()?;
+    Some(Backing { inode: (found.dev(), found.ino()), rdevice: found.rdev() })
 }
 
 /// A loop device that stands on what is open, other than the one that it is itself. Readers share with one that is read-only.
 pub(super) fn loop_over(fd: BorrowedFd<'_>, read_only: bool) -> Option<PathBuf> {
     let opened = PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     let (found, own) = (fs::metadata(&opened).ok()?, Footprint::of(&opened)?);
-    let devices = fs::read_dir("/sys/block").ok()?.flatten();
-    let mut devices: Vec<_> = devices.map(|device| device.file_name()).collect();
-    devices.sort();
-    let name = devices.into_iter().find(|name| {
-        let folder = Path::new("/sys/block").join(name);
-        // The file system of another file may hang.
-        if backing_file(&folder).is_none_or(|path| is_away(&path, found.dev())) {
-            return false;
-        }
+    // The file system of another file may hang.
+    let devices = loop_devices().into_iter().filter(|(_, file)| !is_away(file, found.dev()));
+    devices.map(|(device, _)| device).find(|device| {
+        let folder = in_sysfs(device);
         let Some(device) = device_number(&folder) else { return false };
         let shares = read_only && number(&folder.join("ro")) == Some(1);
         !shares
             && !own.is_of_disk(device)
             && Footprint(behind_loop(device, &folder, &(0..u64::MAX))).overlaps(&own)
-    })?;
-    Some(Path::new("/dev").join(name))
+    })
 }
 
 fn device_number(folder: &Path) -> Option<u64> {

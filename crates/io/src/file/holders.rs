@@ -1,10 +1,12 @@
 //! Who holds a lock of an open file, as the kernel lists it (proc_locks(5), proc_pid_fdinfo(5)).
 
-use std::fs::{read_dir, read_to_string};
+use std::fs::{metadata, read_dir, read_to_string};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use rustix::fs::{Stat, major, minor};
 
-use crate::fuse::mounts_of;
+use crate::fuse::{numbers, places_of};
 
 /// Whether there are processes that took a flock of this file, and every one is dead. What has no list, or shows no process of another
 /// namespace, counts as alive, and so does one that the list leaves out because others went while it was read.
@@ -33,10 +35,11 @@ pub(super) fn of_byte_locks(file: &Stat) -> Vec<u32> {
 }
 
 /// Where a block device is mounted, and which devices it is a part of.
-pub(super) fn of_block_device(number: u64) -> Vec<String> {
-    let number = format!("{}:{}", major(number), minor(number));
-    let mounts = mounts_of(&number).into_iter().map(|place| format!("mounted at {}", place.display()));
-    let above = read_dir(format!("/sys/dev/block/{number}/holders")).into_iter().flatten().flatten();
+pub(super) fn of_block_device(path: &Path) -> Vec<String> {
+    let number = metadata(path).map_or(0, |found| found.rdev());
+    let mounts = places_of(path).into_iter().map(|place| format!("mounted at {}", place.display()));
+    let above =
+        read_dir(format!("/sys/dev/block/{}/holders", numbers(number))).into_iter().flatten().flatten();
     mounts.chain(above.map(|holder| format!("part of {}", holder.file_name().display()))).collect()
 }
 

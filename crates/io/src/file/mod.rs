@@ -17,7 +17,6 @@ mod holders;
 mod identity;
 mod length;
 mod lock;
-mod loop_status;
 mod mapped;
 mod op;
 mod open;

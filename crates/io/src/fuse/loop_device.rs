@@ -1,13 +1,12 @@
-//! Loop devices: set up, found by the file that they stand on, and given up, each by one descriptor, so that nothing else is meant
-//! halfway.
+//! Loop devices: set up, found by their backing file, and detached, each by one descriptor, so that nothing else is meant halfway.
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-use rustix::fs::{major, minor};
 
 use crate::mutant;
 
@@ -27,7 +26,7 @@ const TRIES: usize = 64;
 /// `struct loop_info64` of `linux/loop.h`.
 #[derive(Default)]
 #[repr(C)]
-struct About {
+struct Status {
     device: u64,
     inode: u64,
     rdevice: u64,
@@ -46,11 +45,20 @@ struct About {
 struct Config {
     fd: u32,
     block_size: u32,
-    about: About,
+    status: Status,
     reserved: [u64; 8],
 }
 
-const _: () = assert!(size_of::<About>() == 232 && size_of::<Config>() == 304, "as the kernel has them");
+const _: () = assert!(size_of::<Status>() == 232 && size_of::<Config>() == 304, "as the kernel has them");
+
+/// The file or block device behind a loop device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Backing {
+    /// Numbers of the file system and of the file in it.
+    pub(crate) inode: (u64, u64),
+    /// Number of the block device that it is; 0 for a file.
+    pub(crate) rdevice: u64,
+}
 
 /// A loop device. It is open, so that the kernel keeps it over its file, even if it is given up meanwhile.
 pub struct LoopDevice {
@@ -62,6 +70,11 @@ impl LoopDevice {
     /// Opens one that is there.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { file: open_as_far_as_allowed(path)?, path: path.to_owned() })
+    }
+
+    /// Opens one that is there to read: what closes one that was open for writing has udev look at it again.
+    pub(crate) fn open_to_read(path: &Path) -> io::Result<Self> {
+        Ok(Self { file: File::open(path)?, path: path.to_owned() })
     }
 
     /// Sets a free one up over `file`, with direct I/O, by `set_up`, which gets the device. The error is the kernel's: `EACCES` for
@@ -87,21 +100,21 @@ impl LoopDevice {
     /// Sets it up over `file`, for whose size the kernel asks in the name of the calling thread.
     pub(super) fn set_up(&self, file: impl AsFd) -> io::Result<()> {
         let fd = u32::try_from(file.as_fd().as_raw_fd()).expect("a descriptor is not negative");
-        let about = About { flags: DIRECT_IO, ..About::default() };
-        let config = Config { fd, about, ..Config::default() };
+        let status = Status { flags: DIRECT_IO, ..Status::default() };
+        let config = Config { fd, status, ..Config::default() };
         // SAFETY: the call reads a structure of this layout at the address that it is given.
         done(unsafe { libc::ioctl(self.file.as_raw_fd(), LOOP_CONFIGURE, std::ptr::from_ref(&config)) })
     }
 
-    /// Numbers of the file system and of the file that it stands on, for which the kernel asks in the name of the calling thread.
-    /// The error is the kernel's: `ENXIO` where it stands on none.
-    pub(super) fn stands_on(&self) -> io::Result<(u64, u64)> {
-        let mut about = About::default();
+    /// What is behind it, for which the kernel asks in the name of the calling thread. The error is the kernel's: `ENXIO` where
+    /// nothing is.
+    pub(crate) fn backing(&self) -> io::Result<Backing> {
+        let mut status = Status::default();
         // SAFETY: the call writes a structure of this layout at the address that it is given.
         done(unsafe {
-            libc::ioctl(self.file.as_raw_fd(), LOOP_GET_STATUS64, std::ptr::from_mut(&mut about))
+            libc::ioctl(self.file.as_raw_fd(), LOOP_GET_STATUS64, std::ptr::from_mut(&mut status))
         })?;
-        Ok((about.device, about.inode))
+        Ok(Backing { inode: (status.device, status.inode), rdevice: status.rdevice })
     }
 
     /// Has it take the size that its file has, for which the kernel asks in the name of the calling thread.
@@ -121,10 +134,9 @@ impl LoopDevice {
         &self.path
     }
 
-    /// Its numbers, as the list of mounts has them.
-    pub(super) fn numbers(&self) -> io::Result<String> {
-        let number = self.file.metadata()?.rdev();
-        Ok(format!("{}:{}", major(number), minor(number)))
+    /// Its device number.
+    pub(crate) fn number(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.rdev())
     }
 
     /// Writes back what the kernel keeps of it, and has the file below flushed.
@@ -145,20 +157,29 @@ pub(super) fn open_as_far_as_allowed(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The path of the file that a loop device stands on, as the kernel shows it; none where it stands on none.
-pub fn file_below(device: &Path) -> Option<PathBuf> {
-    use std::os::unix::ffi::OsStrExt;
-    let name = device.file_name()?;
-    let text = fs::read(Path::new("/sys/block").join(name).join("loop/backing_file")).ok()?;
-    Some(PathBuf::from(std::ffi::OsStr::from_bytes(text.strip_suffix(b"\n").unwrap_or(&text))))
+/// The folder of a block device in sysfs.
+pub(crate) fn in_sysfs(device: &Path) -> PathBuf {
+    Path::new("/sys/block").join(device.file_name().unwrap_or_default())
 }
 
-/// All loop devices that stand on a file.
-pub(super) fn all() -> Vec<(PathBuf, PathBuf)> {
+/// The path of the file behind a loop device, as the kernel shows it in the device's folder in sysfs; none where nothing is.
+pub(crate) fn file_shown_in(folder: &Path) -> Option<PathBuf> {
+    let mut path = fs::read(folder.join("loop/backing_file")).ok()?;
+    path.pop_if(|last| *last == b'\n');
+    Some(OsString::from_vec(path).into())
+}
+
+/// The path of the file behind a loop device; see [`LoopDevice::path`].
+pub fn backing_file(device: &Path) -> Option<PathBuf> {
+    file_shown_in(&in_sysfs(device))
+}
+
+/// All loop devices that have a file, with its path.
+pub(crate) fn loop_devices() -> Vec<(PathBuf, PathBuf)> {
     let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let devices = devices.map(|device| Path::new("/dev").join(device.file_name()));
     let mut found: Vec<_> =
-        devices.filter_map(|device| file_below(&device).map(|file| (device, file))).collect();
+        devices.filter_map(|device| backing_file(&device).map(|file| (device, file))).collect();
     found.sort();
     found
 }

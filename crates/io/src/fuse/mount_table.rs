@@ -13,22 +13,13 @@ use rustix::fs::{Mode, OFlags, major, minor, open};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
-use super::loop_device::{LoopDevice, all};
-
-/// Where the file system of a block device is mounted, by the device's numbers.
-pub(crate) fn mounts_of(device: &str) -> Vec<PathBuf> {
-    let mounts = entries().into_iter().filter(|entry| entry.device == device);
-    mounts.map(|entry| entry.place).collect()
-}
+use super::loop_device::{LoopDevice, loop_devices};
 
 /// Where the file system of the block device at `device` is mounted, for words to people.
 pub fn places_of(device: &Path) -> Vec<PathBuf> {
-    let found = fs::metadata(device).map(|found| found.rdev());
-    let numbers = found.map(|numbers| format!("{}:{}", major(numbers), minor(numbers)));
-    // The file systems of Btrfs have numbers of their own.
-    let is_on =
-        |entry: &Entry| numbers.as_ref().is_ok_and(|it| *it == entry.device) || entry.source == device;
-    entries().into_iter().filter(is_on).map(|entry| entry.place).collect()
+    let number = fs::metadata(device).map_or(0, |found| found.rdev());
+    let mounts = entries().into_iter().filter(|entry| entry.is_of(number, device));
+    mounts.map(|entry| entry.place).collect()
 }
 
 /// Where something is mounted below `place`, which itself is not among them; asks nothing of the file systems there.
@@ -57,6 +48,19 @@ pub(super) struct Entry {
     pub(super) source: PathBuf,
     /// User who made it, as the kernel says of FUSE mounts.
     pub(super) user: Option<u32>,
+}
+
+impl Entry {
+    /// Whether it is that of the file system on a block device. The text that a mount has for its source is anybody's; its device is not.
+    fn is_of(&self, number: u64, device: &Path) -> bool {
+        // The file systems of Btrfs have numbers of their own, and nobody but root makes them.
+        self.device == numbers(number) || (self.kind == "btrfs" && self.source == device)
+    }
+}
+
+/// The number of a device, as the kernel's lists have it.
+pub(crate) fn numbers(device: u64) -> String {
+    format!("{}:{}", major(device), minor(device))
 }
 
 /// The mounts that this process sees, in the order in which they were made; empty where the kernel does not say.
@@ -145,14 +149,11 @@ fn namespaces() -> Vec<(Option<u32>, Vec<Entry>)> {
 pub struct MountPoint(Entry);
 
 impl MountPoint {
-    /// Where `device` is mounted, the last mount first. The text that a mount has for its source is anybody's; its device is not.
+    /// Where `device` is mounted, the last mount first.
     pub fn all_of(device: &LoopDevice) -> io::Result<Vec<Self>> {
-        let numbers = device.numbers()?;
-        // The file systems of Btrfs have numbers of their own, and nobody but root makes them.
-        let is_on = |entry: &Entry| {
-            entry.device == numbers || (entry.kind == "btrfs" && entry.source == device.path())
-        };
-        Ok(entries().into_iter().rev().filter(is_on).map(Self).collect())
+        let number = device.number()?;
+        let mounts = entries().into_iter().rev().filter(|entry| entry.is_of(number, device.path()));
+        Ok(mounts.map(Self).collect())
     }
 
     /// The path.
@@ -179,7 +180,7 @@ impl MountPoint {
 /// Whether a path leads to a file system that answers from elsewhere, and so may never, and that is not the one of number `device`. Asks
 /// nothing of it.
 pub(crate) fn is_away(path: &Path, device: u64) -> bool {
-    let own = format!("{}:{}", major(device), minor(device));
+    let own = numbers(device);
     let mounts = entries().into_iter().filter(|entry| path.starts_with(&entry.place));
     // The last of those that lie deepest hides the others.
     let mount = mounts.max_by_key(|entry| entry.place.as_os_str().len());
@@ -211,7 +212,7 @@ fn unescaped(word: &[u8]) -> Vec<u8> {
 /// Loop devices over files below `folder`, by the names that the files had when the devices were set up.
 pub fn loop_devices_below(folder: &Path) -> Vec<PathBuf> {
     let below = |(device, file): (PathBuf, PathBuf)| file.starts_with(folder).then_some(device);
-    all().into_iter().filter_map(below).collect()
+    loop_devices().into_iter().filter_map(below).collect()
 }
 
 #[cfg(test)]

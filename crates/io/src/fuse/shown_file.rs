@@ -14,7 +14,7 @@ use rustix::thread::gettid;
 use spillway_core::{Error, Kind};
 
 use super::as_user::User;
-use super::loop_device::{LoopDevice, all, open_as_far_as_allowed};
+use super::loop_device::{LoopDevice, loop_devices, open_as_far_as_allowed};
 use super::mount::KIND;
 use super::mount_table::mount_of;
 use crate::driver::kind_of;
@@ -53,11 +53,6 @@ impl ShownFile {
         Ok(Self { fd, path: path_now, numbers: (stat.st_dev, stat.st_ino), user })
     }
 
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Whether its mount is that of another user.
     pub fn is_foreign(&self) -> bool {
         self.user.uid != rustix::process::geteuid().as_raw()
@@ -80,10 +75,10 @@ impl ShownFile {
     pub fn loop_devices(&self) -> io::Result<Vec<LoopDevice>> {
         let mut found = Vec::new();
         // Of other devices nothing is asked: what they stand on may hang.
-        for (device, _) in all().into_iter().filter(|(_, file)| *file == self.path) {
+        for (device, _) in loop_devices().into_iter().filter(|(_, file)| *file == self.path) {
             let device = LoopDevice::open(&device)?;
-            match self.user.run(|| device.stands_on()) {
-                Ok(numbers) if numbers == self.numbers => found.push(device),
+            match self.user.run(|| device.backing()) {
+                Ok(backing) if backing.inode == self.numbers => found.push(device),
                 _ => {}
             }
         }
