@@ -10,7 +10,7 @@
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 use std::{panic, thread};
 
@@ -24,7 +24,7 @@ mod queue;
 mod writing;
 
 use outlet::Outlet;
-use queue::{Entrances, Order, PANIC, Queue, queue};
+use queue::{Entrances, Item, Order, PANIC, Queue};
 use writing::Writing;
 
 /// How long the end of the program waits for lines to be written.
@@ -34,28 +34,29 @@ const PATIENCE: Duration = Duration::from_secs(1);
 static LOG: OnceLock<Log> = OnceLock::new();
 
 struct Log {
-    queue: Arc<Queue>,
+    queue: Queue,
     /// The file that it was asked to go to.
     file: Option<PathBuf>,
 }
 
 /// Starts logging for the rest of the program.
 pub(crate) fn start(options: &LogOptions) -> Result<()> {
-    let (outlet, (queue, outgoing)) = (outlet(options)?, queue());
-    let log = LOG.get_or_init(|| Log { queue: Arc::new(queue), file: outlet.path().map(Path::to_owned) });
-    let writing = Writing::new(outgoing, outlet);
+    let (outlet, (queue, items)) = (outlet(options)?, Queue::new());
+    let (file, counts) = (outlet.path().map(Path::to_owned), queue.counts());
+    let log = LOG.get_or_init(|| Log { queue, file });
+    let writing = Writing::new(items, counts, outlet);
     let write = || {
         // The file may lie on a device of this server; see `system::become_io_flusher`, which says so where it fails.
         let _ = rustix::process::configure_io_flusher_behavior(true);
         writing.run();
     };
     thread::Builder::new().name("log".into()).spawn(write).context("cannot start a thread")?;
-    subscribe(options, log.queue.clone());
+    subscribe(options, &log.queue);
     panic::set_hook(Box::new(log_panic));
     Ok(())
 }
 
-fn subscribe(options: &LogOptions, queue: Arc<Queue>) {
+fn subscribe(options: &LogOptions, queue: &'static Queue) {
     let level = match options.verbose {
         0 => LevelFilter::WARN,
         1 => LevelFilter::INFO,
@@ -72,7 +73,9 @@ fn subscribe(options: &LogOptions, queue: Arc<Queue>) {
 }
 
 fn outlet(options: &LogOptions) -> Result<Outlet> {
-    let Some(path) = &options.log_file else { return Ok(Outlet::Stderr) };
+    let Some(path) = &options.log_file else {
+        return Outlet::stderr().context("cannot write to standard error");
+    };
     let cannot = || format!("cannot open the log file {}", path.display());
     // A server in the background leaves the working folder, and opens the file again later.
     let whole = std::path::absolute(path).with_context(cannot)?;
@@ -96,7 +99,7 @@ pub(crate) fn flush() -> bool {
 
 /// Has the log's file opened again by its path, if it is one.
 pub(crate) fn reopen() {
-    LOG.get().into_iter().for_each(|log| log.queue.order(Order::Reopen));
+    LOG.get().into_iter().for_each(|log| log.queue.send(Item::Order(Order::Reopen)));
 }
 
 /// Has further lines go to the file at `path`, of bounded size, unless a file was asked for. Returns the path of the one that it is.
@@ -110,7 +113,7 @@ pub(crate) fn keep_in(path: &Path) -> Result<PathBuf> {
     let kept = Outlet::kept(path.clone()).with_context(cannot)?;
     // What was logged before is for the terminal.
     flush();
-    log.queue.order(Order::Replace(kept));
+    log.queue.send(Item::Order(Order::Replace(kept)));
     flush();
     Ok(path)
 }

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, stderr};
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,75 +13,66 @@ use spillway_io::patient::write_some;
 /// Bytes of a bounded file from which on a new one is begun. One older file is kept.
 pub(super) const KEPT_BYTES_MAX: u64 = 256 << 10;
 
-/// Access mode of a bounded file: its user only.
+/// Access modes of a bounded file, which is for its user only, and of any other.
 const KEPT_MODE: u32 = 0o600;
+const MODE: u32 = 0o666;
 
 /// Where lines go.
-pub(super) enum Outlet {
-    /// Standard error.
-    Stderr,
-    /// The file at a path, appended to.
-    File(PathBuf, File),
-    /// The same, of bounded size, with the bytes that it has.
-    Kept(PathBuf, File, u64),
+pub(super) struct Outlet {
+    file: File,
+    /// Absent of standard error.
+    path: Option<PathBuf>,
+    /// Bytes of a file whose size is bounded.
+    kept: Option<u64>,
 }
 
 impl Outlet {
-    /// The file at `path`, which others may write to as well.
+    /// Standard error.
+    pub(super) fn stderr() -> io::Result<Self> {
+        Ok(Self { file: stderr().as_fd().try_clone_to_owned()?.into(), path: None, kept: None })
+    }
+
+    /// The file at `path`, appended to, which others may write to as well.
     pub(super) fn file(path: PathBuf) -> io::Result<Self> {
-        let file = open(&path, 0o666)?;
-        Ok(Self::File(path, file))
+        Ok(Self { file: open(&path, MODE)?, path: Some(path), kept: None })
     }
 
     /// The file at `path`, which is this process's own and does not grow beyond a bound.
     pub(super) fn kept(path: PathBuf) -> io::Result<Self> {
         let file = open(&path, KEPT_MODE)?;
-        let len = file.metadata()?.len();
-        Ok(Self::Kept(path, file, len))
+        let kept = Some(file.metadata()?.len());
+        Ok(Self { file, path: Some(path), kept })
     }
 
     /// Opens the file again by its path. Where that fails the one that is open stays.
     pub(super) fn reopen(&mut self) -> io::Result<()> {
-        *self = match self {
-            Self::Stderr => return Ok(()),
-            Self::File(path, _) => Self::file(path.clone())?,
-            Self::Kept(path, ..) => Self::kept(path.clone())?,
-        };
+        let Some(path) = self.path.clone() else { return Ok(()) };
+        *self = if self.kept.is_some() { Self::kept(path)? } else { Self::file(path)? };
         Ok(())
     }
 
     /// The path of the file, if it is one.
     pub(super) fn path(&self) -> Option<&Path> {
-        match self {
-            Self::Stderr => None,
-            Self::File(path, _) | Self::Kept(path, ..) => Some(path),
-        }
+        self.path.as_deref()
     }
 
     /// Makes room for a line where the size is bounded.
     pub(super) fn make_room(&mut self, line_bytes: usize) -> io::Result<()> {
-        match self {
-            Self::Kept(path, _, len) if *len > 0 && *len + line_bytes as u64 > KEPT_BYTES_MAX => {
-                match fs::rename(&*path, older(path)) {
-                    Err(why) if why.kind() != ErrorKind::NotFound => Err(why),
-                    _ => self.reopen(),
-                }
-            }
-            _ => Ok(()),
+        let (Some(path), Some(len)) = (&self.path, self.kept) else { return Ok(()) };
+        if len == 0 || len + line_bytes as u64 <= KEPT_BYTES_MAX {
+            return Ok(());
+        }
+        match fs::rename(path, older(path)) {
+            Err(why) if why.kind() != ErrorKind::NotFound => Err(why),
+            _ => self.reopen(),
         }
     }
 
     /// Writes a beginning of `bytes`, and returns how many that is; [`ErrorKind::TimedOut`] where nobody takes one within `patience`.
     pub(super) fn write(&mut self, bytes: &[u8], patience: Duration) -> io::Result<usize> {
-        match self {
-            Self::Stderr => write_some(stderr(), bytes, patience),
-            Self::File(_, file) => write_some(file, bytes, patience),
-            Self::Kept(_, file, len) => {
-                let count = write_some(file, bytes, patience)?;
-                *len += count as u64;
-                Ok(count)
-            }
-        }
+        let count = write_some(&self.file, bytes, patience)?;
+        self.kept = self.kept.map(|len| len + count as u64);
+        Ok(count)
     }
 }
 

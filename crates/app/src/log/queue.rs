@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use spillway_core::sync::{AtomicU64, AtomicUsize, Ordering};
@@ -28,6 +28,16 @@ thread_local! {
     static APART: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
 }
 
+/// What goes through the queue.
+pub(super) enum Item {
+    /// Whole lines.
+    Lines(Vec<u8>),
+    /// All lines before are to be written or lost: who waits for that is told.
+    Settle(Sender<()>),
+    /// Something else to do. It is done between two lines, before lines that wait.
+    Order(Order),
+}
+
 /// What the log's thread is asked for besides writing.
 pub(super) enum Order {
     /// Open the file again by its path.
@@ -36,46 +46,33 @@ pub(super) enum Order {
     Replace(Outlet),
 }
 
-/// What goes through the queue.
-pub(super) enum Item {
-    /// Whole lines.
-    Lines(Vec<u8>),
-    /// There is an order.
-    Order,
-    /// All lines before are to be written or lost: who waits for that is told.
-    Settle(Sender<()>),
-}
-
 /// The end that threads which log have.
 pub(super) struct Queue {
     items: Sender<Item>,
-    orders: Sender<Order>,
     counts: Arc<Counts>,
 }
 
-/// The end that the log's own thread has.
-pub(super) struct Outgoing {
-    items: Receiver<Item>,
-    orders: Receiver<Order>,
-    counts: Arc<Counts>,
-}
-
+/// What both ends know.
 #[derive(Default)]
-struct Counts {
+pub(super) struct Counts {
     /// Bytes of lines that wait.
-    waiting: AtomicUsize,
+    pub(super) waiting: AtomicUsize,
     /// Lines that found no room and that nobody has accounted for.
-    refused: AtomicU64,
-}
-
-/// Both ends of a queue.
-pub(super) fn queue() -> (Queue, Outgoing) {
-    let counts = Arc::<Counts>::default();
-    let ((items, outgoing), (orders, given)) = (channel(), channel());
-    (Queue { items, orders, counts: counts.clone() }, Outgoing { items: outgoing, orders: given, counts })
+    pub(super) refused: AtomicU64,
 }
 
 impl Queue {
+    /// A queue whose items arrive at the receiver.
+    pub(super) fn new() -> (Self, Receiver<Item>) {
+        let (items, arriving) = channel();
+        (Self { items, counts: Arc::default() }, arriving)
+    }
+
+    /// What both ends know; who takes lines out uncounts them.
+    pub(super) fn counts(&self) -> Arc<Counts> {
+        self.counts.clone()
+    }
+
     /// Lets whole lines in if there is room, and never waits for it. Those about a panic have room of their own, which they are cut to.
     pub(super) fn push(&self, lines: &[u8], panic: bool) {
         let lines = if panic { cut(lines, PANIC_BYTES_MAX) } else { lines.to_vec() };
@@ -89,15 +86,9 @@ impl Queue {
         }
     }
 
-    fn send(&self, item: Item) {
-        // Without its thread there is no log.
+    /// Has the log's thread get something, where there is one.
+    pub(super) fn send(&self, item: Item) {
         let _ = self.items.send(item);
-    }
-
-    /// Asks for something. It is done between two lines, before lines that wait.
-    pub(super) fn order(&self, order: Order) {
-        let _ = self.orders.send(order);
-        self.send(Item::Order);
     }
 
     /// Waits until all that was let in is dealt with, but no longer than `patience`; says whether it is.
@@ -105,35 +96,6 @@ impl Queue {
         let (sender, settled) = channel();
         self.send(Item::Settle(sender));
         settled.recv_timeout(patience).is_ok()
-    }
-}
-
-impl Outgoing {
-    /// The next item; `None` where there is none at the moment.
-    pub(super) fn next(&self) -> Option<Item> {
-        self.account(self.items.try_recv())
-    }
-
-    /// The next item, once there is one.
-    pub(super) fn wait(&self) -> Option<Item> {
-        self.account(self.items.recv().map_err(|_| TryRecvError::Disconnected))
-    }
-
-    fn account(&self, item: Result<Item, TryRecvError>) -> Option<Item> {
-        if let Ok(Item::Lines(lines)) = &item {
-            self.counts.waiting.fetch_sub(lines.len(), Ordering::Relaxed);
-        }
-        item.ok()
-    }
-
-    /// The next order that was given.
-    pub(super) fn order(&self) -> Option<Order> {
-        self.orders.try_recv().ok()
-    }
-
-    /// How many lines found no room since the last call.
-    pub(super) fn refused(&self) -> u64 {
-        self.counts.refused.swap(0, Ordering::Relaxed)
     }
 }
 
@@ -178,16 +140,16 @@ impl Write for Entrance<'_> {
 }
 
 /// Makes the ways into a queue for the formatter.
-pub(super) struct Entrances(pub(super) Arc<Queue>);
+pub(super) struct Entrances(pub(super) &'static Queue);
 
 impl<'a> MakeWriter<'a> for Entrances {
     type Writer = Entrance<'a>;
 
     fn make_writer(&'a self) -> Entrance<'a> {
-        Entrance { queue: &self.0, panic: false }
+        Entrance { queue: self.0, panic: false }
     }
 
     fn make_writer_for(&'a self, event: &Metadata<'_>) -> Entrance<'a> {
-        Entrance { queue: &self.0, panic: event.target() == PANIC }
+        Entrance { queue: self.0, panic: event.target() == PANIC }
     }
 }

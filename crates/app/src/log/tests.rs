@@ -5,7 +5,9 @@ use std::io::pipe;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
+use std::sync::mpsc::Receiver;
 
+use spillway_core::sync::Ordering;
 use spillway_core::task;
 use spillway_io::patient::write_all;
 use spillway_io::{Workers, WorkersOptions};
@@ -20,36 +22,39 @@ const CHILD: &str = "SPILLWAY_TEST_LOG_OF_CHILD";
 /// Exit by SIGABRT.
 const ABORTED: Option<i32> = Some(6);
 
-/// All lines that wait.
-fn taken(outgoing: &queue::Outgoing) -> String {
+/// Takes out all lines that wait.
+fn taken(queue: &Queue, items: &Receiver<Item>) -> String {
     let lines = |item| match item {
-        queue::Item::Lines(lines) => String::from_utf8(lines).unwrap(),
+        Item::Lines(lines) => String::from_utf8(lines).unwrap(),
         _ => panic!("only lines were let in"),
     };
-    std::iter::from_fn(|| outgoing.next()).map(lines).collect()
+    let taken: String = items.try_iter().map(lines).collect();
+    queue.counts().waiting.fetch_sub(taken.len(), Ordering::Relaxed);
+    taken
 }
 
 #[test]
 fn what_waits_is_bounded_and_what_finds_no_room_is_counted() {
-    let (queue, outgoing) = queue();
+    let (queue, items) = Queue::new();
+    let refused = || queue.counts().refused.swap(0, Ordering::Relaxed);
     let line = format!("{}\n", "x".repeat(999));
     (0..1000).for_each(|_| queue.push(line.as_bytes(), false));
     queue.push(b"a panic\n", true);
-    let lines = taken(&outgoing);
+    let lines = taken(&queue, &items);
     let written = lines.matches("x\n").count();
     assert!(written * 1000 <= 256 << 10 && written > 250, "{written}");
-    assert_eq!(written as u64 + outgoing.refused(), 1000, "a panic has room");
+    assert_eq!(written as u64 + refused(), 1000, "a panic has room");
     assert!(lines.contains("a panic\n"));
     queue.push(&[b'y'; 1 << 20], true);
-    let cut = taken(&outgoing);
+    let cut = taken(&queue, &items);
     assert!(cut.len() == 64 << 10 && cut.ends_with("y\n"), "{}", cut.len());
     queue.push(b"after\n", false);
-    assert_eq!((&taken(&outgoing)[..], outgoing.refused()), ("after\n", 0));
+    assert_eq!((&taken(&queue, &items)[..], refused()), ("after\n", 0));
 }
 
 #[test]
 fn nobody_waits_for_a_log_that_is_stuck() {
-    let (queue, _outgoing) = queue();
+    let (queue, _items) = Queue::new();
     queue.push(b"never taken\n", false);
     assert!(!queue.wait_until_settled(Duration::from_millis(1)));
 }

@@ -1,18 +1,26 @@
 //! The log's own thread: takes lines out of the queue and writes them, whatever becomes of that.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
+use spillway_core::sync::Ordering;
+
 use super::outlet::Outlet;
-use super::queue::{Item, Order, Outgoing, apart, count};
+use super::queue::{Counts, Item, Order, apart, count};
 
 /// How long a place that takes nothing is waited for until orders are looked at.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// What it has.
 pub(super) struct Writing {
-    lines: Outgoing,
+    items: Receiver<Item>,
+    /// Items that arrived before an order that was looked for.
+    waiting: VecDeque<Item>,
+    counts: Arc<Counts>,
     outlet: Outlet,
     /// The last line ends in its middle.
     torn: bool,
@@ -22,18 +30,20 @@ pub(super) struct Writing {
 }
 
 impl Writing {
-    /// Writes what comes through the queue to `outlet`.
-    pub(super) fn new(lines: Outgoing, outlet: Outlet) -> Self {
-        Self { lines, outlet, torn: false, lost: 0, why: String::new() }
+    /// Writes what comes through a queue with these `counts` to `outlet`.
+    pub(super) fn new(items: Receiver<Item>, counts: Arc<Counts>, outlet: Outlet) -> Self {
+        Self { items, waiting: VecDeque::new(), counts, outlet, torn: false, lost: 0, why: String::new() }
     }
 
     /// Writes until nobody can log any more.
     pub(super) fn run(mut self) {
         while let Some(item) = self.next() {
-            self.obey();
             match item {
-                Item::Lines(lines) => self.write_or_lose(&lines),
-                Item::Order => {}
+                Item::Lines(lines) => {
+                    self.counts.waiting.fetch_sub(lines.len(), Ordering::Relaxed);
+                    self.write_or_lose(&lines);
+                }
+                Item::Order(order) => _ = self.obey(order),
                 Item::Settle(waiting) => {
                     self.account();
                     // Who waited no longer has gone on.
@@ -45,15 +55,16 @@ impl Writing {
 
     /// The next item. Before it sleeps the log says what is missing.
     fn next(&mut self) -> Option<Item> {
-        self.lines.next().or_else(|| {
+        self.look_for_orders();
+        self.waiting.pop_front().or_else(|| {
             self.account();
-            self.lines.wait()
+            self.items.recv().ok()
         })
     }
 
     /// Accounts for lines that found no room.
     fn account(&mut self) {
-        let refused = self.lines.refused();
+        let refused = self.counts.refused.swap(0, Ordering::Relaxed);
         if refused > 0 {
             self.lost += refused;
             self.why = "more at a time than could be written".to_owned();
@@ -100,25 +111,36 @@ impl Writing {
                     self.torn = at < whole.len();
                 }
                 // Elsewhere the line begins again.
-                Err(why) if why.kind() == ErrorKind::TimedOut => at = if self.obey() { 0 } else { at },
+                Err(why) if why.kind() == ErrorKind::TimedOut => {
+                    at = if self.look_for_orders() { 0 } else { at };
+                }
                 Err(why) => return Err(why),
             }
         }
         Ok(())
     }
 
-    /// Does what is asked for; says whether lines go elsewhere by that.
-    fn obey(&mut self) -> bool {
+    /// Obeys the orders among the items that have arrived; says whether lines go elsewhere by that.
+    fn look_for_orders(&mut self) -> bool {
         let mut elsewhere = false;
-        while let Some(order) = self.lines.order() {
-            elsewhere |= match order {
-                Order::Reopen => self.reopen(),
-                Order::Replace(outlet) => {
-                    self.outlet = outlet;
-                    true
-                }
-            };
+        while let Ok(item) = self.items.try_recv() {
+            match item {
+                Item::Order(order) => elsewhere |= self.obey(order),
+                other => self.waiting.push_back(other),
+            }
         }
+        elsewhere
+    }
+
+    /// Does what is asked for; says whether lines go elsewhere by that.
+    fn obey(&mut self, order: Order) -> bool {
+        let elsewhere = match order {
+            Order::Reopen => self.reopen(),
+            Order::Replace(outlet) => {
+                self.outlet = outlet;
+                true
+            }
+        };
         self.torn &= !elsewhere;
         elsewhere
     }
