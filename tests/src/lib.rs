@@ -29,7 +29,7 @@ pub use drive::Drive;
 pub use loop_device::LoopDevice;
 pub use ordinary_user::{script_of_root, script_of_user};
 pub use refusal::{Refusal, Refusing};
-pub use scratch::Scratch;
+pub use scratch::{Scratch, text};
 pub use server::{Launch, Server};
 pub use vitals::Vitals;
 pub use wait::{PATIENCE, until};

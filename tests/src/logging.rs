@@ -4,16 +4,16 @@ use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, ErrorKind, PipeReader, PipeWriter, Write, pipe};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::PathBuf;
 
 use rustix::fs::{OFlags, fcntl_setfl};
 
-use crate::{Launch, PATIENCE, Scratch, Server};
+use crate::{Launch, PATIENCE, Server};
 
-/// A server over `origin` that logs much.
-pub fn talkative(folder: &Arc<Scratch>, origin: &Path, format: &str) -> Launch {
-    Launch::disk(folder.clone(), origin).flag("-v").with("--log-format", format)
+/// A server over an origin of 4 MiB that logs much.
+pub fn talkative(format: &str) -> (Launch, PathBuf) {
+    let (launch, origin) = Launch::disk_with(vec![0; 4 << 20]);
+    (launch.flag("-v").with("--log-format", format), origin)
 }
 
 /// Lines that are more than the log lets wait.

@@ -57,3 +57,8 @@ impl Drop for Scratch {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
+
+/// A path as a word of a command.
+pub fn text(path: &Path) -> &str {
+    path.to_str().expect("paths of tests are text")
+}

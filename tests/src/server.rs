@@ -20,6 +20,12 @@ use crate::{Refusal, Scratch, Vitals, binary, counted, until};
 /// The folder in a test's own that is mounted.
 const MOUNT: &str = "mnt";
 
+/// Exit code as documented.
+const BUSY: i32 = 4;
+
+/// Bytes of a read that is one of many.
+const PIECE: usize = 1 << 20;
+
 /// A server about to be started.
 #[derive(Clone)]
 pub struct Launch {
@@ -56,6 +62,22 @@ impl Launch {
     pub fn disk(folder: Arc<Scratch>, origin: &Path) -> Self {
         let socket = folder.join("disk.sock");
         Self::new(&["disk"], folder, socket.clone()).with("--origin", origin).with("--socket", socket)
+    }
+
+    /// The same over a new origin with this content, which is returned too.
+    pub fn disk_with(content: impl AsRef<[u8]>) -> (Self, PathBuf) {
+        let folder = Arc::new(Scratch::new());
+        let origin = folder.write("origin.raw", content);
+        (Self::disk(folder, &origin), origin)
+    }
+
+    /// A device `ram0` of 64 MiB whose reads take so many microseconds.
+    pub fn slow(read_us: u64) -> Self {
+        let text = format!(
+            "[[device]]\nname = \"ram0\"\norigin = {{ kind = \"memory\", size = \"64M\" }}\n\
+             layers = [{{ kind = \"delay\", read_us = {read_us} }}]\n"
+        );
+        Self::serve(Arc::default(), text)
     }
 
     /// `spillway cache` over `origin` and `cache`, which lie in `folder`.
@@ -169,7 +191,7 @@ impl Launch {
     }
 
     /// The program that users have, or the one with the defect.
-    fn program(&self) -> Command {
+    pub fn program(&self) -> Command {
         match self.mutant {
             None => command_in(binary::path(), &self.folder),
             Some(name) => {
@@ -289,7 +311,30 @@ impl Server {
 
     /// Runs `spillway` as a user beside the server.
     pub fn spillway(&self, arguments: &[&str]) -> Said {
-        tool::finish(self.launch.program().args(arguments))
+        tool::finish(&mut self.command(arguments))
+    }
+
+    /// The same, to be run.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.launch.program();
+        command.args(arguments);
+        command
+    }
+
+    /// What its default export holds.
+    pub fn content(&self) -> Vec<u8> {
+        let mut client = self.client();
+        let size = client.size as usize;
+        let piece = |at| client.read(at as u64, PIECE.min(size - at)).expect("a read");
+        (0..size).step_by(PIECE).flat_map(piece).collect()
+    }
+
+    /// Loads an image once clients that have gone are known to be gone.
+    pub fn load(&self, arguments: &[&str]) {
+        until("other clients have left", || {
+            let said = self.spillway(&[&["load"], arguments].concat());
+            (said.code != Some(BUSY)).then(|| drop(said.well()))
+        });
     }
 
     /// An attribute of a device, typed.

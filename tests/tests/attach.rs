@@ -2,12 +2,12 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::process::Signal;
 use spillway_tests::raw::Client;
-use spillway_tests::{Launch, Scratch, Server, pattern, tool};
+use spillway_tests::{Launch, Scratch, Server, pattern, text, tool};
 
 /// Exit codes as documented.
 const FAILED: i32 = 1;
@@ -24,10 +24,6 @@ impl Drop for Attached<'_> {
             self.0.spillway(&["detach", "ram0"]);
         }
     }
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("paths of tests are text")
 }
 
 fn attach(server: &Server, arguments: &[&str]) -> PathBuf {

@@ -4,13 +4,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
 use spillway_tests::logging::{closed_pipe, full_device, pipe_that_nobody_reads};
 use spillway_tests::raw::Client;
-use spillway_tests::{Launch, Scratch, binary, pattern, tool, until};
+use spillway_tests::{Launch, pattern, tool, until};
 
 const MIB: usize = 1 << 20;
 
@@ -97,13 +96,9 @@ fn warnings_of_the_start_go_to_the_terminal() {
 fn a_log_file_below_the_folder_of_the_start_is_opened_again_there() {
     let launch = Launch::ram("16M");
     let folder = launch.folder();
-    let socket = launch.socket().to_owned();
-    let mut command = Command::new(binary::path());
-    command
-        .args(["ram", "--size", "16M", "--background", "-v", "--log-file", "the.log", "--socket"])
-        .arg(&socket);
-    let said =
-        tool::finish(command.current_dir(folder.path()).env("SPILLWAY_RUNTIME_DIR", folder.path())).well();
+    let mut command = launch.program();
+    command.args(["ram", "--size", "16M", "--background", "-v", "--log-file", "the.log", "--socket"]);
+    let said = tool::finish(command.arg(launch.socket()).current_dir(folder.path())).well();
     let server = Background::of(&said.out);
     let (log, moved) = (folder.join("the.log"), folder.join("moved.log"));
     assert!(said.out.contains(&format!("log: {}", log.display())), "{said}");
@@ -118,9 +113,7 @@ fn a_log_file_below_the_folder_of_the_start_is_opened_again_there() {
 
 #[test]
 fn a_hangup_ends_it_in_order() {
-    let folder = Arc::new(Scratch::new());
-    let origin = folder.write("origin.raw", vec![0; MIB]);
-    let launch = Launch::disk(folder, &origin);
+    let (launch, origin) = Launch::disk_with(vec![0; MIB]);
     let (server, _) = Background::start(launch.clone());
     let bytes = pattern::random(1, 0, 4096);
     Client::open(launch.socket(), "").write(0, &bytes).expect("a write");
@@ -134,17 +127,12 @@ fn a_hangup_ends_it_in_order() {
 fn a_start_text_that_nobody_takes_is_no_failed_start() {
     for deaf in [full_device, closed_pipe] {
         let launch = Launch::ram("16M");
-        let mut command = Command::new(binary::path());
+        let mut command = launch.program();
         command.args(["ram", "--size", "16M", "--background", "--socket"]).arg(launch.socket());
-        command
-            .env("SPILLWAY_RUNTIME_DIR", launch.folder().path())
-            .stdin(Stdio::null())
-            .stderr(Stdio::null());
+        command.stdin(Stdio::null()).stderr(Stdio::null());
         assert_eq!(command.stdout(deaf().0).status().expect("it was built").code(), Some(0));
         Client::open(launch.socket(), "").write(0, &[1; 512]).expect("it serves");
-        let mut stop = Command::new(binary::path());
-        stop.args(["stop", "ram0"]).env("SPILLWAY_RUNTIME_DIR", launch.folder().path());
-        tool::finish(&mut stop).well();
+        tool::finish(launch.program().args(["stop", "ram0"])).well();
     }
 }
 
@@ -153,11 +141,9 @@ fn a_start_text_that_nobody_takes_is_no_failed_start() {
 fn a_terminal_that_takes_nothing_keeps_no_server() {
     let (stderr, _reader) = pipe_that_nobody_reads();
     let launch = Launch::ram("16M");
-    let mut command = Command::new(binary::path());
-    command
-        .args(["ram", "--size", "16M", "--background", "-v", "--memory", "15T", "--socket"])
-        .arg(launch.socket());
-    command.env("SPILLWAY_RUNTIME_DIR", launch.folder().path()).stdin(Stdio::null()).stderr(stderr);
+    let mut command = launch.program();
+    command.args(["ram", "--size", "16M", "--background", "-v", "--memory", "15T", "--socket"]);
+    command.arg(launch.socket()).stdin(Stdio::null()).stderr(stderr);
     let output = command.output().expect("it was built");
     assert_eq!(output.status.code(), Some(0));
     let server = Background::of(&String::from_utf8_lossy(&output.stdout));
@@ -170,14 +156,13 @@ fn a_terminal_that_takes_nothing_keeps_no_server() {
 /// The process that started it was killed before it could say that the server runs; a client was quicker.
 #[test]
 fn a_server_whose_starter_is_gone_ends_in_order() {
-    let folder = Arc::new(Scratch::new());
-    let origin = folder.write("origin.raw", vec![0; MIB]);
-    let launch = Launch::disk(folder.clone(), &origin).mounted();
+    let (launch, origin) = Launch::disk_with(vec![0; MIB]);
+    let launch = launch.mounted();
     let (stdout, starter) = pipe_that_nobody_reads();
-    let mut command = Command::new(binary::path());
+    let mut command = launch.program();
     command.args(["disk", "--background", "--socket"]).arg(launch.socket()).arg("--origin").arg(&origin);
     command.arg("--mount").arg(launch.mount());
-    command.env("SPILLWAY_RUNTIME_DIR", folder.path()).env("SPILLWAY_BACKGROUND_CHILD", "1");
+    command.env("SPILLWAY_BACKGROUND_CHILD", "1");
     let mut child =
         command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::null()).spawn().expect("it was built");
     // The end of a pipe that the command has would keep it open.

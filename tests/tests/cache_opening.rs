@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustix::process::Signal;
 use spillway_tests::raw::command;
 use spillway_tests::tool::run;
-use spillway_tests::{Launch, Scratch};
+use spillway_tests::{Launch, Scratch, text};
 
 const MIB: usize = 1 << 20;
 
@@ -21,10 +21,6 @@ fn disks(origin: usize, cache: usize) -> (Arc<Scratch>, PathBuf, PathBuf) {
     let (origin, cache) =
         (folder.write("origin.raw", vec![0; origin]), folder.write("cache.raw", vec![0; cache]));
     (folder, origin, cache)
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("paths of tests are text")
 }
 
 /// A configuration for `spillway serve` of one cache.

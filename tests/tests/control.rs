@@ -94,9 +94,9 @@ fn a_spill_file_is_taken_again_after_a_stop_whether_its_device_has_a_size_or_not
 
 #[test]
 fn a_file_is_served_and_locked() {
-    let folder = Arc::new(Scratch::new());
-    let origin = folder.write("origin.raw", pattern::random(3, 0, 8 << 20));
-    let server = Launch::disk(folder.clone(), &origin).start();
+    let (launch, origin) = Launch::disk_with(pattern::random(3, 0, 8 << 20));
+    let folder = launch.folder();
+    let server = launch.start();
     let mut client = server.client();
     assert_eq!(client.size, 8 << 20);
     assert!(client.read(1 << 20, 65536) == Ok(pattern::random(3, 1 << 20, 65536)), "the file's bytes differ");
@@ -109,9 +109,7 @@ fn a_file_is_served_and_locked() {
 
 #[test]
 fn a_read_only_file_refuses_writes() {
-    let folder = Arc::new(Scratch::new());
-    let origin = folder.write("origin.raw", vec![5; 1 << 20]);
-    let server = Launch::disk(folder, &origin).flag("--read-only").start();
+    let server = Launch::disk_with(vec![5; 1 << 20]).0.flag("--read-only").start();
     tool::run("nbdinfo", &["--is", "read-only", &server.uri()]).well();
     let mut client = server.client();
     assert_eq!(client.write(0, &[1; 512]), Err(errno::EPERM));

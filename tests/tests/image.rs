@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rustix::process::Signal;
 use spillway_tests::raw::command;
-use spillway_tests::{Launch, Scratch, Server, binary, pattern, tool, until};
+use spillway_tests::{Launch, Scratch, Server, pattern, text, tool, until};
 
 const MIB: usize = 1 << 20;
 
@@ -16,10 +16,6 @@ const MIB: usize = 1 << 20;
 const FAILED: i32 = 1;
 const USAGE: i32 = 2;
 const BUSY: i32 = 4;
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("paths of tests are text")
-}
 
 /// Bytes that a file takes on its disk.
 fn room_of(path: &Path) -> u64 {
@@ -40,23 +36,6 @@ fn fill(server: &Server) -> Vec<u8> {
         all[offset..][..len].copy_from_slice(&data);
     }
     all
-}
-
-fn content(server: &Server) -> Vec<u8> {
-    let mut client = server.client();
-    let size = client.size as usize;
-    (0..size)
-        .step_by(MIB)
-        .flat_map(|at| client.read(at as u64, MIB.min(size - at)).expect("a read"))
-        .collect()
-}
-
-/// Loads an image once clients that have gone are known to be gone.
-fn load(server: &Server, device: &str, image: &Path) {
-    until("other clients have left", || {
-        let said = server.spillway(&["load", device, text(image)]);
-        (said.code != Some(BUSY)).then(|| drop(said.well()))
-    });
 }
 
 /// A RAM disk outlives its server: saved, and loaded by the next one.
@@ -83,8 +62,8 @@ fn a_ram_disk_is_saved_and_loaded_by_the_next_server() {
         let server = Launch::ram("80M").start();
         let old = pattern::random(9, 0, MIB);
         (0..80).for_each(|at| server.client().write(at << 20, &old).expect("a write"));
-        load(&server, "ram0", &path);
-        let now = content(&server);
+        server.load(&["ram0", text(&path)]);
+        let now = server.content();
         assert!(now[..64 * MIB] == all, "{name}: the device is not the image");
         assert!(
             now[64 * MIB..].iter().all(|&byte| byte == 0),
@@ -103,10 +82,10 @@ fn an_image_of_any_length_is_loaded_and_the_rest_is_zero() {
     for len in [0, 1, 511, 513, 4095, 4097, MIB + 77, 4 * MIB - 1, 4 * MIB] {
         server.client().write(0, &vec![5; 4 * MIB]).expect("a write");
         let image = folder.write("image", pattern::random(len as u64, 0, len));
-        load(&server, "ram0", &image);
+        server.load(&["ram0", text(&image)]);
         let mut wanted = fs::read(&image).expect("an image");
         wanted.resize(4 * MIB, 0);
-        assert!(content(&server) == wanted, "an image of {len} bytes");
+        assert!(server.content() == wanted, "an image of {len} bytes");
     }
     let image = folder.write("image", vec![1; 4 * MIB + 1]);
     server.spillway(&["load", "ram0", text(&image)]).refused(USAGE, "spillway resize ram0 4194305");
@@ -135,9 +114,8 @@ fn nothing_is_replaced_that_is_in_use_or_was_not_meant() {
 
 #[test]
 fn what_a_server_writes_to_is_no_image() {
-    let folder = Arc::new(Scratch::new());
-    let origin = folder.write("origin", vec![1; MIB]);
-    let mut server = Launch::disk(folder, &origin).start();
+    let (launch, origin) = Launch::disk_with(vec![1; MIB]);
+    let mut server = launch.start();
     let mut client = server.client();
     client.write(0, &[7; 512]).expect("a write");
     for words in
@@ -167,22 +145,14 @@ fn what_is_no_image_erases_nothing() {
     assert_eq!(server.client().read(0, 512), Ok(vec![7; 512]));
 }
 
-/// A device of 64 MiB whose reads take their time.
-fn slow() -> Server {
-    let config = "[[device]]\nname = \"ram0\"\norigin = { kind = \"memory\", size = \"64M\" }\n\
-                  layers = [{ kind = \"delay\", read_us = 50000 }]\n";
-    Launch::serve(Arc::default(), config).start()
-}
-
 #[test]
 fn a_killed_save_leaves_the_old_image_and_the_next_one_cleans_up() {
-    let server = slow();
+    let server = Launch::slow(50_000).start();
     let data = pattern::random(1, 0, MIB);
     (0..64).for_each(|at| server.client().write(at << 20, &data).expect("a write"));
     let folder = Scratch::new();
     let (image, part) = (folder.write("image", "old"), folder.join(".image.part"));
-    let mut save = Command::new(binary::path());
-    save.env("SPILLWAY_RUNTIME_DIR", server.folder().path()).args(["save", "ram0", text(&image), "--force"]);
+    let mut save = server.command(&["save", "ram0", text(&image), "--force"]);
     let mut save = save.stdout(Stdio::null()).spawn().expect("the program was built");
     until("some of it is written", || (part.exists() && room_of(&part) > 0).then_some(()));
     server.spillway(&["save", "ram0", text(&image), "--force"]).refused(BUSY, "another save");
@@ -230,11 +200,11 @@ fn what_was_loaded_is_durable() {
     client.write(0, &vec![9; MIB]).expect("a write");
     client.ask(command::FLUSH, 0, 0).expect("a flush");
     drop(client);
-    load(&server, "cache0", &image);
+    server.load(&["cache0", text(&image)]);
     server.signal(rustix::process::Signal::KILL);
     server.ends();
     let server = launch.start();
     let mut wanted = fs::read(&image).expect("an image");
     wanted.resize(32 * MIB, 0);
-    assert!(content(&server) == wanted);
+    assert!(server.content() == wanted);
 }

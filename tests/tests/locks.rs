@@ -5,16 +5,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use rustix::process::Signal;
-use spillway_tests::{Launch, LoopDevice, Scratch, Server, pattern, tool, until};
+use spillway_tests::{Launch, LoopDevice, Scratch, Server, pattern, text, tool, until};
 
 const MIB: usize = 1 << 20;
 
 /// Exit code as documented.
 const BUSY: i32 = 4;
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("paths of tests are text")
-}
 
 /// A program of QEMU that has an image open.
 struct Qemu(Child);

@@ -4,7 +4,6 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::Arc;
 
 use rustix::process::Signal;
 use spillway_tests::logging::{
@@ -12,7 +11,7 @@ use spillway_tests::logging::{
     talkative,
 };
 use spillway_tests::raw::Client;
-use spillway_tests::{Launch, Scratch, pattern, until};
+use spillway_tests::{Launch, pattern, until};
 
 const MIB: usize = 1 << 20;
 
@@ -32,14 +31,11 @@ fn serves_and_ends_well(launch: Launch, origin: &Path) {
 fn a_log_that_nobody_takes_costs_no_request_and_no_flush() {
     for format in ["text", "json"] {
         for deaf in [full_device, closed_pipe, pipe_that_nobody_reads] {
-            let folder = Arc::new(Scratch::new());
-            let origin = folder.write("origin.raw", vec![0; 4 * MIB]);
-            let (stderr, _reader) = deaf();
-            serves_and_ends_well(talkative(&folder, &origin, format).stderr(stderr), &origin);
+            let ((launch, origin), (stderr, _reader)) = (talkative(format), deaf());
+            serves_and_ends_well(launch.stderr(stderr), &origin);
         }
-        let folder = Arc::new(Scratch::new());
-        let origin = folder.write("origin.raw", vec![0; 4 * MIB]);
-        serves_and_ends_well(talkative(&folder, &origin, format).with("--log-file", "/dev/full"), &origin);
+        let (launch, origin) = talkative(format);
+        serves_and_ends_well(launch.with("--log-file", "/dev/full"), &origin);
     }
 }
 
@@ -70,10 +66,8 @@ fn a_start_text_that_nobody_takes_keeps_no_server_from_serving() {
 #[test]
 fn lines_that_are_dropped_are_counted_and_said_once_there_is_a_reader() {
     for format in ["text", "json"] {
-        let folder = Arc::new(Scratch::new());
-        let origin = folder.write("origin.raw", vec![0; MIB]);
         let (stderr, reader) = pipe_that_nobody_reads();
-        let mut server = talkative(&folder, &origin, format).stderr(stderr).start();
+        let mut server = talkative(format).0.stderr(stderr).start();
         have_logged(&server, "disk0", MANY, 500);
         let mut reader = reader.expect("the other end");
         let read = std::thread::spawn(move || {

@@ -9,8 +9,6 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use spillway_tests::logging::{are_whole, have_logged, said_to_be_lost, talkative};
 use spillway_tests::{Launch, Scratch, Server, until};
 
-const MIB: usize = 1 << 20;
-
 fn limit_file_sizes(server: &Server, bytes: Option<u64>) {
     let pid = Pid::from_raw(server.pid() as i32);
     let limit = Rlimit { current: bytes, maximum: None };
@@ -21,10 +19,9 @@ fn limit_file_sizes(server: &Server, bytes: Option<u64>) {
 #[test]
 fn a_log_file_that_cannot_grow_loses_lines_and_says_so_when_it_can() {
     for format in ["text", "json"] {
-        let folder = Arc::new(Scratch::new());
-        let origin = folder.write("origin.raw", vec![0; MIB]);
-        let log = folder.join("the.log");
-        let server = talkative(&folder, &origin, format).with("--log-file", &log).start();
+        let (launch, _) = talkative(format);
+        let log = launch.folder().join("the.log");
+        let server = launch.with("--log-file", &log).start();
         let read = || fs::read_to_string(&log).expect("text");
         have_logged(&server, "disk0", 1, 0);
         until("a line is written", || read().contains("mark-00000").then_some(()));
@@ -47,10 +44,9 @@ fn a_log_file_that_cannot_grow_loses_lines_and_says_so_when_it_can() {
 
 #[test]
 fn a_log_file_is_opened_again_by_a_signal() {
-    let folder = Arc::new(Scratch::new());
-    let origin = folder.write("origin.raw", vec![0; MIB]);
-    let (log, moved) = (folder.join("the.log"), folder.join("moved.log"));
-    let mut server = talkative(&folder, &origin, "text").with("--log-file", &log).start();
+    let (launch, _) = talkative("text");
+    let (log, moved) = (launch.folder().join("the.log"), launch.folder().join("moved.log"));
+    let mut server = launch.with("--log-file", &log).start();
     let has = |path: &Path, words: &str| fs::read_to_string(path).is_ok_and(|text| text.contains(words));
     have_logged(&server, "disk0", 1, 0);
     until("it is written to", || has(&log, "mark-").then_some(()));

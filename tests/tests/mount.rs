@@ -96,9 +96,7 @@ fn holes_are_punched_found_and_free_memory() {
 
 #[test]
 fn a_read_only_device_is_a_read_only_file() {
-    let folder = Arc::new(Scratch::new());
-    let origin = folder.write("origin", vec![7; MIB]);
-    let server = Launch::disk(folder, &origin).flag("--read-only").mounted().start();
+    let server = Launch::disk_with(vec![7; MIB]).0.flag("--read-only").mounted().start();
     let path = server.file("disk0");
     assert_eq!(errno(OpenOptions::new().write(true).open(&path)), Errno::ROFS);
     assert!(fs::read(&path).expect("it may be read") == vec![7; MIB]);
@@ -148,9 +146,7 @@ fn a_signal_ends_the_server_once_the_file_is_closed() {
 
 #[test]
 fn what_a_killed_server_left_is_cleaned_up_by_the_next() {
-    let folder = Arc::new(Scratch::new());
-    let origin = folder.write("origin", vec![7; MIB]);
-    let launch = Launch::disk(folder, &origin).mounted();
+    let launch = Launch::disk_with(vec![7; MIB]).0.mounted();
     let mut server = launch.clone().start();
     let device = LoopDevice::direct(&server.file("disk0"));
     server.signal(Signal::KILL);
@@ -172,9 +168,9 @@ fn a_place_that_is_taken_or_holds_the_origin_is_refused() {
     let place = server.file("ram0").ancestors().nth(2).expect("a mount").to_owned();
     let second = Launch::ram("1M").with("--name", "other").with("--mount", &place);
     second.run().refused(BUSY, "running server");
-    let folder = Arc::new(Scratch::new());
-    let origin = folder.write("origin", vec![7; MIB]);
-    let launch = Launch::disk(folder.clone(), &origin).with("--mount", folder.path());
+    let (launch, origin) = Launch::disk_with(vec![7; MIB]);
+    let folder = launch.folder();
+    let launch = launch.with("--mount", folder.path());
     launch.run().refused(USAGE, "lies below");
     Launch::ram("1M").with("--mount", folder.join("none")).run().refused(1, "create the folder");
     let sockets = folder.join("sockets");

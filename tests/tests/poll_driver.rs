@@ -1,9 +1,7 @@
 //! The core of the client tests once more on the driver that takes over where io_uring is refused.
 
-use std::sync::Arc;
-
 use spillway_tests::exerciser::{Exerciser, Part};
-use spillway_tests::{Launch, Scratch, Server, clients, pattern, until};
+use spillway_tests::{Launch, Server, clients, pattern, until};
 
 fn ram(size: &str) -> Server {
     polling(Launch::ram(size))
@@ -48,9 +46,8 @@ fn overlapping_writes_are_whole() {
 
 #[test]
 fn a_file_is_served() {
-    let folder = Arc::new(Scratch::new());
-    let origin = folder.write("origin.raw", pattern::random(9, 0, 32 << 20));
-    let server = polling(Launch::disk(folder, &origin).with("--page-cache", "none"));
+    let (disk, _) = Launch::disk_with(pattern::random(9, 0, 32 << 20));
+    let server = polling(disk.with("--page-cache", "none"));
     assert!(
         server.client().read(4096, 8192) == Ok(pattern::random(9, 4096, 8192)),
         "the file's bytes differ"

@@ -7,13 +7,12 @@ mod spill_reader;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::Arc;
 
 use rustix::process::Signal;
 use spillway_tests::killed::Written;
 use spillway_tests::raw::{Client, command, flag, header_with};
-use spillway_tests::{Drive, Launch, Scratch, Server, pattern, until};
+use spillway_tests::{Drive, Launch, Scratch, Server, pattern, text, until};
 
 const MIB: usize = 1 << 20;
 
@@ -198,10 +197,6 @@ fn detach(server: &mut Server, content: &[u8]) {
         .and_then(|mut file| file.write_all(&bytes))
         .expect("a device");
     server.spillway(&["detach", "d"]).well();
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("paths of tests are text")
 }
 
 fn what_was_flushed_survives(program: Program) {

@@ -2,35 +2,13 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::process::Stdio;
 
-use spillway_tests::{Launch, Scratch, Server, binary, pattern, tool, until};
+use spillway_tests::{Launch, Scratch, Server, pattern, text, tool, until};
 
 const MIB: usize = 1 << 20;
 const FAILED: i32 = 1;
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("paths of tests are text")
-}
-
-fn content(server: &Server) -> Vec<u8> {
-    let mut client = server.client();
-    let size = client.size as usize;
-    (0..size)
-        .step_by(MIB)
-        .flat_map(|at| client.read(at as u64, MIB.min(size - at)).expect("a read"))
-        .collect()
-}
-
-/// A client that has gone is counted for a moment longer.
-fn load(server: &Server, words: &[&str]) {
-    until("other clients have left", || {
-        let said = server.spillway(&[&["load", "ram0"], words].concat());
-        (said.code != Some(4)).then(|| drop(said.well()))
-    });
-}
 
 /// A raw image with data, holes, zeroes and text that compresses.
 fn raw_image(folder: &Scratch, len: usize) -> PathBuf {
@@ -72,8 +50,8 @@ fn every_form_of_the_format_is_loaded() {
         wanted[2 * MIB..2 * MIB + (64 << 10)].fill(7);
         wanted.resize(24 * MIB, 0);
         (0..24).for_each(|at| server.client().write(at << 20, &vec![9; MIB]).expect("a write"));
-        load(&server, &[text(&image)]);
-        assert!(content(&server) == wanted, "{options:?}");
+        server.load(&["ram0", text(&image)]);
+        assert!(server.content() == wanted, "{options:?}");
         fs::remove_file(&image).expect("it is ours");
     }
 }
@@ -115,7 +93,7 @@ fn an_image_that_names_another_file_is_refused_before_anything_is_written() {
         server.spillway(&["load", "ram0", text(&image), "--shared"]).refused(FAILED, "data file");
         fs::remove_file(&image).expect("it is ours");
     }
-    assert!(content(&server) == vec![7; 4 * MIB], "something was written");
+    assert!(server.content() == vec![7; 4 * MIB], "something was written");
 }
 
 /// To qemu's tools, what stands in front of a colon is a protocol.
@@ -126,8 +104,8 @@ fn names_with_a_colon_are_names() {
     let bytes = pattern::random(2, 0, MIB);
     server.client().write(0, &bytes).expect("a write");
     let spillway = |server: &Server, words: &[&str]| {
-        let mut command = Command::new(binary::path());
-        command.env("SPILLWAY_RUNTIME_DIR", server.folder().path()).current_dir(folder.path()).args(words);
+        let mut command = server.command(words);
+        command.current_dir(folder.path());
         until("other clients have left", || {
             let said = tool::finish(&mut command);
             (said.code != Some(4)).then(|| drop(said.well()))
@@ -143,7 +121,7 @@ fn names_with_a_colon_are_names() {
     for name in names {
         let server = Launch::ram("4M").start();
         spillway(&server, &["load", "ram0", "--", name]);
-        assert!(content(&server)[..MIB] == bytes, "{name}");
+        assert!(server.content()[..MIB] == bytes, "{name}");
     }
 }
 
@@ -163,14 +141,11 @@ fn is_alive(id: u32) -> bool {
 /// Its reads take ten minutes each, so that nothing ends by itself.
 #[test]
 fn a_save_that_is_killed_leaves_no_program_behind() {
-    let config = "[[device]]\nname = \"ram0\"\norigin = { kind = \"memory\", size = \"64M\" }\n\
-                  layers = [{ kind = \"delay\", read_us = 600000000 }]\n";
-    let server = Launch::serve(Arc::default(), config).start();
+    let server = Launch::slow(600000000).start();
     server.client().write(0, &[1; 4096]).expect("a write");
     let folder = Scratch::new();
     let image = folder.write("image.qcow2", "old");
-    let mut save = Command::new(binary::path());
-    save.env("SPILLWAY_RUNTIME_DIR", server.folder().path()).args(["save", "ram0", text(&image), "--force"]);
+    let mut save = server.command(&["save", "ram0", text(&image), "--force"]);
     let mut save = save.stdout(Stdio::null()).spawn().expect("the program was built");
     let helping = until("qemu-img works", || program_of(save.id(), "qemu-img"));
     save.kill().expect("it is our child");
@@ -182,15 +157,12 @@ fn a_save_that_is_killed_leaves_no_program_behind() {
 /// The name that is written under is anybody's who may write into the folder.
 #[test]
 fn a_save_writes_to_no_file_that_was_put_in_place_of_its_own() {
-    let config = "[[device]]\nname = \"ram0\"\norigin = { kind = \"memory\", size = \"64M\" }\n\
-                  layers = [{ kind = \"delay\", read_us = 20000 }]\n";
-    let server = Launch::serve(Arc::default(), config).start();
+    let server = Launch::slow(20000).start();
     (0..64).for_each(|at| server.client().write(at << 20, &pattern::random(at, 0, MIB)).expect("a write"));
     let folder = Scratch::new();
     let (image, precious) = (folder.join("image.qcow2"), folder.write("precious", "precious"));
     let part = folder.join(".image.qcow2.part");
-    let mut save = Command::new(binary::path());
-    save.env("SPILLWAY_RUNTIME_DIR", server.folder().path()).args(["save", "ram0", text(&image)]);
+    let mut save = server.command(&["save", "ram0", text(&image)]);
     let mut save = save.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program was built");
     until("the file is made", || part.exists().then_some(()));
     fs::remove_file(&part).expect("it is there");

@@ -24,9 +24,8 @@ const ASKING: [Signal; 6] =
 
 /// A server with a write that only its memory has.
 fn with_a_dirty_page(launch: impl FnOnce(Launch) -> Launch) -> (Server, PathBuf, Vec<u8>) {
-    let folder = Arc::new(Scratch::new());
-    let origin = folder.write("origin.raw", vec![0; MIB]);
-    let server = launch(Launch::disk(folder, &origin).flag("-v")).start();
+    let (disk, origin) = Launch::disk_with(vec![0; MIB]);
+    let server = launch(disk.flag("-v")).start();
     let bytes = pattern::random(1, 0, 4096);
     server.client().write(0, &bytes).expect("a write");
     (server, origin, bytes)
@@ -160,9 +159,8 @@ fn what_was_acknowledged_before_the_end_is_in_the_file() {
 }
 
 fn what_was_acknowledged_is_in_the_file(page_cache: &str) {
-    let folder = Arc::new(Scratch::new());
-    let origin = folder.write("origin.raw", vec![0; 64 * MIB]);
-    let mut server = Launch::disk(folder, &origin).with("--page-cache", page_cache).start();
+    let (disk, origin) = Launch::disk_with(vec![0; 64 * MIB]);
+    let mut server = disk.with("--page-cache", page_cache).start();
     let mut client = server.client();
     let stream = client.stream.try_clone().expect("a descriptor");
     let sender = std::thread::spawn(move || send_until_closed(stream));
@@ -327,10 +325,8 @@ fn a_hangup_ends_no_server_at_once() {
 #[test]
 fn a_write_past_the_limit_of_file_sizes_is_an_error_and_not_the_end() {
     for driver in ["io_uring", "poll"] {
-        let folder = Arc::new(Scratch::new());
-        let origin = folder.write("origin.raw", vec![0; 8 * MIB]);
-        let mut server =
-            Launch::disk(folder, &origin).with("--driver", driver).with("--page-cache", "none").start();
+        let (disk, _) = Launch::disk_with(vec![0; 8 * MIB]);
+        let mut server = disk.with("--driver", driver).with("--page-cache", "none").start();
         let limit = Some(4 * MIB as u64);
         let pid = Pid::from_raw(server.pid() as i32);
         prlimit(pid, Resource::Fsize, Rlimit { current: limit, maximum: limit }).expect("it is ours");

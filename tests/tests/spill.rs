@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use spillway_tests::hostile::Chance;
-use spillway_tests::{Launch, LoopDevice, Scratch, Server, pattern, raw, tool, until};
+use spillway_tests::{Launch, LoopDevice, Scratch, Server, pattern, raw, text, tool, until};
 
 fn ram(size: &str, folder: &Arc<Scratch>) -> Launch {
     ram_on(size, folder, &spill_file(folder))
@@ -235,10 +235,6 @@ fn a_file_system_survives_it_over_nbd() {
         tool::run("/usr/sbin/debugfs", &["-R", &format!("dump copy {copy}"), &read]).well();
         assert!(fs::read(&copy).expect("a file") == fs::read(&archive).expect("a file"), "it changed");
     }
-}
-
-fn text(path: &std::path::Path) -> &str {
-    path.to_str().expect("paths of tests are text")
 }
 
 /// Four times as much as the memory, that does not compress, written at random by two jobs, and all of it twice: every request is

@@ -1,16 +1,11 @@
 //! A spill file in the configuration of a server: each key has its effect, and what is wrong is refused.
 
 use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 
 use rustix::process::Signal;
 use spillway_tests::raw::Client;
-use spillway_tests::{Launch, Scratch, Server, pattern, until};
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("paths of tests are text")
-}
+use spillway_tests::{Launch, Scratch, Server, pattern, text, until};
 
 /// Every key that has to do with spilling, a value that it does not have by default, and how that is shown.
 const KEYS: [(&str, &str, &str); 17] = [

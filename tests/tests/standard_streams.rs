@@ -2,10 +2,10 @@
 
 use std::fs::OpenOptions;
 use std::os::fd::OwnedFd;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 use spillway_tests::logging::{closed_pipe, full_device};
-use spillway_tests::{Launch, Server, binary};
+use spillway_tests::{Launch, Server};
 
 const COMMANDS: [&[&str]; 8] = [
     &["--help"],
@@ -19,9 +19,8 @@ const COMMANDS: [&[&str]; 8] = [
 ];
 
 fn run(server: &Server, arguments: &[&str], stdout: OwnedFd, stderr: impl Into<Stdio>) -> Output {
-    let mut command = Command::new(binary::path());
-    command.args(arguments).env("SPILLWAY_RUNTIME_DIR", server.folder().path()).stdin(Stdio::null());
-    let child = command.stdout(stdout).stderr(stderr).spawn().expect("it was built");
+    let mut command = server.command(arguments);
+    let child = command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).spawn().expect("it was built");
     child.wait_with_output().expect("it is our child")
 }
 

@@ -5,12 +5,12 @@ use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 
 use rustix::process::{Pid, Signal, kill_process};
 use spillway_tests::raw::Client;
-use spillway_tests::{Launch, Scratch, binary, pattern, until};
+use spillway_tests::{Launch, Scratch, pattern, text, until};
 
 /// A folder with the configuration of two devices, and the origin of the first.
 struct Held {
@@ -39,6 +39,10 @@ impl Held {
         self.folder.join(&format!("spillway/{device}.sock"))
     }
 
+    fn launch(&self) -> Launch {
+        Launch::new(&["serve", text(&self.config)], self.folder.clone(), self.socket("first"))
+    }
+
     /// A client of the first device, once it has any.
     fn client(&self) -> Client {
         let socket = self.socket("first");
@@ -59,8 +63,7 @@ impl Drop for Killed {
 #[test]
 fn a_start_that_fails_late_flushes_what_clients_wrote() {
     let held = Held::new();
-    let config = held.config.to_string_lossy();
-    let launch = Launch::new(&["serve", &config], held.folder.clone(), held.socket("first"));
+    let launch = held.launch();
     let bytes = pattern::random(1, 0, 4096);
     std::thread::scope(|scope| {
         let said = scope.spawn(|| launch.run());
@@ -73,8 +76,8 @@ fn a_start_that_fails_late_flushes_what_clients_wrote() {
 #[test]
 fn signals_cut_no_wait_for_a_socket_short() {
     let held = Held::new();
-    let mut command = Command::new(binary::path());
-    command.arg("serve").arg(&held.config).env("SPILLWAY_RUNTIME_DIR", held.folder.path());
+    let mut command = held.launch().program();
+    command.arg("serve").arg(&held.config);
     let mut server =
         Killed(command.stdout(Stdio::null()).stdin(Stdio::null()).spawn().expect("it was built"));
     let pid = Pid::from_child(&server.0);
