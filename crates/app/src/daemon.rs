@@ -14,6 +14,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use spillway_io::patient::write_all;
 
+use crate::words;
+
 /// Environment variable that tells the child what it is.
 const MARK: &str = "SPILLWAY_BACKGROUND_CHILD";
 
@@ -58,19 +60,9 @@ fn relay(mut from: impl Read, to: &mut impl Write) -> Result<bool> {
         copied =
             copied.and_then(|()| to.write_all(&bytes[..ready.unwrap_or(count)])).and_then(|()| to.flush());
         if ready.is_some() || count == 0 {
-            report(copied);
+            words::report(copied);
             return Ok(ready.is_some());
         }
-    }
-}
-
-/// The server runs whether its words could be passed on or not.
-fn report(copied: std::io::Result<()>) {
-    match copied {
-        Err(why) if why.kind() != ErrorKind::BrokenPipe => {
-            tracing::warn!("standard output takes no start text: {why}");
-        }
-        _ => {}
     }
 }
 

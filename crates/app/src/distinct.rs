@@ -5,11 +5,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Result;
 use spillway_core::sync::Mutex;
-use spillway_core::{Error, Kind, Storage};
+use spillway_core::{Error, Kind};
 use spillway_io::Footprint;
 use spillway_layers::stack::StackConfig;
 use spillway_layers::surroundings::{BackingDevice, OpenStorage};
@@ -37,15 +37,15 @@ pub(crate) struct InUse {
 
 /// A use of a path, from before it is opened on.
 struct Noted {
-    number: u64,
-    /// `None` while it is being opened.
-    open: Option<Weak<dyn Storage>>,
     of: Use,
+    lives: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl Noted {
-    fn lives(&self) -> bool {
-        self.open.as_ref().is_none_or(|storage| storage.strong_count() > 0)
+    /// A use that lasts as long as its `holder`.
+    fn new<T: ?Sized + Send + Sync + 'static>(of: Use, holder: &Arc<T>) -> Self {
+        let holder = Arc::downgrade(holder);
+        Self { of, lives: Box::new(move || holder.strong_count() > 0) }
     }
 }
 
@@ -68,49 +68,30 @@ impl InUse {
             let text = format!("{} is {}, which this server shows", backing.path.display(), served.display());
             return Err(Error::new(Kind::Busy, text));
         }
-        let mut opening = Opening { number: self.note(asked)?, in_use: self, opened: None };
+        let opening = Arc::new(());
+        self.note(asked, &opening)?;
         let opened = open(backing)?;
         // Again: what was made has a footprint of its own now.
-        opening.opened = Some((Arc::downgrade(&opened.storage), Use::new(device, backing.clone())));
+        self.uses.lock().push(Noted::new(Use::new(device, backing.clone()), &opened.storage));
         Ok(opened)
     }
 
-    /// Notes a use, or refuses it for another one. Returns its number.
-    fn note(&self, asked: Use) -> Result<u64, Error> {
+    /// Notes a use that is `opening`, or refuses it for another one.
+    fn note(&self, asked: Use, opening: &Arc<()>) -> Result<(), Error> {
         let mut uses = self.uses.lock();
-        uses.retain(Noted::lives);
+        uses.retain(|noted| (noted.lives)());
         let conflicts = |other: &&Noted| asked.conflicts(&other.of) && !asked.follows(&other.of);
         if let Some(other) = uses.iter().find(conflicts) {
             return Err(Error::new(Kind::Busy, asked.refusal(&other.of)));
         }
-        let number = uses.iter().map(|noted| noted.number + 1).max().unwrap_or(0);
-        uses.push(Noted { number, open: None, of: asked });
-        Ok(number)
+        uses.push(Noted::new(asked, opening));
+        Ok(())
     }
 
     fn served(&self) -> impl Iterator<Item = PathBuf> {
         let folders =
             self.mount.get().and_then(|mount| fs::read_dir(mount).ok()).into_iter().flatten().flatten();
         folders.map(|folder| folder.path().join(DISK))
-    }
-}
-
-/// A use that is being opened. Dropped, it is open or forgotten.
-struct Opening<'a> {
-    number: u64,
-    in_use: &'a InUse,
-    opened: Option<(Weak<dyn Storage>, Use)>,
-}
-
-impl Drop for Opening<'_> {
-    fn drop(&mut self) {
-        let mut uses = self.in_use.uses.lock();
-        let index = uses.iter().position(|noted| noted.number == self.number);
-        let index = index.expect("nobody else forgets what is being opened");
-        match self.opened.take() {
-            Some((storage, of)) => uses[index] = Noted { number: self.number, open: Some(storage), of },
-            None => drop(uses.remove(index)),
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the program says beside its log: words that nobody reads are no reason to end, or to wait.
 
-use std::io::{ErrorKind, stderr, stdout};
+use std::io::{ErrorKind, Result, stderr, stdout};
 use std::time::Duration;
 
 use spillway_io::patient::write_all;
@@ -12,10 +12,16 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Says on standard output what a server says at its start. The server goes on whatever becomes of it.
 pub(crate) fn announce(text: &str) {
-    match write_all(stdout(), text.as_bytes(), PATIENCE) {
-        Err(why) if why.kind() == ErrorKind::BrokenPipe => {}
-        Err(why) => tracing::warn!("standard output takes no start text: {why}"),
-        Ok(()) => {}
+    report(write_all(stdout(), text.as_bytes(), PATIENCE));
+}
+
+/// Logs that a start text could not be written. That nobody reads it is no failure.
+pub(crate) fn report(written: Result<()>) {
+    match written {
+        Err(why) if why.kind() != ErrorKind::BrokenPipe => {
+            tracing::warn!("standard output takes no start text: {why}");
+        }
+        _ => {}
     }
 }
 

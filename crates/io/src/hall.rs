@@ -108,8 +108,13 @@ impl Hall {
         self.order.fetch_max(order as u32, Ordering::AcqRel);
         self.acceptor.order(order);
         // A connection that is not in the roll yet reads the order under its lock.
+        self.order_where(order, |_| true);
+    }
+
+    /// Gives an order to those connections of which `holds` is true.
+    fn order_where(&self, order: Order, holds: impl Fn(&Control) -> bool) {
         let all = self.roll.lock().controls();
-        all.iter().for_each(|control| control.order(order));
+        all.iter().filter(|control| holds(control)).for_each(|control| control.order(order));
     }
 
     fn ordered(&self) -> Order {
@@ -136,34 +141,28 @@ impl Hall {
         }
     }
 
-    pub(crate) fn abort_stalled(&self, grace: Duration) {
+    fn abort_stalled(&self, grace: Duration) {
         let now = self.pool.clock.coarse_now();
-        let all = self.roll.lock().controls();
-        for control in all.iter().filter(|control| control.stalled_for(now) > grace) {
-            control.order(Order::Abort);
-        }
+        self.order_where(Order::Abort, |control| control.stalled_for(now) > grace);
     }
 
-    pub(crate) fn close_old_handshakes(&self) {
+    /// Closes handshakes that last too long, connections whose hosts have vanished or, where that is asked for, that are idle for long; and,
+    /// while others wait for buffers, the connections that are too slow to take theirs or to send the rest of what they began.
+    pub(crate) fn close_late(&self) {
+        let now = self.pool.clock.coarse_now();
         self.roll.lock().close_older_than(self.limits.handshake, self.pool.clock.now());
-    }
-
-    /// Closes connections whose hosts have vanished.
-    pub(crate) fn close_vanished(&self) {
-        let all = self.roll.lock().controls();
-        for control in all.iter().filter(|control| control.has_vanished()) {
-            tracing::info!("a host has vanished: its connection is closed");
-            control.order(Order::Abort);
+        self.order_where(Order::Abort, |control| {
+            let vanished = control.has_vanished();
+            if vanished {
+                tracing::info!("a host has vanished: its connection is closed");
+            }
+            vanished
+        });
+        if let Some(limit) = self.limits.idle {
+            self.order_where(Order::WindDown, |control| control.idle.lasts(now) >= limit);
         }
-    }
-
-    /// Has connections that were idle for too long end.
-    pub(crate) fn close_idle(&self) {
-        let Some(limit) = self.limits.idle else { return };
-        let now = self.pool.clock.coarse_now();
-        let all = self.roll.lock().controls();
-        for control in all.iter().filter(|control| control.idle.lasts(now) >= limit) {
-            control.order(Order::WindDown);
+        if self.pool.buffers.waiting() > 0 {
+            self.abort_stalled(self.limits.stall);
         }
     }
 

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use compio::BufResult;
@@ -142,37 +142,50 @@ pub(crate) fn shortage_passes() -> LocalFuture<()> {
 pub(crate) struct Awaited {
     fd: Arc<OwnedFd>,
     event: Event,
-    wait: Submit<Await>,
-    pause: Option<LocalFuture<()>>,
+    step: Step,
+}
+
+enum Step {
+    Asked(Submit<Await>),
+    Refused(LocalFuture<()>),
 }
 
 impl Awaited {
     /// On the thread that waits.
     pub(crate) fn new(fd: &Arc<OwnedFd>, event: Event) -> Self {
-        let wait = compio::runtime::submit(Await { fd: fd.clone(), event });
-        Self { fd: fd.clone(), event, wait, pause: None }
+        Self { fd: fd.clone(), event, step: Step::ask(fd, event) }
     }
 
     /// The same, asked for after a pause.
     pub(crate) fn after_pause(fd: &Arc<OwnedFd>, event: Event) -> Self {
-        Self { pause: Some(shortage_passes()), ..Self::new(fd, event) }
+        Self { fd: fd.clone(), event, step: Step::Refused(shortage_passes()) }
     }
 
     /// Whether the event holds. Where not, it wakes the task.
     pub(crate) fn holds(&mut self, context: &mut Context<'_>) -> bool {
+        self.poll(context).is_ready()
+    }
+
+    /// Ready once the event holds.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
-            if let Some(pause) = &mut self.pause {
-                if pause.as_mut().poll(context).is_pending() {
-                    return false;
+            self.step = match &mut self.step {
+                Step::Asked(wait) => match ready!(Pin::new(wait).poll(context)) {
+                    BufResult(Ok(_), _) => return Poll::Ready(()),
+                    BufResult(Err(_), _) => Step::Refused(shortage_passes()),
+                },
+                Step::Refused(pause) => {
+                    ready!(pause.as_mut().poll(context));
+                    Step::ask(&self.fd, self.event)
                 }
-                *self = Self::new(&self.fd, self.event);
-            }
-            match Pin::new(&mut self.wait).poll(context) {
-                Poll::Pending => return false,
-                Poll::Ready(BufResult(Ok(_), _)) => return true,
-                Poll::Ready(BufResult(Err(_), _)) => self.pause = Some(shortage_passes()),
-            }
+            };
         }
+    }
+}
+
+impl Step {
+    fn ask(fd: &Arc<OwnedFd>, event: Event) -> Self {
+        Self::Asked(compio::runtime::submit(Await { fd: fd.clone(), event }))
     }
 }
 
@@ -204,11 +217,11 @@ mod tests {
                 Poll::Ready(())
             })
             .await;
-            assert!(awaited.pause.is_some(), "it is asked for again after a pause");
+            assert!(matches!(awaited.step, Step::Refused(_)), "it is asked for again after a pause");
             // SAFETY: both are open, and the file behind the first is used by nobody.
             assert!(unsafe { libc::dup2(receiver.as_raw_fd(), fd.as_raw_fd()) } >= 0);
             sender.write_all(&[1]).unwrap();
-            poll_fn(|context| if awaited.holds(context) { Poll::Ready(()) } else { Poll::Pending }).await;
+            poll_fn(|context| awaited.poll(context)).await;
         });
     }
 }

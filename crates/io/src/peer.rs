@@ -34,6 +34,8 @@ pub(crate) enum Account {
     Owner,
     /// A host by its address.
     Host(IpAddr),
+    /// All hosts of an IPv6 network, by the first half of their addresses.
+    Network(u64),
 }
 
 impl Account {
@@ -42,11 +44,11 @@ impl Account {
         Account::Host(address.to_canonical())
     }
 
-    /// The first half of an IPv6 address: a host there may take as many addresses as it likes.
-    pub(crate) fn network(self) -> Option<u64> {
+    /// That of the network of an IPv6 host: a host there may take as many addresses as it likes.
+    pub(crate) fn network(self) -> Option<Self> {
         match self {
-            Account::Host(IpAddr::V6(address)) => Some((address.to_bits() >> 64) as u64),
-            Account::Host(IpAddr::V4(_)) | Account::Owner => None,
+            Account::Host(IpAddr::V6(address)) => Some(Account::Network((address.to_bits() >> 64) as u64)),
+            _ => None,
         }
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::control::{Control, Order};
 use crate::env::yield_now;
 use crate::hall::{Hall, Limits, NewSession};
-use crate::op::{Awaited, Event};
+use crate::op::{Awaited, Event, shortage_passes};
 use crate::roll::GRACE_MIN;
 use crate::socket::Listener;
 use crate::workers::Workers;
@@ -23,9 +23,6 @@ const ACCEPTS_MAX: usize = 64;
 
 /// How often stalls and old handshakes are looked for, at least.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Pause after the system had no descriptor or memory for a connection.
-const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves a session to each client of `listener`.
 pub fn serve(listener: Listener, workers: &Workers, new_session: NewSession, limits: Limits) -> Serving {
@@ -94,7 +91,7 @@ async fn accept_all(accepting: Accepting, listener: Listener) {
                 hall.complain(&format!(
                     "no connection could be accepted on {listener}: {error}; trying again"
                 ));
-                compio::time::sleep(SHORTAGE_PAUSE).await;
+                shortage_passes().await;
             }
         }
     }
@@ -148,23 +145,17 @@ async fn await_connection(listener: &Listener, control: &Control) {
         if control.ordered() != Order::Serve {
             return Poll::Ready(());
         }
-        if readable.holds(context) { Poll::Ready(()) } else { Poll::Pending }
+        readable.poll(context)
     })
     .await;
 }
 
-/// Closes handshakes that last too long, connections whose hosts have vanished or, where that is asked for, that are idle for long; and, while others wait for buffers, the connections that are too slow to take
-/// theirs or to send the rest of what they began.
+/// Closes connections that are late with something, from time to time.
 async fn watch(hall: std::sync::Weak<Hall>, limits: Limits) {
     let interval = WATCH_INTERVAL.min(limits.stall / 2).min(limits.handshake / 2).max(GRACE_MIN);
     loop {
         compio::time::sleep(interval).await;
         let Some(hall) = hall.upgrade() else { return };
-        hall.close_old_handshakes();
-        hall.close_vanished();
-        hall.close_idle();
-        if hall.pool.buffers.waiting() > 0 {
-            hall.abort_stalled(hall.limits.stall);
-        }
+        hall.close_late();
     }
 }

@@ -5,55 +5,44 @@
 //! which a host has countless addresses, may have three times as many as are free: three quarters.
 
 use std::collections::HashMap;
-use std::hash::Hash;
 
 use crate::peer::Account;
 
 /// Connections that an IPv6 network may have for each free place.
 const NETWORK_FACTOR: usize = 3;
 
-/// Connections of each host, and each IPv6 network, that has any.
+/// Connections of each account that has any.
 #[derive(Default)]
-pub(crate) struct Shares {
-    hosts: HashMap<Account, usize>,
-    networks: HashMap<u64, usize>,
-}
+pub(crate) struct Shares(HashMap<Account, usize>);
 
 impl Shares {
     /// Whether `peer` may have one more while so many places are `free`.
     pub(crate) fn admits(&self, peer: Account, free: usize) -> bool {
-        let network = peer.network().and_then(|network| self.networks.get(&network));
-        peer == Account::Owner
-            || self.of(peer) < free && network.is_none_or(|count| *count < NETWORK_FACTOR * free)
+        let room_in_network = |network| self.of(network) < NETWORK_FACTOR * free;
+        peer == Account::Owner || self.of(peer) < free && peer.network().is_none_or(room_in_network)
     }
 
     /// Connections of `peer`.
     pub(crate) fn of(&self, peer: Account) -> usize {
-        self.hosts.get(&peer).copied().unwrap_or(0)
+        self.0.get(&peer).copied().unwrap_or(0)
     }
 
     /// It has one more.
     pub(crate) fn enter(&mut self, peer: Account) {
-        *self.hosts.entry(peer).or_default() += 1;
-        if let Some(network) = peer.network() {
-            *self.networks.entry(network).or_default() += 1;
+        for account in [Some(peer), peer.network()].into_iter().flatten() {
+            *self.0.entry(account).or_default() += 1;
         }
     }
 
     /// It has one less.
     pub(crate) fn leave(&mut self, peer: Account) {
-        take_one(&mut self.hosts, peer);
-        if let Some(network) = peer.network() {
-            take_one(&mut self.networks, network);
+        for account in [Some(peer), peer.network()].into_iter().flatten() {
+            let count = self.0.get_mut(&account).expect("who leaves has entered");
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(&account);
+            }
         }
-    }
-}
-
-fn take_one<K: Eq + Hash>(counts: &mut HashMap<K, usize>, key: K) {
-    let count = counts.get_mut(&key).expect("who leaves has entered");
-    *count -= 1;
-    if *count == 0 {
-        counts.remove(&key);
     }
 }
 
@@ -103,7 +92,7 @@ mod tests {
         shares.leave(host(1));
         assert!(shares.admits(host(1), free + 1), "it may come again at once");
         (0..3).for_each(|_| shares.leave(host(1)));
-        assert!(shares.hosts.is_empty());
+        assert!(shares.0.is_empty());
     }
 
     #[test]
@@ -114,6 +103,7 @@ mod tests {
         assert_eq!((by_all, free), (24, 8));
         assert_eq!(taken(&mut shares, of(2, 1), &mut free), 4, "another network finds room");
         (0..100).for_each(|host| (0..shares.of(of(1, host))).for_each(|_| shares.leave(of(1, host))));
-        assert_eq!(shares.networks.len(), 1);
+        assert_eq!(shares.of(of(1, 0).network().expect("it has one")), 0);
+        assert_eq!(shares.0.len(), 2, "the other host and its network");
     }
 }
