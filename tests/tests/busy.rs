@@ -1,9 +1,11 @@
 //! What keeps a device busy is named: clients, programs below a mount, loop devices with their mounts. As root, for mounts.
 
+use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use spillway_tests::{Launch, Scratch, Server, tool, until};
+use rustix::process::Signal;
+use spillway_tests::{Launch, Scratch, Server, binary, tool, until};
 
 /// Exit code as documented.
 const BUSY: i32 = 4;
@@ -13,7 +15,7 @@ struct Program(Child);
 
 impl Program {
     fn start(command: &mut Command) -> Self {
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         Self(child.expect("qemu-utils and coreutils are there"))
     }
 
@@ -76,6 +78,31 @@ fn a_program_that_works_in_a_mount_is_named() {
     server.spillway(&["stop", "ram0"]).refused(BUSY, &program.named("sleep"));
     drop(program);
     server.spillway(&["stop", "ram0"]).well();
+}
+
+/// It closes a file at its exec, and waits for the file's server; who asks for its links would wait with it.
+#[test]
+fn a_program_that_hangs_keeps_nobody_from_an_answer() {
+    let (stopped, server) = (Launch::ram("16M").mounted().start(), Launch::ram("16M").mounted().start());
+    let file = stopped.file("ram0");
+    let script = "import os, sys; file = open(sys.argv[1]); print(flush=True); input(); os.execvp('sleep', ['sleep', '1000'])";
+    let mut hanging = Program::start(Command::new("/usr/bin/python3").args(["-c", script]).arg(file));
+    hanging.0.stdout.take().expect("it is piped").read_exact(&mut [0]).expect("it has the file open");
+    stopped.signal(Signal::STOP);
+    hanging.0.stdin.take().expect("it is piped").write_all(b"\n").expect("it reads");
+    let link = format!("/proc/{}/cwd", hanging.0.id());
+    until("it hangs", || (tool::run("timeout", &["1", "readlink", &link]).code == Some(124)).then_some(()));
+    let folder = server.file("ram0").parent().expect("a folder").to_owned();
+    let program = Program::start(Command::new("sleep").arg("1000").current_dir(folder));
+    let said = tool::finish(
+        Command::new("timeout")
+            .arg("50")
+            .arg(binary::path())
+            .args(["stop", "ram0"])
+            .env("SPILLWAY_RUNTIME_DIR", server.folder().path()),
+    );
+    stopped.signal(Signal::CONT);
+    said.refused(BUSY, &program.named("sleep"));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use spillway_core::session::Peer;
 use spillway_core::{Error, Kind};
 use spillway_io::fuse::{loop_devices_below, mounts_below, places_of};
+use spillway_io::processes::look_at_others;
 use spillway_io::program_of;
 
 use crate::device::Device;
@@ -59,10 +60,9 @@ fn device_in_words(device: &Path) -> String {
 /// What this process can see below `place`, a mount or a device: mounts, and programs that have something there open or run there.
 pub(crate) fn below(place: &Path) -> Vec<String> {
     let mounts = mounts_below(place).into_iter().map(|mount| format!("a mount at {}", mount.display()));
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let ids = processes.filter_map(|folder| folder.file_name().to_str()?.parse().ok());
-    let users = ids.filter(|&id: &u32| id != std::process::id() && uses(id, place)).filter_map(program_of);
-    mounts.chain(users).collect()
+    let below = place.to_owned();
+    let users = look_at_others(move |process| uses(process, &below).then(|| program_of(process))?);
+    mounts.chain(users.map(|(_, program)| program)).collect()
 }
 
 /// Whether a process has something below `place` open, as its working folder, or runs it. Asks nothing of the file system there.

@@ -11,6 +11,7 @@
 //! | [`mod@file`] | [`open`]: files and block devices, and the calls on them |
 //! | [`fuse`] | [`Mount`](fuse::Mount), [`MountServing`](fuse::MountServing): exchanges on a FUSE mount |
 //! | [`patient`], [`signals`] | writing to who may not read, and signals that are ignored |
+//! | [`processes`] | looks at other processes, of which none is waited for |
 //! | `child` | [`end_with_us`]: programs that end with this one |
 //! | [`mod@mutant`] | deliberate defects, of builds for tests alone |
 //! | [`socket`], [`mod@serve`] | [`Listener`], [`Serving`]: sessions on unix and TCP sockets |
@@ -26,6 +27,7 @@ pub mod local;
 pub mod memory;
 pub mod mutant;
 pub mod patient;
+pub mod processes;
 pub mod serve;
 pub mod signals;
 pub mod socket;

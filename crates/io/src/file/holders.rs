@@ -7,6 +7,7 @@ use std::path::Path;
 use rustix::fs::{Stat, major, minor};
 
 use crate::fuse::{numbers, places_of};
+use crate::processes::look_at_others;
 
 /// Whether there are processes that took a flock of this file, and every one is dead. What has no list, or shows no process of another
 /// namespace, counts as alive, and so does one that the list leaves out because others went while it was read.
@@ -24,14 +25,12 @@ pub(super) fn of_flock(file: &Stat) -> Vec<u32> {
 pub(super) fn of_byte_locks(file: &Stat) -> Vec<u32> {
     let place = place_of(file);
     let is_locked =
-        |about: String| about.lines().any(|line| line.contains(" OFDLCK ") && line.contains(&place));
-    let locks = |process: &u32| {
+        move |about: String| about.lines().any(|line| line.contains(" OFDLCK ") && line.contains(&place));
+    let locks = move |process: u32| {
         let files = read_dir(format!("/proc/{process}/fdinfo")).into_iter().flatten().flatten();
-        files.filter_map(|file| read_to_string(file.path()).ok()).any(is_locked)
+        files.filter_map(|file| read_to_string(file.path()).ok()).any(&is_locked)
     };
-    let processes = read_dir("/proc").into_iter().flatten().flatten();
-    let processes = processes.filter_map(|folder| folder.file_name().to_str()?.parse().ok());
-    processes.filter(|&process| process != std::process::id()).filter(locks).collect()
+    look_at_others(move |process| locks(process).then_some(())).map(|(process, ())| process).collect()
 }
 
 /// Where a block device is mounted, and which devices it is a part of.

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::loop_device::{LoopDevice, loop_devices};
+use crate::processes::look_at_others;
 
 /// Where the file system of the block device at `device` is mounted, for words to people.
 pub fn places_of(device: &Path) -> Vec<PathBuf> {
@@ -134,12 +135,11 @@ fn namespaces() -> Vec<(Option<u32>, Vec<Entry>)> {
     let namespace_of = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
     let mut known: Vec<_> = namespace_of(Path::new("/proc/self")).into_iter().collect();
     let mut found = vec![(None, entries())];
-    for folder in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Ok(process) = folder.file_name().to_string_lossy().parse() else { continue };
-        let Some(namespace) = namespace_of(&folder.path()) else { continue };
+    let folder_of = |process: u32| PathBuf::from(format!("/proc/{process}"));
+    for (process, namespace) in look_at_others(move |process| namespace_of(&folder_of(process))) {
         if !known.contains(&namespace) {
             known.push(namespace);
-            found.push((Some(process), entries_of(&folder.path())));
+            found.push((Some(process), entries_of(&folder_of(process))));
         }
     }
     found
