@@ -4,6 +4,7 @@
 //! tool that is missing fails the test and names its Debian package.
 #![forbid(unsafe_code)]
 
+mod acknowledged;
 pub mod binary;
 pub mod clients;
 mod connection;
@@ -18,12 +19,14 @@ mod ordinary_user;
 pub mod pattern;
 pub mod raw;
 mod refusal;
+pub mod refused;
 mod scratch;
 mod server;
 pub mod tool;
 mod vitals;
 mod wait;
 
+pub use acknowledged::{Acknowledged, PART, Way};
 pub use connection::FuseConnection;
 pub use drive::Drive;
 pub use loop_device::LoopDevice;

@@ -154,6 +154,32 @@ impl Client {
         if error == 0 { Ok(()) } else { Err(error) }
     }
 
+    /// [`Client::ask`] that fails by an error of the system, once the server has hung up too.
+    pub fn try_ask(&mut self, command: u16, offset: u64, len: u32) -> io::Result<()> {
+        self.send(command, offset, len)?;
+        self.try_answer()
+    }
+
+    fn try_answer(&mut self) -> io::Result<()> {
+        match self.reply()? {
+            (0, _) => Ok(()),
+            (error, _) => Err(io::Error::from_raw_os_error(error as i32)),
+        }
+    }
+
+    /// Writes; errors as of [`Client::try_ask`].
+    pub fn try_write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.send(command::WRITE, offset, bytes.len() as u32)?;
+        self.stream.write_all(bytes)?;
+        self.try_answer()
+    }
+
+    /// Reads all of `bytes`; errors as of [`Client::try_ask`].
+    pub fn try_read(&mut self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.try_ask(command::READ, offset, bytes.len() as u32)?;
+        self.stream.read_exact(bytes)
+    }
+
     /// Reads. `Err` is the protocol's error.
     pub fn read(&mut self, offset: u64, len: usize) -> Result<Vec<u8>, u32> {
         self.ask(command::READ, offset, len as u32)?;

@@ -3,30 +3,20 @@
 //! `SPILLWAY_REFUSALS=100` draws so many single refusals for each row of a table, besides the one that refuses all calls.
 
 use std::fs;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::Signal;
-use spillway_tests::raw::{Client, command};
-use spillway_tests::{Launch, Refusal, Refusing, Scratch, Server, binary, pattern, tool, until};
+use spillway_tests::refused::{PARTS, write_meanwhile};
+use spillway_tests::{
+    Acknowledged, Launch, PART, Refusal, Refusing, Scratch, Server, Way, binary, tool, until,
+};
 
 const BLOCK: usize = 4096;
 
-/// Parts of the device, of which each has one writer, and their bytes.
-const PARTS: u64 = 3;
-const PART: usize = 4 << 20;
-
-/// Connections of a writer.
-const ROUNDS: usize = 30;
-
 /// Set to draw more single refusals.
 const DRAWS: &str = "SPILLWAY_REFUSALS";
-
-/// Refusals that an exam waits for before it lets go of the server.
-const REFUSED_MIN: usize = 3;
 
 /// Calls that either driver makes while it serves, with what the system may answer.
 const BOTH: &[(&str, &[&str])] = &[
@@ -82,29 +72,30 @@ fn exam(driver: &str, tables: &[&[(&'static str, &[&'static str])]]) {
 /// Clients go on with whatever fails meanwhile; then they find what they wrote, and the file has it once the server has ended.
 fn outlives(driver: &str, refusal: Refusal) {
     let (mut server, written, origin) = serve(driver, &refusal);
-    let folder = server.folder();
-    let mut written = refused(&server, &refusal, &folder).into_iter().chain([written]).collect::<Vec<_>>();
+    // Threads are made at the start, so that nobody asks for one.
+    let rare = refusal.call == "clone3";
+    let meanwhile = write_meanwhile(&server, &refusal, rare, &|| Way::by_socket(server.socket()), &|| {});
+    let mut written = meanwhile.into_iter().chain([written]).collect::<Vec<_>>();
     assert!(server.lives(), "{refusal:?}: {:?}\n{}", server.ends(), server.log());
-    let mut client = server.client();
+    let mut way = Way::Socket(server.client());
     written.iter_mut().for_each(|written| {
-        written.check(&mut client);
-        written.write_some(&mut client).expect("nothing is refused any more");
+        written.check(&mut way);
+        written.write_some(&mut way).expect("nothing is refused any more");
     });
-    drop(client);
+    drop(way);
     server.signal(Signal::TERM);
     assert_eq!(server.ends().code(), Some(0), "{refusal:?}: {}", server.log());
-    let file = fs::read(&origin).expect("the origin exists");
-    written.iter().for_each(|written| written.check_file(&file));
+    written.iter().for_each(|written| written.check_file(&origin));
 }
 
 /// A server over a file, with something written.
-fn serve(driver: &str, refusal: &Refusal) -> (Server, Written, PathBuf) {
+fn serve(driver: &str, refusal: &Refusal) -> (Server, Acknowledged, PathBuf) {
     println!("{driver}: {refusal:?}");
     let folder = Arc::new(Scratch::new());
     let origin = folder.write("origin.raw", vec![0; PARTS as usize * PART]);
     let server = Launch::disk(folder, &origin).with("--driver", driver).start();
-    let mut written = Written { part: 0, blocks: Vec::new() };
-    written.write_some(&mut server.client()).expect("nothing is refused yet");
+    let mut written = Acknowledged::new(0);
+    written.write_some(&mut Way::Socket(server.client())).expect("nothing is refused yet");
     (server, written, origin)
 }
 
@@ -129,11 +120,11 @@ fn ends_in_order(driver: &str, refusal: Refusal, by_command: bool) {
     let stopped = by_command && server.spillway(&["stop", "disk0"]).code == Some(0);
     if !stopped {
         assert!(server.lives(), "{refusal:?}: {}", server.log());
-        written.check(&mut server.client());
+        written.check(&mut Way::Socket(server.client()));
         server.signal(Signal::TERM);
     }
     assert_eq!(server.ends().code(), Some(0), "{refusal:?}: {}", server.log());
-    written.check_file(&fs::read(&origin).expect("the origin exists"));
+    written.check_file(&origin);
     drop(refusing);
 }
 
@@ -147,7 +138,7 @@ fn a_driver_that_goes_on_failing_ends_the_server_in_order() {
         drop(refusing);
         assert_eq!(server.ends().code(), Some(1), "{}", server.log());
         assert!(server.log().contains("driver of a worker fails: Invalid argument"), "{}", server.log());
-        written.check_file(&fs::read(&origin).expect("the origin exists"));
+        written.check_file(&origin);
     }
 }
 
@@ -211,93 +202,4 @@ fn a_server_with_few_processes_left_makes_do_with_them() {
     stop.args(user).arg("--clear-groups").arg(binary::path()).args(["stop", "ram0"]);
     tool::finish(stop.env("SPILLWAY_RUNTIME_DIR", server.folder().path())).well();
     assert_eq!(server.ends().code(), Some(0), "{}", server.log());
-}
-
-/// What clients have written while calls were refused.
-fn refused(server: &Server, refusal: &Refusal, folder: &Scratch) -> Vec<Written> {
-    let (over, socket) = (AtomicBool::new(false), server.socket());
-    std::thread::scope(|scope| {
-        let refusing = Refusing::begin(server.pid(), refusal, folder);
-        let clients: Vec<_> = (1..PARTS)
-            .map(|part| {
-                scope.spawn({
-                    let over = &over;
-                    move || write_until(over, socket, part)
-                })
-            })
-            .collect();
-        let done = || {
-            refusal.last.is_none() && refusing.refused() >= REFUSED_MIN
-                || clients.iter().all(|client| client.is_finished())
-        };
-        until("calls are refused", || done().then_some(()));
-        // Threads are made at the start, so that nobody asks for one.
-        let asked = refusing.refused() > 0 || refusal.call == "clone3";
-        assert!(refusal.first > 1 || asked, "{refusal:?}: no such call was made");
-        drop(refusing);
-        over.store(true, Ordering::Relaxed);
-        clients.into_iter().map(|client| client.join().expect("it ends")).collect()
-    })
-}
-
-/// The blocks of a part of the device whose writes were acknowledged.
-struct Written {
-    part: u64,
-    blocks: Vec<u64>,
-}
-
-fn write_until(over: &AtomicBool, socket: &Path, part: u64) -> Written {
-    let mut written = Written { part, blocks: Vec::new() };
-    for _ in 0..ROUNDS {
-        if over.load(Ordering::Relaxed) {
-            break;
-        }
-        // A server that is out of descriptors or memory hangs up.
-        let _ = Client::try_open(socket, "").and_then(|mut client| written.write_some(&mut client));
-    }
-    written
-}
-
-impl Written {
-    fn place(&self, block: u64) -> u64 {
-        self.part * PART as u64 + block * BLOCK as u64
-    }
-
-    fn content(&self, block: u64) -> Vec<u8> {
-        pattern::random(self.part, self.place(block), BLOCK)
-    }
-
-    /// Writes blocks that come next, flushes and reads.
-    fn write_some(&mut self, client: &mut Client) -> io::Result<()> {
-        for _ in 0..4 {
-            let block = self.blocks.last().map_or(0, |last| last + 1);
-            client.send(command::WRITE, self.place(block), BLOCK as u32)?;
-            client.stream.write_all(&self.content(block))?;
-            let (error, _) = client.reply()?;
-            if error != 0 {
-                return Ok(());
-            }
-            self.blocks.push(block);
-        }
-        for command in [command::FLUSH, command::BLOCK_STATUS] {
-            client.send(command, 0, 0)?;
-            client.reply()?;
-        }
-        Ok(())
-    }
-
-    fn check(&self, client: &mut Client) {
-        for &block in &self.blocks {
-            let found = client.read(self.place(block), BLOCK).expect("a read");
-            assert!(found == self.content(block), "block {block} of part {} is lost", self.part);
-        }
-    }
-
-    fn check_file(&self, file: &[u8]) {
-        for &block in &self.blocks {
-            let at = self.place(block) as usize;
-            let found = &file[at..at + BLOCK];
-            assert!(found == self.content(block), "block {block} of part {} is not in the file", self.part);
-        }
-    }
 }

@@ -8,6 +8,9 @@
 //! A device that does not answer keeps payloads in the buffers that they were read into. Each reader has one that no device gets, so
 //! that requests for others are read.
 //!
+//! A read or a reply that the system refuses is tried again after a pause: the kernel answers nobody by itself, and a request without an
+//! answer keeps its program for ever.
+//!
 //! Ends: the mount is gone, or the order is to abort.
 
 use std::future::Future;
@@ -20,11 +23,12 @@ use std::task::{Context, Poll};
 use rustix::io::{Errno, read, writev};
 use spillway_core::buffer::{ALIGNMENT, Workspace};
 use spillway_core::exchange::{Exchange, Message};
-use spillway_core::{IoBuf, work};
+use spillway_core::{IoBuf, LocalFuture, work};
 
 use super::readers::ReaderGuard;
 use crate::control::Order;
-use crate::op::{Awaited, Event};
+use crate::op::{Awaited, Event, shortage_passes};
+use crate::waits::is_shortage;
 
 /// Bytes to charge for each reader besides its buffers: what it gets however short memory is, its first pending requests and its
 /// structures.
@@ -79,6 +83,10 @@ pub(super) struct Reader {
     /// For the next message. Absent while the exchange has it, and takes nothing.
     buf: Option<IoBuf>,
     readable: Option<Awaited>,
+    /// A reply that was refused.
+    unsent: Option<Message>,
+    /// After a refusal.
+    pause: Option<LocalFuture<()>>,
     listening: bool,
     /// Last, so that it is given up when everything else is gone.
     guard: ReaderGuard,
@@ -93,7 +101,8 @@ impl Reader {
         buf: IoBuf,
         guard: ReaderGuard,
     ) -> Self {
-        Self { fd, exchange, buffers, buf: Some(buf), readable: None, listening: false, guard }
+        let (unsent, pause) = (None, None);
+        Self { fd, exchange, buffers, buf: Some(buf), readable: None, unsent, pause, listening: false, guard }
     }
 
     fn turn(&mut self, context: &mut Context<'_>) -> Result<(), Gone> {
@@ -101,12 +110,18 @@ impl Reader {
         self.check_orders(context)?;
         loop {
             work::spend(ROUND_UNITS);
+            if self.pauses(context) {
+                return Ok(());
+            }
             self.exchange.poll(context);
             self.reply()?;
             self.take_back();
             if work::spent() {
                 context.waker().wake_by_ref();
                 return Ok(());
+            }
+            if self.pause.is_some() {
+                continue;
             }
             if !self.exchange.takes() {
                 self.pass_on(context);
@@ -149,7 +164,11 @@ impl Reader {
                     Errno::AGAIN => Ok(self.is_readable(context)),
                     // A signal, or a request that was withdrawn.
                     Errno::INTR | Errno::NOENT => Ok(true),
-                    _ => Err(Gone),
+                    Errno::NODEV | Errno::CONNABORTED => Err(Gone),
+                    why => {
+                        self.begin_pause("a read", why);
+                        Ok(true)
+                    }
                 }
             }
         }
@@ -178,28 +197,43 @@ impl Reader {
         }
     }
 
+    fn begin_pause(&mut self, refused: &str, why: Errno) {
+        tracing::debug!("the system refuses {refused} of a mount: {why}; trying again");
+        self.pause = Some(shortage_passes());
+    }
+
+    /// Whether a pause goes on; its end wakes the task.
+    fn pauses(&mut self, context: &mut Context<'_>) -> bool {
+        self.pause.take_if(|pause| pause.as_mut().poll(context).is_ready());
+        self.pause.is_some()
+    }
+
     fn reply(&mut self) -> Result<(), Gone> {
-        while let Some(message) = self.exchange.next_reply() {
+        while self.pause.is_none()
+            && let Some(message) = self.unsent.take().or_else(|| self.exchange.next_reply())
+        {
             work::spend_bytes(message.body.len(), work::BYTES_COPIED);
-            send(&self.fd, &message)?;
+            match send(&self.fd, &message) {
+                // The kernel waits no longer for one that was withdrawn.
+                Ok(_) | Err(Errno::NOENT) => {}
+                Err(Errno::NODEV | Errno::CONNABORTED) => return Err(Gone),
+                Err(why) if is_shortage(&why.into()) => {
+                    self.unsent = Some(message);
+                    self.begin_pause("a reply", why);
+                }
+                Err(why) => {
+                    let error = io::Error::from(why);
+                    tracing::error!(%error, bytes = message.bytes(), "a reply was refused by the kernel");
+                }
+            }
         }
         Ok(())
     }
 }
 
-fn send(fd: &OwnedFd, message: &Message) -> Result<(), Gone> {
+fn send(fd: &OwnedFd, message: &Message) -> rustix::io::Result<usize> {
     let slices = [IoSlice::new(message.head()), IoSlice::new(&message.body)];
-    let slices = if message.body.is_empty() { &slices[..1] } else { &slices };
-    match writev(fd, slices) {
-        // The kernel waits no longer for one that was withdrawn.
-        Ok(_) | Err(Errno::NOENT) => Ok(()),
-        Err(Errno::NODEV | Errno::CONNABORTED) => Err(Gone),
-        Err(why) => {
-            let error = io::Error::from(why);
-            tracing::error!(%error, bytes = message.bytes(), "a reply was refused by the kernel");
-            Ok(())
-        }
-    }
+    writev(fd, if message.body.is_empty() { &slices[..1] } else { &slices })
 }
 
 impl Future for Reader {
