@@ -54,6 +54,9 @@ const ONE_REQUEST: Duration = Duration::from_secs(1);
 /// Pause between two looks for signals where waiting for them is refused.
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
+/// Longest wait for the word of a signal: that is a byte in a socket, and the system may have had no memory for it.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
 /// Lets this program wait for programs that it starts, whatever the one that started it ignores.
 pub(crate) fn await_children() -> Result<()> {
     leave(SIGCHLD).context("cannot wait for other programs")
@@ -69,6 +72,7 @@ pub(crate) fn watch(events: Sender<Event>) -> Result<()> {
         flag::register_conditional_shutdown(signal, 128 + signal, asked.clone())?;
     }
     let (read, write) = UnixStream::pair().context("cannot watch for signals")?;
+    read.set_read_timeout(Some(WAIT_MAX)).context("cannot watch for signals")?;
     let signals = SignalDelivery::with_pipe(read, write, SignalOnly, watched);
     let signals = signals.context("cannot watch for signals")?;
     for signal in WITHOUT_EFFECT {
@@ -103,9 +107,10 @@ fn pass_on(signal: i32, events: &Sender<Event>, asked: &AtomicBool) -> bool {
     true
 }
 
-/// Waits until signals may have arrived. Where the system refuses to say, it is time to look.
+/// Waits until signals may have arrived, or long enough. Where the system refuses to say, it is time to look.
 fn wait(read: &mut UnixStream) -> io::Result<bool> {
-    if read.read(&mut [0]).is_err() {
+    let refused = read.read(&mut [0]).is_err_and(|why| why.kind() != io::ErrorKind::WouldBlock);
+    if refused {
         thread::sleep(LOOK_PAUSE);
     }
     Ok(true)
