@@ -142,6 +142,31 @@ fn a_driver_that_goes_on_failing_ends_the_server_in_order() {
     }
 }
 
+/// Clients may wait for ever for what a refused change of a watch has cost. One that was refused elsewhere is asked for again.
+#[test]
+fn a_polling_driver_that_loses_events_ends_the_server_in_order() {
+    let mut ended = 0;
+    for first in 1..=6 {
+        let refusal = Refusal { first, last: Some(first), ..Refusal::of("epoll_ctl", "ENOSPC") };
+        let (mut server, written, origin) = serve("poll", &refusal);
+        let refusing = Refusing::begin(server.pid(), &refusal, &server.folder());
+        let mut other = Acknowledged::new(1);
+        // It hangs up as soon as it is going to stop.
+        let _ = Way::by_socket(server.socket()).and_then(|mut way| other.write_some(&mut way));
+        drop(refusing);
+        let told = || server.log().contains("driver of a worker fails");
+        if !told() {
+            server.signal(Signal::TERM);
+        }
+        let code = server.ends().code();
+        let lost = server.log().contains("driver of a worker fails");
+        assert_eq!(code, Some(i32::from(lost)), "{refusal:?}: {}", server.log());
+        ended += usize::from(lost);
+        [written, other].iter().for_each(|written| written.check_file(&origin));
+    }
+    assert!(ended > 0, "no event is lost");
+}
+
 /// What a start needs, and calls of one kind are refused from one of these on.
 const START: &[(&str, &str)] = &[
     ("clone3", "EAGAIN"),

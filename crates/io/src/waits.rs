@@ -3,6 +3,7 @@
 //! The runtime panics where a call of its driver fails. At that moment nothing of it is under way, so the panic is caught here, and the wait is
 //! tried again after a pause: a shortage of memory or descriptors passes. No task runs meanwhile, so that none fills the ring. Any other error
 //! is tried again as well, but once it has come several times in a row it is told to the server, which ends in order then.
+//! So is at once what shows that events are lost.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -35,6 +36,10 @@ const SHORTAGES: [i32; 8] = [
     libc::EBUSY,
     libc::EINTR,
 ];
+
+/// What a polling driver says only where the kernel refused to change a watch, after the wait itself had ended: what the wait brought is lost
+/// then, and no connection that it was for would go on. Linux does not refuse that, a sandbox may.
+const EVENTS_LOST: [i32; 5] = [libc::ENOSPC, libc::ENOENT, libc::EEXIST, libc::EPERM, libc::ELOOP];
 
 /// Whether a call that failed so may succeed later.
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
@@ -107,9 +112,15 @@ impl<'a> Waits<'a> {
             tracing::warn!("the system refuses requests: {error}; trying again");
         }
         self.odd = if is_shortage(error) { 0 } else { self.odd + 1 };
-        if self.odd == ODD_ERRORS_MAX {
+        let lost = self.refused == 0 && self.loses_events(error);
+        if lost || self.odd == ODD_ERRORS_MAX {
             (self.failed)(error);
         }
+    }
+
+    fn loses_events(&self, error: &io::Error) -> bool {
+        let known = error.raw_os_error().is_some_and(|errno| EVENTS_LOST.contains(&errno));
+        known && self.runtime.driver_type().is_polling()
     }
 }
 
@@ -186,6 +197,11 @@ mod tests {
         assert_eq!(insisted(libc::ENOMEM, 15), (vec![], 16));
         assert_eq!(insisted(libc::EINVAL, 9), (vec![], 10));
         assert_eq!(insisted(libc::EINVAL, 15), (vec![Some(libc::EINVAL)], 16));
+    }
+
+    #[test]
+    fn lost_events_are_told_at_once() {
+        assert_eq!(insisted(libc::ENOSPC, 1), (vec![Some(libc::ENOSPC)], 2));
     }
 
     #[test]
