@@ -35,9 +35,11 @@ pub(crate) fn mutant() -> &'static Path {
 
 /// Builds the program that is named first, with these options.
 fn build(program: &[&str]) -> PathBuf {
-    let test = std::env::current_exe().expect("the kernel knows the running program");
-    let profile = test.ancestors().nth(2).expect("tests lie in TARGET/PROFILE/deps");
-    let target = profile.parent().expect("tests lie in TARGET/PROFILE/deps");
+    let running = std::env::current_exe().expect("the kernel knows the running program");
+    // A test lies in TARGET/PROFILE/deps, a program in TARGET/PROFILE.
+    let mut places = running.ancestors().skip(1);
+    let profile = places.find(|place| !place.ends_with("deps")).expect("it lies in a folder");
+    let target = profile.parent().expect("it lies in TARGET/PROFILE");
     let mut cargo = Command::new(env!("CARGO"));
     // The whole workspace is named so that dependencies get the features that `cargo test --workspace` gave them.
     cargo.args(["build", "--quiet", "--workspace", "--target-dir"]).arg(target).arg("--bin").args(program);

@@ -8,41 +8,50 @@ use std::thread;
 use rustix::process::Signal;
 
 use crate::raw::{Client, command};
+use crate::versions::{Blocks, Disk, Written};
 use crate::{Launch, Server, until};
 
-const BLOCK: usize = 4096;
-
-/// Writers, and the blocks that each has for itself: 8 MiB together.
-const WRITERS: u64 = 4;
-const BLOCKS: u64 = 512;
+/// 8 MiB together.
+const BLOCKS: Blocks = Blocks { size: 4096, each: 512 };
 
 /// Kills in a row.
 pub const ROUNDS: u64 = 6;
 
-/// What a writer knows of one of its blocks: the version that a flush has covered, the last that was acknowledged, and the last
-/// that was sent.
-#[derive(Clone, Copy, Default)]
-struct Known {
-    durable: u64,
-    acknowledged: u64,
-    sent: u64,
+/// What is known of a device that writers write to through servers.
+pub struct Served {
+    blocks: Blocks,
+    writers: Vec<Written>,
 }
 
-/// What is known of a device of 8 MiB, which holds zeroes at first.
-pub struct Written(Vec<Vec<Known>>);
-
-impl Default for Written {
+impl Default for Served {
     fn default() -> Self {
-        Self(vec![vec![Known::default(); BLOCKS as usize]; WRITERS as usize])
+        Self::new(BLOCKS)
     }
 }
 
-impl Written {
+impl Served {
+    /// A device that is shared out like this and holds zeroes.
+    pub fn new(blocks: Blocks) -> Self {
+        Self { blocks, writers: Written::all(blocks) }
+    }
+
+    /// What is known of the blocks of each writer.
+    pub fn writers(&mut self) -> &mut [Written] {
+        &mut self.writers
+    }
+
+    /// Looks at what the whole device holds.
+    pub fn check(&mut self, device: &[u8]) {
+        let checked = self.writers.iter_mut().try_for_each(|written| written.check(device));
+        checked.unwrap_or_else(|wrong| panic!("{wrong}"));
+    }
+
     /// Starts a server and looks at what it has.
     pub fn look(&mut self, launch: Launch) -> Server {
         let server = launch.start();
         let mut client = server.client();
-        (0..).zip(&mut self.0).for_each(|(writer, known)| check(&mut client, writer, known));
+        let device = client.read(0, self.blocks.bytes() as usize).expect("a read");
+        self.check(&device);
         server
     }
 
@@ -51,70 +60,60 @@ impl Written {
         let mut server = self.look(launch);
         let (socket, done) = (server.socket().to_owned(), AtomicU64::new(0));
         thread::scope(|scope| {
-            for (writer, known) in (0..).zip(&mut self.0) {
+            for written in &mut self.writers {
                 let (socket, done) = (&socket, &done);
-                scope.spawn(move || {
-                    write_until_killed(socket, writer, round, known, done).expect_err("it is killed")
-                });
+                scope.spawn(move || write(socket, written, round, u64::MAX, done).expect_err("it is killed"));
             }
-            let enough = 150 + 431 * round;
+            let enough = enough(round);
             until("the writers write", || (done.load(Ordering::Relaxed) >= enough).then_some(()));
             server.signal(Signal::KILL);
         });
         server.ends();
     }
+
+    /// Has each writer do so many steps, and then a flush.
+    pub fn write(&mut self, server: &Server, round: u64, count: u64) {
+        thread::scope(|scope| {
+            for written in &mut self.writers {
+                let socket = server.socket();
+                scope
+                    .spawn(move || write(socket, written, round, count, &AtomicU64::new(0)).expect("writes"));
+            }
+        });
+    }
 }
 
-/// Writes its blocks in no order, most of them more than once, and flushes now and then, until the server is gone.
-fn write_until_killed(
-    socket: &Path,
-    writer: u64,
-    round: u64,
-    known: &mut [Known],
-    done: &AtomicU64,
-) -> io::Result<()> {
+/// Steps of all writers before a kill: another number in each round.
+pub(crate) fn enough(round: u64) -> u64 {
+    150 + 431 * round
+}
+
+/// Does steps of a writer, so many or until the server is gone, and then a flush.
+fn write(socket: &Path, written: &mut Written, round: u64, count: u64, done: &AtomicU64) -> io::Result<()> {
     let mut client = Client::try_open(socket, "")?;
-    let mut state = writer * 7919 + round * 104_729 + 1;
-    for step in 0u64.. {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let block = (state >> 33) % BLOCKS;
-        let count = (1 + (state >> 50) % 8).min(BLOCKS - block);
-        let version = (round << 32) + step + 1;
-        let bytes: Vec<u8> =
-            (block..block + count).flat_map(|block| contents(writer, block, version)).collect();
-        let range = block as usize..(block + count) as usize;
-        known[range.clone()].iter_mut().for_each(|known| known.sent = version);
-        client.send(command::WRITE, (writer * BLOCKS + block) * BLOCK as u64, bytes.len() as u32)?;
-        client.stream.write_all(&bytes)?;
-        assert_eq!(client.reply()?.0, 0, "a write fails");
-        known[range].iter_mut().for_each(|known| known.acknowledged = version);
-        if state >> 60 == 0 {
-            client.send(command::FLUSH, 0, 0)?;
-            assert_eq!(client.reply()?.0, 0, "a flush fails");
-            known.iter_mut().for_each(|known| known.durable = known.acknowledged);
-        }
+    let mut steps = written.steps(round);
+    for _ in 0..count {
+        let step = steps.next().expect("they have no end");
+        step.carry_out(&mut client)?;
+        written.done(&step);
         done.fetch_add(1, Ordering::Relaxed);
     }
+    client.flush()?;
+    written.flushed();
     Ok(())
 }
 
-fn contents(writer: u64, block: u64, version: u64) -> Vec<u8> {
-    let words = [version, writer * BLOCKS + block];
-    words.iter().flat_map(|word| word.to_le_bytes()).cycle().take(BLOCK).collect()
-}
+impl Disk for Client {
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.send(command::WRITE, offset, bytes.len() as u32)?;
+        self.stream.write_all(bytes)?;
+        assert_eq!(self.reply()?.0, 0, "a write fails");
+        Ok(())
+    }
 
-/// What a block holds has to be one version of it, not older than what a flush covered.
-fn check(client: &mut Client, writer: u64, known: &mut [Known]) {
-    for (block, known) in (0..).zip(known) {
-        let found = client.read((writer * BLOCKS + block) * BLOCK as u64, BLOCK).expect("a read");
-        let version = u64::from_le_bytes(found[..8].try_into().expect("8 bytes"));
-        let whole = version == 0 && found == vec![0; BLOCK] || found == contents(writer, block, version);
-        assert!(whole, "block {block} of writer {writer} is a mixture");
-        let Known { durable, sent, .. } = *known;
-        assert!(
-            (durable..=sent).contains(&version),
-            "block {block} of writer {writer} holds {version:x}, allowed is {durable:x} to {sent:x}"
-        );
-        *known = Known { durable: version, acknowledged: version, sent: version };
+    fn flush(&mut self) -> io::Result<()> {
+        self.send(command::FLUSH, 0, 0)?;
+        assert_eq!(self.reply()?.0, 0, "a flush fails");
+        Ok(())
     }
 }

@@ -12,6 +12,7 @@ pub mod counted;
 mod drive;
 pub mod exerciser;
 pub mod hostile;
+pub mod kernel;
 pub mod killed;
 pub mod logging;
 mod loop_device;
@@ -23,6 +24,7 @@ pub mod refused;
 mod scratch;
 mod server;
 pub mod tool;
+pub mod versions;
 mod vitals;
 mod wait;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::process::Signal;
-use spillway_tests::killed::{ROUNDS, Written};
+use spillway_tests::killed::{ROUNDS, Served};
 use spillway_tests::{Launch, LoopDevice, Scratch, pattern, tool, until};
 
 const MIB: u64 = 1 << 20;
@@ -31,7 +31,7 @@ fn disk(size: u64, bytes: &str) -> Launch {
 
 #[test]
 fn what_was_flushed_survives_a_kill() {
-    let (launch, mut written) = (disk(8 * MIB, "2M"), Written::default());
+    let (launch, mut written) = (disk(8 * MIB, "2M"), Served::default());
     (0..ROUNDS).for_each(|round| written.kill(launch.clone(), round));
 }
 

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use rustix::process::Signal;
-use spillway_tests::killed::Written;
+use spillway_tests::killed::Served;
 use spillway_tests::raw::{Client, command, flag, header_with};
 use spillway_tests::{Drive, Launch, Scratch, Server, pattern, text, until};
 
@@ -202,7 +202,7 @@ fn detach(server: &mut Server, content: &[u8]) {
 fn what_was_flushed_survives(program: Program) {
     for stack in &STACKS {
         let (mut fixture, mut written) =
-            (Fixture::new(stack, program, "lost_percent = 50"), Written::default());
+            (Fixture::new(stack, program, "lost_percent = 50"), Served::default());
         for round in 0..ROUNDS {
             written.kill(fixture.launch(), round);
             fixture.cut_power(round);

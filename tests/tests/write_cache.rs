@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::process::Signal;
-use spillway_tests::killed::{ROUNDS, Written};
+use spillway_tests::killed::{ROUNDS, Served};
 use spillway_tests::raw::command;
 use spillway_tests::tool::run;
 use spillway_tests::{Launch, LoopDevice, Scratch, Server, clients, pattern, until};
@@ -31,7 +31,7 @@ fn survives_kills(options: &[(&str, &str)]) {
 }
 
 fn survives_kills_on(folder: Arc<Scratch>, origin: &Path, cache: &Path, options: &[(&str, &str)]) {
-    let mut written = Written::default();
+    let mut written = Served::default();
     for round in 0..ROUNDS {
         written.kill(launch(folder.clone(), origin, cache, options), round);
     }
@@ -67,7 +67,7 @@ fn what_was_flushed_survives_a_kill_in_a_mapping() {
 #[test]
 fn what_was_flushed_survives_the_loss_of_a_mapping_s_dirty_pages() {
     let (folder, origin, mut cache) = disks(8 * MIB, 3 * MIB);
-    let mut written = Written::default();
+    let mut written = Served::default();
     for round in 0..ROUNDS {
         let device = LoopDevice::over(&cache);
         let options = [("--mode", "p"), ("--low-watermark", "10")];

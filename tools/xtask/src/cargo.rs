@@ -83,6 +83,13 @@ pub(crate) fn hostile(root: &Path, words: &[&str]) -> Result<()> {
     succeed(command(root).arg("run").args(package).args(["--bin", "spillway-hostile", "--"]).args(words))
 }
 
+/// The kernel's dm-writecache in an emulated machine, and servers built as the tests have them.
+pub(crate) fn kernel(root: &Path, words: &[&str]) -> Result<()> {
+    let package = ["--quiet", "--package", "spillway-tests"];
+    succeed(command(root).arg("build").args(package).arg("--bins"))?;
+    succeed(command(root).arg("run").args(package).args(["--bin", "spillway-kernel", "--"]).args(words))
+}
+
 /// The benchmarks, in a release build.
 pub(crate) fn bench(root: &Path, words: &[&str]) -> Result<()> {
     let features = if words.first() == Some(&"scale") { "count-locks" } else { "" };

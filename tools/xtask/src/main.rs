@@ -1,4 +1,4 @@
-//! Checks and errands of the repository: `cargo xtask tidy`, `test`, `fuzz`, `sim`, `hostile` and `bench`.
+//! Checks and errands of the repository: `cargo xtask tidy`, `test`, `fuzz`, `sim`, `hostile`, `kernel` and `bench`.
 //!
 //! Promises: every failure names the step or the file, line and rule, and ends with a non-zero exit status. Needs cargo,
 //! git and a checkout; everything is run from the root of the workspace, wherever the caller stands.
@@ -51,6 +51,8 @@ enum Errand {
     Threads,
     /// Run hostile clients for as long as wanted, in a release build
     Hostile(Words),
+    /// Pass caches between Linux's dm-writecache, in an emulated machine, and ours
+    Kernel(Words),
     /// Run the benchmarks, in a release build
     Bench(Words),
 }
@@ -85,11 +87,15 @@ fn run(errand: Errand) -> Result<()> {
         Errand::Tidy => tidy::check(&root),
         Errand::Manual => cargo::manual(&root, &["--write"]),
         Errand::Test { quick } => steps::run(&root, quick),
-        Errand::Tools => tools::require(),
+        Errand::Tools => tools::require(tools::TESTS),
         Errand::Fuzz { seconds } => fuzz::run(&root, seconds),
         Errand::Sim(words) => cargo::simulate(&root, &words.strs()),
         Errand::Threads => cargo::threads(&root),
         Errand::Hostile(words) => cargo::hostile(&root, &words.strs()),
+        Errand::Kernel(words) => {
+            tools::require(tools::KERNEL)?;
+            cargo::kernel(&root, &words.strs())
+        }
         Errand::Bench(words) => cargo::bench(&root, &words.strs()),
     }
 }

@@ -13,7 +13,7 @@ type Step = (&'static str, fn(&Path) -> Result<()>);
 
 /// Cheap and telling first. Clippy, tests and docs share the development profile and one target folder.
 const STEPS: &[Step] = &[
-    ("tools", |_| tools::require()),
+    ("tools", |_| tools::require(tools::TESTS)),
     ("fmt", |root| succeed(command(root).args(["fmt", "--all", "--check"]))),
     ("tidy", tidy::check),
     ("clippy", clippy),

@@ -1,4 +1,4 @@
-//! What the end-to-end tests need from the system: found, installed from Debian's packages, or named as missing.
+//! What tests and checks need from the system: found, installed from Debian's packages, or named as missing.
 
 use std::process::{Command, Stdio};
 
@@ -7,12 +7,13 @@ use anyhow::{Result, bail};
 use crate::cargo;
 
 /// A Debian package and the command that succeeds once it is installed.
-struct Need {
+pub(crate) struct Need {
     package: &'static str,
     probe: &'static [&'static str],
 }
 
-const NEEDS: &[Need] = &[
+/// For the end-to-end tests.
+pub(crate) const TESTS: &[Need] = &[
     Need { package: "qemu-utils", probe: &["qemu-img", "--version"] },
     Need { package: "libnbd-bin", probe: &["nbdinfo", "--version"] },
     // The bindings belong to Debian's interpreter, not to whichever comes first in the path.
@@ -33,6 +34,18 @@ const NEEDS: &[Need] = &[
     Need { package: "procps", probe: &["kill", "-V"] },
 ];
 
+/// For the kernel in an emulated machine.
+pub(crate) const KERNEL: &[Need] = &[
+    Need { package: "qemu-system-x86", probe: &["qemu-system-x86_64", "--version"] },
+    Need { package: "busybox-static", probe: &["busybox", "true"] },
+    Need { package: "cpio", probe: &["cpio", "--version"] },
+    Need { package: "kmod", probe: &["/usr/sbin/modprobe", "--version"] },
+    Need { package: "dmsetup", probe: &["/usr/sbin/dmsetup", "help"] },
+    Need { package: "binutils", probe: &["strip", "--version"] },
+    // The kernel is a package that is downloaded and not installed.
+    Need { package: "apt", probe: &["apt-get", "--version"] },
+];
+
 /// How this user may install packages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Right {
@@ -42,14 +55,14 @@ enum Right {
 }
 
 /// Installs what is missing where that is allowed; otherwise fails and says what to type.
-pub(crate) fn require() -> Result<()> {
-    let absent = missing(NEEDS, works);
+pub(crate) fn require(needs: &[Need]) -> Result<()> {
+    let absent = missing(needs, works);
     if absent.is_empty() {
         println!("all tools are present");
         return Ok(());
     }
     install(&absent, right())?;
-    let still = missing(NEEDS, works);
+    let still = missing(needs, works);
     if still.is_empty() {
         return Ok(());
     }
@@ -97,7 +110,7 @@ fn apt_get(apt: &[&str], words: &[&str]) -> Result<()> {
 fn advice(packages: &[&str]) -> String {
     let packages = packages.join(" ");
     format!(
-        "the end-to-end tests need packages that are not here and that this user may not install: {packages}\n\
+        "packages are missing that this user may not install: {packages}\n\
          install them, then try again:\n\n    sudo apt-get install {packages}\n"
     )
 }
@@ -108,10 +121,10 @@ mod tests {
 
     #[test]
     fn what_fails_its_probe_is_missing() {
-        let all = missing(NEEDS, |_| false);
-        assert_eq!(all.len(), NEEDS.len());
-        assert_eq!(missing(NEEDS, |probe| probe[0] != "fio"), ["fio"]);
-        assert!(missing(NEEDS, |_| true).is_empty());
+        let all = missing(TESTS, |_| false);
+        assert_eq!(all.len(), TESTS.len());
+        assert_eq!(missing(TESTS, |probe| probe[0] != "fio"), ["fio"]);
+        assert!(missing(TESTS, |_| true).is_empty());
     }
 
     #[test]
