@@ -105,6 +105,26 @@ fn an_ignored_hangup_stays_ignored() {
     assert!(is_on(&origin, &bytes));
 }
 
+/// A blocked signal waits for ever, and a program starts with what the one that started it has blocked.
+#[test]
+fn a_blocked_signal_is_heard_all_the_same() {
+    for signal in ASKING {
+        let (mut server, origin, bytes) =
+            with_a_dirty_page(|launch| launch.through(["env", "--block-signal"]));
+        has_seen_signals(&server);
+        server.signal(signal);
+        assert_eq!(server.ends().code(), Some(0), "{signal:?}: {}", server.log());
+        assert!(is_on(&origin, &bytes), "{signal:?}: an acknowledged write is lost");
+    }
+    let launch = Launch::ram("64M").through(["env", "--block-signal"]);
+    let (mut server, _stuck) = kept_from_stopping(launch, Signal::TERM);
+    until("it ends", || {
+        server.signal(Signal::TERM);
+        (!server.lives()).then_some(())
+    });
+    assert_eq!(server.ends().code(), Some(143), "{}", server.log());
+}
+
 /// Waits until signals that were sent before have acted.
 fn has_seen_signals(server: &Server) {
     let said = || server.log().matches("no file to open again").count();

@@ -10,6 +10,8 @@
 //! | SIGTTOU, SIGPIPE | ignored |
 //! | all others | as the system has it |
 //!
+//! All that a server handles it unblocks at its start: a signal that its starter has blocked would never arrive.
+//!
 //! One cause may send a signal several times within a moment: a terminal that hangs up sends SIGHUP, and so does its shell; `timeout` signals its
 //! command and then its group; SIGXCPU comes each second. None of that asks for an end without a flush.
 //!
@@ -34,7 +36,7 @@ use signal_hook::consts::{
 use signal_hook::flag;
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
-use spillway_io::signals::{ignore, is_ignored, leave};
+use spillway_io::signals::{ignore, is_ignored, leave, unblock};
 
 use crate::event::Event;
 use crate::log;
@@ -62,7 +64,7 @@ pub(crate) fn await_children() -> Result<()> {
     leave(SIGCHLD).context("cannot wait for other programs")
 }
 
-/// Sends [`Event::Signal`] for each signal from now on that asks the server to stop.
+/// Sends [`Event::Signal`] for each signal from now on that asks the server to stop, also for one that was sent before and blocked.
 pub(crate) fn watch(events: Sender<Event>) -> Result<()> {
     let asking =
         INSISTENT.into_iter().chain(PATIENT).filter(|&signal| signal != SIGHUP || !is_ignored(SIGHUP));
@@ -79,6 +81,8 @@ pub(crate) fn watch(events: Sender<Event>) -> Result<()> {
         flag::register(signal, Arc::default())?;
     }
     ignore(SIGTTOU).context("cannot ignore a signal")?;
+    unblock(&[&INSISTENT[..], &PATIENT, &[SIGUSR1], &WITHOUT_EFFECT].concat())
+        .context("cannot unblock signals")?;
     let forward = move || forward(signals, &events, &asked);
     thread::Builder::new().name("signals".into()).spawn(forward).context("cannot start a thread")?;
     Ok(())

@@ -1,4 +1,5 @@
-//! Signals that this process ignores, or no longer does. What a process ignores, the programs that it starts ignore too.
+//! Signals that this process ignores or blocks, or no longer does. What a process ignores or blocks, the programs that it starts ignore or block
+//! too.
 
 use std::io::{Error, Result};
 use std::mem::MaybeUninit;
@@ -34,6 +35,24 @@ fn dispose(signal: i32, how: libc::sighandler_t) -> Result<()> {
     }
 }
 
+/// Lets these signals reach this thread, and the threads that it starts, from now on: also those that have come before.
+pub fn unblock(signals: &[i32]) -> Result<()> {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `set` is initialized by the first call, before any other uses it. Numbers that are no signals are errors, which leave it as it is.
+    let set = unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        if signals.iter().any(|&signal| libc::sigaddset(set.as_mut_ptr(), signal) != 0) {
+            return Err(Error::last_os_error());
+        }
+        set.assume_init()
+    };
+    // SAFETY: `set` is initialized, and nobody asks for the mask that was there.
+    match unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        errno => Err(Error::from_raw_os_error(errno)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,5 +65,11 @@ mod tests {
         leave(libc::SIGTTOU).unwrap();
         assert!(!is_ignored(libc::SIGTTOU));
         ignore(libc::SIGKILL).unwrap_err();
+    }
+
+    #[test]
+    fn what_is_no_signal_is_not_unblocked() {
+        unblock(&[libc::SIGTERM]).unwrap();
+        unblock(&[libc::SIGTERM, 1000]).unwrap_err();
     }
 }
