@@ -10,8 +10,9 @@
 //! A driver that serves others too gives each a turn of [`work`](crate::work): a session that finds it spent leaves the rest of
 //! its bytes and of its pending requests for later, and the driver polls it again after the others.
 //!
-//! The driver stops receiving while `intake` says [`Intake::Pause`], polls whenever a pending request wakes it, closes once
-//! [`Session::finished`] holds and the output is sent, and calls [`Session::hang_up`] when the peer is gone.
+//! The driver stops receiving while `intake` says [`Intake::Pause`], polls whenever a pending request wakes it and after each time it
+//! has sent something, since a session may wait for the room that its output takes. It closes once [`Session::finished`] holds and the
+//! output is sent, and calls [`Session::hang_up`] when the peer is gone.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;

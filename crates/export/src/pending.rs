@@ -242,9 +242,4 @@ impl<T, F: Future + Unpin> Pending<T, F> {
         }
         Some((ticket, outcome))
     }
-
-    /// Asks for a poll of the session's task.
-    pub(crate) fn wake_task(&self) {
-        self.ready.notify();
-    }
 }

@@ -105,7 +105,7 @@ impl<R, T, F: Future + Unpin> Pipeline<R, T, F> {
         None
     }
 
-    /// The parked request with its buffer, once it has one.
+    /// The parked request with its buffer, once it has one: an answer, or what was sent since, may have made it due.
     pub(crate) fn poll_parked(&mut self, context: &mut Context<'_>, unsent: usize) -> Option<(R, IoBuf)> {
         let mut parked = self.parked.take()?;
         if parked.room.is_none()
@@ -123,15 +123,6 @@ impl<R, T, F: Future + Unpin> Pipeline<R, T, F> {
             return None;
         }
         buf.map(|buf| (parked.request, buf))
-    }
-
-    /// Has the task poll again if sending made room for the parked request: nothing else would wake it.
-    pub(crate) fn sent(&self, unsent: usize) {
-        let Some(parked) = &self.parked else { return };
-        let assured = parked.len <= ASSURED_BYTES && self.holds_nothing(unsent);
-        if assured || parked.room.is_none() && self.affords(parked.len, unsent) {
-            self.pending.wake_task();
-        }
     }
 
     /// Starts an answer whose request holds `bytes` besides itself; it is given back if it came at once.

@@ -82,12 +82,8 @@ impl Transmission {
     /// What to receive next.
     pub(super) fn intake(&mut self, out: &Output) -> Intake {
         match &mut self.position {
-            Position::Header if self.pipeline.admits(unsent(out)) => Intake::Bytes,
-            Position::Header => {
-                self.pipeline.sent(unsent(out));
-                Intake::Pause
-            }
-            Position::Skip(..) => Intake::Bytes,
+            Position::Header if !self.pipeline.admits(unsent(out)) => Intake::Pause,
+            Position::Header | Position::Skip(..) => Intake::Bytes,
             Position::Payload(incoming) => {
                 let Some(buf) = incoming.lend() else { return Intake::Bytes };
                 self.position = Position::Lent(incoming.ticket, incoming.filled);
