@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use spillway_tests::raw::{self, Client, command, errno};
-use spillway_tests::{Launch, Server, Vitals, pattern};
+use spillway_tests::{Launch, Server, Vitals, pattern, until};
 
 const MIB: usize = 1 << 20;
 
@@ -20,10 +20,24 @@ const RESIDUE_MAX: u64 = 48 << 20;
 /// Connections opened and dropped one after the other.
 const RECONNECTS: usize = 10_000;
 
+/// As many fill caches and pools.
+const FIRST: usize = 1000;
+
+/// What all of them may leave allocated: less than 7 bytes each.
+const LEFT_MAX: u64 = 64 << 10;
+
 /// Runs `attack` while a well-behaved client writes and reads; afterwards the server has its descriptors back, keeps no
 /// more memory than pools explain, and serves a new client.
 fn survives(attack: impl FnOnce(&Server)) {
-    let mut server = Launch::ram("1G").with("--memory", "256M").start();
+    survives_in(launch(), attack);
+}
+
+fn launch() -> Launch {
+    Launch::ram("1G").with("--memory", "256M")
+}
+
+fn survives_in(launch: Launch, attack: impl FnOnce(&Server)) {
+    let mut server = launch.start();
     let mut before = server.vitals();
     polite(&mut server.client(), OTHERS, 0);
     server.settles_at(before.descriptors);
@@ -212,17 +226,26 @@ fn a_disconnect_with_requests_in_flight() {
 
 #[test]
 fn ten_thousand_reconnects() {
-    survives(|server| {
-        for n in 0..RECONNECTS {
-            let mut client = server.client();
-            if n % 4 == 0 {
-                polite(&mut client, OTHERS, n as u64);
-            }
-            if n % 2 == 0 {
-                client.send(command::DISC, 0, 0).expect("a header fits");
-            }
-        }
+    survives_in(launch().counted(512 << 20), |server| {
+        reconnect(server, FIRST);
+        let before = server.counts().live;
+        reconnect(server, RECONNECTS);
+        until("the server frees what connections took", || {
+            (server.counts().live <= before + LEFT_MAX).then_some(())
+        });
     });
+}
+
+fn reconnect(server: &Server, count: usize) {
+    for n in 0..count {
+        let mut client = server.client();
+        if n % 4 == 0 {
+            polite(&mut client, OTHERS, n as u64);
+        }
+        if n % 2 == 0 {
+            client.send(command::DISC, 0, 0).expect("a header fits");
+        }
+    }
 }
 
 #[test]
