@@ -18,7 +18,7 @@ use super::footprint::loop_over;
 use super::{byte_locks, holders};
 
 /// Times to try for the lock, and the pause between: device managers hold it for a moment after a device appears.
-const LOCK_TRIES: usize = 10;
+pub(super) const LOCK_TRIES: usize = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Times to try where the process that took the lock is dead: the kernel gives it up when it has taken down the process's rings, which on
@@ -38,13 +38,24 @@ enum Obstacle {
 ///
 /// [`Kind::Busy`], with the programs or the loop device that use it as far as the system tells. After an error, close it: locks may be left.
 pub fn lock(fd: impl AsFd, path: &Path, read_only: bool, instead: &str) -> Result<(), Error> {
-    let (fd, mut patience) = (fd.as_fd(), Patience::default());
+    lock_pausing(fd.as_fd(), path, read_only, instead, || std::thread::sleep(LOCK_PAUSE))
+}
+
+/// [`lock`], which does `pause` between two tries.
+pub(super) fn lock_pausing(
+    fd: BorrowedFd<'_>,
+    path: &Path,
+    read_only: bool,
+    instead: &str,
+    mut pause: impl FnMut(),
+) -> Result<(), Error> {
+    let mut patience = Patience::default();
     while let Some(obstacle) = obstacle(fd, path, read_only)? {
         let dead = matches!(obstacle, Obstacle::Flock) && holders::are_dead(&examined(fd, path)?);
         if !patience.lasts(dead) {
             return Err(Error::new(Kind::Busy, refusal(fd, path, &obstacle, instead)?));
         }
-        std::thread::sleep(LOCK_PAUSE);
+        pause();
     }
     Ok(())
 }

@@ -2,17 +2,17 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock, fstat};
 use spillway_core::Kind;
 
 use super::{Scratch, must, open_device};
 use crate::file::holders::are_dead;
-use crate::file::lock::Patience;
+use crate::file::lock::{LOCK_TRIES, Patience, lock_pausing};
 use crate::file::{Direct, FileOptions, open};
 
 #[test]
@@ -211,14 +211,16 @@ fn the_lock_of_a_dead_process_is_waited_for() {
     while !held() {
         std::thread::yield_now();
     }
-    std::thread::scope(|scope| {
-        let opened = scope.spawn(|| open(&scratch.options()));
-        std::thread::sleep(Duration::from_millis(750));
-        assert!(!opened.is_finished(), "longer than a living one is waited for");
-        flock(&file, FlockOperation::Unlock).unwrap();
-        let opened = opened.join().unwrap();
-        assert!(opened.is_ok() && !held(), "this process has it");
+    let ours = File::options().read(true).write(true).open(&scratch.0).unwrap();
+    let mut pauses = 0;
+    let locked = lock_pausing(ours.as_fd(), &scratch.0, false, "", || {
+        pauses += 1;
+        if pauses == 2 * LOCK_TRIES {
+            flock(&file, FlockOperation::Unlock).unwrap();
+        }
     });
+    assert_eq!((locked, pauses), (Ok(()), 2 * LOCK_TRIES), "longer than a living one is waited for");
+    assert!(!held(), "this process has it");
 }
 
 /// The look at its holders comes after the try, so that a dead one's lock may be given up between the two.
