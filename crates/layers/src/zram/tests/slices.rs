@@ -5,12 +5,12 @@ use crate::slice::SLICE;
 use crate::slice::meter::{self, Metered};
 
 /// A slice, and the page or leaf at which it was seen to be over.
-fn most(one_page: u32) -> u64 {
+pub(super) fn most(one_page: u32) -> u64 {
     u64::from(SLICE + SLICE / 8).max(u64::from(one_page) + 100)
 }
 
 /// Runs an answer to a request. Alone, no poll but the last does less than a slice: none yields for nothing.
-fn metered(bench: &Bench, submit: impl FnOnce() -> Submission) -> (Reply, u64, u64) {
+pub(super) fn metered(bench: &Bench, submit: impl FnOnce() -> Submission) -> (Reply, u64, u64) {
     let Metered { answer, worst, all, yields } = meter_of(bench, submit);
     let paid_for = all / u64::from(SLICE);
     assert!(yields <= paid_for || bench.world.idle_workers() > 0, "{yields} yields, {paid_for} paid for");
