@@ -10,6 +10,9 @@ pub(super) fn failing(sticky: bool) -> Plan {
     Plan { faults: vec![fault], latency: Latency::Nvme, ..Plan::default() }
 }
 
+/// Writers beside a drain.
+const WRITERS: usize = 4;
+
 fn bare(op: Op, block: usize) -> Request {
     Request::bare(op, ByteRange::new((block * BLOCK) as u64, BLOCK as u64))
 }
@@ -196,12 +199,15 @@ fn a_drain_ends_while_clients_write() {
         assert_eq!(drain.await, Ok(()));
         told.set(true);
     }));
-    let (world, cache) = (house.world.clone(), Seam::new(house.cache.clone()));
-    house.world.spawn_here(Box::pin(async move {
-        for write in (0usize..).take_while(|_| !ended.get()) {
-            assert_eq!(cache.submit(filled(write % 6 * 512, 8, 2)).await.result, Ok(()));
-            world.sleep(Duration::from_micros(1)).await;
-        }
-    }));
+    // Some write is always under way and some region always dirty, each of them again before its turn in a lap.
+    for writer in 0..WRITERS {
+        let (world, cache, ended) = (house.world.clone(), Seam::new(house.cache.clone()), ended.clone());
+        house.world.spawn_here(Box::pin(async move {
+            for write in (writer..).take_while(|_| !ended.get()) {
+                assert_eq!(cache.submit(filled(write % 6 * 512, 8, 2)).await.result, Ok(()));
+                world.sleep(Duration::from_micros(1)).await;
+            }
+        }));
+    }
     house.until("the end of the drain", || drained.get());
 }
