@@ -1,14 +1,15 @@
 //! Servers that are killed while clients write: what a flush has covered is there when the next one is started.
 
 use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use rustix::process::Signal;
 
 use crate::raw::{Client, command};
-use crate::versions::{Blocks, Disk, Written};
+use crate::versions::{Blocks, Disk, WRITERS, Written};
 use crate::{Launch, Server, until};
 
 /// 8 MiB together.
@@ -69,6 +70,39 @@ impl Served {
             server.signal(Signal::KILL);
         });
         server.ends();
+    }
+
+    /// Has the writers write from before `work` begins until it has ended, without a flush at the end. What they have done counts as durable all
+    /// the same. Says how many steps each has done.
+    pub fn write_during(&mut self, server: &Server, round: u64, work: impl FnOnce()) -> Vec<u64> {
+        let (begun, over) = (AtomicU64::new(0), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let writers: Vec<_> = self
+                .writers
+                .iter_mut()
+                .map(|written| {
+                    let (socket, begun, over) = (server.socket(), &begun, &over);
+                    scope.spawn(move || {
+                        let mut client = Client::try_open(socket, "").expect("the server negotiates");
+                        let steps = written.steps(round).take_while(|_| !over.load(Ordering::Relaxed));
+                        let done = (0..).zip(steps).map(|(number, step)| {
+                            step.carry_out(&mut client).expect("a write");
+                            written.done(&step);
+                            begun.fetch_add(u64::from(number == 0), Ordering::Relaxed);
+                        });
+                        let done = done.count() as u64;
+                        written.flushed();
+                        done
+                    })
+                })
+                .collect();
+            until("the writers write", || (begun.load(Ordering::Relaxed) == WRITERS).then_some(()));
+            let outcome = catch_unwind(AssertUnwindSafe(work));
+            // Also where it failed: otherwise they would go on for ever.
+            over.store(true, Ordering::Relaxed);
+            outcome.unwrap_or_else(|panic| resume_unwind(panic));
+            writers.into_iter().map(|writer| writer.join().expect("it writes")).collect()
+        })
     }
 
     /// Has each writer do so many steps, and then a flush.
