@@ -18,12 +18,14 @@
 //!   that was written in between. Where something was written in place below it for a client, it keeps sectors whole only, until one
 //!   content of the block is durable.
 //! - Where a disk may lose what it has not made durable, a read may return what a crash may leave.
+//! - A device that grows has zeroes behind its old end, and is never smaller than a client has seen it.
 //! - Of a device that frees exactly, a discard or zeroing frees each block that it covers whole: the block reads as zero, is said to be
 //!   a hole, and takes no memory until something is written to it.
 
 mod blocks;
 mod event;
 mod sector;
+mod size;
 mod stopping;
 #[cfg(test)]
 mod tests;
@@ -34,6 +36,7 @@ use spillway_core::SECTOR;
 
 use crate::payload::{self, Value, ZERO};
 use sector::{Allowed, Sector, Version, flushed, settle};
+use size::Size;
 
 pub use event::{Change, End, Loss, Number, Said, Violation};
 
@@ -55,7 +58,7 @@ struct OpenRead {
 pub struct Model {
     /// Sectors that were written; the others hold what they did at the begin.
     touched: BTreeMap<u64, Sector>,
-    sectors: u64,
+    size: Size,
     /// So many sectors at the begin of the device hold this value, the others zeroes.
     filled: (u64, Value),
     time: u64,
@@ -97,7 +100,7 @@ impl Model {
     pub fn new(bytes: u64, sticky_flush: bool) -> Self {
         Self {
             touched: BTreeMap::new(),
-            sectors: bytes / SECTOR,
+            size: Size::new(bytes / SECTOR),
             filled: (0, ZERO),
             time: 1,
             stopped: 0,
@@ -150,11 +153,6 @@ impl Model {
         self.late = late;
     }
 
-    /// Sectors of the device.
-    pub fn sectors(&self) -> u64 {
-        self.sectors
-    }
-
     fn tick(&mut self) -> u64 {
         self.time += 1;
         self.time
@@ -193,7 +191,7 @@ impl Model {
 
     /// A disk has stored these sectors wrong.
     pub fn store_wrong(&mut self, first: u64, count: u64) {
-        for sector in first..(first + count).min(self.sectors) {
+        for sector in first..(first + count).min(self.size.asked) {
             self.touch(sector).spoil();
         }
         for read in self.reads.values_mut() {

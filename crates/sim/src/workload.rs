@@ -45,6 +45,11 @@ pub enum Act {
         /// Which of the ways to set it up that the stack's list has.
         setup: usize,
     },
+    /// Have the device grow to so many sectors; the range means nothing. Never drawn here.
+    Grow {
+        /// Sectors.
+        sectors: u64,
+    },
     /// Do nothing for so many microseconds.
     Sleep(u64),
 }

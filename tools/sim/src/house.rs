@@ -1,5 +1,6 @@
 //! A stack in a world, opened, used by clients and taken down in one phase of a story.
 
+mod ending;
 mod hanging;
 
 use std::cell::{Cell, OnceCell};
@@ -9,12 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_core::buffer::Buffers;
-use spillway_core::{Aligned, Attributes, Budget, Env, Error, Value};
+use spillway_core::{Aligned, Budget, Env};
 use spillway_sim::disk::{Disk, Medium, Tear};
 use spillway_sim::model::{End, Violation};
 use spillway_sim::workload::{Act, Step};
 use spillway_sim::world::World;
 
+use crate::growing::Growth;
 use crate::network::{Network, Way};
 use crate::others::Others;
 use crate::room::MemoryRoom;
@@ -93,6 +95,7 @@ impl House {
             setups: row.setups,
             resets: Rc::default(),
             others: Rc::new(Others::new(budget.clone())),
+            growth: Rc::new(Growth::new(disks.first().filter(|_| row.is_durable()))),
             steps: Rc::default(),
             looks: story.looks.clone(),
             faulty: phase.faulty() || bad,
@@ -194,6 +197,9 @@ impl House {
             }
         });
         self.until_done(vec![opening])?;
+        if self.visitor.site.get().is_some() {
+            self.visitor.find_size()?;
+        }
         match failure.get() {
             Some(error) if !self.visitor.faulty => {
                 Err(Violation(format!("the stack cannot be opened for no reason: {error}")))
@@ -211,98 +217,6 @@ impl House {
             ))),
             None => Ok(()),
         }
-    }
-
-    /// Begins a drain, with all that is written back from a page cache before; none where the power went.
-    fn begin_drain(&self) -> Result<Option<Result<(), Error>>, Violation> {
-        let (visitor, begun) = (self.visitor.clone(), Rc::new(OnceCell::new()));
-        let told = begun.clone();
-        let drain = self.spawn(async move {
-            let answer = visitor.stack().set("drain", Value::U64(1)).await;
-            told.set(answer).expect("it is answered once");
-        });
-        self.until_done(vec![drain])?;
-        let unsaved = self.visitor.stack().get("unsaved_bytes").ok().filter(|bytes| *bytes != Value::U64(0));
-        match (begun.get(), unsaved) {
-            (Some(Ok(())), Some(left)) => {
-                Err(Violation(format!("a drain has begun below a page cache, which has {left:?} bytes left")))
-            }
-            (begun, _) => Ok(begun.cloned()),
-        }
-    }
-
-    /// Empties a write cache, and a page cache over it before, and looks at everything once more.
-    fn drain(&self) -> Result<(), Violation> {
-        let flush = self.visitor.model.borrow_mut().begin_flush();
-        let (stack, begun) = (self.visitor.stack(), self.begin_drain()?);
-        let state = || stack.get("drain_state").ok().and_then(|state| state.choice());
-        self.until(|| state() != Some("running"))?;
-        if self.powerless() {
-            return Ok(());
-        }
-        let complete = matches!(begun, Some(Ok(()))) && state() == Some("complete");
-        if !complete && !self.visitor.faulty {
-            return Err(Violation(format!("a drain ends as {:?} for no reason: {begun:?}", state())));
-        }
-        // After an error of a page cache nobody may rely on it, as flushes say.
-        let failed = stack.get("page_cache.error").is_ok_and(|error| error != Value::None);
-        if complete && !failed {
-            self.visitor.model.borrow_mut().end_flush(flush, End::Done { durable: false })?;
-        }
-        self.drained.set(complete && !failed);
-        self.until_done(vec![self.spawn(self.visitor.clone().look_at_everything())])
-    }
-
-    /// Stops the stack as a server does; commands that nobody waits for may be under way.
-    fn stop(&self) -> Result<(), Violation> {
-        let (visitor, outcome) = (self.visitor.clone(), Rc::new(OnceCell::new()));
-        let told = outcome.clone();
-        let stopping = self.spawn(async move {
-            for part in &visitor.stack().parts {
-                let Some(part) = &part.suspend else { continue };
-                if let Err(error) = part.suspend().await {
-                    let _ = told.set(error);
-                }
-            }
-        });
-        self.until_done(vec![stopping])?;
-        self.stopped.set(outcome.get().is_none() && !self.powerless());
-        match outcome.get() {
-            Some(error) if !self.visitor.faulty => {
-                Err(Violation(format!("a stop fails for no reason: {error}")))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Discards everything: nothing may be left.
-    fn clear_out(&self) -> Result<(), Violation> {
-        let step = Step {
-            client: 0,
-            act: Act::Discard { fua: false },
-            first: 0,
-            count: self.visitor.model.borrow().sectors(),
-            withdraw: None,
-        };
-        self.until_done(vec![self.spawn(self.visitor.clone().visit(vec![step]))])?;
-        let (visitor, empty) = (self.visitor.clone(), self.row.empty);
-        self.until_done(vec![self.spawn(async move { visitor.settle(empty).await })])?;
-        if self.powerless() {
-            return Ok(());
-        }
-        let stack = self.visitor.stack();
-        for name in self.row.empty {
-            let left = stack.get(name).expect("the table names attributes of the stack");
-            if left != Value::U64(0) {
-                return Err(Violation(format!("everything is discarded, but {name} is {left:?}")));
-            }
-        }
-        if self.row.spill.is_none() {
-            return Ok(());
-        }
-        // Nothing is left that could be read from the disk.
-        let visitor = Visitor { spill: None, reads_fail: false, ..self.visitor.clone() };
-        self.until_done(vec![self.spawn(visitor.look_at_everything())])
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + 'static) -> Rc<Cell<bool>> {

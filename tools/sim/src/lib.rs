@@ -2,6 +2,9 @@
 #![forbid(unsafe_code)]
 
 pub mod campaign;
+mod dropping;
+mod enlarging;
+mod growing;
 mod house;
 pub mod mutants;
 mod nbd;

@@ -20,6 +20,7 @@ use std::fmt;
 use spillway_core::Kind;
 use spillway_core::random::Random;
 
+use crate::growing::put_growth;
 use crate::network::Way;
 use crate::row::{Row, is_command};
 use crate::scans;
@@ -113,6 +114,11 @@ impl Scenario {
             }
             put_ignored(&mut Random(seed ^ 0x6967_6e6f_7265), &mut phases);
         }
+        put_growth(
+            &mut Random(seed ^ 0x6772_6f77_7300),
+            row,
+            phases.iter_mut().map(|phase| &mut phase.steps).collect(),
+        );
         // What a disk has lost or stored wrong is merged with what is written beside it: no block of such a disk has to be whole.
         let sound = !phases.iter().any(Phase::faulty);
         let large_sectors = sound && Random(seed ^ 0x7365_6374_6f72_7300).below(2) == 0;

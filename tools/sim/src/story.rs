@@ -9,6 +9,7 @@ use spillway_sim::disk::Medium;
 use spillway_sim::model::{Model, Violation};
 use spillway_sim::workload::Step;
 
+use crate::growing::sectors_max;
 use crate::scenario::Scenario;
 
 /// Sectors that are read at once when everything is looked at.
@@ -29,6 +30,7 @@ impl Story {
     pub(crate) fn look_at_origin(&self, origin: &Medium) -> Result<(), Violation> {
         let model = self.model.borrow();
         for &(first, end) in &self.looks[..] {
+            let end = end.min(origin.bytes() / SECTOR).max(first);
             let mut bytes = vec![0; ((end - first) * SECTOR) as usize];
             origin.read_durable(first * SECTOR, &mut bytes);
             let words = |Violation(words)| Violation(format!("after a drain, on the origin: {words}"));
@@ -40,7 +42,7 @@ impl Story {
 
 /// What is looked at in each phase: everything, or of a large device what the story is about, and some more.
 pub(crate) fn looks(scenario: &Scenario) -> Vec<(u64, u64)> {
-    let (sectors, anchors) = (scenario.row.sectors(), scenario.row.anchors());
+    let (sectors, anchors) = (sectors_max(scenario.row), scenario.row.anchors());
     if anchors.is_empty() {
         return vec![(0, sectors)];
     }
@@ -51,7 +53,7 @@ pub(crate) fn looks(scenario: &Scenario) -> Vec<(u64, u64)> {
         range if whole(step) => [range, range],
         (first, end) => [(first, first + LOOK_SECTORS), (end - LOOK_SECTORS, end)],
     });
-    let elsewhere = Random(scenario.seed).below(sectors);
+    let elsewhere = Random(scenario.seed).below(scenario.row.sectors());
     let near = anchors
         .into_iter()
         .chain([elsewhere])

@@ -1,11 +1,8 @@
 //! A client of a stack: makes its requests one after the other, and holds every answer against the model.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use spillway_core::{
@@ -17,6 +14,8 @@ use spillway_sim::payload;
 use spillway_sim::workload::{Act, Step};
 use spillway_sim::world::World;
 
+use crate::dropping::Dropping;
+use crate::growing::Growth;
 use crate::network::{Lost, Network};
 use crate::others::{OTHERS, Others, Steps};
 use crate::resetting::Resets;
@@ -58,6 +57,7 @@ pub(crate) struct Visitor {
     pub(crate) resets: Rc<Resets>,
     /// What others take of the memory.
     pub(crate) others: Rc<Others>,
+    pub(crate) growth: Rc<Growth>,
     pub(crate) steps: Rc<Steps>,
     /// What is looked at in each phase.
     pub(crate) looks: Rc<[(u64, u64)]>,
@@ -82,6 +82,7 @@ impl Visitor {
 
     pub(crate) async fn look_at_everything(self) {
         for &(from, end) in &self.looks[..] {
+            let end = end.min(self.sectors());
             for first in (from..end).step_by(LOOK_SECTORS as usize) {
                 self.read(first, LOOK_SECTORS.min(end - first), None).await;
             }
@@ -102,6 +103,7 @@ impl Visitor {
             let Step { act, first, count, withdraw, .. } = step;
             let _made = (!matches!(act, Act::Sleep(_))).then(|| self.steps.begin());
             let _share = if self.uses_device(act) { Some(self.resets.share().await) } else { None };
+            let Some(count) = self.fitting(act, first, count) else { continue };
             match act {
                 Act::Read => self.read(first, count, withdraw).await,
                 Act::Extents => self.extents(first, count).await,
@@ -109,7 +111,8 @@ impl Visitor {
                 Act::Sleep(micros) => self.world.sleep(Duration::from_micros(micros)).await,
                 Act::Set { attribute, value } => self.set(attribute, value, withdraw).await,
                 Act::Reset { setup } => self.reset(setup).await,
-                _ => self.write(step).await,
+                Act::Grow { sectors } => self.grow(sectors).await,
+                _ => self.write(Step { count, ..step }).await,
             }
         }
         if let Some(network) = self.network() {
@@ -327,7 +330,9 @@ impl Visitor {
             self.faulty && matches!(op, Op::Write | Op::WriteZeroes | Op::Flush) && self.has_failed();
         self.payloads.set(self.payloads.get() + payload);
         let reply = match (self.network(), self.client) {
-            (Some(network), Some(client)) => network.ask(client, request, withdraw).await?,
+            (Some(network), Some(client)) if !self.growth.is_new(range) => {
+                network.ask(client, request, withdraw).await?
+            }
             _ => {
                 let answer = Dropping { answer: self.site().device.submit(request), polls: withdraw };
                 answer.await.ok_or(Lost::Withdrawn)?
@@ -365,29 +370,5 @@ fn end(result: Result<(), Kind>, durable: bool) -> End {
     match result {
         Ok(()) => End::Done { durable },
         Err(_) => End::Failed,
-    }
-}
-
-/// An answer that is dropped after so many polls, as by a client that goes away.
-struct Dropping<F> {
-    answer: F,
-    polls: Option<u8>,
-}
-
-impl<F: Future + Unpin> Future for Dropping<F> {
-    type Output = Option<F::Output>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<F::Output>> {
-        if self.polls == Some(0) {
-            return Poll::Ready(None);
-        }
-        if let Poll::Ready(reply) = Pin::new(&mut self.answer).poll(context) {
-            return Poll::Ready(Some(reply));
-        }
-        if let Some(polls) = &mut self.polls {
-            *polls -= 1;
-            context.waker().wake_by_ref();
-        }
-        Poll::Pending
     }
 }

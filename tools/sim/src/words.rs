@@ -41,6 +41,7 @@ pub(crate) fn words(step: &Step, row: &Row) -> String {
             let set = row.setups[setup].iter().map(|(name, value)| format!(", {name} {value}"));
             format!("reset{}", set.collect::<String>())
         }
+        Act::Grow { sectors } => format!("grow to {sectors} sectors"),
         Act::Sleep(micros) => format!("sleep {micros} us"),
     };
     let dropped = step.withdraw.map_or(String::new(), |polls| format!(", dropped after {polls} polls"));

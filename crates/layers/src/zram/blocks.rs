@@ -133,7 +133,11 @@ impl Blocks {
         let pages = slots.div_ceil(PAGE_SLOTS);
         let charge = self.fixed.hold(Marks::bytes(pages))?;
         let mut present = self.present.write();
-        *present = Present { pages: present.pages.resized(pages), _charge: Some(charge) };
+        let marks = match mutant::on("zram: a table that grows forgets its pages") {
+            true => Marks::new(pages),
+            false => present.pages.resized(pages),
+        };
+        *present = Present { pages: marks, _charge: Some(charge) };
         Ok(())
     }
 

@@ -71,6 +71,11 @@ impl Cache {
         self.medium.enlarge(bytes);
     }
 
+    /// See [`Medium::keep_length`].
+    pub(super) fn keep_length(&mut self, covered: u64) {
+        self.medium.keep_length(covered);
+    }
+
     pub(super) fn read(&self, at: u64, into: &mut [u8]) {
         for (index, chunk) in into.chunks_exact_mut(LEN).enumerate() {
             chunk.copy_from_slice(&self.medium.visible((at / SECTOR) as usize + index)[..]);
@@ -94,6 +99,7 @@ impl Cache {
         if durable {
             versions.remove(&sector);
             self.medium.set_durable(sector, content);
+            self.medium.keep_length(u64::MAX);
             return;
         }
         versions.entry(sector).or_default().push(Version { number: *next, content, forgotten: false });
@@ -107,6 +113,7 @@ impl Cache {
 
     /// Makes durable what has a number below `covered`.
     pub(super) fn sync(&mut self, covered: u64) {
+        self.medium.keep_length(covered);
         let mut versions = std::mem::take(&mut self.medium.versions);
         for (&sector, versions) in &mut versions {
             let last = versions.iter().rposition(|version| version.number < covered && !version.forgotten);
@@ -217,6 +224,10 @@ impl Cache {
         }
         self.medium.versions.clear();
         self.airborne.clear();
+        if random.below(2) == 0 {
+            self.medium.lose_length();
+        }
+        self.medium.keep_length(u64::MAX);
         self.medium.clone()
     }
 

@@ -32,6 +32,8 @@ pub struct Medium {
     pub(super) next: u64,
     /// Sectors that cannot be read until they are written.
     pub(super) bad: BTreeSet<usize>,
+    /// It was made longer: how many sectors it had, and the number of the next version then. A power cut may undo that.
+    lengthened: Option<(usize, u64)>,
 }
 
 impl Medium {
@@ -55,6 +57,7 @@ impl Medium {
             versions: BTreeMap::new(),
             next: 0,
             bad: BTreeSet::new(),
+            lengthened: None,
         }
     }
 
@@ -63,9 +66,14 @@ impl Medium {
         self.sectors as u64 * SECTOR
     }
 
-    /// Adds zeroes behind the end, up to `bytes` in all, a multiple of 512.
+    /// Adds zeroes behind the end, up to `bytes` in all, a multiple of 512. That is not durable before a sync, or a durable write.
     pub fn enlarge(&mut self, bytes: u64) {
         assert!(bytes.is_multiple_of(SECTOR) && bytes >= self.bytes());
+        if bytes > self.bytes() {
+            let durable = self.lengthened.map_or(self.sectors, |(sectors, _)| sectors);
+            self.lengthened = Some((durable, self.next));
+            self.next += 1;
+        }
         let zero: Content = Arc::new([0; LEN]);
         while self.bytes() < bytes {
             match self.durable.last_mut().filter(|chunk| chunk.len() < CHUNK) {
@@ -74,6 +82,22 @@ impl Medium {
             }
             self.sectors += 1;
         }
+    }
+
+    /// A sync of all that has a number below `covered` has succeeded: its length is durable if it was made longer before.
+    pub(super) fn keep_length(&mut self, covered: u64) {
+        self.lengthened = self.lengthened.filter(|(_, number)| *number >= covered);
+    }
+
+    /// It is as long as it was when its length was durable.
+    pub(super) fn lose_length(&mut self) {
+        let Some((sectors, _)) = self.lengthened.take() else { return };
+        self.durable.truncate(sectors.div_ceil(CHUNK));
+        if let Some(last) = self.durable.last_mut() {
+            Arc::make_mut(last).truncate(sectors - (sectors - 1) / CHUNK * CHUNK);
+        }
+        self.sectors = sectors;
+        self.bad.split_off(&sectors);
     }
 
     /// What is durable from byte `at` on, whole sectors.

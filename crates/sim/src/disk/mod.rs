@@ -10,6 +10,7 @@
 //!   it should have covered is no longer made durable by a later one, as with Linux's page cache.
 //! - A sync may succeed and do nothing: what it should have covered is as volatile as before, until a later one covers it.
 //! - A durable write makes its own sectors durable, and no other.
+//! - A disk that was made longer may be as short as before after a power cut, until a sync or a durable write.
 //! - A call may fail once or from then on, move less than it was asked to, or not be known to the system. A write that fails
 //!   may have stored some of its sectors.
 //! - What is not durable may be lost while the disk is in use, as when Linux fails to write back what its page cache holds:
@@ -117,9 +118,15 @@ impl Disk {
         self.state.lock().cut = true;
     }
 
-    /// Adds zeroes behind its end, `bytes` in all; as a volume grows, whatever happens to its power.
+    /// Adds zeroes behind its end, `bytes` in all; as a volume grows, whatever happens to its power, or a file, whose length no power cut
+    /// takes back once it is synced.
     pub fn enlarge(&self, bytes: u64) {
         self.state.lock().cache.enlarge(bytes);
+    }
+
+    /// How long it is.
+    pub fn bytes(&self) -> u64 {
+        self.state.lock().cache.bytes()
     }
 
     /// Whether a sync was ignored, and no later one has made good for it.

@@ -136,6 +136,8 @@ impl State {
             }
             Some(Effect::Ignore) => {
                 self.ignored = self.ignored.max(Some(covered));
+                // But where a file ends, its file system knows.
+                self.cache.keep_length(covered);
                 Ok(())
             }
             _ => {

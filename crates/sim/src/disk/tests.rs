@@ -113,3 +113,42 @@ fn without_power_nothing_is_answered() {
     drop(write);
     assert_eq!(disk.survivors().bytes(), 4096);
 }
+
+#[test]
+fn a_length_that_was_not_synced_may_be_lost_with_what_lies_behind_it() {
+    let lengths = |story: fn(&mut Cache)| {
+        let mut seen: Vec<u64> = (0..200)
+            .map(|seed| {
+                let mut cache = Cache::new(Medium::new(70 * SECTOR));
+                story(&mut cache);
+                cache.lose_power(&mut Random(seed)).bytes() / SECTOR
+            })
+            .collect();
+        seen.sort_unstable();
+        seen.dedup();
+        seen
+    };
+    let twice = |cache: &mut Cache| {
+        cache.enlarge(200 * SECTOR);
+        cache.enlarge(300 * SECTOR);
+        cache.write(250 * SECTOR, &[1; 512], false);
+    };
+    assert_eq!(lengths(twice), [70, 300]);
+    assert_eq!(lengths(|cache| cache.sync(cache.newest())), [70]);
+    let synced = |cache: &mut Cache| {
+        cache.enlarge(200 * SECTOR);
+        cache.sync(cache.newest());
+    };
+    assert_eq!(lengths(synced), [200]);
+    let too_late = |cache: &mut Cache| {
+        let covered = cache.newest();
+        cache.enlarge(200 * SECTOR);
+        cache.sync(covered);
+    };
+    assert_eq!(lengths(too_late), [70, 200]);
+    let durable = |cache: &mut Cache| {
+        cache.enlarge(200 * SECTOR);
+        cache.write(0, &[1; 512], true);
+    };
+    assert_eq!(lengths(durable), [200]);
+}

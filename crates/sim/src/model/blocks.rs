@@ -94,7 +94,7 @@ impl Model {
     pub fn blocks_taken_since(&self, since: Number) -> u64 {
         let block = self.frees.expect("only a device that frees exactly is asked");
         let freed = self.freed.iter().rev().take_while(|(time, _)| *time > since);
-        self.blocks_taken(0..self.sectors, block) + freed.map(|(_, count)| count).sum::<u64>()
+        self.blocks_taken(0..self.size.now, block) + freed.map(|(_, count)| count).sum::<u64>()
     }
 }
 

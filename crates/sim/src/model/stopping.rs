@@ -1,12 +1,42 @@
-//! What a stop of the machine does to what a device may show.
+//! What a stop of the machine does to what a device may show, and to its size.
 
 use spillway_core::SECTOR;
 
-use super::{Loss, Model};
+use super::{Loss, Model, Violation};
 use crate::model::sector::{Sector, Version};
-use crate::payload::Value;
+use crate::payload::{Value, ZERO};
 
 impl Model {
+    /// Sectors of the device.
+    pub fn sectors(&self) -> u64 {
+        self.size.now
+    }
+
+    /// The device is asked to have so many sectors: from now on it may have them.
+    pub fn ask_for(&mut self, sectors: u64) {
+        self.size.asked = self.size.asked.max(sectors);
+    }
+
+    /// A client sees how large the device is: what is new holds zeroes. The [`Violation`] is a size that it cannot have.
+    pub fn see_size(&mut self, sectors: u64) -> Result<(), Violation> {
+        self.size.see(sectors)
+    }
+
+    /// The machine was started again, and the device has so many sectors. The [`Violation`] is a size that it cannot have, or something that
+    /// is missed.
+    pub fn find_size(&mut self, sectors: u64) -> Result<(), Violation> {
+        self.size.find(sectors)?;
+        self.acknowledged.split_off(&sectors);
+        let gone = self.touched.split_off(&sectors);
+        let missed = gone.iter().find(|(_, sector)| sector.now.iter().all(|version| version.value != ZERO));
+        match missed {
+            Some((sector, _)) => {
+                Err(Violation(format!("sector {sector} was written, and the device has {sectors} again")))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Bytes that were acknowledged when the machine stopped for the last time, and were gone when they were read since.
     pub fn lost_bytes(&self) -> u64 {
         self.lost * SECTOR

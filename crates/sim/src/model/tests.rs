@@ -191,3 +191,38 @@ fn only_an_ignored_flush_excuses_what_was_flushed_and_is_gone() {
     look(false, 1).unwrap_err();
     look(true, 3).expect_err("nobody wrote it");
 }
+
+#[test]
+fn a_size_that_was_seen_is_kept_and_another_may_be_lost_with_what_nobody_flushed() {
+    let mut model = Model::new(8 * 512, true);
+    model.see_size(9).expect_err("nobody has asked for that");
+    model.ask_for(16);
+    model.ask_for(12);
+    model.see_size(8).unwrap();
+    model.see_size(16).unwrap();
+    model.see_size(8).expect_err("it shrinks");
+    model.crash(Loss::All);
+    model.find_size(8).expect_err("it was seen");
+    model.find_size(16).unwrap();
+    model.ask_for(32);
+    model.crash(Loss::Nothing);
+    model.find_size(32).unwrap();
+    let write = model.begin_write(20, 1, Change::To(value(1, 1)));
+    model.end_write(write, End::Done { durable: false });
+    model.crash(Loss::All);
+    model.find_size(16).expect("its length was never durable");
+    assert_eq!(model.sectors(), 16);
+    model.find_size(33).expect_err("nobody has asked for that");
+}
+
+#[test]
+fn what_was_flushed_behind_an_old_end_is_missed() {
+    let mut model = Model::new(8 * 512, true);
+    model.ask_for(16);
+    model.crash(Loss::Nothing);
+    model.find_size(16).unwrap();
+    let write = model.begin_write(12, 1, Change::To(value(1, 1)));
+    model.end_write(write, End::Done { durable: true });
+    model.crash(Loss::All);
+    model.find_size(8).expect_err("sector 12 is gone");
+}

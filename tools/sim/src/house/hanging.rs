@@ -55,6 +55,7 @@ impl House {
             in_place.iter().any(|(_, range)| range.overlaps(here))
         };
         let looks = self.visitor.looks.iter().flat_map(|&(first, end)| {
+            let end = end.min(model.sectors());
             (first..end).step_by(LOOK_SECTORS as usize).map(move |at| (at, LOOK_SECTORS.min(end - at)))
         });
         let looks: Vec<(u64, u64)> =
