@@ -19,6 +19,7 @@ pub mod run;
 mod scans;
 pub mod scatter;
 pub mod scenario;
+mod setting_up;
 pub mod shrink;
 mod spill;
 pub mod stacks;

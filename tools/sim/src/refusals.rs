@@ -21,6 +21,13 @@ impl Visitor {
         }
     }
 
+    /// A device that has a size takes no spill file, and goes on with the one that it has.
+    pub(crate) fn judge_attaching(&self, stored: Result<(), Kind>) {
+        if stored != Err(Kind::Busy) {
+            self.fail(Violation(format!("a spill file is attached to a device that has a size: {stored:?}")));
+        }
+    }
+
     /// After a write that found no memory, with nobody else about, a pass of compaction makes little room.
     pub(crate) async fn judge_refusal(&self, number: Number) {
         let alone = || self.model.borrow().is_alone(number) && !self.others.may_refuse(Kind::NoSpace);

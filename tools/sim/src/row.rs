@@ -93,6 +93,9 @@ pub(crate) const CACHE: &str = "cache";
 pub(crate) const SPILL: &str = "/spill";
 pub(crate) const OTHER: &str = "/other";
 
+/// Attaches one of them.
+pub(crate) const BACKING: &str = "backing_dev";
+
 /// Block of these disks.
 const SPILL_BLOCK: u32 = 4096;
 

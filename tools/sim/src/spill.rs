@@ -103,7 +103,9 @@ pub(crate) fn put_resets(random: &mut Random, row: &Row, steps: &mut Vec<Step>) 
             let withdraw = (random.below(4) > 0).then(|| random.below(4) as u8);
             round.push(step(act, 0, 1, withdraw));
         }
-        round.push(step(Act::Reset { setup: random.below(row.setups.len() as u64) as usize }, 0, 1, None));
+        let unheeded = (random.below(3) == 0).then(|| random.below(4) as u8);
+        let setup = random.below(row.setups.len() as u64) as usize;
+        round.push(step(Act::Reset { setup }, 0, 1, unheeded));
         let (again, all) = (written(random), step(Act::Read, 0, row.sectors(), None));
         round.extend([again, all].into_iter().take(random.below(3) as usize));
         let at = random.below(steps.len() as u64 + 1) as usize;

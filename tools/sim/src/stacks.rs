@@ -7,7 +7,7 @@ use spillway_layers::{delay, file, memory, page_cache, rate, trace, volatile, zr
 
 use crate::others::OTHERS;
 use crate::preset;
-use crate::row::{BLOCK_PAGES, CACHE, Cache, OTHER, Row, SLOTS_SECTORS, SPILL};
+use crate::row::{BACKING, BLOCK_PAGES, CACHE, Cache, OTHER, Row, SLOTS_SECTORS, SPILL};
 
 /// All of them.
 pub const STACKS: &[Row] = &[
@@ -194,13 +194,16 @@ pub const STACKS: &[Row] = &[
             ("compact", &["1"]),
             ("spill_age", &["0", "1"]),
             ("spill_daily_bytes", &["0", "0", "1M"]),
+            (BACKING, &[OTHER, SPILL]),
         ],
         attaches: true,
         setups: &[
             &[STREAMS],
             &[STREAMS, ("compressed_writeback", "0")],
-            &[STREAMS, ("backing_dev", OTHER)],
-            &[STREAMS, ("backing_dev", SPILL)],
+            &[STREAMS, (BACKING, OTHER)],
+            &[STREAMS, (BACKING, SPILL)],
+            &[STREAMS, (BACKING, OTHER), (BACKING, SPILL)],
+            &[STREAMS, (BACKING, SPILL), (BACKING, OTHER)],
         ],
         tight_budget: None,
         empty: &["orig_data_size", "compr_data_size", "mem_used_total", "spill_bytes", "lost_pages"],

@@ -20,7 +20,7 @@ use crate::network::{Lost, Network};
 use crate::others::{OTHERS, Others, Steps};
 use crate::resetting::Resets;
 use crate::room::MemoryRoom;
-use crate::row::{Knob, Setup, is_command};
+use crate::row::{BACKING, Knob, Setup, is_command};
 use crate::spill::Spill;
 use crate::story::LOOK_SECTORS;
 
@@ -110,7 +110,7 @@ impl Visitor {
                 Act::Flush => self.flush(withdraw).await,
                 Act::Sleep(micros) => self.world.sleep(Duration::from_micros(micros)).await,
                 Act::Set { attribute, value } => self.set(attribute, value, withdraw).await,
-                Act::Reset { setup } => self.reset(setup).await,
+                Act::Reset { setup } => self.reset(setup, withdraw).await,
                 Act::Grow { sectors } => self.grow(sectors).await,
                 _ => self.write(Step { count, ..step }).await,
             }
@@ -133,44 +133,6 @@ impl Visitor {
         }
     }
 
-    /// Resets the device while nobody but commands is at work, and sets it up again. Neither may fail, but for a disk that does.
-    async fn reset(&self, setup: usize) {
-        self.resets.begin().await;
-        let _reserved = match self.network() {
-            Some(network) => Some(network.reserve().await),
-            None => None,
-        };
-        let sectors = self.model.borrow().sectors();
-        let number = self.model.borrow_mut().begin_write(0, sectors, Change::Discarded);
-        let size = (sectors * SECTOR).to_string();
-        self.set_up("reset", "1", false).await;
-        for (name, value) in self.setups[setup] {
-            let left = self.spill.as_ref().is_some_and(|spill| spill.left);
-            self.set_up(name, value, *name == "backing_dev" && (self.faulty || left)).await;
-        }
-        if !self.set_up("disksize", &size, self.faulty).await {
-            // It lets go of the disk that cannot be opened.
-            self.set_up("reset", "1", false).await;
-            self.set_up("disksize", &size, false).await;
-        }
-        let mut model = self.model.borrow_mut();
-        model.end_write(number, End::Done { durable: false });
-        if let Some(room) = &self.site().room {
-            room.set_limit(model.moment(), "0");
-        }
-        self.resets.end();
-    }
-
-    /// Sets an attribute of a device that is reset; false where that fails, as it may.
-    async fn set_up(&self, name: &str, value: &str, may_fail: bool) -> bool {
-        tracing::debug!("client: {name} {value}");
-        let stored = self.stack().store(name, value).await;
-        if let (Err(error), false) = (&stored, may_fail) {
-            self.fail(Violation(format!("{name} {value} fails: {error}")));
-        }
-        stored.is_ok()
-    }
-
     /// Whether the device has a spill file.
     pub(crate) fn has_spill_file(&self) -> bool {
         self.stack().show("backing_dev").is_ok_and(|path| path != "none")
@@ -190,6 +152,9 @@ impl Visitor {
         let Some(stored) = (Dropping { answer: self.stack().store(name, values[value]), polls }).await else {
             return;
         };
+        if name == BACKING {
+            return self.judge_attaching(stored.map_err(|error| error.kind));
+        }
         if let ("mem_limit", Some(room)) = (name, &self.site().room) {
             room.set_limit(self.model.borrow_mut().moment(), values[value]);
         }
