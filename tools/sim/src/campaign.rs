@@ -116,6 +116,7 @@ pub fn sequence(row: &'static Row, len: u32, index: u64) -> Result<Tally, Box<Br
             idle_workers: 0,
             network: None,
             large_sectors: false,
+            beside: None,
         }
     };
     let mut tally = Tally::default();

@@ -2,6 +2,7 @@
 
 mod ending;
 mod hanging;
+mod neighbour;
 
 use std::cell::{Cell, OnceCell};
 use std::future::Future;
@@ -16,6 +17,7 @@ use spillway_sim::model::{End, Violation};
 use spillway_sim::workload::{Act, Step};
 use spillway_sim::world::World;
 
+use self::neighbour::Neighbour;
 use crate::growing::Growth;
 use crate::network::{Network, Way};
 use crate::others::Others;
@@ -54,6 +56,7 @@ pub(crate) struct House {
     network: Option<Way>,
     /// Nobody resets the device.
     steady: bool,
+    neighbour: Option<Neighbour>,
 }
 
 impl House {
@@ -114,7 +117,6 @@ impl House {
             disks,
             budget,
             refused,
-            visitor,
             answers,
             drained,
             stopped,
@@ -122,7 +124,9 @@ impl House {
             at_risk,
             buffers,
             network: scenario.network,
+            neighbour: scenario.beside.map(|row| Neighbour::new(row, &visitor, seed)),
             steady: phase.steps.iter().all(|step| !matches!(step.act, Act::Reset { .. })),
+            visitor,
         }
     }
 
@@ -145,12 +149,18 @@ impl House {
             let steps: Vec<Step> = phase.steps.iter().filter(|step| step.client == client).copied().collect();
             visits.push(self.spawn(self.visitor.clone().visit(steps)));
         }
+        if let Some(neighbour) = &self.neighbour {
+            visits.extend(neighbour.visits(&phase.beside).map(|visit| self.spawn(visit)));
+        }
         visits.extend(phase.closes.map(|after| self.close(after)));
         self.until_done(visits)?;
         if phase.closes.is_some() {
             return Ok(());
         }
-        self.until_done(vec![self.spawn(self.visitor.clone().look_at_everything())])?;
+        let both = [Some(&self.visitor), self.neighbour.as_ref().map(|neighbour| &neighbour.visitor)];
+        let looks =
+            both.into_iter().flatten().map(|visitor| self.spawn(visitor.clone().look_at_everything()));
+        self.until_done(looks.collect())?;
         if phase.drain && !self.powerless() {
             self.drain()?;
         }
@@ -181,18 +191,29 @@ impl House {
         let (row, refused, force) = (self.row, self.refused, self.force);
         let regions_bytes = if refused { 0 } else { REGIONS_BYTES };
         let (world, disks, budget) = (self.world.clone(), self.disks.clone(), self.budget.clone());
-        let way = self.network;
+        let (way, neighbour, others) = (self.network, self.neighbour.clone(), self.visitor.others.clone());
+        if row.exact {
+            others.join(&self.visitor.model);
+        }
         let (site, failure) = (self.visitor.site.clone(), Rc::new(OnceCell::new()));
         let failed = failure.clone();
         let opening = self.spawn(async move {
-            let opened = row.open(&world, &disks, &budget, regions_bytes, force).await.and_then(|stack| {
+            let second = match neighbour.clone() {
+                Some(second) => second.open(&world, &budget).await,
+                None => Ok(()),
+            };
+            let first = row.open(&world, &disks, &budget, regions_bytes, force).await;
+            let opened = second.and(first).and_then(|stack| {
                 let device = Aligned::charged(stack.device.clone(), &budget)?;
                 let room = row.exact.then(|| MemoryRoom::new(&budget, refused));
                 let network = way.map(|way| Network::new(&world, &device, way)).transpose()?;
                 Ok(Site { stack, device, room, network })
             });
             match opened {
-                Ok(opened) => drop(site.set(opened)),
+                Ok(opened) => {
+                    others.settle(neighbour.is_some());
+                    drop(site.set(opened));
+                }
                 Err(error) => drop(failed.set(error)),
             }
         });
@@ -255,6 +276,7 @@ impl House {
                 && (self.network.is_none() || step % 8 == 0)
             {
                 site.stack.device.verify();
+                self.neighbour.iter().for_each(Neighbour::verify);
             }
             self.check_memory()?;
             self.tell_what_changed();
@@ -264,6 +286,7 @@ impl House {
 
     /// Tells the model what the last step did to the disk whose sectors are the device's.
     fn tell_what_changed(&self) {
+        self.neighbour.iter().for_each(Neighbour::tell_what_changed);
         let (Some(disk), mut model) = (self.disks.first(), self.visitor.model.borrow_mut()) else { return };
         let (changed, wrong) = (disk.take_changed(), disk.take_wrong());
         if let Some(spill) = &self.visitor.spill {
@@ -301,7 +324,7 @@ impl House {
     /// Takes everything down; what was charged has to be given back.
     pub(crate) fn leave(self) -> Result<Vec<Arc<Disk>>, Violation> {
         self.world.power_off();
-        drop(self.visitor);
+        drop((self.visitor, self.neighbour));
         self.world.power_off();
         drop(self.world);
         match (self.budget.used(), self.buffers.bytes_held()) {

@@ -25,5 +25,6 @@ mod spill;
 pub mod stacks;
 mod story;
 mod sweeps;
+mod tides;
 mod visitor;
 mod words;

@@ -1,5 +1,5 @@
-//! Others in the server of a device, such as a page cache or another device: what they take of the memory that all share, and when
-//! a client is alone with the device all the same.
+//! Others in the server of a device, such as a page cache or another device: what they take of the memory that all share, when
+//! a client is alone with the device all the same, and what all of them may hold then.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -7,6 +7,9 @@ use std::sync::Arc;
 
 use spillway_core::size::memparse;
 use spillway_core::{Budget, Charge, Kind};
+use spillway_sim::model::Model;
+
+use crate::room;
 
 /// Set as an attribute is, to the bytes that others leave, or to `all`.
 pub(crate) const OTHERS: &str = "others";
@@ -17,11 +20,37 @@ pub(crate) struct Others {
     held: RefCell<Option<Charge>>,
     /// They took some at any time.
     came: Cell<bool>,
+    /// What devices had taken when all of them had been opened.
+    base: Cell<u64>,
+    /// Of devices that take memory for nothing but what they hold.
+    models: RefCell<Vec<Rc<RefCell<Model>>>>,
 }
 
 impl Others {
     pub(crate) fn new(budget: Arc<Budget>) -> Self {
-        Self { budget, held: RefCell::default(), came: Cell::default() }
+        let (held, came, base, models) = Default::default();
+        Self { budget, held, came, base, models }
+    }
+
+    /// A device is one of them that takes memory for nothing but what it holds, as `model` knows it.
+    pub(crate) fn join(&self, model: &Rc<RefCell<Model>>) {
+        self.models.borrow_mut().push(model.clone());
+    }
+
+    /// All devices are open, and there is more than one, or not.
+    pub(crate) fn settle(&self, several: bool) {
+        self.came.set(several);
+        self.base.set(self.budget.used());
+    }
+
+    /// Bytes that must be left though a write found none that was made alone: all devices together, at worst, hold less.
+    pub(crate) fn unexplained(&self) -> Option<u64> {
+        let held = self.held.borrow().as_ref().map_or(0, Charge::bytes);
+        let models = self.models.borrow();
+        let worst: u64 = models.iter().map(|model| room::worst(&model.borrow())).sum();
+        let kept = worst + room::kept(models.len() as u64);
+        let left = self.budget.limit().saturating_sub(self.base.get() + held + kept);
+        Some(left).filter(|&left| left > 0)
     }
 
     /// From now on they leave what `text` says, if that is there, until the device takes it.

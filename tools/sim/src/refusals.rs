@@ -21,6 +21,19 @@ impl Visitor {
         }
     }
 
+    /// After a write that found no memory, made alone since it was the step `alone`: what all devices of the server hold is the reason, at worst.
+    pub(crate) fn judge_sharing(&self, alone: Option<u64>, number: Number) {
+        let limited = self.site().room.as_ref().is_none_or(|room| room.is_limited_since(number));
+        if limited || self.faulty || alone.is_none() || alone != self.steps.alone() {
+            return;
+        }
+        if let Some(left) = self.others.unexplained() {
+            self.fail(Violation(format!(
+                "a write found no memory, but {left} bytes more than all devices hold can be had"
+            )));
+        }
+    }
+
     /// A device that has a size takes no spill file, and goes on with the one that it has.
     pub(crate) fn judge_attaching(&self, stored: Result<(), Kind>) {
         if stored != Err(Kind::Busy) {

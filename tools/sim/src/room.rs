@@ -34,6 +34,22 @@ const NOT_WORTH_PERMILLE: u64 = 25;
 /// What streams may take of a budget after the device was made: four more of lz4's. Those of zstd may take all that is left.
 const STREAMS_BYTES: u64 = 96 << 10;
 
+/// What a device keeps for its next writes at most, also where another one finds none: `WARM_BYTES_MAX`.
+const WARM_BYTES: u64 = 1 << 20;
+
+/// What a device may take for other reasons than what it holds.
+const BESIDE_BYTES: u64 = STREAMS_BYTES + TABLE_BYTES + SPARE_BYTES;
+
+/// What a device takes at worst for what it holds now.
+pub(crate) fn worst(model: &Model) -> u64 {
+    model.blocks_taken_since(Number::MAX) * (BLOCK_BYTES + SLOTS_BYTES)
+}
+
+/// What so many devices may keep beside that from one of them.
+pub(crate) fn kept(devices: u64) -> u64 {
+    devices * BESIDE_BYTES + devices.saturating_sub(1) * WARM_BYTES
+}
+
 /// What a device may have.
 pub struct MemoryRoom {
     /// Of the budget that it shares.
@@ -67,6 +83,11 @@ impl MemoryRoom {
             }
             _ => false,
         }
+    }
+
+    /// Whether a write that began at `begin` may have met a limit of the device's own.
+    pub fn is_limited_since(&self, begin: Number) -> bool {
+        self.least_since(begin) < self.room || self.refused
     }
 
     /// What is left below the device's own limit, if that is too much after a refusal of a write that began at `begin`.

@@ -67,6 +67,8 @@ pub struct Row {
     pub exact: bool,
     /// Attributes that are 0 once the whole device is discarded.
     pub empty: &'static [&'static str],
+    /// Its server has a second device, one of these, and both share its memory.
+    pub beside: &'static [&'static Row],
 }
 
 impl fmt::Debug for Row {

@@ -27,6 +27,7 @@ use crate::scans;
 use crate::scatter::scattered;
 use crate::spill;
 use crate::sweeps::put_sweeps;
+use crate::tides::put_tides;
 use crate::words::{words, write_plan};
 use spillway_sim::disk::{Call, Effect, Fault, Latency, Plan};
 use spillway_sim::workload::{Act, Shape, Step, swarm};
@@ -60,6 +61,8 @@ pub struct Phase {
     pub keeps_power: [bool; 2],
     /// Who is next among the tasks that are ready.
     pub order: Order,
+    /// What clients of the second device do, where there is one.
+    pub beside: Vec<Step>,
     /// Where clients come over a network: the server stops so many microseconds after they have begun.
     pub closes: Option<u64>,
 }
@@ -83,6 +86,8 @@ pub struct Scenario {
     pub large_sectors: bool,
     /// How clients reach the device over a network, where they do not call it.
     pub network: Option<Way>,
+    /// A second device in the same server, blank in each phase, with nothing that fails.
+    pub beside: Option<&'static Row>,
 }
 
 impl Scenario {
@@ -122,7 +127,8 @@ impl Scenario {
         // What a disk has lost or stored wrong is merged with what is written beside it: no block of such a disk has to be whole.
         let sound = !phases.iter().any(Phase::faulty);
         let large_sectors = sound && Random(seed ^ 0x7365_6374_6f72_7300).below(2) == 0;
-        Self { row, seed, phases, tight, refused, idle_workers, large_sectors, network }
+        let beside = put_second(&mut Random(seed ^ 0x7365_636f_6e64), row, &mut phases);
+        Self { row, seed, phases, tight, refused, idle_workers, large_sectors, network, beside }
     }
 
     /// Whether a request may fail at all.
@@ -143,6 +149,7 @@ impl Phase {
             stops: false,
             keeps_power: [false; 2],
             order: Order::Chance,
+            beside: vec![],
             closes: None,
         }
     }
@@ -273,6 +280,18 @@ fn draw_plan(random: &mut Random, faulty: bool, steps: u64, plain: bool) -> Plan
     Plan { faults, cut_at, alone, buffered, latency }
 }
 
+/// Which second device there is, and what its clients do.
+fn put_second(random: &mut Random, row: &Row, phases: &mut [Phase]) -> Option<&'static Row> {
+    let rows = row.beside;
+    let second = *rows.get(random.below(rows.len().max(1) as u64) as usize)?;
+    for phase in phases {
+        let mut beside = Phase::draw(second, random, false).steps;
+        put_tides(random, (row, second), (&mut phase.steps, &mut beside), &mut phase.knobs);
+        phase.beside = beside;
+    }
+    Some(second)
+}
+
 /// In a quarter of the stories a call hangs.
 fn put_hang(random: &mut Random, row: &Row, phases: &mut [Phase]) {
     if random.below(4) > 0 {
@@ -369,6 +388,11 @@ impl fmt::Display for Scenario {
             )?;
             for step in &phase.steps {
                 writeln!(f, "  {}", words(step, self.row))?;
+            }
+            for (second, step) in
+                self.beside.iter().flat_map(|row| phase.beside.iter().map(move |step| (row, step)))
+            {
+                writeln!(f, "  {}: {}", second.name, words(step, second))?;
             }
         }
         Ok(())

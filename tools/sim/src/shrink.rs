@@ -59,5 +59,14 @@ fn candidates(scenario: &Scenario) -> impl Iterator<Item = Scenario> + '_ {
         steps.drain(from..(from + size).min(steps.len()));
         shorter
     });
-    without_phase.chain(without_steps).chain(without_faults).chain(without_cache_faults)
+    let beside = scenario.phases.iter().enumerate().flat_map(|(index, phase)| {
+        let count = phase.beside.len();
+        (0..count).map(move |from| (index, from..count)).chain((0..count).map(move |at| (index, at..at + 1)))
+    });
+    let without_beside = beside.map(|(index, range)| {
+        let mut shorter = scenario.clone();
+        shorter.phases[index].beside.drain(range);
+        shorter
+    });
+    without_phase.chain(without_beside).chain(without_steps).chain(without_faults).chain(without_cache_faults)
 }

@@ -88,7 +88,7 @@ pub const STACKS: &[Row] = &[
         ],
         ..CACHED
     },
-    Row { name: "page-cache", config: |_| over_file(vec![paged(pages())]), ..PAGED },
+    PAGE_CACHE,
     // Blocks of a sector, and hardly any folio without one that is dirty.
     Row {
         name: "page-cache-small",
@@ -209,23 +209,22 @@ pub const STACKS: &[Row] = &[
         empty: &["orig_data_size", "compr_data_size", "mem_used_total", "spill_bytes", "lost_pages"],
         ..ZRAM
     },
-    // Others take what they like of the memory that it shares with them.
+    SHARED,
+    // A second device in the same memory: a larger one, which spills too or does not, or a page cache.
     Row {
-        name: "zram-shared",
-        config: spilling,
-        spill: Some(4 * SPILL_BYTES),
+        name: "zram-pair",
         knobs: &[
             ("writeback", &["page_indexes=0-127", "idle", "huge"]),
-            (OTHERS, &["all", "all", "0", "64K", "256K"]),
-            ("idle", &["all"]),
-            ("bring_back", &["always", "always", "second", "never"]),
-            ("mem_limit", &["0", "0", "192K", "112K"]),
+            (OTHERS, &["3M", "all", "3M", "256K"]),
+            ("bring_back", &["always", "never"]),
             ("spill_high_watermark", &["90", "100"]),
-            ("compact", &["1"]),
         ],
-        tight_budget: None,
-        empty: &["orig_data_size", "compr_data_size", "mem_used_total", "spill_bytes", "lost_pages"],
-        ..ZRAM
+        beside: &[
+            &Row { name: "beside: zram-shared", bytes: 4 << 20, spill: Some(6 << 20), ..SHARED },
+            &Row { name: "beside: zram", config: |bytes| zram(bytes, "lz4", vec![]), bytes: 4 << 20, ..ZRAM },
+            &PAGE_CACHE,
+        ],
+        ..SHARED
     },
     Row {
         name: "zram-deferred",
@@ -296,6 +295,7 @@ const DURABLE: Row = Row {
     tight_budget: None,
     exact: false,
     empty: &[],
+    beside: &[],
 };
 
 /// A drive's cache of a few blocks over the disk.
@@ -330,6 +330,27 @@ const PAGED: Row = Row {
         ("readahead_bytes_max", &["0", "4K", "1M"]),
     ],
     ..DURABLE
+};
+
+const PAGE_CACHE: Row = Row { name: "page-cache", config: |_| over_file(vec![paged(pages())]), ..PAGED };
+
+/// Others take what they like of the memory that it shares with them.
+const SHARED: Row = Row {
+    name: "zram-shared",
+    config: spilling,
+    spill: Some(4 * SPILL_BYTES),
+    knobs: &[
+        ("writeback", &["page_indexes=0-127", "idle", "huge"]),
+        (OTHERS, &["all", "all", "0", "64K", "256K"]),
+        ("idle", &["all"]),
+        ("bring_back", &["always", "always", "second", "never"]),
+        ("mem_limit", &["0", "0", "192K", "112K"]),
+        ("spill_high_watermark", &["90", "100"]),
+        ("compact", &["1"]),
+    ],
+    tight_budget: None,
+    empty: &["orig_data_size", "compr_data_size", "mem_used_total", "spill_bytes", "lost_pages"],
+    ..ZRAM
 };
 
 const VOLATILE: Row = Row { disk: None, ..DURABLE };

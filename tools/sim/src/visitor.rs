@@ -253,6 +253,7 @@ impl Visitor {
             Ok(result) => {
                 if result == Err(Kind::NoSpace) {
                     self.judge_spilling(alone);
+                    self.judge_sharing(alone, number);
                     self.judge_refusal(number).await;
                 }
                 end(result, durable)

@@ -47,6 +47,11 @@ struct Chunk {
     _charge: Charge,
 }
 
+/// Whether a device may keep so many warm pages from the others of its server.
+fn may_be_warm(pages: usize) -> bool {
+    pages * PAGE_BYTES <= WARM_BYTES_MAX || mutant::on("zram: what comes free stays with its device")
+}
+
 /// In a tag: no other span follows.
 const NO_SPAN: u32 = u32::MAX;
 
@@ -261,7 +266,7 @@ impl Pages {
         assert!((1..=SPAN_PAGES_MAX).contains(&pages), "{span:?} of {pages} pages is given back");
         {
             let mut state = self.state.lock();
-            let wanted = self.borrowed() == 0 && (state.warm_pages + pages) * PAGE_BYTES <= WARM_BYTES_MAX;
+            let wanted = self.borrowed() == 0 && may_be_warm(state.warm_pages + pages);
             if wanted {
                 state.warm_pages += pages;
                 state.warm[pages - 1].push(span);
@@ -341,7 +346,7 @@ impl Pages {
         };
         let pages: usize = warm().map(|(_, pages)| pages).sum();
         assert_eq!(pages, state.warm_pages, "pages of warm spans");
-        assert!(pages * PAGE_BYTES <= WARM_BYTES_MAX, "{pages} warm pages");
+        assert!(may_be_warm(pages), "{pages} warm pages");
         let mut free: Vec<Span> = warm().map(|(span, _)| *span).chain(state.aside.iter().copied()).collect();
         free.extend(self.clean_spans(&state));
         let count = free.len();
