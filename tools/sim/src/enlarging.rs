@@ -42,7 +42,7 @@ impl Visitor {
         self.model.borrow_mut().ask_for(sectors);
         let begun = self.model.borrow_mut().moment();
         tracing::debug!("client: grow to {sectors}");
-        let plainly = self.growth.disk.is_some() && sectors % 16 == 0;
+        let plainly = self.growth.disk.is_some() && sectors.is_multiple_of(16);
         let grown = self.stack().grow((!plainly).then_some(sectors * SECTOR)).await;
         tracing::debug!("client: grow to {sectors} {grown:?}");
         match grown {

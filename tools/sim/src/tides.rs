@@ -12,6 +12,9 @@ const LATER: u64 = 3_000_000;
 /// Pages that are written then, at most.
 const PAGES_MAX: u64 = 8;
 
+/// Most steps of the second device, which is larger than others, beside these.
+const BESIDE_MAX: usize = 12;
+
 /// What clients of the `first` device and of the `second` do, and what attributes of the first are at the start; in most phases.
 pub(crate) fn put_tides(
     random: &mut Random,
@@ -19,6 +22,7 @@ pub(crate) fn put_tides(
     (steps, beside): (&mut Vec<Step>, &mut Vec<Step>),
     knobs: &mut Vec<(usize, usize)>,
 ) {
+    beside.truncate(BESIDE_MAX);
     let others = first.knobs.iter().position(|(name, _)| *name == OTHERS);
     let Some(others) = others.filter(|_| second.exact && random.below(4) > 0) else { return };
     knobs.retain(|(attribute, _)| *attribute != others);
