@@ -25,9 +25,9 @@ pub(crate) fn sectors_max(row: &Row) -> u64 {
     row.sectors() + row.sectors().min(MORE_MAX)
 }
 
-/// In a quarter of the stories the device grows, and some of what clients do lies behind its first end: until it is there, they leave it out.
+/// In an eighth of the stories the device grows, and some of what clients do lies behind its first end: until it is there, they leave it out.
 pub(crate) fn put_growth(random: &mut Random, row: &Row, phases: Vec<&mut Vec<Step>>) {
-    if random.below(4) > 0 {
+    if random.below(8) > 0 {
         return;
     }
     let (unit, more) = (row.block().bytes() / SECTOR, sectors_max(row) - row.sectors());
@@ -94,7 +94,7 @@ mod tests {
     fn steps_stay_on_the_device_once_it_has_grown() {
         for row in STACKS {
             let (mut grows, mut behind) = (0, 0);
-            for seed in 0..200 {
+            for seed in 0..400 {
                 let step = Step { client: 1, act: Act::Read, first: seed, count: 8, withdraw: None };
                 let mut steps = vec![Step { first: row.sectors() - 8, ..step }, Step { first: 0, ..step }];
                 put_growth(&mut Random(seed), row, vec![&mut steps]);
