@@ -141,6 +141,9 @@ impl Opening {
         );
         tracing::info!("write cache: found a {text}");
         opened.padding = self.padding(&superblock, live > 0)?;
+        if OriginMark::decode(&superblock.padding).is_none_or(|mark| mark.bytes != self.origin_mark().bytes) {
+            self.keep_length().await?;
+        }
         // What was read may not be durable, where a server was killed. After a power cut an entry that it cleared would come back,
         // and its block hold something else by then; or a superblock would not, for whose sake older versions had been cleared.
         let durable = !mutant::on("write_cache: rely on what a killed server left unflushed");
@@ -268,10 +271,18 @@ impl Opening {
 
     async fn format(&self, layout: Layout) -> Result<(Opened, String), Error> {
         let opened = self.empty(layout)?;
+        self.keep_length().await?;
         self.write_fresh(&opened).await.map_err(unwritable)?;
         let text = format!("new cache of {} blocks of {} bytes", layout.n_blocks, layout.block_size.bytes());
         tracing::info!("write cache: formatted a {text}");
         Ok((opened, text))
+    }
+
+    /// Makes durable how long the origin is, where the cache does not know it so: its owner may just have made it longer, and a cache that
+    /// held a block from behind the end that a power cut brings back could not be opened.
+    async fn keep_length(&self) -> Result<(), Error> {
+        let kept = self.origin.flush().await;
+        kept.map_err(|kind| Error::new(kind, "the length of the origin cannot be made durable"))
     }
 
     /// Writes the entries first and the superblock last: a crash in between leaves a device whose formatting did not end.

@@ -152,3 +152,47 @@ fn power_cuts_at_every_boundary_leave_a_cache_of_the_old_or_the_new_size() {
         assert!(disk == 0 || seen[0] > 3 && seen[1] > 3, "{seen:?}: the cuts miss the change");
     }
 }
+
+/// Its owner has made the origin longer before a server began, and nobody has synced that.
+#[test]
+fn a_length_that_a_cache_finds_is_durable_before_the_cache_holds_blocks_from_there() {
+    let known = House::new(MIB, MIB);
+    known.open(&config()).unwrap();
+    let known = [0, 1].map(|disk| known.survivor(disk));
+    for [mut origin, cache] in [known, [Medium::new(MIB), Medium::new(MIB)]] {
+        origin.enlarge(2 * MIB);
+        for boundary in 0.. {
+            let (house, written) = write_behind([origin.clone(), cache.clone()], boundary);
+            let house = house.again();
+            let found = house.open(&config()).expect("it opens, whenever the power goes");
+            assert!(!written || house.read(found, 300 * 4096, 4096) == [6; 4096], "block 300 is lost");
+            if written {
+                break;
+            }
+        }
+    }
+}
+
+/// Opens a cache and makes a block behind the first MiB durable, until that is done or the power goes at a boundary of the cache's disk.
+fn write_behind(media: [Medium; 2], boundary: u64) -> (House, bool) {
+    let world = World::new(boundary);
+    let cuts = [None, Some(boundary)];
+    let disks = [0, 1].map(|disk: usize| {
+        let plan = Plan { cut_at: cuts[disk], ..Plan::default() };
+        Arc::new(Disk::new(world.clone(), media[disk].clone(), BlockSize::SECTOR, plan, boundary))
+    });
+    let house = House { disks, world: world.clone(), budget: Budget::new(64 << 20) };
+    let (origin, cache, budget) = (house.device(0), house.device(1), house.budget.clone());
+    let written = Rc::new(Cell::new(false));
+    let (told, env) = (written.clone(), world.clone());
+    world.spawn_here(Box::pin(async move {
+        let (cache, _) = WriteCache::open(&config(), origin, cache, env, budget).await.unwrap();
+        let mut buf = IoBuf::new(BLOCK);
+        buf.fill(6);
+        let mut request = Request::write(300 * BLOCK as u64, buf);
+        request.flags.fua = true;
+        told.set(Seam::new(cache).submit(request).await.result == Ok(()));
+    }));
+    while !written.get() && house.disks[1].boundaries() <= boundary && world.go_on() {}
+    (house, written.get())
+}
