@@ -66,6 +66,8 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("zram: what comes free stays with its device", "zram-pair"),
     mutant("zram: set a size while a spill file is attached", "zram-spill"),
     mutant("zram: attach a spill file to a device that has a size", "zram-spill"),
+    mutant("zram: a clean copy outlives the overwrite", "zram-spill"),
+    mutant("zram: forget the copy of what was overwritten", "zram-spill"),
     mutant("zram: what a read brought back cannot leave", "zram-shared"),
     mutant("zram: keep the room of a deferred page", "zram-deferred"),
     mutant("zram: take a page for deferred that found no memory", "zram-deferred"),

@@ -136,6 +136,10 @@ impl Batch {
             };
             match written {
                 Ok(count) => done += count,
+                // Boxed, because the cleaner writes batches itself.
+                Err(Kind::NoSpace)
+                    if self.stream == Stream::Content && Box::pin(self.store.give_up_copies(owner)).await => {
+                }
                 Err(kind) => {
                     let full = kind == Kind::NoSpace && self.stream == Stream::Content;
                     self.store.add(Count::Full, u64::from(full));
@@ -194,12 +198,12 @@ impl Batch {
         buf.narrow(0, len);
         let (result, mut buf) = self.store.write_at(segment, at, buf).await;
         buf.unnarrow(0, whole);
-        buf.copy_within(bytes..self.used, 0);
         self.buf = buf;
-        self.used -= bytes;
         if !mutant::on("spill: take a failed write for done") {
             result?;
         }
+        self.buf.copy_within(bytes..self.used, 0);
+        self.used -= bytes;
         for (index, (draft, placed)) in drafts.iter().zip(&placed).enumerate() {
             claimed.landed(index, draft, placed.crc);
             let named = publish(done + index, *placed);

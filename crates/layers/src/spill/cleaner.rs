@@ -27,7 +27,7 @@ enum Chance {
     Closing,
     /// This one comes free by itself: nobody names anything of it.
     Leaving(u32),
-    /// This one has the least that is live.
+    /// This one has the least that is needed.
     Clean(u32),
     Nothing,
 }
@@ -63,6 +63,19 @@ impl Store {
         Ok(())
     }
 
+    /// Has the host have the room of a segment again in which nothing is needed, for it has no other; false where there is none.
+    pub(super) async fn give_up_copies(self: &Arc<Self>, owner: &impl Owner) -> bool {
+        let _turn = self.cleaning.hold().await;
+        let idle = |segment: &u32| {
+            let look = self.segments.look(*segment);
+            look.state == State::Closed && look.live > 0 && look.needed() == 0 && !self.is_set_aside(*segment)
+        };
+        let Some(segment) = (0..self.segments.count()).find(idle) else { return false };
+        let cleaned = self.clean(segment, owner).await;
+        self.has_left(segment).await;
+        cleaned.is_ok() && self.check().is_ok()
+    }
+
     /// Waits until a segment that nobody names is free, or more than that.
     pub(super) async fn has_left(&self, segment: u32) {
         self.settled.until(|| (!self.segments.look(segment).is_leaving()).then_some(())).await;
@@ -78,17 +91,19 @@ impl Store {
             if segment % LOOKS == LOOKS - 1 {
                 self.env.sleep(std::time::Duration::ZERO).await;
             }
-            let Look { state, live, .. } = self.segments.look(segment);
+            let look = self.segments.look(segment);
+            let Look { state, live, .. } = look;
             match (state, live) {
                 (State::Freeing, _) => freeing = Some(segment),
                 (State::Closed, 0) => read = Some(segment),
                 (State::Closed, _) if !self.is_set_aside(segment) => {
-                    best = best.filter(|(least, _)| *least <= live).or(Some((live, segment)));
+                    let needed = look.needed();
+                    best = best.filter(|(least, _)| *least <= needed).or(Some((needed, segment)));
                 }
                 _ => {}
             }
         }
-        let best = best.filter(|(live, _)| pays(self.layout(), *live as usize));
+        let best = best.filter(|(needed, _)| pays(self.layout(), *needed as usize));
         match (freeing, best, read) {
             (Some(segment), ..) => Chance::Leaving(segment),
             // What is in reserve is still read where it was cleaned from.
@@ -110,7 +125,7 @@ impl Store {
         }
     }
 
-    /// Copies what is live of a closed segment. Fails where the copies cannot be written.
+    /// Copies what is needed of a closed segment, whose clean copies are given up. Fails where the copies cannot be written.
     async fn clean(self: &Arc<Self>, segment: u32, owner: &impl Owner) -> Result<(), Kind> {
         // Freed by itself meanwhile.
         let Some(_pinned) = self.pin_closed(segment) else { return Ok(()) };
@@ -131,7 +146,7 @@ impl Store {
         for record in read_tail(&tail).expect("it was checked").1 {
             let at = Location { segment, offset };
             offset += u32::from(record.len);
-            if record.codec != Codec::PAD && owner.names(record.slot, at) {
+            if record.codec != Codec::PAD && owner.needs(record.slot, at) {
                 cleaning.add(Move { record, at }).await?;
             }
         }
@@ -282,7 +297,7 @@ fn end(next: &Move) -> usize {
     (next.at.offset as usize + usize::from(next.record.len)).next_multiple_of(UNIT)
 }
 
-/// Whether room is won by cleaning a segment of which so much is live: what its copies take, with a pad for each batch, and what is
+/// Whether room is won by cleaning a segment of which so much is needed: what its copies take, with a pad for each batch, and what is
 /// left unused where they go on in another segment.
 fn pays(layout: &Layout, live: usize) -> bool {
     let units = live / batch_bytes(layout) + 5;

@@ -52,6 +52,6 @@ pub use reading::Pinned;
 pub use store::{Count, Location, Owner, Placed, Spilled, Store};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 #[cfg(all(test, feature = "shuttle"))]
 pub(crate) mod threads;

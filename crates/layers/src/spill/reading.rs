@@ -47,6 +47,16 @@ impl Store {
         self.free(self.segments.release(spilled.placed.at.segment, room_of(spilled.len)));
     }
 
+    /// A record that a slot names is a clean copy of what the slot's owner has elsewhere: it may be asked to give it up.
+    pub fn keep(&self, spilled: &Spilled) {
+        self.segments.keep(spilled.placed.at.segment, room_of(spilled.len));
+    }
+
+    /// A record is no clean copy any more.
+    pub fn unkeep(&self, spilled: &Spilled) {
+        self.segments.unkeep(spilled.placed.at.segment, room_of(spilled.len));
+    }
+
     /// Reads records, whose segments the caller has pinned, and has `take` look at each, by its index, in any order.
     ///
     /// [`Kind::Corrupt`]: it is not what was written, and was not when it was read again. Any other error is that of the file.

@@ -13,7 +13,7 @@
 //! taken only then; the other way round its next user's data would be punched.
 
 use spillway_core::mutant;
-use spillway_core::sync::{AtomicU64, Ordering};
+use spillway_core::sync::{AtomicU32, AtomicU64, Ordering};
 
 const LIVE: u64 = (1 << 24) - 1;
 const PIN: u64 = 1 << 24;
@@ -50,9 +50,16 @@ pub(super) struct Look {
     pub(super) state: State,
     pub(super) live: u32,
     pub(super) pinned: bool,
+    /// Of what is live: clean copies.
+    pub(super) copies: u32,
 }
 
 impl Look {
+    /// Room of what cannot be given up.
+    pub(super) fn needed(self) -> u32 {
+        self.live.saturating_sub(self.copies)
+    }
+
     /// Whether it comes free by itself: it is freed, or will be once nobody reads it.
     pub(super) fn is_leaving(self) -> bool {
         self.state == State::Freeing || self.state == State::Closed && self.live == 0
@@ -67,6 +74,8 @@ pub(super) struct ToFree(pub(super) u32);
 /// All segments of a file, free at first.
 pub(super) struct Segments {
     words: Box<[AtomicU64]>,
+    /// Room of the records that are clean copies.
+    copies: Box<[AtomicU32]>,
     /// Sequence numbers; a segment's does not change while it is not free.
     seqs: Box<[AtomicU64]>,
 }
@@ -74,12 +83,13 @@ pub(super) struct Segments {
 impl Segments {
     pub(super) fn new(count: u32) -> Self {
         let zeroes = || (0..count).map(|_| AtomicU64::new(0)).collect();
-        Self { words: zeroes(), seqs: zeroes() }
+        let copies = (0..count).map(|_| AtomicU32::new(0)).collect();
+        Self { words: zeroes(), copies, seqs: zeroes() }
     }
 
     /// Bytes of memory for so many.
     pub(super) const fn bytes(count: u32) -> u64 {
-        count as u64 * 16
+        count as u64 * 20
     }
 
     pub(super) fn count(&self) -> u32 {
@@ -88,7 +98,8 @@ impl Segments {
 
     pub(super) fn look(&self, segment: u32) -> Look {
         let word = self.word(segment).load(Ordering::Acquire);
-        Look { state: State::of(word), live: (word & LIVE) as u32, pinned: word & PINS != 0 }
+        let copies = self.copies[segment as usize].load(Ordering::Relaxed);
+        Look { state: State::of(word), live: (word & LIVE) as u32, pinned: word & PINS != 0, copies }
     }
 
     /// The sequence number of a segment that is not free.
@@ -130,6 +141,17 @@ impl Segments {
             assert!(word & LIVE >= u64::from(room), "{word:#x} of segment {segment} gives back {room} bytes");
             word - u64::from(room)
         })
+    }
+
+    /// A record that a slot names is a clean copy from now on.
+    pub(super) fn keep(&self, segment: u32, room: u32) {
+        self.copies[segment as usize].fetch_add(room, Ordering::Relaxed);
+    }
+
+    /// A record that was a clean copy is none any more.
+    pub(super) fn unkeep(&self, segment: u32, room: u32) {
+        let before = self.copies[segment as usize].fetch_sub(room, Ordering::Relaxed);
+        assert!(before >= room, "{room} of {before} bytes of copies in segment {segment}");
     }
 
     /// Keeps a segment from being freed. The caller knows that a slot names a record of it, and keeps the slot from changing.
@@ -200,11 +222,11 @@ mod tests {
         assert_eq!(segments.release(1, 300), None, "it is open");
         assert_eq!(segments.close(1), None, "it is pinned");
         assert!(!segments.pin_closed(1), "nothing of it is live");
-        assert_eq!(segments.look(1), Look { state: State::Closed, live: 0, pinned: true });
+        assert_eq!(segments.look(1), Look { state: State::Closed, live: 0, pinned: true, copies: 0 });
         let to_free = segments.unpin(1).expect("the last one frees it");
         assert_eq!((segments.look(1).state, segments.seq(1)), (State::Freeing, 7));
         segments.freed(to_free);
-        assert_eq!(segments.look(1), Look { state: State::Free, live: 0, pinned: false });
+        assert_eq!(segments.look(1), Look { state: State::Free, live: 0, pinned: false, copies: 0 });
         segments.open(1, 8);
         assert_eq!(segments.close(1), Some(ToFree(1)), "nothing was written to it");
     }

@@ -78,7 +78,7 @@ impl Store {
         let (mut span, mut page) = (CheckpointSpan::default(), None);
         for segment in 0..self.segments.count() {
             let look = self.segments.look(segment);
-            if look.state != State::Closed || look.live == 0 {
+            if look.state != State::Closed || look.needed() == 0 {
                 continue;
             }
             let Some(entry) = self.live_records(segment, owner).await else {

@@ -53,6 +53,11 @@ pub trait Owner {
     /// Whether `slot` names the record at `at`.
     fn names(&self, slot: u32, at: Location) -> bool;
 
+    /// The same for room that is wanted: a clean copy of what the owner has elsewhere is given up, and released.
+    fn needs(&self, slot: u32, at: Location) -> bool {
+        self.names(slot, at)
+    }
+
     /// The record was copied: has `slot` name the copy, if it still names the record at `from`. True if so.
     fn moved(&self, slot: u32, from: Location, to: Placed) -> bool;
 
@@ -155,14 +160,21 @@ impl Store {
         self.space.for_content()
     }
 
-    /// Asserts that the room of each segment is that of the records which slots name, and that free segments are what is left. While
-    /// nothing is read or written.
-    pub fn verify(&self, named: impl Iterator<Item = Spilled>) {
-        let mut live = vec![0; self.segments.count() as usize];
-        named.for_each(|spilled| live[spilled.placed.at.segment as usize] += room_of(spilled.len));
-        for (segment, &room) in (0..).zip(&live) {
+    /// Asserts that the room of each segment is that of the records which slots name, as the places of their pages and as `copies`, and that
+    /// free segments are what is left. While nothing is read or written.
+    pub fn verify(&self, named: impl Iterator<Item = Spilled>, copies: impl Iterator<Item = Spilled>) {
+        let mut rooms = vec![(0, 0); self.segments.count() as usize];
+        let room = |spilled: Spilled| (spilled.placed.at.segment as usize, room_of(spilled.len));
+        named.map(room).for_each(|(segment, room)| rooms[segment].0 += room);
+        copies.map(room).for_each(|(segment, room)| rooms[segment].1 += room);
+        for (segment, &(named, copies)) in (0..).zip(&rooms) {
             let look = self.segments.look(segment);
-            assert_eq!((look.live, look.pinned), (room, false), "room of segment {segment}, {look:?}");
+            let expected = (named + copies, copies, false);
+            assert_eq!(
+                (look.live, look.copies, look.pinned),
+                expected,
+                "room of segment {segment}, {look:?}"
+            );
         }
         self.space.verify(self.segments.count(), |segment| self.segments.look(segment).state == State::Free);
     }

@@ -5,7 +5,7 @@ mod full;
 mod length;
 mod opening;
 mod reading;
-pub(super) mod stopping;
+pub(crate) mod stopping;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -191,7 +191,7 @@ impl House {
     fn verify(&self) {
         while self.world.go_on() {}
         let held: Vec<Spilled> = self.slots.held.lock().values().map(|held| held.spilled).collect();
-        self.store.verify(held.into_iter());
+        self.store.verify(held.into_iter(), std::iter::empty());
     }
 
     fn stop(&self) -> Result<(), Error> {

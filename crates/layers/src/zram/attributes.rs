@@ -309,6 +309,9 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
         zram.core.table.holdings().lost_pages
     }),
     counter!("brought_back_pages", Pages, "Pages that a read brought back to memory", BroughtBack),
+    gauge!("clean_pages", Pages, "Pages in memory whose record in the spill file is kept", |zram| {
+        zram.core.table.copies.count()
+    }),
     counter!("throttled_writes", Requests, "Pauses of writes while memory becomes short", Pauses),
     Attribute::read(
         Spec::counter("throttled_time", Unit::Milliseconds, "Time of these pauses, added up over all writes"),

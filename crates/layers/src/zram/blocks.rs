@@ -115,6 +115,8 @@ impl<'a> SlotPage<'a> {
 pub(super) struct Blocks {
     groups: Box<[OnceLock<Box<Group>>; GROUPS as usize]>,
     making: Mutex<()>,
+    /// Pages that are charged.
+    charged: AtomicU64,
     present: RwLock<Present>,
     regions: Arc<dyn Regions>,
     fixed: Arc<Budget>,
@@ -124,7 +126,8 @@ impl Blocks {
     /// No blocks. Each is charged to `fixed` when it is made.
     pub(super) fn new(regions: Arc<dyn Regions>, fixed: Arc<Budget>) -> Self {
         let groups = Box::new([const { OnceLock::new() }; GROUPS as usize]);
-        Self { groups, making: Mutex::new(()), present: RwLock::default(), regions, fixed }
+        let (making, charged, present) = (Mutex::new(()), AtomicU64::new(0), RwLock::default());
+        Self { groups, making, charged, present, regions, fixed }
     }
 
     /// Makes room for `slots` slots, beside threads that use them, and charges a bit for each page of them. None behind them is in
@@ -170,11 +173,17 @@ impl Blocks {
     #[cold]
     fn take(&self, pages: &Pages, locks: &WordLocks, page: SlotPage<'_>) -> Result<(), Kind> {
         let charged = pages.charge(PAGE as u64);
+        self.charged.fetch_add(charged.is_ok().into(), Ordering::Relaxed);
         if charged.is_ok() && !mutant::on("zram: forget that a page of slots exists") {
             self.present.read().pages.mark(page.number);
         }
         locks.unlock(page.number, page.count, if charged.is_ok() { ONE } else { 0 });
         charged
+    }
+
+    /// Pages that are charged.
+    pub(super) fn charged_pages(&self) -> u64 {
+        self.charged.load(Ordering::Relaxed)
     }
 
     /// Uncounts `slots` of a page that were emptied, or were not filled; gives the page back where they were the last. Called with
@@ -205,6 +214,7 @@ impl Blocks {
             locks.unlock(page.number, page.count, 0);
         }
         page.release();
+        self.charged.fetch_sub(1, Ordering::Relaxed);
         pages.uncharge_page();
         if !early {
             locks.unlock(page.number, page.count, 0);
@@ -284,7 +294,11 @@ impl Blocks {
         let blocks = groups.flat_map(|group| group.blocks.iter()).filter_map(OnceLock::get);
         let counts = blocks.flat_map(|block| block.counts.iter());
         let used = counts.filter(|count| count.load(Ordering::Relaxed) != 0).count();
-        assert_eq!(used, counted, "pages with a count and pages in the bitmap");
+        assert_eq!(
+            (used, self.charged_pages()),
+            (counted, counted as u64),
+            "pages with a count, and in the bitmap"
+        );
     }
 
     /// Bytes that blocks and groups are charged with.

@@ -10,10 +10,11 @@ use spillway_core::{Budget, Env, Error, Kind};
 
 use super::attaching::Attaching;
 use super::backing::{Attached, Knobs};
+use super::cell::SlotIndex;
 use super::codecs::Codecs;
 use super::compactor::Compactor;
 use super::decoders::Decoders;
-use super::mark::SECONDS_MAX;
+use super::mark::{Away, SECONDS_MAX};
 use super::page::PAGE;
 use super::pages::Pages;
 use super::pool::Pool;
@@ -115,15 +116,18 @@ impl Core {
             // What was picked, and what was written and is not named yet, is known to tasks only.
             return;
         }
-        let Named { objects, spilled, charged, .. } = self.table.verify();
+        let Named { objects, spilled, copies, charged, .. } = self.table.verify();
         let pool_bytes = self.pool.verify(&self.pages, objects.into_iter());
         let taken = self.budget.used() + self.pages.borrowed();
         assert_eq!(taken, charged + pool_bytes + self.pages.warm_bytes(), "bytes charged and in use");
         match self.backing.get() {
             Some(backing) => {
-                backing.store.verify(spilled.into_iter().map(|(slot, away)| self.record(slot, away)));
+                let record = |(slot, away): (SlotIndex, Away)| self.record(slot, away);
+                backing.store.verify(spilled.into_iter().map(record), copies.into_iter().map(record));
             }
-            None => assert!(spilled.is_empty(), "nothing is spilled without a spill file"),
+            None => {
+                assert!(spilled.is_empty() && copies.is_empty(), "nothing is spilled without a spill file")
+            }
         }
     }
 

@@ -59,6 +59,8 @@ impl Drop for Picks {
 /// What became of a slot that was to be gathered.
 pub(super) enum Added {
     Yes,
+    /// It has left without being written.
+    AtOnce,
     /// It holds nothing that is wanted.
     Not,
     /// What it holds does not fit: it is for the next batch.
@@ -90,14 +92,18 @@ impl Gathered {
         self.no_room || self.len() as u64 >= self.picks.core.knobs.writeback_batch_size.get()
     }
 
-    /// Picks what slot `index` holds, if it is an object that is `wanted`.
+    /// Picks what slot `index` holds, if it is an object that is `wanted`. What the spill file has still leaves at once.
     pub(super) fn add(
         &mut self,
         index: SlotIndex,
-        wanted: impl FnOnce(Mark, Cell) -> bool,
+        wanted: impl Fn(Mark, Cell) -> bool,
         slice: &mut Slice,
     ) -> Added {
         slice.count(work::SLOT);
+        if self.picks.core.leave_as_copy(index, &wanted) {
+            return Added::AtOnce;
+        }
+        let wanted = |mark: Mark, cell| !mark.has_copy() && wanted(mark, cell);
         let Some(room) = self.batch.room(PAGE) else {
             self.no_room = true;
             return Added::NoRoom;

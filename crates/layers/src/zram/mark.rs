@@ -13,6 +13,7 @@
 //!                 12 length, 13 bits         of an object: 1 to 4096 bytes
 //!                 25 kept                    referenced when it was picked: it is again once it is put back
 //!                 26 seconds, 24 bits        time of the last access, modulo 194 days
+//!                 50 copy                    of an object in memory: its record in the spill file is kept, see copies.rs
 //!                 50 checksum, 14 bits       of a spilled object: the upper bits
 //! word             the repeated word; an object's address, which is its cell without the length; or where a spilled object lies:
 //!                  checksum 18 bits (the lower ones), offset in its segment 22, segment 24
@@ -107,6 +108,7 @@ const KEPT: u64 = 1 << 25;
 const SECONDS_SHIFT: u32 = 26;
 const SECONDS: u64 = SECONDS_MAX << SECONDS_SHIFT;
 const HIGH_CRC_SHIFT: u32 = 50;
+const COPY: u64 = 1 << 50;
 
 /// Latest time of an access in seconds: 24 bits.
 pub(super) const SECONDS_MAX: u64 = (1 << 24) - 1;
@@ -206,6 +208,24 @@ impl Mark {
         (self.0 >> LEN_SHIFT & LEN_MAX) as usize
     }
 
+    /// Whether the page lies in memory, and its record in the spill file is kept.
+    pub(super) fn has_copy(self) -> bool {
+        self.0 & (KIND | COPY) == STORED | COPY
+    }
+
+    /// Of a page that has left memory: the next read of it is the first.
+    #[must_use]
+    pub(super) fn has_left(self) -> Self {
+        self.with_idle(false).passed()
+    }
+
+    /// With a record that is kept, or without.
+    #[must_use]
+    pub(super) fn with_copy(self, copy: bool) -> Self {
+        assert!(self.is_stored(), "what has left or is new has no copy");
+        Self(if copy { self.0 | COPY } else { self.0 & !COPY })
+    }
+
     /// Not accessed since pages were marked.
     pub(super) fn is_idle(self) -> bool {
         self.0 & IDLE != 0
@@ -282,11 +302,12 @@ impl Mark {
         Self(self.0 & !(PICKED | KEPT) | referenced)
     }
 
-    /// The mark of the same page once its object is `slot`.
+    /// The mark of the same page once its object is `slot`; in memory it keeps its copy.
     #[must_use]
     pub(super) fn moved_to(self, slot: Slot) -> Self {
         let of_object = KIND | 7 << CODEC_SHIFT | LEN_MAX << LEN_SHIFT | u64::MAX << HIGH_CRC_SHIFT;
-        Self(self.0 & !of_object | Self::of_object(slot))
+        let copy = if self.has_copy() && matches!(slot, Slot::Stored(..)) { COPY } else { 0 };
+        Self(self.0 & !of_object | Self::of_object(slot) | copy)
     }
 }
 
@@ -353,6 +374,18 @@ mod tests {
             Mark::new(to, 81).touched(81),
             "nothing of the place is left"
         );
+    }
+
+    #[test]
+    fn a_page_keeps_its_copy_as_long_as_it_lies_in_memory() {
+        let (from, to) = (stored(1, 2, 3, 100, 1), stored(9, 8, 7, 60, 2));
+        let kept = Mark::new(from, 77).with_copy(true);
+        assert!(kept.has_copy() && kept.slot(from.word()) == from && !kept.with_copy(false).has_copy());
+        let moved = kept.touched(80).picked().moved_to(to).unpicked();
+        assert!(moved.has_copy() && moved.slot(to.word()) == to && moved.age(80) == 0);
+        let spilled = away(3, 4, u32::MAX, 100, 1);
+        assert!(kept.moved_to(spilled) == Mark::new(spilled, 77) && !Mark::new(spilled, 77).has_copy());
+        assert!(!Mark::new(spilled, 1).moved_to(from).has_copy(), "that was its checksum");
     }
 
     #[test]

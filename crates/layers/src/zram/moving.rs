@@ -73,9 +73,7 @@ impl<'a> Pick<'a> {
     pub(super) fn spill_to(mut self, away: Away) -> bool {
         let picked = self.picked.take().expect("it is published once");
         let spilled = Slot::Spilled(away);
-        // Away, the next read is the first.
-        let left = |mark: Mark| mark.with_idle(false).passed();
-        let published = self.core.table.publish_changed(picked, spilled, When::Untouched, left);
+        let published = self.core.table.publish_changed(picked, spilled, When::Untouched, Mark::has_left);
         if published != Published::Touched {
             self.free(self.cell);
         }

@@ -4,7 +4,7 @@ use spillway_core::mutant;
 
 use super::cell::{Cell, SlotIndex};
 use super::codec::CodecIndex;
-use super::mark::Slot;
+use super::mark::{Away, Slot};
 
 /// An object that a thread has picked: to be published elsewhere, or unpicked.
 #[must_use]
@@ -79,6 +79,8 @@ pub(super) struct Replaced {
     pub(super) index: SlotIndex,
     pub(super) slot: Slot,
     pub(super) picked: bool,
+    /// The record that was kept of it.
+    pub(super) copy: Option<Away>,
 }
 
 impl Replaced {

@@ -1,5 +1,7 @@
 //! Reading what lies in the spill file: the misses of a request together, neighbours in one I/O.
 
+use std::sync::Arc;
+
 use spillway_core::{Kind, mutant};
 use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
 
@@ -10,7 +12,7 @@ use super::device::{Core, Count};
 use super::mark::{Away, Slot};
 use super::page::PAGE;
 use super::work::{self, Slice};
-use crate::spill::{Pinned, Spilled};
+use crate::spill::{Pinned, Spilled, Store};
 use crate::writeback::Reading;
 
 /// Misses that are read together: what one I/O of the spill file brings at least.
@@ -153,26 +155,38 @@ impl Core {
             _ if mutant::on("zram: bring back a page as the primary's") => CodecIndex::PRIMARY,
             codec => codec,
         };
-        let (old, new) = (Slot::Spilled(miss.away), Slot::Stored(cell, codec));
-        if self.table.exchange(miss.slot, old, new) {
-            self.release(miss);
+        let (slot, away) = (miss.slot, miss.away);
+        let copy = self.keep_copy(slot, away);
+        if self.table.bring_back(slot, away, Slot::Stored(cell, codec), copy) {
+            if !copy {
+                self.release(slot, away);
+            }
             self.count(Count::BroughtBack, 1);
             returns.room = room;
         } else {
             self.pool.free(&self.pages, cell);
+            if copy {
+                self.end_copy(slot, away);
+            }
         }
     }
 
     /// A page whose record is not what was written cannot be read before it is written again.
     fn lose(&self, miss: &Miss, kind: Kind) {
         if kind == Kind::Corrupt && self.table.exchange(miss.slot, Slot::Spilled(miss.away), Slot::Lost) {
-            self.release(miss);
+            self.release(miss.slot, miss.away);
         }
     }
 
-    fn release(&self, miss: &Miss) {
+    /// A slot names its record no longer.
+    pub(super) fn release(&self, slot: SlotIndex, away: Away) {
         let backing = self.backing.get().expect("what is spilled is in a spill file");
-        backing.store.release(&self.record(miss.slot, miss.away));
+        backing.store.release(&self.record(slot, away));
         backing.pressure.has_found_room();
+    }
+
+    /// The spill file, of a device that has records in one.
+    pub(super) fn spill_store(&self) -> Arc<Store> {
+        self.backing.get().expect("what is spilled is in a spill file").store.clone()
     }
 }

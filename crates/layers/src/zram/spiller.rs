@@ -78,15 +78,18 @@ impl Source for Core {
         }
         let bytes_max = bytes_max.min(wanted);
         let (mut victims, mut bytes) = (Vec::new(), 0);
-        let pages = self.knobs.writeback_batch_size.get();
+        let (pages, writes) = (self.knobs.writeback_batch_size.get(), self.may_spill(&backing));
         let full = |victims: &Vec<SlotIndex>, bytes| victims.len() as u64 >= pages || bytes >= bytes_max;
         let mut slice = Slice::new();
         for _ in 0..LOOKS {
             let Some(range) = self.next_under_hand(&backing) else { break };
             let (now, mut next) = (self.seconds(), range.end);
-            let units = self.table.sweep(range, now, |index, len| {
+            let units = self.table.sweep(range, now, |index, mark| {
+                if !writes && !mark.has_copy() {
+                    return true;
+                }
                 victims.push(index);
-                bytes += len as u64;
+                bytes += mark.len() as u64;
                 let go_on = !full(&victims, bytes);
                 if !go_on {
                     next = u64::from(index.0) + 1;
@@ -146,10 +149,13 @@ impl Core {
         }
     }
 
-    /// Whether there are pages that can leave, and room for them.
+    /// Whether there are pages that can leave, and room for them or a record of theirs in the file.
     fn can_spill(&self, backing: &Backing) -> bool {
         let forgets = mutant::on("zram: what a read brought back cannot leave");
-        self.may_spill(backing) && self.holds_objects() && !(forgets && self.counted(Count::BroughtBack) > 0)
+        let copies = self.table.copies.count() > 0 && !backing.is_ending();
+        (copies || self.may_spill(backing))
+            && self.holds_objects()
+            && !(forgets && self.counted(Count::BroughtBack) > 0)
     }
 
     /// Whether any page lies in memory but repeated words: each can leave sooner or later.
@@ -242,26 +248,33 @@ impl Core {
         let backing = &victims.backing;
         while left.peek().is_some() {
             let Some(mut gathered) = Gathered::new(self, backing).await else { return Ok(()) };
-            let mut slice = Slice::new();
+            let (mut slice, mut at_once, writes) = (Slice::new(), 0, self.may_spill(backing));
             while let Some(&index) = left.peek()
                 && !gathered.is_full()
             {
                 slice.renew_if_over(&*self.env).await;
+                if !writes && !self.table.has_copy(index) {
+                    left.next();
+                    continue;
+                }
                 let now = self.seconds();
                 match gathered.add(index, |mark, cell| mark.leaves(cell.len(), now), &mut slice) {
+                    Added::AtOnce => (at_once, _) = (at_once + 1, left.next()),
                     Added::Yes | Added::Not => _ = left.next(),
                     Added::NoRoom => {}
                     // What is left of the limit says so to the next look.
                     Added::NoLimit => left = Vec::new().into_iter().peekable(),
                 }
             }
-            let pages = gathered.len();
+            let pages = at_once + gathered.len();
             if pages == 0 {
                 continue;
             }
             let why =
                 if backing.pressure.is_waited_for() { "writers waited" } else { "of the high watermark" };
-            gathered.write().await?;
+            if gathered.len() > 0 {
+                gathered.write().await?;
+            }
             backing.pressure.note(Last { at: self.env.coarse_now(), pages, why });
         }
         Ok(())

@@ -13,6 +13,7 @@ use super::cell::SlotIndex;
 use super::config::Config;
 use super::device::{Core, Zram};
 use super::mark::{Away, Slot};
+use super::page::PAGE;
 use crate::about;
 use crate::file::File;
 use crate::spill::{Location, Owner, Placed, Store};
@@ -27,16 +28,23 @@ impl Owner for Core {
     }
 
     fn moved(&self, slot: u32, from: Location, to: Placed) -> bool {
-        self.exchange_away(slot, from, |away| Slot::Spilled(Away { placed: to, ..away }))
+        let moved = || self.exchange_away(slot, from, |away| Slot::Spilled(Away { placed: to, ..away }));
+        // It may have been brought back, and left again.
+        moved() || self.needs(slot, from) && moved()
     }
 
     fn lost(&self, slot: u32, at: Location) -> bool {
-        self.exchange_away(slot, at, |_| Slot::Lost)
+        let lost = || self.exchange_away(slot, at, |_| Slot::Lost);
+        lost() || self.needs(slot, at) && lost()
+    }
+
+    fn needs(&self, slot: u32, at: Location) -> bool {
+        self.needs_record(SlotIndex(slot), at)
     }
 }
 
 /// Whether a page lies there, and nowhere else since.
-fn lies_at(away: Away, at: Location) -> bool {
+pub(super) fn lies_at(away: Away, at: Location) -> bool {
     away.placed.at == at || mutant::on("zram: move an old record over a newer one")
 }
 
@@ -147,6 +155,7 @@ impl Core {
         let stays = force.is_some();
         let (around, settings) = (attaching.around(), attaching.settings(force));
         let env = around.env.clone();
+        self.table.copies.begin(self.size() / PAGE as u64).map_err(no_room)?;
         let (store, given_up) = Store::open_growing(file, size, &settings, env, &around.budget).await?;
         self.pressure.begin();
         let (depth, env, of_all) = (attaching.depth, around.env.clone(), (&self.meter, &self.pressure));
@@ -171,6 +180,13 @@ impl Zram {
         notes.extend(opened.map_err(|error| about("spill", &error))?);
         Ok(notes)
     }
+}
+
+fn no_room(kind: Kind) -> Error {
+    Error::new(
+        kind,
+        "a spill file takes a bit for each MiB of the device, and --memory has less left: give more",
+    )
 }
 
 /// How long a spill file may become: as the configuration says, or as it is by now, if that is longer or cannot change.

@@ -231,12 +231,15 @@ impl Core {
         if let Some(cell) = replaced.to_free() {
             self.pool.free(&self.pages, cell);
         }
+        if let Some(away) = replaced.copy
+            && !mutant::on("zram: forget the copy of what was overwritten")
+        {
+            self.release_copy(replaced.index, away);
+        }
         if let Slot::Spilled(away) = replaced.slot
             && !mutant::on("zram: what is overwritten keeps its room in the spill file")
         {
-            let backing = self.backing.get().expect("what is spilled is in a spill file");
-            backing.store.release(&self.record(replaced.index, away));
-            backing.pressure.has_found_room();
+            self.release(replaced.index, away);
         }
     }
 }

@@ -23,6 +23,7 @@ use spillway_core::{Budget, Kind, Regions, mutant};
 
 use super::blocks::{Blocks, SlotPage, SlotWords};
 use super::cell::{Cell, SlotIndex};
+use super::copies::Copies;
 use super::deferred::Deferred;
 use super::holdings::{Holdings, Tally};
 use super::locked::Locked;
@@ -37,17 +38,19 @@ pub(super) use super::blocks::PAGE_SLOTS;
 /// The slots of one device.
 pub(super) struct Table {
     blocks: Blocks,
-    locks: WordLocks,
-    tally: Tally,
+    pub(super) locks: WordLocks,
+    pub(super) tally: Tally,
     fixed: Arc<Budget>,
     pub(super) deferred: Deferred,
+    pub(super) copies: Copies,
 }
 
 impl Table {
     /// A table without slots. Memory comes from `regions`; what does not go back with the slots is charged to `fixed`.
     pub(super) fn new(regions: Arc<dyn Regions>, fixed: Arc<Budget>) -> Self {
         Self {
-            blocks: Blocks::new(regions, fixed.clone()),
+            blocks: Blocks::new(regions.clone(), fixed.clone()),
+            copies: Copies::new(regions, fixed.clone()),
             locks: WordLocks::default(),
             tally: Tally::default(),
             fixed,
@@ -56,9 +59,10 @@ impl Table {
     }
 
     /// Makes room for `slots` slots, beside threads that use them; none behind them is in use. [`Kind::NoSpace`] where there is no
-    /// memory for a bit for each page of them, or two where pages are deferred.
+    /// memory for a bit for each page of them, and one more each where pages are deferred and where they are spilled.
     pub(super) fn resize(&self, slots: u64) -> Result<(), Kind> {
         self.deferred.resize(slots.div_ceil(PAGE_SLOTS), &self.fixed)?;
+        self.copies.resize(slots)?;
         self.blocks.resize(slots)
     }
 
@@ -152,10 +156,17 @@ impl Table {
     }
 
     fn replace(&self, locked: Locked<'_>, slot: Slot, now: u32) -> Replaced {
-        let replaced = Replaced { index: locked.index, slot: locked.get(), picked: locked.mark.is_picked() };
+        let (index, picked) = (locked.index, locked.mark.is_picked());
+        let copy = locked.mark.has_copy().then(|| self.copies.get(index));
+        let mut replaced = Replaced { index, slot: locked.get(), picked, copy };
         let mark = Mark::new(slot, now);
         let again = slot != Slot::Empty && replaced.slot != Slot::Empty;
-        locked.put(slot, if again { mark.touched(now) } else { mark });
+        let mut mark = if again { mark.touched(now) } else { mark };
+        if copy.is_some() && mark.is_stored() && mutant::on("zram: a clean copy outlives the overwrite") {
+            replaced.copy = None;
+            mark = mark.with_copy(true);
+        }
+        locked.put(slot, mark);
         self.tally.changed(replaced.slot, slot);
         self.end_deferral(replaced.slot);
         replaced
@@ -276,10 +287,21 @@ impl Table {
     /// sees to it that nothing else can lie where `old` does.
     #[must_use]
     pub(super) fn exchange(&self, index: SlotIndex, old: Slot, new: Slot) -> bool {
+        self.exchange_changed(index, old, new, |mark| mark)
+    }
+
+    /// The same; the mark of a slot that holds `new` is `changed`, under its lock.
+    pub(super) fn exchange_changed(
+        &self,
+        index: SlotIndex,
+        old: Slot,
+        new: Slot,
+        changed: impl FnOnce(Mark) -> Mark,
+    ) -> bool {
         let Some(locked) = self.lock(index) else { return false };
         let same = locked.get() == old || mutant::on("zram: bring back what was replaced meanwhile");
         if same {
-            let mark = locked.mark.moved_to(new);
+            let mark = changed(locked.mark.moved_to(new));
             locked.put(new, mark);
             self.tally.moved(old, new);
         }
@@ -330,6 +352,9 @@ impl Table {
                 assert!(!Mark::from_content(mark).is_picked(), "no thread has picked {index:?}");
                 held = held.plus(Holdings::of(slot));
                 used += u64::from(slot != Slot::Empty);
+                if Mark::from_content(mark).has_copy() {
+                    named.copies.push((index, self.copies.get(index)));
+                }
                 match slot {
                     Slot::Stored(cell, _) => named.objects.push((index, cell)),
                     Slot::Deferred(cell) => {
@@ -344,6 +369,7 @@ impl Table {
         });
         assert_eq!(held, self.holdings(), "what the slots hold, and its sums");
         self.deferred.verify(named.deferred);
+        named.charged += self.copies.verify(&named.copies);
         named
     }
 }
@@ -353,6 +379,7 @@ impl Table {
 pub(super) struct Named {
     pub(super) objects: Vec<(SlotIndex, Cell)>,
     pub(super) spilled: Vec<(SlotIndex, Away)>,
+    pub(super) copies: Vec<(SlotIndex, Away)>,
     /// Pages that are deferred.
     deferred: u64,
     /// Bytes that pages of slots are charged with.

@@ -21,6 +21,7 @@ use super::*;
 pub(super) mod attaching;
 mod attributes;
 mod block_state;
+pub(super) mod copies;
 mod deferring;
 mod ending;
 mod on_disk;

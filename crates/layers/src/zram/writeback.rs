@@ -184,7 +184,7 @@ impl Run<'_> {
             let old = |mark: Mark| self.age.is_none_or(|age| u64::from(mark.age(self.core.seconds())) >= age);
             let wanted = |mark, cell: Cell| pages.mean(mark, cell.len()) && old(mark);
             match gathered.add(SlotIndex::new(index), wanted, slice) {
-                Added::Yes | Added::Not => {}
+                Added::Yes | Added::AtOnce | Added::Not => {}
                 Added::NoRoom => return index,
                 Added::NoLimit => self.ended = Some(Kind::Io),
             }

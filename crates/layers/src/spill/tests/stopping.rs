@@ -1,7 +1,7 @@
 //! What a stop has written when the power goes.
 
 #[path = "../../../tests/spill_reader/reader.rs"]
-mod reader;
+pub(crate) mod reader;
 
 use spillway_core::{BlockDevice, IoBuf, Request};
 

@@ -6,7 +6,7 @@ use spillway_core::Error;
 
 use super::*;
 use crate::spill::threads::{Disk, until_kept_up};
-use crate::spill::{Settings, Store};
+use crate::spill::{Owner, Settings, Store};
 use crate::zram::backing::Backing;
 use crate::zram::config::BringBack;
 use crate::zram::recompress::{self, Order};
@@ -41,6 +41,7 @@ fn spilling(shift: u32) -> Arc<Zram> {
     let store = block_on(Store::open(disk, &settings, env.clone(), &budget)).expect("it is blank").0;
     let of_all = (&zram.core.meter, &zram.core.pressure);
     let backing = Backing::new(store, PathBuf::from("disk"), true, 2, env, of_all);
+    zram.core.table.copies.begin(SLOTS).expect("there is memory");
     zram.core.pressure.begin();
     zram.core.backing.put(Some(Arc::new(backing)));
     zram
@@ -117,11 +118,36 @@ fn a_write_survives_that_its_page_is_spilled() {
     });
 }
 
+/// A page that came back may leave as it was, while it is written and read, and while the file gives its copy up.
+#[test]
+fn a_copy_is_of_the_page_that_it_is_a_copy_of() {
+    every_order(1000, || {
+        let zram = spilling(SMALL);
+        write(&zram, 0, &noise(0));
+        spill(&zram, 0..1);
+        let at = zram.core.table.away(SlotIndex::new(0)).expect("it has left").placed.at;
+        read(&zram, 0, &noise(0));
+        assert_eq!((zram.core.table.copies.count(), is_away(&zram, 0)), (1, false));
+        let cleaner = on_thread(&zram, move |zram| _ = zram.core.needs(0, at));
+        let spiller = on_thread(&zram, |zram| _ = write_back(zram, 0..1));
+        let reader = on_thread(&zram, |zram| read_one_of(zram, 0, &[0, 1]));
+        let writer = on_thread(&zram, |zram| write(zram, 0, &noise(1)));
+        together([cleaner, spiller, reader, writer]);
+        read(&zram, 0, &noise(1));
+        verify(&zram);
+        discard(&zram, 0);
+        verify(&zram);
+        assert_eq!((zram.core.table.holdings(), zram.core.table.copies.count()), (Default::default(), 0));
+    });
+}
+
 /// Its segment is closed; it is read, and brought back, while all that its segment holds is replaced.
 #[test]
 fn a_spilled_page_is_whole_while_it_is_replaced() {
-    every_order(1000, || {
+    // What comes back keeps its record, so that readers release none.
+    let replaced = |bring_back| {
         let zram = spilling(SMALL);
+        zram.core.knobs.bring_back.set(bring_back);
         (0..4).for_each(|slot| write(&zram, slot, &noise(slot)));
         // The first three fill a segment, and the last opens the next one.
         spill(&zram, 0..4);
@@ -138,7 +164,9 @@ fn a_spilled_page_is_whole_while_it_is_replaced() {
         read(&zram, 0, &noise(10));
         read(&zram, 3, &noise(3));
         verify(&zram);
-    });
+    };
+    let all = [BringBack::Always, BringBack::Never];
+    all.into_iter().for_each(|bring_back| every_order(1000, move || replaced(bring_back)));
 }
 
 /// A full file is cleaned for one writer, while what is moved is written and spilled again, and read.
