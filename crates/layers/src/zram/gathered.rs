@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use spillway_core::sync::Ordering;
 use spillway_core::{Kind, Place, elsewhere};
 
 use super::backing::{Backing, BatchAtWork};
@@ -10,7 +11,7 @@ use super::device::{Core, Count};
 use super::mark::{Away, Mark};
 use super::moving::Pick;
 use super::page::PAGE;
-use super::picked::Gather;
+use super::picked::{Gather, When};
 use super::work::{self, Slice};
 use crate::spill::{Batch, Placed};
 
@@ -21,6 +22,8 @@ pub(super) type Written = Result<(), Kind>;
 pub(super) struct Gathered {
     batch: Batch,
     picks: Picks,
+    /// Whether pages that are read meanwhile leave all the same.
+    when: When,
     /// The last one did not fit.
     no_room: bool,
     // The last to go.
@@ -35,9 +38,11 @@ struct Picks {
 
 impl Picks {
     /// Has a slot name its record; false where it does not, after all.
-    fn publish(&mut self, index: usize, placed: Placed) -> bool {
+    fn publish(&mut self, index: usize, placed: Placed, when: When) -> bool {
         let Gather { picked, len, codec, .. } = self.all[index].take().expect("each lands once");
-        Pick::resume(&self.core, picked).spill_to(Away { placed, len, codec })
+        let named = Pick::resume(&self.core, picked).spill_to(Away { placed, len, codec }, when);
+        self.core.pressure.left.fetch_add(named.into(), Ordering::Relaxed);
+        named
     }
 
     fn left(&self) -> impl Iterator<Item = &Gather> {
@@ -75,7 +80,12 @@ impl Gathered {
         let at_work = backing.begin_batch()?;
         let batch = backing.store.batch().await;
         let picks = Picks { core: core.clone(), all: Vec::new() };
-        Some(Self { batch, picks, no_room: false, at_work })
+        Some(Self { batch, picks, when: When::Untouched, no_room: false, at_work })
+    }
+
+    /// The same, of pages that leave `when`.
+    pub(super) fn leaving(self, when: When) -> Self {
+        Self { when, ..self }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -101,6 +111,7 @@ impl Gathered {
     ) -> Added {
         slice.count(work::SLOT);
         if self.picks.core.leave_as_copy(index, &wanted) {
+            self.picks.core.pressure.left.fetch_add(1, Ordering::Relaxed);
             return Added::AtOnce;
         }
         let wanted = |mark: Mark, cell| !mark.has_copy() && wanted(mark, cell);
@@ -143,9 +154,9 @@ impl Gathered {
     /// Writes the batch, which is measured, and publishes it.
     async fn write_here(self) -> (Written, BatchAtWork) {
         let measured = self.at_work.meter().write(self.bytes());
-        let Self { batch, mut picks, at_work, .. } = self;
+        let Self { batch, mut picks, when, at_work, .. } = self;
         let (core, pages) = (picks.core.clone(), picks.all.len());
-        let (done, result) = batch.write(&*core, |index, placed| picks.publish(index, placed)).await;
+        let (done, result) = batch.write(&*core, |index, placed| picks.publish(index, placed, when)).await;
         if result.is_ok() {
             measured.landed();
         }

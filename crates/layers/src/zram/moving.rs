@@ -69,11 +69,12 @@ impl<'a> Pick<'a> {
         self.picked.as_ref().expect("it was not published yet").codec()
     }
 
-    /// Has the slot name what was written to the spill file, unless its page was read or written meanwhile; true if it does.
-    pub(super) fn spill_to(mut self, away: Away) -> bool {
+    /// Has the slot name what was written to the spill file, unless its page was written meanwhile, or read, if that matters; true if it
+    /// does.
+    pub(super) fn spill_to(mut self, away: Away, when: When) -> bool {
         let picked = self.picked.take().expect("it is published once");
         let spilled = Slot::Spilled(away);
-        let published = self.core.table.publish_changed(picked, spilled, When::Untouched, Mark::has_left);
+        let published = self.core.table.publish_changed(picked, spilled, when, Mark::has_left);
         if published != Published::Touched {
             self.free(self.cell);
         }

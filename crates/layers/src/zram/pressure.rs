@@ -16,6 +16,10 @@ pub(super) struct Pressure {
     pub(super) hand: AtomicU64,
     /// Laps of the hand since it found a page that may leave, or rested.
     pub(super) vain_laps: AtomicU32,
+    /// Writers wait, and all pages are accessed too often for one to leave: any will do.
+    pub(super) any_leaves: AtomicBool,
+    /// Pages that have left.
+    pub(super) left: AtomicU64,
     /// Pages leave, until the low watermark.
     pub(super) leaves: AtomicBool,
     /// The spill file had no room; until something of it is released, or something lands there.
@@ -84,6 +88,12 @@ impl Pressure {
     pub(super) fn end(&self) {
         self.leaves.store(false, Ordering::Relaxed);
         self.looked(u64::MAX, 0);
+    }
+
+    /// What was tried has come to an end, before which `left` pages had left: whether writers need any that there is.
+    pub(super) fn tried(&self, left: u64) {
+        let vain = self.left.load(Ordering::Relaxed) == left;
+        self.any_leaves.store(vain && self.is_waited_for(), Ordering::Relaxed);
     }
 
     /// A writer waits for memory as long as the result is there.

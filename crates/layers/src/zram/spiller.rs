@@ -23,6 +23,7 @@ use super::deferring::Which;
 use super::device::{Core, Count};
 use super::gathered::{Added, Gathered, Written};
 use super::page::PAGE;
+use super::picked::When;
 use super::pressure::Last;
 use super::table::PAGE_SLOTS;
 use super::work::Slice;
@@ -38,6 +39,8 @@ const SLACK_SHARE: u64 = 40;
 pub(super) struct Victims {
     slots: Vec<SlotIndex>,
     bytes: u64,
+    /// They leave also where they are accessed.
+    any: bool,
     backing: Arc<Backing>,
 }
 
@@ -81,10 +84,12 @@ impl Source for Core {
         let (pages, writes) = (self.knobs.writeback_batch_size.get(), self.may_spill(&backing));
         let full = |victims: &Vec<SlotIndex>, bytes| victims.len() as u64 >= pages || bytes >= bytes_max;
         let mut slice = Slice::new();
+        let pressure = &backing.pressure;
+        let any = pressure.any_leaves.load(Ordering::Relaxed) && pressure.is_waited_for();
         for _ in 0..LOOKS {
             let Some(range) = self.next_under_hand(&backing) else { break };
             let (now, mut next) = (self.seconds(), range.end);
-            let units = self.table.sweep(range, now, |index, mark| {
+            let units = self.table.sweep(range, now, any, |index, mark| {
                 if !writes && !mark.has_copy() {
                     return true;
                 }
@@ -102,7 +107,7 @@ impl Source for Core {
                 break;
             }
         }
-        self.taken(&backing, victims, bytes)
+        self.taken(&backing, victims, bytes, any)
     }
 
     fn write(self: &Arc<Self>, victims: Victims) -> LocalFuture<Written> {
@@ -215,18 +220,19 @@ impl Core {
         }
     }
 
-    fn taken(&self, backing: &Arc<Backing>, slots: Vec<SlotIndex>, bytes: u64) -> Take<Victims> {
+    fn taken(&self, backing: &Arc<Backing>, slots: Vec<SlotIndex>, bytes: u64, any: bool) -> Take<Victims> {
         let pressure = &backing.pressure;
         if !slots.is_empty() {
             pressure.vain_laps.store(0, Ordering::Relaxed);
             pressure.leaving.fetch_add(bytes, Ordering::Relaxed);
-            return Take::Batch(Victims { slots, bytes, backing: backing.clone() }, bytes);
+            return Take::Batch(Victims { slots, bytes, any, backing: backing.clone() }, bytes);
         }
         if pressure.vain_laps.load(Ordering::Relaxed) < LAPS_MAX {
             return Take::Again;
         }
         // Pages that are accessed all the time, or that others have picked: some can leave soon.
         pressure.vain_laps.store(0, Ordering::Relaxed);
+        pressure.tried(pressure.left.load(Ordering::Relaxed));
         Take::After(REST)
     }
 
@@ -245,9 +251,11 @@ impl Core {
             }
         }
         let mut left = std::mem::take(&mut victims.slots).into_iter().peekable();
-        let backing = &victims.backing;
+        let (backing, any) = (&victims.backing, victims.any);
+        let before = backing.pressure.left.load(Ordering::Relaxed);
         while left.peek().is_some() {
-            let Some(mut gathered) = Gathered::new(self, backing).await else { return Ok(()) };
+            let Some(gathered) = Gathered::new(self, backing).await else { return Ok(()) };
+            let mut gathered = gathered.leaving(if any { When::Always } else { When::Untouched });
             let (mut slice, mut at_once, writes) = (Slice::new(), 0, self.may_spill(backing));
             while let Some(&index) = left.peek()
                 && !gathered.is_full()
@@ -258,7 +266,7 @@ impl Core {
                     continue;
                 }
                 let now = self.seconds();
-                match gathered.add(index, |mark, cell| mark.leaves(cell.len(), now), &mut slice) {
+                match gathered.add(index, |mark, cell| any || mark.leaves(cell.len(), now), &mut slice) {
                     Added::AtOnce => (at_once, _) = (at_once + 1, left.next()),
                     Added::Yes | Added::Not => _ = left.next(),
                     Added::NoRoom => {}
@@ -277,6 +285,7 @@ impl Core {
             }
             backing.pressure.note(Last { at: self.env.coarse_now(), pages, why });
         }
+        backing.pressure.tried(before);
         Ok(())
     }
 

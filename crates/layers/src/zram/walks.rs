@@ -62,12 +62,13 @@ impl Table {
         work::LOOK + changes / work::LOCKS
     }
 
-    /// Passes over the slots of `range`, which lie in one page: each object that may leave memory is shown to `see`, with its mark, until
+    /// Passes over the slots of `range`, which lie in one page: each object that may leave memory, or `any`, is shown to `see`, with its mark, until
     /// that says no; what was accessed since the last time is passed. No slot is locked. Returns the units of work.
     pub(super) fn sweep(
         &self,
         range: Range<u64>,
         now: u32,
+        any: bool,
         mut see: impl FnMut(SlotIndex, Mark) -> bool,
     ) -> u32 {
         work::note(work::LOOK);
@@ -79,7 +80,7 @@ impl Table {
         for index in range.map(SlotIndex::new) {
             let Some(mark) = self.change_mark(page, index, next) else { continue };
             changes += 1;
-            if mark.leaves(mark.len(), now) && !see(index, mark) {
+            if (any || mark.leaves(mark.len(), now)) && !see(index, mark) {
                 break;
             }
         }

@@ -243,7 +243,7 @@ fn walks_change_marks_without_a_lock() {
     assert_eq!(idle(), [1, 2], "a repeated word is none");
     let mut seen = Vec::new();
     (0..2).for_each(|_| {
-        _ = world.table.sweep(0..PAGE_SLOTS, 15, |index, mark| {
+        _ = world.table.sweep(0..PAGE_SLOTS, 15, false, |index, mark| {
             seen.push((index.0, mark.len()));
             index.0 != 1
         })

@@ -332,3 +332,31 @@ fn who_waits_looks_again_when_nothing_more_leaves() {
     assert!(pressure.rounds.current() > before, "the limit is used up");
     device.settle();
 }
+
+/// Readers who touch every page, over and over, take no writer's turn: where none is cold, any leaves.
+#[test]
+pub(in crate::zram) fn a_writer_gets_room_beside_readers_who_leave_no_page_cold() {
+    let device =
+        spilling_to(Latency::Network, Config { bring_back: BringBack::Never, ..config() }, medium(300));
+    device.set("mem_limit", "1M");
+    (0..200).for_each(|slot| device.write(slot, &raw(slot, 1)).unwrap());
+    let more: Vec<u8> = (200..300).flat_map(|slot| raw(slot, 1)).collect();
+    let mut write = Box::pin(device.seam.submit(Request::write(200 * PAGE as u64, IoBuf::copy_of(&more))));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let mut turns = 0;
+    let reply = loop {
+        if let std::task::Poll::Ready(reply) = write.as_mut().poll(&mut context) {
+            break reply;
+        }
+        turns += 1;
+        assert!(turns < 20_000, "no room: {}", device.show("policy"));
+        // What is away is asked for and not waited for.
+        (0..300)
+            .for_each(|slot| drop(device.seam.submit(Request::read(slot * PAGE as u64, IoBuf::new(PAGE)))));
+        device.world.turn();
+        device.world.advance(Duration::from_micros(100));
+    };
+    assert_eq!(reply.result, Ok(()));
+    assert!((0..300).all(|slot| device.read(slot, 1) == raw(slot, 1)));
+    device.settle();
+}
