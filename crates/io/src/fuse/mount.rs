@@ -98,9 +98,7 @@ impl Mount {
 
     /// Whether requests still come from it: not after the last unmount, wherever that was, or an abort.
     pub(super) fn is_connected(&self) -> bool {
-        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
-        let looked = poll(&mut fds, Some(&Timespec::default()));
-        looked.is_err() || !fds[0].revents().contains(PollFlags::ERR)
+        is_connected(&self.fd)
     }
 
     /// The mount as the kernel lists it now, unless it was unmounted. Another mount may have its numbers then: one that
@@ -144,6 +142,13 @@ impl Mount {
         let on_it = |entry: &Entry| entry.parent == ours.id;
         entries().into_iter().filter(on_it).map(|entry| entry.place).collect()
     }
+}
+
+/// Whether requests still come by `fd`.
+pub(super) fn is_connected(fd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    let looked = poll(&mut fds, Some(&Timespec::default()));
+    looked.is_err() || !fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
 /// The path as the kernel lists it. The last part of it is not looked at: a mount point whose server is gone answers nothing.

@@ -11,7 +11,8 @@
 //! A read or a reply that the system refuses is tried again after a pause: the kernel answers nobody by itself, and a request without an
 //! answer keeps its program for ever.
 //!
-//! Ends: the mount is gone, or the order is to abort.
+//! Ends: the mount is gone, or the order is to abort. Reading tells of the first; a reader that takes nothing looks for it each second,
+//! so that a device which never answers keeps nobody in a mount that was aborted.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -19,12 +20,14 @@ use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use rustix::io::{Errno, read, writev};
 use spillway_core::buffer::{ALIGNMENT, Workspace};
 use spillway_core::exchange::{Exchange, Message};
 use spillway_core::{IoBuf, LocalFuture, work};
 
+use super::mount::is_connected;
 use super::readers::ReaderGuard;
 use crate::control::Order;
 use crate::op::{Awaited, Event, shortage_passes};
@@ -33,6 +36,9 @@ use crate::waits::is_shortage;
 /// Bytes to charge for each reader besides its buffers: what it gets however short memory is, its first pending requests and its
 /// structures.
 pub const READER_BYTES: u64 = 64 << 10;
+
+/// Pause between looks for the mount, while nothing is read from it.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// Units of work for a round: two system calls.
 const ROUND_UNITS: u32 = 10;
@@ -87,6 +93,8 @@ pub(super) struct Reader {
     unsent: Option<Message>,
     /// After a refusal.
     pause: Option<LocalFuture<()>>,
+    /// The next look for the mount, while nothing is read.
+    look: Option<LocalFuture<()>>,
     listening: bool,
     /// Last, so that it is given up when everything else is gone.
     guard: ReaderGuard,
@@ -101,8 +109,18 @@ impl Reader {
         buf: IoBuf,
         guard: ReaderGuard,
     ) -> Self {
-        let (unsent, pause) = (None, None);
-        Self { fd, exchange, buffers, buf: Some(buf), readable: None, unsent, pause, listening: false, guard }
+        Self {
+            fd,
+            exchange,
+            buffers,
+            buf: Some(buf),
+            readable: None,
+            unsent: None,
+            pause: None,
+            look: None,
+            listening: false,
+            guard,
+        }
     }
 
     fn turn(&mut self, context: &mut Context<'_>) -> Result<(), Gone> {
@@ -125,7 +143,7 @@ impl Reader {
             }
             if !self.exchange.takes() {
                 self.pass_on(context);
-                return Ok(());
+                return self.look_for_mount(context);
             }
             if !self.read(context)? {
                 return Ok(());
@@ -150,6 +168,7 @@ impl Reader {
 
     /// Reads a message and hands it over; false where none is there: the next will wake the task.
     fn read(&mut self, context: &mut Context<'_>) -> Result<bool, Gone> {
+        self.look = None;
         let mut buf = self.buf.take().expect("an exchange without a buffer in it takes messages");
         match read(&self.fd, &mut buf[..]) {
             Ok(len) => {
@@ -206,6 +225,20 @@ impl Reader {
     fn pauses(&mut self, context: &mut Context<'_>) -> bool {
         self.pause.take_if(|pause| pause.as_mut().poll(context).is_ready());
         self.pause.is_some()
+    }
+
+    /// Whether the mount is there, each second. It wakes the task.
+    fn look_for_mount(&mut self, context: &mut Context<'_>) -> Result<(), Gone> {
+        loop {
+            let look = self.look.get_or_insert_with(|| Box::pin(compio::time::sleep(LOOK_PAUSE)));
+            if look.as_mut().poll(context).is_pending() {
+                return Ok(());
+            }
+            self.look = None;
+            if !is_connected(&self.fd) {
+                return Err(Gone);
+            }
+        }
     }
 
     fn reply(&mut self) -> Result<(), Gone> {

@@ -28,6 +28,9 @@ const KEPT_LEN_MIN: usize = 4096;
 /// First byte of a message that the exchange keeps for itself.
 const PARKED: u8 = 255;
 
+/// In place of a first byte: the exchange has hung up.
+const GONE: u8 = 254;
+
 /// What a test asks of an exchange.
 #[derive(Default)]
 struct Wishes {
@@ -89,7 +92,10 @@ impl Exchange for Toy {
         None
     }
 
-    fn hang_up(&mut self) {}
+    fn hang_up(&mut self) {
+        // At the end of another test nobody listens.
+        let _ = self.got.send(GONE);
+    }
 
     fn pending(&self) -> usize {
         0
@@ -170,5 +176,16 @@ fn a_reader_reads_on_whatever_devices_keep() {
     for byte in 0..20 {
         house.send(byte, MESSAGE_LEN_MAX);
         assert_eq!(house.next(), byte);
+    }
+}
+
+/// A device that hangs keeps nobody in a mount that is gone.
+#[test]
+fn a_reader_that_takes_nothing_ends_with_its_mount() {
+    let House { _workers, socket, wishes, got } = House::new();
+    wishes.iter().for_each(|wishes| wishes.refuse(true));
+    drop(socket);
+    for _ in 0..COUNT {
+        assert_eq!(got.recv_timeout(PATIENCE), Ok(GONE));
     }
 }
