@@ -4,6 +4,7 @@
 pub mod disk;
 pub mod memory;
 pub mod model;
+pub mod mount;
 pub mod payload;
 pub mod stream;
 pub mod workload;

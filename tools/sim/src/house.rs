@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_core::buffer::Buffers;
-use spillway_core::{Aligned, Budget, Env};
+use spillway_core::{Budget, Env};
 use spillway_sim::disk::{Disk, Medium, Tear};
 use spillway_sim::model::{End, Violation};
 use spillway_sim::workload::{Act, Step};
@@ -204,7 +204,7 @@ impl House {
             };
             let first = row.open(&world, &disks, &budget, regions_bytes, force).await;
             let opened = second.and(first).and_then(|stack| {
-                let device = Aligned::charged(stack.device.clone(), &budget)?;
+                let device = Way::serve(way, stack.device.clone(), &budget)?;
                 let room = row.exact.then(|| MemoryRoom::new(&budget, refused));
                 let network = way.map(|way| Network::new(&world, &device, way)).transpose()?;
                 Ok(Site { stack, device, room, network })

@@ -3,6 +3,8 @@
 //! It believes nothing: a reply that nobody waits for, data out of place, or a chunk that the negotiated style does not know is a
 //! panic, which breaks the story.
 
+mod link;
+
 use std::collections::BTreeMap;
 
 use spillway_core::{Kind, Op, Request};
@@ -10,6 +12,8 @@ use spillway_export::nbd::wire::{
     self, ChunkHeader, HeaderStyle, OptionHeader, OptionReplyHeader, REPLY_FLAG_DONE, Reader, ReplyHeader,
     RequestHeader, chunk, cmd, cmd_flag, errno, opt, rep,
 };
+
+pub(crate) use link::Link;
 
 /// How replies look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +24,7 @@ pub(crate) enum Style {
 }
 
 /// What a client says first: its flags, the style of replies, and which export it wants.
-pub(crate) fn hello(style: Style, export: &str) -> Vec<u8> {
+fn hello(style: Style, export: &str) -> Vec<u8> {
     let mut bytes = 3u32.to_be_bytes().to_vec();
     let mut option = |option, data: &[u8]| {
         bytes.extend(OptionHeader { option, len: data.len() as u32 }.encode());

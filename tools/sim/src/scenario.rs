@@ -63,7 +63,7 @@ pub struct Phase {
     pub order: Order,
     /// What clients of the second device do, where there is one.
     pub beside: Vec<Step>,
-    /// Where clients come over a network: the server stops so many microseconds after they have begun.
+    /// Where clients come by sessions: the server stops so many microseconds after they have begun.
     pub closes: Option<u64>,
 }
 
@@ -84,7 +84,7 @@ pub struct Scenario {
     pub idle_workers: usize,
     /// Disks of 4096-byte blocks store each of them whole or not at all.
     pub large_sectors: bool,
-    /// How clients reach the device over a network, where they do not call it.
+    /// How clients reach the device by a session, where they do not call it.
     pub network: Option<Way>,
     /// A second device in the same server, blank in each phase, with nothing that fails.
     pub beside: Option<&'static Row>,
@@ -363,7 +363,7 @@ impl fmt::Display for Scenario {
         let sectors = if self.large_sectors { ", large sectors" } else { "" };
         writeln!(f, "stack {}, {} idle workers{memory}{sectors}", self.row.name, self.idle_workers)?;
         if let Some(way) = &self.network {
-            writeln!(f, "  over NBD: {way:?}")?;
+            writeln!(f, "  clients come by {way:?}")?;
         }
         for (index, phase) in self.phases.iter().enumerate() {
             writeln!(f, "phase {index}")?;

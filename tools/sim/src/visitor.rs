@@ -225,7 +225,8 @@ impl Visitor {
     async fn write(&self, step: Step) {
         let range = ByteRange::new(step.first * SECTOR, step.count * SECTOR);
         self.numbers.set(self.numbers.get() + 1);
-        let (request, change) = match step.act {
+        let act = self.network().map_or(step.act, |network| network.act(step.act));
+        let (request, change) = match act {
             Act::Write { look, fua } => {
                 let value = payload::value(self.numbers.get(), look);
                 let mut buf = IoBuf::new(range.len as usize);

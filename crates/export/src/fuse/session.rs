@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::Context;
 
 use spillway_core::exchange::{Exchange, Message};
-use spillway_core::{ByteRange, Flags, IoBuf, Op, Request, work};
+use spillway_core::{ByteRange, Flags, IoBuf, Op, Request, mutant, work};
 
 use super::answer::{Command, ControlTicket, Ticket};
 use super::config::{BACKGROUND_MAX, CONGESTED, Config, PAYLOAD_LEN_MAX, PAYLOAD_OFFSET};
@@ -44,7 +44,8 @@ impl FuseSession {
     fn carry_out(&mut self, header: &Header, body: &[u8]) -> Handled {
         let unique = header.unique;
         match header.opcode {
-            opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT => Ok(()),
+            opcode::FORGET | opcode::BATCH_FORGET => Ok(()),
+            opcode::INTERRUPT => self.interrupt(body),
             opcode::READ => self.read(header, body),
             opcode::FSYNC if self.is_control(header.node) => self.done(&mut Head::of(unique, 0)),
             opcode::FSYNC => self.flush(header),
@@ -71,6 +72,14 @@ impl FuseSession {
 
     fn done(&mut self, head: &mut Head) -> Handled {
         self.transfers.reply(head);
+        Ok(())
+    }
+
+    /// The request goes on, and is answered as any other.
+    fn interrupt(&mut self, body: &[u8]) -> Handled {
+        if mutant::on("fuse: answer what is interrupted at once") {
+            self.transfers.refuse(Fields::of(body).u64().ok_or(errno::EINVAL)?, errno::EINVAL);
+        }
         Ok(())
     }
 
@@ -237,11 +246,15 @@ impl FuseSession {
         let len = u64::from(asked.len).min(size - asked.offset.min(size));
         ticket.command = Command::Write(len as u32);
         message.narrow(PAYLOAD_OFFSET, len as usize);
-        let request = writing(asked.offset, asked.open_mode & wire::open_mode::DSYNC != 0);
+        let durable = asked.open_mode & wire::open_mode::DSYNC != 0 && !mutant::on("fuse: forget DSYNC");
+        let request = writing(asked.offset, durable);
         Ok(self.transfers.write(ticket, request, message, last))
     }
 
     fn flush(&mut self, header: &Header) -> Handled {
+        if mutant::on("fuse: answer FSYNC without a flush") {
+            return self.done(&mut Head::of(header.unique, 0));
+        }
         let (ticket, _) = self.ticket(header, Command::Flush)?;
         self.transfers.bare(ticket, Request::flush());
         Ok(())

@@ -14,9 +14,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use spillway_core::Kind;
 use spillway_core::session::Peer;
 use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock};
+use spillway_core::{Kind, mutant};
 
 use super::class::Class;
 use super::controls::{Controls, Folder, Part};
@@ -209,7 +209,8 @@ impl Attendance {
 
 impl Drop for Attendance {
     fn drop(&mut self) {
-        if self.0.sessions.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let last = self.0.sessions.fetch_sub(1, Ordering::AcqRel) == 1;
+        if last && !mutant::on("fuse: keep what was open in a mount that is gone") {
             self.0.volumes().iter().for_each(|volume| volume.forget_files());
             self.0.texts.forget_files();
         }

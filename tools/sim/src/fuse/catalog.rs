@@ -1,0 +1,33 @@
+//! The catalog behind a mount that shows a device's file and no attributes: nobody asks it.
+
+use spillway_core::{Answer, Error};
+use spillway_export::control::{AttributeRow, Catalog, Change, DeviceRow, ServerVersion, Shown};
+
+/// See the head of this file.
+pub(crate) struct Unasked;
+
+impl Catalog for Unasked {
+    fn version(&self) -> ServerVersion {
+        unreachable!("a mount does not ask")
+    }
+
+    fn devices(&self) -> Vec<DeviceRow> {
+        unreachable!("a mount does not ask")
+    }
+
+    fn attributes(&self, _: &str) -> Result<Vec<AttributeRow>, Error> {
+        unreachable!("a mount does not ask")
+    }
+
+    fn get(&self, _: &str, _: &str, _: u64) -> Result<Shown, Error> {
+        unreachable!("a mount does not ask")
+    }
+
+    fn change(&self, change: Change) -> Answer<Result<(), Error>> {
+        unreachable!("no attribute is shown, and {change:?} asked for")
+    }
+
+    fn hot_add(&self) -> Answer<Result<u32, Error>> {
+        unreachable!("a mount without the folder for it adds nothing")
+    }
+}

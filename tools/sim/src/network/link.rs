@@ -1,0 +1,139 @@
+//! One connection, whatever is spoken over it.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use spillway_core::exchange::Exchange;
+use spillway_core::random::Random;
+use spillway_core::{Reply, Request};
+use spillway_export::fuse::{self as mounts, FuseSession, Tree};
+use spillway_export::nbd::{Config, NbdSession};
+use spillway_export::{Export, Exports};
+use spillway_sim::mount::Pace;
+use spillway_sim::stream::Outcome;
+use spillway_sim::world::World;
+
+use super::way::{Protocol, Way};
+use crate::fuse::{Gone, Served, Unasked};
+use crate::{fuse, nbd};
+
+/// Name of the export.
+pub(super) const NAME: &str = "device";
+
+/// One connection.
+pub(crate) enum Link {
+    /// A stream.
+    Nbd(nbd::Link),
+    /// A mount, and what it shows.
+    Fuse(fuse::Link, Arc<Tree>),
+}
+
+impl Link {
+    /// Connects to a server of `exports`, or mounts the one of them that is `export`.
+    pub(super) fn new(
+        world: &Arc<World>,
+        way: &Way,
+        exports: &Arc<Exports>,
+        export: &Arc<Export>,
+        seed: u64,
+    ) -> Self {
+        let Way { held_bytes_max, shape, .. } = *way;
+        match way.protocol {
+            Protocol::Nbd { style, requests_max } => {
+                let config = Config { requests_max, held_bytes_max, ..Config::default() };
+                let session = Box::new(NbdSession::new(exports.clone(), config));
+                Link::Nbd(nbd::Link::new(world, session, style, shape, seed))
+            }
+            Protocol::Fuse { readers, habits } => {
+                let tree = Arc::new(Tree::new(0, 0, 0));
+                tree.add(export.clone(), Vec::new(), Arc::new(Unasked));
+                let config = mounts::Config { held_bytes_max };
+                let reader = |_| Box::new(FuseSession::new(tree.clone(), config)) as Box<dyn Exchange>;
+                let served = Served { name: NAME, size: export.geometry().size };
+                let pace = Pace { turn: shape.turn, delay: shape.delay };
+                let readers = (0..readers).map(reader).collect();
+                Link::Fuse(fuse::Link::new(world, readers, habits, pace, served, seed), tree)
+            }
+        }
+    }
+
+    /// Waits until its sessions are gone: none of its requests is carried out after that. Whether the server has ended it in order.
+    pub(super) async fn over(&self) -> bool {
+        match self {
+            Link::Nbd(link) => link.over().await == Outcome::Finished,
+            Link::Fuse(link, tree) => {
+                link.over().await;
+                let open: Vec<_> = tree.volumes().iter().flat_map(|volume| volume.openers()).collect();
+                assert!(open.is_empty(), "open in a mount that is gone: {open:?}");
+                false
+            }
+        }
+    }
+
+    /// Ends it in the midst of whatever is asked.
+    pub(super) fn close(&self) {
+        match self {
+            Link::Nbd(link) => link.close(),
+            Link::Fuse(link, _) => link.abort(),
+        }
+    }
+
+    /// Whether it has ended.
+    pub(super) fn is_closed(&self) -> bool {
+        match self {
+            Link::Nbd(link) => link.is_closed(),
+            Link::Fuse(link, _) => link.is_aborted(),
+        }
+    }
+
+    /// The mount, where it is one.
+    pub(super) fn mount(&self) -> Option<&fuse::Link> {
+        match self {
+            Link::Nbd(_) => None,
+            Link::Fuse(link, _) => Some(link),
+        }
+    }
+
+    /// Whether both sides have come as far as requests.
+    pub(super) fn is_greeted(&self) -> bool {
+        match self {
+            Link::Nbd(link) => link.is_ready(),
+            Link::Fuse(..) => true,
+        }
+    }
+
+    /// It is ready for requests; false where it has ended before.
+    pub(super) async fn ready(&self) -> bool {
+        match self {
+            Link::Nbd(link) => link.ready(NAME).await,
+            Link::Fuse(link, _) => link.ready().await,
+        }
+    }
+
+    /// Takes what the server sends, until its sessions are gone.
+    pub(super) async fn listen(&self) {
+        match self {
+            Link::Nbd(link) => link.listen().await,
+            Link::Fuse(link, _) => link.listen().await,
+        }
+    }
+
+    /// Carries out `request` of `client` with this payload.
+    pub(super) async fn ask(&self, client: u8, request: Request, payload: Vec<u8>) -> Result<Reply, Gone> {
+        match self {
+            Link::Nbd(link) => link.ask(request, payload).await.ok_or(Gone::Connection),
+            Link::Fuse(link, _) => link.ask(client, request, payload).await,
+        }
+    }
+
+    /// `client` waits no longer. Whether its connection goes on, and it still hears what becomes of its request.
+    pub(super) fn withdraw(&self, client: u8, random: &RefCell<Random>) -> bool {
+        match self {
+            Link::Fuse(link, _) if random.borrow_mut().below(3) > 0 => {
+                link.kill(client);
+                true
+            }
+            _ => false,
+        }
+    }
+}
