@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::task::Context;
 
 use spillway_core::exchange::Message;
-use spillway_core::{Answer, Flags, IoBuf, Kind, LocalFuture, Op, Reply, Request, mutant, work};
+use spillway_core::{Answer, Flags, IoBuf, Kind, LocalFuture, Op, Reply, Request, work};
 
 use super::answer::{Asked, Command, ControlTicket, Found, Outcome, PendingAnswer, Shown, Ticket};
 use super::config::{Config, STAYING_LEN_MIN};
