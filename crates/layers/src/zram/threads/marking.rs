@@ -27,7 +27,7 @@ fn a_mark_changes_beside_whoever_holds_its_slot() {
         };
         let walks = [
             walk(|zram| mark(zram, 0, 0)),
-            walk(|zram| _ = zram.core.table.sweep(0..4, 0, |_, _| true)),
+            walk(|zram| _ = zram.core.table.sweep(0..4, 0, false, |_, _| true)),
             walk(|zram| pick(zram, true)),
         ];
         write(&zram, 0, &page(1));
