@@ -39,9 +39,18 @@ const SLACK_SHARE: u64 = 40;
 pub(super) struct Victims {
     slots: Vec<SlotIndex>,
     bytes: u64,
+    chosen: Chosen,
+    backing: Arc<Backing>,
+}
+
+/// How they were chosen.
+#[derive(Clone, Copy)]
+struct Chosen {
     /// They leave also where they are accessed.
     any: bool,
-    backing: Arc<Backing>,
+    /// They may be written; otherwise only those leave that have a clean copy. Decided once, for what is on its way counts against the
+    /// limits of what may be written.
+    writes: bool,
 }
 
 impl Drop for Victims {
@@ -107,7 +116,7 @@ impl Source for Core {
                 break;
             }
         }
-        self.taken(&backing, victims, bytes, any)
+        self.taken(&backing, victims, bytes, Chosen { any, writes })
     }
 
     fn write(self: &Arc<Self>, victims: Victims) -> LocalFuture<Written> {
@@ -220,12 +229,18 @@ impl Core {
         }
     }
 
-    fn taken(&self, backing: &Arc<Backing>, slots: Vec<SlotIndex>, bytes: u64, any: bool) -> Take<Victims> {
+    fn taken(
+        &self,
+        backing: &Arc<Backing>,
+        slots: Vec<SlotIndex>,
+        bytes: u64,
+        chosen: Chosen,
+    ) -> Take<Victims> {
         let pressure = &backing.pressure;
         if !slots.is_empty() {
             pressure.vain_laps.store(0, Ordering::Relaxed);
             pressure.leaving.fetch_add(bytes, Ordering::Relaxed);
-            return Take::Batch(Victims { slots, bytes, any, backing: backing.clone() }, bytes);
+            return Take::Batch(Victims { slots, bytes, chosen, backing: backing.clone() }, bytes);
         }
         if pressure.vain_laps.load(Ordering::Relaxed) < LAPS_MAX {
             return Take::Again;
@@ -251,12 +266,12 @@ impl Core {
             }
         }
         let mut left = std::mem::take(&mut victims.slots).into_iter().peekable();
-        let (backing, any) = (&victims.backing, victims.any);
+        let (backing, Chosen { any, writes }) = (&victims.backing, victims.chosen);
         let before = backing.pressure.left.load(Ordering::Relaxed);
         while left.peek().is_some() {
             let Some(gathered) = Gathered::new(self, backing).await else { return Ok(()) };
             let mut gathered = gathered.leaving(if any { When::Always } else { When::Untouched });
-            let (mut slice, mut at_once, writes) = (Slice::new(), 0, self.may_spill(backing));
+            let (mut slice, mut at_once) = (Slice::new(), 0);
             while let Some(&index) = left.peek()
                 && !gathered.is_full()
             {
