@@ -1,8 +1,8 @@
 //! Linux's dm-writecache and the write cache take over each other's caches, in order and after being cut off in mid-write.
 //!
 //! A chain of turns over one origin and one cache device: each looks at the whole device that the side before has left, block by block against what
-//! was acknowledged and flushed, and leaves another state behind. The kernel runs in [`machine`], an emulated machine that needs neither root nor
-//! KVM, and boots what [`system`] puts together. Both sides write with the writers of [`crate::versions`].
+//! was acknowledged and flushed, and leaves another state behind. The kernel runs in `machine`, an emulated machine that needs neither root nor
+//! KVM, and boots what `system` puts together. Both sides write with the writers of [`crate::versions`].
 //!
 //! A kill is no power cut: what either program has written is in its files. What drives lose is a matter of the simulation.
 
