@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use spillway_core::buffer::ALIGNMENT;
 use spillway_core::random::Random;
 use spillway_core::sync::{Semaphore, WaitList};
 use spillway_core::{Aligned, Env, Error, Reply, Request};
@@ -75,6 +76,11 @@ impl Network {
     /// Bytes that all sessions together hold at most, where the longest request is of so many sectors.
     pub(crate) fn bytes_max(&self, sectors: u64) -> u64 {
         self.sessions.get() * self.way.bytes_max(sectors)
+    }
+
+    /// Bytes of the buffers of a request with a payload of so many: the kernel cuts it at boundaries of pages, and each part has a buffer.
+    pub(crate) fn bytes_for(&self, payload: u64) -> u64 {
+        if self.way.is_mounted() && payload > 0 { payload + ALIGNMENT as u64 } else { payload }
     }
 
     /// What clients do in place of `act`: in a file a hole is all that discards anything, and reads as zero.

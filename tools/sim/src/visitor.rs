@@ -289,6 +289,7 @@ impl Visitor {
     /// The reply, or why there is none.
     async fn ask(&self, request: Request, withdraw: Option<u8>, number: Number) -> Result<Reply, Lost> {
         let (op, range, payload) = (request.op, request.range, request.buf.capacity() as u64);
+        let payload = self.network().map_or(payload, |network| network.bytes_for(payload));
         let len = request.buf.len();
         let (first, count) = (range.offset / SECTOR, range.len / SECTOR);
         tracing::debug!("client: {op:?} {first}+{count} begins");
