@@ -15,8 +15,8 @@ use crate::thread::{STACK_BYTES, Thread};
 /// How long a process may take to let anybody see.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Processes that are being looked at, those included that let nobody see yet: these are not looked at again meanwhile.
-static LOOKED_AT: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+/// Processes that have let nobody see in time, and do not yet: they are not looked at again meanwhile.
+static HUNG: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 /// The other processes that this one sees, as far as `look` finds something of them in time.
 pub fn look_at_others<T: Send + 'static>(
@@ -25,22 +25,51 @@ pub fn look_at_others<T: Send + 'static>(
     let processes = read_dir("/proc").into_iter().flatten().flatten();
     let processes = processes.filter_map(|folder| folder.file_name().to_str()?.parse().ok());
     let others = processes.filter(|&process: &u32| process != std::process::id());
-    others.filter_map(move |process| Some((process, in_time(process, look.clone())?)))
+    others.filter_map(move |process| Some((process, in_time(process, PATIENCE, look.clone())?)))
 }
 
-fn in_time<T: Send + 'static>(process: u32, look: impl Fn(u32) -> Option<T> + Send + 'static) -> Option<T> {
-    if !LOOKED_AT.lock().insert(process) {
+fn in_time<T: Send + 'static>(
+    process: u32,
+    patience: Duration,
+    look: impl Fn(u32) -> Option<T> + Send + 'static,
+) -> Option<T> {
+    if HUNG.lock().contains(&process) {
         return None;
     }
     let (sender, found) = mpsc::channel();
     let look = move || {
-        let found = look(process);
-        LOOKED_AT.lock().remove(&process);
         // Who asked may have waited long enough.
-        let _ = sender.send(found);
+        let _ = sender.send(look(process));
+        HUNG.lock().remove(&process);
     };
-    if Thread::spawn(STACK_BYTES, look).is_err() {
-        LOOKED_AT.lock().remove(&process);
+    Thread::spawn(STACK_BYTES, look).ok()?;
+    found.recv_timeout(patience).unwrap_or_else(|_| {
+        let mut hung = HUNG.lock();
+        // In this order: a look that ends later takes it out again.
+        found.try_recv().unwrap_or_else(|_| {
+            hung.insert(process);
+            None
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Barrier};
+
+    use super::*;
+
+    #[test]
+    fn two_that_look_at_once_both_see() {
+        let both = Arc::new(Barrier::new(2));
+        let looks = [(); 2].map(|()| {
+            let both = both.clone();
+            let look = move |process: u32| {
+                both.wait();
+                Some(process)
+            };
+            std::thread::spawn(|| in_time(u32::MAX, Duration::from_secs(60), look))
+        });
+        assert_eq!(looks.map(|one| one.join().unwrap()), [Some(u32::MAX); 2]);
     }
-    found.recv_timeout(PATIENCE).ok().flatten()
 }
