@@ -279,6 +279,11 @@ impl Server {
         fs::read_to_string(&self.log).expect("the log was created at the start")
     }
 
+    /// Waits until it has printed `words`: its log has a writer of its own, which may be behind.
+    pub fn says(&self, words: &str) {
+        until(&format!("the server says '{words}'"), || self.log().contains(words).then_some(()));
+    }
+
     /// Its NBD socket.
     pub fn socket(&self) -> &Path {
         &self.launch.socket

@@ -59,7 +59,7 @@ fn refuses(folder: &Arc<Scratch>, origin: &Path, cache: &Path, name: &str) {
     serve(folder, origin, cache, ", force = true").run().refused(USAGE, "force");
     assert!(fs::read(cache).expect("it exists") == before, "{name}: it was written");
     let server = launch.flag("--create").flag("--force").start();
-    assert!(server.log().contains("destroyed"), "{}", server.log());
+    server.says("destroyed");
 }
 
 #[test]
@@ -119,5 +119,5 @@ fn a_cache_opens_with_the_memory_it_was_created_with() {
         server.signal(Signal::TERM);
         assert_eq!(server.ends().code(), Some(0), "{}", server.log());
     }
-    assert!(enough.start().log().contains("2 of them dirty"));
+    enough.start().says("2 of them dirty");
 }

@@ -71,7 +71,7 @@ fn a_log_file_is_opened_again_by_a_signal() {
 fn a_server_without_a_log_file_goes_on_when_told_to_open_it_again() {
     let mut server = Launch::ram("16M").flag("-v").start();
     server.signal(Signal::USR1);
-    until("it says so", || server.log().contains("standard error").then_some(()));
+    server.says("standard error");
     server.client().write(0, &[1; 512]).expect("a write");
     assert!(server.lives());
 }

@@ -137,7 +137,7 @@ fn a_signal_ends_the_server_once_the_file_is_closed() {
     let mut server = Launch::ram("1M").mounted().start();
     let file = both(&server.file("ram0"));
     server.signal(Signal::TERM);
-    until("the server says what it waits for", || server.log().contains("is in use").then_some(()));
+    server.says("is in use");
     file.write_all_at(&[1; 512], 0).expect("it still works");
     assert!(server.lives());
     drop(file);
@@ -154,11 +154,8 @@ fn what_a_killed_server_left_is_cleaned_up_by_the_next() {
     let dead = || (errno(fs::metadata(server.file("disk0"))) == Errno::NOTCONN).then_some(());
     until("the kernel gives the mount up", dead);
     let next = launch.start();
-    let log = next.log();
-    assert!(
-        log.contains("a server that is gone") && log.contains(device.path().to_str().expect("text")),
-        "{log}"
-    );
+    next.says("a server that is gone");
+    next.says(device.path().to_str().expect("text"));
     assert!(fs::read(next.file("disk0")).expect("it is mounted again") == vec![7; MIB]);
 }
 

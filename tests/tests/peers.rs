@@ -65,7 +65,7 @@ fn a_host_with_idle_connections_keeps_no_other_host_out() {
     let (server, address) = listening("127.0.0.1");
     let mut greedy = guests("127.0.0.1", address);
     assert_eq!(greedy.len(), PLACES / 2, "the rest is for others");
-    assert!(server.log().contains("host 127.0.0.1: 16 connections are open"), "{}", server.log());
+    server.says("host 127.0.0.1: 16 connections are open");
     let mut second = guests("127.0.0.2", address);
     assert_eq!(second.len(), PLACES / 4);
     let mut third = Guest::enter("127.0.0.3", address).expect("there is a place for it");

@@ -9,14 +9,14 @@ fn ram(size: &str) -> Server {
 
 fn polling(launch: Launch) -> Server {
     let server = launch.with("--driver", "poll").start();
-    until("the start line names the driver", || server.log().contains(", poll").then_some(()));
+    server.says(", poll");
     server
 }
 
 #[test]
 fn the_other_tests_run_on_io_uring() {
     let server = Launch::ram("1M").start();
-    until("the start line names the driver", || server.log().contains(", io_uring").then_some(()));
+    server.says(", io_uring");
 }
 
 #[test]

@@ -9,9 +9,7 @@ use std::sync::Arc;
 
 use rustix::process::Signal;
 use spillway_tests::refused::{PARTS, write_meanwhile};
-use spillway_tests::{
-    Acknowledged, Launch, PART, Refusal, Refusing, Scratch, Server, Way, binary, tool, until,
-};
+use spillway_tests::{Acknowledged, Launch, PART, Refusal, Refusing, Scratch, Server, Way, binary, tool};
 
 const BLOCK: usize = 4096;
 
@@ -134,7 +132,7 @@ fn a_driver_that_goes_on_failing_ends_the_server_in_order() {
         let refusal = Refusal::of(call, "EINVAL");
         let (mut server, written, origin) = serve(driver, &refusal);
         let refusing = Refusing::begin(server.pid(), &refusal, &server.folder());
-        until("it is going to stop", || server.log().contains(": stopping").then_some(()));
+        server.says(": stopping");
         drop(refusing);
         assert_eq!(server.ends().code(), Some(1), "{}", server.log());
         assert!(server.log().contains("driver of a worker fails: Invalid argument"), "{}", server.log());
@@ -220,7 +218,7 @@ fn a_server_with_few_processes_left_makes_do_with_them() {
     let wanted = threads(&launch().start());
     let mut server = launch().limited(USER, wanted - 50).start();
     assert!(threads(&server) < wanted - 50, "some are left to others");
-    assert!(server.log().contains("of 64 are made"), "{}", server.log());
+    server.says("of 64 are made");
     server.client().write(0, &[1; BLOCK]).expect("a write");
     let user = ["--reuid", "--regid"].map(|id| format!("{id}={USER}"));
     let mut stop = Command::new("setpriv");

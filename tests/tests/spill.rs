@@ -296,7 +296,7 @@ fn a_spill_file_is_made_for_its_owner_alone_and_taken_again_only_after_a_stop() 
     let mut server = ram("64M", &folder).start();
     let meta = fs::metadata(spill_file(&folder)).expect("it was made");
     assert_eq!((meta.mode() & 0o777, meta.blocks() < 1 << 11), (0o600, true), "{meta:?}");
-    assert!(server.log().contains("O_DIRECT"), "whether it has it is said: {}", server.log());
+    server.says("O_DIRECT");
     assert_eq!(meta.len(), 32 << 20);
     // 64 MiB and a tenth of it, in whole segments of 4 MiB, and four more.
     let size = server.value("ram0", "spill_size");
@@ -310,12 +310,13 @@ fn a_spill_file_is_made_for_its_owner_alone_and_taken_again_only_after_a_stop() 
     let other = ram("64M", &folder).with("--name", "other").run();
     assert!(other.err.contains("ram0") && other.err.contains("--force"), "{}", other.err);
     let again = ram("64M", &folder).start();
-    assert!(again.log().contains("gone"), "{}", again.log());
+    again.says("gone");
     drop(again);
     let killed = ram("64M", &folder).run();
     assert!(killed.err.contains("--force"), "{}", killed.err);
     let forced = ram("64M", &folder).flag("--force").start();
-    assert!(forced.log().contains("by force") && !forced.log().contains("--force"), "{}", forced.log());
+    forced.says("by force");
+    assert!(!forced.log().contains("--force"), "{}", forced.log());
     let listed = forced.spillway(&["ls", "--json", "--bytes"]).well().out;
     let rows: serde_json::Value = serde_json::from_str(&listed).expect("JSON");
     assert_eq!((&rows[0]["spilled"], &rows[0]["spill_size"]), (&0.into(), &size), "{listed}");

@@ -112,7 +112,7 @@ fn a_server_takes_the_spill_file_of_a_killed_one_where_its_configuration_says_so
     fs::copy(&own, &other).expect("a copy");
     Launch::serve(folder.clone(), device(&folder, "other", &retake)).run().refused(4, "belongs to 'cold'");
     let server = Launch::serve(folder.clone(), device(&folder, "cold", &retake)).start();
-    assert!(server.log().contains("killed is gone"), "{}", server.log());
+    server.says("killed is gone");
     assert_eq!(spilled(&server, "cold"), [0, 0]);
     assert!(Client::open(server.socket(), "cold").read(0, 4096).expect("a read") == [0; 4096]);
 }

@@ -145,7 +145,7 @@ fn what_others_mounted_over_a_mount_is_left_alone() {
     fs::write(place.join("file"), "theirs").expect("a file system");
     server.spillway(&["stop", "ram0"]).refused(BUSY, &format!("a mount at {}", place.display()));
     server.signal(Signal::TERM);
-    until("the server says what it waits for", || server.log().contains("is in use").then_some(()));
+    server.says("is in use");
     assert!(server.lives());
     assert_eq!(fs::read_to_string(place.join("file")).expect("it is there"), "theirs");
     tool::run("umount", &[&place]).well();

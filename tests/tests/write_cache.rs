@@ -152,7 +152,7 @@ fn what_was_committed_waits_in_the_cache_for_the_next_server() {
     assert_eq!(dirty_entries(&cache), MIB / BLOCK);
     assert!(fs::read(&origin).expect("the origin exists").iter().all(|byte| *byte == 0));
     let server = launch.start();
-    assert!(server.log().contains("256 of them dirty"), "{}", server.log());
+    server.says("256 of them dirty");
     assert!(server.client().read(0, MIB).expect("a read") == bytes);
 }
 
