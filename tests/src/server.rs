@@ -230,15 +230,12 @@ impl Launch {
         command.stdin(Stdio::null()).stdout(to(&self.stdout)).stderr(to(&self.stderr));
         let child = command.spawn().expect("the program was built");
         // Only the server has its ends of pipes.
+        let null = || File::open("/dev/null").expect("every system has it");
         let launch = Self { stdout: self.stdout.map(|_| Arc::new(null())), stderr: None, ..self };
         let mut server = Server { child, launch, log };
         let ended = until("the server accepts", || server.has_started());
         (server, ended)
     }
-}
-
-fn null() -> File {
-    File::open("/dev/null").expect("every system has it")
 }
 
 /// Takes a mount away that a test may have left.
