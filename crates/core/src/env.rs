@@ -5,7 +5,7 @@
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use crate::device::LocalFuture;
+use crate::block_device::device::LocalFuture;
 use crate::error::Kind;
 use crate::sync::Words;
 

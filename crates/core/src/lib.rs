@@ -22,49 +22,42 @@
 //! | [`contract`], [`mutant`] | what every device must do, as a suite; deliberate defects to see that tests bite |
 #![forbid(unsafe_code)]
 
-pub mod align;
-pub mod at_risk;
-pub mod attribute;
 pub mod block;
-pub mod budget;
-pub mod buffer;
-pub mod contract;
-pub mod device;
+mod block_device;
+mod control;
 mod elsewhere;
 pub mod env;
 pub mod error;
-pub mod exchange;
-pub mod grow;
+mod memory;
 #[cfg(feature = "shuttle")]
 pub mod models;
 pub mod mutant;
+mod protocol;
 pub mod random;
-pub mod request;
-pub mod seam;
-pub mod session;
 pub mod size;
-pub mod stats;
-pub mod storage;
-pub mod suspend;
 pub mod sync;
 #[cfg(all(test, feature = "shuttle"))]
 mod threads;
 pub mod work;
 
-pub use align::Aligned;
-pub use at_risk::AtRisk;
-pub use attribute::{
+pub use block::{BlockIndex, BlockSize, ByteRange, SECTOR};
+pub use block_device::align::Aligned;
+pub use block_device::at_risk::AtRisk;
+pub use block_device::device::{Answer, BlockDevice, Extent, Geometry, LocalFuture, Submission};
+pub use block_device::grow::Grow;
+pub use block_device::request::{Flags, Op, Reply, Request};
+pub use block_device::seam::Seam;
+pub use block_device::storage::{FallocateMode, Storage};
+pub use block_device::suspend::Suspend;
+pub use block_device::{align, at_risk, contract, device, grow, request, seam, storage, suspend};
+pub use control::attribute::{
     Attribute, Attributes, Column, Excerpt, Preset, Role, Spec, Switch, Table, Type, Unit, Value, When,
 };
-pub use block::{BlockIndex, BlockSize, ByteRange, SECTOR};
-pub use budget::{Budget, Charge};
-pub use buffer::{IoBuf, Workspace};
-pub use device::{Answer, BlockDevice, Extent, Geometry, LocalFuture, Submission};
+pub use control::{attribute, stats};
 pub use elsewhere::elsewhere;
 pub use env::{Env, Place, Region, Regions, Task, task};
 pub use error::{Error, Kind};
-pub use grow::Grow;
-pub use request::{Flags, Op, Reply, Request};
-pub use seam::Seam;
-pub use storage::{FallocateMode, Storage};
-pub use suspend::Suspend;
+pub use memory::budget::{Budget, Charge};
+pub use memory::buffer::{IoBuf, Workspace};
+pub use memory::{budget, buffer};
+pub use protocol::{exchange, session};

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use shuttle::future::{spawn_local, yield_now};
 
-use crate::buffer::Buffers;
-use crate::device::LocalFuture;
+use crate::block_device::device::LocalFuture;
 use crate::env::{Env, Place, Task};
+use crate::memory::buffer::Buffers;
 use crate::sync::models;
 
 pub use crate::sync::models::finds;

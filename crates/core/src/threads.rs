@@ -9,10 +9,10 @@ use std::sync::Arc;
 use shuttle::future::block_on;
 use shuttle::thread;
 
-use crate::budget::Budget;
-use crate::buffer::Workspace;
+use crate::control::stats::Counters;
+use crate::memory::budget::Budget;
+use crate::memory::buffer::Workspace;
 use crate::models;
-use crate::stats::Counters;
 use crate::sync::models::leave_early;
 use crate::sync::{AtomicUsize, Mutex, Ordering, WaitList};
 
@@ -112,7 +112,7 @@ fn the_checker_finds_a_wait_list_that_keeps_wakes() {
 /// Three want more of a workspace than there is, and one of them may leave: no more than the whole is ever lent, everybody who
 /// stays is served, and in the end all is back.
 fn lending() {
-    const PAGE: usize = crate::buffer::ALIGNMENT;
+    const PAGE: usize = crate::memory::buffer::ALIGNMENT;
     let budget = Budget::new(3 * PAGE as u64);
     let workspace = Workspace::new("a model", &budget, 3 * PAGE).expect("the budget has room");
     let lent = Arc::new(AtomicUsize::new(0));

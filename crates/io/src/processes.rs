@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use spillway_core::sync::Mutex;
 
-use crate::thread::{STACK_BYTES, Thread};
+use crate::runtime::thread::{STACK_BYTES, Thread};
 
 /// How long a process may take to let anybody see.
 const PATIENCE: Duration = Duration::from_secs(1);

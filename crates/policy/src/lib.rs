@@ -31,29 +31,14 @@
 //! [`chunked`] decides nothing: it is a vector for slots; nor does `bits`, the bitmap under several of these.
 #![forbid(unsafe_code)]
 
-pub mod ages;
-pub mod allowance;
-pub mod backoff;
-pub mod bandwidth;
 mod bits;
-pub mod buddy;
 pub mod chunked;
-pub mod commits;
-pub mod compaction;
-pub mod depth;
-pub mod dirty_regions;
-pub mod eviction;
-pub mod exposure;
-pub mod folio;
-pub mod free_runs;
-pub mod islands;
-pub mod lap;
-pub mod merge;
-pub mod quarantine;
-pub mod readahead;
-pub mod size_classes;
-pub mod spill;
-pub mod throttle;
-pub mod watermarks;
-pub mod window;
-pub mod zones;
+mod page_cache;
+mod write_cache;
+mod writeback;
+mod zram;
+
+pub use page_cache::{buddy, dirty_regions, eviction, folio, readahead, zones};
+pub use write_cache::{commits, free_runs, islands, lap, merge, quarantine, window};
+pub use writeback::{ages, backoff, bandwidth, depth, exposure, throttle, watermarks};
+pub use zram::{allowance, compaction, size_classes, spill};

@@ -221,7 +221,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::contract::Wakes;
+    use crate::block_device::contract::Wakes;
 
     #[test]
     fn a_large_request_is_not_starved_by_small_ones_behind_it() {

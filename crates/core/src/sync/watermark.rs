@@ -239,7 +239,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::contract::Wakes;
+    use crate::block_device::contract::Wakes;
 
     #[test]
     fn only_those_whose_number_is_reached_are_woken() {

@@ -13,7 +13,7 @@ use rustix::fs::{FallocateFlags, fallocate, fdatasync};
 use rustix::io::{ReadWriteFlags, pread, pwritev2};
 use spillway_core::IoBuf;
 
-use crate::blocking::call_on_blocking_thread;
+use crate::runtime::blocking::call_on_blocking_thread;
 
 use crate::mutant;
 

@@ -9,7 +9,7 @@ use spillway_core::{Answer, ByteRange, Extent, FallocateMode, Geometry, IoBuf, K
 
 use super::op::{Act, FileOp};
 use super::{extents, identity, length};
-use crate::blocking::call_on_blocking_thread;
+use crate::runtime::blocking::call_on_blocking_thread;
 
 /// An open file or block device.
 pub(super) struct OpenFile {

@@ -16,10 +16,10 @@ use spillway_core::{
 use spillway_layers::file::File;
 
 use super::{Direct, FileOptions, open};
-use crate::driver::{Driver, DriverChoice};
-use crate::local::Local;
 use crate::on_blocking_thread;
-use crate::workers::{Workers, WorkersOptions};
+use crate::runtime::driver::{Driver, DriverChoice};
+use crate::runtime::local::Local;
+use crate::runtime::workers::{Workers, WorkersOptions};
 
 mod claim;
 mod locks;
@@ -351,7 +351,7 @@ fn detached_ranges_are_forgotten_when_done() {
         }
         assert_eq!(opened.device.submit(Request::read(0, IoBuf::new(65536))).await.result, Ok(()));
     });
-    assert_eq!(crate::pool::detached(), 0, "the read waited for all of them");
+    assert_eq!(crate::runtime::pool::detached(), 0, "the read waited for all of them");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use spillway_core::{Error, Kind};
 
-use crate::driver::kind_of;
+use crate::runtime::driver::kind_of;
 
 const PROGRAM: &str = "fusermount3";
 

@@ -15,7 +15,7 @@ use spillway_core::{Error, Kind};
 
 use super::fusermount;
 use super::mount_table::{Bound, Entry, bound_elsewhere, entries, loop_devices_below, mount_at};
-use crate::driver::kind_of;
+use crate::runtime::driver::kind_of;
 
 const DEVICE: &str = "/dev/fuse";
 

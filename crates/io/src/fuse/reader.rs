@@ -29,9 +29,9 @@ use spillway_core::{IoBuf, LocalFuture, work};
 
 use super::mount::is_connected;
 use super::readers::ReaderGuard;
-use crate::control::Order;
-use crate::op::{Awaited, Event, shortage_passes};
-use crate::waits::is_shortage;
+use crate::net::control::Order;
+use crate::runtime::op::{Awaited, Event, shortage_passes};
+use crate::runtime::waits::is_shortage;
 
 /// Bytes to charge for each reader besides its buffers: what it gets however short memory is, its first pending requests and its
 /// structures.

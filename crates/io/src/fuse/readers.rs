@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use spillway_core::sync::{AtomicUsize, Mutex, Ordering};
 
-use crate::control::{Control, Order};
+use crate::net::control::{Control, Order};
 
 /// All readers of a mount.
 pub(super) struct Readers {

@@ -10,7 +10,7 @@ use super::mount::Mount;
 use super::mount_table::Bound;
 use super::reader::{MessageBuffers, Reader};
 use super::readers::Readers;
-use crate::workers::Workers;
+use crate::runtime::workers::Workers;
 
 /// Makes the exchange of a reader, on the worker that serves it.
 pub type NewExchange = Arc<dyn Fn() -> Box<dyn Exchange> + Send + Sync>;

@@ -17,7 +17,7 @@ use super::as_user::User;
 use super::loop_device::{LoopDevice, loop_devices, open_as_far_as_allowed};
 use super::mount::KIND;
 use super::mount_table::mount_of;
-use crate::driver::kind_of;
+use crate::runtime::driver::kind_of;
 
 /// A file in a mount of a server. It keeps the mount, and so its numbers, while it lives.
 pub struct ShownFile {

@@ -15,7 +15,7 @@ use spillway_core::{Budget, IoBuf};
 
 use super::reader::{MessageBuffers, Reader};
 use super::readers::Readers;
-use crate::workers::{Workers, WorkersOptions};
+use crate::runtime::workers::{Workers, WorkersOptions};
 
 /// A busy machine is no defect.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::task::Context;
 
 use super::*;
-use crate::contract::Wakes;
+use crate::block_device::contract::Wakes;
 use crate::random::Random;
 
 #[test]

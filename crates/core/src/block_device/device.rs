@@ -1,0 +1,184 @@
+//! The device: one object-safe trait for the data path.
+//!
+//! ```text
+//!   export  --Request-->  seam  --Request-->  layer  --Request-->  seam  -->  origin
+//!           <--Reply----        <--Reply----         <--Reply----        <--
+//! ```
+//!
+//! A hit is [`Answer::Done`] on the caller's stack; a miss is [`Answer::Pending`], a boxed future that owns all it needs.
+//! Dropping a pending answer withdraws the request: what has not begun does not begin, and what the system below already
+//! has in flight finishes on its own with its buffer kept alive, ordered before any later request that overlaps it.
+
+use std::future::Future;
+use std::num::NonZeroU64;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use crate::block::{BlockSize, ByteRange};
+use crate::block_device::request::{Reply, Request};
+use crate::error::Kind;
+
+/// A boxed future that stays on its thread.
+pub type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// An answer now, or later.
+pub enum Answer<T> {
+    /// Known on the caller's stack.
+    Done(T),
+    /// To be polled on the thread that submitted.
+    Pending(LocalFuture<T>),
+}
+
+/// The answer to a request.
+pub type Submission = Answer<Reply>;
+
+impl<T: 'static> Answer<T> {
+    /// An answer that `future` will give.
+    pub fn pending(future: impl Future<Output = T> + 'static) -> Self {
+        Answer::Pending(Box::pin(future))
+    }
+
+    /// The answer, for a caller that knows that it is there.
+    pub fn now(self) -> T {
+        match self {
+            Answer::Done(value) => value,
+            Answer::Pending(_) => panic!("the answer is not known yet"),
+        }
+    }
+}
+
+impl<T: Unpin + 'static> Future for Answer<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        match &mut *self {
+            Answer::Pending(future) => future.as_mut().poll(context),
+            Answer::Done(_) => {
+                let gone = Answer::Pending(Box::pin(std::future::pending()));
+                match std::mem::replace(&mut *self, gone) {
+                    Answer::Done(value) => Poll::Ready(value),
+                    Answer::Pending(_) => unreachable!("the variant was matched above"),
+                }
+            }
+        }
+    }
+}
+
+/// What a device is, as its users need to know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes; 0 while the device has no size yet.
+    pub size: u64,
+    /// Unit of the device: requests are whole blocks.
+    pub block_size: BlockSize,
+    /// Bytes of a request that the device likes best; a multiple of the block size.
+    pub optimal_io: u32,
+    /// Writes are refused with [`Kind::ReadOnly`].
+    pub read_only: bool,
+    /// Nothing survives the end of the process, whatever was flushed.
+    pub volatile: bool,
+    /// A write is durable once it is acknowledged: there is nothing that a flush would add.
+    pub write_through: bool,
+    /// Discard frees room, and never writes for that. Where false it is accepted and does nothing, and exports do not offer it.
+    pub discards: bool,
+    /// `WriteZeroes` writes no data and takes no room, unless a request says that the range is to stay allocated. Where false
+    /// it may write zeroes over the whole range: nothing that costs nothing, such as a discard, is turned into it.
+    pub fast_zeroes: bool,
+    /// The medium has a seek cost.
+    pub rotational: bool,
+    /// Tells it from others, also after it was opened again; `None` where there is nothing to tell it by.
+    pub identity: Option<NonZeroU64>,
+}
+
+impl Geometry {
+    /// A writable device of `size` bytes in memory, in pages, that frees what is discarded: what others differ from in a field or two.
+    pub const fn in_memory(size: u64) -> Self {
+        Self {
+            size,
+            block_size: BlockSize::PAGE,
+            optimal_io: BlockSize::PAGE.bytes() as u32,
+            read_only: false,
+            volatile: true,
+            write_through: false,
+            discards: true,
+            fast_zeroes: true,
+            rotational: false,
+            identity: None,
+        }
+    }
+}
+
+/// A stretch of a device and what it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes.
+    pub len: u64,
+    /// Nothing is stored here (a hole).
+    pub hole: bool,
+    /// Reads as zero.
+    pub zero: bool,
+}
+
+impl Extent {
+    /// An extent of stored, unknown data.
+    pub const fn stored(len: u64) -> Self {
+        Self { len, hole: false, zero: false }
+    }
+
+    /// An unallocated extent that reads as zero.
+    pub const fn hole(len: u64) -> Self {
+        Self { len, hole: true, zero: true }
+    }
+
+    /// Appends to `list`, merging with a last extent of the same nature.
+    pub fn append_to(self, list: &mut Vec<Extent>) {
+        match list.last_mut() {
+            Some(last) if last.hole == self.hole && last.zero == self.zero => last.len += self.len,
+            _ if self.len > 0 => list.push(self),
+            _ => {}
+        }
+    }
+}
+
+/// A block device: an origin, or a layer over another device.
+///
+/// Callers go through [`crate::Seam`], which has checked range, alignment and capability before `submit` is reached.
+pub trait BlockDevice: Send + Sync {
+    /// What the device is now. Its size may grow at any time, and become 0 by a reset; everything else is fixed.
+    fn geometry(&self) -> Geometry;
+
+    /// The size in [`BlockDevice::geometry`], for every request: a device whose geometry takes time to put together tells it by itself.
+    fn size(&self) -> u64 {
+        self.geometry().size
+    }
+
+    /// Carries out one request of whole blocks. The reply returns the request's buffer.
+    fn submit(&self, request: Request) -> Submission;
+
+    /// What `range` holds, as consecutive extents from its start: at least one, at most `count_max`; the last may reach
+    /// past the end of the range, never past the end of the device. [`Kind::NotSupported`] where the device cannot tell, or the
+    /// error of the look.
+    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
+        let _ = count_max;
+        Answer::Done(Ok(vec![Extent::stored(range.len)]))
+    }
+
+    /// Asserts that what the device keeps about itself agrees: counts, indexes, charges; then asks the device below. For tests,
+    /// between two polls, while no other thread works on the device.
+    fn verify(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents_of_one_nature_merge() {
+        let mut list = Vec::new();
+        Extent::stored(0).append_to(&mut list);
+        Extent::stored(512).append_to(&mut list);
+        Extent::stored(512).append_to(&mut list);
+        Extent::hole(512).append_to(&mut list);
+        assert_eq!(list, [Extent::stored(1024), Extent::hole(512)]);
+    }
+}

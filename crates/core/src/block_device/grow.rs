@@ -1,0 +1,17 @@
+//! How a part becomes larger while it is in use.
+
+use crate::block_device::device::LocalFuture;
+use crate::error::Error;
+
+/// What a part does when its device is to grow.
+pub trait Grow: Send + Sync {
+    /// The size that it would grow to, asked of all parts from the origin up before one grows: with `size` bytes asked for, or below it.
+    /// [`crate::Kind::Invalid`] where it cannot have that.
+    fn target(&self, size: Option<u64>) -> Result<Option<u64>, Error> {
+        Ok(size)
+    }
+
+    /// Grows to `size` bytes, or to what it stands on where none is given. Requests go on meanwhile; those that came before see the
+    /// old size or the new one. [`crate::Kind::Invalid`] where it cannot have that size; it is as it was then. One call at a time.
+    fn grow(&self, size: Option<u64>) -> LocalFuture<Result<(), Error>>;
+}

@@ -1,0 +1,63 @@
+//! What a system can do with a file or a block device: the calls, without any promise.
+//!
+//! The `io` crate makes them on a descriptor, `sim` on a disk that reorders, tears, loses and fails. The device over them,
+//! which keeps the promises, is one piece of code for both.
+//!
+//! A call begins when its future is first polled. Once begun, a caller that drops the future does not know what became of it, and
+//! the system may still carry it out: to be sure, the future is handed to [`crate::Env::spawn_here`].
+
+use crate::block::ByteRange;
+use crate::block_device::device::{Answer, Extent, Geometry, LocalFuture};
+use crate::error::Kind;
+use crate::memory::buffer::IoBuf;
+
+/// What one call moved, in bytes, and its buffer. Fewer bytes than asked for are a success; no bytes of a read are the end.
+pub type Moved = (Result<usize, Kind>, IoBuf);
+
+/// How a range is allocated, or freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FallocateMode {
+    /// Free what can be freed without writing; what is freed reads as zero or as the drive likes, the rest as before.
+    Discard,
+    /// Make it read as zero without writing data, and free it.
+    Punch,
+    /// Make it read as zero and keep it; the system may write zeroes for that.
+    Zero,
+}
+
+/// A file or block device of the system, opened and locked.
+///
+/// A call fails with the kind of the system's errno: [`Kind::Io`] where the disk fails, [`Kind::NoSpace`] where a write finds no
+/// room, [`Kind::NotSupported`] where the system has no such call, and whatever else the system says.
+pub trait Storage: Send + Sync {
+    /// What it is now: its size may have changed since it was opened, by others. Calls are made in whole blocks.
+    fn geometry(&self) -> Geometry;
+
+    /// Makes a file `bytes` long that is shorter; what is new reads as zero. [`Kind::NotSupported`] for what has the length that it has.
+    fn lengthen(&self, _bytes: u64) -> Result<(), Kind> {
+        Err(Kind::NotSupported)
+    }
+
+    /// Bytes that memory must be aligned to; 1 where any will do.
+    fn memory_alignment(&self) -> usize;
+
+    /// Whether writes go around the system's cache (O_DIRECT). Without, a write that the system could not do later is
+    /// reported by some other call.
+    fn direct(&self) -> bool;
+
+    /// Reads into `buf[done..]` what lies from byte `at` on.
+    fn read(&self, at: u64, buf: IoBuf, done: usize) -> LocalFuture<Moved>;
+
+    /// Writes `buf[done..]` to byte `at` on; `durable`: it is on the medium before the call ends.
+    fn write(&self, at: u64, buf: IoBuf, done: usize, durable: bool) -> LocalFuture<Moved>;
+
+    /// Makes durable every write whose call had ended. What a failed call leaves undone may be lost, and a later success
+    /// does not bring it back. What was lost is reported once, to the sync or durable write that looks first.
+    fn sync(&self) -> LocalFuture<Result<(), Kind>>;
+
+    /// Zeroes or discards `range`; [`Kind::NotSupported`] where this device cannot, and nothing was changed.
+    fn zero(&self, range: ByteRange, mode: FallocateMode) -> LocalFuture<Result<(), Kind>>;
+
+    /// See [`crate::BlockDevice::extents`].
+    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>>;
+}

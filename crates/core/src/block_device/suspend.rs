@@ -1,0 +1,14 @@
+//! How a part ends, where that takes more than being dropped.
+
+use crate::block_device::device::LocalFuture;
+use crate::error::Error;
+
+/// What a part does when its device is no longer served.
+pub trait Suspend: Send + Sync {
+    /// Has commands of its attributes end early, those under way and later ones, with [`Kind::ShuttingDown`](crate::Kind::ShuttingDown).
+    /// Requests go on. A part has none that take long unless it says so.
+    fn wind_down(&self) {}
+
+    /// Ends, after the last client and before the last flush; the parts above have ended, well or not. An error says what was left undone.
+    fn suspend(&self) -> LocalFuture<Result<(), Error>>;
+}

@@ -1,0 +1,4 @@
+//! The memory promise, and the buffers that are charged to it.
+
+pub mod budget;
+pub mod buffer;

@@ -1,0 +1,4 @@
+//! A conversation on a byte stream, without the stream, and one in whole messages.
+
+pub mod exchange;
+pub mod session;

@@ -1,0 +1,31 @@
+//! Noticing that a peer has gone while nothing is received from it.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::task::Context;
+
+use compio::runtime::Runtime;
+
+use crate::runtime::op::{Awaited, Event};
+
+/// Waits for a hang-up from the first look on, where the driver can.
+pub(super) struct Watch {
+    polling_driver: bool,
+    hung_up: Option<Awaited>,
+}
+
+impl Watch {
+    /// On the thread that serves the connection.
+    pub(super) fn new() -> Self {
+        let polling_driver = Runtime::with_current(|runtime| runtime.driver_type().is_polling());
+        Self { polling_driver, hung_up: None }
+    }
+
+    /// Whether the peer of `socket` has gone. Where not, it wakes the task.
+    pub(super) fn sees_hang_up(&mut self, socket: &Arc<OwnedFd>, context: &mut Context<'_>) -> bool {
+        if self.polling_driver {
+            return false;
+        }
+        self.hung_up.get_or_insert_with(|| Awaited::new(socket, Event::HangUp)).holds(context)
+    }
+}

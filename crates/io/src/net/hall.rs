@@ -1,0 +1,285 @@
+//! What the acceptor of a listener, its connections and its owner share: who is connected, and what all are ordered to do.
+//!
+//! Locks: the roll of connections, then one connection's waker.
+
+use std::future::{Future, poll_fn};
+use std::os::fd::OwnedFd;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::thread::Thread;
+use std::time::Duration;
+
+use spillway_core::session::Session;
+use spillway_core::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering, WaitList};
+
+use crate::net::connection::Connection;
+use crate::net::control::{Admission, Control, Order};
+use crate::net::peer::Account;
+use crate::net::roll::{Capacity, GRACE_MIN, Roll, Vacancy};
+use crate::net::socket::peer_of;
+use crate::runtime::driver::WAKES_MAX;
+use crate::runtime::pool::Pool;
+
+/// Makes the session of a new connection, on the worker that serves it.
+pub type NewSession = Arc<dyn Fn() -> Box<dyn Session> + Send + Sync>;
+
+/// Part of a socket's connections that may shake hands at a time: one in so many.
+const HANDSHAKES_SHARE: usize = 4;
+
+/// Connections of one worker, from all sockets. A task has at most one wake in a worker's queue: half of it leaves room for
+/// everything else.
+const WORKER_CONNECTIONS_MAX: usize = WAKES_MAX / 2;
+
+/// Seconds between two lines about the same trouble.
+const COMPLAINT_INTERVAL_S: u64 = 10;
+
+/// What a server puts up with.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections at a time; further ones are closed at once. A quarter of them may be unfinished handshakes, of which the
+    /// oldest give way to newcomers where their peers are silent.
+    pub connections_max: usize,
+    /// Age at which an unfinished handshake is closed.
+    pub handshake: Duration,
+    /// How far a peer may be behind 64 KiB a second in taking its replies, or in sending the rest of a payload, while others
+    /// wait for the memory that these take.
+    pub stall: Duration,
+    /// The same while the server stops.
+    pub stop_grace: Duration,
+    /// How long a connection may be idle, if there is a limit: nothing is asked, answered or due.
+    pub idle: Option<Duration>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_max: 1024,
+            handshake: Duration::from_secs(10),
+            stall: Duration::from_secs(60),
+            stop_grace: Duration::from_secs(10),
+            idle: None,
+        }
+    }
+}
+
+/// What acceptor, connections and [`Serving`](crate::Serving) share.
+pub(crate) struct Hall {
+    pub(crate) pool: Arc<Pool>,
+    new_session: NewSession,
+    pub(crate) limits: Limits,
+    order: AtomicU32,
+    /// Connections, and the acceptor.
+    open: AtomicUsize,
+    pub(crate) acceptor: Arc<Control>,
+    roll: Mutex<Roll>,
+    /// Woken when a handshake is complete or a connection gone.
+    changes: WaitList,
+    next_number: AtomicU64,
+    complained_s: AtomicU64,
+    stopper: Mutex<Option<Thread>>,
+}
+
+impl Hall {
+    /// With nobody in it but the acceptor.
+    pub(crate) fn new(pool: Arc<Pool>, new_session: NewSession, limits: Limits) -> Self {
+        Self {
+            pool,
+            new_session,
+            limits,
+            order: AtomicU32::new(Order::Serve as u32),
+            // The acceptor counts as open until it has ended, and the listener with it.
+            open: AtomicUsize::new(1),
+            acceptor: Arc::new(Control::new(Order::Serve)),
+            roll: Mutex::default(),
+            changes: WaitList::default(),
+            next_number: AtomicU64::new(1),
+            complained_s: AtomicU64::new(0),
+            stopper: Mutex::new(None),
+        }
+    }
+
+    /// Connections now.
+    pub(crate) fn connections(&self) -> usize {
+        self.roll.lock().len()
+    }
+
+    pub(crate) fn order(&self, order: Order) {
+        self.order.fetch_max(order as u32, Ordering::AcqRel);
+        self.acceptor.order(order);
+        // A connection that is not in the roll yet reads the order under its lock.
+        self.order_where(order, |_| true);
+    }
+
+    /// Gives an order to those connections of which `holds` is true.
+    fn order_where(&self, order: Order, holds: impl Fn(&Control) -> bool) {
+        let all = self.roll.lock().controls();
+        all.iter().filter(|control| holds(control)).for_each(|control| control.order(order));
+    }
+
+    fn ordered(&self) -> Order {
+        Order::of(self.order.load(Ordering::Acquire))
+    }
+
+    /// A connection, or the acceptor, is gone.
+    pub(crate) fn leave(&self) {
+        self.open.fetch_sub(1, Ordering::AcqRel);
+        if let Some(stopper) = &*self.stopper.lock() {
+            stopper.unpark();
+        }
+    }
+
+    pub(crate) fn stopping(&self) -> bool {
+        self.ordered() != Order::Serve
+    }
+
+    pub(crate) fn wait_until_empty(&self) {
+        *self.stopper.lock() = Some(std::thread::current());
+        while self.open.load(Ordering::Acquire) > 0 {
+            self.abort_stalled(self.limits.stop_grace);
+            std::thread::park_timeout(Duration::from_millis(50));
+        }
+    }
+
+    fn abort_stalled(&self, grace: Duration) {
+        let now = self.pool.clock.coarse_now();
+        self.order_where(Order::Abort, |control| control.stalled_for(now) > grace);
+    }
+
+    /// Closes handshakes that last too long, connections whose hosts have vanished or, where that is asked for, that are idle for long; and,
+    /// while others wait for buffers, the connections that are too slow to take theirs or to send the rest of what they began.
+    pub(crate) fn close_late(&self) {
+        let now = self.pool.clock.coarse_now();
+        self.roll.lock().close_older_than(self.limits.handshake, self.pool.clock.now());
+        self.order_where(Order::Abort, |control| {
+            let vanished = control.has_vanished();
+            if vanished {
+                tracing::info!("a host has vanished: its connection is closed");
+            }
+            vanished
+        });
+        if let Some(limit) = self.limits.idle {
+            self.order_where(Order::WindDown, |control| control.idle.lasts(now) >= limit);
+        }
+        if self.pool.buffers.waiting() > 0 {
+            self.abort_stalled(self.limits.stall);
+        }
+    }
+
+    /// Waits until one more connection of `peer` may enter, or none may for good.
+    async fn room(&self, peer: Account) -> Vacancy {
+        loop {
+            let mut settled = pin!(self.changes.until(|| self.look_for_room(peer)));
+            // Time makes room as well: a peer has been silent for long enough.
+            let mut pause = pin!(compio::time::sleep(GRACE_MIN / 2));
+            let outcome = poll_fn(|context| {
+                self.acceptor.listen(context.waker());
+                match settled.as_mut().poll(context) {
+                    Poll::Ready(room) => Poll::Ready(Some(room)),
+                    Poll::Pending => pause.as_mut().poll(context).map(|()| None),
+                }
+            });
+            if let Some(room) = outcome.await {
+                return room;
+            }
+        }
+    }
+
+    fn look_for_room(&self, peer: Account) -> Option<Vacancy> {
+        let connections_max = self.limits.connections_max;
+        let handshakes_max = connections_max.div_ceil(HANDSHAKES_SHARE);
+        let capacity = Capacity { connections_max, handshakes_max };
+        let room = self.roll.lock().make_room(capacity, peer, self.pool.clock.now());
+        match room {
+            _ if self.stopping() => Some(Vacancy::No),
+            Vacancy::Later => None,
+            settled => Some(settled),
+        }
+    }
+
+    pub(crate) async fn admit(self: &Arc<Self>, socket: OwnedFd, peer: Account) {
+        match self.room(peer).await {
+            Vacancy::Now => {}
+            Vacancy::Crowded(count) => return self.complain_of_host(peer, count),
+            Vacancy::No | Vacancy::Later => return self.complain_of(self.limits.connections_max),
+        }
+        let (worker, load) = self.pool.emptiest();
+        if load >= WORKER_CONNECTIONS_MAX {
+            return self.complain_of(load * self.pool.workers());
+        }
+        let socket = Arc::new(socket);
+        let control = Arc::new(Control::of_connection(&socket, peer));
+        let guard = ConnectionGuard::new(self.clone(), peer, control.clone(), worker);
+        let (hall, client) = (self.clone(), peer_of(&socket));
+        self.pool.thread(worker).post(Box::new(move || {
+            let mut session = (hall.new_session)();
+            session.introduce(client);
+            Box::pin(Connection::new(socket, session, control, hall.pool.clone(), Box::new(guard)))
+        }));
+    }
+
+    fn complain_of_host(&self, peer: Account, connections: usize) {
+        let Account::Host(host) = peer else { unreachable!("the owner may have all places") };
+        self.complain(&format!(
+            "host {host}: {connections} connections are open and few places are left for others: a new one was closed"
+        ));
+    }
+
+    fn complain_of(&self, connections: usize) {
+        if !self.stopping() {
+            self.complain(&format!("{connections} connections are open, the limit: a new one was closed"));
+        }
+    }
+
+    /// Says so, but not for each connection of a flood.
+    pub(crate) fn complain(&self, what: &str) {
+        let now = self.pool.clock.coarse_now().as_secs() + COMPLAINT_INTERVAL_S;
+        let last = self.complained_s.load(Ordering::Relaxed);
+        if now >= last + COMPLAINT_INTERVAL_S {
+            self.complained_s.store(now, Ordering::Relaxed);
+            tracing::warn!("{what}");
+        }
+    }
+}
+
+/// A connection is in the roll until this is dropped.
+struct ConnectionGuard {
+    hall: Arc<Hall>,
+    number: u64,
+    worker: usize,
+}
+
+impl ConnectionGuard {
+    fn new(hall: Arc<Hall>, peer: Account, control: Arc<Control>, worker: usize) -> Self {
+        let number = hall.next_number.fetch_add(1, Ordering::Relaxed);
+        hall.open.fetch_add(1, Ordering::AcqRel);
+        hall.pool.thread(worker).connections.fetch_add(1, Ordering::Relaxed);
+        let mut roll = hall.roll.lock();
+        control.order(hall.ordered());
+        roll.enter(number, peer, control, hall.pool.clock.now());
+        drop(roll);
+        Self { hall, number, worker }
+    }
+}
+
+impl Admission for ConnectionGuard {
+    fn gives_way(&self, silent: Duration) -> bool {
+        let gone = self.hall.roll.lock().gives_way(self.number, silent, self.hall.pool.clock.now());
+        self.hall.changes.wake_all();
+        gone
+    }
+
+    fn establish(&self) {
+        self.hall.roll.lock().establish(self.number);
+        self.hall.changes.wake_all();
+    }
+}
+
+impl Drop for ConnectionGuard {
+    fn drop(&mut self) {
+        self.hall.roll.lock().leave(self.number);
+        self.hall.pool.thread(self.worker).connections.fetch_sub(1, Ordering::Relaxed);
+        self.hall.changes.wake_all();
+        self.hall.leave();
+    }
+}

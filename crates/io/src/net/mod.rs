@@ -1,0 +1,13 @@
+//! Sessions on unix and TCP sockets: who may connect, who is connected, one task for each connection, and how they stop.
+
+pub(crate) mod serve;
+pub(crate) mod socket;
+
+pub(crate) mod access;
+pub(crate) mod control;
+pub(crate) mod hall;
+
+mod connection;
+mod peer;
+mod roll;
+mod shares;

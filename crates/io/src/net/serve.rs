@@ -1,0 +1,161 @@
+//! Sessions on sockets: accepting, dealing connections to workers, and stopping.
+//!
+//! A connection is dealt to the worker with the fewest, whichever socket they came from, and stays there. [`Serving::stop`] ends in order: no new
+//! connections, each session winds down and sends what it owes, then the sockets close. A peer that does not take its
+//! replies is waited for only so long.
+
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::net::control::{Control, Order};
+use crate::net::hall::{Hall, Limits, NewSession};
+use crate::net::roll::GRACE_MIN;
+use crate::net::socket::Listener;
+use crate::runtime::env::yield_now;
+use crate::runtime::op::{Awaited, Event, shortage_passes};
+use crate::runtime::workers::Workers;
+
+/// Connections accepted in a row before other tasks get their turn.
+const ACCEPTS_MAX: usize = 64;
+
+/// How often stalls and old handshakes are looked for, at least.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Serves a session to each client of `listener`.
+pub fn serve(listener: Listener, workers: &Workers, new_session: NewSession, limits: Limits) -> Serving {
+    let pool = workers.pool().clone();
+    let hall = Arc::new(Hall::new(pool.clone(), new_session, limits));
+    let accepting = Accepting(hall.clone());
+    pool.front().post(Box::new(move || Box::pin(accept_all(accepting, listener))));
+    let watched = Arc::downgrade(&hall);
+    pool.front().post(Box::new(move || Box::pin(watch(watched, limits))));
+    Serving { hall: Some(hall) }
+}
+
+/// A listener and its connections.
+pub struct Serving {
+    // Taken by stop and abort; a drop without either aborts.
+    hall: Option<Arc<Hall>>,
+}
+
+impl Serving {
+    /// Connections now.
+    pub fn connections(&self) -> usize {
+        self.hall.as_ref().map_or(0, |hall| hall.connections())
+    }
+
+    /// Stops accepting, lets every session finish what it has received and send its replies, and waits for that. Blocks:
+    /// not to be called on a worker.
+    pub fn stop(mut self) {
+        if let Some(hall) = self.hall.take() {
+            hall.order(Order::WindDown);
+            hall.wait_until_empty();
+        }
+    }
+
+    /// Stops accepting, ends every session where it is, and waits for that. Blocks: not to be called on a worker.
+    pub fn abort(mut self) {
+        if let Some(hall) = self.hall.take() {
+            hall.order(Order::Abort);
+            hall.wait_until_empty();
+        }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if let Some(hall) = self.hall.take() {
+            hall.order(Order::Abort);
+        }
+    }
+}
+
+/// The acceptor's place in the hall; given back when dropped.
+struct Accepting(Arc<Hall>);
+
+impl Drop for Accepting {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+async fn accept_all(accepting: Accepting, listener: Listener) {
+    let hall = accepting.0.clone();
+    while !hall.stopping() {
+        match accept_some(&hall, &listener).await {
+            Ok(()) => await_connection(&listener, &hall.acceptor).await,
+            Err(error) => {
+                hall.complain(&format!(
+                    "no connection could be accepted on {listener}: {error}; trying again"
+                ));
+                shortage_passes().await;
+            }
+        }
+    }
+    drop(listener);
+    drop(accepting);
+}
+
+/// Accepts until nobody waits. An error is a shortage: it will come again at once.
+async fn accept_some(hall: &Arc<Hall>, listener: &Listener) -> io::Result<()> {
+    for count in 1.. {
+        match listener.accept() {
+            Ok((socket, peer)) => hall.admit(socket, peer).await,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            // The connection died before it was taken; the next one may live.
+            Err(error) if is_of_connection(&error) => {}
+            Err(error) => return Err(error),
+        }
+        if hall.stopping() {
+            break;
+        }
+        if count % ACCEPTS_MAX == 0 {
+            yield_now().await;
+        }
+    }
+    Ok(())
+}
+
+/// Whether accept(2) reports an error of the connection that it takes off the queue, and none of its own.
+fn is_of_connection(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
+    let of_connection = [
+        libc::ECONNABORTED,
+        libc::EINTR,
+        libc::ENETDOWN,
+        libc::EPROTO,
+        libc::ENOPROTOOPT,
+        libc::EHOSTDOWN,
+        libc::ENONET,
+        libc::EHOSTUNREACH,
+        libc::EOPNOTSUPP,
+        libc::ENETUNREACH,
+    ];
+    of_connection.contains(&errno)
+}
+
+/// Waits for a connection or an order.
+async fn await_connection(listener: &Listener, control: &Control) {
+    let mut readable = Awaited::new(&listener.fd, Event::Readable);
+    poll_fn(|context| {
+        control.listen(context.waker());
+        if control.ordered() != Order::Serve {
+            return Poll::Ready(());
+        }
+        readable.poll(context)
+    })
+    .await;
+}
+
+/// Closes connections that are late with something, from time to time.
+async fn watch(hall: std::sync::Weak<Hall>, limits: Limits) {
+    let interval = WATCH_INTERVAL.min(limits.stall / 2).min(limits.handshake / 2).max(GRACE_MIN);
+    loop {
+        compio::time::sleep(interval).await;
+        let Some(hall) = hall.upgrade() else { return };
+        hall.close_late();
+    }
+}
