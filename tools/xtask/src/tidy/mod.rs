@@ -21,6 +21,7 @@ mod tree;
 mod unsafety;
 mod unused;
 mod unwraps;
+mod widths;
 
 use std::path::Path;
 
@@ -52,6 +53,7 @@ const RULES: &[Rule] = &[
     marks::machine_paths,
     marks::unfinished,
     marks::plain_words,
+    widths::prose,
     doors::locks,
     doors::time,
 ];
