@@ -99,7 +99,6 @@ const ZONES: &[Column] = &[
     Column::wide("nr_writeback", Unit::Blocks),
     Column::wide("nr_dirtied", Unit::Blocks),
     Column::wide("nr_written", Unit::Blocks),
-    Column::wide("reclaim_writes", Unit::Blocks),
     Column::wide("created", Unit::None),
     Column::wide("created_ahead", Unit::None),
     Column::wide("activated", Unit::None),
@@ -116,10 +115,10 @@ fn zones(cache: &PageCache) -> Value {
     let row = |zone: usize| {
         let held = core.zones.held(zone);
         let Held { all, free, dirty, moving } = held;
-        let Traffic { dirtied, written, reclaim_writes, created, created_ahead, activated, evicted, .. } =
+        let Traffic { dirtied, written, created, created_ahead, activated, evicted, .. } =
             core.traffic_of(zone);
         let holds = [zone as u64, all, free, held.clean(), dirty, moving];
-        let happened = [dirtied, written, reclaim_writes, created, created_ahead, activated, evicted];
+        let happened = [dirtied, written, created, created_ahead, activated, evicted];
         let met = |count| core.counts.get_in(zone, count);
         let (hit, missed) = (met(InZone::HitBytes), met(InZone::MissedBytes));
         let (used, wasted) = (met(InZone::AheadUsed), met(InZone::AheadWasted));
@@ -232,12 +231,6 @@ static ROWS: &[Attribute<PageCache>] = &[
         EvictedDirectly
     ),
     count!("reads_uncached", Requests, "Reads of the device below that found no memory to stay in", Uncached),
-    traffic!(
-        "reclaim_writes",
-        Blocks,
-        "Blocks that reclaim has written because it found no clean folio: none, unless an experiment asks for it",
-        reclaim_writes
-    ),
     Attribute::read(
         Spec::fact(
             "zones",

@@ -17,7 +17,7 @@ use super::folios::{Folios, Gone};
 use super::places::{ORDERS, Places};
 use super::pressure::Pressure;
 use super::settings::{Mode, Settings};
-use super::shares::{Leave, Traffic};
+use super::shares::Traffic;
 use super::slabs::Frame;
 use super::streams::Streams;
 use super::zones::Zones;
@@ -134,9 +134,12 @@ impl Core {
 
     /// Memory of a shard for a folio that is read, of `order` or less: what is free, or, where reclaim is late, that of a folio that leaves.
     pub(super) fn frame(self: &Arc<Self>, shard: &mut Folios, order: u8, slice: &mut Slice) -> Option<Frame> {
+        #[cfg(feature = "of-2011")]
+        if self.is_of_2011() {
+            return self.frame_of_2011(shard, order);
+        }
         let mut zones = self.zones.order();
-        let spare = zones.clone().find_map(|zone| self.take(shard, zone, order, Leave::Spare));
-        let free = spare.or_else(|| zones.clone().find_map(|zone| self.take(shard, zone, order, Leave::Min)));
+        let free = zones.clone().find_map(|zone| self.take(shard, zone, order));
         let frame = free.or_else(|| zones.find_map(|zone| self.evict_directly(shard, zone, order, slice)));
         self.look_at_memory(shard);
         frame
@@ -149,11 +152,15 @@ impl Core {
         order: u8,
         slice: &mut Slice,
     ) -> Option<Frame> {
+        #[cfg(feature = "of-2011")]
+        if self.is_of_2011() {
+            return self.frame_of_2011(shard, order);
+        }
         let frame = self.zones.place(self.settings.dirty_ratio.get(), |zone, attempt| match attempt {
-            Attempt::Spare => self.take(shard, zone, order, Leave::Spare),
+            Attempt::Spare => self.take(shard, zone, order),
             Attempt::Reclaim => self.evict_directly(shard, zone, order, slice),
             Attempt::Fallback => {
-                let free = self.take(shard, zone, order, Leave::Min);
+                let free = self.take(shard, zone, order);
                 free.or_else(|| self.evict_directly(shard, zone, order, slice))
             }
         });
@@ -161,8 +168,8 @@ impl Core {
         frame
     }
 
-    fn take(&self, shard: &mut Folios, zone: usize, order: u8, leave: Leave) -> Option<Frame> {
-        let frame = shard.take(zone, order, leave)?;
+    pub(super) fn take(&self, shard: &mut Folios, zone: usize, order: u8) -> Option<Frame> {
+        let frame = shard.take(zone, order)?;
         self.zones.taken(frame.zone, frame.units());
         Some(frame)
     }
@@ -174,26 +181,29 @@ impl Core {
         order: u8,
         slice: &mut Slice,
     ) -> Option<Frame> {
-        // What the system refuses counts as free: reclaim in the background does not see that there is none.
-        let directly = self.zones.reclaim_directly() || shard.is_refused(zone);
-        if !directly || !self.evict(shard, zone, slice) {
+        if !self.evict(shard, zone, slice) {
             return None;
         }
         self.counts.add(Count::EvictedDirectly, 1);
-        self.take(shard, zone, order, Leave::Min)
+        self.take(shard, zone, order)
     }
 
     /// Has a folio of `zone` leave a shard; whether one could.
     pub(super) fn evict(self: &Arc<Self>, shard: &mut Folios, zone: usize, slice: &mut Slice) -> bool {
-        let mut met = self.notes_dirty().then(Vec::new);
-        let gone = shard.evict(zone, met.as_mut(), slice);
-        met.into_iter().flatten().for_each(|unit| self.meet_dirty(shard, unit));
-        let Some(Gone { span, unread }) = gone else { return false };
+        #[cfg(feature = "of-2011")]
+        if self.is_of_2011() {
+            return self.evict_of_2011(shard, zone, slice);
+        }
+        shard.leaving(zone, slice).inspect(|slot| self.remove(shard, zone, *slot)).is_some()
+    }
+
+    /// The folio of a slot of `zone` leaves a shard.
+    pub(super) fn remove(&self, shard: &mut Folios, zone: usize, slot: u32) {
+        let Gone { span, unread } = shard.remove(zone, slot);
         self.zones.given(zone as u8, span.units());
         if unread {
             self.wasted(zone as u8, self.places.start(span.unit));
         }
-        true
     }
 
     /// Whether a folio that is about to be dirtied can have memory of the shard of a byte: there is some that is free afterwards.

@@ -21,6 +21,9 @@ pub(super) enum Count {
     EvictedDirectly,
     /// Reads of the device below whose content found no memory to stay in.
     Uncached,
+    /// Blocks that reclaim has written.
+    #[cfg(feature = "of-2011")]
+    ReclaimWrites,
     /// Bytes read ahead.
     AheadBytes,
 }

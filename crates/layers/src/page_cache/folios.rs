@@ -8,12 +8,12 @@ use spillway_core::{ByteRange, mutant};
 use spillway_policy::dirty_regions::{DirtyRegions, RegionNumber, Stamp};
 use spillway_policy::eviction::S3Fifo;
 use spillway_policy::folio::FolioState;
-use spillway_policy::zones::{Reserve, Watermarks};
+use spillway_policy::zones::Watermarks;
 
 use super::folio::{Folio, Place};
 use super::index::Index;
 use super::places::{ORDERS, Piece, Places, Span, UnitNumber};
-use super::shares::{Leave, SLOT_BYTES, Share, Traffic};
+use super::shares::{SLOT_BYTES, Share, Traffic};
 use super::slabs::Frame;
 use super::wanted::Wanted;
 use super::work::{FOLIO, copied};
@@ -22,7 +22,7 @@ use crate::slice::{Slice, note};
 /// A shard of the cache, behind its lock.
 pub(super) struct Folios {
     places: Places,
-    zones: Box<[Share]>,
+    pub(super) zones: Box<[Share]>,
     index: Index,
     /// Folios of each order.
     pub(super) orders: [u32; ORDERS],
@@ -47,17 +47,11 @@ pub(super) struct Gone {
 }
 
 impl Folios {
-    /// With so many units of each zone, of which a `reserve` is kept free.
-    pub(super) fn new(places: Places, units: &[u64], reserve: Reserve) -> Self {
-        let mut before = 0;
-        let share = |(zone, units): (u8, &u64)| {
-            let watermarks = reserve.watermarks(*units, before);
-            before += units;
-            Share::new(zone, *units, watermarks, &places)
-        };
+    /// With so many units of each zone.
+    pub(super) fn new(places: Places, units: &[u64]) -> Self {
         Self {
             places,
-            zones: (0..).zip(units).map(share).collect(),
+            zones: (0..).zip(units).map(|(zone, units)| Share::new(zone, *units, &places)).collect(),
             index: Index::new(units.iter().sum(), &places),
             orders: [0; ORDERS],
             dirty: DirtyRegions::default(),
@@ -127,8 +121,8 @@ impl Folios {
     }
 
     /// Memory of a zone for a folio of `order`, or of the largest below it for which there is some.
-    pub(super) fn take(&mut self, zone: usize, order: u8, leave: Leave) -> Option<Frame> {
-        self.zones[zone].take(order, leave)
+    pub(super) fn take(&mut self, zone: usize, order: u8) -> Option<Frame> {
+        self.zones[zone].slabs.take(order)
     }
 
     /// Gives memory back that was not used after all.
@@ -144,11 +138,6 @@ impl Folios {
     /// Whether there is no memory of `zone`.
     pub(super) fn has_none(&self, zone: usize) -> bool {
         self.zones[zone].slabs.units() == 0
-    }
-
-    /// Whether the system has refused the memory of `zone` that was needed last.
-    pub(super) fn is_refused(&self, zone: usize) -> bool {
-        self.zones[zone].slabs.is_refused()
     }
 
     /// Whether so little of each zone is free that folios are to leave.
@@ -176,20 +165,19 @@ impl Folios {
         self.orders[usize::from(span.order)] += 1;
     }
 
-    /// A folio of `zone` leaves, if one of those looked at can. Notes in `met` a unit of each of them that is dirty.
-    pub(super) fn evict(
-        &mut self,
-        zone: usize,
-        met: Option<&mut Vec<UnitNumber>>,
-        slice: &mut Slice,
-    ) -> Option<Gone> {
-        let slot = self.zones[zone].leaving(met, slice)?;
+    /// The slot of a folio of `zone` that can leave, if one of those looked at can; it is to be removed.
+    pub(super) fn leaving(&mut self, zone: usize, slice: &mut Slice) -> Option<u32> {
+        self.zones[zone].leaving(slice)
+    }
+
+    /// The folio of a slot of `zone` leaves.
+    pub(super) fn remove(&mut self, zone: usize, slot: u32) -> Gone {
         self.index.remove(&mut self.zones, Place::new(zone as u8, slot));
         let folio = self.zones[zone].remove(slot);
         let (span, unread) = (folio.span(), folio.is_unread());
         self.orders[usize::from(span.order)] -= 1;
         self.give(folio.frame);
-        Some(Gone { span, unread })
+        Gone { span, unread }
     }
 
     /// What has happened in a zone.
@@ -324,7 +312,7 @@ mod tests {
             granule_shift: 12,
             shards: 1,
         };
-        Folios::new(places, &[32, 32], Reserve::Little)
+        Folios::new(places, &[32, 32])
     }
 
     /// Whether no folio has any of `units`.
@@ -341,7 +329,7 @@ mod tests {
         let room = folios.room(UnitNumber(unit), order);
         let largest = (0..=order).rev().find(|order| is_free(plain, unit..unit + (1 << order)));
         assert_eq!((room.unit.0, Some(room.order)), (unit, largest));
-        let Some(frame) = folios.take(zone, room.order, Leave::Min) else { return };
+        let Some(frame) = folios.take(zone, room.order) else { return };
         let span = Span { order: frame.order, ..room };
         folios.insert(span.unit, frame, Some(&(0..1)));
         plain.insert(unit, span);
@@ -358,8 +346,8 @@ mod tests {
                 let zone = (unit % 2) as usize;
                 match kind {
                     0 => {
-                        let gone = folios.evict(zone, None, &mut Slice::new());
-                        gone.into_iter().for_each(|gone| _ = plain.remove(&gone.span.unit.0));
+                        let slot = folios.leaving(zone, &mut Slice::new());
+                        slot.map(|slot| plain.remove(&folios.remove(zone, slot).span.unit.0));
                     }
                     // Leaves later than others.
                     1 => _ = folios.get(UnitNumber(unit)).map(|folio| folio.touch(&(3..4))),

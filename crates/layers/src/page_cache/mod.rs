@@ -33,7 +33,6 @@
 //! | `slabs`, `zones` | memory of folios; zones of it, with their shares of the dirty limit |
 //! | `folio`, `index`, `units` | a folio; where each lies: a hash table of units, and lists of regions |
 //! | `shares`, `folios` | what a shard has of a zone, and who leaves it next; a shard: folios by where they lie, dirty regions |
-//! | `paging_out` | reclaim that writes, for comparison |
 //! | `reading`, `writing`, `replacing`, `extents` | requests of clients |
 //! | `readahead`, `streams` | what is read before it is asked for, and for whom |
 //! | `saving`, `wanted` | what has to be below before a client has its answer |
@@ -54,8 +53,9 @@ mod flushing;
 mod folio;
 mod folios;
 mod index;
+#[cfg(feature = "of-2011")]
+mod of_2011;
 mod opening;
-mod paging_out;
 mod places;
 mod pressure;
 mod readahead;
@@ -94,8 +94,6 @@ use writing::Hand;
 pub use attributes::{attributes, declarations};
 pub use cache::PageCache;
 pub use settings::{Config, Cut, Division, Mode};
-pub use spillway_policy::throttle::Throttling;
-pub use spillway_policy::zones::{Reserve, Scope, Tail};
 
 impl Open<Below> for Config {
     async fn open(&self, below: Below, around: &Surroundings) -> Result<OpenDevice, Error> {

@@ -222,7 +222,7 @@ fn core(
 ) -> Arc<Core> {
     let meter = Meter::new(env.clone());
     let zones = Zones::new(&settings.division, fit.folios, &fit.places);
-    let shard = |units: Vec<u64>| RwLock::new(Folios::new(fit.places, &units, settings.division.reserve));
+    let shard = |units: Vec<u64>| RwLock::new(Folios::new(fit.places, &units));
     let counts = Counts::new(zones.len());
     let shards: Box<[_]> = zones.dealt(fit.places.shards).into_iter().map(shard).collect();
     let core = Arc::new_cyclic(|core| Core {
@@ -262,6 +262,8 @@ fn core(
         env,
         dirtiable,
     });
+    #[cfg(feature = "of-2011")]
+    core.keep_free_as_in_2011();
     core.limit_unsaved();
     core
 }

@@ -2,7 +2,7 @@
 //!
 //! Reclaim begins where a shard is below the low watermark of free memory in each zone, and goes on up to the high ones (`policy::zones`). Only
 //! clean folios leave. Where too few can, it asks for write-back as a writer that waits would, and goes on once a batch has ended. It never
-//! writes itself, but for comparison (`paging_out`).
+//! writes itself.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

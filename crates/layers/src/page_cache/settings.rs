@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use spillway_core::block::DEVICE_BYTES_MAX;
 use spillway_core::{BlockSize, Error, Geometry, Preset, Type, Unit};
-use spillway_policy::throttle::Throttling;
-use spillway_policy::zones::{Reserve, Scope, Tail};
 
 use crate::options::{choices, in_order, options};
 use crate::sizes;
@@ -31,7 +29,7 @@ pub struct Cut {
     pub granule_bytes: u64,
 }
 
-/// How memory is divided into zones, and what holds for them. No options: experiments compare.
+/// How memory is divided into zones. No options: experiments compare.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Division {
     /// The parts of the zones, in the order in which they are asked for memory; with none, there is a zone for each NUMA node, and all are
@@ -39,14 +37,9 @@ pub struct Division {
     pub zones: Vec<u64>,
     /// Memory of the machine's NUMA nodes; with none, there is one.
     pub nodes: Vec<u64>,
-    /// What the dirty limit is a limit of.
-    pub scope: Scope,
-    /// What reclaim does with a dirty folio. [`Tail::Write`] is the kernel's of 2011.
-    pub tail: Tail,
-    /// What zones keep free. [`Reserve::Little`] is the kernel's of 2011.
-    pub reserve: Reserve,
-    /// How writers are kept below the dirty limit. [`Throttling::AtLimit`] is the kernel's of 2011.
-    pub throttling: Throttling,
+    /// The cache works as the kernel's did in 2011 (`of_2011`).
+    #[cfg(feature = "of-2011")]
+    pub as_in_2011: bool,
 }
 
 impl Division {

@@ -1,6 +1,6 @@
 //! What a shard has of a zone: memory, folios by slot, in the order in which they leave, and what has happened to them.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::ops::{AddAssign, Range};
 
 use spillway_policy::chunked::{CHUNK, Chunked};
@@ -8,8 +8,8 @@ use spillway_policy::eviction::{Eviction, Residents, S3Fifo};
 use spillway_policy::zones::Watermarks;
 
 use super::folio::Folio;
-use super::places::{Places, UnitNumber};
-use super::slabs::{Frame, Slabs};
+use super::places::Places;
+use super::slabs::Slabs;
 use super::work::LOOK;
 use crate::slice::{Slice, note};
 
@@ -33,7 +33,7 @@ impl Default for Slot {
 
 /// Folios by slot.
 #[derive(Default)]
-struct Slots {
+pub(super) struct Slots {
     slots: Chunked<Slot>,
     /// The first one that is free.
     free: Option<u32>,
@@ -41,7 +41,7 @@ struct Slots {
 
 impl Slots {
     #[inline]
-    fn at(&self, slot: u32) -> &Folio {
+    pub(super) fn at(&self, slot: u32) -> &Folio {
         match &self.slots[slot] {
             Slot::Taken(folio) => folio,
             Slot::Free(_) => panic!("slot {slot} has no folio"),
@@ -125,11 +125,20 @@ impl Residents for Slots {
 }
 
 /// The folios of a zone while one is sought that can leave.
-struct Leaving<'a> {
-    slots: &'a Slots,
-    /// Those that cannot because they are dirty, a unit of each, where that matters.
-    dirty: RefCell<Option<&'a mut Vec<UnitNumber>>>,
+pub(super) struct Leaving<'a> {
+    pub(super) slots: &'a Slots,
     looks: Cell<u32>,
+}
+
+impl<'a> Leaving<'a> {
+    pub(super) fn new(slots: &'a Slots) -> Self {
+        Self { slots, looks: Cell::new(0) }
+    }
+
+    /// Counts what was looked at.
+    pub(super) fn count(&self, slice: &mut Slice) {
+        slice.count(self.looks.get() * LOOK);
+    }
 }
 
 impl Residents for Leaving<'_> {
@@ -152,10 +161,6 @@ impl Residents for Leaving<'_> {
     fn may_leave(&self, slot: u32) -> bool {
         note(LOOK);
         self.looks.set(self.looks.get() + 1);
-        if let Some(dirty) = self.dirty.borrow_mut().as_mut() {
-            let folio = self.slots.at(slot);
-            dirty.extend(folio.state.dirty_runs().next().map(|_| folio.unit));
-        }
         self.slots.may_leave(slot)
     }
 }
@@ -174,8 +179,6 @@ pub(super) struct Traffic {
     pub(super) dirtied: u64,
     pub(super) written: u64,
     pub(super) redirtied: u64,
-    /// Blocks that reclaim has begun to write.
-    pub(super) reclaim_writes: u64,
 }
 
 impl AddAssign for Traffic {
@@ -187,21 +190,11 @@ impl AddAssign for Traffic {
         self.dirtied += other.dirtied;
         self.written += other.written;
         self.redirtied += other.redirtied;
-        self.reclaim_writes += other.reclaim_writes;
     }
 }
 
 /// Bytes that a share takes for folios that it does not have, at most.
 pub(super) const BYTES_SPARE: u64 = CHUNK as u64 * SLOT_BYTES + S3Fifo::BYTES_SPARE;
-
-/// What is left free of memory that is taken.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Leave {
-    /// As much as where another zone may have more than it leaves.
-    Spare,
-    /// As little as possible.
-    Min,
-}
 
 /// Folios looked at for one that can leave.
 pub(super) const LOOKS: u32 = 64;
@@ -210,17 +203,17 @@ pub(super) const LOOKS: u32 = 64;
 pub(super) struct Share {
     pub(super) slabs: Slabs,
     pub(super) watermarks: Watermarks,
-    slots: Slots,
-    eviction: S3Fifo,
+    pub(super) slots: Slots,
+    pub(super) eviction: S3Fifo,
     pub(super) traffic: Traffic,
 }
 
 impl Share {
     /// With so many units of memory.
-    pub(super) fn new(zone: u8, units: u64, watermarks: Watermarks, places: &Places) -> Self {
+    pub(super) fn new(zone: u8, units: u64, places: &Places) -> Self {
         Self {
             slabs: Slabs::new(zone, units, places),
-            watermarks,
+            watermarks: Watermarks::new(units),
             slots: Slots::default(),
             eviction: S3Fifo::new(u32::try_from(units).unwrap_or(u32::MAX)),
             traffic: Traffic::default(),
@@ -245,16 +238,6 @@ impl Share {
         self.slots.all()
     }
 
-    /// Memory for a folio of `order`, or of the largest below it for which there is some, beside what is left.
-    pub(super) fn take(&mut self, order: u8, leave: Leave) -> Option<Frame> {
-        let mark = match leave {
-            Leave::Spare => self.watermarks.spare,
-            Leave::Min => self.watermarks.min,
-        };
-        let most = self.slabs.free().saturating_sub(mark).checked_ilog2()?;
-        self.slabs.take(order.min(most as u8))
-    }
-
     /// A new folio; the slot that it gets.
     pub(super) fn insert(&mut self, folio: Folio) -> u32 {
         let span = folio.span();
@@ -266,11 +249,11 @@ impl Share {
         slot
     }
 
-    /// The slot of a folio that can leave, if one of those looked at can; it is to be removed. Notes in `met` which of them are dirty.
-    pub(super) fn leaving(&mut self, met: Option<&mut Vec<UnitNumber>>, slice: &mut Slice) -> Option<u32> {
-        let leaving = Leaving { slots: &self.slots, dirty: RefCell::new(met), looks: Cell::new(0) };
+    /// The slot of a folio that can leave, if one of those looked at can; it is to be removed.
+    pub(super) fn leaving(&mut self, slice: &mut Slice) -> Option<u32> {
+        let leaving = Leaving::new(&self.slots);
         let slot = self.eviction.evict(LOOKS, &leaving);
-        slice.count(leaving.looks.get() * LOOK);
+        leaving.count(slice);
         slot
     }
 
@@ -294,28 +277,5 @@ impl Share {
         assert_eq!(used + self.slabs.free(), self.slabs.units(), "each unit is free, or a folio's");
         let unsaved = folios().map(|folio| folio.state.unsaved());
         unsaved.fold((0, 0), |sum, one| (sum.0 + u64::from(one.0), sum.1 + u64::from(one.1)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_kept_free_is_left_whatever_the_size_of_what_is_taken() {
-        let places = Places {
-            block_shift: 12,
-            unit_shift: 12,
-            order_max: 4,
-            region_shift: 16,
-            granule_shift: 12,
-            shards: 1,
-        };
-        let watermarks = Watermarks { min: 2, spare: 5, low: 6, high: 8, pass: 1 };
-        let mut share = Share::new(0, 16, watermarks, &places);
-        let mut take = |order, leave| share.take(order, leave).map(|frame| frame.order);
-        assert_eq!([4, 4, 0, 0].map(|order| take(order, Leave::Spare)), [Some(3), Some(1), Some(0), None]);
-        assert_eq!([4, 4, 0].map(|order| take(order, Leave::Min)), [Some(1), Some(0), None]);
-        assert_eq!(share.slabs.free(), 2);
     }
 }

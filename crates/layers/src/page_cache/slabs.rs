@@ -74,11 +74,6 @@ impl Slabs {
         u64::from(self.free.free()) + self.units() - u64::from(self.first(self.made))
     }
 
-    /// Whether the system has refused the last slab that was needed.
-    pub(super) fn is_refused(&self) -> bool {
-        self.refused
-    }
-
     /// A frame of `order`, or the largest below it that is free. Its content is arbitrary. None where all are taken, or where the system
     /// refuses memory for more.
     pub(super) fn take(&mut self, order: u8) -> Option<Frame> {
@@ -242,10 +237,10 @@ mod tests {
     fn what_the_system_refuses_is_asked_for_again() {
         let mut slabs = slabs(80);
         let short = system::Short::of(0);
-        assert_eq!((slabs.take(0), slabs.free(), slabs.is_refused()), (None, 80, true));
+        assert_eq!((slabs.take(0), slabs.free(), slabs.refused), (None, 80, true));
         drop(short);
         let first = slabs.take(2).expect("there is memory again");
-        assert!(!slabs.is_refused());
+        assert!(!slabs.refused);
         let short = system::Short::of(0);
         assert_eq!(slabs.take(5).map(|frame| frame.order), Some(4), "the largest of what there is");
         assert_eq!(

@@ -3,6 +3,8 @@
 mod discards;
 mod failures;
 mod memory;
+#[cfg(feature = "of-2011")]
+mod of_2011;
 mod pressure;
 mod readahead;
 mod reads;

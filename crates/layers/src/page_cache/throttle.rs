@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use spillway_policy::throttle::{Thresholds, Throttling};
+use spillway_policy::throttle::Thresholds;
 
 use super::cache::Core;
 use super::counts::{Count, InZone};
@@ -25,8 +25,11 @@ impl Core {
 
     /// Whether a writer that has dirtied so many blocks has to [`Core::throttle`].
     pub(super) fn is_throttled(&self, dirtied: u64) -> bool {
-        let smooth = self.settings.division.throttling == Throttling::Smooth;
-        smooth && dirtied > 0 && self.unsaved.used() > self.thresholds().freerun()
+        #[cfg(feature = "of-2011")]
+        if self.is_of_2011() {
+            return false;
+        }
+        dirtied > 0 && self.unsaved.used() > self.thresholds().freerun()
     }
 
     /// Pauses for so many blocks, the last of them in `zone`, where they cannot leave as fast as they come. Where write-back has failed nothing may leave any more, and

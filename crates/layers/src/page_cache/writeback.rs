@@ -215,7 +215,7 @@ impl Core {
         Some(self.begin_batch(shard, region, runs))
     }
 
-    fn blocks_of(&self, runs: &[ByteRange]) -> u64 {
+    pub(super) fn blocks_of(&self, runs: &[ByteRange]) -> u64 {
         runs.iter().map(|run| run.len >> self.places.block_shift).sum()
     }
 

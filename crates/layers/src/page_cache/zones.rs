@@ -5,7 +5,7 @@
 //! then touches is up to the kernel. Zones without an order of preference take turns by size, so that all are aged alike.
 
 use spillway_core::sync::{AtomicU64, Ordering};
-use spillway_policy::zones::{Attempt, Limit, Reserve, Zone, place};
+use spillway_policy::zones::{Attempt, Zone, place};
 
 use super::folio::ZONES_MAX;
 use super::places::Places;
@@ -107,11 +107,6 @@ impl Zones {
         self.kept.iter().position(mine).expect("a turn is one of the units")
     }
 
-    /// Whether requests reclaim memory themselves where none is free.
-    pub(super) fn reclaim_directly(&self) -> bool {
-        self.division.reserve == Reserve::Plenty
-    }
-
     /// Units of a zone were taken.
     pub(super) fn taken(&self, zone: u8, units: u64) {
         let before = self.kept[usize::from(zone)].free.fetch_sub(units, Ordering::Relaxed);
@@ -141,8 +136,7 @@ impl Zones {
         }
         let zones_in_order: Vec<usize> = self.order().collect();
         let zones: Vec<Zone> = zones_in_order.iter().map(|zone| self.held(*zone).zone()).collect();
-        let limit = Limit::Percent(percent);
-        place(self.division.scope, limit, &zones, |nth, attempt| take(zones_in_order[nth], attempt))
+        place(percent, &zones, |nth, attempt| take(zones_in_order[nth], attempt))
     }
 
     /// Blocks have become dirty.
@@ -212,7 +206,6 @@ fn divided(count: u64, parts: &[u64]) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spillway_policy::zones::Scope;
 
     #[test]
     fn units_are_divided_without_rest() {
@@ -237,8 +230,8 @@ mod tests {
         shards: 1,
     };
 
-    fn zones(parts: &[u64], scope: Scope) -> Zones {
-        let division = Division { zones: parts.to_vec(), scope, ..Division::default() };
+    fn zones(parts: &[u64]) -> Zones {
+        let division = Division { zones: parts.to_vec(), ..Division::default() };
         Zones::new(&division, 100, &PLACES)
     }
 
@@ -267,26 +260,26 @@ mod tests {
     }
 
     /// The zones from which memory comes until none is free, each unit dirtied.
-    fn dirtied(scope: Scope) -> Vec<u8> {
-        let zones = zones(&[20, 80], scope);
+    fn dirtied(percent: u64) -> Vec<u8> {
+        let zones = zones(&[20, 80]);
         let free = |zone, attempt| if attempt == Attempt::Reclaim { None } else { take(&zones, zone) };
-        let dirty = || zones.place(40, free).inspect(|zone| zones.dirtied(*zone, 1));
+        let dirty = || zones.place(percent, free).inspect(|zone| zones.dirtied(*zone, 1));
         std::iter::from_fn(dirty).collect()
     }
 
     #[test]
     fn what_is_dirtied_goes_to_a_zone_below_its_share() {
         let before = |zones: &[u8], count: usize| zones[..count].iter().filter(|zone| **zone == 0).count();
-        let with = dirtied(Scope::Zone);
+        let with = dirtied(40);
         // One more than its share: at it, a zone is not above it.
         assert_eq!((before(&with, 9), before(&with, 41)), (9, 9));
         assert_eq!(with.len(), 100, "where none is below its share any will do");
-        assert_eq!(before(&dirtied(Scope::Global), 20), 20, "with one limit for all the first is filled");
+        assert_eq!(before(&dirtied(100), 20), 20, "where all may be unsaved the first is filled");
     }
 
     #[test]
     fn a_zone_below_its_share_reclaims_before_another_above_it_gives_its_free_memory() {
-        let zones = zones(&[20, 80], Scope::Zone);
+        let zones = zones(&[20, 80]);
         while take(&zones, 1).is_some() {}
         zones.dirtied(0, 20);
         let ask = |reclaimed: Option<u8>| {

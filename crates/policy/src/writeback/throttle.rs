@@ -34,16 +34,6 @@ const SLOWEST: u64 = 64;
 /// The shortest pause that [`PAUSE_MAX`] may shrink to.
 const PAUSE_MAX_LEAST: Duration = Duration::from_millis(5);
 
-/// How writers are kept below the limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Throttling {
-    /// By pauses, from the end of the free run on: the kernel's since 3.2.
-    #[default]
-    Smooth,
-    /// By a stop at the limit, until there is room again: the kernel's before.
-    AtLimit,
-}
-
 /// Bytes between which writers are slowed down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {

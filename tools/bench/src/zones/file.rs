@@ -66,13 +66,12 @@ impl File {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spillway_policy::zones::{Limit, Scope};
 
     #[test]
     fn write_back_goes_round_and_finds_what_was_skipped() {
         let (mut memory, mut file) = (Memory::new(), File::new(10));
         for content in 0..10 {
-            let (page, _) = memory.allocate(content, Scope::Zone, Limit::Percent(40)).expect("room");
+            let (page, _) = memory.allocate(content, 40).expect("room");
             memory.set(page, State::Dirty);
             file.append(page);
         }

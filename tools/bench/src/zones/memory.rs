@@ -1,6 +1,6 @@
 //! The memory of the machine of 2011: three zones, their watermarks, and their lists of pages in the order of age.
 
-use spillway_policy::zones::{Attempt, Limit, Scope, Zone, place};
+use spillway_policy::zones::{Attempt, Zone, place};
 
 /// In the order of the allocator's preference: Normal, DMA32, DMA.
 pub(super) const NAMES: [&str; ZONES] = ["Normal", "DMA32", "DMA"];
@@ -95,7 +95,7 @@ impl Memory {
     /// Full of clean pages of that content, which nobody needs any more.
     pub(super) fn full(content: u32) -> Self {
         let mut memory = Self::new();
-        while memory.allocate(content, Scope::Global, Limit::Percent(100)).is_some_and(|(_, low)| !low) {}
+        while memory.allocate(content, 100).is_some_and(|(_, low)| !low) {}
         memory
     }
 
@@ -130,9 +130,9 @@ impl Memory {
         (sum(|zone| zone.dirty), sum(|zone| zone.writeback))
     }
 
-    /// A free page for `content`, the newest of its zone's inactive ones; and whether all zones are low, so that reclaim has to begin.
+    /// A free page for `content`, the newest of its zone's inactive ones, in a zone of which at most `percent` are unsaved where one has any; and whether all zones are low, so that reclaim has to begin.
     /// `None` where even the last reserve is used.
-    pub(super) fn allocate(&mut self, content: u32, scope: Scope, limit: Limit) -> Option<(u32, bool)> {
+    pub(super) fn allocate(&mut self, content: u32, percent: u64) -> Option<(u32, bool)> {
         let free = self.zones.each_ref().map(|zone| zone.free.len());
         let take = |zone: usize, attempt| {
             let mark = match attempt {
@@ -143,7 +143,7 @@ impl Memory {
             };
             (free[zone] > mark + LEFT_ALONE[zone]).then_some((zone, attempt))
         };
-        let (zone, attempt) = place(scope, limit, &self.zones(), take)?;
+        let (zone, attempt) = place(percent, &self.zones(), take)?;
         let page = self.zones[zone].free.pop().expect("it has more than its watermark");
         let slot = self.page_mut(page);
         (slot.content, slot.state) = (content, State::Clean);
@@ -303,12 +303,12 @@ fn high(zone: usize) -> usize {
 mod tests {
     use super::*;
 
-    const LIMIT: Limit = Limit::Percent(40);
+    const LIMIT: u64 = 40;
 
-    fn filled(scope: Scope, pages: u32) -> Memory {
+    fn filled(percent: u64, pages: u32) -> Memory {
         let mut memory = Memory::new();
         for content in 0..pages {
-            let (page, _) = memory.allocate(content, scope, LIMIT).expect("there is room");
+            let (page, _) = memory.allocate(content, percent).expect("there is room");
             memory.set(page, State::Dirty);
         }
         memory
@@ -316,15 +316,14 @@ mod tests {
 
     #[test]
     fn without_shares_the_preferred_zone_becomes_dirty_altogether() {
-        let of_normal = |scope| filled(scope, 200_000).zones()[0].unsaved;
-        assert_eq!(of_normal(Scope::Global), SIZES[0] as u64 - low(0) as u64);
-        let share = LIMIT.share(SIZES[0] as u64, PAGES as u64);
-        assert!(of_normal(Scope::Zone) <= share + 1);
+        let of_normal = |percent| filled(percent, 200_000).zones()[0].unsaved;
+        assert_eq!(of_normal(100), SIZES[0] as u64 - low(0) as u64);
+        assert!(of_normal(LIMIT) <= SIZES[0] as u64 * LIMIT / 100 + 1);
     }
 
     #[test]
     fn pages_leave_in_the_order_of_age_and_rotate_where_they_stay() {
-        let mut memory = filled(Scope::Global, 3);
+        let mut memory = filled(100, 3);
         let pages: Vec<u32> = (0..4).map(|_| memory.look(0).expect("there are some")).collect();
         assert_eq!(pages[0], pages[3]);
         let contents = pages.iter().map(|page| memory.page(*page).content);
@@ -338,7 +337,7 @@ mod tests {
 
     #[test]
     fn the_second_access_makes_a_page_active() {
-        let mut memory = filled(Scope::Global, 2);
+        let mut memory = filled(100, 2);
         let page = memory.look(0).expect("a page");
         assert_eq!([0; 4].map(|_| memory.access(page)), [false, true, false, false]);
         assert_eq!(memory.inactive(0), 1);
@@ -348,7 +347,7 @@ mod tests {
     fn memory_ends_at_the_last_reserve() {
         let mut memory = Memory::new();
         let mut low = 0;
-        while let Some((_, fell_back)) = memory.allocate(0, Scope::Global, LIMIT) {
+        while let Some((_, fell_back)) = memory.allocate(0, 100) {
             low += usize::from(fell_back);
         }
         let left: Vec<usize> = memory.zones.iter().map(|zone| zone.free.len()).collect();

@@ -4,11 +4,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Result;
-use spillway_policy::zones::Scope;
 
 use super::file_system::{ALL, FileSystem};
 use super::memory::{NAMES, PAGES, size};
-use super::setup::{Measured, Sample, Setup};
+use super::setup::{Measured, Sample, Scope, Setup};
 use super::stick::Speed;
 use super::svg::{self, Chart, Line};
 use super::time::{MILLI, SECOND};

@@ -1,10 +1,27 @@
 //! What a run of the model is given, and what comes of it.
 
-use spillway_policy::zones::Scope;
-
 use super::file_system::FileSystem;
 use super::memory::ZONES;
 use super::stick::Speed;
+
+/// What the dirty limit is a limit of.
+#[derive(Clone, Copy)]
+pub(super) enum Scope {
+    /// Each zone has its share.
+    Zone,
+    /// All memory together, whichever zone it is in: the kernel's until 3.2.
+    Global,
+}
+
+impl Scope {
+    /// How many percent of a zone may be unsaved, where the limit of all memory is `percent`.
+    pub(super) fn of_zone(self, percent: u64) -> u64 {
+        match self {
+            Self::Zone => percent,
+            Self::Global => 100,
+        }
+    }
+}
 
 /// What one run is given.
 #[derive(Clone, Copy)]

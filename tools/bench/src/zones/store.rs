@@ -8,9 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use spillway_core::{Attributes, BlockDevice, Budget, Geometry, IoBuf, Op, Request, Seam, Submission};
 use spillway_io::{Workers, WorkersOptions};
-use spillway_layers::page_cache::{
-    Config, Cut, Division, PageCache, Reserve, Scope, Tail, Throttling, attributes,
-};
+use spillway_layers::page_cache::{Config, Cut, Division, PageCache, attributes};
 use spillway_layers::{null, rate};
 
 use super::svg;
@@ -44,14 +42,7 @@ const GAIN: f64 = 1.3;
 /// that writes what it meets, in pages. Write-back sends requests of about what a stick takes at once. Writers are not slowed down before they
 /// stop, and the only one does at seven eighths of the limit.
 fn of_2011() -> Config {
-    let division = Division {
-        zones: ZONES.to_vec(),
-        scope: Scope::Global,
-        tail: Tail::Write,
-        reserve: Reserve::Little,
-        throttling: Throttling::AtLimit,
-        ..Division::default()
-    };
+    let division = Division { zones: ZONES.to_vec(), as_in_2011: true, ..Division::default() };
     let cut = Cut { region_bytes: 128 << 10, shards: 1, ..Cut::default() };
     Config { folio_size: Some(4096), dirty_ratio: LIMIT * 7 / 8, division, cut, ..Config::default() }
 }
@@ -167,12 +158,13 @@ fn measure(mode: &Config, beside: bool) -> Result<Run> {
     };
     let (cache, _) = PageCache::open(&config, store, workers.env(), &Budget::new(2 * MEMORY))?;
     let shown = attributes(cache.clone());
-    let work = || on_worker(&workers, move || async move { write(cache, beside).await });
+    let device = cache.clone();
+    let work = || on_worker(&workers, move || async move { write(device, beside).await });
     let (seconds, looks) = watch(&shown, work)?;
     let number = |name: &str| Ok::<_, anyhow::Error>(shown.get(name)?.number().context("a number")? as f64);
     Ok(Run {
         mib_per_second: (WRITTEN / MIB) as f64 / seconds,
-        reclaim_writes: number("reclaim_writes")?,
+        reclaim_writes: cache.reclaim_writes() as f64,
         ios: number("writeback_ios")?,
         looks,
     })

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use spillway_core::random::Random;
 use spillway_policy::throttle::{Thresholds, Throttle};
-use spillway_policy::zones::{Limit, Scope};
+use spillway_policy::zones::Zone;
 
 use super::file::File;
 use super::file_system::Pageout;
 use super::memory::{Memory, State, ZONES};
-use super::setup::{Found, Measured, Sample, Setup};
+use super::setup::{Found, Measured, Sample, Scope, Setup};
 use super::stick::{Request, Speed, Stick};
 use super::time::{MILLI, SECOND};
 
@@ -28,8 +28,8 @@ const COPY: u64 = 8_000;
 const LOOK: u64 = 1_000;
 const SUBMIT: u64 = 2_000;
 
-const LIMIT: Limit = Limit::Percent(40);
-const BACKGROUND: Limit = Limit::Percent(10);
+const LIMIT: u64 = 40;
+const BACKGROUND: u64 = 10;
 
 /// Pages of a request of write-back, and of what it advances by without writing.
 const REQUEST_PAGES: usize = 30;
@@ -148,8 +148,8 @@ impl World {
     }
 
     fn thresholds(&self) -> Thresholds {
-        let zones = self.memory.zones();
-        let [background, limit] = [BACKGROUND, LIMIT].map(|limit| limit.of_all(&zones) * PAGE_BYTES);
+        let pages: u64 = self.memory.zones().iter().map(Zone::dirtyable).sum();
+        let [background, limit] = [BACKGROUND, LIMIT].map(|percent| pages * percent / 100 * PAGE_BYTES);
         Thresholds { background, limit }
     }
 
@@ -189,7 +189,7 @@ impl World {
     }
 
     fn allocate(&mut self, content: u32, scope: Scope) -> Option<u32> {
-        let found = self.memory.allocate(content, scope, LIMIT);
+        let found = self.memory.allocate(content, scope.of_zone(LIMIT));
         let low = found.is_none_or(|(_, low)| low);
         if low && self.wakes[RECLAIM] == NEVER {
             self.wakes[RECLAIM] = self.now + 50_000 + self.random.below(450_000);

@@ -1,12 +1,11 @@
 //! Writers that are faster than the disk.
 
 use spillway_core::random::Random;
-use spillway_policy::throttle::Throttling;
 
 use super::*;
 
 /// A cache of 32 MiB of which 18 may be unsaved; writers run free up to 12.
-fn roomy() -> Config {
+pub(super) fn roomy() -> Config {
     Config {
         page_cache_bytes_max: Some(32 << 20),
         dirty_background_ratio: 20,
@@ -17,7 +16,7 @@ fn roomy() -> Config {
     }
 }
 
-fn slow(config: &Config, latency: Latency) -> House {
+pub(super) fn slow(config: &Config, latency: Latency) -> House {
     House::over(config, Plan { latency, ..Plan::default() }, Medium::new(128 << 20))
 }
 
@@ -81,22 +80,6 @@ fn pauses_count_where_the_folio_that_was_dirtied_is() {
     let sum = house.number("throttled_time");
     assert!(paused[0] > 0 && paused[1] > paused[0], "{paused:?} ms");
     assert!(sum - (paused[0] + paused[1]) <= 1, "{paused:?} of {sum} ms, each rounded down");
-    house.flush();
-}
-
-/// As before 2012.
-#[test]
-fn for_comparison_writers_run_freely_up_to_the_limit_and_stop_there() {
-    let division = Division { throttling: Throttling::AtLimit, ..Division::default() };
-    let house = slow(&Config { division, ..roomy() }, Latency::UsbStick);
-    let limit = house.number("nr_dirty_threshold") as usize / 8 * 8;
-    for block in (0..limit).step_by(8) {
-        assert!(matches!(house.submit(filled(block, 1, 8)), Answer::Done(_)), "block {block} of {limit}");
-    }
-    let stopped = house.submit(filled(limit, 1, 8));
-    assert!(matches!(stopped, Answer::Pending(_)));
-    assert_eq!(house.world.run(stopped).result, Ok(()));
-    assert_eq!((house.number("throttled_writes"), house.number("writes_blocked")), (0, 1));
     house.flush();
 }
 

@@ -1,0 +1,207 @@
+//! The cache as Linux 3.1 had it in 2011, for comparison: in builds of benchmarks and of the simulator only.
+//!
+//! There is one dirty limit for all memory, whichever zone it is in. Zones are asked in order, and keep as little free as on the source's machine;
+//! requests wait for background reclaim. It writes what is dirty of a folio that it meets, alone, wherever the device below then is, and
+//! looks for a clean one meanwhile. Writers run freely until they stop at the limit.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use spillway_core::{ByteRange, Place, mutant, task};
+use spillway_policy::dirty_regions::RegionState;
+use spillway_policy::eviction::{Eviction, Residents};
+use spillway_policy::zones::Watermarks;
+
+use super::cache::{Core, PageCache};
+use super::counts::Count;
+use super::folios::Folios;
+use super::places::UnitNumber;
+use super::shares::{LOOKS, Leaving, Share};
+use super::slabs::Frame;
+use super::writeback::Batch;
+use crate::slice::Slice;
+
+/// Pages of the source's machine, and those that Linux kept free of it: 4 times the square root of the memory in KiB, as KiB.
+const MACHINE: u64 = 963_840;
+const KEPT_FREE: u64 = 1963;
+
+/// Quarters of what is kept free that requests leave, those that they leave while another zone may have more, and those up to which reclaim
+/// goes on.
+const MIN: u64 = 4;
+const LOW: u64 = 5;
+const HIGH: u64 = 6;
+
+/// Units of a zone, and of those that are asked before it.
+#[derive(Clone, Copy)]
+struct Size {
+    units: u64,
+    before: u64,
+}
+
+impl Size {
+    /// Of each zone of a shard.
+    fn of(zones: &[Share]) -> Vec<Self> {
+        let mut before = 0;
+        let size = |zone: &Share| {
+            let size = Self { units: zone.slabs.units(), before };
+            before += size.units;
+            size
+        };
+        zones.iter().map(size).collect()
+    }
+
+    /// So many quarters of what the zone keeps free, and what requests that could be for the zones before leave to those that could not.
+    fn mark(self, quarters: u64) -> u64 {
+        let kept = self.units * KEPT_FREE / MACHINE;
+        (kept * quarters / 4 + self.before / 256).min(self.units)
+    }
+
+    fn watermarks(self) -> Watermarks {
+        let low = self.mark(LOW) + 1;
+        let high = self.mark(HIGH).max(low).min(self.units);
+        Watermarks { low, high, pass: (self.units / 4096).max(1) }
+    }
+}
+
+/// The folios of a zone while one is sought that can leave, and a unit of each that cannot because it is dirty.
+struct Meeting<'a> {
+    leaving: Leaving<'a>,
+    dirty: RefCell<Vec<UnitNumber>>,
+}
+
+impl Residents for Meeting<'_> {
+    fn name(&self, slot: u32) -> u64 {
+        self.leaving.name(slot)
+    }
+
+    fn was_used(&self, slot: u32) -> bool {
+        self.leaving.was_used(slot)
+    }
+
+    fn mark(&self, slot: u32) -> u32 {
+        self.leaving.mark(slot)
+    }
+
+    fn set_mark(&self, slot: u32, mark: u32) {
+        self.leaving.set_mark(slot, mark);
+    }
+
+    fn may_leave(&self, slot: u32) -> bool {
+        let folio = self.leaving.slots.at(slot);
+        self.dirty.borrow_mut().extend(folio.state.dirty_runs().next().map(|_| folio.unit));
+        self.leaving.may_leave(slot)
+    }
+}
+
+impl PageCache {
+    /// Blocks that reclaim has written.
+    pub fn reclaim_writes(&self) -> u64 {
+        self.core.counts.get(Count::ReclaimWrites)
+    }
+}
+
+impl Core {
+    pub(super) fn is_of_2011(&self) -> bool {
+        self.settings.division.as_in_2011
+    }
+
+    /// Sets the watermarks.
+    pub(super) fn keep_free_as_in_2011(&self) {
+        for shard in self.shards.iter().filter(|_| self.is_of_2011()) {
+            let zones = &mut shard.write().zones;
+            let sizes = Size::of(zones);
+            zones.iter_mut().zip(sizes).for_each(|(zone, size)| zone.watermarks = size.watermarks());
+        }
+    }
+
+    /// Memory of a shard for a folio of `order` or less.
+    pub(super) fn frame_of_2011(self: &Arc<Self>, shard: &mut Folios, order: u8) -> Option<Frame> {
+        let sizes = Size::of(&shard.zones);
+        let mut take = |quarters, zone: usize| {
+            let left = shard.free_of(zone).saturating_sub(sizes[zone].mark(quarters));
+            self.take(shard, zone, order.min(left.checked_ilog2()? as u8))
+        };
+        let mut take_above = |quarters| (0..sizes.len()).find_map(|zone| take(quarters, zone));
+        let frame = take_above(LOW).or_else(|| take_above(MIN));
+        self.look_at_memory(shard);
+        frame
+    }
+
+    /// Has a folio of `zone` leave a shard, and writes the dirty ones that it meets; whether one could leave.
+    pub(super) fn evict_of_2011(
+        self: &Arc<Self>,
+        shard: &mut Folios,
+        zone: usize,
+        slice: &mut Slice,
+    ) -> bool {
+        let share = &mut shard.zones[zone];
+        let met = Meeting { leaving: Leaving::new(&share.slots), dirty: RefCell::default() };
+        let slot = share.eviction.evict(LOOKS, &met);
+        met.leaving.count(slice);
+        let dirty = met.dirty.into_inner();
+        if self.failure.check().is_ok() {
+            dirty.into_iter().for_each(|unit| self.page_out(shard, unit));
+        }
+        slot.inspect(|slot| self.remove(shard, zone, *slot)).is_some()
+    }
+
+    /// Writes what is dirty of the folio of `unit`, unless a batch has something of its region.
+    fn page_out(self: &Arc<Self>, shard: &mut Folios, unit: UnitNumber) {
+        let Some(batch) = self.folio_batch(shard, unit) else { return };
+        let core = self.clone();
+        let write = move || async move {
+            // A failure sticks, and who waits for room sees it.
+            let _ = core.write_back(batch).await;
+        };
+        self.env.spawn(Place::Background, task(write));
+    }
+
+    fn folio_batch(self: &Arc<Self>, shard: &mut Folios, unit: UnitNumber) -> Option<Batch> {
+        let region = self.places.region_of(unit);
+        let folio = shard.get(unit).filter(|_| shard.dirty.state(region) == RegionState::Dirty)?;
+        let runs: Vec<ByteRange> =
+            folio.state.dirty_runs().map(|run| self.places.range(folio.span(), &run)).collect();
+        let blocks = self.blocks_of(&runs);
+        if blocks == 0 {
+            return None;
+        }
+        if mutant::on("page_cache: reclaim takes a folio for all of its region") {
+            shard.dirty.take(region);
+        } else {
+            shard.dirty.take_part(region, blocks);
+        }
+        self.counts.add(Count::ReclaimWrites, blocks);
+        Some(self.begin_batch(shard, region, runs))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_those_of_the_source_s_machine() {
+        // Normal, DMA32, DMA.
+        let marks = |units, before| {
+            let size = Size { units, before };
+            let Watermarks { low, high, pass } = size.watermarks();
+            [size.mark(MIN), size.mark(LOW), low, high, pass]
+        };
+        assert_eq!(marks(129_024, 0), [262, 327, 328, 393, 31]);
+        assert_eq!(marks(830_976, 129_024), [1692 + 504, 2115 + 504, 2116 + 504, 2538 + 504, 202]);
+        assert_eq!(marks(3840, 960_000), [7 + 3750, 8 + 3750, 9 + 3750, 10 + 3750, 1]);
+    }
+
+    /// Reclaim that has begun has an end, and what it frees can be taken.
+    #[test]
+    fn marks_are_in_order() {
+        for (units, before) in (1..200).chain([5000, 1 << 40]).flat_map(|units| [(units, 0), (units, 70_000)])
+        {
+            let size = Size { units, before };
+            let ([min, spare], Watermarks { low, high, pass }) =
+                ([MIN, LOW].map(|quarters| size.mark(quarters)), size.watermarks());
+            assert!(min <= spare && spare <= high && high <= units, "{units} {before}");
+            assert!(spare < low && (low <= high || spare == units) && pass > 0, "{units} {before}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! The cache as the kernel had it in 2011.
+
+use super::zones::{small_and_large, write_folios, zone};
+use super::*;
+
+fn as_in_2011(mut config: Config) -> Config {
+    config.division.as_in_2011 = true;
+    config
+}
+
+#[test]
+fn with_one_limit_for_all_memory_the_first_zone_is_dirty_altogether() {
+    let house = House::new(&as_in_2011(small_and_large()));
+    write_folios(&house, 0..house.number("unsaved_bytes_max") as usize / 16384);
+    let [all, .., dirty, _] = zone(&house, 0);
+    assert_eq!(dirty, all);
+}
+
+/// Requests leave reclaim to the background, and find memory once it has some.
+#[test]
+fn reclaim_meets_dirty_folios_and_writes_them() {
+    let house = House::new(&as_in_2011(small_and_large()));
+    write_folios(&house, 0..400);
+    assert!(house.cache.reclaim_writes() > 0);
+    assert_eq!((house.read(4 * 399, 4), house.read(4 * 2000, 4)), ([143; 4].into(), [0; 4].into()));
+    assert!(house.number("folios_evicted") > 300);
+    assert_eq!(house.number("folios_evicted_directly"), 0);
+    house.flush();
+    assert_eq!(house.number("unsaved_bytes"), 0);
+    assert_eq!(house.number("written_back_bytes"), house.number("dirtied_bytes"), "each block once");
+    for folio in (0..400).step_by(7) {
+        assert_eq!(house.read(folio * 4, 4), [folio as u8 | 1; 4], "folio {folio}");
+    }
+    assert_eq!(house.survivor(399 * 4 + 3), 143, "a flush makes all durable");
+}
+
+#[test]
+fn writers_run_freely_up_to_the_limit_and_stop_there() {
+    let house = super::throttle::slow(&as_in_2011(super::throttle::roomy()), Latency::UsbStick);
+    let limit = house.number("nr_dirty_threshold") as usize / 8 * 8;
+    for block in (0..limit).step_by(8) {
+        assert!(matches!(house.submit(filled(block, 1, 8)), Answer::Done(_)), "block {block} of {limit}");
+    }
+    let stopped = house.submit(filled(limit, 1, 8));
+    assert!(matches!(stopped, Answer::Pending(_)));
+    assert_eq!(house.world.run(stopped).result, Ok(()));
+    assert_eq!((house.number("throttled_writes"), house.number("writes_blocked")), (0, 1));
+    house.flush();
+}
