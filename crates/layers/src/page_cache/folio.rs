@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use spillway_core::sync::{AtomicU32, Ordering};
-use spillway_policy::eviction::{Eviction, S3Fifo};
+use spillway_policy::eviction::S3Fifo;
 use spillway_policy::folio::FolioState;
 
 use super::places::{Places, Span, UnitNumber};
@@ -155,6 +155,6 @@ impl Folio {
 fn accessed(before: u32, blocks: &Range<u32>) -> u32 {
     let (mark, end) = (before & MARK, before >> END_SHIFT);
     let same = before & UNREAD != 0 || blocks.start == end && end > 0;
-    let mark = if same { mark } else { S3Fifo::touched(mark, 0) };
+    let mark = if same { mark } else { S3Fifo::touched(mark) };
     mark | blocks.end << END_SHIFT
 }

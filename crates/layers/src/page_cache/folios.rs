@@ -204,17 +204,13 @@ impl Folios {
     /// Writes blocks of a folio, which is there; returns how many of it have become dirty, and its zone.
     pub(super) fn write(&mut self, piece: &Piece, bytes: &[u8], stamp: Stamp) -> (u64, u8) {
         let region = self.places.region_of(piece.folio.unit);
-        let granules = self.places.granules(&piece.blocks, piece.folio.order);
         let (_, place) = self.find(piece.folio.unit).expect("it is there");
         note(FOLIO + copied(bytes.len() as u64));
         let share = &mut self.zones[place.zone()];
         share.bytes_mut(place.slot(), piece.bytes.clone()).copy_from_slice(bytes);
         let folio = share.at_mut(place.slot());
         folio.touch(&piece.blocks);
-        let mut dirtied = u64::from(folio.state.write(piece.blocks.clone()));
-        if granules != piece.blocks {
-            dirtied += u64::from(folio.state.spread(granules));
-        }
+        let dirtied = u64::from(folio.state.write(piece.blocks.clone()));
         let zone = folio.zone();
         self.count(zone).dirtied += dirtied;
         self.dirty.dirtied(region, dirtied, stamp);
@@ -304,14 +300,7 @@ mod tests {
 
     /// In two zones of memory for less than all units.
     fn folios(order_max: u8) -> Folios {
-        let places = Places {
-            block_shift: 12,
-            unit_shift: 12,
-            order_max,
-            region_shift: 17,
-            granule_shift: 12,
-            shards: 1,
-        };
+        let places = Places { block_shift: 12, unit_shift: 12, order_max, region_shift: 17, shards: 1 };
         Folios::new(places, &[32, 32])
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use spillway_core::{ByteRange, Place, mutant, task};
 use spillway_policy::dirty_regions::RegionState;
-use spillway_policy::eviction::{Eviction, Residents};
+use spillway_policy::eviction::Residents;
 use spillway_policy::zones::Watermarks;
 
 use super::cache::{Core, PageCache};

@@ -142,9 +142,7 @@ impl Fit {
         let (unit_shift, region_shift) = (folio.trailing_zeros(), region.trailing_zeros());
         assert!(block_shift <= unit_shift && unit_shift <= region_shift, "blocks, folios, regions");
         assert!(region.is_power_of_two() && shards.is_power_of_two(), "regions of {region}, {shards} shards");
-        let granule = settings.cut.granule_bytes.clamp(settings.block_size().bytes(), largest);
-        let granule_shift = granule.trailing_zeros();
-        let places = Places { block_shift, unit_shift, order_max, region_shift, granule_shift, shards };
+        let places = Places { block_shift, unit_shift, order_max, region_shift, shards };
         let regions = unsaved_blocks(folios, unit_blocks, percent).max(floor).min(folios);
         Self { places, folios, regions, batches, ahead, charge: part(folios, hundred, 100) + spare }
     }

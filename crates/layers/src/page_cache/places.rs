@@ -22,8 +22,6 @@ pub(super) struct Places {
     /// The largest folio has 2^order units, and no more than a region.
     pub(super) order_max: u8,
     pub(super) region_shift: u32,
-    /// Of what becomes dirty together.
-    pub(super) granule_shift: u32,
     pub(super) shards: u64,
 }
 
@@ -82,13 +80,6 @@ impl Places {
     /// Blocks of a folio of `order`.
     pub(super) fn blocks(&self, order: u8) -> u32 {
         self.unit_blocks() << order
-    }
-
-    /// The blocks that become dirty with `blocks` of a folio of `order`.
-    pub(super) fn granules(&self, blocks: &Range<u32>, order: u8) -> Range<u32> {
-        let granule = 1 << (self.granule_shift - self.block_shift);
-        let end = blocks.end.next_multiple_of(granule).min(self.blocks(order));
-        blocks.start / granule * granule..end
     }
 
     /// The unit that a byte lies in.
@@ -179,14 +170,8 @@ impl Places {
 mod tests {
     use super::*;
 
-    const PLACES: Places = Places {
-        block_shift: 12,
-        unit_shift: 14,
-        order_max: 2,
-        region_shift: 16,
-        granule_shift: 13,
-        shards: 2,
-    };
+    const PLACES: Places =
+        Places { block_shift: 12, unit_shift: 14, order_max: 2, region_shift: 16, shards: 2 };
 
     #[test]
     fn a_piece_is_what_a_folio_has_of_a_range() {
@@ -199,7 +184,6 @@ mod tests {
         assert_eq!((piece.blocks.clone(), piece.bytes.clone(), piece.start), (0..8, 0..8 << 12, 5 << 12));
         assert_eq!(PLACES.piece(range, 5 << 12, second), piece);
         assert_eq!(PLACES.range(second, &(1..3)), ByteRange::new(9 << 12, 2 << 12));
-        assert_eq!((PLACES.granules(&(1..2), 0), PLACES.granules(&(3..4), 0)), (0..2, 2..4));
         assert_eq!((PLACES.region_of(UnitNumber(3)).0, PLACES.region_of(UnitNumber(5)).0), (0, 1));
         assert_eq!(PLACES.regions(ByteRange::new(65536, 4096)), RegionNumber(1)..RegionNumber(2));
     }

@@ -18,15 +18,13 @@ choices! {
     }
 }
 
-/// How the cache is cut; 0 is what follows from its size. No options: simulation needs many parts of little, and benchmarks coarse ones.
+/// How the cache is cut; 0 is what follows from its size. No options: simulation needs many parts of little, and benchmarks as many as they have threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
     /// Bytes of a region, which is written back at once: a power of two, not below a folio.
     pub region_bytes: u64,
     /// Shards: a power of two.
     pub shards: u64,
-    /// Bytes that become dirty together, as far as the folio has them: a power of two, no more than a folio. For comparison.
-    pub granule_bytes: u64,
 }
 
 /// How memory is divided into zones. No options: experiments compare.

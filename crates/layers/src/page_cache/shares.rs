@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ops::{AddAssign, Range};
 
 use spillway_policy::chunked::{CHUNK, Chunked};
-use spillway_policy::eviction::{Eviction, Residents, S3Fifo};
+use spillway_policy::eviction::{Residents, S3Fifo};
 use spillway_policy::zones::Watermarks;
 
 use super::folio::Folio;

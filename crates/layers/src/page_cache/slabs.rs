@@ -195,14 +195,7 @@ mod tests {
 
     /// In units of 64 KiB.
     fn slabs(units: u64) -> Slabs {
-        let places = Places {
-            block_shift: 12,
-            unit_shift: 16,
-            order_max: 5,
-            region_shift: 21,
-            granule_shift: 12,
-            shards: 1,
-        };
+        let places = Places { block_shift: 12, unit_shift: 16, order_max: 5, region_shift: 21, shards: 1 };
         Slabs::new(3, units, &places)
     }
 

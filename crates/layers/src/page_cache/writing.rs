@@ -135,7 +135,7 @@ impl Core {
         if self.is_outside(range) && !mutant::on("page_cache: write into a range that is being discarded") {
             return Err(Need::Clear(ByteRange::new(at, request.range.len - start)));
         }
-        let blocks = self.places.granules(&piece.blocks, span.order).len() as u64;
+        let blocks = piece.blocks.len() as u64;
         let wanted = blocks.saturating_sub(hand.blocks);
         if wanted > 0 && !self.unsaved.try_take(wanted) {
             return Err(Need::Unsaved(blocks));

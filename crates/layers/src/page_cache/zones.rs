@@ -221,14 +221,8 @@ mod tests {
     }
 
     /// Blocks, units and folios are the same.
-    const PLACES: Places = Places {
-        block_shift: 12,
-        unit_shift: 12,
-        order_max: 0,
-        region_shift: 12,
-        granule_shift: 12,
-        shards: 1,
-    };
+    const PLACES: Places =
+        Places { block_shift: 12, unit_shift: 12, order_max: 0, region_shift: 12, shards: 1 };
 
     fn zones(parts: &[u64]) -> Zones {
         let division = Division { zones: parts.to_vec(), ..Division::default() };

@@ -1,4 +1,4 @@
-//! Which folio leaves a full cache. Two policies with the same operations: S3-FIFO, which a scan does not empty, and LRU to compare with.
+//! Which folio leaves a full cache: S3-FIFO, which a scan does not empty.
 //!
 //! A cache numbers its folios by slot. An access changes nothing but a mark that the cache keeps beside the folio, so that hits share a
 //! lock; the policy reads the marks when a folio is to leave.
@@ -32,22 +32,7 @@ pub trait Residents {
     }
 }
 
-/// Chooses what leaves.
-pub trait Eviction {
-    /// The mark of a folio after an access, the `tick`th of all; 0 is none.
-    fn touched(mark: u32, tick: u32) -> u32;
-
-    /// A folio named `name`, of 2^`order` units of memory, enters in `slot`, which is free.
-    fn admit(&mut self, slot: u32, name: u64, order: u8);
-
-    /// The folio of `slot` is gone.
-    fn forget(&mut self, slot: u32);
-
-    /// Takes out the slot that leaves; `None` where none can of those looked at, `looks` at most of each kind. Looks [`looks_max`] times at most.
-    fn evict(&mut self, looks: u32, residents: &impl Residents) -> Option<u32>;
-}
-
-/// How often [`Eviction::evict`] with so many `looks` looks at one, at most.
+/// How often [`S3Fifo::evict`] with so many `looks` looks at one, at most.
 pub const fn looks_max(looks: u32) -> u32 {
     looks.saturating_mul(CHANCES + 2)
 }
@@ -115,24 +100,21 @@ impl S3Fifo {
         }
         None
     }
-}
 
-impl Eviction for S3Fifo {
-    fn touched(mark: u32, _: u32) -> u32 {
+    /// The mark of a folio after an access.
+    pub fn touched(mark: u32) -> u32 {
         (mark + 1).min(MARK_MAX)
     }
 
-    fn admit(&mut self, slot: u32, name: u64, order: u8) {
+    /// A folio named `name`, of 2^`order` units of memory, enters in `slot`, which is free.
+    pub fn admit(&mut self, slot: u32, name: u64, order: u8) {
         let queue = if self.ghosts.take(name) { MAIN } else { SMALL };
         self.activated += u64::from(queue == MAIN);
         self.queues.push(queue, slot, order);
     }
 
-    fn forget(&mut self, slot: u32) {
-        self.queues.remove(slot);
-    }
-
-    fn evict(&mut self, looks: u32, residents: &impl Residents) -> Option<u32> {
+    /// Takes out the slot that leaves; `None` where none can of those looked at, `looks` at most of each kind. Looks [`looks_max`] times at most.
+    pub fn evict(&mut self, looks: u32, residents: &impl Residents) -> Option<u32> {
         // A round more costs a mark: only those that cannot leave have to be counted, and all of them once more after each round.
         let mut left = [looks; 2];
         // Where all were accessed often, one would leave only after as many rounds of all of them: a few more have their chance, then any will do.
@@ -191,57 +173,6 @@ impl Ghosts {
         if found {
             self.0[place] = 0;
         }
-        found
-    }
-}
-
-/// Least recently used, exactly: for comparison. Takes more memory and time.
-#[derive(Default)]
-pub struct Lru {
-    /// By the tick of the last access that is known.
-    order: std::collections::BTreeSet<(u32, u32)>,
-    known: std::collections::HashMap<u32, u32>,
-}
-
-impl Lru {
-    fn place(&mut self, slot: u32, tick: u32) {
-        self.known.insert(slot, tick);
-        self.order.insert((tick, slot));
-    }
-}
-
-impl Eviction for Lru {
-    fn touched(_: u32, tick: u32) -> u32 {
-        tick
-    }
-
-    /// It is placed by its mark when it is looked at: an access follows.
-    fn admit(&mut self, slot: u32, _: u64, _: u8) {
-        self.place(slot, 0);
-    }
-
-    fn forget(&mut self, slot: u32) {
-        let tick = self.known.remove(&slot).expect("it was admitted");
-        self.order.remove(&(tick, slot));
-    }
-
-    fn evict(&mut self, looks: u32, residents: &impl Residents) -> Option<u32> {
-        let mut stuck = Vec::new();
-        let mut found = None;
-        for _ in 0..looks {
-            let Some((tick, slot)) = self.order.pop_first() else { break };
-            let mark = residents.mark(slot);
-            if mark > tick {
-                self.place(slot, mark);
-            } else if residents.may_leave(slot) {
-                self.known.remove(&slot);
-                found = Some(slot);
-                break;
-            } else {
-                stuck.push((tick, slot));
-            }
-        }
-        self.order.extend(stuck);
         found
     }
 }

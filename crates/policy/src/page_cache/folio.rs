@@ -239,20 +239,6 @@ impl FolioState {
         dirtied
     }
 
-    /// All of `range` that is valid is dirty with what was written of it; returns how many blocks have become so.
-    pub fn spread(&mut self, range: Range<u32>) -> u32 {
-        if matches!(self.0, Bits::Dirty(_)) {
-            return 0;
-        }
-        let mut dirtied = 0;
-        self.change(&range, |words, mask| {
-            let clean = mask & words[Plane::Valid as usize] & !words[Plane::Dirty as usize];
-            dirtied += clean.count_ones();
-            words[Plane::Dirty as usize] |= clean;
-        });
-        dirtied
-    }
-
     /// A read of `range` begins; all of it is missing.
     pub fn begin_read(&mut self, range: Range<u32>) {
         self.change(&range, |words, mask| {

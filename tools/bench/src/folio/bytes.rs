@@ -8,7 +8,7 @@ use anyhow::Result;
 use futures_util::future::join_all;
 use spillway_core::random::Random;
 use spillway_core::{IoBuf, Request, Seam};
-use spillway_layers::page_cache::{Config, Cut};
+use spillway_layers::page_cache::Config;
 
 use super::store::Rig;
 use crate::report::{Rounds, at_most, bounded, drawn_order, median, ratio, table};
@@ -33,7 +33,7 @@ const FOLIOS: [(u64, Option<f64>, Option<f64>); 4] = [
     (2 << 20, Some(480.0), None),
 ];
 
-/// What becomes dirty with a block: the block, one of 64 chunks of the folio, the folio.
+/// What is written with a block: the block, one of 64 chunks of the folio, the folio.
 #[derive(Clone, Copy)]
 enum Mode {
     Block,
@@ -44,10 +44,11 @@ enum Mode {
 const MODES: [Mode; 3] = [Mode::Block, Mode::Chunk, Mode::Folio];
 
 impl Mode {
-    fn granule(self, folio: u64) -> u64 {
+    /// Bytes that become dirty with a block of `unit` bytes.
+    fn granule(self, folio: u64, unit: u64) -> u64 {
         match self {
-            Self::Block => 0,
-            Self::Chunk => folio / 64,
+            Self::Block => unit,
+            Self::Chunk => unit.max(folio / 64),
             Self::Folio => folio,
         }
     }
@@ -55,25 +56,24 @@ impl Mode {
 
 /// Bytes written below for each byte of an overwrite of `unit` bytes, and overwrites a second, on a store of `rate` MiB a second.
 fn run(rate: u64, folio: u64, unit: u64, mode: Mode, seed: usize) -> Result<[f64; 2]> {
-    let granule_bytes = mode.granule(folio);
+    let granule = mode.granule(folio, unit);
     let config = Config {
         page_cache_bytes_max: Some(JOBS * AREA * 3 / 2),
         folio_size: Some(folio),
         block_size: Some(unit),
         dirty_background_ratio: 60,
         dirty_ratio: 80,
-        cut: Cut { granule_bytes, ..Cut::default() },
         ..Config::default()
     };
     let rig = Rig::new(&config, JOBS * AREA, unit as u32, rate * MIB)?;
-    let count = (RUN_BYTES / JOBS / granule_bytes.max(unit)).clamp(COUNT_MIN, COUNT_MAX);
+    let count = (RUN_BYTES / JOBS / granule).clamp(COUNT_MIN, COUNT_MAX);
     let time = rig.on_worker(move |seam| async move {
         for at in (0..JOBS * AREA).step_by(MIB as usize) {
             let reply = seam.submit(Request::read(at, IoBuf::new(MIB as usize))).await;
             assert_eq!(reply.result, Ok(()));
         }
         let start = Instant::now();
-        let job = |job| overwrite(&seam, job, count, unit, seed as u64);
+        let job = |job| overwrite(&seam, job, count, [unit, granule], seed as u64);
         join_all((0..JOBS).map(job)).await;
         start.elapsed()
     });
@@ -81,11 +81,19 @@ fn run(rate: u64, folio: u64, unit: u64, mode: Mode, seed: usize) -> Result<[f64
     Ok([rig.store.take_written() as f64 / (writes * unit as f64), writes / time.as_secs_f64()])
 }
 
-async fn overwrite(seam: &Seam, job: u64, count: u64, unit: u64, seed: u64) {
+/// Overwrites blocks of `unit` bytes, each with the rest of its granule as it is.
+async fn overwrite(seam: &Seam, job: u64, count: u64, [unit, granule]: [u64; 2], seed: u64) {
     let mut random = Random(seed * JOBS + job);
     for _ in 0..count {
         let at = job * AREA + random.below(AREA / unit) * unit;
-        let reply = seam.submit(Request::write(at, IoBuf::zeroed(unit as usize))).await;
+        let (start, mut buf) = (at / granule * granule, IoBuf::zeroed(granule as usize));
+        if granule > unit {
+            let reply = seam.submit(Request::read(start, buf)).await;
+            assert_eq!(reply.result, Ok(()));
+            buf = reply.buf;
+            buf[(at - start) as usize..][..unit as usize].fill(0);
+        }
+        let reply = seam.submit(Request::write(start, buf)).await;
         assert_eq!(reply.result, Ok(()));
         assert_eq!(seam.submit(Request::flush()).await.result, Ok(()));
     }

@@ -1,10 +1,11 @@
 //! Who leaves a full cache: hit ratios of the page cache's policy beside LRU's, both alone, over the same accesses.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
 use spillway_core::random::Random;
-use spillway_policy::eviction::{Eviction, Lru, Residents, S3Fifo};
+use spillway_policy::eviction::{Residents, S3Fifo};
 
 use crate::report::{Rounds, table};
 
@@ -12,12 +13,49 @@ use crate::report::{Rounds, table};
 const ROOM: usize = 10_000;
 const ACCESSES: usize = 1_000_000;
 
-/// A cache of names under a policy.
-struct Cache<E> {
-    policy: E,
+/// A cache of names.
+trait Cache {
+    /// Whether it hits.
+    fn access(&mut self, name: u64) -> bool;
+
+    /// Hits of each hundred accesses.
+    fn hits(&mut self, names: &[u64]) -> f64 {
+        let hits = names.iter().filter(|name| self.access(**name)).count();
+        100.0 * hits as f64 / names.len() as f64
+    }
+}
+
+/// From which the one leaves that was used least recently.
+#[derive(Default)]
+struct Lru {
+    /// The time of the last access to each name, and the names in this order.
+    used: HashMap<u64, u64>,
+    order: BTreeMap<u64, u64>,
+    now: u64,
+}
+
+impl Cache for Lru {
+    fn access(&mut self, name: u64) -> bool {
+        self.now += 1;
+        let before = self.used.insert(name, self.now);
+        match before {
+            Some(before) => _ = self.order.remove(&before),
+            None if self.used.len() > ROOM => {
+                let (_, oldest) = self.order.pop_first().expect("there are others");
+                self.used.remove(&oldest);
+            }
+            None => {}
+        }
+        self.order.insert(self.now, name);
+        before.is_some()
+    }
+}
+
+/// Under the page cache's policy.
+struct Ours {
+    policy: S3Fifo,
     slots: HashMap<u64, u32>,
     marks: Marks,
-    tick: u32,
 }
 
 /// The name and the mark of each slot.
@@ -42,25 +80,23 @@ impl Residents for Marks {
     }
 }
 
-impl<E: Eviction> Cache<E> {
-    fn new(policy: E) -> Self {
-        Self { policy, slots: HashMap::new(), marks: Marks::default(), tick: 0 }
-    }
-
-    /// Whether it hits.
+impl Cache for Ours {
     fn access(&mut self, name: u64) -> bool {
-        self.tick += 1;
         if let Some(&slot) = self.slots.get(&name) {
-            self.marks.set_mark(slot, E::touched(self.marks.mark(slot), self.tick));
+            self.marks.set_mark(slot, S3Fifo::touched(self.marks.mark(slot)));
             return true;
         }
         let slot = if self.slots.len() < ROOM { self.grow() } else { self.evict() };
-        // The access that brings it in counts for LRU, whose marks are times.
-        let mark = if E::touched(0, u32::MAX) == u32::MAX { self.tick } else { 0 };
-        self.marks.0.borrow_mut()[slot as usize] = (name, mark);
+        self.marks.0.borrow_mut()[slot as usize] = (name, 0);
         self.slots.insert(name, slot);
         self.policy.admit(slot, name, 0);
         false
+    }
+}
+
+impl Ours {
+    fn new() -> Self {
+        Self { policy: S3Fifo::new(ROOM as u32), slots: HashMap::new(), marks: Marks::default() }
     }
 
     fn grow(&mut self) -> u32 {
@@ -73,12 +109,6 @@ impl<E: Eviction> Cache<E> {
         self.slots.remove(&self.marks.name(slot));
         slot
     }
-
-    /// Hits of each hundred accesses.
-    fn hits(mut self, names: &[u64]) -> f64 {
-        let hits = names.iter().filter(|name| self.access(**name)).count();
-        100.0 * hits as f64 / names.len() as f64
-    }
 }
 
 /// Names by Zipf's law with exponent 1, of `count`.
@@ -89,8 +119,7 @@ fn zipf(count: u64, draws: usize) -> Vec<u64> {
 }
 
 /// A hot set of 80 % of the cache, ten times; then a scan of ten times the cache; then the hot set, which alone is judged.
-fn hot_after_scan<E: Eviction>(policy: E) -> f64 {
-    let mut cache = Cache::new(policy);
+fn hot_after_scan(mut cache: impl Cache) -> f64 {
     let hot = || 0..ROOM as u64 * 8 / 10;
     (0..10).flat_map(|_| hot()).for_each(|name| _ = cache.access(name));
     (1 << 40..(1 << 40) + 10 * ROOM as u64).for_each(|name| _ = cache.access(name));
@@ -112,10 +141,10 @@ pub(super) fn compare(rounds: Rounds) {
     ];
     let mut pairs: Vec<(&str, [f64; 2])> = Vec::new();
     for (name, names) in &workloads {
-        let s3 = Cache::new(S3Fifo::new(ROOM as u32)).hits(names);
-        pairs.push((name, [s3, Cache::new(Lru::default()).hits(names)]));
+        let s3 = Ours::new().hits(names);
+        pairs.push((name, [s3, Lru::default().hits(names)]));
     }
-    let after = [hot_after_scan(S3Fifo::new(ROOM as u32)), hot_after_scan(Lru::default())];
+    let after = [hot_after_scan(Ours::new()), hot_after_scan(Lru::default())];
     pairs.push(("hot set after a scan of 10 times the cache", after));
     let rows: Vec<Vec<String>> = pairs.into_iter().map(|(name, hits)| row(name, hits)).collect();
     let title = "Hits of each hundred accesses, a cache of 10,000 folios, a million accesses";

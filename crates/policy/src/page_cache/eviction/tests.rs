@@ -1,7 +1,7 @@
-//! Caches of numbers, under both policies: what must hold of any, and the hit ratios of workloads.
+//! Caches of numbers: what must hold of any, and the hit ratios of workloads, beside those of LRU.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use proptest::prelude::*;
 
@@ -15,12 +15,12 @@ fn order(name: u64) -> u8 {
 }
 
 /// A cache of so many names.
-struct Cache<E> {
-    policy: E,
+struct Cache {
+    policy: S3Fifo,
     slots: HashMap<u64, u32>,
     marks: Slots,
     room: usize,
-    tick: u32,
+    accesses: u64,
     hits: u64,
 }
 
@@ -51,19 +51,19 @@ impl Residents for Slots {
     }
 }
 
-impl<E: Eviction> Cache<E> {
-    fn new(policy: E, room: usize) -> Self {
-        let (slots, marks) = (HashMap::new(), Slots::default());
-        Self { policy, slots, marks, room, tick: 0, hits: 0 }
+impl Cache {
+    fn new(room: usize) -> Self {
+        let (policy, slots, marks) = (S3Fifo::new(room as u32), HashMap::new(), Slots::default());
+        Self { policy, slots, marks, room, accesses: 0, hits: 0 }
     }
 
     fn access(&mut self, name: u64) {
-        self.tick += 1;
+        self.accesses += 1;
         let slot = match self.slots.get(&name) {
             Some(slot) => {
                 self.hits += 1;
                 let mark = self.marks.mark(*slot);
-                return self.marks.set_mark(*slot, E::touched(mark, self.tick));
+                return self.marks.set_mark(*slot, S3Fifo::touched(mark));
             }
             None if self.slots.len() == self.room => self.evict().expect("something can leave"),
             None => {
@@ -72,9 +72,7 @@ impl<E: Eviction> Cache<E> {
                 self.marks.marks.borrow().len() as u32 - 1
             }
         };
-        // The access that brings it in counts for LRU only.
-        let mark = if E::touched(0, u32::MAX) == u32::MAX { self.tick } else { 0 };
-        self.marks.set_mark(slot, mark);
+        self.marks.set_mark(slot, 0);
         self.marks.names.borrow_mut()[slot as usize] = name;
         self.slots.insert(name, slot);
         self.policy.admit(slot, name, order(name));
@@ -87,9 +85,9 @@ impl<E: Eviction> Cache<E> {
     }
 
     fn ratio(&mut self, names: impl IntoIterator<Item = u64>) -> f64 {
-        let (before, from) = (self.hits, self.tick);
+        let (before, from) = (self.hits, self.accesses);
         names.into_iter().for_each(|name| self.access(name));
-        (self.hits - before) as f64 / f64::from(self.tick - from)
+        (self.hits - before) as f64 / (self.accesses - from) as f64
     }
 }
 
@@ -104,26 +102,37 @@ fn zipf(count: u64, draws: usize) -> Vec<u64> {
     (0..draws).map(|_| (count as f64).powf(draw(&mut state)) as u64).collect()
 }
 
-/// Each name of a hot set ten times, then a scan of ten times the cache, then the hot set: the share that is still there.
-fn hot_after_scan<E: Eviction>(policy: E) -> f64 {
-    let mut cache = Cache::new(policy, 1000);
+/// The hit ratio of a cache of so many names from which the one leaves that was used least recently.
+fn lru_ratio(room: usize, names: &[u64]) -> f64 {
+    let (mut used, mut order, mut hits) = (HashMap::new(), BTreeMap::new(), 0);
+    for (now, name) in names.iter().enumerate() {
+        if let Some(before) = used.insert(name, now) {
+            order.remove(&before);
+            hits += 1;
+        } else if used.len() > room {
+            let (_, oldest) = order.pop_first().expect("there are others");
+            used.remove(oldest);
+        }
+        order.insert(now, name);
+    }
+    f64::from(hits) / names.len() as f64
+}
+
+/// Each name of a hot set ten times, then a scan of ten times the cache, then the hot set: most of it is still there.
+#[test]
+fn a_scan_of_ten_times_the_cache_leaves_the_hot_set() {
+    let mut cache = Cache::new(1000);
     for _ in 0..10 {
         cache.ratio(0..800);
     }
     cache.ratio(10_000..20_000);
-    cache.ratio(0..800)
-}
-
-#[test]
-fn a_scan_of_ten_times_the_cache_leaves_the_hot_set() {
-    assert!(hot_after_scan(S3Fifo::new(1000)) > 0.98);
-    assert_eq!(hot_after_scan(Lru::default()), 0.0, "which is what LRU cannot");
+    assert!(cache.ratio(0..800) > 0.98);
 }
 
 /// Folios of a scan are few and large: it is their memory that counts.
 #[test]
 fn a_scan_in_large_folios_leaves_the_hot_set() {
-    let mut cache = Cache::new(S3Fifo::new(10_000), 10_000);
+    let mut cache = Cache::new(10_000);
     for _ in 0..10 {
         cache.ratio(0..9990);
     }
@@ -133,10 +142,7 @@ fn a_scan_in_large_folios_leaves_the_hot_set() {
 
 #[test]
 fn hit_ratios_are_at_least_those_of_lru() {
-    let ratios = |names: &[u64]| {
-        let names = || names.iter().copied();
-        (Cache::new(S3Fifo::new(1000), 1000).ratio(names()), Cache::new(Lru::default(), 1000).ratio(names()))
-    };
+    let ratios = |names: &[u64]| (Cache::new(1000).ratio(names.iter().copied()), lru_ratio(1000, names));
     let (s3, lru) = ratios(&zipf(100_000, 200_000));
     assert!(s3 > lru && lru > 0.4, "zipf: {s3} and {lru}");
     let scan: Vec<u64> = (0..50_000).collect();
@@ -152,7 +158,7 @@ fn hit_ratios_are_at_least_those_of_lru() {
 
 #[test]
 fn what_was_evicted_a_short_time_ago_stays_when_it_comes_again() {
-    let mut cache = Cache::new(S3Fifo::new(100), 100);
+    let mut cache = Cache::new(100);
     cache.ratio(0..150);
     cache.ratio([0]);
     let slot = cache.slots[&0];
@@ -163,7 +169,7 @@ fn what_was_evicted_a_short_time_ago_stays_when_it_comes_again() {
 
 #[test]
 fn what_is_accessed_twice_while_it_is_new_is_activated() {
-    let mut cache = Cache::new(S3Fifo::new(100), 100);
+    let mut cache = Cache::new(100);
     cache.ratio((0..10).chain(0..10).chain(0..5));
     cache.ratio(1000..1200);
     assert_eq!((cache.policy.activated(), (0..5).all(|name| cache.slots.contains_key(&name))), (5, true));
@@ -174,10 +180,10 @@ fn what_is_accessed_twice_while_it_is_new_is_activated() {
 fn one_call_finds_what_can_leave() {
     for free in 0..30 {
         for accesses in 0..6 {
-            let mut cache = Cache::new(S3Fifo::new(30), 30);
+            let mut cache = Cache::new(30);
             cache.ratio((0..60).chain(20..40));
             (0..accesses).for_each(|_| _ = cache.ratio(40..60));
-            let pin = |cache: &mut Cache<S3Fifo>, free| {
+            let pin = |cache: &mut Cache, free| {
                 _ = cache.marks.pinned.replace((0..30).filter(|slot| *slot != free).collect())
             };
             pin(&mut cache, 30);
@@ -193,7 +199,7 @@ fn one_call_finds_what_can_leave() {
 fn one_call_looks_at_few_however_often_all_were_used() {
     const LOOKS: u32 = 64;
     for pinned in [0, 2, 60] {
-        let mut cache = Cache::new(S3Fifo::new(10_000), 10_000);
+        let mut cache = Cache::new(10_000);
         (0..5).for_each(|_| _ = cache.ratio(0..10_000));
         cache.marks.pinned.replace((0..10_000).filter(|slot| slot % 63 < pinned).collect());
         let mut first = None;
@@ -210,7 +216,7 @@ fn one_call_looks_at_few_however_often_all_were_used() {
 
 #[test]
 fn what_was_used_often_stays_whatever_a_call_may_look_at() {
-    let mut cache = Cache::new(S3Fifo::new(4000), 4000);
+    let mut cache = Cache::new(4000);
     (0..5).for_each(|_| _ = cache.ratio(0..2000));
     cache.ratio(2000..4000);
     (0..1500).for_each(|_| {
@@ -220,8 +226,9 @@ fn what_was_used_often_stays_whatever_a_call_may_look_at() {
     assert!(stayed >= 1985, "{stayed} of 2000");
 }
 
-fn pinned<E: Eviction>(policy: E) {
-    let mut cache = Cache::new(policy, 20);
+#[test]
+fn what_cannot_leave_stays_and_is_looked_at_again() {
+    let mut cache = Cache::new(20);
     cache.ratio(0..20);
     let kept = cache.slots[&7];
     cache.marks.pinned.replace((0..20).filter(|slot| *slot != kept).collect());
@@ -236,42 +243,21 @@ fn pinned<E: Eviction>(policy: E) {
     assert_eq!((left, cache.slots.len()), (0, 0), "nothing is lost");
 }
 
-#[test]
-fn what_cannot_leave_stays_and_is_looked_at_again() {
-    pinned(S3Fifo::new(20));
-    pinned(Lru::default());
-}
-
-fn history<E: Eviction>(policy: E, steps: &[(u8, u64)]) {
-    let mut cache = Cache::new(policy, 8);
-    for &(kind, name) in steps {
-        match kind {
-            0 => _ = cache.evict(),
-            1 => {
-                if let Some(slot) = cache.slots.remove(&name) {
-                    cache.policy.forget(slot);
-                    // The slot is filled at once, as in a cache that is full.
-                    cache.marks.names.borrow_mut()[slot as usize] = name;
-                    cache.marks.set_mark(slot, 0);
-                    cache.slots.insert(name, slot);
-                    cache.policy.admit(slot, name, order(name));
-                }
-            }
-            _ if cache.slots.len() < cache.room && cache.marks.names.borrow().len() == cache.room => {}
-            _ => cache.access(name),
-        }
-    }
-    let mut left = cache.slots.len();
-    while cache.evict().is_some() {
-        left -= 1;
-    }
-    assert_eq!(left, 0, "each leaves once");
-}
-
 proptest! {
     #[test]
     fn every_folio_leaves_once(steps in prop::collection::vec((0u8..6, 0u64..20), 0..300)) {
-        history(S3Fifo::new(8), &steps);
-        history(Lru::default(), &steps);
+        let mut cache = Cache::new(8);
+        for (kind, name) in steps {
+            match kind {
+                0 => _ = cache.evict(),
+                _ if cache.slots.len() < cache.room && cache.marks.names.borrow().len() == cache.room => {}
+                _ => cache.access(name),
+            }
+        }
+        let mut left = cache.slots.len();
+        while cache.evict().is_some() {
+            left -= 1;
+        }
+        prop_assert_eq!(left, 0, "each leaves once");
     }
 }
