@@ -1,18 +1,20 @@
 //! E4: large writes through the write cache, fresh and after churn; flushes that share commits; a flush under load.
 //!
-//! The cache lies on tmpfs, its pages touched before. The peers are our own modes: the blocks of a request submitted at once as one
-//! I/O each, from the request's buffer (before the source's change); a next-fit cursor for free blocks (the kernel's); and commits
-//! for one flush at a time, skipped where one that began after the call has covered it.
+//! The cache lies on tmpfs, its pages touched before. The peers are our own cache with other policies: the blocks of a request submitted at
+//! once as one I/O each, from the request's buffer (before the source's change); a next-fit cursor for free blocks (the kernel's); and
+//! flushes one at a time, skipped where one that began after the call has covered it.
 
 mod flushes;
 mod rig;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use spillway_core::{Attributes, BlockDevice, Request, Seam};
-use spillway_layers::write_cache::{Ablation, Config, attributes};
+use spillway_layers::write_cache::{Config, Placement, attributes};
+use spillway_policy::free_runs::{FreeRuns, Run};
 
 use crate::allocator;
 use crate::report::{Rounds, at_least, at_most, drawn_order, median, ratio, table};
@@ -74,8 +76,7 @@ fn large_writes(bench: &Bench, depth: usize, rounds: Rounds) -> Result<()> {
         let figures = rounds.measure(|round| {
             let load =
                 Load { len: WRITE_BYTES, depth, bytes: WRITTEN, area: CACHE_BYTES / 2, seed: round as u64 };
-            let one_by_one =
-                Config { ablation: Ablation { single_blocks: true, ..Default::default() }, ..still(block) };
+            let one_by_one = Config { placement: Placement(|free, _| free.take_fit(1)), ..still(block) };
             let mut rates = vec![0.0; 3];
             for turn in drawn_order(3, round) {
                 let device: Arc<dyn BlockDevice> = match turn {
@@ -127,7 +128,8 @@ fn slope(points: &[(f64, f64)]) -> f64 {
 fn churn(bench: &Bench, rounds: Rounds) -> Result<()> {
     let mut rows = Vec::new();
     for next_fit in [false, true] {
-        let config = Config { ablation: Ablation { next_fit, ..Default::default() }, ..still(4096) };
+        let placement = if next_fit { Placement(take_next) } else { Placement::default() };
+        let config = Config { placement, ..still(4096) };
         let (mut pieces, mut runs) = (String::new(), String::new());
         let figures = rounds.measure(|round| {
             let large = Load {
@@ -166,6 +168,16 @@ fn churn(bench: &Bench, rounds: Rounds) -> Result<()> {
     let head = ["free blocks", "fresh", "aged", "of fresh", "I/Os a write", "free runs: mean, p10"];
     table(&rounds.title(title), &head, &rows);
     Ok(())
+}
+
+/// Next fit: up to so many blocks behind those that were taken last, around the end if need be, as far as they follow each other.
+fn take_next(free: &mut FreeRuns, wanted: u32) -> Option<Run> {
+    static CURSOR: AtomicU32 = AtomicU32::new(0);
+    let run = free.next(CURSOR.load(Ordering::Relaxed)).or_else(|| free.next(0))?;
+    let run = Run { len: run.len.min(wanted), ..run };
+    free.take_out(run);
+    CURSOR.store(run.start + run.len, Ordering::Relaxed);
+    Some(run)
 }
 
 /// Waits until the entries of versions that were replaced are clear.

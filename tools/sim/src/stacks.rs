@@ -2,7 +2,7 @@
 
 use spillway_core::SECTOR;
 use spillway_layers::stack::{LayerConfig, OriginConfig, StackConfig};
-use spillway_layers::write_cache::{self, Ablation, Ack, Mode};
+use spillway_layers::write_cache::{self, Ack, Mode, Placement};
 use spillway_layers::{delay, file, memory, page_cache, rate, trace, volatile, zram};
 
 use crate::others::OTHERS;
@@ -429,14 +429,14 @@ fn sectors() -> page_cache::Config {
     }
 }
 
-/// The kernel's ways, mode p's writes with FUA, and everything written back at once.
+/// Each block by itself, mode p's writes with FUA, and everything written back at once.
 fn eager() -> write_cache::Config {
     write_cache::Config {
         block_size: 512,
         high_watermark: 20,
         low_watermark: 0,
         mode: Mode::PersistentMemory,
-        ablation: Ablation { next_fit: true, single_blocks: true, lone_commits: true },
+        placement: Placement(|free, _| free.take_fit(1)),
         ..Default::default()
     }
 }

@@ -18,10 +18,7 @@ const CLEARED_MAX: usize = 65536;
 impl Core {
     /// Makes everything that was acknowledged before durable.
     pub(super) async fn flush(self: &Arc<Self>) -> Result<(), Kind> {
-        match self.settings.ablation.lone_commits {
-            false => self.commit_all().await?,
-            true => self.commit_alone().await?,
-        }
+        self.commit_all().await?;
         if !mutant::on("write_cache: flush only what is cached") {
             self.settle_bypassed().await?;
         }
@@ -32,16 +29,6 @@ impl Core {
     /// Commits what was acknowledged before.
     pub(super) async fn commit_all(self: &Arc<Self>) -> Result<(), Kind> {
         self.commit_to(self.journal.covering()).await
-    }
-
-    /// The same by a commit that begins when it is this flush's turn, as the kernel does it; unless one that began after the
-    /// call has covered it by then.
-    async fn commit_alone(self: &Arc<Self>) -> Result<(), Kind> {
-        let needed = self.journal.covering();
-        let _turn = self.journal.turn.hold().await;
-        let committed = self.journal.committed().0 >= needed;
-        let target = if committed { needed } else { self.journal.epoch().0 + 1 };
-        self.commit_to(target).await
     }
 
     /// Waits until the superblock has `seq_count`; many wait for one commit.

@@ -11,9 +11,7 @@
 
 use spillway_core::mutant;
 use spillway_core::stats::Counters;
-use spillway_core::sync::{
-    AtomicU32, AtomicU64, Marks, Ordering, Semaphore, WaitList, Watermark, Work, fence,
-};
+use spillway_core::sync::{AtomicU32, AtomicU64, Marks, Ordering, WaitList, Watermark, Work, fence};
 
 use super::block::{CacheBlock, Epoch};
 
@@ -69,8 +67,6 @@ pub(super) struct Journal {
     /// Generations up to this one are clear.
     pub(super) cleared: Watermark,
     pub(super) work: Work,
-    /// Who flushes alone, where flushes do not share commits.
-    pub(super) turn: Semaphore,
 }
 
 fn half(number: u64) -> usize {
@@ -98,7 +94,6 @@ impl Journal {
             generation: AtomicU64::new(1),
             cleared: Watermark::default(),
             work: Work::default(),
-            turn: Semaphore::new(1),
         };
         journal.committed.advance(seq_count.0);
         journal

@@ -106,7 +106,7 @@ use space::Space;
 
 pub use attributes::{attributes, declarations};
 pub use cache::WriteCache;
-pub use settings::{Ablation, Ack, Config, Mode, OldCache, OriginWrites};
+pub use settings::{Ack, Config, Mode, OldCache, OriginWrites, Placement};
 
 impl WriteCache {
     /// The cache on `cache` over `origin`, and what was found there, for people: what it holds was recovered, or its device was blank
@@ -134,7 +134,7 @@ impl WriteCache {
 fn core(opening: Opening, opened: Opened) -> Arc<Core> {
     let Opened { layout, padding, blocks, index, seq_count, charge } = opened;
     let (meter, env) = (Meter::new(opening.env.clone()), opening.env);
-    let space = Space::new(blocks, opening.settings.ablation.next_fit);
+    let space = Space::new(blocks, opening.settings.placement);
     Arc::new_cyclic(|core| Core {
         origin: opening.origin,
         cache: opening.cache,

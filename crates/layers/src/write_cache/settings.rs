@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use spillway_core::{BlockSize, Error, Preset, Switch, Type, Unit};
+use spillway_policy::free_runs::{FreeRuns, Run};
 
 use crate::options::{choices, in_order, options};
 use crate::sizes;
@@ -50,15 +51,20 @@ choices! {
     }
 }
 
-/// What benchmarks switch off to see what it brings. No options: nothing gets better by them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ablation {
-    /// Free blocks are taken where the last ones were, as the kernel does, and not where they fit best.
-    pub next_fit: bool,
-    /// Each block is an I/O of its own, even where blocks follow each other on the cache device.
-    pub single_blocks: bool,
-    /// Each flush commits by itself, unless another commit has covered it by then.
-    pub lone_commits: bool,
+/// Takes free blocks that follow each other, up to so many, for a write; `None` where nothing is free. No option: benchmarks compare.
+#[derive(Clone, Copy, Debug)]
+pub struct Placement(pub fn(&mut FreeRuns, u32) -> Option<Run>);
+
+impl Default for Placement {
+    fn default() -> Self {
+        Self(FreeRuns::take_fit)
+    }
+}
+
+impl PartialEq for Placement {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::fn_addr_eq(self.0, other.0)
+    }
 }
 
 const PERCENT: Type = Type::Number(0, 100);
@@ -124,8 +130,8 @@ options! {
         "With create: format the cache device whatever it holds. Also accept an origin that holds a write cache"
         .preset(Preset::Switch(false)).option("force");
     .. besides {
-        /// What is switched off for a measurement; nothing by default.
-        ablation: Ablation,
+        /// Which free blocks a write gets.
+        placement: Placement,
     }
 }
 

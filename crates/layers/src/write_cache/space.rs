@@ -9,12 +9,12 @@ use spillway_policy::free_runs::{FreeRuns, Run};
 use spillway_policy::quarantine::Quarantine;
 
 use super::block::{Blocks, CacheBlock, NONE, Stage};
+use super::settings::Placement;
 
 /// Free blocks, those in quarantine, and how they are chosen. Its lock is a leaf.
 pub(super) struct Space {
     blocks: Arc<Blocks>,
-    /// Whether blocks are taken at a cursor, as the kernel does.
-    next_fit: bool,
+    placement: Placement,
     runs: Mutex<Runs>,
     /// The block that came free last; the others are linked behind it.
     pile: AtomicU32,
@@ -37,14 +37,14 @@ impl Space {
     }
 
     /// The empty ones of `blocks`.
-    pub(super) fn new(blocks: Arc<Blocks>, next_fit: bool) -> Self {
+    pub(super) fn new(blocks: Arc<Blocks>, placement: Placement) -> Self {
         let mut free = FreeRuns::none(blocks.count());
         blocks.empty_runs().for_each(|run| free.free(Run { start: run.start, len: run.end - run.start }));
         let count = AtomicU32::new(free.count());
         let runs = Mutex::new(Runs { free, quarantine: Quarantine::default() });
         Self {
             blocks,
-            next_fit,
+            placement,
             runs,
             pile: AtomicU32::new(NONE),
             free: count,
@@ -74,11 +74,7 @@ impl Space {
         let (mut taken, mut left) = (Vec::new(), wanted);
         let mut runs = self.runs();
         while left > 0 {
-            let run = match self.next_fit {
-                true => runs.free.take_next(left),
-                false => runs.free.take_fit(left),
-            };
-            let Some(run) = run else { break };
+            let Some(run) = (self.placement.0)(&mut runs.free, left) else { break };
             assert!(run.len <= left, "{run:?} where {left} blocks are wanted");
             left -= run.len;
             taken.push(run);

@@ -225,36 +225,25 @@ impl Core {
         self.cache.submit(Request::write(self.cache_offset(block), bytes)).await.buf
     }
 
-    /// One I/O for each run, or for each block.
+    /// One I/O for each run.
     async fn write_runs(&self, reservation: &mut Reservation, bytes: IoBuf) -> (Result<(), Kind>, IoBuf) {
         let Reservation { runs, bad, .. } = reservation;
-        let unit = if self.settings.ablation.single_blocks { 1 } else { u32::MAX };
         self.counts.add(Count::CacheWrites, 1);
-        if let [run] = &runs[..]
-            && run.len <= unit
-        {
-            self.counts.add(Count::Pieces, 1);
+        self.counts.add(Count::Pieces, runs.len() as u32);
+        if let [run] = &runs[..] {
             let reply =
                 self.cache.submit(Request::write(self.cache_offset(CacheBlock(run.start)), bytes)).await;
             return (set_aside(bad, *run, reply.result), reply.buf);
         }
         let block = self.block_bytes() as usize;
-        let split = |run: &Run| {
-            let end = run.start + run.len;
-            (run.start..end)
-                .step_by(unit as usize)
-                .map(move |start| Run { start, len: unit.min(end - start) })
-        };
-        let pieces: Vec<Run> = runs.iter().flat_map(split).collect();
         let part = |run: &Run| Part {
             device: &self.cache,
             at: self.cache_offset(CacheBlock(run.start)),
             len: run.len as usize * block,
         };
-        let parts: Vec<Part> = pieces.iter().map(part).collect();
-        self.counts.add(Count::Pieces, parts.len() as u32);
+        let parts: Vec<Part> = runs.iter().map(part).collect();
         let (results, bytes) = self.move_parts(Op::Write, &parts, bytes).await;
-        let noted = results.into_iter().zip(pieces).map(|(result, run)| set_aside(bad, run, result));
+        let noted = results.into_iter().zip(&*runs).map(|(result, run)| set_aside(bad, *run, result));
         (noted.fold(Ok(()), Result::and), bytes)
     }
 

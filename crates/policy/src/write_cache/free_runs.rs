@@ -1,12 +1,8 @@
 //! Free blocks as runs: a write takes blocks that follow each other, so that it is one I/O.
 //!
-//! A run is a stretch of free blocks with no free block beside it. Two ways to choose:
-//!
-//! - **Fit**: the shortest run that is long enough, or else the longest there is. Small writes use up islands, and long runs are
-//!   kept for long writes. From 16 blocks on, lengths of a bin, which are within a quarter of each other, count as equal where a bin has
-//!   many runs.
-//! - **Next fit**: what lies at a cursor that only moves forward and around. It takes no look at what follows, so a hole of one
-//!   block splits a write; Linux's dm-writecache does this. It is kept to be compared with.
+//! A run is a stretch of free blocks with no free block beside it. A write gets the shortest one that is long enough, or else the longest there
+//! is: small writes use up islands, and long runs are kept for long writes. From 16 blocks on, lengths of a bin, which are within a
+//! quarter of each other, count as equal where a bin has many runs.
 //!
 //! Runs are binned by length, in bitmaps. Of a bin of runs of at least 2^k blocks no two begin within the same 2^k blocks: so its
 //! bitmap has a bit for each 2^k blocks, and the block at their end belongs to the run. All bins together take less than five bits for
@@ -46,7 +42,6 @@ pub struct FreeRuns {
     /// Bins that have runs, a bit each.
     filled: u128,
     count: u32,
-    cursor: u32,
 }
 
 impl FreeRuns {
@@ -63,7 +58,7 @@ impl FreeRuns {
             used.set_range(0..blocks);
         }
         let bin = |bin| Bin { shift: shift_of(bin), starts: Bits::new(bits_of(bin, blocks)), runs: 0 };
-        Self { blocks, free, used, bins: bins(blocks).map(bin).collect(), filled: 0, count: 0, cursor: 0 }
+        Self { blocks, free, used, bins: bins(blocks).map(bin).collect(), filled: 0, count: 0 }
     }
 
     /// `blocks` blocks, all of them free.
@@ -103,12 +98,13 @@ impl FreeRuns {
 
     /// All runs in order.
     pub fn iter(&self) -> impl Iterator<Item = Run> {
-        let mut at = 0;
-        std::iter::from_fn(move || {
-            let run = self.run_at(self.free.next(at)?);
-            at = run.end();
-            Some(run)
-        })
+        std::iter::successors(self.next(0), |run| self.next(run.end()))
+    }
+
+    /// The first run at or behind a block; of one that began before it, the rest.
+    pub fn next(&self, block: u32) -> Option<Run> {
+        let start = self.free.next(block)?;
+        Some(Run { start, len: self.run_at(start).end() - start })
     }
 
     /// The length in blocks that nine tenths of the runs reach, or somewhat less from 16 on; 0 without any.
@@ -145,18 +141,6 @@ impl FreeRuns {
         let first = std::iter::successors(bits.next(0), |bit| bits.next(bit + 1)).take(compared);
         let runs = first.map(|bit| self.run_in(bin, bit)).filter(|run| run.len >= wanted);
         runs.min_by_key(|run| (run.len, run.start))
-    }
-
-    /// Takes up to `wanted` blocks at the cursor: from the first free block at or behind it, around the end if need be, as far as
-    /// they follow each other. `None` if nothing is free.
-    pub fn take_next(&mut self, wanted: u32) -> Option<Run> {
-        assert!(wanted > 0, "a write has blocks");
-        let start = self.free.next(self.cursor).or_else(|| self.free.next(0))?;
-        let run = self.run_at(start);
-        let len = (run.end() - start).min(wanted);
-        let taken = self.take(run, start, len);
-        self.cursor = if taken.end() == self.blocks { 0 } else { taken.end() };
-        Some(taken)
     }
 
     /// Takes `run`, all of which is free.
@@ -235,7 +219,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What is free, block by block, and what each way to choose should take.
+    /// What is free, block by block.
     struct Plain(Vec<bool>);
 
     impl Plain {
@@ -257,11 +241,11 @@ mod tests {
             Some(Run { start: run.start, len: run.len.min(wanted) })
         }
 
-        fn next(&self, cursor: u32, wanted: u32) -> Option<Run> {
+        fn next(&self, block: u32) -> Option<Run> {
             let blocks = self.0.len() as u32;
-            let start = (cursor..blocks).chain(0..cursor).find(|&block| self.0[block as usize])?;
+            let start = (block..blocks).find(|&block| self.0[block as usize])?;
             let len = (start..blocks).take_while(|&block| self.0[block as usize]).count() as u32;
-            Some(Run { start, len: len.min(wanted) })
+            Some(Run { start, len })
         }
 
         fn set(&mut self, run: Run, free: bool) {
@@ -277,7 +261,7 @@ mod tests {
         assert_eq!(runs.longest(), expected.iter().map(|run| run.len).max().unwrap_or(0));
     }
 
-    /// Every set of free blocks among eight, every wish, every cursor.
+    /// Every set of free blocks among eight, every wish.
     #[test]
     fn small_worlds_are_as_they_should_be() {
         for set in 0..256u32 {
@@ -288,11 +272,8 @@ mod tests {
             for wanted in 1..=9 {
                 let mut fit = runs.clone();
                 assert_eq!(fit.take_fit(wanted), plain.fit(wanted), "set {set:08b}, {wanted} wanted");
-                for cursor in 0..8 {
-                    let mut next = FreeRuns { cursor, ..runs.clone() };
-                    assert_eq!(next.take_next(wanted), plain.next(cursor, wanted), "{set:08b} at {cursor}");
-                }
             }
+            (0..=8).for_each(|block| assert_eq!(runs.next(block), plain.next(block), "{set:08b} at {block}"));
             for Run { start, len } in plain.runs() {
                 let parts = (0..len).flat_map(|skip| (1..=len - skip).map(move |len| (start + skip, len)));
                 for (start, len) in parts {
@@ -317,7 +298,7 @@ mod tests {
             for (kind, which, wanted) in steps {
                 let got = match kind {
                     0 => runs.take_fit(wanted),
-                    1 => runs.take_next(wanted),
+                    1 => take_next(&mut runs, which, wanted),
                     _ if taken.is_empty() => None,
                     _ => {
                         let run: Run = taken.swap_remove(which as usize % taken.len());
@@ -333,6 +314,14 @@ mod tests {
                 agree(&runs, &plain);
             }
         }
+    }
+
+    /// Next fit, as Linux's dm-writecache has it: up to so many blocks at or behind a cursor, around the end if need be.
+    fn take_next(runs: &mut FreeRuns, cursor: u32, wanted: u32) -> Option<Run> {
+        let run = runs.next(cursor).or_else(|| runs.next(0))?;
+        let run = Run { len: run.len.min(wanted), ..run };
+        runs.take_out(run);
+        Some(run)
     }
 
     #[test]
@@ -352,7 +341,7 @@ mod tests {
     }
 
     /// Pieces of a write of 128 blocks, while the cache is 45 % full and single blocks come and go at random.
-    fn pieces_after_churn(take: fn(&mut FreeRuns, u32) -> Option<Run>) -> f64 {
+    fn pieces_after_churn(mut take: impl FnMut(&mut FreeRuns, u32) -> Option<Run>) -> f64 {
         const BLOCKS: u32 = 1 << 14;
         let mut random = 1u64;
         let mut draw = |bound: u32| {
@@ -378,7 +367,10 @@ mod tests {
     #[test]
     fn fitting_keeps_long_runs_where_a_cursor_does_not() {
         let fit = pieces_after_churn(FreeRuns::take_fit);
-        let next = pieces_after_churn(FreeRuns::take_next);
+        let mut cursor = 0;
+        let next = pieces_after_churn(|runs, wanted| {
+            take_next(runs, cursor, wanted).inspect(|run| cursor = run.end())
+        });
         assert!(fit <= 1.05, "{fit} pieces for a write of 128 blocks");
         assert!(next > 20.0, "{next} pieces behind a cursor");
     }

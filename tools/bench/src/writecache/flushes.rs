@@ -1,14 +1,16 @@
 //! Flushes that share commits, and a flush under full write load.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use futures_util::future::join_all;
 use spillway_core::random::Random;
-use spillway_core::{Env, IoBuf, Request, Seam};
+use spillway_core::sync::Semaphore;
+use spillway_core::{Answer, BlockDevice, Env, Geometry, IoBuf, Op, Reply, Request, Seam, Submission};
 use spillway_layers::rate;
-use spillway_layers::write_cache::{Ablation, Config, WriteCache, attributes};
+use spillway_layers::write_cache::{Config, WriteCache, attributes};
 
 use super::rig::{Bench, MIB, ORIGIN_BYTES, WRITE_BYTES, number, still};
 use crate::report::{Rounds, at_most, bounded, drawn_order, median, ratio, table};
@@ -37,13 +39,10 @@ fn group_commit(folder: &str, place: &str, flush_us: u64, rounds: Rounds) -> Res
         let figures = rounds.measure(|round| {
             let mut rates = vec![0.0; 2];
             for turn in drawn_order(2, round) {
-                let config = Config {
-                    ablation: Ablation { lone_commits: turn == 1, ..Default::default() },
-                    ..still(4096)
-                };
                 let device = bench.costly(bench.medium.open(&bench.workers)?, flush_us)?;
-                let cache = bench.cache(&config, bench.null()?, device)?;
-                rates[turn] = flushes_a_second(&bench, cache, clients, Duration::from_millis(700));
+                let cache = bench.cache(&still(4096), bench.null()?, device)?;
+                let seam = Seam::new(if turn == 0 { cache } else { Arc::new(OneFlush::over(cache)) });
+                rates[turn] = flushes_a_second(&bench, seam, clients, Duration::from_millis(700));
             }
             Ok(rates)
         })?;
@@ -69,9 +68,8 @@ fn group_commit(folder: &str, place: &str, flush_us: u64, rounds: Rounds) -> Res
     Ok(())
 }
 
-fn flushes_a_second(bench: &Bench, cache: Arc<WriteCache>, clients: usize, span: Duration) -> f64 {
+fn flushes_a_second(bench: &Bench, seam: Seam, clients: usize, span: Duration) -> f64 {
     let flushes: u64 = bench.on_worker(move || async move {
-        let seam = Seam::new(cache);
         let start = Instant::now();
         let client = async |lane: u64| {
             let (mut random, mut flushes) = (Random(lane), 0);
@@ -86,6 +84,48 @@ fn flushes_a_second(bench: &Bench, cache: Arc<WriteCache>, clients: usize, span:
         join_all((0..clients as u64).map(client)).await.into_iter().sum()
     });
     flushes as f64 / span.as_secs_f64()
+}
+
+/// A device with one flush at a time; one is skipped where another that began after the call has ended by its turn.
+struct OneFlush(Arc<Flushed>);
+
+struct Flushed {
+    below: Seam,
+    turn: Semaphore,
+    /// Flushes that have begun.
+    begun: AtomicU64,
+}
+
+impl OneFlush {
+    fn over(below: Arc<dyn BlockDevice>) -> Self {
+        Self(Arc::new(Flushed { below: Seam::new(below), turn: Semaphore::new(1), begun: AtomicU64::new(0) }))
+    }
+}
+
+impl Flushed {
+    async fn flush(&self, request: Request) -> Reply {
+        let before = self.begun.load(Ordering::Relaxed);
+        let _turn = self.turn.hold().await;
+        if self.begun.load(Ordering::Relaxed) > before {
+            return request.answer(Ok(()));
+        }
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        self.below.submit(request).await
+    }
+}
+
+impl BlockDevice for OneFlush {
+    fn geometry(&self) -> Geometry {
+        self.0.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        if request.op != Op::Flush {
+            return self.0.below.submit(request);
+        }
+        let device = self.0.clone();
+        Answer::pending(async move { device.flush(request).await })
+    }
 }
 
 /// What a flush costs on the cache device and on the origin: an SSD without protection against power loss, and a disk.

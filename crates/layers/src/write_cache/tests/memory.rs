@@ -71,7 +71,7 @@ fn a_write_in_pieces_is_written_from_where_it_is() {
     let house = House::new(64 << 20, 96 << 20);
     let still = Config {
         autocommit_blocks: Some(1 << 20),
-        ablation: Ablation { single_blocks: true, ..Ablation::default() },
+        placement: Placement(|free, _| free.take_fit(1)),
         ..config()
     };
     let (cache, most) = weighed(&house, &still);

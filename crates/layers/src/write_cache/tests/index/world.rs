@@ -10,6 +10,7 @@ use super::super::super::block::{Blocks, CacheBlock, Epoch, OriginBlock};
 use super::super::super::chains::Limit;
 use super::super::super::index::Index;
 use super::super::super::journal::Journal;
+use super::super::super::settings::Placement;
 use super::super::super::space::Space;
 use super::super::super::stretch::Location;
 use super::super::super::victims::{InRange, Victim};
@@ -60,7 +61,7 @@ impl World {
         Self {
             random: Random(seed),
             index: Index::new(blocks.clone(), origin_blocks, BLOCK),
-            space: Space::new(blocks, false),
+            space: Space::new(blocks, Placement::default()),
             journal: Journal::new(n_blocks as u32, Epoch(3)),
             origin_blocks: origin_blocks as u32,
             writes: Vec::new(),
