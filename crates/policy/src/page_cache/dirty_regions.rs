@@ -81,24 +81,6 @@ impl DirtyRegions {
         add(node, blocks);
     }
 
-    /// `blocks` of `region` are not dirty any more, and were not written back.
-    pub fn dropped(&mut self, region: RegionNumber, blocks: u64) {
-        if blocks == 0 {
-            return;
-        }
-        let node = self.regions.get_mut(region).expect("a region with dirty blocks is known");
-        subtract(node, blocks);
-        self.blocks -= blocks;
-        if node.blocks > 0 {
-            return;
-        }
-        if node.has(WRITING) {
-            writing(&mut self.writing, region).again = None;
-        } else {
-            self.regions.remove(region);
-        }
-    }
-
     /// The first region from `from` on that can be taken, with something that became dirty before `before`.
     pub fn next(&self, from: RegionNumber, before: Stamp) -> Option<RegionNumber> {
         self.regions.next(from, before)

@@ -32,11 +32,6 @@ pub trait Residents {
     }
 }
 
-/// How often [`S3Fifo::evict`] with so many `looks` looks at one, at most.
-pub const fn looks_max(looks: u32) -> u32 {
-    looks.saturating_mul(CHANCES + 2)
-}
-
 /// Looks, in parts of those that are asked for, after which no other round is given for accesses.
 const CHANCES: u32 = 4;
 
@@ -113,7 +108,7 @@ impl S3Fifo {
         self.queues.push(queue, slot, order);
     }
 
-    /// Takes out the slot that leaves; `None` where none can of those looked at, `looks` at most of each kind. Looks [`looks_max`] times at most.
+    /// Takes out the slot that leaves; `None` where none can of those looked at, `looks` at most of each kind. Looks at most `CHANCES` + 2 times as often.
     pub fn evict(&mut self, looks: u32, residents: &impl Residents) -> Option<u32> {
         // A round more costs a mark: only those that cannot leave have to be counted, and all of them once more after each round.
         let mut left = [looks; 2];

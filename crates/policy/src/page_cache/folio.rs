@@ -219,11 +219,6 @@ impl FolioState {
         }
     }
 
-    /// Whether every block of `range` is valid.
-    pub fn is_valid(&self, range: Range<u32>) -> bool {
-        self.look(range.clone()) == (Look::Valid, range.end)
-    }
-
     /// The content of `range` was put in the folio; returns how many blocks have become dirty by that.
     pub fn write(&mut self, range: Range<u32>) -> u32 {
         if matches!(self.0, Bits::Dirty(_)) {
@@ -316,11 +311,6 @@ impl FolioState {
             Bits::Dirty(blocks) => (blocks.into(), 0),
             _ => (self.count(Plane::Dirty), self.count(Plane::Writeback)),
         }
-    }
-
-    /// Blocks that are valid.
-    pub fn valid(&self) -> u32 {
-        self.count(Plane::Valid)
     }
 
     /// Whether the folio can go: nothing is dirty, or on its way anywhere.

@@ -80,11 +80,6 @@ impl FreeRuns {
         self.bins.iter().map(|bin| bin.runs as usize).sum()
     }
 
-    /// Blocks of the longest run; 0 without any.
-    pub fn longest(&self) -> u32 {
-        self.longest_run().map_or(0, |run| run.len)
-    }
-
     /// The longest run; of several the last. Of a bin that has many runs, one of the last.
     pub fn longest_run(&self) -> Option<Run> {
         let bin = 127usize.checked_sub(self.filled.leading_zeros() as usize)?;
@@ -258,7 +253,7 @@ mod tests {
         let found: Vec<Run> = runs.iter().collect();
         assert_eq!(found, expected);
         assert_eq!(runs.count() as usize, plain.0.iter().filter(|free| **free).count());
-        assert_eq!(runs.longest(), expected.iter().map(|run| run.len).max().unwrap_or(0));
+        assert_eq!(runs.longest_run().map(|run| run.len), expected.iter().map(|run| run.len).max());
     }
 
     /// Every set of free blocks among eight, every wish.

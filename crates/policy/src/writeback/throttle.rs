@@ -62,12 +62,6 @@ impl Thresholds {
         let x = ((setpoint - i128::from(held)) * one / span).clamp(-one, one);
         u64::try_from(one + x * x * x / (one * one)).expect("x is at least -1")
     }
-
-    /// Bytes that may be written before it matters whether writers have to pause, where `held` bytes are; 0 where it does.
-    pub fn look_after(self, held: u64) -> u64 {
-        // Others may write as well meanwhile.
-        self.freerun().saturating_sub(held).div_ceil(2)
-    }
 }
 
 /// The token clock.
@@ -148,13 +142,6 @@ mod tests {
         }
         let nothing = Thresholds { background: 0, limit: 0 };
         assert!(Throttle::default().pause(MS(1), MIB, nothing, 5, MIB) <= PAUSE_MAX);
-    }
-
-    #[test]
-    fn a_look_comes_before_the_free_run_ends_whoever_else_writes() {
-        assert_eq!(THRESHOLDS.look_after(850 * MIB), 50 * MIB);
-        assert_eq!(THRESHOLDS.look_after(950 * MIB - 1), 1);
-        assert_eq!([950 * MIB, 2000 * MIB].map(|held| THRESHOLDS.look_after(held)), [0, 0]);
     }
 
     #[test]

@@ -93,11 +93,7 @@ proptest! {
                 0 | 1 => world.write(region, block, Stamp(now)),
                 2 if !writing && world.dirty[region].iter().any(Option::is_some) => world.take(region),
                 3 if writing => world.end(region, block > 0),
-                5 if !writing && world.dirty[region][block].is_some() => world.take_part(region, block),
-                4 => {
-                    let dropped = world.dirty[region][block].take();
-                    world.regions.dropped(at(region), u64::from(dropped.is_some()));
-                }
+                4 if !writing && world.dirty[region][block].is_some() => world.take_part(region, block),
                 _ => {}
             }
             world.check();

@@ -30,7 +30,7 @@ fn agree(state: &FolioState, plain: &Plain) {
         assert_eq!(&found, block, "block {at}");
     }
     let unsaved = (plain.count(Plane::Dirty), plain.count(Plane::Writeback));
-    assert_eq!((state.unsaved(), state.valid()), (unsaved, plain.count(Plane::Valid)));
+    assert_eq!((state.unsaved(), state.count(Plane::Valid)), (unsaved, plain.count(Plane::Valid)));
     let busy = |block: &[bool; PLANES]| block[1] || block[2] || block[3];
     assert_eq!(state.is_idle(), !plain.0.iter().any(busy));
     let uniform =
@@ -134,7 +134,7 @@ fn a_write_while_a_read_is_under_way_is_not_filled_over() {
     state.write(4..6);
     assert_eq!(state.reading(0..16).collect::<Vec<_>>(), [0..4, 6..16]);
     state.end_read(0..16, true);
-    assert_eq!((state.valid(), state.unsaved()), (16, (2, 0)));
+    assert_eq!((state.count(Plane::Valid), state.unsaved()), (16, (2, 0)));
 }
 
 #[test]
