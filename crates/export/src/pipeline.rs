@@ -1,7 +1,7 @@
 //! The requests of one conversation, whatever its protocol: admission, back-pressure, and the answers that are pending.
 //!
 //! ```text
-//!   parsed request -> `equip`: a buffer, or parked until there is one -> device -> `begin` -> `next_done` -> rendered answer
+//!   parsed request -> `equip`: a buffer, or parked until there is one -> device -> `Pending::begin` -> `next_done` -> rendered answer
 //! ```
 //!
 //! No further request is admitted while unsent replies and pending requests together hold more than [`Limits::held_bytes_max`], or
@@ -40,18 +40,14 @@ struct Parked<R> {
 /// to send.
 pub(crate) struct Pipeline<R, T, F> {
     limits: Limits,
-    pending: Pending<T, F>,
+    /// A request that is parked is none of them.
+    pub(crate) pending: Pending<T, F>,
     parked: Option<Parked<R>>,
 }
 
 impl<R, T, F: Future + Unpin> Pipeline<R, T, F> {
     pub(crate) fn new(limits: Limits) -> Self {
         Self { limits, pending: Pending::default(), parked: None }
-    }
-
-    /// Pending requests; one that is parked is none of them.
-    pub(crate) fn pending(&self) -> usize {
-        self.pending.len()
     }
 
     /// The request that waits for a buffer.
@@ -125,20 +121,10 @@ impl<R, T, F: Future + Unpin> Pipeline<R, T, F> {
         buf.map(|buf| (parked.request, buf))
     }
 
-    /// Starts an answer whose request holds `bytes` besides itself; it is given back if it came at once.
-    pub(crate) fn begin(&mut self, ticket: T, bytes: u64, answer: F) -> Option<(T, F::Output)> {
-        self.pending.begin(ticket, bytes, answer)
-    }
-
-    /// From now on answers wake this task; [`Pipeline::next_done`] looks at those so far.
+    /// From now on answers wake this task; [`Pending::next_done`] looks at those so far.
     pub(crate) fn collect(&mut self, context: &Context<'_>) {
         if !self.pending.is_empty() || self.parked.is_some() {
             self.pending.collect(context);
         }
-    }
-
-    /// The next answer that has come. Some are left for later where the turn is spent.
-    pub(crate) fn next_done(&mut self) -> Option<(T, F::Output)> {
-        self.pending.next_done()
     }
 }

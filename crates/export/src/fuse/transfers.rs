@@ -47,7 +47,7 @@ impl Transfers {
 
     /// Requests that are not answered.
     pub(super) fn pending(&self) -> usize {
-        self.pipeline.pending() + usize::from(self.pipeline.parked().is_some())
+        self.pipeline.pending.len() + usize::from(self.pipeline.parked().is_some())
     }
 
     /// Whether another request is taken.
@@ -131,7 +131,7 @@ impl Transfers {
     }
 
     fn begin(&mut self, asked: Asked, held: u64, answer: PendingAnswer) {
-        if let Some((asked, outcome)) = self.pipeline.begin(asked, held, answer) {
+        if let Some((asked, outcome)) = self.pipeline.pending.begin(asked, held, answer) {
             self.finish(&asked, outcome);
         }
     }
@@ -223,7 +223,7 @@ impl Transfers {
     /// Lets pending answers progress and replies to those that came.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) {
         self.pipeline.collect(context);
-        while let Some((asked, outcome)) = self.pipeline.next_done() {
+        while let Some((asked, outcome)) = self.pipeline.pending.next_done() {
             self.finish(&asked, outcome);
         }
         if let Some((transfer, buf)) = self.pipeline.poll_parked(context, UNSENT) {

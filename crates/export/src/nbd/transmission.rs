@@ -71,7 +71,7 @@ impl Transmission {
     /// Requests received whole and not answered.
     pub(super) fn pending(&self) -> usize {
         let parked = self.pipeline.parked().is_some_and(|ticket| ticket.command == Command::Read);
-        self.pipeline.pending() + usize::from(parked)
+        self.pipeline.pending.len() + usize::from(parked)
     }
 
     /// A payload has begun and is not here whole.
@@ -267,7 +267,7 @@ impl Transmission {
     }
 
     fn await_answer(&mut self, ticket: Ticket, answer: PendingAnswer, out: &mut Output) {
-        if let Some((ticket, completion)) = self.pipeline.begin(ticket, held_by(&ticket), answer) {
+        if let Some((ticket, completion)) = self.pipeline.pending.begin(ticket, held_by(&ticket), answer) {
             self.finish(&ticket, completion, out);
         }
     }
@@ -287,7 +287,7 @@ impl Transmission {
     /// Lets pending answers progress and replies to those that came.
     pub(super) fn poll(&mut self, context: &mut Context<'_>, out: &mut Output) {
         self.pipeline.collect(context);
-        while let Some((ticket, completion)) = self.pipeline.next_done() {
+        while let Some((ticket, completion)) = self.pipeline.pending.next_done() {
             self.finish(&ticket, completion, out);
         }
         if let Some((ticket, buf)) = self.pipeline.poll_parked(context, unsent(out)) {
