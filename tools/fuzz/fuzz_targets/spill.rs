@@ -100,11 +100,11 @@ async fn spill(store: &Arc<Store>, slots: &Slots, first: u32, byte: u8) {
     let mut batch = store.batch().await;
     let pages: Vec<_> = (first..first + 3).map(|slot| (slot % 32, vec![byte; 100 + 37 * slot as usize % 1200])).collect();
     for (slot, bytes) in &pages {
-        assert!(batch.push(Content { slot: *slot, codec: Codec::RAW, members: 1, bytes }));
+        assert!(batch.push(Content { slot: *slot, codec: Codec::RAW, bytes }));
     }
     let publish = |index: usize, placed: Placed| {
         let (slot, bytes) = pages[index].clone();
-        let spilled = Spilled { slot, placed, len: bytes.len(), codec: Codec::RAW, members: 1 };
+        let spilled = Spilled { slot, placed, len: bytes.len(), codec: Codec::RAW };
         let before = slots.0.lock().expect("nobody panics here").insert(slot, (spilled, bytes));
         before.into_iter().for_each(|(before, _)| store.release(&before));
         true

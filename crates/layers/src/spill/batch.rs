@@ -28,20 +28,15 @@ struct Draft {
     slot: u32,
     len: u16,
     codec: Codec,
-    members: u8,
-    /// That of the segment which it is written to, if absent.
-    generation: Option<u64>,
 }
 
 /// What is to be spilled.
 #[derive(Clone, Copy, Debug)]
 pub struct Content<'a> {
-    /// The slot; of a cluster the first one.
+    /// The slot.
     pub slot: u32,
     /// How the bytes are to be read.
     pub codec: Codec,
-    /// Bit n: they hold the page of `slot` + n.
-    pub members: u8,
     /// At most [`RECORD_BYTES_MAX`] of them.
     pub bytes: &'a [u8],
 }
@@ -82,16 +77,10 @@ impl Batch {
     /// Adds a record, copying its bytes. False where it does not fit: then the batch is to be written first.
     #[must_use]
     pub fn push(&mut self, content: Content<'_>) -> bool {
-        self.push_of(content, None)
-    }
-
-    /// Adds a record that first landed in the segment with sequence number `generation`.
-    #[must_use]
-    pub(super) fn push_of(&mut self, content: Content<'_>, generation: Option<u64>) -> bool {
-        let Content { slot, codec, members, bytes } = content;
+        let Content { slot, codec, bytes } = content;
         let Some(room) = self.room(bytes.len()) else { return false };
         room.copy_from_slice(bytes);
-        self.keep_of(Draft { slot, len: bytes.len() as u16, codec, members, generation });
+        self.keep(slot, codec, bytes.len());
         true
     }
 
@@ -103,19 +92,12 @@ impl Batch {
     }
 
     /// Adds the record that lies in the first `len` bytes of the room.
-    pub fn keep(&mut self, slot: u32, codec: Codec, members: u8, len: usize) {
-        self.keep_of(Draft { slot, len: len as u16, codec, members, generation: None });
-    }
-
-    fn keep_of(&mut self, draft: Draft) {
-        let (len, least) = (usize::from(draft.len), self.store.layout().segment_bytes() / 4);
-        assert!(
-            (1..=RECORD_BYTES_MAX.min(least)).contains(&len) && draft.members != 0,
-            "a record of {len} bytes"
-        );
+    pub fn keep(&mut self, slot: u32, codec: Codec, len: usize) {
+        let least = self.store.layout().segment_bytes() / 4;
+        assert!((1..=RECORD_BYTES_MAX.min(least)).contains(&len), "a record of {len} bytes");
         assert!(self.used + len <= self.buf.len(), "a record of {len} bytes in its room");
         self.used += len;
-        self.drafts.push(draft);
+        self.drafts.push(Draft { slot, len: len as u16, codec });
     }
 
     /// Writes the records in their order. Once one has reached the file, `publish` has its slot name it, by the record's index; false
@@ -231,7 +213,7 @@ fn place(buf: &[u8], drafts: &[Draft], segment: u32, seq: u64, at: usize) -> Vec
         let bytes = &buf[start..start + usize::from(draft.len)];
         let at = Location { segment, offset: (at + start) as u32 };
         start += bytes.len();
-        Placed { at, crc: record_crc(seq, draft.slot, draft.codec, draft.members, bytes) }
+        Placed { at, crc: record_crc(seq, draft.slot, draft.codec, bytes) }
     };
     drafts.iter().map(place).collect()
 }
@@ -248,9 +230,8 @@ struct Claimed {
 
 impl Claimed {
     fn landed(&mut self, index: usize, draft: &Draft, crc: u32) {
-        let generation = draft.generation.unwrap_or(self.claim.seq);
-        let &Draft { slot, len, codec, members, .. } = draft;
-        self.records[index] = Record { slot, crc, generation, len, codec, members };
+        let &Draft { slot, len, codec } = draft;
+        self.records[index] = Record { slot, crc, len, codec };
     }
 }
 

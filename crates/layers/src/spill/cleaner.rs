@@ -40,8 +40,8 @@ struct Move {
 
 impl Move {
     fn spilled(&self) -> Spilled {
-        let Record { slot, crc, len, codec, members, .. } = self.record;
-        Spilled { slot, placed: Placed { at: self.at, crc }, len: len.into(), codec, members }
+        let Record { slot, crc, len, codec } = self.record;
+        Spilled { slot, placed: Placed { at: self.at, crc }, len: len.into(), codec }
     }
 }
 
@@ -247,8 +247,8 @@ impl<O: Owner> Cleaning<'_, O> {
     }
 
     async fn push(&mut self, next: Move, bytes: &[u8]) -> Result<(), Kind> {
-        let Record { slot, codec, members, generation, .. } = next.record;
-        let content = Content { slot, codec, members, bytes };
+        let Record { slot, codec, .. } = next.record;
+        let content = Content { slot, codec, bytes };
         loop {
             let batch = match &mut self.batch {
                 Some(batch) => batch,
@@ -257,7 +257,7 @@ impl<O: Owner> Cleaning<'_, O> {
                     none.insert(Batch::new(self.store.clone(), Stream::Cleaner, buf))
                 }
             };
-            if batch.push_of(content, Some(generation)) {
+            if batch.push(content) {
                 self.batched.push(next);
                 return Ok(());
             }

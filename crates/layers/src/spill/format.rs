@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   superblock   4096 bytes at 0, and a copy at a quarter of a segment (1 MiB)
-//!   segment n    at (n + 1) segments: data | summary, 16 bytes a record | footer, 64 bytes, at the end
+//!   segment n    at (n + 1) segments: data | summary, 12 bytes a record | footer, 64 bytes, at the end
 //! ```
 //!
 //! Data begins at the segment's start. Records stand in the summary in the order of their data, without gaps: where the data of

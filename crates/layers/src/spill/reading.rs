@@ -118,11 +118,11 @@ impl Store {
 
     /// The bytes of a record in `buf`, which begins at byte `start` of its segment; `None` where they are not what was written.
     pub(super) fn checked<'b>(&self, record: &Spilled, buf: &'b IoBuf, start: usize) -> Option<&'b [u8]> {
-        let &Spilled { slot, placed, len, codec, members } = record;
+        let &Spilled { slot, placed, len, codec } = record;
         assert!(placed.at.offset as usize >= start, "the record lies in what was read");
         let bytes = &buf[placed.at.offset as usize - start..][..len];
         let seq = self.segments.seq(placed.at.segment);
-        let sound = record_crc(seq, slot, codec, members, bytes) == placed.crc;
+        let sound = record_crc(seq, slot, codec, bytes) == placed.crc;
         (sound || mutant::on("spill: skip the checksum")).then_some(bytes)
     }
 }

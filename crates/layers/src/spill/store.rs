@@ -44,8 +44,6 @@ pub struct Spilled {
     pub len: usize,
     /// How they are to be read.
     pub codec: Codec,
-    /// The pages that it holds.
-    pub members: u8,
 }
 
 /// Whose pages are spilled: knows which slot names what.

@@ -254,8 +254,7 @@ mod tests {
         };
         let (first, second) = (claim(&[4096]), claim(&[100, 200]));
         assert_eq!((first.at, first.pad, second.at, second.pad), (0, 0, 4096, 3796));
-        let record =
-            |len: usize| Record { slot: 5, members: 1, codec: Codec::RAW, ..Record::pad(len as u16) };
+        let record = |len: usize| Record { slot: 5, codec: Codec::RAW, ..Record::pad(len as u16) };
         let rest = [record(100), record(200), Record::pad(3796)];
         assert!(!streams.end(&second, rest.into_iter()), "it is open");
         assert!(!streams.replace(Stream::Content, None), "it has a claim");

@@ -111,15 +111,12 @@ pub(super) async fn spill(
 ) -> (usize, Result<(), Kind>) {
     let mut batch = store.batch().await;
     for (slot, bytes) in &pages {
-        assert!(
-            batch.push(Content { slot: *slot, codec: Codec::RAW, members: 1, bytes }),
-            "the batch is full"
-        );
+        assert!(batch.push(Content { slot: *slot, codec: Codec::RAW, bytes }), "the batch is full");
     }
     let held = slots.clone();
     let publish = |index: usize, placed: Placed| {
         let (slot, bytes) = pages[index].clone();
-        let spilled = Spilled { slot, placed, len: bytes.len(), codec: Codec::RAW, members: 1 };
+        let spilled = Spilled { slot, placed, len: bytes.len(), codec: Codec::RAW };
         let before = held.held.lock().insert(slot, Held { spilled, bytes });
         before.into_iter().for_each(|before| store.release(&before.spilled));
         true

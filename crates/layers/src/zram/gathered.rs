@@ -130,7 +130,7 @@ impl Gathered {
         slice.count(work::COPY);
         let Some(charged) = core.knobs.take_page() else { return Added::NoLimit };
         let codec = pick.codec();
-        self.batch.keep(index.0, core.codecs.record_codec(len, codec), 1, len);
+        self.batch.keep(index.0, core.codecs.record_codec(len, codec), len);
         let picked = pick.pause();
         self.picks.all.push(Some(Gather { picked, len, codec, charged }));
         assert_eq!(self.len(), self.batch.len(), "each record has its slot");

@@ -66,7 +66,7 @@ impl Core {
     /// The record that a slot names.
     pub(super) fn record(&self, slot: SlotIndex, away: Away) -> Spilled {
         let Away { placed, len, codec } = away;
-        Spilled { slot: slot.0, placed, len, codec: self.codecs.record_codec(len, codec), members: 1 }
+        Spilled { slot: slot.0, placed, len, codec: self.codecs.record_codec(len, codec) }
     }
 
     /// What slot `slot`, which the caller has locked, names in the spill file, to be read.

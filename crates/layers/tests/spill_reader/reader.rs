@@ -13,12 +13,7 @@ pub(crate) struct File {
     pub(crate) slots: u64,
     /// Live records.
     pub(crate) live: Vec<Page>,
-    /// All records of segments that have live ones: slot, order, and whether it is live.
-    pub(crate) records: Vec<(u32, Order, bool)>,
 }
-
-/// Generation, sequence number and place in the summary: of the contents of a slot, the newest has the greatest.
-pub(crate) type Order = (u64, u64, usize);
 
 /// A live record.
 #[derive(Debug)]
@@ -69,7 +64,7 @@ fn footer(segment: &[u8], low_uuid: u64, index: usize) -> Option<Footer> {
 /// What a stopped file holds, or why it cannot be told.
 pub(crate) fn read(file: &[u8]) -> Result<File, String> {
     let head = superblock(file, 0).ok_or("there is no superblock")?;
-    if number(head, 8, 4) != 1 || number(head, 44, 4) != 2 {
+    if number(head, 8, 4) != 2 || number(head, 44, 4) != 2 {
         return Err("it was not stopped, or is of another version".into());
     }
     let bytes = 1usize << number(head, 12, 4);
@@ -86,7 +81,7 @@ pub(crate) fn read(file: &[u8]) -> Result<File, String> {
         })
         .collect();
     let (first, count) = (number(head, 48, 8), number(head, 56, 4));
-    let (mut live, mut records) = (Vec::new(), Vec::new());
+    let mut live = Vec::new();
     for seq in first..first + count {
         let &(index, (_, entries, len, kind, crc)) =
             footers.get(&seq).ok_or("the checkpoint is not whole")?;
@@ -94,11 +89,11 @@ pub(crate) fn read(file: &[u8]) -> Result<File, String> {
         if kind != 2 || u64::from(crc32c(data)) != crc {
             return Err(format!("the checkpoint in segment {index} is damaged"));
         }
-        read_entries(data, entries, &segments, &footers, (&mut live, &mut records))?;
+        read_entries(data, entries, &segments, &footers, &mut live)?;
     }
     let codecs = head[64..192].chunks_exact(16).map(text).collect();
     let name = String::from_utf8_lossy(&head[192..192 + number(head, 60, 4) as usize]).into_owned();
-    Ok(File { name, codecs, slots: number(head, 32, 8), live, records })
+    Ok(File { name, codecs, slots: number(head, 32, 8), live })
 }
 
 fn read_entries(
@@ -106,7 +101,7 @@ fn read_entries(
     entries: usize,
     segments: &[&[u8]],
     footers: &BTreeMap<u64, (usize, Footer)>,
-    (live, all): (&mut Vec<Page>, &mut Vec<(u32, Order, bool)>),
+    live: &mut Vec<Page>,
 ) -> Result<(), String> {
     for _ in 0..entries {
         let (index, records, seq) =
@@ -121,12 +116,12 @@ fn read_entries(
         };
         let segment = segments[index];
         let end = segment.len() - 64;
-        let summary = &segment[end - 16 * records..end];
+        let summary = &segment[end - 12 * records..end];
         if u64::from(crc32c(summary)) != crc {
             return Err(format!("the summary of segment {index} is damaged"));
         }
         let is_live = |record: usize| bits[record / 8] >> (record % 8) & 1 == 1;
-        let last = read_records(segment, summary, seq, is_live, (live, all))?;
+        let last = read_records(segment, summary, seq, is_live, live)?;
         if last != len {
             return Err(format!("the records of segment {index} are not its data"));
         }
@@ -140,26 +135,21 @@ fn read_records(
     summary: &[u8],
     seq: u64,
     is_live: impl Fn(usize) -> bool,
-    (live, all): (&mut Vec<Page>, &mut Vec<(u32, Order, bool)>),
+    live: &mut Vec<Page>,
 ) -> Result<usize, String> {
     let mut at = 0;
-    for (index, record) in summary.chunks_exact(16).enumerate() {
-        let packed = number(record, 8, 8);
-        let (generation, len, kind) = (packed % (1 << 42), (packed >> 42) as usize % (1 << 14), packed >> 56);
+    for (index, record) in summary.chunks_exact(12).enumerate() {
+        let (len, codec) = (number(record, 8, 2) as usize, record[10]);
         let bytes = &segment[at..at + len];
         at += len;
-        if kind % 16 != 12 {
-            all.push((number(record, 0, 4) as u32, (generation, seq, index), is_live(index)));
-        }
         if !is_live(index) {
             continue;
         }
-        let covered = [&seq.to_le_bytes()[..], &record[..4], &[kind as u8], bytes].concat();
+        let covered = [&seq.to_le_bytes()[..], &record[..4], &[codec], bytes].concat();
         let sound = u64::from(crc32c(&covered)) == number(record, 4, 4);
-        if !sound || kind % 16 == 12 || kind >> 4 != 1 || !(1..=seq).contains(&generation) {
+        if !sound || codec == 12 {
             return Err(format!("record {index} of segment {seq} is not as it was written"));
         }
-        let codec = (kind % 16) as u8;
         live.push(Page { slot: number(record, 0, 4) as u32, codec, bytes: bytes.to_vec() });
     }
     Ok(at)

@@ -6,7 +6,7 @@ use spillway_core::{Error, Kind};
 pub const UNIT: usize = 4096;
 
 /// Bytes of a record in the summary.
-pub const RECORD_LEN: usize = 16;
+pub const RECORD_LEN: usize = 12;
 
 /// Bytes of a footer.
 pub const FOOTER_LEN: usize = 64;
@@ -20,7 +20,7 @@ pub const SEGMENT_SHIFT_MIN: u32 = 14;
 /// Segments that a file may have: locations have 24 bits for them.
 pub const SEGMENTS_MAX: u64 = 1 << 24;
 
-/// Generations are below: 42 bits.
+/// Sequence numbers are below: 42 bits.
 pub const SEQS: u64 = 1 << 42;
 
 /// Longest record, in bytes: 14 bits.
@@ -45,7 +45,7 @@ pub const MAGIC: [u8; 8] = crate::signatures::SPILL_FILE;
 pub const FOOTER_MAGIC: [u8; 8] = *b"SpillSeg";
 
 /// The format described here.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Where things lie in a spill file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

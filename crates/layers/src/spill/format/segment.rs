@@ -3,10 +3,10 @@
 use std::fmt;
 
 use super::layout::{
-    CODECS, FOOTER_LEN, FOOTER_MAGIC, RECORD_BYTES_MAX, RECORD_LEN, SEQS, le32, le64, put32, put64,
+    CODECS, FOOTER_LEN, FOOTER_MAGIC, RECORD_BYTES_MAX, RECORD_LEN, le32, le64, put32, put64,
 };
 
-/// How the bytes of a record are to be read: 4 bits.
+/// How the bytes of a record are to be read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Codec(u8);
 
@@ -41,57 +41,50 @@ impl fmt::Debug for Codec {
 /// What a stretch of a segment's data is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The slot; of a cluster the first one. 0 in a pad.
+    /// The slot. 0 in a pad.
     pub slot: u32,
     /// See [`record_crc`]. 0 in a pad.
     pub crc: u32,
-    /// Sequence number of the segment in which this content first landed. 0 in a pad.
-    pub generation: u64,
     /// Bytes, at most [`RECORD_BYTES_MAX`].
     pub len: u16,
     /// How to read them.
     pub codec: Codec,
-    /// Bit n: it holds the page of `slot` + n. 1 for a single page, 0 for a pad.
-    pub members: u8,
 }
 
 impl Record {
     /// A stretch that holds nothing.
     pub fn pad(len: u16) -> Self {
-        Self { slot: 0, crc: 0, generation: 0, len, codec: Codec::PAD, members: 0 }
+        Self { slot: 0, crc: 0, len, codec: Codec::PAD }
     }
 
     /// Its bytes.
     pub fn encode(&self) -> [u8; RECORD_LEN] {
-        assert!(usize::from(self.len) <= RECORD_BYTES_MAX && self.generation < SEQS, "{self:?}");
+        assert!(usize::from(self.len) <= RECORD_BYTES_MAX, "{self:?}");
         let mut bytes = [0; RECORD_LEN];
         put32(&mut bytes, 0, self.slot);
         put32(&mut bytes, 4, self.crc);
-        let (len, codec, members) = (u64::from(self.len), u64::from(self.codec.0), u64::from(self.members));
-        put64(&mut bytes, 8, self.generation | len << 42 | codec << 56 | members << 60);
+        put32(&mut bytes, 8, u32::from(self.len) | u32::from(self.codec.0) << 16);
         bytes
     }
 
     /// The record in `bytes`: any bytes are one.
     pub fn decode(bytes: &[u8; RECORD_LEN]) -> Self {
-        let packed = le64(bytes, 8);
+        let packed = le32(bytes, 8);
         Self {
             slot: le32(bytes, 0),
             crc: le32(bytes, 4),
-            generation: packed & (SEQS - 1),
-            len: (packed >> 42) as u16 & RECORD_BYTES_MAX as u16,
-            codec: Codec((packed >> 56) as u8 & 15),
-            members: (packed >> 60) as u8,
+            len: packed as u16 & RECORD_BYTES_MAX as u16,
+            codec: Codec((packed >> 16) as u8),
         }
     }
 }
 
-/// The checksum of a record: of the segment's sequence number, the slot, a byte of codec and members, and the bytes.
-pub fn record_crc(seq: u64, slot: u32, codec: Codec, members: u8, bytes: &[u8]) -> u32 {
+/// The checksum of a record: of the segment's sequence number, the slot, the codec, and the bytes.
+pub fn record_crc(seq: u64, slot: u32, codec: Codec, bytes: &[u8]) -> u32 {
     let mut head = [0; 13];
     put64(&mut head, 0, seq);
     put32(&mut head, 8, slot);
-    head[12] = codec.0 | members << 4;
+    head[12] = codec.0;
     crc32c::crc32c_append(crc32c::crc32c(&head), bytes)
 }
 
