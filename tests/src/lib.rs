@@ -32,7 +32,7 @@ pub use acknowledged::{Acknowledged, PART, Way};
 pub use connection::FuseConnection;
 pub use drive::Drive;
 pub use loop_device::LoopDevice;
-pub use ordinary_user::{script_of_root, script_of_user};
+pub use ordinary_user::{WITHOUT_OTHERS, copy_program, script_of_root, script_of_user};
 pub use refusal::{Refusal, Refusing};
 pub use scratch::{Scratch, text};
 pub use server::{Launch, Server};

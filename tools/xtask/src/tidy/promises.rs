@@ -153,10 +153,16 @@ impl Test {
     }
 }
 
-/// `layers::zram::pool` for `crates/layers/src/zram/pool.rs`, `layers::contract` for `crates/layers/tests/contract.rs`.
+/// `layers::zram::pool` for `crates/layers/src/zram/pool.rs`, `layers::contract` for `crates/layers/tests/contract.rs`; the folder of a
+/// program of many tests has no part in it: `tests::fio` for `tests/tests/e2e/fio.rs`.
 fn module_of(path: &str) -> Option<Vec<&str>> {
     let parts: Vec<&str> = path.strip_suffix(".rs")?.split('/').collect();
     let (home, inside) = match &parts[..] {
+        ["crates", home, "tests", _, inside @ ..] | [home @ "tests", "tests", _, inside @ ..]
+            if !inside.is_empty() =>
+        {
+            (home, inside)
+        }
         ["crates", home, "src" | "tests", inside @ ..] => (home, inside),
         [home @ "tests", "src" | "tests", inside @ ..] => (home, inside),
         _ => return None,
@@ -187,7 +193,8 @@ mod tests {
         ("crates/a/src/e.rs", "#[test]\nfn runs() { panic!() }\n#[test]\n#[ignore]\nfn is_run_by_it() {}\n"),
         ("crates/a/src/empty.rs", "fn plain() {}\n"),
         ("crates/a/tests/whole.rs", "#[rt::test]\nasync fn lasts() { go().await? }\n"),
-        ("tests/tests/client.rs", "#[test]\nfn connects() { panic!() }\n#[test]\nfn holds() { panic!() }\n"),
+        ("crates/a/tests/many/part.rs", "#[test]\nfn ends() { panic!() }\n"),
+        ("tests/tests/e2e/client.rs", "#[test]\nfn connects() { panic!() }\n#[test]\nfn holds() { panic!() }\n"),
         ("tools/sim/src/stacks.rs", "const A: Row = Row { name: \"ram-spill\" };\n"),
         ("tools/fuzz/fuzz_targets/bytes.rs", "fn fuzz() {}\n"),
     ];
@@ -214,6 +221,7 @@ mod tests {
             "`c::in_a_macro`",
             "`a::whole::lasts`",
             "`whole::*`",
+            "`a::part::ends`",
             "`sim ram-spill`, `sim ram*`, `sim *`",
             "`fuzz bytes`, `cargo xtask kernel`",
             "`whole::lasts`,\n  `c::*`, `sim *`,\n  `in_a_macro`",
@@ -243,6 +251,8 @@ mod tests {
             "ent::holds",
             "empty::*",
             "a::connects",
+            "e2e::client::connects",
+            "many::part::ends",
             "sim ram",
             "sim disk*",
             "fuzz words",

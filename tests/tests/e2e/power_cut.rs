@@ -2,8 +2,6 @@
 //!
 //! Builds that leave out one sync prove that the tests notice it.
 
-mod spill_reader;
-
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -292,7 +290,7 @@ fn the_spill_file_of_a_stopped_device_survives_a_power_cut() {
         assert!(server.ends().success());
         drive.cut_power(1);
         drive.power_on();
-        let pages = spill_reader::pages(&fs::read(&spill).expect("the file is there"));
+        let pages = crate::spill_reader::pages(&fs::read(&spill).expect("the file is there"));
         assert!(pages.keys().copied().eq(256..512), "{} pages", pages.len());
         assert!(pages.into_values().flatten().eq(content), "a page is not as it was written");
     }

@@ -1,7 +1,5 @@
 //! Pages that leave memory for a file, with real clients on a real file.
 
-mod spill_reader;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -385,7 +383,7 @@ fn the_file_of_a_stopped_device_holds_what_was_away_and_nothing_else() {
         assert_eq!(number(&server, "bd_stat", "bd_count"), away.0.len() as u64);
         server.spillway(&["stop", "ram0"]).well();
         assert!(server.ends().success());
-        let found = spill_reader::pages(&fs::read(spill_file(&folder)).expect("a file"));
+        let found = crate::spill_reader::pages(&fs::read(spill_file(&folder)).expect("a file"));
         assert!(found.keys().eq(away.0.keys()), "{} pages found, {} away", found.len(), away.0.len());
         assert!(found == away.0, "a page is not as it was written");
     }

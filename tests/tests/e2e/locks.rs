@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use rustix::process::Signal;
-use spillway_tests::{Launch, LoopDevice, Scratch, Server, pattern, text, tool, until};
+use spillway_tests::{Launch, LoopDevice, Scratch, Server, copy_program, pattern, text, tool, until};
 
 const MIB: usize = 1 << 20;
 
@@ -129,7 +129,7 @@ fn a_file_below_a_loop_device_is_not_served_for_an_ordinary_user() {
     let taken = image(&folder, "taken");
     let device = LoopDevice::over(&taken);
     let program = folder.join("program");
-    std::fs::copy(spillway_tests::binary::path(), &program).expect("a copy");
+    copy_program(&program);
     tool::run("chown", &["-R", "65534:65534", text(folder.path())]).well();
     let user = ["--reuid=65534", "--regid=65534", "--clear-groups", "env"];
     let place = format!("SPILLWAY_RUNTIME_DIR={}", folder.path().display());

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use rustix::io::Errno;
 use rustix::process::Signal;
-use spillway_tests::{FuseConnection, Launch, Scratch, Server, tool, until};
+use spillway_tests::{FuseConnection, Launch, Scratch, Server, WITHOUT_OTHERS, tool, until};
 
 /// Exit code as documented.
 const BUSY: i32 = 4;
@@ -91,7 +91,7 @@ fn a_file_opened_where_a_mount_is_bound_to_holds_its_device() {
     assert!(server.ends().success());
 }
 
-/// A shell in a mount namespace of its own, which copies the mounts that there are.
+/// A shell in a mount namespace of its own, with a copy of its server's mount.
 struct Apart {
     child: Child,
     orders: ChildStdin,
@@ -99,10 +99,11 @@ struct Apart {
 }
 
 impl Apart {
-    fn new(file: &Path) -> Self {
-        let script = r#"exec 7<"$1"; echo open; read line; exec 7<&-; echo closed; read line"#;
+    fn new(server: &Server) -> Self {
+        let script = r#"exec 7<"$2"; echo open; read line; exec 7<&-; echo closed; read line"#;
         let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]).arg(file);
+        command.args(["--mount", "--propagation", "private", "sh", "-c", &[WITHOUT_OTHERS, script].concat()]);
+        command.arg("sh").arg(server.folder().path()).arg(server.file("ram0"));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare runs");
         let orders = child.stdin.take().expect("a pipe");
         let said = BufReader::new(child.stdout.take().expect("a pipe")).lines();
@@ -125,7 +126,7 @@ impl Drop for Apart {
 #[test]
 fn a_mount_namespace_made_after_it_neither_holds_a_mount_nor_hides_an_open_file() {
     let mut server = Launch::ram("1M").mounted().start();
-    let mut apart = Apart::new(&server.file("ram0"));
+    let mut apart = Apart::new(&server);
     apart.says("open");
     let pid = apart.child.id();
     server.spillway(&["stop", "ram0"]).refused(BUSY, &format!("(pid {pid})"));

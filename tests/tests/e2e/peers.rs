@@ -133,11 +133,12 @@ impl Cable {
         ip(&format!("-n {} route add blackhole {}/32", self.name, self.host));
     }
 
-    /// Runs a program at the other end.
+    /// Runs a program at the other end. `ip netns exec` would have it keep a copy of all mounts, other tests' too.
     fn beyond(&self, script: &str, arguments: &[&str]) -> Child {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.name, "/usr/bin/python3", "-c", script]).args(arguments);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("ip was run before")
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.name));
+        command.args(["/usr/bin/python3", "-c", script]).args(arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("util-linux is there")
     }
 }
 
