@@ -8,16 +8,26 @@ use std::process::Command;
 use std::sync::Arc;
 
 use rustix::process::Signal;
-use spillway_tests::refused::{PARTS, write_meanwhile};
-use spillway_tests::{Acknowledged, Launch, PART, Refusal, Refusing, Scratch, Server, Way, binary, tool};
+use spillway_tests::refused::{Rows, Stack, examine, outlives};
+use spillway_tests::{Acknowledged, Launch, Refusal, Refusing, Scratch, Server, Way, binary, tool};
+
+use crate::refused_stacks::sparse;
 
 const BLOCK: usize = 4096;
 
-/// Set to draw more single refusals.
-const DRAWS: &str = "SPILLWAY_REFUSALS";
+/// A server over a file.
+const PLAIN: Stack = Stack { launch: plain, mounted: false, beside: &[], durable: true };
+
+/// The file.
+const ORIGIN: &str = "origin.raw";
+
+fn plain(folder: Arc<Scratch>) -> Launch {
+    let origin = sparse(&folder, ORIGIN);
+    Launch::disk(folder, &origin)
+}
 
 /// Calls that either driver makes while it serves, with what the system may answer.
-const BOTH: &[(&str, &[&str])] = &[
+const BOTH: Rows = &[
     ("recvfrom", &["ENOMEM", "EINTR"]),
     ("sendmsg", &["ENOBUFS", "EINTR"]),
     ("accept4", &["EMFILE", "ENOMEM", "ECONNABORTED", "EPERM"]),
@@ -27,9 +37,9 @@ const BOTH: &[(&str, &[&str])] = &[
     ("sched_yield", &["EINVAL"]),
 ];
 
-const IO_URING: &[(&str, &[&str])] = &[("io_uring_enter", &["ENOMEM", "EAGAIN", "EBUSY", "EINTR"])];
+const IO_URING: Rows = &[("io_uring_enter", &["ENOMEM", "EAGAIN", "EBUSY", "EINTR"])];
 
-const POLL: &[(&str, &[&str])] = &[
+const POLL: Rows = &[
     ("epoll_pwait", &["EINTR", "ENOMEM"]),
     ("timerfd_settime", &["ENOMEM"]),
     ("pwritev2", &["EINTR", "EAGAIN"]),
@@ -37,64 +47,24 @@ const POLL: &[(&str, &[&str])] = &[
     ("clone3", &["EAGAIN"]),
 ];
 
-/// Calls on files.
-const FILES: &[&str] = &["pwritev2", "fdatasync"];
-
 #[test]
 fn with_io_uring_a_server_outlives_what_the_system_refuses() {
-    exam("io_uring", &[BOTH, IO_URING]);
+    examine(&PLAIN, "io_uring", &[BOTH, IO_URING], outlives);
 }
 
 #[test]
 fn with_polling_a_server_outlives_what_the_system_refuses() {
-    exam("poll", &[BOTH, POLL]);
-}
-
-fn exam(driver: &str, tables: &[&[(&'static str, &[&'static str])]]) {
-    let draws: u64 = std::env::var(DRAWS).map_or(1, |number| number.parse().expect("a number"));
-    let mut random = u64::from(std::process::id());
-    for (call, errnos) in tables.concat() {
-        for errno in errnos {
-            // Of calls on files each error counts, so that these end before strace does.
-            let last = FILES.contains(&call).then_some(6);
-            outlives(driver, Refusal { last, ..Refusal::of(call, errno) });
-            for _ in 0..draws {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let first = 1 + (random >> 33) as u32 % 8;
-                outlives(driver, Refusal { first, last: Some(first), ..Refusal::of(call, errno) });
-            }
-        }
-    }
-}
-
-/// Clients go on with whatever fails meanwhile; then they find what they wrote, and the file has it once the server has ended.
-fn outlives(driver: &str, refusal: Refusal) {
-    let (mut server, written, origin) = serve(driver, &refusal);
-    // Threads are made at the start, so that nobody asks for one.
-    let rare = refusal.call == "clone3";
-    let meanwhile = write_meanwhile(&server, &refusal, rare, &|| Way::by_socket(server.socket()), &|| {});
-    let mut written = meanwhile.into_iter().chain([written]).collect::<Vec<_>>();
-    assert!(server.lives(), "{refusal:?}: {:?}\n{}", server.ends(), server.log());
-    let mut way = Way::Socket(server.client());
-    written.iter_mut().for_each(|written| {
-        written.check(&mut way);
-        written.write_some(&mut way).expect("nothing is refused any more");
-    });
-    drop(way);
-    server.signal(Signal::TERM);
-    assert_eq!(server.ends().code(), Some(0), "{refusal:?}: {}", server.log());
-    written.iter().for_each(|written| written.check_file(&origin));
+    examine(&PLAIN, "poll", &[BOTH, POLL], outlives);
 }
 
 /// A server over a file, with something written.
 fn serve(driver: &str, refusal: &Refusal) -> (Server, Acknowledged, PathBuf) {
     println!("{driver}: {refusal:?}");
     let folder = Arc::new(Scratch::new());
-    let origin = folder.write("origin.raw", vec![0; PARTS as usize * PART]);
-    let server = Launch::disk(folder, &origin).with("--driver", driver).start();
+    let server = (PLAIN.launch)(folder.clone()).with("--driver", driver).start();
     let mut written = Acknowledged::new(0);
     written.write_some(&mut Way::Socket(server.client())).expect("nothing is refused yet");
-    (server, written, origin)
+    (server, written, folder.join(ORIGIN))
 }
 
 #[test]
