@@ -19,7 +19,7 @@
 
 #[cfg(feature = "shuttle")]
 mod checked;
-#[cfg(all(feature = "count-locks", not(feature = "shuttle")))]
+#[cfg(all(any(feature = "count-locks", debug_assertions), not(feature = "shuttle")))]
 mod counted;
 mod group_flush;
 mod marks;

@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 use std::time::Instant;
 
 use spillway_core::mutant;
-use spillway_core::sync::{AtomicU64, Mutex, Ordering};
+use spillway_core::sync::{AtomicU64, Ordering, Unseen};
 use spillway_simulate::mutants::{MUTANTS, Mutant};
 use spillway_simulate::row::Row;
 use spillway_simulate::stacks;
@@ -71,7 +71,7 @@ fn shown(result: Searched) -> Searched {
 
 /// Searches as many at a time as there are cores.
 fn side_by_side(wanted: &[&'static Mutant], first: u64) -> Vec<(&'static Mutant, Searched)> {
-    let (next, results) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    let (next, results) = (AtomicU64::new(0), Unseen::new(Vec::new()));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use spillway_core::sync::{AtomicBool, Mutex, Ordering};
+use spillway_core::sync::{AtomicBool, Ordering, Unseen};
 use spillway_simulate::campaign::{Broken, Tally};
 use spillway_simulate::row::Row;
 use spillway_simulate::shrink::shrink;
@@ -107,8 +107,8 @@ type Next<'a> = dyn FnMut(&mut Counts) -> Option<Task> + Send + 'a;
 /// Runs what `next` hands out, on all processors, until it has no more or a promise is broken.
 fn fan_out(next: &mut Next<'_>) -> (Counts, Result<(), String>) {
     let race = Race {
-        state: Mutex::new((Counts::default(), next)),
-        broken: Mutex::default(),
+        state: Unseen::new((Counts::default(), next)),
+        broken: Unseen::default(),
         stop: AtomicBool::new(false),
         progress: Progress::begin(),
     };
@@ -124,9 +124,9 @@ fn fan_out(next: &mut Next<'_>) -> (Counts, Result<(), String>) {
 
 /// What its threads share. They take one story after the other.
 struct Race<'a, 'b> {
-    state: Mutex<(Counts, &'a mut Next<'b>)>,
+    state: Unseen<(Counts, &'a mut Next<'b>)>,
     /// Words for the first broken promise.
-    broken: Mutex<Option<String>>,
+    broken: Unseen<Option<String>>,
     stop: AtomicBool,
     progress: Progress,
 }
@@ -181,12 +181,12 @@ fn explain(row: &Row, job: Job, found: Broken) -> String {
 /// A line every five seconds, and after the first minute one every minute.
 struct Progress {
     start: Instant,
-    due: Mutex<u64>,
+    due: Unseen<u64>,
 }
 
 impl Progress {
     fn begin() -> Self {
-        Self { start: Instant::now(), due: Mutex::new(5) }
+        Self { start: Instant::now(), due: Unseen::new(5) }
     }
 
     fn tell(&self, counts: &Counts) {

@@ -1,4 +1,5 @@
-//! The same names with a count of the locks that each thread takes, for the feature `count-locks` of benchmarks.
+//! The same names with a count of the locks that each thread takes: in builds with debug assertions, for
+//! tests, and with the feature `count-locks`, for benchmarks. Tests ask for no feature, so that they share one build with the program.
 
 use std::cell::Cell;
 use std::fmt;

@@ -4,13 +4,13 @@
 pub use super::checked::{
     AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, RwLock, fence,
 };
-#[cfg(all(feature = "count-locks", not(feature = "shuttle")))]
+#[cfg(all(any(feature = "count-locks", debug_assertions), not(feature = "shuttle")))]
 pub use super::counted::{Mutex, MutexGuard, RwLock, locks_taken};
 #[cfg(not(feature = "shuttle"))]
 pub(super) use parking_lot::Condvar;
 /// A lock that the checker does not see: for what belongs to a model or outlives it, not to what it is about.
 pub use parking_lot::Mutex as Unseen;
-#[cfg(not(any(feature = "shuttle", feature = "count-locks")))]
+#[cfg(not(any(feature = "shuttle", feature = "count-locks", debug_assertions)))]
 pub use parking_lot::{Mutex, MutexGuard, RwLock};
 #[cfg(feature = "shuttle")]
 pub use shuttle;
@@ -20,7 +20,7 @@ pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Order
 /// Counts a lock that is not one of these types, where locks are counted.
 #[inline(always)]
 pub(super) fn note_lock() {
-    #[cfg(all(feature = "count-locks", not(feature = "shuttle")))]
+    #[cfg(all(any(feature = "count-locks", debug_assertions), not(feature = "shuttle")))]
     super::counted::note();
 }
 

@@ -24,7 +24,7 @@ mod discards;
 mod format;
 mod growing;
 mod index;
-#[cfg(not(feature = "shuttle"))]
+#[cfg(all(debug_assertions, not(feature = "shuttle")))]
 mod locks;
 mod looks;
 mod memory;

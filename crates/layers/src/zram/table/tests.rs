@@ -223,7 +223,7 @@ fn what_is_unpicked_can_be_picked_again_and_what_was_replaced_is_the_pickers() {
 }
 
 /// An access, and a picker, take the lock of their slot; walks over many slots do not.
-#[cfg(not(feature = "shuttle"))]
+#[cfg(all(debug_assertions, not(feature = "shuttle")))]
 #[test]
 fn walks_change_marks_without_a_lock() {
     let world = world();
