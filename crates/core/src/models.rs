@@ -1,14 +1,17 @@
 //! The world that models of threads live in: buffers of their own, and an [`Env`] whose tasks are threads.
 
 use std::future::pending;
+use std::sync::Arc;
 use std::time::Duration;
 
 use shuttle::future::{spawn_local, yield_now};
+use shuttle::thread::{self, JoinHandle};
 
 use crate::block_device::device::LocalFuture;
 use crate::env::{Env, Place, Task};
 use crate::memory::buffer::Buffers;
-use crate::sync::models;
+use crate::block_device::request::{Op, Request};
+use crate::sync::{Unseen, models};
 
 pub use crate::sync::models::finds;
 
@@ -18,6 +21,32 @@ pub fn every_order(orders: usize, model: impl Fn() + Send + Sync + 'static) {
         Buffers::default().enter();
         model();
     });
+}
+
+/// Runs each client in a thread of its own, and waits for all.
+pub fn together<T: Send + Sync + 'static>(shared: &Arc<T>, clients: &[fn(&T)]) {
+    let spawn = |client: &fn(&T)| {
+        let (shared, client) = (shared.clone(), *client);
+        thread::spawn(move || client(&shared))
+    };
+    join(clients.iter().map(spawn).collect::<Vec<_>>());
+}
+
+/// Waits for threads that have begun.
+pub fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
+    threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
+}
+
+/// Does what is asked of a disk with these bytes.
+pub fn carry_out(bytes: &Unseen<Vec<u8>>, request: &mut Request) {
+    let mut bytes = bytes.lock();
+    let place = request.range.offset as usize..(request.range.offset + request.range.len) as usize;
+    match request.op {
+        Op::Read => request.buf.copy_from_slice(&bytes[place]),
+        Op::Write => bytes[place].copy_from_slice(&request.buf),
+        Op::WriteZeroes | Op::Discard => bytes[place].fill(0),
+        Op::Flush => {}
+    }
 }
 
 /// A world in which every task is a thread of its own, and time stands still, so that no timer comes to the rescue.

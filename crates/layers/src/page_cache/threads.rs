@@ -2,7 +2,7 @@
 
 mod waits;
 
-use spillway_core::models::{Tasks, every_order, finds};
+use spillway_core::models::{Tasks, carry_out, every_order, finds, together};
 use spillway_core::sync::Unseen;
 use spillway_core::sync::shuttle::future::{block_on, yield_now};
 use spillway_core::sync::shuttle::thread;
@@ -23,19 +23,6 @@ const BESIDE_FIRST: u64 = 34;
 #[derive(Clone)]
 struct Disk(Arc<Unseen<Vec<u8>>>);
 
-impl Disk {
-    fn carry_out(&self, request: &mut Request) {
-        let mut bytes = self.0.lock();
-        let place = request.range.offset as usize..(request.range.offset + request.range.len) as usize;
-        match request.op {
-            Op::Read => request.buf.copy_from_slice(&bytes[place]),
-            Op::Write => bytes[place].copy_from_slice(&request.buf),
-            Op::WriteZeroes | Op::Discard => bytes[place].fill(0),
-            Op::Flush => {}
-        }
-    }
-}
-
 impl BlockDevice for Disk {
     fn geometry(&self) -> Geometry {
         Geometry {
@@ -50,7 +37,7 @@ impl BlockDevice for Disk {
         let disk = self.clone();
         Answer::pending(async move {
             yield_now().await;
-            disk.carry_out(&mut request);
+            carry_out(&disk.0, &mut request);
             yield_now().await;
             request.answer(Ok(()))
         })
@@ -169,16 +156,6 @@ impl Drop for House {
             thread::yield_now();
         }
     }
-}
-
-/// Runs each in a thread of its own, and waits for all.
-fn together(house: &Arc<House>, clients: &[fn(&House)]) {
-    let spawn = |client: &fn(&House)| {
-        let (house, client) = (house.clone(), *client);
-        thread::spawn(move || client(&house))
-    };
-    let clients: Vec<_> = clients.iter().map(spawn).collect();
-    clients.into_iter().for_each(|client| client.join().expect("a client ends"));
 }
 
 /// What a client has flushed is below when its flush ends, whatever another writes meanwhile.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use spillway_core::models::{self, Tasks, every_order};
+use spillway_core::models::{self, Tasks, carry_out, every_order, join};
 use spillway_core::sync::Unseen;
 use spillway_core::sync::shuttle::future::{block_on, yield_now};
 use spillway_core::sync::shuttle::thread;
@@ -29,17 +29,6 @@ impl Disk {
     /// One of zeroes.
     pub(crate) fn new(bytes: usize) -> Self {
         Self(Arc::new(Unseen::new(vec![0; bytes])))
-    }
-}
-
-fn carry_out(bytes: &Unseen<Vec<u8>>, request: &mut Request) {
-    let mut bytes = bytes.lock();
-    let place = request.range.offset as usize..(request.range.offset + request.range.len) as usize;
-    match request.op {
-        Op::Read => request.buf.copy_from_slice(&bytes[place]),
-        Op::Write => bytes[place].copy_from_slice(&request.buf),
-        Op::WriteZeroes | Op::Discard => bytes[place].fill(0),
-        Op::Flush => {}
     }
 }
 
@@ -123,10 +112,6 @@ impl House {
     }
 }
 
-fn together(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
-    threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
-}
-
 /// A page is read while it is overwritten, so that its segment comes free and is punched.
 #[test]
 fn a_segment_that_is_read_stays() {
@@ -136,7 +121,7 @@ fn a_segment_that_is_read_stays() {
         (0..3).for_each(|version| house.spill(0, version));
         let readers = [1, 2].map(|_| house.on_thread(|house| house.read(0)));
         let writer = house.on_thread(|house| (3..5).for_each(|version| house.spill(0, version)));
-        together(readers.into_iter().chain([writer]));
+        join(readers.into_iter().chain([writer]));
         house.read(0);
         house.verify();
     });
@@ -151,7 +136,7 @@ fn a_segment_that_is_used_again_keeps_what_is_new() {
         (0..3).for_each(|version| house.spill(1, version));
         let discards = house.on_thread(|house| house.release(0));
         let writes = house.on_thread(|house| house.spill(2, 0));
-        together([discards, writes]);
+        join([discards, writes]);
         [1, 2].into_iter().for_each(|slot| house.read(slot));
         house.verify();
     });
@@ -166,7 +151,7 @@ fn a_segment_that_all_leave_at_once_is_freed_once() {
         house.release(2);
         let reader = house.on_thread(|house| house.read(0));
         let leave = [0, 1].map(|slot| house.on_thread(move |house| house.release(slot)));
-        together(leave.into_iter().chain([reader]));
+        join(leave.into_iter().chain([reader]));
         house.spill(5, 1);
         house.read(3);
         house.verify();
@@ -187,7 +172,7 @@ fn a_full_file_is_cleaned_beside_writers_and_readers() {
         let first = house.on_thread(|house| house.spill(30, 0));
         let second = house.on_thread(|house| house.spill(6, 1));
         let reader = house.on_thread(|house| [6, 13].into_iter().for_each(|slot| house.read(slot)));
-        together([first, second, reader]);
+        join([first, second, reader]);
         (0..31).for_each(|slot| house.read(slot));
         house.verify();
     });

@@ -7,7 +7,7 @@ mod timers;
 
 use std::future::pending;
 
-use spillway_core::models::{Tasks, every_order, finds};
+use spillway_core::models::{Tasks, carry_out, every_order, finds, together};
 use spillway_core::sync::Unseen;
 use spillway_core::sync::shuttle::future::{block_on, yield_now};
 use spillway_core::sync::shuttle::thread;
@@ -36,17 +36,6 @@ impl Disk {
     fn new(bytes: usize) -> Arc<Self> {
         Arc::new(Self { bytes: Unseen::new(vec![0; bytes]), speed: Unseen::new(Speed::AfterAMoment) })
     }
-
-    fn carry_out(&self, request: &mut Request) {
-        let mut bytes = self.bytes.lock();
-        let place = request.range.offset as usize..(request.range.offset + request.range.len) as usize;
-        match request.op {
-            Op::Read => request.buf.copy_from_slice(&bytes[place]),
-            Op::Write => bytes[place].copy_from_slice(&request.buf),
-            Op::WriteZeroes => bytes[place].fill(0),
-            Op::Discard | Op::Flush => {}
-        }
-    }
 }
 
 impl BlockDevice for Disk {
@@ -63,7 +52,7 @@ impl BlockDevice for Disk {
 
     fn submit(&self, mut request: Request) -> Submission {
         let speed = *self.speed.lock();
-        self.carry_out(&mut request);
+        carry_out(&self.bytes, &mut request);
         Answer::pending(async move {
             match speed {
                 Speed::AtOnce => {}
@@ -122,16 +111,6 @@ fn read(cache: &WriteCache, block: u64) -> u8 {
     assert_eq!(reply.result, Ok(()));
     assert!(reply.buf.iter().all(|byte| *byte == reply.buf[0]), "a mixture");
     reply.buf[0]
-}
-
-/// Runs each in a thread of its own, and waits for all.
-fn together(cache: &Arc<WriteCache>, clients: &[fn(&WriteCache)]) {
-    let spawn = |client: &fn(&WriteCache)| {
-        let (cache, client) = (cache.clone(), *client);
-        thread::spawn(move || client(&cache))
-    };
-    let clients: Vec<_> = clients.iter().map(spawn).collect();
-    clients.into_iter().for_each(|client| client.join().expect("a client ends"));
 }
 
 /// Flushes share commits, versions replace each other, and what was flushed is there when the cache is opened again.

@@ -1,9 +1,8 @@
 //! Models for the checker of threads: pages become dirty on one thread while others kick and drain.
 
 use spillway_core::LocalFuture;
-use spillway_core::models::{Tasks, every_order, finds};
+use spillway_core::models::{Tasks, every_order, finds, together};
 use spillway_core::sync::shuttle::future::{block_on, yield_now};
-use spillway_core::sync::shuttle::thread;
 use spillway_core::sync::{AtomicU64, Unseen};
 
 use super::*;
@@ -75,15 +74,6 @@ impl Toy {
     fn soil(&self) -> u64 {
         self.dirty.fetch_add(1, Ordering::SeqCst) + 1
     }
-}
-
-fn together(toy: &Arc<Toy>, clients: &[fn(&Toy)]) {
-    let spawn = |client: &fn(&Toy)| {
-        let (toy, client) = (toy.clone(), *client);
-        thread::spawn(move || client(&toy))
-    };
-    let clients: Vec<_> = clients.iter().map(spawn).collect();
-    clients.into_iter().for_each(|client| client.join().expect("a client ends"));
 }
 
 /// Each client makes a page dirty, kicks, and waits until its page is written.

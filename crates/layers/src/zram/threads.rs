@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use spillway_core::models::{self, every_order};
+use spillway_core::models::{self, every_order, join};
 use spillway_core::random::Random;
 use spillway_core::sync::shuttle::future::{block_on, spawn_local};
 use spillway_core::sync::shuttle::thread;

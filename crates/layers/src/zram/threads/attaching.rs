@@ -5,7 +5,7 @@ use spillway_core::sync::Unseen;
 use spillway_core::sync::shuttle::future::yield_now;
 use spillway_core::{Answer, Extent, FallocateMode, Geometry, Storage};
 
-use super::spilling::{noise, on_thread, together, verify, write_back};
+use super::spilling::{noise, on_thread, verify, write_back};
 use super::*;
 use crate::surroundings::{BackingDevice, OpenStorage, Surroundings};
 use crate::zram::commands;
@@ -160,7 +160,7 @@ fn a_device_with_a_size_keeps_its_file() {
         set_size(&zram);
         write(&zram, 0, &noise(0));
         write_back(&zram, 0..1).expect("there is room");
-        together([names]);
+        join([names]);
         read(&zram, 0, &noise(0));
         verify(&zram);
     });
@@ -183,7 +183,7 @@ fn a_file_that_is_let_go_is_free() {
         set_size(&zram);
         write(&zram, 0, &noise(10));
         let _ = write_back(&zram, 0..1);
-        together(spillers);
+        join(spillers);
         read(&zram, 0, &noise(10));
         verify(&zram);
     });

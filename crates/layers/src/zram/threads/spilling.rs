@@ -84,10 +84,6 @@ pub(super) fn on_thread(
     thread::spawn(move || work(&zram))
 }
 
-pub(super) fn together(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
-    threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
-}
-
 /// Once nothing is under way, table, pool and file agree.
 pub(super) fn verify(zram: &Zram) {
     let backing = zram.core.backing().expect("it spills");
@@ -109,7 +105,7 @@ fn a_write_survives_that_its_page_is_spilled() {
             write(zram, 0, &noise(2));
         });
         let reader = on_thread(&zram, |zram| read_one_of(zram, 0, &[0, 1, 2]));
-        together(spillers.into_iter().chain([writer, reader]));
+        join(spillers.into_iter().chain([writer, reader]));
         read(&zram, 0, &noise(2));
         verify(&zram);
         discard(&zram, 0);
@@ -132,7 +128,7 @@ fn a_copy_is_of_the_page_that_it_is_a_copy_of() {
         let spiller = on_thread(&zram, |zram| _ = write_back(zram, 0..1));
         let reader = on_thread(&zram, |zram| read_one_of(zram, 0, &[0, 1]));
         let writer = on_thread(&zram, |zram| write(zram, 0, &noise(1)));
-        together([cleaner, spiller, reader, writer]);
+        join([cleaner, spiller, reader, writer]);
         read(&zram, 0, &noise(1));
         verify(&zram);
         discard(&zram, 0);
@@ -160,7 +156,7 @@ fn a_spilled_page_is_whole_while_it_is_replaced() {
             discard(zram, 1);
             discard(zram, 2);
         });
-        together(readers.into_iter().chain([writer, remover]));
+        join(readers.into_iter().chain([writer, remover]));
         read(&zram, 0, &noise(10));
         read(&zram, 3, &noise(3));
         verify(&zram);
@@ -197,7 +193,7 @@ fn a_record_is_moved_beside_writers_and_readers() {
             read_one_of(zram, 6, &[6, 100]);
             read(zram, 13, &noise(13));
         });
-        together([cleaner, writer, reader]);
+        join([cleaner, writer, reader]);
         read(&zram, 6, &noise(100));
         read(&zram, 7, &noise(107));
         (13..PAGES_FULL - 1).chain([30]).for_each(|slot| read(&zram, slot, &noise(slot)));
@@ -225,7 +221,7 @@ fn a_reset_leaves_nothing_of_what_is_under_way() {
         zram.core.resize(SLOTS << 12).expect("there is room");
         read(&zram, 1, &[0; PAGE]);
         write(&zram, 0, &noise(10));
-        together([spiller, recompressor, recompress(order)]);
+        join([spiller, recompressor, recompress(order)]);
         read(&zram, 0, &noise(10));
         (1..3).for_each(|slot| read(&zram, slot, &[0; PAGE]));
         verify(&zram);
