@@ -70,9 +70,9 @@ fn is_check(words: &[&str]) -> bool {
     words.contains(&"--check") && !words.iter().any(|word| word.starts_with("--seed") || *word == "--help")
 }
 
-/// The tests of the simulator's program, which exists with its defects only, and its check.
+/// The tests of the simulator's program, which exists with its defects only, and its check. Those of its library are tests of the workspace.
 pub(crate) fn check_simulator(root: &Path) -> Result<()> {
-    succeed(command(root).arg("test").args(SIMULATE))?;
+    succeed(command(root).arg("test").args(SIMULATE).arg("--bins"))?;
     simulate(root, &["--check"])
 }
 

@@ -4,6 +4,7 @@
 //! how, so cargo is started there, and flags from outside are kept away. What it finds is left in `tools/fuzz/artifacts`.
 
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -12,17 +13,36 @@ use crate::cargo::{command, succeed};
 /// What CI spends on them.
 pub(crate) const SECONDS: u64 = 80;
 
-/// Each target, how many fifths of the time it gets, and what helps it.
-const TARGETS: [(&str, u64, &[&str]); 4] = [
-    ("nbd_session", 2, &["-max_len=65536", "-dict=nbd.dict"]),
-    ("fuse_session", 1, &["-max_len=16384"]),
-    ("write_cache", 1, &["-max_len=16384"]),
-    ("spill", 1, &["-max_len=16384"]),
+/// A target, how many fifths of the time it gets, and what helps it.
+type Target = (&'static str, u64, &'static [&'static str]);
+
+/// Two rows that run side by side, each of one target after the other.
+const ROWS: [&[Target]; 2] = [
+    &[("nbd_session", 2, &["-max_len=65536", "-dict=nbd.dict"])],
+    &[
+        ("fuse_session", 1, &["-max_len=16384"]),
+        ("write_cache", 1, &["-max_len=16384"]),
+        ("spill", 1, &["-max_len=16384"]),
+    ],
 ];
 
 /// Builds and runs the targets; a crash, a hang, a leak of memory or a build error is an error.
 pub(crate) fn run(root: &Path, seconds: u64) -> Result<()> {
-    TARGETS.iter().try_for_each(|(name, fifths, options)| target(root, name, seconds * fifths / 5, options))
+    succeed(fuzzer(root).args(["build", "--release", "--quiet", "--bins"]))?;
+    let run = |row: &[Target]| {
+        row.iter().try_for_each(|(name, fifths, options)| target(root, name, seconds * fifths / 5, options))
+    };
+    std::thread::scope(|scope| {
+        let rows = ROWS.map(|row| scope.spawn(move || run(row)));
+        rows.into_iter().try_for_each(|row| row.join().expect("a row ends"))
+    })
+}
+
+/// The cargo of their folder.
+fn fuzzer(root: &Path) -> Command {
+    let mut cargo = command(&root.join("tools/fuzz"));
+    cargo.env_remove("RUSTFLAGS").env_remove("CARGO_TARGET_DIR");
+    cargo
 }
 
 fn target(root: &Path, name: &str, seconds: u64, options: &[&str]) -> Result<()> {
@@ -32,9 +52,8 @@ fn target(root: &Path, name: &str, seconds: u64, options: &[&str]) -> Result<()>
         let made = folder.join(made);
         std::fs::create_dir_all(&made).with_context(|| made.display().to_string())?;
     }
-    let mut fuzz = command(&folder);
-    fuzz.env_remove("RUSTFLAGS").env_remove("CARGO_TARGET_DIR").args(["run", "--release", "--quiet"]);
-    fuzz.args(["--bin", name, "--"]);
+    let mut fuzz = fuzzer(root);
+    fuzz.args(["run", "--release", "--quiet", "--bin", name, "--"]);
     fuzz.arg(format!("-max_total_time={seconds}"));
     fuzz.args(options).args(["-print_funcs=0", "-timeout=10", "-rss_limit_mb=2048"]);
     fuzz.args(["-print_final_stats=1", "-verbosity=0", "-artifact_prefix=artifacts/", &corpus]);
