@@ -61,8 +61,7 @@ fn reset_is_refused_while_a_client_is_connected() {
     let server = Launch::ram("64M").start();
     let mut client = server.client();
     client.write(0, &[1; 4096]).expect("a write");
-    let said =
-        server.spillway(&["reset", "ram0"]).refused(BUSY, "device ram0: a client is connected (e2e-");
+    let said = server.spillway(&["reset", "ram0"]).refused(BUSY, "device ram0: a client is connected (e2e-");
     assert!(said.err.contains(&format!("(pid {})", std::process::id())), "{said}");
     assert!(client.read(0, 4096) == Ok(vec![1; 4096]), "a refused reset forgets nothing");
     drop(client);

@@ -1,18 +1,15 @@
 //! Which driver the workers run on, and what happens where the system refuses it.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod toy;
 
 use std::sync::mpsc;
 
+use crate::toy::task;
 use spillway_io::{Driver, DriverChoice, Workers, WorkersOptions};
-use toy::task;
 
 #[test]
 fn the_driver_is_named() {
-    let workers = toy::workers(1, DriverChoice::Poll);
+    let workers = crate::toy::workers(1, DriverChoice::Poll);
     assert_eq!(workers.driver(), &Driver::Poll(None));
-    match toy::workers(1, DriverChoice::Auto).driver() {
+    match crate::toy::workers(1, DriverChoice::Auto).driver() {
         Driver::IoUring => {}
         Driver::Poll(reason) => assert!(reason.is_some(), "a fall-back has a reason"),
     }
@@ -53,7 +50,7 @@ fn where_io_uring_is_refused_polling_takes_over_and_says_why() {
         .err()
         .unwrap();
         assert!(error.message().contains("choose 'poll'"), "{error}");
-        let workers = toy::workers(1, DriverChoice::Auto);
+        let workers = crate::toy::workers(1, DriverChoice::Auto);
         let words = workers.driver().to_string();
         assert!(words.starts_with("poll (io_uring was refused") && words.contains("os error 1"), "{words}");
         let (sender, done) = mpsc::channel();

@@ -1,15 +1,12 @@
 //! Connections of one worker share it by work, not by requests.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod toy;
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use crate::toy::{BOTH, ECHO, Toy, WORK, WORK_UNITS, Watch, answer, echo, hold, request, workers};
 use spillway_core::work;
 use spillway_io::{Limits, Listener, serve};
-use toy::{BOTH, ECHO, Toy, WORK, WORK_UNITS, Watch, answer, echo, hold, request, workers};
 
 /// Requests that each client sends at once: they fit into one large receive.
 const GREED: usize = 4000;

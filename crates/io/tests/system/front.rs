@@ -1,14 +1,11 @@
 //! The front thread: accepting, and the coarse clock, while background threads do not come back from a task.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod toy;
 
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc};
 
+use crate::toy::{BOTH, Toy, Watch, echo, task, until, workers};
 use spillway_core::Place;
 use spillway_io::{Limits, Listener, serve};
-use toy::{BOTH, Toy, Watch, echo, task, until, workers};
 
 #[test]
 fn clients_connect_and_the_clock_moves_while_the_background_thread_is_busy() {

@@ -1,7 +1,4 @@
 //! Connections that never say what they want.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod toy;
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -10,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::toy::{BOTH, ECHO, Toy, Watch, answer, echo, hold, request, until};
 use spillway_io::{DriverChoice, Limits, Listener, Serving, Workers, serve};
-use toy::{BOTH, ECHO, Toy, Watch, answer, echo, hold, request, until};
 
 struct House {
     workers: Workers,
@@ -26,7 +23,7 @@ impl House {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("spillway-handshakes-{}-{number}.sock", std::process::id());
         let path = std::env::temp_dir().join(name);
-        let workers = toy::workers(2, driver);
+        let workers = crate::toy::workers(2, driver);
         let watch = Arc::new(Watch::default());
         watch.shakes_hands.store(true, Ordering::SeqCst);
         let sessions = watch.clone();

@@ -1,7 +1,4 @@
 //! Sessions on real sockets, with both drivers.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod toy;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,11 +7,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::toy::{BOTH, BYE, ECHO, GATED, Toy, Watch, answer, echo, request, until, workers};
 use spillway_core::buffer::Buffers;
 use spillway_core::random::Random;
 use spillway_core::sync::Mutex;
 use spillway_io::{DriverChoice, Limits, Listener, NewSession, Serving, Workers, serve};
-use toy::{BOTH, BYE, ECHO, GATED, Toy, Watch, answer, echo, request, until, workers};
 
 struct House {
     workers: Workers,
@@ -324,7 +321,7 @@ fn descriptors_run_out() {
 #[test]
 fn a_shortage_of_descriptors_passes() {
     let this = std::env::current_exe().unwrap();
-    let arguments = ["--ignored", "--exact", "descriptors_run_out"];
+    let arguments = ["--ignored", "--exact", "sockets::descriptors_run_out"];
     let output = std::process::Command::new(this).args(arguments).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
@@ -351,7 +348,7 @@ fn connections_above_the_limit_are_closed() {
 #[test]
 fn connections_of_many_sockets_are_spread_over_the_workers() {
     both(|driver| {
-        let workers = toy::workers(2, driver);
+        let workers = crate::toy::workers(2, driver);
         let (watch, threads) = (Arc::new(Watch::default()), Arc::new(Mutex::new(Vec::new())));
         let mut kept = Vec::new();
         for _ in 0..6 {

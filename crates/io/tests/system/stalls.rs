@@ -1,7 +1,4 @@
 //! Peers that stop in the middle while memory is short.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod toy;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::toy::{BOTH, ECHO, Toy, Watch, request, until};
 use spillway_core::buffer::{self, Buffers};
 use spillway_core::contract::block_on;
 use spillway_io::{DriverChoice, Limits, Listener, Serving, Workers, serve};
-use toy::{BOTH, ECHO, Toy, Watch, request, until};
 
 /// One worker, with all its buffers for this test.
 struct House {
@@ -25,7 +22,7 @@ struct House {
 impl House {
     fn new(driver: DriverChoice) -> Self {
         let path = std::env::temp_dir().join(format!("spillway-stalls-{}.sock", std::process::id()));
-        let workers = toy::workers(1, driver);
+        let workers = crate::toy::workers(1, driver);
         let watch = Arc::new(Watch::default());
         let sessions = watch.clone();
         let limits = Limits { stall: Duration::from_millis(200), ..Limits::default() };

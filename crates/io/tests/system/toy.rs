@@ -1,8 +1,6 @@
 //! A toy protocol for the socket tests: a request is a header (`op`, `len`, little endian) and `len` bytes of payload; the
 //! answer is the same header and, for `ECHO`, the payload.
 
-#![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
-
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -13,28 +11,28 @@ use spillway_core::sync::Mutex;
 use spillway_core::{IoBuf, LocalFuture, Task, work};
 use spillway_io::{Driver, DriverChoice, Workers, WorkersOptions};
 
-pub const ECHO: u32 = 1;
+pub(crate) const ECHO: u32 = 1;
 /// Answered with the header once the gate opens.
-pub const GATED: u32 = 2;
+pub(crate) const GATED: u32 = 2;
 /// Counted as `WORK_UNITS` of work, and not answered.
-pub const WORK: u32 = 4;
+pub(crate) const WORK: u32 = 4;
 /// Ends the conversation after what came before it is answered.
-pub const BYE: u32 = 3;
+pub(crate) const BYE: u32 = 3;
 
 /// A fifth of a turn.
-pub const WORK_UNITS: u32 = work::TURN / 5;
+pub(crate) const WORK_UNITS: u32 = work::TURN / 5;
 
 /// Payloads from here on are received straight into their buffer.
-pub const LARGE: usize = 64 << 10;
+pub(crate) const LARGE: usize = 64 << 10;
 
 /// Unsent bytes above which the session reads nothing more.
-pub const OUTPUT_MAX: usize = 4 << 20;
+pub(crate) const OUTPUT_MAX: usize = 4 << 20;
 
 /// Both drivers; that io_uring is refused fails a test.
-pub const BOTH: [DriverChoice; 2] = [DriverChoice::IoUring, DriverChoice::Poll];
+pub(crate) const BOTH: [DriverChoice; 2] = [DriverChoice::IoUring, DriverChoice::Poll];
 
 /// Workers that run on the driver that was asked for.
-pub fn workers(count: usize, driver: DriverChoice) -> Workers {
+pub(crate) fn workers(count: usize, driver: DriverChoice) -> Workers {
     let workers = Workers::start(WorkersOptions { count, driver, ..WorkersOptions::default() }).unwrap();
     match driver {
         DriverChoice::IoUring => assert_eq!(workers.driver(), &Driver::IoUring),
@@ -46,28 +44,28 @@ pub fn workers(count: usize, driver: DriverChoice) -> Workers {
 
 /// What the tests see of all sessions.
 #[derive(Default)]
-pub struct Watch {
-    pub alive: AtomicUsize,
-    pub hung_up: AtomicUsize,
-    pub gated: AtomicUsize,
-    pub open: AtomicBool,
-    pub waiters: spillway_core::sync::WaitList,
-    pub straight: AtomicUsize,
+pub(crate) struct Watch {
+    pub(crate) alive: AtomicUsize,
+    pub(crate) hung_up: AtomicUsize,
+    pub(crate) gated: AtomicUsize,
+    pub(crate) open: AtomicBool,
+    pub(crate) waiters: spillway_core::sync::WaitList,
+    pub(crate) straight: AtomicUsize,
     /// The session of each `WORK`, in the order in which they were done.
-    pub worked: Mutex<Vec<usize>>,
+    pub(crate) worked: Mutex<Vec<usize>>,
     sessions: AtomicUsize,
     /// Sessions are established by their first request only.
-    pub shakes_hands: AtomicBool,
+    pub(crate) shakes_hands: AtomicBool,
 }
 
 impl Watch {
-    pub fn open_gate(&self) {
+    pub(crate) fn open_gate(&self) {
         self.open.store(true, Ordering::SeqCst);
         self.waiters.wake_all();
     }
 }
 
-pub struct Toy {
+pub(crate) struct Toy {
     watch: Arc<Watch>,
     number: usize,
     header: Vec<u8>,
@@ -79,7 +77,7 @@ pub struct Toy {
 }
 
 impl Toy {
-    pub fn new(watch: &Arc<Watch>) -> Self {
+    pub(crate) fn new(watch: &Arc<Watch>) -> Self {
         watch.alive.fetch_add(1, Ordering::SeqCst);
         Self {
             watch: watch.clone(),
@@ -228,7 +226,7 @@ impl Session for Toy {
 }
 
 /// Writes one request.
-pub fn request(stream: &mut impl Write, op: u32, payload: &[u8]) {
+pub(crate) fn request(stream: &mut impl Write, op: u32, payload: &[u8]) {
     let mut message = Vec::with_capacity(8 + payload.len());
     message.extend(op.to_le_bytes());
     message.extend((payload.len() as u32).to_le_bytes());
@@ -237,7 +235,7 @@ pub fn request(stream: &mut impl Write, op: u32, payload: &[u8]) {
 }
 
 /// Reads one answer.
-pub fn answer(stream: &mut impl Read) -> (u32, Vec<u8>) {
+pub(crate) fn answer(stream: &mut impl Read) -> (u32, Vec<u8>) {
     let mut header = [0; 8];
     stream.read_exact(&mut header).unwrap();
     let op = u32::from_le_bytes(header[..4].try_into().unwrap());
@@ -247,13 +245,13 @@ pub fn answer(stream: &mut impl Read) -> (u32, Vec<u8>) {
 }
 
 /// Has a payload echoed.
-pub fn echo<S: Read + Write>(stream: &mut S, payload: &[u8]) {
+pub(crate) fn echo<S: Read + Write>(stream: &mut S, payload: &[u8]) {
     request(stream, ECHO, payload);
     assert_eq!(answer(stream), (ECHO, payload.to_vec()));
 }
 
 /// Waits until `condition` holds.
-pub fn until(what: &str, condition: impl Fn() -> bool) {
+pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
     let patience = std::time::Instant::now();
     while !condition() {
         assert!(patience.elapsed().as_secs() < 120, "still waiting: {what}");
@@ -263,12 +261,12 @@ pub fn until(what: &str, condition: impl Fn() -> bool) {
 }
 
 /// Work as threads are sent it.
-pub fn task<F: Future<Output = ()> + 'static>(work: impl FnOnce() -> F + Send + 'static) -> Task {
+pub(crate) fn task<F: Future<Output = ()> + 'static>(work: impl FnOnce() -> F + Send + 'static) -> Task {
     Box::new(move || Box::pin(work()))
 }
 
 /// Keeps a worker from everything until the result is used or dropped.
-pub fn hold(workers: &Workers, index: usize) -> mpsc::Sender<()> {
+pub(crate) fn hold(workers: &Workers, index: usize) -> mpsc::Sender<()> {
     let (held, is_held) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();
     let holding = move || async move {

@@ -1,7 +1,4 @@
 //! The threads: tasks, wakes between them, time, and what a panic does.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod toy;
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -11,10 +8,10 @@ use std::sync::{Arc, mpsc};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use crate::toy::{BOTH, task, until};
 use spillway_core::sync::Mutex;
 use spillway_core::{Env, Place};
 use spillway_io::{DriverChoice, Local, Workers, WorkersOptions, block_on};
-use toy::{BOTH, task, until};
 
 fn thread_name() -> String {
     std::thread::current().name().unwrap_or_default().to_string()
@@ -22,7 +19,7 @@ fn thread_name() -> String {
 
 #[test]
 fn tasks_run_where_they_are_sent() {
-    let workers = toy::workers(2, DriverChoice::Auto);
+    let workers = crate::toy::workers(2, DriverChoice::Auto);
     let (sender, names) = mpsc::channel();
     for index in [0, 1] {
         let sender = sender.clone();
@@ -111,7 +108,7 @@ fn computing_stands_back_while_all_workers_are_busy_unless_it_is_hurried() {
 
 #[test]
 fn a_worker_ends_with_the_last_task_that_it_has_to_finish() {
-    let workers = toy::workers(1, DriverChoice::Auto);
+    let workers = crate::toy::workers(1, DriverChoice::Auto);
     let (sender, events) = mpsc::channel();
     let env = workers.env();
     let task = task(move || async move {
@@ -138,7 +135,7 @@ fn a_worker_ends_with_the_last_task_that_it_has_to_finish() {
 
 #[test]
 fn assistance_comes_from_another_worker() {
-    let workers = toy::workers(2, DriverChoice::Auto);
+    let workers = crate::toy::workers(2, DriverChoice::Auto);
     let (sender, names) = mpsc::channel();
     for index in [0, 1, 0, 1] {
         let (env, sender) = (workers.env(), sender.clone());
@@ -156,7 +153,7 @@ fn assistance_comes_from_another_worker() {
 
 #[test]
 fn workers_without_work_are_idle() {
-    let workers = toy::workers(3, DriverChoice::Auto);
+    let workers = crate::toy::workers(3, DriverChoice::Auto);
     let env = workers.env();
     until("idle workers", || env.idle_workers() == 3);
     let release = Arc::new(AtomicBool::new(false));
@@ -177,7 +174,7 @@ fn workers_without_work_are_idle() {
 
 #[test]
 fn time_passes_and_sleep_zero_lets_others_run() {
-    let workers = toy::workers(1, DriverChoice::Auto);
+    let workers = crate::toy::workers(1, DriverChoice::Auto);
     let env = workers.env();
     let before = env.coarse_now();
     until("the coarse clock to move", || env.coarse_now() > before);
@@ -253,7 +250,7 @@ fn two_workers_that_wake_each_other_massively_do_not_deadlock() {
     const FOLLOWERS: usize = 8000;
     const ROUNDS: usize = 20;
     for driver in BOTH {
-        let workers = toy::workers(2, driver);
+        let workers = crate::toy::workers(2, driver);
         let finished = Arc::new(AtomicUsize::new(0));
         let followers: [Arc<Vec<Arc<Follower>>>; 2] = [0, 1].map(|side| {
             let new = || Arc::new(Follower { told: AtomicUsize::new(0), waker: Mutex::new(None) });
@@ -291,7 +288,7 @@ fn two_workers_that_wake_each_other_massively_do_not_deadlock() {
 fn a_flood_of_new_tasks_waits_its_turn() {
     const FLOOD: usize = 4000;
     for driver in BOTH {
-        let workers = toy::workers(1, driver);
+        let workers = crate::toy::workers(1, driver);
         let log = Arc::new(Mutex::new(Vec::new()));
         let (ready, is_ready) = mpsc::channel();
         let (release, released) = mpsc::channel::<()>();
@@ -328,7 +325,7 @@ fn stop_drops_what_still_runs_on_its_own_thread() {
         }
     }
     for driver in BOTH {
-        let workers = toy::workers(1, driver);
+        let workers = crate::toy::workers(1, driver);
         let (sender, dropped) = mpsc::channel();
         let (ready, began) = mpsc::channel();
         workers.run_on(
@@ -348,7 +345,7 @@ fn stop_drops_what_still_runs_on_its_own_thread() {
 #[test]
 fn block_on_has_timers_and_keeps_its_runtime() {
     let slept = block_on(async {
-        let workers = toy::workers(1, DriverChoice::Auto);
+        let workers = crate::toy::workers(1, DriverChoice::Auto);
         let env = workers.env();
         env.sleep(Duration::from_millis(1)).await;
         env.sleep(Duration::ZERO).await;
@@ -362,7 +359,7 @@ fn block_on_has_timers_and_keeps_its_runtime() {
 #[test]
 #[ignore = "ends its process"]
 fn panics_on_a_worker() {
-    let workers = toy::workers(1, DriverChoice::Auto);
+    let workers = crate::toy::workers(1, DriverChoice::Auto);
     workers.run_on(0, task(|| async { panic!("on purpose") }));
     loop {
         std::thread::park();
@@ -373,7 +370,7 @@ fn panics_on_a_worker() {
 fn a_panic_on_a_worker_ends_the_process() {
     let this = std::env::current_exe().unwrap();
     let output = std::process::Command::new(this)
-        .args(["--ignored", "--exact", "panics_on_a_worker", "--nocapture"])
+        .args(["--ignored", "--exact", "workers::panics_on_a_worker", "--nocapture"])
         .output()
         .unwrap();
     use std::os::unix::process::ExitStatusExt;
