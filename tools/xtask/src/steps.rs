@@ -43,13 +43,18 @@ pub(crate) fn run(root: &Path, quick: bool) -> Result<()> {
 
 fn clippy(root: &Path) -> Result<()> {
     succeed(command(root).args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
-    // What only builds with deliberate defects and the checker of threads have.
-    for (packages, features) in [
-        (&["--package=spillway-simulate", "--package=spillway-tests"][..], "mutants"),
-        (&["--package=spillway-core", "--package=spillway-layers"], crate::cargo::THREADS),
+    // What only builds with deliberate defects and the checker of threads have; the latter is for tests within libraries.
+    for (packages, features, targets) in [
+        (["--package=spillway-simulate", "--package=spillway-tests"], "mutants", &["--all-targets"][..]),
+        (
+            ["--package=spillway-core", "--package=spillway-layers"],
+            crate::cargo::THREADS,
+            &["--lib", "--profile=test"],
+        ),
     ] {
-        let features = ["--features", features, "--all-targets", "--", "-D", "warnings"];
-        succeed(command(root).arg("clippy").args(packages).args(features))?;
+        let mut clippy = command(root);
+        clippy.arg("clippy").args(packages).args(["--features", features]).args(targets);
+        succeed(clippy.args(["--", "-D", "warnings"]))?;
     }
     Ok(())
 }
