@@ -11,7 +11,7 @@
 //! | [`seam`], [`align`] | the checks between two layers, and byte ranges turned into whole blocks |
 //! | [`budget`] | the memory promise: charged before a write is acknowledged |
 //! | [`attribute`], [`size`] | the control plane's one table, and the numbers people type |
-//! | [`mod@env`], [`elsewhere()`] | time, chance, tasks and memory as a layer may have them; work on another thread that is waited for |
+//! | [`mod@env`], [`job`] | time, chance, tasks and memory as a layer may have them; work whose outcome is waited for |
 //! | [`storage`] | the calls on a file or block device, real or simulated |
 //! | [`suspend`], [`grow`], [`at_risk`] | how a part ends, where that takes more than being dropped; how it becomes larger; what a crash would take |
 //! | [`session`], [`exchange`] | a conversation on a byte stream, without the stream; one in whole messages |
@@ -25,9 +25,9 @@
 pub mod block;
 mod block_device;
 mod control;
-mod elsewhere;
 pub mod env;
 pub mod error;
+pub mod job;
 mod memory;
 #[cfg(feature = "shuttle")]
 pub mod models;
@@ -54,9 +54,9 @@ pub use control::attribute::{
     Attribute, Attributes, Column, Excerpt, Preset, Role, Spec, Switch, Table, Type, Unit, Value, When,
 };
 pub use control::{attribute, stats};
-pub use elsewhere::elsewhere;
 pub use env::{Env, Place, Region, Regions, Task, task};
 pub use error::{Error, Kind};
+pub use job::{Job, Report};
 pub use memory::budget::{Budget, Charge};
 pub use memory::buffer::{IoBuf, Workspace};
 pub use memory::{budget, buffer};

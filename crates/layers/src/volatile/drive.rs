@@ -8,8 +8,8 @@ use spillway_core::buffer::Workspace;
 use spillway_core::random::Random;
 use spillway_core::sync::{Mutex, Semaphore, StickyError};
 use spillway_core::{
-    Answer, Budget, ByteRange, Env, Error, Kind, Op, Place, Reply, Request, SECTOR, Seam, Submission,
-    elsewhere, mutant,
+    Answer, Budget, ByteRange, Env, Error, Job, Kind, Op, Place, Reply, Request, SECTOR, Seam, Submission,
+    mutant,
 };
 
 use super::blocks::{Blocks, Content};
@@ -244,7 +244,7 @@ impl Drive {
         failure: &'static str,
         work: impl FnOnce() -> F + Send + 'static,
     ) -> Answer<Result<(), Error>> {
-        let outcome = elsewhere(&*self.env, Place::Background, work);
+        let outcome = Job::spawn(&*self.env, Place::Background, work);
         Answer::pending(async move {
             outcome.await.unwrap_or(Err(Kind::ShuttingDown)).map_err(|kind| Error::new(kind, failure))
         })

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use spillway_core::sync::Ordering;
-use spillway_core::{Answer, Budget, Error, Kind, Place, elsewhere, mutant};
+use spillway_core::{Answer, Budget, Error, Job, Kind, Place, mutant};
 use spillway_policy::compaction::Compaction;
 
 use super::codec::CodecIndex;
@@ -113,7 +113,7 @@ where
     F: Future<Output = Result<(), Error>> + 'static,
 {
     let own = core.clone();
-    let ended = elsewhere(&*core.env, place, move || command(own));
+    let ended = Job::spawn(&*core.env, place, move || command(own));
     Answer::pending(async move {
         let dropped = || Err(Error::new(Kind::ShuttingDown, "the server ends"));
         ended.await.unwrap_or_else(dropped)

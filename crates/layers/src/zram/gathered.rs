@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use spillway_core::sync::Ordering;
-use spillway_core::{Kind, Place, elsewhere};
+use spillway_core::{Job, Kind, Place};
 
 use super::backing::{Backing, BatchAtWork};
 use super::cell::{Cell, Scratch, SlotIndex};
@@ -145,7 +145,7 @@ impl Gathered {
             Some(self.write_here().await)
         } else {
             let env = self.picks.core.env.clone();
-            elsewhere(&*env, Place::Compute, move || self.write_here()).await
+            Job::spawn(&*env, Place::Compute, move || self.write_here()).await
         };
         // A round ends where its batch is waited for: who looks then finds nothing of it on its way.
         ended.map_or(Err(Kind::ShuttingDown), |(written, _at_work)| written)
