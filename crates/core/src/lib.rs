@@ -13,7 +13,8 @@
 //! | [`attribute`], [`size`] | the control plane's one table, and the numbers people type |
 //! | [`mod@env`], [`job`] | time, chance, tasks and memory as a layer may have them; work whose outcome is waited for |
 //! | [`storage`] | the calls on a file or block device, real or simulated |
-//! | [`suspend`], [`grow`], [`at_risk`] | how a part ends, where that takes more than being dropped; how it becomes larger; what a crash would take |
+//! | [`shutdown`], [`suspend`] | how tasks end; how a part ends, where that takes more than being dropped |
+//! | [`grow`], [`at_risk`] | how a part becomes larger; what a crash would take |
 //! | [`session`], [`exchange`] | a conversation on a byte stream, without the stream; one in whole messages |
 //! | [`stats`], [`sync`] | counters summed when read; the only door to locks |
 //! | [`work`] | how much a task does before others get their turn |
@@ -34,6 +35,7 @@ pub mod models;
 pub mod mutant;
 mod protocol;
 pub mod random;
+pub mod shutdown;
 pub mod size;
 pub mod sync;
 #[cfg(all(test, feature = "shuttle"))]
@@ -61,3 +63,4 @@ pub use memory::budget::{Budget, Charge};
 pub use memory::buffer::{IoBuf, Workspace};
 pub use memory::{budget, buffer};
 pub use protocol::{exchange, session};
+pub use shutdown::{Phase, Shutdown};

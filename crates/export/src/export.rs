@@ -12,10 +12,9 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use spillway_core::session::Peer;
-use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock};
-use spillway_core::{Aligned, Error, Geometry, Kind};
+use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock, WaitList};
+use spillway_core::{Aligned, Error, Geometry, Kind, Phase, Shutdown};
 
-use crate::closing::{Closing, Demand};
 use crate::statistics::{Counts, Statistics};
 
 /// Longest name or description in bytes, as in the NBD protocol.
@@ -31,7 +30,10 @@ pub struct Export {
     arrivals: AtomicU64,
     /// Who the clients are, by their tickets.
     peers: Mutex<BTreeMap<u64, Peer>>,
-    pub(crate) closing: Closing,
+    /// Watched by sessions, by their tickets. It ends the clients of this export while others on the same socket stay.
+    pub(crate) shutdown: Shutdown,
+    /// Woken whenever a client has left.
+    left: WaitList,
     pub(crate) counters: Counts,
 }
 
@@ -54,7 +56,8 @@ impl Export {
             clients: AtomicUsize::new(0),
             arrivals: AtomicU64::new(0),
             peers: Mutex::default(),
-            closing: Closing::default(),
+            shutdown: Shutdown::default(),
+            left: WaitList::default(),
             counters: Counts::default(),
         })
     }
@@ -135,17 +138,17 @@ impl Export {
     /// Asks every client to leave: its session answers what it has received, flushes and closes. Take the export from its
     /// list first, so that nobody comes back; [`Export::emptied`] tells when the last has left.
     pub fn close(&self) {
-        self.closing.raise(Demand::WindDown);
+        self.shutdown.ask(Phase::Draining);
     }
 
     /// Closes the connections of clients that have not left since [`Export::close`].
     pub fn hang_up(&self) {
-        self.closing.raise(Demand::HangUp);
+        self.shutdown.ask(Phase::Aborting);
     }
 
     /// Waits until no client is connected.
     pub async fn emptied(&self) {
-        self.closing.left.until(|| (self.clients() == 0).then_some(())).await;
+        self.left.until(|| (self.clients() == 0).then_some(())).await;
     }
 
     /// What clients did so far.
@@ -195,18 +198,18 @@ impl Connected {
 
     /// Has the task woken when the export wants its clients to leave.
     pub(crate) fn watch(&self, waker: &Waker) {
-        self.export.closing.watch(self.ticket, waker);
+        self.export.shutdown.watch(self.ticket, waker);
     }
 }
 
 impl Drop for Connected {
     fn drop(&mut self) {
-        self.export.closing.forget(self.ticket);
+        self.export.shutdown.forget(self.ticket);
         self.export.peers.lock().remove(&self.ticket);
         let one_less = |clients: usize| if clients == ALONE | 1 { Some(0) } else { clients.checked_sub(1) };
         let before = self.export.clients.fetch_update(Ordering::Release, Ordering::Relaxed, one_less);
         assert!(before.is_ok_and(|before| before != RESERVED), "a client left that was not counted");
-        self.export.closing.left.wake_all();
+        self.export.left.wake_all();
     }
 }
 

@@ -4,7 +4,6 @@
 //! | --- | --- |
 //! | [`nbd`], [`fuse`], [`control`] | the protocols |
 //! | `export` | devices by name, who is connected, who may not be |
-//! | `closing` | asking the clients of one export to leave |
 //! | `covered` | the work of requests that cover much |
 //! | `ending` | how one conversation ends once nothing is pending |
 //! | `pipeline` | admission, back-pressure and pending requests of a conversation |
@@ -19,7 +18,6 @@ pub mod control;
 pub mod fuse;
 pub mod nbd;
 
-mod closing;
 mod covered;
 mod ending;
 mod export;

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::task::Context;
 
-use spillway_core::IoBuf;
 use spillway_core::session::{Intake, Output, Peer, Session};
+use spillway_core::{IoBuf, Phase};
 
 use super::config::Config;
 use super::handshake::{Handshake, Transition};
 use super::transmission::Transmission;
-use crate::closing::Demand;
 use crate::export::Exports;
 
 enum Stage {
@@ -89,10 +88,10 @@ impl Session for NbdSession {
         if !std::mem::replace(&mut self.watching, true) {
             transmission.connected().watch(context.waker());
         }
-        match transmission.connected().export().closing.demand() {
-            Demand::Stay => {}
-            Demand::WindDown => transmission.wind_down(&mut self.output),
-            Demand::HangUp => return self.hang_up(),
+        match transmission.connected().export().shutdown.phase() {
+            Phase::Serving => {}
+            Phase::Draining => transmission.wind_down(&mut self.output),
+            Phase::Aborting => return self.hang_up(),
         }
         transmission.poll(context, &mut self.output);
     }

@@ -11,7 +11,7 @@
 //! A read or a reply that the system refuses is tried again after a pause: the kernel answers nobody by itself, and a request without an
 //! answer keeps its program for ever.
 //!
-//! Ends: the mount is gone, or the order is to abort. Reading tells of the first; a reader that takes nothing looks for it each second,
+//! Ends: the mount is gone, or it is aborted. Reading tells of the first; a reader that takes nothing looks for it each second,
 //! so that a device which never answers keeps nobody in a mount that was aborted.
 
 use std::future::Future;
@@ -25,11 +25,10 @@ use std::time::Duration;
 use rustix::io::{Errno, read, writev};
 use spillway_core::buffer::{ALIGNMENT, Workspace};
 use spillway_core::exchange::{Exchange, Message};
-use spillway_core::{IoBuf, LocalFuture, work};
+use spillway_core::{IoBuf, LocalFuture, Phase, work};
 
 use super::mount::is_connected;
 use super::readers::ReaderGuard;
-use crate::net::control::Order;
 use crate::runtime::op::{Awaited, Event, shortage_passes};
 use crate::runtime::waits::is_shortage;
 
@@ -125,7 +124,7 @@ impl Reader {
 
     fn turn(&mut self, context: &mut Context<'_>) -> Result<(), Gone> {
         let _turn = work::turn(work::TURN);
-        self.check_orders(context)?;
+        self.check_running(context)?;
         loop {
             work::spend(ROUND_UNITS);
             if self.pauses(context) {
@@ -152,12 +151,12 @@ impl Reader {
         }
     }
 
-    fn check_orders(&mut self, context: &Context<'_>) -> Result<(), Gone> {
+    fn check_running(&mut self, context: &Context<'_>) -> Result<(), Gone> {
         if !self.listening {
-            self.guard.control().listen(context.waker());
+            self.guard.shutdown().watch(0, context.waker());
             self.listening = true;
         }
-        if self.guard.control().ordered() == Order::Serve { Ok(()) } else { Err(Gone) }
+        if self.guard.shutdown().phase() == Phase::Serving { Ok(()) } else { Err(Gone) }
     }
 
     fn take_back(&mut self) {

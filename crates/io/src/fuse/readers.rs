@@ -1,16 +1,16 @@
-//! The readers of a mount: how many there are, the orders that they get, and what one hears for another.
+//! The readers of a mount: how many there are, how they end, and what one hears for another.
 
 use std::sync::Arc;
 use std::thread::{Thread, current, park_timeout};
 use std::time::Duration;
 
 use spillway_core::sync::{AtomicUsize, Mutex, Ordering};
-
-use crate::net::control::{Control, Order};
+use spillway_core::{Phase, Shutdown};
 
 /// All readers of a mount.
 pub(super) struct Readers {
-    controls: Vec<Control>,
+    /// Of each.
+    shutdowns: Vec<Shutdown>,
     open: AtomicUsize,
     stopper: Mutex<Option<Thread>>,
 }
@@ -18,8 +18,8 @@ pub(super) struct Readers {
 impl Readers {
     /// So many, none of which has begun, and the guard of each.
     pub(super) fn new(count: usize) -> (Arc<Self>, Vec<ReaderGuard>) {
-        let controls = (0..count).map(|_| Control::new(Order::Serve)).collect();
-        let readers = Arc::new(Self { controls, open: AtomicUsize::new(count), stopper: Mutex::default() });
+        let shutdowns = (0..count).map(|_| Shutdown::default()).collect();
+        let readers = Arc::new(Self { shutdowns, open: AtomicUsize::new(count), stopper: Mutex::default() });
         let guard = |index| ReaderGuard { readers: readers.clone(), index };
         let guards = (0..count).map(guard).collect();
         (readers, guards)
@@ -30,10 +30,10 @@ impl Readers {
         self.open.load(Ordering::Acquire) > 0
     }
 
-    /// Orders them all to go, and waits until they have. Blocks: not to be called on a worker.
+    /// Ends them all, and waits until they have. Blocks: not to be called on a worker.
     pub(super) fn end(&self) {
         *self.stopper.lock() = Some(current());
-        self.controls.iter().for_each(|control| control.order(Order::Abort));
+        self.shutdowns.iter().for_each(|shutdown| shutdown.ask(Phase::Aborting));
         while self.remain() {
             park_timeout(Duration::from_millis(50));
         }
@@ -47,15 +47,15 @@ pub(super) struct ReaderGuard {
 }
 
 impl ReaderGuard {
-    /// What orders come by.
-    pub(super) fn control(&self) -> &Control {
-        &self.readers.controls[self.index]
+    /// What ends the reader.
+    pub(super) fn shutdown(&self) -> &Shutdown {
+        &self.readers.shutdowns[self.index]
     }
 
     /// Has all other readers look whether there is something to read.
     pub(super) fn wake_others(&self) {
-        let others = self.readers.controls.iter().enumerate().filter(|(index, _)| *index != self.index);
-        others.for_each(|(_, control)| control.wake());
+        let others = self.readers.shutdowns.iter().enumerate().filter(|(index, _)| *index != self.index);
+        others.for_each(|(_, shutdown)| shutdown.wake());
     }
 }
 

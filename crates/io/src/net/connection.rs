@@ -13,7 +13,7 @@
 //! sends; only a full socket makes the loop wait for writability. For a moment it then waits for nothing else, so that what
 //! a peer with a deep queue asks for meanwhile wakes nobody and is received together.
 //!
-//! Ends: the session has finished and its output is sent; or the peer is gone or the order is to abort, then the session
+//! Ends: the session has finished and its output is sent; or the peer is gone or the server aborts, then the session
 //! hangs up first. Dropping a connection shuts its socket down, so that no operation on it stays behind.
 
 mod handshake;
@@ -30,9 +30,9 @@ use compio::BufResult;
 use compio::runtime::Submit;
 use rustix::net::{Shutdown, shutdown};
 use spillway_core::session::{Intake, Session};
-use spillway_core::{IoBuf, LocalFuture, work};
+use spillway_core::{IoBuf, LocalFuture, Phase, work};
 
-use crate::net::control::{Admission, Control, Order};
+use crate::net::control::{Admission, Control};
 use crate::runtime::op::{Receive, receive_now, shortage_passes, would_block};
 use crate::runtime::pool::{BULK_LEN, Pool};
 use crate::runtime::waits::is_shortage;
@@ -329,26 +329,26 @@ impl Connection {
         Ok(sent)
     }
 
-    fn check_orders(&mut self, context: &Context<'_>) -> Result<(), Gone> {
+    fn check_running(&mut self, context: &Context<'_>) -> Result<(), Gone> {
         if !self.listening {
-            self.control.listen(context.waker());
+            self.control.shutdown.watch(0, context.waker());
             self.listening = true;
         }
-        match self.control.ordered() {
-            Order::Serve => {}
-            Order::WindDown if self.wound_down => {}
-            Order::WindDown => {
+        match self.control.shutdown.phase() {
+            Phase::Serving => {}
+            Phase::Draining if self.wound_down => {}
+            Phase::Draining => {
                 self.wound_down = true;
                 self.session.wind_down();
             }
-            Order::Abort => return Err(Gone),
+            Phase::Aborting => return Err(Gone),
         }
         Ok(())
     }
 
     fn turn(&mut self, context: &mut Context<'_>) -> Result<Poll<()>, Gone> {
         let _turn = work::turn(work::TURN);
-        self.check_orders(context)?;
+        self.check_running(context)?;
         loop {
             work::spend(ROUND_UNITS);
             let again = self.round(context)?;

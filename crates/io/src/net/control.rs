@@ -1,42 +1,23 @@
-//! What stands between a server and each of its connections: orders, and how far the peer is behind.
+//! What stands between a server and each of its connections: its end, and how far the peer is behind.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Duration;
 
-use spillway_core::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
+use spillway_core::Shutdown;
+use spillway_core::sync::{AtomicBool, AtomicU64, Ordering};
 
 use crate::net::peer::{self, Account};
 
 /// Bytes a second that a peer has to send of a payload that it began, and to take of its replies.
 pub(crate) const RATE_MIN: u64 = 64 << 10;
 
-/// What the server wants of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u32)]
-pub(crate) enum Order {
-    Serve,
-    WindDown,
-    Abort,
-}
-
-impl Order {
-    pub(crate) fn of(number: u32) -> Self {
-        match number {
-            0 => Order::Serve,
-            1 => Order::WindDown,
-            _ => Order::Abort,
-        }
-    }
-}
-
-/// The server's hand on a connection, or on the acceptor.
+/// The server's hand on a connection.
+#[derive(Default)]
 pub(crate) struct Control {
-    order: AtomicU32,
+    pub(crate) shutdown: Shutdown,
     /// A new connection waits for the place of this handshake.
     asked: AtomicBool,
-    waker: Mutex<Option<Waker>>,
     /// What the peer has to take.
     pub(crate) untaken: Stall,
     /// The rest of what the peer has begun to send.
@@ -48,16 +29,10 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    pub(crate) fn new(order: Order) -> Self {
-        let (order, asked) = (AtomicU32::new(order as u32), AtomicBool::new(false));
-        let (untaken, owing, idle) = Default::default();
-        Self { order, asked, waker: Mutex::new(None), untaken, owing, idle, socket: None }
-    }
-
     /// That of a connection from `peer` on `socket`.
     pub(crate) fn of_connection(socket: &Arc<OwnedFd>, peer: Account) -> Self {
         let socket = (peer != Account::Owner).then(|| socket.clone());
-        Self { socket, ..Self::new(Order::Serve) }
+        Self { socket, ..Self::default() }
     }
 
     /// Whether the host of the connection has vanished.
@@ -65,24 +40,10 @@ impl Control {
         self.socket.as_deref().is_some_and(peer::has_vanished)
     }
 
-    /// Gives an order; it only ever gets stricter.
-    pub(crate) fn order(&self, order: Order) {
-        self.order.fetch_max(order as u32, Ordering::AcqRel);
-        self.wake();
-    }
-
-    /// Has the task look around, if it listens.
-    pub(crate) fn wake(&self) {
-        let waker = self.waker.lock().clone();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
     /// Asks for the place of this handshake; the connection answers in its turn.
     pub(crate) fn ask(&self) {
         self.asked.store(true, Ordering::Release);
-        self.wake();
+        self.shutdown.wake();
     }
 
     pub(crate) fn is_asked(&self) -> bool {
@@ -92,15 +53,6 @@ impl Control {
     /// The connection is about to answer.
     pub(crate) fn hear(&self) {
         self.asked.store(false, Ordering::Relaxed);
-    }
-
-    pub(crate) fn ordered(&self) -> Order {
-        Order::of(self.order.load(Ordering::Acquire))
-    }
-
-    /// Makes orders wake this task. The order is read after this.
-    pub(crate) fn listen(&self, waker: &Waker) {
-        *self.waker.lock() = Some(waker.clone());
     }
 
     /// How far the peer is behind [`RATE_MIN`] with memory that is held for it.
@@ -169,21 +121,13 @@ pub(crate) trait Admission {
 mod tests {
     use super::*;
 
-    #[test]
-    fn orders_only_get_stricter() {
-        let control = Control::new(Order::Serve);
-        control.order(Order::Abort);
-        control.order(Order::WindDown);
-        assert_eq!(control.ordered(), Order::Abort);
-    }
-
     fn secs(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
     }
 
     #[test]
     fn a_stall_lasts_until_the_end_of_what_is_due() {
-        let control = Control::new(Order::Serve);
+        let control = Control::default();
         control.untaken.begin(secs(1));
         control.untaken.begin(secs(5));
         control.owing.begin(secs(9));
@@ -196,7 +140,7 @@ mod tests {
 
     /// How far a peer is behind after a minute in which it sent so many bytes each second.
     fn behind_after_a_minute(bytes_a_second: u64) -> Duration {
-        let control = Control::new(Order::Serve);
+        let control = Control::default();
         control.owing.begin(secs(100));
         for second in 101..=160 {
             control.owing.progress(bytes_a_second as usize, secs(second));
@@ -214,7 +158,7 @@ mod tests {
 
     #[test]
     fn nobody_saves_up_for_later() {
-        let control = Control::new(Order::Serve);
+        let control = Control::default();
         control.owing.begin(secs(1));
         control.owing.progress(1 << 30, secs(2));
         assert_eq!(control.stalled_for(secs(62)), secs(60));

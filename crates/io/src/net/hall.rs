@@ -1,4 +1,4 @@
-//! What the acceptor of a listener, its connections and its owner share: who is connected, and what all are ordered to do.
+//! What the acceptor of a listener, its connections and its owner share: who is connected, and how all end.
 //!
 //! Locks: the roll of connections, then one connection's waker.
 
@@ -11,15 +11,16 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use spillway_core::session::Session;
-use spillway_core::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering, WaitList};
+use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, WaitList};
+use spillway_core::{Phase, Shutdown};
 
 use crate::net::connection::Connection;
-use crate::net::control::{Admission, Control, Order};
+use crate::net::control::{Admission, Control};
+use crate::runtime::driver::WAKES_MAX;
 use crate::net::peer::Account;
+use crate::runtime::pool::Pool;
 use crate::net::roll::{Capacity, GRACE_MIN, Roll, Vacancy};
 use crate::net::socket::peer_of;
-use crate::runtime::driver::WAKES_MAX;
-use crate::runtime::pool::Pool;
 
 /// Makes the session of a new connection, on the worker that serves it.
 pub type NewSession = Arc<dyn Fn() -> Box<dyn Session> + Send + Sync>;
@@ -68,10 +69,10 @@ pub(crate) struct Hall {
     pub(crate) pool: Arc<Pool>,
     new_session: NewSession,
     pub(crate) limits: Limits,
-    order: AtomicU32,
     /// Connections, and the acceptor.
     open: AtomicUsize,
-    pub(crate) acceptor: Arc<Control>,
+    /// Of the acceptor, and of connections that are not in the roll yet.
+    pub(crate) acceptor: Shutdown,
     roll: Mutex<Roll>,
     /// Woken when a handshake is complete or a connection gone.
     changes: WaitList,
@@ -87,10 +88,9 @@ impl Hall {
             pool,
             new_session,
             limits,
-            order: AtomicU32::new(Order::Serve as u32),
             // The acceptor counts as open until it has ended, and the listener with it.
             open: AtomicUsize::new(1),
-            acceptor: Arc::new(Control::new(Order::Serve)),
+            acceptor: Shutdown::default(),
             roll: Mutex::default(),
             changes: WaitList::default(),
             next_number: AtomicU64::new(1),
@@ -104,21 +104,17 @@ impl Hall {
         self.roll.lock().len()
     }
 
-    pub(crate) fn order(&self, order: Order) {
-        self.order.fetch_max(order as u32, Ordering::AcqRel);
-        self.acceptor.order(order);
-        // A connection that is not in the roll yet reads the order under its lock.
-        self.order_where(order, |_| true);
+    /// Asks the acceptor and all connections to end.
+    pub(crate) fn end(&self, phase: Phase) {
+        self.acceptor.ask(phase);
+        // A connection that is not in the roll yet reads that of the acceptor under its lock.
+        self.end_where(phase, |_| true);
     }
 
-    /// Gives an order to those connections of which `holds` is true.
-    fn order_where(&self, order: Order, holds: impl Fn(&Control) -> bool) {
+    /// Asks those connections to end of which `holds` is true.
+    fn end_where(&self, phase: Phase, holds: impl Fn(&Control) -> bool) {
         let all = self.roll.lock().controls();
-        all.iter().filter(|control| holds(control)).for_each(|control| control.order(order));
-    }
-
-    fn ordered(&self) -> Order {
-        Order::of(self.order.load(Ordering::Acquire))
+        all.iter().filter(|control| holds(control)).for_each(|control| control.shutdown.ask(phase));
     }
 
     /// A connection, or the acceptor, is gone.
@@ -130,7 +126,7 @@ impl Hall {
     }
 
     pub(crate) fn stopping(&self) -> bool {
-        self.ordered() != Order::Serve
+        self.acceptor.phase() != Phase::Serving
     }
 
     pub(crate) fn wait_until_empty(&self) {
@@ -143,7 +139,7 @@ impl Hall {
 
     fn abort_stalled(&self, grace: Duration) {
         let now = self.pool.clock.coarse_now();
-        self.order_where(Order::Abort, |control| control.stalled_for(now) > grace);
+        self.end_where(Phase::Aborting, |control| control.stalled_for(now) > grace);
     }
 
     /// Closes handshakes that last too long, connections whose hosts have vanished or, where that is asked for, that are idle for long; and,
@@ -151,7 +147,7 @@ impl Hall {
     pub(crate) fn close_late(&self) {
         let now = self.pool.clock.coarse_now();
         self.roll.lock().close_older_than(self.limits.handshake, self.pool.clock.now());
-        self.order_where(Order::Abort, |control| {
+        self.end_where(Phase::Aborting, |control| {
             let vanished = control.has_vanished();
             if vanished {
                 tracing::info!("a host has vanished: its connection is closed");
@@ -159,7 +155,7 @@ impl Hall {
             vanished
         });
         if let Some(limit) = self.limits.idle {
-            self.order_where(Order::WindDown, |control| control.idle.lasts(now) >= limit);
+            self.end_where(Phase::Draining, |control| control.idle.lasts(now) >= limit);
         }
         if self.pool.buffers.waiting() > 0 {
             self.abort_stalled(self.limits.stall);
@@ -173,7 +169,7 @@ impl Hall {
             // Time makes room as well: a peer has been silent for long enough.
             let mut pause = pin!(compio::time::sleep(GRACE_MIN / 2));
             let outcome = poll_fn(|context| {
-                self.acceptor.listen(context.waker());
+                self.acceptor.watch(0, context.waker());
                 match settled.as_mut().poll(context) {
                     Poll::Ready(room) => Poll::Ready(Some(room)),
                     Poll::Pending => pause.as_mut().poll(context).map(|()| None),
@@ -255,7 +251,7 @@ impl ConnectionGuard {
         hall.open.fetch_add(1, Ordering::AcqRel);
         hall.pool.thread(worker).connections.fetch_add(1, Ordering::Relaxed);
         let mut roll = hall.roll.lock();
-        control.order(hall.ordered());
+        control.shutdown.ask(hall.acceptor.phase());
         roll.enter(number, peer, control, hall.pool.clock.now());
         drop(roll);
         Self { hall, number, worker }

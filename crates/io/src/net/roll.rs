@@ -16,7 +16,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::net::control::{Control, Order};
+use spillway_core::Phase;
+
+use crate::net::control::Control;
 use crate::net::peer::Account;
 use crate::net::shares::Shares;
 
@@ -205,7 +207,7 @@ impl Roll {
         for number in old {
             self.step_out(number, Stage::Leaving);
             self.leaving += 1;
-            self.all[&number].control.order(Order::Abort);
+            self.all[&number].control.shutdown.ask(Phase::Aborting);
         }
     }
 }
@@ -221,7 +223,7 @@ mod tests {
     }
 
     fn arrive(roll: &mut Roll, number: u64, now: Duration) -> Arc<Control> {
-        let control = Arc::new(Control::new(Order::Serve));
+        let control = Arc::new(Control::default());
         roll.enter(number, Account::Owner, control.clone(), now);
         control
     }
@@ -348,7 +350,11 @@ mod tests {
         arrive(&mut roll, 8, at(1000));
         roll.establish(8);
         assert_eq!(roll.make_room(CAPACITY, Account::Owner, at(2000)), Vacancy::No);
-        assert!(controls[..7].iter().all(|control| control.ordered() == Order::Serve && !control.is_asked()));
+        assert!(
+            controls[..7]
+                .iter()
+                .all(|control| control.shutdown.phase() == Phase::Serving && !control.is_asked())
+        );
     }
 
     #[test]
@@ -369,8 +375,8 @@ mod tests {
         roll.establish(1);
         roll.close_older_than(at(10_000), at(12_000));
         assert_eq!(
-            (first.ordered(), second.ordered(), third.ordered()),
-            (Order::Serve, Order::Abort, Order::Serve)
+            (first.shutdown.phase(), second.shutdown.phase(), third.shutdown.phase()),
+            (Phase::Serving, Phase::Aborting, Phase::Serving)
         );
         (1..4).for_each(|number| roll.leave(number));
         assert_eq!((roll.len(), roll.leaving, roll.handshakes.len()), (0, 0, 0));

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::net::control::{Control, Order};
+use spillway_core::{Phase, Shutdown};
+
+use crate::runtime::env::yield_now;
 use crate::net::hall::{Hall, Limits, NewSession};
+use crate::runtime::op::{Awaited, Event, shortage_passes};
 use crate::net::roll::GRACE_MIN;
 use crate::net::socket::Listener;
-use crate::runtime::env::yield_now;
-use crate::runtime::op::{Awaited, Event, shortage_passes};
 use crate::runtime::workers::Workers;
 
 /// Connections accepted in a row before other tasks get their turn.
@@ -51,7 +52,7 @@ impl Serving {
     /// not to be called on a worker.
     pub fn stop(mut self) {
         if let Some(hall) = self.hall.take() {
-            hall.order(Order::WindDown);
+            hall.end(Phase::Draining);
             hall.wait_until_empty();
         }
     }
@@ -59,7 +60,7 @@ impl Serving {
     /// Stops accepting, ends every session where it is, and waits for that. Blocks: not to be called on a worker.
     pub fn abort(mut self) {
         if let Some(hall) = self.hall.take() {
-            hall.order(Order::Abort);
+            hall.end(Phase::Aborting);
             hall.wait_until_empty();
         }
     }
@@ -68,7 +69,7 @@ impl Serving {
 impl Drop for Serving {
     fn drop(&mut self) {
         if let Some(hall) = self.hall.take() {
-            hall.order(Order::Abort);
+            hall.end(Phase::Aborting);
         }
     }
 }
@@ -137,12 +138,12 @@ fn is_of_connection(error: &io::Error) -> bool {
     of_connection.contains(&errno)
 }
 
-/// Waits for a connection or an order.
-async fn await_connection(listener: &Listener, control: &Control) {
+/// Waits for a connection or the end.
+async fn await_connection(listener: &Listener, acceptor: &Shutdown) {
     let mut readable = Awaited::new(&listener.fd, Event::Readable);
     poll_fn(|context| {
-        control.listen(context.waker());
-        if control.ordered() != Order::Serve {
+        acceptor.watch(0, context.waker());
+        if acceptor.phase() != Phase::Serving {
             return Poll::Ready(());
         }
         readable.poll(context)
