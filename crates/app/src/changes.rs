@@ -1,20 +1,33 @@
 //! Changes of one device, and what stands in their way: clients.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
 
 use spillway_core::{Attributes, Env, Error, Kind, Value};
 use spillway_export::Reserved;
 
 use crate::device::Device;
-use crate::mounting::Mounting;
 use crate::occupants;
 
-/// How long a reset or a stop waits for clients that are leaving: the kernel says later that a file was closed, and lets go of its mount later
-/// still.
-pub(crate) const LEAVING: Duration = Duration::from_millis(200);
+/// How long clients that are leaving may be in the way: the kernel says later that a file was closed, and lets go of its mount later still;
+/// and the pause between two attempts.
+const LEAVING: Duration = Duration::from_millis(200);
+const LEAVING_PAUSE: Duration = Duration::from_millis(20);
+
+/// Tries again for a moment what clients are in the way of: they may be leaving.
+pub(crate) async fn once_left<T>(
+    env: &dyn Env,
+    mut attempt: impl AsyncFnMut() -> Result<T, Error>,
+) -> Result<T, Error> {
+    let begin = env.now();
+    loop {
+        match attempt().await {
+            Err(error) if error.kind == Kind::Busy && env.now() - begin < LEAVING => {
+                env.sleep(LEAVING_PAUSE).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
 
 /// Stores a value in an attribute.
 pub(crate) async fn set(device: &Device, env: &dyn Env, attribute: &str, value: Value) -> Result<(), Error> {
@@ -24,50 +37,24 @@ pub(crate) async fn set(device: &Device, env: &dyn Env, attribute: &str, value: 
     device.stack.set(attribute, value).await
 }
 
-/// [`Kind::NotSupported`] where a device has nothing that it could forget.
-pub(crate) fn can_be_reset(device: &Device) -> Result<(), Error> {
+/// Discards all data. [`Kind::NotSupported`] where a device has nothing that it could forget.
+pub(crate) async fn reset(device: &Device, env: &dyn Env) -> Result<(), Error> {
     if device.stack.find("reset").is_ok() {
-        return Ok(());
+        return set(device, env, "reset", Value::U64(1)).await;
     }
     let (name, stack) = (device.name(), device.stack.describe());
     Err(Error::new(Kind::NotSupported, format!("device {name} ({stack}) cannot be reset: only zram can")))
 }
 
-/// Keeps clients away, or says who they are. One that has left a moment ago may still be counted: the kernel says later that a
-/// file was closed.
+/// Keeps clients away, or says who they are.
 async fn reserve(device: &Device, env: &dyn Env) -> Result<Reserved, Error> {
-    let (mut empty, mut late) = (pin!(device.export.emptied()), env.sleep(LEAVING));
-    poll_fn(|context| match empty.as_mut().poll(context) {
-        Poll::Pending => late.as_mut().poll(context),
-        ready => ready,
-    })
-    .await;
-    device.export.reserve().map_err(|kind| occupants::refusal(device, kind, "disconnect them before a reset"))
-}
-
-/// Gives a device to its one client, or to the thread that opened its file below `mounting`. [`Kind::Busy`] where it has others.
-pub(crate) fn hold(device: &Device, mounting: Option<&Mounting>, opener: Option<u32>) -> Result<(), Error> {
-    let name = device.name();
-    let held = match (opener, mounting) {
-        (None, _) => device.export.hold(),
-        (Some(_), None) => Err(Kind::NotFound),
-        (Some(thread), Some(mounting)) => mounting.hold(name, thread),
-    };
-    held.map_err(|kind| match (kind, opener) {
-        (Kind::NotFound, Some(thread)) => {
-            let text = format!(
-                "process {thread} does not have the file of {name} open: another file is in its place"
-            );
-            Error::new(Kind::Denied, text)
-        }
-        _ => occupants::refusal(device, kind, "it is held by one client alone: disconnect the others"),
-    })
+    let reserved =
+        once_left(env, async || device.export.reserve().map_err(|kind| Error::new(kind, ""))).await;
+    reserved.map_err(|busy| occupants::refusal(device, busy.kind, "disconnect them before a reset"))
 }
 
 /// Keeps clients away from a device that is to be removed; [`Kind::Busy`] while it has any.
 pub(crate) fn expect_unused(device: &Device) -> Result<Reserved, Error> {
-    device
-        .export
-        .reserve()
-        .map_err(|kind| occupants::refusal(device, kind, "disconnect them before it is removed"))
+    let reserved = device.export.reserve();
+    reserved.map_err(|kind| occupants::refusal(device, kind, "disconnect them before it is removed"))
 }

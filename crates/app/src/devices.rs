@@ -1,33 +1,34 @@
 //! The devices of this server: the [`Catalog`] that control clients see.
 //!
-//! Looking is done here, on the thread that asks. Changes are sent to the server's own thread, which makes one at a
-//! time, so that two of them cannot meet. The list's lock is a leaf: it is released before a device is asked.
+//! Looking is done on the thread that asks, and so are changes of a device, one after the other. Devices are added and stopped by the server's
+//! own thread. The list's lock is a leaf: it is released before a device is asked.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use spillway_core::sync::RwLock;
-use spillway_core::{Answer, Attributes, Error, Kind};
-use spillway_export::control::{AttributeRow, Catalog, Change, DeviceRow, ServerVersion, Shown};
+use spillway_core::{Answer, Attributes, Env, Error, Job, Kind, Place};
+use spillway_export::control::{
+    AttributeRow, Catalog, DeviceRow, Operation, ServerVersion, Shown, added_name, value_of,
+};
 
+use crate::changes::{self, once_left};
 use crate::device::Device;
-use crate::event::{Event, request, request_change};
+use crate::event::{Event, ReplySender, ask, outcome};
 
 /// All devices of this server.
 pub(crate) struct Devices {
     list: RwLock<Vec<Arc<Device>>>,
+    env: Arc<dyn Env>,
+    /// Where the server's thread is asked for something.
     events: Sender<Event>,
 }
 
 impl Devices {
-    /// No devices yet; changes go to `events`.
-    pub(crate) fn new(events: Sender<Event>) -> Self {
-        Self { list: RwLock::new(Vec::new()), events }
-    }
-
-    /// Where the server's thread is asked for something.
-    pub(crate) fn events(&self) -> &Sender<Event> {
-        &self.events
+    /// No devices yet; the server's thread takes `events`.
+    pub(crate) fn new(env: Arc<dyn Env>, events: Sender<Event>) -> Self {
+        Self { list: RwLock::new(Vec::new()), env, events }
     }
 
     /// Adds a device whose name is not taken.
@@ -56,6 +57,33 @@ impl Devices {
     }
 }
 
+impl Devices {
+    /// Makes a change of a device in its turn, on this thread, to its end whether anybody waits for it or not.
+    fn make<F>(
+        &self,
+        device: &str,
+        change: impl FnOnce(Arc<Device>, Arc<dyn Env>) -> F,
+    ) -> Answer<Result<(), Error>>
+    where
+        F: Future<Output = Result<(), Error>> + 'static,
+    {
+        match self.find(device) {
+            Ok(device) => {
+                let change = change(device.clone(), self.env.clone());
+                let made = Job::spawn_here(&*self.env, async move { device.changes.make(change).await });
+                Answer::pending(outcome(made))
+            }
+            Err(error) => Answer::Done(Err(error)),
+        }
+    }
+
+    /// Asks the server's thread for an end, which clients may be in the way of that are leaving.
+    fn end(&self, event: impl Fn(ReplySender) -> Event + 'static) -> Answer<Result<(), Error>> {
+        let (env, events) = (self.env.clone(), self.events.clone());
+        Answer::pending(async move { once_left(&*env, async || ask(&events, &event).await).await })
+    }
+}
+
 impl Catalog for Devices {
     fn version(&self) -> ServerVersion {
         ServerVersion { version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id() }
@@ -75,11 +103,35 @@ impl Catalog for Devices {
         Ok(Shown::new(attribute.to_owned(), &spec, &device.stack.excerpt(attribute, from)?))
     }
 
-    fn change(&self, change: Change) -> Answer<Result<(), Error>> {
-        request_change(&self.events, change)
+    fn change(&self, operation: Operation) -> Answer<Result<(), Error>> {
+        match operation {
+            Operation::Set { device, attribute, value } => self.make(&device, async move |device, env| {
+                changes::set(&device, &*env, &attribute, value_of(value)?).await
+            }),
+            Operation::Reset { device } => {
+                self.make(&device, async move |device, env| changes::reset(&device, &*env).await)
+            }
+            Operation::Resize { device, size } => self.make(&device, async move |device, env| {
+                // Tables for the new blocks may take long.
+                let grown = async move || device.stack.grow(size).await;
+                outcome(Job::spawn(&*env, Place::Background, grown)).await
+            }),
+            Operation::Hold { device, opener } => {
+                let events = self.events.clone();
+                Answer::pending(async move { ask(&events, |reply| Event::Hold(device, opener, reply)).await })
+            }
+            Operation::Stop { device } => self.end(move |reply| Event::StopDevice(device.clone(), reply)),
+            Operation::StopServer {} => self.end(Event::Stop),
+            question => unreachable!("{question:?} changes nothing"),
+        }
     }
 
     fn hot_add(&self) -> Answer<Result<u32, Error>> {
-        request(&self.events, Event::Add)
+        let events = self.events.clone();
+        Answer::pending(async move { ask(&events, Event::Add).await })
+    }
+
+    fn hot_remove(&self, number: u32) -> Answer<Result<(), Error>> {
+        self.end(move |reply| Event::RemoveDevice(added_name(number), reply))
     }
 }

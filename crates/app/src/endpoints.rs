@@ -1,6 +1,7 @@
 //! Where clients reach the devices of a server: NBD at one place for all or at a socket for each, and control sockets.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,10 +12,9 @@ use spillway_export::nbd::{self, NbdSession};
 use spillway_io::{Limits, Listener, NewSession, Serving, Workers, serve};
 
 use crate::address::Address;
-use crate::arrival::Built;
+use crate::building::Built;
 use crate::device::Device;
 use crate::devices::Devices;
-use crate::ending::stop_all;
 use crate::listening::address_of;
 
 /// Connections to a device's control socket at a time. What they take is part of the allowance beside the budget.
@@ -31,6 +31,16 @@ pub(crate) struct Endpoints {
     own: HashMap<String, Service>,
     /// Control sockets, by name of the device.
     control: HashMap<String, Serving>,
+}
+
+/// Where the NBD clients of a device that ends are connected.
+pub(crate) enum Front {
+    /// At its own socket.
+    Own(Serving),
+    /// At one that goes on serving other devices.
+    Shared,
+    /// At one that is stopping, or nowhere.
+    Closed,
 }
 
 /// An NBD endpoint.
@@ -109,23 +119,30 @@ impl Endpoints {
         self.control.is_empty()
     }
 
-    /// Lets nobody find a device any more. Returns its own NBD socket, where it has one, and its control socket.
-    pub(crate) fn remove(&mut self, name: &str) -> (Option<Serving>, Option<Serving>) {
-        let own = self.own.remove(name).map(|service| service.serving);
-        if let (None, Some(shared)) = (&own, &self.shared) {
-            shared.exports.remove(name);
+    /// Lets no NBD client find a device any more.
+    pub(crate) fn take_front(&mut self, name: &str) -> Front {
+        match (self.own.remove(name), &self.shared) {
+            (Some(service), _) => Front::Own(service.serving),
+            (None, Some(shared)) => {
+                shared.exports.remove(name);
+                Front::Shared
+            }
+            (None, None) => Front::Closed,
         }
-        (own, self.control.remove(name))
     }
 
-    /// Stops NBD: what was received is answered.
-    pub(crate) fn stop_nbd(&mut self) {
-        let services = self.own.drain().map(|(_, service)| service).chain(self.shared.take());
-        stop_all(services.map(|service| service.serving));
+    /// The control socket of a device.
+    pub(crate) fn take_control(&mut self, name: &str) -> Option<Serving> {
+        self.control.remove(name)
     }
 
-    /// Stops the control sockets.
-    pub(crate) fn stop_control(&mut self) {
-        stop_all(self.control.drain().map(|(_, serving)| serving));
+    /// Stops the NBD socket of all devices. The future waits until its clients have left.
+    pub(crate) fn stop_shared(&mut self) -> Option<impl Future<Output = ()> + use<>> {
+        self.shared.take().map(|shared| shared.serving.stop())
+    }
+
+    /// Stops the control sockets, all at once. The futures wait until their clients have left.
+    pub(crate) fn stop_control(&mut self) -> Vec<impl Future<Output = ()> + use<>> {
+        self.control.drain().map(|(_, serving)| serving.stop()).collect()
     }
 }

@@ -6,7 +6,7 @@
 //! | `cli`, `declared`, `server_options`, `config`, `plan` | what is asked for: options, the file of `serve`, and what both come to |
 //! | `distinct` | no two devices on one storage |
 //! | `server`, `event`, `system` | a running server, what is asked of it, and what it asks of the system |
-//! | `device`, `devices`, `opening`, `arrival`, `changes`, `ending`, `background`, `beside` | its devices, how they begin, change and end, and on which threads |
+//! | `device`, `devices`, `opening`, `building`, `changes`, `shutdown` | its devices, how they begin, change and end |
 //! | `endpoints` | where clients reach them |
 //! | `mounting`, `place` | the devices as files |
 //! | `occupants` | what keeps a device busy |
@@ -17,9 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
-mod arrival;
-mod background;
-mod beside;
+mod building;
 mod changes;
 mod cli;
 mod client;
@@ -29,7 +27,6 @@ mod declared;
 mod device;
 mod devices;
 mod distinct;
-mod ending;
 mod endpoints;
 mod event;
 mod exit;
@@ -47,6 +44,7 @@ mod runtime_folder;
 mod scratch;
 mod server;
 mod server_options;
+mod shutdown;
 mod signals;
 mod start_text;
 mod system;

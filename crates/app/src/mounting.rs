@@ -146,6 +146,25 @@ impl Mounting {
     }
 }
 
+/// Gives a device to its one client, or to the thread that opened its file below `mounting`. [`Kind::Busy`] where it has others.
+pub(crate) fn hold(device: &Device, mounting: Option<&Mounting>, opener: Option<u32>) -> Result<(), Error> {
+    let name = device.name();
+    let held = match (opener, mounting) {
+        (None, _) => device.export.hold(),
+        (Some(_), None) => Err(Kind::NotFound),
+        (Some(thread), Some(mounting)) => mounting.hold(name, thread),
+    };
+    held.map_err(|kind| match (kind, opener) {
+        (Kind::NotFound, Some(thread)) => {
+            let text = format!(
+                "process {thread} does not have the file of {name} open: another file is in its place"
+            );
+            Error::new(Kind::Denied, text)
+        }
+        _ => occupants::refusal(device, kind, "it is held by one client alone: disconnect the others"),
+    })
+}
+
 /// Who uses something, and what to do.
 fn in_words(users: &[String]) -> String {
     match users {

@@ -8,7 +8,6 @@ use spillway_io::{FileOptions, MmapRegions, Workers, memory_nodes, on_blocking_t
 use spillway_layers::stack::{Stack, StackConfig};
 use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 
-use crate::background::wait_in_background;
 use crate::distinct::InUse;
 
 /// Opens stacks.
@@ -53,16 +52,14 @@ impl StackOpener {
         &self.around.budget
     }
 
-    /// The stack of device `name` that is ready for clients, whose parts are called by their `names` in errors. Waits for it.
-    pub(crate) fn stack(
+    /// The stack of device `name` that is ready for clients, whose parts are called by their `names` in errors.
+    pub(crate) async fn stack(
         &self,
         name: &str,
         config: &StackConfig,
         names: &'static [&'static str],
     ) -> Result<Stack, Error> {
-        let (config, around) = (config.clone(), self.around(name));
-        let stack = move || async move { Stack::open(&config, names, &around).await };
-        wait_in_background(&*self.around.env, stack)
+        Stack::open(config, names, &self.around(name)).await
     }
 
     /// The device as exports see it; one that is shown as a file takes bytes.

@@ -1,50 +1,45 @@
 //! A running server: from a [`ServerPlan`] to sockets, and back to nothing.
 //!
-//! One thread, the one that called [`run`], owns the server: it starts everything, then waits for [`Event`]s. An attribute or a size is changed by a
-//! task on a background thread, one at a time for each device; a device that is added is built, and one that goes is stopped, on a thread of its own. Clients are served by the workers, which never wait for this
-//! thread, and it never waits for a device before the end.
+//! One thread, the one that called [`run`], owns the server: it starts everything, then waits for [`Event`]s. What takes long, building a device and
+//! ending one, is a job on a background thread. Attributes and sizes are changed by who asks. Clients are served by the workers, which never
+//! wait for this thread, and it never waits for a device before the end.
 //!
-//! Order of the end: the mount goes, which is refused while a file below it is open; commands that take long end early; no new NBD clients;
-//! what was received is answered; devices are flushed, all at once; control clients get their answers; sockets go away; threads end.
+//! Order of the end: the mount goes, which is refused while a file below it is open; no new NBD clients; each device ends as
+//! [`shutdown`] says, all at once; control clients get their answers; sockets go away; threads end.
 
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use spillway_core::{Aligned, Budget, Charge, Error, Kind, Value};
+use spillway_core::contract::block_on;
+use spillway_core::{Charge, Error, Job, Kind, Place};
 use spillway_export::Reserved;
-use spillway_export::control::Change;
-use spillway_io::{Limits, Listener, OnFailure, Workers, WorkersOptions};
+use spillway_io::{Limits, Workers};
 
-use crate::arrival::{ADDED_CONNECTIONS_MAX, Arrival, Arrivals, Built};
-use crate::background::{in_background, wait_for};
-use crate::beside::Beside;
-use crate::changes::{self, LEAVING};
+mod starting;
+
+use crate::building::{ADDED_CONNECTIONS_MAX, Builder, Built, Claim};
 use crate::device::Device;
 use crate::devices::Devices;
-use crate::ending::{Leaving, end, ended, wind_down};
 use crate::endpoints::Endpoints;
-use crate::event::{Event, Promise};
+use crate::event::{Event, ReplySender, outcome};
 use crate::exit::{Failure, refused};
 use crate::memory::Memory;
-use crate::mounting::{Mounting, Room};
-use crate::opening::StackOpener;
-use crate::plan::{DevicePlan, ServerPlan};
+use crate::mounting::Mounting;
+use crate::plan::ServerPlan;
 use crate::runtime_folder::RuntimeFolder;
-use crate::server_options::ServerConfig;
-use crate::{daemon, listening, log, signals, start_text, system, words};
+use crate::shutdown::{Stopping, end};
+use crate::{changes, daemon, log, mounting, signals, start_text, system, words};
 
 /// Devices of a server from which on none is added.
 const DEVICES_MAX: usize = 64;
 
 /// Pause between two looks whether the mount is still in use, once a signal has asked the server to stop.
 const UNMOUNT_PAUSE: Duration = Duration::from_millis(100);
-
-/// Pause between two attempts at a change that clients who are leaving are in the way of.
-const LEAVING_PAUSE: Duration = Duration::from_millis(20);
 
 /// Serves what `plan` says until asked to stop.
 pub(crate) fn run(plan: ServerPlan, folder: &RuntimeFolder) -> Result<()> {
@@ -53,9 +48,9 @@ pub(crate) fn run(plan: ServerPlan, folder: &RuntimeFolder) -> Result<()> {
     // Before the first thread, which is that of signals.
     system::become_io_flusher();
     signals::watch(sender.clone())?;
-    let server = Server::start(plan, folder, Devices::new(sender))?;
+    let server = Server::start(plan, folder, sender, events)?;
     match server.say_ready(folder) {
-        Ok(()) => server.run(&events),
+        Ok(()) => server.run(),
         Err(error) => Err(server.fail(error)),
     }
 }
@@ -66,78 +61,21 @@ struct Server {
     /// The devices as files, where the plan says so.
     mounting: Option<Mounting>,
     endpoints: Endpoints,
-    /// Devices that are being built or stopped, while this thread answers others.
-    beside: Beside,
-    arrivals: Arrivals,
-    /// Devices that are being built.
-    arriving: usize,
-    /// Why devices that have left could not be flushed.
-    failures: (Sender<Error>, Receiver<Error>),
-    /// Changes that are being made, or are to be tried again, on background threads.
-    tasks: Vec<Receiver<()>>,
+    builder: Builder,
+    /// Devices that are being added.
+    building: usize,
+    /// Devices that are being added, and those that end, which may fail.
+    jobs: Vec<Job<Result<(), Error>>>,
+    /// Why a device that has ended could not be flushed, the first one.
+    failed: Option<Error>,
+    to_self: Sender<Event>,
+    events: Receiver<Event>,
     memory: Memory,
     workers: Workers,
     _charges: [Charge; 2],
 }
 
 impl Server {
-    fn start(plan: ServerPlan, folder: &RuntimeFolder, devices: Devices) -> Result<Self> {
-        let memory = Memory::choose(plan.server.memory, Path::new("/"))?;
-        // The control socket claims a device's name, so it comes before anything that could disturb another server.
-        let claims = plan.devices.iter().map(|device| listening::claim(folder, &device.name));
-        let claims = claims.collect::<Result<Vec<_>>>()?;
-        let budget = Budget::new(memory.bytes);
-        let charges = memory.charge(&budget)?;
-        let events = devices.events().clone();
-        // Where nobody listens any more, the server stops.
-        let on_failure: OnFailure = Arc::new(move |error| _ = events.send(Event::Failed(error)));
-        let options = WorkersOptions { on_failure, ..plan.server.workers_options(&memory) };
-        let workers = Workers::start(options).map_err(refused)?;
-        let opening = StackOpener::new(&workers, &budget);
-        let arrivals = Arrivals {
-            folder: folder.clone(),
-            opening,
-            mount: plan.server.mount.clone(),
-            own_sockets: plan.server.socket.is_none() && plan.server.listen.is_none(),
-        };
-        let idle = plan.server.idle_timeout.map(Duration::from_secs);
-        let mut server = Self {
-            devices: Arc::new(devices),
-            mounting: None,
-            endpoints: Endpoints::new(memory.session_limits(), idle),
-            beside: Beside::default(),
-            arrivals,
-            arriving: 0,
-            failures: mpsc::channel(),
-            tasks: Vec::new(),
-            memory,
-            workers,
-            _charges: charges,
-        };
-        match server.begin(plan, claims) {
-            Ok(()) => Ok(server),
-            Err(error) => Err(server.fail(error)),
-        }
-    }
-
-    /// Lets clients in.
-    fn begin(&mut self, plan: ServerPlan, claims: Vec<Listener>) -> Result<()> {
-        let (adds, mount) = (plan.adds(), plan.server.mount.as_deref());
-        let budget = self.arrivals.opening.budget();
-        let room = mount.map(|_| Room::hold(&self.workers, budget, &self.memory)).transpose()?;
-        self.start_devices(plan.devices, &plan.server)?;
-        if let Some((place, room)) = mount.zip(room) {
-            let (devices, workers) = (&self.devices, &self.workers);
-            let (config, memory) = (&plan.server, &self.memory);
-            self.mounting = Some(Mounting::begin(config, place, devices, workers, memory, room, adds)?);
-            self.arrivals.opening.mounted(place);
-        }
-        for (device, listener) in self.devices.all().iter().zip(claims) {
-            self.endpoints.start_control(device, listener, &self.devices, &self.workers);
-        }
-        Ok(())
-    }
-
     /// Ends a server whose start failed, in order: clients may have written already.
     fn fail(mut self, error: anyhow::Error) -> anyhow::Error {
         if self.unmount().is_err() {
@@ -150,60 +88,23 @@ impl Server {
         }
     }
 
-    /// Builds every device before any client can connect to one.
-    fn start_devices(&mut self, plans: Vec<DevicePlan>, config: &ServerConfig) -> Result<()> {
-        let shared = listening::shared(&self.arrivals.folder, config)?;
-        let endpoints = if shared.is_some() { 1 } else { plans.len() };
-        let connections_max = (self.memory.connections_max() / endpoints).max(1);
-        let limits = Limits { connections_max, ..Limits::default() };
-        let built = self.build_all(plans)?;
-        if let Some(listener) = shared {
-            let devices = self.endpoints.serve_together(built, listener, &self.workers, limits)?;
-            devices.into_iter().for_each(|device| self.devices.add(Arc::new(device)));
-            return Ok(());
-        }
-        for device in built {
-            let listener = listening::own(&self.arrivals.folder, &device.name)?;
-            let device = self.endpoints.serve_alone(device, listener, &self.workers, limits)?;
-            self.devices.add(Arc::new(device));
-        }
-        Ok(())
-    }
-
-    /// Builds devices, at last those that take what memory is left, with room kept for what each takes besides.
-    fn build_all(&self, plans: Vec<DevicePlan>) -> Result<Vec<Built>> {
-        let budget = self.arrivals.opening.budget();
-        // Not all take so much: where there is none, the one that does says so.
-        let mut kept: Vec<_> = plans.iter().map(|_| budget.hold(Aligned::BYTES_MAX).ok()).collect();
-        let mut plans: Vec<_> = plans.into_iter().enumerate().collect();
-        plans.sort_by_key(|(_, plan)| plan.takes_what_is_left());
-        let build = |(place, plan)| Ok((place, self.build(plan, kept.pop().flatten())?));
-        let mut built = plans.into_iter().map(build).collect::<Result<Vec<_>>>()?;
-        built.sort_by_key(|(place, _)| *place);
-        Ok(built.into_iter().map(|(_, built)| built).collect())
-    }
-
-    fn build(&self, plan: DevicePlan, kept: Option<Charge>) -> Result<Built> {
-        let cannot = format!("cannot build device {}", plan.name);
-        let Arrivals { opening, mount, .. } = &self.arrivals;
-        Built::new(plan, mount.as_deref(), opening, kept).map_err(refused).context(cannot)
-    }
-
     /// Has a device built that is to be added.
-    fn add(&mut self, promise: Promise<u32>) {
-        match self.room_for_device().and_then(|()| self.beside.thread()) {
-            Ok(thread) => {
-                self.arriving += 1;
-                let (arrivals, events) = (self.arrivals.clone(), self.devices.events().clone());
-                // Where nobody listens any more, the server stops.
-                thread.run(move || _ = events.send(Event::Arrived(arrivals.build().map(Box::new), promise)));
-            }
-            Err(error) => promise.keep(Err(error)),
+    fn add(&mut self, reply: ReplySender<u32>) {
+        if let Err(error) = self.room_for_device() {
+            return reply.done(Err(error));
         }
+        self.building += 1;
+        let (builder, to_self) = (self.builder.clone(), self.to_self.clone());
+        self.spawn(move || async move {
+            let built = builder.build_added().await.map(Box::new);
+            // Where nobody listens any more, the server stops.
+            let _ = to_self.send(Event::Built(built, reply));
+            Ok(())
+        });
     }
 
     fn room_for_device(&self) -> Result<(), Error> {
-        if self.devices.all().len() + self.arriving < DEVICES_MAX {
+        if self.devices.all().len() + self.building < DEVICES_MAX {
             return Ok(());
         }
         let text = format!("a server adds no device to {DEVICES_MAX} that it has: remove one first");
@@ -211,8 +112,8 @@ impl Server {
     }
 
     /// Takes a device in that was built.
-    fn admit(&mut self, arrival: Arrival) -> Result<u32, Error> {
-        let Arrival { number, built, control, own } = arrival;
+    fn admit(&mut self, claim: Claim, built: Built) -> Result<u32, Error> {
+        let Claim { number, control, own } = claim;
         let device = match own {
             Some((listener, charge)) => {
                 let limits = Limits { connections_max: ADDED_CONNECTIONS_MAX, ..Limits::default() };
@@ -248,47 +149,36 @@ impl Server {
         start_text::compose(&devices, &self.memory, self.workers.count(), &driver, log)
     }
 
-    /// Makes changes until a signal, a client or the last device's end stops the server.
-    fn run(mut self, events: &Receiver<Event>) -> Result<()> {
-        while let Ok(event) = events.recv() {
+    /// Serves until a signal, a client, a failure or the last device's end stops the server.
+    fn run(mut self) -> Result<()> {
+        while let Ok(event) = self.events.recv() {
             match event {
                 Event::Signal(number) => {
                     tracing::info!("signal {number}: stopping");
-                    self.unmount_in_time(events);
                     return Ok(self.stop(None)?);
                 }
                 Event::Failed(error) => {
                     tracing::error!("{}: stopping", error.message());
-                    self.unmount_in_time(events);
                     return Ok(self.stop(None).and(Err(refused(error)))?);
                 }
-                Event::Change(Change::StopServer, promise) => match self.unmount() {
-                    Ok(()) => return Ok(self.stop(Some(promise))?),
-                    Err(error) => self.refuse(Change::StopServer, promise, error),
+                Event::Stop(reply) => match self.unmount() {
+                    Ok(()) => return Ok(self.stop(Some(reply))?),
+                    Err(error) => reply.done(Err(error)),
                 },
-                Event::Change(Change::Hold { device, opener }, promise) => {
-                    promise.keep(self.hold(&device, opener));
-                }
-                Event::Change(Change::Stop { device }, promise) => self.stop_device(device, promise),
-                Event::Change(Change::Remove { device }, promise) => self.remove_device(device, promise),
-                Event::Change(Change::Resize { device, size }, promise) => {
-                    self.resize(&device, size, promise)
-                }
-                Event::Change(Change::Reset { device }, promise) => self.reset(&device, promise),
-                Event::Change(Change::Set { device, attribute, value }, promise) => {
-                    self.set(&device, attribute, value, promise);
-                }
-                Event::Add(promise) => self.add(promise),
-                Event::Arrived(arrival, promise) => {
-                    self.arriving -= 1;
-                    promise.keep(arrival.and_then(|arrival| self.admit(*arrival)));
+                Event::StopDevice(device, reply) => self.stop_device(&device, reply),
+                Event::RemoveDevice(device, reply) => self.remove_device(&device, reply),
+                Event::Hold(device, opener, reply) => reply.done(self.hold(&device, opener)),
+                Event::Add(reply) => self.add(reply),
+                Event::Built(built, reply) => {
+                    self.building -= 1;
+                    reply.done(built.and_then(|built| self.admit(built.0, built.1)));
                 }
             }
             if self.endpoints.is_empty() {
-                return Ok(self.stop(None)?);
+                break;
             }
         }
-        Ok(())
+        Ok(self.stop(None)?)
     }
 
     fn unmount(&mut self) -> Result<(), Error> {
@@ -299,8 +189,8 @@ impl Server {
         Ok(())
     }
 
-    /// Unmounts once nothing below the mount is in use any more. Meanwhile no change is made; a second signal ends the process.
-    fn unmount_in_time(&mut self, events: &Receiver<Event>) {
+    /// Unmounts once nothing below the mount is in use any more. A second signal ends the process.
+    fn unmount_in_time(&mut self) {
         let mut said = false;
         while let Err(error) = self.unmount() {
             if error.kind != Kind::Busy {
@@ -315,10 +205,7 @@ impl Server {
                     error.message()
                 );
             }
-            match events.recv_timeout(UNMOUNT_PAUSE) {
-                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
-            }
+            sleep(UNMOUNT_PAUSE);
         }
     }
 
@@ -331,58 +218,22 @@ impl Server {
         }
     }
 
-    /// Has `change` made by a task on a background thread, once earlier changes of the device are made.
-    fn change<F>(
-        &mut self,
-        device: &str,
-        promise: Promise,
-        change: impl FnOnce(Arc<Device>) -> F + Send + 'static,
-    ) where
-        F: Future<Output = Result<(), Error>> + 'static,
-    {
-        let device = match self.devices.find(device) {
-            Ok(device) => device,
-            Err(error) => return promise.keep(Err(error)),
-        };
-        self.in_background(async move || promise.keep(device.changes.make(change(device.clone())).await));
-    }
-
-    fn set(&mut self, device: &str, attribute: String, value: Value, promise: Promise) {
-        let env = self.workers.env();
-        self.change(device, promise, async move |device| {
-            changes::set(&device, &*env, &attribute, value).await
-        });
-    }
-
-    fn resize(&mut self, device: &str, size: Option<u64>, promise: Promise) {
-        self.change(device, promise, async move |device| device.stack.grow(size).await);
-    }
-
     fn hold(&self, name: &str, opener: Option<u32>) -> Result<(), Error> {
-        changes::hold(&*self.devices.find(name)?, self.mounting.as_ref(), opener)
+        mounting::hold(&*self.devices.find(name)?, self.mounting.as_ref(), opener)
     }
 
-    fn reset(&mut self, name: &str, promise: Promise) {
-        match self.devices.find(name).and_then(|device| changes::can_be_reset(&device)) {
-            Ok(()) => self.set(name, "reset".into(), Value::U64(1), promise),
-            Err(error) => promise.keep(Err(error)),
-        }
-    }
-
-    fn stop_device(&mut self, device: String, promise: Promise) {
-        // Taken only with a thread to end it on.
-        match self.beside.thread().and_then(|thread| Ok((thread, self.take(&device)?))) {
-            Ok((thread, leaving)) => thread.run(move || leaving.stop(promise)),
-            Err(error) => self.refuse(Change::Stop { device }, promise, error),
+    fn stop_device(&mut self, name: &str, reply: ReplySender) {
+        match self.take(name) {
+            Ok(stopping) => self.spawn(move || stopping.stop(reply)),
+            Err(error) => reply.done(Err(error)),
         }
     }
 
     /// Stops a device that nobody uses.
-    fn remove_device(&mut self, device: String, promise: Promise) {
-        let unused = self.expect_unused(&device);
-        match unused.and_then(|unused| Ok((unused, self.beside.thread()?, self.take(&device)?))) {
-            Ok((unused, thread, leaving)) => thread.run(move || leaving.remove(unused, promise)),
-            Err(error) => self.refuse(Change::Remove { device }, promise, error),
+    fn remove_device(&mut self, name: &str, reply: ReplySender) {
+        match self.expect_unused(name).and_then(|unused| Ok((unused, self.take(name)?))) {
+            Ok((unused, stopping)) => self.spawn(move || stopping.remove(unused, reply)),
+            Err(error) => reply.done(Err(error)),
         }
     }
 
@@ -396,54 +247,55 @@ impl Server {
         changes::expect_unused(&device)
     }
 
-    /// Refuses a change. What is in use may be so by clients that are leaving: such a change is tried again for a while.
-    fn refuse(&mut self, change: Change, promise: Promise, error: Error) {
-        if error.kind != Kind::Busy || promise.age() >= LEAVING {
-            return promise.keep(Err(error));
-        }
-        let (env, events) = (self.workers.env(), self.devices.events().clone());
-        self.in_background(move || async move {
-            env.sleep(LEAVING_PAUSE).await;
-            // Where nobody listens any more, the server stops.
-            let _ = events.send(Event::Change(change, promise));
-        });
-    }
-
-    /// Has something done that the end of the server waits for.
-    fn in_background<F>(&mut self, task: impl FnOnce() -> F + Send + 'static)
-    where
-        F: Future<Output = ()> + 'static,
-    {
-        self.tasks.retain(|task| task.try_recv() == Err(TryRecvError::Empty));
-        self.tasks.push(in_background(&*self.workers.env(), task));
-    }
-
     /// Takes a device out of this server: nobody finds it any more. [`Kind::Busy`] while its file is open.
-    fn take(&mut self, name: &str) -> Result<Leaving, Error> {
+    fn take(&mut self, name: &str) -> Result<Stopping, Error> {
         self.close_file(name)?;
         let device = self.devices.find(name)?;
         self.devices.remove(name);
-        let (own, control) = self.endpoints.remove(name);
-        let failures = self.failures.0.clone();
-        Ok(Leaving { device, own, control, env: self.workers.env(), failures })
+        let (front, control) = (self.endpoints.take_front(name), self.endpoints.take_control(name));
+        Ok(Stopping { device, front, control, env: self.workers.env() })
     }
 
-    /// Stops everything. The first failed flush is reported, of those too whose devices have left before.
-    fn stop(mut self, promise: Option<Promise>) -> Result<(), Failure> {
-        let (devices, env) = (self.devices.all(), self.workers.env());
-        devices.iter().for_each(|device| wind_down(device));
-        self.endpoints.stop_nbd();
-        // Side by side: one that takes long keeps no other from being flushed.
-        let ends: Vec<_> = devices.iter().map(|device| end(device, &*env)).collect();
-        let flushed = ends.iter().map(ended).fold(Ok(()), Result::and);
-        self.beside.join();
-        self.tasks.drain(..).for_each(|task| _ = wait_for(&task));
-        if let Some(promise) = promise {
-            promise.keep(flushed.clone());
+    /// Has something done that the end of the server waits for.
+    fn spawn<F>(&mut self, work: impl FnOnce() -> F + Send + 'static)
+    where
+        F: Future<Output = Result<(), Error>> + 'static,
+    {
+        let (done, jobs) = std::mem::take(&mut self.jobs).into_iter().partition(Job::is_done);
+        self.jobs = jobs;
+        self.wait_for(done);
+        self.jobs.push(Job::spawn(&*self.workers.env(), Place::Background, work));
+    }
+
+    fn wait_for(&mut self, jobs: Vec<Job<Result<(), Error>>>) {
+        for job in jobs {
+            if let Err(error) = block_on(outcome(job)) {
+                self.failed.get_or_insert(error);
+            }
         }
-        self.endpoints.stop_control();
+    }
+
+    /// Stops everything. The first failed flush is reported, of those too whose devices have ended before.
+    fn stop(mut self, reply: Option<ReplySender>) -> Result<(), Failure> {
+        // Who has asked for something, or does so later, is answered that the server stops.
+        self.events = mpsc::channel().1;
+        self.unmount_in_time();
+        let shared = self.endpoints.stop_shared();
+        // Side by side: one that takes long keeps no other from being flushed.
+        for device in self.devices.all() {
+            let (front, env) = (self.endpoints.take_front(device.name()), self.workers.env());
+            self.spawn(move || async move { end(&device, front, &*env).await });
+        }
+        let jobs = std::mem::take(&mut self.jobs);
+        self.wait_for(jobs);
+        shared.into_iter().for_each(block_on);
+        let flushed = self.failed.take().map_or(Ok(()), Err);
+        if let Some(reply) = reply {
+            reply.done(flushed.clone());
+        }
+        self.endpoints.stop_control().into_iter().for_each(block_on);
         self.workers.stop();
-        self.failures.1.try_iter().map(Err).fold(flushed, Result::and).map_err(Failure::from)
+        flushed.map_err(Failure::from)
     }
 }
 

@@ -88,27 +88,25 @@ pub(crate) fn watch(events: Sender<Event>) -> Result<()> {
     Ok(())
 }
 
-/// Passes signals on until nobody listens.
+/// Passes signals on.
 fn forward(mut signals: SignalDelivery<UnixStream, SignalOnly>, events: &Sender<Event>, asked: &AtomicBool) {
-    while let Ok(Some(mut arrived)) = signals.poll_pending(&mut wait) {
-        if !arrived.all(|signal| pass_on(signal, events, asked)) {
-            return;
-        }
+    while let Ok(Some(arrived)) = signals.poll_pending(&mut wait) {
+        arrived.for_each(|signal| pass_on(signal, events, asked));
     }
 }
 
-/// Marks that the server was `asked` to stop once its first request is over. False where nobody listens.
-fn pass_on(signal: i32, events: &Sender<Event>, asked: &AtomicBool) -> bool {
+/// Marks that the server was `asked` to stop once its first request is over.
+fn pass_on(signal: i32, events: &Sender<Event>, asked: &AtomicBool) {
     if signal == SIGUSR1 {
-        log::reopen();
-    } else if events.send(Event::Signal(signal)).is_err() {
-        return false;
-    } else if !asked.load(Ordering::SeqCst) {
+        return log::reopen();
+    }
+    // A server that stops already listens no more.
+    let _ = events.send(Event::Signal(signal));
+    if !asked.load(Ordering::SeqCst) {
         thread::sleep(ONE_REQUEST);
         asked.store(true, Ordering::SeqCst);
         tracing::info!("SIGINT, SIGTERM and SIGQUIT end the server at once from now on, without a flush");
     }
-    true
 }
 
 /// Waits until signals may have arrived, or long enough. Where the system refuses to say, it is time to look.

@@ -36,5 +36,4 @@ pub use runtime::local::{Local, block_on};
 pub use runtime::memory::{self, MmapRegions};
 pub use runtime::nodes::memory_nodes;
 pub use runtime::pool::BULK_LEN;
-pub use runtime::thread;
 pub use runtime::workers::{OnFailure, WORKERS_MAX, Workers, WorkersOptions};

@@ -5,12 +5,12 @@
 
 use std::collections::BTreeSet;
 use std::fs::read_dir;
-use std::sync::mpsc;
 use std::time::Duration;
 
+use spillway_core::Job;
 use spillway_core::sync::Mutex;
 
-use crate::runtime::thread::{STACK_BYTES, Thread};
+use crate::runtime::thread::{spawn, wait_for};
 
 /// How long a process may take to let anybody see.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -36,21 +36,21 @@ fn in_time<T: Send + 'static>(
     if HUNG.lock().contains(&process) {
         return None;
     }
-    let (sender, found) = mpsc::channel();
+    let (mut job, report) = Job::new();
     let look = move || {
-        // Who asked may have waited long enough.
-        let _ = sender.send(look(process));
+        report.done(look(process));
         HUNG.lock().remove(&process);
     };
-    Thread::spawn(STACK_BYTES, look).ok()?;
-    found.recv_timeout(patience).unwrap_or_else(|_| {
+    spawn(look).ok()?;
+    let found = wait_for(&mut job, patience).or_else(|| {
         let mut hung = HUNG.lock();
         // In this order: a look that ends later takes it out again.
-        found.try_recv().unwrap_or_else(|_| {
+        wait_for(&mut job, Duration::ZERO).or_else(|| {
             hung.insert(process);
             None
         })
-    })
+    });
+    found.flatten().flatten()
 }
 
 #[cfg(test)]

@@ -2,17 +2,14 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::Sender;
 
 use clap::Parser;
-use spillway_core::contract::block_on;
-use spillway_core::{Place, task};
+use spillway_core::task;
 use spillway_export::control::message::decode_reply;
 use spillway_export::control::{Operation, Reply};
 
 use super::*;
 use crate::cli::{Cli, Command};
-use crate::event::request_change;
 use crate::scratch::Scratch;
 
 /// How long an answer may take on a busy machine.
@@ -36,14 +33,6 @@ fn ask(folder: &RuntimeFolder, operation: &Operation) -> Result<Reply, Error> {
     decode_reply(&line)
 }
 
-/// The outcome of a change, from a thread that waits for it.
-fn outcome(events: &Sender<Event>, change: Change) -> Receiver<Result<(), Error>> {
-    let (sender, outcome) = mpsc::channel();
-    let events = events.clone();
-    std::thread::spawn(move || sender.send(block_on(request_change(&events, change))));
-    outcome
-}
-
 /// Has all background threads wait until the sender is dropped.
 fn block_background(workers: &Workers) -> Sender<()> {
     let (release, released) = mpsc::channel();
@@ -61,24 +50,22 @@ fn block_background(workers: &Workers) -> Sender<()> {
 fn changes_and_control_clients_wait_for_no_background_work() {
     let scratch = Scratch::new("server");
     let folder = RuntimeFolder::at(&scratch.path().join("run"));
-    let (events, happening) = mpsc::channel();
-    let server = Server::start(plan(), &folder, Devices::new(events.clone())).unwrap();
+    let (to_self, events) = mpsc::channel();
+    let server = Server::start(plan(), &folder, to_self, events).unwrap();
     let release = block_background(&server.workers);
     let client = std::thread::spawn(move || {
-        let (device, attribute) = ("a".to_owned(), "max_comp_streams".to_owned());
-        let set = Change::Set { device: device.clone(), attribute: attribute.clone(), value: Value::U64(3) };
-        let set = request_change(&events, set);
-        let hold = outcome(&events, Change::Hold { device: device.clone(), opener: None });
-        let held = hold.recv_timeout(PATIENCE).expect("the server's thread waits for nothing");
+        let (device, attribute) = (|| "a".to_owned(), || "max_comp_streams".to_owned());
+        let set = Operation::Set { device: device(), attribute: attribute(), value: 3.into() };
+        assert_eq!(ask(&folder, &set), Ok(Reply::Done), "an attribute is set where it is asked for");
+        let held = ask(&folder, &Operation::Hold { device: device(), opener: None });
         assert_eq!(held.map_err(|error| error.kind), Err(Kind::Busy), "it has no client");
-        let get = Operation::Get { device, attribute: Some(attribute), from: None };
+        let get = Operation::Get { device: device(), attribute: Some(attribute()), from: None };
         for question in [Operation::List {}, get] {
             ask(&folder, &question).expect("a worker answers");
         }
         drop(release);
-        assert_eq!(block_on(set), Ok(()));
-        assert_eq!(block_on(request_change(&events, Change::StopServer)), Ok(()));
+        assert_eq!(ask(&folder, &Operation::StopServer {}), Ok(Reply::Done));
     });
-    server.run(&happening).unwrap();
+    server.run().unwrap();
     client.join().unwrap();
 }

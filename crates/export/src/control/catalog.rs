@@ -1,54 +1,9 @@
 //! What a server answers to a control client, whatever the protocol between them.
 
-use spillway_core::{Answer, Error, Value};
+use spillway_core::{Answer, Error};
 
-use super::message::ServerVersion;
+use super::message::{Operation, ServerVersion};
 use super::rows::{AttributeRow, DeviceRow, Shown};
-
-/// A change that a client asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// Stores `value` in an attribute.
-    Set {
-        /// Name of the device.
-        device: String,
-        /// Name of the attribute.
-        attribute: String,
-        /// The new value; text is read by the attribute.
-        value: Value,
-    },
-    /// Forgets everything a device holds and takes its size away.
-    Reset {
-        /// Name of the device.
-        device: String,
-    },
-    /// Makes a device larger while it is in use.
-    Resize {
-        /// Name of the device.
-        device: String,
-        /// Bytes; as many as its origin has now where absent.
-        size: Option<u64>,
-    },
-    /// Gives a device to one client alone, until that leaves; no other connects.
-    Hold {
-        /// Name of the device.
-        device: String,
-        /// The thread that opened its file; the one client that it has where absent.
-        opener: Option<u32>,
-    },
-    /// Flushes a device, disconnects its clients and removes it.
-    Stop {
-        /// Name of the device.
-        device: String,
-    },
-    /// Removes a device that has no client; [`spillway_core::Kind::Busy`] where it has any, or is the last one.
-    Remove {
-        /// Name of the device.
-        device: String,
-    },
-    /// Stops every device and ends the server.
-    StopServer,
-}
 
 /// Name of a device that was added while its server ran, by its number.
 pub fn added_name(number: u32) -> String {
@@ -72,11 +27,15 @@ pub trait Catalog: Send + Sync {
     /// is none of this name, and [`spillway_core::Kind::Denied`] where it can only be written.
     fn get(&self, device: &str, attribute: &str, from: u64) -> Result<Shown, Error>;
 
-    /// Carries out a change; the answer comes when it is complete. An error says in words why it was refused, or how far it came.
-    fn change(&self, change: Change) -> Answer<Result<(), Error>>;
+    /// Carries out an operation that changes something; the answer comes when it is complete. An error says in words why it was refused,
+    /// or how far it came.
+    fn change(&self, operation: Operation) -> Answer<Result<(), Error>>;
 
     /// Adds a compressed RAM disk without a size, and answers with its number; [`added_name`] is its name.
     /// [`spillway_core::Kind::NoSpace`] where the server has as many devices as it may, [`spillway_core::Kind::OutOfMemory`] where its memory
     /// does not suffice.
     fn hot_add(&self) -> Answer<Result<u32, Error>>;
+
+    /// Removes the device of this number; [`spillway_core::Kind::Busy`] where it has a client, or is the last one.
+    fn hot_remove(&self, number: u32) -> Answer<Result<(), Error>>;
 }

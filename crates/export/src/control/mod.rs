@@ -34,7 +34,7 @@ pub mod message;
 pub mod rows;
 pub mod session;
 
-pub use catalog::{Catalog, Change, added_name};
+pub use catalog::{Catalog, added_name};
 pub use message::{Failure, LINE_BYTES_MAX, Operation, PROTOCOL_VERSION, Reply, ServerVersion};
-pub use rows::{AttributeRow, ColumnRow, DeviceRow, Shown};
+pub use rows::{AttributeRow, ColumnRow, DeviceRow, Shown, value_of};
 pub use session::ControlSession;

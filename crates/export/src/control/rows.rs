@@ -174,7 +174,7 @@ fn object(spec: &Spec, values: impl Iterator<Item = Json>) -> Json {
 }
 
 /// What a client writes; [`spillway_core::Kind::Invalid`] for what no attribute takes.
-pub(super) fn value_of(json: Json) -> Result<Value, Error> {
+pub fn value_of(json: Json) -> Result<Value, Error> {
     match json {
         Json::Null => Ok(Value::None),
         Json::Bool(on) => Ok(Value::Switch(on)),

@@ -11,9 +11,9 @@ use std::task::{Context, Poll};
 use spillway_core::session::{Intake, Output, Session};
 use spillway_core::{Answer, Error, IoBuf, Kind, Type, work};
 
-use super::catalog::{Catalog, Change};
+use super::catalog::Catalog;
 use super::message::{LINE_BYTES_MAX, Operation, Reply, encode_reply};
-use super::rows::{Shown, value_of};
+use super::rows::Shown;
 
 /// Unsent bytes of replies above which no further request is read.
 const UNSENT_BYTES_MAX: usize = 256 << 10;
@@ -75,23 +75,15 @@ impl ControlSession {
             Ok(Operation::Get { device, attribute, from }) => {
                 values(&*self.catalog, &device, attribute, from.unwrap_or(0)).map(Reply::Values)
             }
-            Ok(Operation::Set { device, attribute, value }) => match value_of(value) {
-                Ok(value) => return self.change(Change::Set { device, attribute, value }),
-                Err(error) => Err(error),
-            },
-            Ok(Operation::Reset { device }) => return self.change(Change::Reset { device }),
-            Ok(Operation::Resize { device, size }) => return self.change(Change::Resize { device, size }),
-            Ok(Operation::Hold { device, opener }) => return self.change(Change::Hold { device, opener }),
-            Ok(Operation::Stop { device }) => return self.change(Change::Stop { device }),
-            Ok(Operation::StopServer {}) => return self.change(Change::StopServer),
+            Ok(change) => return self.change(change),
             Err(error) => Err(error),
         };
         self.answer(reply);
     }
 
-    fn change(&mut self, change: Change) {
-        tracing::info!(?change, "a control client asks for a change");
-        match self.catalog.change(change) {
+    fn change(&mut self, operation: Operation) {
+        tracing::info!(change = ?operation, "a control client asks for a change");
+        match self.catalog.change(operation) {
             Answer::Done(result) => self.answer(result.map(|()| Reply::Done)),
             pending => self.waiting = Some(pending),
         }

@@ -8,7 +8,7 @@ use spillway_core::{Answer, Kind};
 
 use super::controls::{ControlFile, Controls, Piece};
 use super::wire::errno;
-use crate::control::{Catalog, Change, added_name};
+use crate::control::Catalog;
 
 /// Its name.
 pub const CLASS: &str = "zram-control";
@@ -43,7 +43,7 @@ impl Controls for Class {
             Ok(number) => number,
             Err(errno) => return Answer::Done(Err(errno)),
         };
-        let removed = self.catalog.change(Change::Remove { device: added_name(number) });
+        let removed = self.catalog.hot_remove(number);
         Answer::pending(async move {
             let removed = removed.await.inspect_err(|error| tracing::info!("{}: {error}", HOT_REMOVE.name));
             removed.map_err(|error| match error.kind {

@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use spillway_core::{Answer, Attributes, Excerpt, Value};
+use spillway_core::{Answer, Attributes, Excerpt};
 
 use super::wire::errno;
-use crate::control::{Catalog, Change};
+use crate::control::{Catalog, Operation};
 
 /// Longest value that is written, in bytes.
 const WRITTEN_LEN_MAX: usize = 4096;
@@ -123,7 +123,7 @@ impl Controls for Part {
 
     fn store(&self, file: &ControlFile, text: String) -> Answer<Result<(), i32>> {
         let attribute = format!("{}.{}", self.folder.name, file.name);
-        let change = Change::Set { device: self.device.clone(), attribute, value: Value::Text(text) };
+        let change = Operation::Set { device: self.device.clone(), attribute, value: text.into() };
         let answer = self.catalog.change(change);
         Answer::pending(async move { answer.await.map_err(|error| error.kind.errno()) })
     }

@@ -1,10 +1,9 @@
 //! The readers of a mount: how many there are, how they end, and what one hears for another.
 
 use std::sync::Arc;
-use std::thread::{Thread, current, park_timeout};
-use std::time::Duration;
 
-use spillway_core::sync::{AtomicUsize, Mutex, Ordering};
+use spillway_core::contract::block_on;
+use spillway_core::sync::{AtomicUsize, Ordering, WaitList};
 use spillway_core::{Phase, Shutdown};
 
 /// All readers of a mount.
@@ -12,14 +11,15 @@ pub(super) struct Readers {
     /// Of each.
     shutdowns: Vec<Shutdown>,
     open: AtomicUsize,
-    stopper: Mutex<Option<Thread>>,
+    /// Woken when a reader has gone.
+    left: WaitList,
 }
 
 impl Readers {
     /// So many, none of which has begun, and the guard of each.
     pub(super) fn new(count: usize) -> (Arc<Self>, Vec<ReaderGuard>) {
         let shutdowns = (0..count).map(|_| Shutdown::default()).collect();
-        let readers = Arc::new(Self { shutdowns, open: AtomicUsize::new(count), stopper: Mutex::default() });
+        let readers = Arc::new(Self { shutdowns, open: AtomicUsize::new(count), left: WaitList::default() });
         let guard = |index| ReaderGuard { readers: readers.clone(), index };
         let guards = (0..count).map(guard).collect();
         (readers, guards)
@@ -32,11 +32,8 @@ impl Readers {
 
     /// Ends them all, and waits until they have. Blocks: not to be called on a worker.
     pub(super) fn end(&self) {
-        *self.stopper.lock() = Some(current());
         self.shutdowns.iter().for_each(|shutdown| shutdown.ask(Phase::Aborting));
-        while self.remain() {
-            park_timeout(Duration::from_millis(50));
-        }
+        block_on(self.left.until(|| (!self.remain()).then_some(())));
     }
 }
 
@@ -62,9 +59,6 @@ impl ReaderGuard {
 impl Drop for ReaderGuard {
     fn drop(&mut self) {
         self.readers.open.fetch_sub(1, Ordering::AcqRel);
-        let stopper = self.readers.stopper.lock().clone();
-        if let Some(stopper) = stopper {
-            stopper.unpark();
-        }
+        self.readers.left.wake_all();
     }
 }

@@ -7,7 +7,6 @@ use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::thread::Thread;
 use std::time::Duration;
 
 use spillway_core::session::Session;
@@ -74,11 +73,10 @@ pub(crate) struct Hall {
     /// Of the acceptor, and of connections that are not in the roll yet.
     pub(crate) acceptor: Shutdown,
     roll: Mutex<Roll>,
-    /// Woken when a handshake is complete or a connection gone.
+    /// Woken when a handshake is complete, or a connection or the acceptor gone.
     changes: WaitList,
     next_number: AtomicU64,
     complained_s: AtomicU64,
-    stopper: Mutex<Option<Thread>>,
 }
 
 impl Hall {
@@ -95,7 +93,6 @@ impl Hall {
             changes: WaitList::default(),
             next_number: AtomicU64::new(1),
             complained_s: AtomicU64::new(0),
-            stopper: Mutex::new(None),
         }
     }
 
@@ -120,21 +117,16 @@ impl Hall {
     /// A connection, or the acceptor, is gone.
     pub(crate) fn leave(&self) {
         self.open.fetch_sub(1, Ordering::AcqRel);
-        if let Some(stopper) = &*self.stopper.lock() {
-            stopper.unpark();
-        }
+        self.changes.wake_all();
     }
 
     pub(crate) fn stopping(&self) -> bool {
         self.acceptor.phase() != Phase::Serving
     }
 
-    pub(crate) fn wait_until_empty(&self) {
-        *self.stopper.lock() = Some(std::thread::current());
-        while self.open.load(Ordering::Acquire) > 0 {
-            self.abort_stalled(self.limits.stop_grace);
-            std::thread::park_timeout(Duration::from_millis(50));
-        }
+    /// Waits until the acceptor and all connections are gone.
+    pub(crate) async fn emptied(&self) {
+        self.changes.until(|| (self.open.load(Ordering::Acquire) == 0).then_some(())).await;
     }
 
     fn abort_stalled(&self, grace: Duration) {
@@ -143,7 +135,7 @@ impl Hall {
     }
 
     /// Closes handshakes that last too long, connections whose hosts have vanished or, where that is asked for, that are idle for long; and,
-    /// while others wait for buffers, the connections that are too slow to take theirs or to send the rest of what they began.
+    /// while others wait for buffers or for the end, the connections that are too slow to take theirs or to send the rest of what they began.
     pub(crate) fn close_late(&self) {
         let now = self.pool.clock.coarse_now();
         self.roll.lock().close_older_than(self.limits.handshake, self.pool.clock.now());
@@ -159,6 +151,9 @@ impl Hall {
         }
         if self.pool.buffers.waiting() > 0 {
             self.abort_stalled(self.limits.stall);
+        }
+        if self.stopping() {
+            self.abort_stalled(self.limits.stop_grace);
         }
     }
 
@@ -275,7 +270,6 @@ impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.hall.roll.lock().leave(self.number);
         self.hall.pool.thread(self.worker).connections.fetch_sub(1, Ordering::Relaxed);
-        self.hall.changes.wake_all();
         self.hall.leave();
     }
 }

@@ -4,7 +4,7 @@
 //! connections, each session winds down and sends what it owes, then the sockets close. A peer that does not take its
 //! replies is waited for only so long.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::sync::Arc;
 use std::task::Poll;
@@ -48,21 +48,20 @@ impl Serving {
         self.hall.as_ref().map_or(0, |hall| hall.connections())
     }
 
-    /// Stops accepting, lets every session finish what it has received and send its replies, and waits for that. Blocks:
-    /// not to be called on a worker.
-    pub fn stop(mut self) {
-        if let Some(hall) = self.hall.take() {
-            hall.end(Phase::Draining);
-            hall.wait_until_empty();
-        }
+    /// Stops accepting, and lets every session finish what it has received and send its replies. The future waits for that.
+    pub fn stop(self) -> impl Future<Output = ()> + 'static {
+        self.end(Phase::Draining)
     }
 
-    /// Stops accepting, ends every session where it is, and waits for that. Blocks: not to be called on a worker.
-    pub fn abort(mut self) {
-        if let Some(hall) = self.hall.take() {
-            hall.end(Phase::Aborting);
-            hall.wait_until_empty();
-        }
+    /// Stops accepting, and ends every session where it is. The future waits for that.
+    pub fn abort(self) -> impl Future<Output = ()> + 'static {
+        self.end(Phase::Aborting)
+    }
+
+    fn end(mut self, phase: Phase) -> impl Future<Output = ()> + 'static {
+        let hall = self.hall.take().expect("it ends once");
+        hall.end(phase);
+        async move { hall.emptied().await }
     }
 }
 
@@ -153,7 +152,8 @@ async fn await_connection(listener: &Listener, acceptor: &Shutdown) {
 
 /// Closes connections that are late with something, from time to time.
 async fn watch(hall: std::sync::Weak<Hall>, limits: Limits) {
-    let interval = WATCH_INTERVAL.min(limits.stall / 2).min(limits.handshake / 2).max(GRACE_MIN);
+    let shortest = limits.stall.min(limits.handshake).min(limits.stop_grace);
+    let interval = WATCH_INTERVAL.min(shortest / 2).max(GRACE_MIN);
     loop {
         compio::time::sleep(interval).await;
         let Some(hall) = hall.upgrade() else { return };

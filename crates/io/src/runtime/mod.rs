@@ -4,7 +4,7 @@ pub(crate) mod driver;
 pub(crate) mod env;
 pub(crate) mod local;
 pub mod memory;
-pub mod thread;
+pub(crate) mod thread;
 pub(crate) mod workers;
 
 pub(crate) mod blocking;

@@ -3,72 +3,41 @@
 //! One of the standard library asks for memory once more after it has begun, for a stack of its signal handlers, and where there is none the
 //! process ends. A thread from here has all that it needs before it counts as made. It has no such stack: an overflow of its own is a plain SIGSEGV.
 
-use std::io;
-use std::ptr;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{Thread, current, park_timeout};
+use std::time::{Duration, Instant};
+use std::{io, ptr};
 
 use crate::runtime::pool::AbortOnPanic;
 
 type Call = Box<dyn FnOnce() + Send>;
 
 /// Bytes of a stack, as the standard library has it.
-pub const STACK_BYTES: usize = 2 << 20;
+const STACK_BYTES: usize = 2 << 20;
 
-/// A running thread. Dropped without [`Thread::join`], it goes on by itself.
-pub struct Thread {
-    id: Option<libc::pthread_t>,
-    /// The thread has it too until its call is made.
-    mark: Arc<()>,
+/// Makes a call on a thread of its own, which nobody joins. What the system says where it has no thread: then the call is dropped.
+pub(crate) fn spawn(call: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    spawn_with_stack(STACK_BYTES, Box::new(call))
 }
 
-impl Thread {
-    /// Makes a thread with a stack of so many bytes, which makes the call. What the system says where it has none.
-    pub fn spawn(stack_bytes: usize, call: impl FnOnce() + Send + 'static) -> io::Result<Self> {
-        let mark = Arc::new(());
-        let held = mark.clone();
-        let call: Box<Call> = Box::new(Box::new(move || {
-            call();
-            drop(held);
-        }));
-        let mut id = 0;
-        let attributes = Attributes::new(stack_bytes)?;
-        let call = Box::into_raw(call);
-        // SAFETY: the attributes are initialised, and the thread gets the call for its own.
-        let refused = unsafe { libc::pthread_create(&mut id, &attributes.0, thread_main, call.cast()) };
-        if refused != 0 {
-            // SAFETY: no thread was made, so the call is still ours.
-            drop(unsafe { Box::from_raw(call) });
-            return Err(io::Error::from_raw_os_error(refused));
-        }
-        Ok(Self { id: Some(id), mark })
+fn spawn_with_stack(stack_bytes: usize, call: Call) -> io::Result<()> {
+    let attributes = Attributes::detached(stack_bytes)?;
+    let (mut id, call) = (0, Box::into_raw(Box::new(call)));
+    // SAFETY: the attributes are initialised, and the thread gets the call for its own.
+    let refused = unsafe { libc::pthread_create(&mut id, &attributes.0, thread_main, call.cast()) };
+    if refused != 0 {
+        // SAFETY: no thread was made, so the call is still ours.
+        drop(unsafe { Box::from_raw(call) });
     }
-
-    /// Whether its call is made.
-    pub fn is_finished(&self) -> bool {
-        Arc::strong_count(&self.mark) == 1
-    }
-
-    /// Waits until it has ended.
-    pub fn join(mut self) {
-        let id = self.id.take().expect("joined once");
-        // SAFETY: it was neither joined nor detached.
-        let failed = unsafe { libc::pthread_join(id, ptr::null_mut()) };
-        assert_eq!(failed, 0, "a thread can be joined by another one");
-    }
-}
-
-impl Drop for Thread {
-    fn drop(&mut self) {
-        if let Some(id) = self.id.take() {
-            // SAFETY: it was neither joined nor detached.
-            unsafe { libc::pthread_detach(id) };
-        }
-    }
+    refusal(refused)
 }
 
 extern "C" fn thread_main(call: *mut libc::c_void) -> *mut libc::c_void {
     let _guard = AbortOnPanic;
-    // SAFETY: the pointer is that of `spawn`, which has left it to this thread.
+    // SAFETY: the pointer is that of `spawn_with_stack`, which has left it to this thread.
     let call = unsafe { Box::from_raw(call.cast::<Call>()) };
     call();
     ptr::null_mut()
@@ -77,13 +46,17 @@ extern "C" fn thread_main(call: *mut libc::c_void) -> *mut libc::c_void {
 struct Attributes(libc::pthread_attr_t);
 
 impl Attributes {
-    fn new(stack_bytes: usize) -> io::Result<Self> {
+    fn detached(stack_bytes: usize) -> io::Result<Self> {
         // SAFETY: it has numbers and pointers only, which may be zero until the call initialises it.
         let mut attributes = Self(unsafe { std::mem::zeroed() });
         // SAFETY: the call fills the attributes, which live until it returns.
         refusal(unsafe { libc::pthread_attr_init(&mut attributes.0) })?;
         // SAFETY: the attributes are initialised.
         refusal(unsafe { libc::pthread_attr_setstacksize(&mut attributes.0, stack_bytes) })?;
+        // SAFETY: the attributes are initialised.
+        refusal(unsafe {
+            libc::pthread_attr_setdetachstate(&mut attributes.0, libc::PTHREAD_CREATE_DETACHED)
+        })?;
         Ok(attributes)
     }
 }
@@ -99,34 +72,55 @@ fn refusal(errno: i32) -> io::Result<()> {
     if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
 }
 
+/// Blocks until a future is ready, and has its output; `None` where that takes longer than `patience`.
+pub(crate) fn wait_for<F: Future + Unpin>(future: &mut F, patience: Duration) -> Option<F::Output> {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(current())));
+    let (mut context, begin) = (Context::from_waker(&waker), Instant::now());
+    loop {
+        if let Poll::Ready(output) = Pin::new(&mut *future).poll(&mut context) {
+            return Some(output);
+        }
+        let left = patience.saturating_sub(begin.elapsed());
+        if left.is_zero() {
+            return None;
+        }
+        park_timeout(left);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
 
+    use spillway_core::Job;
+
     use super::*;
 
     #[test]
-    fn a_thread_makes_its_call_joined_or_not() {
-        let (sender, calls) = mpsc::channel();
-        let second = sender.clone();
-        Thread::spawn(STACK_BYTES, move || sender.send(1).unwrap()).unwrap().join();
-        assert_eq!(calls.try_recv(), Ok(1), "it has ended");
-        let (release, held) = mpsc::channel::<()>();
-        let thread = Thread::spawn(STACK_BYTES, move || {
-            held.recv().unwrap();
-            second.send(2).unwrap();
-        });
-        let thread = thread.unwrap();
-        assert!(!thread.is_finished());
-        drop(thread);
-        release.send(()).unwrap();
-        assert_eq!(calls.recv(), Ok(2));
+    fn a_thread_makes_its_call() {
+        let (mut job, report) = Job::new();
+        spawn(move || report.done(1)).unwrap();
+        assert_eq!(wait_for(&mut job, Duration::from_secs(60)), Some(Some(1)));
     }
 
     #[test]
     fn a_refused_thread_drops_the_call() {
-        let (sender, calls) = mpsc::channel();
-        let refused = Thread::spawn(1 << 62, move || sender.send(1).unwrap());
+        let (sender, calls) = mpsc::channel::<()>();
+        let refused = spawn_with_stack(1 << 62, Box::new(move || sender.send(()).unwrap()));
         assert!(refused.is_err() && calls.recv().is_err());
+    }
+
+    #[test]
+    fn who_waits_has_no_more_than_patience() {
+        let (mut job, report) = Job::new();
+        assert_eq!(wait_for(&mut job, Duration::from_millis(1)), None);
+        report.done(1);
+        assert_eq!(wait_for(&mut job, Duration::ZERO), Some(Some(1)));
     }
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use crate::toy::{BOTH, ECHO, Toy, WORK, WORK_UNITS, Watch, answer, echo, hold, request, workers};
+use spillway_core::contract::block_on;
 use spillway_core::work;
 use spillway_io::{Limits, Listener, serve};
 
@@ -42,7 +42,7 @@ fn clients_with_much_work_in_one_receive_take_turns() {
         assert_eq!(order.len(), 2 * GREED);
         let longest = order.chunk_by(|a, b| a == b).map(<[usize]>::len).max().unwrap();
         assert!(longest <= TURNS * IN_A_TURN, "{longest} requests of one client in a row");
-        serving.stop();
+        block_on(serving.stop());
         workers.stop();
     }
 }

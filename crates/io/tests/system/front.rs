@@ -5,6 +5,7 @@ use std::sync::{Arc, mpsc};
 
 use crate::toy::{BOTH, Toy, Watch, echo, task, until, workers};
 use spillway_core::Place;
+use spillway_core::contract::block_on;
 use spillway_io::{Limits, Listener, serve};
 
 #[test]
@@ -33,7 +34,7 @@ fn clients_connect_and_the_clock_moves_while_the_background_thread_is_busy() {
             let before = env.coarse_now();
             until("the coarse clock", || env.coarse_now() > before);
         }
-        serving.stop();
+        block_on(serving.stop());
         release.send(()).unwrap();
         workers.stop();
     }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::toy::{BOTH, BYE, ECHO, GATED, Toy, Watch, answer, echo, request, until, workers};
 use spillway_core::buffer::Buffers;
+use spillway_core::contract::block_on;
 use spillway_core::random::Random;
 use spillway_core::sync::Mutex;
 use spillway_io::{DriverChoice, Limits, Listener, NewSession, Serving, Workers, serve};
@@ -39,7 +40,7 @@ impl House {
     }
 
     fn stop(mut self) {
-        self.serving.take().unwrap().stop();
+        block_on(self.serving.take().unwrap().stop());
         assert_eq!(self.watch.alive.load(Ordering::SeqCst), 0, "sessions outlive the server");
         assert!(!self.path.exists(), "the socket file stays");
         self.workers.stop();
@@ -203,7 +204,7 @@ fn stop_waits_for_what_is_in_flight() {
         (0..3).for_each(|_| request(&mut busy, GATED, b""));
         until("the requests", || house.watch.gated.load(Ordering::SeqCst) == 3);
         let serving = house.serving.take().unwrap();
-        let stopping = std::thread::spawn(move || serving.stop());
+        let stopping = std::thread::spawn(move || block_on(serving.stop()));
         assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0, "an idle connection is closed at once");
         assert!(!stopping.is_finished(), "the busy one is waited for");
         house.watch.open_gate();
@@ -234,7 +235,7 @@ fn abort_ends_what_is_in_flight() {
         let mut stream = house.connect();
         request(&mut stream, GATED, b"");
         until("the request", || house.watch.gated.load(Ordering::SeqCst) == 1);
-        house.serving.take().unwrap().abort();
+        block_on(house.serving.take().unwrap().abort());
         assert_eq!(house.watch.hung_up.load(Ordering::SeqCst), 1);
         assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
         house.workers.stop();
@@ -290,7 +291,7 @@ fn the_order_of_stopping_does_not_matter() {
         let mut stream = house.connect();
         echo(&mut stream, b"hi");
         house.workers.stop();
-        house.serving.take().unwrap().stop();
+        block_on(house.serving.take().unwrap().stop());
         assert_eq!(house.watch.alive.load(Ordering::SeqCst), 0);
         assert!(!house.path.exists());
     });
@@ -387,7 +388,7 @@ fn tcp_serves_as_well() {
         request(&mut stream, BYE, b"");
         stream.write_all(&[0; 5000]).unwrap();
         assert_eq!(answer(&mut stream).1, b"last words", "unread bytes do not reset the connection");
-        serving.stop();
+        block_on(serving.stop());
         workers.stop();
     });
 }

@@ -37,7 +37,7 @@ impl House {
         assert_eq!(self.watch.hung_up.load(Ordering::SeqCst), 0, "nobody waits: it may take its time");
         drop(block_on(buffer::room(4 << 20)));
         assert_eq!(self.watch.hung_up.load(Ordering::SeqCst), 1);
-        self.serving.stop();
+        block_on(self.serving.stop());
         self.workers.stop();
     }
 }

@@ -1,7 +1,7 @@
 //! The catalog behind a mount that shows a device's file and no attributes: nobody asks it.
 
 use spillway_core::{Answer, Error};
-use spillway_export::control::{AttributeRow, Catalog, Change, DeviceRow, ServerVersion, Shown};
+use spillway_export::control::{AttributeRow, Catalog, DeviceRow, Operation, ServerVersion, Shown};
 
 /// See the head of this file.
 pub(crate) struct Unasked;
@@ -23,8 +23,12 @@ impl Catalog for Unasked {
         unreachable!("a mount does not ask")
     }
 
-    fn change(&self, change: Change) -> Answer<Result<(), Error>> {
-        unreachable!("no attribute is shown, and {change:?} asked for")
+    fn change(&self, operation: Operation) -> Answer<Result<(), Error>> {
+        unreachable!("no attribute is shown, and {operation:?} asked for")
+    }
+
+    fn hot_remove(&self, _: u32) -> Answer<Result<(), Error>> {
+        unreachable!("a mount without the folder for it removes nothing")
     }
 
     fn hot_add(&self) -> Answer<Result<u32, Error>> {

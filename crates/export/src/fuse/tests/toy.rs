@@ -6,7 +6,7 @@ use std::sync::Arc;
 use spillway_core::attribute::Type;
 use spillway_core::sync::{AtomicBool, AtomicU64, Ordering, WaitList};
 use spillway_core::{Answer, Attribute, Attributes, Error, Excerpt, Kind, Spec, Table, Value};
-use spillway_export::control::{AttributeRow, Catalog, Change, DeviceRow, ServerVersion, Shown};
+use spillway_export::control::{AttributeRow, Catalog, DeviceRow, Operation, ServerVersion, Shown, value_of};
 use spillway_export::fuse::Folder;
 
 /// Devices that are added at most.
@@ -51,12 +51,12 @@ impl Toy {
     }
 
     /// Removes what was added last.
-    fn remove(&self, device: &str) -> Result<(), Error> {
+    fn remove(&self, number: u32) -> Result<(), Error> {
         let last = self.added.load(Ordering::SeqCst);
-        if device == "ram0" {
+        if number == 0 {
             return Err(Error::new(Kind::Busy, "it is in use"));
         }
-        if last == 0 || device != format!("ram{last}") {
+        if u64::from(number) != last {
             return Err(Error::new(Kind::NotFound, "there is no such device"));
         }
         self.added.store(last - 1, Ordering::SeqCst);
@@ -102,16 +102,16 @@ impl Catalog for ToyCatalog {
         unreachable!("a mount does not ask")
     }
 
-    fn change(&self, change: Change) -> Answer<Result<(), Error>> {
-        match change {
-            Change::Set { device, attribute, value } => {
-                assert_eq!(device, "ram0");
-                let name = attribute.strip_prefix("toy.").expect("the part is named").to_owned();
-                self.0.make(move |toy| Table::new(toy.clone(), ROWS).set(&name, value.clone()).now())
-            }
-            Change::Remove { device } => self.0.make(move |toy| toy.remove(&device)),
-            other => panic!("{other:?}"),
-        }
+    fn change(&self, operation: Operation) -> Answer<Result<(), Error>> {
+        let Operation::Set { device, attribute, value } = operation else { panic!("{operation:?}") };
+        assert_eq!(device, "ram0");
+        let name = attribute.strip_prefix("toy.").expect("the part is named").to_owned();
+        let value = value_of(value).expect("it is text");
+        self.0.make(move |toy| Table::new(toy.clone(), ROWS).set(&name, value.clone()).now())
+    }
+
+    fn hot_remove(&self, number: u32) -> Answer<Result<(), Error>> {
+        self.0.make(move |toy| toy.remove(number))
     }
 
     fn hot_add(&self) -> Answer<Result<u32, Error>> {

@@ -1,11 +1,11 @@
-//! Devices on their way into a server: those of its plan, and those that are added while it runs.
+//! Devices that are being built: those of a server's plan, and those that are added while it runs.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use spillway_core::{Aligned, Charge, Error, Kind};
 use spillway_export::control::added_name;
 use spillway_export::{Export, Exports, nbd};
-use spillway_io::Listener;
+use spillway_io::{Listener, on_blocking_thread};
 use spillway_layers::stack::Stack;
 
 use crate::address::Address;
@@ -32,21 +32,6 @@ pub(crate) struct Built {
 }
 
 impl Built {
-    /// Builds a device, which is also a file where `mount` is one. The room `kept` is for what it takes above its stack.
-    pub(crate) fn new(
-        plan: DevicePlan,
-        mount: Option<&Path>,
-        opening: &StackOpener,
-        kept: Option<Charge>,
-    ) -> Result<Self, Error> {
-        let stack = opening.stack(&plan.name, &plan.stack, plan.names)?;
-        stack.limit(&plan.limits)?;
-        drop(kept);
-        let aligned = opening.aligned(&stack, mount.is_some())?;
-        let file = mount.map(|mount| file_below(mount, &plan.name));
-        Ok(Self { name: plan.name, read_only: plan.read_only, stack, aligned, file })
-    }
-
     /// Lets clients of `exports` find it.
     pub(crate) fn enter(self, exports: &Exports, address: Address) -> Result<Device, Error> {
         let export = Export::new(self.name, self.aligned)?;
@@ -57,44 +42,58 @@ impl Built {
     }
 }
 
-/// A device that is added, with its sockets.
-pub(crate) struct Arrival {
+/// The name of a device that is added, and its sockets.
+pub(crate) struct Claim {
     pub(crate) number: u32,
-    pub(crate) built: Built,
     pub(crate) control: Listener,
     /// The NBD socket and what its connections take, where devices have their own.
     pub(crate) own: Option<(Listener, Charge)>,
 }
 
-/// What it takes to build a device while the server runs.
+/// What it takes to build a device, on a background thread.
 #[derive(Clone)]
-pub(crate) struct Arrivals {
+pub(crate) struct Builder {
     pub(crate) folder: RuntimeFolder,
     pub(crate) opening: StackOpener,
+    /// Where each device is also a file.
     pub(crate) mount: Option<PathBuf>,
     /// Whether each device has its own NBD socket.
     pub(crate) own_sockets: bool,
 }
 
-impl Arrivals {
-    /// Builds a compressed RAM disk without a size, under the first number that no device of this user has. Waits for it.
-    pub(crate) fn build(&self) -> Result<Arrival, Error> {
-        let (number, control) = self.claim()?;
-        let name = added_name(number);
-        let own = self.own_sockets.then(|| self.own(&name)).transpose()?;
-        let built = Built::new(DevicePlan::added(name), self.mount.as_deref(), &self.opening, None);
-        Ok(Arrival { number, built: built.map_err(no_memory)?, control, own })
+impl Builder {
+    /// Builds a device. The room `kept` is for what it takes above its stack.
+    pub(crate) async fn build(&self, plan: DevicePlan, kept: Option<Charge>) -> Result<Built, Error> {
+        let stack = self.opening.stack(&plan.name, &plan.stack, plan.names).await?;
+        stack.limit(&plan.limits)?;
+        drop(kept);
+        let aligned = self.opening.aligned(&stack, self.mount.is_some())?;
+        let file = self.mount.as_ref().map(|mount| file_below(mount, &plan.name));
+        Ok(Built { name: plan.name, read_only: plan.read_only, stack, aligned, file })
+    }
+
+    /// Builds a compressed RAM disk without a size, under the first number that no device of this user has.
+    pub(crate) async fn build_added(&self) -> Result<(Claim, Built), Error> {
+        let builder = self.clone();
+        // A lock is waited for, and other servers are looked for.
+        let claim = on_blocking_thread(move || builder.claim()).await?;
+        let plan = DevicePlan::added(added_name(claim.number));
+        Ok((claim, self.build(plan, None).await.map_err(no_memory)?))
     }
 
     /// The first number that is free, by the control socket of its name.
-    fn claim(&self) -> Result<(u32, Listener), Error> {
+    fn claim(&self) -> Result<Claim, Error> {
         for number in 0..NUMBERS_MAX {
             let name = added_name(number);
             let path = self.folder.control_socket(&name);
             match listening::at_once(&self.folder, &path) {
                 Err(error) if error.kind == Kind::Busy && path.exists() => {}
                 Ok(_) if self.folder.taken_elsewhere(&name).is_some() => {}
-                outcome => return outcome.map(|listener| (number, listener)),
+                Err(error) => return Err(error),
+                Ok(control) => {
+                    let own = self.own_sockets.then(|| self.own(&name)).transpose()?;
+                    return Ok(Claim { number, control, own });
+                }
             }
         }
         let last = added_name(NUMBERS_MAX - 1);

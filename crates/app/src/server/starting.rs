@@ -1,0 +1,132 @@
+//! How a server starts: its memory, its threads, its devices, and then its clients.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use spillway_core::contract::block_on;
+use spillway_core::{Aligned, Budget, Charge, Job, Place};
+use spillway_io::{Limits, Listener, OnFailure, Workers, WorkersOptions};
+
+use super::Server;
+use crate::building::{Builder, Built};
+use crate::devices::Devices;
+use crate::endpoints::Endpoints;
+use crate::event::{Event, outcome};
+use crate::exit::refused;
+use crate::listening;
+use crate::memory::Memory;
+use crate::mounting::{Mounting, Room};
+use crate::opening::StackOpener;
+use crate::plan::{DevicePlan, ServerPlan};
+use crate::runtime_folder::RuntimeFolder;
+use crate::server_options::ServerConfig;
+
+impl Server {
+    /// Starts what `plan` says. The server's own thread asks itself by `to_self`.
+    pub(super) fn start(
+        plan: ServerPlan,
+        folder: &RuntimeFolder,
+        to_self: Sender<Event>,
+        events: Receiver<Event>,
+    ) -> Result<Self> {
+        let memory = Memory::choose(plan.server.memory, Path::new("/"))?;
+        // The control socket claims a device's name, so it comes before anything that could disturb another server.
+        let claims = plan.devices.iter().map(|device| listening::claim(folder, &device.name));
+        let claims = claims.collect::<Result<Vec<_>>>()?;
+        let budget = Budget::new(memory.bytes);
+        let charges = memory.charge(&budget)?;
+        let failures = to_self.clone();
+        // Where nobody listens any more, the server stops.
+        let on_failure: OnFailure = Arc::new(move |error| _ = failures.send(Event::Failed(error)));
+        let options = WorkersOptions { on_failure, ..plan.server.workers_options(&memory) };
+        let workers = Workers::start(options).map_err(refused)?;
+        let opening = StackOpener::new(&workers, &budget);
+        let builder = Builder {
+            folder: folder.clone(),
+            opening,
+            mount: plan.server.mount.clone(),
+            own_sockets: plan.server.socket.is_none() && plan.server.listen.is_none(),
+        };
+        let idle = plan.server.idle_timeout.map(Duration::from_secs);
+        let mut server = Self {
+            devices: Arc::new(Devices::new(workers.env(), to_self.clone())),
+            mounting: None,
+            endpoints: Endpoints::new(memory.session_limits(), idle),
+            builder,
+            building: 0,
+            jobs: Vec::new(),
+            failed: None,
+            to_self,
+            events,
+            memory,
+            workers,
+            _charges: charges,
+        };
+        match server.begin(plan, claims) {
+            Ok(()) => Ok(server),
+            Err(error) => Err(server.fail(error)),
+        }
+    }
+
+    /// Lets clients in.
+    fn begin(&mut self, plan: ServerPlan, claims: Vec<Listener>) -> Result<()> {
+        let (adds, mount) = (plan.adds(), plan.server.mount.as_deref());
+        let budget = self.builder.opening.budget();
+        let room = mount.map(|_| Room::hold(&self.workers, budget, &self.memory)).transpose()?;
+        self.start_devices(plan.devices, &plan.server)?;
+        if let Some((place, room)) = mount.zip(room) {
+            let (devices, workers) = (&self.devices, &self.workers);
+            let (config, memory) = (&plan.server, &self.memory);
+            self.mounting = Some(Mounting::begin(config, place, devices, workers, memory, room, adds)?);
+            self.builder.opening.mounted(place);
+        }
+        for (device, listener) in self.devices.all().iter().zip(claims) {
+            self.endpoints.start_control(device, listener, &self.devices, &self.workers);
+        }
+        Ok(())
+    }
+
+    /// Builds every device before any client can connect to one.
+    fn start_devices(&mut self, plans: Vec<DevicePlan>, config: &ServerConfig) -> Result<()> {
+        let shared = listening::shared(&self.builder.folder, config)?;
+        let endpoints = if shared.is_some() { 1 } else { plans.len() };
+        let connections_max = (self.memory.connections_max() / endpoints).max(1);
+        let limits = Limits { connections_max, ..Limits::default() };
+        let built = self.build_all(plans)?;
+        if let Some(listener) = shared {
+            let devices = self.endpoints.serve_together(built, listener, &self.workers, limits)?;
+            devices.into_iter().for_each(|device| self.devices.add(Arc::new(device)));
+            return Ok(());
+        }
+        for device in built {
+            let listener = listening::own(&self.builder.folder, &device.name)?;
+            let device = self.endpoints.serve_alone(device, listener, &self.workers, limits)?;
+            self.devices.add(Arc::new(device));
+        }
+        Ok(())
+    }
+
+    /// Builds devices, at last those that take what memory is left, with room kept for what each takes besides.
+    fn build_all(&self, plans: Vec<DevicePlan>) -> Result<Vec<Built>> {
+        let budget = self.builder.opening.budget();
+        // Not all take so much: where there is none, the one that does says so.
+        let mut kept: Vec<_> = plans.iter().map(|_| budget.hold(Aligned::BYTES_MAX).ok()).collect();
+        let mut plans: Vec<_> = plans.into_iter().enumerate().collect();
+        plans.sort_by_key(|(_, plan)| plan.takes_what_is_left());
+        let build = |(place, plan)| Ok((place, self.build(plan, kept.pop().flatten())?));
+        let mut built = plans.into_iter().map(build).collect::<Result<Vec<_>>>()?;
+        built.sort_by_key(|(place, _)| *place);
+        Ok(built.into_iter().map(|(_, built)| built).collect())
+    }
+
+    fn build(&self, plan: DevicePlan, kept: Option<Charge>) -> Result<Built> {
+        let cannot = format!("cannot build device {}", plan.name);
+        let builder = self.builder.clone();
+        let building = move || async move { builder.build(plan, kept).await };
+        let built = outcome(Job::spawn(&*self.workers.env(), Place::Background, building));
+        block_on(built).map_err(refused).context(cannot)
+    }
+}

@@ -1,0 +1,225 @@
+//! How a device ends: one order, from the front to the disks, for a signal, for `spillway stop` and for a server that ends.
+//!
+//! | step | waits for |
+//! | --- | --- |
+//! | commands | nothing: those that take long end early |
+//! | clients | nothing: no other is accepted, and received requests are completed |
+//! | changes | the one under way; no other is made |
+//! | clients | their connections close |
+//! | layers | each ends, from the top down |
+//! | flush | what was acknowledged is as durable as the device can make it |
+//!
+//! A step that takes longer than [`PATIENCE`] is named in the log, and waited for: what was acknowledged is given up by a second signal alone.
+//! Clients that do not take their replies are disconnected after [`Limits::stop_grace`].
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use spillway_core::{Env, Error, Seam};
+use spillway_export::Reserved;
+use spillway_io::{Limits, Serving};
+
+use crate::device::Device;
+use crate::endpoints::Front;
+use crate::event::ReplySender;
+
+/// How long a step may take before the log says what it waits for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A device that is taken out of a server which goes on.
+pub(crate) struct Stopping {
+    pub(crate) device: Arc<Device>,
+    pub(crate) front: Front,
+    pub(crate) control: Option<Serving>,
+    pub(crate) env: Arc<dyn Env>,
+}
+
+impl Stopping {
+    /// Ends the device, and answers how its last flush went. Its control socket goes last, so that the answer still travels over it.
+    pub(crate) async fn stop(self, reply: ReplySender) -> Result<(), Error> {
+        let flushed = end(&self.device, self.front, &*self.env).await;
+        reply.done(flushed.clone());
+        close(self.control).await;
+        flushed
+    }
+
+    /// The same for a device that is `unused` until then, with its name and its memory free again before the answer, which does not travel
+    /// over its control socket.
+    pub(crate) async fn remove(self, unused: Reserved, reply: ReplySender) -> Result<(), Error> {
+        let flushed = end(&self.device, self.front, &*self.env).await;
+        close(self.control).await;
+        drop((unused, self.device));
+        reply.done(flushed.clone());
+        flushed
+    }
+}
+
+async fn close(control: Option<Serving>) {
+    if let Some(serving) = control {
+        serving.stop().await;
+    }
+}
+
+/// Ends a device. Whatever of this fails, a layer that cannot write costs those below nothing. The log has every error; the first is returned.
+pub(crate) async fn end(device: &Device, front: Front, env: &dyn Env) -> Result<(), Error> {
+    let logged = |error: &Error| tracing::error!("{}", error.message());
+    let parts = || device.stack.parts.iter().filter_map(|part| Some((&part.name, part.suspend.as_ref()?)));
+    let name = device.name();
+    parts().for_each(|(_, part)| part.wind_down());
+    let left = leave(device, front, env);
+    step(env, name, "the change under way", device.changes.end()).await;
+    step(env, name, "its clients", left).await;
+    let mut flushed = Ok(());
+    for (layer, part) in parts() {
+        let ended = step(env, name, &format!("its {layer} to end"), part.suspend()).await;
+        let ended = ended.map_err(|error| {
+            Error::new(error.kind, format!("device {name} did not end as asked for: {}", error.message()))
+        });
+        flushed = flushed.and(ended.inspect_err(logged));
+    }
+    flushed.and(step(env, name, "its last flush", last_flush(device)).await.inspect_err(logged))
+}
+
+/// Waits for a step; says what it waits for where that takes long.
+async fn step<T>(env: &dyn Env, device: &str, what: &str, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    if let Some(done) = within(env, PATIENCE, work.as_mut()).await {
+        return done;
+    }
+    tracing::warn!("device {device} ends: waiting for {what}");
+    work.await
+}
+
+/// What comes of `work` in time.
+async fn within<T>(env: &dyn Env, patience: Duration, work: impl Future<Output = T>) -> Option<T> {
+    let (mut work, mut late) = (pin!(work), env.sleep(patience));
+    std::future::poll_fn(|context| match work.as_mut().poll(context) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => late.as_mut().poll(context).map(|()| None),
+    })
+    .await
+}
+
+/// Has the clients of a device leave. The future waits for that.
+fn leave<'a>(device: &'a Device, front: Front, env: &'a dyn Env) -> Pin<Box<dyn Future<Output = ()> + 'a>> {
+    match front {
+        Front::Own(serving) => Box::pin(serving.stop()),
+        Front::Closed => Box::pin(device.export.emptied()),
+        Front::Shared => {
+            device.export.close();
+            Box::pin(see_out(device, env))
+        }
+    }
+}
+
+async fn see_out(device: &Device, env: &dyn Env) {
+    let export = &device.export;
+    if within(env, Limits::default().stop_grace, export.emptied()).await.is_none() {
+        let (name, clients) = (device.name(), export.clients());
+        tracing::warn!("device {name}: {clients} clients do not leave and are disconnected");
+        export.hang_up();
+        export.emptied().await;
+    }
+}
+
+async fn last_flush(device: &Device) -> Result<(), Error> {
+    if device.export.geometry().size == 0 {
+        return Ok(());
+    }
+    let name = device.name();
+    Seam::new(Arc::clone(&device.stack.device)).flush().await.map_err(|kind| {
+        Error::new(kind, format!("the last flush of device {name} failed: acknowledged writes may be lost"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::Address;
+    use crate::device::Changes;
+    use crate::opening::StackOpener;
+    use spillway_core::sync::{AtomicBool, Mutex, Ordering};
+    use spillway_core::{Budget, Job, Kind, LocalFuture, Place, Suspend, contract::block_on};
+    use spillway_export::Export;
+    use spillway_io::{Workers, WorkersOptions};
+    use spillway_layers::null;
+    use spillway_layers::stack::{OriginConfig, StackConfig};
+    use std::sync::mpsc;
+
+    fn device(workers: &Workers) -> Arc<Device> {
+        let opening = StackOpener::new(workers, &Budget::new(Budget::UNLIMITED));
+        let origin = OriginConfig::Null(null::Config { size: 1 << 20 });
+        let stack = block_on(opening.stack("d", &StackConfig { origin, layers: Vec::new() }, &[])).unwrap();
+        let export = Arc::new(Export::new("a", opening.aligned(&stack, false).unwrap()).unwrap());
+        let address = Address::Unix("/s".into());
+        Arc::new(Device { stack, changes: Changes::new(), export, address, file: None, _connections: None })
+    }
+
+    /// Ends with an error, and notes that it did.
+    struct Failing(&'static str, Arc<Mutex<Vec<&'static str>>>);
+
+    impl Suspend for Failing {
+        fn suspend(&self) -> LocalFuture<Result<(), Error>> {
+            self.1.lock().push(self.0);
+            Box::pin(std::future::ready(Err(Error::new(Kind::Io, self.0))))
+        }
+    }
+
+    #[test]
+    fn every_layer_ends_whatever_another_came_to() {
+        let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() }).unwrap();
+        let (names, env) = (Arc::new(Mutex::new(Vec::new())), workers.env());
+        let mut device = device(&workers);
+        let parts = &mut Arc::get_mut(&mut device).unwrap().stack.parts;
+        for (part, name) in parts.iter_mut().zip(["upper", "lower"]) {
+            part.suspend = Some(Arc::new(Failing(name, names.clone())));
+        }
+        let own = env.clone();
+        let ended =
+            Job::spawn(
+                &*env,
+                Place::Background,
+                move || async move { end(&device, Front::Closed, &*own).await },
+            );
+        let error = block_on(ended).expect("it ends").expect_err("both have failed");
+        assert!(error.message().contains("upper"), "{error}");
+        assert_eq!(*names.lock(), ["upper", "lower"]);
+    }
+
+    #[test]
+    fn a_device_ends_once_the_change_under_way_is_made_and_is_not_changed_after_that() {
+        let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() }).unwrap();
+        let (device, env) = (device(&workers), workers.env());
+        let (made, begun) = (Arc::new(AtomicBool::new(false)), mpsc::channel());
+        let (finish, finished) = Job::new();
+        let (changed, noted) = (device.clone(), made.clone());
+        let change = Job::spawn(&*env, Place::Background, move || async move {
+            let change = async {
+                begun.0.send(()).unwrap();
+                finish.await.unwrap();
+                noted.store(true, Ordering::SeqCst);
+                Ok(())
+            };
+            changed.changes.make(change).await
+        });
+        begun.1.recv().unwrap();
+        let (answer, reply) = Job::new();
+        let stopping =
+            Stopping { device: device.clone(), front: Front::Closed, control: None, env: env.clone() };
+        let end = Job::spawn(&*env, Place::Background, move || async move {
+            let flushed = stopping.stop(reply).await;
+            assert!(made.load(Ordering::SeqCst), "it ended in the middle of a change");
+            flushed
+        });
+        // The end has every chance to go ahead.
+        (0..1000).for_each(|_| std::thread::yield_now());
+        finished.done(());
+        assert_eq!(block_on(end), Some(Ok(())));
+        assert_eq!((block_on(change), block_on(answer)), (Some(Ok(())), Some(Ok(()))));
+        let late = block_on(device.changes.make(async { Ok(()) }));
+        assert_eq!(late.map_err(|error| error.kind), Err(Kind::ShuttingDown));
+    }
+}
