@@ -1,4 +1,11 @@
 //! The command line: commands, their help and their checks.
+//!
+//! | part | holds |
+//! | --- | --- |
+//! | `clients`, `servers` | options of commands |
+//! | `declared`, `server_options` | options that are declared once for the command line and the file of `serve` |
+//! | `config`, `plan` | that file; what it or the options come to |
+//! | `distinct`, `place` | no two devices on one storage; where they are mounted |
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -10,6 +17,12 @@ use crate::exit::{self, Exit};
 use crate::words;
 
 mod clients;
+pub(crate) mod config;
+pub(crate) mod declared;
+pub(crate) mod distinct;
+pub(crate) mod place;
+pub(crate) mod plan;
+pub(crate) mod server_options;
 mod servers;
 
 use clients::{ATTACH_EXAMPLES, RESIZE_EXAMPLES, SAVE_EXAMPLES};
@@ -99,7 +112,7 @@ pub(crate) enum Command {
     #[command(after_long_help = CACHE_EXAMPLES)]
     Cache(CacheOptions),
     /// Serve any devices, described in a file
-    #[command(after_long_help = crate::config::help())]
+    #[command(after_long_help = crate::cli::config::help())]
     Serve(ServeOptions),
     /// List the devices of all your servers
     Ls(LsOptions),

@@ -3,50 +3,26 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `cli`, `declared`, `server_options`, `config`, `plan` | what is asked for: options, the file of `serve`, and what both come to |
-//! | `distinct` | no two devices on one storage |
-//! | `server`, `event`, `system` | a running server, what is asked of it, and what it asks of the system |
-//! | `device`, `devices`, `opening`, `building`, `changes`, `shutdown` | its devices, how they begin, change and end |
-//! | `endpoints` | where clients reach them |
-//! | `mounting`, `place` | the devices as files |
-//! | `occupants` | what keeps a device busy |
+//! | `cli` | what is asked for: options, the file of `serve`, and what both come to |
+//! | `server` | a running server and its devices |
 //! | `client` | the commands that talk to running servers |
-//! | `runtime_folder`, `listening`, `address`, `start_text` | where servers are found, and what they say of it |
-//! | `memory`, `log`, `words`, `plain`, `daemon`, `signals` | budget, log, what is said beside it, and is safe for a terminal, `--background`, signals |
-//! | `exit` | exit codes |
+//! | `runtime_folder`, `address` | where servers are found |
+//! | `memory`, `log`, `words`, `plain`, `daemon` | budget, log, what is said beside it, and is safe for a terminal, `--background` |
+//! | `system`, `exit` | what a server asks of the system; exit codes |
 #![forbid(unsafe_code)]
 
 mod address;
-mod building;
-mod changes;
 mod cli;
 mod client;
-mod config;
 mod daemon;
-mod declared;
-mod device;
-mod devices;
-mod distinct;
-mod endpoints;
-mod event;
 mod exit;
-mod listening;
 mod log;
 mod memory;
-mod mounting;
-mod occupants;
-mod opening;
-mod place;
 mod plain;
-mod plan;
 mod runtime_folder;
 #[cfg(test)]
 mod scratch;
 mod server;
-mod server_options;
-mod shutdown;
-mod signals;
-mod start_text;
 mod system;
 mod words;
 
@@ -57,11 +33,12 @@ use clap::{CommandFactory, Parser};
 use spillway_core::Spec;
 use spillway_layers::options::Options;
 
+use crate::cli::plan::ServerPlan;
+use crate::cli::server_options::ServerConfig;
 use crate::cli::{Cli, Command};
 use crate::exit::Exit;
-use crate::plan::ServerPlan;
 use crate::runtime_folder::RuntimeFolder;
-use crate::server_options::ServerConfig;
+use crate::server::signals;
 
 /// The declarations of the options that every server has, for the manual.
 pub fn server_options() -> &'static [Spec] {

@@ -4,6 +4,14 @@
 //! ending one, is a job on a background thread. Attributes and sizes are changed by who asks. Clients are served by the workers, which never
 //! wait for this thread, and it never waits for a device before the end.
 //!
+//! | part | holds |
+//! | --- | --- |
+//! | `starting` | how it starts |
+//! | `event`, `signals` | what is asked of it |
+//! | `device`, `devices`, `opening`, `building`, `changes`, `shutdown` | its devices, how they begin, change and end |
+//! | `endpoints`, `listening`, `start_text` | where clients reach them, and what it says of that |
+//! | `mounting`, `occupants` | the devices as files; what keeps one busy |
+//!
 //! Order of the end: the mount goes, which is refused while a file below it is open; no new NBD clients; each device ends as
 //! [`shutdown`] says, all at once; control clients get their answers; sockets go away; threads end.
 
@@ -20,20 +28,34 @@ use spillway_core::{Charge, Error, Job, Kind, Place};
 use spillway_export::Reserved;
 use spillway_io::{Limits, Workers};
 
-mod starting;
-
-use crate::building::{ADDED_CONNECTIONS_MAX, Builder, Built, Claim};
-use crate::device::Device;
-use crate::devices::Devices;
-use crate::endpoints::Endpoints;
-use crate::event::{Event, ReplySender, outcome};
+use crate::cli::plan::ServerPlan;
 use crate::exit::{Failure, refused};
 use crate::memory::Memory;
-use crate::mounting::Mounting;
-use crate::plan::ServerPlan;
 use crate::runtime_folder::RuntimeFolder;
-use crate::shutdown::{Stopping, end};
-use crate::{changes, daemon, log, mounting, signals, start_text, system, words};
+use crate::{daemon, log, system, words};
+
+mod building;
+mod changes;
+mod device;
+mod devices;
+mod endpoints;
+mod event;
+mod listening;
+mod mounting;
+pub(crate) mod occupants;
+mod opening;
+mod shutdown;
+pub(crate) mod signals;
+mod start_text;
+mod starting;
+
+use building::{ADDED_CONNECTIONS_MAX, Builder, Built, Claim};
+use device::Device;
+use devices::Devices;
+use endpoints::Endpoints;
+use event::{Event, ReplySender, outcome};
+use mounting::Mounting;
+use shutdown::{Stopping, end};
 
 /// Devices of a server from which on none is added.
 const DEVICES_MAX: usize = 64;

@@ -9,8 +9,8 @@ use spillway_layers::options::{Field, Options};
 use spillway_layers::page_cache::Mode;
 use spillway_layers::{file, limits, page_cache, write_cache, zram};
 
-use crate::declared::Declared;
-use crate::server_options::ServerOptions;
+use crate::cli::declared::Declared;
+use crate::cli::server_options::ServerOptions;
 
 pub(super) const RAM_EXAMPLES: &str = "\
 Examples:

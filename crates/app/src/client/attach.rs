@@ -19,8 +19,8 @@ use super::connection::{change, no_device, print, row_of};
 use super::program::run;
 use crate::cli::AttachOptions;
 use crate::exit::{Exit, Failure};
-use crate::occupants;
 use crate::runtime_folder::{RuntimeFolder, check_name};
+use crate::server::occupants;
 
 /// How long the kernel may take to write back and to let go of a loop device, and the pause between two looks.
 const QUIET_PATIENCE: Duration = Duration::from_secs(60);

@@ -11,18 +11,18 @@ use spillway_core::{Aligned, Budget, Charge, Job, Place};
 use spillway_io::{Limits, Listener, OnFailure, Workers, WorkersOptions};
 
 use super::Server;
-use crate::building::{Builder, Built};
-use crate::devices::Devices;
-use crate::endpoints::Endpoints;
-use crate::event::{Event, outcome};
+use crate::cli::plan::{DevicePlan, ServerPlan};
+use crate::cli::server_options::ServerConfig;
 use crate::exit::refused;
-use crate::listening;
 use crate::memory::Memory;
-use crate::mounting::{Mounting, Room};
-use crate::opening::StackOpener;
-use crate::plan::{DevicePlan, ServerPlan};
 use crate::runtime_folder::RuntimeFolder;
-use crate::server_options::ServerConfig;
+use crate::server::building::{Builder, Built};
+use crate::server::devices::Devices;
+use crate::server::endpoints::Endpoints;
+use crate::server::event::{Event, outcome};
+use crate::server::listening;
+use crate::server::mounting::{Mounting, Room};
+use crate::server::opening::StackOpener;
 
 impl Server {
     /// Starts what `plan` says. The server's own thread asks itself by `to_self`.

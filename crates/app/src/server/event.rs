@@ -4,7 +4,7 @@ use std::sync::mpsc::Sender;
 
 use spillway_core::{Error, Job, Kind, Report};
 
-use crate::building::{Built, Claim};
+use crate::server::building::{Built, Claim};
 
 /// Sends the answer to a client. Dropped, it says that the server stops.
 pub(crate) type ReplySender<T = ()> = Report<Result<T, Error>>;

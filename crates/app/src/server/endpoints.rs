@@ -12,10 +12,10 @@ use spillway_export::nbd::{self, NbdSession};
 use spillway_io::{Limits, Listener, NewSession, Serving, Workers, serve};
 
 use crate::address::Address;
-use crate::building::Built;
-use crate::device::Device;
-use crate::devices::Devices;
-use crate::listening::address_of;
+use crate::server::building::Built;
+use crate::server::device::Device;
+use crate::server::devices::Devices;
+use crate::server::listening::address_of;
 
 /// Connections to a device's control socket at a time. What they take is part of the allowance beside the budget.
 const CONTROL_CONNECTIONS_MAX: usize = 16;

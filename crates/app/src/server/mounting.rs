@@ -15,13 +15,13 @@ use spillway_io::fuse::{
 use spillway_io::{Workers, program_of};
 use spillway_layers::stack::Part;
 
-use crate::device::Device;
-use crate::devices::Devices;
+use crate::cli::place::file_below;
+use crate::cli::server_options::ServerConfig;
 use crate::exit::refused;
 use crate::memory::Memory;
-use crate::occupants::{self, loops_below};
-use crate::place::file_below;
-use crate::server_options::ServerConfig;
+use crate::server::device::Device;
+use crate::server::devices::Devices;
+use crate::server::occupants::{self, loops_below};
 
 /// Messages that may be held for each reader: the one that is read, and one whose payload a device has.
 const MESSAGES_EACH: usize = 2;

@@ -14,8 +14,8 @@ use spillway_io::Footprint;
 use spillway_layers::stack::StackConfig;
 use spillway_layers::surroundings::{BackingDevice, OpenStorage};
 
+use crate::cli::place::DISK;
 use crate::exit::Failure;
-use crate::place::DISK;
 
 /// A device by its name, and what it stands on.
 pub(crate) type Named<'a> = (&'a str, &'a StackConfig);

@@ -22,9 +22,9 @@ use spillway_core::{Env, Error, Seam};
 use spillway_export::Reserved;
 use spillway_io::{Limits, Serving};
 
-use crate::device::Device;
-use crate::endpoints::Front;
-use crate::event::ReplySender;
+use crate::server::device::Device;
+use crate::server::endpoints::Front;
+use crate::server::event::ReplySender;
 
 /// How long a step may take before the log says what it waits for.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -139,8 +139,8 @@ async fn last_flush(device: &Device) -> Result<(), Error> {
 mod tests {
     use super::*;
     use crate::address::Address;
-    use crate::device::Changes;
-    use crate::opening::StackOpener;
+    use crate::server::device::Changes;
+    use crate::server::opening::StackOpener;
     use spillway_core::sync::{AtomicBool, Mutex, Ordering};
     use spillway_core::{Budget, Job, Kind, LocalFuture, Place, Suspend, contract::block_on};
     use spillway_export::Export;

@@ -9,7 +9,7 @@ use spillway_io::fuse::{loop_devices_below, mounts_below, places_of};
 use spillway_io::processes::look_at_others;
 use spillway_io::program_of;
 
-use crate::device::Device;
+use crate::server::device::Device;
 
 /// Occupants that are named; of further ones the number is said.
 const NAMED_MAX: usize = 8;

@@ -38,8 +38,8 @@ use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 use spillway_io::signals::{ignore, is_ignored, leave, unblock};
 
-use crate::event::Event;
 use crate::log;
+use crate::server::event::Event;
 
 /// Ask the server to stop, and end it at once when they come again.
 const INSISTENT: [i32; 3] = [SIGINT, SIGTERM, SIGQUIT];

@@ -10,7 +10,7 @@ use spillway_core::{Preset, Type, Unit};
 use spillway_io::{Access, DriverChoice, WORKERS_MAX, WorkersOptions, group_id};
 use spillway_layers::{choices, options};
 
-use crate::declared::Declared;
+use crate::cli::declared::Declared;
 use crate::exit::Failure;
 use crate::memory::{BUDGET_BYTES_MIN, Memory};
 

@@ -8,13 +8,13 @@ use spillway_layers::page_cache::Mode;
 use spillway_layers::stack::{LayerConfig, OriginConfig, StackConfig};
 use spillway_layers::{file, limits, page_cache, zram};
 
+use crate::cli::config::Config;
+use crate::cli::distinct;
+use crate::cli::place;
+use crate::cli::server_options::ServerConfig;
 use crate::cli::{CacheOptions, DiskOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions};
-use crate::config::Config;
-use crate::distinct;
 use crate::exit::Failure;
-use crate::place;
 use crate::runtime_folder::{RuntimeFolder, check_name};
-use crate::server_options::ServerConfig;
 
 /// A server to be.
 #[derive(Debug)]
@@ -204,9 +204,9 @@ fn alone(origin: OriginConfig) -> StackConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::server_options::Driver;
     use crate::cli::{Cli, Command};
     use crate::scratch::Scratch;
-    use crate::server_options::Driver;
     use clap::Parser;
 
     fn plan(line: &str) -> Result<ServerPlan> {

@@ -13,9 +13,9 @@ use spillway_export::control::{
     AttributeRow, Catalog, DeviceRow, Operation, ServerVersion, Shown, added_name, value_of,
 };
 
-use crate::changes::{self, once_left};
-use crate::device::Device;
-use crate::event::{Event, ReplySender, ask, outcome};
+use crate::server::changes::{self, once_left};
+use crate::server::device::Device;
+use crate::server::event::{Event, ReplySender, ask, outcome};
 
 /// All devices of this server.
 pub(crate) struct Devices {

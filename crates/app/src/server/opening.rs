@@ -8,7 +8,7 @@ use spillway_io::{FileOptions, MmapRegions, Workers, memory_nodes, on_blocking_t
 use spillway_layers::stack::{Stack, StackConfig};
 use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 
-use crate::distinct::InUse;
+use crate::cli::distinct::InUse;
 
 /// Opens stacks.
 #[derive(Clone)]

@@ -10,11 +10,11 @@ use spillway_layers::limits;
 use spillway_layers::options::{Reading, unknown};
 use spillway_layers::stack::{LayerConfig, OriginConfig};
 
+use crate::cli::server_options::ServerConfig;
 use crate::exit::Failure;
-use crate::server_options::ServerConfig;
 
 /// The documented example.
-const EXAMPLE: &str = include_str!("../../../docs/serve-example.toml");
+const EXAMPLE: &str = include_str!("../../../../docs/serve-example.toml");
 
 /// Help of `spillway serve`: an example that can be copied.
 pub(crate) fn help() -> String {

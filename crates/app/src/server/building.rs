@@ -9,12 +9,12 @@ use spillway_io::{Listener, on_blocking_thread};
 use spillway_layers::stack::Stack;
 
 use crate::address::Address;
-use crate::device::{Changes, Device};
-use crate::listening;
-use crate::opening::StackOpener;
-use crate::place::file_below;
-use crate::plan::DevicePlan;
+use crate::cli::place::file_below;
+use crate::cli::plan::DevicePlan;
 use crate::runtime_folder::RuntimeFolder;
+use crate::server::device::{Changes, Device};
+use crate::server::listening;
+use crate::server::opening::StackOpener;
 
 /// Connections to the NBD socket of a device that is added; the others have what the server keeps for connections.
 pub(crate) const ADDED_CONNECTIONS_MAX: usize = 16;
