@@ -127,8 +127,9 @@ impl Core {
         // Before the slices: a version that a failed batch or zeroing gives back in between is dropped by one side or the other.
         self.journal.superblock_written(committed);
         self.drop_replaced(sealed).await;
-        self.ages.lock().note(self.env.coarse_now(), committed.0);
         self.journal.end_commit(sealed);
+        // Afterwards: what is said to be too old before it may leave is looked for in vain, and not again.
+        self.ages.lock().note(self.env.coarse_now(), committed.0);
         self.counts.add(Count::Commits, 1);
         self.wake();
         self.write_back_if_due();
