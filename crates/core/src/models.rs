@@ -11,7 +11,7 @@ use crate::block_device::device::LocalFuture;
 use crate::env::{Env, Place, Task};
 use crate::memory::buffer::Buffers;
 use crate::block_device::request::{Op, Request};
-use crate::sync::{Unseen, models};
+use crate::sync::{AtomicU64, Ordering, Unseen, models};
 
 pub use crate::sync::models::finds;
 
@@ -71,6 +71,44 @@ impl Env for Tasks {
 
     fn spawn_here(&self, task: LocalFuture<()>) {
         spawn_local(task);
+    }
+
+    fn idle_workers(&self) -> usize {
+        0
+    }
+
+    fn random(&self) -> u64 {
+        0
+    }
+}
+
+/// A world in which time passes: a sleep ends once others had their turn, and then it is as late as it was to end.
+#[derive(Clone, Default)]
+pub struct Passing(Arc<AtomicU64>);
+
+impl Env for Passing {
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::SeqCst))
+    }
+
+    fn coarse_now(&self) -> Duration {
+        self.now()
+    }
+
+    fn sleep(&self, duration: Duration) -> LocalFuture<()> {
+        let passing = self.clone();
+        Box::pin(async move {
+            yield_now().await;
+            passing.0.fetch_add(duration.as_nanos() as u64, Ordering::SeqCst);
+        })
+    }
+
+    fn spawn(&self, place: Place, task: Task) {
+        Tasks.spawn(place, task);
+    }
+
+    fn spawn_here(&self, task: LocalFuture<()>) {
+        Tasks.spawn_here(task);
     }
 
     fn idle_workers(&self) -> usize {

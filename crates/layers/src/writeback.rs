@@ -22,6 +22,7 @@ mod pauses;
 mod tests;
 #[cfg(all(test, feature = "shuttle"))]
 mod threads;
+mod timer;
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -39,6 +40,7 @@ use spillway_policy::watermarks::Goal;
 
 pub(crate) use meter::{Meter, Reading};
 pub(crate) use pauses::Pauses;
+pub(crate) use timer::Timer;
 
 /// Batches begun before others have their turn: a device in memory may have ended each at once.
 const BATCHES_TURN: usize = 4;

@@ -8,12 +8,12 @@ use futures_util::future::select;
 use spillway_core::size::human;
 use spillway_core::sync::{AtomicU64, Mutex, Ordering, Semaphore, Watermark, Work};
 use spillway_core::{
-    Answer, AtRisk, BlockDevice, Env, Kind, LocalFuture, Op, Place, Reply, Request, Seam, Submission, mutant,
-    task,
+    Answer, AtRisk, BlockDevice, Env, Kind, Op, Place, Reply, Request, Seam, Submission, mutant, task,
 };
 use spillway_policy::exposure::Exposure;
 
 use super::settings::Settings;
+use crate::writeback::Timer;
 
 /// The log tells of writes that are held once in this time.
 const ALARM_EVERY: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ const ALARM_EVERY: Duration = Duration::from_secs(60);
 /// Time between two looks for what nobody has told of.
 const LOST_EVERY: Duration = Duration::from_millis(100);
 
-/// Longest time between two looks at how old writes are: a setting that changes meanwhile is seen after that.
+/// Longest time between two looks at how old writes are.
 const LOOK_EVERY_MAX: Duration = Duration::from_secs(1);
 
 /// What requests and tasks share.
@@ -42,7 +42,8 @@ pub(super) struct Core {
     /// How the last flush has ended.
     failure: Mutex<Option<Kind>>,
     flusher: Work,
-    watcher: Work,
+    /// Runs for as long as something is exposed.
+    watcher: Timer<Self>,
     /// Writes that have waited.
     pub(super) held: AtomicU64,
     /// Flushes that the limits have begun.
@@ -86,8 +87,9 @@ impl Drop for Core {
 }
 
 impl Core {
-    /// Over `below`, whose `parts` have acknowledged what may be lost.
+    /// The limits `core`, over `below`, whose `parts` have acknowledged what may be lost.
     pub(super) fn new(
+        core: Weak<Self>,
         device: &str,
         below: Arc<dyn BlockDevice>,
         parts: Vec<Arc<dyn AtRisk>>,
@@ -97,6 +99,7 @@ impl Core {
         Self {
             device: device.to_owned(),
             below: Seam::new(below),
+            watcher: Timer::new(core, env.clone(), Self::look_every, Self::look_at_age),
             env,
             settings,
             parts,
@@ -106,7 +109,6 @@ impl Core {
             ends: Watermark::default(),
             failure: Mutex::default(),
             flusher: Work::default(),
-            watcher: Work::default(),
             held: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
             alarmed_at: Mutex::default(),
@@ -296,11 +298,14 @@ impl Core {
 
     /// Has ages looked at for as long as something is exposed; it has just become so.
     fn watch(self: &Arc<Self>) {
-        if self.settings.seconds().is_some() && self.watcher.queue() {
-            let core = Arc::downgrade(self);
-            let begin = move || Box::pin(run_watcher(core)) as LocalFuture<()>;
-            self.env.spawn(Place::Background, Box::new(begin));
+        if self.settings.seconds().is_some() {
+            self.watcher.start();
         }
+    }
+
+    fn look_every(&self) -> Duration {
+        let every = self.settings.seconds().unwrap_or_default() / 8;
+        every.clamp(Duration::from_millis(1), LOOK_EVERY_MAX)
     }
 
     /// Whether something is exposed whose age is limited; flushes it in time.
@@ -341,23 +346,6 @@ async fn run_flusher(core: Arc<Core>) {
         core.flushes.fetch_add(1, Ordering::Relaxed);
         core.flush(Request::flush()).await;
         if !core.flusher.again() {
-            return;
-        }
-    }
-}
-
-async fn run_watcher(core: Weak<Core>) {
-    loop {
-        let Some((env, every)) = core.upgrade().map(|core| {
-            let every = core.settings.seconds().unwrap_or_default() / 8;
-            (core.env.clone(), every.clamp(Duration::from_millis(1), LOOK_EVERY_MAX))
-        }) else {
-            return;
-        };
-        env.sleep(every).await;
-        let Some(core) = core.upgrade() else { return };
-        // A task that exposes something queues another run afterwards: it is seen here, or there.
-        if !core.look_at_age() && !core.watcher.again() {
             return;
         }
     }

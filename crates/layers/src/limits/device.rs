@@ -25,8 +25,9 @@ impl Limits {
         env: Arc<dyn Env>,
     ) -> Result<Arc<Self>, Error> {
         let config = Config { volatile: below.geometry().volatile, ..Config::default() };
-        let core = Core::new(device, below, parts, env, Settings::new(&config)?);
-        Ok(Arc::new(Self { core: Arc::new(core) }))
+        let settings = Settings::new(&config)?;
+        let core = Arc::new_cyclic(|core| Core::new(core.clone(), device, below, parts, env, settings));
+        Ok(Arc::new(Self { core }))
     }
 
     fn changed(&self, _: &'static str) {

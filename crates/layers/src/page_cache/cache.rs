@@ -22,7 +22,7 @@ use super::slabs::Frame;
 use super::streams::Streams;
 use super::zones::Zones;
 use crate::slice::Slice;
-use crate::writeback::{Meter, Pauses, Writeback};
+use crate::writeback::{Meter, Pauses, Timer, Writeback};
 
 /// See the head of this module.
 pub struct PageCache {
@@ -62,7 +62,8 @@ pub(super) struct Core {
     /// What became dirty in an epoch before this one is waited for.
     pub(super) wanted: AtomicU64,
     pub(super) ages: Mutex<Ages>,
-    pub(super) age_timer: Work,
+    /// Runs for as long as something is unsaved.
+    pub(super) age_timer: Timer<Core>,
     /// Ranges that are changed beside the cache.
     pub(super) outside: RangeSet,
     pub(super) writeback: Writeback<Core>,

@@ -24,7 +24,7 @@ use super::shares::BYTES_SPARE;
 use super::slabs;
 use super::streams::{Bounds, Streams};
 use super::zones::Zones;
-use crate::writeback::{Meter, Pauses, Writeback};
+use crate::writeback::{Meter, Pauses, Timer, Writeback};
 
 /// Most memory for copies of what is written back.
 const BATCHES_MAX: u64 = 16 << 20;
@@ -241,7 +241,7 @@ fn core(
         epoch: AtomicU64::new(FIRST_EPOCH),
         wanted: AtomicU64::new(0),
         ages: Mutex::new(Ages::new(env.coarse_now(), FIRST_EPOCH)),
-        age_timer: Work::default(),
+        age_timer: Timer::new(core.clone(), env.clone(), Core::age_every, Core::look_at_ages),
         outside: RangeSet::new(OUTSIDE_MAX),
         writeback: Writeback::new(core.clone(), env.clone(), meter.clone()),
         pauses: Pauses::new(env.clone(), meter.clone()),

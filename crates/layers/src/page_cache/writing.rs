@@ -168,7 +168,7 @@ impl Core {
         if dirtied == 0 {
             return;
         }
-        self.age();
+        self.age_timer.start();
         if dirty > self.background() {
             self.writeback.kick();
         }

@@ -1,10 +1,10 @@
 //! The cache itself: what its parts share, and how they look at it.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering, StickyError, WaitList, Watermark, Work};
-use spillway_core::{Budget, Charge, Env, Geometry, IoBuf, Kind, Place, Reply, Seam, task};
+use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering, StickyError, WaitList, Watermark};
+use spillway_core::{Budget, Charge, Env, Geometry, IoBuf, Kind, Reply, Seam};
 use spillway_policy::ages::Ages;
 use spillway_policy::watermarks::Load;
 
@@ -19,7 +19,7 @@ use super::line::Line;
 use super::settings::Settings;
 use super::space::Space;
 use super::workspaces::Workspaces;
-use crate::writeback::{Meter, Writeback};
+use crate::writeback::{Meter, Timer, Writeback};
 
 /// See the head of this module.
 pub struct WriteCache {
@@ -60,9 +60,10 @@ pub(super) struct Core {
     /// Counts what others may wait for: the end of a write, of a commit, of a clearing, of a batch. Counted after the change, so that
     /// who reads it first and then looks misses nothing.
     pub(super) changes: Watermark,
-    /// Timers that run: for the next commit, for blocks that become too old.
-    pub(super) commit_timer: Work,
-    pub(super) age_timer: Work,
+    /// Runs while something is in no commit.
+    pub(super) commit_timer: Timer<Core>,
+    /// Runs while blocks are held that become too old.
+    pub(super) age_timer: Timer<Core>,
     /// One shot: everything is to be written back when the device is stopped.
     pub(super) flush_on_suspend: AtomicBool,
     pub(super) verify_calls: AtomicU64,
@@ -120,15 +121,6 @@ impl Core {
         self.failure.or(self.changes.reached(seen + 1)).await
     }
 
-    /// Does `work` after `delay`, and again after what it returns; `work` ends the timer before its last look.
-    pub(super) fn later(self: &Arc<Self>, timer: &Work, delay: Duration, work: TimedWork) {
-        if !timer.queue() {
-            return;
-        }
-        let (weak, env, set) = (Arc::downgrade(self), self.env.clone(), self.env.now());
-        self.env.spawn(Place::Background, task(move || repeat(weak, env, set, delay, work)));
-    }
-
     /// Asserts that the parts agree with each other. A large cache is looked at now and then, so that many calls stay cheap.
     pub(super) fn verify(&self) {
         let calls = self.verify_calls.fetch_add(1, Ordering::Relaxed);
@@ -140,21 +132,6 @@ impl Core {
         let others = [self.space.count(), self.space.bad(), self.space.reserved()].map(u64::from);
         let all = u64::from(used) + others.iter().sum::<u64>();
         assert_eq!(all, self.layout.n_blocks, "every block is used, free, in quarantine or reserved");
-    }
-}
-
-/// What a timer does that was set at some time; returns when to do it again.
-pub(super) type TimedWork = fn(&Arc<Core>, Duration) -> Option<Duration>;
-
-/// Longest sleep of a timer: a setting that changes meanwhile is seen after that.
-const TIMER_MAX: Duration = Duration::from_secs(1);
-
-async fn repeat(weak: Weak<Core>, env: Arc<dyn Env>, set: Duration, delay: Duration, work: TimedWork) {
-    let mut delay = Some(delay);
-    while let Some(time) = delay {
-        env.sleep(time.min(TIMER_MAX)).await;
-        let Some(core) = weak.upgrade() else { return };
-        delay = work(&core, set);
     }
 }
 

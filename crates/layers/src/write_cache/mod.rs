@@ -83,7 +83,7 @@ mod writeback;
 
 use std::sync::Arc;
 
-use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering, StickyError, WaitList, Watermark, Work};
+use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering, StickyError, WaitList, Watermark};
 use spillway_core::{
     Answer, AtRisk, BlockDevice, Budget, ByteRange, Env, Error, Extent, Geometry, Grow, Kind, LocalFuture,
     Op, Request, Submission, Suspend,
@@ -93,7 +93,7 @@ use spillway_policy::ages::Ages;
 
 use crate::file::File;
 use crate::surroundings::{BackingDevice, Below, Open, OpenDevice, Surroundings};
-use crate::writeback::{Meter, Writeback};
+use crate::writeback::{Meter, Timer, Writeback};
 use bypassed::Bypass;
 use cache::Core;
 use counts::{Count, Counts};
@@ -159,8 +159,8 @@ fn core(opening: Opening, opened: Opened) -> Arc<Core> {
         room: WaitList::default(),
         line: Line::default(),
         changes: Watermark::default(),
-        commit_timer: Work::default(),
-        age_timer: Work::default(),
+        commit_timer: Timer::new(core.clone(), env.clone(), Core::autocommit_time, Core::commit_in_time),
+        age_timer: Timer::new(core.clone(), env.clone(), Core::age_every, Core::look_at_ages),
         flush_on_suspend: AtomicBool::new(false),
         verify_calls: AtomicU64::new(0),
         env,

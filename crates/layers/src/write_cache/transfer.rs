@@ -303,29 +303,17 @@ impl Core {
         if u64::from(self.journal.uncommitted_now()) >= self.settings.autocommit_blocks().max(1) {
             return self.want_in_background(self.journal.epoch().0 + 1);
         }
-        if self.commit_timer.is_idle() {
-            self.later(&self.commit_timer, self.autocommit_time(), Self::commit_in_time);
-        }
+        self.commit_timer.start();
     }
 
-    fn autocommit_time(&self) -> Duration {
+    pub(super) fn autocommit_time(&self) -> Duration {
         Duration::from_millis(self.settings.autocommit_time.get())
     }
 
-    /// The timer of commits: when to look again.
-    pub(super) fn commit_in_time(self: &Arc<Self>, set: Duration) -> Option<Duration> {
-        let left = (set + self.autocommit_time()).saturating_sub(self.env.now());
-        if left > Duration::ZERO {
-            return Some(left);
-        }
-        if mutant::on("write_cache: look for uncommitted blocks before the timer ends") {
-            self.want_uncommitted();
-            self.commit_timer.end();
-            return None;
-        }
-        self.commit_timer.end();
+    /// Commits what the timer was started for; whatever comes after this starts it again.
+    pub(super) fn commit_in_time(self: &Arc<Self>) -> bool {
         self.want_uncommitted();
-        None
+        false
     }
 
     pub(super) async fn write_zeroes(self: &Arc<Self>, request: Request) -> Reply {

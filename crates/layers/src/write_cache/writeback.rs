@@ -29,6 +29,9 @@ const REST_MAX: Duration = Duration::from_millis(100);
 /// Ages are looked at this often in `max_age`, and blocks are too old from 15 of 16 parts of it on, as in the kernel.
 const AGE_PARTS: u32 = 16;
 
+/// Longest time between two looks at ages.
+const AGE_EVERY_MAX: Duration = Duration::from_secs(1);
+
 /// Versions that leave; whatever happens, the index learns how that ended.
 pub(super) struct Batch {
     core: Arc<Core>,
@@ -305,28 +308,26 @@ impl Core {
 
     /// Looks at ages now and then while there is something to become too old.
     pub(super) fn age_if_due(self: &Arc<Self>) {
-        let every = self.age_every().filter(|_| self.index.held() > 0);
-        if let Some(every) = every {
-            self.later(&self.age_timer, every, Self::age);
+        if self.settings.max_age.get().is_some() && self.index.held() > 0 {
+            self.age_timer.start();
         }
     }
 
-    fn age_every(&self) -> Option<Duration> {
-        let age = Duration::from_millis(self.settings.max_age.get()?);
-        Some((age / AGE_PARTS).max(Duration::from_millis(1)))
+    /// Time between two looks at ages; none where no block becomes too old.
+    pub(super) fn age_every(&self) -> Duration {
+        let part = |age| Duration::from_millis(age) / AGE_PARTS;
+        let every = self.settings.max_age.get().map_or(Duration::ZERO, part);
+        every.clamp(Duration::from_millis(1), AGE_EVERY_MAX)
     }
 
-    /// Has what is too old written back; when to look again, while something is left to become so.
-    pub(super) fn age(self: &Arc<Self>, _set: Duration) -> Option<Duration> {
-        let early =
-            mutant::on("write_cache: look for held blocks before the timer ends") && self.index.held() == 0;
-        self.age_timer.end();
-        let every = self.age_every()?;
-        let time = self.env.coarse_now().checked_sub(every * (AGE_PARTS - 1));
+    /// Has what is too old written back; whether something is left to become so.
+    pub(super) fn look_at_ages(self: &Arc<Self>) -> bool {
+        let Some(age) = self.settings.max_age.get() else { return false };
+        let old = Duration::from_millis(age) * (AGE_PARTS - 1) / AGE_PARTS;
+        let time = self.env.coarse_now().checked_sub(old);
         if time.is_some_and(|time| self.ages.lock().expire_until(time)) {
             self.writeback.kick();
         }
-        let goes_on = !early && self.index.held() > 0 && self.age_timer.queue();
-        goes_on.then_some(every)
+        self.index.held() > 0
     }
 }

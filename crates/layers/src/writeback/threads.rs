@@ -1,7 +1,7 @@
 //! Models for the checker of threads: pages become dirty on one thread while others kick and drain.
 
 use spillway_core::LocalFuture;
-use spillway_core::models::{Tasks, every_order, finds, together};
+use spillway_core::models::{Passing, Tasks, every_order, finds, together};
 use spillway_core::sync::shuttle::future::{block_on, yield_now};
 use spillway_core::sync::{AtomicU64, Unseen};
 
@@ -104,6 +104,56 @@ fn every_drain_covers_what_came_before_it() {
         };
         together(&Toy::new(Goal::Rest), &[client, client]);
     });
+}
+
+/// Counts what has come, and what a timer has seen of it.
+struct Clock {
+    timer: Timer<Clock>,
+    come: AtomicU64,
+    seen: Watermark,
+}
+
+impl Clock {
+    fn new() -> Arc<Self> {
+        let (env, after) = (Arc::new(Passing::default()), |_: &Self| Duration::from_secs(2));
+        Arc::new_cyclic(|clock: &Weak<Self>| Self {
+            timer: Timer::new(clock.clone(), env, after, Self::look),
+            come: AtomicU64::new(0),
+            seen: Watermark::default(),
+        })
+    }
+
+    /// Goes on for as long as it finds something.
+    fn look(self: &Arc<Self>) -> bool {
+        let come = self.come.load(Ordering::SeqCst);
+        let found = come > self.seen.current();
+        self.seen.advance(come);
+        found
+    }
+}
+
+/// Two have something come twice each, beside looks that find nothing more.
+#[test]
+fn a_look_of_the_timer_follows_every_start() {
+    every_order(8000, || {
+        let clock = Clock::new();
+        let users = [(); 2].map(|()| {
+            let clock = clock.clone();
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    let number = clock.come.fetch_add(1, Ordering::SeqCst) + 1;
+                    clock.timer.start();
+                    block_on(clock.seen.reached(number));
+                }
+            })
+        });
+        users.into_iter().for_each(|user| user.join().expect("a user ends"));
+    });
+}
+
+#[test]
+fn the_checker_finds_a_timer_that_looks_before_it_ends() {
+    finds("timer: look before it ends", "writeback::threads::a_look_of_the_timer_follows_every_start");
 }
 
 #[test]

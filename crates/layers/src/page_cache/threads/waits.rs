@@ -1,9 +1,6 @@
 //! Models of waits that end by nothing but what they wait for: the end of a read, and the end of a timer.
 
-use std::time::Duration;
-
-use spillway_core::sync::{AtomicU64, Ordering};
-use spillway_core::{LocalFuture, Place};
+use spillway_core::models::Passing;
 
 use super::*;
 
@@ -58,47 +55,6 @@ fn the_checker_finds_waits_for_what_has_been() {
     }
 }
 
-/// A world in which time passes: a sleep ends once others had their turn, and then it is as late as it was to end.
-#[derive(Clone, Default)]
-struct Passing(Arc<AtomicU64>);
-
-impl Env for Passing {
-    fn now(&self) -> Duration {
-        Duration::from_nanos(self.0.load(Ordering::SeqCst))
-    }
-
-    fn coarse_now(&self) -> Duration {
-        self.now()
-    }
-
-    fn sleep(&self, duration: Duration) -> LocalFuture<()> {
-        let passing = self.clone();
-        Box::pin(async move {
-            yield_now().await;
-            passing.0.fetch_add(duration.as_nanos() as u64, Ordering::SeqCst);
-        })
-    }
-
-    fn spawn(&self, place: Place, task: spillway_core::Task) {
-        Tasks.spawn(place, task);
-    }
-
-    fn spawn_here(&self, task: LocalFuture<()>) {
-        Tasks.spawn_here(task);
-    }
-
-    fn idle_workers(&self) -> usize {
-        0
-    }
-
-    fn random(&self) -> u64 {
-        0
-    }
-}
-
-/// The timer sleeps so long.
-const EVERY: Duration = Duration::from_millis(100);
-
 /// Nobody asks for it: it ages, though the timer has just found nothing to wait for.
 #[test]
 fn what_becomes_dirty_as_the_timer_ends_is_written_back() {
@@ -110,29 +66,23 @@ fn what_becomes_dirty_as_the_timer_ends_is_written_back() {
             folio_size: Some(folio),
             dirty_background_ratio: 100,
             dirty_ratio: 100,
-            dirty_expire: 16 * EVERY.as_millis() as u64,
+            dirty_expire: 1600,
             cut: Cut { region_bytes: folio, shards: 2, ..Cut::default() },
             ..Config::default()
         };
-        let passing = Passing::default();
-        let house = House::within(Arc::new(passing.clone()), 8, &config);
+        let house = House::within(Arc::new(Passing::default()), 8, &config);
         let core = &house.cache.core;
         // What it was begun for is below.
-        core.age();
+        core.age_timer.start();
         house.write(0, 2);
-        let written = passing.now();
-        // Where it goes on it sleeps once more at least.
-        while house.below(0) != 2 && passing.now() <= written + 2 * EVERY {
-            assert!(core.unsaved.used() == 0 || !core.age_timer.is_idle(), "nothing looks at its age");
-            thread::yield_now();
-        }
+        block_on(core.changes.until(|| (house.below(0) == 2).then_some(())));
     });
 }
 
 #[test]
 fn the_checker_finds_a_timer_that_ends_too_soon() {
     finds(
-        "page_cache: end the timer of ages whatever has become dirty since the look",
+        "timer: look before it ends",
         "page_cache::threads::waits::what_becomes_dirty_as_the_timer_ends_is_written_back",
     );
 }
