@@ -14,8 +14,9 @@ use std::sync::Arc;
 use spillway_core::sync::{HeldRange, Ordering};
 use spillway_core::{ByteRange, IoBuf, Kind, Place, Request, mutant, task};
 
-use super::block::{Epoch, OriginBlock};
+use super::block::OriginBlock;
 use super::cache::Core;
+use super::committer::Committer;
 use super::counts::Count;
 use super::line::Ticket;
 use super::reservation::Reservation;
@@ -214,7 +215,7 @@ impl Core {
             return Ok(());
         }
         let generation = self.journal.clearing_all();
-        self.run_committer();
+        self.run_committer(Committer::Here);
         if !mutant::on("write_cache: flush what bypassed it before old entries are clear") {
             self.failure.or(self.journal.cleared.reached(generation)).await?;
         }
@@ -253,14 +254,6 @@ impl Core {
             core.room.wake_all();
         };
         self.env.spawn(Place::Background, task(flush));
-    }
-
-    /// Makes a write durable: what went to the cache, and what bypassed it.
-    pub(super) async fn settle(self: &Arc<Self>, epoch: Option<Epoch>, bypassed: bool) -> Result<(), Kind> {
-        if let Some(epoch) = epoch {
-            self.commit_to(epoch.0 + 1).await?;
-        }
-        if bypassed { self.settle_bypassed().await } else { Ok(()) }
     }
 
     /// Waits until some of `count` blocks may bypass the cache.

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use spillway_core::{Kind, Place, mutant, task};
 use spillway_policy::commits::{self, Action};
@@ -14,6 +15,15 @@ use super::index::LOOKS;
 
 /// Entries that are cleared together: a commit waits for that.
 const CLEARED_MAX: usize = 65536;
+
+/// Where a committer runs that does not run yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Committer {
+    /// On the caller's thread, which waits for it.
+    Here,
+    /// On the background thread: clients go on meanwhile, on their own.
+    Background,
+}
 
 impl Core {
     /// Makes everything that was acknowledged before durable.
@@ -37,47 +47,58 @@ impl Core {
             return Ok(());
         }
         assert!(seq_count <= self.journal.epoch().0 + 1, "{seq_count} is not left by the next commit");
-        self.want(seq_count);
+        self.want_commit(seq_count, Committer::Here);
         self.failure.or(self.journal.committed.reached(seq_count)).await
     }
 
-    /// Asks for a commit that leaves `seq_count`.
-    fn want(self: &Arc<Self>, seq_count: u64) {
-        self.journal.wanted.advance(seq_count);
-        self.run_committer();
+    /// Makes a write durable: what went to the cache, and what bypassed it.
+    pub(super) async fn settle(self: &Arc<Self>, epoch: Option<Epoch>, bypassed: bool) -> Result<(), Kind> {
+        if let Some(epoch) = epoch {
+            self.commit_to(epoch.0 + 1).await?;
+        }
+        if bypassed { self.settle_bypassed().await } else { Ok(()) }
     }
 
-    /// The same where nobody waits for it: clients go on meanwhile, on their own threads.
-    pub(super) fn want_in_background(self: &Arc<Self>, seq_count: u64) {
+    /// Commits after so many blocks, or so much time.
+    pub(super) fn commit_if_due(self: &Arc<Self>) {
+        if u64::from(self.journal.uncommitted_now()) >= self.settings.autocommit_blocks().max(1) {
+            return self.want_commit(self.journal.epoch().0 + 1, Committer::Background);
+        }
+        self.commit_timer.start();
+    }
+
+    pub(super) fn autocommit_time(&self) -> Duration {
+        Duration::from_millis(self.settings.autocommit_time.get())
+    }
+
+    /// Commits what the timer was started for; whatever comes after this starts it again.
+    pub(super) fn commit_in_time(self: &Arc<Self>) -> bool {
+        self.want_acknowledged();
+        false
+    }
+
+    /// Asks for a commit of what was acknowledged before; nobody waits for it.
+    pub(super) fn want_acknowledged(self: &Arc<Self>) {
+        self.want_commit(self.journal.covering(), Committer::Background);
+    }
+
+    /// Asks for a commit that leaves `seq_count`, unless somebody has.
+    fn want_commit(self: &Arc<Self>, seq_count: u64, committer: Committer) {
         if self.journal.wanted.current() < seq_count {
             self.journal.wanted.advance(seq_count);
-            self.run_committer_in_background();
+            self.run_committer(committer);
         }
     }
 
-    /// Asks for a commit of what is in none yet.
-    pub(super) fn want_uncommitted(self: &Arc<Self>) {
-        if self.journal.uncommitted() > 0 {
-            self.want(self.journal.covering());
-        }
-    }
-
-    /// Has the committer look, from whatever thread.
-    pub(super) fn run_committer_in_background(self: &Arc<Self>) {
-        if self.next_action(Action::Rest) == Action::Rest {
+    /// Has the committer look, where there is something to do.
+    pub(super) fn run_committer(self: &Arc<Self>, committer: Committer) {
+        if self.next_action(Action::Rest) == Action::Rest || !self.journal.work.queue() {
             return;
         }
-        if !self.journal.work.is_idle() {
-            return self.run_committer();
-        }
         let core = self.clone();
-        self.env.spawn(Place::Background, task(async move || core.run_committer()));
-    }
-
-    /// Has the committer look whether there is something to do.
-    pub(super) fn run_committer(self: &Arc<Self>) {
-        if self.journal.work.queue() {
-            self.env.spawn_here(Box::pin(self.clone().write_metadata()));
+        match committer {
+            Committer::Here => self.env.spawn_here(Box::pin(core.write_metadata())),
+            Committer::Background => self.env.spawn(Place::Background, task(move || core.write_metadata())),
         }
     }
 

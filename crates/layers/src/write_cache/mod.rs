@@ -96,6 +96,7 @@ use crate::surroundings::{BackingDevice, Below, Open, OpenDevice, Surroundings};
 use crate::writeback::{Meter, Timer, Writeback};
 use bypassed::Bypass;
 use cache::Core;
+use committer::Committer;
 use counts::{Count, Counts};
 use drain::Drain;
 use journal::Journal;
@@ -245,8 +246,8 @@ impl BlockDevice for WriteCache {
 impl Core {
     /// Begins what the cache's content and the options ask for: after it was opened, and when an option has changed.
     fn resume(self: &Arc<Self>) {
-        self.want_uncommitted();
-        self.run_committer_in_background();
+        self.want_acknowledged();
+        self.run_committer(Committer::Background);
         self.write_back_if_due();
         self.age_if_due();
     }

@@ -1,7 +1,6 @@
 //! Reads and writes of clients, through the cache.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use spillway_core::buffer::ZEROES_LEN;
 use spillway_core::{ByteRange, Extent, Flags, IoBuf, Kind, Op, Reply, Request, mutant};
@@ -296,24 +295,6 @@ impl Core {
             // It has come meanwhile.
             Entered::Held => self.look_for_room(origin, len, place),
         }
-    }
-
-    /// Commits after so many blocks, or so much time.
-    fn commit_if_due(self: &Arc<Self>) {
-        if u64::from(self.journal.uncommitted_now()) >= self.settings.autocommit_blocks().max(1) {
-            return self.want_in_background(self.journal.epoch().0 + 1);
-        }
-        self.commit_timer.start();
-    }
-
-    pub(super) fn autocommit_time(&self) -> Duration {
-        Duration::from_millis(self.settings.autocommit_time.get())
-    }
-
-    /// Commits what the timer was started for; whatever comes after this starts it again.
-    pub(super) fn commit_in_time(self: &Arc<Self>) -> bool {
-        self.want_uncommitted();
-        false
     }
 
     pub(super) async fn write_zeroes(self: &Arc<Self>, request: Request) -> Reply {

@@ -13,6 +13,7 @@ use spillway_policy::watermarks::{Goal, free_at};
 use super::block::{CacheBlock, Epoch, OriginBlock, Stage};
 use super::cache::Core;
 use super::chains::Limit;
+use super::committer::Committer;
 use super::counts::Count;
 use super::index::LOOKS;
 use super::laps::Next;
@@ -73,7 +74,7 @@ impl Drop for Batch {
         if !self.victims.is_empty() {
             self.core.end_write_back(&self.victims, self.durable);
             self.core.wake();
-            self.core.run_committer_in_background();
+            self.core.run_committer(Committer::Background);
             // They can be taken again: write-back may have looked in vain while a discard had them that was withdrawn.
             if !self.durable {
                 self.core.writeback.kick();
@@ -254,7 +255,7 @@ impl Core {
         match goal {
             Goal::Aged(before) => self.ages.lock().end(before, skipped),
             // Uncommitted versions may not leave.
-            Goal::All if self.index.writing_back() == 0 => self.want_uncommitted(),
+            Goal::All if self.index.writing_back() == 0 => self.want_acknowledged(),
             _ => {}
         }
     }
