@@ -9,7 +9,7 @@
 //! | [`buffer`] | [`IoBuf`]: page-aligned buffers that travel with their request; [`Workspace`]: a layer's own |
 //! | [`request`], [`device`] | [`Request`], [`Reply`], [`BlockDevice`], [`Submission`]: the data path |
 //! | [`seam`], [`align`] | the checks between two layers, and byte ranges turned into whole blocks |
-//! | [`budget`] | the memory promise: charged before a write is acknowledged |
+//! | [`budget`], [`reclaim`], [`relief`] | the memory promise: charged before a write is acknowledged; memory freed for who was refused |
 //! | [`attribute`], [`size`] | the control plane's one table, and the numbers people type |
 //! | [`mod@env`], [`job`] | time, chance, tasks and memory as a layer may have them; work whose outcome is waited for |
 //! | [`storage`] | the calls on a file or block device, real or simulated |
@@ -61,6 +61,8 @@ pub use error::{Error, Kind};
 pub use job::{Job, Report};
 pub use memory::budget::{Budget, Charge};
 pub use memory::buffer::{IoBuf, Workspace};
-pub use memory::{budget, buffer};
+pub use memory::reclaim::{Attempt, Attempts, Reclaimer};
+pub use memory::relief::Relief;
+pub use memory::{budget, buffer, reclaim, relief};
 pub use protocol::{exchange, session};
 pub use shutdown::{Phase, Shutdown};

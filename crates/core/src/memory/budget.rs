@@ -3,12 +3,13 @@
 //! A [`Budget`] is a number of bytes that its users charge *before* they acknowledge, and give back when they free. A
 //! budget may have a parent: a charge succeeds only where both have room, so that a device's `mem_limit` is a share of the
 //! process's `--memory`. A limit may be changed while in use; lowering it below what is charged refuses new charges and
-//! frees nothing.
+//! frees nothing. Who was refused waits as `relief` says.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::error::Kind;
 use crate::mutant;
+use crate::reclaim::{Reclaim, Reclaimer};
 use crate::sync::{AtomicU64, Ordering};
 
 /// A limit on bytes, and how much of it is in use.
@@ -17,6 +18,7 @@ pub struct Budget {
     used: AtomicU64,
     peak: AtomicU64,
     parent: Option<Arc<Budget>>,
+    pub(crate) reclaim: Reclaim,
 }
 
 impl Budget {
@@ -35,7 +37,8 @@ impl Budget {
 
     fn build(limit: u64, parent: Option<Arc<Budget>>) -> Arc<Self> {
         let zero = || AtomicU64::new(0);
-        Arc::new(Self { limit: AtomicU64::new(limit), used: zero(), peak: zero(), parent })
+        let (limit, reclaim) = (AtomicU64::new(limit), Reclaim::default());
+        Arc::new(Self { limit, used: zero(), peak: zero(), parent, reclaim })
     }
 
     /// Takes `bytes`, or [`Kind::NoSpace`] where this budget or one above it has no room; then nothing is taken.
@@ -46,8 +49,10 @@ impl Budget {
             self.used.fetch_add(bytes, Ordering::Relaxed);
             return self.parent.as_ref().map_or(Ok(()), |parent| parent.charge(bytes));
         }
-        let before =
-            self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_err(|_| Kind::NoSpace)?;
+        let before = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_err(|_| {
+            self.reclaim.note_refusal();
+            Kind::NoSpace
+        })?;
         if let Some(parent) = &self.parent
             && let Err(kind) = parent.charge(bytes)
         {
@@ -102,6 +107,36 @@ impl Budget {
     /// Starts the peak again from what is in use now.
     pub fn reset_peak(&self) {
         self.peak.store(self.used(), Ordering::Relaxed);
+    }
+
+    /// Has `reclaimer` be asked when charges are refused, here or in a budget above.
+    pub fn register(&self, reclaimer: &Weak<dyn Reclaimer>) {
+        self.chain().for_each(|budget| budget.reclaim.register(reclaimer.clone()));
+    }
+
+    /// A reclaimer has freed some of what it was charged with.
+    pub fn note_reclaimed(&self) {
+        self.chain().for_each(|budget| budget.reclaim.note_reclaimed());
+    }
+
+    /// Memory came free: one request that waits for it here tries again, and one in each budget above.
+    pub fn wake_one(&self) {
+        self.chain().for_each(|budget| budget.reclaim.wake_one());
+    }
+
+    /// Whether requests wait for memory of this budget.
+    pub fn is_waited_for(&self) -> bool {
+        self.reclaim.is_waited_for()
+    }
+
+    /// The budget that this one is a share of, or a share of a share; itself if it is none.
+    pub(crate) fn outermost(&self) -> &Budget {
+        self.chain().last().expect("it begins with this one")
+    }
+
+    /// This budget and all above.
+    fn chain(&self) -> impl Iterator<Item = &Budget> {
+        std::iter::successors(Some(self), |budget| budget.parent.as_deref())
     }
 }
 

@@ -2,3 +2,5 @@
 
 pub mod budget;
 pub mod buffer;
+pub mod reclaim;
+pub mod relief;

@@ -1,0 +1,224 @@
+//! How a request waits that was refused memory: one protocol for all users of a [`Budget`].
+//!
+//! ```text
+//!   a charge is refused -> each reclaimer of the budget that has refused it is asked for an attempt
+//!        ^                      -> wait until memory comes free, or all attempts are made
+//!        |                                              |
+//!        '----------------- try again <-----------------'
+//! ```
+//!
+//! A request gives up once a round of attempts has freed nothing, and no reclaimer has anything left to try.
+
+use std::time::Duration;
+
+use futures_util::future::{join_all, select};
+
+use crate::memory::budget::Budget;
+use crate::env::Env;
+use crate::mutant;
+use crate::memory::reclaim::{Attempt, Reclaim};
+
+/// A request that has tried in vain leaves what comes free to others for so long: it may have been its own.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// What a request has done that was refused memory.
+pub struct Relief<'a> {
+    budget: &'a Budget,
+    /// Refusals of the outermost budget before the last try.
+    refusals: u64,
+    own: Round,
+    outermost: Round,
+}
+
+impl<'a> Relief<'a> {
+    /// Of a request that is about to try; it charges to `budget`, or to one that this is a share of.
+    pub fn new(budget: &'a Budget) -> Self {
+        let refusals = budget.outermost().reclaim.refusals();
+        Self { budget, refusals, own: Round::default(), outermost: Round::default() }
+    }
+
+    /// Waits, after a try was refused, until another one is worth it; false where nothing can be freed.
+    pub async fn wait(&mut self, env: &dyn Env) -> bool {
+        let outermost = self.budget.outermost();
+        let refusals = || outermost.reclaim.refusals();
+        // A share's limit is relieved by its own users alone.
+        let alone = refusals() == self.refusals;
+        let waited = if alone {
+            self.own.wait(&self.budget.reclaim, env).await
+        } else {
+            self.outermost.wait(&outermost.reclaim, env).await
+        };
+        self.refusals = refusals();
+        waited
+    }
+}
+
+/// A round of attempts.
+#[derive(Default)]
+struct Round {
+    /// Those that are not made yet.
+    attempts: Vec<Attempt>,
+    /// What reclaimers had freed when the round began.
+    reclaimed: Option<u64>,
+}
+
+impl Round {
+    async fn wait(&mut self, reclaim: &Reclaim, env: &dyn Env) -> bool {
+        let _waiting = reclaim.wait();
+        self.attempts.retain(|attempt| !attempt.is_made());
+        if self.attempts.is_empty() {
+            let reclaimed = reclaim.reclaimed();
+            let anew = self.reclaimed.replace(reclaimed) != Some(reclaimed);
+            self.attempts = reclaim.ask(anew);
+            if self.attempts.is_empty() {
+                return false;
+            }
+        } else if mutant::on("reclaim: refuse after the first memory that comes free") {
+            return false;
+        } else {
+            select(env.sleep(PAUSE), Box::pin(self.made())).await;
+        }
+        select(reclaim.freed.take(1), Box::pin(self.made())).await;
+        // What came free may be what this request took in vain and gave back: others have their turn first.
+        env.sleep(Duration::ZERO).await;
+        true
+    }
+
+    /// Waits until all attempts are made.
+    async fn made(&self) {
+        join_all(self.attempts.iter().map(Attempt::made)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::{Pin, pin};
+    use std::sync::{Arc, Weak};
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+    use crate::block_device::device::LocalFuture;
+    use crate::env::{Place, Task};
+    use crate::memory::reclaim::{Attempts, Reclaimer};
+    use crate::sync::{AtomicU32, Ordering};
+
+    /// A world in which each pause is over at once.
+    struct Still;
+
+    impl Env for Still {
+        fn now(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn coarse_now(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn sleep(&self, _: Duration) -> LocalFuture<()> {
+            Box::pin(async {})
+        }
+
+        fn spawn(&self, _: Place, _: Task) {}
+
+        fn spawn_here(&self, _: LocalFuture<()>) {}
+
+        fn idle_workers(&self) -> usize {
+            0
+        }
+
+        fn random(&self) -> u64 {
+            0
+        }
+    }
+
+    /// Makes an attempt, when it is told to, for who asks anew.
+    #[derive(Default)]
+    struct User {
+        attempts: Arc<Attempts>,
+        asked_anew: AtomicU32,
+        asked_again: AtomicU32,
+    }
+
+    impl Reclaimer for User {
+        fn reclaim(&self, anew: bool) -> Vec<Attempt> {
+            let asked = if anew { &self.asked_anew } else { &self.asked_again };
+            asked.fetch_add(1, Ordering::Relaxed);
+            if anew { vec![self.attempts.ask()] } else { vec![] }
+        }
+    }
+
+    impl User {
+        fn of(budget: &Budget) -> Arc<Self> {
+            let user = Arc::<Self>::default();
+            budget.register(&(Arc::downgrade(&user) as Weak<dyn Reclaimer>));
+            user
+        }
+
+        fn asked(&self) -> [u32; 2] {
+            [&self.asked_anew, &self.asked_again].map(|asked| asked.load(Ordering::Relaxed))
+        }
+    }
+
+    fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+        future.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn who_is_refused_gives_up_after_a_round_that_freed_nothing_and_not_after_one_that_did() {
+        let whole = Budget::new(100);
+        let share = Budget::share(&whole, Budget::UNLIMITED);
+        let (user, other) = (User::of(&share), User::of(&whole));
+        let mut relief = Relief::new(&share);
+        for reclaimed in [true, false] {
+            assert!(share.charge(101).is_err());
+            let mut wait = pin!(relief.wait(&Still));
+            assert!(poll(wait.as_mut()).is_pending());
+            user.attempts.serve_all();
+            assert!(poll(wait.as_mut()).is_pending(), "the other one is at it");
+            if reclaimed {
+                Budget::share(&whole, 10).note_reclaimed();
+            }
+            other.attempts.serve_all();
+            assert_eq!(poll(wait.as_mut()), Poll::Ready(true));
+        }
+        assert!(share.charge(101).is_err());
+        assert_eq!(poll(pin!(relief.wait(&Still))), Poll::Ready(false));
+        assert_eq!((user.asked(), other.asked()), ([2, 1], [2, 1]));
+        assert!(!whole.is_waited_for());
+    }
+
+    #[test]
+    fn the_limit_of_a_share_is_no_business_of_others() {
+        let whole = Budget::new(100);
+        let share = Budget::share(&whole, 10);
+        let (user, other) = (User::of(&share), User::of(&whole));
+        let mut relief = Relief::new(&share);
+        assert!(share.charge(11).is_err());
+        let mut wait = pin!(relief.wait(&Still));
+        assert!(poll(wait.as_mut()).is_pending());
+        assert!(share.is_waited_for() && !whole.is_waited_for());
+        assert_eq!((user.asked(), other.asked()), ([1, 0], [0, 0]));
+        user.attempts.end();
+        assert_eq!(poll(wait.as_mut()), Poll::Ready(true), "who ends has no attempt to make");
+    }
+
+    #[test]
+    fn memory_that_comes_free_is_waited_for_no_longer_than_that_and_wakes_one() {
+        let whole = Budget::new(100);
+        let shares = [Budget::share(&whole, 1000), Budget::share(&whole, 1000)];
+        let _user = User::of(&whole);
+        let mut reliefs = [Relief::new(&shares[0]), Relief::new(&shares[0])];
+        assert!(shares[0].charge(101).is_err());
+        let mut waits = reliefs.each_mut().map(|relief| Box::pin(relief.wait(&Still)));
+        assert!(waits.iter_mut().all(|wait| poll(wait.as_mut()).is_pending()));
+        shares[1].wake_one();
+        assert_eq!(waits.iter_mut().filter_map(|wait| ready(poll(wait.as_mut()))).count(), 1);
+        shares[1].wake_one();
+        assert!(waits[1..].iter_mut().all(|wait| poll(wait.as_mut()) == Poll::Ready(true)));
+    }
+
+    fn ready<T>(poll: Poll<T>) -> Option<T> {
+        if let Poll::Ready(value) = poll { Some(value) } else { None }
+    }
+}
