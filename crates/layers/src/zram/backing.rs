@@ -150,9 +150,9 @@ impl Backing {
         AtWork(self.clone())
     }
 
-    /// The same for a batch, whose end is a round; `None` where nothing more is written back.
+    /// The same for a batch, whose end serves who waits for one; `None` where nothing more is written back.
     pub(super) fn begin_batch(self: &Arc<Self>) -> Option<BatchAtWork> {
-        self.pressure.batches.fetch_add(1, Ordering::Relaxed);
+        self.pressure.batches.fetch_add(1, Ordering::SeqCst);
         let batch = BatchAtWork(self.begin());
         // In this order: who ends the use of the file sees the batch, or the batch sees the end.
         (!self.is_ending()).then_some(batch)
@@ -211,8 +211,8 @@ impl BatchAtWork {
 impl Drop for BatchAtWork {
     fn drop(&mut self) {
         let pressure = self.pressure();
-        let before = pressure.batches.fetch_sub(1, Ordering::Relaxed);
+        let before = pressure.batches.fetch_sub(1, Ordering::SeqCst);
         assert!(before > 0, "what ends has begun");
-        pressure.rounds.step();
+        pressure.attempts.serve_all();
     }
 }

@@ -164,7 +164,9 @@ impl Core {
         };
         let Ok(fresh) = self.place_compressed(bytes.len(), slot) else { return false };
         self.pool.fill(&self.pages, &fresh, bytes);
-        pick.compress_to(fresh, codec);
+        if pick.compress_to(fresh, codec) == Published::InPlace {
+            self.budget.note_reclaimed();
+        }
         true
     }
 

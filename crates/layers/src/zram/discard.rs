@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use spillway_core::{Answer, ByteRange, Extent, Kind, Op, Reply, Request, Submission, mutant};
 
-use super::compactor::Relief;
 use super::device::{Core, Count};
 use super::mark::Slot;
 use super::page::{PAGE, slots};
@@ -46,13 +45,13 @@ fn free_rest(core: Arc<Core>, request: Request, mut left: Range<u64>) -> Submiss
 async fn write_zero_words(core: Arc<Core>, request: Request) -> Reply {
     let (first, count) = slots(request.range);
     core.count(Count::PagesWritten, count);
-    let (mut index, mut relief) = (first, Relief::default());
+    let (mut index, mut relief) = (first, core.relief());
     loop {
         let (stored, result) = core.zero_some(index..first + count);
         index += stored;
         assert!(index <= first + count, "{stored} zeroes, up to slot {index} of {first} + {count}");
         if stored > 0 {
-            relief = Relief::default();
+            relief = core.relief();
         }
         match result {
             Ok(()) if index == first + count => return request.answer(Ok(())),

@@ -41,7 +41,9 @@ impl Picks {
     fn publish(&mut self, index: usize, placed: Placed, when: When) -> bool {
         let Gather { picked, len, codec, .. } = self.all[index].take().expect("each lands once");
         let named = Pick::resume(&self.core, picked).spill_to(Away { placed, len, codec }, when);
-        self.core.pressure.left.fetch_add(named.into(), Ordering::Relaxed);
+        if named {
+            self.core.has_left();
+        }
         named
     }
 
@@ -58,6 +60,14 @@ impl Drop for Picks {
             drop(Pick::resume(&self.core, gather.picked));
         }
         self.core.knobs.give_back(charged);
+    }
+}
+
+impl Core {
+    /// A page has left.
+    fn has_left(&self) {
+        self.pressure.left.fetch_add(1, Ordering::Relaxed);
+        self.budget.note_reclaimed();
     }
 }
 
@@ -111,7 +121,7 @@ impl Gathered {
     ) -> Added {
         slice.count(work::SLOT);
         if self.picks.core.leave_as_copy(index, &wanted) {
-            self.picks.core.pressure.left.fetch_add(1, Ordering::Relaxed);
+            self.picks.core.has_left();
             return Added::AtOnce;
         }
         let wanted = |mark: Mark, cell| !mark.has_copy() && wanted(mark, cell);
@@ -147,7 +157,7 @@ impl Gathered {
             let env = self.picks.core.env.clone();
             Job::spawn(&*env, Place::Compute, move || self.write_here()).await
         };
-        // A round ends where its batch is waited for: who looks then finds nothing of it on its way.
+        // A batch is at work until its end was seen: who asks then finds nothing of it on its way.
         ended.map_or(Err(Kind::ShuttingDown), |(written, _at_work)| written)
     }
 

@@ -28,6 +28,7 @@
 //! | `timers` | which leave when they are old, and how much of that a day sees |
 //! | `scan` | which pages a command means |
 //! | `moving` | an object taken out of its cell and put elsewhere, beside readers and writers |
+//! | `reclaim` | what is done for requests that find no memory |
 //! | `compactor`, `passes` | moving objects so that memory returns: requests for it, and how it is done |
 //! | `streams`, `encoder`, `decoders`, `codec` | compression, and how much of it at once |
 //! | `codecs` | which codecs a device uses: the primary and those for recompression |
@@ -76,6 +77,7 @@ mod picked;
 mod pool;
 mod pressure;
 mod recall;
+mod reclaim;
 mod recompress;
 mod recompressor;
 mod scan;
@@ -93,13 +95,13 @@ mod walks;
 mod work;
 mod writeback;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use spillway_core::stats::Counters;
 use spillway_core::sync::{AtomicBool, AtomicU64, Mutex};
 use spillway_core::{
     Answer, Attribute, BlockDevice, Budget, ByteRange, Env, Error, Extent, Geometry, Grow, Kind, LocalFuture,
-    Op, Regions, Request, Spec, Submission, Table as AttributeTable,
+    Op, Reclaimer, Regions, Request, Spec, Submission, Table as AttributeTable,
 };
 
 use attaching::Attaching;
@@ -172,6 +174,8 @@ impl Zram {
         let zram = Arc::new(Self { core: Arc::new(core) });
         let spiller = Writeback::new(Arc::downgrade(&zram.core), zram.core.env.clone(), meter);
         assert!(zram.core.spiller.set(spiller).is_ok(), "a device is made once");
+        let core = Arc::downgrade(&zram.core);
+        zram.core.budget.register(&(core as Weak<dyn Reclaimer>));
         zram.configure(&config)?;
         passes::start(&zram.core);
         Ok(zram)

@@ -22,7 +22,7 @@
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
-use spillway_core::sync::{AtomicU32, AtomicU64, Mutex, Ordering, RwLock, Semaphore, Take};
+use spillway_core::sync::{AtomicU32, AtomicU64, Mutex, Ordering, RwLock};
 use spillway_core::{Budget, Charge, Kind, Region, Regions, mutant};
 use spillway_policy::size_classes::{PAGE_BYTES, SPAN_PAGES_MAX};
 
@@ -70,9 +70,6 @@ struct State {
 /// Spans set aside for the reserve.
 const ASIDE: usize = 2;
 
-/// Spans that came free while no task waited and still wake one each: at most so many.
-const FREED_MAX: u64 = 16;
-
 /// The source of spans of one device.
 pub(super) struct Pages {
     regions: Arc<dyn Regions>,
@@ -83,8 +80,6 @@ pub(super) struct Pages {
     state: Mutex<State>,
     /// Held for reading while a warm span is in transit.
     transit: RwLock<()>,
-    /// A free unit for each span or page of slots that came free and that no waiting task has been woken for.
-    freed: Semaphore,
     reserve: Option<Charge>,
     /// Bytes of the reserve that are in use: memory which is not charged to the budget.
     borrowed: AtomicU64,
@@ -98,8 +93,6 @@ impl Pages {
         let chunks = (0..CHUNKS_MAX).map(|_| OnceLock::new()).collect();
         let (warm, aside) = (Default::default(), Vec::with_capacity(ASIDE));
         let state = State { fresh: 0, clean: NO_SPAN, warm, warm_pages: 0, aside };
-        let freed = Semaphore::new(FREED_MAX);
-        freed.force(FREED_MAX);
         Self {
             regions,
             budget,
@@ -108,7 +101,6 @@ impl Pages {
             chunks,
             state: Mutex::new(state),
             transit: RwLock::new(()),
-            freed,
             reserve: None,
             borrowed: AtomicU64::new(0),
         }
@@ -266,7 +258,9 @@ impl Pages {
         assert!((1..=SPAN_PAGES_MAX).contains(&pages), "{span:?} of {pages} pages is given back");
         {
             let mut state = self.state.lock();
-            let wanted = self.borrowed() == 0 && may_be_warm(state.warm_pages + pages);
+            // Where others wait for memory, it goes back for them.
+            let wanted = self.borrowed() == 0 && !self.fixed.is_waited_for();
+            let wanted = wanted && may_be_warm(state.warm_pages + pages);
             if wanted {
                 state.warm_pages += pages;
                 state.warm[pages - 1].push(span);
@@ -305,16 +299,11 @@ impl Pages {
         while self.cool_one() {}
     }
 
-    /// Wakes one task that waits for memory, or the next one that will; unless the reserve had what came free.
+    /// Lets a request try that waits for memory, or the next one that will; unless the reserve had what came free.
     fn wake_one(&self) {
         if self.borrowed() == 0 {
-            self.freed.try_give(1);
+            self.budget.wake_one();
         }
-    }
-
-    /// Waits until a span or a page of slots came free that woke no other task.
-    pub(super) fn freed(&self) -> Take<'_> {
-        self.freed.take(1)
     }
 
     /// The word that goes with a span and belongs to its holder.

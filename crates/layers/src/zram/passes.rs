@@ -8,12 +8,11 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures_util::future::select;
-use spillway_core::{Env, Kind, Place, mutant};
+use spillway_core::{Env, Place, mutant};
 use spillway_policy::compaction::{self, Compaction, Load};
 
 use super::cell::{Cell, Scratch, SlotIndex};
-use super::compactor::{Compactor, Relief};
+use super::compactor::Compactor;
 use super::device::{Core, Count};
 use super::picked::{Published, When};
 use super::pool::{ArenaId, Eviction};
@@ -40,7 +39,7 @@ async fn run(env: Arc<dyn Env>, compactor: Arc<Compactor>, weak: Weak<Core>) {
     loop {
         // It goes on however many requests come.
         let running = timer.get_or_insert_with(|| env.sleep(LOOK_EVERY));
-        let ended = compactor.asked_or(running).await;
+        let ended = compactor.attempts.asked_or(running).await;
         let Some(core) = weak.upgrade() else { return };
         if ended {
             timer = None;
@@ -70,42 +69,9 @@ impl Core {
         Load { object_bytes: held.object_bytes, taken_bytes, busy }
     }
 
-    /// Waits where memory is short and can be freed; true if it is worth trying again. Each span that comes free lets one
-    /// task try; once a whole pass has begun and ended since this one asked, it tries a last time.
-    pub(super) async fn relieve(&self, refused: Kind, relief: &mut Relief) -> bool {
-        // What is deferred is compressed before anything leaves.
-        let may_spill = self.table.deferred.pages() == 0 || matches!(relief, Relief::Over);
-        if refused == Kind::NoSpace && may_spill && self.relieve_by_spilling(relief).await {
-            // What left was room for this writer, or others were faster: then there is more to leave.
-            self.env.sleep(Duration::ZERO).await;
-            return true;
-        }
-        let ticket = match *relief {
-            _ if refused != Kind::NoSpace => return false,
-            _ if mutant::on("zram: refuse without a pass") => return false,
-            Relief::Over => return false,
-            Relief::Asked(ticket) => ticket,
-            _ if !self.can_free() && self.table.deferred.pages() == 0 => return false,
-            Relief::Unasked | Relief::Spilling(_) => self.compactor.ask(),
-        };
-        select(self.pages.freed(), self.compactor.served.reached(ticket)).await;
-        let over = self.compactor.has_served(ticket)
-            || mutant::on("zram: refuse after the first span that comes free");
-        *relief = if over { Relief::Over } else { Relief::Asked(ticket) };
-        // What came free may be what this writer took in vain and gave back: others have their turn before it tries again.
-        self.env.sleep(Duration::ZERO).await;
-        true
-    }
-
-    /// Whether moving objects frees memory soon. A pass goes on below the overhead at which it begins.
-    pub(super) fn can_free(&self) -> bool {
-        self.compactor.is_under_way()
-            || compaction::next_compaction(self.pool_load(false)) != Compaction::Rest
-    }
-
     async fn look(&self, quiet: u32) {
-        let asks = self.compactor.asked.current();
-        let asked = self.compactor.is_asked();
+        let attempts = &self.compactor.attempts;
+        let (asks, asked) = (attempts.asked(), attempts.is_asked());
         if quiet == QUIET_LOOKS {
             self.pool.narrow();
         }
@@ -128,7 +94,7 @@ impl Core {
             self.make_pass(kind, false).await;
         }
         if asked {
-            self.compactor.served.advance(asks);
+            attempts.serve(asks);
             // A writer that was served may ask again at once.
             self.env.sleep(Duration::ZERO).await;
         }
@@ -247,10 +213,11 @@ impl Pass {
             if self.phase == Phase::Over {
                 let opened = core.pool.packed_spans().saturating_sub(packed);
                 let pages = opened * spillway_policy::size_classes::SPAN_PAGES_MAX;
-                core.count(
-                    Count::PagesCompacted,
-                    std::mem::take(&mut self.pages_freed).saturating_sub(pages) as u64,
-                );
+                let freed = std::mem::take(&mut self.pages_freed).saturating_sub(pages);
+                core.count(Count::PagesCompacted, freed as u64);
+                if freed > 0 {
+                    core.budget.note_reclaimed();
+                }
                 return None;
             }
             self.eviction = match self.phase {

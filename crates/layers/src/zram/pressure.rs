@@ -1,10 +1,12 @@
 //! How far the spilling that a device does by itself has come.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_core::mutant;
-use spillway_core::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Watermark};
+use spillway_core::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
+use spillway_core::{Attempts, mutant};
 use spillway_policy::allowance::Allowance;
+use spillway_policy::spill::REST;
 
 /// A spill file that was full is taken to be so for this long.
 const FULL_FOR: Duration = Duration::from_secs(1);
@@ -16,8 +18,8 @@ pub(super) struct Pressure {
     pub(super) hand: AtomicU64,
     /// Laps of the hand since it found a page that may leave, or rested.
     pub(super) vain_laps: AtomicU32,
-    /// Writers wait, and all pages are accessed too often for one to leave: any will do.
-    pub(super) any_leaves: AtomicBool,
+    /// The last attempt, where no page has left in it.
+    vain: Mutex<Option<Vain>>,
     /// Pages that have left.
     pub(super) left: AtomicU64,
     /// Pages leave, until the low watermark.
@@ -30,12 +32,8 @@ pub(super) struct Pressure {
     pub(super) leaving: AtomicU64,
     /// Batches that are gathered or written, by command too.
     pub(super) batches: AtomicU32,
-    /// Writers that wait for memory.
-    waiting: AtomicU32,
-    /// Steps with each batch that has ended, and where nothing can leave.
-    pub(super) rounds: Watermark,
-    /// The round in which a pass of compaction has ended that a waiting writer asked for, and 1; 0 for none.
-    passed_in: AtomicU64,
+    /// Batches that requests wait for; served with each that has ended, and where nothing can leave.
+    pub(super) attempts: Arc<Attempts>,
     last: Mutex<Option<Last>>,
     /// Writers look at how full memory is once so much is charged,
     look_from: AtomicU64,
@@ -55,6 +53,13 @@ pub(super) struct Pressure {
 pub(super) struct Daily {
     pub(super) allowance: Allowance,
     pub(super) written: u64,
+}
+
+/// An attempt in which no page has left.
+struct Vain {
+    at: Duration,
+    /// Pages that are accessed all the time might have left too.
+    any: bool,
 }
 
 /// What was done last.
@@ -77,6 +82,7 @@ impl Pressure {
     pub(super) fn begin(&self) {
         self.vain_laps.store(0, Ordering::Relaxed);
         self.full.store(false, Ordering::Relaxed);
+        *self.vain.lock() = None;
         *self.last.lock() = None;
         if !mutant::on("zram: the daily limit forgets a new file") {
             self.daily.lock().written = 0;
@@ -90,16 +96,29 @@ impl Pressure {
         self.looked(u64::MAX, 0);
     }
 
-    /// What was tried has come to an end, before which `left` pages had left: whether writers need any that there is.
-    pub(super) fn tried(&self, left: u64) {
+    /// An attempt has ended, before which `left` pages had left.
+    pub(super) fn tried(&self, left: u64, any: bool, now: Duration) {
         let vain = self.left.load(Ordering::Relaxed) == left;
-        self.any_leaves.store(vain && self.is_waited_for(), Ordering::Relaxed);
+        *self.vain.lock() = vain.then_some(Vain { at: now, any });
     }
 
-    /// A writer waits for memory as long as the result is there.
-    pub(super) fn wait(&self) -> Waiting<'_> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        Waiting(self)
+    /// Whether any page leaves in the next attempt, because requests wait and none was cold in the last one; or the time until it may
+    /// begin: a second one in vain, and one that nobody waits for, would find the same again.
+    pub(super) fn next_attempt(&self, now: Duration) -> Result<bool, Duration> {
+        let (waited_for, vain) = (self.is_waited_for(), self.vain.lock());
+        let Some(Vain { at, any }) = *vain else { return Ok(false) };
+        let rest = (at + REST).saturating_sub(now);
+        if rest.is_zero() || waited_for && !any { Ok(waited_for) } else { Err(rest) }
+    }
+
+    /// Nothing can leave: who waits for a batch is served by those that are on their way, or at once.
+    pub(super) fn nothing_leaves(&self) -> bool {
+        // In this order, after an ask: a batch that ends after this look serves it.
+        let nothing = self.batches.load(Ordering::SeqCst) == 0;
+        if nothing {
+            self.attempts.serve_all();
+        }
+        nothing
     }
 
     /// Whether pages leave, or writers wait for it.
@@ -108,17 +127,7 @@ impl Pressure {
     }
 
     pub(super) fn is_waited_for(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
-    }
-
-    /// Whether a pass may find something in this round: none has ended in it.
-    pub(super) fn passes_in(&self, round: u64) -> bool {
-        self.passed_in.load(Ordering::Relaxed) != round + 1
-    }
-
-    /// A pass has ended that was asked for in this round.
-    pub(super) fn passed_in(&self, round: u64) {
-        self.passed_in.store(round + 1, Ordering::Relaxed);
+        self.attempts.is_asked()
     }
 
     /// There was no room in the spill file; whether that is news.
@@ -192,15 +201,5 @@ impl Pressure {
 
     pub(super) fn last(&self) -> Option<Last> {
         self.last.lock().clone()
-    }
-}
-
-/// See [`Pressure::wait`].
-pub(super) struct Waiting<'a>(&'a Pressure);
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let before = self.0.waiting.fetch_sub(1, Ordering::Relaxed);
-        assert!(before > 0, "who stops waiting has waited");
     }
 }

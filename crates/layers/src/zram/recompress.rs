@@ -17,7 +17,6 @@ use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
 use super::algorithms::pair;
 use super::cell::{Scratch, SlotIndex};
 use super::codec::CodecIndex;
-use super::compactor::Relief;
 use super::device::{Core, Count};
 use super::encoder::Encoder;
 use super::mark::Mark;
@@ -207,21 +206,22 @@ impl<'a> Run<'a> {
 
     /// Goes once over all slots, in slices.
     async fn walk(&mut self) -> Result<(), Kind> {
-        let (mut slice, mut relief, mut from) = (Slice::new(), Relief::default(), 0);
+        let core = self.core;
+        let (mut slice, mut relief, mut from) = (Slice::new(), core.relief(), 0);
         loop {
-            let Some(range) = self.core.next_slots(from).filter(|_| self.left > 0) else { return Ok(()) };
-            self.core.go_on()?;
+            let Some(range) = core.next_slots(from).filter(|_| self.left > 0) else { return Ok(()) };
+            core.go_on()?;
             match self.take_some(range, &mut slice) {
-                Ok(next) => (from, relief) = (next, Relief::default()),
+                Ok(next) => (from, relief) = (next, core.relief()),
                 Err((at, kind)) => {
                     from = at;
-                    if !self.core.relieve(kind, &mut relief).await {
+                    if !core.relieve(kind, &mut relief).await {
                         return Err(kind);
                     }
                 }
             }
             if slice.is_over() {
-                self.core.env.give_way(true).await;
+                core.env.give_way(true).await;
                 slice = Slice::new();
             }
         }

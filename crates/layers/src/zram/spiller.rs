@@ -4,21 +4,17 @@
 //! The hand names slots only; they are picked when their batch is written, so that nothing is held in between, and what was
 //! accessed by then stays.
 
-use std::future::pending;
 use std::ops::Range;
-use std::pin::pin;
 use std::sync::Arc;
 
-use futures_util::future::select;
 use spillway_core::size::human;
 use spillway_core::sync::Ordering;
 use spillway_core::{Budget, Kind, LocalFuture, mutant};
-use spillway_policy::spill::{self, LAPS_MAX, Level, REST};
+use spillway_policy::spill::{self, LAPS_MAX, Level};
 use spillway_policy::watermarks::Goal;
 
 use super::backing::Backing;
 use super::cell::SlotIndex;
-use super::compactor::Relief;
 use super::deferring::Which;
 use super::device::{Core, Count};
 use super::gathered::{Added, Gathered, Written};
@@ -57,6 +53,7 @@ impl Drop for Victims {
     fn drop(&mut self) {
         let before = self.backing.pressure.leaving.fetch_sub(self.bytes, Ordering::Relaxed);
         assert!(before >= self.bytes, "{} bytes on their way of {before}", self.bytes);
+        self.backing.pressure.attempts.serve_all();
     }
 }
 
@@ -64,20 +61,11 @@ impl Source for Core {
     type Batch = Victims;
 
     fn goal(&self) -> Goal {
-        let Some(backing) = self.backing.get() else { return Goal::Rest };
-        let pressure = &backing.pressure;
-        let (high, low) = (self.knobs.spill_high_watermark.get(), self.knobs.spill_low_watermark.get());
-        let before = pressure.leaves.load(Ordering::Relaxed);
-        let leaves = spill::leaves(self.level().1.percent(), before, high, low);
-        pressure.leaves.store(leaves, Ordering::Relaxed);
-        let wanted = leaves || pressure.is_waited_for();
-        if wanted && self.can_spill(&backing) {
+        if self.backing.get().is_some_and(|backing| self.is_to_spill(&backing)) {
             return Goal::ToLow;
         }
-        // Who waits may have looked before that was so.
-        if pressure.is_waited_for() {
-            pressure.rounds.step();
-        }
+        // Who waits may have asked before that was so.
+        self.pressure.nothing_leaves();
         Goal::Rest
     }
 
@@ -88,13 +76,15 @@ impl Source for Core {
             // What is on its way is enough; its end is the time to look again.
             return Take::Nothing;
         }
+        let any = match backing.pressure.next_attempt(self.env.now()) {
+            Ok(any) => any,
+            Err(rest) => return Take::After(rest),
+        };
         let bytes_max = bytes_max.min(wanted);
         let (mut victims, mut bytes) = (Vec::new(), 0);
         let (pages, writes) = (self.knobs.writeback_batch_size.get(), self.may_spill(&backing));
         let full = |victims: &Vec<SlotIndex>, bytes| victims.len() as u64 >= pages || bytes >= bytes_max;
         let mut slice = Slice::new();
-        let pressure = &backing.pressure;
-        let any = pressure.any_leaves.load(Ordering::Relaxed) && pressure.is_waited_for();
         for _ in 0..LOOKS {
             let Some(range) = self.next_under_hand(&backing) else { break };
             let (now, mut next) = (self.seconds(), range.end);
@@ -142,8 +132,8 @@ impl Source for Core {
             let path = backing.path.display();
             tracing::warn!("the spill file {path} is full: pages stay in memory until there is room");
         }
-        // Who waits has looked at the end of the batch, before this was known.
-        backing.pressure.rounds.step();
+        // Who asked at the end of the batch did so before this was known.
+        backing.pressure.attempts.serve_all();
     }
 }
 
@@ -163,8 +153,18 @@ impl Core {
         }
     }
 
+    /// Whether pages are to leave, because memory is short or requests wait for it, and can.
+    fn is_to_spill(&self, backing: &Backing) -> bool {
+        let pressure = &backing.pressure;
+        let (high, low) = (self.knobs.spill_high_watermark.get(), self.knobs.spill_low_watermark.get());
+        let before = pressure.leaves.load(Ordering::Relaxed);
+        let leaves = spill::leaves(self.level().1.percent(), before, high, low);
+        pressure.leaves.store(leaves, Ordering::Relaxed);
+        (leaves || pressure.is_waited_for()) && self.can_spill(backing)
+    }
+
     /// Whether there are pages that can leave, and room for them or a record of theirs in the file.
-    fn can_spill(&self, backing: &Backing) -> bool {
+    pub(super) fn can_spill(&self, backing: &Backing) -> bool {
         let forgets = mutant::on("zram: what a read brought back cannot leave");
         let copies = self.table.copies.count() > 0 && !backing.is_ending();
         (copies || self.may_spill(backing))
@@ -175,40 +175,6 @@ impl Core {
     /// Whether any page lies in memory but repeated words: each can leave sooner or later.
     fn holds_objects(&self) -> bool {
         self.table.holdings().object_bytes > 0
-    }
-
-    /// Waits until pages have left, or something else has freed memory; false where none can leave. Once a round a span that comes free
-    /// is reason enough to try again: it may be what a writer took in vain and gave back, and two of them would wake each other for ever.
-    pub(super) async fn relieve_by_spilling(&self, relief: &mut Relief) -> bool {
-        let (Some(backing), Some(spiller)) = (self.backing.get(), self.spiller.get()) else { return false };
-        let pressure = &backing.pressure;
-        let (_waiting, seen) = (pressure.wait(), pressure.rounds.current());
-        if self.can_spill(&backing) {
-            spiller.kick();
-        } else if pressure.batches.load(Ordering::Relaxed) == 0 {
-            return false;
-        }
-        // Objects that leave make spans sparse: a pass makes room of them, and a second one before more have left would find nothing.
-        let pass = (pressure.passes_in(seen) && self.can_free()).then(|| self.compactor.ask());
-        let rounds = pressure.rounds.reached(seen + 1);
-        let passed = async {
-            match pass {
-                Some(ticket) => {
-                    self.compactor.served.reached(ticket).await;
-                    pressure.passed_in(seen);
-                }
-                None => pending().await,
-            }
-        };
-        let freed = async {
-            match relief {
-                Relief::Spilling(round) if *round == seen => pending().await,
-                _ => self.pages.freed().await,
-            }
-        };
-        select(pin!(freed), select(rounds, pin!(passed))).await;
-        *relief = Relief::Spilling(seen);
-        true
     }
 
     /// Slots of the next page that has some in use, from the hand on; `None` once it has gone round in vain for so long that it rests.
@@ -247,8 +213,9 @@ impl Core {
         }
         // Pages that are accessed all the time, or that others have picked: some can leave soon.
         pressure.vain_laps.store(0, Ordering::Relaxed);
-        pressure.tried(pressure.left.load(Ordering::Relaxed));
-        Take::After(REST)
+        pressure.tried(pressure.left.load(Ordering::Relaxed), chosen.any, self.env.now());
+        pressure.attempts.serve_all();
+        Take::Again
     }
 
     /// Bytes that have to leave.
@@ -300,7 +267,7 @@ impl Core {
             }
             backing.pressure.note(Last { at: self.env.coarse_now(), pages, why });
         }
-        backing.pressure.tried(before);
+        backing.pressure.tried(before, any, self.env.now());
         Ok(())
     }
 

@@ -10,7 +10,6 @@ use spillway_core::{Answer, Kind, Reply, Request, Submission, mutant};
 use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
 
 use super::cell::{Cell, SlotIndex};
-use super::compactor::Relief;
 use super::device::{Core, Count};
 use super::encoder::Encoder;
 use super::mark::Slot;
@@ -76,14 +75,14 @@ async fn write_from(core: Arc<Core>, request: Request, done: usize, mut slice: S
 impl Core {
     /// Stores pages; yields between slices, waits for a stream and where there is no memory, and pauses where it becomes short.
     pub(super) async fn store(&self, first: u64, pages: &[u8], slice: &mut Slice) -> Result<(), Kind> {
-        let (mut done, mut relief, mut stream) = (0, Relief::default(), None);
+        let (mut done, mut relief, mut stream) = (0, self.relief(), None);
         slice.renew_if_over(&*self.env).await;
         loop {
             let rest = &pages[done * PAGE..];
             let (stored, result) = self.store_run(first + done as u64, rest, stream.take(), slice);
             done += stored;
             if stored > 0 {
-                relief = Relief::default();
+                relief = self.relief();
             }
             let grown = slice.take_growth();
             if self.grew(grown) {

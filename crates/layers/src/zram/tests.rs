@@ -33,6 +33,7 @@ mod rest;
 pub(super) mod returning;
 mod rot;
 pub(super) mod second_chance;
+mod shared_budget;
 mod slices;
 mod spilling;
 

@@ -1,14 +1,14 @@
 //! Tests of memory for objects.
 
+use std::task::Context;
+
 use super::*;
+use spillway_core::contract::Wakes;
+use spillway_core::{Attempt, Attempts, Reclaimer, Relief};
 use spillway_sim::memory::VecRegions;
+use spillway_sim::world::World;
 
 impl Pages {
-    /// Tasks that wait for memory.
-    pub(in crate::zram) fn waiting(&self) -> usize {
-        self.freed.waiting()
-    }
-
     /// Bytes of all tags.
     pub(in crate::zram) fn tag_bytes(&self) -> u64 {
         self.chunks.iter().filter_map(OnceLock::get).map(|chunk| chunk._charge.bytes()).sum()
@@ -51,6 +51,16 @@ fn warm_spans_serve_any_size_before_anything_is_refused() {
     assert_eq!(pages.budget().used(), 0);
 }
 
+/// A user of a budget that makes no attempt.
+#[derive(Default)]
+struct Idle(Arc<Attempts>);
+
+impl Reclaimer for Idle {
+    fn reclaim(&self, _anew: bool) -> Vec<Attempt> {
+        vec![self.0.ask()]
+    }
+}
+
 #[test]
 fn what_comes_free_pays_the_reserve_back_first() {
     let (budget, fixed, page) = (Budget::new(16 * 4096), Budget::new(1 << 20), PAGE_BYTES as u64);
@@ -60,7 +70,12 @@ fn what_comes_free_pays_the_reserve_back_first() {
     assert_eq!(pages.take_span(1), Err(Kind::NoSpace));
     let borrowed = pages.borrow_span(8, 100).unwrap();
     assert_eq!((pages.borrow_span(1, 0), pages.borrow(1)), (Err(Kind::NoSpace), Err(Kind::NoSpace)));
-    let woken = || FREED_MAX - pages.freed.used();
+    let idle: Arc<dyn Reclaimer> = Arc::new(Idle::default());
+    budget.register(&Arc::downgrade(&idle));
+    let (world, mut relief, wakes) = (World::new(1), Relief::new(&budget), Arc::<Wakes>::default());
+    let mut wait = Box::pin(relief.wait(&*world));
+    assert!(wait.as_mut().poll(&mut Context::from_waker(&wakes.waker())).is_pending());
+    let woken = || wakes.count();
     pages.give_span(all[0], 8);
     assert_eq!((pages.borrowed(), budget.used(), woken()), (100, 16 * page, 0));
     assert_eq!(pages.take_span(1), Err(Kind::NoSpace), "the reserve had it");

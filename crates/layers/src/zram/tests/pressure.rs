@@ -1,10 +1,13 @@
 //! A device that spills by itself where memory is short.
 
+use spillway_policy::spill::REST;
 use spillway_policy::watermarks::Goal;
 use spillway_sim::disk::{Call, Effect, Fault, Latency, Medium, Plan};
 
 use super::on_disk::{Spilling, config, content, medium, spilling, spilling_by, spilling_to};
 use super::*;
+use crate::writeback::{Source, Take};
+use crate::zram::cell::Scratch;
 
 /// A device that may hold 1 MiB of what it is written.
 fn short_of_memory(medium: Medium) -> Spilling {
@@ -321,15 +324,41 @@ fn a_file_that_takes_pages_is_not_full() {
 fn who_waits_looks_again_when_nothing_more_leaves() {
     let device = short_of_memory(medium(100));
     let (core, pressure) = (&device.zram.core, &device.zram.core.pressure);
-    let _waiting = pressure.wait();
-    let before = pressure.rounds.current();
-    crate::writeback::Source::failed(&**core, Kind::NoSpace);
-    assert!(pressure.rounds.current() > before, "the file is full");
+    let attempt = pressure.attempts.ask();
+    core.failed(Kind::NoSpace);
+    assert!(attempt.is_made(), "the file is full");
     device.world.advance(Duration::from_secs(2));
     device.set("writeback_limit_enable", "1");
-    let before = pressure.rounds.current();
-    assert!(matches!(crate::writeback::Source::goal(&**core), Goal::Rest));
-    assert!(pressure.rounds.current() > before, "the limit is used up");
+    let attempt = pressure.attempts.ask();
+    assert!(matches!(core.goal(), Goal::Rest));
+    assert!(attempt.is_made(), "the limit is used up");
+    device.settle();
+}
+
+/// All that it has chosen is picked by others before it is written, and others wait or do not.
+#[test]
+fn after_attempts_in_vain_the_device_rests() {
+    let device = short_of_memory(medium(100));
+    (0..220).for_each(|slot| device.write(slot, &raw(slot, 1)).unwrap());
+    let (core, asks) = (&device.zram.core, &device.zram.core.pressure.attempts);
+    let take = || core.take(Goal::ToLow, 64 << 10);
+    let in_vain = |batch| {
+        let Take::Batch(victims, _) = batch else { panic!("there are pages") };
+        let mut scratch: Vec<_> = (0..220).map(|_| Scratch::new()).collect();
+        let picks = scratch.iter_mut().zip(0..);
+        let picks: Vec<_> = picks
+            .filter_map(|(scratch, slot)| Some(core.pick(SlotIndex::new(slot), |_, _| true, scratch)?.0))
+            .collect();
+        assert_eq!((picks.len(), device.run(Answer::Pending(core.write(victims)))), (220, Ok(())));
+    };
+    in_vain(take());
+    assert!(matches!(take(), Take::After(_)), "nobody waits");
+    drop(asks.ask());
+    in_vain(take());
+    drop(asks.ask());
+    assert!(matches!(take(), Take::After(_)), "not even what is warm could leave");
+    device.world.advance(REST);
+    assert!(matches!(take(), Take::Batch(..)));
     device.settle();
 }
 
