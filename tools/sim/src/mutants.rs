@@ -53,7 +53,7 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("zram: say that a freed page is stored", "zram"),
     mutant("zram: a table that grows forgets its pages", "zram"),
     mutant("zram: refuse without a pass", "zram-dense"),
-    mutant("reclaim: refuse after the first memory that comes free", "zram-dense"),
+    mutant("relief: refuse after the first memory that comes free", "zram-dense"),
     mutant("zram: pack at rest only", "zram-dense"),
     mutant("zram: refuse what an assistant found no memory for", "zram-dense"),
     mutant("zram: leave a packed span in its bin", "zram-dense"),

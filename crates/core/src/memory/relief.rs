@@ -73,7 +73,7 @@ impl Round {
             if self.attempts.is_empty() {
                 return false;
             }
-        } else if mutant::on("reclaim: refuse after the first memory that comes free") {
+        } else if mutant::on("relief: refuse after the first memory that comes free") {
             return false;
         } else {
             select(env.sleep(PAUSE), Box::pin(self.made())).await;
@@ -220,5 +220,97 @@ mod tests {
 
     fn ready<T>(poll: Poll<T>) -> Option<T> {
         if let Poll::Ready(value) = poll { Some(value) } else { None }
+    }
+}
+
+#[cfg(all(test, feature = "shuttle"))]
+mod threads {
+    use std::sync::{Arc, Weak};
+
+    use shuttle::future::block_on;
+    use shuttle::thread;
+
+    use super::*;
+    use crate::device::LocalFuture;
+    use crate::models::{Tasks, every_order, finds};
+    use crate::reclaim::{Attempts, Reclaimer};
+    use crate::sync::{AtomicBool, Ordering};
+
+    /// Holds a byte that it frees in its first attempt.
+    struct User {
+        budget: Arc<Budget>,
+        attempts: Arc<Attempts>,
+        ended: AtomicBool,
+    }
+
+    impl Reclaimer for User {
+        fn reclaim(&self, anew: bool) -> Vec<Attempt> {
+            if anew { vec![self.attempts.ask()] } else { vec![] }
+        }
+    }
+
+    impl User {
+        fn of(whole: &Arc<Budget>) -> Arc<Self> {
+            let (budget, attempts) = (Budget::share(whole, Budget::UNLIMITED), Arc::default());
+            budget.charge(1).expect("there is room");
+            let user = Arc::new(Self { budget, attempts, ended: AtomicBool::new(false) });
+            user.budget.register(&(Arc::downgrade(&user) as Weak<dyn Reclaimer>));
+            user
+        }
+
+        fn make_attempts(&self) {
+            let mut never: LocalFuture<()> = Box::pin(std::future::pending());
+            while !self.ended.load(Ordering::SeqCst) {
+                block_on(self.attempts.asked_or(&mut never));
+                let asks = self.attempts.asked();
+                if self.budget.used() > 0 {
+                    self.budget.uncharge(1);
+                    self.budget.note_reclaimed();
+                    self.budget.wake_one();
+                }
+                self.attempts.serve(asks);
+            }
+        }
+    }
+
+    /// Two requests want a byte each, and two users have one each for others.
+    fn requests() {
+        let whole = Budget::new(2);
+        let users = [(); 2].map(|()| User::of(&whole));
+        let workers = users.each_ref().map(|user| {
+            let user = user.clone();
+            thread::spawn(move || user.make_attempts())
+        });
+        let requests = [(); 2].map(|()| {
+            let share = Budget::share(&whole, Budget::UNLIMITED);
+            thread::spawn(move || {
+                let mut relief = Relief::new(&share);
+                while share.charge(1).is_err() {
+                    assert!(block_on(relief.wait(&Tasks)), "there is a byte for each");
+                }
+                drop(relief);
+                share
+            })
+        });
+        let shares = requests.map(|request| request.join().expect("it has its byte"));
+        for user in &users {
+            user.ended.store(true, Ordering::SeqCst);
+            drop(user.attempts.ask());
+        }
+        workers.into_iter().for_each(|worker| worker.join().expect("it ends"));
+        assert_eq!((whole.used(), shares.len()), (2, 2));
+    }
+
+    #[test]
+    fn no_request_is_refused_or_waits_for_ever_where_something_can_be_freed() {
+        every_order(2000, requests);
+    }
+
+    #[test]
+    fn the_checker_finds_a_request_that_misses_the_end_of_an_attempt() {
+        finds(
+            "watermark: wait without looking again",
+            "relief::threads::no_request_is_refused_or_waits_for_ever_where_something_can_be_freed",
+        );
     }
 }
