@@ -45,7 +45,7 @@ impl Which {
     fn means(self, mark: Mark, now: u32) -> bool {
         match self {
             Which::All => true,
-            Which::Cold { crowded } => crowded && !mark.was_touched() || mark.age(now) >= OLD,
+            Which::Cold { crowded } => crowded && !mark.is_referenced() || mark.age(now) >= OLD,
         }
     }
 }

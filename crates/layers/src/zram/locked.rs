@@ -23,9 +23,9 @@ impl Locked<'_> {
         self.mark.slot(self.words[0].load(Ordering::Relaxed))
     }
 
-    /// Whether it was accessed since it was picked.
-    pub(super) fn was_touched(&self) -> bool {
-        self.mark.was_touched()
+    /// Whether it was accessed since the hand has passed it.
+    pub(super) fn is_referenced(&self) -> bool {
+        self.mark.is_referenced()
     }
 
     /// Seconds from the last access to `now`.

@@ -7,11 +7,11 @@
 //!                  2 kind, 3 bits            0 empty, 1 repeated word, 2 object, 3 deferred, 5 spilled, 7 lost
 //!                  5 codec, 3 bits           of an object, in memory or spilled: its priority
 //!                  8 idle                    not accessed since pages were marked
-//!                  9 referenced              read or overwritten since it was picked, or the hand of `spiller` has passed
+//!                  9 referenced              read or overwritten since the hand of `spiller` has passed
 //!                 10 picked                  a thread copies the object elsewhere: see table.rs
 //!                 11 incompressible          the strongest secondary codec has not made it smaller
 //!                 12 length, 13 bits         of an object: 1 to 4096 bytes
-//!                 25 kept                    referenced when it was picked: it is again once it is put back
+//!                 25 touched                 read since it was picked
 //!                 26 seconds, 24 bits        time of the last access, modulo 194 days
 //!                 50 copy                    of an object in memory: its record in the spill file is kept, see copies.rs
 //!                 50 checksum, 14 bits       of a spilled object: the upper bits
@@ -104,7 +104,7 @@ const PICKED: u64 = 1 << 10;
 const INCOMPRESSIBLE: u64 = 1 << 11;
 const LEN_SHIFT: u32 = 12;
 const LEN_MAX: u64 = (1 << 13) - 1;
-const KEPT: u64 = 1 << 25;
+const TOUCHED: u64 = 1 << 25;
 const SECONDS_SHIFT: u32 = 26;
 const SECONDS: u64 = SECONDS_MAX << SECONDS_SHIFT;
 const HIGH_CRC_SHIFT: u32 = 50;
@@ -245,7 +245,7 @@ impl Mark {
     /// Whether an object of `len` bytes leaves memory at `now`, where memory is short.
     pub(super) fn leaves(self, len: usize, now: u32) -> bool {
         let page = spill::Page {
-            referenced: self.was_touched(),
+            referenced: self.is_referenced(),
             idle: self.is_idle(),
             huge: self.is_stored() && len == PAGE,
             age: self.age(now),
@@ -274,32 +274,36 @@ impl Mark {
     /// After an access at `seconds`.
     #[must_use]
     pub(super) fn touched(self, seconds: u32) -> Self {
-        Self(self.0 & !(SECONDS | IDLE) | REFERENCED | u64::from(seconds) << SECONDS_SHIFT)
+        let touched = if self.is_picked() { TOUCHED } else { 0 };
+        Self(self.0 & !(SECONDS | IDLE) | REFERENCED | touched | u64::from(seconds) << SECONDS_SHIFT)
+    }
+
+    /// Whether the page was accessed since the hand has passed it.
+    pub(super) fn is_referenced(self) -> bool {
+        self.0 & REFERENCED != 0
     }
 
     /// Whether the slot was read since it was picked.
     pub(super) fn was_touched(self) -> bool {
-        self.0 & REFERENCED != 0
+        self.0 & TOUCHED != 0
     }
 
     pub(super) fn is_picked(self) -> bool {
         self.0 & PICKED != 0
     }
 
-    /// Picked, and not read since. That it was before is kept.
+    /// Picked, and not read since.
     #[must_use]
     pub(super) fn picked(self) -> Self {
-        let kept = if self.was_touched() { KEPT } else { 0 };
-        Self(self.0 & !REFERENCED | PICKED | kept)
+        let forgets = mutant::on("zram: a page that is put back has lost its second chance");
+        let mark = if forgets { self.passed() } else { self };
+        Self(mark.0 | PICKED)
     }
 
-    /// No longer picked. What a read since or before has set stays.
+    /// No longer picked.
     #[must_use]
     pub(super) fn unpicked(self) -> Self {
-        let kept =
-            self.0 & KEPT != 0 && !mutant::on("zram: a page that is put back has lost its second chance");
-        let referenced = if kept { REFERENCED } else { 0 };
-        Self(self.0 & !(PICKED | KEPT) | referenced)
+        Self(self.0 & !(PICKED | TOUCHED))
     }
 
     /// The mark of the same page once its object is `slot`; in memory it keeps its copy.
@@ -364,11 +368,12 @@ mod tests {
         let moved = picked.touched(80).moved_to(to).unpicked();
         assert_eq!((moved.slot(to.word()), moved), (to, Mark::new(to, 80).touched(80)));
         let warm = Mark::new(from, 77).touched(77);
-        assert!(!warm.picked().was_touched() && warm.picked().unpicked() == warm);
+        assert!(warm.picked().is_referenced() && !warm.picked().was_touched());
+        assert_eq!(warm.picked().unpicked(), warm);
         assert_eq!(warm.picked().moved_to(to).unpicked(), Mark::new(to, 77).touched(77));
         let spilled = away(3, 4, u32::MAX, 100, 1);
         let there = picked.moved_to(spilled).unpicked();
-        assert_eq!((there.slot(spilled.word()), there.was_touched()), (spilled, false));
+        assert_eq!((there.slot(spilled.word()), there.is_referenced()), (spilled, false));
         assert_eq!(
             there.touched(81).moved_to(to),
             Mark::new(to, 81).touched(81),

@@ -13,7 +13,7 @@ fn accessed(bench: &Bench) -> usize {
     let mut accessed = 0;
     for first in (0..2 * PAGES).step_by(PAGE_SLOTS as usize) {
         bench.zram.core.table.marks(first..(first + PAGE_SLOTS).min(2 * PAGES), |_, mark| {
-            accessed += usize::from(mark.was_touched())
+            accessed += usize::from(mark.is_referenced())
         });
     }
     accessed

@@ -35,7 +35,7 @@ fn a_mark_changes_beside_whoever_holds_its_slot() {
         walks.into_iter().for_each(|thread| thread.join().expect("it ends"));
         read(&zram, 0, &page(1));
         let known_last = known(&zram).expect("it holds a page");
-        assert!(!known_last.is_idle() && known_last.was_touched() && !known_last.is_picked());
+        assert!(!known_last.is_idle() && known_last.is_referenced() && !known_last.is_picked());
         mark(&zram, 0, 0);
         assert!(known(&zram).is_some_and(Mark::is_idle));
         zram.verify();
