@@ -2,12 +2,15 @@
 //!
 //! The real ones live in the `io` crate, the simulated ones in `sim`; a layer cannot tell which it has.
 
+use std::pin::Pin;
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use crate::block_device::device::LocalFuture;
 use crate::error::Kind;
 use crate::sync::Words;
+
+/// A boxed future that stays on its thread.
+pub type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// Work to be started on another thread: the closure travels, the future it makes stays there.
 pub type Task = Box<dyn FnOnce() -> LocalFuture<()> + Send>;

@@ -45,7 +45,7 @@ pub mod work;
 pub use block::{BlockIndex, BlockSize, ByteRange, SECTOR};
 pub use block_device::align::Aligned;
 pub use block_device::at_risk::AtRisk;
-pub use block_device::device::{Answer, BlockDevice, Extent, Geometry, LocalFuture, Submission};
+pub use block_device::device::{Answer, BlockDevice, Extent, Geometry, Submission};
 pub use block_device::grow::Grow;
 pub use block_device::request::{Flags, Op, Reply, Request};
 pub use block_device::seam::Seam;
@@ -56,7 +56,7 @@ pub use control::attribute::{
     Attribute, Attributes, Column, Excerpt, Preset, Role, Spec, Switch, Table, Type, Unit, Value, When,
 };
 pub use control::{attribute, stats};
-pub use env::{Env, Place, Region, Regions, Task, task};
+pub use env::{Env, LocalFuture, Place, Region, Regions, Task, task};
 pub use error::{Error, Kind};
 pub use job::{Job, Report};
 pub use memory::budget::{Budget, Charge};

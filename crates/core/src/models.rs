@@ -7,10 +7,9 @@ use std::time::Duration;
 use shuttle::future::{spawn_local, yield_now};
 use shuttle::thread::{self, JoinHandle};
 
-use crate::block_device::device::LocalFuture;
-use crate::env::{Env, Place, Task};
-use crate::memory::buffer::Buffers;
 use crate::block_device::request::{Op, Request};
+use crate::env::{Env, LocalFuture, Place, Task};
+use crate::memory::buffer::Buffers;
 use crate::sync::{AtomicU64, Ordering, Unseen, models};
 
 pub use crate::sync::models::finds;

@@ -16,10 +16,8 @@ use std::task::{Context, Poll};
 
 use crate::block::{BlockSize, ByteRange};
 use crate::block_device::request::{Reply, Request};
+use crate::env::LocalFuture;
 use crate::error::Kind;
-
-/// A boxed future that stays on its thread.
-pub type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// An answer now, or later.
 pub enum Answer<T> {

@@ -1,6 +1,6 @@
 //! How a part becomes larger while it is in use.
 
-use crate::block_device::device::LocalFuture;
+use crate::env::LocalFuture;
 use crate::error::Error;
 
 /// What a part does when its device is to grow.

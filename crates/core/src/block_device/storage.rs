@@ -7,7 +7,8 @@
 //! the system may still carry it out: to be sure, the future is handed to [`crate::Env::spawn_here`].
 
 use crate::block::ByteRange;
-use crate::block_device::device::{Answer, Extent, Geometry, LocalFuture};
+use crate::block_device::device::{Answer, Extent, Geometry};
+use crate::env::LocalFuture;
 use crate::error::Kind;
 use crate::memory::buffer::IoBuf;
 

@@ -1,6 +1,6 @@
 //! How a part ends, where that takes more than being dropped.
 
-use crate::block_device::device::LocalFuture;
+use crate::env::LocalFuture;
 use crate::error::Error;
 
 /// What a part does when its device is no longer served.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 
 use futures_util::future::{Either, select};
 
-use crate::block_device::device::LocalFuture;
+use crate::env::LocalFuture;
 use crate::sync::{AtomicU64, Mutex, Ordering, Semaphore, Watermark};
 
 /// Memory that came free while nobody waited lets one request try, when it comes to wait: at most so many.
@@ -56,7 +56,7 @@ impl Attempts {
         self.serve(self.asked());
     }
 
-    /// The reclaimer ends: whoever asks is served at once.
+    /// The reclaimer ends: each ask is served at once.
     pub fn end(&self) {
         self.serve(u64::MAX);
     }

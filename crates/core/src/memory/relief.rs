@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, select};
 
-use crate::memory::budget::Budget;
 use crate::env::Env;
-use crate::mutant;
+use crate::memory::budget::Budget;
 use crate::memory::reclaim::{Attempt, Reclaim};
+use crate::mutant;
 
 /// A request that has tried in vain leaves what comes free to others for so long: it may have been its own.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -98,8 +98,7 @@ mod tests {
     use std::task::{Context, Poll, Waker};
 
     use super::*;
-    use crate::block_device::device::LocalFuture;
-    use crate::env::{Place, Task};
+    use crate::env::{LocalFuture, Place, Task};
     use crate::memory::reclaim::{Attempts, Reclaimer};
     use crate::sync::{AtomicU32, Ordering};
 
@@ -231,7 +230,7 @@ mod threads {
     use shuttle::thread;
 
     use super::*;
-    use crate::device::LocalFuture;
+    use crate::env::LocalFuture;
     use crate::models::{Tasks, every_order, finds};
     use crate::reclaim::{Attempts, Reclaimer};
     use crate::sync::{AtomicBool, Ordering};

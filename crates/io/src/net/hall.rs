@@ -15,11 +15,11 @@ use spillway_core::{Phase, Shutdown};
 
 use crate::net::connection::Connection;
 use crate::net::control::{Admission, Control};
-use crate::runtime::driver::WAKES_MAX;
 use crate::net::peer::Account;
-use crate::runtime::pool::Pool;
 use crate::net::roll::{Capacity, GRACE_MIN, Roll, Vacancy};
 use crate::net::socket::peer_of;
+use crate::runtime::driver::WAKES_MAX;
+use crate::runtime::pool::Pool;
 
 /// Makes the session of a new connection, on the worker that serves it.
 pub type NewSession = Arc<dyn Fn() -> Box<dyn Session> + Send + Sync>;

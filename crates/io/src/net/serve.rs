@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use spillway_core::{Phase, Shutdown};
 
-use crate::runtime::env::yield_now;
 use crate::net::hall::{Hall, Limits, NewSession};
-use crate::runtime::op::{Awaited, Event, shortage_passes};
 use crate::net::roll::GRACE_MIN;
 use crate::net::socket::Listener;
+use crate::runtime::env::yield_now;
+use crate::runtime::op::{Awaited, Event, shortage_passes};
 use crate::runtime::workers::Workers;
 
 /// Connections accepted in a row before other tasks get their turn.

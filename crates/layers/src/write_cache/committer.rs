@@ -82,7 +82,7 @@ impl Core {
         self.want_commit(self.journal.covering(), Committer::Background);
     }
 
-    /// Asks for a commit that leaves `seq_count`, unless somebody has.
+    /// Asks for a commit that leaves `seq_count`, unless that was asked for.
     fn want_commit(self: &Arc<Self>, seq_count: u64, committer: Committer) {
         if self.journal.wanted.current() < seq_count {
             self.journal.wanted.advance(seq_count);

@@ -194,7 +194,10 @@ mod tests {
         ("crates/a/src/empty.rs", "fn plain() {}\n"),
         ("crates/a/tests/whole.rs", "#[rt::test]\nasync fn lasts() { go().await? }\n"),
         ("crates/a/tests/many/part.rs", "#[test]\nfn ends() { panic!() }\n"),
-        ("tests/tests/e2e/client.rs", "#[test]\nfn connects() { panic!() }\n#[test]\nfn holds() { panic!() }\n"),
+        (
+            "tests/tests/e2e/client.rs",
+            "#[test]\nfn connects() { panic!() }\n#[test]\nfn holds() { panic!() }\n",
+        ),
         ("tools/sim/src/stacks.rs", "const A: Row = Row { name: \"ram-spill\" };\n"),
         ("tools/fuzz/fuzz_targets/bytes.rs", "fn fuzz() {}\n"),
     ];

@@ -14,7 +14,7 @@ fn raw(slot: u64) -> Vec<u8> {
     page(&mut Random(slot), 100)
 }
 
-/// A device that spills where somebody waits for memory and not before, and another one beside it. All memory but `left` bytes is in use,
+/// A device that spills where a request waits for memory and not before, and another one beside it. All memory but `left` bytes is in use,
 /// most of it by pages of the first.
 fn pair(medium: Medium, left: u64) -> (Spilling, Bench) {
     let config = Config {
