@@ -75,7 +75,7 @@ impl Folios {
 
     pub(super) fn get_mut(&mut self, unit: UnitNumber) -> Option<&mut Folio> {
         let (_, place) = self.find(unit)?;
-        Some(self.zones[place.zone()].at_mut(place.slot()))
+        Some(self.zones[place.zone()].slots.at_mut(place.slot()))
     }
 
     /// What stands in a part of a folio.
@@ -192,7 +192,7 @@ impl Folios {
 
     /// All of them.
     fn all(&self) -> impl Iterator<Item = &Folio> {
-        self.zones.iter().flat_map(Share::all)
+        self.zones.iter().flat_map(|zone| zone.slots.all())
     }
 
     /// The folios that `range` touches and the cache has, in order.
@@ -208,7 +208,7 @@ impl Folios {
         note(FOLIO + copied(bytes.len() as u64));
         let share = &mut self.zones[place.zone()];
         share.bytes_mut(place.slot(), piece.bytes.clone()).copy_from_slice(bytes);
-        let folio = share.at_mut(place.slot());
+        let folio = share.slots.at_mut(place.slot());
         folio.touch(&piece.blocks);
         let dirtied = u64::from(folio.state.write(piece.blocks.clone()));
         let zone = folio.zone();

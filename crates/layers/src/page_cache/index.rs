@@ -31,11 +31,11 @@ pub(super) struct Index {
 
 #[inline]
 fn at(zones: &[Share], place: Place) -> &Folio {
-    zones[place.zone()].at(place.slot())
+    zones[place.zone()].slots.at(place.slot())
 }
 
 fn at_mut(zones: &mut [Share], place: Place) -> &mut Folio {
-    zones[place.zone()].at_mut(place.slot())
+    zones[place.zone()].slots.at_mut(place.slot())
 }
 
 fn units(span: Span) -> impl Iterator<Item = UnitNumber> {
@@ -116,7 +116,7 @@ impl Index {
         let touches = |folio: &&Folio| folio.unit < units.end && folio.span().end() > units.start;
         let regions = units.start.0 >> self.region_order..=(units.end.0 - 1) >> self.region_order;
         let mut found: Vec<&Folio> = if regions.end() - regions.start() >= self.lists.len() as u64 {
-            zones.iter().flat_map(Share::all).filter(touches).collect()
+            zones.iter().flat_map(|zone| zone.slots.all()).filter(touches).collect()
         } else {
             let listed = |region: u64| {
                 let (order, list) = (self.region_order, self.list(UnitNumber(region << self.region_order)));
@@ -142,7 +142,7 @@ impl Index {
     /// Asserts that each folio is found by each of its units, and is in its list.
     pub(super) fn verify(&self, zones: &[Share]) {
         let (mut folios, mut entries, mut listed) = (0, 0, 0);
-        for span in zones.iter().flat_map(Share::all).map(Folio::span) {
+        for span in zones.iter().flat_map(|zone| zone.slots.all()).map(Folio::span) {
             for unit in units(span) {
                 let found = self.find(zones, unit).map(|(folio, _)| folio.span());
                 assert_eq!(found, Some(span), "{unit:?}");

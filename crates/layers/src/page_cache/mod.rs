@@ -41,6 +41,7 @@
 //! | `writeback`, `flushing`, `ageing` | the cache as a source of the write-back engine; flushes; what is dirty for too long |
 //! | `work` | what steps cost of the slice that one poll may do |
 //! | `ending` | drains; the last attempt, and what is lost |
+//! | `of_2011` | the kernel's ways of 2011, in builds of the bench and the simulator |
 
 mod ageing;
 mod attributes;

@@ -48,14 +48,14 @@ impl Slots {
         }
     }
 
-    fn at_mut(&mut self, slot: u32) -> &mut Folio {
+    pub(super) fn at_mut(&mut self, slot: u32) -> &mut Folio {
         match &mut self.slots[slot] {
             Slot::Taken(folio) => folio,
             Slot::Free(_) => panic!("slot {slot} has no folio"),
         }
     }
 
-    fn all(&self) -> impl Iterator<Item = &Folio> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Folio> {
         self.slots.iter().filter_map(|slot| match slot {
             Slot::Taken(folio) => Some(folio),
             Slot::Free(_) => None,
@@ -220,22 +220,9 @@ impl Share {
         }
     }
 
-    #[inline]
-    pub(super) fn at(&self, slot: u32) -> &Folio {
-        self.slots.at(slot)
-    }
-
-    pub(super) fn at_mut(&mut self, slot: u32) -> &mut Folio {
-        self.slots.at_mut(slot)
-    }
-
     /// A part of what stands in a folio.
     pub(super) fn bytes_mut(&mut self, slot: u32, bytes: Range<usize>) -> &mut [u8] {
         self.slabs.bytes_mut(&self.slots.at(slot).frame, bytes)
-    }
-
-    pub(super) fn all(&self) -> impl Iterator<Item = &Folio> {
-        self.slots.all()
     }
 
     /// A new folio; the slot that it gets.
