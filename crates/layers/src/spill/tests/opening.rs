@@ -3,6 +3,7 @@
 use spillway_sim::disk::{Call, Effect, Fault};
 
 use super::*;
+use crate::spill::format::UNIT;
 
 fn opened(medium: Medium, settings: &Settings) -> Result<Option<String>, Error> {
     open(medium, settings, Plan::default(), 2).map(|(_, note)| note)
@@ -100,6 +101,23 @@ fn a_damaged_superblock_has_a_copy() {
     assert!(opened(damaged(&[0]), &settings()).is_ok());
     assert!(opened(damaged(&[1 << (SHIFT - 2)]), &settings()).is_ok());
     refused(&damaged(&[0, 1 << (SHIFT - 2)]), &settings(), Kind::Invalid, &["damaged"]);
+}
+
+#[test]
+fn a_file_of_another_version_is_refused_by_its_number() {
+    let house = House::new(1);
+    house.stop().expect("the disk is sound");
+    let whole = house.cut();
+    let mut file = vec![0; whole.bytes() as usize];
+    whole.read_durable(0, &mut file);
+    for at in [0, 1 << (SHIFT - 2)] {
+        let superblock = &mut file[at..at + UNIT];
+        superblock[8] = 1;
+        let crc = crc32c::crc32c(&superblock[..UNIT - 4]);
+        superblock[UNIT - 4..].copy_from_slice(&crc.to_le_bytes());
+    }
+    let old = Medium::of(whole.bytes(), |sector| file.as_chunks().0[sector as usize]);
+    refused(&old, &settings(), Kind::Invalid, &["version 1", "only version 2", "--force"]);
 }
 
 #[test]
