@@ -408,7 +408,7 @@ fn pages() -> page_cache::Config {
         folio_size: Some(8192),
         dirty_background_ratio: 20,
         dirty_ratio: 60,
-        cut: page_cache::Cut { region_bytes: 16 << 10, shards: 2, ..Default::default() },
+        cut: page_cache::Cut { region_bytes: 16 << 10, shards: 2 },
         ..Default::default()
     }
 }
@@ -424,7 +424,7 @@ fn sectors() -> page_cache::Config {
         page_cache_bytes_max: Some(43 << 10),
         block_size: Some(512),
         folio_size: Some(4096),
-        cut: page_cache::Cut { region_bytes: 8192, shards: 2, ..Default::default() },
+        cut: page_cache::Cut { region_bytes: 8192, shards: 2 },
         ..pages()
     }
 }

@@ -64,7 +64,7 @@ impl House {
             folio_size: Some(folio),
             dirty_background_ratio: percent,
             dirty_ratio: percent,
-            cut: Cut { region_bytes: folio, shards: 2, ..Cut::default() },
+            cut: Cut { region_bytes: folio, shards: 2 },
             ..Config::default()
         })
     }
@@ -76,7 +76,7 @@ impl House {
             block_size: Some(BLOCK as u64),
             dirty_background_ratio: 100,
             dirty_ratio: 100,
-            cut: Cut { region_bytes: 4 * FOLIO * BLOCK as u64, shards: 1, ..Cut::default() },
+            cut: Cut { region_bytes: 4 * FOLIO * BLOCK as u64, shards: 1 },
             ..Config::default()
         })
     }
@@ -90,7 +90,7 @@ impl House {
             folio_size: Some(folio),
             dirty_background_ratio: 100,
             dirty_ratio: 100,
-            cut: Cut { region_bytes: folio, shards: 32, ..Cut::default() },
+            cut: Cut { region_bytes: folio, shards: 32 },
             ..Config::default()
         };
         let house = Self::over(2 * BESIDE_FIRST, &config);

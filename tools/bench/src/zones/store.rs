@@ -43,7 +43,7 @@ const GAIN: f64 = 1.3;
 /// stop, and the only one does at seven eighths of the limit.
 fn of_2011() -> Config {
     let division = Division { zones: ZONES.to_vec(), as_in_2011: true, ..Division::default() };
-    let cut = Cut { region_bytes: 128 << 10, shards: 1, ..Cut::default() };
+    let cut = Cut { region_bytes: 128 << 10, shards: 1 };
     Config { folio_size: Some(4096), dirty_ratio: LIMIT * 7 / 8, division, cut, ..Config::default() }
 }
 

@@ -8,7 +8,7 @@ const REGION: usize = 16;
 
 /// Where everything may be dirty, in four shards and folios of a region.
 fn house(latency: Latency) -> House {
-    let cut = Cut { region_bytes: (REGION * BLOCK) as u64, shards: 4, ..Cut::default() };
+    let cut = Cut { region_bytes: (REGION * BLOCK) as u64, shards: 4 };
     let config = Config {
         page_cache_bytes_max: Some(4 << 20),
         folio_size: Some((REGION * BLOCK) as u64),

@@ -112,7 +112,7 @@ const INVERSE: usize = 4811;
 /// A shard has a part of the memory: what that cannot hold leaves, and writers wait for it, however much the others have.
 #[test]
 fn a_shard_lives_in_its_own_memory() {
-    let cut = Cut { region_bytes: 64 << 10, shards: 4, ..Cut::default() };
+    let cut = Cut { region_bytes: 64 << 10, shards: 4 };
     let house = House::new(&Config {
         page_cache_bytes_max: Some(2 << 20),
         dirty_background_ratio: 100,

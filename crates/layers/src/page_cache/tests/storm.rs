@@ -87,8 +87,7 @@ impl Storm {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
         let mut one_of = |values: &[u64]| values[random.below(values.len() as u64) as usize];
-        let cut =
-            Cut { region_bytes: one_of(&[0, 65536, 1 << 18]), shards: one_of(&[0, 1, 2]), ..Cut::default() };
+        let cut = Cut { region_bytes: one_of(&[0, 65536, 1 << 18]), shards: one_of(&[0, 1, 2]) };
         let zones = if one_of(&[0, 0, 1]) == 1 { vec![1, 3] } else { Vec::new() };
         let config = Config {
             page_cache_bytes_max: Some(one_of(&[3 << 19, 2 << 20, 8 << 20])),

@@ -11,7 +11,7 @@ pub(super) fn roomy() -> Config {
         dirty_background_ratio: 20,
         dirty_ratio: 60,
         folio_size: Some(16384),
-        cut: Cut { region_bytes: 256 << 10, shards: 4, ..Cut::default() },
+        cut: Cut { region_bytes: 256 << 10, shards: 4 },
         ..Config::default()
     }
 }

@@ -5,7 +5,7 @@ use super::*;
 /// A MiB in zones of which the first is a fifth; two fifths may be unsaved, and are before anything is written back, a folio at a time.
 pub(super) fn small_and_large() -> Config {
     let division = Division { zones: vec![1, 4], ..Division::default() };
-    let cut = Cut { region_bytes: 16384, shards: 1, ..Cut::default() };
+    let cut = Cut { region_bytes: 16384, shards: 1 };
     Config {
         division,
         cut,

@@ -67,7 +67,7 @@ fn what_becomes_dirty_as_the_timer_ends_is_written_back() {
             dirty_background_ratio: 100,
             dirty_ratio: 100,
             dirty_expire: 1600,
-            cut: Cut { region_bytes: folio, shards: 2, ..Cut::default() },
+            cut: Cut { region_bytes: folio, shards: 2 },
             ..Config::default()
         };
         let house = House::within(Arc::new(Passing::default()), 8, &config);
