@@ -1,8 +1,10 @@
 //! The commands beside a running server, and the other kinds of server.
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use rustix::process::Signal;
 use spillway_tests::raw::{Client, errno};
 use spillway_tests::{Launch, Scratch, Server, pattern, tool, until};
 
@@ -162,8 +164,26 @@ fn a_device_that_takes_long_to_stop_keeps_nobody_waiting() {
         server.spillway(&["set", "quick", "compact", "1"]).well();
         server.spillway(&["reset", "quick"]).well();
         assert!(!stopping.is_finished(), "an hour has not gone by");
-        server.signal(rustix::process::Signal::KILL);
+        server.signal(Signal::KILL);
         assert!(stopping.join().expect("it ends").code != Some(0));
     });
     server.ends();
+}
+
+/// The server ends with its last device, whose last flush takes an hour.
+#[test]
+fn a_server_that_a_command_stops_ends_at_once_by_a_second_signal() {
+    let config = "[[device]]\nname = \"slow\"\norigin = { kind = \"zram\", disksize = \"1M\" }\n\
+                  layers = [ { kind = \"delay\", flush_us = 3600000000 } ]\n";
+    let mut server = Launch::serve(Arc::default(), config).start();
+    std::thread::scope(|scope| {
+        let stopping = scope.spawn(|| server.spillway(&["stop", "slow"]));
+        until("the device is gone", || UnixStream::connect(server.socket()).is_err().then_some(()));
+        until("it ends", || {
+            server.signal(Signal::TERM);
+            stopping.is_finished().then_some(())
+        });
+        assert!(stopping.join().expect("it ends").code != Some(0));
+    });
+    assert_eq!(server.ends().code(), Some(143), "{}", server.log());
 }

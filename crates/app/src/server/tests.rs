@@ -46,12 +46,17 @@ fn block_background(workers: &Workers) -> Sender<()> {
     release
 }
 
+/// A server in a folder of its own, and what asks its thread.
+fn server(scratch: &Scratch) -> (Server, Sender<Event>, RuntimeFolder) {
+    let folder = RuntimeFolder::at(&scratch.path().join("run"));
+    let (to_self, events) = mpsc::channel();
+    (Server::start(plan(), &folder, to_self.clone(), events).unwrap(), to_self, folder)
+}
+
 #[test]
 fn changes_and_control_clients_wait_for_no_background_work() {
     let scratch = Scratch::new("server");
-    let folder = RuntimeFolder::at(&scratch.path().join("run"));
-    let (to_self, events) = mpsc::channel();
-    let server = Server::start(plan(), &folder, to_self, events).unwrap();
+    let (server, _, folder) = server(&scratch);
     let release = block_background(&server.workers);
     let client = std::thread::spawn(move || {
         let (device, attribute) = (|| "a".to_owned(), || "max_comp_streams".to_owned());
@@ -68,4 +73,19 @@ fn changes_and_control_clients_wait_for_no_background_work() {
     });
     server.run().unwrap();
     client.join().unwrap();
+}
+
+/// Its connection would be waited for, and it for an answer.
+#[test]
+fn a_client_that_asks_behind_a_stop_is_told_that_the_server_stops() {
+    let scratch = Scratch::new("behind-a-stop");
+    let (server, to_self, folder) = server(&scratch);
+    let hold = Operation::Hold { device: "a".into(), opener: None };
+    let client = std::thread::spawn(move || ask(&folder, &hold));
+    let asked = server.events.recv().unwrap();
+    let (stopped, reply) = Job::new();
+    [Event::Stop(reply), asked].into_iter().for_each(|event| to_self.send(event).unwrap());
+    server.run().unwrap();
+    assert_eq!(block_on(stopped), Some(Ok(())));
+    assert_eq!(client.join().unwrap().map_err(|error| error.kind), Err(Kind::ShuttingDown));
 }
