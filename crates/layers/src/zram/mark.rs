@@ -19,8 +19,7 @@
 //!                  checksum 18 bits (the lower ones), offset in its segment 22, segment 24
 //! ```
 //!
-//! A mark of 0 is an empty slot that no thread has locked. Kinds 4 and 6 are kept for clusters of pages, in memory and
-//! spilled.
+//! A mark of 0 is an empty slot that no thread has locked. Kinds 4 and 6 are kept for clusters of pages.
 
 use spillway_core::mutant;
 use spillway_policy::spill;
@@ -78,11 +77,10 @@ impl Slot {
     /// The word of a slot that holds this.
     pub(super) fn word(self) -> u64 {
         match self {
-            Slot::Empty => 0,
+            Slot::Empty | Slot::Lost => 0,
             Slot::Same(word) => word,
             Slot::Stored(cell, _) | Slot::Deferred(cell) => cell.address(),
             Slot::Spilled(away) => away.word(),
-            Slot::Lost => 0,
         }
     }
 }
@@ -124,9 +122,7 @@ impl Mark {
         match slot {
             Slot::Empty => Self(0),
             Slot::Same(_) => Self(SAME | accessed),
-            Slot::Stored(..) | Slot::Deferred(_) | Slot::Spilled(_) | Slot::Lost => {
-                Self(Self::of_object(slot) | accessed)
-            }
+            object => Self(Self::of_object(object) | accessed),
         }
     }
 
@@ -396,9 +392,8 @@ mod tests {
     #[test]
     fn a_page_is_idle_from_being_marked_to_its_next_access_and_ages_go_round() {
         let mark = Mark::new(stored(1, 2, 3, 100, 1), SECONDS_MAX as u32 - 4);
-        assert!(
-            !mark.is_idle() && mark.with_idle(true).is_idle() && !mark.with_idle(true).touched(5).is_idle()
-        );
+        let idle = mark.with_idle(true);
+        assert!(!mark.is_idle() && idle.is_idle() && !idle.touched(5).is_idle());
         assert_eq!([mark.age(SECONDS_MAX as u32 - 4), mark.age(5)], [0, 10]);
         assert_eq!(mark.age(SECONDS_MAX as u32 - 5), 0, "the clock was read before the access");
     }

@@ -2,6 +2,7 @@
 
 use std::task::{Context, Waker};
 
+use spillway_core::Suspend;
 use spillway_sim::disk::Medium;
 
 use super::on_disk::{Spilling, config, medium, spilling};
@@ -144,5 +145,21 @@ fn a_write_that_is_withdrawn_leaves_a_device_at_rest() {
     let away = first.bd_stat()[0];
     assert!(away <= HELD / 4, "{away} pages have left for nobody");
     assert_eq!(fill(&second, 20), 20);
+    first.settle();
+}
+
+#[test]
+fn a_write_is_refused_once_the_other_device_has_reached_its_limit_or_its_end() {
+    let (first, second) = pair(medium(100), 64 << 10);
+    first.set("writeback_limit_enable", "1");
+    first.set("writeback_limit", "50");
+    let stored = fill(&second, HELD);
+    assert_eq!(first.bd_stat()[0], 50);
+    assert!((40..70).contains(&stored), "{stored} pages fit what is left and what has left");
+    check(&first, 0, HELD);
+    check(&second, 1000, stored);
+    first.set("writeback_limit_enable", "0");
+    first.run(Answer::pending(first.zram.suspend())).unwrap();
+    assert_eq!(second.write(stored, &raw(1)), Err(Kind::NoSpace));
     first.settle();
 }
