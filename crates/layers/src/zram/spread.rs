@@ -164,11 +164,14 @@ fn assist_for_a_slice(core: &Core, shared: &Shared, buf: &IoBuf) -> bool {
 fn assist_with(core: &Core, shared: &Shared, buf: &IoBuf, slice: &mut Slice) -> bool {
     let now = core.seconds();
     while !slice.is_over() {
-        let Some(mut stream) = core.streams.try_take() else { return false };
+        let mut stream = core.streams.try_take();
+        if stream.is_none() {
+            return false;
+        }
         let Some(page) = shared.take_page() else { return false };
         let bytes = &buf[page * PAGE..(page + 1) * PAGE];
-        match core.store_with(&mut stream, shared.first + page as u64, bytes, now, slice) {
-            Ok(()) => {}
+        match core.store_page(shared.first + page as u64, bytes, now, &mut stream, slice) {
+            Ok(stored) => assert!(stored, "it has a stream"),
             Err(Kind::NoSpace) if !mutant::on("zram: refuse what an assistant found no memory for") => {
                 shared.returned.lock().push(page);
                 return false;

@@ -113,8 +113,10 @@ impl Core {
             if slice.is_over() {
                 return (done, Ok(()));
             }
-            if let Err(refused) = self.store_page(first + done as u64, page, now, &mut stream, slice) {
-                return (done, Err(refused));
+            match self.store_page(first + done as u64, page, now, &mut stream, slice) {
+                Ok(true) => {}
+                Ok(false) => return (done, Err(Refused::NoStream)),
+                Err(kind) => return (done, Err(Refused::Failed(kind))),
             }
             if done % PAGES_A_STREAM == PAGES_A_STREAM - 1 {
                 stream = None;
@@ -123,34 +125,30 @@ impl Core {
         (pages.len() / PAGE, Ok(()))
     }
 
-    fn store_page<'a>(
+    /// Stores a page, by `stream` or else an idle one, if it takes one; false where none is idle.
+    pub(super) fn store_page<'a>(
         &'a self,
         index: u64,
         page: &[u8],
         now: u32,
         stream: &mut Option<Taken<'a>>,
         slice: &mut Slice,
-    ) -> Result<(), Refused> {
+    ) -> Result<bool, Kind> {
         if let Some(word) = repeated_word(page) {
-            return self.store_word(index, word, now, slice).map_err(Refused::Failed);
+            slice.count(work::SLOT + work::COPY);
+            self.publish(index, Slot::Same(word), now)?;
+        } else if !self.defer(index, page, now, slice) {
+            if stream.is_none() {
+                *stream = self.streams.try_take();
+            }
+            let Some(stream) = stream else { return Ok(false) };
+            self.store_compressed(stream, index, page, now, slice)?;
         }
-        if self.defer(index, page, now, slice) {
-            return Ok(());
-        }
-        if stream.is_none() {
-            *stream = self.streams.try_take();
-        }
-        let stream = stream.as_mut().ok_or(Refused::NoStream)?;
-        self.store_by(stream, index, page, now, slice).map_err(Refused::Failed)
-    }
-
-    fn store_word(&self, index: u64, word: u64, now: u32, slice: &mut Slice) -> Result<(), Kind> {
-        slice.count(work::SLOT + work::COPY);
-        self.publish(index, Slot::Same(word), now)
+        Ok(true)
     }
 
     /// Compresses and stores a page that repeats no word.
-    fn store_by(
+    fn store_compressed(
         &self,
         encoder: &mut Encoder,
         index: u64,
@@ -189,22 +187,6 @@ impl Core {
         let freed = replaced.inspect_err(|_| self.pool.free(&self.pages, cell))?;
         slice.grow((cell.len() as u64).saturating_sub(freed));
         Ok(())
-    }
-
-    /// Stores a page by a stream that was taken for it.
-    pub(super) fn store_with(
-        &self,
-        encoder: &mut Encoder,
-        index: u64,
-        page: &[u8],
-        now: u32,
-        slice: &mut Slice,
-    ) -> Result<(), Kind> {
-        match repeated_word(page) {
-            Some(word) => self.store_word(index, word, now, slice),
-            None if self.defer(index, page, now, slice) => Ok(()),
-            None => self.store_by(encoder, index, page, now, slice),
-        }
     }
 
     /// Puts `slot`, which holds something, in place and frees what was there.
