@@ -195,6 +195,7 @@ impl House {
         if row.exact {
             others.join(&self.visitor.model);
         }
+        self.visitor.join_spilling();
         let (site, failure) = (self.visitor.site.clone(), Rc::new(OnceCell::new()));
         let failed = failure.clone();
         let opening = self.spawn(async move {

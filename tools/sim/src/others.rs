@@ -24,12 +24,24 @@ pub(crate) struct Others {
     base: Cell<u64>,
     /// Of devices that take memory for nothing but what they hold.
     models: RefCell<Vec<Rc<RefCell<Model>>>>,
+    /// Of devices that spill: bytes in memory that can leave.
+    spilling: RefCell<Vec<Box<dyn Fn() -> u64>>>,
 }
 
 impl Others {
     pub(crate) fn new(budget: Arc<Budget>) -> Self {
-        let (held, came, base, models) = Default::default();
-        Self { budget, held, came, base, models }
+        let (held, came, base, models, spilling) = Default::default();
+        Self { budget, held, came, base, models, spilling }
+    }
+
+    /// A device is one of them that spills; it says how many bytes in memory can leave.
+    pub(crate) fn join_spilling(&self, can_leave: impl Fn() -> u64 + 'static) {
+        self.spilling.borrow_mut().push(Box::new(can_leave));
+    }
+
+    /// Bytes in memory that can leave, of all devices.
+    pub(crate) fn can_leave(&self) -> u64 {
+        self.spilling.borrow().iter().map(|can_leave| can_leave()).sum()
     }
 
     /// A device is one of them that takes memory for nothing but what it holds, as `model` knows it.

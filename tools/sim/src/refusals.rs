@@ -1,20 +1,19 @@
 //! What a client may be refused for want of memory, and after an error.
 
 use spillway_core::{Attributes, Kind, Op, Value};
+use spillway_layers::stack::Stack;
 use spillway_sim::model::{Number, Violation};
 
+use crate::spill::Spill;
 use crate::visitor::Visitor;
 
 impl Visitor {
     /// After a write that found no memory, made alone since it was the step `alone`, no page is left in memory that could have left.
     pub(crate) fn judge_spilling(&self, alone: Option<u64>) {
-        let spill = self.spill.as_ref().filter(|_| !self.faulty && self.has_spill_file());
+        let spill = self.spill.as_ref().filter(|_| !self.faulty);
         let Some(spill) = spill.filter(|_| alone.is_some() && alone == self.steps.alone()) else { return };
-        let count = |name| self.stack().get(name).ok().and_then(|value| value.number());
-        let count = |name| count(name).expect("what spills has this attribute");
-        let (full, written) = (count("spill_full") > 0, count("spill_written_bytes"));
-        let left = count("compr_data_size");
-        if left > 0 && !spill.may_hold_back(full, written) {
+        let left = can_leave(self.stack(), spill);
+        if left > 0 {
             self.fail(Violation(format!(
                 "a write found no memory, but {left} bytes in memory could have left"
             )));
@@ -27,11 +26,24 @@ impl Visitor {
         if limited || self.faulty || alone.is_none() || alone != self.steps.alone() {
             return;
         }
+        let left = self.others.can_leave();
+        if left > 0 {
+            self.fail(Violation(format!(
+                "a write found no memory, but {left} bytes of another device could have left"
+            )));
+        }
         if let Some(left) = self.others.unexplained() {
             self.fail(Violation(format!(
                 "a write found no memory, but {left} bytes more than all devices hold can be had"
             )));
         }
+    }
+
+    /// The device spills, and can free memory for others.
+    pub(crate) fn join_spilling(&self) {
+        let Some(spill) = self.spill.clone().filter(|_| !self.faulty) else { return };
+        let site = self.site.clone();
+        self.others.join_spilling(move || site.get().map_or(0, |site| can_leave(&site.stack, &spill)));
     }
 
     /// A device that has a size takes no spill file, and goes on with the one that it has.
@@ -70,4 +82,15 @@ impl Visitor {
             room.may_refuse(kind, number, &self.model.borrow()) || self.others.may_refuse(kind)
         })
     }
+}
+
+/// Bytes in memory that can leave: all objects of a device that has a spill file, unless its disk or a limit holds them back.
+fn can_leave(stack: &Stack, spill: &Spill) -> u64 {
+    if !stack.show("backing_dev").is_ok_and(|path| path != "none") {
+        return 0;
+    }
+    let count = |name| stack.get(name).ok().and_then(|value| value.number());
+    let count = |name| count(name).expect("what spills has this attribute");
+    let (full, written) = (count("spill_full") > 0, count("spill_written_bytes"));
+    if spill.may_hold_back(full, written) { 0 } else { count("compr_data_size") }
 }

@@ -63,6 +63,7 @@ impl Neighbour {
             self.visitor.others.join(&self.visitor.model);
         }
         assert!(self.visitor.site.set(Site { stack, device, room, network: None }).is_ok(), "opened once");
+        self.visitor.join_spilling();
         self.visitor.growth.told.set(self.row.sectors());
         Ok(())
     }
