@@ -15,8 +15,10 @@
 //! | [`WordLocks`] | a lock in two bits of each of many words |
 //! | [`Words`] | many words in memory of their own |
 //! | [`Marks`] | a set of numbers, changed without a lock and walked in order by one |
+//! | [`Changes`] | looks of which each follows a change |
 //! | [`WaitList`] | any other condition |
 
+mod changes;
 #[cfg(feature = "shuttle")]
 mod checked;
 #[cfg(all(any(feature = "count-locks", debug_assertions), not(feature = "shuttle")))]
@@ -37,6 +39,7 @@ mod word_locks;
 mod words;
 mod work;
 
+pub use changes::Changes;
 pub use group_flush::GroupFlush;
 pub use marks::Marks;
 pub use primitives::*;

@@ -58,21 +58,6 @@ impl Watermark {
         Reached { watermark: self, number, ticket: None }
     }
 
-    /// Waits for what `look` gives, which others bring about: they step after the change.
-    pub async fn until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
-        loop {
-            // In this order: a step that the look misses comes after this number.
-            let mut seen = self.current();
-            if let Some(found) = look() {
-                return found;
-            }
-            if mutant::on("watermark: read the number after the look") {
-                seen = self.current();
-            }
-            self.reached(seen + 1).await;
-        }
-    }
-
     /// Tasks that wait.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::SeqCst)
@@ -188,29 +173,6 @@ mod threads {
             numbers.sort_unstable();
             assert_eq!(numbers, [1, 2, 3]);
         });
-    }
-
-    #[test]
-    fn who_waits_for_what_comes_with_a_step_finds_it() {
-        every_order(2000, || {
-            let shared = Arc::new((Watermark::default(), AtomicU64::new(0)));
-            let changes = [(); 2].map(|()| {
-                let shared = shared.clone();
-                thread::spawn(move || {
-                    shared.1.fetch_add(1, Ordering::SeqCst);
-                    shared.0.step();
-                })
-            });
-            let both = || (shared.1.load(Ordering::SeqCst) == 2).then_some("both");
-            assert_eq!(block_on(shared.0.until(both)), "both");
-            changes.into_iter().for_each(|thread| thread.join().expect("a change is made"));
-        });
-    }
-
-    #[test]
-    fn the_checker_finds_a_watermark_whose_number_is_read_after_the_look() {
-        let model = "sync::watermark::threads::who_waits_for_what_comes_with_a_step_finds_it";
-        finds("watermark: read the number after the look", model);
     }
 
     fn bites(mutant: &str) {

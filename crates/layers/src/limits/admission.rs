@@ -1,12 +1,10 @@
 //! Which writes pass the limits, and which are held; the flushes that let them pass.
 
-use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures_util::future::select;
 use spillway_core::size::human;
-use spillway_core::sync::{AtomicU64, Mutex, Ordering, Semaphore, Watermark, Work};
+use spillway_core::sync::{AtomicU64, Changes, Mutex, Ordering, Semaphore, Work};
 use spillway_core::{
     Answer, AtRisk, BlockDevice, Env, Kind, Op, Place, Reply, Request, Seam, Submission, mutant, task,
 };
@@ -37,13 +35,15 @@ pub(super) struct Core {
     waiting: AtomicU64,
     /// Held by the first of them.
     line: Semaphore,
-    /// Steps when a flush has ended, and when a write has while others wait.
-    ends: Watermark,
+    /// A flush has ended, or a write has while others wait.
+    ends: Changes,
     /// How the last flush has ended.
     failure: Mutex<Option<Kind>>,
     flusher: Work,
     /// Runs for as long as something is exposed.
     watcher: Timer<Self>,
+    /// Runs for as long as writes wait, one of them for others that are under way.
+    lost: Timer<Self>,
     /// Writes that have waited.
     pub(super) held: AtomicU64,
     /// Flushes that the limits have begun.
@@ -99,14 +99,15 @@ impl Core {
         Self {
             device: device.to_owned(),
             below: Seam::new(below),
-            watcher: Timer::new(core, env.clone(), Self::look_every, Self::look_at_age),
+            watcher: Timer::new(core.clone(), env.clone(), Self::look_every, Self::look_at_age),
+            lost: Timer::new(core, env.clone(), |_| LOST_EVERY, Self::look_for_lost),
             env,
             settings,
             parts,
             exposure: Mutex::default(),
             waiting: AtomicU64::new(0),
             line: Semaphore::new(1),
-            ends: Watermark::default(),
+            ends: Changes::default(),
             failure: Mutex::default(),
             flusher: Work::default(),
             held: AtomicU64::new(0),
@@ -117,7 +118,7 @@ impl Core {
 
     /// A limit has changed.
     pub(super) fn changed(self: &Arc<Self>) {
-        self.ends.step();
+        self.ends.wake_all();
         if self.settings.is_any() {
             // What was acknowledged before is as old as it may be, and what is under way is not known.
             self.exposure.lock().note(u64::MAX, self.env.coarse_now());
@@ -218,7 +219,7 @@ impl Core {
             None => self.exposure.lock().end_forced(),
         }
         if self.is_waited() {
-            self.ends.step();
+            self.ends.wake_all();
         }
     }
 
@@ -245,33 +246,38 @@ impl Core {
         self.alarm();
         let _first = self.line.hold().await;
         assert_eq!(self.line.used(), 1, "one write is the first of those that wait");
-        loop {
-            let seen = self.ends.current();
-            if let Some(admitted) = self.admit(bytes) {
-                return Ok(admitted);
-            }
-            let exposed = self.exposure.lock().age(self.env.coarse_now()).is_some();
-            match exposed {
-                true => {
-                    self.flush_in_background();
-                    self.ends.reached(seen + 1).await;
-                }
-                false => self.wait_for_others(seen).await,
-            }
-            if let Some(kind) = *self.failure.lock() {
-                return Err(kind);
-            }
-        }
+        let mut waited = false;
+        self.ends.until(|| self.look(bytes, &mut waited)).await
     }
 
-    /// Waits for an end after `seen`: no flush that begins now covers what is under way. What a request that was withdrawn leaves is told by
-    /// nobody, and looked for.
-    async fn wait_for_others(&self, seen: u64) {
-        select(pin!(self.ends.reached(seen + 1)), self.env.sleep(LOST_EVERY)).await;
-        let left = self.bytes();
-        if left > 0 {
-            self.exposure.lock().note(left, self.env.coarse_now());
+    /// Admits the first of those that wait, or fails it with the flush that it has `waited` for; none where it has to wait for an end.
+    fn look(self: &Arc<Self>, bytes: u64, waited: &mut bool) -> Option<Result<Admitted, Kind>> {
+        if std::mem::replace(waited, true)
+            && let Some(kind) = *self.failure.lock()
+        {
+            return Some(Err(kind));
         }
+        if let Some(admitted) = self.admit(bytes) {
+            return Some(Ok(admitted));
+        }
+        match self.exposure.lock().age(self.env.coarse_now()) {
+            Some(_) => self.flush_in_background(),
+            // No flush that begins now covers what is under way.
+            None => self.lost.start(),
+        }
+        None
+    }
+
+    /// Looks for what a request that was withdrawn leaves, which is told by nobody; whether a write still waits.
+    fn look_for_lost(self: &Arc<Self>) -> bool {
+        let (now, mut exposure) = (self.env.coarse_now(), self.exposure.lock());
+        let left = self.acknowledged(&exposure);
+        if left > 0 && exposure.age(now).is_none() {
+            exposure.note(left, now);
+            drop(exposure);
+            self.ends.wake_all();
+        }
+        self.is_waited()
     }
 
     /// Flushes by `request`, which covers what was acknowledged before.
@@ -284,7 +290,7 @@ impl Core {
         }
         *self.failure.lock() = reply.result.err();
         if !mutant::on("limits: wake nobody when a flush ends") {
-            self.ends.step();
+            self.ends.wake_all();
         }
         reply
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use spillway_core::sync::{
-    AtomicBool, AtomicU64, GroupFlush, Mutex, Ordering, RangeSet, RwLock, Semaphore, StickyError, WaitList,
-    Watermark, Work,
+    AtomicBool, AtomicU64, Changes, GroupFlush, Mutex, Ordering, RangeSet, RwLock, Semaphore, StickyError,
+    WaitList, Work,
 };
 use spillway_core::{BlockSize, ByteRange, Env, Geometry, Kind, Seam, Workspace};
 use spillway_policy::ages::Ages;
@@ -54,9 +54,8 @@ pub(super) struct Core {
     pub(super) reclaim: Work,
     /// Of each shard.
     pub(super) pressure: Box<[Pressure]>,
-    /// Counts ends: of a batch, of a read of the device below. Counted after the change, so that who reads it first and then looks
-    /// misses nothing.
-    pub(super) changes: Watermark,
+    /// Ends: of a batch, of a read of the device below.
+    pub(super) changes: Changes,
     /// Of what becomes dirty now.
     pub(super) epoch: AtomicU64,
     /// What became dirty in an epoch before this one is waited for.
@@ -259,7 +258,7 @@ impl Core {
 
     /// Something has ended that others may wait for.
     pub(super) fn wake(&self) {
-        self.changes.step();
+        self.changes.wake_all();
         self.room.wake_all();
     }
 

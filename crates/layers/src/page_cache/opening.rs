@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use spillway_core::size::human;
 use spillway_core::sync::{
-    AtomicBool, AtomicU64, GroupFlush, Mutex, RangeSet, RwLock, Semaphore, StickyError, WaitList, Watermark,
+    AtomicBool, AtomicU64, Changes, GroupFlush, Mutex, RangeSet, RwLock, Semaphore, StickyError, WaitList,
     Work,
 };
 use spillway_core::{BlockDevice, Budget, Env, Error, Geometry, Kind, Seam, Workspace};
@@ -237,7 +237,7 @@ fn core(
         room: WaitList::default(),
         reclaim: Work::default(),
         pressure: (0..fit.places.shards).map(|_| Pressure::default()).collect(),
-        changes: Watermark::default(),
+        changes: Changes::default(),
         epoch: AtomicU64::new(FIRST_EPOCH),
         wanted: AtomicU64::new(0),
         ages: Mutex::new(Ages::new(env.coarse_now(), FIRST_EPOCH)),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering, StickyError, WaitList, Watermark};
+use spillway_core::sync::{AtomicBool, AtomicU64, Changes, Mutex, Ordering, StickyError, WaitList};
 use spillway_core::{Budget, Charge, Env, Geometry, IoBuf, Kind, Reply, Seam};
 use spillway_policy::ages::Ages;
 use spillway_policy::watermarks::Load;
@@ -57,9 +57,8 @@ pub(super) struct Core {
     /// Something was freed.
     pub(super) room: WaitList,
     pub(super) line: Line,
-    /// Counts what others may wait for: the end of a write, of a commit, of a clearing, of a batch. Counted after the change, so that
-    /// who reads it first and then looks misses nothing.
-    pub(super) changes: Watermark,
+    /// What others may wait for: the end of a write, of a commit, of a clearing, of a batch.
+    pub(super) changes: Changes,
     /// Runs while something is in no commit.
     pub(super) commit_timer: Timer<Core>,
     /// Runs while blocks are held that become too old.
@@ -113,12 +112,7 @@ impl Core {
     /// Something has changed.
     pub(super) fn wake(&self) {
         self.room.wake_all();
-        self.changes.step();
-    }
-
-    /// Waits until something has changed since `changes` was `seen`.
-    pub(super) async fn changed_since(&self, seen: u64) -> Result<(), Kind> {
-        self.failure.or(self.changes.reached(seen + 1)).await
+        self.changes.wake_all();
     }
 
     /// Asserts that the parts agree with each other. A large cache is looked at now and then, so that many calls stay cheap.

@@ -42,15 +42,10 @@ impl Core {
 
     /// Waits for the end of a drain.
     pub(super) async fn drained(&self) -> Result<(), Error> {
-        loop {
-            let seen = self.changes.current();
-            match self.drain.state() {
-                State::Running { .. } => self.changes.reached(seen + 1).await,
-                State::Failed(kind) => {
-                    return Err(Error::new(kind, "the cache could not be written back to the origin"));
-                }
-                State::Off | State::Complete => return Ok(()),
-            }
+        let ended = || Some(self.drain.state()).filter(|state| !matches!(state, State::Running { .. }));
+        match self.changes.until(ended).await {
+            State::Failed(kind) => Err(Error::new(kind, "the cache could not be written back to the origin")),
+            _ => Ok(()),
         }
     }
 

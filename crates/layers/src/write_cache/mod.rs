@@ -83,7 +83,7 @@ mod writeback;
 
 use std::sync::Arc;
 
-use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering, StickyError, WaitList, Watermark};
+use spillway_core::sync::{AtomicBool, AtomicU64, Changes, Mutex, Ordering, StickyError, WaitList};
 use spillway_core::{
     Answer, AtRisk, BlockDevice, Budget, ByteRange, Env, Error, Extent, Geometry, Grow, Kind, LocalFuture,
     Op, Request, Submission, Suspend,
@@ -159,7 +159,7 @@ fn core(opening: Opening, opened: Opened) -> Arc<Core> {
         failure: StickyError::default(),
         room: WaitList::default(),
         line: Line::default(),
-        changes: Watermark::default(),
+        changes: Changes::default(),
         commit_timer: Timer::new(core.clone(), env.clone(), Core::autocommit_time, Core::commit_in_time),
         age_timer: Timer::new(core.clone(), env.clone(), Core::age_every, Core::look_at_ages),
         flush_on_suspend: AtomicBool::new(false),

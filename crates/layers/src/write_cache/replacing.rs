@@ -126,8 +126,11 @@ impl Core {
     ) -> Result<(Batch, u32), Kind> {
         let (mut batch, mut count, mut looks) = (Batch::new(self.clone(), Vec::new()), 0, 0);
         while count < len && batch.len() < REPLACED_MAX {
-            let seen = self.changes.current();
-            match self.index.take_range(origin.plus(count), len - count, before) {
+            let look = || match self.index.take_range(origin.plus(count), len - count, before) {
+                InRange::WritingBack if count == 0 => None,
+                found => Some(found),
+            };
+            match self.failure.or(self.changes.until(look)).await? {
                 InRange::Taken(victims, looked) => {
                     batch.add(victims);
                     count += looked;
@@ -137,8 +140,7 @@ impl Core {
                         self.give_way().await;
                     }
                 }
-                InRange::WritingBack if count > 0 => break,
-                InRange::WritingBack => self.changed_since(seen).await?,
+                InRange::WritingBack => break,
             }
         }
         assert!(count <= len && batch.len() <= count as usize, "{} versions in {count} blocks", batch.len());
@@ -146,13 +148,8 @@ impl Core {
     }
 
     async fn until_few_are_stale(self: &Arc<Self>) -> Result<(), Kind> {
-        loop {
-            let seen = self.changes.current();
-            if self.journal.stale() <= STALE_MAX {
-                return Ok(());
-            }
-            self.changed_since(seen).await?;
-        }
+        let few = || (self.journal.stale() <= STALE_MAX).then_some(());
+        self.failure.or(self.changes.until(few)).await
     }
 
     async fn replace_part(

@@ -51,7 +51,7 @@ impl Reservation {
         if freed > 0 && !mutant::on("write_cache: a version that is replaced wakes nobody") {
             core.room.wake_all();
         }
-        core.changes.step();
+        core.changes.wake_all();
         published
     }
 }

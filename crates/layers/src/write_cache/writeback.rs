@@ -63,7 +63,7 @@ impl Batch {
         while self.victims.len() > LOOKS {
             let some = self.victims.split_off(self.victims.len() - LOOKS);
             self.core.end_write_back(&some, true);
-            self.core.changes.step();
+            self.core.changes.wake_all();
             self.core.give_way().await;
         }
     }

@@ -51,7 +51,7 @@ fn the_checker_finds_waits_for_what_has_been() {
     for model in ["a_discard_waits_for_a_read", "a_read_waits_for_another", "a_discard_waits_for_write_back"]
     {
         let model = format!("page_cache::threads::waits::{model}_and_no_longer");
-        finds("watermark: read the number after the look", &model);
+        finds("changes: read the number after the look", &model);
     }
 }
 
