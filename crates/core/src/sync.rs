@@ -50,4 +50,4 @@ pub use wait_list::WaitList;
 pub use watermark::{Reached, Watermark};
 pub use word_locks::WordLocks;
 pub use words::{WORDS_A_PAGE, Words};
-pub use work::Work;
+pub use work::{Called, Work};

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, FutureExt, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use spillway_core::sync::{AtomicBool, Mutex, Ordering, WaitList, Watermark, Work};
+use spillway_core::sync::{AtomicBool, Called, Mutex, Ordering, WaitList, Work};
 use spillway_core::{Env, Kind, LocalFuture, Place, mutant, task};
 use spillway_policy::backoff::Backoff;
 use spillway_policy::depth::{Waiting, depth};
@@ -90,9 +90,8 @@ struct State<S: Source> {
     env: Arc<dyn Env>,
     meter: Arc<Meter>,
     work: Work,
-    /// Kicked since the last look began.
-    kicked: AtomicBool,
-    kicks: Watermark,
+    /// The run waits until it is queued again.
+    kicked: WaitList,
     drains: Mutex<Drains>,
     /// Drains that have no answer yet: one load.
     draining: AtomicBool,
@@ -127,8 +126,7 @@ impl<S: Source> Writeback<S> {
             env,
             meter,
             work: Work::default(),
-            kicked: AtomicBool::new(false),
-            kicks: Watermark::default(),
+            kicked: WaitList::default(),
             drains: Mutex::default(),
             draining: AtomicBool::new(false),
             drained: WaitList::default(),
@@ -166,13 +164,14 @@ impl<S: Source> Writeback<S> {
 
 impl<S: Source> State<S> {
     fn kick(self: &Arc<Self>) {
-        // Only the first kick since a look wakes the run that may sleep.
-        if !self.kicked.swap(true, Ordering::SeqCst) {
-            self.kicks.step();
-        }
-        if self.work.queue() {
-            let state = self.clone();
-            self.env.spawn(Place::Background, task(move || Run::start(state)));
+        match self.work.call() {
+            Called::Idle => {
+                let state = self.clone();
+                self.env.spawn(Place::Background, task(move || Run::start(state)));
+            }
+            // Only the first kick since a look wakes the run that may sleep.
+            Called::Running => self.kicked.wake_all(),
+            Called::Queued => {}
         }
     }
 
@@ -259,9 +258,7 @@ impl<S: Source> Run<S> {
 
     async fn work(mut self) {
         loop {
-            // In this order: a kick that this look misses steps after what was seen.
-            let seen = self.state.kicks.current();
-            self.state.kicked.swap(false, Ordering::SeqCst);
+            self.state.work.look();
             match self.look() {
                 Look::Started if self.begun < BATCHES_TURN => self.reap(),
                 Look::Started | Look::Again => {
@@ -271,10 +268,10 @@ impl<S: Source> Run<S> {
                 }
                 Look::After(delay) => {
                     assert!(!delay.is_zero(), "a wait without time would spin");
-                    self.wait(Some(seen), Some(delay)).await;
+                    self.wait(true, Some(delay)).await;
                 }
-                Look::Full => self.wait(None, None).await,
-                Look::Nothing if !self.batches.is_empty() => self.wait(Some(seen), None).await,
+                Look::Full => self.wait(false, None).await,
+                Look::Nothing if !self.batches.is_empty() => self.wait(true, None).await,
                 Look::Nothing if self.end_failed_lap() => {}
                 Look::Nothing if self.state.work.again() => {}
                 Look::Nothing => {
@@ -360,17 +357,17 @@ impl<S: Source> Run<S> {
         }
     }
 
-    /// Waits for the end of a batch, for a kick after `seen`, and for the end of `delay`, whichever comes first.
-    async fn wait(&mut self, seen: Option<u64>, delay: Option<Duration>) {
+    /// Waits for the end of a batch, for a kick since the look where one is `heard`, and for the end of `delay`, whichever comes first.
+    async fn wait(&mut self, heard: bool, delay: Option<Duration>) {
         let (batches, state) = (&mut self.batches, &self.state);
         let ended = batches.next().then(async |ended| match ended {
             Some(ended) => ended,
             None => pending().await,
         });
         let kicked = async {
-            match seen {
-                Some(seen) => state.kicks.reached(seen + 1).await,
-                None => pending().await,
+            match heard {
+                true => state.kicked.until(|| state.work.is_queued().then_some(())).await,
+                false => pending().await,
             }
         };
         let slept = async {

@@ -8,6 +8,17 @@ const RUNNING: u32 = 1;
 /// Queued since the run began.
 const AGAIN: u32 = 2;
 
+/// What a [`Work::call`] finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Called {
+    /// Nothing was under way.
+    Idle,
+    /// A run was, which was not queued again until now.
+    Running,
+    /// The same, queued again before.
+    Queued,
+}
+
 /// A single-flight job: queued while it runs, it runs once more.
 ///
 /// Publish what is wanted, then queue it. A run looks at what is published after it has begun, and when
@@ -20,13 +31,34 @@ impl Work {
     /// Queues a run. True where none is under way: the caller starts it.
     #[must_use]
     pub fn queue(&self) -> bool {
+        self.call() == Called::Idle
+    }
+
+    /// Queues a run; says what was under way. Where that is idle the caller starts it.
+    #[must_use]
+    pub fn call(&self) -> Called {
         // Between what was published and the look: a run that is to follow sees it, if this sees that it is to follow.
         fence(Ordering::SeqCst);
         if self.0.load(Ordering::Relaxed) == AGAIN {
-            return false;
+            return Called::Queued;
         }
         let next = |state| Some(if state == IDLE { RUNNING } else { AGAIN });
-        self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next) == Ok(IDLE)
+        match self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next) {
+            Ok(IDLE) => Called::Idle,
+            Ok(RUNNING) => Called::Running,
+            _ => Called::Queued,
+        }
+    }
+
+    /// A run looks at what is published: what was queued before is seen by that.
+    pub fn look(&self) {
+        let _ = self.0.compare_exchange(AGAIN, RUNNING, Ordering::AcqRel, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether the run that is under way was queued again since it began or looked.
+    pub fn is_queued(&self) -> bool {
+        self.0.load(Ordering::Acquire) == AGAIN
     }
 
     /// Ends a run. True where it was queued meanwhile: then the next one has begun, by the caller.
@@ -137,5 +169,16 @@ mod tests {
         assert!(work.queue() && !work.queue());
         work.end();
         assert!(work.is_idle());
+    }
+
+    #[test]
+    fn what_a_run_has_looked_at_is_queued_no_more() {
+        let work = Work::default();
+        assert_eq!([(); 3].map(|()| work.call()), [Called::Idle, Called::Running, Called::Queued]);
+        assert!(work.is_queued());
+        work.look();
+        assert!(!work.is_queued() && work.call() == Called::Running && work.again());
+        work.look();
+        assert!(!work.again() && work.is_idle());
     }
 }

@@ -3,7 +3,7 @@
 use spillway_core::LocalFuture;
 use spillway_core::models::{Passing, Tasks, every_order, finds, together};
 use spillway_core::sync::shuttle::future::{block_on, yield_now};
-use spillway_core::sync::{AtomicU64, Unseen};
+use spillway_core::sync::{AtomicU64, Unseen, Watermark};
 
 use super::*;
 
@@ -16,6 +16,8 @@ struct Toy {
     /// Another thread waits until so many are written; what wakes it.
     wanted: Watermark,
     goal: Unseen<Goal>,
+    /// What it says where nothing is to be taken.
+    idle: fn() -> Take<()>,
 }
 
 impl Source for Toy {
@@ -29,7 +31,7 @@ impl Source for Toy {
         // One thread takes at a time.
         let (dirty, taken) = (self.dirty.load(Ordering::SeqCst), self.taken.load(Ordering::SeqCst));
         if dirty == taken {
-            return Take::Nothing;
+            return (self.idle)();
         }
         self.taken.store(taken + 1, Ordering::SeqCst);
         Take::Batch((), 1)
@@ -58,7 +60,7 @@ impl Source for Toy {
 }
 
 impl Toy {
-    fn new(goal: Goal) -> Arc<Self> {
+    fn new(goal: Goal, idle: fn() -> Take<()>) -> Arc<Self> {
         let env: Arc<dyn Env> = Arc::new(Tasks);
         let meter = Meter::new(env.clone());
         Arc::new_cyclic(|toy| Self {
@@ -68,6 +70,7 @@ impl Toy {
             written: AtomicU64::new(0),
             wanted: Watermark::default(),
             goal: Unseen::new(goal),
+            idle,
         })
     }
 
@@ -77,9 +80,8 @@ impl Toy {
 }
 
 /// Each client makes a page dirty, kicks, and waits until its page is written.
-#[test]
-fn every_kick_is_followed_by_a_look() {
-    every_order(8000, || {
+fn kicks(idle: fn() -> Take<()>) {
+    every_order(8000, move || {
         let client: fn(&Toy) = |toy| {
             for _ in 0..2 {
                 let number = toy.soil();
@@ -87,8 +89,19 @@ fn every_kick_is_followed_by_a_look() {
                 block_on(toy.wanted.reached(number));
             }
         };
-        together(&Toy::new(Goal::ToLow), &[client, client]);
+        together(&Toy::new(Goal::ToLow, idle), &[client, client]);
     });
+}
+
+#[test]
+fn every_kick_is_followed_by_a_look() {
+    kicks(|| Take::Nothing);
+}
+
+/// Time stands still: nothing but a kick ends it.
+#[test]
+fn every_kick_ends_a_rest() {
+    kicks(|| Take::After(Duration::from_secs(1)));
 }
 
 /// A drain is answered after a moment at which nothing was left, later than its call.
@@ -102,7 +115,7 @@ fn every_drain_covers_what_came_before_it() {
                 assert!(toy.written.load(Ordering::SeqCst) >= number, "page {number} is not written");
             }
         };
-        together(&Toy::new(Goal::Rest), &[client, client]);
+        together(&Toy::new(Goal::Rest, || Take::Nothing), &[client, client]);
     });
 }
 
@@ -170,4 +183,9 @@ fn the_checker_finds_a_drain_that_is_answered_too_early() {
         "writeback: answer a drain that was called too late",
         "writeback::threads::every_drain_covers_what_came_before_it",
     );
+}
+
+#[test]
+fn the_checker_finds_an_engine_that_sleeps_over_a_kick() {
+    finds("wait list: register without looking again", "writeback::threads::every_kick_ends_a_rest");
 }
