@@ -3,6 +3,7 @@
 use spillway_core::LocalFuture;
 use spillway_core::models::{Passing, Tasks, every_order, finds, together};
 use spillway_core::sync::shuttle::future::{block_on, yield_now};
+use spillway_core::sync::shuttle::thread;
 use spillway_core::sync::{AtomicU64, Unseen, Watermark};
 
 use super::*;
