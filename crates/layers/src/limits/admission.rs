@@ -42,7 +42,7 @@ pub(super) struct Core {
     flusher: Work,
     /// Runs for as long as something is exposed.
     watcher: Timer<Self>,
-    /// Runs for as long as writes wait, one of them for others that are under way.
+    /// Runs where a write waits for others that are under way.
     lost: Timer<Self>,
     /// Writes that have waited.
     pub(super) held: AtomicU64,
@@ -268,16 +268,22 @@ impl Core {
         None
     }
 
-    /// Looks for what a request that was withdrawn leaves, which is told by nobody; whether a write still waits.
+    /// Has the first of those that wait look again: nobody reports what a withdrawn request leaves at risk, nor what the parts make durable
+    /// by themselves. Where something is exposed, the flush that is asked for does so.
     fn look_for_lost(self: &Arc<Self>) -> bool {
-        let (now, mut exposure) = (self.env.coarse_now(), self.exposure.lock());
-        let left = self.acknowledged(&exposure);
-        if left > 0 && exposure.age(now).is_none() {
-            exposure.note(left, now);
-            drop(exposure);
-            self.ends.wake_all();
+        let now = self.env.coarse_now();
+        {
+            let mut exposure = self.exposure.lock();
+            if exposure.age(now).is_some() {
+                return false;
+            }
+            let left = self.acknowledged(&exposure);
+            if left > 0 {
+                exposure.note(left, now);
+            }
         }
-        self.is_waited()
+        self.ends.wake_all();
+        false
     }
 
     /// Flushes by `request`, which covers what was acknowledged before.

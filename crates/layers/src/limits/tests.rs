@@ -346,3 +346,15 @@ fn who_waits_for_writes_under_way_waits_without_flushes() {
     house.store.set_writes_stuck(false);
     house.until("an answer to each", || writes.iter().all(|write| write.get() == OK));
 }
+
+/// The parts commit and write back by themselves, and tell nobody.
+#[test]
+fn what_becomes_durable_without_a_flush_lets_a_write_go() {
+    let house = House::new(&[("at_risk_bytes_max", 4 * BLOCK)]);
+    house.store.bytes.store(4 * BLOCK, Ordering::SeqCst);
+    let write = house.write(1);
+    house.run_until(house.world.now() + Duration::from_millis(50));
+    assert_eq!(write.get(), None);
+    house.store.bytes.store(0, Ordering::SeqCst);
+    house.until("an answer", || write.get() == OK);
+}
