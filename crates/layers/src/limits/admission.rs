@@ -260,10 +260,13 @@ impl Core {
         if let Some(admitted) = self.admit(bytes) {
             return Some(Ok(admitted));
         }
-        match self.exposure.lock().age(self.env.coarse_now()) {
-            Some(_) => self.flush_in_background(),
+        // Apart: tasks are started with nothing locked.
+        let is_exposed = self.exposure.lock().age(self.env.coarse_now()).is_some();
+        if is_exposed {
+            self.flush_in_background();
+        } else {
             // No flush that begins now covers what is under way.
-            None => self.lost.start(),
+            self.lost.start();
         }
         None
     }
