@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// What a request has done that was refused memory.
 pub struct Relief<'a> {
     budget: &'a Budget,
-    /// Refusals of the outermost budget before the last try.
+    /// Refusals of the outermost budget before the first try, or after the last wait.
     refusals: u64,
     own: Round,
     outermost: Round,
@@ -35,6 +35,11 @@ impl<'a> Relief<'a> {
     pub fn new(budget: &'a Budget) -> Self {
         let refusals = budget.outermost().reclaim.refusals();
         Self { budget, refusals, own: Round::default(), outermost: Round::default() }
+    }
+
+    /// A try has brought the request further: what is refused next is asked for anew.
+    pub fn progress(&mut self) {
+        (self.own, self.outermost) = Default::default();
     }
 
     /// Waits, after a try was refused, until another one is worth it; false where nothing can be freed.

@@ -51,7 +51,7 @@ async fn write_zero_words(core: Arc<Core>, request: Request) -> Reply {
         index += stored;
         assert!(index <= first + count, "{stored} zeroes, up to slot {index} of {first} + {count}");
         if stored > 0 {
-            relief = core.relief();
+            relief.progress();
         }
         match result {
             Ok(()) if index == first + count => return request.answer(Ok(())),

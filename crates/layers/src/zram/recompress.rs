@@ -212,7 +212,10 @@ impl<'a> Run<'a> {
             let Some(range) = core.next_slots(from).filter(|_| self.left > 0) else { return Ok(()) };
             core.go_on()?;
             match self.take_some(range, &mut slice) {
-                Ok(next) => (from, relief) = (next, core.relief()),
+                Ok(next) => {
+                    from = next;
+                    relief.progress();
+                }
                 Err((at, kind)) => {
                     from = at;
                     if !core.relieve(kind, &mut relief).await {

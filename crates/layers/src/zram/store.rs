@@ -82,7 +82,7 @@ impl Core {
             let (stored, result) = self.store_run(first + done as u64, rest, stream.take(), slice);
             done += stored;
             if stored > 0 {
-                relief = self.relief();
+                relief.progress();
             }
             let grown = slice.take_growth();
             if self.grew(grown) {
