@@ -58,8 +58,9 @@ fn formats(bytes: &[u8]) {
     if let Found::Superblock(found) = Superblock::decode(&unit) {
         assert_eq!(Superblock::decode(&found.encode()), Found::Superblock(found));
     }
-    if let Some(record) = bytes.first_chunk::<RECORD_LEN>() {
-        assert_eq!(Record::decode(record).encode(), *record);
+    // Some bits have no meaning.
+    if let Some(record) = bytes.first_chunk::<RECORD_LEN>().map(Record::decode) {
+        assert_eq!(Record::decode(&record.encode()), record);
     }
     if let Some(footer) = bytes.first_chunk::<FOOTER_LEN>().and_then(Footer::decode) {
         assert_eq!(Footer::decode(&footer.encode()), Some(footer));
