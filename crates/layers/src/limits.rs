@@ -15,21 +15,15 @@
 //! acknowledged without, since the last flush. Age is that of the oldest write that no flush of the stack has covered, whatever the parts have written back meanwhile.
 //!
 //! Locks: what is exposed; a leaf, held while the parts' counts are read. Without a limit a write costs two loads.
-//!
-//! | file | holds |
-//! | --- | --- |
-//! | `settings` | the limits |
-//! | `admission` | which writes pass and which are held; the flushes that let them pass |
-//! | `device` | the layer: what its requests are to the limits, and its attributes |
 
 mod admission;
+mod config;
 mod device;
-mod settings;
 #[cfg(test)]
 mod tests;
 #[cfg(all(test, feature = "shuttle"))]
 mod threads;
 
+pub use config::Config;
 pub(crate) use device::attributes;
 pub use device::{Limits, declarations};
-pub use settings::Config;

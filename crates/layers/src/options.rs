@@ -3,13 +3,6 @@
 //! The macro `options` makes of the declarations a `Config` (plain values, for code and for configuration files), `OPTIONS` (each
 //! option's `Spec` by name) and, where asked, a `Settings` (what the part reads while it works; live ones may change) with its rows for
 //! the attributes. The command line and the manual ask [`Options`].
-//!
-//! | file | holds |
-//! | --- | --- |
-//! | `declared` | [`Options`]: what every configuration can do |
-//! | `field` | the types that options may have |
-//! | `live` | options that may change while requests read them |
-//! | `reading` | a configuration file's table, read by the declarations |
 
 mod declared;
 mod field;

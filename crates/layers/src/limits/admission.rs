@@ -10,7 +10,7 @@ use spillway_core::{
 };
 use spillway_policy::exposure::Exposure;
 
-use super::settings::Settings;
+use super::config::Settings;
 use crate::writeback::Timer;
 
 /// The log tells of writes that are held once in this time.

@@ -9,7 +9,7 @@ use spillway_core::{
 };
 
 use super::admission::Core;
-use super::settings::{Config, Settings};
+use super::config::{Config, Settings};
 
 /// The top of a stack, with its limits. See the head of this file.
 pub struct Limits {

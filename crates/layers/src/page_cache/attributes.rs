@@ -5,11 +5,11 @@ use std::sync::Arc;
 use spillway_core::sync::Ordering;
 use spillway_core::{Answer, Attribute, Column, Spec, Table, Type, Unit, Value};
 
-use super::cache::{Core, PageCache};
-use super::counts::{Count, InZone};
-use super::settings::Settings;
-use super::shares::Traffic;
-use super::zones::Held;
+use super::config::Settings;
+use super::device::counts::{Count, InZone};
+use super::device::{Core, PageCache};
+use super::folios::shares::Traffic;
+use super::folios::zones::Held;
 
 impl PageCache {
     fn field(&self, show: impl FnOnce(&Core) -> u64) -> Value {

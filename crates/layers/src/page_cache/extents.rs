@@ -2,7 +2,7 @@
 
 use spillway_core::{ByteRange, Extent, Kind, mutant};
 
-use super::cache::Core;
+use super::device::Core;
 
 impl Core {
     pub(super) async fn extents(&self, range: ByteRange, count_max: usize) -> Result<Vec<Extent>, Kind> {

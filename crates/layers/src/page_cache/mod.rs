@@ -23,62 +23,28 @@
 //!
 //! Locks: a shard, of folios and their memory; the ranges held beside the cache, the epochs, and the streams of reads and writes are leaves. Never two shards.
 //! A read hit takes its shard shared; a write takes it alone.
-//!
-//! | module | holds |
-//! | --- | --- |
-//! | `settings`, `counts`, `attributes` | options, figures, and both as the control plane sees them |
-//! | `opening`, `charges` | what fits, and what is charged; blocks that may be unsaved |
-//! | `cache` | the parts together |
-//! | `places` | where a byte lies: block, unit, folio, region, shard |
-//! | `slabs`, `zones` | memory of folios; zones of it, with their shares of the dirty limit |
-//! | `folio`, `index`, `units` | a folio; where each lies: a hash table of units, and lists of regions |
-//! | `shares`, `folios` | what a shard has of a zone, and who leaves it next; a shard: folios by where they lie, dirty regions |
-//! | `reading`, `writing`, `replacing`, `extents` | requests of clients |
-//! | `readahead`, `streams` | what is read before it is asked for, and for whom |
-//! | `saving`, `wanted` | what has to be below before a client has its answer |
-//! | `throttle` | pauses of writers that are faster than the device below |
-//! | `reclaim`, `pressure` | folios that leave before memory runs out; who waits for that |
-//! | `writeback`, `flushing`, `ageing` | the cache as a source of the write-back engine; flushes; what is dirty for too long |
-//! | `work` | what steps cost of the slice that one poll may do |
-//! | `ending` | drains; the last attempt, and what is lost |
-//! | `of_2011` | the kernel's ways of 2011, in builds of the bench and the simulator |
 
-mod ageing;
 mod attributes;
-mod cache;
-mod charges;
-mod counts;
-mod ending;
+mod config;
+mod device;
+mod discard;
 mod extents;
-mod flushing;
-mod folio;
+mod flush;
 mod folios;
-mod index;
 #[cfg(feature = "of-2011")]
 mod of_2011;
 mod opening;
-mod places;
-mod pressure;
+mod read;
 mod readahead;
-mod reading;
 mod reclaim;
-mod replacing;
-mod saving;
-mod settings;
-mod shares;
-mod slabs;
-mod streams;
 #[cfg(test)]
 mod tests;
 #[cfg(all(test, feature = "shuttle"))]
 mod threads;
 mod throttle;
-mod units;
-mod wanted;
 mod work;
+mod write;
 mod writeback;
-mod writing;
-mod zones;
 
 use std::future::ready;
 use std::sync::Arc;
@@ -89,12 +55,12 @@ use spillway_core::{
 };
 
 use crate::surroundings::{Below, Open, OpenDevice, Surroundings};
-use counts::Count;
-use writing::Hand;
+use device::counts::Count;
+use write::Hand;
 
 pub use attributes::{attributes, declarations};
-pub use cache::PageCache;
-pub use settings::{Config, Cut, Division, Mode};
+pub use config::{Config, Cut, Division, Mode};
+pub use device::PageCache;
 
 impl Open<Below> for Config {
     async fn open(&self, below: Below, around: &Surroundings) -> Result<OpenDevice, Error> {

@@ -12,12 +12,12 @@ use spillway_policy::dirty_regions::RegionState;
 use spillway_policy::eviction::Residents;
 use spillway_policy::zones::Watermarks;
 
-use super::cache::{Core, PageCache};
-use super::counts::Count;
+use super::device::counts::Count;
+use super::device::{Core, PageCache};
 use super::folios::Folios;
-use super::places::UnitNumber;
-use super::shares::{LOOKS, Leaving, Share};
-use super::slabs::Frame;
+use super::folios::places::UnitNumber;
+use super::folios::shares::{LOOKS, Leaving, Share};
+use super::folios::slabs::Frame;
 use super::writeback::Batch;
 use crate::slice::Slice;
 

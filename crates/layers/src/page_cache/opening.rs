@@ -11,19 +11,19 @@ use spillway_core::{BlockDevice, Budget, Env, Error, Geometry, Kind, Seam, Works
 use spillway_policy::ages::Ages;
 use spillway_policy::dirty_regions::DirtyRegions;
 
-use super::cache::{Core, PageCache};
-use super::charges::{Dirtiable, unsaved_blocks, unsaved_min};
-use super::counts::Counts;
-use super::folio::SLOT_BITS;
+use super::config::{Config, FOLIO_MAX, Settings};
+use super::device::charges::{Dirtiable, unsaved_blocks, unsaved_min};
+use super::device::counts::Counts;
+use super::device::pressure::Pressure;
+use super::device::streams::{Bounds, Streams};
+use super::device::{Core, PageCache};
+use super::folios::folio::SLOT_BITS;
+use super::folios::index::Index;
+use super::folios::places::Places;
+use super::folios::shares::BYTES_SPARE;
+use super::folios::slabs;
+use super::folios::zones::Zones;
 use super::folios::{Folios, bytes_beside};
-use super::index::Index;
-use super::places::Places;
-use super::pressure::Pressure;
-use super::settings::{Config, FOLIO_MAX, Settings};
-use super::shares::BYTES_SPARE;
-use super::slabs;
-use super::streams::{Bounds, Streams};
-use super::zones::Zones;
 use crate::writeback::{Meter, Pauses, Timer, Writeback};
 
 /// Most memory for copies of what is written back.
@@ -271,7 +271,7 @@ mod tests {
     use spillway_core::size::parse;
 
     use super::*;
-    use crate::page_cache::settings::Cut;
+    use crate::page_cache::config::Cut;
 
     #[test]
     fn what_is_said_to_be_enough_is() {

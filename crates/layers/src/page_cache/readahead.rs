@@ -4,7 +4,7 @@
 //! reads do, from what is free or clean and leaves next, and stop where there is none, where the range is changed beside the cache, and at
 //! the first error: a client that needs the same blocks reads them itself, and its own error is what it gets.
 //!
-//! What a client can make them take is bounded, and charged when the cache is opened ([`super::streams::Bounds`]): there are few windows under way at once,
+//! What a client can make them take is bounded, and charged when the cache is opened ([`super::device::streams::Bounds`]): there are few windows under way at once,
 //! and few pieces of each, which have a buffer. A piece whose stream is gone or whose reader has passed it when its turn comes is not read.
 
 use std::cell::Cell;
@@ -17,11 +17,11 @@ use spillway_core::{ByteRange, IoBuf, Place, task};
 use spillway_policy::folio::Look;
 use spillway_policy::readahead::{Ahead, Limits, WINDOWS_MAX};
 
-use super::cache::Core;
-use super::counts::{Count, InZone};
-use super::folio::Seen;
-use super::reading::Whose;
-use super::streams::PIECES_MAX;
+use super::device::Core;
+use super::device::counts::{Count, InZone};
+use super::device::streams::PIECES_MAX;
+use super::folios::folio::Seen;
+use super::read::Whose;
 
 /// Bytes of one read of the device below, at most.
 const PIECE_MAX: u64 = 256 << 10;
@@ -176,9 +176,9 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use super::super::reading::PART_BYTES;
-    use super::super::streams::{Bounds, TASK_BYTES};
     use super::*;
+    use crate::page_cache::device::streams::{Bounds, TASK_BYTES};
+    use crate::page_cache::read::PART_BYTES;
 
     /// What a future takes that is never made.
     fn bytes_of<A, F: Future>(_made: impl Fn(&'static Arc<Core>, &'static Ahead, A) -> F) -> u64 {

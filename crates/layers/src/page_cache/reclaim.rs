@@ -10,9 +10,9 @@ use std::time::Duration;
 use spillway_core::sync::RwLock;
 use spillway_core::{LocalFuture, Place, mutant};
 
-use super::cache::Core;
+use super::device::Core;
+use super::device::pressure::Pressure;
 use super::folios::Folios;
-use super::pressure::Pressure;
 use crate::slice::Slice;
 
 /// What reclaim found in a shard.

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use spillway_policy::throttle::Thresholds;
 
-use super::cache::Core;
-use super::counts::{Count, InZone};
+use super::device::Core;
+use super::device::counts::{Count, InZone};
 
 impl Core {
     /// Blocks above which write-back begins.

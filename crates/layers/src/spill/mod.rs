@@ -18,17 +18,6 @@
 //!   upkeep: closes what is sealed and has no claims; punches what nobody names or reads
 //! ```
 //!
-//! | file | holds |
-//! | --- | --- |
-//! | `format` | what lies in a file, to the byte: docs/spill.md |
-//! | `opening`, `stopping` | what is found in a file and given up; the checkpoint |
-//! | `store` | what the parts share; failures and counts |
-//! | `segments`, `space` | what each segment's room is used for; which are free, and for whom |
-//! | `streams`, `batch` | segments that are written to; records on their way |
-//! | `reading` | records read by their place |
-//! | `cleaner`, `upkeep` | room won back; segments closed and punched |
-//! | `length` | a file that becomes longer as it is filled |
-//!
 //! *Lock order*: the locks of open segments, of free segments and of the bitmaps are leaves. Who opens the next segment of a stream
 //! holds that stream's turn, then for cleaning the cleaner's, then the turn of the cleaner's stream, and last that of lengthening the file; these
 //! are held across awaits.

@@ -13,7 +13,7 @@ use spillway_core::{
 };
 
 use super::blocks::{Blocks, Content};
-use super::settings::Settings;
+use super::config::Settings;
 
 /// All blocks of a device.
 const ALL: Range<u64> = 0..u64::MAX;

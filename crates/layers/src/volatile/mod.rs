@@ -9,16 +9,10 @@
 //!
 //! It needs a device below that completes its requests. Blocks are charged as they are cached. One task at a time has blocks
 //! in flight, in buffers of a workspace. The lock of the cached blocks is a leaf, held for the copy of a request.
-//!
-//! | file | holds |
-//! | --- | --- |
-//! | `settings` | the options |
-//! | `blocks` | cached blocks |
-//! | `drive` | requests, eviction, flushes and power cuts |
 
 mod blocks;
+mod config;
 mod drive;
-mod settings;
 #[cfg(test)]
 mod tests;
 
@@ -29,12 +23,12 @@ use spillway_core::{
     Spec, Submission, Table, Type, Unit, Value, mutant,
 };
 
+use self::config::Settings;
 use self::drive::Drive;
-use self::settings::Settings;
 use crate::options::Field;
 use crate::surroundings::{Below, Open, OpenDevice, Surroundings};
 
-pub use self::settings::Config;
+pub use self::config::Config;
 
 /// See the head of this file.
 pub struct Volatile {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use spillway_core::sync::Ordering;
 use spillway_core::{Attribute, Column, Error, Place, Spec, Table, Type, Unit, Value, task};
 
-use super::cache::{Core, WriteCache};
-use super::counts::Count;
-use super::settings::Settings;
+use super::config::Settings;
+use super::device::counts::Count;
+use super::device::{Core, WriteCache};
 
 /// The kernel's 14 fields. Ours count blocks throughout, where the kernel counts hits by piece.
 const STATUS: Type = Type::Columns {

@@ -1,6 +1,6 @@
 //! Requests that bypass the cache, and what makes them durable.
 //!
-//! A write bypasses the cache only where that has no version of its blocks; zeroes and discards replace what it has ([`super::replacing`]).
+//! A write bypasses the cache only where that has no version of its blocks; zeroes and discards replace what it has ([`super::discard`]).
 //!
 //! What bypasses the cache holds its range first, and looks for versions then; a lap takes a version under the lock of its region and
 //! looks for held ranges there. So one of the two sees the other, and never are both on their way to the same block of the origin: which
@@ -14,11 +14,11 @@ use std::sync::Arc;
 use spillway_core::sync::{HeldRange, Ordering};
 use spillway_core::{ByteRange, IoBuf, Kind, Place, Request, mutant, task};
 
-use super::block::OriginBlock;
-use super::cache::Core;
 use super::committer::Committer;
-use super::counts::Count;
-use super::line::Ticket;
+use super::device::Core;
+use super::device::counts::Count;
+use super::device::line::Ticket;
+use super::index::block::OriginBlock;
 use super::reservation::Reservation;
 
 /// Blocks of the origin that are changed beside the cache; nothing else may write them there meanwhile.

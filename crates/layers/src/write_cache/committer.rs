@@ -8,10 +8,10 @@ use spillway_core::{Kind, Place, mutant, task};
 use spillway_policy::commits::{self, Action};
 use spillway_policy::free_runs::Run;
 
-use super::block::{CacheBlock, Epoch};
-use super::cache::Core;
-use super::counts::Count;
+use super::device::Core;
+use super::device::counts::Count;
 use super::index::LOOKS;
+use super::index::block::{CacheBlock, Epoch};
 
 /// Entries that are cleared together: a commit waits for that.
 const CLEARED_MAX: usize = 65536;

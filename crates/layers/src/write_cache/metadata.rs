@@ -8,10 +8,10 @@ use spillway_core::buffer::ALIGNMENT;
 use spillway_core::{IoBuf, Kind, Request, Seam, Submission, Workspace, mutant};
 use spillway_policy::merge;
 
-use super::block::{CacheBlock, Epoch};
-use super::cache::Core;
+use super::device::Core;
 use super::format::{ENTRY_LEN, Layout, PADDING_LEN, SUPERBLOCK_LEN, Superblock};
 use super::index::Index;
+use super::index::block::{CacheBlock, Epoch};
 use super::pieces::BATCH_BYTES;
 
 /// Bytes of metadata that are read or written at once.

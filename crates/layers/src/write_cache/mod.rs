@@ -21,64 +21,26 @@
 //! Needs: a cache device whose blocks are not larger than the cache's, and which flushes for real. Locks: the order of laps, then a
 //! shard of the index, then the ranges that bypass; the others are leaves. A cached write of a small range takes two of them, for its
 //! blocks and to publish them; a read hit takes one.
-//!
-//! | module | holds |
-//! | --- | --- |
-//! | [`mod@format`] | superblock, entries, layout, and the checks before a cache is taken for one |
-//! | `opening`, `fitting`, `recovery` | how a cache is opened, what has to fit for that, and which of its blocks are alive after a crash |
-//! | `blank` | what a device holds that is not a cache: named, and not formatted |
-//! | `settings`, `counts`, `attributes` | options, figures, and both as the control plane sees them |
-//! | `cache` | the parts together |
-//! | `block`, `regions`, `chains`, `index`, `present`, `stretch` | what the cache holds of the origin |
-//! | `victims` | which versions leave |
-//! | `growing` | how it follows an origin that has grown |
-//! | `space` | free blocks |
-//! | `journal`, `committer`, `metadata` | epochs, commits and clearing; their task; entries on their way to the device |
-//! | `transfer`, `reservation`, `reading`, `pieces`, `workspaces` | requests of clients, through the cache |
-//! | `bypass`, `bypassed` | those past it, and what they leave to be flushed |
-//! | `replacing` | zeroes and discards |
-//! | `line` | who waits for blocks of the cache |
-//! | `laps`, `writeback` | the cache as a source of the write-back engine |
-//! | `drain`, `emptying` | how far a drain is, and how it goes |
 
 pub mod format;
 
 mod attributes;
-mod blank;
-mod block;
 mod bypass;
-mod bypassed;
-mod cache;
-mod chains;
 mod committer;
-mod counts;
-mod drain;
-mod emptying;
-mod fitting;
-mod growing;
+mod config;
+mod device;
+mod discard;
 mod index;
-mod journal;
-mod laps;
-mod line;
 mod metadata;
 mod opening;
 mod pieces;
-mod present;
-mod reading;
-mod recovery;
-mod regions;
-mod replacing;
+mod read;
 mod reservation;
-mod settings;
-mod space;
-mod stretch;
 #[cfg(test)]
 mod tests;
 #[cfg(all(test, feature = "shuttle"))]
 mod threads;
-mod transfer;
-mod victims;
-mod workspaces;
+mod write;
 mod writeback;
 
 use std::sync::Arc;
@@ -94,20 +56,20 @@ use spillway_policy::ages::Ages;
 use crate::file::File;
 use crate::surroundings::{BackingDevice, Below, Open, OpenDevice, Surroundings};
 use crate::writeback::{Meter, Timer, Writeback};
-use bypassed::Bypass;
-use cache::Core;
 use committer::Committer;
-use counts::{Count, Counts};
-use drain::Drain;
-use journal::Journal;
-use laps::Laps;
-use line::Line;
+use device::Core;
+use device::bypassed::Bypass;
+use device::counts::{Count, Counts};
+use device::drain::Drain;
+use device::journal::Journal;
+use device::laps::Laps;
+use device::line::Line;
+use index::space::Space;
 use opening::{Opened, Opening};
-use space::Space;
 
 pub use attributes::{attributes, declarations};
-pub use cache::WriteCache;
-pub use settings::{Ack, Config, Mode, OldCache, OriginWrites, Placement};
+pub use config::{Ack, Config, Mode, OldCache, OriginWrites, Placement};
+pub use device::WriteCache;
 
 impl WriteCache {
     /// The cache on `cache` over `origin`, and what was found there, for people: what it holds was recovered, or its device was blank

@@ -11,7 +11,7 @@ use spillway_core::buffer::{ALIGNMENT, Shared};
 use spillway_core::{ByteRange, Flags, IoBuf, Kind, Op, Request, Seam};
 use spillway_policy::merge;
 
-use super::cache::Core;
+use super::device::Core;
 
 /// A stretch of at least so many bytes is read alone.
 const LONG_BYTES: usize = 256 << 10;

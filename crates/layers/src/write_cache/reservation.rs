@@ -5,9 +5,9 @@ use std::sync::Arc;
 use spillway_core::mutant;
 use spillway_policy::free_runs::Run;
 
-use super::block::{Epoch, OriginBlock};
-use super::cache::Core;
-use super::chains::Published;
+use super::device::Core;
+use super::index::block::{Epoch, OriginBlock};
+use super::index::chains::Published;
 
 /// Blocks reserved for a write in an epoch; given back unless they are published.
 pub(super) struct Reservation {

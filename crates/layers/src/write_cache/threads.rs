@@ -13,7 +13,7 @@ use spillway_core::sync::shuttle::future::{block_on, yield_now};
 use spillway_core::sync::shuttle::thread;
 use spillway_core::{Attributes, BlockSize, IoBuf};
 
-use super::block::{CacheBlock, OriginBlock, Stage};
+use super::index::block::{CacheBlock, OriginBlock, Stage};
 use super::*;
 
 const BLOCK: usize = 512;

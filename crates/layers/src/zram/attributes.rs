@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use spillway_core::{Attribute, Budget, Column, Error, Kind, Spec, Type, Unit, Value, mutant};
 
-use super::algorithms;
-use super::backing::Backing;
 use super::codec::CODECS;
 use super::commands;
 use super::config::OPTIONS;
+use super::control::algorithms;
+use super::device::backing::Backing;
 use super::device::{Count, Zram};
 use super::page::PAGE;
 use crate::options::Field;

@@ -9,15 +9,15 @@ use spillway_core::{Answer, Budget, Error, Job, Kind, Place, mutant};
 use spillway_policy::compaction::Compaction;
 
 use super::codec::CodecIndex;
+use super::codec::encoder::Choice;
 use super::config::Config;
-use super::deferring::Which;
+use super::control::scan;
 use super::device::{Core, Zram};
-use super::encoder::Choice;
+use super::mover::deferring::Which;
+use super::mover::recompress::{self, Order};
 use super::page::PAGE;
-use super::recompress::{self, Order};
-use super::scan;
+use super::spill::writeback;
 use super::work::Slice;
-use super::writeback;
 
 /// Moves objects together and returns the memory.
 pub(super) fn compact(zram: &Zram) -> Answer<Result<(), Error>> {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use spillway_core::{Error, Preset, Type, Unit};
 
 use super::codec;
+use super::codec::streams::STREAMS_MAX;
 use super::page::DISKSIZE_MAX;
-use super::streams::STREAMS_MAX;
 use crate::options::{choices, options};
 use crate::spill::format::SEGMENT_SHIFT;
 use crate::surroundings::BackingDevice;

@@ -10,9 +10,9 @@ use std::time::Duration;
 use spillway_core::{Answer, ByteRange, Extent, Kind, Op, Reply, Request, Submission, mutant};
 
 use super::device::{Core, Count};
-use super::mark::Slot;
 use super::page::{PAGE, slots};
-use super::table::PAGE_SLOTS;
+use super::slots::mark::Slot;
+use super::slots::table::PAGE_SLOTS;
 use super::work::{self, Slice};
 
 pub(super) fn submit(core: &Arc<Core>, request: Request) -> Submission {

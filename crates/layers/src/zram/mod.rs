@@ -12,88 +12,27 @@
 //!
 //! *States*: without a size (0 bytes, attributes can be set) -> `disksize` -> in use, where it may grow -> `reset` -> without a size.
 //!
-//! | file | holds |
-//! | --- | --- |
-//! | `device` | what a device is made of |
-//! | `store`, `load`, `discard` | the paths of a write, a read, a discard |
-//! | `deferring`, `deferred` | pages that are compressed later, and how many there are |
-//! | `spread` | a large write shared out to idle workers |
-//! | `page`, `table`, `walks`, `locked`, `picked`, `mark`, `blocks`, `holdings` | slots: access, layout, memory, sums |
-//! | `pool`, `size_class`, `arena`, `packed` | objects, by size class and packed together |
-//! | `cell`, `spans`, `pages` | names of objects, records of spans, memory |
-//! | `work` | what pages and slots cost of the slice that one poll may do |
-//! | `backing`, `spilling`, `attaching` | the spill file, its opening and its end; one that is attached later |
-//! | `writeback`, `gathered`, `recall` | pages on their way to it, and back |
-//! | `spiller`, `pressure`, `throttle` | which pages leave by themselves where memory is short, and how fast it may fill |
-//! | `timers` | which leave when they are old, and how much of that a day sees |
-//! | `scan` | which pages a command means |
-//! | `moving` | an object taken out of its cell and put elsewhere, beside readers and writers |
-//! | `reclaim` | what is done for requests that find no memory |
-//! | `compactor`, `passes` | moving objects so that memory returns: requests for it, and how it is done |
-//! | `streams`, `encoder`, `decoders`, `codec` | compression, and how much of it at once |
-//! | `codecs` | which codecs a device uses: the primary and those for recompression |
-//! | `recompress`, `aging`, `recompressor` | pages compressed again: on command, and once they are old; whose turn it is |
-//! | `config` | the options |
-//! | `attributes`, `algorithms`, `commands` | the control table; its words for codecs; what of it takes long |
-//! | `block_state` | a line for each page, for those who look at all of them |
-//!
 //! *Lock order*: a compression stream, taken with no other lock held; then one of: a slot; the count of a page of slots; an arena or the packed
 //! spans; and last the locks of `pages`. None is held across an await, and of them only the count of a page of slots while memory goes back
 //! to the system.
 
-mod aging;
-mod algorithms;
-mod arena;
-mod attaching;
 mod attributes;
-mod backing;
-mod block_state;
-mod blocks;
-mod cell;
-mod clean;
 mod codec;
-mod codecs;
 mod commands;
-mod compactor;
 mod config;
-mod copies;
-mod decoders;
-mod deferred;
-mod deferring;
+mod control;
 mod device;
 mod discard;
-mod encoder;
-mod gathered;
-mod holdings;
-mod load;
-mod locked;
-mod mark;
-mod moving;
-mod packed;
+mod mover;
 mod page;
-mod pages;
-mod passes;
-mod picked;
 mod pool;
-mod pressure;
-mod recall;
+mod read;
 mod reclaim;
-mod recompress;
-mod recompressor;
-mod scan;
-mod size_class;
-mod spans;
-mod spiller;
-mod spilling;
+mod slots;
+mod spill;
 mod spread;
-mod store;
-mod streams;
-mod table;
-mod throttle;
-mod timers;
-mod walks;
 mod work;
-mod writeback;
+mod write;
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -104,19 +43,19 @@ use spillway_core::{
     Op, Reclaimer, Regions, Request, Spec, Submission, Table as AttributeTable,
 };
 
-use attaching::Attaching;
-use backing::{Attached, Knobs};
 use codec::Params;
-use codecs::Codecs;
-use decoders::Decoders;
+use codec::codecs::Codecs;
+use codec::decoders::Decoders;
+use codec::encoder::Choice;
+use codec::streams::Streams;
 use device::Core;
-use encoder::Choice;
-use pages::Pages;
+use device::attaching::Attaching;
+use device::backing::{Attached, Knobs};
+use device::pressure::Pressure;
+use device::recompressor::Recompressor;
 use pool::Pool;
-use pressure::Pressure;
-use recompressor::Recompressor;
-use streams::Streams;
-use table::Table;
+use pool::pages::Pages;
+use slots::table::Table;
 
 use crate::options::Options;
 use crate::sizes;
@@ -177,16 +116,16 @@ impl Zram {
         let core = Arc::downgrade(&zram.core);
         zram.core.budget.register(&(core as Weak<dyn Reclaimer>));
         zram.configure(&config)?;
-        passes::start(&zram.core);
+        mover::passes::start(&zram.core);
         Ok(zram)
     }
 
     fn configure(&self, config: &Config) -> Result<(), Error> {
         if let Some(secondaries) = &config.recomp_algorithm {
-            algorithms::set_secondaries(self, secondaries)?;
+            control::algorithms::set_secondaries(self, secondaries)?;
         }
         if let Some(params) = &config.algorithm_params {
-            algorithms::set_params(self, params)?;
+            control::algorithms::set_params(self, params)?;
         }
         attributes::set_limit(self, config.mem_limit);
         attributes::set_deferred(self, config.deferred_bytes_max)?;
@@ -258,8 +197,8 @@ impl BlockDevice for Zram {
 
     fn submit(&self, request: Request) -> Submission {
         match request.op {
-            Op::Read => load::submit(&self.core, request),
-            Op::Write => store::submit(&self.core, request),
+            Op::Read => read::submit(&self.core, request),
+            Op::Write => write::submit(&self.core, request),
             Op::WriteZeroes | Op::Discard => discard::submit(&self.core, request),
             Op::Flush => Answer::Done(request.answer(Ok(()))),
         }

@@ -13,9 +13,9 @@ use spillway_policy::compaction::Compaction;
 use spillway_sim::memory::VecRegions;
 use spillway_sim::world::World;
 
-use super::cell::SlotIndex;
-use super::mark::Slot;
 use super::page::PAGE;
+use super::pool::cell::SlotIndex;
+use super::slots::mark::Slot;
 use super::*;
 
 pub(super) mod attaching;

@@ -18,14 +18,14 @@ use spillway_policy::compaction::Compaction;
 use spillway_sim::memory::VecRegions;
 use spillway_sim::world::World;
 
-use super::cell::{Scratch, SlotIndex};
 use super::codec::Params;
-use super::encoder::Choice;
-use super::mark::Slot;
+use super::codec::encoder::Choice;
+use super::codec::streams::Streams;
 use super::page::PAGE;
-use super::pages::Pages;
-use super::picked::When;
-use super::streams::Streams;
+use super::pool::cell::{Scratch, SlotIndex};
+use super::pool::pages::Pages;
+use super::slots::mark::Slot;
+use super::slots::picked::When;
 use super::{Config, Zram};
 
 mod attaching;

@@ -77,22 +77,22 @@ pub(super) mod meter {
     }
 
     /// Notes a look at what is known of a span.
-    pub(in super::super) fn note_look() {
+    pub(crate) fn note_look() {
         LOOKS.with(|sum| sum.set(sum.get() + 1));
     }
 
     /// Notes that a page is compressed.
-    pub(in super::super) fn note_compression() {
+    pub(crate) fn note_compression() {
         COMPRESSIONS.with(|sum| sum.set(sum.get() + 1));
     }
 
     /// Compressions noted on this thread so far.
-    pub(in super::super) fn compressions() -> u64 {
+    pub(crate) fn compressions() -> u64 {
         COMPRESSIONS.with(Cell::get)
     }
 
     /// Looks noted on this thread since the last call.
-    pub(in super::super) fn take_looks() -> u64 {
+    pub(crate) fn take_looks() -> u64 {
         LOOKS.with(|sum| sum.replace(0))
     }
 }

@@ -1,7 +1,7 @@
 //! Memory: what is charged, who leaves, and who waits.
 
 use super::*;
-use crate::page_cache::slabs::system::Short;
+use crate::page_cache::folios::slabs::system::Short;
 
 #[test]
 fn a_cache_charges_what_it_is_told_and_gives_it_back() {

@@ -8,7 +8,7 @@ use futures_util::future::{Either, select};
 use spillway_core::random::Random;
 
 use super::*;
-use crate::page_cache::slabs::system::Short;
+use crate::page_cache::folios::slabs::system::Short;
 
 const BLOCKS: u64 = 3000;
 

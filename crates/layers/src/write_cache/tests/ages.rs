@@ -53,7 +53,11 @@ fn what_could_not_leave_when_it_was_too_old_leaves_later() {
     let cache = aging(&house, 3200);
     house.write(&cache, 9, 1, 2);
     let core = &cache.core;
-    let busy = super::super::bypass::Busy::new(core.clone(), super::super::block::OriginBlock(9), 1);
+    let busy = crate::write_cache::bypass::Busy::new(
+        core.clone(),
+        crate::write_cache::index::block::OriginBlock(9),
+        1,
+    );
     house.wait_for("the other block", || show(&cache, "dirty_blocks") == "1");
     let begin = house.world.now();
     while house.world.now() < begin + Duration::from_secs(10) {

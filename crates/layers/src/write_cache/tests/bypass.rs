@@ -28,7 +28,11 @@ fn write_back_goes_on_once_a_bypass_is_out_of_its_way() {
     let marks = Config { high_watermark: 50, low_watermark: 10, pause_writeback: Some(0), ..config() };
     let cache = house.open(&marks).unwrap();
     let dirty = || number(&cache, "dirty_blocks");
-    let busy = super::super::bypass::Busy::new(cache.core.clone(), super::super::block::OriginBlock(0), 100);
+    let busy = crate::write_cache::bypass::Busy::new(
+        cache.core.clone(),
+        crate::write_cache::index::block::OriginBlock(0),
+        100,
+    );
     house.write(&cache, 0, 1, 140);
     house.flush(&cache);
     house.wait_for("what nobody holds", || dirty() == 100 && show(&cache, "writeback_blocks") == "0");

@@ -182,7 +182,7 @@ fn a_discard_of_everything_gives_way() {
         let left = || large.cache.core.index.held() - large.cache.core.index.writing_back();
         let before = left();
         assert!(large.world.go_on());
-        assert!(before - left() <= 2 * super::super::index::LOOKS as u32, "{before} to {}", left());
+        assert!(before - left() <= 2 * crate::write_cache::index::LOOKS as u32, "{before} to {}", left());
         steps += 1;
     }
     assert!(steps > 2 * BLOCKS / 2048, "{steps} steps");
@@ -210,7 +210,7 @@ fn steps<T: Unpin + 'static>(world: &World, work: Answer<T>, mut look: impl FnMu
 /// A long read pins its blocks and unpins them in slices, and a question about extents walks in such.
 #[test]
 fn long_reads_and_walks_over_extents_give_way() {
-    const SLICE: usize = super::super::index::LOOKS;
+    const SLICE: usize = crate::write_cache::index::LOOKS;
     let large = Large::new(5);
     large.write_all();
     large.flush();

@@ -1,7 +1,7 @@
 //! The format to the byte: caches made by hand, what is committed, and metadata that cannot be.
 
-use super::super::format::{ENTRY_LEN, FREE, SUPERBLOCK_LEN};
 use super::*;
+use crate::write_cache::format::{ENTRY_LEN, FREE, SUPERBLOCK_LEN};
 
 #[test]
 fn a_cache_made_by_hand_is_served() {

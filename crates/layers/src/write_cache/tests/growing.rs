@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use futures_util::future::join;
 
-use super::super::format::{OriginMark, SUPERBLOCK_LEN};
 use super::*;
+use crate::write_cache::format::{OriginMark, SUPERBLOCK_LEN};
 
 const MIB: u64 = 1 << 20;
 

@@ -6,10 +6,10 @@ mod world;
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::super::block::{Blocks, CacheBlock, Epoch, OriginBlock};
-use super::super::chains::Limit;
-use super::super::index::{Index, LOOKS};
-use super::super::victims::InRange;
+use crate::write_cache::index::block::{Blocks, CacheBlock, Epoch, OriginBlock};
+use crate::write_cache::index::chains::Limit;
+use crate::write_cache::index::victims::InRange;
+use crate::write_cache::index::{Index, LOOKS};
 use world::World;
 
 #[test]

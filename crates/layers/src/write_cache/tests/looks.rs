@@ -1,9 +1,9 @@
 //! What tests ask of the parts, and nobody else.
 
-use super::super::block::{CacheBlock, Epoch, OriginBlock};
-use super::super::chains::Limit;
-use super::super::index::Index;
-use super::super::workspaces::Workspaces;
+use crate::write_cache::device::workspaces::Workspaces;
+use crate::write_cache::index::Index;
+use crate::write_cache::index::block::{CacheBlock, Epoch, OriginBlock};
+use crate::write_cache::index::chains::Limit;
 
 impl Index {
     /// Blocks of the cache.

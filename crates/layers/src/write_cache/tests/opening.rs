@@ -1,7 +1,7 @@
 //! What is formatted, what is refused, and that a refusal leaves both devices as they are.
 
-use super::super::format::{Entry, Layout, Superblock};
 use super::*;
+use crate::write_cache::format::{Entry, Layout, Superblock};
 
 const MIB: u64 = 1 << 20;
 
@@ -177,12 +177,13 @@ fn a_tebibyte_is_charged_once() {
     let layout = Layout::largest(1 << 40, 0, BlockSize::PAGE).unwrap();
     let count = u32::try_from(layout.n_blocks).expect("blocks have numbers of 32 bits");
     let (blocks, tebibytes) = (u64::from(count), 16 << 40);
-    let bytes = super::super::fitting::memory(count, tebibytes / 4096, 4096);
+    let bytes = crate::write_cache::opening::fitting::memory(count, tebibytes / 4096, 4096);
     assert!(bytes <= 32 * blocks + (64 << 10) && bytes > 20 * blocks, "{bytes} bytes for {blocks} blocks");
     for (cache, origin, block) in
         [(254, 1 << 20, 4096), (254, 1 << 40, 4096), (2, 1 << 50, 65536), (1 << 22, 1 << 41, 512)]
     {
-        let (bytes, regions) = (super::super::fitting::memory(cache, origin / block, block), origin >> 20);
+        let (bytes, regions) =
+            (crate::write_cache::opening::fitting::memory(cache, origin / block, block), origin >> 20);
         assert!(
             bytes <= 32 * u64::from(cache) + regions / 7 + (64 << 10),
             "{bytes} bytes, {cache} blocks of {origin}"

@@ -1,7 +1,7 @@
 //! The order of recovery's own writes.
 
-use super::super::format::{Entry, Layout};
 use super::*;
+use crate::write_cache::format::{Entry, Layout};
 
 /// A device that notes what it is asked for.
 struct Noted {

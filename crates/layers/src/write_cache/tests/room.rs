@@ -4,9 +4,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use super::super::block::OriginBlock;
-use super::super::transfer::WriteTarget;
 use super::*;
+use crate::write_cache::index::block::OriginBlock;
+use crate::write_cache::write::WriteTarget;
 use spillway_policy::free_runs::Run;
 
 /// A write that waits for blocks of the cache.

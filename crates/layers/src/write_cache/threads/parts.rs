@@ -8,11 +8,11 @@ use spillway_core::sync::shuttle::thread;
 use spillway_core::sync::{AtomicBool, Ordering};
 use spillway_policy::free_runs::Run;
 
-use crate::write_cache::block::{Blocks, CacheBlock, Epoch, OriginBlock, Stage};
-use crate::write_cache::bypassed::Bypass;
-use crate::write_cache::chains::Limit;
+use crate::write_cache::device::bypassed::Bypass;
+use crate::write_cache::device::journal::Journal;
 use crate::write_cache::index::Index;
-use crate::write_cache::journal::Journal;
+use crate::write_cache::index::block::{Blocks, CacheBlock, Epoch, OriginBlock, Stage};
+use crate::write_cache::index::chains::Limit;
 
 const X: OriginBlock = OriginBlock(0);
 

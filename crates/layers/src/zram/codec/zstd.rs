@@ -3,8 +3,8 @@
 use spillway_core::Kind;
 use zstd_safe::{CCtx, CParameter, DCtx};
 
-use super::super::page::PAGE;
 use super::traits::{Compressor, Decompressor, Params};
+use crate::zram::page::PAGE;
 
 /// The level where none is given, the kernel's too.
 const LEVEL: i32 = 3;

@@ -7,7 +7,7 @@ use spillway_sim::disk::{Call, Effect, Fault, Latency, Medium, Plan};
 use super::on_disk::{Spilling, config, content, medium, spilling, spilling_by, spilling_to};
 use super::*;
 use crate::writeback::{Source, Take};
-use crate::zram::cell::Scratch;
+use crate::zram::pool::cell::Scratch;
 
 /// A device that may hold 1 MiB of what it is written.
 fn short_of_memory(medium: Medium) -> Spilling {

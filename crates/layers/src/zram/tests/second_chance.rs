@@ -4,7 +4,7 @@ use spillway_sim::disk::{Call, Effect, Fault, Plan};
 
 use super::on_disk::{config, medium, spilling_by};
 use super::*;
-use crate::zram::table::PAGE_SLOTS;
+use crate::zram::slots::table::PAGE_SLOTS;
 
 const PAGES: u64 = 250;
 

@@ -10,7 +10,7 @@ use super::*;
 use crate::surroundings::{BackingDevice, OpenStorage, Surroundings};
 use crate::zram::commands;
 use crate::zram::config::BringBack;
-use crate::zram::gathered::Gathered;
+use crate::zram::spill::gathered::Gathered;
 use crate::zram::work::Slice;
 
 /// Segments of which each takes three pages that do not compress.

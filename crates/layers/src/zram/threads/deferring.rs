@@ -1,7 +1,7 @@
 //! Pages that are compressed beside those that write, read and discard them.
 
 use super::*;
-use crate::zram::deferring::Which;
+use crate::zram::mover::deferring::Which;
 
 fn deferring() -> Arc<Zram> {
     let zram = zram(&Budget::new(64 << 20));

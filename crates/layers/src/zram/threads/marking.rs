@@ -1,7 +1,7 @@
 //! Walks that change the marks of slots beside those who hold the locks of these.
 
 use super::*;
-use crate::zram::mark::Mark;
+use crate::zram::slots::mark::Mark;
 
 fn mark(zram: &Zram, age: u32, now: u32) {
     zram.core.table.mark_idle(0..4, age, now);

@@ -1,8 +1,8 @@
 //! Recompression beside a writer, a reader and what moves the same page.
 
-use super::super::device::Count;
-use super::super::recompress::{self, Order};
 use super::*;
+use crate::zram::device::Count;
+use crate::zram::mover::recompress::{self, Order};
 
 /// A page that lz4hc makes smaller than lz4 does: it repeats in a way that one look back does not show.
 fn repetitive(number: u64) -> Vec<u8> {

@@ -7,11 +7,12 @@ use spillway_core::Error;
 use super::*;
 use crate::spill::threads::{Disk, until_kept_up};
 use crate::spill::{Owner, Settings, Store};
-use crate::zram::backing::Backing;
+use crate::zram::codec;
 use crate::zram::config::BringBack;
-use crate::zram::recompress::{self, Order};
-use crate::zram::scan::{self, Scan};
-use crate::zram::{codec, writeback};
+use crate::zram::control::scan::{self, Scan};
+use crate::zram::device::backing::Backing;
+use crate::zram::mover::recompress::{self, Order};
+use crate::zram::spill::writeback;
 
 /// Segments of which each takes three pages that do not compress, or seven, of which one that is live can be copied with profit.
 const SMALL: u32 = 14;

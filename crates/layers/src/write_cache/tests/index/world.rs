@@ -6,14 +6,14 @@ use std::sync::Arc;
 use spillway_core::random::Random;
 use spillway_policy::free_runs::Run;
 
-use super::super::super::block::{Blocks, CacheBlock, Epoch, OriginBlock};
-use super::super::super::chains::Limit;
-use super::super::super::index::Index;
-use super::super::super::journal::Journal;
-use super::super::super::settings::Placement;
-use super::super::super::space::Space;
-use super::super::super::stretch::Location;
-use super::super::super::victims::{InRange, Victim};
+use crate::write_cache::config::Placement;
+use crate::write_cache::device::journal::Journal;
+use crate::write_cache::index::Index;
+use crate::write_cache::index::block::{Blocks, CacheBlock, Epoch, OriginBlock};
+use crate::write_cache::index::chains::Limit;
+use crate::write_cache::index::space::Space;
+use crate::write_cache::index::stretch::Location;
+use crate::write_cache::index::victims::{InRange, Victim};
 
 const BLOCK: u64 = 64 << 10;
 

@@ -1,0 +1,373 @@
+//! The cache as a source of the write-back engine: a region at a time, up the device, those past their deadline first.
+//!
+//! All that is dirty in a region is one batch, copied out and written in its runs. Meanwhile clients write the blocks again as they like:
+//! those are dirty, and belong to the region's next batch. A client that needs something below at once takes that by the same rules (`saving`).
+//!
+//! What fails is dirty again and comes with a later batch. Where there may be none, or a client waits for the outcome, a run that fails is halved
+//! down to the blocks that cannot be written: they take no other with them.
+
+pub(super) mod ageing;
+pub(super) mod ending;
+pub(super) mod saving;
+
+use std::sync::Arc;
+
+use futures_util::stream::{self, StreamExt};
+use spillway_core::buffer::{ALIGNMENT, Shared};
+use spillway_core::sync::Ordering;
+use spillway_core::{ByteRange, IoBuf, Kind, LocalFuture, Request, mutant};
+use spillway_policy::dirty_regions::{End, RegionNumber, RegionState, Stamp};
+use spillway_policy::watermarks::Goal;
+
+use super::device::Core;
+use super::device::counts::Count;
+use super::folios::Folios;
+use super::work::{FOLIO, copied};
+use crate::slice::note;
+use crate::writeback::{Source, Take};
+
+/// Bytes of one write, at least, where so many follow each other: some devices name a block as what they like best.
+const WRITE_BYTES: u64 = 1 << 20;
+
+/// Runs of a batch that are written at a time, at most.
+const WRITES_MAX: usize = 64;
+
+/// Charged for each of them: what the file and the driver below take for a write, and 700 bytes here.
+const WRITE_MEMORY: usize = 2048;
+
+/// Charged for each run of a batch, for its places in lists.
+const RUN_MEMORY: usize = 96;
+
+/// What was dirty of a region, on its way to the device below. Whatever happens to it, the cache learns how that ended.
+pub(super) struct Batch {
+    core: Arc<Core>,
+    region: RegionNumber,
+    /// What is written, and whether it has landed.
+    runs: Vec<(ByteRange, bool)>,
+    /// A run that fails is written again in parts.
+    pub(super) in_parts: bool,
+    end: End,
+    /// It was not written, and is not wanted any more.
+    dropped: bool,
+}
+
+impl Batch {
+    /// What is written.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = ByteRange> {
+        self.runs.iter().map(|(run, _)| *run)
+    }
+
+    /// It is not wanted any more: none of it is dirty, and the cache forgets it.
+    pub(super) fn forgo(mut self) {
+        self.runs.iter_mut().for_each(|(_, landed)| *landed = true);
+        (self.end, self.dropped) = (End::Landed, true);
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.core.end_batch(self);
+    }
+}
+
+impl Source for Core {
+    type Batch = Batch;
+
+    fn goal(&self) -> Goal {
+        let due = self.due();
+        if self.dirty.load(Ordering::Relaxed) == 0 {
+            return Goal::Rest;
+        }
+        match self.is_above_background() || self.is_waited_for() {
+            true => Goal::ToLow,
+            false if due > Stamp(0) => Goal::Aged(due.0),
+            false => Goal::Rest,
+        }
+    }
+
+    fn take(self: &Arc<Self>, goal: Goal, _: u64) -> Take<Batch> {
+        // Another would only wait as well, with all its runs: the end of the first that does so is heard of.
+        if self.batches.is_waited_for() {
+            return Take::Nothing;
+        }
+        let found = match goal {
+            // A drain has one lap to try everything: what is due and fails must not be all that it tries.
+            Goal::All => self.next_region(Stamp::MAX, |_| true),
+            _ => self.next_in_turn(goal),
+        };
+        let Some(region) = found else { return Take::Nothing };
+        self.cursor.store(region.0 + 1, Ordering::Relaxed);
+        let mut shard = self.shard(region).write();
+        // A client may have taken it meanwhile.
+        if shard.dirty.state(region) != RegionState::Dirty {
+            return Take::Again;
+        }
+        let mut batch = self.batch(&mut shard, region);
+        batch.in_parts = goal == Goal::All;
+        let bytes = batch.ranges().map(|run| run.len).sum();
+        Take::Batch(batch, bytes)
+    }
+
+    fn write(self: &Arc<Self>, batch: Batch) -> LocalFuture<Result<(), Kind>> {
+        let core = self.clone();
+        Box::pin(async move {
+            let failed = core.write_back(batch).await;
+            failed.first().map_or(Ok(()), |(_, kind)| Err(*kind))
+        })
+    }
+
+    fn left(&self) -> u64 {
+        self.unsaved.used() * self.places.block_bytes()
+    }
+
+    fn is_waited_for(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0 || self.is_short()
+    }
+
+    fn failed(&self, kind: Kind) {
+        self.fail("writing back", kind);
+    }
+}
+
+impl Core {
+    /// What became dirty in an epoch before this one is to be written back now.
+    fn due(&self) -> Stamp {
+        let expired = self.ages.lock().expired().unwrap_or(0);
+        Stamp(expired.max(self.wanted.load(Ordering::Acquire)))
+    }
+
+    /// The next region for `goal`: those past their deadline first, then those of shards that need memory. Of others only as many are
+    /// written as may not stay dirty, or as writers of any shard wait for.
+    fn next_in_turn(&self, goal: Goal) -> Option<RegionNumber> {
+        self.next_region(self.due(), |_| true).or_else(|| {
+            self.have_looked_at_ages();
+            if let Goal::Aged(before) = goal {
+                return self.next_region(Stamp(before), |_| true);
+            }
+            let needed = self.next_region(Stamp::MAX, |shard| self.pressure[shard].is_wanting());
+            let any = self.is_above_background() || self.blocked.load(Ordering::SeqCst) > 0;
+            needed.or_else(|| any.then(|| self.next_region(Stamp::MAX, |_| true)).flatten())
+        })
+    }
+
+    fn is_above_background(&self) -> bool {
+        self.dirty.load(Ordering::Relaxed) > self.background()
+    }
+
+    /// Nothing that is too old can be taken: what is on its way may fail, and is looked for again.
+    fn have_looked_at_ages(&self) {
+        let mut ages = self.ages.lock();
+        if let Some(expired) = ages.expired() {
+            ages.end(expired, true);
+        }
+    }
+
+    /// The next region of these shards up the device, then from its begin, with something that became dirty in an epoch before `before`.
+    fn next_region(&self, before: Stamp, of: impl Fn(usize) -> bool) -> Option<RegionNumber> {
+        let from = |region| {
+            let shards = self.shards.iter().enumerate().filter(|(shard, _)| of(*shard));
+            let found = shards.filter_map(|(_, shard)| shard.read().dirty.next(RegionNumber(region), before));
+            found.min()
+        };
+        match self.cursor.load(Ordering::Relaxed) {
+            0 => from(0),
+            cursor => from(cursor).or_else(|| from(0)),
+        }
+    }
+
+    /// Takes all that is dirty of a region.
+    fn batch(self: &Arc<Self>, shard: &mut Folios, region: RegionNumber) -> Batch {
+        let (runs, blocks) = (shard.dirty_runs(region), shard.dirty.blocks_of(region));
+        let bytes: u64 = runs.iter().map(|run| run.len).sum();
+        assert_eq!(bytes, blocks * self.places.block_bytes(), "all of {region:?}");
+        shard.dirty.take(region);
+        self.begin_batch(shard, region, runs)
+    }
+
+    /// Takes what is dirty of a range in `region`, of which no batch has anything.
+    pub(super) fn part(
+        self: &Arc<Self>,
+        shard: &mut Folios,
+        region: RegionNumber,
+        range: ByteRange,
+    ) -> Option<Batch> {
+        let runs = shard.unsaved_runs(range);
+        let blocks = self.blocks_of(&runs);
+        if blocks == 0 {
+            return None;
+        }
+        shard.dirty.take_part(region, blocks);
+        Some(self.begin_batch(shard, region, runs))
+    }
+
+    /// The same for a client, with what is dirty of all that others wait for in the region; none where nothing of its own is.
+    pub(super) fn wanted(
+        self: &Arc<Self>,
+        shard: &mut Folios,
+        region: RegionNumber,
+        own: ByteRange,
+    ) -> Option<Batch> {
+        if shard.unsaved_runs(own).is_empty() {
+            return None;
+        }
+        let wanted = match mutant::on("page_cache: take for all who wait what one of them needs") {
+            true => vec![own],
+            false => shard.wanted.with(region, own),
+        };
+        let runs: Vec<ByteRange> = wanted.into_iter().flat_map(|range| shard.unsaved_runs(range)).collect();
+        shard.dirty.take_wanted(region, self.blocks_of(&runs));
+        Some(self.begin_batch(shard, region, runs))
+    }
+
+    pub(super) fn blocks_of(&self, runs: &[ByteRange]) -> u64 {
+        runs.iter().map(|run| run.len >> self.places.block_shift).sum()
+    }
+
+    /// Dirty runs of a region that were taken are on their way.
+    pub(super) fn begin_batch(
+        self: &Arc<Self>,
+        shard: &mut Folios,
+        region: RegionNumber,
+        dirty: Vec<ByteRange>,
+    ) -> Batch {
+        let longest = u64::from(self.below.geometry().optimal_io).max(WRITE_BYTES);
+        let (mut runs, mut all) = (Vec::new(), 0);
+        for run in dirty {
+            for piece in shard.pieces(run) {
+                let folio = shard.get_mut(piece.folio.unit).expect("it has dirty blocks");
+                let blocks = piece.blocks.len() as u64;
+                folio.state.begin_writeback(piece.blocks);
+                self.zones.begun(folio.zone(), blocks);
+                all += blocks;
+            }
+            let starts = (0..run.len).step_by(longest as usize);
+            runs.extend(starts.map(|at| ByteRange::new(run.offset + at, longest.min(run.len - at))));
+        }
+        let before = self.dirty.fetch_sub(all, Ordering::Relaxed);
+        assert!(before >= all, "{all} dirty blocks of {before}");
+        self.moving.fetch_add(all, Ordering::Relaxed);
+        let runs = runs.into_iter().map(|run| (run, false)).collect();
+        Batch { core: self.clone(), region, runs, in_parts: false, end: End::Withdrawn, dropped: false }
+    }
+
+    /// Writes the runs of a batch, each for itself, many at a time. What could not be written, and why.
+    pub(super) async fn write_back(self: &Arc<Self>, mut batch: Batch) -> Vec<(ByteRange, Kind)> {
+        let bytes = batch.ranges().map(|run| run.len).sum::<u64>() as usize;
+        let (at_once, charge) = self.charge(bytes, batch.runs.len());
+        let [mut copy, charge] = self.batches.take_both([bytes, charge]).await;
+        let mut end = 0;
+        for run in batch.ranges() {
+            let start = end;
+            end += run.len as usize;
+            self.copy_out(run, &mut copy[start..end]);
+        }
+        assert_eq!(end, bytes, "all that is written is copied");
+        let copy = Shared::new(copy, charge);
+        let smallest = if batch.in_parts { self.places.block_bytes() } else { u64::MAX };
+        let (copy, core, mut end) = (&copy, &**self, 0);
+        let write = |run: ByteRange| {
+            let start = end;
+            end += run.len as usize;
+            let view = move |part: ByteRange| {
+                copy.view(start + (part.offset - run.offset) as usize, part.len as usize)
+            };
+            core.write_run(run, view, smallest)
+        };
+        let parts = stream::iter(batch.ranges().map(write)).buffered(at_once).concat().await;
+        let landed = |result: Result<(), Kind>| {
+            result.is_ok() || mutant::on("page_cache: what could not be written back is clean")
+        };
+        batch.runs = parts.iter().map(|(part, result)| (*part, landed(*result))).collect();
+        let landed = batch.runs.iter().all(|(_, landed)| *landed);
+        batch.end = if landed { End::Landed } else { End::Failed };
+        let failed = parts.into_iter().filter_map(|(part, result)| Some((part, result.err()?)));
+        // Said before the batch ends: who then looks for room does not try it again.
+        failed.inspect(|(_, kind)| self.fail("writing back", *kind)).collect()
+    }
+
+    /// How many runs of a batch of so many, of `bytes`, are written at a time, and what is charged for them beside the copy.
+    pub(super) fn charge(&self, bytes: usize, runs: usize) -> (usize, usize) {
+        let list = runs * RUN_MEMORY;
+        let room = self.batches.bytes() - bytes.next_multiple_of(ALIGNMENT);
+        assert!(list + WRITE_MEMORY <= room, "{runs} runs of {bytes} bytes fit");
+        let at_once = runs.min(WRITES_MAX).min((room - list) / WRITE_MEMORY);
+        (at_once, list + at_once * WRITE_MEMORY)
+    }
+
+    /// Copies what is being written back of a region, a folio at a time: clients that write have their turn in between.
+    fn copy_out(&self, run: ByteRange, copy: &mut [u8]) {
+        assert_eq!(copy.len() as u64, run.len, "room for the run");
+        let mut start = 0;
+        while start < copy.len() {
+            let shard = self.home(run.offset).read();
+            let (folio, piece) = shard.at(run, start as u64).expect("it stays while it is written back");
+            let end = start + piece.bytes.len();
+            copy[start..end].copy_from_slice(shard.bytes(folio, piece.bytes));
+            note(FOLIO + copied((end - start) as u64));
+            start = end;
+        }
+    }
+
+    /// Writes a run, and where it fails its halves, down to `smallest` bytes: what was written at once, and how that ended.
+    async fn write_run(
+        &self,
+        run: ByteRange,
+        bytes: impl Fn(ByteRange) -> IoBuf,
+        smallest: u64,
+    ) -> Vec<(ByteRange, Result<(), Kind>)> {
+        let (mut left, mut ended) = (vec![run], Vec::new());
+        while let Some(part) = left.pop() {
+            let result = self.write_part(part.offset, bytes(part)).await;
+            if result.is_ok() || part.len <= smallest {
+                ended.push((part, result));
+                continue;
+            }
+            let half = (part.len / 2).next_multiple_of(self.places.block_bytes());
+            left.push(ByteRange::new(part.offset + half, part.len - half));
+            left.push(ByteRange::new(part.offset, half));
+        }
+        ended
+    }
+
+    async fn write_part(&self, offset: u64, bytes: IoBuf) -> Result<(), Kind> {
+        let len = bytes.len() as u64;
+        let writing = self.meter.write(len);
+        self.below.submit(Request::write(offset, bytes)).await.result?;
+        writing.landed();
+        self.counts.add(Count::WritebackIos, 1);
+        self.counts.add(Count::WrittenBytes, len);
+        Ok(())
+    }
+
+    fn end_batch(self: &Arc<Self>, batch: &Batch) {
+        let (mut blocks, mut again) = (0, 0);
+        {
+            let mut shard = self.shard(batch.region).write();
+            for (run, landed) in &batch.runs {
+                for piece in shard.pieces(*run) {
+                    let folio = shard.get_mut(piece.folio.unit).expect("it stays while it is written back");
+                    let (zone, ended) = (folio.zone(), piece.blocks.len() as u64);
+                    let dirty = u64::from(folio.state.end_writeback(piece.blocks.clone(), *landed));
+                    if batch.dropped {
+                        folio.state.forget(piece.blocks);
+                    }
+                    self.zones.ended(zone, ended, dirty);
+                    let traffic = shard.count(zone);
+                    traffic.written += if *landed && !batch.dropped { ended } else { 0 };
+                    traffic.redirtied += dirty;
+                    (blocks, again) = (blocks + ended, again + dirty);
+                }
+            }
+            shard.dirty.ended(batch.region, batch.end, again);
+            self.dirty.fetch_add(again, Ordering::Relaxed);
+            self.moving.fetch_sub(blocks, Ordering::Relaxed);
+        }
+        assert!(again <= blocks, "{again} blocks of {blocks} are dirty again");
+        self.unsaved.give(blocks - again);
+        self.ended();
+        // The region can be taken again, where it was not when the engine looked.
+        if self.dirty.load(Ordering::Relaxed) > 0 {
+            self.writeback.kick();
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The cache itself: what its parts share, and how they look at it.
+
+pub(super) mod bypassed;
+pub(super) mod counts;
+pub(super) mod drain;
+pub(super) mod journal;
+pub(super) mod laps;
+pub(super) mod line;
+pub(super) mod workspaces;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use spillway_core::sync::{AtomicBool, AtomicU64, Changes, Mutex, Ordering, StickyError, WaitList};
+use spillway_core::{Budget, Charge, Env, Geometry, IoBuf, Kind, Reply, Seam};
+use spillway_policy::ages::Ages;
+use spillway_policy::watermarks::Load;
+
+use super::config::Settings;
+use super::format::{Layout, PADDING_LEN};
+use super::index::Index;
+use super::index::space::Space;
+use crate::writeback::{Meter, Timer, Writeback};
+use bypassed::Bypass;
+use counts::Counts;
+use drain::Drain;
+use journal::Journal;
+use laps::Laps;
+use line::Line;
+use workspaces::Workspaces;
+
+/// See the head of this module.
+pub struct WriteCache {
+    pub(super) core: Arc<Core>,
+}
+
+/// The parts; each owns its state.
+pub(super) struct Core {
+    pub(super) origin: Seam,
+    pub(super) cache: Seam,
+    pub(super) env: Arc<dyn Env>,
+    pub(super) workspaces: Workspaces,
+    pub(super) settings: Settings,
+    /// As it was opened.
+    pub(super) geometry: Geometry,
+    /// Bytes that clients see.
+    pub(super) size: AtomicU64,
+    pub(super) budget: Arc<Budget>,
+    pub(super) counts: Counts,
+    pub(super) layout: Layout,
+    /// Of the next superblock that is written.
+    pub(super) padding: Mutex<[u8; PADDING_LEN]>,
+    pub(super) index: Index,
+    pub(super) space: Space,
+    pub(super) journal: Journal,
+    pub(super) writeback: Writeback<Core>,
+    pub(super) laps: Laps,
+    pub(super) ages: Mutex<Ages>,
+    /// Of the origin.
+    pub(super) meter: Arc<Meter>,
+    pub(super) bypass: Bypass,
+    pub(super) drain: Drain,
+    /// The first error of the metadata, or of writing back.
+    pub(super) failure: StickyError,
+    /// Something was freed.
+    pub(super) room: WaitList,
+    pub(super) line: Line,
+    /// What others may wait for: the end of a write, of a commit, of a clearing, of a batch.
+    pub(super) changes: Changes,
+    /// Runs while something is in no commit.
+    pub(super) commit_timer: Timer<Core>,
+    /// Runs while blocks are held that become too old.
+    pub(super) age_timer: Timer<Core>,
+    /// One shot: everything is to be written back when the device is stopped.
+    pub(super) flush_on_suspend: AtomicBool,
+    pub(super) verify_calls: AtomicU64,
+    pub(super) _charge: Charge,
+}
+
+/// Blocks that a call of [`Core::verify`] looks at, on average.
+const VERIFIED_BLOCKS: u64 = 256;
+
+impl Core {
+    /// How full the cache is.
+    pub(super) fn load(&self, cleaning: bool, waiting: bool) -> Load {
+        let expired = self.ages.lock().expired();
+        Load { expired, ..self.fill(cleaning, waiting) }
+    }
+
+    /// The same without ages. Takes no lock.
+    pub(super) fn fill(&self, cleaning: bool, waiting: bool) -> Load {
+        Load {
+            blocks: self.layout.n_blocks,
+            used: self.index.held().into(),
+            free_soon: self.free_soon().into(),
+            waiting,
+            cleaning,
+            expired: None,
+        }
+    }
+
+    /// Blocks that are free, or will be without another batch.
+    pub(super) fn free_soon(&self) -> u32 {
+        self.space.count() + self.index.writing_back() + self.journal.stale()
+    }
+
+    /// The first error sticks.
+    pub(super) fn fail(&self, what: &str, kind: Kind) {
+        if self.failure.set(kind) {
+            tracing::error!("write cache: {what} failed ({}): writes fail from now on", kind.errno_name());
+        }
+        self.wake();
+    }
+
+    /// Ends a slice of a longer work: others have their turn.
+    pub(super) async fn give_way(&self) {
+        self.env.sleep(Duration::ZERO).await;
+    }
+
+    /// Something has changed.
+    pub(super) fn wake(&self) {
+        self.room.wake_all();
+        self.changes.wake_all();
+    }
+
+    /// Asserts that the parts agree with each other. A large cache is looked at now and then, so that many calls stay cheap.
+    pub(super) fn verify(&self) {
+        let calls = self.verify_calls.fetch_add(1, Ordering::Relaxed);
+        if !calls.is_multiple_of(1 + self.layout.n_blocks / VERIFIED_BLOCKS) {
+            return;
+        }
+        let used = self.index.verify();
+        self.space.verify();
+        let others = [self.space.count(), self.space.bad(), self.space.reserved()].map(u64::from);
+        let all = u64::from(used) + others.iter().sum::<u64>();
+        assert_eq!(all, self.layout.n_blocks, "every block is used, free, in quarantine or reserved");
+    }
+}
+
+/// The buffer of a request that succeeded.
+pub(super) fn result_of(reply: Reply) -> Result<IoBuf, Kind> {
+    reply.result.map(|()| reply.buf)
+}

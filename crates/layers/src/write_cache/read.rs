@@ -1,0 +1,61 @@
+//! Blocks of the cache while a request reads them.
+
+use std::sync::Arc;
+
+use spillway_core::mutant;
+
+use super::device::Core;
+use super::index::LOOKS;
+use super::index::stretch::{Location, Stretch};
+
+/// Where the blocks of a range are read; those on the cache device are pinned until it is dropped.
+pub(super) struct Reading {
+    pub(super) core: Arc<Core>,
+    pub(super) stretches: Vec<Stretch>,
+}
+
+impl Reading {
+    /// Blocks that lie on the cache device.
+    pub(super) fn hits(&self) -> u32 {
+        let cached = |stretch: &&Stretch| stretch.location != Location::Origin;
+        self.stretches.iter().filter(cached).map(|stretch| stretch.len).sum()
+    }
+
+    /// Unpins up to [`LOOKS`] blocks, the last ones first; whether more are left.
+    fn release(&mut self) -> bool {
+        while self.stretches.pop_if(|stretch| stretch.location == Location::Origin).is_some() {}
+        if self.stretches.is_empty() {
+            return false;
+        }
+        let mut left = LOOKS as u32;
+        while left > 0
+            && let Some(Stretch { location, len }) = self.stretches.last_mut()
+        {
+            let count = left.min(*len);
+            *len -= count;
+            left -= count;
+            if let Location::Cache(block) = *location {
+                self.core.index.unpin(block.plus(*len), count, |block| self.core.space.free(block));
+            }
+            self.stretches.pop_if(|stretch| stretch.len == 0);
+        }
+        if !mutant::on("write_cache: the last reader of a block wakes nobody") {
+            self.core.room.wake_all();
+        }
+        !self.stretches.is_empty()
+    }
+
+    /// Unpins all of it in slices.
+    pub(super) async fn end(mut self) {
+        while self.release() {
+            self.core.give_way().await;
+        }
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        // An unpinning that failed is a defect that must be told with its own words, not by an abort.
+        while !std::thread::panicking() && self.release() {}
+    }
+}

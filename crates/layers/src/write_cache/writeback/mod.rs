@@ -1,0 +1,336 @@
+//! The cache as a source of the write-back engine: a lap tells which blocks, each run is one write to the origin, and the batches
+//! that were written at the same time share a flush of the origin.
+
+pub(super) mod emptying;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use spillway_core::{IoBuf, Kind, LocalFuture, Op, Request, mutant};
+use spillway_policy::islands::{self, Neighbour};
+use spillway_policy::lap::{End, Lap};
+use spillway_policy::watermarks::{Goal, free_at};
+
+use super::committer::Committer;
+use super::device::Core;
+use super::device::counts::Count;
+use super::device::laps::Next;
+use super::index::LOOKS;
+use super::index::block::{CacheBlock, Epoch, OriginBlock, Stage};
+use super::index::chains::Limit;
+use super::index::victims::Victim;
+use super::pieces::Part;
+use crate::writeback::{Source, Take};
+
+/// Bytes of one batch, where so many follow each other.
+const BATCH_BYTES: u64 = 1 << 20;
+
+/// Longest rest before another look.
+const REST_MAX: Duration = Duration::from_millis(100);
+
+/// Ages are looked at this often in `max_age`, and blocks are too old from 15 of 16 parts of it on, as in the kernel.
+const AGE_PARTS: u32 = 16;
+
+/// Longest time between two looks at ages.
+const AGE_EVERY_MAX: Duration = Duration::from_secs(1);
+
+/// Versions that leave; whatever happens, the index learns how that ended.
+pub(super) struct Batch {
+    core: Arc<Core>,
+    victims: Vec<Victim>,
+    durable: bool,
+}
+
+impl Batch {
+    pub(super) fn new(core: Arc<Core>, victims: Vec<Victim>) -> Self {
+        Self { core, victims, durable: false }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.victims.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.victims.len()
+    }
+
+    pub(super) fn add(&mut self, victims: Vec<Victim>) {
+        self.victims.extend(victims);
+    }
+
+    /// Tells the index in slices that all of it is durable on the origin.
+    pub(super) async fn end_durable(mut self) {
+        self.durable = true;
+        while self.victims.len() > LOOKS {
+            let some = self.victims.split_off(self.victims.len() - LOOKS);
+            self.core.end_write_back(&some, true);
+            self.core.changes.wake_all();
+            self.core.give_way().await;
+        }
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        if !self.victims.is_empty() {
+            self.core.end_write_back(&self.victims, self.durable);
+            self.core.wake();
+            self.core.run_committer(Committer::Background);
+            // They can be taken again: write-back may have looked in vain while a discard had them that was withdrawn.
+            if !self.durable {
+                self.core.writeback.kick();
+            }
+        }
+    }
+}
+
+impl Source for Core {
+    type Batch = Batch;
+
+    fn goal(&self) -> Goal {
+        if self.failure.check().is_err() {
+            return Goal::Rest;
+        }
+        let (cleaner, waiting) = (self.settings.cleaner.get(), self.room.waiting() > 0);
+        self.load(cleaner, waiting).goal(self.settings.low_watermark.get())
+    }
+
+    fn take(self: &Arc<Self>, goal: Goal, bytes_max: u64) -> Take<Batch> {
+        assert_ne!(goal, Goal::Rest, "nothing is asked for");
+        let in_flight = self.index.writing_back();
+        let Some(count_max) = self.count_max(in_flight, bytes_max) else { return Take::Nothing };
+        if self.failure.check().is_err() {
+            return Take::Nothing;
+        }
+        if goal == Goal::ToLow {
+            let rest = self.rest();
+            if in_flight == 0 && !rest.is_zero() {
+                return Take::After(rest);
+            }
+            let island = self.take_missing_island(count_max);
+            if !island.is_empty() {
+                return self.batch(island);
+            }
+        }
+        let before = if let Goal::Aged(before) = goal { before } else { u64::MAX };
+        match self.take_next(count_max, before) {
+            Next::Victims(victims) => self.batch(victims),
+            Next::Later => Take::Again,
+            Next::Nothing { skipped } => {
+                self.found_nothing(goal, skipped);
+                Take::Nothing
+            }
+        }
+    }
+
+    fn write(self: &Arc<Self>, batch: Batch) -> LocalFuture<Result<(), Kind>> {
+        let core = self.clone();
+        Box::pin(async move { core.write_back(batch).await })
+    }
+
+    fn is_waited_for(&self) -> bool {
+        self.room.waiting() > 0
+    }
+
+    fn left(&self) -> u64 {
+        self.blocks_left() * self.block_bytes()
+    }
+
+    fn failed(&self, kind: Kind) {
+        self.fail("writing back to the origin", kind);
+    }
+}
+
+impl Core {
+    /// Has the engine look where a watermark or an option says so.
+    pub(super) fn write_back_if_due(&self) {
+        let cleaning = self.settings.cleaner.get() || self.drain.is_running();
+        if self.fill(cleaning, false).is_high(self.settings.high_watermark.get()) {
+            self.writeback.kick();
+        }
+    }
+
+    /// Something has changed: who waits for room may get it by a batch now, and a drain may go on.
+    pub(super) fn write_back_for_waiters(&self) {
+        if self.room.waiting() > 0 || self.writeback.is_draining() {
+            self.writeback.kick();
+        }
+    }
+
+    fn end_write_back(&self, victims: &[Victim], durable: bool) {
+        let (visible, stale) = (|| self.journal.visible(), |block| self.journal.mark_stale(block));
+        self.index.end_write_back(victims, durable, visible, stale);
+    }
+
+    fn batch(self: &Arc<Self>, victims: Vec<Victim>) -> Take<Batch> {
+        assert!(!victims.is_empty(), "a batch has versions");
+        let bytes = victims.len() as u64 * self.block_bytes();
+        Take::Batch(Batch::new(self.clone(), victims), bytes)
+    }
+
+    /// Blocks of the next batch; `None` where as many as may be are in flight.
+    fn count_max(&self, in_flight: u32, bytes_max: u64) -> Option<u32> {
+        let jobs = match self.settings.writeback_jobs.get() {
+            0 => u64::MAX,
+            jobs => jobs,
+        };
+        let (block, memory) = (self.block_bytes(), self.workspaces.batches.bytes() as u64);
+        let left = jobs.min((memory / block).max(1)).saturating_sub(in_flight.into());
+        let count = left.min((bytes_max.min(BATCH_BYTES) / block).max(1));
+        (count > 0).then_some(count as u32)
+    }
+
+    /// The next versions of epochs below `before`, and what has been dirty for too long, at most `len_max` of consecutive blocks.
+    pub(super) fn take_next(&self, len_max: u32, before: u64) -> Next {
+        let dirty_before = Epoch(self.ages.lock().expired().unwrap_or(0));
+        let lap = &mut self.laps.order().0;
+        let committed = self.journal.committed();
+        let limit = Limit { before: committed.min(Epoch(lap.limit(before))), dirty_before, committed };
+        let found = self.index.take_next(lap.at(), len_max, limit, |origin| self.bypass.is_busy(origin));
+        assert!(found.victims.len() <= len_max as usize, "{} of {len_max} versions", found.victims.len());
+        if !found.victims.is_empty() {
+            lap.take(found.next, found.skipped);
+            return Next::Victims(found.victims);
+        }
+        lap.pass(found.next, found.skipped);
+        if found.at_end { self.end_lap(lap, before) } else { Next::Later }
+    }
+
+    fn end_lap(&self, lap: &mut Lap, before: u64) -> Next {
+        let idle = lap.is_idle();
+        let end = lap.end(self.journal.committed().0, before);
+        self.laps.end(lap.laps());
+        match end {
+            End::Nothing { skipped } => Next::Nothing { skipped },
+            End::Again if idle && mutant::on("write_cache: a lap that began before a commit is the last") => {
+                Next::Nothing { skipped: false }
+            }
+            End::Again => Next::Later,
+        }
+    }
+
+    /// Up to `count_max` versions around the longest run of free blocks, if that is shorter than `len`: in the order of the origin,
+    /// marked. Every other time there are none.
+    pub(super) fn take_island(&self, len: u32, count_max: u32) -> Vec<Victim> {
+        let turn = self.laps.order().1.is_turn();
+        let Some(run) = Some(()).filter(|()| turn).and_then(|()| self.space.longest_run()) else {
+            return Vec::new();
+        };
+        let committed = self.journal.committed();
+        let blocks = self.layout.n_blocks as u32;
+        let look = |block| self.neighbour(CacheBlock(block));
+        let mut origins: Vec<OriginBlock> =
+            islands::around(run, blocks, len, count_max, look).into_iter().map(OriginBlock).collect();
+        assert!(origins.len() <= count_max as usize, "{} of {count_max} versions", origins.len());
+        origins.sort_unstable();
+        self.index.take_each(&origins, committed, |origin| self.bypass.is_busy(origin))
+    }
+
+    fn neighbour(&self, block: CacheBlock) -> Neighbour {
+        if self.index.stage(block) == Stage::Empty {
+            return Neighbour::Free;
+        }
+        let leaving = self.index.leaving(block, self.journal.committed());
+        let leaving = leaving.filter(|&origin| !self.bypass.is_busy(origin));
+        leaving.map_or(Neighbour::Stays, |origin| Neighbour::Leaves(origin.0))
+    }
+
+    /// How long the origin is left alone, where it was written to directly a moment ago and there is still room.
+    fn rest(&self) -> Duration {
+        let pause = Duration::from_millis(self.settings.pause_writeback());
+        match self.space.count() {
+            0 => Duration::ZERO,
+            _ => self.bypass.window.lock().rest(self.env.coarse_now(), pause).min(REST_MAX),
+        }
+    }
+
+    /// Versions whose blocks make the longest run of free ones longer, as long as blocks are missing.
+    fn take_missing_island(&self, count_max: u32) -> Vec<Victim> {
+        let (low, len) = (self.settings.low_watermark.get(), (BATCH_BYTES / self.block_bytes()) as u32);
+        let low = free_at(self.layout.n_blocks, low) as u32;
+        self.take_island(len, count_max.min(low.saturating_sub(self.free_soon())))
+    }
+
+    /// A lap has found nothing.
+    fn found_nothing(self: &Arc<Self>, goal: Goal, skipped: bool) {
+        match goal {
+            Goal::Aged(before) => self.ages.lock().end(before, skipped),
+            // Uncommitted versions may not leave.
+            Goal::All if self.index.writing_back() == 0 => self.want_acknowledged(),
+            _ => {}
+        }
+    }
+
+    /// Writes each run of blocks to the origin, from the cache to entries that are to be cleared.
+    async fn write_back(self: &Arc<Self>, mut batch: Batch) -> Result<(), Kind> {
+        let runs = batch.victims.chunk_by(|one, next| one.origin.plus(1) == next.origin);
+        let writes = join_all(runs.map(|run| self.write_run(run))).await;
+        writes.into_iter().fold(Ok(()), Result::and)?;
+        if !self.settings.fua() && !mutant::on("write_cache: free before the origin is durable") {
+            self.flush_origin().await?;
+        }
+        self.counts.add(Count::WrittenBack, batch.victims.len() as u32);
+        batch.durable = true;
+        Ok(())
+    }
+
+    /// One write to the origin.
+    async fn write_run(&self, run: &[Victim]) -> Result<(), Kind> {
+        let bytes = self.gather(run).await?;
+        assert_eq!(bytes.len() as u64, run.len() as u64 * self.block_bytes(), "each block is gathered");
+        let writing = self.meter.write(bytes.len() as u64);
+        let write = Request::write(u64::from(run[0].origin.0) * self.block_bytes(), bytes);
+        let write = if self.settings.fua() { write.with_fua() } else { write };
+        self.origin.submit(write).await.result?;
+        writing.landed();
+        self.counts.add(Count::WritebackIos, 1);
+        Ok(())
+    }
+
+    /// The contents of the victims, in their order; consecutive blocks of the cache are one read.
+    async fn gather(&self, victims: &[Victim]) -> Result<IoBuf, Kind> {
+        let block = self.block_bytes();
+        let runs = victims.chunk_by(|one, next| one.block.plus(1) == next.block);
+        let part = |run: &[Victim]| Part {
+            device: &self.cache,
+            at: self.cache_offset(run[0].block),
+            len: run.len() * block as usize,
+        };
+        let parts: Vec<Part> = runs.map(part).collect();
+        let len = victims.len() * block as usize;
+        let whole = match mutant::on("write_cache: write back in memory that nobody counts") {
+            true => IoBuf::new(len),
+            false => self.workspaces.batches.take(len).await,
+        };
+        let (results, whole) = self.move_parts(Op::Read, &parts, whole).await;
+        let all =
+            if mutant::on("write_cache: write back what could not be read") { 0 } else { results.len() };
+        results.into_iter().take(all).fold(Ok(()), Result::and).map(|()| whole)
+    }
+
+    /// Looks at ages now and then while there is something to become too old.
+    pub(super) fn age_if_due(self: &Arc<Self>) {
+        if self.settings.max_age.get().is_some() && self.index.held() > 0 {
+            self.age_timer.start();
+        }
+    }
+
+    /// Time between two looks at ages; none where no block becomes too old.
+    pub(super) fn age_every(&self) -> Duration {
+        let part = |age| Duration::from_millis(age) / AGE_PARTS;
+        let every = self.settings.max_age.get().map_or(Duration::ZERO, part);
+        every.clamp(Duration::from_millis(1), AGE_EVERY_MAX)
+    }
+
+    /// Has what is too old written back; whether something is left to become so.
+    pub(super) fn look_at_ages(self: &Arc<Self>) -> bool {
+        let Some(age) = self.settings.max_age.get() else { return false };
+        let old = Duration::from_millis(age) * (AGE_PARTS - 1) / AGE_PARTS;
+        let time = self.env.coarse_now().checked_sub(old);
+        if time.is_some_and(|time| self.ages.lock().expire_until(time)) {
+            self.writeback.kick();
+        }
+        self.index.held() > 0
+    }
+}

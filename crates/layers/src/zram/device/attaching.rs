@@ -1,0 +1,130 @@
+//! How a device opens spill files, and the one that waits for it to have a size.
+//!
+//! A file that `backing_dev` names is opened, locked and looked at, and waits. Nothing is written to it before the device has a size: so one
+//! that was there is as it was if it is taken back. One that is made then gets the length that goes with that size.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use spillway_core::sync::{AtomicBool, Mutex, Ordering, Semaphore, Unit};
+use spillway_core::{BlockDevice, Error, Geometry, Kind};
+
+use crate::file::File;
+use crate::spill::{Settings, Store};
+use crate::surroundings::Surroundings;
+use crate::zram::codec;
+use crate::zram::config::{Config, MADE_BYTES, default_spill_size, spill_device};
+use crate::zram::page::{DISKSIZE_MAX, PAGE};
+use crate::zram::slots::picked::KEPT_BYTES;
+
+/// What a file that `backing_dev` names is refused with, which has no word for force.
+const REMEDY: &str = "backing_dev takes nothing by force: name another path, remove the file, or clear the block device with 'blkdiscard \
+                      --zeroout'; --spill with --force takes it when a server starts";
+
+/// What a device opens spill files with.
+pub(crate) struct Attaching {
+    around: Surroundings,
+    /// I/Os of write-back in flight.
+    pub(crate) depth: usize,
+    segment_shift: Option<u32>,
+    /// Take the file of the configuration where the device was killed.
+    pub(crate) retake: bool,
+    /// Held by who attaches a file, or lets go of one, and by who gives the device its size: that is for the file which is there then.
+    pub(crate) turn: Semaphore,
+    waiting: Mutex<Option<Waiting>>,
+    /// The device ends: what is opened from now on is let go at once.
+    ended: AtomicBool,
+}
+
+/// A file that is open and locked, and may be taken for a spill file.
+#[derive(Clone)]
+pub(crate) struct Waiting {
+    pub(crate) path: PathBuf,
+    file: Arc<File>,
+    made: bool,
+}
+
+impl Attaching {
+    pub(crate) fn new(config: &Config, around: &Surroundings) -> Self {
+        Self {
+            around: around.clone(),
+            depth: config.writeback_depth,
+            segment_shift: config.segment_shift,
+            retake: config.spill_retake,
+            turn: Semaphore::new(1),
+            waiting: Mutex::default(),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn around(&self) -> &Surroundings {
+        &self.around
+    }
+
+    /// What a spill file is opened with, by force or not; `None` where that is not for its user to say.
+    pub(crate) fn settings(&self, force: Option<bool>) -> Settings {
+        let usual = Settings::new(self.around.name.as_str(), DISKSIZE_MAX / PAGE as u64);
+        Settings {
+            segment_shift: self.segment_shift.unwrap_or(usual.segment_shift),
+            codecs: codec::NAMES.map(str::to_owned).to_vec(),
+            force: force.unwrap_or(false),
+            retake: force.is_some() && self.retake,
+            remedy: force.is_none().then_some(REMEDY),
+            batches: self.depth,
+            kept: KEPT_BYTES,
+            ..usual
+        }
+    }
+
+    /// From now on no file is taken into use. One that was before is there for the caller to end.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn waiting(&self) -> Option<Waiting> {
+        self.waiting.lock().clone()
+    }
+
+    /// Has another file wait, or none.
+    pub(crate) fn wait(&self, waiting: Option<Waiting>) {
+        *self.waiting.lock() = waiting;
+    }
+
+    /// The turn, where nobody has it and no file waits.
+    pub(crate) fn try_turn(&self) -> Option<Unit<'_>> {
+        self.turn.try_hold().filter(|_| self.waiting().is_none())
+    }
+
+    /// Opens the file at `path`, or makes one, and looks whether it may be taken. Errors are those of opening and [`Store::examine`].
+    pub(crate) async fn claim(&self, path: PathBuf) -> Result<Waiting, Error> {
+        if !path.is_absolute() {
+            let text = "it is looked for by the server, which knows no folder of yours: give the whole path";
+            return Err(Error::new(Kind::NotFound, format!("{}: {text}", path.display())));
+        }
+        let open = async |create| File::open(&spill_device(path.clone(), create), &self.around).await;
+        let ((file, notes), made) = match open(None).await {
+            Err(error) if error.kind == Kind::NotFound => (open(Some(MADE_BYTES)).await?, true),
+            found => (found?, false),
+        };
+        let settings = self.settings(None);
+        Store::examine(file.clone(), &settings, &self.around.budget).await?;
+        if !made {
+            Store::fits(file.clone(), &settings)?;
+        }
+        notes.iter().for_each(|note| tracing::info!("{}: {note}", self.around.name));
+        Ok(Waiting { path, file, made })
+    }
+}
+
+impl Waiting {
+    /// The file, and how long it may become for a device of `disksize` bytes.
+    pub(crate) fn fitted(&self, disksize: u64) -> (Arc<File>, u64) {
+        let Geometry { size, block_size, .. } = self.file.geometry();
+        let wanted = default_spill_size(disksize) / block_size.bytes() * block_size.bytes();
+        (self.file.clone(), if self.made { wanted.max(size) } else { size })
+    }
+}

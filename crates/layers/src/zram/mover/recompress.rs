@@ -1,0 +1,287 @@
+//! Recompression: pages in memory are compressed again, with a secondary codec that takes longer and makes them smaller.
+//!
+//! ```text
+//!   pick, and copy out under the slot's lock -> decompress -> compress -> the slot holds the new object, unless it was written
+//!                                                                         meanwhile; the old one is freed
+//! ```
+//!
+//! A page that gets no smaller stays as it is; if not even the strongest codec has helped, it is marked as incompressible, until it is
+//! written. Readers do not matter. Reference: zram, recompression.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use spillway_core::{Error, Kind, mutant};
+use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
+
+use crate::zram::codec::CodecIndex;
+use crate::zram::codec::encoder::Encoder;
+use crate::zram::control::algorithms::pair;
+use crate::zram::control::scan::Pages;
+use crate::zram::device::{Core, Count};
+use crate::zram::page::PAGE;
+use crate::zram::pool::cell::{Scratch, SlotIndex};
+use crate::zram::slots::mark::Mark;
+use crate::zram::slots::picked::Published;
+use crate::zram::work::{self, Slice};
+
+/// Bytes by which objects differ of which one is as good as the other.
+const BUCKET_BYTES: usize = 64;
+const BUCKETS: usize = PAGE / BUCKET_BYTES + 1;
+
+/// Which pages are compressed again, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Order {
+    pages: Pages,
+    /// Seconds since the last access, at least.
+    age: u32,
+    /// Bytes of an object that is worth it, at least; what is made of it has fewer.
+    threshold: usize,
+    target: CodecIndex,
+    /// Attempts.
+    pages_max: u64,
+    /// An attempt counts as an access.
+    clears_idle: bool,
+}
+
+impl Order {
+    /// What was written to `recompress` says. [`Kind::Invalid`] for what is not understood, and for a codec that is not in use.
+    pub(crate) fn parse(core: &Core, text: &str) -> Result<Self, Error> {
+        let (mut algo, mut priority) = (None, None);
+        let mut order = Self {
+            pages: Pages::All,
+            age: 0,
+            threshold: 0,
+            target: CodecIndex(1),
+            pages_max: u64::MAX,
+            clears_idle: true,
+        };
+        for word in text.split_whitespace() {
+            match pair(word)? {
+                ("type", value) => order.pages = pages(value)?,
+                ("max_pages", value) => order.pages_max = number(word, value)?,
+                ("threshold", value) => order.threshold = threshold(word, value)?,
+                ("algo", value) => algo = Some(value),
+                ("priority", value) => priority = Some(value),
+                // The kernel passes over what a later one of its kind may know.
+                _ => {}
+            }
+        }
+        (order.target, _) = core.target(algo, priority, 1)?;
+        Ok(order)
+    }
+
+    /// All pages that were not accessed for `age` seconds, with the strongest codec; `None` without one.
+    pub(crate) fn aged(core: &Core, age: u32) -> Option<Self> {
+        let (target, _) = core.codecs.secondaries().pop()?;
+        Some(Self { pages: Pages::All, age, threshold: 0, target, pages_max: u64::MAX, clears_idle: false })
+    }
+
+    /// Whether its codec is in use. A reset, of which the device may have a size again by now, takes it away.
+    fn can_be_carried_out(&self, core: &Core) -> bool {
+        let blind = mutant::on("zram: recompress with a codec that a reset took away");
+        blind || core.codecs.secondary(self.target).is_some()
+    }
+
+    /// Whether an object with this mark, which was read before `now`, is meant.
+    fn means(&self, mark: Mark, now: u32) -> bool {
+        let fits = mark.is_stored() && !mark.is_incompressible() && mark.codec() < self.target;
+        let len = mark.len();
+        fits && len >= self.threshold && mark.age(now) >= self.age && self.pages.mean(mark, len)
+    }
+
+    /// Longest result that is of use for an object of `len` bytes.
+    fn len_max(&self, len: usize) -> usize {
+        let below = if self.threshold == 0 { len } else { len.min(self.threshold) };
+        (below - 1).min(COMPRESSED_BYTES_MAX)
+    }
+}
+
+fn pages(value: &str) -> Result<Pages, Error> {
+    match value {
+        "idle" => Ok(Pages::Idle),
+        "huge" => Ok(Pages::Huge),
+        "huge_idle" => Ok(Pages::HugeIdle),
+        _ => Err(Error::invalid(format!("type={value} is not understood: write idle, huge or huge_idle"))),
+    }
+}
+
+fn number(word: &str, value: &str) -> Result<u64, Error> {
+    value.parse().map_err(|_| Error::invalid(format!("{word:?} has no number")))
+}
+
+fn threshold(word: &str, value: &str) -> Result<usize, Error> {
+    match number(word, value)? as usize {
+        bytes if bytes <= COMPRESSED_BYTES_MAX => Ok(bytes),
+        _ => Err(Error::invalid(format!(
+            "{word} is not allowed: what has more than {COMPRESSED_BYTES_MAX} bytes is stored raw"
+        ))),
+    }
+}
+
+/// Recompresses what `order` names, the largest objects first where not all may be tried. One run at a time.
+///
+/// [`Kind::NoSpace`] where there is no room for an object that would be smaller, [`Kind::ShuttingDown`] where the device ends.
+pub(crate) async fn run(core: Arc<Core>, order: Order) -> Result<(), Error> {
+    let _turn = core.recompressor.turn.hold().await;
+    if core.size() == 0 || !order.can_be_carried_out(&core) {
+        return Ok(());
+    }
+    let least = match order.pages_max {
+        0 => return Ok(()),
+        u64::MAX => vec![0],
+        pages_max => largest_first(&core, &order, pages_max).await.map_err(why)?,
+    };
+    let mut run = Run::new(&core, order);
+    for least in least {
+        run.len_min = least;
+        run.walk().await.map_err(why)?;
+    }
+    Ok(())
+}
+
+fn why(kind: Kind) -> Error {
+    Error::new(
+        kind,
+        match kind {
+            Kind::NoSpace | Kind::OutOfMemory => "there is no memory for what would be smaller",
+            Kind::ShuttingDown => "the device ends",
+            _ => "an object could not be decompressed",
+        },
+    )
+}
+
+/// Bytes that objects have at least in the first lap, and in a second: so that those tried in both are the `pages_max` largest, but for
+/// less than a bucket.
+async fn largest_first(core: &Core, order: &Order, pages_max: u64) -> Result<Vec<usize>, Kind> {
+    let (mut pages, mut slice) = ([0u64; BUCKETS], Slice::new());
+    let mut from = 0;
+    while let Some(range) = core.next_slots(from) {
+        from = range.end;
+        let count =
+            |_, mark: Mark| pages[mark.len() / BUCKET_BYTES] += u64::from(order.means(mark, core.seconds()));
+        slice.count(core.table.marks(range, count));
+        if slice.is_over() {
+            core.env.give_way(true).await;
+            core.go_on()?;
+            slice = Slice::new();
+        }
+    }
+    let mut sum = 0;
+    let bucket = (0..BUCKETS).rev().find(|bucket| {
+        sum += pages[*bucket];
+        sum >= pages_max
+    });
+    Ok(bucket.map_or(vec![0], |bucket| vec![(bucket + 1) * BUCKET_BYTES, bucket * BUCKET_BYTES]))
+}
+
+/// A run on its way through the slots. The caller has the turn.
+pub(crate) struct Run<'a> {
+    core: &'a Core,
+    order: Order,
+    encoder: Encoder,
+    /// Nothing stronger than the codec of this run is in use.
+    is_strongest: bool,
+    /// Attempts left.
+    left: u64,
+    /// Bytes that objects have at least.
+    len_min: usize,
+    page: Box<[u8; PAGE]>,
+}
+
+/// What was prepared for packing goes back.
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        self.core.pool.end_packing(&self.core.pages);
+    }
+}
+
+impl<'a> Run<'a> {
+    pub(crate) fn new(core: &'a Core, order: Order) -> Self {
+        let encoder = core.codecs.encoder(order.target).expect("the codec of an order is in use");
+        let is_strongest = core.codecs.secondaries().last().is_some_and(|(last, _)| *last == order.target);
+        let left = order.pages_max;
+        Self { core, order, encoder, is_strongest, left, len_min: 0, page: Box::new([0; PAGE]) }
+    }
+
+    /// Goes once over all slots, in slices.
+    async fn walk(&mut self) -> Result<(), Kind> {
+        let core = self.core;
+        let (mut slice, mut relief, mut from) = (Slice::new(), core.relief(), 0);
+        loop {
+            let Some(range) = core.next_slots(from).filter(|_| self.left > 0) else { return Ok(()) };
+            core.go_on()?;
+            match self.take_some(range, &mut slice) {
+                Ok(next) => {
+                    from = next;
+                    relief.progress();
+                }
+                Err((at, kind)) => {
+                    from = at;
+                    if !core.relieve(kind, &mut relief).await {
+                        return Err(kind);
+                    }
+                }
+            }
+            if slice.is_over() {
+                core.env.give_way(true).await;
+                slice = Slice::new();
+            }
+        }
+    }
+
+    /// Tries what is meant in `slots`, which lie in one page, until the slice is over; returns the slot to go on with. With an error the
+    /// slot at which it arose.
+    pub(crate) fn take_some(&mut self, slots: Range<u64>, slice: &mut Slice) -> Result<u64, (u64, Kind)> {
+        let mut found = Vec::new();
+        let units = self.core.table.marks(slots.clone(), |index, mark| {
+            if self.means(mark) {
+                found.push(index);
+            }
+        });
+        slice.count(units);
+        for index in found {
+            let at = u64::from(index.0);
+            if slice.is_over() || self.left == 0 {
+                return Ok(at);
+            }
+            self.attempt(index, slice).map_err(|kind| (at, kind))?;
+        }
+        Ok(slots.end)
+    }
+
+    fn means(&self, mark: Mark) -> bool {
+        // The time is asked for after the mark is known: no access is later.
+        mark.len() >= self.len_min && self.order.means(mark, self.core.seconds())
+    }
+
+    /// Compresses the object of a slot again, if it still is what is meant.
+    fn attempt(&mut self, index: SlotIndex, slice: &mut Slice) -> Result<(), Kind> {
+        let core = self.core;
+        slice.count(work::SLOT);
+        let mut scratch = Scratch::new();
+        let Some((pick, bytes)) = core.pick(index, |mark, _| self.means(mark), &mut scratch) else {
+            return Ok(());
+        };
+        assert!(self.left > 0, "no page is tried beyond max_pages");
+        let (len, codec) = (bytes.len(), self.encoder.codec());
+        slice.count(work::COPY + core.decode(pick.codec(), bytes, &mut self.page[..])?);
+        slice.count(self.encoder.units_a_page());
+        let accessed = |mark: Mark| if self.order.clears_idle { mark.with_idle(false) } else { mark };
+        let made = self.encoder.compress(&self.page[..], self.order.len_max(len));
+        let Some(smaller) = made.filter(|made| core.pool.is_smaller(made.len(), len)) else {
+            self.left -= 1;
+            let helpless = self.is_strongest;
+            pick.stay(|mark| if helpless { accessed(mark).with_incompressible() } else { accessed(mark) });
+            return Ok(());
+        };
+        assert!(smaller.len() < len, "{} bytes for {len}", smaller.len());
+        let fresh = core.place_compressed(smaller.len(), index)?;
+        core.pool.fill(&core.pages, &fresh, smaller);
+        self.left -= 1;
+        if pick.recompress_to(fresh, codec, accessed) == Published::InPlace {
+            core.count(Count::Recompressed, 1);
+        }
+        Ok(())
+    }
+}

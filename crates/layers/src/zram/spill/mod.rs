@@ -1,0 +1,10 @@
+//! The spill file of a device: how it is attached, which pages leave for it and when, and how they come back.
+
+pub(super) mod clean;
+pub(super) mod gathered;
+pub(super) mod recall;
+pub(super) mod spiller;
+pub(super) mod spilling;
+pub(super) mod throttle;
+pub(super) mod timers;
+pub(super) mod writeback;
