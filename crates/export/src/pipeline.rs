@@ -1,8 +1,12 @@
 //! The requests of one conversation, whatever its protocol: admission, back-pressure, and the answers that are pending.
 //!
 //! ```text
-//!   parsed request -> `equip`: a buffer, or parked until there is one -> device -> `Pending::begin` -> `next_done` -> rendered answer
+//!   parsed request -> `equip`: a buffer, or parked until there is one -> device -> `submitted` -> known at once, or pending -> rendered answer
+//!   a wake -> `collect` -> `next_answer` ... -> `poll_parked`
 //! ```
+//!
+//! A protocol parses requests `R`, keeps a ticket `T` of each, and renders the answer that comes back with it. What it waits for besides
+//! the device, it gives to `begin` as a future of its own outcome `X`.
 //!
 //! No further request is admitted while unsent replies and pending requests together hold more than [`Limits::held_bytes_max`], or
 //! [`Limits::requests_max`] are pending, or memory is short and the conversation holds more than [`ASSURED_BYTES`], or one is parked. A
@@ -10,9 +14,10 @@
 //! conversation that holds nothing gets a small buffer at once, however short memory is, so that every client proceeds.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use spillway_core::{IoBuf, LocalFuture, buffer, mutant};
+use spillway_core::{Answer, IoBuf, LocalFuture, Reply, Submission, buffer, mutant, work};
 
 use crate::pending::Pending;
 
@@ -36,18 +41,45 @@ struct Parked<R> {
     room: Option<LocalFuture<IoBuf>>,
 }
 
-/// Requests `R`, of which each pending one keeps `T` until its answer `F`. What is unsent is given in bytes of memory, 0 if there is nothing
-/// to send.
-pub(crate) struct Pipeline<R, T, F> {
+/// What is answered: by the device, or by what the protocol waited for itself.
+pub(crate) enum Outcome<X> {
+    Io(Reply),
+    Own(X),
+}
+
+/// An answer that is still to come.
+enum PendingAnswer<X> {
+    Io(LocalFuture<Reply>),
+    Own(LocalFuture<X>),
+}
+
+impl<X> Future for PendingAnswer<X> {
+    type Output = Outcome<X>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<X>> {
+        match &mut *self {
+            PendingAnswer::Io(future) => future.as_mut().poll(context).map(Outcome::Io),
+            PendingAnswer::Own(future) => future.as_mut().poll(context).map(Outcome::Own),
+        }
+    }
+}
+
+/// Requests `R` on their way, each pending one with its ticket `T`. What is unsent is given in bytes of memory, 0 if there is nothing to send.
+pub(crate) struct Pipeline<R, T, X> {
     limits: Limits,
     /// A request that is parked is none of them.
-    pub(crate) pending: Pending<T, F>,
+    pending: Pending<T, PendingAnswer<X>>,
     parked: Option<Parked<R>>,
 }
 
-impl<R, T, F: Future + Unpin> Pipeline<R, T, F> {
+impl<R, T, X> Pipeline<R, T, X> {
     pub(crate) fn new(limits: Limits) -> Self {
         Self { limits, pending: Pending::default(), parked: None }
+    }
+
+    /// Requests that wait for their answer.
+    pub(crate) fn pending(&self) -> usize {
+        self.pending.len()
     }
 
     /// The request that waits for a buffer.
@@ -121,10 +153,37 @@ impl<R, T, F: Future + Unpin> Pipeline<R, T, F> {
         buf.map(|buf| (parked.request, buf))
     }
 
-    /// From now on answers wake this task; [`Pending::next_done`] looks at those so far.
+    /// Takes what a device says of a request that holds `bytes`. An answer that is known is returned; others come by [`Pipeline::next_answer`].
+    #[inline]
+    pub(crate) fn submitted(
+        &mut self,
+        ticket: T,
+        bytes: usize,
+        submission: Submission,
+    ) -> Option<(T, Outcome<X>)> {
+        match submission {
+            Answer::Done(reply) => {
+                work::spend_bytes(reply.buf.len(), work::BYTES_STORED);
+                Some((ticket, Outcome::Io(reply)))
+            }
+            Answer::Pending(future) => self.pending.begin(ticket, bytes as u64, PendingAnswer::Io(future)),
+        }
+    }
+
+    /// Waits for something of the protocol's own, which holds `bytes`; returns as [`Pipeline::submitted`] does.
+    pub(crate) fn begin(&mut self, ticket: T, bytes: u64, answer: LocalFuture<X>) -> Option<(T, Outcome<X>)> {
+        self.pending.begin(ticket, bytes, PendingAnswer::Own(answer))
+    }
+
+    /// From now on answers wake this task; [`Pipeline::next_answer`] looks at those so far.
     pub(crate) fn collect(&mut self, context: &Context<'_>) {
         if !self.pending.is_empty() || self.parked.is_some() {
             self.pending.collect(context);
         }
+    }
+
+    /// The next answer that has come.
+    pub(crate) fn next_answer(&mut self) -> Option<(T, Outcome<X>)> {
+        self.pending.next_done()
     }
 }

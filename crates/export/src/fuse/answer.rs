@@ -1,11 +1,8 @@
-//! Answers that are still to come, and what is kept of their requests meanwhile.
+//! What is kept of a request until its reply, and what comes of it.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use spillway_core::{IoBuf, Kind, LocalFuture, Reply};
+use spillway_core::{IoBuf, Kind};
 
 use super::tree::Volume;
 
@@ -47,28 +44,8 @@ pub(super) type Found = Result<u64, Option<Kind>>;
 /// What a control file shows, nothing where it was written to; or an errno.
 pub(super) type Shown = Result<IoBuf, i32>;
 
-/// An answer that is still to come.
-pub(super) enum PendingAnswer {
-    Io(LocalFuture<Reply>),
-    Seek(LocalFuture<Found>),
-    Control(LocalFuture<Shown>),
-}
-
-/// An answer.
-pub(super) enum Outcome {
-    Io(Reply),
+/// What comes of a request that no device answers by itself.
+pub(super) enum Other {
     Seek(Found),
     Control(Shown),
-}
-
-impl Future for PendingAnswer {
-    type Output = Outcome;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
-        match &mut *self {
-            PendingAnswer::Io(future) => future.as_mut().poll(context).map(Outcome::Io),
-            PendingAnswer::Seek(future) => future.as_mut().poll(context).map(Outcome::Seek),
-            PendingAnswer::Control(future) => future.as_mut().poll(context).map(Outcome::Control),
-        }
-    }
 }

@@ -9,15 +9,15 @@ use std::collections::VecDeque;
 use std::task::Context;
 
 use spillway_core::exchange::Message;
-use spillway_core::{Answer, Flags, IoBuf, Kind, LocalFuture, Op, Reply, Request, work};
+use spillway_core::{Flags, IoBuf, Kind, LocalFuture, Op, Reply, Request};
 
-use super::answer::{Asked, Command, ControlTicket, Found, Outcome, PendingAnswer, Shown, Ticket};
+use super::answer::{Asked, Command, ControlTicket, Found, Other, Shown, Ticket};
 use super::config::{Config, STAYING_LEN_MIN};
 use super::seek::seek;
 use super::wire::{Head, errno};
 use crate::covered::spend_for;
 use crate::pending::PENDING_MAX;
-use crate::pipeline::{Limits, Pipeline};
+use crate::pipeline::{Limits, Outcome, Pipeline};
 use crate::statistics::Counter;
 
 /// Bytes of replies that are not sent.
@@ -33,7 +33,7 @@ struct Transfer {
 /// The requests of a session that a device or the server carries out.
 pub(super) struct Transfers {
     config: Config,
-    pipeline: Pipeline<Transfer, Asked, PendingAnswer>,
+    pipeline: Pipeline<Transfer, Asked, Other>,
     /// What a request had its payload in that is parked no longer.
     returned: Option<IoBuf>,
     replies: VecDeque<Message>,
@@ -47,7 +47,7 @@ impl Transfers {
 
     /// Requests that are not answered.
     pub(super) fn pending(&self) -> usize {
-        self.pipeline.pending.len() + usize::from(self.pipeline.parked().is_some())
+        self.pipeline.pending() + usize::from(self.pipeline.parked().is_some())
     }
 
     /// Whether another request is taken.
@@ -111,36 +111,36 @@ impl Transfers {
     /// Looks for data from `offset` on, or for what is none.
     pub(super) fn seek(&mut self, ticket: Ticket, offset: u64, data: bool) {
         let device = ticket.volume.export().device().clone();
-        self.begin(Asked::Disk(ticket), 0, PendingAnswer::Seek(Box::pin(seek(device, offset, data))));
+        let found = async move { Other::Seek(seek(device, offset, data).await) };
+        self.begin(Asked::Disk(ticket), Box::pin(found));
     }
 
     /// Waits for what a control file shows, or does.
     pub(super) fn control(&mut self, ticket: ControlTicket, shown: LocalFuture<Shown>) {
-        self.begin(Asked::Control(ticket), 0, PendingAnswer::Control(shown));
+        self.begin(Asked::Control(ticket), Box::pin(async move { Other::Control(shown.await) }));
     }
 
     fn submit(&mut self, ticket: Ticket, request: Request) {
-        let held = request.buf.capacity() as u64;
-        match ticket.volume.export().device().submit_bytes(request) {
-            Answer::Done(reply) => {
-                work::spend_bytes(reply.buf.len(), work::BYTES_STORED);
-                self.finish_io(&ticket, reply);
-            }
-            Answer::Pending(future) => self.begin(Asked::Disk(ticket), held, PendingAnswer::Io(future)),
-        }
-    }
-
-    fn begin(&mut self, asked: Asked, held: u64, answer: PendingAnswer) {
-        if let Some((asked, outcome)) = self.pipeline.pending.begin(asked, held, answer) {
+        let held = request.buf.capacity();
+        let submission = ticket.volume.export().device().submit_bytes(request);
+        if let Some((asked, outcome)) = self.pipeline.submitted(Asked::Disk(ticket), held, submission) {
             self.finish(&asked, outcome);
         }
     }
 
-    fn finish(&mut self, asked: &Asked, outcome: Outcome) {
+    fn begin(&mut self, asked: Asked, other: LocalFuture<Other>) {
+        if let Some((asked, outcome)) = self.pipeline.begin(asked, 0, other) {
+            self.finish(&asked, outcome);
+        }
+    }
+
+    fn finish(&mut self, asked: &Asked, outcome: Outcome<Other>) {
         match (asked, outcome) {
             (Asked::Disk(ticket), Outcome::Io(reply)) => self.finish_io(ticket, reply),
-            (Asked::Disk(ticket), Outcome::Seek(found)) => self.finish_seek(ticket, found),
-            (Asked::Control(ticket), Outcome::Control(shown)) => self.finish_control(ticket, shown),
+            (Asked::Disk(ticket), Outcome::Own(Other::Seek(found))) => self.finish_seek(ticket, found),
+            (Asked::Control(ticket), Outcome::Own(Other::Control(shown))) => {
+                self.finish_control(ticket, shown)
+            }
             _ => unreachable!("each request has an answer of its own kind"),
         }
     }
@@ -223,7 +223,7 @@ impl Transfers {
     /// Lets pending answers progress and replies to those that came.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) {
         self.pipeline.collect(context);
-        while let Some((asked, outcome)) = self.pipeline.pending.next_done() {
+        while let Some((asked, outcome)) = self.pipeline.next_answer() {
             self.finish(&asked, outcome);
         }
         if let Some((transfer, buf)) = self.pipeline.poll_parked(context, UNSENT) {

@@ -28,12 +28,10 @@
 //! | `position` | where in the stream of requests a client is |
 //! | `transmission` | the stream of requests and their submission |
 //! | `incoming` | the payload of a write while it arrives |
-//! | `answer` | an answer of the device that is still to come |
 //! | `reply` | replies in the three styles, and the errno of each failure |
 //! | `responder` | replies as they are sent and counted |
 //! | `session` | the whole conversation |
 
-mod answer;
 mod config;
 mod handshake;
 mod incoming;

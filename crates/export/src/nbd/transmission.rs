@@ -12,9 +12,8 @@ use std::task::Context;
 
 use spillway_core::buffer::Reserve;
 use spillway_core::session::{Intake, Output};
-use spillway_core::{Aligned, Answer, ByteRange, IoBuf, Op, Request, mutant, work};
+use spillway_core::{Aligned, Answer, ByteRange, Extent, IoBuf, Kind, Op, Request, mutant, work};
 
-use super::answer::{Completion, PendingAnswer, held_by};
 use super::config::Config;
 use super::incoming::{Incoming, PartialHeader};
 use super::memory::{EXTENTS_BYTES, EXTENTS_MAX, EXTENTS_MIN};
@@ -27,7 +26,7 @@ use super::wire::{RequestHeader, cmd, cmd_flag};
 use crate::covered::spend_for;
 use crate::ending::Ending;
 use crate::export::Connected;
-use crate::pipeline::{Limits, Pipeline};
+use crate::pipeline::{Limits, Outcome, Pipeline};
 
 /// Bytes of replies that are sent before more requests are taken: the client has something to do meanwhile.
 const SENT_SOON: usize = 64 << 10;
@@ -35,13 +34,16 @@ const SENT_SOON: usize = 64 << 10;
 /// Extents sent in one unit of work.
 const EXTENTS_A_UNIT: u32 = 8;
 
+/// What lies in a range, as the device says.
+type Found = Result<Vec<Extent>, Kind>;
+
 /// The transmission phase of one client.
 pub(super) struct Transmission {
     device: Aligned,
     rules: Rules,
     position: Position,
     partial: PartialHeader,
-    pipeline: Pipeline<Ticket, Ticket, PendingAnswer>,
+    pipeline: Pipeline<Ticket, Ticket, Found>,
     ending: Ending,
     responder: Responder,
     /// Last, so that the client is counted out after its pending requests are gone.
@@ -71,7 +73,7 @@ impl Transmission {
     /// Requests received whole and not answered.
     pub(super) fn pending(&self) -> usize {
         let parked = self.pipeline.parked().is_some_and(|ticket| ticket.command == Command::Read);
-        self.pipeline.pending.len() + usize::from(parked)
+        self.pipeline.pending() + usize::from(parked)
     }
 
     /// A payload has begun and is not here whole.
@@ -230,12 +232,9 @@ impl Transmission {
     }
 
     fn submit(&mut self, ticket: Ticket, request: Request, out: &mut Output) {
-        match self.device.submit(request) {
-            Answer::Done(reply) => {
-                work::spend_bytes(reply.buf.len(), work::BYTES_STORED);
-                self.responder.answer(&ticket, reply, out);
-            }
-            Answer::Pending(future) => self.await_answer(ticket, PendingAnswer::Io(future), out),
+        let held = request.buf.capacity();
+        if let Some((ticket, outcome)) = self.pipeline.submitted(ticket, held, self.device.submit(request)) {
+            self.finish(&ticket, outcome, out);
         }
     }
 
@@ -248,15 +247,18 @@ impl Transmission {
             None if one => 1,
             None => EXTENTS_MIN,
         };
-        match self.device.extents(self.blocks_around(ticket.range()), count_max) {
-            Answer::Done(extents) => self.finish(&ticket, Completion::Extents(extents), out),
-            Answer::Pending(future) => {
-                let with_memory = async move {
-                    let _reserve = reserve;
-                    future.await
-                };
-                self.await_answer(ticket, PendingAnswer::Extents(Box::pin(with_memory)), out);
-            }
+        let found = self.device.extents(self.blocks_around(ticket.range()), count_max);
+        let found = match found {
+            Answer::Done(found) => return self.finish(&ticket, Outcome::Own(found), out),
+            Answer::Pending(future) => future,
+        };
+        let held = if one { 0 } else { EXTENTS_BYTES };
+        let with_memory = async move {
+            let _reserve = reserve;
+            found.await
+        };
+        if let Some((ticket, outcome)) = self.pipeline.begin(ticket, held, Box::pin(with_memory)) {
+            self.finish(&ticket, outcome, out);
         }
     }
 
@@ -266,17 +268,11 @@ impl Transmission {
         ByteRange::new(cover.offset, cover.len.min(self.rules.geometry.size - cover.offset))
     }
 
-    fn await_answer(&mut self, ticket: Ticket, answer: PendingAnswer, out: &mut Output) {
-        if let Some((ticket, completion)) = self.pipeline.pending.begin(ticket, held_by(&ticket), answer) {
-            self.finish(&ticket, completion, out);
-        }
-    }
-
-    fn finish(&mut self, ticket: &Ticket, completion: Completion, out: &mut Output) {
-        match completion {
-            Completion::Io(reply) => self.responder.answer(ticket, reply, out),
-            Completion::Extents(Err(kind)) => self.responder.refuse(ticket, kind.into(), out),
-            Completion::Extents(Ok(extents)) => {
+    fn finish(&mut self, ticket: &Ticket, outcome: Outcome<Found>, out: &mut Output) {
+        match outcome {
+            Outcome::Io(reply) => self.responder.answer(ticket, reply, out),
+            Outcome::Own(Err(kind)) => self.responder.refuse(ticket, kind.into(), out),
+            Outcome::Own(Ok(extents)) => {
                 let head = ticket.offset - self.blocks_around(ticket.range()).offset;
                 work::spend(extents.len() as u32 / EXTENTS_A_UNIT);
                 self.responder.block_status(ticket, &cut(&extents, head, ticket.length), out);
@@ -287,8 +283,8 @@ impl Transmission {
     /// Lets pending answers progress and replies to those that came.
     pub(super) fn poll(&mut self, context: &mut Context<'_>, out: &mut Output) {
         self.pipeline.collect(context);
-        while let Some((ticket, completion)) = self.pipeline.pending.next_done() {
-            self.finish(&ticket, completion, out);
+        while let Some((ticket, outcome)) = self.pipeline.next_answer() {
+            self.finish(&ticket, outcome, out);
         }
         if let Some((ticket, buf)) = self.pipeline.poll_parked(context, unsent(out)) {
             self.begin_with_buffer(ticket, buf, &[], out);
