@@ -1,26 +1,54 @@
 //! Where a device is reached, as NBD URIs and as commands to paste.
 
+use std::ffi::OsString;
 use std::fmt::Write;
 use std::net::SocketAddr;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// An NBD endpoint that listens.
+/// The port of NBD.
+const PORT: u16 = 10809;
+
+/// Where an NBD server listens, as a client on this machine reaches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Address {
     /// A unix socket, by absolute path.
     Unix(PathBuf),
-    /// A TCP port.
-    Tcp(SocketAddr),
+    /// A TCP port of a host, which has a name or an IP address.
+    Tcp { host: String, port: u16 },
 }
 
 impl Address {
+    /// Of a port that listens at `address`.
+    pub(crate) fn tcp(address: SocketAddr) -> Self {
+        let ip = address.ip();
+        let host = if ip.is_unspecified() { "localhost".to_owned() } else { ip.to_string() };
+        Address::Tcp { host, port: address.port() }
+    }
+
     /// The URI of export `name` here.
     pub(crate) fn uri(&self, name: &str) -> String {
         match self {
             Address::Unix(path) => format!("nbd+unix:///{name}?socket={}", percent_encoded(path)),
-            Address::Tcp(_) => format!("nbd://{}/{name}", self.host_and_port(':')),
+            Address::Tcp { host, port } if host.contains(':') => format!("nbd://[{host}]:{port}/{name}"),
+            Address::Tcp { host, port } => format!("nbd://{host}:{port}/{name}"),
         }
+    }
+
+    /// What [`Address::uri`] makes: where it is, and the name of the export.
+    pub(crate) fn parse(uri: &str) -> Option<(Self, &str)> {
+        if let Some(rest) = uri.strip_prefix("nbd+unix:///") {
+            let (export, socket) = rest.split_once("?socket=")?;
+            let path = OsString::from_vec(percent_decoded(socket)?);
+            return Some((Address::Unix(path.into()), export));
+        }
+        let (place, export) = uri.strip_prefix("nbd://")?.split_once('/')?;
+        let (host, port) = match place.rsplit_once(':') {
+            Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()?),
+            _ => (place, PORT),
+        };
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host).to_owned();
+        Some((Address::Tcp { host, port }, export))
     }
 
     /// Three commands that use export `name`, one a line, each after `indent`.
@@ -28,24 +56,13 @@ impl Address {
         let uri = self.uri(name);
         let place = match self {
             Address::Unix(path) => format!("-unix {}", quoted(&path.to_string_lossy())),
-            Address::Tcp(_) => self.host_and_port(' '),
+            Address::Tcp { host, port } => format!("{host} {port}"),
         };
         format!(
             "{indent}qemu-img info '{uri}'\n\
              {indent}nbdcopy '{uri}' {name}.img\n\
              {indent}sudo nbd-client {place} /dev/nbd0 -N {name}\n"
         )
-    }
-
-    /// Host and port as a client on this machine may write them. Without a path it is a TCP address.
-    fn host_and_port(&self, separator: char) -> String {
-        let Address::Tcp(address) = self else { return String::new() };
-        let port = address.port();
-        match address {
-            any if any.ip().is_unspecified() => format!("localhost{separator}{port}"),
-            SocketAddr::V6(v6) if separator == ':' => format!("[{}]:{port}", v6.ip()),
-            other => format!("{}{separator}{port}", other.ip()),
-        }
     }
 }
 
@@ -60,6 +77,24 @@ fn percent_encoded(path: &Path) -> String {
         }
     }
     text
+}
+
+/// Text with its `%XX` made bytes.
+fn percent_decoded(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((&first, more)) = rest.split_first() {
+        let (byte, behind) = match first {
+            b'%' => {
+                let (digits, behind) = more.split_at_checked(2)?;
+                (u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?, behind)
+            }
+            byte => (byte, more),
+        };
+        bytes.push(byte);
+        rest = behind;
+    }
+    Some(bytes)
 }
 
 /// A word as a shell reads it.
@@ -80,10 +115,26 @@ mod tests {
         let unix = |path: &str| Address::Unix(path.into()).uri("ram0");
         assert_eq!(unix("/run/user/7/a.sock"), "nbd+unix:///ram0?socket=/run/user/7/a.sock");
         assert_eq!(unix("/tmp/a b'&é"), "nbd+unix:///ram0?socket=/tmp/a%20b%27%26%C3%A9");
-        let tcp = |text: &str| Address::Tcp(text.parse().unwrap()).uri("ram0");
+        let tcp = |text: &str| Address::tcp(text.parse().unwrap()).uri("ram0");
         assert_eq!(tcp("127.0.0.1:10809"), "nbd://127.0.0.1:10809/ram0");
         assert_eq!(tcp("[::1]:10809"), "nbd://[::1]:10809/ram0");
         assert_eq!(tcp("0.0.0.0:1"), "nbd://localhost:1/ram0");
+    }
+
+    #[test]
+    fn a_uri_that_was_shown_is_understood() {
+        let places =
+            ["127.0.0.1:10809", "[::1]:10809", "[::]:7"].map(|text| Address::tcp(text.parse().unwrap()));
+        for address in places.into_iter().chain([Address::Unix("/tmp/a b'&%é.sock".into())]) {
+            assert_eq!(Address::parse(&address.uri("ram0")), Some((address, "ram0")));
+        }
+        let of = |host: &str| Some((Address::Tcp { host: host.into(), port: PORT }, "a"));
+        assert_eq!(Address::parse("nbd://host/a"), of("host"));
+        assert_eq!(Address::parse("nbd://[::1]/a"), of("::1"));
+        for bad in ["", "nbd://host", "nbd+unix:///a", "nbd+unix:///a?socket=%4", "http://a/b", "nbd://a:b/c"]
+        {
+            assert_eq!(Address::parse(bad), None, "{bad}");
+        }
     }
 
     #[test]
@@ -92,7 +143,7 @@ mod tests {
         let lines: Vec<_> = commands.lines().collect();
         assert_eq!(lines[0], "  qemu-img info 'nbd+unix:///ram0?socket=/tmp/a%20b.sock'");
         assert_eq!(lines[2], "  sudo nbd-client -unix '/tmp/a b.sock' /dev/nbd0 -N ram0");
-        let commands = Address::Tcp("[::1]:9".parse().unwrap()).commands("ram0", "");
+        let commands = Address::tcp("[::1]:9".parse().unwrap()).commands("ram0", "");
         assert!(commands.ends_with("sudo nbd-client ::1 9 /dev/nbd0 -N ram0\n"), "{commands}");
         assert_eq!(quoted("it's"), r"'it'\''s'");
     }

@@ -1,11 +1,8 @@
 //! A client of an NBD server: what copying images needs of the protocol, one request at a time.
 
-use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 use spillway_core::{ByteRange, Kind};
@@ -14,6 +11,7 @@ use spillway_export::nbd::wire::{
     Reader, ReplyHeader, RequestHeader, STATE_ZERO, chunk, cmd, errno, flag, handshake_flag, info, opt, rep,
 };
 
+use crate::address::Address;
 use crate::exit::{Exit, Failure};
 
 /// Longest reply to an option, and longest reply that carries no data, that is believed.
@@ -33,10 +31,12 @@ pub(super) struct Nbd {
 impl Nbd {
     /// Connects to what a listing names.
     pub(super) fn connect(uri: &str) -> Result<Self> {
-        let uri = Uri::parse(uri).with_context(|| format!("{uri} cannot be understood"))?;
-        match &uri.peer {
-            Peer::Unix(path) => Self::over(UnixStream::connect(path), &uri.export),
-            Peer::Tcp(host) => Self::over(TcpStream::connect(host), &uri.export),
+        let place = Address::parse(uri).with_context(|| format!("{uri} cannot be understood"))?;
+        match place {
+            (Address::Unix(path), export) => Self::over(UnixStream::connect(path), export),
+            (Address::Tcp { host, port }, export) => {
+                Self::over(TcpStream::connect((host.as_str(), port)), export)
+            }
         }
     }
 
@@ -236,67 +236,9 @@ fn refusal(chunk: &[u8]) -> u32 {
     Reader(chunk).u32().filter(|&error| error != 0).unwrap_or(errno::EIO)
 }
 
-/// Where an export is.
-#[derive(Debug, PartialEq, Eq)]
-struct Uri {
-    peer: Peer,
-    export: String,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Peer {
-    Unix(PathBuf),
-    /// Host and port.
-    Tcp(String),
-}
-
-impl Uri {
-    /// What `Address::uri` makes.
-    fn parse(uri: &str) -> Option<Self> {
-        if let Some(rest) = uri.strip_prefix("nbd+unix:///") {
-            let (export, socket) = rest.split_once("?socket=")?;
-            let path = OsString::from_vec(decoded(socket)?);
-            return Some(Self { peer: Peer::Unix(path.into()), export: export.to_owned() });
-        }
-        let (host, export) = uri.strip_prefix("nbd://")?.split_once('/')?;
-        Some(Self { peer: Peer::Tcp(host.to_owned()), export: export.to_owned() })
-    }
-}
-
-/// Text with its `%XX` made bytes.
-fn decoded(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let Some((&first, more)) = rest.split_first() {
-        let (byte, behind) = match first {
-            b'%' => {
-                let (digits, behind) = more.split_at_checked(2)?;
-                (u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?, behind)
-            }
-            byte => (byte, more),
-        };
-        bytes.push(byte);
-        rest = behind;
-    }
-    Some(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::address::Address;
-
-    #[test]
-    fn what_a_listing_shows_is_understood() {
-        let path = PathBuf::from("/tmp/a b'&%é.sock");
-        let uri = Uri::parse(&Address::Unix(path.clone()).uri("ram0"));
-        assert_eq!(uri, Some(Uri { peer: Peer::Unix(path), export: "ram0".into() }));
-        let uri = Uri::parse(&Address::Tcp("[::1]:10809".parse().unwrap()).uri("a"));
-        assert_eq!(uri, Some(Uri { peer: Peer::Tcp("[::1]:10809".into()), export: "a".into() }));
-        for bad in ["", "nbd://host", "nbd+unix:///a", "nbd+unix:///a?socket=%4", "http://a/b"] {
-            assert_eq!(Uri::parse(bad), None, "{bad}");
-        }
-    }
 
     #[test]
     fn data_outside_of_what_was_asked_for_is_refused() {

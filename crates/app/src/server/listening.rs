@@ -68,7 +68,7 @@ pub(crate) fn shared(folder: &RuntimeFolder, config: &ServerConfig) -> Result<Op
 pub(crate) fn address_of(listener: &Listener) -> Address {
     match (listener.unix_path(), listener.tcp_address()) {
         (Some(path), _) => Address::Unix(path.to_owned()),
-        (None, Some(address)) => Address::Tcp(address),
+        (None, Some(address)) => Address::tcp(address),
         (None, None) => unreachable!("a listener is one or the other"),
     }
 }
