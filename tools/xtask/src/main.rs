@@ -29,6 +29,8 @@ struct Cli {
 enum Errand {
     /// Check what neither the compiler nor clippy does: arrows, circles, sizes, names, places
     Tidy,
+    /// Count lines of code, functions, public types and asserts of each crate, tests apart
+    Figures,
     /// Make the tables of options and attributes in docs/ from their declarations
     Manual,
     /// Run everything that CI checks: tools, fmt, clippy, tidy, tests, docs, 80 s of fuzzing
@@ -85,6 +87,7 @@ fn run(errand: Errand) -> Result<()> {
     let root = root();
     match errand {
         Errand::Tidy => tidy::check(&root),
+        Errand::Figures => tidy::figures(&root),
         Errand::Manual => cargo::manual(&root, &["--write"]),
         Errand::Test { quick } => steps::run(&root, quick),
         Errand::Tools => tools::require(tools::TESTS),

@@ -9,6 +9,7 @@ mod bodies;
 mod circles;
 mod doors;
 mod example;
+mod figures;
 mod finding;
 mod heads;
 mod limits;
@@ -73,6 +74,12 @@ pub(crate) fn check(root: &Path) -> Result<()> {
         1 => bail!("tidy found a violation"),
         count => bail!("tidy found {count} violations"),
     }
+}
+
+/// Shows how large the code below `crates/` is.
+pub(crate) fn figures(root: &Path) -> Result<()> {
+    println!("{}", figures::table(&Tree::read(root)?));
+    Ok(())
 }
 
 fn findings(tree: &Tree) -> Vec<Finding> {

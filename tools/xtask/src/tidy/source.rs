@@ -67,6 +67,20 @@ impl Source {
         self.is_test || self.test_lines.iter().any(|lines| lines.contains(&line))
     }
 
+    /// Numbers of the lines of code: not blank, no comment, and not for tests.
+    pub(super) fn code_lines(&self) -> impl Iterator<Item = usize> {
+        let is_code = |line: &str| !line.trim().is_empty() && !line.trim().starts_with("//");
+        (1..)
+            .zip(self.text.lines())
+            .filter_map(move |(number, line)| (is_code(line) && !self.is_test_line(number)).then_some(number))
+    }
+
+    /// How often code that is not for tests has one of these `patterns`.
+    pub(super) fn count(&self, patterns: &[&str]) -> usize {
+        let found = patterns.iter().flat_map(|pattern| tokens::find(&self.tokens, pattern));
+        found.filter(|line| !self.is_test_line(*line)).count()
+    }
+
     /// The files in which a module declared here may lie: `name.rs` and the folder `name/`.
     pub(super) fn module_places(&self, name: &str) -> [String; 2] {
         let stem = self.path.trim_end_matches(".rs");
