@@ -14,7 +14,7 @@ use spillway_core::sync::Mutex;
 use spillway_core::{Answer, BlockDevice, Budget, IoBuf, Request, SECTOR};
 use spillway_layers::memory::{self, Memory};
 use spillway_layers::spill::format::Codec;
-use spillway_layers::spill::{Content, Count, Location, Owner, Placed, Settings, Spilled, Store};
+use spillway_layers::spill::{Count, Location, Owner, Settings, Spilled, Store};
 use spillway_sim::world::World;
 
 /// What each slot names.
@@ -30,13 +30,13 @@ impl Slots {
 
 impl Owner for Slots {
     fn names(&self, slot: u32, at: Location) -> bool {
-        self.0.lock().get(&slot).is_some_and(|(spilled, _)| spilled.placed.at == at)
+        self.0.lock().get(&slot).is_some_and(|(spilled, _)| spilled.at == at)
     }
 
-    fn moved(&self, slot: u32, from: Location, to: Placed) -> bool {
+    fn moved(&self, from: Location, to: Spilled) -> bool {
         let mut slots = self.0.lock();
-        let named = slots.get_mut(&slot).filter(|(spilled, _)| spilled.placed.at == from);
-        named.map(|(spilled, _)| spilled.placed = to).is_some()
+        let named = slots.get_mut(&to.record.slot).filter(|(spilled, _)| spilled.at == from);
+        named.map(|(spilled, _)| *spilled = to).is_some()
     }
 
     fn lost(&self, slot: u32, _: Location) -> bool {
@@ -54,14 +54,13 @@ async fn story(store: &Arc<Store>, slots: &Slots, mut random: Random, batches: u
             random.fill(&mut bytes);
             let (slot, codec) = (random.below(700) as u32, Codec::compressed(random.below(8) as u8));
             let codec = if bytes.len() > 3632 { Codec::RAW } else { codec };
-            if batch.push(Content { slot, codec, bytes: &bytes }) {
-                pages.push((slot, codec, bytes));
+            if batch.push(slot, codec, &bytes) {
+                pages.push((slot, bytes));
             }
         }
         let (_, result) = batch
-            .write(slots, |index, placed| {
-                let (slot, codec, bytes) = pages[index].clone();
-                let spilled = Spilled { slot, placed, len: bytes.len(), codec };
+            .write(slots, |index, spilled| {
+                let (slot, bytes) = pages[index].clone();
                 let before = slots.0.lock().insert(slot, (spilled, bytes));
                 before.into_iter().for_each(|(before, _)| store.release(&before));
                 true

@@ -15,7 +15,7 @@ use spillway_layers::memory::{self, Memory};
 use spillway_layers::spill::format::{
     CheckpointEntry, Codec, FOOTER_LEN, Footer, Found, RECORD_LEN, Record, Superblock, UNIT, read_tail,
 };
-use spillway_layers::spill::{Content, Location, Owner, Placed, Settings, Spilled, Store};
+use spillway_layers::spill::{Location, Owner, Settings, Spilled, Store};
 use spillway_sim::world::World;
 
 const SHIFT: u32 = 14;
@@ -29,7 +29,7 @@ impl Slots {
     fn named<T>(&self, slot: u32, at: Location, then: impl FnOnce(&mut Spilled) -> T) -> Option<T> {
         let mut slots = self.0.lock().expect("nobody panics here");
         let spilled = &mut slots.get_mut(&slot)?.0;
-        (spilled.placed.at == at).then(|| then(spilled))
+        (spilled.at == at).then(|| then(spilled))
     }
 }
 
@@ -38,8 +38,8 @@ impl Owner for Slots {
         self.named(slot, at, |_| ()).is_some()
     }
 
-    fn moved(&self, slot: u32, from: Location, to: Placed) -> bool {
-        self.named(slot, from, |spilled| spilled.placed = to).is_some()
+    fn moved(&self, from: Location, to: Spilled) -> bool {
+        self.named(to.record.slot, from, |spilled| *spilled = to).is_some()
     }
 
     fn lost(&self, slot: u32, at: Location) -> bool {
@@ -101,11 +101,10 @@ async fn spill(store: &Arc<Store>, slots: &Slots, first: u32, byte: u8) {
     let mut batch = store.batch().await;
     let pages: Vec<_> = (first..first + 3).map(|slot| (slot % 32, vec![byte; 100 + 37 * slot as usize % 1200])).collect();
     for (slot, bytes) in &pages {
-        assert!(batch.push(Content { slot: *slot, codec: Codec::RAW, bytes }));
+        assert!(batch.push(*slot, Codec::RAW, bytes));
     }
-    let publish = |index: usize, placed: Placed| {
+    let publish = |index: usize, spilled: Spilled| {
         let (slot, bytes) = pages[index].clone();
-        let spilled = Spilled { slot, placed, len: bytes.len(), codec: Codec::RAW };
         let before = slots.0.lock().expect("nobody panics here").insert(slot, (spilled, bytes));
         before.into_iter().for_each(|(before, _)| store.release(&before));
         true
@@ -119,7 +118,7 @@ async fn read(store: &Arc<Store>, slots: &Slots) {
     let wanted: Vec<Spilled> = held.iter().map(|(spilled, _)| *spilled).collect();
     let pins: Vec<_> = wanted.iter().map(|spilled| store.pin(spilled)).collect();
     let check = |index: usize, found: Result<&[u8], Kind>| match found {
-        Ok(bytes) => assert!(bytes == held[index].1, "slot {} holds something else", wanted[index].slot),
+        Ok(bytes) => assert!(bytes == held[index].1, "slot {} holds something else", wanted[index].record.slot),
         Err(kind) => assert_eq!(kind, Kind::Corrupt),
     };
     store.read(&wanted, check).await;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use spillway_core::{IoBuf, Kind, mutant};
 
 use super::format::{Codec, Layout, RECORD_BYTES_MAX, ROOM_MIN, Record, UNIT, record_crc};
-use super::store::{Count, Location, Owner, Placed, Store};
-use super::streams::{Claim, OpenSegment, Stream, room_of, tail_bytes};
+use super::store::{Count, Location, Owner, Spilled, Store};
+use super::streams::{Claim, OpenSegment, Stream, tail_bytes};
 
 /// Bytes of a batch in segments of the usual size.
 const BATCH_BYTES: usize = 1 << 20;
@@ -18,27 +18,8 @@ pub(super) fn batch_bytes(layout: &Layout) -> usize {
 
 /// Bytes that a batch takes beside its buffer, where its owner keeps so many for each record.
 pub(super) fn batch_overhead(layout: &Layout, kept: usize) -> usize {
-    let each = size_of::<Draft>() + size_of::<Record>() + size_of::<Placed>() + kept;
-    batch_bytes(layout) / ROOM_MIN * each
-}
-
-/// A record to be written.
-#[derive(Clone, Copy, Debug)]
-struct Draft {
-    slot: u32,
-    len: u16,
-    codec: Codec,
-}
-
-/// What is to be spilled.
-#[derive(Clone, Copy, Debug)]
-pub struct Content<'a> {
-    /// The slot.
-    pub slot: u32,
-    /// How the bytes are to be read.
-    pub codec: Codec,
-    /// At most [`RECORD_BYTES_MAX`] of them.
-    pub bytes: &'a [u8],
+    // In the batch, and in the claim that is written.
+    batch_bytes(layout) / ROOM_MIN * (2 * size_of::<Record>() + kept)
 }
 
 /// Records that are gathered. Dropped, nothing was written.
@@ -47,7 +28,8 @@ pub struct Batch {
     stream: Stream,
     buf: IoBuf,
     used: usize,
-    drafts: Vec<Draft>,
+    /// Their checksums are made once their places are known.
+    records: Vec<Record>,
 }
 
 impl Store {
@@ -60,24 +42,29 @@ impl Store {
 
 impl Batch {
     pub(super) fn new(store: Arc<Store>, stream: Stream, buf: IoBuf) -> Self {
-        let drafts = Vec::with_capacity(buf.len() / ROOM_MIN);
-        Self { store, stream, buf, used: 0, drafts }
+        let records = Vec::with_capacity(buf.len() / ROOM_MIN);
+        Self { store, stream, buf, used: 0, records }
     }
 
     /// Records in it.
     pub fn len(&self) -> usize {
-        self.drafts.len()
+        self.records.len()
     }
 
     /// Whether it has none.
     pub fn is_empty(&self) -> bool {
-        self.drafts.is_empty()
+        self.records.is_empty()
     }
 
-    /// Adds a record, copying its bytes. False where it does not fit: then the batch is to be written first.
+    /// Bytes of these.
+    pub fn bytes(&self) -> u64 {
+        self.used as u64
+    }
+
+    /// Adds a record of `slot`, at most [`RECORD_BYTES_MAX`] bytes, which are copied. False where it does not fit: then the batch is to be
+    /// written first.
     #[must_use]
-    pub fn push(&mut self, content: Content<'_>) -> bool {
-        let Content { slot, codec, bytes } = content;
+    pub fn push(&mut self, slot: u32, codec: Codec, bytes: &[u8]) -> bool {
         let Some(room) = self.room(bytes.len()) else { return false };
         room.copy_from_slice(bytes);
         self.keep(slot, codec, bytes.len());
@@ -87,7 +74,7 @@ impl Batch {
     /// Room for a record of up to `len` bytes, which is filled and then kept. `None` where it does not fit: then the batch is to be written
     /// first.
     pub fn room(&mut self, len: usize) -> Option<&mut [u8]> {
-        let fits = self.used + len <= self.buf.len() && self.drafts.len() < self.drafts.capacity();
+        let fits = self.used + len <= self.buf.len() && self.records.len() < self.records.capacity();
         fits.then(|| &mut self.buf[self.used..self.used + len])
     }
 
@@ -97,7 +84,7 @@ impl Batch {
         assert!((1..=RECORD_BYTES_MAX.min(least)).contains(&len), "a record of {len} bytes");
         assert!(self.used + len <= self.buf.len(), "a record of {len} bytes in its room");
         self.used += len;
-        self.drafts.push(Draft { slot, len: len as u16, codec });
+        self.records.push(Record { slot, crc: 0, len: len as u16, codec });
     }
 
     /// Writes the records in their order. Once one has reached the file, `publish` has its slot name it, by the record's index; false
@@ -108,10 +95,10 @@ impl Batch {
     pub async fn write(
         mut self,
         owner: &impl Owner,
-        mut publish: impl FnMut(usize, Placed) -> bool,
+        mut publish: impl FnMut(usize, Spilled) -> bool,
     ) -> (usize, Result<(), Kind>) {
         let mut done = 0;
-        while done < self.drafts.len() {
+        while done < self.records.len() {
             let written = match self.claim(done, owner).await {
                 Ok(claim) => self.write_claim(done, claim, &mut publish).await,
                 Err(kind) => Err(kind),
@@ -135,12 +122,12 @@ impl Batch {
 
     /// Claims a stretch for the records from `done` on, or the first of them.
     async fn claim(&self, done: usize, owner: &impl Owner) -> Result<Claimed, Kind> {
-        let (store, drafts) = (&self.store, &self.drafts[done..]);
+        let (store, records) = (&self.store, &self.records[done..]);
         let try_claim = || {
-            let lens = drafts.iter().map(|draft| usize::from(draft.len));
+            let lens = records.iter().map(|record| usize::from(record.len));
             let add = |claim: &Claim| store.segments.add(claim.segment, claim.room);
             let claim = store.streams.claim(store.layout(), self.stream, lens, add)?;
-            let pads = drafts[..claim.count].iter().map(|draft| Record::pad(draft.len)).collect();
+            let pads = records[..claim.count].iter().map(|record| Record::pad(record.len)).collect();
             Some(Claimed { store: store.clone(), live: claim.room, records: pads, claim })
         };
         loop {
@@ -161,12 +148,11 @@ impl Batch {
         &mut self,
         done: usize,
         mut claimed: Claimed,
-        publish: &mut impl FnMut(usize, Placed) -> bool,
+        publish: &mut impl FnMut(usize, Spilled) -> bool,
     ) -> Result<usize, Kind> {
         let Claim { segment, seq, at, count, bytes, pad, .. } = claimed.claim;
-        let drafts = &self.drafts[done..done + count];
-        let placed = place(&self.buf, drafts, segment, seq, at);
-        assert!(count > 0 && placed.len() == count, "each record of the claim has its place");
+        let records = &mut self.records[done..done + count];
+        set_checksums(records, &self.buf[..bytes], seq);
         let mut buf = std::mem::take(&mut self.buf);
         let (len, whole) = (bytes + pad, buf.len());
         assert!(
@@ -186,11 +172,14 @@ impl Batch {
         }
         self.buf.copy_within(bytes..self.used, 0);
         self.used -= bytes;
-        for (index, (draft, placed)) in drafts.iter().zip(&placed).enumerate() {
-            claimed.landed(index, draft, placed.crc);
-            let named = publish(done + index, *placed);
+        let mut offset = at as u32;
+        for (index, &record) in (0..).zip(&*records) {
+            claimed.records[index] = record;
+            let spilled = Spilled { at: Location { segment, offset }, record };
+            offset += u32::from(record.len);
+            let named = publish(done + index, spilled);
             if named && !mutant::on("spill: free the room of what is named") {
-                let room = room_of(draft.len.into());
+                let room = spilled.room();
                 assert!(
                     room <= claimed.live,
                     "a record of {room} in what is left of a claim: {}",
@@ -206,16 +195,14 @@ impl Batch {
     }
 }
 
-/// Where the records of a claim lie, and their checksums.
-fn place(buf: &[u8], drafts: &[Draft], segment: u32, seq: u64, at: usize) -> Vec<Placed> {
-    let mut start = 0;
-    let place = |draft: &Draft| {
-        let bytes = &buf[start..start + usize::from(draft.len)];
-        let at = Location { segment, offset: (at + start) as u32 };
-        start += bytes.len();
-        Placed { at, crc: record_crc(seq, draft.slot, draft.codec, bytes) }
-    };
-    drafts.iter().map(place).collect()
+/// Sets the checksums of the records of a claim in segment number `seq`, which are these `bytes`.
+fn set_checksums(records: &mut [Record], mut bytes: &[u8], seq: u64) {
+    for record in records {
+        let own;
+        (own, bytes) = bytes.split_at(record.len.into());
+        record.crc = record_crc(seq, record.slot, record.codec, own);
+    }
+    assert!(bytes.is_empty(), "each byte of the claim belongs to a record");
 }
 
 /// A claim under way. Whatever happens to it, its segment learns what it holds, and that it has ended.
@@ -226,13 +213,6 @@ struct Claimed {
     live: u32,
     /// What the summary says: pads until they are written.
     records: Vec<Record>,
-}
-
-impl Claimed {
-    fn landed(&mut self, index: usize, draft: &Draft, crc: u32) {
-        let &Draft { slot, len, codec } = draft;
-        self.records[index] = Record { slot, crc, len, codec };
-    }
 }
 
 impl Drop for Claimed {

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use spillway_core::{IoBuf, Kind, mutant};
 
-use super::batch::{Batch, Content, batch_bytes};
+use super::batch::{Batch, batch_bytes};
 use super::format::{Codec, FOOTER_LEN, Footer, Layout, ROOM_MIN, Record, UNIT, read_tail};
-use super::reading::READ_BYTES;
+use super::reading::{READ_BYTES, span};
 use super::segments::{Look, State};
 use super::space::Taker;
-use super::store::{Count, Location, Owner, Placed, Spilled, Store};
+use super::store::{Count, Location, Owner, Spilled, Store};
 use super::streams::{Stream, tail_bytes, tail_len};
 
 /// Segments that are looked at before others have their turn.
@@ -30,19 +30,6 @@ enum Chance {
     /// This one has the least that is needed.
     Clean(u32),
     Nothing,
-}
-
-/// A record that is to be copied, and where it lies now.
-struct Move {
-    record: Record,
-    at: Location,
-}
-
-impl Move {
-    fn spilled(&self) -> Spilled {
-        let Record { slot, crc, len, codec } = self.record;
-        Spilled { slot, placed: Placed { at: self.at, crc }, len: len.into(), codec }
-    }
 }
 
 impl Store {
@@ -147,7 +134,7 @@ impl Store {
             let at = Location { segment, offset };
             offset += u32::from(record.len);
             if record.codec != Codec::PAD && owner.needs(record.slot, at) {
-                cleaning.add(Move { record, at }).await?;
+                cleaning.add(Spilled { at, record }).await?;
             }
         }
         let failed = cleaning.finish().await?;
@@ -189,17 +176,17 @@ struct Cleaning<'a, O> {
     store: &'a Arc<Store>,
     owner: &'a O,
     /// To be read together.
-    moves: Vec<Move>,
+    moves: Vec<Spilled>,
     batch: Option<Batch>,
-    /// The records of the batch.
-    batched: Vec<Move>,
+    /// Where the records of the batch lie now.
+    batched: Vec<Spilled>,
     /// Some could not be read.
     failed: bool,
 }
 
 impl<O: Owner> Cleaning<'_, O> {
-    async fn add(&mut self, next: Move) -> Result<(), Kind> {
-        let reaches = |first: &Move| end(&next) - start(first) > READ_BYTES;
+    async fn add(&mut self, next: Spilled) -> Result<(), Kind> {
+        let reaches = |first: &Spilled| span(first, &next).len() > READ_BYTES;
         if self.moves.len() == RECORDS_A_READ || self.moves.first().is_some_and(reaches) {
             self.copy().await?;
         }
@@ -218,16 +205,15 @@ impl<O: Owner> Cleaning<'_, O> {
     async fn copy(&mut self) -> Result<(), Kind> {
         let (store, moves) = (self.store, std::mem::take(&mut self.moves));
         let [Some(first), Some(last)] = [moves.first(), moves.last()] else { return Ok(()) };
-        let (from, to) = (start(first), end(last));
-        let buf = store.workspaces.cleaner.take(to - from).await;
-        let Ok(buf) = store.read_at(first.at.segment, from, buf).await else {
+        let range = span(first, last);
+        let buf = store.workspaces.cleaner.take(range.len()).await;
+        let Ok(buf) = store.read_at(first.at.segment, range.start, buf).await else {
             self.failed = true;
             return Ok(());
         };
-        for next in moves {
-            let spilled = next.spilled();
+        for spilled in moves {
             let again;
-            let bytes = match store.checked(&spilled, &buf, from) {
+            let bytes = match store.checked(&spilled, &buf, range.start) {
                 Some(bytes) => Ok(bytes),
                 None => {
                     again = store.read_again(&spilled).await;
@@ -235,8 +221,8 @@ impl<O: Owner> Cleaning<'_, O> {
                 }
             };
             match bytes {
-                Ok(bytes) => self.push(next, bytes).await?,
-                Err(Kind::Corrupt) if self.owner.lost(spilled.slot, spilled.placed.at) => {
+                Ok(bytes) => self.push(spilled, bytes).await?,
+                Err(Kind::Corrupt) if self.owner.lost(spilled.record.slot, spilled.at) => {
                     store.release(&spilled);
                 }
                 Err(Kind::Corrupt) => {}
@@ -246,9 +232,8 @@ impl<O: Owner> Cleaning<'_, O> {
         Ok(())
     }
 
-    async fn push(&mut self, next: Move, bytes: &[u8]) -> Result<(), Kind> {
+    async fn push(&mut self, next: Spilled, bytes: &[u8]) -> Result<(), Kind> {
         let Record { slot, codec, .. } = next.record;
-        let content = Content { slot, codec, bytes };
         loop {
             let batch = match &mut self.batch {
                 Some(batch) => batch,
@@ -257,7 +242,7 @@ impl<O: Owner> Cleaning<'_, O> {
                     none.insert(Batch::new(self.store.clone(), Stream::Cleaner, buf))
                 }
             };
-            if batch.push(content) {
+            if batch.push(slot, codec, bytes) {
                 self.batched.push(next);
                 return Ok(());
             }
@@ -272,29 +257,21 @@ impl<O: Owner> Cleaning<'_, O> {
         assert_eq!(batch.len(), batched.len(), "each record of the batch comes from somewhere");
         let early = mutant::on("spill: release a record before its copy is named");
         if early {
-            batched.iter().for_each(|next| store.release(&next.spilled()));
+            batched.iter().for_each(|from| store.release(from));
         }
-        let publish = |index: usize, to: Placed| {
-            let from = batched[index].spilled();
-            let moved = owner.moved(from.slot, from.placed.at, to);
+        let publish = |index: usize, to: Spilled| {
+            let from = &batched[index];
+            let moved = owner.moved(from.at, to);
             if moved {
                 store.add(Count::RecordsMoved, 1);
             }
             if moved && !early {
-                store.release(&from);
+                store.release(from);
             }
             moved
         };
         batch.write(owner, publish).await.1
     }
-}
-
-fn start(next: &Move) -> usize {
-    next.at.offset as usize / UNIT * UNIT
-}
-
-fn end(next: &Move) -> usize {
-    (next.at.offset as usize + usize::from(next.record.len)).next_multiple_of(UNIT)
 }
 
 /// Whether room is won by cleaning a segment of which so much is needed: what its copies take, with a pad for each batch, and what is
@@ -311,5 +288,5 @@ pub(super) fn cleaner_bytes(layout: &Layout) -> usize {
 
 /// Bytes that cleaning takes beside its buffers.
 pub(super) fn cleaner_overhead(layout: &Layout) -> usize {
-    (batch_bytes(layout) / ROOM_MIN + RECORDS_A_READ) * size_of::<Move>()
+    (batch_bytes(layout) / ROOM_MIN + RECORDS_A_READ) * size_of::<Spilled>()
 }

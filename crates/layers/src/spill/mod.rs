@@ -35,10 +35,10 @@ mod store;
 mod streams;
 mod upkeep;
 
-pub use batch::{Batch, Content};
+pub use batch::Batch;
 pub use opening::Settings;
 pub use reading::Pinned;
-pub use store::{Count, Location, Owner, Placed, Spilled, Store};
+pub use store::{Count, Location, Owner, Spilled, Store};
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -6,7 +6,7 @@ use spillway_core::stats::Counters;
 use spillway_core::sync::{AtomicBool, AtomicU32, Marks, Ordering, Semaphore, WaitList, Work};
 use spillway_core::{Charge, Env, IoBuf, Kind, Request, Seam, Workspace, mutant};
 
-use super::format::{Codec, Layout, Superblock};
+use super::format::{Layout, Record, Superblock};
 use super::length::Length;
 use super::segments::{Segments, State, ToFree};
 use super::space::Space;
@@ -24,26 +24,30 @@ pub struct Location {
     pub offset: u32,
 }
 
-/// Where a record was written, and its checksum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placed {
-    /// Where it lies.
-    pub at: Location,
-    /// Changes with the place.
-    pub crc: u32,
-}
-
-/// A record that a slot names.
+/// A record in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spilled {
-    /// The slot.
-    pub slot: u32,
-    /// Where it lies, and its checksum.
-    pub placed: Placed,
-    /// Bytes.
-    pub len: usize,
-    /// How they are to be read.
-    pub codec: Codec,
+    /// Where it lies.
+    pub at: Location,
+    /// What it is; its checksum changes with the place.
+    pub record: Record,
+}
+
+impl Spilled {
+    /// Its first byte in the segment.
+    pub(super) fn start(&self) -> usize {
+        self.at.offset as usize
+    }
+
+    /// The byte behind it.
+    pub(super) fn end(&self) -> usize {
+        self.start() + usize::from(self.record.len)
+    }
+
+    /// The room that it takes.
+    pub(super) fn room(&self) -> u32 {
+        room_of(self.record.len.into())
+    }
 }
 
 /// Whose pages are spilled: knows which slot names what.
@@ -56,8 +60,8 @@ pub trait Owner {
         self.names(slot, at)
     }
 
-    /// The record was copied: has `slot` name the copy, if it still names the record at `from`. True if so.
-    fn moved(&self, slot: u32, from: Location, to: Placed) -> bool;
+    /// The record was copied: has its slot name the copy, if it still names the record at `from`. True if so.
+    fn moved(&self, from: Location, to: Spilled) -> bool;
 
     /// The record is not what was written: has `slot` answer with an error until it is written, if it still names the record at
     /// `at`. True if so.
@@ -162,7 +166,7 @@ impl Store {
     /// free segments are what is left. While nothing is read or written.
     pub fn verify(&self, named: impl Iterator<Item = Spilled>, copies: impl Iterator<Item = Spilled>) {
         let mut rooms = vec![(0, 0); self.segments.count() as usize];
-        let room = |spilled: Spilled| (spilled.placed.at.segment as usize, room_of(spilled.len));
+        let room = |spilled: Spilled| (spilled.at.segment as usize, spilled.room());
         named.map(room).for_each(|(segment, room)| rooms[segment].0 += room);
         copies.map(room).for_each(|(segment, room)| rooms[segment].1 += room);
         for (segment, &(named, copies)) in (0..).zip(&rooms) {

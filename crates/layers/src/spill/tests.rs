@@ -41,13 +41,13 @@ pub(super) struct Slots {
 
 impl Owner for Slots {
     fn names(&self, slot: u32, at: Location) -> bool {
-        self.held.lock().get(&slot).is_some_and(|held| held.spilled.placed.at == at)
+        self.held.lock().get(&slot).is_some_and(|held| held.spilled.at == at)
     }
 
-    fn moved(&self, slot: u32, from: Location, to: Placed) -> bool {
-        match self.held.lock().get_mut(&slot) {
-            Some(held) if held.spilled.placed.at == from => {
-                held.spilled.placed = to;
+    fn moved(&self, from: Location, to: Spilled) -> bool {
+        match self.held.lock().get_mut(&to.record.slot) {
+            Some(held) if held.spilled.at == from => {
+                held.spilled = to;
                 true
             }
             _ => false,
@@ -56,7 +56,7 @@ impl Owner for Slots {
 
     fn lost(&self, slot: u32, at: Location) -> bool {
         let mut held = self.held.lock();
-        let named = held.get(&slot).is_some_and(|held| held.spilled.placed.at == at);
+        let named = held.get(&slot).is_some_and(|held| held.spilled.at == at);
         if named {
             held.remove(&slot);
             self.lost.lock().push(slot);
@@ -111,12 +111,11 @@ pub(super) async fn spill(
 ) -> (usize, Result<(), Kind>) {
     let mut batch = store.batch().await;
     for (slot, bytes) in &pages {
-        assert!(batch.push(Content { slot: *slot, codec: Codec::RAW, bytes }), "the batch is full");
+        assert!(batch.push(*slot, Codec::RAW, bytes), "the batch is full");
     }
     let held = slots.clone();
-    let publish = |index: usize, placed: Placed| {
+    let publish = |index: usize, spilled: Spilled| {
         let (slot, bytes) = pages[index].clone();
-        let spilled = Spilled { slot, placed, len: bytes.len(), codec: Codec::RAW };
         let before = held.held.lock().insert(slot, Held { spilled, bytes });
         before.into_iter().for_each(|before| store.release(&before.spilled));
         true

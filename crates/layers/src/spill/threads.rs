@@ -108,7 +108,7 @@ impl House {
     fn verify(&self) {
         block_on(self.store.stop(&*self.slots)).expect("the disk is sound");
         let named: Vec<_> = self.slots.held.lock().values().map(|held| held.spilled).collect();
-        named.iter().for_each(|spilled| self.read(spilled.slot));
+        named.iter().for_each(|spilled| self.read(spilled.record.slot));
     }
 }
 

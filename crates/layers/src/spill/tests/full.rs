@@ -39,7 +39,7 @@ fn records_that_are_not_published_take_no_room() {
             let mut batch = store.batch().await;
             for slot in 0..4 {
                 let bytes = bytes(round, 4000);
-                assert!(batch.push(Content { slot, codec: Codec::RAW, bytes: &bytes }));
+                assert!(batch.push(slot, Codec::RAW, &bytes));
             }
             batch.write(&*slots, |_, _| false).await
         });

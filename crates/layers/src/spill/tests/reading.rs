@@ -74,12 +74,12 @@ fn a_flipped_bit_is_an_error_or_does_no_harm() {
         flip(&house, &file, bit);
         let segment = (byte >> SHIFT).wrapping_sub(1) as u32;
         let near = all.iter().filter(|held| {
-            let at = held.spilled.placed.at;
+            let at = held.spilled.at;
             let offset = byte & ((1 << SHIFT) - 1);
             at.segment == segment && u64::from(at.offset).abs_diff(offset) < 8192
         });
         let near: Vec<&Held> = near.collect();
-        let slots: Vec<u32> = near.iter().map(|held| held.spilled.slot).collect();
+        let slots: Vec<u32> = near.iter().map(|held| held.spilled.record.slot).collect();
         for (found, held) in house.read(&slots).into_iter().zip(&near) {
             match found {
                 Ok(bytes) => assert!(bytes == held.bytes, "bit {bit} changed {:?}", held.spilled),

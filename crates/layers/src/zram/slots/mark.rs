@@ -24,7 +24,7 @@
 use spillway_core::mutant;
 use spillway_policy::spill;
 
-use crate::spill::{Location, Placed};
+use crate::spill::Location;
 use crate::zram::codec::CodecIndex;
 use crate::zram::page::PAGE;
 use crate::zram::pool::cell::Cell;
@@ -49,22 +49,26 @@ pub(crate) enum Slot {
 /// An object in the spill file: where it lies, and how it is read. Raw if it is as long as a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Away {
-    pub(crate) placed: Placed,
+    pub(crate) at: Location,
+    /// The checksum of its record.
+    pub(crate) crc: u32,
     pub(crate) len: usize,
     pub(crate) codec: CodecIndex,
 }
 
 impl Away {
     fn word(self) -> u64 {
-        let Placed { at: Location { segment, offset }, crc } = self.placed;
-        u64::from(segment) << SEGMENT_SHIFT | u64::from(offset) << OFFSET_SHIFT | u64::from(crc) & LOW_CRC
+        let Location { segment, offset } = self.at;
+        u64::from(segment) << SEGMENT_SHIFT
+            | u64::from(offset) << OFFSET_SHIFT
+            | u64::from(self.crc) & LOW_CRC
     }
 
     fn at_word(word: u64, high_crc: u64, len: usize, codec: CodecIndex) -> Self {
         let offset = (word >> OFFSET_SHIFT & OFFSET) as u32;
         let at = Location { segment: (word >> SEGMENT_SHIFT) as u32, offset };
         let crc = (high_crc << OFFSET_SHIFT | word & LOW_CRC) as u32;
-        Self { placed: Placed { at, crc }, len, codec }
+        Self { at, crc, len, codec }
     }
 }
 
@@ -133,8 +137,8 @@ impl Mark {
         match slot {
             Slot::Stored(cell, codec) => kind(STORED, codec, cell.len()),
             Slot::Deferred(cell) => kind(DEFERRED, CodecIndex(0), cell.len()),
-            Slot::Spilled(Away { placed, len, codec }) => {
-                kind(SPILLED, codec, len) | u64::from(placed.crc >> OFFSET_SHIFT) << HIGH_CRC_SHIFT
+            Slot::Spilled(Away { crc, len, codec, .. }) => {
+                kind(SPILLED, codec, len) | u64::from(crc >> OFFSET_SHIFT) << HIGH_CRC_SHIFT
             }
             Slot::Lost => LOST,
             Slot::Empty | Slot::Same(_) => panic!("{slot:?} is no object"),
@@ -324,8 +328,8 @@ mod tests {
     }
 
     fn away(segment: u32, offset: u32, crc: u32, len: usize, codec: u8) -> Slot {
-        let placed = Placed { at: Location { segment, offset }, crc };
-        Slot::Spilled(Away { placed, len, codec: CodecIndex(codec) })
+        let at = Location { segment, offset };
+        Slot::Spilled(Away { at, crc, len, codec: CodecIndex(codec) })
     }
 
     #[test]

@@ -43,9 +43,6 @@ impl Picked {
 /// An object that was picked for a batch that goes to the spill file.
 pub(crate) struct Gather {
     pub(crate) picked: Picked,
-    /// Bytes of its record, and their codec.
-    pub(crate) len: usize,
-    pub(crate) codec: CodecIndex,
     /// What was charged to `writeback_limit`.
     pub(crate) charged: u64,
 }

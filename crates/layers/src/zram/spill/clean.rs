@@ -66,7 +66,7 @@ impl Table {
             return if lies_at(away, at) { Claim::Page } else { Claim::Nothing };
         }
         let copy = locked.mark.has_copy().then(|| self.copies.get(index));
-        match copy.filter(|away| away.placed.at == at) {
+        match copy.filter(|away| away.at == at) {
             Some(away) => {
                 locked.mark = locked.mark.with_copy(false);
                 Claim::Copy(away)

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use spillway_core::sync::Ordering;
 use spillway_core::{Job, Kind, Place};
 
-use crate::spill::{Batch, Placed};
+use crate::spill::format::Record;
+use crate::spill::{Batch, Spilled};
 use crate::zram::device::backing::{Backing, BatchAtWork};
 use crate::zram::device::{Core, Count};
 use crate::zram::mover::moving::Pick;
@@ -38,17 +39,19 @@ struct Picks {
 
 impl Picks {
     /// Has a slot name its record; false where it does not, after all.
-    fn publish(&mut self, index: usize, placed: Placed, when: When) -> bool {
-        let Gather { picked, len, codec, .. } = self.all[index].take().expect("each lands once");
-        let named = Pick::resume(&self.core, picked).spill_to(Away { placed, len, codec }, when);
+    fn publish(&mut self, index: usize, spilled: Spilled, when: When) -> bool {
+        let Gather { picked, .. } = self.all[index].take().expect("each lands once");
+        let Spilled { at, record: Record { crc, len, .. } } = spilled;
+        let away = Away { at, crc, len: len.into(), codec: picked.codec() };
+        let named = Pick::resume(&self.core, picked).spill_to(away, when);
         if named {
             self.core.has_left();
         }
         named
     }
 
-    fn left(&self) -> impl Iterator<Item = &Gather> {
-        self.all.iter().flatten()
+    fn left(&self) -> usize {
+        self.all.iter().flatten().count()
     }
 }
 
@@ -102,11 +105,6 @@ impl Gathered {
         self.picks.all.len()
     }
 
-    /// Bytes of what it has.
-    fn bytes(&self) -> u64 {
-        self.picks.left().map(|gather| gather.len as u64).sum()
-    }
-
     /// Whether it has as much as goes into one I/O.
     pub(crate) fn is_full(&self) -> bool {
         self.no_room || self.len() as u64 >= self.picks.core.knobs.writeback_batch_size.get()
@@ -139,10 +137,8 @@ impl Gathered {
         let Some((len, pick)) = picked else { return Added::Not };
         slice.count(work::COPY);
         let Some(charged) = core.knobs.take_page() else { return Added::NoLimit };
-        let codec = pick.codec();
-        self.batch.keep(index.0, core.codecs.record_codec(len, codec), len);
-        let picked = pick.pause();
-        self.picks.all.push(Some(Gather { picked, len, codec, charged }));
+        self.batch.keep(index.0, core.codecs.record_codec(len, pick.codec()), len);
+        self.picks.all.push(Some(Gather { picked: pick.pause(), charged }));
         assert_eq!(self.len(), self.batch.len(), "each record has its slot");
         Added::Yes
     }
@@ -163,14 +159,14 @@ impl Gathered {
 
     /// Writes the batch, which is measured, and publishes it.
     async fn write_here(self) -> (Written, BatchAtWork) {
-        let measured = self.at_work.meter().write(self.bytes());
+        let measured = self.at_work.meter().write(self.batch.bytes());
         let Self { batch, mut picks, when, at_work, .. } = self;
         let (core, pages) = (picks.core.clone(), picks.all.len());
-        let (done, result) = batch.write(&*core, |index, placed| picks.publish(index, placed, when)).await;
+        let (done, result) = batch.write(&*core, |index, spilled| picks.publish(index, spilled, when)).await;
         if result.is_ok() {
             measured.landed();
         }
-        assert_eq!(picks.left().count(), pages - done, "what has not landed stays where it is");
+        assert_eq!(picks.left(), pages - done, "what has not landed stays where it is");
         core.count(Count::BackingWrites, done as u64);
         if done > 0 {
             at_work.pressure().has_found_room();

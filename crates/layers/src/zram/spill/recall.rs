@@ -5,6 +5,7 @@ use std::sync::Arc;
 use spillway_core::{Kind, mutant};
 use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
 
+use crate::spill::format::Record;
 use crate::spill::{Pinned, Spilled, Store};
 use crate::writeback::Reading;
 use crate::zram::codec::CodecIndex;
@@ -65,8 +66,9 @@ struct Returns {
 impl Core {
     /// The record that a slot names.
     pub(crate) fn record(&self, slot: SlotIndex, away: Away) -> Spilled {
-        let Away { placed, len, codec } = away;
-        Spilled { slot: slot.0, placed, len, codec: self.codecs.record_codec(len, codec) }
+        let Away { at, crc, len, codec } = away;
+        let codec = self.codecs.record_codec(len, codec);
+        Spilled { at, record: Record { slot: slot.0, crc, len: len as u16, codec } }
     }
 
     /// What slot `slot`, which the caller has locked, names in the spill file, to be read.

@@ -9,7 +9,8 @@ use spillway_core::{BlockDevice, Error, Geometry, Kind, LocalFuture, Suspend, mu
 
 use crate::about;
 use crate::file::File;
-use crate::spill::{Location, Owner, Placed, Store};
+use crate::spill::format::Record;
+use crate::spill::{Location, Owner, Spilled, Store};
 use crate::surroundings::BackingDevice;
 use crate::zram::config::Config;
 use crate::zram::device::attaching::{Attaching, Waiting};
@@ -27,8 +28,9 @@ impl Owner for Core {
         self.table.away(SlotIndex(slot)).is_some_and(|away| lies_at(away, at))
     }
 
-    fn moved(&self, slot: u32, from: Location, to: Placed) -> bool {
-        let moved = || self.exchange_away(slot, from, |away| Slot::Spilled(Away { placed: to, ..away }));
+    fn moved(&self, from: Location, to: Spilled) -> bool {
+        let Spilled { at, record: Record { slot, crc, .. } } = to;
+        let moved = || self.exchange_away(slot, from, |away| Slot::Spilled(Away { at, crc, ..away }));
         // It may have been brought back, and left again.
         moved() || self.needs(slot, from) && moved()
     }
@@ -45,7 +47,7 @@ impl Owner for Core {
 
 /// Whether a page lies there, and nowhere else since.
 pub(crate) fn lies_at(away: Away, at: Location) -> bool {
-    away.placed.at == at || mutant::on("zram: move an old record over a newer one")
+    away.at == at || mutant::on("zram: move an old record over a newer one")
 }
 
 impl Core {

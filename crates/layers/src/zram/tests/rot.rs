@@ -8,7 +8,7 @@ const SLOTS: u64 = 120;
 /// Where a slot's record lies in the file.
 fn place(device: &Spilling, slot: u64) -> std::ops::Range<u64> {
     let away = device.zram.core.table.away(SlotIndex::new(slot)).expect("it was written back");
-    let start = ((u64::from(away.placed.at.segment) + 1) << SHIFT) + u64::from(away.placed.at.offset);
+    let start = ((u64::from(away.at.segment) + 1) << SHIFT) + u64::from(away.at.offset);
     start..start + away.len as u64
 }
 

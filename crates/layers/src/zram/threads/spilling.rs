@@ -122,7 +122,7 @@ fn a_copy_is_of_the_page_that_it_is_a_copy_of() {
         let zram = spilling(SMALL);
         write(&zram, 0, &noise(0));
         spill(&zram, 0..1);
-        let at = zram.core.table.away(SlotIndex::new(0)).expect("it has left").placed.at;
+        let at = zram.core.table.away(SlotIndex::new(0)).expect("it has left").at;
         read(&zram, 0, &noise(0));
         assert_eq!((zram.core.table.copies.count(), is_away(&zram, 0)), (1, false));
         let cleaner = on_thread(&zram, move |zram| _ = zram.core.needs(0, at));

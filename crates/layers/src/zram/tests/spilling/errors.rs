@@ -86,7 +86,7 @@ fn a_rotten_record_is_an_error_until_its_page_is_written() {
     device.fill(0..100, 1);
     device.write_back_all();
     device.settle();
-    let offset = device.zram.core.table.away(SlotIndex(40)).unwrap().placed.at;
+    let offset = device.zram.core.table.away(SlotIndex(40)).unwrap().at;
     let at = ((u64::from(offset.segment) + 1) << SHIFT) + u64::from(offset.offset);
     device.flip(8 * (at + 3));
     let read = |slot: u64| device.run(device.seam.submit(Request::read(slot << 12, IoBuf::new(PAGE)))).result;
