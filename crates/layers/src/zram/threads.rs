@@ -156,7 +156,7 @@ fn no_page_of_slots_is_refused_what_another_is_about_to_give_back() {
             let zram = zram.clone();
             thread::spawn(move || zram.core.pages.take_span(1))
         };
-        assert_eq!(core.publish(0, Slot::Same(7), 0), Ok(()));
+        assert_eq!(core.publish(0, Slot::Same(7), 0), Ok(0));
         let span = taker.join().expect("it ends").expect("there is room for both");
         core.pages.give_span(span, 1);
         discard(&zram, 0);
@@ -255,8 +255,8 @@ fn pick(zram: &Zram, moves: bool) {
     };
     if moves {
         let fresh = core.pool.allocate(&core.pages, bytes.len(), SlotIndex(0)).expect("there is room");
-        core.pool.fill(&core.pages, &fresh, bytes);
-        pick.move_to(fresh, When::Always);
+        let moved = pick.moved_to(core.pool.fill(&core.pages, fresh, bytes));
+        pick.publish(moved, When::Always, |mark| mark);
     }
 }
 

@@ -142,13 +142,13 @@ impl Core {
                 *stream = self.streams.try_take();
             }
             let Some(stream) = stream else { return Ok(false) };
-            self.store_compressed(stream, index, page, now, slice)?;
+            self.compress(stream, index, page, now, slice)?;
         }
         Ok(true)
     }
 
-    /// Compresses and stores a page that repeats no word.
-    fn store_compressed(
+    /// Compresses a page that repeats no word, and publishes it; raw where that does not pay.
+    fn compress(
         &self,
         encoder: &mut Encoder,
         index: u64,
@@ -163,44 +163,33 @@ impl Core {
         let codec = encoder.codec();
         let compressed = encoder.compress(page, COMPRESSED_BYTES_MAX);
         let raw = compressed.is_none();
-        let bytes = compressed.unwrap_or(page);
-        self.store_object(index, bytes, |cell| Slot::Stored(cell, codec), now, slice)?;
+        let cell = self.place(SlotIndex::new(index), compressed.unwrap_or(page))?;
+        slice.grow(self.publish(index, Slot::Stored(cell, codec), now)?);
         if raw {
             self.count(Count::HugePagesSince, 1);
         }
         Ok(())
     }
 
-    /// Puts `bytes` into a cell, and into the slot what `slot` makes of that.
-    pub(super) fn store_object(
-        &self,
-        index: u64,
-        bytes: &[u8],
-        slot: impl FnOnce(Cell) -> Slot,
-        now: u32,
-        slice: &mut Slice,
-    ) -> Result<(), Kind> {
-        let fresh = self.pool.allocate(&self.pages, bytes.len(), SlotIndex::new(index))?;
-        self.pool.fill(&self.pages, &fresh, bytes);
-        let cell = fresh.publish();
-        let replaced = self.replace(index, slot(cell), now);
-        let freed = replaced.inspect_err(|_| self.pool.free(&self.pages, cell))?;
-        slice.grow((cell.len() as u64).saturating_sub(freed));
-        Ok(())
+    /// Puts what a slot is to hold into a cell, which is then published, or freed.
+    pub(super) fn place(&self, index: SlotIndex, bytes: &[u8]) -> Result<Cell, Kind> {
+        let fresh = self.pool.allocate(&self.pages, bytes.len(), index)?;
+        Ok(self.pool.fill(&self.pages, fresh, bytes))
     }
 
-    /// Puts `slot`, which holds something, in place and frees what was there.
-    pub(super) fn publish(&self, index: u64, slot: Slot, now: u32) -> Result<(), Kind> {
-        self.replace(index, slot, now).map(|_| ())
-    }
-
-    /// The same; returns the bytes of the object that was freed.
-    fn replace(&self, index: u64, slot: Slot, now: u32) -> Result<u64, Kind> {
-        let replaced = self.table.set(&self.pages, SlotIndex::new(index), slot, now)?;
+    /// Has a slot hold `new`, which is something, and frees what was there; where that fails, the object of `new`. Returns by how many bytes
+    /// objects have become more.
+    pub(super) fn publish(&self, index: u64, new: Slot, now: u32) -> Result<u64, Kind> {
+        let len = |cell: Option<Cell>| cell.map_or(0, |cell| cell.len() as u64);
+        let set = self.table.set(&self.pages, SlotIndex::new(index), new, now);
+        if let (Err(_), Some(cell)) = (&set, new.cell()) {
+            self.pool.free(&self.pages, cell);
+        }
+        let replaced = set?;
         if !mutant::on("zram: forget to free what was overwritten") {
             self.free(replaced);
         }
-        Ok(replaced.to_free().map_or(0, |cell| cell.len() as u64))
+        Ok(len(new.cell()).saturating_sub(len(replaced.to_free())))
     }
 
     /// Empties slots that lie in one page and frees what was there; returns how many held something.

@@ -22,10 +22,10 @@ use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
 
 use crate::zram::codec::encoder::Encoder;
 use crate::zram::device::{Core, Count};
-use crate::zram::pool::cell::{Fresh, Scratch, SlotIndex};
+use crate::zram::pool::cell::{Cell, Scratch, SlotIndex};
 use crate::zram::slots::deferred::Lap;
 use crate::zram::slots::mark::{Mark, Slot};
-use crate::zram::slots::picked::Published;
+use crate::zram::slots::picked::{Published, When};
 use crate::zram::work::{self, Slice};
 
 /// Seconds after its last access from which a page is not expected to be written again soon.
@@ -79,7 +79,10 @@ impl Core {
         if early {
             self.table.deferred.note(slot);
         }
-        let kept = self.store_object(slot.0.into(), page, Slot::Deferred, now, slice).is_ok();
+        let placed = self.place(slot, page);
+        let grown = placed.and_then(|cell| self.publish(slot.0.into(), Slot::Deferred(cell), now));
+        let kept = grown.is_ok();
+        slice.grow(grown.unwrap_or(0));
         if !kept {
             self.table.deferred.give();
         } else if !early {
@@ -157,27 +160,26 @@ impl Core {
         slice.count(work::SLOT + work::COPY + encoder.units_a_page());
         let codec = encoder.codec();
         let Some(bytes) = encoder.compress(page, COMPRESSED_BYTES_MAX) else {
-            if pick.keep_raw(codec) == Published::InPlace {
+            let raw = Slot::Stored(pick.cell(), codec);
+            if pick.publish(raw, When::Always, |mark| mark) == Published::InPlace {
                 self.count(Count::HugePagesSince, 1);
             }
             return true;
         };
-        let Ok(fresh) = self.place_compressed(bytes.len(), slot) else { return false };
-        self.pool.fill(&self.pages, &fresh, bytes);
-        if pick.compress_to(fresh, codec) == Published::InPlace {
+        let Ok(cell) = self.place_compressed(slot, bytes) else { return false };
+        if pick.publish(Slot::Stored(cell, codec), When::Always, |mark| mark) == Published::InPlace {
             self.budget.note_reclaimed();
         }
         true
     }
 
-    /// A cell for what a page was compressed to that lies in a larger one; among packed objects, from the reserve, where there is no memory.
-    pub(crate) fn place_compressed(&self, len: usize, slot: SlotIndex) -> Result<Fresh, Kind> {
-        let placed = self.pool.allocate(&self.pages, len, slot);
-        if placed.is_ok() {
-            return placed;
-        }
-        let _one_at_a_time = self.compactor.pass.lock();
-        self.pool.prepare_packing(&self.pages);
-        self.pool.place_packed(&self.pages, len, slot)
+    /// Places what a page was compressed to that lies in a larger cell; among packed objects, from the reserve, where there is no memory.
+    pub(crate) fn place_compressed(&self, slot: SlotIndex, bytes: &[u8]) -> Result<Cell, Kind> {
+        self.place(slot, bytes).or_else(|_| {
+            let _one_at_a_time = self.compactor.pass.lock();
+            self.pool.prepare_packing(&self.pages);
+            let fresh = self.pool.place_packed(&self.pages, bytes.len(), slot)?;
+            Ok(self.pool.fill(&self.pages, fresh, bytes))
+        })
     }
 }

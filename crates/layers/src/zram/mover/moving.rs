@@ -7,10 +7,9 @@ use spillway_core::mutant;
 
 use crate::zram::codec::CodecIndex;
 use crate::zram::device::Core;
-use crate::zram::pool::cell::{Cell, Fresh, Scratch, SlotIndex};
-use crate::zram::slots::mark::{Away, Mark, Slot};
+use crate::zram::pool::cell::{Cell, Scratch, SlotIndex};
+use crate::zram::slots::mark::{Mark, Slot};
 use crate::zram::slots::picked::{Picked, Published, When};
-use crate::zram::slots::table::Table;
 
 /// An object that this thread has picked. Dropped, it stays where it is.
 pub(crate) struct Pick<'a> {
@@ -69,73 +68,26 @@ impl<'a> Pick<'a> {
         self.picked.as_ref().expect("it was not published yet").codec()
     }
 
-    /// Has the slot name what was written to the spill file, unless its page was written meanwhile, or read, if that matters; true if it
-    /// does.
-    pub(crate) fn spill_to(mut self, away: Away, when: When) -> bool {
+    /// The same object in another cell.
+    pub(crate) fn moved_to(&self, cell: Cell) -> Slot {
+        self.picked.as_ref().expect("it was not published yet").moved_to(cell)
+    }
+
+    /// Has the slot hold `new`, with its mark `changed`, unless its page was written meanwhile, or read, if that matters. Frees what no slot
+    /// holds then: the object that was picked, or that of `new`, or both.
+    pub(crate) fn publish(mut self, new: Slot, when: When, changed: impl FnOnce(Mark) -> Mark) -> Published {
         let picked = self.picked.take().expect("it is published once");
-        let spilled = Slot::Spilled(away);
-        let published = self.core.table.publish_changed(picked, spilled, when, Mark::has_left);
-        if published != Published::Touched {
-            self.free(self.cell);
-        }
-        published == Published::InPlace
-    }
-
-    /// Puts the same object into `fresh`, which is filled with it, unless the slot was written meanwhile.
-    pub(crate) fn move_to(self, fresh: Fresh, when: When) -> Published {
-        assert_eq!(fresh.cell().len(), self.cell.len(), "an object keeps its length when it moves");
-        let moved = self.picked.as_ref().expect("it was not published yet").moved_to(fresh.cell());
-        self.put(fresh, moved, |table, picked, object| table.publish(picked, object, when))
-    }
-
-    /// Puts what the page was compressed to into its place, unless the slot was written meanwhile. `fresh` is filled with it.
-    pub(crate) fn compress_to(self, fresh: Fresh, codec: CodecIndex) -> Published {
-        self.recompress_to(fresh, codec, |mark| mark)
-    }
-
-    /// The same, of a page that was compressed before; its mark is `changed` then. Reads do not matter.
-    pub(crate) fn recompress_to(
-        self,
-        fresh: Fresh,
-        codec: CodecIndex,
-        changed: impl FnOnce(Mark) -> Mark,
-    ) -> Published {
-        let codec =
-            if mutant::on("zram: keep the codec of what was recompressed") { self.codec() } else { codec };
-        let compressed = Slot::Stored(fresh.cell(), codec);
-        self.put(fresh, compressed, |table, picked, object| {
-            table.publish_changed(picked, object, When::Always, changed)
-        })
-    }
-
-    /// The page does not compress: it stays in its cell, unless the slot was written meanwhile.
-    pub(crate) fn keep_raw(mut self, codec: CodecIndex) -> Published {
-        let picked = self.picked.take().expect("it is published once");
-        let published = self.core.table.publish(picked, Slot::Stored(self.cell, codec), When::Always);
-        if published == Published::Replaced {
-            self.free(self.cell);
-        }
-        published
-    }
-
-    /// Puts `object`, which lies in `fresh`, in place of the one that was picked, and frees what no slot names then.
-    fn put(
-        mut self,
-        fresh: Fresh,
-        object: Slot,
-        publish: impl FnOnce(&Table, Picked, Slot) -> Published,
-    ) -> Published {
-        let picked = self.picked.take().expect("it is published once");
-        let new = fresh.publish();
-        let published = publish(&self.core.table, picked, object);
+        let published = self.core.table.publish(picked, new, when, changed);
         let kept = match published {
-            Published::InPlace => Some(new),
+            Published::InPlace => new.cell(),
             Published::Touched => Some(self.cell),
             Published::Replaced => None,
         };
-        let forget =
-            new.len() < self.cell.len() && mutant::on("zram: forget the raw page of what was compressed");
-        let freed = [self.cell, new].into_iter().filter(|cell| kept != Some(*cell));
+        // It may stay in its cell, and become something else.
+        let fresh = new.cell().filter(|cell| *cell != self.cell);
+        let forget = fresh.is_some_and(|cell| cell.len() < self.cell.len())
+            && mutant::on("zram: forget the raw page of what was compressed");
+        let freed = [self.cell].into_iter().chain(fresh).filter(|cell| kept != Some(*cell));
         freed.skip(usize::from(forget)).for_each(|cell| self.free(cell));
         published
     }

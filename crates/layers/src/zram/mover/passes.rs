@@ -153,8 +153,8 @@ impl Core {
             _ => self.pool.place_packed(&self.pages, len, owner).ok(),
         };
         let Some(fresh) = fresh else { return Moved::NoRoom };
-        self.pool.fill(&self.pages, &fresh, bytes);
-        if pick.move_to(fresh, When::Always) == Published::Replaced {
+        let moved = pick.moved_to(self.pool.fill(&self.pages, fresh, bytes));
+        if pick.publish(moved, When::Always, |mark| mark) == Published::Replaced {
             return Moved::Gone;
         }
         if mutant::on("zram: forget what a moved object held") {

@@ -21,8 +21,8 @@ use crate::zram::control::scan::Pages;
 use crate::zram::device::{Core, Count};
 use crate::zram::page::PAGE;
 use crate::zram::pool::cell::{Scratch, SlotIndex};
-use crate::zram::slots::mark::Mark;
-use crate::zram::slots::picked::Published;
+use crate::zram::slots::mark::{Mark, Slot};
+use crate::zram::slots::picked::{Published, When};
 use crate::zram::work::{self, Slice};
 
 /// Bytes by which objects differ of which one is as good as the other.
@@ -264,7 +264,9 @@ impl<'a> Run<'a> {
             return Ok(());
         };
         assert!(self.left > 0, "no page is tried beyond max_pages");
-        let (len, codec) = (bytes.len(), self.encoder.codec());
+        let keeps_codec = mutant::on("zram: keep the codec of what was recompressed");
+        let codec = if keeps_codec { pick.codec() } else { self.encoder.codec() };
+        let len = bytes.len();
         slice.count(work::COPY + core.decode(pick.codec(), bytes, &mut self.page[..])?);
         slice.count(self.encoder.units_a_page());
         let accessed = |mark: Mark| if self.order.clears_idle { mark.with_idle(false) } else { mark };
@@ -276,10 +278,9 @@ impl<'a> Run<'a> {
             return Ok(());
         };
         assert!(smaller.len() < len, "{} bytes for {len}", smaller.len());
-        let fresh = core.place_compressed(smaller.len(), index)?;
-        core.pool.fill(&core.pages, &fresh, smaller);
+        let cell = core.place_compressed(index, smaller)?;
         self.left -= 1;
-        if pick.recompress_to(fresh, codec, accessed) == Published::InPlace {
+        if pick.publish(Slot::Stored(cell, codec), When::Always, accessed) == Published::InPlace {
             core.count(Count::Recompressed, 1);
         }
         Ok(())

@@ -106,12 +106,13 @@ impl Pool {
         self.class(cell.len()).free(pages, cell);
     }
 
-    /// Fills a fresh cell.
-    pub(super) fn fill(&self, pages: &Pages, fresh: &Fresh, bytes: &[u8]) {
+    /// Fills a fresh cell, which is to be published then, or freed.
+    pub(super) fn fill(&self, pages: &Pages, fresh: Fresh, bytes: &[u8]) -> Cell {
         assert_eq!(bytes.len(), fresh.cell().len(), "the object and its cell");
         let target = self.address(pages, fresh.cell());
         // SAFETY: the cell is `len` bytes of mapped memory that only the holder of `fresh` knows.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) }
+        fresh.publish()
     }
 
     /// The bytes of an object.

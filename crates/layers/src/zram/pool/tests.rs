@@ -63,8 +63,7 @@ fn objects_keep_their_bytes_among_each_other_and_all_memory_returns() {
         } else {
             pool.allocate(&pages, bytes.len(), SlotIndex(step)).unwrap()
         };
-        pool.fill(&pages, &fresh, &bytes);
-        kept.push((fresh.publish(), bytes, SlotIndex(step)));
+        kept.push((pool.fill(&pages, fresh, &bytes), bytes, SlotIndex(step)));
         if step % 64 == 0 {
             verify(&pool, &pages, &kept);
         }

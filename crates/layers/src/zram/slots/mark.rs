@@ -87,6 +87,14 @@ impl Slot {
             Slot::Spilled(away) => away.word(),
         }
     }
+
+    /// The cell of its object, if that lies in memory.
+    pub(crate) fn cell(self) -> Option<Cell> {
+        match self {
+            Slot::Stored(cell, _) | Slot::Deferred(cell) => Some(cell),
+            _ => None,
+        }
+    }
 }
 
 /// Kind, flags, length and time of a slot.

@@ -17,14 +17,12 @@ pub(crate) struct Picked {
 impl Picked {
     /// The cell of the object.
     pub(crate) fn cell(&self) -> Cell {
-        let (Slot::Stored(cell, _) | Slot::Deferred(cell)) = self.object else {
-            panic!("{:?} is no object", self.object)
-        };
-        cell
+        self.object.cell().expect("an object in memory is picked")
     }
 
     /// What a slot holds that has the same object in `cell`.
     pub(crate) fn moved_to(&self, cell: Cell) -> Slot {
+        assert_eq!(cell.len(), self.cell().len(), "an object keeps its length when it moves");
         match self.object {
             Slot::Deferred(_) => Slot::Deferred(cell),
             _ => Slot::Stored(cell, self.codec()),
@@ -83,13 +81,6 @@ pub(crate) struct Replaced {
 impl Replaced {
     /// The cell that the caller frees; that of a picked object is freed by its picker.
     pub(crate) fn to_free(self) -> Option<Cell> {
-        match self.slot {
-            Slot::Stored(cell, _) | Slot::Deferred(cell)
-                if !self.picked || mutant::on("zram: free what was picked") =>
-            {
-                Some(cell)
-            }
-            _ => None,
-        }
+        self.slot.cell().filter(|_| !self.picked || mutant::on("zram: free what was picked"))
     }
 }

@@ -243,7 +243,7 @@ impl Table {
     ) -> Option<(Picked, T)> {
         let mut locked = self.lock(index)?;
         let object = locked.get();
-        let (Slot::Stored(cell, _) | Slot::Deferred(cell)) = object else { return None };
+        let cell = object.cell()?;
         if locked.mark.is_picked() || !wanted(locked.mark, cell) {
             return None;
         }
@@ -252,14 +252,9 @@ impl Table {
         Some((Picked { index, object }, copied))
     }
 
-    /// Puts `new` in place of what was picked, if the slot still holds that. The caller frees what is not in the slot then: the
-    /// object that was picked, or `new`, or both.
-    pub(crate) fn publish(&self, picked: Picked, new: Slot, when: When) -> Published {
-        self.publish_changed(picked, new, when, |mark| mark)
-    }
-
-    /// The same; the mark of a slot that holds `new` is `changed`.
-    pub(crate) fn publish_changed(
+    /// Puts `new` in place of what was picked, if the slot still holds that; its mark is `changed` then. The caller frees what is not in
+    /// the slot: the object that was picked, or `new`, or both.
+    pub(crate) fn publish(
         &self,
         picked: Picked,
         new: Slot,
@@ -284,14 +279,9 @@ impl Table {
     }
 
     /// Puts `new`, where the same page lies now, in place of `old`, which is not in memory, if the slot still holds that. The caller
-    /// sees to it that nothing else can lie where `old` does.
+    /// sees to it that nothing else can lie where `old` does. The mark of a slot that holds `new` is `changed`, under its lock.
     #[must_use]
-    pub(crate) fn exchange(&self, index: SlotIndex, old: Slot, new: Slot) -> bool {
-        self.exchange_changed(index, old, new, |mark| mark)
-    }
-
-    /// The same; the mark of a slot that holds `new` is `changed`, under its lock.
-    pub(crate) fn exchange_changed(
+    pub(crate) fn exchange(
         &self,
         index: SlotIndex,
         old: Slot,

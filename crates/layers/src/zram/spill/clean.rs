@@ -32,7 +32,7 @@ impl Table {
     /// the caller has entered it.
     #[must_use]
     pub(crate) fn bring_back(&self, index: SlotIndex, away: Away, object: Slot, copy: bool) -> bool {
-        self.exchange_changed(index, Slot::Spilled(away), object, |mark| {
+        self.exchange(index, Slot::Spilled(away), object, |mark| {
             if copy {
                 self.copies.put(index, away);
             }

@@ -12,8 +12,8 @@ use crate::zram::device::{Core, Count};
 use crate::zram::mover::moving::Pick;
 use crate::zram::page::PAGE;
 use crate::zram::pool::cell::{Cell, Scratch, SlotIndex};
-use crate::zram::slots::mark::{Away, Mark};
-use crate::zram::slots::picked::{Gather, When};
+use crate::zram::slots::mark::{Away, Mark, Slot};
+use crate::zram::slots::picked::{Gather, Published, When};
 use crate::zram::work::{self, Slice};
 
 /// What came of writing.
@@ -43,7 +43,8 @@ impl Picks {
         let Gather { picked, .. } = self.all[index].take().expect("each lands once");
         let Spilled { at, record: Record { crc, len, .. } } = spilled;
         let away = Away { at, crc, len: len.into(), codec: picked.codec() };
-        let named = Pick::resume(&self.core, picked).spill_to(away, when);
+        let published = Pick::resume(&self.core, picked).publish(Slot::Spilled(away), when, Mark::has_left);
+        let named = published == Published::InPlace;
         if named {
             self.core.has_left();
         }

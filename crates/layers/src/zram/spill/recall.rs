@@ -150,9 +150,7 @@ impl Core {
         let Some(room) = room.or(mutant::on("zram: bring back above the watermark").then_some(0)) else {
             return;
         };
-        let Ok(fresh) = self.pool.allocate(&self.pages, bytes.len(), miss.slot) else { return };
-        self.pool.fill(&self.pages, &fresh, bytes);
-        let cell = fresh.publish();
+        let Ok(cell) = self.place(miss.slot, bytes) else { return };
         let codec = match codec {
             _ if mutant::on("zram: bring back a page as the primary's") => CodecIndex::PRIMARY,
             codec => codec,
@@ -175,8 +173,9 @@ impl Core {
 
     /// A page whose record is not what was written cannot be read before it is written again.
     fn lose(&self, miss: &Miss, kind: Kind) {
-        if kind == Kind::Corrupt && self.table.exchange(miss.slot, Slot::Spilled(miss.away), Slot::Lost) {
-            self.release(miss.slot, miss.away);
+        let (slot, away) = (miss.slot, miss.away);
+        if kind == Kind::Corrupt && self.table.exchange(slot, Slot::Spilled(away), Slot::Lost, |mark| mark) {
+            self.release(slot, away);
         }
     }
 

@@ -55,7 +55,7 @@ impl Core {
     fn exchange_away(&self, slot: u32, at: Location, new: impl FnOnce(Away) -> Slot) -> bool {
         let index = SlotIndex(slot);
         let named = self.table.away(index).filter(|away| lies_at(*away, at));
-        named.is_some_and(|away| self.table.exchange(index, Slot::Spilled(away), new(away)))
+        named.is_some_and(|away| self.table.exchange(index, Slot::Spilled(away), new(away), |mark| mark))
     }
 
     /// The spill file; [`Kind::NoDevice`] where there is none.

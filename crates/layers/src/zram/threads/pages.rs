@@ -118,7 +118,7 @@ fn two_that_fill_one_slot_count_it_once() {
         let zram = zram(&Budget::new(64 << 20));
         let fill = |word| {
             let zram = zram.clone();
-            thread::spawn(move || zram.core.publish(3, Slot::Same(word), 0).expect("there is room"))
+            thread::spawn(move || _ = zram.core.publish(3, Slot::Same(word), 0).expect("there is room"))
         };
         [fill(5), fill(6)].into_iter().for_each(|thread| thread.join().expect("it ends"));
         zram.verify();

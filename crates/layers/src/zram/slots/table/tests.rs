@@ -147,8 +147,7 @@ impl Stored {
         let world = world();
         let pool = Pool::new(&world.fixed).unwrap();
         let fresh = pool.allocate(&world.pages, BYTES.len(), SlotIndex(3)).unwrap();
-        pool.fill(&world.pages, &fresh, &BYTES);
-        let cell = fresh.publish();
+        let cell = pool.fill(&world.pages, fresh, &BYTES);
         world.set(3, Slot::Stored(cell, CodecIndex(0))).unwrap();
         Self { world, pool, cell }
     }
@@ -174,7 +173,8 @@ impl Stored {
 
 #[test]
 fn what_was_picked_is_published_unless_it_was_written_or_read() {
-    let table = |stored: &Stored, picked, when| stored.world.table.publish(picked, object(50), when);
+    let table =
+        |stored: &Stored, picked, when| stored.world.table.publish(picked, object(50), when, |mark| mark);
     for when in [When::Always, When::Untouched] {
         let stored = Stored::new();
         let picked = stored.pick().unwrap();
