@@ -60,7 +60,8 @@ macro_rules! choices {
     };
 }
 
-/// See the head of this file. The settings are followed by the function that checks whether they fit together. An option is `WHEN name: FIELD = TYPE, "help" .more_of_the_spec();`, the time at which it may change first. What stands in
+/// See the head of this file. The settings are followed by the function that checks whether they fit together. The part itself keeps, shows
+/// and changes the options that stand in `by hand`: they are no settings. An option is `WHEN name: FIELD = TYPE, "help" .more_of_the_spec();`, the time at which it may change first. What stands in
 /// `besides` is no option: code sets it.
 #[macro_export]
 macro_rules! options {
@@ -124,11 +125,15 @@ macro_rules! options {
     (
         $(#[$doc:meta])* $vis:vis struct $Config:ident;
         $(#[$settings_doc:meta])* $settings_vis:vis struct $Settings:ident: $check:expr;
+        $(.. by hand {
+            $($Hand:ident $by_hand:ident: $hand_field:ty = $hand_kind:expr, $hand_help:literal $(.$hand_more:ident($($hand_with:tt)*))*;)*
+        })?
         $($When:ident $name:ident: $field:ty = $kind:expr, $help:literal $(.$more:ident($($with:tt)*))*;)*
         $(.. besides { $($(#[$about:meta])* $extra:ident: $extra_type:ty,)* })?
     ) => {
         options! {
             $(#[$doc])* $vis struct $Config;
+            $($($Hand $by_hand: $hand_field = $hand_kind, $hand_help $(.$hand_more($($hand_with)*))*;)*)?
             $($When $name: $field = $kind, $help $(.$more($($with)*))*;)*
             $(.. besides { $($(#[$about])* $extra: $extra_type,)* })?
         }

@@ -17,6 +17,9 @@ options! {
     struct Config;
     /// What it reads.
     struct Settings: Settings::in_order;
+    .. by hand {
+        Live limit: u64 = Type::COUNT, "Limit" .preset(Preset::Number(7));
+    }
     Start path: PathBuf = Type::Path, "Where" .preset(Preset::Required);
     Live low: u64 = Type::Number(0, 100), "Low" .preset(Preset::Number(10));
     Live high: u64 = Type::Number(0, 100), "High" .preset(Preset::Number(20));
@@ -53,7 +56,7 @@ fn read(text: &str) -> Result<Config, String> {
 fn defaults_are_the_declared_ones() {
     let config = Config::default();
     assert_eq!((config.low, config.high, config.age, config.colour), (10, 20, None, Colour::Green));
-    assert!(config.on && !config.force && config.size == 0 && config.extra == 0);
+    assert!(config.on && !config.force && config.size == 0 && config.extra == 0 && config.limit == 7);
     for spec in Config::specs() {
         let value = preset(spec);
         assert!(value == Value::None || spec.check(value.clone()).is_ok(), "{} is {value:?}", spec.name);
@@ -71,12 +74,13 @@ fn a_file_is_read_by_the_declarations() {
     assert_eq!(read("path = \"a\"\nage = \"none\"").unwrap().age, None);
     for (text, part) in [
         ("low = 1", "path is missing: give a path"),
+        ("path = \"a\"\nlimit = -1", "limit cannot be"),
         ("path = \"a\"\nlow = 101", "low cannot be 101: give a whole number from 0 to 100"),
         ("path = \"a\"\nlow = -1", "low cannot be \"-1\""),
         ("path = \"a\"\nlow = 1.5", "low cannot be \"1.5\""),
         ("path = \"a\"\non = 2", "on cannot be 2: give 0 or 1"),
         ("path = 1", "path cannot be 1"),
-        ("path = \"a\"\nsise = 1", "there is no key `sise`; there are: `path`, `low`"),
+        ("path = \"a\"\nsise = 1", "there is no key `sise`; there are: `limit`, `path`, `low`"),
         ("path = \"a\"\nforce = true", "there is no key `force`"),
         ("path = \"a\"\nextra = 1", "there is no key `extra`"),
     ] {
@@ -110,6 +114,7 @@ fn live_settings_change_and_others_do_not() {
         assert_eq!(table.show(name).as_deref(), Ok(text), "{name}");
     }
     assert_eq!(table.show("path").as_deref(), Ok("p"));
+    assert_eq!(table.spec("limit").unwrap_err().kind, Kind::NotFound, "its row is written by hand");
     for name in ["path", "size", "force"] {
         assert_eq!(table.store(name, "1").now().unwrap_err().kind, Kind::Denied, "{name}");
     }

@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use spillway_core::{Attribute, Budget, Column, Error, Kind, Spec, Type, Unit, Value, mutant};
+use spillway_core::{Attribute, Budget, Column, Error, Kind, Spec, Table, Type, Unit, Value, mutant};
 
 use super::codec::CODECS;
 use super::commands;
-use super::config::OPTIONS;
+use super::config::{OPTIONS, Settings};
 use super::control::algorithms;
 use super::device::backing::Backing;
 use super::device::{Count, Zram};
@@ -83,20 +83,7 @@ macro_rules! of_spill_file {
     };
 }
 
-macro_rules! live {
-    ($option:ident) => {
-        Attribute::both(
-            OPTIONS.$option,
-            |zram: &Zram| zram.core.knobs.$option.get().value(),
-            |zram, value| {
-                zram.core.knobs.$option.set(Field::of(value));
-                Ok(())
-            },
-        )
-    };
-}
-
-pub(super) static ROWS: &[Attribute<Zram>] = &[
+static ROWS: &[Attribute<Zram>] = &[
     Attribute::both_begin(
         OPTIONS.disksize,
         |zram| Value::U64(zram.core.size()),
@@ -230,32 +217,12 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
         ),
         |zram, value| commands::recompress(zram, &text(value)),
     ),
-    live!(recompress_age),
-    Attribute::both(
-        OPTIONS.writeback_limit,
-        |zram| Value::U64(zram.core.knobs.limit()),
-        |zram, value| {
-            zram.core.knobs.set_limit(number(&value));
-            Ok(())
-        },
-    ),
-    live!(writeback_limit_enable),
-    live!(writeback_batch_size),
-    Attribute::read(OPTIONS.writeback_depth, |zram: &Zram| {
-        zram.core.attaching.get().map_or(Value::None, |attaching| Value::U64(attaching.depth as u64))
-    }),
     compressed_writeback(OPTIONS.compressed_writeback),
     compressed_writeback(Spec {
         name: "writeback_compressed",
         help: "The same, by the name that it had first",
         ..OPTIONS.compressed_writeback
     }),
-    live!(bring_back),
-    live!(bring_back_age),
-    live!(spill_high_watermark),
-    live!(spill_low_watermark),
-    live!(spill_age),
-    live!(spill_daily_bytes),
     Attribute::read(
         Spec::fact("policy", Type::Text, "What spilling by itself has done last, and what it does next"),
         |zram| Value::Text(zram.core.explain()),
@@ -268,9 +235,6 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
             Value::Columns(vec![held, counted(Count::BackingReads), counted(Count::BackingWrites)])
         },
     ),
-    Attribute::read(OPTIONS.spill_retake, |zram: &Zram| {
-        Value::Switch(zram.core.attaching.get().is_some_and(|attaching| attaching.retake))
-    }),
     Attribute::read(OPTIONS.spill_size, |zram: &Zram| {
         zram.core.backing.get().map_or(Value::None, |backing| Value::U64(backing.store.size()))
     }),
@@ -335,13 +299,23 @@ pub(super) static ROWS: &[Attribute<Zram>] = &[
     }),
 ];
 
+/// The declarations of a device's attributes.
+pub fn declarations() -> Vec<Spec> {
+    ROWS.iter().map(Attribute::spec).chain(Settings::ROWS.iter().map(Attribute::spec)).collect()
+}
+
+/// The attributes of a device.
+pub fn attributes(zram: Arc<Zram>) -> Table<Zram> {
+    Table::new(zram, ROWS).with(Settings::ROWS, |zram| &zram.core.settings, |_, _| {})
+}
+
 const fn compressed_writeback(spec: Spec) -> Attribute<Zram> {
     Attribute::both(
         spec,
-        |zram| Value::Switch(zram.core.knobs.compressed_writeback.get()),
+        |zram| Value::Switch(zram.core.compressed_writeback.get()),
         |zram, value| {
             let _setup = zram.core.lock_blank("compressed_writeback")?;
-            zram.core.knobs.compressed_writeback.set(Field::of(value));
+            zram.core.compressed_writeback.set(Field::of(value));
             Ok(())
         },
     )

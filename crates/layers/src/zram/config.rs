@@ -7,7 +7,7 @@ use spillway_core::{Error, Preset, Type, Unit};
 use super::codec;
 use super::codec::streams::STREAMS_MAX;
 use super::page::DISKSIZE_MAX;
-use crate::options::{choices, options};
+use crate::options::{choices, options, unrelated};
 use crate::spill::format::SEGMENT_SHIFT;
 use crate::surroundings::BackingDevice;
 
@@ -26,39 +26,45 @@ choices! {
 options! {
     /// How a device begins.
     pub struct Config;
-    Live disksize: u64 = Type::Number(1, DISKSIZE_MAX),
-        "Size of the device, rounded up to 4096. A device in use only grows; reset takes its size away"
-        .unit(Unit::Bytes).kernel().preset(Preset::Words("none until it is set")).option("size");
-    BeforeInit comp_algorithm: &'static str = Type::Choice(&codec::NAMES), "Compression algorithm"
-        .kernel().preset(Preset::Choice(codec::NAMES[0])).option("algorithm");
-    BeforeInit recomp_algorithm: Option<String> = Type::Text,
-        "Algorithms that pages are recompressed with: algo=NAME priority=N, 1 to 3, the strongest last; several with commas between"
-        .preset(Preset::Words("none"));
-    BeforeInit algorithm_params: Option<String> = Type::Text,
-        "Parameters of an algorithm: level=N, with algo=NAME or priority=N for another than comp_algorithm; several with commas between. lz4: \
-         acceleration, 1 to 65537; lz4hc: 1 to 12; zstd: -131072 to 22; deflate: 1 to 9. Each call starts from the defaults"
-        .preset(Preset::Words("those of the algorithm"));
-    Live max_comp_streams: usize = Type::Number(1, STREAMS_MAX as u64), "Compression streams: how many writers compress at once"
-        .preset(Preset::Words("number of cores")).option("streams");
-    Live mem_limit: u64 = Type::COUNT,
-        "Memory that pool and table may take, rounded up to 4096; 0 is no limit but --memory. A write over it fails with ENOSPC and \
-         leaves the old data"
-        .unit(Unit::Bytes).kernel().preset(Preset::Number(0));
-    Live deferred_bytes_max: u64 = Type::COUNT,
-        "Deferred compression: so much of what was just written stays raw, charged at full size, and is compressed in the background; 0 is \
-         none"
-        .unit(Unit::Bytes).preset(Preset::Number(0)).option("deferred-bytes-max");
-    Start spill: Option<PathBuf> = Type::Path,
-        "File or block device that pages are written back to. A file that is not there is made, sparse"
-        .preset(Preset::Words("none")).option("spill");
-    Start spill_size: u64 = Type::Number(32 << 20, 64 << 40), "How large a spill file may become: it is made longer as it fills. A spill file does not shrink"
-        .unit(Unit::Bytes).preset(Preset::Words("disksize and a tenth of it")).option("spill-size");
+    /// A [`Config`] that was found to be good; what may change while the device is in use does so here.
+    pub(crate) struct Settings: unrelated;
+    .. by hand {
+        Live disksize: u64 = Type::Number(1, DISKSIZE_MAX),
+            "Size of the device, rounded up to 4096. A device in use only grows; reset takes its size away"
+            .unit(Unit::Bytes).kernel().preset(Preset::Words("none until it is set")).option("size");
+        BeforeInit comp_algorithm: &'static str = Type::Choice(&codec::NAMES), "Compression algorithm"
+            .kernel().preset(Preset::Choice(codec::NAMES[0])).option("algorithm");
+        BeforeInit recomp_algorithm: Option<String> = Type::Text,
+            "Algorithms that pages are recompressed with: algo=NAME priority=N, 1 to 3, the strongest last; several with commas between"
+            .preset(Preset::Words("none"));
+        BeforeInit algorithm_params: Option<String> = Type::Text,
+            "Parameters of an algorithm: level=N, with algo=NAME or priority=N for another than comp_algorithm; several with commas between. lz4: \
+             acceleration, 1 to 65537; lz4hc: 1 to 12; zstd: -131072 to 22; deflate: 1 to 9. Each call starts from the defaults"
+            .preset(Preset::Words("those of the algorithm"));
+        Live max_comp_streams: usize = Type::Number(1, STREAMS_MAX as u64), "Compression streams: how many writers compress at once"
+            .preset(Preset::Words("number of cores")).option("streams");
+        Live mem_limit: u64 = Type::COUNT,
+            "Memory that pool and table may take, rounded up to 4096; 0 is no limit but --memory. A write over it fails with ENOSPC and \
+             leaves the old data"
+            .unit(Unit::Bytes).kernel().preset(Preset::Number(0));
+        Live deferred_bytes_max: u64 = Type::COUNT,
+            "Deferred compression: so much of what was just written stays raw, charged at full size, and is compressed in the background; 0 is \
+             none"
+            .unit(Unit::Bytes).preset(Preset::Number(0)).option("deferred-bytes-max");
+        Start spill: Option<PathBuf> = Type::Path,
+            "File or block device that pages are written back to. A file that is not there is made, sparse"
+            .preset(Preset::Words("none")).option("spill");
+        Start spill_size: u64 = Type::Number(32 << 20, 64 << 40), "How large a spill file may become: it is made longer as it fills. A spill file does not shrink"
+            .unit(Unit::Bytes).preset(Preset::Words("disksize and a tenth of it")).option("spill-size");
+        BeforeInit compressed_writeback: bool = Type::Switch, "Whether pages are written back compressed, one behind the other"
+            .kernel().preset(Preset::Switch(true));
+        Once force: bool = Type::Switch, "Take a file that is no spill file, that another device has left, or that was not stopped; its content is gone"
+            .preset(Preset::Switch(false)).option("force");
+    }
     Start spill_retake: bool = Type::Switch,
         "Take a spill file too that this device has left when it was killed, or the power went; its content is gone. No other machine may use \
          the file"
         .preset(Preset::Switch(false)).option("spill-retake");
-    Once force: bool = Type::Switch, "Take a file that is no spill file, that another device has left, or that was not stopped; its content is gone"
-        .preset(Preset::Switch(false)).option("force");
     Live recompress_age: u64 = Type::Number(0, (1 << 24) - 1),
         "Pages that were not accessed for so long are recompressed with the strongest of recomp_algorithm; 0: by command alone"
         .unit(Unit::Seconds).preset(Preset::Number(0)).option("recompress-age");
@@ -71,8 +77,6 @@ options! {
         .unit(Unit::Pages).preset(Preset::Number(256));
     Start writeback_depth: usize = Type::Number(1, 32), "I/Os of write-back in flight, each with a MiB of memory"
         .unit(Unit::Requests).preset(Preset::Number(4));
-    BeforeInit compressed_writeback: bool = Type::Switch, "Whether pages are written back compressed, one behind the other"
-        .kernel().preset(Preset::Switch(true));
     Live bring_back: BringBack = Type::Choice(BringBack::NAMES),
         "Which read of a page in the spill file brings it back to memory, where there is room: the second within bring_back_age"
         .preset(Preset::Choice("second"));
@@ -102,6 +106,35 @@ pub(super) const MADE_BYTES: u64 = 32 << 20;
 
 /// Bytes of a segment of a spill file.
 const SEGMENT: u64 = 1 << SEGMENT_SHIFT;
+
+impl Settings {
+    /// Whether a page may be written back.
+    pub(crate) fn may_write(&self) -> bool {
+        !self.writeback_limit_enable.get() || self.writeback_limit.get() > 0
+    }
+
+    /// Charges a page that is about to be written back: whether it may be, and what is to be given back if it is not written.
+    pub(crate) fn take_page(&self) -> Option<u64> {
+        if !self.writeback_limit_enable.get() {
+            return Some(0);
+        }
+        self.writeback_limit.update(|left| left.checked_sub(1)).map(|_| 1)
+    }
+
+    /// Gives back what was charged for pages that were not written.
+    pub(crate) fn give_back(&self, pages: u64) {
+        self.writeback_limit.update(|left| Some(left.saturating_add(pages)));
+    }
+
+    /// Whether a read brings a page back that was read before, so many seconds ago, or was not.
+    pub(crate) fn brings_back(&self, read_before: Option<u32>) -> bool {
+        match self.bring_back.get() {
+            BringBack::Never => false,
+            BringBack::Always => true,
+            BringBack::Second => read_before.is_some_and(|age| u64::from(age) <= self.bring_back_age.get()),
+        }
+    }
+}
 
 impl Config {
     /// The number of streams where none is given: one for each core.

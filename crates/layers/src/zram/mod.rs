@@ -39,8 +39,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use spillway_core::stats::Counters;
 use spillway_core::sync::{AtomicBool, AtomicU64, Mutex};
 use spillway_core::{
-    Answer, Attribute, BlockDevice, Budget, ByteRange, Env, Error, Extent, Geometry, Grow, Kind, LocalFuture,
-    Op, Reclaimer, Regions, Request, Spec, Submission, Table as AttributeTable,
+    Answer, BlockDevice, Budget, ByteRange, Env, Error, Extent, Geometry, Grow, Kind, LocalFuture, Op,
+    Reclaimer, Regions, Request, Submission,
 };
 
 use codec::Params;
@@ -48,20 +48,22 @@ use codec::codecs::Codecs;
 use codec::decoders::Decoders;
 use codec::encoder::Choice;
 use codec::streams::Streams;
+use config::Settings;
 use device::Core;
 use device::attaching::Attaching;
-use device::backing::{Attached, Knobs};
+use device::backing::Attached;
 use device::pressure::Pressure;
 use device::recompressor::Recompressor;
 use pool::Pool;
 use pool::pages::Pages;
 use slots::table::Table;
 
-use crate::options::Options;
+use crate::options::Live;
 use crate::sizes;
 use crate::surroundings::{BackingDevice, Open, OpenDevice, Surroundings};
 use crate::writeback::{Meter, Writeback};
 
+pub use attributes::{attributes, declarations};
 pub use config::{BringBack, Config};
 pub use device::Zram;
 pub use page::DISKSIZE_MAX;
@@ -74,7 +76,7 @@ impl Zram {
         regions: Arc<dyn Regions>,
         budget: Arc<Budget>,
     ) -> Result<Arc<Self>, Error> {
-        config.check()?;
+        let settings = Settings::new(&config)?;
         let choice = Choice { codec: codec::find(config.comp_algorithm)?, params: Params::default() };
         let codecs = Codecs::default();
         codecs.set_primary(choice.codec);
@@ -96,7 +98,8 @@ impl Zram {
             recompressor: Recompressor::default(),
             compactor: Arc::default(),
             counters: Counters::default(),
-            knobs: Knobs::new(&config),
+            settings,
+            compressed_writeback: Live::new(config.compressed_writeback),
             backing: Attached::default(),
             pressure: Arc::new(Pressure::none()),
             meter: meter.clone(),
@@ -142,7 +145,7 @@ impl Config {
         let Surroundings { env, regions, budget, .. } = around;
         let backing = self.backing()?;
         let zram = Zram::new(self.clone(), env.clone(), regions.clone(), budget.clone())?;
-        let attaching = Attaching::new(self, around);
+        let attaching = Attaching::new(around);
         assert!(zram.core.attaching.set(attaching).is_ok(), "a device is opened once");
         let notes = match backing {
             Some(backing) => zram.open_spill(self, &backing).await?,
@@ -178,16 +181,6 @@ fn no_room_to_begin(kind: Kind) -> Error {
         kind,
         "a zram device takes up to 4 MiB before it holds anything, and --memory has less left: give more",
     )
-}
-
-/// The declarations of a device's attributes.
-pub fn declarations() -> Vec<Spec> {
-    attributes::ROWS.iter().map(Attribute::spec).collect()
-}
-
-/// The attributes of a device.
-pub fn attributes(zram: Arc<Zram>) -> AttributeTable<Zram> {
-    AttributeTable::new(zram, attributes::ROWS)
 }
 
 impl BlockDevice for Zram {

@@ -44,7 +44,7 @@ struct Bench {
     budget: Arc<Budget>,
     zram: Arc<Zram>,
     seam: Seam,
-    table: AttributeTable<Zram>,
+    table: spillway_core::Table<Zram>,
 }
 
 fn bench(config: Config) -> Bench {

@@ -10,10 +10,10 @@ use spillway_core::sync::{AtomicBool, Mutex, Ordering, Semaphore, Unit};
 use spillway_core::{BlockDevice, Error, Geometry, Kind};
 
 use crate::file::File;
-use crate::spill::{Settings, Store};
+use crate::spill::{self, Store};
 use crate::surroundings::Surroundings;
 use crate::zram::codec;
-use crate::zram::config::{Config, MADE_BYTES, default_spill_size, spill_device};
+use crate::zram::config::{MADE_BYTES, Settings, default_spill_size, spill_device};
 use crate::zram::page::{DISKSIZE_MAX, PAGE};
 use crate::zram::slots::picked::KEPT_BYTES;
 
@@ -24,11 +24,6 @@ const REMEDY: &str = "backing_dev takes nothing by force: name another path, rem
 /// What a device opens spill files with.
 pub(crate) struct Attaching {
     around: Surroundings,
-    /// I/Os of write-back in flight.
-    pub(crate) depth: usize,
-    segment_shift: Option<u32>,
-    /// Take the file of the configuration where the device was killed.
-    pub(crate) retake: bool,
     /// Held by who attaches a file, or lets go of one, and by who gives the device its size: that is for the file which is there then.
     pub(crate) turn: Semaphore,
     waiting: Mutex<Option<Waiting>>,
@@ -45,12 +40,9 @@ pub(crate) struct Waiting {
 }
 
 impl Attaching {
-    pub(crate) fn new(config: &Config, around: &Surroundings) -> Self {
+    pub(crate) fn new(around: &Surroundings) -> Self {
         Self {
             around: around.clone(),
-            depth: config.writeback_depth,
-            segment_shift: config.segment_shift,
-            retake: config.spill_retake,
             turn: Semaphore::new(1),
             waiting: Mutex::default(),
             ended: AtomicBool::new(false),
@@ -62,15 +54,15 @@ impl Attaching {
     }
 
     /// What a spill file is opened with, by force or not; `None` where that is not for its user to say.
-    pub(crate) fn settings(&self, force: Option<bool>) -> Settings {
-        let usual = Settings::new(self.around.name.as_str(), DISKSIZE_MAX / PAGE as u64);
-        Settings {
-            segment_shift: self.segment_shift.unwrap_or(usual.segment_shift),
+    pub(crate) fn settings(&self, own: &Settings, force: Option<bool>) -> spill::Settings {
+        let usual = spill::Settings::new(self.around.name.as_str(), DISKSIZE_MAX / PAGE as u64);
+        spill::Settings {
+            segment_shift: own.segment_shift.unwrap_or(usual.segment_shift),
             codecs: codec::NAMES.map(str::to_owned).to_vec(),
             force: force.unwrap_or(false),
-            retake: force.is_some() && self.retake,
+            retake: force.is_some() && own.spill_retake,
             remedy: force.is_none().then_some(REMEDY),
-            batches: self.depth,
+            batches: own.writeback_depth,
             kept: KEPT_BYTES,
             ..usual
         }
@@ -100,7 +92,7 @@ impl Attaching {
     }
 
     /// Opens the file at `path`, or makes one, and looks whether it may be taken. Errors are those of opening and [`Store::examine`].
-    pub(crate) async fn claim(&self, path: PathBuf) -> Result<Waiting, Error> {
+    pub(crate) async fn claim(&self, path: PathBuf, own: &Settings) -> Result<Waiting, Error> {
         if !path.is_absolute() {
             let text = "it is looked for by the server, which knows no folder of yours: give the whole path";
             return Err(Error::new(Kind::NotFound, format!("{}: {text}", path.display())));
@@ -110,7 +102,7 @@ impl Attaching {
             Err(error) if error.kind == Kind::NotFound => (open(Some(MADE_BYTES)).await?, true),
             found => (found?, false),
         };
-        let settings = self.settings(None);
+        let settings = self.settings(own, None);
         Store::examine(file.clone(), &settings, &self.around.budget).await?;
         if !made {
             Store::fits(file.clone(), &settings)?;

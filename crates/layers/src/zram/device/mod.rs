@@ -17,15 +17,17 @@ use spillway_core::{Budget, Env, Error, Kind};
 use super::codec::codecs::Codecs;
 use super::codec::decoders::Decoders;
 use super::codec::streams::Streams;
+use super::config::Settings;
 use super::page::PAGE;
 use super::pool::Pool;
 use super::pool::cell::SlotIndex;
 use super::pool::pages::Pages;
 use super::slots::mark::{Away, SECONDS_MAX};
 use super::slots::table::{Named, PAGE_SLOTS, Table};
+use crate::options::Live;
 use crate::writeback::{Meter, Writeback};
 use attaching::Attaching;
-use backing::{Attached, Knobs};
+use backing::Attached;
 use compactor::Compactor;
 use pressure::Pressure;
 use recompressor::Recompressor;
@@ -77,7 +79,8 @@ pub(super) struct Core {
     /// Shared with the background task, which outlives the device by one look.
     pub(super) compactor: Arc<Compactor>,
     pub(super) counters: Counters<COUNTS>,
-    pub(super) knobs: Knobs,
+    pub(super) settings: Settings,
+    pub(super) compressed_writeback: Live<bool>,
     pub(super) backing: Attached,
     /// What is known of spilling under pressure of memory: of each spill file in turn, as is the speed that is measured.
     pub(super) pressure: Arc<Pressure>,

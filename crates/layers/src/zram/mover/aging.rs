@@ -19,7 +19,7 @@ impl Core {
     /// Recompresses some of the pages that are old enough, with the strongest secondary. Ends early where a waiter wants what the
     /// background task does else.
     pub(crate) async fn recompress_aged(self: &Arc<Self>) {
-        let (state, age) = (&self.recompressor, self.knobs.recompress_age.get());
+        let (state, age) = (&self.recompressor, self.settings.recompress_age.get());
         let now = self.env.coarse_now().as_millis() as u64;
         if age == 0 || self.size() == 0 || now < state.next_lap.load(Ordering::Relaxed) {
             return;

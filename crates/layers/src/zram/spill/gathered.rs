@@ -63,7 +63,7 @@ impl Drop for Picks {
             charged += gather.charged;
             drop(Pick::resume(&self.core, gather.picked));
         }
-        self.core.knobs.give_back(charged);
+        self.core.settings.give_back(charged);
     }
 }
 
@@ -108,7 +108,7 @@ impl Gathered {
 
     /// Whether it has as much as goes into one I/O.
     pub(crate) fn is_full(&self) -> bool {
-        self.no_room || self.len() as u64 >= self.picks.core.knobs.writeback_batch_size.get()
+        self.no_room || self.len() as u64 >= self.picks.core.settings.writeback_batch_size.get()
     }
 
     /// Picks what slot `index` holds, if it is an object that is `wanted`. What the spill file has still leaves at once.
@@ -130,14 +130,14 @@ impl Gathered {
         };
         let core = &*self.picks.core;
         // What cannot be read stays where it is, and fails when it is read.
-        let picked = if core.knobs.compressed_writeback.get() {
+        let picked = if core.compressed_writeback.get() {
             core.pick_into(index, wanted, room).map(|pick| (pick.cell().len(), pick))
         } else {
             pick_decoded(core, index, wanted, room, slice)
         };
         let Some((len, pick)) = picked else { return Added::Not };
         slice.count(work::COPY);
-        let Some(charged) = core.knobs.take_page() else { return Added::NoLimit };
+        let Some(charged) = core.settings.take_page() else { return Added::NoLimit };
         self.batch.keep(index.0, core.codecs.record_codec(len, pick.codec()), len);
         self.picks.all.push(Some(Gather { picked: pick.pause(), charged }));
         assert_eq!(self.len(), self.batch.len(), "each record has its slot");

@@ -75,7 +75,7 @@ impl Core {
     pub(crate) fn miss(&self, slot: SlotIndex, away: Away, read_before: Option<u32>) -> Miss {
         let backing = self.backing.get().expect("what is spilled is in a spill file");
         let (at_work, pin) = (backing.begin(), backing.store.pin(&self.record(slot, away)));
-        let returns = self.knobs.brings_back(read_before);
+        let returns = self.settings.brings_back(read_before);
         let units = if away.len == PAGE { work::COPY } else { self.codecs.get(away.codec).decompress_units };
         let unseen = mutant::on("zram: reads do not hold write-back back");
         let reading = (!unseen).then(|| backing.meter.read());
@@ -112,7 +112,7 @@ impl Core {
     /// where it could not leave again.
     fn returns(&self) -> Returns {
         let backing = self.backing.get().expect("what is spilled is in a spill file");
-        let high = self.knobs.spill_high_watermark.get();
+        let high = self.settings.spill_high_watermark.get();
         let room = if self.may_spill(&backing) { self.level().1.below(high) } else { 0 };
         Returns { room, slice: Slice::new() }
     }
@@ -132,7 +132,7 @@ impl Core {
         if returns.slice.is_over() {
             return Ok(());
         }
-        if bytes.len() < PAGE || self.knobs.compressed_writeback.get() {
+        if bytes.len() < PAGE || self.compressed_writeback.get() {
             self.bring_back(miss, bytes, miss.away.codec, returns);
         } else if let Some(mut stream) = self.streams.try_take() {
             // It was decompressed when it left. Where every stream is busy it stays away until it is read again.

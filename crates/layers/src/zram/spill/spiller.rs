@@ -82,7 +82,7 @@ impl Source for Core {
         };
         let bytes_max = bytes_max.min(wanted);
         let (mut victims, mut bytes) = (Vec::new(), 0);
-        let (pages, writes) = (self.knobs.writeback_batch_size.get(), self.may_spill(&backing));
+        let (pages, writes) = (self.settings.writeback_batch_size.get(), self.may_spill(&backing));
         let full = |victims: &Vec<SlotIndex>, bytes| victims.len() as u64 >= pages || bytes >= bytes_max;
         let mut slice = Slice::new();
         for _ in 0..LOOKS {
@@ -156,7 +156,7 @@ impl Core {
     /// Whether pages are to leave, because memory is short or requests wait for it, and can.
     fn is_to_spill(&self, backing: &Backing) -> bool {
         let pressure = &backing.pressure;
-        let (high, low) = (self.knobs.spill_high_watermark.get(), self.knobs.spill_low_watermark.get());
+        let (high, low) = (self.settings.spill_high_watermark.get(), self.settings.spill_low_watermark.get());
         let before = pressure.leaves.load(Ordering::Relaxed);
         let leaves = spill::leaves(self.level().1.percent(), before, high, low);
         pressure.leaves.store(leaves, Ordering::Relaxed);
@@ -220,7 +220,7 @@ impl Core {
 
     /// Bytes that have to leave.
     fn excess(&self) -> u64 {
-        self.level().1.excess(self.knobs.spill_low_watermark.get(), self.is_waited_for())
+        self.level().1.excess(self.settings.spill_low_watermark.get(), self.is_waited_for())
     }
 
     /// Writes the pages of these slots that are still cold.
@@ -272,7 +272,7 @@ impl Core {
     }
 
     fn explain_age(&self) -> String {
-        match self.knobs.spill_age.get() {
+        match self.settings.spill_age.get() {
             0 => String::new(),
             age => format!(", or until they were not accessed for {age} s"),
         }
@@ -283,7 +283,7 @@ impl Core {
         let Some(backing) = self.backing.get() else {
             return "no spill file: pages stay in memory".into();
         };
-        let (high, low) = (self.knobs.spill_high_watermark.get(), self.knobs.spill_low_watermark.get());
+        let (high, low) = (self.settings.spill_high_watermark.get(), self.settings.spill_low_watermark.get());
         let (of, level) = self.level();
         let speed = human(backing.meter.bytes_per_second());
         let slowed = if backing.pressure.has_paused(self.env.coarse_now()) {
@@ -296,7 +296,7 @@ impl Core {
             "nothing leaves: writes to the spill file have failed too often, and none is tried before the next start".into()
         } else if backing.pressure.is_full() {
             "nothing leaves: the spill file is full".into()
-        } else if !self.knobs.may_write() {
+        } else if !self.settings.may_write() {
             "nothing leaves: writeback_limit is used up".into()
         } else if !self.may_spend(&backing) {
             let wait = self.spends_in(&backing).as_secs() + 1;

@@ -89,7 +89,7 @@ impl Core {
         if self.backing_path().is_some_and(|present| present == path) {
             return Ok(());
         }
-        let claimed = attaching.claim(path).await.map_err(|error| about(NAME, &error))?;
+        let claimed = attaching.claim(path, &self.settings).await.map_err(|error| about(NAME, &error))?;
         self.let_go().await;
         attaching.wait(Some(claimed));
         Ok(())
@@ -155,13 +155,13 @@ impl Core {
     ) -> Result<Option<String>, Error> {
         // Only a file of the configuration can be forced.
         let stays = force.is_some();
-        let (around, settings) = (attaching.around(), attaching.settings(force));
+        let (around, settings) = (attaching.around(), attaching.settings(&self.settings, force));
         let env = around.env.clone();
         self.table.copies.begin(self.size() / PAGE as u64).map_err(no_room)?;
         let (store, given_up) = Store::open_growing(file, size, &settings, env, &around.budget).await?;
         self.pressure.begin();
-        let (depth, env, of_all) = (attaching.depth, around.env.clone(), (&self.meter, &self.pressure));
-        self.backing.put(Some(Arc::new(Backing::new(store, path, stays, depth, env, of_all))));
+        let (env, of_all) = (around.env.clone(), (&self.meter, &self.pressure));
+        self.backing.put(Some(Arc::new(Backing::new(store, path, stays, env, of_all))));
         Ok(given_up)
     }
 }

@@ -46,7 +46,7 @@ impl Core {
     fn look_at(&self, backing: &Backing) -> Option<(Thresholds, u64)> {
         let level = self.level().1;
         let thresholds =
-            Thresholds { background: level.at(self.knobs.spill_high_watermark.get()), limit: level.limit };
+            Thresholds { background: level.at(self.settings.spill_high_watermark.get()), limit: level.limit };
         // What moving objects would free soon is room; what is left alone while clients write is none.
         let load = self.pool_load(true);
         let loose = load.taken_bytes.saturating_sub(taken_in_use(load.object_bytes));

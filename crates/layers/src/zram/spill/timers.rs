@@ -24,7 +24,7 @@ const NEXT_BYTES: u64 = 1 << 20;
 impl Core {
     /// Whether pages may leave by themselves, as far as anything but memory says so.
     pub(crate) fn may_spill(&self, backing: &Backing) -> bool {
-        let may = !backing.is_ending() && self.size() > 0 && self.knobs.may_write();
+        let may = !backing.is_ending() && self.size() > 0 && self.settings.may_write();
         let room = !backing.store.has_failed() && backing.pressure.may_have_room(self.env.coarse_now());
         may && room && self.may_spend(backing)
     }
@@ -46,7 +46,7 @@ impl Core {
         let mut daily = backing.pressure.daily.lock();
         let more = written.saturating_sub(daily.written);
         daily.allowance.spend(now, more);
-        daily.allowance.limit(now, self.knobs.spill_daily_bytes.get());
+        daily.allowance.limit(now, self.settings.spill_daily_bytes.get());
         daily.written = written;
         daily
     }
@@ -54,7 +54,7 @@ impl Core {
     /// Has old pages leave, where it is time to look for them.
     pub(crate) fn spill_old_pages(self: &Arc<Self>) {
         let Some(backing) = self.backing.get() else { return };
-        let (age, now) = (self.knobs.spill_age.get(), self.env.coarse_now());
+        let (age, now) = (self.settings.spill_age.get(), self.env.coarse_now());
         if age == 0 || now < backing.pressure.old_at() || !self.may_spill(&backing) {
             return;
         }

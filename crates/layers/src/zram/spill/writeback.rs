@@ -119,12 +119,12 @@ impl Run<'_> {
 
     /// I/Os in flight: one where pages are written one at a time, few while clients read from the spill file.
     fn depth(&self) -> usize {
-        if self.core.knobs.writeback_batch_size.get() == 1 {
+        if self.core.settings.writeback_batch_size.get() == 1 {
             return 1;
         }
         let waiting =
             Waiting { reads: self.backing.meter.is_read(), room: self.backing.pressure.is_waited_for() };
-        depth(waiting).min(self.backing.depth)
+        depth(waiting).min(self.core.settings.writeback_depth)
     }
 
     /// The next objects that go into one I/O; `None` at the end.

@@ -32,6 +32,7 @@ fn spilling(shift: u32) -> Arc<Zram> {
         max_comp_streams: 1,
         recomp_algorithm: Some("algo=lz4hc".into()),
         bring_back: BringBack::Always,
+        writeback_depth: 2,
         ..Config::default()
     };
     let regions = Arc::new(VecRegions::new(256 << 20));
@@ -41,7 +42,7 @@ fn spilling(shift: u32) -> Arc<Zram> {
     let disk = Arc::new(Disk::new((SEGMENTS + 1) << shift));
     let store = block_on(Store::open(disk, &settings, env.clone(), &budget)).expect("it is blank").0;
     let of_all = (&zram.core.meter, &zram.core.pressure);
-    let backing = Backing::new(store, PathBuf::from("disk"), true, 2, env, of_all);
+    let backing = Backing::new(store, PathBuf::from("disk"), true, env, of_all);
     zram.core.table.copies.begin(SLOTS).expect("there is memory");
     zram.core.pressure.begin();
     zram.core.backing.put(Some(Arc::new(backing)));
@@ -144,7 +145,7 @@ fn a_spilled_page_is_whole_while_it_is_replaced() {
     // What comes back keeps its record, so that readers release none.
     let replaced = |bring_back| {
         let zram = spilling(SMALL);
-        zram.core.knobs.bring_back.set(bring_back);
+        zram.core.settings.bring_back.set(bring_back);
         (0..4).for_each(|slot| write(&zram, slot, &noise(slot)));
         // The first three fill a segment, and the last opens the next one.
         spill(&zram, 0..4);
