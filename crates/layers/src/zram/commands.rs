@@ -2,6 +2,7 @@
 //! does so on a compute thread.
 
 use std::future::Future;
+use std::ops::Range;
 use std::sync::Arc;
 
 use spillway_core::sync::Ordering;
@@ -15,71 +16,65 @@ use super::control::scan;
 use super::device::{Core, Zram};
 use super::mover::deferring::Which;
 use super::mover::recompress::{self, Order};
+use super::mover::slices::Caller;
 use super::page::PAGE;
 use super::spill::writeback;
 use super::work::Slice;
 
 /// Moves objects together and returns the memory.
 pub(super) fn compact(zram: &Zram) -> Answer<Result<(), Error>> {
-    if zram.core.size() == 0 {
-        return Answer::Done(Err(Error::invalid("there is nothing to compact: set disksize first")));
-    }
-    run(&zram.core, Place::Compute, |core| async move {
-        core.compress_before_command().await?;
-        core.make_pass_until(Compaction::Pack, true, || core.go_on().is_err()).await;
-        core.go_on().map_err(ended)
-    })
+    run_on_pages(
+        zram,
+        Place::Compute,
+        |_| Ok(()),
+        |core, ()| async move {
+            core.make_pass(Compaction::Pack, Caller::Command).await;
+            core.go_on().map_err(ended)
+        },
+    )
 }
 
 /// Writes pages back.
 pub(super) fn write_back(zram: &Zram, text: &str) -> Answer<Result<(), Error>> {
-    let scans = in_use(&zram.core).and_then(|slots| {
-        zram.core.backing()?;
-        scan::scans(text, slots)
-    });
-    match scans {
-        Ok(scans) => {
-            let resets = zram.core.resets();
-            run(&zram.core, Place::Background, move |core| async move {
-                core.compress_before_command().await?;
-                writeback::run(core, resets, scans, None).await
-            })
-        }
-        Err(error) => Answer::Done(Err(error)),
-    }
+    let resets = zram.core.resets();
+    let parse = |slots| zram.core.backing().and_then(|_| scan::scans(text, slots));
+    run_on_pages(zram, Place::Background, parse, move |core, scans| writeback::run(core, resets, scans, None))
 }
 
 /// Compresses pages again.
 pub(super) fn recompress(zram: &Zram, text: &str) -> Answer<Result<(), Error>> {
-    match in_use(&zram.core).and_then(|_| Order::parse(&zram.core, text)) {
-        Ok(order) => run(&zram.core, Place::Compute, |core| async move {
-            core.compress_before_command().await?;
-            recompress::run(core, order).await
-        }),
-        Err(error) => Answer::Done(Err(error)),
-    }
+    run_on_pages(zram, Place::Compute, |_| Order::parse(&zram.core, text), recompress::run)
 }
 
 /// Marks pages as idle.
 pub(super) fn mark_idle(zram: &Zram, text: &str) -> Answer<Result<(), Error>> {
-    let age = in_use(&zram.core).and_then(|_| scan::idle_age(text));
-    match age {
-        Ok(age) => {
-            let resets = zram.core.resets();
-            run(&zram.core, Place::Compute, move |core| async move {
-                core.compress_before_command().await?;
-                core.mark_idle(resets, age).await.map_err(ended)
-            })
-        }
-        Err(error) => Answer::Done(Err(error)),
-    }
+    let resets = zram.core.resets();
+    run_on_pages(
+        zram,
+        Place::Compute,
+        |_| scan::idle_age(text),
+        move |core, age| async move { core.mark_idle(resets, age).await.map_err(ended) },
+    )
 }
 
-/// Slots of a device that has a size.
-fn in_use(core: &Core) -> Result<u64, Error> {
-    match core.size() / PAGE as u64 {
+/// Runs a command that goes by what pages compress to, with what `parse` makes of its words, of a device with so many slots.
+fn run_on_pages<T: Send + 'static, F: Future<Output = Result<(), Error>> + 'static>(
+    zram: &Zram,
+    place: Place,
+    parse: impl FnOnce(u64) -> Result<T, Error>,
+    command: impl FnOnce(Arc<Core>, T) -> F + Send + 'static,
+) -> Answer<Result<(), Error>> {
+    let parsed = match zram.core.size() / PAGE as u64 {
         0 => Err(Error::invalid("there is nothing in it: set disksize first")),
-        slots => Ok(slots),
+        slots => parse(slots),
+    };
+    match parsed {
+        Ok(parsed) => run(&zram.core, place, |core| async move {
+            core.compress_deferred(Which::All, Caller::Command).await;
+            core.go_on().map_err(ended)?;
+            command(core, parsed).await
+        }),
+        Err(error) => Answer::Done(Err(error)),
     }
 }
 
@@ -152,26 +147,14 @@ impl Core {
         self.choose(CodecIndex::PRIMARY, Choice::default())
     }
 
-    /// Compresses what is deferred, for a command that looks at what pages compress to.
-    async fn compress_before_command(&self) -> Result<(), Error> {
-        self.compress_deferred_until(Which::All, true, || self.go_on().is_err()).await;
-        self.go_on().map_err(ended)
-    }
-
     /// Marks what was not accessed for `age` seconds, in slices, of a device that was reset so many times.
     async fn mark_idle(&self, resets: u64, age: u32) -> Result<(), Kind> {
-        let (now, mut from, mut slice) = (self.seconds(), 0, Slice::new());
-        self.go_on_since(resets)?;
-        while let Some(range) = self.next_slots(from) {
-            from = range.end;
-            slice.count(self.table.mark_idle(range, age, now));
-            if slice.is_over() {
-                self.env.give_way(true).await;
-                self.go_on_since(resets)?;
-                slice = Slice::new();
-            }
-        }
-        Ok(())
+        let now = self.seconds();
+        let mark = |slots: Range<u64>, slice: &mut Slice| {
+            slice.count(self.table.mark_idle(slots.clone(), age, now));
+            Ok(slots.end)
+        };
+        self.walk(|| self.go_on_since(resets), mark).await
     }
 
     fn begin_reset(&self) -> Result<(), Error> {

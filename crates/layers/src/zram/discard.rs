@@ -12,7 +12,6 @@ use spillway_core::{Answer, ByteRange, Extent, Kind, Op, Reply, Request, Submiss
 use super::device::{Core, Count};
 use super::page::{PAGE, slots};
 use super::slots::mark::Slot;
-use super::slots::table::PAGE_SLOTS;
 use super::work::{self, Slice};
 
 pub(super) fn submit(core: &Arc<Core>, request: Request) -> Submission {
@@ -65,28 +64,21 @@ async fn write_zero_words(core: Arc<Core>, request: Request) -> Reply {
     }
 }
 
-/// The pages that the slots of a range lie in.
-fn pages_of(range: &Range<u64>) -> Range<u64> {
-    range.start / PAGE_SLOTS..range.end.div_ceil(PAGE_SLOTS)
-}
-
 impl Core {
     /// Frees slots of `left` for one slice, and leaves the rest of the range there.
     fn free_some(&self, left: &mut Range<u64>) {
         let mut slice = Slice::new();
         while !left.is_empty() && !slice.is_over() {
-            left.start = match self.table.next_page(pages_of(left)) {
-                Some(page) => self.free_slots(page, left, &mut slice),
+            left.start = match self.table.next_slots(left.clone()) {
+                Some(slots) => self.free_slots(slots, &mut slice),
                 None => left.end,
             };
         }
     }
 
-    /// Frees slots of one page that lie in `range`, as many as the slice is good for; returns the first slot after them.
-    fn free_slots(&self, page: u64, range: &Range<u64>, slice: &mut Slice) -> u64 {
-        let start = range.start.max(page * PAGE_SLOTS);
-        let end = range.end.min((page + 1) * PAGE_SLOTS).min(start + slice.room_for(work::SLOT));
-        assert!(start < end, "slots {range:?} have some in page {page}");
+    /// Frees `slots`, which lie in one page, as many as the slice is good for; returns the first slot after them.
+    fn free_slots(&self, slots: Range<u64>, slice: &mut Slice) -> u64 {
+        let (start, end) = (slots.start, slots.end.min(slots.start + slice.room_for(work::SLOT)));
         let freed = self.clear(start..end);
         assert!(freed <= end - start, "{freed} slots of {start}..{end} were in use");
         slice.spend(work::LOOK + work::SLOT * freed as u32);
@@ -128,20 +120,15 @@ pub(super) fn extents(core: &Core, range: ByteRange, count_max: usize) -> Vec<Ex
     let (first, count) = slots(range);
     let (end, mut at, mut list, mut slice) = (first + count, first, Vec::new(), Slice::new());
     while at < end && !slice.is_over() && list.len() <= count_max {
-        let page = core.table.next_page(pages_of(&(at..end)));
-        let next = page.map_or(end, |page| (page * PAGE_SLOTS).clamp(at, end));
-        hole(&mut list, at, next);
-        at = end.min((next / PAGE_SLOTS + 1) * PAGE_SLOTS);
-        if next < at {
-            slice.spend(core.table.look(next..at, |slot| nature(slot).append_to(&mut list)));
+        let slots = core.table.next_slots(at..end).unwrap_or(end..end);
+        Extent::hole((slots.start - at) * PAGE as u64).append_to(&mut list);
+        at = slots.end;
+        if !slots.is_empty() {
+            slice.spend(core.table.look(slots, |slot| nature(slot).append_to(&mut list)));
         }
     }
     list.truncate(count_max);
     list
-}
-
-fn hole(list: &mut Vec<Extent>, from: u64, to: u64) {
-    Extent::hole((to - from) * PAGE as u64).append_to(list);
 }
 
 fn nature(slot: Slot) -> Extent {

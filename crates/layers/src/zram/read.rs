@@ -109,7 +109,7 @@ impl Core {
                 return Ok(work::COPY);
             }
             Slot::Spilled(away) => {
-                let read_before = slot.is_referenced().then(|| slot.age(now));
+                let read_before = slot.mark.is_referenced().then(|| slot.mark.age(now));
                 slot.touch(now);
                 if mutant::on("zram: unlock a slot before its segment is pinned") {
                     drop(slot);

@@ -21,6 +21,7 @@ use spillway_sim::world::World;
 use super::codec::Params;
 use super::codec::encoder::Choice;
 use super::codec::streams::Streams;
+use super::mover::slices::Caller;
 use super::page::PAGE;
 use super::pool::cell::{Scratch, SlotIndex};
 use super::pool::pages::Pages;
@@ -223,7 +224,7 @@ fn a_slot_is_whole_under_writers_readers_discards_and_the_compactor() {
         };
         let compactor = {
             let zram = zram.clone();
-            thread::spawn(move || block_on(zram.core.make_pass(Compaction::Pack, true)))
+            thread::spawn(move || block_on(zram.core.make_pass(Compaction::Pack, Caller::Requests)))
         };
         let reply = block_on(zram.submit(Request::read(0, IoBuf::new(PAGE))));
         assert_eq!(reply.result, Ok(()));

@@ -142,11 +142,7 @@ impl Core {
 
     /// The slots from `from` on that lie in one page, of the first that has some in use.
     pub(super) fn next_slots(&self, from: u64) -> Option<Range<u64>> {
-        let slots = self.size() / PAGE as u64;
-        let page = self.table.next_page(from / PAGE_SLOTS..slots.div_ceil(PAGE_SLOTS))?;
-        let range = from.max(page * PAGE_SLOTS)..slots.min((page + 1) * PAGE_SLOTS);
-        // The last page need not be whole.
-        (!range.is_empty()).then_some(range)
+        self.table.next_slots(from..self.size() / PAGE as u64)
     }
 
     pub(super) fn count(&self, what: Count, by: u64) {

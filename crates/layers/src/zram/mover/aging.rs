@@ -6,6 +6,7 @@ use std::time::Duration;
 use spillway_core::sync::Ordering;
 
 use super::recompress::{Order, Run};
+use super::slices::Caller;
 use crate::zram::device::Core;
 use crate::zram::work::Slice;
 
@@ -42,7 +43,7 @@ impl Core {
                 Err((at, _)) => return state.hand.store(at + 1, Ordering::Relaxed),
             }
             if slice.is_over() {
-                self.env.give_way(self.compactor.is_asked()).await;
+                self.next_slice(Caller::Device).await;
                 slice = Slice::new();
                 slices += 1;
             }

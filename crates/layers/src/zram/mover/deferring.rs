@@ -20,6 +20,7 @@
 use spillway_core::{Kind, mutant};
 use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
 
+use super::slices::Caller;
 use crate::zram::codec::encoder::Encoder;
 use crate::zram::device::{Core, Count};
 use crate::zram::pool::cell::{Cell, Scratch, SlotIndex};
@@ -105,12 +106,7 @@ impl Core {
 
     /// Compresses deferred pages in slices, until none is left that is meant. With [`Which::All`], every page that was deferred before this
     /// was called is compressed at its end, unless there was no memory at all; else it ends early where every stream is busy.
-    pub(crate) async fn compress_deferred(&self, which: Which, hurried: bool) {
-        self.compress_deferred_until(which, hurried, || false).await;
-    }
-
-    /// The same, which ends early once it is `over`.
-    pub(crate) async fn compress_deferred_until(&self, which: Which, hurried: bool, over: impl Fn() -> bool) {
+    pub(crate) async fn compress_deferred(&self, which: Which, caller: Caller) {
         if self.table.deferred.pages() == 0 {
             return;
         }
@@ -123,11 +119,9 @@ impl Core {
             let Some(mut stream) = stream else { break };
             let goes_on = self.compress_some(&mut lap, which, &mut stream);
             drop(stream);
-            if !goes_on || over() {
+            if !goes_on || !self.next_slice(caller).await {
                 break;
             }
-            let waited_for = self.compactor.is_asked() || self.table.deferred.is_waited_for();
-            self.env.give_way(hurried || waited_for).await;
         }
         self.pool.end_packing(&self.pages);
     }

@@ -6,3 +6,4 @@ pub(super) mod deferring;
 pub(super) mod moving;
 pub(super) mod passes;
 pub(super) mod recompress;
+pub(super) mod slices;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use spillway_core::{Env, Place, mutant};
 use spillway_policy::compaction::{self, Compaction, Load};
 
+use super::slices::Caller;
 use crate::zram::device::compactor::Compactor;
 use crate::zram::device::{Core, Count};
 use crate::zram::pool::cell::{Cell, Scratch, SlotIndex};
@@ -60,7 +61,7 @@ impl Core {
     /// What stays as it is while a device is at rest. It is what requests have done, not what they have asked for: one may last longer than
     /// the quiet time. Objects become smaller, leave and come back without a request that changes a page.
     fn state(&self) -> (u64, u64) {
-        (self.table.changes(), self.table.holdings().object_bytes)
+        (self.table.tally.changes(), self.table.holdings().object_bytes)
     }
 
     pub(crate) fn pool_load(&self, busy: bool) -> Load {
@@ -76,7 +77,8 @@ impl Core {
             self.pool.narrow();
         }
         let which = self.wanted_of_deferred(quiet >= QUIET_LOOKS || asked);
-        self.compress_deferred(which, asked).await;
+        let caller = if asked { Caller::Requests } else { Caller::Device };
+        self.compress_deferred(which, caller).await;
         if quiet >= QUIET_LOOKS {
             // At each look: a write that was refused changed nothing and may have left a span.
             self.pages.cool();
@@ -91,7 +93,7 @@ impl Core {
             kind => kind,
         };
         if kind != Compaction::Rest {
-            self.make_pass(kind, false).await;
+            self.make_pass(kind, caller).await;
         }
         if asked {
             attempts.serve(asks);
@@ -100,20 +102,14 @@ impl Core {
         }
     }
 
-    /// A whole pass; `hurried` if its end is waited for.
-    pub(crate) async fn make_pass(&self, kind: Compaction, hurried: bool) {
-        self.make_pass_until(kind, hurried, || false).await;
-    }
-
-    /// A pass that ends early once it is `over`.
-    pub(crate) async fn make_pass_until(&self, kind: Compaction, hurried: bool, over: impl Fn() -> bool) {
+    /// A whole pass, or the beginning of one where it is over early.
+    pub(crate) async fn make_pass(&self, kind: Compaction, caller: Caller) {
         let mut pass = Pass::new(kind);
         assert!(kind != Compaction::Rest, "a pass does something");
         // What it has picked comes free when it is done with it: a writer that finds no room meanwhile asks for a pass of its own.
         self.compactor.begin_pass();
         while self.step(&mut pass) {
-            self.env.give_way(hurried || self.compactor.is_asked()).await;
-            if over() {
+            if !self.next_slice(caller).await {
                 pass.give_up(self);
                 break;
             }

@@ -135,7 +135,7 @@ pub(crate) async fn run(core: Arc<Core>, order: Order) -> Result<(), Error> {
     let mut run = Run::new(&core, order);
     for least in least {
         run.len_min = least;
-        run.walk().await.map_err(why)?;
+        core.walk(|| core.go_on(), |slots, slice| run.take_some(slots, slice)).await.map_err(why)?;
     }
     Ok(())
 }
@@ -154,19 +154,14 @@ fn why(kind: Kind) -> Error {
 /// Bytes that objects have at least in the first lap, and in a second: so that those tried in both are the `pages_max` largest, but for
 /// less than a bucket.
 async fn largest_first(core: &Core, order: &Order, pages_max: u64) -> Result<Vec<usize>, Kind> {
-    let (mut pages, mut slice) = ([0u64; BUCKETS], Slice::new());
-    let mut from = 0;
-    while let Some(range) = core.next_slots(from) {
-        from = range.end;
+    let mut pages = [0u64; BUCKETS];
+    let count = |slots: Range<u64>, slice: &mut Slice| {
         let count =
             |_, mark: Mark| pages[mark.len() / BUCKET_BYTES] += u64::from(order.means(mark, core.seconds()));
-        slice.count(core.table.marks(range, count));
-        if slice.is_over() {
-            core.env.give_way(true).await;
-            core.go_on()?;
-            slice = Slice::new();
-        }
-    }
+        slice.count(core.table.marks(slots.clone(), count));
+        Ok(slots.end)
+    };
+    core.walk(|| core.go_on(), count).await?;
     let mut sum = 0;
     let bucket = (0..BUCKETS).rev().find(|bucket| {
         sum += pages[*bucket];
@@ -204,35 +199,12 @@ impl<'a> Run<'a> {
         Self { core, order, encoder, is_strongest, left, len_min: 0, page: Box::new([0; PAGE]) }
     }
 
-    /// Goes once over all slots, in slices.
-    async fn walk(&mut self) -> Result<(), Kind> {
-        let core = self.core;
-        let (mut slice, mut relief, mut from) = (Slice::new(), core.relief(), 0);
-        loop {
-            let Some(range) = core.next_slots(from).filter(|_| self.left > 0) else { return Ok(()) };
-            core.go_on()?;
-            match self.take_some(range, &mut slice) {
-                Ok(next) => {
-                    from = next;
-                    relief.progress();
-                }
-                Err((at, kind)) => {
-                    from = at;
-                    if !core.relieve(kind, &mut relief).await {
-                        return Err(kind);
-                    }
-                }
-            }
-            if slice.is_over() {
-                core.env.give_way(true).await;
-                slice = Slice::new();
-            }
-        }
-    }
-
-    /// Tries what is meant in `slots`, which lie in one page, until the slice is over; returns the slot to go on with. With an error the
-    /// slot at which it arose.
+    /// Tries what is meant in `slots`, which lie in one page, until the slice is over; returns the slot to go on with, behind all of them
+    /// once no attempt is left. With an error the slot at which it arose.
     pub(crate) fn take_some(&mut self, slots: Range<u64>, slice: &mut Slice) -> Result<u64, (u64, Kind)> {
+        if self.left == 0 {
+            return Ok(u64::MAX);
+        }
         let mut found = Vec::new();
         let units = self.core.table.marks(slots.clone(), |index, mark| {
             if self.means(mark) {

@@ -23,16 +23,6 @@ impl Locked<'_> {
         self.mark.slot(self.words[0].load(Ordering::Relaxed))
     }
 
-    /// Whether it was accessed since the hand has passed it.
-    pub(crate) fn is_referenced(&self) -> bool {
-        self.mark.is_referenced()
-    }
-
-    /// Seconds from the last access to `now`.
-    pub(crate) fn age(&self, now: u32) -> u32 {
-        self.mark.age(now)
-    }
-
     /// Notes an access at `seconds`.
     #[inline]
     pub(crate) fn touch(&mut self, seconds: u32) {

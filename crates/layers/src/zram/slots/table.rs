@@ -229,9 +229,13 @@ impl Table {
         cleared
     }
 
-    /// The first page within `pages` that has slots in use. A few loads, however far it is.
-    pub(crate) fn next_page(&self, pages: Range<u64>) -> Option<u64> {
-        self.blocks.next_page(pages)
+    /// The first of `slots` that lie in a page with some in use: as many as lie there. A few loads, however far they are.
+    pub(crate) fn next_slots(&self, slots: Range<u64>) -> Option<Range<u64>> {
+        if slots.is_empty() {
+            return None;
+        }
+        let page = self.blocks.next_page(slots.start / PAGE_SLOTS..slots.end.div_ceil(PAGE_SLOTS))?;
+        Some(slots.start.max(page * PAGE_SLOTS)..slots.end.min((page + 1) * PAGE_SLOTS))
     }
 
     /// Picks the object that the slot holds, if it is `wanted` and no thread has picked it, and copies it out with `copy`.
@@ -315,11 +319,6 @@ impl Table {
             locked.mark = changed(locked.mark.unpicked());
         }
         same
-    }
-
-    /// A number that differs from what it was before as soon as a slot was set or emptied.
-    pub(crate) fn changes(&self) -> u64 {
-        self.tally.changes()
     }
 
     /// Sums over all slots; exact while no writer is at work.

@@ -82,14 +82,14 @@ impl Core {
         let memory = self.budget.limit().min(self.fixed.limit());
         let kept = self.table.copies.enter(&self.pages, &self.table.locks, index, memory);
         if kept {
-            self.spill_store().keep(&self.record(index, away));
+            self.spill_file().store.keep(&self.record(index, away));
         }
         kept
     }
 
     /// A record is a copy no longer.
     pub(crate) fn end_copy(&self, index: SlotIndex, away: Away) {
-        self.spill_store().unkeep(&self.record(index, away));
+        self.spill_file().store.unkeep(&self.record(index, away));
         self.table.copies.leave(&self.pages, &self.table.locks, index);
     }
 

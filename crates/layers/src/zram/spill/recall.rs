@@ -6,10 +6,10 @@ use spillway_core::{Kind, mutant};
 use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
 
 use crate::spill::format::Record;
-use crate::spill::{Pinned, Spilled, Store};
+use crate::spill::{Pinned, Spilled};
 use crate::writeback::Reading;
 use crate::zram::codec::CodecIndex;
-use crate::zram::device::backing::AtWork;
+use crate::zram::device::backing::{AtWork, Backing};
 use crate::zram::device::{Core, Count};
 use crate::zram::page::PAGE;
 use crate::zram::pool::cell::SlotIndex;
@@ -73,7 +73,7 @@ impl Core {
 
     /// What slot `slot`, which the caller has locked, names in the spill file, to be read.
     pub(crate) fn miss(&self, slot: SlotIndex, away: Away, read_before: Option<u32>) -> Miss {
-        let backing = self.backing.get().expect("what is spilled is in a spill file");
+        let backing = self.spill_file();
         let (at_work, pin) = (backing.begin(), backing.store.pin(&self.record(slot, away)));
         let returns = self.settings.brings_back(read_before);
         let units = if away.len == PAGE { work::COPY } else { self.codecs.get(away.codec).decompress_units };
@@ -88,7 +88,7 @@ impl Core {
         if misses.is_empty() {
             return Ok(());
         }
-        let backing = self.backing.get().expect("what is spilled is in a spill file");
+        let backing = self.spill_file();
         let wanted: Vec<Spilled> =
             misses.0.iter().map(|(_, miss)| self.record(miss.slot, miss.away)).collect();
         let (mut result, mut taken, mut returns) = (Ok(()), 0, None);
@@ -111,7 +111,7 @@ impl Core {
     /// What may be brought back by reads that are made together: nothing from the high watermark on, for it would leave again, and nothing
     /// where it could not leave again.
     fn returns(&self) -> Returns {
-        let backing = self.backing.get().expect("what is spilled is in a spill file");
+        let backing = self.spill_file();
         let high = self.settings.spill_high_watermark.get();
         let room = if self.may_spill(&backing) { self.level().1.below(high) } else { 0 };
         Returns { room, slice: Slice::new() }
@@ -181,13 +181,13 @@ impl Core {
 
     /// A slot names its record no longer.
     pub(crate) fn release(&self, slot: SlotIndex, away: Away) {
-        let backing = self.backing.get().expect("what is spilled is in a spill file");
+        let backing = self.spill_file();
         backing.store.release(&self.record(slot, away));
         backing.pressure.has_found_room();
     }
 
     /// The spill file, of a device that has records in one.
-    pub(crate) fn spill_store(&self) -> Arc<Store> {
-        self.backing.get().expect("what is spilled is in a spill file").store.clone()
+    pub(crate) fn spill_file(&self) -> Arc<Backing> {
+        self.backing.get().expect("what is spilled is in a spill file")
     }
 }

@@ -19,10 +19,9 @@ use crate::zram::device::backing::Backing;
 use crate::zram::device::pressure::Last;
 use crate::zram::device::{Core, Count};
 use crate::zram::mover::deferring::Which;
-use crate::zram::page::PAGE;
+use crate::zram::mover::slices::Caller;
 use crate::zram::pool::cell::SlotIndex;
 use crate::zram::slots::picked::When;
-use crate::zram::slots::table::PAGE_SLOTS;
 use crate::zram::work::Slice;
 
 /// Pages of slots that are looked at in one go.
@@ -179,14 +178,10 @@ impl Core {
 
     /// Slots of the next page that has some in use, from the hand on; `None` once it has gone round in vain for so long that it rests.
     fn next_under_hand(&self, backing: &Backing) -> Option<Range<u64>> {
-        let slots = self.size() / PAGE as u64;
-        let last = slots.div_ceil(PAGE_SLOTS);
         loop {
-            let hand = backing.pressure.hand.load(Ordering::Relaxed);
-            if let Some(page) = self.table.next_page(hand / PAGE_SLOTS..last)
-                && hand < slots
-            {
-                return Some(hand.max(page * PAGE_SLOTS)..slots.min((page + 1) * PAGE_SLOTS));
+            let slots = self.next_slots(backing.pressure.hand.load(Ordering::Relaxed));
+            if slots.is_some() {
+                return slots;
             }
             backing.pressure.hand.store(0, Ordering::Relaxed);
             if backing.pressure.vain_laps.fetch_add(1, Ordering::Relaxed) + 1 >= LAPS_MAX {
@@ -227,7 +222,7 @@ impl Core {
     async fn spill(self: &Arc<Self>, mut victims: Victims) -> Written {
         if self.table.deferred.pages() > 0 {
             // That may be room enough.
-            self.compress_deferred(Which::All, true).await;
+            self.compress_deferred(Which::All, Caller::Requests).await;
             if self.excess() == 0 {
                 return Ok(());
             }

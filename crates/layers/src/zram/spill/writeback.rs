@@ -25,7 +25,6 @@ use crate::zram::device::backing::Backing;
 use crate::zram::device::pressure::Last;
 use crate::zram::pool::cell::{Cell, SlotIndex};
 use crate::zram::slots::mark::Mark;
-use crate::zram::slots::table::PAGE_SLOTS;
 use crate::zram::work::Slice;
 
 /// Writes back what `scans` name; of these, where `age` is given, what was not accessed for so many seconds, as far as the device may write
@@ -153,16 +152,12 @@ impl Run<'_> {
     /// What of the present scan, or else the next, comes next: slots of one page that has some in use.
     fn next_slots(&mut self) -> Option<(Pages, Range<u64>)> {
         loop {
-            let Some(Scan { pages, slots }) = &mut self.left else {
+            let Some(Scan { pages, slots }) = &self.left else {
                 self.left = Some(self.scans.next()?);
                 continue;
             };
-            let among = slots.start / PAGE_SLOTS..slots.end.div_ceil(PAGE_SLOTS);
-            match self.core.table.next_page(among).filter(|_| !slots.is_empty()) {
-                Some(page) => {
-                    slots.start = slots.start.max(page * PAGE_SLOTS);
-                    return Some((*pages, slots.start..slots.end.min((page + 1) * PAGE_SLOTS)));
-                }
+            match self.core.table.next_slots(slots.clone()) {
+                Some(next) => return Some((*pages, next)),
                 None => self.left = None,
             }
         }

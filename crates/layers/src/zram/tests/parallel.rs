@@ -1,6 +1,7 @@
 //! Requests and passes that several threads work on.
 
 use super::*;
+use crate::zram::mover::slices::Caller;
 
 /// A world of threads, with workers that have nothing to do: assistants run on threads of their own.
 pub(in crate::zram) struct Idle(Arc<World>);
@@ -91,7 +92,7 @@ fn compaction_moves_objects_under_readers_and_writers() {
             .collect();
         scope.spawn(move || {
             while workers.iter().any(|worker| !worker.is_finished()) {
-                block_on(core.make_pass(Compaction::Pack, true));
+                block_on(core.make_pass(Compaction::Pack, Caller::Requests));
             }
         });
     });

@@ -10,7 +10,7 @@ fn deferring() -> Arc<Zram> {
 }
 
 fn compress(zram: &Zram) {
-    block_on(zram.core.compress_deferred(Which::All, true));
+    block_on(zram.core.compress_deferred(Which::All, Caller::Requests));
 }
 
 fn compressor(zram: &Arc<Zram>) -> thread::JoinHandle<()> {

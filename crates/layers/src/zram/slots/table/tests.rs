@@ -40,8 +40,8 @@ impl World {
     }
 
     fn pages_within(&self, pages: Range<u64>) -> Vec<u64> {
-        let next = |&page: &u64| self.table.next_page(page + 1..pages.end);
-        std::iter::successors(self.table.next_page(pages.clone()), next).collect()
+        let next = |&page: &u64| self.table.blocks.next_page(page + 1..pages.end);
+        std::iter::successors(self.table.blocks.next_page(pages.clone()), next).collect()
     }
 }
 
