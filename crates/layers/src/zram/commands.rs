@@ -53,7 +53,7 @@ pub(super) fn mark_idle(zram: &Zram, text: &str) -> Answer<Result<(), Error>> {
         zram,
         Place::Compute,
         |_| scan::idle_age(text),
-        move |core, age| async move { core.mark_idle(resets, age).await.map_err(ended) },
+        move |core, age| async move { core.mark_idle(resets, age).await },
     )
 }
 
@@ -148,13 +148,13 @@ impl Core {
     }
 
     /// Marks what was not accessed for `age` seconds, in slices, of a device that was reset so many times.
-    async fn mark_idle(&self, resets: u64, age: u32) -> Result<(), Kind> {
+    async fn mark_idle(&self, resets: u64, age: u32) -> Result<(), Error> {
         let now = self.seconds();
         let mark = |slots: Range<u64>, slice: &mut Slice| {
             slice.count(self.table.mark_idle(slots.clone(), age, now));
             Ok(slots.end)
         };
-        self.walk(|| self.go_on_since(resets), mark).await
+        self.walk(|| self.go_on_since(resets), mark).await.map_err(ended)
     }
 
     fn begin_reset(&self) -> Result<(), Error> {

@@ -89,17 +89,12 @@ pub(crate) enum Added {
 }
 
 impl Gathered {
-    /// An empty one, once there is a buffer for it; `None` where nothing more is written back.
-    pub(crate) async fn new(core: &Arc<Core>, backing: &Arc<Backing>) -> Option<Self> {
+    /// An empty one, of pages that leave `when`, once there is a buffer for it; `None` where nothing more is written back.
+    pub(crate) async fn new(core: &Arc<Core>, backing: &Arc<Backing>, when: When) -> Option<Self> {
         let at_work = backing.begin_batch()?;
         let batch = backing.store.batch().await;
         let picks = Picks { core: core.clone(), all: Vec::new() };
-        Some(Self { batch, picks, when: When::Untouched, no_room: false, at_work })
-    }
-
-    /// The same, of pages that leave `when`.
-    pub(crate) fn leaving(self, when: When) -> Self {
-        Self { when, ..self }
+        Some(Self { batch, picks, when, no_room: false, at_work })
     }
 
     pub(crate) fn len(&self) -> usize {

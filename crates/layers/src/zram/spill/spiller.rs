@@ -231,8 +231,8 @@ impl Core {
         let (backing, Chosen { any, writes }) = (&victims.backing, victims.chosen);
         let before = backing.pressure.left.load(Ordering::Relaxed);
         while left.peek().is_some() {
-            let Some(gathered) = Gathered::new(self, backing).await else { return Ok(()) };
-            let mut gathered = gathered.leaving(if any { When::Always } else { When::Untouched });
+            let when = if any { When::Always } else { When::Untouched };
+            let Some(mut gathered) = Gathered::new(self, backing, when).await else { return Ok(()) };
             let (mut slice, mut at_once) = (Slice::new(), 0);
             while let Some(&index) = left.peek()
                 && !gathered.is_full()

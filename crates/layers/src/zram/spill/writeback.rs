@@ -25,6 +25,7 @@ use crate::zram::device::backing::Backing;
 use crate::zram::device::pressure::Last;
 use crate::zram::pool::cell::{Cell, SlotIndex};
 use crate::zram::slots::mark::Mark;
+use crate::zram::slots::picked::When;
 use crate::zram::work::Slice;
 
 /// Writes back what `scans` name; of these, where `age` is given, what was not accessed for so many seconds, as far as the device may write
@@ -128,7 +129,7 @@ impl Run<'_> {
 
     /// The next objects that go into one I/O; `None` at the end.
     async fn gather(&mut self) -> Option<Gathered> {
-        let Some(mut gathered) = Gathered::new(self.core, self.backing).await else {
+        let Some(mut gathered) = Gathered::new(self.core, self.backing, When::Untouched).await else {
             self.ended = Some(Kind::ShuttingDown);
             return None;
         };
