@@ -20,7 +20,8 @@ use crate::zram::device::pressure::Last;
 use crate::zram::device::{Core, Count};
 use crate::zram::mover::deferring::Which;
 use crate::zram::mover::slices::Caller;
-use crate::zram::pool::cell::SlotIndex;
+use crate::zram::pool::cell::{Cell, SlotIndex};
+use crate::zram::slots::mark::Mark;
 use crate::zram::slots::picked::When;
 use crate::zram::work::Slice;
 
@@ -238,12 +239,10 @@ impl Core {
                 && !gathered.is_full()
             {
                 slice.renew_if_over(&*self.env).await;
-                if !writes && !self.table.has_copy(index) {
-                    left.next();
-                    continue;
-                }
                 let now = self.seconds();
-                match gathered.add(index, |mark, cell| any || mark.leaves(cell.len(), now), &mut slice) {
+                let may = |mark: Mark| writes || mark.has_copy();
+                let wanted = |mark: Mark, cell: Cell| may(mark) && (any || mark.leaves(cell.len(), now));
+                match gathered.add(index, wanted, &mut slice) {
                     Added::AtOnce => (at_once, _) = (at_once + 1, left.next()),
                     Added::Yes | Added::Not => _ = left.next(),
                     Added::NoRoom => {}
