@@ -16,6 +16,7 @@
 //! | [`Words`] | many words in memory of their own |
 //! | [`Marks`] | a set of numbers, changed without a lock and walked in order by one |
 //! | [`Changes`] | looks of which each follows a change |
+//! | [`Room`] | the same for tasks in line, of which the first one looks |
 //! | [`WaitList`] | any other condition |
 
 mod changes;
@@ -29,6 +30,7 @@ mod marks;
 pub mod models;
 mod primitives;
 mod range_set;
+mod room;
 mod semaphore;
 mod sticky_error;
 #[cfg(feature = "shuttle")]
@@ -44,6 +46,7 @@ pub use group_flush::GroupFlush;
 pub use marks::Marks;
 pub use primitives::*;
 pub use range_set::{HeldRange, RangeSet, RangeTurn};
+pub use room::Room;
 pub use semaphore::{Semaphore, Take, Unit};
 pub use sticky_error::StickyError;
 pub use wait_list::WaitList;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use spillway_core::size::human;
-use spillway_core::sync::{AtomicU64, Changes, Mutex, Ordering, Semaphore, Work};
+use spillway_core::sync::{AtomicU64, Changes, Mutex, Ordering, Room, Work};
 use spillway_core::{
     Answer, AtRisk, BlockDevice, Env, Kind, Op, Place, Reply, Request, Seam, Submission, mutant, task,
 };
@@ -33,8 +33,7 @@ pub(super) struct Core {
     exposure: Mutex<Exposure>,
     /// Writes that wait, from when they came on.
     waiting: AtomicU64,
-    /// Held by the first of them.
-    line: Semaphore,
+    room: Room,
     /// A flush has ended, or a write has while others wait.
     ends: Changes,
     /// How the last flush has ended.
@@ -106,7 +105,7 @@ impl Core {
             parts,
             exposure: Mutex::default(),
             waiting: AtomicU64::new(0),
-            line: Semaphore::new(1),
+            room: Room::default(),
             ends: Changes::default(),
             failure: Mutex::default(),
             flusher: Work::default(),
@@ -244,10 +243,8 @@ impl Core {
     async fn wait(self: &Arc<Self>, bytes: u64, _waiting: Waiting) -> Result<Admitted, Kind> {
         self.held.fetch_add(1, Ordering::Relaxed);
         self.alarm();
-        let _first = self.line.hold().await;
-        assert_eq!(self.line.used(), 1, "one write is the first of those that wait");
         let mut waited = false;
-        self.ends.until(|| self.look(bytes, &mut waited)).await
+        self.room.until(&self.ends, || self.look(bytes, &mut waited)).await
     }
 
     /// Admits the first of those that wait, or fails it with the flush that it has `waited` for; none where it has to wait for an end.
