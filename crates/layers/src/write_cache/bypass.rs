@@ -15,11 +15,9 @@ use spillway_core::sync::{HeldRange, Ordering};
 use spillway_core::{ByteRange, IoBuf, Kind, Place, Request, mutant, task};
 
 use super::committer::Committer;
-use super::device::Core;
 use super::device::counts::Count;
-use super::device::line::Ticket;
+use super::device::{Core, Wants};
 use super::index::block::OriginBlock;
-use super::reservation::Reservation;
 
 /// Blocks of the origin that are changed beside the cache; nothing else may write them there meanwhile.
 pub(super) struct Busy {
@@ -40,7 +38,7 @@ impl Busy {
 impl Drop for Busy {
     fn drop(&mut self) {
         self.range = None;
-        self.core.wake();
+        self.core.changes.wake_all();
         // What was in its way may leave now, whether or not the cache is still full enough for write-back to begin.
         if self.core.bypass.was_passed_over() {
             self.core.writeback.kick();
@@ -62,7 +60,7 @@ impl Share {
         if less > 0 {
             self.bytes = bytes;
             self.core.bypass.window.lock().narrow(less);
-            self.core.room.wake_all();
+            self.core.changes.wake_all();
         }
     }
 }
@@ -71,83 +69,8 @@ impl Drop for Share {
     fn drop(&mut self) {
         if self.bytes > 0 {
             self.core.bypass.window.lock().end(self.core.env.coarse_now(), self.bytes);
-            self.core.room.wake_all();
+            self.core.changes.wake_all();
         }
-    }
-}
-
-/// The places of a write in two lines: of those who want to bypass the cache, and of those who want blocks of it. Without a ticket as long
-/// as that was not wanted, or at once to be had.
-pub(super) struct InLine<'a> {
-    core: &'a Arc<Core>,
-    ticket: Option<u64>,
-    waits: bool,
-    for_blocks: Option<Ticket>,
-    waits_for_blocks: bool,
-}
-
-impl<'a> InLine<'a> {
-    pub(super) fn new(core: &'a Arc<Core>) -> Self {
-        Self { core, ticket: None, waits: false, for_blocks: None, waits_for_blocks: false }
-    }
-
-    /// Asks again. Who wants something else than before does not stand in others' way.
-    pub(super) fn look<T>(&mut self, look: impl FnOnce(&mut Self) -> T) -> T {
-        (self.waits, self.waits_for_blocks) = (false, false);
-        let found = look(self);
-        if !self.waits {
-            self.leave();
-        }
-        if !self.waits_for_blocks {
-            self.leave_blocks();
-        }
-        found
-    }
-
-    /// Blocks of the cache, up to `count`, if any are free and nobody came before.
-    pub(super) fn reserve(&mut self, count: u32) -> Option<Reservation> {
-        let is_next = self.core.line.is_next(self.for_blocks);
-        is_next.then(|| Reservation::take(self.core, count)).flatten()
-    }
-
-    /// Nothing but a block of the cache will do.
-    pub(super) fn wait_for_blocks(&mut self) {
-        self.waits_for_blocks = true;
-        self.for_blocks.get_or_insert_with(|| self.core.line.enter());
-    }
-
-    fn leave_blocks(&mut self) {
-        let Some(ticket) = self.for_blocks.take() else { return };
-        // In this order: what comes free after this look is told to all who wait.
-        if self.core.line.leave(ticket) && self.core.space.count() > 0 {
-            self.core.room.wake_all();
-        }
-    }
-
-    /// The blocks of `count` that may bypass the cache together now.
-    fn enter(&mut self, count: u32) -> Option<(Share, u32)> {
-        let (block, ahead) = (self.core.block_bytes(), self.core.meter.ahead());
-        // Longer writes go in parts, so that they find room beside others.
-        let count = u64::from(count).min(ahead / 2 / block).max(1);
-        let goes = self.core.bypass.window.lock().enter(&mut self.ticket, count * block, ahead);
-        self.waits = !goes;
-        goes.then(|| (Share { core: self.core.clone(), bytes: count * block }, count as u32))
-    }
-
-    fn leave(&mut self) {
-        let Some(ticket) = self.ticket.take() else { return };
-        let ahead = self.core.meter.ahead();
-        let next_goes = self.core.bypass.window.lock().leave_line(ticket, ahead);
-        if next_goes {
-            self.core.room.wake_all();
-        }
-    }
-}
-
-impl Drop for InLine<'_> {
-    fn drop(&mut self) {
-        self.leave();
-        self.leave_blocks();
     }
 }
 
@@ -160,17 +83,16 @@ pub(super) struct BypassWrite {
 /// What came of the wish to bypass the cache.
 pub(super) enum Entered {
     Yes(BypassWrite),
-    /// It is not their turn.
+    /// There is no room.
     Waits,
     /// The first of the blocks has a version meanwhile.
     Held,
 }
 
 impl BypassWrite {
-    /// The first of `len` blocks from `origin` on, as soon as it is their turn.
-    pub(super) fn enter(place: &mut InLine<'_>, origin: OriginBlock, len: u32) -> Entered {
-        let Some((mut share, len)) = place.enter(len) else { return Entered::Waits };
-        let core = place.core;
+    /// The first of `len` blocks from `origin` on, where there is room for some.
+    pub(super) fn enter(core: &Arc<Core>, origin: OriginBlock, len: u32) -> Entered {
+        let Some((mut share, len)) = core.take_share(len) else { return Entered::Waits };
         let busy = Busy::new(core.clone(), origin, len);
         // Versions that came before the range was held are seen here, later ones stay until it is not.
         let (held, count) = core.index.presence(origin, len);
@@ -236,7 +158,7 @@ impl Core {
         // What a failed flush covered may be lost. Said before anybody else asks the origin, which may tell of it only once.
         flushed.inspect_err(|&kind| self.fail("flushing the origin", kind))?;
         self.bypass.window.lock().end_flush(covers);
-        self.room.wake_all();
+        self.changes.wake_all();
         Ok(())
     }
 
@@ -251,24 +173,29 @@ impl Core {
             let _ = core.flush_origin().await;
             core.bypass.flushing.end();
             // Those who asked meanwhile ask again.
-            core.room.wake_all();
+            core.changes.wake_all();
         };
         self.env.spawn(Place::Background, task(flush));
     }
 
     /// Waits until some of `count` blocks may bypass the cache.
     pub(super) async fn share_of(self: &Arc<Self>, count: u32) -> Result<(Share, u32), Kind> {
-        let mut place = InLine::new(self);
         let look = || {
-            let share = match self.failure.check() {
-                Err(kind) => Some(Err(kind)),
-                Ok(()) => place.look(|place| place.enter(count)).map(Ok),
-            };
+            let share = self.failure.check().map(|()| self.take_share(count)).transpose();
             if share.is_none() {
                 self.flush_for_waiters();
             }
             share
         };
-        self.room.until(look).await
+        self.room(Wants::Bypass).until(&self.changes, look).await
+    }
+
+    /// The blocks of `count` that may bypass the cache together now.
+    fn take_share(self: &Arc<Self>, count: u32) -> Option<(Share, u32)> {
+        let (block, ahead) = (self.block_bytes(), self.meter.ahead());
+        // Longer writes go in parts, so that they find room beside others.
+        let count = u64::from(count).min(ahead / 2 / block).max(1);
+        let goes = self.bypass.window.lock().admit(count * block, ahead);
+        goes.then(|| (Share { core: self.clone(), bytes: count * block }, count as u32))
     }
 }

@@ -152,7 +152,7 @@ impl Core {
         // Afterwards: what is said to be too old before it may leave is looked for in vain, and not again.
         self.ages.lock().note(self.env.coarse_now(), committed.0);
         self.counts.add(Count::Commits, 1);
-        self.wake();
+        self.changes.wake_all();
         self.write_back_if_due();
         self.write_back_for_waiters();
         self.age_if_due();
@@ -220,7 +220,7 @@ impl Core {
             self.give_way_after(some).await;
         }
         assert_eq!(left, clearing.len(), "each leaves once");
-        self.wake();
+        self.changes.wake_all();
         self.write_back_for_waiters();
         Ok(())
     }

@@ -45,7 +45,7 @@ mod writeback;
 
 use std::sync::Arc;
 
-use spillway_core::sync::{AtomicBool, AtomicU64, Changes, Mutex, Ordering, StickyError, WaitList};
+use spillway_core::sync::{AtomicBool, AtomicU64, Changes, Mutex, Ordering, Room, StickyError};
 use spillway_core::{
     Answer, AtRisk, BlockDevice, Budget, ByteRange, Env, Error, Extent, Geometry, Grow, Kind, LocalFuture,
     Op, Request, Submission, Suspend,
@@ -63,7 +63,6 @@ use device::counts::{Count, Counts};
 use device::drain::Drain;
 use device::journal::Journal;
 use device::laps::Laps;
-use device::line::Line;
 use index::space::Space;
 use opening::{Opened, Opening};
 
@@ -119,8 +118,7 @@ fn core(opening: Opening, opened: Opened) -> Arc<Core> {
         bypass: Bypass::after_another_server(),
         drain: Drain::default(),
         failure: StickyError::default(),
-        room: WaitList::default(),
-        line: Line::default(),
+        rooms: [Room::default(), Room::default(), Room::unordered()],
         changes: Changes::default(),
         commit_timer: Timer::new(core.clone(), env.clone(), Core::autocommit_time, Core::commit_in_time),
         age_timer: Timer::new(core.clone(), env.clone(), Core::age_every, Core::look_at_ages),

@@ -27,7 +27,7 @@ impl Reading {
         if self.stretches.is_empty() {
             return false;
         }
-        let mut left = LOOKS as u32;
+        let (mut left, mut freed) = (LOOKS as u32, false);
         while left > 0
             && let Some(Stretch { location, len }) = self.stretches.last_mut()
         {
@@ -35,12 +35,15 @@ impl Reading {
             *len -= count;
             left -= count;
             if let Location::Cache(block) = *location {
-                self.core.index.unpin(block.plus(*len), count, |block| self.core.space.free(block));
+                self.core.index.unpin(block.plus(*len), count, |block| {
+                    self.core.space.free(block);
+                    freed = true;
+                });
             }
             self.stretches.pop_if(|stretch| stretch.len == 0);
         }
-        if !mutant::on("write_cache: the last reader of a block wakes nobody") {
-            self.core.room.wake_all();
+        if freed && !mutant::on("write_cache: the last reader of a block wakes nobody") {
+            self.core.changes.wake_all();
         }
         !self.stretches.is_empty()
     }

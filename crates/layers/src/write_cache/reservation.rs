@@ -39,19 +39,14 @@ impl Reservation {
         assert!(self.bad.is_empty(), "what could not be written is not published: {:?}", self.bad);
         let runs = std::mem::take(&mut self.runs);
         core.space.end_reservation(self.len);
-        let mut freed = 0;
-        let free = |block| {
-            freed += 1;
-            core.space.free(block);
-        };
+        let free = |block| core.space.free(block);
         let note = |block| core.journal.note(epoch, block);
         let published = core.index.publish(&runs, epoch, origin, core.journal.committed(), free, note);
         leave(core, epoch);
         // A version that is replaced before its commit is free at once.
-        if freed > 0 && !mutant::on("write_cache: a version that is replaced wakes nobody") {
-            core.room.wake_all();
+        if !mutant::on("write_cache: a version that is replaced wakes nobody") {
+            core.changes.wake_all();
         }
-        core.changes.wake_all();
         published
     }
 }
@@ -64,7 +59,7 @@ impl Drop for Reservation {
         let core = &self.core;
         core.space.give_back(std::mem::take(&mut self.runs), &self.bad, core.env.coarse_now());
         leave(core, self.epoch);
-        core.wake();
+        core.changes.wake_all();
     }
 }
 

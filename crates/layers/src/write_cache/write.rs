@@ -6,9 +6,9 @@ use spillway_core::buffer::ZEROES_LEN;
 use spillway_core::{ByteRange, Extent, Flags, IoBuf, Kind, Op, Reply, Request, mutant};
 use spillway_policy::free_runs::Run;
 
-use super::bypass::{BypassWrite, Entered, InLine};
-use super::device::Core;
+use super::bypass::{BypassWrite, Entered};
 use super::device::counts::Count;
+use super::device::{Core, Wants};
 use super::index::LOOKS;
 use super::index::block::{CacheBlock, Epoch, OriginBlock};
 use super::index::stretch::{Location, Stretch};
@@ -246,54 +246,64 @@ impl Core {
         origin: OriginBlock,
         len: u32,
     ) -> Result<WriteTarget, Kind> {
-        let mut blocked = false;
-        let mut place = InLine::new(self);
-        let look = || {
-            let room = place.look(|place| self.look_for_room(origin, len, place));
-            if room.is_none() {
-                if !std::mem::replace(&mut blocked, true) {
-                    self.counts.add(Count::Blocked, 1);
-                }
-                self.writeback.kick();
-                self.flush_for_waiters();
-            }
-            room
+        let mut wants = match self.look_for_room(origin, len, None) {
+            Ok(found) => return found,
+            Err(wants) => wants,
         };
-        self.room.until(look).await
+        self.counts.add(Count::Blocked, 1);
+        loop {
+            let look = || match self.look_for_room(origin, len, Some(wants)) {
+                Err(same) if same == wants => {
+                    self.writeback.kick();
+                    self.flush_for_waiters();
+                    None
+                }
+                found => Some(found),
+            };
+            match self.room(wants).until(&self.changes, look).await {
+                Ok(found) => return found,
+                Err(other) => wants = other,
+            }
+        }
     }
 
+    /// Where some of the blocks can be written, or what they want for that. Others come first that want it already, unless those come
+    /// first that `wanted` it.
     fn look_for_room(
         self: &Arc<Self>,
         origin: OriginBlock,
         len: u32,
-        place: &mut InLine<'_>,
-    ) -> Option<Result<WriteTarget, Kind>> {
+        wanted: Option<Wants>,
+    ) -> Result<Result<WriteTarget, Kind>, Wants> {
         if let Err(kind) = self.failure.check()
             && !mutant::on("write_cache: writes go on once an error sticks")
         {
-            return Some(Err(kind));
+            return Ok(Err(kind));
         }
         self.space.retry_bad(self.env.coarse_now());
+        let is_turn = |wants| wanted == Some(wants) || !self.room(wants).is_waited_for();
         // What is not held may have to bypass the cache; what is goes there as far as it is held.
         let bypasses = self.settings.bypasses() || self.drain.is_running();
         let (mut held, mut count) = if bypasses { self.index.presence(origin, len) } else { (true, len) };
         if held && !self.is_closed() {
-            if let Some(reservation) = place.reserve(count) {
-                return Some(Ok(WriteTarget::Cache(reservation)));
+            if is_turn(Wants::Blocks)
+                && let Some(reservation) = Reservation::take(self, count)
+            {
+                return Ok(Ok(WriteTarget::Cache(reservation)));
             }
             (held, count) = self.index.presence(origin, len);
         }
         if held {
-            if !self.is_closed() {
-                place.wait_for_blocks();
-            }
-            return None;
+            return Err(if self.is_closed() { Wants::Gone } else { Wants::Blocks });
         }
-        match BypassWrite::enter(place, origin, count) {
-            Entered::Yes(write) => Some(Ok(WriteTarget::Bypass(write))),
-            Entered::Waits => None,
+        if !is_turn(Wants::Bypass) {
+            return Err(Wants::Bypass);
+        }
+        match BypassWrite::enter(self, origin, count) {
+            Entered::Yes(write) => Ok(Ok(WriteTarget::Bypass(write))),
+            Entered::Waits => Err(Wants::Bypass),
             // It has come meanwhile.
-            Entered::Held => self.look_for_room(origin, len, place),
+            Entered::Held => self.look_for_room(origin, len, wanted),
         }
     }
 

@@ -1,11 +1,10 @@
 //! The window of writes that bypass a cache: bytes in flight and not flushed yet, for which a flush would have to wait.
 //!
-//! Writers are admitted first come, first served, as far as the window has room. A single write always is.
+//! Writes are admitted as far as the window has room. A single one always is.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Bytes in the window, and who waits for room in it. Callers pass its size, and the time.
+/// Bytes in the window. Callers pass its size, and the time.
 #[derive(Clone, Debug, Default)]
 pub struct Window {
     in_flight: u64,
@@ -15,9 +14,6 @@ pub struct Window {
     flushed: u64,
     /// When the last write ended.
     ended_at: Option<Duration>,
-    /// Tickets of writers that wait, in the order of arrival, and the bytes that each asks for.
-    line: BTreeMap<u64, u64>,
-    next_ticket: u64,
 }
 
 impl Window {
@@ -31,28 +27,12 @@ impl Window {
         taken == 0 || taken.saturating_add(bytes) <= size
     }
 
-    /// Admits a write of `bytes` to a window of `size` bytes if there is room and nobody came before. Otherwise its `ticket` says
-    /// that it waits in line, until [`Window::leave_line`].
-    pub fn enter(&mut self, ticket: &mut Option<u64>, bytes: u64, size: u64) -> bool {
+    /// Admits a write of `bytes` to a window of `size` bytes if there is room.
+    pub fn admit(&mut self, bytes: u64, size: u64) -> bool {
         assert!(bytes > 0, "a write has bytes");
-        let first = self.line.keys().next().copied();
-        let admitted = (first.is_none() || first == *ticket) && self.has_room(bytes, size);
-        if admitted {
-            self.in_flight += bytes;
-            return true;
-        }
-        let place = *ticket.get_or_insert_with(|| {
-            self.next_ticket += 1;
-            self.next_ticket
-        });
-        self.line.insert(place, bytes);
-        false
-    }
-
-    /// A writer was admitted, or wants something else by now; whether the next in line fits in a window of `size` bytes.
-    pub fn leave_line(&mut self, ticket: u64, size: u64) -> bool {
-        self.line.remove(&ticket).expect("it stands in line");
-        self.line.values().next().is_some_and(|&bytes| self.has_room(bytes, size))
+        let admitted = self.has_room(bytes, size);
+        self.in_flight += if admitted { bytes } else { 0 };
+        admitted
     }
 
     /// A write that was admitted takes so many bytes less.
@@ -96,12 +76,12 @@ mod tests {
     fn one_write_is_always_admitted_others_as_far_as_there_is_room() {
         let mut window = Window::default();
         assert!(window.has_room(1 << 30, 100), "one write always");
-        assert!(window.enter(&mut None, 10, 100));
+        assert!(window.admit(10, 100));
         assert!(window.has_room(90, 100) && !window.has_room(91, 100));
         window.end(MS(400), 10);
         assert!(!window.has_room(91, 100), "what has ended is not flushed");
         let covers = window.begin_flush();
-        assert!(window.enter(&mut None, 10, 100));
+        assert!(window.admit(10, 100));
         window.end(MS(400), 10);
         window.end_flush(covers);
         assert_eq!(window.unflushed(), 10, "what ended meanwhile");
@@ -110,64 +90,36 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_first_is_admitted_first() {
-        let mut window = Window::default();
-        let (mut large, mut small) = (None, None);
-        assert!(window.enter(&mut None, 10, 100));
-        assert!(
-            !window.enter(&mut large, 100, 100) && !window.enter(&mut small, 10, 100),
-            "large came first"
-        );
-        assert!(!window.enter(&mut small, 10, 100), "and still does");
-        window.end(MS(0), 10);
-        assert!(!window.enter(&mut large, 100, 100), "what has ended is not flushed");
-        window.end_flush(window.begin_flush());
-        assert!(window.enter(&mut large, 90, 100));
-        assert!(window.leave_line(large.unwrap(), 100), "there is room for the small one too");
-        assert!(window.enter(&mut small, 10, 100));
-        assert!(!window.leave_line(small.unwrap(), 100), "nobody is left");
-    }
-
-    #[test]
     fn others_rest_after_a_write() {
         let mut window = Window::default();
         assert_eq!(window.rest(MS(10), MS(3000)), MS(0));
-        assert!(window.enter(&mut None, 512, 1));
+        assert!(window.admit(512, 1));
         window.end(MS(1000), 512);
         assert_eq!(window.rest(MS(1500), MS(3000)), MS(2500));
         assert_eq!(window.rest(MS(4000), MS(3000)), MS(0));
     }
 
     proptest! {
-        /// Whatever happens, nobody passes another in line, the window is exceeded by single writes only, and with a flush after
-        /// each end everybody is admitted at last.
+        /// Whatever happens, the window is exceeded by single writes only, and with a flush after each end all are admitted at last.
         #[test]
-        fn everybody_is_admitted_in_order(sizes in prop::collection::vec(1u64..150, 1..40)) {
-            let (mut window, mut waiting, mut running) = (Window::default(), std::collections::VecDeque::new(), Vec::new());
+        fn everybody_is_admitted(sizes in prop::collection::vec(1u64..150, 1..40)) {
+            let (mut window, mut running) = (Window::default(), Vec::new());
             for (nth, &bytes) in sizes.iter().enumerate() {
-                let mut ticket = None;
-                match window.enter(&mut ticket, bytes, 100) {
-                    true => { prop_assert!(waiting.is_empty()); running.push(bytes) }
-                    false => waiting.push_back((ticket, bytes)),
-                }
-                prop_assert!(running.len() == 1 || running.iter().sum::<u64>() <= 100);
                 if nth % 3 == 2 && let Some(bytes) = running.pop() {
                     window.end(MS(0), bytes);
                 }
-            }
-            while !waiting.is_empty() || !running.is_empty() {
-                running.drain(..).for_each(|bytes| window.end(MS(0), bytes));
-                window.end_flush(window.begin_flush());
-                while let Some((mut ticket, bytes)) = waiting.front().copied() {
-                    if !window.enter(&mut ticket, bytes, 100) { break }
-                    waiting.pop_front();
-                    running.push(bytes);
-                    let next_fits = window.leave_line(ticket.unwrap(), 100);
-                    prop_assert!(!next_fits || !waiting.is_empty());
+                while !window.admit(bytes, 100) {
+                    let ended = running.pop();
+                    prop_assert!(ended.is_some() || window.unflushed() > 0, "nobody is admitted to an empty window");
+                    ended.into_iter().for_each(|bytes| window.end(MS(0), bytes));
+                    window.end_flush(window.begin_flush());
                 }
-                prop_assert!(waiting.is_empty() || !running.is_empty(), "nobody is admitted to an empty window");
+                running.push(bytes);
+                prop_assert!(running.len() == 1 || running.iter().sum::<u64>() + window.unflushed() <= 100);
             }
-            prop_assert_eq!((window.in_flight, window.unflushed(), window.line.len()), (0, 0, 0));
+            running.drain(..).for_each(|bytes| window.end(MS(0), bytes));
+            window.end_flush(window.begin_flush());
+            prop_assert_eq!((window.in_flight, window.unflushed()), (0, 0));
         }
     }
 }

@@ -5,13 +5,12 @@ pub(super) mod counts;
 pub(super) mod drain;
 pub(super) mod journal;
 pub(super) mod laps;
-pub(super) mod line;
 pub(super) mod workspaces;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_core::sync::{AtomicBool, AtomicU64, Changes, Mutex, Ordering, StickyError, WaitList};
+use spillway_core::sync::{AtomicBool, AtomicU64, Changes, Mutex, Ordering, Room, StickyError};
 use spillway_core::{Budget, Charge, Env, Geometry, IoBuf, Kind, Reply, Seam};
 use spillway_policy::ages::Ages;
 use spillway_policy::watermarks::Load;
@@ -26,12 +25,22 @@ use counts::Counts;
 use drain::Drain;
 use journal::Journal;
 use laps::Laps;
-use line::Line;
 use workspaces::Workspaces;
 
 /// See the head of this module.
 pub struct WriteCache {
     pub(super) core: Arc<Core>,
+}
+
+/// What a write waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wants {
+    /// Blocks of the cache.
+    Blocks,
+    /// That more may bypass the cache.
+    Bypass,
+    /// That the cache has its blocks no more: it is drained.
+    Gone,
 }
 
 /// The parts; each owns its state.
@@ -62,10 +71,9 @@ pub(super) struct Core {
     pub(super) drain: Drain,
     /// The first error of the metadata, or of writing back.
     pub(super) failure: StickyError,
-    /// Something was freed.
-    pub(super) room: WaitList,
-    pub(super) line: Line,
-    /// What others may wait for: the end of a write, of a commit, of a clearing, of a batch.
+    /// For writes, by what each [`Wants`].
+    pub(super) rooms: [Room; 3],
+    /// What others may wait for: the end of a write, of a commit, of a clearing, of a batch; blocks that are free again.
     pub(super) changes: Changes,
     /// Runs while something is in no commit.
     pub(super) commit_timer: Timer<Core>,
@@ -109,18 +117,17 @@ impl Core {
         if self.failure.set(kind) {
             tracing::error!("write cache: {what} failed ({}): writes fail from now on", kind.errno_name());
         }
-        self.wake();
+        self.changes.wake_all();
+    }
+
+    /// Where those wait that want this.
+    pub(super) fn room(&self, wants: Wants) -> &Room {
+        &self.rooms[wants as usize]
     }
 
     /// Ends a slice of a longer work: others have their turn.
     pub(super) async fn give_way(&self) {
         self.env.sleep(Duration::ZERO).await;
-    }
-
-    /// Something has changed.
-    pub(super) fn wake(&self) {
-        self.room.wake_all();
-        self.changes.wake_all();
     }
 
     /// Asserts that the parts agree with each other. A large cache is looked at now and then, so that many calls stay cheap.

@@ -43,7 +43,7 @@ fn who_waits_for_room_is_not_overtaken() {
         let run = all.last_mut().unwrap();
         run.len -= count;
         space.give_back(vec![Run { start: run.start + run.len, len: count }], &[], Duration::ZERO);
-        cache.core.wake();
+        cache.core.changes.wake_all();
     };
     let [mut long, mut withdrawn, mut small] =
         [(0, 64), (9, 1), (3, 1)].map(|(origin, len)| Waiting::new(&cache, origin, len));
@@ -57,5 +57,5 @@ fn who_waits_for_room_is_not_overtaken() {
     assert_eq!([newcomer.look(), small.look(), newcomer.look()], [0, 1, 0]);
     free(1);
     assert_eq!(newcomer.look(), 1);
-    assert_eq!(cache.core.room.waiting(), 0);
+    assert!(cache.core.rooms.iter().all(|room| !room.is_waited_for()));
 }

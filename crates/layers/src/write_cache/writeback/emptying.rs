@@ -51,7 +51,7 @@ impl Core {
 
     async fn empty(self: Arc<Self>) {
         while !self.drain.end(self.write_back_everything().await) {}
-        self.wake();
+        self.changes.wake_all();
     }
 
     async fn write_back_everything(self: &Arc<Self>) -> Result<(), Kind> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use spillway_core::sync::Room;
 use spillway_core::{IoBuf, Kind, LocalFuture, Op, Request, mutant};
 use spillway_policy::islands::{self, Neighbour};
 use spillway_policy::lap::{End, Lap};
@@ -75,7 +76,7 @@ impl Drop for Batch {
     fn drop(&mut self) {
         if !self.victims.is_empty() {
             self.core.end_write_back(&self.victims, self.durable);
-            self.core.wake();
+            self.core.changes.wake_all();
             self.core.run_committer(Committer::Background);
             // They can be taken again: write-back may have looked in vain while a discard had them that was withdrawn.
             if !self.durable {
@@ -92,8 +93,7 @@ impl Source for Core {
         if self.failure.check().is_err() {
             return Goal::Rest;
         }
-        let (cleaner, waiting) = (self.settings.cleaner.get(), self.room.waiting() > 0);
-        self.load(cleaner, waiting).goal(self.settings.low_watermark.get())
+        self.load(self.settings.cleaner.get(), self.is_waited_for()).goal(self.settings.low_watermark.get())
     }
 
     fn take(self: &Arc<Self>, goal: Goal, bytes_max: u64) -> Take<Batch> {
@@ -130,7 +130,7 @@ impl Source for Core {
     }
 
     fn is_waited_for(&self) -> bool {
-        self.room.waiting() > 0
+        self.rooms.iter().any(Room::is_waited_for)
     }
 
     fn left(&self) -> u64 {
@@ -153,7 +153,7 @@ impl Core {
 
     /// Something has changed: who waits for room may get it by a batch now, and a drain may go on.
     pub(super) fn write_back_for_waiters(&self) {
-        if self.room.waiting() > 0 || self.writeback.is_draining() {
+        if self.is_waited_for() || self.writeback.is_draining() {
             self.writeback.kick();
         }
     }
