@@ -58,7 +58,7 @@ impl Semaphore {
 
     /// Tasks that wait.
     pub fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
+        self.waiting.load(Ordering::SeqCst)
     }
 
     /// Takes `units` unless they are not free or others wait.

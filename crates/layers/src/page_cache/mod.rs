@@ -126,18 +126,18 @@ impl PageCache {
     fn write(&self, request: Request) -> Submission {
         let core = &self.core;
         core.counts.add(Count::WriteBytes, request.range.len);
-        let (mut done, mut hand) = (0, Hand::new(core.clone()));
-        let absorbed = core.absorb(&request, &mut done, &mut hand);
+        let mut hand = Hand::new(core.clone());
+        let absorbed = core.absorb(&request, &mut hand);
         if absorbed.is_ok() && !core.goes_below(&request) && !core.is_throttled(hand.dirtied()) {
             return Answer::Done(request.answer(Ok(())));
         }
-        self.write_rest(request, done, hand)
+        self.write_rest(request, hand)
     }
 
     #[cold]
-    fn write_rest(&self, request: Request, done: u64, hand: Hand) -> Submission {
+    fn write_rest(&self, request: Request, hand: Hand) -> Submission {
         let core = self.core.clone();
-        Answer::pending(async move { core.write(request, done, hand).await })
+        Answer::pending(async move { core.write(request, hand).await })
     }
 
     #[cold]

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use spillway_core::size::human;
 use spillway_core::sync::{
-    AtomicBool, AtomicU64, Changes, GroupFlush, Mutex, RangeSet, RwLock, Semaphore, StickyError, WaitList,
-    Work,
+    AtomicBool, AtomicU64, Changes, GroupFlush, Mutex, RangeSet, RwLock, Semaphore, StickyError, Work,
 };
 use spillway_core::{BlockDevice, Budget, Env, Error, Geometry, Kind, Seam, Workspace};
 use spillway_policy::ages::Ages;
@@ -232,9 +231,6 @@ fn core(
         unsaved: Semaphore::new(0),
         dirty: AtomicU64::new(0),
         moving: AtomicU64::new(0),
-        waiting: AtomicU64::new(0),
-        blocked: AtomicU64::new(0),
-        room: WaitList::default(),
         reclaim: Work::default(),
         pressure: (0..fit.places.shards).map(|_| Pressure::default()).collect(),
         changes: Changes::default(),

@@ -247,7 +247,7 @@ impl Core {
             && !(ahead && mutant::on("page_cache: read ahead what is being discarded"));
         if folio.is_none()
             && !beside
-            && !self.pressure[number].is_waited_for()
+            && !self.pressure[number].room.is_waited_for()
             && let Some(frame) = self.frame(&mut shard, wanted.order, slice)
         {
             piece = self.places.piece(range, start, Span { order: frame.order, ..wanted });

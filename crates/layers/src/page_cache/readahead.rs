@@ -12,7 +12,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt};
-use spillway_core::sync::Ordering;
 use spillway_core::{ByteRange, IoBuf, Place, task};
 use spillway_policy::folio::Look;
 use spillway_policy::readahead::{Ahead, Limits, WINDOWS_MAX};
@@ -22,6 +21,7 @@ use super::device::counts::{Count, InZone};
 use super::device::streams::PIECES_MAX;
 use super::folios::folio::Seen;
 use super::read::Whose;
+use crate::writeback::Source;
 
 /// Bytes of one read of the device below, at most.
 const PIECE_MAX: u64 = 256 << 10;
@@ -62,8 +62,7 @@ impl Core {
     }
 
     fn reads_ahead(&self) -> bool {
-        let pressed = self.waiting.load(Ordering::SeqCst) > 0 || self.is_short();
-        !pressed && self.settings.readahead_bytes_max.get() > 0
+        !self.is_waited_for() && self.settings.readahead_bytes_max.get() > 0
     }
 
     /// Begins to read the windows that are due, as far as there is place for them.

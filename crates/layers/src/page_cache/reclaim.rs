@@ -44,7 +44,7 @@ impl Core {
 
     /// A batch, or a read of the device below, has ended: folios may leave that could not before.
     pub(super) fn ended(self: &Arc<Self>) {
-        self.wake();
+        self.changes.wake_all();
         if self.is_short() {
             self.reclaim_in_background();
         }
@@ -92,19 +92,18 @@ impl Core {
 
     /// Has folios of a zone leave, one at least and before others have their turn; whether any could.
     fn reclaim_zone(self: &Arc<Self>, shard: &RwLock<Folios>, zone: usize, slice: &mut Slice) -> bool {
-        let pass = shard.read().watermarks(zone).pass;
-        for nth in 0..pass {
+        let (pass, mut gone) = (shard.read().watermarks(zone).pass, 0);
+        while gone < pass && !(gone > 0 && slice.is_over()) {
             let mut shard = shard.write();
             if !shard.is_wanting(zone) || !self.evict(&mut shard, zone, slice) {
-                return nth > 0;
-            }
-            drop(shard);
-            self.room.wake_all();
-            if slice.is_over() {
                 break;
             }
+            gone += 1;
         }
-        true
+        if gone > 0 {
+            self.changes.wake_all();
+        }
+        gone > 0
     }
 }
 

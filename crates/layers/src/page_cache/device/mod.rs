@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use spillway_core::sync::{
     AtomicBool, AtomicU64, Changes, GroupFlush, Mutex, Ordering, RangeSet, RwLock, Semaphore, StickyError,
-    WaitList, Work,
+    Work,
 };
 use spillway_core::{BlockSize, ByteRange, Env, Geometry, Kind, Seam, Workspace};
 use spillway_policy::ages::Ages;
@@ -49,17 +49,11 @@ pub(super) struct Core {
     /// Blocks that are dirty, and those that are being written back.
     pub(super) dirty: AtomicU64,
     pub(super) moving: AtomicU64,
-    /// Writers that wait, for that or for memory.
-    pub(super) waiting: AtomicU64,
-    /// Those of them that wait for fewer unsaved blocks.
-    pub(super) blocked: AtomicU64,
-    /// A folio may leave.
-    pub(super) room: WaitList,
     /// Background reclaim.
     pub(super) reclaim: Work,
     /// Of each shard.
     pub(super) pressure: Box<[Pressure]>,
-    /// Ends: of a batch, of a read of the device below.
+    /// Ends of a batch and of a read of the device below, and folios that have left.
     pub(super) changes: Changes,
     /// Of what becomes dirty now.
     pub(super) epoch: AtomicU64,
@@ -211,18 +205,6 @@ impl Core {
         }
     }
 
-    /// Whether a folio that is about to be dirtied can have memory of the shard of a byte: there is some that is free afterwards.
-    /// [`Kind::OutOfMemory`] where none can come free: the system refuses it, and no folio is there that could leave.
-    pub(super) fn has_room(self: &Arc<Self>, offset: u64, slice: &mut Slice) -> Result<bool, Kind> {
-        let mut shard = self.home(offset).write();
-        let Some(frame) = self.frame_to_dirty(&mut shard, 0, slice) else {
-            return if shard.units() == 0 { Err(Kind::OutOfMemory) } else { Ok(false) };
-        };
-        self.zones.given(frame.zone, frame.units());
-        shard.give(frame);
-        Ok(true)
-    }
-
     /// Blocks that may be unsaved at `percent`, at least those of two folios.
     pub(super) fn blocks_at(&self, percent: u64) -> u64 {
         let blocks = unsaved_blocks(self.zones.units(), self.places.unit_blocks(), percent);
@@ -261,12 +243,6 @@ impl Core {
         sum
     }
 
-    /// Something has ended that others may wait for.
-    pub(super) fn wake(&self) {
-        self.changes.wake_all();
-        self.room.wake_all();
-    }
-
     /// The first failure sticks.
     pub(super) fn fail(&self, what: &str, kind: Kind) {
         if self.failure.set(kind) {
@@ -275,7 +251,7 @@ impl Core {
                 kind.errno_name()
             );
         }
-        self.wake();
+        self.changes.wake_all();
     }
 
     /// Asserts that the parts agree with each other. A large cache is looked at now and then, so that many calls stay cheap.

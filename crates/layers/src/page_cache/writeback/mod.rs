@@ -21,6 +21,7 @@ use spillway_policy::watermarks::Goal;
 
 use super::device::Core;
 use super::device::counts::Count;
+use super::device::pressure::Pressure;
 use super::folios::Folios;
 use super::work::{FOLIO, copied};
 use crate::slice::note;
@@ -75,7 +76,7 @@ impl Source for Core {
 
     fn goal(&self) -> Goal {
         let due = self.due();
-        if self.dirty.load(Ordering::Relaxed) == 0 {
+        if self.dirty.load(Ordering::SeqCst) == 0 {
             return Goal::Rest;
         }
         match self.is_above_background() || self.is_waited_for() {
@@ -121,7 +122,7 @@ impl Source for Core {
     }
 
     fn is_waited_for(&self) -> bool {
-        self.waiting.load(Ordering::SeqCst) > 0 || self.is_short()
+        self.unsaved.waiting() > 0 || self.pressure.iter().any(Pressure::is_wanting)
     }
 
     fn failed(&self, kind: Kind) {
@@ -145,7 +146,7 @@ impl Core {
                 return self.next_region(Stamp(before), |_| true);
             }
             let needed = self.next_region(Stamp::MAX, |shard| self.pressure[shard].is_wanting());
-            let any = self.is_above_background() || self.blocked.load(Ordering::SeqCst) > 0;
+            let any = self.is_above_background() || self.unsaved.waiting() > 0;
             needed.or_else(|| any.then(|| self.next_region(Stamp::MAX, |_| true)).flatten())
         })
     }
