@@ -217,7 +217,7 @@ mod tests {
             assert!(table.contains(row), "{row}: {table}");
         }
         let table = option_table(options("server").unwrap());
-        assert!(table.contains("| `poll_us` | `--poll-us` | 0 to 1000 us | 0 | at the start |"), "{table}");
+        assert!(table.contains("| `poll_us` | `--poll-us` | 0 to 1000 us | 50 | at the start |"), "{table}");
     }
 
     #[test]

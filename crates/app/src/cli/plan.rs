@@ -283,10 +283,10 @@ mod tests {
         let plan_of = |more: &str| plan(&format!("spillway serve {path}/c.toml {more}"));
         let from_file = plan_of("").unwrap().server;
         assert_eq!((from_file.memory, from_file.workers), (Some(64 << 20), Some(7)));
-        assert_eq!((from_file.listen.as_deref(), from_file.poll_us), (Some("a:1"), 0));
-        scratch.write("p.toml", &format!("poll_us = 50\n{}", device("a")));
+        assert_eq!((from_file.listen.as_deref(), from_file.poll_us), (Some("a:1"), 50));
+        scratch.write("p.toml", &format!("poll_us = 70\n{}", device("a")));
         let look = |more: &str| plan(&format!("spillway serve {path}/p.toml {more}")).unwrap().server.poll_us;
-        assert_eq!((look(""), look("--poll-us 0")), (50, 0));
+        assert_eq!((look(""), look("--poll-us 0")), (70, 0));
         let overridden = plan_of("--memory 1G --socket /tmp/s").unwrap().server;
         assert_eq!((overridden.memory, overridden.listen), (Some(1 << 30), None));
         scratch.write("c.toml", &format!("{}{}", device("a"), device("a")));

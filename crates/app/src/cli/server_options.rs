@@ -48,9 +48,9 @@ options! {
     Start workers: Option<u64> = Type::Number(1, WORKERS_MAX as u64), "Threads that serve clients"
         .preset(Preset::Words("number of cores")) .option("workers");
     Start poll_us: u64 = Type::Number(0, 1000),
-        "Let a worker that has served a client look for news this long before it sleeps: shorter waits for clients with few requests in \
-         flight, at the price of a busy processor for each worker in use; where processors are not to spare, longer ones"
-        .unit(Unit::Microseconds) .preset(Preset::Number(0)) .option("poll-us");
+        "Let a worker look for news at most this long before it sleeps, where the waits before were short: faster answers to clients with few \
+         requests in flight, for more processor time; 0 never looks"
+        .unit(Unit::Microseconds) .preset(Preset::Number(50)) .option("poll-us");
     Start socket: Option<PathBuf> = Type::Path, "Unix socket for NBD, one for all devices; excludes listen"
         .preset(Preset::Words("NAME.sock in spillway's runtime folder")) .option("socket");
     Start socket_mode: Option<String> = Type::Text,
