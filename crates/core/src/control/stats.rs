@@ -41,7 +41,8 @@ impl Number {
 
 impl Drop for Number {
     fn drop(&mut self) {
-        NUMBERS.lock().free.insert(self.0);
+        let first = NUMBERS.lock().free.insert(self.0);
+        assert!(first, "the number {} of a thread was given back twice", self.0);
     }
 }
 

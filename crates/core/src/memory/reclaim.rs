@@ -48,6 +48,7 @@ impl Attempts {
 
     /// The first so many asks are served.
     pub fn serve(&self, asks: u64) {
+        assert!(asks <= self.asked() || asks == u64::MAX, "{asks} asks are served of {}", self.asked());
         self.served.advance(asks);
     }
 

@@ -181,6 +181,7 @@ impl Output {
                 }
             }
         }
+        assert!(at <= self.small.end, "chunks reach to {at}, their pages to {}", self.small.end);
     }
 
     /// Forgets the first `sent` bytes.
@@ -205,9 +206,11 @@ impl Output {
                 }
             };
             if whole && let Some(Chunk::Buffer(buf)) = self.chunks.pop_front() {
+                assert!(self.held >= buf.capacity(), "{} bytes leave {} held", buf.capacity(), self.held);
                 self.held -= buf.capacity();
             }
         }
+        assert_eq!(self.chunks.is_empty(), self.len == 0, "{} bytes are unsent", self.len);
         self.free_pages();
     }
 
@@ -218,6 +221,7 @@ impl Output {
             self.held -= PAGE;
             self.small = self.small.start - PAGE..self.small.end - PAGE;
         }
+        assert!(self.small.start <= self.small.end, "more is sent than was written: {:?}", self.small);
         if self.small.is_empty() {
             self.small = 0..0;
         }

@@ -147,7 +147,8 @@ impl Drop for Lead<'_> {
         }
         let (answered, next) = {
             let mut state = self.flushes.state.lock();
-            state.busy = false;
+            let led = std::mem::take(&mut state.busy);
+            assert!(led, "a flush ends that nobody leads");
             let answered = self.result.map(|result| state.answer(self.covers, result));
             (answered.unwrap_or_default(), state.next_leader())
         };

@@ -91,6 +91,7 @@ impl Marks {
             }
             at += word.trailing_zeros() as usize;
             if level == 0 {
+                assert!(at as u64 >= from, "a walk from {from} on goes back to {at}");
                 return Some(at as u64);
             }
             level -= 1;

@@ -53,6 +53,7 @@ struct State {
 impl RangeSet {
     /// A set that `full` ranges fill.
     pub fn new(full: usize) -> Self {
+        assert!(full > 0, "no range of a set that is always full is ever clear");
         let state = State { held: Held::new(full), line: Line::default() };
         Self(Arc::new(Shared { count: AtomicUsize::new(0), state: Mutex::new(state) }))
     }

@@ -48,9 +48,10 @@ impl Watermark {
 
     /// Advances by one; returns the number that is reached with this step.
     pub fn step(&self) -> u64 {
-        let number = self.current.fetch_add(1, Ordering::SeqCst) + 1;
+        let before = self.current.fetch_add(1, Ordering::SeqCst);
+        assert!(before < u64::MAX, "a watermark steps from its last number back to the first");
         self.wake();
-        number
+        before + 1
     }
 
     /// Waits until `number` is reached.

@@ -52,8 +52,9 @@ impl Work {
 
     /// A run looks at what is published: what was queued before is seen by that.
     pub fn look(&self) {
-        let _ = self.0.compare_exchange(AGAIN, RUNNING, Ordering::AcqRel, Ordering::Relaxed);
+        let before = self.0.compare_exchange(AGAIN, RUNNING, Ordering::AcqRel, Ordering::Relaxed);
         fence(Ordering::SeqCst);
+        assert_ne!(before, Err(IDLE), "a run that looks has begun");
     }
 
     /// Whether the run that is under way was queued again since it began or looked.
@@ -77,8 +78,9 @@ impl Work {
 
     /// Ends a run, whatever was queued meanwhile: the caller looks for that itself, afterwards.
     pub fn end(&self) {
-        self.0.store(IDLE, Ordering::Release);
+        let before = self.0.swap(IDLE, Ordering::Release);
         fence(Ordering::SeqCst);
+        assert_ne!(before, IDLE, "a run that ends has begun");
     }
 
     /// Whether no run is under way.

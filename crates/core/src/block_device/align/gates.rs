@@ -70,6 +70,10 @@ impl Set {
         }
     }
 
+    fn contains(&self, other: &Self) -> bool {
+        self.bits().iter().zip(other.bits()).all(|(own, other)| other & !own == 0)
+    }
+
     fn has(&self, gate: usize) -> bool {
         self.bits()[gate / 64] >> (gate % 64) & 1 == 1
     }
@@ -155,6 +159,7 @@ impl Held {
 
     /// Takes the gates of `set`: those that are in `alone` too alone, the others shared.
     pub(super) async fn merging(gates: &Arc<Gates>, set: Set, alone: Set) -> Self {
+        assert!(set.contains(&alone), "a merge does not take every gate that it needs alone");
         let mut held = Held { gates: gates.clone(), held: Set::default(), alone };
         for gate in set.members() {
             gates.gates[gate].take(held.units(gate)).await;

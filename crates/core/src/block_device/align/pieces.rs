@@ -11,6 +11,8 @@ pub(super) const BARE_BYTES_MAX: u64 = 64 << 20;
 
 /// Where `part` lies in a buffer that holds `whole`.
 pub(super) fn window(whole: ByteRange, part: ByteRange) -> std::ops::Range<usize> {
+    let inside = part.offset >= whole.offset && part.end() <= whole.end();
+    assert!(inside, "{part:?} is outside {whole:?}");
     let start = (part.offset - whole.offset) as usize;
     start..start + part.len as usize
 }
@@ -33,6 +35,7 @@ pub(super) fn bare_pieces(range: ByteRange) -> impl Iterator<Item = ByteRange> {
 /// Cuts `range` every `step` bytes, counted from `first`, which lies at its start or before.
 fn cut(range: ByteRange, first: u64, step: u64) -> impl Iterator<Item = ByteRange> {
     let end = range.offset + range.len;
+    assert!(first <= range.offset, "cut from {first} on, {range:?} loses its beginning");
     (first..end).step_by(step as usize).map(move |start| {
         let from = start.max(range.offset);
         ByteRange::new(from, (start + step).min(end) - from)
@@ -51,6 +54,8 @@ pub(super) fn edges(block: BlockSize, range: ByteRange) -> impl Iterator<Item = 
         let split = boundary.min(end);
         (ByteRange::new(start, split - start), ByteRange::new(split, end - split))
     };
+    let partial = head.len < block.bytes() && tail.len < block.bytes();
+    assert!(partial, "an edge of {range:?} is a whole block: {head:?}, {tail:?}");
     let whole = if mutant::on("align: forget the second edge") { 1 } else { 2 };
     [head, tail].into_iter().take(whole).filter(|edge| edge.len > 0)
 }

@@ -184,7 +184,10 @@ impl<T> Table<T> {
                 Box::new(set) as _
             }),
         };
-        self.rows.extend(rows.iter().map(row));
+        for row in rows.iter().map(row) {
+            assert!(self.row(row.spec.name).is_err(), "two attributes of a part are named {}", row.spec.name);
+            self.rows.push(row);
+        }
         self
     }
 

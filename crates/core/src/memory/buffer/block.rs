@@ -67,6 +67,7 @@ impl<O: TakeBack> Kept<O> {
     pub(super) fn take(&mut self, pages: usize) -> Option<Block<O>> {
         let index = self.list.iter().rposition(|block| block.pages.len() == pages)?;
         let block = self.list.remove(index)?;
+        assert!(self.bytes >= block.bytes(), "{} bytes leave {} that are kept", block.bytes(), self.bytes);
         self.bytes -= block.bytes();
         Some(block)
     }
@@ -84,6 +85,7 @@ impl<O: TakeBack> Kept<O> {
             self.bytes -= oldest.bytes();
             gone.push(oldest);
         }
+        assert!(self.bytes <= bytes_max, "{} bytes are kept where {bytes_max} may be", self.bytes);
     }
 
     pub(super) fn take_all(&mut self) -> VecDeque<Block<O>> {

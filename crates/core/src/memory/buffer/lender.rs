@@ -20,6 +20,7 @@ pub(super) struct Lender {
 impl Lender {
     /// Lends `whole` bytes, for which `charge` pays.
     pub(super) fn new(whole: u64, charge: Charge) -> Self {
+        assert_eq!(charge.bytes(), whole, "the charge of a workspace and its bytes differ");
         Self { lent: Semaphore::new(whole), whole, kept: Mutex::default(), _charge: charge }
     }
 

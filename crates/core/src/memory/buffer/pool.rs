@@ -130,7 +130,8 @@ impl Pool {
 
     /// Gives back what was reserved.
     pub(super) fn release(&self, bytes: u64) {
-        self.reserved.fetch_sub(bytes, Ordering::Relaxed);
+        let before = self.reserved.fetch_sub(bytes, Ordering::Relaxed);
+        assert!(before >= bytes, "{bytes} bytes were given back of {before} that are reserved");
         self.space.give(bytes);
     }
 
@@ -258,7 +259,9 @@ impl Drop for Member {
     fn drop(&mut self) {
         let pool = self.owner.pool();
         let mut caches = pool.caches.lock();
+        let before = caches.len();
         caches.retain(|cache| !Arc::ptr_eq(cache, &self.cache));
+        assert_eq!(caches.len() + 1, before, "a thread leaves an engine that has its cache once");
         pool.divide(caches.len());
         drop(caches);
         self.cache.empty();

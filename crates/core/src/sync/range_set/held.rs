@@ -52,6 +52,7 @@ impl Held {
         let class = self.classes.get_mut(&number).expect("held once, dropped once");
         let holders = class.get_mut(&(range.offset, range.len)).expect("held once, dropped once");
         let gone = if mutant::on("range set: drop what another holds as well") { *holders } else { 1 };
+        assert!(self.count >= gone, "{gone} holders leave {}", self.count);
         *holders -= gone;
         self.count -= gone;
         if *holders == 0 {
@@ -60,6 +61,7 @@ impl Held {
         if class.is_empty() {
             self.classes.remove(&number);
         }
+        assert_eq!(self.count == 0, self.classes.is_empty(), "{} holders of other ranges", self.count);
     }
 
     pub(super) fn overlaps(&self, range: ByteRange) -> bool {
