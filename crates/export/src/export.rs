@@ -205,7 +205,8 @@ impl Connected {
 impl Drop for Connected {
     fn drop(&mut self) {
         self.export.shutdown.forget(self.ticket);
-        self.export.peers.lock().remove(&self.ticket);
+        let peer = self.export.peers.lock().remove(&self.ticket);
+        assert!(peer.is_some(), "client {} leaves {}, and is none", self.ticket, self.export.name);
         let one_less = |clients: usize| if clients == ALONE | 1 { Some(0) } else { clients.checked_sub(1) };
         let before = self.export.clients.fetch_update(Ordering::Release, Ordering::Relaxed, one_less);
         assert!(before.is_ok_and(|before| before != RESERVED), "a client left that was not counted");

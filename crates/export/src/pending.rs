@@ -123,6 +123,11 @@ impl<T, F: Future + Unpin> Pending<T, F> {
     /// Whether memory for one more request is counted, or can be.
     pub(crate) fn has_room(&mut self) -> bool {
         let counted = REQUESTS_COVERED + self.reserves.len() * REQUESTS_STEP;
+        assert!(
+            self.len() <= counted,
+            "{} requests are pending, memory is counted for {counted}",
+            self.len()
+        );
         if self.len() < counted {
             return true;
         }
@@ -133,6 +138,7 @@ impl<T, F: Future + Unpin> Pending<T, F> {
 
     /// Gives back what only many requests need, once there are none.
     fn shrink(&mut self) {
+        assert_eq!(self.bytes, 0, "bytes are held for no request");
         if !self.reserves.is_empty() {
             self.reserves = Vec::new();
             self.slots.truncate(REQUESTS_COVERED + REQUESTS_STEP);
@@ -159,6 +165,7 @@ impl<T, F: Future + Unpin> Pending<T, F> {
     pub(crate) fn begin(&mut self, ticket: T, bytes: u64, mut answer: F) -> Option<(T, F::Output)> {
         let index = self.free_slot();
         let slot = &mut self.slots[index];
+        assert!(slot.occupant.is_none(), "slot {index} is given to two requests");
         match Pin::new(&mut answer).poll(&mut Context::from_waker(&slot.waker)) {
             Poll::Ready(outcome) => {
                 self.free.push(index);

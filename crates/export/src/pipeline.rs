@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 
 use spillway_core::{Answer, IoBuf, LocalFuture, Reply, Submission, buffer, mutant, work};
 
-use crate::pending::Pending;
+use crate::pending::{PENDING_MAX, Pending};
 
 /// Bytes of a buffer, or of unsent replies, that a conversation gets in any case.
 pub(crate) const ASSURED_BYTES: usize = 16 << 10;
@@ -29,7 +29,7 @@ pub(crate) const ASSURED_BYTES: usize = 16 << 10;
 pub(crate) struct Limits {
     /// Bytes of unsent replies and of pending requests from which on no further request is admitted.
     pub(crate) held_bytes_max: usize,
-    /// Pending requests, at most [`PENDING_MAX`](crate::pending::PENDING_MAX).
+    /// Pending requests, 1 to [`PENDING_MAX`].
     pub(crate) requests_max: usize,
 }
 
@@ -74,6 +74,8 @@ pub(crate) struct Pipeline<R, T, X> {
 
 impl<R, T, X> Pipeline<R, T, X> {
     pub(crate) fn new(limits: Limits) -> Self {
+        let most = limits.requests_max;
+        assert!((1..=PENDING_MAX).contains(&most), "{most} pending requests, 1 to {PENDING_MAX} may be");
         Self { limits, pending: Pending::default(), parked: None }
     }
 
@@ -146,11 +148,12 @@ impl<R, T, X> Pipeline<R, T, X> {
             Some(Poll::Ready(buf)) => Some(buf),
             _ => self.assured(parked.len, unsent),
         };
-        if buf.is_none() {
+        let Some(buf) = buf else {
             self.parked = Some(parked);
             return None;
-        }
-        buf.map(|buf| (parked.request, buf))
+        };
+        assert_eq!(buf.len(), parked.len, "a parked request gets a buffer of another length");
+        Some((parked.request, buf))
     }
 
     /// Takes what a device says of a request that holds `bytes`. An answer that is known is returned; others come by [`Pipeline::next_answer`].

@@ -82,6 +82,7 @@ impl ControlSession {
     }
 
     fn change(&mut self, operation: Operation) {
+        assert!(self.waiting.is_none(), "{operation:?} begins before the last change is answered");
         tracing::info!(change = ?operation, "a control client asks for a change");
         match self.catalog.change(operation) {
             Answer::Done(result) => self.answer(result.map(|()| Reply::Done)),

@@ -98,7 +98,9 @@ impl Part {
             name: spec.name,
             permissions: u32::from(spec.readable) * 0o444 + u32::from(spec.writable) * 0o200,
         };
-        let files = folder.attributes.specs().iter().map(file).collect();
+        let files: Vec<_> = folder.attributes.specs().iter().map(file).collect();
+        // Numbers of nodes have room for so many.
+        assert!(files.len() < usize::from(u16::MAX), "{} files in {}", files.len(), folder.name);
         Self { device: device.to_owned(), folder, files, catalog }
     }
 }

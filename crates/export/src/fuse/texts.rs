@@ -126,6 +126,7 @@ impl Open {
 
     fn forget(&mut self, number: u64) {
         if let Some(text) = self.texts.remove(&number) {
+            assert!(self.bytes >= text.len(), "a text of {} bytes leaves {}", text.len(), self.bytes);
             self.bytes -= text.len();
         }
     }

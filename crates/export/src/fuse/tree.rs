@@ -209,8 +209,9 @@ impl Attendance {
 
 impl Drop for Attendance {
     fn drop(&mut self) {
-        let last = self.0.sessions.fetch_sub(1, Ordering::AcqRel) == 1;
-        if last && !mutant::on("fuse: keep what was open in a mount that is gone") {
+        let before = self.0.sessions.fetch_sub(1, Ordering::AcqRel);
+        assert!(before > 0, "a session of a mount ends, and none was counted");
+        if before == 1 && !mutant::on("fuse: keep what was open in a mount that is gone") {
             self.0.volumes().iter().for_each(|volume| volume.forget_files());
             self.0.texts.forget_files();
         }
@@ -259,7 +260,11 @@ impl Tree {
         let part = |folder| Arc::new(Part::new(export.name(), folder, catalog.clone())) as Arc<dyn Controls>;
         let parts = parts.into_iter().map(part).collect();
         let volume = Arc::new(Volume { number, export, parts, open: Mutex::default() });
-        self.volumes.write().push(volume);
+        let mut volumes = self.volumes.write();
+        let name = volume.export.name();
+        assert!(volumes.iter().all(|other| other.export.name() != name), "a mount shows {name} twice");
+        volumes.push(volume);
+        drop(volumes);
         self.version.fetch_add(1, Ordering::Release);
     }
 

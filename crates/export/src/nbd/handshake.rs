@@ -118,6 +118,7 @@ impl Handshake {
             Item::OptionData(header) => header.len as usize,
             Item::Skip(_) => 0,
         };
+        assert!(self.collected.len() <= whole, "{} bytes of an item of {whole}", self.collected.len());
         whole - self.collected.len()
     }
 

@@ -25,6 +25,7 @@ impl PartialHeader {
 
     /// Takes what of `bytes` belongs to a header of `len` bytes: how many these are, and the header if it is whole then.
     pub(super) fn fill(&mut self, len: usize, bytes: &[u8]) -> (usize, Option<[u8; RequestHeader::LEN_MAX]>) {
+        assert!(self.len < len, "{} bytes of a header of {len} wait for more", self.len);
         let used = (len - self.len).min(bytes.len());
         self.bytes[self.len..self.len + used].copy_from_slice(&bytes[..used]);
         self.len += used;

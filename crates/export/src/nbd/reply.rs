@@ -76,6 +76,8 @@ impl ReplyStyle {
     /// A read succeeded.
     #[inline]
     pub(super) fn content(self, ticket: &Ticket, buf: IoBuf, out: &mut Output) {
+        // The client takes as many bytes as it asked for, and what follows for the next reply.
+        assert_eq!(buf.len() as u64, ticket.length, "a read is answered with a buffer of another length");
         if self == ReplyStyle::Simple {
             out.push(&wire::simple_reply(0, ticket.cookie));
         } else {

@@ -205,7 +205,7 @@ impl Transmission {
 
     fn take_payload(&mut self, bytes: &[u8], out: &mut Output) -> usize {
         let Position::Payload(mut incoming) = std::mem::replace(&mut self.position, Position::Header) else {
-            return 0;
+            unreachable!("{} bytes are taken for a payload that has not begun", bytes.len())
         };
         let used = incoming.fill(bytes);
         self.go_on(incoming, out);
