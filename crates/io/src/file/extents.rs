@@ -13,6 +13,7 @@ pub(super) fn find(fd: &OwnedFd, range: ByteRange, block: u64, count_max: usize)
     let mut at = range.offset;
     while at < end {
         let extent = next(fd, at, end, block);
+        assert!(0 < extent.len && extent.len <= end - at, "{} bytes from {at} on to {end}", extent.len);
         at += extent.len;
         let before = found.len();
         extent.append_to(&mut found);

@@ -100,7 +100,9 @@ fn device_stretches(device: u64, node: &Path, bytes: Range<u64>) -> Vec<Stretch>
 /// `bytes` of something that begins at `start` of something else and ends at `end`.
 fn part_of(bytes: &Range<u64>, start: u64, end: u64) -> Range<u64> {
     let at = |offset: u64| start.saturating_add(offset).min(end);
-    at(bytes.start)..at(bytes.end)
+    let part = at(bytes.start)..at(bytes.end);
+    assert!(part.start <= part.end, "bytes that overlap nothing: {bytes:?} of {start}..{end}");
+    part
 }
 
 /// The disk of a partition, where the system tells of it, and the partition's bytes.

@@ -50,6 +50,7 @@ pub(super) struct FileOp {
 
 impl FileOp {
     pub(super) fn new(fd: &Arc<OwnedFd>, act: Act, at: u64, buf: IoBuf, done: usize) -> Self {
+        assert!(done <= buf.len(), "{done} bytes are done of a buffer of {}", buf.len());
         Self { fd: fd.clone(), act, at, done, buf }
     }
 

@@ -58,7 +58,8 @@ impl ReaderGuard {
 
 impl Drop for ReaderGuard {
     fn drop(&mut self) {
-        self.readers.open.fetch_sub(1, Ordering::AcqRel);
+        let before = self.readers.open.fetch_sub(1, Ordering::AcqRel);
+        assert!(before > 0, "reader {} leaves, and none was open", self.index);
         self.readers.left.wake_all();
     }
 }

@@ -32,6 +32,7 @@ pub fn serve_mount(
     new_exchange: &NewExchange,
     buffers: &MessageBuffers,
 ) -> MountServing {
+    assert!(0 < count && count <= workers.count(), "{count} readers on {} workers", workers.count());
     let (readers, guards) = Readers::new(count);
     for (index, guard) in guards.into_iter().enumerate() {
         let fd = if index == 0 { mount.fd.clone() } else { mount.descriptor() };

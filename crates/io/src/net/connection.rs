@@ -181,13 +181,13 @@ impl Connection {
         self.handshake.progress(&self.pool.clock);
         self.more = count == buf.len();
         work::spend_bytes(count, work::BYTES_COPIED);
+        assert!(self.kept.is_empty(), "received over bytes that the session had not taken");
         if payload {
             self.session.returned(buf, count);
             return Ok(());
         }
         let used = self.session.receive(&buf[..count]);
         assert!(used <= count, "a session took {used} of {count} bytes");
-        assert!(self.kept.is_empty(), "received over bytes that the session had not taken");
         if used < count {
             buf.narrow(used, count - used);
             self.kept = buf;
@@ -264,6 +264,7 @@ impl Connection {
     }
 
     fn use_kept(&mut self, used: usize) {
+        assert!(used <= self.kept.len(), "a session took {used} of {} bytes", self.kept.len());
         let left = self.kept.len() - used;
         self.kept.narrow(used, left);
         if left == 0 {
@@ -287,6 +288,7 @@ impl Connection {
 
     /// Starts a receive; where the driver has it done at once, the session is fed.
     fn receive(&mut self, buf: IoBuf, payload: bool, context: &mut Context<'_>) -> Result<Asked, Gone> {
+        assert!(self.receiving.is_none(), "a receive begins while another is in flight");
         let receive = Receive { fd: self.socket.clone(), buf };
         self.receiving = Some((compio::runtime::submit(receive), payload));
         Ok(if self.take_received(context)? { Asked::Fed } else { Asked::Receiving })

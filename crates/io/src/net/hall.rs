@@ -116,7 +116,8 @@ impl Hall {
 
     /// A connection, or the acceptor, is gone.
     pub(crate) fn leave(&self) {
-        self.open.fetch_sub(1, Ordering::AcqRel);
+        let before = self.open.fetch_sub(1, Ordering::AcqRel);
+        assert!(before > 0, "a connection or the acceptor leaves, and none was open");
         self.changes.wake_all();
     }
 
@@ -269,7 +270,8 @@ impl Admission for ConnectionGuard {
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.hall.roll.lock().leave(self.number);
-        self.hall.pool.thread(self.worker).connections.fetch_sub(1, Ordering::Relaxed);
+        let before = self.hall.pool.thread(self.worker).connections.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "connection {} leaves worker {}, which has none", self.number, self.worker);
         self.hall.leave();
     }
 }

@@ -107,7 +107,8 @@ impl Roll {
 
     /// A connection arrives, with a number that no other has had.
     pub(crate) fn enter(&mut self, number: u64, peer: Account, control: Arc<Control>, now: Duration) {
-        self.all.insert(number, Entry { control, stage: Stage::Established, peer });
+        let before = self.all.insert(number, Entry { control, stage: Stage::Established, peer });
+        assert!(before.is_none(), "connection {number} enters while it is there");
         self.shares.enter(peer);
         self.stand_in_line(Handshake {
             number,
@@ -144,12 +145,16 @@ impl Roll {
         self.step_out(number, Stage::Established);
         if let Some(entry) = self.all.remove(&number) {
             self.shares.leave(entry.peer);
-            self.leaving -= usize::from(entry.stage == Stage::Leaving);
+            let left = usize::from(entry.stage == Stage::Leaving);
+            assert!(self.leaving >= left, "connection {number} was leaving, and none is counted");
+            self.leaving -= left;
         }
     }
 
     /// Whether one more of `peer` may enter now. Where that needs it, the oldest handshakes are asked to give way.
     pub(crate) fn make_room(&mut self, capacity: Capacity, peer: Account, now: Duration) -> Vacancy {
+        let (all, handshakes, leaving) = (self.all.len(), self.handshakes.len(), self.leaving);
+        assert!(handshakes + leaving <= all, "{handshakes} shake hands and {leaving} leave, of {all}");
         // In a full house the share is what it has already, so that who has none waits for a place as anybody.
         let free = capacity.connections_max.saturating_sub(self.all.len()).max(1);
         if !self.shares.admits(peer, free) {

@@ -38,6 +38,7 @@ impl Shares {
     pub(crate) fn leave(&mut self, peer: Account) {
         for account in [Some(peer), peer.network()].into_iter().flatten() {
             let count = self.0.get_mut(&account).expect("who leaves has entered");
+            assert!(*count > 0, "{account:?} is counted without a connection");
             *count -= 1;
             if *count == 0 {
                 self.0.remove(&account);

@@ -138,6 +138,7 @@ impl Words for SharedWords {
     }
 
     fn release(&self, range: Range<usize>) {
+        assert!(range.start <= range.end, "words {range:?} are released, which are none");
         let bytes = range.start * size_of::<AtomicU64>()..range.end * size_of::<AtomicU64>();
         self.0.release(bytes.start, bytes.len());
     }

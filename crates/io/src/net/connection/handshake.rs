@@ -31,6 +31,7 @@ impl Handshake {
 
     /// The session is established.
     pub(super) fn complete(&mut self) {
+        assert!(!self.complete, "a handshake ends that has ended before");
         self.complete = true;
         self.admission.establish();
     }
