@@ -60,6 +60,7 @@ impl Memory {
         }
         let buffers = (bytes / 8).clamp(BUFFERS_BYTES_MIN, BUFFERS_BYTES_MAX);
         let connections = (bytes / CONNECTIONS_SHARE).min(CONNECTIONS_BYTES_MAX);
+        assert!(buffers + connections < bytes, "{buffers} and {connections} bytes leave none of {bytes}");
         Ok(Self { bytes, reason, buffers, connections })
     }
 

@@ -26,6 +26,7 @@ use anyhow::{Context, Result};
 use spillway_core::contract::block_on;
 use spillway_core::{Charge, Error, Job, Kind, Place};
 use spillway_export::Reserved;
+use spillway_export::control::added_name;
 use spillway_io::{Limits, Workers};
 
 use crate::cli::plan::ServerPlan;
@@ -52,7 +53,7 @@ mod starting;
 use building::{ADDED_CONNECTIONS_MAX, Builder, Built, Claim};
 use device::Device;
 use devices::Devices;
-use endpoints::Endpoints;
+use endpoints::{Endpoints, Front};
 use event::{Event, ReplySender, outcome};
 use mounting::Mounting;
 use shutdown::{Stopping, end};
@@ -136,6 +137,12 @@ impl Server {
     /// Takes a device in that was built.
     fn admit(&mut self, claim: Claim, built: Built) -> Result<u32, Error> {
         let Claim { number, control, own } = claim;
+        assert_eq!(built.name, added_name(number), "a device is built under the name of another");
+        if self.devices.find(&built.name).is_ok() {
+            // Its name looked free.
+            let text = format!("device {}: its control socket was removed; restart its server", built.name);
+            return Err(Error::new(Kind::Busy, text));
+        }
         let device = match own {
             Some((listener, charge)) => {
                 let limits = Limits { connections_max: ADDED_CONNECTIONS_MAX, ..Limits::default() };
@@ -192,6 +199,7 @@ impl Server {
                 Event::Hold(device, opener, reply) => reply.done(self.hold(&device, opener)),
                 Event::Add(reply) => self.add(reply),
                 Event::Built(built, reply) => {
+                    assert!(self.building > 0, "a device is built that nobody asked for");
                     self.building -= 1;
                     reply.done(built.and_then(|built| self.admit(built.0, built.1)));
                 }
@@ -275,6 +283,8 @@ impl Server {
         let device = self.devices.find(name)?;
         self.devices.remove(name);
         let (front, control) = (self.endpoints.take_front(name), self.endpoints.take_control(name));
+        assert!(!matches!(front, Front::Closed), "device {name} was served nowhere");
+        assert!(control.is_some(), "device {name} had no control socket");
         Ok(Stopping { device, front, control, env: self.workers.env() })
     }
 
@@ -302,6 +312,7 @@ impl Server {
         // Who has asked for something, or does so later, is answered that the server stops.
         self.events = mpsc::channel().1;
         self.unmount_in_time();
+        assert!(self.mounting.is_none(), "devices end below a mount");
         let shared = self.endpoints.stop_shared();
         // Side by side: one that takes long keeps no other from being flushed.
         for device in self.devices.all() {

@@ -64,6 +64,7 @@ impl ServerPlan {
         server.mount = mount.context("cannot resolve the mount's path")?;
         let plan = Self { server, devices };
         plan.check()?;
+        assert!(!plan.devices.is_empty(), "a plan serves no device");
         Ok(plan)
     }
 

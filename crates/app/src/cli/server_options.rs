@@ -80,11 +80,13 @@ impl ServerConfig {
         let default = WorkersOptions::default();
         let count = self.workers.map_or(default.count, |count| count as usize);
         let bulk = memory.bulk(count);
+        let (large, all) = (bulk.bytes() as u64, memory.buffers);
+        assert!(large < all, "large receives take {large} of {all} bytes of buffers");
         WorkersOptions {
             count,
             driver: self.driver.choice(),
             look: Duration::from_micros(self.poll_us),
-            buffers: Buffers::new(memory.buffers - bulk.bytes() as u64),
+            buffers: Buffers::new(all - large),
             bulk: Some(bulk),
             ..default
         }

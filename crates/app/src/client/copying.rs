@@ -141,9 +141,19 @@ enum Part {
     Zeroes(ByteRange),
 }
 
+impl Part {
+    fn range(&self) -> ByteRange {
+        match self {
+            Part::Bytes(offset, bytes) => ByteRange::new(*offset, bytes.len() as u64),
+            Part::Zeroes(range) => *range,
+        }
+    }
+}
+
 /// Copies all of `source`; returns how many bytes of it are not zero, in blocks.
 pub(super) fn copy(source: &mut dyn Source, target: &mut dyn Target) -> Result<u64> {
-    let (bar, mut stored) = (bar(source.size()), 0);
+    let (size, mut end, mut stored) = (source.size(), 0, 0);
+    let bar = bar(size);
     let (sender, parts) = sync_channel(AHEAD);
     thread::scope(|scope| {
         let reader = scope.spawn(move || {
@@ -151,20 +161,18 @@ pub(super) fn copy(source: &mut dyn Source, target: &mut dyn Target) -> Result<u
             read(source, |part| sender.send(part).is_ok())
         });
         for part in parts {
-            let end = match part {
-                Part::Zeroes(range) => {
-                    target.zero(range)?;
-                    range.offset + range.len
-                }
-                Part::Bytes(offset, bytes) => {
-                    stored += write(target, offset, &bytes)?;
-                    offset + bytes.len() as u64
-                }
-            };
+            let ByteRange { offset, len } = part.range();
+            assert_eq!(offset, end, "a part of a copy begins where the last one ended");
+            match part {
+                Part::Zeroes(range) => target.zero(range)?,
+                Part::Bytes(offset, bytes) => stored += write(target, offset, &bytes)?,
+            }
+            end += len;
             bar.set_position(end);
         }
         reader.join().expect("a reader does not panic")
     })?;
+    assert_eq!(end, size, "a copy ends with its source");
     bar.finish_and_clear();
     Ok(stored)
 }
@@ -174,6 +182,7 @@ fn read(source: &mut dyn Source, mut take: impl FnMut(Part) -> bool) -> Result<(
     let (size, mut at) = (source.size(), 0);
     while at < size {
         let (len, zero) = source.extent(ByteRange::new(at, size - at))?;
+        assert!(len <= size - at, "an extent of {len} bytes at {at} of {size}");
         if zero {
             if !take(Part::Zeroes(ByteRange::new(at, len))) {
                 return Ok(());
@@ -217,6 +226,7 @@ fn runs(bytes: &[u8]) -> Vec<(Range<usize>, bool)> {
             _ => runs.push((at..end, zero)),
         }
     }
+    assert_eq!(runs.last().map_or(0, |(run, _)| run.end), bytes.len(), "runs end with their bytes");
     runs
 }
 

@@ -123,6 +123,8 @@ impl Nbd {
 
     /// Sends a request and takes its reply. Data of a read goes to `into`; returned is what a reply carries besides.
     fn ask(&mut self, command: u16, range: ByteRange, payload: &[u8], into: &mut [u8]) -> Result<Vec<u8>> {
+        let room = into.len() as u64;
+        assert!(room == 0 || room == range.len, "{range:?} is read into a buffer of {room} bytes");
         self.send(command, range, payload)?;
         let (mut told, mut error) = (Vec::new(), 0);
         loop {
@@ -153,6 +155,9 @@ impl Nbd {
     fn send(&mut self, command: u16, range: ByteRange, payload: &[u8]) -> Result<()> {
         self.cookie += 1;
         let ByteRange { offset, len: length } = range;
+        assert!(u32::try_from(length).is_ok(), "a compact header has no room for {length} bytes");
+        let sent = payload.len() as u64;
+        assert!(sent == 0 || sent == length, "{sent} bytes are sent for a range of {length}");
         let mut bytes = Vec::with_capacity(RequestHeader::LEN_MAX);
         let header = RequestHeader { flags: 0, command, cookie: self.cookie, offset, length };
         header.encode(HeaderStyle::Compact, &mut bytes);

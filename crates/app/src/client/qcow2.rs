@@ -145,6 +145,7 @@ impl Qcow2 {
         }
         let Some((_, Some(table))) = &self.table else { return Ok(Cluster::Zero) };
         let index = ((at % span) >> self.header.cluster_bits) as usize;
+        assert!(8 * index + 8 <= table.len(), "entry {index} of a table of {} bytes", table.len());
         self.meaning(u64::from_be_bytes(field(table, 8 * index)))
     }
 
@@ -193,6 +194,8 @@ impl Qcow2 {
     /// Reads within a cluster.
     fn read_part(&mut self, at: u64, into: &mut [u8]) -> Result<()> {
         let within = at % self.header.cluster_len();
+        let len = into.len() as u64;
+        assert!(within + len <= self.header.cluster_len(), "{len} bytes from {within} on leave a cluster");
         match self.cluster(at)? {
             Cluster::Zero => into.fill(0),
             Cluster::At(offset) => self.read_uncompressed(offset + within, into)?,

@@ -40,7 +40,8 @@ impl Writing {
         while let Some(item) = self.next() {
             match item {
                 Item::Lines(lines) => {
-                    self.counts.waiting.fetch_sub(lines.len(), Ordering::Relaxed);
+                    let before = self.counts.waiting.fetch_sub(lines.len(), Ordering::Relaxed);
+                    assert!(before >= lines.len(), "{} bytes were written of {before}", lines.len());
                     self.write_or_lose(&lines);
                 }
                 Item::Order(order) => _ = self.obey(order),

@@ -39,7 +39,8 @@ impl Changes {
     /// Waits until those are made that were asked for before. No other is.
     pub(crate) async fn end(&self) {
         self.turn.take(1).await;
-        self.ended.store(true, Ordering::Relaxed);
+        let before = self.ended.swap(true, Ordering::Relaxed);
+        assert!(!before, "a device ends that has ended before");
         self.turn.give(1);
     }
 }

@@ -33,12 +33,18 @@ impl Devices {
 
     /// Adds a device whose name is not taken.
     pub(crate) fn add(&self, device: Arc<Device>) {
-        self.list.write().push(device);
+        let mut list = self.list.write();
+        let name = device.name();
+        assert!(list.iter().all(|other| other.name() != name), "two devices are named {name}");
+        list.push(device);
     }
 
-    /// Takes a device from the list.
+    /// Takes a device from the list that is there.
     pub(crate) fn remove(&self, name: &str) {
-        self.list.write().retain(|device| device.name() != name);
+        let mut list = self.list.write();
+        let before = list.len();
+        list.retain(|device| device.name() != name);
+        assert_eq!(list.len() + 1, before, "device {name} is taken from a list that has it once");
     }
 
     /// Every device, in the order in which they were configured or added.

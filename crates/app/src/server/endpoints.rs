@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,6 +65,7 @@ impl Endpoints {
         workers: &Workers,
         limits: Limits,
     ) -> Result<Vec<Device>, Error> {
+        assert!(self.shared.is_none() && self.own.is_empty(), "devices are served at two places");
         let (exports, address) = (Arc::new(Exports::new()), address_of(&listener));
         let devices = built.into_iter().map(|device| device.enter(&exports, address.clone()));
         let devices = devices.collect::<Result<_, _>>()?;
@@ -85,10 +87,12 @@ impl Endpoints {
         workers: &Workers,
         limits: Limits,
     ) -> Result<Device, Error> {
+        assert!(self.shared.is_none(), "{} has a socket beside that of all", built.name);
         let exports = Arc::new(Exports::new());
         let device = built.enter(&exports, address_of(&listener))?;
         let service = self.offer(exports, listener, workers, limits);
-        self.own.insert(device.name().to_owned(), service);
+        let before = self.own.insert(device.name().to_owned(), service);
+        assert!(before.is_none(), "device {} has two NBD sockets", device.name());
         Ok(device)
     }
 
@@ -107,11 +111,15 @@ impl Endpoints {
         devices: &Arc<Devices>,
         workers: &Workers,
     ) {
+        let path = listener.unix_path();
+        let named = path.and_then(Path::file_stem).is_some_and(|stem| stem == device.name());
+        assert!(named, "device {} is controlled at {path:?}", device.name());
         let devices = devices.clone();
         let new_session: NewSession = Arc::new(move || Box::new(ControlSession::new(devices.clone())));
         let limits = Limits { connections_max: CONTROL_CONNECTIONS_MAX, ..Limits::default() };
         let serving = serve(listener, workers, new_session, limits);
-        self.control.insert(device.name().to_owned(), serving);
+        let before = self.control.insert(device.name().to_owned(), serving);
+        assert!(before.is_none(), "device {} has two control sockets", device.name());
     }
 
     /// Whether no device can be controlled any more.

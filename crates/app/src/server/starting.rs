@@ -83,7 +83,9 @@ impl Server {
             self.mounting = Some(Mounting::begin(config, place, devices, workers, memory, room, adds)?);
             self.builder.opening.mounted(place);
         }
-        for (device, listener) in self.devices.all().iter().zip(claims) {
+        let all = self.devices.all();
+        assert_eq!(all.len(), claims.len(), "devices, and names that are claimed for them");
+        for (device, listener) in all.iter().zip(claims) {
             self.endpoints.start_control(device, listener, &self.devices, &self.workers);
         }
         Ok(())
@@ -92,6 +94,7 @@ impl Server {
     /// Builds every device before any client can connect to one.
     fn start_devices(&mut self, plans: Vec<DevicePlan>, config: &ServerConfig) -> Result<()> {
         let shared = listening::shared(&self.builder.folder, config)?;
+        assert_eq!(shared.is_none(), self.builder.own_sockets, "devices that are added have other sockets");
         let endpoints = if shared.is_some() { 1 } else { plans.len() };
         let connections_max = (self.memory.connections_max() / endpoints).max(1);
         let limits = Limits { connections_max, ..Limits::default() };
@@ -118,6 +121,7 @@ impl Server {
         plans.sort_by_key(|(_, plan)| plan.takes_what_is_left());
         let build = |(place, plan)| Ok((place, self.build(plan, kept.pop().flatten())?));
         let mut built = plans.into_iter().map(build).collect::<Result<Vec<_>>>()?;
+        assert!(kept.is_empty(), "room is kept for devices that are none");
         built.sort_by_key(|(place, _)| *place);
         Ok(built.into_iter().map(|(_, built)| built).collect())
     }
