@@ -137,6 +137,20 @@ fn devices_are_added_within_the_budget() {
     assert_eq!(add(&server), Err(Errno::NOMEM));
 }
 
+/// A name looks free once its sockets are removed.
+#[test]
+fn a_device_keeps_its_name_without_its_sockets() {
+    let mut server = server("64M");
+    for socket in ["ram0.sock", "ram0.ctl"] {
+        fs::remove_file(server.folder().join("spillway").join(socket)).expect("it is there");
+    }
+    assert_eq!(add(&server), Err(Errno::BUSY));
+    assert_eq!(sockets(&server), 0, "something is left of the attempt");
+    fs::read(server.file("ram0")).expect("the device goes on");
+    server.signal(Signal::TERM);
+    assert!(server.ends().success());
+}
+
 /// Programs that add and remove side by side get a device each.
 #[test]
 fn of_many_that_add_at_once_each_has_its_own_device() {
