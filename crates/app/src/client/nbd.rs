@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
 use anyhow::{Context, Result, bail, ensure};
-use spillway_core::{ByteRange, Kind};
+use spillway_core::{ByteRange, Kind, SECTOR};
 use spillway_export::nbd::wire::{
     BASE_ALLOCATION, HeaderStyle, INIT_MAGIC, OPTION_MAGIC, OptionHeader, OptionReplyHeader, REPLY_FLAG_DONE,
     Reader, ReplyHeader, RequestHeader, STATE_ZERO, chunk, cmd, errno, flag, handshake_flag, info, opt, rep,
@@ -76,6 +76,8 @@ impl Nbd {
             if reader.u16() == Some(info::EXPORT) {
                 let told = reader.u64().zip(reader.u16());
                 (self.size, self.flags) = told.context("its description is too short")?;
+                let size = self.size;
+                ensure!(size.is_multiple_of(SECTOR), "its size of {size} bytes is no multiple of {SECTOR}");
             }
         }
         Ok(())
