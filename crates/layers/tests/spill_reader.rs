@@ -82,10 +82,15 @@ fn stopped(seed: u64, shift: u32, segments: u64, batches: u64) -> (Vec<u8>, BTre
     let named = Answer::pending(async move {
         let codecs = vec!["lz4".into(), "zstd".into()];
         let settings = Settings { segment_shift: shift, codecs, ..Settings::new("ram7", 700) };
-        let store = Store::open(below, &settings, env, &Budget::new(64 << 20)).await.expect("it is blank").0;
+        let store = Store::open(below, &settings, env, &Budget::new(64 << 20), &mut |_| {
+            Err(spillway_core::Kind::Corrupt)
+        })
+        .await
+        .expect("it is blank")
+        .0;
         let slots = Slots::default();
         story(&store, &slots, Random(seed), batches).await;
-        store.stop(&slots).await.expect("the device is sound");
+        store.stop(&slots, None).await.expect("the device is sound");
         let cleaned = store.count(Count::SegmentsCleaned);
         (slots.into_named(), cleaned)
     });

@@ -2,8 +2,8 @@
 //!
 //! Input: a byte of choices, then bytes. They are the parts of the format, each decoded and encoded again; then the first bytes of a
 //! file, which is refused with words, or opened, and taken by force; then changes of a file in use, three bytes each: where, and what is
-//! flipped. Checked: what decodes has the bytes that it came from; a record that slots name reads as it was written or as an error,
-//! whatever was changed; cleaning and stopping come to an end.
+//! flipped; the last one of a file that is kept. Checked: what decodes has the bytes that it came from; a record that slots name reads as it
+//! was written or as an error, whatever was changed; cleaning and stopping come to an end; what is kept is there as a whole, or nothing is.
 #![no_main]
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use spillway_layers::memory::{self, Memory};
 use spillway_layers::spill::format::{
     CheckpointEntry, Codec, FOOTER_LEN, Footer, Found, RECORD_LEN, Record, Superblock, UNIT, read_tail,
 };
-use spillway_layers::spill::{Location, Owner, Settings, Spilled, Store};
+use spillway_layers::spill::{Keep, Location, Owner, Settings, Spilled, Store, Whole};
 use spillway_sim::world::World;
 
 const SHIFT: u32 = 14;
@@ -87,7 +87,8 @@ fn settings(force: bool) -> Settings {
 }
 
 async fn open(device: Arc<Memory>, world: Arc<World>, force: bool) -> Option<Arc<Store>> {
-    let opened = Store::open(device, &settings(force), world, &Budget::new(64 << 20)).await;
+    let mut kept = |_| Err(Kind::Corrupt);
+    let opened = Store::open(device, &settings(force), world, &Budget::new(64 << 20), &mut kept).await;
     match opened {
         Ok((store, _)) => Some(store),
         Err(error) => {
@@ -126,19 +127,50 @@ async fn read(store: &Arc<Store>, slots: &Slots) {
 }
 
 /// A file in use, of which bits change between batches.
-async fn change(device: Arc<Memory>, world: Arc<World>, changes: Vec<[u8; 3]>) {
-    let store = open(device.clone(), world, true).await.expect("by force anything is taken");
+async fn change(device: Arc<Memory>, world: Arc<World>, changes: Vec<[u8; 3]>, keeps: bool) {
+    let store = open(device.clone(), world.clone(), true).await.expect("by force anything is taken");
     let slots = Slots::default();
-    for (step, [low, high, flip]) in changes.into_iter().enumerate() {
-        spill(&store, &slots, u32::from(low), step as u8).await;
-        let at = u64::from(u16::from_le_bytes([low, high])) * 16 % ((SEGMENTS + 1) << SHIFT);
-        let sector = at / SECTOR * SECTOR;
-        let mut buf = device.submit(Request::read(sector, IoBuf::new(SECTOR as usize))).await.buf;
-        buf[(at - sector) as usize] ^= flip;
-        assert_eq!(device.submit(Request::write(sector, buf)).await.result, Ok(()));
+    let last = changes.last().copied();
+    for (step, change) in changes.into_iter().enumerate() {
+        spill(&store, &slots, u32::from(change[0]), step as u8).await;
+        flip(&device, change).await;
         read(&store, &slots).await;
     }
-    store.stop(&slots).await.expect("memory takes what is written");
+    if !keeps {
+        store.stop(&slots, None).await.expect("memory takes what is written");
+        return read(&store, &slots).await;
+    }
+    // Of a segment whose summary has changed nothing can be kept.
+    let stopped = store.stop(&slots, Some(&Whole { slots: 64, codecs: vec![] })).await;
+    read(&store, &slots).await;
+    drop(store);
+    if let (Ok(()), Some(change)) = (stopped, last) {
+        flip(&device, change).await;
+        start(device, world, slots).await;
+    }
+}
+
+async fn flip(device: &Arc<Memory>, [low, high, flip]: [u8; 3]) {
+    let at = u64::from(u16::from_le_bytes([low, high])) * 16 % ((SEGMENTS + 1) << SHIFT);
+    let sector = at / SECTOR * SECTOR;
+    let mut buf = device.submit(Request::read(sector, IoBuf::new(SECTOR as usize))).await.buf;
+    buf[(at - sector) as usize] ^= flip;
+    assert_eq!(device.submit(Request::write(sector, buf)).await.result, Ok(()));
+}
+
+/// A file that keeps what `slots` hold, and of which a bit has changed.
+async fn start(device: Arc<Memory>, world: Arc<World>, slots: Slots) {
+    let mut kept = BTreeMap::new();
+    let mut keep = |spilled: Spilled| {
+        if kept.insert(spilled.slot, spilled).is_none() { Ok(()) } else { Err(Kind::Corrupt) }
+    };
+    let settings = Settings { keep: Keep::Always, ..settings(false) };
+    let Ok((store, _)) = Store::open(device, &settings, world, &Budget::new(64 << 20), &mut keep).await else {
+        return;
+    };
+    let held: BTreeMap<u32, Spilled> =
+        slots.0.lock().expect("nobody panics here").iter().map(|(&slot, held)| (slot, held.0)).collect();
+    assert_eq!(kept, held, "what is kept");
     read(&store, &slots).await;
 }
 
@@ -159,6 +191,6 @@ fuzz_target!(|input: &[u8]| {
     }
     let (changes, _) = bytes.as_chunks();
     let changes = changes.iter().take(64).copied().collect();
-    world.run(Answer::pending(change(device, world.clone(), changes)));
+    world.run(Answer::pending(change(device, world.clone(), changes, choices & 4 == 4)));
     world.power_off();
 });

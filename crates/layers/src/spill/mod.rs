@@ -24,11 +24,14 @@
 
 mod batch;
 mod cleaner;
+mod examining;
 pub mod format;
+mod keeping;
 mod length;
 mod opening;
 mod reading;
 mod segments;
+mod settings;
 mod space;
 mod stopping;
 mod store;
@@ -36,8 +39,10 @@ mod streams;
 mod upkeep;
 
 pub use batch::Batch;
-pub use opening::Settings;
+pub use keeping::Keeper;
 pub use reading::Pinned;
+pub use settings::{Keep, Settings};
+pub use stopping::Whole;
 pub use store::{Count, Location, Owner, Spilled, Store};
 
 #[cfg(test)]

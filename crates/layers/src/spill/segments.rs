@@ -118,6 +118,18 @@ impl Segments {
         assert_eq!(before, 0, "segment {segment} is opened and was not free");
     }
 
+    /// Notes the sequence number of a segment that was there when the file was opened.
+    pub(super) fn found(&self, segment: u32, seq: u64) {
+        self.seqs[segment as usize].store(seq, Ordering::Release);
+    }
+
+    /// A segment that was there when the file was opened is closed, and has so much room of records that slots name.
+    pub(super) fn restore(&self, segment: u32, room: u32) {
+        let word = State::Closed.bits() | u64::from(room);
+        let before = self.word(segment).swap(word, Ordering::AcqRel);
+        assert!(before == 0 && (1..=LIVE).contains(&u64::from(room)), "{room} bytes of segment {segment}");
+    }
+
     /// Adds the room of records that were written to an open segment.
     pub(super) fn add(&self, segment: u32, room: u32) {
         let before = self.word(segment).fetch_add(u64::from(room), Ordering::AcqRel);

@@ -79,6 +79,18 @@ impl Space {
         Some((segment as u32, seq))
     }
 
+    /// Takes a segment that was there when the file was opened.
+    pub(super) fn restore(&self, segment: u32) {
+        assert!(self.free.has(segment.into()), "segment {segment} is there once");
+        self.free.unmark(segment.into());
+        self.state.lock().count -= 1;
+    }
+
+    /// Numbers the segments that are opened from `seq` on.
+    pub(super) fn number_from(&self, seq: u64) {
+        self.state.lock().next_seq = seq;
+    }
+
     /// Gives back a segment that `end` makes free, in one step for who looks at both.
     pub(super) fn give(&self, segment: u32, end: impl FnOnce()) {
         let mut state = self.state.lock();

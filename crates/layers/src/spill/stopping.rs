@@ -12,15 +12,25 @@ use super::format::{
     self, CheckpointEntry, CheckpointSpan, Codec, Contents, FOOTER_LEN, Footer, Superblock, UNIT, read_tail,
 };
 use super::segments::State;
+use super::settings::codec_names;
 use super::space::Taker;
 use super::store::{Location, Owner, Store};
 use super::streams::Stream;
 
+/// What a device is, every page of which is in its file.
+pub struct Whole {
+    /// Its slots.
+    pub slots: u64,
+    /// Names of its codecs by number.
+    pub codecs: Vec<String>,
+}
+
 impl Store {
-    /// Ends the use of the file: afterwards nothing is written any more. The owner writes no batch meanwhile, and changes no slot.
+    /// Ends the use of the file: afterwards nothing is written any more. The owner writes no batch meanwhile, and changes no slot. With `whole`,
+    /// every page that it stores is in the file, which keeps them.
     ///
     /// Errors name what could not be written. The file is then as if its user had been killed.
-    pub async fn stop(self: &Arc<Self>, owner: &impl Owner) -> Result<(), Error> {
+    pub async fn stop(self: &Arc<Self>, owner: &impl Owner, whole: Option<&Whole>) -> Result<(), Error> {
         self.stopped.store(true, Ordering::Relaxed);
         if let Some(length) = &self.length {
             length.rest().await;
@@ -37,17 +47,28 @@ impl Store {
             }
         }
         let stop = async {
-            let checkpoint = self.write_checkpoint(owner).await.or_else(|kind| self.without(kind))?;
+            let written = self.write_checkpoint(owner, whole.is_some()).await;
+            let checkpoint =
+                written.or_else(|kind| if whole.is_some() { Err(kind) } else { self.without(kind) })?;
             if !mutant::on("spill: say that it is stopped before the last flush") {
                 self.device.flush().await?;
             }
-            let state = format::State::Stopped;
-            self.write_superblocks(&Superblock { state, checkpoint, ..self.superblock.clone() }).await
+            self.write_superblocks(&self.left_with(checkpoint, whole)).await
         };
         stop.await.map_err(|kind| {
             let name = &self.superblock.name;
             Error::new(kind, format!("the checkpoint of '{name}' cannot be written to its spill file"))
         })
+    }
+
+    fn left_with(&self, checkpoint: CheckpointSpan, whole: Option<&Whole>) -> Superblock {
+        let left = Superblock { state: format::State::Stopped, checkpoint, ..self.superblock.clone() };
+        match whole {
+            None => left,
+            Some(Whole { slots, codecs }) => {
+                Superblock { state: format::State::Kept, slots: *slots, codecs: codec_names(codecs), ..left }
+            }
+        }
     }
 
     /// What stands for a checkpoint that could not be written: none, where there was no room. A full disk is no reason to leave a file that
@@ -73,8 +94,12 @@ impl Store {
         Ok(())
     }
 
-    /// Writes which records slots name, segment after segment.
-    async fn write_checkpoint(self: &Arc<Self>, owner: &impl Owner) -> Result<CheckpointSpan, Kind> {
+    /// Writes which records slots name, segment after segment, of `all` of them or of those that can be read.
+    async fn write_checkpoint(
+        self: &Arc<Self>,
+        owner: &impl Owner,
+        all: bool,
+    ) -> Result<CheckpointSpan, Kind> {
         let (mut span, mut page) = (CheckpointSpan::default(), None);
         for segment in 0..self.segments.count() {
             let look = self.segments.look(segment);
@@ -82,6 +107,9 @@ impl Store {
                 continue;
             }
             let Some(entry) = self.live_records(segment, owner).await else {
+                if all {
+                    return Err(Kind::Io);
+                }
                 let name = &self.superblock.name;
                 tracing::warn!(
                     "{name}: segment {segment} of the spill file cannot be read: the checkpoint leaves its pages out"

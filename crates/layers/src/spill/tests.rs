@@ -2,6 +2,7 @@
 
 pub(super) mod faults;
 mod full;
+mod keeping;
 mod length;
 mod opening;
 mod reading;
@@ -82,6 +83,10 @@ fn settings() -> Settings {
     Settings { segment_shift: SHIFT, ..Settings::new("ram0", 1 << 20) }
 }
 
+fn whole_device() -> Whole {
+    Whole { slots: settings().slots, codecs: vec!["lz4".into()] }
+}
+
 /// Opens what `medium` holds.
 fn open(
     medium: Medium,
@@ -89,14 +94,34 @@ fn open(
     plan: Plan,
     seed: u64,
 ) -> Result<(House, Option<String>), Error> {
+    open_again(medium, settings, plan, seed, &BTreeMap::new())
+}
+
+/// The same, where the file may keep what was `stored`.
+fn open_again(
+    medium: Medium,
+    settings: &Settings,
+    plan: Plan,
+    seed: u64,
+    stored: &BTreeMap<u32, Vec<u8>>,
+) -> Result<(House, Option<String>), Error> {
     let world = World::new(seed);
     let disk = Arc::new(Disk::new(world.clone(), medium, BlockSize::PAGE, plan, seed));
     let budget = Budget::new(64 << 20);
     let (env, file) = (world.clone(), File::new(disk.clone(), world.clone()));
     let (settings, charged) = (settings.clone(), budget.clone());
-    let opened = run(&world, async move { Store::open(Arc::new(file), &settings, env, &charged).await })?;
+    let slots: Arc<Slots> = Arc::default();
+    let (held, stored) = (slots.clone(), stored.clone());
+    let opened = run(&world, async move {
+        let mut keep = |spilled: Spilled| {
+            let bytes = stored.get(&spilled.record.slot).cloned().ok_or(Kind::Corrupt)?;
+            let before = held.held.lock().insert(spilled.record.slot, Held { spilled, bytes });
+            if before.is_none() { Ok(()) } else { Err(Kind::Corrupt) }
+        };
+        Store::open(Arc::new(file), &settings, env, &charged, &mut keep).await
+    })?;
     let (store, note) = opened;
-    Ok((House { world, disk, store, slots: Arc::default(), budget }, note))
+    Ok((House { world, disk, store, slots, budget }, note))
 }
 
 fn run<T: 'static>(world: &World, future: impl Future<Output = T> + 'static) -> T {
@@ -192,7 +217,18 @@ impl House {
 
     fn stop(&self) -> Result<(), Error> {
         let (store, slots) = (self.store.clone(), self.slots.clone());
-        self.run(async move { store.stop(&*slots).await })
+        self.run(async move { store.stop(&*slots, None).await })
+    }
+
+    /// Stops a store whose slots have everything.
+    fn stop_whole(&self) -> Result<(), Error> {
+        let (store, slots) = (self.store.clone(), self.slots.clone());
+        self.run(async move { store.stop(&*slots, Some(&whole_device())).await })
+    }
+
+    /// What the slots hold.
+    fn stored(&self) -> BTreeMap<u32, Vec<u8>> {
+        self.slots.held.lock().iter().map(|(&slot, held)| (slot, held.bytes.clone())).collect()
     }
 
     /// Ends the world as a power cut does; what is left on the disk.

@@ -68,7 +68,8 @@ impl House {
         let device = Arc::new(Disk::new((SEGMENTS + 1) << shift));
         let settings = Settings { segment_shift: shift, batches: 2, ..Settings::new("ram0", 64) };
         let budget = Budget::new(64 << 20);
-        let open = Store::open(device, &settings, Arc::new(Tasks), &budget);
+        let mut keep = |_| false;
+        let open = Store::open(device, &settings, Arc::new(Tasks), &budget, &mut keep);
         Self { store: block_on(open).expect("it is blank").0, slots: Arc::default() }
     }
 
@@ -106,7 +107,7 @@ impl House {
     }
 
     fn verify(&self) {
-        block_on(self.store.stop(&*self.slots)).expect("the disk is sound");
+        block_on(self.store.stop(&*self.slots, None)).expect("the disk is sound");
         let named: Vec<_> = self.slots.held.lock().values().map(|held| held.spilled).collect();
         named.iter().for_each(|spilled| self.read(spilled.record.slot));
     }

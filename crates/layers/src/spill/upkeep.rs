@@ -89,7 +89,7 @@ impl Store {
     }
 
     /// Where this fails, the host keeps the room, and the next user of the segment has it.
-    async fn blank(&self, segment: u32) {
+    pub(super) async fn blank(&self, segment: u32) {
         let range =
             ByteRange::new(self.layout().segment_offset(segment), self.layout().segment_bytes() as u64);
         // What was zeroed has no footer any more. Of what was discarded nobody knows: the footer is zeroed here, where nobody waits for it.

@@ -14,8 +14,10 @@ pub(super) const CRC_AT: usize = UNIT - 4;
 pub enum State {
     /// It is in use, or its user was killed.
     InUse,
-    /// Its user has stopped, and left a checkpoint.
+    /// Its user has stopped, and left a checkpoint of the pages that were away.
     Stopped,
+    /// Its user has stopped, and the checkpoint has every page that it stored.
+    Kept,
 }
 
 /// The segments of a checkpoint: consecutive in their sequence numbers.
@@ -74,7 +76,7 @@ impl Superblock {
         bytes[16..32].copy_from_slice(&self.uuid);
         put64(&mut bytes, 32, self.slots);
         put32(&mut bytes, 40, self.layout.segments);
-        put32(&mut bytes, 44, if self.state == State::Stopped { 2 } else { 1 });
+        put32(&mut bytes, 44, self.state as u32 + 1);
         put64(&mut bytes, 48, self.checkpoint.seq);
         put32(&mut bytes, 56, self.checkpoint.segments);
         put32(&mut bytes, 60, self.name.len() as u32);
@@ -107,6 +109,7 @@ impl Superblock {
         let state = match le32(bytes, 44) {
             1 => State::InUse,
             2 => State::Stopped,
+            3 => State::Kept,
             _ => return None,
         };
         let name = bytes.get(NAME_AT..NAME_AT + NAME_LEN_MAX)?.get(..le32(bytes, 60) as usize)?;

@@ -96,7 +96,9 @@ fn growing(segments: u64, room: u64) -> (House, Arc<Short>) {
     let (env, budget) = (world.clone(), Budget::new(64 << 20));
     let charged = budget.clone();
     let opened = run(&world, async move {
-        Store::open_growing(file, whole, &settings(), env, &charged).await.expect("it is blank")
+        Store::open_growing(file, whole, &settings(), env, &charged, &mut |_| Err(Kind::Corrupt))
+            .await
+            .expect("it is blank")
     });
     (House { world, disk, store: opened.0, slots: Arc::default(), budget }, short)
 }

@@ -165,7 +165,9 @@ fn a_cut_at_any_time_leaves_a_file_that_can_be_told() {
             Box::pin(async move {
                 let budget = Budget::new(64 << 20);
                 let (store, _) =
-                    Store::open(Arc::new(file), &settings(), env, &budget).await.expect("it is blank");
+                    Store::open(Arc::new(file), &settings(), env, &budget, &mut |_| Err(Kind::Corrupt))
+                        .await
+                        .expect("it is blank");
                 *begun.lock() = true;
                 let slots = Arc::new(Slots::default());
                 for first in (0..80).step_by(4) {
@@ -173,7 +175,7 @@ fn a_cut_at_any_time_leaves_a_file_that_can_be_told() {
                         (first..first + 4).map(|slot| (slot % 60, bytes(slot.into(), 3000))).collect();
                     assert_eq!(spill(store.clone(), slots.clone(), pages).await.1, Ok(()));
                 }
-                store.stop(&*slots).await.expect("the disk is sound");
+                store.stop(&*slots, None).await.expect("the disk is sound");
                 *ended.lock() = true;
             }),
         );

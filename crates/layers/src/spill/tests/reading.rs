@@ -130,7 +130,11 @@ fn a_record_is_read_again_before_it_is_said_to_be_wrong() {
     let noisy = Arc::new(Noisy { file: File::new(disk, world.clone()), spoils: AtomicU32::new(0) });
     let force = Settings { force: true, ..settings() };
     let (device, env, budget) = (noisy.clone(), world.clone(), house.budget.clone());
-    let opened = run(&world, async move { Store::open(device, &force, env, &budget).await });
+    let opened =
+        run(
+            &world,
+            async move { Store::open(device, &force, env, &budget, &mut |_| Err(Kind::Corrupt)).await },
+        );
     let house = House { store: opened.expect("it is taken by force").0, ..house };
     house.spill_pages(0..8, 0);
     noisy.spoils.store(1, Ordering::Relaxed);

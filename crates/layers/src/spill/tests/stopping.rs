@@ -27,7 +27,7 @@ fn stop_cut_at(cut_at: u64, seed: u64) -> (Vec<u8>, BTreeMap<u32, Vec<u8>>, bool
     let ended: Arc<Mutex<bool>> = Arc::default();
     let told = ended.clone();
     let stop = async move {
-        store.stop(&*slots).await.expect("the disk is sound");
+        store.stop(&*slots, None).await.expect("the disk is sound");
         *told.lock() = true;
     };
     spillway_core::Env::spawn_here(&*house.world, Box::pin(stop));

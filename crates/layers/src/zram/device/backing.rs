@@ -91,7 +91,7 @@ impl Backing {
         self.ending.store(true, Ordering::SeqCst);
         let _turn = self.turn.hold().await;
         self.rest().await;
-        self.store.stop(owner).await
+        self.store.stop(owner, None).await
     }
 
     pub(crate) fn is_at_work(&self) -> bool {

@@ -158,7 +158,9 @@ impl Core {
         let (around, settings) = (attaching.around(), attaching.settings(&self.settings, force));
         let env = around.env.clone();
         self.table.copies.begin(self.size() / PAGE as u64).map_err(no_room)?;
-        let (store, given_up) = Store::open_growing(file, size, &settings, env, &around.budget).await?;
+        let (store, given_up) =
+            Store::open_growing(file, size, &settings, env, &around.budget, &mut |_| Err(Kind::Corrupt))
+                .await?;
         self.pressure.begin();
         let (env, of_all) = (around.env.clone(), (&self.meter, &self.pressure));
         self.backing.put(Some(Arc::new(Backing::new(store, path, stays, env, of_all))));

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use spillway_core::Error;
+use spillway_core::{Error, Kind};
 
 use super::*;
 use crate::spill::threads::{Disk, until_kept_up};
@@ -40,7 +40,9 @@ fn spilling(shift: u32) -> Arc<Zram> {
     let codecs = codec::NAMES.map(str::to_owned).to_vec();
     let settings = Settings { segment_shift: shift, batches: 2, codecs, ..Settings::new("ram0", SLOTS) };
     let disk = Arc::new(Disk::new((SEGMENTS + 1) << shift));
-    let store = block_on(Store::open(disk, &settings, env.clone(), &budget)).expect("it is blank").0;
+    let store = block_on(Store::open(disk, &settings, env.clone(), &budget, &mut |_| Err(Kind::Corrupt)))
+        .expect("it is blank")
+        .0;
     let of_all = (&zram.core.meter, &zram.core.pressure);
     let backing = Backing::new(store, PathBuf::from("disk"), true, env, of_all);
     zram.core.table.copies.begin(SLOTS).expect("there is memory");
