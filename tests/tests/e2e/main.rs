@@ -17,6 +17,7 @@ mod hostile;
 mod hot;
 mod image;
 mod inherited;
+mod kept;
 mod libnbd;
 mod locks;
 mod log;

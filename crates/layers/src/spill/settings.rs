@@ -15,6 +15,17 @@ pub enum Keep {
     Always,
 }
 
+impl Keep {
+    /// What is to be kept, or has to be there.
+    pub(crate) fn of(keep: bool, required: bool) -> Self {
+        match (keep, required) {
+            (_, true) => Keep::Always,
+            (true, false) => Keep::IfThere,
+            (false, false) => Keep::Never,
+        }
+    }
+}
+
 /// What a spill file is opened with.
 #[derive(Clone, Debug)]
 pub struct Settings {

@@ -18,7 +18,7 @@ use super::mover::deferring::Which;
 use super::mover::recompress::{self, Order};
 use super::mover::slices::Caller;
 use super::page::PAGE;
-use super::spill::writeback;
+use super::spill::writeback::{self, Why};
 use super::work::Slice;
 
 /// Moves objects together and returns the memory.
@@ -38,7 +38,8 @@ pub(super) fn compact(zram: &Zram) -> Answer<Result<(), Error>> {
 pub(super) fn write_back(zram: &Zram, text: &str) -> Answer<Result<(), Error>> {
     let resets = zram.core.resets();
     let parse = |slots| zram.core.backing().and_then(|_| scan::scans(text, slots));
-    run_on_pages(zram, Place::Background, parse, move |core, scans| writeback::run(core, resets, scans, None))
+    let write = move |core, scans| writeback::run(core, resets, scans, Why::Command);
+    run_on_pages(zram, Place::Background, parse, write)
 }
 
 /// Compresses pages again.

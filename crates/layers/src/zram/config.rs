@@ -8,6 +8,7 @@ use super::codec;
 use super::codec::streams::STREAMS_MAX;
 use super::page::DISKSIZE_MAX;
 use crate::options::{choices, options, unrelated};
+use crate::spill::Keep;
 use crate::spill::format::SEGMENT_SHIFT;
 use crate::surroundings::BackingDevice;
 
@@ -65,6 +66,13 @@ options! {
         "Take a spill file too that this device has left when it was killed, or the power went; its content is gone. No other machine may use \
          the file"
         .preset(Preset::Switch(false)).option("spill-retake");
+    Start keep: bool = Type::Switch,
+        "Keep what the device stores over a stop: all of it is written to the spill file then, and is there at the next start. After a \
+         crash the device starts empty, and the log says so"
+        .preset(Preset::Switch(false)).option("keep");
+    Start require_kept: bool = Type::Switch,
+        "The same, and refuse to start without what the device stored, as after a crash"
+        .preset(Preset::Switch(false)).option("require-kept");
     Live recompress_age: u64 = Type::Number(0, (1 << 24) - 1),
         "Pages that were not accessed for so long are recompressed with the strongest of recomp_algorithm; 0: by command alone"
         .unit(Unit::Seconds).preset(Preset::Number(0)).option("recompress-age");
@@ -108,6 +116,11 @@ pub(super) const MADE_BYTES: u64 = 32 << 20;
 const SEGMENT: u64 = 1 << SEGMENT_SHIFT;
 
 impl Settings {
+    /// Whether the file of the configuration keeps what the device stores.
+    pub(crate) fn keeps(&self) -> Keep {
+        Keep::of(self.keep, self.require_kept)
+    }
+
     /// Whether a page may be written back.
     pub(crate) fn may_write(&self) -> bool {
         !self.writeback_limit_enable.get() || self.writeback_limit.get() > 0
@@ -142,9 +155,16 @@ impl Config {
         std::thread::available_parallelism().map_or(1, usize::from).min(STREAMS_MAX)
     }
 
-    /// The spill file; [`spillway_core::Kind::Invalid`] where nothing says how large it may become.
+    /// The spill file; [`spillway_core::Kind::Invalid`] where nothing says how large it may become, or what it keeps has no place.
     pub(super) fn backing(&self) -> Result<Option<BackingDevice>, Error> {
+        let keeps = Keep::of(self.keep, self.require_kept);
+        if keeps != Keep::Never && (self.spill.is_none() || self.disksize == 0) {
+            let words = "keep and require_kept need a spill file and a size: give --spill and --size";
+            return Err(Error::invalid(words));
+        }
         match self.spill.clone() {
+            // One that has to be there is not made.
+            Some(path) if keeps == Keep::Always => Ok(Some(spill_device(path, None))),
             Some(path) => Ok(Some(spill_device(path, Some(self.spill_bytes()?.min(MADE_BYTES))))),
             None if self.spill_size == 0 => Ok(None),
             None => Err(Error::invalid(

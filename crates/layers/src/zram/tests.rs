@@ -24,6 +24,7 @@ mod block_state;
 pub(super) mod copies;
 mod deferring;
 mod ending;
+mod keeping;
 mod on_disk;
 pub(super) mod parallel;
 pub(super) mod pressure;

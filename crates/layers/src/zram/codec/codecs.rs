@@ -48,6 +48,24 @@ impl Codecs {
         if len == PAGE { format::Codec::RAW } else { format::Codec::compressed(self.number(priority) as u8) }
     }
 
+    /// The first priority of the codec of that number, if it is in use.
+    pub(crate) fn priority(&self, number: usize) -> Option<CodecIndex> {
+        self.in_use().find(|&priority| self.number(priority) == number)
+    }
+
+    /// Names of the codecs in use by their numbers; nothing for the others.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let name = |number| self.priority(number).map_or("", |_| CODECS[number].name);
+        (0..CODECS.len()).map(|number| name(number).to_owned()).collect()
+    }
+
+    /// The priorities that have a codec. The primary is found without a lock.
+    fn in_use(&self) -> impl Iterator<Item = CodecIndex> {
+        let is_in_use =
+            |&priority: &CodecIndex| priority == CodecIndex::PRIMARY || self.secondary(priority).is_some();
+        (0..PRIORITIES as u8).map(CodecIndex).filter(is_in_use)
+    }
+
     fn set(&self, priority: usize, codec: usize) {
         let shift = 8 * priority as u32;
         let other = self.numbers.load(Ordering::Relaxed) & !(0xff << shift);

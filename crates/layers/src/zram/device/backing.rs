@@ -7,7 +7,7 @@ use spillway_core::sync::{AtomicBool, AtomicU32, Ordering, RwLock, Semaphore, Wa
 use spillway_core::{Env, Error};
 
 use super::pressure::Pressure;
-use crate::spill::{Owner, Store};
+use crate::spill::{Owner, Store, Whole};
 use crate::writeback::{Meter, Pauses};
 
 /// The spill file that a device has at present, if any. It comes and goes while no slot names a record.
@@ -86,12 +86,12 @@ impl Backing {
         self.ending.load(Ordering::SeqCst)
     }
 
-    /// Ends the use of the file, for its `owner`; afterwards it says which pages it holds.
-    pub(crate) async fn end(&self, owner: &impl Owner) -> Result<(), Error> {
+    /// Ends the use of the file, for its `owner`; afterwards it says which pages it holds. Those are all, of a device that is `whole`.
+    pub(crate) async fn end(&self, owner: &impl Owner, whole: Option<&Whole>) -> Result<(), Error> {
         self.ending.store(true, Ordering::SeqCst);
         let _turn = self.turn.hold().await;
         self.rest().await;
-        self.store.stop(owner, None).await
+        self.store.stop(owner, whole).await
     }
 
     pub(crate) fn is_at_work(&self) -> bool {

@@ -25,6 +25,8 @@ pub(crate) struct Gathered {
     picks: Picks,
     /// Whether pages that are read meanwhile leave all the same.
     when: When,
+    /// They leave because the device ends: no limit counts, and they are written as they are.
+    keeps: bool,
     /// The last one did not fit.
     no_room: bool,
     // The last to go.
@@ -94,7 +96,12 @@ impl Gathered {
         let at_work = backing.begin_batch()?;
         let batch = backing.store.batch().await;
         let picks = Picks { core: core.clone(), all: Vec::new() };
-        Some(Self { batch, picks, when, no_room: false, at_work })
+        Some(Self { batch, picks, when, keeps: false, no_room: false, at_work })
+    }
+
+    /// The same, of a device that ends, whose pages all leave.
+    pub(crate) fn keeping(self) -> Self {
+        Self { when: When::Always, keeps: true, ..self }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -103,7 +110,8 @@ impl Gathered {
 
     /// Whether it has as much as goes into one I/O.
     pub(crate) fn is_full(&self) -> bool {
-        self.no_room || self.len() as u64 >= self.picks.core.settings.writeback_batch_size.get()
+        let wanted = self.picks.core.settings.writeback_batch_size.get();
+        self.no_room || !self.keeps && self.len() as u64 >= wanted
     }
 
     /// Picks what slot `index` holds, if it is an object that is `wanted`. What the spill file has still leaves at once.
@@ -125,14 +133,15 @@ impl Gathered {
         };
         let core = &*self.picks.core;
         // What cannot be read stays where it is, and fails when it is read.
-        let picked = if core.compressed_writeback.get() {
+        let picked = if self.keeps || core.compressed_writeback.get() {
             core.pick_into(index, wanted, room).map(|pick| (pick.cell().len(), pick))
         } else {
             pick_decoded(core, index, wanted, room, slice)
         };
         let Some((len, pick)) = picked else { return Added::Not };
         slice.count(work::COPY);
-        let Some(charged) = core.settings.take_page() else { return Added::NoLimit };
+        let charged = if self.keeps { Some(0) } else { core.settings.take_page() };
+        let Some(charged) = charged else { return Added::NoLimit };
         self.batch.keep(index.0, core.codecs.record_codec(len, pick.codec()), len);
         self.picks.all.push(Some(Gather { picked: pick.pause(), charged }));
         assert_eq!(self.len(), self.batch.len(), "each record has its slot");

@@ -10,7 +10,7 @@ use spillway_core::{BlockDevice, Error, Geometry, Kind, LocalFuture, Suspend, mu
 use crate::about;
 use crate::file::File;
 use crate::spill::format::Record;
-use crate::spill::{Location, Owner, Spilled, Store};
+use crate::spill::{Keep, Location, Owner, Spilled, Store};
 use crate::surroundings::BackingDevice;
 use crate::zram::config::Config;
 use crate::zram::device::attaching::{Attaching, Waiting};
@@ -137,7 +137,7 @@ impl Core {
     async fn let_go(&self) {
         let Some(backing) = self.backing.get() else { return };
         if !mutant::on("zram: let go of a spill file that says it is in use")
-            && let Err(error) = backing.end(self).await
+            && let Err(error) = backing.end(self, None).await
         {
             tracing::warn!("{}: {error}", backing.path.display());
         }
@@ -145,7 +145,7 @@ impl Core {
         self.pressure.end();
     }
 
-    /// Has `file` be the spill file, which is empty then, and may become so long. Returns what was given up, for people.
+    /// Has `file` be the spill file, which may become so long. It is empty then, or has what it kept. Returns what became of that, for people.
     async fn open_store(
         &self,
         attaching: &Attaching,
@@ -155,12 +155,15 @@ impl Core {
     ) -> Result<Option<String>, Error> {
         // Only a file of the configuration can be forced.
         let stays = force.is_some();
-        let (around, settings) = (attaching.around(), attaching.settings(&self.settings, force));
+        let (around, mut settings) = (attaching.around(), attaching.settings(&self.settings, force));
+        if stays && self.settings.keeps() != Keep::Never {
+            settings = self.keeping(settings);
+        }
         let env = around.env.clone();
         self.table.copies.begin(self.size() / PAGE as u64).map_err(no_room)?;
-        let (store, given_up) =
-            Store::open_growing(file, size, &settings, env, &around.budget, &mut |_| Err(Kind::Corrupt))
-                .await?;
+        let mut kept = |spilled| self.take_kept(spilled);
+        let opened = Store::open_growing(file, size, &settings, env, &around.budget, &mut kept).await;
+        let (store, given_up) = opened?;
         self.pressure.begin();
         let (env, of_all) = (around.env.clone(), (&self.meter, &self.pressure));
         self.backing.put(Some(Arc::new(Backing::new(store, path, stays, env, of_all))));
@@ -224,13 +227,14 @@ impl Suspend for Zram {
         self.core.ending.store(true, Ordering::Relaxed);
     }
 
-    /// Closes the spill file, so that it says which pages it holds.
+    /// Closes the spill file, so that it says which pages it holds; all of them where it is to keep them.
     fn suspend(&self) -> LocalFuture<Result<(), Error>> {
         let core = self.core.clone();
         Box::pin(async move {
             core.attaching.get().inspect(|attaching| attaching.end());
             match core.backing.get() {
-                Some(backing) => backing.end(&*core).await,
+                Some(backing) if core.keeps(&backing) => core.keep(&backing).await,
+                Some(backing) => backing.end(&*core, None).await,
                 None => Ok(()),
             }
         })

@@ -7,7 +7,7 @@ use std::time::Duration;
 use spillway_core::Place;
 use spillway_core::sync::{MutexGuard, Ordering};
 
-use super::writeback;
+use super::writeback::{self, Why};
 use crate::spill::Count;
 use crate::zram::control::scan::{Pages, Scan};
 use crate::zram::device::Core;
@@ -64,7 +64,7 @@ impl Core {
         let (core, resets, slots) = (self.clone(), self.resets(), self.size() / PAGE as u64);
         let scans = vec![Scan { pages: Pages::All, slots: 0..slots }];
         let run = move || async move {
-            let outcome = writeback::run(core.clone(), resets, scans, Some(age)).await;
+            let outcome = writeback::run(core.clone(), resets, scans, Why::Age(age)).await;
             if let Err(error) = outcome {
                 tracing::debug!("not all old pages could leave: {error}");
             }

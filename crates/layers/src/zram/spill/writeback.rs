@@ -28,25 +28,31 @@ use crate::zram::slots::mark::Mark;
 use crate::zram::slots::picked::When;
 use crate::zram::work::Slice;
 
-/// Writes back what `scans` name; of these, where `age` is given, what was not accessed for so many seconds, as far as the device may write
-/// by itself. One run at a time. It ends once the device, which was reset `resets` times when it was asked for, is reset again.
+/// Why pages are written back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// A command names them.
+    Command,
+    /// They were not accessed for so many seconds: as far as the device may write by itself.
+    Age(u64),
+    /// The device ends, and its spill file keeps them: all of them, whatever is deferred or limited.
+    Keep,
+}
+
+/// Writes back what `scans` name and `why` means. One run at a time. It ends once the device, which was reset `resets` times when it was asked
+/// for, is reset again.
 ///
 /// [`Kind::NoDevice`] without a spill file; [`Kind::NoSpace`] where it is full; [`Kind::Io`] where `writeback_limit` is used up, or an
 /// I/O has failed.
-pub(crate) async fn run(
-    core: Arc<Core>,
-    resets: u64,
-    scans: Vec<Scan>,
-    age: Option<u64>,
-) -> Result<(), Error> {
+pub(crate) async fn run(core: Arc<Core>, resets: u64, scans: Vec<Scan>, why: Why) -> Result<(), Error> {
     let backing = core.backing()?;
     let _turn = backing.turn.hold().await;
     let scans = scans.into_iter();
-    let mut run = Run { core: &core, backing: &backing, resets, scans, left: None, age, ended: None };
+    let mut run = Run { core: &core, backing: &backing, resets, scans, left: None, why, ended: None };
     let (mut under_way, mut outcome) = (FuturesUnordered::new(), Ok(()));
     let mut written = Vec::new();
     while let Some(full) = beside(&mut under_way, &mut written, run.gather()).await {
-        if age.is_some() {
+        if matches!(why, Why::Age(_)) {
             let why = "they were old enough";
             backing.pressure.note(Last { at: core.env.coarse_now(), pages: full.len(), why });
         }
@@ -59,8 +65,8 @@ pub(crate) async fn run(
     written.extend(under_way.collect::<Vec<_>>().await);
     written.drain(..).for_each(|result| run.note(result, &mut outcome));
     match run.ended {
-        Some(kind) => Err(why(kind)),
-        None => outcome.map_err(why),
+        Some(kind) => Err(refusal(kind)),
+        None => outcome.map_err(refusal),
     }
 }
 
@@ -80,7 +86,7 @@ async fn beside<F: Future<Output = Written>, T>(
     .await
 }
 
-fn why(kind: Kind) -> Error {
+fn refusal(kind: Kind) -> Error {
     Error::new(
         kind,
         match kind {
@@ -101,8 +107,7 @@ struct Run<'a> {
     scans: std::vec::IntoIter<Scan>,
     /// What is left of the present scan.
     left: Option<Scan>,
-    /// Only pages that were not accessed for so many seconds, and only as far as the device may write by itself.
-    age: Option<u64>,
+    why: Why,
     /// Why nothing more is gathered.
     ended: Option<Kind>,
 }
@@ -119,8 +124,10 @@ impl Run<'_> {
 
     /// I/Os in flight: one where pages are written one at a time, few while clients read from the spill file.
     fn depth(&self) -> usize {
-        if self.core.settings.writeback_batch_size.get() == 1 {
-            return 1;
+        match self.why {
+            Why::Keep => return self.core.settings.writeback_depth,
+            _ if self.core.settings.writeback_batch_size.get() == 1 => return 1,
+            _ => {}
         }
         let waiting =
             Waiting { reads: self.backing.meter.is_read(), room: self.backing.pressure.is_waited_for() };
@@ -133,13 +140,16 @@ impl Run<'_> {
             self.ended = Some(Kind::ShuttingDown);
             return None;
         };
+        if self.why == Why::Keep {
+            gathered = gathered.keeping();
+        }
         let mut slice = Slice::new();
         while !gathered.is_full() && self.ended.is_none() {
             if self.is_ending() {
                 self.ended = Some(Kind::ShuttingDown);
                 break;
             }
-            if self.age.is_some() && !self.core.may_spill(self.backing) {
+            if matches!(self.why, Why::Age(_)) && !self.core.may_spill(self.backing) {
                 break;
             }
             let Some((pages, slots)) = self.next_slots() else { break };
@@ -177,8 +187,12 @@ impl Run<'_> {
                 return index;
             }
             // The time is asked for under the slot's lock: no access is later.
-            let old = |mark: Mark| self.age.is_none_or(|age| u64::from(mark.age(self.core.seconds())) >= age);
-            let wanted = |mark, cell: Cell| pages.mean(mark, cell.len()) && old(mark);
+            let old = |mark: Mark, age| u64::from(mark.age(self.core.seconds())) >= age;
+            let wanted = |mark, cell: Cell| match self.why {
+                Why::Command => pages.mean(mark, cell.len()),
+                Why::Age(age) => pages.mean(mark, cell.len()) && old(mark, age),
+                Why::Keep => true,
+            };
             match gathered.add(SlotIndex::new(index), wanted, slice) {
                 Added::Yes | Added::AtOnce | Added::Not => {}
                 Added::NoRoom => return index,
@@ -190,6 +204,7 @@ impl Run<'_> {
 
     /// The device ends, or was reset.
     fn is_ending(&self) -> bool {
-        self.core.go_on_since(self.resets).is_err() || self.backing.is_ending() || self.core.size() == 0
+        let ends = self.why != Why::Keep && self.core.go_on_since(self.resets).is_err();
+        ends || self.backing.is_ending() || self.core.size() == 0
     }
 }

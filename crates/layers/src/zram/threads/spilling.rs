@@ -12,7 +12,7 @@ use crate::zram::config::BringBack;
 use crate::zram::control::scan::{self, Scan};
 use crate::zram::device::backing::Backing;
 use crate::zram::mover::recompress::{self, Order};
-use crate::zram::spill::writeback;
+use crate::zram::spill::writeback::{self, Why};
 
 /// Segments of which each takes three pages that do not compress, or seven, of which one that is live can be copied with profit.
 const SMALL: u32 = 14;
@@ -59,7 +59,7 @@ pub(super) fn noise(number: u64) -> Vec<u8> {
 
 pub(super) fn write_back(zram: &Zram, slots: std::ops::Range<u64>) -> Result<(), Error> {
     let scan = Scan { pages: scan::Pages::All, slots };
-    block_on(writeback::run(zram.core.clone(), zram.core.resets(), vec![scan], None))
+    block_on(writeback::run(zram.core.clone(), zram.core.resets(), vec![scan], Why::Command))
 }
 
 fn spill(zram: &Zram, slots: std::ops::Range<u64>) {
