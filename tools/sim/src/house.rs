@@ -2,6 +2,7 @@
 
 mod ending;
 mod hanging;
+mod keeping;
 mod neighbour;
 
 use std::cell::{Cell, OnceCell};
@@ -22,7 +23,7 @@ use crate::growing::Growth;
 use crate::network::{Network, Way};
 use crate::others::Others;
 use crate::room::MemoryRoom;
-use crate::row::Row;
+use crate::row::{Left, Row};
 use crate::scenario::{Phase, Scenario};
 use crate::spill::Spill;
 use crate::story::Story;
@@ -50,6 +51,10 @@ pub(crate) struct House {
     pub(crate) stopped: Cell<bool>,
     /// A spill file is taken whatever it holds.
     force: bool,
+    /// What is to be there, of a stack whose disk keeps it.
+    left: Option<Left>,
+    /// What this phase leaves.
+    pub(crate) leaves: Cell<Option<Left>>,
     /// Bytes that the crash before may have taken.
     at_risk: Option<u64>,
     buffers: Buffers,
@@ -104,7 +109,11 @@ impl House {
             faulty: phase.faulty() || bad,
             reads_fail: phase.reads_fail() || bad,
             commits: row.commits,
-            spill: row.spill.map(|bytes| Rc::new(Spill::new(bytes, phase.spoils() || bad, force))),
+            spill: row.spill.map(|bytes| {
+                // What was kept may be spoiled since an earlier phase.
+                let spoils = phase.spoils() || bad || row.kept && force;
+                Rc::new(Spill::new(bytes, spoils, force).keeping(row.kept))
+            }),
             payloads: Rc::default(),
             client: None,
         };
@@ -121,6 +130,8 @@ impl House {
             drained,
             stopped,
             force,
+            left: story.left.get(),
+            leaves: Cell::new(story.left.get().map(|left| Left { sure: false, ..left })),
             at_risk,
             buffers,
             network: scenario.network,
@@ -191,6 +202,7 @@ impl House {
         let (row, refused, force) = (self.row, self.refused, self.force);
         let regions_bytes = if refused { 0 } else { REGIONS_BYTES };
         let (world, disks, budget) = (self.world.clone(), self.disks.clone(), self.budget.clone());
+        let left = self.left;
         let (way, neighbour, others) = (self.network, self.neighbour.clone(), self.visitor.others.clone());
         if row.exact {
             others.join(&self.visitor.model);
@@ -203,7 +215,10 @@ impl House {
                 Some(second) => second.open(&world, &budget).await,
                 None => Ok(()),
             };
-            let first = row.open(&world, &disks, &budget, regions_bytes, force).await;
+            let mut first = row.open(&world, &disks, &budget, regions_bytes, force, left).await;
+            if first.is_err() && force && left.is_some() {
+                first = row.open(&world, &disks, &budget, regions_bytes, true, None).await;
+            }
             let opened = second.and(first).and_then(|stack| {
                 let device = Way::serve(way, stack.device.clone(), &budget)?;
                 let room = row.exact.then(|| MemoryRoom::new(&budget, refused));
@@ -220,6 +235,7 @@ impl House {
         });
         self.until_done(vec![opening])?;
         if self.visitor.site.get().is_some() {
+            self.find_kept();
             self.visitor.find_size()?;
         }
         match failure.get() {

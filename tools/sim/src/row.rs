@@ -37,6 +37,8 @@ pub struct Row {
     pub disk: Option<u32>,
     /// Bytes of a disk to which such a stack spills: what lies there is gone after a crash too.
     pub spill: Option<u64>,
+    /// That disk keeps what the device stores, from a stop to the next start.
+    pub kept: bool,
     /// There is a second one like it, `OTHER`, that resets attach instead.
     pub attaches: bool,
     /// A write cache on a disk of its own above it.
@@ -75,6 +77,15 @@ impl fmt::Debug for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
     }
+}
+
+/// What the phase before has left of a stack whose disk keeps what it stores.
+#[derive(Clone, Copy, Debug)]
+pub struct Left {
+    /// Bytes that the device had.
+    pub bytes: u64,
+    /// It was stopped in order: its content has to be there.
+    pub sure: bool,
 }
 
 /// A write cache.
@@ -219,8 +230,8 @@ impl Row {
         Budget::new(self.tight_budget.filter(|_| tight).unwrap_or(64 << 20))
     }
 
-    /// Opens the stack in `world`, over its disks, with so many bytes of regions. `force`: a spill file is taken whatever it holds.
-    /// Fails as [`Stack::open`] does.
+    /// Opens the stack in `world`, over its disks, with so many bytes of regions. `force`: a spill file is taken whatever it holds; but for what
+    /// was `left` there to be taken. Fails as [`Stack::open`] does.
     pub async fn open(
         &self,
         world: &Arc<World>,
@@ -228,11 +239,13 @@ impl Row {
         budget: &Arc<Budget>,
         regions_bytes: u64,
         force: bool,
+        left: Option<Left>,
     ) -> Result<Stack, Error> {
         let disks = disks.to_vec();
-        let mut config = (self.config)(self.bytes);
+        let mut config = (self.config)(left.map_or(self.bytes, |left| left.bytes));
         if let OriginConfig::Zram(zram) = &mut config.origin {
-            zram.force = force;
+            (zram.force, zram.keep) = (force, left.is_some());
+            zram.require_kept = left.is_some_and(|left| left.sure);
         }
         let around = Surroundings {
             name: "device".into(),

@@ -10,6 +10,7 @@ use spillway_sim::model::{Loss, Violation};
 use spillway_sim::world::World;
 
 use crate::house::House;
+use crate::row::Left;
 use crate::scenario::{Phase, Scenario};
 use crate::story::{Story, looks};
 
@@ -47,14 +48,16 @@ fn play(scenario: &Scenario) -> Result<Summary, Violation> {
     let durable = scenario.row.is_durable();
     let model = Rc::new(RefCell::new(scenario.row.model(scenario.large_sectors)));
     let (numbers, at_risk) = (Rc::default(), Cell::default());
-    let story = Story { model: model.clone(), numbers, at_risk, looks: looks(scenario).into() };
+    let kept = scenario.row.kept;
+    let left = Cell::new(kept.then_some(Left { bytes: scenario.row.bytes, sure: false }));
+    let story = Story { model: model.clone(), numbers, at_risk, left, looks: looks(scenario).into() };
     let mut media = scenario.row.media();
     let mut summary = Summary::default();
-    let mut force = false;
+    let (mut force, mut spoiled, mut made) = (false, false, false);
     // A cache that is large is drained in few stories.
     let drain = scenario.row.cache.is_some() && (!scenario.row.full || scenario.seed.is_multiple_of(16));
     let last = Phase { drain, ..Phase::quiet() };
-    for (index, phase) in scenario.phases.iter().chain(durable.then_some(&last)).enumerate() {
+    for (index, phase) in scenario.phases.iter().chain((durable || kept).then_some(&last)).enumerate() {
         let seed = scenario.seed.wrapping_add(index as u64 * 0x9e37_79b9);
         tracing::debug!("phase {index}");
         let house = House::new(scenario, phase, &media, &story, seed, force);
@@ -64,7 +67,8 @@ fn play(scenario: &Scenario) -> Result<Summary, Violation> {
         summary.boundaries.push(house.disks.iter().map(|disk| disk.boundaries()).collect());
         summary.calls.push(house.disks.iter().map(|disk| disk.calls()).collect());
         house.disks.iter().for_each(|disk| disk.cut());
-        let (drained, stopped) = (house.drained.get(), house.stopped.get());
+        let (drained, stopped, leaves) = (house.drained.get(), house.stopped.get(), house.leaves.get());
+        let opened = house.is_open();
         let disks = house.leave()?;
         result?;
         let ignored = disks.iter().any(|disk| disk.has_ignored());
@@ -79,6 +83,19 @@ fn play(scenario: &Scenario) -> Result<Summary, Violation> {
             let killed = phase.keeps_power.iter().take(disks.len()).all(|keeps| *keeps);
             story.at_risk.set(scenario.row.at_risk.filter(|_| killed && !phase.faulty()));
             summary.crashes += 1;
+        } else if kept {
+            media = stop(scenario, phase, &disks).0;
+            model.borrow_mut().crash(Loss::Nothing);
+            if ignored {
+                model.borrow_mut().allow_ignored_flush();
+            }
+            // What is refused, or cannot be read, has a reason from now on; and until it is opened, because it may be half made.
+            spoiled |= phase.faulty() || ignored;
+            made |= opened;
+            force = spoiled || !made;
+            let bytes = leaves.map_or(scenario.row.bytes, |left| left.bytes);
+            let sure = leaves.is_some_and(|left| left.sure) && !ignored;
+            story.left.set(Some(Left { bytes, sure }));
         } else {
             media = stop(scenario, phase, &disks).0;
             // What was not stopped in order is taken by force only.

@@ -105,7 +105,8 @@ impl Scenario {
             resets.iter_mut().for_each(|phase| spill::put_resets(&mut random, row, &mut phase.steps));
         }
         let (tight, idle_workers) = (random.below(4) == 0, random.below(4) as usize);
-        let refused = random.below(32) == 0;
+        // What is kept needs memory to begin.
+        let refused = random.below(32) == 0 && !row.kept;
         // By a chance of their own, so that the steps are the same either way.
         let mut random = Random(seed ^ 0x6e65_7477_6f72_6b00);
         let network = (random.below(2) == 0).then(|| Way::draw(&mut random));

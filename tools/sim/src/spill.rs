@@ -129,6 +129,8 @@ pub(crate) struct Spill {
     bytes: u64,
     /// The disk may give something else than was written, or nothing.
     pub(crate) spoils: bool,
+    /// It has pages from the start that no write of this phase has put there.
+    kept: bool,
     /// A disk may be one that was not let go in order: it is refused.
     pub(crate) left: bool,
     /// When a write to the disk began for the last time, or soon after.
@@ -141,7 +143,12 @@ pub(crate) struct Spill {
 impl Spill {
     pub(crate) fn new(bytes: u64, spoils: bool, left: bool) -> Self {
         let (limited, held_back) = (Cell::default(), Cell::default());
-        Self { bytes, spoils, left, last_write: Cell::default(), limited, held_back }
+        Self { bytes, spoils, kept: false, left, last_write: Cell::default(), limited, held_back }
+    }
+
+    /// The same of a disk that keeps pages from phase to phase, or not.
+    pub(crate) fn keeping(self, kept: bool) -> Self {
+        Self { kept, ..self }
     }
 
     /// A write to the disk has begun since this was last said.
@@ -167,7 +174,7 @@ impl Spill {
     /// Whether a request to `range` that began with this doubt may fail.
     pub(crate) fn may_fail(&self, doubt: Doubt, op: Op) -> bool {
         let reads = matches!(op, Op::Read | Op::Write | Op::WriteZeroes);
-        self.spoils && reads && (doubt.needs || doubt.since != self.last_write.get())
+        self.spoils && reads && (self.kept || doubt.needs || doubt.since != self.last_write.get())
     }
 
     /// Whether a request needs a page that may lie on the disk.

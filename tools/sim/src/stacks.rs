@@ -271,6 +271,27 @@ pub const STACKS: &[Row] = &[
         empty: &["orig_data_size", "compr_data_size", "mem_used_total", "spill_bytes", "lost_pages"],
         ..ZRAM
     },
+    Row {
+        name: "zram-kept",
+        config: recompressing,
+        spill: Some(4 * SPILL_BYTES),
+        kept: true,
+        knobs: &[
+            ("writeback", &["page_indexes=0-127", "page_indexes=0-127", "idle", "huge"]),
+            ("writeback_limit", &["0", "3", "40"]),
+            ("writeback_limit_enable", &["0", "1"]),
+            ("writeback_batch_size", &["1", "3", "256"]),
+            ("deferred_bytes_max", &["0", "16K", "128K"]),
+            ("recompress", &["priority=1", "algo=deflate"]),
+            ("idle", &["all"]),
+            ("bring_back", &["second", "always"]),
+            ("compact", &["1"]),
+        ],
+        tight_budget: None,
+        exact: false,
+        empty: &["orig_data_size", "compr_data_size", "mem_used_total", "spill_bytes", "lost_pages"],
+        ..ZRAM
+    },
     Row { name: "delay-zram", config: |bytes| zram(bytes, "lz4", vec![delay()]), ..ZRAM },
 ];
 
@@ -280,6 +301,7 @@ const DURABLE: Row = Row {
     bytes: 128 << 10,
     disk: Some(4096),
     spill: None,
+    kept: false,
     attaches: false,
     cache: None,
     commits: false,

@@ -10,6 +10,7 @@ use spillway_sim::model::{Model, Violation};
 use spillway_sim::workload::Step;
 
 use crate::growing::sectors_max;
+use crate::row::Left;
 use crate::scenario::Scenario;
 
 /// Sectors that are read at once when everything is looked at.
@@ -21,6 +22,8 @@ pub(crate) struct Story {
     pub(crate) numbers: Rc<Cell<u64>>,
     /// Bytes that were acknowledged and that the last crash may have taken at most, where that is limited.
     pub(crate) at_risk: Cell<Option<u64>>,
+    /// What the phase before has left of a stack whose disk keeps what it stores.
+    pub(crate) left: Cell<Option<Left>>,
     /// What is looked at in each phase: first sectors and ends.
     pub(crate) looks: Rc<[(u64, u64)]>,
 }

@@ -56,7 +56,7 @@ impl Neighbour {
 
     /// Opens it. Fails as the other does.
     pub(super) async fn open(self, world: &Arc<World>, budget: &Arc<Budget>) -> Result<(), Error> {
-        let stack = self.row.open(world, &self.disks, budget, REGIONS_BYTES, false).await?;
+        let stack = self.row.open(world, &self.disks, budget, REGIONS_BYTES, false, None).await?;
         let device = Aligned::charged(stack.device.clone(), budget)?;
         let room = self.row.exact.then(|| MemoryRoom::new(budget, false));
         if self.row.exact {
