@@ -109,15 +109,10 @@ impl House {
             faulty: phase.faulty() || bad,
             reads_fail: phase.reads_fail() || bad,
             commits: row.commits,
-            spill: row.spill.map(|bytes| {
-                // What was kept may be spoiled since an earlier phase.
-                let spoils = phase.spoils() || bad || row.kept && force;
-                Rc::new(Spill::new(bytes, spoils, force).keeping(row.kept))
-            }),
+            spill: spill_of(row, phase.spoils() || bad, force),
             payloads: Rc::default(),
             client: None,
         };
-        let (refused, drained, stopped) = (scenario.refused, Cell::default(), Cell::default());
         // What a disk loses now, before anybody has looked, no kill has taken.
         let at_risk = story.at_risk.get().filter(|_| !phase.faulty());
         Self {
@@ -125,10 +120,10 @@ impl House {
             world,
             disks,
             budget,
-            refused,
+            refused: scenario.refused,
             answers,
-            drained,
-            stopped,
+            drained: Cell::default(),
+            stopped: Cell::default(),
             force,
             left: story.left.get(),
             leaves: Cell::new(story.left.get().map(|left| Left { sure: false, ..left })),
@@ -351,4 +346,10 @@ impl House {
             ))),
         }
     }
+}
+
+/// The disk that a stack spills to. What it keeps may be spoiled since an earlier phase, after which it is opened by force.
+fn spill_of(row: &Row, spoils: bool, force: bool) -> Option<Rc<Spill>> {
+    let spoils = spoils || row.kept && force;
+    row.spill.map(|bytes| Rc::new(Spill::new(bytes, spoils, force).keeping(row.kept)))
 }

@@ -68,7 +68,7 @@ impl House {
         let device = Arc::new(Disk::new((SEGMENTS + 1) << shift));
         let settings = Settings { segment_shift: shift, batches: 2, ..Settings::new("ram0", 64) };
         let budget = Budget::new(64 << 20);
-        let mut keep = |_| false;
+        let mut keep = |_| Err(Kind::Corrupt);
         let open = Store::open(device, &settings, Arc::new(Tasks), &budget, &mut keep);
         Self { store: block_on(open).expect("it is blank").0, slots: Arc::default() }
     }
