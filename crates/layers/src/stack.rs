@@ -162,7 +162,7 @@ const DRAIN: &str = "drain";
 
 impl Stack {
     /// Opens what `config` says, from the origin up, on a thread that runs tasks. An error calls the part by its own of the `names`, which
-    /// come in the same order, or else by its place in a file; dropped, it leaves what was opened so far as a crash would.
+    /// come in the same order, or else by its place in a file, and ends what was opened before; dropped, it leaves that as a crash would.
     pub async fn open(config: &StackConfig, names: &[&str], around: &Surroundings) -> Result<Self, Error> {
         let name = |part: usize| match (names.get(part), part) {
             (Some(name), _) => (*name).to_owned(),
@@ -174,16 +174,38 @@ impl Stack {
         let device = opened.device.clone();
         let mut stack = Self { device, parts: Vec::new(), notes: Vec::new(), at_risk: Vec::new() };
         stack.put(config.origin.kind(), opened);
-        for (index, layer) in config.layers.iter().enumerate() {
-            let opened = layer.open(stack.device.clone(), around).await;
-            let opened = opened.map_err(|error| about(&name(index + 1), &error))?;
-            stack.put(layer.kind(), opened);
+        match stack.open_layers(config, name, around).await {
+            Ok(()) => Ok(stack),
+            Err(error) => {
+                stack.end().await;
+                Err(error)
+            }
         }
-        number(&mut stack.parts);
-        assert_eq!(stack.parts.len(), 1 + config.layers.len(), "each part of the configuration is open");
-        stack.notes.dedup();
-        stack.put_limits(around)?;
-        Ok(stack)
+    }
+
+    async fn open_layers(
+        &mut self,
+        config: &StackConfig,
+        name: impl Fn(usize) -> String,
+        around: &Surroundings,
+    ) -> Result<(), Error> {
+        for (index, layer) in config.layers.iter().enumerate() {
+            let opened = layer.open(self.device.clone(), around).await;
+            self.put(layer.kind(), opened.map_err(|error| about(&name(index + 1), &error))?);
+        }
+        number(&mut self.parts);
+        assert_eq!(self.parts.len(), 1 + config.layers.len(), "each part of the configuration is open");
+        self.notes.dedup();
+        self.put_limits(around)
+    }
+
+    /// Ends the parts from the top down, of a stack that no client has used. The log has what they fail with.
+    pub async fn end(&self) {
+        let parts = || self.parts.iter().filter_map(|part| part.suspend.as_ref());
+        parts().for_each(|part| part.wind_down());
+        for part in parts() {
+            part.suspend().await.unwrap_or_else(|error| tracing::warn!("{error}"));
+        }
     }
 
     fn put(&mut self, kind: &'static str, opened: OpenDevice) {

@@ -135,3 +135,25 @@ fn a_device_that_leaves_a_server_is_kept_and_comes_back_to_another() {
     let read = spillway_tests::raw::Client::open(second.socket(), "cold").read(0, 2 << 20);
     assert!(read.expect("it is read") == bytes);
 }
+
+/// Another device is refused, and the server does not start: that is no crash of the first.
+#[test]
+fn a_start_that_fails_takes_nothing_from_a_device_that_was_opened() {
+    let folder = Arc::new(Scratch::new());
+    let device = |name: &str, spill: PathBuf, keep: &str| {
+        format!(
+            "[[device]]\nname = {name:?}\norigin = {{ kind = \"zram\", disksize = \"16M\", spill = {spill:?}, {keep} = true }}\n"
+        )
+    };
+    let first = device("first", file(&folder), "keep");
+    let launch = |text: &str| Launch::serve(folder.clone(), text).flag("-v");
+    let server = launch(&first).start();
+    let bytes = pattern::half_random(3, 0, 2 << 20);
+    let open = |server: &Server| spillway_tests::raw::Client::open(server.socket(), "first");
+    open(&server).write(0, &bytes).expect("it is written");
+    stop(server);
+    let refused = launch(&(first.clone() + &device("second", folder.join("absent"), "require_kept"))).run();
+    assert!(refused.code != Some(0) && refused.err.contains("second"), "{refused}");
+    let server = launch(&first).start();
+    assert!(open(&server).read(0, 2 << 20).expect("it is read") == bytes);
+}

@@ -162,7 +162,7 @@ async fn flip(device: &Arc<Memory>, [low, high, flip]: [u8; 3]) {
 async fn start(device: Arc<Memory>, world: Arc<World>, slots: Slots) {
     let mut kept = BTreeMap::new();
     let mut keep = |spilled: Spilled| {
-        if kept.insert(spilled.slot, spilled).is_none() { Ok(()) } else { Err(Kind::Corrupt) }
+        if kept.insert(spilled.record.slot, spilled).is_none() { Ok(()) } else { Err(Kind::Corrupt) }
     };
     let settings = Settings { keep: Keep::Always, ..settings(false) };
     let Ok((store, _)) = Store::open(device, &settings, world, &Budget::new(64 << 20), &mut keep).await else {

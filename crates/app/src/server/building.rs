@@ -32,6 +32,11 @@ pub(crate) struct Built {
 }
 
 impl Built {
+    /// Ends what nobody has used.
+    pub(crate) async fn end(self) {
+        self.stack.end().await;
+    }
+
     /// Lets clients of `exports` find it.
     pub(crate) fn enter(self, exports: &Exports, address: Address) -> Result<Device, Error> {
         let export = Export::new(self.name, self.aligned)?;
@@ -65,11 +70,18 @@ impl Builder {
     /// Builds a device. The room `kept` is for what it takes above its stack.
     pub(crate) async fn build(&self, plan: DevicePlan, kept: Option<Charge>) -> Result<Built, Error> {
         let stack = self.opening.stack(&plan.name, &plan.stack, plan.names).await?;
-        stack.limit(&plan.limits)?;
+        let limited = stack.limit(&plan.limits);
         drop(kept);
-        let aligned = self.opening.aligned(&stack, self.mount.is_some())?;
-        let file = self.mount.as_ref().map(|mount| file_below(mount, &plan.name));
-        Ok(Built { name: plan.name, read_only: plan.read_only, stack, aligned, file })
+        match limited.and_then(|()| self.opening.aligned(&stack, self.mount.is_some())) {
+            Ok(aligned) => {
+                let file = self.mount.as_ref().map(|mount| file_below(mount, &plan.name));
+                Ok(Built { name: plan.name, read_only: plan.read_only, stack, aligned, file })
+            }
+            Err(error) => {
+                stack.end().await;
+                Err(error)
+            }
+        }
     }
 
     /// Builds a compressed RAM disk without a size, under the first number that no device of this user has.

@@ -104,10 +104,18 @@ impl Server {
             devices.into_iter().for_each(|device| self.devices.add(Arc::new(device)));
             return Ok(());
         }
-        for device in built {
-            let listener = listening::own(&self.builder.folder, &device.name)?;
-            let device = self.endpoints.serve_alone(device, listener, &self.workers, limits)?;
-            self.devices.add(Arc::new(device));
+        let mut rest = built.into_iter();
+        while let Some(device) = rest.next() {
+            match listening::own(&self.builder.folder, &device.name) {
+                Ok(listener) => {
+                    let device = self.endpoints.serve_alone(device, listener, &self.workers, limits)?;
+                    self.devices.add(Arc::new(device));
+                }
+                Err(error) => {
+                    [device].into_iter().chain(rest).for_each(|device| self.end_unused(device));
+                    return Err(error);
+                }
+            }
         }
         Ok(())
     }
@@ -119,11 +127,24 @@ impl Server {
         let mut kept: Vec<_> = plans.iter().map(|_| budget.hold(Aligned::BYTES_MAX).ok()).collect();
         let mut plans: Vec<_> = plans.into_iter().enumerate().collect();
         plans.sort_by_key(|(_, plan)| plan.takes_what_is_left());
-        let build = |(place, plan)| Ok((place, self.build(plan, kept.pop().flatten())?));
-        let mut built = plans.into_iter().map(build).collect::<Result<Vec<_>>>()?;
+        let mut built: Vec<(usize, Built)> = Vec::new();
+        for (place, plan) in plans {
+            match self.build(plan, kept.pop().flatten()) {
+                Ok(device) => built.push((place, device)),
+                Err(error) => {
+                    built.into_iter().for_each(|(_, device)| self.end_unused(device));
+                    return Err(error);
+                }
+            }
+        }
         assert!(kept.is_empty(), "room is kept for devices that are none");
         built.sort_by_key(|(place, _)| *place);
         Ok(built.into_iter().map(|(_, built)| built).collect())
+    }
+
+    /// Ends a device that no client could reach.
+    fn end_unused(&self, device: Built) {
+        block_on(Job::spawn(&*self.workers.env(), Place::Background, move || device.end()));
     }
 
     fn build(&self, plan: DevicePlan, kept: Option<Charge>) -> Result<Built> {

@@ -202,7 +202,7 @@ async fn look_at_stored(device: &Seam, buffers: &Workspace, scan: &mut Scan) -> 
 
 /// The superblock, or its copy where that is not sound. A file keeps something as long as neither of them says otherwise: a write that a
 /// disk has put elsewhere leaves an old one behind.
-pub(super) async fn find(device: &Seam, buffers: &Workspace, shift: u32) -> Result<Found, Kind> {
+async fn find(device: &Seam, buffers: &Workspace, shift: u32) -> Result<Found, Kind> {
     let first = decode(device, buffers, 0).await?;
     let is_kept = matches!(&first, Found::Superblock(found) if found.state == State::Kept);
     let is_short = copy_offset(shift) + UNIT as u64 > device.geometry().size;
@@ -215,7 +215,7 @@ pub(super) async fn find(device: &Seam, buffers: &Workspace, shift: u32) -> Resu
     })
 }
 
-async fn decode(device: &Seam, buffers: &Workspace, at: u64) -> Result<Found, Kind> {
+pub(super) async fn decode(device: &Seam, buffers: &Workspace, at: u64) -> Result<Found, Kind> {
     let buf: IoBuf = buffers.take(UNIT).await;
     let reply = device.submit(Request::read(at, buf)).await;
     reply.result?;

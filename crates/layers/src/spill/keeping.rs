@@ -32,7 +32,15 @@ impl Store {
         let mut pages = vec![None; span.segments as usize];
         let mut newest = 0;
         for segment in 0..self.segments.count() {
-            let Some(footer) = self.read_footer(segment).await? else { continue };
+            let footer = match self.read_footer(segment).await {
+                Ok(Some(footer)) => footer,
+                Ok(None) => continue,
+                // Of one that is needed it will be missed.
+                Err(_) => {
+                    self.stale.mark(segment.into());
+                    continue;
+                }
+            };
             self.segments.found(segment, footer.seq);
             // Its next user may write less than all of it.
             self.stale.mark(segment.into());

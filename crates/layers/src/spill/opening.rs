@@ -10,7 +10,7 @@ use spillway_core::{
 
 use super::batch::{batch_bytes, batch_overhead};
 use super::cleaner::{cleaner_bytes, cleaner_overhead};
-use super::examining::{Taken, damaged, find, look};
+use super::examining::{Taken, damaged, decode, look};
 use super::format::{CheckpointSpan, Found, Layout, State, Superblock, UNIT};
 use super::keeping::Keeper;
 use super::length::Length;
@@ -78,15 +78,14 @@ impl Store {
         let (charge, workspaces) = charge(&layout, settings, budget)?;
         let (superblock, kept, note) = match look(&device, &workspaces.reads, settings, &layout).await? {
             Taken::Kept(found) => {
-                let kept = found.checkpoint;
-                let found = Superblock {
+                let in_use = Superblock {
                     layout,
                     state: State::InUse,
                     checkpoint: CheckpointSpan::default(),
                     codecs: codec_names(&settings.codecs),
-                    ..*found
+                    ..(*found).clone()
                 };
-                (found, Some(kept), None)
+                (in_use, Some(found), None)
             }
             Taken::Empty(note) => (fresh(layout, settings, &*env), None, note),
         };
@@ -112,44 +111,45 @@ impl Store {
             _charge: charge,
         });
         let note = match kept {
-            Some(checkpoint) => store.begin_with(checkpoint, keep).await?,
+            Some(found) => store.begin_with(&found, keep).await?,
             None => store.begin_empty().await.map(|()| note)?,
         };
         Ok((store, note))
     }
 
     /// Begins with what the file keeps; says so, for people.
-    async fn begin_with(&self, kept: CheckpointSpan, keep: Keeper<'_>) -> Result<Option<String>, Error> {
+    async fn begin_with(&self, found: &Superblock, keep: Keeper<'_>) -> Result<Option<String>, Error> {
         let mut pages = 0_u64;
         let mut counted = |spilled| {
             pages += 1;
             keep(spilled)
         };
-        self.restore(kept, &mut counted).await.map_err(damaged)?;
-        if !mutant::on("spill: leave a file that is in use as kept") {
-            self.write_superblocks(&self.superblock).await.map_err(unwritable)?;
-            self.check_superblock().await?;
+        self.restore(found.checkpoint, &mut counted).await.map_err(damaged)?;
+        if !mutant::on("spill: leave a file that is in use as kept")
+            && let Err(error) = self.begin_use().await
+        {
+            // Nothing else was written: the next start may have it.
+            let _ = self.write_superblocks(found).await;
+            return Err(error);
         }
         self.punch_free().await;
         let name = &self.superblock.name;
         Ok(Some(format!("'{name}' has the {pages} pages that it stored before it was stopped")))
     }
 
-    /// A disk that has put the superblock elsewhere would show what was kept as what is stored, after a crash.
-    async fn check_superblock(&self) -> Result<(), Error> {
-        let written = Found::Superblock(Box::new(self.superblock.clone()));
-        for _ in 0..2 {
-            if find(&self.device, &self.workspaces.reads, self.layout().shift)
-                .await
-                .is_ok_and(|is| is == written)
-            {
-                return Ok(());
+    /// Has the file say that it is in use, and looks whether it does: a disk that has put the superblock elsewhere would show what was kept as
+    /// what is stored, after a crash.
+    async fn begin_use(&self) -> Result<(), Error> {
+        self.write_superblocks(&self.superblock).await.map_err(unwritable)?;
+        let written = Ok(Found::Superblock(Box::new(self.superblock.clone())));
+        for at in [0, self.layout().copy_offset()] {
+            let read = || decode(&self.device, &self.workspaces.reads, at);
+            if read().await != written && read().await != written {
+                let words = "the spill file does not have what was just written to it: its disk is broken";
+                return Err(Error::new(Kind::Io, words));
             }
         }
-        Err(Error::new(
-            Kind::Io,
-            "the spill file does not have what was just written to it: its disk is broken",
-        ))
+        Ok(())
     }
 
     /// Footers that were there before are of another uuid: they are not to be taken for anything any more.

@@ -51,7 +51,7 @@ use codec::streams::Streams;
 use config::Settings;
 use device::Core;
 use device::attaching::Attaching;
-use device::backing::Attached;
+use device::backing::{Attached, Backing};
 use device::pressure::Pressure;
 use device::recompressor::Recompressor;
 use pool::Pool;
@@ -170,7 +170,17 @@ impl Open<()> for Config {
 impl Grow for Zram {
     fn grow(&self, size: Option<u64>) -> LocalFuture<Result<(), Error>> {
         Box::pin(match sizes::given(&config::OPTIONS.disksize, size) {
-            Ok(size) => commands::set_size(self, size),
+            Ok(size) => {
+                let short = |backing: &Backing| self.core.short_of_keeping(size, backing.store.size());
+                let short = self
+                    .core
+                    .backing
+                    .get()
+                    .filter(|backing| backing.stays)
+                    .and_then(|backing| short(&backing));
+                short.inspect(|words| tracing::warn!("{words}"));
+                commands::set_size(self, size)
+            }
             Err(refused) => Answer::Done(Err(refused)),
         })
     }

@@ -197,6 +197,29 @@ fn a_start_that_reads_something_else_is_refused() {
     assert!(refused > 3 && taken > 0, "{refused} refused, {taken} taken");
 }
 
+/// A write of the start fails: the next one has everything all the same.
+#[test]
+fn a_start_that_cannot_write_leaves_what_is_kept() {
+    let (left, stored) = stopped();
+    for nth in 0..2 {
+        let world = World::new(nth);
+        let faults =
+            vec![Fault { call: Some(Call::Write), nth, effect: Effect::Fail(Kind::Io), sticky: false }];
+        let plan = Plan { faults, ..Plan::default() };
+        let disk = Arc::new(Disk::new(world.clone(), left.clone(), BlockSize::PAGE, plan, nth));
+        let (env, file) = (world.clone(), Arc::new(File::new(disk.clone(), world.clone())));
+        let start = async move {
+            let settings = keeping(Keep::Always);
+            Store::open(file, &settings, env, &Budget::new(64 << 20), &mut |_| Ok(())).await.map(drop)
+        };
+        assert_eq!(run(&world, start).expect_err("a write fails").kind, Kind::Io);
+        disk.cut();
+        world.power_off();
+        let next = again(disk.kept(), Keep::Always, &stored).expect("it is kept").0;
+        assert!(next.stored() == stored, "write {nth}");
+    }
+}
+
 /// Writes of a stop fail.
 #[test]
 fn a_stop_that_fails_keeps_all_or_nothing() {

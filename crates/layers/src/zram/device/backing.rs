@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use spillway_core::sync::{AtomicBool, AtomicU32, Ordering, RwLock, Semaphore, WaitList};
+use spillway_core::sync::{AtomicBool, AtomicU32, Ordering, RwLock, Semaphore, Unit, WaitList};
 use spillway_core::{Env, Error};
 
 use super::pressure::Pressure;
@@ -88,10 +88,16 @@ impl Backing {
 
     /// Ends the use of the file, for its `owner`; afterwards it says which pages it holds. Those are all, of a device that is `whole`.
     pub(crate) async fn end(&self, owner: &impl Owner, whole: Option<&Whole>) -> Result<(), Error> {
-        self.ending.store(true, Ordering::SeqCst);
-        let _turn = self.turn.hold().await;
-        self.rest().await;
+        let _turn = self.cease().await;
         self.store.stop(owner, whole).await
+    }
+
+    /// From now on nothing is written back; what was under way has ended then.
+    pub(crate) async fn cease(&self) -> Unit<'_> {
+        self.ending.store(true, Ordering::SeqCst);
+        let turn = self.turn.hold().await;
+        self.rest().await;
+        turn
     }
 
     pub(crate) fn is_at_work(&self) -> bool {

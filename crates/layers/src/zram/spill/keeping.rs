@@ -20,7 +20,7 @@ use super::writeback::{self, Why};
 use crate::spill::format::{Codec, Record};
 use crate::spill::{Batch, Keep, Settings, Spilled, Whole};
 use crate::zram::codec::CodecIndex;
-use crate::zram::config::BringBack;
+use crate::zram::config::{BringBack, default_spill_size};
 use crate::zram::control::scan::{Pages, Scan};
 use crate::zram::device::Core;
 use crate::zram::device::backing::Backing;
@@ -69,13 +69,24 @@ impl Core {
         self.settings.keeps() != Keep::Never && backing.stays && self.size() > 0
     }
 
+    /// What is to be said of a file of at most `bytes` that may be too small to keep a device of `disksize`.
+    pub(crate) fn short_of_keeping(&self, disksize: u64, bytes: u64) -> Option<String> {
+        let wanted = default_spill_size(disksize);
+        let short = self.settings.keeps() != Keep::Never && bytes < wanted;
+        let (has, size, wanted) = (human(bytes), human(disksize), human(wanted));
+        short.then(|| {
+            format!(
+                "a spill file of {has} may be too small to keep a device of {size}, and a stop that finds no room loses it: {wanted} suffice"
+            )
+        })
+    }
+
     /// Ends the use of a file that keeps what the device stores. No request is at work, and none comes.
     pub(crate) async fn keep(self: &Arc<Self>, backing: &Arc<Backing>) -> Result<(), Error> {
         let written = self.write_all(backing).await;
         if let Err(kind) = written {
-            // It is closed all the same.
-            let ended = backing.end(&**self, None).await;
-            ended.unwrap_or_else(|error| tracing::warn!("{error}"));
+            // The file is left as in use, so that the next start says what is gone.
+            drop(backing.cease().await);
             return Err(self.not_kept(kind));
         }
         let whole = Whole { slots: self.size() / PAGE as u64, codecs: self.codecs.names() };

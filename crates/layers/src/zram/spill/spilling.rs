@@ -185,6 +185,7 @@ impl Zram {
         let (path, force) = (backing.path.clone(), Some(config.force));
         let opened = self.core.open_store(attaching, (file, size), path, force).await;
         notes.extend(opened.map_err(|error| about("spill", &error))?);
+        notes.extend(self.core.short_of_keeping(config.disksize, size));
         Ok(notes)
     }
 }
