@@ -61,6 +61,19 @@ impl Store {
         })
     }
 
+    /// Closed segments of which something is needed and whose summary cannot be read, so that no checkpoint can name it.
+    pub async fn unnameable(&self) -> Vec<u32> {
+        let mut found = Vec::new();
+        for segment in 0..self.segments.count() {
+            let look = self.segments.look(segment);
+            let needed = look.state == State::Closed && look.needed() > 0;
+            if needed && self.read_summary(segment).await.is_none() {
+                found.push(segment);
+            }
+        }
+        found
+    }
+
     fn left_with(&self, checkpoint: CheckpointSpan, whole: Option<&Whole>) -> Superblock {
         let left = Superblock { state: format::State::Stopped, checkpoint, ..self.superblock.clone() };
         match whole {

@@ -1,7 +1,8 @@
 //! A device whose spill file keeps what it stores, over a stop and a start.
 //!
 //! ```text
-//!   stop:  compress what is deferred -> write back every object -> write repeated words and lost pages, as records of their own
+//!   stop:  compress what is deferred -> write back every object -> write repeated words and lost pages, as records of their own, and again
+//!                                                                   what lies in segments that no checkpoint can name
 //!                                       ^                                                                |
 //!                                       '------- some were picked, or an I/O failed ----------------------'
 //!          -> checkpoint
@@ -147,9 +148,10 @@ impl Core {
         held.spilled_pages + held.zero_pages + unkept == held.pages_stored
     }
 
-    /// Writes what is no object: repeated words, and which pages are lost.
+    /// Writes what is no object: repeated words, and which pages are lost; and what lies where no checkpoint can name it.
     async fn write_others(&self, backing: &Arc<Backing>) -> Result<(), Kind> {
         let _at_work = backing.begin();
+        let unnameable = backing.store.unnameable().await;
         let mut others = Others::new(self, backing).await;
         let (mut from, mut slice) = (0, Slice::new());
         while let Some(range) = self.next_slots(from) {
@@ -160,6 +162,7 @@ impl Core {
                 let has_record = match slot {
                     Slot::Same(word) => word != 0,
                     Slot::Lost => !mutant::on("zram: keep no record of a lost page"),
+                    Slot::Spilled(away) => unnameable.contains(&away.at.segment),
                     _ => false,
                 };
                 if has_record && !others.add(index, slot, &mut slice).await {
@@ -186,16 +189,27 @@ impl<'a> Others<'a> {
         Self { core, batch: backing.store.batch().await, all: Vec::new() }
     }
 
-    /// Adds the record of what slot `index` holds, a repeated word or a lost page; false where it does not fit.
+    /// Adds the record of what slot `index` holds, a repeated word, a lost page or a record that is to lie elsewhere; false where it does
+    /// not fit.
     async fn add(&mut self, index: SlotIndex, slot: Slot, slice: &mut Slice) -> bool {
-        let Slot::Same(word) = slot else { return self.push(index, slot, LOST, CodecIndex::PRIMARY) };
         let mut page = [0; PAGE];
-        page.as_chunks_mut().0.fill(word.to_ne_bytes());
-        let mut stream = self.core.streams.take(&*self.core.env).await;
-        slice.count(work::COPY + stream.units_a_page());
-        let codec = stream.codec();
-        let bytes = stream.compress(&page, COMPRESSED_BYTES_MAX).unwrap_or(&page);
-        self.push(index, slot, bytes, codec)
+        match slot {
+            Slot::Same(word) => {
+                page.as_chunks_mut().0.fill(word.to_ne_bytes());
+                let mut stream = self.core.streams.take(&*self.core.env).await;
+                slice.count(work::COPY + stream.units_a_page());
+                let codec = stream.codec();
+                let bytes = stream.compress(&page, COMPRESSED_BYTES_MAX).unwrap_or(&page);
+                self.push(index, slot, bytes, codec)
+            }
+            Slot::Spilled(away) => match self.core.read_record(index, away, &mut page).await {
+                Ok(bytes) => self.push(index, slot, bytes, away.codec),
+                Err(Kind::Corrupt) => self.push(index, slot, LOST, CodecIndex::PRIMARY),
+                // The checkpoint fails over it.
+                Err(_) => true,
+            },
+            _ => self.push(index, slot, LOST, CodecIndex::PRIMARY),
+        }
     }
 
     fn push(&mut self, index: SlotIndex, slot: Slot, bytes: &[u8], codec: CodecIndex) -> bool {
@@ -213,7 +227,11 @@ impl<'a> Others<'a> {
         let publish = |number: usize, Spilled { at, record }: Spilled| {
             let (index, slot, codec) = all[number];
             let away = Away { at, crc: record.crc, len: record.len.into(), codec };
-            core.table.exchange(index, slot, Slot::Spilled(away), |mark| mark)
+            let named = core.table.exchange(index, slot, Slot::Spilled(away), |mark| mark);
+            if let (true, Slot::Spilled(before)) = (named, slot) {
+                core.release(index, before);
+            }
+            named
         };
         batch.write(core, publish).await.1
     }

@@ -227,6 +227,33 @@ fn a_stop_without_room_fails_and_says_what_is_lost() {
     assert!(again(keeping(), left).notes.concat().contains("is gone"));
 }
 
+/// Ends of segments that could not be written while the device was in use: what lies there is written again.
+#[test]
+fn what_no_checkpoint_can_name_is_written_again() {
+    let mut rewritten = 0;
+    for nth in 2..30 {
+        let faults =
+            vec![Fault { call: Some(Call::Write), nth, effect: Effect::Fail(Kind::Io), sticky: false }];
+        let device = spilling_by(Plan { faults, ..Plan::default() }, keeping(), medium(60));
+        device.fill(0..200, 1);
+        // What a write failed over stays, and leaves with the next command.
+        (0..2).for_each(|_| _ = device.run(device.table.store("writeback", "page_indexes=0-399")));
+        device.fill(200..400, 1);
+        (0..2).for_each(|_| _ = device.run(device.table.store("writeback", "page_indexes=0-399")));
+        let aside = device.run(Answer::pending({
+            let store = device.zram.core.spill_file().store.clone();
+            async move { store.unnameable().await.len() }
+        }));
+        rewritten += aside;
+        let stopped = device.run(Answer::pending(device.zram.suspend()));
+        assert_eq!(stopped, Ok(()), "write {nth}");
+        let device = again(keeping(), device.cut());
+        assert_eq!(device.bd_stat()[0], 400, "write {nth}");
+        device.check(0..400, 1);
+    }
+    assert!(rewritten > 0, "no end of a segment was among the writes");
+}
+
 /// Of a disk whose writes fail now and then, or from some write on: all is kept, or the stop says that it is not.
 #[test]
 fn a_stop_whose_writes_fail_keeps_all_or_says_so() {
