@@ -49,8 +49,8 @@ pub type Rows = &'static [(&'static str, &'static [&'static str])];
 /// Calls that not every stack makes.
 const RARE: &[&str] = &["statx", "getpeername,getsockopt", "pread64", "fallocate", "ftruncate", "clone3"];
 
-/// Calls on files of which each error counts, so that these end before strace does.
-const FILES: &[&str] = &["pwritev2", "pread64", "fdatasync", "fdatasync,fallocate"];
+/// Calls on files, and replies of a mount, of which each error counts, so that these end before strace does.
+const FILES: &[&str] = &["pwritev2", "pread64", "fdatasync", "fdatasync,fallocate", "writev"];
 
 /// Has `act` examine a server for each row: all calls are refused, and then single ones.
 pub fn examine(stack: &Stack, driver: &str, tables: &[Rows], act: fn(&Stack, &str, Refusal)) {
