@@ -31,6 +31,8 @@ pub const BYTES_STORED: usize = 256;
 
 thread_local! {
     static LEFT: Cell<i64> = const { Cell::new(i64::MAX) };
+    /// What was left when the turn began.
+    static WHOLE: Cell<i64> = const { Cell::new(i64::MAX) };
 }
 
 /// Notes work of this thread.
@@ -51,21 +53,31 @@ pub fn spent() -> bool {
     LEFT.get() <= 0
 }
 
+/// Units that were spent in the turn; 0 outside of one.
+pub fn so_far() -> u64 {
+    match WHOLE.get() {
+        i64::MAX => 0,
+        whole => whole.abs_diff(LEFT.get()),
+    }
+}
+
 /// Begins a turn of `units` on this thread; it ends when the guard is dropped.
 pub fn turn(units: u32) -> Turn {
-    Turn { outer: LEFT.replace(i64::from(units)), here: PhantomData }
+    let units = i64::from(units);
+    Turn { outer: (LEFT.replace(units), WHOLE.replace(units)), here: PhantomData }
 }
 
 /// A turn of this thread.
 #[must_use]
 pub struct Turn {
-    outer: i64,
+    outer: (i64, i64),
     here: PhantomData<*const ()>,
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        LEFT.set(self.outer);
+        LEFT.set(self.outer.0);
+        WHOLE.set(self.outer.1);
     }
 }
 
@@ -80,14 +92,15 @@ mod tests {
         assert!(!spent());
         spend_bytes(BYTES_COPIED, BYTES_COPIED);
         assert!(spent());
+        assert_eq!(so_far(), 3);
         drop(first);
         let _second = turn(1);
-        assert!(!spent(), "each turn begins anew");
+        assert!(!spent() && so_far() == 0, "each turn begins anew");
     }
 
     #[test]
     fn outside_of_a_turn_nothing_is_spent() {
         (0..1000).for_each(|_| spend(u32::MAX));
-        assert!(!spent());
+        assert!(!spent() && so_far() == 0);
     }
 }

@@ -284,7 +284,7 @@ mod tests {
         let plan_of = |more: &str| plan(&format!("spillway serve {path}/c.toml {more}"));
         let from_file = plan_of("").unwrap().server;
         assert_eq!((from_file.memory, from_file.workers), (Some(64 << 20), Some(7)));
-        assert_eq!((from_file.listen.as_deref(), from_file.poll_us), (Some("a:1"), 50));
+        assert_eq!((from_file.listen.as_deref(), from_file.poll_us), (Some("a:1"), 100));
         scratch.write("p.toml", &format!("poll_us = 70\n{}", device("a")));
         let look = |more: &str| plan(&format!("spillway serve {path}/p.toml {more}")).unwrap().server.poll_us;
         assert_eq!((look(""), look("--poll-us 0")), (70, 0));

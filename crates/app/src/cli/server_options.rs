@@ -50,7 +50,7 @@ options! {
     Start poll_us: u64 = Type::Number(0, 1000),
         "Let a worker look for news at most this long before it sleeps, where the waits before were short: faster answers to clients with few \
          requests in flight, for more processor time; 0 never looks"
-        .unit(Unit::Microseconds) .preset(Preset::Number(50)) .option("poll-us");
+        .unit(Unit::Microseconds) .preset(Preset::Number(100)) .option("poll-us");
     Start socket: Option<PathBuf> = Type::Path, "Unix socket for NBD, one for all devices; excludes listen"
         .preset(Preset::Words("NAME.sock in spillway's runtime folder")) .option("socket");
     Start socket_mode: Option<String> = Type::Text,

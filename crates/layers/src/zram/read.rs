@@ -14,12 +14,28 @@ use super::slots::mark::Slot;
 use super::spill::recall::Misses;
 use super::work::{self, Slice};
 
+mod lent;
+
 pub(super) fn submit(core: &Arc<Core>, mut request: Request) -> Submission {
     let (first, count) = slots(request.range);
     core.count(Count::PagesRead, count);
+    if lent::pays(core, count) {
+        return Answer::pending(read_lent(core.clone(), request));
+    }
     let mut misses = Misses::default();
-    match core.load_some(first, 0, &mut request.buf, &mut Slice::new(), &mut misses) {
-        Ok(done) if (done as u64) < count || !misses.is_empty() => {
+    let loaded = core.load_some(first, 0, &mut request.buf, &mut Slice::new(), &mut misses);
+    go_on(core, request, loaded, misses)
+}
+
+async fn read_lent(core: Arc<Core>, request: Request) -> Reply {
+    let (request, loaded, misses) = lent::read(&core, request).await;
+    go_on(&core, request, loaded, misses).await
+}
+
+/// Answers a request of which so much was `loaded`.
+fn go_on(core: &Arc<Core>, request: Request, loaded: Result<usize, Kind>, misses: Misses) -> Submission {
+    match loaded {
+        Ok(done) if (done as u64) < slots(request.range).1 || !misses.is_empty() => {
             Answer::pending(read_from(core.clone(), request, done, misses))
         }
         result => Answer::Done(core.answer_read(request, result.map(drop))),

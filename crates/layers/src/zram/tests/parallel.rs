@@ -1,5 +1,7 @@
 //! Requests and passes that several threads work on.
 
+use spillway_core::{Answer, work};
+
 use super::*;
 use crate::zram::mover::slices::Caller;
 
@@ -137,6 +139,36 @@ fn a_large_write_shared_out_lands_whole_and_a_withdrawn_one_never_late() {
             );
         }
     }
+}
+
+/// A second large read in a turn is made by another thread, unless it is withdrawn before.
+#[test]
+fn a_large_read_is_lent_to_a_worker_with_nothing_to_do() {
+    let (regions, budget) = (Arc::new(VecRegions::new(128 << 20)), Budget::new(64 << 20));
+    let config = Config { comp_algorithm: "zstd", ..sized(4 << 20) };
+    let zram = Zram::new(config, Arc::new(Idle::new()), regions, budget).unwrap();
+    let (seam, mut random) = (Seam::new(zram.clone()), Random(9));
+    let content: Vec<u8> = (0..1024).flat_map(|_| page(&mut random, 60)).collect();
+    assert_eq!(block_on(seam.submit(Request::write(0, IoBuf::copy_of(&content)))).result, Ok(()));
+    for round in 0..200 {
+        let _turn = work::turn(work::TURN);
+        let pages = 16 + random.below(100) as usize;
+        let (offset, len) = (random.below(900) as usize * PAGE, pages * PAGE);
+        let first = seam.submit(Request::read(offset as u64, IoBuf::new(16 * PAGE)));
+        assert!(matches!(first, Answer::Done(_)), "a worker that has done nothing yet reads by itself");
+        work::spend_bytes(16 * PAGE, work::BYTES_STORED);
+        let mut second = seam.submit(Request::read(offset as u64, IoBuf::new(len)));
+        assert!(matches!(second, Answer::Pending(_)));
+        if round % 3 == 0 {
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            let _ = std::pin::Pin::new(&mut second).poll(&mut context);
+            drop(second);
+        } else {
+            assert!(block_on(second).buf[..] == content[offset..offset + len]);
+        }
+    }
+    block_on(zram.core.reset()).unwrap();
+    zram.verify();
 }
 
 #[test]
