@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod campaign;
+mod crowds;
 mod dropping;
 mod enlarging;
 mod fuse;

@@ -119,15 +119,16 @@ fn all_sequences(rows: &[&'static Row], len: u32) -> Vec<Task> {
     rows.iter().flat_map(each).collect()
 }
 
-/// A run of `crashes` power cuts, in which every durable stack gets as much time.
+/// A run of `crashes` power cuts, in which every stack that comes back after one gets as much time.
 fn long_run(rows: &[&'static Row], first: u64, crashes: u64) -> Result<(), String> {
-    let durable: Vec<&'static Row> = rows.iter().copied().filter(|row| row.disk.is_some()).collect();
-    if durable.is_empty() {
+    let back = |row: &&'static Row| row.disk.is_some() || row.kept;
+    let rows: Vec<&'static Row> = rows.iter().copied().filter(back).collect();
+    if rows.is_empty() {
         return Err("no such stack has a disk whose power could be cut".into());
     }
     let start = Instant::now();
     println!("crashes: from seed {first} on, again with --seed {first}");
-    let (counts, outcome) = share_out(&durable, first, crashes);
+    let (counts, outcome) = share_out(&rows, first, crashes);
     let (total, by_stack) = (counts.total(), counts.by_stack());
     println!(
         "crashes: {} in {} stories with {} answers, {} violations{}, {} s: {by_stack}",

@@ -101,7 +101,7 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("write_cache: write the superblock without FUA", "write-cache"),
     mutant("write_cache: write only the first run of metadata", "write-cache-full"),
     mutant("write_cache: forget entries behind the first piece", "write-cache-full"),
-    mutant("write_cache: commit what was overtaken, not what overtook it", "write-cache-small"),
+    mutant("write_cache: commit what was overtaken, not what overtook it", "write-cache-deep"),
     mutant("write_cache: free a block before its entry is clear", "write-cache-small"),
     mutant("write_cache: skip the flush after clearing", "write-cache-small"),
     mutant("write_cache: clear all versions at once", "write-cache-deep"),

@@ -32,7 +32,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", requires = "seed", conflicts_with = "what", default_value_t = 1)]
     pub(crate) runs: u64,
 
-    /// Run stories until there were so many power cuts, with as much time for each durable stack; --seed is drawn unless given
+    /// Run stories until there were so many power cuts, with as much time for each stack that comes back after one; --seed is drawn unless given
     #[arg(long, value_name = "N", group = "what")]
     pub(crate) crashes: Option<u64>,
 
