@@ -1,10 +1,10 @@
 //! The tables of options and attributes in the manual, made of the declarations.
 //!
 //! Each stands between `<!-- options: KIND -->` or `<!-- attributes: KIND -->` and `<!-- end -->`, in a file of the folder that is
-//! given. Without more, a table that says something else than the declarations is an error; with `--write` it is made anew.
+//! given, and is made anew. The test says which file has one that says something else than the declarations.
 #![forbid(unsafe_code)]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{env, fs, io};
 
@@ -34,16 +34,12 @@ fn attributes(kind: &str) -> Option<Vec<Spec>> {
 
 fn main() -> ExitCode {
     let words: Vec<String> = env::args().skip(1).collect();
-    let [folder, rest @ ..] = &words[..] else {
-        eprintln!("give the folder of the manual, and --write to make its tables anew");
+    let [folder] = &words[..] else {
+        eprintln!("give the folder of the manual");
         return ExitCode::FAILURE;
     };
-    match visit(Path::new(folder), rest.iter().any(|word| word == "--write")) {
-        Ok(stale) if stale.is_empty() => ExitCode::SUCCESS,
-        Ok(stale) => {
-            eprintln!("{}: a table says something else than the declarations", stale.join(", "));
-            ExitCode::FAILURE
-        }
+    match make_anew(Path::new(folder)) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("{folder}: {why}");
             ExitCode::FAILURE
@@ -51,8 +47,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// The files with tables that are not as declared, which are written anew if asked for.
-fn visit(folder: &Path, write: bool) -> io::Result<Vec<String>> {
+fn make_anew(folder: &Path) -> io::Result<()> {
+    stale(folder)?.iter().try_for_each(|(path, made)| fs::write(path, made))
+}
+
+/// A file with a table that says something else than the declarations, and what belongs into it.
+type Stale = (PathBuf, String);
+
+fn stale(folder: &Path) -> io::Result<Vec<Stale>> {
     let mut stale = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -62,10 +64,8 @@ fn visit(folder: &Path, write: bool) -> io::Result<Vec<String>> {
         let text = fs::read_to_string(&path)?;
         let made =
             with_tables(&text).map_err(|why| io::Error::other(format!("{}: {why}", path.display())))?;
-        if made != text && write {
-            fs::write(&path, made)?;
-        } else if made != text {
-            stale.push(path.display().to_string());
+        if made != text {
+            stale.push((path, made));
         }
     }
     Ok(stale)
@@ -190,6 +190,13 @@ mod tests {
 ";
 
     #[test]
+    fn the_manual_has_the_tables_of_the_declarations() {
+        let stale = stale(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs"))).unwrap();
+        let files: Vec<_> = stale.iter().map(|(path, _)| path).collect();
+        assert!(files.is_empty(), "{files:?}: a table says something else; cargo xtask manual makes it anew");
+    }
+
+    #[test]
     fn a_table_is_made_anew_between_its_marks() {
         let made = format!("before\n<!-- options: trace -->\n{TRACE}<!-- end -->\nafter\n");
         assert_eq!(with_tables(&made).as_ref(), Ok(&made), "what is as declared stays");
@@ -217,7 +224,7 @@ mod tests {
             assert!(table.contains(row), "{row}: {table}");
         }
         let table = option_table(options("server").unwrap());
-        assert!(table.contains("| `poll_us` | `--poll-us` | 0 to 1000 us | 50 | at the start |"), "{table}");
+        assert!(table.contains("| `poll_us` | `--poll-us` | 0 to 1000 us | 100 | at the start |"), "{table}");
     }
 
     #[test]
@@ -239,11 +246,10 @@ mod tests {
         let path = folder.join("a.md");
         fs::write(&path, "<!-- options: trace -->\n<!-- end -->\n").unwrap();
         fs::write(folder.join("b.txt"), "<!-- options: trace -->\n").unwrap();
-        assert_eq!(visit(&folder, false).unwrap(), [path.display().to_string()]);
-        assert!(
-            visit(&folder, true).unwrap().is_empty() && fs::read_to_string(&path).unwrap().contains("1024")
-        );
-        assert!(visit(&folder, false).unwrap().is_empty());
+        let found = stale(&folder).unwrap();
+        assert!(matches!(&found[..], [(file, made)] if *file == path && made.contains("1024")), "{found:?}");
+        make_anew(&folder).unwrap();
+        assert!(fs::read_to_string(&path).unwrap() == found[0].1 && stale(&folder).unwrap().is_empty());
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -43,10 +43,10 @@ pub(crate) fn threads(root: &Path) -> Result<()> {
     succeed(&mut models).with_context(|| seed::again(seed, "threads"))
 }
 
-/// Looks whether the tables of options and attributes in the manual are as declared; with `--write`, makes them so.
-pub(crate) fn manual(root: &Path, words: &[&str]) -> Result<()> {
+/// Makes the tables of options and attributes in the manual as declared.
+pub(crate) fn manual(root: &Path) -> Result<()> {
     let program = ["run", "--quiet", "--package", "spillway", "--example", "manual", "--", "docs"];
-    succeed(command(root).args(program).args(words))
+    succeed(command(root).args(program))
 }
 
 /// The package that runs the simulated world, with its deliberate defects built in.

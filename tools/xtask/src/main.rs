@@ -88,7 +88,7 @@ fn run(errand: Errand) -> Result<()> {
     match errand {
         Errand::Tidy => tidy::check(&root),
         Errand::Figures => tidy::figures(&root),
-        Errand::Manual => cargo::manual(&root, &["--write"]),
+        Errand::Manual => cargo::manual(&root),
         Errand::Test { quick } => steps::run(&root, quick),
         Errand::Tools => tools::require(tools::TESTS),
         Errand::Fuzz { seconds } => fuzz::run(&root, seconds),
