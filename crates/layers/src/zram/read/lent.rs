@@ -46,12 +46,16 @@ impl Lent {
         let mut lent = self.0.lock();
         let Some((mut request, done)) = lent.take() else { return Step::Over(None) };
         let ((first, count), mut misses) = (slots(request.range), Misses::default());
+        assert!((done as u64) < count, "{done} of {count} pages of a lent read are there already");
         match core.load_some(first, done, &mut request.buf, &mut Slice::new(), &mut misses) {
             Ok(done) if (done as u64) < count && misses.is_empty() => {
                 *lent = Some((request, done));
                 Step::Again
             }
-            loaded => Step::Over(Some((request, loaded, misses))),
+            loaded => {
+                assert!(loaded.is_err() || !misses.is_empty() || loaded == Ok(count as usize), "{loaded:?}");
+                Step::Over(Some((request, loaded, misses)))
+            }
         }
     }
 
@@ -80,6 +84,7 @@ impl Drop for Lender {
 
 /// Lends a request until no slice is left to make.
 pub(super) async fn read(core: &Arc<Core>, request: Request) -> Read {
+    assert!(request.buf.len() as u64 == request.range.len, "a read brings a buffer for its pages");
     let lender = Lender(Arc::new(Lent(Mutex::new(Some((request, 0))))));
     let (lent, there) = (lender.0.clone(), core.clone());
     let read = Job::spawn(&*core.env, Place::Assist, move || lent.slices(there)).await.flatten();
