@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod campaign;
-mod crowds;
 mod dropping;
 mod enlarging;
 mod fuse;

@@ -110,7 +110,6 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("write_cache: overwrite a version in place", "write-cache"),
     mutant("write_cache: free a block that is being read", "write-cache-small"),
     mutant("write_cache: free before the origin is durable", "write-cache-small"),
-    mutant("write_cache: write back what is being bypassed", "write-cache-small"),
     mutant("write_cache: write back in memory that nobody counts", "write-cache"),
     mutant("write_cache: write back what could not be read", "write-cache-small"),
     mutant("write_cache: a lap that began before a commit is the last", "write-cache-through"),

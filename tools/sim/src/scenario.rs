@@ -20,7 +20,6 @@ use std::fmt;
 use spillway_core::Kind;
 use spillway_core::random::Random;
 
-use crate::crowds::put_crowds;
 use crate::growing::put_growth;
 use crate::network::Way;
 use crate::row::{Row, is_command};
@@ -231,9 +230,6 @@ impl Phase {
         }
         if row.full {
             put_sweeps(random, row, &mut steps);
-        }
-        if row.cache.is_some() && !row.full {
-            put_crowds(random, row, &mut steps);
         }
         let mut phase = Self { steps, ..Self::quiet() };
         phase.plan = draw_plan(random, faulty, count, true);

@@ -92,6 +92,36 @@ fn nothing_is_clear_before_its_generation_is() {
     });
 }
 
+/// A block is written back before what bypasses the cache holds its range, or after that has let go of it.
+#[test]
+fn what_is_being_bypassed_is_not_written_back() {
+    every_order(4000, || {
+        let (bypass, at_work) = (Arc::new(Bypass::after_another_server()), Arc::new(AtomicBool::new(false)));
+        let direct = {
+            let (bypass, at_work) = (bypass.clone(), at_work.clone());
+            thread::spawn(move || {
+                let range = bypass.ranges.hold(ByteRange::new(X.0.into(), 1));
+                at_work.store(true, Ordering::SeqCst);
+                at_work.store(false, Ordering::SeqCst);
+                drop(range);
+            })
+        };
+        let began = at_work.load(Ordering::SeqCst);
+        let busy = bypass.is_busy(X);
+        assert!(busy || !began || !at_work.load(Ordering::SeqCst), "both are at work");
+        direct.join().expect("it ends");
+        assert!(!bypass.is_busy(X));
+    });
+}
+
+#[test]
+fn the_checker_finds_write_back_beside_what_bypasses() {
+    finds(
+        "write_cache: write back what is being bypassed",
+        "write_cache::threads::parts::what_is_being_bypassed_is_not_written_back",
+    );
+}
+
 /// Write-back passes over a range that is being let go: the one who lets go of it knows.
 #[test]
 fn who_lets_go_of_a_range_knows_that_it_was_passed_over() {
