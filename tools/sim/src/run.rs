@@ -86,6 +86,7 @@ fn play(scenario: &Scenario) -> Result<Summary, Violation> {
         } else if kept {
             media = stop(scenario, phase, &disks).0;
             model.borrow_mut().crash(Loss::Nothing);
+            summary.crashes += 1;
             if ignored {
                 model.borrow_mut().allow_ignored_flush();
             }
