@@ -26,12 +26,13 @@ fn dirty_regions_take_what_is_charged_for_them() {
         let mut dirty = DirtyRegions::default();
         for (stamp, region) in (1..).zip(scattered(count)) {
             dirty.dirtied(region, 1, Stamp(stamp));
-            assert!(MEMORY.0.live() - before <= charged(stamp), "{stamp} of {count} regions");
+            let taken = MEMORY.0.live() - before;
+            assert!(taken <= charged(stamp) + HARNESS, "{taken} bytes for {stamp} of {count} regions");
         }
         for (left, region) in (0..count).rev().zip(scattered(count)) {
             dirty.take(region);
             dirty.ended(region, End::Landed, 0);
-            let (taken, most) = (MEMORY.0.live() - before, charged(left) + BATCH);
+            let (taken, most) = (MEMORY.0.live() - before, charged(left) + BATCH + HARNESS);
             assert!(taken <= most, "{taken} bytes where {left} of {count} regions are left, with one batch");
         }
     }
@@ -39,3 +40,6 @@ fn dirty_regions_take_what_is_charged_for_them() {
 
 /// What a batch under way takes.
 const BATCH: usize = 1024;
+
+/// What the thread that waits for the test may take meanwhile: the allocator counts all of them.
+const HARNESS: usize = 1024;
