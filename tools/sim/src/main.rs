@@ -121,8 +121,8 @@ fn all_sequences(rows: &[&'static Row], len: u32) -> Vec<Task> {
 
 /// A run of `crashes` power cuts, in which every stack that comes back after one gets as much time.
 fn long_run(rows: &[&'static Row], first: u64, crashes: u64) -> Result<(), String> {
-    let back = |row: &&'static Row| row.disk.is_some() || row.kept;
-    let rows: Vec<&'static Row> = rows.iter().copied().filter(back).collect();
+    let comes_back = |row: &&'static Row| row.disk.is_some() || row.kept;
+    let rows: Vec<&'static Row> = rows.iter().copied().filter(comes_back).collect();
     if rows.is_empty() {
         return Err("no such stack has a disk whose power could be cut".into());
     }
