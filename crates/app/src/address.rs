@@ -6,8 +6,13 @@ use std::net::SocketAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use spillway_core::{Error, Kind};
+
 /// The port of NBD.
 const PORT: u16 = 10809;
+
+/// Longest name of an export, in bytes.
+const NAME_LEN_MAX: usize = 4096;
 
 /// Where an NBD server listens, as a client on this machine reaches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,20 +40,33 @@ impl Address {
         }
     }
 
-    /// What [`Address::uri`] makes: where it is, and the name of the export.
-    pub(crate) fn parse(uri: &str) -> Option<(Self, &str)> {
-        if let Some(rest) = uri.strip_prefix("nbd+unix:///") {
-            let (export, socket) = rest.split_once("?socket=")?;
-            let path = OsString::from_vec(percent_decoded(socket)?);
-            return Some((Address::Unix(path.into()), export));
-        }
-        let (place, export) = uri.strip_prefix("nbd://")?.split_once('/')?;
-        let (host, port) = match place.rsplit_once(':') {
-            Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()?),
-            _ => (place, PORT),
+    /// Where it is, and the name of the export: what [`Address::uri`] makes, and other forms of the NBD project's description of URIs
+    /// (doc/uri.md). [`Kind::Invalid`] for anything else; [`Kind::NotSupported`] for TLS.
+    pub(crate) fn parse(uri: &str) -> Result<(Self, String), Error> {
+        let refused = |why: &str| {
+            let forms = "nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH";
+            Error::invalid(format!("{uri}: {why}; give {forms}"))
         };
-        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host).to_owned();
-        Some((Address::Tcp { host, port }, export))
+        let (scheme, rest) =
+            uri.split_once("://").ok_or_else(|| refused("there is no // behind the scheme"))?;
+        let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
+        let (authority, export) = rest.split_once('/').unwrap_or((rest, ""));
+        let export = percent_decoded(export).and_then(|name| String::from_utf8(name).ok());
+        let export = export.filter(|name| name.len() <= NAME_LEN_MAX);
+        let export = export.ok_or_else(|| refused("the name of the export is no text, or too long"))?;
+        let address = match scheme {
+            "nbd" if query.is_some() => return Err(refused("it has parameters")),
+            "nbd" => of_host(authority).ok_or_else(|| refused("the host or the port is not one"))?,
+            "nbd+unix" if !authority.is_empty() => return Err(refused("it has a host")),
+            "nbd+unix" => of_socket(query.unwrap_or(""))
+                .ok_or_else(|| refused("it needs socket=PATH and nothing else"))?,
+            "nbds" | "nbds+unix" => {
+                let words = format!("{uri}: TLS is not supported yet; use nbd: or nbd+unix:");
+                return Err(Error::new(Kind::NotSupported, words));
+            }
+            _ => return Err(refused("it is no address of an NBD server")),
+        };
+        Ok((address, export))
     }
 
     /// Three commands that use export `name`, one a line, each after `indent`.
@@ -64,6 +82,32 @@ impl Address {
              {indent}sudo nbd-client {place} /dev/nbd0 -N {name}\n"
         )
     }
+}
+
+/// Whether a path is the address of a server. A file of such a name is reached by `./` in front of it.
+pub(crate) fn is_remote(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    ["nbd:", "nbds:", "nbd+unix:", "nbds+unix:"].iter().any(|scheme| text.starts_with(scheme))
+}
+
+/// A host, which may be an IPv6 address in brackets, and perhaps a port.
+fn of_host(authority: &str) -> Option<Address> {
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest.split_once(']')?;
+            (host, rest.strip_prefix(':').or_else(|| rest.is_empty().then_some(""))?)
+        }
+        None => authority.rsplit_once(':').unwrap_or((authority, "")),
+    };
+    let port = if port.is_empty() { PORT } else { port.parse().ok().filter(|&port| port > 0)? };
+    let plain = !host.is_empty() && !host.contains(['@', '/']);
+    plain.then(|| Address::Tcp { host: host.to_owned(), port })
+}
+
+fn of_socket(query: &str) -> Option<Address> {
+    let path = percent_decoded(query.strip_prefix("socket=")?)?;
+    let plain = !path.is_empty() && !path.contains(&0) && !query.contains('&');
+    plain.then(|| Address::Unix(OsString::from_vec(path).into()))
 }
 
 /// A path as part of a URI: everything but unreserved characters and slashes as `%XX` (RFC 3986, 2.3).
@@ -121,20 +165,62 @@ mod tests {
         assert_eq!(tcp("0.0.0.0:1"), "nbd://localhost:1/ram0");
     }
 
+    fn parse(uri: &str) -> Result<(Address, String), String> {
+        Address::parse(uri).map_err(|error| error.message().to_owned())
+    }
+
     #[test]
     fn a_uri_that_was_shown_is_understood() {
         let places =
             ["127.0.0.1:10809", "[::1]:10809", "[::]:7"].map(|text| Address::tcp(text.parse().unwrap()));
         for address in places.into_iter().chain([Address::Unix("/tmp/a b'&%é.sock".into())]) {
-            assert_eq!(Address::parse(&address.uri("ram0")), Some((address, "ram0")));
+            assert_eq!(parse(&address.uri("ram0")), Ok((address, "ram0".to_owned())));
         }
-        let of = |host: &str| Some((Address::Tcp { host: host.into(), port: PORT }, "a"));
-        assert_eq!(Address::parse("nbd://host/a"), of("host"));
-        assert_eq!(Address::parse("nbd://[::1]/a"), of("::1"));
-        for bad in ["", "nbd://host", "nbd+unix:///a", "nbd+unix:///a?socket=%4", "http://a/b", "nbd://a:b/c"]
-        {
-            assert_eq!(Address::parse(bad), None, "{bad}");
+    }
+
+    #[test]
+    fn addresses_of_others_are_taken_apart() {
+        let tcp = |host: &str, port, export: &str| {
+            Ok((Address::Tcp { host: host.to_owned(), port }, export.to_owned()))
+        };
+        assert_eq!(parse("nbd://host/disk"), tcp("host", PORT, "disk"));
+        assert_eq!(parse("nbd://host"), tcp("host", PORT, ""));
+        assert_eq!(parse("nbd://host:7/a/b%20c"), tcp("host", 7, "a/b c"));
+        assert_eq!(parse("nbd://[::1]:7/x"), tcp("::1", 7, "x"));
+        assert_eq!(parse("nbd://[fe80::1]/x"), tcp("fe80::1", PORT, "x"));
+        let unix = || Address::Unix("/run/a b.sock".into());
+        assert_eq!(parse("nbd+unix:///disk?socket=/run/a%20b.sock"), Ok((unix(), "disk".to_owned())));
+        assert_eq!(parse("nbd+unix://?socket=/run/a%20b.sock"), Ok((unix(), String::new())));
+    }
+
+    #[test]
+    fn what_is_wrong_with_an_address_is_named() {
+        for (uri, why) in [
+            ("", "there is no //"),
+            ("nbd:host", "there is no //"),
+            ("http://a/b", "no address of an NBD server"),
+            ("nbd:///x", "the host or the port"),
+            ("nbd://host:port/x", "the host or the port"),
+            ("nbd://host:0/x", "the host or the port"),
+            ("nbd://user@host/x", "the host or the port"),
+            ("nbd://[::1/x", "the host or the port"),
+            ("nbd://host/x?socket=/y", "it has parameters"),
+            ("nbd://host/%zz", "is no text"),
+            ("nbd://host/%", "is no text"),
+            ("nbd://host/%ff", "is no text"),
+            ("nbd+unix://host/x?socket=/y", "it has a host"),
+            ("nbd+unix:///a", "it needs socket=PATH"),
+            ("nbd+unix:///a?socket=%4", "it needs socket=PATH"),
+            ("nbd+unix:///x?socket=/y%00", "it needs socket=PATH"),
+            ("nbd+unix:///x?socket=/y&tls=1", "it needs socket=PATH"),
+            ("nbds://host/x", "TLS"),
+            ("nbds+unix:///x?socket=/y", "TLS"),
+        ] {
+            let refusal = parse(uri).expect_err(uri);
+            assert!(refusal.contains(why) && refusal.starts_with(uri), "{refusal}");
         }
+        assert!(is_remote(Path::new("nbds://x")) && is_remote(Path::new("nbd+unix:///x")));
+        assert!(!is_remote(Path::new("/nbd:x")) && !is_remote(Path::new("./nbd:x")));
     }
 
     #[test]

@@ -45,6 +45,7 @@ mod listening;
 mod mounting;
 pub(crate) mod occupants;
 mod opening;
+mod remote;
 mod shutdown;
 pub(crate) mod signals;
 mod start_text;

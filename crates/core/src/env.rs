@@ -2,8 +2,10 @@
 //!
 //! The real ones live in the `io` crate, the simulated ones in `sim`; a layer cannot tell which it has.
 
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::ptr::NonNull;
+use std::task::Poll;
 use std::time::Duration;
 
 use crate::error::Kind;
@@ -64,6 +66,21 @@ pub trait Env: Send + Sync {
 
     /// 64 random bits, not for secrets.
     fn random(&self) -> u64;
+
+    /// The number of the calling thread among those that run tasks, from 0 on: a hint for keeping work on one thread.
+    fn thread_number(&self) -> usize {
+        0
+    }
+}
+
+/// What comes of `work` within `patience`; `None` where it takes longer, and it is dropped.
+pub async fn within<T>(env: &dyn Env, patience: Duration, work: impl Future<Output = T>) -> Option<T> {
+    let (mut work, mut late) = (pin!(work), env.sleep(patience));
+    poll_fn(|context| match work.as_mut().poll(context) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => late.as_mut().poll(context).map(|()| None),
+    })
+    .await
 }
 
 /// A source of large, page-aligned memory.

@@ -24,8 +24,9 @@ mod net;
 mod runtime;
 
 pub use child::end_with_us;
-pub use file::{Direct, FileOptions, Footprint, Opened, lock_file, open, program_of};
+pub use file::{Direct, FileOptions, Footprint, Opened, identity_of, lock_file, open, program_of};
 pub use net::access::{Access, group_id};
+pub use net::dial::{Dialer, ServerAddress};
 pub use net::hall::{Limits, NewSession};
 pub use net::serve::{Serving, serve};
 pub use net::socket::{Listener, connect_within, is_listening};

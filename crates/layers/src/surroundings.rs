@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use spillway_core::{
     Answer, AtRisk, Attributes, BlockDevice, Budget, Env, Error, Grow, Regions, Storage, Suspend,
@@ -36,6 +37,25 @@ pub struct BackingDevice {
     pub read_only: bool,
     /// Reached through a mapping instead of I/O.
     pub mapped: bool,
+    /// What a server is asked for, where the path is the address of one.
+    pub remote: Remote,
+}
+
+/// How a server is used that has the data of an origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// How long requests wait for a server that cannot be reached, before they fail; without a limit where `None`.
+    pub timeout: Option<Duration>,
+    /// Connections at most.
+    pub connections: usize,
+    /// Bytes of memory for what it has acknowledged and not flushed.
+    pub journal_bytes: usize,
+}
+
+impl Default for Remote {
+    fn default() -> Self {
+        Self { timeout: None, connections: 4, journal_bytes: 16 << 20 }
+    }
 }
 
 /// A [`BackingDevice`] that was opened and locked.

@@ -411,7 +411,7 @@ pub fn find(name: &str) -> Option<&'static Row> {
 }
 
 fn over_file(layers: Vec<LayerConfig>) -> StackConfig {
-    let file = file::Config { path: "disk".into(), read_only: false };
+    let file = file::Config { path: "disk".into(), ..file::Config::default() };
     StackConfig { origin: OriginConfig::File(file), layers }
 }
 

@@ -165,6 +165,7 @@ mod tests {
     use crate::scratch::Scratch;
     use spillway_io::FileOptions;
     use spillway_layers::stack::{LayerConfig, OriginConfig};
+    use spillway_layers::surroundings::Remote;
     use spillway_layers::{file, write_cache};
 
     #[test]
@@ -179,7 +180,14 @@ mod tests {
         let open_for = |device: &str, role: &'static str, name: &str| {
             let (path, read_only) = (path(name), role == "origin");
             let options = FileOptions { path: path.clone(), read_only, ..FileOptions::default() };
-            let backing = BackingDevice { role, path, create: None, read_only, mapped: false };
+            let backing = BackingDevice {
+                role,
+                path,
+                create: None,
+                read_only,
+                mapped: false,
+                remote: Remote::default(),
+            };
             in_use.open(device, &backing, |_| {
                 let opened = spillway_io::open(&options)?;
                 Ok(OpenStorage { storage: opened.storage, notes: opened.notes })
@@ -217,7 +225,14 @@ mod tests {
         let in_use = InUse::default();
         let backing = |name: &str| {
             let path = scratch.path().join(name);
-            BackingDevice { role: "spill", path, create: None, read_only: false, mapped: false }
+            BackingDevice {
+                role: "spill",
+                path,
+                create: None,
+                read_only: false,
+                mapped: false,
+                remote: Remote::default(),
+            }
         };
         let opened = |backing: &BackingDevice| {
             let opened =
@@ -248,7 +263,7 @@ mod tests {
     }
 
     fn device(name: &'static str, origin: PathBuf, cache: Option<PathBuf>) -> (&'static str, StackConfig) {
-        let origin = OriginConfig::File(file::Config { path: origin, read_only: false });
+        let origin = OriginConfig::File(file::Config { path: origin, ..file::Config::default() });
         let layer = |path| LayerConfig::WriteCache(write_cache::Config { path, ..Default::default() });
         (name, StackConfig { origin, layers: cache.map(layer).into_iter().collect() })
     }

@@ -1,13 +1,14 @@
 //! What a server is asked to serve, whichever command or file asked.
 
-use std::path::{Path, absolute};
+use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Context, Result};
 use spillway_io::Access;
 use spillway_layers::page_cache::Mode;
 use spillway_layers::stack::{LayerConfig, OriginConfig, StackConfig};
-use spillway_layers::{file, limits, page_cache, zram};
+use spillway_layers::{limits, page_cache, zram};
 
+use crate::address;
 use crate::cli::config::Config;
 use crate::cli::distinct;
 use crate::cli::place;
@@ -145,7 +146,7 @@ impl ServerPlan {
     /// What `spillway disk` asks for.
     pub(crate) fn disk(options: DiskOptions) -> Result<Self> {
         let mut file = options.file.config();
-        file.path = absolute(&file.path).context("cannot resolve the origin's path")?;
+        file.path = resolved(&file.path)?;
         let (name, read_only) = (options.name, file.read_only);
         let layers = paged(options.page_cache, PageCache(Some(Mode::Writeback)))?.into_iter().collect();
         let stack = StackConfig { origin: OriginConfig::File(file), layers };
@@ -156,16 +157,18 @@ impl ServerPlan {
 
     /// What `spillway cache` asks for.
     pub(crate) fn cache(options: CacheOptions) -> Result<Self> {
-        let origin = absolute(&options.origin).context("cannot resolve the origin's path")?;
+        let mut file = options.file.config();
+        file.path = resolved(&file.path)?;
+        // What is cached is written back, whatever clients may do.
+        let read_only = std::mem::take(&mut file.read_only);
         let mut cache = options.cache.config();
         cache.path = absolute(&cache.path).context("cannot resolve the cache's path")?;
-        let origin = OriginConfig::File(file::Config { path: origin, read_only: false });
+        let origin = OriginConfig::File(file);
         let paged = paged(options.page_cache, PageCache(None))?;
         let layers = [LayerConfig::WriteCache(cache)].into_iter().chain(paged).collect();
         let stack = StackConfig { origin, layers };
-        let (name, read_only) = (options.name, options.read_only);
         let (limits, names) = (options.limits.config(), &["--origin", "--cache", "--page-cache"]);
-        let device = DevicePlan { name, read_only, stack, limits, names };
+        let device = DevicePlan { name: options.name, read_only, stack, limits, names };
         Self::new(options.server.config(), vec![device])
     }
 
@@ -195,6 +198,14 @@ fn paged(options: PageCacheOptions, preset: PageCache) -> Result<Option<LayerCon
             Err(Failure::usage(words.to_owned()).into())
         }
         PageCache(None) => Ok(None),
+    }
+}
+
+/// An origin as it is found from any folder.
+fn resolved(origin: &Path) -> Result<PathBuf> {
+    match address::is_remote(origin) {
+        true => Ok(origin.to_owned()),
+        false => absolute(origin).context("cannot resolve the origin's path"),
     }
 }
 

@@ -32,6 +32,7 @@ Examples:
   spillway disk --origin /dev/vdb --name data --read-only
   spillway disk --origin image.raw --memory 2G --at-risk-seconds-max 5
   spillway disk --origin image.raw --page-cache none
+  spillway disk --origin nbd://storage.example/data --origin-timeout 60
 
 The file or block device is opened without the kernel's page cache where it allows that, and locked against a second
 server. A page cache in the server's memory takes its place: writes are acknowledged from there, and written back later. A
@@ -41,6 +42,7 @@ pub(super) const CACHE_EXAMPLES: &str = "\
 Examples:
   spillway cache --origin /dev/vdb --cache /ssd/cache.img
   spillway cache --origin big.img --cache cache.img --block-size 16K --high-watermark 80 --low-watermark 70
+  spillway cache --origin nbd://storage.example/data --cache /ssd/cache.img
   spillway get cache0 status                      the kernel's status line; get cache0 shows each field by name
   spillway drain cache0                           write everything back, to remove the cache
 
@@ -124,17 +126,12 @@ pub(crate) struct DiskOptions {
 /// Options of `spillway cache`.
 #[derive(Debug, Args)]
 pub(crate) struct CacheOptions {
-    /// File or block device that is served: large and slow
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
-    pub(crate) origin: PathBuf,
+    #[command(flatten)]
+    pub(crate) file: Declared<file::Config>,
 
     /// Name of the device, by which clients and commands find it
     #[arg(long, default_value = "cache0")]
     pub(crate) name: String,
-
-    /// Let clients read only
-    #[arg(long)]
-    pub(crate) read_only: bool,
 
     #[command(flatten, next_help_heading = "Cache")]
     pub(crate) cache: Declared<write_cache::Config>,

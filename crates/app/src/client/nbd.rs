@@ -31,11 +31,10 @@ pub(super) struct Nbd {
 impl Nbd {
     /// Connects to what a listing names.
     pub(super) fn connect(uri: &str) -> Result<Self> {
-        let place = Address::parse(uri).with_context(|| format!("{uri} cannot be understood"))?;
-        match place {
-            (Address::Unix(path), export) => Self::over(UnixStream::connect(path), export),
+        match Address::parse(uri)? {
+            (Address::Unix(path), export) => Self::over(UnixStream::connect(path), &export),
             (Address::Tcp { host, port }, export) => {
-                Self::over(TcpStream::connect((host.as_str(), port)), export)
+                Self::over(TcpStream::connect((host.as_str(), port)), &export)
             }
         }
     }

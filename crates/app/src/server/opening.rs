@@ -4,17 +4,20 @@ use std::path::Path;
 use std::sync::Arc;
 
 use spillway_core::{Aligned, Answer, Budget, Error};
-use spillway_io::{FileOptions, MmapRegions, Workers, memory_nodes, on_blocking_thread};
+use spillway_io::{Dialer, FileOptions, MmapRegions, Workers, memory_nodes, on_blocking_thread};
 use spillway_layers::stack::{Stack, StackConfig};
 use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 
+use crate::address::is_remote;
 use crate::cli::distinct::InUse;
+use crate::server::remote;
 
 /// Opens stacks.
 #[derive(Clone)]
 pub(crate) struct StackOpener {
     around: Surroundings,
     in_use: Arc<InUse>,
+    dialer: Dialer,
 }
 
 impl StackOpener {
@@ -28,7 +31,7 @@ impl StackOpener {
             memory_nodes: memory_nodes(),
             open_file: Arc::new(|backing| Answer::Done(open(backing))),
         };
-        Self { around, in_use: Arc::default() }
+        Self { around, in_use: Arc::default(), dialer: Dialer::new(workers) }
     }
 
     /// The devices are files below `mount` from now on.
@@ -40,7 +43,17 @@ impl StackOpener {
     fn around(&self, name: &str) -> Surroundings {
         let (in_use, device) = (self.in_use.clone(), name.to_owned());
         // A lock is waited for, and a file system may take its time.
+        let (dialer, env, budget) =
+            (self.dialer.clone(), self.around.env.clone(), self.around.budget.clone());
         let open_file = Arc::new(move |backing: &BackingDevice| {
+            if is_remote(&backing.path) {
+                return Answer::pending(remote::open(
+                    backing.clone(),
+                    dialer.clone(),
+                    env.clone(),
+                    budget.clone(),
+                ));
+            }
             let (in_use, device, backing) = (in_use.clone(), device.clone(), backing.clone());
             Answer::pending(on_blocking_thread(move || in_use.open(&device, &backing, open)))
         });
@@ -84,6 +97,7 @@ fn open(backing: &BackingDevice) -> Result<OpenStorage, Error> {
 #[cfg(test)]
 mod tests {
     use spillway_io::WorkersOptions;
+    use spillway_layers::surroundings::Remote;
 
     use super::*;
     use crate::scratch::Scratch;
@@ -93,8 +107,14 @@ mod tests {
     fn a_backing_device_is_opened_while_its_device_goes_on() {
         let scratch = Scratch::new("opening-later");
         let path = scratch.path().join("spill");
-        let backing =
-            BackingDevice { role: "spill", path, create: Some(1 << 20), read_only: false, mapped: false };
+        let backing = BackingDevice {
+            role: "spill",
+            path,
+            create: Some(1 << 20),
+            read_only: false,
+            mapped: false,
+            remote: Remote::default(),
+        };
         let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() }).unwrap();
         let opener = StackOpener::new(&workers, &Budget::new(64 << 20));
         let answer = (opener.around("x").open_file)(&backing);
@@ -106,7 +126,14 @@ mod tests {
     fn a_backing_device_that_may_be_made_is_made_and_another_is_not() {
         let scratch = Scratch::new("opening");
         let path = scratch.path().join("spill");
-        let backing = BackingDevice { role: "spill", path, create: None, read_only: false, mapped: false };
+        let backing = BackingDevice {
+            role: "spill",
+            path,
+            create: None,
+            read_only: false,
+            mapped: false,
+            remote: Remote::default(),
+        };
         let refusal = open(&backing).err().expect("it does not exist");
         assert!(refusal.message().contains("does not exist") && !backing.path.exists(), "{refusal}");
         let made = open(&BackingDevice { create: Some(1 << 20), ..backing.clone() }).unwrap();

@@ -15,9 +15,9 @@
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
+use spillway_core::env::within;
 use spillway_core::{Env, Error, Seam};
 use spillway_export::Reserved;
 use spillway_io::{Limits, Serving};
@@ -91,16 +91,6 @@ async fn step<T>(env: &dyn Env, device: &str, what: &str, work: impl Future<Outp
     }
     tracing::warn!("device {device} ends: waiting for {what}");
     work.await
-}
-
-/// What comes of `work` in time.
-async fn within<T>(env: &dyn Env, patience: Duration, work: impl Future<Output = T>) -> Option<T> {
-    let (mut work, mut late) = (pin!(work), env.sleep(patience));
-    std::future::poll_fn(|context| match work.as_mut().poll(context) {
-        Poll::Ready(done) => Poll::Ready(Some(done)),
-        Poll::Pending => late.as_mut().poll(context).map(|()| None),
-    })
-    .await
 }
 
 /// Has the clients of a device leave. The future waits for that.

@@ -32,6 +32,7 @@
 //! | `responder` | replies as they are sent and counted |
 //! | `session` | the whole conversation |
 
+pub mod client;
 mod config;
 mod handshake;
 mod incoming;

@@ -15,6 +15,11 @@ const NAMES: [&str; 5] = ["wwid", "device/wwid", "device/serial", "dm/uuid", "lo
 /// The identity, or `None` where there is nothing to tell it by.
 pub(super) fn identity(fd: impl AsFd, block_device: bool) -> Option<NonZeroU64> {
     let text = if block_device { of_device(&node(fd)?)? } else { of_file(fd)? };
+    identity_of(&text)
+}
+
+/// The identity of what that text names, and nothing else does.
+pub fn identity_of(text: &str) -> Option<NonZeroU64> {
     NonZeroU64::new(fnv1a(text.as_bytes()))
 }
 

@@ -27,6 +27,7 @@ mod tests;
 
 pub use footprint::Footprint;
 pub use holders::program_of;
+pub use identity::identity_of;
 pub use lock::lock as lock_file;
 pub use open::{Opened, open};
 pub use options::{Direct, FileOptions};

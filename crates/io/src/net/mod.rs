@@ -5,6 +5,7 @@ pub(crate) mod socket;
 
 pub(crate) mod access;
 pub(crate) mod control;
+pub(crate) mod dial;
 pub(crate) mod hall;
 
 mod connection;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use spillway_core::{Env, LocalFuture, Place, Task, work};
 
-use crate::runtime::pool::{Pool, can_spawn, spawn_detached};
+use crate::runtime::pool::{Pool, can_spawn, spawn_detached, thread_number};
 
 /// Rest of a task on a compute thread after a slice of about 100 us while no worker is idle: a tenth of the time is left to it.
 const COMPUTE_REST: Duration = Duration::from_micros(900);
@@ -70,6 +70,10 @@ impl Env for SystemEnv {
 
     fn random(&self) -> u64 {
         random()
+    }
+
+    fn thread_number(&self) -> usize {
+        thread_number()
     }
 }
 

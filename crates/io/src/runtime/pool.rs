@@ -61,7 +61,7 @@ impl Pool {
     pub(crate) fn new(crew: Crew, buffers: Buffers, bulk: Option<Workspace>) -> Self {
         let Crew { workers, background, compute } = crew;
         assert!(workers > 0 && background > 0 && compute > 0, "a task of each kind runs somewhere");
-        let threads = (0..workers + background + compute + 1).map(|_| PoolThread::new()).collect();
+        let threads = (0..workers + background + compute + 1).map(PoolThread::new).collect();
         let bulk = bulk.unwrap_or_else(|| {
             let unlimited = Budget::new(Budget::UNLIMITED);
             Workspace::new("large receives", &unlimited, BULK_LEN * workers.min(8))
@@ -163,6 +163,7 @@ impl Pool {
 /// One thread's mailbox and flags, on cache lines of its own.
 #[repr(align(128))]
 pub(crate) struct PoolThread {
+    number: usize,
     idle: AtomicBool,
     stopping: AtomicBool,
     has_mail: AtomicBool,
@@ -174,8 +175,9 @@ pub(crate) struct PoolThread {
 }
 
 impl PoolThread {
-    fn new() -> Self {
+    fn new(number: usize) -> Self {
         Self {
+            number,
             idle: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             has_mail: AtomicBool::new(false),
@@ -234,6 +236,7 @@ impl PoolThread {
     pub(crate) fn enter(&self, runtime: &Runtime) {
         let _ = self.waker.set(runtime.waker());
         CURRENT.set(self);
+        NUMBER.set(self.number);
     }
 
     /// Runs tasks until [`PoolThread::stop`], and takes no more mail then. Before it sleeps it lets others run, where that `pays`; errors of its
@@ -289,9 +292,15 @@ impl PoolThread {
 
 thread_local! {
     static CURRENT: Cell<*const PoolThread> = const { Cell::new(std::ptr::null()) };
+    static NUMBER: Cell<usize> = const { Cell::new(0) };
     static CLOSING: Cell<bool> = const { Cell::new(false) };
     static TASKS_POLLED: Cell<usize> = const { Cell::new(0) };
     static DETACHED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The place of this thread in its pool: workers come first.
+pub(crate) fn thread_number() -> usize {
+    NUMBER.get()
 }
 
 /// Whether a task can be started on this thread: it has a runtime, and is not taking it down.

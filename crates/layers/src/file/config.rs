@@ -2,33 +2,51 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use spillway_core::{Attribute, BlockDevice, Error, Preset, Spec, Table, Type, Unit, Value};
 
 use super::device::File;
-use crate::options::options;
-use crate::surroundings::{BackingDevice, Open, OpenDevice, Surroundings};
+use crate::options::{Field, options};
+use crate::surroundings::{BackingDevice, Open, OpenDevice, Remote, Surroundings};
 
 options! {
     /// What a configuration says about a file or block device.
     pub struct Config;
-    Start path: PathBuf = Type::Path, "The file or block device, which must exist"
+    Start path: PathBuf = Type::Path,
+        "The file or block device, which must exist, or the address of an NBD server: nbd://HOST[:PORT]/EXPORT, \
+         nbd+unix:///EXPORT?socket=PATH"
         .preset(Preset::Required).option("origin");
-    Start read_only: bool = Type::Switch, "Open it for reading only, share its lock with other readers, and refuse writes"
+    Start read_only: bool = Type::Switch, "Let clients only read. A disk opens its origin for reading then, and shares its lock with other readers"
         .preset(Preset::Switch(false)).option("read-only");
+    Start timeout: Option<u64> = Type::Number(1, 31_536_000),
+        "How long requests wait while the server of the origin cannot be reached, before they fail"
+        .unit(Unit::Seconds).preset(Preset::Words("none")).or_none().option("origin-timeout");
+    Start connections: u64 = Type::Number(1, 16),
+        "Connections to the server of the origin at most, one for each worker; one where it does not allow several"
+        .preset(Preset::Number(4)).option("origin-connections");
+    Start journal: u64 = Type::Number(1 << 20, 1 << 30),
+        "Memory for writes that the server of the origin has acknowledged and no flush has covered, to write them again after a lost \
+         connection; a full journal is flushed"
+        .unit(Unit::Bytes).preset(Preset::Number(16 << 20)).option("origin-journal");
 }
 
 impl Config {
     fn backing(&self) -> BackingDevice {
         let (path, read_only) = (self.path.clone(), self.read_only);
-        BackingDevice { role: "origin", path, create: None, read_only, mapped: false }
+        let remote = Remote {
+            timeout: self.timeout.map(Duration::from_secs),
+            connections: self.connections as usize,
+            journal_bytes: self.journal as usize,
+        };
+        BackingDevice { role: "origin", path, create: None, read_only, mapped: false, remote }
     }
 }
 
 impl Open<()> for Config {
     async fn open(&self, (): (), around: &Surroundings) -> Result<OpenDevice, Error> {
         let (file, notes) = File::open(&self.backing(), around).await?;
-        let shown = |file| Table::new(Arc::new(Shown { path: self.path.clone(), file }), ROWS);
+        let shown = |file| Table::new(Arc::new(Shown { config: self.clone(), file }), ROWS);
         Ok(OpenDevice { notes, grow: Some(file.clone()), ..OpenDevice::new(file, shown) })
     }
 
@@ -52,13 +70,16 @@ impl File {
 
 /// A file as the control plane sees it.
 struct Shown {
-    path: PathBuf,
+    config: Config,
     file: Arc<File>,
 }
 
 static ROWS: &[Attribute<Shown>] = &[
-    Attribute::read(OPTIONS.path, |shown| Value::Text(shown.path.display().to_string())),
+    Attribute::read(OPTIONS.path, |shown| Value::Text(shown.config.path.display().to_string())),
     Attribute::read(OPTIONS.read_only, |shown| Value::Switch(shown.file.geometry().read_only)),
+    Attribute::read(OPTIONS.timeout, |shown| shown.config.timeout.value()),
+    Attribute::read(OPTIONS.connections, |shown| Value::U64(shown.config.connections)),
+    Attribute::read(OPTIONS.journal, |shown| Value::U64(shown.config.journal)),
     Attribute::read(Spec::gauge("size", Unit::Bytes, "Size of the device"), |shown| {
         Value::U64(shown.file.geometry().size)
     }),

@@ -7,7 +7,7 @@ use spillway_policy::free_runs::{FreeRuns, Run};
 
 use crate::options::{choices, in_order, options};
 use crate::sizes;
-use crate::surroundings::BackingDevice;
+use crate::surroundings::{BackingDevice, Remote};
 
 choices! {
     /// How the cache device is reached.
@@ -143,7 +143,14 @@ impl Config {
     /// The cache device.
     pub(super) fn backing(&self) -> BackingDevice {
         let (path, mapped) = (self.path.clone(), self.is_mapped());
-        BackingDevice { role: "cache", path, create: None, read_only: false, mapped }
+        BackingDevice {
+            role: "cache",
+            path,
+            create: None,
+            read_only: false,
+            mapped,
+            remote: Remote::default(),
+        }
     }
 
     /// With the defaults that depend on the mode, and the options that belong to the other mode refused.

@@ -10,7 +10,7 @@ use super::page::DISKSIZE_MAX;
 use crate::options::{choices, options, unrelated};
 use crate::spill::Keep;
 use crate::spill::format::SEGMENT_SHIFT;
-use crate::surroundings::BackingDevice;
+use crate::surroundings::{BackingDevice, Remote};
 
 choices! {
     /// Which read of a page that lies in the spill file brings it back to memory.
@@ -193,5 +193,5 @@ pub(super) fn default_spill_size(disksize: u64) -> u64 {
 
 /// The spill file at `path`, which is made that long where `create` says how long.
 pub(super) fn spill_device(path: PathBuf, create: Option<u64>) -> BackingDevice {
-    BackingDevice { role: "spill", path, read_only: false, mapped: false, create }
+    BackingDevice { role: "spill", path, read_only: false, mapped: false, create, remote: Remote::default() }
 }

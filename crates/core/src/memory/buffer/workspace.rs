@@ -76,6 +76,11 @@ impl Workspace {
         lens.map(|len| self.buf(len))
     }
 
+    /// Bytes that are lent.
+    pub fn lent(&self) -> usize {
+        self.lender().lent.used() as usize
+    }
+
     /// Whether a task waits for a buffer.
     pub fn is_waited_for(&self) -> bool {
         self.lender().lent.waiting() > 0

@@ -78,6 +78,7 @@ constants! {
         ERR_UNSUP = 1 << 31 | 1,
         ERR_POLICY = 1 << 31 | 2,
         ERR_INVALID = 1 << 31 | 3,
+        ERR_TLS_REQD = 1 << 31 | 5,
         ERR_UNKNOWN = 1 << 31 | 6,
         ERR_SHUTDOWN = 1 << 31 | 7,
         ERR_TOO_BIG = 1 << 31 | 9,

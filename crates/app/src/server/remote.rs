@@ -1,0 +1,50 @@
+//! Origins that are exports of NBD servers.
+
+use std::sync::Arc;
+
+use spillway_core::{Budget, Env, Error, LocalFuture};
+use spillway_export::nbd::client::{Dial, NbdOrigin, NewSession, Settings};
+use spillway_io::{Dialer, ServerAddress, identity_of};
+use spillway_layers::surroundings::{BackingDevice, OpenStorage};
+
+use crate::address::Address;
+
+/// A server, as a link reaches it.
+struct Server {
+    address: ServerAddress,
+    dialer: Dialer,
+}
+
+impl Dial for Server {
+    fn dial(&self, channel: usize, session: NewSession) -> LocalFuture<Result<(), Error>> {
+        let (address, dialer) = (self.address.clone(), self.dialer.clone());
+        Box::pin(async move { dialer.dial(address, channel, session).await })
+    }
+}
+
+/// Opens the export that the path of `backing` is the address of.
+pub(crate) async fn open(
+    backing: BackingDevice,
+    dialer: Dialer,
+    env: Arc<dyn Env>,
+    budget: Arc<Budget>,
+) -> Result<OpenStorage, Error> {
+    let text = backing.path.to_string_lossy().into_owned();
+    let (address, export) = Address::parse(&text)?;
+    let settings = Settings {
+        address: text.clone(),
+        export,
+        read_only: backing.read_only,
+        timeout: backing.remote.timeout,
+        connections: backing.remote.connections,
+        journal_bytes: backing.remote.journal_bytes,
+    };
+    let address = match address {
+        Address::Unix(path) => ServerAddress::Unix(path),
+        Address::Tcp { host, port } => ServerAddress::Tcp(host, port),
+    };
+    let server = Arc::new(Server { address, dialer });
+    let origin = NbdOrigin::open(settings, identity_of(&format!("nbd {text}")), server, env, &budget).await?;
+    let notes = origin.notes();
+    Ok(OpenStorage { storage: Arc::new(origin), notes })
+}

@@ -1,0 +1,116 @@
+//! One request to a server, and where its reply goes.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use spillway_core::buffer::Shared;
+use spillway_core::sync::Mutex;
+use spillway_core::{ByteRange, Extent, IoBuf, Kind};
+
+/// What a request carries.
+#[derive(Default)]
+pub(super) enum Body {
+    #[default]
+    Nothing,
+    /// The payload of a write.
+    Write(Payload),
+    /// Where a read goes: `len` bytes from `start` of the window.
+    Read { buf: IoBuf, start: usize },
+    /// The extents found so far, at most so many.
+    Status { extents: Vec<Extent>, count_max: usize },
+}
+
+/// Bytes to be sent, which others may hold as well.
+#[derive(Clone)]
+pub(super) struct Payload {
+    pub(super) bytes: Arc<Shared>,
+    /// First byte of it.
+    pub(super) start: usize,
+}
+
+impl Payload {
+    pub(super) fn view(&self, len: usize) -> IoBuf {
+        self.bytes.view(self.start, len)
+    }
+}
+
+/// A request that is not answered yet. Dropped it is answered with [`Kind::ShuttingDown`].
+pub(super) struct Call {
+    /// See [`cmd`](crate::nbd::wire::cmd).
+    pub(super) command: u16,
+    /// See [`cmd_flag`](crate::nbd::wire::cmd_flag).
+    pub(super) flags: u16,
+    pub(super) range: ByteRange,
+    pub(super) body: Body,
+    /// From the journal: it ends with its connection, and is not sent again.
+    pub(super) replayed: bool,
+    slot: Arc<Mutex<Slot>>,
+}
+
+/// The answer to a call, with what it carried.
+pub(super) struct Answered {
+    pub(super) result: Result<(), Kind>,
+    pub(super) body: Body,
+}
+
+#[derive(Default)]
+struct Slot {
+    answer: Option<Answered>,
+    waker: Option<Waker>,
+    answered: bool,
+}
+
+impl Call {
+    /// A call, and its answer to come.
+    pub(super) fn new(command: u16, flags: u16, range: ByteRange, body: Body) -> (Self, Answering) {
+        let slot = Arc::<Mutex<Slot>>::default();
+        (Self { command, flags, range, body, replayed: false, slot: slot.clone() }, Answering(slot))
+    }
+
+    /// Answers it. A payload is released before its caller is woken.
+    pub(super) fn answer(mut self, result: Result<(), Kind>) {
+        self.finish(result);
+    }
+
+    fn finish(&mut self, result: Result<(), Kind>) {
+        let mut body = std::mem::take(&mut self.body);
+        if matches!(body, Body::Write(_)) {
+            body = Body::Nothing;
+        }
+        let mut slot = self.slot.lock();
+        if slot.answered {
+            return;
+        }
+        slot.answered = true;
+        slot.answer = Some(Answered { result, body });
+        let waker = slot.waker.take();
+        drop(slot);
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.finish(Err(Kind::ShuttingDown));
+    }
+}
+
+/// The answer of a call that is to come.
+pub(super) struct Answering(Arc<Mutex<Slot>>);
+
+impl Future for Answering {
+    type Output = Answered;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered> {
+        let mut slot = self.0.lock();
+        match slot.answer.take() {
+            Some(answer) => Poll::Ready(answer),
+            None => {
+                slot.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}

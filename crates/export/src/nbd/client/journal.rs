@@ -1,0 +1,134 @@
+//! Acknowledged changes that no flush has covered, and changes that are not answered yet.
+//!
+//! Both are disjoint ranges: a change is begun only where it overlaps no other, and a newer entry replaces what it overlaps. So
+//! entries may be sent again in any order.
+
+use std::collections::BTreeMap;
+
+use spillway_core::{ByteRange, IoBuf};
+
+use super::call::Payload;
+
+/// What an acknowledged change has left.
+pub(super) enum Content {
+    Bytes(Payload),
+    /// Zeroes, and the memory that the entry is charged by.
+    Zeroes(std::sync::Arc<IoBuf>),
+}
+
+impl Clone for Content {
+    fn clone(&self) -> Self {
+        match self {
+            Content::Bytes(payload) => Content::Bytes(payload.clone()),
+            Content::Zeroes(charge) => Content::Zeroes(charge.clone()),
+        }
+    }
+}
+
+impl Content {
+    /// The same without its first `bytes`.
+    fn skip(&self, bytes: u64) -> Self {
+        match self {
+            Content::Bytes(Payload { bytes: buf, start }) => {
+                Content::Bytes(Payload { bytes: buf.clone(), start: start + bytes as usize })
+            }
+            zeroes @ Content::Zeroes(_) => zeroes.clone(),
+        }
+    }
+}
+
+struct Entry {
+    end: u64,
+    /// Flushes that had begun when it was acknowledged.
+    epoch: u64,
+    content: Content,
+}
+
+/// See [the module](self).
+#[derive(Default)]
+pub(super) struct Journal {
+    /// By first byte.
+    entries: BTreeMap<u64, Entry>,
+    /// First byte and end of changes that are not answered.
+    changing: BTreeMap<u64, u64>,
+    epoch: u64,
+}
+
+impl Journal {
+    /// Begins a change of `range`, unless another is under way that overlaps it.
+    pub(super) fn begin(&mut self, range: ByteRange) -> bool {
+        let end = range.offset + range.len;
+        let before = self.changing.range(..end).next_back();
+        if before.is_some_and(|(_, &other)| other > range.offset) {
+            return false;
+        }
+        let twice = self.changing.insert(range.offset, end);
+        assert!(twice.is_none(), "changes at {} overlap", range.offset);
+        true
+    }
+
+    /// The change of `range` is over. Returns entries that are no longer needed, to be dropped without a lock.
+    pub(super) fn end(&mut self, range: ByteRange) {
+        let end = self.changing.remove(&range.offset);
+        assert_eq!(end, Some(range.offset + range.len), "a change ends that has not begun");
+    }
+
+    /// `range` was changed and the change acknowledged: durably where nothing has to be sent again.
+    #[must_use = "what is dropped is dropped without the lock"]
+    pub(super) fn record(&mut self, range: ByteRange, content: Option<Content>) -> Vec<Content> {
+        let dropped = self.cut(range);
+        if let Some(content) = content {
+            let entry = Entry { end: range.offset + range.len, epoch: self.epoch, content };
+            let twice = self.entries.insert(range.offset, entry);
+            assert!(twice.is_none(), "entries at {} overlap", range.offset);
+        }
+        dropped
+    }
+
+    /// Removes `range` from all entries.
+    fn cut(&mut self, range: ByteRange) -> Vec<Content> {
+        let (start, end) = (range.offset, range.offset + range.len);
+        let mut dropped = Vec::new();
+        let overlapping = |entries: &BTreeMap<u64, Entry>| {
+            let (&first, entry) = entries.range(..end).next_back()?;
+            (entry.end > start).then_some(first)
+        };
+        while let Some(first) = overlapping(&self.entries) {
+            let entry = self.entries.remove(&first).expect("it was just found");
+            if entry.end > end {
+                let content = entry.content.skip(end - first);
+                self.entries.insert(end, Entry { end: entry.end, epoch: entry.epoch, content });
+            }
+            if first < start {
+                self.entries.insert(first, Entry { end: start, ..entry });
+            } else {
+                dropped.push(entry.content);
+            }
+        }
+        dropped
+    }
+
+    /// A flush begins: it covers what was acknowledged up to now. Returns its number.
+    pub(super) fn seal(&mut self) -> u64 {
+        self.epoch += 1;
+        self.epoch - 1
+    }
+
+    /// The flush of that number has succeeded. Returns what is no longer needed.
+    #[must_use = "what is dropped is dropped without the lock"]
+    pub(super) fn forget(&mut self, flush: u64) -> Vec<Content> {
+        let covered = self.entries.extract_if(.., |_, entry| entry.epoch <= flush);
+        covered.map(|(_, entry)| entry.content).collect()
+    }
+
+    /// Every entry, to be sent again.
+    pub(super) fn entries(&self) -> Vec<(ByteRange, Content)> {
+        let all = self.entries.iter();
+        all.map(|(&start, entry)| (ByteRange::new(start, entry.end - start), entry.content.clone())).collect()
+    }
+
+    /// Bytes that no flush has covered.
+    pub(super) fn bytes(&self) -> u64 {
+        self.entries.iter().map(|(start, entry)| entry.end - start).sum()
+    }
+}

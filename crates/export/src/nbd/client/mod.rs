@@ -1,0 +1,33 @@
+//! The client's side of the NBD protocol, without I/O: an NBD export as the origin of a device.
+//!
+//! What it is: [`NbdOrigin`] is a [`Storage`](spillway_core::Storage) over one to several connections to one export. Each connection is a
+//! [`Session`](spillway_core::session::Session) that a driver runs, as it runs those of the server; a [`Dial`] makes them. Simple and
+//! structured replies, `base:allocation` for extents.
+//!
+//! What it promises upwards: a call ends with the server's answer. Where a connection is lost, all are closed and made again; then
+//! every acknowledged change that no flush has covered is sent again from the [`journal`], then what was not answered. A flush
+//! therefore covers what it covers without the loss, also where the server was restarted and has lost it. Changes that overlap
+//! are sent one after the other. While the server cannot be reached, calls wait, up to [`Settings::timeout`].
+//!
+//! What it needs below: a server that has ended the requests of a connection when it takes a new one after that was lost; a driver that
+//! keeps the loop of [`spillway_core::session`], and drops a session when its connection ends.
+//!
+//! States: connecting -> replaying -> up -> (a connection is lost) connecting; failing beside connecting, once the timeout is over.
+//!
+//! Lock order: a channel, the journal and the state of the link are leaves.
+
+mod call;
+mod journal;
+mod link;
+mod negotiation;
+mod reconnect;
+mod session;
+mod storage;
+mod transmission;
+
+#[cfg(test)]
+mod tests;
+
+pub use link::{Dial, NewSession, Settings};
+pub use session::ClientSession;
+pub use storage::NbdOrigin;

@@ -1,0 +1,229 @@
+//! Making the connections of a link: at the start, and again whenever one is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use spillway_core::env::within;
+use spillway_core::session::Session;
+use spillway_core::size::human;
+use spillway_core::{Kind, mutant};
+
+use super::call::{Answering, Body, Call};
+use super::journal::Content;
+use super::link::{Dial, Link};
+use super::negotiation::Described;
+use super::session::ClientSession;
+use crate::nbd::wire::{cmd, flag};
+
+/// How long one connection may take, from its address to the end of its handshake.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Pauses between tries: the first, and the longest.
+const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// How often requests without answer are looked for.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// A set of connections that were made together.
+pub(super) struct Connected {
+    pub(super) described: Described,
+    /// Channels that have one.
+    pub(super) active: usize,
+}
+
+/// Makes as many connections as make sense; the error says in words why there is none.
+pub(super) async fn connect(
+    link: &Arc<Link>,
+    dial: &Arc<dyn Dial>,
+    patience: Duration,
+) -> Result<Connected, String> {
+    let round = link.begin_round().await;
+    let described = connect_channel(link, dial, 0, round, patience).await?;
+    let several = described.has(flag::CAN_MULTI_CONN) || link.settings.read_only;
+    let wanted = if several { link.channel_count() } else { 1 };
+    let mut active = 1;
+    while active < wanted {
+        match connect_channel(link, dial, active, round, patience).await {
+            Ok(other) if other == described => active += 1,
+            Ok(_) => return Err("it describes the export differently on each connection".to_owned()),
+            // It may have a limit: what there is will do.
+            Err(_) => break,
+        }
+    }
+    Ok(Connected { described, active })
+}
+
+async fn connect_channel(
+    link: &Arc<Link>,
+    dial: &Arc<dyn Dial>,
+    channel: usize,
+    round: u64,
+    patience: Duration,
+) -> Result<Described, String> {
+    let of = link.clone();
+    let session = Box::new(move || Box::new(ClientSession::new(of, channel, round)) as Box<dyn Session>);
+    let connecting = async {
+        dial.dial(channel, session).await.map_err(|error| error.message().to_owned())?;
+        link.changes.until(|| link.outcome(channel, round)).await
+    };
+    let late = || Err(format!("it does not answer within {} s", patience.as_secs_f64()));
+    within(&*link.env, patience, connecting).await.unwrap_or_else(late)
+}
+
+/// Keeps the link connected until nobody needs it.
+pub(super) async fn keep(link: Arc<Link>, dial: Arc<dyn Dial>, first: Described) {
+    loop {
+        let over = link.changes.until(|| (link.is_leaving() || link.lost().is_some()).then_some(()));
+        if within(&*link.env, LOOK, over).await.is_none() {
+            link.wake_sessions();
+            continue;
+        }
+        if !link.is_leaving() {
+            Outage::begin(&link, first).end(&dial).await;
+        }
+        if link.is_leaving() {
+            if link.lost().is_some() {
+                link.fail();
+            }
+            return;
+        }
+    }
+}
+
+/// From the loss of a connection until there is one again.
+struct Outage<'a> {
+    link: &'a Arc<Link>,
+    first: Described,
+    began: Duration,
+    failing: bool,
+    /// Why the last try failed, which is said once.
+    said: String,
+}
+
+impl<'a> Outage<'a> {
+    fn begin(link: &'a Arc<Link>, first: Described) -> Self {
+        let reason = link.lost().unwrap_or_default();
+        tracing::warn!("{}: {reason}; requests wait while it is connected again", link.settings.address);
+        Self { link, first, began: link.env.now(), failing: false, said: String::new() }
+    }
+
+    async fn end(mut self, dial: &Arc<dyn Dial>) {
+        let mut pause = PAUSE;
+        loop {
+            match self.attempt(dial).await {
+                Ok(active) => return self.ended(active),
+                Err(why) => self.failed(why),
+            }
+            if self.wait(pause).await {
+                return;
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// What is left of the time for which calls wait.
+    fn remaining(&self) -> Option<Duration> {
+        let timeout = self.link.settings.timeout.filter(|_| !self.failing)?;
+        Some((self.began + timeout).saturating_sub(self.link.env.now()))
+    }
+
+    async fn attempt(&self, dial: &Arc<dyn Dial>) -> Result<usize, String> {
+        let patience = self.remaining().map_or(PATIENCE, |left| left.min(PATIENCE));
+        let Connected { described, active } = connect(self.link, dial, patience).await?;
+        self.check(&described)?;
+        if !mutant::on("nbd client: send nothing again") {
+            replay(self.link).await?;
+        }
+        self.link.set_size(described.size);
+        Ok(active)
+    }
+
+    /// What may change of an export while it is in use: it may become larger.
+    fn check(&self, described: &Described) -> Result<(), String> {
+        let (size, first) = (self.link.size(), &self.first);
+        if described.size < size {
+            return Err(format!("the export has {} bytes now, it had {size}", described.size));
+        }
+        let lost = first.flags & !described.flags;
+        let gained = described.flags & !first.flags & flag::READ_ONLY;
+        let narrower = described.block > first.block || described.payload_len_max < first.payload_len_max;
+        if lost & !(flag::CAN_MULTI_CONN | flag::READ_ONLY) != 0 || gained != 0 || narrower {
+            return Err("the export can do less than before".to_owned());
+        }
+        Ok(())
+    }
+
+    fn failed(&mut self, why: String) {
+        if why != self.said {
+            tracing::warn!("{}: {why}", self.link.settings.address);
+            self.said = why;
+        }
+        if self.remaining().is_some_and(|left| left.is_zero()) {
+            tracing::error!(
+                "{}: no connection within --origin-timeout: requests fail",
+                self.link.settings.address
+            );
+            self.failing = true;
+            self.link.fail();
+        }
+    }
+
+    /// Waits before the next try. True where nobody needs the server any more.
+    async fn wait(&self, pause: Duration) -> bool {
+        let pause = self.remaining().map_or(pause, |left| left.min(pause)).max(Duration::from_millis(1));
+        let leaving = self.link.changes.until(|| self.link.is_leaving().then_some(()));
+        within(&*self.link.env, pause, leaving).await.is_some()
+    }
+
+    fn ended(self, active: usize) {
+        let lasted = self.link.env.now().saturating_sub(self.began);
+        tracing::warn!("{}: connected again after {:.1} s", self.link.settings.address, lasted.as_secs_f64());
+        self.link.open(active);
+    }
+}
+
+/// Sends again what the server may have lost. The error says why the connection did not last.
+async fn replay(link: &Arc<Link>) -> Result<(), String> {
+    let entries = link.journal.lock().entries();
+    let mut bytes = 0;
+    let mut calls = Vec::with_capacity(entries.len());
+    let mut answers: Vec<Answering> = Vec::with_capacity(entries.len());
+    for (range, content) in entries {
+        let (command, body) = match content {
+            Content::Bytes(payload) => (cmd::WRITE, Body::Write(payload)),
+            Content::Zeroes(_) => (cmd::WRITE_ZEROES, Body::Nothing),
+        };
+        let (mut call, answer) = Call::new(command, 0, range, body);
+        call.replayed = true;
+        bytes += range.len;
+        calls.push(call);
+        answers.push(answer);
+    }
+    link.replay(calls);
+    for answer in answers {
+        match answer.await.result {
+            Ok(()) => {}
+            Err(Kind::ShuttingDown) => return Err(link.lost().unwrap_or_default()),
+            Err(kind) => lose(link, kind),
+        }
+    }
+    if bytes > 0 {
+        tracing::warn!(
+            "{}: {} that no flush had covered were written again",
+            link.settings.address,
+            human(bytes)
+        );
+    }
+    Ok(())
+}
+
+fn lose(link: &Link, kind: Kind) {
+    if link.failure.set(kind) {
+        tracing::error!(
+            "{}: acknowledged data cannot be written again ({}): flushes fail from now on",
+            link.settings.address,
+            kind.errno_name()
+        );
+    }
+}

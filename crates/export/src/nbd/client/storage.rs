@@ -1,0 +1,379 @@
+//! The calls of [`Storage`] as requests to a server.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use spillway_core::buffer::Shared;
+use spillway_core::storage::Moved;
+use spillway_core::sync::{AtomicBool, GroupFlush, Ordering};
+use spillway_core::{
+    Answer, BlockSize, Budget, ByteRange, Env, Error, Extent, FallocateMode, Geometry, IoBuf, Kind,
+    LocalFuture, Place, SECTOR, Storage, Workspace, mutant, task,
+};
+
+use super::call::{Body, Payload};
+use super::journal::Content;
+use super::link::{Change, Dial, Link, Settings};
+use super::negotiation::Described;
+use super::reconnect::{connect, keep};
+use crate::nbd::wire::{cmd, cmd_flag, flag};
+
+/// Longest request in bytes, where the server takes as much: longer ones are cut.
+const REQUEST_LEN_MAX: usize = 4 << 20;
+
+/// Most bytes of a zeroing or discard in one request.
+const RANGE_LEN_MAX: u64 = 1 << 30;
+
+/// Part of the journal that one write may take.
+const JOURNAL_SHARE: usize = 8;
+
+/// How long the first connection may take.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// An export of a server, as a storage. Its connections end once it is dropped.
+pub struct NbdOrigin {
+    access: Arc<Access>,
+}
+
+/// What calls keep alive.
+struct Access {
+    link: Arc<Link>,
+    described: Described,
+    geometry: Geometry,
+    journal: Workspace,
+    flushes: GroupFlush,
+    /// A flush that frees room is under way.
+    freeing: AtomicBool,
+}
+
+impl NbdOrigin {
+    /// Connects to the server, whose export has that `identity`. Charges `budget` for the journal. Errors say what the server refuses, or
+    /// why it cannot be reached.
+    pub async fn open(
+        settings: Settings,
+        identity: Option<NonZeroU64>,
+        dial: Arc<dyn Dial>,
+        env: Arc<dyn Env>,
+        budget: &Arc<Budget>,
+    ) -> Result<Self, Error> {
+        let journal_bytes = if settings.read_only { 0 } else { settings.journal_bytes };
+        let journal = Workspace::new("what is not flushed at a server", budget, journal_bytes)?;
+        let link = Arc::new(Link::new(env, settings));
+        let failed = |why| Error::new(Kind::NoDevice, format!("{}: {why}", link.settings.address));
+        let connected = connect(&link, &dial, PATIENCE).await;
+        let checked = connected.and_then(|connected| {
+            let geometry = geometry(&connected.described, &link.settings, identity)?;
+            Ok((connected, geometry))
+        });
+        let (connected, geometry) = match checked {
+            Ok(checked) => checked,
+            Err(why) => {
+                link.leave();
+                return Err(failed(why));
+            }
+        };
+        let described = connected.described;
+        link.set_size(described.size);
+        link.open(connected.active);
+        let kept = link.clone();
+        link.env.spawn(Place::Background, task(move || keep(kept, dial, described)));
+        let (flushes, freeing) = (GroupFlush::default(), AtomicBool::new(false));
+        Ok(Self { access: Arc::new(Access { link, described, geometry, journal, flushes, freeing }) })
+    }
+}
+
+impl NbdOrigin {
+    /// What is worth knowing about the export, for people.
+    pub fn notes(&self) -> Vec<String> {
+        let Access { link, geometry, .. } = &*self.access;
+        let address = &link.settings.address;
+        let mut notes = vec![format!("{address}: {} connections to the server", link.active())];
+        if geometry.write_through && !geometry.read_only {
+            notes.push(format!(
+                "{address}: the server has no flush: its writes are as durable as it makes them"
+            ));
+        }
+        notes
+    }
+}
+
+impl Drop for NbdOrigin {
+    fn drop(&mut self) {
+        self.access.link.leave();
+    }
+}
+
+/// The error says in words why the export cannot be used.
+fn geometry(
+    described: &Described,
+    settings: &Settings,
+    identity: Option<NonZeroU64>,
+) -> Result<Geometry, String> {
+    if described.has(flag::READ_ONLY) && !settings.read_only {
+        return Err("the export is read-only: give --read-only".to_owned());
+    }
+    let block = described.block.max(SECTOR as u32);
+    let block_size = BlockSize::new(block).map_err(|error| error.message().to_owned())?;
+    let size = described.size / u64::from(block) * u64::from(block);
+    if size == 0 {
+        return Err(format!("the export has {} bytes, less than a block of {block}", described.size));
+    }
+    Ok(Geometry {
+        size,
+        block_size,
+        optimal_io: described.preferred.max(block).min(REQUEST_LEN_MAX as u32),
+        read_only: settings.read_only,
+        volatile: false,
+        write_through: !described.has(flag::SEND_FLUSH),
+        discards: described.has(flag::SEND_TRIM),
+        fast_zeroes: described.has(flag::SEND_WRITE_ZEROES) && described.has(flag::SEND_FAST_ZERO),
+        rotational: described.has(flag::ROTATIONAL),
+        identity,
+    })
+}
+
+impl Access {
+    /// Whether acknowledged changes may be lost without a flush.
+    fn is_cached(&self) -> bool {
+        !self.geometry.write_through
+    }
+
+    /// Bytes of `len` that one request may carry.
+    fn cut(&self, len: usize, most: usize) -> usize {
+        let block = self.geometry.block_size.bytes() as usize;
+        let most = most.min(self.described.payload_len_max as usize).min(REQUEST_LEN_MAX);
+        len.min(most / block * block)
+    }
+
+    async fn read(self: Arc<Self>, at: u64, buf: IoBuf, done: usize) -> Moved {
+        let len = self.cut(buf.len() - done, REQUEST_LEN_MAX);
+        let body = Body::Read { buf, start: done };
+        let answered = self.link.call(cmd::READ, 0, ByteRange::new(at, len as u64), body).await;
+        let Body::Read { buf, .. } = answered.body else {
+            unreachable!("an answer has the body of its call")
+        };
+        (answered.result.map(|()| len), buf)
+    }
+
+    async fn write(self: Arc<Self>, at: u64, buf: IoBuf, done: usize, durable: bool) -> Moved {
+        if self.is_cached() && !(durable && self.described.has(flag::SEND_FUA)) {
+            let (result, len) = self.write_journaled(at, &buf[done..]).await;
+            let result = if durable && result.is_ok() { self.sync().await } else { result };
+            return (result.map(|()| len), buf);
+        }
+        self.write_durably(at, buf, done).await
+    }
+
+    /// Writes the first bytes, which are kept until a flush covers them; returns how many.
+    async fn write_journaled(self: &Arc<Self>, at: u64, bytes: &[u8]) -> (Result<(), Kind>, usize) {
+        let len = self.cut(bytes.len(), self.journal.bytes() / JOURNAL_SHARE);
+        let range = ByteRange::new(at, len as u64);
+        let change = self.link.begin_change(range).await;
+        let mut copy = match self.room(len).await {
+            Ok(copy) => copy,
+            Err(kind) => return (Err(kind), len),
+        };
+        copy.copy_from_slice(&bytes[..len]);
+        let payload = Payload { bytes: Arc::new(Shared::new(copy, IoBuf::empty())), start: 0 };
+        let answered = self.link.call(cmd::WRITE, 0, range, Body::Write(payload.clone())).await;
+        let result = self.changed(&change, answered.result, Some(Content::Bytes(payload))).await;
+        (result, len)
+    }
+
+    /// Writes with FUA, or to a server that keeps nothing back.
+    async fn write_durably(self: &Arc<Self>, at: u64, buf: IoBuf, done: usize) -> Moved {
+        let len = self.cut(buf.len() - done, REQUEST_LEN_MAX);
+        let range = ByteRange::new(at, len as u64);
+        let change = self.link.begin_change(range).await;
+        let flags =
+            if self.is_cached() && !mutant::on("nbd client: send no FUA") { cmd_flag::FUA } else { 0 };
+        let bytes = Arc::new(Shared::new(buf, IoBuf::empty()));
+        let body = Body::Write(Payload { bytes: bytes.clone(), start: done });
+        let answered = self.link.call(cmd::WRITE, flags, range, body).await;
+        let result = self.changed(&change, answered.result, None).await;
+        let whole = Arc::into_inner(bytes).expect("an answered request has given its payload back");
+        (result.map(|()| len), whole.into_whole())
+    }
+
+    /// Notes a change that was answered. After a failure nobody knows which content there is: so that it stays one, what was there
+    /// before is made durable instead of being sent again later.
+    async fn changed(
+        self: &Arc<Self>,
+        change: &Change,
+        result: Result<(), Kind>,
+        content: Option<Content>,
+    ) -> Result<(), Kind> {
+        match result {
+            Ok(()) => {
+                change.record(content);
+                self.free_ahead();
+            }
+            Err(_) if self.link.is_failing() => {}
+            Err(_) => {
+                let _ = self.flush_unasked().await;
+            }
+        }
+        result
+    }
+
+    /// Memory of the journal for a change, for which it may have to flush.
+    async fn room(&self, len: usize) -> Result<IoBuf, Kind> {
+        loop {
+            if let Some(buf) = self.journal.try_take(len) {
+                return Ok(buf);
+            }
+            self.flush_unasked().await?;
+        }
+    }
+
+    /// Flushes once half of the journal is in use, so that writers hardly ever wait for room in it.
+    fn free_ahead(self: &Arc<Self>) {
+        if self.journal.lent() * 2 < self.journal.bytes() || self.freeing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let freeing = Freeing(self.clone());
+        self.link.env.spawn_here(Box::pin(async move {
+            let _ = freeing.0.flush_unasked().await;
+        }));
+    }
+
+    /// A flush whose failure is told to the next that is asked for.
+    async fn flush_unasked(&self) -> Result<(), Kind> {
+        let result = self.flush().await;
+        if let Err(kind) = result {
+            self.link.failure.set(kind);
+        }
+        result
+    }
+
+    async fn flush(&self) -> Result<(), Kind> {
+        let flush = async {
+            let number = self.link.journal.lock().seal();
+            let range = ByteRange::new(0, 0);
+            self.link.call(cmd::FLUSH, 0, range, Body::Nothing).await.result?;
+            let covered = self.link.journal.lock().forget(number);
+            drop(covered);
+            Ok(())
+        };
+        self.flushes.through(flush).await
+    }
+
+    async fn sync(&self) -> Result<(), Kind> {
+        if self.is_cached() {
+            self.flush().await?;
+        }
+        self.link.failure.check()
+    }
+
+    async fn zero(self: Arc<Self>, range: ByteRange, mode: FallocateMode) -> Result<(), Kind> {
+        let (command, flags) = match mode {
+            FallocateMode::Discard => (cmd::TRIM, 0),
+            FallocateMode::Punch => (cmd::WRITE_ZEROES, 0),
+            FallocateMode::Zero => (cmd::WRITE_ZEROES, cmd_flag::NO_HOLE),
+        };
+        let needed = if command == cmd::TRIM { flag::SEND_TRIM } else { flag::SEND_WRITE_ZEROES };
+        if !self.described.has(needed) {
+            return Err(Kind::NotSupported);
+        }
+        let mut done = 0;
+        while done < range.len {
+            let len = (range.len - done).min(RANGE_LEN_MAX);
+            let result = self.zero_piece(ByteRange::new(range.offset + done, len), command, flags).await;
+            match result {
+                // Part of it is changed already: this is no longer a call that is not known.
+                Err(Kind::NotSupported) if done > 0 => return Err(Kind::Io),
+                result => result?,
+            }
+            done += len;
+        }
+        Ok(())
+    }
+
+    async fn zero_piece(self: &Arc<Self>, range: ByteRange, command: u16, flags: u16) -> Result<(), Kind> {
+        let change = self.link.begin_change(range).await;
+        let zeroes = command == cmd::WRITE_ZEROES && self.is_cached();
+        let content = if zeroes { Some(Content::Zeroes(Arc::new(self.room(1).await?))) } else { None };
+        let answered = self.link.call(command, flags, range, Body::Nothing).await;
+        match answered.result {
+            Err(Kind::NotSupported) => Err(Kind::NotSupported),
+            result => self.changed(&change, result, content).await,
+        }
+    }
+
+    async fn extents(self: Arc<Self>, range: ByteRange, count_max: usize) -> Result<Vec<Extent>, Kind> {
+        let asked = ByteRange::new(range.offset, range.len.min(RANGE_LEN_MAX));
+        let body = Body::Status { extents: Vec::new(), count_max };
+        let answered = self.link.call(cmd::BLOCK_STATUS, 0, asked, body).await;
+        let Body::Status { mut extents, .. } = answered.body else {
+            unreachable!("an answer has the body of its call")
+        };
+        answered.result?;
+        shorten(&mut extents, range.len, self.geometry.block_size);
+        Ok(extents)
+    }
+}
+
+/// A flush that frees room; over when dropped.
+struct Freeing(Arc<Access>);
+
+impl Drop for Freeing {
+    fn drop(&mut self) {
+        self.0.freeing.store(false, Ordering::Release);
+    }
+}
+
+/// Cuts a list that reaches past `room`, and makes its pieces whole blocks: one that begins or ends within a block gives that
+/// block to stored data.
+fn shorten(extents: &mut Vec<Extent>, room: u64, block: BlockSize) {
+    let mut left = room;
+    for extent in extents.iter_mut() {
+        extent.len = extent.len.min(left);
+        left -= extent.len;
+    }
+    extents.retain(|extent| extent.len > 0);
+    let mask = block.bytes() - 1;
+    if extents.iter().any(|extent| extent.len & mask != 0) {
+        let whole: u64 = extents.iter().map(|extent| extent.len).sum();
+        *extents = vec![Extent::stored((whole & !mask).max(block.bytes()))];
+    }
+}
+
+impl Storage for NbdOrigin {
+    fn geometry(&self) -> Geometry {
+        let block = self.access.geometry.block_size.bytes();
+        Geometry { size: self.access.link.size() / block * block, ..self.access.geometry }
+    }
+
+    fn memory_alignment(&self) -> usize {
+        1
+    }
+
+    /// Each write answers for itself.
+    fn direct(&self) -> bool {
+        true
+    }
+
+    fn read(&self, at: u64, buf: IoBuf, done: usize) -> LocalFuture<Moved> {
+        Box::pin(self.access.clone().read(at, buf, done))
+    }
+
+    fn write(&self, at: u64, buf: IoBuf, done: usize, durable: bool) -> LocalFuture<Moved> {
+        Box::pin(self.access.clone().write(at, buf, done, durable))
+    }
+
+    fn sync(&self) -> LocalFuture<Result<(), Kind>> {
+        let access = self.access.clone();
+        Box::pin(async move { access.sync().await })
+    }
+
+    fn zero(&self, range: ByteRange, mode: FallocateMode) -> LocalFuture<Result<(), Kind>> {
+        Box::pin(self.access.clone().zero(range, mode))
+    }
+
+    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
+        if self.access.described.allocation.is_none() {
+            return Answer::Done(Ok(vec![Extent::stored(range.len)]));
+        }
+        Answer::pending(self.access.clone().extents(range, count_max))
+    }
+}

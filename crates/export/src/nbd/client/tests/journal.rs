@@ -1,0 +1,103 @@
+//! The journal beside a list of blocks.
+
+use std::sync::Arc;
+
+use spillway_core::buffer::Shared;
+use spillway_core::random::Random;
+use spillway_core::{ByteRange, IoBuf};
+
+use super::super::call::Payload;
+use super::super::journal::{Content, Journal};
+
+const BLOCKS: u64 = 12;
+
+/// Of each block what it has to be sent as again, and the flushes that had begun before.
+type Model = [Option<(u8, u64)>; BLOCKS as usize];
+
+fn payload(value: u8, len: u64) -> Content {
+    let buf = IoBuf::copy_of(&(0..len).map(|at| value.wrapping_add(at as u8)).collect::<Vec<_>>());
+    Content::Bytes(Payload { bytes: Arc::new(Shared::new(buf, IoBuf::empty())), start: 0 })
+}
+
+fn shown(journal: &Journal) -> [Option<u8>; BLOCKS as usize] {
+    let mut blocks = [None; BLOCKS as usize];
+    for (range, content) in journal.entries() {
+        for at in 0..range.len {
+            let value = match &content {
+                Content::Bytes(payload) => payload.view(range.len as usize)[at as usize],
+                Content::Zeroes(_) => 0,
+            };
+            let twice = blocks[(range.offset + at) as usize].replace(value);
+            assert_eq!(twice, None, "two entries have block {}", range.offset + at);
+        }
+    }
+    blocks
+}
+
+#[test]
+fn entries_are_what_no_flush_has_covered() {
+    let mut random = Random(1);
+    for _ in 0..2000 {
+        let (mut journal, mut model): (_, Model) = (Journal::default(), [None; BLOCKS as usize]);
+        let (mut flushes, mut open) = (0, Vec::new());
+        for _ in 0..random.below(30) {
+            let start = random.below(BLOCKS);
+            let range = ByteRange::new(start, 1 + random.below(BLOCKS - start));
+            let blocks = range.offset as usize..(range.offset + range.len) as usize;
+            match random.below(8) {
+                0 => {
+                    open.push((journal.seal(), flushes));
+                    flushes += 1;
+                }
+                1 if !open.is_empty() => {
+                    let (number, flush) = open.swap_remove(random.below(open.len() as u64) as usize);
+                    drop(journal.forget(number));
+                    model
+                        .iter_mut()
+                        .filter(|block| block.is_some_and(|(_, epoch)| epoch <= flush))
+                        .for_each(|block| *block = None);
+                }
+                2 => {
+                    drop(journal.record(range, None));
+                    model[blocks].fill(None);
+                }
+                3 => {
+                    drop(journal.record(range, Some(Content::Zeroes(Arc::new(IoBuf::empty())))));
+                    model[blocks].fill(Some((0, flushes)));
+                }
+                _ => {
+                    let value = 1 + random.below(100) as u8;
+                    drop(journal.record(range, Some(payload(value, range.len))));
+                    for (at, block) in model[blocks].iter_mut().enumerate() {
+                        *block = Some((value + at as u8, flushes));
+                    }
+                }
+            }
+            assert_eq!(shown(&journal), model.map(|block| block.map(|(value, _)| value)));
+        }
+        let expected = model.iter().flatten().count() as u64;
+        assert_eq!(journal.bytes(), expected);
+    }
+}
+
+#[test]
+fn changes_that_overlap_begin_one_after_the_other() {
+    let mut journal = Journal::default();
+    let range = |start: u64, end: u64| ByteRange::new(start, end - start);
+    assert!(journal.begin(range(4, 8)) && journal.begin(range(8, 9)) && journal.begin(range(0, 4)));
+    for (start, end) in [(4, 8), (3, 5), (7, 8), (5, 6), (0, 20), (8, 9), (3, 4)] {
+        assert!(!journal.begin(range(start, end)), "{start}..{end} begins beside another");
+    }
+    assert!(journal.begin(range(9, 20)));
+    journal.end(range(4, 8));
+    assert!(!journal.begin(range(4, 9)) && journal.begin(range(5, 8)));
+}
+
+#[test]
+#[should_panic(expected = "has not begun")]
+fn a_change_ends_once() {
+    let mut journal = Journal::default();
+    assert!(journal.begin(ByteRange::new(0, 4)));
+    journal.end(ByteRange::new(0, 4));
+    journal.end(ByteRange::new(0, 4));
+}

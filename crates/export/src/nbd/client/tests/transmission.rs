@@ -1,0 +1,217 @@
+//! Replies of servers, good ones in all forms and bad ones.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use spillway_core::buffer::Shared;
+use spillway_core::session::Output;
+use spillway_core::{ByteRange, Extent, IoBuf, Kind};
+
+use super::super::call::{Answered, Answering, Body, Call, Payload};
+use super::super::negotiation::Described;
+use super::super::transmission::{Broken, Transmission};
+use crate::nbd::wire::{self, ChunkHeader, REPLY_FLAG_DONE, chunk, cmd, errno};
+
+struct Conversation {
+    transmission: Transmission,
+    out: Output,
+}
+
+fn described(structured: bool) -> Described {
+    Described::for_tests(structured, Some(3))
+}
+
+impl Conversation {
+    fn new(structured: bool) -> Self {
+        Self { transmission: Transmission::new(described(structured)), out: Output::default() }
+    }
+
+    /// Sends a request; all of it leaves at once. Cookies count from 1.
+    fn ask(&mut self, command: u16, range: ByteRange, body: Body) -> Answering {
+        let (call, answering) = Call::new(command, 0, range, body);
+        self.transmission.send(call, Duration::ZERO, &mut self.out);
+        self.out.advance(self.out.len());
+        answering
+    }
+
+    fn read(&mut self, offset: u64, len: u64) -> Answering {
+        let body = Body::Read { buf: IoBuf::copy_of(&vec![0xee; len as usize]), start: 0 };
+        self.ask(cmd::READ, ByteRange::new(offset, len), body)
+    }
+
+    fn status(&mut self, count_max: usize) -> Answering {
+        let body = Body::Status { extents: Vec::new(), count_max };
+        self.ask(cmd::BLOCK_STATUS, ByteRange::new(4096, 1 << 20), body)
+    }
+
+    fn receive(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+        let _turn = spillway_core::work::turn(u32::MAX);
+        let (used, result) = self.transmission.receive(bytes, &self.out);
+        assert!(result.is_err() || used == bytes.len());
+        result
+    }
+}
+
+fn answered(answering: &mut Answering) -> Option<Answered> {
+    match Pin::new(answering).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answered) => Some(answered),
+        Poll::Pending => None,
+    }
+}
+
+fn bytes_of(answering: &mut Answering) -> Vec<u8> {
+    let Answered { result, body } = answered(answering).expect("it is answered");
+    assert_eq!(result, Ok(()));
+    match body {
+        Body::Read { buf, .. } => buf.to_vec(),
+        _ => panic!("the answer to a read has its buffer"),
+    }
+}
+
+fn chunk_of(cookie: u64, kind: u16, flags: u16, payload: &[&[u8]]) -> Vec<u8> {
+    let payload = payload.concat();
+    let header = ChunkHeader { flags, kind, cookie, offset: 0, length: payload.len() as u64 };
+    [&header.structured()[..], &payload].concat()
+}
+
+fn data(cookie: u64, flags: u16, offset: u64, bytes: &[u8]) -> Vec<u8> {
+    chunk_of(cookie, chunk::OFFSET_DATA, flags, &[&offset.to_be_bytes(), bytes])
+}
+
+fn hole(cookie: u64, flags: u16, offset: u64, len: u32) -> Vec<u8> {
+    chunk_of(cookie, chunk::OFFSET_HOLE, flags, &[&offset.to_be_bytes(), &len.to_be_bytes()])
+}
+
+fn failure(cookie: u64, error: u32) -> Vec<u8> {
+    chunk_of(cookie, chunk::ERROR, REPLY_FLAG_DONE, &[&error.to_be_bytes(), &3u16.to_be_bytes(), b"why"])
+}
+
+#[test]
+fn a_read_is_put_together_from_chunks_in_any_order_and_pieces_of_any_length() {
+    let all = [
+        data(2, 0, 1004, &[7; 4]),
+        hole(1, 0, 500, 3),
+        data(2, 0, 1000, &[5; 4]),
+        data(1, REPLY_FLAG_DONE, 503, &[1, 2]),
+        hole(2, 0, 1008, 1),
+        chunk_of(2, chunk::NONE, REPLY_FLAG_DONE, &[]),
+    ]
+    .concat();
+    for piece in [1, 2, 3, 4, 5, 11, 19, 20, 27, 28, 29, 200] {
+        let mut conversation = Conversation::new(true);
+        let (mut first, mut second) = (conversation.read(500, 5), conversation.read(1000, 9));
+        all.chunks(piece).for_each(|part| conversation.receive(part).unwrap());
+        assert_eq!(bytes_of(&mut first), [0, 0, 0, 1, 2]);
+        assert_eq!(bytes_of(&mut second), [5, 5, 5, 5, 7, 7, 7, 7, 0]);
+        assert_eq!(conversation.transmission.pending(), 0);
+    }
+}
+
+#[test]
+fn simple_replies_answer_too() {
+    let mut conversation = Conversation::new(false);
+    let (mut read, mut flush) =
+        (conversation.read(0, 3), conversation.ask(cmd::FLUSH, ByteRange::new(0, 0), Body::Nothing));
+    conversation
+        .receive(&[&wire::simple_reply(0, 2)[..], &wire::simple_reply(0, 1), &[1, 2, 3]].concat())
+        .unwrap();
+    assert_eq!(bytes_of(&mut read), [1, 2, 3]);
+    assert_eq!(answered(&mut flush).unwrap().result, Ok(()));
+    let mut refused = conversation.read(0, 3);
+    conversation.receive(&wire::simple_reply(errno::ENOSPC, 3)).unwrap();
+    assert_eq!(answered(&mut refused).unwrap().result, Err(Kind::NoSpace));
+}
+
+#[test]
+fn an_error_ends_a_request_whatever_came_before() {
+    let mut conversation = Conversation::new(true);
+    let mut read = conversation.read(0, 8);
+    conversation.receive(&[data(1, 0, 0, &[1; 4]), failure(1, errno::EIO)].concat()).unwrap();
+    assert_eq!(answered(&mut read).unwrap().result, Err(Kind::Io));
+}
+
+#[test]
+fn extents_are_taken_as_many_as_are_wanted() {
+    let status = |extents: &[(u32, u32)]| {
+        let all = extents.iter().flat_map(|(len, state)| [len.to_be_bytes(), state.to_be_bytes()].concat());
+        let (id, all) = (3u32.to_be_bytes(), all.collect::<Vec<_>>());
+        chunk_of(1, chunk::BLOCK_STATUS, REPLY_FLAG_DONE, &[&id, &all])
+    };
+    let listed = |answering: &mut Answering| match answered(answering).unwrap().body {
+        Body::Status { extents, .. } => extents,
+        _ => panic!("the answer has extents"),
+    };
+    let sent = status(&[(4096, 0), (4096, 3), (8192, 2), (4096, 1)]);
+    let mut conversation = Conversation::new(true);
+    let mut all = conversation.status(10);
+    conversation.receive(&sent).unwrap();
+    let zero = Extent { len: 8192, hole: false, zero: true };
+    assert_eq!(listed(&mut all), [Extent::stored(4096), Extent::hole(4096), zero, Extent::stored(4096)]);
+    let mut conversation = Conversation::new(true);
+    let mut two = conversation.status(2);
+    conversation.receive(&sent).unwrap();
+    assert_eq!(listed(&mut two).len(), 2);
+}
+
+#[test]
+fn what_the_protocol_forbids_ends_the_connection() {
+    let other_context = chunk_of(1, chunk::BLOCK_STATUS, REPLY_FLAG_DONE, &[&9u32.to_be_bytes(), &[0; 8]]);
+    let empty_extent = chunk_of(1, chunk::BLOCK_STATUS, REPLY_FLAG_DONE, &[&3u32.to_be_bytes(), &[0; 8]]);
+    for (why, bytes) in [
+        ("wrong magic", vec![0; 16]),
+        ("to no request", wire::simple_reply(0, 9).to_vec()),
+        ("to no request", data(0, REPLY_FLAG_DONE, 0, &[0; 8])),
+        ("no block status", wire::simple_reply(0, 1).to_vec()),
+        ("not of its request", data(1, REPLY_FLAG_DONE, 4096, &[0; 8])),
+        ("not of its request", data(2, 0, 0, &[0; 9])),
+        ("not of its request", chunk_of(2, 99, 0, &[&[0; 6]])),
+        ("too short", chunk_of(2, chunk::OFFSET_DATA, 0, &[&[0; 7]])),
+        ("too short", chunk_of(2, chunk::ERROR, REPLY_FLAG_DONE, &[&[0; 5]])),
+        ("out of place", data(2, 0, 99, &[0; 4])),
+        ("past its request", data(2, 0, 105, &[0; 4])),
+        ("past its request", hole(2, 0, 100, 0)),
+        ("past its request", hole(2, 0, u64::MAX, 8)),
+        ("come twice", [data(2, 0, 100, &[0; 4]), data(2, 0, 103, &[0; 4])].concat()),
+        ("come twice", [hole(2, 0, 104, 4), data(2, 0, 100, &[0; 5])].concat()),
+        ("incomplete", [data(2, 0, 101, &[0; 7]), chunk_of(2, chunk::NONE, REPLY_FLAG_DONE, &[])].concat()),
+        ("incomplete", hole(2, REPLY_FLAG_DONE, 100, 7)),
+        ("incomplete", other_context),
+        ("is empty", empty_extent),
+        ("no number", failure(2, 0)),
+        ("shutting down", failure(2, errno::ESHUTDOWN)),
+    ] {
+        let mut conversation = Conversation::new(true);
+        let (mut status, mut read) = (conversation.status(4), conversation.read(100, 8));
+        let broken = conversation.receive(&bytes).expect_err(why);
+        assert!(broken.contains(why), "{broken} instead of {why}");
+        assert!(answered(&mut status).is_none() && answered(&mut read).is_none(), "{why}: it is answered");
+        assert_eq!(conversation.transmission.take_all().count(), 2);
+        assert_eq!(
+            answered(&mut read).unwrap().result,
+            Err(Kind::ShuttingDown),
+            "a call that is dropped ends"
+        );
+    }
+}
+
+#[test]
+fn a_write_is_not_answered_before_it_was_sent() {
+    let mut conversation = Conversation::new(true);
+    let bytes = Arc::new(Shared::new(IoBuf::zeroed(4096), IoBuf::empty()));
+    let body = Body::Write(Payload { bytes: bytes.clone(), start: 0 });
+    let (call, mut answering) = Call::new(cmd::WRITE, 0, ByteRange::new(0, 4096), body);
+    conversation.transmission.send(call, Duration::ZERO, &mut conversation.out);
+    conversation.out.advance(conversation.out.len() - 1);
+    let reply = chunk_of(1, chunk::NONE, REPLY_FLAG_DONE, &[]);
+    assert!(conversation.receive(&reply).unwrap_err().contains("before it was sent"));
+    assert!(answered(&mut answering).is_none());
+
+    let mut conversation = Conversation::new(true);
+    let mut answering =
+        conversation.ask(cmd::WRITE, ByteRange::new(0, 4096), Body::Write(Payload { bytes, start: 0 }));
+    conversation.receive(&reply).unwrap();
+    assert_eq!(answered(&mut answering).unwrap().result, Ok(()));
+}
