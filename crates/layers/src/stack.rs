@@ -246,6 +246,9 @@ impl Stack {
         }
         let growing: Vec<_> =
             self.parts.iter().rev().filter_map(|part| Some((part, part.grow.as_ref()?))).collect();
+        for (part, grow) in &growing {
+            grow.look().await.map_err(|error| about(&part.name, &error))?;
+        }
         let target = |below, (part, grow): &(&Part, &Arc<dyn Grow>)| {
             grow.target(below).map_err(|error| about(&part.name, &error))
         };

@@ -5,8 +5,8 @@
 //! receives what the session takes, polls it, sends its output, and gives it a turn of [`work`](spillway_core::work) at a time. What a client
 //! has sent before it closes is still read by the server, which then sees the end and hangs up.
 
+mod end;
 mod ends;
-mod server;
 #[cfg(test)]
 mod tests;
 
@@ -22,8 +22,8 @@ use spillway_core::session::Session;
 use spillway_core::sync::WaitList;
 
 use crate::world::World;
-use ends::{Ends, Pipe};
-use server::Server;
+use end::End;
+use ends::{Ends, Pipe, Side};
 
 pub use ends::{Outcome, Shape};
 
@@ -37,33 +37,8 @@ pub struct Stream {
 impl Stream {
     /// Connects to `session`, which is served by a task of `world` from now on. `seed` decides what is late, and the pieces.
     pub fn connect(world: &Arc<World>, session: Box<dyn Session>, shape: Shape, seed: u64) -> Self {
-        let ends = Rc::new(Ends {
-            to_server: Pipe::new(shape.room),
-            to_client: Pipe::new(shape.room),
-            news: WaitList::default(),
-            server: RefCell::default(),
-            outcome: Cell::default(),
-            random: RefCell::new(Random(seed)),
-        });
-        let mut server = Server {
-            session,
-            ends: ends.clone(),
-            world: world.clone(),
-            shape,
-            kept: Vec::new(),
-            lent: None,
-            late: None,
-        };
-        world.spawn_here(Box::pin(async move {
-            let outcome = poll_fn(|context| server.turn(context)).await;
-            // The session is gone before anybody hears of it.
-            let ends = server.ends.clone();
-            drop(server);
-            ends.to_client.closed.set(true);
-            ends.to_server.closed.set(true);
-            ends.outcome.set(Some(outcome));
-            ends.news.wake_all();
-        }));
+        let ends = ends(shape, seed);
+        serve(world, End::new(Side::Server, session, &ends, world, shape));
         Self { ends, world: world.clone(), delay: shape.delay }
     }
 
@@ -126,4 +101,68 @@ impl Stream {
     pub async fn over(&self) -> Outcome {
         self.ends.news.until(|| self.ends.outcome.get()).await
     }
+}
+
+/// A stream with a session at each end.
+#[derive(Clone)]
+pub struct Cable(Rc<Ends>);
+
+impl Cable {
+    /// Connects the sessions, each of which is served by a task of `world` from now on. `seed` decides what is late, and the pieces.
+    pub fn connect(
+        world: &Arc<World>,
+        client: Box<dyn Session>,
+        server: Box<dyn Session>,
+        shape: Shape,
+        seed: u64,
+    ) -> Self {
+        let ends = ends(shape, seed);
+        serve(world, End::new(Side::Server, server, &ends, world, shape));
+        serve(world, End::new(Side::Client, client, &ends, world, shape));
+        Self(ends)
+    }
+
+    /// Both ends lose the connection, and what was on its way is lost.
+    pub fn cut(&self) {
+        self.0.cut();
+    }
+
+    /// Whether an end has closed.
+    pub fn is_closed(&self) -> bool {
+        self.0.to_server.closed.get()
+    }
+
+    /// Waits until the server's session is gone.
+    pub async fn over(&self) -> Outcome {
+        self.0.news.until(|| self.0.outcome.get()).await
+    }
+}
+
+fn ends(shape: Shape, seed: u64) -> Rc<Ends> {
+    Rc::new(Ends {
+        to_server: Pipe::new(shape.room),
+        to_client: Pipe::new(shape.room),
+        news: WaitList::default(),
+        server: RefCell::default(),
+        client: RefCell::default(),
+        outcome: Cell::default(),
+        random: RefCell::new(Random(seed)),
+    })
+}
+
+/// Has a task run an end to its end.
+fn serve(world: &Arc<World>, mut end: End) {
+    world.spawn_here(Box::pin(async move {
+        let outcome = poll_fn(|context| end.turn(context)).await;
+        // The session is gone before anybody hears of it.
+        let (ends, side) = (end.ends.clone(), end.side);
+        drop(end);
+        ends.to_client.closed.set(true);
+        ends.to_server.closed.set(true);
+        if side == Side::Server {
+            ends.outcome.set(Some(outcome));
+        }
+        ends.wake_server();
+        ends.wake_client();
+    }));
 }

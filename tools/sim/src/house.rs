@@ -22,6 +22,7 @@ use self::neighbour::Neighbour;
 use crate::growing::Growth;
 use crate::network::{Network, Way};
 use crate::others::Others;
+use crate::remote;
 use crate::room::MemoryRoom;
 use crate::row::{Left, Row};
 use crate::scenario::{Phase, Scenario};
@@ -323,7 +324,8 @@ impl House {
         let uncounted = self.buffers.bytes_held().saturating_sub(self.visitor.payloads.get());
         let network = self.visitor.site.get().and_then(|site| site.network.as_ref());
         let sessions = network.map_or(0, |network| network.bytes_max(self.row.long()));
-        let uncounted = uncounted.saturating_sub(sessions);
+        let far = if self.row.remote { remote::BYTES_MAX } else { 0 };
+        let uncounted = uncounted.saturating_sub(sessions + far);
         let (used, limit) = (self.budget.used(), self.budget.limit());
         if used <= limit && uncounted == 0 {
             return Ok(());

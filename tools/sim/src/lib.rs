@@ -13,6 +13,7 @@ pub mod network;
 mod others;
 pub mod preset;
 mod refusals;
+mod remote;
 mod resetting;
 pub mod room;
 pub mod row;

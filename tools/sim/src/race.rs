@@ -36,8 +36,14 @@ impl Share {
 }
 
 /// What was run, for each stack of the table.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct Counts([Share; STACKS.len()]);
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self([Share::default(); STACKS.len()])
+    }
+}
 
 impl Counts {
     fn of(&mut self, row: &Row) -> &mut Share {

@@ -9,6 +9,7 @@ use spillway_layers::stack::{LayerConfig, OriginConfig, Stack, StackConfig};
 use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 
 use crate::preset;
+use crate::remote;
 use spillway_sim::disk::{Disk, Medium, Tear};
 use spillway_sim::memory::VecRegions;
 use spillway_sim::model::Model;
@@ -69,6 +70,8 @@ pub struct Row {
     pub exact: bool,
     /// Attributes that are 0 once the whole device is discarded.
     pub empty: &'static [&'static str],
+    /// Its origin is an export of a server whose disk that is.
+    pub remote: bool,
     /// Its server has a second device, one of these, and both share its memory.
     pub beside: &'static [&'static Row],
 }
@@ -101,6 +104,9 @@ pub struct Cache {
 
 /// Role and path of the write cache's disk.
 pub(crate) const CACHE: &str = "cache";
+
+/// Role of the origin's disk.
+const ORIGIN: &str = "origin";
 
 /// Paths of the disks to which zram spills.
 pub(crate) const SPILL: &str = "/spill";
@@ -137,10 +143,11 @@ impl Row {
         layers.iter().any(|layer| matches!(layer, LayerConfig::PageCache(_)))
     }
 
-    /// Whether reads may wait for calls that are none for them: they join what a page cache reads ahead, or what a drive's cache lets out.
+    /// Whether reads may wait for calls that are none for them: they join what a page cache reads ahead, or what a drive's cache lets out, or
+    /// come after what is written again at a server that hangs.
     pub fn joins(&self) -> bool {
         let layers = (self.config)(self.bytes).layers;
-        self.is_paged() || layers.iter().any(|layer| matches!(layer, LayerConfig::Volatile(_)))
+        self.remote || self.is_paged() || layers.iter().any(|layer| matches!(layer, LayerConfig::Volatile(_)))
     }
 
     /// Whether it has a disk that may fail.
@@ -247,6 +254,7 @@ impl Row {
             (zram.force, zram.keep) = (force, left.is_some());
             zram.require_kept = left.is_some_and(|left| left.sure);
         }
+        let (remote, far) = (self.remote, (world.clone(), budget.clone()));
         let around = Surroundings {
             name: "device".into(),
             env: world.clone() as Arc<dyn Env>,
@@ -254,6 +262,13 @@ impl Row {
             budget: budget.clone(),
             memory_nodes: Vec::new(),
             open_file: Arc::new(move |backing: &BackingDevice| {
+                if remote && backing.role == ORIGIN {
+                    let (world, disk, budget) = (far.0.clone(), disks[0].clone(), far.1.clone());
+                    return Answer::pending(async move {
+                        let storage = remote::open(&world, &disk, &budget).await?;
+                        Ok(OpenStorage { storage, notes: Vec::new() })
+                    });
+                }
                 let number = usize::from(backing.role == CACHE || backing.path.as_os_str() == OTHER);
                 let storage = disks.get(number).cloned().expect("the row has that disk");
                 Answer::Done(Ok(OpenStorage { storage, notes: Vec::new() }))

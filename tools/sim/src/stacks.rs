@@ -20,6 +20,17 @@ pub const STACKS: &[Row] = &[
         disk: Some(4096),
         ..DURABLE
     },
+    Row { name: "nbd-file", keeps: false, remote: true, ..DURABLE },
+    Row { name: "nbd-file-512", disk: Some(512), bytes: 32 << 10, keeps: false, remote: true, ..DURABLE },
+    Row {
+        name: "write-cache-over-nbd",
+        config: |_| cached(write_cache::Config::default()),
+        cache: Some(Cache { bytes: 256 << 10, disk: 4096, words: false }),
+        whole: Some(8),
+        remote: true,
+        ..CACHED
+    },
+    Row { name: "page-cache-over-nbd", remote: true, ..PAGE_CACHE },
     Row { name: "volatile-file", config: |_| over_file(vec![volatile()]), ..DRIVE },
     Row {
         name: "write-cache",
@@ -317,6 +328,7 @@ const DURABLE: Row = Row {
     tight_budget: None,
     exact: false,
     empty: &[],
+    remote: false,
     beside: &[],
 };
 

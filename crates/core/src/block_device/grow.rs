@@ -5,6 +5,11 @@ use crate::error::Error;
 
 /// What a part does when its device is to grow.
 pub trait Grow: Send + Sync {
+    /// Finds out how large what it stands on is by now, where that has to be asked for. Before [`Grow::target`].
+    fn look(&self) -> LocalFuture<Result<(), Error>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// The size that it would grow to, asked of all parts from the origin up before one grows: with `size` bytes asked for, or below it.
     /// [`crate::Kind::Invalid`] where it cannot have that.
     fn target(&self, size: Option<u64>) -> Result<Option<u64>, Error> {

@@ -34,6 +34,11 @@ pub trait Storage: Send + Sync {
     /// What it is now: its size may have changed since it was opened, by others. Calls are made in whole blocks.
     fn geometry(&self) -> Geometry;
 
+    /// Has [`Storage::geometry`] tell the present size, where the system does not do so by itself.
+    fn look(&self) -> LocalFuture<Result<(), Kind>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Makes a file `bytes` long that is shorter; what is new reads as zero. [`Kind::NotSupported`] for what has the length that it has.
     fn lengthen(&self, _bytes: u64) -> Result<(), Kind> {
         Err(Kind::NotSupported)

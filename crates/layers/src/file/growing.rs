@@ -9,6 +9,11 @@ use spillway_core::{BlockDevice, Error, Grow, LocalFuture, Request, mutant};
 use super::device::{Backing, File};
 
 impl Grow for File {
+    fn look(&self) -> LocalFuture<Result<(), Error>> {
+        let look = self.backing.storage.look();
+        Box::pin(async { look.await.map_err(|kind| Error::new(kind, "its size cannot be asked for")) })
+    }
+
     fn target(&self, size: Option<u64>) -> Result<Option<u64>, Error> {
         Ok(size.or(Some(self.backing.storage.geometry().size)))
     }

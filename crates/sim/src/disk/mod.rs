@@ -156,6 +156,17 @@ impl Disk {
         state.cache.lose_power(&mut state.random)
     }
 
+    /// Its machine loses its power and gets it back, while everything else goes on; its length stays. All futures of calls are gone by
+    /// now.
+    pub fn restart(&self) {
+        let state = &mut *self.state.lock();
+        if !state.cut {
+            state.cache.keep_length(u64::MAX);
+            state.cache.lose_power(&mut state.random);
+            (state.unreported, state.ignored) = (false, None);
+        }
+    }
+
     /// What it holds after its machine stopped, where it kept its power. All futures of calls are gone by now.
     pub fn kept(&self) -> Medium {
         let state = &mut *self.state.lock();

@@ -28,6 +28,13 @@ pub enum Outcome {
     HungUp,
 }
 
+/// Whose end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Server,
+    Client,
+}
+
 /// One direction.
 pub(super) struct Pipe {
     pub(super) bytes: RefCell<VecDeque<u8>>,
@@ -68,17 +75,45 @@ pub(super) struct Ends {
     pub(super) to_client: Pipe,
     /// Wakes the client's tasks.
     pub(super) news: WaitList,
-    /// Wakes the server's task.
+    /// Wake the task of an end that has a session.
     pub(super) server: RefCell<Option<Waker>>,
+    pub(super) client: RefCell<Option<Waker>>,
     pub(super) outcome: Cell<Option<Outcome>>,
     pub(super) random: RefCell<Random>,
 }
 
 impl Ends {
+    /// The task of that side is woken from now on.
+    pub(super) fn register(&self, side: Side, waker: &Waker) {
+        let place = if side == Side::Server { &self.server } else { &self.client };
+        *place.borrow_mut() = Some(waker.clone());
+    }
+
     /// Has the server's task look again.
     pub(super) fn wake_server(&self) {
         let waker = self.server.borrow_mut().take();
         waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Has the client's tasks look again.
+    pub(super) fn wake_client(&self) {
+        let waker = self.client.borrow_mut().take();
+        waker.into_iter().for_each(Waker::wake);
+        self.news.wake_all();
+    }
+
+    pub(super) fn wake_peer_of(&self, side: Side) {
+        if side == Side::Server { self.wake_client() } else { self.wake_server() }
+    }
+
+    /// Both directions are closed, and what was under way is lost.
+    pub(super) fn cut(&self) {
+        for pipe in [&self.to_server, &self.to_client] {
+            pipe.closed.set(true);
+            pipe.bytes.borrow_mut().clear();
+        }
+        self.wake_server();
+        self.wake_client();
     }
 
     /// A number below `bound`, which is not zero.

@@ -87,7 +87,12 @@ struct State {
     sessions: usize,
     /// Why the present round has ended.
     lost: Option<String>,
+    /// The last round whose connections were opened for calls.
+    opened: u64,
 }
+
+/// Why connections are made again that are not lost.
+pub(super) const RENEWED: &str = "its size is asked for";
 
 /// See [the module](self).
 pub(super) struct Link {
@@ -224,6 +229,7 @@ impl Link {
     pub(super) fn fail(&self) {
         self.failing.store(true, Ordering::Release);
         self.fail_calls();
+        self.changes.wake_all();
     }
 
     fn fail_calls(&self) {
@@ -319,6 +325,21 @@ impl Link {
         self.state.lock().lost.clone()
     }
 
+    /// Makes all connections again, so that the server says how large the export is now. [`Kind::Io`] where it cannot be reached.
+    pub(super) async fn renew(&self) -> Result<(), Kind> {
+        let round = {
+            let mut state = self.state.lock();
+            state.lost.get_or_insert(RENEWED.to_owned());
+            state.round
+        };
+        self.changes.wake_all();
+        let outcome = || match self.is_failing() || self.is_leaving() {
+            true => Some(Err(Kind::Io)),
+            false => (self.state.lock().opened > round).then_some(Ok(())),
+        };
+        self.changes.until(outcome).await
+    }
+
     /// Closes what is left of a round, and begins another once all its sessions are gone.
     pub(super) async fn begin_round(&self) -> u64 {
         for channel in &self.channels {
@@ -351,12 +372,17 @@ impl Link {
         }
     }
 
-    /// Sends entries of the journal again by the first channel.
+    /// Sends entries of the journal again by the first channel; drops them where its connection is lost.
     pub(super) fn replay(&self, calls: Vec<Call>) {
-        let waker = {
+        let (waker, _dropped) = {
             let mut channel = self.channels[0].lock();
-            channel.replays.extend(calls);
-            channel.waker.clone()
+            match channel.progress {
+                Progress::Established(_) => {
+                    channel.replays.extend(calls);
+                    (channel.waker.clone(), Vec::new())
+                }
+                _ => (None, calls),
+            }
         };
         waker.into_iter().for_each(Waker::wake);
     }
@@ -366,11 +392,16 @@ impl Link {
         assert!((1..=self.channels.len()).contains(&active), "{active} of {} channels", self.channels.len());
         self.active.store(active, Ordering::Release);
         self.failing.store(false, Ordering::Release);
+        {
+            let mut state = self.state.lock();
+            state.opened = state.round;
+        }
         for channel in &self.channels[..active] {
             channel.lock().open = true;
         }
         self.gather_calls();
         self.wake_sessions();
+        self.changes.wake_all();
     }
 
     /// Connections that are open.

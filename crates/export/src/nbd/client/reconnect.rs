@@ -10,7 +10,7 @@ use spillway_core::{Kind, mutant};
 
 use super::call::{Answering, Body, Call};
 use super::journal::Content;
-use super::link::{Dial, Link};
+use super::link::{Dial, Link, RENEWED};
 use super::negotiation::Described;
 use super::session::ClientSession;
 use crate::nbd::wire::{cmd, flag};
@@ -104,7 +104,9 @@ struct Outage<'a> {
 impl<'a> Outage<'a> {
     fn begin(link: &'a Arc<Link>, first: Described) -> Self {
         let reason = link.lost().unwrap_or_default();
-        tracing::warn!("{}: {reason}; requests wait while it is connected again", link.settings.address);
+        if reason != RENEWED {
+            tracing::warn!("{}: {reason}; requests wait while it is connected again", link.settings.address);
+        }
         Self { link, first, began: link.env.now(), failing: false, said: String::new() }
     }
 
@@ -178,7 +180,7 @@ impl<'a> Outage<'a> {
 
     fn ended(self, active: usize) {
         let lasted = self.link.env.now().saturating_sub(self.began);
-        tracing::warn!("{}: connected again after {:.1} s", self.link.settings.address, lasted.as_secs_f64());
+        tracing::info!("{}: connected again after {:.1} s", self.link.settings.address, lasted.as_secs_f64());
         self.link.open(active);
     }
 }

@@ -78,11 +78,25 @@ impl NbdOrigin {
         let kept = link.clone();
         link.env.spawn(Place::Background, task(move || keep(kept, dial, described)));
         let (flushes, freeing) = (GroupFlush::default(), AtomicBool::new(false));
-        Ok(Self { access: Arc::new(Access { link, described, geometry, journal, flushes, freeing }) })
+        let origin =
+            Self { access: Arc::new(Access { link, described, geometry, journal, flushes, freeing }) };
+        origin.settle().await?;
+        Ok(origin)
     }
 }
 
 impl NbdOrigin {
+    /// Makes durable what others have written and not flushed, one that was killed before this among them: the server cannot lose
+    /// any more what is read here.
+    async fn settle(&self) -> Result<(), Error> {
+        let Access { link, geometry, .. } = &*self.access;
+        if geometry.read_only || mutant::on("nbd client: begin without a flush") {
+            return Ok(());
+        }
+        let failed = |kind| Error::new(kind, format!("{}: the server cannot flush", link.settings.address));
+        self.access.sync().await.map_err(failed)
+    }
+
     /// What is worth knowing about the export, for people.
     pub fn notes(&self) -> Vec<String> {
         let Access { link, geometry, .. } = &*self.access;
@@ -266,19 +280,19 @@ impl Access {
     }
 
     async fn zero(self: Arc<Self>, range: ByteRange, mode: FallocateMode) -> Result<(), Kind> {
-        let (command, flags) = match mode {
-            FallocateMode::Discard => (cmd::TRIM, 0),
-            FallocateMode::Punch => (cmd::WRITE_ZEROES, 0),
-            FallocateMode::Zero => (cmd::WRITE_ZEROES, cmd_flag::NO_HOLE),
-        };
-        let needed = if command == cmd::TRIM { flag::SEND_TRIM } else { flag::SEND_WRITE_ZEROES };
+        let discards = mode == FallocateMode::Discard;
+        let needed = if discards { flag::SEND_TRIM } else { flag::SEND_WRITE_ZEROES };
         if !self.described.has(needed) {
             return Err(Kind::NotSupported);
         }
         let mut done = 0;
         while done < range.len {
             let len = (range.len - done).min(RANGE_LEN_MAX);
-            let result = self.zero_piece(ByteRange::new(range.offset + done, len), command, flags).await;
+            let piece = ByteRange::new(range.offset + done, len);
+            let result = match discards {
+                true => self.discard_piece(piece).await,
+                false => self.zero_piece(piece, mode == FallocateMode::Zero).await,
+            };
             match result {
                 // Part of it is changed already: this is no longer a call that is not known.
                 Err(Kind::NotSupported) if done > 0 => return Err(Kind::Io),
@@ -289,12 +303,24 @@ impl Access {
         Ok(())
     }
 
-    async fn zero_piece(self: &Arc<Self>, range: ByteRange, command: u16, flags: u16) -> Result<(), Kind> {
+    /// A discard leaves what was there or something else, and nobody knows which: it is flushed at once, so that it stays that.
+    async fn discard_piece(&self, range: ByteRange) -> Result<(), Kind> {
+        let _change = self.link.begin_change(range).await;
+        self.link.call(cmd::TRIM, 0, range, Body::Nothing).await.result?;
+        if self.is_cached() && !mutant::on("nbd client: leave a discard unflushed") {
+            self.flush_unasked().await?;
+        }
+        Ok(())
+    }
+
+    async fn zero_piece(self: &Arc<Self>, range: ByteRange, allocated: bool) -> Result<(), Kind> {
         let change = self.link.begin_change(range).await;
-        let zeroes = command == cmd::WRITE_ZEROES && self.is_cached();
-        let content = if zeroes { Some(Content::Zeroes(Arc::new(self.room(1).await?))) } else { None };
-        let answered = self.link.call(command, flags, range, Body::Nothing).await;
-        match answered.result {
+        let content = match self.is_cached() {
+            true => Some(Content::Zeroes(Arc::new(self.room(1).await?))),
+            false => None,
+        };
+        let flags = if allocated { cmd_flag::NO_HOLE } else { 0 };
+        match self.link.call(cmd::WRITE_ZEROES, flags, range, Body::Nothing).await.result {
             Err(Kind::NotSupported) => Err(Kind::NotSupported),
             result => self.changed(&change, result, content).await,
         }
@@ -342,6 +368,12 @@ impl Storage for NbdOrigin {
     fn geometry(&self) -> Geometry {
         let block = self.access.geometry.block_size.bytes();
         Geometry { size: self.access.link.size() / block * block, ..self.access.geometry }
+    }
+
+    /// A server says it to each new connection, and to no other.
+    fn look(&self) -> LocalFuture<Result<(), Kind>> {
+        let access = self.access.clone();
+        Box::pin(async move { access.link.renew().await })
     }
 
     fn memory_alignment(&self) -> usize {

@@ -1,4 +1,4 @@
-//! The server's end: does for a session what `io::connection` does on a socket.
+//! An end with a session: does for it what `io::connection` does on a socket.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -7,11 +7,12 @@ use std::task::{Context, Poll};
 use spillway_core::session::{Intake, Session};
 use spillway_core::{Env, IoBuf, LocalFuture, work};
 
-use super::ends::{Ends, Outcome, Shape};
+use super::ends::{Ends, Outcome, Pipe, Shape, Side};
 use crate::world::World;
 
-/// The server's end.
-pub(super) struct Server {
+/// An end with a session.
+pub(super) struct End {
+    pub(super) side: Side,
     pub(super) session: Box<dyn Session>,
     pub(super) ends: Rc<Ends>,
     pub(super) world: Arc<World>,
@@ -20,14 +21,34 @@ pub(super) struct Server {
     pub(super) kept: Vec<u8>,
     /// A window of the session's that waits for a payload.
     pub(super) lent: Option<IoBuf>,
-    /// The server has other things to do.
+    /// Its thread has other things to do.
     pub(super) late: Option<LocalFuture<()>>,
 }
 
-impl Server {
+impl End {
+    /// That of `side`, with nothing received or lent.
+    pub(super) fn new(
+        side: Side,
+        session: Box<dyn Session>,
+        ends: &Rc<Ends>,
+        world: &Arc<World>,
+        shape: Shape,
+    ) -> Self {
+        let (ends, world) = (ends.clone(), world.clone());
+        Self { side, session, ends, world, shape, kept: Vec::new(), lent: None, late: None }
+    }
+
+    fn incoming(&self) -> &Pipe {
+        if self.side == Side::Server { &self.ends.to_server } else { &self.ends.to_client }
+    }
+
+    fn outgoing(&self) -> &Pipe {
+        if self.side == Side::Server { &self.ends.to_client } else { &self.ends.to_server }
+    }
+
     /// Lets the session go on for a turn.
     pub(super) fn turn(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
-        *self.ends.server.borrow_mut() = Some(context.waker().clone());
+        self.ends.register(self.side, context.waker());
         if self.late.is_none() && self.ends.below(8) == 0 {
             self.late = Some(self.world.sleep(self.ends.lateness(self.shape.delay)));
         }
@@ -63,16 +84,16 @@ impl Server {
     /// Hands the session what it takes of what has arrived: whether that was anything, or nothing where the client is gone.
     fn feed(&mut self) -> Option<bool> {
         if self.session.finished() {
-            // Whether its client still reads is seen by sending.
-            return (!self.ends.to_client.closed.get()).then_some(false);
+            // Whether its peer still reads is seen by sending.
+            return (!self.outgoing().closed.get()).then_some(false);
         }
         let lent = self.lent.take();
         let intake = lent.map_or_else(|| self.session.intake(), Intake::Payload);
-        let pipe = &self.ends.to_server;
+        let pipe = self.incoming();
         let gone = pipe.closed.get() && pipe.is_empty() && self.kept.is_empty();
         match intake {
             // A driver that receives nothing looks whether its peer is there.
-            Intake::Pause => (!self.ends.to_client.closed.get()).then_some(false),
+            Intake::Pause => (!self.outgoing().closed.get()).then_some(false),
             Intake::Bytes | Intake::Payload(_) if gone => None,
             Intake::Bytes => Some(self.feed_bytes()),
             Intake::Payload(buf) => Some(self.feed_payload(buf)),
@@ -109,28 +130,29 @@ impl Server {
 
     /// Some of the bytes that are here.
     fn arrived(&self, count_max: usize) -> Vec<u8> {
-        let held = self.ends.to_server.bytes.borrow().len().min(count_max);
+        let held = self.incoming().bytes.borrow().len().min(count_max);
         if held == 0 {
             return Vec::new();
         }
-        let bytes = self.ends.to_server.take(1 + self.ends.below(held as u64) as usize);
-        self.ends.news.wake_all();
+        let bytes = self.incoming().take(1 + self.ends.below(held as u64) as usize);
+        self.ends.wake_peer_of(self.side);
         bytes
     }
 
     /// Sends what there is room for. What nobody reads any more is lost.
     fn send(&mut self) -> bool {
-        let lost = self.ends.to_client.closed.get();
+        let ends = self.ends.clone();
+        let outgoing = if self.side == Side::Server { &ends.to_client } else { &ends.to_server };
+        let lost = outgoing.closed.get();
         let output = self.session.output();
         let mut slices = Vec::new();
         output.gather(&mut slices, 16);
-        let put =
-            |slice: &std::io::IoSlice<'_>| if lost { slice.len() } else { self.ends.to_client.put(slice) };
+        let put = |slice: &std::io::IoSlice<'_>| if lost { slice.len() } else { outgoing.put(slice) };
         let sent = slices.iter().map(put).sum();
         drop(slices);
         output.advance(sent);
         if sent > 0 {
-            self.ends.news.wake_all();
+            self.ends.wake_peer_of(self.side);
         }
         sent > 0
     }

@@ -1,0 +1,254 @@
+//! An origin behind a network: a server of its own over the stack's disk, and a client of it.
+//!
+//! Connections break, dials are refused for a while, and the server loses its power: then it comes back with what its disk kept,
+//! without what no flush has covered. The client promises that nobody notices, so models know nothing of it.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use spillway_core::env::{LocalFuture, Place, Task};
+use spillway_core::random::Random;
+use spillway_core::sync::{AtomicBool, AtomicUsize, Changes, Mutex, Ordering};
+use spillway_core::{Aligned, BlockDevice, Budget, Env, Error, Grow, Kind, Storage};
+use spillway_export::nbd::client::{Dial, NbdOrigin, NewSession, Settings};
+use spillway_export::nbd::{Config, NbdSession};
+use spillway_export::{Export, Exports};
+use spillway_layers::file::File;
+use spillway_sim::disk::Disk;
+use spillway_sim::stream::{Cable, Shape};
+use spillway_sim::world::World;
+
+/// Name of the export.
+const NAME: &str = "origin";
+
+/// Bytes of buffers that sessions of server and client may hold, which the stack does not pay for.
+pub(crate) const BYTES_MAX: u64 = 4 << 20;
+
+/// Troubles of one server.
+const TROUBLES_MAX: u64 = 6;
+
+/// Opens the export of a new server over `disk`.
+pub(crate) async fn open(
+    world: &Arc<World>,
+    disk: &Arc<Disk>,
+    budget: &Arc<Budget>,
+) -> Result<Arc<dyn Storage>, Error> {
+    let mut random = Random(world.random());
+    let one_of = |random: &mut Random, values: &[u64]| values[random.below(values.len() as u64) as usize];
+    let shape = Shape {
+        room: one_of(&mut random, &[700, 5_000, 1 << 20]) as usize,
+        turn: one_of(&mut random, &[60, 2_000]) as u32,
+        delay: Duration::from_micros(one_of(&mut random, &[0, 20, 500])),
+    };
+    let settings = Settings {
+        address: "the server".into(),
+        export: NAME.into(),
+        read_only: false,
+        timeout: None,
+        connections: one_of(&mut random, &[1, 2, 3]) as usize,
+        journal_bytes: one_of(&mut random, &[32 << 10, 128 << 10, 1 << 20]) as usize,
+    };
+    let server = Arc::new(Server {
+        world: world.clone(),
+        disk: disk.clone(),
+        shape,
+        running: Mutex::default(),
+        broken: Changes::default(),
+        breaks: AtomicUsize::new(0),
+        connections: AtomicUsize::new(0),
+        changed: Changes::default(),
+    });
+    server.start()?;
+    let dial = Arc::new(Dialer(server.clone()));
+    let origin = NbdOrigin::open(settings, None, dial, world.clone(), budget).await?;
+    world.spawn_here(Box::pin(trouble(server, random)));
+    Ok(Arc::new(origin))
+}
+
+/// A server, while it has power and while it has none.
+struct Server {
+    world: Arc<World>,
+    disk: Arc<Disk>,
+    shape: Shape,
+    running: Mutex<Option<Running>>,
+    /// Connections are to be cut: how often that was.
+    broken: Changes,
+    breaks: AtomicUsize,
+    /// Sessions that are not gone.
+    connections: AtomicUsize,
+    changed: Changes,
+}
+
+/// What a server loses with its power.
+struct Running {
+    exports: Arc<Exports>,
+    file: Arc<File>,
+    power: Arc<Power>,
+}
+
+impl Server {
+    fn start(&self) -> Result<(), Error> {
+        let power = Arc::new(Power {
+            world: self.world.clone(),
+            off: AtomicBool::new(false),
+            tasks: AtomicUsize::new(0),
+            changed: Changes::default(),
+        });
+        let file = Arc::new(File::new(self.disk.clone(), Arc::new(Powered(power.clone()))));
+        let exports = Arc::new(Exports::new());
+        exports.add(Export::new(NAME, Aligned::charged(file.clone(), &Budget::new(Budget::UNLIMITED))?)?)?;
+        *self.running.lock() = Some(Running { exports, file, power });
+        Ok(())
+    }
+
+    fn cut_connections(&self) {
+        self.breaks.fetch_add(1, Ordering::SeqCst);
+        self.broken.wake_all();
+    }
+
+    /// The power goes, and comes back after a while.
+    async fn restart(&self, pause: Duration) {
+        // What a flush has not done, no client can know.
+        if self.disk.has_ignored() {
+            return self.cut_connections();
+        }
+        let Running { exports, file, power } = self.running.lock().take().expect("it runs");
+        drop((exports, file));
+        power.switch_off();
+        self.cut_connections();
+        self.changed.until(|| (self.connections.load(Ordering::SeqCst) == 0).then_some(())).await;
+        power.is_off().await;
+        self.disk.restart();
+        self.world.sleep(pause).await;
+        self.start().expect("it started before");
+    }
+
+    async fn connect(self: &Arc<Self>, session: NewSession) -> Result<(), Error> {
+        let running =
+            self.running.lock().as_ref().map(|running| (running.exports.clone(), running.file.clone()));
+        let refused = || Error::new(Kind::NoDevice, "connection refused");
+        let (exports, file) = running.ok_or_else(refused)?;
+        // As large as its disk is by now.
+        if self.disk.bytes() > file.size() {
+            // Where that fails, it is as large as before.
+            let _ = file.grow(None).await;
+        }
+        if self.running.lock().is_none() {
+            return Err(refused());
+        }
+        let config = Config { held_bytes_max: 64 << 10, ..Config::default() };
+        let served = Box::new(NbdSession::new(exports, config));
+        let cable = Cable::connect(&self.world, session(), served, self.shape, self.world.random());
+        let (server, before) = (self.clone(), self.breaks.load(Ordering::SeqCst));
+        self.connections.fetch_add(1, Ordering::SeqCst);
+        self.world.spawn_here(Box::pin(async move {
+            let is_cut = || (server.breaks.load(Ordering::SeqCst) > before).then_some(());
+            let (mut cut, mut over) = (pin!(server.broken.until(is_cut)), pin!(cable.over()));
+            std::future::poll_fn(|context| {
+                if !cable.is_closed() && cut.as_mut().poll(context).is_ready() {
+                    cable.cut();
+                }
+                over.as_mut().poll(context).map(drop)
+            })
+            .await;
+            server.connections.fetch_sub(1, Ordering::SeqCst);
+            server.changed.wake_all();
+        }));
+        Ok(())
+    }
+}
+
+/// Has things go wrong, so many times.
+async fn trouble(server: Arc<Server>, mut random: Random) {
+    for _ in 0..random.below(TROUBLES_MAX + 1) {
+        let longest = 1 << (4 + random.below(17));
+        server.world.sleep(Duration::from_micros(random.below(longest))).await;
+        match random.below(3) {
+            0 => server.cut_connections(),
+            _ => server.restart(Duration::from_micros(random.below(longest))).await,
+        }
+    }
+}
+
+struct Dialer(Arc<Server>);
+
+impl Dial for Dialer {
+    fn dial(&self, _channel: usize, session: NewSession) -> LocalFuture<Result<(), Error>> {
+        let server = self.0.clone();
+        Box::pin(async move {
+            server.world.sleep(server.shape.delay).await;
+            server.connect(session).await
+        })
+    }
+}
+
+/// The world of a server as long as it has power: no task outlives that.
+struct Power {
+    world: Arc<World>,
+    off: AtomicBool,
+    /// Tasks that have not ended.
+    tasks: AtomicUsize,
+    changed: Changes,
+}
+
+impl Power {
+    fn switch_off(&self) {
+        self.off.store(true, Ordering::SeqCst);
+        self.changed.wake_all();
+    }
+
+    /// Waits until no task is left.
+    async fn is_off(&self) {
+        self.changed.until(|| (self.tasks.load(Ordering::SeqCst) == 0).then_some(())).await;
+    }
+
+    async fn run(self: Arc<Self>, mut task: LocalFuture<()>) {
+        {
+            let mut off = pin!(self.changed.until(|| self.off.load(Ordering::SeqCst).then_some(())));
+            std::future::poll_fn(|context| match off.as_mut().poll(context) {
+                Poll::Ready(()) => Poll::Ready(()),
+                Poll::Pending => task.as_mut().poll(context),
+            })
+            .await;
+        }
+        drop(task);
+        self.tasks.fetch_sub(1, Ordering::SeqCst);
+        self.changed.wake_all();
+    }
+}
+
+/// The same, as what runs on it sees it.
+struct Powered(Arc<Power>);
+
+impl Env for Powered {
+    fn now(&self) -> Duration {
+        self.0.world.now()
+    }
+
+    fn coarse_now(&self) -> Duration {
+        self.0.world.coarse_now()
+    }
+
+    fn sleep(&self, duration: Duration) -> LocalFuture<()> {
+        self.0.world.sleep(duration)
+    }
+
+    fn spawn(&self, place: Place, task: Task) {
+        self.0.world.spawn(place, task);
+    }
+
+    fn spawn_here(&self, task: LocalFuture<()>) {
+        self.0.tasks.fetch_add(1, Ordering::SeqCst);
+        self.0.world.spawn_here(Box::pin(self.0.clone().run(task)));
+    }
+
+    fn idle_workers(&self) -> usize {
+        self.0.world.idle_workers()
+    }
+
+    fn random(&self) -> u64 {
+        self.0.world.random()
+    }
+}
