@@ -51,6 +51,12 @@ pub trait Storage: Send + Sync {
     /// reported by some other call.
     fn direct(&self) -> bool;
 
+    /// Whether it remembers by itself that acknowledged data may be lost, and fails every later sync then. Any other failure of a sync or
+    /// a durable write, as of a server that cannot be reached, leaves everything to the next sync.
+    fn remembers_losses(&self) -> bool {
+        false
+    }
+
     /// Reads into `buf[done..]` what lies from byte `at` on.
     fn read(&self, at: u64, buf: IoBuf, done: usize) -> LocalFuture<Moved>;
 

@@ -5,7 +5,8 @@
 //!
 //! - One sync runs at a time. Flushes that are asked for meanwhile share the next one.
 //! - A success counts only once every call has ended that had begun before: what it was told is remembered by then.
-//! - The first failure is remembered for good. So is that of a call whose end nobody sees.
+//! - The first failure is remembered for good. So is that of a call whose end nobody sees. A storage that remembers what is lost does that
+//!   itself.
 //!
 //! Needs: a holder of one of these futures polls it when woken, or drops it. Locks: the list of calls is a leaf.
 
@@ -17,6 +18,8 @@ use spillway_core::{Kind, mutant};
 
 #[derive(Default)]
 pub(super) struct Syncs {
+    /// Failures are remembered below.
+    forgets: bool,
     flushes: GroupFlush,
     failure: StickyError,
     calls: Mutex<Calls>,
@@ -33,6 +36,11 @@ struct Calls {
 }
 
 impl Syncs {
+    /// Of a storage that [remembers losses](spillway_core::Storage::remembers_losses) or does not.
+    pub(super) fn new(storage_remembers: bool) -> Self {
+        Self { forgets: storage_remembers, ..Self::default() }
+    }
+
     /// The first failure, if there was one.
     pub(super) fn verdict(&self) -> Result<(), Kind> {
         self.failure.check()
@@ -40,7 +48,7 @@ impl Syncs {
 
     /// Something may be lost: no flush succeeds any more.
     pub(super) fn fail(&self, kind: Kind) {
-        if mutant::on("file: forget that a flush failed") {
+        if self.forgets || mutant::on("file: forget that a flush failed") {
             return;
         }
         if self.failure.set(kind) {
@@ -54,7 +62,8 @@ impl Syncs {
     /// A flush: the first to ask makes the call, those that ask while it runs share the next.
     pub(super) async fn flush(&self, sync: impl Future<Output = Result<(), Kind>>) -> Result<(), Kind> {
         let result = self.flushes.through(self.call(sync)).await;
-        if mutant::on("file: forget that a flush failed") { result } else { self.verdict() }
+        self.verdict()?;
+        result
     }
 
     async fn call(&self, sync: impl Future<Output = Result<(), Kind>>) -> Result<(), Kind> {

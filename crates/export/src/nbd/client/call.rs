@@ -52,6 +52,8 @@ pub(super) struct Call {
 /// The answer to a call, with what it carried.
 pub(super) struct Answered {
     pub(super) result: Result<(), Kind>,
+    /// The server has said it. Otherwise it was not asked, or its answer was lost.
+    pub(super) told: bool,
     pub(super) body: Body,
 }
 
@@ -69,12 +71,17 @@ impl Call {
         (Self { command, flags, range, body, replayed: false, slot: slot.clone() }, Answering(slot))
     }
 
-    /// Answers it. A payload is released before its caller is woken.
+    /// Answers it as the server does. A payload is released before its caller is woken.
     pub(super) fn answer(mut self, result: Result<(), Kind>) {
-        self.finish(result);
+        self.finish(result, true);
     }
 
-    fn finish(&mut self, result: Result<(), Kind>) {
+    /// Fails it without an answer of the server.
+    pub(super) fn give_up(mut self, kind: Kind) {
+        self.finish(Err(kind), false);
+    }
+
+    fn finish(&mut self, result: Result<(), Kind>, told: bool) {
         let mut body = std::mem::take(&mut self.body);
         if matches!(body, Body::Write(_)) {
             body = Body::Nothing;
@@ -84,7 +91,7 @@ impl Call {
             return;
         }
         slot.answered = true;
-        slot.answer = Some(Answered { result, body });
+        slot.answer = Some(Answered { result, told, body });
         let waker = slot.waker.take();
         drop(slot);
         waker.into_iter().for_each(Waker::wake);
@@ -93,7 +100,7 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.finish(Err(Kind::ShuttingDown));
+        self.finish(Err(Kind::ShuttingDown), false);
     }
 }
 

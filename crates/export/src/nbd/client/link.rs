@@ -106,7 +106,7 @@ pub(super) struct Link {
     pub(super) journal: Mutex<Journal>,
     /// A change is over that others may wait for.
     pub(super) settled: Changes,
-    /// Something that was acknowledged could not be written again, or a flush has failed that nobody asked for.
+    /// Something that was acknowledged may be lost: see [`Link::lose`].
     pub(super) failure: StickyError,
     /// The server cannot be reached for too long.
     failing: AtomicBool,
@@ -195,7 +195,7 @@ impl Link {
 
     fn submit(&self, call: Call) {
         if self.is_failing() {
-            return call.answer(Err(Kind::Io));
+            return call.give_up(Kind::Io);
         }
         let index = self.env.thread_number() % self.active.load(Ordering::Acquire);
         let waker = {
@@ -236,7 +236,15 @@ impl Link {
         let kind = if self.is_leaving() { Kind::ShuttingDown } else { Kind::Io };
         for channel in &self.channels {
             let calls = std::mem::take(&mut channel.lock().calls);
-            calls.into_iter().for_each(|call| call.answer(Err(kind)));
+            calls.into_iter().for_each(|call| call.give_up(kind));
+        }
+    }
+
+    /// Acknowledged data may be lost, for that reason: no flush succeeds any more.
+    pub(super) fn lose(&self, kind: Kind, why: &str) {
+        if self.failure.set(kind) {
+            let (address, errno) = (&self.settings.address, kind.errno_name());
+            tracing::error!("{address}: {why} ({errno}): data may be lost, all further flushes fail");
         }
     }
 

@@ -207,7 +207,7 @@ async fn replay(link: &Arc<Link>) -> Result<(), String> {
         match answer.await.result {
             Ok(()) => {}
             Err(Kind::ShuttingDown) => return Err(link.lost().unwrap_or_default()),
-            Err(kind) => lose(link, kind),
+            Err(kind) => link.lose(kind, "acknowledged data cannot be written again"),
         }
     }
     if bytes > 0 {
@@ -218,14 +218,4 @@ async fn replay(link: &Arc<Link>) -> Result<(), String> {
         );
     }
     Ok(())
-}
-
-fn lose(link: &Link, kind: Kind) {
-    if link.failure.set(kind) {
-        tracing::error!(
-            "{}: acknowledged data cannot be written again ({}): flushes fail from now on",
-            link.settings.address,
-            kind.errno_name()
-        );
-    }
 }

@@ -11,7 +11,7 @@ use spillway_core::{
     LocalFuture, Place, SECTOR, Storage, Workspace, mutant, task,
 };
 
-use super::call::{Body, Payload};
+use super::call::{Answered, Body, Payload};
 use super::journal::Content;
 use super::link::{Change, Dial, Link, Settings};
 use super::negotiation::Described;
@@ -190,7 +190,7 @@ impl Access {
         copy.copy_from_slice(&bytes[..len]);
         let payload = Payload { bytes: Arc::new(Shared::new(copy, IoBuf::empty())), start: 0 };
         let answered = self.link.call(cmd::WRITE, 0, range, Body::Write(payload.clone())).await;
-        let result = self.changed(&change, answered.result, Some(Content::Bytes(payload))).await;
+        let result = self.changed(&change, &answered, Some(Content::Bytes(payload))).await;
         (result, len)
     }
 
@@ -204,7 +204,10 @@ impl Access {
         let bytes = Arc::new(Shared::new(buf, IoBuf::empty()));
         let body = Body::Write(Payload { bytes: bytes.clone(), start: done });
         let answered = self.link.call(cmd::WRITE, flags, range, body).await;
-        let result = self.changed(&change, answered.result, None).await;
+        if let (true, Err(kind), true) = (flags != 0, answered.result, answered.told) {
+            self.link.lose(kind, "the server could not make a write durable");
+        }
+        let result = self.changed(&change, &answered, None).await;
         let whole = Arc::into_inner(bytes).expect("an answered request has given its payload back");
         (result.map(|()| len), whole.into_whole())
     }
@@ -214,20 +217,20 @@ impl Access {
     async fn changed(
         self: &Arc<Self>,
         change: &Change,
-        result: Result<(), Kind>,
+        answered: &Answered,
         content: Option<Content>,
     ) -> Result<(), Kind> {
-        match result {
+        match answered.result {
             Ok(()) => {
                 change.record(content);
                 self.free_ahead();
             }
-            Err(_) if self.link.is_failing() => {}
+            Err(_) if !answered.told => {}
             Err(_) => {
-                let _ = self.flush_unasked().await;
+                let _ = self.flush().await;
             }
         }
-        result
+        answered.result
     }
 
     /// Memory of the journal for a change, for which it may have to flush.
@@ -236,7 +239,7 @@ impl Access {
             if let Some(buf) = self.journal.try_take(len) {
                 return Ok(buf);
             }
-            self.flush_unasked().await?;
+            self.flush().await?;
         }
     }
 
@@ -247,24 +250,21 @@ impl Access {
         }
         let freeing = Freeing(self.clone());
         self.link.env.spawn_here(Box::pin(async move {
-            let _ = freeing.0.flush_unasked().await;
+            let _ = freeing.0.flush().await;
         }));
     }
 
-    /// A flush whose failure is told to the next that is asked for.
-    async fn flush_unasked(&self) -> Result<(), Kind> {
-        let result = self.flush().await;
-        if let Err(kind) = result {
-            self.link.failure.set(kind);
-        }
-        result
-    }
-
+    /// A flush that the server refuses is told to all that are asked for from then on. One that it was not asked for leaves everything in the
+    /// journal.
     async fn flush(&self) -> Result<(), Kind> {
         let flush = async {
             let number = self.link.journal.lock().seal();
             let range = ByteRange::new(0, 0);
-            self.link.call(cmd::FLUSH, 0, range, Body::Nothing).await.result?;
+            let answered = self.link.call(cmd::FLUSH, 0, range, Body::Nothing).await;
+            if let (Err(kind), true) = (answered.result, answered.told) {
+                self.link.lose(kind, "the server could not flush");
+            }
+            answered.result?;
             let covered = self.link.journal.lock().forget(number);
             drop(covered);
             Ok(())
@@ -322,7 +322,7 @@ impl Access {
         let flags = if allocated { cmd_flag::NO_HOLE } else { 0 };
         match self.link.call(cmd::WRITE_ZEROES, flags, range, Body::Nothing).await.result {
             Err(Kind::NotSupported) => Err(Kind::NotSupported),
-            result => self.changed(&change, result, content).await,
+            _ => self.changed(&change, &answered, content).await,
         }
     }
 
@@ -382,6 +382,11 @@ impl Storage for NbdOrigin {
 
     /// Each write answers for itself.
     fn direct(&self) -> bool {
+        true
+    }
+
+    /// Until a flush has covered it, the journal has what was acknowledged: only the server can lose it, by its own word.
+    fn remembers_losses(&self) -> bool {
         true
     }
 

@@ -63,7 +63,7 @@ fn answered(answering: &mut Answering) -> Option<Answered> {
 }
 
 fn bytes_of(answering: &mut Answering) -> Vec<u8> {
-    let Answered { result, body } = answered(answering).expect("it is answered");
+    let Answered { result, body, .. } = answered(answering).expect("it is answered");
     assert_eq!(result, Ok(()));
     match body {
         Body::Read { buf, .. } => buf.to_vec(),
