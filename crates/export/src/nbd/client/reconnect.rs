@@ -67,7 +67,7 @@ async fn connect_channel(
         dial.dial(channel, session).await.map_err(|error| error.message().to_owned())?;
         link.changes.until(|| link.outcome(channel, round)).await
     };
-    let late = || Err(format!("it does not answer within {} s", patience.as_secs_f64()));
+    let late = || Err(format!("it does not answer within {:.1} s", patience.as_secs_f64()));
     within(&*link.env, patience, connecting).await.unwrap_or_else(late)
 }
 
@@ -206,7 +206,8 @@ async fn replay(link: &Arc<Link>) -> Result<(), String> {
     for answer in answers {
         match answer.await.result {
             Ok(()) => {}
-            Err(Kind::ShuttingDown) => return Err(link.lost().unwrap_or_default()),
+            // The session is about to say why it ended.
+            Err(Kind::ShuttingDown) => return Err(link.changes.until(|| link.lost()).await),
             Err(kind) => link.lose(kind, "acknowledged data cannot be written again"),
         }
     }
