@@ -43,6 +43,8 @@ pub mod flag {
 pub mod errno {
     /// Not allowed, as a write to a read-only export.
     pub const EPERM: u32 = 1;
+    /// The disk, or the way to it, fails.
+    pub const EIO: u32 = 5;
     /// Malformed.
     pub const EINVAL: u32 = 22;
     /// No space.

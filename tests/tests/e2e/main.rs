@@ -26,6 +26,8 @@ mod memory;
 mod mount;
 mod mount_scripts;
 mod mounted_files;
+mod nbd_origin;
+mod nbd_outage;
 mod origin_fsck;
 mod other_users;
 mod page_cache;
