@@ -25,6 +25,7 @@ pub(super) mod copies;
 mod deferring;
 mod ending;
 mod keeping;
+pub(super) mod lending;
 mod on_disk;
 pub(super) mod parallel;
 pub(super) mod pressure;

@@ -1,5 +1,5 @@
 //! Models for the checker of threads: streams; slots under writers, readers, discards and what moves their objects; pages of slots;
-//! pages that are compressed later; pages that are spilled; spill files that come and go.
+//! pages that are compressed later; pages that are spilled; spill files that come and go; reads that other workers make.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -31,6 +31,7 @@ use super::{Config, Zram};
 
 mod attaching;
 mod deferring;
+mod lending;
 mod marking;
 mod noticed;
 mod pages;
@@ -44,11 +45,14 @@ struct Impatient {
     keeps_up: bool,
     /// The device's own task on a compute thread is there. It has no end, and never begins.
     has_compactor: AtomicBool,
+    /// No read has a slice any more.
+    rests: AtomicBool,
 }
 
 impl Impatient {
     fn new(keeps_up: bool) -> Arc<Self> {
-        Arc::new(Self { world: World::new(1), keeps_up, has_compactor: AtomicBool::new(false) })
+        let (has_compactor, rests) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Self { world: World::new(1), keeps_up, has_compactor, rests })
     }
 }
 
@@ -58,6 +62,7 @@ impl Env for Impatient {
     }
 
     fn coarse_now(&self) -> Duration {
+        assert!(!self.rests.load(Ordering::SeqCst), "a read that was withdrawn goes on");
         self.world.coarse_now()
     }
 
@@ -87,7 +92,7 @@ impl Env for Impatient {
     }
 
     fn idle_workers(&self) -> usize {
-        0
+        self.keeps_up.into()
     }
 
     fn random(&self) -> u64 {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_core::sync::Mutex;
-use spillway_core::{Job, Kind, Place, Request, work};
+use spillway_core::{Job, Kind, Place, Request, mutant, work};
 
 use crate::zram::codec::{CODECS, CodecIndex};
 use crate::zram::device::Core;
@@ -49,10 +49,14 @@ impl Lent {
         assert!((done as u64) < count, "{done} of {count} pages of a lent read are there already");
         match core.load_some(first, done, &mut request.buf, &mut Slice::new(), &mut misses) {
             Ok(done) if (done as u64) < count && misses.is_empty() => {
-                *lent = Some((request, done));
+                let skipped = usize::from(mutant::on("zram: skip a page between slices of a lent read"));
+                *lent = Some((request, done + skipped));
                 Step::Again
             }
             loaded => {
+                if mutant::on("zram: answer a lent read without what is missing") {
+                    misses = Misses::default();
+                }
                 assert!(loaded.is_err() || !misses.is_empty() || loaded == Ok(count as usize), "{loaded:?}");
                 Step::Over(Some((request, loaded, misses)))
             }
@@ -78,7 +82,9 @@ struct Lender(Arc<Lent>);
 
 impl Drop for Lender {
     fn drop(&mut self) {
-        drop(self.0.take_back());
+        if !mutant::on("zram: a withdrawn read goes on") {
+            drop(self.0.take_back());
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Deliberate defects that a test on one thread notices, run by the checker of threads because its build has them.
 
 use super::*;
-use crate::zram::tests::{attaching, parallel, pressure, returning, second_chance};
+use crate::zram::tests::{attaching, lending, parallel, pressure, returning, second_chance};
 
 /// One order is all there is; the checker makes half as many by each of its ways.
 const ORDERS: usize = 2;
@@ -42,6 +42,10 @@ noticed! {
         "zram: --memory is ignored once mem_limit is set";
     assistants_that_are_not_throttled: parallel::what_assistants_store_counts_as_the_writers,
         "zram: what assistants store is not throttled";
+    a_lent_read_that_skips_a_page: lending::a_lent_read_is_whole_whoever_makes_its_slices,
+        "zram: skip a page between slices of a lent read";
+    a_lent_read_without_what_is_missing: lending::a_lent_read_has_what_lies_in_the_spill_file,
+        "zram: answer a lent read without what is missing";
     a_daily_limit_that_forgets_a_file: attaching::the_bytes_of_a_day_are_counted_in_every_file,
         "zram: the daily limit forgets a new file";
 }
