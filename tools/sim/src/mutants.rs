@@ -104,7 +104,6 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("write_cache: commit what was overtaken, not what overtook it", "write-cache-deep"),
     mutant("write_cache: free a block before its entry is clear", "write-cache-small"),
     mutant("write_cache: skip the flush after clearing", "write-cache-small"),
-    mutant("write_cache: clear all versions at once", "write-cache-deep"),
     mutant("write_cache: clear with others before its turn", "write-cache-eager"),
     mutant("write_cache: an entry that is cleared loses its sector", "write-cache-eager"),
     mutant("write_cache: overwrite a version in place", "write-cache"),

@@ -58,6 +58,34 @@ fn what_a_commit_replaces_beside_write_back_is_stale() {
     });
 }
 
+/// A crash keeps any of what is cleared together: of two versions the older is cleared before the one that hides it.
+#[test]
+fn what_hides_an_older_version_is_not_cleared_with_it() {
+    every_order(2, || {
+        let index = Index::new(Arc::new(Blocks::new(2)), 8, 4096);
+        let journal = Journal::new(2, Epoch(1));
+        for block in [0, 1] {
+            publish(&index, &journal, block);
+            complete(&index, &journal, journal.seal(), block);
+        }
+        let victims = index.take_next(0, 1, Limit::newest(journal.committed()), |_| false).victims;
+        index.end_write_back(&victims, true, || journal.visible(), |stale| journal.mark_stale(stale));
+        let begins = |block| index.begin_clear(CacheBlock(block), journal.committed());
+        assert_eq!(journal.stale(), 2);
+        assert!(!begins(1) && begins(0) && !begins(1), "both are cleared together");
+        assert_eq!(index.end_clear(CacheBlock(0), |_| ()), 1);
+        assert!(begins(1), "nothing older has an entry");
+    });
+}
+
+#[test]
+fn the_checker_finds_two_versions_that_are_cleared_together() {
+    finds(
+        "write_cache: clear all versions at once",
+        "write_cache::threads::parts::what_hides_an_older_version_is_not_cleared_with_it",
+    );
+}
+
 fn clear_some(journal: &Journal, clear: &[AtomicBool]) {
     let generation = journal.generation_to_clear();
     while let Some(block) = journal.next_stale(generation, 0) {
