@@ -133,6 +133,9 @@ impl<'a> Outage<'a> {
         let patience = self.remaining().map_or(PATIENCE, |left| left.min(PATIENCE));
         let Connected { described, active } = connect(self.link, dial, patience).await?;
         self.check(&described)?;
+        if mutant::on("nbd client: take requests before all is sent again") {
+            self.link.open(active);
+        }
         if !mutant::on("nbd client: send nothing again") {
             replay(self.link).await?;
         }
