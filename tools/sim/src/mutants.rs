@@ -47,7 +47,7 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("nbd client: forget what is overwritten in part", "nbd-file-512"),
     mutant("nbd client: a flush covers what is acknowledged beside it", "nbd-file"),
     mutant("nbd client: send no FUA", "nbd-file"),
-    mutant("nbd client: leave a discard unflushed", "page-cache-over-nbd"),
+    mutant("nbd client: leave a discard unflushed", "nbd-file"),
     mutant("nbd client: begin without a flush", "nbd-file"),
     mutant("nbd client: forget that a flush failed", "nbd-file"),
     mutant("zram: lose the old page when a write fails", "zram"),

@@ -116,9 +116,10 @@ impl Server {
         }
         let Running { exports, file, power } = self.running.lock().take().expect("it runs");
         drop((exports, file));
-        power.switch_off();
+        // First, so that nobody hears what becomes of requests without power.
         self.cut_connections();
         self.changed.until(|| (self.connections.load(Ordering::SeqCst) == 0).then_some(())).await;
+        power.switch_off();
         power.is_off().await;
         self.disk.restart();
         self.world.sleep(pause).await;

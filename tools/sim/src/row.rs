@@ -201,7 +201,8 @@ impl Row {
     pub fn model(&self, large: bool) -> Model {
         let model = Model::new(self.bytes, self.is_durable());
         let model = if self.exact { model.freeing(self.block().bytes() / SECTOR) } else { model };
-        let kept = self.is_durable() && self.tear(0, large) == Tear::Blocks;
+        // A server takes sectors, and after its crash they are written again one by one.
+        let kept = self.is_durable() && !self.remote && self.tear(0, large) == Tear::Blocks;
         let model = model.keeping_whole(self.whole.or(kept.then_some(self.block().bytes() / SECTOR)));
         if self.full { model.with_filled(preset::cached_sectors(), preset::VALUE) } else { model }
     }

@@ -9,6 +9,8 @@ use spillway_core::buffer::Shared;
 use spillway_core::sync::Mutex;
 use spillway_core::{ByteRange, Extent, IoBuf, Kind};
 
+use super::journal::{Content, Journal};
+
 /// What a request carries.
 #[derive(Default)]
 pub(super) enum Body {
@@ -20,6 +22,15 @@ pub(super) enum Body {
     Read { buf: IoBuf, start: usize },
     /// The extents found so far, at most so many.
     Status { extents: Vec<Extent>, count_max: usize },
+}
+
+/// What an acknowledged request changes in the journal.
+pub(super) enum Effect {
+    Nothing,
+    /// Its range is as durable as it can be: nothing of it is sent again.
+    Durable,
+    /// Its range has that content, until a flush covers it.
+    Unflushed(Content),
 }
 
 /// Bytes to be sent, which others may hold as well.
@@ -44,6 +55,7 @@ pub(super) struct Call {
     pub(super) flags: u16,
     pub(super) range: ByteRange,
     pub(super) body: Body,
+    pub(super) effect: Effect,
     /// From the journal: it ends with its connection, and is not sent again.
     pub(super) replayed: bool,
     slot: Arc<Mutex<Slot>>,
@@ -66,13 +78,27 @@ struct Slot {
 
 impl Call {
     /// A call, and its answer to come.
-    pub(super) fn new(command: u16, flags: u16, range: ByteRange, body: Body) -> (Self, Answering) {
+    pub(super) fn new(
+        command: u16,
+        flags: u16,
+        range: ByteRange,
+        body: Body,
+        effect: Effect,
+    ) -> (Self, Answering) {
         let slot = Arc::<Mutex<Slot>>::default();
-        (Self { command, flags, range, body, replayed: false, slot: slot.clone() }, Answering(slot))
+        (Self { command, flags, range, body, effect, replayed: false, slot: slot.clone() }, Answering(slot))
     }
 
-    /// Answers it as the server does. A payload is released before its caller is woken.
-    pub(super) fn answer(mut self, result: Result<(), Kind>) {
+    /// Answers it as the server does. The journal has what it changed before anything else happens: a connection that is lost next finds it
+    /// there. A payload is released before its caller is woken.
+    pub(super) fn answer(mut self, result: Result<(), Kind>, journal: &Mutex<Journal>) {
+        let effect = std::mem::replace(&mut self.effect, Effect::Nothing);
+        let dropped = match (result, effect) {
+            (Err(_), _) | (Ok(()), Effect::Nothing) => Vec::new(),
+            (Ok(()), Effect::Durable) => journal.lock().record(self.range, None),
+            (Ok(()), Effect::Unflushed(content)) => journal.lock().record(self.range, Some(content)),
+        };
+        drop(dropped);
         self.finish(result, true);
     }
 

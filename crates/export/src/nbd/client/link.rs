@@ -9,8 +9,8 @@ use spillway_core::session::Session;
 use spillway_core::sync::{AtomicBool, AtomicU64, AtomicUsize, Changes, Mutex, Ordering, StickyError};
 use spillway_core::{ByteRange, Env, Error, Kind, LocalFuture, mutant};
 
-use super::call::{Answered, Body, Call};
-use super::journal::{Content, Journal};
+use super::call::{Answered, Body, Call, Effect};
+use super::journal::Journal;
 use super::negotiation::Described;
 
 /// Makes the session of a connection, on the thread that serves it.
@@ -187,8 +187,15 @@ impl Link {
     }
 
     /// Sends a request and waits for its answer.
-    pub(super) async fn call(&self, command: u16, flags: u16, range: ByteRange, body: Body) -> Answered {
-        let (call, answering) = Call::new(command, flags, range, body);
+    pub(super) async fn call(
+        &self,
+        command: u16,
+        flags: u16,
+        range: ByteRange,
+        body: Body,
+        effect: Effect,
+    ) -> Answered {
+        let (call, answering) = Call::new(command, flags, range, body, effect);
         self.submit(call);
         answering.await
     }
@@ -436,14 +443,6 @@ impl Link {
 pub(super) struct Change {
     link: Arc<Link>,
     range: ByteRange,
-}
-
-impl Change {
-    /// It was acknowledged: durably where there is nothing to be sent again.
-    pub(super) fn record(&self, content: Option<Content>) {
-        let dropped = self.link.journal.lock().record(self.range, content);
-        drop(dropped);
-    }
 }
 
 impl Drop for Change {

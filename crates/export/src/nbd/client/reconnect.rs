@@ -8,7 +8,7 @@ use spillway_core::session::Session;
 use spillway_core::size::human;
 use spillway_core::{Kind, mutant};
 
-use super::call::{Answering, Body, Call};
+use super::call::{Answering, Body, Call, Effect};
 use super::journal::Content;
 use super::link::{Dial, Link, RENEWED};
 use super::negotiation::Described;
@@ -198,7 +198,7 @@ async fn replay(link: &Arc<Link>) -> Result<(), String> {
             Content::Bytes(payload) => (cmd::WRITE, Body::Write(payload)),
             Content::Zeroes(_) => (cmd::WRITE_ZEROES, Body::Nothing),
         };
-        let (mut call, answer) = Call::new(command, 0, range, body);
+        let (mut call, answer) = Call::new(command, 0, range, body, Effect::Nothing);
         call.replayed = true;
         bytes += range.len;
         calls.push(call);

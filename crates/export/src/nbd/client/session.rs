@@ -109,7 +109,7 @@ impl Session for ClientSession {
     fn receive(&mut self, bytes: &[u8]) -> usize {
         let mut at = self.negotiate(bytes);
         let Stage::Transmitting(transmission) = &mut self.stage else { return at };
-        let (used, result) = transmission.receive(&bytes[at..], &self.output);
+        let (used, result) = transmission.receive(&bytes[at..], &self.output, &self.link.journal);
         at += used;
         if let Err(why) = result {
             self.end(why);

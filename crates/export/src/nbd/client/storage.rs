@@ -11,9 +11,9 @@ use spillway_core::{
     LocalFuture, Place, SECTOR, Storage, Workspace, mutant, task,
 };
 
-use super::call::{Answered, Body, Payload};
+use super::call::{Answered, Body, Effect, Payload};
 use super::journal::Content;
-use super::link::{Change, Dial, Link, Settings};
+use super::link::{Dial, Link, Settings};
 use super::negotiation::Described;
 use super::reconnect::{connect, keep};
 use crate::nbd::wire::{cmd, cmd_flag, flag};
@@ -152,17 +152,23 @@ impl Access {
         !self.geometry.write_through
     }
 
-    /// Bytes of `len` that one request may carry.
-    fn cut(&self, len: usize, most: usize) -> usize {
-        let block = self.geometry.block_size.bytes() as usize;
-        let most = most.min(self.described.payload_len_max as usize).min(REQUEST_LEN_MAX);
-        len.min(most / block * block)
+    /// Bytes of the `len` from `at` on that one request may carry, at most `most`. Where it is less, it ends between blocks as the server likes
+    /// them best.
+    fn cut(&self, at: u64, len: usize, most: usize) -> usize {
+        let (block, unit) = (self.geometry.block_size.bytes() as usize, u64::from(self.geometry.optimal_io));
+        let most = most.min(self.described.payload_len_max as usize).min(REQUEST_LEN_MAX) / block * block;
+        if len <= most {
+            return len;
+        }
+        let end = (at + most as u64) / unit * unit;
+        if end > at { (end - at) as usize } else { most }
     }
 
     async fn read(self: Arc<Self>, at: u64, buf: IoBuf, done: usize) -> Moved {
-        let len = self.cut(buf.len() - done, REQUEST_LEN_MAX);
+        let len = self.cut(at, buf.len() - done, REQUEST_LEN_MAX);
         let body = Body::Read { buf, start: done };
-        let answered = self.link.call(cmd::READ, 0, ByteRange::new(at, len as u64), body).await;
+        let answered =
+            self.link.call(cmd::READ, 0, ByteRange::new(at, len as u64), body, Effect::Nothing).await;
         let Body::Read { buf, .. } = answered.body else {
             unreachable!("an answer has the body of its call")
         };
@@ -180,51 +186,43 @@ impl Access {
 
     /// Writes the first bytes, which are kept until a flush covers them; returns how many.
     async fn write_journaled(self: &Arc<Self>, at: u64, bytes: &[u8]) -> (Result<(), Kind>, usize) {
-        let len = self.cut(bytes.len(), self.journal.bytes() / JOURNAL_SHARE);
+        let len = self.cut(at, bytes.len(), self.journal.bytes() / JOURNAL_SHARE);
         let range = ByteRange::new(at, len as u64);
-        let change = self.link.begin_change(range).await;
+        let _change = self.link.begin_change(range).await;
         let mut copy = match self.room(len).await {
             Ok(copy) => copy,
             Err(kind) => return (Err(kind), len),
         };
         copy.copy_from_slice(&bytes[..len]);
         let payload = Payload { bytes: Arc::new(Shared::new(copy, IoBuf::empty())), start: 0 };
-        let answered = self.link.call(cmd::WRITE, 0, range, Body::Write(payload.clone())).await;
-        let result = self.changed(&change, &answered, Some(Content::Bytes(payload))).await;
-        (result, len)
+        let effect = Effect::Unflushed(Content::Bytes(payload.clone()));
+        let answered = self.link.call(cmd::WRITE, 0, range, Body::Write(payload), effect).await;
+        (self.changed(&answered).await, len)
     }
 
     /// Writes with FUA, or to a server that keeps nothing back.
     async fn write_durably(self: &Arc<Self>, at: u64, buf: IoBuf, done: usize) -> Moved {
-        let len = self.cut(buf.len() - done, REQUEST_LEN_MAX);
+        let len = self.cut(at, buf.len() - done, REQUEST_LEN_MAX);
         let range = ByteRange::new(at, len as u64);
-        let change = self.link.begin_change(range).await;
+        let _change = self.link.begin_change(range).await;
         let flags =
             if self.is_cached() && !mutant::on("nbd client: send no FUA") { cmd_flag::FUA } else { 0 };
         let bytes = Arc::new(Shared::new(buf, IoBuf::empty()));
         let body = Body::Write(Payload { bytes: bytes.clone(), start: done });
-        let answered = self.link.call(cmd::WRITE, flags, range, body).await;
+        let answered = self.link.call(cmd::WRITE, flags, range, body, Effect::Durable).await;
         if let (true, Err(kind), true) = (flags != 0, answered.result, answered.told) {
             self.link.lose(kind, "the server could not make a write durable");
         }
-        let result = self.changed(&change, &answered, None).await;
+        let result = self.changed(&answered).await;
         let whole = Arc::into_inner(bytes).expect("an answered request has given its payload back");
         (result.map(|()| len), whole.into_whole())
     }
 
-    /// Notes a change that was answered. After a failure nobody knows which content there is: so that it stays one, what was there
+    /// What follows a change that was answered. After a failure nobody knows which content there is: so that it stays one, what was there
     /// before is made durable instead of being sent again later.
-    async fn changed(
-        self: &Arc<Self>,
-        change: &Change,
-        answered: &Answered,
-        content: Option<Content>,
-    ) -> Result<(), Kind> {
+    async fn changed(self: &Arc<Self>, answered: &Answered) -> Result<(), Kind> {
         match answered.result {
-            Ok(()) => {
-                change.record(content);
-                self.free_ahead();
-            }
+            Ok(()) => self.free_ahead(),
             Err(_) if !answered.told => {}
             Err(_) => {
                 let _ = self.flush().await;
@@ -260,7 +258,7 @@ impl Access {
         let flush = async {
             let mut number = self.link.journal.lock().seal();
             let range = ByteRange::new(0, 0);
-            let answered = self.link.call(cmd::FLUSH, 0, range, Body::Nothing).await;
+            let answered = self.link.call(cmd::FLUSH, 0, range, Body::Nothing, Effect::Nothing).await;
             if mutant::on("nbd client: a flush covers what is acknowledged beside it") {
                 number = self.link.journal.lock().seal();
             }
@@ -309,7 +307,7 @@ impl Access {
     /// A discard leaves what was there or something else, and nobody knows which: it is flushed at once, so that it stays that.
     async fn discard_piece(&self, range: ByteRange) -> Result<(), Kind> {
         let _change = self.link.begin_change(range).await;
-        self.link.call(cmd::TRIM, 0, range, Body::Nothing).await.result?;
+        self.link.call(cmd::TRIM, 0, range, Body::Nothing, Effect::Nothing).await.result?;
         if self.is_cached() && !mutant::on("nbd client: leave a discard unflushed") {
             self.flush().await?;
         }
@@ -317,23 +315,23 @@ impl Access {
     }
 
     async fn zero_piece(self: &Arc<Self>, range: ByteRange, allocated: bool) -> Result<(), Kind> {
-        let change = self.link.begin_change(range).await;
-        let content = match self.is_cached() {
-            true => Some(Content::Zeroes(Arc::new(self.room(1).await?))),
-            false => None,
+        let _change = self.link.begin_change(range).await;
+        let effect = match self.is_cached() {
+            true => Effect::Unflushed(Content::Zeroes(Arc::new(self.room(1).await?))),
+            false => Effect::Durable,
         };
         let flags = if allocated { cmd_flag::NO_HOLE } else { 0 };
-        let answered = self.link.call(cmd::WRITE_ZEROES, flags, range, Body::Nothing).await;
+        let answered = self.link.call(cmd::WRITE_ZEROES, flags, range, Body::Nothing, effect).await;
         match answered.result {
             Err(Kind::NotSupported) => Err(Kind::NotSupported),
-            _ => self.changed(&change, &answered, content).await,
+            _ => self.changed(&answered).await,
         }
     }
 
     async fn extents(self: Arc<Self>, range: ByteRange, count_max: usize) -> Result<Vec<Extent>, Kind> {
         let asked = ByteRange::new(range.offset, range.len.min(RANGE_LEN_MAX));
         let body = Body::Status { extents: Vec::new(), count_max };
-        let answered = self.link.call(cmd::BLOCK_STATUS, 0, asked, body).await;
+        let answered = self.link.call(cmd::BLOCK_STATUS, 0, asked, body, Effect::Nothing).await;
         let Body::Status { mut extents, .. } = answered.body else {
             unreachable!("an answer has the body of its call")
         };

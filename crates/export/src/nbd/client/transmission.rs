@@ -7,9 +7,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use spillway_core::session::Output;
+use spillway_core::sync::Mutex;
 use spillway_core::{Extent, Kind, work};
 
 use super::call::{Body, Call};
+use super::journal::Journal;
 use super::negotiation::{Described, request};
 use crate::nbd::wire::{self, ChunkHeader, Reader, ReplyHeader, chunk};
 
@@ -24,6 +26,13 @@ const CHUNK_LEN_MAX: u64 = 64 << 20;
 
 /// Why a connection cannot go on, in words.
 pub(super) type Broken = &'static str;
+
+/// What goes with an answer: how much of the output has been sent, and where a change is noted.
+#[derive(Clone, Copy)]
+struct Behind<'a> {
+    sent: u64,
+    journal: &'a Mutex<Journal>,
+}
 
 struct Sent {
     call: Call,
@@ -112,9 +121,15 @@ impl Transmission {
     }
 
     /// Takes bytes, and answers calls. All are taken, until the connection is broken or the turn is spent.
-    pub(super) fn receive(&mut self, bytes: &[u8], out: &Output) -> (usize, Result<(), Broken>) {
+    pub(super) fn receive(
+        &mut self,
+        bytes: &[u8],
+        out: &Output,
+        journal: &Mutex<Journal>,
+    ) -> (usize, Result<(), Broken>) {
         // What is in the output has not been sent.
         let sent = self.pushed - (out.len() as u64).min(self.pushed);
+        let sent = Behind { sent, journal };
         let mut at = 0;
         while at < bytes.len() && !work::spent() {
             match self.step(&bytes[at..], sent) {
@@ -125,7 +140,7 @@ impl Transmission {
         (at, Ok(()))
     }
 
-    fn step(&mut self, bytes: &[u8], sent: u64) -> Result<usize, Broken> {
+    fn step(&mut self, bytes: &[u8], sent: Behind<'_>) -> Result<usize, Broken> {
         match self.item {
             Item::Data { chunk, at, left } => self.data(bytes, chunk, at, left, sent),
             Item::Skip { chunk, left } => {
@@ -141,7 +156,7 @@ impl Transmission {
     }
 
     /// Collects an item of a known length, and acts on it once it is whole.
-    fn collect(&mut self, bytes: &[u8], sent: u64) -> Result<usize, Broken> {
+    fn collect(&mut self, bytes: &[u8], sent: Behind<'_>) -> Result<usize, Broken> {
         let wanted = self.item_len()? - self.collected.len();
         let used = wanted.min(bytes.len());
         self.collected.extend_from_slice(&bytes[..used]);
@@ -175,7 +190,7 @@ impl Transmission {
         }
     }
 
-    fn header(&mut self, item: &[u8], sent: u64) -> Result<(), Broken> {
+    fn header(&mut self, item: &[u8], sent: Behind<'_>) -> Result<(), Broken> {
         work::spend(work::REQUEST);
         let (header, _) = ReplyHeader::decode(item).ok_or("a reply cannot be read")?;
         match header {
@@ -192,7 +207,7 @@ impl Transmission {
     }
 
     /// A simple reply is like one chunk that is the last.
-    fn simple(&mut self, error: u32, cookie: u64, sent: u64) -> Result<(), Broken> {
+    fn simple(&mut self, error: u32, cookie: u64, sent: Behind<'_>) -> Result<(), Broken> {
         let request = self.of(cookie)?;
         let len = request.call.range.len;
         let chunk = ChunkHeader {
@@ -214,7 +229,7 @@ impl Transmission {
         self.chunk_ends(chunk, sent)
     }
 
-    fn chunk(&mut self, chunk: ChunkHeader, sent: u64) -> Result<(), Broken> {
+    fn chunk(&mut self, chunk: ChunkHeader, sent: Behind<'_>) -> Result<(), Broken> {
         let request = self.of(chunk.cookie)?;
         let front = front_len(chunk.kind) as u64;
         let data = chunk.length.checked_sub(front).ok_or("a chunk is too short")?;
@@ -236,7 +251,7 @@ impl Transmission {
         if front == 0 { self.chunk_ends(chunk, sent) } else { Ok(()) }
     }
 
-    fn front(&mut self, chunk: ChunkHeader, item: &[u8], sent: u64) -> Result<(), Broken> {
+    fn front(&mut self, chunk: ChunkHeader, item: &[u8], sent: Behind<'_>) -> Result<(), Broken> {
         let mut reader = Reader(item);
         let left = chunk.length - item.len() as u64;
         let allocation = self.described.allocation;
@@ -277,7 +292,7 @@ impl Transmission {
         chunk: ChunkHeader,
         at: u64,
         left: u64,
-        sent: u64,
+        sent: Behind<'_>,
     ) -> Result<usize, Broken> {
         let used = left.min(bytes.len() as u64);
         let request = self.of(chunk.cookie)?;
@@ -290,7 +305,13 @@ impl Transmission {
         Ok(used as usize)
     }
 
-    fn descriptor(&mut self, chunk: ChunkHeader, left: u64, item: &[u8], sent: u64) -> Result<(), Broken> {
+    fn descriptor(
+        &mut self,
+        chunk: ChunkHeader,
+        left: u64,
+        item: &[u8],
+        sent: Behind<'_>,
+    ) -> Result<(), Broken> {
         let mut reader = Reader(item);
         let (len, state) = reader.u32().zip(reader.u32()).ok_or("an extent is too short")?;
         if len == 0 {
@@ -311,20 +332,20 @@ impl Transmission {
     }
 
     /// A chunk is over, and its request with the last one.
-    fn chunk_ends(&mut self, chunk: ChunkHeader, sent: u64) -> Result<(), Broken> {
+    fn chunk_ends(&mut self, chunk: ChunkHeader, sent: Behind<'_>) -> Result<(), Broken> {
         self.item = Item::Header;
         if chunk.flags & wire::REPLY_FLAG_DONE == 0 {
             return Ok(());
         }
         let request = self.of(chunk.cookie)?;
-        if request.payload_end > sent {
+        if request.payload_end > sent.sent {
             return Err("a request is answered before it was sent");
         }
         if request.failure.is_none() && !request.is_complete() {
             return Err("a reply is incomplete");
         }
         let Sent { call, failure, .. } = self.sent.remove(&chunk.cookie).expect("it was just found");
-        call.answer(failure.map_or(Ok(()), Err));
+        call.answer(failure.map_or(Ok(()), Err), sent.journal);
         Ok(())
     }
 }

@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use spillway_core::buffer::Shared;
 use spillway_core::session::Output;
+use spillway_core::sync::Mutex;
 use spillway_core::{ByteRange, Extent, IoBuf, Kind};
 
-use super::super::call::{Answered, Answering, Body, Call, Payload};
+use super::super::call::{Answered, Answering, Body, Call, Effect, Payload};
+use super::super::journal::Journal;
 use super::super::negotiation::Described;
 use super::super::transmission::{Broken, Transmission};
 use crate::nbd::wire::{self, ChunkHeader, REPLY_FLAG_DONE, chunk, cmd, errno};
@@ -31,7 +33,7 @@ impl Conversation {
 
     /// Sends a request; all of it leaves at once. Cookies count from 1.
     fn ask(&mut self, command: u16, range: ByteRange, body: Body) -> Answering {
-        let (call, answering) = Call::new(command, 0, range, body);
+        let (call, answering) = Call::new(command, 0, range, body, Effect::Nothing);
         self.transmission.send(call, Duration::ZERO, &mut self.out);
         self.out.advance(self.out.len());
         answering
@@ -49,7 +51,7 @@ impl Conversation {
 
     fn receive(&mut self, bytes: &[u8]) -> Result<(), Broken> {
         let _turn = spillway_core::work::turn(u32::MAX);
-        let (used, result) = self.transmission.receive(bytes, &self.out);
+        let (used, result) = self.transmission.receive(bytes, &self.out, &Mutex::new(Journal::default()));
         assert!(result.is_err() || used == bytes.len());
         result
     }
@@ -202,7 +204,7 @@ fn a_write_is_not_answered_before_it_was_sent() {
     let mut conversation = Conversation::new(true);
     let bytes = Arc::new(Shared::new(IoBuf::zeroed(4096), IoBuf::empty()));
     let body = Body::Write(Payload { bytes: bytes.clone(), start: 0 });
-    let (call, mut answering) = Call::new(cmd::WRITE, 0, ByteRange::new(0, 4096), body);
+    let (call, mut answering) = Call::new(cmd::WRITE, 0, ByteRange::new(0, 4096), body, Effect::Nothing);
     conversation.transmission.send(call, Duration::ZERO, &mut conversation.out);
     conversation.out.advance(conversation.out.len() - 1);
     let reply = chunk_of(1, chunk::NONE, REPLY_FLAG_DONE, &[]);
