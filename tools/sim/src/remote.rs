@@ -136,7 +136,8 @@ impl Server {
             // Where that fails, it is as large as before.
             let _ = file.grow(None).await;
         }
-        if self.running.lock().is_none() {
+        let present = |running: &Running| Arc::ptr_eq(&running.exports, &exports);
+        if !self.running.lock().as_ref().is_some_and(present) {
             return Err(refused());
         }
         let config = Config { held_bytes_max: 64 << 10, ..Config::default() };
