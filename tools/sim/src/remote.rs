@@ -46,7 +46,8 @@ pub(crate) async fn open(
         address: "the server".into(),
         export: NAME.into(),
         read_only: false,
-        timeout: None,
+        // A server that takes nothing again is waited for so long.
+        timeout: Some(Duration::from_secs(30)),
         connections: one_of(&mut random, &[1, 2, 3]) as usize,
         journal_bytes: one_of(&mut random, &[32 << 10, 128 << 10, 1 << 20]) as usize,
     };

@@ -6,6 +6,8 @@
 //! A call begins when its future is first polled. Once begun, a caller that drops the future does not know what became of it, and
 //! the system may still carry it out: to be sure, the future is handed to [`crate::Env::spawn_here`].
 
+use std::time::Duration;
+
 use crate::block::ByteRange;
 use crate::block_device::device::{Answer, Extent, Geometry};
 use crate::env::LocalFuture;
@@ -24,6 +26,24 @@ pub enum FallocateMode {
     Punch,
     /// Make it read as zero and keep it; the system may write zeroes for that.
     Zero,
+}
+
+/// How a server is reached that has the data of a storage.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Connection {
+    /// One of [`Connection::STATES`].
+    pub state: &'static str,
+    /// How long it has been in that state.
+    pub lasts: Duration,
+    /// Times that it was lost.
+    pub lost: u64,
+    /// Bytes that the server has acknowledged and no flush has covered.
+    pub unflushed: u64,
+}
+
+impl Connection {
+    /// `local` for a file or device of this host; `up`; `reconnecting`, while requests wait; `failing`, while they fail.
+    pub const STATES: &'static [&'static str] = &["local", "up", "reconnecting", "failing"];
 }
 
 /// A file or block device of the system, opened and locked.
@@ -50,6 +70,11 @@ pub trait Storage: Send + Sync {
     /// Whether writes go around the system's cache (O_DIRECT). Without, a write that the system could not do later is
     /// reported by some other call.
     fn direct(&self) -> bool;
+
+    /// How its server is reached, where it has one.
+    fn connection(&self) -> Connection {
+        Connection { state: Connection::STATES[0], ..Connection::default() }
+    }
 
     /// Whether it remembers by itself that acknowledged data may be lost, and fails every later sync then. Any other failure of a sync or
     /// a durable write, as of a server that cannot be reached, leaves everything to the next sync.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use spillway_core::storage::Connection;
 use spillway_core::{Attribute, BlockDevice, Error, Preset, Spec, Table, Type, Unit, Value};
 
 use super::device::File;
@@ -74,12 +75,43 @@ struct Shown {
     file: Arc<File>,
 }
 
+impl Shown {
+    fn connection(&self) -> Connection {
+        self.file.backing.storage.connection()
+    }
+}
+
 static ROWS: &[Attribute<Shown>] = &[
     Attribute::read(OPTIONS.path, |shown| Value::Text(shown.config.path.display().to_string())),
     Attribute::read(OPTIONS.read_only, |shown| Value::Switch(shown.file.geometry().read_only)),
     Attribute::read(OPTIONS.timeout, |shown| shown.config.timeout.value()),
     Attribute::read(OPTIONS.connections, |shown| Value::U64(shown.config.connections)),
     Attribute::read(OPTIONS.journal, |shown| Value::U64(shown.config.journal)),
+    Attribute::read(
+        Spec::fact(
+            "connection",
+            Type::Choice(Connection::STATES),
+            "How the origin is reached: local for a file or device of this host; up; reconnecting, while requests wait; failing, while \
+             they fail",
+        ),
+        |shown| Value::Choice(shown.connection().state),
+    ),
+    Attribute::read(
+        Spec::gauge("connection_seconds", Unit::Seconds, "How long the connection has been in that state"),
+        |shown| Value::U64(shown.connection().lasts.as_secs()),
+    ),
+    Attribute::read(
+        Spec::counter("connections_lost", Unit::None, "Times that the connection to the server was lost"),
+        |shown| Value::U64(shown.connection().lost),
+    ),
+    Attribute::read(
+        Spec::gauge(
+            "unflushed_bytes",
+            Unit::Bytes,
+            "Writes that the server has acknowledged and no flush has covered: written again after a lost connection",
+        ),
+        |shown| Value::U64(shown.connection().unflushed),
+    ),
     Attribute::read(Spec::gauge("size", Unit::Bytes, "Size of the device"), |shown| {
         Value::U64(shown.file.geometry().size)
     }),

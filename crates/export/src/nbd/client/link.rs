@@ -6,6 +6,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use spillway_core::session::Session;
+use spillway_core::storage::Connection;
 use spillway_core::sync::{AtomicBool, AtomicU64, AtomicUsize, Changes, Mutex, Ordering, StickyError};
 use spillway_core::{ByteRange, Env, Error, Kind, LocalFuture, mutant};
 
@@ -113,6 +114,11 @@ pub(super) struct Link {
     leaving: AtomicBool,
     deadline_ms: AtomicU64,
     size: AtomicU64,
+    up: AtomicBool,
+    /// When it came up or was lost, in milliseconds.
+    since_ms: AtomicU64,
+    /// Times that it was lost.
+    losses: AtomicU64,
 }
 
 impl Link {
@@ -133,6 +139,9 @@ impl Link {
             leaving: AtomicBool::new(false),
             deadline_ms: AtomicU64::new(DEADLINE.as_millis() as u64),
             size: AtomicU64::new(0),
+            up: AtomicBool::new(false),
+            since_ms: AtomicU64::new(0),
+            losses: AtomicU64::new(0),
         }
     }
 
@@ -151,6 +160,30 @@ impl Link {
 
     pub(super) fn set_size(&self, size: u64) {
         self.size.store(size, Ordering::Release);
+    }
+
+    /// How it is, for people.
+    pub(super) fn connection(&self) -> Connection {
+        let state = match (self.up.load(Ordering::Relaxed), self.is_failing()) {
+            (true, _) => 1,
+            (false, false) => 2,
+            (false, true) => 3,
+        };
+        let since = Duration::from_millis(self.since_ms.load(Ordering::Relaxed));
+        Connection {
+            state: Connection::STATES[state],
+            lasts: self.coarse_now().saturating_sub(since),
+            lost: self.losses.load(Ordering::Relaxed),
+            unflushed: self.journal.lock().bytes(),
+        }
+    }
+
+    /// It is lost, or there again.
+    pub(super) fn set_up(&self, up: bool) {
+        if self.up.swap(up, Ordering::Relaxed) != up {
+            self.since_ms.store(self.coarse_now().as_millis() as u64, Ordering::Relaxed);
+            self.losses.fetch_add(u64::from(!up), Ordering::Relaxed);
+        }
     }
 
     pub(super) fn deadline(&self) -> Duration {
@@ -410,6 +443,7 @@ impl Link {
         assert!((1..=self.channels.len()).contains(&active), "{active} of {} channels", self.channels.len());
         self.active.store(active, Ordering::Release);
         self.failing.store(false, Ordering::Release);
+        self.set_up(true);
         {
             let mut state = self.state.lock();
             state.opened = state.round;

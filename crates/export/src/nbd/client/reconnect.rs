@@ -104,6 +104,7 @@ impl<'a> Outage<'a> {
     fn begin(link: &'a Arc<Link>, first: Described) -> Self {
         let reason = link.lost().unwrap_or_default();
         if reason != RENEWED {
+            link.set_up(false);
             tracing::warn!("{}: {reason}; requests wait while it is connected again", link.settings.address);
         }
         Self { link, first, began: link.env.now(), failing: false, said: String::new() }
@@ -187,7 +188,7 @@ impl<'a> Outage<'a> {
     }
 }
 
-/// Sends again what the server may have lost. The error says why the connection did not last.
+/// Sends again what the server may have lost. The error says why the connection did not last, or what the server refuses.
 async fn replay(link: &Arc<Link>) -> Result<(), String> {
     let entries = link.journal.lock().entries();
     let mut bytes = 0;
@@ -210,7 +211,10 @@ async fn replay(link: &Arc<Link>) -> Result<(), String> {
             Ok(()) => {}
             // The session is about to say why it ended.
             Err(Kind::ShuttingDown) => return Err(link.changes.until(|| link.lost()).await),
-            Err(kind) => link.lose(kind, "acknowledged data cannot be written again"),
+            // Until it can, nobody reads what was there before.
+            Err(kind) => {
+                return Err(format!("acknowledged data cannot be written again ({})", kind.errno_name()));
+            }
         }
     }
     if bytes > 0 {

@@ -4,10 +4,10 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use spillway_core::buffer::Shared;
-use spillway_core::storage::Moved;
+use spillway_core::storage::{Connection, Moved};
 use spillway_core::sync::{AtomicBool, GroupFlush, Ordering};
 use spillway_core::{
-    Answer, BlockSize, Budget, ByteRange, Env, Error, Extent, FallocateMode, Geometry, IoBuf, Kind,
+    Answer, BlockSize, Budget, ByteRange, Charge, Env, Error, Extent, FallocateMode, Geometry, IoBuf, Kind,
     LocalFuture, Place, SECTOR, Storage, Workspace, mutant, task,
 };
 
@@ -27,6 +27,9 @@ const RANGE_LEN_MAX: u64 = 1 << 30;
 /// Part of the journal that one write may take.
 const JOURNAL_SHARE: usize = 8;
 
+/// Bytes that a connection holds: what it receives into, output and the requests that are not answered.
+const CONNECTION_BYTES: u64 = 128 << 10;
+
 /// How long the first connection may take.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 
@@ -41,6 +44,8 @@ struct Access {
     described: Described,
     geometry: Geometry,
     journal: Workspace,
+    /// Of buffers of the connections.
+    _charge: Charge,
     flushes: GroupFlush,
     /// A flush that frees room is under way.
     freeing: AtomicBool,
@@ -58,6 +63,13 @@ impl NbdOrigin {
     ) -> Result<Self, Error> {
         let journal_bytes = if settings.read_only { 0 } else { settings.journal_bytes };
         let journal = Workspace::new("what is not flushed at a server", budget, journal_bytes)?;
+        let connections = settings.connections as u64;
+        let charge = budget.hold(connections * CONNECTION_BYTES).map_err(|kind| {
+            Error::new(
+                kind,
+                "no room for connections to a server: give --memory more, or fewer --origin-connections",
+            )
+        })?;
         let link = Arc::new(Link::new(env, settings));
         let failed = |why| Error::new(Kind::NoDevice, format!("{}: {why}", link.settings.address));
         let connected = connect(&link, &dial, PATIENCE).await;
@@ -78,8 +90,17 @@ impl NbdOrigin {
         let kept = link.clone();
         link.env.spawn(Place::Background, task(move || keep(kept, dial, described)));
         let (flushes, freeing) = (GroupFlush::default(), AtomicBool::new(false));
-        let origin =
-            Self { access: Arc::new(Access { link, described, geometry, journal, flushes, freeing }) };
+        let origin = Self {
+            access: Arc::new(Access {
+                link,
+                described,
+                geometry,
+                journal,
+                _charge: charge,
+                flushes,
+                freeing,
+            }),
+        };
         origin.settle().await?;
         Ok(origin)
     }
@@ -197,7 +218,7 @@ impl Access {
         let payload = Payload { bytes: Arc::new(Shared::new(copy, IoBuf::empty())), start: 0 };
         let effect = Effect::Unflushed(Content::Bytes(payload.clone()));
         let answered = self.link.call(cmd::WRITE, 0, range, Body::Write(payload), effect).await;
-        (self.changed(&answered).await, len)
+        (self.changed(range, &answered).await, len)
     }
 
     /// Writes with FUA, or to a server that keeps nothing back.
@@ -213,19 +234,19 @@ impl Access {
         if let (true, Err(kind), true) = (flags != 0, answered.result, answered.told) {
             self.link.lose(kind, "the server could not make a write durable");
         }
-        let result = self.changed(&answered).await;
+        let result = self.changed(range, &answered).await;
         let whole = Arc::into_inner(bytes).expect("an answered request has given its payload back");
         (result.map(|()| len), whole.into_whole())
     }
 
     /// What follows a change that was answered. After a failure nobody knows which content there is: so that it stays one, what was there
     /// before is made durable instead of being sent again later.
-    async fn changed(self: &Arc<Self>, answered: &Answered) -> Result<(), Kind> {
+    async fn changed(self: &Arc<Self>, range: ByteRange, answered: &Answered) -> Result<(), Kind> {
         match answered.result {
             Ok(()) => self.free_ahead(),
             Err(_) if !answered.told => {}
             Err(_) => {
-                let _ = self.flush().await;
+                let _ = self.flush_unknown(range).await;
             }
         }
         answered.result
@@ -309,9 +330,19 @@ impl Access {
         let _change = self.link.begin_change(range).await;
         self.link.call(cmd::TRIM, 0, range, Body::Nothing, Effect::Nothing).await.result?;
         if self.is_cached() && !mutant::on("nbd client: leave a discard unflushed") {
-            self.flush().await?;
+            self.flush_unknown(range).await?;
         }
         Ok(())
+    }
+
+    /// Flushes once nobody knows what `range` holds, so that it stays what it is. Where the server refuses that, nothing is written there again.
+    async fn flush_unknown(&self, range: ByteRange) -> Result<(), Kind> {
+        let result = self.flush().await;
+        if result.is_err() && self.link.failure.check().is_err() {
+            let dropped = self.link.journal.lock().record(range, None);
+            drop(dropped);
+        }
+        result
     }
 
     async fn zero_piece(self: &Arc<Self>, range: ByteRange, allocated: bool) -> Result<(), Kind> {
@@ -324,7 +355,7 @@ impl Access {
         let answered = self.link.call(cmd::WRITE_ZEROES, flags, range, Body::Nothing, effect).await;
         match answered.result {
             Err(Kind::NotSupported) => Err(Kind::NotSupported),
-            _ => self.changed(&answered).await,
+            _ => self.changed(range, &answered).await,
         }
     }
 
@@ -385,6 +416,10 @@ impl Storage for NbdOrigin {
     /// Each write answers for itself.
     fn direct(&self) -> bool {
         true
+    }
+
+    fn connection(&self) -> Connection {
+        self.access.link.connection()
     }
 
     /// Until a flush has covered it, the journal has what was acknowledged: only the server can lose it, by its own word.
