@@ -26,6 +26,7 @@ mod memory;
 mod mount;
 mod mount_scripts;
 mod mounted_files;
+mod nbd_faults;
 mod nbd_origin;
 mod nbd_outage;
 mod origin_fsck;
