@@ -125,6 +125,9 @@ impl Session for ClientSession {
         if !self.link.watch(self.channel, self.round, context.waker()) {
             return self.end("another connection was lost");
         }
+        if self.link.is_leaving() && !self.established() {
+            return self.end("it is no longer needed");
+        }
         self.take_calls();
         if self.is_late(self.link.deadline()) {
             self.link.extend_deadline();
