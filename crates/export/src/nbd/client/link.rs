@@ -5,43 +5,17 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use spillway_core::session::Session;
 use spillway_core::storage::Connection;
 use spillway_core::sync::{AtomicBool, AtomicU64, AtomicUsize, Changes, Mutex, Ordering, StickyError};
-use spillway_core::{ByteRange, Env, Error, Kind, LocalFuture, mutant};
+use spillway_core::{ByteRange, Env, Kind, mutant};
 
 use super::call::{Answered, Body, Call, Effect};
 use super::journal::Journal;
 use super::negotiation::Described;
+use super::settings::Settings;
 
-/// Makes the session of a connection, on the thread that serves it.
-pub type NewSession = Box<dyn FnOnce() -> Box<dyn Session> + Send>;
-
-/// How the server is reached.
-pub trait Dial: Send + Sync {
-    /// Connects, and has a driver run the session. The future ends once there is a connection; the error says why there is none, in words.
-    /// Connections of different channels are best served by different threads.
-    fn dial(&self, channel: usize, session: NewSession) -> LocalFuture<Result<(), Error>>;
-}
-
-/// What is asked of an [`NbdOrigin`](super::NbdOrigin).
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The server and the export, as people wrote it.
-    pub address: String,
-    /// Name of the export at the server.
-    pub export: String,
-    /// Nothing is written.
-    pub read_only: bool,
-    /// How long calls wait for a server that cannot be reached, before they fail with [`Kind::Io`]; without a limit where `None`.
-    pub timeout: Option<Duration>,
-    /// Connections at most, at least 1: more than one where the server says that a flush of one covers all.
-    pub connections: usize,
-    /// Bytes of memory for what is acknowledged and not flushed: a multiple of a page, at least one.
-    pub journal_bytes: usize,
-}
-
-/// How long a request may be without answer before its connection counts as lost. Doubles each time: a server may be as slow as that.
+/// How long a request may be without answer before its connection counts as lost, where no timeout is shorter. Doubles each time: a server may
+/// be as slow as that.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// What a connection is to do next.
@@ -124,6 +98,7 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn new(env: Arc<dyn Env>, settings: Settings) -> Self {
         assert!(settings.connections > 0, "a link has a connection");
+        let deadline = settings.timeout.map_or(DEADLINE, |timeout| timeout.min(DEADLINE));
         let channels = (0..settings.connections).map(|_| Mutex::default()).collect();
         Self {
             env,
@@ -137,7 +112,7 @@ impl Link {
             failure: StickyError::default(),
             failing: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
-            deadline_ms: AtomicU64::new(DEADLINE.as_millis() as u64),
+            deadline_ms: AtomicU64::new(deadline.as_millis() as u64),
             size: AtomicU64::new(0),
             up: AtomicBool::new(false),
             since_ms: AtomicU64::new(0),

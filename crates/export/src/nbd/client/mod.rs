@@ -23,12 +23,13 @@ mod link;
 mod negotiation;
 mod reconnect;
 mod session;
+mod settings;
 mod storage;
 mod transmission;
 
 #[cfg(test)]
 mod tests;
 
-pub use link::{Dial, NewSession, Settings};
 pub use session::ClientSession;
+pub use settings::{Dial, NewSession, Settings};
 pub use storage::NbdOrigin;

@@ -1,5 +1,6 @@
 //! Making the connections of a link: at the start, and again whenever one is lost.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +11,10 @@ use spillway_core::{Kind, mutant};
 
 use super::call::{Answering, Body, Call, Effect};
 use super::journal::Content;
-use super::link::{Dial, Link, RENEWED};
+use super::link::{Link, RENEWED};
 use super::negotiation::Described;
 use super::session::ClientSession;
+use super::settings::Dial;
 use crate::nbd::wire::{cmd, flag};
 
 /// How long one connection may take, from its address to the end of its handshake.
@@ -138,7 +140,7 @@ impl<'a> Outage<'a> {
             self.link.open(active);
         }
         if !mutant::on("nbd client: send nothing again") {
-            replay(self.link).await?;
+            looked_after(self.link, replay(self.link)).await?;
         }
         self.link.set_size(described.size);
         Ok(active)
@@ -185,6 +187,17 @@ impl<'a> Outage<'a> {
         let lasted = self.link.env.now().saturating_sub(self.began);
         tracing::info!("{}: connected again after {:.1} s", self.link.settings.address, lasted.as_secs_f64());
         self.link.open(active);
+    }
+}
+
+/// Has sessions look for requests without answer while `work` goes on.
+async fn looked_after<T>(link: &Link, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    loop {
+        if let Some(done) = within(&*link.env, LOOK, work.as_mut()).await {
+            return done;
+        }
+        link.wake_sessions();
     }
 }
 

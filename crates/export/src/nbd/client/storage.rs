@@ -13,9 +13,10 @@ use spillway_core::{
 
 use super::call::{Answered, Body, Effect, Payload};
 use super::journal::Content;
-use super::link::{Dial, Link, Settings};
+use super::link::Link;
 use super::negotiation::Described;
 use super::reconnect::{connect, keep};
+use super::settings::{Dial, Settings};
 use crate::nbd::wire::{cmd, cmd_flag, flag};
 
 /// Longest request in bytes, where the server takes as much: longer ones are cut.

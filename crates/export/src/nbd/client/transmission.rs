@@ -142,7 +142,7 @@ impl Transmission {
 
     fn step(&mut self, bytes: &[u8], sent: Behind<'_>) -> Result<usize, Broken> {
         match self.item {
-            Item::Data { chunk, at, left } => self.data(bytes, chunk, at, left, sent),
+            Item::Data { chunk, at, left } => self.fill(bytes, chunk, at, left, sent),
             Item::Skip { chunk, left } => {
                 let used = left.min(bytes.len() as u64);
                 self.item = Item::Skip { chunk, left: left - used };
@@ -232,16 +232,16 @@ impl Transmission {
     fn chunk(&mut self, chunk: ChunkHeader, sent: Behind<'_>) -> Result<(), Broken> {
         let request = self.of(chunk.cookie)?;
         let front = front_len(chunk.kind) as u64;
-        let data = chunk.length.checked_sub(front).ok_or("a chunk is too short")?;
+        let behind = chunk.length.checked_sub(front).ok_or("a chunk is too short")?;
         let len = request.call.range.len;
         let fits = match (chunk.kind, &request.call.body) {
-            (chunk::NONE | chunk::OFFSET_HOLE, Body::Read { .. }) => data == 0,
-            (chunk::OFFSET_DATA, Body::Read { .. }) => (1..=len).contains(&data),
+            (chunk::NONE | chunk::OFFSET_HOLE, Body::Read { .. }) => behind == 0,
+            (chunk::OFFSET_DATA, Body::Read { .. }) => (1..=len).contains(&behind),
             (chunk::BLOCK_STATUS, Body::Status { .. }) => {
-                data > 0 && data.is_multiple_of(DESCRIPTOR_LEN as u64) && data <= CHUNK_LEN_MAX
+                behind > 0 && behind.is_multiple_of(DESCRIPTOR_LEN as u64) && behind <= CHUNK_LEN_MAX
             }
-            (chunk::NONE, _) => data == 0,
-            (kind, _) => is_error(kind) && data <= CHUNK_LEN_MAX,
+            (chunk::NONE, _) => behind == 0,
+            (kind, _) => is_error(kind) && behind <= CHUNK_LEN_MAX,
         };
         if !fits {
             return Err("a chunk is not of its request");
@@ -286,7 +286,7 @@ impl Transmission {
         if left == 0 { self.chunk_ends(chunk, sent) } else { Ok(()) }
     }
 
-    fn data(
+    fn fill(
         &mut self,
         bytes: &[u8],
         chunk: ChunkHeader,

@@ -79,7 +79,7 @@ fn chunk_of(cookie: u64, kind: u16, flags: u16, payload: &[&[u8]]) -> Vec<u8> {
     [&header.structured()[..], &payload].concat()
 }
 
-fn data(cookie: u64, flags: u16, offset: u64, bytes: &[u8]) -> Vec<u8> {
+fn filled(cookie: u64, flags: u16, offset: u64, bytes: &[u8]) -> Vec<u8> {
     chunk_of(cookie, chunk::OFFSET_DATA, flags, &[&offset.to_be_bytes(), bytes])
 }
 
@@ -94,10 +94,10 @@ fn failure(cookie: u64, error: u32) -> Vec<u8> {
 #[test]
 fn a_read_is_put_together_from_chunks_in_any_order_and_pieces_of_any_length() {
     let all = [
-        data(2, 0, 1004, &[7; 4]),
+        filled(2, 0, 1004, &[7; 4]),
         hole(1, 0, 500, 3),
-        data(2, 0, 1000, &[5; 4]),
-        data(1, REPLY_FLAG_DONE, 503, &[1, 2]),
+        filled(2, 0, 1000, &[5; 4]),
+        filled(1, REPLY_FLAG_DONE, 503, &[1, 2]),
         hole(2, 0, 1008, 1),
         chunk_of(2, chunk::NONE, REPLY_FLAG_DONE, &[]),
     ]
@@ -131,7 +131,7 @@ fn simple_replies_answer_too() {
 fn an_error_ends_a_request_whatever_came_before() {
     let mut conversation = Conversation::new(true);
     let mut read = conversation.read(0, 8);
-    conversation.receive(&[data(1, 0, 0, &[1; 4]), failure(1, errno::EIO)].concat()).unwrap();
+    conversation.receive(&[filled(1, 0, 0, &[1; 4]), failure(1, errno::EIO)].concat()).unwrap();
     assert_eq!(answered(&mut read).unwrap().result, Err(Kind::Io));
 }
 
@@ -165,20 +165,20 @@ fn what_the_protocol_forbids_ends_the_connection() {
     for (why, bytes) in [
         ("wrong magic", vec![0; 16]),
         ("to no request", wire::simple_reply(0, 9).to_vec()),
-        ("to no request", data(0, REPLY_FLAG_DONE, 0, &[0; 8])),
+        ("to no request", filled(0, REPLY_FLAG_DONE, 0, &[0; 8])),
         ("no block status", wire::simple_reply(0, 1).to_vec()),
-        ("not of its request", data(1, REPLY_FLAG_DONE, 4096, &[0; 8])),
-        ("not of its request", data(2, 0, 0, &[0; 9])),
+        ("not of its request", filled(1, REPLY_FLAG_DONE, 4096, &[0; 8])),
+        ("not of its request", filled(2, 0, 0, &[0; 9])),
         ("not of its request", chunk_of(2, 99, 0, &[&[0; 6]])),
         ("too short", chunk_of(2, chunk::OFFSET_DATA, 0, &[&[0; 7]])),
         ("too short", chunk_of(2, chunk::ERROR, REPLY_FLAG_DONE, &[&[0; 5]])),
-        ("out of place", data(2, 0, 99, &[0; 4])),
-        ("past its request", data(2, 0, 105, &[0; 4])),
+        ("out of place", filled(2, 0, 99, &[0; 4])),
+        ("past its request", filled(2, 0, 105, &[0; 4])),
         ("past its request", hole(2, 0, 100, 0)),
         ("past its request", hole(2, 0, u64::MAX, 8)),
-        ("come twice", [data(2, 0, 100, &[0; 4]), data(2, 0, 103, &[0; 4])].concat()),
-        ("come twice", [hole(2, 0, 104, 4), data(2, 0, 100, &[0; 5])].concat()),
-        ("incomplete", [data(2, 0, 101, &[0; 7]), chunk_of(2, chunk::NONE, REPLY_FLAG_DONE, &[])].concat()),
+        ("come twice", [filled(2, 0, 100, &[0; 4]), filled(2, 0, 103, &[0; 4])].concat()),
+        ("come twice", [hole(2, 0, 104, 4), filled(2, 0, 100, &[0; 5])].concat()),
+        ("incomplete", [filled(2, 0, 101, &[0; 7]), chunk_of(2, chunk::NONE, REPLY_FLAG_DONE, &[])].concat()),
         ("incomplete", hole(2, REPLY_FLAG_DONE, 100, 7)),
         ("incomplete", other_context),
         ("is empty", empty_extent),
