@@ -17,11 +17,15 @@
 //!
 //! Lock order: a channel, the journal and the state of the link are leaves.
 
+mod access;
 mod call;
+mod channel;
 mod journal;
 mod link;
 mod negotiation;
 mod reconnect;
+mod rounds;
+mod sent;
 mod session;
 mod settings;
 mod storage;

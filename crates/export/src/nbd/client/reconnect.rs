@@ -11,8 +11,9 @@ use spillway_core::{Kind, mutant};
 
 use super::call::{Answering, Body, Call, Effect};
 use super::journal::Content;
-use super::link::{Link, RENEWED};
+use super::link::Link;
 use super::negotiation::Described;
+use super::rounds::RENEWED;
 use super::session::ClientSession;
 use super::settings::Dial;
 use crate::nbd::wire::{cmd, flag};

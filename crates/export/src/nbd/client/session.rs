@@ -7,7 +7,8 @@ use std::time::Duration;
 use spillway_core::session::{Intake, Output, Session};
 use spillway_core::{IoBuf, work};
 
-use super::link::{Link, Taken};
+use super::channel::Taken;
+use super::link::Link;
 use super::negotiation::{Negotiation, Step, request};
 use super::transmission::Transmission;
 use crate::nbd::wire::cmd;

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use spillway_core::session::Output;
 use spillway_core::sync::Mutex;
-use spillway_core::{Extent, Kind, work};
+use spillway_core::{Extent, work};
 
 use super::call::{Body, Call};
 use super::journal::Journal;
 use super::negotiation::{Described, request};
+use super::sent::{Broken, Sent, kind_of};
 use crate::nbd::wire::{self, ChunkHeader, Reader, ReplyHeader, chunk};
 
 /// Bytes of an error chunk that are of interest: the error, and how long its words are.
@@ -24,25 +25,11 @@ const DESCRIPTOR_LEN: usize = 8;
 /// Longest reply chunk without data of a read, in bytes: an extent for each block of what may be asked for.
 const CHUNK_LEN_MAX: u64 = 64 << 20;
 
-/// Why a connection cannot go on, in words.
-pub(super) type Broken = &'static str;
-
 /// What goes with an answer: how much of the output has been sent, and where a change is noted.
 #[derive(Clone, Copy)]
 struct Behind<'a> {
     sent: u64,
     journal: &'a Mutex<Journal>,
-}
-
-struct Sent {
-    call: Call,
-    /// When it was queued to be sent.
-    at: Duration,
-    /// Bytes of the whole output up to the end of its payload.
-    payload_end: u64,
-    /// What has come of a read, in ranges in order.
-    filled: Vec<(u64, u64)>,
-    failure: Option<Kind>,
 }
 
 /// What is expected next. Each chunk has its header.
@@ -350,45 +337,6 @@ impl Transmission {
     }
 }
 
-impl Sent {
-    /// Bytes `at..at + len` of a read have come: each once.
-    fn claim(&mut self, at: u64, len: u64) -> Result<(), Broken> {
-        let end = at.checked_add(len).filter(|&end| end <= self.call.range.len && len > 0);
-        let end = end.ok_or("a chunk reaches past its request")?;
-        let place = self.filled.partition_point(|&(start, _)| start < at);
-        let after = place > 0 && self.filled[place - 1].1 > at;
-        let before = self.filled.get(place).is_some_and(|&(start, _)| start < end);
-        if after || before {
-            return Err("bytes of a read come twice");
-        }
-        match place.checked_sub(1).map(|last| &mut self.filled[last]) {
-            Some(last) if last.1 == at => last.1 = end,
-            _ => self.filled.insert(place, (at, end)),
-        }
-        Ok(())
-    }
-
-    fn target(&mut self, at: u64, len: u64) -> &mut [u8] {
-        let Body::Read { buf, start } = &mut self.call.body else {
-            unreachable!("the chunk was compared with its request")
-        };
-        let from = *start + at as usize;
-        &mut buf[from..from + len as usize]
-    }
-
-    fn is_complete(&self) -> bool {
-        match &self.call.body {
-            Body::Read { .. } => {
-                let mut end = 0;
-                self.filled.iter().all(|&(start, to)| std::mem::replace(&mut end, to) == start)
-                    && end == self.call.range.len
-            }
-            Body::Status { extents, .. } => !extents.is_empty(),
-            Body::Nothing | Body::Write(_) => true,
-        }
-    }
-}
-
 /// Bytes of a chunk in front of its data.
 fn front_len(kind: u16) -> usize {
     match kind {
@@ -402,13 +350,4 @@ fn front_len(kind: u16) -> usize {
 
 fn is_error(kind: u16) -> bool {
     kind & 1 << 15 != 0
-}
-
-/// The kind of an error. A server that is shutting down answers nothing: it is asked again once it is back.
-fn kind_of(error: u32) -> Result<Kind, Broken> {
-    match error {
-        wire::errno::ESHUTDOWN => Err("the server is shutting down"),
-        0 => Err("an error has no number"),
-        error => Ok(Kind::of_errno(i32::try_from(error).unwrap_or(wire::errno::EIO as i32))),
-    }
 }

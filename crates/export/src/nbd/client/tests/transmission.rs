@@ -14,7 +14,8 @@ use spillway_core::{ByteRange, Extent, IoBuf, Kind};
 use super::super::call::{Answered, Answering, Body, Call, Effect, Payload};
 use super::super::journal::Journal;
 use super::super::negotiation::Described;
-use super::super::transmission::{Broken, Transmission};
+use super::super::sent::Broken;
+use super::super::transmission::Transmission;
 use crate::nbd::wire::{self, ChunkHeader, REPLY_FLAG_DONE, chunk, cmd, errno};
 
 struct Conversation {

@@ -1,0 +1,272 @@
+//! Calls of a storage as requests to a server.
+
+use std::sync::Arc;
+
+use spillway_core::buffer::Shared;
+use spillway_core::storage::Moved;
+use spillway_core::sync::{AtomicBool, GroupFlush, Ordering};
+use spillway_core::{
+    BlockSize, ByteRange, Charge, Extent, FallocateMode, Geometry, IoBuf, Kind, Workspace, mutant,
+};
+
+use super::call::{Answered, Body, Effect, Payload};
+use super::journal::Content;
+use super::link::Link;
+use super::negotiation::Described;
+use crate::nbd::wire::{cmd, cmd_flag, flag};
+
+/// Longest request in bytes, where the server takes as much: longer ones are cut.
+pub(super) const REQUEST_LEN_MAX: usize = 4 << 20;
+
+/// Most bytes of a zeroing or discard in one request.
+const RANGE_LEN_MAX: u64 = 1 << 30;
+
+/// Part of the journal that one write may take.
+const JOURNAL_SHARE: usize = 8;
+
+/// What calls keep alive.
+pub(super) struct Access {
+    pub(super) link: Arc<Link>,
+    pub(super) described: Described,
+    pub(super) geometry: Geometry,
+    pub(super) journal: Workspace,
+    /// Of buffers of the connections.
+    pub(super) _charge: Charge,
+    pub(super) flushes: GroupFlush,
+    /// A flush that frees room is under way.
+    pub(super) freeing: AtomicBool,
+}
+
+impl Access {
+    /// Whether acknowledged changes may be lost without a flush.
+    fn is_cached(&self) -> bool {
+        !self.geometry.write_through
+    }
+
+    /// Bytes of the `len` from `at` on that one request may carry, at most `most`. Where it is less, it ends between blocks as the server likes
+    /// them best.
+    fn cut(&self, at: u64, len: usize, most: usize) -> usize {
+        let (block, unit) = (self.geometry.block_size.bytes() as usize, u64::from(self.geometry.optimal_io));
+        let most = most.min(self.described.payload_len_max as usize).min(REQUEST_LEN_MAX) / block * block;
+        if len <= most {
+            return len;
+        }
+        let end = (at + most as u64) / unit * unit;
+        if end > at { (end - at) as usize } else { most }
+    }
+
+    pub(super) async fn read(self: Arc<Self>, at: u64, buf: IoBuf, done: usize) -> Moved {
+        let len = self.cut(at, buf.len() - done, REQUEST_LEN_MAX);
+        let body = Body::Read { buf, start: done };
+        let answered =
+            self.link.call(cmd::READ, 0, ByteRange::new(at, len as u64), body, Effect::Nothing).await;
+        let Body::Read { buf, .. } = answered.body else {
+            unreachable!("an answer has the body of its call")
+        };
+        (answered.result.map(|()| len), buf)
+    }
+
+    pub(super) async fn write(self: Arc<Self>, at: u64, buf: IoBuf, done: usize, durable: bool) -> Moved {
+        if self.is_cached() && !(durable && self.described.has(flag::SEND_FUA)) {
+            let (result, len) = self.write_journaled(at, &buf[done..]).await;
+            let result = if durable && result.is_ok() { self.sync().await } else { result };
+            return (result.map(|()| len), buf);
+        }
+        self.write_durably(at, buf, done).await
+    }
+
+    /// Writes the first bytes, which are kept until a flush covers them; returns how many.
+    async fn write_journaled(self: &Arc<Self>, at: u64, bytes: &[u8]) -> (Result<(), Kind>, usize) {
+        let len = self.cut(at, bytes.len(), self.journal.bytes() / JOURNAL_SHARE);
+        let range = ByteRange::new(at, len as u64);
+        let _change = self.link.begin_change(range).await;
+        let mut copy = match self.room(len).await {
+            Ok(copy) => copy,
+            Err(kind) => return (Err(kind), len),
+        };
+        copy.copy_from_slice(&bytes[..len]);
+        let payload = Payload { bytes: Arc::new(Shared::new(copy, IoBuf::empty())), start: 0 };
+        let effect = Effect::Unflushed(Content::Bytes(payload.clone()));
+        let answered = self.link.call(cmd::WRITE, 0, range, Body::Write(payload), effect).await;
+        (self.changed(range, &answered).await, len)
+    }
+
+    /// Writes with FUA, or to a server that keeps nothing back.
+    async fn write_durably(self: &Arc<Self>, at: u64, buf: IoBuf, done: usize) -> Moved {
+        let len = self.cut(at, buf.len() - done, REQUEST_LEN_MAX);
+        let range = ByteRange::new(at, len as u64);
+        let _change = self.link.begin_change(range).await;
+        let flags =
+            if self.is_cached() && !mutant::on("nbd client: send no FUA") { cmd_flag::FUA } else { 0 };
+        let bytes = Arc::new(Shared::new(buf, IoBuf::empty()));
+        let body = Body::Write(Payload { bytes: bytes.clone(), start: done });
+        let answered = self.link.call(cmd::WRITE, flags, range, body, Effect::Durable).await;
+        if let (true, Err(kind), true) = (flags != 0, answered.result, answered.told) {
+            self.link.lose(kind, "the server could not make a write durable");
+        }
+        let result = self.changed(range, &answered).await;
+        let whole = Arc::into_inner(bytes).expect("an answered request has given its payload back");
+        (result.map(|()| len), whole.into_whole())
+    }
+
+    /// What follows a change that was answered. After a failure nobody knows which content there is: so that it stays one, what was there
+    /// before is made durable instead of being sent again later.
+    async fn changed(self: &Arc<Self>, range: ByteRange, answered: &Answered) -> Result<(), Kind> {
+        match answered.result {
+            Ok(()) => self.free_ahead(),
+            Err(_) if !answered.told => {}
+            Err(_) => {
+                let _ = self.flush_unknown(range).await;
+            }
+        }
+        answered.result
+    }
+
+    /// Memory of the journal for a change, for which it may have to flush.
+    async fn room(&self, len: usize) -> Result<IoBuf, Kind> {
+        loop {
+            if let Some(buf) = self.journal.try_take(len) {
+                return Ok(buf);
+            }
+            self.flush().await?;
+        }
+    }
+
+    /// Flushes once half of the journal is in use, so that writers hardly ever wait for room in it.
+    fn free_ahead(self: &Arc<Self>) {
+        if self.journal.lent() * 2 < self.journal.bytes() || self.freeing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let freeing = Freeing(self.clone());
+        self.link.env.spawn_here(Box::pin(async move {
+            let _ = freeing.0.flush().await;
+        }));
+    }
+
+    /// A flush that the server refuses is told to all that are asked for from then on. One that it was not asked for leaves everything in the
+    /// journal.
+    async fn flush(&self) -> Result<(), Kind> {
+        let flush = async {
+            let mut number = self.link.journal.lock().seal();
+            let range = ByteRange::new(0, 0);
+            let answered = self.link.call(cmd::FLUSH, 0, range, Body::Nothing, Effect::Nothing).await;
+            if mutant::on("nbd client: a flush covers what is acknowledged beside it") {
+                number = self.link.journal.lock().seal();
+            }
+            if let (Err(kind), true) = (answered.result, answered.told) {
+                self.link.lose(kind, "the server could not flush");
+            }
+            answered.result?;
+            let covered = self.link.journal.lock().forget(number);
+            drop(covered);
+            Ok(())
+        };
+        self.flushes.through(flush).await
+    }
+
+    pub(super) async fn sync(&self) -> Result<(), Kind> {
+        if self.is_cached() {
+            self.flush().await?;
+        }
+        self.link.failure.check()
+    }
+
+    pub(super) async fn zero(self: Arc<Self>, range: ByteRange, mode: FallocateMode) -> Result<(), Kind> {
+        let discards = mode == FallocateMode::Discard;
+        let needed = if discards { flag::SEND_TRIM } else { flag::SEND_WRITE_ZEROES };
+        if !self.described.has(needed) {
+            return Err(Kind::NotSupported);
+        }
+        let mut done = 0;
+        while done < range.len {
+            let len = (range.len - done).min(RANGE_LEN_MAX);
+            let piece = ByteRange::new(range.offset + done, len);
+            let result = match discards {
+                true => self.discard_piece(piece).await,
+                false => self.zero_piece(piece, mode == FallocateMode::Zero).await,
+            };
+            match result {
+                // Part of it is changed already: this is no longer a call that is not known.
+                Err(Kind::NotSupported) if done > 0 => return Err(Kind::Io),
+                result => result?,
+            }
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// A discard leaves what was there or something else, and nobody knows which: it is flushed at once, so that it stays that.
+    async fn discard_piece(&self, range: ByteRange) -> Result<(), Kind> {
+        let _change = self.link.begin_change(range).await;
+        self.link.call(cmd::TRIM, 0, range, Body::Nothing, Effect::Nothing).await.result?;
+        if self.is_cached() && !mutant::on("nbd client: leave a discard unflushed") {
+            self.flush_unknown(range).await?;
+        }
+        Ok(())
+    }
+
+    /// Flushes once nobody knows what `range` holds, so that it stays what it is. Where the server refuses that, nothing is written there again.
+    async fn flush_unknown(&self, range: ByteRange) -> Result<(), Kind> {
+        let result = self.flush().await;
+        if result.is_err() && self.link.failure.check().is_err() {
+            let dropped = self.link.journal.lock().record(range, None);
+            drop(dropped);
+        }
+        result
+    }
+
+    async fn zero_piece(self: &Arc<Self>, range: ByteRange, allocated: bool) -> Result<(), Kind> {
+        let _change = self.link.begin_change(range).await;
+        let effect = match self.is_cached() {
+            true => Effect::Unflushed(Content::Zeroes(Arc::new(self.room(1).await?))),
+            false => Effect::Durable,
+        };
+        let flags = if allocated { cmd_flag::NO_HOLE } else { 0 };
+        let answered = self.link.call(cmd::WRITE_ZEROES, flags, range, Body::Nothing, effect).await;
+        match answered.result {
+            Err(Kind::NotSupported) => Err(Kind::NotSupported),
+            _ => self.changed(range, &answered).await,
+        }
+    }
+
+    pub(super) async fn extents(
+        self: Arc<Self>,
+        range: ByteRange,
+        count_max: usize,
+    ) -> Result<Vec<Extent>, Kind> {
+        let asked = ByteRange::new(range.offset, range.len.min(RANGE_LEN_MAX));
+        let body = Body::Status { extents: Vec::new(), count_max };
+        let answered = self.link.call(cmd::BLOCK_STATUS, 0, asked, body, Effect::Nothing).await;
+        let Body::Status { mut extents, .. } = answered.body else {
+            unreachable!("an answer has the body of its call")
+        };
+        answered.result?;
+        shorten(&mut extents, range.len, self.geometry.block_size);
+        Ok(extents)
+    }
+}
+
+/// A flush that frees room; over when dropped.
+struct Freeing(Arc<Access>);
+
+impl Drop for Freeing {
+    fn drop(&mut self) {
+        self.0.freeing.store(false, Ordering::Release);
+    }
+}
+
+/// Cuts a list that reaches past `room`, and makes its pieces whole blocks: one that begins or ends within a block gives that
+/// block to stored data.
+fn shorten(extents: &mut Vec<Extent>, room: u64, block: BlockSize) {
+    let mut left = room;
+    for extent in extents.iter_mut() {
+        extent.len = extent.len.min(left);
+        left -= extent.len;
+    }
+    extents.retain(|extent| extent.len > 0);
+    let mask = block.bytes() - 1;
+    if extents.iter().any(|extent| extent.len & mask != 0) {
+        let whole: u64 = extents.iter().map(|extent| extent.len).sum();
+        *extents = vec![Extent::stored((whole & !mask).max(block.bytes()))];
+    }
+}

@@ -1,0 +1,42 @@
+//! The calls for one connection.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use super::call::Call;
+use super::negotiation::Described;
+
+/// What a connection is to do next.
+pub(super) enum Taken {
+    Call(Call),
+    /// Wait.
+    Nothing,
+    /// Nobody needs the server any more: end once everything is answered.
+    Leave,
+    /// End at once.
+    Close,
+}
+
+/// How far the connection of a channel is.
+#[derive(Clone, Default)]
+pub(super) enum Progress {
+    #[default]
+    Begun,
+    Established(Described),
+    /// Why it is over.
+    Ended(String),
+}
+
+/// The calls for one connection.
+#[derive(Default)]
+pub(super) struct Channel {
+    /// The round of its connection.
+    pub(super) round: u64,
+    pub(super) progress: Progress,
+    /// Whether calls are sent, and not only what is replayed.
+    pub(super) open: bool,
+    pub(super) closing: bool,
+    pub(super) calls: VecDeque<Call>,
+    pub(super) replays: VecDeque<Call>,
+    pub(super) waker: Option<Waker>,
+}

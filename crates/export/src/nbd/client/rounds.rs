@@ -1,0 +1,193 @@
+//! The connections of a link: rounds of them, as their sessions and those who make them see them.
+//!
+//! Locks: the state of the link, then a channel.
+
+use std::task::Waker;
+
+use spillway_core::Kind;
+use spillway_core::sync::Ordering;
+
+use super::call::Call;
+use super::channel::{Channel, Progress, Taken};
+use super::link::Link;
+use super::negotiation::Described;
+
+/// Why connections are made again that are not lost.
+pub(super) const RENEWED: &str = "its size is asked for";
+
+impl Link {
+    /// What the session of a channel is to do next.
+    pub(super) fn take(&self, index: usize, round: u64) -> Taken {
+        let mut channel = self.channels[index].lock();
+        if channel.round != round || channel.closing {
+            return Taken::Close;
+        }
+        let next = match channel.replays.pop_front() {
+            None if channel.open => channel.calls.pop_front(),
+            next => next,
+        };
+        match next {
+            Some(call) => Taken::Call(call),
+            None if self.is_leaving() => Taken::Leave,
+            None => Taken::Nothing,
+        }
+    }
+
+    /// Calls that a session took and that were not answered: to be sent again before what came later.
+    pub(super) fn put_back(&self, index: usize, calls: Vec<Call>) {
+        let (replays, calls): (Vec<Call>, Vec<Call>) = calls.into_iter().partition(|call| call.replayed);
+        {
+            let mut channel = self.channels[index].lock();
+            calls.into_iter().rev().for_each(|call| channel.calls.push_front(call));
+        }
+        drop(replays);
+        if self.is_failing() {
+            self.fail_calls();
+        }
+    }
+
+    /// This task is woken for calls of the channel. False where it is to end at once.
+    pub(super) fn watch(&self, index: usize, round: u64, waker: &Waker) -> bool {
+        let mut channel = self.channels[index].lock();
+        let present = channel.round == round && !channel.closing;
+        if present && !channel.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            channel.waker = Some(waker.clone());
+        }
+        present
+    }
+
+    pub(super) fn session_begins(&self, index: usize, round: u64) {
+        let mut state = self.state.lock();
+        state.sessions += 1;
+        // One that comes too late finds that its channel is of another round.
+        if state.round == round {
+            let mut channel = self.channels[index].lock();
+            *channel = Channel { round, calls: std::mem::take(&mut channel.calls), ..Channel::default() };
+        }
+    }
+
+    pub(super) fn session_established(&self, index: usize, round: u64, described: Described) {
+        let mut channel = self.channels[index].lock();
+        if channel.round == round {
+            channel.progress = Progress::Established(described);
+        }
+        drop(channel);
+        self.changes.wake_all();
+    }
+
+    pub(super) fn session_ends(&self, index: usize, round: u64, reason: String) {
+        let replays = {
+            let mut state = self.state.lock();
+            assert!(state.sessions > 0, "a session ends that has not begun");
+            state.sessions -= 1;
+            let mut channel = self.channels[index].lock();
+            let present = channel.round == round;
+            if present {
+                (channel.waker, channel.open) = (None, false);
+                let before = std::mem::replace(&mut channel.progress, Progress::Ended(reason.clone()));
+                // One that was never established may be one more than the server takes.
+                if matches!(before, Progress::Established(_)) {
+                    state.lost.get_or_insert(reason);
+                }
+            }
+            present.then(|| std::mem::take(&mut channel.replays))
+        };
+        drop(replays);
+        self.changes.wake_all();
+    }
+
+    /// Why the present round of connections has ended, if it has.
+    pub(super) fn lost(&self) -> Option<String> {
+        self.state.lock().lost.clone()
+    }
+
+    /// Makes all connections again, so that the server says how large the export is now. [`Kind::Io`] where it cannot be reached.
+    pub(super) async fn renew(&self) -> Result<(), Kind> {
+        let round = {
+            let mut state = self.state.lock();
+            state.lost.get_or_insert(RENEWED.to_owned());
+            state.round
+        };
+        self.changes.wake_all();
+        let outcome = || match self.is_failing() || self.is_leaving() {
+            true => Some(Err(Kind::Io)),
+            false => (self.state.lock().opened > round).then_some(Ok(())),
+        };
+        self.changes.until(outcome).await
+    }
+
+    /// Closes what is left of a round, and begins another once all its sessions are gone.
+    pub(super) async fn begin_round(&self) -> u64 {
+        for channel in &self.channels {
+            channel.lock().closing = true;
+        }
+        self.wake_sessions();
+        self.changes
+            .until(|| {
+                let mut state = self.state.lock();
+                (state.sessions == 0).then(|| {
+                    state.round += 1;
+                    state.lost = None;
+                    state.round
+                })
+            })
+            .await
+    }
+
+    /// What the server has said to that channel in the round, or why it says nothing more.
+    pub(super) fn outcome(&self, index: usize, round: u64) -> Option<Result<Described, String>> {
+        if let Some(reason) = self.lost() {
+            return Some(Err(reason));
+        }
+        let channel = self.channels[index].lock();
+        match &channel.progress {
+            _ if channel.round != round => None,
+            Progress::Begun => None,
+            Progress::Established(described) => Some(Ok(*described)),
+            Progress::Ended(reason) => Some(Err(reason.clone())),
+        }
+    }
+
+    /// Sends entries of the journal again by the first channel; drops them where its connection is lost.
+    pub(super) fn replay(&self, calls: Vec<Call>) {
+        let (waker, _dropped) = {
+            let mut channel = self.channels[0].lock();
+            match channel.progress {
+                Progress::Established(_) => {
+                    channel.replays.extend(calls);
+                    (channel.waker.clone(), Vec::new())
+                }
+                _ => (None, calls),
+            }
+        };
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// The first so many channels send calls from now on.
+    pub(super) fn open(&self, active: usize) {
+        assert!((1..=self.channels.len()).contains(&active), "{active} of {} channels", self.channels.len());
+        self.active.store(active, Ordering::Release);
+        self.failing.store(false, Ordering::Release);
+        self.set_up(true);
+        {
+            let mut state = self.state.lock();
+            state.opened = state.round;
+        }
+        for channel in &self.channels[..active] {
+            channel.lock().open = true;
+        }
+        self.gather_calls();
+        self.wake_sessions();
+        self.changes.wake_all();
+    }
+
+    /// Connections that are open.
+    pub(super) fn active(&self) -> usize {
+        self.active.load(Ordering::Acquire)
+    }
+
+    /// Connections that may be made.
+    pub(super) fn channel_count(&self) -> usize {
+        self.channels.len()
+    }
+}

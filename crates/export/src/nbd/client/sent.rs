@@ -1,0 +1,71 @@
+//! One request that was sent, and what has come of its reply.
+
+use std::time::Duration;
+
+use spillway_core::Kind;
+
+use super::call::{Body, Call};
+use crate::nbd::wire;
+
+/// Why a connection cannot go on, in words.
+pub(super) type Broken = &'static str;
+
+/// A request that is not answered.
+pub(super) struct Sent {
+    pub(super) call: Call,
+    /// When it was queued to be sent.
+    pub(super) at: Duration,
+    /// Bytes of the whole output up to the end of its payload.
+    pub(super) payload_end: u64,
+    /// What has come of a read, in ranges in order.
+    pub(super) filled: Vec<(u64, u64)>,
+    pub(super) failure: Option<Kind>,
+}
+
+impl Sent {
+    /// Bytes `at..at + len` of a read have come: each once.
+    pub(super) fn claim(&mut self, at: u64, len: u64) -> Result<(), Broken> {
+        let end = at.checked_add(len).filter(|&end| end <= self.call.range.len && len > 0);
+        let end = end.ok_or("a chunk reaches past its request")?;
+        let place = self.filled.partition_point(|&(start, _)| start < at);
+        let after = place > 0 && self.filled[place - 1].1 > at;
+        let before = self.filled.get(place).is_some_and(|&(start, _)| start < end);
+        if after || before {
+            return Err("bytes of a read come twice");
+        }
+        match place.checked_sub(1).map(|last| &mut self.filled[last]) {
+            Some(last) if last.1 == at => last.1 = end,
+            _ => self.filled.insert(place, (at, end)),
+        }
+        Ok(())
+    }
+
+    pub(super) fn target(&mut self, at: u64, len: u64) -> &mut [u8] {
+        let Body::Read { buf, start } = &mut self.call.body else {
+            unreachable!("the chunk was compared with its request")
+        };
+        let from = *start + at as usize;
+        &mut buf[from..from + len as usize]
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        match &self.call.body {
+            Body::Read { .. } => {
+                let mut end = 0;
+                self.filled.iter().all(|&(start, to)| std::mem::replace(&mut end, to) == start)
+                    && end == self.call.range.len
+            }
+            Body::Status { extents, .. } => !extents.is_empty(),
+            Body::Nothing | Body::Write(_) => true,
+        }
+    }
+}
+
+/// The kind of an error. A server that is shutting down answers nothing: it is asked again once it is back.
+pub(super) fn kind_of(error: u32) -> Result<Kind, Broken> {
+    match error {
+        wire::errno::ESHUTDOWN => Err("the server is shutting down"),
+        0 => Err("an error has no number"),
+        error => Ok(Kind::of_errno(i32::try_from(error).unwrap_or(wire::errno::EIO as i32))),
+    }
+}
