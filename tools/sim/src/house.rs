@@ -85,9 +85,7 @@ impl House {
             Arc::new(disk.named(row.disk_name(number)).tearing(tear))
         };
         let disks: Vec<_> = media.iter().enumerate().map(power_up).collect();
-        let buffers = scenario.network.filter(|_| !row.remote);
-        // A server beside it takes buffers too, which one elsewhere would not wait for.
-        let buffers = buffers.map_or_else(Buffers::default, |way| way.buffers(row.long()));
+        let buffers = buffers_of(scenario);
         buffers.enter();
         let budget = row.budget(scenario.tight);
         let answers: Rc<Cell<u64>> = Rc::default();
@@ -110,7 +108,7 @@ impl House {
             steps: Rc::default(),
             looks: story.looks.clone(),
             faulty: phase.faulty() || bad,
-            reads_fail: phase.reads_fail() || bad,
+            reads_fail: phase.reads_fail() || bad || row.remote && phase.faulty(),
             commits: row.commits,
             spill: spill_of(row, phase.spoils() || bad, force),
             payloads: Rc::default(),
@@ -350,6 +348,12 @@ impl House {
             ))),
         }
     }
+}
+
+/// The buffers of the server. That of an origin, beside it, takes some too, which one elsewhere would not wait for.
+fn buffers_of(scenario: &Scenario) -> Buffers {
+    let way = scenario.network.filter(|_| !scenario.row.remote);
+    way.map_or_else(Buffers::default, |way| way.buffers(scenario.row.long()))
 }
 
 /// The disk that a stack spills to. What it keeps may be spoiled since an earlier phase, after which it is opened by force.

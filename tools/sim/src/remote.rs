@@ -47,7 +47,7 @@ pub(crate) async fn open(
         export: NAME.into(),
         read_only: false,
         // A server that takes nothing again is waited for so long.
-        timeout: Some(Duration::from_secs(30)),
+        timeout: disk.may_fail().then_some(Duration::from_secs(30)),
         connections: one_of(&mut random, &[1, 2, 3]) as usize,
         journal_bytes: one_of(&mut random, &[32 << 10, 128 << 10, 1 << 20]) as usize,
     };
@@ -111,8 +111,8 @@ impl Server {
 
     /// The power goes, and comes back after a while.
     async fn restart(&self, pause: Duration) {
-        // What a flush has not done, no client can know.
-        if self.disk.has_ignored() {
+        // What a flush has not done no client can know, and what it could not do none can make good.
+        if self.disk.has_ignored() || self.disk.has_forgotten() {
             return self.cut_connections();
         }
         let Running { exports, file, power } = self.running.lock().take().expect("it runs");

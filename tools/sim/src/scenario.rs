@@ -165,10 +165,9 @@ impl Phase {
         if number == 0 { &mut self.plan } else { &mut self.cache_plan }
     }
 
-    /// Whether a disk is to fail. One that is slow, or ignores a flush, does not.
+    /// Whether a disk is to fail.
     pub fn faulty(&self) -> bool {
-        let fails = |fault: &Fault| !matches!(fault.effect, Effect::Hang(_) | Effect::Ignore);
-        [&self.plan, &self.cache_plan].into_iter().any(|plan| plan.alone || plan.faults.iter().any(fails))
+        self.plan.fails() || self.cache_plan.fails()
     }
 
     /// Whether a read of a disk may fail.

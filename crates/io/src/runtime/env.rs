@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use spillway_core::{Env, LocalFuture, Place, Task, work};
 
-use crate::runtime::pool::{Pool, can_spawn, spawn_detached, thread_number};
+use crate::runtime::number;
+use crate::runtime::pool::{Pool, can_spawn, spawn_detached};
 
 /// Rest of a task on a compute thread after a slice of about 100 us while no worker is idle: a tenth of the time is left to it.
 const COMPUTE_REST: Duration = Duration::from_micros(900);
@@ -73,7 +74,7 @@ impl Env for SystemEnv {
     }
 
     fn thread_number(&self) -> usize {
-        thread_number()
+        number::of_thread()
     }
 }
 

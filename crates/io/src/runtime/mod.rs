@@ -10,6 +10,7 @@ pub(crate) mod workers;
 pub(crate) mod blocking;
 pub(crate) mod clock;
 pub(crate) mod nodes;
+pub(crate) mod number;
 pub(crate) mod op;
 pub(crate) mod pool;
 pub(crate) mod waits;

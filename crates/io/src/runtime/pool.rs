@@ -16,6 +16,7 @@ use spillway_core::{Budget, Task};
 use crate::patient::write_all;
 use crate::runtime::clock::Clock;
 use crate::runtime::idle_backoff::IdleBackoff;
+use crate::runtime::number;
 use crate::runtime::waits::Waits;
 
 /// Tasks that run between two looks at the ring of another thread than a worker: they are long or few.
@@ -236,7 +237,7 @@ impl PoolThread {
     pub(crate) fn enter(&self, runtime: &Runtime) {
         let _ = self.waker.set(runtime.waker());
         CURRENT.set(self);
-        NUMBER.set(self.number);
+        number::set(self.number);
     }
 
     /// Runs tasks until [`PoolThread::stop`], and takes no more mail then. Before it sleeps it lets others run, where that `pays`; errors of its
@@ -292,15 +293,9 @@ impl PoolThread {
 
 thread_local! {
     static CURRENT: Cell<*const PoolThread> = const { Cell::new(std::ptr::null()) };
-    static NUMBER: Cell<usize> = const { Cell::new(0) };
     static CLOSING: Cell<bool> = const { Cell::new(false) };
     static TASKS_POLLED: Cell<usize> = const { Cell::new(0) };
     static DETACHED: Cell<usize> = const { Cell::new(0) };
-}
-
-/// The place of this thread in its pool: workers come first.
-pub(crate) fn thread_number() -> usize {
-    NUMBER.get()
 }
 
 /// Whether a task can be started on this thread: it has a runtime, and is not taking it down.
@@ -371,39 +366,4 @@ pub(crate) fn fatal(what: &str) -> ! {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-    use std::time::{Duration, Instant};
-
-    use spillway_core::{Place, task};
-
-    use crate::{Workers, WorkersOptions};
-
-    fn until(wanted: impl Fn() -> bool) {
-        let start = Instant::now();
-        while !wanted() {
-            assert!(start.elapsed() < Duration::from_secs(60), "it never is");
-            std::thread::yield_now();
-        }
-    }
-
-    #[test]
-    fn what_background_and_compute_threads_do_keeps_workers_from_yielding() {
-        let options = WorkersOptions { count: 2, background: 2, compute: 2, ..WorkersOptions::default() };
-        let workers = Workers::start(options).unwrap();
-        let pool = workers.pool().clone();
-        until(|| pool.idle_workers() == 2 && !pool.background_runs());
-        let (release, held) = mpsc::channel::<()>();
-        workers.run_on(0, task(move || async move { held.recv().unwrap() }));
-        until(|| pool.idle_workers() == 1 && !pool.background_runs());
-        for place in [Place::Background, Place::Compute, Place::Background, Place::Compute] {
-            let (release, held) = mpsc::channel::<()>();
-            workers.env().spawn(place, task(move || async move { held.recv().unwrap() }));
-            until(|| pool.background_runs());
-            release.send(()).unwrap();
-            until(|| !pool.background_runs());
-        }
-        release.send(()).unwrap();
-        workers.stop();
-    }
-}
+mod tests;

@@ -32,6 +32,7 @@ mod cache;
 mod fault;
 mod latency;
 mod medium;
+mod restart;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -85,6 +86,7 @@ impl Disk {
             wrong: Vec::new(),
             changed: Vec::new(),
             ignored: None,
+            forgot: false,
             hung: Vec::new(),
             head: 0,
         };
@@ -154,17 +156,6 @@ impl Disk {
         let state = &mut *self.state.lock();
         assert!(state.cut, "the power is cut first");
         state.cache.lose_power(&mut state.random)
-    }
-
-    /// Its machine loses its power and gets it back, while everything else goes on; its length stays. All futures of calls are gone by
-    /// now.
-    pub fn restart(&self) {
-        let state = &mut *self.state.lock();
-        if !state.cut {
-            state.cache.keep_length(u64::MAX);
-            state.cache.lose_power(&mut state.random);
-            (state.unreported, state.ignored) = (false, None);
-        }
     }
 
     /// What it holds after its machine stopped, where it kept its power. All futures of calls are gone by now.

@@ -22,6 +22,14 @@ pub struct Plan {
     pub latency: Latency,
 }
 
+impl Plan {
+    /// Whether the disk is to fail. One that is slow, or ignores a flush, does not.
+    pub fn fails(&self) -> bool {
+        let fails = |fault: &Fault| !matches!(fault.effect, Effect::Hang(_) | Effect::Ignore);
+        self.alone || self.faults.iter().any(fails)
+    }
+}
+
 pub(super) struct State {
     pub(super) cache: Cache,
     pub(super) plan: Plan,
@@ -40,6 +48,8 @@ pub(super) struct State {
     pub(super) changed: Vec<(u64, u64)>,
     /// A sync was ignored, and what it was to cover, below this number, is not known to be durable by a later one.
     pub(super) ignored: Option<u64>,
+    /// A sync has failed.
+    pub(super) forgot: bool,
     /// Calls that never end.
     pub(super) hung: Vec<(Call, ByteRange)>,
     pub(super) head: u64,
@@ -130,6 +140,7 @@ impl State {
         match effect {
             Some(Effect::Fail(kind)) => {
                 self.cache.forget(covered);
+                self.forgot = true;
                 // What was forgotten no later one covers.
                 self.ignored = self.ignored.map(|_| u64::MAX);
                 Err(kind)

@@ -9,10 +9,11 @@ use spillway_core::{
     BlockSize, ByteRange, Charge, Extent, FallocateMode, Geometry, IoBuf, Kind, Workspace, mutant,
 };
 
-use super::call::{Answered, Body, Effect, Payload};
+use super::call::{Answered, Body, Effect};
 use super::journal::Content;
 use super::link::Link;
 use super::negotiation::Described;
+use super::payload::Payload;
 use crate::nbd::wire::{cmd, cmd_flag, flag};
 
 /// Longest request in bytes, where the server takes as much: longer ones are cut.

@@ -5,11 +5,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use spillway_core::buffer::Shared;
 use spillway_core::sync::Mutex;
 use spillway_core::{ByteRange, Extent, IoBuf, Kind};
 
 use super::journal::{Content, Journal};
+use super::payload::Payload;
 
 /// What a request carries.
 #[derive(Default)]
@@ -31,20 +31,6 @@ pub(super) enum Effect {
     Durable,
     /// Its range has that content, until a flush covers it.
     Unflushed(Content),
-}
-
-/// Bytes to be sent, which others may hold as well.
-#[derive(Clone)]
-pub(super) struct Payload {
-    pub(super) bytes: Arc<Shared>,
-    /// First byte of it.
-    pub(super) start: usize,
-}
-
-impl Payload {
-    pub(super) fn view(&self, len: usize) -> IoBuf {
-        self.bytes.view(self.start, len)
-    }
 }
 
 /// A request that is not answered yet. Dropped it is answered with [`Kind::ShuttingDown`].

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use spillway_core::{ByteRange, IoBuf, mutant};
 
-use super::call::Payload;
+use super::payload::Payload;
 
 /// What an acknowledged change has left.
 pub(super) enum Content {

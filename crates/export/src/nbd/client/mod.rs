@@ -23,6 +23,7 @@ mod channel;
 mod journal;
 mod link;
 mod negotiation;
+mod payload;
 mod reconnect;
 mod rounds;
 mod sent;

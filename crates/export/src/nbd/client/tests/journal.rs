@@ -6,8 +6,8 @@ use spillway_core::buffer::Shared;
 use spillway_core::random::Random;
 use spillway_core::{ByteRange, IoBuf};
 
-use super::super::call::Payload;
 use super::super::journal::{Content, Journal};
+use super::super::payload::Payload;
 
 const BLOCKS: u64 = 12;
 

@@ -11,9 +11,10 @@ use spillway_core::session::Output;
 use spillway_core::sync::Mutex;
 use spillway_core::{ByteRange, Extent, IoBuf, Kind};
 
-use super::super::call::{Answered, Answering, Body, Call, Effect, Payload};
+use super::super::call::{Answered, Answering, Body, Call, Effect};
 use super::super::journal::Journal;
 use super::super::negotiation::Described;
+use super::super::payload::Payload;
 use super::super::sent::Broken;
 use super::super::transmission::Transmission;
 use crate::nbd::wire::{self, ChunkHeader, REPLY_FLAG_DONE, chunk, cmd, errno};
