@@ -76,10 +76,10 @@ pub trait Storage: Send + Sync {
         Connection { state: Connection::STATES[0], ..Connection::default() }
     }
 
-    /// Whether it remembers by itself that acknowledged data may be lost, and fails every later sync then. Any other failure of a sync or
-    /// a durable write, as of a server that cannot be reached, leaves everything to the next sync.
-    fn remembers_losses(&self) -> bool {
-        false
+    /// The first loss of acknowledged data, where it remembers that by itself, and fails every later sync then. Any other failure of a sync or
+    /// a durable write, as of a server that cannot be reached, leaves everything to the next sync. `None` where a failure tells of a loss.
+    fn losses(&self) -> Option<Result<(), Kind>> {
+        None
     }
 
     /// Reads into `buf[done..]` what lies from byte `at` on.

@@ -69,7 +69,7 @@ impl File {
             discards: AtomicBool::new(geometry.discards),
             punches: AtomicBool::new(true),
             zeroes: AtomicBool::new(true),
-            syncs: Syncs::new(storage.remembers_losses()),
+            syncs: Syncs::new(&storage),
             detached: Detached::default(),
             storage,
             env,

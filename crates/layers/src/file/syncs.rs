@@ -12,14 +12,13 @@
 
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::sync::Arc;
 
 use spillway_core::sync::{GroupFlush, Mutex, StickyError, Watermark};
-use spillway_core::{Kind, mutant};
+use spillway_core::{Kind, Storage, mutant};
 
-#[derive(Default)]
 pub(super) struct Syncs {
-    /// Failures are remembered below.
-    forgets: bool,
+    storage: Arc<dyn Storage>,
     flushes: GroupFlush,
     failure: StickyError,
     calls: Mutex<Calls>,
@@ -36,19 +35,25 @@ struct Calls {
 }
 
 impl Syncs {
-    /// Of a storage that [remembers losses](spillway_core::Storage::remembers_losses) or does not.
-    pub(super) fn new(storage_remembers: bool) -> Self {
-        Self { forgets: storage_remembers, ..Self::default() }
+    /// Of calls on that storage.
+    pub(super) fn new(storage: &Arc<dyn Storage>) -> Self {
+        Self {
+            storage: storage.clone(),
+            flushes: GroupFlush::default(),
+            failure: StickyError::default(),
+            calls: Mutex::default(),
+            ended: Watermark::default(),
+        }
     }
 
     /// The first failure, if there was one.
     pub(super) fn verdict(&self) -> Result<(), Kind> {
-        self.failure.check()
+        self.storage.losses().unwrap_or_else(|| self.failure.check())
     }
 
     /// Something may be lost: no flush succeeds any more.
     pub(super) fn fail(&self, kind: Kind) {
-        if self.forgets || mutant::on("file: forget that a flush failed") {
+        if self.storage.losses().is_some() || mutant::on("file: forget that a flush failed") {
             return;
         }
         if self.failure.set(kind) {

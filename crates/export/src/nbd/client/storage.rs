@@ -170,8 +170,8 @@ impl Storage for NbdOrigin {
     }
 
     /// Until a flush has covered it, the journal has what was acknowledged: only the server can lose it, by its own word.
-    fn remembers_losses(&self) -> bool {
-        true
+    fn losses(&self) -> Option<Result<(), Kind>> {
+        Some(self.access.link.failure.check())
     }
 
     fn read(&self, at: u64, buf: IoBuf, done: usize) -> LocalFuture<Moved> {
