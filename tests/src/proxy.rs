@@ -233,6 +233,9 @@ impl State {
     }
 }
 
+/// What carries bytes in one direction.
+type Relay = fn(&Shared, u64, UnixStream, UnixStream) -> io::Result<()>;
+
 /// Relays a connection, unless there may be none.
 fn accept(shared: &Arc<Shared>, client: UnixStream) -> io::Result<()> {
     let mut state = shared.lock();
@@ -247,7 +250,7 @@ fn accept(shared: &Arc<Shared>, client: UnixStream) -> io::Result<()> {
     let number = state.accepted;
     state.connections.push((number, client.try_clone()?, server.try_clone()?));
     drop(state);
-    let relays: [(fn(&Shared, u64, UnixStream, UnixStream) -> io::Result<()>, _, _); 2] =
+    let relays: [(Relay, _, _); 2] =
         [(requests, client.try_clone()?, server.try_clone()?), (replies, server, client)];
     for (relay, from, to) in relays {
         let shared = shared.clone();

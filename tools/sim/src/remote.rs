@@ -11,7 +11,7 @@ use std::time::Duration;
 use spillway_core::env::{LocalFuture, Place, Task};
 use spillway_core::random::Random;
 use spillway_core::sync::{AtomicBool, AtomicUsize, Changes, Mutex, Ordering};
-use spillway_core::{Aligned, BlockDevice, Budget, Env, Error, Grow, Kind, Storage};
+use spillway_core::{Aligned, BlockDevice, Budget, Env, Error, Kind, Storage};
 use spillway_export::nbd::client::{Dial, NbdOrigin, NewSession, Settings};
 use spillway_export::nbd::{Config, NbdSession};
 use spillway_export::{Export, Exports};
@@ -127,20 +127,27 @@ impl Server {
         self.start().expect("it started before");
     }
 
+    /// Starts again over a disk that has become larger, once nobody uses what runs: a server takes the size that it finds.
+    async fn take_size(&self) -> Result<(), Error> {
+        let is_old = |running: &Running| self.disk.bytes() > running.file.size();
+        let old = self
+            .running
+            .lock()
+            .as_ref()
+            .filter(|running| is_old(running))
+            .map(|running| running.power.clone());
+        let Some(power) = old else { return Ok(()) };
+        self.changed.until(|| (self.connections.load(Ordering::SeqCst) == 0).then_some(())).await;
+        power.is_off().await;
+        let same = |running: &Running| Arc::ptr_eq(&running.power, &power);
+        let present = self.running.lock().as_ref().is_some_and(same);
+        if present { self.start() } else { Ok(()) }
+    }
+
     async fn connect(self: &Arc<Self>, session: NewSession) -> Result<(), Error> {
-        let running =
-            self.running.lock().as_ref().map(|running| (running.exports.clone(), running.file.clone()));
-        let refused = || Error::new(Kind::NoDevice, "connection refused");
-        let (exports, file) = running.ok_or_else(refused)?;
-        // As large as its disk is by now.
-        if self.disk.bytes() > file.size() {
-            // Where that fails, it is as large as before.
-            let _ = file.grow(None).await;
-        }
-        let present = |running: &Running| Arc::ptr_eq(&running.exports, &exports);
-        if !self.running.lock().as_ref().is_some_and(present) {
-            return Err(refused());
-        }
+        self.take_size().await?;
+        let exports = self.running.lock().as_ref().map(|running| running.exports.clone());
+        let exports = exports.ok_or_else(|| Error::new(Kind::NoDevice, "connection refused"))?;
         let config = Config { held_bytes_max: 64 << 10, ..Config::default() };
         let served = Box::new(NbdSession::new(exports, config));
         let cable = Cable::connect(&self.world, session(), served, self.shape, self.world.random());
