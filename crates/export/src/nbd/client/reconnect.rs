@@ -99,6 +99,8 @@ struct Outage<'a> {
     first: Described,
     began: Duration,
     failing: bool,
+    /// Nothing was lost, and nothing is said unless it takes more than a try.
+    quiet: bool,
     /// Why the last try failed, which is said once.
     said: String,
 }
@@ -106,11 +108,12 @@ struct Outage<'a> {
 impl<'a> Outage<'a> {
     fn begin(link: &'a Arc<Link>, first: Described) -> Self {
         let reason = link.lost().unwrap_or_default();
-        if reason != RENEWED {
+        let quiet = reason == RENEWED;
+        if !quiet {
             link.set_up(false);
             tracing::warn!("{}: {reason}; requests wait while it is connected again", link.settings.address);
         }
-        Self { link, first, began: link.env.now(), failing: false, said: String::new() }
+        Self { link, first, began: link.env.now(), failing: false, quiet, said: String::new() }
     }
 
     async fn end(mut self, dial: &Arc<dyn Dial>) {
@@ -185,8 +188,10 @@ impl<'a> Outage<'a> {
     }
 
     fn ended(self, active: usize) {
-        let lasted = self.link.env.now().saturating_sub(self.began);
-        tracing::info!("{}: connected again after {:.1} s", self.link.settings.address, lasted.as_secs_f64());
+        let lasted = self.link.env.now().saturating_sub(self.began).as_secs_f64();
+        if !self.quiet || !self.said.is_empty() {
+            tracing::warn!("{}: connected again after {lasted:.1} s", self.link.settings.address);
+        }
         self.link.open(active);
     }
 }
