@@ -141,6 +141,11 @@ impl Link {
         self.leaving.load(Ordering::Acquire)
     }
 
+    /// Whether calls that no connection has end by themselves: too long without one, or nobody waits for them.
+    pub(super) fn gives_up(&self) -> bool {
+        self.is_failing() || self.is_leaving()
+    }
+
     /// Nobody calls any more.
     pub(super) fn leave(&self) {
         self.leaving.store(true, Ordering::Release);
@@ -170,7 +175,7 @@ impl Link {
     }
 
     fn submit(&self, call: Call) {
-        if self.is_failing() {
+        if self.gives_up() {
             return call.give_up(Kind::Io);
         }
         let index = self.env.thread_number() % self.active.load(Ordering::Acquire);
@@ -181,7 +186,7 @@ impl Link {
         };
         waker.into_iter().for_each(Waker::wake);
         // The link may have begun to fail, or have fewer channels by now: then it has looked before this one was there.
-        if self.is_failing() {
+        if self.gives_up() {
             self.fail_calls();
         } else if index >= self.active.load(Ordering::Acquire) {
             self.gather_calls();

@@ -81,13 +81,11 @@ pub(super) async fn keep(link: Arc<Link>, dial: Arc<dyn Dial>, first: Described)
             link.wake_sessions();
             continue;
         }
-        if !link.is_leaving() {
-            Outage::begin(&link, first).end(&dial).await;
+        // Calls that are left, of flushes that nobody waits for, end too.
+        if link.lost().is_some() && (link.is_leaving() || !Outage::begin(&link, first).end(&dial).await) {
+            return link.fail();
         }
         if link.is_leaving() {
-            if link.lost().is_some() {
-                link.fail();
-            }
             return;
         }
     }
@@ -116,15 +114,19 @@ impl<'a> Outage<'a> {
         Self { link, first, began: link.env.now(), failing: false, quiet, said: String::new() }
     }
 
-    async fn end(mut self, dial: &Arc<dyn Dial>) {
+    /// Waits until there is a connection again. False where nobody needs one any more.
+    async fn end(mut self, dial: &Arc<dyn Dial>) -> bool {
         let mut pause = PAUSE;
         loop {
             match self.attempt(dial).await {
-                Ok(active) => return self.ended(active),
+                Ok(active) => {
+                    self.ended(active);
+                    return true;
+                }
                 Err(why) => self.failed(why),
             }
             if self.wait(pause).await {
-                return;
+                return false;
             }
             pause = (pause * 2).min(PAUSE_MAX);
         }

@@ -41,7 +41,7 @@ impl Link {
             calls.into_iter().rev().for_each(|call| channel.calls.push_front(call));
         }
         drop(replays);
-        if self.is_failing() {
+        if self.gives_up() {
             self.fail_calls();
         }
     }
