@@ -239,13 +239,19 @@ mod tests {
             let sub = command.find_subcommand(name).expect("a command");
             sub.get_arguments().find(|option| option.get_id() == argument).expect(argument).get_value_hint()
         };
-        let paths = [("ram", "spill"), ("cache", "cache"), ("disk", "origin"), ("ram", "socket")];
+        let paths = [
+            ("ram", "spill"),
+            ("cache", "cache"),
+            ("cache", "origin"),
+            ("disk", "origin"),
+            ("ram", "socket"),
+        ];
         assert!(paths.iter().all(|(name, option)| hint(name, option) == ValueHint::AnyPath));
         assert_eq!(
             (hint("ram", "mount"), hint("attach", "mountpoint")),
             (ValueHint::DirPath, ValueHint::DirPath)
         );
-        assert_eq!((hint("cache", "origin"), hint("ram", "size")), (ValueHint::FilePath, ValueHint::Other));
+        assert_eq!((hint("serve", "config"), hint("ram", "size")), (ValueHint::FilePath, ValueHint::Other));
     }
 
     #[test]
