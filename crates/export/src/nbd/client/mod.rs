@@ -5,7 +5,7 @@
 //! structured replies, `base:allocation` for extents.
 //!
 //! What it promises upwards: a call ends with the server's answer. Where a connection is lost, all are closed and made again; then
-//! every acknowledged change that no flush has covered is sent again from the [`journal`], then what was not answered. A flush
+//! every acknowledged change that no flush has covered is sent again from a journal, then what was not answered. A flush
 //! therefore covers what it covers without the loss, also where the server was restarted and has lost it. Changes that overlap
 //! are sent one after the other. While the server cannot be reached, calls wait, up to [`Settings::timeout`];
 //! those that fail then cost nothing that was acknowledged before. A flush that the server refuses may: all others fail after it.
