@@ -15,7 +15,7 @@ options! {
     /// What a configuration says about a file or block device.
     pub struct Config;
     Start path: PathBuf = Type::Path,
-        "The file or block device, which must exist, or the address of an NBD server: nbd://HOST[:PORT]/EXPORT, \
+        "The file or block device, which must exist, or the address of an NBD server: nbd://HOST/EXPORT, nbd://HOST:PORT/EXPORT, \
          nbd+unix:///EXPORT?socket=PATH"
         .preset(Preset::Required).option("origin");
     Start read_only: bool = Type::Switch, "Let clients only read. A disk opens its origin for reading then, and shares its lock with other readers"
