@@ -7,12 +7,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use spillway_core::{Error, Kind};
+use spillway_export::nbd::wire::STRING_LEN_MAX;
 
 /// The port of NBD.
 const PORT: u16 = 10809;
-
-/// Longest name of an export, in bytes.
-const NAME_LEN_MAX: usize = 4096;
 
 /// Where an NBD server listens, as a client on this machine reaches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +50,7 @@ impl Address {
         let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
         let (authority, export) = rest.split_once('/').unwrap_or((rest, ""));
         let export = percent_decoded(export).and_then(|name| String::from_utf8(name).ok());
-        let export = export.filter(|name| name.len() <= NAME_LEN_MAX);
+        let export = export.filter(|name| name.len() <= STRING_LEN_MAX);
         let export = export.ok_or_else(|| refused("the name of the export is no text, or too long"))?;
         let address = match scheme {
             "nbd" if query.is_some() => return Err(refused("it has parameters")),

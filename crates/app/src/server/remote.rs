@@ -36,7 +36,7 @@ pub(crate) async fn open(
         export,
         read_only: backing.read_only,
         timeout: backing.remote.timeout,
-        connections: backing.remote.connections,
+        connections: backing.remote.connections.min(dialer.workers()),
         journal_bytes: backing.remote.journal_bytes,
     };
     let address = match address {

@@ -51,6 +51,11 @@ impl Dialer {
         Self { pool: workers.pool().clone() }
     }
 
+    /// Workers, each of which serves a connection.
+    pub fn workers(&self) -> usize {
+        self.pool.workers()
+    }
+
     /// Connects, and has a worker serve the session that `session` makes there. What the system says, in words, where there is no connection.
     pub async fn dial(
         &self,

@@ -219,7 +219,7 @@ impl Access {
     async fn zero_piece(self: &Arc<Self>, range: ByteRange, allocated: bool) -> Result<(), Kind> {
         let _change = self.link.begin_change(range).await;
         let effect = match self.is_cached() {
-            true => Effect::Unflushed(Content::Zeroes(Arc::new(self.room(1).await?))),
+            true => Effect::Unflushed(Content::Zeroes { _charge: Arc::new(self.room(1).await?) }),
             false => Effect::Durable,
         };
         let flags = if allocated { cmd_flag::NO_HOLE } else { 0 };

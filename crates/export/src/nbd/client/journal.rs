@@ -4,25 +4,20 @@
 //! entries may be sent again in any order.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use spillway_core::{ByteRange, IoBuf, mutant};
 
 use super::payload::Payload;
 
 /// What an acknowledged change has left.
+#[derive(Clone)]
 pub(super) enum Content {
     Bytes(Payload),
     /// Zeroes, and the memory that the entry is charged by.
-    Zeroes(std::sync::Arc<IoBuf>),
-}
-
-impl Clone for Content {
-    fn clone(&self) -> Self {
-        match self {
-            Content::Bytes(payload) => Content::Bytes(payload.clone()),
-            Content::Zeroes(charge) => Content::Zeroes(charge.clone()),
-        }
-    }
+    Zeroes {
+        _charge: Arc<IoBuf>,
+    },
 }
 
 impl Content {
@@ -32,7 +27,7 @@ impl Content {
             Content::Bytes(Payload { bytes: buf, start }) => {
                 Content::Bytes(Payload { bytes: buf.clone(), start: start + bytes as usize })
             }
-            zeroes @ Content::Zeroes(_) => zeroes.clone(),
+            zeroes @ Content::Zeroes { .. } => zeroes.clone(),
         }
     }
 }
@@ -67,7 +62,7 @@ impl Journal {
         true
     }
 
-    /// The change of `range` is over. Returns entries that are no longer needed, to be dropped without a lock.
+    /// The change of `range` is over.
     pub(super) fn end(&mut self, range: ByteRange) {
         let end = self.changing.remove(&range.offset);
         assert_eq!(end, Some(range.offset + range.len), "a change ends that has not begun");

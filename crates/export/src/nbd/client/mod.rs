@@ -15,7 +15,7 @@
 //!
 //! States: connecting -> replaying -> up -> (a connection is lost) connecting; failing beside connecting, once the timeout is over.
 //!
-//! Lock order: a channel, the journal and the state of the link are leaves.
+//! Lock order: the state of the link, then a channel; the journal and the answer of a call are leaves.
 
 mod access;
 mod call;
@@ -35,6 +35,5 @@ mod transmission;
 #[cfg(test)]
 mod tests;
 
-pub use session::ClientSession;
 pub use settings::{Dial, NewSession, Settings};
 pub use storage::NbdOrigin;

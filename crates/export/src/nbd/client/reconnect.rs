@@ -19,7 +19,7 @@ use super::settings::Dial;
 use crate::nbd::wire::{cmd, flag};
 
 /// How long one connection may take, from its address to the end of its handshake.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Pauses between tries: the first, and the longest.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -218,7 +218,7 @@ async fn replay(link: &Arc<Link>) -> Result<(), String> {
     for (range, content) in entries {
         let (command, body) = match content {
             Content::Bytes(payload) => (cmd::WRITE, Body::Write(payload)),
-            Content::Zeroes(_) => (cmd::WRITE_ZEROES, Body::Nothing),
+            Content::Zeroes { .. } => (cmd::WRITE_ZEROES, Body::Nothing),
         };
         let (mut call, answer) = Call::new(command, 0, range, body, Effect::Nothing);
         call.replayed = true;

@@ -26,7 +26,7 @@ enum Stage {
 }
 
 /// A connection of an [`NbdOrigin`](super::NbdOrigin). Its requests go back to the link when it is dropped.
-pub struct ClientSession {
+pub(super) struct ClientSession {
     link: Arc<Link>,
     channel: usize,
     round: u64,

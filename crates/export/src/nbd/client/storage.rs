@@ -13,15 +13,12 @@ use spillway_core::{
 use super::access::{Access, REQUEST_LEN_MAX};
 use super::link::Link;
 use super::negotiation::Described;
-use super::reconnect::{connect, keep};
+use super::reconnect::{PATIENCE, connect, keep};
 use super::settings::{Dial, Settings};
 use crate::nbd::wire::flag;
 
 /// Bytes that a connection holds: what it receives into, output and the requests that are not answered.
 const CONNECTION_BYTES: u64 = 128 << 10;
-
-/// How long the first connection may take.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// An export of a server, as a storage. Its connections end once it is dropped.
 pub struct NbdOrigin {
@@ -81,9 +78,7 @@ impl NbdOrigin {
         origin.settle().await?;
         Ok(origin)
     }
-}
 
-impl NbdOrigin {
     /// Makes durable what others have written and not flushed, one that was killed before this among them: the server cannot lose
     /// any more what is read here.
     async fn settle(&self) -> Result<(), Error> {

@@ -25,7 +25,7 @@ fn shown(journal: &Journal) -> [Option<u8>; BLOCKS as usize] {
         for at in 0..range.len {
             let value = match &content {
                 Content::Bytes(payload) => payload.view(range.len as usize)[at as usize],
-                Content::Zeroes(_) => 0,
+                Content::Zeroes { .. } => 0,
             };
             let twice = blocks[(range.offset + at) as usize].replace(value);
             assert_eq!(twice, None, "two entries have block {}", range.offset + at);
@@ -62,7 +62,7 @@ fn entries_are_what_no_flush_has_covered() {
                     model[blocks].fill(None);
                 }
                 3 => {
-                    drop(journal.record(range, Some(Content::Zeroes(Arc::new(IoBuf::empty())))));
+                    drop(journal.record(range, Some(Content::Zeroes { _charge: Arc::new(IoBuf::empty()) })));
                     model[blocks].fill(Some((0, flushes)));
                 }
                 _ => {
