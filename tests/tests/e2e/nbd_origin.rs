@@ -311,6 +311,27 @@ fn an_export_that_grew_makes_the_device_larger() {
     assert!(found[..MIB] == bytes && found[2 * SIZE - MIB..] == bytes);
 }
 
+/// The server is asked for the size by new connections, which take no request over from the former: a change could land there late,
+/// after what the new one has sent.
+#[test]
+fn a_size_is_asked_for_once_all_requests_are_answered() {
+    let folder = Arc::new(Scratch::new());
+    let log = folder.join("requests");
+    let logfile = format!("logfile={}", text(&log));
+    let upstream =
+        Upstream::nbdkit(&["--filter=log", "--filter=delay", "memory", "16M", &logfile, "rdelay=2"]);
+    let server = plain(folder, &upstream.uri()).start();
+    let reads = || fs::read_to_string(&log).unwrap_or_default().matches(" Read id=").count();
+    let before = reads();
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| server.client().read(0, 4096));
+        until("the read is at the server", || (reads() > before).then_some(()));
+        server.spillway(&["resize", "d"]).well();
+        reader.join().expect("no panic").expect("a read");
+    });
+    assert_eq!(reads(), before + 1, "the read was sent again");
+}
+
 /// The device leaves its server politely: one that ends with its last client ends.
 #[test]
 fn a_device_that_is_stopped_leaves_its_server() {

@@ -127,25 +127,22 @@ impl Server {
         self.start().expect("it started before");
     }
 
-    /// Starts again over a disk that has become larger, once nobody uses what runs: a server takes the size that it finds.
-    async fn take_size(&self) -> Result<(), Error> {
-        let is_old = |running: &Running| self.disk.bytes() > running.file.size();
-        let old = self
-            .running
-            .lock()
-            .as_ref()
-            .filter(|running| is_old(running))
-            .map(|running| running.power.clone());
-        let Some(power) = old else { return Ok(()) };
+    /// What precedes the first connection of a client that has none: nothing of those that it had is under way any more, and a disk that
+    /// has become larger is opened again, since a server takes the size that it finds.
+    async fn settle(&self) -> Result<(), Error> {
         self.changed.until(|| (self.connections.load(Ordering::SeqCst) == 0).then_some(())).await;
+        let power = self.running.lock().as_ref().map(|running| running.power.clone());
+        let Some(power) = power else { return Ok(()) };
         power.is_off().await;
-        let same = |running: &Running| Arc::ptr_eq(&running.power, &power);
-        let present = self.running.lock().as_ref().is_some_and(same);
-        if present { self.start() } else { Ok(()) }
+        let is_old = |running: &Running| self.disk.bytes() > running.file.size();
+        let old = self.running.lock().as_ref().is_some_and(is_old);
+        if old { self.start() } else { Ok(()) }
     }
 
-    async fn connect(self: &Arc<Self>, session: NewSession) -> Result<(), Error> {
-        self.take_size().await?;
+    async fn connect(self: &Arc<Self>, channel: usize, session: NewSession) -> Result<(), Error> {
+        if channel == 0 {
+            self.settle().await?;
+        }
         let exports = self.running.lock().as_ref().map(|running| running.exports.clone());
         let exports = exports.ok_or_else(|| Error::new(Kind::NoDevice, "connection refused"))?;
         let config = Config { held_bytes_max: 64 << 10, ..Config::default() };
@@ -185,11 +182,11 @@ async fn trouble(server: Arc<Server>, mut random: Random) {
 struct Dialer(Arc<Server>);
 
 impl Dial for Dialer {
-    fn dial(&self, _channel: usize, session: NewSession) -> LocalFuture<Result<(), Error>> {
+    fn dial(&self, channel: usize, session: NewSession) -> LocalFuture<Result<(), Error>> {
         let server = self.0.clone();
         Box::pin(async move {
             server.world.sleep(server.shape.delay).await;
-            server.connect(session).await
+            server.connect(channel, session).await
         })
     }
 }

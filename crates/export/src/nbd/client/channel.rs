@@ -11,7 +11,7 @@ pub(super) enum Taken {
     Call(Call),
     /// Wait.
     Nothing,
-    /// Nobody needs the server any more: end once everything is answered.
+    /// Nobody needs the connection any more: end once everything is answered.
     Leave,
     /// End at once.
     Close,
@@ -27,6 +27,16 @@ pub(super) enum Progress {
     Ended(String),
 }
 
+/// Whether the connection of a channel is to end.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Closing {
+    #[default]
+    No,
+    /// Once all that was sent is answered: nothing of it lands after what another connection sends.
+    Answered,
+    AtOnce,
+}
+
 /// The calls for one connection.
 #[derive(Default)]
 pub(super) struct Channel {
@@ -35,7 +45,7 @@ pub(super) struct Channel {
     pub(super) progress: Progress,
     /// Whether calls are sent, and not only what is replayed.
     pub(super) open: bool,
-    pub(super) closing: bool,
+    pub(super) closing: Closing,
     pub(super) calls: VecDeque<Call>,
     pub(super) replays: VecDeque<Call>,
     pub(super) waker: Option<Waker>,

@@ -41,7 +41,7 @@ pub(super) async fn connect(
     dial: &Arc<dyn Dial>,
     patience: Duration,
 ) -> Result<Connected, String> {
-    let round = link.begin_round().await;
+    let round = looked_after(link, link.begin_round()).await;
     let described = connect_channel(link, dial, 0, round, patience).await?;
     let wanted = if described.has(flag::CAN_MULTI_CONN) { link.channel_count() } else { 1 };
     let mut active = 1;
@@ -227,15 +227,18 @@ async fn replay(link: &Arc<Link>) -> Result<(), String> {
         answers.push(answer);
     }
     link.replay(calls);
+    // All of them: what is not answered could land after what is sent next.
+    let mut result = Ok(());
     for answer in answers {
-        match answer.await.result {
-            Ok(()) => {}
-            // The session is about to say why it ended.
-            Err(Kind::ShuttingDown) => return Err(link.changes.until(|| link.lost()).await),
-            // Until it can, nobody reads what was there before.
-            Err(kind) => {
-                return Err(format!("acknowledged data cannot be written again ({})", kind.errno_name()));
-            }
+        result = result.and(answer.await.result);
+    }
+    match result {
+        Ok(()) => {}
+        // The session is about to say why it ended.
+        Err(Kind::ShuttingDown) => return Err(link.changes.until(|| link.lost()).await),
+        // Until it can, nobody reads what was there before.
+        Err(kind) => {
+            return Err(format!("acknowledged data cannot be written again ({})", kind.errno_name()));
         }
     }
     if bytes > 0 {

@@ -8,7 +8,7 @@ use spillway_core::Kind;
 use spillway_core::sync::Ordering;
 
 use super::call::Call;
-use super::channel::{Channel, Progress, Taken};
+use super::channel::{Channel, Closing, Progress, Taken};
 use super::link::Link;
 use super::negotiation::Described;
 
@@ -19,16 +19,17 @@ impl Link {
     /// What the session of a channel is to do next.
     pub(super) fn take(&self, index: usize, round: u64) -> Taken {
         let mut channel = self.channels[index].lock();
-        if channel.round != round || channel.closing {
+        if channel.round != round || channel.closing == Closing::AtOnce {
             return Taken::Close;
         }
+        let ends = channel.closing == Closing::Answered;
         let next = match channel.replays.pop_front() {
-            None if channel.open => channel.calls.pop_front(),
+            None if channel.open && !ends => channel.calls.pop_front(),
             next => next,
         };
         match next {
             Some(call) => Taken::Call(call),
-            None if self.is_leaving() => Taken::Leave,
+            None if ends || self.is_leaving() => Taken::Leave,
             None => Taken::Nothing,
         }
     }
@@ -49,7 +50,12 @@ impl Link {
     /// This task is woken for calls of the channel. False where it is to end at once.
     pub(super) fn watch(&self, index: usize, round: u64, waker: &Waker) -> bool {
         let mut channel = self.channels[index].lock();
-        let present = channel.round == round && !channel.closing;
+        let ends = match channel.closing {
+            Closing::No => false,
+            Closing::Answered => !matches!(channel.progress, Progress::Established(_)),
+            Closing::AtOnce => true,
+        };
+        let present = channel.round == round && !ends;
         if present && !channel.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
             channel.waker = Some(waker.clone());
         }
@@ -116,10 +122,13 @@ impl Link {
         self.changes.until(outcome).await
     }
 
-    /// Closes what is left of a round, and begins another once all its sessions are gone.
+    /// Closes what is left of a round, and begins another once all its sessions are gone. Connections that are not lost get their answers
+    /// first.
     pub(super) async fn begin_round(&self) -> u64 {
+        let renewed = self.lost().is_some_and(|reason| reason == RENEWED);
+        let closing = if renewed { Closing::Answered } else { Closing::AtOnce };
         for channel in &self.channels {
-            channel.lock().closing = true;
+            channel.lock().closing = closing;
         }
         self.wake_sessions();
         self.changes
