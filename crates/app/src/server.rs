@@ -198,6 +198,10 @@ impl Server {
                 Event::StopDevice(device, reply) => self.stop_device(&device, reply),
                 Event::RemoveDevice(device, reply) => self.remove_device(&device, reply),
                 Event::Hold(device, opener, reply) => reply.done(self.hold(&device, opener)),
+                Event::Grew(device, before, reply) => {
+                    self.mounting.iter().for_each(|mounting| mounting.grew(&device, before));
+                    reply.done(Ok(()));
+                }
                 Event::Add(reply) => self.add(reply),
                 Event::Built(built, reply) => {
                     assert!(self.building > 0, "a device is built that nobody asked for");

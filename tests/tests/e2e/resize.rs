@@ -4,6 +4,8 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use rustix::process::Signal;
 use spillway_tests::raw::{command, errno};
@@ -201,4 +203,34 @@ fn an_attached_device_grows_with_the_file_system_on_it() {
     assert_eq!(grown, 2 << 30);
     let checked = LoopDevice::direct(&server.file("ram0"));
     tool::run("/usr/sbin/xfs_repair", &["-n", checked.path().to_str().expect("text")]).well();
+}
+
+/// The kernel drops a size that it asks for while writes end beside that.
+#[test]
+fn what_is_new_of_a_loop_device_is_read_while_clients_write() {
+    let server = Launch::ram("16M").mounted().start();
+    let file = server.file("ram0");
+    let device = LoopDevice::direct(&file);
+    let done = AtomicBool::new(false);
+    let write_on = || {
+        let file = OpenOptions::new().write(true).open(&file).expect("the file of a device");
+        let places = (0..16 * MIB as u64).step_by(4096).cycle();
+        for at in places.take_while(|_| !done.load(Ordering::Relaxed)) {
+            file.write_all_at(&[7; 4096], at).expect("a write");
+        }
+    };
+    thread::scope(|scope| {
+        (0..4).for_each(|_| drop(scope.spawn(write_on)));
+        let failed = (17..97).filter(|mib| {
+            server.spillway(&["resize", "ram0", &format!("{mib}M")]).well();
+            let block = mib * MIB / 4096 - 1;
+            let input = format!("if={}", device.path().display());
+            let read =
+                ["bs=4096", "count=1", "iflag=direct", "of=/dev/null", &input, &format!("skip={block}")];
+            tool::run("dd", &read).code != Some(0)
+        });
+        let failed: Vec<_> = failed.collect();
+        done.store(true, Ordering::Relaxed);
+        assert!(failed.is_empty(), "the last block cannot be read after growing to {failed:?} MiB");
+    });
 }

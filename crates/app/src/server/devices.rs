@@ -83,6 +83,19 @@ impl Devices {
         }
     }
 
+    fn resize(&self, device: &str, size: Option<u64>) -> Answer<Result<(), Error>> {
+        let events = self.events.clone();
+        self.make(device, async move |device, env| {
+            let (before, grown) = (device.export.geometry().size, device.clone());
+            // Tables for the new blocks may take long.
+            let grown = async move || grown.stack.grow(size).await;
+            outcome(Job::spawn(&*env, Place::Background, grown)).await?;
+            // A server that stops shows it to nobody.
+            let _ = ask(&events, |reply| Event::Grew(device.name().to_owned(), before, reply)).await;
+            Ok(())
+        })
+    }
+
     /// Asks the server's thread for an end, which clients may be in the way of that are leaving.
     fn end(&self, event: impl Fn(ReplySender) -> Event + 'static) -> Answer<Result<(), Error>> {
         let (env, events) = (self.env.clone(), self.events.clone());
@@ -117,11 +130,7 @@ impl Catalog for Devices {
             Operation::Reset { device } => {
                 self.make(&device, async move |device, env| changes::reset(&device, &*env).await)
             }
-            Operation::Resize { device, size } => self.make(&device, async move |device, env| {
-                // Tables for the new blocks may take long.
-                let grown = async move || device.stack.grow(size).await;
-                outcome(Job::spawn(&*env, Place::Background, grown)).await
-            }),
+            Operation::Resize { device, size } => self.resize(&device, size),
             Operation::Hold { device, opener } => {
                 let events = self.events.clone();
                 Answer::pending(async move { ask(&events, |reply| Event::Hold(device, opener, reply)).await })

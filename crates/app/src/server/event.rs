@@ -23,6 +23,8 @@ pub(crate) enum Event {
     RemoveDevice(String, ReplySender),
     /// A client asks for a device alone; by the thread that opened its file, or as its one client.
     Hold(String, Option<u32>, ReplySender),
+    /// A device has grown, from so many bytes.
+    Grew(String, u64, ReplySender),
     /// A client asks for another device, and waits for its number.
     Add(ReplySender<u32>),
     /// It is built, or cannot be.

@@ -94,6 +94,13 @@ impl Mounting {
         show(&self.tree, device, devices);
     }
 
+    /// Has the kernel know the size that a device has grown to from `before`.
+    pub(crate) fn grew(&self, device: &str, before: u64) {
+        if let Some(message) = self.tree.size_message(device, before) {
+            self.serving.tell(&message);
+        }
+    }
+
     /// Takes the file of a device away; [`Kind::Busy`] with who has it open.
     pub(crate) fn remove(&self, device: &str) -> Result<(), Error> {
         self.tree.remove(device).map_err(|openers| {

@@ -28,6 +28,9 @@ use crate::export::{Connected, Export};
 /// Files of a volume that may be open at a time.
 const OPEN_MAX: usize = 1024;
 
+/// Bytes of the largest page of a kernel.
+const PAGE_BYTES_MAX: u64 = 64 << 10;
+
 /// In place of a volume's number: of a folder of the mount itself.
 pub(super) const NO_VOLUME: u32 = 0;
 
@@ -288,6 +291,17 @@ impl Tree {
         let volumes = self.volumes();
         let volume = volumes.iter().find(|volume| volume.export.name() == name);
         volume.ok_or(Kind::NotFound)?.hold(thread)
+    }
+
+    /// The message by which the kernel takes the size that a device has grown to from `before`. It asks for sizes by itself, and drops the
+    /// answer where a write ends meanwhile; behind the size that it knows, loop devices read nothing. `None` where there is nothing to say.
+    pub fn size_message(&self, name: &str, before: u64) -> Option<Vec<u8>> {
+        let volumes = self.volumes();
+        let volume = volumes.iter().find(|volume| volume.export.name() == name)?;
+        let last = volume.export.geometry().size.checked_sub(1)?;
+        // A page that the kernel may have has no byte changed.
+        let in_new_page = last / PAGE_BYTES_MAX > before.saturating_sub(1) / PAGE_BYTES_MAX;
+        in_new_page.then(|| wire::stored_byte(Node::Disk(volume.number).number(), last))
     }
 
     /// Every device in the mount.

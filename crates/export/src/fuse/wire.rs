@@ -47,6 +47,25 @@ pub mod opcode {
     pub const LSEEK: u32 = 46;
 }
 
+/// A message of the server's own: one byte of a node is stored in the kernel, whose file ends behind it at least.
+const STORE: i32 = 4;
+
+/// The message that stores a zero as byte `at` of a node.
+pub(super) fn stored_byte(node: u64, at: u64) -> Vec<u8> {
+    const LEN: u32 = 16 + 24 + 1;
+    let mut message = Vec::with_capacity(LEN as usize);
+    message.extend(LEN.to_ne_bytes());
+    message.extend(STORE.to_ne_bytes());
+    // No request has this number.
+    message.extend(0u64.to_ne_bytes());
+    message.extend(node.to_ne_bytes());
+    message.extend(at.to_ne_bytes());
+    message.extend([1u32, 0].map(u32::to_ne_bytes).concat());
+    message.push(0);
+    assert_eq!(message.len(), LEN as usize);
+    message
+}
+
 /// Flags of INIT, in both directions.
 #[expect(missing_docs, reason = "the kernel's names")]
 pub mod init_flag {

@@ -79,6 +79,13 @@ impl MountServing {
         Ok(left)
     }
 
+    /// Sends the kernel a message that answers no request. A kernel that refuses it does not need it.
+    pub fn tell(&self, message: &[u8]) {
+        if let Err(errno) = rustix::io::write(&self.mount.fd, message) {
+            tracing::debug!("{}: the kernel refuses a message: {errno}", self.place().display());
+        }
+    }
+
     /// Where it is mounted besides, as far as this process may see that.
     pub fn bound_elsewhere(&self) -> Vec<Bound> {
         self.mount.bound_elsewhere()
