@@ -82,10 +82,28 @@ impl Address {
     }
 }
 
-/// Whether a path is the address of a server. A file of such a name is reached by `./` in front of it.
-pub(crate) fn is_remote(path: &Path) -> bool {
-    let text = path.to_string_lossy();
-    ["nbd:", "nbds:", "nbd+unix:", "nbds+unix:"].iter().any(|scheme| text.starts_with(scheme))
+/// What the begin of a path says that it names. A file of such a name is reached by `./` in front of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scheme {
+    /// A file or block device.
+    Path,
+    /// An export of an NBD server.
+    Nbd,
+    /// An image of Ceph RBD.
+    Rbd,
+}
+
+impl Scheme {
+    /// Of that path.
+    pub(crate) fn of(path: &Path) -> Self {
+        let text = path.to_string_lossy();
+        let nbd = ["nbd:", "nbds:", "nbd+unix:", "nbds+unix:"];
+        match text.starts_with("rbd:") {
+            true => Self::Rbd,
+            false if nbd.iter().any(|scheme| text.starts_with(scheme)) => Self::Nbd,
+            false => Self::Path,
+        }
+    }
 }
 
 /// A host, which may be an IPv6 address in brackets, and perhaps a port.
@@ -217,8 +235,12 @@ mod tests {
             let refusal = parse(uri).expect_err(uri);
             assert!(refusal.contains(why) && refusal.starts_with(uri), "{refusal}");
         }
-        assert!(is_remote(Path::new("nbds://x")) && is_remote(Path::new("nbd+unix:///x")));
-        assert!(!is_remote(Path::new("/nbd:x")) && !is_remote(Path::new("./nbd:x")));
+        let scheme = |path: &str| Scheme::of(Path::new(path));
+        assert_eq!(
+            [scheme("nbds://x"), scheme("nbd+unix:///x"), scheme("rbd:a/b")],
+            [Scheme::Nbd, Scheme::Nbd, Scheme::Rbd]
+        );
+        assert_eq!([scheme("/nbd:x"), scheme("./nbd:x"), scheme("./rbd:a/b")], [Scheme::Path; 3]);
     }
 
     #[test]

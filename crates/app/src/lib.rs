@@ -31,6 +31,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{CommandFactory, Parser};
 use spillway_core::Spec;
+use spillway_io::rbd;
 use spillway_layers::options::Options;
 
 use crate::cli::plan::ServerPlan;
@@ -54,10 +55,12 @@ pub fn main() -> ExitCode {
     let started = log::start(&cli.log).and_then(|()| signals::await_children());
     let outcome = started.and_then(|()| carry_out(cli.command));
     let is_read = log::flush();
-    ExitCode::from(outcome.unwrap_or_else(|error| {
+    let code = outcome.unwrap_or_else(|error| {
         words::complain(&error, is_read);
         exit::code_of(&error) as u8
-    }))
+    });
+    rbd::exit_if_loaded(code);
+    ExitCode::from(code)
 }
 
 fn carry_out(command: Command) -> Result<u8> {
@@ -92,6 +95,7 @@ fn with_servers(command: Command, folder: RuntimeFolder) -> Result<u8> {
         Command::Set(options) => client::set(&folder.of_device(&options.device), options)?,
         Command::Reset(option) => client::reset(&folder.of_device(&option.device), option.device)?,
         Command::Drain(option) => client::drain(&folder.of_device(&option.device), option.device)?,
+        Command::HandOver(option) => client::hand_over(&folder.of_device(&option.device), option.device)?,
         Command::Resize(options) => client::resize(&folder.of_device(&options.device), &options)?,
         Command::Save(options) => client::save(&folder.of_device(&options.image.device), &options)?,
         Command::Load(options) => client::load(&folder.of_device(&options.image.device), &options)?,

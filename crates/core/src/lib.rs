@@ -45,7 +45,7 @@ pub mod work;
 pub use block::{BlockIndex, BlockSize, ByteRange, SECTOR};
 pub use block_device::align::Aligned;
 pub use block_device::at_risk::AtRisk;
-pub use block_device::device::{Answer, BlockDevice, Extent, Geometry, Submission};
+pub use block_device::device::{Answer, BlockDevice, Extent, Geometry, Submission, Writers};
 pub use block_device::grow::Grow;
 pub use block_device::request::{Flags, Op, Reply, Request};
 pub use block_device::seam::Seam;

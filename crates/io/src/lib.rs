@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `runtime` | [`Workers`]: io_uring, or poll with blocking threads where io_uring is refused; [`SystemEnv`]: clock, timers, tasks and chance; [`MmapRegions`]; [`Local`]: the same on the calling thread |
 //! | [`mod@file`] | [`open`]: files and block devices, and the calls on them |
+//! | [`rbd`] | [`open_rbd`](rbd::open_rbd): images of Ceph RBD, and the calls on them |
 //! | `net` | [`Listener`], [`Serving`]: sessions on unix and TCP sockets |
 //! | [`fuse`] | [`Mount`](fuse::Mount), [`MountServing`](fuse::MountServing): exchanges on a FUSE mount |
 //! | [`patient`], [`signals`] | writing to who may not read, and signals that are ignored |
@@ -17,6 +18,7 @@ pub mod fuse;
 pub mod mutant;
 pub mod patient;
 pub mod processes;
+pub mod rbd;
 pub mod signals;
 
 mod child;

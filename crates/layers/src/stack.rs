@@ -206,6 +206,14 @@ impl Stack {
         for part in parts() {
             part.suspend().await.unwrap_or_else(|error| tracing::warn!("{error}"));
         }
+        self.close().await;
+    }
+
+    /// After the last flush: gives back what keeps others out.
+    pub async fn close(&self) {
+        for part in self.parts.iter().filter_map(|part| part.suspend.as_ref()) {
+            part.close().await;
+        }
     }
 
     fn put(&mut self, kind: &'static str, opened: OpenDevice) {

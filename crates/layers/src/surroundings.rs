@@ -42,7 +42,7 @@ pub struct BackingDevice {
 }
 
 /// How a server is used that has the data of an origin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remote {
     /// How long requests wait for a server that cannot be reached, before they fail; without a limit where `None`.
     pub timeout: Option<Duration>,
@@ -50,11 +50,26 @@ pub struct Remote {
     pub connections: usize,
     /// Bytes of memory for what it has acknowledged and not flushed.
     pub journal_bytes: usize,
+    /// How a Ceph cluster is used.
+    pub ceph: Ceph,
+}
+
+/// How a Ceph cluster is used that has the image of an origin; what is `None` its own configuration says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ceph {
+    /// The configuration.
+    pub conf: Option<PathBuf>,
+    /// The client's name.
+    pub id: Option<String>,
+    /// The file with its key.
+    pub keyring: Option<PathBuf>,
+    /// Takes the lock from who has it.
+    pub take_over: bool,
 }
 
 impl Default for Remote {
     fn default() -> Self {
-        Self { timeout: None, connections: 4, journal_bytes: 16 << 20 }
+        Self { timeout: None, connections: 4, journal_bytes: 16 << 20, ceph: Ceph::default() }
     }
 }
 

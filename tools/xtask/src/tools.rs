@@ -32,6 +32,10 @@ pub(crate) const TESTS: &[Need] = &[
     Need { package: "fuse3", probe: &["fusermount3", "--version"] },
     Need { package: "util-linux", probe: &["/usr/sbin/mkswap", "--version"] },
     Need { package: "procps", probe: &["kill", "-V"] },
+    // A cluster of their own. librbd1 comes with ceph-common.
+    Need { package: "ceph-mon", probe: &["ceph-mon", "--version"] },
+    Need { package: "ceph-osd", probe: &["ceph-osd", "--version"] },
+    Need { package: "ceph-common", probe: &["rbd", "--version"] },
 ];
 
 /// For the kernel in an emulated machine.

@@ -8,7 +8,7 @@ use spillway_layers::page_cache::Mode;
 use spillway_layers::stack::{LayerConfig, OriginConfig, StackConfig};
 use spillway_layers::{limits, page_cache, zram};
 
-use crate::address;
+use crate::address::Scheme;
 use crate::cli::config::Config;
 use crate::cli::distinct;
 use crate::cli::place;
@@ -203,9 +203,9 @@ fn paged(options: PageCacheOptions, preset: PageCache) -> Result<Option<LayerCon
 
 /// An origin as it is found from any folder.
 fn resolved(origin: &Path) -> Result<PathBuf> {
-    match address::is_remote(origin) {
-        true => Ok(origin.to_owned()),
-        false => absolute(origin).context("cannot resolve the origin's path"),
+    match Scheme::of(origin) {
+        Scheme::Path => absolute(origin).context("cannot resolve the origin's path"),
+        _ => Ok(origin.to_owned()),
     }
 }
 

@@ -8,7 +8,7 @@ use spillway_io::{Dialer, FileOptions, MmapRegions, Workers, memory_nodes, on_bl
 use spillway_layers::stack::{Stack, StackConfig};
 use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 
-use crate::address::is_remote;
+use crate::address::Scheme;
 use crate::cli::distinct::InUse;
 use crate::server::remote;
 
@@ -46,16 +46,15 @@ impl StackOpener {
         let (dialer, env, budget) =
             (self.dialer.clone(), self.around.env.clone(), self.around.budget.clone());
         let open_file = Arc::new(move |backing: &BackingDevice| {
-            if is_remote(&backing.path) {
-                return Answer::pending(remote::open(
-                    backing.clone(),
-                    dialer.clone(),
-                    env.clone(),
-                    budget.clone(),
-                ));
+            let (backing, env, budget) = (backing.clone(), env.clone(), budget.clone());
+            match Scheme::of(&backing.path) {
+                Scheme::Nbd => Answer::pending(remote::open_nbd(backing, dialer.clone(), env, budget)),
+                Scheme::Rbd => Answer::pending(remote::open_rbd(backing, env, budget)),
+                Scheme::Path => {
+                    let (in_use, device) = (in_use.clone(), device.clone());
+                    Answer::pending(on_blocking_thread(move || in_use.open(&device, &backing, open)))
+                }
             }
-            let (in_use, device, backing) = (in_use.clone(), device.clone(), backing.clone());
-            Answer::pending(on_blocking_thread(move || in_use.open(&device, &backing, open)))
         });
         Surroundings { name: name.to_owned(), open_file, ..self.around.clone() }
     }

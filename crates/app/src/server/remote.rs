@@ -1,11 +1,12 @@
-//! Origins that are exports of NBD servers.
+//! Origins that are exports of NBD servers, and images of Ceph clusters.
 
 use std::sync::Arc;
 
 use spillway_core::{Budget, Env, Error, LocalFuture};
 use spillway_export::nbd::client::{Dial, NbdOrigin, NewSession, Settings};
+use spillway_io::rbd::{self, ImageName, RbdOptions};
 use spillway_io::{Dialer, ServerAddress, identity_of};
-use spillway_layers::surroundings::{BackingDevice, OpenStorage};
+use spillway_layers::surroundings::{BackingDevice, Ceph, OpenStorage, Remote};
 
 use crate::address::Address;
 
@@ -23,7 +24,7 @@ impl Dial for Server {
 }
 
 /// Opens the export that the path of `backing` is the address of.
-pub(crate) async fn open(
+pub(crate) async fn open_nbd(
     backing: BackingDevice,
     dialer: Dialer,
     env: Arc<dyn Env>,
@@ -47,4 +48,25 @@ pub(crate) async fn open(
     let origin = NbdOrigin::open(settings, identity_of(&format!("nbd {text}")), server, env, &budget).await?;
     let notes = origin.notes();
     Ok(OpenStorage { storage: Arc::new(origin), notes })
+}
+
+/// Opens the image that the path of `backing` names.
+pub(crate) async fn open_rbd(
+    backing: BackingDevice,
+    env: Arc<dyn Env>,
+    budget: Arc<Budget>,
+) -> Result<OpenStorage, Error> {
+    let Remote { timeout, journal_bytes, ceph: Ceph { conf, id, keyring, take_over }, .. } = backing.remote;
+    let options = RbdOptions {
+        name: ImageName::parse(&backing.path.to_string_lossy())?,
+        conf,
+        id,
+        keyring,
+        read_only: backing.read_only,
+        take_over,
+        timeout,
+        room_bytes: journal_bytes,
+    };
+    let (storage, notes) = rbd::open_rbd(options, env, &budget).await?;
+    Ok(OpenStorage { storage, notes })
 }

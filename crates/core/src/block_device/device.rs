@@ -86,6 +86,17 @@ pub struct Geometry {
     pub rotational: bool,
     /// Tells it from others, also after it was opened again; `None` where there is nothing to tell it by.
     pub identity: Option<NonZeroU64>,
+    /// Who has written to it, where it remembers that.
+    pub writers: Option<Writers>,
+}
+
+/// Who writes to a device that several hosts could open one after the other, by random numbers: not 0, which is nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Writers {
+    /// Who had written to it last when it was opened.
+    pub last: u32,
+    /// Who has opened it: its first change makes that the last.
+    pub own: u32,
 }
 
 impl Geometry {
@@ -102,6 +113,7 @@ impl Geometry {
             fast_zeroes: true,
             rotational: false,
             identity: None,
+            writers: None,
         }
     }
 }

@@ -42,8 +42,9 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// `local` for a file or device of this host; `up`; `reconnecting`, while requests wait; `failing`, while they fail.
-    pub const STATES: &'static [&'static str] = &["local", "up", "reconnecting", "failing"];
+    /// `local` for a file or device of this host; `up`; `reconnecting`, while requests wait; `failing`, while they fail; `fenced`, once
+    /// another client has taken the data over: they fail for good.
+    pub const STATES: &'static [&'static str] = &["local", "up", "reconnecting", "failing", "fenced"];
 }
 
 /// A file or block device of the system, opened and locked.
@@ -80,6 +81,11 @@ pub trait Storage: Send + Sync {
     /// a durable write, as of a server that cannot be reached, leaves everything to the next sync. `None` where a failure tells of a loss.
     fn losses(&self) -> Option<Result<(), Kind>> {
         None
+    }
+
+    /// After the last call: gives back what keeps others out.
+    fn close(&self) -> LocalFuture<()> {
+        Box::pin(std::future::ready(()))
     }
 
     /// Reads into `buf[done..]` what lies from byte `at` on.

@@ -68,6 +68,7 @@ fn examine(fd: &Arc<OwnedFd>, options: &FileOptions) -> Result<Opened, Error> {
         fast_zeroes,
         rotational: sysfs.as_ref().is_some_and(|sysfs| sysfs.number("rotational") == Some(1)),
         identity: identity(fd, block_device),
+        writers: None,
     };
     if options.mapped {
         let (file, note) = MappedFile::new(fd.clone(), geometry)

@@ -5,18 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_core::storage::Connection;
-use spillway_core::{Attribute, BlockDevice, Error, Preset, Spec, Table, Type, Unit, Value};
+use spillway_core::{
+    Attribute, BlockDevice, Error, Grow, LocalFuture, Preset, Spec, Suspend, Table, Type, Unit, Value,
+};
 
 use super::device::File;
 use crate::options::{Field, options};
-use crate::surroundings::{BackingDevice, Open, OpenDevice, Remote, Surroundings};
+use crate::surroundings::{BackingDevice, Ceph, Open, OpenDevice, Remote, Surroundings};
 
 options! {
     /// What a configuration says about a file or block device.
     pub struct Config;
     Start path: PathBuf = Type::Path,
-        "The file or block device, which must exist, or the address of an NBD server: nbd://HOST/EXPORT, nbd://HOST:PORT/EXPORT, \
-         nbd+unix:///EXPORT?socket=PATH"
+        "The file or block device, which must exist; or an export of an NBD server: nbd://HOST/EXPORT, nbd://HOST:PORT/EXPORT, \
+         nbd+unix:///EXPORT?socket=PATH; or an image of Ceph RBD: rbd:POOL/IMAGE, rbd:POOL/NAMESPACE/IMAGE, either with @SNAP"
         .preset(Preset::Required).option("origin");
     Start read_only: bool = Type::Switch, "Let clients only read. A disk opens its origin for reading then, and shares its lock with other readers"
         .preset(Preset::Switch(false)).option("read-only");
@@ -30,6 +32,18 @@ options! {
         "Memory for writes that the server of the origin has acknowledged and no flush has covered, to write them again after a lost \
          connection; a full journal is flushed"
         .unit(Unit::Bytes).preset(Preset::Number(16 << 20)).option("origin-journal");
+    Start ceph_conf: Option<PathBuf> = Type::Path,
+        "The configuration of Ceph for an RBD image. Without it CEPH_CONF says where it is, or it lies where Ceph's tools look"
+        .preset(Preset::Words("none")).or_none().option("ceph-conf");
+    Start ceph_id: Option<String> = Type::Text,
+        "The name of the client at the Ceph cluster, without client."
+        .preset(Preset::Words("none")).or_none().option("ceph-id");
+    Start ceph_keyring: Option<PathBuf> = Type::Path,
+        "The file with the key of the client at the Ceph cluster. Without it that of the configuration"
+        .preset(Preset::Words("none")).or_none().option("ceph-keyring");
+    Start take_over: bool = Type::Switch,
+        "Take the lock of the RBD image from the client that has it. That client can write nothing more, and what it has not written is lost"
+        .preset(Preset::Switch(false)).option("take-over");
 }
 
 impl Config {
@@ -39,6 +53,12 @@ impl Config {
             timeout: self.timeout.map(Duration::from_secs),
             connections: self.connections as usize,
             journal_bytes: self.journal as usize,
+            ceph: Ceph {
+                conf: self.ceph_conf.clone(),
+                id: self.ceph_id.clone(),
+                keyring: self.ceph_keyring.clone(),
+                take_over: self.take_over,
+            },
         };
         BackingDevice { role: "origin", path, create: None, read_only, mapped: false, remote }
     }
@@ -48,7 +68,8 @@ impl Open<()> for Config {
     async fn open(&self, (): (), around: &Surroundings) -> Result<OpenDevice, Error> {
         let (file, notes) = File::open(&self.backing(), around).await?;
         let shown = |file| Table::new(Arc::new(Shown { config: self.clone(), file }), ROWS);
-        Ok(OpenDevice { notes, grow: Some(file.clone()), ..OpenDevice::new(file, shown) })
+        let (grow, suspend): (Arc<dyn Grow>, Arc<dyn Suspend>) = (file.clone(), file.clone());
+        Ok(OpenDevice { notes, grow: Some(grow), suspend: Some(suspend), ..OpenDevice::new(file, shown) })
     }
 
     fn backing_devices(&self) -> Vec<BackingDevice> {
@@ -66,6 +87,17 @@ impl File {
         let opened = (around.open_file)(backing).await?;
         let file = Self::charged(opened.storage, around.env.clone(), &around.budget)?;
         Ok((Arc::new(file), opened.notes))
+    }
+}
+
+/// Nothing is left to do before the last flush.
+impl Suspend for File {
+    fn suspend(&self) -> LocalFuture<Result<(), Error>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn close(&self) -> LocalFuture<()> {
+        self.backing.storage.close()
     }
 }
 
@@ -87,12 +119,16 @@ static ROWS: &[Attribute<Shown>] = &[
     Attribute::read(OPTIONS.timeout, |shown| shown.config.timeout.value()),
     Attribute::read(OPTIONS.connections, |shown| Value::U64(shown.config.connections)),
     Attribute::read(OPTIONS.journal, |shown| Value::U64(shown.config.journal)),
+    Attribute::read(OPTIONS.ceph_conf, |shown| shown.config.ceph_conf.value()),
+    Attribute::read(OPTIONS.ceph_id, |shown| shown.config.ceph_id.value()),
+    Attribute::read(OPTIONS.ceph_keyring, |shown| shown.config.ceph_keyring.value()),
+    Attribute::read(OPTIONS.take_over, |shown| Value::Switch(shown.config.take_over)),
     Attribute::read(
         Spec::fact(
             "connection",
             Type::Choice(Connection::STATES),
             "How the origin is reached: local for a file or device of this host; up; reconnecting, while requests wait; failing, while \
-             they fail",
+             they fail; fenced, once another client has taken an RBD image over",
         ),
         |shown| Value::Choice(shown.connection().state),
     ),

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The kernel leaves the superblock's padding as it finds it. There we write which origin the cache belongs to: "spillway" 8,
-//! bytes 8, identity 8, zeroes 8. While a device is being formatted, the padding says so behind zeroes, which the kernel
+//! bytes 8, identity 8, writers 2 x 4. While a device is being formatted, the padding says so behind zeroes, which the kernel
 //! takes for a blank device.
 //!
 //! An entry is free with seq_count 2^64-1, committed below the superblock's seq_count, uncommitted otherwise.
@@ -19,7 +19,7 @@ mod layout;
 
 use std::num::NonZeroU64;
 
-use spillway_core::{BlockSize, Error, Geometry};
+use spillway_core::{BlockSize, Error, Geometry, Writers};
 
 use layout::{bytes_of, check_count, room};
 
@@ -58,18 +58,23 @@ pub struct OriginMark {
     pub bytes: u64,
     /// Tells it from others of the same size; 0 where there is nothing to tell it by.
     pub identity: u64,
+    /// Who had written to the origin last when the cache was opened, and whose changes those through the cache are; both 0 where the origin
+    /// does not remember that.
+    pub writers: [u32; 2],
 }
 
 impl OriginMark {
     /// That of an origin as it is now.
     pub fn of(origin: &Geometry) -> Self {
-        Self { bytes: origin.size, identity: origin.identity.map_or(0, NonZeroU64::get) }
+        let writers = origin.writers.map_or([0; 2], |Writers { last, own }| [last, own]);
+        Self { bytes: origin.size, identity: origin.identity.map_or(0, NonZeroU64::get), writers }
     }
 
     /// What a superblock's padding says, if it is ours.
     pub fn decode(padding: &[u8; PADDING_LEN]) -> Option<Self> {
         let ours = padding.starts_with(MARK);
-        ours.then(|| Self { bytes: le64(padding, 8), identity: le64(padding, 16) })
+        let writers = || [le32(padding, 24), le32(padding, 28)];
+        ours.then(|| Self { bytes: le64(padding, 8), identity: le64(padding, 16), writers: writers() })
     }
 
     /// Its bytes.
@@ -78,12 +83,20 @@ impl OriginMark {
         padding[..8].copy_from_slice(MARK);
         padding[8..16].copy_from_slice(&self.bytes.to_le_bytes());
         padding[16..24].copy_from_slice(&self.identity.to_le_bytes());
+        padding[24..28].copy_from_slice(&self.writers[0].to_le_bytes());
+        padding[28..32].copy_from_slice(&self.writers[1].to_le_bytes());
         padding
     }
 
     /// Whether the two are the same origin, as far as can be told.
     pub fn is(&self, other: &Self) -> bool {
         self.bytes == other.bytes && !self.differs(other)
+    }
+
+    /// Whether another host has written to `origin` since that cache was opened.
+    pub fn is_outdated(&self, origin: &Geometry) -> bool {
+        let known = self.writers != [0; 2];
+        origin.writers.is_some_and(|Writers { last, .. }| known && !self.writers.contains(&last))
     }
 
     /// Whether the two cannot be the same origin.
@@ -275,6 +288,24 @@ mod tests {
         let entry = Entry { original_sector: 0x0808, seq_count: 2 };
         assert_eq!(entry.encode(), [8, 8, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(Entry::BLANK.encode(), [0xff; ENTRY_LEN]);
+    }
+
+    /// A cache may be killed before and after the first change that it makes.
+    #[test]
+    fn a_cache_knows_its_own_writes_from_those_of_another_host() {
+        let origin = |last, own| {
+            let writers = Some(Writers { last, own });
+            Geometry { identity: NonZeroU64::new(7), writers, ..Geometry::in_memory(1 << 20) }
+        };
+        let mark = OriginMark::of(&origin(5, 6));
+        let padding = mark.encode();
+        assert_eq!(padding[24..], [5, 0, 0, 0, 6, 0, 0, 0]);
+        assert_eq!(OriginMark::decode(&padding), Some(mark));
+        assert!(!mark.is_outdated(&origin(5, 8)) && !mark.is_outdated(&origin(6, 8)));
+        assert!(mark.is_outdated(&origin(7, 8)) && mark.is_outdated(&origin(0, 8)));
+        let silent = Geometry { writers: None, ..origin(0, 0) };
+        assert!(!mark.is_outdated(&silent), "it remembers nothing");
+        assert!(!OriginMark::of(&silent).is_outdated(&origin(7, 8)), "nothing was known of it");
     }
 
     #[test]

@@ -136,6 +136,7 @@ fn geometry(
         fast_zeroes: described.has(flag::SEND_WRITE_ZEROES) && described.has(flag::SEND_FAST_ZERO),
         rotational: described.has(flag::ROTATIONAL),
         identity,
+        writers: None,
     })
 }
 

@@ -161,8 +161,19 @@ impl Opening {
                 self.cache.flush().await.map_err(unwritable)?;
             }
         }
+        if live > 0 && self.origin.geometry().writers.is_some() {
+            self.write_head(&opened).await.map_err(unwritable)?;
+        }
         opened.index.end_clear_found();
         Ok((opened, text))
+    }
+
+    /// Makes the superblock durable as it will be. What is written back from now on is written by whom it names.
+    async fn write_head(&self, opened: &Opened) -> Result<(), Kind> {
+        let metadata = self.metadata(opened);
+        let buf = metadata.encoded(0..1, opened.seq_count, opened.seq_count).await;
+        metadata.write(0, buf, false).await.result?;
+        self.cache.flush().await
     }
 
     /// Frees on the device what recovery found to be stale, a piece of the metadata at a time.
@@ -194,6 +205,12 @@ impl Opening {
         let mark = self.origin_mark();
         let found = OriginMark::decode(&superblock.padding);
         let minds = holds && self.settings.old_cache != OldCache::Recover;
+        if minds && found.is_some_and(|found| found.is_outdated(&self.origin.geometry())) {
+            return Err(Error::invalid(
+                "the origin was written to by another host since this cache was last used, and the cache holds blocks that the origin \
+                 does not have: --recover takes the cache's, over what the other wrote there; --create --force destroys them",
+            ));
+        }
         match found.filter(|found| found.differs(&mark) && minds) {
             Some(found) => Err(Error::invalid(format!(
                 "the cache holds blocks of another origin, of {} bytes: give that one; if this is the same one, moved or copied, \

@@ -1,0 +1,294 @@
+//! What is asked of an image, and how it is waited for.
+
+use std::ffi::c_int;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use spillway_core::env::within;
+use spillway_core::storage::Moved;
+use spillway_core::sync::Ordering;
+use spillway_core::{ByteRange, Extent, FallocateMode, IoBuf, Kind, SECTOR, Workspace};
+
+use super::completion::Completion;
+use super::image::OpenImage;
+use super::library::{RawCompletion, ZEROES_ALLOCATED};
+use super::storage::Image;
+use crate::runtime::blocking::call_on_blocking_thread;
+
+/// After this a call has taken long.
+const LONG: Duration = Duration::from_secs(5);
+
+/// How long an image may take to be closed where there is no timeout.
+const CLOSING: Duration = Duration::from_secs(10);
+
+/// Most bytes of one zeroing or discard.
+const RANGE_LEN_MAX: u64 = 1 << 30;
+
+/// Part of the memory for calls that may be given up which one call may take.
+const CALL_SHARE: usize = 8;
+
+impl Image {
+    /// What comes of `work` within the timeout.
+    async fn in_time<T>(&self, work: impl Future<Output = T>) -> Result<T, Kind> {
+        match self.timeout {
+            None => Ok(work.await),
+            Some(timeout) => within(&*self.env, timeout, work).await.ok_or(Kind::Io),
+        }
+    }
+
+    /// What the cluster answers to `work` within the timeout. What is said of it is known afterwards.
+    async fn answer<T>(&self, work: impl Future<Output = T>) -> Result<T, Kind> {
+        let mut work = pin!(work);
+        let begun = self.env.now();
+        let first = self.timeout.map_or(LONG, |timeout| timeout.min(LONG));
+        let rest = self.timeout.map(|timeout| timeout - first);
+        let mut ended = within(&*self.env, first, work.as_mut()).await;
+        if ended.is_none() && rest != Some(Duration::ZERO) {
+            self.health.silent(self.env.now());
+            ended = match rest {
+                None => Some(work.await),
+                Some(rest) => within(&*self.env, rest, work).await,
+            };
+        }
+        match ended {
+            Some(_) => self.health.answered(begun, false, self.env.now()),
+            None => self.health.failing(self.env.now()),
+        }
+        ended.ok_or(Kind::Io)
+    }
+
+    fn kind_of(&self, errno: i32) -> Kind {
+        match errno {
+            // A client that takes the lock over locks this one out of the cluster, or makes it lose the lock at least.
+            libc::ESHUTDOWN | libc::EROFS if !self.geometry.read_only => {
+                self.health.fenced(self.env.now());
+                Kind::Io
+            }
+            // What was cut off, or is gone.
+            libc::EINVAL | libc::ENOENT | libc::ESHUTDOWN => Kind::Io,
+            errno => Kind::of_errno(errno),
+        }
+    }
+
+    /// What precedes a change of `range`: the image has it and says who has made it, and no change is under way there that was given up.
+    async fn ready(self: &Arc<Self>, range: ByteRange) -> Result<(), Kind> {
+        if self.health.refuses(self.env.coarse_now()) {
+            return Err(Kind::Io);
+        }
+        self.contains(range).await?;
+        if !self.signed.load(Ordering::Acquire) {
+            self.signing.through(self.sign()).await?;
+            self.signed.store(true, Ordering::Release);
+        }
+        if self.late.is_empty() {
+            return Ok(());
+        }
+        self.in_time(self.late.clear_of(range)).await
+    }
+
+    /// What lies behind the end of an image that became shorter the library leaves out, and says nothing.
+    async fn contains(self: &Arc<Self>, range: ByteRange) -> Result<(), Kind> {
+        if self.present()?.changed.load(Ordering::Acquire) {
+            self.clone().look().await?;
+        }
+        if range.offset + range.len > self.size.load(Ordering::Acquire) { Err(Kind::Io) } else { Ok(()) }
+    }
+
+    async fn sign(&self) -> Result<(), Kind> {
+        let (image, writers) = (self.present()?, self.geometry.writers.ok_or(Kind::ReadOnly)?);
+        let signed = self.answer(call_on_blocking_thread(move || image.set_writer(writers.own))).await?;
+        signed.map_err(|errno| self.kind_of(errno))
+    }
+
+    /// Begins a call and waits for it. One that is not answered in time fails, and goes on with its memory; nothing that overlaps `changed`
+    /// begins before it is over.
+    async fn call(
+        self: &Arc<Self>,
+        buf: IoBuf,
+        changed: Option<ByteRange>,
+        begin: impl FnOnce(&OpenImage, RawCompletion) -> c_int,
+    ) -> Moved {
+        let image = match self.present() {
+            Ok(image) => image,
+            Err(kind) => return (Err(kind), buf),
+        };
+        let begun = self.env.now();
+        let mut call = Completion::begin(image.library, buf, |completion| begin(&image, completion));
+        drop(image);
+        if let Ok((result, buf)) = self.answer(&mut call).await {
+            let result = result.map_err(|errno| self.kind_of(errno));
+            return match (result, changed) {
+                (Ok(count), Some(range)) => (self.contains(range).await.map(|()| count), buf),
+                (result, _) => (result, buf),
+            };
+        }
+        let (held, image) = (changed.map(|range| self.late.hold(range)), self.clone());
+        call.give_up(move || {
+            image.health.answered(begun, false, image.env.now());
+            drop(held);
+        });
+        (Err(Kind::Io), IoBuf::empty())
+    }
+
+    /// Memory for a call of so many bytes that may be given up, or for fewer.
+    async fn own(&self, room: &Workspace, len: usize) -> Result<IoBuf, Kind> {
+        let most = room.bytes() / CALL_SHARE / SECTOR as usize * SECTOR as usize;
+        assert!(most > 0, "{} bytes for calls", room.bytes());
+        self.in_time(room.take(len.min(most))).await
+    }
+
+    pub(super) async fn read(self: Arc<Self>, at: u64, mut buf: IoBuf, done: usize) -> Moved {
+        let Some(room) = &self.room else {
+            return self.read_into(at, buf, done).await;
+        };
+        let own = match self.own(room, buf.len() - done).await {
+            Ok(own) => own,
+            Err(kind) => return (Err(kind), buf),
+        };
+        let (result, own) = self.read_into(at, own, 0).await;
+        if let Ok(count) = result {
+            buf[done..done + count].copy_from_slice(&own[..count]);
+        }
+        (result, buf)
+    }
+
+    async fn read_into(self: &Arc<Self>, at: u64, mut buf: IoBuf, done: usize) -> Moved {
+        assert!(done < buf.len(), "a read of no bytes");
+        let (memory, len) = (buf[done..].as_mut_ptr(), buf.len() - done);
+        self.call(buf, None, |image, completion| {
+            // SAFETY: the image is open, and the call has the memory until it has ended.
+            unsafe { (image.library.rbd_aio_read)(image.image, at, len, memory.cast(), completion) }
+        })
+        .await
+    }
+
+    pub(super) async fn write(self: Arc<Self>, at: u64, buf: IoBuf, done: usize, durable: bool) -> Moved {
+        let (result, buf) = self.write_plainly(at, buf, done).await;
+        if !durable || result.is_err() {
+            return (result, buf);
+        }
+        let flushed = self.flush().await;
+        (flushed.and(result), buf)
+    }
+
+    async fn write_plainly(self: &Arc<Self>, at: u64, buf: IoBuf, done: usize) -> Moved {
+        let Some(room) = &self.room else {
+            return self.write_from(at, buf, done).await;
+        };
+        let mut own = match self.own(room, buf.len() - done).await {
+            Ok(own) => own,
+            Err(kind) => return (Err(kind), buf),
+        };
+        let len = own.len();
+        own.copy_from_slice(&buf[done..done + len]);
+        let (result, _own) = self.write_from(at, own, 0).await;
+        (result, buf)
+    }
+
+    async fn write_from(self: &Arc<Self>, at: u64, buf: IoBuf, done: usize) -> Moved {
+        assert!(done < buf.len(), "a write of no bytes");
+        let (memory, len) = (buf[done..].as_ptr(), buf.len() - done);
+        let range = ByteRange::new(at, len as u64);
+        if let Err(kind) = self.ready(range).await {
+            return (Err(kind), buf);
+        }
+        let written = self.call(buf, Some(range), |image, completion| {
+            // SAFETY: the image is open, and the call has the memory until it has ended.
+            unsafe { (image.library.rbd_aio_write)(image.image, at, len, memory.cast(), completion) }
+        });
+        let (result, buf) = written.await;
+        (result.map(|_| len), buf)
+    }
+
+    pub(super) async fn flush(self: &Arc<Self>) -> Result<(), Kind> {
+        let flushed = self.call(IoBuf::empty(), None, |image, completion| {
+            // SAFETY: the image is open.
+            unsafe { (image.library.rbd_aio_flush)(image.image, completion) }
+        });
+        flushed.await.0.map(drop)
+    }
+
+    pub(super) async fn zero(self: Arc<Self>, range: ByteRange, mode: FallocateMode) -> Result<(), Kind> {
+        let mut done = 0;
+        while done < range.len {
+            let len = (range.len - done).min(RANGE_LEN_MAX);
+            self.zero_piece(ByteRange::new(range.offset + done, len), mode).await?;
+            done += len;
+        }
+        Ok(())
+    }
+
+    async fn zero_piece(self: &Arc<Self>, range: ByteRange, mode: FallocateMode) -> Result<(), Kind> {
+        self.ready(range).await?;
+        let ByteRange { offset, len } = range;
+        let zeroed = self.call(IoBuf::empty(), Some(range), |image, completion| {
+            let flags = if mode == FallocateMode::Zero { ZEROES_ALLOCATED } else { 0 };
+            let (library, image) = (image.library, image.image);
+            // SAFETY: the image is open.
+            unsafe {
+                match mode {
+                    FallocateMode::Discard => (library.rbd_aio_discard)(image, offset, len, completion),
+                    _ => (library.rbd_aio_write_zeroes)(image, offset, len as usize, completion, flags, 0),
+                }
+            }
+        });
+        zeroed.await.0.map(drop)
+    }
+
+    pub(super) async fn extents(
+        self: Arc<Self>,
+        range: ByteRange,
+        count_max: usize,
+    ) -> Result<Vec<Extent>, Kind> {
+        let image = self.present()?;
+        let listing = call_on_blocking_thread(move || image.extents(range, count_max));
+        let listed = self.answer(listing).await?;
+        listed.map_err(|errno| self.kind_of(errno))
+    }
+
+    pub(super) async fn look(self: Arc<Self>) -> Result<(), Kind> {
+        let image = self.present()?;
+        image.changed.store(false, Ordering::Release);
+        let looked = self.answer(call_on_blocking_thread(move || image.sizes())).await?;
+        let (bytes, _) = looked.map_err(|errno| self.kind_of(errno))?;
+        self.size.store(bytes / SECTOR * SECTOR, Ordering::Release);
+        Ok(())
+    }
+
+    /// Looks now and then whether the cluster answers and the lock is there, until the image is closed.
+    pub(super) async fn keep(self: Arc<Self>) {
+        loop {
+            let closed = self.closing.until(|| self.open.lock().is_none().then_some(()));
+            if within(&*self.env, LONG, closed).await.is_some() {
+                return;
+            }
+            self.ask().await;
+        }
+    }
+
+    /// Asks what only the cluster knows.
+    async fn ask(&self) {
+        let Ok(image) = self.present() else { return };
+        let begun = self.env.now();
+        match self.answer(call_on_blocking_thread(move || image.has_lock())).await {
+            Ok(Ok(false)) => self.health.fenced(self.env.now()),
+            Ok(Err(errno)) => _ = self.kind_of(errno),
+            Ok(Ok(true)) => self.health.answered(begun, true, self.env.now()),
+            Err(_) => {}
+        }
+    }
+
+    pub(super) async fn close(self: Arc<Self>) {
+        let open = self.open.lock().take();
+        self.closing.wake_all();
+        let closing = call_on_blocking_thread(move || drop(open));
+        let patience = self.timeout.map_or(CLOSING, |timeout| timeout.min(CLOSING));
+        if within(&*self.env, patience, closing).await.is_none() {
+            tracing::warn!(
+                "{}: the cluster does not answer: the image is left, and its lock is free once the cluster notices",
+                self.name
+            );
+        }
+    }
+}

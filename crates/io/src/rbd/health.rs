@@ -1,0 +1,147 @@
+//! Whether a cluster answers, as people see it: said once when it no longer does, and once when it does again.
+
+use std::time::Duration;
+
+use spillway_core::storage::Connection;
+use spillway_core::sync::Mutex;
+
+/// How long changes fail at once after a call was given up.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// How a cluster is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Up,
+    /// Calls wait.
+    Silent,
+    /// Calls fail.
+    Failing,
+    /// Another client has taken the lock over, for good.
+    Fenced,
+}
+
+/// How the cluster of one image is.
+pub(super) struct Health {
+    image: String,
+    now: Mutex<Now>,
+}
+
+struct Now {
+    state: State,
+    since: Duration,
+    lost: u64,
+    /// When a call was last given up.
+    given_up: Duration,
+}
+
+impl Health {
+    pub(super) fn new(image: String, since: Duration) -> Self {
+        Self { image, now: Mutex::new(Now { state: State::Up, since, lost: 0, given_up: since }) }
+    }
+
+    fn enter(&self, state: State, at: Duration) -> Option<Duration> {
+        let mut now = self.now.lock();
+        let ended = now.state == State::Fenced || now.state == state;
+        if ended || (now.state, state) == (State::Failing, State::Silent) {
+            return None;
+        }
+        let lasted = at.saturating_sub(now.since);
+        now.lost += u64::from(now.state == State::Up);
+        (now.state, now.since) = (state, at);
+        Some(lasted)
+    }
+
+    /// A call was answered that had begun at `begun`. Where the cluster did not answer, only one that had begun before, or that asked for
+    /// what no client knows by itself: what lies in no object is known.
+    pub(super) fn answered(&self, begun: Duration, asked: bool, at: Duration) {
+        {
+            let now = self.now.lock();
+            if now.state == State::Up || !(asked || begun <= now.since) {
+                return;
+            }
+        }
+        if let Some(lasted) = self.enter(State::Up, at) {
+            tracing::warn!("{}: the cluster answers again after {:.1} s", self.image, lasted.as_secs_f64());
+        }
+    }
+
+    /// A call takes long.
+    pub(super) fn silent(&self, at: Duration) {
+        if self.enter(State::Silent, at).is_some() {
+            tracing::warn!("{}: the cluster does not answer; requests wait", self.image);
+        }
+    }
+
+    /// A call has taken too long.
+    pub(super) fn failing(&self, at: Duration) {
+        self.now.lock().given_up = at;
+        if self.enter(State::Failing, at).is_some() {
+            tracing::error!("{}: no answer within --origin-timeout: requests fail", self.image);
+        }
+    }
+
+    /// Another client has the lock.
+    pub(super) fn fenced(&self, at: Duration) {
+        if self.enter(State::Fenced, at).is_some() {
+            tracing::error!(
+                "{}: fenced: another client has taken the image over; nothing is written any more, and requests \
+                 fail. A write cache keeps its dirty blocks on its device",
+                self.image
+            );
+        }
+    }
+
+    pub(super) fn is_fenced(&self) -> bool {
+        self.now.lock().state == State::Fenced
+    }
+
+    /// Whether a change fails without being tried: one call was given up a short while ago, and none was answered since. Who writes many
+    /// blocks back one by one would wait for each.
+    pub(super) fn refuses(&self, at: Duration) -> bool {
+        let now = self.now.lock();
+        now.state == State::Failing && at < now.given_up + PAUSE
+    }
+
+    pub(super) fn connection(&self, at: Duration) -> Connection {
+        let now = self.now.lock();
+        let state = match now.state {
+            State::Up => 1,
+            State::Silent => 2,
+            State::Failing => 3,
+            State::Fenced => 4,
+        };
+        Connection {
+            state: Connection::STATES[state],
+            lasts: at.saturating_sub(now.since),
+            lost: now.lost,
+            unflushed: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_fenced_stays_fenced_and_a_failing_cluster_is_up_only_once_it_answers() {
+        let health = Health::new("rbd:a/b".to_owned(), Duration::ZERO);
+        let at = Duration::from_secs;
+        let shown = |now| (health.connection(at(now)).state, health.connection(at(now)).lasts.as_secs());
+        assert_eq!(shown(7), ("up", 7));
+        health.silent(at(10));
+        health.failing(at(20));
+        health.silent(at(25));
+        assert_eq!(shown(30), ("failing", 10));
+        assert!(health.refuses(at(24)) && !health.refuses(at(25)), "one is tried now and then");
+        health.answered(at(21), false, at(30));
+        assert_eq!(shown(30).0, "failing", "the client may have known that");
+        health.answered(at(15), false, at(31));
+        assert_eq!((shown(32), health.connection(at(32)).lost), (("up", 1), 1));
+        health.fenced(at(40));
+        health.answered(at(41), true, at(41));
+        health.silent(at(42));
+        assert_eq!(shown(50), ("fenced", 10));
+        assert!(health.is_fenced() && !health.refuses(at(41)));
+    }
+}

@@ -1,0 +1,220 @@
+//! An image that is open, and how it is opened and closed: calls that block.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ptr::null;
+
+use spillway_core::sync::{AtomicBool, Ordering};
+use spillway_core::{ByteRange, Error, Extent, Kind};
+
+use super::cluster::{Connected, RbdOptions, about, check};
+use super::library::{self, Image, ImageState, Library};
+use super::name::ImageName;
+
+/// The key of the image's metadata that says who has written last.
+const WRITER: &CStr = c"spillway.writer";
+
+/// An image that is open; closed when dropped, which blocks.
+pub(super) struct OpenImage {
+    pub(super) library: &'static Library,
+    pub(super) image: Image,
+    /// Whether nobody else can write.
+    pub(super) locked: bool,
+    /// Its header has changed since that was last cleared: it may have another size. Outlives the watch.
+    pub(super) changed: Box<AtomicBool>,
+    watch: Option<u64>,
+    connection: Connected,
+}
+
+// SAFETY: librados and librbd allow calls on one handle from all threads at once.
+unsafe impl Send for OpenImage {}
+// SAFETY: as above.
+unsafe impl Sync for OpenImage {}
+
+impl Drop for OpenImage {
+    fn drop(&mut self) {
+        if let Some(watch) = self.watch {
+            // SAFETY: the watch was made and is ended once.
+            unsafe { (self.library.rbd_update_unwatch)(self.image, watch) };
+        }
+        // SAFETY: the handle is ours, and nobody uses it any more.
+        let result = unsafe { (self.library.rbd_close)(self.image) };
+        if result < 0 {
+            tracing::warn!(
+                "an RBD image was not closed well ({})",
+                Kind::of_errno(result.abs()).errno_name()
+            );
+        }
+    }
+}
+
+impl OpenImage {
+    /// Opens an image, and locks it where it has that feature. Errors say what is missing, or who has the lock.
+    pub(super) fn open(options: &RbdOptions) -> Result<Self, Error> {
+        if options.name.snapshot.is_some() && !options.read_only {
+            let words = format!("{}: a snapshot is read-only: give --read-only", options.name);
+            return Err(Error::new(Kind::ReadOnly, words));
+        }
+        let mut connection = Connected::new(options)?;
+        connection.connect(options)?;
+        let image = connection.open(options)?;
+        let mut open = Self {
+            library: connection.library,
+            image,
+            locked: false,
+            changed: Box::default(),
+            watch: None,
+            connection,
+        };
+        open.watch(options)?;
+        if !options.read_only && open.features(options)? & library::FEATURE_EXCLUSIVE_LOCK != 0 {
+            open.lock(options)?;
+            open.locked = true;
+        }
+        Ok(open)
+    }
+
+    fn watch(&mut self, options: &RbdOptions) -> Result<(), Error> {
+        let (mut handle, argument) = (0, (&raw const *self.changed).cast_mut().cast::<c_void>());
+        // SAFETY: the image is open, the place is ours, and the argument lives until the watch has ended.
+        check(unsafe { (self.library.rbd_update_watch)(self.image, &raw mut handle, note_change, argument) })
+            .map_err(|errno| about(options, errno, "its header cannot be watched"))?;
+        self.watch = Some(handle);
+        Ok(())
+    }
+
+    fn features(&self, options: &RbdOptions) -> Result<u64, Error> {
+        let mut features = 0;
+        // SAFETY: the image is open, the place is ours.
+        check(unsafe { (self.library.rbd_get_features)(self.image, &raw mut features) })
+            .map_err(|errno| about(options, errno, "its features cannot be read"))?;
+        Ok(features)
+    }
+
+    /// Bytes of the image and of an object.
+    pub(super) fn sizes(&self) -> Result<(u64, u64), i32> {
+        let mut info = ImageState {
+            size: 0,
+            object_bytes: 0,
+            objects: 0,
+            order: 0,
+            block_name_prefix: [0; 24],
+            parent_pool: 0,
+            parent_name: [0; 96],
+        };
+        // SAFETY: the image is open, the place is ours and of that size.
+        check(unsafe { (self.library.rbd_stat)(self.image, &raw mut info, size_of::<ImageState>()) })?;
+        Ok((info.size, info.object_bytes))
+    }
+
+    /// What tells the image from all others, in all clusters, also under another name.
+    pub(super) fn identity(&self, options: &RbdOptions) -> Result<String, Error> {
+        let (mut fsid, mut id) = ([0 as c_char; 64], [0 as c_char; 128]);
+        let Connected { library, cluster, pool } = self.connection;
+        // SAFETY: connected, and there is room for so many bytes with the zero.
+        check(unsafe { (library.rados_cluster_fsid)(cluster, fsid.as_mut_ptr(), fsid.len() - 1) })
+            .map_err(|errno| about(options, errno, "the cluster has no identity"))?;
+        // SAFETY: the image is open, and there is room for so many bytes.
+        check(unsafe { (library.rbd_get_id)(self.image, id.as_mut_ptr(), id.len() - 1) })
+            .map_err(|errno| about(options, errno, "the image has no identity"))?;
+        // SAFETY: connected.
+        let number = unsafe { (library.rados_ioctx_get_id)(pool) };
+        // SAFETY: both were zeroes, of which the last was not written.
+        let [fsid, id] =
+            [fsid.as_ptr(), id.as_ptr()].map(|at| unsafe { CStr::from_ptr(at) }.to_string_lossy());
+        let ImageName { namespace, snapshot, .. } = &options.name;
+        Ok(format!("rbd {fsid} {number} {namespace} {id} {}", snapshot.as_deref().unwrap_or_default()))
+    }
+
+    /// Who has written to the image last, by its number; 0 if nobody has said so.
+    pub(super) fn writer(&self) -> Result<u32, i32> {
+        let (mut value, mut len) = ([0 as c_char; 64], 63);
+        // SAFETY: the image is open, the key ends with a zero, and there is room for so many bytes.
+        let got = check(unsafe {
+            (self.library.rbd_metadata_get)(self.image, WRITER.as_ptr(), value.as_mut_ptr(), &raw mut len)
+        });
+        match got {
+            Err(libc::ENOENT) => return Ok(0),
+            Err(errno) => return Err(errno),
+            Ok(_) => {}
+        }
+        // SAFETY: they were zeroes, of which the last was not written.
+        let text = unsafe { CStr::from_ptr(value.as_ptr()) }.to_string_lossy();
+        // What is no number was written by another program.
+        Ok(text.parse().unwrap_or(u32::MAX))
+    }
+
+    /// From now on that is who has written to the image last.
+    pub(super) fn set_writer(&self, number: u32) -> Result<(), i32> {
+        let value = CString::new(number.to_string()).expect("a number has no zero byte");
+        // SAFETY: the image is open, both end with a zero.
+        check(unsafe { (self.library.rbd_metadata_set)(self.image, WRITER.as_ptr(), value.as_ptr()) })
+            .map(drop)
+    }
+
+    /// Stored and absent extents of `range`, at most so many.
+    pub(super) fn extents(&self, range: ByteRange, count_max: usize) -> Result<Vec<Extent>, i32> {
+        let mut listing = Listing { at: range.offset, extents: Vec::new(), count_max };
+        // SAFETY: the image is open, and the list outlives the call.
+        let result = check(unsafe {
+            let list = (&raw mut listing).cast::<c_void>();
+            let ByteRange { offset, len } = range;
+            (self.library.rbd_diff_iterate2)(self.image, null(), offset, len, 1, 1, put_extent, list)
+        });
+        match result {
+            Err(errno) if listing.extents.len() < count_max => return Err(errno),
+            Err(_) => {}
+            Ok(_) => listing.put(range.offset + range.len, range.offset + range.len),
+        }
+        listing.extents.truncate(count_max);
+        Ok(listing.extents)
+    }
+}
+
+/// Extents so far, up to a byte of the image.
+struct Listing {
+    at: u64,
+    extents: Vec<Extent>,
+    count_max: usize,
+}
+
+impl Listing {
+    /// A hole up to byte `start`, and what is stored from there to `end`, of what comes after the last.
+    fn put(&mut self, start: u64, end: u64) {
+        assert!(start <= end, "an extent from {start} to {end}");
+        let start = start.max(self.at);
+        Extent::hole(start - self.at).append_to(&mut self.extents);
+        Extent::stored(end.saturating_sub(start)).append_to(&mut self.extents);
+        self.at = end.max(start);
+    }
+}
+
+extern "C" fn note_change(changed: *mut c_void) {
+    // SAFETY: it is the flag of an image, which outlives its watch.
+    unsafe { &*changed.cast::<AtomicBool>() }.store(true, Ordering::Release);
+}
+
+extern "C" fn put_extent(start: u64, len: usize, stored: c_int, list: *mut c_void) -> c_int {
+    // SAFETY: it is the list of the call that calls this, on the same thread.
+    let listing = unsafe { &mut *list.cast::<Listing>() };
+    if listing.extents.len() >= listing.count_max {
+        return -libc::EOVERFLOW;
+    }
+    if stored != 0 {
+        listing.put(start, start + len as u64);
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents_are_joined_and_end_with_the_range() {
+        let mut listing = Listing { at: 10, extents: Vec::new(), count_max: 10 };
+        [(0, 20), (20, 30), (50, 60), (60, 60)].into_iter().for_each(|(start, end)| listing.put(start, end));
+        listing.put(100, 100);
+        let wanted = [Extent::stored(20), Extent::hole(20), Extent::stored(10), Extent::hole(40)];
+        assert_eq!(listing.extents, wanted);
+    }
+}

@@ -1,0 +1,199 @@
+//! librados and librbd, loaded when first needed: the program starts without them.
+//!
+//! The functions are those of `rados/librados.h` and `rbd/librbd.h` of Ceph 14 (2019) and later. What each asks of its caller is said once here;
+//! [`super::image`] and [`super::completion`] are the only callers.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::sync::OnceLock;
+
+use spillway_core::{Error, Kind};
+
+/// A client of a cluster (`rados_t`).
+pub(super) type Cluster = *mut c_void;
+/// A pool as a client uses it (`rados_ioctx_t`).
+pub(super) type Pool = *mut c_void;
+/// An open image (`rbd_image_t`).
+pub(super) type Image = *mut c_void;
+/// A call whose end is told by a callback (`rbd_completion_t`).
+pub(super) type RawCompletion = *mut c_void;
+
+/// Called by a thread of librbd once a call has ended (`rbd_callback_t`).
+pub(super) type OnEnd = extern "C" fn(RawCompletion, *mut c_void);
+/// Called by a thread of librbd once the header of the image has changed (`rbd_update_callback_t`).
+pub(super) type OnChange = extern "C" fn(*mut c_void);
+/// Called for each extent that is stored (1) or not (0) by the thread that asked; not 0 ends the list with that result.
+pub(super) type OnExtent = extern "C" fn(u64, usize, c_int, *mut c_void) -> c_int;
+
+/// What `rbd_stat` says (`rbd_image_info_t`).
+#[repr(C)]
+pub(super) struct ImageState {
+    pub(super) size: u64,
+    pub(super) object_bytes: u64,
+    pub(super) objects: u64,
+    pub(super) order: c_int,
+    pub(super) block_name_prefix: [c_char; 24],
+    pub(super) parent_pool: i64,
+    pub(super) parent_name: [c_char; 96],
+}
+
+/// A client that has the image open (`rbd_image_watcher_t`).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Watcher {
+    pub(super) address: *mut c_char,
+    pub(super) id: i64,
+    pub(super) cookie: u64,
+}
+
+/// Bit of `rbd_get_features`: one client at a time may write.
+pub(super) const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
+/// The mode of a lock that one client has.
+pub(super) const LOCK_EXCLUSIVE: c_int = 0;
+/// Flag of `rbd_aio_write_zeroes`: what is zeroed stays allocated.
+pub(super) const ZEROES_ALLOCATED: c_int = 1;
+
+/// The files, and the Debian package that has each.
+const RADOS: (&CStr, &str) = (c"librados.so.2", "librados2");
+const RBD: (&CStr, &str) = (c"librbd.so.1", "librbd1");
+
+macro_rules! functions {
+    ($($library:ident { $($(#[$about:meta])* fn $name:ident($($argument:ty),*) $(-> $result:ty)?;)* })*) => {
+        /// The functions.
+        pub(super) struct Library {
+            $($($(#[$about])* pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*)*
+        }
+
+        impl Library {
+            fn load() -> Result<Self, String> {
+                Ok(Self {
+                    $($($name: {
+                        let symbol = symbol($library, stringify!($name))?;
+                        // SAFETY: the library declares a function of that name with these arguments and this result.
+                        unsafe {
+                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) $(-> $result)?>(symbol)
+                        }
+                    },)*)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    RADOS {
+        /// Makes a client; the name may be null for `admin`. To be ended by `rados_shutdown`.
+        fn rados_create(*mut Cluster, *const c_char) -> c_int;
+        /// Before `rados_connect`; null looks where Ceph's tools do.
+        fn rados_conf_read_file(Cluster, *const c_char) -> c_int;
+        /// Before `rados_connect`, by one thread of the process at a time; null is `CEPH_ARGS`.
+        fn rados_conf_parse_env(Cluster, *const c_char) -> c_int;
+        /// Before `rados_connect`.
+        fn rados_conf_set(Cluster, *const c_char, *const c_char) -> c_int;
+        /// Once; blocks up to `client_mount_timeout`.
+        fn rados_connect(Cluster) -> c_int;
+        /// Last, with no pool left. Blocks.
+        fn rados_shutdown(Cluster);
+        /// Writes at most so many bytes, of which 37 are needed; returns how many, or an error.
+        fn rados_cluster_fsid(Cluster, *mut c_char, usize) -> c_int;
+        /// Connected; to be ended by `rados_ioctx_destroy`.
+        fn rados_ioctx_create(Cluster, *const c_char, *mut Pool) -> c_int;
+        /// Before the pool is used.
+        fn rados_ioctx_set_namespace(Pool, *const c_char);
+        /// The number of the pool.
+        fn rados_ioctx_get_id(Pool) -> i64;
+        /// With no image left.
+        fn rados_ioctx_destroy(Pool);
+    }
+    RBD {
+        /// Blocks; the snapshot may be null. To be ended by `rbd_close`.
+        fn rbd_open(Pool, *const c_char, *mut Image, *const c_char) -> c_int;
+        /// The same, and nothing is written.
+        fn rbd_open_read_only(Pool, *const c_char, *mut Image, *const c_char) -> c_int;
+        /// Blocks until every call has ended; gives the lock back.
+        fn rbd_close(Image) -> c_int;
+        /// Fills the structure, of which the size is given. May block.
+        fn rbd_stat(Image, *mut ImageState, usize) -> c_int;
+        /// May block.
+        fn rbd_get_features(Image, *mut u64) -> c_int;
+        /// Writes at most so many bytes, with a zero at the end.
+        fn rbd_get_id(Image, *mut c_char, usize) -> c_int;
+        /// Takes the lock and keeps it. Blocks.
+        fn rbd_lock_acquire(Image, c_int) -> c_int;
+        /// Writes whether this client has the lock, as far as it knows. May block.
+        fn rbd_is_exclusive_lock_owner(Image, *mut c_int) -> c_int;
+        /// Writes the mode and at most so many names, and how many; -ERANGE where there are more. Blocks.
+        fn rbd_lock_get_owners(Image, *mut c_int, *mut *mut c_char, *mut usize) -> c_int;
+        /// Frees so many names.
+        fn rbd_lock_get_owners_cleanup(*mut *mut c_char, usize);
+        /// Takes the lock from that owner, who can write no more. Blocks.
+        fn rbd_lock_break(Image, c_int, *const c_char) -> c_int;
+        /// Writes at most so many watchers, and how many; -ERANGE where there are more. Blocks.
+        fn rbd_watchers_list(Image, *mut Watcher, *mut usize) -> c_int;
+        /// Frees what so many watchers hold.
+        fn rbd_watchers_list_cleanup(*mut Watcher, usize);
+        /// Has a function called with the argument; writes the handle of that. Blocks.
+        fn rbd_update_watch(Image, *mut u64, OnChange, *mut c_void) -> c_int;
+        /// The function is not called any more once this has returned. Blocks.
+        fn rbd_update_unwatch(Image, u64) -> c_int;
+        /// Lists extents of a range, changed since a snapshot or, if that is null, stored at all. Blocks.
+        fn rbd_diff_iterate2(Image, *const c_char, u64, u64, u8, u8, OnExtent, *mut c_void) -> c_int;
+        /// Writes at most so many bytes with a zero at the end, and how many; -ENOENT where there is no such key. Blocks.
+        fn rbd_metadata_get(Image, *const c_char, *mut c_char, *mut usize) -> c_int;
+        /// Blocks.
+        fn rbd_metadata_set(Image, *const c_char, *const c_char) -> c_int;
+        /// A completion, to be released once.
+        fn rbd_aio_create_completion(*mut c_void, OnEnd, *mut RawCompletion) -> c_int;
+        /// The result, once it has ended: bytes of a read, 0, or a negative errno.
+        fn rbd_aio_get_return_value(RawCompletion) -> isize;
+        /// The library may keep it until the call has ended.
+        fn rbd_aio_release(RawCompletion);
+        /// The memory stays as it is until the call has ended. Where this and the next ones fail, the completion never ends.
+        fn rbd_aio_read(Image, u64, usize, *mut c_char, RawCompletion) -> c_int;
+        /// The memory stays as it is until the call has ended.
+        fn rbd_aio_write(Image, u64, usize, *const c_char, RawCompletion) -> c_int;
+        /// Does nothing to what is smaller than `rbd_discard_granularity_bytes`, 64 KiB.
+        fn rbd_aio_discard(Image, u64, u64, RawCompletion) -> c_int;
+        /// Exact, whatever the granularity.
+        fn rbd_aio_write_zeroes(Image, u64, usize, RawCompletion, c_int, c_int) -> c_int;
+        /// Ends once all that was written is durable.
+        fn rbd_aio_flush(Image, RawCompletion) -> c_int;
+    }
+}
+
+static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
+
+/// Ends the process at once by that code if the libraries are loaded. Their threads may wait for a cluster, and break down where the process
+/// takes itself apart around them.
+pub fn exit_if_loaded(code: u8) {
+    if LIBRARY.get().is_some() {
+        // SAFETY: what is left to be done at an exit is the libraries' own.
+        unsafe { libc::_exit(i32::from(code)) }
+    }
+}
+
+impl Library {
+    /// The functions; loads them when first called. [`Kind::NotFound`] names the package that is missing.
+    pub(super) fn get() -> Result<&'static Self, Error> {
+        let library = LIBRARY.get_or_init(Library::load);
+        library.as_ref().map_err(|why| Error::new(Kind::NotFound, why.clone()))
+    }
+}
+
+fn symbol((file, package): (&CStr, &str), name: &str) -> Result<*mut c_void, String> {
+    // SAFETY: the name ends with a zero. What runs when the library is loaded is the system's own code.
+    let library = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+    if library.is_null() {
+        return Err(format!(
+            "rbd: needs {}, which cannot be loaded: install {package}",
+            file.to_string_lossy()
+        ));
+    }
+    assert!(name.starts_with("rbd_") || name.starts_with("rados_"), "{name} is no function of Ceph");
+    let text = CString::new(name).expect("a name of a function has no zero");
+    // SAFETY: the library is loaded, and never unloaded; the name ends with a zero.
+    let symbol = unsafe { libc::dlsym(library, text.as_ptr()) };
+    if symbol.is_null() {
+        return Err(format!("rbd: {} has no {name}: install a newer {package}", file.to_string_lossy()));
+    }
+    Ok(symbol)
+}

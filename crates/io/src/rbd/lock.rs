@@ -1,0 +1,107 @@
+//! The lock of an image: one host at a time.
+
+use std::ffi::{CStr, CString};
+use std::ptr::null_mut;
+
+use spillway_core::{Error, Kind};
+
+use super::cluster::{RbdOptions, about, check};
+use super::image::OpenImage;
+use super::library::{self, Watcher};
+
+/// Most owners of a lock and clients of an image that are looked at.
+const CLIENTS_MAX: usize = 64;
+
+impl OpenImage {
+    /// Takes the lock, from a client that is gone or, where that is asked for, from any.
+    pub(super) fn lock(&self, options: &RbdOptions) -> Result<(), Error> {
+        let watchers =
+            self.watchers().map_err(|errno| about(options, errno, "its clients cannot be listed"))?;
+        for owner in self.owners().map_err(|errno| about(options, errno, "its lock cannot be read"))? {
+            let alive = watchers.iter().find(|(_, address)| *address == owner.to_string_lossy());
+            match alive {
+                Some(_) if options.take_over => self.break_lock(options, &owner)?,
+                Some((id, address)) => return Err(held(options, &format!("client.{id} at {address}"))),
+                // Its client is gone: the library takes it.
+                None => {}
+            }
+        }
+        // SAFETY: the image is open.
+        match check(unsafe { (self.library.rbd_lock_acquire)(self.image, library::LOCK_EXCLUSIVE) }) {
+            Ok(_) => Ok(()),
+            Err(libc::EROFS | libc::EBUSY | libc::EAGAIN | libc::EEXIST) => {
+                Err(held(options, "a client that came first"))
+            }
+            Err(errno) => Err(about(options, errno, "its lock cannot be taken")),
+        }
+    }
+
+    fn break_lock(&self, options: &RbdOptions, owner: &CStr) -> Result<(), Error> {
+        // SAFETY: the image is open, the name ends with a zero.
+        let broken = check(unsafe {
+            (self.library.rbd_lock_break)(self.image, library::LOCK_EXCLUSIVE, owner.as_ptr())
+        });
+        match broken {
+            // It was given back meanwhile.
+            Ok(_) | Err(libc::ENOENT) => Ok(()),
+            Err(errno) => Err(about(options, errno, "its lock cannot be broken")),
+        }
+    }
+
+    /// Addresses of the clients that have the lock.
+    fn owners(&self) -> Result<Vec<CString>, i32> {
+        let (mut mode, mut names, mut count) = (0, [null_mut(); CLIENTS_MAX], CLIENTS_MAX);
+        // SAFETY: the image is open, there is room for so many names.
+        let listed = check(unsafe {
+            (self.library.rbd_lock_get_owners)(self.image, &raw mut mode, names.as_mut_ptr(), &raw mut count)
+        });
+        match listed {
+            Err(libc::ENOENT) => return Ok(Vec::new()),
+            Err(errno) => return Err(errno),
+            Ok(_) => {}
+        }
+        assert!(count <= CLIENTS_MAX, "{count} owners where there is room for {CLIENTS_MAX}");
+        // SAFETY: so many names were written, each with a zero at its end.
+        let owners = names[..count].iter().map(|name| unsafe { CStr::from_ptr(*name) }.to_owned()).collect();
+        // SAFETY: they are freed once, after they were copied.
+        unsafe { (self.library.rbd_lock_get_owners_cleanup)(names.as_mut_ptr(), count) };
+        Ok(owners)
+    }
+
+    /// Numbers and addresses of the clients that have the image open.
+    fn watchers(&self) -> Result<Vec<(i64, String)>, i32> {
+        let none = Watcher { address: null_mut(), id: 0, cookie: 0 };
+        let (mut found, mut count) = ([none; CLIENTS_MAX], CLIENTS_MAX);
+        // SAFETY: the image is open, there is room for so many.
+        check(unsafe { (self.library.rbd_watchers_list)(self.image, found.as_mut_ptr(), &raw mut count) })?;
+        assert!(count <= CLIENTS_MAX, "{count} clients where there is room for {CLIENTS_MAX}");
+        let address = |watcher: &Watcher| {
+            // SAFETY: the address was written, with a zero at its end.
+            unsafe { CStr::from_ptr(watcher.address) }.to_string_lossy().into_owned()
+        };
+        let watchers = found[..count].iter().map(|watcher| (watcher.id, address(watcher))).collect();
+        // SAFETY: they are freed once, after they were copied.
+        unsafe { (self.library.rbd_watchers_list_cleanup)(found.as_mut_ptr(), count) };
+        Ok(watchers)
+    }
+
+    /// Whether this client still has the lock, if it took one, as the cluster says. A client that is locked out is told so.
+    pub(super) fn has_lock(&self) -> Result<bool, i32> {
+        self.writer()?;
+        let mut owner = 1;
+        if self.locked {
+            // SAFETY: the image is open, the place is ours.
+            check(unsafe { (self.library.rbd_is_exclusive_lock_owner)(self.image, &raw mut owner) })?;
+        }
+        Ok(owner != 0)
+    }
+}
+
+fn held(options: &RbdOptions, who: &str) -> Error {
+    let words = format!(
+        "{}: is locked by {who}: stop it first, or give --take-over, after which it can write no more; one that \
+         has died loses the lock within 30 s",
+        options.name
+    );
+    Error::new(Kind::Busy, words)
+}

@@ -1,0 +1,28 @@
+//! Images of Ceph RBD, through Ceph's own client library.
+//!
+//! What it is: [`open_rbd`] opens an image as a [`Storage`](spillway_core::Storage). librbd is loaded when the first one is opened. Its calls go on
+//! by themselves: their ends wake the tasks that wait for them.
+//!
+//! What it promises upwards: a call ends with what the cluster says of it, or fails with [`Kind::Io`](spillway_core::Kind::Io) after
+//! [`RbdOptions::timeout`]. The cluster may still do that one: no later call that overlaps it begins before it is known to be over. librbd's
+//! own cache is off: what was acknowledged has reached the cluster. An image with the feature `exclusive-lock` is locked until it is closed;
+//! once another client has taken the lock over, every call fails, and nothing is written any more.
+//!
+//! What it needs below: librados and librbd of Ceph 14 or later, and a cluster that does what it acknowledges.
+//!
+//! Locks: the state of a call, and of the health of the connection, are leaves.
+
+mod calls;
+mod cluster;
+mod completion;
+mod health;
+mod image;
+mod library;
+mod lock;
+mod name;
+mod storage;
+
+pub use cluster::RbdOptions;
+pub use library::exit_if_loaded;
+pub use name::ImageName;
+pub use storage::open_rbd;

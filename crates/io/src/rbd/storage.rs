@@ -1,0 +1,196 @@
+//! The calls of a [`Storage`] on an image. See [the module](super).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use spillway_core::env::within;
+use spillway_core::storage::{Connection, Moved};
+use spillway_core::sync::{AtomicBool, AtomicU64, Changes, GroupFlush, Mutex, Ordering, RangeSet};
+use spillway_core::{
+    Answer, BlockSize, Budget, ByteRange, Env, Error, Extent, FallocateMode, Geometry, IoBuf, Kind,
+    LocalFuture, Place, SECTOR, Storage, Workspace, Writers, task,
+};
+
+use super::cluster::RbdOptions;
+use super::health::Health;
+use super::image::OpenImage;
+use crate::file::identity_of;
+use crate::runtime::blocking::call_on_blocking_thread;
+
+/// Calls that nobody waits for any more, from which on no other begins.
+const LATE_MAX: usize = 1024;
+
+/// Objects are as large as that at most; larger ones are better for no request.
+const OBJECT_BYTES_MAX: u64 = 32 << 20;
+
+/// Opens the image that `options` name, and says what is worth knowing about it. Errors say what is missing, who has the lock, or that the
+/// cluster does not answer.
+pub async fn open_rbd(
+    options: RbdOptions,
+    env: Arc<dyn Env>,
+    budget: &Arc<Budget>,
+) -> Result<(Arc<dyn Storage>, Vec<String>), Error> {
+    let (name, timeout, of) = (options.name.to_string(), options.timeout, env.clone());
+    let room =
+        timeout.map(|_| Workspace::new("requests to a cluster", budget, options.room_bytes)).transpose()?;
+    let opening = call_on_blocking_thread(move || Image::open(&options, room, of));
+    let image = match timeout {
+        None => opening.await?,
+        Some(timeout) => within(&*env, timeout, opening).await.unwrap_or_else(|| {
+            Err(Error::new(
+                Kind::NoDevice,
+                format!("{name}: the cluster does not answer within --origin-timeout"),
+            ))
+        })?,
+    };
+    let mut notes = Vec::new();
+    if !image.geometry.read_only && !image.locked {
+        notes.push(format!(
+            "{name}: without the feature exclusive-lock nothing keeps others from writing to it"
+        ));
+    }
+    let image = Arc::new(image);
+    let kept = image.clone();
+    image.env.spawn(Place::Background, task(move || kept.keep()));
+    Ok((Arc::new(Rbd(image)), notes))
+}
+
+/// An open image, as a storage.
+struct Rbd(Arc<Image>);
+
+/// One that was never used blocks until it is closed.
+impl Drop for Rbd {
+    fn drop(&mut self) {
+        drop(self.0.open.lock().take());
+        self.0.closing.wake_all();
+    }
+}
+
+pub(super) struct Image {
+    pub(super) name: String,
+    /// Absent once it is closed.
+    pub(super) open: Mutex<Option<Arc<OpenImage>>>,
+    pub(super) geometry: Geometry,
+    pub(super) locked: bool,
+    pub(super) size: AtomicU64,
+    pub(super) timeout: Option<Duration>,
+    /// Memory of calls where they may be given up: the caller has its own back then, and the call goes on.
+    pub(super) room: Option<Workspace>,
+    /// Ranges of changes that nobody waits for any more, and that the cluster may still do.
+    pub(super) late: RangeSet,
+    /// The image says that this one has written to it last.
+    pub(super) signed: AtomicBool,
+    pub(super) signing: GroupFlush,
+    pub(super) health: Health,
+    /// It is closed.
+    pub(super) closing: Changes,
+    pub(super) env: Arc<dyn Env>,
+}
+
+impl Image {
+    fn open(options: &RbdOptions, room: Option<Workspace>, env: Arc<dyn Env>) -> Result<Self, Error> {
+        let open = OpenImage::open(options)?;
+        let name = options.name.to_string();
+        let failed = |errno| {
+            let kind = Kind::of_errno(errno);
+            Error::new(kind, format!("{name}: its header cannot be read ({})", kind.errno_name()))
+        };
+        let (bytes, object_bytes) = open.sizes().map_err(failed)?;
+        let last = open.writer().map_err(failed)?;
+        let size = bytes / SECTOR * SECTOR;
+        if size == 0 {
+            return Err(Error::invalid(format!(
+                "{name}: the image has {bytes} bytes, less than a block of {SECTOR}"
+            )));
+        }
+        let geometry = Geometry {
+            size,
+            block_size: BlockSize::SECTOR,
+            optimal_io: object_bytes.clamp(SECTOR, OBJECT_BYTES_MAX) as u32,
+            read_only: options.read_only,
+            volatile: false,
+            write_through: false,
+            discards: true,
+            fast_zeroes: true,
+            rotational: false,
+            identity: identity_of(&open.identity(options)?),
+            writers: (!options.read_only).then_some(Writers { last, own: (env.random() as u32).max(1) }),
+        };
+        Ok(Self {
+            locked: open.locked,
+            open: Mutex::new(Some(Arc::new(open))),
+            geometry,
+            size: AtomicU64::new(size),
+            timeout: options.timeout,
+            room,
+            late: RangeSet::new(LATE_MAX),
+            signed: AtomicBool::new(false),
+            signing: GroupFlush::default(),
+            health: Health::new(name.clone(), env.now()),
+            closing: Changes::default(),
+            name,
+            env,
+        })
+    }
+
+    /// The image, unless it is closed or another client has taken it over.
+    pub(super) fn present(&self) -> Result<Arc<OpenImage>, Kind> {
+        if self.health.is_fenced() {
+            return Err(Kind::Io);
+        }
+        self.open.lock().clone().ok_or(Kind::Io)
+    }
+}
+
+impl Storage for Rbd {
+    fn geometry(&self) -> Geometry {
+        Geometry { size: self.0.size.load(Ordering::Acquire), ..self.0.geometry }
+    }
+
+    fn look(&self) -> LocalFuture<Result<(), Kind>> {
+        Box::pin(self.0.clone().look())
+    }
+
+    fn memory_alignment(&self) -> usize {
+        1
+    }
+
+    /// Each write answers for itself.
+    fn direct(&self) -> bool {
+        true
+    }
+
+    fn connection(&self) -> Connection {
+        self.0.health.connection(self.0.env.coarse_now())
+    }
+
+    /// What was acknowledged is at the cluster: no failure of a later call loses it.
+    fn losses(&self) -> Option<Result<(), Kind>> {
+        Some(Ok(()))
+    }
+
+    fn read(&self, at: u64, buf: IoBuf, done: usize) -> LocalFuture<Moved> {
+        Box::pin(self.0.clone().read(at, buf, done))
+    }
+
+    fn write(&self, at: u64, buf: IoBuf, done: usize, durable: bool) -> LocalFuture<Moved> {
+        Box::pin(self.0.clone().write(at, buf, done, durable))
+    }
+
+    fn sync(&self) -> LocalFuture<Result<(), Kind>> {
+        let image = self.0.clone();
+        Box::pin(async move { image.flush().await })
+    }
+
+    fn zero(&self, range: ByteRange, mode: FallocateMode) -> LocalFuture<Result<(), Kind>> {
+        Box::pin(self.0.clone().zero(range, mode))
+    }
+
+    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
+        Answer::pending(self.0.clone().extents(range, count_max))
+    }
+
+    fn close(&self) -> LocalFuture<()> {
+        Box::pin(self.0.clone().close())
+    }
+}
