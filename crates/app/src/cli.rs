@@ -137,6 +137,11 @@ pub(crate) enum Command {
     /// Clients may continue; their writes go to the origin. Ends when the origin is complete. To use the cache again:
     /// spillway set DEVICE cleaner 0
     Drain(DeviceOption),
+    /// Write back a write cache, flush and stop a device, so that another host can open its origin
+    ///
+    /// The origin is complete then, and the lock of an RBD image is released. Clients are disconnected at the end. If writing back fails,
+    /// the device goes on, and its cache keeps the dirty blocks.
+    HandOver(DeviceOption),
     /// Make a block device of a device, as root; with a file system and mounted where that is asked for
     ///
     /// Sets up a loop device over the file of a server that was started with --mount, by root or by who calls sudo. It holds the device:
@@ -191,6 +196,7 @@ mod tests {
             "spillway ram --socket /tmp/s --socket-mode 0660 --socket-group disk --mount /mnt --allow-other",
             "spillway cache --origin o --cache c --create --block-size 4K --max-age 1000 --cleaner --ack committed",
             "spillway drain cache0",
+            "spillway hand-over cache0",
             "spillway serve config.toml --log-format json -vv",
             "spillway ls --json",
             "spillway get ram0",

@@ -1,4 +1,4 @@
-//! The commands that talk to running servers: `ls`, `get`, `set`, `reset`, `resize`, `drain`, `save`, `load`, `attach`, `detach`, `stop`.
+//! The commands that talk to running servers: `ls`, `get`, `set`, `reset`, `resize`, `drain`, `hand-over`, `save`, `load`, `attach`, `detach`, `stop`.
 
 mod attach;
 mod connection;
@@ -22,7 +22,7 @@ use connection::{Connection, QUESTION_PATIENCE, change, is_read, listing, unexpe
 
 pub(crate) use attach::{attach, detach};
 pub(crate) use connection::print;
-pub(crate) use drain::drain;
+pub(crate) use drain::{drain, hand_over};
 pub(crate) use image::{load, save};
 pub(crate) use resize::resize;
 

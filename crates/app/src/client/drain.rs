@@ -1,4 +1,5 @@
 //! `spillway drain`: starts to empty a write cache, once it has what a page cache over it had, shows how far that is, and waits for its end.
+//! `spillway hand-over` does that, and stops the device: the cache stays empty in between.
 
 use std::io::{IsTerminal, stderr};
 use std::thread::sleep;
@@ -9,6 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use spillway_export::control::{Operation, Reply};
 
 use super::connection::{Connection, print, unexpected};
+use super::stop;
 use crate::exit::{Exit, Failure};
 use crate::runtime_folder::RuntimeFolder;
 
@@ -25,6 +27,23 @@ const TOTAL: &str = "drain_total";
 /// See the head of this file.
 pub(crate) fn drain(folder: &RuntimeFolder, device: String) -> Result<()> {
     let mut connection = Connection::to_device(folder, &device)?;
+    if !has_cache(&mut connection, &device)? {
+        let message = format!("device {device} has no write cache: there is nothing to drain");
+        return Err(Failure::new(Exit::Missing, message).into());
+    }
+    run(connection, device)
+}
+
+/// See the head of this file.
+pub(crate) fn hand_over(folder: &RuntimeFolder, device: String) -> Result<()> {
+    let mut connection = Connection::to_device(folder, &device)?;
+    if has_cache(&mut connection, &device)? {
+        run(connection, device.clone())?;
+    }
+    stop(folder, device)
+}
+
+fn run(mut connection: Connection, device: String) -> Result<()> {
     begin(&mut connection, &device)?;
     let bar = bar();
     loop {
@@ -49,17 +68,15 @@ pub(crate) fn drain(folder: &RuntimeFolder, device: String) -> Result<()> {
     }
 }
 
-/// Starts the drain, if the device has a cache.
+fn has_cache(connection: &mut Connection, device: &str) -> Result<bool> {
+    match connection.ask(&Operation::Attributes { device: device.to_owned() })? {
+        Reply::Attributes(rows) => Ok(rows.iter().any(|row| row.name == STATE)),
+        other => Err(unexpected(&other)),
+    }
+}
+
 fn begin(connection: &mut Connection, device: &str) -> Result<()> {
     let attribute = "drain".to_owned();
-    let rows = match connection.ask(&Operation::Attributes { device: device.to_owned() })? {
-        Reply::Attributes(rows) => rows,
-        other => return Err(unexpected(&other)),
-    };
-    if rows.iter().all(|row| row.name != STATE) {
-        let message = format!("device {device} has no write cache: there is nothing to drain");
-        return Err(Failure::new(Exit::Missing, message).into());
-    }
     match connection.ask(&Operation::Set { device: device.to_owned(), attribute, value: 1.into() })? {
         Reply::Done => Ok(()),
         other => Err(unexpected(&other)),
