@@ -7,6 +7,7 @@
 mod acknowledged;
 pub mod binary;
 pub mod clients;
+mod cluster;
 mod connection;
 pub mod counted;
 mod drive;
@@ -31,6 +32,7 @@ mod vitals;
 mod wait;
 
 pub use acknowledged::{Acknowledged, PART, Way};
+pub use cluster::{Cluster, Owner, Store};
 pub use connection::FuseConnection;
 pub use drive::Drive;
 pub use loop_device::LoopDevice;

@@ -67,7 +67,7 @@ pub fn maps_what_is_allocated(server: &Server) {
 }
 
 /// Extents as nbdinfo reports them, neighbours of one kind joined: description, offset, length.
-fn map(server: &Server) -> Vec<(String, u64, u64)> {
+pub fn map(server: &Server) -> Vec<(String, u64, u64)> {
     let found = json(&["--map", "--json", &server.uri()]);
     let mut extents: Vec<(String, u64, u64)> = Vec::new();
     for extent in found.as_array().expect("a list") {
