@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread::{Builder, Thread, current, park};
 
 use futures_channel::oneshot;
@@ -41,9 +41,15 @@ struct State {
 impl Blocking {
     /// Makes `wanted` threads, or as many as there can be. What the system says where there is none at all.
     pub(crate) fn start(&self, wanted: usize) -> io::Result<()> {
+        // Each has to begin before this returns: a beginning thread asks for memory, and breaks down where that is refused.
+        let (begins, begun) = mpsc::channel::<()>();
         for count in 0..wanted {
-            let queue = self.queue.clone();
-            match Builder::new().name("spillway-call".into()).spawn(move || queue.serve()) {
+            let (queue, begins) = (self.queue.clone(), begins.clone());
+            let serve = move || {
+                drop(begins);
+                queue.serve();
+            };
+            match Builder::new().name("spillway-call".into()).spawn(serve) {
                 Ok(_) => {}
                 Err(error) if count == 0 => return Err(error),
                 Err(error) => {
@@ -54,6 +60,9 @@ impl Blocking {
                 }
             }
         }
+        drop(begins);
+        let ended = begun.recv();
+        assert!(ended.is_err(), "nothing is sent");
         Ok(())
     }
 
@@ -152,7 +161,6 @@ pub(crate) async fn call_on_blocking_thread<T: Send + 'static>(
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
-    use std::sync::mpsc;
     use std::task::Poll;
 
     use super::*;
