@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::chown;
 use std::os::unix::net::UnixStream;
@@ -374,6 +375,17 @@ impl Server {
     pub fn signal(&self, signal: Signal) {
         let id = i32::try_from(self.child.id()).expect("the kernel's ids fit");
         kill_process(Pid::from_raw(id).expect("an id is not 0"), signal).expect("the server is our child");
+        if signal == Signal::STOP {
+            until("each of its threads has stopped", || self.is_stopped().then_some(()));
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("the server is our child");
+        // One that has ended meanwhile runs no more.
+        let status =
+            |task: io::Result<fs::DirEntry>| fs::read_to_string(task.ok()?.path().join("status")).ok();
+        tasks.filter_map(status).all(|status| status.contains("State:\tT"))
     }
 
     /// Waits for the end.
