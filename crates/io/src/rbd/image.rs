@@ -153,7 +153,8 @@ impl OpenImage {
 
     /// Stored and absent extents of `range`, at most so many.
     pub(super) fn extents(&self, range: ByteRange, count_max: usize) -> Result<Vec<Extent>, i32> {
-        let mut listing = Listing { at: range.offset, extents: Vec::new(), count_max };
+        let end = range.offset + range.len;
+        let mut listing = Listing { at: range.offset, end, extents: Vec::new(), count_max };
         // SAFETY: the image is open, and the list outlives the call.
         let result = check(unsafe {
             let list = (&raw mut listing).cast::<c_void>();
@@ -163,16 +164,17 @@ impl OpenImage {
         match result {
             Err(errno) if listing.extents.len() < count_max => return Err(errno),
             Err(_) => {}
-            Ok(_) => listing.put(range.offset + range.len, range.offset + range.len),
+            Ok(_) => listing.put(end, end),
         }
         listing.extents.truncate(count_max);
         Ok(listing.extents)
     }
 }
 
-/// Extents so far, up to a byte of the image.
+/// Extents so far, up to a byte of the image, of those before `end`.
 struct Listing {
     at: u64,
+    end: u64,
     extents: Vec<Extent>,
     count_max: usize,
 }
@@ -181,7 +183,7 @@ impl Listing {
     /// A hole up to byte `start`, and what is stored from there to `end`, of what comes after the last.
     fn put(&mut self, start: u64, end: u64) {
         assert!(start <= end, "an extent from {start} to {end}");
-        let start = start.max(self.at);
+        let (start, end) = (start.clamp(self.at, self.end), end.min(self.end));
         Extent::hole(start - self.at).append_to(&mut self.extents);
         Extent::stored(end.saturating_sub(start)).append_to(&mut self.extents);
         self.at = end.max(start);
@@ -211,10 +213,11 @@ mod tests {
 
     #[test]
     fn extents_are_joined_and_end_with_the_range() {
-        let mut listing = Listing { at: 10, extents: Vec::new(), count_max: 10 };
-        [(0, 20), (20, 30), (50, 60), (60, 60)].into_iter().for_each(|(start, end)| listing.put(start, end));
-        listing.put(100, 100);
-        let wanted = [Extent::stored(20), Extent::hole(20), Extent::stored(10), Extent::hole(40)];
+        let mut listing = Listing { at: 10, end: 100, extents: Vec::new(), count_max: 10 };
+        let found = [(0, 20), (20, 30), (50, 60), (60, 60), (99, 140), (150, 160), (100, 100)];
+        found.into_iter().for_each(|(start, end)| listing.put(start, end));
+        let wanted = [Extent::stored(20), Extent::hole(20), Extent::stored(10), Extent::hole(39)];
+        let wanted = [&wanted[..], &[Extent::stored(1)]].concat();
         assert_eq!(listing.extents, wanted);
     }
 }
