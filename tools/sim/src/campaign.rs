@@ -117,6 +117,7 @@ pub fn sequence(row: &'static Row, len: u32, index: u64) -> Result<Tally, Box<Br
             network: None,
             large_sectors: false,
             beside: None,
+            shared: None,
         }
     };
     let mut tally = Tally::default();

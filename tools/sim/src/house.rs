@@ -15,7 +15,7 @@ use spillway_core::buffer::Buffers;
 use spillway_core::{Budget, Env};
 use spillway_sim::disk::{Disk, Medium, Tear};
 use spillway_sim::model::{End, Violation};
-use spillway_sim::workload::{Act, Step};
+use spillway_sim::workload::Step;
 use spillway_sim::world::World;
 
 use self::neighbour::Neighbour;
@@ -88,7 +88,6 @@ impl House {
         let buffers = buffers_of(scenario);
         buffers.enter();
         let budget = row.budget(scenario.tight);
-        let answers: Rc<Cell<u64>> = Rc::default();
         story.model.borrow_mut().set_losing(row.is_durable() && phase.loses());
         story.model.borrow_mut().set_late(scenario.network.is_some());
         // What cannot be read stays so in later phases.
@@ -97,19 +96,20 @@ impl House {
             site: Rc::default(),
             model: story.model.clone(),
             world: world.clone(),
-            answers: answers.clone(),
+            answers: Rc::default(),
             violation: Rc::default(),
             numbers: story.numbers.clone(),
             knobs: row.knobs,
             setups: row.setups,
             resets: Rc::default(),
-            others: Rc::new(Others::new(budget.clone())),
+            others: Rc::new(Others::new(budget.clone(), scenario.shared)),
             growth: Rc::new(Growth::new(disks.first().filter(|_| row.is_durable()))),
             steps: Rc::default(),
             looks: story.looks.clone(),
             faulty: phase.faulty() || bad,
             reads_fail: phase.reads_fail() || bad || row.remote && phase.faulty(),
             commits: row.commits,
+            durable: row.is_durable(),
             spill: spill_of(row, phase.spoils() || bad, force),
             payloads: Rc::default(),
             client: None,
@@ -122,7 +122,7 @@ impl House {
             disks,
             budget,
             refused: scenario.refused,
-            answers,
+            answers: visitor.answers.clone(),
             drained: Cell::default(),
             stopped: Cell::default(),
             force,
@@ -132,7 +132,7 @@ impl House {
             buffers,
             network: scenario.network,
             neighbour: scenario.beside.map(|row| Neighbour::new(row, &visitor, seed)),
-            steady: phase.steps.iter().all(|step| !matches!(step.act, Act::Reset { .. })),
+            steady: phase.is_steady(),
             visitor,
         }
     }

@@ -4,6 +4,7 @@
 pub mod campaign;
 mod dropping;
 mod enlarging;
+mod faults;
 mod fuse;
 mod growing;
 mod house;

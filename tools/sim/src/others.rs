@@ -20,6 +20,8 @@ pub(crate) struct Others {
     held: RefCell<Option<Charge>>,
     /// They took some at any time.
     came: Cell<bool>,
+    /// What they leave to several devices from the beginning, where they take the rest.
+    leave_first: Option<&'static str>,
     /// What devices had taken when all of them had been opened.
     base: Cell<u64>,
     /// Of devices that take memory for nothing but what they hold.
@@ -29,9 +31,9 @@ pub(crate) struct Others {
 }
 
 impl Others {
-    pub(crate) fn new(budget: Arc<Budget>) -> Self {
+    pub(crate) fn new(budget: Arc<Budget>, leave_first: Option<&'static str>) -> Self {
         let (held, came, base, models, spilling) = Default::default();
-        Self { budget, held, came, base, models, spilling }
+        Self { budget, held, came, leave_first, base, models, spilling }
     }
 
     /// A device is one of them that spills; it says how many bytes in memory can leave.
@@ -53,6 +55,7 @@ impl Others {
     pub(crate) fn settle(&self, several: bool) {
         self.came.set(several);
         self.base.set(self.budget.used());
+        self.leave_first.into_iter().for_each(|left| self.leave(left));
     }
 
     /// Bytes that must be left though a write found none that was made alone: all devices together, at worst, hold less.
@@ -117,7 +120,7 @@ mod tests {
 
     #[test]
     fn they_take_all_but_what_they_leave_and_give_it_back() {
-        let others = Others::new(Budget::new(100 << 10));
+        let others = Others::new(Budget::new(100 << 10), None);
         assert!(!others.may_refuse(Kind::NoSpace));
         others.leave("16K");
         assert_eq!(others.budget.room(), 16 << 10);
@@ -126,6 +129,9 @@ mod tests {
         others.leave("all");
         assert_eq!(others.budget.room(), 100 << 10);
         assert!(others.may_refuse(Kind::NoSpace) && !others.may_refuse(Kind::Io));
+        let others = Others::new(Budget::new(100 << 10), Some("16K"));
+        others.settle(true);
+        assert_eq!(others.budget.room(), 16 << 10);
     }
 
     #[test]

@@ -74,13 +74,12 @@ impl Visitor {
         error("page_cache").is_err() && error("write_cache").is_ok_and(|error| error != Value::None)
     }
 
-    /// Whether a write that began as `number` may have found no memory. A discard takes none.
+    /// Whether a write that began as `number` may have found no memory. A discard takes none, and what has a disk waits for it.
     pub(crate) fn may_be_refused(&self, op: Op, kind: Kind, number: Number) -> bool {
-        let takes_memory = matches!(op, Op::Write | Op::WriteZeroes);
-        let room = self.site().room.as_ref().filter(|_| takes_memory);
-        room.is_some_and(|room| {
-            room.may_refuse(kind, number, &self.model.borrow()) || self.others.may_refuse(kind)
-        })
+        let takes_memory = matches!(op, Op::Write | Op::WriteZeroes) && !self.durable;
+        let room = self.site().room.as_ref();
+        let limited = || room.is_some_and(|room| room.may_refuse(kind, number, &self.model.borrow()));
+        takes_memory && (self.others.may_refuse(kind) || limited())
     }
 }
 

@@ -1,35 +1,21 @@
 //! One simulated story: a stack, and what happens to it from one power cut to the next.
-//!
-//! What goes wrong with a disk, by what the layers above promise:
-//!
-//! - Calls fail and stop short, sectors become unreadable, and a disk loses its power alone: everywhere. Reads fail only for a reason,
-//!   and what they show is true.
-//! - What was not synced is lost, reported once: on the disk of a file, and on a write cache's origin. On the cache's own disk a block
-//!   would go back to what it held before, which is another block's data: without checksums nothing can tell.
-//! - Rot and misdirected writes: on the same disks, for the same reason. Neither has checksums, so that what was stored wrong is read
-//!   as it is; but it stays where it is, and goes when it is written again.
-//! - All of this on a disk that is spilled to, and reads that come from the wrong place: there each page has a checksum, and is read as it was written or not at all.
-//! - A flush is ignored: on the disk of a file, on a write cache's origin and on a disk that is spilled to. What it was to cover may be
-//!   gone after a power cut, and then alone.
-//! - A call hangs for long, or until the power goes: everywhere. Nothing fails for it.
-//! - A disk keeps its power when the machine stops, as after a kill, where nothing is planned to fail on it: what a failed sync
-//!   forgot is lost without a word to the next process, whatever it does.
 
 use std::fmt;
 
-use spillway_core::Kind;
 use spillway_core::random::Random;
 
+use crate::faults::draw_plan;
 use crate::growing::put_growth;
 use crate::network::Way;
 use crate::row::{Row, is_command};
 use crate::scans;
 use crate::scatter::scattered;
 use crate::spill;
+use crate::stacks::COMPANY;
 use crate::sweeps::put_sweeps;
 use crate::tides::put_tides;
 use crate::words::{words, write_plan};
-use spillway_sim::disk::{Call, Effect, Fault, Latency, Plan};
+use spillway_sim::disk::{Call, Effect, Fault, Plan};
 use spillway_sim::workload::{Act, Shape, Step, swarm};
 use spillway_sim::world::Order;
 
@@ -41,6 +27,9 @@ const VOLATILE_PHASES_MAX: u64 = 3;
 
 /// Most steps of a phase.
 const STEPS_MAX: u64 = 40;
+
+/// What two devices have of the memory that they share once both are open.
+const SHARED: [Option<&str>; 4] = [None, Some("4M"), Some("1M"), Some("256K")];
 
 /// From power on to power off.
 #[derive(Clone, Debug)]
@@ -88,6 +77,8 @@ pub struct Scenario {
     pub network: Option<Way>,
     /// A second device in the same server, blank in each phase, with nothing that fails.
     pub beside: Option<&'static Row>,
+    /// What is left of the memory that both share, where others take the rest.
+    pub shared: Option<&'static str>,
 }
 
 impl Scenario {
@@ -128,8 +119,9 @@ impl Scenario {
         // What a disk has lost or stored wrong is merged with what is written beside it: no block of such a disk has to be whole.
         let sound = !phases.iter().any(Phase::faulty);
         let large_sectors = sound && Random(seed ^ 0x7365_6374_6f72_7300).below(2) == 0;
-        let beside = put_second(&mut Random(seed ^ 0x7365_636f_6e64), row, &mut phases);
-        Self { row, seed, phases, tight, refused, idle_workers, large_sectors, network, beside }
+        let spare = !tight && !refused;
+        let (beside, shared) = put_second(&mut Random(seed ^ 0x7365_636f_6e64), row, spare, &mut phases);
+        Self { row, seed, phases, tight, refused, idle_workers, large_sectors, network, beside, shared }
     }
 
     /// Whether a request may fail at all.
@@ -163,6 +155,11 @@ impl Phase {
     /// The same, to be changed.
     pub fn plan_mut(&mut self, number: usize) -> &mut Plan {
         if number == 0 { &mut self.plan } else { &mut self.cache_plan }
+    }
+
+    /// Whether nobody resets the device.
+    pub fn is_steady(&self) -> bool {
+        self.steps.iter().all(|step| !matches!(step.act, Act::Reset { .. }))
     }
 
     /// Whether a disk is to fail.
@@ -268,28 +265,26 @@ fn draw_knobs(row: &Row, random: &mut Random) -> Vec<(usize, usize)> {
     drawn
 }
 
-/// `plain`: the device's sectors are the disk's, so that what is lost or stored wrong is known by its sector.
-fn draw_plan(random: &mut Random, faulty: bool, steps: u64, plain: bool) -> Plan {
-    let count = if faulty { random.below(4) } else { 0 };
-    let faults: Vec<Fault> = (0..count).map(|_| draw_fault(random, plain)).collect();
-    let cut_at = (random.below(4) > 0).then(|| random.below(8 + steps * 4));
-    let latency = Latency::ALL[random.below(Latency::ALL.len() as u64) as usize];
-    let alone = faulty && cut_at.is_some() && random.below(4) == 0;
-    let buffered =
-        faults.iter().any(|fault: &Fault| fault.effect == Effect::Lose && fault.nth.is_multiple_of(2));
-    Plan { faults, cut_at, alone, buffered, latency }
-}
-
-/// Which second device there is, and what its clients do.
-fn put_second(random: &mut Random, row: &Row, phases: &mut [Phase]) -> Option<&'static Row> {
-    let rows = row.beside;
-    let second = *rows.get(random.below(rows.len().max(1) as u64) as usize)?;
+/// Which second device there is, and what its clients do; and what is left to both. `spare`: there is memory for it.
+fn put_second(
+    random: &mut Random,
+    row: &Row,
+    spare: bool,
+    phases: &mut [Phase],
+) -> (Option<&'static Row>, Option<&'static str>) {
+    let (rows, shared) = match row.beside {
+        // What is reset takes memory again, or is no device any more.
+        [] if !spare || !phases.iter().all(Phase::is_steady) || random.below(8) > 0 => return (None, None),
+        [] => (COMPANY, SHARED[random.below(4) as usize]),
+        rows => (rows, None),
+    };
+    let second = rows[random.below(rows.len() as u64) as usize];
     for phase in phases {
         let mut beside = Phase::draw(second, random, false).steps;
         put_tides(random, (row, second), (&mut phase.steps, &mut beside), &mut phase.knobs);
         phase.beside = beside;
     }
-    Some(second)
+    (Some(second), shared)
 }
 
 /// In a quarter of the stories a call hangs.
@@ -330,28 +325,6 @@ fn put_ignored(random: &mut Random, phases: &mut [Phase]) {
     phase.keeps_power[0] = false;
 }
 
-fn draw_fault(random: &mut Random, plain: bool) -> Fault {
-    let effect = [
-        Effect::Fail(Kind::Io),
-        Effect::Fail(Kind::NoSpace),
-        Effect::Fail(Kind::NotSupported),
-        Effect::Short,
-        Effect::GoBad,
-        Effect::Lose,
-        Effect::Rot,
-        Effect::Misdirect,
-    ][random.below(if plain { 8 } else { 5 }) as usize];
-    let call = match effect {
-        Effect::GoBad => Some(Call::Read),
-        Effect::Rot | Effect::Misdirect => Some(Call::Write),
-        _ => [None, Some(Call::Read), Some(Call::Write), Some(Call::Sync), Some(Call::Zero)]
-            [random.below(5) as usize],
-    };
-    let sticky = random.below(3) == 0 && !matches!(effect, Effect::Lose | Effect::GoBad);
-    let nth_max = [4, 20][random.below(2) as usize];
-    Fault { call, nth: random.below(nth_max), effect, sticky }
-}
-
 /// One line for each thing that happens.
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -362,6 +335,9 @@ impl fmt::Display for Scenario {
         };
         let sectors = if self.large_sectors { ", large sectors" } else { "" };
         writeln!(f, "stack {}, {} idle workers{memory}{sectors}", self.row.name, self.idle_workers)?;
+        if let Some(left) = self.shared {
+            writeln!(f, "  {left} of memory are left to both devices")?;
+        }
         if let Some(way) = &self.network {
             writeln!(f, "  clients come by {way:?}")?;
         }

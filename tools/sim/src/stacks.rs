@@ -230,11 +230,7 @@ pub const STACKS: &[Row] = &[
             ("bring_back", &["always", "never"]),
             ("spill_high_watermark", &["90", "100"]),
         ],
-        beside: &[
-            &Row { name: "beside: zram-shared", bytes: 4 << 20, spill: Some(6 << 20), ..SHARED },
-            &Row { name: "beside: zram", config: |bytes| zram(bytes, "lz4", vec![]), bytes: 4 << 20, ..ZRAM },
-            &PAGE_CACHE,
-        ],
+        beside: COMPANY,
         ..SHARED
     },
     Row {
@@ -304,6 +300,13 @@ pub const STACKS: &[Row] = &[
         ..ZRAM
     },
     Row { name: "delay-zram", config: |bytes| zram(bytes, "lz4", vec![delay()]), ..ZRAM },
+];
+
+/// What there is beside any of them, now and then.
+pub(crate) const COMPANY: &[&Row] = &[
+    &Row { name: "beside: zram-shared", bytes: 4 << 20, spill: Some(6 << 20), ..SHARED },
+    &Row { name: "beside: zram", config: |bytes| zram(bytes, "lz4", vec![]), bytes: 4 << 20, ..ZRAM },
+    &PAGE_CACHE,
 ];
 
 const DURABLE: Row = Row {

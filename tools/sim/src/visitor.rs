@@ -67,6 +67,8 @@ pub(crate) struct Visitor {
     pub(crate) reads_fail: bool,
     /// Every write that is acknowledged is durable.
     pub(crate) commits: bool,
+    /// What it acknowledges and flushes survives a crash.
+    pub(crate) durable: bool,
     /// Of a stack that spills, what is known of its disk.
     pub(crate) spill: Option<Rc<Spill>>,
     /// Bytes of the clients' buffers, which the server of each charges. What was withdrawn may be in use until the end.
@@ -161,6 +163,7 @@ impl Visitor {
         if let (Err(error), false) = (stored, self.faulty)
             && !(error.kind == Kind::NoDevice && self.spill.is_some() && !(had && self.has_spill_file()))
             && !self.may_refuse_setting(name, error.kind)
+            && !self.others.may_refuse(error.kind)
             && !self.resets.may_refuse(name, error.kind, resets)
         {
             self.fail(Violation(format!("setting {name} to {} fails: {error}", values[value])));

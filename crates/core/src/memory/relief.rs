@@ -7,7 +7,8 @@
 //!        '----------------- try again <-----------------'
 //! ```
 //!
-//! A request gives up once a round of attempts has freed nothing, and no reclaimer has anything left to try.
+//! A request gives up once a round of attempts has freed nothing, and no reclaimer has anything left to try. Where none has from the
+//! beginning, it tries once more, for what they gave back at once.
 
 use std::time::Duration;
 
@@ -73,10 +74,11 @@ impl Round {
         self.attempts.retain(|attempt| !attempt.is_made());
         if self.attempts.is_empty() {
             let reclaimed = reclaim.reclaimed();
-            let anew = self.reclaimed.replace(reclaimed) != Some(reclaimed);
-            self.attempts = reclaim.ask(anew);
+            let before = self.reclaimed.replace(reclaimed);
+            self.attempts = reclaim.ask(before != Some(reclaimed));
             if self.attempts.is_empty() {
-                return false;
+                // What was given back at once may be enough.
+                return before.is_none();
             }
         } else if mutant::on("relief: refuse after the first memory that comes free") {
             return false;

@@ -47,6 +47,7 @@ impl Neighbour {
             faulty: false,
             reads_fail: false,
             commits: row.commits,
+            durable: row.is_durable(),
             spill: row.spill.map(|bytes| Rc::new(Spill::new(bytes, false, false))),
             client: None,
             ..first.clone()

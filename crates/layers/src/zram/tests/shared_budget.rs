@@ -109,6 +109,16 @@ fn memory_that_another_device_keeps_warm_or_loose_is_no_reason_to_refuse() {
     check(&second, 1000, 100);
 }
 
+#[test]
+fn what_another_device_gives_back_at_once_is_tried() {
+    let first = bench(sized(1 << 30));
+    let second = beside(&first);
+    (0..100).for_each(|slot| first.write(slot, &raw(slot)).unwrap());
+    first.discard(0, 100 << 12);
+    first.budget.set_limit(first.budget.used());
+    assert_eq!(fill(&second, 90), 90, "nothing is moved together, and nothing leaves");
+}
+
 /// A write of `second` that waits for memory.
 fn waiting(second: &Bench, slot: u64) -> Submission {
     let mut write = second.seam.submit(Request::write(slot * PAGE as u64, IoBuf::copy_of(&raw(1000 + slot))));
