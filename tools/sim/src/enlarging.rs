@@ -52,8 +52,12 @@ impl Visitor {
                     self.sectors()
                 )));
             }
-            // What grows in memory may find none as a write does.
-            Err(error) if !self.faulty && !self.may_be_refused(Op::Write, error.kind, begun) => {
+            // What grows in memory may find none as a write does, and what is known of a disk is in memory too.
+            Err(error)
+                if !self.faulty
+                    && !self.may_be_refused(Op::Write, error.kind, begun)
+                    && !self.others.may_refuse(error.kind) =>
+            {
                 self.fail(Violation(format!("growing to {sectors} sectors fails for no reason: {error}")));
             }
             _ => {}
