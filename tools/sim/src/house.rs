@@ -102,7 +102,7 @@ impl House {
             knobs: row.knobs,
             setups: row.setups,
             resets: Rc::default(),
-            others: Rc::new(Others::new(budget.clone(), scenario.shared)),
+            others: Rc::new(Others::new(budget.clone(), row.exact, scenario.shared)),
             growth: Rc::new(Growth::new(disks.first().filter(|_| row.is_durable()))),
             steps: Rc::default(),
             looks: story.looks.clone(),

@@ -22,6 +22,8 @@ pub(crate) struct Others {
     came: Cell<bool>,
     /// What they leave to several devices from the beginning, where they take the rest.
     leave_first: Option<&'static str>,
+    /// The device that they are others to takes memory for nothing but what it holds.
+    exact: bool,
     /// What devices had taken when all of them had been opened.
     base: Cell<u64>,
     /// Of devices that take memory for nothing but what they hold.
@@ -31,9 +33,9 @@ pub(crate) struct Others {
 }
 
 impl Others {
-    pub(crate) fn new(budget: Arc<Budget>, leave_first: Option<&'static str>) -> Self {
+    pub(crate) fn new(budget: Arc<Budget>, exact: bool, leave_first: Option<&'static str>) -> Self {
         let (held, came, base, models, spilling) = Default::default();
-        Self { budget, held, came, leave_first, base, models, spilling }
+        Self { budget, held, came, leave_first, exact, base, models, spilling }
     }
 
     /// A device is one of them that spills; it says how many bytes in memory can leave.
@@ -65,7 +67,7 @@ impl Others {
         let worst: u64 = models.iter().map(|model| room::worst(&model.borrow())).sum();
         let kept = worst + room::kept(models.len() as u64);
         let left = self.budget.limit().saturating_sub(self.base.get() + held + kept);
-        Some(left).filter(|&left| left > 0)
+        Some(left).filter(|&left| self.exact && left > 0)
     }
 
     /// From now on they leave what `text` says, if that is there, until the device takes it.
@@ -120,7 +122,7 @@ mod tests {
 
     #[test]
     fn they_take_all_but_what_they_leave_and_give_it_back() {
-        let others = Others::new(Budget::new(100 << 10), None);
+        let others = Others::new(Budget::new(100 << 10), true, None);
         assert!(!others.may_refuse(Kind::NoSpace));
         others.leave("16K");
         assert_eq!(others.budget.room(), 16 << 10);
@@ -129,7 +131,7 @@ mod tests {
         others.leave("all");
         assert_eq!(others.budget.room(), 100 << 10);
         assert!(others.may_refuse(Kind::NoSpace) && !others.may_refuse(Kind::Io));
-        let others = Others::new(Budget::new(100 << 10), Some("16K"));
+        let others = Others::new(Budget::new(100 << 10), true, Some("16K"));
         others.settle(true);
         assert_eq!(others.budget.room(), 16 << 10);
     }

@@ -34,9 +34,6 @@ const NOT_WORTH_PERMILLE: u64 = 25;
 /// What streams may take of a budget after the device was made: four more of lz4's. Those of zstd may take all that is left.
 const STREAMS_BYTES: u64 = 96 << 10;
 
-/// What a device keeps for its next writes at most, also where another one finds none: `WARM_BYTES_MAX`.
-const WARM_BYTES: u64 = 1 << 20;
-
 /// What a device may take for other reasons than what it holds.
 const BESIDE_BYTES: u64 = STREAMS_BYTES + TABLE_BYTES + SPARE_BYTES;
 
@@ -45,9 +42,9 @@ pub(crate) fn worst(model: &Model) -> u64 {
     model.blocks_taken_since(Number::MAX) * (BLOCK_BYTES + SLOTS_BYTES)
 }
 
-/// What so many devices may keep beside that from one of them.
+/// What so many devices may take beside that.
 pub(crate) fn kept(devices: u64) -> u64 {
-    devices * BESIDE_BYTES + devices.saturating_sub(1) * WARM_BYTES
+    devices * BESIDE_BYTES
 }
 
 /// What a device may have.

@@ -23,10 +23,13 @@ pub(crate) fn put_tides(
     knobs: &mut Vec<(usize, usize)>,
 ) {
     beside.truncate(BESIDE_MAX);
-    let others = first.knobs.iter().position(|(name, _)| *name == OTHERS);
-    let Some(others) = others.filter(|_| second.exact && random.below(4) > 0) else { return };
-    knobs.retain(|(attribute, _)| *attribute != others);
-    knobs.push((others, random.below(first.knobs[others].1.len() as u64) as usize));
+    if !second.exact || first.sectors() <= 8 * PAGES_MAX || random.below(4) == 0 {
+        return;
+    }
+    if let Some(others) = first.knobs.iter().position(|(name, _)| *name == OTHERS) {
+        knobs.retain(|(attribute, _)| *attribute != others);
+        knobs.push((others, random.below(first.knobs[others].1.len() as u64) as usize));
+    }
     let step = |act, first, count| Step { client: 0, act, first, count, withdraw: None };
     let flood = step(Act::Write { look: 2 + random.below(2), fua: false }, 0, second.sectors());
     let ebb = step(Act::Discard { fua: false }, 0, second.sectors());

@@ -49,7 +49,7 @@ struct Chunk {
 
 /// Whether a device may keep so many warm pages from the others of its server.
 fn may_be_warm(pages: usize) -> bool {
-    pages * PAGE_BYTES <= WARM_BYTES_MAX || mutant::on("zram: what comes free stays with its device")
+    pages * PAGE_BYTES <= WARM_BYTES_MAX
 }
 
 /// In a tag: no other span follows.
