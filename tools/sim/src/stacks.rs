@@ -230,7 +230,11 @@ pub const STACKS: &[Row] = &[
             ("bring_back", &["always", "never"]),
             ("spill_high_watermark", &["90", "100"]),
         ],
-        beside: COMPANY,
+        beside: &[
+            &Row { name: "beside: zram-shared", bytes: 4 << 20, spill: Some(6 << 20), ..SHARED },
+            &Row { bytes: 4 << 20, ..BESIDE },
+            &PAGE_CACHE,
+        ],
         ..SHARED
     },
     Row {
@@ -304,8 +308,8 @@ pub const STACKS: &[Row] = &[
 
 /// What there is beside any of them, now and then.
 pub(crate) const COMPANY: &[&Row] = &[
-    &Row { name: "beside: zram-shared", bytes: 4 << 20, spill: Some(6 << 20), ..SHARED },
-    &Row { name: "beside: zram", config: |bytes| zram(bytes, "lz4", vec![]), bytes: 4 << 20, ..ZRAM },
+    &Row { name: "beside: zram-shared", bytes: 1 << 20, spill: Some(2 << 20), ..SHARED },
+    &BESIDE,
     &PAGE_CACHE,
 ];
 
@@ -406,6 +410,9 @@ const ZRAM: Row = Row {
     empty: &["orig_data_size", "compr_data_size", "mem_used_total"],
     ..VOLATILE
 };
+
+const BESIDE: Row =
+    Row { name: "beside: zram", config: |bytes| zram(bytes, "lz4", vec![]), bytes: 1 << 20, ..ZRAM };
 
 /// As many streams after a reset as before, however many cores there are.
 const STREAMS: (&str, &str) = ("max_comp_streams", "2");
