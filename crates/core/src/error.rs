@@ -18,6 +18,9 @@ pub enum Kind {
     Io,
     /// The data came back, but is not what was written (EIO).
     Corrupt,
+    /// What is below cannot be reached at present (EIO). Nothing that was acknowledged is lost, and another try may succeed: see
+    /// [`StickyError`](crate::sync::StickyError).
+    Unreachable,
     /// The device cannot do this (EOPNOTSUPP).
     NotSupported,
     /// The device does not take writes (EPERM).
@@ -52,6 +55,7 @@ impl Kind {
         Self::OutOfMemory,
         Self::Io,
         Self::Corrupt,
+        Self::Unreachable,
         Self::NotSupported,
         Self::ReadOnly,
         Self::ShuttingDown,
@@ -71,7 +75,7 @@ impl Kind {
         match self {
             Kind::ReadOnly => 1,
             Kind::NotFound => 2,
-            Kind::Io | Kind::Corrupt => 5,
+            Kind::Io | Kind::Corrupt | Kind::Unreachable => 5,
             Kind::TooLong => 7,
             Kind::OutOfMemory => 12,
             Kind::Denied => 13,
@@ -93,7 +97,7 @@ impl Kind {
         match self {
             Kind::ReadOnly => "EPERM",
             Kind::NotFound => "ENOENT",
-            Kind::Io | Kind::Corrupt => "EIO",
+            Kind::Io | Kind::Corrupt | Kind::Unreachable => "EIO",
             Kind::TooLong => "E2BIG",
             Kind::OutOfMemory => "ENOMEM",
             Kind::Denied => "EACCES",

@@ -75,6 +75,7 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("zram: what is overwritten keeps its room in the spill file", "zram-spill"),
     mutant("zram: move an old record over a newer one", "zram-spill"),
     mutant("zram: let go of a spill file that says it is in use", "zram-spill"),
+    mutant("write_cache: what has reached nobody is written back", "write-cache-outages"),
     mutant("relief: what is given back at once is not tried", "zram"),
     mutant("relief: ask the users of its own share alone", "zram-pair"),
     mutant("zram: set a size while a spill file is attached", "zram-spill"),

@@ -26,6 +26,10 @@ const NAME: &str = "origin";
 /// Bytes of buffers that sessions of server and client may hold, which the stack does not pay for.
 pub(crate) const BYTES_MAX: u64 = 4 << 20;
 
+/// How long a server is waited for that takes nothing again, and where outages are to last longer than requests wait.
+const PATIENCE: Duration = Duration::from_secs(30);
+const IMPATIENCE: Duration = Duration::from_millis(20);
+
 /// Troubles of one server.
 const TROUBLES_MAX: u64 = 6;
 
@@ -34,6 +38,7 @@ pub(crate) async fn open(
     world: &Arc<World>,
     disk: &Arc<Disk>,
     budget: &Arc<Budget>,
+    impatient: bool,
 ) -> Result<Arc<dyn Storage>, Error> {
     let mut random = Random(world.random());
     let one_of = |random: &mut Random, values: &[u64]| values[random.below(values.len() as u64) as usize];
@@ -46,8 +51,7 @@ pub(crate) async fn open(
         address: "the server".into(),
         export: NAME.into(),
         read_only: false,
-        // A server that takes nothing again is waited for so long.
-        timeout: disk.may_fail().then_some(Duration::from_secs(30)),
+        timeout: if impatient { Some(IMPATIENCE) } else { disk.may_fail().then_some(PATIENCE) },
         connections: one_of(&mut random, &[1, 2, 3]) as usize,
         journal_bytes: one_of(&mut random, &[32 << 10, 128 << 10, 1 << 20]) as usize,
     };

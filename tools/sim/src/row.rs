@@ -72,6 +72,8 @@ pub struct Row {
     pub empty: &'static [&'static str],
     /// Its origin is an export of a server whose disk that is.
     pub remote: bool,
+    /// Its requests fail after a short time without that server.
+    pub impatient: bool,
     /// Its server has a second device, one of these, and both share its memory.
     pub beside: &'static [&'static Row],
 }
@@ -199,7 +201,7 @@ impl Row {
 
     /// What it may show, before anything is written. What its disks keep whole, it keeps whole.
     pub fn model(&self, large: bool) -> Model {
-        let model = Model::new(self.bytes, self.is_durable());
+        let model = Model::new(self.bytes, self.is_durable() && !self.impatient);
         let model = if self.exact { model.freeing(self.block().bytes() / SECTOR) } else { model };
         // A server takes sectors, and after its crash they are written again one by one.
         let kept = self.is_durable() && !self.remote && self.tear(0, large) == Tear::Blocks;
@@ -255,7 +257,7 @@ impl Row {
             (zram.force, zram.keep) = (force, left.is_some());
             zram.require_kept = left.is_some_and(|left| left.sure);
         }
-        let (remote, far) = (self.remote, (world.clone(), budget.clone()));
+        let (remote, impatient, far) = (self.remote, self.impatient, (world.clone(), budget.clone()));
         let around = Surroundings {
             name: "device".into(),
             env: world.clone() as Arc<dyn Env>,
@@ -266,7 +268,7 @@ impl Row {
                 if remote && backing.role == ORIGIN {
                     let (world, disk, budget) = (far.0.clone(), disks[0].clone(), far.1.clone());
                     return Answer::pending(async move {
-                        let storage = remote::open(&world, &disk, &budget).await?;
+                        let storage = remote::open(&world, &disk, &budget, impatient).await?;
                         Ok(OpenStorage { storage, notes: Vec::new() })
                     });
                 }

@@ -31,6 +31,32 @@ pub const STACKS: &[Row] = &[
         ..CACHED
     },
     Row { name: "page-cache-over-nbd", remote: true, ..PAGE_CACHE },
+    // Most outages last longer than requests wait.
+    Row {
+        name: "write-cache-outages",
+        config: |_| {
+            let (high_watermark, low_watermark, pause_writeback) = (20, 0, Some(0));
+            cached(write_cache::Config {
+                high_watermark,
+                low_watermark,
+                pause_writeback,
+                ..Default::default()
+            })
+        },
+        cache: Some(Cache { bytes: 64 << 10, disk: 4096, words: false }),
+        whole: Some(8),
+        knobs: &[
+            ("cleaner", &["0", "1"]),
+            ("autocommit_blocks", &["1", "5", "65536"]),
+            ("autocommit_time", &["1", "1000"]),
+            ("writeback_jobs", &["0", "1", "3"]),
+            ("drain", &["1"]),
+        ],
+        remote: true,
+        impatient: true,
+        ..CACHED
+    },
+    Row { name: "page-cache-outages", remote: true, impatient: true, ..PAGE_CACHE },
     Row { name: "volatile-file", config: |_| over_file(vec![volatile()]), ..DRIVE },
     Row {
         name: "write-cache",
@@ -336,6 +362,7 @@ const DURABLE: Row = Row {
     exact: false,
     empty: &[],
     remote: false,
+    impatient: false,
     beside: &[],
 };
 

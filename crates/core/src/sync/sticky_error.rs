@@ -1,26 +1,37 @@
-//! The first error, which stays.
+//! The first error, which stays; and those that pass.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
-use super::primitives::{AtomicU32, Ordering};
+use futures_util::future::{Either, select};
+
+use super::primitives::{AtomicU32, AtomicU64, Ordering};
 use super::watermark::Watermark;
 use crate::error::Kind;
 use crate::mutant;
 
-/// The first failure of something that cannot be used as before afterwards. Reading it is one load.
+/// The first failure of something that cannot be used as before afterwards. Reading it is one load. [`Kind::Unreachable`] does not stay: it
+/// only ends the waits for what is below that it finds, so that nobody waits for longer than one try.
 #[derive(Default)]
 pub struct StickyError {
     /// Errno, 0 for none.
     errno: AtomicU32,
     /// 1 once there is one.
     failures: Watermark,
+    /// Failures that did not stay.
+    passing: AtomicU64,
+    passed: Watermark,
 }
 
 impl StickyError {
-    /// Notes a failure; true if it is the first, for which the caller says what failed and what to do.
+    /// Notes a failure; true if it is the first that stays, for which the caller says what failed and what to do.
     pub fn set(&self, kind: Kind) -> bool {
+        if kind == Kind::Unreachable {
+            let number = self.passing.fetch_add(1, Ordering::AcqRel) + 1;
+            self.passed.advance(number);
+            return false;
+        }
         let errno = kind.errno() as u32;
         let first = self.errno.compare_exchange(0, errno, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if first && !mutant::on("sticky error: tell nobody who waits") {
@@ -51,6 +62,15 @@ impl StickyError {
             failed.map(|()| Err(self.check().expect_err("it has failed")))
         })
         .await
+    }
+
+    /// The same for a `wait` that needs what is below: a failure that passes ends it too, if it comes later than this call.
+    pub async fn or_passing<T>(&self, wait: impl Future<Output = T>) -> Result<T, Kind> {
+        let passed = self.passed.reached(self.passing.load(Ordering::Acquire) + 1);
+        match select(pin!(self.or(wait)), passed).await {
+            Either::Left((result, _)) => result,
+            Either::Right(_) => Err(Kind::Unreachable),
+        }
     }
 }
 
@@ -98,6 +118,9 @@ mod threads {
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+    use std::task::{Context, Waker};
+
     use super::*;
 
     #[test]
@@ -106,5 +129,23 @@ mod tests {
         assert_eq!(error.check(), Ok(()));
         assert!(error.set(Kind::NoSpace) && !error.set(Kind::Io));
         assert_eq!(error.check(), Err(Kind::NoSpace));
+    }
+
+    #[test]
+    fn what_passes_ends_the_waits_that_it_finds_and_stays_for_nobody() {
+        let error = StickyError::default();
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(!error.set(Kind::Unreachable));
+        let (mut own, mut below) = (pin!(error.or(pending::<()>())), pin!(error.or_passing(pending::<()>())));
+        assert!(
+            own.as_mut().poll(&mut context).is_pending() && below.as_mut().poll(&mut context).is_pending()
+        );
+        assert!(!error.set(Kind::Unreachable) && error.check().is_ok());
+        assert!(own.as_mut().poll(&mut context).is_pending());
+        assert_eq!(below.as_mut().poll(&mut context), Poll::Ready(Err(Kind::Unreachable)));
+        let mut next = pin!(error.or_passing(pending::<()>()));
+        assert!(next.as_mut().poll(&mut context).is_pending());
+        assert!(error.set(Kind::Io));
+        assert_eq!(next.as_mut().poll(&mut context), Poll::Ready(Err(Kind::Io)));
     }
 }

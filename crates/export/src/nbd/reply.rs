@@ -41,6 +41,7 @@ impl From<Kind> for Refusal {
             Kind::OutOfMemory => Self::new(errno::ENOMEM, "the system refused memory"),
             Kind::Io => Self::new(errno::EIO, "the disk below failed"),
             Kind::Corrupt => Self::new(errno::EIO, "the data is not what was written"),
+            Kind::Unreachable => Self::new(errno::EIO, "the server of the origin cannot be reached"),
             Kind::Busy | Kind::NotFound | Kind::NoDevice | Kind::NotBlock | Kind::NotFolder => {
                 Self::new(errno::EIO, "the device is not ready")
             }

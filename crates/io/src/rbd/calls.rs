@@ -33,7 +33,7 @@ impl Image {
     async fn in_time<T>(&self, work: impl Future<Output = T>) -> Result<T, Kind> {
         match self.timeout {
             None => Ok(work.await),
-            Some(timeout) => within(&*self.env, timeout, work).await.ok_or(Kind::Io),
+            Some(timeout) => within(&*self.env, timeout, work).await.ok_or(Kind::Unreachable),
         }
     }
 
@@ -55,7 +55,7 @@ impl Image {
             Some(_) => self.health.answered(begun, false, self.env.now()),
             None => self.health.failing(self.env.now()),
         }
-        ended.ok_or(Kind::Io)
+        ended.ok_or(Kind::Unreachable)
     }
 
     fn kind_of(&self, errno: i32) -> Kind {
@@ -74,7 +74,7 @@ impl Image {
     /// What precedes a change of `range`: the image has it and says who has made it, and no change is under way there that was given up.
     async fn ready(self: &Arc<Self>, range: ByteRange) -> Result<(), Kind> {
         if self.health.refuses(self.env.coarse_now()) {
-            return Err(Kind::Io);
+            return Err(Kind::Unreachable);
         }
         self.contains(range).await?;
         if !self.signed.load(Ordering::Acquire) {
@@ -128,7 +128,7 @@ impl Image {
             image.health.answered(begun, false, image.env.now());
             drop(held);
         });
-        (Err(Kind::Io), IoBuf::empty())
+        (Err(Kind::Unreachable), IoBuf::empty())
     }
 
     /// Memory for a call of so many bytes that may be given up, or for fewer.

@@ -32,7 +32,7 @@ impl Core {
     /// Waits until the device below has what became dirty before.
     async fn write_back_older(self: &Arc<Self>) -> Result<(), Kind> {
         let epoch = self.want_older();
-        self.failure.or(self.until_written(epoch)).await
+        self.failure.or_passing(self.until_written(epoch)).await
     }
 
     /// Begins an epoch, before which nothing is to stay dirty.

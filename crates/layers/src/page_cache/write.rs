@@ -180,7 +180,7 @@ impl Core {
                 self.counts.add(Count::Blocked, 1);
                 // Polled second: the engine sees for what it is waited for.
                 let kick = async { self.writeback.kick() };
-                self.failure.or(join(self.unsaved.take(blocks), kick)).await?;
+                self.failure.or_passing(join(self.unsaved.take(blocks), kick)).await?;
                 hand.blocks += blocks;
             }
             Need::Memory(shard) => self.wait_for_memory(shard, request, hand).await?,
@@ -206,6 +206,6 @@ impl Core {
             }
             _ => Some(Ok(())),
         };
-        self.failure.or(self.pressure[shard].room.until(&self.changes, look)).await?
+        self.failure.or_passing(self.pressure[shard].room.until(&self.changes, look)).await?
     }
 }

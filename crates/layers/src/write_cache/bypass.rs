@@ -124,7 +124,10 @@ impl BypassWrite {
         if reply.result.is_ok() {
             writing.landed();
         }
-        core.bypass.count_end();
+        // One that has reached nobody is no reason to ask for a flush there: it was not acknowledged.
+        if reply.result != Err(Kind::Unreachable) {
+            core.bypass.count_end();
+        }
         (reply.result, reply.buf)
     }
 }
@@ -169,7 +172,7 @@ impl Core {
         }
         let core = self.clone();
         let flush = async move || {
-            // A failure sticks, and waiters see it.
+            // Waiters see a failure.
             let _ = core.flush_origin().await;
             core.bypass.flushing.end();
             // Those who asked meanwhile ask again.
@@ -187,7 +190,7 @@ impl Core {
             }
             share
         };
-        self.room(Wants::Bypass).until(&self.changes, look).await
+        self.failure.or_passing(self.room(Wants::Bypass).until(&self.changes, look)).await?
     }
 
     /// The blocks of `count` that may bypass the cache together now.

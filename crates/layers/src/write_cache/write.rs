@@ -260,7 +260,7 @@ impl Core {
                 }
                 found => Some(found),
             };
-            match self.room(wants).until(&self.changes, look).await {
+            match self.failure.or_passing(self.room(wants).until(&self.changes, look)).await? {
                 Ok(found) => return found,
                 Err(other) => wants = other,
             }

@@ -176,7 +176,7 @@ impl Link {
 
     fn submit(&self, call: Call) {
         if self.gives_up() {
-            return call.give_up(Kind::Io);
+            return call.give_up(Kind::Unreachable);
         }
         let index = self.env.thread_number() % self.active.load(Ordering::Acquire);
         let waker = {
@@ -214,7 +214,7 @@ impl Link {
     }
 
     pub(super) fn fail_calls(&self) {
-        let kind = if self.is_leaving() { Kind::ShuttingDown } else { Kind::Io };
+        let kind = if self.is_leaving() { Kind::ShuttingDown } else { Kind::Unreachable };
         for channel in &self.channels {
             let calls = std::mem::take(&mut channel.lock().calls);
             calls.into_iter().for_each(|call| call.give_up(kind));

@@ -107,7 +107,7 @@ impl Link {
         self.state.lock().lost.clone()
     }
 
-    /// Makes all connections again, so that the server says how large the export is now. [`Kind::Io`] where it cannot be reached.
+    /// Makes all connections again, so that the server says how large the export is now. [`Kind::Unreachable`] where it cannot be reached.
     pub(super) async fn renew(&self) -> Result<(), Kind> {
         let round = {
             let mut state = self.state.lock();
@@ -116,7 +116,7 @@ impl Link {
         };
         self.changes.wake_all();
         let outcome = || match self.is_failing() || self.is_leaving() {
-            true => Some(Err(Kind::Io)),
+            true => Some(Err(Kind::Unreachable)),
             false => (self.state.lock().opened > round).then_some(Ok(())),
         };
         self.changes.until(outcome).await

@@ -24,7 +24,7 @@ pub struct Settings {
     pub export: String,
     /// Nothing is written.
     pub read_only: bool,
-    /// How long calls wait for a server that cannot be reached, before they fail with [`Kind::Io`](spillway_core::Kind::Io); without a limit where `None`.
+    /// How long calls wait for a server that cannot be reached, before they fail with [`Kind::Unreachable`](spillway_core::Kind::Unreachable); without a limit where `None`.
     pub timeout: Option<Duration>,
     /// Connections at most, at least 1: more than one where the server says that a flush of one covers all.
     pub connections: usize,
