@@ -14,6 +14,7 @@ use spillway_io::Footprint;
 use spillway_layers::stack::StackConfig;
 use spillway_layers::surroundings::{BackingDevice, OpenStorage};
 
+use crate::address::{Address, Scheme};
 use crate::cli::place::DISK;
 use crate::exit::Failure;
 
@@ -115,9 +116,22 @@ impl Use {
         Self { device: device.to_owned(), footprint: Footprint::of(&backing.path), backing }
     }
 
-    /// Whether the two cannot be one. Two origins may: locks decide.
+    /// Whether the two cannot be one. Two origins may: locks decide, where there are any.
     fn conflicts(&self, other: &Self) -> bool {
-        !(self.is_origin() && other.is_origin()) && self.is_same(other)
+        match self.is_origin() && other.is_origin() {
+            true => self.is_same_export(other),
+            false => self.is_same(other),
+        }
+    }
+
+    /// Whether both are one export of an NBD server, to which one writes again after an outage what the other may have replaced.
+    fn is_same_export(&self, other: &Self) -> bool {
+        let export = |of: &Self| {
+            let nbd = Scheme::of(&of.backing.path) == Scheme::Nbd;
+            nbd.then(|| Address::parse(&of.backing.path.to_string_lossy()).ok()).flatten()
+        };
+        let read_only = self.backing.read_only && other.backing.read_only;
+        !read_only && export(self).is_some_and(|own| export(other) == Some(own))
     }
 
     /// Whether the other is of the same device, which may be about to let it go: the lock decides.
@@ -126,8 +140,9 @@ impl Use {
     }
 
     fn refusal(&self, other: &Self) -> String {
+        let what = if self.is_same_export(other) { "export" } else { "file or device, or overlap" };
         format!(
-            "{} ({}) and {} ({}) are the same file or device, or overlap: give {} one of its own",
+            "{} ({}) and {} ({}) are the same {what}: give {} one of its own",
             other.backing.path.display(),
             other.role(),
             self.backing.path.display(),
@@ -289,6 +304,20 @@ mod tests {
         }
         check(&[with("x", "folder/new"), with("y", "folder/newer")]).unwrap();
         check(&[with("x", "folder/new"), with("y", "new")]).unwrap();
+    }
+
+    #[test]
+    fn an_export_is_the_origin_of_one_device_unless_all_only_read() {
+        let over = |name, uri: &str, read_only| {
+            let file = file::Config { path: uri.into(), read_only, ..file::Config::default() };
+            (name, StackConfig { origin: OriginConfig::File(file), layers: vec![] })
+        };
+        let pair = |one, other, read_only| check(&[over("x", one, read_only), over("y", other, read_only)]);
+        let refusal = pair("nbd://host/a", "nbd://host:10809/%61", false).unwrap_err().to_string();
+        assert!(refusal.contains("are the same export"), "{refusal}");
+        pair("nbd://host/a", "nbd://host/a", true).expect("they only read");
+        pair("nbd://host/a", "nbd://host/b", false).expect("another export");
+        pair("rbd:pool/a", "rbd:pool/a", false).expect("the lock decides");
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Values as text: for people, and in the kernel's form where the declaration says so.
 
 use super::reading::NONE;
-use super::spec::{Column, Preset, Spec, Type};
+use super::spec::{Column, Preset, Spec, Type, Unit};
 use super::value::Value;
 use crate::size::human;
+
+const MIB: u64 = 1 << 20;
 
 impl Spec {
     /// `value` as text, possibly of several lines, without a final newline. It reads back as the same value, but for means, which
@@ -63,6 +65,9 @@ impl Spec {
         match self.preset {
             Preset::Absent => None,
             Preset::Required => Some("required".into()),
+            Preset::Number(bytes) if self.unit == Unit::Bytes && bytes > 0 && bytes % MIB == 0 => {
+                Some(human(bytes))
+            }
             Preset::Number(number) => Some(number.to_string()),
             Preset::Choice(name) => Some(name.into()),
             Preset::Switch(on) => Some(u8::from(on).to_string()),
@@ -167,6 +172,10 @@ mod tests {
             (Preset::Words("cores"), Some("cores")),
         ] {
             assert_eq!(knob(Type::Switch).preset(preset).preset_text().as_deref(), text);
+        }
+        for (bytes, text) in [(0, "0"), (4096, "4096"), (16 << 20, "16M"), (3 << 30, "3G")] {
+            let spec = knob(Type::COUNT).unit(Unit::Bytes).preset(Preset::Number(bytes));
+            assert_eq!(spec.preset_text().as_deref(), Some(text));
         }
     }
 
