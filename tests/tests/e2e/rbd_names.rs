@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use spillway_tests::raw::{Client, command};
 use spillway_tests::{Cluster, Launch, Scratch, Store, pattern, text};
 
-use crate::rbd::{MIB, SIZE, STACKS, address, cached, lazy, plain, refused, stop};
+use crate::rbd::{FAILED, MIB, SIZE, STACKS, address, cached, lazy, plain, refused, stop};
 
 #[test]
 fn what_does_not_exist_is_named_with_what_is_missing() {
@@ -66,6 +66,23 @@ fn a_cluster_that_cannot_be_reached_is_given_up_after_the_timeout() {
 }
 
 /// The same name in pools and namespaces, and names with signs that have a meaning elsewhere.
+/// Each library in turn; whatever else the server does goes on without.
+#[test]
+fn a_host_without_a_library_of_ceph_is_told_the_package() {
+    for (library, package) in [("librados.so.2", "librados2"), ("librbd.so.1", "librbd1")] {
+        let hide = format!("mount --bind /dev/null $(readlink -f /usr/lib/*/{library}) && exec \"$@\"");
+        let without = |launch: Launch| launch.through(["unshare", "--mount", "sh", "-c", &hide, "sh"]);
+        let said = without(bare("rbd/image")).run();
+        assert!(
+            said.code == Some(FAILED) && said.err.contains(library) && said.err.contains(package),
+            "{said}"
+        );
+        let mut server = without(Launch::ram("16M").with("--name", "d")).start();
+        server.client().write(0, &[1; 4096]).expect("a write");
+        stop(&mut server);
+    }
+}
+
 #[test]
 fn images_of_all_pools_namespaces_and_names_are_told_apart() {
     let cluster = Cluster::shared();
