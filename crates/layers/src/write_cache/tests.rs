@@ -31,6 +31,7 @@ mod memory;
 mod reads;
 mod restart;
 mod room;
+mod units;
 
 const BLOCK: usize = 4096;
 

@@ -24,8 +24,9 @@ use super::index::victims::Victim;
 use super::pieces::Part;
 use crate::writeback::{Source, Take};
 
-/// Bytes of one batch, where so many follow each other.
+/// Bytes of one batch, where so many follow each other: at least, and up to what an origin likes best.
 const BATCH_BYTES: u64 = 1 << 20;
+const BATCH_BYTES_MAX: u64 = 4 << 20;
 
 /// Longest rest before another look.
 const REST_MAX: Duration = Duration::from_millis(100);
@@ -177,7 +178,7 @@ impl Core {
         };
         let (block, memory) = (self.block_bytes(), self.workspaces.batches.bytes() as u64);
         let left = jobs.min((memory / block).max(1)).saturating_sub(in_flight.into());
-        let count = left.min((bytes_max.min(BATCH_BYTES) / block).max(1));
+        let count = left.min((bytes_max.min(self.batch_bytes()) / block).max(1));
         (count > 0).then_some(count as u32)
     }
 
@@ -247,7 +248,8 @@ impl Core {
 
     /// Versions whose blocks make the longest run of free ones longer, as long as blocks are missing.
     fn take_missing_island(&self, count_max: u32) -> Vec<Victim> {
-        let (low, len) = (self.settings.low_watermark.get(), (BATCH_BYTES / self.block_bytes()) as u32);
+        let (low, len) =
+            (self.settings.low_watermark.get(), (self.batch_bytes() / self.block_bytes()) as u32);
         let low = free_at(self.layout.n_blocks, low) as u32;
         self.take_island(len, count_max.min(low.saturating_sub(self.free_soon())))
     }
@@ -262,9 +264,19 @@ impl Core {
         }
     }
 
-    /// Writes each run of blocks to the origin, from the cache to entries that are to be cleared.
+    pub(super) fn batch_bytes(&self) -> u64 {
+        u64::from(self.origin.geometry().optimal_io).clamp(BATCH_BYTES, BATCH_BYTES_MAX)
+    }
+
+    /// Writes each run of blocks to the origin, from the cache to entries that are to be cleared. None crosses what an origin of large units,
+    /// such as the objects of a cluster, likes best.
     async fn write_back(self: &Arc<Self>, mut batch: Batch) -> Result<(), Kind> {
-        let runs = batch.victims.chunk_by(|one, next| one.origin.plus(1) == next.origin);
+        let unit = u64::from(self.origin.geometry().optimal_io);
+        let cut = |at: OriginBlock| {
+            unit >= BATCH_BYTES && (u64::from(at.0) * self.block_bytes()).is_multiple_of(unit)
+        };
+        let follows = |one: &Victim, next: &Victim| one.origin.plus(1) == next.origin && !cut(next.origin);
+        let runs = batch.victims.chunk_by(follows);
         let writes = join_all(runs.map(|run| self.write_run(run))).await;
         writes.into_iter().fold(Ok(()), Result::and)?;
         if !self.settings.fua() && !mutant::on("write_cache: free before the origin is durable") {

@@ -1,0 +1,52 @@
+//! Origins of large units.
+
+use spillway_core::sync::Mutex;
+use spillway_core::{ByteRange, Geometry, Op, Submission};
+
+use super::*;
+
+/// Bytes of an object of a cluster.
+const OBJECT: u64 = 4 << 20;
+
+/// An origin of objects that notes what is written to it.
+struct Objects {
+    below: Arc<dyn BlockDevice>,
+    written: Mutex<Vec<ByteRange>>,
+}
+
+impl BlockDevice for Objects {
+    fn geometry(&self) -> Geometry {
+        Geometry { optimal_io: OBJECT as u32, ..self.below.geometry() }
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        if request.op == Op::Write {
+            self.written.lock().push(request.range);
+        }
+        self.below.submit(request)
+    }
+}
+
+#[test]
+fn blocks_that_follow_each_other_are_written_back_up_to_an_object_and_never_across_one() {
+    let house = House::slow(64 << 20, 64 << 20);
+    let origin = Arc::new(Objects { below: house.device(0), written: Mutex::default() });
+    let late = Config { high_watermark: 100, low_watermark: 100, ..config() };
+    let (cache, _) = house.open_over(&late, origin.clone(), house.device(1)).unwrap();
+    let block = BLOCK as u64;
+    // It begins within an object.
+    (0..40).for_each(|mib| house.write(&cache, 100 + mib * 256, 1, 256));
+    assert_eq!(cache.core.batch_bytes(), OBJECT);
+    set(&cache, "drain", "1").unwrap();
+    house.wait_for("a drain", || number(&cache, "dirty_blocks") == 0);
+    let mut written = origin.written.lock();
+    written.sort_unstable_by_key(|range| range.offset);
+    let mut at = 100 * block;
+    for range in written.iter() {
+        assert_eq!(range.offset, at, "{written:?}");
+        assert_eq!(range.offset / OBJECT, (range.offset + range.len - 1) / OBJECT, "{written:?}");
+        at += range.len;
+    }
+    assert_eq!(at, 100 * block + (40 << 20));
+    assert!(written.iter().any(|range| range.len > 1 << 20), "{written:?}");
+}
