@@ -183,7 +183,7 @@ mod tests {
     fn kinds_survive_the_trip_through_errno() {
         for (place, kind) in Kind::ALL.into_iter().enumerate() {
             assert_eq!(kind as usize, place);
-            let back = if kind == Kind::Corrupt { Kind::Io } else { kind };
+            let back = if matches!(kind, Kind::Corrupt | Kind::Unreachable) { Kind::Io } else { kind };
             assert_eq!(Kind::of_errno(kind.errno()), back);
             assert_eq!(Kind::of_errno(kind.errno()).errno_name(), kind.errno_name());
         }
