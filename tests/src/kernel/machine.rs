@@ -24,7 +24,9 @@ impl Machine {
     pub(super) fn boot(system: &System, disks: &[&Path], words: &str) -> Self {
         let console = system.folder().join("console.log").display().to_string();
         let mut command = Command::new("qemu-system-x86_64");
-        command.args(["-accel", "tcg", "-m", "512", "-smp", "2", "-no-reboot", "-display", "none"]);
+        // One thread for both processors: where each has its own, a kernel that patches its code while it boots may run a half of it.
+        let accel = "tcg,thread=single";
+        command.args(["-accel", accel, "-m", "512", "-smp", "2", "-no-reboot", "-display", "none"]);
         command.args(["-monitor", "none", "-serial", &format!("file:{console}"), "-serial", "stdio"]);
         command.arg("-kernel").arg(system.kernel()).arg("-initrd").arg(system.initramfs());
         command.args(["-append", &format!("console=ttyS0 quiet panic=-1 no_timer_check {words}")]);
