@@ -65,7 +65,6 @@ fn a_cluster_that_cannot_be_reached_is_given_up_after_the_timeout() {
     }
 }
 
-/// The same name in pools and namespaces, and names with signs that have a meaning elsewhere.
 /// Each library in turn; whatever else the server does goes on without.
 #[test]
 fn a_host_without_a_library_of_ceph_is_told_the_package() {
@@ -83,6 +82,7 @@ fn a_host_without_a_library_of_ceph_is_told_the_package() {
     }
 }
 
+/// The same name in pools and namespaces, and names with signs that have a meaning elsewhere.
 #[test]
 fn images_of_all_pools_namespaces_and_names_are_told_apart() {
     let cluster = Cluster::shared();

@@ -1,4 +1,4 @@
-//! Tides: of two devices in one memory, the larger one fills all that others leave of it, and gives it back; then a client of the other writes.
+//! Tides: of two devices in one memory, the second one fills what others leave of it, and gives it back; then a client of the first writes.
 
 use spillway_core::random::Random;
 use spillway_sim::workload::{Act, Step};
