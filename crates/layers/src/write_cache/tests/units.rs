@@ -29,9 +29,13 @@ impl BlockDevice for Objects {
 
 #[test]
 fn blocks_that_follow_each_other_are_written_back_up_to_an_object_and_never_across_one() {
-    let house = House::slow(64 << 20, 64 << 20);
+    let mut house = House::slow(64 << 20, 64 << 20);
     let origin = Arc::new(Objects { below: house.device(0), written: Mutex::default() });
     let late = Config { high_watermark: 100, low_watermark: 100, ..config() };
+    let (small, _) = house.open_over(&late, origin.clone(), house.device(1)).unwrap();
+    assert_eq!(small.core.batch_bytes(), 1 << 20, "there is memory for one object");
+    drop(small);
+    house.budget = Budget::new(1 << 30);
     let (cache, _) = house.open_over(&late, origin.clone(), house.device(1)).unwrap();
     let block = BLOCK as u64;
     // It begins within an object.

@@ -28,6 +28,9 @@ use crate::writeback::{Source, Take};
 const BATCH_BYTES: u64 = 1 << 20;
 const BATCH_BYTES_MAX: u64 = 4 << 20;
 
+/// Batches that memory is there for at least.
+const BATCHES: u64 = 4;
+
 /// Longest rest before another look.
 const REST_MAX: Duration = Duration::from_millis(100);
 
@@ -264,8 +267,10 @@ impl Core {
         }
     }
 
+    /// Where memory is small, so much that several are in flight.
     pub(super) fn batch_bytes(&self) -> u64 {
-        u64::from(self.origin.geometry().optimal_io).clamp(BATCH_BYTES, BATCH_BYTES_MAX)
+        let most = (self.workspaces.batches.bytes() as u64 / BATCHES).clamp(BATCH_BYTES, BATCH_BYTES_MAX);
+        u64::from(self.origin.geometry().optimal_io).clamp(BATCH_BYTES, most)
     }
 
     /// Writes each run of blocks to the origin, from the cache to entries that are to be cleared. None crosses what an origin of large units,
