@@ -99,12 +99,44 @@ impl Bystander {
             block.now = if self.export.keeps == Keeps::Nothing { vec![0] } else { kept };
         }
         for block in 0..self.blocks.len() {
-            self.read(&mut client, block).expect("a server without other clients answers");
+            let read = self.read_anew(&mut client, block);
+            read.expect("a server without other clients answers");
             self.blocks[block].kept = self.blocks[block].now.clone();
         }
+        self.flush(&mut client).expect("a server without other clients answers");
+    }
+
+    /// Looks at a block after a crash. A write that no flush has covered may be there in part, by units of the export; then it is done anew, so
+    /// that the block is of one version again.
+    fn read_anew(&mut self, client: &mut Client, block: usize) -> io::Result<()> {
+        let (offset, unit) = (self.offset(block), self.export.unit);
+        let bytes = self.fetch(client, block)?;
+        let kept = &self.blocks[block].now;
+        if let Some(version) = whole(kept, &bytes, offset) {
+            self.blocks[block].now = vec![version];
+            return Ok(());
+        }
+        let versions: Vec<Vec<u8>> = kept.iter().map(|&version| contents(version, offset)).collect();
+        for (number, found) in bytes.chunks_exact(unit).enumerate() {
+            let range = number * unit..(number + 1) * unit;
+            assert!(
+                versions.iter().any(|version| version[range.clone()] == *found),
+                "a bystander's block at {offset} holds none of {kept:?} from its byte {} on",
+                range.start
+            );
+        }
+        self.write(client, block)
     }
 
     fn read(&mut self, client: &mut Client, block: usize) -> io::Result<()> {
+        let (offset, bytes) = (self.offset(block), self.fetch(client, block)?);
+        let now = &mut self.blocks[block].now;
+        let found = whole(now, &bytes, offset);
+        *now = vec![found.unwrap_or_else(|| panic!("a bystander's block at {offset} holds none of {now:?}"))];
+        Ok(())
+    }
+
+    fn fetch(&mut self, client: &mut Client, block: usize) -> io::Result<Vec<u8>> {
         let offset = self.offset(block);
         let begin = Instant::now();
         client.send(command::READ, offset, BLOCK as u32)?;
@@ -113,10 +145,7 @@ impl Bystander {
         let mut bytes = vec![0; BLOCK as usize];
         client.stream.read_exact(&mut bytes)?;
         self.slowest.read = self.slowest.read.max(begin.elapsed());
-        let now = &mut self.blocks[block].now;
-        let found = now.iter().copied().find(|&version| bytes == contents(version, offset));
-        *now = vec![found.unwrap_or_else(|| panic!("a bystander's block at {offset} holds none of {now:?}"))];
-        Ok(())
+        Ok(bytes)
     }
 
     fn write(&mut self, client: &mut Client, block: usize) -> io::Result<()> {
@@ -156,6 +185,11 @@ impl Bystander {
     fn offset(&self, block: usize) -> u64 {
         self.export.size - RANGE + block as u64 * BLOCK
     }
+}
+
+/// Which of the versions it is.
+fn whole(versions: &[u64], bytes: &[u8], offset: u64) -> Option<u64> {
+    versions.iter().copied().find(|&version| bytes == contents(version, offset))
 }
 
 fn contents(version: u64, offset: u64) -> Vec<u8> {

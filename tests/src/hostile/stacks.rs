@@ -56,6 +56,8 @@ pub(super) struct Export {
     /// In bytes.
     pub(super) size: u64,
     pub(super) keeps: Keeps,
+    /// Bytes of which each part of a write is there whole or not at all when the server was killed before a flush.
+    pub(super) unit: usize,
 }
 
 /// All of them.
@@ -107,7 +109,7 @@ impl Setting {
 
 impl Export {
     const fn new(name: &'static str, size: u64, keeps: Keeps) -> Self {
-        Self { name, size, keeps }
+        Self { name, size, keeps, unit: 4096 }
     }
 }
 
@@ -133,8 +135,11 @@ fn disk(setting: Setting, page_cache: &str) -> Target {
 fn cache(mut setting: Setting, ack: &str, keeps: Keeps) -> Target {
     let (origin, cache) = (setting.file("origin", ORIGIN), setting.file("cache", CACHE));
     let launch = Launch::cache(setting.folder.clone(), &origin, &cache).with("--ack", ack);
-    let launch = launch.with("--block-size", setting.chance.pick(&["512", "4096", "4096", "65536"]));
-    setting.over(launch, vec![Export::new("", ORIGIN, keeps)])
+    let block = setting.chance.pick(&["512", "4096", "4096", "65536"]);
+    // A commit covers the blocks that are there: of a write that is under way, some.
+    let unit = if block == "512" { 512 } else { 4096 };
+    let export = Export { unit, ..Export::new("", ORIGIN, keeps) };
+    setting.over(launch.with("--block-size", block), vec![export])
 }
 
 /// On tmpfs, where stores are durable, or on the file system of temporary files, where msync is.
