@@ -158,7 +158,7 @@ fn percent_decoded(text: &str) -> Option<Vec<u8>> {
 }
 
 /// A word as a shell reads it.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._/+:".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         return word.to_owned();

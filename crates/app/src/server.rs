@@ -54,7 +54,7 @@ mod starting;
 use building::{ADDED_CONNECTIONS_MAX, Builder, Built, Claim};
 use device::Device;
 use devices::Devices;
-use endpoints::{Endpoints, Front};
+use endpoints::{Endpoints, NbdFront};
 use event::{Event, ReplySender, outcome};
 use mounting::Mounting;
 use shutdown::{Stopping, end};
@@ -200,6 +200,7 @@ impl Server {
                 Event::Hold(device, opener, reply) => reply.done(self.hold(&device, opener)),
                 Event::Grew(device, before, reply) => {
                     self.mounting.iter().for_each(|mounting| mounting.grew(&device, before));
+                    self.endpoints.grew(&device);
                     reply.done(Ok(()));
                 }
                 Event::Add(reply) => self.add(reply),
@@ -288,7 +289,7 @@ impl Server {
         let device = self.devices.find(name)?;
         self.devices.remove(name);
         let (front, control) = (self.endpoints.take_front(name), self.endpoints.take_control(name));
-        assert!(!matches!(front, Front::Closed), "device {name} was served nowhere");
+        assert!(!matches!(front.nbd, NbdFront::Closed), "device {name} was served nowhere");
         assert!(control.is_some(), "device {name} had no control socket");
         Ok(Stopping { device, front, control, env: self.workers.env() })
     }

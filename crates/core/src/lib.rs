@@ -15,7 +15,7 @@
 //! | [`storage`] | the calls on a file or block device, real or simulated |
 //! | [`shutdown`], [`suspend`] | how tasks end; how a part ends, where that takes more than being dropped |
 //! | [`grow`], [`at_risk`] | how a part becomes larger; what a crash would take |
-//! | [`session`], [`exchange`] | a conversation on a byte stream, without the stream; one in whole messages |
+//! | [`session`], [`exchange`], [`shared_memory`] | a conversation on a byte stream, without the stream; one in whole messages; queues in memory that is shared |
 //! | [`stats`], [`sync`] | counters summed when read; the only door to locks |
 //! | [`work`] | how much a task does before others get their turn |
 //! | [`mod@error`] | what can go wrong in operation, as values |
@@ -64,5 +64,5 @@ pub use memory::buffer::{IoBuf, Workspace};
 pub use memory::reclaim::{Attempt, Attempts, Reclaimer};
 pub use memory::relief::Relief;
 pub use memory::{budget, buffer, reclaim, relief};
-pub use protocol::{exchange, session};
+pub use protocol::{exchange, session, shared_memory};
 pub use shutdown::{Phase, Shutdown};

@@ -2,12 +2,13 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`nbd`], [`fuse`], [`control`] | the protocols |
+//! | [`nbd`], [`fuse`], [`vhost_user`], [`control`] | the protocols |
 //! | `export` | devices by name, who is connected, who may not be |
 //! | `covered` | the work of requests that cover much |
 //! | `ending` | how one conversation ends once nothing is pending |
 //! | `pipeline` | admission, back-pressure and pending requests of a conversation |
 //! | `pending` | answers that are still to come, and which of them have news |
+//! | `fields` | numbers in messages of programs on this machine |
 //! | `statistics` | what clients did |
 #![forbid(unsafe_code)]
 
@@ -17,10 +18,12 @@ extern crate self as spillway_export;
 pub mod control;
 pub mod fuse;
 pub mod nbd;
+pub mod vhost_user;
 
 mod covered;
 mod ending;
 mod export;
+mod fields;
 mod pending;
 mod pipeline;
 mod statistics;

@@ -7,6 +7,7 @@
 //! | [`rbd`] | [`open_rbd`](rbd::open_rbd): images of Ceph RBD, and the calls on them |
 //! | `net` | [`Listener`], [`Serving`]: sessions on unix and TCP sockets |
 //! | [`fuse`] | [`Mount`](fuse::Mount), [`MountServing`](fuse::MountServing): exchanges on a FUSE mount |
+//! | [`vhost`] | [`serve_vhost`](vhost::serve_vhost): conversations with virtual machine monitors, and queues in memory that these share |
 //! | [`patient`], [`signals`] | writing to who may not read, and signals that are ignored |
 //! | [`processes`], `child` | looks at other processes, of which none is waited for; [`end_with_us`]: programs that end with this one |
 //! | [`mod@mutant`] | deliberate defects, of builds for tests alone |
@@ -20,6 +21,7 @@ pub mod patient;
 pub mod processes;
 pub mod rbd;
 pub mod signals;
+pub mod vhost;
 
 mod child;
 mod net;

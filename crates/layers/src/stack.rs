@@ -114,6 +114,22 @@ impl StackConfig {
         Ok(())
     }
 
+    /// Whether the content is lost with the process that holds it, unless that ends in order at best.
+    pub fn is_in_memory(&self) -> bool {
+        !matches!(self.origin, OriginConfig::File(_))
+    }
+
+    /// Whether acknowledged writes are lost with the process that holds them, unless a flush has covered them.
+    pub fn loses_unflushed(&self) -> bool {
+        let holds = |layer: &LayerConfig| match layer {
+            LayerConfig::PageCache(config) => config.mode == page_cache::Mode::Writeback,
+            LayerConfig::WriteCache(config) => config.ack != write_cache::Ack::Committed,
+            LayerConfig::Volatile(_) => true,
+            _ => false,
+        };
+        self.layers.iter().any(holds)
+    }
+
     /// The files and block devices that it opens, from the origin up.
     pub fn backing_devices(&self) -> Vec<BackingDevice> {
         let above = self.layers.iter().flat_map(LayerConfig::backing_devices);

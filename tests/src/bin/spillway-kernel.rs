@@ -4,7 +4,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-use spillway_tests::kernel::{CHAINS, System, run};
+use spillway_tests::emulated::System;
+use spillway_tests::kernel::{CHAINS, RECIPE, run};
 
 const USAGE: &str = "\
 cargo xtask kernel [BLOCK_SIZE ...]     with caches of these block sizes: 512 to 4096 bytes, a power of two; 512 and 4096 by default
@@ -31,7 +32,7 @@ fn size(word: &str) -> Result<usize, String> {
 fn check(sizes: &[usize]) -> ExitCode {
     // What differs is said by the panic itself.
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let system = System::make();
+        let system = System::make(RECIPE);
         for &size in sizes {
             CHAINS.iter().for_each(|chain| run(&system, size, chain));
         }

@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use rustix::process::Signal;
 
-use super::machine::Machine;
-use super::system::System;
+use crate::emulated::{Machine, System};
 use crate::killed::{Served, enough};
 use crate::versions::{Blocks, WRITERS};
 use crate::{Launch, Scratch, Server};

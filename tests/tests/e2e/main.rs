@@ -55,4 +55,5 @@ mod spill_reader;
 mod standard_streams;
 mod start;
 mod unmount;
+mod vhost_user;
 mod write_cache;

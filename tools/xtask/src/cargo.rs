@@ -85,9 +85,18 @@ pub(crate) fn hostile(root: &Path, words: &[&str]) -> Result<()> {
 
 /// The kernel's dm-writecache in an emulated machine, and servers built as the tests have them.
 pub(crate) fn kernel(root: &Path, words: &[&str]) -> Result<()> {
+    emulated(root, "spillway-kernel", words)
+}
+
+/// A guest that has devices by vhost-user, in an emulated machine, and servers built as the tests have them.
+pub(crate) fn guest(root: &Path, words: &[&str]) -> Result<()> {
+    emulated(root, "spillway-vm", words)
+}
+
+fn emulated(root: &Path, program: &str, words: &[&str]) -> Result<()> {
     let package = ["--quiet", "--package", "spillway-tests"];
     succeed(command(root).arg("build").args(package).arg("--bins"))?;
-    succeed(command(root).arg("run").args(package).args(["--bin", "spillway-kernel", "--"]).args(words))
+    succeed(command(root).arg("run").args(package).args(["--bin", program, "--"]).args(words))
 }
 
 /// The benchmarks, in a release build.

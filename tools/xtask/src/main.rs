@@ -1,4 +1,4 @@
-//! Checks and errands of the repository: `cargo xtask tidy`, `test`, `fuzz`, `sim`, `hostile`, `kernel` and `bench`.
+//! Checks and errands of the repository: `cargo xtask tidy`, `test`, `fuzz`, `sim`, `hostile`, `kernel`, `guest` and `bench`.
 //!
 //! Promises: every failure names the step or the file, line and rule, and ends with a non-zero exit status. Needs cargo,
 //! git and a checkout; everything is run from the root of the workspace, wherever the caller stands.
@@ -55,6 +55,8 @@ enum Errand {
     Hostile(Words),
     /// Pass caches between Linux's dm-writecache, in an emulated machine, and ours
     Kernel(Words),
+    /// Give an emulated guest devices by vhost-user: file systems, a resize, servers that are killed
+    Guest(Words),
     /// Run the benchmarks, in a release build
     Bench(Words),
 }
@@ -98,6 +100,10 @@ fn run(errand: Errand) -> Result<()> {
         Errand::Kernel(words) => {
             tools::require(tools::KERNEL)?;
             cargo::kernel(&root, &words.strs())
+        }
+        Errand::Guest(words) => {
+            tools::require(tools::KERNEL)?;
+            cargo::guest(&root, &words.strs())
         }
         Errand::Bench(words) => cargo::bench(&root, &words.strs()),
     }

@@ -38,13 +38,15 @@ pub(crate) const TESTS: &[Need] = &[
     Need { package: "ceph-common", probe: &["rbd", "--version"] },
 ];
 
-/// For the kernel in an emulated machine.
+/// For what an emulated machine boots.
 pub(crate) const KERNEL: &[Need] = &[
     Need { package: "qemu-system-x86", probe: &["qemu-system-x86_64", "--version"] },
     Need { package: "busybox-static", probe: &["busybox", "true"] },
     Need { package: "cpio", probe: &["cpio", "--version"] },
     Need { package: "kmod", probe: &["/usr/sbin/modprobe", "--version"] },
     Need { package: "dmsetup", probe: &["/usr/sbin/dmsetup", "help"] },
+    Need { package: "e2fsprogs", probe: &["/usr/sbin/mke2fs", "-V"] },
+    Need { package: "xfsprogs", probe: &["/usr/sbin/mkfs.xfs", "-V"] },
     Need { package: "binutils", probe: &["strip", "--version"] },
     // The kernel is a package that is downloaded and not installed.
     Need { package: "apt", probe: &["apt-get", "--version"] },

@@ -1,7 +1,7 @@
 //! The file of `spillway serve`: TOML, unknown keys refused.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
@@ -47,6 +47,12 @@ pub(crate) struct DeviceConfig {
     /// What a crash may take of it.
     #[serde(default)]
     pub(crate) limits: limits::Config,
+    /// Socket for a virtual machine monitor.
+    #[serde(default)]
+    pub(crate) vhost_user: Option<PathBuf>,
+    /// Whether a guest may go on after the content was lost.
+    #[serde(default)]
+    pub(crate) vhost_user_accept_empty: bool,
 }
 
 /// The key of the devices, beside the server's options.

@@ -13,7 +13,7 @@ use crate::cli::config::Config;
 use crate::cli::distinct;
 use crate::cli::place;
 use crate::cli::server_options::ServerConfig;
-use crate::cli::{CacheOptions, DiskOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions};
+use crate::cli::{CacheOptions, DiskOptions, GuestOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions};
 use crate::exit::Failure;
 use crate::runtime_folder::{RuntimeFolder, check_name};
 
@@ -37,15 +37,45 @@ pub(crate) struct DevicePlan {
     pub(crate) stack: StackConfig,
     /// What a crash may take of it.
     pub(crate) limits: limits::Config,
+    /// Where a virtual machine monitor finds it, if anywhere.
+    pub(crate) guest: Option<GuestPlan>,
     /// The options of the command line that they come from, from the origin up; none where they stand in a file.
     pub(crate) names: &'static [&'static str],
+}
+
+/// Where a virtual machine monitor finds a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GuestPlan {
+    /// The socket, by absolute path.
+    pub(crate) path: PathBuf,
+    /// Whether a guest may go on after the content was lost.
+    pub(crate) accept_empty: bool,
+}
+
+impl GuestPlan {
+    /// What is asked for by the options of a command, or the keys of a file.
+    fn new(path: Option<PathBuf>, accept_empty: bool) -> Result<Option<Self>> {
+        let path = path.map(absolute).transpose().context("cannot resolve the path of the vhost-user socket")?;
+        if path.is_none() && accept_empty {
+            let words = "vhost_user_accept_empty is for a vhost-user socket: give vhost_user PATH too";
+            return Err(Failure::usage(words.to_owned()).into());
+        }
+        Ok(path.map(|path| Self { path, accept_empty }))
+    }
+}
+
+impl GuestOptions {
+    fn plan(self) -> Result<Option<GuestPlan>> {
+        GuestPlan::new(self.vhost_user, self.vhost_user_accept_empty)
+    }
 }
 
 impl DevicePlan {
     /// A compressed RAM disk without a size, as devices begin that are added while their server runs.
     pub(crate) fn added(name: String) -> Self {
         let stack = alone(OriginConfig::Zram(zram::Config::default()));
-        Self { name, read_only: false, stack, limits: limits::Config::default(), names: &["zram"] }
+        let limits = limits::Config::default();
+        Self { name, read_only: false, stack, limits, guest: None, names: &["zram"] }
     }
 
     /// Whether it takes a share of the memory that it finds.
@@ -129,7 +159,8 @@ impl ServerPlan {
             }
         }
         let Some(mount) = &self.server.mount else { return Ok(()) };
-        let asked_for = self.server.socket.as_deref().and_then(Path::parent);
+        let guests = self.devices.iter().filter_map(|device| device.guest.as_ref()).map(|guest| &*guest.path);
+        let asked_for = self.server.socket.as_deref().into_iter().chain(guests).filter_map(Path::parent);
         place::check_place(mount, [folder.path()].into_iter().chain(asked_for))
     }
 
@@ -139,7 +170,8 @@ impl ServerPlan {
         let mut zram = options.zram.config();
         zram.spill = zram.spill.map(absolute).transpose().context("cannot resolve the spill file's path")?;
         let stack = alone(OriginConfig::Zram(zram));
-        let device = DevicePlan { read_only, stack, ..DevicePlan::added(name) };
+        let guest = options.guest.plan()?;
+        let device = DevicePlan { read_only, stack, guest, ..DevicePlan::added(name) };
         Self::new(options.server.config(), vec![device])
     }
 
@@ -151,7 +183,8 @@ impl ServerPlan {
         let layers = paged(options.page_cache, PageCache(Some(Mode::Writeback)))?.into_iter().collect();
         let stack = StackConfig { origin: OriginConfig::File(file), layers };
         let limits = options.limits.config();
-        let device = DevicePlan { name, read_only, stack, limits, names: &["--origin", "--page-cache"] };
+        let (guest, names) = (options.guest.plan()?, &["--origin", "--page-cache"]);
+        let device = DevicePlan { name, read_only, stack, limits, guest, names };
         Self::new(options.server.config(), vec![device])
     }
 
@@ -168,21 +201,25 @@ impl ServerPlan {
         let layers = [LayerConfig::WriteCache(cache)].into_iter().chain(paged).collect();
         let stack = StackConfig { origin, layers };
         let (limits, names) = (options.limits.config(), &["--origin", "--cache", "--page-cache"]);
-        let device = DevicePlan { name: options.name, read_only, stack, limits, names };
+        let guest = options.guest.plan()?;
+        let device = DevicePlan { name: options.name, read_only, stack, limits, guest, names };
         Self::new(options.server.config(), vec![device])
     }
 
     /// What a file asks for; the command line overrides it.
     pub(crate) fn serve(options: ServeOptions) -> Result<Self> {
         let config = Config::read(&options.config)?;
-        let devices = config.devices.into_iter().map(|device| DevicePlan {
-            name: device.name,
-            read_only: device.read_only,
-            stack: StackConfig { origin: device.origin, layers: device.layers },
-            limits: device.limits,
-            names: &[],
+        let devices = config.devices.into_iter().map(|device| {
+            Ok(DevicePlan {
+                guest: GuestPlan::new(device.vhost_user, device.vhost_user_accept_empty)?,
+                name: device.name,
+                read_only: device.read_only,
+                stack: StackConfig { origin: device.origin, layers: device.layers },
+                limits: device.limits,
+                names: &[],
+            })
         });
-        Self::new(options.server.over(config.server), devices.collect())
+        Self::new(options.server.over(config.server), devices.collect::<Result<_>>()?)
     }
 }
 

@@ -52,6 +52,19 @@ can take it over, and back. A blank file becomes a cache at the first start: tru
 
 After an error of either device writes fail until the command is given again; what was committed is still in the cache.";
 
+/// A device for a virtual machine, beside its other exports.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Clients")]
+pub(crate) struct GuestOptions {
+    /// Also serve the device to a virtual machine monitor, by vhost-user-blk at this socket
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub(crate) vhost_user: Option<PathBuf>,
+
+    /// Let a guest go on with the device after a restart of this server in which the content was lost
+    #[arg(long, requires = "vhost_user")]
+    pub(crate) vhost_user_accept_empty: bool,
+}
+
 /// Options of `spillway ram`.
 #[derive(Debug, Args)]
 pub(crate) struct RamOptions {
@@ -65,6 +78,9 @@ pub(crate) struct RamOptions {
     /// Let clients read only
     #[arg(long)]
     pub(crate) read_only: bool,
+
+    #[command(flatten)]
+    pub(crate) guest: GuestOptions,
 
     #[command(flatten)]
     pub(crate) server: ServerOptions,
@@ -120,6 +136,9 @@ pub(crate) struct DiskOptions {
     pub(crate) limits: Declared<limits::Config>,
 
     #[command(flatten)]
+    pub(crate) guest: GuestOptions,
+
+    #[command(flatten)]
     pub(crate) server: ServerOptions,
 }
 
@@ -141,6 +160,9 @@ pub(crate) struct CacheOptions {
 
     #[command(flatten, next_help_heading = "Limits")]
     pub(crate) limits: Declared<limits::Config>,
+
+    #[command(flatten)]
+    pub(crate) guest: GuestOptions,
 
     #[command(flatten)]
     pub(crate) server: ServerOptions,

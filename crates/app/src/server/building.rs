@@ -10,7 +10,7 @@ use spillway_layers::stack::Stack;
 
 use crate::address::Address;
 use crate::cli::place::file_below;
-use crate::cli::plan::DevicePlan;
+use crate::cli::plan::{DevicePlan, GuestPlan};
 use crate::runtime_folder::RuntimeFolder;
 use crate::server::device::{Changes, Device};
 use crate::server::listening;
@@ -29,6 +29,17 @@ pub(crate) struct Built {
     stack: Stack,
     aligned: Aligned,
     file: Option<PathBuf>,
+    guest: Option<Guest>,
+}
+
+/// A device for a virtual machine, as its sessions need to know it.
+#[derive(Clone)]
+pub(crate) struct Guest {
+    pub(crate) plan: GuestPlan,
+    /// See [`StackConfig::loses_unflushed`](spillway_layers::stack::StackConfig::loses_unflushed).
+    pub(crate) buffered: bool,
+    /// Whether its content is lost when this process is killed.
+    pub(crate) in_memory: bool,
 }
 
 impl Built {
@@ -42,8 +53,8 @@ impl Built {
         let export = Export::new(self.name, self.aligned)?;
         let export = export.with_description(self.stack.describe())?.with_read_only(self.read_only);
         let export = exports.add(export)?;
-        let (stack, file) = (self.stack, self.file);
-        Ok(Device { stack, changes: Changes::new(), export, address, file, _connections: None })
+        let (stack, file, guest) = (self.stack, self.file, self.guest);
+        Ok(Device { stack, changes: Changes::new(), export, address, file, guest, _connections: None })
     }
 }
 
@@ -75,7 +86,9 @@ impl Builder {
         match limited.and_then(|()| self.opening.aligned(&stack, self.mount.is_some())) {
             Ok(aligned) => {
                 let file = self.mount.as_ref().map(|mount| file_below(mount, &plan.name));
-                Ok(Built { name: plan.name, read_only: plan.read_only, stack, aligned, file })
+                let (buffered, in_memory) = (plan.stack.loses_unflushed(), plan.stack.is_in_memory());
+                let guest = plan.guest.map(|plan| Guest { plan, buffered, in_memory });
+                Ok(Built { name: plan.name, read_only: plan.read_only, stack, aligned, file, guest })
             }
             Err(error) => {
                 stack.end().await;

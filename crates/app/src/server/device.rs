@@ -11,6 +11,7 @@ use spillway_export::control::{AttributeRow, DeviceRow};
 use spillway_layers::stack::Stack;
 
 use crate::address::Address;
+use crate::server::building::Guest;
 
 /// The changes of a device: one after the other, and none after its end.
 pub(crate) struct Changes {
@@ -56,6 +57,8 @@ pub(crate) struct Device {
     pub(crate) address: Address,
     /// Where it is a file.
     pub(crate) file: Option<PathBuf>,
+    /// Where a virtual machine monitor finds it, if anywhere.
+    pub(crate) guest: Option<Guest>,
     /// What its connections take, where that is not part of what the server keeps for them.
     pub(crate) _connections: Option<Charge>,
 }
@@ -94,7 +97,8 @@ impl Device {
     /// Under which names clients reach it.
     fn exports(&self) -> Vec<String> {
         let file = self.file.as_ref().map(|path| path.display().to_string());
-        [self.address.uri(self.name())].into_iter().chain(file).collect()
+        let guest = self.guest.as_ref().map(|guest| format!("vhost-user:{}", guest.plan.path.display()));
+        [self.address.uri(self.name())].into_iter().chain(file).chain(guest).collect()
     }
 
     /// The attributes of all parts. A name that a part above has too is written `PART.NAME`.

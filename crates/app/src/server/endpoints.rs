@@ -6,17 +6,26 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_core::Error;
+use spillway_core::{Charge, Error};
 use spillway_export::Exports;
 use spillway_export::control::ControlSession;
 use spillway_export::nbd::{self, NbdSession};
+use spillway_export::vhost_user::{self, QUEUE_BYTES, TransferLimits, VhostUserSession, inflight_bytes_max};
+use spillway_io::vhost::{NewConversation, VhostServing, serve_vhost};
 use spillway_io::{Limits, Listener, NewSession, Serving, Workers, serve};
 
 use crate::address::Address;
-use crate::server::building::Built;
+use crate::server::building::{Built, Guest};
 use crate::server::device::Device;
 use crate::server::devices::Devices;
 use crate::server::listening::address_of;
+
+/// Queues that a virtual machine may have. QEMU takes one for each of its processors unless it is told otherwise.
+const GUEST_QUEUES: u16 = 16;
+
+/// Bytes to charge for each device that virtual machines may have.
+pub(crate) const GUEST_BYTES: u64 =
+    GUEST_QUEUES as u64 * QUEUE_BYTES + inflight_bytes_max(GUEST_QUEUES as usize);
 
 /// Connections to a device's control socket at a time. What they take is part of the allowance beside the budget.
 const CONTROL_CONNECTIONS_MAX: usize = 16;
@@ -32,10 +41,27 @@ pub(crate) struct Endpoints {
     own: HashMap<String, Service>,
     /// Control sockets, by name of the device.
     control: HashMap<String, Serving>,
+    /// Sockets of virtual machine monitors, by name of the device, and what their queues take.
+    guests: HashMap<String, (VhostServing, Charge)>,
+}
+
+/// Where the clients of a device that ends are connected.
+pub(crate) struct Front {
+    pub(crate) nbd: NbdFront,
+    /// A virtual machine monitor.
+    pub(crate) guest: Option<VhostServing>,
+}
+
+impl Front {
+    /// Nowhere.
+    #[cfg(test)]
+    pub(crate) fn closed() -> Self {
+        Self { nbd: NbdFront::Closed, guest: None }
+    }
 }
 
 /// Where the NBD clients of a device that ends are connected.
-pub(crate) enum Front {
+pub(crate) enum NbdFront {
     /// At its own socket.
     Own(Serving),
     /// At one that goes on serving other devices.
@@ -54,7 +80,7 @@ struct Service {
 impl Endpoints {
     /// None yet; NBD sessions will have the limits `sessions`, and end once they were `idle` for so long.
     pub(crate) fn new(sessions: nbd::Config, idle: Option<Duration>) -> Self {
-        Self { sessions, idle, shared: None, own: HashMap::new(), control: HashMap::new() }
+        Self { sessions, idle, shared: None, own: HashMap::new(), control: HashMap::new(), guests: HashMap::new() }
     }
 
     /// Serves all devices at one socket, and those that are added later.
@@ -103,6 +129,41 @@ impl Endpoints {
         Service { exports, address, serving }
     }
 
+    /// Serves a device to virtual machine monitors at `listener`; `charge` is what [`GUEST_BYTES`] says.
+    pub(crate) fn start_guest(
+        &mut self,
+        device: &Device,
+        guest: &Guest,
+        listener: Listener,
+        workers: &Workers,
+        charge: Charge,
+    ) {
+        let config = vhost_user::Config {
+            queues: GUEST_QUEUES,
+            limits: TransferLimits {
+                payload_len_max: self.sessions.payload_len_max,
+                held_bytes_max: self.sessions.held_bytes_max,
+            },
+            buffered: guest.buffered,
+            in_memory: guest.in_memory,
+            accept_empty: guest.plan.accept_empty,
+            server: workers.env().random().max(1),
+        };
+        let export = device.export.clone();
+        let new_conversation: NewConversation =
+            Arc::new(move || Box::new(VhostUserSession::new(export.clone(), config)));
+        let serving = serve_vhost(listener, device.name(), workers, new_conversation);
+        let before = self.guests.insert(device.name().to_owned(), (serving, charge));
+        assert!(before.is_none(), "device {} has two vhost-user sockets", device.name());
+    }
+
+    /// Has a guest know that a device has grown.
+    pub(crate) fn grew(&self, device: &str) {
+        if let Some((serving, _)) = self.guests.get(device) {
+            serving.tell(&vhost_user::config_changed());
+        }
+    }
+
     /// Answers control clients at the socket of `device`.
     pub(crate) fn start_control(
         &mut self,
@@ -127,16 +188,17 @@ impl Endpoints {
         self.control.is_empty()
     }
 
-    /// Lets no NBD client find a device any more.
+    /// Lets no client find a device any more.
     pub(crate) fn take_front(&mut self, name: &str) -> Front {
-        match (self.own.remove(name), &self.shared) {
-            (Some(service), _) => Front::Own(service.serving),
+        let nbd = match (self.own.remove(name), &self.shared) {
+            (Some(service), _) => NbdFront::Own(service.serving),
             (None, Some(shared)) => {
                 shared.exports.remove(name);
-                Front::Shared
+                NbdFront::Shared
             }
-            (None, None) => Front::Closed,
-        }
+            (None, None) => NbdFront::Closed,
+        };
+        Front { nbd, guest: self.guests.remove(name).map(|(serving, _)| serving) }
     }
 
     /// The control socket of a device.

@@ -50,6 +50,11 @@ pub(crate) fn own(folder: &RuntimeFolder, device: &str) -> Result<Listener> {
     unix(folder, &folder.nbd_socket(device), Access::OWNER_ONLY)
 }
 
+/// A device's socket for a virtual machine monitor.
+pub(crate) fn guest(folder: &RuntimeFolder, path: &Path) -> Result<Listener> {
+    unix(folder, path, Access::OWNER_ONLY)
+}
+
 /// Listens on a socket of this user, unless something is in the way now.
 pub(crate) fn at_once(folder: &RuntimeFolder, path: &Path) -> Result<Listener, Error> {
     Listener::unix_in_turn(path, Access::OWNER_ONLY, folder.path())

@@ -21,10 +21,11 @@ use std::time::Duration;
 use spillway_core::env::within;
 use spillway_core::{Env, Error, Seam};
 use spillway_export::Reserved;
+use spillway_io::vhost::VhostServing;
 use spillway_io::{Limits, Serving};
 
 use crate::server::device::Device;
-use crate::server::endpoints::Front;
+use crate::server::endpoints::{Front, NbdFront};
 use crate::server::event::ReplySender;
 
 /// How long a step may take before the log says what it waits for.
@@ -99,14 +100,21 @@ async fn step<T>(env: &dyn Env, device: &str, what: &str, work: impl Future<Outp
 
 /// Has the clients of a device leave. The future waits for that.
 fn leave<'a>(device: &'a Device, front: Front, env: &'a dyn Env) -> Pin<Box<dyn Future<Output = ()> + 'a>> {
-    match front {
-        Front::Own(serving) => Box::pin(serving.stop()),
-        Front::Closed => Box::pin(device.export.emptied()),
-        Front::Shared => {
+    let guest = front.guest.map(VhostServing::stop);
+    let others: Pin<Box<dyn Future<Output = ()> + 'a>> = match front.nbd {
+        NbdFront::Own(serving) => Box::pin(serving.stop()),
+        NbdFront::Closed => Box::pin(device.export.emptied()),
+        NbdFront::Shared => {
             device.export.close();
             Box::pin(see_out(device, env))
         }
-    }
+    };
+    Box::pin(async move {
+        others.await;
+        if let Some(guest) = guest {
+            guest.await;
+        }
+    })
 }
 
 async fn see_out(device: &Device, env: &dyn Env) {
@@ -149,7 +157,15 @@ mod tests {
         let stack = block_on(opening.stack("d", &StackConfig { origin, layers: Vec::new() }, &[])).unwrap();
         let export = Arc::new(Export::new("a", opening.aligned(&stack, false).unwrap()).unwrap());
         let address = Address::Unix("/s".into());
-        Arc::new(Device { stack, changes: Changes::new(), export, address, file: None, _connections: None })
+        Arc::new(Device {
+            stack,
+            changes: Changes::new(),
+            export,
+            address,
+            file: None,
+            guest: None,
+            _connections: None,
+        })
     }
 
     /// Ends with an error, and notes that it did.
@@ -176,7 +192,7 @@ mod tests {
             Job::spawn(
                 &*env,
                 Place::Background,
-                move || async move { end(&device, Front::Closed, &*own).await },
+                move || async move { end(&device, Front::closed(), &*own).await },
             );
         let error = block_on(ended).expect("it ends").expect_err("both have failed");
         assert!(error.message().contains("upper"), "{error}");
@@ -202,7 +218,7 @@ mod tests {
         begun.1.recv().unwrap();
         let (answer, reply) = Job::new();
         let stopping =
-            Stopping { device: device.clone(), front: Front::Closed, control: None, env: env.clone() };
+            Stopping { device: device.clone(), front: Front::closed(), control: None, env: env.clone() };
         let end = Job::spawn(&*env, Place::Background, move || async move {
             let flushed = stopping.stop(reply).await;
             assert!(made.load(Ordering::SeqCst), "it ended in the middle of a change");

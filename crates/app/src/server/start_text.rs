@@ -7,6 +7,7 @@ use spillway_core::size::human;
 use spillway_export::control::DeviceRow;
 
 use crate::memory::Memory;
+use crate::address::quoted;
 use crate::server::device::Device;
 
 /// The words for a server with these `devices`, and with its `log` in a file where nobody can see it otherwise.
@@ -63,7 +64,16 @@ fn describe(device: &Device, text: &mut String) {
             "  {path}\n    sudo mkdir -p {folder}\n    sudo spillway attach {name} --mkfs ext4 {folder}"
         )
     });
-    written.and(file).expect("writing to a string cannot fail");
+    let guest = device.guest.as_ref().map_or(Ok(()), |guest| {
+        let path = guest.plan.path.display();
+        let socket = quoted(&format!("socket,id={name},path={path},reconnect=1"));
+        writeln!(
+            text,
+            "  vhost-user:{path}\n    qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=mem,size=1G,share=on -machine memory-backend=mem \\\n      \
+             -chardev {socket} -device vhost-user-blk-pci,chardev={name} ..."
+        )
+    });
+    written.and(file).and(guest).expect("writing to a string cannot fail");
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use spillway_core::contract::block_on;
-use spillway_core::{Aligned, Budget, Charge, Job, Place};
+use spillway_core::{Aligned, Budget, Charge, Error, Job, Place};
 use spillway_io::{Limits, Listener, OnFailure, Workers, WorkersOptions};
 
 use super::Server;
@@ -18,7 +18,7 @@ use crate::memory::Memory;
 use crate::runtime_folder::RuntimeFolder;
 use crate::server::building::{Builder, Built};
 use crate::server::devices::Devices;
-use crate::server::endpoints::Endpoints;
+use crate::server::endpoints::{Endpoints, GUEST_BYTES};
 use crate::server::event::{Event, outcome};
 use crate::server::listening;
 use crate::server::mounting::{Mounting, Room};
@@ -76,7 +76,13 @@ impl Server {
         let (adds, mount) = (plan.adds(), plan.server.mount.as_deref());
         let budget = self.builder.opening.budget();
         let room = mount.map(|_| Room::hold(&self.workers, budget, &self.memory)).transpose()?;
+        let guests = plan.devices.iter().filter(|device| device.guest.is_some());
+        let charges = guests.map(|_| budget.hold(GUEST_BYTES)).collect::<Result<Vec<_>, _>>();
+        let charges = charges.map_err(|kind| {
+            refused(Error::new(kind, "the memory budget has no room for vhost-user: give --memory more"))
+        })?;
         self.start_devices(plan.devices, &plan.server)?;
+        self.start_guests(charges)?;
         if let Some((place, room)) = mount.zip(room) {
             let (devices, workers) = (&self.devices, &self.workers);
             let (config, memory) = (&plan.server, &self.memory);
@@ -87,6 +93,17 @@ impl Server {
         assert_eq!(all.len(), claims.len(), "devices, and names that are claimed for them");
         for (device, listener) in all.iter().zip(claims) {
             self.endpoints.start_control(device, listener, &self.devices, &self.workers);
+        }
+        Ok(())
+    }
+
+    /// Lets virtual machine monitors in.
+    fn start_guests(&mut self, charges: Vec<Charge>) -> Result<()> {
+        let devices = self.devices.all();
+        let asked_for = devices.iter().filter_map(|device| Some((device, device.guest.as_ref()?)));
+        for ((device, guest), charge) in asked_for.zip(charges) {
+            let listener = listening::guest(&self.builder.folder, &guest.plan.path)?;
+            self.endpoints.start_guest(device, guest, listener, &self.workers, charge);
         }
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! A conversation on a byte stream, without the stream, and one in whole messages.
+//! A conversation on a byte stream, without the stream, one in whole messages, and one about queues in shared memory.
 
 pub mod exchange;
 pub mod session;
+pub mod shared_memory;

@@ -2,6 +2,8 @@
 
 use spillway_core::exchange::HEAD_LEN_MAX;
 
+pub use crate::fields::Fields;
+
 /// Version of the protocol that is spoken. A kernel with a newer minor one speaks this one; one that is older than
 /// [`MINOR_MIN`] is refused.
 pub const MAJOR: u32 = 7;
@@ -143,30 +145,6 @@ pub mod errno {
     pub const EOPNOTSUPP: i32 = 95;
     pub const ESTALE: i32 = 116;
     pub const ENOMEDIUM: i32 = 123;
-}
-
-/// Numbers from the front of a message.
-pub struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    /// The numbers in `bytes`.
-    pub fn of(bytes: &'a [u8]) -> Self {
-        Self(bytes)
-    }
-
-    /// The next number of 32 bits; `None` where the message ends.
-    pub fn u32(&mut self) -> Option<u32> {
-        let (number, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(u32::from_ne_bytes(*number))
-    }
-
-    /// The next number of 64 bits; `None` where the message ends.
-    pub fn u64(&mut self) -> Option<u64> {
-        let (number, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(u64::from_ne_bytes(*number))
-    }
 }
 
 /// What every message of the kernel begins with.

@@ -138,7 +138,7 @@ fn is_of_connection(error: &io::Error) -> bool {
 }
 
 /// Waits for a connection or the end.
-async fn await_connection(listener: &Listener, acceptor: &Shutdown) {
+pub(crate) async fn await_connection(listener: &Listener, acceptor: &Shutdown) {
     let mut readable = Awaited::new(&listener.fd, Event::Readable);
     poll_fn(|context| {
         acceptor.watch(0, context.waker());

@@ -1,4 +1,4 @@
-//! What the emulated machine boots: a Debian kernel, and an initramfs of busybox, dmsetup, the modules of dm-writecache, and `spillway-guest`.
+//! What an emulated machine boots: a Debian kernel, and an initramfs of busybox, what else a check needs, and `spillway-guest`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,23 +14,35 @@ const PACKAGE: &str = "KERNEL_DEB";
 /// The kernels of the archive: small, without drivers for real machines.
 const NAMES: &str = r"^linux-image-[0-9.-]+(\+deb[0-9]+)?-cloud-amd64-unsigned$";
 
-const MODULES: [&str; 3] = ["virtio_pci", "virtio_blk", "dm-writecache"];
+/// What a check boots.
+#[derive(Clone, Copy)]
+pub struct Recipe {
+    /// A folder of cargo's target folder, for all that it leaves.
+    pub folder: &'static str,
+    /// Modules of the kernel.
+    pub modules: &'static [&'static str],
+    /// Programs besides busybox and `spillway-guest`.
+    pub programs: &'static [&'static str],
+    /// The first program.
+    pub init: &'static str,
+}
 
-/// Everything that lies in cargo's target folder for this check.
+/// Everything that lies in cargo's target folder for a check.
 pub struct System {
+    recipe: Recipe,
     folder: PathBuf,
     release: String,
 }
 
 impl System {
     /// Downloads and unpacks the kernel where that was not done before, and makes the initramfs.
-    pub fn make() -> Self {
+    pub fn make(recipe: Recipe) -> Self {
         let program = std::env::current_exe().expect("the kernel knows the running program");
         let target = program.ancestors().nth(2).expect("programs lie in TARGET/PROFILE");
-        let folder = target.join("kernel-writecache");
+        let folder = target.join(recipe.folder);
         fs::create_dir_all(&folder).expect("the target folder is ours");
-        let release = unpack(&folder, &package(&folder));
-        let system = Self { folder, release };
+        let release = unpack(&folder, &package(target));
+        let system = Self { recipe, folder, release };
         system.pack(&program.with_file_name("spillway-guest"));
         system
     }
@@ -45,11 +57,11 @@ impl System {
         &self.release
     }
 
-    pub(super) fn kernel(&self) -> PathBuf {
+    pub(crate) fn kernel(&self) -> PathBuf {
         self.root().join("boot").join(format!("vmlinuz-{}", self.release))
     }
 
-    pub(super) fn initramfs(&self) -> PathBuf {
+    pub(crate) fn initramfs(&self) -> PathBuf {
         self.folder.join("initramfs")
     }
 
@@ -64,10 +76,11 @@ impl System {
             fs::create_dir_all(tree.join(folder)).expect("the folder is ours");
         }
         let init = tree.join("init");
-        fs::write(&init, include_str!("init.sh")).expect("the folder is ours");
+        fs::write(&init, self.recipe.init).expect("the folder is ours");
         fs::set_permissions(&init, fs::Permissions::from_mode(0o755)).expect("the file is ours");
         let busybox = run("sh", &["-c", "command -v busybox"]).well().out;
-        for program in [Path::new(busybox.trim()), Path::new("/usr/sbin/dmsetup"), guest] {
+        let programs = self.recipe.programs.iter().map(Path::new);
+        for program in [Path::new(busybox.trim()), guest].into_iter().chain(programs) {
             copy_program(program, &tree);
         }
         self.copy_modules(&tree.join("modules"));
@@ -80,7 +93,7 @@ impl System {
         let root = self.root();
         run("/usr/sbin/depmod", &[OsStr::new("-b"), root.as_os_str(), OsStr::new(&self.release)]).well();
         let mut order: Vec<String> = Vec::new();
-        for module in MODULES {
+        for module in self.recipe.modules {
             let which = ["-S", &self.release, "--show-depends", module].map(OsStr::new);
             let words = [&[OsStr::new("-d"), root.as_os_str()][..], &which].concat();
             let said = run("/usr/sbin/modprobe", &words).well().out;
@@ -96,7 +109,7 @@ impl System {
 }
 
 /// The path of a kernel's package, downloaded unless that was done before.
-fn package(folder: &Path) -> PathBuf {
+fn package(target: &Path) -> PathBuf {
     if let Some(named) = std::env::var_os(PACKAGE) {
         return named.into();
     }
@@ -108,6 +121,8 @@ fn package(folder: &Path) -> PathBuf {
         !newest.is_empty(),
         "there is no cloud kernel in the archive: run apt-get update, or set {PACKAGE}"
     );
+    let folder = &target.join("kernel-package");
+    fs::create_dir_all(folder).expect("the target folder is ours");
     let matching = || {
         let entries = fs::read_dir(folder).expect("the folder is ours").flatten().map(|entry| entry.path());
         let is_it = |path: &PathBuf| {

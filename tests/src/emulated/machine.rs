@@ -1,4 +1,4 @@
-//! An emulated machine with the origin, the cache device and a disk for what it reads, whose first program says lines.
+//! An emulated machine whose first program says lines.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::system::System;
 const SILENCE_MAX: Duration = Duration::from_secs(300);
 
 /// A running machine. Dropping it kills it.
-pub(super) struct Machine {
+pub(crate) struct Machine {
     qemu: Child,
     lines: Receiver<String>,
     console: String,
@@ -21,7 +21,13 @@ pub(super) struct Machine {
 
 impl Machine {
     /// Boots `system` with `disks`, in whose order it knows them, and these words.
-    pub(super) fn boot(system: &System, disks: &[&Path], words: &str) -> Self {
+    pub(crate) fn boot(system: &System, disks: &[&Path], words: &str) -> Self {
+        let drive = |disk: &&Path| ["-drive".into(), format!("file={},if=virtio,format=raw", disk.display())];
+        Self::boot_with(system, &disks.iter().flat_map(drive).collect::<Vec<_>>(), words)
+    }
+
+    /// Boots `system` with further `arguments` of the emulator, and these words.
+    pub(crate) fn boot_with(system: &System, arguments: &[String], words: &str) -> Self {
         let console = system.folder().join("console.log").display().to_string();
         let mut command = Command::new("qemu-system-x86_64");
         // One thread for both processors: where each has its own, a kernel that patches its code while it boots may run a half of it.
@@ -30,17 +36,15 @@ impl Machine {
         command.args(["-monitor", "none", "-serial", &format!("file:{console}"), "-serial", "stdio"]);
         command.arg("-kernel").arg(system.kernel()).arg("-initrd").arg(system.initramfs());
         command.args(["-append", &format!("console=ttyS0 quiet panic=-1 no_timer_check {words}")]);
-        for disk in disks {
-            command.args(["-drive", &format!("file={},if=virtio,format=raw", disk.display())]);
-        }
+        command.args(arguments);
         let qemu = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-        let mut qemu = qemu.expect("qemu-system-x86_64 starts: cargo xtask kernel installs it");
+        let mut qemu = qemu.expect("qemu-system-x86_64 starts: cargo xtask tools installs it");
         let lines = read(qemu.stdout.take().expect("it is a pipe"));
         Self { qemu, lines, console }
     }
 
     /// The next line that it says; none once it is off.
-    pub(super) fn line(&self) -> Option<String> {
+    pub(crate) fn line(&self) -> Option<String> {
         match self.lines.recv_timeout(SILENCE_MAX) {
             Ok(line) => Some(line),
             Err(RecvTimeoutError::Disconnected) => None,
@@ -51,7 +55,7 @@ impl Machine {
     }
 
     /// Waits for the line that begins with `word`, and gives the rest of it.
-    pub(super) fn says(&self, word: &str) -> String {
+    pub(crate) fn says(&self, word: &str) -> String {
         while let Some(line) = self.line() {
             if let Some(rest) = line.strip_prefix(word) {
                 return rest.trim().to_owned();
@@ -62,14 +66,14 @@ impl Machine {
     }
 
     /// Ends it at once, whatever it does. Gives what it still said.
-    pub(super) fn kill(mut self) -> Vec<String> {
+    pub(crate) fn kill(mut self) -> Vec<String> {
         self.qemu.kill().expect("it is our child");
         self.qemu.wait().expect("it is our child");
         self.lines.iter().collect()
     }
 
     /// Waits until it is off.
-    pub(super) fn ends(mut self) {
+    pub(crate) fn ends(mut self) {
         while self.line().is_some() {}
         let status = self.qemu.wait().expect("it is our child");
         assert!(status.success(), "qemu ended with {status}: see {}", self.console);

@@ -1,0 +1,233 @@
+//! Which requests a queue has taken and not given back, in memory that outlives this process: the front end keeps it, and shows it to the
+//! server that comes next. The layout is that of the vhost-user specification for split virtqueues, "Inflight I/O tracking".
+//!
+//! Behind the queues lies a trailer of our own: which server wrote it, and whether it has acknowledged writes since the last flush.
+
+use std::sync::Arc;
+
+use spillway_core::shared_memory::SharedMemory;
+use spillway_core::sync::{AtomicU32, Mutex, Ordering};
+
+use super::ring::QUEUE_SIZE_MAX;
+
+/// Version of the layout.
+const VERSION: u16 = 1;
+
+/// Where the numbers of a queue lie: of its region, and of each entry behind that.
+const VERSION_AT: u64 = 8;
+const SIZE_AT: u64 = 10;
+const LAST_AT: u64 = 12;
+const USED_AT: u64 = 14;
+const ENTRIES_AT: u64 = 16;
+const ENTRY_LEN: u64 = 16;
+const ENTRY_NEXT_AT: u64 = 6;
+const ENTRY_COUNTER_AT: u64 = 8;
+
+/// Regions of queues begin at multiples of this.
+const ALIGNMENT: u64 = 64;
+
+const TRAILER_LEN: u64 = 64;
+const MAGIC: u64 = u64::from_le_bytes(*b"spillway");
+const SERVER_AT: u64 = 8;
+const UNFLUSHED_AT: u64 = 16;
+
+/// Bytes of the region of a queue.
+fn region_len(size: u16) -> u64 {
+    (ENTRIES_AT + ENTRY_LEN * u64::from(size)).next_multiple_of(ALIGNMENT)
+}
+
+/// Bytes for so many queues, each of `size` entries, and the trailer.
+pub(crate) fn total_len(queues: u16, size: u16) -> u64 {
+    u64::from(queues) * region_len(size) + TRAILER_LEN
+}
+
+/// Most bytes for a device of so many queues.
+pub const fn inflight_bytes_max(queues: usize) -> u64 {
+    queues as u64 * (ENTRIES_AT + ENTRY_LEN * QUEUE_SIZE_MAX as u64 + ALIGNMENT) + TRAILER_LEN
+}
+
+/// The requests of one queue.
+pub(crate) struct Inflight {
+    memory: Arc<dyn SharedMemory>,
+    start: u64,
+    size: u16,
+    /// How many were taken before.
+    counter: u64,
+}
+
+impl Inflight {
+    /// The region of queue `index` of several, each of `size` entries. `None` where it holds something else, or is too short.
+    pub(crate) fn open(memory: Arc<dyn SharedMemory>, index: usize, size: u16) -> Option<Self> {
+        let start = index as u64 * region_len(size);
+        if start + region_len(size) > memory.len() {
+            return None;
+        }
+        let this = Self { memory, start, size, counter: 0 };
+        match (this.load(VERSION_AT), this.load(SIZE_AT)) {
+            (0, _) => {
+                this.store(SIZE_AT, size);
+                this.store(VERSION_AT, VERSION);
+            }
+            (VERSION, known) if known == size => {}
+            _ => return None,
+        }
+        Some(this)
+    }
+
+    fn load(&self, at: u64) -> u16 {
+        self.memory.load(self.start + at)
+    }
+
+    fn store(&self, at: u64, value: u16) {
+        self.memory.store(self.start + at, value);
+    }
+
+    fn entry(&self, head: u16) -> u64 {
+        assert!(head < self.size, "entry {head} of {}", self.size);
+        ENTRIES_AT + ENTRY_LEN * u64::from(head)
+    }
+
+    /// A request is taken.
+    pub(crate) fn take(&mut self, head: u16) {
+        self.counter += 1;
+        let entry = self.entry(head);
+        self.memory.write(self.start + entry + ENTRY_COUNTER_AT, &self.counter.to_le_bytes());
+        self.store(entry, 1);
+    }
+
+    /// A request is about to be given back.
+    pub(crate) fn give_back(&self, head: u16) {
+        self.store(self.entry(head) + ENTRY_NEXT_AT, self.load(LAST_AT));
+        self.store(LAST_AT, head);
+    }
+
+    /// It was given back, and the used ring has come to `used`.
+    pub(crate) fn given_back(&self, head: u16, used: u16) {
+        self.store(self.entry(head), 0);
+        self.store(USED_AT, used);
+    }
+
+    /// What was taken and not given back, in the order in which it was taken, where the used ring has come to `used`.
+    pub(crate) fn recover(&mut self, used: u16) -> Vec<u16> {
+        let last = self.load(LAST_AT);
+        if self.load(USED_AT) != used && last < self.size {
+            // The former server came to its end between giving it back and noting so.
+            self.given_back(last, used);
+        }
+        let taken = (0..self.size).filter(|&head| self.load(self.entry(head)) & 0xff != 0);
+        let mut taken: Vec<(u64, u16)> = taken.map(|head| (self.counter_of(head), head)).collect();
+        taken.sort_unstable();
+        self.counter = taken.last().map_or(0, |(counter, _)| *counter).min(u64::MAX / 2);
+        taken.into_iter().map(|(_, head)| head).collect()
+    }
+
+    fn counter_of(&self, head: u16) -> u64 {
+        let mut bytes = [0; 8];
+        self.memory.read(self.start + self.entry(head) + ENTRY_COUNTER_AT, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+}
+
+/// What a former server left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Former {
+    /// There was none.
+    None,
+    /// It was this one.
+    This,
+    /// Another, which may have acknowledged writes that no flush has covered.
+    Other { unflushed: bool },
+}
+
+/// Whether writes were acknowledged that no flush has covered, for whoever comes after a crash.
+pub(crate) struct Unflushed {
+    trailer: Option<(Arc<dyn SharedMemory>, u64)>,
+    /// 1 after a write, 0 after a flush, [`FLUSHING`] in between.
+    state: AtomicU32,
+    /// The number of the last flush that was begun; held while the state becomes another, and the trailer with it.
+    flushes: Mutex<u64>,
+    /// A former server has lost what it acknowledged: the next flush has to say so.
+    lost: AtomicU32,
+}
+
+const WRITTEN: u32 = 1;
+const FLUSHING: u32 = 2;
+
+impl Unflushed {
+    /// Nothing is noted for anybody.
+    pub(crate) fn unseen() -> Self {
+        Self {
+            trailer: None,
+            state: AtomicU32::new(0),
+            flushes: Mutex::new(0),
+            lost: AtomicU32::new(0),
+        }
+    }
+
+    /// Notes it in the trailer of `memory`, in the name of `server`. Says what was there.
+    pub(crate) fn open(memory: Arc<dyn SharedMemory>, server: u64) -> (Self, Former) {
+        let at = memory.len().saturating_sub(TRAILER_LEN) / ALIGNMENT * ALIGNMENT;
+        let number = |at: u64| {
+            let mut bytes = [0; 8];
+            memory.read(at, &mut bytes);
+            u64::from_le_bytes(bytes)
+        };
+        if memory.len() < TRAILER_LEN {
+            return (Self::unseen(), Former::Other { unflushed: true });
+        }
+        let marked = memory.load(at + UNFLUSHED_AT) != 0;
+        let former = match (number(at), number(at + SERVER_AT)) {
+            (0, 0) => Former::None,
+            (MAGIC, known) if known == server => Former::This,
+            (MAGIC, _) => Former::Other { unflushed: marked },
+            _ => Former::Other { unflushed: true },
+        };
+        memory.write(at, &MAGIC.to_le_bytes());
+        memory.write(at + SERVER_AT, &server.to_le_bytes());
+        let state = AtomicU32::new(u32::from(marked));
+        (Self { trailer: Some((memory, at)), state, ..Self::unseen() }, former)
+    }
+
+    /// A former server has lost what it had acknowledged.
+    pub(crate) fn lose(&self) {
+        self.lost.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether a flush has to fail for that: the first that asks.
+    pub(crate) fn lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed) != 0 && self.lost.swap(0, Ordering::Relaxed) != 0
+    }
+
+    fn mark(&self, state: u32) {
+        self.state.store(state, Ordering::Release);
+        if let Some((memory, at)) = &self.trailer {
+            memory.store(at + UNFLUSHED_AT, u16::from(state != 0));
+        }
+    }
+
+    /// A write is about to be acknowledged.
+    pub(crate) fn written(&self) {
+        if self.state.load(Ordering::Acquire) != WRITTEN {
+            let _turn = self.flushes.lock();
+            self.mark(WRITTEN);
+        }
+    }
+
+    /// A flush begins; its number.
+    pub(crate) fn begin_flush(&self) -> u64 {
+        let mut flushes = self.flushes.lock();
+        *flushes += 1;
+        if self.state.load(Ordering::Acquire) == WRITTEN {
+            self.mark(FLUSHING);
+        }
+        *flushes
+    }
+
+    /// The flush of that number has covered all that was acknowledged before it began.
+    pub(crate) fn flushed(&self, number: u64) {
+        let flushes = self.flushes.lock();
+        if *flushes == number && self.state.load(Ordering::Acquire) == FLUSHING {
+            self.mark(0);
+        }
+    }
+}

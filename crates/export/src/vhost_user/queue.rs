@@ -1,0 +1,463 @@
+//! One queue: requests from the ring to the device, answers back into the ring.
+//!
+//! ```text
+//!   ring -> chain -> header -> `Pipeline::equip` -> copied in, where it is a write -> device -> copied out, where it was a read -> status
+//!        -> used ring, in between two notes in the memory that outlives this process
+//! ```
+//!
+//! A chain is copied before anything of it is looked at, and the guest may change it meanwhile: what counts is what was copied.
+
+use std::sync::Arc;
+use std::task::Context;
+
+use spillway_core::shared_memory::Queue;
+use spillway_core::sync::{AtomicU32, Mutex, Ordering};
+use spillway_core::{Flags, IoBuf, Op, Reply, Request, SECTOR, mutant, work};
+
+use super::block::{self, Command, Extent, HEADER_LEN, ID_LEN, RANGE_LEN, status};
+use super::inflight::{Inflight, Unflushed};
+use super::memory::{GuestMemory, NotShared};
+use super::ring::{Broken, Chain, Layout, Ring, Segment, Segments, bytes_of};
+use crate::covered::spend_for;
+use crate::export::Export;
+use crate::pending::PENDING_MAX;
+use crate::pipeline::{Limits, Outcome, Pipeline};
+use crate::statistics::Counter;
+
+/// Bytes of answers that are not in the ring.
+const UNSENT: usize = 0;
+
+/// Pieces of memory that the requests of a queue may have in all, beyond those that each has room for: from then on no other is taken.
+const SEGMENTS_HELD_MAX: usize = 2048;
+
+/// Bytes to charge for each queue besides buffers: its structures, its first pending requests, and the pieces that requests name.
+pub const QUEUE_BYTES: u64 = 96 << 10;
+
+const CUT_OFF: Broken = Broken("memory that was shared is gone: its file was cut off");
+
+/// What a queue and its conversation share.
+pub(crate) struct Shared {
+    pub(crate) memory: Mutex<Arc<GuestMemory>>,
+    pub(crate) enabled: AtomicU32,
+    /// The next request that is not taken, once the queue has stopped.
+    pub(crate) base: AtomicU32,
+}
+
+/// What a queue is made of.
+pub(crate) struct Parts {
+    pub(crate) export: Arc<Export>,
+    pub(crate) limits: TransferLimits,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) layout: Layout,
+    pub(crate) event_index: bool,
+    pub(crate) base: u16,
+    pub(crate) inflight: Option<Inflight>,
+    pub(crate) unflushed: Arc<Unflushed>,
+    /// Whether writes are durable once they are answered: the driver does not flush.
+    pub(crate) write_through: bool,
+}
+
+/// Limits of one queue.
+#[derive(Clone, Copy, Debug)]
+pub struct TransferLimits {
+    /// Bytes of the longest read or write; a longer one is refused.
+    pub payload_len_max: u32,
+    /// Bytes of pending requests from which on no further one is taken.
+    pub held_bytes_max: usize,
+}
+
+/// A request that is under way.
+struct Ticket {
+    head: u16,
+    command: Command,
+    /// Where what is read goes, and the status behind it.
+    writable: Segments,
+    /// Of a flush, its number.
+    flush: u64,
+    /// Of a write: it is durable when it is answered.
+    durable: bool,
+}
+
+/// A read or write without its buffer.
+struct Transfer {
+    ticket: Ticket,
+    offset: u64,
+    /// Where the payload of a write lies, behind the header.
+    readable: Segments,
+}
+
+/// Nothing is waited for besides the device.
+enum Never {}
+
+/// See the head of this file.
+pub(crate) struct BlockQueue {
+    parts: Parts,
+    /// Absent once it is broken.
+    ring: Option<Ring>,
+    pipeline: Pipeline<Transfer, Ticket, Never>,
+    /// Taken by a former server and not given back, the first one last.
+    left_over: Vec<u16>,
+    stopped: bool,
+    /// Pieces held beyond those that each request has room for.
+    segments: usize,
+    breach: Option<&'static str>,
+}
+
+impl BlockQueue {
+    pub(crate) fn new(mut parts: Parts) -> Self {
+        let memory = parts.shared.memory.lock().clone();
+        let Parts { layout, event_index, base, .. } = parts;
+        let (ring, mut left_over) = match Ring::new(layout, event_index, base, &memory) {
+            Ok(ring) => recovered(ring, parts.inflight.as_mut()),
+            Err(NotShared) => (None, Vec::new()),
+        };
+        let breach = ring.is_none().then_some("its rings are not in shared memory");
+        left_over.reverse();
+        parts.shared.base.store(ring.as_ref().map_or(base, Ring::base).into(), Ordering::Relaxed);
+        let limits = Limits { held_bytes_max: parts.limits.held_bytes_max, requests_max: PENDING_MAX };
+        let pipeline = Pipeline::new(limits);
+        Self { parts, ring, pipeline, left_over, stopped: false, segments: 0, breach }
+    }
+
+    fn memory(&self) -> Arc<GuestMemory> {
+        self.parts.shared.memory.lock().clone()
+    }
+
+    fn break_down(&mut self, why: Broken) {
+        self.breach = Some(why.0);
+        if let Some(ring) = self.ring.take() {
+            self.parts.shared.base.store(u32::from(ring.base()), Ordering::Relaxed);
+        }
+        self.left_over.clear();
+    }
+
+    fn admits(&mut self) -> bool {
+        let enabled = self.parts.shared.enabled.load(Ordering::Acquire) != 0;
+        enabled && !self.stopped && self.segments < SEGMENTS_HELD_MAX && self.pipeline.admits(UNSENT)
+    }
+
+    /// Takes the next request: first those that a former server has left.
+    fn take(&mut self, memory: &GuestMemory) -> Result<Option<Chain>, Broken> {
+        let Some(ring) = &mut self.ring else { return Ok(None) };
+        if !memory.is_whole() {
+            return Err(CUT_OFF);
+        }
+        if let Some(head) = self.left_over.pop() {
+            return ring.chain(memory, head).map(Some);
+        }
+        let taken = ring.take(memory)?;
+        if let Some((chain, inflight)) = taken.as_ref().zip(self.parts.inflight.as_mut()) {
+            inflight.take(chain.head);
+        }
+        Ok(taken)
+    }
+
+    fn take_all(&mut self, memory: &GuestMemory) -> Result<(), Broken> {
+        while !work::spent() && self.admits() {
+            let Some(chain) = self.take(memory)? else { break };
+            work::spend(work::REQUEST);
+            self.begin(memory, chain)?;
+        }
+        Ok(())
+    }
+
+    /// Begins a request, or answers one that cannot be carried out.
+    fn begin(&mut self, memory: &GuestMemory, chain: Chain) -> Result<(), Broken> {
+        let Chain { head, mut readable, writable } = chain;
+        if bytes_of(&writable) == 0 {
+            return Err(Broken("a request has no room for its status"));
+        }
+        let mut header = [0; HEADER_LEN];
+        let whole = copy_out(memory, &readable, &mut header)?;
+        let (command, offset) = if whole { Command::decode(&header) } else { (Command::Unknown, 0) };
+        let ticket = Ticket { head, command, writable, flush: 0, durable: false };
+        drop_front(&mut readable, HEADER_LEN as u64);
+        match command {
+            Command::Read | Command::Write => self.transfer(memory, Transfer { ticket, offset, readable }),
+            Command::Flush => self.flush(memory, ticket),
+            Command::Identify => self.identify(memory, &ticket),
+            Command::Discard | Command::WriteZeroes => self.bare(memory, ticket, &readable),
+            Command::Unknown => Ok(self.finish(memory, &ticket, status::UNSUPPORTED, &[])?),
+        }
+    }
+
+    fn identify(&mut self, memory: &GuestMemory, ticket: &Ticket) -> Result<(), Broken> {
+        let mut id = [0; ID_LEN];
+        let name = self.parts.export.name().as_bytes();
+        let len = name.len().min(ID_LEN);
+        id[..len].copy_from_slice(&name[..len]);
+        let room = (bytes_of(&ticket.writable) - 1).min(ID_LEN as u64) as usize;
+        Ok(self.finish(memory, ticket, status::OK, &id[..room])?)
+    }
+
+    fn flush(&mut self, memory: &GuestMemory, mut ticket: Ticket) -> Result<(), Broken> {
+        if self.parts.unflushed.lost() {
+            let device = self.parts.export.name();
+            tracing::error!(device, "a flush fails: a former server has lost writes that it had acknowledged");
+            return Ok(self.finish(memory, &ticket, status::IO_ERROR, &[])?);
+        }
+        ticket.flush = self.parts.unflushed.begin_flush();
+        self.submit(memory, ticket, Request::flush())
+    }
+
+    /// Discards or zeroes one range, as many as the guest is told.
+    fn bare(&mut self, memory: &GuestMemory, ticket: Ticket, readable: &[Segment]) -> Result<(), Broken> {
+        let mut bytes = [0; RANGE_LEN];
+        let whole = copy_out(memory, readable, &mut bytes)? && bytes_of(readable) == RANGE_LEN as u64;
+        let extent = whole.then(|| Extent::decode(&bytes)).flatten();
+        let zeroes = ticket.command == Command::WriteZeroes;
+        let Some(Extent { offset, len, unmap }) = extent.filter(|extent| zeroes || !extent.unmap) else {
+            return Ok(self.finish(memory, &ticket, status::UNSUPPORTED, &[])?);
+        };
+        let range = spillway_core::ByteRange::new(offset.min(u64::MAX - len), len);
+        spend_for(len);
+        let op = if zeroes { Op::WriteZeroes } else { Op::Discard };
+        let flags = Flags { fua: self.parts.write_through && zeroes, no_hole: zeroes && !unmap };
+        self.submit(memory, ticket, Request { flags, ..Request::bare(op, range) })
+    }
+
+    /// A read or write, once it has its buffer.
+    fn transfer(&mut self, memory: &GuestMemory, transfer: Transfer) -> Result<(), Broken> {
+        let len = match transfer.ticket.command {
+            Command::Read => bytes_of(&transfer.ticket.writable) - 1,
+            _ => bytes_of(&transfer.readable),
+        };
+        let most = u64::from(self.parts.limits.payload_len_max);
+        let refused = self.parts.export.geometry().read_only && transfer.ticket.command == Command::Write;
+        if len == 0 || !len.is_multiple_of(SECTOR) || len > most || refused {
+            return Ok(self.finish(memory, &transfer.ticket, status::IO_ERROR, &[])?);
+        }
+        self.segments += spilled(&transfer);
+        match self.pipeline.equip(transfer, len as usize, UNSENT) {
+            Some((transfer, buf)) => self.submit_transfer(memory, transfer, buf),
+            None => Ok(()),
+        }
+    }
+
+    fn submit_transfer(
+        &mut self,
+        memory: &GuestMemory,
+        transfer: Transfer,
+        mut buf: IoBuf,
+    ) -> Result<(), Broken> {
+        self.segments -= spilled(&transfer);
+        let Transfer { mut ticket, offset, readable } = transfer;
+        self.segments += spare_of(&ticket.writable);
+        let range = spillway_core::ByteRange::new(offset.min(u64::MAX - buf.len() as u64), buf.len() as u64);
+        if ticket.command == Command::Read {
+            return self.submit(memory, ticket, Request { range, ..Request::read(range.offset, buf) });
+        }
+        copy_out(memory, &readable, &mut buf)?;
+        if !memory.is_whole() {
+            return Err(CUT_OFF);
+        }
+        work::spend_bytes(buf.len(), work::BYTES_COPIED);
+        let flags = Flags { fua: self.parts.write_through, no_hole: false };
+        ticket.durable = flags.fua;
+        self.submit(memory, ticket, Request { flags, ..Request::write(range.offset, buf) })
+    }
+
+    fn submit(&mut self, memory: &GuestMemory, ticket: Ticket, request: Request) -> Result<(), Broken> {
+        let held = request.buf.capacity();
+        let submission = self.parts.export.device().submit(request);
+        match self.pipeline.submitted(ticket, held, submission) {
+            Some((ticket, outcome)) => self.answer(memory, &ticket, outcome),
+            None => Ok(()),
+        }
+    }
+
+    fn answer(
+        &mut self,
+        memory: &GuestMemory,
+        ticket: &Ticket,
+        outcome: Outcome<Never>,
+    ) -> Result<(), Broken> {
+        let Outcome::Io(Reply { result, buf }) = outcome;
+        if matches!(ticket.command, Command::Read | Command::Write) {
+            self.segments -= spare_of(&ticket.writable);
+        }
+        if result.is_err() {
+            return Ok(self.finish(memory, ticket, status::IO_ERROR, &[])?);
+        }
+        match ticket.command {
+            Command::Write | Command::WriteZeroes | Command::Discard if !ticket.durable => {
+                self.parts.unflushed.written();
+            }
+            Command::Flush => self.parts.unflushed.flushed(ticket.flush),
+            _ => {}
+        }
+        let content = match ticket.command {
+            Command::Read => &buf[..],
+            Command::Write => {
+                self.parts.export.counters.add(Counter::WriteBytes, buf.len() as u64);
+                &[]
+            }
+            _ => &[],
+        };
+        Ok(self.finish(memory, ticket, status::OK, content)?)
+    }
+
+    /// Writes `content` and the status, and gives the request back.
+    fn finish(
+        &mut self,
+        memory: &GuestMemory,
+        ticket: &Ticket,
+        status: u8,
+        content: &[u8],
+    ) -> Result<(), NotShared> {
+        self.count(ticket.command, status, content.len());
+        let Some(ring) = &mut self.ring else { return Ok(()) };
+        work::spend_bytes(content.len(), work::BYTES_COPIED);
+        let status_at = bytes_of(&ticket.writable) - 1;
+        copy_in(memory, &ticket.writable, 0, content)?;
+        copy_in(memory, &ticket.writable, status_at, &[status])?;
+        if let Some(inflight) = &self.parts.inflight {
+            inflight.give_back(ticket.head);
+        }
+        // What counts as written is what comes first without a gap.
+        let written = if content.len() as u64 == status_at { status_at + 1 } else { content.len() as u64 };
+        ring.give_back(memory, ticket.head, u32::try_from(written).unwrap_or(u32::MAX))?;
+        if let Some(inflight) = &self.parts.inflight
+            && !mutant::on("vhost: leave requests in flight that were given back")
+        {
+            inflight.given_back(ticket.head, ring.used());
+        }
+        Ok(())
+    }
+
+    fn count(&self, command: Command, status: u8, read: usize) {
+        let counters = &self.parts.export.counters;
+        let counter = match command {
+            _ if status != block::status::OK => Counter::Errors,
+            Command::Read => Counter::Reads,
+            Command::Write => Counter::Writes,
+            Command::Flush => Counter::Flushes,
+            Command::Identify | Command::Unknown => Counter::Others,
+            Command::Discard => Counter::Trims,
+            Command::WriteZeroes => Counter::WriteZeroes,
+        };
+        counters.add(counter, 1);
+        if command == Command::Read && read > 0 {
+            counters.add(Counter::ReadBytes, read as u64);
+        }
+    }
+
+    fn round(&mut self, memory: &GuestMemory, context: &mut Context<'_>) -> Result<(), Broken> {
+        self.take_all(memory)?;
+        self.pipeline.collect(context);
+        while let Some((ticket, outcome)) = self.pipeline.next_answer() {
+            self.answer(memory, &ticket, outcome)?;
+        }
+        if let Some((transfer, buf)) = self.pipeline.poll_parked(context, UNSENT) {
+            self.submit_transfer(memory, transfer, buf)?;
+        }
+        Ok(())
+    }
+}
+
+impl Queue for BlockQueue {
+    fn poll(&mut self, context: &mut Context<'_>) {
+        let memory = self.memory();
+        if let Some(ring) = &mut self.ring
+            && let Err(why) = ring.hush(&memory)
+        {
+            self.break_down(why.into());
+        }
+        if let Err(why) = self.round(&memory, context) {
+            self.break_down(why);
+        }
+    }
+
+    fn interrupts(&mut self) -> bool {
+        let memory = self.memory();
+        let Some(ring) = &mut self.ring else { return false };
+        let asked = ring.interrupts(&memory);
+        asked.unwrap_or_else(|why| {
+            self.break_down(why.into());
+            false
+        })
+    }
+
+    fn arm(&mut self) -> bool {
+        // Where nothing is taken, an answer or a change ends that, and wakes the task.
+        if self.ring.is_none() || !self.admits() {
+            return true;
+        }
+        if !self.left_over.is_empty() {
+            return false;
+        }
+        let memory = self.memory();
+        let ring = self.ring.as_mut().expect("it was looked at");
+        ring.arm(&memory).unwrap_or_else(|why| {
+            self.break_down(why);
+            true
+        })
+    }
+
+    fn stop(&mut self) {
+        self.stopped = true;
+        if let Some(ring) = &self.ring {
+            self.parts.shared.base.store(u32::from(ring.base()), Ordering::Release);
+        }
+    }
+
+    fn pending(&self) -> usize {
+        self.pipeline.pending() + usize::from(self.pipeline.parked().is_some())
+    }
+
+    fn broken(&mut self) -> Option<&'static str> {
+        self.breach.take()
+    }
+}
+
+/// The ring behind all that a former server has taken, and what of that it has not given back.
+fn recovered(mut ring: Ring, inflight: Option<&mut Inflight>) -> (Option<Ring>, Vec<u16>) {
+    let left_over = inflight.map(|inflight| inflight.recover(ring.used()));
+    if let Some(left_over) = &left_over {
+        ring.go_on_behind(left_over.len() as u16);
+    }
+    (Some(ring), left_over.unwrap_or_default())
+}
+
+/// Pieces beyond those that each request has room for.
+fn spare_of(segments: &Segments) -> usize {
+    if segments.spilled() { segments.len() } else { 0 }
+}
+
+fn spilled(transfer: &Transfer) -> usize {
+    spare_of(&transfer.readable) + spare_of(&transfer.ticket.writable)
+}
+
+/// Takes bytes from the front of pieces in a row, as many as there are.
+fn drop_front(segments: &mut Segments, mut len: u64) {
+    segments.retain(|segment| {
+        let part = len.min(u64::from(segment.len));
+        len -= part;
+        segment.at = segment.at.wrapping_add(part);
+        segment.len -= part as u32;
+        segment.len > 0
+    });
+}
+
+/// Copies what lies in pieces in a row. False where that is less than `to` has room for.
+fn copy_out(memory: &GuestMemory, segments: &[Segment], to: &mut [u8]) -> Result<bool, NotShared> {
+    let mut done = 0;
+    for segment in segments {
+        let len = (to.len() - done).min(segment.len as usize);
+        memory.read(segment.at, &mut to[done..done + len])?;
+        done += len;
+    }
+    Ok(done == to.len())
+}
+
+/// Copies to pieces in a row from their byte `at` on.
+fn copy_in(memory: &GuestMemory, segments: &[Segment], mut at: u64, mut from: &[u8]) -> Result<(), NotShared> {
+    for segment in segments {
+        let skipped = at.min(u64::from(segment.len));
+        at -= skipped;
+        let (part, rest) = from.split_at(from.len().min((u64::from(segment.len) - skipped) as usize));
+        memory.write(segment.at.checked_add(skipped).ok_or(NotShared)?, part)?;
+        from = rest;
+    }
+    Ok(())
+}

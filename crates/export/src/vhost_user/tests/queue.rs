@@ -1,0 +1,245 @@
+//! Requests of a queue, from the ring to the device and back.
+
+use std::sync::Arc;
+use std::task::Context;
+
+use spillway_core::contract::Wakes;
+use spillway_core::random::Random;
+use spillway_core::shared_memory::Queue;
+use spillway_core::sync::Ordering;
+use spillway_core::{Kind, Op};
+
+use super::super::queue::BlockQueue;
+use super::guest::{BASE, Fixture, Guest, LAYOUT, LEN, SIZE, WRITE};
+
+const IN: u32 = 0;
+const OUT: u32 = 1;
+const FLUSH: u32 = 4;
+const GET_ID: u32 = 8;
+const DISCARD: u32 = 11;
+const WRITE_ZEROES: u32 = 13;
+
+const OK: u8 = 0;
+const IO_ERROR: u8 = 1;
+const UNSUPPORTED: u8 = 2;
+
+fn poll(queue: &mut BlockQueue) {
+    let wakes = Arc::<Wakes>::default();
+    queue.poll(&mut Context::from_waker(&wakes.waker()));
+}
+
+fn range(sector: u64, count: u32, flags: u32) -> Vec<u8> {
+    [&sector.to_le_bytes()[..], &count.to_le_bytes(), &flags.to_le_bytes()].concat()
+}
+
+/// The status of one request of its own.
+fn status(fixture: &Fixture, kind: u32, sector: u64, payload: &[u8], room: usize) -> u8 {
+    let mut guest = Guest::new();
+    let mut queue = fixture.queue(&guest);
+    let added = guest.request(kind, sector, payload, room);
+    poll(&mut queue);
+    assert_eq!(guest.used().len(), 1);
+    assert_eq!(queue.broken(), None);
+    guest.outcome(&added).1
+}
+
+#[test]
+fn what_is_written_is_read_and_the_device_sees_what_was_asked_for() {
+    let (fixture, mut guest) = (Fixture::new(), Guest::new());
+    let mut queue = fixture.queue(&guest);
+    let written = guest.request(OUT, 8, &[7; 4096], 0);
+    poll(&mut queue);
+    assert_eq!(guest.used(), [(written.head.into(), 1)]);
+    let read = guest.request(IN, 8, &[], 4096);
+    let flush = guest.request(FLUSH, 0, &[], 0);
+    poll(&mut queue);
+    assert_eq!(guest.used(), [(read.head.into(), 4097), (flush.head.into(), 1)]);
+    assert_eq!(guest.outcome(&read), (vec![7; 4096], OK));
+    assert_eq!((guest.outcome(&written).1, guest.outcome(&flush).1), (OK, OK));
+    let ops: Vec<_> = fixture.device.log().iter().map(|(op, range, fua)| (*op, range.offset, *fua)).collect();
+    assert_eq!(ops, [(Op::Write, 4096, false), (Op::Read, 4096, false), (Op::Flush, 0, false)]);
+    let counted = fixture.export.statistics();
+    assert_eq!((counted.reads, counted.writes, counted.flushes), (1, 1, 1));
+    assert_eq!((counted.read_bytes, counted.write_bytes), (4096, 4096));
+}
+
+#[test]
+fn a_payload_in_many_pieces_is_one() {
+    let (fixture, mut guest) = (Fixture::new(), Guest::new());
+    let mut queue = fixture.queue(&guest);
+    let at = guest.room(4096);
+    let header = guest.room(16);
+    guest.put(header, &[&OUT.to_le_bytes()[..], &[0; 12]].concat());
+    guest.put(at, &[1; 512]);
+    guest.put(at + 512, &[2; 512]);
+    let status = guest.room(1);
+    // The header is in two pieces as well, and pieces of no length are none.
+    let head = guest.chain(&[
+        (header, 5, 0),
+        (header + 5, 11, 0),
+        (at, 300, 0),
+        (at, 0, 0),
+        (at + 300, 724, 0),
+        (status, 1, WRITE),
+    ]);
+    guest.offer(head);
+    poll(&mut queue);
+    assert_eq!(guest.used(), [(head.into(), 1)]);
+    let read = guest.request(IN, 0, &[], 1024);
+    poll(&mut queue);
+    assert_eq!(guest.outcome(&read), ([[1; 512], [2; 512]].concat(), OK));
+}
+
+#[test]
+fn what_cannot_be_carried_out_is_answered() {
+    let fixture = Fixture::new();
+    let end = (1 << 20) / 512;
+    for (kind, sector, payload, room, wanted) in [
+        (IN, end, 0, 512, IO_ERROR),
+        (IN, u64::MAX, 0, 512, IO_ERROR),
+        (IN, u64::MAX / 512, 0, 512, IO_ERROR),
+        (OUT, end - 1, 1024, 0, IO_ERROR),
+        (IN, 0, 0, 511, IO_ERROR),
+        (OUT, 0, 513, 0, IO_ERROR),
+        (OUT, 0, 0, 0, IO_ERROR),
+        (IN, 0, 0, (1 << 18) + 512, IO_ERROR),
+        (99, 0, 0, 0, UNSUPPORTED),
+        (DISCARD, 0, 15, 0, UNSUPPORTED),
+        (DISCARD, 0, 32, 0, UNSUPPORTED),
+        (FLUSH, 0, 0, 0, OK),
+    ] {
+        let found = status(&fixture, kind, sector, &vec![0; payload], room);
+        assert_eq!(found, wanted, "kind {kind} at {sector} with {payload} and room for {room}");
+    }
+    fixture.device.fail(Some(Kind::Io));
+    assert_eq!(status(&fixture, IN, 0, &[], 512), IO_ERROR);
+    fixture.device.fail(None);
+    fixture.device.change(|geometry| geometry.read_only = true);
+    assert_eq!(status(&fixture, OUT, 0, &[1; 512], 0), IO_ERROR);
+    assert_eq!(status(&fixture, IN, 0, &[], 512), OK);
+}
+
+#[test]
+fn ranges_are_discarded_and_zeroed_as_their_flags_say() {
+    let fixture = Fixture::new();
+    for (kind, flags, wanted) in [
+        (DISCARD, 0, OK),
+        (DISCARD, 1, UNSUPPORTED),
+        (WRITE_ZEROES, 0, OK),
+        (WRITE_ZEROES, 1, OK),
+        (WRITE_ZEROES, 2, UNSUPPORTED),
+    ] {
+        assert_eq!(status(&fixture, kind, 0, &range(8, 8, flags), 0), wanted, "{kind} {flags}");
+    }
+    let ops: Vec<_> = fixture.device.log().iter().map(|(op, range, _)| (*op, range.offset, range.len)).collect();
+    let zeroes = (Op::WriteZeroes, 4096, 4096);
+    assert_eq!(ops, [(Op::Discard, 4096, 4096), zeroes, zeroes]);
+    assert_eq!(status(&fixture, DISCARD, 0, &range(u64::MAX, u32::MAX, 0), 0), IO_ERROR);
+}
+
+#[test]
+fn the_name_is_read_as_far_as_there_is_room() {
+    let (fixture, mut guest) = (Fixture::new(), Guest::new());
+    let mut queue = fixture.queue(&guest);
+    let (whole, part) = (guest.request(GET_ID, 0, &[], 20), guest.request(GET_ID, 0, &[], 3));
+    poll(&mut queue);
+    assert_eq!(guest.outcome(&whole).0[..5], *b"ram0\0");
+    assert_eq!(guest.outcome(&part), (b"ram".to_vec(), OK));
+}
+
+#[test]
+fn without_flushes_writes_are_durable() {
+    let fixture = Fixture { write_through: true, ..Fixture::new() };
+    assert_eq!(status(&fixture, OUT, 0, &[1; 4096], 0), OK);
+    assert_eq!(fixture.device.log()[0].2, true);
+}
+
+#[test]
+fn a_ring_that_breaks_the_rules_stops_its_queue_and_says_so_once() {
+    let (fixture, mut guest) = (Fixture::new(), Guest::new());
+    let mut queue = fixture.queue(&guest);
+    fixture.device.hold();
+    guest.request(IN, 0, &[], 512);
+    poll(&mut queue);
+    guest.offer(SIZE);
+    poll(&mut queue);
+    assert!(queue.broken().is_some_and(|why| why.contains("does not have")));
+    assert_eq!((queue.broken(), queue.pending()), (None, 1));
+    fixture.device.release(1);
+    poll(&mut queue);
+    assert_eq!((queue.pending(), guest.used().len()), (0, 0), "its answer has nowhere to go");
+    assert!(queue.arm() && !queue.interrupts());
+}
+
+#[test]
+fn nothing_is_written_that_was_read_from_memory_that_is_gone() {
+    let (fixture, mut guest) = (Fixture::new(), Guest::new());
+    let mut queue = fixture.queue(&guest);
+    guest.request(OUT, 0, &[1; 4096], 0);
+    guest.heap.gone.store(true, Ordering::SeqCst);
+    poll(&mut queue);
+    assert!(queue.broken().is_some_and(|why| why.contains("cut off")));
+    assert_eq!(fixture.device.log(), []);
+}
+
+#[test]
+fn a_queue_that_stops_answers_what_it_has_taken_and_leaves_the_rest() {
+    let (fixture, mut guest) = (Fixture::new(), Guest::new());
+    let parts = fixture.parts(&guest);
+    let shared = parts.shared.clone();
+    let mut queue = BlockQueue::new(parts);
+    fixture.device.hold();
+    guest.request(IN, 0, &[], 512);
+    poll(&mut queue);
+    queue.stop();
+    guest.request(IN, 0, &[], 512);
+    poll(&mut queue);
+    assert_eq!((queue.pending(), queue.arm()), (1, true));
+    fixture.device.release(1);
+    poll(&mut queue);
+    assert_eq!((queue.pending(), guest.used().len()), (0, 1));
+    assert_eq!(shared.base.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_queue_that_is_not_enabled_takes_nothing() {
+    let (fixture, mut guest) = (Fixture::new(), Guest::new());
+    let parts = fixture.parts(&guest);
+    let shared = parts.shared.clone();
+    shared.enabled.store(0, Ordering::SeqCst);
+    let mut queue = BlockQueue::new(parts);
+    guest.request(FLUSH, 0, &[], 0);
+    poll(&mut queue);
+    assert!(guest.used().is_empty() && queue.arm());
+    shared.enabled.store(1, Ordering::SeqCst);
+    poll(&mut queue);
+    assert_eq!(guest.used().len(), 1);
+}
+
+/// One in three polls finds a ring of noise, and the others one of which a few bytes were changed.
+#[test]
+fn noise_in_the_ring_harms_nobody() {
+    let mut random = Random(7);
+    let mut broken = 0;
+    for round in 0..3000 {
+        let (fixture, mut guest) = (Fixture::new(), Guest::new());
+        let mut queue = fixture.queue(&guest);
+        for _ in 0..3 {
+            let (kind, len) = ([IN, OUT, FLUSH, DISCARD, GET_ID, 77][random.below(6) as usize], 512);
+            let payload = if kind == IN { 0 } else { len };
+            guest.request(kind, random.below(4096), &vec![1; payload], len - payload);
+        }
+        let noise = if round % 3 == 0 { 512 } else { 1 + random.below(6) };
+        for _ in 0..noise {
+            let near = [BASE, LAYOUT.available, LAYOUT.used][random.below(3) as usize];
+            let at = near + random.below(if noise == 512 { LEN / 2 } else { 300 });
+            guest.put(at.min(BASE + LEN - 1), &[random.draw() as u8]);
+        }
+        (0..4).for_each(|_| poll(&mut queue));
+        queue.interrupts();
+        queue.arm();
+        broken += usize::from(queue.broken().is_some());
+        assert_eq!(queue.pending(), 0);
+    }
+    assert!((100..2900).contains(&broken), "{broken} of 3000 were broken");
+}

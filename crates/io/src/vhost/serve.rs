@@ -1,0 +1,272 @@
+//! Serving a device to front ends, one after the other.
+
+use std::future::{Future, poll_fn};
+use std::os::fd::OwnedFd;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use spillway_core::shared_memory::{
+    Conversation, EventOf, HEAD_LEN, Host, NewQueue, Response, SharedMemory,
+};
+use spillway_core::sync::{AtomicBool, Mutex, Ordering, WaitList};
+use spillway_core::{Error, LocalFuture, Phase, Shutdown};
+
+use super::descriptors::{Gone, Wire, send_now};
+use super::event;
+use super::mapping::Mapping;
+use super::queue::{EventSlot, Events, Guard, QueueTask, Running};
+use crate::net::serve::await_connection;
+use crate::net::socket::{Listener, peer_of};
+use crate::runtime::op::shortage_passes;
+use crate::runtime::pool::Pool;
+use crate::runtime::workers::Workers;
+
+/// Makes the conversation with a front end, on the front thread.
+pub type NewConversation = Arc<dyn Fn() -> Box<dyn Conversation> + Send + Sync>;
+
+/// What the task of a device and its owner share.
+struct Hall {
+    pool: Arc<Pool>,
+    /// The device, for words to people.
+    name: String,
+    shutdown: Arc<Shutdown>,
+    channel: Mutex<Option<OwnedFd>>,
+    gone: AtomicBool,
+    left: WaitList,
+}
+
+/// A device that is served.
+pub struct VhostServing {
+    // Taken by stop; a drop without it aborts.
+    hall: Option<Arc<Hall>>,
+}
+
+/// Serves the device `name` to each front end that connects to `listener`, one at a time.
+pub fn serve_vhost(
+    listener: Listener,
+    name: &str,
+    workers: &Workers,
+    new_conversation: NewConversation,
+) -> VhostServing {
+    let hall = Arc::new(Hall {
+        pool: workers.pool().clone(),
+        name: name.to_owned(),
+        shutdown: Arc::default(),
+        channel: Mutex::default(),
+        gone: AtomicBool::new(false),
+        left: WaitList::default(),
+    });
+    let serving = Serving(hall.clone());
+    workers
+        .pool()
+        .front()
+        .post(Box::new(move || Box::pin(serve_all(serving, listener, new_conversation))));
+    VhostServing { hall: Some(hall) }
+}
+
+impl VhostServing {
+    /// Takes no front end any more, has each queue answer what it has taken, and closes. The future waits for that.
+    pub fn stop(mut self) -> impl Future<Output = ()> + 'static {
+        let hall = self.hall.take().expect("it ends once");
+        hall.shutdown.ask(Phase::Draining);
+        async move { hall.left.until(|| hall.gone.load(Ordering::Acquire).then_some(())).await }
+    }
+
+    /// Sends the front end a message that answers none, if there is one that listens.
+    pub fn tell(&self, message: &[u8]) {
+        let hall = self.hall.as_ref().expect("it has not ended");
+        let channel = hall.channel.lock();
+        if let Some(channel) = &*channel
+            && let Err(errno) = send_now(channel, message, None)
+        {
+            tracing::debug!("{}: the front end does not listen: {errno}", hall.name);
+        }
+    }
+}
+
+impl Drop for VhostServing {
+    fn drop(&mut self) {
+        if let Some(hall) = self.hall.take() {
+            hall.shutdown.ask(Phase::Aborting);
+        }
+    }
+}
+
+/// The device counts as served until this is dropped.
+struct Serving(Arc<Hall>);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.gone.store(true, Ordering::Release);
+        self.0.left.wake_all();
+    }
+}
+
+async fn serve_all(serving: Serving, listener: Listener, new_conversation: NewConversation) {
+    let hall = serving.0.clone();
+    while hall.shutdown.phase() == Phase::Serving {
+        match listener.accept() {
+            Ok((socket, _)) => converse(&hall, socket, new_conversation()).await,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                await_connection(&listener, &hall.shutdown).await;
+            }
+            Err(error) => {
+                tracing::debug!("{}: no front end could be accepted: {error}", hall.name);
+                shortage_passes().await;
+            }
+        }
+    }
+    drop(listener);
+    drop(serving);
+}
+
+async fn converse(hall: &Arc<Hall>, socket: OwnedFd, mut conversation: Box<dyn Conversation>) {
+    let peer = peer_of(&socket);
+    if !conversation.introduce(peer) {
+        return tracing::warn!("device {}: a front end is sent away: the device has no size, or is in use alone", hall.name);
+    }
+    tracing::info!("device {}: a front end has connected", hall.name);
+    let wire = Wire { socket: Arc::new(socket), shutdown: hall.shutdown.clone() };
+    let mut rings = Rings::new(hall.clone());
+    let ended = exchange(&wire, &mut *conversation, &mut rings).await;
+    rings.end().await;
+    *hall.channel.lock() = None;
+    drop((wire, conversation));
+    match ended {
+        Some(error) => tracing::warn!("device {}: the front end is disconnected: {}", hall.name, error.message()),
+        None => tracing::info!("device {}: the front end has left", hall.name),
+    }
+}
+
+/// Messages and answers, until one side has enough; then why, if the front end has broken the rules.
+async fn exchange(wire: &Wire, conversation: &mut dyn Conversation, rings: &mut Rings) -> Option<Error> {
+    loop {
+        let mut descriptors = Vec::new();
+        let mut head = [0; HEAD_LEN];
+        let Ok(()) = wire.receive(&mut head, &mut descriptors).await else { return None };
+        let mut body = match conversation.body_len(&head) {
+            Ok(len) => vec![0; len],
+            Err(error) => return Some(error),
+        };
+        let Ok(()) = wire.receive(&mut body, &mut descriptors).await else { return None };
+        let answer = conversation.receive(&head, &body, descriptors, rings);
+        let Some(answer) = unless_aborted(&wire.shutdown, answer).await else { return None };
+        match answer {
+            Err(error) => return Some(error),
+            Ok(response) => {
+                let Ok(()) = respond(wire, response).await else { return None };
+            }
+        }
+    }
+}
+
+async fn respond(wire: &Wire, response: Response) -> Result<(), Gone> {
+    if response.bytes.is_empty() { Ok(()) } else { wire.send(response).await }
+}
+
+/// Waits for `answer`, unless the server ends at once.
+async fn unless_aborted<T>(shutdown: &Shutdown, answer: impl Future<Output = T>) -> Option<T> {
+    let mut answer = pin!(answer);
+    poll_fn(|context| {
+        shutdown.watch(0, context.waker());
+        match shutdown.phase() {
+            Phase::Aborting => Poll::Ready(None),
+            _ => answer.as_mut().poll(context).map(Some),
+        }
+    })
+    .await
+}
+
+/// A queue as the conversation knows it.
+#[derive(Default)]
+struct Slot {
+    kick: Option<Arc<OwnedFd>>,
+    call: EventSlot,
+    error: EventSlot,
+    running: Option<Arc<Running>>,
+}
+
+/// The queues of a front end.
+struct Rings {
+    hall: Arc<Hall>,
+    slots: Vec<Slot>,
+}
+
+impl Rings {
+    fn new(hall: Arc<Hall>) -> Self {
+        Self { hall, slots: Vec::new() }
+    }
+
+    fn slot(&mut self, index: usize) -> &mut Slot {
+        if self.slots.len() <= index {
+            self.slots.resize_with(index + 1, Slot::default);
+        }
+        &mut self.slots[index]
+    }
+
+    /// Stops all queues, as the server does or else in order, and waits for that.
+    async fn end(&mut self) {
+        let running: Vec<_> = self.slots.iter_mut().filter_map(|slot| slot.running.take()).collect();
+        running.iter().for_each(|queue| queue.shutdown.ask(Phase::Draining));
+        for queue in running {
+            if unless_aborted(&self.hall.shutdown, queue.left()).await.is_none() {
+                queue.shutdown.ask(Phase::Aborting);
+                queue.left().await;
+            }
+        }
+    }
+}
+
+impl Host for Rings {
+    fn map(&mut self, file: OwnedFd, offset: u64, len: u64) -> Result<Arc<dyn SharedMemory>, Error> {
+        Ok(Arc::new(Mapping::new(&file, offset, len)?))
+    }
+
+    fn create(&mut self, len: u64) -> Result<(OwnedFd, Arc<dyn SharedMemory>), Error> {
+        let (file, mapping) = Mapping::create(len)?;
+        Ok((file, Arc::new(mapping)))
+    }
+
+    fn set_event(&mut self, index: usize, event: EventOf, descriptor: Option<OwnedFd>) -> Result<(), Error> {
+        descriptor.as_ref().map_or(Ok(()), event::check)?;
+        let (slot, descriptor) = (self.slot(index), descriptor.map(Arc::new));
+        match event {
+            EventOf::Kick => slot.kick = descriptor,
+            EventOf::Call => *slot.call.lock() = descriptor,
+            EventOf::Error => *slot.error.lock() = descriptor,
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, index: usize, new_queue: NewQueue) {
+        let hall = self.hall.clone();
+        let slot = self.slot(index);
+        assert!(slot.running.is_none(), "queue {index} is started twice");
+        let kick = slot.kick.clone().expect("a queue is started by its kick");
+        let events = Events { kick, call: slot.call.clone(), error: slot.error.clone() };
+        let running = Running::new();
+        slot.running = Some(running.clone());
+        let name = format!("device {}, queue {index}", hall.name);
+        let guard = Guard(running);
+        let worker = hall.pool.thread(index % hall.pool.workers());
+        worker.post(Box::new(move || Box::pin(QueueTask::new(new_queue(), name, events, guard))));
+    }
+
+    fn wake(&mut self, index: usize) {
+        if let Some(running) = &self.slot(index).running {
+            running.shutdown.wake();
+        }
+    }
+
+    fn stop(&mut self, index: usize) -> LocalFuture<()> {
+        let Some(running) = self.slot(index).running.take() else { return Box::pin(std::future::ready(())) };
+        self.slot(index).kick = None;
+        running.shutdown.ask(Phase::Draining);
+        Box::pin(async move { running.left().await })
+    }
+
+    fn set_channel(&mut self, channel: OwnedFd) {
+        *self.hall.channel.lock() = Some(channel);
+    }
+}

@@ -1,0 +1,174 @@
+//! A guest of QEMU that has a device by vhost-user: its file systems, a resize under it, and servers that are killed while it writes.
+//!
+//! The guest is an [`emulated`](crate::emulated) machine with two processors, and so two queues.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::process::Signal;
+
+use crate::emulated::{Machine, Recipe, System};
+use crate::killed::Served;
+use crate::versions::Blocks;
+use crate::{Launch, Scratch, Server};
+
+/// What the guest boots.
+pub const RECIPE: Recipe = Recipe {
+    folder: "guest",
+    modules: &["virtio_pci", "virtio_blk", "ext4", "xfs"],
+    programs: &["/usr/sbin/mke2fs", "/usr/sbin/e2fsck", "/usr/sbin/mkfs.xfs", "/usr/sbin/xfs_repair"],
+    init: include_str!("init.sh"),
+};
+
+/// Bytes of a device, and what it grows to. XFS wants no less.
+const SIZE: u64 = 320 << 20;
+const GROWN: u64 = 384 << 20;
+
+/// What writers write to while servers are killed.
+const BLOCKS: Blocks = Blocks { size: 4096, each: 512 };
+
+/// Steps of each writer, and of all together between two kills.
+const STEPS: u64 = 1200;
+const STEPS_BETWEEN_KILLS: u64 = 700;
+
+/// A stack under a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stack {
+    /// `spillway ram`.
+    Ram,
+    /// `spillway disk` with its page cache.
+    Disk,
+    /// `spillway disk` without one: an acknowledged write is with the kernel.
+    Uncached,
+    /// `spillway cache`.
+    Cache,
+    /// The same, of which each acknowledged write survives.
+    Committed,
+}
+
+/// Stacks whose guest uses file systems, and grows its device.
+pub const STACKS: [Stack; 3] = [Stack::Ram, Stack::Disk, Stack::Cache];
+
+/// Stacks that lose nothing when their server is killed.
+pub const SURVIVORS: [Stack; 2] = [Stack::Uncached, Stack::Committed];
+
+/// Stacks that lose what no flush has covered.
+pub const FORGETFUL: [Stack; 2] = [Stack::Disk, Stack::Cache];
+
+struct Fixture {
+    launch: Launch,
+    socket: PathBuf,
+    stack: Stack,
+}
+
+impl Fixture {
+    fn new(stack: Stack) -> Self {
+        let folder = Arc::new(Scratch::new());
+        let file = |name: &str, bytes: u64| {
+            let path = folder.join(name);
+            File::create(&path).and_then(|file| file.set_len(bytes)).expect("the folder is ours");
+            path
+        };
+        let (origin, cache) = (file("origin", SIZE), file("cache", SIZE / 4));
+        let launch = match stack {
+            Stack::Ram => Launch::ram("320M"),
+            Stack::Disk => Launch::disk(folder, &origin),
+            Stack::Uncached => Launch::disk(folder, &origin).with("--page-cache", "none"),
+            Stack::Cache => Launch::cache(folder, &origin, &cache),
+            Stack::Committed => Launch::cache(folder, &origin, &cache).with("--ack", "committed"),
+        };
+        let socket = launch.folder().join("guest.sock");
+        let launch = launch.with("--name", "guest").with("--vhost-user", &socket);
+        Self { launch, socket, stack }
+    }
+
+    fn boot(&self, system: &System, words: &str) -> Machine {
+        let memory = "memory-backend-memfd,id=memory,size=512M,share=on";
+        let chardev = format!("socket,id=device,path={},reconnect=1", self.socket.display());
+        let device = "vhost-user-blk-pci,chardev=device,num-queues=2";
+        // Its modules want a processor of this century.
+        let machine = ["-cpu", "max", "-object", memory, "-machine", "memory-backend=memory", "-chardev", &chardev];
+        let arguments = machine.into_iter().chain(["-device", device]).map(str::to_owned);
+        Machine::boot_with(system, &arguments.collect::<Vec<_>>(), words)
+    }
+
+    fn start(&self) -> Server {
+        self.launch.clone().start()
+    }
+}
+
+/// Two queues, discards, two file systems, and a device that grows under the guest.
+pub fn files(system: &System, stack: Stack) {
+    let fixture = Fixture::new(stack);
+    let mut server = fixture.start();
+    let machine = fixture.boot(system, "job=files");
+    let device = machine.says("device");
+    println!("    {stack:?}: {device}");
+    assert_eq!(device, format!("{} sectors, 2 queues, write back", SIZE / 512));
+    machine.says("grow");
+    match stack {
+        // The origin has to have grown before.
+        Stack::Disk | Stack::Cache => {
+            let origin = File::options().write(true).open(fixture.launch.folder().join("origin"));
+            origin.and_then(|file| file.set_len(GROWN)).expect("the file is ours");
+            server.spillway(&["resize", "guest"]).well();
+        }
+        _ => drop(server.spillway(&["resize", "guest", "384M"]).well()),
+    }
+    assert_eq!(machine.says("grown"), (GROWN / 512).to_string());
+    machine.says("ended");
+    machine.ends();
+    server.signal(Signal::TERM);
+    assert!(server.ends().success(), "the server ended with an error");
+}
+
+/// Kills the server again and again while the guest writes, and starts another each time: nothing that was acknowledged is lost.
+pub fn kills(system: &System, stack: Stack) {
+    let fixture = Fixture::new(stack);
+    let mut server = fixture.start();
+    let (mut served, mut kills) = (Served::new(BLOCKS), 0);
+    let words = format!("job=write block={} each={} round=0 count={STEPS}", BLOCKS.size, BLOCKS.each);
+    let machine = fixture.boot(system, &words);
+    machine.says("device");
+    let writers = served.writers();
+    let mut steps: Vec<_> = writers.iter().map(|written| written.steps(0)).collect();
+    for heard in 1.. {
+        let line = machine.line().expect("the machine is on");
+        let (word, writer) = line.split_once(' ').unwrap_or((&line, ""));
+        match (word, writer.parse::<usize>()) {
+            ("step", Ok(writer)) => writers[writer].done(&steps[writer].next().expect("they have no end")),
+            ("flushed", Ok(writer)) => writers[writer].flushed(),
+            ("ended", _) => break,
+            _ => panic!("the guest said {line}"),
+        }
+        if heard % STEPS_BETWEEN_KILLS == 0 {
+            server.signal(Signal::KILL);
+            server.ends();
+            server = fixture.start();
+            kills += 1;
+        }
+    }
+    machine.ends();
+    assert!(kills >= 4, "the server was killed {kills} times");
+    println!("    {:?}: {kills} kills", fixture.stack);
+    let device = server.client().read(0, BLOCKS.bytes() as usize).expect("a read");
+    served.check(&device);
+}
+
+/// Kills the server while the guest writes: the guest is told that writes were lost.
+pub fn losses(system: &System, stack: Stack) {
+    let fixture = Fixture::new(stack);
+    let mut server = fixture.start();
+    let words = format!("job=write block={} each={} round=0 count=100000", BLOCKS.size, BLOCKS.each);
+    let machine = fixture.boot(system, &words);
+    machine.says("device");
+    (0..STEPS_BETWEEN_KILLS).for_each(|_| _ = machine.line().expect("the machine is on"));
+    server.signal(Signal::KILL);
+    server.ends();
+    let server = fixture.start();
+    let said = std::iter::from_fn(|| machine.line()).find(|line| line.starts_with("failed"));
+    assert_eq!(said.as_deref(), Some("failed: writing"), "the guest was told nothing");
+    server.says("a former server has lost writes");
+    println!("    {:?}: the guest's flush has failed", fixture.stack);
+}
