@@ -32,7 +32,9 @@ pub(crate) use clients::{
     AttachOptions, DeviceOption, GetOptions, ImageFormat, ImageOptions, LoadOptions, LsOptions,
     ResizeOptions, SaveOptions, SetOptions,
 };
-pub(crate) use servers::{CacheOptions, DiskOptions, GuestOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions};
+pub(crate) use servers::{
+    CacheOptions, DiskOptions, GuestOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions,
+};
 
 const EXAMPLES: &str = "\
 Examples:

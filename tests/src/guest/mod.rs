@@ -88,7 +88,8 @@ impl Fixture {
         let chardev = format!("socket,id=device,path={},reconnect=1", self.socket.display());
         let device = "vhost-user-blk-pci,chardev=device,num-queues=2";
         // Its modules want a processor of this century.
-        let machine = ["-cpu", "max", "-object", memory, "-machine", "memory-backend=memory", "-chardev", &chardev];
+        let machine =
+            ["-cpu", "max", "-object", memory, "-machine", "memory-backend=memory", "-chardev", &chardev];
         let arguments = machine.into_iter().chain(["-device", device]).map(str::to_owned);
         Machine::boot_with(system, &arguments.collect::<Vec<_>>(), words)
     }

@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn nobody_changes_what_belongs_to_the_bystander() {
-        let export = Export { name: "", size: 64 << 20, keeps: Keeps::Nothing };
+        let export = Export { name: "", size: 64 << 20, keeps: Keeps::Nothing, unit: 4096 };
         let free = export.size - RANGE;
         for command in [command::WRITE, command::TRIM, command::WRITE_ZEROES] {
             for offset in [0, free - 512, free, export.size - 512, export.size, u64::MAX - 511] {

@@ -83,7 +83,7 @@ impl Model {
 
 /// Rounds of requests on all queues at once, each verified against a model; at the end a flush, and what the device has to hold.
 fn exercise(front: &mut FrontEnd, queues: usize, rounds: u64, seed: u64) -> Vec<u8> {
-    let size = front.size().unwrap() as usize;
+    let size = front.size().expect("a configuration") as usize;
     assert_eq!(size as u64, SIZE);
     let part = size / queues;
     let mut models: Vec<_> = (0..queues)
@@ -103,7 +103,7 @@ fn exercise(front: &mut FrontEnd, queues: usize, rounds: u64, seed: u64) -> Vec<
                 if let Request::Read(_, range) = &request {
                     wanted[room] = (range.clone(), bytes);
                 }
-                front.submit(queue, request, room).unwrap();
+                front.submit(queue, request, room).expect("an entry");
             }
         }
         for queue in 0..queues {
@@ -118,7 +118,7 @@ fn exercise(front: &mut FrontEnd, queues: usize, rounds: u64, seed: u64) -> Vec<
             }
         }
     }
-    assert_eq!(front.ask(0, Request::Flush, PATIENCE).unwrap(), 0);
+    assert_eq!(front.ask(0, Request::Flush, PATIENCE).expect("an answer"), 0);
     models.into_iter().flat_map(|model| model.bytes).collect()
 }
 

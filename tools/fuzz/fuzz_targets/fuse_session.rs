@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use libfuzzer_sys::fuzz_target;
-use spillway_core::random::Random;
 use spillway_core::exchange::Exchange;
+use spillway_core::random::Random;
 use spillway_core::{Aligned, Budget, IoBuf};
 use spillway_export::Export;
 use spillway_export::fuse::wire::{Header, opcode};

@@ -62,7 +62,8 @@ impl Dial for Liar {
             let room = [40, 500, 5000, 1 << 20][(choices >> 4 & 3) as usize];
             let shape = Shape { room, turn: 2000, delay: Duration::from_millis(1) };
             let stream = Stream::connect(&world, session(), shape, seed);
-            let mut server = Server { stream, script, choices, came: Vec::new(), bytes: vec![0; SIZE as usize] };
+            let mut server =
+                Server { stream, script, choices, came: Vec::new(), bytes: vec![0; SIZE as usize] };
             world.spawn_here(Box::pin(async move {
                 server.serve().await;
                 server.stream.close();
@@ -144,20 +145,29 @@ impl Server {
         let mut replies = Vec::new();
         let mut reply = |kind: u32, data: &[u8]| {
             replies.extend(wire::OPTION_REPLY_MAGIC.to_be_bytes());
-            [header.option, kind, data.len() as u32].iter().for_each(|word| replies.extend(word.to_be_bytes()));
+            [header.option, kind, data.len() as u32]
+                .iter()
+                .for_each(|word| replies.extend(word.to_be_bytes()));
             replies.extend(data);
         };
         match header.option {
             opt::STRUCTURED_REPLY if !self.structured() => reply(rep::ERR_UNSUP, &[]),
             opt::SET_META_CONTEXT => {
-                reply(rep::META_CONTEXT, &[&META_CONTEXT.to_be_bytes(), wire::BASE_ALLOCATION.as_bytes()].concat());
+                reply(
+                    rep::META_CONTEXT,
+                    &[&META_CONTEXT.to_be_bytes(), wire::BASE_ALLOCATION.as_bytes()].concat(),
+                );
                 reply(rep::ACK, &[]);
             }
             opt::GO => {
-                let mut flags = flag::HAS_FLAGS | flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::CAN_MULTI_CONN;
+                let mut flags =
+                    flag::HAS_FLAGS | flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::CAN_MULTI_CONN;
                 flags |= if self.choices & 2 == 0 { flag::SEND_FLUSH } else { 0 };
                 flags |= if self.choices & 4 == 0 { flag::SEND_FUA } else { 0 };
-                reply(rep::INFO, &[&info::EXPORT.to_be_bytes()[..], &SIZE.to_be_bytes(), &flags.to_be_bytes()].concat());
+                reply(
+                    rep::INFO,
+                    &[&info::EXPORT.to_be_bytes()[..], &SIZE.to_be_bytes(), &flags.to_be_bytes()].concat(),
+                );
                 let sizes = [1u32, 4096, 32 << 20].map(u32::to_be_bytes).concat();
                 reply(rep::INFO, &[&info::BLOCK_SIZE.to_be_bytes()[..], &sizes].concat());
                 reply(rep::ACK, &[]);
@@ -171,7 +181,8 @@ impl Server {
     /// Carries out one request, and answers it.
     async fn request(&mut self) -> Option<()> {
         let style = HeaderStyle::Compact;
-        let header = RequestHeader::decode(style, &self.take(style.request_len()).await?).expect("the client asks");
+        let header =
+            RequestHeader::decode(style, &self.take(style.request_len()).await?).expect("the client asks");
         let RequestHeader { command, cookie, offset, length, .. } = header;
         assert!(command == cmd::FLUSH || command == cmd::DISC || length > 0, "an empty request");
         let payload = if command == cmd::WRITE { self.take(length as usize).await? } else { Vec::new() };
@@ -186,11 +197,15 @@ impl Server {
             return None;
         }
         let answer = match command {
-            cmd::READ if self.structured() => chunk_of(chunk::OFFSET_DATA, cookie, &[&offset.to_be_bytes()[..], &self.bytes].concat()),
-            cmd::READ => [&wire::simple_reply(0, cookie)[..], &self.bytes].concat(),
-            cmd::BLOCK_STATUS => {
-                chunk_of(chunk::BLOCK_STATUS, cookie, &[META_CONTEXT, length as u32, 3].map(u32::to_be_bytes).concat())
+            cmd::READ if self.structured() => {
+                chunk_of(chunk::OFFSET_DATA, cookie, &[&offset.to_be_bytes()[..], &self.bytes].concat())
             }
+            cmd::READ => [&wire::simple_reply(0, cookie)[..], &self.bytes].concat(),
+            cmd::BLOCK_STATUS => chunk_of(
+                chunk::BLOCK_STATUS,
+                cookie,
+                &[META_CONTEXT, length as u32, 3].map(u32::to_be_bytes).concat(),
+            ),
             _ => wire::simple_reply(0, cookie).to_vec(),
         };
         self.say(answer).await

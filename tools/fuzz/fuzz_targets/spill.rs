@@ -100,7 +100,8 @@ async fn open(device: Arc<Memory>, world: Arc<World>, force: bool) -> Option<Arc
 
 async fn spill(store: &Arc<Store>, slots: &Slots, first: u32, byte: u8) {
     let mut batch = store.batch().await;
-    let pages: Vec<_> = (first..first + 3).map(|slot| (slot % 32, vec![byte; 100 + 37 * slot as usize % 1200])).collect();
+    let pages: Vec<_> =
+        (first..first + 3).map(|slot| (slot % 32, vec![byte; 100 + 37 * slot as usize % 1200])).collect();
     for (slot, bytes) in &pages {
         assert!(batch.push(*slot, Codec::RAW, bytes));
     }
@@ -119,7 +120,9 @@ async fn read(store: &Arc<Store>, slots: &Slots) {
     let wanted: Vec<Spilled> = held.iter().map(|(spilled, _)| *spilled).collect();
     let pins: Vec<_> = wanted.iter().map(|spilled| store.pin(spilled)).collect();
     let check = |index: usize, found: Result<&[u8], Kind>| match found {
-        Ok(bytes) => assert!(bytes == held[index].1, "slot {} holds something else", wanted[index].record.slot),
+        Ok(bytes) => {
+            assert!(bytes == held[index].1, "slot {} holds something else", wanted[index].record.slot)
+        }
         Err(kind) => assert_eq!(kind, Kind::Corrupt),
     };
     store.read(&wanted, check).await;
@@ -165,7 +168,8 @@ async fn start(device: Arc<Memory>, world: Arc<World>, slots: Slots) {
         if kept.insert(spilled.record.slot, spilled).is_none() { Ok(()) } else { Err(Kind::Corrupt) }
     };
     let settings = Settings { keep: Keep::Always, ..settings(false) };
-    let Ok((store, _)) = Store::open(device, &settings, world, &Budget::new(64 << 20), &mut keep).await else {
+    let Ok((store, _)) = Store::open(device, &settings, world, &Budget::new(64 << 20), &mut keep).await
+    else {
         return;
     };
     let held: BTreeMap<u32, Spilled> =
@@ -180,7 +184,8 @@ fuzz_target!(|input: &[u8]| {
     let (world, device) = (World::new(1), memory());
     if choices & 1 == 1 {
         let mut content = bytes.to_vec();
-        content.resize(bytes.len().next_multiple_of(SECTOR as usize).min((SEGMENTS as usize + 1) << SHIFT), 0);
+        content
+            .resize(bytes.len().next_multiple_of(SECTOR as usize).min((SEGMENTS as usize + 1) << SHIFT), 0);
         if choices & 2 == 2 && content.len() >= 8 {
             content[..8].copy_from_slice(b"SpillFil");
         }

@@ -1,4 +1,5 @@
-//! Runs the fuzz targets for a fixed time: both sides of NBD, the messages of a mount, the metadata of a write cache, and spill files.
+//! Runs the fuzz targets for a fixed time: both sides of NBD, the messages of a mount, a guest's front end
+//! and its rings, the metadata of a write cache, and spill files.
 //!
 //! They are a workspace of their own, built with coverage by the stable compiler: its folder's cargo configuration says
 //! how, so cargo is started there, and flags from outside are kept away. What it finds is left in `tools/fuzz/artifacts`.
@@ -11,9 +12,9 @@ use anyhow::{Context, Result};
 use crate::cargo::{command, succeed};
 
 /// What CI spends on them.
-pub(crate) const SECONDS: u64 = 96;
+pub(crate) const SECONDS: u64 = 112;
 
-/// A target, how many sixths of the time it gets, and what helps it.
+/// A target, how many sevenths of the time it gets, and what helps it.
 type Target = (&'static str, u64, &'static [&'static str]);
 
 /// Two rows that run side by side, each of one target after the other.
@@ -21,6 +22,7 @@ const ROWS: [&[Target]; 2] = [
     &[
         ("nbd_session", 2, &["-max_len=65536", "-dict=nbd.dict"]),
         ("nbd_client", 1, &["-max_len=16384", "-dict=nbd.dict"]),
+        ("vhost_user", 1, &["-max_len=16384"]),
     ],
     &[
         ("fuse_session", 1, &["-max_len=16384"]),
@@ -33,7 +35,8 @@ const ROWS: [&[Target]; 2] = [
 pub(crate) fn run(root: &Path, seconds: u64) -> Result<()> {
     succeed(fuzzer(root).args(["build", "--release", "--quiet", "--bins"]))?;
     let run = |row: &[Target]| {
-        row.iter().try_for_each(|(name, sixths, options)| target(root, name, seconds * sixths / 6, options))
+        row.iter()
+            .try_for_each(|(name, sevenths, options)| target(root, name, seconds * sevenths / 7, options))
     };
     std::thread::scope(|scope| {
         let rows = ROWS.map(|row| scope.spawn(move || run(row)));

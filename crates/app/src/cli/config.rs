@@ -131,10 +131,12 @@ mod tests {
 
     #[test]
     fn every_commented_line_of_the_example_is_accepted_too() {
-        let full = ["[[", "name =", "origin =", "layers =", "limits ="]
+        let full = ["[[", "name =", "origin =", "layers =", "limits =", "vhost_user"]
             .iter()
             .fold(EXAMPLE.to_owned(), |text, key| text.replace(&format!("# {key}"), key));
-        assert_eq!(read(&full).unwrap().devices.len(), 6);
+        let devices = read(&full).unwrap().devices;
+        assert_eq!(devices.len(), 6);
+        assert!(devices[0].vhost_user.is_some() && devices[0].vhost_user_accept_empty);
         let socket = EXAMPLE.replace("# socket", "socket");
         assert!(read(&socket).unwrap().server.socket.is_some());
         let both = socket.replace("# listen", "listen");

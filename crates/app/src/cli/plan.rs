@@ -13,7 +13,9 @@ use crate::cli::config::Config;
 use crate::cli::distinct;
 use crate::cli::place;
 use crate::cli::server_options::ServerConfig;
-use crate::cli::{CacheOptions, DiskOptions, GuestOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions};
+use crate::cli::{
+    CacheOptions, DiskOptions, GuestOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions,
+};
 use crate::exit::Failure;
 use crate::runtime_folder::{RuntimeFolder, check_name};
 
@@ -55,7 +57,8 @@ pub(crate) struct GuestPlan {
 impl GuestPlan {
     /// What is asked for by the options of a command, or the keys of a file.
     fn new(path: Option<PathBuf>, accept_empty: bool) -> Result<Option<Self>> {
-        let path = path.map(absolute).transpose().context("cannot resolve the path of the vhost-user socket")?;
+        let path =
+            path.map(absolute).transpose().context("cannot resolve the path of the vhost-user socket")?;
         if path.is_none() && accept_empty {
             let words = "vhost_user_accept_empty is for a vhost-user socket: give vhost_user PATH too";
             return Err(Failure::usage(words.to_owned()).into());
@@ -104,6 +107,10 @@ impl ServerPlan {
         self.devices.iter().any(|device| matches!(device.stack.origin, OriginConfig::Zram(_)))
     }
 
+    fn guests(&self) -> impl Iterator<Item = &GuestPlan> {
+        self.devices.iter().filter_map(|device| device.guest.as_ref())
+    }
+
     fn check(&self) -> Result<()> {
         let mut names: Vec<_> = self.devices.iter().map(|device| device.name.as_str()).collect();
         names.iter().try_for_each(|name| check_name(name))?;
@@ -123,7 +130,7 @@ impl ServerPlan {
         if self.server.allow_other && self.server.mount.is_none() {
             return Err(Failure::usage("allow_other is for a mount: give mount DIR too".to_owned()).into());
         }
-        self.server.socket_access().map(drop)
+        self.server.socket_access(self.guests().next().is_some()).map(drop)
     }
 
     fn check_layers(&self) -> Result<()> {
@@ -147,7 +154,10 @@ impl ServerPlan {
     /// Refuses a socket for others in the runtime folder `folder`, and a mount over the server's sockets, there or where they are asked
     /// for: no client would find them.
     pub(crate) fn check_sockets(&self, folder: &RuntimeFolder) -> Result<()> {
-        if let (Some(socket), Access { mode, group }) = (&self.server.socket, self.server.socket_access()?) {
+        let Access { mode, group } = self.server.socket_access(self.guests().next().is_some())?;
+        let sockets =
+            || self.server.socket.as_deref().into_iter().chain(self.guests().map(|guest| &*guest.path));
+        for socket in sockets() {
             // Its folder stays closed to others, whatever they may do with the socket.
             let others = mode & 0o077 != 0 || group.is_some();
             if others && socket.parent() == Some(folder.path()) {
@@ -159,9 +169,7 @@ impl ServerPlan {
             }
         }
         let Some(mount) = &self.server.mount else { return Ok(()) };
-        let guests = self.devices.iter().filter_map(|device| device.guest.as_ref()).map(|guest| &*guest.path);
-        let asked_for = self.server.socket.as_deref().into_iter().chain(guests).filter_map(Path::parent);
-        place::check_place(mount, [folder.path()].into_iter().chain(asked_for))
+        place::check_place(mount, [folder.path()].into_iter().chain(sockets().filter_map(Path::parent)))
     }
 
     /// What `spillway ram` asks for.

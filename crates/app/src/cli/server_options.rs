@@ -54,9 +54,9 @@ options! {
     Start socket: Option<PathBuf> = Type::Path, "Unix socket for NBD, one for all devices; excludes listen"
         .preset(Preset::Words("NAME.sock in spillway's runtime folder")) .option("socket");
     Start socket_mode: Option<String> = Type::Text,
-        "Access mode of the socket that --socket names, in octal: to connect takes the right to write, as 0660 gives it to the group"
+        "Access mode of the sockets that --socket and --vhost-user name, in octal: to connect takes the right to write, as 0660 gives it to the group"
         .preset(Preset::Words("0600: its owner only")) .option("socket-mode");
-    Start socket_group: Option<String> = Type::Text, "Group of the socket that --socket names, by name or number"
+    Start socket_group: Option<String> = Type::Text, "Group of the sockets that --socket and --vhost-user name, by name or number"
         .option("socket-group");
     Start listen: Option<String> = Type::Text,
         "Serve NBD over TCP instead, without encryption or password: anybody who can connect can read and write"
@@ -98,11 +98,12 @@ const MODE_MIN: u32 = 0o600;
 const MODE_MAX: u32 = 0o777;
 
 impl ServerConfig {
-    /// Who may connect to the socket that is asked for. Refuses a mode that is none, a group that there is not, and rights to a
-    /// socket that no place was asked for: others cannot reach into the runtime folder.
-    pub(crate) fn socket_access(&self) -> Result<Access> {
+    /// Who may connect to the sockets that are asked for, one of NBD or `guests`. Refuses a mode that is none, a group that there is not, and
+    /// rights to a socket that no place was asked for: others cannot reach into the runtime folder.
+    pub(crate) fn socket_access(&self, guests: bool) -> Result<Access> {
         let given = [("socket_mode", &self.socket_mode), ("socket_group", &self.socket_group)];
-        if let (None, Some((key, _))) = (&self.socket, given.iter().find(|(_, text)| text.is_some())) {
+        let asked_for = guests || self.socket.is_some();
+        if let (false, Some((key, _))) = (asked_for, given.iter().find(|(_, text)| text.is_some())) {
             let words = "is for a socket outside of the runtime folder, which is closed to others: give socket PATH too";
             bail!(Failure::usage(format!("{key} {words}")));
         }

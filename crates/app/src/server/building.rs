@@ -10,9 +10,9 @@ use spillway_layers::stack::Stack;
 
 use crate::address::Address;
 use crate::cli::place::file_below;
-use crate::cli::plan::{DevicePlan, GuestPlan};
+use crate::cli::plan::DevicePlan;
 use crate::runtime_folder::RuntimeFolder;
-use crate::server::device::{Changes, Device};
+use crate::server::device::{Changes, Device, Guest};
 use crate::server::listening;
 use crate::server::opening::StackOpener;
 
@@ -30,16 +30,6 @@ pub(crate) struct Built {
     aligned: Aligned,
     file: Option<PathBuf>,
     guest: Option<Guest>,
-}
-
-/// A device for a virtual machine, as its sessions need to know it.
-#[derive(Clone)]
-pub(crate) struct Guest {
-    pub(crate) plan: GuestPlan,
-    /// See [`StackConfig::loses_unflushed`](spillway_layers::stack::StackConfig::loses_unflushed).
-    pub(crate) buffered: bool,
-    /// Whether its content is lost when this process is killed.
-    pub(crate) in_memory: bool,
 }
 
 impl Built {

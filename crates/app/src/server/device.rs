@@ -11,7 +11,7 @@ use spillway_export::control::{AttributeRow, DeviceRow};
 use spillway_layers::stack::Stack;
 
 use crate::address::Address;
-use crate::server::building::Guest;
+use crate::cli::plan::GuestPlan;
 
 /// The changes of a device: one after the other, and none after its end.
 pub(crate) struct Changes {
@@ -44,6 +44,16 @@ impl Changes {
         assert!(!before, "a device ends that has ended before");
         self.turn.give(1);
     }
+}
+
+/// A device for a virtual machine, as its sessions need to know it.
+#[derive(Clone)]
+pub(crate) struct Guest {
+    pub(crate) plan: GuestPlan,
+    /// See [`StackConfig::loses_unflushed`](spillway_layers::stack::StackConfig::loses_unflushed).
+    pub(crate) buffered: bool,
+    /// Whether its content is lost when this process is killed.
+    pub(crate) in_memory: bool,
 }
 
 /// A device that is served.

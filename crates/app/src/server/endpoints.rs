@@ -15,8 +15,8 @@ use spillway_io::vhost::{NewConversation, VhostServing, serve_vhost};
 use spillway_io::{Limits, Listener, NewSession, Serving, Workers, serve};
 
 use crate::address::Address;
-use crate::server::building::{Built, Guest};
-use crate::server::device::Device;
+use crate::server::building::Built;
+use crate::server::device::{Device, Guest};
 use crate::server::devices::Devices;
 use crate::server::listening::address_of;
 
@@ -80,7 +80,14 @@ struct Service {
 impl Endpoints {
     /// None yet; NBD sessions will have the limits `sessions`, and end once they were `idle` for so long.
     pub(crate) fn new(sessions: nbd::Config, idle: Option<Duration>) -> Self {
-        Self { sessions, idle, shared: None, own: HashMap::new(), control: HashMap::new(), guests: HashMap::new() }
+        Self {
+            sessions,
+            idle,
+            shared: None,
+            own: HashMap::new(),
+            control: HashMap::new(),
+            guests: HashMap::new(),
+        }
     }
 
     /// Serves all devices at one socket, and those that are added later.

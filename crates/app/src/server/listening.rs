@@ -51,8 +51,8 @@ pub(crate) fn own(folder: &RuntimeFolder, device: &str) -> Result<Listener> {
 }
 
 /// A device's socket for a virtual machine monitor.
-pub(crate) fn guest(folder: &RuntimeFolder, path: &Path) -> Result<Listener> {
-    unix(folder, path, Access::OWNER_ONLY)
+pub(crate) fn guest(folder: &RuntimeFolder, path: &Path, config: &ServerConfig) -> Result<Listener> {
+    unix(folder, path, config.socket_access(true)?)
 }
 
 /// Listens on a socket of this user, unless something is in the way now.
@@ -63,7 +63,7 @@ pub(crate) fn at_once(folder: &RuntimeFolder, path: &Path) -> Result<Listener, E
 /// The one place for all devices, where `config` names one.
 pub(crate) fn shared(folder: &RuntimeFolder, config: &ServerConfig) -> Result<Option<Listener>> {
     match (&config.socket, &config.listen) {
-        (Some(path), _) => unix(folder, path, config.socket_access()?).map(Some),
+        (Some(path), _) => unix(folder, path, config.socket_access(false)?).map(Some),
         (None, Some(address)) => Ok(Some(Listener::tcp(address).map_err(refused)?)),
         (None, None) => Ok(None),
     }

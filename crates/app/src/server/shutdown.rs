@@ -188,12 +188,9 @@ mod tests {
             part.suspend = Some(Arc::new(Failing(name, names.clone())));
         }
         let own = env.clone();
-        let ended =
-            Job::spawn(
-                &*env,
-                Place::Background,
-                move || async move { end(&device, Front::closed(), &*own).await },
-            );
+        let ended = Job::spawn(&*env, Place::Background, move || async move {
+            end(&device, Front::closed(), &*own).await
+        });
         let error = block_on(ended).expect("it ends").expect_err("both have failed");
         assert!(error.message().contains("upper"), "{error}");
         assert_eq!(*names.lock(), ["upper", "lower"]);

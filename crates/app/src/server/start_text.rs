@@ -6,8 +6,8 @@ use std::path::Path;
 use spillway_core::size::human;
 use spillway_export::control::DeviceRow;
 
-use crate::memory::Memory;
 use crate::address::quoted;
+use crate::memory::Memory;
 use crate::server::device::Device;
 
 /// The words for a server with these `devices`, and with its `log` in a file where nobody can see it otherwise.

@@ -82,7 +82,7 @@ impl Server {
             refused(Error::new(kind, "the memory budget has no room for vhost-user: give --memory more"))
         })?;
         self.start_devices(plan.devices, &plan.server)?;
-        self.start_guests(charges)?;
+        self.start_guests(&plan.server, charges)?;
         if let Some((place, room)) = mount.zip(room) {
             let (devices, workers) = (&self.devices, &self.workers);
             let (config, memory) = (&plan.server, &self.memory);
@@ -98,11 +98,11 @@ impl Server {
     }
 
     /// Lets virtual machine monitors in.
-    fn start_guests(&mut self, charges: Vec<Charge>) -> Result<()> {
+    fn start_guests(&mut self, config: &ServerConfig, charges: Vec<Charge>) -> Result<()> {
         let devices = self.devices.all();
         let asked_for = devices.iter().filter_map(|device| Some((device, device.guest.as_ref()?)));
         for ((device, guest), charge) in asked_for.zip(charges) {
-            let listener = listening::guest(&self.builder.folder, &guest.plan.path)?;
+            let listener = listening::guest(&self.builder.folder, &guest.plan.path, config)?;
             self.endpoints.start_guest(device, guest, listener, &self.workers, charge);
         }
         Ok(())

@@ -95,10 +95,8 @@ impl Extent {
     /// `None` for flags that there are not.
     pub(crate) fn decode(bytes: &[u8; RANGE_LEN]) -> Option<Self> {
         let [s0, s1, s2, s3, s4, s5, s6, s7, c0, c1, c2, c3, f0, f1, f2, f3] = *bytes;
-        let (sector, count) = (
-            u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]),
-            u32::from_le_bytes([c0, c1, c2, c3]),
-        );
+        let (sector, count) =
+            (u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]), u32::from_le_bytes([c0, c1, c2, c3]));
         let flags = u32::from_le_bytes([f0, f1, f2, f3]);
         (flags & !UNMAP == 0).then_some(Self {
             offset: sector.saturating_mul(SECTOR),
@@ -110,7 +108,8 @@ impl Extent {
 
 /// What a device of this geometry can do.
 pub(crate) fn features(geometry: &Geometry) -> u64 {
-    let always = feature::SEG_MAX | feature::BLOCK_SIZE | feature::FLUSH | feature::TOPOLOGY | feature::QUEUES;
+    let always =
+        feature::SEG_MAX | feature::BLOCK_SIZE | feature::FLUSH | feature::TOPOLOGY | feature::QUEUES;
     always
         | match (geometry.read_only, geometry.discards) {
             (true, _) => feature::READ_ONLY,

@@ -139,7 +139,7 @@ pub(crate) enum Former {
     Other { unflushed: bool },
 }
 
-/// Whether writes were acknowledged that no flush has covered, for whoever comes after a crash.
+/// Whether writes were acknowledged that no flush has covered: for the server that comes after a crash.
 pub(crate) struct Unflushed {
     trailer: Option<(Arc<dyn SharedMemory>, u64)>,
     /// 1 after a write, 0 after a flush, [`FLUSHING`] in between.
@@ -156,12 +156,7 @@ const FLUSHING: u32 = 2;
 impl Unflushed {
     /// Nothing is noted for anybody.
     pub(crate) fn unseen() -> Self {
-        Self {
-            trailer: None,
-            state: AtomicU32::new(0),
-            flushes: Mutex::new(0),
-            lost: AtomicU32::new(0),
-        }
+        Self { trailer: None, state: AtomicU32::new(0), flushes: Mutex::new(0), lost: AtomicU32::new(0) }
     }
 
     /// Notes it in the trailer of `memory`, in the name of `server`. Says what was there.

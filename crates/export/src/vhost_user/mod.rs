@@ -14,15 +14,17 @@ mod block;
 mod inflight;
 mod memory;
 mod message;
+mod pieces;
 mod queue;
 mod ring;
 mod session;
+mod setup;
 #[cfg(test)]
 mod tests;
 
 pub use inflight::inflight_bytes_max;
 pub use memory::REGIONS_MAX;
 pub use message::{config_changed, protocol_feature, request};
-pub use queue::{QUEUE_BYTES, TransferLimits};
 pub use ring::QUEUE_SIZE_MAX;
 pub use session::{Config, VhostUserSession};
+pub use setup::{QUEUE_BYTES, TransferLimits};

@@ -11,15 +11,16 @@ use std::sync::Arc;
 use std::task::Context;
 
 use spillway_core::shared_memory::Queue;
-use spillway_core::sync::{AtomicU32, Mutex, Ordering};
-use spillway_core::{Flags, IoBuf, Op, Reply, Request, SECTOR, mutant, work};
+use spillway_core::sync::Ordering;
+use spillway_core::{Flags, IoBuf, Op, Reply, Request, SECTOR, work};
 
 use super::block::{self, Command, Extent, HEADER_LEN, ID_LEN, RANGE_LEN, status};
-use super::inflight::{Inflight, Unflushed};
+use super::inflight::Inflight;
 use super::memory::{GuestMemory, NotShared};
-use super::ring::{Broken, Chain, Layout, Ring, Segment, Segments, bytes_of};
+use super::pieces::{copy_in, copy_out, drop_front, spare_of};
+use super::ring::{Broken, Chain, Ring, Segment, Segments, bytes_of};
+use super::setup::Parts;
 use crate::covered::spend_for;
-use crate::export::Export;
 use crate::pending::PENDING_MAX;
 use crate::pipeline::{Limits, Outcome, Pipeline};
 use crate::statistics::Counter;
@@ -30,41 +31,7 @@ const UNSENT: usize = 0;
 /// Pieces of memory that the requests of a queue may have in all, beyond those that each has room for: from then on no other is taken.
 const SEGMENTS_HELD_MAX: usize = 2048;
 
-/// Bytes to charge for each queue besides buffers: its structures, its first pending requests, and the pieces that requests name.
-pub const QUEUE_BYTES: u64 = 96 << 10;
-
 const CUT_OFF: Broken = Broken("memory that was shared is gone: its file was cut off");
-
-/// What a queue and its conversation share.
-pub(crate) struct Shared {
-    pub(crate) memory: Mutex<Arc<GuestMemory>>,
-    pub(crate) enabled: AtomicU32,
-    /// The next request that is not taken, once the queue has stopped.
-    pub(crate) base: AtomicU32,
-}
-
-/// What a queue is made of.
-pub(crate) struct Parts {
-    pub(crate) export: Arc<Export>,
-    pub(crate) limits: TransferLimits,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) layout: Layout,
-    pub(crate) event_index: bool,
-    pub(crate) base: u16,
-    pub(crate) inflight: Option<Inflight>,
-    pub(crate) unflushed: Arc<Unflushed>,
-    /// Whether writes are durable once they are answered: the driver does not flush.
-    pub(crate) write_through: bool,
-}
-
-/// Limits of one queue.
-#[derive(Clone, Copy, Debug)]
-pub struct TransferLimits {
-    /// Bytes of the longest read or write; a longer one is refused.
-    pub payload_len_max: u32,
-    /// Bytes of pending requests from which on no further one is taken.
-    pub held_bytes_max: usize,
-}
 
 /// A request that is under way.
 struct Ticket {
@@ -193,7 +160,10 @@ impl BlockQueue {
     fn flush(&mut self, memory: &GuestMemory, mut ticket: Ticket) -> Result<(), Broken> {
         if self.parts.unflushed.lost() {
             let device = self.parts.export.name();
-            tracing::error!(device, "a flush fails: a former server has lost writes that it had acknowledged");
+            tracing::error!(
+                device,
+                "a flush fails: a former server has lost writes that it had acknowledged"
+            );
             return Ok(self.finish(memory, &ticket, status::IO_ERROR, &[])?);
         }
         ticket.flush = self.parts.unflushed.begin_flush();
@@ -317,9 +287,7 @@ impl BlockQueue {
         // What counts as written is what comes first without a gap.
         let written = if content.len() as u64 == status_at { status_at + 1 } else { content.len() as u64 };
         ring.give_back(memory, ticket.head, u32::try_from(written).unwrap_or(u32::MAX))?;
-        if let Some(inflight) = &self.parts.inflight
-            && !mutant::on("vhost: leave requests in flight that were given back")
-        {
+        if let Some(inflight) = &self.parts.inflight {
             inflight.given_back(ticket.head, ring.used());
         }
         Ok(())
@@ -419,45 +387,6 @@ fn recovered(mut ring: Ring, inflight: Option<&mut Inflight>) -> (Option<Ring>, 
     (Some(ring), left_over.unwrap_or_default())
 }
 
-/// Pieces beyond those that each request has room for.
-fn spare_of(segments: &Segments) -> usize {
-    if segments.spilled() { segments.len() } else { 0 }
-}
-
 fn spilled(transfer: &Transfer) -> usize {
     spare_of(&transfer.readable) + spare_of(&transfer.ticket.writable)
-}
-
-/// Takes bytes from the front of pieces in a row, as many as there are.
-fn drop_front(segments: &mut Segments, mut len: u64) {
-    segments.retain(|segment| {
-        let part = len.min(u64::from(segment.len));
-        len -= part;
-        segment.at = segment.at.wrapping_add(part);
-        segment.len -= part as u32;
-        segment.len > 0
-    });
-}
-
-/// Copies what lies in pieces in a row. False where that is less than `to` has room for.
-fn copy_out(memory: &GuestMemory, segments: &[Segment], to: &mut [u8]) -> Result<bool, NotShared> {
-    let mut done = 0;
-    for segment in segments {
-        let len = (to.len() - done).min(segment.len as usize);
-        memory.read(segment.at, &mut to[done..done + len])?;
-        done += len;
-    }
-    Ok(done == to.len())
-}
-
-/// Copies to pieces in a row from their byte `at` on.
-fn copy_in(memory: &GuestMemory, segments: &[Segment], mut at: u64, mut from: &[u8]) -> Result<(), NotShared> {
-    for segment in segments {
-        let skipped = at.min(u64::from(segment.len));
-        at -= skipped;
-        let (part, rest) = from.split_at(from.len().min((u64::from(segment.len) - skipped) as usize));
-        memory.write(segment.at.checked_add(skipped).ok_or(NotShared)?, part)?;
-        from = rest;
-    }
-    Ok(())
 }

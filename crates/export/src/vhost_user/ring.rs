@@ -6,7 +6,6 @@
 use std::sync::atomic::fence;
 
 use smallvec::SmallVec;
-use spillway_core::mutant;
 use spillway_core::sync::Ordering;
 
 use super::memory::{GuestMemory, NotShared};
@@ -112,8 +111,6 @@ pub(crate) struct Ring {
     signalled: u16,
     /// Whether the driver is told that kicks are not needed.
     hushed: bool,
-    /// Whether nobody was considered for an interrupt yet: a former server may have ended between an answer and its interrupt.
-    first: bool,
 }
 
 impl Ring {
@@ -126,15 +123,7 @@ impl Ring {
     ) -> Result<Self, NotShared> {
         assert!(layout.size.is_power_of_two() && layout.size <= QUEUE_SIZE_MAX, "{layout:?}");
         let next_used = memory.load(layout.used + 2)?;
-        Ok(Self {
-            layout,
-            event_index,
-            next_available: base,
-            next_used,
-            signalled: next_used,
-            hushed: false,
-            first: true,
-        })
+        Ok(Self { layout, event_index, next_available: base, next_used, signalled: next_used, hushed: false })
     }
 
     /// The next entry of the available ring that is not taken.
@@ -218,10 +207,6 @@ impl Ring {
 
     /// Whether the driver wants an interrupt for what was given back since this was last asked.
     pub(crate) fn interrupts(&mut self, memory: &GuestMemory) -> Result<bool, NotShared> {
-        if std::mem::take(&mut self.first) {
-            self.signalled = self.next_used;
-            return Ok(true);
-        }
         let (old, new) = (self.signalled, self.next_used);
         if old == new {
             return Ok(false);
@@ -255,9 +240,6 @@ impl Ring {
             memory.store(self.layout.used, 0)?;
         }
         self.hushed = false;
-        if mutant::on("ring: sleep without another look") {
-            return Ok(true);
-        }
         // The wish is seen before the look: a request that is not seen by the look is added by one who sees the wish.
         fence(Ordering::SeqCst);
         Ok(!self.has_more(memory)?)

@@ -1,5 +1,7 @@
 //! Messages to state: what a front end and the device have agreed on, and which queues run.
 
+mod shared;
+
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -9,14 +11,15 @@ use spillway_core::sync::{AtomicU32, Mutex, Ordering};
 use spillway_core::{Error, Kind, LocalFuture};
 
 use super::block;
-use super::inflight::{Former, Inflight, Unflushed, total_len};
-use super::memory::{GuestMemory, REGIONS_MAX, SharedRegion};
+use super::inflight::{Inflight, Unflushed};
+use super::memory::{GuestMemory, REGIONS_MAX};
 use super::message::{
-    Addresses, CONFIG_SPACE_LEN, FileRegion, Head, InflightFile, addresses, answer, config_range, event_of,
-    protocol_feature, queue_state, regions, request, single_region,
+    Addresses, CONFIG_SPACE_LEN, Head, addresses, answer, config_range, event_of, protocol_feature,
+    queue_state, request,
 };
-use super::queue::{BlockQueue, Parts, Shared, TransferLimits};
+use super::queue::BlockQueue;
 use super::ring::{Layout, QUEUE_SIZE_MAX, part_lens};
+use super::setup::{Parts, Shared, TransferLimits};
 use crate::export::{Connected, Export};
 
 /// Features of every device and of its rings, by their bits.
@@ -141,63 +144,13 @@ impl VhostUserSession {
         Ok(())
     }
 
-    fn map(&mut self, (place, offset): FileRegion, file: OwnedFd, host: &mut dyn Host) -> Result<SharedRegion, Error> {
-        if !place.is_sound() {
-            return Err(refused(format!("a region of {} bytes ends nowhere", place.len)));
-        }
-        Ok(SharedRegion { place, memory: host.map(file, offset, place.len)? })
-    }
-
-    fn set_memory(&mut self, body: &[u8], files: Vec<OwnedFd>, host: &mut dyn Host) -> Result<(), Error> {
-        let regions = regions(body, files.len())
-            .ok_or_else(|| refused("it has other regions than descriptors, or is too short"))?;
-        let mut memory = GuestMemory::default();
-        for (region, file) in regions.into_iter().zip(files) {
-            if !memory.add(self.map(region, file, host)?) {
-                return Err(refused("regions overlap"));
-            }
-        }
-        self.share(memory, host);
-        Ok(())
-    }
-
-    fn add_memory(&mut self, body: &[u8], files: Vec<OwnedFd>, host: &mut dyn Host) -> Result<(), Error> {
-        let region = self.map(single_region(body).ok_or_else(short)?, one(files)?, host)?;
-        let mut memory = self.memory.clone();
-        if !memory.add(region) {
-            return Err(refused(format!("a region overlaps another, or there are more than {REGIONS_MAX}")));
-        }
-        self.share(memory, host);
-        Ok(())
-    }
-
-    fn remove_memory(&mut self, body: &[u8], host: &mut dyn Host) -> Result<(), Error> {
-        let (place, _) = single_region(body).ok_or_else(short)?;
-        let mut memory = self.memory.clone();
-        if !memory.remove(place) {
-            return Err(refused("there is no such region"));
-        }
-        self.share(memory, host);
-        Ok(())
-    }
-
-    /// Gives all queues another view of the guest's memory. Where a queue is at work, the view that it has lives on meanwhile.
-    fn share(&mut self, memory: GuestMemory, host: &mut dyn Host) {
-        self.memory = memory;
-        let shared = Arc::new(self.memory.clone());
-        for (index, queue) in self.queues.iter().enumerate() {
-            if let Some(running) = &queue.running {
-                *running.memory.lock() = shared.clone();
-                host.wake(index);
-            }
-        }
-    }
-
     fn set_size(&mut self, body: &[u8]) -> Result<(), Error> {
         let (index, size) = queue_state(body).ok_or_else(short)?;
         let sound = size.is_power_of_two() && size <= u32::from(QUEUE_SIZE_MAX);
         if !sound {
-            return Err(refused(format!("a queue of {size} entries: a power of two up to {QUEUE_SIZE_MAX} is allowed")));
+            return Err(refused(format!(
+                "a queue of {size} entries: a power of two up to {QUEUE_SIZE_MAX} is allowed"
+            )));
         }
         self.queue_at_rest(index)?.size = size as u16;
         Ok(())
@@ -226,7 +179,13 @@ impl VhostUserSession {
         Ok(())
     }
 
-    fn set_event(&mut self, body: &[u8], files: Vec<OwnedFd>, event: EventOf, host: &mut dyn Host) -> Result<(), Error> {
+    fn set_event(
+        &mut self,
+        body: &[u8],
+        files: Vec<OwnedFd>,
+        event: EventOf,
+        host: &mut dyn Host,
+    ) -> Result<(), Error> {
         let (index, given) = event_of(body).ok_or_else(short)?;
         self.queue(index as u32)?;
         let descriptor = given.then(|| one(files)).transpose()?;
@@ -310,7 +269,8 @@ impl VhostUserSession {
     }
 
     fn get_config(&self, body: &[u8]) -> Result<Vec<u8>, Error> {
-        let range = config_range(body).ok_or_else(|| refused("it asks for more than the configuration has"))?;
+        let range =
+            config_range(body).ok_or_else(|| refused("it asks for more than the configuration has"))?;
         let mut space = [0; CONFIG_SPACE_LEN];
         let block = self.export.device().preferred_block().bytes();
         let config = block::config(&self.export.geometry(), block, self.config.queues);
@@ -319,55 +279,14 @@ impl VhostUserSession {
         Ok([numbers.as_flattened(), &space[range]].concat())
     }
 
-    fn get_inflight(&mut self, body: &[u8], host: &mut dyn Host) -> Result<Response, Error> {
-        let InflightFile { queues, size, .. } = InflightFile::decode(body).ok_or_else(short)?;
-        let sound = (1..=self.config.queues).contains(&queues) && (1..=QUEUE_SIZE_MAX).contains(&size);
-        if !sound {
-            return Err(refused(format!("it asks for {queues} queues of {size} entries")));
-        }
-        let len = total_len(queues, size);
-        let (file, _) = host.create(len)?;
-        let made = InflightFile { len, offset: 0, queues, size };
-        let bytes = answer(request::GET_INFLIGHT_FD, &made.encode());
-        Ok(Response { bytes, descriptor: Some(file) })
-    }
-
-    fn set_inflight(&mut self, body: &[u8], files: Vec<OwnedFd>, host: &mut dyn Host) -> Result<(), Error> {
-        let InflightFile { len, offset, queues, size } = InflightFile::decode(body).ok_or_else(short)?;
-        let sound = (1..=self.config.queues).contains(&queues) && (1..=QUEUE_SIZE_MAX).contains(&size);
-        if !sound || len < total_len(queues, size) {
-            return Err(refused(format!("{len} bytes are no memory for {queues} queues of {size} entries")));
-        }
-        if self.queues.iter().any(|queue| queue.running.is_some()) {
-            return Err(refused("queues are running"));
-        }
-        let memory = host.map(one(files)?, offset, total_len(queues, size))?;
-        let (unflushed, former) = Unflushed::open(memory.clone(), self.config.server);
-        if let Former::Other { unflushed: lost } = former {
-            self.follow(&unflushed, lost)?;
-        }
-        (self.inflight, self.unflushed) = (Some((memory, size)), Arc::new(unflushed));
-        Ok(())
-    }
-
-    /// Takes a front end over from a server that has come to its end.
-    fn follow(&self, unflushed: &Unflushed, lost: bool) -> Result<(), Error> {
-        let device = self.export.name();
-        if self.config.in_memory && !self.config.accept_empty {
-            return Err(refused(format!(
-                "the content of {device} was lost with a former server, and this front end goes on with it: restart the guest, or give \
-                 --vhost-user-accept-empty"
-            )));
-        }
-        if self.config.buffered && lost {
-            tracing::warn!(device, "a former server has lost writes that no flush covers: the guest's next flush will fail");
-            unflushed.lose();
-        }
-        Ok(())
-    }
-
     /// What does not answer by itself.
-    fn change(&mut self, head: Head, body: &[u8], files: Vec<OwnedFd>, host: &mut dyn Host) -> Result<(), Error> {
+    fn change(
+        &mut self,
+        head: Head,
+        body: &[u8],
+        files: Vec<OwnedFd>,
+        host: &mut dyn Host,
+    ) -> Result<(), Error> {
         use crate::fields::Fields;
         let number = || Fields::of(body).u64().ok_or_else(short);
         match head.request {
@@ -417,7 +336,12 @@ impl VhostUserSession {
 
     fn complain(&self, head: Head, error: &Error) {
         let (device, request) = (self.export.name(), head.request);
-        tracing::warn!(device, request, "a message of a vhost-user front end is refused: {}", error.message());
+        tracing::warn!(
+            device,
+            request,
+            "a message of a vhost-user front end is refused: {}",
+            error.message()
+        );
     }
 }
 
@@ -460,4 +384,3 @@ impl Conversation for VhostUserSession {
         Box::pin(std::future::ready(answered))
     }
 }
-

@@ -59,7 +59,11 @@ impl Wire {
     }
 
     /// Fills `bytes`, and takes the descriptors that come with them.
-    pub(super) async fn receive(&self, mut bytes: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> Result<(), Gone> {
+    pub(super) async fn receive(
+        &self,
+        mut bytes: &mut [u8],
+        descriptors: &mut Vec<OwnedFd>,
+    ) -> Result<(), Gone> {
         while !bytes.is_empty() {
             match receive_now(&self.socket, bytes, descriptors) {
                 Ok(0) => return Err(Gone),
@@ -86,7 +90,11 @@ impl Wire {
     }
 }
 
-fn receive_now(socket: &OwnedFd, bytes: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> rustix::io::Result<usize> {
+fn receive_now(
+    socket: &OwnedFd,
+    bytes: &mut [u8],
+    descriptors: &mut Vec<OwnedFd>,
+) -> rustix::io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
@@ -100,7 +108,11 @@ fn receive_now(socket: &OwnedFd, bytes: &mut [u8], descriptors: &mut Vec<OwnedFd
 }
 
 /// Sends without waiting what the socket takes.
-pub(super) fn send_now(socket: &OwnedFd, bytes: &[u8], descriptor: Option<&OwnedFd>) -> rustix::io::Result<usize> {
+pub(super) fn send_now(
+    socket: &OwnedFd,
+    bytes: &[u8],
+    descriptor: Option<&OwnedFd>,
+) -> rustix::io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let given = descriptor.map(|descriptor| [descriptor.as_fd()]);

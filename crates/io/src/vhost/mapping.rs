@@ -33,9 +33,9 @@ struct Watched {
     gone: AtomicBool,
 }
 
-static WATCHED: [Watched; MAPPINGS_MAX] = [const {
-    Watched { base: AtomicUsize::new(0), len: AtomicUsize::new(0), gone: AtomicBool::new(false) }
-}; MAPPINGS_MAX];
+static WATCHED: [Watched; MAPPINGS_MAX] =
+    [const { Watched { base: AtomicUsize::new(0), len: AtomicUsize::new(0), gone: AtomicBool::new(false) } };
+        MAPPINGS_MAX];
 
 /// Held while a place in [`WATCHED`] is taken.
 static TURN: Mutex<()> = Mutex::new(());
@@ -85,20 +85,25 @@ impl Mapping {
         let page = page_of(file);
         let from = offset / page * page;
         let mapped_len = (offset + len).next_multiple_of(page) - from;
-        let mapped_len = usize::try_from(mapped_len).map_err(|_| Error::invalid("more than can be mapped"))?;
+        let mapped_len =
+            usize::try_from(mapped_len).map_err(|_| Error::invalid("more than can be mapped"))?;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe { mmap(std::ptr::null_mut(), mapped_len, protection, flags, file, from) };
         let base = base.map_err(|errno| failed("mapped", errno))?;
         let base = NonNull::new(base.cast::<u8>()).expect("the kernel maps nothing at address 0");
         // SAFETY: the range was just mapped; the advice changes none of its bytes.
-        if let Err(errno) = unsafe { madvise(base.as_ptr().cast::<c_void>(), mapped_len, Advice::LinuxDontDump) } {
+        let advised = unsafe { madvise(base.as_ptr().cast::<c_void>(), mapped_len, Advice::LinuxDontDump) };
+        if let Err(errno) = advised {
             tracing::debug!("a guest's memory may be part of a core dump: {errno}");
         }
         let Some(watched) = watch(base, mapped_len) else {
             // SAFETY: it was mapped with this length, and nobody has seen it.
             let _ = unsafe { munmap(base.as_ptr().cast::<c_void>(), mapped_len) };
-            return Err(Error::new(Kind::OutOfMemory, format!("{MAPPINGS_MAX} ranges of memory are shared already")));
+            return Err(Error::new(
+                Kind::OutOfMemory,
+                format!("{MAPPINGS_MAX} ranges of memory are shared already"),
+            ));
         };
         Ok(Self { base, offset: (offset - from) as usize, len: len as usize, mapped_len, watched })
     }

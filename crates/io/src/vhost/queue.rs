@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 use spillway_core::shared_memory::Queue;
 use spillway_core::sync::{AtomicBool, Mutex, Ordering, WaitList};
-use spillway_core::{LocalFuture, Phase, Shutdown, mutant, work};
+use spillway_core::{LocalFuture, Phase, Shutdown, work};
 
 use super::event;
 use crate::runtime::op::{Awaited, Event, shortage_passes};
@@ -114,7 +114,7 @@ impl QueueTask {
     }
 
     fn say_what_came(&mut self) {
-        if self.queue.interrupts() && !mutant::on("vhost: forget an interrupt") {
+        if self.queue.interrupts() {
             tell(&self.events.call);
         }
         if let Some(why) = self.queue.broken() {
@@ -141,7 +141,10 @@ impl QueueTask {
                 Ok(true) => return true,
                 Ok(false) => self.kicked = Some(Awaited::new(&self.events.kick, Event::Readable)),
                 Err(errno) => {
-                    tracing::debug!("{}: the system does not say whether there was a kick: {errno}", self.name);
+                    tracing::debug!(
+                        "{}: the system does not say whether there was a kick: {errno}",
+                        self.name
+                    );
                     self.pause = Some(shortage_passes());
                     // It wakes the task, and then the queue is looked at again.
                     return self.is_kicked(context);

@@ -6,9 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use spillway_core::shared_memory::{
-    Conversation, EventOf, HEAD_LEN, Host, NewQueue, Response, SharedMemory,
-};
+use spillway_core::shared_memory::{Conversation, EventOf, HEAD_LEN, Host, NewQueue, Response, SharedMemory};
 use spillway_core::sync::{AtomicBool, Mutex, Ordering, WaitList};
 use spillway_core::{Error, LocalFuture, Phase, Shutdown};
 
@@ -58,10 +56,7 @@ pub fn serve_vhost(
         left: WaitList::default(),
     });
     let serving = Serving(hall.clone());
-    workers
-        .pool()
-        .front()
-        .post(Box::new(move || Box::pin(serve_all(serving, listener, new_conversation))));
+    workers.pool().front().post(Box::new(move || Box::pin(serve_all(serving, listener, new_conversation))));
     VhostServing { hall: Some(hall) }
 }
 
@@ -105,9 +100,22 @@ impl Drop for Serving {
 
 async fn serve_all(serving: Serving, listener: Listener, new_conversation: NewConversation) {
     let hall = serving.0.clone();
+    let mut said = false;
     while hall.shutdown.phase() == Phase::Serving {
         match listener.accept() {
-            Ok((socket, _)) => converse(&hall, socket, new_conversation()).await,
+            Ok((socket, _)) => {
+                let mut conversation = new_conversation();
+                let taken = conversation.introduce(peer_of(&socket));
+                // A front end tries again and again.
+                if !taken && !std::mem::replace(&mut said, true) {
+                    let why = "the device has no size, or one client has it alone";
+                    tracing::warn!("device {}: a front end is sent away: {why}", hall.name);
+                }
+                if taken {
+                    said = false;
+                    converse(&hall, socket, conversation).await;
+                }
+            }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                 await_connection(&listener, &hall.shutdown).await;
             }
@@ -122,10 +130,6 @@ async fn serve_all(serving: Serving, listener: Listener, new_conversation: NewCo
 }
 
 async fn converse(hall: &Arc<Hall>, socket: OwnedFd, mut conversation: Box<dyn Conversation>) {
-    let peer = peer_of(&socket);
-    if !conversation.introduce(peer) {
-        return tracing::warn!("device {}: a front end is sent away: the device has no size, or is in use alone", hall.name);
-    }
     tracing::info!("device {}: a front end has connected", hall.name);
     let wire = Wire { socket: Arc::new(socket), shutdown: hall.shutdown.clone() };
     let mut rings = Rings::new(hall.clone());
@@ -134,7 +138,9 @@ async fn converse(hall: &Arc<Hall>, socket: OwnedFd, mut conversation: Box<dyn C
     *hall.channel.lock() = None;
     drop((wire, conversation));
     match ended {
-        Some(error) => tracing::warn!("device {}: the front end is disconnected: {}", hall.name, error.message()),
+        Some(error) => {
+            tracing::warn!("device {}: the front end is disconnected: {}", hall.name, error.message())
+        }
         None => tracing::info!("device {}: the front end has left", hall.name),
     }
 }
@@ -151,7 +157,7 @@ async fn exchange(wire: &Wire, conversation: &mut dyn Conversation, rings: &mut 
         };
         let Ok(()) = wire.receive(&mut body, &mut descriptors).await else { return None };
         let answer = conversation.receive(&head, &body, descriptors, rings);
-        let Some(answer) = unless_aborted(&wire.shutdown, answer).await else { return None };
+        let answer = unless_aborted(&wire.shutdown, answer).await?;
         match answer {
             Err(error) => return Some(error),
             Ok(response) => {
@@ -233,7 +239,11 @@ impl Host for Rings {
         let (slot, descriptor) = (self.slot(index), descriptor.map(Arc::new));
         match event {
             EventOf::Kick => slot.kick = descriptor,
-            EventOf::Call => *slot.call.lock() = descriptor,
+            EventOf::Call => {
+                // A former server may have ended between an answer and its interrupt.
+                descriptor.as_deref().into_iter().for_each(event::signal);
+                *slot.call.lock() = descriptor;
+            }
             EventOf::Error => *slot.error.lock() = descriptor,
         }
         Ok(())

@@ -10,8 +10,7 @@ use spillway_core::session::Peer;
 use spillway_core::shared_memory::{Conversation, HEAD_LEN, Response};
 use spillway_core::{Aligned, Error};
 
-use super::super::queue::TransferLimits;
-use super::super::{Config, VhostUserSession, protocol_feature, request};
+use super::super::{Config, TransferLimits, VhostUserSession, protocol_feature, request};
 use super::guest::{BASE, Guest, LAYOUT, LEN, SIZE, ToyHost, descriptor};
 use crate::Export;
 use crate::test_device::TestDevice;
@@ -81,7 +80,11 @@ impl FrontEnd {
         self.tell(request::SET_VRING_BASE, &words(&[index, 0]), 0)?;
         let parts = [LAYOUT.descriptors, LAYOUT.used, LAYOUT.available, 0].map(|at| at - at.min(BASE) + USER);
         let parts = [parts[0], parts[1], parts[2]].map(u64::to_ne_bytes);
-        self.tell(request::SET_VRING_ADDR, &[&words(&[index, 0])[..], parts.as_flattened(), &[0; 8]].concat(), 0)?;
+        self.tell(
+            request::SET_VRING_ADDR,
+            &[&words(&[index, 0])[..], parts.as_flattened(), &[0; 8]].concat(),
+            0,
+        )?;
         self.tell(request::SET_VRING_CALL, &u64::from(index).to_ne_bytes(), 1)?;
         self.tell(request::SET_VRING_KICK, &u64::from(index).to_ne_bytes(), 1)
     }
@@ -172,9 +175,8 @@ fn a_refusal_is_an_answer_where_that_was_agreed_on() {
     let mut front = FrontEnd::new(config());
     front.tell(request::SET_PROTOCOL_FEATURES, &protocol_feature::REPLY_ACK.to_ne_bytes(), 0).unwrap();
     front.flags |= 8;
-    let mut answered = |body: u64| {
-        front.ask(request::SET_FEATURES, &body.to_ne_bytes(), Vec::new()).unwrap().bytes[12]
-    };
+    let mut answered =
+        |body: u64| front.ask(request::SET_FEATURES, &body.to_ne_bytes(), Vec::new()).unwrap().bytes[12];
     assert_eq!([answered(VERSION_1 | PROTOCOL_FEATURES), answered(1 << 50)], [0, 1]);
 }
 

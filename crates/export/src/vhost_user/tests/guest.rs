@@ -9,8 +9,9 @@ use spillway_core::{Aligned, Error, LocalFuture};
 
 use super::super::inflight::{Inflight, Unflushed, total_len};
 use super::super::memory::{GuestMemory, Place, SharedRegion};
-use super::super::queue::{BlockQueue, Parts, Shared, TransferLimits};
+use super::super::queue::BlockQueue;
 use super::super::ring::Layout;
+use super::super::setup::{Parts, Shared, TransferLimits};
 use crate::Export;
 use crate::test_device::TestDevice;
 use spillway_core::sync::AtomicU32;
@@ -108,12 +109,7 @@ impl Guest {
     }
 
     pub(super) fn entry(&self, table: u64, index: u16, at: u64, len: u32, flags: u16, next: u16) {
-        let bytes = [
-            &at.to_le_bytes()[..],
-            &len.to_le_bytes(),
-            &flags.to_le_bytes(),
-            &next.to_le_bytes(),
-        ];
+        let bytes = [&at.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes(), &next.to_le_bytes()];
         self.put(table + 16 * u64::from(index), &bytes.concat());
     }
 
@@ -259,7 +255,7 @@ impl Fixture {
     }
 }
 
-/// Gives its memory to whoever maps a file, and keeps the queues that are started.
+/// Gives its memory for any file, and keeps the queues that are started.
 #[derive(Default)]
 pub(super) struct ToyHost {
     pub(super) heap: Option<Arc<Heap>>,

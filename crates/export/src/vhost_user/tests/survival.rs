@@ -23,7 +23,8 @@ fn what_was_in_flight_is_carried_out_again_in_its_order_and_what_was_answered_is
     guest.request(1, 0, &[1; 4096], 0);
     poll(&mut queue);
     fixture.device.hold();
-    let lost: Vec<_> = (2..5).map(|value| guest.request(1, u64::from(value) * 8, &[value; 4096], 0)).collect();
+    let lost: Vec<_> =
+        (2..5).map(|value| guest.request(1, u64::from(value) * 8, &[value; 4096], 0)).collect();
     poll(&mut queue);
     assert_eq!((guest.used().len(), queue.pending()), (1, 3));
     drop(queue);
