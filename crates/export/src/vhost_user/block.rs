@@ -65,6 +65,11 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// Whether it changes the device.
+    pub(crate) fn changes(self) -> bool {
+        matches!(self, Self::Write | Self::Discard | Self::WriteZeroes)
+    }
+
     /// The command, and the byte where it begins.
     pub(crate) fn decode(header: &[u8; HEADER_LEN]) -> (Self, u64) {
         let [k0, k1, k2, k3, _, _, _, _, s0, s1, s2, s3, s4, s5, s6, s7] = *header;

@@ -139,6 +139,10 @@ impl BlockQueue {
         let (command, offset) = if whole { Command::decode(&header) } else { (Command::Unknown, 0) };
         let ticket = Ticket { head, command, writable, flush: 0, durable: false };
         drop_front(&mut readable, HEADER_LEN as u64);
+        // The device may take what this export does not.
+        if command.changes() && self.parts.export.geometry().read_only {
+            return Ok(self.finish(memory, &ticket, status::IO_ERROR, &[])?);
+        }
         match command {
             Command::Read | Command::Write => self.transfer(memory, Transfer { ticket, offset, readable }),
             Command::Flush => self.flush(memory, ticket),
@@ -193,8 +197,7 @@ impl BlockQueue {
             _ => bytes_of(&transfer.readable),
         };
         let most = u64::from(self.parts.limits.payload_len_max);
-        let refused = self.parts.export.geometry().read_only && transfer.ticket.command == Command::Write;
-        if len == 0 || !len.is_multiple_of(SECTOR) || len > most || refused {
+        if len == 0 || !len.is_multiple_of(SECTOR) || len > most {
             return Ok(self.finish(memory, &transfer.ticket, status::IO_ERROR, &[])?);
         }
         self.segments += spilled(&transfer);

@@ -7,10 +7,11 @@ use spillway_core::contract::Wakes;
 use spillway_core::random::Random;
 use spillway_core::shared_memory::Queue;
 use spillway_core::sync::Ordering;
-use spillway_core::{Kind, Op};
+use spillway_core::{Aligned, Kind, Op};
 
 use super::super::queue::BlockQueue;
 use super::guest::{BASE, Fixture, Guest, LAYOUT, LEN, SIZE, WRITE};
+use crate::Export;
 
 const IN: u32 = 0;
 const OUT: u32 = 1;
@@ -117,6 +118,22 @@ fn what_cannot_be_carried_out_is_answered() {
     fixture.device.change(|geometry| geometry.read_only = true);
     assert_eq!(status(&fixture, OUT, 0, &[1; 512], 0), IO_ERROR);
     assert_eq!(status(&fixture, IN, 0, &[], 512), OK);
+}
+
+#[test]
+fn what_is_read_only_for_clients_is_not_changed_by_any_request() {
+    let fixture = Fixture::new();
+    let export = Export::new("ram0", Aligned::new(fixture.device.clone())).unwrap().with_read_only(true);
+    let fixture = Fixture { export: Arc::new(export), ..fixture };
+    for (kind, payload) in [
+        (OUT, vec![1; 512]),
+        (DISCARD, range(0, 8, 0)),
+        (WRITE_ZEROES, range(0, 8, 0)),
+        (WRITE_ZEROES, range(0, 8, 1)),
+    ] {
+        assert_eq!(status(&fixture, kind, 0, &payload, 0), IO_ERROR, "kind {kind}");
+    }
+    assert_eq!(fixture.device.log(), []);
 }
 
 #[test]
