@@ -5,18 +5,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 use spillway_tests::emulated::System;
-use spillway_tests::guest::{FORGETFUL, RECIPE, STACKS, SURVIVORS, Stack, files, kills, losses};
+use spillway_tests::guest::{FORGETFUL, RECIPE, STACKS, SURVIVORS, Stack, files, kills, losses, stops};
 
 const USAGE: &str = "\
 cargo xtask guest [PART ...]    a guest with Debian's kernel
     files       two file systems, discards, and a device that grows
     kills       servers that are killed while the guest writes, of whose stacks nothing is lost
-    losses      the same, of whose stacks something is lost: the guest is told
+    stops       the same with servers that stop in order, on the other stacks
+    losses      servers that are killed, of whose stacks something is lost: the guest is told
     KERNEL_DEB=FILE     boot the kernel of this package of Debian in place of the newest one of the configured archive";
 
 fn main() -> ExitCode {
     let parts: Vec<String> = std::env::args().skip(1).collect();
-    if parts.iter().any(|part| !["files", "kills", "losses"].contains(&&**part)) {
+    if parts.iter().any(|part| !["files", "kills", "stops", "losses"].contains(&&**part)) {
         eprintln!("{USAGE}");
         return ExitCode::FAILURE;
     }
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         };
         run("files", &STACKS, files);
         run("kills", &SURVIVORS, kills);
+        run("stops", &FORGETFUL, stops);
         run("losses", &FORGETFUL, losses);
     }));
     if outcome.is_ok() {

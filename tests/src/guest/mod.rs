@@ -32,6 +32,9 @@ const BLOCKS: Blocks = Blocks { size: 4096, each: 512 };
 const STEPS: u64 = 1200;
 const STEPS_BETWEEN_KILLS: u64 = 700;
 
+/// Steps of each writer where the server is killed once: those that were told of no loss go on to their end.
+const STEPS_OF_LOSS: u64 = 400;
+
 /// A stack under a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stack {
@@ -126,9 +129,18 @@ pub fn files(system: &System, stack: Stack) {
 
 /// Kills the server again and again while the guest writes, and starts another each time: nothing that was acknowledged is lost.
 pub fn kills(system: &System, stack: Stack) {
+    ends(system, stack, Signal::KILL);
+}
+
+/// The same with servers that stop in order.
+pub fn stops(system: &System, stack: Stack) {
+    ends(system, stack, Signal::TERM);
+}
+
+fn ends(system: &System, stack: Stack, signal: Signal) {
     let fixture = Fixture::new(stack);
     let mut server = fixture.start();
-    let (mut served, mut kills) = (Served::new(BLOCKS), 0);
+    let (mut served, mut ends) = (Served::new(BLOCKS), 0);
     let words = format!("job=write block={} each={} round=0 count={STEPS}", BLOCKS.size, BLOCKS.each);
     let machine = fixture.boot(system, &words);
     machine.says("device");
@@ -144,15 +156,15 @@ pub fn kills(system: &System, stack: Stack) {
             _ => panic!("the guest said {line}"),
         }
         if heard % STEPS_BETWEEN_KILLS == 0 {
-            server.signal(Signal::KILL);
+            server.signal(signal);
             server.ends();
             server = fixture.start();
-            kills += 1;
+            ends += 1;
         }
     }
     machine.ends();
-    assert!(kills >= 4, "the server was killed {kills} times");
-    println!("    {:?}: {kills} kills", fixture.stack);
+    assert!(ends >= 4, "the server has ended {ends} times");
+    println!("    {:?}: {ends} ends", fixture.stack);
     let device = server.client().read(0, BLOCKS.bytes() as usize).expect("a read");
     served.check(&device);
 }
@@ -161,7 +173,7 @@ pub fn kills(system: &System, stack: Stack) {
 pub fn losses(system: &System, stack: Stack) {
     let fixture = Fixture::new(stack);
     let mut server = fixture.start();
-    let words = format!("job=write block={} each={} round=0 count=100000", BLOCKS.size, BLOCKS.each);
+    let words = format!("job=write block={} each={} round=0 count={STEPS_OF_LOSS}", BLOCKS.size, BLOCKS.each);
     let machine = fixture.boot(system, &words);
     machine.says("device");
     (0..STEPS_BETWEEN_KILLS).for_each(|_| _ = machine.line().expect("the machine is on"));

@@ -217,6 +217,7 @@ impl ServerPlan {
     /// What a file asks for; the command line overrides it.
     pub(crate) fn serve(options: ServeOptions) -> Result<Self> {
         let config = Config::read(&options.config)?;
+        let guests = config.devices.iter().any(|device| device.vhost_user.is_some());
         let devices = config.devices.into_iter().map(|device| {
             Ok(DevicePlan {
                 guest: GuestPlan::new(device.vhost_user, device.vhost_user_accept_empty)?,
@@ -227,7 +228,7 @@ impl ServerPlan {
                 names: &[],
             })
         });
-        Self::new(options.server.over(config.server), devices.collect::<Result<_>>()?)
+        Self::new(options.server.over(config.server, guests), devices.collect::<Result<_>>()?)
     }
 }
 

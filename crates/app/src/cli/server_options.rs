@@ -145,12 +145,15 @@ impl ServerOptions {
         self.0.config()
     }
 
-    /// What is asked for over what a `file` says; either of socket and listen overrides both.
-    pub(crate) fn over(self, mut file: ServerConfig) -> ServerConfig {
+    /// What is asked for over what a `file` says; either of socket and listen overrides both. Where the file has `guests`, its mode and group are
+    /// for their sockets too.
+    pub(crate) fn over(self, mut file: ServerConfig, guests: bool) -> ServerConfig {
         if self.0.gives("socket") || self.0.gives("listen") {
             (file.socket, file.listen) = (None, None);
-            // They are for a socket of the file's.
-            (file.socket_mode, file.socket_group) = (None, None);
+            if !guests {
+                // They are for a socket of the file's.
+                (file.socket_mode, file.socket_group) = (None, None);
+            }
         }
         self.0.over(file)
     }

@@ -131,4 +131,8 @@ pub trait Conversation {
         descriptors: Vec<OwnedFd>,
         host: &mut dyn Host,
     ) -> LocalFuture<Result<Response, Error>>;
+
+    /// The conversation is over, and every queue has stopped: what was acknowledged becomes as durable as the device can make it, and the front end will know
+    /// that from the memory that it keeps.
+    fn wind_down(&mut self) -> LocalFuture<()>;
 }

@@ -1,7 +1,8 @@
 //! Which requests a queue has taken and not given back, in memory that outlives this process: the front end keeps it, and shows it to the
 //! server that comes next. The layout is that of the vhost-user specification for split virtqueues, "Inflight I/O tracking".
 //!
-//! Behind the queues lies a trailer of our own: which server wrote it, and whether it has acknowledged writes since the last flush.
+//! Behind the queues lies a trailer of our own: which server wrote it, whether it has acknowledged writes since the last flush that a crash
+//! would lose, and whether a former one has lost such.
 
 use std::sync::Arc;
 
@@ -30,6 +31,7 @@ const TRAILER_LEN: u64 = 64;
 const MAGIC: u64 = u64::from_le_bytes(*b"spillway");
 const SERVER_AT: u64 = 8;
 const UNFLUSHED_AT: u64 = 16;
+const LOST_AT: u64 = 18;
 
 /// Bytes of the region of a queue.
 fn region_len(size: u16) -> u64 {
@@ -139,14 +141,17 @@ pub(crate) enum Former {
     Other { unflushed: bool },
 }
 
-/// Whether writes were acknowledged that no flush has covered: for the server that comes after a crash.
+/// Whether writes were acknowledged that no flush has covered, for the server that comes after a crash; and whether such were lost, until the
+/// front end has been told.
 pub(crate) struct Unflushed {
     trailer: Option<(Arc<dyn SharedMemory>, u64)>,
-    /// 1 after a write, 0 after a flush, [`FLUSHING`] in between.
+    /// Whether a crash of this server loses them.
+    buffered: bool,
+    /// [`WRITTEN`] after a write, 0 after a flush, [`FLUSHING`] in between.
     state: AtomicU32,
     /// The number of the last flush that was begun; held while the state becomes another, and the trailer with it.
     flushes: Mutex<u64>,
-    /// A former server has lost what it acknowledged: the next flush has to say so.
+    /// Whether the next flush has to fail.
     lost: AtomicU32,
 }
 
@@ -156,20 +161,22 @@ const FLUSHING: u32 = 2;
 impl Unflushed {
     /// Nothing is noted for anybody.
     pub(crate) fn unseen() -> Self {
-        Self { trailer: None, state: AtomicU32::new(0), flushes: Mutex::new(0), lost: AtomicU32::new(0) }
+        let (state, lost) = (AtomicU32::new(0), AtomicU32::new(0));
+        Self { trailer: None, buffered: false, state, flushes: Mutex::new(0), lost }
     }
 
-    /// Notes it in the trailer of `memory`, in the name of `server`. Says what was there.
-    pub(crate) fn open(memory: Arc<dyn SharedMemory>, server: u64) -> (Self, Former) {
-        let at = memory.len().saturating_sub(TRAILER_LEN) / ALIGNMENT * ALIGNMENT;
+    /// What the trailer of `memory` says to `server`, which loses writes in a crash where it is `buffered`. Nothing is changed until
+    /// [`Unflushed::claim`].
+    pub(crate) fn open(memory: Arc<dyn SharedMemory>, server: u64, buffered: bool) -> (Self, Former) {
+        if memory.len() < TRAILER_LEN {
+            return (Self::unseen(), Former::Other { unflushed: true });
+        }
+        let at = (memory.len() - TRAILER_LEN) / ALIGNMENT * ALIGNMENT;
         let number = |at: u64| {
             let mut bytes = [0; 8];
             memory.read(at, &mut bytes);
             u64::from_le_bytes(bytes)
         };
-        if memory.len() < TRAILER_LEN {
-            return (Self::unseen(), Former::Other { unflushed: true });
-        }
         let marked = memory.load(at + UNFLUSHED_AT) != 0;
         let former = match (number(at), number(at + SERVER_AT)) {
             (0, 0) => Former::None,
@@ -177,32 +184,53 @@ impl Unflushed {
             (MAGIC, _) => Former::Other { unflushed: marked },
             _ => Former::Other { unflushed: true },
         };
-        memory.write(at, &MAGIC.to_le_bytes());
-        memory.write(at + SERVER_AT, &server.to_le_bytes());
-        let state = AtomicU32::new(u32::from(marked));
-        (Self { trailer: Some((memory, at)), state, ..Self::unseen() }, former)
+        let state = AtomicU32::new(if marked { WRITTEN } else { 0 });
+        let lost = AtomicU32::new(memory.load(at + LOST_AT).into());
+        (Self { trailer: Some((memory, at)), buffered, state, flushes: Mutex::new(0), lost }, former)
+    }
+
+    /// The memory is that of `server` from now on.
+    pub(crate) fn claim(&self, server: u64) {
+        if let Some((memory, at)) = &self.trailer {
+            memory.write(*at, &MAGIC.to_le_bytes());
+            memory.write(at + SERVER_AT, &server.to_le_bytes());
+        }
+    }
+
+    fn note(&self, place: u64, value: bool) {
+        if let Some((memory, at)) = &self.trailer {
+            memory.store(at + place, value.into());
+        }
+    }
+
+    /// Whether there are such writes.
+    pub(crate) fn any(&self) -> bool {
+        self.state.load(Ordering::Acquire) != 0
     }
 
     /// A former server has lost what it had acknowledged.
     pub(crate) fn lose(&self) {
         self.lost.store(1, Ordering::Relaxed);
+        self.note(LOST_AT, true);
     }
 
     /// Whether a flush has to fail for that: the first that asks.
     pub(crate) fn lost(&self) -> bool {
-        self.lost.load(Ordering::Relaxed) != 0 && self.lost.swap(0, Ordering::Relaxed) != 0
+        let first = self.lost.load(Ordering::Relaxed) != 0 && self.lost.swap(0, Ordering::Relaxed) != 0;
+        if first {
+            self.note(LOST_AT, false);
+        }
+        first
     }
 
     fn mark(&self, state: u32) {
         self.state.store(state, Ordering::Release);
-        if let Some((memory, at)) = &self.trailer {
-            memory.store(at + UNFLUSHED_AT, u16::from(state != 0));
-        }
+        self.note(UNFLUSHED_AT, state != 0);
     }
 
     /// A write is about to be acknowledged.
     pub(crate) fn written(&self) {
-        if self.state.load(Ordering::Acquire) != WRITTEN {
+        if self.buffered && self.state.load(Ordering::Acquire) != WRITTEN {
             let _turn = self.flushes.lock();
             self.mark(WRITTEN);
         }

@@ -46,3 +46,11 @@ pub(super) fn copy_in(
     }
     Ok(())
 }
+
+/// Keeps the last byte of pieces in a row, which are not empty, and no other.
+pub(super) fn keep_last_byte(segments: &mut Segments) -> Result<(), NotShared> {
+    let last = segments.iter().rfind(|segment| segment.len > 0).ok_or(NotShared)?;
+    let at = last.at.checked_add(u64::from(last.len) - 1).ok_or(NotShared)?;
+    *segments = Segments::from_slice(&[Segment { at, len: 1 }]);
+    Ok(())
+}

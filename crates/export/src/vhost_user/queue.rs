@@ -7,23 +7,24 @@
 //!
 //! A chain is copied before anything of it is looked at, and the guest may change it meanwhile: what counts is what was copied.
 
+mod answers;
+
 use std::sync::Arc;
 use std::task::Context;
 
 use spillway_core::shared_memory::Queue;
 use spillway_core::sync::Ordering;
-use spillway_core::{Flags, IoBuf, Op, Reply, Request, SECTOR, work};
+use spillway_core::{Flags, IoBuf, Op, Request, SECTOR, work};
 
-use super::block::{self, Command, Extent, HEADER_LEN, ID_LEN, RANGE_LEN, status};
+use super::block::{Command, Extent, HEADER_LEN, ID_LEN, RANGE_LEN, status};
 use super::inflight::Inflight;
 use super::memory::{GuestMemory, NotShared};
-use super::pieces::{copy_in, copy_out, drop_front, spare_of};
+use super::pieces::{copy_out, drop_front, keep_last_byte, spare_of};
 use super::ring::{Broken, Chain, Ring, Segment, Segments, bytes_of};
 use super::setup::Parts;
 use crate::covered::spend_for;
 use crate::pending::PENDING_MAX;
-use crate::pipeline::{Limits, Outcome, Pipeline};
-use crate::statistics::Counter;
+use crate::pipeline::{Limits, Pipeline};
 
 /// Bytes of answers that are not in the ring.
 const UNSENT: usize = 0;
@@ -68,6 +69,8 @@ pub(crate) struct BlockQueue {
     /// Pieces held beyond those that each request has room for.
     segments: usize,
     breach: Option<&'static str>,
+    /// Whether the driver is to be interrupted for what was given back before the ring was broken.
+    owed: bool,
 }
 
 impl BlockQueue {
@@ -83,17 +86,18 @@ impl BlockQueue {
         parts.shared.base.store(ring.as_ref().map_or(base, Ring::base).into(), Ordering::Relaxed);
         let limits = Limits { held_bytes_max: parts.limits.held_bytes_max, requests_max: PENDING_MAX };
         let pipeline = Pipeline::new(limits);
-        Self { parts, ring, pipeline, left_over, stopped: false, segments: 0, breach }
+        Self { parts, ring, pipeline, left_over, stopped: false, segments: 0, breach, owed: false }
     }
 
     fn memory(&self) -> Arc<GuestMemory> {
         self.parts.shared.memory.lock().clone()
     }
 
-    fn break_down(&mut self, why: Broken) {
+    fn break_down(&mut self, memory: &GuestMemory, why: Broken) {
         self.breach = Some(why.0);
-        if let Some(ring) = self.ring.take() {
+        if let Some(mut ring) = self.ring.take() {
             self.parts.shared.base.store(u32::from(ring.base()), Ordering::Relaxed);
+            self.owed = ring.interrupts(memory).unwrap_or(false);
         }
         self.left_over.clear();
     }
@@ -130,13 +134,16 @@ impl BlockQueue {
 
     /// Begins a request, or answers one that cannot be carried out.
     fn begin(&mut self, memory: &GuestMemory, chain: Chain) -> Result<(), Broken> {
-        let Chain { head, mut readable, writable } = chain;
+        let Chain { head, mut readable, mut writable } = chain;
         if bytes_of(&writable) == 0 {
             return Err(Broken("a request has no room for its status"));
         }
         let mut header = [0; HEADER_LEN];
         let whole = copy_out(memory, &readable, &mut header)?;
         let (command, offset) = if whole { Command::decode(&header) } else { (Command::Unknown, 0) };
+        if !matches!(command, Command::Read | Command::Identify) {
+            keep_last_byte(&mut writable)?;
+        }
         let ticket = Ticket { head, command, writable, flush: 0, durable: false };
         drop_front(&mut readable, HEADER_LEN as u64);
         // The device may take what this export does not.
@@ -179,6 +186,9 @@ impl BlockQueue {
         let mut bytes = [0; RANGE_LEN];
         let whole = copy_out(memory, readable, &mut bytes)? && bytes_of(readable) == RANGE_LEN as u64;
         let extent = whole.then(|| Extent::decode(&bytes)).flatten();
+        if !memory.is_whole() {
+            return Err(CUT_OFF);
+        }
         let zeroes = ticket.command == Command::WriteZeroes;
         let Some(Extent { offset, len, unmap }) = extent.filter(|extent| zeroes || !extent.unmap) else {
             return Ok(self.finish(memory, &ticket, status::UNSUPPORTED, &[])?);
@@ -239,80 +249,6 @@ impl BlockQueue {
         }
     }
 
-    fn answer(
-        &mut self,
-        memory: &GuestMemory,
-        ticket: &Ticket,
-        outcome: Outcome<Never>,
-    ) -> Result<(), Broken> {
-        let Outcome::Io(Reply { result, buf }) = outcome;
-        if matches!(ticket.command, Command::Read | Command::Write) {
-            self.segments -= spare_of(&ticket.writable);
-        }
-        if result.is_err() {
-            return Ok(self.finish(memory, ticket, status::IO_ERROR, &[])?);
-        }
-        match ticket.command {
-            Command::Write | Command::WriteZeroes | Command::Discard if !ticket.durable => {
-                self.parts.unflushed.written();
-            }
-            Command::Flush => self.parts.unflushed.flushed(ticket.flush),
-            _ => {}
-        }
-        let content = match ticket.command {
-            Command::Read => &buf[..],
-            Command::Write => {
-                self.parts.export.counters.add(Counter::WriteBytes, buf.len() as u64);
-                &[]
-            }
-            _ => &[],
-        };
-        Ok(self.finish(memory, ticket, status::OK, content)?)
-    }
-
-    /// Writes `content` and the status, and gives the request back.
-    fn finish(
-        &mut self,
-        memory: &GuestMemory,
-        ticket: &Ticket,
-        status: u8,
-        content: &[u8],
-    ) -> Result<(), NotShared> {
-        self.count(ticket.command, status, content.len());
-        let Some(ring) = &mut self.ring else { return Ok(()) };
-        work::spend_bytes(content.len(), work::BYTES_COPIED);
-        let status_at = bytes_of(&ticket.writable) - 1;
-        copy_in(memory, &ticket.writable, 0, content)?;
-        copy_in(memory, &ticket.writable, status_at, &[status])?;
-        if let Some(inflight) = &self.parts.inflight {
-            inflight.give_back(ticket.head);
-        }
-        // What counts as written is what comes first without a gap.
-        let written = if content.len() as u64 == status_at { status_at + 1 } else { content.len() as u64 };
-        ring.give_back(memory, ticket.head, u32::try_from(written).unwrap_or(u32::MAX))?;
-        if let Some(inflight) = &self.parts.inflight {
-            inflight.given_back(ticket.head, ring.used());
-        }
-        Ok(())
-    }
-
-    fn count(&self, command: Command, status: u8, read: usize) {
-        let counters = &self.parts.export.counters;
-        let counter = match command {
-            _ if status != block::status::OK => Counter::Errors,
-            Command::Read => Counter::Reads,
-            Command::Write => Counter::Writes,
-            Command::Flush => Counter::Flushes,
-            Command::Identify | Command::Unknown => Counter::Others,
-            Command::Discard => Counter::Trims,
-            Command::WriteZeroes => Counter::WriteZeroes,
-        };
-        counters.add(counter, 1);
-        if command == Command::Read && read > 0 {
-            counters.add(Counter::ReadBytes, read as u64);
-        }
-    }
-
     fn round(&mut self, memory: &GuestMemory, context: &mut Context<'_>) -> Result<(), Broken> {
         self.take_all(memory)?;
         self.pipeline.collect(context);
@@ -332,19 +268,20 @@ impl Queue for BlockQueue {
         if let Some(ring) = &mut self.ring
             && let Err(why) = ring.hush(&memory)
         {
-            self.break_down(why.into());
+            self.break_down(&memory, why.into());
         }
-        if let Err(why) = self.round(&memory, context) {
-            self.break_down(why);
+        // What has come before the ring was broken is looked at as well: it does not come again.
+        while let Err(why) = self.round(&memory, context) {
+            self.break_down(&memory, why);
         }
     }
 
     fn interrupts(&mut self) -> bool {
         let memory = self.memory();
-        let Some(ring) = &mut self.ring else { return false };
+        let Some(ring) = &mut self.ring else { return std::mem::take(&mut self.owed) };
         let asked = ring.interrupts(&memory);
         asked.unwrap_or_else(|why| {
-            self.break_down(why.into());
+            self.break_down(&memory, why.into());
             false
         })
     }
@@ -360,7 +297,7 @@ impl Queue for BlockQueue {
         let memory = self.memory();
         let ring = self.ring.as_mut().expect("it was looked at");
         ring.arm(&memory).unwrap_or_else(|why| {
-            self.break_down(why);
+            self.break_down(&memory, why);
             true
         })
     }

@@ -174,18 +174,13 @@ impl Ring {
             return Err(Broken("it makes an entry available that its queue does not have"));
         }
         let mut chain = Chain { head, readable: Segments::new(), writable: Segments::new() };
-        let first = Descriptor::read(memory, self.layout.descriptors, head)?;
-        if !first.is(INDIRECT) {
-            walk(memory, self.layout.descriptors, self.layout.size, first, &mut chain)?;
-            return Ok(chain);
+        let table = Entries { at: self.layout.descriptors, count: self.layout.size };
+        if let Some(last) = table.follow(memory, head, &mut chain)? {
+            let further = Entries::named_by(&last)?;
+            if further.follow(memory, 0, &mut chain)?.is_some() {
+                return Err(Broken("a table within a request names another"));
+            }
         }
-        let count = first.len / DESCRIPTOR_LEN as u32;
-        let whole = first.len.is_multiple_of(DESCRIPTOR_LEN as u32) && (1..=1 << 15).contains(&count);
-        if first.is(NEXT) || !whole {
-            return Err(Broken("its indirect table is none"));
-        }
-        let entry = Descriptor::read(memory, first.at, 0)?;
-        walk(memory, first.at, count as u16, entry, &mut chain)?;
         Ok(chain)
     }
 
@@ -251,31 +246,50 @@ fn passes(event: u16, old: u16, new: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
-/// Follows the entries of a table from `entry` on.
-fn walk(
-    memory: &GuestMemory,
-    table: u64,
+/// A table of entries.
+struct Entries {
+    at: u64,
     count: u16,
-    mut entry: Descriptor,
-    chain: &mut Chain,
-) -> Result<(), Broken> {
-    for _ in 0..count.min(SEGMENTS_MAX as u16) {
-        if entry.is(INDIRECT) {
-            return Err(Broken("an entry within a request names a table"));
+}
+
+impl Entries {
+    /// The table that an entry names.
+    fn named_by(entry: &Descriptor) -> Result<Self, Broken> {
+        let count = entry.len / DESCRIPTOR_LEN as u32;
+        let whole = entry.len.is_multiple_of(DESCRIPTOR_LEN as u32) && (1..=1 << 15).contains(&count);
+        match whole && !entry.is(NEXT) {
+            true => Ok(Self { at: entry.at, count: count as u16 }),
+            false => Err(Broken("its indirect table is none")),
         }
-        let segment = Segment { at: entry.at, len: entry.len };
-        match entry.is(WRITE) {
-            true => chain.writable.push(segment),
-            false if chain.writable.is_empty() => chain.readable.push(segment),
-            false => return Err(Broken("what the device reads comes after what it writes")),
-        }
-        if !entry.is(NEXT) {
-            return Ok(());
-        }
-        if entry.next >= count {
-            return Err(Broken("an entry goes on with one that its table does not have"));
-        }
-        entry = Descriptor::read(memory, table, entry.next)?;
     }
-    Err(Broken("a request has no end, or more pieces than it may have"))
+
+    /// Adds what the entries name from `first` on to `chain`. An entry that names a table ends that, and is returned.
+    fn follow(
+        &self,
+        memory: &GuestMemory,
+        first: u16,
+        chain: &mut Chain,
+    ) -> Result<Option<Descriptor>, Broken> {
+        let mut next = first;
+        while chain.readable.len() + chain.writable.len() < SEGMENTS_MAX {
+            let entry = Descriptor::read(memory, self.at, next)?;
+            if entry.is(INDIRECT) {
+                return Ok(Some(entry));
+            }
+            let segment = Segment { at: entry.at, len: entry.len };
+            match entry.is(WRITE) {
+                true => chain.writable.push(segment),
+                false if chain.writable.is_empty() => chain.readable.push(segment),
+                false => return Err(Broken("what the device reads comes after what it writes")),
+            }
+            if !entry.is(NEXT) {
+                return Ok(None);
+            }
+            if entry.next >= self.count {
+                return Err(Broken("an entry goes on with one that its table does not have"));
+            }
+            next = entry.next;
+        }
+        Err(Broken("a request has no end, or more pieces than it may have"))
+    }
 }

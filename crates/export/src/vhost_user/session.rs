@@ -1,5 +1,6 @@
 //! Messages to state: what a front end and the device have agreed on, and which queues run.
 
+mod queues;
 mod shared;
 
 use std::os::fd::OwnedFd;
@@ -7,19 +8,18 @@ use std::sync::Arc;
 
 use spillway_core::session::Peer;
 use spillway_core::shared_memory::{Conversation, EventOf, HEAD_LEN, Host, Response, SharedMemory};
-use spillway_core::sync::{AtomicU32, Mutex, Ordering};
-use spillway_core::{Error, Kind, LocalFuture};
+use spillway_core::sync::Ordering;
+use spillway_core::{Error, Kind, LocalFuture, Request};
 
 use super::block;
-use super::inflight::{Inflight, Unflushed};
+use super::inflight::Unflushed;
 use super::memory::{GuestMemory, REGIONS_MAX};
 use super::message::{
     Addresses, CONFIG_SPACE_LEN, Head, addresses, answer, config_range, event_of, protocol_feature,
     queue_state, request,
 };
-use super::queue::BlockQueue;
-use super::ring::{Layout, QUEUE_SIZE_MAX, part_lens};
-use super::setup::{Parts, Shared, TransferLimits};
+use super::ring::QUEUE_SIZE_MAX;
+use super::setup::{Shared, TransferLimits};
 use crate::export::{Connected, Export};
 
 /// Features of every device and of its rings, by their bits.
@@ -56,7 +56,16 @@ struct QueueState {
     addresses: Option<Addresses>,
     /// Of the queue that runs.
     running: Option<Arc<Shared>>,
+    /// Of the queue that ran, and says where the next one goes on unless the front end does.
+    stopped: Option<Arc<Shared>>,
     enabled: bool,
+}
+
+impl QueueState {
+    /// The first entry of the available ring that the next queue takes.
+    fn base(&self) -> u16 {
+        self.stopped.as_ref().map_or(self.base, |shared| shared.base.load(Ordering::Acquire) as u16)
+    }
 }
 
 /// One front end. See [the module](super) for what it promises.
@@ -158,7 +167,8 @@ impl VhostUserSession {
 
     fn set_base(&mut self, body: &[u8]) -> Result<(), Error> {
         let (index, base) = queue_state(body).ok_or_else(short)?;
-        self.queue_at_rest(index)?.base = base as u16;
+        let queue = self.queue_at_rest(index)?;
+        (queue.base, queue.stopped) = (base as u16, None);
         Ok(())
     }
 
@@ -196,76 +206,10 @@ impl VhostUserSession {
         if descriptor.is_none() {
             return Err(refused("a queue without kicks, which would have to be looked at all the time"));
         }
-        let new_queue = self.new_queue(index)?;
         host.set_event(index, event, descriptor)?;
+        let new_queue = self.new_queue(index)?;
         host.start(index, new_queue);
         Ok(())
-    }
-
-    /// Where queue `index` lies for the guest.
-    fn layout(&self, index: usize) -> Result<Layout, Error> {
-        let QueueState { size, addresses, .. } = &self.queues[index];
-        let Some(addresses) = addresses.filter(|_| *size > 0) else {
-            return Err(refused(format!("queue {index} has no size or no place")));
-        };
-        let lens = part_lens(*size);
-        let parts = [addresses.descriptors, addresses.available, addresses.used];
-        let found = [0, 1, 2].map(|part| self.memory.guest_address(parts[part], lens[part]));
-        let [Some(descriptors), Some(available), Some(used)] = found else {
-            return Err(refused(format!("queue {index} lies where no memory is shared")));
-        };
-        if [(descriptors, 16), (available, 2), (used, 4)].iter().any(|(at, unit)| at % unit != 0) {
-            return Err(refused(format!("queue {index} lies at an odd place")));
-        }
-        Ok(Layout { size: *size, descriptors, available, used })
-    }
-
-    fn new_queue(&mut self, index: usize) -> Result<spillway_core::shared_memory::NewQueue, Error> {
-        let layout = self.layout(index)?;
-        let inflight = match &self.inflight {
-            None => None,
-            Some((memory, size)) if *size >= layout.size => Some(
-                Inflight::open(memory.clone(), index, *size)
-                    .ok_or_else(|| refused("the memory for requests in flight holds something else"))?,
-            ),
-            Some((_, size)) => {
-                return Err(refused(format!("queue {index} is larger than the {size} requests in flight")));
-            }
-        };
-        // Without the feature a queue is enabled from the start.
-        let enabled = self.features & feature::PROTOCOL_FEATURES == 0 || self.queues[index].enabled;
-        let shared = Arc::new(Shared {
-            memory: Mutex::new(Arc::new(self.memory.clone())),
-            enabled: AtomicU32::new(u32::from(enabled)),
-            base: AtomicU32::new(0),
-        });
-        let parts = Parts {
-            export: self.export.clone(),
-            limits: self.config.limits,
-            shared: shared.clone(),
-            layout,
-            event_index: self.features & feature::EVENT_INDEX != 0,
-            base: self.queues[index].base,
-            inflight,
-            unflushed: self.unflushed.clone(),
-            write_through: self.features & block::feature::FLUSH == 0,
-        };
-        self.queues[index].running = Some(shared);
-        Ok(Box::new(move || Box::new(BlockQueue::new(parts))))
-    }
-
-    /// Stops a queue, and says how far it has come.
-    fn stop_queue(&mut self, body: &[u8], host: &mut dyn Host) -> Result<LocalFuture<Response>, Error> {
-        let (index, _) = queue_state(body).ok_or_else(short)?;
-        let queue = self.queue(index)?;
-        let (running, known) = (queue.running.take(), queue.base);
-        let stopped = host.stop(index as usize);
-        Ok(Box::pin(async move {
-            stopped.await;
-            let base = running.map_or(known.into(), |shared| shared.base.load(Ordering::Acquire));
-            let numbers = [index, base].map(u32::to_ne_bytes);
-            Response { bytes: answer(request::GET_VRING_BASE, numbers.as_flattened()), descriptor: None }
-        }))
     }
 
     fn get_config(&self, body: &[u8]) -> Result<Vec<u8>, Error> {
@@ -324,7 +268,10 @@ impl VhostUserSession {
     }
 
     fn acknowledged(&self, head: Head, outcome: Result<(), Error>) -> Result<Response, Error> {
-        if !(head.needs_reply && self.protocol_features & protocol_feature::REPLY_ACK != 0) {
+        // Without the memory that it knows a front end does not go on.
+        let lasting = head.request == request::SET_INFLIGHT_FD && outcome.is_err();
+        let asked_for = head.needs_reply && self.protocol_features & protocol_feature::REPLY_ACK != 0;
+        if lasting || !asked_for {
             return outcome.map(|()| Response::default());
         }
         if let Err(error) = &outcome {
@@ -380,7 +327,24 @@ impl Conversation for VhostUserSession {
                 }
             },
         };
-        let answered = answered.inspect_err(|error| self.complain(head, error));
         Box::pin(std::future::ready(answered))
+    }
+
+    fn wind_down(&mut self) -> LocalFuture<()> {
+        let (export, unflushed) = (self.export.clone(), self.unflushed.clone());
+        if export.geometry().read_only {
+            return Box::pin(std::future::ready(()));
+        }
+        let number = unflushed.begin_flush();
+        let flushed = export.device().submit(Request::flush());
+        Box::pin(async move {
+            match flushed.await.result {
+                Ok(()) => unflushed.flushed(number),
+                Err(kind) => {
+                    let (export, error) = (export.name(), kind.errno_name());
+                    tracing::error!(export, error, "the last flush of a front end failed");
+                }
+            }
+        })
     }
 }

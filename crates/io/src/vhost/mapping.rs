@@ -43,6 +43,9 @@ static TURN: Mutex<()> = Mutex::new(());
 /// What handled the signal before.
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
 
+/// Where a file may be shared from on: at whole numbers of the rings.
+const UNIT: u64 = 8;
+
 /// A mapping.
 pub(super) struct Mapping {
     base: NonNull<u8>,
@@ -76,9 +79,13 @@ impl Mapping {
     pub(super) fn new(file: &OwnedFd, offset: u64, len: u64) -> Result<Self, Error> {
         let found = fstat(file).map_err(|errno| failed("looked at", errno))?;
         let end = offset.checked_add(len).filter(|end| *end <= found.st_size as u64);
-        if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile || end.is_none() || len == 0 {
+        if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile
+            || end.is_none()
+            || len == 0
+            || !offset.is_multiple_of(UNIT)
+        {
             return Err(Error::invalid(format!(
-                "shared memory of {len} bytes from {offset} on does not lie in its file of {} bytes",
+                "shared memory of {len} bytes from {offset} on does not lie in its file of {} bytes, or begins at an odd place",
                 found.st_size
             )));
         }
@@ -180,7 +187,7 @@ fn watch(base: NonNull<u8>, len: usize) -> Option<&'static Watched> {
     let _turn = TURN.lock();
     let free = WATCHED.iter().find(|watched| watched.base.load(Ordering::Acquire) == 0)?;
     free.gone.store(false, Ordering::Relaxed);
-    free.len.store(len, Ordering::Relaxed);
+    free.len.store(len, Ordering::Release);
     free.base.store(base.as_ptr().addr(), Ordering::Release);
     Some(free)
 }
@@ -203,30 +210,36 @@ fn handle_faults() {
 extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel hands over a description of the fault.
     let address = unsafe { (*info).si_addr() }.addr();
-    let hit = WATCHED.iter().find(|watched| {
-        let base = watched.base.load(Ordering::Acquire);
-        base != 0 && address.wrapping_sub(base) < watched.len.load(Ordering::Relaxed)
-    });
-    match hit {
-        Some(watched) => replace(watched),
+    match WATCHED.iter().find_map(|watched| watched.holds(address)) {
+        Some((watched, base, len)) => watched.replace(base, len),
         None => pass_on(signal, info, context),
     }
 }
 
-fn replace(watched: &Watched) {
-    let (base, len) = (watched.base.load(Ordering::Acquire), watched.len.load(Ordering::Relaxed));
-    watched.gone.store(true, Ordering::Release);
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-    // SAFETY: errno belongs to the thread that was interrupted, and is put back; the range is one that this module has mapped, and whose
-    // bytes are only ever copied. The system call itself may be made in a handler.
-    unsafe {
-        let errno = *libc::__errno_location();
-        let at = std::ptr::with_exposed_provenance_mut(base);
-        let placed = libc::mmap(at, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
-        if placed == libc::MAP_FAILED {
-            libc::abort();
+impl Watched {
+    /// Itself and the mapping, if that has `address`. Read twice: the place may be given to another mapping meanwhile. One that has the address
+    /// of a fault is in use by the thread that faults, and stays.
+    fn holds(&self, address: usize) -> Option<(&Self, usize, usize)> {
+        let base = self.base.load(Ordering::Acquire);
+        let len = self.len.load(Ordering::Acquire);
+        let same = self.base.load(Ordering::Acquire) == base;
+        (base != 0 && same && address.wrapping_sub(base) < len).then_some((self, base, len))
+    }
+
+    fn replace(&self, base: usize, len: usize) {
+        self.gone.store(true, Ordering::Release);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        // SAFETY: errno belongs to the thread that was interrupted, and is put back; the range is one that this module has mapped, and whose
+        // bytes are only ever copied. The system call itself may be made in a handler.
+        unsafe {
+            let errno = *libc::__errno_location();
+            let at = std::ptr::with_exposed_provenance_mut(base);
+            let placed = libc::mmap(at, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+            if placed == libc::MAP_FAILED {
+                libc::abort();
+            }
+            *libc::__errno_location() = errno;
         }
-        *libc::__errno_location() = errno;
     }
 }
 
@@ -273,7 +286,7 @@ mod tests {
     #[test]
     fn what_the_file_does_not_have_is_refused() {
         let (file, _) = Mapping::create(4096).unwrap();
-        for (offset, len) in [(0, 4097), (4096, 1), (u64::MAX, 2), (0, 0)] {
+        for (offset, len) in [(0, 4097), (4096, 1), (u64::MAX, 2), (0, 0), (1, 2), (2, 2)] {
             assert_eq!(Mapping::new(&file, offset, len).err().unwrap().kind, Kind::Invalid, "{offset}+{len}");
         }
         let null = std::fs::File::options().read(true).write(true).open("/dev/null").unwrap();

@@ -16,9 +16,13 @@ use super::mapping::Mapping;
 use super::queue::{EventSlot, Events, Guard, QueueTask, Running};
 use crate::net::serve::await_connection;
 use crate::net::socket::{Listener, peer_of};
+use crate::runtime::env::yield_now;
 use crate::runtime::op::shortage_passes;
 use crate::runtime::pool::Pool;
 use crate::runtime::workers::Workers;
+
+/// Messages of a front end before other tasks get their turn.
+const MESSAGES_IN_A_ROW: u64 = 64;
 
 /// Makes the conversation with a front end, on the front thread.
 pub type NewConversation = Arc<dyn Fn() -> Box<dyn Conversation> + Send + Sync>;
@@ -114,6 +118,8 @@ async fn serve_all(serving: Serving, listener: Listener, new_conversation: NewCo
                 if taken {
                     said = false;
                     converse(&hall, socket, conversation).await;
+                } else {
+                    yield_now().await;
                 }
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
@@ -135,6 +141,9 @@ async fn converse(hall: &Arc<Hall>, socket: OwnedFd, mut conversation: Box<dyn C
     let mut rings = Rings::new(hall.clone());
     let ended = exchange(&wire, &mut *conversation, &mut rings).await;
     rings.end().await;
+    if hall.shutdown.phase() != Phase::Aborting {
+        unless_aborted(&hall.shutdown, conversation.wind_down()).await;
+    }
     *hall.channel.lock() = None;
     drop((wire, conversation));
     match ended {
@@ -147,7 +156,14 @@ async fn converse(hall: &Arc<Hall>, socket: OwnedFd, mut conversation: Box<dyn C
 
 /// Messages and answers, until one side has enough; then why, if the front end has broken the rules.
 async fn exchange(wire: &Wire, conversation: &mut dyn Conversation, rings: &mut Rings) -> Option<Error> {
-    loop {
+    for number in 1u64.. {
+        if wire.shutdown.phase() != Phase::Serving {
+            break;
+        }
+        // One that has much to say lets others have their turn.
+        if number.is_multiple_of(MESSAGES_IN_A_ROW) {
+            yield_now().await;
+        }
         let mut descriptors = Vec::new();
         let mut head = [0; HEAD_LEN];
         let Ok(()) = wire.receive(&mut head, &mut descriptors).await else { return None };
@@ -165,6 +181,7 @@ async fn exchange(wire: &Wire, conversation: &mut dyn Conversation, rings: &mut 
             }
         }
     }
+    None
 }
 
 async fn respond(wire: &Wire, response: Response) -> Result<(), Gone> {
@@ -240,9 +257,9 @@ impl Host for Rings {
         match event {
             EventOf::Kick => slot.kick = descriptor,
             EventOf::Call => {
+                *slot.call.lock() = descriptor.clone();
                 // A former server may have ended between an answer and its interrupt.
                 descriptor.as_deref().into_iter().for_each(event::signal);
-                *slot.call.lock() = descriptor;
             }
             EventOf::Error => *slot.error.lock() = descriptor,
         }

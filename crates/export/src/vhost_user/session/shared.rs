@@ -10,7 +10,7 @@ use super::super::inflight::{Former, Unflushed, total_len};
 use super::super::memory::{GuestMemory, REGIONS_MAX, SharedRegion};
 use super::super::message::{FileRegion, InflightFile, answer, regions, request, single_region};
 use super::super::ring::QUEUE_SIZE_MAX;
-use super::{VhostUserSession, one, refused, short};
+use super::{Config, VhostUserSession, one, refused, short};
 
 impl VhostUserSession {
     pub(super) fn map(
@@ -108,9 +108,15 @@ impl VhostUserSession {
             return Err(refused("queues are running"));
         }
         let memory = host.map(one(files)?, offset, total_len(queues, size))?;
-        let (unflushed, former) = Unflushed::open(memory.clone(), self.config.server);
+        let Config { server, buffered, .. } = self.config;
+        let (unflushed, former) = Unflushed::open(memory.clone(), server, buffered);
         if let Former::Other { unflushed: lost } = former {
             self.follow(&unflushed, lost)?;
+        }
+        unflushed.claim(server);
+        // Of a guest that was reset: the front end has other memory for it, and the device what it had.
+        if self.unflushed.any() {
+            unflushed.written();
         }
         (self.inflight, self.unflushed) = (Some((memory, size)), Arc::new(unflushed));
         Ok(())
@@ -125,7 +131,7 @@ impl VhostUserSession {
                  --vhost-user-accept-empty"
             )));
         }
-        if self.config.buffered && lost {
+        if lost && !self.config.in_memory {
             tracing::warn!(
                 device,
                 "a former server has lost writes that no flush covers: the guest's next flush will fail"

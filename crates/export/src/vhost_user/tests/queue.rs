@@ -189,6 +189,30 @@ fn a_ring_that_breaks_the_rules_stops_its_queue_and_says_so_once() {
     assert!(queue.arm() && !queue.interrupts());
 }
 
+/// The first answer breaks the ring, and the second one has come with it.
+#[test]
+fn a_queue_whose_ring_breaks_under_its_answers_comes_to_rest() {
+    let (fixture, mut guest) = (Fixture::new(), Guest::new());
+    let mut queue = fixture.queue(&guest);
+    let done = guest.request(FLUSH, 0, &[], 0);
+    poll(&mut queue);
+    fixture.device.hold();
+    let header = guest.room(16);
+    guest.put(header, &[0; 16]);
+    let nowhere = guest.chain(&[(header, 16, 0), (7, 512, WRITE), (header, 1, WRITE)]);
+    guest.offer(nowhere);
+    guest.request(IN, 0, &[], 512);
+    poll(&mut queue);
+    queue.stop();
+    assert_eq!(queue.pending(), 2);
+    fixture.device.release(2);
+    poll(&mut queue);
+    assert_eq!(queue.pending(), 0);
+    assert!(queue.broken().is_some());
+    assert!(queue.interrupts() && !queue.interrupts(), "for what was answered before");
+    assert_eq!(guest.used(), [(done.head.into(), 1)]);
+}
+
 #[test]
 fn nothing_is_written_that_was_read_from_memory_that_is_gone() {
     let (fixture, mut guest) = (Fixture::new(), Guest::new());

@@ -24,6 +24,9 @@ fn pieces_come_in_their_order_by_the_table_or_by_one_of_their_own() {
     guest.entry(table, 1, 6 << 20, 1, WRITE, 0);
     let head = guest.chain(&[(table, 32, INDIRECT)]);
     guest.offer(head);
+    // The header by the queue's own table, and the rest by another.
+    let head = guest.chain(&[(1 << 20, 16, 0), (table + 16, 16, INDIRECT)]);
+    guest.offer(head);
     let mut ring = ring(&guest, true);
     let chain = ring.take(&guest.memory).unwrap().unwrap();
     let segments = |pieces: &[(u64, u32)]| -> Vec<Segment> {
@@ -34,8 +37,11 @@ fn pieces_come_in_their_order_by_the_table_or_by_one_of_their_own() {
     let chain = ring.take(&guest.memory).unwrap().unwrap();
     assert_eq!(chain.readable.to_vec(), segments(&[(5 << 20, 16)]));
     assert_eq!(chain.writable.to_vec(), segments(&[(6 << 20, 1)]));
+    let chain = ring.take(&guest.memory).unwrap().unwrap();
+    assert_eq!(chain.readable.to_vec(), segments(&[(1 << 20, 16)]));
+    assert_eq!(chain.writable.to_vec(), segments(&[(6 << 20, 1)]));
     assert!(ring.take(&guest.memory).unwrap().is_none());
-    assert_eq!(ring.base(), 2);
+    assert_eq!(ring.base(), 3);
 }
 
 #[test]
@@ -46,7 +52,7 @@ fn a_chain_that_breaks_the_rules_is_not_followed() {
         refusal(&mut guest, head)
     };
     assert!(pieces(&[(BASE, 1, WRITE), (BASE, 1, 0)]).contains("comes after"));
-    assert!(pieces(&[(BASE, 1, 0), (BASE, 16, INDIRECT)]).contains("names a table"));
+    assert!(pieces(&[(BASE, 1, 0), (BASE, 0, INDIRECT)]).contains("table is none"));
     assert!(pieces(&[(BASE, 0, INDIRECT)]).contains("table is none"));
     assert!(pieces(&[(BASE, 17, INDIRECT)]).contains("table is none"));
     assert!(pieces(&[(BASE, 16, INDIRECT | NEXT)]).contains("table is none"));
@@ -67,7 +73,7 @@ fn a_chain_that_breaks_the_rules_is_not_followed() {
     let table = guest.room(16);
     guest.entry(table, 0, table, 16, INDIRECT, 0);
     let head = guest.chain(&[(table, 16, INDIRECT)]);
-    assert!(refusal(&mut guest, head).contains("names a table"));
+    assert!(refusal(&mut guest, head).contains("names another"));
 }
 
 #[test]

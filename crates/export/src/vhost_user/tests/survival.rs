@@ -76,7 +76,11 @@ fn memory_of_another_kind_or_size_is_refused() {
 #[test]
 fn who_comes_next_knows_whether_acknowledged_writes_were_flushed() {
     let heap = Heap::new(total_len(1, SIZE));
-    let open = |server| Unflushed::open(heap.clone(), server);
+    let open = |server| {
+        let (unflushed, former) = Unflushed::open(heap.clone(), server, true);
+        unflushed.claim(server);
+        (unflushed, former)
+    };
     let (first, former) = open(1);
     assert_eq!(former, Former::None);
     assert_eq!(open(2).1, Former::Other { unflushed: false });
@@ -101,6 +105,24 @@ fn who_comes_next_knows_whether_acknowledged_writes_were_flushed() {
     assert_eq!(open(8).1, Former::This);
     heap.write(total_len(1, SIZE) - 64, b"another.");
     assert_eq!(open(9).1, Former::Other { unflushed: true }, "nothing is known of it");
+}
+
+#[test]
+fn what_was_lost_is_told_whichever_server_the_front_end_comes_to_next() {
+    let heap = Heap::new(total_len(1, SIZE));
+    let open = |server| Unflushed::open(heap.clone(), server, true).0;
+    open(1).claim(1);
+    open(2).lose();
+    assert!(open(2).lost(), "it comes again to the server that knew it");
+    assert!(!open(2).lost() && !open(3).lost());
+    let durable = Unflushed::open(heap.clone(), 4, false).0;
+    durable.claim(4);
+    durable.written();
+    assert_eq!(
+        Unflushed::open(heap, 5, true).1,
+        Former::Other { unflushed: false },
+        "nothing is lost with it"
+    );
 }
 
 #[test]

@@ -1,0 +1,87 @@
+//! Answers, back into the ring.
+
+use spillway_core::{Reply, work};
+
+use super::super::block::{self, Command, status};
+use super::super::memory::{GuestMemory, NotShared};
+use super::super::pieces::{copy_in, spare_of};
+use super::super::ring::{Broken, bytes_of};
+use super::{BlockQueue, Never, Ticket};
+use crate::pipeline::Outcome;
+use crate::statistics::Counter;
+
+impl BlockQueue {
+    pub(super) fn answer(
+        &mut self,
+        memory: &GuestMemory,
+        ticket: &Ticket,
+        outcome: Outcome<Never>,
+    ) -> Result<(), Broken> {
+        let Outcome::Io(Reply { result, buf }) = outcome;
+        if matches!(ticket.command, Command::Read | Command::Write) {
+            self.segments -= spare_of(&ticket.writable);
+        }
+        if result.is_err() {
+            return Ok(self.finish(memory, ticket, status::IO_ERROR, &[])?);
+        }
+        match ticket.command {
+            Command::Write | Command::WriteZeroes | Command::Discard if !ticket.durable => {
+                self.parts.unflushed.written();
+            }
+            Command::Flush => self.parts.unflushed.flushed(ticket.flush),
+            _ => {}
+        }
+        let content = match ticket.command {
+            Command::Read => &buf[..],
+            Command::Write => {
+                self.parts.export.counters.add(Counter::WriteBytes, buf.len() as u64);
+                &[]
+            }
+            _ => &[],
+        };
+        Ok(self.finish(memory, ticket, status::OK, content)?)
+    }
+
+    /// Writes `content` and the status, and gives the request back.
+    pub(super) fn finish(
+        &mut self,
+        memory: &GuestMemory,
+        ticket: &Ticket,
+        status: u8,
+        content: &[u8],
+    ) -> Result<(), NotShared> {
+        self.count(ticket.command, status, content.len());
+        let Some(ring) = &mut self.ring else { return Ok(()) };
+        work::spend_bytes(content.len(), work::BYTES_COPIED);
+        let status_at = bytes_of(&ticket.writable) - 1;
+        copy_in(memory, &ticket.writable, 0, content)?;
+        copy_in(memory, &ticket.writable, status_at, &[status])?;
+        if let Some(inflight) = &self.parts.inflight {
+            inflight.give_back(ticket.head);
+        }
+        // What counts as written is what comes first without a gap.
+        let written = if content.len() as u64 == status_at { status_at + 1 } else { content.len() as u64 };
+        ring.give_back(memory, ticket.head, u32::try_from(written).unwrap_or(u32::MAX))?;
+        if let Some(inflight) = &self.parts.inflight {
+            inflight.given_back(ticket.head, ring.used());
+        }
+        Ok(())
+    }
+
+    pub(super) fn count(&self, command: Command, status: u8, read: usize) {
+        let counters = &self.parts.export.counters;
+        let counter = match command {
+            _ if status != block::status::OK => Counter::Errors,
+            Command::Read => Counter::Reads,
+            Command::Write => Counter::Writes,
+            Command::Flush => Counter::Flushes,
+            Command::Identify | Command::Unknown => Counter::Others,
+            Command::Discard => Counter::Trims,
+            Command::WriteZeroes => Counter::WriteZeroes,
+        };
+        counters.add(counter, 1);
+        if command == Command::Read && read > 0 {
+            counters.add(Counter::ReadBytes, read as u64);
+        }
+    }
+}
