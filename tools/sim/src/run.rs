@@ -46,7 +46,7 @@ pub fn run(scenario: &Scenario) -> Result<Summary, Violation> {
 
 fn play(scenario: &Scenario) -> Result<Summary, Violation> {
     let durable = scenario.row.is_durable();
-    let model = Rc::new(RefCell::new(scenario.row.model(scenario.large_sectors)));
+    let model = Rc::new(RefCell::new(scenario.model()));
     let (numbers, at_risk) = (Rc::default(), Cell::default());
     let kept = scenario.row.kept;
     let left = Cell::new(kept.then_some(Left { bytes: scenario.row.bytes, sure: false }));
@@ -101,7 +101,7 @@ fn play(scenario: &Scenario) -> Result<Summary, Violation> {
             media = stop(scenario, phase, &disks).0;
             // What was not stopped in order is taken by force only.
             force |= !stopped || phase.faulty() || ignored;
-            model.replace(scenario.row.model(scenario.large_sectors));
+            model.replace(scenario.model());
         }
         if drained {
             story.look_at_origin(&media[0])?;

@@ -16,6 +16,7 @@ use crate::sweeps::put_sweeps;
 use crate::tides::put_tides;
 use crate::words::{words, write_plan};
 use spillway_sim::disk::{Call, Effect, Fault, Plan};
+use spillway_sim::model::Model;
 use spillway_sim::workload::{Act, Shape, Step, swarm};
 use spillway_sim::world::Order;
 
@@ -82,6 +83,14 @@ pub struct Scenario {
 }
 
 impl Scenario {
+    /// What the device may show, before anything is written.
+    pub fn model(&self) -> Model {
+        let model = self.row.model(self.large_sectors);
+        // Behind a server a request fails once it has waited for long enough, and the next one may succeed.
+        let passes = self.row.remote && self.phases.iter().any(|phase| phase.plan.hangs());
+        if passes { model.with_passing_failures() } else { model }
+    }
+
     /// The story of `seed`.
     pub fn draw(row: &'static Row, seed: u64) -> Self {
         let mut random = Random(seed ^ 0x7374_6f72_7900);

@@ -28,6 +28,11 @@ impl Plan {
         let fails = |fault: &Fault| !matches!(fault.effect, Effect::Hang(_) | Effect::Ignore);
         self.alone || self.faults.iter().any(fails)
     }
+
+    /// Whether some of its calls take long.
+    pub fn hangs(&self) -> bool {
+        self.faults.iter().any(|fault| matches!(fault.effect, Effect::Hang(_)))
+    }
 }
 
 pub(super) struct State {

@@ -91,6 +91,12 @@ impl Model {
         }
     }
 
+    /// The same, of which a flush that has failed may succeed later: what is below was out of reach.
+    pub fn with_passing_failures(mut self) -> Self {
+        self.sticky_flush = false;
+        self
+    }
+
     /// The machine has stopped, and with it all that was in flight.
     pub fn crash(&mut self, loss: Loss) {
         let known = |(&number, sector): (&u64, &Sector)| Some((number, sector.acknowledged()?));
