@@ -104,7 +104,7 @@ impl ServerConfig {
         let given = [("socket_mode", &self.socket_mode), ("socket_group", &self.socket_group)];
         let asked_for = guests || self.socket.is_some();
         if let (false, Some((key, _))) = (asked_for, given.iter().find(|(_, text)| text.is_some())) {
-            let words = "is for a socket outside of the runtime folder, which is closed to others: give socket PATH too";
+            let words = "is for a socket outside of the runtime folder, which is closed to others: give socket PATH or vhost_user PATH too";
             bail!(Failure::usage(format!("{key} {words}")));
         }
         let mode = self.socket_mode.as_deref().map(mode_of).transpose()?.unwrap_or(Access::OWNER_ONLY.mode);

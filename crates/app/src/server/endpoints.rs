@@ -48,8 +48,8 @@ pub(crate) struct Endpoints {
 /// Where the clients of a device that ends are connected.
 pub(crate) struct Front {
     pub(crate) nbd: NbdFront,
-    /// A virtual machine monitor.
-    pub(crate) guest: Option<VhostServing>,
+    /// A virtual machine monitor, and what its queues take.
+    pub(crate) guest: Option<(VhostServing, Charge)>,
 }
 
 impl Front {
@@ -205,7 +205,7 @@ impl Endpoints {
             }
             (None, None) => NbdFront::Closed,
         };
-        Front { nbd, guest: self.guests.remove(name).map(|(serving, _)| serving) }
+        Front { nbd, guest: self.guests.remove(name) }
     }
 
     /// The control socket of a device.

@@ -21,7 +21,6 @@ use std::time::Duration;
 use spillway_core::env::within;
 use spillway_core::{Env, Error, Seam};
 use spillway_export::Reserved;
-use spillway_io::vhost::VhostServing;
 use spillway_io::{Limits, Serving};
 
 use crate::server::device::Device;
@@ -100,7 +99,7 @@ async fn step<T>(env: &dyn Env, device: &str, what: &str, work: impl Future<Outp
 
 /// Has the clients of a device leave. The future waits for that.
 fn leave<'a>(device: &'a Device, front: Front, env: &'a dyn Env) -> Pin<Box<dyn Future<Output = ()> + 'a>> {
-    let guest = front.guest.map(VhostServing::stop);
+    let guest = front.guest.map(|(serving, charge)| (serving.stop(), charge));
     let others: Pin<Box<dyn Future<Output = ()> + 'a>> = match front.nbd {
         NbdFront::Own(serving) => Box::pin(serving.stop()),
         NbdFront::Closed => Box::pin(device.export.emptied()),
@@ -111,7 +110,7 @@ fn leave<'a>(device: &'a Device, front: Front, env: &'a dyn Env) -> Pin<Box<dyn 
     };
     Box::pin(async move {
         others.await;
-        if let Some(guest) = guest {
+        if let Some((guest, _charge)) = guest {
             guest.await;
         }
     })

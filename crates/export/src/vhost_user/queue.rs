@@ -42,7 +42,7 @@ struct Ticket {
     writable: Segments,
     /// Of a flush, its number.
     flush: u64,
-    /// Of a write: it is durable when it is answered.
+    /// Of a write or zeroing: it is durable when it is answered.
     durable: bool,
 }
 
@@ -182,7 +182,7 @@ impl BlockQueue {
     }
 
     /// Discards or zeroes one range, as many as the guest is told.
-    fn bare(&mut self, memory: &GuestMemory, ticket: Ticket, readable: &[Segment]) -> Result<(), Broken> {
+    fn bare(&mut self, memory: &GuestMemory, mut ticket: Ticket, readable: &[Segment]) -> Result<(), Broken> {
         let mut bytes = [0; RANGE_LEN];
         let whole = copy_out(memory, readable, &mut bytes)? && bytes_of(readable) == RANGE_LEN as u64;
         let extent = whole.then(|| Extent::decode(&bytes)).flatten();
@@ -197,6 +197,7 @@ impl BlockQueue {
         spend_for(len);
         let op = if zeroes { Op::WriteZeroes } else { Op::Discard };
         let flags = Flags { fua: self.parts.write_through && zeroes, no_hole: zeroes && !unmap };
+        ticket.durable = flags.fua;
         self.submit(memory, ticket, Request { flags, ..Request::bare(op, range) })
     }
 

@@ -142,7 +142,7 @@ impl Ring {
     }
 
     /// Whether `head` is an entry of the table.
-    pub(crate) fn has(&self, head: u16) -> bool {
+    fn has(&self, head: u16) -> bool {
         head < self.layout.size
     }
 

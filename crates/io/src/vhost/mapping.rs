@@ -188,7 +188,7 @@ fn watch(base: NonNull<u8>, len: usize) -> Option<&'static Watched> {
     let free = WATCHED.iter().find(|watched| watched.base.load(Ordering::Acquire) == 0)?;
     free.gone.store(false, Ordering::Relaxed);
     free.len.store(len, Ordering::Release);
-    free.base.store(base.as_ptr().addr(), Ordering::Release);
+    free.base.store(base.as_ptr().expose_provenance(), Ordering::Release);
     Some(free)
 }
 

@@ -25,9 +25,8 @@ impl BlockQueue {
             return Ok(self.finish(memory, ticket, status::IO_ERROR, &[])?);
         }
         match ticket.command {
-            Command::Write | Command::WriteZeroes | Command::Discard if !ticket.durable => {
-                self.parts.unflushed.written();
-            }
+            // What was discarded may come back: no discard is lost.
+            Command::Write | Command::WriteZeroes if !ticket.durable => self.parts.unflushed.written(),
             Command::Flush => self.parts.unflushed.flushed(ticket.flush),
             _ => {}
         }
@@ -68,7 +67,7 @@ impl BlockQueue {
         Ok(())
     }
 
-    pub(super) fn count(&self, command: Command, status: u8, read: usize) {
+    fn count(&self, command: Command, status: u8, read: usize) {
         let counters = &self.parts.export.counters;
         let counter = match command {
             _ if status != block::status::OK => Counter::Errors,

@@ -125,6 +125,35 @@ fn what_was_lost_is_told_whichever_server_the_front_end_comes_to_next() {
     );
 }
 
+/// What the next server finds after one request.
+fn noted(write_through: bool, kind: u32, payload: &[u8]) -> Former {
+    let (heap, mut guest) = (Heap::new(total_len(1, SIZE)), Guest::new());
+    let (unflushed, _) = Unflushed::open(heap.clone(), 1, true);
+    unflushed.claim(1);
+    let fixture = Fixture { unflushed: Arc::new(unflushed), write_through, ..Fixture::new() };
+    let mut queue = fixture.queue(&guest);
+    guest.request(kind, 0, payload, 0);
+    poll(&mut queue);
+    assert_eq!(guest.used().len(), 1);
+    Unflushed::open(heap, 2, true).1
+}
+
+#[test]
+fn only_what_a_crash_can_take_is_noted() {
+    let range = [&0u64.to_le_bytes()[..], &8u32.to_le_bytes(), &0u32.to_le_bytes()].concat();
+    let write = [1; 4096];
+    for (write_through, kind, payload, unflushed) in [
+        (false, 1, &write[..], true),
+        (false, 13, &range, true),
+        (false, 11, &range, false),
+        (true, 1, &write, false),
+        (true, 13, &range, false),
+    ] {
+        let found = noted(write_through, kind, payload);
+        assert_eq!(found, Former::Other { unflushed }, "kind {kind}, write-through {write_through}");
+    }
+}
+
 #[test]
 fn a_flush_fails_once_where_a_former_server_has_lost_writes() {
     let (fixture, mut guest) = (Fixture::new(), Guest::new());
