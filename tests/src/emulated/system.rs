@@ -23,7 +23,7 @@ pub struct Recipe {
     pub modules: &'static [&'static str],
     /// Programs besides busybox and `spillway-guest`.
     pub programs: &'static [&'static str],
-    /// The first program.
+    /// What the first program does, once the modules are there.
     pub init: &'static str,
 }
 
@@ -76,7 +76,8 @@ impl System {
             fs::create_dir_all(tree.join(folder)).expect("the folder is ours");
         }
         let init = tree.join("init");
-        fs::write(&init, self.recipe.init).expect("the folder is ours");
+        let script = [include_str!("begin.sh"), self.recipe.init].concat();
+        fs::write(&init, script).expect("the folder is ours");
         fs::set_permissions(&init, fs::Permissions::from_mode(0o755)).expect("the file is ours");
         let busybox = run("sh", &["-c", "command -v busybox"]).well().out;
         let programs = self.recipe.programs.iter().map(Path::new);
