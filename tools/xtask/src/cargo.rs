@@ -31,15 +31,16 @@ pub(crate) fn shown(command: &Command) -> String {
 }
 
 /// Features of a build for the models of threads.
-pub(crate) const THREADS: &str = "spillway-core/shuttle,spillway-layers/shuttle";
+pub(crate) const THREADS: &str = "spillway-core/shuttle,spillway-layers/shuttle,spillway-export/shuttle";
 
 /// The models of threads, with their checker and deliberate defects built in.
 pub(crate) fn threads(root: &Path) -> Result<()> {
     let seed = seed::of_this_run(root, "threads")?;
-    let packages = ["--package", "spillway-core", "--package", "spillway-layers", "--lib"];
+    let packages = ["spillway-core", "spillway-layers", "spillway-export"];
+    let packages = packages.iter().flat_map(|package| ["--package", package]);
     let features = ["--features", THREADS, "threads::"];
     let mut models = command(root);
-    models.args(["test", "--quiet"]).args(packages).args(features).env(seed::SEED, seed.to_string());
+    models.args(["test", "--quiet", "--lib"]).args(packages).args(features).env(seed::SEED, seed.to_string());
     succeed(&mut models).with_context(|| seed::again(seed, "threads"))
 }
 

@@ -45,9 +45,9 @@ fn clippy(root: &Path) -> Result<()> {
     succeed(command(root).args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
     // What only builds with deliberate defects and the checker of threads have; the latter is for tests within libraries.
     for (packages, features, targets) in [
-        (["--package=spillway-simulate", "--package=spillway-tests"], "mutants", &["--all-targets"][..]),
+        (&["--package=spillway-simulate", "--package=spillway-tests"][..], "mutants", &["--all-targets"][..]),
         (
-            ["--package=spillway-core", "--package=spillway-layers"],
+            &["--package=spillway-core", "--package=spillway-layers", "--package=spillway-export"],
             crate::cargo::THREADS,
             &["--lib", "--profile=test"],
         ),

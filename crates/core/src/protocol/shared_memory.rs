@@ -1,21 +1,24 @@
 //! Queues in memory that another program shares, without that memory: what vhost-user needs besides a stream of messages.
 //!
 //! A driver in the `io` crate owns the socket, the mappings and the event descriptors. It hands each message to the [`Conversation`] with
-//! itself as [`Host`], and runs each queue that the conversation starts as a task on a worker:
+//! itself as [`Host`], and runs each queue that the conversation starts as a task on a worker, which calls [`turn`]:
 //!
 //! ```text
 //!   `poll` -> `interrupts`: signal -> `arm`, false: `poll` again -> sleep until an answer, a kick or a change
 //! ```
-//!
-//! Each loop has its turn of [`work`](crate::work), as one of a session has.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::task::Context;
+use std::task::{Context, Poll};
 
 use crate::env::LocalFuture;
 use crate::error::Error;
 use crate::protocol::session::Peer;
+use crate::shutdown::Phase;
+use crate::work;
+
+/// Units of work for a round of a queue: a system call, mostly.
+const ROUND_UNITS: u32 = 5;
 
 /// Memory that another program shares, and may change at any moment: what was read once may be different a moment later.
 ///
@@ -64,6 +67,52 @@ pub trait Queue {
 
     /// Why the queue takes nothing any more, once, when the front end has broken its rules.
     fn broken(&mut self) -> Option<&'static str>;
+}
+
+/// The event descriptors of a queue.
+pub trait Events {
+    /// Interrupts the front end: requests were answered.
+    fn interrupt(&mut self);
+
+    /// Says that the queue is broken, and why.
+    fn report(&mut self, why: &'static str);
+
+    /// Whether the front end has kicked since the last call; if not, its next kick wakes the task.
+    fn is_kicked(&mut self, context: &mut Context<'_>) -> bool;
+}
+
+/// Runs a queue for a turn of [`work`], which the caller has begun. Ready once the queue has ended, as `phase` wants it to.
+pub fn turn(
+    queue: &mut dyn Queue,
+    events: &mut dyn Events,
+    phase: Phase,
+    context: &mut Context<'_>,
+) -> Poll<()> {
+    if phase != Phase::Serving {
+        queue.stop();
+    }
+    loop {
+        work::spend(ROUND_UNITS);
+        queue.poll(context);
+        // After each round: an answer may have come while the queue was armed.
+        if queue.interrupts() {
+            events.interrupt();
+        }
+        if let Some(why) = queue.broken() {
+            events.report(why);
+        }
+        if phase == Phase::Aborting || (phase == Phase::Draining && queue.pending() == 0) {
+            return Poll::Ready(());
+        }
+        if work::spent() {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        // Where nothing is taken any more, this is true, and only answers wake the task.
+        if queue.arm() && !events.is_kicked(context) {
+            return Poll::Pending;
+        }
+    }
 }
 
 /// Makes a queue, on the worker that serves it.

@@ -13,7 +13,7 @@ use spillway_core::{Error, LocalFuture, Phase, Shutdown};
 use super::descriptors::{Gone, Wire, send_now};
 use super::event;
 use super::mapping::Mapping;
-use super::queue::{EventSlot, Events, Guard, QueueTask, Running};
+use super::queue::{Descriptors, EventSlot, Guard, QueueTask, Running};
 use crate::net::serve::await_connection;
 use crate::net::socket::{Listener, peer_of};
 use crate::runtime::env::yield_now;
@@ -271,13 +271,16 @@ impl Host for Rings {
         let slot = self.slot(index);
         assert!(slot.running.is_none(), "queue {index} is started twice");
         let kick = slot.kick.clone().expect("a queue is started by its kick");
-        let events = Events { kick, call: slot.call.clone(), error: slot.error.clone() };
+        let name = format!("device {}, queue {index}", hall.name);
+        let descriptors = Descriptors { kick, call: slot.call.clone(), error: slot.error.clone(), name };
         let running = Running::new();
         slot.running = Some(running.clone());
-        let name = format!("device {}, queue {index}", hall.name);
-        let guard = Guard(running);
-        let worker = hall.pool.thread(index % hall.pool.workers());
-        worker.post(Box::new(move || Box::pin(QueueTask::new(new_queue(), name, events, guard))));
+        // Each where there is least to do: queues of a device are spread, and those of several devices.
+        let (worker, _) = hall.pool.emptiest();
+        let guard = Guard::new(running, hall.pool.seat(worker));
+        hall.pool
+            .thread(worker)
+            .post(Box::new(move || Box::pin(QueueTask::new(new_queue(), descriptors, guard))));
     }
 
     fn wake(&mut self, index: usize) {

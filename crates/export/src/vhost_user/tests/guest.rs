@@ -91,8 +91,8 @@ pub(super) struct Guest {
     pub(super) memory: GuestMemory,
     next_entry: u16,
     next_buffer: u64,
-    available: u16,
-    seen: u16,
+    pub(super) available: u16,
+    pub(super) seen: u16,
 }
 
 impl Guest {

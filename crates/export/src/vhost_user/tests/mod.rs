@@ -5,3 +5,5 @@ mod guest;
 mod queue;
 mod ring;
 mod survival;
+#[cfg(feature = "shuttle")]
+mod threads;
