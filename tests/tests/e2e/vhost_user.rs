@@ -1,13 +1,16 @@
 //! Devices through vhost-user, by a front end that we did not write, beside clients of NBD.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use spillway_front_end::{FrontEnd, Request, Without};
+use spillway_tests::raw::Client;
 use spillway_tests::{Launch, PATIENCE, Scratch, Server, pattern, until};
 
 /// Exit code as documented.
@@ -270,4 +273,90 @@ fn a_socket_that_is_taken_is_refused_and_so_is_a_switch_without_one() {
     Launch::ram("16M").with("--vhost-user", &taken).run().refused(BUSY, "already answers");
     let alone = Launch::ram("16M").flag("--vhost-user-accept-empty").run();
     assert!(alone.code != Some(0) && alone.err.contains("--vhost-user"), "{alone}");
+}
+
+/// Which worker was woken most often while `work` was done.
+fn busiest(server: &Server, work: impl FnOnce()) -> String {
+    let wakes = || -> BTreeMap<String, u64> {
+        let folders = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("the server is running");
+        let statuses =
+            folders.flatten().filter_map(|folder| fs::read_to_string(folder.path().join("status")).ok());
+        let field = |status: &str, name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("the kernel says so");
+            line.trim().to_owned()
+        };
+        let threads = statuses.map(|status| {
+            let sleeps = field(&status, "voluntary_ctxt_switches:");
+            (field(&status, "Name:"), sleeps.parse().expect("the kernel writes a number"))
+        });
+        threads.filter(|(name, _)| ["spillway-0", "spillway-1"].contains(&name.as_str())).collect()
+    };
+    let before = wakes();
+    work();
+    let more = wakes().into_iter().map(|(name, count)| (count - before[&name], name));
+    more.max().expect("it has workers").1
+}
+
+/// A guest of one queue, and another one or a client of NBD, do not share a worker while another has nothing to do.
+fn share_no_worker(with_another_guest: bool) {
+    let folder = Arc::new(Scratch::new());
+    let device = |name: &str| {
+        let path = folder.join(&format!("{name}.sock"));
+        let place = path.display();
+        let text = format!(
+            "[[device]]\nname = \"{name}\"\norigin = {{ kind = \"zram\", disksize = \"16M\" }}\nvhost_user = \"{place}\"\n"
+        );
+        (path, text)
+    };
+    let [(first, a), (second, b)] = ["a", "b"].map(device);
+    let launch = Launch::serve(folder, a + &b).with("--workers", "2").with("--poll-us", "0");
+    let server = launch.start();
+    let guest = |path: &Path| {
+        FrontEnd::connect(path, 1, 128, MEMORY, Without::default()).expect("the device is served")
+    };
+    let read = |guest: &mut FrontEnd| {
+        for _ in 0..500 {
+            assert_eq!(guest.ask(0, Request::Read(0, 0..512), PATIENCE).expect("it is answered"), 0);
+        }
+    };
+    let mut one = guest(&first);
+    let of_one = busiest(&server, || read(&mut one));
+    let of_other = if with_another_guest {
+        let mut other = guest(&second);
+        busiest(&server, || read(&mut other))
+    } else {
+        let mut client = Client::open(server.socket(), "b");
+        busiest(&server, || {
+            (0..500).for_each(|_| assert_eq!(client.read(0, 512), Ok(vec![0; 512])));
+        })
+    };
+    assert_ne!(of_one, of_other);
+}
+
+#[test]
+fn queues_of_two_devices_have_a_worker_each() {
+    share_no_worker(true);
+}
+
+#[test]
+fn a_queue_and_a_client_have_a_worker_each() {
+    share_no_worker(false);
+}
+
+/// None of the requests is lost that come about when a worker goes to sleep, on either driver.
+#[test]
+fn requests_are_found_whether_a_worker_looks_or_sleeps() {
+    for driver in ["io_uring", "poll"] {
+        let launch = Launch::ram("16M").with("--poll-us", "200").with("--driver", driver);
+        let server = with_guest(launch).start();
+        let mut front = connect(&server, 2, Without::default());
+        let mut draw = Draw(7);
+        for round in 0..3000u64 {
+            // Long enough for a worker to go to sleep, at times, and mostly about as long as it looks.
+            let pause = [0, 0, 0, draw.below(50), draw.below(400), 2000][draw.below(6) as usize];
+            thread::sleep(Duration::from_micros(pause));
+            let answer = front.ask((round % 2) as usize, Request::Read(0, 0..512), PATIENCE);
+            assert_eq!(answer.unwrap_or_else(|why| panic!("request {round} with {driver}: {why}")), 0);
+        }
+    }
 }

@@ -19,7 +19,7 @@ use crate::net::peer::Account;
 use crate::net::roll::{Capacity, GRACE_MIN, Roll, Vacancy};
 use crate::net::socket::peer_of;
 use crate::runtime::driver::WAKES_MAX;
-use crate::runtime::pool::Pool;
+use crate::runtime::pool::{Pool, Seat};
 
 /// Makes the session of a new connection, on the worker that serves it.
 pub type NewSession = Arc<dyn Fn() -> Box<dyn Session> + Send + Sync>;
@@ -238,19 +238,19 @@ impl Hall {
 struct ConnectionGuard {
     hall: Arc<Hall>,
     number: u64,
-    worker: usize,
+    _seat: Seat,
 }
 
 impl ConnectionGuard {
     fn new(hall: Arc<Hall>, peer: Account, control: Arc<Control>, worker: usize) -> Self {
         let number = hall.next_number.fetch_add(1, Ordering::Relaxed);
         hall.open.fetch_add(1, Ordering::AcqRel);
-        hall.pool.thread(worker).connections.fetch_add(1, Ordering::Relaxed);
+        let seat = hall.pool.seat(worker);
         let mut roll = hall.roll.lock();
         control.shutdown.ask(hall.acceptor.phase());
         roll.enter(number, peer, control, hall.pool.clock.now());
         drop(roll);
-        Self { hall, number, worker }
+        Self { hall, number, _seat: seat }
     }
 }
 
@@ -270,8 +270,6 @@ impl Admission for ConnectionGuard {
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.hall.roll.lock().leave(self.number);
-        let before = self.hall.pool.thread(self.worker).connections.fetch_sub(1, Ordering::Relaxed);
-        assert!(before > 0, "connection {} leaves worker {}, which has none", self.number, self.worker);
         self.hall.leave();
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 use compio::runtime::Runtime;
@@ -109,9 +109,15 @@ impl Pool {
         self.threads.last().expect("the front thread is the last")
     }
 
-    /// The worker with the fewest connections, and how many these are.
+    /// A place on the worker with that number.
+    pub(crate) fn seat(self: &Arc<Self>, worker: usize) -> Seat {
+        self.thread(worker).seats.fetch_add(1, Ordering::Relaxed);
+        Seat { pool: self.clone(), worker }
+    }
+
+    /// The worker with the fewest connections and queues, and how many these are.
     pub(crate) fn emptiest(&self) -> (usize, usize) {
-        let load = |index: usize| self.threads[index].connections.load(Ordering::Relaxed);
+        let load = |index: usize| self.threads[index].seats.load(Ordering::Relaxed);
         let all = (0..self.workers()).map(|index| (index, load(index)));
         all.min_by_key(|(_, load)| *load).expect("one worker at least")
     }
@@ -161,6 +167,19 @@ impl Pool {
     }
 }
 
+/// A connection or queue counts among those of its worker until this is dropped.
+pub(crate) struct Seat {
+    pool: Arc<Pool>,
+    worker: usize,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let before = self.pool.thread(self.worker).seats.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "worker {} has none that could leave", self.worker);
+    }
+}
+
 /// One thread's mailbox and flags, on cache lines of its own.
 #[repr(align(128))]
 pub(crate) struct PoolThread {
@@ -168,8 +187,8 @@ pub(crate) struct PoolThread {
     idle: AtomicBool,
     stopping: AtomicBool,
     has_mail: AtomicBool,
-    /// Connections of the thread, whatever socket they came from.
-    pub(crate) connections: AtomicUsize,
+    /// Connections and queues of the thread, whatever socket they came from.
+    seats: AtomicUsize,
     /// `None` once the thread has ended.
     mail: Mutex<Option<VecDeque<Task>>>,
     waker: OnceLock<Waker>,
@@ -182,7 +201,7 @@ impl PoolThread {
             idle: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             has_mail: AtomicBool::new(false),
-            connections: AtomicUsize::new(0),
+            seats: AtomicUsize::new(0),
             mail: Mutex::new(Some(VecDeque::new())),
             waker: OnceLock::new(),
         }

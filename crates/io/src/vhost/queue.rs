@@ -14,6 +14,7 @@ use spillway_core::{LocalFuture, Shutdown, work};
 
 use super::event;
 use crate::runtime::op::{Awaited, Event, shortage_passes};
+use crate::runtime::pool::Seat;
 
 /// An event descriptor that may be exchanged while it is used.
 pub(super) type EventSlot = Arc<Mutex<Option<Arc<OwnedFd>>>>;
@@ -37,13 +38,22 @@ impl Running {
     }
 }
 
-/// A queue runs until this is dropped.
-pub(super) struct Guard(pub(super) Arc<Running>);
+/// A queue runs, and has its place on a worker, until this is dropped.
+pub(super) struct Guard {
+    running: Arc<Running>,
+    _seat: Seat,
+}
+
+impl Guard {
+    pub(super) fn new(running: Arc<Running>, seat: Seat) -> Self {
+        Self { running, _seat: seat }
+    }
+}
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.0.gone.store(true, Ordering::Release);
-        self.0.left.wake_all();
+        self.running.gone.store(true, Ordering::Release);
+        self.running.left.wake_all();
     }
 }
 
@@ -133,10 +143,10 @@ impl Future for QueueTask {
         let this = self.get_mut();
         let _turn = work::turn(work::TURN);
         if !this.listening {
-            this.guard.0.shutdown.watch(0, context.waker());
+            this.guard.running.shutdown.watch(0, context.waker());
             this.listening = true;
         }
-        let phase = this.guard.0.shutdown.phase();
+        let phase = this.guard.running.shutdown.phase();
         shared_memory::turn(&mut *this.queue, &mut this.signals, phase, context)
     }
 }
