@@ -6,6 +6,7 @@ pub mod memory;
 pub mod model;
 pub mod mount;
 pub mod payload;
+pub mod rings;
 pub mod stream;
 pub mod workload;
 pub mod world;

@@ -14,9 +14,6 @@ use spillway_export::fuse::wire::{Fields, Head, Header, opcode};
 pub(crate) use catalog::Unasked;
 pub(crate) use link::{Gone, Habits, Link, Served};
 
-/// Bytes of a page: of what is longer than a message, parts begin at one.
-const PAGE: u64 = 4096;
-
 /// Set in the number of a message that is about another.
 const ABOUT: u64 = 1;
 
@@ -126,17 +123,6 @@ fn portion(handle: u64, range: ByteRange, mode: u32) -> Vec<u8> {
     [place, len, words64(&[0]), words32(&[mode, 0])].concat()
 }
 
-/// The parts of a range for messages with at most `len_max` bytes, whole pages: all but the first begin at one.
-fn parts(range: ByteRange, len_max: u64) -> Vec<ByteRange> {
-    let (mut parts, mut at, end) = (Vec::new(), range.offset, range.offset + range.len);
-    while at < end {
-        let next = (at / PAGE * PAGE + len_max).min(end);
-        parts.push(ByteRange::new(at, next - at));
-        at = next;
-    }
-    parts
-}
-
 /// What a device has said, as far as the system's numbers tell.
 fn kind(errno: i32) -> Kind {
     let kind = Kind::of_errno(errno);
@@ -185,16 +171,5 @@ mod tests {
     fn a_short_read_breaks_the_story() {
         let (mut kernel, number) = called();
         kernel.receive(&reply(number, 0, &[9; 7]));
-    }
-
-    #[test]
-    fn long_requests_are_cut_at_pages() {
-        let all = |range, len_max| {
-            let parts = parts(range, len_max);
-            parts.iter().map(|part| (part.offset, part.len)).collect::<Vec<_>>()
-        };
-        assert_eq!(all(ByteRange::new(512, 512), 4096), [(512, 512)]);
-        assert_eq!(all(ByteRange::new(3584, 8192), 4096), [(3584, 512), (4096, 4096), (8192, 3584)]);
-        assert_eq!(all(ByteRange::new(0, 9000), 8192), [(0, 8192), (8192, 808)]);
     }
 }

@@ -1,9 +1,9 @@
-//! Clients that reach a device over NBD, or through a mount: by the sessions that ship, over streams that are late, cut into pieces and
-//! broken, or by messages that are late and read in another order.
+//! Clients that reach a device over NBD, through a mount, or in a virtual machine: by the sessions that ship, over streams that are late, cut
+//! into pieces and broken, by messages that are late and read in another order, or by rings in memory that is shared.
 //!
 //! Several clients share a connection, so that requests overtake each other in it and all are lost with it. A request that is
 //! withdrawn closes its connection in the midst of whatever is sent, and the next one opens another; or in a mount its client is killed, and
-//! what a reader has of it is waited for. What was lost may still be carried out until the session is gone.
+//! what a reader has of it is waited for; or a machine is switched off, or loses its connection and goes on with another. What was lost may still be carried out until the session is gone.
 
 mod link;
 mod way;
@@ -78,17 +78,25 @@ impl Network {
         self.sessions.get() * self.way.bytes_max(sectors)
     }
 
-    /// Bytes of the buffers of a request with a payload of so many: the kernel cuts it at boundaries of pages, and each part has a buffer.
+    /// Bytes of the buffers of a request with a payload of so many: a kernel cuts it at boundaries of pages, and each part has a buffer.
     pub(crate) fn bytes_for(&self, payload: u64) -> u64 {
-        if self.way.is_mounted() && payload > 0 { payload + ALIGNMENT as u64 } else { payload }
+        if self.way.is_cut() && payload > 0 { payload + ALIGNMENT as u64 } else { payload }
     }
 
-    /// What clients do in place of `act`: in a file a hole is all that discards anything, and reads as zero.
+    /// What clients do in place of `act`: in a file a hole is all that discards anything, and reads as zero; and what a driver that does not
+    /// flush writes is durable.
     pub(crate) fn act(&self, act: Act) -> Act {
         match act {
             Act::Discard { fua } if self.way.is_mounted() => Act::Zero { fua, no_hole: false },
+            Act::Write { look, .. } if self.way.writes_through() => Act::Write { look, fua: true },
+            Act::Zero { no_hole, .. } if self.way.writes_through() => Act::Zero { fua: true, no_hole },
             _ => act,
         }
+    }
+
+    /// Whether clients are told that something has failed, and not what.
+    pub(crate) fn has_one_error(&self) -> bool {
+        self.way.has_one_error()
     }
 
     /// Carries out a request of `client`. `withdraw`: its connection is closed soon, the sooner the smaller that is.
@@ -206,6 +214,7 @@ impl Network {
         let links: Vec<_> = self.links.iter().filter_map(|(_, slot)| slot.borrow().clone()).collect();
         self.exports.remove(NAME);
         self.export.close();
+        links.iter().for_each(|link| link.stop());
         let mut finished = false;
         for mount in links.iter().filter_map(|link| link.mount()) {
             mount.unmount().await;

@@ -4,6 +4,7 @@ use spillway_core::{Attributes, Kind, Op, Value};
 use spillway_layers::stack::Stack;
 use spillway_sim::model::{Number, Violation};
 
+use crate::room::MemoryRoom;
 use crate::spill::Spill;
 use crate::visitor::Visitor;
 
@@ -72,6 +73,16 @@ impl Visitor {
     pub(crate) fn has_failed(&self) -> bool {
         let error = |part: &str| self.stack().get(&format!("{part}.error"));
         error("page_cache").is_err() && error("write_cache").is_ok_and(|error| error != Value::None)
+    }
+
+    /// What stands behind the error of a request that nothing makes fail: where clients are not told, want of memory.
+    pub(crate) fn refusal(&self, op: Op) -> Kind {
+        let told = self.network().is_none_or(|network| !network.has_one_error());
+        if told || self.durable || !matches!(op, Op::Write | Op::WriteZeroes) {
+            return Kind::Io;
+        }
+        let refused = self.site().room.as_ref().is_some_and(MemoryRoom::is_refused);
+        if refused { Kind::OutOfMemory } else { Kind::NoSpace }
     }
 
     /// Whether a write that began as `number` may have found no memory. A discard takes none, and what has a disk waits for it.

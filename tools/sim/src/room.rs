@@ -82,6 +82,11 @@ impl MemoryRoom {
         }
     }
 
+    /// Whether the system gives no memory.
+    pub fn is_refused(&self) -> bool {
+        self.refused
+    }
+
     /// Whether a write that began at `begin` may have met a limit of the device's own.
     pub fn is_limited_since(&self, begin: Number) -> bool {
         self.least_since(begin) < self.room || self.refused

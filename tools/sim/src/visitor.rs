@@ -300,7 +300,7 @@ impl Visitor {
         let refused =
             self.faulty && matches!(op, Op::Write | Op::WriteZeroes | Op::Flush) && self.has_failed();
         self.payloads.set(self.payloads.get() + payload);
-        let reply = match (self.network(), self.client) {
+        let mut reply = match (self.network(), self.client) {
             (Some(network), Some(client)) if !self.growth.is_new(range) => {
                 network.ask(client, request, withdraw).await?
             }
@@ -327,6 +327,9 @@ impl Visitor {
             _ if op == Op::Read => self.reads_fail,
             _ => self.faulty,
         };
+        if !faulty && reply.result == Err(Kind::Io) {
+            reply.result = Err(self.refusal(op));
+        }
         if let (Err(kind), false) = (reply.result, faulty)
             && !self.may_be_refused(op, kind, number)
             && !(kind == Kind::ShuttingDown && self.network().is_some_and(Network::is_closing))

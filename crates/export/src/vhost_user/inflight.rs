@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use spillway_core::mutant;
 use spillway_core::shared_memory::SharedMemory;
 use spillway_core::sync::{AtomicU32, Mutex, Ordering};
 
@@ -120,6 +121,9 @@ impl Inflight {
         let mut taken: Vec<(u64, u16)> = taken.map(|head| (self.counter_of(head), head)).collect();
         taken.sort_unstable();
         self.counter = taken.last().map_or(0, |(counter, _)| *counter).min(u64::MAX / 2);
+        if mutant::on("inflight: forget what a former server has taken") {
+            taken.clear();
+        }
         taken.into_iter().map(|(_, head)| head).collect()
     }
 

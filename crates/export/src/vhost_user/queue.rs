@@ -14,7 +14,7 @@ use std::task::Context;
 
 use spillway_core::shared_memory::Queue;
 use spillway_core::sync::Ordering;
-use spillway_core::{Flags, IoBuf, Op, Request, SECTOR, work};
+use spillway_core::{Flags, IoBuf, Op, Request, SECTOR, mutant, work};
 
 use super::block::{Command, Extent, HEADER_LEN, ID_LEN, RANGE_LEN, status};
 use super::inflight::Inflight;
@@ -236,7 +236,9 @@ impl BlockQueue {
             return Err(CUT_OFF);
         }
         work::spend_bytes(buf.len(), work::BYTES_COPIED);
-        let flags = Flags { fua: self.parts.write_through, no_hole: false };
+        let fua =
+            self.parts.write_through && !mutant::on("vhost: leave writes of a driver that does not flush");
+        let flags = Flags { fua, no_hole: false };
         ticket.durable = flags.fua;
         self.submit(memory, ticket, Request { flags, ..Request::write(range.offset, buf) })
     }

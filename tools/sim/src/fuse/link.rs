@@ -16,7 +16,8 @@ use spillway_export::fuse::{KEPT_LEN_MIN, MESSAGE_LEN_MAX, PAYLOAD_OFFSET};
 use spillway_sim::mount::{Format, Mount, Pace};
 use spillway_sim::world::World;
 
-use super::{FLUSH, Kernel, PAGE, closes, interruption, kind, parts, portion, words32, words64};
+use super::{FLUSH, Kernel, closes, interruption, kind, portion, words32, words64};
+use crate::parts::{PAGE, parts};
 
 /// Name of the device's file in its folder.
 const DISK: &str = "disk";

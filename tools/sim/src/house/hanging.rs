@@ -73,9 +73,10 @@ impl House {
         self.demand(&done, words)
     }
 
-    /// Clients whose connections are lost are gone soon, whatever they asked for.
+    /// Clients whose connections are lost are gone soon, whatever they asked for. A machine is not: the next one that has its memory is to
+    /// find there what was answered.
     fn part(&self) -> Result<(), Violation> {
-        if self.network.is_none() {
+        if self.network.is_none_or(|way| way.outlasts_requests()) {
             return Ok(());
         }
         let visitor = self.visitor.clone();

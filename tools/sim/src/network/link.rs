@@ -1,6 +1,7 @@
 //! One connection, whatever is spoken over it.
 
 use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use spillway_core::exchange::Exchange;
@@ -15,7 +16,7 @@ use spillway_sim::world::World;
 
 use super::way::{Protocol, Way};
 use crate::fuse::{Gone, Served, Unasked};
-use crate::{fuse, nbd};
+use crate::{fuse, nbd, vhost};
 
 /// Name of the export.
 pub(super) const NAME: &str = "device";
@@ -26,10 +27,12 @@ pub(crate) enum Link {
     Nbd(nbd::Link),
     /// A mount, and what it shows.
     Fuse(fuse::Link, Arc<Tree>),
+    /// A machine.
+    Vhost(Rc<vhost::Link>),
 }
 
 impl Link {
-    /// Connects to a server of `exports`, or mounts the one of them that is `export`.
+    /// Connects to a server of `exports`, or mounts the one of them that is `export`, or gives it to a machine.
     pub(super) fn new(
         world: &Arc<World>,
         way: &Way,
@@ -54,6 +57,10 @@ impl Link {
                 let readers = (0..readers).map(reader).collect();
                 Link::Fuse(fuse::Link::new(world, readers, habits, pace, served, seed), tree)
             }
+            Protocol::Vhost { habits } => {
+                let pace = Pace { turn: shape.turn, delay: shape.delay };
+                Link::Vhost(vhost::Link::new(world, export, habits, pace, held_bytes_max, seed))
+            }
         }
     }
 
@@ -67,6 +74,7 @@ impl Link {
                 assert!(open.is_empty(), "open in a mount that is gone: {open:?}");
                 false
             }
+            Link::Vhost(link) => link.over().await,
         }
     }
 
@@ -75,6 +83,7 @@ impl Link {
         match self {
             Link::Nbd(link) => link.close(),
             Link::Fuse(link, _) => link.abort(),
+            Link::Vhost(link) => link.close(),
         }
     }
 
@@ -83,14 +92,22 @@ impl Link {
         match self {
             Link::Nbd(link) => link.is_closed(),
             Link::Fuse(link, _) => link.is_aborted(),
+            Link::Vhost(link) => link.is_closed(),
         }
     }
 
     /// The mount, where it is one.
     pub(super) fn mount(&self) -> Option<&fuse::Link> {
         match self {
-            Link::Nbd(_) => None,
             Link::Fuse(link, _) => Some(link),
+            _ => None,
+        }
+    }
+
+    /// The server stops, which a session over a stream hears of its export.
+    pub(super) fn stop(&self) {
+        if let Link::Vhost(link) = self {
+            link.stop();
         }
     }
 
@@ -99,6 +116,7 @@ impl Link {
         match self {
             Link::Nbd(link) => link.is_ready(),
             Link::Fuse(..) => true,
+            Link::Vhost(link) => link.is_ready(),
         }
     }
 
@@ -107,6 +125,7 @@ impl Link {
         match self {
             Link::Nbd(link) => link.ready(NAME).await,
             Link::Fuse(link, _) => link.ready().await,
+            Link::Vhost(link) => link.ready().await,
         }
     }
 
@@ -115,6 +134,7 @@ impl Link {
         match self {
             Link::Nbd(link) => link.listen().await,
             Link::Fuse(link, _) => link.listen().await,
+            Link::Vhost(link) => link.listen().await,
         }
     }
 
@@ -123,6 +143,7 @@ impl Link {
         match self {
             Link::Nbd(link) => link.ask(request, payload).await.ok_or(Gone::Connection),
             Link::Fuse(link, _) => link.ask(client, request, payload).await,
+            Link::Vhost(link) => link.ask(request, payload).await.ok_or(Gone::Connection),
         }
     }
 
@@ -131,6 +152,10 @@ impl Link {
         match self {
             Link::Fuse(link, _) if random.borrow_mut().below(3) > 0 => {
                 link.kill(client);
+                true
+            }
+            Link::Vhost(link) if random.borrow_mut().below(3) > 0 => {
+                link.break_off();
                 true
             }
             _ => false,

@@ -7,16 +7,20 @@ use spillway_core::buffer::{Buffers, bytes_for};
 use spillway_core::random::Random;
 use spillway_core::{Aligned, BlockDevice, Budget, Error, SECTOR};
 use spillway_export::nbd::CONNECTION_BYTES;
+use spillway_export::vhost_user::QUEUE_BYTES;
 use spillway_sim::stream::Shape;
 
 use crate::fuse::Habits;
 use crate::nbd::Style;
+use crate::parts::PAGE;
+use crate::vhost;
 
 /// Connections at a time.
 const LINKS_MAX: u64 = 3;
 
-/// Readers of a mount.
+/// Readers of a mount, and queues of a machine.
 const READERS_MAX: u64 = 3;
+const QUEUES_MAX: u64 = 3;
 
 /// How clients reach the device in a story.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +39,7 @@ pub struct Way {
 pub(super) enum Protocol {
     Nbd { style: Style, requests_max: usize },
     Fuse { readers: u64, habits: Habits },
+    Vhost { habits: vhost::Habits },
 }
 
 impl Way {
@@ -55,7 +60,24 @@ impl Way {
         };
         // By a chance of their own, so that what goes over NBD is the same either way.
         let mut random = Random(way.seed ^ 0x6675_7365_0000);
-        if random.below(3) > 0 { way } else { way.mounted(&mut random) }
+        let way = if random.below(3) > 0 { way } else { way.mounted(&mut random) };
+        let mut random = Random(way.seed ^ 0x7669_7274_696f);
+        if random.below(4) > 0 { way } else { way.shared(&mut random) }
+    }
+
+    /// The same by rings in the memory of a machine.
+    fn shared(self, random: &mut Random) -> Self {
+        // So that the memory of a machine is small.
+        let (slots, pages) = [(16, 1), (4, 8), (2, 32)][random.below(3) as usize];
+        let habits = vhost::Habits {
+            queues: 1 + random.below(QUEUES_MAX) as u16,
+            slots,
+            len_max: pages * PAGE,
+            event_index: random.below(4) > 0,
+            indirect: random.below(2) == 0,
+            write_through: random.below(4) == 0,
+        };
+        Self { protocol: Protocol::Vhost { habits }, ..self }
     }
 
     /// The same through a mount.
@@ -80,6 +102,26 @@ impl Way {
         matches!(self.protocol, Protocol::Fuse { .. })
     }
 
+    /// Whether requests are cut where they cross a page, as a kernel's are.
+    pub(super) fn is_cut(&self) -> bool {
+        !matches!(self.protocol, Protocol::Nbd { .. })
+    }
+
+    /// Whether every write is durable once it is acknowledged.
+    pub(super) fn writes_through(&self) -> bool {
+        matches!(self.protocol, Protocol::Vhost { habits } if habits.write_through)
+    }
+
+    /// Whether clients are told that something has failed, and not what.
+    pub(super) fn has_one_error(&self) -> bool {
+        matches!(self.protocol, Protocol::Vhost { .. })
+    }
+
+    /// Whether a connection that is lost ends only once all that was asked is answered.
+    pub(crate) fn outlasts_requests(&self) -> bool {
+        matches!(self.protocol, Protocol::Vhost { .. })
+    }
+
     /// Buffers for it, where the longest request is of so many sectors.
     pub(crate) fn buffers(&self, sectors: u64) -> Buffers {
         match self.short {
@@ -91,11 +133,12 @@ impl Way {
     /// Bytes that the sessions of a connection hold at most, as `export::nbd::memory` says.
     pub(super) fn bytes_max(&self, sectors: u64) -> u64 {
         let held = (self.held_bytes_max as u64).max(longest(sectors)) + longest(sectors);
-        let sessions = match self.protocol {
-            Protocol::Nbd { .. } => 1,
-            Protocol::Fuse { readers, .. } => readers,
+        let (sessions, each) = match self.protocol {
+            Protocol::Nbd { .. } => (1, CONNECTION_BYTES),
+            Protocol::Fuse { readers, .. } => (readers, CONNECTION_BYTES),
+            Protocol::Vhost { habits } => (habits.queues.into(), QUEUE_BYTES),
         };
-        sessions * (held + CONNECTION_BYTES)
+        sessions * (held + each)
     }
 }
 

@@ -1,0 +1,190 @@
+//! What lies between a virtual machine and a [`Conversation`](spillway_core::shared_memory::Conversation): memory that both share, events,
+//! and a host that runs queues as `io::vhost` does.
+//!
+//! Memory outlives the host, as that of a machine does whose device is served anew. A descriptor stands for the memory that was handed over
+//! with it, in order.
+
+mod event;
+mod task;
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use spillway_core::random::Random;
+use spillway_core::shared_memory::{EventOf, Host, NewQueue, SharedMemory};
+use spillway_core::sync::Mutex;
+use spillway_core::{Env, Error, LocalFuture, Phase};
+
+use crate::mount::Pace;
+use crate::world::World;
+use task::{Running, Task};
+
+pub use event::Event;
+
+/// Memory of a machine.
+pub struct Memory(Mutex<Vec<u8>>);
+
+impl Memory {
+    /// `len` zeroes.
+    pub fn new(len: u64) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(vec![0; len as usize])))
+    }
+}
+
+impl SharedMemory for Memory {
+    fn len(&self) -> u64 {
+        self.0.lock().len() as u64
+    }
+
+    fn read(&self, at: u64, to: &mut [u8]) {
+        to.copy_from_slice(&self.0.lock()[at as usize..][..to.len()]);
+    }
+
+    fn write(&self, at: u64, from: &[u8]) {
+        self.0.lock()[at as usize..][..from.len()].copy_from_slice(from);
+    }
+
+    fn load(&self, at: u64) -> u16 {
+        let mut bytes = [0; 2];
+        self.read(at, &mut bytes);
+        u16::from_le_bytes(bytes)
+    }
+
+    fn store(&self, at: u64, value: u16) {
+        self.write(at, &value.to_le_bytes());
+    }
+
+    fn is_whole(&self) -> bool {
+        true
+    }
+}
+
+/// The events of a queue, and whether it runs.
+#[derive(Default)]
+struct Slot {
+    kick: Rc<Event>,
+    call: Rc<Event>,
+    running: Option<Rc<Running>>,
+}
+
+/// A host: see the head of this file.
+pub struct Rings {
+    world: Arc<World>,
+    pace: Pace,
+    random: Rc<RefCell<Random>>,
+    descriptor: File,
+    handed_over: VecDeque<Arc<Memory>>,
+    made: Option<Arc<Memory>>,
+    slots: BTreeMap<usize, Slot>,
+}
+
+impl Rings {
+    /// A host without queues. `seed` decides what is late.
+    pub fn new(world: &Arc<World>, pace: Pace, seed: u64) -> Self {
+        Self {
+            world: world.clone(),
+            pace,
+            random: Rc::new(RefCell::new(Random(seed))),
+            descriptor: File::open("/dev/null").expect("every system has it"),
+            handed_over: VecDeque::new(),
+            made: None,
+            slots: BTreeMap::new(),
+        }
+    }
+
+    /// A descriptor for a message.
+    pub fn descriptor(&self) -> OwnedFd {
+        self.descriptor.try_clone().expect("a story opens few").into()
+    }
+
+    /// A descriptor that stands for `memory`.
+    pub fn hand_over(&mut self, memory: &Arc<Memory>) -> OwnedFd {
+        self.handed_over.push_back(memory.clone());
+        self.descriptor()
+    }
+
+    /// What the last [`Host::create`] has made.
+    pub fn made(&mut self) -> Option<Arc<Memory>> {
+        self.made.take()
+    }
+
+    /// The machine kicks queue `index`; nothing where none runs.
+    pub fn kick(&self, index: usize) {
+        self.slots.get(&index).into_iter().for_each(|slot| slot.kick.tell());
+    }
+
+    /// What tells that requests of queue `index` were answered.
+    pub fn interrupts(&mut self, index: usize) -> Rc<Event> {
+        self.slots.entry(index).or_default().call.clone()
+    }
+
+    /// Has all queues end as `phase` says, in order or at once. The future waits for that.
+    pub fn end(&mut self, phase: Phase) -> LocalFuture<()> {
+        let running: Vec<_> = self.slots.values_mut().filter_map(|slot| slot.running.take()).collect();
+        running.iter().for_each(|queue| queue.ask(phase));
+        Box::pin(async move {
+            for queue in running {
+                queue.left().await;
+            }
+        })
+    }
+}
+
+impl Host for Rings {
+    fn map(&mut self, _: OwnedFd, offset: u64, len: u64) -> Result<Arc<dyn SharedMemory>, Error> {
+        let memory = self.handed_over.pop_front().expect("memory is handed over with its descriptor");
+        assert!(offset == 0 && memory.len() >= len, "{len} bytes of {}", memory.len());
+        Ok(memory)
+    }
+
+    fn create(&mut self, len: u64) -> Result<(OwnedFd, Arc<dyn SharedMemory>), Error> {
+        let memory = Memory::new(len);
+        self.made = Some(memory.clone());
+        Ok((self.descriptor(), memory))
+    }
+
+    fn set_event(&mut self, index: usize, event: EventOf, _: Option<OwnedFd>) -> Result<(), Error> {
+        let slot = self.slots.entry(index).or_default();
+        if matches!(event, EventOf::Call) {
+            slot.call.tell();
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, index: usize, new_queue: NewQueue) {
+        let running = Rc::<Running>::default();
+        let slot = self.slots.entry(index).or_default();
+        let before = slot.running.replace(running.clone());
+        assert!(before.is_none(), "queue {index} is started twice");
+        let (kick, call) = (slot.kick.clone(), slot.call.clone());
+        let (world, pace, random) = (self.world.clone(), self.pace, self.random.clone());
+        self.world.spawn_here(Box::pin(async move {
+            let mut task = Task::new(new_queue(), (kick, call), running.clone(), world, pace, random);
+            std::future::poll_fn(|context| task.turn(context)).await;
+            // The queue is gone before anybody hears of it.
+            drop(task);
+            running.leave();
+        }));
+    }
+
+    fn wake(&mut self, index: usize) {
+        let running = self.slots.get(&index).and_then(|slot| slot.running.as_ref());
+        running.into_iter().for_each(|running| running.wake());
+    }
+
+    fn stop(&mut self, index: usize) -> LocalFuture<()> {
+        let Some(running) = self.slots.entry(index).or_default().running.take() else {
+            return Box::pin(std::future::ready(()));
+        };
+        running.ask(Phase::Draining);
+        Box::pin(async move { running.left().await })
+    }
+
+    fn set_channel(&mut self, _: OwnedFd) {}
+}
