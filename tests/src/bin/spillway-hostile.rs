@@ -97,12 +97,13 @@ fn attempt(stack: &Stack, seed: u64, size: Size) -> Report {
 
 fn table(rows: &[(&Stack, Report, u64)]) -> String {
     let head = format!(
-        "{:<16} {:>6} {:>8} {:>9} {:>11} {:>11} {:>11} {:>8} {:>8} {:>8} {:>10}",
+        "{:<16} {:>6} {:>8} {:>9} {:>11} {:>8} {:>11} {:>11} {:>8} {:>8} {:>8} {:>10}",
         "stack",
         "rounds",
         "restarts",
         "requests",
         "connections",
+        "machines",
         "counted",
         "resident",
         "read",
@@ -118,11 +119,12 @@ fn table(rows: &[(&Stack, Report, u64)]) -> String {
 fn row(stack: &Stack, report: &Report, rounds: u64) -> String {
     let of = |(bytes, limit): (u64, u64)| format!("{} of {}", bytes >> 20, limit >> 20);
     format!(
-        "{:<16} {rounds:>6} {:>8} {:>9} {:>11} {:>11} {:>11} {:>8} {:>8} {:>8} {:>10}",
+        "{:<16} {rounds:>6} {:>8} {:>9} {:>11} {:>8} {:>11} {:>11} {:>8} {:>8} {:>8} {:>10}",
         stack.name,
         report.restarts,
         report.requests,
         report.connections,
+        report.machines,
         of(report.counted),
         of(report.resident),
         report.slowest.read.as_millis(),

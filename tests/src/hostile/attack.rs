@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::Chance;
 use super::bystander::RANGE;
+use super::machine::Machine;
 use super::motif::Motif;
 use super::speech::{self, Request, Speech, Stuck, Style, flag, option};
-use super::stacks::Export;
+use super::stacks::{Export, Target};
 use crate::pattern;
 use crate::raw::command;
 
@@ -28,17 +29,22 @@ static ZEROES: [u8; 1 << 20] = [0; 1 << 20];
 /// What all clients of a round share.
 pub(super) struct Scene<'a> {
     pub(super) socket: &'a Path,
+    /// Of vhost-user.
+    pub(super) guest: &'a Path,
     pub(super) exports: &'a [Export],
     /// Longest payload that the server should take, in bytes.
     pub(super) payload_max: u64,
     pub(super) requests: AtomicU64,
     pub(super) connections: AtomicU64,
+    /// Front ends whose queues were started.
+    pub(super) machines: AtomicU64,
 }
 
 impl<'a> Scene<'a> {
-    pub(super) fn new(socket: &'a Path, exports: &'a [Export], payload_max: u64) -> Self {
+    pub(super) fn new(socket: &'a Path, target: &'a Target, payload_max: u64) -> Self {
         let zero = || AtomicU64::new(0);
-        Self { socket, exports, payload_max, requests: zero(), connections: zero() }
+        let (guest, exports) = (&target.guest, &target.exports[..]);
+        Self { socket, guest, exports, payload_max, requests: zero(), connections: zero(), machines: zero() }
     }
 }
 
@@ -76,6 +82,7 @@ impl<'a> Hand<'a> {
             1 => self.endless_options(),
             2 => self.garbage(),
             3 => self.crowd(),
+            4 => self.machine(),
             _ => self.requests(),
         }
     }
@@ -189,6 +196,13 @@ impl<'a> Hand<'a> {
         // They stay while one of them works.
         self.requests();
         drop(crowd);
+    }
+
+    /// A front end of vhost-user, of which the server takes one at a time.
+    fn machine(&mut self) {
+        self.scene.connections.fetch_add(1, Relaxed);
+        let machine = Machine::connect(self.scene, self.scene.guest, self.chance.fork());
+        machine.into_iter().for_each(Machine::play);
     }
 
     /// Enters an export and asks for much, in bursts.

@@ -2,7 +2,7 @@
 //!
 //! Nothing here knows what the server keeps where: a client is a handshake and bursts of requests, each of any command, flags, length
 //! and place, whose payloads come whole, in part or drop by drop, and whose replies may never be read. Many such clients come at a time,
-//! and often with the same requests, because one alone seldom hurts. A [`round`](round::run) is one server under waves of them, and is
+//! and often with the same requests, because one alone seldom hurts; now and then a machine by vhost-user beside them. A [`round`](round::run) is one server under waves of them, and is
 //! repeated by its seed as far as threads allow.
 //!
 //! What is checked: the server's own count of its memory and its resident memory stay below `--memory` + 64 MiB; the client that
@@ -12,6 +12,7 @@
 mod attack;
 mod bystander;
 mod chance;
+mod machine;
 mod motif;
 mod round;
 mod speech;

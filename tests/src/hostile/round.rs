@@ -56,6 +56,8 @@ pub struct Report {
     pub requests: u64,
     /// Connections made, or tried.
     pub connections: u64,
+    /// Machines whose queues were started.
+    pub machines: u64,
     /// Most bytes counted at once by a server, and the limit then.
     pub counted: (u64, u64),
     /// Most bytes resident at once, and the limit then.
@@ -73,6 +75,7 @@ impl Report {
     pub fn add(&mut self, other: Self) {
         self.requests += other.requests;
         self.connections += other.connections;
+        self.machines += other.machines;
         self.restarts += other.restarts;
         self.counted = nearer(self.counted, other.counted);
         self.resident = nearer(self.resident, other.resident);
@@ -160,7 +163,7 @@ impl Round {
         let before = server.vitals().descriptors;
         let Self { target, size, chance, bystanders, report } = self;
         let socket = server.socket().to_owned();
-        let scene = Scene::new(&socket, &target.exports, payload_max(target.memory));
+        let scene = Scene::new(&socket, target, payload_max(target.memory));
         let over = AtomicBool::new(false);
         let enough = if killed { chance.below(size.hands * size.clients * REQUESTS) } else { u64::MAX };
         let broken = std::thread::scope(|scope| {
@@ -189,6 +192,7 @@ impl Round {
         }
         report.requests += scene.requests.into_inner();
         report.connections += scene.connections.into_inner();
+        report.machines += scene.machines.into_inner();
         broken
     }
 

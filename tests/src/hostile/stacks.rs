@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{Chance, Size};
+use super::{Chance, Size, machine};
 use crate::{Launch, Scratch};
 
 const MIB: u64 = 1 << 20;
@@ -45,6 +45,8 @@ pub(super) struct Target {
     /// Bytes of a file that is mapped and may be resident besides.
     pub(super) mapped: u64,
     pub(super) exports: Vec<Export>,
+    /// Where the first of them is served by vhost-user.
+    pub(super) guest: PathBuf,
     /// What lies outside the folder of the server.
     _elsewhere: Option<Scratch>,
 }
@@ -102,8 +104,19 @@ impl Setting {
         path
     }
 
+    fn guest(&self) -> PathBuf {
+        self.folder.join("guest.sock")
+    }
+
+    /// The one device of a server, for machines too.
+    fn over_one(self, launch: Launch, export: Export) -> Target {
+        let launch = launch.with("--vhost-user", self.guest());
+        self.over(launch, vec![export])
+    }
+
     fn over(self, launch: Launch, exports: Vec<Export>) -> Target {
-        Target { launch, memory: self.memory, mapped: 0, exports, _elsewhere: None }
+        let guest = self.guest();
+        Target { launch, memory: self.memory, mapped: machine::MEMORY, exports, guest, _elsewhere: None }
     }
 }
 
@@ -123,13 +136,13 @@ fn ram(mut setting: Setting, algorithm: &str) -> Target {
     let socket = setting.folder.join("ram.sock");
     let launch = Launch::new(&["ram", "--size", text], setting.folder.clone(), socket.clone());
     let launch = launch.with("--socket", socket).with("--algorithm", algorithm);
-    setting.over(launch, vec![Export::new("", size, Keeps::Nothing)])
+    setting.over_one(launch, Export::new("", size, Keeps::Nothing))
 }
 
 fn disk(setting: Setting, page_cache: &str) -> Target {
     let origin = setting.file("origin", ORIGIN);
     let launch = Launch::disk(setting.folder.clone(), &origin).with("--page-cache", page_cache);
-    setting.over(launch, vec![Export::new("", ORIGIN, Keeps::Flushed)])
+    setting.over_one(launch, Export::new("", ORIGIN, Keeps::Flushed))
 }
 
 fn cache(mut setting: Setting, ack: &str, keeps: Keeps) -> Target {
@@ -139,7 +152,7 @@ fn cache(mut setting: Setting, ack: &str, keeps: Keeps) -> Target {
     // A commit covers the blocks that are there: of a write that is under way, some.
     let unit = if block == "512" { 512 } else { 4096 };
     let export = Export { unit, ..Export::new("", ORIGIN, keeps) };
-    setting.over(launch.with("--block-size", block), vec![export])
+    setting.over_one(launch.with("--block-size", block), export)
 }
 
 /// On tmpfs, where stores are durable, or on the file system of temporary files, where msync is.
@@ -149,8 +162,8 @@ fn mapped_cache(mut setting: Setting) -> Target {
     let cache = elsewhere.as_ref().unwrap_or(&setting.folder).join("cache");
     sparse(&cache, CACHE);
     let launch = Launch::cache(setting.folder.clone(), &origin, &cache).with("--mode", "p");
-    let exports = vec![Export::new("", ORIGIN, Keeps::Flushed)];
-    Target { mapped: CACHE, _elsewhere: elsewhere, ..setting.over(launch, exports) }
+    let target = setting.over_one(launch, Export::new("", ORIGIN, Keeps::Flushed));
+    Target { mapped: target.mapped + CACHE, _elsewhere: elsewhere, ..target }
 }
 
 /// Two devices in one budget: a slow one in RAM, and a write cache over a slow file.
@@ -160,6 +173,7 @@ fn serve(setting: Setting) -> Target {
         r#"
         [[device]]
         name = "slow"
+        vhost_user = "{}"
         origin = {{ kind = "zram", disksize = "1G" }}
         layers = [
             {{ kind = "rate", bytes_per_second = "400M", seek_us = 100 }},
@@ -171,6 +185,7 @@ fn serve(setting: Setting) -> Target {
         origin = {{ kind = "file", path = "{}" }}
         layers = [{{ kind = "delay", write_us = 1000, flush_us = 5000 }}, {{ kind = "write_cache", path = "{}" }}]
         "#,
+        setting.guest().display(),
         origin.display(),
         cache.display()
     );
