@@ -1,6 +1,7 @@
-//! What writes in the emulated machine of `cargo xtask kernel`: `spillway-guest DEVICE BLOCK EACH ROUND COUNT`.
+//! What writes in the emulated machines of `cargo xtask kernel` and `cargo xtask guest`.
 //!
-//! All writers at once, each so many steps and then a flush; says "step WRITER" and "flushed WRITER" once that was acknowledged.
+//! `spillway-guest DEVICE BLOCK EACH ROUND COUNT`: all writers at once, each so many steps and then a flush; says "step WRITER" and "flushed
+//! WRITER" once that was acknowledged. `spillway-guest exercise FILE BYTES SEED COUNT`: so many operations on a file that is made.
 #![forbid(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -9,6 +10,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::thread;
 
 use rustix::fs::OFlags;
+use spillway_tests::exerciser::{Exerciser, Part};
 use spillway_tests::versions::{Blocks, Disk, WRITERS, steps};
 
 /// What a device may want of the place of a buffer in memory.
@@ -33,6 +35,11 @@ impl Disk for Device {
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize| words[at].parse::<u64>().expect("a number");
+    if words[0] == "exercise" {
+        let part = Part::File(number(2));
+        Exerciser::new(words[1].as_ref(), part, number(3)).run(number(4) as usize).check_anew();
+        return;
+    }
     let blocks = Blocks { size: number(1) as usize, each: number(2) };
     thread::scope(|scope| {
         for writer in 0..WRITERS {

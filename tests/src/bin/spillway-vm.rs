@@ -5,7 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 use spillway_tests::emulated::System;
-use spillway_tests::guest::{FORGETFUL, RECIPE, STACKS, SURVIVORS, Stack, files, kills, losses, stops};
+use spillway_tests::guest::{
+    DURABLE, FORGETFUL, RECIPE, STACKS, SURVIVORS, Stack, cuts, files, kills, losses, stops,
+};
 
 const USAGE: &str = "\
 cargo xtask guest [PART ...]    a guest with Debian's kernel
@@ -13,11 +15,14 @@ cargo xtask guest [PART ...]    a guest with Debian's kernel
     kills       servers that are killed while the guest writes, of whose stacks nothing is lost
     stops       the same with servers that stop in order, on the other stacks
     losses      servers that are killed, of whose stacks something is lost: the guest is told
+    cuts        guest, server and disks lose their power; as root
     KERNEL_DEB=FILE     boot the kernel of this package of Debian in place of the newest one of the configured archive";
+
+const PARTS: [&str; 5] = ["files", "kills", "stops", "losses", "cuts"];
 
 fn main() -> ExitCode {
     let parts: Vec<String> = std::env::args().skip(1).collect();
-    if parts.iter().any(|part| !["files", "kills", "stops", "losses"].contains(&&**part)) {
+    if parts.iter().any(|part| !PARTS.contains(&&**part)) {
         eprintln!("{USAGE}");
         return ExitCode::FAILURE;
     }
@@ -36,6 +41,7 @@ fn main() -> ExitCode {
         run("kills", &SURVIVORS, kills);
         run("stops", &FORGETFUL, stops);
         run("losses", &FORGETFUL, losses);
+        run("cuts", &DURABLE, cuts);
     }));
     if outcome.is_ok() {
         return ExitCode::SUCCESS;

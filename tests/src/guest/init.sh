@@ -20,6 +20,10 @@ file_system() {
     done
     wait
     cp -r /bin /modules "/$1/" || failed "copying"
+    for seed in 1 2 3; do
+        spillway-guest exercise "/$1/exercised$seed" 8388608 "$seed" 100 2> /exercise \
+            || failed "exercising $1: $(tail -n 3 /exercise | tr '\n' ' ')"
+    done
     (cd "/$1" && find . -type f | sort | xargs md5sum) > /before
     rm "/$1/file2" && sync && fstrim "/$1" || failed "fstrim"
     umount "/$1" || failed "umount"

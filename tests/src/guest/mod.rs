@@ -1,17 +1,17 @@
-//! A guest of QEMU that has a device by vhost-user: its file systems, a resize under it, and servers that are killed while it writes.
+//! A guest of QEMU that has a device by vhost-user: its file systems, a resize under it, servers that are killed while it writes, and power cuts.
 //!
 //! The guest is an [`emulated`](crate::emulated) machine with two processors, and so two queues.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::process::Signal;
 
 use crate::emulated::{Machine, Recipe, System};
-use crate::killed::Served;
-use crate::versions::Blocks;
-use crate::{Launch, Scratch, Server};
+use crate::killed::{Served, enough};
+use crate::versions::{Blocks, Step};
+use crate::{Drive, Launch, Scratch, Server};
 
 /// What the guest boots.
 pub const RECIPE: Recipe = Recipe {
@@ -34,6 +34,10 @@ const STEPS_BETWEEN_KILLS: u64 = 700;
 
 /// Steps of each writer where the server is killed once: those that were told of no loss go on to their end.
 const STEPS_OF_LOSS: u64 = 400;
+
+/// Power cuts in a row, and disks that lose half of what was not flushed.
+const CUTS: u64 = 3;
+const LOSING: &str = "lost_percent = 50";
 
 /// A stack under a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +63,9 @@ pub const SURVIVORS: [Stack; 2] = [Stack::Uncached, Stack::Committed];
 /// Stacks that lose what no flush has covered.
 pub const FORGETFUL: [Stack; 2] = [Stack::Disk, Stack::Cache];
 
+/// Stacks whose disks lose their power.
+pub const DURABLE: [Stack; 3] = [Stack::Uncached, Stack::Disk, Stack::Cache];
+
 struct Fixture {
     launch: Launch,
     socket: PathBuf,
@@ -74,12 +81,16 @@ impl Fixture {
             path
         };
         let (origin, cache) = (file("origin", SIZE), file("cache", SIZE / 4));
+        Self::over(stack, folder, &origin, &cache)
+    }
+
+    fn over(stack: Stack, folder: Arc<Scratch>, origin: &Path, cache: &Path) -> Self {
         let launch = match stack {
             Stack::Ram => Launch::ram("320M"),
-            Stack::Disk => Launch::disk(folder, &origin),
-            Stack::Uncached => Launch::disk(folder, &origin).with("--page-cache", "none"),
-            Stack::Cache => Launch::cache(folder, &origin, &cache),
-            Stack::Committed => Launch::cache(folder, &origin, &cache).with("--ack", "committed"),
+            Stack::Disk => Launch::disk(folder, origin),
+            Stack::Uncached => Launch::disk(folder, origin).with("--page-cache", "none"),
+            Stack::Cache => Launch::cache(folder, origin, cache),
+            Stack::Committed => Launch::cache(folder, origin, cache).with("--ack", "committed"),
         };
         let socket = launch.folder().join("guest.sock");
         let launch = launch.with("--name", "guest").with("--vhost-user", &socket);
@@ -141,20 +152,15 @@ fn ends(system: &System, stack: Stack, signal: Signal) {
     let fixture = Fixture::new(stack);
     let mut server = fixture.start();
     let (mut served, mut ends) = (Served::new(BLOCKS), 0);
-    let words = format!("job=write block={} each={} round=0 count={STEPS}", BLOCKS.size, BLOCKS.each);
-    let machine = fixture.boot(system, &words);
+    let machine = fixture.boot(system, &writing(0, STEPS));
     machine.says("device");
-    let writers = served.writers();
-    let mut steps: Vec<_> = writers.iter().map(|written| written.steps(0)).collect();
+    let mut witness = Witness::new(&mut served, 0);
     for heard in 1.. {
         let line = machine.line().expect("the machine is on");
-        let (word, writer) = line.split_once(' ').unwrap_or((&line, ""));
-        match (word, writer.parse::<usize>()) {
-            ("step", Ok(writer)) => writers[writer].done(&steps[writer].next().expect("they have no end")),
-            ("flushed", Ok(writer)) => writers[writer].flushed(),
-            ("ended", _) => break,
-            _ => panic!("the guest said {line}"),
+        if line == "ended" {
+            break;
         }
+        witness.hear(&line);
         if heard % STEPS_BETWEEN_KILLS == 0 {
             server.signal(signal);
             server.ends();
@@ -169,12 +175,62 @@ fn ends(system: &System, stack: Stack, signal: Signal) {
     served.check(&device);
 }
 
+/// What the guest is to do, so that each writer does so many steps of a round.
+fn writing(round: u64, count: u64) -> String {
+    format!("job=write block={} each={} round={round} count={count}", BLOCKS.size, BLOCKS.each)
+}
+
+/// Hears what the guest's writers have done.
+struct Witness<'a> {
+    served: &'a mut Served,
+    steps: Vec<Box<dyn Iterator<Item = Step>>>,
+}
+
+impl<'a> Witness<'a> {
+    fn new(served: &'a mut Served, round: u64) -> Self {
+        let steps = served.writers().iter().map(|written| Box::new(written.steps(round)) as Box<_>).collect();
+        Self { served, steps }
+    }
+
+    fn hear(&mut self, line: &str) {
+        let (word, writer) = line.split_once(' ').unwrap_or((line, ""));
+        match (word, writer.parse::<usize>()) {
+            ("step", Ok(writer)) => {
+                let step = self.steps[writer].next().expect("they have no end");
+                self.served.writers()[writer].done(&step);
+            }
+            ("flushed", Ok(writer)) => self.served.writers()[writer].flushed(),
+            _ => panic!("the guest said {line}"),
+        }
+    }
+}
+
+/// The guest, the server and the disks lose their power while the guest writes: what a flush has covered is there afterwards. Needs root.
+pub fn cuts(system: &System, stack: Stack) {
+    let mut drives = [Drive::new("8M", &format!("torn = 0, {LOSING}")), Drive::new("3M", LOSING)];
+    let fixture = Fixture::over(stack, Arc::default(), drives[0].path(), drives[1].path());
+    let mut served = Served::new(BLOCKS);
+    for round in 0..CUTS {
+        let mut server = served.look(fixture.launch.clone());
+        let machine = fixture.boot(system, &writing(round, u64::MAX));
+        machine.says("device");
+        let mut witness = Witness::new(&mut served, round);
+        (0..enough(round)).for_each(|_| witness.hear(&machine.line().expect("the machine is on")));
+        machine.kill().iter().for_each(|line| witness.hear(line));
+        server.signal(Signal::KILL);
+        server.ends();
+        drives.iter().for_each(|drive| drive.cut_power(round));
+        drives.iter_mut().for_each(Drive::power_on);
+    }
+    served.look(fixture.launch);
+    println!("    {stack:?}: {CUTS} cuts");
+}
+
 /// Kills the server while the guest writes: the guest is told that writes were lost.
 pub fn losses(system: &System, stack: Stack) {
     let fixture = Fixture::new(stack);
     let mut server = fixture.start();
-    let words = format!("job=write block={} each={} round=0 count={STEPS_OF_LOSS}", BLOCKS.size, BLOCKS.each);
-    let machine = fixture.boot(system, &words);
+    let machine = fixture.boot(system, &writing(0, STEPS_OF_LOSS));
     machine.says("device");
     (0..STEPS_BETWEEN_KILLS).for_each(|_| _ = machine.line().expect("the machine is on"));
     server.signal(Signal::KILL);
