@@ -4,15 +4,17 @@
 
 use std::fs::File;
 use std::io::{Error, ErrorKind};
+use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use memmap2::MmapMut;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::io::Errno;
 use virtio_driver::{
     EventFd, QueueNotifier, VhostUser, VirtioBlkConfig, VirtioBlkFeatureFlags, VirtioBlkQueue,
     VirtioBlkTransport, VirtioFeatureFlags,
@@ -53,6 +55,8 @@ pub struct FrontEnd {
     transport: Box<VirtioBlkTransport>,
     memory: MmapMut,
     file: File,
+    /// Watches the calls of all queues for new writes, so that none has to be read.
+    calls: OwnedFd,
 }
 
 impl FrontEnd {
@@ -82,8 +86,13 @@ impl FrontEnd {
             let (kick, call) = (transport.get_submission_notifier(index), transport.get_completion_fd(index));
             Queue { queue, kick, call }
         };
-        let queues = made.into_iter().enumerate().map(queue).collect();
-        Ok(Self { queues, transport, memory, file })
+        let queues: Vec<Queue> = made.into_iter().enumerate().map(queue).collect();
+        let calls = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for queue in &queues {
+            let news = epoll::EventFlags::IN | epoll::EventFlags::ET;
+            epoll::add(&calls, &*queue.call, epoll::EventData::new_u64(0), news)?;
+        }
+        Ok(Self { queues, transport, memory, file, calls })
     }
 
     /// Bytes of the device.
@@ -109,6 +118,13 @@ impl FrontEnd {
 
     /// Adds a request, which will be known as `context`, and kicks the device where it wants that.
     pub fn submit(&mut self, queue: usize, request: Request, context: usize) -> Result<(), Error> {
+        self.add(queue, request, context)?;
+        self.kick(queue)
+    }
+
+    /// Adds a request, which will be known as `context`. [`FrontEnd::kick`] tells the device of all that were
+    /// added.
+    pub fn add(&mut self, queue: usize, request: Request, context: usize) -> Result<(), Error> {
         let one = &mut self.queues[queue];
         match request {
             Request::Read(at, range) => one.queue.read(at, &mut self.memory[range], context)?,
@@ -117,16 +133,39 @@ impl FrontEnd {
             Request::Discard(at, len) => one.queue.discard(at, len, context)?,
             Request::Flush => one.queue.flush(context)?,
         }
-        if one.queue.avail_notif_needed() {
-            one.kick.notify()?;
-        }
         Ok(())
+    }
+
+    /// Kicks the device where it wants to hear of what was added since the last kick.
+    pub fn kick(&mut self, queue: usize) -> Result<(), Error> {
+        let queue = &mut self.queues[queue];
+        if queue.queue.avail_notif_needed() { queue.kick.notify() } else { Ok(()) }
     }
 
     /// What has been answered: contexts, and 0 or a negative errno.
     pub fn answers(&mut self, queue: usize) -> Vec<(usize, i32)> {
+        let mut answers = Vec::new();
+        self.reap(queue, &mut answers);
+        answers
+    }
+
+    /// Appends to `answers` what has been answered: contexts, and 0 or a negative errno.
+    pub fn reap(&mut self, queue: usize, answers: &mut Vec<(usize, i32)>) {
         let queue = &mut self.queues[queue].queue;
-        queue.completions().map(|completion| (completion.context, completion.ret)).collect()
+        answers.extend(queue.completions().map(|completion| (completion.context, completion.ret)));
+    }
+
+    /// Sleeps until the device calls, on any queue. Returns at once where it has called since the last sleep,
+    /// and sometimes without a call; `TimedOut` where none comes for so long. Not to be mixed with
+    /// [`FrontEnd::wait`], which takes the calls away.
+    pub fn sleep(&self, patience: Duration) -> Result<(), Error> {
+        let limit = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: 0 };
+        let mut news = [MaybeUninit::uninit(); 16];
+        match epoll::wait(&self.calls, &mut news, Some(&limit)) {
+            Ok(([], _)) => Err(ErrorKind::TimedOut.into()),
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     /// Waits until something was answered, by interrupts alone. `TimedOut` where none comes for so long.

@@ -22,6 +22,7 @@ mod report;
 mod scale;
 mod spill;
 mod streams;
+mod vhost;
 mod writecache;
 mod zones;
 mod zram;
@@ -33,6 +34,9 @@ use anyhow::{Result, bail};
 const USAGE: &str = "\
 cargo xtask bench nbd [ROUNDS]        fio over NBD beside nbdkit, qemu-nbd, a server without storage and, as root,
                                       the kernel's zram (5 rounds)
+cargo xtask bench vhost [ROUNDS [PART]]
+                                      vhost-user beside NBD, qemu-storage-daemon and, as root, the
+                                      kernel's zram (5 rounds; part: fairness)
 cargo xtask bench fuse [ROUNDS]       fio on loop devices over files: a mount beside nbdfuse over nbdkit; as root (5 rounds)
 cargo xtask bench zram [ROUNDS [PART]]  in process: beside bare lz4 and the kernel's zram; bursts that are deferred; memory for
                                       real pages, and once they are recompressed (5 rounds; part: codec, bursts, memory or
@@ -81,6 +85,9 @@ fn run(words: &[&str]) -> Result<()> {
     match words {
         ["nbd"] => nbd::run(5),
         ["nbd", rounds] => nbd::run(rounds.parse()?),
+        ["vhost"] => vhost::run(5, None),
+        ["vhost", rounds] => vhost::run(rounds.parse()?, None),
+        ["vhost", rounds, part] => vhost::run(rounds.parse()?, Some(part)),
         ["fuse"] => fuse::run(5),
         ["fuse", rounds] => fuse::run(rounds.parse()?),
         ["zram"] => zram::run(5, None),

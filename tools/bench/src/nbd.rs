@@ -55,9 +55,9 @@ const PEERS: usize = 3;
 
 /// Microseconds of the codec alone.
 #[derive(Clone, Copy)]
-struct Codec {
-    compress: f64,
-    decompress: f64,
+pub(crate) struct Codec {
+    pub(crate) compress: f64,
+    pub(crate) decompress: f64,
 }
 
 impl Codec {
@@ -116,7 +116,7 @@ fn one_round(contenders: &[Contender], round: usize) -> Result<Vec<f64>> {
 }
 
 /// A figure, if it was measured.
-fn shown(figure: f64, decimals: usize) -> String {
+pub(crate) fn shown(figure: f64, decimals: usize) -> String {
     if figure.is_nan() { "-".into() } else { format!("{figure:.decimals$}") }
 }
 
@@ -220,7 +220,7 @@ fn at_depth_64(server: &Contender, codec: Codec, rounds: Rounds) -> Result<()> {
 }
 
 /// What a page of fio's kind costs outside any server.
-fn codec_micros(rounds: Rounds) -> Result<Codec> {
+pub(crate) fn codec_micros(rounds: Rounds) -> Result<Codec> {
     let set = pages::half(16 << 20);
     let mut packed = vec![vec![0u8; 2 * PAGE]; set.count()];
     let mut page = vec![0u8; PAGE];
@@ -274,9 +274,14 @@ fn start(folder: &Path, peer: Option<&KernelZram>) -> Result<Vec<Contender>> {
     Ok(all)
 }
 
+/// Where a server listens that [`server`] starts.
+pub(crate) fn socket_of(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{}.sock", name.replace([' ', ','], "-")))
+}
+
 /// Starts a server; the word `SOCKET` stands for the path of its socket.
 pub(crate) fn server(name: &'static str, folder: &Path, export: &str, words: &[&str]) -> Result<Contender> {
-    let socket = folder.join(format!("{}.sock", name.replace([' ', ','], "-")));
+    let socket = socket_of(folder, name);
     let path = socket.to_string_lossy().into_owned();
     let mut command = Command::new(words[0]);
     command.args(words[1..].iter().map(|word| if *word == "SOCKET" { path.as_str() } else { word }));
@@ -284,12 +289,19 @@ pub(crate) fn server(name: &'static str, folder: &Path, export: &str, words: &[&
     let child = command.spawn().with_context(|| format!("{} cannot be started: install it", words[0]))?;
     let target = vec!["--ioengine=nbd".into(), format!("--uri=nbd+unix:///{export}?socket={path}")];
     let contender = Contender { name, child: Some(child), target, takes: |_| true };
+    await_listener(&socket, name)?;
+    Ok(contender)
+}
+
+/// Waits until a connection to `socket`, on which the server of this `name` is to listen, succeeds.
+pub(crate) fn await_listener(socket: &Path, name: &str) -> Result<()> {
     let start = Instant::now();
-    while UnixStream::connect(&socket).is_err() {
+    while UnixStream::connect(socket).is_err() {
+        let path = socket.display();
         ensure!(start.elapsed() < Duration::from_secs(20), "{name} does not listen on {path}");
         std::thread::sleep(Duration::from_millis(10));
     }
-    Ok(contender)
+    Ok(())
 }
 
 /// The server, built for release beside this program.

@@ -352,6 +352,6 @@ mod tests {
         }
         let left: Vec<usize> = memory.zones.iter().map(|zone| zone.free.len()).collect();
         assert_eq!(left, [min(0), min(1) + LEFT_ALONE[1], min(2) + LEFT_ALONE[2]]);
-        assert_eq!(low, (0..ZONES).map(|zone| self::low(zone) - min(zone)).sum());
+        assert_eq!(low, (0..ZONES).map(|zone| self::low(zone) - min(zone)).sum::<usize>());
     }
 }

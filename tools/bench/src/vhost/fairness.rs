@@ -1,0 +1,120 @@
+//! What a client of NBD gets beside a busy neighbour: a guest's queue, or another client of NBD.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+
+use super::cases::Case;
+use super::contenders::{Way, as_client, as_guest, fill_ours, start_ours};
+use super::generator::lasting;
+use crate::nbd::{Folder, MILLIS, WARM_MILLIS};
+use crate::report::{Rounds, drawn_order, median, ratio, table};
+
+/// What is measured.
+const BYSTANDER: Case = Case::small("4K reads, depth 16", false, 16);
+
+/// What keeps its queue or socket full meanwhile.
+const NEIGHBOURS: [Case; 2] =
+    [Case::small("4K reads, depth 64", false, 64), Case::small("4K writes, depth 64", true, 64)];
+
+/// Exports: of a server whose only worker both share, and of one with a worker for each processor.
+const SERVERS: [(&str, &str, &[&str]); 2] =
+    [("one", "one worker", &["--workers", "1"]), ("all", "a worker for each processor", &[])];
+
+/// A neighbour has reached its pace after this time.
+const HEAD_START: Duration = Duration::from_millis(200);
+
+/// What the bystander has beside it.
+struct Company {
+    name: String,
+    neighbour: Option<(Way, Case)>,
+}
+
+pub(super) fn compare(rounds: Rounds) -> Result<()> {
+    let folder = Folder::new()?;
+    for (export, name, more) in SERVERS {
+        let _server = start_ours(&folder.0, export, more)?;
+        fill_ours(&folder.0, export)?;
+        let companies = companies(&folder, export);
+        let client = as_client(&folder.0, export);
+        let figures = rounds.measure(|round| {
+            eprintln!("{name}, round {round} of {}", rounds.count);
+            one_round(&client, &companies, round)
+        })?;
+        show(name, &companies, &figures, rounds);
+    }
+    Ok(())
+}
+
+/// Nobody; then for each kind of neighbour one by vhost-user and one by NBD.
+fn companies(folder: &Folder, export: &'static str) -> Vec<Company> {
+    let beside = |way: &str, case: &Case, neighbour| Company {
+        name: format!("beside {way}, {}", case.name),
+        neighbour: Some((neighbour, *case)),
+    };
+    let both = |case: &Case| {
+        [
+            beside("vhost-user", case, as_guest(&folder.0, export, 1)),
+            beside("NBD", case, as_client(&folder.0, export)),
+        ]
+    };
+    let alone = Company { name: "alone".into(), neighbour: None };
+    std::iter::once(alone).chain(NEIGHBOURS.iter().flat_map(both)).collect()
+}
+
+/// Requests a second of the bystander in each company, then of its neighbour.
+fn one_round(client: &Way, companies: &[Company], round: usize) -> Result<Vec<f64>> {
+    let mut figures = vec![f64::NAN; 2 * companies.len()];
+    let time = Duration::from_millis(if round == 0 { WARM_MILLIS } else { MILLIS });
+    for turn in drawn_order(companies.len(), round) {
+        let seed = (round * companies.len() + turn) as u64;
+        let bystander = || Ok(client.generator(BYSTANDER, seed)?.drive(lasting(time))?.rate());
+        match &companies[turn].neighbour {
+            None => figures[turn] = bystander()?,
+            Some((way, case)) => {
+                let (rate, neighbour) = beside(way, *case, !seed, bystander)?;
+                (figures[turn], figures[companies.len() + turn]) = (rate, neighbour);
+            }
+        }
+    }
+    Ok(figures)
+}
+
+/// What `bystander` returns while a neighbour keeps its way full, and the neighbour's requests a second.
+fn beside(way: &Way, case: Case, seed: u64, bystander: impl Fn() -> Result<f64>) -> Result<(f64, f64)> {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let neighbour =
+            scope.spawn(|| way.generator(case, seed)?.drive(|_| !is_over.load(Ordering::Relaxed)));
+        thread::sleep(HEAD_START);
+        let rate = bystander();
+        is_over.store(true, Ordering::Relaxed);
+        let neighbour = neighbour.join().map_err(|_| anyhow!("the neighbour has panicked"))??;
+        Ok((rate?, neighbour.rate()))
+    })
+}
+
+fn show(name: &str, companies: &[Company], figures: &[Vec<f64>], rounds: Rounds) {
+    let (rates, neighbours) = figures.split_at(companies.len());
+    let rows = companies.iter().enumerate().map(|(index, company)| {
+        let busy = company.neighbour.is_some();
+        let is_guest = matches!(company.neighbour, Some((Way::Guest { .. }, _)));
+        let figure = |is_there: bool, figure: f64, decimals: usize| {
+            if is_there { format!("{figure:.decimals$}") } else { "-".into() }
+        };
+        // The same neighbour by NBD follows the one by vhost-user.
+        let to_nbd = if is_guest { ratio(&rates[index], &rates[index + 1]) } else { f64::NAN };
+        vec![
+            company.name.clone(),
+            figure(true, median(&rates[index]) / 1e3, 1),
+            figure(busy, ratio(&rates[index], &rates[0]), 2),
+            figure(is_guest, to_nbd, 2),
+            figure(busy, median(&neighbours[index]) / 1e3, 1),
+        ]
+    });
+    let title = format!("A client of NBD ({}) beside a neighbour, {name}", BYSTANDER.name);
+    let head = ["", "thousand requests a second", "of alone", "of beside NBD", "the neighbour's"];
+    table(&rounds.title(&title), &head, &rows.collect::<Vec<_>>());
+}
