@@ -195,7 +195,7 @@ impl<'a> Machine<'a> {
         let at = self.chance.below(QUEUES * QUEUE_LEN);
         for _ in 0..self.chance.spread(32) {
             let near = (at + self.chance.below(64)).min(QUEUES * QUEUE_LEN - 1);
-            // Not in flags or the number behind them, which with a queue's entries could be a header.
+            // Even, as no kind of request is that changes anything: what lies here may be taken for a header.
             let byte = self.chance.bits() as u8 & !1;
             self.put(near, &[byte]);
         }
