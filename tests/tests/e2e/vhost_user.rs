@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -237,6 +239,24 @@ fn memory_that_is_taken_away_costs_its_queue_alone() {
     assert_eq!(again.ask(0, Request::Read(0, 0..4096), PATIENCE).unwrap(), 0);
     assert!(again.memory()[..4096] == [3; 4096]);
     assert!(server.lives());
+}
+
+/// The log has a line about the first of many, and one after somebody has left in order.
+#[test]
+fn a_front_end_that_breaks_the_rules_again_and_again_does_not_fill_the_log() {
+    let server = ram();
+    let break_rules = || {
+        let mut wire = UnixStream::connect(server.folder().join("guest.sock")).unwrap();
+        wire.write_all(&[0xff; 12]).unwrap();
+        assert_eq!(wire.read(&mut [0; 1]).unwrap(), 0, "it is disconnected");
+    };
+    let said = || server.log().matches("the front end is disconnected").count();
+    (0..20).for_each(|_| break_rules());
+    until("the log has it", || (said() > 0).then_some(()));
+    drop(connect(&server, 1, Without::default()));
+    break_rules();
+    until("the log has the next one too", || (said() > 1).then_some(()));
+    assert_eq!(said(), 2, "{}", server.log());
 }
 
 #[test]

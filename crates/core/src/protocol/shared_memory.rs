@@ -50,7 +50,8 @@ pub trait SharedMemory: Send + Sync {
 
 /// A queue of requests in shared memory.
 pub trait Queue {
-    /// Takes requests, lets those under way progress and puts answers into the ring, until the turn is spent. Answers wake the task.
+    /// Takes requests, lets those under way progress and puts answers into the ring, until the turn is spent or the front end is to hear of
+    /// them. Answers wake the task.
     fn poll(&mut self, context: &mut Context<'_>);
 
     /// Whether the front end is to be interrupted for what was answered since the last call.

@@ -32,6 +32,12 @@ const UNSENT: usize = 0;
 /// Pieces of memory that the requests of a queue may have in all, beyond those that each has room for: from then on no other is taken.
 const SEGMENTS_HELD_MAX: usize = 2048;
 
+/// Fewest requests in a row after which the front end is told of answers, where so many come in a row.
+const ROUND_MIN: usize = 4;
+
+/// It is told when so many requests wait: they keep this side busy until it has awoken and added more. While more of them wait, it can sleep.
+const AHEAD: usize = 24;
+
 const CUT_OFF: Broken = Broken("memory that was shared is gone: its file was cut off");
 
 /// A request that is under way.
@@ -123,13 +129,26 @@ impl BlockQueue {
         Ok(taken)
     }
 
-    fn take_all(&mut self, memory: &GuestMemory) -> Result<(), Broken> {
-        while !work::spent() && self.admits() {
+    /// Takes requests until the front end is to hear of answers, and to go on, while those that wait are carried out.
+    fn take_some(&mut self, memory: &GuestMemory) -> Result<(), Broken> {
+        for taken in 1.. {
+            if work::spent() || !self.admits() {
+                break;
+            }
             let Some(chain) = self.take(memory)? else { break };
             work::spend(work::REQUEST);
             self.begin(memory, chain)?;
+            if taken >= ROUND_MIN && self.waiting(memory)? <= AHEAD {
+                break;
+            }
         }
         Ok(())
+    }
+
+    /// Requests that can be taken.
+    fn waiting(&self, memory: &GuestMemory) -> Result<usize, Broken> {
+        let available = self.ring.as_ref().map_or(Ok(0), |ring| ring.waiting(memory))?;
+        Ok(self.left_over.len() + usize::from(available))
     }
 
     /// Begins a request, or answers one that cannot be carried out.
@@ -253,7 +272,7 @@ impl BlockQueue {
     }
 
     fn round(&mut self, memory: &GuestMemory, context: &mut Context<'_>) -> Result<(), Broken> {
-        self.take_all(memory)?;
+        self.take_some(memory)?;
         self.pipeline.collect(context);
         while let Some((ticket, outcome)) = self.pipeline.next_answer() {
             self.answer(memory, &ticket, outcome)?;

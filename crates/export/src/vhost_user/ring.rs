@@ -147,13 +147,17 @@ impl Ring {
         head < self.layout.size
     }
 
-    /// Whether something is available that is not taken.
-    pub(crate) fn has_more(&self, memory: &GuestMemory) -> Result<bool, Broken> {
-        let ahead = memory.load(self.layout.available + 2)?.wrapping_sub(self.next_available);
-        match ahead <= self.layout.size {
-            true => Ok(ahead > 0),
+    /// Requests that are available and not taken.
+    pub(crate) fn waiting(&self, memory: &GuestMemory) -> Result<u16, Broken> {
+        let waiting = memory.load(self.layout.available + 2)?.wrapping_sub(self.next_available);
+        match waiting <= self.layout.size {
+            true => Ok(waiting),
             false => Err(Broken("it makes more requests available than the queue has entries")),
         }
+    }
+
+    fn has_more(&self, memory: &GuestMemory) -> Result<bool, Broken> {
+        Ok(self.waiting(memory)? > 0)
     }
 
     /// Takes the next request.
@@ -230,6 +234,9 @@ impl Ring {
 
     /// The driver is to kick with the next request. False where there is one already.
     pub(crate) fn arm(&mut self, memory: &GuestMemory) -> Result<bool, Broken> {
+        if self.has_more(memory)? {
+            return Ok(false);
+        }
         if self.event_index {
             let place = self.layout.used + 4 + 8 * u64::from(self.layout.size);
             memory.store(place, self.next_available)?;

@@ -12,6 +12,7 @@ use spillway_core::shared_memory::{self, Events, Queue};
 use spillway_core::sync::{AtomicBool, Mutex, Ordering, WaitList};
 use spillway_core::{LocalFuture, Shutdown, work};
 
+use super::complaints::Complaints;
 use super::event;
 use crate::runtime::op::{Awaited, Event, shortage_passes};
 use crate::runtime::pool::Seat;
@@ -63,6 +64,7 @@ pub(super) struct Descriptors {
     pub(super) call: EventSlot,
     pub(super) error: EventSlot,
     pub(super) name: String,
+    pub(super) complaints: Arc<Complaints>,
 }
 
 /// The same on the thread that waits for kicks.
@@ -87,7 +89,8 @@ impl Events for Signals {
 
     fn report(&mut self, why: &'static str) {
         let name = &self.all.name;
-        tracing::error!("{name}: {why}; the queue has stopped until the front end starts it anew");
+        let said = format!("{name}: {why}; the queue has stopped until the front end starts it anew");
+        self.all.complaints.say(&said);
         tell(&self.all.error);
     }
 
@@ -99,14 +102,15 @@ impl Events for Signals {
             self.pause = None;
         }
         loop {
-            let waiting = self.kicked.as_mut().is_some_and(|kicked| !kicked.holds(context));
-            if waiting {
+            let kick = &self.all.kick;
+            let kicked = self.kicked.get_or_insert_with(|| Awaited::new(kick, Event::Readable));
+            if !kicked.holds(context) {
                 return false;
             }
             self.kicked = None;
-            match event::take(&self.all.kick) {
+            match event::take(kick) {
                 Ok(true) => return true,
-                Ok(false) => self.kicked = Some(Awaited::new(&self.all.kick, Event::Readable)),
+                Ok(false) => {}
                 Err(errno) => {
                     let name = &self.all.name;
                     tracing::debug!("{name}: the system does not say whether there was a kick: {errno}");

@@ -10,6 +10,7 @@ use spillway_core::shared_memory::{Conversation, EventOf, HEAD_LEN, Host, NewQue
 use spillway_core::sync::{AtomicBool, Mutex, Ordering, WaitList};
 use spillway_core::{Error, LocalFuture, Phase, Shutdown};
 
+use super::complaints::Complaints;
 use super::descriptors::{Gone, Wire, send_now};
 use super::event;
 use super::mapping::Mapping;
@@ -34,6 +35,7 @@ struct Hall {
     name: String,
     shutdown: Arc<Shutdown>,
     channel: Mutex<Option<OwnedFd>>,
+    complaints: Arc<Complaints>,
     gone: AtomicBool,
     left: WaitList,
 }
@@ -56,6 +58,7 @@ pub fn serve_vhost(
         name: name.to_owned(),
         shutdown: Arc::default(),
         channel: Mutex::default(),
+        complaints: Arc::default(),
         gone: AtomicBool::new(false),
         left: WaitList::default(),
     });
@@ -104,21 +107,16 @@ impl Drop for Serving {
 
 async fn serve_all(serving: Serving, listener: Listener, new_conversation: NewConversation) {
     let hall = serving.0.clone();
-    let mut said = false;
     while hall.shutdown.phase() == Phase::Serving {
         match listener.accept() {
             Ok((socket, _)) => {
                 let mut conversation = new_conversation();
                 let taken = conversation.introduce(peer_of(&socket));
-                // A front end tries again and again.
-                if !taken && !std::mem::replace(&mut said, true) {
-                    let why = "the device has no size, or one client has it alone";
-                    tracing::warn!("device {}: a front end is sent away: {why}", hall.name);
-                }
                 if taken {
-                    said = false;
                     converse(&hall, socket, conversation).await;
                 } else {
+                    let why = "the device has no size, or one client has it alone";
+                    hall.complaints.say(&format!("device {}: a front end is sent away: {why}", hall.name));
                     yield_now().await;
                 }
             }
@@ -147,10 +145,15 @@ async fn converse(hall: &Arc<Hall>, socket: OwnedFd, mut conversation: Box<dyn C
     *hall.channel.lock() = None;
     drop((wire, conversation));
     match ended {
-        Some(error) => {
-            tracing::warn!("device {}: the front end is disconnected: {}", hall.name, error.message())
+        Some(error) => hall.complaints.say(&format!(
+            "device {}: the front end is disconnected: {}",
+            hall.name,
+            error.message()
+        )),
+        None => {
+            hall.complaints.forget();
+            tracing::info!("device {}: the front end has left", hall.name);
         }
-        None => tracing::info!("device {}: the front end has left", hall.name),
     }
 }
 
@@ -272,7 +275,9 @@ impl Host for Rings {
         assert!(slot.running.is_none(), "queue {index} is started twice");
         let kick = slot.kick.clone().expect("a queue is started by its kick");
         let name = format!("device {}, queue {index}", hall.name);
-        let descriptors = Descriptors { kick, call: slot.call.clone(), error: slot.error.clone(), name };
+        let complaints = hall.complaints.clone();
+        let descriptors =
+            Descriptors { kick, call: slot.call.clone(), error: slot.error.clone(), name, complaints };
         let running = Running::new();
         slot.running = Some(running.clone());
         // Each where there is least to do: queues of a device are spread, and those of several devices.

@@ -244,6 +244,21 @@ fn a_queue_that_stops_answers_what_it_has_taken_and_leaves_the_rest() {
 }
 
 #[test]
+fn a_front_end_hears_of_the_first_answers_before_the_last_request_is_taken() {
+    let (fixture, mut guest) = (Fixture::new(), Guest::new());
+    let mut queue = fixture.queue(&guest);
+    let all = usize::from(SIZE / 2);
+    (0..all).for_each(|_| drop(guest.request(FLUSH, 0, &[], 0)));
+    poll(&mut queue);
+    let first = guest.used().len();
+    assert!((1..all).contains(&first) && queue.interrupts(), "{first} of {all} were answered");
+    assert!(!queue.arm(), "the others wait for no kick");
+    poll(&mut queue);
+    assert_eq!(first + guest.used().len(), all);
+    assert!(!queue.interrupts() && queue.arm(), "nobody wants to hear of more");
+}
+
+#[test]
 fn a_queue_that_is_not_enabled_takes_nothing() {
     let (fixture, mut guest) = (Fixture::new(), Guest::new());
     let parts = fixture.parts(&guest);
