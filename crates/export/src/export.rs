@@ -28,6 +28,8 @@ pub struct Export {
     read_only: bool,
     clients: AtomicUsize,
     arrivals: AtomicU64,
+    /// How often it was reserved.
+    eras: AtomicU64,
     /// Who the clients are, by their tickets.
     peers: Mutex<BTreeMap<u64, Peer>>,
     /// Watched by sessions, by their tickets. It ends the clients of this export while others on the same socket stay.
@@ -55,6 +57,7 @@ impl Export {
             read_only: false,
             clients: AtomicUsize::new(0),
             arrivals: AtomicU64::new(0),
+            eras: AtomicU64::new(0),
             peers: Mutex::default(),
             shutdown: Shutdown::default(),
             left: WaitList::default(),
@@ -118,10 +121,15 @@ impl Export {
 
     /// Keeps clients away for as long as the guard lives; [`Kind::Busy`] while there are any, or another guard.
     pub fn reserve(self: &Arc<Self>) -> Result<Reserved, Kind> {
-        self.clients
-            .compare_exchange(0, RESERVED, Ordering::Acquire, Ordering::Relaxed)
-            .map(|_| Reserved(self.clone()))
-            .map_err(|_| Kind::Busy)
+        let reserved = self.clients.compare_exchange(0, RESERVED, Ordering::Acquire, Ordering::Relaxed);
+        reserved.map_err(|_| Kind::Busy)?;
+        self.eras.fetch_add(1, Ordering::Relaxed);
+        Ok(Reserved(self.clone()))
+    }
+
+    /// A number that changes when clients are kept away: what a client knew of a device in memory from before may be gone.
+    pub(crate) fn era(&self) -> u64 {
+        self.eras.load(Ordering::Relaxed)
     }
 
     /// Counts a client in, or `None` where the export is reserved or held, or has no size.

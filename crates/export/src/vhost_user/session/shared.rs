@@ -109,6 +109,8 @@ impl VhostUserSession {
         }
         let memory = host.map(one(files)?, offset, total_len(queues, size))?;
         let Config { server, buffered, .. } = self.config;
+        // After a reset it is as another server, which has lost the content.
+        let server = server.wrapping_add(self.export.era());
         let (unflushed, former) = Unflushed::open(memory.clone(), server, buffered);
         if let Former::Other { unflushed: lost } = former {
             self.follow(&unflushed, lost)?;
@@ -127,8 +129,8 @@ impl VhostUserSession {
         let device = self.export.name();
         if self.config.in_memory && !self.config.accept_empty {
             return Err(refused(format!(
-                "the content of {device} was lost with a former server, and this front end goes on with it: restart the guest, or give \
-                 --vhost-user-accept-empty"
+                "the content of {device} was lost with a former server or a reset, and this front end goes on with it: restart the guest, \
+                 or give --vhost-user-accept-empty"
             )));
         }
         if lost && !self.config.in_memory {

@@ -43,7 +43,11 @@ fn config() -> Config {
 
 impl FrontEnd {
     fn new(config: Config) -> Self {
-        let mut session = VhostUserSession::new(export(), config);
+        Self::of(&export(), config)
+    }
+
+    fn of(export: &Arc<Export>, config: Config) -> Self {
+        let mut session = VhostUserSession::new(export.clone(), config);
         assert!(session.introduce(Peer::Unknown));
         Self { session, host: ToyHost::default(), flags: 1 }
     }
@@ -190,18 +194,24 @@ fn heads_that_are_none_are_refused() {
     }
 }
 
-/// Whether the front end of server 1 may go on with server `next`, both of this configuration.
-fn follow(config: Config, next: u64) -> bool {
-    let mut first = FrontEnd::new(Config { server: 1, ..config });
+/// Whether the front end of server 1 may go on with server `next` of the same device, which was `reset` meanwhile.
+fn follow(config: Config, next: u64, reset: bool) -> bool {
+    let export = export();
+    let mut first = FrontEnd::of(&export, Config { server: 1, ..config });
     let asked = [&[0; 16][..], &1u16.to_ne_bytes(), &SIZE.to_ne_bytes(), &[0; 4]].concat();
     let made = first.ask(request::GET_INFLIGHT_FD, &asked, Vec::new()).unwrap();
     assert!(made.descriptor.is_some());
     let body = made.bytes[12..].to_vec();
     first.tell(request::SET_INFLIGHT_FD, &body, 1).unwrap();
+    let FrontEnd { session, host, .. } = first;
+    drop(session);
+    if reset {
+        drop(export.reserve().unwrap());
+    }
     // It tries again.
     let tries = [(); 2].map(|()| {
-        let mut next = FrontEnd::new(Config { server: next, ..config });
-        next.host.made = first.host.made.clone();
+        let mut next = FrontEnd::of(&export, Config { server: next, ..config });
+        next.host.made = host.made.clone();
         next.tell(request::SET_INFLIGHT_FD, &body, 1).is_ok()
     });
     assert_eq!(tries[0], tries[1], "another try ends as the first");
@@ -210,11 +220,12 @@ fn follow(config: Config, next: u64) -> bool {
 
 #[test]
 fn a_guest_goes_on_with_the_next_server_unless_the_content_is_gone() {
-    assert!(follow(config(), 2));
+    assert!(follow(config(), 2, false));
     let in_memory = Config { in_memory: true, ..config() };
-    assert!(!follow(in_memory, 2));
-    assert!(follow(in_memory, 1), "it is the same server");
-    assert!(follow(Config { accept_empty: true, ..in_memory }, 2));
+    assert!(!follow(in_memory, 2, false));
+    assert!(follow(in_memory, 1, false), "it is the same server");
+    assert!(!follow(in_memory, 1, true), "a reset has taken what the guest knows");
+    assert!(follow(Config { accept_empty: true, ..in_memory }, 2, true));
 }
 
 #[test]
