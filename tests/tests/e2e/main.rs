@@ -55,5 +55,6 @@ mod spill_reader;
 mod standard_streams;
 mod start;
 mod unmount;
+mod vhost_crate;
 mod vhost_user;
 mod write_cache;
