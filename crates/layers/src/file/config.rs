@@ -148,6 +148,20 @@ static ROWS: &[Attribute<Shown>] = &[
         ),
         |shown| Value::U64(shown.connection().unflushed),
     ),
+    Attribute::read(
+        Spec::gauge(
+            "read_latency",
+            Unit::Microseconds,
+            "How long reads take, on average: the last one counts for an eighth",
+        ),
+        |shown| Value::U64(shown.file.backing.latencies.read.micros()),
+    ),
+    Attribute::read(Spec::gauge("write_latency", Unit::Microseconds, "The same of writes"), |shown| {
+        Value::U64(shown.file.backing.latencies.write.micros())
+    }),
+    Attribute::read(Spec::gauge("flush_latency", Unit::Microseconds, "The same of flushes"), |shown| {
+        Value::U64(shown.file.backing.latencies.flush.micros())
+    }),
     Attribute::read(Spec::gauge("size", Unit::Bytes, "Size of the device"), |shown| {
         Value::U64(shown.file.geometry().size)
     }),

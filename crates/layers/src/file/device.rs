@@ -13,6 +13,7 @@ use spillway_core::{
 };
 
 use super::detached::{Detached, LEFT_BYTES};
+use super::latency::Latencies;
 use super::syncs::{Call, Syncs};
 
 /// Bytes of the buffer for memory that is not aligned well enough; longer requests go through it in pieces.
@@ -40,6 +41,7 @@ pub(super) struct Backing {
     zeroes: AtomicBool,
     syncs: Syncs,
     detached: Detached,
+    pub(super) latencies: Latencies,
 }
 
 impl File {
@@ -71,6 +73,7 @@ impl File {
             zeroes: AtomicBool::new(true),
             syncs: Syncs::new(&storage),
             detached: Detached::default(),
+            latencies: Latencies::default(),
             storage,
             env,
         };
@@ -90,7 +93,12 @@ impl BlockDevice for File {
     fn submit(&self, request: Request) -> Submission {
         let range = request.range;
         let backing = self.backing.clone();
-        let work = Box::pin(async move { backing.carry_out(request).await });
+        let work = Box::pin(async move {
+            let (op, began) = (request.op, backing.env.now());
+            let reply = backing.carry_out(request).await;
+            backing.latencies.note(op, backing.env.now() - began);
+            reply
+        });
         Answer::Pending(Box::pin(InFlight::new(&self.backing, range, LEFT_BYTES, work)))
     }
 

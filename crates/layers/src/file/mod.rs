@@ -22,6 +22,7 @@ mod config;
 mod detached;
 mod device;
 mod growing;
+mod latency;
 mod syncs;
 #[cfg(test)]
 mod tests;

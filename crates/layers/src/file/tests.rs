@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use spillway_core::contract::{self, Subject};
 use spillway_core::{
-    Answer, BlockDevice, BlockSize, ByteRange, IoBuf, Kind, Op, Reply, Request, Seam, Submission,
+    Answer, BlockDevice, BlockSize, ByteRange, Env, IoBuf, Kind, Op, Reply, Request, Seam, Submission,
 };
 use spillway_sim::disk::{Call, Disk, Effect, Fault, Latency, Medium, Plan};
 use spillway_sim::world::World;
@@ -99,6 +99,30 @@ fn a_flush_covers_what_others_had_acknowledged() {
         let again = House::over(house.disk.survivors(), &[], Latency::None);
         assert!(again.read(0, 8 << 12).iter().all(|&byte| byte == seed));
     }
+}
+
+#[test]
+fn it_tells_how_long_requests_take() {
+    let house = House::new(&[], Latency::Network);
+    let file = Arc::new(File::new(house.disk.clone(), house.world.clone()));
+    let seam = Seam::new(file.clone());
+    let latencies = || {
+        let all = &file.backing.latencies;
+        [all.read.micros(), all.write.micros(), all.flush.micros()]
+    };
+    assert_eq!(latencies(), [0; 3]);
+    let micros = |request| {
+        let before = house.world.now();
+        assert_eq!(house.world.run(seam.submit(request)).result, Ok(()));
+        (house.world.now() - before).as_micros() as u64
+    };
+    let first = micros(Request::write(0, filled(1, 4096)));
+    assert_eq!(latencies(), [0, first, 0]);
+    let flushed = micros(Request::flush());
+    let next = micros(Request::write(0, filled(1, 256 << 10)));
+    let [read, write, flush] = latencies();
+    assert_eq!((read, flush), (0, flushed));
+    assert!(write.abs_diff(first - first / 8 + next / 8) <= 1 && next != first, "{first} {next} {write}");
 }
 
 #[test]
