@@ -35,7 +35,7 @@ use spillway_io::rbd;
 use spillway_layers::options::Options;
 
 use crate::cli::plan::ServerPlan;
-use crate::cli::server_options::ServerConfig;
+use crate::cli::server_options::{Manner, ServerConfig};
 use crate::cli::{Cli, Command};
 use crate::exit::Exit;
 use crate::runtime_folder::RuntimeFolder;
@@ -79,16 +79,16 @@ fn carry_out(command: Command) -> Result<u8> {
 fn with_servers(command: Command, folder: RuntimeFolder) -> Result<u8> {
     match command {
         Command::Ram(options) => {
-            return serve(options.server.background(), || ServerPlan::ram(options), &folder);
+            return serve(options.server.manner(), || ServerPlan::ram(options), &folder);
         }
         Command::Disk(options) => {
-            return serve(options.server.background(), || ServerPlan::disk(options), &folder);
+            return serve(options.server.manner(), || ServerPlan::disk(options), &folder);
         }
         Command::Cache(options) => {
-            return serve(options.server.background(), || ServerPlan::cache(options), &folder);
+            return serve(options.server.manner(), || ServerPlan::cache(options), &folder);
         }
         Command::Serve(options) => {
-            return serve(options.server.background(), || ServerPlan::serve(options), &folder);
+            return serve(options.server.manner(), || ServerPlan::serve(options), &folder);
         }
         Command::Ls(options) => client::list(&folder, &options)?,
         Command::Get(options) => client::get(&folder.of_device(&options.device), options)?,
@@ -107,17 +107,16 @@ fn with_servers(command: Command, folder: RuntimeFolder) -> Result<u8> {
     Ok(Exit::Success as u8)
 }
 
-/// Serves in this process, or in one of its own in the background.
-fn serve(background: bool, plan: impl FnOnce() -> Result<ServerPlan>, folder: &RuntimeFolder) -> Result<u8> {
+/// Serves in this process, or in one of its own in the background; the exit code.
+fn serve(manner: Manner, plan: impl FnOnce() -> Result<ServerPlan>, folder: &RuntimeFolder) -> Result<u8> {
     let plan = plan()?;
     plan.check_sockets(folder)?;
-    if background && !daemon::is_child() {
+    if manner.background && !daemon::is_child() {
         return daemon::launch();
     }
     if daemon::is_child() {
         daemon::leave_session()?;
     }
     spillway_io::memory::return_what_is_freed();
-    server::run(plan, folder)?;
-    Ok(Exit::Success as u8)
+    server::run(plan, &manner.command, folder)
 }

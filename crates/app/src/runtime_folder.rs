@@ -211,6 +211,11 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     )))
 }
 
+/// The name that `template` stands for with this number: in place of its first '%'.
+pub(crate) fn numbered(template: &str, number: u32) -> String {
+    template.replacen('%', &number.to_string(), 1)
+}
+
 /// Refuses a path that the system cannot bind a socket to.
 pub(crate) fn check_socket_path(path: &Path) -> Result<()> {
     let len = path.as_os_str().len();

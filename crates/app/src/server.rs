@@ -11,10 +11,12 @@
 //! | `device`, `devices`, `opening`, `building`, `changes`, `shutdown` | its devices, how they begin, change and end |
 //! | `endpoints`, `listening`, `start_text` | where clients reach them, and what it says of that |
 //! | `mounting`, `occupants` | the devices as files; what keeps one busy |
+//! | `command` | a program that runs beside it |
 //!
-//! Order of the end: the mount goes, which is refused while a file below it is open; no new NBD clients; each device ends as
+//! Order of the end: the command ends; the mount goes, which is refused while a file below it is open; no new NBD clients; each device ends as
 //! [`shutdown`] says, all at once; control clients get their answers; sockets go away; threads end.
 
+use std::ffi::OsString;
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,16 +29,17 @@ use spillway_core::contract::block_on;
 use spillway_core::{Charge, Error, Job, Kind, Place};
 use spillway_export::Reserved;
 use spillway_export::control::added_name;
-use spillway_io::{Limits, Workers};
+use spillway_io::{Before, Limits, Workers};
 
 use crate::cli::plan::ServerPlan;
-use crate::exit::{Failure, refused};
+use crate::exit::{Exit, Failure, refused};
 use crate::memory::Memory;
 use crate::runtime_folder::RuntimeFolder;
 use crate::{daemon, log, system, words};
 
 mod building;
 mod changes;
+mod command;
 mod device;
 mod devices;
 mod endpoints;
@@ -52,6 +55,7 @@ mod start_text;
 mod starting;
 
 use building::{ADDED_CONNECTIONS_MAX, Builder, Built, Claim};
+use command::Running;
 use device::Device;
 use devices::Devices;
 use endpoints::{Endpoints, NbdFront};
@@ -65,15 +69,18 @@ const DEVICES_MAX: usize = 64;
 /// Pause between two looks whether the mount is still in use, once a signal has asked the server to stop.
 const UNMOUNT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves what `plan` says until asked to stop.
-pub(crate) fn run(plan: ServerPlan, folder: &RuntimeFolder) -> Result<()> {
+/// Serves what `plan` says until asked to stop, or until `command` ends, where there is one; the exit code.
+pub(crate) fn run(plan: ServerPlan, command: &[OsString], folder: &RuntimeFolder) -> Result<u8> {
     let (sender, events) = mpsc::channel();
+    let before = Before::now();
     system::raise_open_files();
     // Before the first thread, which is that of signals.
     system::become_io_flusher();
     signals::watch(sender.clone())?;
-    let server = Server::start(plan, folder, sender, events)?;
-    match server.say_ready(folder) {
+    let mut server = Server::start(plan, folder, sender, events)?;
+    let ready =
+        if command.is_empty() { server.say_ready(folder) } else { server.start_command(command, before) };
+    match ready {
         Ok(()) => server.run(),
         Err(error) => Err(server.fail(error)),
     }
@@ -92,6 +99,8 @@ struct Server {
     jobs: Vec<Job<Result<(), Error>>>,
     /// Why a device that has ended could not be flushed, the first one.
     failed: Option<Error>,
+    /// The program that runs beside it.
+    command: Option<Running>,
     to_self: Sender<Event>,
     events: Receiver<Event>,
     memory: Memory,
@@ -106,8 +115,8 @@ impl Server {
             // Dropped, it goes out of sight at least.
             self.mounting = None;
         }
-        match self.stop(None) {
-            Ok(()) => error,
+        match self.stop(None, None) {
+            Ok(_) => error,
             Err(failure) => error.context(failure),
         }
     }
@@ -172,6 +181,17 @@ impl Server {
         daemon::ready()
     }
 
+    /// Starts the program beside this server, in place of a start text.
+    fn start_command(&mut self, words: &[OsString], before: Before) -> Result<()> {
+        tracing::info!("{}", self.start_text(None));
+        let devices = self.devices.all();
+        let first = devices.first().context("a server has a device")?;
+        let file = first.file.as_deref().map(Path::as_os_str);
+        let environment = command::environment(first.name(), first.address.uri(first.name()), file);
+        self.command = Some(Running::start(words, before, environment, self.to_self.clone())?);
+        Ok(())
+    }
+
     fn start_text(&self, log: Option<&Path>) -> String {
         let devices = self.devices.all();
         let devices: Vec<&Device> = devices.iter().map(|device| &**device).collect();
@@ -179,20 +199,21 @@ impl Server {
         start_text::compose(&devices, &self.memory, self.workers.count(), &driver, log)
     }
 
-    /// Serves until a signal, a client, a failure or the last device's end stops the server.
-    fn run(mut self) -> Result<()> {
+    /// Serves until a signal, a client, a failure, the last device's end or that of the command stops the server.
+    fn run(mut self) -> Result<u8> {
         while let Ok(event) = self.events.recv() {
             match event {
                 Event::Signal(number) => {
                     tracing::info!("signal {number}: stopping");
-                    return Ok(self.stop(None)?);
+                    return Ok(self.stop(None, Some(number))?);
                 }
+                Event::CommandEnded => break,
                 Event::Failed(error) => {
                     tracing::error!("{}: stopping", error.message());
-                    return Ok(self.stop(None).and(Err(refused(error)))?);
+                    return Ok(self.stop(None, None).and(Err(refused(error)))?);
                 }
                 Event::Stop(reply) => match self.unmount() {
-                    Ok(()) => return Ok(self.stop(Some(reply))?),
+                    Ok(()) => return Ok(self.stop(Some(reply), None)?),
                     Err(error) => reply.done(Err(error)),
                 },
                 Event::StopDevice(device, reply) => self.stop_device(&device, reply),
@@ -214,7 +235,7 @@ impl Server {
                 break;
             }
         }
-        Ok(self.stop(None)?)
+        Ok(self.stop(None, None)?)
     }
 
     fn unmount(&mut self) -> Result<(), Error> {
@@ -313,10 +334,12 @@ impl Server {
         }
     }
 
-    /// Stops everything. The first failed flush is reported, of those too whose devices have ended before.
-    fn stop(mut self, reply: Option<ReplySender>) -> Result<(), Failure> {
+    /// Stops everything, first the command, which a `signal` may have been sent to; its exit code. The first failed flush is reported, of those
+    /// too whose devices have ended before.
+    fn stop(mut self, reply: Option<ReplySender>, signal: Option<i32>) -> Result<u8, Failure> {
         // Who has asked for something, or does so later, is answered that the server stops.
         self.events = mpsc::channel().1;
+        let code = self.command.take().map_or(Exit::Success as u8, |command| command.end(signal));
         self.unmount_in_time();
         assert!(self.mounting.is_none(), "devices end below a mount");
         let shared = self.endpoints.stop_shared();
@@ -334,7 +357,7 @@ impl Server {
         }
         self.endpoints.stop_control().into_iter().for_each(block_on);
         self.workers.stop();
-        flushed.map_err(Failure::from)
+        flushed.map(|()| code).map_err(Failure::from)
     }
 }
 

@@ -1,10 +1,15 @@
-//! Programs that end with the one that started them, however it ends.
+//! Programs that this one starts: they end with it, however it ends, and have what it had before it changed that for itself.
 
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, configure_io_flusher_behavior, getppid, getrlimit,
+    set_parent_process_death_signal, setrlimit,
+};
+
+use crate::signals::{is_ignored, leave};
 
 /// Has the program killed when the thread that starts it ends, for which the thread of `main` stands for the whole process.
 pub fn end_with_us(command: &mut Command) -> &mut Command {
@@ -16,4 +21,35 @@ pub fn end_with_us(command: &mut Command) -> &mut Command {
     };
     // SAFETY: between fork and exec only two system calls are made, and nothing is allocated.
     unsafe { command.pre_exec(ask) }
+}
+
+/// What a server changes for itself and programs of its user are to have as it was: the limit of open files, SIGTTOU, and whose memory the
+/// kernel finds without writing.
+#[derive(Clone, Copy)]
+pub struct Before {
+    open_files: Rlimit,
+    ignores_ttou: bool,
+}
+
+impl Before {
+    /// As it is now.
+    pub fn now() -> Self {
+        Self { open_files: getrlimit(Resource::Nofile), ignores_ttou: is_ignored(libc::SIGTTOU) }
+    }
+
+    /// Has the program find it so.
+    pub fn restore_for(self, command: &mut Command) -> &mut Command {
+        let Self { open_files, ignores_ttou } = self;
+        let restore = move || {
+            setrlimit(Resource::Nofile, open_files)?;
+            if !ignores_ttou {
+                leave(libc::SIGTTOU)?;
+            }
+            // Who may not do that has not done it.
+            let _ = configure_io_flusher_behavior(false);
+            Ok(())
+        };
+        // SAFETY: between fork and exec only system calls are made, and nothing is allocated.
+        unsafe { command.pre_exec(restore) }
+    }
 }

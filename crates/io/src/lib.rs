@@ -9,7 +9,7 @@
 //! | [`fuse`] | [`Mount`](fuse::Mount), [`MountServing`](fuse::MountServing): exchanges on a FUSE mount |
 //! | [`vhost`] | [`serve_vhost`](vhost::serve_vhost): conversations with virtual machine monitors, and queues in memory that these share |
 //! | [`patient`], [`signals`] | writing to who may not read, and signals that are ignored |
-//! | [`processes`], `child` | looks at other processes, of which none is waited for; [`end_with_us`]: programs that end with this one |
+//! | [`processes`], `child` | looks at other processes, of which none is waited for; [`end_with_us`], [`Before`]: programs that it starts |
 //! | [`mod@mutant`] | deliberate defects, of builds for tests alone |
 //!
 //! Futures of this crate live and die on the thread that polls them first. Nothing outside names the asynchronous runtime.
@@ -27,7 +27,7 @@ mod child;
 mod net;
 mod runtime;
 
-pub use child::end_with_us;
+pub use child::{Before, end_with_us};
 pub use file::{Direct, FileOptions, Footprint, Opened, identity_of, lock_file, open, program_of};
 pub use net::access::{Access, group_id};
 pub use net::dial::{Dialer, ServerAddress};

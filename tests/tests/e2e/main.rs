@@ -5,6 +5,7 @@
 
 mod attach;
 mod background;
+mod beside;
 mod budget;
 mod busy;
 mod cache_opening;

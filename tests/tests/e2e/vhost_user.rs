@@ -241,7 +241,7 @@ fn memory_that_is_taken_away_costs_its_queue_alone() {
     assert!(server.lives());
 }
 
-/// The log has a line about the first of many, and one after somebody has left in order.
+/// The log has a line about the first of many, and one after another has left in order.
 #[test]
 fn a_front_end_that_breaks_the_rules_again_and_again_does_not_fill_the_log() {
     let server = ram();

@@ -17,7 +17,7 @@ use crate::cli::{
     CacheOptions, DiskOptions, GuestOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions,
 };
 use crate::exit::Failure;
-use crate::runtime_folder::{RuntimeFolder, check_name};
+use crate::runtime_folder::{RuntimeFolder, check_name, numbered};
 
 /// A server to be.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) struct ServerPlan {
 /// A device to be.
 #[derive(Debug)]
 pub(crate) struct DevicePlan {
-    /// Checked name.
+    /// Checked name, in which a '%' stands for a number to come.
     pub(crate) name: String,
     /// Whether clients may only read.
     pub(crate) read_only: bool,
@@ -113,7 +113,7 @@ impl ServerPlan {
 
     fn check(&self) -> Result<()> {
         let mut names: Vec<_> = self.devices.iter().map(|device| device.name.as_str()).collect();
-        names.iter().try_for_each(|name| check_name(name))?;
+        names.iter().try_for_each(|name| check_name(&numbered(name, 0)))?;
         names.sort_unstable();
         match names.windows(2).find(|pair| pair[0] == pair[1]) {
             Some(pair) => {
@@ -283,7 +283,7 @@ mod tests {
         let OriginConfig::Zram(zram) = &plan.devices[0].stack.origin else { panic!("not zram") };
         assert_eq!((zram.disksize, zram.comp_algorithm), (1 << 30, "zstd"));
         assert_eq!((zram.max_comp_streams, plan.server.memory), (3, Some(64 << 20)));
-        assert_eq!((plan.devices[0].name.as_str(), plan.server.driver), ("ram0", Driver::Auto));
+        assert_eq!((plan.devices[0].name.as_str(), plan.server.driver), ("ram%", Driver::Auto));
     }
 
     #[test]
@@ -307,7 +307,7 @@ mod tests {
         assert!(config.path.is_absolute() && config.path.ends_with("c"));
         assert_eq!((config.block_size, config.high_watermark), (512, 80));
         assert_eq!((config.low_watermark, config.max_age), (45, Some(9)));
-        assert_eq!(asked.devices[0].name, "cache0");
+        assert_eq!(asked.devices[0].name, "cache%");
         assert!(plan("spillway cache --origin /a --cache /a").is_err());
     }
 

@@ -1,10 +1,11 @@
 //! Options that every server has, on the command line or in the file of `serve`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::{ArgMatches, Args, Command, Error, FromArgMatches, ValueHint};
+use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches, ValueHint, value_parser};
 use spillway_core::buffer::Buffers;
 use spillway_core::{Preset, Type, Unit};
 use spillway_io::{Access, DriverChoice, WORKERS_MAX, WorkersOptions, group_id};
@@ -137,30 +138,50 @@ fn group_of(name: &str) -> Result<u32> {
 
 /// What the command line asks of a server.
 #[derive(Clone, Debug)]
-pub(crate) struct ServerOptions(Declared<ServerConfig>);
+pub(crate) struct ServerOptions {
+    declared: Declared<ServerConfig>,
+    command: Vec<OsString>,
+}
+
+/// How a server runs.
+pub(crate) struct Manner {
+    /// It leaves the terminal.
+    pub(crate) background: bool,
+    /// The program that runs beside it, whose end is its own; empty for none.
+    pub(crate) command: Vec<OsString>,
+}
+
+/// The program beside a server, on the command line.
+const COMMAND: &str = "command";
 
 impl ServerOptions {
     /// What is asked for where no file says anything.
     pub(crate) fn config(self) -> ServerConfig {
-        self.0.config()
+        self.declared.config()
     }
 
     /// What is asked for over what a `file` says; either of socket and listen overrides both. Where the file has `guests`, its mode and group are
     /// for their sockets too.
     pub(crate) fn over(self, mut file: ServerConfig, guests: bool) -> ServerConfig {
-        if self.0.gives("socket") || self.0.gives("listen") {
+        if self.declared.gives("socket") || self.declared.gives("listen") {
             (file.socket, file.listen) = (None, None);
             if !guests {
                 // They are for a socket of the file's.
                 (file.socket_mode, file.socket_group) = (None, None);
             }
         }
-        self.0.over(file)
+        self.declared.over(file)
     }
 
-    /// Whether the server leaves the terminal.
-    pub(crate) fn background(&self) -> bool {
-        self.0.gives("background")
+    fn take_command(&mut self, matches: &ArgMatches) {
+        if let Some(words) = matches.get_many(COMMAND) {
+            self.command = words.cloned().collect();
+        }
+    }
+
+    /// How the server runs.
+    pub(crate) fn manner(&self) -> Manner {
+        Manner { background: self.declared.gives("background"), command: self.command.clone() }
     }
 }
 
@@ -178,6 +199,16 @@ impl Args for ServerOptions {
             .mut_arg("socket-mode", |option| option.value_name("MODE"))
             .mut_arg("socket-group", |option| option.value_name("GROUP"))
             .mut_arg("mount", |option| option.value_name("DIR").value_hint(ValueHint::DirPath))
+            .arg(
+                Arg::new(COMMAND)
+                    .last(true)
+                    .num_args(1..)
+                    .value_parser(value_parser!(OsString))
+                    .value_name("COMMAND")
+                    .value_hint(ValueHint::CommandWithArguments)
+                    .conflicts_with("background")
+                    .help("Run this beside the server, with SPILLWAY_URI, SPILLWAY_NAME and, with --mount, SPILLWAY_FILE in its environment; stop when it ends, with its exit code"),
+            )
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -187,10 +218,14 @@ impl Args for ServerOptions {
 
 impl FromArgMatches for ServerOptions {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        Declared::from_arg_matches(matches).map(Self)
+        let declared = Declared::from_arg_matches(matches)?;
+        let mut options = Self { declared, command: Vec::new() };
+        options.take_command(matches);
+        Ok(options)
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
-        self.0.update_from_arg_matches(matches)
+        self.take_command(matches);
+        self.declared.update_from_arg_matches(matches)
     }
 }

@@ -18,6 +18,7 @@ Examples:
   spillway ram --size 64G --memory 8G --algorithm zstd --background
   spillway ram --size 1G --name scratch --listen 127.0.0.1:10809
   spillway ram --size 64G --memory 8G --spill /var/tmp/ram0.spill --spill-size 70G
+  spillway ram --size 4G --name ci-% -- sh -c 'qemu-io -f raw -c \"write 0 1M\" $SPILLWAY_URI'
 
 Without --size the device has no size and is not exported until it gets one:
   spillway ram --background
@@ -71,8 +72,8 @@ pub(crate) struct RamOptions {
     #[command(flatten)]
     pub(crate) zram: Declared<zram::Config>,
 
-    /// Name of the device, by which clients and commands find it
-    #[arg(long, default_value = "ram0")]
+    /// Name of the device, by which clients and commands find it; % is the lowest number that is free
+    #[arg(long, default_value = "ram%")]
     pub(crate) name: String,
 
     /// Let clients read only
@@ -125,8 +126,8 @@ pub(crate) struct DiskOptions {
     #[command(flatten)]
     pub(crate) file: Declared<file::Config>,
 
-    /// Name of the device, by which clients and commands find it
-    #[arg(long, default_value = "disk0")]
+    /// Name of the device, by which clients and commands find it; % is the lowest number that is free
+    #[arg(long, default_value = "disk%")]
     pub(crate) name: String,
 
     #[command(flatten)]
@@ -148,8 +149,8 @@ pub(crate) struct CacheOptions {
     #[command(flatten)]
     pub(crate) file: Declared<file::Config>,
 
-    /// Name of the device, by which clients and commands find it
-    #[arg(long, default_value = "cache0")]
+    /// Name of the device, by which clients and commands find it; % is the lowest number that is free
+    #[arg(long, default_value = "cache%")]
     pub(crate) name: String,
 
     #[command(flatten, next_help_heading = "Cache")]

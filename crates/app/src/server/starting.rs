@@ -27,14 +27,18 @@ use crate::server::opening::StackOpener;
 impl Server {
     /// Starts what `plan` says. The server's own thread asks itself by `to_self`.
     pub(super) fn start(
-        plan: ServerPlan,
+        mut plan: ServerPlan,
         folder: &RuntimeFolder,
         to_self: Sender<Event>,
         events: Receiver<Event>,
     ) -> Result<Self> {
         let memory = Memory::choose(plan.server.memory, Path::new("/"))?;
         // The control socket claims a device's name, so it comes before anything that could disturb another server.
-        let claims = plan.devices.iter().map(|device| listening::claim(folder, &device.name));
+        let claims = plan.devices.iter_mut().map(|device| {
+            let (name, listener) = listening::claim_numbered(folder, &device.name)?;
+            device.name = name;
+            Ok(listener)
+        });
         let claims = claims.collect::<Result<Vec<_>>>()?;
         let budget = Budget::new(memory.bytes);
         let charges = memory.charge(&budget)?;
@@ -59,6 +63,7 @@ impl Server {
             building: 0,
             jobs: Vec::new(),
             failed: None,
+            command: None,
             to_self,
             events,
             memory,

@@ -1,0 +1,121 @@
+//! `spillway ram -- COMMAND`: a program beside a server, and devices whose names are found.
+
+use std::fs;
+use std::process::Command;
+use std::sync::Arc;
+
+use rustix::process::Signal;
+use spillway_tests::{Launch, Scratch, Server, tool, until};
+
+/// Exit codes as documented.
+const FAILED: i32 = 1;
+const USAGE: i32 = 2;
+
+/// What begins a script: the words by which the tests know that a server is ready.
+const READY: &str = "echo pid $PPID";
+
+/// Has the server run a shell beside it.
+fn beside(launch: Launch, script: &str) -> Launch {
+    launch.with("--", "sh").with("-c", script)
+}
+
+/// A disk that holds zeroes, and the first byte of its file.
+fn disk() -> (Launch, impl Fn() -> u8) {
+    let (launch, origin) = Launch::disk_with(vec![0; 1 << 20]);
+    let folder = launch.folder();
+    let first_byte = move || {
+        let _stays = &folder;
+        fs::read(&origin).expect("the origin is there")[0]
+    };
+    (launch, first_byte)
+}
+
+const WRITE: &str = "qemu-io -f raw -c 'write -P 7 0 4096' \"$SPILLWAY_URI\"";
+
+#[test]
+fn a_command_has_the_device_and_its_end_and_code_are_the_server_s() {
+    let (launch, first_byte) = disk();
+    let said = beside(launch, &format!("{WRITE} && echo $SPILLWAY_NAME && exit 7")).run();
+    assert_eq!(said.code, Some(7), "{said}");
+    assert!(said.out.ends_with("\ndisk0\n") && !said.out.contains("spillway:"), "{said}");
+    assert_eq!(first_byte(), 7, "what it wrote is flushed");
+}
+
+#[test]
+fn a_command_finds_the_device_s_file() {
+    let launch = Launch::ram("1M").mounted();
+    let script =
+        "test $(stat -c %s \"$SPILLWAY_FILE\") = 1048576 && echo x | dd of=\"$SPILLWAY_FILE\" conv=notrunc";
+    beside(launch, script).run().well();
+}
+
+/// The server takes all open files, ignores SIGTTOU and is no program for which the kernel writes to file systems. None of that is for others.
+#[test]
+fn a_command_has_its_limits_and_signals_as_the_server_found_them() {
+    // Signals from 32 on are the C library's own.
+    const SHOW: &str = "ulimit -Sn; ignored=$(sed -n 's/SigIgn:.//p' /proc/self/status); echo $((0x$ignored & 0x7fffffff)); \
+                        flags=$(cut -d ' ' -f 9 /proc/self/stat); echo $((flags & 0x80000))";
+    let alone = tool::finish(Command::new("sh").args(["-c", SHOW])).well().out;
+    assert!(alone.ends_with("\n0\n"), "{alone}");
+    assert_eq!(beside(Launch::ram("1M"), SHOW).run().well().out, alone);
+}
+
+/// It is told, and the device is served until it has ended.
+#[test]
+fn a_signal_is_passed_on_and_the_device_stays_until_the_command_has_ended() {
+    let (launch, first_byte) = disk();
+    let script =
+        format!("last() {{ {WRITE}; exit 3; }}; trap last TERM; {READY}; while :; do sleep 0.1; done");
+    let mut server = beside(launch, &script).start();
+    server.signal(Signal::TERM);
+    assert_eq!(server.ends().code(), Some(3), "{}", server.log());
+    assert_eq!(first_byte(), 7);
+}
+
+fn waits() -> Server {
+    beside(Launch::ram("1M"), &format!("{READY}; exec sleep 1000")).start()
+}
+
+#[test]
+fn a_device_that_is_stopped_ends_its_command() {
+    let mut server = waits();
+    server.spillway(&["stop", "ram0"]).well();
+    assert_eq!(server.ends().code(), Some(128 + 15));
+}
+
+#[test]
+fn a_server_that_is_killed_takes_its_command_along() {
+    let mut server = waits();
+    let children = format!("/proc/{0}/task/{0}/children", server.pid());
+    let child = fs::read_to_string(children).expect("the server lives");
+    let child = format!("/proc/{}", child.trim());
+    assert!(fs::exists(&child).expect("it can be looked for"));
+    server.signal(Signal::KILL);
+    server.ends();
+    until("the command is gone", || (!fs::exists(&child).expect("it can be looked for")).then_some(()));
+}
+
+#[test]
+fn a_command_that_cannot_be_run_is_named_and_the_background_has_none() {
+    Launch::ram("1M").with("--", "/no/such/program").run().refused(FAILED, "/no/such/program");
+    beside(Launch::ram("1M").flag("--background"), "true").run().refused(USAGE, "--background");
+}
+
+#[test]
+fn a_second_server_takes_the_next_name() {
+    let folder = Arc::new(Scratch::new());
+    let start = |name: &str, socket: &str| {
+        let socket = folder.join(socket);
+        let launch =
+            Launch::new(&["ram", "--size", "1M"], folder.clone(), socket.clone()).with("--socket", socket);
+        if name.is_empty() { launch.start() } else { launch.with("--name", name).start() }
+    };
+    let servers = [start("", "a"), start("", "b"), start("ci-%", "c"), start("ci-%", "d")];
+    for (server, name) in servers.iter().zip(["ram0", "ram1", "ci-0", "ci-1"]) {
+        assert!(server.log().contains(&format!("spillway: {name} 1M")), "{}", server.log());
+        server.spillway(&["get", name, "disksize"]).well();
+    }
+    let [first, ..] = servers;
+    first.spillway(&["stop", "ram0"]).well();
+    assert!(start("", "e").log().contains("spillway: ram0 1M"), "a name that is free again is taken");
+}
