@@ -28,7 +28,7 @@ pub struct Export {
     read_only: bool,
     clients: AtomicUsize,
     arrivals: AtomicU64,
-    /// How often it was reserved.
+    /// How often its content was discarded as a whole.
     eras: AtomicU64,
     /// Who the clients are, by their tickets.
     peers: Mutex<BTreeMap<u64, Peer>>,
@@ -122,12 +122,15 @@ impl Export {
     /// Keeps clients away for as long as the guard lives; [`Kind::Busy`] while there are any, or another guard.
     pub fn reserve(self: &Arc<Self>) -> Result<Reserved, Kind> {
         let reserved = self.clients.compare_exchange(0, RESERVED, Ordering::Acquire, Ordering::Relaxed);
-        reserved.map_err(|_| Kind::Busy)?;
-        self.eras.fetch_add(1, Ordering::Relaxed);
-        Ok(Reserved(self.clone()))
+        reserved.map(|_| Reserved(self.clone())).map_err(|_| Kind::Busy)
     }
 
-    /// A number that changes when clients are kept away: what a client knew of a device in memory from before may be gone.
+    /// What clients know of the content is gone.
+    pub fn begin_era(&self) {
+        self.eras.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A number that changes with each [`Export::begin_era`].
     pub(crate) fn era(&self) -> u64 {
         self.eras.load(Ordering::Relaxed)
     }

@@ -186,5 +186,7 @@ impl Host for Rings {
         Box::pin(async move { running.left().await })
     }
 
-    fn set_channel(&mut self, _: OwnedFd) {}
+    fn set_channel(&mut self, _: OwnedFd) -> Result<(), Error> {
+        Ok(())
+    }
 }

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -208,6 +209,26 @@ fn a_monitor_of_rust_vmm_has_the_device_by_two_queues() {
     monitor.add(0, IN, 8);
     until("the queue is broken", || server.log().contains("memory that is not shared").then_some(()));
     assert_eq!(monitor.front.get_vring_base(1).unwrap(), 1, "the other queue has taken one request");
+}
+
+/// A server that had the monitor's own end of their connection would wait for ever for that to be closed.
+#[test]
+fn a_monitor_that_gives_its_own_end_away_is_refused_and_its_place_is_free() {
+    let server = with_guest(Launch::ram("16M")).start();
+    let stream = UnixStream::connect(socket(&server)).unwrap();
+    let mut front = Frontend::from_stream(stream.try_clone().unwrap(), QUEUES as u64);
+    front.set_owner().unwrap();
+    front.get_features().unwrap();
+    front.set_features(1 << 32 | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits()).unwrap();
+    front.get_protocol_features().unwrap();
+    let features = VhostUserProtocolFeatures::BACKEND_REQ | VhostUserProtocolFeatures::REPLY_ACK;
+    front.set_protocol_features(features).unwrap();
+    front.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
+    let (channel, _other_end) = UnixStream::pair().unwrap();
+    front.set_backend_request_fd(&channel).expect("a channel of its own");
+    front.set_backend_request_fd(&stream).expect_err("the server would keep its own connection open");
+    drop((front, stream));
+    Monitor::connect(&socket(&server), Monitor::memory(), None);
 }
 
 /// The server is killed before it has answered, and the next one goes on with the rings and the memory of requests in flight.

@@ -110,7 +110,9 @@ impl Host for Machine {
         Box::pin(std::future::ready(()))
     }
 
-    fn set_channel(&mut self, _: OwnedFd) {}
+    fn set_channel(&mut self, _: OwnedFd) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 fn descriptor() -> OwnedFd {

@@ -34,7 +34,12 @@ pub(crate) async fn set(device: &Device, env: &dyn Env, attribute: &str, value: 
     // A reset takes the data from under connected clients, by whatever name it is asked for.
     let resets = device.stack.find(attribute)?.1 == "reset";
     let _reserved = if resets { Some(reserve(device, env).await?) } else { None };
-    device.stack.set(attribute, value).await
+    let outcome = device.stack.set(attribute, value).await;
+    // One that fails in the middle has taken some.
+    if resets && !outcome.as_ref().is_err_and(|error| error.kind == Kind::Invalid) {
+        device.export.begin_era();
+    }
+    outcome
 }
 
 /// Discards all data. [`Kind::NotSupported`] where a device has nothing that it could forget.

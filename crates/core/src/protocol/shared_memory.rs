@@ -149,8 +149,8 @@ pub trait Host {
     /// Stops queue `index`, if it is running. The future waits until it has answered what it has taken.
     fn stop(&mut self, index: usize) -> LocalFuture<()>;
 
-    /// Where messages go that answer none.
-    fn set_channel(&mut self, channel: OwnedFd);
+    /// Where messages go that answer none: not a connection to this program, whose end would never be seen.
+    fn set_channel(&mut self, channel: OwnedFd) -> Result<(), Error>;
 }
 
 /// What is sent back for a message, with descriptors.

@@ -248,10 +248,7 @@ impl VhostUserSession {
             request::SET_VRING_CALL => self.set_event(body, files, EventOf::Call, host),
             request::SET_VRING_ERR => self.set_event(body, files, EventOf::Error, host),
             request::SET_INFLIGHT_FD => self.set_inflight(body, files, host),
-            request::SET_BACKEND_REQ_FD => {
-                host.set_channel(one(files)?);
-                Ok(())
-            }
+            request::SET_BACKEND_REQ_FD => host.set_channel(one(files)?),
             unknown => Err(Error::new(Kind::NotSupported, format!("there is no request {unknown} here"))),
         }
     }

@@ -2,8 +2,7 @@
 
 use spillway_core::sync::{AtomicBool, Ordering};
 
-/// Warns once until a front end leaves in order: one that tries again and again, or whose guest breaks its queues again and again, does
-/// not fill the log.
+/// Warns once, until that is forgotten: what tries again and again, or is broken again and again, does not fill the log.
 #[derive(Default)]
 pub(super) struct Complaints {
     said: AtomicBool,
@@ -12,7 +11,7 @@ pub(super) struct Complaints {
 impl Complaints {
     pub(super) fn say(&self, what: &str) {
         match self.said.swap(true, Ordering::Relaxed) {
-            false => tracing::warn!("{what}; further ones are not shown until a front end leaves in order"),
+            false => tracing::warn!("{what}; the next ones are shown by -vv alone"),
             true => tracing::debug!("{what}"),
         }
     }

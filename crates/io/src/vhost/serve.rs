@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
+use spillway_core::session::Peer;
 use spillway_core::shared_memory::{Conversation, EventOf, HEAD_LEN, Host, NewQueue, Response, SharedMemory};
 use spillway_core::sync::{AtomicBool, Mutex, Ordering, WaitList};
 use spillway_core::{Error, LocalFuture, Phase, Shutdown};
@@ -35,7 +36,8 @@ struct Hall {
     name: String,
     shutdown: Arc<Shutdown>,
     channel: Mutex<Option<OwnedFd>>,
-    complaints: Arc<Complaints>,
+    sent_away: Complaints,
+    broken: Complaints,
     gone: AtomicBool,
     left: WaitList,
 }
@@ -58,7 +60,8 @@ pub fn serve_vhost(
         name: name.to_owned(),
         shutdown: Arc::default(),
         channel: Mutex::default(),
-        complaints: Arc::default(),
+        sent_away: Complaints::default(),
+        broken: Complaints::default(),
         gone: AtomicBool::new(false),
         left: WaitList::default(),
     });
@@ -113,10 +116,11 @@ async fn serve_all(serving: Serving, listener: Listener, new_conversation: NewCo
                 let mut conversation = new_conversation();
                 let taken = conversation.introduce(peer_of(&socket));
                 if taken {
+                    hall.sent_away.forget();
                     converse(&hall, socket, conversation).await;
                 } else {
                     let why = "the device has no size, or one client has it alone";
-                    hall.complaints.say(&format!("device {}: a front end is sent away: {why}", hall.name));
+                    hall.sent_away.say(&format!("device {}: a front end is sent away: {why}", hall.name));
                     yield_now().await;
                 }
             }
@@ -145,13 +149,13 @@ async fn converse(hall: &Arc<Hall>, socket: OwnedFd, mut conversation: Box<dyn C
     *hall.channel.lock() = None;
     drop((wire, conversation));
     match ended {
-        Some(error) => hall.complaints.say(&format!(
+        Some(error) => hall.broken.say(&format!(
             "device {}: the front end is disconnected: {}",
             hall.name,
             error.message()
         )),
         None => {
-            hall.complaints.forget();
+            hall.broken.forget();
             tracing::info!("device {}: the front end has left", hall.name);
         }
     }
@@ -216,12 +220,14 @@ struct Slot {
 /// The queues of a front end.
 struct Rings {
     hall: Arc<Hall>,
+    /// Of what the guest does.
+    complaints: Arc<Complaints>,
     slots: Vec<Slot>,
 }
 
 impl Rings {
     fn new(hall: Arc<Hall>) -> Self {
-        Self { hall, slots: Vec::new() }
+        Self { hall, complaints: Arc::default(), slots: Vec::new() }
     }
 
     fn slot(&mut self, index: usize) -> &mut Slot {
@@ -270,12 +276,11 @@ impl Host for Rings {
     }
 
     fn start(&mut self, index: usize, new_queue: NewQueue) {
-        let hall = self.hall.clone();
+        let (hall, complaints) = (self.hall.clone(), self.complaints.clone());
         let slot = self.slot(index);
         assert!(slot.running.is_none(), "queue {index} is started twice");
         let kick = slot.kick.clone().expect("a queue is started by its kick");
         let name = format!("device {}, queue {index}", hall.name);
-        let complaints = hall.complaints.clone();
         let descriptors =
             Descriptors { kick, call: slot.call.clone(), error: slot.error.clone(), name, complaints };
         let running = Running::new();
@@ -301,7 +306,16 @@ impl Host for Rings {
         Box::pin(async move { running.left().await })
     }
 
-    fn set_channel(&mut self, channel: OwnedFd) {
-        *self.hall.channel.lock() = Some(channel);
+    fn set_channel(&mut self, channel: OwnedFd) -> Result<(), Error> {
+        match peer_of(&channel) {
+            Peer::Program(id) if id == std::process::id() => {
+                Err(Error::invalid("its channel is a connection to this server"))
+            }
+            Peer::Address(_) => Err(Error::invalid("its channel is no unix socket")),
+            _ => {
+                *self.hall.channel.lock() = Some(channel);
+                Ok(())
+            }
+        }
     }
 }

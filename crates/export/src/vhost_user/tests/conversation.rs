@@ -206,7 +206,7 @@ fn follow(config: Config, next: u64, reset: bool) -> bool {
     let FrontEnd { session, host, .. } = first;
     drop(session);
     if reset {
-        drop(export.reserve().unwrap());
+        export.begin_era();
     }
     // It tries again.
     let tries = [(); 2].map(|()| {

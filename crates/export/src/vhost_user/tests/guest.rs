@@ -298,7 +298,9 @@ impl Host for ToyHost {
         Box::pin(std::future::ready(()))
     }
 
-    fn set_channel(&mut self, _: OwnedFd) {}
+    fn set_channel(&mut self, _: OwnedFd) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// Any descriptor.
