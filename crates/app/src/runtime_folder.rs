@@ -211,6 +211,17 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     )))
 }
 
+/// Most numbers of a name that are tried.
+pub(crate) const NUMBERS_MAX: u32 = 1000;
+
+/// Refuses what cannot be the name of a device whatever number its '%' stands for.
+pub(crate) fn check_template(template: &str) -> Result<()> {
+    let checked = check_name(&numbered(template, NUMBERS_MAX - 1));
+    checked.with_context(|| {
+        format!("--name {template}, where one % may stand for a number up to {}", NUMBERS_MAX - 1)
+    })
+}
+
 /// The name that `template` stands for with this number: in place of its first '%'.
 pub(crate) fn numbered(template: &str, number: u32) -> String {
     template.replacen('%', &number.to_string(), 1)

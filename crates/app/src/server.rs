@@ -62,6 +62,7 @@ use endpoints::{Endpoints, NbdFront};
 use event::{Event, ReplySender, outcome};
 use mounting::Mounting;
 use shutdown::{Stopping, end};
+use signals::OF_KEYS;
 
 /// Devices of a server from which on none is added.
 const DEVICES_MAX: usize = 64;
@@ -76,7 +77,7 @@ pub(crate) fn run(plan: ServerPlan, command: &[OsString], folder: &RuntimeFolder
     system::raise_open_files();
     // Before the first thread, which is that of signals.
     system::become_io_flusher();
-    signals::watch(sender.clone())?;
+    signals::watch(sender.clone(), !command.is_empty())?;
     let mut server = Server::start(plan, folder, sender, events)?;
     let ready =
         if command.is_empty() { server.say_ready(folder) } else { server.start_command(command, before) };
@@ -184,6 +185,11 @@ impl Server {
     /// Starts the program beside this server, in place of a start text.
     fn start_command(&mut self, words: &[OsString], before: Before) -> Result<()> {
         tracing::info!("{}", self.start_text(None));
+        // Who has asked for the end meanwhile wants no command.
+        if let Ok(event) = self.events.try_recv() {
+            let _ = self.to_self.send(event);
+            return Ok(());
+        }
         let devices = self.devices.all();
         let first = devices.first().context("a server has a device")?;
         let file = first.file.as_deref().map(Path::as_os_str);
@@ -204,6 +210,12 @@ impl Server {
         while let Ok(event) = self.events.recv() {
             match event {
                 Event::Signal(number) => {
+                    if let Some(command) = &self.command
+                        && OF_KEYS.contains(&number)
+                    {
+                        command.hears(number);
+                        continue;
+                    }
                     tracing::info!("signal {number}: stopping");
                     return Ok(self.stop(None, Some(number))?);
                 }
@@ -212,7 +224,7 @@ impl Server {
                     tracing::error!("{}: stopping", error.message());
                     return Ok(self.stop(None, None).and(Err(refused(error)))?);
                 }
-                Event::Stop(reply) => match self.unmount() {
+                Event::Stop(reply) => match self.expect_no_command().and_then(|()| self.unmount()) {
                     Ok(()) => return Ok(self.stop(Some(reply), None)?),
                     Err(error) => reply.done(Err(error)),
                 },
@@ -279,8 +291,19 @@ impl Server {
         mounting::hold(&*self.devices.find(name)?, self.mounting.as_ref(), opener)
     }
 
+    /// [`Kind::Busy`] while a program runs beside this server, which has its devices until it ends.
+    fn expect_no_command(&self) -> Result<(), Error> {
+        match &self.command {
+            None => Ok(()),
+            Some(command) => {
+                let text = format!("{command} runs beside this server: end that, and the server stops");
+                Err(Error::new(Kind::Busy, text))
+            }
+        }
+    }
+
     fn stop_device(&mut self, name: &str, reply: ReplySender) {
-        match self.take(name) {
+        match self.expect_no_command().and_then(|()| self.take(name)) {
             Ok(stopping) => self.spawn(move || stopping.stop(reply)),
             Err(error) => reply.done(Err(error)),
         }

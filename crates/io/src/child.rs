@@ -9,7 +9,7 @@ use rustix::process::{
     set_parent_process_death_signal, setrlimit,
 };
 
-use crate::signals::{is_ignored, leave};
+use crate::signals::{ignore, is_ignored, leave};
 
 /// Has the program killed when the thread that starts it ends, for which the thread of `main` stands for the whole process.
 pub fn end_with_us(command: &mut Command) -> &mut Command {
@@ -23,27 +23,37 @@ pub fn end_with_us(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(ask) }
 }
 
-/// What a server changes for itself and programs of its user are to have as it was: the limit of open files, SIGTTOU, and whose memory the
-/// kernel finds without writing.
+/// Signals that programs know: those behind are the C library's, or nobody's.
+const SIGNALS: usize = 31;
+
+/// What a server changes for itself and programs of its user are to have as it was: the limit of open files, signals that are ignored, and
+/// whose memory the kernel finds without writing. Not SIGPIPE: this language ignores it before `main`, and has programs end by it.
 #[derive(Clone, Copy)]
 pub struct Before {
     open_files: Rlimit,
-    ignores_ttou: bool,
+    /// By number, from 1 on.
+    ignored: [bool; SIGNALS],
 }
 
 impl Before {
     /// As it is now.
     pub fn now() -> Self {
-        Self { open_files: getrlimit(Resource::Nofile), ignores_ttou: is_ignored(libc::SIGTTOU) }
+        let ignored = std::array::from_fn(|index| is_ignored(index as i32 + 1));
+        Self { open_files: getrlimit(Resource::Nofile), ignored }
     }
 
     /// Has the program find it so.
     pub fn restore_for(self, command: &mut Command) -> &mut Command {
-        let Self { open_files, ignores_ttou } = self;
+        let Self { open_files, ignored } = self;
         let restore = move || {
             setrlimit(Resource::Nofile, open_files)?;
-            if !ignores_ttou {
-                leave(libc::SIGTTOU)?;
+            for (signal, ignored) in (1..).zip(ignored).filter(|(signal, _)| *signal != libc::SIGPIPE) {
+                // Those that this process handles are left to the system by the start of a program.
+                match (ignored, is_ignored(signal)) {
+                    (true, false) => ignore(signal)?,
+                    (false, true) => leave(signal)?,
+                    _ => {}
+                }
             }
             // Who may not do that has not done it.
             let _ = configure_io_flusher_behavior(false);

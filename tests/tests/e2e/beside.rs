@@ -10,6 +10,7 @@ use spillway_tests::{Launch, Scratch, Server, tool, until};
 /// Exit codes as documented.
 const FAILED: i32 = 1;
 const USAGE: i32 = 2;
+const BUSY: i32 = 4;
 
 /// What begins a script: the words by which the tests know that a server is ready.
 const READY: &str = "echo pid $PPID";
@@ -77,10 +78,27 @@ fn waits() -> Server {
 }
 
 #[test]
-fn a_device_that_is_stopped_ends_its_command() {
+fn a_device_is_its_command_s_until_that_has_ended() {
     let mut server = waits();
-    server.spillway(&["stop", "ram0"]).well();
+    server.spillway(&["stop", "ram0"]).refused(BUSY, "sh (pid ");
+    server.client().write(0, &[7; 4096]).expect("it is served");
+    server.signal(Signal::TERM);
     assert_eq!(server.ends().code(), Some(128 + 15));
+}
+
+/// A terminal sends them to both. What the server alone gets is for the command, unless that is in another group and gets it from nobody.
+#[test]
+fn an_interrupt_is_for_the_command() {
+    let mut server = waits();
+    (0..3).for_each(|_| server.signal(Signal::INT));
+    server.signal(Signal::QUIT);
+    server.client().write(0, &[7; 4096]).expect("it is served");
+    server.signal(Signal::TERM);
+    assert_eq!(server.ends().code(), Some(128 + 15));
+    let launch = Launch::ram("1M").with("--", "setsid").with("sh", "-c");
+    let mut apart = launch.flag("trap 'exit 5' INT; echo pid $PPID; while :; do sleep 0.1; done").start();
+    apart.signal(Signal::INT);
+    assert_eq!(apart.ends().code(), Some(5));
 }
 
 #[test]
@@ -102,20 +120,25 @@ fn a_command_that_cannot_be_run_is_named_and_the_background_has_none() {
 }
 
 #[test]
-fn a_second_server_takes_the_next_name() {
+fn servers_take_names_that_are_free() {
     let folder = Arc::new(Scratch::new());
-    let start = |name: &str, socket: &str| {
+    let launch = |socket: &str| {
         let socket = folder.join(socket);
-        let launch =
-            Launch::new(&["ram", "--size", "1M"], folder.clone(), socket.clone()).with("--socket", socket);
-        if name.is_empty() { launch.start() } else { launch.with("--name", name).start() }
+        Launch::new(&["ram", "--size", "1M"], folder.clone(), socket.clone()).with("--socket", socket)
     };
-    let servers = [start("", "a"), start("", "b"), start("ci-%", "c"), start("ci-%", "d")];
+    let start = |name: &str, socket: &str| launch(socket).with("--name", name).start();
+    let servers = [start("ram0", "a"), start("ram%", "b"), start("ci-%", "c"), start("ci-%", "d")];
     for (server, name) in servers.iter().zip(["ram0", "ram1", "ci-0", "ci-1"]) {
         assert!(server.log().contains(&format!("spillway: {name} 1M")), "{}", server.log());
         server.spillway(&["get", name, "disksize"]).well();
     }
+    launch("e").run().refused(BUSY, "device ram0 is taken");
+    let said = beside(launch("f"), "echo $SPILLWAY_NAME").run().well();
+    assert_eq!(said.out, "ram2\n", "a command learns its name");
     let [first, ..] = servers;
     first.spillway(&["stop", "ram0"]).well();
-    assert!(start("", "e").log().contains("spillway: ram0 1M"), "a name that is free again is taken");
+    assert!(start("ram%", "g").log().contains("spillway: ram0 1M"), "a name that is free again is taken");
+    for name in ["%%", "a/%", &format!("{}%", "a".repeat(62))] {
+        launch("h").with("--name", name).run().refused(USAGE, "one % may stand for a number");
+    }
 }

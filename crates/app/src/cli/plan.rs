@@ -17,7 +17,7 @@ use crate::cli::{
     CacheOptions, DiskOptions, GuestOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions,
 };
 use crate::exit::Failure;
-use crate::runtime_folder::{RuntimeFolder, check_name, numbered};
+use crate::runtime_folder::{RuntimeFolder, check_name, check_template};
 
 /// A server to be.
 #[derive(Debug)]
@@ -113,7 +113,11 @@ impl ServerPlan {
 
     fn check(&self) -> Result<()> {
         let mut names: Vec<_> = self.devices.iter().map(|device| device.name.as_str()).collect();
-        names.iter().try_for_each(|name| check_name(&numbered(name, 0)))?;
+        // Only the command line, which has one, may leave the number open.
+        match &self.devices[..] {
+            [device] if !device.names.is_empty() => check_template(&device.name)?,
+            _ => names.iter().try_for_each(|name| check_name(name))?,
+        }
         names.sort_unstable();
         match names.windows(2).find(|pair| pair[0] == pair[1]) {
             Some(pair) => {
@@ -174,7 +178,7 @@ impl ServerPlan {
 
     /// What `spillway ram` asks for.
     pub(crate) fn ram(options: RamOptions) -> Result<Self> {
-        let (name, read_only) = (options.name, options.read_only);
+        let (name, read_only) = (options.server.named(options.name, "ram"), options.read_only);
         let mut zram = options.zram.config();
         zram.spill = zram.spill.map(absolute).transpose().context("cannot resolve the spill file's path")?;
         let stack = alone(OriginConfig::Zram(zram));
@@ -187,7 +191,7 @@ impl ServerPlan {
     pub(crate) fn disk(options: DiskOptions) -> Result<Self> {
         let mut file = options.file.config();
         file.path = resolved(&file.path)?;
-        let (name, read_only) = (options.name, file.read_only);
+        let (name, read_only) = (options.server.named(options.name, "disk"), file.read_only);
         let layers = paged(options.page_cache, PageCache(Some(Mode::Writeback)))?.into_iter().collect();
         let stack = StackConfig { origin: OriginConfig::File(file), layers };
         let limits = options.limits.config();
@@ -210,7 +214,8 @@ impl ServerPlan {
         let stack = StackConfig { origin, layers };
         let (limits, names) = (options.limits.config(), &["--origin", "--cache", "--page-cache"]);
         let guest = options.guest.plan()?;
-        let device = DevicePlan { name: options.name, read_only, stack, limits, guest, names };
+        let name = options.server.named(options.name, "cache");
+        let device = DevicePlan { name, read_only, stack, limits, guest, names };
         Self::new(options.server.config(), vec![device])
     }
 
@@ -283,7 +288,7 @@ mod tests {
         let OriginConfig::Zram(zram) = &plan.devices[0].stack.origin else { panic!("not zram") };
         assert_eq!((zram.disksize, zram.comp_algorithm), (1 << 30, "zstd"));
         assert_eq!((zram.max_comp_streams, plan.server.memory), (3, Some(64 << 20)));
-        assert_eq!((plan.devices[0].name.as_str(), plan.server.driver), ("ram%", Driver::Auto));
+        assert_eq!((plan.devices[0].name.as_str(), plan.server.driver), ("ram0", Driver::Auto));
     }
 
     #[test]
@@ -307,7 +312,7 @@ mod tests {
         assert!(config.path.is_absolute() && config.path.ends_with("c"));
         assert_eq!((config.block_size, config.high_watermark), (512, 80));
         assert_eq!((config.low_watermark, config.max_age), (45, Some(9)));
-        assert_eq!(asked.devices[0].name, "cache%");
+        assert_eq!(asked.devices[0].name, "cache0");
         assert!(plan("spillway cache --origin /a --cache /a").is_err());
     }
 

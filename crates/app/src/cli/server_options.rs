@@ -173,6 +173,12 @@ impl ServerOptions {
         self.declared.over(file)
     }
 
+    /// The name that was given to its device, or else the first of its `kind`: with a command, which learns it, the first that is free.
+    pub(crate) fn named(&self, given: Option<String>, kind: &str) -> String {
+        let number = if self.command.is_empty() { "0" } else { "%" };
+        given.unwrap_or_else(|| format!("{kind}{number}"))
+    }
+
     fn take_command(&mut self, matches: &ArgMatches) {
         if let Some(words) = matches.get_many(COMMAND) {
             self.command = words.cloned().collect();

@@ -18,7 +18,7 @@ Examples:
   spillway ram --size 64G --memory 8G --algorithm zstd --background
   spillway ram --size 1G --name scratch --listen 127.0.0.1:10809
   spillway ram --size 64G --memory 8G --spill /var/tmp/ram0.spill --spill-size 70G
-  spillway ram --size 4G --name ci-% -- sh -c 'qemu-io -f raw -c \"write 0 1M\" $SPILLWAY_URI'
+  spillway ram --size 4G -- sh -c 'qemu-io -f raw -c \"write 0 1M\" $SPILLWAY_URI'
 
 Without --size the device has no size and is not exported until it gets one:
   spillway ram --background
@@ -72,9 +72,9 @@ pub(crate) struct RamOptions {
     #[command(flatten)]
     pub(crate) zram: Declared<zram::Config>,
 
-    /// Name of the device, by which clients and commands find it; % is the lowest number that is free
-    #[arg(long, default_value = "ram%")]
-    pub(crate) name: String,
+    /// Name of the device, by which clients and commands find it; % is the lowest number that is free [default: ram0, or ram% with a COMMAND]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
 
     /// Let clients read only
     #[arg(long)]
@@ -126,9 +126,9 @@ pub(crate) struct DiskOptions {
     #[command(flatten)]
     pub(crate) file: Declared<file::Config>,
 
-    /// Name of the device, by which clients and commands find it; % is the lowest number that is free
-    #[arg(long, default_value = "disk%")]
-    pub(crate) name: String,
+    /// Name of the device, by which clients and commands find it; % is the lowest number that is free [default: disk0, or disk% with a COMMAND]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
 
     #[command(flatten)]
     pub(crate) page_cache: PageCacheOptions,
@@ -149,9 +149,9 @@ pub(crate) struct CacheOptions {
     #[command(flatten)]
     pub(crate) file: Declared<file::Config>,
 
-    /// Name of the device, by which clients and commands find it; % is the lowest number that is free
-    #[arg(long, default_value = "cache%")]
-    pub(crate) name: String,
+    /// Name of the device, by which clients and commands find it; % is the lowest number that is free [default: cache0, or cache% with a COMMAND]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
 
     #[command(flatten, next_help_heading = "Cache")]
     pub(crate) cache: Declared<write_cache::Config>,

@@ -1,10 +1,12 @@
 //! `spillway ram -- COMMAND`: a program that a server runs beside itself, and whose end is its own.
 //!
-//! It has the server's terminal and standard streams. A signal that asks the server to stop is passed on to it, and the server stops once it
-//! has ended: until then it may use the device. It is killed where the server ends without order.
+//! It has the server's terminal and standard streams, and the devices until it ends: none is stopped before. SIGINT and SIGQUIT are for the
+//! command, as for one that a shell runs: a terminal sends them to both, and only one in another process group is told by the server. Any
+//! other signal that asks the server to stop asks the command too, and the server stops once that has ended. It is killed where the server
+//! ends without order.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{IsTerminal, stdin};
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
@@ -13,7 +15,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, getpgid, getpgrp, pidfd_open, pidfd_send_signal};
+use signal_hook::consts::{SIGHUP, SIGTERM};
 use spillway_io::{Before, end_with_us};
 
 use crate::server::event::Event;
@@ -21,12 +25,13 @@ use crate::server::event::Event;
 /// How long it may take to end before the log says what is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Signals that a terminal sends to all programs in its foreground.
-const OF_TERMINAL: [Signal; 3] = [Signal::INT, Signal::QUIT, Signal::HUP];
+/// Where it finds the path of a device's file, if there is one.
+const FILE: &str = "SPILLWAY_FILE";
 
 /// A program that runs, or has ended.
 pub(crate) struct Running {
     name: String,
+    id: Pid,
     process: OwnedFd,
     ended: Receiver<u8>,
 }
@@ -42,10 +47,11 @@ impl Running {
         let (program, arguments) = words.split_first().context("a command has a name")?;
         let name = program.to_string_lossy().into_owned();
         let mut command = Command::new(program);
+        command.env_remove(FILE);
         let command = before.restore_for(end_with_us(command.args(arguments).envs(environment)));
         let child = command.spawn().with_context(|| format!("cannot run {name}"))?;
-        let process =
-            pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).context("cannot watch a program")?;
+        let id = Pid::from_child(&child);
+        let process = pidfd_open(id, PidfdFlags::empty()).context("cannot watch a program")?;
         let (sender, ended) = channel();
         let wait = move || {
             // A server that waits no longer needs no answer.
@@ -53,26 +59,42 @@ impl Running {
             let _ = events.send(Event::CommandEnded);
         };
         thread::Builder::new().name("command".into()).spawn(wait).context("cannot start a thread")?;
-        Ok(Self { name, process, ended })
+        Ok(Self { name, id, process, ended })
     }
 
-    /// Waits for its end, after it was asked for that by the signal that asks the server, or by SIGTERM; its exit code as a shell has it.
-    pub(crate) fn end(self, signal: Option<i32>) -> u8 {
-        let signal = signal.and_then(Signal::from_named_raw).unwrap_or(Signal::TERM);
-        if !(OF_TERMINAL.contains(&signal) && stdin().is_terminal()) {
-            // One that has just ended is not there to be told.
-            let _ = pidfd_send_signal(&self.process, signal);
+    /// Passes a signal of the keys on, unless the terminal has sent it to both.
+    pub(crate) fn hears(&self, signal: i32) {
+        // One that has just ended is in no group.
+        if getpgid(Some(self.id)).is_ok_and(|group| group != getpgrp()) {
+            self.send(signal);
         }
+    }
+
+    fn send(&self, signal: i32) {
+        let signal = Signal::from_named_raw(signal).unwrap_or(Signal::TERM);
+        match pidfd_send_signal(&self.process, signal) {
+            // It has just ended.
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(why) => tracing::warn!("{self} cannot be asked to end ({why}): end it yourself"),
+        }
+    }
+
+    /// Waits for its end, which a signal asks for, SIGTERM but for a hangup; its exit code as a shell has it.
+    pub(crate) fn end(self, signal: Option<i32>) -> u8 {
+        self.send(signal.filter(|&signal| signal == SIGHUP).unwrap_or(SIGTERM));
         match self.ended.recv_timeout(PATIENCE) {
             Err(RecvTimeoutError::Timeout) => {
-                tracing::warn!(
-                    "{} is asked to end; the server stops after it, or at once by another signal",
-                    self.name
-                );
+                tracing::warn!("the server stops once {self} has ended, or without a flush by SIGTERM");
                 self.ended.recv().unwrap_or(1)
             }
             code => code.unwrap_or(1),
         }
+    }
+}
+
+impl fmt::Display for Running {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (pid {})", self.name, self.id.as_raw_nonzero())
     }
 }
 
@@ -98,7 +120,7 @@ pub(crate) fn environment(
     file: Option<&OsStr>,
 ) -> impl Iterator<Item = (&'static str, OsString)> {
     let named = [("SPILLWAY_NAME", name.into()), ("SPILLWAY_URI", uri.into())];
-    named.into_iter().chain(file.map(|path| ("SPILLWAY_FILE", path.to_owned())))
+    named.into_iter().chain(file.map(|path| (FILE, path.to_owned())))
 }
 
 #[cfg(test)]

@@ -14,20 +14,18 @@ use spillway_io::{Access, Listener, connect_within, is_listening};
 use crate::address::Address;
 use crate::cli::server_options::ServerConfig;
 use crate::exit::{Exit, Failure, code_of, refused};
-use crate::runtime_folder::{RuntimeFolder, check_socket_path, numbered};
+use crate::runtime_folder::{NUMBERS_MAX, RuntimeFolder, check_socket_path, numbered};
 
 /// How long a server that is just ending may still hold a socket, or be silent, and the pause between two looks.
 const ENDING_PATIENCE: Duration = Duration::from_secs(10);
 const ENDING_PAUSE: Duration = Duration::from_millis(20);
 
-/// Most numbers of a name that are tried.
-const NUMBERS_MAX: u32 = 1000;
-
 /// Takes the name that `template` stands for, with the lowest number that is free where it has a '%'.
 pub(crate) fn claim_numbered(folder: &RuntimeFolder, template: &str) -> Result<(String, Listener)> {
     for number in 0..NUMBERS_MAX {
         let name = numbered(template, number);
-        let taken = |error: &anyhow::Error| code_of(error) == Exit::Busy && name != template;
+        let is_there = || folder.control_socket(&name).exists() || folder.taken_elsewhere(&name).is_some();
+        let taken = |error: &anyhow::Error| name != template && code_of(error) == Exit::Busy && is_there();
         match claim(folder, &name) {
             Err(error) if taken(&error) => {}
             outcome => return outcome.map(|listener| (name, listener)),

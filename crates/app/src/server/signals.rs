@@ -44,6 +44,9 @@ use crate::server::event::Event;
 /// Ask the server to stop, and end it at once when they come again.
 const INSISTENT: [i32; 3] = [SIGINT, SIGTERM, SIGQUIT];
 
+/// Those of them that a terminal sends by its keys, to every program in its foreground.
+pub(crate) const OF_KEYS: [i32; 2] = [SIGINT, SIGQUIT];
+
 /// Ask the server to stop.
 const PATIENT: [i32; 3] = [SIGHUP, Signal::POWER.as_raw(), SIGXCPU];
 
@@ -64,13 +67,15 @@ pub(crate) fn await_children() -> Result<()> {
     leave(SIGCHLD).context("cannot wait for other programs")
 }
 
-/// Sends [`Event::Signal`] for each signal from now on that asks the server to stop, also for one that was sent before and blocked.
-pub(crate) fn watch(events: Sender<Event>) -> Result<()> {
+/// Sends [`Event::Signal`] for each signal from now on that asks the server to stop, also for one that was sent before and blocked. Beside a
+/// `command` those of a terminal are for that as well: they never end the server at once.
+pub(crate) fn watch(events: Sender<Event>, command: bool) -> Result<()> {
     let asking =
         INSISTENT.into_iter().chain(PATIENT).filter(|&signal| signal != SIGHUP || !is_ignored(SIGHUP));
     let watched = asking.chain([SIGUSR1]);
     let asked = Arc::new(AtomicBool::new(false));
-    for signal in INSISTENT {
+    let insistent = INSISTENT.into_iter().filter(|signal| !(command && OF_KEYS.contains(signal)));
+    for signal in insistent {
         flag::register_conditional_shutdown(signal, 128 + signal, asked.clone())?;
     }
     let (read, write) = UnixStream::pair().context("cannot watch for signals")?;
@@ -83,26 +88,32 @@ pub(crate) fn watch(events: Sender<Event>) -> Result<()> {
     ignore(SIGTTOU).context("cannot ignore a signal")?;
     unblock(&[&INSISTENT[..], &PATIENT, &[SIGUSR1], &WITHOUT_EFFECT].concat())
         .context("cannot unblock signals")?;
-    let forward = move || forward(signals, &events, &asked);
+    let forward = move || forward(signals, &events, &asked, command);
     thread::Builder::new().name("signals".into()).spawn(forward).context("cannot start a thread")?;
     Ok(())
 }
 
 /// Passes signals on.
-fn forward(mut signals: SignalDelivery<UnixStream, SignalOnly>, events: &Sender<Event>, asked: &AtomicBool) {
+fn forward(
+    mut signals: SignalDelivery<UnixStream, SignalOnly>,
+    events: &Sender<Event>,
+    asked: &AtomicBool,
+    command: bool,
+) {
     while let Ok(Some(arrived)) = signals.poll_pending(&mut wait) {
-        arrived.for_each(|signal| pass_on(signal, events, asked));
+        arrived.for_each(|signal| pass_on(signal, events, asked, command));
     }
 }
 
 /// Marks that the server was `asked` to stop once its first request is over.
-fn pass_on(signal: i32, events: &Sender<Event>, asked: &AtomicBool) {
+fn pass_on(signal: i32, events: &Sender<Event>, asked: &AtomicBool, command: bool) {
     if signal == SIGUSR1 {
         return log::reopen();
     }
     // A server that stops already listens no more.
     let _ = events.send(Event::Signal(signal));
-    if !asked.load(Ordering::SeqCst) {
+    let for_command = command && OF_KEYS.contains(&signal);
+    if !for_command && !asked.load(Ordering::SeqCst) {
         thread::sleep(ONE_REQUEST);
         asked.store(true, Ordering::SeqCst);
         tracing::info!("SIGINT, SIGTERM and SIGQUIT end the server at once from now on, without a flush");
