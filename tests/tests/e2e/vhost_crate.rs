@@ -42,8 +42,8 @@ struct Slot {
 
 impl Slot {
     fn file(&self) -> File {
-        let file = File::from(memfd_create("slot", MemfdFlags::CLOEXEC).unwrap());
-        file.set_len(self.len).unwrap();
+        let file = File::from(memfd_create("slot", MemfdFlags::CLOEXEC).expect("memory of the test"));
+        file.set_len(self.len).expect("memory of the test");
         file
     }
 
@@ -79,9 +79,9 @@ impl Monitor {
         (rings, payload): (File, File),
         inflight: Option<(VhostUserInflight, File)>,
     ) -> Self {
-        let mut front = Frontend::connect(path, QUEUES as u64).unwrap();
-        front.set_owner().unwrap();
-        let offered = front.get_features().unwrap();
+        let mut front = Frontend::connect(path, QUEUES as u64).expect("the server agrees");
+        front.set_owner().expect("the server agrees");
+        let offered = front.get_features().expect("the server agrees");
         let protocol = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
         let wanted = 1 << 32 | protocol;
         assert_eq!(offered & wanted, wanted, "{offered:#x}");
@@ -90,18 +90,20 @@ impl Monitor {
             | VhostUserProtocolFeatures::CONFIG
             | VhostUserProtocolFeatures::INFLIGHT_SHMFD
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS;
-        assert!(front.get_protocol_features().unwrap().contains(features));
-        front.set_protocol_features(features).unwrap();
+        assert!(front.get_protocol_features().expect("the server agrees").contains(features));
+        front.set_protocol_features(features).expect("the server agrees");
         front.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
-        front.set_features(wanted).unwrap();
+        front.set_features(wanted).expect("the server agrees");
         let inflight = inflight.unwrap_or_else(|| {
-            front.get_inflight_fd(&VhostUserInflight::new(0, 0, QUEUES as u16, ENTRIES)).unwrap()
+            front
+                .get_inflight_fd(&VhostUserInflight::new(0, 0, QUEUES as u16, ENTRIES))
+                .expect("the server agrees")
         });
-        front.set_inflight_fd(&inflight.0, inflight.1.as_raw_fd()).unwrap();
-        assert!(front.get_max_mem_slots().unwrap() >= 2);
-        front.add_mem_region(&RINGS.region(&rings)).unwrap();
-        front.add_mem_region(&PAYLOAD.region(&payload)).unwrap();
-        let event = || EventFd::new(EFD_NONBLOCK).unwrap();
+        front.set_inflight_fd(&inflight.0, inflight.1.as_raw_fd()).expect("the server agrees");
+        assert!(front.get_max_mem_slots().expect("the server agrees") >= 2);
+        front.add_mem_region(&RINGS.region(&rings)).expect("the server agrees");
+        front.add_mem_region(&PAYLOAD.region(&payload)).expect("the server agrees");
+        let event = || EventFd::new(EFD_NONBLOCK).expect("it can be had");
         let events = (0..QUEUES).map(|_| (event(), event())).collect();
         let mut monitor = Self { front, rings, payload, inflight, events, added: [0; QUEUES] };
         (0..QUEUES).for_each(|queue| monitor.start(queue));
@@ -119,29 +121,30 @@ impl Monitor {
             ..VringConfigData::default()
         };
         self.added[queue] = self.number(queue, USED + 2);
-        self.front.set_vring_num(queue, ENTRIES).unwrap();
-        self.front.set_vring_addr(queue, &addresses).unwrap();
-        self.front.set_vring_base(queue, self.added[queue]).unwrap();
+        self.front.set_vring_num(queue, ENTRIES).expect("the server agrees");
+        self.front.set_vring_addr(queue, &addresses).expect("the server agrees");
+        self.front.set_vring_base(queue, self.added[queue]).expect("the server agrees");
         let (kick, call) = &self.events[queue];
-        self.front.set_vring_call(queue, call).unwrap();
-        self.front.set_vring_kick(queue, kick).unwrap();
-        self.front.set_vring_enable(queue, true).unwrap();
+        self.front.set_vring_call(queue, call).expect("the server agrees");
+        self.front.set_vring_kick(queue, kick).expect("the server agrees");
+        self.front.set_vring_enable(queue, true).expect("the server agrees");
     }
 
     fn put(&self, queue: usize, place: u64, bytes: &[u8]) {
-        self.rings.write_all_at(bytes, queue as u64 * QUEUE_LEN + place).unwrap();
+        self.rings.write_all_at(bytes, queue as u64 * QUEUE_LEN + place).expect("memory of the test");
     }
 
     fn number(&self, queue: usize, place: u64) -> u16 {
         let mut bytes = [0; 2];
-        self.rings.read_exact_at(&mut bytes, queue as u64 * QUEUE_LEN + place).unwrap();
+        self.rings.read_exact_at(&mut bytes, queue as u64 * QUEUE_LEN + place).expect("memory of the test");
         u16::from_le_bytes(bytes)
     }
 
     /// Bytes of the device, as the guest reads them.
     fn size(&mut self) -> u64 {
-        let (_, config) = self.front.get_config(0, 8, VhostUserConfigFlags::empty(), &[0; 8]).unwrap();
-        u64::from_le_bytes(config.try_into().unwrap()) * 512
+        let (_, config) =
+            self.front.get_config(0, 8, VhostUserConfigFlags::empty(), &[0; 8]).expect("it can be had");
+        u64::from_le_bytes(config.try_into().expect("it can be had")) * 512
     }
 
     /// A request of 4096 bytes at the start of the payload. Its answer is awaited by [`Monitor::status`].
@@ -162,7 +165,7 @@ impl Monitor {
         self.put(queue, AVAILABLE + 4 + 2 * slot, &[0, 0]);
         self.added[queue] = self.added[queue].wrapping_add(1);
         self.put(queue, AVAILABLE + 2, &self.added[queue].to_le_bytes());
-        self.events[queue].0.write(1).unwrap();
+        self.events[queue].0.write(1).expect("it can be had");
     }
 
     /// The status of the request that was added last, once the device has called.
@@ -172,7 +175,9 @@ impl Monitor {
             until("the device calls", || call.read().ok());
         }
         let mut status = [0];
-        self.rings.read_exact_at(&mut status, queue as u64 * QUEUE_LEN + HEADER + 16).unwrap();
+        self.rings
+            .read_exact_at(&mut status, queue as u64 * QUEUE_LEN + HEADER + 16)
+            .expect("memory of the test");
         status[0]
     }
 
