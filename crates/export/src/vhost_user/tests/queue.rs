@@ -248,7 +248,9 @@ fn a_front_end_hears_of_the_first_answers_before_the_last_request_is_taken() {
     let (fixture, mut guest) = (Fixture::new(), Guest::new());
     let mut queue = fixture.queue(&guest);
     let all = usize::from(SIZE / 2);
-    (0..all).for_each(|_| drop(guest.request(FLUSH, 0, &[], 0)));
+    for _ in 0..all {
+        guest.request(FLUSH, 0, &[], 0);
+    }
     poll(&mut queue);
     let first = guest.used().len();
     assert!((1..all).contains(&first) && queue.interrupts(), "{first} of {all} were answered");
