@@ -311,7 +311,11 @@ impl Server {
 
     /// Stops a device that nobody uses.
     fn remove_device(&mut self, name: &str, reply: ReplySender) {
-        match self.expect_unused(name).and_then(|unused| Ok((unused, self.take(name)?))) {
+        // The command knows of the first one, and may make and remove others.
+        let known = self.devices.all().first().is_some_and(|first| first.name() == name);
+        let free = if known { self.expect_no_command() } else { Ok(()) };
+        let unused = free.and_then(|()| self.expect_unused(name));
+        match unused.and_then(|unused| Ok((unused, self.take(name)?))) {
             Ok((unused, stopping)) => self.spawn(move || stopping.remove(unused, reply)),
             Err(error) => reply.done(Err(error)),
         }

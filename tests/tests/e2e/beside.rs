@@ -86,6 +86,14 @@ fn a_device_is_its_command_s_until_that_has_ended() {
     assert_eq!(server.ends().code(), Some(128 + 15));
 }
 
+#[test]
+fn a_command_removes_the_devices_that_it_adds_and_not_its_own() {
+    let script = "class=$(dirname \"$SPILLWAY_FILE\")/../zram-control; added=$(cat $class/hot_add) && \
+                  ! echo 0 > $class/hot_remove && echo $added > $class/hot_remove";
+    let launch = Launch::ram("1M").with("--name", "ram0").mounted();
+    beside(launch, script).run().well();
+}
+
 /// A terminal sends them to both. What the server alone gets is for the command, unless that is in another group and gets it from nobody.
 #[test]
 fn an_interrupt_is_for_the_command() {

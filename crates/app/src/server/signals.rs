@@ -10,6 +10,8 @@
 //! | SIGTTOU, SIGPIPE | ignored |
 //! | all others | as the system has it |
 //!
+//! Beside a command SIGINT and SIGQUIT are for that, and ask the server for nothing: see `command`.
+//!
 //! All that a server handles it unblocks at its start: a signal that its starter has blocked would never arrive.
 //!
 //! One cause may send a signal several times within a moment: a terminal that hangs up sends SIGHUP, and so does its shell; `timeout` signals its
