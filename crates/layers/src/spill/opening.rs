@@ -137,8 +137,8 @@ impl Store {
         Ok(Some(format!("'{name}' has the {pages} pages that it stored before it was stopped")))
     }
 
-    /// Has the file say that it is in use, and looks whether it does: a disk that has put the superblock elsewhere would show what was kept as
-    /// what is stored, after a crash.
+    /// Has the file say that it is in use, and looks whether it does: a disk that has put the superblock elsewhere would show what was kept, or
+    /// given up, as what is stored, after a crash.
     async fn begin_use(&self) -> Result<(), Error> {
         self.write_superblocks(&self.superblock).await.map_err(unwritable)?;
         let written = Ok(Found::Superblock(Box::new(self.superblock.clone())));
@@ -154,7 +154,7 @@ impl Store {
 
     /// Footers that were there before are of another uuid: they are not to be taken for anything any more.
     async fn begin_empty(&self) -> Result<(), Error> {
-        self.write_superblocks(&self.superblock).await.map_err(unwritable)?;
+        self.begin_use().await?;
         self.punch_all().await;
         Ok(())
     }

@@ -220,6 +220,22 @@ fn a_start_that_cannot_write_leaves_what_is_kept() {
     }
 }
 
+/// A disk puts the superblocks of the start elsewhere: what is kept is neither taken nor given up, or it would be there again after a crash.
+#[test]
+fn a_start_whose_superblocks_go_elsewhere_is_refused() {
+    let (left, stored) = stopped();
+    let force = Settings { force: true, ..keeping(Keep::Never) };
+    for (settings, nth) in
+        [keeping(Keep::Always), force].iter().flat_map(|settings| [(settings, 0), (settings, 1)])
+    {
+        let faults = vec![Fault { call: Some(Call::Write), nth, effect: Effect::Misdirect, sticky: true }];
+        let plan = Plan { faults, ..Plan::default() };
+        let opened = open_again(left.clone(), settings, plan, nth, &stored);
+        let error = opened.map(|(_, note)| note).expect_err("a superblock is not where it was written");
+        assert!(error.kind == Kind::Io && error.message().contains("broken"), "write {nth}: {error}");
+    }
+}
+
 /// Writes of a stop fail.
 #[test]
 fn a_stop_that_fails_keeps_all_or_nothing() {
