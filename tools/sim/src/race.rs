@@ -174,14 +174,14 @@ impl Race<'_, '_> {
     }
 }
 
-/// What was broken, how to see it again, and the shortest story that breaks something.
+/// Says what was broken and how to see it again, as what comes then can take long; returns that with the shortest story that breaks
+/// something.
 fn explain(row: &Row, job: Job, found: Broken) -> String {
-    let first = found.violation.0.clone();
+    let words =
+        format!("BROKEN: {}\n  again: cargo xtask sim --stack {} {job}", found.violation.0, row.name);
+    eprintln!("{words}\n\nlooking for a shorter story");
     let shortest = shrink(found);
-    format!(
-        "BROKEN: {first}\n  again: cargo xtask sim --stack {} {job}\n\nshortest story found: {}\n{}",
-        row.name, shortest.violation.0, shortest.scenario
-    )
+    format!("{words}\n\nshortest story found: {}\n{}", shortest.violation.0, shortest.scenario)
 }
 
 /// A line every five seconds, and after the first minute one every minute.
