@@ -134,8 +134,8 @@ impl Core {
                 Err(Kind::Io) if !backing.store.has_failed() => {}
                 Err(kind) => return Err(kind),
                 Ok(()) if self.is_all_away() => return Ok(()),
-                // A mover has picked some of them.
-                Ok(()) => {}
+                // Pages that leave by themselves have picked some of them, or a mover has.
+                Ok(()) => backing.rest().await,
             }
             self.env.give_way(true).await;
         }
