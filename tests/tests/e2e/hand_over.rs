@@ -35,8 +35,8 @@ fn a_device_that_cannot_write_back_keeps_its_blocks_and_its_image() {
     let cluster = Cluster::start(1, Store::Memory);
     let (image, bytes) =
         (cluster.import("image", &pattern::random(2, 0, SIZE * MIB)), pattern::random(1, 0, MIB));
-    let launch = limited(lazy(cached(&cluster, Arc::default(), &image)));
-    let mut server = launch.clone().start();
+    let launch = lazy(cached(&cluster, Arc::default(), &image));
+    let mut server = limited(launch.clone()).start();
     let mut client = server.client();
     client.ask(command::FLUSH, 0, 0).expect("a flush");
     client.write(0, &bytes).expect("a write");
