@@ -177,8 +177,7 @@ impl Race<'_, '_> {
 /// Says what was broken and how to see it again, as what comes then can take long; returns that with the shortest story that breaks
 /// something.
 fn explain(row: &Row, job: Job, found: Broken) -> String {
-    let words =
-        format!("BROKEN: {}\n  again: cargo xtask sim --stack {} {job}", found.violation.0, row.name);
+    let words = format!("BROKEN: {}\n  again: cargo xtask sim --stack {} {job}", found.violation.0, row.name);
     eprintln!("{words}\n\nlooking for a shorter story");
     let shortest = shrink(found);
     format!("{words}\n\nshortest story found: {}\n{}", shortest.violation.0, shortest.scenario)

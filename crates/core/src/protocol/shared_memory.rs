@@ -80,6 +80,9 @@ pub trait Events {
 
     /// Whether the front end has kicked since the last call; if not, its next kick wakes the task.
     fn is_kicked(&mut self, context: &mut Context<'_>) -> bool;
+
+    /// Wakes the task once others have had their turn.
+    fn others_first(&mut self, context: &mut Context<'_>);
 }
 
 /// Runs a queue for a turn of [`work`], which the caller has begun. Ready once the queue has ended, as `phase` wants it to.
@@ -106,7 +109,7 @@ pub fn turn(
             return Poll::Ready(());
         }
         if work::spent() {
-            context.waker().wake_by_ref();
+            events.others_first(context);
             return Poll::Pending;
         }
         // Where nothing is taken any more, this is true, and only answers wake the task.

@@ -30,6 +30,7 @@ use spillway_core::{IoBuf, LocalFuture, Phase, work};
 use super::mount::is_connected;
 use super::readers::ReaderGuard;
 use crate::runtime::op::{Awaited, Event, shortage_passes};
+use crate::runtime::pool::others_first;
 use crate::runtime::waits::is_shortage;
 
 /// Bytes to charge for each reader besides its buffers: what it gets however short memory is, its first pending requests and its
@@ -134,7 +135,7 @@ impl Reader {
             self.reply()?;
             self.take_back();
             if work::spent() {
-                context.waker().wake_by_ref();
+                others_first(context);
                 return Ok(());
             }
             if self.pause.is_some() {

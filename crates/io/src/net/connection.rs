@@ -34,7 +34,7 @@ use spillway_core::{IoBuf, LocalFuture, Phase, work};
 
 use crate::net::control::{Admission, Control};
 use crate::runtime::op::{Receive, receive_now, shortage_passes, would_block};
-use crate::runtime::pool::{BULK_LEN, Pool};
+use crate::runtime::pool::{BULK_LEN, Pool, others_first};
 use crate::runtime::waits::is_shortage;
 
 use handshake::Handshake;
@@ -358,7 +358,7 @@ impl Connection {
                 return Ok(Poll::Ready(()));
             }
             if work::spent() {
-                context.waker().wake_by_ref();
+                others_first(context);
                 return Ok(Poll::Pending);
             }
             if !again {

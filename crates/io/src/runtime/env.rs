@@ -10,7 +10,7 @@ use std::time::Duration;
 use spillway_core::{Env, LocalFuture, Place, Task, work};
 
 use crate::runtime::number;
-use crate::runtime::pool::{Pool, can_spawn, spawn_detached};
+use crate::runtime::pool::{Pool, can_spawn, others_first, spawn_detached};
 
 /// Rest of a task on a compute thread after a slice of about 100 us while no worker is idle: a tenth of the time is left to it.
 const COMPUTE_REST: Duration = Duration::from_micros(900);
@@ -78,7 +78,7 @@ impl Env for SystemEnv {
     }
 }
 
-/// Lets the other tasks of this thread run once.
+/// Lets the other tasks of this thread run once, and those that the ring finds ready.
 pub(crate) async fn yield_now() {
     let mut yielded = false;
     poll_fn(|context| {
@@ -86,7 +86,7 @@ pub(crate) async fn yield_now() {
             return Poll::Ready(());
         }
         yielded = true;
-        context.waker().wake_by_ref();
+        others_first(context);
         Poll::Pending
     })
     .await

@@ -1,6 +1,6 @@
 //! What the threads share: mailboxes, loads and the tasks that run on each.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
@@ -269,6 +269,7 @@ impl PoolThread {
         failed: &dyn Fn(&io::Error),
     ) {
         runtime.enter(|| self.run(&runtime, backoff, pays, Waits::new(&runtime, failed)));
+        SPENT.take();
         close(runtime);
         let unread = self.mail.lock().take();
         drop(unread);
@@ -285,7 +286,7 @@ impl PoolThread {
         loop {
             let mail = self.open_mail();
             let before = TASKS_POLLED.get();
-            let more = runtime.run() | mail;
+            let more = runtime.run() | mail | SPENT.with_borrow(|spent| !spent.is_empty());
             // The last task to be finished may just have been: nothing would wake the thread any more.
             if stopping() && detached() == 0 {
                 return;
@@ -296,6 +297,7 @@ impl PoolThread {
             }
             if more {
                 waits.look(stopping);
+                SPENT.with_borrow_mut(|spent| spent.drain(..).for_each(Waker::wake));
                 continue;
             }
             let looks = backoff.let_others_run(&pays);
@@ -315,6 +317,16 @@ thread_local! {
     static CLOSING: Cell<bool> = const { Cell::new(false) };
     static TASKS_POLLED: Cell<usize> = const { Cell::new(0) };
     static DETACHED: Cell<usize> = const { Cell::new(0) };
+    /// Tasks that have had their turn.
+    static SPENT: RefCell<Vec<Waker>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Wakes a task that has had its turn: behind those that are ready, and those that the next look at the ring finds ready.
+pub(crate) fn others_first(context: &Context<'_>) {
+    match CURRENT.get().is_null() {
+        true => context.waker().wake_by_ref(),
+        false => SPENT.with_borrow_mut(|spent| spent.push(context.waker().clone())),
+    }
 }
 
 /// Whether a task can be started on this thread: it has a runtime, and is not taking it down.

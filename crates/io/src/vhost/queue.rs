@@ -15,7 +15,7 @@ use spillway_core::{LocalFuture, Shutdown, work};
 use super::complaints::Complaints;
 use super::event;
 use crate::runtime::op::{Awaited, Event, shortage_passes};
-use crate::runtime::pool::Seat;
+use crate::runtime::pool::{Seat, others_first};
 
 /// An event descriptor that may be exchanged while it is used.
 pub(super) type EventSlot = Arc<Mutex<Option<Arc<OwnedFd>>>>;
@@ -120,6 +120,10 @@ impl Events for Signals {
                 }
             }
         }
+    }
+
+    fn others_first(&mut self, context: &mut Context<'_>) {
+        others_first(context);
     }
 }
 

@@ -77,6 +77,10 @@ impl Events for Told {
     fn is_kicked(&mut self, context: &mut Context<'_>) -> bool {
         self.kick.take(context.waker())
     }
+
+    fn others_first(&mut self, context: &mut Context<'_>) {
+        context.waker().wake_by_ref();
+    }
 }
 
 /// The task of a queue.

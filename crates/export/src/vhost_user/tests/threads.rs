@@ -67,6 +67,10 @@ impl Events for Signals {
     fn is_kicked(&mut self, context: &mut Context<'_>) -> bool {
         self.kick.take(context.waker())
     }
+
+    fn others_first(&mut self, context: &mut Context<'_>) {
+        context.waker().wake_by_ref();
+    }
 }
 
 fn serve(parts: Parts, mut signals: Signals) -> JoinHandle<()> {

@@ -1,11 +1,19 @@
-//! Which threads are at work.
+//! Which threads are at work, and whose turn it is.
 
-use std::sync::mpsc;
+use std::future::poll_fn;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, mpsc};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::{read, write};
+use spillway_core::sync::{AtomicUsize, Ordering};
 use spillway_core::{Place, task};
 
-use crate::{Workers, WorkersOptions};
+use super::others_first;
+use crate::runtime::op::{Awaited, Event};
+use crate::{DriverChoice, Workers, WorkersOptions};
 
 fn until(wanted: impl Fn() -> bool) {
     let start = Instant::now();
@@ -33,4 +41,43 @@ fn what_background_and_compute_threads_do_keeps_workers_from_yielding() {
     }
     release.send(()).unwrap();
     workers.stop();
+}
+
+/// Turns of a task that is never done, in each of which a client of another one answers: that one has a turn after each.
+#[test]
+fn who_is_answered_in_a_turn_of_another_is_next() {
+    const TURNS: usize = 100;
+    for driver in [DriverChoice::IoUring, DriverChoice::Poll] {
+        let workers =
+            Workers::start(WorkersOptions { count: 1, driver, ..WorkersOptions::default() }).unwrap();
+        let event = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+        let (answer, turns) = (event.clone(), Arc::new(AtomicUsize::new(0)));
+        let taken = turns.clone();
+        let busy = poll_fn(move |context| {
+            write(&answer, &1u64.to_ne_bytes()).unwrap();
+            taken.fetch_add(1, Ordering::Relaxed);
+            others_first(context);
+            Poll::<()>::Pending
+        });
+        let (done, counted) = mpsc::channel();
+        let bystander = move || async move {
+            turn_of(&event).await;
+            let before = turns.load(Ordering::Relaxed);
+            for _ in 0..TURNS {
+                turn_of(&event).await;
+            }
+            done.send(turns.load(Ordering::Relaxed) - before).unwrap();
+        };
+        workers.run_on(0, task(move || busy));
+        workers.run_on(0, task(bystander));
+        assert_eq!(counted.recv().unwrap(), TURNS, "{driver:?}");
+        workers.stop();
+    }
+}
+
+/// A turn of a task whose client has answered.
+async fn turn_of(event: &Arc<OwnedFd>) {
+    let mut answered = Awaited::new(event, Event::Readable);
+    poll_fn(|context| answered.poll(context)).await;
+    read(event, &mut [0; 8]).unwrap();
 }
