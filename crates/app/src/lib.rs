@@ -8,7 +8,7 @@
 //! | `client` | the commands that talk to running servers |
 //! | `runtime_folder`, `address` | where servers are found |
 //! | `memory`, `log`, `words`, `plain`, `daemon` | budget, log, what is said beside it, and is safe for a terminal, `--background` |
-//! | `system`, `exit` | what a server asks of the system; exit codes |
+//! | `system`, `service`, `exit` | what a server asks of the system, and tells a service manager; exit codes |
 #![forbid(unsafe_code)]
 
 mod address;
@@ -23,6 +23,7 @@ mod runtime_folder;
 #[cfg(test)]
 mod scratch;
 mod server;
+mod service;
 mod system;
 mod words;
 

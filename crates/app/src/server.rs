@@ -35,7 +35,7 @@ use crate::cli::plan::ServerPlan;
 use crate::exit::{Exit, Failure, refused};
 use crate::memory::Memory;
 use crate::runtime_folder::RuntimeFolder;
-use crate::{daemon, log, system, words};
+use crate::{daemon, log, service, system, words};
 
 mod building;
 mod changes;
@@ -78,11 +78,15 @@ pub(crate) fn run(plan: ServerPlan, command: &[OsString], folder: &RuntimeFolder
     // Before the first thread, which is that of signals.
     system::become_io_flusher();
     signals::watch(sender.clone(), !command.is_empty())?;
+    service::begin();
     let mut server = Server::start(plan, folder, sender, events)?;
     let ready =
         if command.is_empty() { server.say_ready(folder) } else { server.start_command(command, before) };
     match ready {
-        Ok(()) => server.run(),
+        Ok(()) => {
+            service::ready(server.devices.all().iter().map(|device| device.name()));
+            server.run()
+        }
         Err(error) => Err(server.fail(error)),
     }
 }
@@ -269,10 +273,8 @@ impl Server {
                 return;
             }
             if !std::mem::replace(&mut said, true) {
-                tracing::warn!(
-                    "{}; the server ends after that, or at once by a second signal",
-                    error.message()
-                );
+                let why = error.message();
+                service::warn(&format!("{why}; the server ends after that, or at once by a second signal"));
             }
             sleep(UNMOUNT_PAUSE);
         }
@@ -364,6 +366,7 @@ impl Server {
     /// Stops everything, first the command, which a `signal` may have been sent to; its exit code. The first failed flush is reported, of those
     /// too whose devices have ended before.
     fn stop(mut self, reply: Option<ReplySender>, signal: Option<i32>) -> Result<u8, Failure> {
+        service::stopping();
         // Who has asked for something, or does so later, is answered that the server stops.
         self.events = mpsc::channel().1;
         let code = self.command.take().map_or(Exit::Success as u8, |command| command.end(signal));

@@ -49,6 +49,7 @@ mod rbd_names;
 mod refused_calls;
 mod refused_stacks;
 mod resize;
+mod service;
 mod signals;
 mod spill;
 mod spill_keys;

@@ -21,6 +21,7 @@ use signal_hook::consts::{SIGHUP, SIGTERM};
 use spillway_io::{Before, end_with_us};
 
 use crate::server::event::Event;
+use crate::service;
 
 /// How long it may take to end before the log says what is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -47,7 +48,7 @@ impl Running {
         let (program, arguments) = words.split_first().context("a command has a name")?;
         let name = program.to_string_lossy().into_owned();
         let mut command = Command::new(program);
-        command.env_remove(FILE);
+        [FILE].into_iter().chain(service::VARIABLES).for_each(|name| _ = command.env_remove(name));
         let command = before.restore_for(end_with_us(command.args(arguments).envs(environment)));
         let child = command.spawn().with_context(|| format!("cannot run {name}"))?;
         let id = Pid::from_child(&child);
@@ -84,7 +85,9 @@ impl Running {
         self.send(signal.filter(|&signal| signal == SIGHUP).unwrap_or(SIGTERM));
         match self.ended.recv_timeout(PATIENCE) {
             Err(RecvTimeoutError::Timeout) => {
-                tracing::warn!("the server stops once {self} has ended, or without a flush by SIGTERM");
+                service::warn(&format!(
+                    "the server stops once {self} has ended, or without a flush by SIGTERM"
+                ));
                 self.ended.recv().unwrap_or(1)
             }
             code => code.unwrap_or(1),

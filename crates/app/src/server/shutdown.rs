@@ -26,6 +26,7 @@ use spillway_io::{Limits, Serving};
 use crate::server::device::Device;
 use crate::server::endpoints::{Front, NbdFront};
 use crate::server::event::ReplySender;
+use crate::service;
 
 /// How long a step may take before the log says what it waits for.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -93,7 +94,7 @@ async fn step<T>(env: &dyn Env, device: &str, what: &str, work: impl Future<Outp
     if let Some(done) = within(env, PATIENCE, work.as_mut()).await {
         return done;
     }
-    tracing::warn!("device {device} ends: waiting for {what}");
+    service::warn(&format!("device {device} ends: waiting for {what}"));
     work.await
 }
 

@@ -23,6 +23,7 @@ use crate::server::event::{Event, outcome};
 use crate::server::listening;
 use crate::server::mounting::{Mounting, Room};
 use crate::server::opening::StackOpener;
+use crate::service;
 
 impl Server {
     /// Starts what `plan` says. The server's own thread asks itself by `to_self`.
@@ -47,6 +48,7 @@ impl Server {
         let on_failure: OnFailure = Arc::new(move |error| _ = failures.send(Event::Failed(error)));
         let options = WorkersOptions { on_failure, ..plan.server.workers_options(&memory) };
         let workers = Workers::start(options).map_err(refused)?;
+        service::watch(&workers);
         let opening = StackOpener::new(&workers, &budget);
         let builder = Builder {
             folder: folder.clone(),
