@@ -62,7 +62,7 @@ use endpoints::{Endpoints, NbdFront};
 use event::{Event, ReplySender, outcome};
 use mounting::Mounting;
 use shutdown::{Stopping, end};
-use signals::OF_KEYS;
+use signals::{Asked, OF_KEYS};
 
 /// Devices of a server from which on none is added.
 const DEVICES_MAX: usize = 64;
@@ -77,9 +77,9 @@ pub(crate) fn run(plan: ServerPlan, command: &[OsString], folder: &RuntimeFolder
     system::raise_open_files();
     // Before the first thread, which is that of signals.
     system::become_io_flusher();
-    signals::watch(sender.clone(), !command.is_empty())?;
+    let asked = signals::watch(sender.clone(), !command.is_empty())?;
     service::begin();
-    let mut server = Server::start(plan, folder, sender, events)?;
+    let mut server = Server::start(plan, folder, asked, sender, events)?;
     let ready =
         if command.is_empty() { server.say_ready(folder) } else { server.start_command(command, before) };
     match ready {
@@ -106,6 +106,7 @@ struct Server {
     failed: Option<Error>,
     /// The program that runs beside it.
     command: Option<Running>,
+    asked: Arc<Asked>,
     to_self: Sender<Event>,
     events: Receiver<Event>,
     memory: Memory,
@@ -370,6 +371,7 @@ impl Server {
         // Who has asked for something, or does so later, is answered that the server stops.
         self.events = mpsc::channel().1;
         let code = self.command.take().map_or(Exit::Success as u8, |command| command.end(signal));
+        self.asked.command_has_ended();
         self.unmount_in_time();
         assert!(self.mounting.is_none(), "devices end below a mount");
         let shared = self.endpoints.stop_shared();

@@ -1,11 +1,14 @@
 //! `spillway ram -- COMMAND`: a program beside a server, and devices whose names are found.
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::Arc;
 
 use rustix::process::Signal;
-use spillway_tests::{Launch, Scratch, Server, tool, until};
+use spillway_tests::{Launch, Scratch, Server, text, tool, until};
+
+use crate::signals::stuck_at;
 
 /// Exit codes as documented.
 const FAILED: i32 = 1;
@@ -107,6 +110,27 @@ fn an_interrupt_is_for_the_command() {
     let mut apart = launch.flag("trap 'exit 5' INT; echo pid $PPID; while :; do sleep 0.1; done").start();
     apart.signal(Signal::INT);
     assert_eq!(apart.ends().code(), Some(5));
+}
+
+/// Its command has ended, and a client keeps it from its own end.
+#[test]
+fn an_interrupt_is_for_the_server_once_its_command_has_ended() {
+    for first in [Signal::INT, Signal::QUIT, Signal::TERM] {
+        let launch = Launch::ram("64M");
+        let ended = launch.folder().join("ended");
+        let until_told = format!("while ! test -e {}; do sleep 0.05; done", text(&ended));
+        let script = format!("trap '' INT QUIT TERM; {READY}; {until_told}");
+        let mut server = beside(launch, &script).start();
+        let _stuck = stuck_at(&server);
+        server.signal(first);
+        fs::write(&ended, "").expect("a file");
+        until("the server stops to accept", || UnixStream::connect(server.socket()).is_err().then_some(()));
+        until("it ends", || {
+            server.signal(Signal::INT);
+            (!server.lives()).then_some(())
+        });
+        assert_eq!(server.ends().code(), Some(130), "{}", server.log());
+    }
 }
 
 #[test]

@@ -299,14 +299,20 @@ fn a_device_that_cannot_be_flushed_is_a_failure_of_its_server() {
     }
 }
 
-/// A server that stops, and cannot for a client that does not read.
-fn kept_from_stopping(launch: Launch, first: Signal) -> (Server, Client) {
-    let mut server = launch.flag("-v").start();
+/// A client that does not take what it has asked for.
+pub(super) fn stuck_at(server: &Server) -> Client {
     let mut stuck = server.client();
     stuck.write(0, &pattern::random(1, 0, MIB)).expect("a write");
     stuck.send_all((0..200).map(|_| (command::READ, 0, MIB as u32))).expect("headers fit in the socket");
     // What the server has not received yet it need not finish; the first byte of a reply says that it has.
     stuck.stream.read_exact(&mut [0]).expect("a reply begins");
+    stuck
+}
+
+/// A server that stops, and cannot for a client that does not read.
+fn kept_from_stopping(launch: Launch, first: Signal) -> (Server, Client) {
+    let mut server = launch.flag("-v").start();
+    let stuck = stuck_at(&server);
     server.signal(first);
     until("the server stops to accept", || UnixStream::connect(server.socket()).is_err().then_some(()));
     assert!(server.lives(), "the server ended without waiting for its client: {}", server.log());

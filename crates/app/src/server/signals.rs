@@ -10,7 +10,7 @@
 //! | SIGTTOU, SIGPIPE | ignored |
 //! | all others | as the system has it |
 //!
-//! Beside a command SIGINT and SIGQUIT are for that, and ask the server for nothing: see `command`.
+//! While a command runs beside it, SIGINT and SIGQUIT are for that, and ask the server for nothing: see `command`.
 //!
 //! All that a server handles it unblocks at its start: a signal that its starter has blocked would never arrive.
 //!
@@ -69,17 +69,49 @@ pub(crate) fn await_children() -> Result<()> {
     leave(SIGCHLD).context("cannot wait for other programs")
 }
 
-/// Sends [`Event::Signal`] for each signal from now on that asks the server to stop, also for one that was sent before and blocked. Beside a
-/// `command` those of a terminal are for that as well: they never end the server at once.
-pub(crate) fn watch(events: Sender<Event>, command: bool) -> Result<()> {
+/// Whether the server was asked to stop, so long ago that the same signal once more ends it at once.
+#[derive(Default)]
+pub(crate) struct Asked {
+    before: Arc<AtomicBool>,
+    /// The same, where the keys of a terminal are for the server.
+    by_keys: Arc<AtomicBool>,
+    command_runs: AtomicBool,
+}
+
+impl Asked {
+    /// The keys of the terminal are for the server from now on.
+    pub(crate) fn command_has_ended(&self) {
+        self.command_runs.store(false, Ordering::SeqCst);
+        if self.before.load(Ordering::SeqCst) {
+            self.by_keys.store(true, Ordering::SeqCst);
+        }
+    }
+
+    fn note(&self) {
+        self.before.store(true, Ordering::SeqCst);
+        // In this order: one of this and `command_has_ended` sees the other.
+        if !self.command_runs.load(Ordering::SeqCst) {
+            self.by_keys.store(true, Ordering::SeqCst);
+        }
+    }
+
+    fn is_for_command(&self, signal: i32) -> bool {
+        OF_KEYS.contains(&signal) && self.command_runs.load(Ordering::SeqCst)
+    }
+}
+
+/// Sends [`Event::Signal`] for each signal from now on that asks the server to stop, also for one that was sent before and blocked. While a
+/// `command` runs beside it, those of a terminal are for that as well, and do not end the server at once.
+pub(crate) fn watch(events: Sender<Event>, command: bool) -> Result<Arc<Asked>> {
     let asking =
         INSISTENT.into_iter().chain(PATIENT).filter(|&signal| signal != SIGHUP || !is_ignored(SIGHUP));
     let watched = asking.chain([SIGUSR1]);
-    let asked = Arc::new(AtomicBool::new(false));
-    let insistent = INSISTENT.into_iter().filter(|signal| !(command && OF_KEYS.contains(signal)));
-    for signal in insistent {
+    let [before, by_keys] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    for signal in INSISTENT {
+        let asked = if OF_KEYS.contains(&signal) { &by_keys } else { &before };
         flag::register_conditional_shutdown(signal, 128 + signal, asked.clone())?;
     }
+    let asked = Arc::new(Asked { before, by_keys, command_runs: AtomicBool::new(command) });
     let (read, write) = UnixStream::pair().context("cannot watch for signals")?;
     read.set_read_timeout(Some(WAIT_MAX)).context("cannot watch for signals")?;
     let signals = SignalDelivery::with_pipe(read, write, SignalOnly, watched);
@@ -90,34 +122,29 @@ pub(crate) fn watch(events: Sender<Event>, command: bool) -> Result<()> {
     ignore(SIGTTOU).context("cannot ignore a signal")?;
     unblock(&[&INSISTENT[..], &PATIENT, &[SIGUSR1], &WITHOUT_EFFECT].concat())
         .context("cannot unblock signals")?;
-    let forward = move || forward(signals, &events, &asked, command);
+    let noted = asked.clone();
+    let forward = move || forward(signals, &events, &noted);
     thread::Builder::new().name("signals".into()).spawn(forward).context("cannot start a thread")?;
-    Ok(())
+    Ok(asked)
 }
 
 /// Passes signals on.
-fn forward(
-    mut signals: SignalDelivery<UnixStream, SignalOnly>,
-    events: &Sender<Event>,
-    asked: &AtomicBool,
-    command: bool,
-) {
+fn forward(mut signals: SignalDelivery<UnixStream, SignalOnly>, events: &Sender<Event>, asked: &Asked) {
     while let Ok(Some(arrived)) = signals.poll_pending(&mut wait) {
-        arrived.for_each(|signal| pass_on(signal, events, asked, command));
+        arrived.for_each(|signal| pass_on(signal, events, asked));
     }
 }
 
 /// Marks that the server was `asked` to stop once its first request is over.
-fn pass_on(signal: i32, events: &Sender<Event>, asked: &AtomicBool, command: bool) {
+fn pass_on(signal: i32, events: &Sender<Event>, asked: &Asked) {
     if signal == SIGUSR1 {
         return log::reopen();
     }
     // A server that stops already listens no more.
     let _ = events.send(Event::Signal(signal));
-    let for_command = command && OF_KEYS.contains(&signal);
-    if !for_command && !asked.load(Ordering::SeqCst) {
+    if !asked.is_for_command(signal) && !asked.before.load(Ordering::SeqCst) {
         thread::sleep(ONE_REQUEST);
-        asked.store(true, Ordering::SeqCst);
+        asked.note();
         tracing::info!("SIGINT, SIGTERM and SIGQUIT end the server at once from now on, without a flush");
     }
 }

@@ -23,6 +23,7 @@ use crate::server::event::{Event, outcome};
 use crate::server::listening;
 use crate::server::mounting::{Mounting, Room};
 use crate::server::opening::StackOpener;
+use crate::server::signals::Asked;
 use crate::service;
 
 impl Server {
@@ -30,6 +31,7 @@ impl Server {
     pub(super) fn start(
         mut plan: ServerPlan,
         folder: &RuntimeFolder,
+        asked: Arc<Asked>,
         to_self: Sender<Event>,
         events: Receiver<Event>,
     ) -> Result<Self> {
@@ -66,6 +68,7 @@ impl Server {
             jobs: Vec::new(),
             failed: None,
             command: None,
+            asked,
             to_self,
             events,
             memory,

@@ -50,7 +50,7 @@ fn block_background(workers: &Workers) -> Sender<()> {
 fn server(scratch: &Scratch) -> (Server, Sender<Event>, RuntimeFolder) {
     let folder = RuntimeFolder::at(&scratch.path().join("run"));
     let (to_self, events) = mpsc::channel();
-    (Server::start(plan(), &folder, to_self.clone(), events).unwrap(), to_self, folder)
+    (Server::start(plan(), &folder, Arc::default(), to_self.clone(), events).unwrap(), to_self, folder)
 }
 
 #[test]
