@@ -30,7 +30,7 @@ use servers::{CACHE_EXAMPLES, DISK_EXAMPLES, RAM_EXAMPLES};
 
 pub(crate) use clients::{
     AttachOptions, DeviceOption, GetOptions, ImageFormat, ImageOptions, LoadOptions, LsOptions,
-    ResizeOptions, SaveOptions, SetOptions,
+    ResizeOptions, SaveOptions, SetOptions, StopOptions,
 };
 pub(crate) use servers::{
     CacheOptions, DiskOptions, GuestOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions,
@@ -164,8 +164,10 @@ pub(crate) enum Command {
     /// image.
     #[command(after_long_help = SAVE_EXAMPLES)]
     Load(LoadOptions),
-    /// Flush a device, disconnect its clients and end its server with its last device
-    Stop(DeviceOption),
+    /// Flush devices, disconnect their clients and end each server with its last device
+    ///
+    /// All at once: none waits for another one's flush, and one that cannot be stopped keeps no other from it.
+    Stop(StopOptions),
     /// Print a completion script for a shell
     Completions {
         /// For which shell
@@ -213,6 +215,8 @@ mod tests {
             "spillway attach ram0",
             "spillway detach ram0",
             "spillway stop ram0",
+            "spillway stop ram0 cache0",
+            "spillway stop --all",
             "spillway completions bash",
         ] {
             parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
@@ -231,6 +235,8 @@ mod tests {
             ("spillway disk", "--origin"),
             ("spillway attach ram0 --mkfs ../x", "such as ext4"),
             ("spillway attach ram0 --force", "--mkfs"),
+            ("spillway stop", "<DEVICE>"),
+            ("spillway stop ram0 --all", "cannot be used with"),
             ("spillway cache --origin o", "--cache"),
             ("spillway ram --driver kqueue", "io_uring"),
             ("spillway ram --poll-us 1001", "1000"),

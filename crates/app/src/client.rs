@@ -10,13 +10,16 @@ mod program;
 mod qcow2;
 mod resize;
 
-use anyhow::Result;
+use std::thread;
+
+use anyhow::{Error, Result};
 use comfy_table::{CellAlignment, Table};
 use serde_json::{Map, Value as Json};
 use spillway_core::size::human;
 use spillway_export::control::{AttributeRow, ColumnRow, DeviceRow, Operation, Reply, Shown};
 
-use crate::cli::{GetOptions, LsOptions, SetOptions};
+use crate::cli::{GetOptions, LsOptions, SetOptions, StopOptions};
+use crate::exit::{Exit, code_of};
 use crate::runtime_folder::RuntimeFolder;
 use connection::{Connection, QUESTION_PATIENCE, change, is_read, listing, unexpected};
 
@@ -165,9 +168,30 @@ pub(crate) fn reset(folder: &RuntimeFolder, device: String) -> Result<()> {
     change(folder, &device.clone(), &Operation::Reset { device })
 }
 
-/// `spillway stop`.
-pub(crate) fn stop(folder: &RuntimeFolder, device: String) -> Result<()> {
-    change(folder, &device.clone(), &Operation::Stop { device })
+/// `spillway stop`. The first failure is returned; the log has the others.
+pub(crate) fn stop(folder: &RuntimeFolder, options: &StopOptions) -> Result<()> {
+    let mut devices = Vec::new();
+    for device in &options.devices {
+        devices.push((folder.clone().of_device(device), device.clone()));
+    }
+    for folder in folder.everywhere().filter(|_| options.all) {
+        devices.extend(folder.devices()?.into_iter().map(|device| (folder.clone(), device)));
+    }
+    let outcomes: Vec<_> = thread::scope(|scope| {
+        let stopping: Vec<_> =
+            devices.iter().map(|(folder, device)| scope.spawn(|| stop_one(folder, device))).collect();
+        stopping.into_iter().map(|one| one.join().expect("a panic ends the program")).collect()
+    });
+    // Of all those that are found some may end meanwhile, or have left a socket.
+    let is_gone = |error: &Error| options.all && code_of(error) == Exit::Missing;
+    let mut failures = outcomes.into_iter().filter_map(Result::err).filter(|error| !is_gone(error));
+    let first = failures.next();
+    failures.for_each(|error| tracing::error!("{error:#}"));
+    first.map_or(Ok(()), Err)
+}
+
+fn stop_one(folder: &RuntimeFolder, device: &str) -> Result<()> {
+    change(folder, device, &Operation::Stop { device: device.to_owned() })
 }
 
 #[cfg(test)]

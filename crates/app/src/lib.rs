@@ -102,7 +102,7 @@ fn with_servers(command: Command, folder: RuntimeFolder) -> Result<u8> {
         Command::Load(options) => client::load(&folder.of_device(&options.image.device), &options)?,
         Command::Attach(options) => client::attach(&folder.of_device(&options.device), &options)?,
         Command::Detach(option) => client::detach(&folder.of_device(&option.device), &option.device)?,
-        Command::Stop(option) => client::stop(&folder.of_device(&option.device), option.device)?,
+        Command::Stop(options) => client::stop(&folder, &options)?,
         Command::Completions { .. } => unreachable!("it asks no server"),
     }
     Ok(Exit::Success as u8)

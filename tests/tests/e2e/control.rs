@@ -44,6 +44,27 @@ fn a_device_is_listed_read_changed_and_stopped() {
     assert!(!server.socket().exists());
 }
 
+/// One of them cannot be, as a command has it.
+#[test]
+fn devices_are_stopped_together_and_all_at_once() {
+    let folder = Arc::new(Scratch::new());
+    let launch = |name: &str| {
+        let socket = folder.join(&format!("{name}.nbd"));
+        let launch = Launch::new(&["ram", "--size", "1M"], folder.clone(), socket.clone());
+        launch.with("--name", name).with("--socket", socket)
+    };
+    let [mut one, mut two, mut three] = ["one", "two", "three"].map(|name| launch(name).start());
+    let mut kept = launch("kept").with("--", "sh").with("-c", "echo pid $PPID; exec sleep 1000").start();
+    let said = kept.spillway(&["stop", "one", "none", "kept", "two"]);
+    assert!(said.code == Some(MISSING) && said.err.contains("kept") && said.err.contains("none"), "{said}");
+    assert!(one.ends().success() && two.ends().success() && three.lives() && kept.lives());
+    kept.spillway(&["stop", "--all"]).refused(BUSY, "sh (pid ");
+    assert!(three.ends().success());
+    kept.signal(Signal::TERM);
+    kept.ends();
+    three.spillway(&["stop", "--all"]).well();
+}
+
 #[test]
 fn a_limit_set_at_run_time_is_kept() {
     let server = Launch::ram("64M").start();

@@ -156,6 +156,18 @@ pub(crate) struct AttachOptions {
     pub(crate) shared: bool,
 }
 
+/// Options of `spillway stop`.
+#[derive(Debug, Args)]
+pub(crate) struct StopOptions {
+    /// Names of the devices
+    #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "DEVICE")]
+    pub(crate) devices: Vec<String>,
+
+    /// Stop every device that spillway ls finds
+    #[arg(long)]
+    pub(crate) all: bool,
+}
+
 /// A command about one device.
 #[derive(Debug, Args)]
 pub(crate) struct DeviceOption {

@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use spillway_export::control::{Operation, Reply};
 
 use super::connection::{Connection, print, unexpected};
-use super::stop;
+use super::stop_one;
 use crate::exit::{Exit, Failure};
 use crate::runtime_folder::RuntimeFolder;
 
@@ -40,7 +40,7 @@ pub(crate) fn hand_over(folder: &RuntimeFolder, device: String) -> Result<()> {
     if has_cache(&mut connection, &device)? {
         run(connection, device.clone())?;
     }
-    stop(folder, device)
+    stop_one(folder, &device)
 }
 
 fn run(mut connection: Connection, device: String) -> Result<()> {
