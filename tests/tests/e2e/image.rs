@@ -76,6 +76,36 @@ fn a_ram_disk_is_saved_and_loaded_by_the_next_server() {
 }
 
 #[test]
+fn a_device_goes_through_pipes() {
+    let server = Launch::ram("16M").start();
+    let other = Launch::ram("20M").start();
+    let all = fill(&server);
+    other.client().write(18 * MIB as u64, &[9; 4096]).expect("a write");
+    let mut save = server.command(&["save", "ram0", "-"]).stdout(Stdio::piped()).spawn().expect("a save");
+    let pipe = save.stdout.take().expect("a pipe");
+    let loaded = other.command(&["load", "ram0", "-"]).stdin(pipe).output().expect("a load");
+    assert!(loaded.status.success() && save.wait().expect("its end").success(), "{loaded:?}");
+    let now = other.content();
+    assert!(now[..16 * MIB] == all && now[16 * MIB..].iter().all(|&byte| byte == 0), "not the same device");
+    let image = server.folder().write("longer", vec![3; 16 * MIB + 1]);
+    let load = |arguments: &[&str]| {
+        let image = File::open(&image).expect("an image");
+        let loaded = server.command(arguments).stdin(image).output().expect("a load");
+        (loaded.status.code(), String::from_utf8_lossy(&loaded.stderr).into_owned())
+    };
+    let (code, said) = load(&["load", "ram0", "-"]);
+    assert!(code == Some(FAILED) && said.contains("longer than the device"), "{said}");
+    let (code, said) = load(&["load", "ram0", "-", "--format", "qcow2"]);
+    assert!(code == Some(USAGE) && said.contains("raw images"), "{said}");
+    let gone = server
+        .command(&["save", "ram0", "-"])
+        .stdout(File::create("/dev/full").expect("it is there"))
+        .output();
+    let gone = gone.expect("a save");
+    assert!(gone.status.code() == Some(FAILED), "an image that nobody took is not saved: {gone:?}");
+}
+
+#[test]
 fn an_image_of_any_length_is_loaded_and_the_rest_is_zero() {
     let server = Launch::ram("4M").start();
     let folder = Scratch::new();

@@ -15,7 +15,8 @@ pub(super) const SAVE_EXAMPLES: &str = "\
 Examples:
   spillway save ram0 ram0.img && spillway stop ram0
   spillway ram --size 4G --background && spillway load ram0 ram0.img
-  spillway save ram0 ram0.qcow2 --force           through qemu-img, in its own format";
+  spillway save ram0 ram0.qcow2 --force           through qemu-img, in its own format
+  spillway save ram0 - | zstd > ram0.zst          and zstd -dc ram0.zst | spillway load ram0 -";
 
 pub(super) const ATTACH_EXAMPLES: &str = "\
 Examples:
@@ -85,7 +86,7 @@ pub(crate) struct ImageOptions {
     /// Name of the device
     pub(crate) device: String,
 
-    /// Image file
+    /// Image file; - is a raw image on standard output or input
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
 
@@ -99,6 +100,11 @@ impl ImageOptions {
     pub(crate) fn form(&self) -> ImageFormat {
         let named = self.file.extension().is_some_and(|extension| extension == "qcow2");
         self.format.unwrap_or(if named { ImageFormat::Qcow2 } else { ImageFormat::Raw })
+    }
+
+    /// Whether it comes and goes through a pipe.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.file.as_os_str() == "-"
     }
 }
 

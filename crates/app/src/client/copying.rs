@@ -3,13 +3,13 @@
 //! A thread of its own reads ahead of who writes, by a few pieces.
 
 use std::fs::File;
-use std::io::{IsTerminal, stderr};
+use std::io::{ErrorKind, IsTerminal, Read, Write, stderr};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
@@ -135,6 +135,22 @@ impl Target for &File {
     }
 }
 
+/// A pipe: every byte goes there, in order.
+pub(super) struct Stream(pub(super) File);
+
+impl Target for Stream {
+    fn write(&mut self, _: u64, bytes: &[u8]) -> Result<()> {
+        self.0.write_all(bytes).context("standard output takes no more of the image")
+    }
+
+    fn zero(&mut self, range: ByteRange) -> Result<()> {
+        let end = range.offset + range.len;
+        (range.offset..end)
+            .step_by(BLOCK)
+            .try_for_each(|at| self.write(at, &[0; BLOCK][..(end - at).min(BLOCK as u64) as usize]))
+    }
+}
+
 /// Something of a source, from an offset on.
 enum Part {
     Bytes(u64, Vec<u8>),
@@ -175,6 +191,35 @@ pub(super) fn copy(source: &mut dyn Source, target: &mut dyn Target) -> Result<u
     assert_eq!(end, size, "a copy ends with its source");
     bar.finish_and_clear();
     Ok(stored)
+}
+
+/// Copies what `stream` has to the start of `target`, which has room for `room` bytes; returns how many these are, and how many of them are
+/// not zero, in blocks. Nothing is read ahead: who writes to it may never end.
+pub(super) fn copy_stream(stream: &mut impl Read, room: u64, target: &mut dyn Target) -> Result<(u64, u64)> {
+    let (mut end, mut stored, mut piece) = (0, 0, vec![0; PIECE]);
+    loop {
+        let len = fill(stream, &mut piece).context("the image cannot be read")?;
+        ensure!(len as u64 <= room - end, "the image is longer than the device, which has {room} bytes");
+        stored += write(target, end, &piece[..len])?;
+        end += len as u64;
+        if len < PIECE {
+            return Ok((end, stored));
+        }
+    }
+}
+
+/// Reads until `piece` is full, or the stream ends.
+fn fill(stream: &mut impl Read, piece: &mut [u8]) -> std::io::Result<usize> {
+    let mut len = 0;
+    while len < piece.len() {
+        match stream.read(&mut piece[len..]) {
+            Ok(0) => break,
+            Ok(count) => len += count,
+            Err(why) if why.kind() == ErrorKind::Interrupted => {}
+            Err(why) => return Err(why),
+        }
+    }
+    Ok(len)
 }
 
 /// Shows the parts of a source in order, as long as they are taken.
@@ -259,6 +304,39 @@ mod tests {
             (5 * BLOCK..bytes.len(), false),
         ];
         assert_eq!(runs(&bytes), zero_and_not);
+    }
+
+    /// A pipe gives what it has, in pieces of any length.
+    #[test]
+    fn a_stream_is_copied_to_its_end_or_as_far_as_there_is_room() {
+        struct Drops<'a>(&'a [u8]);
+        impl Read for Drops<'_> {
+            fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+                let len = into.len().min(1 + self.0.len() % 4095);
+                self.0.read(&mut into[..len])
+            }
+        }
+        let scratch = Scratch::new("stream");
+        let path = scratch.path().join("to");
+        for len in [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE] {
+            let mut bytes = vec![7; len];
+            bytes.iter_mut().take(BLOCK).for_each(|byte| *byte = 0);
+            let target = File::create(&path).unwrap();
+            target.set_len(len as u64).unwrap();
+            let zero = len.min(BLOCK);
+            let copied = copy_stream(&mut Drops(&bytes), len as u64, &mut &target).unwrap();
+            assert_eq!(copied, (len as u64, (len - zero) as u64));
+            assert!(std::fs::read(&path).unwrap() == bytes, "{len} bytes");
+            if len > 0 {
+                let refused = copy_stream(&mut Drops(&bytes), len as u64 - 1, &mut &target).unwrap_err();
+                assert!(refused.to_string().contains("longer than the device"), "{refused}");
+            }
+            let mut stream = Stream(File::create(&path).unwrap());
+            let again = scratch.path().join("again");
+            std::fs::write(&again, &bytes).unwrap();
+            copy(&mut RawImage::new(File::open(&again).unwrap()).unwrap(), &mut stream).unwrap();
+            assert!(std::fs::read(&path).unwrap() == bytes, "{len} bytes again");
+        }
     }
 
     #[test]

@@ -6,7 +6,8 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, IsTerminal, stdin, stdout};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,7 +22,7 @@ use spillway_export::control::Operation;
 use spillway_io::{end_with_us, lock_file, mutant};
 
 use super::connection::{change, no_device, print, row_of};
-use super::copying::{RawImage, Source, Target, copy};
+use super::copying::{RawImage, Source, Stream, Target, copy, copy_stream};
 use super::nbd::Nbd;
 use super::program::{finish, said};
 use super::qcow2::Qcow2;
@@ -37,6 +38,9 @@ const FREE_PAUSE: Duration = Duration::from_millis(2);
 pub(crate) fn save(folder: &RuntimeFolder, options: &SaveOptions) -> Result<()> {
     let ImageOptions { device, file, .. } = &options.image;
     let uri = uri_of(folder, device)?;
+    if options.image.is_stream() {
+        return save_stream(&uri, options.image.form());
+    }
     // The file that a link means takes the image, not the link.
     let path = fs::canonicalize(file).unwrap_or_else(|_| file.clone());
     drop(expect_free(&path, options.force)?);
@@ -48,6 +52,28 @@ pub(crate) fn save(folder: &RuntimeFolder, options: &SaveOptions) -> Result<()> 
     let _replaced = expect_free(&path, options.force)?;
     new.take_name(&path)?;
     print(&format!("{device}: {words} saved as {}\n", file.display()))
+}
+
+/// The reader of the pipe hears nothing else.
+fn save_stream(uri: &str, form: ImageFormat) -> Result<()> {
+    expect_raw(form)?;
+    let out = stdout();
+    if out.is_terminal() {
+        let text = "standard output is a terminal: send the image to a pipe or a file";
+        return Err(Failure::usage(text).into());
+    }
+    let pipe = out.as_fd().try_clone_to_owned().context("standard output")?;
+    copy(&mut Nbd::connect(uri)?, &mut Stream(pipe.into()))?;
+    Ok(())
+}
+
+fn expect_raw(form: ImageFormat) -> Result<()> {
+    match form {
+        ImageFormat::Raw => Ok(()),
+        ImageFormat::Qcow2 => {
+            Err(Failure::usage("qcow2 needs a file that can be read anywhere: - takes raw images").into())
+        }
+    }
 }
 
 fn save_raw(uri: &str, new: &NewFile) -> Result<String> {
@@ -77,7 +103,7 @@ pub(crate) fn load(folder: &RuntimeFolder, options: &LoadOptions) -> Result<()> 
     let mut image = open_image(&options.image)?;
     let mut client = Nbd::connect(&uri_of(folder, device)?)?;
     ensure!(client.is_writable(), "device {device} is read-only");
-    let (len, size) = (image.size(), client.size());
+    let (len, size) = (image.as_ref().map_or(0, |image| image.size()), client.size());
     if len > size {
         let text = format!("the image has {len} bytes and the device {size}: spillway resize {device} {len}");
         return Err(Failure::usage(text).into());
@@ -86,7 +112,10 @@ pub(crate) fn load(folder: &RuntimeFolder, options: &LoadOptions) -> Result<()> 
         change(folder, device, &Operation::Hold { device: device.clone(), opener: None })
             .context("the device cannot be held; --shared loads the image all the same")?;
     }
-    let stored = copy(&mut *image, &mut client)?;
+    let (len, stored) = match &mut image {
+        Some(image) => (len, copy(&mut **image, &mut client)?),
+        None => copy_stream(&mut stdin().lock(), size, &mut client)?,
+    };
     let end = len.next_multiple_of(spillway_core::SECTOR);
     client.zero(ByteRange::new(end, size - end))?;
     if !mutant::on("load: skip the flush") {
@@ -108,13 +137,17 @@ fn wait_until_free(folder: &RuntimeFolder, device: &str) {
     }
 }
 
-fn open_image(options: &ImageOptions) -> Result<Box<dyn Source>> {
+/// Nothing where it is a stream.
+fn open_image(options: &ImageOptions) -> Result<Option<Box<dyn Source>>> {
+    if options.is_stream() {
+        return expect_raw(options.form()).map(|()| None);
+    }
     let opened = open_quiet(&options.file)?;
     let image: Result<Box<dyn Source>> = match options.form() {
         ImageFormat::Raw => RawImage::new(opened).map(|image| Box::new(image) as _),
         ImageFormat::Qcow2 => Qcow2::new(opened).map(|image| Box::new(image) as _),
     };
-    image.with_context(|| options.file.display().to_string())
+    image.map(Some).with_context(|| options.file.display().to_string())
 }
 
 /// Where a device is served.
