@@ -1,7 +1,8 @@
 //! What takes part: our server by each of its ways, and its peers, all of the same size and filled.
 
 use std::cell::Cell;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ pub(super) enum Way {
     Guest { socket: PathBuf, queues: usize },
     /// By NBD.
     Client { socket: PathBuf, export: &'static str },
-    /// As a block device of this kernel.
+    /// As a block device of this kernel, or a file.
     Ring(File),
 }
 
@@ -156,6 +157,13 @@ pub(super) fn as_guest(folder: &Path, export: &str, queues: usize) -> Way {
 /// By NBD, to a server of ours.
 pub(super) fn as_client(folder: &Path, export: &'static str) -> Way {
     Way::Client { socket: socket_of(folder, export), export }
+}
+
+/// By a file of its mount.
+pub(super) fn as_file(path: &Path) -> Result<Way> {
+    let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
+    let file = OpenOptions::new().read(true).write(true).custom_flags(direct).open(path);
+    file.map(Way::Ring).with_context(|| path.display().to_string())
 }
 
 /// Fills the device of a server of ours.

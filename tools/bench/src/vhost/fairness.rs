@@ -1,5 +1,8 @@
-//! What a client of NBD gets beside a busy neighbour: a guest's queue, or another client of NBD.
+//! What a client of NBD, and a program on the mount, get beside a busy neighbour: a guest's queue, or another client of NBD.
 
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -7,8 +10,9 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 
 use super::cases::Case;
-use super::contenders::{Way, as_client, as_guest, fill_ours, start_ours};
+use super::contenders::{Way, as_client, as_file, as_guest, fill_ours, start_ours};
 use super::generator::lasting;
+use crate::mounted::appears;
 use crate::nbd::{Folder, MILLIS, WARM_MILLIS};
 use crate::report::{Rounds, drawn_order, median, ratio, table};
 
@@ -35,17 +39,40 @@ struct Company {
 pub(super) fn compare(rounds: Rounds) -> Result<()> {
     let folder = Folder::new()?;
     for (export, name, more) in SERVERS {
-        let _server = start_ours(&folder.0, export, more)?;
+        let mount = Mount::at(folder.0.join(format!("{export}-mount")))?;
+        let place = mount.0.to_string_lossy().into_owned();
+        let _server = start_ours(&folder.0, export, &[more, &["--mount", &place]].concat())?;
         fill_ours(&folder.0, export)?;
+        let file = mount.0.join(export).join("disk");
+        appears(&file)?;
         let companies = companies(&folder, export);
-        let client = as_client(&folder.0, export);
-        let figures = rounds.measure(|round| {
-            eprintln!("{name}, round {round} of {}", rounds.count);
-            one_round(&client, &companies, round)
-        })?;
-        show(name, &companies, &figures, rounds);
+        let bystanders =
+            [("A client of NBD", as_client(&folder.0, export)), ("A program on the mount", as_file(&file)?)];
+        for (bystander, way) in bystanders {
+            let figures = rounds.measure(|round| {
+                eprintln!("{bystander}, {name}, round {round} of {}", rounds.count);
+                one_round(&way, &companies, round)
+            })?;
+            show((bystander, name), &companies, &figures, rounds);
+        }
     }
     Ok(())
+}
+
+/// A folder for a mount, which goes when it is dropped.
+struct Mount(PathBuf);
+
+impl Mount {
+    fn at(place: PathBuf) -> Result<Self> {
+        fs::create_dir(&place)?;
+        Ok(Self(place))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).stderr(Stdio::null()).status();
+    }
 }
 
 /// Nobody; then for each kind of neighbour one by vhost-user and one by NBD.
@@ -65,12 +92,12 @@ fn companies(folder: &Folder, export: &'static str) -> Vec<Company> {
 }
 
 /// Requests a second of the bystander in each company, then of its neighbour.
-fn one_round(client: &Way, companies: &[Company], round: usize) -> Result<Vec<f64>> {
+fn one_round(way: &Way, companies: &[Company], round: usize) -> Result<Vec<f64>> {
     let mut figures = vec![f64::NAN; 2 * companies.len()];
     let time = Duration::from_millis(if round == 0 { WARM_MILLIS } else { MILLIS });
     for turn in drawn_order(companies.len(), round) {
         let seed = (round * companies.len() + turn) as u64;
-        let bystander = || Ok(client.generator(BYSTANDER, seed)?.drive(lasting(time))?.rate());
+        let bystander = || Ok(way.generator(BYSTANDER, seed)?.drive(lasting(time))?.rate());
         match &companies[turn].neighbour {
             None => figures[turn] = bystander()?,
             Some((way, case)) => {
@@ -96,7 +123,7 @@ fn beside(way: &Way, case: Case, seed: u64, bystander: impl Fn() -> Result<f64>)
     })
 }
 
-fn show(name: &str, companies: &[Company], figures: &[Vec<f64>], rounds: Rounds) {
+fn show((bystander, name): (&str, &str), companies: &[Company], figures: &[Vec<f64>], rounds: Rounds) {
     let (rates, neighbours) = figures.split_at(companies.len());
     let rows = companies.iter().enumerate().map(|(index, company)| {
         let busy = company.neighbour.is_some();
@@ -114,7 +141,7 @@ fn show(name: &str, companies: &[Company], figures: &[Vec<f64>], rounds: Rounds)
             figure(busy, median(&neighbours[index]) / 1e3, 1),
         ]
     });
-    let title = format!("A client of NBD ({}) beside a neighbour, {name}", BYSTANDER.name);
+    let title = format!("{bystander} ({}) beside a neighbour, {name}", BYSTANDER.name);
     let head = ["", "thousand requests a second", "of alone", "of beside NBD", "the neighbour's"];
     table(&rounds.title(&title), &head, &rows.collect::<Vec<_>>());
 }
