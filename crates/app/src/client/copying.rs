@@ -144,10 +144,10 @@ impl Target for Stream {
     }
 
     fn zero(&mut self, range: ByteRange) -> Result<()> {
-        let end = range.offset + range.len;
+        let (end, zeroes) = (range.offset + range.len, vec![0; range.len.min(PIECE as u64) as usize]);
         (range.offset..end)
-            .step_by(BLOCK)
-            .try_for_each(|at| self.write(at, &[0; BLOCK][..(end - at).min(BLOCK as u64) as usize]))
+            .step_by(PIECE)
+            .try_for_each(|at| self.write(at, &zeroes[..(end - at).min(PIECE as u64) as usize]))
     }
 }
 
@@ -199,7 +199,10 @@ pub(super) fn copy_stream(stream: &mut impl Read, room: u64, target: &mut dyn Ta
     let (mut end, mut stored, mut piece) = (0, 0, vec![0; PIECE]);
     loop {
         let len = fill(stream, &mut piece).context("the image cannot be read")?;
-        ensure!(len as u64 <= room - end, "the image is longer than the device, which has {room} bytes");
+        ensure!(
+            len as u64 <= room - end,
+            "the image is longer than the device, which has {room} bytes and a part of it now: spillway resize makes it larger"
+        );
         stored += write(target, end, &piece[..len])?;
         end += len as u64;
         if len < PIECE {
