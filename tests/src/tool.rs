@@ -12,6 +12,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("nbdinfo", "libnbd-bin"),
     ("nbdcopy", "libnbd-bin"),
     ("/usr/bin/python3", "python3-libnbd"),
+    ("curl", "curl"),
+    ("chromium", "chromium"),
     ("fio", "fio"),
     ("/usr/sbin/mke2fs", "e2fsprogs"),
     ("/usr/sbin/mkswap", "util-linux"),

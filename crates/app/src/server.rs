@@ -44,10 +44,12 @@ mod device;
 mod devices;
 mod endpoints;
 mod event;
+mod http;
 mod listening;
 mod mounting;
 pub(crate) mod occupants;
 mod opening;
+mod own;
 mod remote;
 mod shutdown;
 pub(crate) mod signals;
@@ -207,7 +209,8 @@ impl Server {
         let devices = self.devices.all();
         let devices: Vec<&Device> = devices.iter().map(|device| &**device).collect();
         let driver = self.workers.driver().to_string();
-        start_text::compose(&devices, &self.memory, self.workers.count(), &driver, log)
+        let http = self.endpoints.http_place();
+        start_text::compose(&devices, &self.memory, self.workers.count(), &driver, http, log)
     }
 
     /// Serves until a signal, a client, a failure, the last device's end or that of the command stops the server.

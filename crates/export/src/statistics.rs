@@ -1,9 +1,10 @@
 //! What the clients of an export did, counted by each session for itself and published now and then.
 
+use serde::{Deserialize, Serialize};
 use spillway_core::stats::Counters;
 
 /// Answered requests of an export since it was made, in requests and bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statistics {
     /// Reads.
     pub reads: u64,
@@ -16,7 +17,7 @@ pub struct Statistics {
     /// Flushes.
     pub flushes: u64,
     /// Discards.
-    pub trims: u64,
+    pub discards: u64,
     /// Zeroings.
     pub write_zeroes: u64,
     /// Everything else, such as questions about extents.
@@ -58,7 +59,7 @@ impl Counts {
             writes: sum(Counter::Writes),
             write_bytes: sum(Counter::WriteBytes),
             flushes: sum(Counter::Flushes),
-            trims: sum(Counter::Trims),
+            discards: sum(Counter::Trims),
             write_zeroes: sum(Counter::WriteZeroes),
             others: sum(Counter::Others),
             errors: sum(Counter::Errors),

@@ -17,6 +17,7 @@ mod foreign_server;
 mod hand_over;
 mod hostile;
 mod hot;
+mod http;
 mod image;
 mod inherited;
 mod kept;

@@ -1,4 +1,4 @@
-//! Runs the fuzz targets for a fixed time: both sides of NBD, the messages of a mount, a guest's front end
+//! Runs the fuzz targets for a fixed time: both sides of NBD, HTTP, the messages of a mount, a guest's front end
 //! and its rings, the metadata of a write cache, and spill files.
 //!
 //! They are a workspace of their own, built with coverage by the stable compiler: its folder's cargo configuration says
@@ -28,6 +28,7 @@ const ROWS: [&[Target]; 2] = [
         ("fuse_session", 1, &["-max_len=16384"]),
         ("write_cache", 1, &["-max_len=16384"]),
         ("spill", 1, &["-max_len=16384"]),
+        ("http_session", 1, &["-max_len=16384"]),
     ],
 ];
 

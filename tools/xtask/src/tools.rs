@@ -18,6 +18,12 @@ pub(crate) const TESTS: &[Need] = &[
     Need { package: "libnbd-bin", probe: &["nbdinfo", "--version"] },
     // The bindings belong to Debian's interpreter, not to whichever comes first in the path.
     Need { package: "python3-libnbd", probe: &["/usr/bin/python3", "-c", "import nbd"] },
+    Need { package: "curl", probe: &["curl", "--version"] },
+    Need {
+        package: "python3-prometheus-client",
+        probe: &["/usr/bin/python3", "-c", "import prometheus_client"],
+    },
+    Need { package: "chromium", probe: &["chromium", "--version"] },
     Need { package: "nbdkit", probe: &["nbdkit", "--version"] },
     Need { package: "fio", probe: &["fio", "--enghelp=nbd"] },
     Need { package: "gcc", probe: &["cc", "--version"] },

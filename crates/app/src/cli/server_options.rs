@@ -62,6 +62,14 @@ options! {
     Start listen: Option<String> = Type::Text,
         "Serve NBD over TCP instead, without encryption or password: anybody who can connect can read and write"
         .option("listen");
+    Start http: Option<String> = Type::Text,
+        "Serve metrics for Prometheus, a page and control over HTTP, at unix:PATH for this user or at HOST:PORT; at a port nothing can be changed \
+         without http_token_file"
+        .preset(Preset::Words("none")).option("http");
+    Start http_token_file: Option<PathBuf> = Type::Path,
+        "Take only clients over HTTP that give the first line of this file as their token, and let them change everything. A port of other machines \
+         needs it"
+        .preset(Preset::Words("none")).option("http-token-file");
     Start idle_timeout: Option<u64> = Type::Number(1, IDLE_TIMEOUT_S_MAX),
         "Disconnect an NBD client that has nothing asked, and nothing due, for so long. A mounted file system may be idle for days"
         .unit(Unit::Seconds).preset(Preset::Words("none")).option("idle-timeout");
@@ -194,14 +202,23 @@ impl ServerOptions {
 impl Args for ServerOptions {
     fn augment_args(command: Command) -> Command {
         let command = Declared::<ServerConfig>::augment_args(command.next_help_heading("Server"));
-        let command =
-            ["socket", "socket-mode", "socket-group", "listen", "idle-timeout", "mount", "allow-other"]
-                .into_iter()
-                .fold(command, |command, option| {
-                    command.mut_arg(option, |option| option.help_heading("Clients"))
-                });
+        let command = [
+            "socket",
+            "socket-mode",
+            "socket-group",
+            "listen",
+            "http",
+            "http-token-file",
+            "idle-timeout",
+            "mount",
+            "allow-other",
+        ]
+        .into_iter()
+        .fold(command, |command, option| command.mut_arg(option, |option| option.help_heading("Clients")));
         command
             .mut_arg("listen", |option| option.value_name("HOST:PORT").conflicts_with("socket"))
+            .mut_arg("http", |option| option.value_name("unix:PATH|HOST:PORT"))
+            .mut_arg("http-token-file", |option| option.value_name("FILE").requires("http").value_hint(ValueHint::FilePath))
             .mut_arg("socket-mode", |option| option.value_name("MODE"))
             .mut_arg("socket-group", |option| option.value_name("GROUP"))
             .mut_arg("mount", |option| option.value_name("DIR").value_hint(ValueHint::DirPath))

@@ -100,6 +100,7 @@ impl Device {
             streams: number("max_comp_streams"),
             read_only: geometry.read_only,
             clients: self.export.clients() as u64,
+            requests: self.export.statistics(),
             exports: if geometry.size > 0 { self.exports() } else { Vec::new() },
         }
     }
@@ -116,7 +117,7 @@ impl Device {
         let mut rows: Vec<AttributeRow> = Vec::new();
         for part in &self.stack.parts {
             for spec in part.attributes.specs() {
-                let mut row = AttributeRow::from(&spec);
+                let mut row = AttributeRow { part: part.name.clone(), ..AttributeRow::from(&spec) };
                 if rows.iter().any(|above| above.name == row.name) {
                     row.name = format!("{}.{}", part.name, row.name);
                 }

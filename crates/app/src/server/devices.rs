@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use spillway_core::sync::RwLock;
-use spillway_core::{Answer, Attributes, Env, Error, Job, Kind, Place};
+use spillway_core::{Answer, Attributes, Env, Error, Job, Kind, Place, Spec};
 use spillway_export::control::{
     AttributeRow, Catalog, DeviceRow, Operation, ServerVersion, Shown, added_name, value_of,
 };
@@ -16,19 +16,22 @@ use spillway_export::control::{
 use crate::server::changes::{self, once_left};
 use crate::server::device::Device;
 use crate::server::event::{Event, ReplySender, ask, outcome};
+use crate::server::own;
 
 /// All devices of this server.
 pub(crate) struct Devices {
     list: RwLock<Vec<Arc<Device>>>,
     env: Arc<dyn Env>,
+    /// What the server says of itself.
+    own: Arc<dyn Attributes>,
     /// Where the server's thread is asked for something.
     events: Sender<Event>,
 }
 
 impl Devices {
     /// No devices yet; the server's thread takes `events`.
-    pub(crate) fn new(env: Arc<dyn Env>, events: Sender<Event>) -> Self {
-        Self { list: RwLock::new(Vec::new()), env, events }
+    pub(crate) fn new(env: Arc<dyn Env>, own: Arc<dyn Attributes>, events: Sender<Event>) -> Self {
+        Self { list: RwLock::new(Vec::new()), env, own, events }
     }
 
     /// Adds a device whose name is not taken.
@@ -106,6 +109,15 @@ impl Devices {
 impl Catalog for Devices {
     fn version(&self) -> ServerVersion {
         ServerVersion { version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id() }
+    }
+
+    fn server(&self) -> Vec<(AttributeRow, Shown)> {
+        let shown = |spec: Spec| {
+            let value = self.own.excerpt(spec.name, 0).expect("a server's attributes can be read");
+            let row = AttributeRow { part: own::PART.to_owned(), ..AttributeRow::from(&spec) };
+            (row, Shown::new(spec.name.to_owned(), &spec, &value))
+        };
+        self.own.specs().into_iter().map(shown).collect()
     }
 
     fn devices(&self) -> Vec<DeviceRow> {

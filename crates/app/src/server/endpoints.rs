@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use spillway_core::{Charge, Error};
 use spillway_export::Exports;
-use spillway_export::control::ControlSession;
+use spillway_export::control::{ControlSession, HttpSession, Rights};
 use spillway_export::nbd::{self, NbdSession};
 use spillway_export::vhost_user::{self, QUEUE_BYTES, TransferLimits, VhostUserSession, inflight_bytes_max};
 use spillway_io::vhost::{NewConversation, VhostServing, serve_vhost};
@@ -18,6 +18,7 @@ use crate::address::Address;
 use crate::server::building::Built;
 use crate::server::device::{Device, Guest};
 use crate::server::devices::Devices;
+use crate::server::http;
 use crate::server::listening::address_of;
 
 /// Queues that a virtual machine may have. QEMU takes one for each of its processors unless it is told otherwise.
@@ -30,6 +31,10 @@ pub(crate) const GUEST_BYTES: u64 =
 /// Connections to a device's control socket at a time. What they take is part of the allowance beside the budget.
 const CONTROL_CONNECTIONS_MAX: usize = 16;
 
+/// HTTP connections at a time, as a browser takes six, and how long one may be idle. What they take is part of the same allowance.
+const HTTP_CONNECTIONS_MAX: usize = 64;
+const HTTP_IDLE: Duration = Duration::from_secs(75);
+
 /// See the head of this file.
 pub(crate) struct Endpoints {
     sessions: nbd::Config,
@@ -41,6 +46,8 @@ pub(crate) struct Endpoints {
     own: HashMap<String, Service>,
     /// Control sockets, by name of the device.
     control: HashMap<String, Serving>,
+    /// HTTP, where the plan says so, and how to get there.
+    http: Option<(Serving, String)>,
     /// Sockets of virtual machine monitors, by name of the device, and what their queues take.
     guests: HashMap<String, (VhostServing, Charge)>,
 }
@@ -86,6 +93,7 @@ impl Endpoints {
             shared: None,
             own: HashMap::new(),
             control: HashMap::new(),
+            http: None,
             guests: HashMap::new(),
         }
     }
@@ -190,6 +198,27 @@ impl Endpoints {
         assert!(before.is_none(), "device {} has two control sockets", device.name());
     }
 
+    /// Answers HTTP clients at `listener`, by the `rights` that they have.
+    pub(crate) fn start_http(
+        &mut self,
+        listener: Listener,
+        rights: Rights,
+        devices: &Arc<Devices>,
+        workers: &Workers,
+    ) {
+        let (devices, rights, place) = (devices.clone(), Arc::new(rights), http::described(&listener));
+        let new_session: NewSession =
+            Arc::new(move || Box::new(HttpSession::new(devices.clone(), rights.clone())));
+        let limits =
+            Limits { connections_max: HTTP_CONNECTIONS_MAX, idle: Some(HTTP_IDLE), ..Limits::default() };
+        self.http = Some((serve(listener, workers, new_session, limits), place));
+    }
+
+    /// How to get to HTTP.
+    pub(crate) fn http_place(&self) -> Option<&str> {
+        self.http.as_ref().map(|(_, place)| place.as_str())
+    }
+
     /// Whether no device can be controlled any more.
     pub(crate) fn is_empty(&self) -> bool {
         self.control.is_empty()
@@ -218,8 +247,9 @@ impl Endpoints {
         self.shared.take().map(|shared| shared.serving.stop())
     }
 
-    /// Stops the control sockets, all at once. The futures wait until their clients have left.
+    /// Stops the control sockets and HTTP, all at once. The futures wait until their clients have left.
     pub(crate) fn stop_control(&mut self) -> Vec<impl Future<Output = ()> + use<>> {
-        self.control.drain().map(|(_, serving)| serving.stop()).collect()
+        let http = self.http.take().map(|(serving, _)| serving);
+        self.control.drain().map(|(_, serving)| serving).chain(http).map(Serving::stop).collect()
     }
 }

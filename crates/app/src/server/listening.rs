@@ -70,6 +70,11 @@ pub(crate) fn guest(folder: &RuntimeFolder, path: &Path, config: &ServerConfig) 
     unix(folder, path, config.socket_access(true)?)
 }
 
+/// A socket of this user at a place that was asked for.
+pub(crate) fn private(folder: &RuntimeFolder, path: &Path) -> Result<Listener> {
+    unix(folder, path, Access::OWNER_ONLY)
+}
+
 /// Listens on a socket of this user, unless something is in the way now.
 pub(crate) fn at_once(folder: &RuntimeFolder, path: &Path) -> Result<Listener, Error> {
     Listener::unix_in_turn(path, Access::OWNER_ONLY, folder.path())

@@ -16,6 +16,7 @@ pub(crate) fn compose(
     memory: &Memory,
     workers: usize,
     driver: &str,
+    http: Option<&str>,
     log: Option<&Path>,
 ) -> String {
     let rows: Vec<_> = devices.iter().map(|device| summary(&device.row(), &device.stack.notes)).collect();
@@ -28,6 +29,7 @@ pub(crate) fn compose(
         std::process::id()
     );
     devices.iter().for_each(|device| describe(device, &mut text));
+    text.extend(http.map(|place| format!("  http: {place}\n")));
     text.extend(log.map(|path| format!("  log: {}\n", path.display())));
     text
 }

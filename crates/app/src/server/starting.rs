@@ -20,9 +20,11 @@ use crate::server::building::{Builder, Built};
 use crate::server::devices::Devices;
 use crate::server::endpoints::{Endpoints, GUEST_BYTES};
 use crate::server::event::{Event, outcome};
+use crate::server::http;
 use crate::server::listening;
 use crate::server::mounting::{Mounting, Room};
 use crate::server::opening::StackOpener;
+use crate::server::own;
 use crate::server::signals::Asked;
 use crate::service;
 
@@ -49,6 +51,7 @@ impl Server {
         // Where nobody listens any more, the server stops.
         let on_failure: OnFailure = Arc::new(move |error| _ = failures.send(Event::Failed(error)));
         let options = WorkersOptions { on_failure, ..plan.server.workers_options(&memory) };
+        let buffers = options.buffers.clone();
         let workers = Workers::start(options).map_err(refused)?;
         service::watch(&workers);
         let opening = StackOpener::new(&workers, &budget);
@@ -58,9 +61,10 @@ impl Server {
             mount: plan.server.mount.clone(),
             own_sockets: plan.server.socket.is_none() && plan.server.listen.is_none(),
         };
+        let own = own::attributes(budget, memory.clone(), buffers, workers.count());
         let idle = plan.server.idle_timeout.map(Duration::from_secs);
         let mut server = Self {
-            devices: Arc::new(Devices::new(workers.env(), to_self.clone())),
+            devices: Arc::new(Devices::new(workers.env(), own, to_self.clone())),
             mounting: None,
             endpoints: Endpoints::new(memory.session_limits(), idle),
             builder,
@@ -91,6 +95,7 @@ impl Server {
         let charges = charges.map_err(|kind| {
             refused(Error::new(kind, "the memory budget has no room for vhost-user: give --memory more"))
         })?;
+        let http = http::listen(&self.builder.folder, &plan.server)?;
         self.start_devices(plan.devices, &plan.server)?;
         self.start_guests(&plan.server, charges)?;
         if let Some((place, room)) = mount.zip(room) {
@@ -103,6 +108,9 @@ impl Server {
         assert_eq!(all.len(), claims.len(), "devices, and names that are claimed for them");
         for (device, listener) in all.iter().zip(claims) {
             self.endpoints.start_control(device, listener, &self.devices, &self.workers);
+        }
+        if let Some((listener, rights)) = http {
+            self.endpoints.start_http(listener, rights, &self.devices, &self.workers);
         }
         Ok(())
     }

@@ -17,6 +17,9 @@ pub trait Catalog: Send + Sync {
     /// What answers.
     fn version(&self) -> ServerVersion;
 
+    /// Attributes of the server itself, with their values.
+    fn server(&self) -> Vec<(AttributeRow, Shown)>;
+
     /// Every device, in the order in which they were configured or added.
     fn devices(&self) -> Vec<DeviceRow>;
 

@@ -21,6 +21,8 @@ pub const LINE_BYTES_MAX: usize = 64 << 10;
 pub enum Operation {
     /// Which server this is.
     Version {},
+    /// What the server says of itself.
+    Server {},
     /// Every device.
     List {},
     /// The attributes that a device has.
@@ -61,6 +63,8 @@ pub enum Operation {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         size: Option<u64>,
     },
+    /// Adds a compressed RAM disk without a size.
+    Add {},
     /// Gives a device to one client alone, until that leaves.
     Hold {
         /// Name of the device.
@@ -97,9 +101,11 @@ pub enum Reply {
     Devices(Vec<DeviceRow>),
     /// To [`Operation::Attributes`].
     Attributes(Vec<AttributeRow>),
-    /// To [`Operation::Get`].
+    /// To [`Operation::Get`] and [`Operation::Server`].
     Values(Vec<Shown>),
-    /// To every change: it is complete.
+    /// To [`Operation::Add`]: the name of the new device.
+    Added(String),
+    /// To every other change: it is complete.
     Done,
 }
 
@@ -218,6 +224,7 @@ mod tests {
         let device = || "ram0".to_owned();
         vec![
             Operation::Version {},
+            Operation::Server {},
             Operation::List {},
             Operation::Attributes { device: device() },
             Operation::Get { device: device(), attribute: None, from: None },
@@ -231,6 +238,7 @@ mod tests {
             Operation::Reset { device: device() },
             Operation::Resize { device: device(), size: None },
             Operation::Resize { device: device(), size: Some(1 << 40) },
+            Operation::Add {},
             Operation::Hold { device: device(), opener: None },
             Operation::Hold { device: device(), opener: Some(77) },
             Operation::Stop { device: device() },
@@ -258,6 +266,7 @@ mod tests {
             Reply::Devices(vec![row]),
             Reply::Attributes(vec![]),
             Reply::Values(vec![value]),
+            Reply::Added("ram1".into()),
             Reply::Done,
         ] {
             let line = encode_reply(Ok(reply.clone()));

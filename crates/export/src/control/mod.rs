@@ -20,21 +20,28 @@
 //! | [`message`] | requests and replies, to and from lines of JSON |
 //! | [`rows`] | what a reply says of devices, attributes and values |
 //! | [`catalog`] | [`Catalog`]: what a server must answer, whatever the protocol |
+//! | `operations` | an operation carried out, for every protocol |
 //! | [`session`] | [`ControlSession`]: the conversation, without the socket |
+//! | [`http`] | the same over HTTP, metrics, and a page |
 //!
 //! *Upwards* it promises: bad input gets an error reply with an errno, never a panic; a line longer than
 //! [`LINE_BYTES_MAX`] gets one and ends the conversation, because its end cannot be found; one request of a connection is
 //! in progress at a time. *Below* it needs a [`Catalog`]. Permission is the socket's file mode: who can connect may do
 //! everything.
 //!
-//! An HTTP interface can stand beside [`session`] and use the same [`Catalog`] and the same [`message`] types.
+//! HTTP stands beside it, with the same [`Catalog`] and the same [`message`] types: see [`http`].
 
 pub mod catalog;
+pub mod http;
 pub mod message;
+mod operations;
 pub mod rows;
 pub mod session;
+#[cfg(test)]
+mod test_catalog;
 
 pub use catalog::{Catalog, added_name};
+pub use http::{HttpSession, Rights};
 pub use message::{Failure, LINE_BYTES_MAX, Operation, PROTOCOL_VERSION, Reply, ServerVersion};
 pub use rows::{AttributeRow, ColumnRow, DeviceRow, Shown, value_of};
 pub use session::ControlSession;

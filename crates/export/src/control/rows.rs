@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use spillway_core::{Column, Error, Excerpt, Role, Spec, Type, Value};
 
+use crate::statistics::Statistics;
+
 /// A device in a listing. What a device does not have, such as a compression algorithm, is absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DeviceRow {
@@ -41,6 +43,9 @@ pub struct DeviceRow {
     pub read_only: bool,
     /// Connected clients.
     pub clients: u64,
+    /// What clients did.
+    #[serde(default)]
+    pub requests: Statistics,
     /// URIs and files under which clients reach it; none while it has no size.
     #[serde(default)]
     pub exports: Vec<String>,
@@ -51,6 +56,9 @@ pub struct DeviceRow {
 pub struct AttributeRow {
     /// Name as typed.
     pub name: String,
+    /// The part of the device that has it: its kind; of several of one kind from the second on with a number.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub part: String,
     /// `knob`, `counter`, `gauge`, `fact` or `command`.
     pub role: String,
     /// `number`, `switch`, `choice`, `ratio`, `text`, `path`, `columns`, `rows` or `lines`.
@@ -79,6 +87,9 @@ pub struct AttributeRow {
     /// When a knob may be turned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<String>,
+    /// Whether `null` is among its values.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub or_none: bool,
     /// Whether it can be read.
     pub readable: bool,
     /// Whether it can be written.
@@ -112,6 +123,7 @@ impl From<&Spec> for AttributeRow {
             unit: spec.unit.name().to_owned(),
             allowed: (spec.writable || matches!(spec.role, Role::Knob(_))).then(|| spec.allowed()),
             default: spec.preset_text(),
+            or_none: spec.or_none,
             readable: spec.readable,
             writable: spec.writable,
             help: spec.help.to_owned(),

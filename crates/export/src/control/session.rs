@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use spillway_core::session::{Intake, Output, Session};
-use spillway_core::{Answer, Error, IoBuf, Kind, Type, work};
+use spillway_core::{Answer, Error, IoBuf, Kind, work};
 
 use super::catalog::Catalog;
 use super::message::{LINE_BYTES_MAX, Operation, Reply, encode_reply};
-use super::rows::Shown;
+use super::operations::carry_out;
 
 /// Unsent bytes of replies above which no further request is read.
 const UNSENT_BYTES_MAX: usize = 256 << 10;
@@ -25,7 +25,7 @@ const LINE_UNITS: u32 = work::TURN / 4;
 pub struct ControlSession {
     catalog: Arc<dyn Catalog>,
     line: Vec<u8>,
-    waiting: Option<Answer<Result<(), Error>>>,
+    waiting: Option<Answer<Result<Reply, Error>>>,
     output: Output,
     closing: bool,
 }
@@ -68,24 +68,13 @@ impl ControlSession {
 
     fn carry_out(&mut self, line: &[u8]) {
         work::spend(LINE_UNITS);
-        let reply = match Operation::decode(line) {
-            Ok(Operation::Version {}) => Ok(Reply::Server(self.catalog.version())),
-            Ok(Operation::List {}) => Ok(Reply::Devices(self.catalog.devices())),
-            Ok(Operation::Attributes { device }) => self.catalog.attributes(&device).map(Reply::Attributes),
-            Ok(Operation::Get { device, attribute, from }) => {
-                values(&*self.catalog, &device, attribute, from.unwrap_or(0)).map(Reply::Values)
-            }
-            Ok(change) => return self.change(change),
-            Err(error) => Err(error),
+        assert!(self.waiting.is_none(), "an operation begins before the last one is answered");
+        let operation = match Operation::decode(line) {
+            Ok(operation) => operation,
+            Err(error) => return self.answer(Err(error)),
         };
-        self.answer(reply);
-    }
-
-    fn change(&mut self, operation: Operation) {
-        assert!(self.waiting.is_none(), "{operation:?} begins before the last change is answered");
-        tracing::info!(change = ?operation, "a control client asks for a change");
-        match self.catalog.change(operation) {
-            Answer::Done(result) => self.answer(result.map(|()| Reply::Done)),
+        match carry_out(&*self.catalog, operation) {
+            Answer::Done(reply) => self.answer(reply),
             pending => self.waiting = Some(pending),
         }
     }
@@ -96,24 +85,6 @@ impl ControlSession {
             Err(error) => encode_reply(Err(&error)),
         };
         self.output.push(line.as_bytes());
-    }
-}
-
-/// One attribute from a place on, or all; lines are shown to those who ask for them.
-fn values(
-    catalog: &dyn Catalog,
-    device: &str,
-    attribute: Option<String>,
-    from: u64,
-) -> Result<Vec<Shown>, Error> {
-    match attribute {
-        Some(name) => Ok(vec![catalog.get(device, &name, from)?]),
-        None => catalog
-            .attributes(device)?
-            .into_iter()
-            .filter(|row| row.readable && row.r#type != Type::Lines.name())
-            .map(|row| catalog.get(device, &row.name, 0))
-            .collect(),
     }
 }
 
@@ -138,7 +109,7 @@ impl Session for ControlSession {
         let Some(waiting) = &mut self.waiting else { return };
         if let Poll::Ready(result) = Pin::new(waiting).poll(context) {
             self.waiting = None;
-            self.answer(result.map(|()| Reply::Done));
+            self.answer(result);
         }
     }
 

@@ -11,6 +11,10 @@ impl Catalog for Unasked {
         unreachable!("a mount does not ask")
     }
 
+    fn server(&self) -> Vec<(AttributeRow, Shown)> {
+        unreachable!("a mount does not ask")
+    }
+
     fn devices(&self) -> Vec<DeviceRow> {
         unreachable!("a mount does not ask")
     }

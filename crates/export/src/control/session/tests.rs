@@ -2,74 +2,11 @@
 
 use std::task::Waker;
 
-use spillway_core::sync::{AtomicBool, Mutex, Ordering};
+use spillway_core::sync::Ordering;
 
-use super::super::message::{ServerVersion, decode_reply};
-use super::super::rows::{AttributeRow, DeviceRow};
+use super::super::message::decode_reply;
+use super::super::test_catalog::{Toy, busy, shown};
 use super::*;
-
-#[derive(Default)]
-struct Toy {
-    changes: Mutex<Vec<Operation>>,
-    slow: AtomicBool,
-    complete: Arc<AtomicBool>,
-}
-
-impl Catalog for Toy {
-    fn version(&self) -> ServerVersion {
-        ServerVersion { version: "1.2.3".into(), pid: 42 }
-    }
-
-    fn devices(&self) -> Vec<DeviceRow> {
-        vec![DeviceRow { name: "ram0".into(), ..Default::default() }]
-    }
-
-    fn attributes(&self, device: &str) -> Result<Vec<AttributeRow>, Error> {
-        if device != "ram0" {
-            return Err(Error::new(Kind::NotFound, format!("there is no device {device:?}")));
-        }
-        let row = |name: &str, readable, kind: &str| AttributeRow {
-            name: name.into(),
-            readable,
-            r#type: kind.into(),
-            ..Default::default()
-        };
-        Ok(vec![row("disksize", true, "number"), row("compact", false, "text"), row("pages", true, "lines")])
-    }
-
-    fn get(&self, device: &str, attribute: &str, from: u64) -> Result<Shown, Error> {
-        self.attributes(device)?;
-        let lines = attribute == "pages" && from < 3;
-        Ok(Shown { next: lines.then_some(from + 1), ..shown(attribute) })
-    }
-
-    fn change(&self, operation: Operation) -> Answer<Result<(), Error>> {
-        self.changes.lock().push(operation);
-        if !self.slow.load(Ordering::SeqCst) {
-            return Answer::Done(Ok(()));
-        }
-        let complete = self.complete.clone();
-        Answer::pending(std::future::poll_fn(move |_| {
-            if complete.load(Ordering::SeqCst) { Poll::Ready(Err(busy())) } else { Poll::Pending }
-        }))
-    }
-
-    fn hot_add(&self) -> Answer<Result<u32, Error>> {
-        unreachable!("a control client does not ask")
-    }
-
-    fn hot_remove(&self, _: u32) -> Answer<Result<(), Error>> {
-        unreachable!("a control client does not ask")
-    }
-}
-
-fn shown(name: &str) -> Shown {
-    Shown { name: name.into(), value: 5.into(), text: format!("value of {name}"), next: None }
-}
-
-fn busy() -> Error {
-    Error::new(Kind::Busy, "in use")
-}
 
 fn sent(session: &mut ControlSession) -> Vec<u8> {
     let mut slices = Vec::new();

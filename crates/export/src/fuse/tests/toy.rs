@@ -90,6 +90,10 @@ impl Catalog for ToyCatalog {
         unreachable!("a mount does not ask")
     }
 
+    fn server(&self) -> Vec<(AttributeRow, Shown)> {
+        unreachable!("a mount does not ask")
+    }
+
     fn devices(&self) -> Vec<DeviceRow> {
         unreachable!("a mount does not ask")
     }

@@ -325,7 +325,7 @@ fn statistics_count_what_was_answered() {
         writes: 1,
         write_bytes: 4096,
         flushes: 1,
-        trims: 1,
+        discards: 1,
         write_zeroes: 1,
         others: 1,
         errors: 1,

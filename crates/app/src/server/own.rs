@@ -1,0 +1,64 @@
+//! What a server says of itself: its memory, by purpose, and its threads.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use spillway_core::buffer::Buffers;
+use spillway_core::{Attribute, Attributes, Budget, Spec, Table, Unit, Value};
+
+use crate::memory::Memory;
+
+/// See the head of this file.
+struct Own {
+    budget: Arc<Budget>,
+    memory: Memory,
+    buffers: Buffers,
+    workers: usize,
+    start: Instant,
+}
+
+/// The kind that stands before its attributes' names, where devices have those of their parts.
+pub(crate) const PART: &str = "server";
+
+/// Attributes of a server that starts now.
+pub(crate) fn attributes(
+    budget: Arc<Budget>,
+    memory: Memory,
+    buffers: Buffers,
+    workers: usize,
+) -> Arc<dyn Attributes> {
+    Arc::new(Table::new(Arc::new(Own { budget, memory, buffers, workers, start: Instant::now() }), ROWS))
+}
+
+const fn bytes(name: &'static str, help: &'static str) -> Spec {
+    Spec::gauge(name, Unit::Bytes, help)
+}
+
+static ROWS: &[Attribute<Own>] = &[
+    Attribute::read(bytes("memory_limit", "Memory that the server may use in all"), |own| {
+        Value::U64(own.budget.limit())
+    }),
+    Attribute::read(
+        bytes("memory_used", "Memory of that which is taken, with what is kept for buffers and connections"),
+        |own| Value::U64(own.budget.used()),
+    ),
+    Attribute::read(bytes("memory_peak", "The most of it that was ever taken"), |own| {
+        Value::U64(own.budget.peak())
+    }),
+    Attribute::read(
+        bytes("buffers_limit", "Memory of that which is kept for the buffers of requests"),
+        |own| Value::U64(own.memory.buffers),
+    ),
+    Attribute::read(bytes("buffers_used", "Memory of the buffers that requests have now"), |own| {
+        Value::U64(own.buffers.bytes_in_use())
+    }),
+    Attribute::read(bytes("connections_limit", "Memory of that which is kept for connections"), |own| {
+        Value::U64(own.memory.connections)
+    }),
+    Attribute::read(Spec::gauge("workers", Unit::None, "Threads that serve clients"), |own| {
+        Value::U64(own.workers as u64)
+    }),
+    Attribute::read(Spec::gauge("uptime", Unit::Seconds, "Time since the server started"), |own| {
+        Value::U64(own.start.elapsed().as_secs())
+    }),
+];

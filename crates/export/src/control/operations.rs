@@ -1,0 +1,56 @@
+//! An operation carried out: one code, whatever the protocol that asked for it.
+
+use spillway_core::{Answer, Error, Type};
+
+use super::catalog::{Catalog, added_name};
+use super::message::{Operation, Reply};
+use super::rows::Shown;
+
+/// Carries out `operation`. Looking is answered at once; a change that has begun completes whether the answer is awaited or not.
+pub(super) fn carry_out(catalog: &dyn Catalog, operation: Operation) -> Answer<Result<Reply, Error>> {
+    let reply = match operation {
+        Operation::Version {} => Ok(Reply::Server(catalog.version())),
+        Operation::Server {} => {
+            Ok(Reply::Values(catalog.server().into_iter().map(|(_, shown)| shown).collect()))
+        }
+        Operation::List {} => Ok(Reply::Devices(catalog.devices())),
+        Operation::Attributes { device } => catalog.attributes(&device).map(Reply::Attributes),
+        Operation::Get { device, attribute, from } => {
+            values(catalog, &device, attribute, from.unwrap_or(0)).map(Reply::Values)
+        }
+        Operation::Add {} => {
+            tracing::info!("a control client asks for another device");
+            return then(catalog.hot_add(), |number| Reply::Added(added_name(number)));
+        }
+        change => {
+            tracing::info!(?change, "a control client asks for a change");
+            return then(catalog.change(change), |()| Reply::Done);
+        }
+    };
+    Answer::Done(reply)
+}
+
+fn then<T: 'static>(answer: Answer<Result<T, Error>>, reply: fn(T) -> Reply) -> Answer<Result<Reply, Error>> {
+    match answer {
+        Answer::Done(result) => Answer::Done(result.map(reply)),
+        Answer::Pending(future) => Answer::pending(async move { future.await.map(reply) }),
+    }
+}
+
+/// One attribute from a place on, or all; lines are shown to those who ask for them.
+pub(super) fn values(
+    catalog: &dyn Catalog,
+    device: &str,
+    attribute: Option<String>,
+    from: u64,
+) -> Result<Vec<Shown>, Error> {
+    match attribute {
+        Some(name) => Ok(vec![catalog.get(device, &name, from)?]),
+        None => catalog
+            .attributes(device)?
+            .into_iter()
+            .filter(|row| row.readable && row.r#type != Type::Lines.name())
+            .map(|row| catalog.get(device, &row.name, 0))
+            .collect(),
+    }
+}
