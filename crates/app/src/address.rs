@@ -6,15 +6,22 @@ use std::net::SocketAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use spillway_core::{Error, Kind};
+use spillway_core::Error;
 use spillway_export::nbd::wire::STRING_LEN_MAX;
 
 /// The port of NBD.
 const PORT: u16 = 10809;
 
-/// Where an NBD server listens, as a client on this machine reaches it.
+/// Where an NBD server listens, as a client on this machine reaches it, and whether it speaks TLS there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Address {
+pub(crate) struct Address {
+    pub(crate) place: Place,
+    pub(crate) tls: bool,
+}
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
     /// A unix socket, by absolute path.
     Unix(PathBuf),
     /// A TCP port of a host, which has a name or an IP address.
@@ -26,23 +33,29 @@ impl Address {
     pub(crate) fn tcp(address: SocketAddr) -> Self {
         let ip = address.ip();
         let host = if ip.is_unspecified() { "localhost".to_owned() } else { ip.to_string() };
-        Address::Tcp { host, port: address.port() }
+        Self { place: Place::Tcp { host, port: address.port() }, tls: false }
+    }
+
+    /// Of a unix socket.
+    pub(crate) fn unix(path: impl Into<PathBuf>) -> Self {
+        Self { place: Place::Unix(path.into()), tls: false }
     }
 
     /// The URI of export `name` here.
     pub(crate) fn uri(&self, name: &str) -> String {
-        match self {
-            Address::Unix(path) => format!("nbd+unix:///{name}?socket={}", percent_encoded(path)),
-            Address::Tcp { host, port } if host.contains(':') => format!("nbd://[{host}]:{port}/{name}"),
-            Address::Tcp { host, port } => format!("nbd://{host}:{port}/{name}"),
+        let scheme = if self.tls { "nbds" } else { "nbd" };
+        match &self.place {
+            Place::Unix(path) => format!("{scheme}+unix:///{name}?socket={}", percent_encoded(path)),
+            Place::Tcp { host, port } if host.contains(':') => format!("{scheme}://[{host}]:{port}/{name}"),
+            Place::Tcp { host, port } => format!("{scheme}://{host}:{port}/{name}"),
         }
     }
 
     /// Where it is, and the name of the export: what [`Address::uri`] makes, and other forms of the NBD project's description of URIs
-    /// (doc/uri.md). [`Kind::Invalid`] for anything else; [`Kind::NotSupported`] for TLS.
+    /// (doc/uri.md). [`Kind::Invalid`] for anything else.
     pub(crate) fn parse(uri: &str) -> Result<(Self, String), Error> {
         let refused = |why: &str| {
-            let forms = "nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH";
+            let forms = "nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH, with nbds for TLS";
             Error::invalid(format!("{uri}: {why}; give {forms}"))
         };
         let (scheme, rest) =
@@ -52,28 +65,35 @@ impl Address {
         let export = percent_decoded(export).and_then(|name| String::from_utf8(name).ok());
         let export = export.filter(|name| name.len() <= STRING_LEN_MAX);
         let export = export.ok_or_else(|| refused("the name of the export is no text, or too long"))?;
-        let address = match scheme {
+        let (scheme, tls) = match scheme {
+            "nbds" => ("nbd", true),
+            "nbds+unix" => ("nbd+unix", true),
+            other => (other, false),
+        };
+        let place = match scheme {
             "nbd" if query.is_some() => return Err(refused("it has parameters")),
             "nbd" => of_host(authority).ok_or_else(|| refused("the host or the port is not one"))?,
             "nbd+unix" if !authority.is_empty() => return Err(refused("it has a host")),
             "nbd+unix" => of_socket(query.unwrap_or(""))
                 .ok_or_else(|| refused("it needs socket=PATH and nothing else"))?,
-            "nbds" | "nbds+unix" => {
-                let words = format!("{uri}: TLS is not supported yet; use nbd: or nbd+unix:");
-                return Err(Error::new(Kind::NotSupported, words));
-            }
             _ => return Err(refused("it is no address of an NBD server")),
         };
-        Ok((address, export))
+        Ok((Self { place, tls }, export))
     }
 
     /// Three commands that use export `name`, one a line, each after `indent`.
     pub(crate) fn commands(&self, name: &str, indent: &str) -> String {
         let uri = self.uri(name);
-        let place = match self {
-            Address::Unix(path) => format!("-unix {}", quoted(&path.to_string_lossy())),
-            Address::Tcp { host, port } => format!("{host} {port}"),
+        let place = match &self.place {
+            Place::Unix(path) => format!("-unix {}", quoted(&path.to_string_lossy())),
+            Place::Tcp { host, port } => format!("{host} {port}"),
         };
+        if self.tls {
+            // Each of them says in another way where certificates are.
+            let join = if uri.contains('?') { '&' } else { '?' };
+            let uri = format!("{uri}{join}tls-certificates=DIR");
+            return format!("{indent}nbdinfo '{uri}'\n{indent}nbdcopy '{uri}' {name}.img\n");
+        }
         format!(
             "{indent}qemu-img info '{uri}'\n\
              {indent}nbdcopy '{uri}' {name}.img\n\
@@ -107,7 +127,7 @@ impl Scheme {
 }
 
 /// A host, which may be an IPv6 address in brackets, and perhaps a port.
-fn of_host(authority: &str) -> Option<Address> {
+fn of_host(authority: &str) -> Option<Place> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
             let (host, rest) = rest.split_once(']')?;
@@ -117,13 +137,13 @@ fn of_host(authority: &str) -> Option<Address> {
     };
     let port = if port.is_empty() { PORT } else { port.parse().ok().filter(|&port| port > 0)? };
     let plain = !host.is_empty() && !host.contains(['@', '/']);
-    plain.then(|| Address::Tcp { host: host.to_owned(), port })
+    plain.then(|| Place::Tcp { host: host.to_owned(), port })
 }
 
-fn of_socket(query: &str) -> Option<Address> {
+fn of_socket(query: &str) -> Option<Place> {
     let path = percent_decoded(query.strip_prefix("socket=")?)?;
     let plain = !path.is_empty() && !path.contains(&0) && !query.contains('&');
-    plain.then(|| Address::Unix(OsString::from_vec(path).into()))
+    plain.then(|| Place::Unix(OsString::from_vec(path).into()))
 }
 
 /// A path as part of a URI: everything but unreserved characters and slashes as `%XX` (RFC 3986, 2.3).
@@ -172,7 +192,7 @@ mod tests {
 
     #[test]
     fn uris_are_percent_encoded() {
-        let unix = |path: &str| Address::Unix(path.into()).uri("ram0");
+        let unix = |path: &str| Address::unix(path).uri("ram0");
         assert_eq!(unix("/run/user/7/a.sock"), "nbd+unix:///ram0?socket=/run/user/7/a.sock");
         assert_eq!(unix("/tmp/a b'&é"), "nbd+unix:///ram0?socket=/tmp/a%20b%27%26%C3%A9");
         let tcp = |text: &str| Address::tcp(text.parse().unwrap()).uri("ram0");
@@ -189,22 +209,25 @@ mod tests {
     fn a_uri_that_was_shown_is_understood() {
         let places =
             ["127.0.0.1:10809", "[::1]:10809", "[::]:7"].map(|text| Address::tcp(text.parse().unwrap()));
-        for address in places.into_iter().chain([Address::Unix("/tmp/a b'&%é.sock".into())]) {
-            assert_eq!(parse(&address.uri("ram0")), Ok((address, "ram0".to_owned())));
+        for address in places.into_iter().chain([Address::unix("/tmp/a b'&%é.sock")]) {
+            for tls in [false, true] {
+                let address = Address { tls, ..address.clone() };
+                assert_eq!(parse(&address.uri("ram0")), Ok((address, "ram0".to_owned())));
+            }
         }
     }
 
     #[test]
     fn addresses_of_others_are_taken_apart() {
         let tcp = |host: &str, port, export: &str| {
-            Ok((Address::Tcp { host: host.to_owned(), port }, export.to_owned()))
+            Ok((Address { place: Place::Tcp { host: host.to_owned(), port }, tls: false }, export.to_owned()))
         };
         assert_eq!(parse("nbd://host/disk"), tcp("host", PORT, "disk"));
         assert_eq!(parse("nbd://host"), tcp("host", PORT, ""));
         assert_eq!(parse("nbd://host:7/a/b%20c"), tcp("host", 7, "a/b c"));
         assert_eq!(parse("nbd://[::1]:7/x"), tcp("::1", 7, "x"));
         assert_eq!(parse("nbd://[fe80::1]/x"), tcp("fe80::1", PORT, "x"));
-        let unix = || Address::Unix("/run/a b.sock".into());
+        let unix = || Address::unix("/run/a b.sock");
         assert_eq!(parse("nbd+unix:///disk?socket=/run/a%20b.sock"), Ok((unix(), "disk".to_owned())));
         assert_eq!(parse("nbd+unix://?socket=/run/a%20b.sock"), Ok((unix(), String::new())));
     }
@@ -229,8 +252,8 @@ mod tests {
             ("nbd+unix:///a?socket=%4", "it needs socket=PATH"),
             ("nbd+unix:///x?socket=/y%00", "it needs socket=PATH"),
             ("nbd+unix:///x?socket=/y&tls=1", "it needs socket=PATH"),
-            ("nbds://host/x", "TLS"),
-            ("nbds+unix:///x?socket=/y", "TLS"),
+            ("nbds://host/x?socket=/y", "it has parameters"),
+            ("nbdss://host/x", "no address of an NBD server"),
         ] {
             let refusal = parse(uri).expect_err(uri);
             assert!(refusal.contains(why) && refusal.starts_with(uri), "{refusal}");
@@ -245,12 +268,17 @@ mod tests {
 
     #[test]
     fn commands_can_be_pasted() {
-        let commands = Address::Unix("/tmp/a b.sock".into()).commands("ram0", "  ");
+        let commands = Address::unix("/tmp/a b.sock").commands("ram0", "  ");
         let lines: Vec<_> = commands.lines().collect();
         assert_eq!(lines[0], "  qemu-img info 'nbd+unix:///ram0?socket=/tmp/a%20b.sock'");
         assert_eq!(lines[2], "  sudo nbd-client -unix '/tmp/a b.sock' /dev/nbd0 -N ram0");
         let commands = Address::tcp("[::1]:9".parse().unwrap()).commands("ram0", "");
         assert!(commands.ends_with("sudo nbd-client ::1 9 /dev/nbd0 -N ram0\n"), "{commands}");
+        let tls = Address { tls: true, ..Address::unix("/tmp/a.sock") }.commands("ram0", "");
+        assert!(
+            tls.starts_with("nbdinfo 'nbds+unix:///ram0?socket=/tmp/a.sock&tls-certificates=DIR'\n"),
+            "{tls}"
+        );
         assert_eq!(quoted("it's"), r"'it'\''s'");
     }
 }

@@ -25,6 +25,7 @@ mod scratch;
 mod server;
 mod service;
 mod system;
+mod trust;
 mod words;
 
 use std::process::ExitCode;

@@ -94,9 +94,9 @@ impl Memory {
         Ok([hold(self.buffers)?, hold(self.connections)?])
     }
 
-    /// Connections that may be open at a time.
-    pub(crate) fn connections_max(&self) -> usize {
-        (self.connections / nbd::CONNECTION_BYTES) as usize
+    /// Connections that may be open at a time, of so many bytes each.
+    pub(crate) fn connections_max(&self, each: u64) -> usize {
+        (self.connections / each) as usize
     }
 }
 
@@ -208,11 +208,14 @@ mod tests {
     fn what_was_asked_for_is_taken_or_refused() {
         let root = machine(&[RAM]);
         let memory = Memory::choose(Some(64 << 20), root.path()).unwrap();
-        assert_eq!((memory.bytes, memory.buffers, memory.connections_max()), (64 << 20, 16 << 20, 64));
+        assert_eq!(
+            (memory.bytes, memory.buffers, memory.connections_max(nbd::CONNECTION_BYTES)),
+            (64 << 20, 16 << 20, 64)
+        );
         let memory = Memory::choose(Some(128 << 20), root.path()).unwrap();
-        assert_eq!(memory.connections_max(), 128);
+        assert_eq!(memory.connections_max(nbd::CONNECTION_BYTES), 128);
         let memory = Memory::choose(Some(3 << 30), root.path()).unwrap();
-        assert_eq!((memory.buffers, memory.connections_max()), (256 << 20, 2048));
+        assert_eq!((memory.buffers, memory.connections_max(nbd::CONNECTION_BYTES)), (256 << 20, 2048));
         let error = Memory::choose(Some(1 << 20), root.path()).unwrap_err().to_string();
         assert!(error.contains("1M") && error.contains("at least 32M"), "{error}");
     }

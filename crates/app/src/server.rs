@@ -55,6 +55,7 @@ mod shutdown;
 pub(crate) mod signals;
 mod start_text;
 mod starting;
+mod tls;
 
 use building::{ADDED_CONNECTIONS_MAX, Builder, Built, Claim};
 use command::Running;
@@ -209,8 +210,8 @@ impl Server {
         let devices = self.devices.all();
         let devices: Vec<&Device> = devices.iter().map(|device| &**device).collect();
         let driver = self.workers.driver().to_string();
-        let http = self.endpoints.http_place();
-        start_text::compose(&devices, &self.memory, self.workers.count(), &driver, http, log)
+        let (workers, http) = (self.workers.count(), self.endpoints.http_place());
+        start_text::compose(&devices, &self.memory, workers, &driver, http, log)
     }
 
     /// Serves until a signal, a client, a failure, the last device's end or that of the command stops the server.
@@ -227,6 +228,7 @@ impl Server {
                     tracing::info!("signal {number}: stopping");
                     return Ok(self.stop(None, Some(number))?);
                 }
+                Event::ReadAgain => self.endpoints.read_certificates(),
                 Event::CommandEnded => break,
                 Event::Failed(error) => {
                     tracing::error!("{}: stopping", error.message());
@@ -299,13 +301,9 @@ impl Server {
 
     /// [`Kind::Busy`] while a program runs beside this server, which has its devices until it ends.
     fn expect_no_command(&self) -> Result<(), Error> {
-        match &self.command {
-            None => Ok(()),
-            Some(command) => {
-                let text = format!("{command} runs beside this server: end that, and the server stops");
-                Err(Error::new(Kind::Busy, text))
-            }
-        }
+        let Some(command) = &self.command else { return Ok(()) };
+        let text = format!("{command} runs beside this server: end that, and the server stops");
+        Err(Error::new(Kind::Busy, text))
     }
 
     fn stop_device(&mut self, name: &str, reply: ReplySender) {

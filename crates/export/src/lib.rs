@@ -18,6 +18,7 @@ extern crate self as spillway_export;
 pub mod control;
 pub mod fuse;
 pub mod nbd;
+pub mod tls;
 pub mod vhost_user;
 
 mod covered;

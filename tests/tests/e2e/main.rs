@@ -57,6 +57,7 @@ mod spill_keys;
 mod spill_reader;
 mod standard_streams;
 mod start;
+mod tls;
 mod unmount;
 mod vhost_crate;
 mod vhost_user;

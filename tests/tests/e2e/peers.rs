@@ -23,7 +23,7 @@ fn listening(host: &str) -> (Server, SocketAddr) {
     let folder = Arc::new(Scratch::new());
     let control = folder.join("spillway/ram0.ctl");
     let launch = Launch::new(&["ram", "--size", "64M", "--memory", "32M"], folder, control);
-    let server = launch.with("--listen", SocketAddr::new(host, 0).to_string()).start();
+    let server = launch.with("--listen", SocketAddr::new(host, 0).to_string()).flag("--insecure").start();
     let log = server.log();
     let (_, rest) = log.split_once("nbd://").expect("the start text has the address");
     let port =

@@ -16,12 +16,12 @@ use spillway_core::Aligned;
 use spillway_core::random::Random;
 use spillway_core::session::{Intake, Session};
 use spillway_export::nbd::wire::{HeaderStyle, OptionHeader, RequestHeader, cmd, cmd_flag, opt};
-use spillway_export::nbd::{Config, NbdSession};
+use spillway_export::nbd::{Config, NbdSession, TlsPolicy};
 use spillway_export::{Export, Exports};
 
 use device::Memory;
 
-const CONFIG: Config = Config { payload_len_max: 1 << 17, held_bytes_max: 64 << 10, requests_max: 16 };
+const CONFIG: Config = Config { payload_len_max: 1 << 17, held_bytes_max: 64 << 10, requests_max: 16, tls: TlsPolicy::Off };
 
 /// Polls until a session must have come to its end: 16 requests, each a chain of reads and writes that wait for each other.
 const POLLS_MAX: usize = 5000;

@@ -93,6 +93,10 @@ pub(crate) struct ImageOptions {
     /// Form of the image; qcow2 where the file is named so, raw otherwise
     #[arg(long, value_enum, value_name = "FORMAT")]
     format: Option<ImageFormat>,
+
+    /// Folder with ca-cert.pem, and client-cert.pem and client-key.pem where the server asks for them; for a server with TLS
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) tls_certificates: Option<PathBuf>,
 }
 
 impl ImageOptions {

@@ -35,6 +35,15 @@ impl Driver {
     }
 }
 
+choices! {
+    /// Whether NBD clients speak TLS.
+    pub(crate) enum Tls {
+        Off = "off",
+        Optional = "optional",
+        Required = "required",
+    }
+}
+
 /// Longest idle limit: a year.
 const IDLE_TIMEOUT_S_MAX: u64 = 365 * 86400;
 
@@ -60,8 +69,22 @@ options! {
     Start socket_group: Option<String> = Type::Text, "Group of the sockets that --socket and --vhost-user name, by name or number"
         .option("socket-group");
     Start listen: Option<String> = Type::Text,
-        "Serve NBD over TCP instead, without encryption or password: anybody who can connect can read and write"
+        "Serve NBD over TCP instead. A port that other machines reach needs tls_certificates, or insecure"
         .option("listen");
+    Start insecure: bool = Type::Switch,
+        "Listen where other machines can connect without encryption or password: who can connect can read and write everything"
+        .preset(Preset::Switch(false)) .option("insecure");
+    Start tls_certificates: Option<PathBuf> = Type::Path,
+        "Speak TLS with NBD clients, with server-cert.pem and server-key.pem of this folder, and ca-cert.pem where clients have to say who they are"
+        .preset(Preset::Words("none")).option("tls-certificates");
+    Start tls: Option<Tls> = Type::Choice(Tls::NAMES),
+        "Whether NBD clients may or must ask for TLS; optional leaves that to them, and to an attacker between them and the server"
+        .preset(Preset::Words("required with tls_certificates, off without")).option("tls");
+    Start tls_verify_peer: bool = Type::Switch, "Let only NBD clients in that have a certificate of ca-cert.pem"
+        .preset(Preset::Switch(false)).option("tls-verify-peer");
+    Start tls_allow: Option<String> = Type::Text,
+        "The same, and their certificate has one of these DNS names, which have commas between them"
+        .preset(Preset::Words("any name")).option("tls-allow");
     Start http: Option<String> = Type::Text,
         "Serve metrics for Prometheus, a page and control over HTTP, at unix:PATH for this user or at HOST:PORT; at a port nothing can be changed \
          without http_token_file"
@@ -207,6 +230,11 @@ impl Args for ServerOptions {
             "socket-mode",
             "socket-group",
             "listen",
+            "insecure",
+            "tls-certificates",
+            "tls",
+            "tls-verify-peer",
+            "tls-allow",
             "http",
             "http-token-file",
             "idle-timeout",
@@ -217,8 +245,10 @@ impl Args for ServerOptions {
         .fold(command, |command, option| command.mut_arg(option, |option| option.help_heading("Clients")));
         command
             .mut_arg("listen", |option| option.value_name("HOST:PORT").conflicts_with("socket"))
+            .mut_arg("tls-certificates", |option| option.value_name("DIR").value_hint(ValueHint::DirPath))
+            .mut_arg("tls-allow", |option| option.value_name("NAME,..."))
             .mut_arg("http", |option| option.value_name("unix:PATH|HOST:PORT"))
-            .mut_arg("http-token-file", |option| option.value_name("FILE").requires("http").value_hint(ValueHint::FilePath))
+            .mut_arg("http-token-file", |option| option.value_name("FILE").value_hint(ValueHint::FilePath))
             .mut_arg("socket-mode", |option| option.value_name("MODE"))
             .mut_arg("socket-group", |option| option.value_name("GROUP"))
             .mut_arg("mount", |option| option.value_name("DIR").value_hint(ValueHint::DirPath))

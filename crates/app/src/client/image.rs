@@ -39,14 +39,14 @@ pub(crate) fn save(folder: &RuntimeFolder, options: &SaveOptions) -> Result<()> 
     let ImageOptions { device, file, .. } = &options.image;
     let uri = uri_of(folder, device)?;
     if options.image.is_stream() {
-        return save_stream(&uri, options.image.form());
+        return save_stream(&uri, &options.image);
     }
     // The file that a link means takes the image, not the link.
     let path = fs::canonicalize(file).unwrap_or_else(|_| file.clone());
     drop(expect_free(&path, options.force)?);
     let new = NewFile::beside(&path)?;
     let words = match options.image.form() {
-        ImageFormat::Raw => save_raw(&uri, &new)?,
+        ImageFormat::Raw => save_raw(&uri, options.image.tls_certificates.as_deref(), &new)?,
         ImageFormat::Qcow2 => save_qcow2(&uri, &new)?,
     };
     let _replaced = expect_free(&path, options.force)?;
@@ -55,15 +55,15 @@ pub(crate) fn save(folder: &RuntimeFolder, options: &SaveOptions) -> Result<()> 
 }
 
 /// The reader of the pipe hears nothing else.
-fn save_stream(uri: &str, form: ImageFormat) -> Result<()> {
-    expect_raw(form)?;
+fn save_stream(uri: &str, image: &ImageOptions) -> Result<()> {
+    expect_raw(image.form())?;
     let out = stdout();
     if out.is_terminal() {
         let text = "standard output is a terminal: send the image to a pipe or a file";
         return Err(Failure::usage(text).into());
     }
     let pipe = out.as_fd().try_clone_to_owned().context("standard output")?;
-    copy(&mut Nbd::connect(uri)?, &mut Stream(pipe.into()))?;
+    copy(&mut Nbd::connect(uri, image.tls_certificates.as_deref())?, &mut Stream(pipe.into()))?;
     Ok(())
 }
 
@@ -76,8 +76,8 @@ fn expect_raw(form: ImageFormat) -> Result<()> {
     }
 }
 
-fn save_raw(uri: &str, new: &NewFile) -> Result<String> {
-    let mut device = Nbd::connect(uri)?;
+fn save_raw(uri: &str, certificates: Option<&Path>, new: &NewFile) -> Result<String> {
+    let mut device = Nbd::connect(uri, certificates)?;
     let size = device.size();
     new.file
         .set_len(size)
@@ -88,6 +88,10 @@ fn save_raw(uri: &str, new: &NewFile) -> Result<String> {
 
 /// The program gets the open file, by a name without a protocol, and not whatever has that name by then.
 fn save_qcow2(uri: &str, new: &NewFile) -> Result<String> {
+    ensure!(
+        !uri.starts_with("nbds"),
+        "qemu-img takes no address with TLS: save a raw image, and convert that"
+    );
     let mut convert = Command::new("qemu-img");
     convert.args(["convert", "-f", "raw", "-O", "qcow2", uri, "/proc/self/fd/0"]);
     convert.stdin(new.file.try_clone().context("the image's file")?);
@@ -101,7 +105,7 @@ fn save_qcow2(uri: &str, new: &NewFile) -> Result<String> {
 pub(crate) fn load(folder: &RuntimeFolder, options: &LoadOptions) -> Result<()> {
     let ImageOptions { device, file, .. } = &options.image;
     let mut image = open_image(&options.image)?;
-    let mut client = Nbd::connect(&uri_of(folder, device)?)?;
+    let mut client = Nbd::connect(&uri_of(folder, device)?, options.image.tls_certificates.as_deref())?;
     ensure!(client.is_writable(), "device {device} is read-only");
     let (len, size) = (image.as_ref().map_or(0, |image| image.size()), client.size());
     if len > size {

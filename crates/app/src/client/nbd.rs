@@ -3,6 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use spillway_core::{ByteRange, Kind, SECTOR};
@@ -10,15 +11,21 @@ use spillway_export::nbd::wire::{
     BASE_ALLOCATION, HeaderStyle, INIT_MAGIC, OPTION_MAGIC, OptionHeader, OptionReplyHeader, REPLY_FLAG_DONE,
     Reader, ReplyHeader, RequestHeader, STATE_ZERO, chunk, cmd, errno, flag, handshake_flag, info, opt, rep,
 };
+use spillway_export::tls::StreamOwned;
 
-use crate::address::Address;
+use crate::address::{Address, Place};
 use crate::exit::{Exit, Failure};
+use crate::trust::trust;
 
 /// Longest reply to an option, and longest reply that carries no data, that is believed.
 const REPLY_LEN_MAX: u64 = 1 << 20;
 
 trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
+
+fn boxed(stream: io::Result<impl Stream + 'static>) -> io::Result<Box<dyn Stream>> {
+    Ok(Box::new(stream?))
+}
 
 /// A connection to an export.
 pub(super) struct Nbd {
@@ -29,21 +36,34 @@ pub(super) struct Nbd {
 }
 
 impl Nbd {
-    /// Connects to what a listing names.
-    pub(super) fn connect(uri: &str) -> Result<Self> {
-        match Address::parse(uri)? {
-            (Address::Unix(path), export) => Self::over(UnixStream::connect(path), &export),
-            (Address::Tcp { host, port }, export) => {
-                Self::over(TcpStream::connect((host.as_str(), port)), &export)
-            }
+    /// Connects to what a listing names, with the certificates of a folder where that speaks TLS.
+    pub(super) fn connect(uri: &str, certificates: Option<&Path>) -> Result<Self> {
+        let (Address { place, tls }, export) = Address::parse(uri)?;
+        let (stream, host) = match place {
+            Place::Unix(path) => (boxed(UnixStream::connect(path)), "localhost".to_owned()),
+            Place::Tcp { host, port } => (boxed(TcpStream::connect((host.as_str(), port))), host),
+        };
+        let stream = stream.context("cannot connect to the server")?;
+        let mut client = Self { stream, size: 0, flags: 0, cookie: 0 };
+        client.greet()?;
+        if tls {
+            client = client.protected(&host, certificates)?;
         }
+        client.choose(&export).context("the device cannot be used")?;
+        Ok(client)
     }
 
-    fn over(stream: io::Result<impl Stream + 'static>, export: &str) -> Result<Self> {
-        let stream = Box::new(stream.context("cannot connect to the server")?);
-        let mut client = Self { stream, size: 0, flags: 0, cookie: 0 };
-        client.shake_hands(export).context("the device cannot be used")?;
-        Ok(client)
+    /// Goes on in TLS.
+    fn protected(mut self, host: &str, certificates: Option<&Path>) -> Result<Self> {
+        let Some(folder) = certificates else {
+            let text =
+                "the server speaks TLS: give --tls-certificates DIR, with the ca-cert.pem of its authority";
+            return Err(Failure::usage(text).into());
+        };
+        let connection = trust(folder)?.connection(host)?;
+        self.option(opt::STARTTLS, &[])?;
+        let stream = Box::new(StreamOwned::new(connection, self.stream));
+        Ok(Self { stream, ..self })
     }
 
     /// Bytes of the export.
@@ -56,14 +76,17 @@ impl Nbd {
         self.flags & flag::READ_ONLY == 0
     }
 
-    fn shake_hands(&mut self, export: &str) -> Result<()> {
+    fn greet(&mut self) -> Result<()> {
         let greeting: [u8; 18] = self.receive()?;
         let mut reader = Reader(&greeting);
         let sound = reader.u64() == Some(INIT_MAGIC) && reader.u64() == Some(OPTION_MAGIC);
         let offered = reader.u16().unwrap_or(0);
         let wanted = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
         ensure!(sound && offered & handshake_flag::FIXED_NEWSTYLE != 0, "what answers there speaks no NBD");
-        self.stream.write_all(&u32::from(offered & wanted).to_be_bytes())?;
+        Ok(self.stream.write_all(&u32::from(offered & wanted).to_be_bytes())?)
+    }
+
+    fn choose(&mut self, export: &str) -> Result<()> {
         self.option(opt::STRUCTURED_REPLY, &[])?;
         let name = [&(export.len() as u32).to_be_bytes(), export.as_bytes()].concat();
         let context = [&(BASE_ALLOCATION.len() as u32).to_be_bytes(), BASE_ALLOCATION.as_bytes()].concat();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use spillway_core::{Aligned, Charge, Error, Kind};
 use spillway_export::control::added_name;
-use spillway_export::{Export, Exports, nbd};
+use spillway_export::{Export, Exports};
 use spillway_io::{Listener, on_blocking_thread};
 use spillway_layers::stack::Stack;
 
@@ -65,6 +65,8 @@ pub(crate) struct Builder {
     pub(crate) mount: Option<PathBuf>,
     /// Whether each device has its own NBD socket.
     pub(crate) own_sockets: bool,
+    /// Bytes to count for a connection.
+    pub(crate) connection_bytes: u64,
 }
 
 impl Builder {
@@ -116,7 +118,7 @@ impl Builder {
     }
 
     fn own(&self, name: &str) -> Result<(Listener, Charge), Error> {
-        let bytes = ADDED_CONNECTIONS_MAX as u64 * nbd::CONNECTION_BYTES;
+        let bytes = ADDED_CONNECTIONS_MAX as u64 * self.connection_bytes;
         let charge = self.opening.budget().hold(bytes).map_err(|kind| {
             no_memory(Error::new(kind, "the memory budget has no room for connections to another device"))
         })?;

@@ -10,6 +10,7 @@ use spillway_core::{Charge, Error};
 use spillway_export::Exports;
 use spillway_export::control::{ControlSession, HttpSession, Rights};
 use spillway_export::nbd::{self, NbdSession};
+use spillway_export::tls::TlsSession;
 use spillway_export::vhost_user::{self, QUEUE_BYTES, TransferLimits, VhostUserSession, inflight_bytes_max};
 use spillway_io::vhost::{NewConversation, VhostServing, serve_vhost};
 use spillway_io::{Limits, Listener, NewSession, Serving, Workers, serve};
@@ -19,7 +20,7 @@ use crate::server::building::Built;
 use crate::server::device::{Device, Guest};
 use crate::server::devices::Devices;
 use crate::server::http;
-use crate::server::listening::address_of;
+use crate::server::tls::Protection;
 
 /// Queues that a virtual machine may have. QEMU takes one for each of its processors unless it is told otherwise.
 const GUEST_QUEUES: u16 = 16;
@@ -38,6 +39,8 @@ const HTTP_IDLE: Duration = Duration::from_secs(75);
 /// See the head of this file.
 pub(crate) struct Endpoints {
     sessions: nbd::Config,
+    /// What protects them.
+    protection: Protection,
     /// How long a client may be idle.
     idle: Option<Duration>,
     /// NBD at one place for all devices, where the plan says so.
@@ -86,9 +89,10 @@ struct Service {
 
 impl Endpoints {
     /// None yet; NBD sessions will have the limits `sessions`, and end once they were `idle` for so long.
-    pub(crate) fn new(sessions: nbd::Config, idle: Option<Duration>) -> Self {
+    pub(crate) fn new(sessions: nbd::Config, protection: Protection, idle: Option<Duration>) -> Self {
         Self {
-            sessions,
+            sessions: nbd::Config { tls: protection.policy, ..sessions },
+            protection,
             idle,
             shared: None,
             own: HashMap::new(),
@@ -107,7 +111,7 @@ impl Endpoints {
         limits: Limits,
     ) -> Result<Vec<Device>, Error> {
         assert!(self.shared.is_none() && self.own.is_empty(), "devices are served at two places");
-        let (exports, address) = (Arc::new(Exports::new()), address_of(&listener));
+        let (exports, address) = (Arc::new(Exports::new()), self.protection.address(&listener));
         let devices = built.into_iter().map(|device| device.enter(&exports, address.clone()));
         let devices = devices.collect::<Result<_, _>>()?;
         self.shared = Some(self.offer(exports, listener, workers, limits));
@@ -130,16 +134,31 @@ impl Endpoints {
     ) -> Result<Device, Error> {
         assert!(self.shared.is_none(), "{} has a socket beside that of all", built.name);
         let exports = Arc::new(Exports::new());
-        let device = built.enter(&exports, address_of(&listener))?;
+        let device = built.enter(&exports, self.protection.address(&listener))?;
         let service = self.offer(exports, listener, workers, limits);
         let before = self.own.insert(device.name().to_owned(), service);
         assert!(before.is_none(), "device {} has two NBD sockets", device.name());
         Ok(device)
     }
 
+    /// What protects the conversations with NBD clients.
+    pub(crate) fn protection(&self) -> &Protection {
+        &self.protection
+    }
+
+    /// Has clients who come from now on see the certificates as they are now.
+    pub(crate) fn read_certificates(&self) {
+        self.protection.read_again();
+    }
+
     fn offer(&self, exports: Arc<Exports>, listener: Listener, workers: &Workers, limits: Limits) -> Service {
-        let (offered, address, config) = (exports.clone(), address_of(&listener), self.sessions);
-        let new_session: NewSession = Arc::new(move || Box::new(NbdSession::new(offered.clone(), config)));
+        let (offered, address, config) = (exports.clone(), self.protection.address(&listener), self.sessions);
+        let new_session: NewSession = match self.protection.certificates.clone() {
+            None => Arc::new(move || Box::new(NbdSession::new(offered.clone(), config))),
+            Some(certificates) => Arc::new(move || {
+                Box::new(TlsSession::new(NbdSession::new(offered.clone(), config), certificates.clone()))
+            }),
+        };
         let serving = serve(listener, workers, new_session, Limits { idle: self.idle, ..limits });
         Service { exports, address, serving }
     }

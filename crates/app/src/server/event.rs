@@ -13,6 +13,8 @@ pub(crate) type ReplySender<T = ()> = Report<Result<T, Error>>;
 pub(crate) enum Event {
     /// A signal asks it to stop.
     Signal(i32),
+    /// A signal asks it to read its certificates again.
+    ReadAgain,
     /// The program that runs beside it has ended.
     CommandEnded,
     /// Its threads fail in a way that may not pass.

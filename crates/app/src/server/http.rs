@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use spillway_export::control::Rights;
 use spillway_io::Listener;
 
-use crate::address::Address;
+use crate::address::Place;
 use crate::cli::server_options::ServerConfig;
 use crate::exit::{Failure, refused};
 use crate::runtime_folder::RuntimeFolder;
@@ -75,12 +75,12 @@ fn token(path: &Path) -> Result<String> {
 
 /// How to get there, for people.
 pub(crate) fn described(listener: &Listener) -> String {
-    match address_of(listener) {
-        Address::Unix(path) => {
+    match address_of(listener).place {
+        Place::Unix(path) => {
             let path = crate::address::quoted(&path.to_string_lossy());
             format!("curl --unix-socket {path} http://localhost/metrics")
         }
-        Address::Tcp { host, port } if host.contains(':') => format!("http://[{host}]:{port}/"),
-        Address::Tcp { host, port } => format!("http://{host}:{port}/"),
+        Place::Tcp { host, port } if host.contains(':') => format!("http://[{host}]:{port}/"),
+        Place::Tcp { host, port } => format!("http://{host}:{port}/"),
     }
 }

@@ -92,7 +92,7 @@ pub(crate) fn shared(folder: &RuntimeFolder, config: &ServerConfig) -> Result<Op
 /// Where clients find a listener.
 pub(crate) fn address_of(listener: &Listener) -> Address {
     match (listener.unix_path(), listener.tcp_address()) {
-        (Some(path), _) => Address::Unix(path.to_owned()),
+        (Some(path), _) => Address::unix(path),
         (None, Some(address)) => Address::tcp(address),
         (None, None) => unreachable!("a listener is one or the other"),
     }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use spillway_core::{Budget, Env, Error, LocalFuture};
+use spillway_core::{Budget, Env, Error, Kind, LocalFuture};
 use spillway_export::nbd::client::{Dial, NbdOrigin, NewSession, Settings};
 use spillway_io::rbd::{self, ImageName, RbdOptions};
 use spillway_io::{Dialer, ServerAddress, identity_of};
 use spillway_layers::surroundings::{BackingDevice, Ceph, OpenStorage, Remote};
 
-use crate::address::Address;
+use crate::address::{Address, Place};
 
 /// A server, as a link reaches it.
 struct Server {
@@ -40,9 +40,13 @@ pub(crate) async fn open_nbd(
         connections: backing.remote.connections.min(dialer.workers()),
         journal_bytes: backing.remote.journal_bytes,
     };
-    let address = match address {
-        Address::Unix(path) => ServerAddress::Unix(path),
-        Address::Tcp { host, port } => ServerAddress::Tcp(host, port),
+    if address.tls {
+        let words = format!("{text}: an origin over TLS is not supported yet; use nbd: or nbd+unix:");
+        return Err(Error::new(Kind::NotSupported, words));
+    }
+    let address = match address.place {
+        Place::Unix(path) => ServerAddress::Unix(path),
+        Place::Tcp { host, port } => ServerAddress::Tcp(host, port),
     };
     let server = Arc::new(Server { address, dialer });
     let origin = NbdOrigin::open(settings, identity_of(&format!("nbd {text}")), server, env, &budget).await?;

@@ -156,7 +156,7 @@ mod tests {
         let origin = OriginConfig::Null(null::Config { size: 1 << 20 });
         let stack = block_on(opening.stack("d", &StackConfig { origin, layers: Vec::new() }, &[])).unwrap();
         let export = Arc::new(Export::new("a", opening.aligned(&stack, false).unwrap()).unwrap());
-        let address = Address::Unix("/s".into());
+        let address = Address::unix("/s");
         Arc::new(Device {
             stack,
             changes: Changes::new(),

@@ -5,7 +5,7 @@
 //! | SIGINT, SIGTERM, SIGQUIT | ask the server to stop; one that comes a second or more after that ends the process at once |
 //! | SIGHUP | asks the server to stop, unless it was ignored at the start; never ends the process at once |
 //! | SIGPWR, SIGXCPU | ask the server to stop |
-//! | SIGUSR1 | has the log file opened again |
+//! | SIGUSR1 | has the log file opened again, and certificates read again |
 //! | SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGXFSZ | nothing |
 //! | SIGTTOU, SIGPIPE | ignored |
 //! | all others | as the system has it |
@@ -138,7 +138,9 @@ fn forward(mut signals: SignalDelivery<UnixStream, SignalOnly>, events: &Sender<
 /// Marks that the server was `asked` to stop once its first request is over.
 fn pass_on(signal: i32, events: &Sender<Event>, asked: &Asked) {
     if signal == SIGUSR1 {
-        return log::reopen();
+        log::reopen();
+        let _ = events.send(Event::ReadAgain);
+        return;
     }
     // A server that stops already listens no more.
     let _ = events.send(Event::Signal(signal));

@@ -26,6 +26,7 @@ use crate::server::mounting::{Mounting, Room};
 use crate::server::opening::StackOpener;
 use crate::server::own;
 use crate::server::signals::Asked;
+use crate::server::tls::Protection;
 use crate::service;
 
 impl Server {
@@ -39,6 +40,7 @@ impl Server {
     ) -> Result<Self> {
         let memory = Memory::choose(plan.server.memory, Path::new("/"))?;
         // The control socket claims a device's name, so it comes before anything that could disturb another server.
+        let protection = Protection::choose(&plan.server)?;
         let claims = plan.devices.iter_mut().map(|device| {
             let (name, listener) = listening::claim_numbered(folder, &device.name)?;
             device.name = name;
@@ -60,13 +62,14 @@ impl Server {
             opening,
             mount: plan.server.mount.clone(),
             own_sockets: plan.server.socket.is_none() && plan.server.listen.is_none(),
+            connection_bytes: protection.connection_bytes(),
         };
         let own = own::attributes(budget, memory.clone(), buffers, workers.count());
         let idle = plan.server.idle_timeout.map(Duration::from_secs);
         let mut server = Self {
             devices: Arc::new(Devices::new(workers.env(), own, to_self.clone())),
             mounting: None,
-            endpoints: Endpoints::new(memory.session_limits(), idle),
+            endpoints: Endpoints::new(memory.session_limits(), protection, idle),
             builder,
             building: 0,
             jobs: Vec::new(),
@@ -129,9 +132,12 @@ impl Server {
     /// Builds every device before any client can connect to one.
     fn start_devices(&mut self, plans: Vec<DevicePlan>, config: &ServerConfig) -> Result<()> {
         let shared = listening::shared(&self.builder.folder, config)?;
+        let protection = self.endpoints.protection();
+        shared.iter().try_for_each(|listener| protection.expect_private(listener, config.insecure))?;
         assert_eq!(shared.is_none(), self.builder.own_sockets, "devices that are added have other sockets");
         let endpoints = if shared.is_some() { 1 } else { plans.len() };
-        let connections_max = (self.memory.connections_max() / endpoints).max(1);
+        let all = self.memory.connections_max(protection.connection_bytes());
+        let connections_max = (all / endpoints).max(1);
         let limits = Limits { connections_max, ..Limits::default() };
         let built = self.build_all(plans)?;
         if let Some(listener) = shared {

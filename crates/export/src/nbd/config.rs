@@ -14,6 +14,20 @@ pub struct Config {
     pub held_bytes_max: usize,
     /// Most pending requests, 1 to 1024; others are brought into range.
     pub requests_max: usize,
+    /// Whether the client may, or must, ask for TLS.
+    pub tls: TlsPolicy,
+}
+
+/// Whether conversations are in TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsPolicy {
+    /// None is: a client that asks for it is told that there is no TLS.
+    #[default]
+    Off,
+    /// The client chooses. One that asks for it is sure of it; an attacker between the two can keep others from asking.
+    Optional,
+    /// All are: until TLS has begun a client is told nothing.
+    Required,
 }
 
 /// What every server must take unfragmented, in bytes.
@@ -21,7 +35,12 @@ const PAYLOAD_UNIT: u32 = 64 << 10;
 
 impl Default for Config {
     fn default() -> Self {
-        Self { payload_len_max: LEN_MAX as u32, held_bytes_max: 8 << 20, requests_max: PENDING_MAX }
+        Self {
+            payload_len_max: LEN_MAX as u32,
+            held_bytes_max: 8 << 20,
+            requests_max: PENDING_MAX,
+            tls: TlsPolicy::Off,
+        }
     }
 }
 
@@ -33,6 +52,7 @@ impl Config {
             payload_len_max: payload_len_max / PAYLOAD_UNIT * PAYLOAD_UNIT,
             held_bytes_max: self.held_bytes_max,
             requests_max: self.requests_max.clamp(1, PENDING_MAX),
+            tls: self.tls,
         }
     }
 }

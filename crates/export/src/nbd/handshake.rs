@@ -8,8 +8,9 @@ use std::sync::Arc;
 use spillway_core::session::{Output, Peer};
 use spillway_core::work;
 
-use super::config::Config;
+use super::config::{Config, TlsPolicy};
 use super::memory::{OPTION_LEN_MAX, OPTIONS_UNSENT_MAX};
+use super::options::{Refused, no_payload, parse_query, split_queries};
 use super::reply::{BASE_ALLOCATION_ID, ReplyStyle};
 use super::request::{Rules, SKIPPED_LEN_MAX};
 use super::wire::{self, OptionHeader, OptionReplyHeader, Reader, flag, handshake_flag, info, opt, rep};
@@ -30,6 +31,8 @@ pub(super) enum Transition {
     More,
     /// The connection ends once the output is sent.
     Close,
+    /// TLS begins; then the handshake goes on.
+    StartTls,
     /// The client has chosen.
     Transmit(Connected, Rules),
 }
@@ -41,9 +44,6 @@ enum Item {
     /// Bytes of a refused option still to be thrown away.
     Skip(u32),
 }
-
-/// An option that is refused: the reply and the words that go with it.
-type Refused = (u32, &'static str);
 
 /// The handshake of one client.
 pub(super) struct Handshake {
@@ -58,6 +58,8 @@ pub(super) struct Handshake {
     /// The export for which `base:allocation` was selected last.
     context_of: Option<Arc<Export>>,
     pub(super) peer: Peer,
+    /// What follows comes through TLS.
+    protected: bool,
 }
 
 impl Handshake {
@@ -75,6 +77,7 @@ impl Handshake {
             replies: ReplyStyle::Simple,
             context_of: None,
             peer: Peer::Unknown,
+            protected: false,
         }
     }
 
@@ -166,19 +169,28 @@ impl Handshake {
     }
 
     fn option(&mut self, option: u32, data: &[u8], out: &mut Output) -> Transition {
+        let bare = self.config.tls == TlsPolicy::Required && !self.protected;
         let answer = match option {
+            opt::EXPORT_NAME if bare => return Transition::Close,
             opt::EXPORT_NAME => return self.export_name(data, out),
             opt::ABORT => {
                 reply(option, rep::ACK, &[], out);
                 return Transition::Close;
             }
+            opt::STARTTLS => match self.start_tls(data) {
+                Ok(()) => {
+                    reply(option, rep::ACK, &[], out);
+                    return Transition::StartTls;
+                }
+                Err(refused) => Err(refused),
+            },
+            _ if bare => Err((rep::ERR_TLS_REQD, "this server speaks TLS only: ask for it first")),
             opt::GO => match self.go(data, out) {
                 Ok((connected, rules)) => return Transition::Transmit(connected, rules),
                 Err(refused) => Err(refused),
             },
             opt::INFO => self.describe(option, data, out).map(|_| ()),
             opt::LIST => self.list(data, out),
-            opt::STARTTLS => no_payload(data).and(Err((rep::ERR_POLICY, "this server does not speak TLS"))),
             opt::STRUCTURED_REPLY => self.structured_reply(data),
             opt::EXTENDED_HEADERS => no_payload(data).map(|()| self.replies = ReplyStyle::Extended),
             opt::LIST_META_CONTEXT => self.list_meta_context(data, out),
@@ -190,6 +202,19 @@ impl Handshake {
             Err(refused) => refuse(option, refused, out),
         }
         Transition::More
+    }
+
+    /// What was agreed on before is void: it may have been said by another.
+    fn start_tls(&mut self, data: &[u8]) -> Result<(), Refused> {
+        no_payload(data)?;
+        if self.protected {
+            return Err((rep::ERR_INVALID, "TLS is in use already"));
+        }
+        if self.config.tls == TlsPolicy::Off {
+            return Err((rep::ERR_POLICY, "this server does not speak TLS"));
+        }
+        (self.protected, self.replies, self.context_of) = (true, ReplyStyle::Simple, None);
+        Ok(())
     }
 
     /// The old way to choose, which has no reply for errors: they close the connection.
@@ -327,39 +352,6 @@ impl Handshake {
 }
 
 const BASE_ALLOCATION: &[u8] = wire::BASE_ALLOCATION.as_bytes();
-
-/// The name and the queries of the two options on metadata contexts.
-fn split_queries(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
-    let mut reader = Reader(data);
-    let name = reader.string()?;
-    let count = reader.u32()?;
-    let mut queries = Vec::new();
-    for _ in 0..count {
-        queries.push(reader.string()?);
-    }
-    reader.at_end().then_some((name, queries))
-}
-
-/// The name and the kinds of information that `OPT_INFO` and `OPT_GO` ask for.
-fn parse_query(data: &[u8]) -> Result<(&[u8], Vec<u16>), Refused> {
-    let (name, wanted) = split_query(data).ok_or((rep::ERR_INVALID, "the lengths do not add up"))?;
-    match name.len() > wire::STRING_LEN_MAX {
-        true => Err((rep::ERR_TOO_BIG, "the name is too long")),
-        false => Ok((name, wanted)),
-    }
-}
-
-fn split_query(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
-    let mut reader = Reader(data);
-    let name = reader.string()?;
-    let count = reader.u16()?;
-    let wanted: Vec<u16> = (0..count).map(|_| reader.u16()).collect::<Option<_>>()?;
-    reader.at_end().then_some((name, wanted))
-}
-
-fn no_payload(data: &[u8]) -> Result<(), Refused> {
-    if data.is_empty() { Ok(()) } else { Err((rep::ERR_INVALID, "this option has no data")) }
-}
 
 /// What the export can do, for clients. Ways to write are not offered on a read-only export.
 fn transmission_flags(rules: &Rules) -> u16 {

@@ -21,6 +21,7 @@
 //! | --- | --- |
 //! | `wire` | constants and the codec of fixed structures |
 //! | `handshake` | options until the client has chosen an export |
+//! | `options` | what the data of options says |
 //! | `config` | limits of one session |
 //! | `memory` | what a client can make the server hold, and who pays for it |
 //! | `request` | which requests are allowed, and the errno of each refusal |
@@ -37,6 +38,7 @@ mod config;
 mod handshake;
 mod incoming;
 mod memory;
+mod options;
 mod position;
 mod reply;
 mod request;
@@ -49,6 +51,6 @@ pub mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use config::Config;
+pub use config::{Config, TlsPolicy};
 pub use memory::CONNECTION_BYTES;
 pub use session::NbdSession;

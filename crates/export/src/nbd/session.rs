@@ -10,6 +10,7 @@ use super::config::Config;
 use super::handshake::{Handshake, Transition};
 use super::transmission::Transmission;
 use crate::export::Exports;
+use crate::tls::StartTls;
 
 enum Stage {
     Handshake(Box<Handshake>),
@@ -24,6 +25,8 @@ pub struct NbdSession {
     output: Output,
     /// Whether the export knows this session's task.
     watching: bool,
+    /// The client was told to begin TLS.
+    starts_tls: bool,
 }
 
 impl NbdSession {
@@ -32,18 +35,31 @@ impl NbdSession {
         let config = config.in_range();
         let mut output = Output::default();
         let handshake = Handshake::new(exports, config, &mut output);
-        Self { stage: Stage::Handshake(Box::new(handshake)), config, output, watching: false }
+        Self {
+            stage: Stage::Handshake(Box::new(handshake)),
+            config,
+            output,
+            watching: false,
+            starts_tls: false,
+        }
     }
 
     fn enter(&mut self, transition: Transition) {
         match transition {
             Transition::More => {}
+            Transition::StartTls => self.starts_tls = true,
             Transition::Close => self.stage = Stage::Over,
             Transition::Transmit(connected, rules) => {
                 let transmission = Transmission::new(connected, rules, self.config);
                 self.stage = Stage::Transmission(Box::new(transmission));
             }
         }
+    }
+}
+
+impl StartTls for NbdSession {
+    fn starts_tls(&mut self) -> bool {
+        std::mem::take(&mut self.starts_tls)
     }
 }
 
@@ -64,6 +80,7 @@ impl Session for NbdSession {
     }
 
     fn receive(&mut self, bytes: &[u8]) -> usize {
+        assert!(!self.starts_tls, "a client was told to begin TLS, and nobody speaks it");
         let mut at = 0;
         if let Stage::Handshake(handshake) = &mut self.stage {
             let (used, transition) = handshake.receive(bytes, &mut self.output);

@@ -12,7 +12,8 @@ const OUTPUT_MAX: usize = 100_000 + (1 << 20) + 4096;
 fn torture(seed: u64, bytes: &[u8]) {
     let mut random = Random(seed);
     let (device, exports) = one_export();
-    let config = Config { payload_len_max: 1 << 20, held_bytes_max: 100_000, requests_max: 8 };
+    let config =
+        Config { payload_len_max: 1 << 20, held_bytes_max: 100_000, requests_max: 8, ..Config::default() };
     let mut client = Client::with_config(&exports, config);
     if random.below(2) == 0 {
         device.hold();

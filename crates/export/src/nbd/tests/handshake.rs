@@ -1,8 +1,10 @@
 //! Options, exports and who is connected.
 
 use super::super::wire::{OptionHeader, greeting, info, opt};
+use super::super::{NbdSession, TlsPolicy};
 use super::client::{queries, query_payload};
 use super::*;
+use crate::tls::StartTls;
 use spillway_core::session::{Intake, Session};
 
 fn ack() -> (u32, Vec<u8>) {
@@ -175,6 +177,67 @@ fn malformed_options_are_refused_and_the_next_one_is_understood() {
         assert_eq!(refusal(&mut client, option, &data), expected, "option {option} {data:?}");
     }
     assert_eq!(client.option(opt::GO, &query_payload("disk", &[])).last(), Some(&ack()));
+}
+
+#[test]
+fn where_tls_is_required_nothing_is_told_before_it() {
+    let (_, exports) = one_export();
+    let required = Config { tls: TlsPolicy::Required, ..Config::default() };
+    let mut client = Client::with_config(&exports, required).greet();
+    for (option, data) in [
+        (opt::LIST, vec![]),
+        (opt::INFO, query_payload("disk", &[])),
+        (opt::GO, query_payload("disk", &[])),
+        (opt::STRUCTURED_REPLY, vec![]),
+        (opt::EXTENDED_HEADERS, vec![]),
+        (opt::LIST_META_CONTEXT, queries("disk", &[])),
+        (opt::SET_META_CONTEXT, queries("disk", &[])),
+        (77, vec![]),
+    ] {
+        assert_eq!(refusal(&mut client, option, &data), rep::ERR_TLS_REQD, "option {option}");
+    }
+    assert_eq!(refusal(&mut client, opt::STARTTLS, &[0]), rep::ERR_INVALID);
+    assert_eq!(exports.find(b"disk").unwrap().clients(), 0);
+    let mut old = Client::with_config(&exports, required).greet();
+    old.send_option(opt::EXPORT_NAME, b"disk");
+    assert!(old.session.finished(), "this option has no other refusal");
+    client.send_option(opt::ABORT, &[]);
+    assert!(client.session.finished());
+}
+
+/// The session without TLS around it.
+fn session(tls: TlsPolicy) -> NbdSession {
+    let mut session = NbdSession::new(one_export().1, Config { tls, ..Config::default() });
+    assert_eq!(session.receive(&[0, 0, 0, 3]), 4);
+    session
+}
+
+#[test]
+fn tls_begins_right_behind_the_option_and_makes_all_before_it_void() {
+    let option =
+        |option, data: &[u8]| [&OptionHeader { option, len: data.len() as u32 }.encode()[..], data].concat();
+    for tls in [TlsPolicy::Optional, TlsPolicy::Required] {
+        let mut session = session(tls);
+        if tls == TlsPolicy::Optional {
+            let selected = queries("disk", &["base:allocation"]);
+            let before =
+                [option(opt::STRUCTURED_REPLY, &[]), option(opt::SET_META_CONTEXT, &selected)].concat();
+            assert_eq!(session.receive(&before), before.len());
+        }
+        let start = option(opt::STARTTLS, &[]);
+        assert_eq!(session.receive(&[&start[..], &option(opt::LIST, &[])].concat()), start.len());
+        assert!(session.starts_tls() && !session.starts_tls(), "it says so once");
+        session.output().clear();
+        // Contexts need structured replies, which were agreed on before.
+        let selected = option(opt::SET_META_CONTEXT, &queries("disk", &["base:allocation"]));
+        assert_eq!(session.receive(&[&selected[..], &start].concat()), selected.len() + start.len());
+        let mut slices = Vec::new();
+        session.output().gather(&mut slices, usize::MAX);
+        let said: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
+        let refusals = said.windows(4).filter(|word| *word == rep::ERR_INVALID.to_be_bytes());
+        assert_eq!(refusals.count(), 2, "{said:?}");
+        assert!(!session.starts_tls(), "TLS begins once");
+    }
 }
 
 #[test]

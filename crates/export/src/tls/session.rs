@@ -1,0 +1,291 @@
+//! The session around another one.
+//!
+//! States: *plain*, until the session inside starts TLS; *protected*; *over*, once TLS has failed or the session inside has finished and the
+//! peer was told so. A record that is deciphered and not taken waits in the connection, and the peer's next bytes outside.
+
+use std::io::{self, BufRead, Write};
+use std::sync::Arc;
+use std::task::Context;
+
+use rustls::Connection;
+use spillway_core::session::{Intake, Output, Peer, Session};
+use spillway_core::{IoBuf, work};
+
+use super::certificates::Certificates;
+
+/// Bytes that TLS holds for a connection, beside its session: a record that comes in and one that is deciphered, the handshake, keys, and the
+/// ciphertext that waits to be sent.
+pub const TLS_BYTES: u64 = 128 << 10;
+
+/// Bytes of plain output that are enciphered at a time.
+const ENCIPHERED_MAX: usize = 64 << 10;
+
+/// Slices of output that are enciphered together: headers go with the data behind them.
+const SLICES_MAX: usize = 32;
+
+/// A session that begins in plain and may go on in TLS.
+pub trait StartTls: Session {
+    /// Whether TLS begins behind what was taken so far, and with what is sent behind the present output. Asked after each
+    /// [`Session::receive`], which takes nothing behind; true once.
+    fn starts_tls(&mut self) -> bool;
+}
+
+struct Tls {
+    connection: Connection,
+    /// The peer's certificate was looked at.
+    admitted: bool,
+    /// The peer was told that nothing more comes.
+    ended: bool,
+    failed: bool,
+}
+
+/// See [the module](super).
+pub struct TlsSession<S> {
+    inside: S,
+    certificates: Arc<Certificates>,
+    tls: Option<Box<Tls>>,
+    /// What goes to the peer, once TLS has begun.
+    output: Output,
+    peer: Peer,
+}
+
+impl<S: StartTls> TlsSession<S> {
+    /// Around `inside`, with the certificates that are current when TLS begins.
+    pub fn new(inside: S, certificates: Arc<Certificates>) -> Self {
+        Self { inside, certificates, tls: None, output: Output::default(), peer: Peer::Unknown }
+    }
+
+    #[cfg(test)]
+    pub(super) fn inside(&mut self) -> &mut S {
+        &mut self.inside
+    }
+
+    fn begin(&mut self) {
+        assert!(self.tls.is_none() && self.output.is_empty(), "TLS begins twice");
+        let mut connection = match self.certificates.connection() {
+            Ok(connection) => connection,
+            Err(why) => {
+                tracing::warn!("TLS could not begin: {why}");
+                return self.inside.hang_up();
+            }
+        };
+        connection.set_buffer_limit(Some(ENCIPHERED_MAX));
+        // The answer that says so is the last one in plain.
+        let plain = self.inside.output();
+        let mut slices = Vec::new();
+        plain.gather(&mut slices, usize::MAX);
+        slices.iter().for_each(|slice| self.output.push(slice));
+        plain.advance(plain.len());
+        self.tls = Some(Box::new(Tls { connection, admitted: false, ended: false, failed: false }));
+    }
+
+    /// Takes bytes of TLS, and returns how many.
+    fn decipher(&mut self, bytes: &[u8]) -> usize {
+        let mut used = 0;
+        while used < bytes.len() && !work::spent() && !self.waits_inside() {
+            let Some(tls) = self.tls.as_deref_mut().filter(|tls| !tls.failed) else { return bytes.len() };
+            let outcome = match tls.connection.read_tls(&mut &bytes[used..]) {
+                // The peer has said before that nothing more comes.
+                Ok(0) => return bytes.len(),
+                Ok(taken) => {
+                    used += taken;
+                    work::spend_bytes(taken, work::BYTES_STORED);
+                    tls.connection.process_new_packets().map(drop).map_err(|why| why.to_string())
+                }
+                Err(why) => Err(why.to_string()),
+            };
+            self.settle(outcome.err());
+            self.feed();
+        }
+        used
+    }
+
+    /// Whether a record waits until the session inside takes it.
+    fn waits_inside(&mut self) -> bool {
+        let Some(tls) = &mut self.tls else { return false };
+        tls.connection.reader().fill_buf().is_ok_and(|plain| !plain.is_empty())
+    }
+
+    /// Sends what TLS says itself, and ends the session where it has failed or the peer is not let in.
+    fn settle(&mut self, mut why: Option<String>) {
+        let Some(tls) = self.tls.as_deref_mut() else { return };
+        if why.is_none() && !tls.admitted && !tls.connection.is_handshaking() {
+            tls.admitted = true;
+            why = self.certificates.refusal(tls.connection.peer_certificates());
+        }
+        write_all(&mut tls.connection, &mut self.output);
+        if let Some(why) = why {
+            tracing::info!(peer = ?self.peer, "TLS with a client ended: {why}");
+            tls.failed = true;
+            self.inside.hang_up();
+        }
+    }
+
+    /// Gives the session inside what was deciphered; whether it took any.
+    fn feed(&mut self) -> bool {
+        let mut fed = false;
+        while let Some(tls) = self.tls.as_deref_mut().filter(|tls| tls.admitted && !tls.failed) {
+            let mut reader = tls.connection.reader();
+            let Ok(plain) = reader.fill_buf() else { break };
+            if plain.is_empty() || work::spent() {
+                break;
+            }
+            let used = match self.inside.intake() {
+                Intake::Pause => break,
+                Intake::Bytes => self.inside.receive(plain),
+                Intake::Payload(mut buf) => {
+                    let count = buf.len().min(plain.len());
+                    buf[..count].copy_from_slice(&plain[..count]);
+                    self.inside.returned(buf, count);
+                    count
+                }
+            };
+            reader.consume(used);
+            assert!(!self.inside.starts_tls(), "TLS begins within TLS");
+            if used == 0 {
+                break;
+            }
+            fed = true;
+        }
+        fed
+    }
+
+    /// Tells the peer that nothing more comes, once that is so.
+    fn end(&mut self) {
+        let over = self.inside.finished() && self.inside.output().is_empty();
+        if let Some(tls) = self.tls.as_deref_mut().filter(|tls| over && !tls.ended) {
+            tls.ended = true;
+            if !tls.failed {
+                tls.connection.send_close_notify();
+                write_all(&mut tls.connection, &mut self.output);
+            }
+        }
+    }
+}
+
+impl Tls {
+    /// Enciphers the front of what the session inside sends.
+    fn encipher(&mut self, plain: &mut Output, output: &mut Output) {
+        if self.failed || self.connection.is_handshaking() {
+            return;
+        }
+        let mut left = ENCIPHERED_MAX;
+        while left > 0 && !plain.is_empty() {
+            let mut slices = Vec::with_capacity(SLICES_MAX);
+            plain.gather(&mut slices, SLICES_MAX);
+            let taken =
+                self.connection.writer().write_vectored(&slices).expect("a connection in memory takes bytes");
+            assert!(taken > 0, "TLS takes nothing of {} bytes", plain.len());
+            plain.advance(taken);
+            write_all(&mut self.connection, output);
+            work::spend_bytes(taken, work::BYTES_STORED);
+            left = left.saturating_sub(taken);
+        }
+    }
+}
+
+impl<S: StartTls> Session for TlsSession<S> {
+    fn introduce(&mut self, peer: Peer) {
+        self.peer = peer;
+        self.inside.introduce(peer);
+    }
+
+    fn intake(&mut self) -> Intake {
+        // What waits for the session inside goes before what comes.
+        if self.waits_inside() {
+            return Intake::Pause;
+        }
+        let wanted = self.inside.intake();
+        match (&self.tls, wanted) {
+            (Some(_), Intake::Payload(buf)) => {
+                self.inside.returned(buf, 0);
+                Intake::Bytes
+            }
+            (_, wanted) => wanted,
+        }
+    }
+
+    fn receive(&mut self, bytes: &[u8]) -> usize {
+        if self.tls.is_some() {
+            return self.decipher(bytes);
+        }
+        let used = self.inside.receive(bytes);
+        if self.inside.starts_tls() {
+            self.begin();
+        }
+        used
+    }
+
+    fn returned(&mut self, buf: IoBuf, filled: usize) {
+        assert!(self.tls.is_none(), "a payload comes beside TLS");
+        self.inside.returned(buf, filled);
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) {
+        self.inside.poll(context);
+        while self.tls.is_some() && self.feed() {
+            self.inside.poll(context);
+        }
+        self.end();
+    }
+
+    fn output(&mut self) -> &mut Output {
+        match &mut self.tls {
+            None => self.inside.output(),
+            Some(tls) => {
+                if self.output.is_empty() {
+                    tls.encipher(self.inside.output(), &mut self.output);
+                }
+                &mut self.output
+            }
+        }
+    }
+
+    fn finished(&self) -> bool {
+        self.inside.finished() && self.tls.as_ref().is_none_or(|tls| tls.ended)
+    }
+
+    fn hang_up(&mut self) {
+        self.inside.hang_up();
+        self.output.clear();
+        if let Some(tls) = &mut self.tls {
+            (tls.failed, tls.ended) = (true, true);
+        }
+    }
+
+    fn wind_down(&mut self) {
+        self.inside.wind_down();
+    }
+
+    fn pending(&self) -> usize {
+        self.inside.pending()
+    }
+
+    fn established(&self) -> bool {
+        self.inside.established()
+    }
+
+    fn owed(&self) -> bool {
+        self.inside.owed()
+    }
+}
+
+/// Where enciphered records are put.
+struct Sink<'a>(&'a mut Output);
+
+impl Write for Sink<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.push(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn write_all(connection: &mut Connection, output: &mut Output) {
+    while connection.wants_write() {
+        connection.write_tls(&mut Sink(output)).expect("an output takes everything");
+    }
+}

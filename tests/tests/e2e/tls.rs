@@ -1,0 +1,241 @@
+//! TLS between the server and real clients: libnbd's and QEMU's with GnuTLS, and raw ones that mean no good.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
+use rustix::process::Signal;
+use spillway_tests::tool::{Said, run};
+use spillway_tests::{Launch, Scratch, Server, pattern, text, until};
+
+const USAGE: i32 = 2;
+
+/// An authority that signs for this machine.
+struct Authority(Issuer<'static, KeyPair>, String);
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "authority of a test");
+        let key = KeyPair::generate().expect("a key");
+        let pem = params.self_signed(&key).expect("a certificate").pem();
+        Self(Issuer::new(params, key), pem)
+    }
+
+    /// Puts a certificate with this DNS name, that is good until then, and its key beside the authority's.
+    fn sign(&self, folder: &Scratch, role: &str, name: &str, until: i32) {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(until, 1, 1);
+        let signed = params.signed_by(&key, &self.0).expect("a certificate");
+        folder.write("ca-cert.pem", &self.1);
+        folder.write(&format!("{role}-cert.pem"), signed.pem());
+        let key = folder.write(&format!("{role}-key.pem"), key.serialize_pem());
+        fs::set_permissions(key, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    }
+
+    /// A folder of a server.
+    fn server(&self) -> Scratch {
+        let folder = Scratch::new();
+        self.sign(&folder, "server", "localhost", 2100);
+        folder
+    }
+
+    /// A folder of a client that shows a certificate with this name, or none.
+    fn client(&self, name: Option<&str>) -> Scratch {
+        let folder = Scratch::new();
+        folder.write("ca-cert.pem", &self.1);
+        name.into_iter().for_each(|name| self.sign(&folder, "client", name, 2100));
+        folder
+    }
+}
+
+/// A RAM disk on a free port of this machine, and the port.
+fn at_port(launch: impl FnOnce(Launch) -> Launch, certificates: &Scratch) -> (Server, u16) {
+    let folder = Arc::new(Scratch::new());
+    let launched = Launch::new(&["ram", "--size", "64M"], folder.clone(), folder.join("spillway/ram0.ctl"));
+    let launched = launched.with("--listen", "localhost:0").with("--tls-certificates", certificates.path());
+    let server = launch(launched).start();
+    let log = server.log();
+    let (_, rest) = log.split_once("://").expect("the start text has the address");
+    let port = rest.split_once('/').expect("a path").0.rsplit_once(':').expect("a port").1;
+    let port = port.parse().expect("a number");
+    (server, port)
+}
+
+fn uri(port: u16, certificates: &Scratch) -> String {
+    format!("nbds://localhost:{port}/ram0?tls-certificates={}", text(certificates.path()))
+}
+
+fn nbdinfo(port: u16, certificates: &Scratch) -> Said {
+    run("nbdinfo", &[&uri(port, certificates)])
+}
+
+#[test]
+fn real_clients_read_and_write_in_tls() {
+    let authority = Authority::new();
+    let (certificates, trust) = (authority.server(), authority.client(None));
+    let (server, port) = at_port(|launch| launch, &certificates);
+    let said = nbdinfo(port, &trust).well().out;
+    assert!(said.contains("protocol: newstyle-fixed with TLS"), "{said}");
+    let (image, back) = (trust.write("image", pattern::half_random(3, 0, 64 << 20)), trust.join("back"));
+    run("nbdcopy", &["--flush", text(&image), &uri(port, &trust)]).well();
+    run("nbdcopy", &[&uri(port, &trust), text(&back)]).well();
+    assert!(
+        fs::read(&image).expect("it") == fs::read(&back).expect("it"),
+        "what comes back is what was written"
+    );
+    let object = format!("tls-creds-x509,id=t,endpoint=client,dir={}", text(trust.path()));
+    let options = format!("driver=nbd,host=localhost,port={port},export=ram0,tls-creds=t");
+    let compared = format!("driver=file,filename={}", text(&image));
+    run("qemu-img", &["compare", "--object", &object, "--image-opts", &options, &compared]).well();
+    let folder = text(trust.path());
+    let refused = server.spillway(&["save", "ram0", &format!("{folder}/saved")]);
+    refused.refused(USAGE, "--tls-certificates");
+    server.spillway(&["save", "ram0", &format!("{folder}/saved"), "--tls-certificates", folder]).well();
+    assert!(fs::read(trust.join("saved")).expect("it") == fs::read(&image).expect("it"));
+    server.load(&["ram0", text(&image), "--tls-certificates", folder]);
+}
+
+#[test]
+fn without_tls_nothing_is_told_where_it_is_required_and_all_where_it_is_optional() {
+    let authority = Authority::new();
+    let (certificates, trust) = (authority.server(), authority.client(None));
+    let plain = |port: u16| run("nbdinfo", &[&format!("nbd://localhost:{port}/ram0")]);
+    let (server, port) = at_port(|launch| launch, &certificates);
+    assert!(server.log().contains(&format!("nbds://localhost:{port}/ram0")), "{}", server.log());
+    assert_ne!(plain(port).code, Some(0));
+    let list = run("nbdinfo", &["--list", &format!("nbd://localhost:{port}")]);
+    assert!(list.code != Some(0) && !list.out.contains("ram0"), "{list}");
+    let (_server, port) = at_port(|launch| launch.with("--tls", "optional"), &certificates);
+    assert!(plain(port).well().out.contains("without TLS"));
+    assert!(nbdinfo(port, &trust).well().out.contains("with TLS"));
+    let (_server, port) = at_port(|launch| launch.with("--tls", "off"), &certificates);
+    plain(port).well();
+    assert_ne!(nbdinfo(port, &trust).code, Some(0), "a client that insists on TLS gets none, and leaves");
+}
+
+#[test]
+fn certificates_of_others_and_old_ones_are_believed_by_no_client() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let (certificates, trust) = (authority.server(), authority.client(None));
+    let (server, port) = at_port(|launch| launch.flag("-v"), &certificates);
+    assert_ne!(nbdinfo(port, &other.client(None)).code, Some(0), "another authority");
+    nbdinfo(port, &trust).well();
+    authority.sign(&certificates, "server", "localhost", 2021);
+    server.signal(Signal::USR1);
+    server.says("were read again");
+    assert_ne!(nbdinfo(port, &trust).code, Some(0), "it has expired");
+    authority.sign(&certificates, "server", "elsewhere.test", 2100);
+    server.signal(Signal::USR1);
+    until("the server shows the other certificate", || {
+        (server.log().matches("were read again").count() == 2).then_some(())
+    });
+    assert_ne!(nbdinfo(port, &trust).code, Some(0), "it is another server's");
+    certificates.write("server-cert.pem", "nonsense");
+    server.signal(Signal::USR1);
+    server.says("those before are used");
+    authority.sign(&certificates, "server", "localhost", 2100);
+    server.signal(Signal::USR1);
+    until("the server shows a good one again", || (nbdinfo(port, &trust).code == Some(0)).then_some(()));
+}
+
+#[test]
+fn clients_say_who_they_are_where_that_is_asked() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let certificates = authority.server();
+    let (known, unnamed, stranger) =
+        (authority.client(Some("vm7.test")), authority.client(None), other.client(Some("vm7.test")));
+    // It believes the server, and shows a certificate that the server does not.
+    stranger.write("ca-cert.pem", &authority.1);
+    let (_server, port) = at_port(|launch| launch.flag("--tls-verify-peer"), &certificates);
+    nbdinfo(port, &known).well();
+    for folder in [&unnamed, &stranger] {
+        assert_ne!(nbdinfo(port, folder).code, Some(0));
+    }
+    let (server, port) =
+        at_port(|launch| launch.flag("-v").with("--tls-allow", "vm1.test, vm7.test"), &certificates);
+    nbdinfo(port, &known).well();
+    assert_ne!(nbdinfo(port, &authority.client(Some("vm8.test"))).code, Some(0));
+    server.says("vm8.test");
+    assert_ne!(nbdinfo(port, &unnamed).code, Some(0));
+}
+
+/// A client that has asked for TLS, and was told that it begins.
+fn asking(port: u16) -> TcpStream {
+    let mut stream = TcpStream::connect(("localhost", port)).expect("it listens");
+    stream.read_exact(&mut [0; 18]).expect("a greeting");
+    stream
+        .write_all(&[&[0, 0, 0, 3], &b"IHAVEOPT"[..], &[0, 0, 0, 5, 0, 0, 0, 0]].concat())
+        .expect("it is sent");
+    let mut reply = [0; 20];
+    stream.read_exact(&mut reply).expect("an answer");
+    assert_eq!(reply[8..], [0, 0, 0, 5, 0, 0, 0, 1, 0, 0, 0, 0], "it is acknowledged");
+    stream
+}
+
+#[test]
+fn handshakes_that_stay_and_bytes_that_are_none_keep_nobody_out() {
+    let authority = Authority::new();
+    let (certificates, trust) = (authority.server(), authority.client(None));
+    let (mut server, port) = at_port(|launch| launch.with("--memory", "64M"), &certificates);
+    let stays: Vec<TcpStream> = (0..60)
+        .filter_map(|at| {
+            let mut stream = std::panic::catch_unwind(|| asking(port)).ok()?;
+            // The first record of a handshake, all but its end.
+            let part = [22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
+            stream.write_all(&part[..at % part.len()]).ok()?;
+            Some(stream)
+        })
+        .collect();
+    assert!(stays.len() > 10);
+    for noise in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 5000], b"IHAVEOPT\0\0\0\x03\0\0\0\0"] {
+        let mut stream = asking(port);
+        stream.write_all(noise).expect("it is sent");
+        let mut said = Vec::new();
+        let _ = stream.read_to_end(&mut said);
+        assert!(said.len() < 100 && !said.windows(4).any(|word| word == b"ram0"), "{said:?}");
+    }
+    nbdinfo(port, &trust).well();
+    assert!(server.lives(), "{}", server.log());
+    server.spillway(&["stop", "ram0"]).well();
+    assert!(server.ends().success(), "{}", server.log());
+}
+
+#[test]
+fn what_cannot_protect_is_refused_at_the_start() {
+    let authority = Authority::new();
+    let (good, bad, open) = (authority.server(), authority.server(), authority.server());
+    bad.write("server-cert.pem", "nonsense");
+    fs::set_permissions(open.join("server-key.pem"), fs::Permissions::from_mode(0o644)).expect("it is ours");
+    let listening = |words: &[(&str, &Path)]| {
+        let folder = Arc::new(Scratch::new());
+        let launch = Launch::new(&["ram", "--size", "1M"], folder.clone(), folder.join("none"));
+        words.iter().fold(launch.with("--listen", "localhost:0"), |launch, (option, value)| {
+            launch.with(option, value)
+        })
+    };
+    let everywhere = |extra: &[&str]| {
+        let folder = Arc::new(Scratch::new());
+        let words = [&["ram", "--size", "1M", "--listen", "0.0.0.0:0"], extra].concat();
+        Launch::new(&words, folder.clone(), folder.join("none"))
+    };
+    everywhere(&[]).run().refused(USAGE, "tls_certificates DIR");
+    let optional = ["--tls", "optional", "--tls-certificates", text(good.path())];
+    everywhere(&optional).run().refused(USAGE, "insecure");
+    listening(&[("--tls", Path::new("required"))]).run().refused(USAGE, "tls needs certificates");
+    listening(&[("--tls-allow", Path::new("a"))]).run().refused(USAGE, "tls_allow needs certificates");
+    let with = |folder: &Scratch| -> Said { listening(&[("--tls-certificates", folder.path())]).run() };
+    with(&bad).refused(USAGE, "server-cert.pem");
+    with(&open).refused(USAGE, "chmod 0600");
+    with(&Scratch::new()).refused(1, "server-key.pem");
+    listening(&[("--tls-certificates", good.path()), ("--tls-allow", Path::new("a,,b"))])
+        .run()
+        .refused(USAGE, "commas");
+}
