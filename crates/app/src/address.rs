@@ -41,6 +41,14 @@ impl Address {
         Self { place: Place::Unix(path.into()), tls: false }
     }
 
+    /// The name that the certificate of a server there has to have.
+    pub(crate) fn host(&self) -> &str {
+        match &self.place {
+            Place::Unix(_) => "localhost",
+            Place::Tcp { host, .. } => host,
+        }
+    }
+
     /// The URI of export `name` here.
     pub(crate) fn uri(&self, name: &str) -> String {
         let scheme = if self.tls { "nbds" } else { "nbd" };

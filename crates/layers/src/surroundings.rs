@@ -50,6 +50,8 @@ pub struct Remote {
     pub connections: usize,
     /// Bytes of memory for what it has acknowledged and not flushed.
     pub journal_bytes: usize,
+    /// The folder with certificates for TLS.
+    pub tls_certificates: Option<PathBuf>,
     /// How a Ceph cluster is used.
     pub ceph: Ceph,
 }
@@ -69,7 +71,13 @@ pub struct Ceph {
 
 impl Default for Remote {
     fn default() -> Self {
-        Self { timeout: None, connections: 4, journal_bytes: 16 << 20, ceph: Ceph::default() }
+        Self {
+            timeout: None,
+            connections: 4,
+            journal_bytes: 16 << 20,
+            tls_certificates: None,
+            ceph: Ceph::default(),
+        }
     }
 }
 

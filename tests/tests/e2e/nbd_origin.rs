@@ -237,7 +237,7 @@ fn a_server_that_is_none_is_named_with_what_is_wrong() {
     refused(&old.uri(), FAILED, "old handshake");
     let key = folder.write("keys.psk", "user:0123456789abcdef\n");
     let secret = Upstream::nbdkit(&["--tls=require", &format!("--tls-psk={}", text(&key)), "memory", "1M"]);
-    refused(&secret.uri(), FAILED, "wants TLS");
+    refused(&secret.uri(), FAILED, "wants TLS: use nbds:");
     let empty = Upstream::nbdkit(&["memory", "0"]);
     refused(&empty.uri(), FAILED, "the export has 0 bytes");
 }
@@ -245,8 +245,8 @@ fn a_server_that_is_none_is_named_with_what_is_wrong() {
 #[test]
 fn an_address_that_is_none_is_refused_with_the_forms_that_are() {
     for (uri, why) in [
-        ("nbds://127.0.0.1/x", "TLS is not supported yet; use nbd:"),
-        ("nbds+unix:///x?socket=/s", "TLS is not supported yet; use nbd:"),
+        ("nbds://127.0.0.1/x", "give tls_certificates DIR of the origin"),
+        ("nbds+unix:///x?socket=/s", "give tls_certificates DIR of the origin"),
         ("nbd+unix:///x", "socket=PATH"),
         ("nbd://host:port/x", "give nbd://HOST[:PORT]/EXPORT"),
         ("nbd:host", "give nbd://HOST[:PORT]/EXPORT"),

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustix::process::Signal;
 use spillway_tests::tool::{Said, run};
-use spillway_tests::{Launch, Scratch, Server, pattern, text, until};
+use spillway_tests::versions::Disk;
+use spillway_tests::{Launch, Scratch, Server, Upstream, pattern, text, until};
 
 const USAGE: i32 = 2;
 
@@ -238,4 +239,66 @@ fn what_cannot_protect_is_refused_at_the_start() {
     listening(&[("--tls-certificates", good.path()), ("--tls-allow", Path::new("a,,b"))])
         .run()
         .refused(USAGE, "commas");
+}
+
+/// A disk over an export with TLS, and what trusts it.
+fn over(uri: &str, trust: &Scratch) -> Launch {
+    let folder = Arc::new(Scratch::new());
+    let launch =
+        Launch::new(&["disk", "--origin", uri, "--memory", "256M"], folder.clone(), folder.join("nbd.sock"));
+    let socket = folder.join("nbd.sock");
+    launch.with("--socket", socket).with("--origin-tls-certificates", trust.path())
+}
+
+#[test]
+fn an_origin_with_tls_is_read_and_written_and_comes_back_after_an_outage() {
+    let authority = Authority::new();
+    let (certificates, trust) = (authority.server(), authority.client(Some("cache.test")));
+    let folder = text(certificates.path());
+    let (tls, verify) = (["--tls=require", "--tls-verify-peer"], format!("--tls-certificates={folder}"));
+    let image = certificates.write("image", vec![0; 8 << 20]);
+    let mut upstream = Upstream::nbdkit(&[tls[0], tls[1], &verify, "file", text(&image)]);
+    let uri = upstream.uri().replace("nbd+unix", "nbds+unix");
+    let mut server = over(&uri, &trust).start();
+    let bytes = pattern::half_random(5, 0, 4 << 20);
+    let mut client = server.client();
+    client.write(0, &bytes).expect("a write");
+    client.flush().expect("a flush");
+    assert!(fs::read(&image).expect("it")[..4 << 20] == bytes[..], "it is in the origin");
+    upstream.kill();
+    client.write(4 << 20, &bytes[..1 << 20]).expect("the cache takes it");
+    upstream.restart();
+    client.flush().expect("it is there again");
+    drop(client);
+    server.signal(Signal::TERM);
+    assert!(server.ends().success(), "{}", server.log());
+    assert!(fs::read(&image).expect("it")[4 << 20..5 << 20] == bytes[..1 << 20]);
+}
+
+#[test]
+fn origins_that_are_not_what_they_say_are_refused() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let certificates = authority.server();
+    let (server, port) = at_port(|launch| launch.flag("--tls-verify-peer"), &certificates);
+    let uri = format!("nbds://localhost:{port}/ram0");
+    let refused = |uri: &str, trust: &Scratch, words: &str| {
+        let said = over(uri, trust).run();
+        assert!(said.code.is_some_and(|code| code != 0) && said.err.contains(words), "{words}: {said}");
+    };
+    refused(&uri, &other.client(Some("cache.test")), "TLS: invalid peer certificate");
+    refused(&format!("nbds://127.0.0.1:{port}/ram0"), &authority.client(Some("cache.test")), "127.0.0.1");
+    refused(&uri, &authority.client(None), "TLS: ");
+    refused(&uri, &Scratch::new(), "ca-cert.pem");
+    refused(&uri.replace("nbds", "nbd"), &authority.client(None), "use nbds:");
+    let plain = Upstream::nbdkit(&["memory", "1M"]);
+    refused(&plain.uri().replace("nbd+unix", "nbds+unix"), &authority.client(None), "it speaks no TLS");
+    let mut disk = over(&uri, &authority.client(Some("cache.test"))).start();
+    let bytes = pattern::half_random(6, 0, 1 << 20);
+    let mut client = disk.client();
+    client.write(0, &bytes).expect("a write");
+    client.flush().expect("a flush");
+    assert_eq!(server.value("ram0", "orig_data_size"), 1 << 20, "both ends are ours");
+    drop(client);
+    disk.signal(Signal::TERM);
+    assert!(disk.ends().success(), "{}", disk.log());
 }

@@ -255,6 +255,7 @@ fuzz_target!(|input: &[u8]| {
     let budget = Budget::new(8 << 20);
     STORED.set(vec![0; SIZE as usize]);
     let settings = Settings {
+        tls: None,
         address: "nbd://liar".to_owned(),
         export: "disk".to_owned(),
         read_only: false,

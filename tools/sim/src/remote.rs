@@ -48,6 +48,7 @@ pub(crate) async fn open(
         delay: Duration::from_micros(one_of(&mut random, &[0, 20, 500])),
     };
     let settings = Settings {
+        tls: None,
         address: "the server".into(),
         export: NAME.into(),
         read_only: false,

@@ -128,7 +128,9 @@ impl Use {
     fn is_same_export(&self, other: &Self) -> bool {
         let export = |of: &Self| {
             let nbd = Scheme::of(&of.backing.path) == Scheme::Nbd;
-            nbd.then(|| Address::parse(&of.backing.path.to_string_lossy()).ok()).flatten()
+            let parsed = nbd.then(|| Address::parse(&of.backing.path.to_string_lossy()).ok()).flatten();
+            // With TLS or without, it is the same export.
+            parsed.map(|(address, export)| (address.place, export))
         };
         let read_only = self.backing.read_only && other.backing.read_only;
         !read_only && export(self).is_some_and(|own| export(other) == Some(own))

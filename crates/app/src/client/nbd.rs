@@ -38,16 +38,16 @@ pub(super) struct Nbd {
 impl Nbd {
     /// Connects to what a listing names, with the certificates of a folder where that speaks TLS.
     pub(super) fn connect(uri: &str, certificates: Option<&Path>) -> Result<Self> {
-        let (Address { place, tls }, export) = Address::parse(uri)?;
-        let (stream, host) = match place {
-            Place::Unix(path) => (boxed(UnixStream::connect(path)), "localhost".to_owned()),
-            Place::Tcp { host, port } => (boxed(TcpStream::connect((host.as_str(), port))), host),
+        let (address, export) = Address::parse(uri)?;
+        let stream = match &address.place {
+            Place::Unix(path) => boxed(UnixStream::connect(path)),
+            Place::Tcp { host, port } => boxed(TcpStream::connect((host.as_str(), *port))),
         };
         let stream = stream.context("cannot connect to the server")?;
         let mut client = Self { stream, size: 0, flags: 0, cookie: 0 };
         client.greet()?;
-        if tls {
-            client = client.protected(&host, certificates)?;
+        if address.tls {
+            client = client.protected(address.host(), certificates)?;
         }
         client.choose(&export).context("the device cannot be used")?;
         Ok(client)

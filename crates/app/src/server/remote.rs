@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use spillway_core::{Budget, Env, Error, Kind, LocalFuture};
+use spillway_core::{Budget, Env, Error, LocalFuture};
 use spillway_export::nbd::client::{Dial, NbdOrigin, NewSession, Settings};
 use spillway_io::rbd::{self, ImageName, RbdOptions};
 use spillway_io::{Dialer, ServerAddress, identity_of};
 use spillway_layers::surroundings::{BackingDevice, Ceph, OpenStorage, Remote};
 
 use crate::address::{Address, Place};
+use crate::trust::trust;
 
 /// A server, as a link reaches it.
 struct Server {
@@ -32,7 +33,21 @@ pub(crate) async fn open_nbd(
 ) -> Result<OpenStorage, Error> {
     let text = backing.path.to_string_lossy().into_owned();
     let (address, export) = Address::parse(&text)?;
+    let tls = match (address.tls, &backing.remote.tls_certificates) {
+        (false, _) => None,
+        (true, Some(folder)) => {
+            let trust = trust(folder).map_err(|why| Error::invalid(format!("{why:#}")))?;
+            Some((trust, address.host().to_owned()))
+        }
+        (true, None) => {
+            let words = format!(
+                "{text}: TLS needs the certificate of an authority: give tls_certificates DIR of the origin"
+            );
+            return Err(Error::invalid(words));
+        }
+    };
     let settings = Settings {
+        tls,
         address: text.clone(),
         export,
         read_only: backing.read_only,
@@ -40,10 +55,6 @@ pub(crate) async fn open_nbd(
         connections: backing.remote.connections.min(dialer.workers()),
         journal_bytes: backing.remote.journal_bytes,
     };
-    if address.tls {
-        let words = format!("{text}: an origin over TLS is not supported yet; use nbd: or nbd+unix:");
-        return Err(Error::new(Kind::NotSupported, words));
-    }
     let address = match address.place {
         Place::Unix(path) => ServerAddress::Unix(path),
         Place::Tcp { host, port } => ServerAddress::Tcp(host, port),

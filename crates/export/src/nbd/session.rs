@@ -61,6 +61,10 @@ impl StartTls for NbdSession {
     fn starts_tls(&mut self) -> bool {
         std::mem::take(&mut self.starts_tls)
     }
+
+    fn fail(&mut self, _why: &str) {
+        self.hang_up();
+    }
 }
 
 impl Session for NbdSession {

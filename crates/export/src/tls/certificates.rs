@@ -79,7 +79,7 @@ pub struct TrustPem {
 }
 
 /// Which servers a client believes, and what it shows them.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Trust(Arc<ClientConfig>);
 
 impl Trust {

@@ -11,7 +11,7 @@ use rustls::Connection;
 use spillway_core::session::{Intake, Output, Peer, Session};
 use spillway_core::{IoBuf, work};
 
-use super::certificates::Certificates;
+use super::certificates::{Certificates, Trust};
 
 /// Bytes that TLS holds for a connection, beside its session: a record that comes in and one that is deciphered, the handshake, keys, and the
 /// ciphertext that waits to be sent.
@@ -25,9 +25,29 @@ const SLICES_MAX: usize = 32;
 
 /// A session that begins in plain and may go on in TLS.
 pub trait StartTls: Session {
-    /// Whether TLS begins behind what was taken so far, and with what is sent behind the present output. Asked after each
-    /// [`Session::receive`], which takes nothing behind; true once.
+    /// Whether TLS begins behind what was taken so far: of a server, with what is sent behind the present output; of a client, with that. Asked
+    /// after each [`Session::receive`], which takes nothing behind; true once.
     fn starts_tls(&mut self) -> bool;
+
+    /// TLS could not begin or has failed: the conversation is over.
+    fn fail(&mut self, why: &str);
+}
+
+/// Which end of the connection this is.
+enum Side {
+    Server(Arc<Certificates>),
+    Client(Trust, String),
+}
+
+impl Side {
+    fn connection(&self) -> Result<Connection, String> {
+        match self {
+            Side::Server(certificates) => certificates.connection().map_err(|why| why.to_string()),
+            Side::Client(trust, host) => {
+                trust.connection(host).map(Connection::Client).map_err(|why| why.message().to_owned())
+            }
+        }
+    }
 }
 
 struct Tls {
@@ -42,7 +62,7 @@ struct Tls {
 /// See [the module](super).
 pub struct TlsSession<S> {
     inside: S,
-    certificates: Arc<Certificates>,
+    side: Side,
     tls: Option<Box<Tls>>,
     /// What goes to the peer, once TLS has begun.
     output: Output,
@@ -52,7 +72,16 @@ pub struct TlsSession<S> {
 impl<S: StartTls> TlsSession<S> {
     /// Around `inside`, with the certificates that are current when TLS begins.
     pub fn new(inside: S, certificates: Arc<Certificates>) -> Self {
-        Self { inside, certificates, tls: None, output: Output::default(), peer: Peer::Unknown }
+        Self::at(Side::Server(certificates), inside)
+    }
+
+    /// Around `inside`, which speaks with the server of that name.
+    pub fn of_client(inside: S, trust: Trust, host: String) -> Self {
+        Self::at(Side::Client(trust, host), inside)
+    }
+
+    fn at(side: Side, inside: S) -> Self {
+        Self { inside, side, tls: None, output: Output::default(), peer: Peer::Unknown }
     }
 
     #[cfg(test)]
@@ -62,20 +91,23 @@ impl<S: StartTls> TlsSession<S> {
 
     fn begin(&mut self) {
         assert!(self.tls.is_none() && self.output.is_empty(), "TLS begins twice");
-        let mut connection = match self.certificates.connection() {
+        let mut connection = match self.side.connection() {
             Ok(connection) => connection,
             Err(why) => {
                 tracing::warn!("TLS could not begin: {why}");
-                return self.inside.hang_up();
+                return self.inside.fail(&why);
             }
         };
         connection.set_buffer_limit(Some(ENCIPHERED_MAX));
-        // The answer that says so is the last one in plain.
-        let plain = self.inside.output();
-        let mut slices = Vec::new();
-        plain.gather(&mut slices, usize::MAX);
-        slices.iter().for_each(|slice| self.output.push(slice));
-        plain.advance(plain.len());
+        if let Side::Server(_) = self.side {
+            // The answer that says so is the last one in plain.
+            let plain = self.inside.output();
+            let mut slices = Vec::new();
+            plain.gather(&mut slices, usize::MAX);
+            slices.iter().for_each(|slice| self.output.push(slice));
+            plain.advance(plain.len());
+        }
+        write_all(&mut connection, &mut self.output);
         self.tls = Some(Box::new(Tls { connection, admitted: false, ended: false, failed: false }));
     }
 
@@ -111,13 +143,15 @@ impl<S: StartTls> TlsSession<S> {
         let Some(tls) = self.tls.as_deref_mut() else { return };
         if why.is_none() && !tls.admitted && !tls.connection.is_handshaking() {
             tls.admitted = true;
-            why = self.certificates.refusal(tls.connection.peer_certificates());
+            if let Side::Server(certificates) = &self.side {
+                why = certificates.refusal(tls.connection.peer_certificates());
+            }
         }
         write_all(&mut tls.connection, &mut self.output);
         if let Some(why) = why {
-            tracing::info!(peer = ?self.peer, "TLS with a client ended: {why}");
+            tracing::info!(peer = ?self.peer, "TLS has ended: {why}");
             tls.failed = true;
-            self.inside.hang_up();
+            self.inside.fail(&why);
         }
     }
 

@@ -101,6 +101,10 @@ impl StartTls for Echo {
     fn starts_tls(&mut self) -> bool {
         std::mem::take(&mut self.starts)
     }
+
+    fn fail(&mut self, _: &str) {
+        self.hang_up();
+    }
 }
 
 impl Session for Echo {

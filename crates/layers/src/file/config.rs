@@ -32,6 +32,10 @@ options! {
         "Memory for writes that the server of the origin has acknowledged and no flush has covered, to write them again after a lost \
          connection; a full journal is flushed"
         .unit(Unit::Bytes).preset(Preset::Number(16 << 20)).option("origin-journal");
+    Start tls_certificates: Option<PathBuf> = Type::Path,
+        "For an export with TLS (nbds:), the folder with the authority's ca-cert.pem; with client-cert.pem and client-key.pem for a server that asks \
+         who its client is"
+        .preset(Preset::Words("none")).or_none().option("origin-tls-certificates");
     Start ceph_conf: Option<PathBuf> = Type::Path,
         "The configuration of Ceph for an RBD image. Without it CEPH_CONF says where it is, or it lies where Ceph's tools look"
         .preset(Preset::Words("none")).or_none().option("ceph-conf");
@@ -53,6 +57,7 @@ impl Config {
             timeout: self.timeout.map(Duration::from_secs),
             connections: self.connections as usize,
             journal_bytes: self.journal as usize,
+            tls_certificates: self.tls_certificates.clone(),
             ceph: Ceph {
                 conf: self.ceph_conf.clone(),
                 id: self.ceph_id.clone(),
@@ -119,6 +124,7 @@ static ROWS: &[Attribute<Shown>] = &[
     Attribute::read(OPTIONS.timeout, |shown| shown.config.timeout.value()),
     Attribute::read(OPTIONS.connections, |shown| Value::U64(shown.config.connections)),
     Attribute::read(OPTIONS.journal, |shown| Value::U64(shown.config.journal)),
+    Attribute::read(OPTIONS.tls_certificates, |shown| shown.config.tls_certificates.value()),
     Attribute::read(OPTIONS.ceph_conf, |shown| shown.config.ceph_conf.value()),
     Attribute::read(OPTIONS.ceph_id, |shown| shown.config.ceph_id.value()),
     Attribute::read(OPTIONS.ceph_keyring, |shown| shown.config.ceph_keyring.value()),

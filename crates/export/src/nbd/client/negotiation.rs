@@ -75,6 +75,8 @@ enum Item {
 /// How it goes on.
 pub(super) enum Step {
     More,
+    /// TLS begins: what was put out meanwhile goes through it.
+    StartTls,
     Done(Described),
     /// The server will not have us, in words.
     Refused(String),
@@ -89,13 +91,19 @@ pub(super) struct Negotiation {
     option: u32,
     replies: u32,
     described: Described,
+    /// TLS is asked for before anything else.
+    tls: bool,
+    /// The server has just agreed.
+    starts_tls: bool,
 }
 
 impl Negotiation {
     /// With a server whose greeting is to come, for the export of that name.
-    pub(super) fn new(export: &str) -> Self {
+    pub(super) fn new(export: &str, tls: bool) -> Self {
         Self {
             export: export.to_owned(),
+            tls,
+            starts_tls: false,
             item: Item::Greeting,
             collected: Vec::new(),
             option: 0,
@@ -117,6 +125,9 @@ impl Negotiation {
             }
             let item = std::mem::take(&mut self.collected);
             match self.complete(&item, out) {
+                Ok(None) if std::mem::take(&mut self.starts_tls) => {
+                    return (at, Step::StartTls);
+                }
                 Ok(None) => {}
                 Ok(Some(described)) => return (at, Step::Done(described)),
                 Err(words) => return (at, Step::Refused(words)),
@@ -167,7 +178,7 @@ impl Negotiation {
         let ours = u32::from(flags & (handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES));
         out.push(&ours.to_be_bytes());
         self.item = Item::ReplyHeader;
-        self.ask(opt::STRUCTURED_REPLY, &[], out);
+        self.ask(if self.tls { opt::STARTTLS } else { opt::STRUCTURED_REPLY }, &[], out);
         Ok(())
     }
 
@@ -197,6 +208,11 @@ impl Negotiation {
     fn replied(&mut self, reply: u32, data: &[u8], out: &mut Output) -> Result<Option<Described>, String> {
         let failed = reply & 1 << 31 != 0;
         match self.option {
+            opt::STARTTLS if reply == rep::ACK => {
+                self.starts_tls = true;
+                self.ask(opt::STRUCTURED_REPLY, &[], out);
+            }
+            opt::STARTTLS if !failed => return Err("it breaks the protocol in its handshake".to_owned()),
             opt::STRUCTURED_REPLY if failed => self.ask_to_go(out),
             opt::STRUCTURED_REPLY => {
                 self.described.structured = true;
@@ -259,9 +275,10 @@ impl Negotiation {
         let words = String::from_utf8_lossy(data);
         let words = words.chars().filter(|character| !character.is_control()).collect::<String>();
         let why = match reply {
+            rep::ERR_POLICY | rep::ERR_UNSUP if self.option == opt::STARTTLS => "it speaks no TLS",
             rep::ERR_UNKNOWN => "it has no such export",
             rep::ERR_UNSUP => "it is too old: it does not know NBD_OPT_GO",
-            rep::ERR_TLS_REQD => "it wants TLS, which is not supported yet",
+            rep::ERR_TLS_REQD => "it wants TLS: use nbds: in place of nbd:",
             rep::ERR_POLICY => "its policy forbids it",
             rep::ERR_SHUTDOWN => "it is shutting down",
             _ => "it refuses the export",

@@ -17,6 +17,7 @@ use super::rounds::RENEWED;
 use super::session::ClientSession;
 use super::settings::Dial;
 use crate::nbd::wire::{cmd, flag};
+use crate::tls::TlsSession;
 
 /// How long one connection may take, from its address to the end of its handshake.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
@@ -64,7 +65,14 @@ async fn connect_channel(
     patience: Duration,
 ) -> Result<Described, String> {
     let of = link.clone();
-    let session = Box::new(move || Box::new(ClientSession::new(of, channel, round)) as Box<dyn Session>);
+    let session = Box::new(move || {
+        let tls = of.settings.tls.clone();
+        let session = ClientSession::new(of, channel, round);
+        match tls {
+            None => Box::new(session) as Box<dyn Session>,
+            Some((trust, host)) => Box::new(TlsSession::of_client(session, trust, host)),
+        }
+    });
     let connecting = async {
         dial.dial(channel, session).await.map_err(|error| error.message().to_owned())?;
         link.changes.until(|| link.outcome(channel, round)).await

@@ -12,6 +12,7 @@ use super::link::Link;
 use super::negotiation::{Negotiation, Step, request};
 use super::transmission::Transmission;
 use crate::nbd::wire::cmd;
+use crate::tls::StartTls;
 
 /// Bytes that are not sent, above which no request is taken: the rest waits where other connections may take it after a loss.
 const UNSENT_MAX: usize = 4 << 20;
@@ -34,14 +35,24 @@ pub(super) struct ClientSession {
     output: Output,
     /// Why it is over.
     reason: String,
+    /// The server has agreed to TLS.
+    starts_tls: bool,
 }
 
 impl ClientSession {
     /// The session of that channel of the link, in that round of connections.
     pub(super) fn new(link: Arc<Link>, channel: usize, round: u64) -> Self {
         link.session_begins(channel, round);
-        let stage = Stage::Negotiating(Negotiation::new(link.export()));
-        Self { link, channel, round, stage, output: Output::default(), reason: String::new() }
+        let stage = Stage::Negotiating(Negotiation::new(link.export(), link.settings.tls.is_some()));
+        Self {
+            link,
+            channel,
+            round,
+            stage,
+            output: Output::default(),
+            reason: String::new(),
+            starts_tls: false,
+        }
     }
 
     /// The rest of the output goes nowhere.
@@ -65,6 +76,7 @@ impl ClientSession {
         let (used, step) = negotiation.receive(bytes, &mut self.output);
         match step {
             Step::More => {}
+            Step::StartTls => self.starts_tls = true,
             Step::Refused(why) => self.end(&why),
             Step::Done(described) => {
                 self.stage = Stage::Transmitting(Transmission::new(described));
@@ -99,6 +111,16 @@ impl ClientSession {
     fn is_late(&self, deadline: Duration) -> bool {
         let Stage::Transmitting(transmission) = &self.stage else { return false };
         transmission.oldest().is_some_and(|oldest| self.link.coarse_now() > oldest + deadline)
+    }
+}
+
+impl StartTls for ClientSession {
+    fn starts_tls(&mut self) -> bool {
+        std::mem::take(&mut self.starts_tls)
+    }
+
+    fn fail(&mut self, why: &str) {
+        self.end(&format!("TLS: {why}"));
     }
 }
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 use spillway_core::session::Session;
 use spillway_core::{Error, LocalFuture};
 
+use crate::tls::Trust;
+
 /// Makes the session of a connection, on the thread that serves it.
 pub type NewSession = Box<dyn FnOnce() -> Box<dyn Session> + Send>;
 
@@ -28,6 +30,8 @@ pub struct Settings {
     pub timeout: Option<Duration>,
     /// Connections at most, at least 1: more than one where the server says that a flush of one covers all.
     pub connections: usize,
+    /// Whom to believe, and the name that the server has to have; without TLS where `None`.
+    pub tls: Option<(Trust, String)>,
     /// Bytes of memory for what is acknowledged and not flushed: eight blocks of the server at least.
     pub journal_bytes: usize,
 }

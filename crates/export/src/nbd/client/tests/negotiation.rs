@@ -54,7 +54,7 @@ fn sent(out: &mut Output) -> Vec<u8> {
 
 /// Shakes hands, with the server's bytes in pieces of `piece`.
 fn shake_hands(server: &Server, piece: usize) -> Result<Described, String> {
-    let (mut negotiation, mut out) = (Negotiation::new("x"), Output::default());
+    let (mut negotiation, mut out) = (Negotiation::new("x", false), Output::default());
     let mut bytes = wire::greeting(handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES).to_vec();
     loop {
         for part in std::mem::take(&mut bytes).chunks(piece) {
@@ -63,6 +63,7 @@ fn shake_hands(server: &Server, piece: usize) -> Result<Described, String> {
                 Step::More => assert_eq!(used, part.len()),
                 Step::Done(described) => return Ok(described),
                 Step::Refused(why) => return Err(why),
+                Step::StartTls => unreachable!("nobody asked for it"),
             }
         }
         let asked = sent(&mut out);
@@ -117,9 +118,32 @@ fn what_is_no_nbd_server_is_not_spoken_to() {
         (wire::greeting(0).to_vec(), "old handshake"),
         ([&wire::greeting(1)[..], &[0; 20]].concat(), "replies to no option"),
     ] {
-        let (mut negotiation, mut out) = (Negotiation::new("x"), Output::default());
+        let (mut negotiation, mut out) = (Negotiation::new("x", false), Output::default());
         let (_, step) = negotiation.receive(&bytes, &mut out);
         let Step::Refused(refusal) = step else { panic!("{why}: it is spoken to") };
         assert!(refusal.contains(why), "{refusal}");
+    }
+}
+
+#[test]
+fn tls_is_asked_for_first_and_what_comes_with_the_answer_is_left() {
+    let (mut negotiation, mut out) = (Negotiation::new("x", true), Output::default());
+    let greeting = wire::greeting(handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
+    assert!(matches!(negotiation.receive(&greeting, &mut out), (18, Step::More)));
+    let option = |option: u32| OptionHeader { option, len: 0 }.encode().to_vec();
+    assert_eq!(sent(&mut out)[4..], option(opt::STARTTLS));
+    let reply = |option: u32, reply: u32| OptionReplyHeader { option, reply, len: 0 }.encode().to_vec();
+    let early = reply(opt::STRUCTURED_REPLY, rep::ACK);
+    let answer = [reply(opt::STARTTLS, rep::ACK), early].concat();
+    let (used, step) = negotiation.receive(&answer, &mut out);
+    assert!(used == OptionReplyHeader::LEN && matches!(step, Step::StartTls), "{used} bytes are taken");
+    assert_eq!(sent(&mut out), option(opt::STRUCTURED_REPLY), "it goes through TLS");
+    for (reply_kind, words) in
+        [(rep::ERR_POLICY, "no TLS"), (rep::ERR_UNSUP, "no TLS"), (rep::SERVER, "protocol")]
+    {
+        let mut negotiation = Negotiation::new("x", true);
+        negotiation.receive(&greeting, &mut out);
+        let (_, step) = negotiation.receive(&reply(opt::STARTTLS, reply_kind), &mut out);
+        assert!(matches!(step, Step::Refused(why) if why.contains(words)), "{reply_kind}");
     }
 }
