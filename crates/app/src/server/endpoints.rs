@@ -33,7 +33,7 @@ pub(crate) const GUEST_BYTES: u64 =
 const CONTROL_CONNECTIONS_MAX: usize = 16;
 
 /// HTTP connections at a time, as a browser takes six, and how long one may be idle. What they take is part of the same allowance.
-const HTTP_CONNECTIONS_MAX: usize = 64;
+const HTTP_CONNECTIONS_MAX: usize = 16;
 const HTTP_IDLE: Duration = Duration::from_secs(75);
 
 /// See the head of this file.
