@@ -14,6 +14,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("/usr/bin/python3", "python3-libnbd"),
     ("curl", "curl"),
     ("chromium", "chromium"),
+    ("systemd-analyze", "systemd"),
     ("fio", "fio"),
     ("/usr/sbin/mke2fs", "e2fsprogs"),
     ("/usr/sbin/mkswap", "util-linux"),

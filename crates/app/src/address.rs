@@ -60,7 +60,7 @@ impl Address {
     }
 
     /// Where it is, and the name of the export: what [`Address::uri`] makes, and other forms of the NBD project's description of URIs
-    /// (doc/uri.md). [`Kind::Invalid`] for anything else.
+    /// (doc/uri.md). [`spillway_core::Kind::Invalid`] for anything else.
     pub(crate) fn parse(uri: &str) -> Result<(Self, String), Error> {
         let refused = |why: &str| {
             let forms = "nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH, with nbds for TLS";

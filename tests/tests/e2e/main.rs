@@ -58,6 +58,7 @@ mod spill_reader;
 mod standard_streams;
 mod start;
 mod tls;
+mod units;
 mod unmount;
 mod vhost_crate;
 mod vhost_user;

@@ -37,6 +37,7 @@ pub(crate) const TESTS: &[Need] = &[
     Need { package: "sqlite3", probe: &["sqlite3", "--version"] },
     Need { package: "fuse3", probe: &["fusermount3", "--version"] },
     Need { package: "util-linux", probe: &["/usr/sbin/mkswap", "--version"] },
+    Need { package: "systemd", probe: &["systemd-analyze", "--version"] },
     Need { package: "procps", probe: &["kill", "-V"] },
     // A cluster of their own. librbd1 comes with ceph-common.
     Need { package: "ceph-mon", probe: &["ceph-mon", "--version"] },
