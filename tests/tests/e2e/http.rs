@@ -222,8 +222,14 @@ fn clients_that_stay_keep_no_server_from_its_end() {
 /// What a browser shows after it has loaded the page of a server and looked at it for some seconds of its own time.
 fn shown_by_a_browser(place: &str, profile: &Path) -> String {
     let profile = format!("--user-data-dir={}", text(profile));
-    let arguments =
-        ["--headless=new", "--no-sandbox", "--disable-gpu", &profile, "--virtual-time-budget=5000"];
+    let arguments = [
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        &profile,
+        "--virtual-time-budget=5000",
+    ];
     tool::run("chromium", &[&arguments[..], &["--dump-dom", &format!("{place}/")]].concat()).well().out
 }
 
