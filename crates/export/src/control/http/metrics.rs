@@ -101,7 +101,8 @@ impl Families {
             Json::Object(columns) => {
                 for column in &row.columns {
                     let name = format!("{name}_{}", column.name);
-                    let number = Number::of(&columns[&column.name], told(&column.unit).1);
+                    let value = columns.get(&column.name);
+                    let number = value.and_then(|value| Number::of(value, told(&column.unit).1));
                     let Some(number) = number else { continue };
                     self.add(&name, &row.help, &column.unit, MetricType::Gauge, labels(), number);
                 }

@@ -88,7 +88,7 @@ impl HttpSession {
                 }
                 Err(BadHead { status, error }) => {
                     // Where the next request begins cannot be known.
-                    self.closing = true;
+                    (self.closing, self.head_only) = (true, false);
                     self.bytes = Vec::new();
                     self.answer(&Response::error(status, &error));
                     return true;

@@ -217,6 +217,14 @@ fn a_connection_ends_where_the_client_wants_that_or_nobody_knows_what_it_says() 
 }
 
 #[test]
+fn what_is_no_request_is_answered_whole_also_behind_one_for_a_head() {
+    let mut session = session(&Arc::default(), Rights::All);
+    fed(&mut session, b"HEAD /api/devices HTTP/1.1\r\n\r\n", usize::MAX);
+    let (status, body) = one(&mut session, "nonsense\r\n\r\n");
+    assert!(status == 400 && read(&body)["error"]["errno"] == "EINVAL", "{status} {body}");
+}
+
+#[test]
 fn a_client_that_asks_for_leave_to_send_its_body_gets_it() {
     let toy = Arc::new(Toy::default());
     let mut session = session(&toy, Rights::All);
