@@ -30,7 +30,7 @@ use servers::{CACHE_EXAMPLES, DISK_EXAMPLES, RAM_EXAMPLES};
 
 pub(crate) use clients::{
     AttachOptions, DeviceOption, GetOptions, ImageFormat, ImageOptions, LoadOptions, LsOptions,
-    ResizeOptions, SaveOptions, SetOptions, StopOptions,
+    ResizeOptions, SaveOptions, SetOptions, StopOptions, WhyOptions,
 };
 pub(crate) use servers::{
     CacheOptions, DiskOptions, GuestOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions,
@@ -120,6 +120,11 @@ pub(crate) enum Command {
     Ls(LsOptions),
     /// Show the attributes of a device, or one of them
     Get(GetOptions),
+    /// Say what a device has decided by itself in the last minutes, and why
+    ///
+    /// What was written back, spilled, slowed down, held or refused, by which rule and at which figures; the latest last. Each layer keeps
+    /// its last 32 decisions in memory. The attribute is decisions: spillway get DEVICE decisions
+    Why(WhyOptions),
     /// Change an attribute of a running device
     Set(SetOptions),
     /// Forget everything a device holds and take its size away

@@ -1,4 +1,4 @@
-//! The commands that talk to running servers: `ls`, `get`, `set`, `reset`, `resize`, `drain`, `hand-over`, `save`, `load`, `attach`, `detach`, `stop`.
+//! The commands that talk to running servers: `ls`, `get`, `set`, `reset`, `resize`, `drain`, `hand-over`, `save`, `load`, `attach`, `detach`, `stop`, `why`.
 
 mod attach;
 mod connection;
@@ -9,6 +9,7 @@ mod nbd;
 mod program;
 mod qcow2;
 mod resize;
+mod why;
 
 use std::thread;
 
@@ -28,6 +29,7 @@ pub(crate) use connection::print;
 pub(crate) use drain::{drain, hand_over};
 pub(crate) use image::{load, save};
 pub(crate) use resize::resize;
+pub(crate) use why::why;
 
 /// `spillway ls`.
 pub(crate) fn list(folder: &RuntimeFolder, options: &LsOptions) -> Result<()> {

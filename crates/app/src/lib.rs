@@ -94,6 +94,7 @@ fn with_servers(command: Command, folder: RuntimeFolder) -> Result<u8> {
         }
         Command::Ls(options) => client::list(&folder, &options)?,
         Command::Get(options) => client::get(&folder.of_device(&options.device), options)?,
+        Command::Why(options) => client::why(&folder.of_device(&options.device), &options)?,
         Command::Set(options) => client::set(&folder.of_device(&options.device), options)?,
         Command::Reset(option) => client::reset(&folder.of_device(&option.device), option.device)?,
         Command::Drain(option) => client::drain(&folder.of_device(&option.device), option.device)?,

@@ -13,8 +13,9 @@ use std::task::Waker;
 
 use spillway_core::session::Peer;
 use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock, WaitList};
-use spillway_core::{Aligned, Error, Geometry, Kind, Phase, Shutdown};
+use spillway_core::{Aligned, Env, Error, Geometry, Kind, Phase, Shutdown};
 
+use crate::latency::{Latencies, Latency};
 use crate::statistics::{Counts, Statistics};
 
 /// Longest name or description in bytes, as in the NBD protocol.
@@ -37,6 +38,7 @@ pub struct Export {
     /// Woken whenever a client has left.
     left: WaitList,
     pub(crate) counters: Counts,
+    latencies: Option<Arc<Latencies>>,
 }
 
 /// In [`Export::clients`]: reserved, nobody may connect.
@@ -62,6 +64,7 @@ impl Export {
             shutdown: Shutdown::default(),
             left: WaitList::default(),
             counters: Counts::default(),
+            latencies: None,
         })
     }
 
@@ -75,6 +78,12 @@ impl Export {
     /// Refuses writes of clients, even where the device would take them.
     pub fn with_read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
+        self
+    }
+
+    /// Times requests by the clock of `env`, for [`Export::latencies`].
+    pub fn timed_by(mut self, env: Arc<dyn Env>) -> Self {
+        self.latencies = Some(Latencies::new(env));
         self
     }
 
@@ -165,6 +174,16 @@ impl Export {
     /// What clients did so far.
     pub fn statistics(&self) -> Statistics {
         self.counters.statistics()
+    }
+
+    /// How long requests took, of each operation that was asked for; nothing where no clock times them.
+    pub fn latencies(&self) -> Vec<Latency> {
+        self.latencies.iter().flat_map(|latencies| latencies.shown()).collect()
+    }
+
+    /// Where requests are timed, if they are.
+    pub(crate) fn timer(&self) -> Option<&Arc<Latencies>> {
+        self.latencies.as_ref()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The requests of one conversation, whatever its protocol: admission, back-pressure, and the answers that are pending.
 //!
 //! ```text
-//!   parsed request -> `equip`: a buffer, or parked until there is one -> device -> `submitted` -> known at once, or pending -> rendered answer
+//!   parsed request -> `equip`: a buffer, or parked until there is one -> `submit` to the device -> `submitted` -> known at once, or pending -> rendered answer
 //!   a wake -> `collect` -> `next_answer` ... -> `poll_parked`
 //! ```
 //!
@@ -17,8 +17,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use spillway_core::{Answer, IoBuf, LocalFuture, Reply, Submission, buffer, mutant, work};
+use spillway_core::{Aligned, Answer, IoBuf, LocalFuture, Reply, Request, Submission, buffer, mutant, work};
 
+use crate::export::Export;
+use crate::latency::Sampler;
 use crate::pending::{PENDING_MAX, Pending};
 
 /// Bytes of a buffer, or of unsent replies, that a conversation gets in any case.
@@ -70,13 +72,14 @@ pub(crate) struct Pipeline<R, T, X> {
     /// A request that is parked is none of them.
     pending: Pending<T, PendingAnswer<X>>,
     parked: Option<Parked<R>>,
+    sampler: Sampler,
 }
 
 impl<R, T, X> Pipeline<R, T, X> {
     pub(crate) fn new(limits: Limits) -> Self {
         let most = limits.requests_max;
         assert!((1..=PENDING_MAX).contains(&most), "{most} pending requests, 1 to {PENDING_MAX} may be");
-        Self { limits, pending: Pending::default(), parked: None }
+        Self { limits, pending: Pending::default(), parked: None, sampler: Sampler::default() }
     }
 
     /// Requests that wait for their answer.
@@ -154,6 +157,17 @@ impl<R, T, X> Pipeline<R, T, X> {
         };
         assert_eq!(buf.len(), parked.len, "a parked request gets a buffer of another length");
         Some((parked.request, buf))
+    }
+
+    /// Submits a request to the device of `export` by `submit`. What that says is for [`Pipeline::submitted`].
+    #[inline]
+    pub(crate) fn submit(
+        &mut self,
+        export: &Export,
+        request: Request,
+        submit: fn(&Aligned, Request) -> Submission,
+    ) -> Submission {
+        self.sampler.submit(export.timer(), request.op, || submit(export.device(), request))
     }
 
     /// Takes what a device says of a request that holds `bytes`. An answer that is known is returned; others come by [`Pipeline::next_answer`].

@@ -5,6 +5,7 @@
 //! attributes whose names are the configuration's keys. [`stack`] is the table of kinds.
 
 mod blank;
+mod decisions;
 pub mod delay;
 pub mod fault;
 pub mod file;

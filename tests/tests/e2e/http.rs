@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value as Json, json};
-use spillway_tests::raw::Client;
+use spillway_tests::raw::{Client, command};
 use spillway_tests::tool::{self, Said};
 use spillway_tests::{Launch, Scratch, Server, pattern, text};
 
@@ -128,7 +128,10 @@ fn rules_and_dashboard_name_metrics_that_there_are() {
     let (server, place) = at_port(Launch::serve(folder.clone(), config));
     // What is at risk has an age where that has a limit.
     server.spillway(&["set", "b", "at_risk_seconds_max", "3600"]).well();
-    Client::open(server.socket(), "b").write(0, &[1; 4096]).expect("a write");
+    let mut client = Client::open(server.socket(), "b");
+    client.write(0, &[1; 4096]).expect("a write");
+    // Each is timed, where of writes only one in many is.
+    client.ask(command::FLUSH, 0, 0).expect("a flush");
     let samples = parsed(&curl(&[&format!("{place}/metrics")]).well().out);
     let names: Vec<&str> = samples.keys().map(|key| key.split(' ').next().expect("a name")).collect();
     for file in ["alerts.yml", "grafana.json"] {

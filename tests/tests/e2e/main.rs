@@ -62,4 +62,5 @@ mod units;
 mod unmount;
 mod vhost_crate;
 mod vhost_user;
+mod why;
 mod write_cache;

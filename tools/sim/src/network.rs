@@ -58,7 +58,7 @@ pub(crate) struct Network {
 impl Network {
     pub(crate) fn new(world: &Arc<World>, device: &Aligned, way: Way) -> Result<Self, Error> {
         let exports = Arc::new(Exports::new());
-        let export = exports.add(Export::new(NAME, device.clone())?)?;
+        let export = exports.add(Export::new(NAME, device.clone())?.timed_by(world.clone()))?;
         Ok(Self {
             world: world.clone(),
             exports,

@@ -55,6 +55,17 @@ pub(crate) struct GetOptions {
     pub(crate) describe: bool,
 }
 
+/// Options of `spillway why`.
+#[derive(Debug, Args)]
+pub(crate) struct WhyOptions {
+    /// Name of the device
+    pub(crate) device: String,
+
+    /// Print JSON: for each part of the device its decisions, oldest first
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// Options of `spillway set`.
 #[derive(Debug, Args)]
 pub(crate) struct SetOptions {

@@ -1,8 +1,9 @@
 //! Devices that are being built: those of a server's plan, and those that are added while it runs.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use spillway_core::{Aligned, Charge, Error, Kind};
+use spillway_core::{Aligned, Charge, Env, Error, Kind};
 use spillway_export::control::added_name;
 use spillway_export::{Export, Exports};
 use spillway_io::{Listener, on_blocking_thread};
@@ -28,6 +29,7 @@ pub(crate) struct Built {
     read_only: bool,
     stack: Stack,
     aligned: Aligned,
+    env: Arc<dyn Env>,
     file: Option<PathBuf>,
     guest: Option<Guest>,
 }
@@ -42,7 +44,7 @@ impl Built {
     pub(crate) fn enter(self, exports: &Exports, address: Address) -> Result<Device, Error> {
         let export = Export::new(self.name, self.aligned)?;
         let export = export.with_description(self.stack.describe())?.with_read_only(self.read_only);
-        let export = exports.add(export)?;
+        let export = exports.add(export.timed_by(self.env))?;
         let (stack, file, guest) = (self.stack, self.file, self.guest);
         Ok(Device { stack, changes: Changes::new(), export, address, file, guest, _connections: None })
     }
@@ -80,7 +82,8 @@ impl Builder {
                 let file = self.mount.as_ref().map(|mount| file_below(mount, &plan.name));
                 let (buffered, in_memory) = (plan.stack.loses_unflushed(), plan.stack.is_in_memory());
                 let guest = plan.guest.map(|plan| Guest { plan, buffered, in_memory });
-                Ok(Built { name: plan.name, read_only: plan.read_only, stack, aligned, file, guest })
+                let (name, env) = (plan.name, self.opening.env());
+                Ok(Built { name, read_only: plan.read_only, stack, aligned, env, file, guest })
             }
             Err(error) => {
                 stack.end().await;

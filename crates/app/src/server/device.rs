@@ -101,6 +101,7 @@ impl Device {
             read_only: geometry.read_only,
             clients: self.export.clients() as u64,
             requests: self.export.statistics(),
+            latencies: self.export.latencies(),
             exports: if geometry.size > 0 { self.exports() } else { Vec::new() },
         }
     }

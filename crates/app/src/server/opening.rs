@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use spillway_core::{Aligned, Answer, Budget, Error};
+use spillway_core::{Aligned, Answer, Budget, Env, Error};
 use spillway_io::{Dialer, FileOptions, MmapRegions, Workers, memory_nodes, on_blocking_thread};
 use spillway_layers::stack::{Stack, StackConfig};
 use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
@@ -32,6 +32,11 @@ impl StackOpener {
             open_file: Arc::new(|backing| Answer::Done(open(backing))),
         };
         Self { around, in_use: Arc::default(), dialer: Dialer::new(workers) }
+    }
+
+    /// What stacks run on.
+    pub(crate) fn env(&self) -> Arc<dyn Env> {
+        self.around.env.clone()
     }
 
     /// The devices are files below `mount` from now on.

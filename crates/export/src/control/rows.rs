@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use spillway_core::{Column, Error, Excerpt, Role, Spec, Type, Value};
 
+use crate::latency::Latency;
 use crate::statistics::Statistics;
 
 /// A device in a listing. What a device does not have, such as a compression algorithm, is absent.
@@ -46,6 +47,9 @@ pub struct DeviceRow {
     /// What clients did.
     #[serde(default)]
     pub requests: Statistics,
+    /// How long requests took; of operations that nobody asked for, nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub latencies: Vec<Latency>,
     /// URIs and files under which clients reach it; none while it has no size.
     #[serde(default)]
     pub exports: Vec<String>,

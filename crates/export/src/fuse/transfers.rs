@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::task::Context;
 
 use spillway_core::exchange::Message;
-use spillway_core::{Flags, IoBuf, Kind, LocalFuture, Op, Reply, Request};
+use spillway_core::{Aligned, Flags, IoBuf, Kind, LocalFuture, Op, Reply, Request};
 
 use super::answer::{Asked, Command, ControlTicket, Found, Other, Shown, Ticket};
 use super::config::{Config, STAYING_LEN_MIN};
@@ -122,7 +122,7 @@ impl Transfers {
 
     fn submit(&mut self, ticket: Ticket, request: Request) {
         let held = request.buf.capacity();
-        let submission = ticket.volume.export().device().submit_bytes(request);
+        let submission = self.pipeline.submit(ticket.volume.export(), request, Aligned::submit_bytes);
         if let Some((asked, outcome)) = self.pipeline.submitted(Asked::Disk(ticket), held, submission) {
             self.finish(&asked, outcome);
         }

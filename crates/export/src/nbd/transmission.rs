@@ -233,7 +233,8 @@ impl Transmission {
 
     fn submit(&mut self, ticket: Ticket, request: Request, out: &mut Output) {
         let held = request.buf.capacity();
-        if let Some((ticket, outcome)) = self.pipeline.submitted(ticket, held, self.device.submit(request)) {
+        let submission = self.pipeline.submit(self.connected.export(), request, Aligned::submit);
+        if let Some((ticket, outcome)) = self.pipeline.submitted(ticket, held, submission) {
             self.finish(&ticket, outcome, out);
         }
     }

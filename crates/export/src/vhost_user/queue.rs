@@ -14,7 +14,7 @@ use std::task::Context;
 
 use spillway_core::shared_memory::Queue;
 use spillway_core::sync::Ordering;
-use spillway_core::{Flags, IoBuf, Op, Request, SECTOR, mutant, work};
+use spillway_core::{Aligned, Flags, IoBuf, Op, Request, SECTOR, mutant, work};
 
 use super::block::{Command, Extent, HEADER_LEN, ID_LEN, RANGE_LEN, status};
 use super::inflight::Inflight;
@@ -264,7 +264,7 @@ impl BlockQueue {
 
     fn submit(&mut self, memory: &GuestMemory, ticket: Ticket, request: Request) -> Result<(), Broken> {
         let held = request.buf.capacity();
-        let submission = self.parts.export.device().submit(request);
+        let submission = self.pipeline.submit(&self.parts.export, request, Aligned::submit);
         match self.pipeline.submitted(ticket, held, submission) {
             Some((ticket, outcome)) => self.answer(memory, &ticket, outcome),
             None => Ok(()),

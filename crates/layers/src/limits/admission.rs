@@ -11,6 +11,7 @@ use spillway_core::{
 use spillway_policy::exposure::Exposure;
 
 use super::config::Settings;
+use crate::decisions::{Decision, Decisions};
 use crate::writeback::Timer;
 
 /// The log tells of writes that are held once in this time.
@@ -48,6 +49,7 @@ pub(super) struct Core {
     /// Flushes that the limits have begun.
     pub(super) flushes: AtomicU64,
     alarmed_at: Mutex<Option<Duration>>,
+    pub(super) decisions: Decisions,
 }
 
 /// A write that is under way.
@@ -98,6 +100,7 @@ impl Core {
         Self {
             device: device.to_owned(),
             below: Seam::new(below),
+            decisions: Decisions::new(env.clone()),
             watcher: Timer::new(core.clone(), env.clone(), Self::look_every, Self::look_at_age),
             lost: Timer::new(core, env.clone(), |_| LOST_EVERY, Self::look_for_lost),
             env,
@@ -234,6 +237,7 @@ impl Core {
             exposure.admitted() + self.acknowledged(&exposure)
         };
         if self.settings.at_risk_bytes_max.get().is_some_and(|max| at_risk > max / 2) {
+            self.decisions.note(Decision("flush", "half of at_risk_bytes_max"), at_risk, || self.state());
             self.flush_in_background();
         }
         self.watch();
@@ -242,6 +246,7 @@ impl Core {
     /// Waits, after all that came before, until a write of so many bytes is admitted.
     async fn wait(self: &Arc<Self>, bytes: u64, _waiting: Waiting) -> Result<Admitted, Kind> {
         self.held.fetch_add(1, Ordering::Relaxed);
+        self.decisions.note(Decision("hold writes", "at_risk limits"), bytes, || self.state());
         self.alarm();
         let mut waited = false;
         self.room.until(&self.ends, || self.look(bytes, &mut waited)).await
@@ -325,6 +330,8 @@ impl Core {
         let age = self.exposure.lock().age(self.env.now());
         let (Some(age), Some(max)) = (age, self.settings.seconds()) else { return false };
         if age >= max / 2 {
+            self.decisions
+                .note(Decision("flush", "half of at_risk_seconds_max"), self.bytes(), || self.state());
             self.flush_in_background();
         }
         if age > max {
@@ -342,14 +349,17 @@ impl Core {
         }
         *at = Some(now);
         drop(at);
-        let age = self.exposure.lock().age(now).unwrap_or_default();
         tracing::warn!(
-            "device {}: {} are acknowledged and not durable, the oldest for {} s: a limit is reached, and writes wait for a flush \
-             (at_risk_bytes_max, at_risk_seconds_max)",
+            "device {}: {}: a limit is reached, and writes wait for a flush (at_risk_bytes_max, at_risk_seconds_max)",
             self.device,
-            human(self.bytes()),
-            age.as_secs()
+            self.state()
         );
+    }
+
+    /// What is at risk, in words.
+    fn state(&self) -> String {
+        let age = self.exposure.lock().age(self.env.now()).unwrap_or_default().as_secs();
+        format!("{} are acknowledged and not durable, the oldest for {age} s", human(self.bytes()))
     }
 }
 

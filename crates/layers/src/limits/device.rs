@@ -10,6 +10,7 @@ use spillway_core::{
 
 use super::admission::Core;
 use super::config::{Config, Settings};
+use crate::decisions::Decisions;
 
 /// The top of a stack, with its limits. See the head of this file.
 pub struct Limits {
@@ -102,6 +103,7 @@ static ROWS: &[Attribute<Limits>] = &[
         Spec::counter("at_risk_flushes", Unit::None, "Flushes that the limits have begun"),
         |limits| Value::U64(limits.core.flushes.load(Ordering::Relaxed)),
     ),
+    Attribute::read(Decisions::spec(), |limits| limits.core.decisions.rows()),
 ];
 
 /// The declarations of the attributes that are no options.

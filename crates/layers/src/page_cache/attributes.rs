@@ -10,6 +10,7 @@ use super::device::counts::{Count, InZone};
 use super::device::{Core, PageCache};
 use super::folios::shares::Traffic;
 use super::folios::zones::Held;
+use crate::decisions::Decisions;
 
 impl PageCache {
     fn field(&self, show: impl FnOnce(&Core) -> u64) -> Value {
@@ -261,6 +262,7 @@ static ROWS: &[Attribute<PageCache>] = &[
             Answer::pending(async move { core.drain().await })
         },
     ),
+    Attribute::read(Decisions::spec(), |cache| cache.core.decisions.rows()),
 ];
 
 /// The declarations of a cache's attributes that are no options.

@@ -23,6 +23,7 @@ use super::folios::shares::BYTES_SPARE;
 use super::folios::slabs;
 use super::folios::zones::Zones;
 use super::folios::{Folios, bytes_beside};
+use crate::decisions::Decisions;
 use crate::writeback::{Meter, Pauses, Timer, Writeback};
 
 /// Most memory for copies of what is written back.
@@ -241,6 +242,7 @@ fn core(
         outside: RangeSet::new(OUTSIDE_MAX),
         writeback: Writeback::new(core.clone(), env.clone(), meter.clone()),
         pauses: Pauses::new(env.clone(), meter.clone()),
+        decisions: Decisions::new(env.clone()),
         cursor: AtomicU64::new(0),
         meter,
         streams: Streams::new(ahead),

@@ -7,10 +7,12 @@
 
 use std::time::Duration;
 
+use spillway_core::size::human;
 use spillway_policy::throttle::Thresholds;
 
 use super::device::Core;
 use super::device::counts::{Count, InZone};
+use crate::decisions::Decision;
 
 impl Core {
     /// Blocks above which write-back begins.
@@ -43,8 +45,19 @@ impl Core {
         };
         let paused = |_, pause: Duration| {
             self.counts.add_in(zone, InZone::PausedMicros, pause.as_micros() as u64);
+            self.decisions.note_wait(Decision("slow writers", "dirty_ratio"), 0, pause, || self.pressed());
         };
         let any = self.pauses.wait(dirtied * block, look, paused).await;
         self.counts.add(Count::Throttled, any.into());
+    }
+
+    /// The figures for which writers pause.
+    fn pressed(&self) -> String {
+        let block = self.places.block_bytes();
+        let [held, limit] = [self.unsaved.used(), self.unsaved.limit()].map(|blocks| human(blocks * block));
+        let speed = human(self.meter.bytes_per_second());
+        format!(
+            "{held} are not written back, of {limit} that may be; the device below takes {speed} a second"
+        )
     }
 }

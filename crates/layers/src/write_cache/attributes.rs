@@ -8,6 +8,7 @@ use spillway_core::{Attribute, Column, Error, Place, Spec, Table, Type, Unit, Va
 use super::config::Settings;
 use super::device::counts::Count;
 use super::device::{Core, WriteCache};
+use crate::decisions::Decisions;
 
 /// The kernel's 14 fields. Ours count blocks throughout, where the kernel counts hits by piece.
 const STATUS: Type = Type::Columns {
@@ -180,6 +181,7 @@ static ROWS: &[Attribute<WriteCache>] = &[
         ),
         |cache, value| cache.message(value.choice().expect("a message")),
     ),
+    Attribute::read(Decisions::spec(), |cache| cache.core.decisions.rows()),
 ];
 
 /// The declarations of a cache's attributes that are no options.

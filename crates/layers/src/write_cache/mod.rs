@@ -53,6 +53,7 @@ use spillway_core::{
 
 use spillway_policy::ages::Ages;
 
+use crate::decisions::Decisions;
 use crate::file::File;
 use crate::surroundings::{BackingDevice, Below, Open, OpenDevice, Surroundings};
 use crate::writeback::{Meter, Timer, Writeback};
@@ -112,6 +113,7 @@ fn core(opening: Opening, opened: Opened) -> Arc<Core> {
         space,
         journal: Journal::new(layout.n_blocks as u32, seq_count),
         writeback: Writeback::new(core.clone(), env.clone(), meter.clone()),
+        decisions: Decisions::new(env.clone()),
         laps: Laps::new(seq_count.0),
         ages: Mutex::new(Ages::new(env.coarse_now(), seq_count.0)),
         meter,

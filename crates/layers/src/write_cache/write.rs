@@ -15,6 +15,7 @@ use super::index::stretch::{Location, Stretch};
 use super::pieces::Part;
 use super::read::Reading;
 use super::reservation::Reservation;
+use crate::decisions::Decision;
 
 /// Zeroes go through the cache up to so many bytes, and up to this part of the cache; more bypass it.
 const ZEROES_BYTES: u64 = ZEROES_LEN as u64;
@@ -251,6 +252,8 @@ impl Core {
             Err(wants) => wants,
         };
         self.counts.add(Count::Blocked, 1);
+        let bytes = u64::from(len) * self.block_bytes();
+        self.decisions.note(Decision("hold writes", why_held(wants)), bytes, || self.held_figures());
         loop {
             let look = || match self.look_for_room(origin, len, Some(wants)) {
                 Err(same) if same == wants => {
@@ -265,6 +268,11 @@ impl Core {
                 Err(other) => wants = other,
             }
         }
+    }
+
+    fn held_figures(&self) -> String {
+        let (free, under_way) = (self.space.count(), self.index.writing_back());
+        format!("{free} blocks of the cache are free, {under_way} are being written back")
     }
 
     /// Where some of the blocks can be written, or what they want for that. Others come first that want it already, unless those come
@@ -317,6 +325,15 @@ impl Core {
         let zeroes = IoBuf::zeroes(range.len as usize);
         let reply = self.write(Request { op: Op::Write, range, flags, buf: zeroes }).await;
         request.answer(reply.result)
+    }
+}
+
+/// The rule by which a write waits.
+fn why_held(wants: Wants) -> &'static str {
+    match wants {
+        Wants::Blocks => "no block of the cache is free",
+        Wants::Bypass => "as much bypasses the cache as may",
+        Wants::Gone => "the cache is drained",
     }
 }
 

@@ -14,6 +14,7 @@ use super::control::algorithms;
 use super::device::backing::Backing;
 use super::device::{Count, Zram};
 use super::page::PAGE;
+use crate::decisions::Decisions;
 use crate::options::Field;
 use crate::spill;
 
@@ -227,6 +228,7 @@ static ROWS: &[Attribute<Zram>] = &[
         Spec::fact("policy", Type::Text, "What spilling by itself has done last, and what it does next"),
         |zram| Value::Text(zram.core.explain()),
     ),
+    Attribute::read(Decisions::spec(), |zram| zram.core.decisions.rows()),
     Attribute::read(
         Spec::fact("bd_stat", BD_STAT, "Pages in the spill file now, read from it, and written to it"),
         |zram| {

@@ -58,6 +58,7 @@ use pool::Pool;
 use pool::pages::Pages;
 use slots::table::Table;
 
+use crate::decisions::Decisions;
 use crate::options::Live;
 use crate::sizes;
 use crate::surroundings::{BackingDevice, Open, OpenDevice, Surroundings};
@@ -102,6 +103,7 @@ impl Zram {
             compressed_writeback: Live::new(config.compressed_writeback),
             backing: Attached::default(),
             pressure: Arc::new(Pressure::none()),
+            decisions: Decisions::new(env.clone()),
             meter: meter.clone(),
             spiller: OnceLock::new(),
             attaching: OnceLock::new(),

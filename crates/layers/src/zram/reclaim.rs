@@ -4,6 +4,7 @@ use spillway_core::{Attempt, Kind, Reclaimer, Relief, mutant};
 use spillway_policy::compaction::{self, Compaction};
 
 use super::device::Core;
+use crate::decisions::Decision;
 
 impl Reclaimer for Core {
     /// Warm spans go back at once. Deferred pages are compressed, and objects moved together, in a pass; pages are spilled in a batch, which
@@ -34,7 +35,11 @@ impl Core {
     /// Waits after a refusal; true if it is worth trying again.
     pub(super) async fn relieve(&self, refused: Kind, relief: &mut Relief<'_>) -> bool {
         let may_wait = refused == Kind::NoSpace && !mutant::on("zram: refuse without a pass");
-        may_wait && relief.wait(&*self.env).await
+        let relieved = may_wait && relief.wait(&*self.env).await;
+        if !relieved && refused == Kind::NoSpace {
+            self.decisions.note(Decision("refuse writes", "memory is full"), 0, || self.refused());
+        }
+        relieved
     }
 
     /// Whether moving objects frees memory soon. A pass goes on below the overhead at which it begins.

@@ -15,12 +15,14 @@ use spillway_core::{Kind, Role, Type};
 
 use super::super::catalog::Catalog;
 use super::super::rows::{AttributeRow, DeviceRow, Shown};
+use crate::latency::Latency;
 
-/// A number as it is shown.
-#[derive(Clone, Copy, Debug)]
+/// A number as it is shown, or many.
+#[derive(Clone, Debug)]
 enum Number {
     Whole(u64),
     Real(f64),
+    Histogram(Latency),
 }
 
 impl Number {
@@ -155,6 +157,13 @@ impl Families {
             let help = "Bytes that clients have read and written";
             self.add("device", help, "bytes", MetricType::Counter, labels, Number::Whole(bytes));
         }
+        for latency in &row.latencies {
+            let labels = [device(), vec![("operation", latency.operation.clone())]].concat();
+            let help = "Time from the submission of a client's request to the device until its answer is known, by operation: of one in 64 reads \
+                        and writes, drawn at random, and of all others";
+            let histogram = Number::Histogram(latency.clone());
+            self.add("device_latency", help, "s", MetricType::Histogram, labels, histogram);
+        }
     }
 }
 
@@ -205,21 +214,25 @@ impl Collector for Families {
             let mut metric =
                 encoder.encode_descriptor(name, &family.help, family.unit.as_ref(), family.kind)?;
             for (labels, number) in &family.samples {
-                encode(&mut metric.encode_family(labels)?, family.kind, *number)?;
+                encode(&mut metric.encode_family(labels)?, family.kind, number)?;
             }
         }
         Ok(())
     }
 }
 
-fn encode(metric: &mut MetricEncoder, kind: MetricType, number: Number) -> Result<(), std::fmt::Error> {
+fn encode(metric: &mut MetricEncoder, kind: MetricType, number: &Number) -> Result<(), std::fmt::Error> {
     match (kind, number) {
         (MetricType::Counter, Number::Whole(whole)) => {
-            metric.encode_counter::<NoLabelSet, _, f64>(&whole, None)
+            metric.encode_counter::<NoLabelSet, _, f64>(whole, None)
         }
-        (MetricType::Counter, Number::Real(real)) => metric.encode_counter::<NoLabelSet, _, f64>(&real, None),
-        (_, Number::Whole(whole)) => metric.encode_gauge(&whole),
-        (_, Number::Real(real)) => metric.encode_gauge(&real),
+        (MetricType::Counter, Number::Real(real)) => metric.encode_counter::<NoLabelSet, _, f64>(real, None),
+        (_, Number::Whole(whole)) => metric.encode_gauge(whole),
+        (_, Number::Real(real)) => metric.encode_gauge(real),
+        (_, Number::Histogram(Latency { seconds, counts, .. })) => {
+            let buckets: Vec<(f64, u64)> = Latency::ends().zip(counts.iter().copied()).collect();
+            metric.encode_histogram::<NoLabelSet>(*seconds, counts.iter().sum(), &buckets, None)
+        }
     }
 }
 

@@ -91,6 +91,17 @@ function chart(title, points, limit, text) {
   return element("figure", {}, element("figcaption", {}, element("span", {}, title), element("span", {}, text)), svg);
 }
 
+// Decisions of a part that are shown, the latest.
+const DECISIONS = 3;
+
+// Where the histograms of latencies end their buckets: docs/http.md.
+const FIRST_MICROS = 0.25;
+
+function time(micros) {
+  for (const [unit, of] of [["s", 1e6], ["ms", 1e3]]) if (micros >= of) return `${Number((micros / of).toPrecision(3))} ${unit}`;
+  return `${Number(micros.toPrecision(3))} µs`;
+}
+
 // Bytes that a kind of part has written to what is below it, and read from there, where its figures tell.
 const BELOW = {
   write_cache: (of) => [
@@ -109,6 +120,7 @@ class Device {
     this.values = new Map();
     this.before = null;
     this.history = new Map();
+    this.latencies = [];
     this.card = element("section", { className: "device" });
     this.card.dataset.device = name;
     this.live = element("div", {});
@@ -165,6 +177,8 @@ class Device {
     this.before = this.now ? { at: this.now, values: this.values, requests: this.requests } : null;
     this.now = now;
     this.requests = row.requests;
+    this.latencies.push(new Map((row.latencies || []).map((one) => [one.operation, one.counts])));
+    if (this.latencies.length > HISTORY) this.latencies.shift();
     this.values = new Map(shownValues.map((one) => [one.name, one.value]));
     this.texts = new Map(shownValues.map((one) => [one.name, one.text]));
     for (const name of ["at_risk_bytes", "at_risk_seconds", "dirty_blocks", "mem_used_total", "spill_bytes"]) {
@@ -229,13 +243,27 @@ class Device {
     return made;
   }
 
+  // Within which time half of the requests of the last minute, and all but a hundredth, were answered; nothing where none was timed.
+  within(operation) {
+    const before = this.latencies[0].get(operation) || [];
+    const counts = (this.latencies.at(-1).get(operation) || []).map((count, at) => count - (before[at] || 0));
+    const all = counts.reduce((sum, count) => sum + count, 0);
+    if (!(all > 0)) return "";
+    const end = (share) => {
+      let [at, seen] = [0, counts[0]];
+      while (seen < share * all) seen += counts[++at];
+      return at === counts.length - 1 ? `over ${time(FIRST_MICROS * 2 ** (at - 1))}` : time(FIRST_MICROS * 2 ** at);
+    };
+    return `, 50 % in ${end(0.5)}, 99 % in ${end(0.99)}`;
+  }
+
   // What the clients do, as a line above the stack.
   clients() {
     const now = this.requests;
     const before = this.before ? this.before.requests : {};
     const speed = (name) => this.speed(now[name], before[name]) || 0;
     const flow = (words, bytes, count) =>
-      `${words} ${(speed(bytes) / 1048576).toFixed(1)} MiB/s (${Math.round(speed(count)).toLocaleString("en")} requests/s)`;
+      `${words} ${(speed(bytes) / 1048576).toFixed(1)} MiB/s (${Math.round(speed(count)).toLocaleString("en")} requests/s${this.within(words)})`;
     const count = this.row.clients === 1 ? "1 client" : `${this.row.clients} clients`;
     const errors = now.errors ? `; ${now.errors.toLocaleString("en")} requests failed` : "";
     return `↓ ${count}: ${flow("write", "write_bytes", "writes")}, ${flow("read", "read_bytes", "reads")}${errors}`;
@@ -266,6 +294,12 @@ class Device {
         made.dataset.value = String(value);
         return made;
       };
+      if (own === "decisions" && Array.isArray(value)) {
+        for (const { age, decision, bytes, rule, figures } of value.slice(-DECISIONS)) {
+          const amount = bytes ? ` ${human(bytes)}` : "";
+          words.push(element("p", { className: "policy" }, `${age} s ago: ${decision}${amount}, by ${rule}: ${figures}`));
+        }
+      }
       if (row.type === "columns" || row.type === "rows" || value === undefined) continue;
       if (own === "policy" || own === "error" || own === "drain_state" || own === "connection") {
         if (value !== null) words.push(element("p", { className: own === "error" ? "policy error" : "policy", title: row.help }, `${own}: ${value}`));

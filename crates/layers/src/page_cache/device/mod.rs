@@ -22,6 +22,7 @@ use super::folios::shares::Traffic;
 use super::folios::slabs::Frame;
 use super::folios::zones::Zones;
 use super::folios::{Folios, Gone};
+use crate::decisions::{Decision, Decisions};
 use crate::slice::Slice;
 use crate::writeback::{Meter, Pauses, Timer, Writeback};
 use charges::{Dirtiable, unsaved_blocks, unsaved_min};
@@ -67,6 +68,7 @@ pub(super) struct Core {
     pub(super) writeback: Writeback<Core>,
     /// Of writers, before they reach the limit.
     pub(super) pauses: Pauses,
+    pub(super) decisions: Decisions,
     /// Where write-back goes on.
     pub(super) cursor: AtomicU64,
     pub(super) streams: Streams,
@@ -244,8 +246,10 @@ impl Core {
     }
 
     /// The first failure sticks.
-    pub(super) fn fail(&self, what: &str, kind: Kind) {
+    pub(super) fn fail(&self, what: &'static str, kind: Kind) {
         if self.failure.set(kind) {
+            self.decisions
+                .note(Decision("fail flushes", what), 0, || format!("failed with {}", kind.errno_name()));
             tracing::error!(
                 "page cache: {what} failed ({}): flushes fail from now on; what is dirty stays in memory and is tried again",
                 kind.errno_name()

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt};
 use spillway_core::buffer::{ALIGNMENT, Shared};
+use spillway_core::size::human;
 use spillway_core::sync::Ordering;
 use spillway_core::{ByteRange, IoBuf, Kind, LocalFuture, Request, mutant};
 use spillway_policy::dirty_regions::{End, RegionNumber, RegionState, Stamp};
@@ -24,6 +25,7 @@ use super::device::counts::Count;
 use super::device::pressure::Pressure;
 use super::folios::Folios;
 use super::work::{FOLIO, copied};
+use crate::decisions::Decision;
 use crate::slice::note;
 use crate::writeback::{Source, Take};
 
@@ -106,6 +108,9 @@ impl Source for Core {
         let mut batch = self.batch(&mut shard, region);
         batch.in_parts = goal == Goal::All;
         let bytes = batch.ranges().map(|run| run.len).sum();
+        drop(shard);
+        assert!(bytes > 0, "{region:?} was dirty");
+        self.decisions.note(Decision("write back", self.rule(goal)), bytes, || self.figures());
         Take::Batch(batch, bytes)
     }
 
@@ -131,6 +136,25 @@ impl Source for Core {
 }
 
 impl Core {
+    /// The rule by which something is written back.
+    fn rule(&self, goal: Goal) -> &'static str {
+        match goal {
+            Goal::All => "a drain, or the end",
+            Goal::Aged(_) => "a flush, or dirty_expire",
+            _ if self.is_waited_for() => "requests wait for memory",
+            _ => "dirty_background_ratio",
+        }
+    }
+
+    fn figures(&self) -> String {
+        let settings = &self.settings;
+        let (ratio, expire) = (settings.dirty_background_ratio.get(), settings.dirty_expire.get());
+        format!(
+            "{} are dirty; dirty_background_ratio {ratio} %, dirty_expire {expire} ms",
+            human(self.left())
+        )
+    }
+
     /// What became dirty in an epoch before this one is to be written back now.
     fn due(&self) -> Stamp {
         let expired = self.ages.lock().expired().unwrap_or(0);

@@ -19,6 +19,7 @@ use super::config::Settings;
 use super::format::{Layout, PADDING_LEN};
 use super::index::Index;
 use super::index::space::Space;
+use crate::decisions::{Decision, Decisions};
 use crate::writeback::{Meter, Timer, Writeback};
 use bypassed::Bypass;
 use counts::Counts;
@@ -63,6 +64,7 @@ pub(super) struct Core {
     pub(super) space: Space,
     pub(super) journal: Journal,
     pub(super) writeback: Writeback<Core>,
+    pub(super) decisions: Decisions,
     pub(super) laps: Laps,
     pub(super) ages: Mutex<Ages>,
     /// Of the origin.
@@ -113,8 +115,10 @@ impl Core {
     }
 
     /// The first error sticks.
-    pub(super) fn fail(&self, what: &str, kind: Kind) {
+    pub(super) fn fail(&self, what: &'static str, kind: Kind) {
         if self.failure.set(kind) {
+            self.decisions
+                .note(Decision("fail writes", what), 0, || format!("failed with {}", kind.errno_name()));
             tracing::error!("write cache: {what} failed ({}): writes fail from now on", kind.errno_name());
         }
         self.changes.wake_all();

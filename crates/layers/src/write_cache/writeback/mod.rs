@@ -22,6 +22,7 @@ use super::index::block::{CacheBlock, Epoch, OriginBlock, Stage};
 use super::index::chains::Limit;
 use super::index::victims::Victim;
 use super::pieces::Part;
+use crate::decisions::Decision;
 use crate::writeback::{Source, Take};
 
 /// Bytes of one batch, where so many follow each other: at least, and up to what an origin likes best.
@@ -114,12 +115,12 @@ impl Source for Core {
             }
             let island = self.take_missing_island(count_max);
             if !island.is_empty() {
-                return self.batch(island);
+                return self.batch(goal, island);
             }
         }
         let before = if let Goal::Aged(before) = goal { before } else { u64::MAX };
         match self.take_next(count_max, before) {
-            Next::Victims(victims) => self.batch(victims),
+            Next::Victims(victims) => self.batch(goal, victims),
             Next::Later => Take::Again,
             Next::Nothing { skipped } => {
                 self.found_nothing(goal, skipped);
@@ -167,10 +168,30 @@ impl Core {
         self.index.end_write_back(victims, durable, visible, stale);
     }
 
-    fn batch(self: &Arc<Self>, victims: Vec<Victim>) -> Take<Batch> {
+    fn batch(self: &Arc<Self>, goal: Goal, victims: Vec<Victim>) -> Take<Batch> {
         assert!(!victims.is_empty(), "a batch has versions");
         let bytes = victims.len() as u64 * self.block_bytes();
+        self.decisions.note(Decision("write back", self.rule(goal)), bytes, || self.figures());
         Take::Batch(Batch::new(self.clone(), victims), bytes)
+    }
+
+    /// The rule by which something is written back.
+    fn rule(&self, goal: Goal) -> &'static str {
+        match goal {
+            _ if self.writeback.is_draining() => "a drain",
+            _ if self.is_waited_for() => "writers wait for blocks",
+            _ if self.settings.cleaner.get() => "cleaner",
+            Goal::Aged(_) => "max_age",
+            _ => "high_watermark",
+        }
+    }
+
+    fn figures(&self) -> String {
+        let (held, blocks) = (u64::from(self.index.held()), self.layout.n_blocks);
+        let (high, low) = (self.settings.high_watermark.get(), self.settings.low_watermark.get());
+        assert!(held <= blocks, "{held} of {blocks} blocks are held");
+        let percent = held * 100 / blocks.max(1);
+        format!("{percent} % of {blocks} blocks are dirty; high_watermark {high} %, low_watermark {low} %")
     }
 
     /// Blocks of the next batch; `None` where as many as may be are in flight.

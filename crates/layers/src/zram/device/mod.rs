@@ -24,6 +24,7 @@ use super::pool::cell::SlotIndex;
 use super::pool::pages::Pages;
 use super::slots::mark::{Away, SECONDS_MAX};
 use super::slots::table::{Named, PAGE_SLOTS, Table};
+use crate::decisions::Decisions;
 use crate::options::Live;
 use crate::writeback::{Meter, Writeback};
 use attaching::Attaching;
@@ -84,6 +85,7 @@ pub(super) struct Core {
     pub(super) backing: Attached,
     /// What is known of spilling under pressure of memory: of each spill file in turn, as is the speed that is measured.
     pub(super) pressure: Arc<Pressure>,
+    pub(super) decisions: Decisions,
     pub(super) meter: Arc<Meter>,
     /// Spills where memory is short. Set when the device is made.
     pub(super) spiller: OnceLock<Writeback<Core>>,

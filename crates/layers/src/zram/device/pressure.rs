@@ -34,7 +34,6 @@ pub(crate) struct Pressure {
     pub(crate) batches: AtomicU32,
     /// Batches that requests wait for; served with each that has ended, and where nothing can leave.
     pub(crate) attempts: Arc<Attempts>,
-    last: Mutex<Option<Last>>,
     /// Writers look at how full memory is once so much is charged,
     look_from: AtomicU64,
     /// and objects have become more by so many bytes.
@@ -62,14 +61,6 @@ struct Vain {
     any: bool,
 }
 
-/// What was done last.
-#[derive(Clone, Debug)]
-pub(crate) struct Last {
-    pub(crate) at: Duration,
-    pub(crate) pages: usize,
-    pub(crate) why: &'static str,
-}
-
 impl Pressure {
     /// Of a device without a spill file.
     pub(crate) fn none() -> Self {
@@ -83,7 +74,6 @@ impl Pressure {
         self.vain_laps.store(0, Ordering::Relaxed);
         self.full.store(false, Ordering::Relaxed);
         *self.vain.lock() = None;
-        *self.last.lock() = None;
         if !mutant::on("zram: the daily limit forgets a new file") {
             self.daily.lock().written = 0;
         }
@@ -193,13 +183,5 @@ impl Pressure {
     pub(crate) fn has_paused(&self, now: Duration) -> bool {
         let at = self.paused_at.load(Ordering::Relaxed);
         at > 0 && now.saturating_sub(Duration::from_millis(at)) < Duration::from_secs(1)
-    }
-
-    pub(crate) fn note(&self, last: Last) {
-        *self.last.lock() = Some(last);
-    }
-
-    pub(crate) fn last(&self) -> Option<Last> {
-        self.last.lock().clone()
     }
 }

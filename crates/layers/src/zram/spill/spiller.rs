@@ -14,16 +14,20 @@ use spillway_policy::spill::{self, LAPS_MAX, Level};
 use spillway_policy::watermarks::Goal;
 
 use super::gathered::{Added, Gathered, Written};
+use crate::decisions::Decision;
 use crate::writeback::{Source, Take};
 use crate::zram::device::backing::Backing;
-use crate::zram::device::pressure::Last;
 use crate::zram::device::{Core, Count};
 use crate::zram::mover::deferring::Which;
 use crate::zram::mover::slices::Caller;
+use crate::zram::page::PAGE;
 use crate::zram::pool::cell::{Cell, SlotIndex};
 use crate::zram::slots::mark::Mark;
 use crate::zram::slots::picked::When;
 use crate::zram::work::Slice;
+
+/// The decision that pages leave.
+pub(crate) const SPILL: &str = "spill";
 
 /// Pages of slots that are looked at in one go.
 const LOOKS: u32 = 16;
@@ -130,6 +134,8 @@ impl Source for Core {
         }
         if backing.pressure.filled(self.env.coarse_now()) {
             let path = backing.path.display();
+            self.decisions
+                .note(Decision("keep in memory", "the spill file is full"), 0, || self.spill_figures());
             tracing::warn!("the spill file {path} is full: pages stay in memory until there is room");
         }
         // Who asked at the end of the batch did so before this was known.
@@ -254,12 +260,12 @@ impl Core {
             if pages == 0 {
                 continue;
             }
-            let why =
-                if backing.pressure.is_waited_for() { "writers waited" } else { "of the high watermark" };
+            let (decision, figures) = (Decision(SPILL, why_spilled(backing)), self.spill_figures());
+            assert!(gathered.len() <= pages, "{} of {pages} pages are written", gathered.len());
             if gathered.len() > 0 {
                 gathered.write().await?;
             }
-            backing.pressure.note(Last { at: self.env.coarse_now(), pages, why });
+            self.decisions.note(decision, (pages * PAGE) as u64, || figures);
         }
         backing.pressure.tried(before, any, self.env.now());
         Ok(())
@@ -277,7 +283,6 @@ impl Core {
         let Some(backing) = self.backing.get() else {
             return "no spill file: pages stay in memory".into();
         };
-        let (high, low) = (self.settings.spill_high_watermark.get(), self.settings.spill_low_watermark.get());
         let (of, level) = self.level();
         let speed = human(backing.meter.bytes_per_second());
         let slowed = if backing.pressure.has_paused(self.env.coarse_now()) {
@@ -286,14 +291,26 @@ impl Core {
             String::new()
         };
         let used = format!("{} % of {of} is held", level.percent());
-        let next = if backing.store.has_failed() {
+        let next = self.next_in_words(&backing);
+        let last =
+            self.decisions.latest(SPILL).map_or("nothing has left yet".to_owned(), |(ago, bytes, why)| {
+                format!("last, {} s ago, {} of pages left by {why}", ago.as_secs(), human(bytes))
+            });
+        format!("{used}; {next}{slowed}; {last}")
+    }
+
+    /// What spilling by itself does next.
+    fn next_in_words(&self, backing: &Backing) -> String {
+        let (high, low) = (self.settings.spill_high_watermark.get(), self.settings.spill_low_watermark.get());
+        let level = self.level().1;
+        if backing.store.has_failed() {
             "nothing leaves: writes to the spill file have failed too often, and none is tried before the next start".into()
         } else if backing.pressure.is_full() {
             "nothing leaves: the spill file is full".into()
         } else if !self.settings.may_write() {
             "nothing leaves: writeback_limit is used up".into()
-        } else if !self.may_spend(&backing) {
-            let wait = self.spends_in(&backing).as_secs() + 1;
+        } else if !self.may_spend(backing) {
+            let wait = self.spends_in(backing).as_secs() + 1;
             format!("nothing leaves: spill_daily_bytes is used up for now, and goes on in {wait} s")
         } else if level.percent() >= high && !self.holds_objects() {
             "nothing leaves: no page in memory can be evicted".into()
@@ -303,11 +320,37 @@ impl Core {
             let beside =
                 if backing.meter.is_read() { ", two I/Os at a time while clients read there" } else { "" };
             format!("cold pages leave until {low} %{beside}")
-        };
-        let last = backing.pressure.last().map_or("nothing has left yet".into(), |last| {
-            let ago = self.env.coarse_now().saturating_sub(last.at).as_secs();
-            format!("last, {ago} s ago, {} pages left because {}", last.pages, last.why)
-        });
-        format!("{used}; {next}{slowed}; {last}")
+        }
     }
+
+    /// The figures by which pages are spilled.
+    fn spill_figures(&self) -> String {
+        let (high, low) = (self.settings.spill_high_watermark.get(), self.settings.spill_low_watermark.get());
+        let (of, level) = self.level();
+        format!(
+            "{} % of {of} was held; spill_high_watermark {high} %, spill_low_watermark {low} %",
+            level.percent()
+        )
+    }
+
+    /// The figures for which writers pause.
+    pub(super) fn pressed(&self, backing: &Backing) -> String {
+        let ((of, level), speed) = (self.level(), human(backing.meter.bytes_per_second()));
+        format!("{} % of {of} is held; the spill file takes {speed} a second", level.percent())
+    }
+
+    /// The figures for which a write is refused.
+    pub(crate) fn refused(&self) -> String {
+        let (of, level) = self.level();
+        let next = match self.backing.get() {
+            Some(backing) => self.next_in_words(&backing),
+            None => "there is no spill file".to_owned(),
+        };
+        format!("{} % of {of} is held; {next}", level.percent())
+    }
+}
+
+/// The rule by which pages are spilled.
+fn why_spilled(backing: &Backing) -> &'static str {
+    if backing.pressure.is_waited_for() { "writers wait for memory" } else { "spill_high_watermark" }
 }

@@ -10,6 +10,7 @@ use spillway_policy::compaction::taken_in_use;
 use spillway_policy::throttle::Thresholds;
 use spillway_policy::watermarks::Goal;
 
+use crate::decisions::Decision;
 use crate::writeback::Source;
 use crate::zram::device::backing::Backing;
 use crate::zram::device::{Core, Count};
@@ -29,6 +30,9 @@ impl Core {
         let paused = |now, pause: Duration| {
             self.count(Count::PausedMicros, pause.as_micros() as u64);
             backing.pressure.paused(now);
+            self.decisions.note_wait(Decision("slow writers", "memory is nearly full"), 0, pause, || {
+                self.pressed(&backing)
+            });
         };
         let any = backing.pauses.wait(bytes, || self.look_at(&backing), paused).await;
         self.count(Count::Pauses, any.into());

@@ -19,10 +19,12 @@ use spillway_core::{Error, Kind};
 use spillway_policy::depth::{Waiting, depth};
 
 use super::gathered::{Added, Gathered, Written};
+use super::spiller::SPILL;
+use crate::decisions::Decision;
 use crate::zram::control::scan::{Pages, Scan};
 use crate::zram::device::Core;
 use crate::zram::device::backing::Backing;
-use crate::zram::device::pressure::Last;
+use crate::zram::page::PAGE;
 use crate::zram::pool::cell::{Cell, SlotIndex};
 use crate::zram::slots::mark::Mark;
 use crate::zram::slots::picked::When;
@@ -52,9 +54,9 @@ pub(crate) async fn run(core: Arc<Core>, resets: u64, scans: Vec<Scan>, why: Why
     let (mut under_way, mut outcome) = (FuturesUnordered::new(), Ok(()));
     let mut written = Vec::new();
     while let Some(full) = beside(&mut under_way, &mut written, run.gather()).await {
-        if matches!(why, Why::Age(_)) {
-            let why = "they were old enough";
-            backing.pressure.note(Last { at: core.env.coarse_now(), pages: full.len(), why });
+        if let Why::Age(age) = why {
+            let figures = || format!("pages were not accessed for {age} s");
+            core.decisions.note(Decision(SPILL, "spill_age"), (full.len() * PAGE) as u64, figures);
         }
         under_way.push(full.write());
         while under_way.len() >= run.depth() {

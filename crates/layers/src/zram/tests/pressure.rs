@@ -32,7 +32,7 @@ fn a_device_at_its_limit_spills_by_itself() {
     let away = device.bd_stat()[0];
     assert!((745..1000).contains(&away), "{away} of 1000 pages, of which 256 fit memory");
     assert!((0..1000).all(|slot| device.read(slot, 1) == raw(slot, 1)));
-    assert!(device.show("policy").contains("pages left because"), "{}", device.show("policy"));
+    assert!(device.show("policy").contains("of pages left by"), "{}", device.show("policy"));
     device.settle();
 }
 
@@ -196,7 +196,11 @@ fn pages_that_are_old_enough_leave_without_pressure_and_others_stay() {
         device.check(0..10, 1);
     }
     assert_eq!(device.bd_stat(), [90, 0, 90], "10 pages were read all the time");
-    assert!(device.show("policy").contains("they were old enough"), "{}", device.show("policy"));
+    assert!(
+        device.show("policy").contains("spill_age: pages were not accessed for 20 s"),
+        "{}",
+        device.show("policy")
+    );
     device.set("spill_age", "0");
     pass_time(&device, 100);
     assert_eq!(device.bd_stat()[0], 90, "it is off");
