@@ -59,7 +59,7 @@ import json, sys
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 samples = {}
 for family in text_string_to_metric_families(open(sys.argv[1]).read()):
-    assert family.documentation and family.type in ('counter', 'gauge'), family
+    assert family.documentation and family.type in ('counter', 'gauge', 'histogram'), family
     for sample in family.samples:
         key = sample.name + ''.join(f' {name}={value}' for name, value in sorted(sample.labels.items()))
         assert key not in samples, key
