@@ -3,7 +3,7 @@
 //! | folder | holds |
 //! | --- | --- |
 //! | `runtime` | [`Workers`]: io_uring, or poll with blocking threads where io_uring is refused; [`SystemEnv`]: clock, timers, tasks and chance; [`MmapRegions`]; [`Local`]: the same on the calling thread |
-//! | [`mod@file`] | [`open`]: files and block devices, and the calls on them |
+//! | [`mod@file`] | [`open`]: files and block devices, and the calls on them; [`Survey`]: a look at one |
 //! | [`rbd`] | [`open_rbd`](rbd::open_rbd): images of Ceph RBD, and the calls on them |
 //! | `net` | [`Listener`], [`Serving`]: sessions on unix and TCP sockets |
 //! | [`fuse`] | [`Mount`](fuse::Mount), [`MountServing`](fuse::MountServing): exchanges on a FUSE mount |
@@ -28,7 +28,7 @@ mod net;
 mod runtime;
 
 pub use child::{Before, end_with_us};
-pub use file::{Direct, FileOptions, Footprint, Opened, identity_of, lock_file, open, program_of};
+pub use file::{Direct, FileOptions, Footprint, Opened, Survey, identity_of, lock_file, open, program_of};
 pub use net::access::{Access, group_id};
 pub use net::dial::{Dialer, ServerAddress};
 pub use net::hall::{Limits, NewSession};

@@ -36,7 +36,7 @@ const ELSEWHERE: [(i64, i64); 3] =
 
 /// Takes our locks, and looks for those of others that conflict: the process that holds one, where the kernel names it.
 pub(super) fn take(fd: BorrowedFd<'_>, read_only: bool) -> Result<Option<Option<u32>>, Errno> {
-    if fstatfs(fd).is_ok_and(|found| SMB.contains(&(found.f_type as u32))) {
+    if is_smb(fd) {
         return Ok(None);
     }
     match taken(fd, read_only) {
@@ -44,6 +44,17 @@ pub(super) fn take(fd: BorrowedFd<'_>, read_only: bool) -> Result<Option<Option<
         Err(Errno::INVAL | Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(None),
         outcome => outcome,
     }
+}
+
+fn is_smb(fd: BorrowedFd<'_>) -> bool {
+    fstatfs(fd).is_ok_and(|found| SMB.contains(&(found.f_type as u32)))
+}
+
+/// Whether others have a lock anywhere in the file, of this namespace of processes or another one. Takes none.
+pub(super) fn is_locked(fd: BorrowedFd<'_>) -> bool {
+    let all = range(0, 0, libc::F_WRLCK);
+    let found = call(fd, libc::F_OFD_GETLK, all);
+    !is_smb(fd) && found.is_ok_and(|found| kind_of(&found) != libc::F_UNLCK)
 }
 
 fn taken(fd: BorrowedFd<'_>, read_only: bool) -> Result<Option<Option<u32>>, Errno> {

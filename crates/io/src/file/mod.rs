@@ -22,6 +22,7 @@ mod op;
 mod open;
 mod open_file;
 mod options;
+mod survey;
 #[cfg(test)]
 mod tests;
 
@@ -31,3 +32,4 @@ pub use identity::identity_of;
 pub use lock::lock as lock_file;
 pub use open::{Opened, open};
 pub use options::{Direct, FileOptions};
+pub use survey::Survey;

@@ -102,8 +102,8 @@ fn shown_size(path: &Path, len: u64, block: BlockSize, notes: &mut Vec<String>) 
 }
 
 /// How the file is reached.
-struct Access {
-    block: BlockSize,
+pub(super) struct Access {
+    pub(super) block: BlockSize,
     direct: bool,
     memory_alignment: usize,
 }
@@ -155,7 +155,7 @@ impl Access {
     }
 
     /// Turns O_DIRECT on and finds the alignment, by asking and then by trying.
-    fn direct(fd: &OwnedFd, least: BlockSize, len: u64) -> Result<Self, Errno> {
+    pub(super) fn direct(fd: &OwnedFd, least: BlockSize, len: u64) -> Result<Self, Errno> {
         let told = told_alignment(fd);
         if told.is_some_and(|(memory, offset)| memory == 0 || offset == 0) {
             return Err(Errno::OPNOTSUPP);
@@ -201,7 +201,7 @@ fn try_read(fd: &OwnedFd, block: BlockSize, len: u64) -> Result<(), Errno> {
     pread(fd, &mut buf[..], 0).map(|_| ())
 }
 
-fn logical_block(fd: &OwnedFd, path: &Path) -> Result<BlockSize, Error> {
+pub(super) fn logical_block(fd: &OwnedFd, path: &Path) -> Result<BlockSize, Error> {
     let bytes = ioctl_blksszget(fd).map_err(|errno| failed(path, "does not tell its block size", errno))?;
     BlockSize::new(bytes.max(SECTOR as u32))
 }

@@ -95,6 +95,11 @@ pub(super) fn mount_at(place: &Path) -> Option<Entry> {
     mount_of(&open(place, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?)
 }
 
+/// The type of the file system that a path leads into, as the kernel lists it, such as `ext4` or `fuse.sshfs`; `None` where it is not listed.
+pub fn file_system_at(path: &Path) -> Option<String> {
+    mount_at(path).map(|mount| mount.kind)
+}
+
 /// The mount that an open file lies in.
 pub(super) fn mount_of(fd: &OwnedFd) -> Option<Entry> {
     let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;

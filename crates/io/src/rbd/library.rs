@@ -160,6 +160,11 @@ functions! {
     }
 }
 
+/// Loads the libraries, as the first image would. [`Kind::NotFound`] names the package that is missing.
+pub fn load() -> Result<(), Error> {
+    Library::get().map(drop)
+}
+
 static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
 
 /// Ends the process at once by that code if the libraries are loaded. Their threads may wait for a cluster, and break down where the process

@@ -23,6 +23,6 @@ mod name;
 mod storage;
 
 pub use cluster::RbdOptions;
-pub use library::exit_if_loaded;
+pub use library::{exit_if_loaded, load};
 pub use name::ImageName;
 pub use storage::open_rbd;
