@@ -7,11 +7,13 @@
 //! | `server` | a running server and its devices |
 //! | `client` | the commands that talk to running servers |
 //! | `runtime_folder`, `address` | where servers are found |
+//! | `cgroup` | limits of the cgroups |
 //! | `memory`, `log`, `words`, `plain`, `daemon` | budget, log, what is said beside it, and is safe for a terminal, `--background` |
 //! | `system`, `service`, `exit` | what a server asks of the system, and tells a service manager; exit codes |
 #![forbid(unsafe_code)]
 
 mod address;
+mod cgroup;
 mod cli;
 mod client;
 mod daemon;

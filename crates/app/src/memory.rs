@@ -1,7 +1,7 @@
 //! How much memory a server may use: what was asked for, or half of what the machine and the cgroups allow.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -11,6 +11,7 @@ use spillway_core::{Budget, Charge};
 use spillway_export::nbd;
 use spillway_io::BULK_LEN;
 
+use crate::cgroup;
 use crate::exit::Failure;
 
 /// Least budget in bytes: below it the buffers alone would not leave room for data.
@@ -128,26 +129,9 @@ fn ram_bytes(root: &Path) -> Option<u64> {
 
 /// The least memory limit of the cgroups that hold this process, of either version.
 fn cgroup_bytes(root: &Path) -> Option<u64> {
-    let membership = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
-    membership.lines().filter_map(|line| line_limit(root, line)).min()
-}
-
-/// The least limit up the tree of one line `ID:CONTROLLERS:PATH`. A path that does not exist, as seen from a container whose
-/// own group is mounted as the top, is climbed from as well.
-fn line_limit(root: &Path, line: &str) -> Option<u64> {
-    let mut fields = line.splitn(3, ':');
-    let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-    let (top, file) = match controllers {
-        "" => ("sys/fs/cgroup", "memory.max"),
-        list if list.split(',').any(|name| name == "memory") => {
-            ("sys/fs/cgroup/memory", "memory.limit_in_bytes")
-        }
-        _ => return None,
-    };
-    let top = root.join(top);
-    let group = top.join(path.trim_start_matches('/'));
-    let up = group.ancestors().take_while(|folder| folder.starts_with(&top)).map(PathBuf::from);
-    up.filter_map(|folder| fs::read_to_string(folder.join(file)).ok()?.trim().parse().ok()).min()
+    let limits = cgroup::unified(root, "memory.max");
+    let limits = limits.into_iter().chain(cgroup::legacy(root, "memory", "memory.limit_in_bytes"));
+    limits.filter_map(|limit| limit.parse().ok()).min()
 }
 
 #[cfg(test)]
